@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+)
+
+// maxResends bounds how often a call that was certainly not processed is sent again without anybody asking.
+const maxResends = 8
+
+// Which endpoints a call avoids, relaxed pass by pass.
+const (
+	avoidUnready = iota // those that are not ready, and those tried before
+	avoidTried          // those tried before
+	avoidNone
+)
+
+// Avoids reports whether the call should not go to ep, for a Picker to ask: it was tried before, or it is not
+// ready while others are.
+func (c *Call) Avoids(ep *Endpoint) bool {
+	switch c.pass {
+	case avoidUnready:
+		return !ep.Ready() || slices.Contains(c.tried, ep)
+	case avoidTried:
+		return slices.Contains(c.tried, ep)
+	}
+	return false
+}
+
+// Avoid makes later attempts of the call go to other endpoints, while there are any.
+func (c *Call) Avoid(ep *Endpoint) {
+	if !slices.Contains(c.tried, ep) {
+		c.tried = append(c.tried, ep)
+	}
+}
+
+// pinned reports whether the user, not the balancer, chose the endpoint.
+func (c *Call) pinned() bool { return c.Endpoint != nil && c.Endpoint != c.picked }
+
+// balance is the handler between middleware and endpoint middleware: it chooses the endpoint. It sends a call
+// that was certainly not processed to another one, because that is always right.
+func (c *Client) balance(ctx context.Context, call *Call) error {
+	return c.balanceAfter(ctx, call, nil)
+}
+
+// balanceAfter is balance for a call whose first attempt, if there was one, failed with err.
+func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error {
+	if call.out == nil {
+		return Errorf(Internal, "%s: middleware made a call that no client has begun; use Client.Do", call.Method)
+	}
+	if call.Method == "" {
+		return refusal("YDL2001", "a call without a method name")
+	}
+	pinned := call.pinned()
+	began := time.Now()
+	for resends := 0; ; resends++ {
+		if err != nil {
+			err = c.explain(ctx, call, call.Endpoint, err)
+			call.record(err, began)
+			if !c.resend(call, err, pinned, resends) {
+				return call.failed(err)
+			}
+		}
+		ep, pickErr := c.cluster.pick(ctx, call, true)
+		if pickErr != nil {
+			if err == nil {
+				err = c.explain(ctx, call, nil, pickErr)
+			}
+			return call.failed(err)
+		}
+		if !pinned {
+			call.Endpoint, call.picked = ep, ep
+		}
+		if resends > 0 {
+			began = time.Now()
+		}
+		if err = ep.handler(ctx, call); err == nil {
+			return nil
+		}
+	}
+}
+
+// resend reports whether a failed call is sent again here, to an endpoint that was not tried.
+func (c *Client) resend(call *Call, err error, pinned bool, resends int) bool {
+	e, ok := errors.AsType[*Error](err)
+	if !ok || !e.NotProcessed || e.Code != Unavailable || resends >= maxResends || call.Endpoint == nil {
+		return false
+	}
+	stale := e.ID == "YDL3004" || e.ID == "YDL1104" // the connection was at fault, not the endpoint
+	again := stale && !slices.Contains(call.tried, call.Endpoint)
+	call.Avoid(call.Endpoint)
+	if pinned {
+		return again
+	}
+	for _, ep := range c.cluster.endpoints() {
+		if !slices.Contains(call.tried, ep) {
+			return true
+		}
+	}
+	return again
+}
+
+// record notes a failed attempt.
+func (c *Call) record(err error, began time.Time) {
+	e, ok := errors.AsType[*Error](err)
+	if !ok || c.Endpoint == nil {
+		return
+	}
+	if c.report == nil {
+		c.report = &CallReport{Method: c.Method}
+	}
+	c.report.Attempts = append(c.report.Attempts, Attempt{
+		Addr: c.Endpoint.Addr(), Took: time.Since(began), Code: e.Code, ID: e.ID, Message: e.Message, NotProcessed: e.NotProcessed,
+	})
+}
+
+// failed makes the error that the caller gets of the last attempt's: with the report, and naming all attempts
+// when there were several.
+func (c *Call) failed(err error) error {
+	e, ok := errors.AsType[*Error](err)
+	if !ok || c.report == nil {
+		return err
+	}
+	final := *e
+	final.Report = c.report
+	attempts := c.report.Attempts
+	if len(attempts) < 2 || e.ID == "" {
+		return &final
+	}
+	const shown = 3
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %d attempts failed:", c.Method, len(attempts))
+	for i, a := range attempts {
+		if i == shown {
+			fmt.Fprintf(&b, "; and %d more", len(attempts)-shown)
+			break
+		}
+		if i > 0 {
+			b.WriteByte(';')
+		}
+		fmt.Fprintf(&b, " %s", shorten(strings.TrimPrefix(a.Message, c.Method+": "), 70))
+		final.NotProcessed = final.NotProcessed && a.NotProcessed
+	}
+	final.Message, final.ID = b.String(), "YDL1003"
+	if final.Code != DeadlineExceeded && final.Code != Canceled {
+		final.Code = catalogue["YDL1003"].code
+	}
+	return &final
+}
+
+// explain makes what the connection says an Error: who, where, what, and whether the call may have been
+// executed.
+func (c *Client) explain(ctx context.Context, call *Call, ep *Endpoint, err error) error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	where := "no endpoint"
+	if ep != nil {
+		where = ep.Addr()
+	}
+	who := call.Method
+	var e *Error
+	lost, _ := errors.AsType[*mux.CallError](err)
+	if dial, ok := errors.AsType[*dialError](err); ok {
+		e = refusal("YDL1103", "%s: %s: %s", who, where, plain(dial.err))
+		if dial.next > 0 {
+			e.Message += fmt.Sprintf(" (connecting again in %v)", dial.next.Round(time.Millisecond))
+		}
+	} else if broken, ok := errors.AsType[*mux.BrokenError](err); ok {
+		e = failure("YDL2205", "%s: the reply from %s is broken: %v", who, where, broken.Cause)
+		if large, ok := errors.AsType[*mux.TooLargeError](err); ok {
+			e = failure("YDL2202", "%s: the reply from %s has %d bytes, this client's limit is %d", who, where, large.Size, large.Limit)
+		}
+	} else {
+		e = explainConn(ctx, call, who, where, err)
+	}
+	if lost != nil {
+		e.NotProcessed = lost.NotProcessed
+	}
+	e.Cause = err
+	return e
+}
+
+// explainConn is explain for the ends of connections and of callers' patience.
+func explainConn(ctx context.Context, call *Call, who, where string, err error) *Error {
+	lost, _ := errors.AsType[*mux.CallError](err)
+	unsent := lost != nil && lost.NotProcessed
+	executed := "it may have been executed"
+	if unsent {
+		executed = "it was not executed"
+	}
+	if refused, ok := errors.AsType[*mux.Refusal](err); ok {
+		e := failure("YDL1107", "%s: %s refused the connection: %s", who, where, refused.Message)
+		if refused.ID != "" {
+			e.ID = refused.ID
+		}
+		e.Code = Code(min(refused.Code, 255)) //nolint:gosec // bounded
+		return e
+	}
+	if foreignErr, ok := errors.AsType[*mux.PrefaceError](err); ok {
+		e := refusal("YDL1101", "%s: %s does not speak yodel: %s", who, where, foreign(foreignErr.Got))
+		return e
+	}
+	if breach, ok := errors.AsType[*mux.ProtocolError](err); ok {
+		return failure("YDL1106", "%s: %s: %v; %s", who, where, breach, executed)
+	}
+	switch {
+	case errors.Is(err, mux.ErrWindow):
+		return failure("YDL1008", "%s: %s accepts no more requests at the moment", who, where)
+	case errors.Is(err, mux.ErrDrained):
+		return failure("YDL3004", "%s: %s is shutting down; %s", who, where, executed)
+	case errors.Is(err, mux.ErrClosed):
+		return failure("YDL1007", "%s: the client was closed; %s", who, executed)
+	case errors.Is(err, mux.ErrHandshake):
+		return failure("YDL1102", "%s: %s accepted the connection and said nothing; %s", who, where, executed)
+	case errors.Is(err, mux.ErrDead):
+		return failure("YDL1105", "%s: %s has been silent for too long; %s", who, where, executed)
+	case errors.Is(err, mux.ErrDeadline), errors.Is(err, context.DeadlineExceeded):
+		if unsent {
+			return failure("YDL1005", "%s: the deadline passed before the call was sent to %s", who, where)
+		}
+		return failure("YDL1004", "%s: no reply from %s before the deadline; it may be executing still", who, where)
+	case errors.Is(err, context.Canceled), ctx.Err() != nil:
+		return failure("YDL1006", "%s: the caller canceled it (endpoint %s); %s", who, where, executed)
+	}
+	return failure("YDL1104", "%s: the connection to %s was lost: %s; %s", who, where, plain(err), executed)
+}
+
+// plain is the innermost cause of a network error: what happened, without the layers that it passed.
+func plain(err error) string {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
+}
+
+// event tells the user of a connection event.
+func (c *Client) event(e ConnEvent) {
+	if c.opts.OnConn != nil {
+		c.opts.OnConn(e)
+	}
+}

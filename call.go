@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"time"
+)
+
+// A Call is one request and its reply, on its way down a chain of handlers and back.
+//
+// On the client the caller fills in what it needs and Client.Do sends it. On the server the
+// framework fills it in from the request, and the handler finds it with CallFrom.
+//
+// A Call belongs to one goroutine at a time. Client middleware must not keep a Call after it
+// has returned: those made by Client.Call and Method.Call are reused.
+type Call struct {
+	// Method is the name of the method on the wire, for example "Arith.Mul".
+	Method string
+
+	// Args is the request: a pointer to a message, or Values for a method with several arguments.
+	// On the server it is nil until Decode, which the method itself calls last of all.
+	Args any
+
+	// Reply is what the reply is decoded into: a pointer, or Values of pointers. On the server it is
+	// what the method returned. A nil Reply on the client discards the reply's body.
+	Reply any
+
+	// Metadata travels with the request. The framework never changes a map that the user made.
+	Metadata Metadata
+
+	// Trailer travels with the reply, also with an error: set by the server, read by the client.
+	Trailer Metadata
+
+	// Attachment is raw bytes beside the encoded request. On the server it is valid until the
+	// handler returns.
+	Attachment []byte
+
+	// ReplyAttachment is raw bytes beside the encoded reply.
+	ReplyAttachment []byte
+
+	// Deadline ends the call, in addition to the deadline of its context. It travels to the server.
+	// Zero is never.
+	Deadline time.Time
+
+	// Codec encodes the request and the reply. Nil is the client's.
+	Codec Codec
+
+	// Compressor compresses the request and the reply. Nil is the client's.
+	Compressor Compressor
+
+	// Key is what consistent hashing and keyed order go by.
+	Key string
+
+	// IdempotencyKey names the intent behind the call: two calls with one key are one intent.
+	IdempotencyKey string
+
+	// Idempotent says that executing the call twice does no harm. Only then is a call sent again
+	// that may have been executed. A method can be declared idempotent on the server too, and for a
+	// whole client in ClientOptions.Idempotent.
+	Idempotent bool
+
+	// OneWay asks for no reply: Do returns when the request is queued for sending. Whether it was
+	// executed is never known.
+	OneWay bool
+
+	// Attempt counts how often the request was sent before: 0 the first time.
+	Attempt int
+
+	// Endpoint is where the balancer sends this attempt. Setting it before the balancer pins the call.
+	// Nil on the server.
+	Endpoint *Endpoint
+
+	out    *outgoing // client: what Do made of the call
+	in     *incoming // server: what the call came from
+	report *CallReport
+	tried  []*Endpoint // endpoints this call avoids
+	picked *Endpoint   // what the balancer set Endpoint to
+	pass   int         // how strictly it avoids
+}
+
+// Metadata is key and value pairs that travel beside a message. Keys are case-sensitive; values
+// are any bytes.
+type Metadata map[string]string
+
+// Values is the arguments or the results of a method that has several of either: in Call.Args the values, in Call.Reply
+// pointers to where they go.
+//
+//	var quotient, remainder int
+//	err := client.Call(ctx, "Arith.DivMod", yodel.Values{17, 5}, yodel.Values{&quotient, &remainder})
+type Values []any
+
+// A Handler carries out a call.
+type Handler func(ctx context.Context, call *Call) error
+
+// A Middleware wraps a handler with behaviour: timeouts, retries, limits, logs. It runs once,
+// when the chain is built; the handler it returns runs for every call, concurrently.
+type Middleware func(next Handler) Handler
+
+// An EndpointMiddleware is a middleware below the balancer: it is built once for every endpoint
+// and sees each attempt. State that must outlive a change of the chain belongs in ep.State.
+type EndpointMiddleware func(ep *Endpoint, next Handler) Handler
+
+// An Observer watches calls without treating them, so that, unlike a Middleware, it costs an
+// asynchronous call no goroutine. Either function may be nil. Both run concurrently, and must be short.
+type Observer struct {
+	// Start runs before the call is sent or its handler is called. The context it returns is the
+	// call's from then on.
+	Start func(ctx context.Context, call *Call) context.Context
+	// End runs when the call has ended: on the client before the caller is told, on the server when
+	// the reply has been handed to the connection.
+	End func(ctx context.Context, call *Call, err error)
+}
+
+// chain wraps h in ms, the first of them outermost.
+func chain(ms []Middleware, h Handler) Handler {
+	for i := len(ms) - 1; i >= 0; i-- {
+		h = ms[i](h)
+	}
+	return h
+}

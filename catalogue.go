@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import "fmt"
+
+// An entry describes one situation in which yodel itself fails a call. docs/errors.md has the long
+// form of each, and a test provokes each.
+type entry struct {
+	code  Code
+	title string
+	next  string // what to do about it
+}
+
+// catalogue is every error of yodel's own, by ID. IDs never change their meaning.
+var catalogue = map[string]entry{
+	"YDL1001": {Unavailable, "no instance is known", "start one, or check what the resolver was given"},
+	"YDL1002": {Unavailable, "no instance is usable", "look at the endpoints' last errors in the message"},
+	"YDL1003": {Unavailable, "all attempts failed", "look at each attempt: is the server running, and is that its port?"},
+	"YDL1004": {DeadlineExceeded, "no reply in time", "look at how long the method takes on the server (yodel.Stats), or allow more time"},
+	"YDL1005": {DeadlineExceeded, "the deadline had passed before the call was sent", "find out what used the time up before this call"},
+	"YDL1006": {Canceled, "the caller canceled the call", "nothing, if that was meant"},
+	"YDL1007": {Canceled, "the client is closed", "make calls before Client.Close"},
+	"YDL1008": {ResourceExhausted, "the server's window is full", "let the call wait, or send fewer at once"},
+	"YDL1101": {Unavailable, "the server does not speak yodel", "check address and port"},
+	"YDL1102": {Unavailable, "the server did not answer the handshake", "check that the server is not overloaded and that nothing in between swallows bytes"},
+	"YDL1103": {Unavailable, "the server could not be reached", "check that the server is running and reachable"},
+	"YDL1104": {Unavailable, "the connection was lost while the call was open", "declare the method idempotent if it may be executed twice, and retry it"},
+	"YDL1105": {Unavailable, "the server has been silent for too long", "check the network between client and server"},
+	"YDL1106": {Internal, "a breach of the protocol", "check that both sides run a released version, and report it"},
+	"YDL1107": {Unavailable, "the connection was refused by the server", "look at the server's log"},
+	"YDL1201": {Unavailable, "the resolver failed", "check the registry"},
+	"YDL2001": {Unimplemented, "the server has no such service", "check the name"},
+	"YDL2002": {Unimplemented, "the service has no such method", "check the name"},
+	"YDL2003": {Unimplemented, "the server does not have the codec", "add it to ServerOptions.Codecs"},
+	"YDL2004": {Unimplemented, "the server does not have the compressor", "add it to ServerOptions.Compressors"},
+	"YDL2005": {InvalidArgument, "several values were given where one is expected, or the other way round", "use yodel.Values for methods with several arguments or results, and only for these"},
+	"YDL2101": {InvalidArgument, "the request could not be decoded", "compare the argument types of both sides"},
+	"YDL2102": {Internal, "the reply could not be decoded", "compare the result types of both sides"},
+	"YDL2103": {InvalidArgument, "the request could not be encoded", "see whether the codec takes this type"},
+	"YDL2104": {Internal, "the reply could not be encoded", "see whether the codec takes this type"},
+	"YDL2201": {ResourceExhausted, "the request is too large", "send less, or raise Limits.MaxMessage on the server"},
+	"YDL2202": {ResourceExhausted, "the reply is too large", "ask for less, or raise Limits.MaxMessage on the client"},
+	"YDL2203": {ResourceExhausted, "the metadata is too large", "send less of it: what is large belongs in the message or in an attachment"},
+	"YDL2204": {ResourceExhausted, "the message is too large after decompression", "send less, or raise Limits.MaxDecompressed on the receiving side"},
+	"YDL2205": {DataLoss, "a message was damaged on its way", "check the network; the connection goes on"},
+	"YDL3002": {ResourceExhausted, "too many requests are open on the connection", "raise Limits.MaxOpen or Limits.MaxOpenBytes on the server"},
+	"YDL3003": {ResourceExhausted, "too many connections", "raise ServerOptions.MaxConns"},
+	"YDL3004": {Unavailable, "the server is shutting down", "nothing: such calls go to another instance if there is one"},
+	"YDL3101": {Unauthenticated, "the caller is not known", "send a valid token"},
+	"YDL3102": {PermissionDenied, "the caller may not do this", "ask for the permission"},
+	"YDL4001": {InvalidArgument, "nothing was registered", "give the methods one of the shapes that Server.Register describes"},
+	"YDL4002": {Unavailable, "the server could not listen", "choose another address, or end the process that holds it"},
+	"YDL4003": {InvalidArgument, "the address is not usable", "write host:port, for example 127.0.0.1:8972"},
+	"YDL4004": {FailedPrecondition, "the server has been shut down", "make a new Server"},
+	"YDL5001": {Internal, "the handler panicked", "look in the server's log for the number in the message"},
+	"YDL5002": {Internal, "the handler ended its goroutine", "return from the handler instead of calling runtime.Goexit (as t.FailNow does)"},
+}
+
+// failure makes the error of a catalogue entry.
+func failure(id, format string, args ...any) *Error {
+	return &Error{Code: catalogue[id].code, ID: id, Message: fmt.Sprintf(format, args...)}
+}
+
+// refusal is a failure that says that the method was certainly not executed.
+func refusal(id, format string, args ...any) *Error {
+	e := failure(id, format, args...)
+	e.NotProcessed = true
+	return e
+}
+
+// Explain returns the title and the next step for an error ID, and whether the ID exists.
+func Explain(id string) (title, next string, ok bool) {
+	e, ok := catalogue[id]
+	return e.title, e.next, ok
+}

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// ClientOptions changes how a client works. The zero value is a good client.
+type ClientOptions struct {
+	// Codec encodes messages of calls that name none. Default JSON.
+	Codec Codec
+	// Compressor compresses messages of calls that name none, both ways. Default none.
+	Compressor Compressor
+	// CompressAbove is the size from which messages are compressed, in bytes. Default 1024.
+	CompressAbove int
+	// Transport connects to instances. Default TCP.
+	Transport Transport
+	// Balancer chooses among instances. Default RoundRobin.
+	Balancer Balancer
+	// Middleware sees each call once, the first one outermost. An asynchronous call takes a goroutine
+	// when there is any. Default none.
+	Middleware []Middleware
+	// EndpointMiddleware sees each attempt, below the balancer. Default none.
+	EndpointMiddleware []EndpointMiddleware
+	// Observers watch calls, outside of all middleware. Default none.
+	Observers []Observer
+	// Idempotent names methods that may be executed twice, as Call.Idempotent does for a call. Default none.
+	Idempotent []string
+	// Timeout ends calls that have no deadline of their own. Default none.
+	Timeout time.Duration
+	// DialTimeout ends attempts to connect, and the wait for the first set of instances. Default 3 s.
+	DialTimeout time.Duration
+	// ConnsPerEndpoint is how many connections a client makes to one instance, at most. One
+	// is the fastest for most loads, because many calls share each write. Default 1.
+	ConnsPerEndpoint int
+	// ConnMetadata is what the server learns of this client once per connection: a token, a name. Default none.
+	ConnMetadata Metadata
+	// NoWait makes calls fail at once when a connection's limits are reached, instead of waiting. Default false.
+	NoWait bool
+	// Checksum adds a CRC-32C to each message, both ways. Default false: TCP and TLS have their own.
+	Checksum bool
+	// Limits bounds what a connection may cost.
+	Limits Limits
+	// OnConn is told of connection events. It must be short. Default none.
+	OnConn func(ConnEvent)
+	// Logger is told of what goes wrong without failing a call. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// A Client calls methods of one service on all its instances. It connects when it needs to, stays
+// connected, and may be used concurrently. Make one per service and keep it.
+type Client struct {
+	opts    ClientOptions
+	limits  Limits
+	handler Handler // observers, middleware, balance
+	direct  bool    // nothing stands between Go and the connection
+	config  mux.Config
+	cluster *cluster
+	async   chan struct{} // a token for each goroutine of Go
+
+	methods    atomic.Pointer[map[string]*clientMethod]
+	methodsMu  sync.Mutex
+	bindings   []*binding // by handle; guarded by methodsMu
+	idempotent map[string]bool
+	outgoing   sync.Pool // of *outgoing
+
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// A clientMethod is what a client knows of a method name.
+type clientMethod struct {
+	name       string
+	idempotent atomic.Bool
+	usual      atomic.Pointer[binding] // with the client's codec and compressor; nil before the first such call
+	all        []*binding              // guarded by methodsMu
+}
+
+// A binding is a method with a codec and a compressor: what has a number on a connection.
+type binding struct {
+	mux.Method
+	of    *clientMethod
+	codec Codec
+	pack  packer
+}
+
+// NewClient returns a client for the instances that r knows. It does not wait for them, nor for a connection.
+func NewClient(r Resolver, o *ClientOptions) *Client {
+	if o == nil {
+		o = &ClientOptions{}
+	}
+	c := &Client{opts: *o, limits: o.Limits.withDefaults(), idempotent: make(map[string]bool)}
+	opts := &c.opts
+	if opts.Codec == nil {
+		opts.Codec = JSON
+	}
+	if opts.Transport == nil {
+		opts.Transport = TCP
+	}
+	if opts.Balancer == nil {
+		opts.Balancer = RoundRobin
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
+	opts.DialTimeout = orDefault(opts.DialTimeout, 3*time.Second)
+	opts.ConnsPerEndpoint = orDefault(opts.ConnsPerEndpoint, 1)
+	for _, name := range opts.Idempotent {
+		c.idempotent[name] = true
+	}
+	c.methods.Store(&map[string]*clientMethod{})
+	c.outgoing.New = func() any { return new(outgoing) }
+	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
+	c.handler = observe(opts.Observers, chain(opts.Middleware, c.balance))
+	c.async = make(chan struct{}, c.limits.MaxOpen)
+	c.config = mux.Config{
+		Limits: c.limits.mux(), Metadata: appendMetadata(nil, opts.ConnMetadata), Agent: agent,
+		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(),
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.cancel = cancel
+	c.cluster = newCluster(c, ctx)
+	c.wg.Go(func() { c.cluster.follow(ctx, r) })
+	return c
+}
+
+// Dial returns a client for servers at the given addresses, with default options. It does not
+// wait for a connection: a call does, or Ready.
+func Dial(addrs ...string) *Client { return NewClient(Static(addrs...), nil) }
+
+// Close ends the client: calls that are open fail. It returns within about a second.
+func (c *Client) Close() {
+	c.cancel()
+	c.cluster.close()
+	c.wg.Wait()
+	c.config.Pool.Close()
+}
+
+// Endpoints returns the current set of endpoints.
+func (c *Client) Endpoints() []*Endpoint { return c.cluster.endpoints() }
+
+// Ready waits until one instance is connected, or explains why none is.
+func (c *Client) Ready(ctx context.Context) error { return c.cluster.ready(ctx) }
+
+// Call calls a method: in is a pointer to the request, out a pointer to what the reply is decoded into; both may
+// be Values, and out may be nil. It allocates nothing. For anything more than that, see Do.
+func (c *Client) Call(ctx context.Context, method string, in, out any) error {
+	o := c.take()
+	call := &o.call
+	call.Method, call.Args, call.Reply, call.out = method, in, out, o
+	c.timeout(call)
+	err := c.handler(ctx, call)
+	c.give(o)
+	return err
+}
+
+// Do carries out a call. It may be used again afterwards.
+func (c *Client) Do(ctx context.Context, call *Call) error {
+	o := c.take()
+	call.begin(o)
+	c.timeout(call)
+	err := c.handler(ctx, call)
+	call.out = nil
+	c.give(o)
+	return err
+}
+
+// Notify sends a request that gets no reply. It returns when the request is queued for sending.
+func (c *Client) Notify(ctx context.Context, method string, in any) error {
+	o := c.take()
+	call := &o.call
+	call.Method, call.Args, call.OneWay, call.out = method, in, true, o
+	c.timeout(call)
+	err := c.handler(ctx, call)
+	c.give(o)
+	return err
+}
+
+func (c *Client) timeout(call *Call) {
+	if c.opts.Timeout > 0 && call.Deadline.IsZero() {
+		call.Deadline = time.Now().Add(c.opts.Timeout)
+	}
+}
+
+// Go carries out a call without waiting for the reply, and calls done, which may be nil, when it has ended. The call, and what it
+// points to, belong to the client until then. Done runs on the goroutine that reads the connection:
+// it should be short.
+//
+// When more calls are open than the limits allow, Go waits. With middleware, each call takes a goroutine.
+func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
+	if !c.direct {
+		c.goInOwnGoroutine(ctx, call, done)
+		return
+	}
+	o := c.take()
+	call.begin(o)
+	c.timeout(call)
+	for i := range c.opts.Observers {
+		if start := c.opts.Observers[i].Start; start != nil {
+			ctx = start(ctx, call)
+		}
+	}
+	o.client, o.ctx, o.async, o.done = c, ctx, call, done
+	c.start(o)
+}
+
+func (c *Client) goInOwnGoroutine(ctx context.Context, call *Call, done func(error)) {
+	if done == nil {
+		done = func(error) {}
+	}
+	select {
+	case c.async <- struct{}{}:
+	case <-ctx.Done():
+		done(c.explain(ctx, call, nil, &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}))
+		return
+	}
+	go func() {
+		err := c.Do(ctx, call)
+		<-c.async
+		done(err)
+	}()
+}
+
+// begin readies a call of the user's, which may have been used before.
+func (c *Call) begin(o *outgoing) {
+	c.out, c.report, c.tried, c.Attempt = o, nil, nil, 0
+}
+
+// take returns an outgoing to be used for one call.
+func (c *Client) take() *outgoing { return c.outgoing.Get().(*outgoing) } //nolint:forcetypeassert,errcheck // the pool holds nothing else
+
+// give ends the use of o.
+func (c *Client) give(o *outgoing) {
+	if o.reset() {
+		c.outgoing.Put(o)
+	}
+}
+
+// binding returns what a call's method is on connections.
+func (c *Client) binding(call *Call) *binding {
+	_, positional := call.Args.(Values)
+	if m := (*c.methods.Load())[call.Method]; m != nil && call.Codec == nil && call.Compressor == nil {
+		if b := m.usual.Load(); b != nil && b.Positional == positional {
+			return b
+		}
+	}
+	return c.bindingSlow(call, positional)
+}
+
+// bindingSlow finds or makes the binding of a call that is not like the usual ones of its method.
+// Codecs and compressors are told apart by their names, as on the wire.
+func (c *Client) bindingSlow(call *Call, positional bool) *binding {
+	codec, compressor := call.Codec, call.Compressor
+	if codec == nil {
+		codec = c.opts.Codec
+	}
+	if compressor == nil {
+		compressor = c.opts.Compressor
+	}
+	c.methodsMu.Lock()
+	defer c.methodsMu.Unlock()
+	m := c.methodLocked(call.Method)
+	for _, b := range m.all {
+		if b.Codec == codec.Name() && b.Compressor == nameOf(compressor) && b.Positional == positional {
+			return b
+		}
+	}
+	b := &binding{of: m, codec: codec, pack: packer{compressor, c.opts.CompressAbove}}
+	b.Method = mux.Method{
+		Handle: len(c.bindings), Name: m.name, Codec: codec.Name(), Compressor: nameOf(compressor),
+		Positional: positional, Idempotent: m.idempotent.Load(),
+	}
+	c.bindings = append(c.bindings, b)
+	m.all = append(m.all, b)
+	if call.Codec == nil && call.Compressor == nil {
+		m.usual.Store(b)
+	}
+	return b
+}
+
+// methodLocked finds or makes what the client knows of a method. The caller holds c.methodsMu.
+func (c *Client) methodLocked(name string) *clientMethod {
+	old := *c.methods.Load()
+	if m := old[name]; m != nil {
+		return m
+	}
+	m := &clientMethod{name: name}
+	m.idempotent.Store(c.idempotent[name])
+	methods := maps.Clone(old)
+	methods[name] = m
+	c.methods.Store(&methods)
+	return m
+}
+
+func nameOf(c Compressor) string {
+	if c == nil {
+		return ""
+	}
+	return c.Name()
+}
+
+// learned takes note of what a server says of a method.
+func (c *Client) learned(_ *mux.Conn, handle int, info wire.Info) {
+	c.methodsMu.Lock()
+	defer c.methodsMu.Unlock()
+	if info.Idempotent != 0 && handle < len(c.bindings) {
+		c.bindings[handle].of.idempotent.Store(true)
+	}
+}
+
+// MayRepeat reports whether a call that failed with err may be sent again: it was certainly not executed, or
+// executing it twice does no harm.
+func (c *Call) MayRepeat(err error) bool {
+	return NotProcessed(err) || c.Idempotent || c.IdempotencyKey != "" ||
+		c.out != nil && c.out.binding != nil && c.out.binding.of.idempotent.Load()
+}
+
+// agent names this implementation to peers.
+const agent = "yodel-go/0.1"

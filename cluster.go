@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A cluster keeps a client's set of endpoints in step with its resolver.
+type cluster struct {
+	client *Client
+	set    atomic.Pointer[endpointSet] // nil until the resolver has spoken
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced when the set changes
+	err     error         // of the resolver's last failure, nil when it works
+	closed  bool
+}
+
+// An endpointSet is one state of the cluster. It does not change.
+type endpointSet struct {
+	endpoints []*Endpoint
+	picker    Picker
+}
+
+func newCluster(c *Client, _ context.Context) *cluster {
+	return &cluster{client: c, changed: make(chan struct{})}
+}
+
+func (cl *cluster) endpoints() []*Endpoint {
+	if set := cl.set.Load(); set != nil {
+		return slices.Clone(set.endpoints)
+	}
+	return nil
+}
+
+// follow watches the resolver until ctx ends.
+func (cl *cluster) follow(ctx context.Context, r Resolver) {
+	backoff := firstBackoff
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := r.Watch(ctx, cl.update)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			err = errors.New("it stopped watching")
+		}
+		cl.fail(err)
+		cl.client.opts.Logger.WarnContext(ctx, "yodel: the resolver failed; the last instances stay in use", "err", err)
+		if time.Since(began) > lastBackoff {
+			backoff = firstBackoff
+		}
+		select {
+		case <-time.After(backoff/2 + rand.N(backoff/2)): //nolint:gosec // jitter needs no secrecy
+		case <-ctx.Done():
+		}
+		backoff = min(2*backoff, lastBackoff)
+	}
+}
+
+func (cl *cluster) fail(err error) {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	cl.err = err
+	cl.wakeLocked()
+}
+
+func (cl *cluster) wakeLocked() {
+	close(cl.changed)
+	cl.changed = make(chan struct{})
+}
+
+// update makes the set what the resolver says. Endpoints that stay keep their connections and state.
+func (cl *cluster) update(instances []Instance) {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if cl.closed {
+		return
+	}
+	cl.err = nil
+	old := make(map[string]*Endpoint)
+	var last Picker
+	if set := cl.set.Load(); set != nil {
+		last = set.picker
+		for _, ep := range set.endpoints {
+			old[ep.Addr()] = ep
+		}
+	}
+	set := &endpointSet{}
+	seen := make(map[string]bool)
+	for _, in := range instances {
+		if seen[in.Addr] {
+			continue
+		}
+		seen[in.Addr] = true
+		ep := old[in.Addr]
+		if ep == nil {
+			ep = newEndpoint(cl.client, in)
+		} else {
+			ep.instance.Store(&in)
+			delete(old, in.Addr)
+		}
+		set.endpoints = append(set.endpoints, ep)
+	}
+	set.picker = cl.client.opts.Balancer(set.endpoints, last)
+	cl.set.Store(set)
+	for _, ep := range old {
+		ep.close(false)
+	}
+	cl.wakeLocked()
+}
+
+func (cl *cluster) close() {
+	cl.mu.Lock()
+	cl.closed = true
+	set := cl.set.Load()
+	cl.wakeLocked()
+	cl.mu.Unlock()
+	if set == nil {
+		return
+	}
+	var wg sync.WaitGroup
+	for _, ep := range set.endpoints {
+		wg.Go(func() { ep.close(true) })
+	}
+	wg.Wait()
+}
+
+// pick chooses the endpoint of the next attempt. With wait it waits for the first set of instances.
+func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, error) {
+	if call.Endpoint != nil && call.pinned() {
+		return call.Endpoint, nil
+	}
+	set := cl.set.Load()
+	if set == nil {
+		if !wait {
+			return nil, errNotYet
+		}
+		var err error
+		if set, err = cl.first(ctx, call); err != nil {
+			return nil, err
+		}
+	}
+	for call.pass = avoidUnready; call.pass <= avoidNone; call.pass++ {
+		if ep := set.picker.Pick(call); ep != nil {
+			return ep, nil
+		}
+	}
+	if len(set.endpoints) == 0 {
+		return nil, refusal("YDL1001", "%s: no instance is known%s", call.Method, cl.trouble())
+	}
+	return nil, refusal("YDL1002", "%s: %d instances are known and the balancer chose none", call.Method, len(set.endpoints))
+}
+
+var errNotYet = errors.New("the instances are not known yet")
+
+// first waits for the first set of instances.
+func (cl *cluster) first(ctx context.Context, call *Call) (*endpointSet, error) {
+	limit := cl.client.opts.DialTimeout
+	if !call.Deadline.IsZero() {
+		limit = min(limit, time.Until(call.Deadline))
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for {
+		cl.mu.Lock()
+		changed, closed := cl.changed, cl.closed
+		cl.mu.Unlock()
+		if set := cl.set.Load(); set != nil {
+			return set, nil
+		}
+		if closed {
+			return nil, refusal("YDL1007", "%s: the client is closed", call.Method)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			e := refusal("YDL1201", "%s: the resolver has named no instances yet%s", call.Method, cl.trouble())
+			e.Code, e.Cause = CodeOf(context.Cause(ctx)), context.Cause(ctx)
+			return nil, e
+		case <-timer.C:
+			return nil, refusal("YDL1201", "%s: the resolver named no instances within %v%s", call.Method, limit.Round(time.Millisecond), cl.trouble())
+		}
+	}
+}
+
+// trouble is what is wrong with the resolver, to be appended to a message.
+func (cl *cluster) trouble() string {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if cl.err == nil {
+		return ""
+	}
+	return fmt.Sprintf("; it failed: %v", cl.err)
+}
+
+// ready waits until an endpoint is connected.
+func (cl *cluster) ready(ctx context.Context) error {
+	call := &Call{Method: "Ready"}
+	set, err := cl.first(ctx, call)
+	if err != nil {
+		return err
+	}
+	if len(set.endpoints) == 0 {
+		return refusal("YDL1001", "no instance is known%s", cl.trouble())
+	}
+	results := make(chan error, len(set.endpoints))
+	for _, ep := range set.endpoints {
+		go func() {
+			_, err := ep.connected(ctx, time.Time{}) // ends with ctx, or within the dial timeout
+			if err != nil {
+				err = cl.client.explain(ctx, call, ep, err)
+			}
+			results <- err
+		}()
+	}
+	for range set.endpoints {
+		if err = <-results; err == nil {
+			return nil
+		}
+	}
+	return err
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gencode encodes messages with methods that were generated for them, as
+// github.com/andyleap/gencode generates them: few bytes and little work, for programs that have the
+// same version of a type.
+//
+// The generated methods trust what they read. One that runs off the end of the bytes panics, which
+// Decode makes an error. But it also makes a slice of any length that the bytes announce, and
+// follows pointers to the type itself as deep as they lead, which nothing outside can bound and
+// which can end the process. Numbers, strings, arrays and structs are safe; accept types with
+// slices or with pointers to themselves from peers you trust.
+package gencode
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Codec is called "gencode". Its messages are pointers to types with these methods:
+//
+//	Size() uint64                         // what Marshal needs
+//	Marshal(buf []byte) ([]byte, error)   // into buf
+//	Unmarshal(buf []byte) (uint64, error) // how much of buf it was
+//
+// Encoding a value costs a copy that encoding a pointer does not.
+var Codec yodel.Codec = codec{}
+
+type message interface {
+	Size() uint64
+	Marshal(buf []byte) ([]byte, error)
+	Unmarshal(buf []byte) (uint64, error)
+}
+
+type codec struct{}
+
+func (codec) Name() string { return "gencode" }
+
+func (codec) Append(dst []byte, v any) ([]byte, error) {
+	m, err := toMessage(v)
+	if err != nil {
+		return nil, err
+	}
+	// Marshal gets the room behind dst, so that what it returns is there already.
+	size := int(m.Size())
+	room := append(dst, make([]byte, size)...)
+	b, err := m.Marshal(room[len(dst):len(room):len(room)])
+	if err != nil {
+		return nil, fmt.Errorf("gencode: encode %T: %w", v, err)
+	}
+	return append(dst, b...), nil
+}
+
+func (codec) Decode(src []byte, v any) (err error) {
+	m, ok := v.(message)
+	if !ok || reflect.ValueOf(v).IsNil() {
+		return notMessage(v)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("gencode: decode %T: %v", v, p)
+		}
+	}()
+	// A slice of src could reach behind its end, into what else is in the memory there.
+	n, err := m.Unmarshal(src[:len(src):len(src)])
+	if err != nil {
+		return fmt.Errorf("gencode: decode %T: %w", v, err)
+	}
+	if n != uint64(len(src)) {
+		return fmt.Errorf("gencode: decode %T: the message has %d bytes, not %d", v, n, len(src))
+	}
+	return nil
+}
+
+// toMessage returns v, or a pointer to a copy of it.
+func toMessage(v any) (message, error) {
+	value := reflect.ValueOf(v)
+	if value.IsValid() && value.Kind() != reflect.Pointer {
+		twin := reflect.New(value.Type())
+		twin.Elem().Set(value)
+		value = twin
+	}
+	if !value.IsValid() || value.IsNil() {
+		return nil, notMessage(v)
+	}
+	m, ok := value.Interface().(message)
+	if !ok {
+		return nil, notMessage(v)
+	}
+	return m, nil
+}
+
+func notMessage(v any) error {
+	return fmt.Errorf("gencode: %T is not a message with the methods Size, Marshal and Unmarshal, or is nil", v)
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gob encodes messages with encoding/gob: any Go value, between Go programs.
+//
+// Every message is complete, so that a plain gob.Decoder reads it. What makes that slow elsewhere is
+// that a gob begins with definitions of the types in it, which a coder has to compile: here coders
+// that have done so are kept, for each type and each peer's definitions of it.
+//
+// The standard package is not made for bytes from strangers. Here a message is checked before that
+// package sees it, but for types with interfaces in them, which leave it to the sender what is
+// decoded: accept those from peers you trust.
+package gob
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"sync/atomic"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Codec is called "gob". Encoding a value costs a copy that encoding a pointer does not.
+var Codec yodel.Codec = new(codec)
+
+type codec struct{ plans sync.Map } // from reflect.Type to *plan
+
+func (*codec) Name() string { return "gob" }
+
+func (c *codec) Append(dst []byte, v any) ([]byte, error) {
+	value, err := message(v)
+	if err != nil {
+		return nil, err
+	}
+	p := c.plan(value.Type())
+	e, ok := p.encoders.Get().(*encoder)
+	if !ok {
+		e = newEncoder()
+	}
+	b, err := e.append(dst, value)
+	if err != nil {
+		return nil, err // without the encoder, which may be in the middle of something
+	}
+	if !p.open {
+		p.encoders.Put(e)
+	}
+	return b, nil
+}
+
+// message returns the addressable value that v is or points to.
+func message(v any) (reflect.Value, error) {
+	value := reflect.ValueOf(v)
+	for value.Kind() == reflect.Pointer {
+		value = value.Elem()
+	}
+	if !value.IsValid() {
+		return value, fmt.Errorf("gob: cannot encode a nil %T", v)
+	}
+	if !value.CanAddr() {
+		twin := reflect.New(value.Type()).Elem()
+		twin.Set(value)
+		value = twin
+	}
+	return value, nil
+}
+
+func (c *codec) Decode(src []byte, v any) (err error) {
+	target := reflect.ValueOf(v)
+	if target.Kind() != reflect.Pointer || target.IsNil() {
+		return fmt.Errorf("gob: cannot decode into %T, or it is nil", v)
+	}
+	base := target.Type()
+	for base.Kind() == reflect.Pointer {
+		base = base.Elem()
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("gob: decode %T: %v", v, p)
+		}
+	}()
+	return c.plan(base).decode(src, target)
+}
+
+// A plan is how one type is encoded and decoded.
+type plan struct {
+	// open says that there are interfaces in the type. What it takes to define its values is then
+	// different for each, and no coder can be used twice.
+	open     bool
+	encoders sync.Pool                 // of *encoder
+	streams  atomic.Pointer[[]*stream] // the last ones seen; replaced, never changed
+}
+
+const (
+	maxStreams     = 8        // for each type: a stream is known for each build of a peer
+	maxDefinitions = 64 << 10 // bytes; a stream with more is not worth the memory
+)
+
+func (c *codec) plan(t reflect.Type) *plan {
+	if p, ok := c.plans.Load(t); ok {
+		return p.(*plan)
+	}
+	p, _ := c.plans.LoadOrStore(t, &plan{open: open(t, map[reflect.Type]bool{})})
+	return p.(*plan)
+}
+
+// open reports whether gobs of t can have interfaces in them.
+func open(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if seen[t] || opaque(t) || opaque(reflect.PointerTo(t)) {
+		return false
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Interface:
+		return true
+	case reflect.Map:
+		return open(t.Key(), seen) || open(t.Elem(), seen)
+	case reflect.Pointer, reflect.Slice, reflect.Array:
+		return open(t.Elem(), seen)
+	case reflect.Struct:
+		for f := range t.Fields() {
+			if f.IsExported() && open(f.Type, seen) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// opaque reports whether t's own methods encode it, as bytes.
+func opaque(t reflect.Type) bool {
+	if t.Kind() == reflect.Interface {
+		return false
+	}
+	return t.Implements(reflect.TypeFor[gob.GobEncoder]()) && t.Implements(reflect.TypeFor[gob.GobDecoder]()) ||
+		t.Implements(reflect.TypeFor[encoding.BinaryMarshaler]()) && t.Implements(reflect.TypeFor[encoding.BinaryUnmarshaler]())
+}
+
+// An encoder writes complete messages of one type.
+type encoder struct {
+	*gob.Encoder
+	out         []byte // what is being written
+	definitions []byte // what the first message began with, and all others lack
+	used        bool
+}
+
+func newEncoder() *encoder {
+	e := new(encoder)
+	e.Encoder = gob.NewEncoder(e)
+	return e
+}
+
+func (e *encoder) Write(b []byte) (int, error) {
+	e.out = append(e.out, b...)
+	return len(b), nil
+}
+
+func (e *encoder) append(dst []byte, value reflect.Value) ([]byte, error) {
+	e.out = append(dst, e.definitions...)
+	err := e.EncodeValue(value)
+	b := e.out
+	e.out = nil
+	if err != nil {
+		return nil, err
+	}
+	if !e.used {
+		e.used = true
+		e.definitions = bytes.Clone(definitions(b[len(dst):]))
+	}
+	return b, nil
+}
+
+func (p *plan) decode(src []byte, target reflect.Value) error {
+	if p.open {
+		return newDecoder().decode(src, target)
+	}
+	s, err := p.stream(definitions(src))
+	if err != nil {
+		return fmt.Errorf("gob: %w", err)
+	}
+	value := src[len(s.definitions):]
+	if err := s.check(value); err != nil {
+		return fmt.Errorf("gob: %w", err)
+	}
+	d, ok := s.decoders.Get().(*decoder)
+	if !ok {
+		d, value = newDecoder(), src
+	}
+	if err := d.decode(value, target); err != nil {
+		return err // without the decoder, which may be in the middle of something
+	}
+	s.decoders.Put(d)
+	if !ok {
+		p.remember(s)
+	}
+	return nil
+}
+
+// A stream is messages of one type that begin with the same definitions.
+type stream struct {
+	definitions []byte
+	types       map[int64]*wireType
+	decoders    sync.Pool // of *decoder, which know the definitions
+}
+
+// stream returns the one that begins with definitions.
+func (p *plan) stream(definitions []byte) (*stream, error) {
+	if known := p.streams.Load(); known != nil {
+		for _, s := range *known {
+			if bytes.Equal(s.definitions, definitions) {
+				return s, nil
+			}
+		}
+	}
+	types, err := parse(definitions)
+	return &stream{definitions: bytes.Clone(definitions), types: types}, err
+}
+
+// remember keeps s, and forgets the oldest stream when there are too many.
+func (p *plan) remember(s *stream) {
+	last := p.streams.Load()
+	var known []*stream
+	if last != nil {
+		known = *last
+	}
+	for _, k := range known {
+		if bytes.Equal(k.definitions, s.definitions) {
+			return
+		}
+	}
+	if len(s.definitions) > maxDefinitions {
+		return
+	}
+	if len(known) == maxStreams {
+		known = known[1:]
+	}
+	known = append(known[:len(known):len(known)], s)
+	p.streams.CompareAndSwap(last, &known) // who loses the race is remembered the next time
+}
+
+// A decoder reads complete messages, the first with the definitions and the others without.
+type decoder struct {
+	*gob.Decoder
+	src bytes.Reader
+}
+
+func newDecoder() *decoder {
+	d := new(decoder)
+	d.Decoder = gob.NewDecoder(&d.src)
+	return d
+}
+
+func (d *decoder) decode(src []byte, target reflect.Value) error {
+	d.src.Reset(src)
+	defer d.src.Reset(nil)
+	if err := d.DecodeValue(target); err != nil {
+		return err
+	}
+	if d.src.Len() > 0 {
+		return errors.New("gob: bytes behind the message")
+	}
+	return nil
+}

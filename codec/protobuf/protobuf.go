@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package protobuf encodes messages as Protocol Buffers. It takes the messages that protoc-gen-go
+// generates, and uses the faster methods that vtprotobuf adds to them where they are.
+package protobuf
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Codec is called "protobuf". Its messages are pointers to generated structs; encoding a value costs
+// a copy that encoding a pointer does not. Decoding replaces what a message held before.
+var Codec yodel.Codec = new(codec)
+
+type codec struct{ cyclic sync.Map } // from protoreflect.FullName to what cyclic says of the message
+
+// vtMarshaler and vtUnmarshaler have methods that vtprotobuf generates.
+type (
+	vtMarshaler interface {
+		SizeVT() int
+		MarshalToSizedBufferVT(buf []byte) (int, error)
+	}
+	vtUnmarshaler interface {
+		Reset()
+		UnmarshalVT(src []byte) error
+	}
+)
+
+func (*codec) Name() string { return "protobuf" }
+
+func (*codec) Append(dst []byte, v any) ([]byte, error) {
+	switch m := pointer(v).(type) {
+	case vtMarshaler:
+		size := m.SizeVT()
+		b := slices.Grow(dst, size)[:len(dst)+size]
+		if _, err := m.MarshalToSizedBufferVT(b[len(dst):]); err != nil {
+			return nil, fmt.Errorf("protobuf: encode %T: %w", v, err)
+		}
+		return b, nil
+	case proto.Message:
+		b, err := proto.MarshalOptions{}.MarshalAppend(dst, m)
+		if err != nil {
+			return nil, fmt.Errorf("protobuf: encode %T: %w", v, err)
+		}
+		return b, nil
+	}
+	return nil, notMessage(v)
+}
+
+// pointer returns v, or a pointer to a copy of it.
+func pointer(v any) any {
+	value := reflect.ValueOf(v)
+	if value.Kind() != reflect.Struct {
+		return v
+	}
+	twin := reflect.New(value.Type())
+	twin.Elem().Set(value)
+	return twin.Interface()
+}
+
+func (c *codec) Decode(src []byte, v any) error {
+	m, ok := v.(proto.Message)
+	if !ok || reflect.ValueOf(v).IsNil() {
+		return notMessage(v)
+	}
+	var err error
+	if fast, ok := v.(vtUnmarshaler); ok && !c.deep(src, m) {
+		fast.Reset()
+		err = fast.UnmarshalVT(src)
+	} else {
+		err = proto.Unmarshal(src, m)
+	}
+	if err != nil {
+		return fmt.Errorf("protobuf: decode %T: %w", v, err)
+	}
+	return nil
+}
+
+// deep reports whether src could nest messages so deep that the stack, which they use up in
+// UnmarshalVT, ends the process. Package proto refuses more than 10,000 levels; UnmarshalVT does not
+// count them. A level is at least two bytes of src, and about 500 of the stack.
+func (c *codec) deep(src []byte, m proto.Message) bool {
+	if len(src) <= 64<<10 {
+		return false
+	}
+	d := m.ProtoReflect().Descriptor()
+	known, ok := c.cyclic.Load(d.FullName())
+	if !ok {
+		known = cyclic(d, map[protoreflect.FullName]bool{})
+		c.cyclic.Store(d.FullName(), known)
+	}
+	return known.(bool)
+}
+
+// cyclic reports whether a message of type d can have another of its own type in it, or one that
+// can. Walked holds the types between d and the message that it all began with, as true, and those
+// that are done, as false.
+func cyclic(d protoreflect.MessageDescriptor, walked map[protoreflect.FullName]bool) bool {
+	if above, ok := walked[d.FullName()]; ok {
+		return above
+	}
+	walked[d.FullName()] = true
+	for i := range d.Fields().Len() {
+		if f := d.Fields().Get(i).Message(); f != nil && cyclic(f, walked) {
+			return true
+		}
+	}
+	walked[d.FullName()] = false
+	return false
+}
+
+func notMessage(v any) error {
+	return fmt.Errorf("protobuf: %T is not a pointer to a generated message, or is nil", v)
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bounded_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress/internal/bounded"
+)
+
+func TestAppendStopsBehindTheLimit(t *testing.T) {
+	const text = "forty-two bytes of text, no more, no less."
+	tests := []struct {
+		name  string
+		room  int
+		limit int
+		want  error
+	}{
+		{"exactly the limit", 0, len(text), nil},
+		{"exactly the limit and the room", len(text), len(text), nil},
+		{"one byte too many", 0, len(text) - 1, yodel.ErrTooLarge},
+		{"one byte too many for the room as well", len(text) - 1, len(text) - 1, yodel.ErrTooLarge},
+		{"much room", 1000, 3, yodel.ErrTooLarge},
+		{"nothing allowed", 1000, 0, yodel.ErrTooLarge},
+	}
+	readers := map[string]func(io.Reader) io.Reader{
+		"whole":      func(r io.Reader) io.Reader { return r },
+		"bytewise":   iotest.OneByteReader,
+		"early ends": iotest.DataErrReader,
+	}
+	for _, test := range tests {
+		for how, reader := range readers {
+			t.Run(test.name+"/"+how, func(t *testing.T) {
+				dst := append(make([]byte, 0, 4+test.room), "was:"...)
+				got, err := bounded.Append(dst, reader(strings.NewReader(text)), test.limit)
+				if !errors.Is(err, test.want) {
+					t.Fatalf("got error %v, want %v", err, test.want)
+				}
+				if err == nil && string(got) != "was:"+text {
+					t.Errorf("got %q, want %q", got, "was:"+text)
+				}
+			})
+		}
+	}
+}
+
+func TestAppendReadsNoMoreThanOneByteBehindTheLimit(t *testing.T) {
+	endless := bytes.NewReader(make([]byte, 1<<20))
+	if _, err := bounded.Append(make([]byte, 0, 1<<20), endless, 100); !errors.Is(err, yodel.ErrTooLarge) {
+		t.Errorf("got error %v, want ErrTooLarge", err)
+	}
+	if read := 1<<20 - endless.Len(); read != 101 {
+		t.Errorf("read %d bytes, want 101", read)
+	}
+}
+
+func TestAppendReturnsTheReadersError(t *testing.T) {
+	want := errors.New("broken")
+	if _, err := bounded.Append(nil, iotest.ErrReader(want), 100); !errors.Is(err, want) {
+		t.Errorf("got error %v, want %v", err, want)
+	}
+}

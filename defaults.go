@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync/atomic"
+)
+
+// JSON encodes messages with encoding/json. It is the codec of a client that names none.
+var JSON Codec = jsonCodec{}
+
+// Raw passes bytes through: messages are []byte or *[]byte. Decoding copies, into the capacity
+// that the target already has.
+var Raw Codec = rawCodec{}
+
+// TCP is the transport of clients and servers that name none. Addresses are host:port.
+var TCP Transport = tcp{}
+
+// Static returns a resolver for a fixed list of addresses.
+func Static(addrs ...string) Resolver { return static(addrs) }
+
+// RoundRobin takes the endpoints in turn. It is the balancer of a client that names none.
+func RoundRobin(endpoints []*Endpoint, last Picker) Picker {
+	p := &roundRobin{endpoints: endpoints}
+	if last, ok := last.(*roundRobin); ok {
+		p.next.Store(last.next.Load()) // so that frequent changes do not favour the first endpoints
+	} else {
+		p.next.Store(rand.Uint64()) //nolint:gosec // so that many new clients do not begin at the same endpoint
+	}
+	return p
+}
+
+// Random takes any endpoint.
+func Random(endpoints []*Endpoint, _ Picker) Picker { return random(endpoints) }
+
+type tcp struct{}
+
+func (tcp) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	if err := checkAddr(addr); err != nil {
+		return nil, err
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+func (tcp) Listen(addr string) (net.Listener, error) {
+	if err := checkAddr(addr); err != nil {
+		return nil, err
+	}
+	var l net.ListenConfig
+	return l.Listen(context.Background(), "tcp", addr)
+}
+
+func checkAddr(addr string) error {
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return refusal("YDL4003", "%q is no address: %v; want host:port, for example 127.0.0.1:8972", addr, plain(err))
+	}
+	return nil
+}
+
+type static []string
+
+func (s static) Watch(ctx context.Context, update func([]Instance)) error {
+	instances := make([]Instance, len(s))
+	for i, addr := range s {
+		instances[i].Addr = addr
+	}
+	update(instances)
+	<-ctx.Done()
+	return nil
+}
+
+type roundRobin struct {
+	endpoints []*Endpoint
+	next      atomic.Uint64
+}
+
+func (p *roundRobin) Pick(call *Call) *Endpoint {
+	n := uint64(len(p.endpoints))
+	if n == 0 {
+		return nil
+	}
+	first := p.next.Add(1)
+	for i := range n {
+		if ep := p.endpoints[(first+i)%n]; !call.Avoids(ep) {
+			return ep
+		}
+	}
+	return nil
+}
+
+type random []*Endpoint
+
+func (p random) Pick(call *Call) *Endpoint {
+	if len(p) == 0 {
+		return nil
+	}
+	first := rand.IntN(len(p)) //nolint:gosec // balancing needs no secrecy
+	for i := range p {
+		if ep := p[(first+i)%len(p)]; !call.Avoids(ep) {
+			return ep
+		}
+	}
+	return nil
+}
+
+type jsonCodec struct{}
+
+func (jsonCodec) Name() string { return "json" }
+
+func (jsonCodec) Append(dst []byte, v any) ([]byte, error) {
+	b := bytes.NewBuffer(dst)
+	if err := json.NewEncoder(b).Encode(v); err != nil {
+		return dst, err
+	}
+	b.Truncate(b.Len() - 1) // the encoder ends with a newline
+	return b.Bytes(), nil
+}
+
+func (jsonCodec) Decode(src []byte, v any) error { return json.Unmarshal(src, v) }
+
+type rawCodec struct{}
+
+func (rawCodec) Name() string { return "raw" }
+
+func (rawCodec) Append(dst []byte, v any) ([]byte, error) {
+	switch v := v.(type) {
+	case *[]byte:
+		return append(dst, *v...), nil
+	case []byte:
+		return append(dst, v...), nil
+	}
+	return dst, fmt.Errorf("the raw codec takes []byte or *[]byte, not %T", v)
+}
+
+func (rawCodec) Decode(src []byte, v any) error {
+	p, ok := v.(*[]byte)
+	if !ok {
+		return fmt.Errorf("the raw codec decodes into *[]byte, not %T", v)
+	}
+	*p = append((*p)[:0], src...)
+	return nil
+}

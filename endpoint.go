@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+)
+
+// An Instance is one running server of a service, as a registry lists it.
+type Instance struct {
+	// Addr is where it listens, in the form that the client's transport dials.
+	Addr string
+	// Metadata describes it further: group, version, zone, weight. It must not be changed.
+	Metadata Metadata
+}
+
+// An Endpoint is an instance as one client sees it: its connections, its load, and whether it is ready.
+// Its methods may be called concurrently.
+type Endpoint struct {
+	instance atomic.Pointer[Instance]
+	client   *Client
+	handler  Handler // endpoint middleware and the connection
+	inflight atomic.Int64
+	conns    atomic.Pointer[[]*mux.Conn] // never nil
+	states   sync.Map                    // State's values
+	unready  atomic.Int32                // how many say that it is not ready
+	ctx      context.Context             //nolint:containedctx // ends with the endpoint
+	cancel   context.CancelFunc
+
+	mu       sync.Mutex
+	by       map[string]bool // who says that it is not ready
+	dialing  *dialing        // nil when nobody dials
+	lastErr  error           // of the last dial, nil once one succeeded
+	failures int             // dials that failed in a row
+	retry    *time.Timer     // the next dial
+	retryAt  time.Time
+	closed   bool
+}
+
+// A dialing is an attempt to connect that several callers may wait for.
+type dialing struct {
+	done chan struct{}
+	conn *mux.Conn
+	err  error
+}
+
+// Backoff between attempts to connect: doubling, with jitter of half of it.
+const (
+	firstBackoff = 20 * time.Millisecond
+	lastBackoff  = 2 * time.Second
+)
+
+func newEndpoint(c *Client, in Instance) *Endpoint {
+	ep := &Endpoint{client: c, by: make(map[string]bool)}
+	ep.instance.Store(&in)
+	ep.conns.Store(&[]*mux.Conn{})
+	ep.ctx, ep.cancel = context.WithCancel(context.Background())
+	h := Handler(ep.do)
+	for i := len(c.opts.EndpointMiddleware) - 1; i >= 0; i-- {
+		h = c.opts.EndpointMiddleware[i](ep, h)
+	}
+	ep.handler = h
+	return ep
+}
+
+// Instance returns what the resolver says of the endpoint now.
+func (ep *Endpoint) Instance() Instance { return *ep.instance.Load() }
+
+// Addr returns the address of the instance.
+func (ep *Endpoint) Addr() string { return ep.instance.Load().Addr }
+
+// Inflight returns how many calls of this client the endpoint is working on.
+func (ep *Endpoint) Inflight() int { return int(ep.inflight.Load()) }
+
+// Ready reports whether the endpoint should get calls: nobody has said otherwise with SetReady.
+func (ep *Endpoint) Ready() bool { return ep.unready.Load() == 0 }
+
+// SetReady says, in the name of by, whether the endpoint should get calls. It gets calls while nobody says
+// that it should not, and when no endpoint is ready.
+func (ep *Endpoint) SetReady(by string, ready bool) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	ep.setReadyLocked(by, ready)
+}
+
+func (ep *Endpoint) setReadyLocked(by string, ready bool) {
+	if ready == !ep.by[by] {
+		return
+	}
+	if ready {
+		delete(ep.by, by)
+	} else {
+		ep.by[by] = true
+	}
+	ep.unready.Store(int32(len(ep.by))) //nolint:gosec // few
+}
+
+// State returns the value kept under key on this endpoint, made with make the first time. Middleware
+// keeps there what must survive a new chain.
+func (ep *Endpoint) State(key any, make func() any) any {
+	if v, ok := ep.states.Load(key); ok {
+		return v
+	}
+	v, _ := ep.states.LoadOrStore(key, make())
+	return v
+}
+
+// byConn is who says that an endpoint is not ready because it is not connected.
+const byConn = "connection"
+
+// do makes one attempt on this endpoint.
+func (ep *Endpoint) do(ctx context.Context, call *Call) error {
+	c := ep.client
+	conn, err := ep.connected(ctx, call.Deadline)
+	if err != nil {
+		return c.explain(ctx, call, ep, err)
+	}
+	ep.inflight.Add(1)
+	err = c.attempt(ctx, call, conn)
+	ep.inflight.Add(-1)
+	if err != nil {
+		return c.explain(ctx, call, ep, err)
+	}
+	return nil
+}
+
+// ready returns a connection for the next call, or nil if there is none yet, or one more is worth having.
+func (ep *Endpoint) ready() *mux.Conn {
+	conns := *ep.conns.Load()
+	if len(conns) == 1 && ep.client.opts.ConnsPerEndpoint == 1 {
+		return conns[0]
+	}
+	// An idle connection answers fastest; among busy ones the fullest makes the largest batches.
+	var fullest *mux.Conn
+	most := 0
+	for _, conn := range conns {
+		switch n := conn.Load(); {
+		case n == 0:
+			return conn
+		case n > most:
+			fullest, most = conn, n
+		}
+	}
+	if len(conns) < ep.client.opts.ConnsPerEndpoint {
+		return nil
+	}
+	return fullest
+}
+
+// connected returns a connection, after dialling if need be.
+func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Conn, error) {
+	if conn := ep.ready(); conn != nil {
+		return conn, nil
+	}
+	ep.mu.Lock()
+	if conn := ep.ready(); conn != nil {
+		ep.mu.Unlock()
+		return conn, nil
+	}
+	d := ep.dialing
+	if d == nil {
+		if ep.closed {
+			ep.mu.Unlock()
+			return nil, &mux.CallError{Cause: mux.ErrClosed, NotProcessed: true}
+		}
+		if ep.retry != nil { // it failed just now, and will be tried again soon
+			err := &dialError{addr: ep.Addr(), err: ep.lastErr, next: time.Until(ep.retryAt)}
+			ep.mu.Unlock()
+			return nil, err
+		}
+		d = ep.dialLocked()
+	}
+	ep.mu.Unlock()
+	if conns := *ep.conns.Load(); len(conns) > 0 {
+		return conns[0], nil // one more connection is on its way; this call does not wait for it
+	}
+	return ep.await(ctx, d, deadline)
+}
+
+func (ep *Endpoint) await(ctx context.Context, d *dialing, deadline time.Time) (*mux.Conn, error) {
+	var late <-chan time.Time
+	if !deadline.IsZero() {
+		timer := time.NewTimer(time.Until(deadline))
+		defer timer.Stop()
+		late = timer.C
+	}
+	select {
+	case <-d.done:
+		return d.conn, d.err
+	case <-ctx.Done():
+		return nil, &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
+	case <-late:
+		return nil, &mux.CallError{Cause: mux.ErrDeadline, NotProcessed: true}
+	}
+}
+
+// dialLocked begins an attempt to connect.
+func (ep *Endpoint) dialLocked() *dialing {
+	d := &dialing{done: make(chan struct{})}
+	ep.dialing = d
+	ep.client.wg.Go(func() { ep.dial(d) })
+	return d
+}
+
+func (ep *Endpoint) dial(d *dialing) {
+	c := ep.client
+	ctx, cancel := context.WithTimeout(ep.ctx, c.opts.DialTimeout)
+	nc, err := c.opts.Transport.Dial(ctx, ep.Addr())
+	cancel()
+
+	ep.mu.Lock()
+	ep.dialing = nil
+	switch {
+	case err != nil:
+		d.err = &dialError{addr: ep.Addr(), err: err}
+		ep.lastErr = err
+		ep.failures++
+		if !ep.closed {
+			ep.retryLocked()
+		}
+	case ep.closed:
+		_ = nc.Close() // nobody wants it any more
+		d.err = &mux.CallError{Cause: mux.ErrClosed, NotProcessed: true}
+	default:
+		ep.lastErr, ep.failures = nil, 0
+		d.conn = ep.adoptLocked(nc)
+		ep.setReadyLocked(byConn, true)
+	}
+	ep.mu.Unlock()
+	if err != nil {
+		c.event(ConnEvent{Kind: ConnectFailed, Addr: ep.Addr(), Err: err})
+	} else {
+		c.event(ConnEvent{Kind: Connected, Addr: ep.Addr()})
+	}
+	close(d.done)
+}
+
+// adoptLocked runs the protocol on a new connection.
+func (ep *Endpoint) adoptLocked(nc net.Conn) *mux.Conn {
+	config := ep.client.config
+	config.Ended = ep.lost
+	config.Drained = func(conn *mux.Conn) { ep.remove(conn) }
+	conn := mux.New(nc, nil, true, &config)
+	conns := append([]*mux.Conn{conn}, *ep.conns.Load()...)
+	ep.conns.Store(&conns)
+	return conn
+}
+
+// retryLocked makes the next attempt to connect happen after a while. Until then calls go elsewhere.
+func (ep *Endpoint) retryLocked() {
+	ep.setReadyLocked(byConn, false)
+	backoff := min(firstBackoff<<min(ep.failures, 16), lastBackoff)
+	backoff = backoff/2 + rand.N(backoff/2) //nolint:gosec // jitter needs no secrecy
+	ep.retryAt = time.Now().Add(backoff)
+	ep.retry = time.AfterFunc(backoff, func() {
+		ep.mu.Lock()
+		defer ep.mu.Unlock()
+		ep.retry = nil
+		if !ep.closed && ep.dialing == nil && len(*ep.conns.Load()) == 0 {
+			ep.dialLocked()
+		}
+	})
+}
+
+// lost takes note of a connection's end.
+func (ep *Endpoint) lost(conn *mux.Conn, err error) {
+	ep.remove(conn)
+	ep.client.event(ending(ep.Addr(), err))
+}
+
+// remove takes out a connection that accepts no more calls, and begins to connect again if it was the last.
+func (ep *Endpoint) remove(conn *mux.Conn) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	old := *ep.conns.Load()
+	conns := make([]*mux.Conn, 0, len(old))
+	for _, other := range old {
+		if other != conn {
+			conns = append(conns, other)
+		}
+	}
+	if len(conns) == len(old) {
+		return
+	}
+	ep.conns.Store(&conns)
+	if len(conns) == 0 && !ep.closed && ep.dialing == nil && ep.retry == nil {
+		if ep.lastErr = conn.Err(); ep.lastErr == nil {
+			ep.lastErr = mux.ErrDrained
+		}
+		ep.retryLocked()
+	}
+}
+
+// close ends the endpoint. At once closes its connections now, and otherwise when the calls on them
+// have ended.
+func (ep *Endpoint) close(atOnce bool) {
+	ep.mu.Lock()
+	ep.closed = true
+	if ep.retry != nil {
+		ep.retry.Stop()
+	}
+	conns := *ep.conns.Load()
+	ep.conns.Store(&[]*mux.Conn{})
+	ep.mu.Unlock()
+	ep.cancel()
+	var wg sync.WaitGroup
+	for _, conn := range conns {
+		if atOnce {
+			wg.Go(conn.Close)
+		} else {
+			conn.CloseWhenIdle()
+		}
+	}
+	wg.Wait()
+}
+
+// A dialError says that an endpoint could not be connected to.
+type dialError struct {
+	addr string
+	err  error
+	next time.Duration // until the next attempt, when this one was not made
+}
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+)
+
+// A Code is the kind of an error, one of gRPC's sixteen. Codes are errors themselves, to compare with:
+//
+//	if errors.Is(err, yodel.Unavailable) { … }
+type Code uint8
+
+const (
+	_                  Code = iota // no error
+	Canceled                       // the caller went away
+	Unknown                        // an error without a code, from a handler
+	InvalidArgument                // the request is wrong, whatever the state of the server
+	DeadlineExceeded               // the time ran out
+	NotFound                       // what was asked for does not exist
+	AlreadyExists                  // what was to be made exists
+	PermissionDenied               // the caller is known and may not do this
+	ResourceExhausted              // a limit or a quota is used up
+	FailedPrecondition             // the state of the server does not allow this now
+	Aborted                        // a conflict: try the whole transaction again
+	OutOfRange                     // past the end of a valid range
+	Unimplemented                  // the server does not have the method
+	Internal                       // something is broken
+	Unavailable                    // no server could be reached: try again later
+	DataLoss                       // data is lost or corrupted
+	Unauthenticated                // the caller is not known
+)
+
+var codeNames = [...]string{
+	"ok", "canceled", "unknown", "invalid_argument", "deadline_exceeded", "not_found", "already_exists",
+	"permission_denied", "resource_exhausted", "failed_precondition", "aborted", "out_of_range", "unimplemented",
+	"internal", "unavailable", "data_loss", "unauthenticated",
+}
+
+// String returns the name of the code, for example "not_found".
+func (c Code) String() string {
+	if int(c) < len(codeNames) {
+		return codeNames[c]
+	}
+	return fmt.Sprintf("code_%d", uint8(c))
+}
+
+// Error makes a code an error to compare with.
+func (c Code) Error() string { return c.String() }
+
+// MarshalText makes a code its name in JSON, also as the key of a map.
+func (c Code) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText reads a name that MarshalText wrote.
+func (c *Code) UnmarshalText(text []byte) error {
+	for i, name := range codeNames {
+		if name == string(text) {
+			*c = Code(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown error code %q", text)
+}
+
+// An Error is why a call failed. Handlers return one, made by Errorf, to choose the code; every
+// error that yodel itself returns is one.
+type Error struct {
+	// Code is the kind of the error.
+	Code Code
+	// Message says what happened, for the caller to read.
+	Message string
+	// ID names the situation in docs/errors.md, for example "YDL1003". Errors of handlers have none.
+	ID string
+	// Details is bytes for the caller's program. They travel with the error.
+	Details []byte
+	// NotProcessed says that the method was certainly not executed, so that any call may be sent again.
+	NotProcessed bool
+	// Cause stays in this process; errors.Is and errors.As find it.
+	Cause error
+	// Report is the record of the call's attempts, on the client. errors.As finds it too.
+	Report *CallReport
+}
+
+// maxErrorLine bounds what Error.Error returns, in bytes.
+const maxErrorLine = 300
+
+// Errorf returns an error with a code. An operand formatted with %w becomes the cause.
+func Errorf(code Code, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Code: code, Message: err.Error(), Cause: errors.Unwrap(err)}
+}
+
+// Error returns the error in one line of at most 300 bytes, which ends in the ID if there is one.
+func (e *Error) Error() string {
+	tail := ""
+	if e.ID != "" {
+		tail = " [" + e.ID + "]"
+	}
+	line := e.Code.String()
+	if e.Message != "" {
+		line += ": " + oneLine(e.Message)
+	}
+	return shorten(line, maxErrorLine-len(tail)) + tail
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// Is reports whether target is the error's code, or the context error that the code stands for.
+func (e *Error) Is(target error) bool {
+	switch target {
+	case context.DeadlineExceeded:
+		return e.Code == DeadlineExceeded
+	case context.Canceled:
+		return e.Code == Canceled
+	}
+	return target == e.Code
+}
+
+// As finds the report of the call's attempts.
+func (e *Error) As(target any) bool {
+	if report, ok := target.(**CallReport); ok && e.Report != nil {
+		*report = e.Report
+		return true
+	}
+	return false
+}
+
+// Format prints the long form for %+v: the line, the next step and the attempts.
+func (e *Error) Format(f fmt.State, verb rune) {
+	text := e.Error()
+	if verb == 'v' && f.Flag('+') {
+		if entry, ok := catalogue[e.ID]; ok {
+			text += "\n  next  " + entry.next
+		}
+		if e.Report != nil {
+			text += "\n" + e.Report.Error()
+		}
+	}
+	if verb == 'q' {
+		text = fmt.Sprintf("%q", text)
+	}
+	_, _ = f.Write([]byte(text))
+}
+
+// LogValue makes the error a group of attributes in a log.
+func (e *Error) LogValue() slog.Value {
+	attrs := []slog.Attr{slog.String("code", e.Code.String()), slog.String("message", oneLine(e.Message))}
+	if e.ID != "" {
+		attrs = append(attrs, slog.String("id", e.ID))
+	}
+	if e.Report != nil {
+		attrs = append(attrs, slog.Int("attempts", len(e.Report.Attempts)))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// CodeOf returns the code of err: 0 for nil, that of the first Error or Code in its tree, the one
+// that a context error stands for, and otherwise Unknown.
+func CodeOf(err error) Code {
+	if err == nil {
+		return 0
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Code
+	}
+	if c, ok := errors.AsType[Code](err); ok {
+		return c
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return DeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		return Canceled
+	}
+	return Unknown
+}
+
+// NotProcessed reports whether the call that failed with err was certainly not executed.
+func NotProcessed(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.NotProcessed
+}
+
+// ErrTooLarge is what a Compressor returns when the limit on decompressed bytes is reached.
+var ErrTooLarge = errors.New("larger than the limit")
+
+// A CallReport is the record of a call that failed: which endpoints were tried, for how long and
+// with what outcome.
+//
+//	var report *yodel.CallReport
+//	if errors.As(err, &report) { … }
+type CallReport struct {
+	Method string
+	// Attempts that failed, oldest first. The last one is why the call failed.
+	Attempts []Attempt
+}
+
+// An Attempt is one try of a call on one endpoint.
+type Attempt struct {
+	Addr         string        // of the endpoint
+	Took         time.Duration // until the outcome was known
+	Code         Code
+	ID           string // as in Error
+	Message      string
+	NotProcessed bool // the method was certainly not executed
+}
+
+// Error returns the report, one line for each attempt.
+func (r *CallReport) Error() string {
+	var b strings.Builder
+	for i, a := range r.Attempts {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		state := "may have executed"
+		if a.NotProcessed {
+			state = "not executed"
+		}
+		fmt.Fprintf(&b, "  attempt %d  %s  %s  %s: %s (%s)", i+1, a.Addr, a.Took.Round(time.Microsecond), a.Code, oneLine(a.Message), state)
+	}
+	return b.String()
+}
+
+// oneLine replaces control characters, so that a message from outside cannot forge log lines.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// shorten cuts s to at most limit bytes, between two runes, and marks the cut.
+func shorten(s string, limit int) string {
+	const mark = "…"
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit-len(mark)], "") + mark
+}

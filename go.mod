@@ -1,0 +1,3 @@
+module github.com/yodel-rpc/yodel
+
+go 1.26

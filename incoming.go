@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// An incoming is a call on the server, and the context of its handler. One allocation holds all of
+// it. It is never reused: handlers keep contexts.
+type incoming struct {
+	mux.Request
+	call     Call
+	target   *target
+	method   *method
+	executed bool            // the method itself has run
+	ctx      context.Context //nolint:containedctx // what the observers made of the context
+	err      error
+	packed   *[]byte
+}
+
+// A target is a method as one connection calls it: with a codec and a compressor.
+type target struct {
+	conn    *serverConn
+	name    string
+	method  atomic.Pointer[method] // nil while there is none of this name
+	codec   Codec
+	pack    packer
+	several bool   // the body is Values
+	wrong   *Error // why no call of this target can succeed, or nil
+}
+
+type callKey struct{}
+
+// CallFrom returns the call that a handler is carrying out, from its context: metadata, the attachment, the
+// trailer to be sent, the peer. It returns nil elsewhere.
+func CallFrom(ctx context.Context) *Call {
+	call, _ := ctx.Value(callKey{}).(*Call)
+	return call
+}
+
+// Peer returns the caller, on the server. On the client it returns nil.
+func (c *Call) Peer() *Peer {
+	if c.in == nil {
+		return nil
+	}
+	return c.in.target.conn.peer.Load()
+}
+
+// Value implements context.Context.
+func (in *incoming) Value(key any) any {
+	if _, ok := key.(callKey); ok {
+		return &in.call
+	}
+	return nil
+}
+
+// bind finds what a method number of the peer stands for.
+func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) {
+	s := sc.server
+	t := &target{conn: sc, name: string(b.Name), codec: s.codecs[string(b.Codec)], several: b.Positional != 0}
+	compressor := s.compressors[string(b.Compressor)]
+	switch {
+	case t.codec == nil:
+		t.wrong = refusal("YDL2003", "%s: this server does not have the codec %q; it has %s", t.name, b.Codec, names(s.codecs))
+	case compressor == nil && len(b.Compressor) > 0:
+		t.wrong = refusal("YDL2004", "%s: this server does not have the compressor %q; it has %s", t.name, b.Compressor, names(s.compressors))
+	case compressor != nil:
+		t.pack = packer{compressor, s.opts.CompressAbove}
+	}
+	info := wire.Info{}
+	if m := t.find(); m != nil {
+		info.Known = 1
+		if m.idempotent.Load() {
+			info.Idempotent = 1
+		}
+	}
+	return t, info
+}
+
+// find returns the method, which may have been registered after the peer first asked for it.
+func (t *target) find() *method {
+	m := t.method.Load()
+	if m == nil {
+		if m = (*t.conn.server.methods.Load())[t.name]; m != nil {
+			t.method.Store(m)
+		}
+	}
+	return m
+}
+
+// check reports why a call of m cannot succeed, whatever its body is.
+func (t *target) check(m *method) *Error {
+	switch {
+	case t.wrong != nil:
+		return t.wrong
+	case m == nil:
+		return t.conn.server.unknown(t.name)
+	case m.positional != t.several:
+		return refusal("YDL2005", "%s: the method is %s", t.name, m.signature())
+	}
+	return nil
+}
+
+// Inline implements mux.Target.
+func (t *target) Inline() bool {
+	m := t.method.Load()
+	return m != nil && m.inline()
+}
+
+// New implements mux.Target.
+func (t *target) New() *mux.Request {
+	in := &incoming{target: t, method: t.find()}
+	in.Owner = in
+	in.call.Method, in.call.in = t.name, in
+	in.call.Codec, in.call.Compressor = t.codec, t.pack.Compressor
+	return &in.Request
+}
+
+// Serve implements mux.Target.
+func (t *target) Serve(r *mux.Request) {
+	in := r.Owner.(*incoming) //nolint:forcetypeassert,errcheck // New made it
+	if in.method != nil {
+		in.method.stats.inflight.Add(1)
+	}
+	in.err = in.handle()
+	in.reply()
+}
+
+// handle carries out the call, and makes a panic an error.
+func (in *incoming) handle() (err error) {
+	s := in.target.conn.server
+	in.ctx = in
+	defer func() {
+		if value := recover(); value != nil {
+			err = s.panicked(in.ctx, in.call.Method, value)
+		}
+	}()
+	switch {
+	case in.Broken != nil:
+		return refusal("YDL2205", "%s: the request is broken: %v", in.call.Method, in.Broken)
+	case in.Expired():
+		return refusal("YDL1005", "%s: the deadline passed before the server could begin", in.call.Method)
+	case in.Err() != nil:
+		return refusal("YDL1006", "%s: the caller canceled it before the server could begin", in.call.Method)
+	}
+	if err := in.open(); err != nil {
+		return err
+	}
+	return s.handler(in, &in.call)
+}
+
+// open reads what comes before the body.
+func (in *incoming) open() error {
+	call := &in.call
+	call.Attachment, call.OneWay = in.Attachment, in.OneWay
+	call.Deadline, _ = in.Deadline()
+	f := in.Fields
+	if f == nil {
+		return nil
+	}
+	limit := in.target.conn.server.limits.MaxMetadata
+	if n := len(f.Metadata) + len(f.IdempotencyKey) + len(f.Key); n > limit {
+		return refusal("YDL2203", "%s: the metadata has %d bytes, the server's limit is %d", call.Method, n, limit)
+	}
+	md, err := parseMetadata(f.Metadata)
+	if err != nil {
+		return refusal("YDL2205", "%s: the metadata is broken: %v", call.Method, err)
+	}
+	call.Metadata, call.IdempotencyKey, call.Key = md, string(f.IdempotencyKey), string(f.Key)
+	call.Attempt = int(min(f.Attempt, 1<<30)) //nolint:gosec // bounded
+	return nil
+}
+
+// Decode makes Args of the request's body, on the server. The method does so itself just before it
+// runs; middleware that wants to see the arguments may do so earlier.
+func (c *Call) Decode() error {
+	in := c.in
+	if in == nil || c.Args != nil {
+		return nil
+	}
+	t := in.target
+	if e := t.check(in.method); e != nil {
+		return e
+	}
+	body := in.Body
+	if in.Compressed {
+		if t.pack.Compressor == nil {
+			return refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", c.Method)
+		}
+		unpacked := t.conn.server.scratchMemory()
+		defer t.conn.server.putScratch(unpacked)
+		var err error
+		body, err = t.pack.Decompress((*unpacked)[:0], body, t.conn.server.limits.MaxDecompressed)
+		switch {
+		case errors.Is(err, ErrTooLarge):
+			return refusal("YDL2204", "%s: the request has more than %d bytes after decompression (%s)", c.Method, t.conn.server.limits.MaxDecompressed, t.pack.Name())
+		case err != nil:
+			return refusal("YDL2205", "%s: the request cannot be decompressed: %v (%s)", c.Method, err, t.pack.Name())
+		}
+		*unpacked = body
+	}
+	args := in.method.newArgs()
+	if err := decodeBody(body, t.codec, args); err != nil {
+		return refusal("YDL2101", "%s: the request does not fit %s: %v (codec %s)", c.Method, in.method.argsName(), err, t.codec.Name())
+	}
+	c.Args = args
+	return nil
+}
+
+// invoke is the end of a server's chain: the method.
+func invoke(ctx context.Context, call *Call) error {
+	in := call.in
+	if in == nil {
+		return errors.New("the server's chain was called with a Call that did not come from it")
+	}
+	if err := call.Decode(); err != nil {
+		return err
+	}
+	in.executed = true
+	reply, err := in.method.call(ctx, call.Args)
+	if reply != nil {
+		call.Reply = reply
+	}
+	return err
+}
+
+// reply encodes the outcome of the call.
+func (in *incoming) reply() {
+	if in.OneWay {
+		return
+	}
+	out := &in.Reply
+	if in.err == nil {
+		in.err = in.encode(out)
+	}
+	call := &in.call
+	if in.err == nil && call.Trailer == nil {
+		return
+	}
+	f := new(wire.Fields)
+	out.Fields = f
+	if call.Trailer != nil {
+		f.Metadata = appendMetadata(nil, call.Trailer)
+		if n := len(f.Metadata); n > in.target.conn.server.limits.MaxMetadata {
+			f.Metadata = nil
+			in.err = failure("YDL2203", "%s: the reply's metadata has %d bytes, the limit is %d", call.Method, n, in.target.conn.server.limits.MaxMetadata)
+		}
+	}
+	if in.err == nil {
+		return
+	}
+	e := asError(in.err)
+	out.Code = uint16(e.Code)
+	if e.Code == 0 {
+		out.Code = uint16(Unknown)
+	}
+	out.NotProcessed = e.NotProcessed && !in.executed
+	f.Message = []byte(shorten(e.Message, maxErrorText))
+	f.ErrorID = []byte(e.ID)
+	f.Details = e.Details
+	if len(e.Details) > maxErrorDetails {
+		f.Details = nil
+	}
+}
+
+// Bounds of what an error carries across the wire, in bytes.
+const (
+	maxErrorText    = 4 << 10
+	maxErrorDetails = 16 << 10
+)
+
+// encode makes the body of the reply.
+func (in *incoming) encode(out *mux.Outcome) (err error) {
+	call, t := &in.call, in.target
+	defer func() {
+		if value := recover(); value != nil { // in a message's own method
+			err = t.conn.server.panicked(in.ctx, call.Method, value)
+		}
+	}()
+	out.Attachment = call.ReplyAttachment
+	body := in.Scratch
+	if call.Reply != nil {
+		body, err = appendBody(in.Scratch, t.codec, call.Reply)
+		if err != nil {
+			return failure("YDL2104", "%s: %v (codec %s)", call.Method, err, t.codec.Name())
+		}
+		in.Scratch = body
+	}
+	out.Body = body
+	if t.pack.Compressor != nil && len(body) >= t.pack.above {
+		in.packed = t.conn.server.scratchMemory()
+		var ok bool
+		if *in.packed, ok, err = t.pack.pack(*in.packed, body); err != nil {
+			return failure("YDL2104", "%s: %v", call.Method, err)
+		} else if ok {
+			out.Body, out.Compressed = *in.packed, true
+		}
+	}
+	if n := len(out.Body) + len(out.Attachment); n > t.conn.server.limits.MaxMessage {
+		out.Body, out.Attachment, out.Compressed = nil, nil, false
+		return failure("YDL2202", "%s: the reply has %d bytes, the server's limit is %d", call.Method, n, t.conn.server.limits.MaxMessage)
+	}
+	return nil
+}
+
+// Done implements mux.Target.
+func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
+	in := r.Owner.(*incoming) //nolint:forcetypeassert,errcheck // New made it
+	if in.packed != nil {
+		t.conn.server.putScratch(in.packed)
+		in.packed = nil
+	}
+	in.call.Attachment = nil
+	code := Code(r.Reply.Code) //nolint:gosec // set from a Code
+	if in.method != nil {
+		in.method.stats.record(took, code, handedOver)
+	}
+	if in.err == nil && code != 0 { // it never came to a reply: the handler ended its goroutine
+		in.err = failure("YDL5002", "%s: the handler ended its goroutine", t.name)
+	}
+	observers := t.conn.server.opts.Observers
+	for i := len(observers) - 1; i >= 0; i-- {
+		if end := observers[i].End; end != nil && in.ctx != nil {
+			end(in.ctx, &in.call, in.err)
+		}
+	}
+}
+
+// observeStart calls the observers' Start functions before next. Their End functions are called by
+// Done, when the reply has been queued.
+func observeStart(observers []Observer, next Handler) Handler {
+	if len(observers) == 0 {
+		return next
+	}
+	return func(ctx context.Context, call *Call) error {
+		for i := range observers {
+			if start := observers[i].Start; start != nil {
+				ctx = start(ctx, call)
+			}
+		}
+		call.in.ctx = ctx
+		return next(ctx, call)
+	}
+}
+
+// scratchMemory returns memory for compression and decompression.
+func (s *Server) scratchMemory() *[]byte { return s.scratch.Get().(*[]byte) } //nolint:forcetypeassert,errcheck // the pool holds nothing else
+
+func (s *Server) putScratch(b *[]byte) {
+	if cap(*b) <= keepScratch {
+		*b = (*b)[:0]
+		s.scratch.Put(b)
+	}
+}
+
+// unknown explains that there is no method of this name.
+func (s *Server) unknown(name string) *Error {
+	methods := *s.methods.Load()
+	service := serviceOf(name)
+	id, what := "YDL2001", fmt.Sprintf("%s: this server has no service %q", name, service)
+	for other := range methods {
+		if serviceOf(other) == service {
+			id, what = "YDL2002", fmt.Sprintf("%s: service %q has no method %q", name, service, name[min(len(service)+1, len(name)):])
+			if service == "" {
+				what = fmt.Sprintf("%s: this server has no such method", name)
+			}
+			break
+		}
+	}
+	if near := nearest(name, methods); near != "" {
+		what += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return refusal(id, "%s", what)
+}

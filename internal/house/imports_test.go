@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package house
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Imports point one way: programs → plug-ins → root → internal → standard library.
+//
+// What is third party is not restricted where it is allowed at all: the go.mod of the module lists it.
+var layers = map[string]struct {
+	may        []string // the layers that a package of this one may import
+	thirdParty bool
+	rule       string
+}{
+	"root":      {[]string{"internal"}, false, "the root imports only internal/* and the standard library"},
+	"internal":  {[]string{"internal"}, false, "internal/* imports only internal/* and the standard library"},
+	"yodeltest": {[]string{"root"}, false, "yodeltest imports only the root and the standard library"},
+	"plug-in":   {[]string{"root"}, true, "plug-ins import only the root"},
+	"program":   {[]string{"root", "plug-in", "yodeltest", "program"}, true, "programs import what users can"},
+	"measure":   {[]string{"root", "internal", "plug-in", "yodeltest", "measure"}, true, "nothing imports a program"},
+}
+
+// The layers of the folders at the top. A folder that is not listed is a plug-in or a family of them.
+var layerOfFolder = map[string]string{
+	".":           "root",
+	"internal":    "internal",
+	"yodeltest":   "yodeltest",
+	"cmd":         "program",
+	"console":     "program",
+	"examples":    "program",
+	"conformance": "measure", // may look into internal/*
+	"bench":       "measure",
+}
+
+// Every folder in one of these is a plug-in of its own, except internal, which is what several of them share.
+var families = []string{"accept", "codec", "compress", "middleware", "protocol", "registry", "transport"}
+
+func layerOf(folder string) string {
+	top, _, _ := strings.Cut(folder, "/")
+	if layer, ok := layerOfFolder[top]; ok {
+		return layer
+	}
+	return "plug-in"
+}
+
+// unitOf returns what folder is a part of. Packages of one unit may import each other.
+func unitOf(folder string) string {
+	top, rest, _ := strings.Cut(folder, "/")
+	if !slices.Contains(families, top) || rest == "" {
+		return top
+	}
+	second, _, _ := strings.Cut(rest, "/")
+	return top + "/" + second
+}
+
+// sharedBy reports whether folder is a part of the family of plug-ins that another folder is in, and no plug-in itself.
+func sharedBy(folder, plugin string) bool {
+	top, _, _ := strings.Cut(plugin, "/")
+	return slices.Contains(families, top) && unitOf(folder) == top+"/internal"
+}
+
+// importFault says what is wrong with the package in a folder importing a path; "" is nothing.
+func importFault(folder, imported string) string {
+	layer := layers[layerOf(folder)]
+	to, ours := folderOfImport(imported)
+	switch {
+	case ours && (unitOf(folder) == unitOf(to) || sharedBy(to, folder) || slices.Contains(layer.may, layerOf(to))):
+		return ""
+	case !ours && (layer.thirdParty || isStandard(imported)):
+		return ""
+	}
+	return fmt.Sprintf("%s imports %s: %s", called(folder), called(to), layer.rule)
+}
+
+func called(folder string) string {
+	if folder == "." {
+		return "the root"
+	}
+	return folder
+}
+
+// folderOfImport returns the folder that an import path names, or the path itself when it is not ours.
+func folderOfImport(imported string) (folder string, ours bool) {
+	if imported == module {
+		return ".", true
+	}
+	folder, ours = strings.CutPrefix(imported, module+"/")
+	return folder, ours
+}
+
+func isStandard(imported string) bool {
+	first, _, _ := strings.Cut(imported, "/")
+	return !strings.Contains(first, ".")
+}
+
+// importFaults holds a package to the direction of imports. Tests may import anything.
+func importFaults(in folder) []string {
+	var faults []string
+	for _, file := range in.files {
+		if file.isTest() {
+			continue
+		}
+		for _, spec := range file.ast.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				faults = append(faults, fmt.Sprintf("%s: import path %s: %v", file.path, spec.Path.Value, err))
+			} else if fault := importFault(in.path, imported); fault != "" {
+				faults = append(faults, fault)
+			}
+		}
+	}
+	return faults
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	for _, in := range readRepository(t).folders {
+		report(t, importFaults(in))
+	}
+}
+
+func TestImportRuleCatchesViolations(t *testing.T) {
+	tests := []struct{ from, imported, want string }{
+		{".", module + "/internal/mux", ""},
+		{".", "net/http", ""},
+		{".", module + "/codec/json", "the root imports codec/json: the root imports only internal/* and the standard library"},
+		{".", "golang.org/x/net/http2", "the root imports golang.org/x/net/http2: the root imports only internal/* and the standard library"},
+		{"internal/mux", module + "/internal/wire", ""},
+		{"internal/mux", module, "internal/mux imports the root: internal/* imports only internal/* and the standard library"},
+		{"internal/mux", "golang.org/x/sys/unix", "internal/mux imports golang.org/x/sys/unix: internal/* imports only internal/* and the standard library"},
+		{"middleware/retry", module, ""},
+		{"middleware/retry", "math/rand/v2", ""},
+		{"middleware/retry", module + "/middleware/timeout", "middleware/retry imports middleware/timeout: plug-ins import only the root"},
+		{"middleware/retry", module + "/internal/wire", "middleware/retry imports internal/wire: plug-ins import only the root"},
+		{"middleware/retry", module + "/yodeltest", "middleware/retry imports yodeltest: plug-ins import only the root"},
+		{"protocol/grpc", module + "/protocol/grpc/internal/hpack", ""},
+		{"protocol/grpc", module + "/protocol/grpcweb", "protocol/grpc imports protocol/grpcweb: plug-ins import only the root"},
+		{"compress/gzip", module + "/compress/internal/flating", ""},
+		{"compress/internal/flating", module, ""},
+		{"compress/internal/flating", module + "/compress/gzip", "compress/internal/flating imports compress/gzip: plug-ins import only the root"},
+		{"codec/gob", module + "/compress/internal/flating", "codec/gob imports compress/internal/flating: plug-ins import only the root"},
+		{"codec/protobuf", "google.golang.org/protobuf/proto", ""},
+		{"balance", module + "/balance/internal/ring", ""},
+		{"balance", module + "/registry/memory", "balance imports registry/memory: plug-ins import only the root"},
+		{"actor", module + "/examples/hello", "actor imports examples/hello: plug-ins import only the root"},
+		{"yodeltest", module, ""},
+		{"yodeltest", module + "/transport/mem", "yodeltest imports transport/mem: yodeltest imports only the root and the standard library"},
+		{"yodeltest", "github.com/google/go-cmp/cmp", "yodeltest imports github.com/google/go-cmp/cmp: yodeltest imports only the root and the standard library"},
+		{"examples/hello/server", module + "/examples/hello", ""},
+		{"examples/hello/server", module + "/middleware/retry", ""},
+		{"examples/hello/server", module + "/internal/wire", "examples/hello/server imports internal/wire: programs import what users can"},
+		{"cmd/yodel", module + "/console", ""},
+		{"conformance/runner", module + "/internal/wire", ""},
+	}
+	for _, test := range tests {
+		if got := importFault(test.from, test.imported); got != test.want {
+			t.Errorf("importFault(%q, %q)\n got %q\nwant %q", test.from, test.imported, got, test.want)
+		}
+	}
+}
+
+func TestImportRuleLeavesTestsFree(t *testing.T) {
+	retry := `import "` + module + `/middleware/timeout"`
+	in := folderOf(t, "middleware/retry", map[string]string{
+		"retry.go":      "package retry\n" + retry,
+		"retry_test.go": "package retry_test\n" + retry,
+	})
+	if got := importFaults(in); len(got) != 1 {
+		t.Errorf("got faults %q, want one, for retry.go", got)
+	}
+}

@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// A Method is what a caller calls on connections: it gets a number on each one.
+type Method struct {
+	// Handle tells methods of one owner apart. Handles are small: they index a slice.
+	Handle     int
+	Name       string
+	Codec      string
+	Compressor string
+	Positional bool
+	Idempotent bool
+}
+
+// A numbering is what one connection knows of a Method.
+type numbering struct {
+	number uint16
+	known  bool
+	id     uint32 // of the Method frame, which the answer repeats
+}
+
+// Out is a request on its way out. The caller keeps body and attachment unchanged until Call or
+// Start has returned; what is written later is a copy.
+type Out struct {
+	Method     *Method
+	Fields     wire.Fields
+	Compressed bool
+	Checksum   bool
+	OneWay     bool
+	NoWait     bool // fail at once instead of waiting for the peer's window
+	Deadline   time.Time
+	Body       []byte
+	Attachment []byte
+}
+
+// A Completer is told how an asynchronous call ended. Answer is valid until Complete returns. It runs on
+// the reading goroutine: when it blocks, the reading is handed to another one.
+type Completer interface {
+	Complete(a *Answer, err error)
+}
+
+// An Answer is the reply to a call.
+type Answer struct {
+	Code       uint16 // 0 for success
+	Flags      wire.Flags
+	Fields     []byte
+	Body       []byte
+	Attachment []byte
+
+	waiter *waiter
+}
+
+// Release gives back the memory of an answer that Call returned.
+func (a *Answer) Release() {
+	w := a.waiter
+	if cap(w.buf) > maxReadBuffer {
+		w.buf = nil
+	}
+	w.conn.waiters.Put(w)
+}
+
+// A slot is an entry in the table of calls that this side opened. It is taken from the request
+// until the final frame has come, also when nobody waits any more, so that ids are never reused too early.
+type slot struct {
+	id     uint32 // of the call now, or of the one before while the slot is free
+	taken  bool
+	waiter *waiter // nil when nobody waits
+	bytes  int     // counted in openBytes
+	end    uint64  // offset behind the request's last byte in the connection's output
+	nth    uint64  // of the requests ever sent
+	part   *collector
+}
+
+// A waiter is somebody who waits for a call to end: a goroutine with a channel, or a Completer.
+type waiter struct {
+	conn *Conn
+	// id is the call's while it is waited for. Whoever swaps it to 0 decides how the call ends: the
+	// reader with the reply, the caller who gives up, the deadline, or the end of the connection.
+	id       atomic.Uint32
+	wake     chan struct{} // capacity 1: one signal for each call
+	to       Completer     // instead of wake
+	deadline int64         // on the connection's clock; 0 for none
+	buf      []byte        // the reply's frame
+	answer   Answer
+	err      error
+	stop     func() bool // takes an asynchronous call's context off its watch
+}
+
+// A ticket stands in the queue of callers that wait for the peer's window.
+type ticket struct {
+	wake     chan struct{}
+	bytes    int
+	admitted bool // its place in the window is taken for it
+}
+
+// Call sends a request and waits for the answer, which the caller must Release. It ends with ctx, and
+// with the deadline, at once; the peer is told.
+func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
+	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert,errcheck // the pool holds nothing else
+	w.to = nil
+	id, err := c.send(ctx, out, w)
+	if err != nil {
+		c.waiters.Put(w)
+		return nil, err
+	}
+	if done := ctx.Done(); done == nil {
+		<-w.wake
+	} else {
+		select {
+		case <-w.wake:
+		case <-done:
+			if w.id.CompareAndSwap(id, 0) {
+				c.waiters.Put(w)
+				c.abandon(id, context.Cause(ctx))
+				return nil, context.Cause(ctx)
+			}
+			<-w.wake // it is just ending
+		}
+	}
+	if w.err != nil {
+		err := w.err
+		w.err = nil
+		c.waiters.Put(w)
+		return nil, err
+	}
+	if err := w.answer.parse(w.buf); err != nil {
+		c.waiters.Put(w)
+		return nil, err
+	}
+	return &w.answer, nil
+}
+
+// Start sends a request and returns; to is told how the call ended, unless Start returns an error. It
+// waits, until ctx ends, only while the peer's window or the connection's output is full.
+func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
+	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert,errcheck // the pool holds nothing else
+	w.to = to
+	id, err := c.send(ctx, out, w)
+	if err != nil {
+		w.to = nil
+		c.waiters.Put(w)
+		return err
+	}
+	if ctx.Done() == nil {
+		return nil
+	}
+	c.mu.Lock()
+	if s := &c.slots[wire.Slot(id)]; s.taken && s.id == id && s.waiter == w {
+		w.stop = context.AfterFunc(ctx, func() { c.giveUp(id, context.Cause(ctx)) })
+	}
+	c.mu.Unlock()
+	return nil
+}
+
+// Notify sends a request that gets no answer. It waits while the connection's output is full.
+func (c *Conn) Notify(ctx context.Context, out *Out) error {
+	if wire.FieldsSize(&out.Fields)+len(out.Body)+len(out.Attachment) > maxPart {
+		return c.Start(ctx, out, discard{}) // Data frames need an id
+	}
+	out.OneWay = true
+	_, err := c.send(ctx, out, nil)
+	return err
+}
+
+type discard struct{}
+
+func (discard) Complete(*Answer, error) {}
+
+// send admits a request and appends it to the output.
+func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err error) {
+	m := message{body: out.Body, attachment: out.Attachment}
+	if out.Compressed {
+		m.flags |= wire.Compressed
+	}
+	if out.Checksum {
+		m.flags |= wire.HasChecksum
+	}
+	size := len(out.Body) + len(out.Attachment)
+	async := w == nil || w.to != nil
+
+	c.mu.Lock()
+	if err := c.admitLocked(ctx, out, size, async); err != nil {
+		c.mu.Unlock()
+		return 0, err
+	}
+	// From here on nothing waits until the request is queued.
+	deadline := int64(0)
+	if !out.Deadline.IsZero() {
+		now := c.now()
+		deadline = int64(out.Deadline.Sub(c.start))
+		if deadline <= now {
+			if !out.OneWay {
+				c.leaveLocked(size)
+			}
+			c.mu.Unlock()
+			return 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
+		}
+		out.Fields.Timeout = uint64(deadline-now+999) / 1000 //nolint:gosec // positive
+		if w != nil {
+			c.careLocked(deadline)
+		}
+	}
+	if out.Fields.Timeout != 0 || !out.Fields.OnlyTimeout() {
+		m.fields = &out.Fields
+	}
+	h := wire.Header{Type: wire.Request, Arg: c.numberLocked(out.Method)}
+	if w == nil {
+		m.flags |= wire.OneWay
+	} else {
+		h.ID = c.takeSlotLocked(w, size)
+		w.deadline = deadline
+		id = h.ID
+	}
+	c.opened++
+	rest := c.appendMessageLocked(h, &m)
+	if w != nil {
+		s := &c.slots[wire.Slot(id)]
+		s.nth, s.end = c.opened, c.queued
+	}
+	large := rest[0] != nil || rest[1] != nil || rest[2] != nil
+	if async {
+		c.flushLater()
+	} else {
+		c.flushLocked(c.open > 1)
+	}
+	if large {
+		err = c.sendLarge(ctx, id, rest, m.flags)
+	}
+	return id, err
+}
+
+// sendLarge sends what did not fit in the opening frame.
+func (c *Conn) sendLarge(ctx context.Context, id uint32, rest [3][]byte, flags wire.Flags) error {
+	h := wire.Header{Type: wire.Data, Flags: flags & wire.HasChecksum, ID: id}
+	live := func() bool {
+		s := &c.slots[wire.Slot(id)]
+		if !s.taken || s.id != id || s.waiter == nil {
+			return false
+		}
+		s.end = c.queued + 1 // not wholly sent
+		return true
+	}
+	if err := c.sendRest(ctx, h, rest, live); err != nil {
+		c.mu.Lock()
+		ended := c.err
+		c.mu.Unlock()
+		if ended == nil { // ctx: the caller gives up, as it would while waiting
+			c.giveUp(id, err)
+		}
+		return nil // the outcome is on its way to the waiter
+	}
+	c.mu.Lock()
+	if s := &c.slots[wire.Slot(id)]; s.id == id {
+		s.end = c.queued
+	}
+	c.mu.Unlock()
+	return nil
+}
+
+// admitLocked waits until the peer's window has room for a request of size bytes, and takes that
+// room. First come, first served. It returns with c.mu held.
+func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async bool) error {
+	if c.err != nil || c.drained != nil {
+		return c.refusedLocked()
+	}
+	if async && len(c.out) >= highWater {
+		if out.NoWait {
+			return &CallError{Cause: ErrWindow, NotProcessed: true}
+		}
+		if err := c.spaceLocked(ctx, highWater); err != nil {
+			return c.notSentLocked(err)
+		}
+	}
+	if out.OneWay {
+		return nil
+	}
+	if len(c.admission) == 0 && c.fitsLocked(size) {
+		c.enterLocked(size)
+		return nil
+	}
+	if out.NoWait {
+		return &CallError{Cause: ErrWindow, NotProcessed: true}
+	}
+	t := &ticket{wake: make(chan struct{}, 1), bytes: size}
+	c.admission = append(c.admission, t)
+	return c.queueLocked(ctx, t, out.Deadline)
+}
+
+// queueLocked waits for t's turn.
+func (c *Conn) queueLocked(ctx context.Context, t *ticket, deadline time.Time) error {
+	var expired <-chan time.Time
+	if !deadline.IsZero() {
+		timer := time.NewTimer(time.Until(deadline))
+		defer timer.Stop()
+		expired = timer.C
+	}
+	c.mu.Unlock()
+	var err error
+	select {
+	case <-t.wake:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-expired:
+		err = ErrDeadline
+	case <-c.ended:
+	}
+	c.mu.Lock()
+	if t.admitted && err == nil && c.err == nil && c.drained == nil {
+		return nil
+	}
+	if t.admitted {
+		c.leaveLocked(t.bytes)
+	}
+	for i, other := range c.admission {
+		if other == t {
+			c.admission = append(c.admission[:i], c.admission[i+1:]...)
+			c.admitNextLocked()
+			break
+		}
+	}
+	return c.notSentLocked(err)
+}
+
+// notSentLocked is why a request was not sent: err if there is one, or the end of the connection.
+func (c *Conn) notSentLocked(err error) error {
+	if err == nil || c.err != nil {
+		return c.refusedLocked()
+	}
+	return &CallError{Cause: err, NotProcessed: true}
+}
+
+func (c *Conn) refusedLocked() error {
+	err := c.err
+	if err == nil {
+		err = c.drained
+	}
+	return &CallError{Cause: err, NotProcessed: true}
+}
+
+// fitsLocked reports whether a request of size bytes may be sent now. One that is larger than the
+// whole window is sent alone.
+func (c *Conn) fitsLocked(size int) bool {
+	return c.open < c.maxOpen && (c.openBytes+size <= c.maxBytes || c.open == 0)
+}
+
+func (c *Conn) enterLocked(size int) {
+	c.open++
+	c.openBytes += size
+}
+
+func (c *Conn) leaveLocked(size int) {
+	c.open--
+	c.openBytes -= size
+	if len(c.admission) > 0 {
+		c.admitNextLocked()
+	}
+}
+
+// admitNextLocked admits those who wait, as far as there is room, and sends them away once the
+// peer accepts no more.
+func (c *Conn) admitNextLocked() {
+	for len(c.admission) > 0 {
+		t := c.admission[0]
+		if c.drained == nil {
+			if !c.fitsLocked(t.bytes) {
+				return
+			}
+			c.enterLocked(t.bytes)
+			t.admitted = true
+		}
+		c.admission = c.admission[1:]
+		t.wake <- struct{}{}
+	}
+}
+
+// numberLocked returns the number of m on this connection, and tells the peer of a new one.
+func (c *Conn) numberLocked(m *Method) uint16 {
+	if m.Handle >= len(c.numbers) {
+		c.numbers = append(c.numbers, make([]numbering, m.Handle+1-len(c.numbers))...)
+	}
+	n := &c.numbers[m.Handle]
+	if n.known {
+		return n.number
+	}
+	if int(c.nextNum) >= c.maxNum { // begin again: the newest meaning of a number counts
+		clear(c.numbers)
+		c.nextNum = 0
+	}
+	c.announced++
+	*n = numbering{number: c.nextNum, known: true, id: c.announced}
+	c.nextNum++
+	binding := wire.Binding{Name: []byte(m.Name), Codec: []byte(m.Codec), Compressor: []byte(m.Compressor)}
+	if m.Positional {
+		binding.Positional = 1
+	}
+	if m.Idempotent {
+		binding.Idempotent = 1
+	}
+	c.appendLocked(func(dst []byte) []byte { return wire.AppendMethod(dst, n.number, n.id, &binding) })
+	return n.number
+}
+
+func (c *Conn) takeSlotLocked(w *waiter, size int) uint32 {
+	var i uint32
+	if n := len(c.free); n > 0 {
+		i = c.free[n-1]
+		c.free = c.free[:n-1]
+	} else {
+		i = uint32(len(c.slots)) //nolint:gosec // below MaxSlots: maxOpen is
+		c.slots = append(c.slots, slot{id: i})
+	}
+	s := &c.slots[i]
+	s.id = wire.NextID(s.id)
+	s.taken, s.waiter, s.bytes = true, w, size
+	w.id.Store(s.id)
+	return s.id
+}
+
+// freeSlotLocked ends the life of a call on this connection.
+func (c *Conn) freeSlotLocked(s *slot) {
+	s.taken, s.waiter, s.part = false, nil, nil
+	c.free = append(c.free, wire.Slot(s.id))
+	c.leaveLocked(s.bytes)
+}
+
+// abandon tells the peer that nobody waits for call id any more. The slot stays taken until the
+// final frame comes. Its waiter is the caller's already.
+func (c *Conn) abandon(id uint32, why error) {
+	c.mu.Lock()
+	c.abandonLocked(id, why)
+	c.flushLocked(c.open > 1)
+}
+
+func (c *Conn) abandonLocked(id uint32, why error) {
+	s := &c.slots[wire.Slot(id)]
+	if !s.taken || s.id != id || c.err != nil {
+		return
+	}
+	s.waiter = nil
+	const canceled, deadlineExceeded = 1, 4 // codes
+	code := uint16(canceled)
+	if isDeadline(why) {
+		code = deadlineExceeded
+	}
+	start := c.beginLocked(wire.Header{Type: wire.Cancel, Arg: code, ID: id})
+	c.finishLocked(start)
+}
+
+// giveUp ends a call for its waiter.
+func (c *Conn) giveUp(id uint32, why error) {
+	c.mu.Lock()
+	s := &c.slots[wire.Slot(id)]
+	w := s.waiter
+	if !s.taken || s.id != id || w == nil || !w.id.CompareAndSwap(id, 0) {
+		c.mu.Unlock()
+		return
+	}
+	c.abandonLocked(id, why)
+	c.flushLocked(c.open > 1)
+	w.fail(why)
+}
+
+// fail ends the wait with an error. Whoever calls it has swapped w.id to 0.
+func (w *waiter) fail(err error) {
+	if w.to == nil {
+		w.err = err
+		w.wake <- struct{}{}
+		return
+	}
+	w.complete(nil, err)
+}
+
+// complete tells an asynchronous caller. The waiter is in nobody's reach any more.
+func (w *waiter) complete(a *Answer, err error) {
+	to, stop := w.to, w.stop
+	w.to, w.stop = nil, nil
+	if stop != nil {
+		stop()
+	}
+	w.conn.waiters.Put(w)
+	to.Complete(a, err)
+}
+
+// parse takes the frame of a reply, or the header and the collected message of a large one, apart.
+func (a *Answer) parse(frame []byte) error {
+	h := wire.ParseHeader(frame)
+	payload, err := wire.Payload(frame)
+	if err == nil {
+		var msg []byte
+		a.Fields, msg, err = wire.SplitFields(h.Flags, payload)
+		if err == nil {
+			a.Body, a.Attachment, err = wire.SplitBody(h.Flags, msg)
+		}
+	}
+	if err != nil {
+		return &BrokenError{Cause: err}
+	}
+	a.Code, a.Flags = h.Arg, h.Flags
+	return nil
+}
+
+// now is the time on the connection's clock, in nanoseconds.
+func (c *Conn) now() int64 { return int64(time.Since(c.start)) }
+
+const never = math.MaxInt64
+
+func isDeadline(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrDeadline)
+}

@@ -1,0 +1,594 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// This file is a connection's life beside its calls: beginning, settings, deadlines, keepalive, drain and end.
+
+// New runs the protocol on nc, which it owns from here on. Prefix is what has been read of it already. The side that dialled is
+// the client: it sends first. Requests may be sent at once, without waiting for the peer.
+func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
+	c := &Conn{
+		cfg: cfg, nc: nc, start: time.Now().Add(-1), ended: make(chan struct{}), // so that now is never 0
+		maxOpen: min(initialWindow, cfg.MaxOpen), maxBytes: cfg.MaxOpenBytes, maxNum: defaultMaxMethods, careAt: never,
+		oneWay: make(map[*Request]struct{}),
+	}
+	c.waiters.New = func() any {
+		w := &waiter{conn: c, wake: make(chan struct{}, 1)}
+		w.answer.waiter = w
+		return w
+	}
+	c.direct = newDirectWriter(nc, &c.count)
+	rd := &reader{c: c, buf: make([]byte, max(minReadBuffer, pow2(len(prefix))))}
+	rd.w = copy(rd.buf, prefix)
+	c.reader.Store(rd)
+
+	c.mu.Lock()
+	c.out = append(c.out, wire.Preface...)
+	c.queued += uint64(len(c.out))
+	c.appendLocked(func(dst []byte) []byte {
+		return wire.AppendSettings(dst, &wire.Limits{
+			MaxFrame: maxFrame, MaxMessage: uint64(cfg.MaxMessage), MaxOpen: uint64(cfg.MaxOpen), //nolint:gosec // limits are positive
+			MaxOpenBytes: uint64(cfg.MaxOpenBytes), MaxMethods: uint64(cfg.MaxMethods), //nolint:gosec // limits are positive
+			Metadata: cfg.Metadata, Agent: []byte(cfg.Agent),
+		})
+	})
+	now := c.now()
+	if cfg.Handshake > 0 {
+		c.helloBy = now + int64(cfg.Handshake)
+		c.careLocked(c.helloBy)
+	}
+	if cfg.KeepAlive > 0 {
+		c.pingAt = now + int64(cfg.KeepAlive)
+		c.careLocked(c.pingAt)
+	}
+	c.greeting.Store(true)
+	c.mu.Unlock() // a client's go out with its first call, a server's when the client's have come
+	go rd.loop()
+	return c
+}
+
+// initialWindow is how many requests may be open before the peer's settings have come.
+const initialWindow = 1024
+
+// NetConn returns the connection below.
+func (c *Conn) NetConn() net.Conn { return c.nc }
+
+// Ended is closed when the connection has ended.
+func (c *Conn) Ended() <-chan struct{} { return c.ended }
+
+// Load returns how many calls this side has open on the connection, waiting ones included.
+func (c *Conn) Load() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open + len(c.admission)
+}
+
+// Usable reports whether new requests can be sent.
+func (c *Conn) Usable() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err == nil && c.drained == nil
+}
+
+// Counters returns what the connection did so far.
+func (c *Conn) Counters() Counters {
+	n := &c.count
+	return Counters{
+		Reads: n.reads.Load(), Writes: n.writes.Load(), BytesIn: n.bytesIn.Load(), BytesOut: n.bytesOut.Load(),
+		FramesIn: n.framesIn.Load(), FramesOut: n.framesOut.Load(),
+	}
+}
+
+func (c *Conn) onSettings(payload []byte) bool {
+	var l wire.Limits
+	if err := wire.ParseSettings(payload, &l); err != nil {
+		c.breach("broken settings: " + err.Error())
+		return false
+	}
+	if !c.greeting.CompareAndSwap(true, false) {
+		c.breach("settings came twice")
+		return false
+	}
+	c.mu.Lock()
+	c.helloBy = 0
+	if l.MaxOpen > 0 {
+		c.maxOpen = int(min(l.MaxOpen, uint64(c.cfg.MaxOpen), wire.MaxSlots)) //nolint:gosec // bounded
+	}
+	if l.MaxOpenBytes > 0 {
+		c.maxBytes = int(min(l.MaxOpenBytes, uint64(c.cfg.MaxOpenBytes))) //nolint:gosec // bounded
+	}
+	if l.MaxMethods > 0 {
+		c.maxNum = int(min(l.MaxMethods, 1<<16)) //nolint:gosec // bounded
+	}
+	c.admitNextLocked()
+	c.mu.Unlock()
+	if c.cfg.Hello == nil {
+		return true
+	}
+	if refusal := c.cfg.Hello(c, &l); refusal != nil {
+		c.refuse(refusal, refusal)
+		return false
+	}
+	return true
+}
+
+func (c *Conn) onMethod(h wire.Header, payload []byte) bool {
+	var b wire.Binding
+	if err := wire.ParseMethod(payload, &b); err != nil {
+		c.breach("a broken method: " + err.Error())
+		return false
+	}
+	number := int(h.Arg)
+	if number >= c.cfg.MaxMethods || c.cfg.Bind == nil {
+		c.breach("a method number beyond the limit")
+		return false
+	}
+	t, info := c.cfg.Bind(c, &b)
+	for number >= len(c.targets) {
+		c.targets = append(c.targets, nil)
+	}
+	c.targets[number] = t
+	if info == (wire.Info{}) {
+		return true // nothing that the peer needs to know
+	}
+	c.mu.Lock()
+	c.appendLocked(func(dst []byte) []byte { return wire.AppendMethodInfo(dst, h.Arg, h.ID, &info) })
+	c.flushLocked(true)
+	return true
+}
+
+func (c *Conn) onMethodInfo(h wire.Header, payload []byte) bool {
+	var info wire.Info
+	if err := wire.ParseMethodInfo(payload, &info); err != nil {
+		c.breach("broken method information: " + err.Error())
+		return false
+	}
+	if c.cfg.Learned == nil {
+		return true
+	}
+	c.mu.Lock()
+	handle := -1
+	for i, n := range c.numbers {
+		if n.known && n.number == h.Arg && n.id == h.ID {
+			handle = i
+		}
+	}
+	c.mu.Unlock()
+	if handle >= 0 {
+		c.cfg.Learned(c, handle, info)
+	}
+	return true
+}
+
+func (c *Conn) onCancel(h wire.Header) {
+	c.mu.Lock()
+	r := c.findLocked(h.ID)
+	if r != nil && r.collected != nil {
+		// It will not come whole. It has not begun either.
+		c.leaveTableLocked(r)
+		c.refuseLocked(r, h.Arg, "", "canceled before the request had come")
+		c.drainedLocked()
+		c.flushLocked(false)
+		return
+	}
+	c.mu.Unlock()
+	if r == nil {
+		return
+	}
+	if h.Arg == deadlineCode {
+		r.cancel(context.DeadlineExceeded, ErrDeadline)
+		return
+	}
+	r.cancel(context.Canceled, errCallerGone)
+}
+
+const deadlineCode = 4
+
+var errCallerGone = errors.New("the caller canceled the call")
+
+func (c *Conn) onCredit(h wire.Header, payload []byte) bool {
+	var w wire.Window
+	if err := wire.ParseCredit(payload, &w); err != nil {
+		c.breach("broken credit: " + err.Error())
+		return false
+	}
+	if h.ID != 0 {
+		return true // of a stream that has ended
+	}
+	c.mu.Lock()
+	if w.MaxOpen > 0 {
+		c.maxOpen = int(min(w.MaxOpen, uint64(c.cfg.MaxOpen), wire.MaxSlots)) //nolint:gosec // bounded
+	}
+	if w.MaxOpenBytes > 0 {
+		c.maxBytes = int(min(w.MaxOpenBytes, uint64(c.cfg.MaxOpenBytes))) //nolint:gosec // bounded
+	}
+	c.admitNextLocked()
+	c.mu.Unlock()
+	return true
+}
+
+func (c *Conn) onPing(payload []byte) bool {
+	if len(payload) != pingSize {
+		c.breach("a ping without 8 bytes")
+		return false
+	}
+	c.mu.Lock()
+	if len(c.out) < c.cfg.MaxUnsent { // else it will hear from us anyway
+		c.sendPingLocked(wire.Pong, payload)
+	}
+	c.flushLocked(false)
+	return true
+}
+
+const pingSize = 8
+
+func (c *Conn) sendPingLocked(t wire.Type, payload []byte) {
+	start := c.beginLocked(wire.Header{Type: t})
+	c.out = append(c.out, payload...)
+	c.finishLocked(start)
+}
+
+func (c *Conn) onPong(payload []byte) {
+	if len(payload) != pingSize {
+		return
+	}
+	n := binary.LittleEndian.Uint64(payload)
+	c.mu.Lock()
+	if ch := c.pings[n]; ch != nil {
+		close(ch)
+		delete(c.pings, n)
+	}
+	c.mu.Unlock()
+}
+
+// Ping waits for the peer's answer to a ping, and returns how long that took.
+func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
+	ch := make(chan struct{})
+	began := time.Now()
+	c.mu.Lock()
+	c.nextPing++
+	n := c.nextPing
+	if c.pings == nil {
+		c.pings = make(map[uint64]chan struct{})
+	}
+	c.pings[n] = ch
+	c.sendPingLocked(wire.Ping, binary.LittleEndian.AppendUint64(nil, n))
+	c.flushLocked(false)
+	select {
+	case <-ch:
+		return time.Since(began), nil
+	case <-ctx.Done():
+		c.mu.Lock()
+		delete(c.pings, n)
+		c.mu.Unlock()
+		return 0, context.Cause(ctx)
+	case <-c.ended:
+		return 0, c.Err()
+	}
+}
+
+func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
+	var d wire.Drain
+	if err := wire.ParseGoAway(payload, &d); err != nil {
+		c.breach("a broken drain notice: " + err.Error())
+		return false
+	}
+	c.mu.Lock()
+	if h.Arg != 0 {
+		c.accepted = d.Count
+		c.drained = &Refusal{Code: h.Arg, ID: string(d.ErrorID), Message: string(d.Message)}
+		c.endLocked(c.drained)
+		return false
+	}
+	if c.drained == nil {
+		c.drained, c.accepted = ErrDrained, d.Count
+	}
+	c.admitNextLocked()
+	c.afterDrainLocked()
+	c.mu.Unlock()
+	if c.cfg.Drained != nil {
+		c.cfg.Drained(c)
+	}
+	return true
+}
+
+// afterDrainLocked closes a connection that the peer drains once none of this side's calls is open.
+func (c *Conn) afterDrainLocked() {
+	if c.drained != nil && c.open == 0 && c.inOpen == 0 && c.err == nil {
+		c.careLocked(c.now()) // at once, but not under the reader's feet
+	}
+}
+
+// Drain tells the peer that no more requests will be accepted, lets those finish that were, and
+// then closes the connection. It does not wait: see Ended.
+func (c *Conn) Drain() {
+	c.mu.Lock()
+	if c.err != nil || c.draining.Load() {
+		c.mu.Unlock()
+		return
+	}
+	c.draining.Store(true)
+	d := wire.Drain{Count: c.received.Load()}
+	c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, 0, &d) })
+	c.drainedLocked()
+	c.flushLocked(false)
+}
+
+// lingerTime is how long a drained connection waits for the peer to close it. Closing it first could destroy
+// replies that the peer has not read: TCP answers what is still coming with a reset.
+const lingerTime = time.Second
+
+// drainedLocked notices when the last request of a draining connection has been answered.
+func (c *Conn) drainedLocked() {
+	if c.draining.Load() && c.inOpen == 0 && c.linger == 0 {
+		c.linger = c.now() + int64(lingerTime)
+		c.careLocked(c.linger)
+	}
+}
+
+// Close ends the connection: calls that are open fail at once. What has been queued for sending is
+// written first, for at most a second.
+func (c *Conn) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), partingTime)
+	defer cancel()
+	c.mu.Lock()
+	c.flushLocked(false)
+	c.mu.Lock()
+	c.writtenLocked(ctx)
+	c.endLocked(ErrClosed)
+}
+
+// Abort ends the connection at once.
+func (c *Conn) Abort() { c.end(ErrClosed) }
+
+// CloseWhenIdle accepts no more calls of this side, and closes the connection when those that are
+// open have ended.
+func (c *Conn) CloseWhenIdle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.drained == nil {
+		c.drained, c.accepted = ErrClosed, c.opened
+	}
+	c.admitNextLocked()
+	c.afterDrainLocked()
+}
+
+// partingTime bounds how long an ending connection waits for its last words to be sent and heard.
+const partingTime = time.Second
+
+// writtenLocked waits until all output has been written. It returns with c.mu held.
+func (c *Conn) writtenLocked(ctx context.Context) {
+	for (c.flushing || len(c.out) > 0) && c.err == nil && ctx.Err() == nil {
+		if c.flushed == nil {
+			c.flushed = make(chan struct{})
+		}
+		flushed := c.flushed
+		c.mu.Unlock()
+		select {
+		case <-flushed:
+		case <-c.ended:
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
+	}
+}
+
+// refuse ends the connection for a reason that the peer is told. It is called by the reader, and
+// takes its time: the peer's words are read and dropped for a while, because closing a socket with unread
+// bytes in it would destroy what the peer has not read.
+func (c *Conn) refuse(why *Refusal, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), partingTime)
+	defer cancel()
+	d := wire.Drain{Message: []byte(why.Message), ErrorID: []byte(why.ID)}
+	c.draining.Store(true)
+	c.mu.Lock()
+	if c.err == nil {
+		c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, why.Code, &d) })
+	}
+	c.flushLocked(false)
+	c.mu.Lock()
+	c.writtenLocked(ctx)
+	c.mu.Unlock()
+	if half, ok := c.nc.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		_ = c.nc.SetReadDeadline(time.Now().Add(partingTime / 2)) // it is only politeness
+		_, _ = io.Copy(io.Discard, c.nc)
+	}
+	c.end(err)
+}
+
+// breach ends the connection because of the peer, and tells it.
+func (c *Conn) breach(what string) {
+	err := &ProtocolError{What: what}
+	c.refuse(&Refusal{Code: internalCode, ID: "YDL1106", Message: err.Error()}, err)
+}
+
+// careLocked makes the care timer fire at t or before.
+func (c *Conn) careLocked(t int64) {
+	if t >= c.careAt || c.err != nil {
+		return
+	}
+	c.careAt = t
+	d := time.Duration(max(t-c.now(), 0))
+	if c.care == nil {
+		c.care = time.AfterFunc(d, c.takeCare)
+		return
+	}
+	c.care.Reset(d)
+}
+
+// takeCare does what is due and sets the timer for what is due next.
+func (c *Conn) takeCare() {
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return
+	}
+	now := c.now()
+	c.careAt = never
+	switch {
+	case c.helloBy != 0 && now >= c.helloBy:
+		c.endLocked(ErrHandshake)
+		return
+	case c.drained != nil && c.open == 0 && c.inOpen == 0:
+		if c.written == c.queued {
+			c.endLocked(c.drained)
+			return
+		}
+		c.careLocked(now + int64(time.Millisecond)) // one-way calls are still being written
+	case c.linger != 0 && now >= c.linger:
+		c.endLocked(ErrClosed)
+		return
+	case c.pingAt != 0 && now >= c.pingAt:
+		if !c.keepAliveLocked(now) {
+			c.endLocked(ErrDead)
+			return
+		}
+	}
+	next := min(orNever(c.helloBy), orNever(c.linger), orNever(c.pingAt))
+	late, late2, nextCall := c.expiredLocked(now)
+	c.careLocked(min(next, nextCall))
+	c.flushLocked(false)
+	for _, w := range late {
+		w.fail(ErrDeadline)
+	}
+	for _, r := range late2 {
+		r.cancel(context.DeadlineExceeded, ErrDeadline)
+	}
+}
+
+func orNever(t int64) int64 {
+	if t == 0 {
+		return never
+	}
+	return t
+}
+
+// keepAliveLocked pings a peer that has been silent, and reports whether it is alive.
+func (c *Conn) keepAliveLocked(now int64) bool {
+	c.pingAt = now + int64(c.cfg.KeepAlive)
+	if c.heard.Swap(false) {
+		c.pinged = false
+		return true
+	}
+	if c.pinged {
+		return false
+	}
+	c.pinged = true
+	c.sendPingLocked(wire.Ping, make([]byte, pingSize))
+	return true
+}
+
+// expiredLocked finds the calls and the requests whose deadline has passed, and when the next one's does.
+func (c *Conn) expiredLocked(now int64) (late []*waiter, requests []*Request, next int64) {
+	next = never
+	for i := range c.slots {
+		s := &c.slots[i]
+		w := s.waiter
+		switch {
+		case w == nil || w.deadline == 0:
+		case w.deadline > now:
+			next = min(next, w.deadline)
+		case w.id.CompareAndSwap(s.id, 0):
+			c.abandonLocked(s.id, ErrDeadline)
+			late = append(late, w)
+		}
+	}
+	for _, r := range c.in {
+		if r == nil || r.deadline == 0 {
+			continue
+		}
+		if r.deadline > now {
+			next = min(next, r.deadline)
+		} else if r.collected == nil {
+			requests = append(requests, r)
+		}
+	}
+	return late, requests, next
+}
+
+// Err returns why the connection has ended, or nil.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+func (c *Conn) end(err error) {
+	c.mu.Lock()
+	c.endLocked(err)
+}
+
+// endLocked ends the connection, once, and unlocks. Whoever waits on it is told.
+func (c *Conn) endLocked(err error) {
+	if c.err != nil {
+		c.mu.Unlock()
+		return
+	}
+	if c.drained != nil && errors.Is(err, io.EOF) {
+		err = c.drained
+	}
+	c.err = err
+	close(c.ended)
+	if c.care != nil {
+		c.care.Stop()
+	}
+	type failed struct {
+		w   *waiter
+		err error
+	}
+	var calls []failed
+	for i := range c.slots {
+		s := &c.slots[i]
+		if w := s.waiter; w != nil && w.id.CompareAndSwap(s.id, 0) {
+			calls = append(calls, failed{w, &CallError{Cause: err, NotProcessed: c.notProcessedLocked(s)}})
+		}
+		s.waiter = nil
+	}
+	requests := make([]*Request, 0, c.inOpen)
+	for i, r := range c.in {
+		if r == nil {
+			continue
+		}
+		requests = append(requests, r)
+		if r.collected != nil { // nobody will run it
+			c.leaveTableLocked(c.in[i])
+		}
+	}
+	for r := range c.oneWay {
+		requests = append(requests, r)
+	}
+	c.mu.Unlock()
+
+	_ = c.nc.Close() // what there was to say is in err
+	if rd := c.reader.Load(); rd != nil {
+		if state := rd.state.Load(); state&running != 0 {
+			c.handOver(rd, state) // so that a handler that blocks is not taken for the reader
+		}
+	}
+	for _, f := range calls {
+		f.w.fail(f.err)
+	}
+	for _, r := range requests {
+		r.cancel(context.Canceled, err)
+	}
+	if c.cfg.Ended != nil {
+		c.cfg.Ended(c, err)
+	}
+}
+
+// notProcessedLocked reports whether the peer certainly did not execute the call in s: its last byte was
+// never given to a write, or the peer said that it would not.
+func (c *Conn) notProcessedLocked(s *slot) bool {
+	return s.end > c.taken || (c.drained != nil && s.nth > c.accepted)
+}

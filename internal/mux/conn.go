@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mux runs one connection of the native protocol: many calls at once, in both directions.
+//
+// It knows frames, not methods or messages: what a call means is the business of a Target. Three
+// things make it fast, each in one place:
+//
+//   - write.go: whoever finds the connection idle writes at once, and what is appended while that
+//     write is in progress goes out in the next one. There is no timer and no flush policy.
+//   - read.go: all complete frames of one read are handled as one batch, in place.
+//   - handover.go: handlers that are known to be short run on the reading goroutine, and one that
+//     blocks all the same loses the reading to a new goroutine.
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// Limits is what one side of a connection accepts, and how it behaves. MaxOpen and MaxOpenBytes
+// bound its own requests too, beside the peer's limits.
+type Limits struct {
+	MaxMessage   int // bytes of one message as sent
+	MaxOpen      int // requests open at once
+	MaxOpenBytes int // bytes of their messages
+	MaxMethods   int // method numbers
+	MaxUnsent    int // bytes waiting to be written, past which this side stops reading
+
+	KeepAlive time.Duration // a silent peer is pinged after this and dead after twice this; 0 never
+	Handshake time.Duration // until the peer's preface and settings must have come
+}
+
+// Config is what a connection needs of its owner. It is shared by connections and not changed.
+type Config struct {
+	Limits
+
+	Metadata []byte // sent with the settings
+	Agent    string // sent with the settings
+
+	// Bind tells what a method number of the peer stands for. Nil when this side serves nothing.
+	// It is called by the reading goroutine, and what it is given aliases the read buffer.
+	Bind func(c *Conn, b *wire.Binding) (Target, wire.Info)
+	// Hello sees the peer's settings before any of its requests is served. A refusal ends the connection.
+	Hello func(c *Conn, peer *wire.Limits) *Refusal
+	// Learned sees what the peer says of a method that this side calls.
+	Learned func(c *Conn, handle int, info wire.Info)
+	// Drained is called when the peer says that it accepts no more requests.
+	Drained func(c *Conn)
+	// Ended is called once when the connection has ended, with the reason, never nil.
+	Ended func(c *Conn, err error)
+
+	Pool  *Pool  // where handlers run that are not short
+	Watch *Watch // watches the handlers that are
+}
+
+// A Refusal ends a connection with a code that the peer is told.
+type Refusal struct {
+	Code    uint16
+	ID      string
+	Message string
+}
+
+func (r *Refusal) Error() string { return r.Message }
+
+// Why connections end and calls fail.
+var (
+	ErrClosed    = errors.New("the connection was closed by this side")
+	ErrDead      = errors.New("the peer has been silent for too long")
+	ErrDrained   = errors.New("the peer is shutting down")
+	ErrDeadline  = errors.New("the deadline passed")
+	ErrWindow    = errors.New("the peer's window is full")
+	ErrHandshake = errors.New("the peer sent no preface and settings in time")
+)
+
+// A ProtocolError is a peer's breach of the protocol. It ends the connection.
+type ProtocolError struct{ What string }
+
+func (e *ProtocolError) Error() string { return "protocol error: " + e.What }
+
+// A PrefaceError says that the peer does not speak this protocol, or another version of it.
+type PrefaceError struct{ Got []byte }
+
+func (e *PrefaceError) Error() string { return fmt.Sprintf("the peer began with %q", e.Got) }
+
+// A TooLargeError says that a reply exceeds this side's limit. It fails its own call only.
+type TooLargeError struct {
+	Size  uint64
+	Limit int
+}
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("the reply has %d bytes, the limit is %d", e.Size, e.Limit)
+}
+
+// A BrokenError says that a single message cannot be read. It fails its own call only.
+type BrokenError struct{ Cause error }
+
+func (e *BrokenError) Error() string { return "a broken message: " + e.Cause.Error() }
+
+// Unwrap returns the cause.
+func (e *BrokenError) Unwrap() error { return e.Cause }
+
+// An Op is what failed on the connection below.
+type Op string
+
+// The operations that fail.
+const (
+	Read        Op = "read"
+	Write       Op = "write"
+	EndOfStream Op = "end of stream" // the peer closed the connection
+)
+
+// An IOError says that the connection below failed, or that the peer closed it.
+type IOError struct {
+	Op  Op
+	Err error
+}
+
+func (e *IOError) Error() string {
+	if e.Op == EndOfStream {
+		return "the peer closed the connection"
+	}
+	return string(e.Op) + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *IOError) Unwrap() error { return e.Err }
+
+// A CallError says that the connection could not carry a call to its end.
+type CallError struct {
+	Cause        error
+	NotProcessed bool // the peer certainly did not execute it
+}
+
+func (e *CallError) Error() string { return e.Cause.Error() }
+
+// Unwrap returns the cause.
+func (e *CallError) Unwrap() error { return e.Cause }
+
+const (
+	// maxFrame is the payload of the largest frame that is sent and accepted. A larger message takes
+	// several, so that small calls get in between.
+	maxFrame = 64 << 10
+
+	minReadBuffer = 4 << 10 // of an idle connection
+	maxReadBuffer = 128 << 10
+
+	// defaultMaxMethods bounds method numbers when the peer's settings have not come yet.
+	defaultMaxMethods = 1024
+	maxSettings       = 16 << 10
+)
+
+// Conn is one connection. Its methods may be called concurrently.
+type Conn struct {
+	cfg   *Config
+	nc    net.Conn
+	start time.Time // what now counts from
+	ended chan struct{}
+	count counters
+
+	reader atomic.Pointer[reader]
+
+	mu sync.Mutex
+
+	// Writing, see write.go.
+	out      []byte // appended and not yet being written
+	spare    []byte // the other buffer
+	flushing bool   // somebody will write out
+	direct   *directWriter
+	queued   uint64        // bytes ever appended to out
+	taken    uint64        // bytes ever given to a write
+	written  uint64        // bytes ever written
+	space    chan struct{} // closed when out has been taken to be written; nil when nobody waits
+	flushed  chan struct{} // closed when all has been written; nil when nobody waits
+
+	// Calls that this side opened, see call.go.
+	slots     []slot
+	free      []uint32 // slots not in use
+	open      int
+	openBytes int
+	maxOpen   int // the peer's windows
+	maxBytes  int
+	opened    uint64 // requests ever sent
+	accepted  uint64 // how many of them the peer will process, once it drains
+	drained   error  // set when the peer accepts no more requests
+	admission []*ticket
+	numbers   []numbering // by handle
+	nextNum   uint16
+	announced uint32 // Method frames ever sent
+	maxNum    int
+	waiters   sync.Pool // of *waiter
+
+	// Calls that the peer opened, see request.go.
+	in       []*Request // by slot
+	oneWay   map[*Request]struct{}
+	inOpen   int
+	inBytes  int
+	draining atomic.Bool   // no more requests are accepted
+	room     chan struct{} // closed when a request leaves the table; nil when nobody waits
+	targets  []Target      // by number; the reader's own
+
+	// Ending, see care.go.
+	err      error
+	care     *time.Timer
+	careAt   int64       // when care fires; maxInt64 when it is not set
+	greeting atomic.Bool // the peer's settings have yet to come
+	helloBy  int64       // until when the peer's settings must have come; 0 when they have
+	pingAt   int64
+	pinged   bool
+	linger   int64         // when a drained connection is closed; 0 when it is not drained
+	heard    atomic.Bool   // the peer sent something since the last keepalive
+	received atomic.Uint64 // requests ever received
+	watched  atomic.Bool   // is on the list of cfg.Watch
+	pings    map[uint64]chan struct{}
+	nextPing uint64
+}
+
+// Counters counts what a connection did. They are read with Conn.Counters.
+type Counters struct {
+	Reads, Writes, BytesIn, BytesOut, FramesIn, FramesOut uint64
+}
+
+// counters is Counters while they change.
+type counters struct {
+	reads, writes, bytesIn, bytesOut, framesIn, framesOut atomic.Uint64
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package mux
+
+import (
+	"errors"
+	"net"
+	"os"
+	"syscall"
+)
+
+// A directWriter writes to a socket without ever blocking, so that a caller can write on behalf of
+// others and still end with its own context. Elsewhere, and on connections that are no sockets, a
+// goroutine does the writing.
+type directWriter struct {
+	raw   syscall.RawConn
+	try   func(fd uintptr) bool // made once: a closure for each write would be an allocation
+	buf   []byte
+	n     int
+	err   error
+	count *counters
+}
+
+func newDirectWriter(nc net.Conn, count *counters) *directWriter {
+	switch nc.(type) {
+	case *net.TCPConn, *net.UnixConn: // not a type that may wrap them and do something of its own in Write
+	default:
+		return nil
+	}
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	w := &directWriter{raw: raw, count: count}
+	w.try = func(fd uintptr) bool {
+		for w.n < len(w.buf) {
+			n, err := syscall.Write(int(fd), w.buf[w.n:])
+			w.count.writes.Add(1)
+			switch {
+			case n > 0:
+				w.n += n
+			case errors.Is(err, syscall.EINTR):
+			case errors.Is(err, syscall.EAGAIN):
+				return true
+			default:
+				w.err = os.NewSyscallError("write", err)
+				return true
+			}
+		}
+		return true
+	}
+	return w
+}
+
+// write writes what the socket takes. There is one caller at a time.
+func (w *directWriter) write(buf []byte) (int, error) {
+	w.buf, w.n, w.err = buf, 0, nil
+	if err := w.raw.Write(w.try); err != nil && w.err == nil {
+		w.err = err
+	}
+	w.buf = nil
+	return w.n, w.err
+}

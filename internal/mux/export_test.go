@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+// Tables is what a connection keeps of its calls, for the tests that want none to be forgotten in it.
+type Tables struct {
+	Open, OpenBytes, Taken, Waiting int // of this side's calls; Taken slots, Waiting for the window
+	InOpen, InBytes, In             int // of the peer's; In its table
+	Slots                           int // ever made
+	Unsent                          int // bytes appended and not yet being written
+}
+
+// Tables returns the state of the connection's tables.
+func (c *Conn) Tables() Tables {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := Tables{
+		Open: c.open, OpenBytes: c.openBytes, Waiting: len(c.admission), InOpen: c.inOpen, InBytes: c.inBytes,
+		In: len(c.oneWay), Slots: len(c.slots), Unsent: len(c.out),
+	}
+	for i := range c.slots {
+		if c.slots[i].taken {
+			s.Taken++
+		}
+	}
+	for _, r := range c.in {
+		if r != nil {
+			s.In++
+		}
+	}
+	return s
+}
+
+// What the tests need to know of sizes.
+const (
+	HighWater     = highWater
+	MaxFrame      = maxFrame
+	InitialWindow = initialWindow
+	FirstGrant    = firstGrant
+)

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// Short handlers and callbacks run on the reading goroutine: a goroutine each costs three times as much CPU. Whether
+// one is short is learned by its owner, and can turn out wrong: it asks for ctx.Done, sleeps, or calls somebody. Then the
+// reading, with a copy of what has not been handled, goes to a new goroutine. The one that was held up keeps the old buffer, which
+// its message is in, sends its own reply when it is done, and ends.
+
+// What a reader is doing, the low bits of reader.state. The rest counts.
+const (
+	idle       = 0
+	running    = 1 // user code
+	handedOver = 2 // another reader has its place; final
+	stateBits  = 2
+)
+
+// batchTime is how long, in nanoseconds, replies of inline handlers may wait for the rest of the batch.
+const batchTime = int64(200 * time.Microsecond)
+
+// serve runs a request inline. It returns false when another reader took over meanwhile.
+func (rd *reader) serve(r *Request) (still bool) {
+	c := rd.c
+	began := rd.now()
+	r.Scratch = rd.scratch[:0]
+	rd.current = r
+	state := rd.enter()
+	r.running = state
+	r.rd.Store(rd)
+	normal := false
+	defer func() {
+		if !normal { // runtime.Goexit: this goroutine cannot go on reading
+			c.handOver(rd, state)
+			r.Reply = goexitOutcome()
+			c.finish(r)
+			r.target.Done(r, 0, true)
+		}
+	}()
+	r.target.Serve(r)
+	normal = true
+	if !rd.leave(state) {
+		took := c.now() - began
+		c.finish(r)
+		r.target.Done(r, time.Duration(took), true)
+		return false
+	}
+	r.rd.Store(nil)
+	rd.current = nil
+	rd.clock = c.now()
+	r.cancel(context.Canceled, nil)
+	rd.reply(r)
+	rd.scratch = r.Scratch
+	r.Body, r.Attachment, r.Scratch = nil, nil, nil
+	r.target.Done(r, time.Duration(rd.clock-began), false)
+	if len(rd.replies) >= fullBatch || len(rd.replies) > 0 && rd.clock-rd.since > batchTime {
+		return rd.endBatch()
+	}
+	return true
+}
+
+// reply appends the reply of an inline request to those of the batch.
+func (rd *reader) reply(r *Request) {
+	if r.OneWay {
+		return
+	}
+	h, m := r.replyMessage()
+	parts, size := m.pieces()
+	if m.fields != nil {
+		size += wire.FieldsSize(m.fields)
+		h.Flags |= wire.HasFields
+	}
+	if size > maxPart {
+		rd.replyAlone(r)
+		return
+	}
+	if len(rd.replies) == 0 {
+		rd.since = rd.clock
+	}
+	h.Flags |= m.flags
+	start := len(rd.replies)
+	rd.replies = wire.Begin(rd.replies, h)
+	if m.fields != nil {
+		rd.replies = wire.AppendFields(rd.replies, m.fields)
+	}
+	for _, part := range parts {
+		rd.replies = append(rd.replies, part...)
+	}
+	rd.replies = wire.Finish(rd.replies, start)
+	rd.nReply++
+}
+
+// replyAlone sends a reply that does not fit in one frame from a goroutine of its own: the peer may
+// take a while to read it, and the reader goes on.
+func (rd *reader) replyAlone(r *Request) {
+	c := rd.c
+	c.mu.Lock()
+	c.enterTableLocked(r)
+	c.mu.Unlock()
+	r.Reply.Body = append([]byte(nil), r.Reply.Body...) // the scratch memory is the reader's
+	go c.finish(r)
+}
+
+// complete runs a callback on the reading goroutine.
+func (rd *reader) complete(w *waiter, frame []byte, err error) bool {
+	a := &rd.answer
+	if err == nil {
+		err = a.parse(frame)
+	}
+	state := rd.enter()
+	normal := false
+	defer func() {
+		if !normal {
+			rd.c.handOver(rd, state)
+		}
+	}()
+	if err != nil {
+		w.complete(nil, err)
+	} else {
+		w.complete(a, nil)
+	}
+	normal = true
+	return rd.leave(state)
+}
+
+// enter says that user code begins to run on this reader.
+func (rd *reader) enter() uint64 {
+	state := (rd.state.Load()>>stateBits+1)<<stateBits | running
+	rd.state.Store(state)
+	rd.c.watch()
+	return state
+}
+
+// leave says that it has ended, and reports whether this is still the reader.
+func (rd *reader) leave(state uint64) bool {
+	return rd.state.CompareAndSwap(state, state&^running|idle)
+}
+
+// handOver gives the reading of rd, if it is still in this state, to a new goroutine.
+func (c *Conn) handOver(rd *reader, state uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !rd.state.CompareAndSwap(state, state&^running|handedOver) {
+		return false
+	}
+	next := &reader{
+		c: c, preface: true, buf: make([]byte, max(minReadBuffer, pow2(rd.w-rd.r))), clock: 0,
+		replies: rd.replies, nReply: rd.nReply, since: rd.since, settled: rd.settled, told: rd.told,
+	}
+	next.w = copy(next.buf, rd.buf[rd.r:rd.w])
+	if rd.current != nil {
+		c.enterTableLocked(rd.current)
+	}
+	c.reader.Store(next)
+	go next.takeOver()
+	return true
+}
+
+// takeOver goes on where another reader was held up.
+func (rd *reader) takeOver() {
+	if rd.flushReplies() && rd.tell() {
+		rd.loop()
+	}
+}
+
+// pow2 rounds n up to a power of two that leaves room for more.
+func pow2(n int) int {
+	p := 1
+	for p <= n {
+		p *= 2
+	}
+	return p
+}
+
+// endBatch writes the replies of the batch, and waits when the peer does not read its replies: then it
+// gets no more of them. It returns false when the connection has ended.
+func (rd *reader) endBatch() bool { return rd.flushReplies() }
+
+func (rd *reader) flushReplies() bool {
+	if len(rd.replies) == 0 {
+		return true
+	}
+	c := rd.c
+	c.mu.Lock()
+	if len(c.out) == 0 && !c.flushing && cap(rd.replies) <= keepBuffer {
+		c.out, rd.replies = rd.replies, c.out // nothing is copied
+		c.queued += uint64(len(c.out))
+	} else {
+		c.out = append(c.out, rd.replies...)
+		c.queued += uint64(len(rd.replies))
+	}
+	c.count.framesOut.Add(rd.nReply)
+	rd.replies, rd.nReply = rd.replies[:0], 0
+	c.drainedLocked()
+	if len(c.out) < c.cfg.MaxUnsent {
+		c.flushLocked(false)
+		return true
+	}
+	err := c.spaceLocked(context.Background(), c.cfg.MaxUnsent)
+	c.mu.Unlock()
+	return err == nil
+}
+
+// A Watch looks after readers that run user code: one that it finds in the same call for two ticks is
+// held up, and another takes over. It sleeps when nothing runs. It belongs to a server or a client.
+type Watch struct {
+	mu    sync.Mutex
+	conns map[*Conn]uint64 // and the state that each was seen in
+	timer *time.Timer
+	done  bool
+}
+
+// tick is so short that a handler that blocks holds others up for less than 5 ms, and so long that looking
+// costs nothing that shows.
+const tick = 1500 * time.Microsecond
+
+// NewWatch returns a Watch. It holds a timer only while there is something to watch.
+func NewWatch() *Watch { return &Watch{conns: make(map[*Conn]uint64)} }
+
+// watch puts the connection on the list of those looked after, once.
+func (c *Conn) watch() {
+	if c.watched.Load() || !c.watched.CompareAndSwap(false, true) {
+		return
+	}
+	w := c.cfg.Watch
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conns[c] = 0
+	switch {
+	case w.timer == nil:
+		w.timer = time.AfterFunc(tick, w.look)
+	case len(w.conns) == 1:
+		w.timer.Reset(tick)
+	}
+}
+
+// look is one tick.
+func (w *Watch) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c, seen := range w.conns {
+		rd := c.reader.Load()
+		state := rd.state.Load()
+		switch {
+		case state == seen && state&running == 0:
+			// It did nothing for a tick. It will be back on the list with its next call.
+			delete(w.conns, c)
+			c.watched.Store(false)
+			if rd.state.Load() == state || !c.watched.CompareAndSwap(false, true) {
+				continue
+			}
+			// A call has just begun, and trusted that it is watched.
+		case state == seen:
+			c.handOver(rd, state)
+		}
+		w.conns[c] = state
+	}
+	if len(w.conns) > 0 {
+		w.timer.Reset(tick)
+	}
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import "sync"
+
+// A Pool runs handlers that are not short, on goroutines that it keeps for a while because a goroutine
+// with a grown stack is cheaper than a new one. It belongs to a server or a client. It does not bound how many run: the
+// connections do, by the requests that each may have open.
+type Pool struct {
+	work    chan *Request
+	quit    chan struct{}
+	idle    chan struct{} // a token for each goroutine that may stay
+	wg      sync.WaitGroup
+	buffers sync.Pool
+}
+
+// maxIdle is how many goroutines of a pool wait for work.
+const maxIdle = 256
+
+// NewPool returns a pool. Close ends its goroutines.
+func NewPool() *Pool {
+	return &Pool{
+		work: make(chan *Request), quit: make(chan struct{}), idle: make(chan struct{}, maxIdle),
+		buffers: sync.Pool{New: func() any { return new([]byte) }},
+	}
+}
+
+// Close ends the goroutines that wait for work. Requests may still come, from connections that
+// are ending. It does not wait for handlers.
+func (p *Pool) Close() { close(p.quit) }
+
+func (p *Pool) run(r *Request) {
+	select {
+	case p.work <- r:
+	default:
+		p.wg.Add(1)
+		go p.worker(r)
+	}
+}
+
+func (p *Pool) worker(r *Request) {
+	defer p.wg.Done()
+	for {
+		r.run()
+		select {
+		case p.idle <- struct{}{}:
+		default:
+			return // enough of them wait
+		}
+		select {
+		case r = <-p.work:
+			<-p.idle
+		case <-p.quit:
+			<-p.idle
+			return
+		}
+	}
+}
+
+func (p *Pool) buffer() *[]byte { return p.buffers.Get().(*[]byte) } //nolint:forcetypeassert,errcheck // the pool holds nothing else
+
+// release gives a buffer back, unless it has become so large that keeping it would waste memory.
+func (p *Pool) release(b *[]byte) {
+	if cap(*b) > maxReadBuffer {
+		return
+	}
+	*b = (*b)[:0]
+	p.buffers.Put(b)
+}

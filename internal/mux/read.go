@@ -1,0 +1,589 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// A reader is the goroutine that reads a connection, with all it owns. When a handler holds it up, a new
+// reader takes over: see handover.go.
+type reader struct {
+	c   *Conn
+	buf []byte
+	r   int // buf[r:w] is read and not handled
+	w   int
+
+	preface bool // has come
+	clock   int64
+	fields  wire.Fields // of the request being opened
+	replies []byte      // frames of inline replies, to be written when the batch ends
+	since   int64       // when the first of them was made
+	nReply  uint64      // how many
+	settled []settled   // replies of a batch, on their way to their waiters
+	told    int         // how many of them have been told
+
+	// state is what the reader is doing: a counter of inline calls shifted by stateBits, and one of
+	// the states. It decides between the reader and who takes its place.
+	state   atomic.Uint64
+	current *Request // being served inline; nil for a Completer
+	scratch []byte
+
+	answer Answer // for Completers
+}
+
+// A settled is a final frame whose slot is free again and whose waiter has yet to be told.
+type settled struct {
+	w     *waiter
+	id    uint32
+	frame []byte
+	part  *collector // instead of frame, for a message that came in pieces
+}
+
+// A collector gathers a message that comes in pieces.
+type collector struct {
+	buf  []byte // begins with the opening frame's header
+	want int    // bytes of buf when all have come
+	err  error  // a piece was broken
+}
+
+var (
+	errLonger  = errors.New("it is longer than announced")
+	errShorter = errors.New("it is shorter than announced")
+)
+
+// firstGrant is how much memory the announcement of a large message is worth. When so much has come, the
+// rest is believed, and allocated in one piece.
+const firstGrant = 256 << 10
+
+// loop reads until the connection ends or another reader has taken over.
+func (rd *reader) loop() {
+	c := rd.c
+	for {
+		if !rd.handle() {
+			return
+		}
+		if !rd.endBatch() {
+			return
+		}
+		rd.makeRoom()
+		n, err := c.nc.Read(rd.buf[rd.w:])
+		c.count.reads.Add(1)
+		if n > 0 {
+			c.count.bytesIn.Add(uint64(n))
+			rd.w += n
+			c.heard.Store(true)
+		}
+		rd.clock = 0
+		if err != nil && n == 0 {
+			c.end(readError(err))
+			return
+		}
+	}
+}
+
+func readError(err error) error {
+	if err == io.EOF { //nolint:errorlint // Read returns it bare
+		return &IOError{Op: EndOfStream, Err: err}
+	}
+	return &IOError{Op: Read, Err: err}
+}
+
+// makeRoom gets the buffer ready for the next read: it moves what is left of a frame to the front, and
+// doubles the buffer when it was full.
+func (rd *reader) makeRoom() {
+	switch {
+	case rd.r == rd.w:
+		if rd.w == len(rd.buf) && len(rd.buf) < maxReadBuffer {
+			rd.buf = make([]byte, 2*len(rd.buf))
+		}
+		rd.r, rd.w = 0, 0
+	case len(rd.buf)-rd.w < len(rd.buf)/2:
+		buf := rd.buf
+		if rd.w-rd.r > len(buf)/2 {
+			buf = make([]byte, 2*len(buf))
+		}
+		rd.w = copy(buf, rd.buf[rd.r:rd.w])
+		rd.buf, rd.r = buf, 0
+	}
+}
+
+// now is the time of the batch, or of the last inline call in it.
+func (rd *reader) now() int64 {
+	if rd.clock == 0 {
+		rd.clock = rd.c.now()
+	}
+	return rd.clock
+}
+
+// handle handles all complete frames in the buffer. It returns false when this reader is done:
+// the connection has ended, or another one reads it now.
+func (rd *reader) handle() bool {
+	c := rd.c
+	if !rd.preface && !rd.readPreface() {
+		return c.reader.Load() == rd && rd.alive()
+	}
+	for rd.w-rd.r >= wire.HeaderSize {
+		h := wire.ParseHeader(rd.buf[rd.r:])
+		if h.Len > maxFrame {
+			c.breach(fmt.Sprintf("a frame of %d bytes, the limit is %d", h.Len, maxFrame))
+			return false
+		}
+		size := wire.HeaderSize + int(h.Len)
+		if rd.w-rd.r < size {
+			break
+		}
+		frame := rd.buf[rd.r : rd.r+size : rd.r+size]
+		rd.r += size
+		c.count.framesIn.Add(1)
+		if h.Type == wire.Reply && h.Flags&wire.More == 0 {
+			rd.settle(h, frame)
+			continue
+		}
+		if !rd.tell() || !rd.frame(h, frame) {
+			return false
+		}
+	}
+	return rd.tell()
+}
+
+// alive reports whether the connection has not ended.
+func (rd *reader) alive() bool {
+	select {
+	case <-rd.c.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// readPreface checks as much of the preface as has come, so that a peer of another protocol is told from its first bytes.
+func (rd *reader) readPreface() bool {
+	got := rd.buf[rd.r:rd.w]
+	n := min(len(got), len(wire.Preface))
+	if string(got[:n]) != wire.Preface[:n] {
+		rd.c.end(&PrefaceError{Got: append([]byte(nil), got[:min(len(got), 64)]...)})
+		return false
+	}
+	if n < len(wire.Preface) {
+		return false
+	}
+	rd.r += n
+	rd.preface = true
+	rd.c.mu.Lock()
+	rd.c.flushLocked(false) // a server's preface has waited for the client's
+	return true
+}
+
+// settle frees the slot of a final frame and remembers whom to tell.
+func (rd *reader) settle(h wire.Header, frame []byte) {
+	rd.settled = append(rd.settled, settled{id: h.ID, frame: frame})
+}
+
+// tell gives the replies that have gathered to those who wait for them: one lock for all, then
+// one wake-up for each. It returns false when another reader has taken over, which tells the rest.
+func (rd *reader) tell() bool {
+	if len(rd.settled) == 0 {
+		return true
+	}
+	c := rd.c
+	c.mu.Lock()
+	for i := rd.told; i < len(rd.settled); i++ {
+		e := &rd.settled[i]
+		if e.w != nil {
+			continue
+		}
+		s := c.slotLocked(e.id)
+		if s == nil {
+			e.id = 0 // of a call that was never made; c.mu is held, so it is skipped rather than punished
+			continue
+		}
+		e.w = s.waiter
+		c.freeSlotLocked(s)
+	}
+	c.afterDrainLocked()
+	c.mu.Unlock()
+	for rd.told < len(rd.settled) {
+		e := rd.settled[rd.told]
+		rd.told++
+		if e.w == nil || !e.w.id.CompareAndSwap(e.id, 0) {
+			continue // nobody waits any more
+		}
+		if !rd.wake(e) {
+			return false
+		}
+	}
+	clear(rd.settled)
+	rd.settled, rd.told = rd.settled[:0], 0
+	return true
+}
+
+// wake hands one reply over.
+func (rd *reader) wake(e settled) bool {
+	w := e.w
+	if w.to == nil {
+		if e.part != nil {
+			w.buf = e.part.buf
+		} else {
+			w.buf = append(w.buf[:0], e.frame...)
+		}
+		w.err = e.part.broken()
+		w.wake <- struct{}{}
+		return true
+	}
+	frame := e.frame
+	if e.part != nil {
+		frame = e.part.buf
+	}
+	return rd.complete(w, frame, e.part.broken())
+}
+
+func (p *collector) broken() error {
+	if p == nil || p.err == nil {
+		return nil
+	}
+	return &BrokenError{Cause: p.err}
+}
+
+// frame handles one frame that is not a whole reply.
+func (rd *reader) frame(h wire.Header, frame []byte) bool {
+	c := rd.c
+	if c.greeting.Load() && h.Type != wire.Settings {
+		c.breach("the first frame is not Settings")
+		return false
+	}
+	payload := frame[wire.HeaderSize:]
+	switch h.Type {
+	case wire.Settings:
+		return c.onSettings(payload)
+	case wire.Method:
+		return c.onMethod(h, payload)
+	case wire.MethodInfo:
+		return c.onMethodInfo(h, payload)
+	case wire.Request:
+		return rd.request(h, frame)
+	case wire.Reply:
+		return c.onLargeReply(h, frame)
+	case wire.Data:
+		return rd.data(h, frame)
+	case wire.Cancel:
+		c.onCancel(h)
+	case wire.Credit:
+		return c.onCredit(h, payload)
+	case wire.Ping:
+		return c.onPing(payload)
+	case wire.Pong:
+		c.onPong(payload)
+	case wire.GoAway:
+		return c.onGoAway(h, payload)
+	default:
+		if h.Type < wire.FirstSkippable {
+			c.breach(fmt.Sprintf("a frame of unknown type %d", h.Type))
+			return false
+		}
+	}
+	return true
+}
+
+// request handles a frame that opens a call.
+func (rd *reader) request(h wire.Header, frame []byte) bool {
+	c := rd.c
+	c.received.Add(1)
+	if h.ID == 0 && h.Flags&wire.OneWay == 0 || h.Flags&(wire.OneWay|wire.More) == wire.OneWay|wire.More || h.ID != 0 && h.ID>>wire.SlotBits == 0 {
+		c.breach(fmt.Sprintf("a request with id %d and flags %#x", h.ID, h.Flags))
+		return false
+	}
+	if int(h.Arg) >= len(c.targets) || c.targets[h.Arg] == nil {
+		c.breach(fmt.Sprintf("a request for method number %d, which was not announced", h.Arg))
+		return false
+	}
+	t := c.targets[h.Arg]
+	r := t.New()
+	r.conn, r.target, r.id = c, t, h.ID
+	r.OneWay, r.checksum = h.Flags&wire.OneWay != 0, h.Flags&wire.HasChecksum != 0
+	r.Compressed = h.Flags&wire.Compressed != 0
+	fields, msg, err := openMessage(h, frame)
+	if err == nil && len(fields) > 0 {
+		err = r.readFields(fields, &rd.fields)
+		if t := rd.fields.Timeout; err == nil && t != 0 {
+			r.deadline = rd.now() + int64(min(t, maxTimeout))*int64(time.Microsecond)
+		}
+	}
+	r.bytes = len(msg)
+	if err == nil && h.Flags&wire.More != 0 {
+		return rd.collect(r, h, frame, msg)
+	}
+	if err == nil {
+		r.Body, r.Attachment, err = wire.SplitBody(h.Flags, msg)
+	}
+	r.Broken = err
+	if t.Inline() && !c.draining.Load() {
+		return rd.serve(r)
+	}
+	if ok, alive := c.accept(r); !ok {
+		return alive
+	}
+	r.hold(c.cfg.Pool, fields)
+	c.cfg.Pool.run(r)
+	return true
+}
+
+// maxTimeout bounds a request's timeout to what a time.Duration holds: about 146 years, in microseconds.
+const maxTimeout = 1<<62/1000 - 1
+
+// readFields reads the block of fields into f, which is reused, and keeps a copy if there is more in it than a timeout: most
+// calls have no more, and the fields are large.
+func (r *Request) readFields(block []byte, f *wire.Fields) error {
+	if err := wire.ParseFields(block, f); err != nil {
+		return err
+	}
+	r.Fields = nil
+	if !f.OnlyTimeout() {
+		r.Fields = new(wire.Fields)
+		*r.Fields = *f
+	}
+	return nil
+}
+
+// openMessage takes an opening frame apart.
+func openMessage(h wire.Header, frame []byte) (fields, msg []byte, err error) {
+	payload, err := wire.Payload(frame)
+	if err != nil {
+		return nil, nil, err
+	}
+	return wire.SplitFields(h.Flags, payload)
+}
+
+// accept enters r in the table, unless it has to be refused. It reports whether it did, and whether
+// the connection goes on.
+func (c *Conn) accept(r *Request) (ok, alive bool) {
+	c.mu.Lock()
+	if r.OneWay {
+		c.roomLocked(r.bytes) // nobody could be told of a refusal: the reading waits
+	}
+	limit := &c.cfg.Limits
+	switch {
+	case c.err != nil:
+		c.mu.Unlock()
+		return false, false
+	case c.findSlotLocked(r.id) != nil && !r.OneWay:
+		c.endLocked(&ProtocolError{What: fmt.Sprintf("a request with id %d, which is open", r.id)})
+		return false, false
+	case r.bytes > limit.MaxMessage:
+		c.refuseLocked(r, codeExhausted, "YDL2201", fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit.MaxMessage))
+	case c.draining.Load() && !r.OneWay:
+		c.refuseLocked(r, codeUnavailable, "YDL3004", "the server is shutting down")
+	case c.inOpen >= limit.MaxOpen:
+		c.refuseLocked(r, codeExhausted, "YDL3002", fmt.Sprintf("%d requests are open on this connection, the limit is %d", c.inOpen, limit.MaxOpen))
+	case !c.hasRoomLocked(r.bytes):
+		c.refuseLocked(r, codeExhausted, "YDL3002", fmt.Sprintf("the open requests on this connection hold %d bytes, the limit is %d", c.inBytes, limit.MaxOpenBytes))
+	default:
+		c.enterTableLocked(r)
+		c.mu.Unlock()
+		return true, true
+	}
+	c.flushLocked(false)
+	return false, true
+}
+
+func (c *Conn) hasRoomLocked(size int) bool {
+	return c.inOpen == 0 || c.inOpen < c.cfg.MaxOpen && c.inBytes+size <= c.cfg.MaxOpenBytes
+}
+
+// roomLocked waits until the table has room for a request of size bytes.
+func (c *Conn) roomLocked(size int) {
+	for !c.hasRoomLocked(size) && c.err == nil {
+		if c.room == nil {
+			c.room = make(chan struct{})
+		}
+		room := c.room
+		c.mu.Unlock()
+		select {
+		case <-room:
+		case <-c.ended:
+		}
+		c.mu.Lock()
+	}
+}
+
+const (
+	codeExhausted   = 8
+	codeUnavailable = 14
+)
+
+// hold copies a request out of the read buffer.
+func (r *Request) hold(p *Pool, fields []byte) {
+	if len(r.Body)+len(r.Attachment)+len(fields) == 0 {
+		return
+	}
+	held := p.buffer()
+	b := append((*held)[:0], r.Body...)
+	b = append(b, r.Attachment...)
+	b = append(b, fields...)
+	*held, r.held = b, held
+	n := len(r.Body)
+	r.Body, b = b[:n:n], b[n:]
+	if n := len(r.Attachment); r.Attachment != nil {
+		r.Attachment, b = b[:n:n], b[n:]
+	}
+	if r.Fields != nil && r.Broken == nil {
+		r.Broken = wire.ParseFields(b, r.Fields) // they alias it
+	}
+}
+
+// collect begins to gather a request that comes in pieces.
+func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
+	c := rd.c
+	r.bytes = int(min(rd.fields.Size, 1<<40)) //nolint:gosec // bounded
+	if ok, alive := c.accept(r); !ok {
+		return alive
+	}
+	c.mu.Lock()
+	r.collected = newCollector(h, r.bytes, frame, msg)
+	c.mu.Unlock()
+	return true
+}
+
+// newCollector begins with an opening frame and the part of the message that it carries.
+func newCollector(h wire.Header, size int, frame, msg []byte) *collector {
+	opening := len(frame) - len(msg)
+	if h.Flags&wire.HasChecksum != 0 {
+		opening -= wire.ChecksumSize
+	}
+	p := &collector{want: opening + size}
+	p.buf = make([]byte, opening, min(p.want, max(firstGrant, opening+len(msg))))
+	copy(p.buf, frame)
+	h.Flags &^= wire.HasChecksum | wire.More
+	wire.PutHeader(p.buf, h)
+	p.add(msg)
+	return p
+}
+
+// add appends a piece.
+func (p *collector) add(piece []byte) {
+	if len(p.buf)+len(piece) > p.want {
+		p.err = errLonger
+		return
+	}
+	if len(p.buf)+len(piece) > cap(p.buf) {
+		buf := make([]byte, len(p.buf), p.want)
+		copy(buf, p.buf)
+		p.buf = buf
+	}
+	p.buf = append(p.buf, piece...)
+}
+
+// data handles a piece of a large message.
+func (rd *reader) data(h wire.Header, frame []byte) bool {
+	c := rd.c
+	payload, err := wire.Payload(frame)
+	c.mu.Lock()
+	if h.Flags&wire.OfReply != 0 {
+		s := c.slotLocked(h.ID)
+		if s == nil || s.part == nil {
+			c.mu.Unlock()
+			return true // its call was given up, or refused
+		}
+		p := s.part
+		p.piece(payload, err)
+		if h.Flags&wire.More != 0 {
+			c.mu.Unlock()
+			return true
+		}
+		p.complete()
+		w := s.waiter
+		c.freeSlotLocked(s)
+		c.afterDrainLocked()
+		c.mu.Unlock()
+		if w == nil || !w.id.CompareAndSwap(h.ID, 0) {
+			return true
+		}
+		return rd.wake(settled{w: w, id: h.ID, part: p})
+	}
+	r := c.findLocked(h.ID)
+	c.mu.Unlock()
+	if r == nil || r.collected == nil {
+		return true
+	}
+	p := r.collected
+	p.piece(payload, err)
+	if h.Flags&wire.More != 0 {
+		return true
+	}
+	p.complete()
+	r.whole(p)
+	c.cfg.Pool.run(r)
+	return true
+}
+
+// whole gives r the message that p has gathered.
+func (r *Request) whole(p *collector) {
+	r.collected = nil
+	if r.Broken = p.err; p.err != nil {
+		return
+	}
+	h := wire.ParseHeader(p.buf)
+	fields, msg, err := openMessage(h, p.buf)
+	if err == nil {
+		var f wire.Fields
+		err = r.readFields(fields, &f) // they alias p.buf
+	}
+	if err == nil {
+		r.Body, r.Attachment, err = wire.SplitBody(h.Flags, msg)
+	}
+	r.Broken = err
+}
+
+func (p *collector) piece(b []byte, err error) {
+	switch {
+	case p.err != nil:
+	case err != nil:
+		p.err = err
+	default:
+		p.add(b)
+	}
+}
+
+// complete checks that all has come.
+func (p *collector) complete() {
+	if p.err == nil && len(p.buf) != p.want {
+		p.err = errShorter
+	}
+}
+
+// onLargeReply begins to gather a reply that comes in pieces.
+func (c *Conn) onLargeReply(h wire.Header, frame []byte) bool {
+	var f wire.Fields
+	fields, msg, err := openMessage(h, frame)
+	if err == nil {
+		err = wire.ParseFields(fields, &f)
+	}
+	if err == nil && f.Size > uint64(c.cfg.MaxMessage) { //nolint:gosec // a limit is positive
+		err = &TooLargeError{Size: f.Size, Limit: c.cfg.MaxMessage}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.slotLocked(h.ID)
+	switch {
+	case s == nil: // of a call that was never made
+	case err != nil:
+		s.part = &collector{err: err}
+	default:
+		s.part = newCollector(h, int(f.Size), frame, msg) //nolint:gosec // within MaxMessage
+	}
+	return true
+}
+
+// slotLocked returns the slot of a call that this side has open, or nil.
+func (c *Conn) slotLocked(id uint32) *slot {
+	if i := int(wire.Slot(id)); i < len(c.slots) && c.slots[i].taken && c.slots[i].id == id {
+		return &c.slots[i]
+	}
+	return nil
+}

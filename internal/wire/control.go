@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+// Limits is the payload of Settings: what the sender of the frame accepts. A field that is 0 in
+// the frame has the default that spec/wire.md gives.
+type Limits struct {
+	MaxFrame     uint64 // bytes of payload in one frame
+	MaxMessage   uint64 // bytes of one message, as sent
+	MaxOpen      uint64 // requests open at once
+	MaxOpenBytes uint64 // bytes of their messages
+	StreamWindow uint64 // bytes that may be sent on a stream before credit comes
+	MaxMethods   uint64 // method numbers
+	Metadata     []byte // of the connection: pairs, see AppendPair
+	Agent        []byte // the implementation, for people
+}
+
+const (
+	tagMaxFrame     = 1 << 1
+	tagMaxMessage   = 2 << 1
+	tagMaxOpen      = 3 << 1
+	tagMaxOpenBytes = 4 << 1
+	tagStreamWindow = 5 << 1
+	tagMaxMethods   = 6 << 1
+	tagConnMetadata = 7<<1 | 1
+	tagAgent        = 8<<1 | 1
+)
+
+// AppendSettings appends a whole Settings frame.
+func AppendSettings(dst []byte, l *Limits) []byte {
+	start := len(dst)
+	dst = Begin(dst, Header{Type: Settings})
+	dst = appendNumber(dst, tagMaxFrame, l.MaxFrame)
+	dst = appendNumber(dst, tagMaxMessage, l.MaxMessage)
+	dst = appendNumber(dst, tagMaxOpen, l.MaxOpen)
+	dst = appendNumber(dst, tagMaxOpenBytes, l.MaxOpenBytes)
+	dst = appendNumber(dst, tagStreamWindow, l.StreamWindow)
+	dst = appendNumber(dst, tagMaxMethods, l.MaxMethods)
+	dst = appendBytes(dst, tagConnMetadata, l.Metadata)
+	dst = appendBytes(dst, tagAgent, l.Agent)
+	return Finish(dst, start)
+}
+
+// ParseSettings reads the payload of a Settings frame.
+func ParseSettings(b []byte, l *Limits) error {
+	*l = Limits{}
+	return eachField(b, func(tag byte, n uint64, value []byte) {
+		switch tag {
+		case tagMaxFrame:
+			l.MaxFrame = n
+		case tagMaxMessage:
+			l.MaxMessage = n
+		case tagMaxOpen:
+			l.MaxOpen = n
+		case tagMaxOpenBytes:
+			l.MaxOpenBytes = n
+		case tagStreamWindow:
+			l.StreamWindow = n
+		case tagMaxMethods:
+			l.MaxMethods = n
+		case tagConnMetadata:
+			l.Metadata = value
+		case tagAgent:
+			l.Agent = value
+		}
+	})
+}
+
+// The kinds of methods.
+const (
+	Unary  = iota // one request, one reply
+	Feed          // one request, a stream of replies
+	Upload        // a stream of requests, one reply
+	Duplex        // streams both ways
+)
+
+// Binding is the payload of Method: what a number stands for from here on.
+type Binding struct {
+	Name       []byte
+	Codec      []byte
+	Compressor []byte // of messages that are marked compressed, both ways
+	Kind       uint64
+	Positional uint64 // 1: the body is Values
+	Idempotent uint64 // 1: the opener declares the method idempotent
+	Schema     []byte // hash of the schema, for comparison
+}
+
+// Info is the payload of MethodInfo: what the receiver of Method knows of it.
+type Info struct {
+	Known      uint64 // 1: the method exists
+	Kind       uint64
+	Idempotent uint64 // 1: the server declares it idempotent
+}
+
+const (
+	tagName       = 1<<1 | 1
+	tagCodec      = 2<<1 | 1
+	tagCompressor = 3<<1 | 1
+	tagKind       = 4 << 1
+	tagPositional = 5 << 1
+	tagIdempotent = 6 << 1
+	tagSchema     = 7<<1 | 1
+	tagKnown      = 8 << 1
+)
+
+// AppendMethod appends a whole Method frame. MethodInfo repeats the id, so that an answer that was on its way when the
+// number got a new meaning is not taken for the new one's.
+func AppendMethod(dst []byte, number uint16, id uint32, m *Binding) []byte {
+	start := len(dst)
+	dst = Begin(dst, Header{Type: Method, Arg: number, ID: id})
+	dst = appendBytes(dst, tagName, m.Name)
+	dst = appendBytes(dst, tagCodec, m.Codec)
+	dst = appendBytes(dst, tagCompressor, m.Compressor)
+	dst = appendNumber(dst, tagKind, m.Kind)
+	dst = appendNumber(dst, tagPositional, m.Positional)
+	dst = appendNumber(dst, tagIdempotent, m.Idempotent)
+	dst = appendBytes(dst, tagSchema, m.Schema)
+	return Finish(dst, start)
+}
+
+// ParseMethod reads the payload of a Method frame.
+func ParseMethod(b []byte, m *Binding) error {
+	*m = Binding{}
+	return eachField(b, func(tag byte, n uint64, value []byte) {
+		switch tag {
+		case tagName:
+			m.Name = value
+		case tagCodec:
+			m.Codec = value
+		case tagCompressor:
+			m.Compressor = value
+		case tagKind:
+			m.Kind = n
+		case tagPositional:
+			m.Positional = n
+		case tagIdempotent:
+			m.Idempotent = n
+		case tagSchema:
+			m.Schema = value
+		}
+	})
+}
+
+// AppendMethodInfo appends a whole MethodInfo frame.
+func AppendMethodInfo(dst []byte, number uint16, id uint32, m *Info) []byte {
+	start := len(dst)
+	dst = Begin(dst, Header{Type: MethodInfo, Arg: number, ID: id})
+	dst = appendNumber(dst, tagKnown, m.Known)
+	dst = appendNumber(dst, tagKind, m.Kind)
+	dst = appendNumber(dst, tagIdempotent, m.Idempotent)
+	return Finish(dst, start)
+}
+
+// ParseMethodInfo reads the payload of a MethodInfo frame.
+func ParseMethodInfo(b []byte, m *Info) error {
+	*m = Info{}
+	return eachField(b, func(tag byte, n uint64, _ []byte) {
+		switch tag {
+		case tagKnown:
+			m.Known = n
+		case tagKind:
+			m.Kind = n
+		case tagIdempotent:
+			m.Idempotent = n
+		}
+	})
+}
+
+// Drain is the payload of GoAway.
+type Drain struct {
+	Count   uint64 // how many of the receiver's requests, counted from the first, are processed
+	Message []byte
+	ErrorID []byte
+}
+
+const (
+	tagCount        = 1 << 1
+	tagDrainMessage = 2<<1 | 1
+	tagDrainID      = 3<<1 | 1
+)
+
+// AppendGoAway appends a whole GoAway frame.
+func AppendGoAway(dst []byte, code uint16, d *Drain) []byte {
+	start := len(dst)
+	dst = Begin(dst, Header{Type: GoAway, Arg: code})
+	dst = appendNumber(dst, tagCount, d.Count)
+	dst = appendBytes(dst, tagDrainMessage, d.Message)
+	dst = appendBytes(dst, tagDrainID, d.ErrorID)
+	return Finish(dst, start)
+}
+
+// ParseGoAway reads the payload of a GoAway frame.
+func ParseGoAway(b []byte, d *Drain) error {
+	*d = Drain{}
+	return eachField(b, func(tag byte, n uint64, value []byte) {
+		switch tag {
+		case tagCount:
+			d.Count = n
+		case tagDrainMessage:
+			d.Message = value
+		case tagDrainID:
+			d.ErrorID = value
+		}
+	})
+}
+
+// Window is the payload of Credit: the receiver's new limits. Those of the connection are how much
+// may be open at once, and can shrink; that of a stream is a sum since its opening, and only grows.
+type Window struct {
+	MaxOpen      uint64
+	MaxOpenBytes uint64
+	StreamBytes  uint64
+}
+
+const tagStreamBytes = 9 << 1
+
+// AppendCredit appends a whole Credit frame.
+func AppendCredit(dst []byte, flags Flags, id uint32, w *Window) []byte {
+	start := len(dst)
+	dst = Begin(dst, Header{Type: Credit, Flags: flags, ID: id})
+	dst = appendNumber(dst, tagMaxOpen, w.MaxOpen)
+	dst = appendNumber(dst, tagMaxOpenBytes, w.MaxOpenBytes)
+	dst = appendNumber(dst, tagStreamBytes, w.StreamBytes)
+	return Finish(dst, start)
+}
+
+// ParseCredit reads the payload of a Credit frame.
+func ParseCredit(b []byte, w *Window) error {
+	*w = Window{}
+	return eachField(b, func(tag byte, n uint64, _ []byte) {
+		switch tag {
+		case tagMaxOpen:
+			w.MaxOpen = n
+		case tagMaxOpenBytes:
+			w.MaxOpenBytes = n
+		case tagStreamBytes:
+			w.StreamBytes = n
+		}
+	})
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/binary"
+)
+
+// A field is a tag byte and a value: an unsigned varint if the tag is even, a varint length and
+// as many bytes if it is odd. Unknown tags are skipped; of a repeated one the last counts.
+
+const fieldsLenSize = 2
+
+// MaxFields bounds a block of fields: its length has 16 bits.
+const MaxFields = 1<<16 - 1
+
+// The tags of the fields of Request, Reply and Data.
+const (
+	tagTimeout     = 1 << 1
+	tagSize        = 2 << 1
+	tagMetadata    = 3<<1 | 1
+	tagAttempt     = 4 << 1
+	tagBudget      = 5 << 1
+	tagIdempotency = 6<<1 | 1
+	tagCriticality = 7 << 1
+	tagTenant      = 8<<1 | 1
+	tagTrace       = 9<<1 | 1
+	tagKey         = 10<<1 | 1
+	tagEpoch       = 11 << 1
+	tagExplain     = 12 << 1
+	tagMessage     = 13<<1 | 1
+	tagErrorID     = 14<<1 | 1
+	tagDetails     = 15<<1 | 1
+	tagRetryAfter  = 16 << 1
+	tagLoad        = 17 << 1
+	tagServerTime  = 18 << 1
+)
+
+// Fields is what travels beside a message. Zero values are not sent.
+type Fields struct {
+	Size     uint64 // bytes of the message when it takes more than one frame
+	Metadata []byte // pairs, see AppendPair
+
+	// Of requests.
+	Timeout        uint64 // microseconds that the call may still take
+	Attempt        uint64 // how often it was sent before
+	Budget         uint64 // how many attempts the whole call tree may still make
+	IdempotencyKey []byte
+	Criticality    uint64 // 0 is normal
+	Tenant         []byte
+	Trace          []byte // trace context
+	Key            []byte // order key
+	Epoch          uint64 // of the order key
+	Explain        uint64 // 1: the reply should say where the time went
+
+	// Of replies.
+	Message    []byte // of an error
+	ErrorID    []byte
+	Details    []byte
+	RetryAfter uint64 // microseconds
+	Load       uint64 // calls in flight on the server
+	ServerTime uint64 // microseconds that the call took on the server
+}
+
+// AppendFields appends the block of fields, its length included. It must not be larger than
+// MaxFields, which FieldsSize tells.
+func AppendFields(dst []byte, f *Fields) []byte {
+	start := len(dst)
+	dst = append(dst, 0, 0)
+	dst = appendNumber(dst, tagTimeout, f.Timeout)
+	dst = appendNumber(dst, tagSize, f.Size)
+	dst = appendBytes(dst, tagMetadata, f.Metadata)
+	dst = appendNumber(dst, tagAttempt, f.Attempt)
+	dst = appendNumber(dst, tagBudget, f.Budget)
+	dst = appendBytes(dst, tagIdempotency, f.IdempotencyKey)
+	dst = appendNumber(dst, tagCriticality, f.Criticality)
+	dst = appendBytes(dst, tagTenant, f.Tenant)
+	dst = appendBytes(dst, tagTrace, f.Trace)
+	dst = appendBytes(dst, tagKey, f.Key)
+	dst = appendNumber(dst, tagEpoch, f.Epoch)
+	dst = appendNumber(dst, tagExplain, f.Explain)
+	dst = appendBytes(dst, tagMessage, f.Message)
+	dst = appendBytes(dst, tagErrorID, f.ErrorID)
+	dst = appendBytes(dst, tagDetails, f.Details)
+	dst = appendNumber(dst, tagRetryAfter, f.RetryAfter)
+	dst = appendNumber(dst, tagLoad, f.Load)
+	dst = appendNumber(dst, tagServerTime, f.ServerTime)
+	binary.LittleEndian.PutUint16(dst[start:], uint16(len(dst)-start-fieldsLenSize)) //nolint:gosec // bounded by the caller
+	return dst
+}
+
+// FieldsSize is an upper bound of the bytes that AppendFields appends for f.
+func FieldsSize(f *Fields) int {
+	const numbers = 10 // fields of Fields that are numbers
+	const slices = 8
+	return fieldsLenSize + (numbers+slices)*(1+binary.MaxVarintLen64) + len(f.Metadata) + len(f.IdempotencyKey) + len(f.Tenant) +
+		len(f.Trace) + len(f.Key) + len(f.Message) + len(f.ErrorID) + len(f.Details)
+}
+
+// ParseFields reads a block of fields without its length, as SplitFields returns it.
+func ParseFields(b []byte, f *Fields) error {
+	*f = Fields{}
+	return eachField(b, func(tag byte, n uint64, value []byte) {
+		switch tag {
+		case tagTimeout:
+			f.Timeout = n
+		case tagSize:
+			f.Size = n
+		case tagMetadata:
+			f.Metadata = value
+		case tagAttempt:
+			f.Attempt = n
+		case tagBudget:
+			f.Budget = n
+		case tagIdempotency:
+			f.IdempotencyKey = value
+		case tagCriticality:
+			f.Criticality = n
+		case tagTenant:
+			f.Tenant = value
+		case tagTrace:
+			f.Trace = value
+		case tagKey:
+			f.Key = value
+		case tagEpoch:
+			f.Epoch = n
+		case tagExplain:
+			f.Explain = n
+		case tagMessage:
+			f.Message = value
+		case tagErrorID:
+			f.ErrorID = value
+		case tagDetails:
+			f.Details = value
+		case tagRetryAfter:
+			f.RetryAfter = n
+		case tagLoad:
+			f.Load = n
+		case tagServerTime:
+			f.ServerTime = n
+		}
+	})
+}
+
+// OnlyTimeout reports whether no field but Timeout is set.
+func (f *Fields) OnlyTimeout() bool {
+	return f.Size|f.Attempt|f.Budget|f.Criticality|f.Epoch|f.Explain|f.RetryAfter|f.Load|f.ServerTime == 0 &&
+		len(f.Metadata)+len(f.IdempotencyKey)+len(f.Tenant)+len(f.Trace)+len(f.Key)+len(f.Message)+len(f.ErrorID)+len(f.Details) == 0
+}
+
+// AppendPair appends one key and value of a metadata block.
+func AppendPair(dst []byte, key, value string) []byte {
+	dst = append(binary.AppendUvarint(dst, uint64(len(key))), key...)
+	return append(binary.AppendUvarint(dst, uint64(len(value))), value...)
+}
+
+// EachPair calls f for each pair of a metadata block, in order.
+func EachPair(b []byte, f func(key, value []byte)) error {
+	for len(b) > 0 {
+		key, rest, err := cutBytes(b)
+		if err != nil {
+			return err
+		}
+		value, rest, err := cutBytes(rest)
+		if err != nil {
+			return err
+		}
+		f(key, value)
+		b = rest
+	}
+	return nil
+}
+
+func appendNumber(dst []byte, tag byte, n uint64) []byte {
+	if n == 0 {
+		return dst
+	}
+	return binary.AppendUvarint(append(dst, tag), n)
+}
+
+func appendBytes(dst []byte, tag byte, b []byte) []byte {
+	if len(b) == 0 {
+		return dst
+	}
+	return append(binary.AppendUvarint(append(dst, tag), uint64(len(b))), b...)
+}
+
+func eachField(b []byte, f func(tag byte, n uint64, value []byte)) error {
+	for len(b) > 0 {
+		tag := b[0]
+		if tag&1 == 0 {
+			n, rest, err := cutNumber(b[1:])
+			if err != nil {
+				return err
+			}
+			f(tag, n, nil)
+			b = rest
+			continue
+		}
+		value, rest, err := cutBytes(b[1:])
+		if err != nil {
+			return err
+		}
+		f(tag, 0, value)
+		b = rest
+	}
+	return nil
+}
+
+func cutNumber(b []byte) (n uint64, rest []byte, err error) {
+	n, size := binary.Uvarint(b)
+	switch {
+	case size == 0:
+		return 0, nil, ErrTruncated
+	case size < 0:
+		return 0, nil, ErrVarint
+	}
+	return n, b[size:], nil
+}
+
+func cutBytes(b []byte) (value, rest []byte, err error) {
+	n, b, err := cutNumber(b)
+	if err != nil {
+		return nil, nil, err
+	}
+	if n > uint64(len(b)) {
+		return nil, nil, ErrTruncated
+	}
+	return b[:n:n], b[n:], nil
+}

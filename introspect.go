@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"math/bits"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// The built-in methods. They are served like any other, through the same middleware, so that
+// authorization covers them. ServerOptions.NoIntrospection leaves them out.
+const (
+	// GetInfo says which methods a server has.
+	GetInfo Method[Empty, Info] = "yodel.Info"
+	// GetStats says how often they were called, with what outcome, and how long they took.
+	GetStats Method[Empty, Stats] = "yodel.Stats"
+	// GetHealth says whether the server accepts calls.
+	GetHealth Method[Empty, Health] = "yodel.Health"
+	// Ping does nothing.
+	Ping Method[Empty, Empty] = "yodel.Ping"
+)
+
+// Empty is a message without content.
+type Empty struct{}
+
+// Info describes a server.
+type Info struct {
+	Agent       string       `json:"agent"`
+	Started     time.Time    `json:"started"`
+	Codecs      []string     `json:"codecs"`
+	Compressors []string     `json:"compressors,omitempty"`
+	Methods     []MethodInfo `json:"methods"`
+}
+
+// MethodInfo describes a method of a server.
+type MethodInfo struct {
+	Name       string   `json:"name"`
+	Aliases    []string `json:"aliases,omitempty"`
+	Args       []Schema `json:"args"`    // one, but for methods that take Values
+	Results    []Schema `json:"results"` // likewise
+	Values     bool     `json:"values,omitempty"`
+	Idempotent bool     `json:"idempotent,omitempty"`
+}
+
+// Schema describes a type of Go.
+type Schema struct {
+	Type   string  `json:"type"`             // as Go writes it
+	Kind   string  `json:"kind"`             // object, array, map, string, integer, number, boolean, bytes or any
+	Fields []Field `json:"fields,omitempty"` // of an object; left out where a type contains itself
+	Elem   *Schema `json:"elem,omitempty"`   // of an array or a map
+}
+
+// Field is a field of an object.
+type Field struct {
+	Name   string `json:"name"` // in JSON
+	Schema Schema `json:"schema"`
+}
+
+// Stats is what a server counted since it started.
+type Stats struct {
+	Since   time.Time     `json:"since"`
+	Conns   int           `json:"conns"`  // open now
+	Panics  uint64        `json:"panics"` // of handlers
+	Methods []MethodStats `json:"methods"`
+}
+
+// MethodStats is what a server counted of a method.
+type MethodStats struct {
+	Name     string            `json:"name"`
+	Calls    uint64            `json:"calls"` // that have ended
+	Errors   map[string]uint64 `json:"errors,omitempty"`
+	Inflight int64             `json:"inflight"`
+	// Latency is how long the calls took on the server, middleware and decoding included: the number of calls in each bucket.
+	Latency []Bucket `json:"latency,omitempty"`
+}
+
+// Bucket is a number of calls that took at most UpTo, and more than the bucket before.
+type Bucket struct {
+	UpTo  time.Duration `json:"upTo"` // nanoseconds
+	Calls uint64        `json:"calls"`
+}
+
+// Quantile returns the latency that a share q of the calls did not exceed, at most a fifth too high: 0.99 is the
+// 99th percentile. It is 0 without calls.
+func (m *MethodStats) Quantile(q float64) time.Duration {
+	var total, seen uint64
+	for _, b := range m.Latency {
+		total += b.Calls
+	}
+	for _, b := range m.Latency {
+		if seen += b.Calls; float64(seen) >= q*float64(total) {
+			return b.UpTo
+		}
+	}
+	return 0
+}
+
+// Health is the state of a server.
+type Health struct {
+	Serving bool `json:"serving"` // false while it is shutting down
+}
+
+// methodStats counts the calls of a method, and learns whether they are short.
+type methodStats struct {
+	inflight atomic.Int64
+	codes    [len(codeNames)]atomic.Uint64
+	buckets  [64 * perOctave]atomic.Uint64
+	mean     atomic.Int64 // nanoseconds
+	measured atomic.Int64 // how many calls mean comes from, up to learnCalls
+	short    atomic.Bool
+}
+
+// perOctave is how many latency buckets there are between a duration and its double.
+const perOctave = 4
+
+// bucketOf returns the bucket of a duration in nanoseconds.
+func bucketOf(ns uint64) int {
+	if ns < perOctave {
+		return int(ns) //nolint:gosec // small
+	}
+	octave := bits.Len64(ns) - 1
+	return (octave-1)*perOctave + int(ns>>(octave-2))&(perOctave-1) //nolint:gosec // small
+}
+
+// bucketEnd returns the longest duration of a bucket.
+func bucketEnd(i int) time.Duration {
+	if i < perOctave {
+		return time.Duration(i)
+	}
+	octave := i/perOctave + 1
+	return time.Duration((uint64(perOctave+i%perOctave)+1)<<(octave-2) - 1) //nolint:gosec // within 64 bits
+}
+
+// record counts a call that has ended.
+func (st *methodStats) record(took time.Duration, code Code, handedOver bool) {
+	st.inflight.Add(-1)
+	st.codes[min(int(code), len(st.codes)-1)].Add(1)
+	st.buckets[bucketOf(uint64(max(took, 0)))].Add(1)
+
+	// Updates may be lost to others at the same moment: it is a mean.
+	d := min(int64(took), outlier)
+	if handedOver {
+		d = outlier
+	}
+	mean := st.mean.Load()
+	mean += (d - mean) / weight
+	st.mean.Store(mean)
+	n := st.measured.Load()
+	if n < learnCalls {
+		st.measured.Store(n + 1)
+		return
+	}
+	switch isShort := st.short.Load(); {
+	case isShort && mean > long:
+		st.short.Store(false)
+	case !isShort && mean < short:
+		st.short.Store(true)
+	}
+}
+
+// introspect registers the built-in methods.
+func (s *Server) introspect() {
+	GetInfo.Handle(s, func(context.Context, *Empty) (*Info, error) { return s.info(), nil })
+	GetStats.Handle(s, func(context.Context, *Empty) (*Stats, error) { return s.stats(), nil })
+	GetHealth.Handle(s, func(context.Context, *Empty) (*Health, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return &Health{Serving: !s.closing}, nil
+	})
+	Ping.Handle(s, func(context.Context, *Empty) (*Empty, error) { return &Empty{}, nil })
+	for _, name := range []string{string(GetInfo), string(GetStats), string(GetHealth), string(Ping)} {
+		s.Mark(name, Idempotent)
+	}
+}
+
+// registered calls f for each method with its names, in the order of the first.
+func (s *Server) registered(f func(names []string, m *method)) {
+	s.methodsMu.Lock()
+	byName := *s.methods.Load()
+	methods := make(map[*method][]string)
+	for _, m := range byName {
+		methods[m] = slices.Clone(m.names)
+	}
+	s.methodsMu.Unlock()
+	sorted := make([]*method, 0, len(methods))
+	for m := range methods {
+		sorted = append(sorted, m)
+	}
+	slices.SortFunc(sorted, func(a, b *method) int { return strings.Compare(methods[a][0], methods[b][0]) })
+	for _, m := range sorted {
+		f(methods[m], m)
+	}
+}
+
+func (s *Server) info() *Info {
+	info := &Info{Agent: agent, Started: s.started, Codecs: strings.Split(names(s.codecs), ", ")}
+	if len(s.compressors) > 0 {
+		info.Compressors = strings.Split(names(s.compressors), ", ")
+	}
+	s.registered(func(names []string, m *method) {
+		info.Methods = append(info.Methods, MethodInfo{
+			Name: names[0], Aliases: names[1:], Args: schemas(m.in), Results: schemas(m.out),
+			Values: m.positional, Idempotent: m.idempotent.Load(),
+		})
+	})
+	return info
+}
+
+func (s *Server) stats() *Stats {
+	s.mu.Lock()
+	stats := &Stats{Since: s.started, Conns: len(s.conns), Panics: s.panics.Load()}
+	s.mu.Unlock()
+	s.registered(func(names []string, m *method) {
+		stats.Methods = append(stats.Methods, m.stats.read(names[0]))
+	})
+	return stats
+}
+
+func (st *methodStats) read(name string) MethodStats {
+	out := MethodStats{Name: name, Inflight: st.inflight.Load()}
+	for code := range st.codes {
+		n := st.codes[code].Load()
+		out.Calls += n
+		if n > 0 && code > 0 {
+			if out.Errors == nil {
+				out.Errors = make(map[string]uint64)
+			}
+			out.Errors[codeNames[code]] = n
+		}
+	}
+	for i := range st.buckets {
+		if n := st.buckets[i].Load(); n > 0 {
+			out.Latency = append(out.Latency, Bucket{UpTo: bucketEnd(i), Calls: n})
+		}
+	}
+	return out
+}
+
+func schemas(types []reflect.Type) []Schema {
+	out := make([]Schema, len(types))
+	for i, t := range types {
+		out[i] = schemaOf(t, nil)
+	}
+	return out
+}
+
+// schemaOf describes t. Inside is the types that t is a part of.
+func schemaOf(t reflect.Type, inside []reflect.Type) Schema {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	s := Schema{Type: t.String()}
+	switch t.Kind() {
+	case reflect.Bool:
+		s.Kind = "boolean"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
+		s.Kind = "integer"
+	case reflect.Float32, reflect.Float64:
+		s.Kind = "number"
+	case reflect.String:
+		s.Kind = "string"
+	case reflect.Slice, reflect.Array:
+		if t.Elem().Kind() == reflect.Uint8 {
+			s.Kind = "bytes"
+			return s
+		}
+		elem := schemaOf(t.Elem(), inside)
+		s.Kind, s.Elem = "array", &elem
+	case reflect.Map:
+		elem := schemaOf(t.Elem(), inside)
+		s.Kind, s.Elem = "map", &elem
+	case reflect.Struct:
+		s.Kind = "object"
+		if slices.Contains(inside, t) {
+			return s
+		}
+		inside = append(slices.Clone(inside), t)
+		for _, f := range reflect.VisibleFields(t) {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if !f.IsExported() || f.Anonymous || name == "-" {
+				continue
+			}
+			if name == "" {
+				name = f.Name
+			}
+			s.Fields = append(s.Fields, Field{Name: name, Schema: schemaOf(f.Type, inside)})
+		}
+	default:
+		s.Kind = "any"
+	}
+	return s
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+)
+
+// Limits bounds what a connection may cost. It is the same on both sides; zero values have the
+// defaults given, and there is no way to lift a limit but a large number.
+type Limits struct {
+	// MaxMessage is the largest message accepted, in bytes as it is sent. Default 16 MiB.
+	MaxMessage int
+	// MaxDecompressed is the largest body accepted after decompression, in bytes. Default 16 MiB.
+	MaxDecompressed int
+	// MaxMetadata is the largest metadata sent or accepted, in bytes with keys and lengths. Default and maximum 16 KiB.
+	MaxMetadata int
+	// MaxOpen is how many requests may be open at once on one connection, those being executed and those waiting for
+	// their reply. Callers beyond it wait. Default 16,384.
+	MaxOpen int
+	// MaxOpenBytes is how many bytes these requests may have together. Default 64 MiB.
+	MaxOpenBytes int
+	// MaxUnsent is how many bytes may wait to be written on one connection. When a peer does not read its
+	// replies, no more of its requests are read. Default 4 MiB.
+	MaxUnsent int
+	// MaxMethods is how many combinations of method, codec and compressor one connection may use. Default 1024.
+	MaxMethods int
+	// KeepAlive is the silence after which a peer is asked for a sign of life; after twice
+	// that the connection is closed. Default 15 s.
+	KeepAlive time.Duration
+	// Handshake is how long the peer may take to say that it speaks the protocol. Default 10 s.
+	Handshake time.Duration
+}
+
+const maxMetadata = 16 << 10
+
+// withDefaults returns l with defaults for zero values.
+func (l Limits) withDefaults() Limits {
+	return Limits{
+		MaxMessage:      orDefault(l.MaxMessage, 16<<20),
+		MaxDecompressed: orDefault(l.MaxDecompressed, 16<<20),
+		MaxMetadata:     min(orDefault(l.MaxMetadata, maxMetadata), maxMetadata),
+		MaxOpen:         orDefault(l.MaxOpen, 16<<10),
+		MaxOpenBytes:    orDefault(l.MaxOpenBytes, 64<<20),
+		MaxUnsent:       orDefault(l.MaxUnsent, 4<<20),
+		MaxMethods:      orDefault(l.MaxMethods, 1024),
+		KeepAlive:       orDefault(l.KeepAlive, 15*time.Second),
+		Handshake:       orDefault(l.Handshake, 10*time.Second),
+	}
+}
+
+func (l Limits) mux() mux.Limits {
+	return mux.Limits{
+		MaxMessage: l.MaxMessage, MaxOpen: l.MaxOpen, MaxOpenBytes: l.MaxOpenBytes, MaxMethods: l.MaxMethods,
+		MaxUnsent: l.MaxUnsent, KeepAlive: l.KeepAlive, Handshake: l.Handshake,
+	}
+}
+
+// orDefault returns v, or def when v is zero or negative.
+func orDefault[T int | time.Duration](v, def T) T {
+	if v <= 0 {
+		return def
+	}
+	return v
+}

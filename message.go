@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// This file turns messages into bodies and back, the same on both sides: the codec, several values in
+// one body, the compressor.
+
+// appendBody encodes v behind dst.
+func appendBody(dst []byte, c Codec, v any) ([]byte, error) {
+	values, ok := v.(Values)
+	if !ok {
+		return c.Append(dst, v)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(values)))
+	var scratch []byte
+	for i, value := range values {
+		var err error
+		if scratch, err = c.Append(scratch[:0], value); err != nil {
+			return dst, fmt.Errorf("value %d: %w", i+1, err)
+		}
+		dst = append(binary.AppendUvarint(dst, uint64(len(scratch))), scratch...)
+	}
+	return dst, nil
+}
+
+var errValues = errors.New("a broken list of values")
+
+// decodeBody decodes a body into v.
+func decodeBody(body []byte, c Codec, v any) error {
+	values, ok := v.(Values)
+	if !ok {
+		return c.Decode(body, v)
+	}
+	n, size := binary.Uvarint(body)
+	if size <= 0 {
+		return errValues
+	}
+	if n != uint64(len(values)) {
+		return fmt.Errorf("%d values came, %d are expected", n, len(values))
+	}
+	body = body[size:]
+	for i, value := range values {
+		n, size := binary.Uvarint(body)
+		if size <= 0 || n > uint64(len(body)-size) {
+			return errValues
+		}
+		if err := c.Decode(body[size:size+int(n)], value); err != nil { //nolint:gosec // n is at most len(body)
+			return fmt.Errorf("value %d: %w", i+1, err)
+		}
+		body = body[size+int(n):] //nolint:gosec // n is at most len(body)
+	}
+	return nil
+}
+
+// A packer compresses bodies that are worth it.
+type packer struct {
+	Compressor
+	above int // bytes
+}
+
+// pack returns body compressed into scratch, and whether that made it smaller.
+func (p packer) pack(scratch, body []byte) (packed []byte, ok bool, err error) {
+	if p.Compressor == nil || len(body) < p.above {
+		return scratch, false, nil
+	}
+	packed, err = p.Append(scratch[:0], body)
+	if err != nil {
+		return scratch, false, fmt.Errorf("compress with %s: %w", p.Name(), err)
+	}
+	return packed, len(packed) < len(body), nil
+}
+
+// compressAbove is the size from which bodies are compressed when nothing else is said.
+const compressAbove = 1024

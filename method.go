@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"reflect"
+)
+
+// A Method is the name of a method together with the types of its request and its reply: the contract that
+// both sides share.
+//
+//	const Mul yodel.Method[Args, Reply] = "Arith.Mul"
+type Method[In, Out any] string
+
+// Call calls the method and waits for the reply.
+func (m Method[In, Out]) Call(ctx context.Context, c Caller, in *In) (*Out, error) {
+	out := new(Out)
+	if client, ok := c.(*Client); ok {
+		if err := client.Call(ctx, string(m), in, out); err != nil {
+			return nil, err
+		}
+		return out, nil
+	}
+	return m.Do(ctx, c, &Call{}, in)
+}
+
+// Do is Call with all that a Call can carry: call has metadata, an attachment, a deadline, a codec and
+// so on, and afterwards the trailer and the reply's attachment. Its method, arguments and reply are set by Do.
+func (m Method[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) (*Out, error) {
+	out := new(Out)
+	call.Method, call.Args, call.Reply = string(m), in, out
+	if err := c.Do(ctx, call); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Notify sends a request that gets no reply. It returns when the request is queued for sending.
+func (m Method[In, Out]) Notify(ctx context.Context, c Caller, in *In) error {
+	return c.Do(ctx, &Call{Method: string(m), Args: in, OneWay: true})
+}
+
+// Go calls the method without waiting. In belongs to the call until it has ended.
+func (m Method[In, Out]) Go(ctx context.Context, c Caller, in *In) *Future[Out] {
+	f := &Future[Out]{ended: make(chan struct{})}
+	f.Call.Method, f.Call.Args, f.Call.Reply = string(m), in, &f.out
+	begin(ctx, c, &f.Call, func(err error) {
+		f.err = err
+		close(f.ended)
+	})
+	return f
+}
+
+// Then is Go with a callback: done gets the reply or the error. It runs on the goroutine that reads
+// the connection, and should be short.
+func (m Method[In, Out]) Then(ctx context.Context, c Caller, in *In, done func(*Out, error)) {
+	out := new(Out)
+	begin(ctx, c, &Call{Method: string(m), Args: in, Reply: out}, func(err error) {
+		if err != nil {
+			out = nil
+		}
+		done(out, err)
+	})
+}
+
+// Handle registers the function that carries out the method, without reflection at call time. It
+// panics when the name is taken.
+func (m Method[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In) (*Out, error)) {
+	err := s.add(string(m), &method{
+		in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
+		newArgs: func() any { return new(In) },
+		call: func(ctx context.Context, args any) (any, error) {
+			out, err := f(ctx, args.(*In)) //nolint:forcetypeassert,errcheck // newArgs made it
+			if out == nil {
+				out = new(Out)
+			}
+			return out, err
+		},
+	})
+	if err != nil {
+		panic("yodel: " + err.Error())
+	}
+}
+
+// A Future is a call that was begun with Go.
+type Future[Out any] struct {
+	// Call is the call, to be looked at when it has ended: its trailer, its attachment.
+	Call  Call
+	out   Out
+	err   error
+	ended chan struct{}
+}
+
+// Done is closed when the call has ended.
+func (f *Future[Out]) Done() <-chan struct{} { return f.ended }
+
+// Get waits for the call to end and returns its outcome. The call ends with the context it was begun with.
+func (f *Future[Out]) Get() (*Out, error) {
+	<-f.ended
+	if f.err != nil {
+		return nil, f.err
+	}
+	return &f.out, nil
+}
+
+// begin carries out a call without waiting, on any caller.
+func begin(ctx context.Context, c Caller, call *Call, done func(error)) {
+	if client, ok := c.(interface {
+		Go(ctx context.Context, call *Call, done func(error))
+	}); ok {
+		client.Go(ctx, call, done)
+		return
+	}
+	go func() { done(c.Do(ctx, call)) }()
+}

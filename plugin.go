@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"net"
+)
+
+// This page holds every interface a plug-in author implements. To write one, copy its
+// smallest neighbour and run the suite in yodeltest; nothing needs to be registered.
+
+// A Codec turns messages into bytes and back. It is used concurrently.
+//
+// Its name travels on the wire: both sides must give the same bytes the same name.
+type Codec interface {
+	// Name is what the codec is called on the wire, for example "json".
+	Name() string
+	// Append encodes v behind dst and returns the extended slice. It must not keep dst or v.
+	// It may be called with a pointer or with a value. On error the returned slice is ignored.
+	Append(dst []byte, v any) ([]byte, error)
+	// Decode decodes the whole of src into v, a pointer. Src is reused when Decode returns: what v
+	// keeps of it must be copied. It must not panic, whatever src holds.
+	Decode(src []byte, v any) error
+}
+
+// A Compressor makes encoded messages smaller. It is used concurrently.
+type Compressor interface {
+	// Name is what the compressor is called on the wire, for example "gzip".
+	Name() string
+	// Append compresses src behind dst and returns the extended slice.
+	Append(dst, src []byte) ([]byte, error)
+	// Decompress appends the decompressed src to dst. It must stop with an error that matches
+	// ErrTooLarge as soon as more than limit bytes would be appended, and allocate no more than a
+	// constant beyond what it has decompressed.
+	Decompress(dst, src []byte, limit int) ([]byte, error)
+}
+
+// A Transport moves bytes between two addresses. It is used concurrently.
+type Transport interface {
+	// Dial connects to addr, which has the form that the transport's Listen takes. It ends with ctx,
+	// which always has a deadline, and includes every handshake of the transport's own.
+	Dial(ctx context.Context, addr string) (net.Conn, error)
+	// Listen accepts connections at addr. Accept must not wait for a peer's handshake.
+	Listen(addr string) (net.Listener, error)
+}
+
+// A Resolver knows the instances of one service.
+type Resolver interface {
+	// Watch calls update with the whole set of instances, at once and after every change, until ctx
+	// ends. The caller does not change the slice. An error means that the set is not known any more:
+	// the last one stays in use and Watch is called again after a pause.
+	Watch(ctx context.Context, update func([]Instance)) error
+}
+
+// A Registrar announces instances, so that resolvers find them.
+type Registrar interface {
+	// Register announces inst as an instance of service until ctx ends, then withdraws it and
+	// returns nil. It renews what the registry forgets.
+	Register(ctx context.Context, service string, inst Instance) error
+}
+
+// A Picker chooses the endpoint for one attempt of a call. It is used concurrently, stands on
+// the hot path and must not block.
+type Picker interface {
+	// Pick returns nil when every endpoint is one that call avoids (see Call.Avoids).
+	Pick(call *Call) *Endpoint
+}
+
+// A Balancer makes a picker for a set of endpoints. It runs whenever the set changes, with the
+// picker it made before, so that it can take over that one's state; last is nil the first time.
+type Balancer func(endpoints []*Endpoint, last Picker) Picker
+
+// A Caller carries out calls: a Client is one, and so is an in-memory server in a test.
+type Caller interface {
+	Do(ctx context.Context, call *Call) error
+}

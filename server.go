@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// ServerOptions changes how a server works. The zero value is a good server.
+type ServerOptions struct {
+	// Codecs the server understands, beside JSON and Raw. It answers in the codec of the request.
+	Codecs []Codec
+	// Compressors the server understands. It compresses a reply as the request's method says. Default none.
+	Compressors []Compressor
+	// CompressAbove is the size from which replies are compressed, in bytes. Default 1024.
+	CompressAbove int
+	// Transport listens, for ListenAndServe. Default TCP.
+	Transport Transport
+	// Middleware sees each call, before its body is decoded; the first one is outermost. It sees calls of
+	// methods that do not exist too. Default none.
+	Middleware []Middleware
+	// Observers watch calls, outside of all middleware. Default none.
+	Observers []Observer
+	// Accept decides about a connection before anything is read from it or written to it. An error closes
+	// it. Nothing bypasses it. Default: all are let in.
+	Accept func(net.Conn) error
+	// Connect decides about a peer when it has said who it is, before any of its calls. The error's
+	// code and message are the peer's answer. Default: all may call.
+	Connect func(ctx context.Context, peer *Peer) error
+	// MaxConns is how many connections may be open at once. Default 65,536.
+	MaxConns int
+	// DrainTimeout is how long ListenAndServe and Serve let calls finish after their context ended. Default 10 s.
+	DrainTimeout time.Duration
+	// NoIntrospection leaves out the built-in methods yodel.Info, Stats, Health and Ping. Default false.
+	NoIntrospection bool
+	// Limits bounds what a connection may cost.
+	Limits Limits
+	// OnConn is told of connection events. It must be short. Default none.
+	OnConn func(ConnEvent)
+	// OnRegister is told of every method that is registered. An error undoes it and is what Register returns. Default none.
+	OnRegister func(method string) error
+	// Logger is told of what goes wrong. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// ErrServerClosed is what Serve returns after Shutdown.
+var ErrServerClosed = failure("YDL4004", "the server has been shut down")
+
+// A Server executes calls. Its methods may be called concurrently.
+type Server struct {
+	opts        ServerOptions
+	limits      Limits
+	handler     Handler // observers, middleware, the method
+	codecs      map[string]Codec
+	compressors map[string]Compressor
+	pool        *mux.Pool
+	watch       *mux.Watch
+	started     time.Time
+	panics      atomic.Uint64
+	scratch     sync.Pool // of *[]byte
+
+	methods   atomic.Pointer[map[string]*method]
+	methodsMu sync.Mutex
+
+	mu        sync.Mutex
+	listeners map[net.Listener]struct{}
+	conns     map[*serverConn]struct{}
+	closing   bool
+	empty     chan struct{} // closed when the last connection has ended, once closing
+}
+
+// A serverConn is one connection of a server.
+type serverConn struct {
+	server *Server
+	nc     net.Conn
+	peer   atomic.Pointer[Peer]
+	mux    *mux.Conn // set under Server.mu
+}
+
+// NewServer returns a server without methods.
+func NewServer(o *ServerOptions) *Server {
+	if o == nil {
+		o = &ServerOptions{}
+	}
+	s := &Server{
+		opts: *o, limits: o.Limits.withDefaults(), codecs: make(map[string]Codec), compressors: make(map[string]Compressor),
+		pool: mux.NewPool(), watch: mux.NewWatch(), started: time.Now(),
+		listeners: make(map[net.Listener]struct{}), conns: make(map[*serverConn]struct{}), empty: make(chan struct{}),
+	}
+	opts := &s.opts
+	for _, c := range append([]Codec{JSON, Raw}, opts.Codecs...) {
+		s.codecs[c.Name()] = c
+	}
+	for _, c := range opts.Compressors {
+		s.compressors[c.Name()] = c
+	}
+	if opts.Transport == nil {
+		opts.Transport = TCP
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
+	opts.MaxConns = orDefault(opts.MaxConns, 1<<16)
+	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
+	s.scratch.New = func() any { return new([]byte) }
+	s.methods.Store(&map[string]*method{})
+	s.handler = observeStart(opts.Observers, chain(opts.Middleware, invoke))
+	if !opts.NoIntrospection {
+		s.introspect()
+	}
+	return s
+}
+
+// ListenAndServe listens at addr and serves until ctx ends, then shuts the server down and
+// returns nil. It returns an error when it could not listen or calls had to be cut off.
+func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
+	l, err := s.opts.Transport.Listen(addr)
+	if err != nil {
+		s.event(ConnEvent{Kind: ListenFailed, Addr: addr, Err: err})
+		if e, ok := errors.AsType[*Error](err); ok {
+			return e
+		}
+		e := failure("YDL4002", "listen at %s: %s", addr, plain(err))
+		e.Cause = err
+		return e
+	}
+	return s.Serve(ctx, l)
+}
+
+// Serve accepts connections from l until ctx ends, then shuts the server down and returns nil, or
+// until Shutdown, and returns ErrServerClosed. It closes l.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	s.mu.Lock()
+	if s.closing {
+		s.mu.Unlock()
+		_ = l.Close() // it was never used
+		return ErrServerClosed
+	}
+	s.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	failed := make(chan error, 1)
+	go func() { failed <- s.accept(l) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.DrainTimeout)
+	defer cancel()
+	err := s.Shutdown(drain)
+	<-failed
+	return err
+}
+
+// accept lets connections in until l is closed.
+func (s *Server) accept(l net.Listener) error {
+	const first, last = 5 * time.Millisecond, time.Second
+	backoff := first
+	for {
+		nc, err := l.Accept()
+		if err == nil {
+			backoff = first
+			go s.serve(nc)
+			continue
+		}
+		s.mu.Lock()
+		closing := s.closing
+		s.mu.Unlock()
+		if closing {
+			return ErrServerClosed
+		}
+		s.event(ConnEvent{Kind: ListenFailed, Addr: l.Addr().String(), Err: err})
+		if errors.Is(err, net.ErrClosed) {
+			return fmt.Errorf("accept: %w", err)
+		}
+		s.opts.Logger.Warn("yodel: accept failed", "addr", l.Addr().String(), "err", err, "again in", backoff)
+		select {
+		case <-time.After(backoff):
+		case <-s.empty:
+		}
+		backoff = min(2*backoff, last)
+	}
+}
+
+// serve runs the protocol on a new connection.
+func (s *Server) serve(nc net.Conn) {
+	addr := nc.RemoteAddr().String()
+	refuse := func(err error) {
+		_ = nc.Close() // there is nothing more to say
+		s.event(ConnEvent{Kind: Refused, Addr: addr, Err: err})
+		s.opts.Logger.Warn("yodel: connection refused", "peer", addr, "err", err)
+	}
+	if s.opts.Accept != nil {
+		if err := s.opts.Accept(nc); err != nil {
+			refuse(err)
+			return
+		}
+	}
+	sc := &serverConn{server: s, nc: nc}
+	sc.peer.Store(&Peer{Addr: nc.RemoteAddr(), Conn: nc})
+	config := &mux.Config{
+		Limits: s.limits.mux(), Agent: agent, Bind: sc.bind, Hello: sc.hello, Ended: sc.ended, Pool: s.pool, Watch: s.watch,
+	}
+	s.event(ConnEvent{Kind: Accepted, Addr: addr})
+	s.mu.Lock()
+	switch {
+	case s.closing:
+		s.mu.Unlock()
+		refuse(ErrServerClosed)
+		return
+	case len(s.conns) >= s.opts.MaxConns:
+		s.mu.Unlock()
+		refuse(failure("YDL3003", "%d connections are open, the limit is %d", s.opts.MaxConns, s.opts.MaxConns))
+		return
+	}
+	s.conns[sc] = struct{}{}
+	sc.mux = mux.New(nc, nil, false, config)
+	s.mu.Unlock()
+}
+
+// Shutdown lets the calls finish that were accepted, refuses new ones in a way that makes clients go elsewhere, and
+// closes all connections. When ctx ends first, it cuts the rest off and returns the cause. It always
+// returns by then.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	first := !s.closing
+	s.closing = true
+	for l := range s.listeners {
+		_ = l.Close() // nobody will accept from it
+	}
+	if first && len(s.conns) == 0 {
+		close(s.empty)
+	}
+	conns := make([]*mux.Conn, 0, len(s.conns))
+	for sc := range s.conns {
+		conns = append(conns, sc.mux)
+	}
+	s.mu.Unlock()
+	for _, conn := range conns {
+		go conn.Drain()
+	}
+	var err error
+	select {
+	case <-s.empty:
+	case <-ctx.Done():
+		err = fmt.Errorf("shutdown: %d connections had calls open: %w", len(conns), context.Cause(ctx))
+		for _, conn := range conns {
+			go conn.Abort()
+		}
+	}
+	if first {
+		s.pool.Close()
+	}
+	return err
+}
+
+// event tells the user of a connection event.
+func (s *Server) event(e ConnEvent) {
+	if s.opts.OnConn != nil {
+		s.opts.OnConn(e)
+	}
+}
+
+// hello sees what a peer says of itself.
+func (sc *serverConn) hello(_ *mux.Conn, l *wire.Limits) *mux.Refusal {
+	md, err := parseMetadata(l.Metadata)
+	if err != nil {
+		return &mux.Refusal{Code: uint16(InvalidArgument), Message: "broken connection metadata"}
+	}
+	peer := &Peer{Addr: sc.nc.RemoteAddr(), Conn: sc.nc, Metadata: md, Agent: string(l.Agent)}
+	sc.peer.Store(peer)
+	if sc.server.opts.Connect == nil {
+		return nil
+	}
+	if err = sc.server.opts.Connect(context.Background(), peer); err == nil {
+		return nil
+	}
+	e := asError(err)
+	sc.server.event(ConnEvent{Kind: Refused, Addr: peer.Addr.String(), Err: err})
+	return &mux.Refusal{Code: uint16(e.Code), ID: e.ID, Message: e.Message}
+}
+
+// ended takes note of a connection's end.
+func (sc *serverConn) ended(_ *mux.Conn, err error) {
+	s := sc.server
+	addr := sc.nc.RemoteAddr().String()
+	if preface, ok := errors.AsType[*mux.PrefaceError](err); ok {
+		s.opts.Logger.Warn("yodel: a peer does not speak yodel", "peer", addr, "sent", foreign(preface.Got), "id", "YDL1101")
+	} else if breach, ok := errors.AsType[*mux.ProtocolError](err); ok {
+		s.opts.Logger.Warn("yodel: a peer broke the protocol", "peer", addr, "what", breach.What, "id", "YDL1106")
+	} else if errors.Is(err, mux.ErrHandshake) {
+		s.opts.Logger.Warn("yodel: a peer connected and did not say what it speaks", "peer", addr, "id", "YDL1102")
+	}
+	s.event(ending(addr, err))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, sc)
+	if s.closing && len(s.conns) == 0 {
+		select {
+		case <-s.empty:
+		default:
+			close(s.empty)
+		}
+	}
+}
+
+// asError returns err as an Error, with what it has.
+func asError(err error) *Error {
+	if e, ok := err.(*Error); ok { //nolint:errorlint // the outermost one only: a wrapped one's text would be lost
+		return e
+	}
+	e := &Error{Code: CodeOf(err), Message: err.Error(), Cause: err}
+	if inner, ok := errors.AsType[*Error](err); ok {
+		e.Details, e.ID = inner.Details, inner.ID
+	}
+	return e
+}
+
+// panicked logs a handler's panic, and makes the error that the caller gets of it: nothing of the panic
+// leaves the process.
+func (s *Server) panicked(ctx context.Context, method string, value any) *Error {
+	n := s.panics.Add(1)
+	s.opts.Logger.ErrorContext(ctx, "yodel: handler panicked", "method", method, "log id", n, "panic", value, "stack", string(debug.Stack()))
+	return failure("YDL5001", "%s: the handler panicked; see number %d in the server's log", method, n)
+}

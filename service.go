@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// A method is what a server executes under a name.
+type method struct {
+	names      []string // the first is the one it was registered with; guarded by Server.methodsMu
+	positional bool
+	in, out    []reflect.Type // of the arguments and the results, for people; pointers removed
+	newArgs    func() any     // a pointer, or Values of pointers
+	call       func(ctx context.Context, args any) (reply any, err error)
+	idempotent atomic.Bool
+	where      atomic.Int32 // Inline or Concurrent, or 0
+	stats      methodStats
+}
+
+// A Mark is something that a server says of a method.
+type Mark int32
+
+// The marks of methods.
+const (
+	// Idempotent methods may be executed twice: callers may send a call again that may have been executed.
+	Idempotent Mark = 1 + iota
+	// Inline hints that the method is short. Without a hint that is learned.
+	Inline
+	// Concurrent hints that the method is long or waits. Without a hint that is learned.
+	Concurrent
+)
+
+// Register registers the exported methods of rcvr, a pointer to a struct, under the name of its type:
+// "Arith.Mul". With methods it registers just these. The shapes it takes:
+//
+//	func(ctx context.Context, in *In) (*Out, error)
+//	func(ctx context.Context, in *In, out *Out) error      // rpcx
+//	func(in In, out *Out) error                            // net/rpc; In may be a pointer
+//	func(ctx context.Context, a A, b B) (C, D, error)      // any numbers of arguments and results, see Values
+//
+// The context may be left out, and so may the error when there are results. In and Out are any types that
+// the caller's codec takes. Methods of other shapes are skipped, and the reason is logged; it
+// is an error if none is left, if a name in methods is not found or has another shape, or if a name is taken.
+func (s *Server) Register(rcvr any, methods ...string) error {
+	t := reflect.TypeOf(rcvr)
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t == nil || t.Name() == "" {
+		return failure("YDL4001", "register %T: it has no type name; use RegisterName", rcvr)
+	}
+	return s.RegisterName(t.Name(), rcvr, methods...)
+}
+
+// RegisterName is Register with a name of the service: "shop.Cart" makes "shop.Cart.Add". A name that
+// ends in a slash is kept as it is: "shop.Cart/" makes "shop.Cart/Add".
+func (s *Server) RegisterName(service string, rcvr any, methods ...string) error {
+	v := reflect.ValueOf(rcvr)
+	if !v.IsValid() {
+		return failure("YDL4001", "register %s: nil has no methods", service)
+	}
+	prefix := service + "."
+	if strings.HasSuffix(service, "/") {
+		prefix = service
+	}
+	found := make(map[string]*method)
+	var skipped []string
+	for i := range v.NumMethod() {
+		name := v.Type().Method(i).Name
+		if len(methods) > 0 && !slices.Contains(methods, name) {
+			continue
+		}
+		m, err := newMethod(v.Method(i))
+		if err != nil {
+			skipped = append(skipped, fmt.Sprintf("%s: %v", name, err))
+			continue
+		}
+		found[prefix+name] = m
+	}
+	for _, name := range methods {
+		if found[prefix+name] == nil && !strings.HasPrefix(strings.Join(skipped, "\n"), name+": ") && !v.MethodByName(name).IsValid() {
+			skipped = append(skipped, fmt.Sprintf("%s: %T has no exported method of this name", name, rcvr))
+		}
+	}
+	if len(found) == 0 && v.NumMethod() == 0 && v.Kind() == reflect.Struct && reflect.PointerTo(v.Type()).NumMethod() > 0 {
+		skipped = append(skipped, fmt.Sprintf("the methods of %T have pointer receivers; register a pointer", rcvr))
+	}
+	if len(found) == 0 || len(skipped) > 0 && len(methods) > 0 {
+		return failure("YDL4001", "register %T as %s: no suitable method%s", rcvr, service, because(skipped))
+	}
+	for _, why := range skipped {
+		s.opts.Logger.Warn("yodel: method skipped", "service", service, "method", why)
+	}
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		if err := s.add(name, found[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func because(skipped []string) string {
+	if len(skipped) == 0 {
+		return ": it has no exported methods"
+	}
+	return "; " + strings.Join(skipped, "; ")
+}
+
+// Handle registers a function or closure of one of the shapes of Register under any name.
+func (s *Server) Handle(name string, function any) error {
+	v := reflect.ValueOf(function)
+	if v.Kind() != reflect.Func || v.IsNil() {
+		return failure("YDL4001", "handle %s: %T is not a function", name, function)
+	}
+	m, err := newMethod(v)
+	if err != nil {
+		return failure("YDL4001", "handle %s: %v", name, err)
+	}
+	return s.add(name, m)
+}
+
+// Alias gives a registered method more names.
+func (s *Server) Alias(name string, aliases ...string) error {
+	m := (*s.methods.Load())[name]
+	if m == nil {
+		return s.unknown(name)
+	}
+	for _, alias := range aliases {
+		if err := s.add(alias, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Mark says something of a registered method. It panics if there is none of this name.
+func (s *Server) Mark(name string, marks ...Mark) {
+	m := (*s.methods.Load())[name]
+	if m == nil {
+		panic("yodel: Mark: " + s.unknown(name).Message)
+	}
+	for _, mark := range marks {
+		if mark == Idempotent {
+			m.idempotent.Store(true)
+		} else {
+			m.where.Store(int32(mark))
+		}
+	}
+}
+
+// add puts a method into the table.
+func (s *Server) add(name string, m *method) error {
+	if name == "" {
+		return failure("YDL4001", "register: a method needs a name")
+	}
+	s.methodsMu.Lock()
+	old := *s.methods.Load()
+	if old[name] != nil {
+		s.methodsMu.Unlock()
+		return failure("YDL4001", "register %s: the name is taken", name)
+	}
+	methods := maps.Clone(old)
+	methods[name] = m
+	m.names = append(m.names, name)
+	s.methods.Store(&methods)
+	s.methodsMu.Unlock()
+	if s.opts.OnRegister == nil {
+		return nil
+	}
+	err := s.opts.OnRegister(name)
+	if err != nil {
+		s.remove(name)
+		err = fmt.Errorf("register %s: %w", name, err)
+	}
+	return err
+}
+
+func (s *Server) remove(name string) {
+	s.methodsMu.Lock()
+	defer s.methodsMu.Unlock()
+	methods := maps.Clone(*s.methods.Load())
+	delete(methods, name)
+	s.methods.Store(&methods)
+}
+
+var (
+	contextType = reflect.TypeFor[context.Context]()
+	errorType   = reflect.TypeFor[error]()
+)
+
+// newMethod makes a method of a function, by reflection.
+func newMethod(f reflect.Value) (*method, error) {
+	t := f.Type()
+	if t.IsVariadic() {
+		return nil, errors.New("it takes a variable number of arguments; take a slice instead")
+	}
+	var in, out []reflect.Type
+	for i := range t.NumIn() {
+		in = append(in, t.In(i))
+	}
+	for i := range t.NumOut() {
+		out = append(out, t.Out(i))
+	}
+	sh := shape{f: f}
+	if len(in) > 0 && in[0] == contextType {
+		sh.ctx = true
+		in = in[1:]
+	}
+	if len(out) > 0 && out[len(out)-1] == errorType {
+		sh.err = true
+		out = out[:len(out)-1]
+	}
+	for _, t := range append(slices.Clone(in), out...) {
+		if err := usable(t); err != nil {
+			return nil, err
+		}
+	}
+	sh.in, sh.out = in, out
+	switch {
+	case len(in) == 2 && len(out) == 0 && sh.err:
+		if in[1].Kind() != reflect.Pointer {
+			return nil, fmt.Errorf("its second parameter is %v; make it *%v, so that the result can be written", in[1], in[1])
+		}
+		return sh.replyArgument(), nil
+	case len(in) == 1 && len(out) == 1 && sh.err && in[0].Kind() == reflect.Pointer && out[0].Kind() == reflect.Pointer:
+		return sh.plain(), nil
+	}
+	return sh.values(), nil
+}
+
+// usable reports why a value of type t cannot be sent.
+func usable(t reflect.Type) error {
+	switch t.Kind() {
+	case reflect.Chan, reflect.Func, reflect.UnsafePointer:
+		return fmt.Errorf("a %v cannot be sent", t)
+	case reflect.Interface:
+		if t.NumMethod() > 0 {
+			return fmt.Errorf("an interface (%v) cannot be decoded into; use a concrete type", t)
+		}
+	}
+	return nil
+}
+
+// A shape is a function and which parts of it are the call's.
+type shape struct {
+	f        reflect.Value
+	ctx, err bool
+	in, out  []reflect.Type
+}
+
+func (sh *shape) args(ctx context.Context, n int) []reflect.Value {
+	args := make([]reflect.Value, 0, n+2)
+	if sh.ctx {
+		args = append(args, reflect.ValueOf(ctx))
+	}
+	return args
+}
+
+func (sh *shape) error(results []reflect.Value) error {
+	if !sh.err {
+		return nil
+	}
+	err, _ := results[len(results)-1].Interface().(error)
+	return err
+}
+
+// plain is func(ctx, *In) (*Out, error).
+func (sh *shape) plain() *method {
+	in, out := sh.in[0].Elem(), sh.out[0].Elem()
+	return &method{
+		in: []reflect.Type{in}, out: []reflect.Type{out},
+		newArgs: func() any { return reflect.New(in).Interface() },
+		call: func(ctx context.Context, args any) (any, error) {
+			results := sh.f.Call(append(sh.args(ctx, 1), reflect.ValueOf(args)))
+			if results[0].IsNil() {
+				return reflect.New(out).Interface(), sh.error(results)
+			}
+			return results[0].Interface(), sh.error(results)
+		},
+	}
+}
+
+// replyArgument is func(ctx, *In, *Out) error and func(In, *Out) error.
+func (sh *shape) replyArgument() *method {
+	in, out := sh.in[0], sh.in[1].Elem()
+	pointer := in.Kind() == reflect.Pointer
+	if pointer {
+		in = in.Elem()
+	}
+	return &method{
+		in: []reflect.Type{in}, out: []reflect.Type{out},
+		newArgs: func() any { return reflect.New(in).Interface() },
+		call: func(ctx context.Context, args any) (any, error) {
+			arg := reflect.ValueOf(args)
+			if !pointer {
+				arg = arg.Elem()
+			}
+			reply := reflect.New(out)
+			switch out.Kind() { // as net/rpc does, so that a handler can fill it
+			case reflect.Map:
+				reply.Elem().Set(reflect.MakeMap(out))
+			case reflect.Slice:
+				reply.Elem().Set(reflect.MakeSlice(out, 0, 0))
+			}
+			results := sh.f.Call(append(sh.args(ctx, 2), arg, reply))
+			return reply.Interface(), sh.error(results)
+		},
+	}
+}
+
+// values is any number of arguments and results.
+func (sh *shape) values() *method {
+	return &method{
+		positional: true, in: sh.in, out: sh.out,
+		newArgs: func() any {
+			values := make(Values, len(sh.in))
+			for i, t := range sh.in {
+				values[i] = reflect.New(t).Interface()
+			}
+			return values
+		},
+		call: func(ctx context.Context, args any) (any, error) {
+			values := sh.args(ctx, len(sh.in))
+			for _, v := range args.(Values) { //nolint:forcetypeassert,errcheck // newArgs made it
+				values = append(values, reflect.ValueOf(v).Elem())
+			}
+			results := sh.f.Call(values)
+			reply := make(Values, len(sh.out))
+			for i := range reply {
+				reply[i] = results[i].Interface()
+			}
+			return reply, sh.error(results)
+		},
+	}
+}
+
+// signature describes the method to a person.
+func (m *method) signature() string {
+	list := func(ts []reflect.Type) string {
+		names := make([]string, len(ts))
+		for i, t := range ts {
+			names[i] = t.String()
+		}
+		return strings.Join(names, ", ")
+	}
+	if m.positional {
+		return fmt.Sprintf("(%s) to (%s): give yodel.Values", list(m.in), list(m.out))
+	}
+	return fmt.Sprintf("%s to %s: give one message, not yodel.Values", list(m.in), list(m.out))
+}
+
+func (m *method) argsName() string {
+	if m.positional {
+		return "(" + strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(m.in), "["), "]") + ")"
+	}
+	return m.in[0].String()
+}
+
+// What decides where a method runs. Below short it runs on the goroutine that reads the connection, above long it
+// gets one of its own; between the two it stays where it is.
+const (
+	learnCalls = 64
+	short      = int64(20 * time.Microsecond)
+	long       = int64(50 * time.Microsecond)
+	// outlier is what a single long call counts at most: pre-emption looks just the same.
+	outlier = int64(640 * time.Microsecond)
+	weight  = 64 // of the past in the mean
+)
+
+func (m *method) inline() bool {
+	switch Mark(m.where.Load()) {
+	case Inline:
+		return true
+	case Concurrent:
+		return false
+	default:
+		return m.stats.short.Load()
+	}
+}
+
+// serviceOf returns the part of a method's name before its last dot or slash.
+func serviceOf(name string) string {
+	return name[:max(strings.LastIndexAny(name, "./"), 0)]
+}
+
+func names[V any](m map[string]V) string {
+	if len(m) == 0 {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
+}
+
+// nearest returns the method whose name is most like name, or "" if none is like it.
+func nearest(name string, methods map[string]*method) string {
+	best, distance := "", len(name)/3+1
+	for _, other := range slices.Sorted(maps.Keys(methods)) {
+		if strings.EqualFold(other, name) {
+			return other
+		}
+		if d := editDistance(name, other); d < distance {
+			best, distance = other, d
+		}
+	}
+	return best
+}
+
+// editDistance is Levenshtein's: how many letters have to be changed, added or removed. Long names are not compared.
+func editDistance(a, b string) int {
+	const longest = 64
+	if len(a) > longest || len(b) > longest {
+		return longest
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

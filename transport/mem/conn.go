@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mem
+
+import (
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// pipeSize is how many bytes one direction of a connection holds that nobody has read. A Write
+// beyond that waits. Memory is taken as it is needed.
+const pipeSize = 256 << 10
+
+// A conn is one end of a connection.
+type conn struct {
+	in, out       *pipe
+	local, remote address
+}
+
+func newConns(local, remote address) (client, server *conn) {
+	up, down := newPipe(), newPipe()
+	return &conn{down, up, local, remote}, &conn{up, down, remote, local}
+}
+
+func (c *conn) LocalAddr() net.Addr  { return c.local }
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.in.read(b)
+	return n, c.describe("read", err)
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.out.write(b)
+	return n, c.describe("write", err)
+}
+
+// Close ends both directions. The peer still reads what was written.
+func (c *conn) Close() error {
+	c.out.closeWriter(net.ErrClosed)
+	c.in.closeReader()
+	return nil
+}
+
+// CloseWrite ends the direction towards the peer, which reads io.EOF behind what was written.
+func (c *conn) CloseWrite() error {
+	c.out.closeWriter(io.ErrClosedPipe)
+	return nil
+}
+
+func (c *conn) SetReadDeadline(at time.Time) error {
+	return c.describe("set", c.in.setDeadline(&c.in.reader, at))
+}
+
+func (c *conn) SetWriteDeadline(at time.Time) error {
+	return c.describe("set", c.out.setDeadline(&c.out.writer, at))
+}
+
+func (c *conn) SetDeadline(at time.Time) error {
+	if err := c.SetReadDeadline(at); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(at)
+}
+
+// describe says what failed between whom. io.EOF stays what it is: callers compare with it.
+func (c *conn) describe(op string, err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	return &net.OpError{Op: op, Net: "mem", Source: c.local, Addr: c.remote, Err: err}
+}
+
+// A pipe is one direction of a connection: a ring of bytes.
+type pipe struct {
+	mu      sync.Mutex
+	changed sync.Cond // one for all: a reader and a writer never wait at the same time
+
+	ring  []byte
+	start int // of the unread bytes in ring
+	size  int // of the unread bytes
+
+	reader, writer end
+	writing        bool // a Write is halfway through: others wait, so that their bytes do not mix
+}
+
+// An end is what one side did to its end of a pipe.
+type end struct {
+	closed error // what it gets from then on; nil while it is open
+	late   bool  // its deadline has passed
+	timer  *time.Timer
+}
+
+func newPipe() *pipe {
+	p := new(pipe)
+	p.changed.L = &p.mu
+	return p
+}
+
+func (p *pipe) read(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		switch {
+		case p.reader.closed != nil:
+			return 0, p.reader.closed
+		case p.reader.late:
+			return 0, os.ErrDeadlineExceeded
+		case p.size > 0 || len(b) == 0:
+			n := p.takeLocked(b)
+			p.changed.Broadcast()
+			return n, nil
+		case p.writer.closed != nil:
+			return 0, io.EOF
+		}
+		p.changed.Wait()
+	}
+}
+
+func (p *pipe) write(b []byte) (done int, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	mine := false // this call is the one that p.writing is about
+	for {
+		switch {
+		case p.writer.closed != nil:
+			err = p.writer.closed
+		case p.reader.closed != nil:
+			err = io.ErrClosedPipe
+		case p.writer.late:
+			err = os.ErrDeadlineExceeded
+		case mine || !p.writing:
+			mine, p.writing = true, true
+			done += p.putLocked(b[done:])
+			p.changed.Broadcast()
+		}
+		if err != nil || done == len(b) {
+			break
+		}
+		p.changed.Wait()
+	}
+	if mine {
+		p.writing = false
+		p.changed.Broadcast()
+	}
+	return done, err
+}
+
+// putLocked copies what fits of b into the ring.
+func (p *pipe) putLocked(b []byte) int {
+	if want := min(p.size+len(b), pipeSize); want > len(p.ring) {
+		p.growLocked(want)
+	}
+	done := 0
+	for done < len(b) && p.size < len(p.ring) {
+		from := (p.start + p.size) % len(p.ring)
+		to := min(len(p.ring), from+len(p.ring)-p.size)
+		n := copy(p.ring[from:to], b[done:])
+		p.size += n
+		done += n
+	}
+	return done
+}
+
+// takeLocked moves what fits into b out of the ring.
+func (p *pipe) takeLocked(b []byte) int {
+	done := 0
+	for done < len(b) && p.size > 0 {
+		n := copy(b[done:], p.ring[p.start:min(len(p.ring), p.start+p.size)])
+		p.start = (p.start + n) % len(p.ring)
+		p.size -= n
+		done += n
+	}
+	if p.size == 0 {
+		p.start = 0 // what comes next lies in one piece
+	}
+	return done
+}
+
+func (p *pipe) growLocked(want int) {
+	ring := make([]byte, min(pipeSize, max(want, 2*len(p.ring), 512)))
+	p.size = p.takeLocked(ring) // which leaves start at 0
+	p.ring = ring
+}
+
+func (p *pipe) closeWriter(why error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closeLocked(&p.writer, why)
+}
+
+func (p *pipe) closeReader() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closeLocked(&p.reader, net.ErrClosed)
+	p.ring, p.start, p.size = nil, 0, 0 // nobody will read it
+}
+
+func (p *pipe) closeLocked(e *end, why error) {
+	if e.closed != net.ErrClosed { // Close after CloseWrite counts, not the other way round
+		e.closed = why
+	}
+	e.stopTimer()
+	p.changed.Broadcast()
+}
+
+// setDeadline makes what e does after at fail, pending calls too. Zero is never.
+func (p *pipe) setDeadline(e *end, at time.Time) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e.closed == net.ErrClosed {
+		return e.closed
+	}
+	e.stopTimer()
+	wait := time.Until(at)
+	e.late = !at.IsZero() && wait <= 0
+	if e.late {
+		p.changed.Broadcast()
+	}
+	if wait > 0 {
+		var timer *time.Timer
+		timer = time.AfterFunc(wait, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if e.timer == timer { // else another deadline came between
+				e.late = true
+				p.changed.Broadcast()
+			}
+		})
+		e.timer = timer
+	}
+	return nil
+}
+
+func (e *end) stopTimer() {
+	if e.timer != nil {
+		e.timer.Stop()
+		e.timer = nil
+	}
+}

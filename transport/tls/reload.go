@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tls
+
+import (
+	"crypto/tls"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// reloadEvery is how often, at most, the files of a Certificate are looked at.
+const reloadEvery = time.Second
+
+// A Certificate follows its files: a handshake that finds them changed takes the new ones. Files
+// that cannot be used leave the last good certificate in force, and are tried again. It costs no
+// goroutine: handshakes look at the files, once a second at most. It is used concurrently.
+type Certificate struct {
+	certFile, keyFile string
+
+	mu      sync.Mutex
+	checked time.Time // when the files were looked at
+	loaded  [2]stamp  // the files behind current
+	current *tls.Certificate
+	err     error // why current is not what is in the files
+}
+
+// A stamp tells one version of a file from the next.
+type stamp struct {
+	changed time.Time
+	size    int64
+}
+
+// Reload reads a certificate and its key from PEM files, now and whenever they change. Behind the
+// certificate its file may hold the ones between it and a root.
+func Reload(certFile, keyFile string) (*Certificate, error) {
+	c := &Certificate{certFile: certFile, keyFile: keyFile}
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// GetCertificate is for the field of that name in a server's tls.Config.
+func (c *Certificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return c.latest(), nil
+}
+
+// GetClientCertificate is for the field of that name in a client's tls.Config.
+func (c *Certificate) GetClientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	return c.latest(), nil
+}
+
+// Err says why the certificate in force is not the one that is in the files now, for a health
+// check or a log. It is nil when they are the same. It looks at the files as a handshake does.
+func (c *Certificate) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refreshLocked()
+	return c.err
+}
+
+func (c *Certificate) latest() *tls.Certificate {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refreshLocked()
+	return c.current
+}
+
+func (c *Certificate) refreshLocked() {
+	now := time.Now()
+	if now.Sub(c.checked) < reloadEvery {
+		return
+	}
+	c.checked = now
+	c.err = c.loadLocked()
+}
+
+// loadLocked takes over the files unless they are the ones in force. The stamps are taken first,
+// so that a change while they are read is seen the next time.
+func (c *Certificate) loadLocked() error {
+	var found [2]stamp
+	for i, name := range []string{c.certFile, c.keyFile} {
+		info, err := os.Stat(name)
+		if err != nil {
+			return fmt.Errorf("reload certificate: %w", err)
+		}
+		found[i] = stamp{info.ModTime(), info.Size()}
+	}
+	if found == c.loaded {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err != nil {
+		return fmt.Errorf("reload certificate %s with key %s: %w", c.certFile, c.keyFile, err)
+	}
+	c.current, c.loaded = &pair, found
+	return nil
+}

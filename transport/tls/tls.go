@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tls encrypts connections and proves who is at their ends, over TCP or over any other
+// transport. It takes the configurations of crypto/tls:
+//
+//	import (
+//		stdtls "crypto/tls"
+//		"github.com/yodel-rpc/yodel/transport/tls"
+//	)
+//
+//	certificate, err := tls.Reload("server.crt", "server.key")
+//	transport := &tls.Transport{Server: &stdtls.Config{GetCertificate: certificate.GetCertificate}}
+//
+// For mutual TLS the server sets ClientCAs, and the client Certificates or GetClientCertificate.
+package tls
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A Transport speaks TLS over another transport. It is used concurrently; its fields and the
+// configurations are not changed any more once it is in use.
+//
+// TLS 1.3 is spoken unless a configuration's MinVersion asks for 1.2; nothing older ever is.
+//
+// With TLS 1.3 a client has finished its handshake before the server looks at the client's
+// certificate: when the server refuses it, Dial succeeds and the first Read fails.
+type Transport struct {
+	// Server is how to listen. It needs a certificate. With ClientCAs, and ClientAuth left alone,
+	// every client must show a certificate of theirs. GRPC clients need "h2" among NextProtos.
+	// Default: Listen fails.
+	Server *tls.Config
+	// Client is how to dial. Without a ServerName the server must prove to be the host of the
+	// address. Default: trust what this machine trusts.
+	Client *tls.Config
+	// Over carries the encrypted bytes. Default: yodel.TCP.
+	Over yodel.Transport
+	// HandshakeTimeout ends the connection of a client that is accepted, read or written to, and
+	// does not finish its handshake. A Dial is ended by its context. Default: 10 s.
+	HandshakeTimeout time.Duration
+}
+
+// Dial connects to addr and carries out the handshake.
+func (t *Transport) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	raw, err := t.over().Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	config := withDefaults(t.Client)
+	if config.ServerName == "" {
+		config.ServerName = hostOf(addr)
+	}
+	c := &conn{Conn: tls.Client(raw, config)}
+	if err := c.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, fmt.Errorf("TLS handshake with %s: %w", addr, err)
+	}
+	c.ready.Store(true)
+	return c, nil
+}
+
+// Listen accepts connections at addr. Their first Read or Write carries out the handshake.
+func (t *Transport) Listen(addr string) (net.Listener, error) {
+	config := withDefaults(t.Server)
+	if len(config.Certificates) == 0 && config.GetCertificate == nil && config.GetConfigForClient == nil {
+		return nil, errors.New("listen with TLS: Transport.Server has no certificate")
+	}
+	if config.ClientCAs != nil && config.ClientAuth == tls.NoClientCert {
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	inner, err := t.over().Listen(addr)
+	if err != nil {
+		return nil, err
+	}
+	timeout := t.HandshakeTimeout
+	if timeout <= 0 {
+		timeout = 10 * time.Second
+	}
+	return &listener{inner, config, timeout}, nil
+}
+
+func (t *Transport) over() yodel.Transport {
+	if t.Over == nil {
+		return yodel.TCP
+	}
+	return t.Over
+}
+
+// withDefaults copies a configuration, which may be nil, and raises its smallest version.
+func withDefaults(config *tls.Config) *tls.Config {
+	if config == nil {
+		config = new(tls.Config)
+	}
+	config = config.Clone()
+	if config.MinVersion == 0 {
+		config.MinVersion = tls.VersionTLS13
+	}
+	config.MinVersion = max(config.MinVersion, tls.VersionTLS12)
+	return config
+}
+
+func hostOf(addr string) string {
+	if host, _, err := net.SplitHostPort(addr); err == nil {
+		return host
+	}
+	return addr
+}
+
+type listener struct {
+	net.Listener
+	config  *tls.Config
+	timeout time.Duration // for a handshake
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	raw, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: tls.Server(raw, l.config), timeout: l.timeout}, nil
+}
+
+// A conn bounds the time that a slow peer can take: of the handshake, which the first Read or
+// Write of an accepted connection carries out, and of Close.
+type conn struct {
+	*tls.Conn
+	timeout time.Duration // for the handshake
+	ready   atomic.Bool   // the handshake is over
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	if err := c.handshake(); err != nil {
+		return 0, err
+	}
+	return c.Conn.Read(b)
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	if err := c.handshake(); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *conn) handshake() error {
+	if c.ready.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
+	defer cancel()
+	if err := c.HandshakeContext(ctx); err != nil {
+		return fmt.Errorf("TLS handshake with %s: %w", c.RemoteAddr(), err)
+	}
+	c.ready.Store(true)
+	return nil
+}
+
+// Close tells the peer that nothing was cut off. A peer that reads nothing may leave no room for
+// that: crypto/tls would wait five seconds for it.
+func (c *conn) Close() error {
+	cut := time.AfterFunc(100*time.Millisecond, func() { _ = c.NetConn().Close() })
+	defer cut.Stop()
+	return c.Conn.Close()
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package unix
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// restrict sets the mode that the socket file is born with, so that nobody slips in between bind
+// and chmod. The umask still takes bits away, which chmod then gives back.
+func restrict(mode fs.FileMode) func(network, address string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) (err error) {
+		if failed := c.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), uint32(mode)) }); failed != nil {
+			return failed
+		}
+		return err
+	}
+}
+
+// lock waits until no other process holds the lock of a folder, which leaves no file behind.
+func lock(folder string) (unlock func(), err error) {
+	f, err := os.Open(folder)
+	if err != nil {
+		return nil, err
+	}
+	err = syscall.EINTR
+	for err == syscall.EINTR {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("lock %s: %w", folder, err)
+	}
+	return func() { _ = f.Close() }, nil
+}

@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package yodeltest checks plug-ins: each suite in it tests one of the interfaces in yodel's
+// plugin.go, and explains the rule that a failing implementation breaks.
+package yodeltest
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"testing"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// CodecOptions adapts TestCodec to a kind of message.
+type CodecOptions struct {
+	// Equal reports whether two messages, both pointers, hold the same. The default is
+	// reflect.DeepEqual.
+	Equal func(a, b any) bool
+}
+
+// TestCodec checks that c keeps the contract of yodel.Codec. It runs concurrently, so that the
+// race detector has something to see: use go test -race. The zero opts is nil.
+//
+// Samples are pointers to messages. They should differ in type and size, use every kind of field
+// that the codec knows, and be what their own encoding decodes to: no empty slice, for example,
+// where the codec makes it nil.
+func TestCodec(t *testing.T, c yodel.Codec, opts *CodecOptions, samples ...any) {
+	t.Helper()
+	if len(samples) == 0 {
+		t.Fatal("TestCodec needs samples")
+	}
+	for _, sample := range samples {
+		if v := reflect.ValueOf(sample); v.Kind() != reflect.Pointer || v.IsNil() {
+			t.Fatalf("a sample is a pointer to a message, not %T", sample)
+		}
+	}
+	runRules(t, codecRules(c, opts, samples))
+}
+
+// A rule is one clause of a contract.
+type rule struct {
+	name  string
+	why   string       // for the author of an implementation that breaks it
+	check func() error // says how it is broken; a panic breaks it too
+}
+
+func runRules(t *testing.T, rules []rule) {
+	t.Helper()
+	for _, r := range rules {
+		t.Run(r.name, func(t *testing.T) {
+			if err := r.broken(); err != nil {
+				t.Errorf("%v\nThe rule: %s.", err, r.why)
+			}
+		})
+	}
+}
+
+func (r rule) broken() (err error) {
+	defer recoverTo(&err)
+	return r.check()
+}
+
+// recoverTo turns a panic into an error. It is deferred.
+func recoverTo(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+	}
+}
+
+func codecRules(c yodel.Codec, opts *CodecOptions, samples []any) []rule {
+	x := codecTrial{Codec: c, equal: reflect.DeepEqual, samples: samples}
+	if opts != nil && opts.Equal != nil {
+		x.equal = opts.Equal
+	}
+	return []rule{
+		{"the name is stable", "the name is how the other side finds the codec: it is not empty and never changes", x.checkName},
+		{"messages round-trip", "what Append encodes, Decode restores", x.checkRoundTrip},
+		{"values are taken like pointers", "Append may be called with a value: it gives an error, or what it gives for a pointer", x.checkValues},
+		{"append extends dst", "Append writes behind what dst holds, whether or not dst has room, and changes nothing before it", x.checkPrefix},
+		{"append keeps neither dst nor v", "the caller goes on to use dst and v: the codec must not write to them, read them or hand them out later", x.checkAppendKeepsNothing},
+		{"decode does not keep src", "src is reused when Decode returns: what the message keeps of it must be copied", x.checkDecodeKeepsNothing},
+		{"decode takes the whole of src", "bytes behind the message are an error, or a corrupt frame passes for a good one", x.checkWhole},
+		{"wrong types are errors", "what a codec cannot encode or decode is an error that the caller is told, never a panic", x.checkWrongTypes},
+		{"hostile bytes are errors", "whatever src holds, Decode must not panic, and must not allocate for lengths that src only claims", x.checkHostile},
+		{"an error leaves nothing behind", "after an error the codec works as before: a pooled coder that failed must not be used again", x.checkAfterErrors},
+		{"use is concurrent", "one codec serves every connection: calls at the same time must not see each other", x.checkConcurrent},
+	}
+}
+
+// A codecTrial is one codec with the messages to try it on.
+type codecTrial struct {
+	yodel.Codec
+	equal   func(a, b any) bool
+	samples []any
+}
+
+// encode returns sample's encoding, in memory of its own.
+func (x codecTrial) encode(sample any) ([]byte, error) {
+	b, err := x.Append(nil, sample)
+	if err != nil {
+		return nil, fmt.Errorf("Append of %T: %w", sample, err)
+	}
+	return bytes.Clone(b), nil
+}
+
+// matches returns an error unless b decodes to what sample holds.
+func (x codecTrial) matches(b []byte, sample any) error {
+	got := fresh(sample)
+	if err := x.Decode(b, got); err != nil {
+		return fmt.Errorf("Decode into %T: %w", got, err)
+	}
+	if !x.equal(got, sample) {
+		return fmt.Errorf("decoded %T differs\n%s", got, difference(got, sample))
+	}
+	return nil
+}
+
+// difference shows the beginning of two messages.
+func difference(got, want any) string {
+	return fmt.Sprintf(" got: %.500s\nwant: %.500s", fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want))
+}
+
+// fresh returns a pointer to a zero message of sample's type.
+func fresh(sample any) any { return reflect.New(reflect.TypeOf(sample).Elem()).Interface() }
+
+func (x codecTrial) checkName() error {
+	before := x.Name()
+	for _, sample := range x.samples {
+		if _, err := x.encode(sample); err != nil {
+			return err
+		}
+	}
+	if after := x.Name(); before == "" || before != after {
+		return fmt.Errorf("Name is %q, then %q", before, after)
+	}
+	return nil
+}
+
+func (x codecTrial) checkRoundTrip() error {
+	for _, sample := range x.samples {
+		for range 3 { // a coder that is used again must do as well as a new one
+			b, err := x.encode(sample)
+			if err != nil {
+				return err
+			}
+			if err := x.matches(b, sample); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (x codecTrial) checkValues() error {
+	for _, sample := range x.samples {
+		b, err := x.encode(reflect.ValueOf(sample).Elem().Interface())
+		if err != nil {
+			continue
+		}
+		if err := x.matches(b, sample); err != nil {
+			return fmt.Errorf("encoded from a value: %w", err)
+		}
+	}
+	return nil
+}
+
+func (x codecTrial) checkPrefix() error {
+	const prefix = "what was there before"
+	for _, sample := range x.samples {
+		for _, room := range []int{0, 7, 1 << 16} {
+			dst := append(make([]byte, 0, len(prefix)+room), prefix...)
+			poison(dst[len(dst):cap(dst)])
+			b, err := x.Append(dst, sample)
+			if err != nil {
+				return fmt.Errorf("Append of %T behind a prefix: %w", sample, err)
+			}
+			if string(dst) != prefix || !bytes.HasPrefix(b, dst) {
+				return fmt.Errorf("Append of %T to %q gave %.40q", sample, prefix, b)
+			}
+			if err := x.matches(b[len(prefix):], sample); err != nil {
+				return fmt.Errorf("encoded behind a prefix, with room for %d bytes: %w", room, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (x codecTrial) checkAppendKeepsNothing() error {
+	for _, sample := range x.samples {
+		b, err := x.Append(make([]byte, 0, 1<<16), sample)
+		if err != nil {
+			return fmt.Errorf("Append of %T: %w", sample, err)
+		}
+		before := bytes.Clone(b)
+		for _, other := range x.samples {
+			if _, err := x.encode(other); err != nil {
+				return err
+			}
+		}
+		if !bytes.Equal(b, before) {
+			return fmt.Errorf("a later Append changed the encoding of %T that an earlier one had returned", sample)
+		}
+		alone, err := x.Append(nil, sample)
+		if err != nil {
+			return fmt.Errorf("Append of %T: %w", sample, err)
+		}
+		poison(b)
+		poison(alone)
+		again, err := x.encode(sample)
+		if err != nil {
+			return err
+		}
+		if err := x.matches(again, sample); err != nil {
+			return fmt.Errorf("after the caller had overwritten the encoding: %w", err)
+		}
+		// Now sample itself could be what changed: compare with what it was.
+		if err := x.matches(before, sample); err != nil {
+			return fmt.Errorf("overwriting the encoding changed the message: %w", err)
+		}
+	}
+	return nil
+}
+
+func (x codecTrial) checkDecodeKeepsNothing() error {
+	for _, sample := range x.samples {
+		src, err := x.encode(sample)
+		if err != nil {
+			return err
+		}
+		before := bytes.Clone(src)
+		got := fresh(sample)
+		if err := x.Decode(src, got); err != nil {
+			return fmt.Errorf("Decode into %T: %w", got, err)
+		}
+		if !bytes.Equal(src, before) {
+			return fmt.Errorf("Decode into %T changed src", got)
+		}
+		poison(src)
+		if !x.equal(got, sample) {
+			return fmt.Errorf("the decoded %T changed with src\n%s", got, difference(got, sample))
+		}
+	}
+	return nil
+}
+
+func (x codecTrial) checkWhole() error {
+	for _, sample := range x.samples {
+		src, err := x.encode(sample)
+		if err != nil {
+			return err
+		}
+		for _, junk := range []string{"\x00", "\xff\xff\xff"} {
+			if x.matches(append(bytes.Clone(src), junk...), sample) == nil {
+				return fmt.Errorf("Decode into %T ignored %q behind the message", sample, junk)
+			}
+		}
+	}
+	return nil
+}
+
+func (x codecTrial) checkWrongTypes() error {
+	for _, v := range []any{make(chan int), func() {}} {
+		if _, err := x.Append(nil, v); err == nil {
+			return fmt.Errorf("Append of a %T gave no error", v)
+		}
+	}
+	_, _ = x.Append(nil, nil) // an error or not: it does not panic
+	for _, sample := range x.samples {
+		src, err := x.encode(sample)
+		if err != nil {
+			return err
+		}
+		null := reflect.Zero(reflect.TypeOf(sample)).Interface()
+		_, _ = x.Append(nil, null)
+		targets := []any{nil, null, new(chan int), new(func())}
+		if value := reflect.ValueOf(sample).Elem(); value.Kind() != reflect.Pointer {
+			targets = append(targets, value.Interface())
+		}
+		for _, target := range targets {
+			if x.Decode(src, target) == nil {
+				return fmt.Errorf("Decode of a %T into a %T (nil, or not a pointer, or not a message) gave no error", sample, target)
+			}
+		}
+	}
+	return nil
+}
+
+func (x codecTrial) checkHostile() error {
+	for _, sample := range x.samples {
+		valid, err := x.encode(sample)
+		if err != nil {
+			return err
+		}
+		for src := range hostile(valid) {
+			if err := x.survives(src, sample); err != nil {
+				return fmt.Errorf("Decode of %.200x into a %T: %w", src, sample, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (x codecTrial) survives(src []byte, sample any) (err error) {
+	defer recoverTo(&err)
+	return allocatesAtMost(1<<20+256*len(src), func() {
+		_ = x.Decode(bytes.Clone(src), fresh(sample)) // error or not: it comes back
+	})
+}
+
+func (x codecTrial) checkAfterErrors() error {
+	for _, sample := range x.samples {
+		valid, err := x.encode(sample)
+		if err != nil {
+			return err
+		}
+		for cut := range len(valid) {
+			if cut > 64 {
+				break
+			}
+			_ = x.Decode(bytes.Clone(valid[:len(valid)-1-cut]), fresh(sample))
+			_, _ = x.Append(nil, make(chan int))
+			if err := x.matches(valid, sample); err != nil {
+				return fmt.Errorf("after an error: %w", err)
+			}
+			again, err := x.encode(sample)
+			if err != nil {
+				return fmt.Errorf("after an error: %w", err)
+			}
+			if err := x.matches(again, sample); err != nil {
+				return fmt.Errorf("after an error: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+func (x codecTrial) checkConcurrent() error {
+	// With zero messages beside the samples even a single sample has one to be mistaken for.
+	messages := x.samples
+	for _, sample := range x.samples {
+		if zero := fresh(sample); x.roundTrips(zero) == nil {
+			messages = append(messages[:len(messages):len(messages)], zero)
+		}
+	}
+	return concurrently(func(i int) error { return x.roundTrips(messages[i%len(messages)]) })
+}
+
+// roundTrips encodes a copy of sample, overwrites the copy and decodes.
+func (x codecTrial) roundTrips(sample any) error {
+	b, err := x.encode(sample)
+	if err != nil {
+		return err
+	}
+	twin := fresh(sample)
+	if err := x.Decode(b, twin); err != nil {
+		return fmt.Errorf("Decode into %T: %w", twin, err)
+	}
+	poison(b)
+	if b, err = x.Append(b[:0], twin); err != nil {
+		return fmt.Errorf("Append of %T: %w", twin, err)
+	}
+	reflect.ValueOf(twin).Elem().SetZero()
+	return x.matches(b, sample)
+}
+
+// concurrently calls f with different numbers on several goroutines at a time, and returns one of
+// the errors.
+func concurrently(f func(i int) error) error {
+	const goroutines, rounds = 8, 64
+	failed := make(chan error, goroutines)
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			<-start
+			failed <- func() (err error) {
+				defer recoverTo(&err)
+				for round := 0; err == nil && round < rounds; round++ {
+					err = f(g + round)
+				}
+				return err
+			}()
+		})
+	}
+	close(start)
+	wg.Wait()
+	close(failed)
+	for err := range failed {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hostile yields what an attacker might make of valid bytes: prefixes of them, and changes at
+// random, the same ones each time.
+func hostile(valid []byte) func(yield func([]byte) bool) {
+	return func(yield func([]byte) bool) {
+		for i := 0; i < len(valid); i += 1 + len(valid)/500 {
+			if !yield(valid[:i]) {
+				return
+			}
+		}
+		rng := rand.New(rand.NewPCG(1, 2))
+		for range 2000 {
+			if !yield(mutate(rng, valid)) {
+				return
+			}
+		}
+	}
+}
+
+// mutate returns a changed copy of b.
+func mutate(rng *rand.Rand, b []byte) []byte {
+	b = bytes.Clone(b)
+	for range 1 + rng.IntN(4) {
+		i := rng.IntN(len(b) + 1)
+		tail := b[i:]
+		switch rng.IntN(5) {
+		case 0: // one bit
+			if len(tail) > 0 {
+				tail[0] ^= 1 << rng.IntN(8)
+			}
+		case 1: // one byte
+			if len(tail) > 0 {
+				tail[0] = byte(rng.Uint32())
+			}
+		case 2: // what looks like a large length
+			for j := range min(1+rng.IntN(9), len(tail)) {
+				tail[j] = 0xff >> rng.IntN(2)
+			}
+		case 3: // more bytes
+			b = append(b[:i:i], append([]byte{byte(rng.Uint32())}, tail...)...)
+		case 4: // fewer bytes
+			b = append(b[:i:i], tail[min(1+rng.IntN(4), len(tail)):]...)
+		}
+	}
+	return b
+}
+
+// allocatesAtMost runs f and returns an error if it allocates more than limit bytes, in total.
+// Other goroutines allocate too: the least of three runs counts.
+func allocatesAtMost(limit int, f func()) error {
+	var least uint64
+	for range 3 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		f()
+		runtime.ReadMemStats(&after)
+		if least = after.TotalAlloc - before.TotalAlloc; least <= uint64(limit) {
+			return nil
+		}
+	}
+	return fmt.Errorf("allocated %d bytes, where %d are enough", least, limit)
+}
+
+// poison overwrites b with what no encoding leaves unnoticed.
+func poison(b []byte) {
+	for i := range b {
+		b[i] = 0xdb
+	}
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodeltest
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// leakPatience is how long a goroutine may take to end when nothing needs it any more.
+const leakPatience = 5 * time.Second
+
+// VerifyNoLeaks runs the tests of a package and makes the run fail, with their stacks, when
+// goroutines outlive them. It is the whole of a TestMain and does not return:
+//
+//	func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+//
+// It waits up to five seconds for the last ones to end. A run that fails anyway is not looked at.
+func VerifyNoLeaks(m *testing.M) {
+	code := m.Run()
+	if code == 0 {
+		if left := outliving(nil); left != "" {
+			fmt.Fprintf(os.Stderr, "goroutines outlive the tests:\n\n%s\n", left)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// NoLeaks makes a test fail, with their stacks, when goroutines that it started outlive it and its
+// cleanups. It goes first in the test, so that its own cleanup runs last, and not into one that
+// runs in parallel with others: theirs would count as its own.
+func NoLeaks(t testing.TB) {
+	t.Helper()
+	before := goroutines()
+	t.Cleanup(func() {
+		if t.Failed() {
+			return // the reason for this and perhaps for a leak is known
+		}
+		if left := outliving(before); left != "" {
+			t.Errorf("goroutines outlive the test:\n\n%s", left)
+		}
+	})
+}
+
+// outliving returns the stacks of the goroutines that do not end, other than the calling one and
+// those that were there before.
+func outliving(before map[string]string) string {
+	for pause, end := time.Millisecond, time.Now().Add(leakPatience); ; pause = min(2*pause, 100*time.Millisecond) {
+		left := goroutines()
+		delete(left, ownGoroutine())
+		maps.DeleteFunc(left, func(id, stack string) bool { return before[id] != "" || belongsToGo(stack) })
+		if len(left) == 0 {
+			return ""
+		}
+		if time.Now().After(end) {
+			return strings.Join(slices.Sorted(maps.Values(left)), "\n\n")
+		}
+		time.Sleep(pause) // nothing tells when a goroutine has ended
+	}
+}
+
+// goroutines returns the stack of each goroutine under its name, such as "goroutine 7". A name is
+// never given to another one.
+func goroutines() map[string]string {
+	text := make([]byte, 1<<20)
+	for {
+		n := runtime.Stack(text, true)
+		if n < len(text) {
+			text = text[:n]
+			break
+		}
+		text = make([]byte, 2*len(text))
+	}
+	found := map[string]string{}
+	for stack := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {
+		found[goroutineName(stack)] = stack
+	}
+	return found
+}
+
+func ownGoroutine() string {
+	var text [64]byte
+	return goroutineName(string(text[:runtime.Stack(text[:], false)]))
+}
+
+// goroutineName cuts the name off a stack, which begins like "goroutine 7 [chan receive]:".
+func goroutineName(stack string) string {
+	name, _, _ := strings.Cut(stack, " [")
+	return name
+}
+
+// belongsToGo reports whether a goroutine is one that the runtime and the testing package start
+// when they need it, and keep.
+func belongsToGo(stack string) bool {
+	for _, function := range []string{
+		"os/signal.signal_recv", "os/signal.loop", "runtime.ensureSigM",
+		"runtime.runFinalizers", "runtime.runCleanups", "runtime.ReadTrace",
+		"runtime/pprof.profileWriter",
+	} {
+		if strings.Contains(stack, "\n"+function+"(") {
+			return true
+		}
+	}
+	return false
+}
