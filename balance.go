@@ -180,7 +180,7 @@ func (c *Client) explain(ctx context.Context, call *Call, ep *Endpoint, err erro
 			e = failure("YDL2202", "%s: the reply from %s has %d bytes, this client's limit is %d", who, where, large.Size, large.Limit)
 		}
 	} else {
-		e = explainConn(ctx, call, who, where, err)
+		e = explainConn(ctx, who, where, err)
 	}
 	if lost != nil {
 		e.NotProcessed = lost.NotProcessed
@@ -190,7 +190,7 @@ func (c *Client) explain(ctx context.Context, call *Call, ep *Endpoint, err erro
 }
 
 // explainConn is explain for the ends of connections and of callers' patience.
-func explainConn(ctx context.Context, call *Call, who, where string, err error) *Error {
+func explainConn(ctx context.Context, who, where string, err error) *Error {
 	lost, _ := errors.AsType[*mux.CallError](err)
 	unsent := lost != nil && lost.NotProcessed
 	executed := "it may have been executed"
@@ -202,7 +202,7 @@ func explainConn(ctx context.Context, call *Call, who, where string, err error) 
 		if refused.ID != "" {
 			e.ID = refused.ID
 		}
-		e.Code = Code(min(refused.Code, 255)) //nolint:gosec // bounded
+		e.Code = Code(min(refused.Code, 255))
 		return e
 	}
 	if foreignErr, ok := errors.AsType[*mux.PrefaceError](err); ok {

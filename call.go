@@ -4,6 +4,7 @@ package yodel
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -112,10 +113,29 @@ type Observer struct {
 	End func(ctx context.Context, call *Call, err error)
 }
 
+// startAll begins the watch of a call.
+func startAll(ctx context.Context, observers []Observer, call *Call) context.Context {
+	for i := range observers {
+		if start := observers[i].Start; start != nil {
+			ctx = start(ctx, call) //nolint:fatcontext // each observer adds to it
+		}
+	}
+	return ctx
+}
+
+// endAll ends it, in the opposite order.
+func endAll(ctx context.Context, observers []Observer, call *Call, err error) {
+	for _, o := range slices.Backward(observers) {
+		if o.End != nil {
+			o.End(ctx, call, err)
+		}
+	}
+}
+
 // chain wraps h in ms, the first of them outermost.
 func chain(ms []Middleware, h Handler) Handler {
-	for i := len(ms) - 1; i >= 0; i-- {
-		h = ms[i](h)
+	for _, m := range slices.Backward(ms) {
+		h = m(h)
 	}
 	return h
 }

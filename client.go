@@ -129,7 +129,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
-	c.cluster = newCluster(c, ctx)
+	c.cluster = newCluster(c)
 	c.wg.Go(func() { c.cluster.follow(ctx, r) })
 	return c
 }
@@ -205,12 +205,7 @@ func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
 	o := c.take()
 	call.begin(o)
 	c.timeout(call)
-	for i := range c.opts.Observers {
-		if start := c.opts.Observers[i].Start; start != nil {
-			ctx = start(ctx, call)
-		}
-	}
-	o.client, o.ctx, o.async, o.done = c, ctx, call, done
+	o.client, o.ctx, o.async, o.done = c, startAll(ctx, c.opts.Observers, call), call, done
 	c.start(o)
 }
 
@@ -237,7 +232,7 @@ func (c *Call) begin(o *outgoing) {
 }
 
 // take returns an outgoing to be used for one call.
-func (c *Client) take() *outgoing { return c.outgoing.Get().(*outgoing) } //nolint:forcetypeassert,errcheck // the pool holds nothing else
+func (c *Client) take() *outgoing { return c.outgoing.Get().(*outgoing) } //nolint:forcetypeassert // the pool holds nothing else
 
 // give ends the use of o.
 func (c *Client) give(o *outgoing) {

@@ -30,7 +30,7 @@ type endpointSet struct {
 	picker    Picker
 }
 
-func newCluster(c *Client, _ context.Context) *cluster {
+func newCluster(c *Client) *cluster {
 	return &cluster{client: c, changed: make(chan struct{})}
 }
 
@@ -59,7 +59,7 @@ func (cl *cluster) follow(ctx context.Context, r Resolver) {
 			backoff = firstBackoff
 		}
 		select {
-		case <-time.After(backoff/2 + rand.N(backoff/2)): //nolint:gosec // jitter needs no secrecy
+		case <-time.After(backoff/2 + rand.N(backoff/2)):
 		case <-ctx.Done():
 		}
 		backoff = min(2*backoff, lastBackoff)

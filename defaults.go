@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -31,7 +32,7 @@ func RoundRobin(endpoints []*Endpoint, last Picker) Picker {
 	if last, ok := last.(*roundRobin); ok {
 		p.next.Store(last.next.Load()) // so that frequent changes do not favour the first endpoints
 	} else {
-		p.next.Store(rand.Uint64()) //nolint:gosec // so that many new clients do not begin at the same endpoint
+		p.next.Store(rand.Uint64()) // so that many new clients do not begin at the same endpoint
 	}
 	return p
 }
@@ -101,7 +102,7 @@ func (p random) Pick(call *Call) *Endpoint {
 	if len(p) == 0 {
 		return nil
 	}
-	first := rand.IntN(len(p)) //nolint:gosec // balancing needs no secrecy
+	first := rand.IntN(len(p))
 	for i := range p {
 		if ep := p[(first+i)%len(p)]; !call.Avoids(ep) {
 			return ep
@@ -127,11 +128,16 @@ func (jsonCodec) Decode(src []byte, v any) error { return json.Unmarshal(src, v)
 
 type rawCodec struct{}
 
+var errNilBytes = errors.New("the raw codec was given a nil *[]byte")
+
 func (rawCodec) Name() string { return "raw" }
 
 func (rawCodec) Append(dst []byte, v any) ([]byte, error) {
 	switch v := v.(type) {
 	case *[]byte:
+		if v == nil {
+			return dst, errNilBytes
+		}
 		return append(dst, *v...), nil
 	case []byte:
 		return append(dst, v...), nil
@@ -141,6 +147,9 @@ func (rawCodec) Append(dst []byte, v any) ([]byte, error) {
 
 func (rawCodec) Decode(src []byte, v any) error {
 	p, ok := v.(*[]byte)
+	if ok && p == nil {
+		return errNilBytes
+	}
 	if !ok {
 		return fmt.Errorf("the raw codec decodes into *[]byte, not %T", v)
 	}

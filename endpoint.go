@@ -6,6 +6,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,8 +64,8 @@ func newEndpoint(c *Client, in Instance) *Endpoint {
 	ep.conns.Store(&[]*mux.Conn{})
 	ep.ctx, ep.cancel = context.WithCancel(context.Background())
 	h := Handler(ep.do)
-	for i := len(c.opts.EndpointMiddleware) - 1; i >= 0; i-- {
-		h = c.opts.EndpointMiddleware[i](ep, h)
+	for _, m := range slices.Backward(c.opts.EndpointMiddleware) {
+		h = m(ep, h)
 	}
 	ep.handler = h
 	return ep
@@ -102,13 +103,13 @@ func (ep *Endpoint) setReadyLocked(by string, ready bool) {
 	ep.unready.Store(int32(len(ep.by))) //nolint:gosec // few
 }
 
-// State returns the value kept under key on this endpoint, made with make the first time. Middleware
+// State returns the value kept under key on this endpoint, made with create the first time. Middleware
 // keeps there what must survive a new chain.
-func (ep *Endpoint) State(key any, make func() any) any {
+func (ep *Endpoint) State(key any, create func() any) any {
 	if v, ok := ep.states.Load(key); ok {
 		return v
 	}
-	v, _ := ep.states.LoadOrStore(key, make())
+	v, _ := ep.states.LoadOrStore(key, create())
 	return v
 }
 
@@ -246,7 +247,7 @@ func (ep *Endpoint) dial(d *dialing) {
 func (ep *Endpoint) adoptLocked(nc net.Conn) *mux.Conn {
 	config := ep.client.config
 	config.Ended = ep.lost
-	config.Drained = func(conn *mux.Conn) { ep.remove(conn) }
+	config.Unusable = func(conn *mux.Conn) { ep.remove(conn) }
 	conn := mux.New(nc, nil, true, &config)
 	conns := append([]*mux.Conn{conn}, *ep.conns.Load()...)
 	ep.conns.Store(&conns)
@@ -257,7 +258,7 @@ func (ep *Endpoint) adoptLocked(nc net.Conn) *mux.Conn {
 func (ep *Endpoint) retryLocked() {
 	ep.setReadyLocked(byConn, false)
 	backoff := min(firstBackoff<<min(ep.failures, 16), lastBackoff)
-	backoff = backoff/2 + rand.N(backoff/2) //nolint:gosec // jitter needs no secrecy
+	backoff = backoff/2 + rand.N(backoff/2)
 	ep.retryAt = time.Now().Add(backoff)
 	ep.retry = time.AfterFunc(backoff, func() {
 		ep.mu.Lock()
@@ -270,8 +271,7 @@ func (ep *Endpoint) retryLocked() {
 }
 
 // lost takes note of a connection's end.
-func (ep *Endpoint) lost(conn *mux.Conn, err error) {
-	ep.remove(conn)
+func (ep *Endpoint) lost(_ *mux.Conn, err error) {
 	ep.client.event(ending(ep.Addr(), err))
 }
 

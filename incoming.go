@@ -126,7 +126,7 @@ func (t *target) New() *mux.Request {
 
 // Serve implements mux.Target.
 func (t *target) Serve(r *mux.Request) {
-	in := r.Owner.(*incoming) //nolint:forcetypeassert,errcheck // New made it
+	in := r.Owner.(*incoming) //nolint:forcetypeassert // New made it
 	if in.method != nil {
 		in.method.stats.inflight.Add(1)
 	}
@@ -175,7 +175,7 @@ func (in *incoming) open() error {
 		return refusal("YDL2205", "%s: the metadata is broken: %v", call.Method, err)
 	}
 	call.Metadata, call.IdempotencyKey, call.Key = md, string(f.IdempotencyKey), string(f.Key)
-	call.Attempt = int(min(f.Attempt, 1<<30)) //nolint:gosec // bounded
+	call.Attempt = int(min(f.Attempt, 1<<30))
 	return nil
 }
 
@@ -313,7 +313,7 @@ func (in *incoming) encode(out *mux.Outcome) (err error) {
 
 // Done implements mux.Target.
 func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
-	in := r.Owner.(*incoming) //nolint:forcetypeassert,errcheck // New made it
+	in := r.Owner.(*incoming) //nolint:forcetypeassert // New made it
 	if in.packed != nil {
 		t.conn.server.putScratch(in.packed)
 		in.packed = nil
@@ -326,12 +326,7 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 	if in.err == nil && code != 0 { // it never came to a reply: the handler ended its goroutine
 		in.err = failure("YDL5002", "%s: the handler ended its goroutine", t.name)
 	}
-	observers := t.conn.server.opts.Observers
-	for i := len(observers) - 1; i >= 0; i-- {
-		if end := observers[i].End; end != nil && in.ctx != nil {
-			end(in.ctx, &in.call, in.err)
-		}
-	}
+	endAll(in.ctx, t.conn.server.opts.Observers, &in.call, in.err)
 }
 
 // observeStart calls the observers' Start functions before next. Their End functions are called by
@@ -341,18 +336,14 @@ func observeStart(observers []Observer, next Handler) Handler {
 		return next
 	}
 	return func(ctx context.Context, call *Call) error {
-		for i := range observers {
-			if start := observers[i].Start; start != nil {
-				ctx = start(ctx, call)
-			}
-		}
+		ctx = startAll(ctx, observers, call)
 		call.in.ctx = ctx
 		return next(ctx, call)
 	}
 }
 
 // scratchMemory returns memory for compression and decompression.
-func (s *Server) scratchMemory() *[]byte { return s.scratch.Get().(*[]byte) } //nolint:forcetypeassert,errcheck // the pool holds nothing else
+func (s *Server) scratchMemory() *[]byte { return s.scratch.Get().(*[]byte) } //nolint:forcetypeassert // the pool holds nothing else
 
 func (s *Server) putScratch(b *[]byte) {
 	if cap(*b) <= keepScratch {

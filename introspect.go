@@ -121,7 +121,7 @@ const perOctave = 4
 // bucketOf returns the bucket of a duration in nanoseconds.
 func bucketOf(ns uint64) int {
 	if ns < perOctave {
-		return int(ns) //nolint:gosec // small
+		return int(ns)
 	}
 	octave := bits.Len64(ns) - 1
 	return (octave-1)*perOctave + int(ns>>(octave-2))&(perOctave-1) //nolint:gosec // small

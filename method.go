@@ -71,7 +71,7 @@ func (m Method[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In) (
 		in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
 		newArgs: func() any { return new(In) },
 		call: func(ctx context.Context, args any) (any, error) {
-			out, err := f(ctx, args.(*In)) //nolint:forcetypeassert,errcheck // newArgs made it
+			out, err := f(ctx, args.(*In)) //nolint:forcetypeassert // newArgs made it
 			if out == nil {
 				out = new(Out)
 			}

@@ -30,7 +30,6 @@ type outgoing struct {
 	ctx    context.Context //nolint:containedctx // it belongs to the call, which waits in the connection
 	async  *Call
 	done   func(error)
-	began  time.Time // of the attempt, when anybody asks
 }
 
 // keepScratch is the largest scratch memory that is kept for another call.
@@ -99,7 +98,7 @@ func (c *Client) prepare(ctx context.Context, o *outgoing, call *Call) error {
 	if err := c.encode(o, call); err != nil {
 		return err
 	}
-	o.req.Fields.Attempt = uint64(call.Attempt) //nolint:gosec // never negative
+	o.req.Fields.Attempt = uint64(call.Attempt)
 	o.req.Deadline = earliest(ctx, call.Deadline)
 	call.Attempt++
 	call.Trailer, call.ReplyAttachment = nil, nil
@@ -173,7 +172,7 @@ func (c *Client) decode(o *outgoing, call *Call, a *mux.Answer) error {
 // are left as they are.
 func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 	e := &Error{
-		Code: Code(min(a.Code, 255)), Message: string(f.Message), ID: string(f.ErrorID), //nolint:gosec // bounded
+		Code: Code(min(a.Code, 255)), Message: string(f.Message), ID: string(f.ErrorID),
 		Details: append([]byte(nil), f.Details...), NotProcessed: a.Flags&wire.NotProcessed != 0,
 	}
 	if e.ID != "" && call.Endpoint != nil {
@@ -258,11 +257,7 @@ func (o *outgoing) finish(err error) {
 	c, ctx, call, done := o.client, o.ctx, o.async, o.done
 	call.out = nil
 	c.give(o)
-	for i := range c.opts.Observers {
-		if end := c.opts.Observers[i].End; end != nil {
-			end(ctx, call, err)
-		}
-	}
+	endAll(ctx, c.opts.Observers, call, err)
 	if done != nil {
 		done(err)
 	}
@@ -274,17 +269,9 @@ func observe(observers []Observer, next Handler) Handler {
 		return next
 	}
 	return func(ctx context.Context, call *Call) error {
-		for i := range observers {
-			if start := observers[i].Start; start != nil {
-				ctx = start(ctx, call)
-			}
-		}
+		ctx = startAll(ctx, observers, call)
 		err := next(ctx, call)
-		for i := len(observers) - 1; i >= 0; i-- {
-			if end := observers[i].End; end != nil {
-				end(ctx, call, err)
-			}
-		}
+		endAll(ctx, observers, call, err)
 		return err
 	}
 }

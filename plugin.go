@@ -41,7 +41,9 @@ type Transport interface {
 	// Dial connects to addr, which has the form that the transport's Listen takes. It ends with ctx,
 	// which always has a deadline, and includes every handshake of the transport's own.
 	Dial(ctx context.Context, addr string) (net.Conn, error)
-	// Listen accepts connections at addr. Accept must not wait for a peer's handshake.
+	// Listen accepts connections at addr. Accept must not wait for a peer's handshake, and after
+	// Close returns an error that matches net.ErrClosed. A connection has a remote address, reads io.EOF after its peer's Close, and
+	// does not wait for the peer in its own.
 	Listen(addr string) (net.Listener, error)
 }
 

@@ -160,7 +160,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.DrainTimeout)
 	defer cancel()
 	err := s.Shutdown(drain)
-	<-failed
+	<-failed //nolint:errcheck // it is ErrServerClosed
 	return err
 }
 

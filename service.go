@@ -203,13 +203,8 @@ func newMethod(f reflect.Value) (*method, error) {
 	if t.IsVariadic() {
 		return nil, errors.New("it takes a variable number of arguments; take a slice instead")
 	}
-	var in, out []reflect.Type
-	for i := range t.NumIn() {
-		in = append(in, t.In(i))
-	}
-	for i := range t.NumOut() {
-		out = append(out, t.Out(i))
-	}
+	in := slices.Collect(t.Ins())
+	out := slices.Collect(t.Outs())
 	sh := shape{f: f}
 	if len(in) > 0 && in[0] == contextType {
 		sh.ctx = true
@@ -269,7 +264,7 @@ func (sh *shape) error(results []reflect.Value) error {
 	if !sh.err {
 		return nil
 	}
-	err, _ := results[len(results)-1].Interface().(error)
+	err, _ := reflect.TypeAssert[error](results[len(results)-1])
 	return err
 }
 
@@ -330,7 +325,7 @@ func (sh *shape) values() *method {
 		},
 		call: func(ctx context.Context, args any) (any, error) {
 			values := sh.args(ctx, len(sh.in))
-			for _, v := range args.(Values) { //nolint:forcetypeassert,errcheck // newArgs made it
+			for _, v := range args.(Values) { //nolint:forcetypeassert // newArgs made it
 				values = append(values, reflect.ValueOf(v).Elem())
 			}
 			results := sh.f.Call(values)

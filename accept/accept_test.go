@@ -93,7 +93,7 @@ func TestBadPatternsAreErrors(t *testing.T) {
 		"10.0.0.0/33":         "want an IP address",
 		"10.0.0.0/":           "want an IP address",
 		"10.0.0.1:80":         "want an IP address",
-		" 10.0.0.1":           "want an IP address",
+		"10.0.0.1,::1":        "want an IP address",
 		"fe80::1%eth0":        "zone",
 		"10.0.0.5/8":          `write "10.0.0.0/8" or "10.0.0.5"`,
 		"::ffff:10.0.0.5/104": `write "::ffff:10.0.0.0/104" or "::ffff:10.0.0.5"`,

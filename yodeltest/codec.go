@@ -121,9 +121,15 @@ func (x codecTrial) matches(b []byte, sample any) error {
 	return nil
 }
 
-// difference shows the beginning of two messages.
+// difference shows two messages, from a little before where they differ.
 func difference(got, want any) string {
-	return fmt.Sprintf(" got: %.500s\nwant: %.500s", fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want))
+	a, b := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want)
+	same := 0
+	for same < min(len(a), len(b)) && a[same] == b[same] {
+		same++
+	}
+	from := max(0, same-100)
+	return fmt.Sprintf(" got: %.300s\nwant: %.300s", a[from:], b[from:])
 }
 
 // fresh returns a pointer to a zero message of sample's type.

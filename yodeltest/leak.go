@@ -62,7 +62,7 @@ func outliving(before map[string]string) string {
 		if time.Now().After(end) {
 			return strings.Join(slices.Sorted(maps.Values(left)), "\n\n")
 		}
-		time.Sleep(pause) // nothing tells when a goroutine has ended
+		time.Sleep(pause) //nolint:forbidigo // nothing tells when a goroutine has ended
 	}
 }
 

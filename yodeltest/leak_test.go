@@ -92,14 +92,16 @@ func (r *recorder) Failed() bool                    { return r.message != "" }
 func (r *recorder) Errorf(text string, args ...any) { r.message = fmt.Sprintf(text, args...) }
 
 func ExampleNoLeaks() {
-	_ = func(t *testing.T) { // a test
+	_ = func(t *testing.T) { //nolint:thelper // this is a test, and no part of one
 		yodeltest.NoLeaks(t)
 		// Start and stop things: what still runs when t has ended makes it fail.
 	}
+	// Output:
 }
 
 func ExampleVerifyNoLeaks() {
 	_ = func(m *testing.M) { // TestMain of a package
 		yodeltest.VerifyNoLeaks(m)
 	}
+	// Output:
 }

@@ -62,7 +62,8 @@ ends the Write with an error whose Timeout method says true. Else one slow reade
 	{"close ends write", `Close ends a Write of its own end that is pending, and fails later ones.`, checkCloseEndsWrite},
 	{"close does not wait", `Close returns at once, though the peer reads nothing. Who gives a stuck connection up has no
 time to lose with it.`, checkCloseDoesNotWait},
-	{"close ends accept", `Close of a listener ends an Accept that is pending, and fails later ones.`, checkCloseEndsAccept},
+	{"close ends accept", `Close of a listener ends an Accept that is pending, and fails later ones, with errors that
+match net.ErrClosed. After other errors a server tries again.`, checkCloseEndsAccept},
 	{"close reaches the peer", `The peer of a closed connection reads what was written before, then io.EOF, and its
 Writes fail sooner or later. A client finds another server then.`, checkCloseReachesPeer},
 	{"dial ends with its context", `Dial fails when its context ends, whatever the other side does. The
@@ -96,7 +97,7 @@ func (r transportRule) try(tr yodel.Transport, addr string, limit time.Duration)
 	case err := <-outcome:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("blocked for ever after: %s", *t.step.Load())
+		return fmt.Errorf("blocked: %s", *t.step.Load())
 	}
 }
 
@@ -413,7 +414,7 @@ func checkCloseEndsRead(t *transportTrial) error {
 		_, first := own.Read(make([]byte, 1))
 		_, later := own.Read(make([]byte, 1))
 		if first == nil || later == nil {
-			return fmt.Errorf("the Read that Close ends returned %v, the next one %v", first, later)
+			return fmt.Errorf("got %v from the Read that Close ends and %v from the next one, want errors", first, later)
 		}
 		return nil
 	})
@@ -459,8 +460,8 @@ func checkCloseEndsAccept(t *transportTrial) error {
 	soon(func() { _ = t.listener.Close() })
 	_, first := t.listener.Accept()
 	_, later := t.listener.Accept()
-	if first == nil || later == nil {
-		return fmt.Errorf("the Accept that Close ends returned %v, the next one %v", first, later)
+	if !errors.Is(first, net.ErrClosed) || !errors.Is(later, net.ErrClosed) {
+		return fmt.Errorf("got %v from the Accept that Close ends and %v from the next one, want net.ErrClosed", first, later)
 	}
 	return nil
 }

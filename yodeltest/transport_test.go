@@ -74,6 +74,9 @@ func TestTransportRulesCatchFaults(t *testing.T) {
 		{"close ends accept", "Close does nothing", func(f *faulty) {
 			f.listener = func(l net.Listener) net.Listener { return listenerStays{l} }
 		}},
+		{"close ends accept", "Accept fails as if it could be tried again", func(f *faulty) {
+			f.listener = func(l net.Listener) net.Listener { return listenerVague{l} }
+		}},
 		{"close reaches the peer", "Close tells nobody", func(f *faulty) {
 			f.conn = func(c net.Conn) net.Conn { return connLeavesQuietly{c} }
 		}},
@@ -82,7 +85,7 @@ func TestTransportRulesCatchFaults(t *testing.T) {
 		}},
 		{"dial ends with its context", "Dial looks at no context", func(f *faulty) {
 			f.dial = func(_ context.Context, addr string) (net.Conn, error) {
-				return f.inner.Dial(context.Background(), addr)
+				return f.inner.Dial(context.Background(), addr) //nolint:contextcheck // this is the fault
 			}
 		}},
 		{"dial ends with its context", "Dial takes its time", func(f *faulty) {
@@ -148,12 +151,14 @@ func TestTransportRuleOfSilentPeersOnSockets(t *testing.T) {
 }
 
 func ExampleTestTransport() {
-	_ = func(t *testing.T) { // a test of the package that has the transport
+	_ = func(t *testing.T) { //nolint:thelper // this is a test, and no part of one
 		TestTransport(t, mem.New(), ":0")
 	}
+	// Output:
 }
 
 func ruleNamed(t *testing.T, name string) transportRule {
+	t.Helper()
 	for _, rule := range transportRules {
 		if rule.name == name {
 			return rule
@@ -240,6 +245,16 @@ func (listenerElsewhere) Addr() net.Addr { return &net.UnixAddr{Name: "elsewhere
 type listenerStays struct{ net.Listener }
 
 func (listenerStays) Close() error { return nil }
+
+type listenerVague struct{ net.Listener }
+
+func (l listenerVague) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, io.ErrUnexpectedEOF
+	}
+	return c, nil
+}
 
 type listenerListens struct{ net.Listener }
 

@@ -297,8 +297,8 @@ func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
 	c.admitNextLocked()
 	c.afterDrainLocked()
 	c.mu.Unlock()
-	if c.cfg.Drained != nil {
-		c.cfg.Drained(c)
+	if c.cfg.Unusable != nil {
+		c.cfg.Unusable(c)
 	}
 	return true
 }
@@ -575,6 +575,9 @@ func (c *Conn) endLocked(err error) {
 		if state := rd.state.Load(); state&running != 0 {
 			c.handOver(rd, state) // so that a handler that blocks is not taken for the reader
 		}
+	}
+	if c.cfg.Unusable != nil {
+		c.cfg.Unusable(c)
 	}
 	for _, f := range calls {
 		f.w.fail(f.err)

@@ -50,8 +50,9 @@ type Config struct {
 	Hello func(c *Conn, peer *wire.Limits) *Refusal
 	// Learned sees what the peer says of a method that this side calls.
 	Learned func(c *Conn, handle int, info wire.Info)
-	// Drained is called when the peer says that it accepts no more requests.
-	Drained func(c *Conn)
+	// Unusable is called when no more requests can be sent: the peer drains the connection, or it has ended. It is
+	// called before the calls on it are told, so that they can go elsewhere.
+	Unusable func(c *Conn)
 	// Ended is called once when the connection has ended, with the reason, never nil.
 	Ended func(c *Conn, err error)
 

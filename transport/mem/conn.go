@@ -3,6 +3,7 @@
 package mem
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -68,7 +69,7 @@ func (c *conn) SetDeadline(at time.Time) error {
 
 // describe says what failed between whom. io.EOF stays what it is: callers compare with it.
 func (c *conn) describe(op string, err error) error {
-	if err == nil || err == io.EOF {
+	if err == nil || errors.Is(err, io.EOF) {
 		return err
 	}
 	return &net.OpError{Op: op, Net: "mem", Source: c.local, Addr: c.remote, Err: err}
@@ -200,7 +201,7 @@ func (p *pipe) closeReader() {
 }
 
 func (p *pipe) closeLocked(e *end, why error) {
-	if e.closed != net.ErrClosed { // Close after CloseWrite counts, not the other way round
+	if !errors.Is(e.closed, net.ErrClosed) { // Close after CloseWrite counts, not the other way round
 		e.closed = why
 	}
 	e.stopTimer()
@@ -211,7 +212,7 @@ func (p *pipe) closeLocked(e *end, why error) {
 func (p *pipe) setDeadline(e *end, at time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if e.closed == net.ErrClosed {
+	if errors.Is(e.closed, net.ErrClosed) {
 		return e.closed
 	}
 	e.stopTimer()

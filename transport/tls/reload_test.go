@@ -102,6 +102,7 @@ type certificateFiles struct {
 }
 
 func newFiles(t *testing.T) certificateFiles {
+	t.Helper()
 	folder := t.TempDir()
 	return certificateFiles{filepath.Join(folder, "server.crt"), filepath.Join(folder, "server.key"), new(int)}
 }

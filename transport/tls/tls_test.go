@@ -351,6 +351,7 @@ func checkError(t *testing.T, err error, want string) {
 
 // transport returns one that proves to be localhost, and trusts ca alone.
 func (ca authority) transport(t *testing.T, over yodel.Transport) *tls.Transport {
+	t.Helper()
 	return &tls.Transport{
 		Server: &stdtls.Config{Certificates: []stdtls.Certificate{ca.certificate(t, "localhost").pair(t)}},
 		Client: &stdtls.Config{RootCAs: ca.pool},

@@ -5,6 +5,7 @@
 package unix
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -24,12 +25,12 @@ func restrict(mode fs.FileMode) func(network, address string, c syscall.RawConn)
 
 // lock waits until no other process holds the lock of a folder, which leaves no file behind.
 func lock(folder string) (unlock func(), err error) {
-	f, err := os.Open(folder)
+	f, err := os.Open(folder) //nolint:gosec // the folder of the address that the caller listens at
 	if err != nil {
 		return nil, err
 	}
 	err = syscall.EINTR
-	for err == syscall.EINTR {
+	for errors.Is(err, syscall.EINTR) {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
 	}
 	if err != nil {

@@ -89,7 +89,7 @@ func stale(path string) error {
 	if info.Mode().Type() != fs.ModeSocket {
 		return errors.New("there is a file that is no socket")
 	}
-	conn, err := net.Dial("unix", path)
+	conn, err := new(net.Dialer).DialContext(context.Background(), "unix", path) // does not wait
 	if err == nil {
 		_ = conn.Close()
 		return errors.New("address already in use: a server answers there")

@@ -130,7 +130,7 @@ func TestCloseRemovesTheFile(t *testing.T) {
 // socketPath returns one that is short enough everywhere, which t.TempDir's may not be.
 func socketPath(t testing.TB) string {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "yodel")
+	folder, err := os.MkdirTemp("", "yodel") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+
+# Every module of the workspace is built, tested and linted by one command each; `make` alone lists them.
+
+LINT_VERSION := 2.15.0
+LINT         := bin/golangci-lint-$(LINT_VERSION)
+PLATFORMS    := linux/amd64 linux/arm64 linux/386 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+BENCH        := .
+BENCHTIME    := 1s
+FUZZTIME     := 20s
+
+.DEFAULT_GOAL := help
+.PHONY: help test lint bench fuzz build-all alone
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+test: ## vet and test every module with the race detector: what a change has to pass
+	go vet work
+	go test -race work
+
+lint: $(LINT) ## run golangci-lint over every module
+	$(LINT) config verify
+	$(LINT) run $$(go list -m -f '{{.Dir}}/...')
+
+$(LINT):
+	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
+	mv bin/golangci-lint $@
+
+bench: ## run the root's benchmarks: BENCH is a pattern, BENCHTIME how long each runs
+	go test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem .
+
+# Go 1.26 may end a target that found nothing with "context deadline exceeded" when its time is up (go.dev/issue/75804).
+# Such a run is repeated once. A target that found something says where it wrote the input.
+fuzz: ## run every fuzz target for FUZZTIME
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	fuzz() { (cd "$$folder" && go test -run='^$$' -fuzz="^$$target$$" -fuzztime=$(FUZZTIME) .) >"$$log" 2>&1; }; \
+	ran_out() { grep -q '^ *context deadline exceeded$$' "$$log" && ! grep -q 'Failing input' "$$log"; }; \
+	grep -rEo --include='*_test.go' --exclude-dir=bench '^func Fuzz[A-Za-z0-9_]*' . | sort | \
+	while IFS=: read -r file func; do \
+		folder=$${file%/*} target=$${func#func }; \
+		echo "fuzz $$folder $$target"; \
+		fuzz || { ran_out && fuzz; } || { cat "$$log"; exit 1; }; \
+		tail -n 1 "$$log"; \
+	done
+
+build-all: ## build every module for every platform
+	@for platform in $(PLATFORMS); do \
+		echo "build $$platform"; \
+		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -o /dev/null work || exit 1; \
+	done
+
+# The root is not published yet, so a copy of each go.mod says where the modules of the workspace are. The go.mod files
+# themselves replace nothing: that would break go install.
+alone: ## build each module without the workspace, as its users do
+	@copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; \
+	replace=$$(go list -m -f '-replace={{.Path}}={{.Dir}}'); \
+	for folder in $$(go list -m -f '{{.Dir}}'); do \
+		echo "build .$${folder#$(CURDIR)} alone"; \
+		rm -f "$$copy"/*; \
+		cp "$$folder"/go.[ms]* "$$copy" && go mod edit $$replace "$$copy/go.mod" && \
+		(cd "$$folder" && GOWORK=off go build -modfile="$$copy/go.mod" -o /dev/null ./...) || exit 1; \
+	done
