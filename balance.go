@@ -61,9 +61,11 @@ func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error 
 	}
 	pinned := call.pinned()
 	began := time.Now()
+	if err != nil {
+		err = c.explain(ctx, call, call.Endpoint, err)
+	}
 	for resends := 0; ; resends++ {
 		if err != nil {
-			err = c.explain(ctx, call, call.Endpoint, err)
 			call.record(err, began)
 			if !c.resend(call, err, pinned, resends) {
 				return call.failed(err)
@@ -110,49 +112,47 @@ func (c *Client) resend(call *Call, err error, pinned bool, resends int) bool {
 
 // record notes a failed attempt.
 func (c *Call) record(err error, began time.Time) {
-	e, ok := errors.AsType[*Error](err)
-	if !ok || c.Endpoint == nil {
+	if c.Endpoint == nil {
 		return
 	}
 	if c.report == nil {
 		c.report = &CallReport{Method: c.Method}
 	}
+	e := asError(err)
 	c.report.Attempts = append(c.report.Attempts, Attempt{
 		Addr: c.Endpoint.Addr(), Took: time.Since(began), Code: e.Code, ID: e.ID, Message: e.Message, NotProcessed: e.NotProcessed,
 	})
 }
 
-// failed makes the error that the caller gets of the last attempt's: with the report, and naming all attempts
-// when there were several.
+// failed makes the error that the caller gets of the last attempt's: with the report, and when several attempts
+// found no server that answered, naming them all. What middleware returns is left as it is.
 func (c *Call) failed(err error) error {
-	e, ok := errors.AsType[*Error](err)
+	e, ok := err.(*Error) //nolint:errorlint // one that is wrapped belongs to who wrapped it
 	if !ok || c.report == nil {
 		return err
 	}
 	final := *e
 	final.Report = c.report
 	attempts := c.report.Attempts
-	if len(attempts) < 2 || e.ID == "" {
+	for _, a := range attempts {
+		final.NotProcessed = final.NotProcessed && a.NotProcessed
+	}
+	if len(attempts) < 2 || e.Code != Unavailable || e.ID == "" {
 		return &final
 	}
 	const shown = 3
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d attempts failed:", c.Method, len(attempts))
-	for i, a := range attempts {
-		if i == shown {
-			fmt.Fprintf(&b, "; and %d more", len(attempts)-shown)
-			break
-		}
+	for i, a := range attempts[:min(shown, len(attempts))] {
 		if i > 0 {
 			b.WriteByte(';')
 		}
 		fmt.Fprintf(&b, " %s", shorten(strings.TrimPrefix(a.Message, c.Method+": "), 70))
-		final.NotProcessed = final.NotProcessed && a.NotProcessed
+	}
+	if len(attempts) > shown {
+		fmt.Fprintf(&b, "; and %d more", len(attempts)-shown)
 	}
 	final.Message, final.ID = b.String(), "YDL1003"
-	if final.Code != DeadlineExceeded && final.Code != Canceled {
-		final.Code = catalogue["YDL1003"].code
-	}
 	return &final
 }
 
@@ -166,33 +166,37 @@ func (c *Client) explain(ctx context.Context, call *Call, ep *Endpoint, err erro
 	if ep != nil {
 		where = ep.Addr()
 	}
-	who := call.Method
-	var e *Error
-	lost, _ := errors.AsType[*mux.CallError](err)
-	if dial, ok := errors.AsType[*dialError](err); ok {
-		e = refusal("YDL1103", "%s: %s: %s", who, where, plain(dial.err))
-		if dial.next > 0 {
-			e.Message += fmt.Sprintf(" (connecting again in %v)", dial.next.Round(time.Millisecond))
-		}
-	} else if broken, ok := errors.AsType[*mux.BrokenError](err); ok {
-		e = failure("YDL2205", "%s: the reply from %s is broken: %v", who, where, broken.Cause)
-		if large, ok := errors.AsType[*mux.TooLargeError](err); ok {
-			e = failure("YDL2202", "%s: the reply from %s has %d bytes, this client's limit is %d", who, where, large.Size, large.Limit)
-		}
-	} else {
-		e = explainConn(ctx, who, where, err)
-	}
-	if lost != nil {
-		e.NotProcessed = lost.NotProcessed
-	}
+	e := explainCall(ctx, call.Method, where, err)
 	e.Cause = err
 	return e
 }
 
-// explainConn is explain for the ends of connections and of callers' patience.
-func explainConn(ctx context.Context, who, where string, err error) *Error {
+// explainCall is explain for a call of who to where.
+func explainCall(ctx context.Context, who, where string, err error) *Error {
+	if large, ok := errors.AsType[*mux.TooLargeError](err); ok {
+		return failure("YDL2202", "%s: the reply from %s has %d bytes, this client's limit is %d", who, where, large.Size, large.Limit)
+	}
+	if broken, ok := errors.AsType[*mux.BrokenError](err); ok {
+		return failure("YDL2205", "%s: the reply from %s is broken: %v", who, where, broken.Cause)
+	}
+	dial, _ := errors.AsType[*dialError](err)
 	lost, _ := errors.AsType[*mux.CallError](err)
-	unsent := lost != nil && lost.NotProcessed
+	unsent := dial != nil || lost != nil && lost.NotProcessed
+	var e *Error
+	if dial != nil && !dial.connected {
+		e = failure("YDL1103", "%s: %s: %s", who, where, plain(dial.err))
+	} else {
+		e = explainConn(ctx, who, where, err, unsent)
+	}
+	if dial != nil && dial.next > 0 {
+		e.Message += fmt.Sprintf(" (connecting again in %v)", dial.next.Round(time.Millisecond))
+	}
+	e.NotProcessed = unsent
+	return e
+}
+
+// explainConn is explain for the ends of connections and of callers' patience.
+func explainConn(ctx context.Context, who, where string, err error, unsent bool) *Error {
 	executed := "it may have been executed"
 	if unsent {
 		executed = "it was not executed"
@@ -206,12 +210,14 @@ func explainConn(ctx context.Context, who, where string, err error) *Error {
 		return e
 	}
 	if foreignErr, ok := errors.AsType[*mux.PrefaceError](err); ok {
-		e := refusal("YDL1101", "%s: %s does not speak yodel: %s", who, where, foreign(foreignErr.Got))
-		return e
+		return failure("YDL1101", "%s: %s does not speak yodel: %s", who, where, foreign(foreignErr.Got))
 	}
 	if breach, ok := errors.AsType[*mux.ProtocolError](err); ok {
 		return failure("YDL1106", "%s: %s: %v; %s", who, where, breach, executed)
 	}
+	// A context ends with a cause of the user's, which need not say whether it was the deadline.
+	gone := ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
+	late := gone && errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {
 	case errors.Is(err, mux.ErrWindow):
 		return failure("YDL1008", "%s: %s accepts no more requests at the moment", who, where)
@@ -223,12 +229,12 @@ func explainConn(ctx context.Context, who, where string, err error) *Error {
 		return failure("YDL1102", "%s: %s accepted the connection and said nothing; %s", who, where, executed)
 	case errors.Is(err, mux.ErrDead):
 		return failure("YDL1105", "%s: %s has been silent for too long; %s", who, where, executed)
-	case errors.Is(err, mux.ErrDeadline), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, mux.ErrDeadline), errors.Is(err, context.DeadlineExceeded), late:
 		if unsent {
 			return failure("YDL1005", "%s: the deadline passed before the call was sent to %s", who, where)
 		}
 		return failure("YDL1004", "%s: no reply from %s before the deadline; it may be executing still", who, where)
-	case errors.Is(err, context.Canceled), ctx.Err() != nil:
+	case errors.Is(err, context.Canceled), gone:
 		return failure("YDL1006", "%s: the caller canceled it (endpoint %s); %s", who, where, executed)
 	}
 	return failure("YDL1104", "%s: the connection to %s was lost: %s; %s", who, where, plain(err), executed)

@@ -78,6 +78,8 @@ type Call struct {
 	tried  []*Endpoint // endpoints this call avoids
 	picked *Endpoint   // what the balancer set Endpoint to
 	pass   int         // how strictly it avoids
+
+	limited bool // the client set Deadline
 }
 
 // Metadata is key and value pairs that travel beside a message. Keys are case-sensitive; values

@@ -170,7 +170,7 @@ func (c *Client) Do(ctx context.Context, call *Call) error {
 	call.begin(o)
 	c.timeout(call)
 	err := c.handler(ctx, call)
-	call.out = nil
+	call.end()
 	c.give(o)
 	return err
 }
@@ -188,7 +188,7 @@ func (c *Client) Notify(ctx context.Context, method string, in any) error {
 
 func (c *Client) timeout(call *Call) {
 	if c.opts.Timeout > 0 && call.Deadline.IsZero() {
-		call.Deadline = time.Now().Add(c.opts.Timeout)
+		call.Deadline, call.limited = time.Now().Add(c.opts.Timeout), true
 	}
 }
 
@@ -229,6 +229,14 @@ func (c *Client) goInOwnGoroutine(ctx context.Context, call *Call, done func(err
 // begin readies a call of the user's, which may have been used before.
 func (c *Call) begin(o *outgoing) {
 	c.out, c.report, c.tried, c.Attempt = o, nil, nil, 0
+}
+
+// end takes back what was done to a call of the user's for the time it ran.
+func (c *Call) end() {
+	c.out = nil
+	if c.limited {
+		c.Deadline, c.limited = time.Time{}, false
+	}
 }
 
 // take returns an outgoing to be used for one call.

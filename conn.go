@@ -38,41 +38,37 @@ func (p *Peer) TLS() *tls.ConnectionState {
 
 // A ConnEvent is something that happened to a connection or a listener.
 type ConnEvent struct {
-	Kind ConnEventKind
+	// Kind is what happened:
+	//
+	//	"listen failed"    a listener could not be opened, or does not accept any more
+	//	"refused"          a server did not let a connection in: the accept filter, a limit, the Connect hook
+	//	"accepted"         a server has let a connection in
+	//	"connect failed"   a client could not connect
+	//	"connected"        a client's connection is ready for calls
+	//	"disconnected"     the peer closed the connection
+	//	"read failed"      reading failed, or what was read is not the protocol
+	//	"write failed"     writing failed
+	//	"closed"           this side closed the connection
+	//
+	// A connection that was accepted or connected ends with exactly one of the last four, or is refused.
+	Kind string
 	// Addr is the peer's address, or that of the listener.
 	Addr string
 	// Err says why, for the kinds that need a reason.
 	Err error
 }
 
-// A ConnEventKind is what happened.
-type ConnEventKind uint8
-
-// The kinds of connection events. A connection that was Accepted or Connected ends with exactly
-// one of Disconnected, ReadFailed, WriteFailed and Closed, or Refused.
 const (
-	ListenFailed  ConnEventKind = 1 + iota // a listener does not accept any more
-	Refused                                // a connection was not let in: the accept filter, a limit, the Connect hook
-	Accepted                               // a server has let a connection in
-	ConnectFailed                          // a client could not connect
-	Connected                              // a client's connection is ready for calls
-	Disconnected                           // the peer closed the connection
-	ReadFailed                             // reading failed, or what was read is not the protocol
-	WriteFailed                            // writing failed
-	Closed                                 // this side closed the connection
+	eventListenFailed  = "listen failed"
+	eventRefused       = "refused"
+	eventAccepted      = "accepted"
+	eventConnectFailed = "connect failed"
+	eventConnected     = "connected"
+	eventDisconnected  = "disconnected"
+	eventReadFailed    = "read failed"
+	eventWriteFailed   = "write failed"
+	eventClosed        = "closed"
 )
-
-var connEventNames = [...]string{
-	"", "listen failed", "refused", "accepted", "connect failed", "connected", "disconnected", "read failed", "write failed", "closed",
-}
-
-// String returns the kind in words, for example "read failed".
-func (k ConnEventKind) String() string {
-	if int(k) < len(connEventNames) {
-		return connEventNames[k]
-	}
-	return fmt.Sprintf("event %d", uint8(k))
-}
 
 // ending is the event that the end of a connection is.
 func ending(addr string, err error) ConnEvent {
@@ -80,13 +76,13 @@ func ending(addr string, err error) ConnEvent {
 	op, _ := errors.AsType[*mux.IOError](err)
 	switch {
 	case errors.Is(err, mux.ErrClosed):
-		e.Kind, e.Err = Closed, nil
+		e.Kind, e.Err = eventClosed, nil
 	case errors.Is(err, mux.ErrDrained), op != nil && op.Op == mux.EndOfStream:
-		e.Kind, e.Err = Disconnected, nil
+		e.Kind, e.Err = eventDisconnected, nil
 	case op != nil && op.Op == mux.Write:
-		e.Kind = WriteFailed
+		e.Kind = eventWriteFailed
 	default:
-		e.Kind = ReadFailed
+		e.Kind = eventReadFailed
 	}
 	return e
 }

@@ -87,13 +87,11 @@ func (p *roundRobin) Pick(call *Call) *Endpoint {
 	if n == 0 {
 		return nil
 	}
-	first := p.next.Add(1)
-	for i := range n {
-		if ep := p.endpoints[(first+i)%n]; !call.Avoids(ep) {
-			return ep
-		}
+	if ep := p.endpoints[p.next.Add(1)%n]; !call.Avoids(ep) {
+		return ep
 	}
-	return nil
+	// The turn of one that is avoided goes to any of the others, not always to its neighbour.
+	return random(p.endpoints).Pick(call)
 }
 
 type random []*Endpoint
@@ -102,13 +100,20 @@ func (p random) Pick(call *Call) *Endpoint {
 	if len(p) == 0 {
 		return nil
 	}
-	first := rand.IntN(len(p))
-	for i := range p {
-		if ep := p[(first+i)%len(p)]; !call.Avoids(ep) {
-			return ep
+	if ep := p[rand.IntN(len(p))]; !call.Avoids(ep) {
+		return ep
+	}
+	var picked *Endpoint
+	left := 0
+	for _, ep := range p { // each of those that are left with the same chance
+		if call.Avoids(ep) {
+			continue
+		}
+		if left++; rand.IntN(left) == 0 {
+			picked = ep
 		}
 	}
-	return nil
+	return picked
 }
 
 type jsonCodec struct{}

@@ -35,14 +35,16 @@ type Endpoint struct {
 	ctx      context.Context             //nolint:containedctx // ends with the endpoint
 	cancel   context.CancelFunc
 
-	mu       sync.Mutex
-	by       map[string]bool // who says that it is not ready
-	dialing  *dialing        // nil when nobody dials
-	lastErr  error           // of the last dial, nil once one succeeded
-	failures int             // dials that failed in a row
-	retry    *time.Timer     // the next dial
-	retryAt  time.Time
-	closed   bool
+	mu           sync.Mutex
+	by           map[string]bool // who says that it is not ready
+	dialing      *dialing        // nil when nobody dials
+	lastErr      error           // of the last dial or connection, nil while connected
+	wasConnected bool            // lastErr is a connection's
+	failures     int             // connections in a row that could not be made, or did not last
+	since        time.Time       // of the last connection
+	retry        *time.Timer     // the next dial
+	retryAt      time.Time
+	closed       bool
 }
 
 // A dialing is an attempt to connect that several callers may wait for.
@@ -172,7 +174,7 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Con
 			return nil, &mux.CallError{Cause: mux.ErrClosed, NotProcessed: true}
 		}
 		if ep.retry != nil { // it failed just now, and will be tried again soon
-			err := &dialError{addr: ep.Addr(), err: ep.lastErr, next: time.Until(ep.retryAt)}
+			err := &dialError{addr: ep.Addr(), err: ep.lastErr, next: time.Until(ep.retryAt), connected: ep.wasConnected}
 			ep.mu.Unlock()
 			return nil, err
 		}
@@ -221,7 +223,7 @@ func (ep *Endpoint) dial(d *dialing) {
 	switch {
 	case err != nil:
 		d.err = &dialError{addr: ep.Addr(), err: err}
-		ep.lastErr = err
+		ep.lastErr, ep.wasConnected = err, false
 		ep.failures++
 		if !ep.closed {
 			ep.retryLocked()
@@ -230,15 +232,15 @@ func (ep *Endpoint) dial(d *dialing) {
 		_ = nc.Close() // nobody wants it any more
 		d.err = &mux.CallError{Cause: mux.ErrClosed, NotProcessed: true}
 	default:
-		ep.lastErr, ep.failures = nil, 0
+		ep.lastErr, ep.since = nil, time.Now()
 		d.conn = ep.adoptLocked(nc)
 		ep.setReadyLocked(byConn, true)
 	}
 	ep.mu.Unlock()
 	if err != nil {
-		c.event(ConnEvent{Kind: ConnectFailed, Addr: ep.Addr(), Err: err})
+		c.event(ConnEvent{Kind: eventConnectFailed, Addr: ep.Addr(), Err: err})
 	} else {
-		c.event(ConnEvent{Kind: Connected, Addr: ep.Addr()})
+		c.event(ConnEvent{Kind: eventConnected, Addr: ep.Addr()})
 	}
 	close(d.done)
 }
@@ -294,6 +296,11 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 		if ep.lastErr = conn.Err(); ep.lastErr == nil {
 			ep.lastErr = mux.ErrDrained
 		}
+		ep.wasConnected = true
+		ep.failures++
+		if time.Since(ep.since) > lastBackoff { // not one that lets us in and then turns us away
+			ep.failures = 0
+		}
 		ep.retryLocked()
 	}
 }
@@ -326,6 +333,8 @@ type dialError struct {
 	addr string
 	err  error
 	next time.Duration // until the next attempt, when this one was not made
+	// connected says that err is how the last connection ended, not why it could not be made.
+	connected bool
 }
 
 func (e *dialError) Error() string { return e.err.Error() }

@@ -33,8 +33,9 @@ type target struct {
 	method  atomic.Pointer[method] // nil while there is none of this name
 	codec   Codec
 	pack    packer
-	several bool   // the body is Values
-	wrong   *Error // why no call of this target can succeed, or nil
+	several bool        // the body is Values
+	told    atomic.Bool // the peer knows that the method is idempotent
+	wrong   *Error      // why no call of this target can succeed, or nil
 }
 
 type callKey struct{}
@@ -75,14 +76,8 @@ func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info)
 	case compressor != nil:
 		t.pack = packer{compressor, s.opts.CompressAbove}
 	}
-	info := wire.Info{}
-	if m := t.find(); m != nil {
-		info.Known = 1
-		if m.idempotent.Load() {
-			info.Idempotent = 1
-		}
-	}
-	return t, info
+	t.find()
+	return t, wire.Info{} // which methods there are is for callers who may call them: see invoke
 }
 
 // find returns the method, which may have been registered after the peer first asked for it.
@@ -224,6 +219,9 @@ func invoke(ctx context.Context, call *Call) error {
 	if err := call.Decode(); err != nil {
 		return err
 	}
+	if in.method.idempotent.Load() && !in.target.told.Swap(true) {
+		in.Inform(wire.Info{Known: 1, Idempotent: 1}) // before it can be interrupted
+	}
 	in.executed = true
 	reply, err := in.method.call(ctx, call.Args)
 	if reply != nil {
@@ -238,6 +236,7 @@ func (in *incoming) reply() {
 		return
 	}
 	out := &in.Reply
+	out.Attachment = in.call.ReplyAttachment // also with an error
 	if in.err == nil {
 		in.err = in.encode(out)
 	}
@@ -258,6 +257,9 @@ func (in *incoming) reply() {
 		return
 	}
 	e := asError(in.err)
+	if e.Code == DeadlineExceeded && e.ID == "" && in.Expired() {
+		e = failure("YDL1004", "%s: the deadline passed while the server was executing it", call.Method)
+	}
 	out.Code = uint16(e.Code)
 	if e.Code == 0 {
 		out.Code = uint16(Unknown)
@@ -285,7 +287,6 @@ func (in *incoming) encode(out *mux.Outcome) (err error) {
 			err = t.conn.server.panicked(in.ctx, call.Method, value)
 		}
 	}()
-	out.Attachment = call.ReplyAttachment
 	body := in.Scratch
 	if call.Reply != nil {
 		body, err = appendBody(in.Scratch, t.codec, call.Reply)

@@ -49,16 +49,11 @@ type MethodInfo struct {
 
 // Schema describes a type of Go.
 type Schema struct {
-	Type   string  `json:"type"`             // as Go writes it
-	Kind   string  `json:"kind"`             // object, array, map, string, integer, number, boolean, bytes or any
-	Fields []Field `json:"fields,omitempty"` // of an object; left out where a type contains itself
-	Elem   *Schema `json:"elem,omitempty"`   // of an array or a map
-}
-
-// Field is a field of an object.
-type Field struct {
-	Name   string `json:"name"` // in JSON
-	Schema Schema `json:"schema"`
+	Name   string   `json:"name,omitempty"`   // of a field, in JSON
+	Type   string   `json:"type"`             // as Go writes it
+	Kind   string   `json:"kind"`             // object, array, map, string, integer, number, boolean, bytes or any
+	Fields []Schema `json:"fields,omitempty"` // of an object; left out where a type contains itself
+	Elem   *Schema  `json:"elem,omitempty"`   // of an array or a map
 }
 
 // Stats is what a server counted since it started.
@@ -173,9 +168,7 @@ func (s *Server) introspect() {
 		return &Health{Serving: !s.closing}, nil
 	})
 	Ping.Handle(s, func(context.Context, *Empty) (*Empty, error) { return &Empty{}, nil })
-	for _, name := range []string{string(GetInfo), string(GetStats), string(GetHealth), string(Ping)} {
-		s.Mark(name, Idempotent)
-	}
+	s.MarkIdempotent(string(GetInfo), string(GetStats), string(GetHealth), string(Ping))
 }
 
 // registered calls f for each method with its names, in the order of the first.
@@ -289,7 +282,9 @@ func schemaOf(t reflect.Type, inside []reflect.Type) Schema {
 			if name == "" {
 				name = f.Name
 			}
-			s.Fields = append(s.Fields, Field{Name: name, Schema: schemaOf(f.Type, inside)})
+			field := schemaOf(f.Type, inside)
+			field.Name = name
+			s.Fields = append(s.Fields, field)
 		}
 	default:
 		s.Kind = "any"

@@ -58,6 +58,9 @@ func (c *Client) encode(o *outgoing, call *Call) error {
 		return nil
 	}
 	b := c.binding(call)
+	if _, several := call.Reply.(Values); call.Reply != nil && several != b.Positional {
+		return refusal("YDL2005", "%s: arguments and reply are both yodel.Values, or neither is", call.Method)
+	}
 	body, err := appendBody(o.body[:0], b.codec, call.Args)
 	if err != nil {
 		e := refusal("YDL2103", "%s: %v (codec %s)", call.Method, err, b.codec.Name())
@@ -95,6 +98,9 @@ func (c *Client) encode(o *outgoing, call *Call) error {
 
 // prepare readies the request for the next attempt.
 func (c *Client) prepare(ctx context.Context, o *outgoing, call *Call) error {
+	if ctx.Err() != nil {
+		return &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
+	}
 	if err := c.encode(o, call); err != nil {
 		return err
 	}
@@ -145,7 +151,7 @@ func (c *Client) decode(o *outgoing, call *Call, a *mux.Answer) error {
 		call.Trailer = md
 	}
 	if a.Attachment != nil {
-		call.ReplyAttachment = append([]byte(nil), a.Attachment...)
+		call.ReplyAttachment = append([]byte{}, a.Attachment...)
 	}
 	if a.Code != 0 {
 		return remoteError(call, a, &f)
@@ -208,13 +214,22 @@ func (c *Client) start(o *outgoing) {
 			return
 		}
 	}
-	go c.resume(o, nil)
+	select {
+	case c.async <- struct{}{}:
+	case <-o.ctx.Done():
+		o.finish(c.explain(o.ctx, call, nil, &mux.CallError{Cause: context.Cause(o.ctx), NotProcessed: true}))
+		return
+	}
+	go func() {
+		c.resume(o, nil)
+		<-c.async
+	}()
 }
 
 func (c *Client) startOn(o *outgoing, ep *Endpoint, conn *mux.Conn) {
 	call := o.async
 	if err := c.prepare(o.ctx, o, call); err != nil {
-		o.finish(err)
+		o.finish(c.explain(o.ctx, call, ep, err))
 		return
 	}
 	if call.OneWay {
@@ -255,7 +270,7 @@ func (c *Client) resume(o *outgoing, failed error) {
 // finish tells the caller, and gives o back.
 func (o *outgoing) finish(err error) {
 	c, ctx, call, done := o.client, o.ctx, o.async, o.done
-	call.out = nil
+	call.end()
 	c.give(o)
 	endAll(ctx, c.opts.Observers, call, err)
 	if done != nil {

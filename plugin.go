@@ -31,8 +31,8 @@ type Compressor interface {
 	// Append compresses src behind dst and returns the extended slice.
 	Append(dst, src []byte) ([]byte, error)
 	// Decompress appends the decompressed src to dst. It must stop with an error that matches
-	// ErrTooLarge as soon as more than limit bytes would be appended, and allocate no more than a
-	// constant beyond what it has decompressed.
+	// ErrTooLarge as soon as more than limit bytes would be appended, and allocate no
+	// more than limit in all.
 	Decompress(dst, src []byte, limit int) ([]byte, error)
 }
 
@@ -53,13 +53,6 @@ type Resolver interface {
 	// ends. The caller does not change the slice. An error means that the set is not known any more:
 	// the last one stays in use and Watch is called again after a pause.
 	Watch(ctx context.Context, update func([]Instance)) error
-}
-
-// A Registrar announces instances, so that resolvers find them.
-type Registrar interface {
-	// Register announces inst as an instance of service until ctx ends, then withdraws it and
-	// returns nil. It renews what the registry forgets.
-	Register(ctx context.Context, service string, inst Instance) error
 }
 
 // A Picker chooses the endpoint for one attempt of a call. It is used concurrently, stands on

@@ -74,7 +74,7 @@ type Server struct {
 	methodsMu sync.Mutex
 
 	mu        sync.Mutex
-	listeners map[net.Listener]struct{}
+	listeners []net.Listener
 	conns     map[*serverConn]struct{}
 	closing   bool
 	empty     chan struct{} // closed when the last connection has ended, once closing
@@ -96,7 +96,7 @@ func NewServer(o *ServerOptions) *Server {
 	s := &Server{
 		opts: *o, limits: o.Limits.withDefaults(), codecs: make(map[string]Codec), compressors: make(map[string]Compressor),
 		pool: mux.NewPool(), watch: mux.NewWatch(), started: time.Now(),
-		listeners: make(map[net.Listener]struct{}), conns: make(map[*serverConn]struct{}), empty: make(chan struct{}),
+		conns: make(map[*serverConn]struct{}), empty: make(chan struct{}),
 	}
 	opts := &s.opts
 	for _, c := range append([]Codec{JSON, Raw}, opts.Codecs...) {
@@ -128,7 +128,7 @@ func NewServer(o *ServerOptions) *Server {
 func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
 	l, err := s.opts.Transport.Listen(addr)
 	if err != nil {
-		s.event(ConnEvent{Kind: ListenFailed, Addr: addr, Err: err})
+		s.event(ConnEvent{Kind: eventListenFailed, Addr: addr, Err: err})
 		if e, ok := errors.AsType[*Error](err); ok {
 			return e
 		}
@@ -148,7 +148,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		_ = l.Close() // it was never used
 		return ErrServerClosed
 	}
-	s.listeners[l] = struct{}{}
+	s.listeners = append(s.listeners, l)
 	s.mu.Unlock()
 	failed := make(chan error, 1)
 	go func() { failed <- s.accept(l) }()
@@ -181,7 +181,7 @@ func (s *Server) accept(l net.Listener) error {
 		if closing {
 			return ErrServerClosed
 		}
-		s.event(ConnEvent{Kind: ListenFailed, Addr: l.Addr().String(), Err: err})
+		s.event(ConnEvent{Kind: eventListenFailed, Addr: l.Addr().String(), Err: err})
 		if errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("accept: %w", err)
 		}
@@ -199,7 +199,7 @@ func (s *Server) serve(nc net.Conn) {
 	addr := nc.RemoteAddr().String()
 	refuse := func(err error) {
 		_ = nc.Close() // there is nothing more to say
-		s.event(ConnEvent{Kind: Refused, Addr: addr, Err: err})
+		s.event(ConnEvent{Kind: eventRefused, Addr: addr, Err: err})
 		s.opts.Logger.Warn("yodel: connection refused", "peer", addr, "err", err)
 	}
 	if s.opts.Accept != nil {
@@ -213,7 +213,7 @@ func (s *Server) serve(nc net.Conn) {
 	config := &mux.Config{
 		Limits: s.limits.mux(), Agent: agent, Bind: sc.bind, Hello: sc.hello, Ended: sc.ended, Pool: s.pool, Watch: s.watch,
 	}
-	s.event(ConnEvent{Kind: Accepted, Addr: addr})
+	s.event(ConnEvent{Kind: eventAccepted, Addr: addr})
 	s.mu.Lock()
 	switch {
 	case s.closing:
@@ -237,7 +237,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.closing
 	s.closing = true
-	for l := range s.listeners {
+	for _, l := range s.listeners {
 		_ = l.Close() // nobody will accept from it
 	}
 	if first && len(s.conns) == 0 {
@@ -288,7 +288,7 @@ func (sc *serverConn) hello(_ *mux.Conn, l *wire.Limits) *mux.Refusal {
 		return nil
 	}
 	e := asError(err)
-	sc.server.event(ConnEvent{Kind: Refused, Addr: peer.Addr.String(), Err: err})
+	sc.server.event(ConnEvent{Kind: eventRefused, Addr: peer.Addr.String(), Err: err})
 	return &mux.Refusal{Code: uint16(e.Code), ID: e.ID, Message: e.Message}
 }
 

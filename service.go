@@ -22,22 +22,9 @@ type method struct {
 	newArgs    func() any     // a pointer, or Values of pointers
 	call       func(ctx context.Context, args any) (reply any, err error)
 	idempotent atomic.Bool
-	where      atomic.Int32 // Inline or Concurrent, or 0
+	where      atomic.Int32 // a hint, see below
 	stats      methodStats
 }
-
-// A Mark is something that a server says of a method.
-type Mark int32
-
-// The marks of methods.
-const (
-	// Idempotent methods may be executed twice: callers may send a call again that may have been executed.
-	Idempotent Mark = 1 + iota
-	// Inline hints that the method is short. Without a hint that is learned.
-	Inline
-	// Concurrent hints that the method is long or waits. Without a hint that is learned.
-	Concurrent
-)
 
 // Register registers the exported methods of rcvr, a pointer to a struct, under the name of its type:
 // "Arith.Mul". With methods it registers just these. The shapes it takes:
@@ -142,18 +129,31 @@ func (s *Server) Alias(name string, aliases ...string) error {
 	return nil
 }
 
-// Mark says something of a registered method. It panics if there is none of this name.
-func (s *Server) Mark(name string, marks ...Mark) {
-	m := (*s.methods.Load())[name]
-	if m == nil {
-		panic("yodel: Mark: " + s.unknown(name).Message)
-	}
-	for _, mark := range marks {
-		if mark == Idempotent {
-			m.idempotent.Store(true)
-		} else {
-			m.where.Store(int32(mark))
+// MarkIdempotent says that registered methods may be executed twice: callers may send a call again that may
+// have been executed. It panics if there is no method of a name.
+func (s *Server) MarkIdempotent(names ...string) {
+	s.mark(names, func(m *method) { m.idempotent.Store(true) })
+}
+
+// MarkInline hints that registered methods are short, which is learned otherwise. It panics if there is no
+// method of a name.
+func (s *Server) MarkInline(names ...string) {
+	s.mark(names, func(m *method) { m.where.Store(whereInline) })
+}
+
+// MarkConcurrent hints that registered methods are long or wait, which is learned otherwise. It panics if
+// there is no method of a name.
+func (s *Server) MarkConcurrent(names ...string) {
+	s.mark(names, func(m *method) { m.where.Store(whereConcurrent) })
+}
+
+func (s *Server) mark(names []string, mark func(*method)) {
+	for _, name := range names {
+		m := (*s.methods.Load())[name]
+		if m == nil {
+			panic("yodel: mark: " + s.unknown(name).Message)
 		}
+		mark(m)
 	}
 }
 
@@ -360,6 +360,12 @@ func (m *method) argsName() string {
 	return m.in[0].String()
 }
 
+// Hints where a method runs; 0 is none.
+const (
+	whereInline = 1 + iota
+	whereConcurrent
+)
+
 // What decides where a method runs. Below short it runs on the goroutine that reads the connection, above long it
 // gets one of its own; between the two it stays where it is.
 const (
@@ -372,10 +378,10 @@ const (
 )
 
 func (m *method) inline() bool {
-	switch Mark(m.where.Load()) {
-	case Inline:
+	switch m.where.Load() {
+	case whereInline:
 		return true
-	case Concurrent:
+	case whereConcurrent:
 		return false
 	default:
 		return m.stats.short.Load()

@@ -21,12 +21,12 @@
 //	client                                               server
 //	──────                                               ──────
 //	Mul.Call(ctx, client, &args)                         your function
-//	  │ Middleware          once per call                  ▲ Middleware
+//	  │ Middleware          once per call                  ▲ decode
 //	  │ balance             picks an *Endpoint             │ method table
-//	  │ EndpointMiddleware  once per attempt               │ decode
+//	  │ EndpointMiddleware  once per attempt               │ Middleware
 //	  ▼ connection: encode, write ─── Transport ───▶ read ─┘
 //
 // Whatever treats calls (timeouts, retries, limits, logs) is a Middleware. What a plug-in author
-// implements (Codec, Compressor, Transport, Resolver, Registrar, Balancer) is on one page,
+// implements (Codec, Compressor, Transport, Resolver, Balancer) is on one page,
 // plugin.go. This package needs the standard library alone.
 package yodel

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package yodeltest checks plug-ins: each suite in it tests one of the interfaces in yodel's
-// plugin.go, and explains the rule that a failing implementation breaks.
+// Package yodeltest is for tests of what is made for yodel. Its suites check a plug-in against the
+// interface in yodel's plugin.go that it implements, and explain each rule that it breaks.
 package yodeltest
 
 import (
@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"testing"
 
@@ -325,7 +326,7 @@ func (x codecTrial) checkAfterErrors() error {
 		if err != nil {
 			return err
 		}
-		for cut := range len(valid) {
+		for cut := range valid {
 			if cut > 64 {
 				break
 			}
@@ -351,7 +352,7 @@ func (x codecTrial) checkConcurrent() error {
 	messages := x.samples
 	for _, sample := range x.samples {
 		if zero := fresh(sample); x.roundTrips(zero) == nil {
-			messages = append(messages[:len(messages):len(messages)], zero)
+			messages = append(slices.Clip(messages), zero)
 		}
 	}
 	return concurrently(func(i int) error { return x.roundTrips(messages[i%len(messages)]) })

@@ -258,7 +258,7 @@ func (x compressorTrial) checkAfterErrors() error {
 	if err != nil {
 		return err
 	}
-	for i := range len(small) {
+	for i := range small {
 		_, _ = x.Decompress(nil, small[:i:i], 1<<20)
 		_, _ = x.Decompress(nil, small, i%len(shortText))
 		if err := x.roundTrips([]byte(shortText), 1<<20); err != nil {

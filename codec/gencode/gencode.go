@@ -14,6 +14,7 @@ package gencode
 import (
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/yodel-rpc/yodel"
 )
@@ -43,8 +44,7 @@ func (codec) Append(dst []byte, v any) ([]byte, error) {
 		return nil, err
 	}
 	// Marshal gets the room behind dst, so that what it returns is there already.
-	size := int(m.Size())
-	room := append(dst, make([]byte, size)...)
+	room := append(dst, make([]byte, m.Size())...)
 	b, err := m.Marshal(room[len(dst):len(room):len(room)])
 	if err != nil {
 		return nil, fmt.Errorf("gencode: encode %T: %w", v, err)
@@ -63,7 +63,7 @@ func (codec) Decode(src []byte, v any) (err error) {
 		}
 	}()
 	// A slice of src could reach behind its end, into what else is in the memory there.
-	n, err := m.Unmarshal(src[:len(src):len(src)])
+	n, err := m.Unmarshal(slices.Clip(src))
 	if err != nil {
 		return fmt.Errorf("gencode: decode %T: %w", v, err)
 	}
@@ -84,7 +84,7 @@ func toMessage(v any) (message, error) {
 	if !value.IsValid() || value.IsNil() {
 		return nil, notMessage(v)
 	}
-	m, ok := value.Interface().(message)
+	m, ok := reflect.TypeAssert[message](value)
 	if !ok {
 		return nil, notMessage(v)
 	}

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -101,10 +102,10 @@ const (
 
 func (c *codec) plan(t reflect.Type) *plan {
 	if p, ok := c.plans.Load(t); ok {
-		return p.(*plan)
+		return p.(*plan) //nolint:forcetypeassert // there is nothing else in plans
 	}
 	p, _ := c.plans.LoadOrStore(t, &plan{open: open(t, map[reflect.Type]bool{})})
-	return p.(*plan)
+	return p.(*plan) //nolint:forcetypeassert // as above
 }
 
 // open reports whether gobs of t can have interfaces in them.
@@ -237,7 +238,7 @@ func (p *plan) remember(s *stream) {
 	if len(known) == maxStreams {
 		known = known[1:]
 	}
-	known = append(known[:len(known):len(known)], s)
+	known = append(slices.Clip(known), s)
 	p.streams.CompareAndSwap(last, &known) // who loses the race is remembered the next time
 }
 

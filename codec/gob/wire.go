@@ -154,7 +154,7 @@ func (c *cursor) uint() uint64 {
 		c.rest = c.rest[1:]
 		return uint64(first)
 	}
-	n := -int(int8(first)) // bytes that follow, the highest first
+	n := 0x100 - int(first) // bytes that follow, the highest first
 	if n > 8 || n >= len(c.rest) {
 		c.fail(errDamaged)
 		return 0
@@ -206,7 +206,7 @@ func (c *cursor) fields(number uint64, read func(field int)) {
 			return
 		}
 		next += delta
-		read(int(next - 1))
+		read(int(next - 1)) //nolint:gosec // G115: it is less than number
 	}
 }
 
@@ -231,7 +231,7 @@ func (c *cursor) definition(t *wireType, find func(id int64) *wireType) {
 			case field == 1 && (t.kind == arrayKind || t.kind == sliceKind), field == 2 && t.kind == mapKind:
 				t.elem = find(c.int())
 			case field == 2 && t.kind == arrayKind:
-				t.length = uint64(c.int())
+				t.length = c.uint() / 2 // as a signed number that is not negative
 			default:
 				c.fail(errDamaged)
 			}

@@ -97,7 +97,7 @@ func (c *codec) deep(src []byte, m proto.Message) bool {
 		known = cyclic(d, map[protoreflect.FullName]bool{})
 		c.cyclic.Store(d.FullName(), known)
 	}
-	return known.(bool)
+	return known == true
 }
 
 // cyclic reports whether a message of type d can have another of its own type in it, or one that

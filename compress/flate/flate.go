@@ -41,7 +41,8 @@ type writer struct {
 }
 
 type reader struct {
-	io.ReadCloser
+	io.Reader
+	flate.Resetter
 	src bytes.Reader
 }
 
@@ -75,14 +76,15 @@ func (c *compressor) Decompress(dst, src []byte, limit int) ([]byte, error) {
 	r, ok := c.readers.Get().(*reader)
 	if !ok {
 		r = new(reader)
-		r.ReadCloser = flate.NewReader(&r.src)
+		r.Reader = flate.NewReader(&r.src)
+		r.Resetter = r.Reader.(flate.Resetter) //nolint:forcetypeassert // NewReader says that it is one
 	}
 	defer func() {
 		r.src.Reset(nil)
 		c.readers.Put(r)
 	}()
 	r.src.Reset(src)
-	if err := r.ReadCloser.(flate.Resetter).Reset(&r.src, nil); err != nil {
+	if err := r.Reset(&r.src, nil); err != nil {
 		return nil, fmt.Errorf("flate: %w", err)
 	}
 	b, err := bounded.Append(dst, r, limit)

@@ -4,6 +4,7 @@ package mux
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"math"
 	"sync/atomic"
@@ -37,15 +38,15 @@ type Out struct {
 	Fields     wire.Fields
 	Compressed bool
 	Checksum   bool
-	OneWay     bool
+	OneWay     bool // set by Notify and its like
 	NoWait     bool // fail at once instead of waiting for the peer's window
 	Deadline   time.Time
 	Body       []byte
 	Attachment []byte
 }
 
-// A Completer is told how an asynchronous call ended. Answer is valid until Complete returns. It runs on
-// the reading goroutine: when it blocks, the reading is handed to another one.
+// A Completer is told how an asynchronous call ended. Answer is valid until Complete returns. With a reply it runs on
+// the reading goroutine: when it blocks, the reading is handed to another one. Without one it runs on a goroutine of its own.
 type Completer interface {
 	Complete(a *Answer, err error)
 }
@@ -108,7 +109,7 @@ type ticket struct {
 // with the deadline, at once; the peer is told.
 func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert,errcheck // the pool holds nothing else
-	w.to = nil
+	w.to, out.OneWay = nil, false
 	id, err := c.send(ctx, out, w)
 	if err != nil {
 		c.waiters.Put(w)
@@ -122,7 +123,7 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 		case <-done:
 			if w.id.CompareAndSwap(id, 0) {
 				c.waiters.Put(w)
-				c.abandon(id, context.Cause(ctx))
+				c.abandon(id, ctx.Err())
 				return nil, context.Cause(ctx)
 			}
 			<-w.wake // it is just ending
@@ -145,7 +146,7 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 // waits, until ctx ends, only while the peer's window or the connection's output is full.
 func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
 	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert,errcheck // the pool holds nothing else
-	w.to = to
+	w.to, out.OneWay = to, false
 	id, err := c.send(ctx, out, w)
 	if err != nil {
 		w.to = nil
@@ -155,21 +156,41 @@ func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
 	if ctx.Done() == nil {
 		return nil
 	}
+	stop := context.AfterFunc(ctx, func() { c.giveUp(id, ctx.Err(), context.Cause(ctx)) }) // it may run code that needs c.mu
 	c.mu.Lock()
-	if s := &c.slots[wire.Slot(id)]; s.taken && s.id == id && s.waiter == w {
-		w.stop = context.AfterFunc(ctx, func() { c.giveUp(id, context.Cause(ctx)) })
+	s := c.slotLocked(id)
+	open := s != nil && s.waiter == w
+	if open {
+		w.stop = stop
 	}
 	c.mu.Unlock()
+	if !open {
+		stop()
+	}
 	return nil
 }
 
 // Notify sends a request that gets no answer. It waits while the connection's output is full.
 func (c *Conn) Notify(ctx context.Context, out *Out) error {
-	if wire.FieldsSize(&out.Fields)+len(out.Body)+len(out.Attachment) > maxPart {
-		return c.Start(ctx, out, discard{}) // Data frames need an id
+	if wire.FieldsSize(&out.Fields)+binary.MaxVarintLen64+len(out.Body)+len(out.Attachment) > maxPart {
+		return c.notifyLarge(ctx, out)
 	}
 	out.OneWay = true
 	_, err := c.send(ctx, out, nil)
+	return err
+}
+
+// notifyLarge sends a one-way request that takes more than one frame. These need an id, and so the request has a
+// slot and a final frame that nobody waits for.
+func (c *Conn) notifyLarge(ctx context.Context, out *Out) error {
+	out.OneWay = true
+	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
+	w.to = discard{}
+	_, err := c.send(ctx, out, w)
+	if err != nil {
+		w.to = nil
+		c.waiters.Put(w)
+	}
 	return err
 }
 
@@ -186,27 +207,31 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 	if out.Checksum {
 		m.flags |= wire.HasChecksum
 	}
-	size := len(out.Body) + len(out.Attachment)
+	if out.OneWay {
+		m.flags |= wire.OneWay
+	}
+	_, size := m.pieces()
 	async := w == nil || w.to != nil
 
 	c.mu.Lock()
-	if err := c.admitLocked(ctx, out, size, async); err != nil {
+	if err := c.admitLocked(ctx, out, size, async, w == nil); err != nil {
 		c.mu.Unlock()
 		return 0, err
 	}
 	// From here on nothing waits until the request is queued.
 	deadline := int64(0)
+	out.Fields.Timeout = 0
 	if !out.Deadline.IsZero() {
 		now := c.now()
 		deadline = int64(out.Deadline.Sub(c.start))
 		if deadline <= now {
-			if !out.OneWay {
+			if w != nil {
 				c.leaveLocked(size)
 			}
 			c.mu.Unlock()
 			return 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
 		}
-		out.Fields.Timeout = uint64(deadline-now+999) / 1000 //nolint:gosec // positive
+		out.Fields.Timeout = (uint64(deadline-now) + 999) / 1000 //nolint:gosec // positive
 		if w != nil {
 			c.careLocked(deadline)
 		}
@@ -215,74 +240,77 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 		m.fields = &out.Fields
 	}
 	h := wire.Header{Type: wire.Request, Arg: c.numberLocked(out.Method)}
-	if w == nil {
-		m.flags |= wire.OneWay
-	} else {
+	if w != nil {
 		h.ID = c.takeSlotLocked(w, size)
 		w.deadline = deadline
 		id = h.ID
 	}
 	c.opened++
 	rest := c.appendMessageLocked(h, &m)
+	large := rest.size() > 0
 	if w != nil {
 		s := &c.slots[wire.Slot(id)]
 		s.nth, s.end = c.opened, c.queued
+		if large {
+			s.end = math.MaxUint64 // until the last piece
+		}
 	}
-	large := rest[0] != nil || rest[1] != nil || rest[2] != nil
 	if async {
 		c.flushLater()
 	} else {
 		c.flushLocked(c.open > 1)
 	}
 	if large {
-		err = c.sendLarge(ctx, id, rest, m.flags)
+		c.sendLarge(ctx, out.Deadline, id, rest, m.flags)
 	}
-	return id, err
+	return id, nil
 }
 
 // sendLarge sends what did not fit in the opening frame.
-func (c *Conn) sendLarge(ctx context.Context, id uint32, rest [3][]byte, flags wire.Flags) error {
+// The outcome goes to the waiter in any case.
+func (c *Conn) sendLarge(ctx context.Context, deadline time.Time, id uint32, rest pieces, flags wire.Flags) {
 	h := wire.Header{Type: wire.Data, Flags: flags & wire.HasChecksum, ID: id}
-	live := func() bool {
-		s := &c.slots[wire.Slot(id)]
-		if !s.taken || s.id != id || s.waiter == nil {
+	err := c.sendRest(ctx, deadline, h, rest, func(size int, last bool) bool {
+		s := c.slotLocked(id)
+		if s == nil || s.waiter == nil {
 			return false
 		}
-		s.end = c.queued + 1 // not wholly sent
-		return true
-	}
-	if err := c.sendRest(ctx, h, rest, live); err != nil {
-		c.mu.Lock()
-		ended := c.err
-		c.mu.Unlock()
-		if ended == nil { // ctx: the caller gives up, as it would while waiting
-			c.giveUp(id, err)
+		if last {
+			s.end = c.queued + uint64(size)
 		}
-		return nil // the outcome is on its way to the waiter
+		return true
+	})
+	if err != nil { // ctx or the deadline: the caller gives up, as it would while waiting
+		why := ctx.Err()
+		if why == nil {
+			why = err
+		}
+		c.giveUp(id, why, err)
 	}
-	c.mu.Lock()
-	if s := &c.slots[wire.Slot(id)]; s.id == id {
-		s.end = c.queued
-	}
-	c.mu.Unlock()
-	return nil
 }
 
 // admitLocked waits until the peer's window has room for a request of size bytes, and takes that
 // room. First come, first served. It returns with c.mu held.
-func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async bool) error {
+func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone bool) error {
 	if c.err != nil || c.drained != nil {
 		return c.refusedLocked()
 	}
-	if async && len(c.out) >= highWater {
+	limit := c.cfg.MaxUnsent
+	if async {
+		limit = c.highWater()
+	}
+	if len(c.out) >= limit {
 		if out.NoWait {
 			return &CallError{Cause: ErrWindow, NotProcessed: true}
 		}
-		if err := c.spaceLocked(ctx, highWater); err != nil {
+		if err := c.spaceLocked(ctx, out.Deadline, limit); err != nil {
 			return c.notSentLocked(err)
 		}
+		if c.drained != nil {
+			return c.refusedLocked()
+		}
 	}
-	if out.OneWay {
+	if alone {
 		return nil
 	}
 	if len(c.admission) == 0 && c.fitsLocked(size) {
@@ -299,28 +327,13 @@ func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async bool) 
 
 // queueLocked waits for t's turn.
 func (c *Conn) queueLocked(ctx context.Context, t *ticket, deadline time.Time) error {
-	var expired <-chan time.Time
-	if !deadline.IsZero() {
-		timer := time.NewTimer(time.Until(deadline))
-		defer timer.Stop()
-		expired = timer.C
-	}
-	c.mu.Unlock()
-	var err error
-	select {
-	case <-t.wake:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-expired:
-		err = ErrDeadline
-	case <-c.ended:
-	}
-	c.mu.Lock()
+	err := c.waitLocked(ctx, deadline, t.wake)
 	if t.admitted && err == nil && c.err == nil && c.drained == nil {
 		return nil
 	}
 	if t.admitted {
 		c.leaveLocked(t.bytes)
+		c.restLocked()
 	}
 	for i, other := range c.admission {
 		if other == t {
@@ -357,6 +370,10 @@ func (c *Conn) fitsLocked(size int) bool {
 func (c *Conn) enterLocked(size int) {
 	c.open++
 	c.openBytes += size
+	if c.open == 1 && c.space != nil { // the reader, if it waits, now has something to read: see endBatch
+		close(c.space)
+		c.space = nil
+	}
 }
 
 func (c *Conn) leaveLocked(size int) {
@@ -372,7 +389,7 @@ func (c *Conn) leaveLocked(size int) {
 func (c *Conn) admitNextLocked() {
 	for len(c.admission) > 0 {
 		t := c.admission[0]
-		if c.drained == nil {
+		if c.drained == nil && c.err == nil {
 			if !c.fitsLocked(t.bytes) {
 				return
 			}
@@ -443,11 +460,14 @@ func (c *Conn) abandon(id uint32, why error) {
 }
 
 func (c *Conn) abandonLocked(id uint32, why error) {
-	s := &c.slots[wire.Slot(id)]
-	if !s.taken || s.id != id || c.err != nil {
+	s := c.slotLocked(id)
+	if s == nil || c.err != nil {
 		return
 	}
 	s.waiter = nil
+	if s.part != nil {
+		s.part = unwanted
+	}
 	const canceled, deadlineExceeded = 1, 4 // codes
 	code := uint16(canceled)
 	if isDeadline(why) {
@@ -457,28 +477,29 @@ func (c *Conn) abandonLocked(id uint32, why error) {
 	c.finishLocked(start)
 }
 
-// giveUp ends a call for its waiter.
-func (c *Conn) giveUp(id uint32, why error) {
+// giveUp ends a call for its waiter, with err. Why is what the peer is told.
+func (c *Conn) giveUp(id uint32, why, err error) {
 	c.mu.Lock()
-	s := &c.slots[wire.Slot(id)]
-	w := s.waiter
-	if !s.taken || s.id != id || w == nil || !w.id.CompareAndSwap(id, 0) {
+	s := c.slotLocked(id)
+	if s == nil || s.waiter == nil || !s.waiter.id.CompareAndSwap(id, 0) {
 		c.mu.Unlock()
 		return
 	}
+	w := s.waiter
 	c.abandonLocked(id, why)
 	c.flushLocked(c.open > 1)
-	w.fail(why)
+	w.fail(err)
 }
 
-// fail ends the wait with an error. Whoever calls it has swapped w.id to 0.
+// fail ends the wait with an error. Whoever calls it has swapped w.id to 0. A Completer, which may block, holds
+// nobody up.
 func (w *waiter) fail(err error) {
 	if w.to == nil {
 		w.err = err
 		w.wake <- struct{}{}
 		return
 	}
-	w.complete(nil, err)
+	go w.complete(nil, err)
 }
 
 // complete tells an asynchronous caller. The waiter is in nobody's reach any more.

@@ -6,7 +6,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"math"
 	"net"
 	"time"
 
@@ -53,10 +55,16 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 		c.careLocked(c.pingAt)
 	}
 	c.greeting.Store(true)
-	c.mu.Unlock() // a client's go out with its first call, a server's when the client's have come
+	if client { // its settings go out with its first call, or soon; a server's when the client's have come
+		c.careLocked(now + int64(helloDelay))
+	}
+	c.mu.Unlock()
 	go rd.loop()
 	return c
 }
+
+// helloDelay is how long a client's settings wait for a first call, to go out with it.
+const helloDelay = 5 * time.Millisecond
 
 // initialWindow is how many requests may be open before the peer's settings have come.
 const initialWindow = 1024
@@ -109,7 +117,7 @@ func (c *Conn) onSettings(payload []byte) bool {
 		c.maxBytes = int(min(l.MaxOpenBytes, uint64(c.cfg.MaxOpenBytes))) //nolint:gosec // bounded
 	}
 	if l.MaxMethods > 0 {
-		c.maxNum = int(min(l.MaxMethods, 1<<16)) //nolint:gosec // bounded
+		c.maxNum = int(min(l.MaxMethods, math.MaxUint16)) //nolint:gosec // bounded
 	}
 	c.admitNextLocked()
 	c.mu.Unlock()
@@ -130,22 +138,25 @@ func (c *Conn) onMethod(h wire.Header, payload []byte) bool {
 		return false
 	}
 	number := int(h.Arg)
-	if number >= c.cfg.MaxMethods || c.cfg.Bind == nil {
-		c.breach("a method number beyond the limit")
+	if number >= max(c.cfg.MaxMethods, defaultMaxMethods) { // the peer may not know the limit yet
+		c.breach(fmt.Sprintf("method number %d, which is beyond the limit", number))
 		return false
 	}
-	t, info := c.cfg.Bind(c, &b)
-	for number >= len(c.targets) {
-		c.targets = append(c.targets, nil)
+	t, info := Target(unserved{}), wire.Info{}
+	if c.cfg.Bind != nil {
+		t, info = c.cfg.Bind(c, &b)
 	}
-	c.targets[number] = t
+	for number >= len(c.targets) {
+		c.targets = append(c.targets, bound{})
+	}
+	c.targets[number] = bound{target: t, id: h.ID}
 	if info == (wire.Info{}) {
 		return true // nothing that the peer needs to know
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.appendLocked(func(dst []byte) []byte { return wire.AppendMethodInfo(dst, h.Arg, h.ID, &info) })
-	c.flushLocked(true)
-	return true
+	return true // it goes out at the end of the batch
 }
 
 func (c *Conn) onMethodInfo(h wire.Header, payload []byte) bool {
@@ -177,10 +188,12 @@ func (c *Conn) onCancel(h wire.Header) {
 	if r != nil && r.collected != nil {
 		// It will not come whole. It has not begun either.
 		c.leaveTableLocked(r)
-		c.refuseLocked(r, h.Arg, "", "canceled before the request had come")
-		c.drainedLocked()
+		c.refuseLocked(r, max(h.Arg, canceledCode), "", "canceled before the request had come")
 		c.flushLocked(false)
 		return
+	}
+	if r != nil {
+		r.unwanted = true
 	}
 	c.mu.Unlock()
 	if r == nil {
@@ -193,7 +206,10 @@ func (c *Conn) onCancel(h wire.Header) {
 	r.cancel(context.Canceled, errCallerGone)
 }
 
-const deadlineCode = 4
+const (
+	canceledCode = 1
+	deadlineCode = 4
+)
 
 var errCallerGone = errors.New("the caller canceled the call")
 
@@ -285,17 +301,17 @@ func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
 		return false
 	}
 	c.mu.Lock()
+	if c.drained == nil {
+		c.drained, c.accepted = ErrDrained, d.Count
+	}
+	c.accepted = min(c.accepted, d.Count)
 	if h.Arg != 0 {
-		c.accepted = d.Count
 		c.drained = &Refusal{Code: h.Arg, ID: string(d.ErrorID), Message: string(d.Message)}
 		c.endLocked(c.drained)
 		return false
 	}
-	if c.drained == nil {
-		c.drained, c.accepted = ErrDrained, d.Count
-	}
 	c.admitNextLocked()
-	c.afterDrainLocked()
+	c.restLocked()
 	c.mu.Unlock()
 	if c.cfg.Unusable != nil {
 		c.cfg.Unusable(c)
@@ -303,12 +319,22 @@ func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
 	return true
 }
 
-// afterDrainLocked closes a connection that the peer drains once none of this side's calls is open.
-func (c *Conn) afterDrainLocked() {
-	if c.drained != nil && c.open == 0 && c.inOpen == 0 && c.err == nil {
+// restLocked has a connection that drains closed once nothing is open on it. The side that was asked to go does it:
+// were it the other one, replies that are still on their way could be destroyed, because TCP answers what comes to a closed
+// socket with a reset.
+func (c *Conn) restLocked() {
+	switch {
+	case c.open > 0 || c.inOpen > 0:
+	case c.drained != nil:
 		c.careLocked(c.now()) // at once, but not under the reader's feet
+	case c.draining.Load() && c.linger == 0:
+		c.linger = c.now() + int64(lingerTime)
+		c.careLocked(c.linger)
 	}
 }
+
+// lingerTime is how long a drained connection waits for the peer to close it.
+const lingerTime = time.Second
 
 // Drain tells the peer that no more requests will be accepted, lets those finish that were, and
 // then closes the connection. It does not wait: see Ended.
@@ -321,20 +347,8 @@ func (c *Conn) Drain() {
 	c.draining.Store(true)
 	d := wire.Drain{Count: c.received.Load()}
 	c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, 0, &d) })
-	c.drainedLocked()
+	c.restLocked()
 	c.flushLocked(false)
-}
-
-// lingerTime is how long a drained connection waits for the peer to close it. Closing it first could destroy
-// replies that the peer has not read: TCP answers what is still coming with a reset.
-const lingerTime = time.Second
-
-// drainedLocked notices when the last request of a draining connection has been answered.
-func (c *Conn) drainedLocked() {
-	if c.draining.Load() && c.inOpen == 0 && c.linger == 0 {
-		c.linger = c.now() + int64(lingerTime)
-		c.careLocked(c.linger)
-	}
 }
 
 // Close ends the connection: calls that are open fail at once. What has been queued for sending is
@@ -361,7 +375,7 @@ func (c *Conn) CloseWhenIdle() {
 		c.drained, c.accepted = ErrClosed, c.opened
 	}
 	c.admitNextLocked()
-	c.afterDrainLocked()
+	c.restLocked()
 }
 
 // partingTime bounds how long an ending connection waits for its last words to be sent and heard.
@@ -390,10 +404,11 @@ func (c *Conn) writtenLocked(ctx context.Context) {
 func (c *Conn) refuse(why *Refusal, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), partingTime)
 	defer cancel()
-	d := wire.Drain{Message: []byte(why.Message), ErrorID: []byte(why.ID)}
+	d := wire.Drain{Count: c.received.Load(), Message: []byte(why.Message), ErrorID: []byte(why.ID)}
 	c.draining.Store(true)
 	c.mu.Lock()
 	if c.err == nil {
+		c.reader.Load().appendRepliesLocked()
 		c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, why.Code, &d) })
 	}
 	c.flushLocked(false)
@@ -436,24 +451,17 @@ func (c *Conn) takeCare() {
 	}
 	now := c.now()
 	c.careAt = never
+	why := c.drainedLocked(now)
 	switch {
+	case why != nil:
 	case c.helloBy != 0 && now >= c.helloBy:
-		c.endLocked(ErrHandshake)
+		why = ErrHandshake
+	case c.pingAt != 0 && now >= c.pingAt && !c.keepAliveLocked(now):
+		why = ErrDead
+	}
+	if why != nil {
+		c.endLocked(why)
 		return
-	case c.drained != nil && c.open == 0 && c.inOpen == 0:
-		if c.written == c.queued {
-			c.endLocked(c.drained)
-			return
-		}
-		c.careLocked(now + int64(time.Millisecond)) // one-way calls are still being written
-	case c.linger != 0 && now >= c.linger:
-		c.endLocked(ErrClosed)
-		return
-	case c.pingAt != 0 && now >= c.pingAt:
-		if !c.keepAliveLocked(now) {
-			c.endLocked(ErrDead)
-			return
-		}
 	}
 	next := min(orNever(c.helloBy), orNever(c.linger), orNever(c.pingAt))
 	late, late2, nextCall := c.expiredLocked(now)
@@ -467,6 +475,30 @@ func (c *Conn) takeCare() {
 	}
 }
 
+// drainedLocked returns why a connection that drains ends now, if it does.
+func (c *Conn) drainedLocked(now int64) error {
+	if c.open > 0 || c.inOpen > 0 {
+		c.linger = 0 // it begins again when they have ended
+		return nil
+	}
+	busy := c.written != c.queued || c.reader.Load().state.Load()&running != 0
+	switch {
+	case c.drained != nil && !busy:
+		return c.drained
+	case c.drained != nil:
+		c.careLocked(now + int64(restTime))
+	case c.linger != 0 && now >= c.linger:
+		if !busy {
+			return ErrClosed
+		}
+		c.linger = now + int64(lingerTime)
+	}
+	return nil
+}
+
+// restTime is how often a drained connection looks whether its last bytes have been written.
+const restTime = time.Millisecond
+
 func orNever(t int64) int64 {
 	if t == 0 {
 		return never
@@ -477,11 +509,15 @@ func orNever(t int64) int64 {
 // keepAliveLocked pings a peer that has been silent, and reports whether it is alive.
 func (c *Conn) keepAliveLocked(now int64) bool {
 	c.pingAt = now + int64(c.cfg.KeepAlive)
-	if c.heard.Swap(false) {
+	// A peer that reads is alive too. And while this side does not read, it cannot hear the peer, which has to hear
+	// something all the same.
+	alive := c.heard.Swap(false) || c.written != c.progress || c.holding
+	c.progress = c.written
+	if alive && !c.holding {
 		c.pinged = false
 		return true
 	}
-	if c.pinged {
+	if c.pinged && !alive {
 		return false
 	}
 	c.pinged = true
@@ -504,15 +540,20 @@ func (c *Conn) expiredLocked(now int64) (late []*waiter, requests []*Request, ne
 			late = append(late, w)
 		}
 	}
-	for _, r := range c.in {
-		if r == nil || r.deadline == 0 {
-			continue
-		}
-		if r.deadline > now {
+	look := func(r *Request) {
+		switch {
+		case r == nil || r.deadline == 0:
+		case r.deadline > now:
 			next = min(next, r.deadline)
-		} else if r.collected == nil {
+		case r.collected == nil:
 			requests = append(requests, r)
 		}
+	}
+	for _, r := range c.in {
+		look(r)
+	}
+	for r := range c.oneWay {
+		look(r)
 	}
 	return late, requests, next
 }
@@ -553,7 +594,9 @@ func (c *Conn) endLocked(err error) {
 		if w := s.waiter; w != nil && w.id.CompareAndSwap(s.id, 0) {
 			calls = append(calls, failed{w, &CallError{Cause: err, NotProcessed: c.notProcessedLocked(s)}})
 		}
-		s.waiter = nil
+		if s.taken {
+			c.freeSlotLocked(s)
+		}
 	}
 	requests := make([]*Request, 0, c.inOpen)
 	for i, r := range c.in {

@@ -32,7 +32,7 @@ type Limits struct {
 	MaxMethods   int // method numbers
 	MaxUnsent    int // bytes waiting to be written, past which this side stops reading
 
-	KeepAlive time.Duration // a silent peer is pinged after this and dead after twice this; 0 never
+	KeepAlive time.Duration // a peer that was silent for so long is pinged, and dead after as long again; 0 never
 	Handshake time.Duration // until the peer's preface and settings must have come
 }
 
@@ -58,6 +58,12 @@ type Config struct {
 
 	Pool  *Pool  // where handlers run that are not short
 	Watch *Watch // watches the handlers that are
+}
+
+// A bound is what a method number of the peer stands for.
+type bound struct {
+	target Target
+	id     uint32 // of the Method frame
 }
 
 // A Refusal ends a connection with a code that the peer is told.
@@ -154,7 +160,6 @@ const (
 
 	// defaultMaxMethods bounds method numbers when the peer's settings have not come yet.
 	defaultMaxMethods = 1024
-	maxSettings       = 16 << 10
 )
 
 // Conn is one connection. Its methods may be called concurrently.
@@ -198,13 +203,14 @@ type Conn struct {
 	waiters   sync.Pool // of *waiter
 
 	// Calls that the peer opened, see request.go.
-	in       []*Request // by slot
-	oneWay   map[*Request]struct{}
-	inOpen   int
-	inBytes  int
-	draining atomic.Bool   // no more requests are accepted
-	room     chan struct{} // closed when a request leaves the table; nil when nobody waits
-	targets  []Target      // by number; the reader's own
+	in          []*Request // by slot
+	oneWay      map[*Request]struct{}
+	inOpen      int
+	inBytes     int
+	oneWayBytes int           // how many of inBytes are of one-way requests
+	draining    atomic.Bool   // no more requests are accepted
+	room        chan struct{} // closed when a request leaves the table; nil when nobody waits
+	targets     []bound       // by number; the reader's own
 
 	// Ending, see care.go.
 	err      error
@@ -216,6 +222,8 @@ type Conn struct {
 	pinged   bool
 	linger   int64         // when a drained connection is closed; 0 when it is not drained
 	heard    atomic.Bool   // the peer sent something since the last keepalive
+	progress uint64        // what written was then
+	holding  bool          // this side does not read, because of what it has to do
 	received atomic.Uint64 // requests ever received
 	watched  atomic.Bool   // is on the list of cfg.Watch
 	pings    map[uint64]chan struct{}

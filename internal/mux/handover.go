@@ -4,6 +4,7 @@ package mux
 
 import (
 	"context"
+	"encoding/binary"
 	"sync"
 	"time"
 
@@ -46,6 +47,9 @@ func (rd *reader) serve(r *Request) (still bool) {
 	}()
 	r.target.Serve(r)
 	normal = true
+	if !r.alone() && r.Reply.large() { // it may have to wait for the peer to read
+		c.handOver(rd, state)
+	}
 	if !rd.leave(state) {
 		took := c.now() - began
 		c.finish(r)
@@ -68,18 +72,13 @@ func (rd *reader) serve(r *Request) (still bool) {
 
 // reply appends the reply of an inline request to those of the batch.
 func (rd *reader) reply(r *Request) {
-	if r.OneWay {
+	if r.alone() {
 		return
 	}
 	h, m := r.replyMessage()
-	parts, size := m.pieces()
+	parts, _ := m.pieces()
 	if m.fields != nil {
-		size += wire.FieldsSize(m.fields)
 		h.Flags |= wire.HasFields
-	}
-	if size > maxPart {
-		rd.replyAlone(r)
-		return
 	}
 	if len(rd.replies) == 0 {
 		rd.since = rd.clock
@@ -95,17 +94,16 @@ func (rd *reader) reply(r *Request) {
 	}
 	rd.replies = wire.Finish(rd.replies, start)
 	rd.nReply++
+	rd.answered = true
 }
 
-// replyAlone sends a reply that does not fit in one frame from a goroutine of its own: the peer may
-// take a while to read it, and the reader goes on.
-func (rd *reader) replyAlone(r *Request) {
-	c := rd.c
-	c.mu.Lock()
-	c.enterTableLocked(r)
-	c.mu.Unlock()
-	r.Reply.Body = append([]byte(nil), r.Reply.Body...) // the scratch memory is the reader's
-	go c.finish(r)
+// large reports whether the reply may take more than one frame.
+func (o *Outcome) large() bool {
+	size := binary.MaxVarintLen64 + len(o.Body) + len(o.Attachment)
+	if o.Fields != nil {
+		size += wire.FieldsSize(o.Fields)
+	}
+	return size > maxPart
 }
 
 // complete runs a callback on the reading goroutine.
@@ -163,9 +161,12 @@ func (c *Conn) handOver(rd *reader, state uint64) bool {
 	return true
 }
 
-// takeOver goes on where another reader was held up.
+// takeOver goes on where another reader was held up. What it had ready for others comes first.
 func (rd *reader) takeOver() {
-	if rd.flushReplies() && rd.tell() {
+	rd.c.mu.Lock()
+	rd.appendRepliesLocked()
+	rd.c.flushLocked(false)
+	if rd.tell() {
 		rd.loop()
 	}
 }
@@ -179,16 +180,39 @@ func pow2(n int) int {
 	return p
 }
 
-// endBatch writes the replies of the batch, and waits when the peer does not read its replies: then it
-// gets no more of them. It returns false when the connection has ended.
-func (rd *reader) endBatch() bool { return rd.flushReplies() }
-
-func (rd *reader) flushReplies() bool {
-	if len(rd.replies) == 0 {
+// endBatch writes what the batch brought about. When the peer does not read its answers, it gets no more of
+// them: nothing is read until it does. While calls of this side wait for the peer's answers that could last for ever,
+// because the peer may do the same: then the reading goes on, and handlers wait with their replies elsewhere. It
+// returns false when the connection has ended.
+func (rd *reader) endBatch() bool {
+	c := rd.c
+	if !rd.preface { // a peer of another protocol hears nothing of this one
 		return true
 	}
-	c := rd.c
 	c.mu.Lock()
+	rd.appendRepliesLocked()
+	answered, limit := rd.answered, c.cfg.MaxUnsent
+	rd.answered, rd.crowded = false, len(c.out) >= limit
+	c.flushLocked(false)
+	if !answered || !rd.crowded {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.open == 0 && len(c.out) >= limit || len(c.out) >= 2*limit {
+		if c.waitForSpaceLocked(context.Background(), time.Time{}) != nil {
+			break
+		}
+	}
+	rd.crowded = len(c.out) >= limit
+	return c.err == nil
+}
+
+func (rd *reader) appendRepliesLocked() {
+	if len(rd.replies) == 0 {
+		return
+	}
+	c := rd.c
 	if len(c.out) == 0 && !c.flushing && cap(rd.replies) <= keepBuffer {
 		c.out, rd.replies = rd.replies, c.out // nothing is copied
 		c.queued += uint64(len(c.out))
@@ -198,14 +222,7 @@ func (rd *reader) flushReplies() bool {
 	}
 	c.count.framesOut.Add(rd.nReply)
 	rd.replies, rd.nReply = rd.replies[:0], 0
-	c.drainedLocked()
-	if len(c.out) < c.cfg.MaxUnsent {
-		c.flushLocked(false)
-		return true
-	}
-	err := c.spaceLocked(context.Background(), c.cfg.MaxUnsent)
-	c.mu.Unlock()
-	return err == nil
+	c.restLocked()
 }
 
 // A Watch looks after readers that run user code: one that it finds in the same call for two ticks is
@@ -214,7 +231,6 @@ type Watch struct {
 	mu    sync.Mutex
 	conns map[*Conn]uint64 // and the state that each was seen in
 	timer *time.Timer
-	done  bool
 }
 
 // tick is so short that a handler that blocks holds others up for less than 5 ms, and so long that looking

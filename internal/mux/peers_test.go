@@ -227,6 +227,13 @@ func (s *stream) read(p []byte) (int, error) {
 	return n, nil
 }
 
+// buffered returns how many bytes have been written and not read.
+func (s *stream) buffered() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.buf)
+}
+
 func (c *memoryConn) Read(p []byte) (int, error)  { return c.in.read(p) }
 func (c *memoryConn) Write(p []byte) (int, error) { return c.out.write(p) }
 func (c *memoryConn) Close() error {
@@ -289,14 +296,16 @@ func (p *rawPeer) write(frames ...[]byte) {
 }
 
 // frame reads the next frame.
-func (p *rawPeer) frame() (wire.Header, []byte, error) {
+func (p *rawPeer) frame() (wire.Header, []byte, error) { return readFrame(p.r) }
+
+func readFrame(r io.Reader) (wire.Header, []byte, error) {
 	var header [wire.HeaderSize]byte
-	if _, err := io.ReadFull(p.r, header[:]); err != nil {
+	if _, err := io.ReadFull(r, header[:]); err != nil {
 		return wire.Header{}, nil, err
 	}
 	h := wire.ParseHeader(header[:])
 	frame := append(header[:], make([]byte, h.Len)...)
-	_, err := io.ReadFull(p.r, frame[wire.HeaderSize:])
+	_, err := io.ReadFull(r, frame[wire.HeaderSize:])
 	return h, frame, err
 }
 

@@ -3,6 +3,7 @@
 package mux
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -29,6 +30,9 @@ type reader struct {
 	settled []settled   // replies of a batch, on their way to their waiters
 	told    int         // how many of them have been told
 
+	answered bool // the batch made this side answer something
+	crowded  bool // the peer does not read its answers
+
 	// state is what the reader is doing: a counter of inline calls shifted by stateBits, and one of
 	// the states. It decides between the reader and who takes its place.
 	state   atomic.Uint64
@@ -52,6 +56,9 @@ type collector struct {
 	want int    // bytes of buf when all have come
 	err  error  // a piece was broken
 }
+
+// unwanted gathers nothing, of a message that nobody waits for any more.
+var unwanted = &collector{err: errCallerGone}
 
 var (
 	errLonger  = errors.New("it is longer than announced")
@@ -96,21 +103,22 @@ func readError(err error) error {
 }
 
 // makeRoom gets the buffer ready for the next read: it moves what is left of a frame to the front, and
-// doubles the buffer when it was full.
+// doubles the buffer when the last read filled it, or a frame does not fit.
 func (rd *reader) makeRoom() {
+	size, left := len(rd.buf), rd.w-rd.r
+	little := rd.w > size/2 // room behind w
+	if rd.w == size && size < maxReadBuffer || little && left > size/2 {
+		size *= 2
+	}
 	switch {
-	case rd.r == rd.w:
-		if rd.w == len(rd.buf) && len(rd.buf) < maxReadBuffer {
-			rd.buf = make([]byte, 2*len(rd.buf))
-		}
+	case size > len(rd.buf):
+		buf := make([]byte, size)
+		copy(buf, rd.buf[rd.r:rd.w])
+		rd.buf, rd.r, rd.w = buf, 0, left
+	case left == 0:
 		rd.r, rd.w = 0, 0
-	case len(rd.buf)-rd.w < len(rd.buf)/2:
-		buf := rd.buf
-		if rd.w-rd.r > len(buf)/2 {
-			buf = make([]byte, 2*len(buf))
-		}
-		rd.w = copy(buf, rd.buf[rd.r:rd.w])
-		rd.buf, rd.r = buf, 0
+	case little:
+		rd.r, rd.w = 0, copy(rd.buf, rd.buf[rd.r:rd.w])
 	}
 }
 
@@ -131,6 +139,10 @@ func (rd *reader) handle() bool {
 	}
 	for rd.w-rd.r >= wire.HeaderSize {
 		h := wire.ParseHeader(rd.buf[rd.r:])
+		whole := h.Type == wire.Reply && h.Flags&wire.More == 0 && h.Len <= maxFrame && !c.greeting.Load()
+		if !whole && !rd.tell() {
+			return false // who took over finds the frame in the buffer
+		}
 		if h.Len > maxFrame {
 			c.breach(fmt.Sprintf("a frame of %d bytes, the limit is %d", h.Len, maxFrame))
 			return false
@@ -142,11 +154,9 @@ func (rd *reader) handle() bool {
 		frame := rd.buf[rd.r : rd.r+size : rd.r+size]
 		rd.r += size
 		c.count.framesIn.Add(1)
-		if h.Type == wire.Reply && h.Flags&wire.More == 0 {
+		if whole {
 			rd.settle(h, frame)
-			continue
-		}
-		if !rd.tell() || !rd.frame(h, frame) {
+		} else if !rd.frame(h, frame) {
 			return false
 		}
 	}
@@ -207,7 +217,7 @@ func (rd *reader) tell() bool {
 		e.w = s.waiter
 		c.freeSlotLocked(s)
 	}
-	c.afterDrainLocked()
+	c.restLocked()
 	c.mu.Unlock()
 	for rd.told < len(rd.settled) {
 		e := rd.settled[rd.told]
@@ -263,6 +273,7 @@ func (rd *reader) frame(h wire.Header, frame []byte) bool {
 	case wire.Settings:
 		return c.onSettings(payload)
 	case wire.Method:
+		rd.answered = true
 		return c.onMethod(h, payload)
 	case wire.MethodInfo:
 		return c.onMethodInfo(h, payload)
@@ -277,6 +288,7 @@ func (rd *reader) frame(h wire.Header, frame []byte) bool {
 	case wire.Credit:
 		return c.onCredit(h, payload)
 	case wire.Ping:
+		rd.answered = true
 		return c.onPing(payload)
 	case wire.Pong:
 		c.onPong(payload)
@@ -295,17 +307,19 @@ func (rd *reader) frame(h wire.Header, frame []byte) bool {
 func (rd *reader) request(h wire.Header, frame []byte) bool {
 	c := rd.c
 	c.received.Add(1)
-	if h.ID == 0 && h.Flags&wire.OneWay == 0 || h.Flags&(wire.OneWay|wire.More) == wire.OneWay|wire.More || h.ID != 0 && h.ID>>wire.SlotBits == 0 {
+	if !c.validOpening(h) {
 		c.breach(fmt.Sprintf("a request with id %d and flags %#x", h.ID, h.Flags))
 		return false
 	}
-	if int(h.Arg) >= len(c.targets) || c.targets[h.Arg] == nil {
+	if int(h.Arg) >= len(c.targets) || c.targets[h.Arg].target == nil {
 		c.breach(fmt.Sprintf("a request for method number %d, which was not announced", h.Arg))
 		return false
 	}
-	t := c.targets[h.Arg]
+	method := c.targets[h.Arg]
+	t := method.target
 	r := t.New()
 	r.conn, r.target, r.id = c, t, h.ID
+	r.number, r.methodID = h.Arg, method.id
 	r.OneWay, r.checksum = h.Flags&wire.OneWay != 0, h.Flags&wire.HasChecksum != 0
 	r.Compressed = h.Flags&wire.Compressed != 0
 	fields, msg, err := openMessage(h, frame)
@@ -323,15 +337,24 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 		r.Body, r.Attachment, err = wire.SplitBody(h.Flags, msg)
 	}
 	r.Broken = err
-	if t.Inline() && !c.draining.Load() {
+	if t.Inline() && !c.draining.Load() && !rd.crowded && r.bytes <= c.cfg.MaxMessage {
 		return rd.serve(r)
 	}
-	if ok, alive := c.accept(r); !ok {
+	if ok, alive := rd.accept(r); !ok {
 		return alive
 	}
 	r.hold(c.cfg.Pool, fields)
 	c.cfg.Pool.run(r)
 	return true
+}
+
+// validOpening reports whether id and flags of a request are possible.
+func (c *Conn) validOpening(h wire.Header) bool {
+	if h.ID == 0 {
+		return h.Flags&(wire.OneWay|wire.More) == wire.OneWay // Data frames need an id
+	}
+	// The table is as large as the highest slot: one that the limit does not allow would cost memory.
+	return h.ID>>wire.SlotBits != 0 && int(wire.Slot(h.ID)) < max(c.cfg.MaxOpen, initialWindow)
 }
 
 // maxTimeout bounds a request's timeout to what a time.Duration holds: about 146 years, in microseconds.
@@ -362,53 +385,63 @@ func openMessage(h wire.Header, frame []byte) (fields, msg []byte, err error) {
 
 // accept enters r in the table, unless it has to be refused. It reports whether it did, and whether
 // the connection goes on.
-func (c *Conn) accept(r *Request) (ok, alive bool) {
+func (rd *reader) accept(r *Request) (ok, alive bool) {
+	c := rd.c
 	c.mu.Lock()
-	if r.OneWay {
-		c.roomLocked(r.bytes) // nobody could be told of a refusal: the reading waits
+	if r.alone() {
+		c.roomLocked(r) // nobody could be told of a refusal: the reading waits
 	}
 	limit := &c.cfg.Limits
+	open, bytes := c.openLocked(r.alone())
 	switch {
 	case c.err != nil:
 		c.mu.Unlock()
 		return false, false
-	case c.findSlotLocked(r.id) != nil && !r.OneWay:
-		c.endLocked(&ProtocolError{What: fmt.Sprintf("a request with id %d, which is open", r.id)})
+	case c.findSlotLocked(r.id) != nil && !r.alone():
+		c.mu.Unlock()
+		c.breach(fmt.Sprintf("a request with id %d, which is open", r.id))
 		return false, false
 	case r.bytes > limit.MaxMessage:
 		c.refuseLocked(r, codeExhausted, "YDL2201", fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit.MaxMessage))
-	case c.draining.Load() && !r.OneWay:
+	case c.draining.Load() && !r.alone():
 		c.refuseLocked(r, codeUnavailable, "YDL3004", "the server is shutting down")
-	case c.inOpen >= limit.MaxOpen:
-		c.refuseLocked(r, codeExhausted, "YDL3002", fmt.Sprintf("%d requests are open on this connection, the limit is %d", c.inOpen, limit.MaxOpen))
-	case !c.hasRoomLocked(r.bytes):
-		c.refuseLocked(r, codeExhausted, "YDL3002", fmt.Sprintf("the open requests on this connection hold %d bytes, the limit is %d", c.inBytes, limit.MaxOpenBytes))
+	case open >= limit.MaxOpen:
+		c.refuseLocked(r, codeExhausted, "YDL3002", fmt.Sprintf("%d requests are open on this connection, the limit is %d", open, limit.MaxOpen))
+	case !c.hasRoomLocked(r):
+		c.refuseLocked(r, codeExhausted, "YDL3002", fmt.Sprintf("the open requests on this connection hold %d bytes, the limit is %d", bytes, limit.MaxOpenBytes))
 	default:
 		c.enterTableLocked(r)
 		c.mu.Unlock()
 		return true, true
 	}
-	c.flushLocked(false)
+	c.mu.Unlock()
+	rd.answered = true // it goes out at the end of the batch
 	return false, true
 }
 
-func (c *Conn) hasRoomLocked(size int) bool {
-	return c.inOpen == 0 || c.inOpen < c.cfg.MaxOpen && c.inBytes+size <= c.cfg.MaxOpenBytes
+// openLocked returns how many requests of the peer are open, and their bytes. One-way ones are counted by themselves:
+// the peer does not count them in its window, and they must not use up what it counts on.
+func (c *Conn) openLocked(oneWay bool) (open, bytes int) {
+	if oneWay {
+		return len(c.oneWay), c.oneWayBytes
+	}
+	return c.inOpen - len(c.oneWay), c.inBytes - c.oneWayBytes
 }
 
-// roomLocked waits until the table has room for a request of size bytes.
-func (c *Conn) roomLocked(size int) {
-	for !c.hasRoomLocked(size) && c.err == nil {
+func (c *Conn) hasRoomLocked(r *Request) bool {
+	open, bytes := c.openLocked(r.alone())
+	return open == 0 || open < c.cfg.MaxOpen && bytes+r.bytes <= c.cfg.MaxOpenBytes
+}
+
+// roomLocked waits until the table has room for a one-way request.
+func (c *Conn) roomLocked(r *Request) {
+	for !c.hasRoomLocked(r) && c.err == nil {
 		if c.room == nil {
 			c.room = make(chan struct{})
 		}
-		room := c.room
-		c.mu.Unlock()
-		select {
-		case <-room:
-		case <-c.ended:
-		}
-		c.mu.Lock()
+		c.holding = true
+		_ = c.waitLocked(context.Background(), time.Time{}, c.room) // which has no reason of its own to fail
+		c.holding = false
 	}
 }
 
@@ -439,24 +472,25 @@ func (r *Request) hold(p *Pool, fields []byte) {
 
 // collect begins to gather a request that comes in pieces.
 func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
-	c := rd.c
-	r.bytes = int(min(rd.fields.Size, 1<<40)) //nolint:gosec // bounded
-	if ok, alive := c.accept(r); !ok {
+	r.bytes = 0
+	if h.Flags&wire.HasFields != 0 {
+		r.bytes = int(min(rd.fields.Size, 1<<40)) //nolint:gosec // bounded
+	}
+	r.collected = new(collector) // in the table it must be seen to be incomplete
+	if ok, alive := rd.accept(r); !ok {
 		return alive
 	}
-	c.mu.Lock()
-	r.collected = newCollector(h, r.bytes, frame, msg)
-	c.mu.Unlock()
+	*r.collected = newCollector(h, r.bytes, frame, msg)
 	return true
 }
 
 // newCollector begins with an opening frame and the part of the message that it carries.
-func newCollector(h wire.Header, size int, frame, msg []byte) *collector {
+func newCollector(h wire.Header, size int, frame, msg []byte) collector {
 	opening := len(frame) - len(msg)
 	if h.Flags&wire.HasChecksum != 0 {
 		opening -= wire.ChecksumSize
 	}
-	p := &collector{want: opening + size}
+	p := collector{want: opening + size}
 	p.buf = make([]byte, opening, min(p.want, max(firstGrant, opening+len(msg))))
 	copy(p.buf, frame)
 	h.Flags &^= wire.HasChecksum | wire.More
@@ -499,7 +533,7 @@ func (rd *reader) data(h wire.Header, frame []byte) bool {
 		p.complete()
 		w := s.waiter
 		c.freeSlotLocked(s)
-		c.afterDrainLocked()
+		c.restLocked()
 		c.mu.Unlock()
 		if w == nil || !w.id.CompareAndSwap(h.ID, 0) {
 			return true
@@ -517,14 +551,19 @@ func (rd *reader) data(h wire.Header, frame []byte) bool {
 		return true
 	}
 	p.complete()
-	r.whole(p)
-	c.cfg.Pool.run(r)
-	return true
+	c.mu.Lock()
+	alive := c.err == nil // else it has been taken out of the table
+	r.collected = nil
+	c.mu.Unlock()
+	if alive {
+		r.whole(p)
+		c.cfg.Pool.run(r)
+	}
+	return alive
 }
 
 // whole gives r the message that p has gathered.
 func (r *Request) whole(p *collector) {
-	r.collected = nil
 	if r.Broken = p.err; p.err != nil {
 		return
 	}
@@ -572,10 +611,13 @@ func (c *Conn) onLargeReply(h wire.Header, frame []byte) bool {
 	s := c.slotLocked(h.ID)
 	switch {
 	case s == nil: // of a call that was never made
+	case s.waiter == nil:
+		s.part = unwanted
 	case err != nil:
 		s.part = &collector{err: err}
 	default:
-		s.part = newCollector(h, int(f.Size), frame, msg) //nolint:gosec // within MaxMessage
+		p := newCollector(h, int(f.Size), frame, msg) //nolint:gosec // within MaxMessage
+		s.part = &p
 	}
 	return true
 }

@@ -49,13 +49,16 @@ type Request struct {
 	conn      *Conn
 	target    Target
 	id        uint32
+	number    uint16 // of the method
+	methodID  uint32 // of the Method frame that gave it
 	bytes     int
 	checksum  bool
+	unwanted  bool                   // the peer canceled it
 	held      *[]byte                // the body's memory when it is not the read buffer
 	deadline  int64                  // on the connection's clock; 0 for none
 	rd        atomic.Pointer[reader] // the reader that runs it inline
 	running   uint64                 // the reader's state meanwhile
-	collected *collector             // while it comes in pieces
+	collected *collector             // while it comes in pieces; changed with Conn.mu held, by the reader
 
 	mu    sync.Mutex
 	done  chan struct{}
@@ -76,6 +79,20 @@ type Outcome struct {
 
 // Conn returns the connection that the request came on.
 func (r *Request) Conn() *Conn { return r.conn }
+
+// Inform tells the peer what is known of the method that it calls. A peer that must not know yet is told
+// nothing by Config.Bind, and by this once it may.
+func (r *Request) Inform(info wire.Info) {
+	c := r.conn
+	c.mu.Lock()
+	if c.err == nil {
+		c.appendLocked(func(dst []byte) []byte { return wire.AppendMethodInfo(dst, r.number, r.methodID, &info) })
+	}
+	c.flushLocked(true)
+}
+
+// alone reports whether the request is one-way and so small that it has no id: it gets no final frame.
+func (r *Request) alone() bool { return r.id == 0 }
 
 // Expired reports whether the deadline has passed.
 func (r *Request) Expired() bool { return r.deadline != 0 && r.conn.now() >= r.deadline }
@@ -180,8 +197,9 @@ func (r *Request) cancel(err, cause error) {
 func (c *Conn) enterTableLocked(r *Request) {
 	c.inOpen++
 	c.inBytes += r.bytes
-	if r.OneWay {
+	if r.alone() {
 		c.oneWay[r] = struct{}{}
+		c.oneWayBytes += r.bytes
 	} else {
 		i := int(wire.Slot(r.id))
 		if i >= len(c.in) {
@@ -200,8 +218,9 @@ func (c *Conn) enterTableLocked(r *Request) {
 func (c *Conn) leaveTableLocked(r *Request) {
 	c.inOpen--
 	c.inBytes -= r.bytes
-	if r.OneWay {
+	if r.alone() {
 		delete(c.oneWay, r)
+		c.oneWayBytes -= r.bytes
 	} else {
 		c.in[wire.Slot(r.id)] = nil
 	}
@@ -209,6 +228,7 @@ func (c *Conn) leaveTableLocked(r *Request) {
 		close(c.room)
 		c.room = nil
 	}
+	c.restLocked()
 }
 
 // findSlotLocked returns the request in the slot of this id, or nil.
@@ -261,30 +281,40 @@ func (r *Request) releaseBody(p *Pool) {
 func (c *Conn) finish(r *Request) {
 	r.cancel(context.Canceled, nil)
 	c.mu.Lock()
-	if r.OneWay || c.err != nil {
-		c.leaveTableLocked(r)
-		c.drainedLocked()
-		c.mu.Unlock()
-		return
-	}
 	// A peer that does not read gets no more replies into memory.
-	if c.spaceLocked(context.Background(), c.cfg.MaxUnsent) != nil {
+	if r.alone() || c.spaceLocked(context.Background(), time.Time{}, c.cfg.MaxUnsent) != nil {
 		c.leaveTableLocked(r)
 		c.mu.Unlock()
 		return
 	}
 	h, m := r.replyMessage()
 	rest := c.appendMessageLocked(h, &m)
-	if rest[0] != nil || rest[1] != nil || rest[2] != nil {
+	if rest.size() > 0 {
 		c.flushLocked(false)
-		data := wire.Header{Type: wire.Data, Flags: m.flags&wire.HasChecksum | wire.OfReply, ID: r.id}
-		// An error is the end of the connection; the peer will know.
-		_ = c.sendRest(context.Background(), data, rest, func() bool { return true })
-		c.mu.Lock()
+		c.finishLarge(r, wire.Header{Type: wire.Data, Flags: m.flags&wire.HasChecksum | wire.OfReply, ID: r.id}, rest)
+		return
 	}
 	c.leaveTableLocked(r)
-	c.drainedLocked()
 	c.flushLocked(c.inOpen > 0)
+}
+
+// finishLarge sends the rest of a reply, and takes its request out of the table together with the last piece: the
+// peer may use the id again as soon as it has that.
+func (c *Conn) finishLarge(r *Request, h wire.Header, rest pieces) {
+	left := false
+	// An error is the end of the connection; the peer will know.
+	_ = c.sendRest(context.Background(), time.Time{}, h, rest, func(_ int, last bool) bool {
+		if left = last && !r.unwanted; left {
+			c.leaveTableLocked(r)
+		}
+		return !r.unwanted
+	})
+	c.mu.Lock()
+	if !left { // the caller has gone, or the connection
+		c.finishLocked(c.beginLocked(h))
+		c.leaveTableLocked(r)
+	}
+	c.flushLocked(false)
 }
 
 // replyMessage makes the reply of r a message.
@@ -304,14 +334,30 @@ func (r *Request) replyMessage() (wire.Header, message) {
 
 // refuseLocked answers a request that is not executed.
 func (c *Conn) refuseLocked(r *Request, code uint16, errorID, text string) {
-	if r.OneWay {
+	if r.alone() {
 		return
 	}
 	m := message{flags: wire.NotProcessed, fields: &wire.Fields{Message: []byte(text), ErrorID: []byte(errorID)}}
+	if r.checksum {
+		m.flags |= wire.HasChecksum
+	}
 	c.appendMessageLocked(wire.Header{Type: wire.Reply, Arg: code, ID: r.id}, &m)
 }
 
-const internalCode = 13
+// unserved is what every method number stands for on a side that serves nothing.
+type unserved struct{}
+
+func (unserved) Inline() bool  { return false }
+func (unserved) New() *Request { return new(Request) }
+func (unserved) Serve(r *Request) {
+	r.Reply = Outcome{Code: unimplementedCode, NotProcessed: true, Fields: &wire.Fields{Message: []byte("this side of the connection serves nothing")}}
+}
+func (unserved) Done(*Request, time.Duration, bool) {}
+
+const (
+	unimplementedCode = 12
+	internalCode      = 13
+)
 
 func goexitOutcome() Outcome {
 	return Outcome{Code: internalCode, Fields: &wire.Fields{

@@ -5,6 +5,7 @@ package mux
 import (
 	"context"
 	"runtime"
+	"time"
 
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -107,7 +108,9 @@ func (c *Conn) flushRest(buf []byte, from int) {
 		c.mu.Lock()
 		c.wroteLocked(n)
 		if err != nil {
-			c.taken = c.written
+			if c.direct != nil { // another kind of connection may have sent more than it says
+				c.taken = c.written
+			}
 			c.endLocked(&IOError{Op: Write, Err: err})
 			return
 		}
@@ -142,27 +145,48 @@ func (c *Conn) giveBackLocked(buf []byte) {
 }
 
 // spaceLocked waits until fewer than limit bytes wait to be written. It returns with c.mu held
-// in any case, and with an error when ctx or the connection ended first.
-func (c *Conn) spaceLocked(ctx context.Context, limit int) error {
+// in any case, and with an error when ctx or the connection ended first, or the deadline passed.
+func (c *Conn) spaceLocked(ctx context.Context, deadline time.Time, limit int) error {
 	for len(c.out) >= limit && c.err == nil {
-		if c.space == nil {
-			c.space = make(chan struct{})
-		}
-		space := c.space
-		c.mu.Unlock()
-		var err error
-		select {
-		case <-space:
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		case <-c.ended:
-		}
-		c.mu.Lock()
-		if err != nil {
+		if err := c.waitForSpaceLocked(ctx, deadline); err != nil {
 			return err
 		}
 	}
 	return c.err
+}
+
+// waitForSpaceLocked waits until some of what waits to be written has gone.
+func (c *Conn) waitForSpaceLocked(ctx context.Context, deadline time.Time) error {
+	if c.space == nil {
+		c.space = make(chan struct{})
+	}
+	err := c.waitLocked(ctx, deadline, c.space)
+	if err == nil {
+		err = c.err
+	}
+	return err
+}
+
+// waitLocked waits for wake, ctx, the deadline if there is one, or the end of the connection, and reports which of
+// the middle two it was. Meanwhile c.mu is not held.
+func (c *Conn) waitLocked(ctx context.Context, deadline time.Time, wake <-chan struct{}) error {
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	var expired <-chan time.Time
+	if !deadline.IsZero() {
+		timer := time.NewTimer(time.Until(deadline))
+		defer timer.Stop()
+		expired = timer.C
+	}
+	select {
+	case <-wake:
+	case <-c.ended:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-expired:
+		return ErrDeadline
+	}
+	return nil
 }
 
 // beginLocked and finishLocked enclose the appending of one frame's payload to out.
@@ -198,20 +222,25 @@ type message struct {
 	prefix     [10]byte // the length of the body, when there is an attachment
 }
 
-// pieces returns the parts of the message, which follow each other on the wire, and their size.
-func (m *message) pieces() (parts [3][]byte, size int) {
+// Pieces follow each other on the wire.
+type pieces [3][]byte
+
+func (p *pieces) size() int { return len(p[0]) + len(p[1]) + len(p[2]) }
+
+// pieces returns the parts of the message and their size.
+func (m *message) pieces() (parts pieces, size int) {
 	if m.attachment != nil {
 		m.flags |= wire.HasAttachment
 		n := putUvarint(m.prefix[:], uint64(len(m.body)))
 		parts[0] = m.prefix[:n]
 	}
 	parts[1], parts[2] = m.body, m.attachment
-	return parts, len(parts[0]) + len(m.body) + len(m.attachment)
+	return parts, parts.size()
 }
 
 // appendMessageLocked appends the opening frame h of m. What does not fit is returned, to be sent
 // with sendRest.
-func (c *Conn) appendMessageLocked(h wire.Header, m *message) (rest [3][]byte) {
+func (c *Conn) appendMessageLocked(h wire.Header, m *message) (rest pieces) {
 	parts, size := m.pieces()
 	h.Flags |= m.flags
 	room := maxPart
@@ -239,7 +268,7 @@ func (c *Conn) appendMessageLocked(h wire.Header, m *message) (rest [3][]byte) {
 }
 
 // appendPartsLocked appends up to room bytes of parts and returns what is left.
-func (c *Conn) appendPartsLocked(parts [3][]byte, room int) (rest [3][]byte) {
+func (c *Conn) appendPartsLocked(parts pieces, room int) (rest pieces) {
 	for i, part := range parts {
 		n := min(len(part), room)
 		c.out = append(c.out, part[:n]...)
@@ -250,31 +279,39 @@ func (c *Conn) appendPartsLocked(parts [3][]byte, room int) (rest [3][]byte) {
 }
 
 // sendRest sends the remainder of a message in Data frames, a piece at a time, so that other calls
-// get in between. It copies: nothing that is written later points into the caller's memory. It stops
-// without an error when live, called with c.mu held, says that the message is not wanted any more.
-func (c *Conn) sendRest(ctx context.Context, h wire.Header, rest [3][]byte, live func() bool) error {
-	for left := len(rest[0]) + len(rest[1]) + len(rest[2]); left > 0; {
+// get in between. It copies: nothing that is written later points into the caller's memory. Before each frame step,
+// called with c.mu held, is told its size and whether it is the last; it returns false when the message is not
+// wanted any more, which ends the sending without an error.
+func (c *Conn) sendRest(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, step func(size int, last bool) bool) error {
+	for left := rest.size(); left > 0; {
 		c.mu.Lock()
-		if err := c.spaceLocked(ctx, highWater); err != nil {
+		if err := c.spaceLocked(ctx, deadline, c.highWater()); err != nil {
 			c.mu.Unlock()
 			return err
 		}
-		if !live() {
+		n := min(left, maxPart)
+		size := wire.HeaderSize + n
+		if h.Flags&wire.HasChecksum != 0 {
+			size += wire.ChecksumSize
+		}
+		if !step(size, n == left) {
 			c.mu.Unlock()
 			return nil
 		}
 		h.Flags &^= wire.More
-		if left > maxPart {
+		if n < left {
 			h.Flags |= wire.More
 		}
 		start := c.beginLocked(h)
-		rest = c.appendPartsLocked(rest, maxPart)
+		rest = c.appendPartsLocked(rest, n)
 		c.finishLocked(start)
-		left -= min(left, maxPart)
+		left -= n
 		c.flushLocked(false)
 	}
 	return nil
 }
+
+func (c *Conn) highWater() int { return min(highWater, c.cfg.MaxUnsent) }
 
 func putUvarint(b []byte, n uint64) int {
 	i := 0

@@ -65,7 +65,7 @@ func serve() {
 	}
 	once.Handle(s, work)
 	twice.Handle(s, work)
-	s.Mark(string(twice), yodel.Idempotent)
+	s.MarkIdempotent(string(twice))
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent

@@ -58,7 +58,7 @@ const (
 	OfReply                         // on Data and Credit: the receiver of the frame opened the call
 	End                             // the sender sends no more messages on this stream
 
-	OneWay       Flags = 0x80 // on Request: no Reply is wanted, the ID is 0
+	OneWay       Flags = 0x80 // on Request: the outcome is not wanted; without More the ID is 0 and there is no Reply
 	NotProcessed Flags = 0x80 // on Reply: the method was certainly not executed
 )
 

@@ -12,7 +12,10 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/compress/internal/bounded"
+	"github.com/yodel-rpc/yodel/yodeltest"
 )
+
+func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
 func TestAppendStopsBehindTheLimit(t *testing.T) {
 	const text = "forty-two bytes of text, no more, no less."

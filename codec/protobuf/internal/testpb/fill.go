@@ -18,6 +18,7 @@ func Fill[M proto.Message](m M) M {
 		}
 		switch f.Kind() {
 		case protoreflect.StringKind:
+			//nolint:gosmopolitan // it is the text that everybody uses
 			m.ProtoReflect().Set(f, protoreflect.ValueOfString("许多往事在眼前一幕一幕，变的那麼模糊"))
 		case protoreflect.BoolKind:
 			m.ProtoReflect().Set(f, protoreflect.ValueOfBool(true))
@@ -25,6 +26,7 @@ func Fill[M proto.Message](m M) M {
 			m.ProtoReflect().Set(f, protoreflect.ValueOfInt32(100_000))
 		case protoreflect.Int64Kind:
 			m.ProtoReflect().Set(f, protoreflect.ValueOfInt64(100_000))
+		default: // BenchmarkMessage has no others
 		}
 	}
 	return m

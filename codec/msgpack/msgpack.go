@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package msgpack encodes messages as MessagePack: any Go value by reflection, with
+// github.com/vmihailenco/msgpack and its struct tags, and faster those that have the methods which
+// github.com/tinylib/msgp generates.
+//
+// The two libraries name fields by different tags, msgpack and msg. If one side has the generated
+// methods and the other does not, the names must be the same.
+package msgpack
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Codec is called "msgpack". Encoding a value costs a copy that encoding a pointer does not, if the
+// type has generated methods.
+//
+// Decode refuses messages of more than 10,000 levels, and strings that the other side has interned
+// (the option "intern" of the tag msgpack).
+var Codec yodel.Codec = new(codec)
+
+type codec struct {
+	encoders sync.Pool // of *encoder
+	decoders sync.Pool // of *decoder
+}
+
+// marshaler and unmarshaler have methods that msgp generates.
+type (
+	marshaler interface {
+		MarshalMsg(dst []byte) ([]byte, error)
+	}
+	unmarshaler interface {
+		UnmarshalMsg(src []byte) (rest []byte, err error)
+	}
+)
+
+func (*codec) Name() string { return "msgpack" }
+
+func (c *codec) Append(dst []byte, v any) ([]byte, error) {
+	value := reflect.ValueOf(v)
+	if value.Kind() == reflect.Pointer && value.IsNil() {
+		return nil, fmt.Errorf("msgpack: cannot encode a nil %T", v)
+	}
+	b, err := c.append(dst, v, value)
+	if err != nil {
+		return nil, fmt.Errorf("msgpack: encode %T: %w", v, err)
+	}
+	return b, nil
+}
+
+func (c *codec) append(dst []byte, v any, value reflect.Value) ([]byte, error) {
+	if m, ok := generated(v, value); ok {
+		return m.MarshalMsg(dst)
+	}
+	e, ok := c.encoders.Get().(*encoder)
+	if !ok {
+		e = new(encoder)
+		e.Encoder = msgpack.NewEncoder(&e.dst)
+	}
+	e.dst = *bytes.NewBuffer(dst)
+	e.Reset(&e.dst)
+	if err := e.Encode(v); err != nil {
+		return nil, err // without the encoder, which may be in the middle of something
+	}
+	b := e.dst.Bytes()
+	e.dst = bytes.Buffer{}
+	c.encoders.Put(e)
+	return b, nil
+}
+
+// generated returns v, or a pointer to a copy of it, if that has generated methods.
+func generated(v any, value reflect.Value) (marshaler, bool) {
+	if m, ok := v.(marshaler); ok {
+		return m, true
+	}
+	if !value.IsValid() || !reflect.PointerTo(value.Type()).Implements(reflect.TypeFor[marshaler]()) {
+		return nil, false
+	}
+	twin := reflect.New(value.Type())
+	twin.Elem().Set(value)
+	return reflect.TypeAssert[marshaler](twin)
+}
+
+type encoder struct {
+	*msgpack.Encoder
+	dst bytes.Buffer
+}
+
+func (c *codec) Decode(src []byte, v any) (err error) {
+	if target := reflect.ValueOf(v); target.Kind() != reflect.Pointer || target.IsNil() {
+		return fmt.Errorf("msgpack: cannot decode into %T, or it is nil", v)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+		if err != nil {
+			err = fmt.Errorf("msgpack: decode %T: %w", v, err)
+		}
+	}()
+	d, ok := c.decoders.Get().(*decoder)
+	if !ok {
+		d = new(decoder)
+		d.Decoder = msgpack.NewDecoder(&d.src)
+	}
+	if err := d.decode(src, v); err != nil {
+		return err // without the decoder, which may be in the middle of something
+	}
+	c.decoders.Put(d)
+	return nil
+}
+
+type decoder struct {
+	*msgpack.Decoder
+	src checked
+}
+
+func (d *decoder) decode(src []byte, v any) error {
+	d.src.reset(src)
+	defer d.src.reset(nil)
+	if err := d.src.check(); err != nil {
+		return err
+	}
+	if m, ok := v.(unmarshaler); ok {
+		rest, err := m.UnmarshalMsg(src)
+		if err == nil && len(rest) > 0 {
+			err = errBehind
+		}
+		return err
+	}
+	d.Reset(&d.src)
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if d.src.at < len(src) {
+		return errBehind
+	}
+	return nil
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package snappy compresses messages as Snappy blocks: fast, and known to many languages. Where both
+// sides are Go, s2 is better.
+package snappy
+
+import (
+	"fmt"
+
+	"github.com/klauspost/compress/s2"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress/klauspost/internal/block"
+)
+
+// Compressor is called "snappy".
+var Compressor yodel.Compressor = compressor{}
+
+type compressor struct{}
+
+// maxRatio is how many bytes a byte of a block can stand for: three of them are a copy of up to 64.
+const maxRatio = 22
+
+func (compressor) Name() string { return "snappy" }
+
+func (compressor) Append(dst, src []byte) ([]byte, error) {
+	b, err := block.Append(dst, src, s2.EncodeSnappy)
+	if err != nil {
+		return nil, fmt.Errorf("snappy: %w", err)
+	}
+	return b, nil
+}
+
+func (compressor) Decompress(dst, src []byte, limit int) ([]byte, error) {
+	b, err := block.Decompress(dst, src, limit, maxRatio)
+	if err != nil {
+		return nil, fmt.Errorf("snappy: %w", err)
+	}
+	return b, nil
+}

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package examples_test runs each example as a process of its own, and compares what it prints with what the documents
+// say that it prints.
+package examples_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+
+// patience is how long a program may take at most. It is long because the machine may be busy.
+const patience = time.Minute
+
+func TestExamples(t *testing.T) {
+	e := build(t)
+	t.Run("hello", e.testHello)
+	for _, name := range []string{"async", "auth", "middleware"} {
+		t.Run(name, func(t *testing.T) {
+			got, want := e.output(t, name), commentedOutput(t, name+"/main.go")
+			if got != want {
+				t.Errorf("it prints\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+	t.Run("netrpc", e.testNetRPC)
+	t.Run("quickstart", e.testQuickstart)
+	t.Run("quickstart interrupted", e.testQuickstartInterrupted)
+	t.Run("quickstart killed", e.testQuickstartKilled)
+}
+
+// examples is the folder with the built programs.
+type examples string
+
+// build builds all examples, with the race detector if the test has it too.
+func build(t *testing.T) examples {
+	t.Helper()
+	dir := t.TempDir()
+	args := []string{"build", "-o", dir + string(filepath.Separator)}
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		args = append(args, "-race")
+	}
+	if out, err := exec.Command("go", append(args, "./...")...).CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return examples(dir)
+}
+
+// command returns a command that runs an example, and is ended with the test.
+func (e examples) command(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience) // a cleanup may still need the program
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, filepath.Join(string(e), name), args...)
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	cmd.Stderr = new(bytes.Buffer)
+	return cmd
+}
+
+// output runs an example and returns what it prints.
+func (e examples) output(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	cmd := e.command(t, name, args...)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s%s", name, err, out, cmd.Stderr)
+	}
+	return strings.ReplaceAll(string(out), "\r\n", "\n")
+}
+
+// commentedOutput returns what the package comment in a file says that the program prints.
+func commentedOutput(t *testing.T, file string) string {
+	t.Helper()
+	_, comment, ok := strings.Cut(read(t, file), "// It prints:\n//\n")
+	if !ok {
+		t.Fatalf("%s does not say what it prints", file)
+	}
+	var want strings.Builder
+	for line := range strings.Lines(comment) {
+		printed, ok := strings.CutPrefix(line, "//\t")
+		if !ok {
+			break
+		}
+		want.WriteString(printed)
+	}
+	return want.String()
+}
+
+func (e examples) testHello(t *testing.T) {
+	first, one := e.startHello(t)
+	second, two := e.startHello(t)
+	// The document shows a run with one server at the usual address.
+	want := strings.ReplaceAll(block(t, read(t, "../README.md"), "$ go run ./examples/hello/client\n"), "127.0.0.1:8972", one)
+	if got := e.output(t, "client", "-servers", one); got != want {
+		t.Errorf("one server: got\n%s\nwant\n%s", got, want)
+	}
+	got := e.output(t, "client", "-servers", one+","+two)
+	for _, addr := range []string{one, two} {
+		if n := strings.Count(got, "hello Ann, from "+addr+"\n"); n != 2 {
+			t.Errorf("two servers: %d of 4 calls went to %s\n%s", n, addr, got)
+		}
+	}
+	second.interrupt(t)
+	if got := e.output(t, "client", "-servers", one+","+two); got != want {
+		t.Errorf("one of two servers: got\n%s\nwant\n%s", got, want)
+	}
+	first.interrupt(t)
+}
+
+// startHello starts a server at any free address, and returns the address.
+func (e examples) startHello(t *testing.T) (p *process, addr string) {
+	t.Helper()
+	for range 5 { // somebody else may take the port in between
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr = l.Addr().String()
+		l.Close()
+		p = e.start(t, "server", "-addr", addr)
+		if p.listens(addr) {
+			return p, addr
+		}
+	}
+	t.Fatal("the server does not listen")
+	return nil, ""
+}
+
+// A process is an example that is running.
+type process struct {
+	cmd    *exec.Cmd
+	stdout io.Reader
+	gone   chan struct{} // closed when it has ended
+	err    error         // how
+}
+
+// start starts an example. It is killed with the test, if it has not ended.
+func (e examples) start(t *testing.T, name string, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: e.command(t, name, args...), gone: make(chan struct{})}
+	var err error
+	if p.stdout, err = p.cmd.StdoutPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.gone)
+	}()
+	t.Cleanup(p.kill)
+	return p
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	<-p.gone
+}
+
+// interrupt ends the program as Ctrl-C does, and wants it to end without an error.
+func (p *process) interrupt(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS == "windows" { // where a program cannot send a Ctrl-C
+		p.kill()
+		return
+	}
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
+	<-p.gone
+	if p.err != nil {
+		t.Errorf("%s after an interrupt: %v\n%s", p.cmd, p.err, p.cmd.Stderr)
+	}
+}
+
+// listens waits until somebody listens at addr, and reports whether that happened before the program ended.
+func (p *process) listens(addr string) bool {
+	return waitFor(p.gone, func() bool { return answers(addr) })
+}
+
+func answers(addr string) bool {
+	conn, err := net.Dial("tcp", addr)
+	if err == nil {
+		conn.Close()
+	}
+	return err == nil
+}
+
+// waitFor reports whether a condition came true before a channel was closed, or patience ended.
+func waitFor(gone <-chan struct{}, condition func() bool) bool {
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if condition() {
+			return true
+		}
+		select {
+		case <-again.C:
+		case <-gone:
+			return false
+		}
+	}
+	return false
+}
+
+func (e examples) testNetRPC(t *testing.T) {
+	readme := read(t, "netrpc/README.md")
+	for _, name := range []string{"before", "after"} {
+		if got, want := e.output(t, name), block(t, readme, "$ go run ./examples/netrpc/"+name+"\n"); got != want {
+			t.Errorf("%s prints\n%s\nwant\n%s", name, got, want)
+		}
+	}
+	diff := block(t, readme, "```diff\n")
+	for name, not := range map[string]byte{"before": '+', "after": '-'} {
+		var side strings.Builder
+		for line := range strings.Lines(diff) {
+			if line[0] != not {
+				side.WriteString(line[1:])
+			}
+		}
+		_, want, _ := strings.Cut(read(t, "netrpc/"+name+"/main.go"), "\npackage main\n")
+		if side.String() != "package main\n"+want {
+			t.Errorf("the diff in the README is of another %s, which goes on with\n%s", name, want)
+		}
+	}
+}
+
+func (e examples) testQuickstart(t *testing.T) {
+	out := e.output(t, "quickstart", "-seconds", "3")
+	if !strings.HasSuffix(out, "\n0 failed\n") {
+		t.Errorf("the last line is not %q:\n%s", "0 failed", out)
+	}
+	shown := block(t, read(t, "../README.md"), "$ go run ./examples/quickstart\n")
+	if got, want := labels(out), labels(shown); !slices.Equal(got, want) {
+		t.Errorf("the README shows lines that begin with\n%q, the program prints\n%q", want, got)
+	}
+}
+
+// labels returns the first word of each line that begins with one.
+func labels(text string) []string {
+	return regexp.MustCompile(`(?m)^ *[a-zA-Z]\S*`).FindAllString(text, -1)
+}
+
+func (e examples) testQuickstartInterrupted(t *testing.T) {
+	p, instances := e.startQuickstart(t)
+	p.interrupt(t)
+	wantGone(t, p, instances)
+}
+
+func (e examples) testQuickstartKilled(t *testing.T) {
+	p, instances := e.startQuickstart(t)
+	wantGone(t, p, instances)
+}
+
+// wantGone wants nothing to be left of the quickstart when it has ended or was killed.
+func wantGone(t *testing.T, p *process, instances []string) {
+	t.Helper()
+	p.kill()
+	for _, addr := range instances {
+		if !waitFor(nil, func() bool { return !answers(addr) }) {
+			t.Errorf("the instance at %s outlived its parent", addr)
+		}
+	}
+}
+
+// startQuickstart starts the program for longer than the test takes, and returns the addresses of its instances.
+func (e examples) startQuickstart(t *testing.T) (p *process, instances []string) {
+	t.Helper()
+	p = e.start(t, "quickstart", "-seconds", "100")
+	var out []byte
+	for !bytes.Contains(out, []byte("callers")) {
+		b := make([]byte, 1024)
+		n, err := p.stdout.Read(b)
+		if err != nil {
+			t.Fatalf("%v\n%s%s", err, out, p.cmd.Stderr)
+		}
+		out = append(out, b[:n]...)
+	}
+	instances = regexp.MustCompile(`127\.0\.0\.1:\d+`).FindAllString(string(out), -1)
+	if len(instances) != 3 {
+		t.Fatalf("there are not three instances:\n%s", out)
+	}
+	return p, instances
+}
+
+// block returns what stands in a document between a line and the end of the block of code, or the next command in it.
+func block(t *testing.T, document, line string) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(document, "\n"+line)
+	if !ok {
+		t.Fatalf("the document has no line %q", line)
+	}
+	end := regexp.MustCompile("(?m)^(```|\\$ )").FindStringIndex(rest)
+	if end == nil {
+		t.Fatalf("the block with %q does not end", line)
+	}
+	return rest[:end[0]]
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.ReplaceAll(string(text), "\r\n", "\n")
+}

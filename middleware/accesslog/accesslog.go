@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package accesslog writes one line for each call, on the client or on the server: the method, the peer or
+// the endpoint, the outcome, how long it took.
+//
+// It is an observer, outside of all middleware: it sees calls that middleware refuses, a call that was
+// tried several times is one line, and asynchronous calls stay without a goroutine. It costs
+// each call one small allocation beside what the logger costs.
+//
+// The level follows the outcome:
+//
+//	Info   success, and errors that callers cause every day: canceled, invalid_argument, not_found,
+//	       already_exists, unauthenticated
+//	Warn   other errors, and what took as long as Options.Slow says
+//	Error  something is broken: unknown, unimplemented, internal, data_loss
+//
+// A line has no metadata but what the options name, and no text of errors unless they say so: both may
+// hold secrets.
+package accesslog
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Options changes what is logged. The zero value logs every call.
+type Options struct {
+	// Slow is the duration from which a call is worth a warning. Default: none is.
+	Slow time.Duration
+	// Skip names methods whose calls are logged only when they fail or are slow, for example "yodel.Health".
+	// Default none.
+	Skip []string
+	// Metadata names keys whose values are logged. Default none.
+	Metadata []string
+	// ErrorText adds what the errors say. Default false: a method may have written anything into them.
+	ErrorText bool
+}
+
+// To returns an observer that logs to logger, or to slog.Default() if it is nil. The attributes of a line are
+//
+//	method    its name
+//	peer      on the server, the caller's address
+//	endpoint  on the client, the address of the last attempt, if there was one
+//	code      of the error, or ok
+//	took      from the beginning of the call to its end
+//	attempt   which attempt of the caller's this was, from 1; on the client the last one, 0 if nothing was sent
+//	id        of the error, if it has one
+//	slow      true, for slow calls
+//	oneway    true, for calls without a reply
+//	error     what it says, see Options.ErrorText
+//	metadata  a group of what Options.Metadata names
+func To(logger *slog.Logger, o *Options) yodel.Observer {
+	l := &log{logger: logger}
+	if o != nil {
+		l.opts = *o
+	}
+	if logger == nil {
+		l.logger = slog.Default()
+	}
+	return yodel.Observer{Start: l.start, End: l.end}
+}
+
+type log struct {
+	logger *slog.Logger
+	opts   Options
+}
+
+// A begun context carries the time at which its call began. It is less than context.WithValue, which
+// also would make contexts that are derived from the server's cost a goroutine.
+type begun struct {
+	context.Context
+
+	log *log
+	at  time.Time
+}
+
+func (b *begun) Value(key any) any {
+	if key == b.log {
+		return b
+	}
+	return b.Context.Value(key)
+}
+
+// AfterFunc leaves it to the context below: see context.AfterFunc.
+func (b *begun) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(b.Context, f) }
+
+func (l *log) start(ctx context.Context, _ *yodel.Call) context.Context {
+	return &begun{Context: ctx, log: l, at: time.Now()}
+}
+
+func (l *log) end(ctx context.Context, call *yodel.Call, err error) {
+	var took time.Duration
+	if b, ok := ctx.Value(l).(*begun); ok {
+		took = time.Since(b.at)
+	}
+	code := yodel.CodeOf(err)
+	slow := l.opts.Slow > 0 && took >= l.opts.Slow
+	level := levelOf(code)
+	if slow {
+		level = max(level, slog.LevelWarn)
+	}
+	if err == nil && !slow && slices.Contains(l.opts.Skip, call.Method) || !l.logger.Enabled(ctx, level) {
+		return
+	}
+	var memory [11]slog.Attr
+	attrs := append(memory[:0], slog.String("method", call.Method))
+	attempt := call.Attempt
+	if peer := call.Peer(); peer != nil {
+		attrs = append(attrs, slog.String("peer", peer.Addr.String()))
+		attempt++ // the server knows how many there were before
+	} else if call.Endpoint != nil {
+		attrs = append(attrs, slog.String("endpoint", call.Endpoint.Addr()))
+	}
+	attrs = append(attrs, slog.String("code", code.String()), slog.Duration("took", took), slog.Int("attempt", attempt))
+	if slow {
+		attrs = append(attrs, slog.Bool("slow", true))
+	}
+	if call.OneWay {
+		attrs = append(attrs, slog.Bool("oneway", true))
+	}
+	attrs = l.appendError(attrs, err)
+	attrs = l.appendMetadata(attrs, call.Metadata)
+	l.logger.LogAttrs(ctx, level, "yodel: call", attrs...)
+}
+
+func (l *log) appendError(attrs []slog.Attr, err error) []slog.Attr {
+	if e, ok := errors.AsType[*yodel.Error](err); ok && e.ID != "" {
+		attrs = append(attrs, slog.String("id", e.ID))
+	}
+	if err != nil && l.opts.ErrorText {
+		attrs = append(attrs, slog.String("error", err.Error()))
+	}
+	return attrs
+}
+
+func (l *log) appendMetadata(attrs []slog.Attr, md yodel.Metadata) []slog.Attr {
+	var named []slog.Attr
+	for _, key := range l.opts.Metadata {
+		if value, ok := md[key]; ok {
+			named = append(named, slog.String(key, value))
+		}
+	}
+	if named == nil {
+		return attrs
+	}
+	return append(attrs, slog.Attr{Key: "metadata", Value: slog.GroupValue(named...)})
+}
+
+func levelOf(code yodel.Code) slog.Level {
+	switch code {
+	case 0, yodel.Canceled, yodel.InvalidArgument, yodel.NotFound, yodel.AlreadyExists, yodel.Unauthenticated:
+		return slog.LevelInfo
+	case yodel.Unknown, yodel.Unimplemented, yodel.Internal, yodel.DataLoss:
+		return slog.LevelError
+	default:
+		return slog.LevelWarn
+	}
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package timeout ends calls that take too long, on the client and on the server.
+//
+// On a client it belongs above retry, so that all attempts share the time; below retry, each attempt
+// has its own. It sets Call.Deadline and nothing else: the connection enforces it and tells the
+// server, without a timer or a memory allocation for each call.
+//
+// On a server it makes the context end that the method is given, and Call.Deadline tells when. It belongs
+// above what should count as part of the call. A method that ignores its context goes on, and what it
+// returns is sent. A method that never waits on its context costs one allocation and no timer.
+//
+// An earlier deadline, of the caller or of the context, stays as it is.
+package timeout
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// After ends calls after d. A d of zero or less sets no deadline.
+func After(d time.Duration) yodel.Middleware {
+	return func(next yodel.Handler) yodel.Handler {
+		if d <= 0 {
+			return next
+		}
+		return func(ctx context.Context, call *yodel.Call) error {
+			if call.Peer() != nil {
+				return serve(ctx, call, time.Now().Add(d), next)
+			}
+			before := call.Deadline // which the call has again afterwards: it may be used for another one
+			if deadline := time.Now().Add(d); before.IsZero() || deadline.Before(before) {
+				call.Deadline = deadline
+			}
+			err := next(ctx, call)
+			call.Deadline = before
+			return err
+		}
+	}
+}
+
+// serve calls next with a context that ends at the deadline.
+func serve(ctx context.Context, call *yodel.Call, deadline time.Time, next yodel.Handler) error {
+	if earlier, ok := ctx.Deadline(); ok && !deadline.Before(earlier) {
+		return next(ctx, call)
+	}
+	call.Deadline = deadline
+	b := &bounded{Context: ctx, deadline: deadline}
+	defer b.release()
+	return next(b, call)
+}
+
+// A bounded context is a call's context with a deadline. It makes the context of the standard library when
+// somebody waits for it: that takes a timer, and asking the call's own context for its Done channel moves the
+// call off the reading goroutine, which a short call does not need.
+type bounded struct {
+	context.Context // the call's
+
+	deadline time.Time
+
+	mu     sync.Mutex
+	timed  context.Context //nolint:containedctx // the same with a timer; nil until somebody waits
+	cancel context.CancelFunc
+}
+
+func (b *bounded) Deadline() (time.Time, bool) { return b.deadline, true }
+func (b *bounded) Done() <-chan struct{}       { return b.started().Done() }
+
+// AfterFunc makes contexts that are derived from this one cost no goroutine: see context.AfterFunc.
+func (b *bounded) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(b.started(), f) }
+
+func (b *bounded) Err() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.timed == nil {
+		if err := b.Context.Err(); err != nil || time.Now().Before(b.deadline) {
+			return err
+		}
+	}
+	return b.startedLocked().Err()
+}
+
+func (b *bounded) started() context.Context {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.startedLocked()
+}
+
+func (b *bounded) startedLocked() context.Context {
+	if b.timed == nil {
+		b.timed, b.cancel = context.WithDeadline(b.Context, b.deadline)
+	}
+	return b.timed
+}
+
+// release stops the timer when the method has returned.
+func (b *bounded) release() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cancel != nil {
+		b.cancel()
+	}
+}
