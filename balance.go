@@ -62,6 +62,9 @@ func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error 
 	pinned := call.pinned()
 	began := time.Now()
 	if err != nil {
+		began = c.started.Add(call.out.began)
+	}
+	if err != nil {
 		err = c.explain(ctx, call, call.Endpoint, err)
 	}
 	for resends := 0; ; resends++ {
@@ -132,7 +135,7 @@ func (c *Call) failed(err error) error {
 		return err
 	}
 	final := *e
-	final.Report = c.report
+	final.Report, final.Cause = c.report, e // errors.Is finds e itself as well
 	attempts := c.report.Attempts
 	for _, a := range attempts {
 		final.NotProcessed = final.NotProcessed && a.NotProcessed
@@ -221,8 +224,12 @@ func explainConn(ctx context.Context, who, where string, err error, unsent bool)
 	switch {
 	case errors.Is(err, mux.ErrWindow):
 		return failure("YDL1008", "%s: %s accepts no more requests at the moment", who, where)
+	case errors.Is(err, mux.ErrDrained) && unsent:
+		return failure("YDL3004", "%s: %s is shutting down; it was not executed", who, where)
 	case errors.Is(err, mux.ErrDrained):
-		return failure("YDL3004", "%s: %s is shutting down; %s", who, where, executed)
+		return failure("YDL1104", "%s: %s cut it off when it shut down; it may have been executed", who, where)
+	case errors.Is(err, mux.ErrRetired):
+		return failure("YDL3004", "%s: %s is not an instance any more; %s", who, where, executed)
 	case errors.Is(err, mux.ErrClosed):
 		return failure("YDL1007", "%s: the client was closed; %s", who, executed)
 	case errors.Is(err, mux.ErrHandshake):

@@ -73,8 +73,11 @@ type Client struct {
 	idempotent map[string]bool
 	outgoing   sync.Pool // of *outgoing
 
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	started time.Time
+	closing <-chan struct{}
+	cancel  context.CancelFunc
+	closed  sync.Once
+	wg      sync.WaitGroup
 }
 
 // A clientMethod is what a client knows of a method name.
@@ -98,7 +101,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	if o == nil {
 		o = &ClientOptions{}
 	}
-	c := &Client{opts: *o, limits: o.Limits.withDefaults(), idempotent: make(map[string]bool)}
+	c := &Client{opts: *o, limits: o.Limits.withDefaults(), started: time.Now(), idempotent: make(map[string]bool)}
 	opts := &c.opts
 	if opts.Codec == nil {
 		opts.Codec = JSON
@@ -128,7 +131,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c.cancel = cancel
+	c.closing, c.cancel = ctx.Done(), cancel
 	c.cluster = newCluster(c)
 	c.wg.Go(func() { c.cluster.follow(ctx, r) })
 	return c
@@ -140,10 +143,12 @@ func Dial(addrs ...string) *Client { return NewClient(Static(addrs...), nil) }
 
 // Close ends the client: calls that are open fail. It returns within about a second.
 func (c *Client) Close() {
-	c.cancel()
-	c.cluster.close()
-	c.wg.Wait()
-	c.config.Pool.Close()
+	c.closed.Do(func() {
+		c.cancel()
+		c.cluster.close()
+		c.wg.Wait()
+		c.config.Pool.Close()
+	})
 }
 
 // Endpoints returns the current set of endpoints.

@@ -5,13 +5,13 @@ package yodel
 import (
 	"context"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // An Instance is one running server of a service, as a registry lists it.
@@ -35,16 +35,15 @@ type Endpoint struct {
 	ctx      context.Context             //nolint:containedctx // ends with the endpoint
 	cancel   context.CancelFunc
 
-	mu           sync.Mutex
-	by           map[string]bool // who says that it is not ready
-	dialing      *dialing        // nil when nobody dials
-	lastErr      error           // of the last dial or connection, nil while connected
-	wasConnected bool            // lastErr is a connection's
-	failures     int             // connections in a row that could not be made, or did not last
-	since        time.Time       // of the last connection
-	retry        *time.Timer     // the next dial
-	retryAt      time.Time
-	closed       bool
+	mu       sync.Mutex
+	by       map[string]bool // who says that it is not ready
+	dialing  *dialing        // nil when nobody dials
+	lastErr  *dialError      // why there is no connection
+	failures int             // connections in a row that could not be made, or did not last
+	since    time.Time       // of the last connection
+	retry    *time.Timer     // the next dial
+	retryAt  time.Time
+	closed   bool
 }
 
 // A dialing is an attempt to connect that several callers may wait for.
@@ -171,12 +170,13 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Con
 	if d == nil {
 		if ep.closed {
 			ep.mu.Unlock()
-			return nil, &mux.CallError{Cause: mux.ErrClosed, NotProcessed: true}
+			return nil, ep.goneError()
 		}
 		if ep.retry != nil { // it failed just now, and will be tried again soon
-			err := &dialError{addr: ep.Addr(), err: ep.lastErr, next: time.Until(ep.retryAt), connected: ep.wasConnected}
+			err := *ep.lastErr
+			err.next = time.Until(ep.retryAt)
 			ep.mu.Unlock()
-			return nil, err
+			return nil, &err
 		}
 		d = ep.dialLocked()
 	}
@@ -185,6 +185,16 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Con
 		return conns[0], nil // one more connection is on its way; this call does not wait for it
 	}
 	return ep.await(ctx, d, deadline)
+}
+
+// goneError is why an endpoint that was closed takes no call.
+func (ep *Endpoint) goneError() error {
+	select {
+	case <-ep.client.closing:
+		return &mux.CallError{Cause: mux.ErrClosed, NotProcessed: true}
+	default: // the resolver took it away
+		return &mux.CallError{Cause: mux.ErrRetired, NotProcessed: true}
+	}
 }
 
 func (ep *Endpoint) await(ctx context.Context, d *dialing, deadline time.Time) (*mux.Conn, error) {
@@ -215,49 +225,77 @@ func (ep *Endpoint) dialLocked() *dialing {
 func (ep *Endpoint) dial(d *dialing) {
 	c := ep.client
 	ctx, cancel := context.WithTimeout(ep.ctx, c.opts.DialTimeout)
-	nc, err := c.opts.Transport.Dial(ctx, ep.Addr())
+	conn, err := ep.connect(ctx)
 	cancel()
 
 	ep.mu.Lock()
 	ep.dialing = nil
 	switch {
-	case err != nil:
-		d.err = &dialError{addr: ep.Addr(), err: err}
-		ep.lastErr, ep.wasConnected = err, false
-		ep.failures++
-		if !ep.closed {
-			ep.retryLocked()
-		}
 	case ep.closed:
-		_ = nc.Close() // nobody wants it any more
-		d.err = &mux.CallError{Cause: mux.ErrClosed, NotProcessed: true}
+		if err == nil {
+			go conn.Close() // nobody wants it any more
+		}
+		d.err = ep.goneError()
+	case err != nil:
+		d.err = err
+		ep.failures++
+		ep.retryLocked(err)
 	default:
 		ep.lastErr, ep.since = nil, time.Now()
-		d.conn = ep.adoptLocked(nc)
+		d.conn = conn
+		conns := append([]*mux.Conn{conn}, *ep.conns.Load()...)
+		ep.conns.Store(&conns)
 		ep.setReadyLocked(byConn, true)
 	}
 	ep.mu.Unlock()
-	if err != nil {
-		c.event(ConnEvent{Kind: eventConnectFailed, Addr: ep.Addr(), Err: err})
-	} else {
-		c.event(ConnEvent{Kind: eventConnected, Addr: ep.Addr()})
+	if err == nil && !conn.Usable() { // it ended before it was in the list
+		ep.remove(conn)
 	}
 	close(d.done)
 }
 
-// adoptLocked runs the protocol on a new connection.
-func (ep *Endpoint) adoptLocked(nc net.Conn) *mux.Conn {
-	config := ep.client.config
-	config.Ended = ep.lost
-	config.Unusable = func(conn *mux.Conn) { ep.remove(conn) }
+// connect makes a connection and waits until the server has answered: one that is just being shut down may take a
+// connection and never look at it, and then nobody could say whether calls on it were executed.
+func (ep *Endpoint) connect(ctx context.Context) (*mux.Conn, *dialError) {
+	c := ep.client
+	fail := func(err *dialError) (*mux.Conn, *dialError) {
+		c.event(ConnEvent{Kind: eventConnectFailed, Addr: ep.Addr(), Err: err.err})
+		return nil, err
+	}
+	nc, err := c.opts.Transport.Dial(ctx, ep.Addr())
+	if err != nil {
+		return fail(&dialError{err: err})
+	}
+	var up atomic.Bool
+	answered := make(chan struct{})
+	config := c.config
+	config.Hello = func(*mux.Conn, *wire.Limits) *mux.Refusal {
+		up.Store(true)
+		c.event(ConnEvent{Kind: eventConnected, Addr: ep.Addr()})
+		close(answered)
+		return nil
+	}
+	config.Unusable = ep.remove
+	config.Ended = func(_ *mux.Conn, err error) {
+		if up.Load() {
+			c.event(ending(ep.Addr(), err))
+		}
+	}
 	conn := mux.New(nc, nil, true, &config)
-	conns := append([]*mux.Conn{conn}, *ep.conns.Load()...)
-	ep.conns.Store(&conns)
-	return conn
+	select {
+	case <-answered:
+		return conn, nil
+	case <-conn.Ended():
+		return fail(&dialError{err: conn.Err(), connected: true})
+	case <-ctx.Done():
+		conn.Abort()
+		return fail(&dialError{err: mux.ErrHandshake, connected: true})
+	}
 }
 
 // retryLocked makes the next attempt to connect happen after a while. Until then calls go elsewhere.
-func (ep *Endpoint) retryLocked() {
+func (ep *Endpoint) retryLocked(err *dialError) {
+	ep.lastErr = err
 	ep.setReadyLocked(byConn, false)
 	backoff := min(firstBackoff<<min(ep.failures, 16), lastBackoff)
 	backoff = backoff/2 + rand.N(backoff/2)
@@ -270,11 +308,6 @@ func (ep *Endpoint) retryLocked() {
 			ep.dialLocked()
 		}
 	})
-}
-
-// lost takes note of a connection's end.
-func (ep *Endpoint) lost(_ *mux.Conn, err error) {
-	ep.client.event(ending(ep.Addr(), err))
 }
 
 // remove takes out a connection that accepts no more calls, and begins to connect again if it was the last.
@@ -293,15 +326,15 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 	}
 	ep.conns.Store(&conns)
 	if len(conns) == 0 && !ep.closed && ep.dialing == nil && ep.retry == nil {
-		if ep.lastErr = conn.Err(); ep.lastErr == nil {
-			ep.lastErr = mux.ErrDrained
-		}
-		ep.wasConnected = true
 		ep.failures++
 		if time.Since(ep.since) > lastBackoff { // not one that lets us in and then turns us away
 			ep.failures = 0
 		}
-		ep.retryLocked()
+		err := conn.Err()
+		if err == nil {
+			err = mux.ErrDrained
+		}
+		ep.retryLocked(&dialError{err: err, connected: true})
 	}
 }
 
@@ -323,6 +356,13 @@ func (ep *Endpoint) close(atOnce bool) {
 			wg.Go(conn.Close)
 		} else {
 			conn.CloseWhenIdle()
+			ep.client.wg.Go(func() {
+				select {
+				case <-conn.Ended():
+				case <-ep.client.closing:
+					conn.Close()
+				}
+			})
 		}
 	}
 	wg.Wait()
@@ -330,7 +370,6 @@ func (ep *Endpoint) close(atOnce bool) {
 
 // A dialError says that an endpoint could not be connected to.
 type dialError struct {
-	addr string
 	err  error
 	next time.Duration // until the next attempt, when this one was not made
 	// connected says that err is how the last connection ended, not why it could not be made.

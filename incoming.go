@@ -138,6 +138,11 @@ func (in *incoming) handle() (err error) {
 			err = s.panicked(in.ctx, in.call.Method, value)
 		}
 	}()
+	opened := error(nil)
+	if in.Broken == nil {
+		opened = in.open()
+	}
+	in.ctx = startAll(in, s.opts.Observers, &in.call)
 	switch {
 	case in.Broken != nil:
 		return refusal("YDL2205", "%s: the request is broken: %v", in.call.Method, in.Broken)
@@ -146,10 +151,10 @@ func (in *incoming) handle() (err error) {
 	case in.Err() != nil:
 		return refusal("YDL1006", "%s: the caller canceled it before the server could begin", in.call.Method)
 	}
-	if err := in.open(); err != nil {
-		return err
+	if opened != nil {
+		return opened
 	}
-	return s.handler(in, &in.call)
+	return s.handler(in.ctx, &in.call)
 }
 
 // open reads what comes before the body.
@@ -321,6 +326,9 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 	}
 	in.call.Attachment = nil
 	code := Code(r.Reply.Code) //nolint:gosec // set from a Code
+	if in.OneWay {             // no reply was made
+		code = CodeOf(in.err)
+	}
 	if in.method != nil {
 		in.method.stats.record(took, code, handedOver)
 	}
@@ -328,19 +336,6 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 		in.err = failure("YDL5002", "%s: the handler ended its goroutine", t.name)
 	}
 	endAll(in.ctx, t.conn.server.opts.Observers, &in.call, in.err)
-}
-
-// observeStart calls the observers' Start functions before next. Their End functions are called by
-// Done, when the reply has been queued.
-func observeStart(observers []Observer, next Handler) Handler {
-	if len(observers) == 0 {
-		return next
-	}
-	return func(ctx context.Context, call *Call) error {
-		ctx = startAll(ctx, observers, call)
-		call.in.ctx = ctx
-		return next(ctx, call)
-	}
 }
 
 // scratchMemory returns memory for compression and decompression.

@@ -160,15 +160,23 @@ func (st *methodStats) record(took time.Duration, code Code, handedOver bool) {
 
 // introspect registers the built-in methods.
 func (s *Server) introspect() {
-	GetInfo.Handle(s, func(context.Context, *Empty) (*Info, error) { return s.info(), nil })
-	GetStats.Handle(s, func(context.Context, *Empty) (*Stats, error) { return s.stats(), nil })
-	GetHealth.Handle(s, func(context.Context, *Empty) (*Health, error) {
+	builtIn(s, GetInfo, s.info)
+	builtIn(s, GetStats, s.stats)
+	builtIn(s, GetHealth, func() *Health {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return &Health{Serving: !s.closing}, nil
+		return &Health{Serving: !s.closing}
 	})
-	Ping.Handle(s, func(context.Context, *Empty) (*Empty, error) { return &Empty{}, nil })
-	s.MarkIdempotent(string(GetInfo), string(GetStats), string(GetHealth), string(Ping))
+	builtIn(s, Ping, func() *Empty { return &Empty{} })
+}
+
+// builtIn registers a built-in method, unless OnRegister is against it.
+func builtIn[Out any](s *Server, name Method[Empty, Out], f func() *Out) {
+	m := name.method(func(context.Context, *Empty) (*Out, error) { return f(), nil })
+	m.idempotent.Store(true)
+	if err := s.add(string(name), m); err != nil {
+		s.opts.Logger.Debug("yodel: built-in method left out", "err", err)
+	}
 }
 
 // registered calls f for each method with its names, in the order of the first.

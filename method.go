@@ -67,7 +67,13 @@ func (m Method[In, Out]) Then(ctx context.Context, c Caller, in *In, done func(*
 // Handle registers the function that carries out the method, without reflection at call time. It
 // panics when the name is taken.
 func (m Method[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In) (*Out, error)) {
-	err := s.add(string(m), &method{
+	if err := s.add(string(m), m.method(f)); err != nil {
+		panic("yodel: " + err.Error())
+	}
+}
+
+func (m Method[In, Out]) method(f func(ctx context.Context, in *In) (*Out, error)) *method {
+	return &method{
 		in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
 		newArgs: func() any { return new(In) },
 		call: func(ctx context.Context, args any) (any, error) {
@@ -77,9 +83,6 @@ func (m Method[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In) (
 			}
 			return out, err
 		},
-	})
-	if err != nil {
-		panic("yodel: " + err.Error())
 	}
 }
 

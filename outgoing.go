@@ -30,6 +30,7 @@ type outgoing struct {
 	ctx    context.Context //nolint:containedctx // it belongs to the call, which waits in the connection
 	async  *Call
 	done   func(error)
+	began  time.Duration // of the first attempt, since the client was made
 }
 
 // keepScratch is the largest scratch memory that is kept for another call.
@@ -76,23 +77,31 @@ func (c *Client) encode(o *outgoing, call *Call) error {
 	} else if ok {
 		req.Body, req.Compressed = o.packed, true
 	}
-	if call.Metadata != nil {
-		o.md = appendMetadata(o.md[:0], call.Metadata)
-		req.Fields.Metadata = o.md
-	}
-	if call.IdempotencyKey != "" {
-		req.Fields.IdempotencyKey = []byte(call.IdempotencyKey)
-	}
-	if call.Key != "" {
-		req.Fields.Key = []byte(call.Key)
-	}
-	if n := len(req.Fields.Metadata) + len(call.IdempotencyKey) + len(call.Key); n > c.limits.MaxMetadata {
-		return refusal("YDL2203", "%s: the metadata has %d bytes, the limit is %d", call.Method, n, c.limits.MaxMetadata)
-	}
 	if n := len(req.Body) + len(req.Attachment); n > c.limits.MaxMessage {
 		return refusal("YDL2201", "%s: the request has %d bytes, this client's limit is %d", call.Method, n, c.limits.MaxMessage)
 	}
 	o.binding = b
+	return nil
+}
+
+// encodeFields makes what travels beside the body. Endpoint middleware may change it for each attempt.
+func (c *Client) encodeFields(o *outgoing, call *Call) error {
+	f := &o.req.Fields
+	f.Attempt = uint64(call.Attempt)
+	f.Metadata, f.IdempotencyKey, f.Key = nil, nil, nil
+	if call.Metadata != nil {
+		o.md = appendMetadata(o.md[:0], call.Metadata)
+		f.Metadata = o.md
+	}
+	if call.IdempotencyKey != "" {
+		f.IdempotencyKey = []byte(call.IdempotencyKey)
+	}
+	if call.Key != "" {
+		f.Key = []byte(call.Key)
+	}
+	if n := len(f.Metadata) + len(f.IdempotencyKey) + len(f.Key); n > c.limits.MaxMetadata {
+		return refusal("YDL2203", "%s: the metadata has %d bytes, the limit is %d", call.Method, n, c.limits.MaxMetadata)
+	}
 	return nil
 }
 
@@ -104,7 +113,9 @@ func (c *Client) prepare(ctx context.Context, o *outgoing, call *Call) error {
 	if err := c.encode(o, call); err != nil {
 		return err
 	}
-	o.req.Fields.Attempt = uint64(call.Attempt)
+	if err := c.encodeFields(o, call); err != nil {
+		return err
+	}
 	o.req.Deadline = earliest(ctx, call.Deadline)
 	call.Attempt++
 	call.Trailer, call.ReplyAttachment = nil, nil
@@ -209,7 +220,7 @@ func (c *Client) start(o *outgoing) {
 	ep, err := c.cluster.pick(o.ctx, call, false)
 	if err == nil {
 		if conn := ep.ready(); conn != nil {
-			call.Endpoint = ep
+			call.Endpoint, call.picked = ep, ep
 			c.startOn(o, ep, conn)
 			return
 		}
@@ -228,6 +239,7 @@ func (c *Client) start(o *outgoing) {
 
 func (c *Client) startOn(o *outgoing, ep *Endpoint, conn *mux.Conn) {
 	call := o.async
+	o.began = time.Since(c.started)
 	if err := c.prepare(o.ctx, o, call); err != nil {
 		o.finish(c.explain(o.ctx, call, ep, err))
 		return

@@ -61,7 +61,7 @@ var ErrServerClosed = failure("YDL4004", "the server has been shut down")
 type Server struct {
 	opts        ServerOptions
 	limits      Limits
-	handler     Handler // observers, middleware, the method
+	handler     Handler // middleware, the method
 	codecs      map[string]Codec
 	compressors map[string]Compressor
 	pool        *mux.Pool
@@ -82,10 +82,11 @@ type Server struct {
 
 // A serverConn is one connection of a server.
 type serverConn struct {
-	server *Server
-	nc     net.Conn
-	peer   atomic.Pointer[Peer]
-	mux    *mux.Conn // set under Server.mu
+	server  *Server
+	nc      net.Conn
+	peer    atomic.Pointer[Peer]
+	mux     *mux.Conn   // set under Server.mu
+	refused atomic.Bool // by Connect
 }
 
 // NewServer returns a server without methods.
@@ -116,7 +117,7 @@ func NewServer(o *ServerOptions) *Server {
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
 	s.scratch.New = func() any { return new([]byte) }
 	s.methods.Store(&map[string]*method{})
-	s.handler = observeStart(opts.Observers, chain(opts.Middleware, invoke))
+	s.handler = chain(opts.Middleware, invoke)
 	if !opts.NoIntrospection {
 		s.introspect()
 	}
@@ -200,7 +201,9 @@ func (s *Server) serve(nc net.Conn) {
 	refuse := func(err error) {
 		_ = nc.Close() // there is nothing more to say
 		s.event(ConnEvent{Kind: eventRefused, Addr: addr, Err: err})
-		s.opts.Logger.Warn("yodel: connection refused", "peer", addr, "err", err)
+		if !errors.Is(err, ErrServerClosed) { // what comes late is no news
+			s.opts.Logger.Warn("yodel: connection refused", "peer", addr, "err", err)
+		}
 	}
 	if s.opts.Accept != nil {
 		if err := s.opts.Accept(nc); err != nil {
@@ -254,12 +257,18 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	var err error
 	select {
 	case <-s.empty:
+		select { // one-way calls whose callers have gone
+		case <-s.pool.Settled():
+		case <-ctx.Done():
+			err = fmt.Errorf("shutdown: one-way calls were running: %w", context.Cause(ctx))
+		}
 	case <-ctx.Done():
 		err = fmt.Errorf("shutdown: %d connections had calls open: %w", len(conns), context.Cause(ctx))
 		for _, conn := range conns {
 			go conn.Abort()
 		}
 	}
+	s.pool.Cancel()
 	if first {
 		s.pool.Close()
 	}
@@ -288,6 +297,7 @@ func (sc *serverConn) hello(_ *mux.Conn, l *wire.Limits) *mux.Refusal {
 		return nil
 	}
 	e := asError(err)
+	sc.refused.Store(true)
 	sc.server.event(ConnEvent{Kind: eventRefused, Addr: peer.Addr.String(), Err: err})
 	return &mux.Refusal{Code: uint16(e.Code), ID: e.ID, Message: e.Message}
 }
@@ -303,7 +313,9 @@ func (sc *serverConn) ended(_ *mux.Conn, err error) {
 	} else if errors.Is(err, mux.ErrHandshake) {
 		s.opts.Logger.Warn("yodel: a peer connected and did not say what it speaks", "peer", addr, "id", "YDL1102")
 	}
-	s.event(ending(addr, err))
+	if !sc.refused.Load() {
+		s.event(ending(addr, err))
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, sc)

@@ -188,6 +188,8 @@ func (s *Server) remove(name string) {
 	s.methodsMu.Lock()
 	defer s.methodsMu.Unlock()
 	methods := maps.Clone(*s.methods.Load())
+	m := methods[name]
+	m.names = slices.DeleteFunc(m.names, func(other string) bool { return other == name })
 	delete(methods, name)
 	s.methods.Store(&methods)
 }

@@ -154,11 +154,13 @@ func TestCancelingACallCancelsItsHandler(t *testing.T) {
 	}
 }
 
-// The end of the connection is the end of its requests, and the return of a handler that of its context.
+// The end of the connection is the end of its requests, and the return of a handler that of its context. Of one-way
+// requests nobody was waiting for the end: they go on until their owner wants an end.
 func TestTheContextOfAHandlerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := make(chan *mux.Request, 2)
-		s := &setup{serves: map[string]*handler{
+		pool := mux.NewPool()
+		s := &setup{server: mux.Config{Pool: pool}, serves: map[string]*handler{
 			"echo":  {inline: true, serve: func(r *mux.Request) { kept <- r; answerEcho(r) }},
 			"other": {serve: func(r *mux.Request) { kept <- r; <-r.Done() }},
 		}}
@@ -170,20 +172,31 @@ func TestTheContextOfAHandlerEnds(t *testing.T) {
 		} else {
 			<-r.Done()
 		}
+		ended := startCall(c, context.Background(), &mux.Out{Method: other})
+		twoWay := <-kept
 		if err := c.Notify(context.Background(), &mux.Out{Method: other}); err != nil {
 			t.Fatal(err)
 		}
-		ended := startCall(c, context.Background(), &mux.Out{Method: other})
-		synctest.Wait()
+		oneWay := <-kept
 		c.Close()
 		<-ended
-		for range 2 {
-			r := <-kept
-			<-r.Done()
-			if op, ok := r.Cause().(*mux.IOError); !ok || op.Op != mux.EndOfStream || !errors.Is(op, io.EOF) {
-				t.Errorf("after the end of the connection: got cause %v", r.Cause())
-			}
+		<-twoWay.Done()
+		if op, ok := twoWay.Cause().(*mux.IOError); !ok || op.Op != mux.EndOfStream || !errors.Is(op, io.EOF) {
+			t.Errorf("after the end of the connection: got cause %v", twoWay.Cause())
 		}
+		synctest.Wait()
+		settled := pool.Settled()
+		select {
+		case <-settled:
+			t.Error("a one-way request is forgotten")
+		default:
+		}
+		if oneWay.Err() != nil {
+			t.Errorf("the one-way request ended with the connection: %v", oneWay.Err())
+		}
+		pool.Cancel()
+		<-oneWay.Done()
+		<-settled
 		synctest.Wait()
 		wantEmpty(t, "the server", srv)
 	})

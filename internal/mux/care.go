@@ -55,16 +55,14 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 		c.careLocked(c.pingAt)
 	}
 	c.greeting.Store(true)
-	if client { // its settings go out with its first call, or soon; a server's when the client's have come
-		c.careLocked(now + int64(helloDelay))
+	if client {
+		c.flushLocked(false)
+	} else {
+		c.mu.Unlock() // a server's settings go out when the client's have come
 	}
-	c.mu.Unlock()
 	go rd.loop()
 	return c
 }
-
-// helloDelay is how long a client's settings wait for a first call, to go out with it.
-const helloDelay = 5 * time.Millisecond
 
 // initialWindow is how many requests may be open before the peer's settings have come.
 const initialWindow = 1024
@@ -372,7 +370,7 @@ func (c *Conn) CloseWhenIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.drained == nil {
-		c.drained, c.accepted = ErrClosed, c.opened
+		c.drained, c.accepted = ErrRetired, c.opened
 	}
 	c.admitNextLocked()
 	c.restLocked()
@@ -609,10 +607,17 @@ func (c *Conn) endLocked(err error) {
 		}
 	}
 	for r := range c.oneWay {
-		requests = append(requests, r)
+		if errors.Is(err, ErrClosed) {
+			requests = append(requests, r)
+		} else {
+			c.orphanLocked(r)
+		}
 	}
 	c.mu.Unlock()
 
+	for _, r := range requests {
+		r.cancel(context.Canceled, err)
+	}
 	_ = c.nc.Close() // what there was to say is in err
 	if rd := c.reader.Load(); rd != nil {
 		if state := rd.state.Load(); state&running != 0 {
@@ -624,9 +629,6 @@ func (c *Conn) endLocked(err error) {
 	}
 	for _, f := range calls {
 		f.w.fail(f.err)
-	}
-	for _, r := range requests {
-		r.cancel(context.Canceled, err)
 	}
 	if c.cfg.Ended != nil {
 		c.cfg.Ended(c, err)

@@ -78,6 +78,7 @@ func (r *Refusal) Error() string { return r.Message }
 // Why connections end and calls fail.
 var (
 	ErrClosed    = errors.New("the connection was closed by this side")
+	ErrRetired   = errors.New("this side opens no more calls on the connection")
 	ErrDead      = errors.New("the peer has been silent for too long")
 	ErrDrained   = errors.New("the peer is shutting down")
 	ErrDeadline  = errors.New("the deadline passed")

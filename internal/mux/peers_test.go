@@ -97,7 +97,10 @@ func (s *setup) config(t testing.TB, of mux.Config, serves map[string]*handler) 
 			}}, wire.Info{}
 		}
 	}
-	of.Pool, of.Watch = mux.NewPool(), mux.NewWatch()
+	if of.Pool == nil {
+		of.Pool = mux.NewPool()
+	}
+	of.Watch = mux.NewWatch()
 	t.Cleanup(of.Pool.Close)
 	return &of
 }

@@ -2,7 +2,10 @@
 
 package mux
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // A Pool runs handlers that are not short, on goroutines that it keeps for a while because a goroutine
 // with a grown stack is cheaper than a new one. It belongs to a server or a client. It does not bound how many run: the
@@ -13,6 +16,10 @@ type Pool struct {
 	idle    chan struct{} // a token for each goroutine that may stay
 	wg      sync.WaitGroup
 	buffers sync.Pool
+
+	mu      sync.Mutex
+	orphans map[*Request]struct{} // one-way requests whose connections have ended
+	none    chan struct{}         // closed when there are no orphans; nil when nobody waits for that
 }
 
 // maxIdle is how many goroutines of a pool wait for work.
@@ -22,7 +29,52 @@ const maxIdle = 256
 func NewPool() *Pool {
 	return &Pool{
 		work: make(chan *Request), quit: make(chan struct{}), idle: make(chan struct{}, maxIdle),
-		buffers: sync.Pool{New: func() any { return new([]byte) }},
+		buffers: sync.Pool{New: func() any { return new([]byte) }}, orphans: make(map[*Request]struct{}),
+	}
+}
+
+func (p *Pool) adopt(r *Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.orphans[r] = struct{}{}
+}
+
+func (p *Pool) disown(r *Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.orphans, r)
+	if len(p.orphans) == 0 && p.none != nil {
+		close(p.none)
+		p.none = nil
+	}
+}
+
+// Settled returns a channel that is closed when the one-way requests have ended whose connections ended before them.
+func (p *Pool) Settled() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.none != nil {
+		return p.none
+	}
+	none := make(chan struct{})
+	if len(p.orphans) == 0 {
+		close(none)
+	} else {
+		p.none = none
+	}
+	return none
+}
+
+// Cancel cancels these requests.
+func (p *Pool) Cancel() {
+	p.mu.Lock()
+	orphans := make([]*Request, 0, len(p.orphans))
+	for r := range p.orphans {
+		orphans = append(orphans, r)
+	}
+	p.mu.Unlock()
+	for _, r := range orphans {
+		r.cancel(context.Canceled, ErrClosed)
 	}
 }
 

@@ -4,6 +4,7 @@ package mux
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +55,7 @@ type Request struct {
 	bytes     int
 	checksum  bool
 	unwanted  bool                   // the peer canceled it
+	orphan    bool                   // its connection has ended and its caller was not waiting; guarded by Conn.mu
 	held      *[]byte                // the body's memory when it is not the read buffer
 	deadline  int64                  // on the connection's clock; 0 for none
 	rd        atomic.Pointer[reader] // the reader that runs it inline
@@ -210,12 +212,26 @@ func (c *Conn) enterTableLocked(r *Request) {
 	if r.deadline != 0 {
 		c.careLocked(r.deadline)
 	}
-	if c.err != nil {
+	switch {
+	case c.err == nil:
+	case r.alone() && !errors.Is(c.err, ErrClosed):
+		c.orphanLocked(r)
+	default:
 		go r.cancel(context.Canceled, c.err)
 	}
 }
 
+// orphanLocked leaves a one-way request, whose caller was not waiting for it anyway, to the pool when its
+// connection is lost.
+func (c *Conn) orphanLocked(r *Request) {
+	r.orphan = true
+	c.cfg.Pool.adopt(r)
+}
+
 func (c *Conn) leaveTableLocked(r *Request) {
+	if r.orphan {
+		c.cfg.Pool.disown(r)
+	}
 	c.inOpen--
 	c.inBytes -= r.bytes
 	if r.alone() {

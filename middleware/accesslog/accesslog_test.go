@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -206,7 +207,7 @@ func TestAttemptsAreOneLineOnTheClientAndCountedOnTheServer(t *testing.T) {
 			&yodel.ServerOptions{Observers: []yodel.Observer{accesslog.To(server.logger(slog.LevelInfo), nil)}},
 			&yodel.ClientOptions{
 				Observers:  []yodel.Observer{accesslog.To(client.logger(slog.LevelInfo), nil)},
-				Middleware: []yodel.Middleware{retry.With(&retry.Options{Times: 2, Backoff: 1})},
+				Middleware: []yodel.Middleware{retry.With(&retry.Options{Times: 2, Backoff: time.Second})},
 				Idempotent: []string{string(work)},
 			},
 			func(context.Context) error {
@@ -330,6 +331,26 @@ func TestTheMethodsContextIsStillTheCallers(t *testing.T) {
 			t.Errorf("the context of the method ended with %v", err)
 		}
 	})
+}
+
+func TestContextsDerivedOnAServerCostNoGoroutine(t *testing.T) {
+	var server record
+	o := &yodel.ServerOptions{Observers: []yodel.Observer{accesslog.To(server.logger(slog.LevelInfo), nil)}}
+	c := dial(t, o, nil, func(ctx context.Context) error {
+		const derived = 1000
+		before := runtime.NumGoroutine()
+		for range derived {
+			_, cancel := context.WithCancel(ctx)
+			defer cancel()
+		}
+		if more := runtime.NumGoroutine() - before; more > derived/2 {
+			t.Errorf("%d derived contexts started %d goroutines", derived, more)
+		}
+		return nil
+	})
+	if _, err := work.Call(t.Context(), c, &yodel.Empty{}); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestAllocations counts what an observer adds to a call, with a logger that discards everything.

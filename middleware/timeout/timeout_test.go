@@ -5,6 +5,7 @@ package timeout_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -234,6 +235,25 @@ func TestServerContextEndsWhenTheMethodHasReturned(t *testing.T) {
 				t.Errorf("the context ended with %v after %v, want canceled at once", kept.Err(), took)
 			}
 		})
+	}
+}
+
+func TestContextsDerivedOnAServerCostNoGoroutine(t *testing.T) {
+	o := &yodel.ServerOptions{Middleware: []yodel.Middleware{timeout.After(time.Minute)}}
+	c := dial(t, o, func(ctx context.Context) error {
+		const derived = 1000
+		before := runtime.NumGoroutine()
+		for range derived {
+			_, cancel := context.WithCancel(ctx)
+			defer cancel()
+		}
+		if more := runtime.NumGoroutine() - before; more > derived/2 {
+			t.Errorf("%d derived contexts started %d goroutines", derived, more)
+		}
+		return nil
+	})
+	if err := call(c); err != nil {
+		t.Error(err)
 	}
 }
 
