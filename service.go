@@ -87,12 +87,7 @@ func (s *Server) RegisterName(service string, rcvr any, methods ...string) error
 	for _, why := range skipped {
 		s.opts.Logger.Warn("yodel: method skipped", "service", service, "method", why)
 	}
-	for _, name := range slices.Sorted(maps.Keys(found)) {
-		if err := s.add(name, found[name]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.addAll(found)
 }
 
 func because(skipped []string) string {
@@ -159,38 +154,54 @@ func (s *Server) mark(names []string, mark func(*method)) {
 
 // add puts a method into the table.
 func (s *Server) add(name string, m *method) error {
-	if name == "" {
-		return failure("YDL4001", "register: a method needs a name")
-	}
+	return s.addAll(map[string]*method{name: m})
+}
+
+// addAll puts methods into the table, all or none.
+func (s *Server) addAll(added map[string]*method) error {
+	names := slices.Sorted(maps.Keys(added))
 	s.methodsMu.Lock()
-	old := *s.methods.Load()
-	if old[name] != nil {
-		s.methodsMu.Unlock()
-		return failure("YDL4001", "register %s: the name is taken", name)
+	methods := maps.Clone(*s.methods.Load())
+	for _, name := range names {
+		why := ""
+		switch {
+		case name == "":
+			why = "register: a method needs a name"
+		case methods[name] != nil:
+			why = fmt.Sprintf("register %s: the name is taken", name)
+		}
+		if why != "" {
+			s.methodsMu.Unlock()
+			return failure("YDL4001", "%s", why)
+		}
+		methods[name] = added[name]
 	}
-	methods := maps.Clone(old)
-	methods[name] = m
-	m.names = append(m.names, name)
+	for _, name := range names {
+		added[name].names = append(added[name].names, name)
+	}
 	s.methods.Store(&methods)
 	s.methodsMu.Unlock()
 	if s.opts.OnRegister == nil {
 		return nil
 	}
-	err := s.opts.OnRegister(name)
-	if err != nil {
-		s.remove(name)
-		err = fmt.Errorf("register %s: %w", name, err)
+	for _, name := range names {
+		if err := s.opts.OnRegister(name); err != nil {
+			s.removeAll(names)
+			return fmt.Errorf("register %s: %w", name, err)
+		}
 	}
-	return err
+	return nil
 }
 
-func (s *Server) remove(name string) {
+func (s *Server) removeAll(names []string) {
 	s.methodsMu.Lock()
 	defer s.methodsMu.Unlock()
 	methods := maps.Clone(*s.methods.Load())
-	m := methods[name]
-	m.names = slices.DeleteFunc(m.names, func(other string) bool { return other == name })
-	delete(methods, name)
+	for _, name := range names {
+		m := methods[name]
+		m.names = slices.DeleteFunc(m.names, func(other string) bool { return other == name })
+		delete(methods, name)
+	}
 	s.methods.Store(&methods)
 }
 

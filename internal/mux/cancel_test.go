@@ -63,7 +63,7 @@ func TestCanceledCallsLeaveNothing(t *testing.T) {
 				if random.IntN(2) == 0 {
 					_, reply, err = callOut(ctx, c, out)
 				} else {
-					reply, err = startAndWait(ctx, c, out)
+					_, reply, err = startAndWait(ctx, c, out)
 				}
 				cancel() // perhaps after
 				switch {
@@ -90,7 +90,7 @@ func TestCanceledCallsLeaveNothing(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
-func startAndWait(ctx context.Context, c *mux.Conn, out *mux.Out) (reply string, err error) {
+func startAndWait(ctx context.Context, c *mux.Conn, out *mux.Out) (code uint16, reply string, err error) {
 	ended := make(chan struct{})
 	var times atomic.Int64
 	started := c.Start(ctx, out, completed(func(a *mux.Answer, e error) {
@@ -98,15 +98,15 @@ func startAndWait(ctx context.Context, c *mux.Conn, out *mux.Out) (reply string,
 			panic("a call was completed twice")
 		}
 		if err = e; e == nil {
-			reply = string(a.Body)
+			code, reply = a.Code, string(a.Body)
 		}
 		close(ended)
 	}))
 	if started != nil {
-		return "", started
+		return 0, "", started
 	}
 	<-ended
-	return reply, err
+	return code, reply, err
 }
 
 func TestCancelingACallCancelsItsHandler(t *testing.T) {
@@ -323,7 +323,7 @@ func TestWaitersAreNotMixedUp(t *testing.T) {
 				var reply string
 				var err error
 				if j%2 == 0 {
-					reply, err = startAndWait(ctx, c, &mux.Out{Method: echo, Body: []byte(body)})
+					_, reply, err = startAndWait(ctx, c, &mux.Out{Method: echo, Body: []byte(body)})
 				} else {
 					_, reply, err = callOut(ctx, c, &mux.Out{Method: echo, Body: []byte(body)})
 				}

@@ -89,6 +89,7 @@ func killInTheMiddle(t *testing.T, round int, answered, notExecuted, unknown *at
 	c, srv := s.over(t, under, serverSide)
 	type outcome struct {
 		body string
+		code uint16
 		err  error
 	}
 	const callers = 30
@@ -107,18 +108,16 @@ func killInTheMiddle(t *testing.T, round int, answered, notExecuted, unknown *at
 				if random.IntN(3) == 0 {
 					out.Deadline = time.Now().Add(time.Minute) // so that there are fields
 				}
-				var reply string
-				var err error
+				send := callOut
 				if random.IntN(2) == 0 {
-					_, reply, err = callOut(context.Background(), c, out)
-				} else {
-					reply, err = startAndWait(context.Background(), c, out)
+					send = startAndWait
 				}
-				if err == nil && reply != body {
+				code, reply, err := send(context.Background(), c, out)
+				if err == nil && code == 0 && reply != body {
 					err = fmt.Errorf("got another reply, %.32q", reply)
 				}
-				outcomes <- outcome{body, err}
-				if err != nil {
+				outcomes <- outcome{body, code, err}
+				if err != nil || code != 0 {
 					return
 				}
 			}
@@ -154,6 +153,11 @@ func killInTheMiddle(t *testing.T, round int, answered, notExecuted, unknown *at
 		switch {
 		case times > 1:
 			t.Errorf("round %d: %.32q was executed %d times", round, o.body, times)
+		case o.err == nil && o.code == codeUnavailable: // refused in a drain
+			notExecuted.Add(1)
+			if times != 0 {
+				t.Errorf("round %d: %.32q was refused and executed", round, o.body)
+			}
 		case o.err == nil:
 			answered.Add(1)
 			if times != 1 {

@@ -13,7 +13,7 @@ import (
 
 // Short handlers and callbacks run on the reading goroutine: a goroutine each costs three times as much CPU. Whether
 // one is short is learned by its owner, and can turn out wrong: it asks for ctx.Done, sleeps, or calls somebody. Then the
-// reading, with a copy of what has not been handled, goes to a new goroutine. The one that was held up keeps the old buffer, which
+// reading, with what has not been handled, goes to a new goroutine. The one that was held up keeps the part of the buffer that
 // its message is in, sends its own reply when it is done, and ends.
 
 // What a reader is doing, the low bits of reader.state. The rest counts.
@@ -149,10 +149,9 @@ func (c *Conn) handOver(rd *reader, state uint64) bool {
 		return false
 	}
 	next := &reader{
-		c: c, preface: true, buf: make([]byte, max(minReadBuffer, pow2(rd.w-rd.r))), clock: 0,
+		c: c, preface: true, buf: rd.buf[rd.r:], w: rd.w - rd.r, // what is before that is the message that rd handles
 		replies: rd.replies, nReply: rd.nReply, since: rd.since, settled: rd.settled, told: rd.told,
 	}
-	next.w = copy(next.buf, rd.buf[rd.r:rd.w])
 	if rd.current != nil {
 		c.enterTableLocked(rd.current)
 	}

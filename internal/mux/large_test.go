@@ -233,7 +233,7 @@ func TestABrokenLargeReplyFailsItsOwnCall(t *testing.T) {
 				go func() {
 					var err error
 					if async {
-						_, err = startAndWait(context.Background(), c, &mux.Out{Method: echo})
+						_, _, err = startAndWait(context.Background(), c, &mux.Out{Method: echo})
 					} else {
 						_, _, err = call(context.Background(), c, echo, "")
 					}

@@ -108,7 +108,7 @@ func (rd *reader) makeRoom() {
 	size, left := len(rd.buf), rd.w-rd.r
 	little := rd.w > size/2 // room behind w
 	if rd.w == size && size < maxReadBuffer || little && left > size/2 {
-		size *= 2
+		size = max(2*size, minReadBuffer)
 	}
 	switch {
 	case size > len(rd.buf):

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+// inBubble runs a test in fake time, with a server and a client that need no network.
+func inBubble(t *testing.T, o *yodel.ClientOptions, test func(t *testing.T, s *yodeltest.Server, c *yodel.Client)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := yodeltest.NewServer(t, nil)
+		must(t, s.Register(Arith{}))
+		test(t, s, yodeltest.NewClient(t, o, s))
+	})
+}
+
+func TestDeadlineTravels(t *testing.T) {
+	s := newServer(t, nil)
+	type seen struct {
+		ctx, call time.Time
+		ok        bool
+	}
+	got := make(chan seen, 1)
+	handle(t, s, "When", func(ctx context.Context, _ *Empty) (*Empty, error) {
+		d, ok := ctx.Deadline()
+		got <- seen{d, yodel.CallFrom(ctx).Deadline, ok}
+		return nil, nil
+	})
+	c := connect(t, s, nil)
+	var nearest time.Duration = time.Hour
+	for range 20 { // a machine that does something else may be late once, but not always
+		for _, after := range []time.Duration{patience, 365 * 24 * time.Hour} {
+			want := time.Now().Add(after)
+			for _, how := range []string{"context", "call", "both"} {
+				ctx, call := t.Context(), &yodel.Call{Method: "When", Args: &Empty{}}
+				cancel := func() {}
+				switch how {
+				case "context":
+					ctx, cancel = context.WithDeadline(ctx, want)
+				case "call":
+					call.Deadline = want
+				case "both":
+					ctx, cancel = context.WithDeadline(ctx, want)
+					call.Deadline = want.Add(time.Hour)
+				}
+				must(t, c.Do(ctx, call))
+				cancel()
+				s := <-got
+				if !s.ok || !s.call.Equal(s.ctx) {
+					t.Fatalf("by %s: deadline %v, %t, in the call %v", how, s.ctx, s.ok, s.call)
+				}
+				if diff := s.ctx.Sub(want); diff < -time.Millisecond {
+					t.Fatalf("by %s: the handler's deadline is %v too early", how, -diff)
+				} else {
+					nearest = min(nearest, diff)
+				}
+			}
+		}
+	}
+	if nearest > time.Millisecond {
+		t.Errorf("the handler's deadline is at best %v too late", nearest)
+	}
+	must(t, c.Call(t.Context(), "When", &Empty{}, nil))
+	if s := <-got; s.ok || !s.call.IsZero() {
+		t.Errorf("without a deadline the handler has one: %v, %v", s.ctx, s.call)
+	}
+}
+
+func TestDeadlineEndsCallAndHandler(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, s *yodeltest.Server, c *yodel.Client) {
+		var mu sync.Mutex
+		ended := make(map[string]error)
+		handle(t, s.Server, "Wait", func(ctx context.Context, name *string) (*Empty, error) {
+			<-ctx.Done()
+			mu.Lock()
+			defer mu.Unlock()
+			ended[*name] = ctx.Err()
+			return nil, ctx.Err()
+		})
+		const after = 300 * time.Millisecond
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		defer cancel()
+		causeCtx, cancelCause := context.WithTimeoutCause(t.Context(), after, errors.New("too slow for me"))
+		defer cancelCause()
+		calls := map[string]func() error{
+			"context":            func() error { return c.Call(ctx, "Wait", "context", nil) },
+			"context with cause": func() error { return c.Call(causeCtx, "Wait", "context with cause", nil) },
+			"call": func() error {
+				return c.Do(t.Context(), &yodel.Call{Method: "Wait", Args: "call", Deadline: began.Add(after)})
+			},
+			"asynchronous": func() error {
+				name := "asynchronous"
+				_, err := yodel.Method[string, Empty]("Wait").Go(ctx, c, &name).Get()
+				return err
+			},
+			"asynchronous with cause": func() error {
+				name := "asynchronous with cause"
+				_, err := yodel.Method[string, Empty]("Wait").Go(causeCtx, c, &name).Get()
+				return err
+			},
+		}
+		var wg sync.WaitGroup
+		for name, call := range calls {
+			for range 50 { // the connection's clock and the context race to be first
+				wg.Go(func() {
+					err := call()
+					took := time.Since(began)
+					e, ok := err.(*yodel.Error) //nolint:errorlint // the very error
+					if !ok || e.Code != yodel.DeadlineExceeded || e.ID != "YDL1004" || !errors.Is(err, context.DeadlineExceeded) || e.NotProcessed {
+						t.Errorf("by %s: got %v", name, err)
+					}
+					if took < after || took > after+time.Millisecond {
+						t.Errorf("by %s: it ended after %v, want %v", name, took, after)
+					}
+				})
+			}
+		}
+		wg.Wait()
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		for name := range calls {
+			if !errors.Is(ended[name], context.DeadlineExceeded) {
+				t.Errorf("by %s: the handler's context ended with %v", name, ended[name])
+			}
+		}
+	})
+}
+
+func TestDeadlineEndsOneWayHandlers(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, s *yodeltest.Server, c *yodel.Client) {
+		ended := make(chan error, 1)
+		handle(t, s.Server, "Wait", func(ctx context.Context, _ *Empty) (*Empty, error) {
+			select {
+			case <-ctx.Done():
+				ended <- ctx.Err()
+			case <-time.After(time.Minute):
+				ended <- nil
+			}
+			return nil, nil
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		must(t, c.Notify(ctx, "Wait", &Empty{}))
+		if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the context of a one-way call's handler ended with %v", err)
+		}
+	})
+}
+
+func TestTimeoutOptionIsForCallsWithoutDeadline(t *testing.T) {
+	inBubble(t, &yodel.ClientOptions{Timeout: time.Second}, func(t *testing.T, s *yodeltest.Server, c *yodel.Client) {
+		handle(t, s.Server, "Wait", func(ctx context.Context, _ *Empty) (*Empty, error) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Second):
+			}
+			return nil, ctx.Err()
+		})
+		took := func(ctx context.Context, call *yodel.Call) (time.Duration, error) {
+			began := time.Now()
+			err := c.Do(ctx, call)
+			return time.Since(began), err
+		}
+		call := &yodel.Call{Method: "Wait", Args: &Empty{}}
+		d, err := took(t.Context(), call)
+		wantError(t, err, yodel.DeadlineExceeded, "YDL1004")
+		if d != time.Second {
+			t.Errorf("it took %v, want 1 s", d)
+		}
+		time.Sleep(time.Minute)
+		if d, _ = took(t.Context(), call); d != time.Second {
+			t.Errorf("used again, the call took %v, want 1 s", d)
+		}
+		if d, err = took(t.Context(), &yodel.Call{Method: "Wait", Args: &Empty{}, Deadline: time.Now().Add(time.Minute)}); err != nil || d != 5*time.Second {
+			t.Errorf("with a later deadline of its own the call took %v: %v", d, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if d, err = took(ctx, &yodel.Call{Method: "Wait", Args: &Empty{}}); d != time.Second && err != nil {
+			t.Errorf("with a later deadline of its context the call took %v: %v", d, err)
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if d, _ = took(ctx, &yodel.Call{Method: "Wait", Args: &Empty{}}); d != time.Millisecond {
+			t.Errorf("with an earlier deadline of its context the call took %v", d)
+		}
+	})
+}
+
+func TestCancelReachesTheHandler(t *testing.T) {
+	s := newServer(t, nil)
+	begun, ended := make(chan struct{}), make(chan time.Time, 1)
+	handle(t, s, "Wait", func(ctx context.Context, _ *Empty) (*Empty, error) {
+		begun <- struct{}{}
+		<-ctx.Done()
+		ended <- time.Now()
+		if !errors.Is(ctx.Err(), context.Canceled) {
+			t.Errorf("the handler's context ended with %v", ctx.Err())
+		}
+		return nil, ctx.Err()
+	})
+	c := connect(t, s, nil)
+	var toCaller, toHandler []time.Duration
+	for range 201 {
+		ctx, cancel := context.WithCancel(t.Context())
+		outcome := make(chan error, 1)
+		go func() { outcome <- c.Call(ctx, "Wait", &Empty{}, nil) }()
+		<-begun
+		at := time.Now()
+		cancel()
+		err := receive(t, outcome, "the call ends")
+		toCaller = append(toCaller, time.Since(at))
+		e := wantError(t, err, yodel.Canceled, "YDL1006")
+		if e.NotProcessed || !errors.Is(err, context.Canceled) {
+			t.Fatalf("got %+v", err)
+		}
+		toHandler = append(toHandler, receive(t, ended, "the handler ends").Sub(at))
+	}
+	slices.Sort(toCaller)
+	slices.Sort(toHandler)
+	t.Logf("after a cancel the caller has its error in %v in the median, and the handler knows in %v (99th percentile %v)",
+		toCaller[100], toHandler[100], toHandler[199])
+	if toCaller[100] > time.Millisecond || toHandler[100] > time.Millisecond {
+		t.Errorf("median of %v to the caller and %v to the handler, want less than 1 ms", toCaller[100], toHandler[100])
+	}
+}
+
+func TestAsynchronousCallsAreCanceledToo(t *testing.T) {
+	s := newServer(t, nil)
+	begun, ended := make(chan struct{}, 1), make(chan error, 1)
+	const Wait yodel.Method[Empty, Empty] = "Wait"
+	Wait.Handle(s, func(ctx context.Context, _ *Empty) (*Empty, error) {
+		begun <- struct{}{}
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return nil, nil
+	})
+	c := connect(t, s, nil)
+	userLeft := errors.New("the user left")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	f := Wait.Go(ctx, c, &Empty{})
+	receive(t, begun, "the handler runs")
+	cancel(userLeft)
+	_, err := f.Get()
+	wantError(t, err, yodel.Canceled, "YDL1006")
+	if !errors.Is(err, userLeft) {
+		t.Errorf("the cause is lost: %v", err)
+	}
+	if err := receive(t, ended, "the handler ends"); !errors.Is(err, context.Canceled) {
+		t.Errorf("the handler's context ended with %v", err)
+	}
+	// A context that has ended does not let a call begin.
+	_, err = Wait.Go(ctx, c, &Empty{}).Get()
+	if e := wantError(t, err, yodel.Canceled, "YDL1006"); !e.NotProcessed {
+		t.Errorf("got %+v, want that it was not executed", e)
+	}
+	if len(begun) != 0 {
+		t.Error("a call whose context had ended was executed")
+	}
+}
+
+func TestCallsThatAreOverBeforeTheyBeginAreNotSent(t *testing.T) {
+	s := newServer(t, nil)
+	var executed atomic.Int64
+	handle(t, s, "Run", func(context.Context, *Empty) (*Empty, error) { executed.Add(1); return nil, nil })
+	c := connect(t, s, nil)
+	must(t, c.Call(t.Context(), "Run", &Empty{}, nil))
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	for range 100 {
+		e := wantError(t, c.Call(canceled, "Run", &Empty{}, nil), yodel.Canceled, "YDL1006")
+		f := wantError(t, c.Call(late, "Run", &Empty{}, nil), yodel.DeadlineExceeded, "YDL1005")
+		g := wantError(t, c.Do(t.Context(), &yodel.Call{Method: "Run", Deadline: time.Now().Add(-1)}), yodel.DeadlineExceeded, "YDL1005")
+		h := wantError(t, c.Notify(canceled, "Run", &Empty{}), yodel.Canceled, "YDL1006")
+		for _, e := range []*yodel.Error{e, f, g, h} {
+			if !e.NotProcessed {
+				t.Fatalf("%v: want that it was not executed", e)
+			}
+		}
+	}
+	must(t, c.Call(t.Context(), "Run", &Empty{}, nil)) // behind all the others, if they were sent
+	if n := executed.Load(); n != 2 {
+		t.Errorf("%d calls were executed that were over before they began", n-2)
+	}
+}
+
+func TestWorkThatExpiredOnItsWayIsNotExecuted(t *testing.T) {
+	s := newServer(t, nil)
+	var executed atomic.Int64
+	handle(t, s, "Run", func(context.Context, *string) (*Empty, error) { executed.Add(1); return nil, nil })
+	p := newProxy(t, serve(t, s))
+	c := newClient(t, nil, p.addr())
+	if _, err := Mul.Call(t.Context(), c, &Args{}); err != nil {
+		t.Fatal(err)
+	}
+	// The request begins to arrive, and its last byte comes when the caller has given up.
+	p.holdAfter(100 << 10)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	err := c.Call(ctx, "Run", strings.Repeat("x", 300<<10), nil)
+	wantError(t, err, yodel.DeadlineExceeded, "YDL1004")
+	p.release()
+	if _, err := Mul.Call(t.Context(), c, &Args{}); err != nil {
+		t.Fatal(err)
+	}
+	if executed.Load() != 0 {
+		t.Error("a call was executed whose deadline had passed before it had come")
+	}
+}
+
+func TestHandlersContextIsAContext(t *testing.T) {
+	s := newServer(t, nil)
+	type key struct{}
+	results := make(chan string, 1)
+	handle(t, s, "Look", func(ctx context.Context, _ *Empty) (*Empty, error) {
+		call := yodel.CallFrom(ctx)
+		derived, cancel := context.WithCancel(context.WithValue(ctx, key{}, "v"))
+		defer cancel()
+		timed, cancelTimed := context.WithTimeout(ctx, time.Hour)
+		defer cancelTimed()
+		stop := context.AfterFunc(ctx, func() { t.Error("AfterFunc ran though it had been stopped") })
+		switch {
+		case ctx.Err() != nil || derived.Err() != nil:
+			results <- "a context has an error before anything happened"
+		case ctx.Value(key{}) != nil || derived.Value(key{}) != "v":
+			results <- "values do not work"
+		case call == nil || yodel.CallFrom(derived) != call || yodel.CallFrom(timed) != call || yodel.CallFrom(context.WithoutCancel(ctx)) != call:
+			results <- "a derived context does not know the call"
+		case !stop():
+			results <- "AfterFunc cannot be stopped"
+		default:
+			cancel()
+			<-derived.Done()
+			if ctx.Err() != nil {
+				results <- "the end of a derived context ended the handler's"
+			} else {
+				results <- ""
+			}
+		}
+		return nil, nil
+	})
+	c := connect(t, s, nil)
+	for name, mark := range placements(s) {
+		mark("Look")
+		must(t, c.Call(t.Context(), "Look", &Empty{}, nil))
+		if wrong := <-results; wrong != "" {
+			t.Errorf("%s: %s", name, wrong)
+		}
+	}
+	if yodel.CallFrom(t.Context()) != nil {
+		t.Error("CallFrom finds a call in a context that is no handler's")
+	}
+}
+
+func TestHandlersContextEndsWhenTheHandlerReturns(t *testing.T) {
+	s := newServer(t, nil)
+	type key struct{}
+	kept, after := make(chan context.Context, 1), make(chan struct{}, 1)
+	handle(t, s, "Keep", func(ctx context.Context, _ *Empty) (*Empty, error) {
+		context.AfterFunc(ctx, func() { after <- struct{}{} })
+		kept <- context.WithValue(ctx, key{}, "v")
+		return nil, nil
+	})
+	c := connect(t, s, nil)
+	for name, mark := range placements(s) {
+		mark("Keep")
+		must(t, c.Call(t.Context(), "Keep", &Empty{}, nil))
+		ctx := <-kept
+		receive(t, ctx.Done(), "the context ends with the handler")
+		receive(t, after, "AfterFunc runs when the handler has returned")
+		if !errors.Is(ctx.Err(), context.Canceled) {
+			t.Errorf("%s: the context ended with %v", name, ctx.Err())
+		}
+		if call := yodel.CallFrom(ctx); call == nil || call.Method != "Keep" {
+			t.Errorf("%s: a context that was kept lost its call", name)
+		}
+	}
+}
+
+func TestLostConnectionReachesTheHandler(t *testing.T) {
+	s := newServer(t, nil)
+	begun, ended := make(chan struct{}, 2), make(chan error, 2)
+	handle(t, s, "Wait", func(ctx context.Context, _ *Empty) (*Empty, error) {
+		begun <- struct{}{}
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return nil, nil
+	})
+	p := newProxy(t, serve(t, s))
+	c := newClient(t, nil, p.addr())
+	go func() { _ = c.Call(context.Background(), "Wait", &Empty{}, nil) }()
+	receive(t, begun, "the handler runs")
+	must(t, c.Notify(t.Context(), "Wait", &Empty{}))
+	receive(t, begun, "the one-way handler runs")
+	p.cut()
+	if err := receive(t, ended, "the handler ends with its connection"); !errors.Is(err, context.Canceled) {
+		t.Errorf("the handler's context ended with %v", err)
+	}
+	// Nobody was waiting for the one-way call: it goes on, until the server's patience ends.
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := s.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Shutdown returned %v although a call was running", err)
+	}
+	if err := receive(t, ended, "the one-way handler ends with the server"); !errors.Is(err, context.Canceled) {
+		t.Errorf("the one-way handler's context ended with %v", err)
+	}
+}

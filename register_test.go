@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// names asks a server which methods it has, without the built-in ones.
+func names(t testing.TB, c *yodel.Client) []string {
+	t.Helper()
+	info, err := yodel.GetInfo.Call(t.Context(), c, &Empty{})
+	must(t, err)
+	var all []string
+	for _, m := range info.Methods {
+		if !strings.HasPrefix(m.Name, "yodel.") {
+			all = append(append(all, m.Name), m.Aliases...)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func wantNames(t testing.TB, c *yodel.Client, want ...string) {
+	t.Helper()
+	if got := names(t, c); !slices.Equal(got, want) {
+		t.Errorf("got methods %q, want %q", got, want)
+	}
+}
+
+// Forms has one method for each shape that Register takes.
+type Forms struct{}
+
+func (Forms) Plain(_ context.Context, in *Args) (*Reply, error)      { return &Reply{in.A}, nil }
+func (Forms) PlainNoContext(in *Args) (*Reply, error)                { return &Reply{in.A}, nil }
+func (Forms) RPCX(_ context.Context, in *Args, out *Reply) error     { out.C = in.A; return nil }
+func (Forms) RPCXValue(_ context.Context, in Args, out *Reply) error { out.C = in.A; return nil }
+func (Forms) NetRPC(in Args, out *Reply) error                       { out.C = in.A; return nil }
+func (Forms) NetRPCPointer(in *Args, out *Reply) error               { out.C = in.A; return nil }
+func (Forms) NilReply(context.Context, *Args) (*Reply, error)        { return nil, nil }
+func (Forms) FillMap(in Args, out *map[string]int) error             { (*out)["A"] = in.A; return nil }
+func (Forms) FillSlice(in Args, out *[]int) error                    { *out = append(*out, in.A); return nil }
+func (Forms) Scalars(in *int, out *string) error                     { *out = fmt.Sprint(*in); return nil }
+func (Forms) Anything(_ context.Context, in *any) (*map[string]any, error) {
+	return &map[string]any{"got": *in}, nil
+}
+
+func TestRegisterTakesEveryShape(t *testing.T) {
+	s := yodel.NewServer(nil)
+	must(t, s.Register(new(Forms)))
+	c := connect(t, s, nil)
+	for _, name := range []string{"Plain", "PlainNoContext", "RPCX", "RPCXValue", "NetRPC", "NetRPCPointer"} {
+		var reply Reply
+		if err := c.Call(t.Context(), "Forms."+name, &Args{A: 7}, &reply); err != nil || reply.C != 7 {
+			t.Errorf("%s: got %v, %v, want 7", name, reply, err)
+		}
+	}
+	reply := Reply{9}
+	if err := c.Call(t.Context(), "Forms.NilReply", &Args{}, &reply); err != nil || reply.C != 0 {
+		t.Errorf("a nil reply: got %v, %v, want the zero reply", reply, err)
+	}
+	var m map[string]int
+	if err := c.Call(t.Context(), "Forms.FillMap", &Args{A: 7}, &m); err != nil || m["A"] != 7 {
+		t.Errorf("a map as reply: got %v, %v", m, err)
+	}
+	var ints []int
+	if err := c.Call(t.Context(), "Forms.FillSlice", &Args{A: 7}, &ints); err != nil || !slices.Equal(ints, []int{7}) {
+		t.Errorf("a slice as reply: got %v, %v", ints, err)
+	}
+	var text string
+	if err := c.Call(t.Context(), "Forms.Scalars", 7, &text); err != nil || text != "7" {
+		t.Errorf("scalars: got %q, %v", text, err)
+	}
+	var anything map[string]any
+	if err := c.Call(t.Context(), "Forms.Anything", []string{"a"}, &anything); err != nil || fmt.Sprint(anything) != "map[got:[a]]" {
+		t.Errorf("anything: got %v, %v", anything, err)
+	}
+}
+
+// Odd has methods that cannot be served, and one that can.
+type Odd struct{}
+
+func (Odd) Good(*Args) (*Reply, error)                 { return nil, nil }
+func (Odd) Chan(chan int) error                        { return nil }
+func (Odd) Func(*Args) (func(), error)                 { return nil, nil }
+func (Odd) Reader(io.Reader) error                     { return nil }
+func (Odd) Variadic(context.Context, ...int) error     { return nil }
+func (Odd) Written(context.Context, Args, Reply) error { return nil }
+func (Odd) hidden(*Args) (*Reply, error)               { return nil, nil } //nolint:unused // it must not be found
+
+// Bad has nothing but.
+type Bad struct{}
+
+func (Bad) Chan(chan int) error    { return nil }
+func (Bad) Reader(io.Reader) error { return nil }
+
+func TestRegisterSaysWhyItSkips(t *testing.T) {
+	var book logbook
+	s := yodel.NewServer(&yodel.ServerOptions{Logger: book.logger()})
+	must(t, s.Register(Odd{}))
+	wantNames(t, connect(t, s, nil), "Odd.Good")
+	var got []string
+	for _, line := range book.with("skipped") {
+		_, why, _ := strings.Cut(line, "method=")
+		got = append(got, why)
+	}
+	want := []string{
+		`"Chan: a chan int cannot be sent"`,
+		`"Func: a func() cannot be sent"`,
+		`"Reader: an interface (io.Reader) cannot be decoded into; use a concrete type"`,
+		`"Variadic: it takes a variable number of arguments; take a slice instead"`,
+		`"Written: its second parameter is yodel_test.Reply; make it *yodel_test.Reply, so that the result can be written"`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+type (
+	unexported struct{ n int }
+	outer      struct{ Arith }
+	Pointers   struct{ n int }
+)
+
+func (u *unexported) Count() int { u.n++; return u.n }
+func (p *Pointers) Count() int   { p.n++; return p.n }
+
+func TestRegisterRefusals(t *testing.T) {
+	s := yodel.NewServer(nil)
+	must(t, s.Handle("Taken.Mul", func(int) int { return 0 }))
+	for name, test := range map[string]struct {
+		err  error
+		want string
+	}{
+		"nil":              {s.Register(nil), "register <nil>: it has no type name; use RegisterName"},
+		"no name":          {s.Register(struct{ Arith }{}), "register struct { yodel_test.Arith }: it has no type name; use RegisterName"},
+		"a named nil":      {s.RegisterName("A", nil), "register A: nil has no methods"},
+		"no methods":       {s.Register(Args{}), "register yodel_test.Args as Args: no suitable method: it has no exported methods"},
+		"a value":          {s.Register(Pointers{}), "register yodel_test.Pointers as Pointers: no suitable method; the methods of yodel_test.Pointers have pointer receivers; register a pointer"},
+		"bad methods":      {s.Register(Bad{}), "register yodel_test.Bad as Bad: no suitable method; Chan: a chan int cannot be sent; Reader: an interface (io.Reader) cannot be decoded into; use a concrete type"},
+		"unknown method":   {s.Register(Arith{}, "Mul", "Mull"), "register yodel_test.Arith as Arith: no suitable method; Mull: yodel_test.Arith has no exported method of this name"},
+		"hidden method":    {s.Register(Odd{}, "hidden"), "register yodel_test.Odd as Odd: no suitable method; hidden: yodel_test.Odd has no exported method of this name"},
+		"unfit method":     {s.Register(Odd{}, "Good", "Chan"), "register yodel_test.Odd as Odd: no suitable method; Chan: a chan int cannot be sent"},
+		"taken name":       {s.RegisterName("Taken", Arith{}), "register Taken.Mul: the name is taken"},
+		"no function":      {s.Handle("f", 7), "handle f: int is not a function"},
+		"nil function":     {s.Handle("f", (func())(nil)), "handle f: func() is not a function"},
+		"no function, nil": {s.Handle("f", nil), "handle f: <nil> is not a function"},
+		"unfit function":   {s.Handle("f", func(chan int) {}), "handle f: a chan int cannot be sent"},
+		"function twice":   {s.Handle("Taken.Mul", func() {}), "register Taken.Mul: the name is taken"},
+		"no name at all":   {s.Handle("", func() {}), "register: a method needs a name"},
+		"taken alias":      {s.Alias("Taken.Mul", "Taken.Mul"), "register Taken.Mul: the name is taken"},
+	} {
+		e := wantError(t, test.err, yodel.InvalidArgument, "YDL4001")
+		if e.Message != test.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", name, e.Message, test.want)
+		}
+	}
+	e := wantError(t, s.Alias("taken.mul", "x"), yodel.Unimplemented, "YDL2001")
+	if !strings.Contains(e.Message, `did you mean "Taken.Mul"?`) {
+		t.Errorf("an alias of nothing: %v", e)
+	}
+	// What was refused left nothing behind.
+	wantNames(t, connect(t, s, nil), "Taken.Mul")
+}
+
+func TestRegisterMistakesThatPanic(t *testing.T) {
+	for name, test := range map[string]struct {
+		mistake func(s *yodel.Server)
+		want    string
+	}{
+		"registered twice":       {func(s *yodel.Server) { Mul.Handle(s, Arith{}.Mul) }, "yodel: invalid_argument: register Arith.Mul: the name is taken [YDL4001]"},
+		"idempotent and unknown": {func(s *yodel.Server) { s.MarkIdempotent("Arith.mul") }, `yodel: mark: Arith.mul: service "Arith" has no method "mul"; did you mean "Arith.Mul"?`},
+		"inline and unknown":     {func(s *yodel.Server) { s.MarkInline("Mul") }, `yodel: mark: Mul: this server has no service ""`},
+		"concurrent and unknown": {func(s *yodel.Server) { s.MarkConcurrent("Arit.Mul") }, `yodel: mark: Arit.Mul: this server has no service "Arit"; did you mean "Arith.Mul"?`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if got := recover(); got != test.want {
+					t.Errorf("got panic %v, want %s", got, test.want)
+				}
+			}()
+			test.mistake(newServer(t, nil))
+		})
+	}
+}
+
+func TestMethodsHaveAnyName(t *testing.T) {
+	s := yodel.NewServer(nil)
+	must(t, s.Register(Arith{}, "Mul", "Add")) // an allow-list
+	must(t, s.RegisterName("shop.Cart", Arith{}, "Mul"))
+	must(t, s.RegisterName("shop.Cart/", Arith{}, "Mul"))
+	must(t, s.RegisterName("arith", &unexported{}))
+	must(t, s.Register(&unexported{}))
+	must(t, s.Register(outer{}, "Mul")) // a promoted method
+	long := strings.Repeat("long.", 50) + "mul"
+	for _, name := range []string{"mul", "/v1/mul", "日本 mul", long} {
+		must(t, s.Handle(name, Arith{}.Mul))
+	}
+	must(t, s.Alias("mul", "times", "shop.Cart/Times"))
+	c := connect(t, s, nil)
+	wantNames(t, c, slices.Sorted(slices.Values([]string{
+		"Arith.Add", "Arith.Mul", "shop.Cart.Mul", "shop.Cart/Mul", "arith.Count", "unexported.Count", "outer.Mul",
+		"mul", "/v1/mul", "日本 mul", long, "times", "shop.Cart/Times",
+	}))...)
+	for _, name := range names(t, c) {
+		switch {
+		case strings.HasSuffix(name, "Count"):
+			must(t, c.Call(t.Context(), name, yodel.Values{}, nil))
+		case name != "Arith.Add":
+			if reply, err := yodel.Method[Args, Reply](name).Call(t.Context(), c, &Args{6, 7}); err != nil || reply.C != 42 {
+				t.Errorf("%s: got %v, %v", name, reply, err)
+			}
+		}
+	}
+	wantError(t, c.Call(t.Context(), "Arith.DivMod", yodel.Values{1, 1}, nil), yodel.Unimplemented, "YDL2002")
+}
+
+func TestClosuresKeepTheirState(t *testing.T) {
+	s := yodel.NewServer(nil)
+	p := &Pointers{}
+	must(t, s.Register(p))
+	sum := 0
+	must(t, s.Handle("sum", func(n int) int { sum += n; return sum }))
+	c := connect(t, s, nil)
+	for range 3 {
+		must(t, c.Call(t.Context(), "Pointers.Count", yodel.Values{}, nil))
+		must(t, c.Call(t.Context(), "sum", yodel.Values{5}, nil))
+	}
+	var got int
+	if err := c.Call(t.Context(), "sum", yodel.Values{0}, yodel.Values{&got}); err != nil || got != 15 || p.n != 3 {
+		t.Errorf("got %d, %d, %v, want 15 and 3", got, p.n, err)
+	}
+}
+
+func TestRegisterIsAllOrNothing(t *testing.T) {
+	s := yodel.NewServer(nil)
+	must(t, s.Handle("Arith.Mul", func() {}))
+	wantError(t, s.Register(Arith{}), yodel.InvalidArgument, "YDL4001") // Add and DivMod were free
+	wantNames(t, connect(t, s, nil), "Arith.Mul")
+}
+
+func TestUnknownNamesAreExplained(t *testing.T) {
+	s := newServer(t, nil)
+	handle(t, s, "mul", Arith{}.Mul)
+	must(t, s.RegisterName("shop.Cart/", Arith{}, "Add"))
+	c := connect(t, s, nil)
+	for name, want := range map[string]struct{ id, says string }{
+		"Arith.mul":      {"YDL2002", `service "Arith" has no method "mul"; did you mean "Arith.Mul"?`},
+		"arith.mul":      {"YDL2001", `this server has no service "arith"; did you mean "Arith.Mul"?`},
+		"Arith.Mult":     {"YDL2002", `service "Arith" has no method "Mult"; did you mean "Arith.Mul"?`},
+		"Aritj.Mul":      {"YDL2001", `this server has no service "Aritj"; did you mean "Arith.Mul"?`},
+		"shop.Cart/add":  {"YDL2002", `service "shop.Cart" has no method "add"; did you mean "shop.Cart/Add"?`},
+		"MUL":            {"YDL2002", `this server has no such method; did you mean "mul"?`},
+		"Weather.Report": {"YDL2001", `this server has no service "Weather"`},
+		"Arith.Integral": {"YDL2002", `service "Arith" has no method "Integral"`},
+		"":               {"YDL2001", "a call without a method name"},
+	} {
+		e := wantError(t, c.Call(t.Context(), name, &Args{}, nil), yodel.Unimplemented, want.id)
+		if !strings.HasSuffix(e.Message, want.says) || !e.NotProcessed {
+			t.Errorf("%q: got %v, want %s", name, e, want.says)
+		}
+	}
+}
+
+func TestMethodsMayBeRegisteredWhileServing(t *testing.T) {
+	s := newServer(t, nil)
+	c := connect(t, s, nil)
+	const Late yodel.Method[int, int] = "Late"
+	if _, err := Late.Call(t.Context(), c, new(int)); yodel.CodeOf(err) != yodel.Unimplemented {
+		t.Fatalf("got %v", err)
+	}
+	Late.Handle(s, func(_ context.Context, n *int) (*int, error) { return n, nil })
+	if got, err := Late.Call(t.Context(), c, new(7)); err != nil || *got != 7 { // on the connection where it was unknown
+		t.Errorf("got %v, %v", got, err)
+	}
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			name := fmt.Sprintf("Late%d", i)
+			must(t, s.Handle(name, func(n int) int { return n }))
+			s.MarkIdempotent(name)
+			must(t, s.Alias(name, name+"Too"))
+			var got int
+			if err := c.Call(t.Context(), name+"Too", yodel.Values{i}, yodel.Values{&got}); err != nil || got != i {
+				t.Errorf("%s: got %d, %v", name, got, err)
+			}
+			names(t, c)
+		})
+	}
+	wg.Wait()
+	if got := maps.Collect(slices.All(names(t, c))); len(got) != 3+1+40 {
+		t.Errorf("%d methods, want 44", len(got))
+	}
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel_test
+
+import (
+	"context"
+	"sync"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+type resolverFunc func(ctx context.Context, update func([]yodel.Instance)) error
+
+func (f resolverFunc) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	return f(ctx, update)
+}
+
+// A settable resolver is told by the test which instances there are.
+type settable struct {
+	mu        sync.Mutex
+	instances []yodel.Instance
+	changed   chan struct{}
+}
+
+func newSettable(addrs ...string) *settable {
+	r := &settable{changed: make(chan struct{})}
+	r.set(addrs...)
+	return r
+}
+
+func (r *settable) set(addrs ...string) {
+	instances := make([]yodel.Instance, len(addrs))
+	for i, addr := range addrs {
+		instances[i].Addr = addr
+	}
+	r.setInstances(instances)
+}
+
+func (r *settable) setInstances(instances []yodel.Instance) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.instances = instances
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+func (r *settable) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	for {
+		r.mu.Lock()
+		instances, changed := r.instances, r.changed
+		r.mu.Unlock()
+		update(instances)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/gob"
+)
+
+type Point struct {
+	X, Y float64
+	Name string
+	Tags []string
+}
+
+// Shapes has methods with several arguments or results, which travel as Values.
+type Shapes struct{}
+
+func (Shapes) None()                                                {}
+func (Shapes) Fail() error                                          { return yodel.Errorf(yodel.Aborted, "failed") }
+func (Shapes) Only(ctx context.Context) (bool, error)               { return yodel.CallFrom(ctx) != nil, nil }
+func (Shapes) Greet(name string) string                             { return "hello " + name }
+func (Shapes) Swap(_ context.Context, a, b string) (string, string) { return b, a }
+func (Shapes) Sum(numbers []int64, scale float64) (float64, int, error) {
+	var sum int64
+	for _, n := range numbers {
+		sum += n
+	}
+	return float64(sum) * scale, len(numbers), nil
+}
+
+func (Shapes) Mix(b bool, i8 int8, u64 uint64, f float32, r rune, raw []byte, m map[string]int) (bool, int8, uint64, float32, rune, []byte, map[string]int) {
+	return !b, -i8, u64, -f, r + 1, append(raw, 0), m
+}
+
+func (Shapes) Move(p Point, by *Point, all []Point) (Point, []Point, error) {
+	p.X, p.Y = p.X+by.X, p.Y+by.Y
+	return p, append(all, p), nil
+}
+
+func TestSeveralValuesGoInAndOut(t *testing.T) {
+	s := newServer(t, &yodel.ServerOptions{Codecs: []yodel.Codec{gob.Codec}})
+	must(t, s.Register(Shapes{}))
+	addr := serve(t, s)
+	p := Point{1, 2, "p", []string{"a", "b"}}
+	q := Point{X: 10, Y: 20}
+	for _, codec := range []yodel.Codec{yodel.JSON, gob.Codec} {
+		c := newClient(t, &yodel.ClientOptions{Codec: codec}, addr)
+		for _, test := range []struct {
+			method    string
+			in, wants yodel.Values
+		}{
+			{"None", nil, nil},
+			{"None", yodel.Values{}, yodel.Values{}},
+			{"Only", yodel.Values{}, yodel.Values{true}},
+			{"Greet", yodel.Values{"you"}, yodel.Values{"hello you"}},
+			{"Swap", yodel.Values{"a", "b"}, yodel.Values{"b", "a"}},
+			{"Sum", yodel.Values{[]int64{1 << 40, 2}, 0.5}, yodel.Values{float64(1<<39 + 1), 2}},
+			{"Sum", yodel.Values{[]int64{}, 0.5}, yodel.Values{0.0, 0}},
+			{"Mix", yodel.Values{true, int8(-128 + 1), uint64(math.MaxUint64), float32(1.5), 'ö', []byte{1, 2}, map[string]int{"a": 1}},
+				yodel.Values{false, int8(127), uint64(math.MaxUint64), float32(-1.5), 'ö' + 1, []byte{1, 2, 0}, map[string]int{"a": 1}}},
+			{"Move", yodel.Values{p, &q, []Point{q}}, yodel.Values{Point{11, 22, "p", p.Tags}, []Point{q, {11, 22, "p", p.Tags}}}},
+		} {
+			if err := checkValues(t, c, "Shapes."+test.method, test.in, test.wants); err != nil {
+				t.Errorf("%s %s: %v", codec.Name(), test.method, err)
+			}
+		}
+		var quotient, remainder int
+		e := wantError(t, c.Call(t.Context(), "Arith.DivMod", yodel.Values{17, 0}, yodel.Values{&quotient, &remainder}), yodel.InvalidArgument, "")
+		if e.Message != "division by zero" {
+			t.Errorf("got %v", e)
+		}
+		wantError(t, c.Call(t.Context(), "Shapes.Fail", yodel.Values{}, nil), yodel.Aborted, "")
+		must(t, c.Call(t.Context(), "Shapes.Swap", yodel.Values{"a", "b"}, nil)) // nobody wants the results
+	}
+}
+
+func checkValues(t *testing.T, c *yodel.Client, method string, in, wants yodel.Values) error {
+	t.Helper()
+	out := make(yodel.Values, len(wants))
+	for i, want := range wants {
+		out[i] = reflect.New(reflect.TypeOf(want)).Interface()
+	}
+	if err := c.Call(t.Context(), method, in, out); err != nil {
+		return err
+	}
+	for i, want := range wants {
+		if got := reflect.ValueOf(out[i]).Elem().Interface(); !reflect.DeepEqual(got, want) {
+			return fmt.Errorf("result %d: got %#v, want %#v", i+1, got, want)
+		}
+	}
+	return nil
+}
+
+func TestValuesThatDoNotFitAreExplained(t *testing.T) {
+	s := newServer(t, nil)
+	must(t, s.Register(Shapes{}))
+	executed := false
+	handle(t, s, "Take", func(int, string) (int, error) { executed = true; return 0, nil })
+	c := connect(t, s, nil)
+	var n, m int
+	for _, test := range []struct {
+		name    string
+		method  string
+		in, out any
+		id      string
+		says    string
+	}{
+		{"too few", "Take", yodel.Values{1}, yodel.Values{&n}, "YDL2101", "1 values came, 2 are expected"},
+		{"too many", "Take", yodel.Values{1, "a", 2}, yodel.Values{&n}, "YDL2101", "3 values came, 2 are expected"},
+		{"wrong type", "Take", yodel.Values{1, 2}, yodel.Values{&n}, "YDL2101", "(int string): value 2: json: cannot unmarshal number"},
+		{"one message for a method of values", "Take", &Args{}, nil, "YDL2005", "(int, string) to (int): give yodel.Values"},
+		{"values for a method of one message", "Arith.Mul", yodel.Values{1, 2}, nil, "YDL2005", "yodel_test.Args to yodel_test.Reply: give one message"},
+		{"too few results", "Arith.DivMod", yodel.Values{17, 5}, yodel.Values{&n}, "YDL2102", "2 values came, 1 are expected"},
+		{"too many results", "Shapes.Greet", yodel.Values{"a"}, yodel.Values{new(string), new(string)}, "YDL2102", "1 values came, 2 are expected"},
+		{"wrong type of a result", "Arith.DivMod", yodel.Values{17, 5}, yodel.Values{&n, new(string)}, "YDL2102", "value 2: json: cannot unmarshal number"},
+		{"one reply for several results", "Arith.DivMod", yodel.Values{17, 5}, &n, "YDL2005", "yodel.Values"},
+		{"values for the one reply", "Arith.Mul", &Args{1, 2}, yodel.Values{&n, &m}, "YDL2005", "yodel.Values"},
+		{"a value that cannot be encoded", "Take", yodel.Values{1, make(chan int)}, yodel.Values{&n}, "YDL2103", "value 2: json: unsupported type"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var e *yodel.Error
+			err := c.Call(t.Context(), test.method, test.in, test.out)
+			if e, _ = err.(*yodel.Error); e == nil || e.ID != test.id || !strings.Contains(e.Message, test.says) { //nolint:errorlint // the very error
+				t.Errorf("got %v, want %q and %s", err, test.says, test.id)
+			}
+		})
+	}
+	if executed {
+		t.Error("a method was executed with arguments that do not fit")
+	}
+	if _, err := Mul.Call(t.Context(), c, &Args{1, 2}); err != nil {
+		t.Errorf("afterwards the connection is broken: %v", err)
+	}
+}
