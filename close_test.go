@@ -92,7 +92,7 @@ func TestCloseWhileCallsRun(t *testing.T) {
 			<-begun
 		}
 		go func() { // Close frees those who wait here
-			for range begun { //nolint:revive // nothing is to be done with it
+			for range begun {
 			}
 		}()
 		var closers sync.WaitGroup

@@ -119,7 +119,7 @@ func TestDeadlineEndsCallAndHandler(t *testing.T) {
 				wg.Go(func() {
 					err := call()
 					took := time.Since(began)
-					e, ok := err.(*yodel.Error) //nolint:errorlint // the very error
+					e, ok := err.(*yodel.Error)
 					if !ok || e.Code != yodel.DeadlineExceeded || e.ID != "YDL1004" || !errors.Is(err, context.DeadlineExceeded) || e.NotProcessed {
 						t.Errorf("by %s: got %v", name, err)
 					}

@@ -838,7 +838,7 @@ func TestClientHooks(t *testing.T) {
 		if reply, err := hookDouble.Go(t.Context(), h.client, &n).Get(); err != nil || *reply != 43 {
 			t.Errorf("asynchronous: got %v and %v", reply, err)
 		}
-		if err := h.client.Call(t.Context(), "Hook.None", &n, nil); err != errHook { //nolint:errorlint // the same error
+		if err := h.client.Call(t.Context(), "Hook.None", &n, nil); err != errHook {
 			t.Errorf("got %v, want the hook's error", err)
 		}
 	})
@@ -1158,6 +1158,24 @@ func TestServerObserversAreToldOfTheStartOfEveryCallThatEnds(t *testing.T) {
 		}
 		synctest.Wait()
 		log.is(t, "call start", "call end")
+	})
+}
+
+func TestServeReturnsWhenTheEndOfEveryCallHasBeenTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log hookLog
+		h := startHooked(t, mem.New(), &yodel.ServerOptions{Observers: []yodel.Observer{{
+			End: func(context.Context, *yodel.Call, error) {
+				time.Sleep(time.Second) // a log that is slow now and then
+				log.add("end")
+			},
+		}}}, nil)
+		h.works(t, 42)
+		h.close()
+		h.stop()
+		log.add("stopped") // the process may exit now
+		time.Sleep(time.Minute)
+		log.is(t, "end", "stopped")
 	})
 }
 

@@ -150,7 +150,7 @@ func TestRegisterRefusals(t *testing.T) {
 		"unknown method":   {s.Register(Arith{}, "Mul", "Mull"), "register yodel_test.Arith as Arith: no suitable method; Mull: yodel_test.Arith has no exported method of this name"},
 		"hidden method":    {s.Register(Odd{}, "hidden"), "register yodel_test.Odd as Odd: no suitable method; hidden: yodel_test.Odd has no exported method of this name"},
 		"unfit method":     {s.Register(Odd{}, "Good", "Chan"), "register yodel_test.Odd as Odd: no suitable method; Chan: a chan int cannot be sent"},
-		"taken name":       {s.RegisterName("Taken", Arith{}), "register Taken.Mul: the name is taken"},
+		"taken name":       {s.RegisterName("Taken", Arith{}, "Mul"), "register Taken.Mul: the name is taken"},
 		"no function":      {s.Handle("f", 7), "handle f: int is not a function"},
 		"nil function":     {s.Handle("f", (func())(nil)), "handle f: func() is not a function"},
 		"no function, nil": {s.Handle("f", nil), "handle f: <nil> is not a function"},
@@ -239,13 +239,6 @@ func TestClosuresKeepTheirState(t *testing.T) {
 	if err := c.Call(t.Context(), "sum", yodel.Values{0}, yodel.Values{&got}); err != nil || got != 15 || p.n != 3 {
 		t.Errorf("got %d, %d, %v, want 15 and 3", got, p.n, err)
 	}
-}
-
-func TestRegisterIsAllOrNothing(t *testing.T) {
-	s := yodel.NewServer(nil)
-	must(t, s.Handle("Arith.Mul", func() {}))
-	wantError(t, s.Register(Arith{}), yodel.InvalidArgument, "YDL4001") // Add and DivMod were free
-	wantNames(t, connect(t, s, nil), "Arith.Mul")
 }
 
 func TestUnknownNamesAreExplained(t *testing.T) {

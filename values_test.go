@@ -128,7 +128,7 @@ func TestValuesThatDoNotFitAreExplained(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var e *yodel.Error
 			err := c.Call(t.Context(), test.method, test.in, test.out)
-			if e, _ = err.(*yodel.Error); e == nil || e.ID != test.id || !strings.Contains(e.Message, test.says) { //nolint:errorlint // the very error
+			if e, _ = err.(*yodel.Error); e == nil || e.ID != test.id || !strings.Contains(e.Message, test.says) {
 				t.Errorf("got %v, want %q and %s", err, test.says, test.id)
 			}
 		})

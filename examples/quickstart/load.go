@@ -50,7 +50,7 @@ func startLoad(ctx context.Context, shop []*instance, callers int) *load {
 		l.answered[in.name] = new(atomic.Int64)
 		addrs = append(addrs, in.addr)
 	}
-	l.client = yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{ //nolint:contextcheck // it lives until Close
+	l.client = yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
 		Timeout:            15 * time.Second, // so that a lost call would be seen
 		Middleware:         []yodel.Middleware{retry.Times(3), l.countTries},
 		EndpointMiddleware: []yodel.EndpointMiddleware{l.countAttempts},

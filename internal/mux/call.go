@@ -108,7 +108,7 @@ type ticket struct {
 // Call sends a request and waits for the answer, which the caller must Release. It ends with ctx, and
 // with the deadline, at once; the peer is told.
 func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
-	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert,errcheck // the pool holds nothing else
+	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
 	w.to, out.OneWay = nil, false
 	id, err := c.send(ctx, out, w)
 	if err != nil {
@@ -145,7 +145,7 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 // Start sends a request and returns; to is told how the call ended, unless Start returns an error. It
 // waits, until ctx ends, only while the peer's window or the connection's output is full.
 func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
-	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert,errcheck // the pool holds nothing else
+	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
 	w.to, out.OneWay = to, false
 	id, err := c.send(ctx, out, w)
 	if err != nil {

@@ -40,8 +40,8 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c.queued += uint64(len(c.out))
 	c.appendLocked(func(dst []byte) []byte {
 		return wire.AppendSettings(dst, &wire.Limits{
-			MaxFrame: maxFrame, MaxMessage: uint64(cfg.MaxMessage), MaxOpen: uint64(cfg.MaxOpen), //nolint:gosec // limits are positive
-			MaxOpenBytes: uint64(cfg.MaxOpenBytes), MaxMethods: uint64(cfg.MaxMethods), //nolint:gosec // limits are positive
+			MaxFrame: maxFrame, MaxMessage: uint64(cfg.MaxMessage), MaxOpen: uint64(cfg.MaxOpen),
+			MaxOpenBytes: uint64(cfg.MaxOpenBytes), MaxMethods: uint64(cfg.MaxMethods),
 			Metadata: cfg.Metadata, Agent: []byte(cfg.Agent),
 		})
 	})
@@ -109,13 +109,13 @@ func (c *Conn) onSettings(payload []byte) bool {
 	c.mu.Lock()
 	c.helloBy = 0
 	if l.MaxOpen > 0 {
-		c.maxOpen = int(min(l.MaxOpen, uint64(c.cfg.MaxOpen), wire.MaxSlots)) //nolint:gosec // bounded
+		c.maxOpen = int(min(l.MaxOpen, uint64(c.cfg.MaxOpen), wire.MaxSlots))
 	}
 	if l.MaxOpenBytes > 0 {
 		c.maxBytes = int(min(l.MaxOpenBytes, uint64(c.cfg.MaxOpenBytes))) //nolint:gosec // bounded
 	}
 	if l.MaxMethods > 0 {
-		c.maxNum = int(min(l.MaxMethods, math.MaxUint16)) //nolint:gosec // bounded
+		c.maxNum = int(min(l.MaxMethods, math.MaxUint16))
 	}
 	c.admitNextLocked()
 	c.mu.Unlock()
@@ -222,7 +222,7 @@ func (c *Conn) onCredit(h wire.Header, payload []byte) bool {
 	}
 	c.mu.Lock()
 	if w.MaxOpen > 0 {
-		c.maxOpen = int(min(w.MaxOpen, uint64(c.cfg.MaxOpen), wire.MaxSlots)) //nolint:gosec // bounded
+		c.maxOpen = int(min(w.MaxOpen, uint64(c.cfg.MaxOpen), wire.MaxSlots))
 	}
 	if w.MaxOpenBytes > 0 {
 		c.maxBytes = int(min(w.MaxOpenBytes, uint64(c.cfg.MaxOpenBytes))) //nolint:gosec // bounded
@@ -507,18 +507,18 @@ func orNever(t int64) int64 {
 // keepAliveLocked pings a peer that has been silent, and reports whether it is alive.
 func (c *Conn) keepAliveLocked(now int64) bool {
 	c.pingAt = now + int64(c.cfg.KeepAlive)
-	// A peer that reads is alive too. And while this side does not read, it cannot hear the peer, which has to hear
-	// something all the same.
-	alive := c.heard.Swap(false) || c.written != c.progress || c.holding
+	moved := c.written != c.progress && c.written != c.queued // a peer that reads a backlog is alive too
 	c.progress = c.written
-	if alive && !c.holding {
+	switch {
+	case c.heard.Swap(false) || moved:
 		c.pinged = false
 		return true
-	}
-	if c.pinged && !alive {
+	case c.holding: // it cannot be heard, and has to hear something all the same
+	case c.pinged:
 		return false
+	default:
+		c.pinged = true
 	}
-	c.pinged = true
 	c.sendPingLocked(wire.Ping, make([]byte, pingSize))
 	return true
 }

@@ -110,7 +110,7 @@ func (p *Pool) worker(r *Request) {
 	}
 }
 
-func (p *Pool) buffer() *[]byte { return p.buffers.Get().(*[]byte) } //nolint:forcetypeassert,errcheck // the pool holds nothing else
+func (p *Pool) buffer() *[]byte { return p.buffers.Get().(*[]byte) } //nolint:forcetypeassert // the pool holds nothing else
 
 // release gives a buffer back, unless it has become so large that keeping it would waste memory.
 func (p *Pool) release(b *[]byte) {

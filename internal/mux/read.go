@@ -474,7 +474,7 @@ func (r *Request) hold(p *Pool, fields []byte) {
 func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
 	r.bytes = 0
 	if h.Flags&wire.HasFields != 0 {
-		r.bytes = int(min(rd.fields.Size, 1<<40)) //nolint:gosec // bounded
+		r.bytes = int(min(rd.fields.Size, 1<<40))
 	}
 	r.collected = new(collector) // in the table it must be seen to be incomplete
 	if ok, alive := rd.accept(r); !ok {
@@ -603,7 +603,7 @@ func (c *Conn) onLargeReply(h wire.Header, frame []byte) bool {
 	if err == nil {
 		err = wire.ParseFields(fields, &f)
 	}
-	if err == nil && f.Size > uint64(c.cfg.MaxMessage) { //nolint:gosec // a limit is positive
+	if err == nil && f.Size > uint64(c.cfg.MaxMessage) {
 		err = &TooLargeError{Size: f.Size, Limit: c.cfg.MaxMessage}
 	}
 	c.mu.Lock()

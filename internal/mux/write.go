@@ -16,6 +16,8 @@ const (
 	// highWater is how much may wait to be written before the next piece of a large message, and an
 	// asynchronous or one-way call, has to wait. It bounds how long a small call waits behind them.
 	highWater = 256 << 10
+	// maxWrite is how much is given to a write that may block, so that it is seen to move: see keepAliveLocked.
+	maxWrite = 256 << 10
 	// keepBuffer is the largest write buffer that is kept.
 	keepBuffer = 512 << 10
 	// maxPart is how much of a message one frame carries, with room for a checksum.
@@ -103,7 +105,7 @@ func (c *Conn) flushRest(buf []byte, from int) {
 			buf = c.takeOutLocked()
 		}
 		c.mu.Unlock()
-		n, err := c.nc.Write(buf[from:])
+		n, err := c.nc.Write(buf[from:min(len(buf), from+maxWrite)])
 		c.count.writes.Add(1)
 		c.mu.Lock()
 		c.wroteLocked(n)
@@ -113,6 +115,9 @@ func (c *Conn) flushRest(buf []byte, from int) {
 			}
 			c.endLocked(&IOError{Op: Write, Err: err})
 			return
+		}
+		if from += n; from < len(buf) {
+			continue
 		}
 		c.giveBackLocked(buf)
 		buf, from = nil, 0

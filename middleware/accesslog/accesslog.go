@@ -73,7 +73,7 @@ type log struct {
 // A begun context carries the time at which its call began. It is less than context.WithValue, which
 // also would make contexts that are derived from the server's cost a goroutine.
 type begun struct {
-	context.Context
+	context.Context //nolint:containedctx // it is one
 
 	log *log
 	at  time.Time

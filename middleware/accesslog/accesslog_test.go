@@ -114,9 +114,9 @@ func TestOneLineForEachCall(t *testing.T) {
 		},
 		{
 			name:   "error with an ID",
-			call:   yodel.Call{Method: "Test.Wrok"},
-			client: "level=ERROR method=Test.Wrok endpoint=server code=unimplemented took=0s attempt=1 id=YDL2002",
-			server: "level=ERROR method=Test.Wrok peer=server/1 code=unimplemented took=0s attempt=1 id=YDL2002",
+			call:   yodel.Call{Method: "Test.None"},
+			client: "level=ERROR method=Test.None endpoint=server code=unimplemented took=0s attempt=1 id=YDL2002",
+			server: "level=ERROR method=Test.None peer=server/1 code=unimplemented took=0s attempt=1 id=YDL2002",
 		},
 		{
 			name:   "deadline",
@@ -320,7 +320,7 @@ func TestTheMethodsContextIsStillTheCallers(t *testing.T) {
 				if yodel.CallFrom(ctx) == nil {
 					t.Error("the call is not in the context")
 				}
-				return nil
+				return derived.Err()
 			})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

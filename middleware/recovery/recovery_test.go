@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -30,7 +29,7 @@ func dial(t *testing.T, so *yodel.ServerOptions, co *yodel.ClientOptions) *yodel
 	if err != nil {
 		t.Fatal(err)
 	}
-	so.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	so.Logger = slog.New(slog.DiscardHandler)
 	s := yodel.NewServer(so)
 	work.Handle(s, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { panic("the secret is 1234") })
 	ctx, cancel := context.WithCancel(context.Background())
@@ -59,7 +58,7 @@ func TestThePanicAndItsStackAreGivenToTheFunction(t *testing.T) {
 		}
 		return chosen
 	})(brokenMethod)(ctx, call)
-	if err != chosen { //nolint:errorlint // the same error
+	if err != chosen {
 		t.Errorf("got %v, want the error of the function", err)
 	}
 }
@@ -124,7 +123,7 @@ func TestWithoutAPanicTheFunctionIsNotCalled(t *testing.T) {
 		return nil
 	})
 	want := errors.New("an error")
-	if err := middleware(func(context.Context, *yodel.Call) error { return want })(t.Context(), &yodel.Call{}); err != want { //nolint:errorlint // the same error
+	if err := middleware(func(context.Context, *yodel.Call) error { return want })(t.Context(), &yodel.Call{}); err != want {
 		t.Errorf("got %v, want what the method returned", err)
 	}
 	ended := make(chan struct{})

@@ -151,7 +151,10 @@ func TestRetrySkipsTriedEndpoints(t *testing.T) {
 				return yodel.Errorf(yodel.Unavailable, "%s is tired", addr)
 			})
 		}
-		c := dial(t, network, addrs, retry.Times(3))
+		c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
+			Transport: network, Balancer: firstOf, Middleware: []yodel.Middleware{retry.Times(3)},
+		})
+		defer c.Close()
 		err := c.Do(t.Context(), idempotent())
 		for i, addr := range addrs {
 			if n := executed[i].Load(); n != 1 {
@@ -173,6 +176,18 @@ func TestRetrySkipsTriedEndpoints(t *testing.T) {
 			t.Errorf("the report has attempts on %v, want %v", tried, addrs)
 		}
 	})
+}
+
+// firstOf always takes the first endpoint that a call does not avoid.
+func firstOf(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker { return first(endpoints) }
+
+type first []*yodel.Endpoint
+
+func (f first) Pick(call *yodel.Call) *yodel.Endpoint {
+	if i := slices.IndexFunc(f, func(ep *yodel.Endpoint) bool { return !call.Avoids(ep) }); i >= 0 {
+		return f[i]
+	}
+	return nil
 }
 
 func TestRetryComesBackToATriedEndpointWhenThereIsNoOther(t *testing.T) {
@@ -269,6 +284,9 @@ func TestNoAttemptAfterTheCallerWentAway(t *testing.T) {
 				if took := time.Since(began); attempts != 1 || took != test.cancel {
 					t.Errorf("got %d attempts in %v, want 1 in %v", attempts, took, test.cancel)
 				}
+				if yodel.NotProcessed(err) {
+					t.Error("the error says that the call was not executed")
+				}
 				const want = "canceled: Test.Work: the caller did not wait for another attempt; the last one: it is tired [YDL1006]"
 				if !errors.Is(err, yodel.Canceled) || !errors.Is(err, context.Canceled) || !errors.Is(err, gone) || err.Error() != want {
 					t.Errorf("got %v, want %v", err, want)
@@ -295,26 +313,40 @@ func TestAnAbandonedCallKeepsItsReport(t *testing.T) {
 	})
 }
 
+func TestAnAbandonedCallThatWasNotExecutedSaysSo(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	err := retry.Times(2)(func(context.Context, *yodel.Call) error {
+		cancel()
+		return &yodel.Error{Code: yodel.Unavailable, NotProcessed: true}
+	})(ctx, &yodel.Call{})
+	if !errors.Is(err, yodel.Canceled) || !yodel.NotProcessed(err) {
+		t.Errorf("got %v, want canceled and not executed", err)
+	}
+}
+
 func TestNoWaitBeyondTheDeadline(t *testing.T) {
-	for _, inContext := range []bool{true, false} {
+	const centuries = 1e6 * time.Hour
+	for _, test := range []struct{ ofContext, ofCall time.Duration }{
+		{time.Minute, 0}, {0, time.Minute}, {time.Minute, 2 * centuries}, {2 * centuries, time.Minute},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
-			deadline := began.Add(time.Minute)
 			ctx, call := t.Context(), idempotent()
-			if inContext {
+			if test.ofContext > 0 {
 				var cancel context.CancelFunc
-				ctx, cancel = context.WithDeadline(ctx, deadline)
+				ctx, cancel = context.WithTimeout(ctx, test.ofContext)
 				defer cancel()
-			} else {
-				call.Deadline = deadline
+			}
+			if test.ofCall > 0 {
+				call.Deadline = began.Add(test.ofCall)
 			}
 			attempts := 0
-			err := retry.With(&retry.Options{Backoff: 1e6 * time.Hour, MaxBackoff: 1e6 * time.Hour})(func(context.Context, *yodel.Call) error {
+			err := retry.With(&retry.Options{Backoff: centuries, MaxBackoff: centuries})(func(context.Context, *yodel.Call) error {
 				attempts++
 				return yodel.Unavailable
 			})(ctx, call)
-			if took := time.Since(began); attempts != 1 || took != 0 || err != yodel.Unavailable { //nolint:errorlint // the same error
-				t.Errorf("got %v and %d attempts in %v, want the error of the only one at once", err, attempts, took)
+			if took := time.Since(began); attempts != 1 || took != 0 || err != yodel.Unavailable {
+				t.Errorf("%v: got %v and %d attempts in %v, want the error of the only one at once", test, err, attempts, took)
 			}
 		})
 	}
@@ -328,7 +360,7 @@ func TestAttemptsHaveTimeoutsOfTheirOwnBelowRetry(t *testing.T) {
 			if executed.Add(1) == 1 {
 				<-ctx.Done()
 			}
-			return nil
+			return ctx.Err()
 		})
 		c := dial(t, network, []string{"a"}, timeout.After(10*time.Second), retry.Times(2), timeout.After(time.Second))
 		began := time.Now()

@@ -57,7 +57,7 @@ func serve(ctx context.Context, call *yodel.Call, deadline time.Time, next yodel
 // somebody waits for it: that takes a timer, and asking the call's own context for its Done channel moves the
 // call off the reading goroutine, which a short call does not need.
 type bounded struct {
-	context.Context // the call's
+	context.Context //nolint:containedctx // it is one, around the call's
 
 	deadline time.Time
 

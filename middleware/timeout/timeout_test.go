@@ -65,7 +65,7 @@ func TestClientCallEndsAfterTheTime(t *testing.T) {
 		c := dial(t, nil, func(ctx context.Context) error {
 			<-ctx.Done()
 			ended <- ctx.Err()
-			return nil
+			return ctx.Err() // perhaps before the client has noticed
 		})
 		began := time.Now()
 		err := call(through{timeout.After(3 * time.Second), c})
@@ -116,7 +116,7 @@ func TestEarlierDeadlineStays(t *testing.T) {
 
 func TestEarlierDeadlineOfTheCallersContextStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := dial(t, nil, func(ctx context.Context) error { <-ctx.Done(); return nil })
+		c := dial(t, nil, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
@@ -182,7 +182,7 @@ func TestServerKeepsAnEarlierDeadlineOfTheCaller(t *testing.T) {
 		c := dial(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{timeout.After(time.Minute)}}, func(ctx context.Context) error {
 			<-ctx.Done()
 			ended <- time.Since(began)
-			return nil
+			return ctx.Err()
 		})
 		err := call(through{timeout.After(time.Second), c})
 		if took := <-ended; took != time.Second || !errors.Is(err, yodel.DeadlineExceeded) {
