@@ -260,7 +260,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		select { // one-way calls whose callers have gone
 		case <-s.pool.Settled():
 		case <-ctx.Done():
-			err = fmt.Errorf("shutdown: one-way calls were running: %w", context.Cause(ctx))
+			err = fmt.Errorf("shutdown: calls were running: %w", context.Cause(ctx))
 		}
 	case <-ctx.Done():
 		err = fmt.Errorf("shutdown: %d connections had calls open: %w", len(conns), context.Cause(ctx))

@@ -198,7 +198,7 @@ func (rd *reader) endBatch() bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.open == 0 && len(c.out) >= limit || len(c.out) >= 2*limit {
+	for c.open == 0 && len(c.out) >= limit || len(c.out) >= limit+misconduct {
 		if c.waitForSpaceLocked(context.Background(), time.Time{}) != nil {
 			break
 		}
@@ -206,6 +206,10 @@ func (rd *reader) endBatch() bool {
 	rd.crowded = len(c.out) >= limit
 	return c.err == nil
 }
+
+// misconduct is how much waits beyond the limit only when the peer does not keep to its window, and has to be
+// refused all the time.
+const misconduct = 2 * highWater
 
 func (rd *reader) appendRepliesLocked() {
 	if len(rd.replies) == 0 {

@@ -5,6 +5,7 @@ package mux
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 )
 
 // A Pool runs handlers that are not short, on goroutines that it keeps for a while because a goroutine
@@ -17,9 +18,11 @@ type Pool struct {
 	wg      sync.WaitGroup
 	buffers sync.Pool
 
+	busy    atomic.Int64 // requests that run, until their Done has returned
+	waited  atomic.Bool  // somebody waits in Settled
 	mu      sync.Mutex
 	orphans map[*Request]struct{} // one-way requests whose connections have ended
-	none    chan struct{}         // closed when there are no orphans; nil when nobody waits for that
+	settled chan struct{}         // closed when nothing runs; nil when nobody waits for that
 }
 
 // maxIdle is how many goroutines of a pool wait for work.
@@ -43,29 +46,40 @@ func (p *Pool) disown(r *Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.orphans, r)
-	if len(p.orphans) == 0 && p.none != nil {
-		close(p.none)
-		p.none = nil
-	}
 }
 
-// Settled returns a channel that is closed when the one-way requests have ended whose connections ended before them.
+// Settled returns a channel that is closed when nothing runs any more, once no connection is left: not the one-way
+// requests whose connections ended before them, and nothing that follows a reply.
 func (p *Pool) Settled() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.none != nil {
-		return p.none
+	if p.settled == nil {
+		p.settled = make(chan struct{})
 	}
-	none := make(chan struct{})
-	if len(p.orphans) == 0 {
-		close(none)
-	} else {
-		p.none = none
-	}
-	return none
+	settled := p.settled
+	p.waited.Store(true)
+	p.settleLocked()
+	return settled
 }
 
-// Cancel cancels these requests.
+func (p *Pool) settleLocked() {
+	if p.busy.Load() == 0 && p.settled != nil {
+		close(p.settled)
+		p.settled = nil
+		p.waited.Store(false)
+	}
+}
+
+// ran says that a request has run, and its Done has returned.
+func (p *Pool) ran() {
+	if p.busy.Add(-1) == 0 && p.waited.Load() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.settleLocked()
+	}
+}
+
+// Cancel cancels the one-way requests whose connections have ended.
 func (p *Pool) Cancel() {
 	p.mu.Lock()
 	orphans := make([]*Request, 0, len(p.orphans))
@@ -83,6 +97,7 @@ func (p *Pool) Cancel() {
 func (p *Pool) Close() { close(p.quit) }
 
 func (p *Pool) run(r *Request) {
+	p.busy.Add(1)
 	select {
 	case p.work <- r:
 	default:

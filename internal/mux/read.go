@@ -284,6 +284,7 @@ func (rd *reader) frame(h wire.Header, frame []byte) bool {
 	case wire.Data:
 		return rd.data(h, frame)
 	case wire.Cancel:
+		rd.answered = true
 		c.onCancel(h)
 	case wire.Credit:
 		return c.onCredit(h, payload)

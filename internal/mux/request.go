@@ -281,6 +281,7 @@ func (r *Request) run() {
 		r.Scratch = nil
 		c.cfg.Pool.release(scratch)
 		r.releaseBody(c.cfg.Pool)
+		c.cfg.Pool.ran()
 	}()
 	r.target.Serve(r)
 	normal = true

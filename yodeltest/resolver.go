@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodeltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// TestResolver checks that r keeps the contract of yodel.Resolver. Set makes the source that r looks at hold just these
+// instances; it is nil when that is not possible, and what is known then is not changed. Fail makes the source fail for good, or is nil.
+//
+//	func TestStatic(t *testing.T) { yodeltest.TestResolver(t, yodel.Static("a:1"), nil, nil) }
+func TestResolver(t *testing.T, r yodel.Resolver, set func([]yodel.Instance), fail func()) {
+	t.Helper()
+	runRules(t, resolverRules(r, set, fail, 20*time.Second))
+}
+
+func resolverRules(r yodel.Resolver, set func([]yodel.Instance), fail func(), patience time.Duration) []rule {
+	x := resolverTrial{r, set, fail, patience}
+	rules := []rule{
+		{"at once", "Watch names the whole set before anything changes: calls wait for it", x.atOnce},
+		{"ends", "Watch returns soon when its context ends, and never calls update afterwards: a client that is closed waits for it", x.ends},
+		{"ended before", "Watch returns at once when its context has already ended", x.endedBefore},
+		{"several watches", "a resolver may be watched by several clients at once, and again", x.several},
+	}
+	if set != nil {
+		rules = append(rules,
+			rule{"updates", "every change ends in an update with the whole set, not with the difference, also when the last instance goes", x.updates},
+			rule{"slices", "what update was given does not change afterwards: the client keeps it", x.slices},
+			rule{"one at a time", "one Watch calls update once at a time, however slow it is: updates that overtake each other end in an old set", x.oneAtATime})
+	}
+	if fail != nil {
+		rules = append(rules, rule{"failure", "when the source fails, Watch returns an error and does not say that there are no instances: the last set stays in use", x.failure})
+	}
+	return rules
+}
+
+// A resolverTrial is a resolver being checked.
+type resolverTrial struct {
+	yodel.Resolver
+	set      func([]yodel.Instance)
+	fail     func()
+	patience time.Duration
+}
+
+// A watch is one Watch, and what it said so far.
+type watch struct {
+	patience time.Duration
+	cancel   context.CancelFunc
+	ended    chan error
+
+	mu      sync.Mutex
+	updates [][]yodel.Instance // as given
+	copies  [][]yodel.Instance // as they were
+	changed chan struct{}
+	fault   error
+	busy    bool
+}
+
+func (x resolverTrial) watch(slow time.Duration) *watch {
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &watch{patience: x.patience, cancel: cancel, ended: make(chan error, 1), changed: make(chan struct{}, 1)}
+	go func() { w.ended <- x.Watch(ctx, func(instances []yodel.Instance) { w.update(instances, slow) }) }()
+	return w
+}
+
+func (w *watch) update(instances []yodel.Instance, slow time.Duration) {
+	w.mu.Lock()
+	if w.busy {
+		w.fault = errors.New("update was called while it had not returned")
+	}
+	w.busy = true
+	w.updates, w.copies = append(w.updates, instances), append(w.copies, slices.Clone(instances))
+	w.mu.Unlock()
+	if slow > 0 {
+		<-time.After(slow)
+	}
+	w.mu.Lock()
+	w.busy = false
+	w.mu.Unlock()
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// until waits for an update whose addresses are these.
+func (w *watch) until(addrs ...string) error {
+	late := time.After(w.patience)
+	for {
+		w.mu.Lock()
+		got := "nothing"
+		if n := len(w.updates); n > 0 {
+			got = fmt.Sprintf("%q", addressesOf(w.updates[n-1]))
+		}
+		fault := w.fault
+		w.mu.Unlock()
+		if fault != nil {
+			return fault
+		}
+		if got == fmt.Sprintf("%q", addrs) {
+			return nil
+		}
+		select {
+		case <-w.changed:
+		case err := <-w.ended:
+			w.ended <- err
+			return fmt.Errorf("Watch returned %v though its context had not ended; it had said %s", err, got)
+		case <-late:
+			return fmt.Errorf("update said %s, want %q", got, addrs)
+		}
+	}
+}
+
+// stop ends the Watch and waits for it.
+func (w *watch) stop() error {
+	w.cancel()
+	select {
+	case <-w.ended:
+		return nil
+	case <-time.After(w.patience):
+		return errors.New("Watch does not return when its context ends")
+	}
+}
+
+func addressesOf(instances []yodel.Instance) []string {
+	addrs := make([]string, 0, len(instances))
+	for _, in := range instances {
+		addrs = append(addrs, in.Addr)
+	}
+	slices.Sort(addrs)
+	return addrs
+}
+
+func instancesAt(addrs ...string) []yodel.Instance {
+	instances := make([]yodel.Instance, len(addrs))
+	for i, addr := range addrs {
+		instances[i] = yodel.Instance{Addr: addr, Metadata: yodel.Metadata{"n": strings.Repeat("x", i)}}
+	}
+	return instances
+}
+
+// prepare sets what there is, if it can, and returns what a Watch has to say first.
+func (x resolverTrial) prepare() []string {
+	if x.set == nil {
+		return nil
+	}
+	x.set(instancesAt("127.0.0.1:1", "127.0.0.1:2"))
+	return []string{"127.0.0.1:1", "127.0.0.1:2"}
+}
+
+// first waits for the first update, which has to be want unless nothing is known of it.
+func (w *watch) first(want []string) error {
+	if want != nil {
+		return w.until(want...)
+	}
+	select {
+	case <-w.changed:
+		return nil
+	case err := <-w.ended:
+		w.ended <- err
+		return fmt.Errorf("Watch returned %v and never called update", err)
+	case <-time.After(w.patience):
+		return errors.New("update was never called")
+	}
+}
+
+func (x resolverTrial) atOnce() error {
+	want := x.prepare()
+	w := x.watch(0)
+	return errors.Join(w.first(want), w.stop())
+}
+
+func (x resolverTrial) ends() error {
+	w := x.watch(0)
+	if err := errors.Join(w.first(x.prepare()), w.stop()); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	before := len(w.updates)
+	w.mu.Unlock()
+	if x.set == nil {
+		return nil
+	}
+	other := x.watch(0) // sees the change: by then the one that has ended would have, too
+	x.set(instancesAt("127.0.0.1:3"))
+	if err := errors.Join(other.until("127.0.0.1:3"), other.stop()); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.updates) != before {
+		return errors.New("update was called after Watch had returned")
+	}
+	return nil
+}
+
+func (x resolverTrial) endedBefore() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	ended := make(chan struct{})
+	go func() {
+		_ = x.Watch(ctx, func([]yodel.Instance) {})
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(x.patience):
+		return errors.New("Watch does not return though its context ended before")
+	}
+}
+
+func (x resolverTrial) several() error {
+	want := x.prepare()
+	a, b := x.watch(0), x.watch(0)
+	if err := errors.Join(a.first(want), b.first(want), a.stop()); err != nil {
+		return errors.Join(err, b.stop())
+	}
+	if x.set != nil { // the end of one does not end the other
+		x.set(instancesAt("127.0.0.1:4"))
+		want = []string{"127.0.0.1:4"}
+		if err := b.until(want...); err != nil {
+			return errors.Join(err, b.stop())
+		}
+	}
+	again := x.watch(0)
+	return errors.Join(again.first(want), again.stop(), b.stop())
+}
+
+func (x resolverTrial) updates() error {
+	w := x.watch(0)
+	for _, addrs := range [][]string{{"127.0.0.1:1"}, {"127.0.0.1:1", "127.0.0.1:2"}, {"127.0.0.1:2"}, {}, {"127.0.0.1:3"}} {
+		x.set(instancesAt(addrs...))
+		if err := w.until(addrs...); err != nil {
+			return errors.Join(err, w.stop())
+		}
+	}
+	return w.stop()
+}
+
+func (x resolverTrial) slices() error {
+	if err := x.updates(); err != nil {
+		return err
+	}
+	w := x.watch(0)
+	for _, addrs := range [][]string{{"127.0.0.1:1", "127.0.0.1:2"}, {"127.0.0.1:2"}, {"127.0.0.1:3"}} {
+		x.set(instancesAt(addrs...))
+		if err := w.until(addrs...); err != nil {
+			return errors.Join(err, w.stop())
+		}
+	}
+	err := w.stop()
+	for i, given := range w.updates {
+		if got, was := addressesOf(given), addressesOf(w.copies[i]); !slices.Equal(got, was) {
+			return errors.Join(err, fmt.Errorf("an update said %q and later holds %q", was, got))
+		}
+	}
+	return err
+}
+
+func (x resolverTrial) oneAtATime() error {
+	w := x.watch(5 * time.Millisecond)
+	for i := range 20 {
+		x.set(instancesAt(fmt.Sprintf("127.0.0.1:%d", i+1)))
+	}
+	return errors.Join(w.until("127.0.0.1:20"), w.stop())
+}
+
+func (x resolverTrial) failure() error {
+	want := x.prepare()
+	w := x.watch(0)
+	if err := w.first(want); err != nil {
+		return errors.Join(err, w.stop())
+	}
+	x.fail()
+	select {
+	case err := <-w.ended:
+		w.ended <- err
+		if err == nil {
+			return errors.Join(errors.New("Watch returned nil when its source failed"), w.stop())
+		}
+	case <-time.After(w.patience):
+		return errors.Join(errors.New("Watch does not return when its source fails"), w.stop())
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := len(w.updates); len(w.updates[n-1]) == 0 && len(want) > 0 {
+		return errors.New("when its source failed, Watch said that there are no instances")
+	}
+	return nil
+}
