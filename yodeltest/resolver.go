@@ -81,16 +81,16 @@ func (w *watch) update(instances []yodel.Instance, slow time.Duration) {
 	w.busy = true
 	w.updates, w.copies = append(w.updates, instances), append(w.copies, slices.Clone(instances))
 	w.mu.Unlock()
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
 	if slow > 0 {
 		<-time.After(slow)
 	}
 	w.mu.Lock()
 	w.busy = false
 	w.mu.Unlock()
-	select {
-	case w.changed <- struct{}{}:
-	default:
-	}
 }
 
 // until waits for an update whose addresses are these.
@@ -99,8 +99,8 @@ func (w *watch) until(addrs ...string) error {
 	for {
 		w.mu.Lock()
 		got := "nothing"
-		if n := len(w.updates); n > 0 {
-			got = fmt.Sprintf("%q", addressesOf(w.updates[n-1]))
+		if n := len(w.copies); n > 0 {
+			got = fmt.Sprintf("%q", addressesOf(w.copies[n-1]))
 		}
 		fault := w.fault
 		w.mu.Unlock()
@@ -186,7 +186,7 @@ func (x resolverTrial) ends() error {
 		return err
 	}
 	w.mu.Lock()
-	before := len(w.updates)
+	before := len(w.copies)
 	w.mu.Unlock()
 	if x.set == nil {
 		return nil
@@ -198,7 +198,7 @@ func (x resolverTrial) ends() error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.updates) != before {
+	if len(w.copies) != before {
 		return errors.New("update was called after Watch had returned")
 	}
 	return nil
@@ -249,9 +249,6 @@ func (x resolverTrial) updates() error {
 }
 
 func (x resolverTrial) slices() error {
-	if err := x.updates(); err != nil {
-		return err
-	}
 	w := x.watch(0)
 	for _, addrs := range [][]string{{"127.0.0.1:1", "127.0.0.1:2"}, {"127.0.0.1:2"}, {"127.0.0.1:3"}} {
 		x.set(instancesAt(addrs...))
@@ -269,7 +266,11 @@ func (x resolverTrial) slices() error {
 }
 
 func (x resolverTrial) oneAtATime() error {
-	w := x.watch(5 * time.Millisecond)
+	want := x.prepare()
+	w := x.watch(20 * time.Millisecond)
+	if err := w.until(want...); err != nil { // it has begun, and takes a while
+		return errors.Join(err, w.stop())
+	}
 	for i := range 20 {
 		x.set(instancesAt(fmt.Sprintf("127.0.0.1:%d", i+1)))
 	}
@@ -294,7 +295,7 @@ func (x resolverTrial) failure() error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n := len(w.updates); len(w.updates[n-1]) == 0 && len(want) > 0 {
+	if n := len(w.copies); len(w.copies[n-1]) == 0 && len(want) > 0 {
 		return errors.New("when its source failed, Watch said that there are no instances")
 	}
 	return nil

@@ -30,7 +30,7 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 		w.answer.waiter = w
 		return w
 	}
-	c.direct = newDirectWriter(nc, &c.count)
+	c.direct, c.flushAll = newDirectWriter(nc, &c.count), c.flush
 	rd := &reader{c: c, buf: make([]byte, max(minReadBuffer, pow2(len(prefix))))}
 	rd.w = copy(rd.buf, prefix)
 	c.reader.Store(rd)

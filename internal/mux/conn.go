@@ -180,6 +180,7 @@ type Conn struct {
 	spare    []byte // the other buffer
 	flushing bool   // somebody will write out
 	direct   *directWriter
+	flushAll func()        // flush, made once: starting a goroutine with it costs no allocation
 	queued   uint64        // bytes ever appended to out
 	taken    uint64        // bytes ever given to a write
 	written  uint64        // bytes ever written

@@ -37,7 +37,7 @@ func (c *Conn) flushLocked(company bool) {
 	c.flushing = true
 	if c.direct == nil {
 		c.mu.Unlock()
-		go c.flush()
+		go c.flushAll()
 		return
 	}
 	if company && len(c.out) < fullBatch {
@@ -84,7 +84,7 @@ func (c *Conn) flushLater() {
 	}
 	if !c.flushing && len(c.out) > 0 && c.err == nil {
 		c.flushing = true
-		go c.flush()
+		go c.flushAll()
 	}
 	c.mu.Unlock()
 }
