@@ -165,8 +165,10 @@ var errNotYet = errors.New("the instances are not known yet")
 // first waits for the first set of instances.
 func (cl *cluster) first(ctx context.Context, call *Call) (*endpointSet, error) {
 	limit := cl.client.opts.DialTimeout
+	left := limit + 1
 	if !call.Deadline.IsZero() {
-		limit = min(limit, time.Until(call.Deadline))
+		left = time.Until(call.Deadline)
+		limit = min(limit, left)
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -187,6 +189,9 @@ func (cl *cluster) first(ctx context.Context, call *Call) (*endpointSet, error) 
 			e.Code, e.Cause = CodeOf(context.Cause(ctx)), context.Cause(ctx)
 			return nil, e
 		case <-timer.C:
+			if left <= limit {
+				return nil, refusal("YDL1005", "%s: the deadline passed before the resolver had named an instance%s", call.Method, cl.trouble())
+			}
 			return nil, refusal("YDL1201", "%s: the resolver named no instances within %v%s", call.Method, limit.Round(time.Millisecond), cl.trouble())
 		}
 	}

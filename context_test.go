@@ -40,7 +40,7 @@ func TestDeadlineTravels(t *testing.T) {
 		return nil, nil
 	})
 	c := connect(t, s, nil)
-	var nearest time.Duration = time.Hour
+	nearest := time.Hour
 	for range 20 { // a machine that does something else may be late once, but not always
 		for _, after := range []time.Duration{patience, 365 * 24 * time.Hour} {
 			want := time.Now().Add(after)

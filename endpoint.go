@@ -44,6 +44,8 @@ type Endpoint struct {
 	retry    *time.Timer     // the next dial
 	retryAt  time.Time
 	closed   bool
+	// enoughTill is until when no connection beside the ones there are is tried, after one could not be made.
+	enoughTill time.Time
 }
 
 // A dialing is an attempt to connect that several callers may wait for.
@@ -166,13 +168,17 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Con
 		ep.mu.Unlock()
 		return conn, nil
 	}
+	if conns := *ep.conns.Load(); len(conns) > 0 && time.Now().Before(ep.enoughTill) {
+		ep.mu.Unlock()
+		return conns[0], nil
+	}
 	d := ep.dialing
 	if d == nil {
 		if ep.closed {
 			ep.mu.Unlock()
 			return nil, ep.goneError()
 		}
-		if ep.retry != nil { // it failed just now, and will be tried again soon
+		if ep.retry != nil && len(*ep.conns.Load()) == 0 { // it failed just now, and will be tried again soon
 			err := *ep.lastErr
 			err.next = time.Until(ep.retryAt)
 			ep.mu.Unlock()
@@ -239,7 +245,11 @@ func (ep *Endpoint) dial(d *dialing) {
 	case err != nil:
 		d.err = err
 		ep.failures++
-		ep.retryLocked(err)
+		if len(*ep.conns.Load()) == 0 {
+			ep.retryLocked(err)
+		} else { // it was to be one more
+			ep.enoughTill = time.Now().Add(lastBackoff)
+		}
 	default:
 		ep.lastErr, ep.since = nil, time.Now()
 		d.conn = conn

@@ -71,19 +71,19 @@ func (c *Code) UnmarshalText(text []byte) error {
 // error that yodel itself returns is one.
 type Error struct {
 	// Code is the kind of the error.
-	Code Code
+	Code Code `json:"code"`
 	// Message says what happened, for the caller to read.
-	Message string
+	Message string `json:"message"`
 	// ID names the situation in docs/errors.md, for example "YDL1003". Errors of handlers have none.
-	ID string
+	ID string `json:"id,omitempty"`
 	// Details is bytes for the caller's program. They travel with the error.
-	Details []byte
+	Details []byte `json:"details,omitempty"`
 	// NotProcessed says that the method was certainly not executed, so that any call may be sent again.
-	NotProcessed bool
+	NotProcessed bool `json:"notProcessed,omitempty"`
 	// Cause stays in this process; errors.Is and errors.As find it.
-	Cause error
+	Cause error `json:"-"`
 	// Report is the record of the call's attempts, on the client. errors.As finds it too.
-	Report *CallReport
+	Report *CallReport `json:"report,omitempty"`
 }
 
 // maxErrorLine bounds what Error.Error returns, in bytes.
@@ -196,19 +196,19 @@ var ErrTooLarge = errors.New("larger than the limit")
 //	var report *yodel.CallReport
 //	if errors.As(err, &report) { … }
 type CallReport struct {
-	Method string
+	Method string `json:"method"`
 	// Attempts that failed, oldest first. The last one is why the call failed.
-	Attempts []Attempt
+	Attempts []Attempt `json:"attempts"`
 }
 
 // An Attempt is one try of a call on one endpoint.
 type Attempt struct {
-	Addr         string        // of the endpoint
-	Took         time.Duration // until the outcome was known
-	Code         Code
-	ID           string // as in Error
-	Message      string
-	NotProcessed bool // the method was certainly not executed
+	Addr         string        `json:"addr"` // of the endpoint
+	Took         time.Duration `json:"took"` // until the outcome was known, in nanoseconds
+	Code         Code          `json:"code"`
+	ID           string        `json:"id,omitempty"` // as in Error
+	Message      string        `json:"message"`
+	NotProcessed bool          `json:"notProcessed,omitempty"` // the method was certainly not executed
 }
 
 // Error returns the report, one line for each attempt.

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"runtime"
@@ -21,6 +23,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/internal/wire"
+	"github.com/yodel-rpc/yodel/middleware/auth"
 )
 
 // A scenario provokes one of yodel's errors for real.
@@ -117,7 +120,7 @@ var scenarios = []scenario{
 		return err
 	}},
 	{"YDL1004", "a slow method", yodel.DeadlineExceeded, false, []string{"no reply from", "before the deadline"}, false, func(p *provocation) error {
-		s := p.with(nil, func(ctx context.Context, _ *string) (*string, error) { <-ctx.Done(); return nil, ctx.Err() })
+		s := p.with(nil, func(*string) (*string, error) { <-p.Context().Done(); return nil, nil }) // whatever its own context says
 		return p.call(s, &yodel.ClientOptions{Timeout: 20 * time.Millisecond}, try("x"))
 	}},
 	{"YDL1005", "a deadline in the past", yodel.DeadlineExceeded, true, []string{"the deadline passed before the call was sent"}, false, func(p *provocation) error {
@@ -153,8 +156,16 @@ var scenarios = []scenario{
 	{"YDL1101", "an HTTP server", yodel.Unavailable, true, []string{"does not speak yodel", `it answered "HTTP/1.1 400 Bad Request"`}, false, func(p *provocation) error {
 		return p.callAt(speak(p, false, "HTTP/1.1 400 Bad Request\r\n\r\n"), nil, &yodel.Call{})
 	}},
+	{"YDL1102", "a server that says nothing within the dial timeout", yodel.Unavailable, true, []string{"accepted the connection and said nothing"}, false, func(p *provocation) error {
+		return p.callAt(speak(p, false, ""), &yodel.ClientOptions{DialTimeout: 20 * time.Millisecond}, &yodel.Call{})
+	}},
 	{"YDL1102", "a server that says nothing", yodel.Unavailable, true, []string{"accepted the connection and said nothing"}, false, func(p *provocation) error {
 		return p.callAt(speak(p, false, ""), &yodel.ClientOptions{Limits: yodel.Limits{Handshake: 20 * time.Millisecond}}, &yodel.Call{})
+	}},
+	{"YDL1102", "a web server that waits for the end of a line", yodel.Unavailable, true, []string{"accepted the connection and said nothing"}, false, func(p *provocation) error {
+		web := httptest.NewServer(nil)
+		p.Cleanup(web.Close)
+		return p.callAt(web.Listener.Addr().String(), &yodel.ClientOptions{DialTimeout: 50 * time.Millisecond}, &yodel.Call{})
 	}},
 	{"YDL1103", "nothing listens", yodel.Unavailable, true, []string{"connection refused"}, false, func(p *provocation) error {
 		return p.callAt(closed(p), nil, &yodel.Call{})
@@ -198,6 +209,11 @@ var scenarios = []scenario{
 		_, err := Mul.Call(p.Context(), c, &Args{})
 		return err
 	}},
+	{"YDL1107", "a server whose Connect fails without a code", yodel.Unknown, true, []string{"refused the connection: no list of members"}, false, func(p *provocation) error {
+		return p.call(newServer(p, quiet(yodel.ServerOptions{Connect: func(context.Context, *yodel.Peer) error {
+			return errors.New("no list of members")
+		}})), nil, &yodel.Call{})
+	}},
 	{"YDL2001", "no such service", yodel.Unimplemented, true, []string{`no service "Arit"`, `did you mean "Arith.Mul"?`}, false, func(p *provocation) error {
 		return p.call(newServer(p, nil), nil, &yodel.Call{Method: "Arit.Mul"})
 	}},
@@ -216,7 +232,7 @@ var scenarios = []scenario{
 	{"YDL2101", "other argument types", yodel.InvalidArgument, true, []string{"the request does not fit yodel_test.Args", "(codec json)"}, false, func(p *provocation) error {
 		return p.call(newServer(p, nil), nil, &yodel.Call{Args: "two"})
 	}},
-	{"YDL2102", "other result types", yodel.Internal, false, []string{"the reply does not fit *string", "(codec json)"}, true, func(p *provocation) error {
+	{"YDL2102", "other result types", yodel.Internal, false, []string{"does not fit *string", "(codec json)"}, true, func(p *provocation) error {
 		return p.call(newServer(p, nil), nil, &yodel.Call{Reply: new(string)})
 	}},
 	{"YDL2103", "arguments that the codec does not take", yodel.InvalidArgument, true, []string{"unsupported type: chan int", "(codec json)"}, true, func(p *provocation) error {
@@ -284,15 +300,12 @@ var scenarios = []scenario{
 		})
 		return first
 	}},
-	{"YDL3101", "middleware that knows nobody", yodel.Unauthenticated, true, []string{"who are you?"}, false, func(p *provocation) error {
-		return p.call(newServer(p, &yodel.ServerOptions{Middleware: refuseAll(&yodel.Error{
-			Code: yodel.Unauthenticated, ID: "YDL3101", Message: "who are you?", NotProcessed: true,
-		})}), nil, &yodel.Call{})
+	{"YDL3101", "a call without a token", yodel.Unauthenticated, true, []string{"the call has no token"}, false, func(p *provocation) error {
+		return p.call(newServer(p, &yodel.ServerOptions{Middleware: []yodel.Middleware{auth.Check(nobody)}}), nil, &yodel.Call{})
 	}},
-	{"YDL3102", "middleware that lets nobody in", yodel.PermissionDenied, true, []string{"not you"}, false, func(p *provocation) error {
-		return p.call(newServer(p, &yodel.ServerOptions{Middleware: refuseAll(&yodel.Error{
-			Code: yodel.PermissionDenied, ID: "YDL3102", Message: "not you", NotProcessed: true,
-		})}), nil, &yodel.Call{})
+	{"YDL3102", "a token that is not accepted", yodel.PermissionDenied, true, []string{"the token is not accepted"}, false, func(p *provocation) error {
+		return p.call(newServer(p, &yodel.ServerOptions{Middleware: []yodel.Middleware{auth.Check(nobody)}}),
+			&yodel.ClientOptions{Middleware: []yodel.Middleware{auth.Token("forged")}}, &yodel.Call{})
 	}},
 	{"YDL4001", "a type without methods", yodel.InvalidArgument, false, []string{"register yodel_test.Args as Args"}, true, func(*provocation) error {
 		return yodel.NewServer(nil).Register(Args{})
@@ -355,16 +368,19 @@ func overrun(p *provocation) error {
 	}
 }
 
-func refuseAll(err error) []yodel.Middleware {
-	return []yodel.Middleware{func(yodel.Handler) yodel.Handler {
-		return func(context.Context, *yodel.Call) error { return err }
-	}}
+// nobody is a check of tokens that accepts none.
+func nobody(context.Context, string, string) (context.Context, error) {
+	return nil, errors.New("no such token")
 }
 
 func TestEveryErrorIsProvoked(t *testing.T) {
+	codes := catalogueCodes(t)
 	provoked := map[string]bool{}
 	for _, test := range scenarios {
 		provoked[test.id] = true
+		if test.id != "YDL1107" && test.code.String() != codes[test.id] { // ServerOptions.Connect chooses that one's code
+			t.Errorf("%s is to have the code %v, and the catalogue says %q", test.id, test.code, codes[test.id])
+		}
 		t.Run(test.id+" "+test.name, func(t *testing.T) {
 			p := &provocation{T: t}
 			err := test.provoke(p)
@@ -383,10 +399,10 @@ func TestEveryErrorIsProvoked(t *testing.T) {
 			if !test.nowhere {
 				says = append(slices.Clone(says), p.addr)
 			}
-			if !strings.HasPrefix(test.id, "YDL4") && !strings.HasPrefix(test.id, "YDL300") {
+			if ofCall := !strings.HasPrefix(test.id, "YDL4") && test.id != "YDL3002" && test.id != "YDL3003"; ofCall {
 				says = append(slices.Clone(says), "Ari") // Arith.Mul and the like
-				checkReport(t, e, test.nowhere || test.id == "YDL1005")
 			}
+			checkReport(t, e, !slices.Contains(unattempted, test.id))
 			for _, part := range says {
 				if !strings.Contains(e.Error(), part) {
 					t.Errorf("it does not say %q: %v", part, e)
@@ -397,7 +413,7 @@ func TestEveryErrorIsProvoked(t *testing.T) {
 			}
 		})
 	}
-	for _, id := range catalogueIDs(t) {
+	for id := range codes {
 		if !provoked[id] {
 			t.Errorf("no scenario provokes %s", id)
 		}
@@ -428,16 +444,24 @@ func checkForm(t *testing.T, e *yodel.Error) {
 			t.Errorf("the log line has no %s: %s", part, log.String())
 		}
 	}
+	if text, err := json.Marshal(e); err != nil || !strings.Contains(string(text), `"code":"`+e.Code.String()+`"`) || !strings.Contains(string(text), `"id":"`+e.ID+`"`) {
+		t.Errorf("in JSON it is %s, %v", text, err)
+	}
+}
+
+// unattempted is the errors of calls that never came to an endpoint, of servers, and of single attempts.
+var unattempted = []string{
+	"YDL1001", "YDL1002", "YDL1201", "YDL3002", "YDL3003", "YDL3004", "YDL4001", "YDL4002", "YDL4003", "YDL4004",
 }
 
 // checkReport checks the record of the attempts, which errors of calls carry that came to an endpoint.
-func checkReport(t *testing.T, e *yodel.Error, maybeNone bool) {
+func checkReport(t *testing.T, e *yodel.Error, attempted bool) {
 	t.Helper()
 	var report *yodel.CallReport
-	if !errors.As(e, &report) {
-		if !maybeNone {
-			t.Errorf("there is no report: %+v", e)
-		}
+	if found := errors.As(e, &report); found != attempted {
+		t.Errorf("there is a report: got %t, want %t: %+v", found, attempted, e)
+	}
+	if report == nil {
 		return
 	}
 	if len(report.Attempts) == 0 || report.Attempts[0].Addr == "" || report.Attempts[0].ID == "" || report.Attempts[0].Message == "" || report.Attempts[0].Took <= 0 {
@@ -446,30 +470,35 @@ func checkReport(t *testing.T, e *yodel.Error, maybeNone bool) {
 	if !strings.HasSuffix(fmt.Sprintf("%+v", e), report.Error()) {
 		t.Errorf("the long form does not end with the report: %+v", e)
 	}
-	if text, err := json.Marshal(report); err != nil || !strings.Contains(string(text), `"Code":"`+report.Attempts[0].Code.String()+`"`) {
+	if text, err := json.Marshal(report); err != nil || !strings.Contains(string(text), `"code":"`+report.Attempts[0].Code.String()+`"`) {
 		t.Errorf("the report in JSON is %s, %v", text, err)
 	}
 }
 
-// catalogueIDs returns all IDs that stand in the catalogue.
-func catalogueIDs(t *testing.T) []string {
+// catalogueCodes returns the names of the codes in the catalogue by ID.
+func catalogueCodes(t *testing.T) map[string]string {
 	t.Helper()
 	source, err := os.ReadFile("catalogue.go")
 	must(t, err)
-	var ids []string
-	for _, match := range regexp.MustCompile(`"(YDL\d{4})": +\{`).FindAllStringSubmatch(string(source), -1) {
-		ids = append(ids, match[1])
+	names := make(map[string]string) // by what the source calls the codes
+	for code := yodel.Canceled; code <= yodel.Unauthenticated; code++ {
+		names[strings.ReplaceAll(code.String(), "_", "")] = code.String()
 	}
-	if len(ids) < 30 {
-		t.Fatalf("the catalogue has %d entries; is it written another way?", len(ids))
+	codes := make(map[string]string)
+	for _, match := range regexp.MustCompile(`"(YDL\d{4})": +\{(\w+),`).FindAllStringSubmatch(string(source), -1) {
+		codes[match[1]] = names[strings.ToLower(match[2])]
 	}
-	return ids
+	if n := strings.Count(string(source), "\t\"YDL"); n < 30 || len(codes) != n {
+		t.Fatalf("%d entries of the catalogue were read, of %d; is it written another way?", len(codes), n)
+	}
+	return codes
 }
 
 // docs/errors.md has a section for each error, under the catalogue's title, and no other.
 func TestEveryErrorIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("docs/errors.md")
 	must(t, err)
+	codes := catalogueCodes(t)
 	var documented []string
 	for _, section := range strings.Split(string(text), "\n## ")[1:] {
 		heading, body, _ := strings.Cut(section, "\n")
@@ -478,14 +507,13 @@ func TestEveryErrorIsDocumented(t *testing.T) {
 		if want, _, _ := yodel.Explain(id); title != want {
 			t.Errorf("%s has the title %q, want %q", id, title, want)
 		}
-		for _, part := range []string{"**Meaning.**", "**Causes.**", "**Fix.**"} {
+		for _, part := range []string{"Code `" + codes[id] + "`", "**Meaning.**", "**Causes.**", "**Fix.**"} {
 			if !strings.Contains(body, part) {
 				t.Errorf("%s has no %s", id, part)
 			}
 		}
 	}
-	ids := catalogueIDs(t)
-	if slices.Sort(ids); !slices.Equal(documented, ids) {
+	if ids := slices.Sorted(maps.Keys(codes)); !slices.Equal(documented, ids) {
 		t.Errorf("documented are %v, and there are %v", documented, ids)
 	}
 }

@@ -154,7 +154,10 @@ func (in *incoming) handle() (err error) {
 	if opened != nil {
 		return opened
 	}
-	return s.handler(in.ctx, &in.call)
+	if err := s.handler(in.ctx, &in.call); err != nil {
+		return asError(err) // here, because an error's own method may panic
+	}
+	return nil
 }
 
 // open reads what comes before the body.
@@ -353,11 +356,14 @@ func (s *Server) unknown(name string) *Error {
 	methods := *s.methods.Load()
 	service := serviceOf(name)
 	id, what := "YDL2001", fmt.Sprintf("%s: this server has no service %q", name, service)
+	if service == "" {
+		what = fmt.Sprintf("%s: this server has no such method", name)
+	}
 	for other := range methods {
 		if serviceOf(other) == service {
-			id, what = "YDL2002", fmt.Sprintf("%s: service %q has no method %q", name, service, name[min(len(service)+1, len(name)):])
-			if service == "" {
-				what = fmt.Sprintf("%s: this server has no such method", name)
+			id = "YDL2002"
+			if service != "" {
+				what = fmt.Sprintf("%s: service %q has no method %q", name, service, name[len(service)+1:])
 			}
 			break
 		}

@@ -173,16 +173,23 @@ func (c *Client) decode(o *outgoing, call *Call, a *mux.Answer) error {
 	body := a.Body
 	if a.Flags&wire.Compressed != 0 {
 		var err error
-		if body, err = c.decompress(o, body); err != nil {
+		if body, err = c.decompress(o, call, body); err != nil {
 			return err
 		}
 	}
 	if err := decodeBody(body, o.binding.codec, call.Reply); err != nil {
-		e := failure("YDL2102", "%s: the reply does not fit %T: %v (codec %s)", call.Method, call.Reply, err, o.binding.codec.Name())
+		e := failure("YDL2102", "%s: the reply from %s does not fit %T: %v (codec %s)", call.Method, addrOf(call), call.Reply, err, o.binding.codec.Name())
 		e.Cause = err
 		return e
 	}
 	return nil
+}
+
+func addrOf(call *Call) string {
+	if call.Endpoint == nil {
+		return "the server"
+	}
+	return call.Endpoint.Addr()
 }
 
 // remoteError is the error that the server answered with. Yodel's own say where they come from; those of handlers
@@ -198,7 +205,7 @@ func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 	return e
 }
 
-func (c *Client) decompress(o *outgoing, body []byte) ([]byte, error) {
+func (c *Client) decompress(o *outgoing, call *Call, body []byte) ([]byte, error) {
 	pack := o.binding.pack
 	if pack.Compressor == nil {
 		return nil, &mux.BrokenError{Cause: errors.New("it is compressed, which was not agreed")}
@@ -206,7 +213,7 @@ func (c *Client) decompress(o *outgoing, body []byte) ([]byte, error) {
 	body, err := pack.Decompress(o.unpack[:0], body, c.limits.MaxDecompressed)
 	switch {
 	case errors.Is(err, ErrTooLarge):
-		return nil, failure("YDL2204", "%s: the reply has more than %d bytes after decompression (%s)", o.binding.Name, c.limits.MaxDecompressed, pack.Name())
+		return nil, failure("YDL2204", "%s: the reply from %s has more than %d bytes after decompression (%s)", call.Method, addrOf(call), c.limits.MaxDecompressed, pack.Name())
 	case err != nil:
 		return nil, &mux.BrokenError{Cause: fmt.Errorf("decompress with %s: %w", pack.Name(), err)}
 	}

@@ -179,7 +179,7 @@ func TestRegisterMistakesThatPanic(t *testing.T) {
 	}{
 		"registered twice":       {func(s *yodel.Server) { Mul.Handle(s, Arith{}.Mul) }, "yodel: invalid_argument: register Arith.Mul: the name is taken [YDL4001]"},
 		"idempotent and unknown": {func(s *yodel.Server) { s.MarkIdempotent("Arith.mul") }, `yodel: mark: Arith.mul: service "Arith" has no method "mul"; did you mean "Arith.Mul"?`},
-		"inline and unknown":     {func(s *yodel.Server) { s.MarkInline("Mul") }, `yodel: mark: Mul: this server has no service ""`},
+		"inline and unknown":     {func(s *yodel.Server) { s.MarkInline("Mul") }, `yodel: mark: Mul: this server has no such method`},
 		"concurrent and unknown": {func(s *yodel.Server) { s.MarkConcurrent("Arit.Mul") }, `yodel: mark: Arit.Mul: this server has no service "Arit"; did you mean "Arith.Mul"?`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -331,6 +331,9 @@ func (sc *serverConn) ended(_ *mux.Conn, err error) {
 // asError returns err as an Error, with what it has.
 func asError(err error) *Error {
 	if e, ok := err.(*Error); ok { //nolint:errorlint // the outermost one only: a wrapped one's text would be lost
+		if e == nil {
+			return Errorf(Internal, "the handler returned a nil *yodel.Error as its error")
+		}
 		return e
 	}
 	e := &Error{Code: CodeOf(err), Message: err.Error(), Cause: err}

@@ -92,7 +92,7 @@ func (r *recorder) Failed() bool                    { return r.message != "" }
 func (r *recorder) Errorf(text string, args ...any) { r.message = fmt.Sprintf(text, args...) }
 
 func ExampleNoLeaks() {
-	_ = func(t *testing.T) { //nolint:thelper // this is a test, and no part of one
+	_ = func(t *testing.T) {
 		yodeltest.NoLeaks(t)
 		// Start and stop things: what still runs when t has ended makes it fail.
 	}

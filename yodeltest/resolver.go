@@ -185,24 +185,28 @@ func (x resolverTrial) ends() error {
 	if err := errors.Join(w.first(x.prepare()), w.stop()); err != nil {
 		return err
 	}
-	w.mu.Lock()
-	before := len(w.copies)
-	w.mu.Unlock()
 	if x.set == nil {
 		return nil
 	}
-	other := x.watch(0) // sees the change: by then the one that has ended would have, too
+	select { // what it said before it ended
+	case <-w.changed:
+	default:
+	}
+	other := x.watch(0) // sees the change: the one that has ended would see it at about the same time
 	x.set(instancesAt("127.0.0.1:3"))
 	if err := errors.Join(other.until("127.0.0.1:3"), other.stop()); err != nil {
 		return err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.copies) != before {
+	select {
+	case <-w.changed:
 		return errors.New("update was called after Watch had returned")
+	case <-time.After(afterwards):
+		return nil
 	}
-	return nil
 }
+
+// afterwards is how long a trial waits for an update that must not come.
+const afterwards = 50 * time.Millisecond
 
 func (x resolverTrial) endedBefore() error {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -151,7 +151,7 @@ func TestTransportRuleOfSilentPeersOnSockets(t *testing.T) {
 }
 
 func ExampleTestTransport() {
-	_ = func(t *testing.T) { //nolint:thelper // this is a test, and no part of one
+	_ = func(t *testing.T) {
 		TestTransport(t, mem.New(), ":0")
 	}
 	// Output:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -380,5 +381,48 @@ func TestIDsAreReusedSafely(t *testing.T) {
 	}
 	if n := c.Tables().Slots; n != 1 {
 		t.Errorf("%d slots for one call at a time", n)
+	}
+}
+
+// Whoever shuts down waits until nothing runs any more, wherever it runs, and its end has been told.
+func TestThePoolSettlesWhenNothingRuns(t *testing.T) {
+	for _, inline := range []bool{true, false} {
+		for _, oneWay := range []bool{true, false} {
+			for _, exits := range []bool{true, false} {
+				synctest.Test(t, func(t *testing.T) {
+					pool := mux.NewPool()
+					began := make(chan struct{})
+					var done atomic.Int64
+					s := &setup{server: mux.Config{Pool: pool}, serves: map[string]*handler{"echo": {
+						inline: inline,
+						serve: func(*mux.Request) {
+							close(began)
+							time.Sleep(time.Minute) // it does not notice that its caller has gone
+							if exits {
+								runtime.Goexit()
+							}
+						},
+						done: func(*mux.Request, bool) { time.Sleep(time.Second); done.Add(1) },
+					}}}
+					c, srv := s.inMemory(t)
+					if oneWay {
+						if err := c.Notify(context.Background(), &mux.Out{Method: echo}); err != nil {
+							t.Fatal(err)
+						}
+					} else {
+						startCall(c, context.Background(), &mux.Out{Method: echo})
+					}
+					<-began
+					c.Close()
+					<-srv.Ended()
+					start := time.Now()
+					<-pool.Settled()
+					if took := time.Since(start); done.Load() != 1 || took < 60_900*time.Millisecond || took > 62*time.Second {
+						t.Errorf("inline %t, one-way %t, exits %t: settled after %v, %d ends told", inline, oneWay, exits, took, done.Load())
+					}
+					<-pool.Settled() // and stays so
+				})
+			}
+		}
 	}
 }

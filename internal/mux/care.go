@@ -381,7 +381,7 @@ const partingTime = time.Second
 
 // writtenLocked waits until all output has been written. It returns with c.mu held.
 func (c *Conn) writtenLocked(ctx context.Context) {
-	for (c.flushing || len(c.out) > 0) && c.err == nil && ctx.Err() == nil {
+	for (c.flushing || len(c.out) > 0) && c.err == nil && c.writeErr == nil && ctx.Err() == nil {
 		if c.flushed == nil {
 			c.flushed = make(chan struct{})
 		}
@@ -406,6 +406,7 @@ func (c *Conn) refuse(why *Refusal, err error) {
 	c.draining.Store(true)
 	c.mu.Lock()
 	if c.err == nil {
+		c.why = err
 		c.reader.Load().appendRepliesLocked()
 		c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, why.Code, &d) })
 	}
@@ -452,6 +453,8 @@ func (c *Conn) takeCare() {
 	why := c.drainedLocked(now)
 	switch {
 	case why != nil:
+	case c.parting != 0 && now >= c.parting:
+		why = c.writeErr
 	case c.helloBy != 0 && now >= c.helloBy:
 		why = ErrHandshake
 	case c.pingAt != 0 && now >= c.pingAt && !c.keepAliveLocked(now):
@@ -461,7 +464,7 @@ func (c *Conn) takeCare() {
 		c.endLocked(why)
 		return
 	}
-	next := min(orNever(c.helloBy), orNever(c.linger), orNever(c.pingAt))
+	next := min(orNever(c.helloBy), orNever(c.linger), orNever(c.pingAt), orNever(c.parting))
 	late, late2, nextCall := c.expiredLocked(now)
 	c.careLocked(min(next, nextCall))
 	c.flushLocked(false)
@@ -574,9 +577,7 @@ func (c *Conn) endLocked(err error) {
 		c.mu.Unlock()
 		return
 	}
-	if c.drained != nil && errors.Is(err, io.EOF) {
-		err = c.drained
-	}
+	err = c.reasonLocked(err)
 	c.err = err
 	close(c.ended)
 	if c.care != nil {
@@ -607,7 +608,7 @@ func (c *Conn) endLocked(err error) {
 		}
 	}
 	for r := range c.oneWay {
-		if errors.Is(err, ErrClosed) {
+		if errors.Is(err, ErrClosed) || !r.alone() {
 			requests = append(requests, r)
 		} else {
 			c.orphanLocked(r)
@@ -633,6 +634,20 @@ func (c *Conn) endLocked(err error) {
 	if c.cfg.Ended != nil {
 		c.cfg.Ended(c, err)
 	}
+}
+
+// reasonLocked returns why the connection ends, when err is what was noticed last.
+func (c *Conn) reasonLocked(err error) error {
+	_, io := errors.AsType[*IOError](err)
+	switch {
+	case c.why != nil && !errors.Is(err, ErrClosed):
+		return c.why
+	case io && c.drained != nil:
+		return c.drained
+	case io && c.writeErr != nil:
+		return c.writeErr
+	}
+	return err
 }
 
 // notProcessedLocked reports whether the peer certainly did not execute the call in s: its last byte was

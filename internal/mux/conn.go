@@ -205,8 +205,8 @@ type Conn struct {
 	waiters   sync.Pool // of *waiter
 
 	// Calls that the peer opened, see request.go.
-	in          []*Request // by slot
-	oneWay      map[*Request]struct{}
+	in          []*Request            // by slot
+	oneWay      map[*Request]struct{} // and others that have no slot
 	inOpen      int
 	inBytes     int
 	oneWayBytes int           // how many of inBytes are of one-way requests
@@ -216,6 +216,9 @@ type Conn struct {
 
 	// Ending, see care.go.
 	err      error
+	why      error    // set when this side has begun to end it, with a word to the peer
+	writeErr *IOError // a write has failed
+	parting  int64    // when the connection ends because of that; 0 when it does not
 	care     *time.Timer
 	careAt   int64       // when care fires; maxInt64 when it is not set
 	greeting atomic.Bool // the peer's settings have yet to come

@@ -43,8 +43,17 @@ func (rd *reader) serve(r *Request) (still bool) {
 			r.Reply = goexitOutcome()
 			c.finish(r)
 			r.target.Done(r, 0, true)
+			c.cfg.Pool.ran()
 		}
 	}()
+	if !rd.alive() { // whoever ended the connection has seen this request running, or this sees the end
+		normal = true
+		if !rd.leave(state) {
+			c.finish(r)
+			c.cfg.Pool.ran()
+		}
+		return false
+	}
 	r.target.Serve(r)
 	normal = true
 	if !r.alone() && r.Reply.large() { // it may have to wait for the peer to read
@@ -54,6 +63,7 @@ func (rd *reader) serve(r *Request) (still bool) {
 		took := c.now() - began
 		c.finish(r)
 		r.target.Done(r, time.Duration(took), true)
+		c.cfg.Pool.ran()
 		return false
 	}
 	r.rd.Store(nil)
@@ -142,22 +152,22 @@ func (rd *reader) leave(state uint64) bool {
 }
 
 // handOver gives the reading of rd, if it is still in this state, to a new goroutine.
-func (c *Conn) handOver(rd *reader, state uint64) bool {
+func (c *Conn) handOver(rd *reader, state uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !rd.state.CompareAndSwap(state, state&^running|handedOver) {
-		return false
+		return
 	}
 	next := &reader{
 		c: c, preface: true, buf: rd.buf[rd.r:], w: rd.w - rd.r, // what is before that is the message that rd handles
 		replies: rd.replies, nReply: rd.nReply, since: rd.since, settled: rd.settled, told: rd.told,
 	}
 	if rd.current != nil {
+		c.cfg.Pool.busy.Add(1) // from here on it is not the reader's
 		c.enterTableLocked(rd.current)
 	}
 	c.reader.Store(next)
 	go next.takeOver()
-	return true
 }
 
 // takeOver goes on where another reader was held up. What it had ready for others comes first.

@@ -414,3 +414,45 @@ func TestManyHandersBlockInARow(t *testing.T) {
 	}
 	wantEmpty(t, "the server", srv)
 }
+
+// Many handlers that block may stand in one buffer: what follows each of them is handed over, not copied.
+func TestHandingOverCopiesNothing(t *testing.T) {
+	const handlers = 1000
+	release := make(chan struct{})
+	var running atomic.Int64
+	s := &setup{serves: map[string]*handler{"echo": {inline: true, serve: func(r *mux.Request) {
+		r.Blocking()
+		running.Add(1)
+		<-release
+		answerEcho(r)
+	}}}}
+	client, server := memoryPair(0)
+	srv := mux.New(server, nil, false, s.config(t, s.server, s.serves))
+	t.Cleanup(srv.Close)
+	peer := newRawPeer(t, client)
+	body := string(filled('x', 100))
+	flood := func(generation uint32) {
+		var all [][]byte
+		for i := range uint32(handlers) {
+			all = append(all, request(0, callID(i, generation), body))
+		}
+		peer.write(all...)
+	}
+	peer.write(hello(nil), method(0, "echo"))
+	used := allocated(func() {
+		flood(1)
+		eventually(t, "all handlers run", func() bool { return running.Load() == handlers })
+	})
+	if each := used / handlers; each > 10_000 {
+		t.Errorf("each handler that blocks costs %d bytes", each)
+	}
+	close(release)
+	peer.expectHello()
+	peer.expect(wire.MethodInfo)
+	for range handlers {
+		if h, frame := peer.expect(wire.Reply); string(frame[wire.HeaderSize:]) != body {
+			t.Errorf("got reply %+v %.20q", h, frame[wire.HeaderSize:])
+		}
+	}
+	wantEmpty(t, "the server", srv)
+}

@@ -237,6 +237,9 @@ func (s *stream) buffered() int {
 	return len(s.buf)
 }
 
+// peerView returns the other end of c.
+func (c *memoryConn) peerView() *memoryConn { return &memoryConn{c.out, c.in} }
+
 func (c *memoryConn) Read(p []byte) (int, error)  { return c.in.read(p) }
 func (c *memoryConn) Write(p []byte) (int, error) { return c.out.write(p) }
 func (c *memoryConn) Close() error {

@@ -65,8 +65,8 @@ var (
 	errShorter = errors.New("it is shorter than announced")
 )
 
-// firstGrant is how much memory the announcement of a large message is worth. When so much has come, the
-// rest is believed, and allocated in one piece.
+// firstGrant is how much of a large message must have come until the rest is believed, and allocated in one piece. Before
+// that, memory is a multiple of what has come.
 const firstGrant = 256 << 10
 
 // loop reads until the connection ends or another reader has taken over.
@@ -492,7 +492,7 @@ func newCollector(h wire.Header, size int, frame, msg []byte) collector {
 		opening -= wire.ChecksumSize
 	}
 	p := collector{want: opening + size}
-	p.buf = make([]byte, opening, min(p.want, max(firstGrant, opening+len(msg))))
+	p.buf = make([]byte, opening, p.grant(opening+len(msg)))
 	copy(p.buf, frame)
 	h.Flags &^= wire.HasChecksum | wire.More
 	wire.PutHeader(p.buf, h)
@@ -506,12 +506,20 @@ func (p *collector) add(piece []byte) {
 		p.err = errLonger
 		return
 	}
-	if len(p.buf)+len(piece) > cap(p.buf) {
-		buf := make([]byte, len(p.buf), p.want)
+	if n := len(p.buf) + len(piece); n > cap(p.buf) {
+		buf := make([]byte, len(p.buf), p.grant(n))
 		copy(buf, p.buf)
 		p.buf = buf
 	}
 	p.buf = append(p.buf, piece...)
+}
+
+// grant returns how much memory is allocated when n bytes have come.
+func (p *collector) grant(n int) int {
+	if n > firstGrant {
+		return max(n, p.want)
+	}
+	return max(n, min(p.want, max(minReadBuffer, 4*n)))
 }
 
 // data handles a piece of a large message.

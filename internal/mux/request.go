@@ -55,6 +55,7 @@ type Request struct {
 	bytes     int
 	checksum  bool
 	unwanted  bool                   // the peer canceled it
+	stray     bool                   // the peer used the id twice, which was seen too late; guarded by Conn.mu
 	orphan    bool                   // its connection has ended and its caller was not waiting; guarded by Conn.mu
 	held      *[]byte                // the body's memory when it is not the read buffer
 	deadline  int64                  // on the connection's clock; 0 for none
@@ -199,7 +200,8 @@ func (r *Request) cancel(err, cause error) {
 func (c *Conn) enterTableLocked(r *Request) {
 	c.inOpen++
 	c.inBytes += r.bytes
-	if r.alone() {
+	r.stray = !r.alone() && c.findSlotLocked(r.id) != nil
+	if r.alone() || r.stray {
 		c.oneWay[r] = struct{}{}
 		c.oneWayBytes += r.bytes
 	} else {
@@ -234,7 +236,7 @@ func (c *Conn) leaveTableLocked(r *Request) {
 	}
 	c.inOpen--
 	c.inBytes -= r.bytes
-	if r.alone() {
+	if r.alone() || r.stray {
 		delete(c.oneWay, r)
 		c.oneWayBytes -= r.bytes
 	} else {

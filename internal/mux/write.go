@@ -53,7 +53,7 @@ func (c *Conn) flushLocked(company bool) {
 		c.wroteLocked(n)
 		if err != nil {
 			c.taken = c.written
-			c.endLocked(&IOError{Op: Write, Err: err})
+			c.writeFailedLocked(err)
 			return
 		}
 		if n < len(buf) { // the socket is full: somebody who may block has to go on
@@ -113,7 +113,7 @@ func (c *Conn) flushRest(buf []byte, from int) {
 			if c.direct != nil { // another kind of connection may have sent more than it says
 				c.taken = c.written
 			}
-			c.endLocked(&IOError{Op: Write, Err: err})
+			c.writeFailedLocked(err)
 			return
 		}
 		if from += n; from < len(buf) {
@@ -123,6 +123,17 @@ func (c *Conn) flushRest(buf []byte, from int) {
 		buf, from = nil, 0
 	}
 	c.flushedLocked()
+	c.mu.Unlock()
+}
+
+// writeFailedLocked ends the connection soon, and unlocks. What the peer said before it went is still to be read: it may be
+// why. Nothing is written any more: whoever failed remains the one who flushes.
+func (c *Conn) writeFailedLocked(err error) {
+	if c.writeErr == nil {
+		c.writeErr = &IOError{Op: Write, Err: err}
+		c.parting = c.now() + int64(partingTime)/4
+		c.careLocked(c.parting)
+	}
 	c.mu.Unlock()
 }
 

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+func TestRoundRobinKeepsTheContract(t *testing.T) { yodeltest.TestBalancer(t, yodel.RoundRobin) }
+
+func TestRandomKeepsTheContract(t *testing.T) { yodeltest.TestBalancer(t, yodel.Random) }
+
+func TestStaticKeepsTheContract(t *testing.T) {
+	yodeltest.TestResolver(t, yodel.Static("127.0.0.1:1", "127.0.0.1:2"), nil, nil)
+}
+
+// endpoints returns n endpoints that no call reaches. All are ready, because nobody tries to connect.
+func endpoints(t testing.TB, n int) []*yodel.Endpoint {
+	t.Helper()
+	addrs := make([]string, n)
+	for i := range addrs {
+		addrs[i] = fmt.Sprintf("nobody:%d", i+1)
+	}
+	nowhere := transportFunc(func(context.Context, string) (net.Conn, error) { return nil, errors.New("nobody listens") })
+	c := newClient(t, &yodel.ClientOptions{Transport: nowhere}, addrs...)
+	until(t, "the endpoints are known", func() bool { return len(c.Endpoints()) == n })
+	return c.Endpoints()
+}
+
+// picks counts which endpoints n calls get that avoid some.
+func picks(p yodel.Picker, n int, avoid ...*yodel.Endpoint) map[*yodel.Endpoint]int {
+	counts := make(map[*yodel.Endpoint]int)
+	call := &yodel.Call{}
+	for _, ep := range avoid {
+		call.Avoid(ep)
+	}
+	for range n {
+		counts[p.Pick(call)]++
+	}
+	return counts
+}
+
+func TestRoundRobinTakesTurns(t *testing.T) {
+	all := endpoints(t, 5)
+	p := yodel.RoundRobin(all, nil)
+	for round := range 100 {
+		counts := picks(p, len(all))
+		for _, ep := range all {
+			if counts[ep] != 1 {
+				t.Fatalf("round %d: %s was picked %d times", round, ep.Addr(), counts[ep])
+			}
+		}
+	}
+}
+
+// An instance that comes or goes with every few calls must not make the turn begin anew.
+func TestRoundRobinGoesOnAfterAChange(t *testing.T) {
+	all := endpoints(t, 5)
+	var p yodel.Picker
+	counts := make(map[*yodel.Endpoint]int)
+	const each = 100
+	for range each * len(all) { // a change for every pick
+		p = yodel.RoundRobin(all, p)
+		counts[p.Pick(&yodel.Call{})]++
+	}
+	for _, ep := range all {
+		if counts[ep] != each {
+			t.Errorf("%s was picked %d times, want %d", ep.Addr(), counts[ep], each)
+		}
+	}
+}
+
+func TestNewRoundRobinsBeginAnywhere(t *testing.T) {
+	all := endpoints(t, 4)
+	counts := make(map[*yodel.Endpoint]int)
+	const clients = 4000
+	for range clients {
+		counts[yodel.RoundRobin(all, nil).Pick(&yodel.Call{})]++
+	}
+	wantEven(t, counts, all, clients)
+}
+
+func TestRandomTakesAnyEndpoint(t *testing.T) {
+	all := endpoints(t, 4)
+	const calls = 4000
+	wantEven(t, picks(yodel.Random(all, nil), calls), all, calls)
+}
+
+// The load of an endpoint that is avoided must not become its neighbour's.
+func TestCallsThatAvoidAnEndpointSpreadOverTheOthers(t *testing.T) {
+	all := endpoints(t, 5)
+	for name, b := range map[string]yodel.Balancer{"RoundRobin": yodel.RoundRobin, "Random": yodel.Random} {
+		t.Run(name, func(t *testing.T) {
+			const calls = 4000
+			p := b(all, nil)
+			wantEven(t, picks(p, calls, all[1]), []*yodel.Endpoint{all[0], all[2], all[3], all[4]}, calls)
+			wantEven(t, picks(p, calls, all[0], all[1], all[4]), all[2:4], calls)
+
+			all[3].SetReady("test", false)
+			defer all[3].SetReady("test", true)
+			wantEven(t, picks(p, calls, all[0]), []*yodel.Endpoint{all[1], all[2], all[4]}, calls)
+		})
+	}
+}
+
+// wantEven checks that the endpoints share the picks, each within a fifth: more than 6 standard deviations.
+func wantEven(t *testing.T, counts map[*yodel.Endpoint]int, among []*yodel.Endpoint, picks int) {
+	t.Helper()
+	total := 0
+	for _, ep := range among {
+		total += counts[ep]
+		if share := picks / len(among); counts[ep] < share*4/5 || counts[ep] > share*6/5 {
+			t.Errorf("%s was picked %d times, want about %d", ep.Addr(), counts[ep], share)
+		}
+	}
+	if total != picks {
+		t.Errorf("%d of %d picks went elsewhere", picks-total, picks)
+	}
+}

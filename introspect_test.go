@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+// An order has what a schema can tell apart.
+type order struct {
+	ID      int64             `json:"id"`
+	Note    string            `json:",omitempty"`
+	Price   *float64          `json:"price,omitempty"`
+	Paid    bool              `json:"paid"`
+	Seal    []byte            `json:"seal"`
+	Lines   []orderLine       `json:"lines"`
+	Labels  map[string]string `json:"labels"`
+	Extra   any               `json:"extra"`
+	Parent  *order            `json:"parent"`
+	Parts   []*order          `json:"parts"`
+	Secret  string            `json:"-"`
+	private int               //nolint:unused // a schema leaves it out
+}
+
+type orderLine struct {
+	Item string `json:"item"`
+	At   []int  `json:"at"`
+}
+
+const orderSchema = `{
+	"type": "yodel_test.order", "kind": "object", "fields": [
+		{"name": "id", "type": "int64", "kind": "integer"},
+		{"name": "Note", "type": "string", "kind": "string"},
+		{"name": "price", "type": "float64", "kind": "number"},
+		{"name": "paid", "type": "bool", "kind": "boolean"},
+		{"name": "seal", "type": "[]uint8", "kind": "bytes"},
+		{"name": "lines", "type": "[]yodel_test.orderLine", "kind": "array", "elem":
+			{"type": "yodel_test.orderLine", "kind": "object", "fields": [
+				{"name": "item", "type": "string", "kind": "string"},
+				{"name": "at", "type": "[]int", "kind": "array", "elem": {"type": "int", "kind": "integer"}}
+			]}},
+		{"name": "labels", "type": "map[string]string", "kind": "map", "elem": {"type": "string", "kind": "string"}},
+		{"name": "extra", "type": "interface {}", "kind": "any"},
+		{"name": "parent", "type": "yodel_test.order", "kind": "object"},
+		{"name": "parts", "type": "[]*yodel_test.order", "kind": "array", "elem": {"type": "yodel_test.order", "kind": "object"}}
+	]}`
+
+// infoOf asks a server for what it says of a method.
+func infoOf(t testing.TB, c *yodel.Client, name string) yodel.MethodInfo {
+	t.Helper()
+	info, err := yodel.GetInfo.Call(t.Context(), c, &Empty{})
+	must(t, err)
+	i := slices.IndexFunc(info.Methods, func(m yodel.MethodInfo) bool { return m.Name == name })
+	if i < 0 {
+		t.Fatalf("%s is not among the methods: %+v", name, info.Methods)
+	}
+	return info.Methods[i]
+}
+
+// statsOf asks a server for what it counted of a method.
+func statsOf(t testing.TB, c *yodel.Client, name string) yodel.MethodStats {
+	t.Helper()
+	stats, err := yodel.GetStats.Call(t.Context(), c, &Empty{})
+	must(t, err)
+	i := slices.IndexFunc(stats.Methods, func(m yodel.MethodStats) bool { return m.Name == name })
+	if i < 0 {
+		t.Fatalf("%s is not among the methods: %+v", name, stats.Methods)
+	}
+	return stats.Methods[i]
+}
+
+// wantJSON compares what v is in JSON, in which the built-in methods are used from other languages.
+func wantJSON(t testing.TB, what string, v any, want string) {
+	t.Helper()
+	got, err := json.Marshal(v)
+	must(t, err)
+	var gotten, wanted any
+	must(t, json.Unmarshal(got, &gotten))
+	must(t, json.Unmarshal([]byte(want), &wanted))
+	if !reflect.DeepEqual(gotten, wanted) {
+		t.Errorf("%s:\n got %s\nwant %s", what, got, want)
+	}
+}
+
+func TestInfoDescribesTheMethods(t *testing.T) {
+	s := newServer(t, &yodel.ServerOptions{Codecs: []yodel.Codec{onlyJSON{yodel.JSON}}})
+	handle(t, s, "Shop.Order", func(_ context.Context, in *order) (*[]string, error) { return &[]string{in.Note}, nil })
+	must(t, s.Alias("Shop.Order", "shop/order", "Buy"))
+	s.MarkIdempotent("Arith.Mul")
+	c := connect(t, s, nil)
+	info, err := yodel.GetInfo.Call(t.Context(), c, &Empty{})
+	must(t, err)
+	if info.Agent == "" || info.Started.IsZero() || time.Since(info.Started) < 0 || !slices.Equal(info.Codecs, []string{"json", "raw", "toml"}) {
+		t.Errorf("got %+v, want the agent, the start and the codecs", info)
+	}
+	var sorted []string
+	for _, m := range info.Methods {
+		sorted = append(sorted, m.Name)
+	}
+	want := []string{"Arith.Add", "Arith.DivMod", "Arith.Mul", "Shop.Order", "yodel.Health", "yodel.Info", "yodel.Ping", "yodel.Stats"}
+	if !slices.Equal(sorted, want) {
+		t.Errorf("got methods %q, want %q", sorted, want)
+	}
+	wantJSON(t, "a method with aliases", infoOf(t, c, "Shop.Order"), `{"name": "Shop.Order", "aliases": ["shop/order", "Buy"], "args": [`+
+		orderSchema+`], "results": [{"type": "[]string", "kind": "array", "elem": {"type": "string", "kind": "string"}}]}`)
+	wantJSON(t, "a method with several values", infoOf(t, c, "Arith.DivMod"), `{"name": "Arith.DivMod", "values": true,
+		"args": [{"type": "int", "kind": "integer"}, {"type": "int", "kind": "integer"}],
+		"results": [{"type": "int", "kind": "integer"}, {"type": "int", "kind": "integer"}]}`)
+	if m := infoOf(t, c, "Arith.Mul"); !m.Idempotent || m.Values || len(m.Aliases) > 0 {
+		t.Errorf("got %+v, want an idempotent method of one message", m)
+	}
+	if m := infoOf(t, c, "Arith.Add"); m.Idempotent {
+		t.Errorf("got %+v, want a method that is not idempotent", m)
+	}
+}
+
+func TestStatsCountCallsErrorsAndLatency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := yodeltest.NewServer(t, nil)
+		must(t, s.Handle("Sleep", func(_ context.Context, in *time.Duration) (*Empty, error) {
+			time.Sleep(*in)
+			return nil, nil
+		}))
+		must(t, s.Handle("Fail", func(_ context.Context, in *yodel.Code) (*Empty, error) { return nil, yodel.Errorf(*in, "as asked") }))
+		must(t, s.Handle("Panic", func(context.Context, *Empty) (*Empty, error) { panic("of a test") }))
+		c := yodeltest.NewClient(t, nil, s)
+		for i := range 100 { // 1 ms to 100 ms
+			must(t, c.Call(t.Context(), "Sleep", new(time.Duration(i+1)*time.Millisecond), nil))
+		}
+		for _, code := range []yodel.Code{yodel.NotFound, yodel.Aborted, yodel.NotFound} {
+			if err := c.Call(t.Context(), "Fail", &code, nil); !errors.Is(err, code) {
+				t.Errorf("got %v, want %v", err, code)
+			}
+		}
+		if err := c.Call(t.Context(), "Panic", &Empty{}, nil); !errors.Is(err, yodel.Internal) {
+			t.Errorf("got %v, want %v", err, yodel.Internal)
+		}
+		synctest.Wait()
+
+		stats, err := yodel.GetStats.Call(t.Context(), c, &Empty{})
+		must(t, err)
+		if stats.Conns != 1 || stats.Panics != 1 || stats.Since.IsZero() {
+			t.Errorf("got %d connections and %d panics since %v, want one of each", stats.Conns, stats.Panics, stats.Since)
+		}
+		m := statsOf(t, c, "Sleep")
+		if m.Calls != 100 || m.Errors != nil || m.Inflight != 0 {
+			t.Errorf("got %+v, want 100 calls without errors", m)
+		}
+		var counted uint64
+		for i, b := range m.Latency {
+			counted += b.Calls
+			if b.Calls == 0 || i > 0 && b.UpTo <= m.Latency[i-1].UpTo {
+				t.Errorf("bucket %d of %+v is empty or not in order", i, m.Latency)
+			}
+		}
+		if counted != 100 {
+			t.Errorf("the buckets hold %d calls, want 100", counted)
+		}
+		for _, q := range []float64{0.01, 0.5, 0.9, 0.99, 1} { // time is fake: nothing else takes any
+			exact := time.Duration(q*100) * time.Millisecond
+			if got := m.Quantile(q); got < exact || got > exact*5/4 {
+				t.Errorf("quantile %v is %v, want %v or a little more", q, got, exact)
+			}
+		}
+		if m = statsOf(t, c, "Fail"); m.Calls != 3 || m.Errors["not_found"] != 2 || m.Errors["aborted"] != 1 || len(m.Errors) != 2 {
+			t.Errorf("got %+v, want three errors by their codes", m)
+		}
+		if m = statsOf(t, c, "Panic"); m.Calls != 1 || m.Errors["internal"] != 1 {
+			t.Errorf("got %+v, want one internal error", m)
+		}
+	})
+}
+
+func TestQuantileWithoutCallsIsZero(t *testing.T) {
+	var m yodel.MethodStats
+	if got := m.Quantile(0.99); got != 0 {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestStatsShowCallsInFlight(t *testing.T) {
+	b := newBlocking(t, nil, true)
+	c := connect(t, b.Server, nil)
+	const calls = 3
+	outcomes := make(chan error, calls)
+	for range calls {
+		go func() { outcomes <- c.Call(context.Background(), "Block", &Empty{}, nil) }()
+	}
+	for range calls {
+		receive(t, b.begun, "the handlers run")
+	}
+	if m := statsOf(t, c, "Block"); m.Inflight != calls || m.Calls != 0 || len(m.Latency) > 0 {
+		t.Errorf("while they run: got %+v, want %d in flight and none that has ended", m, calls)
+	}
+	close(b.release)
+	for range calls {
+		must(t, receive(t, outcomes, "the calls end"))
+	}
+	until(t, "the calls are counted", func() bool { return statsOf(t, c, "Block").Calls == calls })
+	if m := statsOf(t, c, "Block"); m.Inflight != 0 {
+		t.Errorf("afterwards: got %+v, want none in flight", m)
+	}
+}
+
+func TestHealthAndPing(t *testing.T) {
+	c := connect(t, newServer(t, nil), nil)
+	health, err := yodel.GetHealth.Call(t.Context(), c, &Empty{})
+	if err != nil || !health.Serving {
+		t.Errorf("got %+v, %v, want a server that serves", health, err)
+	}
+	if _, err := yodel.Ping.Call(t.Context(), c, &Empty{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A call that was accepted before the shutdown may ask during it.
+func TestHealthIsNotServingDuringShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ask := make(chan struct{})
+		s := yodeltest.NewServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				<-ask
+				return next(ctx, call)
+			}
+		}}})
+		c := yodeltest.NewClient(t, nil, s)
+		asked := yodel.GetHealth.Go(t.Context(), c, &Empty{})
+		synctest.Wait() // the call is accepted
+		down := make(chan error, 1)
+		go func() { down <- s.Shutdown(t.Context()) }()
+		synctest.Wait() // the server waits for the call
+		close(ask)
+		if health, err := asked.Get(); err != nil || health.Serving {
+			t.Errorf("got %+v, %v, want a server that does not serve", health, err)
+		}
+		must(t, <-down)
+	})
+}
+
+func TestNoIntrospectionLeavesTheBuiltInMethodsOut(t *testing.T) {
+	c := connect(t, newServer(t, &yodel.ServerOptions{NoIntrospection: true}), nil)
+	for _, name := range []string{string(yodel.GetInfo), string(yodel.GetStats), string(yodel.GetHealth), string(yodel.Ping)} {
+		wantError(t, c.Call(t.Context(), name, &Empty{}, nil), yodel.Unimplemented, "YDL2001")
+	}
+	if _, err := Mul.Call(t.Context(), c, &Args{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBuiltInMethodsPassTheMiddleware(t *testing.T) {
+	var mu sync.Mutex
+	var seen []string
+	c := connect(t, newServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			mu.Lock()
+			seen = append(seen, call.Method)
+			mu.Unlock()
+			if strings.HasPrefix(call.Method, "yodel.") {
+				return yodel.Errorf(yodel.PermissionDenied, "not for you")
+			}
+			return next(ctx, call)
+		}
+	}}}), nil)
+	want := []string{string(yodel.GetInfo), string(yodel.GetStats), string(yodel.GetHealth), string(yodel.Ping)}
+	for _, name := range want {
+		if err := c.Call(t.Context(), name, &Empty{}, nil); !errors.Is(err, yodel.PermissionDenied) {
+			t.Errorf("%s: got %v, want what the middleware says", name, err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.Equal(seen, want) {
+		t.Errorf("the middleware saw %q, want %q", seen, want)
+	}
+}
