@@ -82,7 +82,7 @@ func killInTheMiddle(t *testing.T, round int, answered, notExecuted, unknown *at
 		serves: map[string]*handler{"echo": {inline: true, serve: e.serve}, "other": {serve: e.serve}},
 	}
 	clientSide, serverSide := tcpPair(t)
-	var under net.Conn = clientSide
+	under := clientSide
 	if round%4 == 0 {
 		under = &trickle{clientSide, rand.New(rand.NewPCG(uint64(round), 9))}
 	}

@@ -246,9 +246,9 @@ type Watch struct {
 	timer *time.Timer
 }
 
-// tick is so short that a handler that blocks holds others up for less than 5 ms, and so long that looking
+// tick is so short that a handler that blocks holds others up for about 1 ms, and so long that looking
 // costs nothing that shows.
-const tick = 1500 * time.Microsecond
+const tick = 750 * time.Microsecond
 
 // NewWatch returns a Watch. It holds a timer only while there is something to watch.
 func NewWatch() *Watch { return &Watch{conns: make(map[*Conn]uint64)} }

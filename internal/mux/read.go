@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -475,7 +476,7 @@ func (r *Request) hold(p *Pool, fields []byte) {
 func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
 	r.bytes = 0
 	if h.Flags&wire.HasFields != 0 {
-		r.bytes = int(min(rd.fields.Size, 1<<40))
+		r.bytes = int(min(rd.fields.Size, math.MaxInt))
 	}
 	r.collected = new(collector) // in the table it must be seen to be incomplete
 	if ok, alive := rd.accept(r); !ok {
