@@ -79,7 +79,6 @@ func TestNotProcessedMeansNotExecuted(t *testing.T) {
 func killInTheMiddle(t *testing.T, round int, answered, notExecuted, unknown *atomic.Int64) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(uint64(round), 7))
-	started := time.Now()
 	var e executions
 	limits := defaultLimits()
 	limits.MaxOpen = 1 + random.IntN(200)
@@ -131,8 +130,6 @@ func killInTheMiddle(t *testing.T, round int, answered, notExecuted, unknown *at
 	}
 	bytes := uint64(random.IntN(4 << 20))
 	eventually(t, "bytes have been sent", func() bool { return c.Counters().BytesOut > bytes })
-	killed := time.Now()
-	defer func() { fmt.Println("round", round%6, round%4, killed.Sub(started).Milliseconds(), time.Since(killed).Milliseconds()) }()
 	switch round % 6 {
 	case 0:
 		serverSide.Close()
