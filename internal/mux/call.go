@@ -20,6 +20,7 @@ type Method struct {
 	Name       string
 	Codec      string
 	Compressor string
+	Kind       uint64 // as in wire
 	Positional bool
 	Idempotent bool
 }
@@ -43,6 +44,7 @@ type Out struct {
 	Deadline   time.Time
 	Body       []byte
 	Attachment []byte
+	Stream     *Stream // to be opened, for a method of a kind that has one; with Start only
 }
 
 // A Completer is told how an asynchronous call ended. Answer is valid until Complete returns. With a reply it runs on
@@ -81,6 +83,7 @@ type slot struct {
 	end    uint64  // offset behind the request's last byte in the connection's output
 	nth    uint64  // of the requests ever sent
 	part   *collector
+	stream *Stream
 }
 
 // A waiter is somebody who waits for a call to end: a goroutine with a channel, or a Completer.
@@ -214,6 +217,9 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 	async := w == nil || w.to != nil
 
 	c.mu.Lock()
+	if out.Stream != nil {
+		size += c.streamCostLocked(out.Method.Kind)
+	}
 	if err := c.admitLocked(ctx, out, size, async, w == nil); err != nil {
 		c.mu.Unlock()
 		return 0, err
@@ -244,6 +250,10 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 		h.ID = c.takeSlotLocked(w, size)
 		w.deadline = deadline
 		id = h.ID
+		if st := out.Stream; st != nil {
+			st.beginLocked(c, out.Method.Kind, id, m.flags)
+			c.slots[wire.Slot(id)].stream = st
+		}
 	}
 	c.opened++
 	rest := c.appendMessageLocked(h, &m)
@@ -417,7 +427,7 @@ func (c *Conn) numberLocked(m *Method) uint16 {
 	c.announced++
 	*n = numbering{number: c.nextNum, known: true, id: c.announced}
 	c.nextNum++
-	binding := wire.Binding{Name: []byte(m.Name), Codec: []byte(m.Codec), Compressor: []byte(m.Compressor)}
+	binding := wire.Binding{Name: []byte(m.Name), Codec: []byte(m.Codec), Compressor: []byte(m.Compressor), Kind: m.Kind}
 	if m.Positional {
 		binding.Positional = 1
 	}
@@ -447,8 +457,17 @@ func (c *Conn) takeSlotLocked(w *waiter, size int) uint32 {
 // freeSlotLocked ends the life of a call on this connection.
 func (c *Conn) freeSlotLocked(s *slot) {
 	s.taken, s.waiter, s.part = false, nil, nil
+	c.dropStreamLocked(s)
 	c.free = append(c.free, wire.Slot(s.id))
 	c.leaveLocked(s.bytes)
+}
+
+// dropStreamLocked ends the stream of a call that is not open any more, or not wanted.
+func (c *Conn) dropStreamLocked(s *slot) {
+	if s.stream != nil {
+		s.stream.endLocked(errStreamEnded)
+		s.stream = nil
+	}
 }
 
 // abandon tells the peer that nobody waits for call id any more. The slot stays taken until the
@@ -468,6 +487,7 @@ func (c *Conn) abandonLocked(id uint32, why error) {
 	if s.part != nil {
 		s.part = unwanted
 	}
+	c.dropStreamLocked(s)
 	const canceled, deadlineExceeded = 1, 4 // codes
 	code := uint16(canceled)
 	if isDeadline(why) {

@@ -23,7 +23,7 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c := &Conn{
 		cfg: cfg, nc: nc, start: time.Now().Add(-1), ended: make(chan struct{}), // so that now is never 0
 		maxOpen: min(initialWindow, cfg.MaxOpen), maxBytes: cfg.MaxOpenBytes, maxNum: defaultMaxMethods, careAt: never,
-		oneWay: make(map[*Request]struct{}),
+		oneWay: make(map[*Request]struct{}), peerStream: defaultStreamWindow,
 	}
 	c.waiters.New = func() any {
 		w := &waiter{conn: c, wake: make(chan struct{}, 1)}
@@ -38,13 +38,14 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c.mu.Lock()
 	c.out = append(c.out, wire.Preface...)
 	c.queued += uint64(len(c.out))
-	c.appendLocked(func(dst []byte) []byte {
-		return wire.AppendSettings(dst, &wire.Limits{
-			MaxFrame: maxFrame, MaxMessage: uint64(cfg.MaxMessage), MaxOpen: uint64(cfg.MaxOpen),
-			MaxOpenBytes: uint64(cfg.MaxOpenBytes), MaxMethods: uint64(cfg.MaxMethods),
-			Metadata: cfg.Metadata, Agent: []byte(cfg.Agent),
-		})
-	})
+	settings := &wire.Limits{
+		MaxFrame: maxFrame, MaxMessage: uint64(cfg.MaxMessage), MaxOpen: uint64(cfg.MaxOpen),
+		MaxOpenBytes: uint64(cfg.MaxOpenBytes), MaxMethods: uint64(cfg.MaxMethods), Metadata: cfg.Metadata, Agent: []byte(cfg.Agent),
+	}
+	if n := c.streamWindow(); n != defaultStreamWindow {
+		settings.StreamWindow = uint64(n) //nolint:gosec // positive
+	}
+	c.appendLocked(func(dst []byte) []byte { return wire.AppendSettings(dst, settings) })
 	now := c.now()
 	if cfg.Handshake > 0 {
 		c.helloBy = now + int64(cfg.Handshake)
@@ -117,6 +118,9 @@ func (c *Conn) onSettings(payload []byte) bool {
 	if l.MaxMethods > 0 {
 		c.maxNum = int(min(l.MaxMethods, math.MaxUint16))
 	}
+	if l.StreamWindow > 0 {
+		c.peerStream = int(min(max(l.StreamWindow, minStreamWindow), maxStreamWindow))
+	}
 	c.admitNextLocked()
 	c.mu.Unlock()
 	if c.cfg.Hello == nil {
@@ -147,7 +151,7 @@ func (c *Conn) onMethod(h wire.Header, payload []byte) bool {
 	for number >= len(c.targets) {
 		c.targets = append(c.targets, bound{})
 	}
-	c.targets[number] = bound{target: t, id: h.ID}
+	c.targets[number] = bound{target: t, id: h.ID, kind: b.Kind}
 	if info == (wire.Info{}) {
 		return true // nothing that the peer needs to know
 	}
@@ -217,10 +221,14 @@ func (c *Conn) onCredit(h wire.Header, payload []byte) bool {
 		c.breach("broken credit: " + err.Error())
 		return false
 	}
-	if h.ID != 0 {
-		return true // of a stream that has ended
-	}
 	c.mu.Lock()
+	if h.ID != 0 {
+		if st := c.streamLocked(h); st != nil {
+			st.creditedLocked(w.StreamBytes)
+		}
+		c.mu.Unlock()
+		return true
+	}
 	if w.MaxOpen > 0 {
 		c.maxOpen = int(min(w.MaxOpen, uint64(c.cfg.MaxOpen), wire.MaxSlots))
 	}
@@ -230,6 +238,18 @@ func (c *Conn) onCredit(h wire.Header, payload []byte) bool {
 	c.admitNextLocked()
 	c.mu.Unlock()
 	return true
+}
+
+// streamLocked returns the stream that a frame is of, or nil when it has ended.
+func (c *Conn) streamLocked(h wire.Header) *Stream {
+	if h.Flags&wire.OfReply == 0 {
+		if r := c.findLocked(h.ID); r != nil {
+			return r.stream
+		}
+	} else if s := c.slotLocked(h.ID); s != nil {
+		return s.stream
+	}
+	return nil
 }
 
 func (c *Conn) onPing(payload []byte) bool {
@@ -343,6 +363,9 @@ func (c *Conn) Drain() {
 		return
 	}
 	c.draining.Store(true)
+	if c.drainBegun != nil {
+		close(c.drainBegun)
+	}
 	d := wire.Drain{Count: c.received.Load()}
 	c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, 0, &d) })
 	c.restLocked()

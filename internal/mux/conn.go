@@ -31,6 +31,7 @@ type Limits struct {
 	MaxOpenBytes int // bytes of their messages
 	MaxMethods   int // method numbers
 	MaxUnsent    int // bytes waiting to be written, past which this side stops reading
+	StreamWindow int // bytes that the peer may send on a stream before they are consumed; 0 is the default of the specification
 
 	KeepAlive time.Duration // a peer that was silent for so long is pinged, and dead after as long again; 0 never
 	Handshake time.Duration // until the peer's preface and settings must have come
@@ -64,6 +65,7 @@ type Config struct {
 type bound struct {
 	target Target
 	id     uint32 // of the Method frame
+	kind   uint64
 }
 
 // A Refusal ends a connection with a code that the peer is told.
@@ -204,6 +206,11 @@ type Conn struct {
 	maxNum    int
 	waiters   sync.Pool // of *waiter
 
+	// Streams, see stream.go.
+	peerStream int       // the peer's window of a stream
+	reserved   int       // bytes that streams may hold beyond their first windows
+	reserving  []*Stream // that wait for it
+
 	// Calls that the peer opened, see request.go.
 	in          []*Request            // by slot
 	oneWay      map[*Request]struct{} // and others that have no slot
@@ -211,6 +218,7 @@ type Conn struct {
 	inBytes     int
 	oneWayBytes int           // how many of inBytes are of one-way requests
 	draining    atomic.Bool   // no more requests are accepted
+	drainBegun  chan struct{} // closed with that; nil when nobody asked
 	room        chan struct{} // closed when a request leaves the table; nil when nobody waits
 	targets     []bound       // by number; the reader's own
 

@@ -8,6 +8,7 @@ type Tables struct {
 	InOpen, InBytes, In             int // of the peer's; In its table
 	Slots                           int // ever made
 	Unsent                          int // bytes appended and not yet being written
+	Reserved, Reserving             int // by streams beyond their first windows, and how many wait for that
 }
 
 // Tables returns the state of the connection's tables.
@@ -17,6 +18,7 @@ func (c *Conn) Tables() Tables {
 	s := Tables{
 		Open: c.open, OpenBytes: c.openBytes, Waiting: len(c.admission), InOpen: c.inOpen, InBytes: c.inBytes,
 		In: len(c.oneWay), Slots: len(c.slots), Unsent: len(c.out),
+		Reserved: c.reserved, Reserving: len(c.reserving),
 	}
 	for i := range c.slots {
 		if c.slots[i].taken {

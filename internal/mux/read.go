@@ -332,6 +332,9 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 		}
 	}
 	r.bytes = len(msg)
+	if method.kind != wire.Unary && !r.alone() {
+		r.stream = newIncomingStream(c, method.kind, h.ID, h.Flags)
+	}
 	if err == nil && h.Flags&wire.More != 0 {
 		return rd.collect(r, h, frame, msg)
 	}
@@ -339,7 +342,7 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 		r.Body, r.Attachment, err = wire.SplitBody(h.Flags, msg)
 	}
 	r.Broken = err
-	if t.Inline() && !c.draining.Load() && !rd.crowded && r.bytes <= c.cfg.MaxMessage {
+	if t.Inline() && r.stream == nil && !c.draining.Load() && !rd.crowded && r.bytes <= c.cfg.MaxMessage {
 		return rd.serve(r)
 	}
 	if ok, alive := rd.accept(r); !ok {
@@ -412,6 +415,9 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 	case !c.hasRoomLocked(r):
 		c.refuseLocked(r, codeExhausted, "YDL3002", fmt.Sprintf("the open requests on this connection hold %d bytes, the limit is %d", bytes, limit.MaxOpenBytes))
 	default:
+		if r.stream != nil && openerSends(r.stream.kind) {
+			r.bytes += c.streamWindow()
+		}
 		c.enterTableLocked(r)
 		c.mu.Unlock()
 		return true, true
@@ -530,6 +536,9 @@ func (rd *reader) data(h wire.Header, frame []byte) bool {
 	c.mu.Lock()
 	if h.Flags&wire.OfReply != 0 {
 		s := c.slotLocked(h.ID)
+		if s != nil && s.part == nil && s.stream != nil {
+			return rd.streamData(s.stream, h, payload, err)
+		}
 		if s == nil || s.part == nil {
 			c.mu.Unlock()
 			return true // its call was given up, or refused
@@ -551,6 +560,9 @@ func (rd *reader) data(h wire.Header, frame []byte) bool {
 		return rd.wake(settled{w: w, id: h.ID, part: p})
 	}
 	r := c.findLocked(h.ID)
+	if r != nil && r.collected == nil && r.stream != nil {
+		return rd.streamData(r.stream, h, payload, err)
+	}
 	c.mu.Unlock()
 	if r == nil || r.collected == nil {
 		return true
@@ -570,6 +582,16 @@ func (rd *reader) data(h wire.Header, frame []byte) bool {
 		c.cfg.Pool.run(r)
 	}
 	return alive
+}
+
+// streamData gives a frame to its stream. The caller holds c.mu, which it unlocks.
+func (rd *reader) streamData(st *Stream, h wire.Header, payload []byte, err error) bool {
+	what := st.dataLocked(h, payload, err)
+	rd.c.mu.Unlock()
+	if what != "" {
+		rd.c.breach(what)
+	}
+	return what == ""
 }
 
 // whole gives r the message that p has gathered.

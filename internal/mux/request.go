@@ -62,6 +62,7 @@ type Request struct {
 	rd        atomic.Pointer[reader] // the reader that runs it inline
 	running   uint64                 // the reader's state meanwhile
 	collected *collector             // while it comes in pieces; changed with Conn.mu held, by the reader
+	stream    *Stream                // nil for a unary method
 
 	mu    sync.Mutex
 	done  chan struct{}
@@ -92,6 +93,24 @@ func (r *Request) Inform(info wire.Info) {
 		c.appendLocked(func(dst []byte) []byte { return wire.AppendMethodInfo(dst, r.number, r.methodID, &info) })
 	}
 	c.flushLocked(true)
+}
+
+// Stream returns the messages of a method that is not unary, or nil.
+func (r *Request) Stream() *Stream { return r.stream }
+
+// Draining returns a channel that is closed when this side begins to drain the connection: whoever works on something
+// without end should end it.
+func (r *Request) Draining() <-chan struct{} {
+	c := r.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.drainBegun == nil {
+		c.drainBegun = make(chan struct{})
+		if c.draining.Load() {
+			close(c.drainBegun)
+		}
+	}
+	return c.drainBegun
 }
 
 // alone reports whether the request is one-way and so small that it has no id: it gets no final frame.
@@ -236,6 +255,9 @@ func (c *Conn) leaveTableLocked(r *Request) {
 	}
 	c.inOpen--
 	c.inBytes -= r.bytes
+	if r.stream != nil {
+		r.stream.endLocked(context.Canceled)
+	}
 	if r.alone() || r.stray {
 		delete(c.oneWay, r)
 		c.oneWayBytes -= r.bytes

@@ -205,6 +205,9 @@ func (c *Conn) waitLocked(ctx context.Context, deadline time.Time, wake <-chan s
 	return nil
 }
 
+// noDeadline is that of a wait that ends with its context alone.
+var noDeadline time.Time
+
 // beginLocked and finishLocked enclose the appending of one frame's payload to out.
 func (c *Conn) beginLocked(h wire.Header) int {
 	start := len(c.out)

@@ -56,8 +56,9 @@ const (
 	Compressed                      // the body is compressed
 	HasChecksum                     // the payload ends in a CRC-32C of header and payload
 	OfReply                         // on Data and Credit: the receiver of the frame opened the call
-	End                             // the sender sends no more messages on this stream
+	End                             // on Data: the sender sends no more messages on this stream
 
+	Waited       Flags = 0x80 // on Data of a stream: the sender had to wait for credit
 	OneWay       Flags = 0x80 // on Request: the outcome is not wanted; without More the ID is 0 and there is no Reply
 	NotProcessed Flags = 0x80 // on Reply: the method was certainly not executed
 )

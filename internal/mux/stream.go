@@ -1,0 +1,595 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"slices"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// A Stream is the messages of a call that has more than one of them, in either direction or both. It begins with
+// Start, whose Out names it, or with a Request of the peer, and ends with the call: with the final frame, its
+// deadline, its cancellation, the connection.
+//
+// Each direction has a window: what the receiver has said that it will hold. Who sends more than that waits, so a slow
+// receiver costs nobody memory. A window grows when it turns out to be what keeps a fast receiver waiting.
+//
+// Send and End may be called concurrently with each other and with Receive; Receive is for one goroutine at a time.
+type Stream struct {
+	conn   *Conn
+	kind   uint64
+	id     uint32
+	mark   wire.Flags // of the frames that this side sends
+	opener bool
+
+	// What this side sends, guarded by conn.mu.
+	sent   uint64        // bytes of frames, headers included
+	credit uint64        // how many may be sent in all
+	over   error         // why no more is sent; nil while more may be
+	busy   bool          // somebody is in the middle of a message
+	more   chan struct{} // closed when that may have changed; nil when nobody waits
+
+	// What it receives, guarded by conn.mu.
+	window   uint64        // how much may come beyond what has been consumed
+	granted  uint64        // how much may come in all, as the peer knows
+	received uint64        // how much has come
+	consumed uint64        // how much of it has been consumed
+	in       []byte        // records of messages, the last of which may be incomplete
+	complete int           // bytes of in that are complete records
+	want     int           // of the incomplete message, or 0 when there is none
+	pending  uint64        // what its pieces cost and is not consumed
+	closed   error         // why nothing more comes; nil while more may
+	waiting  bool          // the consumer waits for more
+	wake     chan struct{} // of capacity 1
+	reserved int           // of conn.reserved, for the incomplete message
+	kept     int           // of conn.reserved, for complete ones
+	grown    int           // of conn.reserved, for the growth of the window
+	queued   bool          // it waits for a reservation
+
+	// The consumer's own.
+	out   []byte // records that it has taken over
+	at    int    // how much of out has been handed out
+	eaten uint64 // what that costs, and is not in consumed yet
+	half  uint64 // of the window
+	held  int    // reserved for a message in out; guarded by conn.mu
+
+	// How the call ended, once done is closed.
+	done   chan struct{}
+	answer *Answer
+	err    error
+}
+
+// A record in the memory of a stream: the length of a message, what it costs, its flags, and the message.
+const recordSize = 4 + 4 + 1
+
+const (
+	// defaultStreamWindow is what a side takes that says nothing else.
+	defaultStreamWindow = 64 << 10
+	// minStreamWindow is the least a window can be: frames smaller than half of it would be mostly headers.
+	minStreamWindow = 4 << 10
+	// maxStreamWindow is how far a window grows: 40 MB/s over a round trip of 100 ms.
+	maxStreamWindow = 4 << 20
+	// sizeFieldSize is an upper bound of the fields that hold the size of a message.
+	sizeFieldSize = 2 + 1 + binary.MaxVarintLen64
+)
+
+var (
+	errSendEnded   = errors.New("a message was sent after the end of the stream")
+	errNoSize      = errors.New("a message in pieces does not say its size")
+	errStreamEnded = io.EOF // what senders get once the call has ended; its outcome says more
+)
+
+// NewStream returns a stream for Start, which opens it.
+func NewStream() *Stream {
+	return &Stream{opener: true, wake: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// Both sides send unless the kind of the method says otherwise.
+func openerSends(kind uint64) bool   { return kind == wire.Upload || kind == wire.Duplex }
+func receiverSends(kind uint64) bool { return kind == wire.Feed || kind == wire.Duplex }
+
+// streamCostLocked is what an opened stream counts in the window of open requests, beside its message: what either side may
+// have to hold of it.
+func (c *Conn) streamCostLocked(kind uint64) int {
+	n := 0
+	if openerSends(kind) {
+		n += c.peerStream
+	}
+	if receiverSends(kind) {
+		n += c.streamWindow()
+	}
+	return n
+}
+
+func (c *Conn) streamWindow() int {
+	if c.cfg.StreamWindow <= 0 {
+		return defaultStreamWindow
+	}
+	return max(c.cfg.StreamWindow, minStreamWindow)
+}
+
+// beginLocked ties a stream to a call that this side opens.
+func (st *Stream) beginLocked(c *Conn, kind uint64, id uint32, flags wire.Flags) {
+	st.conn, st.kind, st.id, st.mark = c, kind, id, flags&wire.HasChecksum
+	st.window = uint64(c.streamWindow())
+	if receiverSends(kind) {
+		st.granted = st.window
+	}
+}
+
+// newIncomingStream returns the stream of a call that the peer opened.
+func newIncomingStream(c *Conn, kind uint64, id uint32, flags wire.Flags) *Stream {
+	st := &Stream{conn: c, kind: kind, id: id, mark: flags&wire.HasChecksum | wire.OfReply, wake: make(chan struct{}, 1)}
+	st.window = uint64(c.streamWindow())
+	if receiverSends(kind) {
+		st.credit = uint64(c.peerStream) //nolint:gosec // positive
+	}
+	return st
+}
+
+// Accept lets the peer, which opened the stream, send. Until then it sends nothing, so that a call that is refused can go
+// elsewhere whole.
+func (st *Stream) Accept() {
+	if !openerSends(st.kind) {
+		return
+	}
+	c := st.conn
+	c.mu.Lock()
+	if st.granted == 0 && st.over == nil {
+		st.grantLocked(st.window)
+	}
+	c.flushLocked(true)
+}
+
+// Accepted waits until the peer takes messages. An error means that it never will; Wait says why.
+func (st *Stream) Accepted(ctx context.Context) error {
+	c := st.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for st.credit == 0 && st.over == nil {
+		if err := st.waitLocked(ctx); err != nil {
+			return err
+		}
+	}
+	return st.over
+}
+
+// Send sends a message, and keeps nothing of it. It waits while the peer's window, or the connection's output, is full. It ends with
+// ctx and with the stream: io.EOF says that the peer has ended the call.
+func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error {
+	c := st.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for st.busy && st.over == nil {
+		if err := st.waitLocked(ctx); err != nil {
+			return err
+		}
+	}
+	st.busy = true
+	err := st.sendLocked(ctx, flags, msg)
+	st.busy = false
+	st.moreLocked()
+	return err
+}
+
+func (st *Stream) sendLocked(ctx context.Context, flags wire.Flags, msg []byte) error {
+	c := st.conn
+	flags |= st.mark
+	size := len(msg)
+	// Half of the window is always granted again once the peer has consumed what came, so a frame of that cost can be waited for.
+	largest := min(max(c.peerStream, minStreamWindow)/2, wire.HeaderSize+maxPart)
+	whole := wire.HeaderSize + wire.ChecksumSize + size
+	if whole <= largest {
+		return st.frameLocked(ctx, wire.Header{Flags: flags}, 0, &msg, whole)
+	}
+	for first := true; first || len(msg) > 0; first = false {
+		h, announced := wire.Header{Flags: flags}, 0
+		if first {
+			h.Flags |= wire.HasFields
+			announced = size
+		}
+		cost := min(wire.HeaderSize+wire.ChecksumSize+sizeFieldSize+len(msg), largest)
+		if err := st.frameLocked(ctx, h, announced, &msg, cost); err != nil {
+			if !first && st.over == nil {
+				st.over = err // half a message: nothing can follow it
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// frameLocked sends as much of msg as a frame of at most cost bytes holds.
+func (st *Stream) frameLocked(ctx context.Context, h wire.Header, announced int, msg *[]byte, cost int) error {
+	waited, err := st.roomLocked(ctx, uint64(cost)) //nolint:gosec // positive
+	if err != nil {
+		return err
+	}
+	c := st.conn
+	h.Type, h.ID = wire.Data, st.id
+	n := cost - wire.HeaderSize - wire.ChecksumSize
+	if announced > 0 {
+		n -= sizeFieldSize
+	}
+	n = min(n, len(*msg))
+	if n < len(*msg) {
+		h.Flags |= wire.More
+	}
+	if waited {
+		h.Flags |= wire.Waited
+	}
+	start := c.beginLocked(h)
+	if announced > 0 {
+		c.out = wire.AppendFields(c.out, &wire.Fields{Size: uint64(announced)}) //nolint:gosec // positive
+	}
+	c.out = append(c.out, (*msg)[:n]...)
+	c.finishLocked(start)
+	*msg = (*msg)[n:]
+	st.sent += uint64(len(c.out) - start) //nolint:gosec // positive
+	c.flushLater()
+	c.mu.Lock()
+	return nil
+}
+
+// roomLocked waits until a frame of cost bytes may be sent, and reports whether it was the window that it had to wait for.
+func (st *Stream) roomLocked(ctx context.Context, cost uint64) (waited bool, err error) {
+	c := st.conn
+	for {
+		switch {
+		case st.over != nil:
+			return waited, st.over
+		case c.err != nil:
+			return waited, c.err
+		case len(c.out) >= c.highWater():
+			err = c.waitForSpaceLocked(ctx, noDeadline)
+		case st.credit-st.sent < cost || st.credit < st.sent:
+			waited = true
+			err = st.waitLocked(ctx)
+		default:
+			return waited, nil
+		}
+		if err != nil {
+			return waited, err
+		}
+	}
+}
+
+// End says that this side sends no more messages.
+func (st *Stream) End() {
+	c := st.conn
+	c.mu.Lock()
+	if st.over == nil && c.err == nil {
+		st.over = errSendEnded
+		c.finishLocked(c.beginLocked(wire.Header{Type: wire.Data, Flags: st.mark | wire.End, ID: st.id}))
+	}
+	c.flushLater()
+}
+
+// waitLocked waits for a change on the side that sends. It returns with conn.mu held.
+func (st *Stream) waitLocked(ctx context.Context) error {
+	if st.more == nil {
+		st.more = make(chan struct{})
+	}
+	if err := st.conn.waitLocked(ctx, noDeadline, st.more); err != nil {
+		return err
+	}
+	if st.over == nil {
+		return st.conn.err
+	}
+	return nil
+}
+
+func (st *Stream) moreLocked() {
+	if st.more != nil {
+		close(st.more)
+		st.more = nil
+	}
+}
+
+// Receive returns the next message, which is valid until it is called again. It waits for one, and ends with ctx and
+// with the stream: io.EOF is its regular end.
+func (st *Stream) Receive(ctx context.Context) (msg []byte, flags wire.Flags, err error) {
+	if ctx.Err() != nil {
+		return nil, 0, context.Cause(ctx)
+	}
+	if st.at == len(st.out) {
+		if err := st.refill(ctx); err != nil {
+			return nil, 0, err
+		}
+	}
+	record := st.out[st.at:]
+	n := recordSize + int(binary.LittleEndian.Uint32(record))
+	st.eaten += uint64(binary.LittleEndian.Uint32(record[4:]))
+	st.at += n
+	if st.eaten > st.half && st.at < len(st.out) {
+		c := st.conn
+		c.mu.Lock()
+		st.eatLocked()
+		c.flushLater()
+	}
+	return record[recordSize:n:n], wire.Flags(record[8]), nil
+}
+
+// refill takes over what has come, or waits for it.
+func (st *Stream) refill(ctx context.Context) error {
+	c := st.conn
+	c.mu.Lock()
+	defer c.flushLater()
+	c.unreserveLocked(&st.held)
+	st.eatLocked()
+	for st.complete == 0 {
+		if st.closed != nil {
+			return st.closed
+		}
+		st.waiting = true
+		st.pieceLocked()
+		st.creditLocked()
+		if err := st.awaitLocked(ctx); err != nil {
+			return err
+		}
+	}
+	tail := st.in[st.complete:]
+	spare := st.out[:0]
+	if cap(spare) > keepBuffer {
+		spare = nil
+	}
+	st.out, st.at = st.in[:st.complete], 0
+	st.in, st.complete = append(spare, tail...), 0
+	st.held, st.kept = st.kept, 0
+	return nil
+}
+
+// eatLocked counts what has been handed out as consumed.
+func (st *Stream) eatLocked() {
+	st.consumed += st.eaten
+	st.eaten, st.half = 0, st.window/2
+	st.creditLocked()
+}
+
+// awaitLocked waits for the reader to bring more.
+func (st *Stream) awaitLocked(ctx context.Context) error {
+	c := st.conn
+	c.flushLater() // credit for the peer
+	var err error
+	select {
+	case <-st.wake:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	c.mu.Lock()
+	st.waiting = false
+	select {
+	case <-st.wake: // both happened
+	default:
+	}
+	return err
+}
+
+// creditLocked lets the peer send again what has been consumed, once that is half of the window.
+func (st *Stream) creditLocked() {
+	if st.granted == 0 || st.closed != nil || st.granted-st.consumed > st.window/2 {
+		return
+	}
+	st.grantLocked(st.consumed + st.window)
+}
+
+func (st *Stream) grantLocked(sum uint64) {
+	if st.conn.err != nil {
+		return
+	}
+	st.granted = sum
+	st.conn.appendLocked(func(dst []byte) []byte {
+		return wire.AppendCredit(dst, st.mark&wire.OfReply, st.id, &wire.Window{StreamBytes: sum})
+	})
+}
+
+// creditedLocked is told of the peer's newest credit.
+func (st *Stream) creditedLocked(sum uint64) {
+	if sum > st.credit {
+		st.credit = sum
+		st.moreLocked()
+	}
+}
+
+// dataLocked takes in a frame. It returns what is wrong with the peer, or "".
+func (st *Stream) dataLocked(h wire.Header, payload []byte, broken error) (breach string) {
+	if h.Flags&wire.End != 0 {
+		st.closeReceiveLocked(io.EOF)
+		return ""
+	}
+	cost := wire.HeaderSize + uint64(h.Len)
+	if st.received += cost; st.received > st.granted {
+		return "more on a stream than its window holds"
+	}
+	switch {
+	case st.closed != nil:
+		return ""
+	case broken != nil:
+		st.closeReceiveLocked(&BrokenError{Cause: broken})
+		return ""
+	}
+	if st.want == 0 && len(st.in) == st.complete {
+		st.openRecordLocked(h, &payload)
+	}
+	if st.closed != nil {
+		return ""
+	}
+	st.pieceOfRecordLocked(h, payload, cost)
+	if h.Flags&wire.Waited != 0 && st.waiting {
+		st.growLocked()
+	}
+	switch {
+	case st.complete > 0:
+		st.signalLocked()
+	case st.waiting:
+		st.pieceLocked()
+		st.creditLocked()
+	}
+	return ""
+}
+
+// openRecordLocked begins a message.
+func (st *Stream) openRecordLocked(h wire.Header, payload *[]byte) {
+	fields, msg, err := wire.SplitFields(h.Flags, *payload)
+	var f wire.Fields
+	if err == nil {
+		err = wire.ParseFields(fields, &f)
+	}
+	if limit := st.conn.cfg.MaxMessage; err == nil && f.Size > uint64(limit) {
+		st.closeReceiveLocked(&TooLargeError{Size: f.Size, Limit: limit})
+		return
+	}
+	if h.Flags&wire.More != 0 && f.Size == 0 && err == nil {
+		err = errNoSize
+	}
+	if err != nil {
+		st.closeReceiveLocked(&BrokenError{Cause: err})
+		return
+	}
+	*payload = msg
+	st.want = max(len(msg), int(f.Size)) //nolint:gosec // within MaxMessage
+	st.in = append(st.in, make([]byte, recordSize)...)
+	st.in[st.complete+8] = byte(h.Flags & (wire.Compressed | wire.HasAttachment))
+}
+
+// pieceOfRecordLocked adds a piece to the incomplete message, and completes it with the last one.
+func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) {
+	have := len(st.in) - st.complete - recordSize + len(piece)
+	switch last := h.Flags&wire.More == 0; {
+	case have > st.want:
+		st.closeReceiveLocked(&BrokenError{Cause: errLonger})
+		return
+	case last && have < st.want:
+		st.closeReceiveLocked(&BrokenError{Cause: errShorter})
+		return
+	}
+	if have > firstGrant { // enough has come to believe the rest
+		st.in = slices.Grow(st.in, st.want-have+len(piece))
+	}
+	st.in = append(st.in, piece...)
+	st.pending += cost
+	if h.Flags&wire.More != 0 {
+		return
+	}
+	record := st.in[st.complete:]
+	binary.LittleEndian.PutUint32(record, uint32(have))           //nolint:gosec // within MaxMessage
+	binary.LittleEndian.PutUint32(record[4:], uint32(st.pending)) //nolint:gosec // within the window
+	st.complete, st.want, st.pending = len(st.in), 0, 0
+	st.kept, st.reserved = st.kept+st.reserved, 0
+}
+
+// pieceLocked consumes the pieces of a message that is larger than the window. Only the message that the consumer waits for is
+// taken in so, and only with a reservation for all of it: otherwise several could keep each other from ever being complete.
+func (st *Stream) pieceLocked() {
+	if st.pending == 0 || st.complete > 0 || st.queued {
+		return
+	}
+	if st.reserved == 0 && !st.conn.reserveLocked(st) {
+		return
+	}
+	st.consumed += st.pending
+	st.pending = 0
+}
+
+// growLocked doubles the window of a receiver that is faster than its peer may send.
+func (st *Stream) growLocked() {
+	n := int(st.window) //nolint:gosec // at most maxStreamWindow
+	if c := st.conn; 2*n <= maxStreamWindow && c.reserved+n <= c.cfg.MaxOpenBytes/2 {
+		c.reserved += n
+		st.grown += n
+		st.window += uint64(n) //nolint:gosec // positive
+	}
+}
+
+func (st *Stream) signalLocked() {
+	if st.waiting {
+		st.waiting = false
+		st.wake <- struct{}{}
+	}
+}
+
+func (st *Stream) closeReceiveLocked(err error) {
+	if st.closed == nil {
+		st.closed = err
+		st.in, st.want, st.pending = st.in[:st.complete], 0, 0
+		st.signalLocked()
+	}
+}
+
+// endLocked ends the stream with its call: nothing more is sent or received, and nothing kept for it.
+func (st *Stream) endLocked(why error) {
+	if st.over == nil {
+		st.over = why
+	}
+	st.moreLocked()
+	c := st.conn
+	if st.queued {
+		c.reserving = slices.DeleteFunc(c.reserving, func(other *Stream) bool { return other == st })
+		st.queued = false
+	}
+	for _, n := range []*int{&st.reserved, &st.kept, &st.held, &st.grown} {
+		c.unreserveLocked(n)
+	}
+}
+
+// reserveLocked takes room for the incomplete message of st, or puts it in the queue for that. A message larger than all the
+// room there is gets it when it is alone.
+func (c *Conn) reserveLocked(st *Stream) bool {
+	if len(c.reserving) > 0 && !st.queued || c.reserved > 0 && c.reserved+st.want > c.cfg.MaxOpenBytes {
+		if !st.queued {
+			st.queued = true
+			c.reserving = append(c.reserving, st)
+		}
+		return false
+	}
+	st.reserved = st.want
+	c.reserved += st.want
+	return true
+}
+
+func (c *Conn) unreserveLocked(n *int) {
+	c.reserved -= *n
+	*n = 0
+	for len(c.reserving) > 0 {
+		next := c.reserving[0]
+		if !c.reserveLocked(next) {
+			return
+		}
+		c.reserving = c.reserving[1:]
+		next.queued = false
+		next.pieceLocked()
+		next.creditLocked()
+	}
+}
+
+// Complete implements Completer: the call that this side opened has ended.
+func (st *Stream) Complete(a *Answer, err error) {
+	c := st.conn
+	c.mu.Lock()
+	st.err = err
+	closed := err
+	if err == nil {
+		closed = io.EOF
+		st.answer = &Answer{
+			Code: a.Code, Flags: a.Flags, Fields: slices.Clone(a.Fields), Body: slices.Clone(a.Body), Attachment: slices.Clone(a.Attachment),
+		}
+	}
+	st.closeReceiveLocked(closed)
+	st.endLocked(errStreamEnded)
+	c.flushLocked(false)
+	close(st.done)
+}
+
+// Cancel ends a call that this side opened: the peer is told, and the outcome is err.
+func (st *Stream) Cancel(err error) { st.conn.giveUp(st.id, err, err) }
+
+// Wait waits for the end of a call that this side opened, and returns the answer or why there is none.
+func (st *Stream) Wait() (*Answer, error) {
+	<-st.done
+	return st.answer, st.err
+}
