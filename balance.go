@@ -162,12 +162,17 @@ func (c *Call) failed(err error) error {
 // explain makes what the connection says an Error: who, where, what, and whether the call may have been
 // executed.
 func (c *Client) explain(ctx context.Context, call *Call, ep *Endpoint, err error) error {
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e
-	}
 	where := "no endpoint"
 	if ep != nil {
 		where = ep.Addr()
+	}
+	return explain(ctx, call, where, err)
+}
+
+// explain is Client.explain for a call to where.
+func explain(ctx context.Context, call *Call, where string, err error) error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
 	}
 	e := explainCall(ctx, call.Method, where, err)
 	e.Cause = err

@@ -5,13 +5,10 @@ package yodel
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
-	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // ClientOptions changes how a client works. The zero value is a good client.
@@ -59,19 +56,13 @@ type ClientOptions struct {
 // A Client calls methods of one service on all its instances. It connects when it needs to, stays
 // connected, and may be used concurrently. Make one per service and keep it.
 type Client struct {
+	requester
 	opts    ClientOptions
-	limits  Limits
 	handler Handler // observers, middleware, balance
 	direct  bool    // nothing stands between Go and the connection
 	config  mux.Config
 	cluster *cluster
 	async   chan struct{} // a token for each goroutine of Go
-
-	methods    atomic.Pointer[map[string]*clientMethod]
-	methodsMu  sync.Mutex
-	bindings   []*binding // by handle; guarded by methodsMu
-	idempotent map[string]bool
-	outgoing   sync.Pool // of *outgoing
 
 	started time.Time
 	closing <-chan struct{}
@@ -80,28 +71,12 @@ type Client struct {
 	wg      sync.WaitGroup
 }
 
-// A clientMethod is what a client knows of a method name.
-type clientMethod struct {
-	name       string
-	idempotent atomic.Bool
-	usual      atomic.Pointer[binding] // with the client's codec and compressor; nil before the first such call
-	all        []*binding              // guarded by methodsMu
-}
-
-// A binding is a method with a codec and a compressor: what has a number on a connection.
-type binding struct {
-	mux.Method
-	of    *clientMethod
-	codec Codec
-	pack  packer
-}
-
 // NewClient returns a client for the instances that r knows. It does not wait for them, nor for a connection.
 func NewClient(r Resolver, o *ClientOptions) *Client {
 	if o == nil {
 		o = &ClientOptions{}
 	}
-	c := &Client{opts: *o, limits: o.Limits.withDefaults(), started: time.Now(), idempotent: make(map[string]bool)}
+	c := &Client{opts: *o, started: time.Now()}
 	opts := &c.opts
 	if opts.Codec == nil {
 		opts.Codec = JSON
@@ -118,11 +93,9 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.DialTimeout = orDefault(opts.DialTimeout, 3*time.Second)
 	opts.ConnsPerEndpoint = orDefault(opts.ConnsPerEndpoint, 1)
-	for _, name := range opts.Idempotent {
-		c.idempotent[name] = true
-	}
-	c.methods.Store(&map[string]*clientMethod{})
-	c.outgoing.New = func() any { return new(outgoing) }
+	c.requester.codec, c.requester.compressor, c.requester.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove
+	c.requester.noWait, c.requester.checksum, c.requester.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
+	c.requester.setUp(opts.Idempotent)
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
 	c.handler = observe(opts.Observers, chain(opts.Middleware, c.balance))
 	c.async = make(chan struct{}, c.limits.MaxOpen)
@@ -241,88 +214,6 @@ func (c *Call) end() {
 	c.out = nil
 	if c.limited {
 		c.Deadline, c.limited = time.Time{}, false
-	}
-}
-
-// take returns an outgoing to be used for one call.
-func (c *Client) take() *outgoing { return c.outgoing.Get().(*outgoing) } //nolint:forcetypeassert // the pool holds nothing else
-
-// give ends the use of o.
-func (c *Client) give(o *outgoing) {
-	if o.reset() {
-		c.outgoing.Put(o)
-	}
-}
-
-// binding returns what a call's method is on connections.
-func (c *Client) binding(call *Call) *binding {
-	_, positional := call.Args.(Values)
-	if m := (*c.methods.Load())[call.Method]; m != nil && call.Codec == nil && call.Compressor == nil {
-		if b := m.usual.Load(); b != nil && b.Positional == positional {
-			return b
-		}
-	}
-	return c.bindingSlow(call, positional)
-}
-
-// bindingSlow finds or makes the binding of a call that is not like the usual ones of its method.
-// Codecs and compressors are told apart by their names, as on the wire.
-func (c *Client) bindingSlow(call *Call, positional bool) *binding {
-	codec, compressor := call.Codec, call.Compressor
-	if codec == nil {
-		codec = c.opts.Codec
-	}
-	if compressor == nil {
-		compressor = c.opts.Compressor
-	}
-	c.methodsMu.Lock()
-	defer c.methodsMu.Unlock()
-	m := c.methodLocked(call.Method)
-	for _, b := range m.all {
-		if b.Codec == codec.Name() && b.Compressor == nameOf(compressor) && b.Positional == positional {
-			return b
-		}
-	}
-	b := &binding{of: m, codec: codec, pack: packer{compressor, c.opts.CompressAbove}}
-	b.Method = mux.Method{
-		Handle: len(c.bindings), Name: m.name, Codec: codec.Name(), Compressor: nameOf(compressor),
-		Positional: positional, Idempotent: m.idempotent.Load(),
-	}
-	c.bindings = append(c.bindings, b)
-	m.all = append(m.all, b)
-	if call.Codec == nil && call.Compressor == nil {
-		m.usual.Store(b)
-	}
-	return b
-}
-
-// methodLocked finds or makes what the client knows of a method. The caller holds c.methodsMu.
-func (c *Client) methodLocked(name string) *clientMethod {
-	old := *c.methods.Load()
-	if m := old[name]; m != nil {
-		return m
-	}
-	m := &clientMethod{name: name}
-	m.idempotent.Store(c.idempotent[name])
-	methods := maps.Clone(old)
-	methods[name] = m
-	c.methods.Store(&methods)
-	return m
-}
-
-func nameOf(c Compressor) string {
-	if c == nil {
-		return ""
-	}
-	return c.Name()
-}
-
-// learned takes note of what a server says of a method.
-func (c *Client) learned(_ *mux.Conn, handle int, info wire.Info) {
-	c.methodsMu.Lock()
-	defer c.methodsMu.Unlock()
-	if info.Idempotent != 0 && handle < len(c.bindings) {
-		c.bindings[handle].of.idempotent.Store(true)
 	}
 }
 

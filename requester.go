@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// A requester makes requests of calls and takes their replies in, on connections that it is given. A client has
+// one for all its endpoints, a server has one for all its peers: the handles of its bindings are known to all these connections.
+type requester struct {
+	codec         Codec      // of calls that name none
+	compressor    Compressor // likewise; nil for none
+	compressAbove int
+	noWait        bool
+	checksum      bool
+	limits        Limits // with defaults
+
+	methods    atomic.Pointer[map[string]*remoteMethod]
+	methodsMu  sync.Mutex
+	bindings   []*binding      // by handle; guarded by methodsMu
+	idempotent map[string]bool // methods that are known to be from the beginning
+	outgoing   sync.Pool       // of *outgoing
+}
+
+// setUp readies a requester whose settings are in place.
+func (q *requester) setUp(idempotent []string) {
+	q.idempotent = make(map[string]bool)
+	for _, name := range idempotent {
+		q.idempotent[name] = true
+	}
+	q.methods.Store(&map[string]*remoteMethod{})
+	q.outgoing.New = func() any { return new(outgoing) }
+}
+
+// A remoteMethod is what a requester knows of a method name.
+type remoteMethod struct {
+	name       string
+	idempotent atomic.Bool
+	usual      atomic.Pointer[binding] // with the requester's codec and compressor; nil before the first such call
+	all        []*binding              // guarded by methodsMu
+}
+
+// A binding is a method with a codec and a compressor: what has a number on a connection.
+type binding struct {
+	mux.Method
+	of    *remoteMethod
+	codec Codec
+	pack  packer
+}
+
+// take returns an outgoing to be used for one call.
+func (q *requester) take() *outgoing { return q.outgoing.Get().(*outgoing) } //nolint:forcetypeassert // the pool holds nothing else
+
+// give ends the use of o.
+func (q *requester) give(o *outgoing) {
+	if o.reset() {
+		q.outgoing.Put(o)
+	}
+}
+
+// binding returns what a call's method is on connections.
+func (q *requester) binding(call *Call) *binding {
+	_, positional := call.Args.(Values)
+	if m := (*q.methods.Load())[call.Method]; m != nil && call.Codec == nil && call.Compressor == nil {
+		if b := m.usual.Load(); b != nil && b.Positional == positional {
+			return b
+		}
+	}
+	return q.bindingSlow(call, positional)
+}
+
+// bindingSlow finds or makes the binding of a call that is not like the usual ones of its method.
+// Codecs and compressors are told apart by their names, as on the wire.
+func (q *requester) bindingSlow(call *Call, positional bool) *binding {
+	codec, compressor := call.Codec, call.Compressor
+	if codec == nil {
+		codec = q.codec
+	}
+	if compressor == nil {
+		compressor = q.compressor
+	}
+	q.methodsMu.Lock()
+	defer q.methodsMu.Unlock()
+	m := q.methodLocked(call.Method)
+	for _, b := range m.all {
+		if b.Codec == codec.Name() && b.Compressor == nameOf(compressor) && b.Positional == positional {
+			return b
+		}
+	}
+	b := &binding{of: m, codec: codec, pack: packer{compressor, q.compressAbove}}
+	b.Method = mux.Method{
+		Handle: len(q.bindings), Name: m.name, Codec: codec.Name(), Compressor: nameOf(compressor),
+		Positional: positional, Idempotent: m.idempotent.Load(),
+	}
+	q.bindings = append(q.bindings, b)
+	m.all = append(m.all, b)
+	if call.Codec == nil && call.Compressor == nil {
+		m.usual.Store(b)
+	}
+	return b
+}
+
+// methodLocked finds or makes what is known of a method. The caller holds q.methodsMu.
+func (q *requester) methodLocked(name string) *remoteMethod {
+	old := *q.methods.Load()
+	if m := old[name]; m != nil {
+		return m
+	}
+	m := &remoteMethod{name: name}
+	m.idempotent.Store(q.idempotent[name])
+	methods := maps.Clone(old)
+	methods[name] = m
+	q.methods.Store(&methods)
+	return m
+}
+
+func nameOf(c Compressor) string {
+	if c == nil {
+		return ""
+	}
+	return c.Name()
+}
+
+// learned takes note of what a server says of a method.
+func (q *requester) learned(_ *mux.Conn, handle int, info wire.Info) {
+	q.methodsMu.Lock()
+	defer q.methodsMu.Unlock()
+	if info.Idempotent != 0 && handle < len(q.bindings) {
+		q.bindings[handle].of.idempotent.Store(true)
+	}
+}
+
+// encode makes the request of call, once.
+func (q *requester) encode(o *outgoing, call *Call) error {
+	if o.binding != nil {
+		return nil
+	}
+	b := q.binding(call)
+	if _, several := call.Reply.(Values); call.Reply != nil && several != b.Positional {
+		return refusal("YDL2005", "%s: arguments and reply are both yodel.Values, or neither is", call.Method)
+	}
+	body, err := appendBody(o.body[:0], b.codec, call.Args)
+	if err != nil {
+		e := refusal("YDL2103", "%s: %v (codec %s)", call.Method, err, b.codec.Name())
+		e.Cause = err
+		return e
+	}
+	o.body = body
+	req := &o.req
+	req.Method, req.Body, req.Attachment, req.NoWait, req.Checksum = &b.Method, body, call.Attachment, q.noWait, q.checksum
+	var ok bool
+	if o.packed, ok, err = b.pack.pack(o.packed, body); err != nil {
+		return refusal("YDL2103", "%s: %v", call.Method, err)
+	} else if ok {
+		req.Body, req.Compressed = o.packed, true
+	}
+	if n := len(req.Body) + len(req.Attachment); n > q.limits.MaxMessage {
+		return refusal("YDL2201", "%s: the request has %d bytes, this client's limit is %d", call.Method, n, q.limits.MaxMessage)
+	}
+	o.binding = b
+	return nil
+}
+
+// encodeFields makes what travels beside the body. Endpoint middleware may change it for each attempt.
+func (q *requester) encodeFields(o *outgoing, call *Call) error {
+	f := &o.req.Fields
+	f.Attempt = uint64(call.Attempt)
+	f.Metadata, f.IdempotencyKey, f.Key = nil, nil, nil
+	if call.Metadata != nil {
+		o.md = appendMetadata(o.md[:0], call.Metadata)
+		f.Metadata = o.md
+	}
+	if call.IdempotencyKey != "" {
+		f.IdempotencyKey = []byte(call.IdempotencyKey)
+	}
+	if call.Key != "" {
+		f.Key = []byte(call.Key)
+	}
+	if n := len(f.Metadata) + len(f.IdempotencyKey) + len(f.Key); n > q.limits.MaxMetadata {
+		return refusal("YDL2203", "%s: the metadata has %d bytes, the limit is %d", call.Method, n, q.limits.MaxMetadata)
+	}
+	return nil
+}
+
+// prepare readies the request for the next attempt.
+func (q *requester) prepare(ctx context.Context, o *outgoing, call *Call) error {
+	if ctx.Err() != nil {
+		return &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
+	}
+	if err := q.encode(o, call); err != nil {
+		return err
+	}
+	if err := q.encodeFields(o, call); err != nil {
+		return err
+	}
+	o.req.Deadline = earliest(ctx, call.Deadline)
+	call.Attempt++
+	call.Trailer, call.ReplyAttachment = nil, nil
+	return nil
+}
+
+// attempt makes one attempt of call on conn.
+func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn) error {
+	o := call.out
+	if err := q.prepare(ctx, o, call); err != nil {
+		return err
+	}
+	if call.OneWay {
+		return conn.Notify(ctx, &o.req)
+	}
+	a, err := conn.Call(ctx, &o.req)
+	if err != nil {
+		return err
+	}
+	err = q.decode(o, call, a)
+	a.Release()
+	return err
+}
+
+// earliest returns the earlier one of two deadlines; zero is never.
+func earliest(ctx context.Context, deadline time.Time) time.Time {
+	if d, ok := ctx.Deadline(); ok && (deadline.IsZero() || d.Before(deadline)) {
+		return d
+	}
+	return deadline
+}
+
+// decode takes the answer over into call. Nothing in call aliases it afterwards.
+func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
+	var f wire.Fields
+	if len(a.Fields) > 0 {
+		if err := wire.ParseFields(a.Fields, &f); err != nil {
+			return &mux.BrokenError{Cause: err}
+		}
+		md, err := parseMetadata(f.Metadata)
+		if err != nil {
+			return &mux.BrokenError{Cause: err}
+		}
+		call.Trailer = md
+	}
+	if a.Attachment != nil {
+		call.ReplyAttachment = append([]byte{}, a.Attachment...)
+	}
+	if a.Code != 0 {
+		return remoteError(call, a, &f)
+	}
+	if call.Reply == nil {
+		return nil
+	}
+	body := a.Body
+	if a.Flags&wire.Compressed != 0 {
+		var err error
+		if body, err = q.decompress(o, call, body); err != nil {
+			return err
+		}
+	}
+	if err := decodeBody(body, o.binding.codec, call.Reply); err != nil {
+		e := failure("YDL2102", "%s: the reply from %s does not fit %T: %v (codec %s)", call.Method, addrOf(call), call.Reply, err, o.binding.codec.Name())
+		e.Cause = err
+		return e
+	}
+	return nil
+}
+
+func addrOf(call *Call) string {
+	if call.Endpoint == nil {
+		return "the server"
+	}
+	return call.Endpoint.Addr()
+}
+
+// remoteError is the error that the server answered with. Yodel's own say where they come from; those of handlers
+// are left as they are.
+func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
+	e := &Error{
+		Code: Code(min(a.Code, 255)), Message: string(f.Message), ID: string(f.ErrorID),
+		Details: append([]byte(nil), f.Details...), NotProcessed: a.Flags&wire.NotProcessed != 0,
+	}
+	if e.ID != "" && call.Endpoint != nil {
+		e.Message = fmt.Sprintf("%s: %s: %s", call.Method, call.Endpoint.Addr(), strings.TrimPrefix(e.Message, call.Method+": "))
+	}
+	return e
+}
+
+func (q *requester) decompress(o *outgoing, call *Call, body []byte) ([]byte, error) {
+	pack := o.binding.pack
+	if pack.Compressor == nil {
+		return nil, &mux.BrokenError{Cause: errors.New("it is compressed, which was not agreed")}
+	}
+	body, err := pack.Decompress(o.unpack[:0], body, q.limits.MaxDecompressed)
+	switch {
+	case errors.Is(err, ErrTooLarge):
+		return nil, failure("YDL2204", "%s: the reply from %s has more than %d bytes after decompression (%s)", call.Method, addrOf(call), q.limits.MaxDecompressed, pack.Name())
+	case err != nil:
+		return nil, &mux.BrokenError{Cause: fmt.Errorf("decompress with %s: %w", pack.Name(), err)}
+	}
+	o.unpack = body
+	return body, nil
+}
