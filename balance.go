@@ -96,7 +96,7 @@ func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error 
 // resend reports whether a failed call is sent again here, to an endpoint that was not tried.
 func (c *Client) resend(call *Call, err error, pinned bool, resends int) bool {
 	e, ok := errors.AsType[*Error](err)
-	if !ok || !e.NotProcessed || e.Code != Unavailable || resends >= maxResends || call.Endpoint == nil {
+	if !ok || !e.NotProcessed || call.stream != nil && call.stream.begun || e.Code != Unavailable || resends >= maxResends || call.Endpoint == nil {
 		return false
 	}
 	stale := e.ID == "YDL3004" || e.ID == "YDL1104" // the connection was at fault, not the endpoint

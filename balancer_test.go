@@ -15,8 +15,6 @@ import (
 
 func TestRoundRobinKeepsTheContract(t *testing.T) { yodeltest.TestBalancer(t, yodel.RoundRobin) }
 
-func TestRandomKeepsTheContract(t *testing.T) { yodeltest.TestBalancer(t, yodel.Random) }
-
 func TestStaticKeepsTheContract(t *testing.T) {
 	yodeltest.TestResolver(t, yodel.Static("127.0.0.1:1", "127.0.0.1:2"), nil, nil)
 }
@@ -87,27 +85,17 @@ func TestNewRoundRobinsBeginAnywhere(t *testing.T) {
 	wantEven(t, counts, all, clients)
 }
 
-func TestRandomTakesAnyEndpoint(t *testing.T) {
-	all := endpoints(t, 4)
-	const calls = 4000
-	wantEven(t, picks(yodel.Random(all, nil), calls), all, calls)
-}
-
 // The load of an endpoint that is avoided must not become its neighbour's.
 func TestCallsThatAvoidAnEndpointSpreadOverTheOthers(t *testing.T) {
 	all := endpoints(t, 5)
-	for name, b := range map[string]yodel.Balancer{"RoundRobin": yodel.RoundRobin, "Random": yodel.Random} {
-		t.Run(name, func(t *testing.T) {
-			const calls = 4000
-			p := b(all, nil)
-			wantEven(t, picks(p, calls, all[1]), []*yodel.Endpoint{all[0], all[2], all[3], all[4]}, calls)
-			wantEven(t, picks(p, calls, all[0], all[1], all[4]), all[2:4], calls)
+	const calls = 4000
+	p := yodel.RoundRobin(all, nil)
+	wantEven(t, picks(p, calls, all[1]), []*yodel.Endpoint{all[0], all[2], all[3], all[4]}, calls)
+	wantEven(t, picks(p, calls, all[0], all[1], all[4]), all[2:4], calls)
 
-			all[3].SetReady("test", false)
-			defer all[3].SetReady("test", true)
-			wantEven(t, picks(p, calls, all[0]), []*yodel.Endpoint{all[1], all[2], all[4]}, calls)
-		})
-	}
+	all[3].SetReady("test", false)
+	defer all[3].SetReady("test", true)
+	wantEven(t, picks(p, calls, all[0]), []*yodel.Endpoint{all[1], all[2], all[4]}, calls)
 }
 
 // wantEven checks that the endpoints share the picks, each within a fifth: more than 6 standard deviations.

@@ -75,9 +75,10 @@ type Call struct {
 	out    *outgoing // client: what Do made of the call
 	in     *incoming // server: what the call came from
 	report *CallReport
-	tried  []*Endpoint // endpoints this call avoids
-	picked *Endpoint   // what the balancer set Endpoint to
-	pass   int         // how strictly it avoids
+	tried  []*Endpoint     // endpoints this call avoids
+	picked *Endpoint       // what the balancer set Endpoint to
+	pass   int             // how strictly it avoids
+	stream *outgoingStream // client: nil for a unary method
 
 	limited bool // the client set Deadline
 }

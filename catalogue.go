@@ -43,6 +43,8 @@ var catalogue = map[string]entry{
 	"YDL2202": {ResourceExhausted, "the reply is too large", "ask for less, or raise Limits.MaxMessage on the client"},
 	"YDL2203": {ResourceExhausted, "the metadata is too large", "send less of it: what is large belongs in the message or in an attachment"},
 	"YDL2204": {ResourceExhausted, "the message is too large after decompression", "send less, or raise Limits.MaxDecompressed on the receiving side"},
+	"YDL2006": {InvalidArgument, "the method is of another kind", "call it as the kind that the message names: Method, Feed, Upload or Duplex"},
+	"YDL2007": {FailedPrecondition, "a stream was used after its end", "send nothing after End, and make a new call to range again"},
 	"YDL2205": {DataLoss, "a message was damaged on its way", "check the network; the connection goes on"},
 	"YDL3002": {ResourceExhausted, "too many requests are open on the connection", "raise Limits.MaxOpen or Limits.MaxOpenBytes on the server"},
 	"YDL3003": {ResourceExhausted, "too many connections", "raise ServerOptions.MaxConns"},
@@ -69,8 +71,8 @@ func refusal(id, format string, args ...any) *Error {
 	return e
 }
 
-// Explain returns the title and the next step for an error ID, and whether the ID exists.
-func Explain(id string) (title, next string, ok bool) {
-	e, ok := catalogue[id]
-	return e.title, e.next, ok
+// Explain returns what the error's ID means and what to do about it, and whether there is such an ID.
+func (e *Error) Explain() (title, next string, ok bool) {
+	entry, ok := catalogue[e.ID]
+	return entry.title, entry.next, ok
 }

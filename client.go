@@ -93,9 +93,9 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.DialTimeout = orDefault(opts.DialTimeout, 3*time.Second)
 	opts.ConnsPerEndpoint = orDefault(opts.ConnsPerEndpoint, 1)
-	c.requester.codec, c.requester.compressor, c.requester.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove
-	c.requester.noWait, c.requester.checksum, c.requester.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
-	c.requester.setUp(opts.Idempotent)
+	c.codec, c.compressor, c.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove
+	c.noWait, c.checksum, c.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
+	c.setUp(opts.Idempotent)
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
 	c.handler = observe(opts.Observers, chain(opts.Middleware, c.balance))
 	c.async = make(chan struct{}, c.limits.MaxOpen)
@@ -218,8 +218,11 @@ func (c *Call) end() {
 }
 
 // MayRepeat reports whether a call that failed with err may be sent again: it was certainly not executed, or
-// executing it twice does no harm.
+// executing it twice does no harm. A call with a stream cannot be repeated once messages have come, or may have been sent.
 func (c *Call) MayRepeat(err error) bool {
+	if c.stream != nil && c.stream.begun {
+		return false
+	}
 	return NotProcessed(err) || c.Idempotent || c.IdempotencyKey != "" ||
 		c.out != nil && c.out.binding != nil && c.out.binding.of.idempotent.Load()
 }

@@ -37,9 +37,6 @@ func RoundRobin(endpoints []*Endpoint, last Picker) Picker {
 	return p
 }
 
-// Random takes any endpoint.
-func Random(endpoints []*Endpoint, _ Picker) Picker { return random(endpoints) }
-
 type tcp struct{}
 
 func (tcp) Dial(ctx context.Context, addr string) (net.Conn, error) {
@@ -91,25 +88,13 @@ func (p *roundRobin) Pick(call *Call) *Endpoint {
 		return ep
 	}
 	// The turn of one that is avoided goes to any of the others, not always to its neighbour.
-	return random(p.endpoints).Pick(call)
-}
-
-type random []*Endpoint
-
-func (p random) Pick(call *Call) *Endpoint {
-	if len(p) == 0 {
-		return nil
-	}
-	if ep := p[rand.IntN(len(p))]; !call.Avoids(ep) {
-		return ep
-	}
 	var picked *Endpoint
 	left := 0
-	for _, ep := range p { // each of those that are left with the same chance
+	for _, ep := range p.endpoints {
 		if call.Avoids(ep) {
 			continue
 		}
-		if left++; rand.IntN(left) == 0 {
+		if left++; rand.IntN(left) == 0 { // each of those that are left with the same chance
 			picked = ep
 		}
 	}

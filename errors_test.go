@@ -229,6 +229,18 @@ var scenarios = []scenario{
 	{"YDL2005", "values for a method of one message", yodel.InvalidArgument, true, []string{"give one message, not yodel.Values"}, false, func(p *provocation) error {
 		return p.call(newServer(p, nil), nil, &yodel.Call{Args: yodel.Values{1, 2}})
 	}},
+	{"YDL2006", "a call of a feed for one reply", yodel.InvalidArgument, true, []string{"the method is a feed of int to int", "unary"}, false, func(p *provocation) error {
+		return p.call(p.with(nil, func(context.Context, *int, yodel.Send[int]) error { return nil }), nil, try(1))
+	}},
+	{"YDL2007", "a result that is ranged over twice", yodel.FailedPrecondition, true, []string{"ranged over twice"}, true, func(p *provocation) error {
+		addr := serve(p, p.with(nil, func(context.Context, *int, yodel.Send[int]) error { return nil }))
+		ticks := yodel.Feed[int, int]("Arith.Try").Call(p.Context(), newClient(p, nil, addr), new(int))
+		if _, err := ticks.Next(); !errors.Is(err, io.EOF) {
+			return err
+		}
+		_, err := ticks.Next()
+		return err
+	}},
 	{"YDL2101", "other argument types", yodel.InvalidArgument, true, []string{"the request does not fit yodel_test.Args", "(codec json)"}, false, func(p *provocation) error {
 		return p.call(newServer(p, nil), nil, &yodel.Call{Args: "two"})
 	}},
@@ -427,7 +439,7 @@ func checkForm(t *testing.T, e *yodel.Error) {
 	if len(line) > 300 || strings.ContainsAny(line, "\n\r\t") || !strings.HasSuffix(line, " ["+e.ID+"]") || !strings.HasPrefix(line, e.Code.String()+": ") {
 		t.Errorf("not one line of at most 300 bytes from the code to the ID: %d bytes, %q", len(line), line)
 	}
-	title, next, ok := yodel.Explain(e.ID)
+	title, next, ok := e.Explain()
 	if !ok || title == "" || next == "" {
 		t.Errorf("Explain(%q) is %q, %q, %t", e.ID, title, next, ok)
 	}
@@ -451,7 +463,7 @@ func checkForm(t *testing.T, e *yodel.Error) {
 
 // unattempted is the errors of calls that never came to an endpoint, of servers, and of single attempts.
 var unattempted = []string{
-	"YDL1001", "YDL1002", "YDL1201", "YDL3002", "YDL3003", "YDL3004", "YDL4001", "YDL4002", "YDL4003", "YDL4004",
+	"YDL1001", "YDL1002", "YDL1201", "YDL2007", "YDL3002", "YDL3003", "YDL3004", "YDL4001", "YDL4002", "YDL4003", "YDL4004",
 }
 
 // checkReport checks the record of the attempts, which errors of calls carry that came to an endpoint.
@@ -504,7 +516,7 @@ func TestEveryErrorIsDocumented(t *testing.T) {
 		heading, body, _ := strings.Cut(section, "\n")
 		id, title, _ := strings.Cut(heading, ": ")
 		documented = append(documented, id)
-		if want, _, _ := yodel.Explain(id); title != want {
+		if want, _, _ := (&yodel.Error{ID: id}).Explain(); title != want {
 			t.Errorf("%s has the title %q, want %q", id, title, want)
 		}
 		for _, part := range []string{"Code `" + codes[id] + "`", "**Meaning.**", "**Causes.**", "**Fix.**"} {

@@ -34,6 +34,7 @@ type target struct {
 	codec   Codec
 	pack    packer
 	several bool        // the body is Values
+	kind    uint64      // what kind of method the peer takes it for
 	told    atomic.Bool // the peer knows that the method is idempotent
 	wrong   *Error      // why no call of this target can succeed, or nil
 }
@@ -66,7 +67,7 @@ func (in *incoming) Value(key any) any {
 // bind finds what a method number of the peer stands for.
 func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) {
 	s := sc.server
-	t := &target{conn: sc, name: string(b.Name), codec: s.codecs[string(b.Codec)], several: b.Positional != 0}
+	t := &target{conn: sc, name: string(b.Name), codec: s.codecs[string(b.Codec)], several: b.Positional != 0, kind: b.Kind}
 	compressor := s.compressors[string(b.Compressor)]
 	switch {
 	case t.codec == nil:
@@ -98,6 +99,8 @@ func (t *target) check(m *method) *Error {
 		return t.wrong
 	case m == nil:
 		return t.conn.server.unknown(t.name)
+	case m.kind != t.kind:
+		return refusal("YDL2006", "%s: the method is %s, the call is for a %s method", t.name, m.signature(), kindName(t.kind))
 	case m.positional != t.several:
 		return refusal("YDL2005", "%s: the method is %s", t.name, m.signature())
 	}
@@ -193,6 +196,9 @@ func (c *Call) Decode() error {
 	if e := t.check(in.method); e != nil {
 		return e
 	}
+	if in.method.newArgs == nil {
+		return nil
+	}
 	body := in.Body
 	if in.Compressed {
 		if t.pack.Compressor == nil {
@@ -230,12 +236,31 @@ func invoke(ctx context.Context, call *Call) error {
 	if in.method.idempotent.Load() && !in.target.told.Swap(true) {
 		in.Inform(wire.Info{Known: 1, Idempotent: 1}) // before it can be interrupted
 	}
+	if in.method.kind != wire.Unary && in.Stream() == nil {
+		return refusal("YDL2006", "%s: a one-way call cannot have a stream", call.Method)
+	}
 	in.executed = true
-	reply, err := in.method.call(ctx, call.Args)
+	reply, err := in.execute(ctx)
 	if reply != nil {
 		call.Reply = reply
 	}
 	return err
+}
+
+func (in *incoming) execute(ctx context.Context) (reply any, err error) {
+	if in.method.kind != wire.Unary {
+		return in.runStream(ctx)
+	}
+	return in.method.call(ctx, in.call.Args)
+}
+
+// Draining returns a channel that is closed when the server begins to shut down, on the server: a handler whose stream has no
+// end of its own should then end it. It is nil on the client.
+func (c *Call) Draining() <-chan struct{} {
+	if c.in == nil {
+		return nil
+	}
+	return c.in.Draining()
 }
 
 // reply encodes the outcome of the call.

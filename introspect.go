@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // The built-in methods. They are served like any other, through the same middleware, so that
@@ -44,6 +46,7 @@ type MethodInfo struct {
 	Args       []Schema `json:"args"`    // one, but for methods that take Values
 	Results    []Schema `json:"results"` // likewise
 	Values     bool     `json:"values,omitempty"`
+	Kind       string   `json:"kind,omitempty"` // feed, upload or duplex; empty for one request and one reply
 	Idempotent bool     `json:"idempotent,omitempty"`
 }
 
@@ -70,12 +73,14 @@ type MethodStats struct {
 	Calls    uint64            `json:"calls"` // that have ended
 	Errors   map[string]uint64 `json:"errors,omitempty"`
 	Inflight int64             `json:"inflight"`
+	Received uint64            `json:"received,omitempty"` // messages on streams
+	Sent     uint64            `json:"sent,omitempty"`     // likewise
 	// Latency is how long the calls took on the server, middleware and decoding included: the number of calls in each bucket.
-	Latency []Bucket `json:"latency,omitempty"`
+	Latency []bucket `json:"latency,omitempty"`
 }
 
-// Bucket is a number of calls that took at most UpTo, and more than the bucket before.
-type Bucket struct {
+// A bucket is a number of calls that took at most UpTo, and more than the bucket before.
+type bucket struct {
 	UpTo  time.Duration `json:"upTo"` // nanoseconds
 	Calls uint64        `json:"calls"`
 }
@@ -103,6 +108,8 @@ type Health struct {
 // methodStats counts the calls of a method, and learns whether they are short.
 type methodStats struct {
 	inflight atomic.Int64
+	received atomic.Uint64 // messages on streams
+	sent     atomic.Uint64
 	codes    [len(codeNames)]atomic.Uint64
 	buckets  [64 * perOctave]atomic.Uint64
 	mean     atomic.Int64 // nanoseconds
@@ -206,7 +213,7 @@ func (s *Server) info() *Info {
 	s.registered(func(names []string, m *method) {
 		info.Methods = append(info.Methods, MethodInfo{
 			Name: names[0], Aliases: names[1:], Args: schemas(m.in), Results: schemas(m.out),
-			Values: m.positional, Idempotent: m.idempotent.Load(),
+			Values: m.positional, Kind: strings.TrimPrefix(kindName(m.kind), kindName(wire.Unary)), Idempotent: m.idempotent.Load(),
 		})
 	})
 	return info
@@ -223,7 +230,7 @@ func (s *Server) stats() *Stats {
 }
 
 func (st *methodStats) read(name string) MethodStats {
-	out := MethodStats{Name: name, Inflight: st.inflight.Load()}
+	out := MethodStats{Name: name, Inflight: st.inflight.Load(), Received: st.received.Load(), Sent: st.sent.Load()}
 	for code := range st.codes {
 		n := st.codes[code].Load()
 		out.Calls += n
@@ -236,7 +243,7 @@ func (st *methodStats) read(name string) MethodStats {
 	}
 	for i := range st.buckets {
 		if n := st.buckets[i].Load(); n > 0 {
-			out.Latency = append(out.Latency, Bucket{UpTo: bucketEnd(i), Calls: n})
+			out.Latency = append(out.Latency, bucket{UpTo: bucketEnd(i), Calls: n})
 		}
 	}
 	return out

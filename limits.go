@@ -25,6 +25,9 @@ type Limits struct {
 	// MaxUnsent is how many bytes may wait to be written on one connection. When a peer does not read its
 	// replies, no more of its requests are read. Default 4 MiB.
 	MaxUnsent int
+	// StreamWindow is how many bytes may come on a stream before they are consumed, in the beginning: it grows, up to 4 MiB, for a
+	// receiver that has to wait because of it. An open stream counts with it in MaxOpenBytes. Default 64 KiB, at least 4 KiB.
+	StreamWindow int
 	// MaxMethods is how many combinations of method, codec and compressor one connection may use. Default 1024.
 	MaxMethods int
 	// KeepAlive is the silence after which a peer is asked for a sign of life; after twice
@@ -45,6 +48,7 @@ func (l Limits) withDefaults() Limits {
 		MaxOpen:         orDefault(l.MaxOpen, 16<<10),
 		MaxOpenBytes:    orDefault(l.MaxOpenBytes, 64<<20),
 		MaxUnsent:       orDefault(l.MaxUnsent, 4<<20),
+		StreamWindow:    orDefault(l.StreamWindow, 64<<10),
 		MaxMethods:      orDefault(l.MaxMethods, 1024),
 		KeepAlive:       orDefault(l.KeepAlive, 15*time.Second),
 		Handshake:       orDefault(l.Handshake, 10*time.Second),
@@ -54,7 +58,7 @@ func (l Limits) withDefaults() Limits {
 func (l Limits) mux() mux.Limits {
 	return mux.Limits{
 		MaxMessage: l.MaxMessage, MaxOpen: l.MaxOpen, MaxOpenBytes: l.MaxOpenBytes, MaxMethods: l.MaxMethods,
-		MaxUnsent: l.MaxUnsent, KeepAlive: l.KeepAlive, Handshake: l.Handshake,
+		MaxUnsent: l.MaxUnsent, StreamWindow: l.StreamWindow, KeepAlive: l.KeepAlive, Handshake: l.Handshake,
 	}
 }
 

@@ -67,9 +67,7 @@ func (m Method[In, Out]) Then(ctx context.Context, c Caller, in *In, done func(*
 // Handle registers the function that carries out the method, without reflection at call time. It
 // panics when the name is taken.
 func (m Method[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In) (*Out, error)) {
-	if err := s.add(string(m), m.method(f)); err != nil {
-		panic("yodel: " + err.Error())
-	}
+	s.mustAdd(string(m), m.method(f))
 }
 
 func (m Method[In, Out]) method(f func(ctx context.Context, in *In) (*Out, error)) *method {

@@ -73,7 +73,7 @@ func (q *requester) give(o *outgoing) {
 func (q *requester) binding(call *Call) *binding {
 	_, positional := call.Args.(Values)
 	if m := (*q.methods.Load())[call.Method]; m != nil && call.Codec == nil && call.Compressor == nil {
-		if b := m.usual.Load(); b != nil && b.Positional == positional {
+		if b := m.usual.Load(); b != nil && b.Positional == positional && b.Kind == call.kind() {
 			return b
 		}
 	}
@@ -94,14 +94,14 @@ func (q *requester) bindingSlow(call *Call, positional bool) *binding {
 	defer q.methodsMu.Unlock()
 	m := q.methodLocked(call.Method)
 	for _, b := range m.all {
-		if b.Codec == codec.Name() && b.Compressor == nameOf(compressor) && b.Positional == positional {
+		if b.Codec == codec.Name() && b.Compressor == nameOf(compressor) && b.Positional == positional && b.Kind == call.kind() {
 			return b
 		}
 	}
 	b := &binding{of: m, codec: codec, pack: packer{compressor, q.compressAbove}}
 	b.Method = mux.Method{
 		Handle: len(q.bindings), Name: m.name, Codec: codec.Name(), Compressor: nameOf(compressor),
-		Positional: positional, Idempotent: m.idempotent.Load(),
+		Kind: call.kind(), Positional: positional, Idempotent: m.idempotent.Load(),
 	}
 	q.bindings = append(q.bindings, b)
 	m.all = append(m.all, b)
@@ -123,6 +123,14 @@ func (q *requester) methodLocked(name string) *remoteMethod {
 	methods[name] = m
 	q.methods.Store(&methods)
 	return m
+}
+
+// kind is the kind of method that a call is for.
+func (c *Call) kind() uint64 {
+	if c.stream == nil {
+		return wire.Unary
+	}
+	return c.stream.kind
 }
 
 func nameOf(c Compressor) string {
@@ -150,7 +158,10 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 	if _, several := call.Reply.(Values); call.Reply != nil && several != b.Positional {
 		return refusal("YDL2005", "%s: arguments and reply are both yodel.Values, or neither is", call.Method)
 	}
-	body, err := appendBody(o.body[:0], b.codec, call.Args)
+	body, err := o.body[:0], error(nil)
+	if k := b.Kind; k == wire.Unary || k == wire.Feed { // the others have no request but the stream's messages
+		body, err = appendBody(body, b.codec, call.Args)
+	}
 	if err != nil {
 		e := refusal("YDL2103", "%s: %v (codec %s)", call.Method, err, b.codec.Name())
 		e.Cause = err
@@ -215,6 +226,9 @@ func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn) err
 	o := call.out
 	if err := q.prepare(ctx, o, call); err != nil {
 		return err
+	}
+	if call.stream != nil {
+		return q.converse(ctx, call, conn, addrOf(call))
 	}
 	if call.OneWay {
 		return conn.Notify(ctx, &o.req)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // A method is what a server executes under a name.
@@ -19,8 +21,10 @@ type method struct {
 	names      []string // the first is the one it was registered with; guarded by Server.methodsMu
 	positional bool
 	in, out    []reflect.Type // of the arguments and the results, for people; pointers removed
-	newArgs    func() any     // a pointer, or Values of pointers
+	newArgs    func() any     // a pointer, or Values of pointers; nil when the request has no body
 	call       func(ctx context.Context, args any) (reply any, err error)
+	kind       uint64                                                              // as in wire
+	stream     func(ctx context.Context, p *pipe, args any) (reply any, err error) // instead of call, when it is not unary
 	idempotent atomic.Bool
 	where      atomic.Int32 // a hint, see below
 	stats      methodStats
@@ -33,6 +37,9 @@ type method struct {
 //	func(ctx context.Context, in *In, out *Out) error      // rpcx
 //	func(in In, out *Out) error                            // net/rpc; In may be a pointer
 //	func(ctx context.Context, a A, b B) (C, D, error)      // any numbers of arguments and results, see Values
+//	func(ctx context.Context, in *In, send Send[Out]) error             // a Feed
+//	func(ctx context.Context, recv Recv[In]) (*Out, error)              // an Upload
+//	func(ctx context.Context, recv Recv[In], send Send[Out]) error      // a Duplex
 //
 // The context may be left out, and so may the error when there are results. In and Out are any types that
 // the caller's codec takes. Methods of other shapes are skipped, and the reason is logged; it
@@ -157,6 +164,12 @@ func (s *Server) add(name string, m *method) error {
 	return s.addAll(map[string]*method{name: m})
 }
 
+func (s *Server) mustAdd(name string, m *method) {
+	if err := s.add(name, m); err != nil {
+		panic("yodel: " + err.Error())
+	}
+}
+
 // addAll puts methods into the table, all or none.
 func (s *Server) addAll(added map[string]*method) error {
 	names := slices.Sorted(maps.Keys(added))
@@ -219,6 +232,9 @@ func newMethod(f reflect.Value) (*method, error) {
 	in := slices.Collect(t.Ins())
 	out := slices.Collect(t.Outs())
 	sh := shape{f: f}
+	if len(in) > 0 && isStream(in[len(in)-1]) {
+		return newStreamMethod(f, in, out)
+	}
 	if len(in) > 0 && in[0] == contextType {
 		sh.ctx = true
 		in = in[1:]
@@ -243,6 +259,61 @@ func newMethod(f reflect.Value) (*method, error) {
 		return sh.plain(), nil
 	}
 	return sh.values(), nil
+}
+
+func isStream(t reflect.Type) bool { return t.Implements(reflect.TypeFor[streamParam]()) }
+
+// newStreamMethod makes a method of a function that takes a Send, a Recv, or both.
+func newStreamMethod(f reflect.Value, in, out []reflect.Type) (*method, error) {
+	const shapes = "it takes a stream, but is none of func(context.Context, *In, Send[Out]) error, " +
+		"func(context.Context, Recv[In]) (*Out, error) and func(context.Context, Recv[In], Send[Out]) error"
+	if len(in) < 2 || in[0] != contextType || len(out) == 0 || out[len(out)-1] != errorType {
+		return nil, errors.New(shapes)
+	}
+	in, out = in[1:], out[:len(out)-1]
+	params := make([]streamParam, len(in))
+	for i, t := range in {
+		params[i], _ = reflect.TypeAssert[streamParam](reflect.Zero(t)) // nil for a message
+	}
+	first, last := params[0], params[len(params)-1]
+	m := &method{}
+	switch {
+	case len(in) == 2 && len(out) == 0 && last.sends() && first == nil && in[0].Kind() == reflect.Pointer:
+		m.kind = wire.Feed
+		m.in, m.out = []reflect.Type{in[0].Elem()}, []reflect.Type{last.message()}
+		m.newArgs = func() any { return reflect.New(m.in[0]).Interface() }
+	case len(in) == 2 && len(out) == 0 && last.sends() && first != nil && !first.sends():
+		m.kind = wire.Duplex
+		m.in, m.out = []reflect.Type{first.message()}, []reflect.Type{last.message()}
+	case len(in) == 1 && len(out) == 1 && !last.sends() && out[0].Kind() == reflect.Pointer:
+		m.kind = wire.Upload
+		m.in, m.out = []reflect.Type{last.message()}, []reflect.Type{out[0].Elem()}
+	default:
+		return nil, errors.New(shapes)
+	}
+	m.stream = func(ctx context.Context, p *pipe, args any) (any, error) {
+		values := []reflect.Value{reflect.ValueOf(ctx)}
+		for _, param := range params {
+			if param == nil {
+				values = append(values, reflect.ValueOf(args))
+			} else {
+				values = append(values, param.on(p))
+			}
+		}
+		return streamResults(m, f.Call(values))
+	}
+	return m, nil
+}
+
+func streamResults(m *method, results []reflect.Value) (reply any, err error) {
+	err, _ = reflect.TypeAssert[error](results[len(results)-1])
+	switch {
+	case m.kind != wire.Upload:
+		return nil, err
+	case results[0].IsNil():
+		return reflect.New(m.out[0]).Interface(), err
+	}
+	return results[0].Interface(), err
 }
 
 // usable reports why a value of type t cannot be sent.
@@ -359,6 +430,9 @@ func (m *method) signature() string {
 			names[i] = t.String()
 		}
 		return strings.Join(names, ", ")
+	}
+	if m.kind != wire.Unary {
+		return fmt.Sprintf("a %s of %s to %s", kindName(m.kind), list(m.in), list(m.out))
 	}
 	if m.positional {
 		return fmt.Sprintf("(%s) to (%s): give yodel.Values", list(m.in), list(m.out))

@@ -217,9 +217,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 	async := w == nil || w.to != nil
 
 	c.mu.Lock()
-	if out.Stream != nil {
-		size += c.streamCostLocked(out.Method.Kind)
-	}
+	size += c.streamCostLocked(out)
 	if err := c.admitLocked(ctx, out, size, async, w == nil); err != nil {
 		c.mu.Unlock()
 		return 0, err
@@ -250,10 +248,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 		h.ID = c.takeSlotLocked(w, size)
 		w.deadline = deadline
 		id = h.ID
-		if st := out.Stream; st != nil {
-			st.beginLocked(c, out.Method.Kind, id, m.flags)
-			c.slots[wire.Slot(id)].stream = st
-		}
+		c.beginStreamLocked(out, id, m.flags)
 	}
 	c.opened++
 	rest := c.appendMessageLocked(h, &m)

@@ -43,7 +43,7 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 		MaxOpenBytes: uint64(cfg.MaxOpenBytes), MaxMethods: uint64(cfg.MaxMethods), Metadata: cfg.Metadata, Agent: []byte(cfg.Agent),
 	}
 	if n := c.streamWindow(); n != defaultStreamWindow {
-		settings.StreamWindow = uint64(n) //nolint:gosec // positive
+		settings.StreamWindow = uint64(n)
 	}
 	c.appendLocked(func(dst []byte) []byte { return wire.AppendSettings(dst, settings) })
 	now := c.now()
@@ -205,7 +205,7 @@ func (c *Conn) onCancel(h wire.Header) {
 		r.cancel(context.DeadlineExceeded, ErrDeadline)
 		return
 	}
-	r.cancel(context.Canceled, errCallerGone)
+	r.cancel(context.Canceled, ErrCallerGone)
 }
 
 const (
@@ -213,7 +213,8 @@ const (
 	deadlineCode = 4
 )
 
-var errCallerGone = errors.New("the caller canceled the call")
+// ErrCallerGone is why a request of the peer ends that it does not want any more.
+var ErrCallerGone = errors.New("the caller canceled the call")
 
 func (c *Conn) onCredit(h wire.Header, payload []byte) bool {
 	var w wire.Window

@@ -59,7 +59,7 @@ type collector struct {
 }
 
 // unwanted gathers nothing, of a message that nobody waits for any more.
-var unwanted = &collector{err: errCallerGone}
+var unwanted = &collector{err: ErrCallerGone}
 
 var (
 	errLonger  = errors.New("it is longer than announced")

@@ -78,8 +78,10 @@ const (
 	sizeFieldSize = 2 + 1 + binary.MaxVarintLen64
 )
 
+// ErrSendEnded is what Send returns after End.
+var ErrSendEnded = errors.New("a message was sent after the end of the stream")
+
 var (
-	errSendEnded   = errors.New("a message was sent after the end of the stream")
 	errNoSize      = errors.New("a message in pieces does not say its size")
 	errStreamEnded = io.EOF // what senders get once the call has ended; its outcome says more
 )
@@ -93,14 +95,17 @@ func NewStream() *Stream {
 func openerSends(kind uint64) bool   { return kind == wire.Upload || kind == wire.Duplex }
 func receiverSends(kind uint64) bool { return kind == wire.Feed || kind == wire.Duplex }
 
-// streamCostLocked is what an opened stream counts in the window of open requests, beside its message: what either side may
-// have to hold of it.
-func (c *Conn) streamCostLocked(kind uint64) int {
+// streamCostLocked is what a request counts in the window of open ones for its stream, beside its message: what either side
+// may have to hold of it.
+func (c *Conn) streamCostLocked(out *Out) int {
 	n := 0
-	if openerSends(kind) {
+	if out.Stream == nil {
+		return n
+	}
+	if openerSends(out.Method.Kind) {
 		n += c.peerStream
 	}
-	if receiverSends(kind) {
+	if receiverSends(out.Method.Kind) {
 		n += c.streamWindow()
 	}
 	return n
@@ -113,13 +118,18 @@ func (c *Conn) streamWindow() int {
 	return max(c.cfg.StreamWindow, minStreamWindow)
 }
 
-// beginLocked ties a stream to a call that this side opens.
-func (st *Stream) beginLocked(c *Conn, kind uint64, id uint32, flags wire.Flags) {
-	st.conn, st.kind, st.id, st.mark = c, kind, id, flags&wire.HasChecksum
+// beginStreamLocked ties the stream of a request, if it has one, to the call that it opens.
+func (c *Conn) beginStreamLocked(out *Out, id uint32, flags wire.Flags) {
+	st := out.Stream
+	if st == nil {
+		return
+	}
+	st.conn, st.kind, st.id, st.mark = c, out.Method.Kind, id, flags&wire.HasChecksum
 	st.window = uint64(c.streamWindow())
-	if receiverSends(kind) {
+	if receiverSends(st.kind) {
 		st.granted = st.window
 	}
+	c.slots[wire.Slot(id)].stream = st
 }
 
 // newIncomingStream returns the stream of a call that the peer opened.
@@ -127,7 +137,7 @@ func newIncomingStream(c *Conn, kind uint64, id uint32, flags wire.Flags) *Strea
 	st := &Stream{conn: c, kind: kind, id: id, mark: flags&wire.HasChecksum | wire.OfReply, wake: make(chan struct{}, 1)}
 	st.window = uint64(c.streamWindow())
 	if receiverSends(kind) {
-		st.credit = uint64(c.peerStream) //nolint:gosec // positive
+		st.credit = uint64(c.peerStream)
 	}
 	return st
 }
@@ -206,7 +216,7 @@ func (st *Stream) sendLocked(ctx context.Context, flags wire.Flags, msg []byte) 
 
 // frameLocked sends as much of msg as a frame of at most cost bytes holds.
 func (st *Stream) frameLocked(ctx context.Context, h wire.Header, announced int, msg *[]byte, cost int) error {
-	waited, err := st.roomLocked(ctx, uint64(cost)) //nolint:gosec // positive
+	waited, err := st.roomLocked(ctx, uint64(cost))
 	if err != nil {
 		return err
 	}
@@ -225,12 +235,12 @@ func (st *Stream) frameLocked(ctx context.Context, h wire.Header, announced int,
 	}
 	start := c.beginLocked(h)
 	if announced > 0 {
-		c.out = wire.AppendFields(c.out, &wire.Fields{Size: uint64(announced)}) //nolint:gosec // positive
+		c.out = wire.AppendFields(c.out, &wire.Fields{Size: uint64(announced)})
 	}
 	c.out = append(c.out, (*msg)[:n]...)
 	c.finishLocked(start)
 	*msg = (*msg)[n:]
-	st.sent += uint64(len(c.out) - start) //nolint:gosec // positive
+	st.sent += uint64(len(c.out) - start)
 	c.flushLater()
 	c.mu.Lock()
 	return nil
@@ -264,7 +274,7 @@ func (st *Stream) End() {
 	c := st.conn
 	c.mu.Lock()
 	if st.over == nil && c.err == nil {
-		st.over = errSendEnded
+		st.over = ErrSendEnded
 		c.finishLocked(c.beginLocked(wire.Header{Type: wire.Data, Flags: st.mark | wire.End, ID: st.id}))
 	}
 	c.flushLater()
@@ -502,7 +512,7 @@ func (st *Stream) growLocked() {
 	if c := st.conn; 2*n <= maxStreamWindow && c.reserved+n <= c.cfg.MaxOpenBytes/2 {
 		c.reserved += n
 		st.grown += n
-		st.window += uint64(n) //nolint:gosec // positive
+		st.window += uint64(n)
 	}
 }
 
@@ -583,6 +593,16 @@ func (st *Stream) Complete(a *Answer, err error) {
 	st.endLocked(errStreamEnded)
 	c.flushLocked(false)
 	close(st.done)
+}
+
+// Ended reports whether a call that this side opened has ended.
+func (st *Stream) Ended() bool {
+	select {
+	case <-st.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // Cancel ends a call that this side opened: the peer is told, and the outcome is err.

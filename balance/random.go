@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package balance chooses among the instances of a service: each function is a yodel.Balancer.
+package balance
+
+import (
+	"math/rand/v2"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Random takes any endpoint, each with the same chance.
+func Random(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker { return random(endpoints) }
+
+type random []*yodel.Endpoint
+
+func (p random) Pick(call *yodel.Call) *yodel.Endpoint {
+	var picked *yodel.Endpoint
+	if len(p) > 0 {
+		picked = p[rand.IntN(len(p))]
+	}
+	if picked == nil || !call.Avoids(picked) {
+		return picked
+	}
+	picked = nil
+	left := 0
+	for _, ep := range p {
+		if !call.Avoids(ep) {
+			left++
+			if rand.IntN(left) == 0 { // so each that is left is the one with the same chance
+				picked = ep
+			}
+		}
+	}
+	return picked
+}

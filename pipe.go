@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// An outgoingStream is what a call does that opens a stream: it runs body when a server has taken the call.
+type outgoingStream struct {
+	kind  uint64
+	body  func(p *pipe) error
+	begun bool // body has seen a message, or may have sent one: the call cannot be made again
+}
+
+// A pipe carries messages over a stream, the same on both sides: it knows how they are encoded, not their types.
+type pipe struct {
+	stream  *mux.Stream
+	ctx     context.Context //nolint:containedctx // of all waits: it ends with the stream
+	method  string
+	where   string // the peer
+	codec   Codec
+	pack    packer
+	limits  *Limits
+	explain func(err error) error // makes an Error of what the connection says
+	stats   *methodStats          // nil on the side that calls
+	begun   *bool                 // set with the first message that came; nil where nobody asks
+
+	sending sync.Mutex // held while a message is encoded and sent, so that messages go out in the order of their calls
+	body    []byte
+	packed  []byte
+
+	unpacked []byte // the receiver's
+}
+
+// send encodes and sends a message.
+func (p *pipe) send(msg any) error {
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	body, err := p.codec.Append(p.body[:0], msg)
+	if err != nil {
+		e := failure("YDL2103", "%s: %v (codec %s)", p.method, err, p.codec.Name())
+		e.Cause = err
+		return e
+	}
+	var flags wire.Flags
+	var ok bool
+	if p.packed, ok, err = p.pack.pack(p.packed, body); err != nil {
+		return failure("YDL2103", "%s: %v", p.method, err)
+	}
+	p.body = keep(body)
+	if ok {
+		body, flags = p.packed, wire.Compressed
+		p.packed = keep(p.packed)
+	}
+	if n := len(body); n > p.limits.MaxMessage {
+		return failure("YDL2201", "%s: a message of the stream has %d bytes, this side's limit is %d", p.method, n, p.limits.MaxMessage)
+	}
+	if err := p.stream.Send(p.ctx, flags, body); err != nil {
+		return p.failed(err)
+	}
+	if p.stats != nil {
+		p.stats.sent.Add(1)
+	}
+	return nil
+}
+
+// end says that this side sends no more messages.
+func (p *pipe) end() {
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	p.stream.End()
+}
+
+// receive waits for a message and decodes it. It returns io.EOF after the last one.
+func (p *pipe) receive(msg any) error {
+	body, flags, err := p.stream.Receive(p.ctx)
+	if err != nil {
+		return p.failed(err)
+	}
+	if p.begun != nil {
+		*p.begun = true
+	}
+	if flags&wire.Compressed != 0 {
+		if body, err = p.unpack(body); err != nil {
+			return err
+		}
+	}
+	if err := p.codec.Decode(body, msg); err != nil {
+		e := failure("YDL2102", "%s: a message from %s does not fit %T: %v (codec %s)", p.method, p.where, msg, err, p.codec.Name())
+		e.Cause = err
+		return e
+	}
+	if p.stats != nil {
+		p.stats.received.Add(1)
+	}
+	return nil
+}
+
+func (p *pipe) unpack(body []byte) ([]byte, error) {
+	if p.pack.Compressor == nil {
+		return nil, failure("YDL2205", "%s: a message from %s is compressed, and the compressor was not named", p.method, p.where)
+	}
+	body, err := p.pack.Decompress(p.unpacked[:0], body, p.limits.MaxDecompressed)
+	switch {
+	case errors.Is(err, ErrTooLarge):
+		return nil, failure("YDL2204", "%s: a message from %s has more than %d bytes after decompression (%s)", p.method, p.where, p.limits.MaxDecompressed, p.pack.Name())
+	case err != nil:
+		return nil, failure("YDL2205", "%s: a message from %s cannot be decompressed: %v (%s)", p.method, p.where, err, p.pack.Name())
+	}
+	p.unpacked = keep(body)
+	return body, nil
+}
+
+// failed says why a message could not be sent or received.
+func (p *pipe) failed(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.EOF
+	}
+	if large, ok := errors.AsType[*mux.TooLargeError](err); ok {
+		return failure("YDL2202", "%s: a message from %s has %d bytes, this side's limit is %d", p.method, p.where, large.Size, large.Limit)
+	}
+	if broken, ok := errors.AsType[*mux.BrokenError](err); ok {
+		return failure("YDL2205", "%s: a message from %s is broken: %v", p.method, p.where, broken.Cause)
+	}
+	if errors.Is(err, mux.ErrSendEnded) {
+		return failure("YDL2007", "%s: a message was sent after the end of the stream", p.method)
+	}
+	return p.explain(err)
+}
+
+// keep returns memory for the next message, unless it has become so large that keeping it would be a waste.
+func keep(b []byte) []byte {
+	if cap(b) > keepScratch {
+		return nil
+	}
+	return b[:0]
+}
+
+// converse makes one attempt of a call that has a stream, on conn.
+func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn, where string) error {
+	o, s := call.out, call.stream
+	if s.begun {
+		return failure("YDL2007", "%s: a call with a stream cannot be made again once its messages have begun", call.Method)
+	}
+	st := mux.NewStream()
+	o.req.Stream = st
+	err := conn.Start(ctx, &o.req, st)
+	o.req.Stream = nil
+	if err != nil {
+		return err
+	}
+	ended := false
+	defer func() {
+		if !ended { // body panicked, or ended its goroutine
+			st.Cancel(errLeft)
+		}
+	}()
+	p := &pipe{
+		stream: st, ctx: ctx, method: call.Method, where: where, codec: o.binding.codec, pack: o.binding.pack, limits: &q.limits,
+		explain: func(err error) error { return explain(ctx, call, where, err) }, begun: &s.begun,
+	}
+	if s.kind != wire.Feed {
+		err = st.Accepted(ctx)
+		s.begun = err == nil
+	}
+	if err == nil {
+		err = s.body(p)
+	}
+	switch {
+	case err == nil:
+		p.rest(s.kind)
+	case !st.Ended():
+		st.Cancel(err)
+	}
+	a, endErr := st.Wait()
+	ended = true
+	if endErr == nil {
+		endErr = q.decode(o, call, a)
+	}
+	if endErr == nil && err != nil && !errors.Is(err, io.EOF) { // the server knew nothing of what body met with
+		return err
+	}
+	return endErr
+}
+
+// rest waits for the end of a call whose caller has nothing more to say, and drops what still comes.
+func (p *pipe) rest(kind uint64) {
+	if kind != wire.Feed {
+		p.end()
+	}
+	for {
+		if _, _, err := p.stream.Receive(p.ctx); err != nil {
+			return // the outcome says why
+		}
+	}
+}
+
+// runStream runs a method that has a stream.
+func (in *incoming) runStream(ctx context.Context) (any, error) {
+	t := in.target
+	where := in.call.Peer().Addr.String()
+	st := in.Stream()
+	st.Accept()
+	return in.method.stream(ctx, &pipe{
+		stream: st, ctx: ctx, method: t.name, where: where, codec: t.codec, pack: t.pack, limits: &t.conn.server.limits, stats: &in.method.stats,
+		explain: func(err error) error { return explainStream(ctx, t.name, where, err) },
+	}, in.call.Args)
+}
+
+// explainStream makes an Error of why a server's stream has ended before its method.
+func explainStream(ctx context.Context, method, where string, err error) *Error {
+	var e *Error
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		e = failure("YDL1004", "%s: the deadline passed while the stream from %s was open", method, where)
+	case errors.Is(err, mux.ErrCallerGone), errors.Is(err, context.Canceled):
+		e = failure("YDL1006", "%s: the caller at %s canceled it", method, where)
+	default:
+		e = failure("YDL1104", "%s: the connection to %s was lost: %s", method, where, plain(err))
+	}
+	e.Cause = err
+	return e
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"reflect"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// A Feed is the name of a method that answers one request with a stream of messages.
+//
+//	const Watch yodel.Feed[Query, Tick] = "Market.Watch"
+//
+//	for tick, err := range Watch.Call(ctx, client, &Query{"GOOG"}) { … }
+type Feed[In, Out any] string
+
+// An Upload is the name of a method that answers a stream of messages with one reply.
+type Upload[In, Out any] string
+
+// A Duplex is the name of a method with a stream of messages in each direction.
+type Duplex[In, Out any] string
+
+// Send sends a message to the other side of a stream. The message is encoded before Send returns. It waits while the other
+// side has enough to do, until the stream ends: then it returns io.EOF if the other side has ended the call, whose outcome says
+// why, and otherwise the reason. It may be called concurrently.
+type Send[T any] func(msg *T) error
+
+// End says that no more messages will be sent. Ending twice does no harm.
+func (s Send[T]) End() error { return s(nil) }
+
+// Recv is the messages that come on a stream, to be ranged over; convert it to an iter.Seq2 where one is wanted. It ends after
+// the last message, or with an error, which is the second value of the last round. Leaving the loop does not end the stream: another
+// loop goes on behind it. It is for one goroutine at a time.
+type Recv[T any] iter.Seq2[*T, error]
+
+// Next waits for the next message. It returns io.EOF after the last one.
+func (r Recv[T]) Next() (*T, error) {
+	for msg, err := range r {
+		return msg, err
+	}
+	return nil, io.EOF
+}
+
+// Call calls the method when the result is ranged over, once. Leaving the loop cancels the call; an error is the second value of
+// the last round.
+func (m Feed[In, Out]) Call(ctx context.Context, c Caller, in *In) Recv[Out] {
+	return m.Do(ctx, c, &Call{}, in)
+}
+
+// Do is Call with all that a Call can carry, as in Method.Do. The trailer is there when the loop has ended.
+func (m Feed[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) Recv[Out] {
+	used := false
+	return func(yield func(*Out, error) bool) {
+		if used {
+			yield(nil, refusal("YDL2007", "%s: the result of a call was ranged over twice", m))
+			return
+		}
+		used = true
+		left := false
+		err := carry(ctx, c, call, string(m), in, nil, wire.Feed, func(p *pipe) error {
+			for msg, err := range receiver[Out](p) {
+				if err != nil {
+					return err
+				}
+				if left = !yield(msg, nil); left {
+					return errLeft
+				}
+			}
+			return nil
+		})
+		if err != nil && !left {
+			yield(nil, err)
+		}
+	}
+}
+
+// errLeft is why a call ends whose loop was left.
+var errLeft = failure("YDL1006", "the caller left the loop")
+
+// Call calls the method and runs body, which sends the messages, once a server has taken the call. When body returns nil, Call
+// waits for the reply. When it returns an error, the call is canceled, and Call returns that error. A server may reply before it
+// has all messages: then sending returns io.EOF, and so may body.
+func (m Upload[In, Out]) Call(ctx context.Context, c Caller, body func(send Send[In]) error) (*Out, error) {
+	return m.Do(ctx, c, &Call{}, body)
+}
+
+// Do is Call with all that a Call can carry, as in Method.Do.
+func (m Upload[In, Out]) Do(ctx context.Context, c Caller, call *Call, body func(send Send[In]) error) (*Out, error) {
+	out := new(Out)
+	err := carry(ctx, c, call, string(m), nil, out, wire.Upload, func(p *pipe) error { return body(sender[In](p)) })
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Call calls the method and runs body once a server has taken the call. When body returns nil, Call sends no more, and waits for
+// the server to end the call; what still comes is dropped. When body returns an error, the call is canceled, and Call returns that error.
+// Body may send and receive on different goroutines, and should wait for them before it returns.
+func (m Duplex[In, Out]) Call(ctx context.Context, c Caller, body func(recv Recv[Out], send Send[In]) error) error {
+	return m.Do(ctx, c, &Call{}, body)
+}
+
+// Do is Call with all that a Call can carry, as in Method.Do.
+func (m Duplex[In, Out]) Do(ctx context.Context, c Caller, call *Call, body func(recv Recv[Out], send Send[In]) error) error {
+	return carry(ctx, c, call, string(m), nil, nil, wire.Duplex, func(p *pipe) error {
+		return body(receiver[Out](p), sender[In](p))
+	})
+}
+
+// Handle registers the function that carries out the method: its context ends with the stream, and what it returns ends the
+// stream. It panics when the name is taken.
+func (m Feed[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In, send Send[Out]) error) {
+	s.mustAdd(string(m), &method{
+		kind: wire.Feed, in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
+		newArgs: func() any { return new(In) },
+		stream: func(ctx context.Context, p *pipe, args any) (any, error) {
+			return nil, f(ctx, args.(*In), sender[Out](p)) //nolint:forcetypeassert // newArgs made it
+		},
+	})
+}
+
+// Handle registers the function that carries out the method, as Feed.Handle does.
+func (m Upload[In, Out]) Handle(s *Server, f func(ctx context.Context, recv Recv[In]) (*Out, error)) {
+	s.mustAdd(string(m), &method{
+		kind: wire.Upload, in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
+		stream: func(ctx context.Context, p *pipe, _ any) (any, error) {
+			out, err := f(ctx, receiver[In](p))
+			if out == nil {
+				out = new(Out)
+			}
+			return out, err
+		},
+	})
+}
+
+// Handle registers the function that carries out the method, as Feed.Handle does.
+func (m Duplex[In, Out]) Handle(s *Server, f func(ctx context.Context, recv Recv[In], send Send[Out]) error) {
+	s.mustAdd(string(m), &method{
+		kind: wire.Duplex, in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
+		stream: func(ctx context.Context, p *pipe, _ any) (any, error) {
+			return nil, f(ctx, receiver[In](p), sender[Out](p))
+		},
+	})
+}
+
+// carry makes a call that has a stream.
+func carry(ctx context.Context, c Caller, call *Call, method string, in, out any, kind uint64, body func(*pipe) error) error {
+	call.Method, call.Args, call.Reply = method, in, out
+	call.stream = &outgoingStream{kind: kind, body: body}
+	err := c.Do(ctx, call)
+	call.stream = nil
+	return err
+}
+
+func sender[T any](p *pipe) Send[T] {
+	return func(msg *T) error {
+		if msg == nil {
+			p.end()
+			return nil
+		}
+		return p.send(msg)
+	}
+}
+
+func receiver[T any](p *pipe) Recv[T] {
+	return func(yield func(*T, error) bool) {
+		for {
+			msg := new(T)
+			err := p.receive(msg)
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(msg, nil) {
+				return
+			}
+		}
+	}
+}
+
+// A streamParam is a Send or a Recv, for methods that are found by reflection.
+type streamParam interface {
+	message() reflect.Type // that goes through it
+	sends() bool
+	on(p *pipe) reflect.Value
+}
+
+func (Send[T]) message() reflect.Type    { return reflect.TypeFor[T]() }
+func (Send[T]) sends() bool              { return true }
+func (Send[T]) on(p *pipe) reflect.Value { return reflect.ValueOf(sender[T](p)) }
+
+func (Recv[T]) message() reflect.Type    { return reflect.TypeFor[T]() }
+func (Recv[T]) sends() bool              { return false }
+func (Recv[T]) on(p *pipe) reflect.Value { return reflect.ValueOf(receiver[T](p)) }
+
+// kindNames are the kinds of methods for people.
+var kindNames = [...]string{wire.Unary: "unary", wire.Feed: "feed", wire.Upload: "upload", wire.Duplex: "duplex"}
+
+func kindName(kind uint64) string {
+	if kind < uint64(len(kindNames)) {
+		return kindNames[kind]
+	}
+	return "unknown"
+}
