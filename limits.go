@@ -26,7 +26,8 @@ type Limits struct {
 	// replies, no more of its requests are read. Default 4 MiB.
 	MaxUnsent int
 	// StreamWindow is how many bytes may come on a stream before they are consumed, in the beginning: it grows, up to 4 MiB, for a
-	// receiver that has to wait because of it. An open stream counts with it in MaxOpenBytes. Default 64 KiB, at least 4 KiB.
+	// receiver that has to wait because of it, and is 4 KiB when the streams of the connection have half of MaxOpenBytes already.
+	// A message larger than that is let in beside it, for a receiver that waits for it. Default 64 KiB, at least 4 KiB.
 	StreamWindow int
 	// MaxMethods is how many combinations of method, codec and compressor one connection may use. Default 1024.
 	MaxMethods int

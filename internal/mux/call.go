@@ -217,7 +217,6 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 	async := w == nil || w.to != nil
 
 	c.mu.Lock()
-	size += c.streamCostLocked(out)
 	if err := c.admitLocked(ctx, out, size, async, w == nil); err != nil {
 		c.mu.Unlock()
 		return 0, err

@@ -415,9 +415,6 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 	case !c.hasRoomLocked(r):
 		c.refuseLocked(r, codeExhausted, "YDL3002", fmt.Sprintf("the open requests on this connection hold %d bytes, the limit is %d", bytes, limit.MaxOpenBytes))
 	default:
-		if r.stream != nil && openerSends(r.stream.kind) {
-			r.bytes += c.streamWindow()
-		}
 		c.enterTableLocked(r)
 		c.mu.Unlock()
 		return true, true

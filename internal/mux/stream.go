@@ -30,6 +30,7 @@ type Stream struct {
 	// What this side sends, guarded by conn.mu.
 	sent   uint64        // bytes of frames, headers included
 	credit uint64        // how many may be sent in all
+	room   uint64        // the peer's window, of which half is always granted again
 	over   error         // why no more is sent; nil while more may be
 	busy   bool          // somebody is in the middle of a message
 	more   chan struct{} // closed when that may have changed; nil when nobody waits
@@ -48,7 +49,7 @@ type Stream struct {
 	wake     chan struct{} // of capacity 1
 	reserved int           // of conn.reserved, for the incomplete message
 	kept     int           // of conn.reserved, for complete ones
-	grown    int           // of conn.reserved, for the growth of the window
+	grown    int           // of conn.reserved, for the window
 	queued   bool          // it waits for a reservation
 
 	// The consumer's own.
@@ -95,27 +96,11 @@ func NewStream() *Stream {
 func openerSends(kind uint64) bool   { return kind == wire.Upload || kind == wire.Duplex }
 func receiverSends(kind uint64) bool { return kind == wire.Feed || kind == wire.Duplex }
 
-// streamCostLocked is what a request counts in the window of open ones for its stream, beside its message: what either side
-// may have to hold of it.
-func (c *Conn) streamCostLocked(out *Out) int {
-	n := 0
-	if out.Stream == nil {
-		return n
-	}
-	if openerSends(out.Method.Kind) {
-		n += c.peerStream
-	}
-	if receiverSends(out.Method.Kind) {
-		n += c.streamWindow()
-	}
-	return n
-}
-
 func (c *Conn) streamWindow() int {
 	if c.cfg.StreamWindow <= 0 {
 		return defaultStreamWindow
 	}
-	return max(c.cfg.StreamWindow, minStreamWindow)
+	return min(max(c.cfg.StreamWindow, minStreamWindow), maxStreamWindow)
 }
 
 // beginStreamLocked ties the stream of a request, if it has one, to the call that it opens.
@@ -137,13 +122,14 @@ func newIncomingStream(c *Conn, kind uint64, id uint32, flags wire.Flags) *Strea
 	st := &Stream{conn: c, kind: kind, id: id, mark: flags&wire.HasChecksum | wire.OfReply, wake: make(chan struct{}, 1)}
 	st.window = uint64(c.streamWindow())
 	if receiverSends(kind) {
-		st.credit = uint64(c.peerStream)
+		st.room = uint64(c.peerStream)
+		st.credit = st.room
 	}
 	return st
 }
 
 // Accept lets the peer, which opened the stream, send. Until then it sends nothing, so that a call that is refused can go
-// elsewhere whole.
+// elsewhere whole. When the streams of the connection hold much already, the window is small.
 func (st *Stream) Accept() {
 	if !openerSends(st.kind) {
 		return
@@ -151,6 +137,12 @@ func (st *Stream) Accept() {
 	c := st.conn
 	c.mu.Lock()
 	if st.granted == 0 && st.over == nil {
+		if n := int(st.window); c.reserved+n <= c.cfg.MaxOpenBytes/2 { //nolint:gosec // at most maxStreamWindow
+			c.reserved += n
+			st.grown += n
+		} else {
+			st.window = minStreamWindow
+		}
 		st.grantLocked(st.window)
 	}
 	c.flushLocked(true)
@@ -175,7 +167,7 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 	c := st.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for st.busy && st.over == nil {
+	for (st.busy || st.credit == 0) && st.over == nil {
 		if err := st.waitLocked(ctx); err != nil {
 			return err
 		}
@@ -188,11 +180,10 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 }
 
 func (st *Stream) sendLocked(ctx context.Context, flags wire.Flags, msg []byte) error {
-	c := st.conn
 	flags |= st.mark
 	size := len(msg)
 	// Half of the window is always granted again once the peer has consumed what came, so a frame of that cost can be waited for.
-	largest := min(max(c.peerStream, minStreamWindow)/2, wire.HeaderSize+maxPart)
+	largest := min(int(st.room/2), wire.HeaderSize+maxPart) //nolint:gosec // a window is small
 	whole := wire.HeaderSize + wire.ChecksumSize + size
 	if whole <= largest {
 		return st.frameLocked(ctx, wire.Header{Flags: flags}, 0, &msg, whole)
@@ -401,6 +392,9 @@ func (st *Stream) grantLocked(sum uint64) {
 // creditedLocked is told of the peer's newest credit.
 func (st *Stream) creditedLocked(sum uint64) {
 	if sum > st.credit {
+		if st.room == 0 {
+			st.room = min(max(sum, minStreamWindow), maxStreamWindow)
+		}
 		st.credit = sum
 		st.moreLocked()
 	}
