@@ -164,6 +164,9 @@ func (st *Stream) Accepted(ctx context.Context) error {
 // Send sends a message, and keeps nothing of it. It waits while the peer's window, or the connection's output, is full. It ends with
 // ctx and with the stream: io.EOF says that the peer has ended the call.
 func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	c := st.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
