@@ -166,23 +166,23 @@ func (c *Client) explain(ctx context.Context, call *Call, ep *Endpoint, err erro
 	if ep != nil {
 		where = ep.Addr()
 	}
-	return explain(ctx, call, where, err)
+	return c.explainAt(ctx, call, where, err)
 }
 
-// explain is Client.explain for a call to where.
-func explain(ctx context.Context, call *Call, where string, err error) error {
+// explainAt is explain for a call to where.
+func (q *requester) explainAt(ctx context.Context, call *Call, where string, err error) error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	e := explainCall(ctx, call.Method, where, err)
+	e := q.explainCall(ctx, call.Method, where, err)
 	e.Cause = err
 	return e
 }
 
 // explainCall is explain for a call of who to where.
-func explainCall(ctx context.Context, who, where string, err error) *Error {
+func (q *requester) explainCall(ctx context.Context, who, where string, err error) *Error {
 	if large, ok := errors.AsType[*mux.TooLargeError](err); ok {
-		return failure("YDL2202", "%s: the reply from %s has %d bytes, this client's limit is %d", who, where, large.Size, large.Limit)
+		return failure("YDL2202", "%s: the reply from %s has %d bytes, this %s's limit is %d", who, where, large.Size, q.side, large.Limit)
 	}
 	if broken, ok := errors.AsType[*mux.BrokenError](err); ok {
 		return failure("YDL2205", "%s: the reply from %s is broken: %v", who, where, broken.Cause)
@@ -194,7 +194,7 @@ func explainCall(ctx context.Context, who, where string, err error) *Error {
 	if dial != nil && !dial.connected {
 		e = failure("YDL1103", "%s: %s: %s", who, where, plain(dial.err))
 	} else {
-		e = explainConn(ctx, who, where, err, unsent)
+		e = q.explainConn(ctx, who, where, err, unsent)
 	}
 	if dial != nil && dial.next > 0 {
 		e.Message += fmt.Sprintf(" (connecting again in %v)", dial.next.Round(time.Millisecond))
@@ -204,7 +204,7 @@ func explainCall(ctx context.Context, who, where string, err error) *Error {
 }
 
 // explainConn is explain for the ends of connections and of callers' patience.
-func explainConn(ctx context.Context, who, where string, err error, unsent bool) *Error {
+func (q *requester) explainConn(ctx context.Context, who, where string, err error, unsent bool) *Error {
 	executed := "it may have been executed"
 	if unsent {
 		executed = "it was not executed"
@@ -229,12 +229,16 @@ func explainConn(ctx context.Context, who, where string, err error, unsent bool)
 	switch {
 	case errors.Is(err, mux.ErrWindow):
 		return failure("YDL1008", "%s: %s accepts no more requests at the moment", who, where)
+	case errors.Is(err, mux.ErrFlooded):
+		return failure("YDL1008", "%s: %s sends one-way requests faster than they are executed, and its replies are not read meanwhile; %s", who, where, executed)
 	case errors.Is(err, mux.ErrDrained) && unsent:
 		return failure("YDL3004", "%s: %s is shutting down; it was not executed", who, where)
 	case errors.Is(err, mux.ErrDrained):
 		return failure("YDL1104", "%s: %s cut it off when it shut down; it may have been executed", who, where)
 	case errors.Is(err, mux.ErrRetired):
 		return failure("YDL3004", "%s: %s is not an instance any more; %s", who, where, executed)
+	case errors.Is(err, mux.ErrClosed) && q.side == serverSide:
+		return failure("YDL1104", "%s: this server closed the connection to %s; %s", who, where, executed)
 	case errors.Is(err, mux.ErrClosed):
 		return failure("YDL1007", "%s: the client was closed; %s", who, executed)
 	case errors.Is(err, mux.ErrHandshake):

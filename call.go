@@ -61,6 +61,10 @@ type Call struct {
 	// whole client in ClientOptions.Idempotent.
 	Idempotent bool
 
+	// NoWait makes the call fail at once when the connection's limits are reached, instead of waiting. ClientOptions.NoWait
+	// does so for all calls.
+	NoWait bool
+
 	// OneWay asks for no reply: Do returns when the request is queued for sending. Whether it was
 	// executed is never known.
 	OneWay bool
@@ -72,8 +76,8 @@ type Call struct {
 	// Nil on the server.
 	Endpoint *Endpoint
 
-	out    *outgoing // client: what Do made of the call
-	in     *incoming // server: what the call came from
+	out    *outgoing // on the side that calls: what Do made of the call
+	in     *incoming // on the side that serves: what it came from
 	report *CallReport
 	tried  []*Endpoint     // endpoints this call avoids
 	picked *Endpoint       // what the balancer set Endpoint to

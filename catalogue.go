@@ -35,6 +35,7 @@ var catalogue = map[string]entry{
 	"YDL2003": {Unimplemented, "the server does not have the codec", "add it to ServerOptions.Codecs"},
 	"YDL2004": {Unimplemented, "the server does not have the compressor", "add it to ServerOptions.Compressors"},
 	"YDL2005": {InvalidArgument, "several values were given where one is expected, or the other way round", "use yodel.Values for methods with several arguments or results, and only for these"},
+	"YDL2010": {Unimplemented, "the peer serves nothing", "give it a server: ClientOptions.Server"},
 	"YDL2101": {InvalidArgument, "the request could not be decoded", "compare the argument types of both sides"},
 	"YDL2102": {Internal, "the reply could not be decoded", "compare the result types of both sides"},
 	"YDL2103": {InvalidArgument, "the request could not be encoded", "see whether the codec takes this type"},
@@ -55,6 +56,7 @@ var catalogue = map[string]entry{
 	"YDL4002": {Unavailable, "the server could not listen", "choose another address, or end the process that holds it"},
 	"YDL4003": {InvalidArgument, "the address is not usable", "write host:port, for example 127.0.0.1:8972"},
 	"YDL4004": {FailedPrecondition, "the server has been shut down", "make a new Server"},
+	"YDL4005": {FailedPrecondition, "the Connect hook calls the peer that it decides about", "call it from another goroutine, or when the hook has returned"},
 	"YDL5001": {Internal, "the handler panicked", "look in the server's log for the number in the message"},
 	"YDL5002": {Internal, "the handler ended its goroutine", "return from the handler instead of calling runtime.Goexit (as t.FailNow does)"},
 }

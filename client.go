@@ -45,7 +45,10 @@ type ClientOptions struct {
 	NoWait bool
 	// Checksum adds a CRC-32C to each message, both ways. Default false: TCP and TLS have their own.
 	Checksum bool
-	// Limits bounds what a connection may cost.
+	// Server is whose methods the servers that this client connects to may call, over the client's own connections: see
+	// Server.Peers and Call.Peer. It need not listen. Its Accept, OnConn, MaxConns are for its listeners only. Default none.
+	Server *Server
+	// Limits bounds what a connection may cost, in both directions.
 	Limits Limits
 	// OnConn is told of connection events. It must be short. Default none.
 	OnConn func(ConnEvent)
@@ -95,6 +98,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	opts.ConnsPerEndpoint = orDefault(opts.ConnsPerEndpoint, 1)
 	c.codec, c.compressor, c.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove
 	c.noWait, c.checksum, c.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
+	c.side = clientSide
 	c.setUp(opts.Idempotent)
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
 	c.handler = observe(opts.Observers, chain(opts.Middleware, c.balance))
@@ -102,6 +106,9 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.config = mux.Config{
 		Limits: c.limits.mux(), Metadata: appendMetadata(nil, opts.ConnMetadata), Agent: agent,
 		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(),
+	}
+	if opts.Server != nil {
+		opts.Server.lend(c.config.Pool)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.closing, c.cancel = ctx.Done(), cancel
@@ -121,6 +128,9 @@ func (c *Client) Close() {
 		c.cluster.close()
 		c.wg.Wait()
 		c.config.Pool.Close()
+		if c.opts.Server != nil {
+			c.opts.Server.takeBack(c.config.Pool)
+		}
 	})
 }
 
@@ -191,10 +201,8 @@ func (c *Client) goInOwnGoroutine(ctx context.Context, call *Call, done func(err
 	if done == nil {
 		done = func(error) {}
 	}
-	select {
-	case c.async <- struct{}{}:
-	case <-ctx.Done():
-		done(c.explain(ctx, call, nil, &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}))
+	if !c.token(ctx) {
+		done(c.Do(ctx, call))
 		return
 	}
 	go func() {
@@ -202,6 +210,25 @@ func (c *Client) goInOwnGoroutine(ctx context.Context, call *Call, done func(err
 		<-c.async
 		done(err)
 	}()
+}
+
+// token waits for leave to take a goroutine for an asynchronous call. Without it the call is carried out on the caller's: when ctx has
+// ended, or the caller is a handler, whom those that have the tokens may be waiting for.
+func (c *Client) token(ctx context.Context) bool {
+	select {
+	case c.async <- struct{}{}:
+		return true
+	default:
+	}
+	if CallFrom(ctx) != nil {
+		return false
+	}
+	select {
+	case c.async <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // begin readies a call of the user's, which may have been used before.

@@ -3,38 +3,13 @@
 package yodel
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
-
-// A Peer is the other side of a connection.
-type Peer struct {
-	// Addr is the peer's network address.
-	Addr net.Addr
-	// Conn is the connection. Reading from it, writing to it or closing it breaks the calls on it.
-	Conn net.Conn
-	// Metadata is what the peer said of itself when it connected: ClientOptions.ConnMetadata on the
-	// server. It must not be changed.
-	Metadata Metadata
-	// Agent is the peer's implementation and version, for people.
-	Agent string
-}
-
-// TLS returns the state of the connection's TLS, or nil if it has none.
-func (p *Peer) TLS() *tls.ConnectionState {
-	c, ok := p.Conn.(interface{ ConnectionState() tls.ConnectionState })
-	if !ok {
-		return nil
-	}
-	state := c.ConnectionState()
-	return &state
-}
 
 // A ConnEvent is something that happened to a connection or a listener.
 type ConnEvent struct {

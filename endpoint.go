@@ -4,6 +4,8 @@ package yodel
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -136,10 +138,16 @@ func (ep *Endpoint) do(ctx context.Context, call *Call) error {
 }
 
 // ready returns a connection for the next call, or nil if there is none yet, or one more is worth having.
-func (ep *Endpoint) ready() *mux.Conn {
+func (ep *Endpoint) ready(ctx context.Context) *mux.Conn {
 	conns := *ep.conns.Load()
 	if len(conns) == 1 && ep.client.opts.ConnsPerEndpoint == 1 {
 		return conns[0]
+	}
+	if ep.client.opts.Server != nil {
+		// A handler calls its caller back on the same connection, which knows that this must not wait for its own cause.
+		if conn := mux.ConnOf(ctx); conn != nil && slices.Contains(conns, conn) {
+			return conn
+		}
 	}
 	// An idle connection answers fastest; among busy ones the fullest makes the largest batches.
 	var fullest *mux.Conn
@@ -160,11 +168,11 @@ func (ep *Endpoint) ready() *mux.Conn {
 
 // connected returns a connection, after dialling if need be.
 func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Conn, error) {
-	if conn := ep.ready(); conn != nil {
+	if conn := ep.ready(ctx); conn != nil {
 		return conn, nil
 	}
 	ep.mu.Lock()
-	if conn := ep.ready(); conn != nil {
+	if conn := ep.ready(ctx); conn != nil {
 		ep.mu.Unlock()
 		return conn, nil
 	}
@@ -279,7 +287,16 @@ func (ep *Endpoint) connect(ctx context.Context) (*mux.Conn, *dialError) {
 	var up atomic.Bool
 	answered := make(chan struct{})
 	config := c.config
-	config.Hello = func(*mux.Conn, *wire.Limits) *mux.Refusal {
+	served := c.link(nc)
+	if served != nil {
+		config.Bind = served.bind
+	}
+	config.Hello = func(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
+		if served != nil {
+			if refusal := served.hello(conn, l); refusal != nil {
+				return refusal
+			}
+		}
 		up.Store(true)
 		c.event(ConnEvent{Kind: eventConnected, Addr: ep.Addr()})
 		close(answered)
@@ -287,6 +304,9 @@ func (ep *Endpoint) connect(ctx context.Context) (*mux.Conn, *dialError) {
 	}
 	config.Unusable = ep.remove
 	config.Ended = func(_ *mux.Conn, err error) {
+		if served != nil {
+			served.unlink()
+		}
 		if up.Load() {
 			c.event(ending(ep.Addr(), err))
 		}
@@ -296,7 +316,14 @@ func (ep *Endpoint) connect(ctx context.Context) (*mux.Conn, *dialError) {
 	case <-answered:
 		return conn, nil
 	case <-conn.Ended():
-		return fail(&dialError{err: conn.Err(), connected: true})
+		err := conn.Err()
+		if refusal, ok := errors.AsType[*mux.Refusal](err); ok && served != nil && served.refused.Load() {
+			err = &Error{
+				Code: Code(refusal.Code), ID: refusal.ID, NotProcessed: true, //nolint:gosec // set from a Code
+				Message: fmt.Sprintf("the Connect hook of this client's Server refused %s: %s", ep.Addr(), refusal.Message),
+			}
+		}
+		return fail(&dialError{err: err, connected: true})
 	case <-ctx.Done():
 		conn.Abort()
 		return fail(&dialError{err: mux.ErrHandshake, connected: true})

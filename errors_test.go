@@ -289,6 +289,14 @@ var scenarios = []scenario{
 		return receive(p, refused, "the refusal")
 	}},
 	{"YDL3002", "a client that does not heed the window", yodel.ResourceExhausted, true, []string{"1 requests are open on this connection, the limit is 1"}, true, overrun},
+	{"YDL2010", "a peer that serves nothing", yodel.Unimplemented, true, []string{"serves nothing"}, false, func(p *provocation) error {
+		s := newServer(p, nil)
+		must(p, newClient(p, nil, serve(p, s)).Ready(p.Context()))
+		peer := s.Peers()[0]
+		p.addr = peer.Addr.String()
+		_, err := Mul.Call(p.Context(), peer, &Args{})
+		return err
+	}},
 	{"YDL3004", "a server that shuts down", yodel.Unavailable, true, []string{"is shutting down"}, false, func(p *provocation) error {
 		s := newBlocking(p, nil, true)
 		p.addr = serve(p, s.Server)
@@ -334,6 +342,17 @@ var scenarios = []scenario{
 		s := yodel.NewServer(nil)
 		must(p, s.Shutdown(p.Context()))
 		return s.ListenAndServe(p.Context(), "127.0.0.1:0")
+	}},
+	{"YDL4005", "a Connect hook that calls the peer", yodel.FailedPrecondition, true, []string{"the Connect hook calls"}, false, func(p *provocation) error {
+		outcome := make(chan error, 1)
+		s := newServer(p, &yodel.ServerOptions{Connect: func(ctx context.Context, peer *yodel.Peer) error {
+			p.addr = peer.Addr.String()
+			_, err := Mul.Call(ctx, peer, &Args{})
+			outcome <- err
+			return nil
+		}})
+		must(p, newClient(p, nil, serve(p, s)).Ready(p.Context()))
+		return receive(p, outcome, "the hook has run")
 	}},
 	{"YDL5001", "a panic", yodel.Internal, false, []string{"the handler panicked; see number 1 in the server's log"}, false, func(p *provocation) error {
 		return p.call(p.with(quiet(yodel.ServerOptions{}), func(*string) (*string, error) { panic("secret") }), nil, try("x"))
@@ -463,7 +482,7 @@ func checkForm(t *testing.T, e *yodel.Error) {
 
 // unattempted is the errors of calls that never came to an endpoint, of servers, and of single attempts.
 var unattempted = []string{
-	"YDL1001", "YDL1002", "YDL1201", "YDL2007", "YDL3002", "YDL3003", "YDL3004", "YDL4001", "YDL4002", "YDL4003", "YDL4004",
+	"YDL1001", "YDL1002", "YDL1201", "YDL2007", "YDL2010", "YDL3002", "YDL3003", "YDL3004", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005",
 }
 
 // checkReport checks the record of the attempts, which errors of calls carry that came to an endpoint.

@@ -48,12 +48,13 @@ func CallFrom(ctx context.Context) *Call {
 	return call
 }
 
-// Peer returns the caller, on the server. On the client it returns nil.
+// Peer returns the caller of a call that a handler carries out: calls of its methods go back over the connection that
+// this one came on. It returns nil for a call that this side makes.
 func (c *Call) Peer() *Peer {
 	if c.in == nil {
 		return nil
 	}
-	return c.in.target.conn.peer.Load()
+	return c.in.target.conn.peer
 }
 
 // Value implements context.Context.
@@ -61,7 +62,7 @@ func (in *incoming) Value(key any) any {
 	if _, ok := key.(callKey); ok {
 		return &in.call
 	}
-	return nil
+	return in.Request.Value(key)
 }
 
 // bind finds what a method number of the peer stands for.
@@ -70,6 +71,8 @@ func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info)
 	t := &target{conn: sc, name: string(b.Name), codec: s.codecs[string(b.Codec)], several: b.Positional != 0, kind: b.Kind}
 	compressor := s.compressors[string(b.Compressor)]
 	switch {
+	case sc.late:
+		t.wrong = refusal("YDL3004", "%s: the server has been shut down", t.name)
 	case t.codec == nil:
 		t.wrong = refusal("YDL2003", "%s: this server does not have the codec %q; it has %s", t.name, b.Codec, names(s.codecs))
 	case compressor == nil && len(b.Compressor) > 0:

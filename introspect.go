@@ -221,7 +221,7 @@ func (s *Server) info() *Info {
 
 func (s *Server) stats() *Stats {
 	s.mu.Lock()
-	stats := &Stats{Since: s.started, Conns: len(s.conns), Panics: s.panics.Load()}
+	stats := &Stats{Since: s.started, Conns: len(s.conns) + len(s.links), Panics: s.panics.Load()}
 	s.mu.Unlock()
 	s.registered(func(names []string, m *method) {
 		stats.Methods = append(stats.Methods, m.stats.read(names[0]))

@@ -15,14 +15,20 @@ type Method[In, Out any] string
 
 // Call calls the method and waits for the reply.
 func (m Method[In, Out]) Call(ctx context.Context, c Caller, in *In) (*Out, error) {
+	var err error
 	out := new(Out)
-	if client, ok := c.(*Client); ok {
-		if err := client.Call(ctx, string(m), in, out); err != nil {
-			return nil, err
-		}
-		return out, nil
+	switch c := c.(type) {
+	case *Client:
+		err = c.Call(ctx, string(m), in, out)
+	case *Peer:
+		err = c.call(ctx, string(m), in, out)
+	default:
+		return m.Do(ctx, c, &Call{}, in)
 	}
-	return m.Do(ctx, c, &Call{}, in)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 // Do is Call with all that a Call can carry: call has metadata, an attachment, a deadline, a codec and

@@ -23,7 +23,8 @@ type outgoing struct {
 	unpack  []byte
 
 	// Of asynchronous calls.
-	client *Client
+	client *Client         // either this
+	peer   *Peer           // or this
 	ctx    context.Context //nolint:containedctx // it belongs to the call, which waits in the connection
 	async  *Call
 	done   func(error)
@@ -45,8 +46,8 @@ func (o *outgoing) reset() bool {
 	if o.req.Fields.Timeout != 0 || !o.req.Fields.OnlyTimeout() {
 		o.req.Fields = wire.Fields{}
 	}
-	o.req.Body, o.req.Attachment, o.req.Compressed, o.req.OneWay = nil, nil, false, false
-	o.binding, o.client, o.ctx, o.async, o.done = nil, nil, nil, nil, nil
+	o.req.Body, o.req.Attachment, o.req.Compressed, o.req.OneWay, o.req.Nest = nil, nil, false, false, false
+	o.binding, o.client, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil, nil
 	return cap(o.body) <= keepScratch && cap(o.packed) <= keepScratch && cap(o.unpack) <= keepScratch
 }
 
@@ -55,16 +56,14 @@ func (c *Client) start(o *outgoing) {
 	call := o.async
 	ep, err := c.cluster.pick(o.ctx, call, false)
 	if err == nil {
-		if conn := ep.ready(); conn != nil {
+		if conn := ep.ready(o.ctx); conn != nil {
 			call.Endpoint, call.picked = ep, ep
 			c.startOn(o, ep, conn)
 			return
 		}
 	}
-	select {
-	case c.async <- struct{}{}:
-	case <-o.ctx.Done():
-		o.finish(c.explain(o.ctx, call, nil, &mux.CallError{Cause: context.Cause(o.ctx), NotProcessed: true}))
+	if !c.token(o.ctx) {
+		c.resume(o, nil)
 		return
 	}
 	go func() {
@@ -92,6 +91,10 @@ func (c *Client) startOn(o *outgoing, ep *Endpoint, conn *mux.Conn) {
 
 // Complete implements mux.Completer.
 func (o *outgoing) Complete(a *mux.Answer, err error) {
+	if o.peer != nil {
+		o.peer.complete(o, a, err)
+		return
+	}
 	o.async.Endpoint.inflight.Add(-1)
 	if err == nil {
 		err = o.client.decode(o, o.async, a)

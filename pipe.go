@@ -164,7 +164,7 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn, wh
 	}()
 	p := &pipe{
 		stream: st, ctx: ctx, method: call.Method, where: where, codec: o.binding.codec, pack: o.binding.pack, limits: &q.limits,
-		explain: func(err error) error { return explain(ctx, call, where, err) }, begun: &s.begun,
+		explain: func(err error) error { return q.explainAt(ctx, call, where, err) }, begun: &s.begun,
 	}
 	if s.kind != wire.Feed {
 		err = st.Accepted(ctx)

@@ -66,7 +66,7 @@ type Picker interface {
 // picker it made before, so that it can take over that one's state; last is nil the first time.
 type Balancer func(endpoints []*Endpoint, last Picker) Picker
 
-// A Caller carries out calls: a Client is one, and so is an in-memory server in a test.
+// A Caller carries out calls: a Client is one, a Peer is one, and so is an in-memory server in a test.
 type Caller interface {
 	Do(ctx context.Context, call *Call) error
 }

@@ -25,6 +25,7 @@ type requester struct {
 	noWait        bool
 	checksum      bool
 	limits        Limits // with defaults
+	side          string // for people: "client" or "server"
 
 	methods    atomic.Pointer[map[string]*remoteMethod]
 	methodsMu  sync.Mutex
@@ -32,6 +33,12 @@ type requester struct {
 	idempotent map[string]bool // methods that are known to be from the beginning
 	outgoing   sync.Pool       // of *outgoing
 }
+
+// The sides.
+const (
+	clientSide = "client"
+	serverSide = "server"
+)
 
 // setUp readies a requester whose settings are in place.
 func (q *requester) setUp(idempotent []string) {
@@ -169,7 +176,7 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 	}
 	o.body = body
 	req := &o.req
-	req.Method, req.Body, req.Attachment, req.NoWait, req.Checksum = &b.Method, body, call.Attachment, q.noWait, q.checksum
+	req.Method, req.Body, req.Attachment, req.Checksum = &b.Method, body, call.Attachment, q.checksum
 	var ok bool
 	if o.packed, ok, err = b.pack.pack(o.packed, body); err != nil {
 		return refusal("YDL2103", "%s: %v", call.Method, err)
@@ -177,7 +184,7 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 		req.Body, req.Compressed = o.packed, true
 	}
 	if n := len(req.Body) + len(req.Attachment); n > q.limits.MaxMessage {
-		return refusal("YDL2201", "%s: the request has %d bytes, this client's limit is %d", call.Method, n, q.limits.MaxMessage)
+		return refusal("YDL2201", "%s: the request has %d bytes, this %s's limit is %d", call.Method, n, q.side, q.limits.MaxMessage)
 	}
 	o.binding = b
 	return nil
@@ -215,7 +222,7 @@ func (q *requester) prepare(ctx context.Context, o *outgoing, call *Call) error 
 	if err := q.encodeFields(o, call); err != nil {
 		return err
 	}
-	o.req.Deadline = earliest(ctx, call.Deadline)
+	o.req.Deadline, o.req.NoWait = earliest(ctx, call.Deadline), q.noWait || call.NoWait
 	call.Attempt++
 	call.Trailer, call.ReplyAttachment = nil, nil
 	return nil
@@ -227,6 +234,11 @@ func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn) err
 	if err := q.prepare(ctx, o, call); err != nil {
 		return err
 	}
+	return q.send(ctx, o, call, conn)
+}
+
+// send sends a call that is prepared, and waits for its outcome.
+func (q *requester) send(ctx context.Context, o *outgoing, call *Call, conn *mux.Conn) error {
 	if call.stream != nil {
 		return q.converse(ctx, call, conn, addrOf(call))
 	}
@@ -287,11 +299,15 @@ func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 	return nil
 }
 
+// addrOf returns where a call was sent.
 func addrOf(call *Call) string {
-	if call.Endpoint == nil {
-		return "the server"
+	switch {
+	case call.Endpoint != nil:
+		return call.Endpoint.Addr()
+	case call.out != nil && call.out.peer != nil:
+		return call.out.peer.Addr.String()
 	}
-	return call.Endpoint.Addr()
+	return "the server"
 }
 
 // remoteError is the error that the server answered with. Yodel's own say where they come from; those of handlers
@@ -301,8 +317,8 @@ func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 		Code: Code(min(a.Code, 255)), Message: string(f.Message), ID: string(f.ErrorID),
 		Details: append([]byte(nil), f.Details...), NotProcessed: a.Flags&wire.NotProcessed != 0,
 	}
-	if e.ID != "" && call.Endpoint != nil {
-		e.Message = fmt.Sprintf("%s: %s: %s", call.Method, call.Endpoint.Addr(), strings.TrimPrefix(e.Message, call.Method+": "))
+	if e.ID != "" {
+		e.Message = fmt.Sprintf("%s: %s: %s", call.Method, addrOf(call), strings.TrimPrefix(e.Message, call.Method+": "))
 	}
 	return e
 }

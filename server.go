@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +23,8 @@ import (
 type ServerOptions struct {
 	// Codecs the server understands, beside JSON and Raw. It answers in the codec of the request.
 	Codecs []Codec
+	// Codec encodes messages of calls that the server makes of its peers and that name none. Default JSON.
+	Codec Codec
 	// Compressors the server understands. It compresses a reply as the request's method says. Default none.
 	Compressors []Compressor
 	// CompressAbove is the size from which replies are compressed, in bytes. Default 1024.
@@ -36,7 +40,8 @@ type ServerOptions struct {
 	// it. Nothing bypasses it. Default: all are let in.
 	Accept func(net.Conn) error
 	// Connect decides about a peer when it has said who it is, before any of its calls. The error's
-	// code and message are the peer's answer. Default: all may call.
+	// code and message are the peer's answer. Nothing that the peer sends is read meanwhile, so that the hook cannot wait for
+	// calls to it; they may be begun. Default: all may call.
 	Connect func(ctx context.Context, peer *Peer) error
 	// MaxConns is how many connections may be open at once. Default 65,536.
 	MaxConns int
@@ -69,6 +74,7 @@ type Server struct {
 	started     time.Time
 	panics      atomic.Uint64
 	scratch     sync.Pool // of *[]byte
+	calls       requester // of the methods of peers
 
 	methods   atomic.Pointer[map[string]*method]
 	methodsMu sync.Mutex
@@ -76,6 +82,8 @@ type Server struct {
 	mu        sync.Mutex
 	listeners []net.Listener
 	conns     map[*serverConn]struct{}
+	links     map[*serverConn]struct{} // the clients' connections over which this server serves, once the peer is known
+	pools     map[*mux.Pool]struct{}   // of these clients
 	closing   bool
 	empty     chan struct{} // closed when the last connection has ended, once closing
 }
@@ -84,9 +92,14 @@ type Server struct {
 type serverConn struct {
 	server  *Server
 	nc      net.Conn
-	peer    atomic.Pointer[Peer]
-	mux     *mux.Conn   // set under Server.mu
+	peer    *Peer       // whole when the peer has said who it is
+	mux     *mux.Conn   // set under Server.mu; nil when a client dialled
+	dialled bool        // by a client that has the server in its options
 	refused atomic.Bool // by Connect
+	late    bool        // it began when the server had been shut down; the reader's own
+
+	known bool // the peer may be seen; guarded by Server.mu
+	over  bool // the connection has ended; guarded by Server.mu
 }
 
 // NewServer returns a server without methods.
@@ -97,7 +110,8 @@ func NewServer(o *ServerOptions) *Server {
 	s := &Server{
 		opts: *o, limits: o.Limits.withDefaults(), codecs: make(map[string]Codec), compressors: make(map[string]Compressor),
 		pool: mux.NewPool(), watch: mux.NewWatch(), started: time.Now(),
-		conns: make(map[*serverConn]struct{}), empty: make(chan struct{}),
+		conns: make(map[*serverConn]struct{}), links: make(map[*serverConn]struct{}),
+		pools: make(map[*mux.Pool]struct{}), empty: make(chan struct{}),
 	}
 	opts := &s.opts
 	for _, c := range append([]Codec{JSON, Raw}, opts.Codecs...) {
@@ -115,6 +129,11 @@ func NewServer(o *ServerOptions) *Server {
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.MaxConns = orDefault(opts.MaxConns, 1<<16)
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
+	s.calls.codec, s.calls.compressAbove, s.calls.limits, s.calls.side = opts.Codec, opts.CompressAbove, s.limits, serverSide
+	if opts.Codec == nil {
+		s.calls.codec = JSON
+	}
+	s.calls.setUp(nil)
 	s.scratch.New = func() any { return new([]byte) }
 	s.methods.Store(&map[string]*method{})
 	s.handler = chain(opts.Middleware, invoke)
@@ -211,10 +230,10 @@ func (s *Server) serve(nc net.Conn) {
 			return
 		}
 	}
-	sc := &serverConn{server: s, nc: nc}
-	sc.peer.Store(&Peer{Addr: nc.RemoteAddr(), Conn: nc})
+	sc := &serverConn{server: s, nc: nc, peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}}
 	config := &mux.Config{
-		Limits: s.limits.mux(), Agent: agent, Bind: sc.bind, Hello: sc.hello, Ended: sc.ended, Pool: s.pool, Watch: s.watch,
+		Limits: s.limits.mux(), Agent: agent, Bind: sc.bind, Hello: sc.hello, Learned: s.calls.learned, Ended: sc.ended,
+		Pool: s.pool, Watch: s.watch,
 	}
 	s.event(ConnEvent{Kind: eventAccepted, Addr: addr})
 	s.mu.Lock()
@@ -236,6 +255,9 @@ func (s *Server) serve(nc net.Conn) {
 // Shutdown lets the calls finish that were accepted, refuses new ones in a way that makes clients go elsewhere, and
 // closes all connections. When ctx ends first, it cuts the rest off and returns the cause. It always
 // returns by then.
+//
+// Connections of clients that have the server in their options belong to the clients: they stay open, with nothing served on them any
+// more, and the clients' own calls go on.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.closing
@@ -250,29 +272,56 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for sc := range s.conns {
 		conns = append(conns, sc.mux)
 	}
+	links := make([]*mux.Conn, 0, len(s.links))
+	for sc := range s.links {
+		links = append(links, sc.peer.link)
+	}
+	pools := append([]*mux.Pool{s.pool}, slices.Collect(maps.Keys(s.pools))...)
 	s.mu.Unlock()
 	for _, conn := range conns {
 		go conn.Drain()
 	}
-	var err error
-	select {
-	case <-s.empty:
-		select { // one-way calls whose callers have gone
-		case <-s.pool.Settled():
-		case <-ctx.Done():
-			err = fmt.Errorf("shutdown: calls were running: %w", context.Cause(ctx))
-		}
-	case <-ctx.Done():
-		err = fmt.Errorf("shutdown: %d connections had calls open: %w", len(conns), context.Cause(ctx))
+	waits := []<-chan struct{}{s.empty}
+	for _, link := range links {
+		waits = append(waits, link.Refuse())
+	}
+	err := wait(ctx, waits)
+	if err != nil {
+		err = fmt.Errorf("shutdown: %d connections had calls open: %w", len(conns)+len(links), err)
 		for _, conn := range conns {
 			go conn.Abort()
 		}
+		for _, link := range links {
+			link.CancelRequests()
+		}
+	} else { // one-way calls whose callers have gone
+		waits = waits[:0]
+		for _, pool := range pools {
+			waits = append(waits, pool.Settled())
+		}
+		if err = wait(ctx, waits); err != nil {
+			err = fmt.Errorf("shutdown: calls were running: %w", err)
+		}
 	}
-	s.pool.Cancel()
+	for _, pool := range pools {
+		pool.Cancel()
+	}
 	if first {
 		s.pool.Close()
 	}
 	return err
+}
+
+// wait waits for all of the channels, and returns why it did not.
+func wait(ctx context.Context, channels []<-chan struct{}) error {
+	for _, ch := range channels {
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }
 
 // event tells the user of a connection event.
@@ -283,23 +332,38 @@ func (s *Server) event(e ConnEvent) {
 }
 
 // hello sees what a peer says of itself.
-func (sc *serverConn) hello(_ *mux.Conn, l *wire.Limits) *mux.Refusal {
+func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	md, err := parseMetadata(l.Metadata)
 	if err != nil {
 		return &mux.Refusal{Code: uint16(InvalidArgument), Message: "broken connection metadata"}
 	}
-	peer := &Peer{Addr: sc.nc.RemoteAddr(), Conn: sc.nc, Metadata: md, Agent: string(l.Agent)}
-	sc.peer.Store(peer)
-	if sc.server.opts.Connect == nil {
-		return nil
+	s, peer := sc.server, sc.peer
+	peer.Metadata, peer.Agent, peer.link = md, string(l.Agent), conn
+	if err = sc.connect(); err != nil {
+		e := asError(err)
+		sc.refused.Store(true)
+		if !sc.dialled {
+			s.event(ConnEvent{Kind: eventRefused, Addr: peer.Addr.String(), Err: err})
+		}
+		return &mux.Refusal{Code: uint16(e.Code), ID: e.ID, Message: e.Message}
 	}
-	if err = sc.server.opts.Connect(context.Background(), peer); err == nil {
-		return nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sc.known = true
+	if sc.dialled && !sc.over {
+		s.links[sc] = struct{}{}
+		sc.late = s.closing
 	}
-	e := asError(err)
-	sc.refused.Store(true)
-	sc.server.event(ConnEvent{Kind: eventRefused, Addr: peer.Addr.String(), Err: err})
-	return &mux.Refusal{Code: uint16(e.Code), ID: e.ID, Message: e.Message}
+	return nil
+}
+
+// unlink takes note of the end of a client's connection.
+func (sc *serverConn) unlink() {
+	s := sc.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sc.over = true
+	delete(s.links, sc)
 }
 
 // ended takes note of a connection's end.

@@ -41,6 +41,7 @@ type Out struct {
 	Checksum   bool
 	OneWay     bool // set by Notify and its like
 	NoWait     bool // fail at once instead of waiting for the peer's window
+	Nest       bool // name the peer's request that the context belongs to, if it is open: the peer lets it in while it drains
 	Deadline   time.Time
 	Body       []byte
 	Attachment []byte
@@ -106,6 +107,7 @@ type ticket struct {
 	wake     chan struct{}
 	bytes    int
 	admitted bool // its place in the window is taken for it
+	flooded  bool // it was sent away: see floodedLocked
 }
 
 // Call sends a request and waits for the answer, which the caller must Release. It ends with ctx, and
@@ -217,6 +219,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 	async := w == nil || w.to != nil
 
 	c.mu.Lock()
+	out.Fields.Parent = 0
 	if err := c.admitLocked(ctx, out, size, async, w == nil); err != nil {
 		c.mu.Unlock()
 		return 0, err
@@ -255,6 +258,9 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 	if w != nil {
 		s := &c.slots[wire.Slot(id)]
 		s.nth, s.end = c.opened, c.queued
+		if out.Fields.Parent != 0 {
+			s.nth = 0 // a drain does not end it
+		}
 		if large {
 			s.end = math.MaxUint64 // until the last piece
 		}
@@ -296,8 +302,11 @@ func (c *Conn) sendLarge(ctx context.Context, deadline time.Time, id uint32, res
 // admitLocked waits until the peer's window has room for a request of size bytes, and takes that
 // room. First come, first served. It returns with c.mu held.
 func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone bool) error {
-	if c.err != nil || c.drained != nil {
+	switch {
+	case c.err != nil, c.drained != nil && alone:
 		return c.refusedLocked()
+	case c.drained != nil, out.Nest && !alone:
+		return c.admitSlowlyLocked(ctx, out, size)
 	}
 	limit := c.cfg.MaxUnsent
 	if async {
@@ -310,18 +319,45 @@ func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone
 		if err := c.spaceLocked(ctx, out.Deadline, limit); err != nil {
 			return c.notSentLocked(err)
 		}
-		if c.drained != nil {
+		if c.drained != nil && alone {
 			return c.refusedLocked()
 		}
 	}
 	if alone {
 		return nil
 	}
-	if len(c.admission) == 0 && c.fitsLocked(size) {
+	if c.mayEnterLocked(size) {
 		c.enterLocked(size)
 		return nil
 	}
-	if out.NoWait {
+	return c.admitSlowlyLocked(ctx, out, size)
+}
+
+// mayEnterLocked reports whether a request of size bytes may be sent now, with nobody before it.
+func (c *Conn) mayEnterLocked(size int) bool {
+	return len(c.admission) == 0 && c.drained == nil && !c.flooded && c.fitsLocked(size)
+}
+
+// admitSlowlyLocked is admitLocked for a request that cannot be sent at once. One that is made in the service of a call of the
+// peer must not wait for those before it: they may be its ancestors, which end after it.
+func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error {
+	c.mu.Unlock()
+	serving := c.serving(ctx) // may run code that needs c.mu
+	c.mu.Lock()
+	nested := serving != nil && c.findLocked(serving.id) == serving
+	switch {
+	case c.err != nil:
+		return c.refusedLocked()
+	case c.mayEnterLocked(size) && !(out.Nest && nested):
+		c.enterLocked(size)
+		return nil
+	case c.flooded:
+		return &CallError{Cause: ErrFlooded, NotProcessed: true}
+	case nested:
+		return c.nestLocked(out, size, serving.id)
+	case c.drained != nil:
+		return c.refusedLocked()
+	case out.NoWait:
 		return &CallError{Cause: ErrWindow, NotProcessed: true}
 	}
 	t := &ticket{wake: make(chan struct{}, 1), bytes: size}
@@ -329,9 +365,24 @@ func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone
 	return c.queueLocked(ctx, t, out.Deadline)
 }
 
+// nestLocked sends a request beyond the peer's window: the peer lets it in because of its own call, parent, which this side is
+// working on. It never waits, so that calls which call each other without end do end.
+func (c *Conn) nestLocked(out *Out, size int, parent uint32) error {
+	if c.open >= c.hardOpen || c.openBytes+size > c.hardBytes {
+		return &CallError{Cause: ErrWindow, NotProcessed: true}
+	}
+	c.enterLocked(size)
+	out.Fields.Parent = uint64(parent)
+	return nil
+}
+
 // queueLocked waits for t's turn.
 func (c *Conn) queueLocked(ctx context.Context, t *ticket, deadline time.Time) error {
+	c.passOnReadingLocked()
 	err := c.waitLocked(ctx, deadline, t.wake)
+	if t.flooded && err == nil && c.err == nil {
+		return &CallError{Cause: ErrFlooded, NotProcessed: true}
+	}
 	if t.admitted && err == nil && c.err == nil && c.drained == nil {
 		return nil
 	}
@@ -374,9 +425,16 @@ func (c *Conn) fitsLocked(size int) bool {
 func (c *Conn) enterLocked(size int) {
 	c.open++
 	c.openBytes += size
-	if c.open == 1 && c.space != nil { // the reader, if it waits, now has something to read: see endBatch
+	if c.open > 1 { // the reader, if it waits, now has something to read: see endBatch and roomLocked
+		return
+	}
+	if c.space != nil {
 		close(c.space)
 		c.space = nil
+	}
+	if c.room != nil {
+		close(c.room)
+		c.room = nil
 	}
 }
 
@@ -393,6 +451,9 @@ func (c *Conn) leaveLocked(size int) {
 func (c *Conn) admitNextLocked() {
 	for len(c.admission) > 0 {
 		t := c.admission[0]
+		if c.flooded {
+			return
+		}
 		if c.drained == nil && c.err == nil {
 			if !c.fitsLocked(t.bytes) {
 				return
@@ -438,7 +499,7 @@ func (c *Conn) takeSlotLocked(w *waiter, size int) uint32 {
 		i = c.free[n-1]
 		c.free = c.free[:n-1]
 	} else {
-		i = uint32(len(c.slots)) //nolint:gosec // below MaxSlots: maxOpen is
+		i = uint32(len(c.slots)) //nolint:gosec // below MaxSlots: maxOpen and hardOpen are
 		c.slots = append(c.slots, slot{id: i})
 	}
 	s := &c.slots[i]

@@ -23,6 +23,7 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c := &Conn{
 		cfg: cfg, nc: nc, start: time.Now().Add(-1), ended: make(chan struct{}), // so that now is never 0
 		maxOpen: min(initialWindow, cfg.MaxOpen), maxBytes: cfg.MaxOpenBytes, maxNum: defaultMaxMethods, careAt: never,
+		hardOpen: initialWindow, hardBytes: initialHardBytes,
 		oneWay: make(map[*Request]struct{}), peerStream: defaultStreamWindow,
 	}
 	c.waiters.New = func() any {
@@ -109,12 +110,7 @@ func (c *Conn) onSettings(payload []byte) bool {
 	}
 	c.mu.Lock()
 	c.helloBy = 0
-	if l.MaxOpen > 0 {
-		c.maxOpen = int(min(l.MaxOpen, uint64(c.cfg.MaxOpen), wire.MaxSlots))
-	}
-	if l.MaxOpenBytes > 0 {
-		c.maxBytes = int(min(l.MaxOpenBytes, uint64(c.cfg.MaxOpenBytes))) //nolint:gosec // bounded
-	}
+	c.windowLocked(l.MaxOpen, l.MaxOpenBytes)
 	if l.MaxMethods > 0 {
 		c.maxNum = int(min(l.MaxMethods, math.MaxUint16))
 	}
@@ -230,15 +226,22 @@ func (c *Conn) onCredit(h wire.Header, payload []byte) bool {
 		c.mu.Unlock()
 		return true
 	}
-	if w.MaxOpen > 0 {
-		c.maxOpen = int(min(w.MaxOpen, uint64(c.cfg.MaxOpen), wire.MaxSlots))
-	}
-	if w.MaxOpenBytes > 0 {
-		c.maxBytes = int(min(w.MaxOpenBytes, uint64(c.cfg.MaxOpenBytes))) //nolint:gosec // bounded
-	}
+	c.windowLocked(w.MaxOpen, w.MaxOpenBytes)
 	c.admitNextLocked()
 	c.mu.Unlock()
 	return true
+}
+
+// windowLocked takes over the peer's newest limits; 0 leaves one as it is.
+func (c *Conn) windowLocked(open, bytes uint64) {
+	if open > 0 {
+		c.maxOpen = int(min(open, uint64(c.cfg.MaxOpen), wire.MaxSlots))
+		c.hardOpen = max(c.hardOpen, hardOpen(int(min(open, wire.MaxSlots)))) //nolint:gosec // bounded
+	}
+	if bytes > 0 {
+		c.maxBytes = int(min(bytes, uint64(c.cfg.MaxOpenBytes)))                  //nolint:gosec // bounded
+		c.hardBytes = max(c.hardBytes, hardBytes(int(min(bytes, math.MaxInt/2)))) //nolint:gosec // bounded
+	}
 }
 
 // streamLocked returns the stream that a frame is of, or nil when it has ended.
@@ -363,14 +366,69 @@ func (c *Conn) Drain() {
 		c.mu.Unlock()
 		return
 	}
+	c.drainBegunLocked()
 	c.draining.Store(true)
-	if c.drainBegun != nil {
-		close(c.drainBegun)
-	}
 	d := wire.Drain{Count: c.received.Load()}
 	c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, 0, &d) })
 	c.restLocked()
 	c.flushLocked(false)
+}
+
+// drainBegunLocked tells those who asked with Request.Draining, once.
+func (c *Conn) drainBegunLocked() {
+	if c.drainBegun != nil && !c.draining.Load() && !c.refusing.Load() {
+		close(c.drainBegun)
+	}
+}
+
+// Refuse accepts no more requests. The connection goes on, for the calls of this side. The channel is closed when the requests that
+// were accepted have ended.
+func (c *Conn) Refuse() (quiet <-chan struct{}) {
+	c.mu.Lock()
+	c.drainBegunLocked()
+	c.refusing.Store(true)
+	c.mu.Unlock()
+	// One that runs on the reading goroutine is not in the table. It begins before this and is seen here, or sees refusing.
+	rd := c.reader.Load()
+	if state := rd.state.Load(); state&running != 0 {
+		c.handOver(rd, state)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.quiet == nil {
+		c.quiet = make(chan struct{})
+		c.quietLocked()
+	}
+	return c.quiet
+}
+
+func (c *Conn) quietLocked() {
+	if c.quiet == nil || c.inOpen > 0 {
+		return
+	}
+	select {
+	case <-c.quiet: // it was already: only requests that serve calls of this side have come since
+	default:
+		close(c.quiet)
+	}
+}
+
+// CancelRequests ends the contexts of the requests that are open.
+func (c *Conn) CancelRequests() {
+	c.mu.Lock()
+	requests := make([]*Request, 0, c.inOpen)
+	for _, r := range c.in {
+		if r != nil {
+			requests = append(requests, r)
+		}
+	}
+	for r := range c.oneWay {
+		requests = append(requests, r)
+	}
+	c.mu.Unlock()
+	for _, r := range requests {
+		r.cancel(context.Canceled, ErrClosed)
+	}
 }
 
 // Close ends the connection: calls that are open fail at once. What has been queued for sending is

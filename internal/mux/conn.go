@@ -85,6 +85,7 @@ var (
 	ErrDrained   = errors.New("the peer is shutting down")
 	ErrDeadline  = errors.New("the deadline passed")
 	ErrWindow    = errors.New("the peer's window is full")
+	ErrFlooded   = errors.New("the peer sends one-way requests faster than they are executed, and its replies are not read meanwhile")
 	ErrHandshake = errors.New("the peer sent no preface and settings in time")
 )
 
@@ -196,6 +197,9 @@ type Conn struct {
 	openBytes int
 	maxOpen   int // the peer's windows
 	maxBytes  int
+	hardOpen  int // and how far requests in the service of the peer's own calls may exceed them, see nested.go
+	hardBytes int
+	flooded   bool   // replies are not read: see floodedLocked
 	opened    uint64 // requests ever sent
 	accepted  uint64 // how many of them the peer will process, once it drains
 	drained   error  // set when the peer accepts no more requests
@@ -217,7 +221,9 @@ type Conn struct {
 	inOpen      int
 	inBytes     int
 	oneWayBytes int           // how many of inBytes are of one-way requests
-	draining    atomic.Bool   // no more requests are accepted
+	draining    atomic.Bool   // no more requests are accepted, and the connection ends then
+	refusing    atomic.Bool   // no more requests are accepted, and the connection goes on
+	quiet       chan struct{} // closed when none of them is open; nil when nobody asked
 	drainBegun  chan struct{} // closed with that; nil when nobody asked
 	room        chan struct{} // closed when a request leaves the table; nil when nobody waits
 	targets     []bound       // by number; the reader's own

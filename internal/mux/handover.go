@@ -5,6 +5,7 @@ package mux
 import (
 	"context"
 	"encoding/binary"
+	"runtime"
 	"sync"
 	"time"
 
@@ -21,7 +22,8 @@ const (
 	idle       = 0
 	running    = 1 // user code
 	handedOver = 2 // another reader has its place; final
-	stateBits  = 2
+	completing = 4 // with running: it is a Completer
+	stateBits  = 3
 )
 
 // batchTime is how long, in nanoseconds, replies of inline handlers may wait for the rest of the batch.
@@ -33,7 +35,7 @@ func (rd *reader) serve(r *Request) (still bool) {
 	began := rd.now()
 	r.Scratch = rd.scratch[:0]
 	rd.current = r
-	state := rd.enter()
+	state := rd.enter(running)
 	r.running = state
 	r.rd.Store(rd)
 	normal := false
@@ -46,13 +48,9 @@ func (rd *reader) serve(r *Request) (still bool) {
 			c.cfg.Pool.ran()
 		}
 	}()
-	if !rd.alive() { // whoever ended the connection has seen this request running, or this sees the end
+	if refused := c.refusing.Load(); refused || !rd.alive() { // whoever said so has seen this request running, or this sees it
 		normal = true
-		if !rd.leave(state) {
-			c.finish(r)
-			c.cfg.Pool.ran()
-		}
-		return false
+		return rd.withdraw(r, state) && refused
 	}
 	r.target.Serve(r)
 	normal = true
@@ -77,6 +75,23 @@ func (rd *reader) serve(r *Request) (still bool) {
 	if len(rd.replies) >= fullBatch || len(rd.replies) > 0 && rd.clock-rd.since > batchTime {
 		return rd.endBatch()
 	}
+	return true
+}
+
+// withdraw ends a request that was about to run when the connection ended, or accepted no more requests. It reports whether
+// this is still the reader.
+func (rd *reader) withdraw(r *Request, state uint64) (still bool) {
+	c := rd.c
+	r.Reply = refusedOutcome()
+	if !rd.leave(state) {
+		c.finish(r)
+		c.cfg.Pool.ran()
+		return false
+	}
+	r.rd.Store(nil)
+	rd.current = nil
+	r.cancel(context.Canceled, nil)
+	rd.reply(r)
 	return true
 }
 
@@ -122,7 +137,7 @@ func (rd *reader) complete(w *waiter, frame []byte, err error) bool {
 	if err == nil {
 		err = a.parse(frame)
 	}
-	state := rd.enter()
+	state := rd.enter(running | completing)
 	normal := false
 	defer func() {
 		if !normal {
@@ -139,8 +154,8 @@ func (rd *reader) complete(w *waiter, frame []byte, err error) bool {
 }
 
 // enter says that user code begins to run on this reader.
-func (rd *reader) enter() uint64 {
-	state := (rd.state.Load()>>stateBits+1)<<stateBits | running
+func (rd *reader) enter(what uint64) uint64 {
+	state := (rd.state.Load()>>stateBits+1)<<stateBits | what
 	rd.state.Store(state)
 	rd.c.watch()
 	return state
@@ -148,14 +163,14 @@ func (rd *reader) enter() uint64 {
 
 // leave says that it has ended, and reports whether this is still the reader.
 func (rd *reader) leave(state uint64) bool {
-	return rd.state.CompareAndSwap(state, state&^running|idle)
+	return rd.state.CompareAndSwap(state, state&^(running|completing)|idle)
 }
 
 // handOver gives the reading of rd, if it is still in this state, to a new goroutine.
 func (c *Conn) handOver(rd *reader, state uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !rd.state.CompareAndSwap(state, state&^running|handedOver) {
+	if !rd.state.CompareAndSwap(state, state&^(running|completing)|handedOver) {
 		return
 	}
 	next := &reader{
@@ -168,6 +183,27 @@ func (c *Conn) handOver(rd *reader, state uint64) {
 	}
 	c.reader.Store(next)
 	go next.takeOver()
+}
+
+// passOnReadingLocked is for a caller that is about to wait for the peer's window. It may be a callback, and so hold up the reading
+// that it waits for: it is not known whose goroutine this is. A callback that does not end while others get their turn loses the
+// reading now, not with the next tick of the watch.
+func (c *Conn) passOnReadingLocked() {
+	rd := c.reader.Load()
+	state := rd.state.Load()
+	if state&completing == 0 {
+		return
+	}
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	const turns = 16
+	for range turns {
+		runtime.Gosched()
+		if rd.state.Load() != state {
+			return
+		}
+	}
+	c.handOver(rd, state)
 }
 
 // takeOver goes on where another reader was held up. What it had ready for others comes first.

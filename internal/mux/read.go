@@ -3,7 +3,6 @@
 package mux
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -330,6 +329,7 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 		if t := rd.fields.Timeout; err == nil && t != 0 {
 			r.deadline = rd.now() + int64(min(t, maxTimeout))*int64(time.Microsecond)
 		}
+		r.parent = rd.fields.Parent
 	}
 	r.bytes = len(msg)
 	if method.kind != wire.Unary && !r.alone() {
@@ -342,7 +342,7 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 		r.Body, r.Attachment, err = wire.SplitBody(h.Flags, msg)
 	}
 	r.Broken = err
-	if t.Inline() && r.stream == nil && !c.draining.Load() && !rd.crowded && r.bytes <= c.cfg.MaxMessage {
+	if t.Inline() && r.stream == nil && !c.draining.Load() && !c.refusing.Load() && !rd.crowded && r.bytes <= c.cfg.MaxMessage {
 		return rd.serve(r)
 	}
 	if ok, alive := rd.accept(r); !ok {
@@ -359,7 +359,7 @@ func (c *Conn) validOpening(h wire.Header) bool {
 		return h.Flags&(wire.OneWay|wire.More) == wire.OneWay // Data frames need an id
 	}
 	// The table is as large as the highest slot: one that the limit does not allow would cost memory.
-	return h.ID>>wire.SlotBits != 0 && int(wire.Slot(h.ID)) < max(c.cfg.MaxOpen, initialWindow)
+	return h.ID>>wire.SlotBits != 0 && int(wire.Slot(h.ID)) < hardOpen(c.cfg.MaxOpen)
 }
 
 // maxTimeout bounds a request's timeout to what a time.Duration holds: about 146 years, in microseconds.
@@ -396,9 +396,8 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 	if r.alone() {
 		c.roomLocked(r) // nobody could be told of a refusal: the reading waits
 	}
-	limit := &c.cfg.Limits
-	open, bytes := c.openLocked(r.alone())
-	switch {
+	nested := c.nestedLocked(r)
+	switch code, errorID, text := c.objectionLocked(r, nested); {
 	case c.err != nil:
 		c.mu.Unlock()
 		return false, false
@@ -406,14 +405,8 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 		c.mu.Unlock()
 		c.breach(fmt.Sprintf("a request with id %d, which is open", r.id))
 		return false, false
-	case r.bytes > limit.MaxMessage:
-		c.refuseLocked(r, codeExhausted, "YDL2201", fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit.MaxMessage))
-	case c.draining.Load() && !r.alone():
-		c.refuseLocked(r, codeUnavailable, "YDL3004", "the server is shutting down")
-	case open >= limit.MaxOpen:
-		c.refuseLocked(r, codeExhausted, "YDL3002", fmt.Sprintf("%d requests are open on this connection, the limit is %d", open, limit.MaxOpen))
-	case !c.hasRoomLocked(r):
-		c.refuseLocked(r, codeExhausted, "YDL3002", fmt.Sprintf("the open requests on this connection hold %d bytes, the limit is %d", bytes, limit.MaxOpenBytes))
+	case code != 0:
+		c.refuseLocked(r, code, errorID, text)
 	default:
 		c.enterTableLocked(r)
 		c.mu.Unlock()
@@ -422,6 +415,30 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 	c.mu.Unlock()
 	rd.answered = true // it goes out at the end of the batch
 	return false, true
+}
+
+// objectionLocked is why r is refused, or a code of 0. Nested says that it serves a call of this side.
+func (c *Conn) objectionLocked(r *Request, nested bool) (code uint16, errorID, text string) {
+	limit := &c.cfg.Limits
+	open, bytes := c.openLocked(r.alone())
+	maxOpen, maxBytes := limit.MaxOpen, limit.MaxOpenBytes
+	if nested || r.alone() { // roomLocked has decided about these
+		maxOpen, maxBytes = hardOpen(maxOpen), hardBytes(maxBytes)
+	}
+	switch {
+	case r.bytes > limit.MaxMessage:
+		return codeExhausted, "YDL2201", fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit.MaxMessage)
+	case nested:
+	case c.refusing.Load(), c.draining.Load() && !r.alone():
+		return codeUnavailable, "YDL3004", "the server is shutting down"
+	}
+	switch {
+	case open >= maxOpen:
+		return codeExhausted, "YDL3002", fmt.Sprintf("%d requests are open on this connection, the limit is %d", open, maxOpen)
+	case open > 0 && bytes+r.bytes > maxBytes:
+		return codeExhausted, "YDL3002", fmt.Sprintf("the open requests on this connection hold %d bytes, the limit is %d", bytes, maxBytes)
+	}
+	return 0, "", ""
 }
 
 // openLocked returns how many requests of the peer are open, and their bytes. One-way ones are counted by themselves:
@@ -436,18 +453,6 @@ func (c *Conn) openLocked(oneWay bool) (open, bytes int) {
 func (c *Conn) hasRoomLocked(r *Request) bool {
 	open, bytes := c.openLocked(r.alone())
 	return open == 0 || open < c.cfg.MaxOpen && bytes+r.bytes <= c.cfg.MaxOpenBytes
-}
-
-// roomLocked waits until the table has room for a one-way request.
-func (c *Conn) roomLocked(r *Request) {
-	for !c.hasRoomLocked(r) && c.err == nil {
-		if c.room == nil {
-			c.room = make(chan struct{})
-		}
-		c.holding = true
-		_ = c.waitLocked(context.Background(), time.Time{}, c.room) // which has no reason of its own to fail
-		c.holding = false
-	}
 }
 
 const (

@@ -63,6 +63,7 @@ type Request struct {
 	running   uint64                 // the reader's state meanwhile
 	collected *collector             // while it comes in pieces; changed with Conn.mu held, by the reader
 	stream    *Stream                // nil for a unary method
+	parent    uint64                 // this side's call that it serves, as far as the peer had to say so; 0 for none
 
 	mu    sync.Mutex
 	done  chan struct{}
@@ -106,7 +107,7 @@ func (r *Request) Draining() <-chan struct{} {
 	defer c.mu.Unlock()
 	if c.drainBegun == nil {
 		c.drainBegun = make(chan struct{})
-		if c.draining.Load() {
+		if c.draining.Load() || c.refusing.Load() {
 			close(c.drainBegun)
 		}
 	}
@@ -160,8 +161,14 @@ func (r *Request) Err() error {
 	return r.err
 }
 
-// Value implements context.Context; the owner has more to say.
-func (r *Request) Value(any) any { return nil }
+// Value implements context.Context; the owner has more to say. Calls that are made with this context, or one derived from it, are
+// known by it to serve the request: see Conn.serving.
+func (r *Request) Value(key any) any {
+	if _, ok := key.(requestKey); ok {
+		return r
+	}
+	return nil
+}
 
 // Cause tells why the peer canceled: nil before, and what context.Cause would say.
 func (r *Request) Cause() error {
@@ -268,6 +275,7 @@ func (c *Conn) leaveTableLocked(r *Request) {
 		close(c.room)
 		c.room = nil
 	}
+	c.quietLocked()
 	c.restLocked()
 }
 
@@ -391,7 +399,9 @@ type unserved struct{}
 func (unserved) Inline() bool  { return false }
 func (unserved) New() *Request { return new(Request) }
 func (unserved) Serve(r *Request) {
-	r.Reply = Outcome{Code: unimplementedCode, NotProcessed: true, Fields: &wire.Fields{Message: []byte("this side of the connection serves nothing")}}
+	r.Reply = Outcome{Code: unimplementedCode, NotProcessed: true, Fields: &wire.Fields{
+		ErrorID: []byte("YDL2010"), Message: []byte("this side of the connection serves nothing"),
+	}}
 }
 func (unserved) Done(*Request, time.Duration, bool) {}
 
@@ -399,6 +409,12 @@ const (
 	unimplementedCode = 12
 	internalCode      = 13
 )
+
+func refusedOutcome() Outcome {
+	return Outcome{Code: codeUnavailable, NotProcessed: true, Fields: &wire.Fields{
+		ErrorID: []byte("YDL3004"), Message: []byte("the server is shutting down"),
+	}}
+}
 
 func goexitOutcome() Outcome {
 	return Outcome{Code: internalCode, Fields: &wire.Fields{

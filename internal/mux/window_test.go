@@ -36,11 +36,12 @@ func startCall(c *mux.Conn, ctx context.Context, out *mux.Out) <-chan calling { 
 func fullWindow(t *testing.T, s *setup, open int) (peer *rawPeer, c *mux.Conn, ids []uint32, ends []<-chan calling) {
 	t.Helper()
 	peer, c = s.facingClient(t)
-	peer.write(hello(&wire.Limits{MaxOpen: uint64(open), MaxOpenBytes: 1000}))
+	peer.write(hello(&wire.Limits{MaxOpen: uint64(open), MaxOpenBytes: 1000}), ping(1))
+	peer.expectHello()
+	peer.expect(wire.Pong) // now the client knows the window
 	for i := range open {
 		ends = append(ends, startCall(c, context.Background(), &mux.Out{Method: echo, Body: []byte("open")}))
 		if i == 0 {
-			peer.expectHello()
 			peer.expect(wire.Method)
 		}
 		h, _ := peer.expect(wire.Request)

@@ -34,6 +34,7 @@ const (
 	tagRetryAfter  = 16 << 1
 	tagLoad        = 17 << 1
 	tagServerTime  = 18 << 1
+	tagParent      = 19 << 1
 )
 
 // Fields is what travels beside a message. Zero values are not sent.
@@ -52,6 +53,7 @@ type Fields struct {
 	Key            []byte // order key
 	Epoch          uint64 // of the order key
 	Explain        uint64 // 1: the reply should say where the time went
+	Parent         uint64 // id of the receiver's own call that this one serves
 
 	// Of replies.
 	Message    []byte // of an error
@@ -85,13 +87,14 @@ func AppendFields(dst []byte, f *Fields) []byte {
 	dst = appendNumber(dst, tagRetryAfter, f.RetryAfter)
 	dst = appendNumber(dst, tagLoad, f.Load)
 	dst = appendNumber(dst, tagServerTime, f.ServerTime)
+	dst = appendNumber(dst, tagParent, f.Parent)
 	binary.LittleEndian.PutUint16(dst[start:], uint16(len(dst)-start-fieldsLenSize)) //nolint:gosec // bounded by the caller
 	return dst
 }
 
 // FieldsSize is an upper bound of the bytes that AppendFields appends for f.
 func FieldsSize(f *Fields) int {
-	const numbers = 10 // fields of Fields that are numbers
+	const numbers = 11 // fields of Fields that are numbers
 	const slices = 8
 	return fieldsLenSize + (numbers+slices)*(1+binary.MaxVarintLen64) + len(f.Metadata) + len(f.IdempotencyKey) + len(f.Tenant) +
 		len(f.Trace) + len(f.Key) + len(f.Message) + len(f.ErrorID) + len(f.Details)
@@ -138,13 +141,15 @@ func ParseFields(b []byte, f *Fields) error {
 			f.Load = n
 		case tagServerTime:
 			f.ServerTime = n
+		case tagParent:
+			f.Parent = n
 		}
 	})
 }
 
 // OnlyTimeout reports whether no field but Timeout is set.
 func (f *Fields) OnlyTimeout() bool {
-	return f.Size|f.Attempt|f.Budget|f.Criticality|f.Epoch|f.Explain|f.RetryAfter|f.Load|f.ServerTime == 0 &&
+	return f.Size|f.Attempt|f.Budget|f.Criticality|f.Epoch|f.Explain|f.RetryAfter|f.Load|f.ServerTime|f.Parent == 0 &&
 		len(f.Metadata)+len(f.IdempotencyKey)+len(f.Tenant)+len(f.Trace)+len(f.Key)+len(f.Message)+len(f.ErrorID)+len(f.Details) == 0
 }
 

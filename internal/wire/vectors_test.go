@@ -156,6 +156,7 @@ func (v *vector) fields() wire.Fields {
 		Tenant: v.bytes("tenant"), Trace: v.bytes("trace"), Key: v.bytes("key"), Epoch: v.number("epoch"),
 		Explain: v.number("explain"), Message: v.bytes("message"), ErrorID: v.bytes("error_id"), Details: v.bytes("details"),
 		RetryAfter: v.number("retry_after"), Load: v.number("load"), ServerTime: v.number("server_time"),
+		Parent: v.number("parent"),
 	}
 }
 
@@ -436,7 +437,7 @@ func TestFieldsSizeIsAnUpperBound(t *testing.T) {
 	f := wire.Fields{
 		Size: most, Metadata: long, Timeout: most, Attempt: most, Budget: most, IdempotencyKey: long, Criticality: most,
 		Tenant: long, Trace: long, Key: long, Epoch: most, Explain: most, Message: long, ErrorID: long, Details: long,
-		RetryAfter: most, Load: most, ServerTime: most,
+		RetryAfter: most, Load: most, ServerTime: most, Parent: most,
 	}
 	for _, f := range []wire.Fields{f, {}, {Metadata: long}} {
 		if got, bound := len(wire.AppendFields(nil, &f)), wire.FieldsSize(&f); got > bound {

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// Calls that call back must not wait for each other. The handler of a call may call the caller, whose handler may call
+// back again: the first call keeps its place in the window until the last one has ended, so the last one must not wait for a place.
+// Three things see to that:
+//
+//   - A request in the service of a call of the peer goes beyond the peer's window when that is full, and names the call. The peer
+//     lets it in because of that, up to a hard limit. Beyond that it fails at once: a recursion without end ends.
+//   - A side with calls open reads on, also when more one-way requests come than it takes.
+//   - A callback that waits for the window does not hold up the reading: see passOnReadingLocked.
+
+// hardOpen is how many requests may be open with a limit of n, those included that exceed it because they serve calls of the
+// receiver. Slots are below it.
+func hardOpen(n int) int { return min(max(2*n, initialWindow), wire.MaxSlots) }
+
+// hardBytes is how many bytes they may have, with a limit of n.
+func hardBytes(n int) int { return max(2*min(n, math.MaxInt/2), initialHardBytes) }
+
+const initialHardBytes = 1 << 20
+
+// requestKey finds the request that a context belongs to.
+type requestKey struct{}
+
+// serving returns the peer's request on this connection that a call made with ctx serves, or nil. Once it has returned, an open one is
+// in the table.
+func (c *Conn) serving(ctx context.Context) *Request {
+	r, ok := ctx.Value(requestKey{}).(*Request)
+	if !ok || r.conn != c || r.alone() {
+		return nil
+	}
+	r.Blocking()
+	return r
+}
+
+// ConnOf returns the connection of the request that ctx is the context of, or derived from; nil for another context.
+func ConnOf(ctx context.Context) *Conn {
+	if r, ok := ctx.Value(requestKey{}).(*Request); ok {
+		return r.conn
+	}
+	return nil
+}
+
+// nestedLocked reports whether r serves a call that this side has open.
+func (c *Conn) nestedLocked(r *Request) bool {
+	return r.parent != 0 && r.parent <= math.MaxUint32 && c.slotLocked(uint32(r.parent)) != nil
+}
+
+// roomLocked waits until the table has room for a one-way request. While calls of this side are open, the reading must not wait: a
+// handler may be among those who want their replies. Then more come in, up to the hard limit.
+func (c *Conn) roomLocked(r *Request) {
+	for !c.hasRoomLocked(r) && c.err == nil && !c.refusing.Load() {
+		if c.open > 0 {
+			open, bytes := c.openLocked(true)
+			if open < hardOpen(c.cfg.MaxOpen) && bytes+r.bytes <= hardBytes(c.cfg.MaxOpenBytes) {
+				return
+			}
+			c.floodedLocked()
+		}
+		if c.room == nil {
+			c.room = make(chan struct{})
+		}
+		c.holding = true
+		_ = c.waitLocked(context.Background(), time.Time{}, c.room) // which has no reason of its own to fail
+		c.holding = false
+	}
+	if c.flooded {
+		c.flooded = false
+		c.admitNextLocked()
+	}
+}
+
+// floodedLocked fails the calls of this side, because from now on no reply is read, and the handlers that this side
+// waits for may be who makes them.
+func (c *Conn) floodedLocked() {
+	c.flooded = true
+	for i := range c.slots {
+		if w := c.slots[i].waiter; w != nil && w.id.CompareAndSwap(c.slots[i].id, 0) {
+			c.abandonLocked(c.slots[i].id, context.Canceled)
+			w.fail(&CallError{Cause: ErrFlooded})
+		}
+	}
+	for _, t := range c.admission {
+		t.flooded = true
+		t.wake <- struct{}{}
+	}
+	c.admission = nil
+	c.flushLater()
+	c.mu.Lock()
+}
