@@ -486,11 +486,12 @@ func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
 	if h.Flags&wire.HasFields != 0 {
 		r.bytes = int(min(rd.fields.Size, math.MaxInt))
 	}
+	size := r.bytes
 	r.collected = new(collector) // in the table it must be seen to be incomplete
 	if ok, alive := rd.accept(r); !ok {
 		return alive
 	}
-	*r.collected = newCollector(h, r.bytes, frame, msg)
+	*r.collected = newCollector(h, size, frame, msg)
 	return true
 }
 
@@ -590,6 +591,7 @@ func (rd *reader) data(h wire.Header, frame []byte) bool {
 func (rd *reader) streamData(st *Stream, h wire.Header, payload []byte, err error) bool {
 	what := st.dataLocked(h, payload, err)
 	rd.c.mu.Unlock()
+	rd.answered = true // with credit: who does not read that can say no more than it may anyway
 	if what != "" {
 		rd.c.breach(what)
 	}

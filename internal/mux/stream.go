@@ -33,6 +33,7 @@ type Stream struct {
 	room   uint64        // the peer's window, of which half is always granted again
 	over   error         // why no more is sent; nil while more may be
 	busy   bool          // somebody is in the middle of a message
+	ending bool          // the end follows that message
 	more   chan struct{} // closed when that may have changed; nil when nobody waits
 
 	// What it receives, guarded by conn.mu.
@@ -51,6 +52,7 @@ type Stream struct {
 	kept     int           // of conn.reserved, for complete ones
 	grown    int           // of conn.reserved, for the window
 	queued   bool          // it waits for a reservation
+	gone     bool          // the call has ended
 
 	// The consumer's own.
 	out   []byte // records that it has taken over
@@ -136,9 +138,10 @@ func (st *Stream) Accept() {
 	}
 	c := st.conn
 	c.mu.Lock()
-	if st.granted == 0 && st.over == nil {
+	if st.granted == 0 && !st.gone {
 		if n := int(st.window); c.reserved+n <= c.cfg.MaxOpenBytes/2 { //nolint:gosec // at most maxStreamWindow
 			c.reserved += n
+			c.grown += n
 			st.grown += n
 		} else {
 			st.window = minStreamWindow
@@ -170,14 +173,25 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 	c := st.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for (st.busy || st.credit == 0) && st.over == nil {
+	for (st.busy || st.credit == 0) && st.over == nil && !st.ending {
 		if err := st.waitLocked(ctx); err != nil {
 			return err
 		}
 	}
+	switch {
+	case st.over != nil:
+		return st.over
+	case st.ending:
+		return ErrSendEnded
+	}
 	st.busy = true
 	err := st.sendLocked(ctx, flags, msg)
 	st.busy = false
+	if st.ending {
+		st.endSendLocked(ErrSendEnded)
+		c.flushLater()
+		c.mu.Lock()
+	}
 	st.moreLocked()
 	return err
 }
@@ -199,8 +213,10 @@ func (st *Stream) sendLocked(ctx context.Context, flags wire.Flags, msg []byte) 
 		}
 		cost := min(wire.HeaderSize+wire.ChecksumSize+sizeFieldSize+len(msg), largest)
 		if err := st.frameLocked(ctx, h, announced, &msg, cost); err != nil {
-			if !first && st.over == nil {
-				st.over = err // half a message: nothing can follow it
+			if !first {
+				st.endSendLocked(err) // half a message: nothing can follow it, and the peer need not wait
+				st.conn.flushLater()
+				st.conn.mu.Lock()
 			}
 			return err
 		}
@@ -263,15 +279,25 @@ func (st *Stream) roomLocked(ctx context.Context, cost uint64) (waited bool, err
 	}
 }
 
-// End says that this side sends no more messages.
+// End says that this side sends no more messages. One that is being sent goes first.
 func (st *Stream) End() {
 	c := st.conn
 	c.mu.Lock()
-	if st.over == nil && c.err == nil {
-		st.over = ErrSendEnded
-		c.finishLocked(c.beginLocked(wire.Header{Type: wire.Data, Flags: st.mark | wire.End, ID: st.id}))
+	if st.busy {
+		st.ending = true
+		st.moreLocked()
+	} else {
+		st.endSendLocked(ErrSendEnded)
 	}
 	c.flushLater()
+}
+
+// endSendLocked tells the peer, unless the stream is over, that no more comes.
+func (st *Stream) endSendLocked(why error) {
+	if c := st.conn; st.over == nil && c.err == nil {
+		st.over = why
+		c.finishLocked(c.beginLocked(wire.Header{Type: wire.Data, Flags: st.mark | wire.End, ID: st.id}))
+	}
 }
 
 // waitLocked waits for a change on the side that sends. It returns with conn.mu held.
@@ -447,8 +473,12 @@ func (st *Stream) openRecordLocked(h wire.Header, payload *[]byte) {
 	if err == nil {
 		err = wire.ParseFields(fields, &f)
 	}
-	if limit := st.conn.cfg.MaxMessage; err == nil && f.Size > uint64(limit) {
-		st.closeReceiveLocked(&TooLargeError{Size: f.Size, Limit: limit})
+	size := f.Size
+	if size == 0 {
+		size = uint64(len(msg))
+	}
+	if limit := st.conn.cfg.MaxMessage; err == nil && size > uint64(limit) {
+		st.closeReceiveLocked(&TooLargeError{Size: size, Limit: limit})
 		return
 	}
 	if h.Flags&wire.More != 0 && f.Size == 0 && err == nil {
@@ -459,7 +489,7 @@ func (st *Stream) openRecordLocked(h wire.Header, payload *[]byte) {
 		return
 	}
 	*payload = msg
-	st.want = max(len(msg), int(f.Size)) //nolint:gosec // within MaxMessage
+	st.want = int(size) //nolint:gosec // within MaxMessage
 	st.in = append(st.in, make([]byte, recordSize)...)
 	st.in[st.complete+8] = byte(h.Flags & (wire.Compressed | wire.HasAttachment))
 }
@@ -475,7 +505,7 @@ func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) 
 		st.closeReceiveLocked(&BrokenError{Cause: errShorter})
 		return
 	}
-	if have > firstGrant { // enough has come to believe the rest
+	if have > firstGrant && st.reserved > 0 { // enough has come to believe the rest, and there is room for it
 		st.in = slices.Grow(st.in, st.want-have+len(piece))
 	}
 	st.in = append(st.in, piece...)
@@ -488,12 +518,13 @@ func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) 
 	binary.LittleEndian.PutUint32(record[4:], uint32(st.pending)) //nolint:gosec // within the window
 	st.complete, st.want, st.pending = len(st.in), 0, 0
 	st.kept, st.reserved = st.kept+st.reserved, 0
+	st.unqueueLocked() // the window was enough
 }
 
 // pieceLocked consumes the pieces of a message that is larger than the window. Only the message that the consumer waits for is
 // taken in so, and only with a reservation for all of it: otherwise several could keep each other from ever being complete.
 func (st *Stream) pieceLocked() {
-	if st.pending == 0 || st.complete > 0 || st.queued {
+	if st.pending == 0 || st.complete > 0 || st.queued || st.gone {
 		return
 	}
 	if st.reserved == 0 && !st.conn.reserveLocked(st) {
@@ -508,6 +539,7 @@ func (st *Stream) growLocked() {
 	n := int(st.window) //nolint:gosec // at most maxStreamWindow
 	if c := st.conn; 2*n <= maxStreamWindow && c.reserved+n <= c.cfg.MaxOpenBytes/2 {
 		c.reserved += n
+		c.grown += n
 		st.grown += n
 		st.window += uint64(n)
 	}
@@ -521,11 +553,17 @@ func (st *Stream) signalLocked() {
 }
 
 func (st *Stream) closeReceiveLocked(err error) {
-	if st.closed == nil {
-		st.closed = err
-		st.in, st.want, st.pending = st.in[:st.complete], 0, 0
-		st.signalLocked()
+	if st.closed != nil {
+		return
 	}
+	if err == io.EOF && len(st.in) > st.complete { //nolint:errorlint // it is passed bare
+		err = &BrokenError{Cause: errShorter}
+	}
+	st.closed = err
+	st.in, st.want, st.pending = st.in[:st.complete], 0, 0
+	st.unqueueLocked()
+	st.conn.unreserveLocked(&st.reserved)
+	st.signalLocked()
 }
 
 // endLocked ends the stream with its call: nothing more is sent or received, and nothing kept for it.
@@ -535,19 +573,34 @@ func (st *Stream) endLocked(why error) {
 	}
 	st.moreLocked()
 	c := st.conn
-	if st.queued {
-		c.reserving = slices.DeleteFunc(c.reserving, func(other *Stream) bool { return other == st })
-		st.queued = false
+	st.gone = true
+	if st.busy && c.space != nil { // it may wait for that
+		close(c.space)
+		c.space = nil
 	}
-	for _, n := range []*int{&st.reserved, &st.kept, &st.held, &st.grown} {
+	if !st.opener { // the opener's messages end with the outcome: see Complete
+		st.closeReceiveLocked(why)
+	}
+	st.unqueueLocked()
+	c.grown -= st.grown
+	for _, n := range [...]*int{&st.reserved, &st.kept, &st.held, &st.grown} {
 		c.unreserveLocked(n)
 	}
 }
 
+// unqueueLocked takes st out of the queue of those that wait for a reservation.
+func (st *Stream) unqueueLocked() {
+	if c := st.conn; st.queued {
+		st.queued = false
+		c.reserving = slices.DeleteFunc(c.reserving, func(other *Stream) bool { return other == st })
+		c.admitStreamsLocked()
+	}
+}
+
 // reserveLocked takes room for the incomplete message of st, or puts it in the queue for that. A message larger than all the
-// room there is gets it when it is alone.
+// room there is gets it when it is alone; windows that have grown, which last as long as their streams, keep it from nothing.
 func (c *Conn) reserveLocked(st *Stream) bool {
-	if len(c.reserving) > 0 && !st.queued || c.reserved > 0 && c.reserved+st.want > c.cfg.MaxOpenBytes {
+	if len(c.reserving) > 0 && !st.queued || c.reserved > c.grown && c.reserved+st.want > c.cfg.MaxOpenBytes {
 		if !st.queued {
 			st.queued = true
 			c.reserving = append(c.reserving, st)
@@ -562,6 +615,11 @@ func (c *Conn) reserveLocked(st *Stream) bool {
 func (c *Conn) unreserveLocked(n *int) {
 	c.reserved -= *n
 	*n = 0
+	c.admitStreamsLocked()
+}
+
+// admitStreamsLocked gives those that wait for a reservation what there is room for, in their order.
+func (c *Conn) admitStreamsLocked() {
 	for len(c.reserving) > 0 {
 		next := c.reserving[0]
 		if !c.reserveLocked(next) {
