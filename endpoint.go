@@ -4,6 +4,7 @@ package yodel
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -320,6 +321,15 @@ func (ep *Endpoint) retryLocked(err *dialError) {
 	})
 }
 
+// prune removes the connections that accept no more calls and that nobody has removed yet.
+func (ep *Endpoint) prune() {
+	for _, conn := range *ep.conns.Load() {
+		if !conn.Usable() {
+			ep.remove(conn)
+		}
+	}
+}
+
 // remove takes out a connection that accepts no more calls, and begins to connect again if it was the last.
 func (ep *Endpoint) remove(conn *mux.Conn) {
 	ep.mu.Lock()
@@ -336,13 +346,19 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 	}
 	ep.conns.Store(&conns)
 	if len(conns) == 0 && !ep.closed && ep.dialing == nil && ep.retry == nil {
-		ep.failures++
-		if time.Since(ep.since) > lastBackoff { // not one that lets us in and then turns us away
-			ep.failures = 0
-		}
 		err := conn.Err()
 		if err == nil {
 			err = mux.ErrDrained
+		}
+		drained := errors.Is(err, mux.ErrDrained)
+		ep.failures++
+		if time.Since(ep.since) > lastBackoff || drained && conn.Accepted() > 0 { // not one that lets us in and then turns us away
+			ep.failures = 0
+		}
+		if drained && ep.failures <= 1 { // its successor may listen there already
+			ep.setReadyLocked(byConn, false)
+			ep.dialLocked()
+			return
 		}
 		ep.retryLocked(&dialError{err: err, connected: true})
 	}

@@ -76,8 +76,11 @@ type Server struct {
 	mu        sync.Mutex
 	listeners []net.Listener
 	conns     map[*serverConn]struct{}
+	arriving  int           // accept loops, and connections that were accepted and are not in conns yet
+	stopped   chan struct{} // closed once closing
 	closing   bool
-	empty     chan struct{} // closed when the last connection has ended, once closing
+	closed    bool          // nothing is let in any more
+	empty     chan struct{} // closed when the last connection has ended and none can come, once closing
 }
 
 // A serverConn is one connection of a server.
@@ -97,7 +100,7 @@ func NewServer(o *ServerOptions) *Server {
 	s := &Server{
 		opts: *o, limits: o.Limits.withDefaults(), codecs: make(map[string]Codec), compressors: make(map[string]Compressor),
 		pool: mux.NewPool(), watch: mux.NewWatch(), started: time.Now(),
-		conns: make(map[*serverConn]struct{}), empty: make(chan struct{}),
+		conns: make(map[*serverConn]struct{}), stopped: make(chan struct{}), empty: make(chan struct{}),
 	}
 	opts := &s.opts
 	for _, c := range append([]Codec{JSON, Raw}, opts.Codecs...) {
@@ -150,9 +153,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return ErrServerClosed
 	}
 	s.listeners = append(s.listeners, l)
+	s.arriving++
 	s.mu.Unlock()
 	failed := make(chan error, 1)
-	go func() { failed <- s.accept(l) }()
+	go func() {
+		failed <- s.accept(l)
+		s.arrived()
+	}()
 	select {
 	case err := <-failed:
 		return err
@@ -173,6 +180,9 @@ func (s *Server) accept(l net.Listener) error {
 		nc, err := l.Accept()
 		if err == nil {
 			backoff = first
+			s.mu.Lock()
+			s.arriving++
+			s.mu.Unlock()
 			go s.serve(nc)
 			continue
 		}
@@ -189,14 +199,36 @@ func (s *Server) accept(l net.Listener) error {
 		s.opts.Logger.Warn("yodel: accept failed", "addr", l.Addr().String(), "err", err, "again in", backoff)
 		select {
 		case <-time.After(backoff):
-		case <-s.empty:
+		case <-s.stopped:
 		}
 		backoff = min(2*backoff, last)
 	}
 }
 
-// serve runs the protocol on a new connection.
+// arrived notes that what was arriving is in, or will not come.
+func (s *Server) arrived() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.arriving--
+	s.emptyLocked()
+}
+
+// emptyLocked notes that there is nothing left, if so.
+func (s *Server) emptyLocked() {
+	if !s.closing || s.arriving > 0 || len(s.conns) > 0 {
+		return
+	}
+	select {
+	case <-s.empty:
+	default:
+		close(s.empty)
+	}
+}
+
+// serve runs the protocol on a new connection. One that was accepted just before the server began to close is let
+// in too, and told so: a reset would leave its calls in doubt.
 func (s *Server) serve(nc net.Conn) {
+	defer s.arrived()
 	addr := nc.RemoteAddr().String()
 	refuse := func(err error) {
 		_ = nc.Close() // there is nothing more to say
@@ -219,7 +251,7 @@ func (s *Server) serve(nc net.Conn) {
 	s.event(ConnEvent{Kind: eventAccepted, Addr: addr})
 	s.mu.Lock()
 	switch {
-	case s.closing:
+	case s.closed:
 		s.mu.Unlock()
 		refuse(ErrServerClosed)
 		return
@@ -230,7 +262,11 @@ func (s *Server) serve(nc net.Conn) {
 	}
 	s.conns[sc] = struct{}{}
 	sc.mux = mux.New(nc, nil, false, config)
+	closing := s.closing
 	s.mu.Unlock()
+	if closing {
+		sc.mux.Drain()
+	}
 }
 
 // Shutdown lets the calls finish that were accepted, refuses new ones in a way that makes clients go elsewhere, and
@@ -243,17 +279,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for _, l := range s.listeners {
 		_ = l.Close() // nobody will accept from it
 	}
-	if first && len(s.conns) == 0 {
-		close(s.empty)
+	if first {
+		close(s.stopped)
 	}
-	conns := make([]*mux.Conn, 0, len(s.conns))
+	s.emptyLocked()
 	for sc := range s.conns {
-		conns = append(conns, sc.mux)
+		go sc.mux.Drain()
 	}
 	s.mu.Unlock()
-	for _, conn := range conns {
-		go conn.Drain()
-	}
 	var err error
 	select {
 	case <-s.empty:
@@ -263,10 +296,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 			err = fmt.Errorf("shutdown: calls were running: %w", context.Cause(ctx))
 		}
 	case <-ctx.Done():
-		err = fmt.Errorf("shutdown: %d connections had calls open: %w", len(conns), context.Cause(ctx))
-		for _, conn := range conns {
-			go conn.Abort()
+		s.mu.Lock()
+		s.closed = true
+		err = fmt.Errorf("shutdown: %d connections had calls open: %w", len(s.conns), context.Cause(ctx))
+		for sc := range s.conns {
+			go sc.mux.Abort()
 		}
+		s.mu.Unlock()
 	}
 	s.pool.Cancel()
 	if first {
@@ -319,13 +355,7 @@ func (sc *serverConn) ended(_ *mux.Conn, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, sc)
-	if s.closing && len(s.conns) == 0 {
-		select {
-		case <-s.empty:
-		default:
-			close(s.empty)
-		}
-	}
+	s.emptyLocked()
 }
 
 // asError returns err as an Error, with what it has.
