@@ -70,7 +70,7 @@ func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error 
 	for resends := 0; ; resends++ {
 		if err != nil {
 			call.record(err, began)
-			if !c.resend(call, err, pinned, resends) {
+			if !c.resend(call, err, pinned, resends) { //nolint:contextcheck // a connection outlives the call that needs it first
 				return call.failed(err)
 			}
 		}

@@ -247,7 +247,7 @@ func (ep *Endpoint) dial(d *dialing) {
 		d.err = err
 		ep.failures++
 		if len(*ep.conns.Load()) == 0 {
-			ep.retryLocked(err)
+			ep.againLocked(err)
 		} else { // it was to be one more
 			ep.enoughTill = time.Now().Add(lastBackoff)
 		}
@@ -304,6 +304,17 @@ func (ep *Endpoint) connect(ctx context.Context) (*mux.Conn, *dialError) {
 	}
 }
 
+// againLocked connects again when there is no connection left: at once if the server said that it goes, because its
+// successor may listen there already, unless that was so just now.
+func (ep *Endpoint) againLocked(err *dialError) {
+	if errors.Is(err, mux.ErrDrained) && ep.failures <= 1 {
+		ep.setReadyLocked(byConn, false)
+		ep.dialLocked()
+		return
+	}
+	ep.retryLocked(err)
+}
+
 // retryLocked makes the next attempt to connect happen after a while. Until then calls go elsewhere.
 func (ep *Endpoint) retryLocked(err *dialError) {
 	ep.lastErr = err
@@ -355,12 +366,7 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 		if time.Since(ep.since) > lastBackoff || drained && conn.Accepted() > 0 { // not one that lets us in and then turns us away
 			ep.failures = 0
 		}
-		if drained && ep.failures <= 1 { // its successor may listen there already
-			ep.setReadyLocked(byConn, false)
-			ep.dialLocked()
-			return
-		}
-		ep.retryLocked(&dialError{err: err, connected: true})
+		ep.againLocked(&dialError{err: err, connected: true})
 	}
 }
 

@@ -314,10 +314,10 @@ func TestSuccessorAtTheSameAddressLosesNoCall(t *testing.T) {
 	}
 	s := start()
 	c := newClient(t, &yodel.ClientOptions{Transport: transportFunc(dial)}, "the only one")
-	var calls atomic.Int64
+	var calls [4]atomic.Int64 // of each caller
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
-	for range 4 {
+	for i := range calls {
 		wg.Go(func() {
 			for {
 				select {
@@ -328,20 +328,21 @@ func TestSuccessorAtTheSameAddressLosesNoCall(t *testing.T) {
 				if _, err := Mul.Call(t.Context(), c, &Args{}); err != nil {
 					t.Errorf("%+v", err)
 				}
-				calls.Add(1)
+				calls[i].Add(1)
 			}
 		})
 	}
 	for range rounds {
-		seen := calls.Load()
-		until(t, "calls go on", func() bool { return calls.Load() > seen+100 })
+		for i := range calls { // so that no call sees two of them go
+			seen := calls[i].Load()
+			until(t, "calls go on", func() bool { return calls[i].Load() > seen+20 })
+		}
 		old := s
 		s = start()
 		must(t, old.Shutdown(t.Context()))
 	}
 	close(stop)
 	wg.Wait()
-	t.Logf("%d calls during %d hand-overs", calls.Load(), rounds)
 }
 
 // TestDrainUnderLoadLosesNoCall restarts one server after the other under load. No call fails, with retries

@@ -34,8 +34,8 @@ const firstFile = 3
 
 // A legacy is what this process was left by its predecessor. A nil one is that of the first process in a row.
 type legacy struct {
-	// readiness is where this process says that it is ready. It stays open as long as the process lives, whatever becomes
-	// of this value, because its end tells the predecessor of the process's: so it is no os.File.
+	// readiness is where this process says that it is ready. It stays open until the process has ended, whatever becomes
+	// of this value, because that is how the predecessor knows: so it is no os.File.
 	readiness int
 	agreement *os.File // ends when connections may be accepted
 	sockets   []inheritance
@@ -125,12 +125,11 @@ func (left *legacy) sayReady(taken []string) {
 // awaitAgreement returns when the predecessor agrees or is gone.
 func (left *legacy) awaitAgreement() { _, _ = io.Copy(io.Discard, left.agreement) }
 
-// close lets go of everything: this process will not take over.
+// close lets go of what was left: this process does not take over.
 func (left *legacy) close() {
 	if left == nil {
 		return
 	}
 	left.closeSockets()
 	_ = left.agreement.Close()
-	_ = syscall.Close(left.readiness)
 }

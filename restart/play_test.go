@@ -7,10 +7,14 @@ package restart_test
 import (
 	"bytes"
 	"context"
+	stdtls "crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -18,6 +22,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/restart"
+	"github.com/yodel-rpc/yodel/transport/tls"
 	"github.com/yodel-rpc/yodel/transport/unix"
 )
 
@@ -28,7 +33,8 @@ const scriptVariable = "YODEL_RESTART_SCRIPT"
 // A script is what a process does.
 type script struct {
 	Addrs        []string // a path is a unix socket
-	Does         string   // nothing to serve as it should
+	TLS          bool
+	Does         string // nothing to serve as it should
 	ReadyTimeout time.Duration
 }
 
@@ -81,15 +87,10 @@ func playScript(name string) error {
 	if err != nil {
 		return err
 	}
-	switch s.Does {
-	case "crash":
-		os.Exit(3)
-	case "hang":
-		stop()
-		fallthrough
-	case "hang stubbornly":
-		say("hangs")
-		select {}
+	program, err := os.Executable()
+	say("program", program, err)
+	if s.Does != "" {
+		misbehave(s.Does)
 	}
 	server := yodel.NewServer(nil)
 	work.Handle(server, func(_ context.Context, job *Job) (*Done, error) {
@@ -104,7 +105,12 @@ func playScript(name string) error {
 		if strings.HasPrefix(addr, "/") {
 			over = unix.Transport{}
 		}
-		l, err := process.Transport(over).Listen(addr)
+		transport := process.Transport(over)
+		if s.TLS {
+			certificate, _ := identity()
+			transport = &tls.Transport{Over: transport, Server: &stdtls.Config{Certificates: []stdtls.Certificate{certificate}}}
+		}
+		l, err := transport.Listen(addr)
 		if err != nil {
 			return err
 		}
@@ -113,4 +119,57 @@ func playScript(name string) error {
 	}
 	say("up", strings.Join(addrs, " "))
 	return process.Run(ctx, serve...)
+}
+
+// misbehave does what a process should not do before it serves, and returns if it is to serve all the same.
+func misbehave(does string) {
+	switch does {
+	case "crash":
+		os.Exit(3)
+	case "hang":
+		signal.Reset(syscall.SIGTERM)
+		say("hangs")
+		select {}
+	case "hang stubbornly":
+		say("hangs")
+		select {}
+	case "wait":
+		goOn := make(chan os.Signal, 1)
+		signal.Notify(goOn, syscall.SIGUSR1)
+		say("waits")
+		<-goOn
+	case "start another":
+		other := exec.Command(os.Args[0])
+		other.Env = append(os.Environ(), lookVariable+"=1")
+		found, err := other.CombinedOutput()
+		say("looked", fmt.Sprintf("%q", found), err)
+	}
+}
+
+// lookVariable makes the test binary say what it has inherited from who started it.
+const lookVariable = "YODEL_RESTART_LOOK"
+
+func look() {
+	fmt.Printf("YODEL_RESTART=%q", os.Getenv("YODEL_RESTART"))
+	for fd := 3; fd < 20; fd++ {
+		var stat syscall.Stat_t
+		if err := syscall.Fstat(fd, &stat); err != nil {
+			continue
+		}
+		switch stat.Mode & syscall.S_IFMT {
+		case syscall.S_IFSOCK:
+			fmt.Printf(" %d=socket", fd)
+		case syscall.S_IFIFO:
+			fmt.Printf(" %d=pipe", fd)
+		}
+	}
+}
+
+// identity is what all processes of a row show, and what their clients trust.
+func identity() (stdtls.Certificate, *x509.CertPool) {
+	s := httptest.NewTLSServer(nil)
+	defer s.Close()
+	pool := x509.NewCertPool()
+	pool.AddCert(s.Certificate())
+	return s.TLS.Certificates[0], pool
 }

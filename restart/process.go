@@ -101,7 +101,10 @@ func (p *Process) Run(ctx context.Context, serve ...func(context.Context) error)
 		return err
 	}
 	s := start(ctx, serve)
-	if p.legacy != nil && !p.takeOver(ctx, s) {
+	switch {
+	case p.legacy == nil:
+		p.notifyServing(ctx)
+	case !p.takeOver(ctx, s):
 		defer p.legacy.close()
 		return s.end()
 	}
@@ -197,6 +200,7 @@ func (p *Process) handOver(ctx context.Context, s *service) *successor {
 	case taken, ok := <-next.ready:
 		if ok && ctx.Err() == nil {
 			p.disown(taken)
+			p.notifySuccessor(ctx, next.pid())
 			next.agree()
 			log.InfoContext(ctx, "yodel: a successor has taken over; this process finishes its calls", "pid", next.pid(), "took", time.Since(began))
 			return next
@@ -218,21 +222,30 @@ func (p *Process) handOver(ctx context.Context, s *service) *successor {
 
 // leave lets the service finish. Signals that come meanwhile are for the successor.
 func (p *Process) leave(s *service, next *successor) error {
-	s.stop()
 	defer next.forget()
+	s.stop()
 	died := next.ended
 	for {
 		select {
-		case <-s.ended:
-			return s.err
 		case sig := <-p.signals:
-			p.opts.Logger.Info("yodel: the signal is passed on to the successor", "signal", sig, "pid", next.pid())
-			_ = next.process.Signal(sig) // it may have ended
+			p.passOn(sig, next)
 		case <-died:
 			died = nil
 			p.opts.Logger.Error("yodel: the successor has ended while this process finished its calls", "pid", next.pid(), "state", next.reap())
+		case <-s.ended:
+			select {
+			case sig := <-p.signals:
+				p.passOn(sig, next)
+			default:
+			}
+			return s.err
 		}
 	}
+}
+
+func (p *Process) passOn(sig os.Signal, next *successor) {
+	p.opts.Logger.Info("yodel: the signal is passed on to the successor", "signal", sig, "pid", next.pid())
+	_ = next.process.Signal(sig) // it may have ended
 }
 
 // A service is the user's functions, running.

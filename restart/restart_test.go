@@ -7,11 +7,14 @@ package restart_test
 import (
 	"bufio"
 	"context"
+	stdtls "crypto/tls"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,11 +25,16 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/transport/tls"
 	"github.com/yodel-rpc/yodel/transport/unix"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(lookVariable) != "" {
+		look()
+		return
+	}
 	if name := os.Getenv(scriptVariable); name != "" {
 		play(name)
 		return
@@ -39,6 +47,7 @@ type row struct {
 	t      *testing.T
 	script string // the file that says what the next process does
 	first  *exec.Cmd
+	killed bool // the first one
 
 	mu      sync.Mutex
 	said    []line
@@ -53,8 +62,8 @@ type line struct {
 	rest string
 }
 
-// newRow starts the first process of a row, which does what s says.
-func newRow(t *testing.T, s script) *row {
+// newRow starts the first process of a row, which does what s says. Change may change how it is started.
+func newRow(t *testing.T, s script, change ...func(*exec.Cmd)) *row {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "yodel") //nolint:usetesting // a unix socket's path must be short
 	must(t, err)
@@ -67,6 +76,9 @@ func newRow(t *testing.T, s script) *row {
 	// The race detector makes a process that exits sleep for a second.
 	r.first.Env = append(os.Environ(), scriptVariable+"="+r.script, "GORACE=atexit_sleep_ms=0")
 	r.first.Stdout, r.first.Stderr = in, os.Stderr
+	for _, f := range change {
+		f(r.first)
+	}
 	must(t, r.first.Start())
 	_ = in.Close() // the processes have it, the last of which ends the reading
 	go r.read(out)
@@ -103,17 +115,25 @@ func (r *row) read(out *os.File) {
 // await returns the first line for which match is true, now or later.
 func (r *row) await(why string, match func(line) bool) line {
 	r.t.Helper()
+	return r.awaitTimes(1, why, match)
+}
+
+// awaitTimes returns the nth line for which match is true, now or later.
+func (r *row) awaitTimes(n int, why string, match func(line) bool) line {
+	r.t.Helper()
 	timeout := time.After(15 * time.Second)
 	for {
 		r.mu.Lock()
-		i, changed := slices.IndexFunc(r.said, match), r.changed
-		var found line
-		if i >= 0 {
-			found = r.said[i]
+		var found []line
+		for _, l := range r.said {
+			if match(l) {
+				found = append(found, l)
+			}
 		}
+		changed := r.changed
 		r.mu.Unlock()
-		if i >= 0 {
-			return found
+		if len(found) >= n {
+			return found[n-1]
 		}
 		select {
 		case <-changed:
@@ -161,7 +181,7 @@ func (r *row) ended() {
 	case <-time.After(15 * time.Second):
 		r.t.Fatalf("a process is left behind\n%s", r.transcript())
 	}
-	if err := r.first.Wait(); err != nil {
+	if err := r.first.Wait(); err != nil && !r.killed {
 		r.t.Errorf("the first process ended with %v", err)
 	}
 }
@@ -208,7 +228,8 @@ func (r *row) executed() map[int64]int {
 // A load is callers that expect each call to succeed, with retries off.
 type load struct {
 	t     *testing.T
-	calls atomic.Int64
+	calls atomic.Int64    // begun
+	done  [5]atomic.Int64 // by each caller
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
 
@@ -216,27 +237,28 @@ type load struct {
 	by map[int]int // answers, by process
 }
 
-// startLoad starts callers of two kinds: some share a client, and one makes a new one for each call.
+// startLoad starts callers. They share a client but for the first one, which makes a new one for each call.
 func startLoad(t *testing.T, transport yodel.Transport, addrs ...string) *load {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	l := &load{t: t, stop: stop, by: map[int]int{}}
 	o := &yodel.ClientOptions{Transport: transport}
 	shared := yodel.NewClient(yodel.Static(addrs...), o)
-	for range 4 {
+	for i := range l.done {
 		l.wg.Go(func() {
 			for ctx.Err() == nil {
-				l.call(shared)
+				c := shared
+				if i == 0 {
+					c = yodel.NewClient(yodel.Static(addrs...), o) //nolint:contextcheck // see call
+				}
+				l.call(c) //nolint:contextcheck // see call
+				if i == 0 {
+					c.Close() //nolint:contextcheck // see call
+				}
+				l.done[i].Add(1)
 			}
 		})
 	}
-	l.wg.Go(func() {
-		for ctx.Err() == nil {
-			c := yodel.NewClient(yodel.Static(addrs...), o)
-			l.call(c)
-			c.Close()
-		}
-	})
 	t.Cleanup(func() {
 		l.end()
 		shared.Close()
@@ -244,6 +266,7 @@ func startLoad(t *testing.T, transport yodel.Transport, addrs ...string) *load {
 	return l
 }
 
+// call makes one call, which goes on when the load ends.
 func (l *load) call(c *yodel.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
@@ -258,13 +281,14 @@ func (l *load) call(c *yodel.Client) {
 	l.by[done.By]++
 }
 
-// goesOn awaits that more calls have ended.
+// goesOn awaits that every caller has made some more calls, so that no call sees two processes go.
 func (l *load) goesOn() {
-	seen := l.calls.Load()
-	for l.calls.Load() < seen+50 && !l.t.Failed() {
-		wait, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-		<-wait.Done()
-		cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for i := range l.done {
+		for seen := l.done[i].Load(); l.done[i].Load() < seen+5 && !l.t.Failed(); {
+			<-tick.C
+		}
 	}
 }
 
@@ -308,6 +332,13 @@ func (r *row) handOver(former []int) (pid int, addrs []string) {
 	return pid, addrs
 }
 
+// stops makes the last process of the row end.
+func (r *row) stops(pid int) {
+	r.t.Helper()
+	tell(r.t, pid, syscall.SIGTERM)
+	r.ended()
+}
+
 // TestHandOversUnderLoadLoseNoCall lets twenty-five processes follow each other.
 func TestHandOversUnderLoadLoseNoCall(t *testing.T) {
 	const times = 25
@@ -325,21 +356,19 @@ func TestHandOversUnderLoadLoseNoCall(t *testing.T) {
 	}
 	l.goesOn()
 	l.end()
-	tell(t, pids[times], syscall.SIGTERM)
-	r.ended()
+	r.stops(pids[times])
 	l.check(r, times+1)
 }
 
 // A new version that does not work changes nothing, and the log says why.
 func TestASuccessorThatFailsChangesNothing(t *testing.T) {
-	works := script{Addrs: []string{"127.0.0.1:0"}, ReadyTimeout: time.Second}
+	works := script{Addrs: []string{"127.0.0.1:0"}, ReadyTimeout: 500 * time.Millisecond}
 	for _, test := range []struct{ does, why string }{
 		{"crash", `why="it ended before it was ready" state="exit status 3"`},
-		{"hang", `why="it was not ready within 1s" state="signal: terminated"`},
-		{"hang stubbornly", `why="it was not ready within 1s" state="signal: killed"`},
+		{"hang", `why="it was not ready within 500ms" state="signal: terminated"`},
+		{"hang stubbornly", `why="it was not ready within 500ms" state="signal: killed"`},
 	} {
 		t.Run(test.does, func(t *testing.T) {
-			t.Parallel()
 			r := newRow(t, works)
 			pid, addrs := r.serving()
 			l := startLoad(t, nil, addrs...)
@@ -354,8 +383,7 @@ func TestASuccessorThatFailsChangesNothing(t *testing.T) {
 			next, _ := r.handOver([]int{pid})
 			l.goesOn()
 			l.end()
-			tell(t, next, syscall.SIGTERM)
-			r.ended()
+			r.stops(next)
 			l.check(r, 2)
 		})
 	}
@@ -380,8 +408,7 @@ func TestASuccessorMayListenElsewhere(t *testing.T) {
 	elsewhere.end()
 	l.goesOn()
 	l.end()
-	tell(t, next, syscall.SIGTERM)
-	r.ended()
+	r.stops(next)
 }
 
 func TestUnixSocketsAreHandedOver(t *testing.T) {
@@ -407,8 +434,7 @@ func TestUnixSocketsAreHandedOver(t *testing.T) {
 	}
 	l.goesOn()
 	l.end()
-	tell(t, pids[3], syscall.SIGTERM)
-	r.ended()
+	r.stops(pids[3])
 	l.check(r, 4)
 	if _, err := os.Lstat(stays); err == nil {
 		t.Error("the last process left its socket behind")
@@ -419,7 +445,6 @@ func TestUnixSocketsAreHandedOver(t *testing.T) {
 func TestEndingWhileHandingOverLeavesNoProcessBehind(t *testing.T) {
 	for _, does := range []string{"hang", "hang stubbornly"} {
 		t.Run(does, func(t *testing.T) {
-			t.Parallel()
 			works := script{Addrs: []string{"127.0.0.1:0"}}
 			r := newRow(t, works)
 			pid, _ := r.serving()
@@ -427,8 +452,198 @@ func TestEndingWhileHandingOverLeavesNoProcessBehind(t *testing.T) {
 			r.next(works)
 			tell(t, pid, syscall.SIGHUP)
 			r.await("the successor hangs", func(l line) bool { return l.what == "hangs" })
-			tell(t, pid, syscall.SIGTERM)
-			r.ended()
+			r.stops(pid)
 		})
 	}
+}
+
+func TestTLSIsLaidOverWhatIsHandedOver(t *testing.T) {
+	r := newRow(t, script{Addrs: []string{"127.0.0.1:0"}, TLS: true})
+	pid, addrs := r.serving()
+	_, pool := identity()
+	l := startLoad(t, &tls.Transport{Client: &stdtls.Config{RootCAs: pool}}, addrs...)
+	pids := []int{pid}
+	for range 3 {
+		l.goesOn()
+		next, _ := r.handOver(pids)
+		pids = append(pids, next)
+	}
+	l.goesOn()
+	l.end()
+	r.stops(pids[3])
+	l.check(r, 4)
+}
+
+// A connection that nobody has accepted when a process dies is served by its successor, which did not know of it.
+func TestASuccessorServesWhatItsPredecessorLeftWhenItWasKilled(t *testing.T) {
+	works := script{Addrs: []string{"127.0.0.1:0"}}
+	r := newRow(t, works)
+	pid, addrs := r.serving()
+	slow := works
+	slow.Does = "wait"
+	r.next(slow)
+	tell(t, pid, syscall.SIGHUP)
+	next := r.await("the successor waits", func(l line) bool { return l.what == "waits" }).pid
+	r.killed = true
+	tell(t, pid, syscall.SIGKILL)
+	_ = r.first.Wait() // it was killed
+	dialed := make(chan struct{})
+	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{Transport: &dialTells{dialed: dialed}})
+	defer c.Close()
+	outcome := make(chan error, 1)
+	go func() {
+		_, err := work.Call(t.Context(), c, &Job{ID: 1})
+		outcome <- err
+	}()
+	<-dialed // to a socket that nobody accepts from
+	tell(t, next, syscall.SIGUSR1)
+	if err := <-outcome; err != nil {
+		t.Errorf("a call between two processes: %+v", err)
+	}
+	r.stops(next)
+}
+
+// dialTells is TCP that tells when it has connected.
+type dialTells struct {
+	dialed chan struct{}
+	once   sync.Once
+}
+
+func (d *dialTells) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := yodel.TCP.Dial(ctx, addr)
+	d.once.Do(func() { close(d.dialed) })
+	return c, err
+}
+
+func (*dialTells) Listen(addr string) (net.Listener, error) { return yodel.TCP.Listen(addr) }
+
+// A signal that comes while a hand-over is under way asks for one more: there may be a still newer program.
+func TestASecondSignalIsNotLost(t *testing.T) {
+	works := script{Addrs: []string{"127.0.0.1:0"}}
+	for name, test := range map[string]struct {
+		second string // what the second process does
+		signal syscall.Signal
+		down   bool // it was ready
+	}{
+		"the first hand-over succeeds": {"wait", syscall.SIGUSR1, true},
+		"the first hand-over fails":    {"wait", syscall.SIGKILL, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRow(t, works)
+			first, _ := r.serving()
+			slow := works
+			slow.Does = test.second
+			r.next(slow)
+			tell(t, first, syscall.SIGHUP)
+			second := r.await("the successor waits", func(l line) bool { return l.what == "waits" }).pid
+			r.next(works)
+			tell(t, first, syscall.SIGHUP)
+			tell(t, second, test.signal)
+			third, _ := r.serving(first, second)
+			r.says(first, "down", "<nil>")
+			if test.down {
+				r.says(second, "down", "<nil>")
+			}
+			r.stops(third)
+		})
+	}
+}
+
+// What a process starts has none of the sockets, and does not take itself for a successor.
+func TestOtherProcessesInheritNothing(t *testing.T) {
+	s := script{Addrs: []string{"127.0.0.1:0"}, Does: "start another"}
+	r := newRow(t, s)
+	first, _ := r.serving()
+	next, _ := r.handOver([]int{first})
+	want := r.says(first, "looked", "").rest
+	if got := r.says(next, "looked", "").rest; got != want || !strings.Contains(got, `YODEL_RESTART=\"\"`) {
+		t.Errorf("what a successor started has inherited %s, want %s", got, want)
+	}
+	r.stops(next)
+}
+
+// A new version is often a symbolic link that leads elsewhere.
+func TestTheProgramIsLookedForAnew(t *testing.T) {
+	text, err := os.ReadFile(os.Args[0])
+	must(t, err)
+	folder, err := filepath.EvalSymlinks(t.TempDir())
+	must(t, err)
+	for _, version := range []string{"v1", "v2"} {
+		must(t, os.Mkdir(filepath.Join(folder, version), 0o700))
+		must(t, os.WriteFile(filepath.Join(folder, version, "app"), text, 0o700))
+	}
+	link := filepath.Join(folder, "current")
+	must(t, os.Symlink("v1", link))
+	r := newRow(t, script{Addrs: []string{"127.0.0.1:0"}}, func(c *exec.Cmd) {
+		c.Path, c.Args, c.Dir = filepath.Join(link, "app"), []string{"current/app"}, folder
+	})
+	first, _ := r.serving()
+	r.says(first, "program", filepath.Join("v1", "app"))
+	must(t, os.Remove(link))
+	must(t, os.Symlink("v2", link))
+	next, _ := r.handOver([]int{first})
+	r.says(next, "program", filepath.Join("v2", "app"))
+	r.stops(next)
+}
+
+func TestSuccessorsThatFailLeaveNothingBehind(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("reads /proc")
+	}
+	works := script{Addrs: []string{"127.0.0.1:0"}}
+	r := newRow(t, works)
+	pid, _ := r.serving()
+	broken := works
+	broken.Does = "crash"
+	r.next(broken)
+	files := func() int {
+		open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		must(t, err)
+		return len(open)
+	}
+	var before int
+	for round := range 4 {
+		tell(t, pid, syscall.SIGHUP)
+		r.awaitTimes(round+1, "a successor failed", func(l line) bool { return strings.Contains(l.rest, "has not taken over") })
+		if round == 0 { // what is there from the first one on stays
+			before = files()
+		}
+	}
+	if after := files(); after != before {
+		t.Errorf("%d files are open, after the first failure it were %d", after, before)
+	}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err == nil && len(children) > 0 {
+		t.Errorf("there are children still: %s", children)
+	}
+	r.stops(pid)
+}
+
+// systemd takes the service for dead when its main process ends, unless it was told of another one.
+func TestSystemdIsTold(t *testing.T) {
+	folder, err := os.MkdirTemp("", "yodel") //nolint:usetesting // a unix socket's path must be short
+	must(t, err)
+	defer os.RemoveAll(folder)
+	socket := filepath.Join(folder, "notify")
+	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	must(t, err)
+	defer systemd.Close()
+	told := func() string {
+		t.Helper()
+		text := make([]byte, 1000)
+		_ = systemd.SetReadDeadline(time.Now().Add(15 * time.Second))
+		n, err := systemd.Read(text)
+		must(t, err)
+		return string(text[:n])
+	}
+	r := newRow(t, script{Addrs: []string{"127.0.0.1:0"}}, func(c *exec.Cmd) { c.Env = append(c.Env, "NOTIFY_SOCKET="+socket) })
+	first, _ := r.serving()
+	if got := told(); got != "READY=1" {
+		t.Errorf("at first systemd was told %q", got)
+	}
+	next, _ := r.handOver([]int{first})
+	if got, want := told(), fmt.Sprintf("MAINPID=%d\nREADY=1", next); got != want {
+		t.Errorf("then systemd was told %q, want %q", got, want)
+	}
+	r.stops(next)
 }
