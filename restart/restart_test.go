@@ -457,6 +457,25 @@ func TestEndingWhileHandingOverLeavesNoProcessBehind(t *testing.T) {
 	}
 }
 
+// Whenever it is told so, it is decided which of the two goes.
+func TestEndingAtAnyMomentOfAHandOver(t *testing.T) {
+	for _, moment := range []string{"program", "up"} { // what the successor says then
+		t.Run(moment, func(t *testing.T) {
+			r := newRow(t, script{Addrs: []string{"127.0.0.1:0"}})
+			pid, _ := r.serving()
+			tell(t, pid, syscall.SIGHUP)
+			next := r.await("the successor has come so far", func(l line) bool { return l.pid != pid && l.what == moment }).pid
+			tell(t, pid, syscall.SIGTERM)
+			r.says(pid, "down", "<nil>")
+			if strings.Contains(r.transcript(), "a successor has taken over") {
+				r.stops(next)
+			} else {
+				r.ended()
+			}
+		})
+	}
+}
+
 func TestTLSIsLaidOverWhatIsHandedOver(t *testing.T) {
 	r := newRow(t, script{Addrs: []string{"127.0.0.1:0"}, TLS: true})
 	pid, addrs := r.serving()
