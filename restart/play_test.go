@@ -81,6 +81,9 @@ func playScript(name string) error {
 	if err = json.Unmarshal(text, &s); err != nil {
 		return err
 	}
+	if s.Does == "crash at once" {
+		os.Exit(3)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	process, err := restart.New(&restart.Options{ReadyTimeout: s.ReadyTimeout, Logger: slog.New(slog.NewTextHandler(sayer{}, nil))})

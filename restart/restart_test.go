@@ -611,9 +611,9 @@ func TestSuccessorsThatFailLeaveNothingBehind(t *testing.T) {
 	}
 	works := script{Addrs: []string{"127.0.0.1:0"}}
 	r := newRow(t, works)
-	pid, _ := r.serving()
+	pid, addrs := r.serving()
 	broken := works
-	broken.Does = "crash"
+	broken.Does = "crash at once" // before it could put right what was wrong with its sockets
 	r.next(broken)
 	files := func() int {
 		open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
@@ -635,6 +635,12 @@ func TestSuccessorsThatFailLeaveNothingBehind(t *testing.T) {
 	if err == nil && len(children) > 0 {
 		t.Errorf("there are children still: %s", children)
 	}
+	// The process can still stop waiting for connections.
+	c := yodel.NewClient(yodel.Static(addrs...), nil)
+	if _, err := work.Call(t.Context(), c, &Job{ID: 1}); err != nil {
+		t.Error(err)
+	}
+	c.Close()
 	r.stops(pid)
 }
 
