@@ -70,7 +70,7 @@ func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error 
 	for resends := 0; ; resends++ {
 		if err != nil {
 			call.record(err, began)
-			if !c.resend(call, err, pinned, resends) {
+			if !c.resend(call, err, pinned, resends) { //nolint:contextcheck // a connection outlives the call that needs it first
 				return call.failed(err)
 			}
 		}
@@ -100,6 +100,9 @@ func (c *Client) resend(call *Call, err error, pinned bool, resends int) bool {
 		return false
 	}
 	stale := e.ID == "YDL3004" || e.ID == "YDL1104" // the connection was at fault, not the endpoint
+	if stale {
+		call.Endpoint.prune() // this may come before the connection's own news of its end
+	}
 	again := stale && !slices.Contains(call.tried, call.Endpoint)
 	call.Avoid(call.Endpoint)
 	if pinned {

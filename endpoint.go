@@ -254,7 +254,7 @@ func (ep *Endpoint) dial(d *dialing) {
 		d.err = err
 		ep.failures++
 		if len(*ep.conns.Load()) == 0 {
-			ep.retryLocked(err)
+			ep.againLocked(err)
 		} else { // it was to be one more
 			ep.enoughTill = time.Now().Add(lastBackoff)
 		}
@@ -330,6 +330,17 @@ func (ep *Endpoint) connect(ctx context.Context) (*mux.Conn, *dialError) {
 	}
 }
 
+// againLocked connects again when there is no connection left: at once if the server said that it goes, because its
+// successor may listen there already, unless that was so just now.
+func (ep *Endpoint) againLocked(err *dialError) {
+	if errors.Is(err, mux.ErrDrained) && ep.failures <= 1 {
+		ep.setReadyLocked(byConn, false)
+		ep.dialLocked()
+		return
+	}
+	ep.retryLocked(err)
+}
+
 // retryLocked makes the next attempt to connect happen after a while. Until then calls go elsewhere.
 func (ep *Endpoint) retryLocked(err *dialError) {
 	ep.lastErr = err
@@ -345,6 +356,15 @@ func (ep *Endpoint) retryLocked(err *dialError) {
 			ep.dialLocked()
 		}
 	})
+}
+
+// prune removes the connections that accept no more calls and that nobody has removed yet.
+func (ep *Endpoint) prune() {
+	for _, conn := range *ep.conns.Load() {
+		if !conn.Usable() {
+			ep.remove(conn)
+		}
+	}
 }
 
 // remove takes out a connection that accepts no more calls, and begins to connect again if it was the last.
@@ -363,15 +383,16 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 	}
 	ep.conns.Store(&conns)
 	if len(conns) == 0 && !ep.closed && ep.dialing == nil && ep.retry == nil {
-		ep.failures++
-		if time.Since(ep.since) > lastBackoff { // not one that lets us in and then turns us away
-			ep.failures = 0
-		}
 		err := conn.Err()
 		if err == nil {
 			err = mux.ErrDrained
 		}
-		ep.retryLocked(&dialError{err: err, connected: true})
+		drained := errors.Is(err, mux.ErrDrained)
+		ep.failures++
+		if time.Since(ep.since) > lastBackoff || drained && conn.Accepted() > 0 { // not one that lets us in and then turns us away
+			ep.failures = 0
+		}
+		ep.againLocked(&dialError{err: err, connected: true})
 	}
 }
 

@@ -84,8 +84,11 @@ type Server struct {
 	conns     map[*serverConn]struct{}
 	links     map[*serverConn]struct{} // the clients' connections over which this server serves, once the peer is known
 	pools     map[*mux.Pool]struct{}   // of these clients
+	arriving  int                      // accept loops, and connections that were accepted and are not in conns yet
+	stopped   chan struct{}            // closed once closing
 	closing   bool
-	empty     chan struct{} // closed when the last connection has ended, once closing
+	closed    bool          // nothing is let in any more
+	empty     chan struct{} // closed when the last connection has ended and none can come, once closing
 }
 
 // A serverConn is one connection of a server.
@@ -111,7 +114,7 @@ func NewServer(o *ServerOptions) *Server {
 		opts: *o, limits: o.Limits.withDefaults(), codecs: make(map[string]Codec), compressors: make(map[string]Compressor),
 		pool: mux.NewPool(), watch: mux.NewWatch(), started: time.Now(),
 		conns: make(map[*serverConn]struct{}), links: make(map[*serverConn]struct{}),
-		pools: make(map[*mux.Pool]struct{}), empty: make(chan struct{}),
+		pools: make(map[*mux.Pool]struct{}), stopped: make(chan struct{}), empty: make(chan struct{}),
 	}
 	opts := &s.opts
 	for _, c := range append([]Codec{JSON, Raw}, opts.Codecs...) {
@@ -169,9 +172,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return ErrServerClosed
 	}
 	s.listeners = append(s.listeners, l)
+	s.arriving++
 	s.mu.Unlock()
 	failed := make(chan error, 1)
-	go func() { failed <- s.accept(l) }()
+	go func() {
+		failed <- s.accept(l)
+		s.arrived()
+	}()
 	select {
 	case err := <-failed:
 		return err
@@ -192,6 +199,9 @@ func (s *Server) accept(l net.Listener) error {
 		nc, err := l.Accept()
 		if err == nil {
 			backoff = first
+			s.mu.Lock()
+			s.arriving++
+			s.mu.Unlock()
 			go s.serve(nc)
 			continue
 		}
@@ -208,14 +218,36 @@ func (s *Server) accept(l net.Listener) error {
 		s.opts.Logger.Warn("yodel: accept failed", "addr", l.Addr().String(), "err", err, "again in", backoff)
 		select {
 		case <-time.After(backoff):
-		case <-s.empty:
+		case <-s.stopped:
 		}
 		backoff = min(2*backoff, last)
 	}
 }
 
-// serve runs the protocol on a new connection.
+// arrived notes that what was arriving is in, or will not come.
+func (s *Server) arrived() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.arriving--
+	s.emptyLocked()
+}
+
+// emptyLocked notes that there is nothing left, if so.
+func (s *Server) emptyLocked() {
+	if !s.closing || s.arriving > 0 || len(s.conns) > 0 {
+		return
+	}
+	select {
+	case <-s.empty:
+	default:
+		close(s.empty)
+	}
+}
+
+// serve runs the protocol on a new connection. One that was accepted just before the server began to close is let
+// in too, and told so: a reset would leave its calls in doubt.
 func (s *Server) serve(nc net.Conn) {
+	defer s.arrived()
 	addr := nc.RemoteAddr().String()
 	refuse := func(err error) {
 		_ = nc.Close() // there is nothing more to say
@@ -238,7 +270,7 @@ func (s *Server) serve(nc net.Conn) {
 	s.event(ConnEvent{Kind: eventAccepted, Addr: addr})
 	s.mu.Lock()
 	switch {
-	case s.closing:
+	case s.closed:
 		s.mu.Unlock()
 		refuse(ErrServerClosed)
 		return
@@ -249,7 +281,11 @@ func (s *Server) serve(nc net.Conn) {
 	}
 	s.conns[sc] = struct{}{}
 	sc.mux = mux.New(nc, nil, false, config)
+	closing := s.closing
 	s.mu.Unlock()
+	if closing {
+		sc.mux.Drain()
+	}
 }
 
 // Shutdown lets the calls finish that were accepted, refuses new ones in a way that makes clients go elsewhere, and
@@ -265,12 +301,12 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for _, l := range s.listeners {
 		_ = l.Close() // nobody will accept from it
 	}
-	if first && len(s.conns) == 0 {
-		close(s.empty)
+	if first {
+		close(s.stopped)
 	}
-	conns := make([]*mux.Conn, 0, len(s.conns))
+	s.emptyLocked()
 	for sc := range s.conns {
-		conns = append(conns, sc.mux)
+		go sc.mux.Drain()
 	}
 	links := make([]*mux.Conn, 0, len(s.links))
 	for sc := range s.links {
@@ -278,22 +314,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	pools := append([]*mux.Pool{s.pool}, slices.Collect(maps.Keys(s.pools))...)
 	s.mu.Unlock()
-	for _, conn := range conns {
-		go conn.Drain()
-	}
 	waits := []<-chan struct{}{s.empty}
 	for _, link := range links {
 		waits = append(waits, link.Refuse())
 	}
 	err := wait(ctx, waits)
 	if err != nil {
-		err = fmt.Errorf("shutdown: %d connections had calls open: %w", len(conns)+len(links), err)
-		for _, conn := range conns {
-			go conn.Abort()
-		}
-		for _, link := range links {
-			link.CancelRequests()
-		}
+		err = s.cutOff(links, err)
 	} else { // one-way calls whose callers have gone
 		waits = waits[:0]
 		for _, pool := range pools {
@@ -310,6 +337,20 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.pool.Close()
 	}
 	return err
+}
+
+// cutOff ends what did not end in time.
+func (s *Server) cutOff(links []*mux.Conn, why error) error {
+	for _, link := range links {
+		link.CancelRequests()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for sc := range s.conns {
+		go sc.mux.Abort()
+	}
+	return fmt.Errorf("shutdown: %d connections had calls open: %w", len(s.conns)+len(links), why)
 }
 
 // wait waits for all of the channels, and returns why it did not.
@@ -383,13 +424,7 @@ func (sc *serverConn) ended(_ *mux.Conn, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, sc)
-	if s.closing && len(s.conns) == 0 {
-		select {
-		case <-s.empty:
-		default:
-			close(s.empty)
-		}
-	}
+	s.emptyLocked()
 }
 
 // asError returns err as an Error, with what it has.

@@ -254,14 +254,95 @@ func TestConnectionsThatComeDuringShutdownAreTold(t *testing.T) {
 	close(goOn)
 	for range 2 {
 		err := receive(t, outcomes, "the call ends")
-		if e, ok := errors.AsType[*yodel.Error](err); err != nil && (!ok || e.Code != yodel.Unavailable || !e.NotProcessed) {
+		e, ok := errors.AsType[*yodel.Error](err)
+		if err != nil && (!ok || e.Code != yodel.Unavailable || !e.NotProcessed) {
 			t.Errorf("got %+v, want unavailable, not executed, or success on the other server", err)
+		}
+		if err != nil && (len(e.Report.Attempts) == 0 || e.Report.Attempts[0].ID != "YDL3004") {
+			t.Errorf("got %+v, want that the server said first that it was shutting down", err)
 		}
 	}
 	must(t, receive(t, down, "Shutdown returns"))
 	if _, err := Mul.Call(t.Context(), c, &Args{}); err != nil {
 		t.Error(err)
 	}
+}
+
+// One that is still being decided about when the patience of Shutdown ends is not let in any more.
+func TestShutdownDoesNotWaitForTheAcceptFilterForEver(t *testing.T) {
+	come, goOn := make(chan struct{}, 1), make(chan struct{})
+	refused := make(chan yodel.ConnEvent, 1)
+	s := newServer(t, &yodel.ServerOptions{
+		Accept: func(net.Conn) error {
+			come <- struct{}{}
+			<-goOn
+			return nil
+		},
+		OnConn: func(e yodel.ConnEvent) {
+			if e.Kind == "refused" {
+				refused <- e
+			}
+		},
+	})
+	nc, err := net.Dial("tcp", serve(t, s))
+	must(t, err)
+	defer nc.Close()
+	receive(t, come, "a connection")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := s.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Shutdown returned %v, want that it did not wait any longer", err)
+	}
+	close(goOn)
+	if e := receive(t, refused, "the connection is refused"); !errors.Is(e.Err, yodel.ErrServerClosed) {
+		t.Errorf("it was refused with %v", e.Err)
+	}
+	must(t, s.Shutdown(t.Context()))
+}
+
+// TestSuccessorAtTheSameAddressLosesNoCall replaces the server behind the only address that a client knows. It is
+// connected to at once, and calls wait for it: each finds the old server or the new one.
+func TestSuccessorAtTheSameAddressLosesNoCall(t *testing.T) {
+	const rounds = 10
+	var addr atomic.Pointer[string]
+	dial := func(ctx context.Context, _ string) (net.Conn, error) { return yodel.TCP.Dial(ctx, *addr.Load()) }
+	start := func() *yodel.Server {
+		s := newServer(t, nil)
+		now := serve(t, s)
+		addr.Store(&now)
+		return s
+	}
+	s := start()
+	c := newClient(t, &yodel.ClientOptions{Transport: transportFunc(dial)}, "the only one")
+	var calls [4]atomic.Int64 // of each caller
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for i := range calls {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := Mul.Call(t.Context(), c, &Args{}); err != nil {
+					t.Errorf("%+v", err)
+				}
+				calls[i].Add(1)
+			}
+		})
+	}
+	for range rounds {
+		for i := range calls { // so that no call sees two of them go
+			seen := calls[i].Load()
+			until(t, "calls go on", func() bool { return calls[i].Load() > seen+20 })
+		}
+		old := s
+		s = start()
+		must(t, old.Shutdown(t.Context()))
+	}
+	close(stop)
+	wg.Wait()
 }
 
 // TestDrainUnderLoadLosesNoCall restarts one server after the other under load. No call fails, with retries

@@ -89,6 +89,13 @@ func (c *Conn) Usable() bool {
 	return c.err == nil && c.drained == nil
 }
 
+// Accepted returns how many of this side's requests a peer that drains has accepted, and 0 before it drains.
+func (c *Conn) Accepted() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.accepted
+}
+
 // Counters returns what the connection did so far.
 func (c *Conn) Counters() Counters {
 	n := &c.count

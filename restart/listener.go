@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package restart
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Transport returns a transport that dials as over does, and whose listeners are handed over. It listens on the
+// socket that the predecessor had for the very same address, port 0 included, and makes a new one if there was
+// none. Over is yodel.TCP or unix.Transport, or another one whose listeners are sockets of the system.
+//
+// Listen is called before Run. Listeners that are closed are not handed over.
+func (p *Process) Transport(over yodel.Transport) yodel.Transport { return &transport{p, over} }
+
+type transport struct {
+	process *Process
+	over    yodel.Transport
+}
+
+func (t *transport) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	return t.over.Dial(ctx, addr)
+}
+
+func (t *transport) Listen(addr string) (net.Listener, error) {
+	p := t.process
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running {
+		return nil, fmt.Errorf("restart: listen at %s before Run: what listens later is not handed over", addr)
+	}
+	l := &listener{process: p, wanted: addr, closed: make(chan struct{})}
+	var err error
+	if l.socket, err = p.legacy.take(addr); err != nil {
+		return nil, fmt.Errorf("restart: the predecessor's socket for %s: %w", addr, err)
+	}
+	if l.inherited = l.socket != nil; !l.inherited {
+		if l.socket, err = t.over.Listen(addr); err != nil {
+			return nil, err
+		}
+		if _, ok := l.socket.(syscall.Conn); !ok {
+			_ = l.socket.Close()
+			return nil, fmt.Errorf("restart: listen at %s: a %T cannot be handed over, it is no socket of the system", addr, l.socket)
+		}
+		l.owned = true
+	}
+	p.listeners = append(p.listeners, l)
+	return l, nil
+}
+
+// A listener accepts connections when its process may.
+type listener struct {
+	process   *Process
+	socket    net.Listener
+	wanted    string // the address, as it was asked for
+	inherited bool   // from the predecessor
+
+	once   sync.Once
+	closed chan struct{}
+
+	// These are guarded by Process.mu.
+	asked bool // for a connection
+	owned bool // the socket is this process's alone: with it goes its file
+}
+
+func (l *listener) Addr() net.Addr { return l.socket.Addr() }
+
+func (l *listener) Accept() (net.Conn, error) {
+	p := l.process
+	select {
+	case <-p.open:
+	default:
+		p.mu.Lock()
+		l.asked = true
+		p.askedLocked()
+		p.mu.Unlock()
+		select {
+		case <-p.open:
+		case <-l.closed:
+			return nil, &net.OpError{Op: "accept", Net: l.Addr().Network(), Addr: l.Addr(), Err: net.ErrClosed}
+		}
+	}
+	return l.socket.Accept()
+}
+
+// Close closes this process's end of the socket. The file of a unix socket stays if another process listens there.
+func (l *listener) Close() error {
+	err := error(&net.OpError{Op: "close", Net: l.Addr().Network(), Addr: l.Addr(), Err: net.ErrClosed})
+	l.once.Do(func() {
+		p := l.process
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.listeners = slices.DeleteFunc(p.listeners, func(other *listener) bool { return other == l })
+		if local, ok := l.socket.(*net.UnixListener); ok {
+			local.SetUnlinkOnClose(l.owned)
+		}
+		close(l.closed)
+		p.askedLocked()
+		err = l.socket.Close()
+	})
+	return err
+}
+
+// file returns a copy of the socket. (*net.TCPListener).File will not do: what it returns puts the socket into blocking
+// mode when it is passed on, and with it the one that this process accepts from.
+func (l *listener) file() (*os.File, error) {
+	raw, err := l.socket.(syscall.Conn).SyscallConn() //nolint:forcetypeassert // Listen has checked it
+	if err != nil {
+		return nil, err
+	}
+	var fd int
+	failed := raw.Control(func(from uintptr) {
+		syscall.ForkLock.RLock() // no process may be started between the two
+		defer syscall.ForkLock.RUnlock()
+		if fd, err = syscall.Dup(int(from)); err == nil {
+			syscall.CloseOnExec(fd)
+		}
+	})
+	if err = errors.Join(failed, err); err != nil {
+		return nil, fmt.Errorf("copy the socket of %s: %w", l.wanted, err)
+	}
+	return os.NewFile(uintptr(fd), l.wanted), nil
+}
+
+// took returns which of the predecessor's sockets this process listens on.
+func (p *Process) took() []string {
+	return p.each(func(l *listener) bool { return l.inherited })
+}
+
+// own makes all sockets this process's.
+func (p *Process) own() {
+	p.each(func(l *listener) bool { l.owned = true; return true })
+}
+
+// disown leaves sockets to the successor.
+func (p *Process) disown(taken []string) {
+	p.each(func(l *listener) bool {
+		if i := slices.Index(taken, l.wanted); i >= 0 {
+			taken = slices.Delete(taken, i, i+1)
+			l.owned = false
+		}
+		return true
+	})
+}
+
+// each returns the addresses of the listeners for which f returns true.
+func (p *Process) each(f func(*listener) bool) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	addrs := []string{}
+	for _, l := range p.listeners {
+		if f(l) {
+			addrs = append(addrs, l.wanted)
+		}
+	}
+	return addrs
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package restart
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const hangUp = syscall.SIGHUP
+
+// A Process is this process as one in a row of them that listen on the same sockets. Its methods may be called
+// concurrently.
+type Process struct {
+	opts    Options
+	program program
+	signals chan os.Signal
+	legacy  *legacy // nil in the first of the row
+
+	open      chan struct{} // closed when connections may be accepted
+	accepting chan struct{} // closed when there is somebody to accept them, at every listener
+
+	mu        sync.Mutex
+	listeners []*listener
+	running   bool // no more listeners may come
+}
+
+// New makes this process one that hands over, and takes what its predecessor left to it, if there is one. Call it
+// once, before the process starts others: they must not inherit what is meant for this one.
+//
+// A signal that comes before Run waits for it.
+func New(o *Options) (*Process, error) {
+	left, err := inherit()
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{
+		opts: o.withDefaults(), legacy: left, signals: make(chan os.Signal, 1),
+		open: make(chan struct{}), accepting: make(chan struct{}),
+	}
+	if p.program, err = findProgram(p.opts.Command); err != nil {
+		left.close()
+		return nil, err
+	}
+	if left == nil {
+		close(p.open)
+	}
+	signal.Notify(p.signals, p.opts.Signal)
+	return p, nil
+}
+
+// A program is what a successor runs.
+type program struct {
+	path, folder string
+	argv         []string
+}
+
+// findProgram resolves no symbolic links: a new version is often a link that leads elsewhere.
+func findProgram(command []string) (program, error) {
+	p := program{argv: command}
+	if len(command) == 0 {
+		p.argv = os.Args
+	}
+	var err error
+	if p.path, err = exec.LookPath(p.argv[0]); err != nil {
+		if len(command) > 0 {
+			return p, fmt.Errorf("restart: %w", err)
+		}
+		if p.path, err = os.Executable(); err != nil { // the name was made up by whoever started this process
+			return p, fmt.Errorf("restart: where is the program of this process? %w", err)
+		}
+	}
+	if p.folder, err = os.Getwd(); err != nil {
+		return p, fmt.Errorf("restart: %w", err)
+	}
+	if !filepath.IsAbs(p.path) {
+		p.path = filepath.Join(p.folder, p.path)
+	}
+	return p, nil
+}
+
+// Run runs the functions, which serve the listeners that Transport has made. It returns when all of them have, with
+// their errors. Their context ends when ctx does, when one of them has returned, or when a successor has taken over:
+// then they finish what they have begun, as yodel.Server.Serve does. Run is called once.
+//
+// This process is ready, and its predecessor leaves, when somebody accepts from every listener.
+func (p *Process) Run(ctx context.Context, serve ...func(context.Context) error) error {
+	defer signal.Stop(p.signals)
+	if err := p.begin(); err != nil {
+		return err
+	}
+	s := start(ctx, serve)
+	switch {
+	case p.legacy == nil:
+		p.notifyServing(ctx)
+	case !p.takeOver(ctx, s):
+		defer p.legacy.close()
+		return s.end()
+	}
+	for {
+		select {
+		case <-s.ended:
+			return s.err
+		case <-ctx.Done():
+			return s.end()
+		case <-p.signals:
+			if next := p.handOver(ctx, s); next != nil {
+				return p.leave(s, next)
+			}
+		}
+	}
+}
+
+// begin fixes which listeners there are.
+func (p *Process) begin() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.running:
+		return errors.New("restart: Run was called before")
+	case len(p.listeners) == 0:
+		return errors.New("restart: there is nothing to hand over: make listeners with Transport before Run")
+	}
+	p.running = true
+	p.legacy.closeSockets() // this process does not want them
+	p.askedLocked()
+	return nil
+}
+
+// askedLocked looks whether a connection was asked for at every listener.
+func (p *Process) askedLocked() {
+	select {
+	case <-p.accepting:
+		return
+	default:
+	}
+	if !p.running || len(p.listeners) == 0 || slices.ContainsFunc(p.listeners, func(l *listener) bool { return !l.asked }) {
+		return
+	}
+	close(p.accepting)
+}
+
+// takeOver tells the predecessor that this process is ready, and lets it accept connections as soon as the predecessor
+// agrees or is gone. It reports whether it did: not when the process ends before.
+func (p *Process) takeOver(ctx context.Context, s *service) bool {
+	select {
+	case <-p.accepting:
+	case <-ctx.Done():
+		return false
+	case <-s.ended:
+		return false
+	}
+	p.legacy.sayReady(p.took())
+	agreed := make(chan struct{})
+	go func() {
+		defer close(agreed)
+		p.legacy.awaitAgreement()
+	}()
+	defer func() {
+		p.legacy.agreement.Close() // which ends the goroutine
+		<-agreed
+	}()
+	select {
+	case <-agreed:
+	case <-ctx.Done():
+		return false
+	case <-s.ended:
+		return false
+	}
+	p.own()
+	close(p.open)
+	return true
+}
+
+// handOver starts a successor, and returns it when it is ready. Until then this process serves as ever.
+func (p *Process) handOver(ctx context.Context, s *service) *successor {
+	log := p.opts.Logger
+	began := time.Now()
+	next, err := p.startSuccessor()
+	if err != nil {
+		log.ErrorContext(ctx, "yodel: no successor could be started; this process goes on", "program", p.program.path, "err", err)
+		return nil
+	}
+	log.InfoContext(ctx, "yodel: a successor was started", "pid", next.pid())
+	timer := time.NewTimer(p.opts.ReadyTimeout)
+	defer timer.Stop()
+	var why string
+	select {
+	case taken, ok := <-next.ready:
+		if ok && ctx.Err() == nil {
+			p.disown(taken)
+			p.notifySuccessor(ctx, next.pid())
+			next.agree()
+			log.InfoContext(ctx, "yodel: a successor has taken over; this process finishes its calls", "pid", next.pid(), "took", time.Since(began))
+			return next
+		}
+		why = "it ended before it was ready"
+	case <-timer.C:
+		why = fmt.Sprintf("it was not ready within %v", p.opts.ReadyTimeout)
+	case <-ctx.Done():
+	case <-s.ended:
+	}
+	if ctx.Err() != nil || s.hasEnded() {
+		s.stop()
+		log.WarnContext(ctx, "yodel: this process ends, and its successor with it, which was not ready", "pid", next.pid(), "state", next.end())
+		return nil
+	}
+	log.ErrorContext(ctx, "yodel: a successor has not taken over; this process goes on", "pid", next.pid(), "why", why, "state", next.end())
+	return nil
+}
+
+// leave lets the service finish. Signals that come meanwhile are for the successor.
+func (p *Process) leave(s *service, next *successor) error {
+	defer next.forget()
+	s.stop()
+	died := next.ended
+	for {
+		select {
+		case sig := <-p.signals:
+			p.passOn(sig, next)
+		case <-died:
+			died = nil
+			p.opts.Logger.Error("yodel: the successor has ended while this process finished its calls", "pid", next.pid(), "state", next.reap())
+		case <-s.ended:
+			select {
+			case sig := <-p.signals:
+				p.passOn(sig, next)
+			default:
+			}
+			return s.err
+		}
+	}
+}
+
+func (p *Process) passOn(sig os.Signal, next *successor) {
+	p.opts.Logger.Info("yodel: the signal is passed on to the successor", "signal", sig, "pid", next.pid())
+	_ = next.process.Signal(sig) // it may have ended
+}
+
+// A service is the user's functions, running.
+type service struct {
+	stop  context.CancelFunc
+	ended chan struct{} // closed when all have returned; err is set then
+	err   error
+}
+
+func start(ctx context.Context, serve []func(context.Context) error) *service {
+	// When it stops is decided in one place: a successor that has been agreed to must not find the sockets closed
+	// as at the end of it all.
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s := &service{stop: stop, ended: make(chan struct{})}
+	errs := make([]error, len(serve))
+	var wg sync.WaitGroup
+	for i, f := range serve {
+		wg.Go(func() {
+			defer stop()
+			errs[i] = f(ctx)
+		})
+	}
+	go func() {
+		defer close(s.ended)
+		wg.Wait()
+		s.err = errors.Join(errs...)
+	}()
+	return s
+}
+
+// end stops the service and returns its error.
+func (s *service) end() error {
+	s.stop()
+	<-s.ended
+	return s.err
+}
+
+func (s *service) hasEnded() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
