@@ -99,8 +99,9 @@ func (c *Client) resend(call *Call, err error, pinned bool, resends int) bool {
 	if !ok || !e.NotProcessed || e.Code != Unavailable || resends >= maxResends || call.Endpoint == nil {
 		return false
 	}
-	stale := e.ID == "YDL3004" || e.ID == "YDL1104" // the connection was at fault, not the endpoint
-	again := stale && !slices.Contains(call.tried, call.Endpoint)
+	// The connection was at fault, not the endpoint: a new one may do. That it drains happens again and again when connections
+	// do not become old.
+	again := e.ID == "YDL3004" || e.ID == "YDL1104" && !slices.Contains(call.tried, call.Endpoint)
 	call.Avoid(call.Endpoint)
 	if pinned {
 		return again
@@ -228,6 +229,8 @@ func explainConn(ctx context.Context, who, where string, err error, unsent bool)
 		return failure("YDL3004", "%s: %s is shutting down; it was not executed", who, where)
 	case errors.Is(err, mux.ErrDrained):
 		return failure("YDL1104", "%s: %s cut it off when it shut down; it may have been executed", who, where)
+	case errors.Is(err, mux.ErrAged):
+		return failure("YDL3004", "%s: the connection to %s was just being replaced; %s", who, where, executed)
 	case errors.Is(err, mux.ErrRetired):
 		return failure("YDL3004", "%s: %s is not an instance any more; %s", who, where, executed)
 	case errors.Is(err, mux.ErrClosed):

@@ -40,6 +40,13 @@ type ServerOptions struct {
 	Connect func(ctx context.Context, peer *Peer) error
 	// MaxConns is how many connections may be open at once. Default 65,536.
 	MaxConns int
+	// MaxOpen is how many requests may be open at once on all connections together, those being executed and those waiting for
+	// that. Each connection is allowed its share, which follows what it needs; callers beyond it wait, on the client. One request is
+	// allowed to each connection in any case. One-way requests are counted by themselves, up to as many. Default 16,384.
+	MaxOpen int
+	// MaxOpenBytes is how many bytes these requests may have together, divided likewise; each connection may have 64 KiB, or one
+	// request that is larger. Default 256 MiB.
+	MaxOpenBytes int
 	// DrainTimeout is how long ListenAndServe and Serve let calls finish after their context ended. Default 10 s.
 	DrainTimeout time.Duration
 	// NoIntrospection leaves out the built-in methods yodel.Info, Stats, Health and Ping. Default false.
@@ -66,6 +73,7 @@ type Server struct {
 	compressors map[string]Compressor
 	pool        *mux.Pool
 	watch       *mux.Watch
+	budget      *mux.Budget
 	started     time.Time
 	panics      atomic.Uint64
 	scratch     sync.Pool // of *[]byte
@@ -114,6 +122,9 @@ func NewServer(o *ServerOptions) *Server {
 	}
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.MaxConns = orDefault(opts.MaxConns, 1<<16)
+	opts.MaxOpen = orDefault(opts.MaxOpen, 16<<10)
+	opts.MaxOpenBytes = orDefault(opts.MaxOpenBytes, 256<<20)
+	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxOpenBytes)
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
 	s.scratch.New = func() any { return new([]byte) }
 	s.methods.Store(&map[string]*method{})
@@ -215,6 +226,7 @@ func (s *Server) serve(nc net.Conn) {
 	sc.peer.Store(&Peer{Addr: nc.RemoteAddr(), Conn: nc})
 	config := &mux.Config{
 		Limits: s.limits.mux(), Agent: agent, Bind: sc.bind, Hello: sc.hello, Ended: sc.ended, Pool: s.pool, Watch: s.watch,
+		Budget: s.budget,
 	}
 	s.event(ConnEvent{Kind: eventAccepted, Addr: addr})
 	s.mu.Lock()

@@ -30,6 +30,7 @@ type reader struct {
 	nReply  uint64      // how many
 	settled []settled   // replies of a batch, on their way to their waiters
 	told    int         // how many of them have been told
+	inline  int         // requests of the batch that ran inline
 
 	answered bool // the batch made this side answer something
 	crowded  bool // the peer does not read its answers
@@ -81,6 +82,7 @@ func (rd *reader) loop() {
 			return
 		}
 		rd.makeRoom()
+		rd.inline = 0
 		n, err := c.nc.Read(rd.buf[rd.w:])
 		c.count.reads.Add(1)
 		if n > 0 {
@@ -411,6 +413,8 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 		c.refuseLocked(r, codeExhausted, "YDL3002", fmt.Sprintf("%d requests are open on this connection, the limit is %d", open, limit.MaxOpen))
 	case !c.hasRoomLocked(r):
 		c.refuseLocked(r, codeExhausted, "YDL3002", fmt.Sprintf("the open requests on this connection hold %d bytes, the limit is %d", bytes, limit.MaxOpenBytes))
+	case !c.bearsLocked(r, open, bytes):
+		c.refuseLocked(r, codeExhausted, "YDL3002", fmt.Sprintf("%d requests are open on this connection, and the server has no room for more than it allowed", open))
 	default:
 		c.enterTableLocked(r)
 		c.mu.Unlock()
@@ -432,6 +436,9 @@ func (c *Conn) openLocked(oneWay bool) (open, bytes int) {
 
 func (c *Conn) hasRoomLocked(r *Request) bool {
 	open, bytes := c.openLocked(r.alone())
+	if r.alone() { // nobody else keeps these within what the budget grants
+		return open == 0 || open < c.limit && bytes+r.bytes <= c.limitBytes
+	}
 	return open == 0 || open < c.cfg.MaxOpen && bytes+r.bytes <= c.cfg.MaxOpenBytes
 }
 
