@@ -52,8 +52,10 @@ type share struct {
 	gone        bool // the connection has ended
 	recent      int  // how many requests were open at most, of late
 	recentBytes int
-	target      int
-	fixed       bool
+
+	target int  // what it should have
+	hungry bool // it used most of what it has
+	fixed  bool // while targets are made: what it gets is settled
 }
 
 const (
@@ -62,8 +64,8 @@ const (
 	// gather is how long changes in membership gather until the budget is divided again.
 	gather = 2 * time.Millisecond
 
-	firstShare    = 1024     // at most, before it is known what a connection needs
-	idleShare     = 16       // of one that needs nothing, if there is enough
+	idleShare     = 1024     // of a connection that needs nothing, at most, while there is enough
+	scarceShare   = 16       // the same while others need more than there is
 	minBytes      = 64 << 10 // of each
 	fewestToShare = 4        // below this, one more or less is a difference
 )
@@ -100,6 +102,10 @@ func (b *Budget) Open() (open int) {
 // reserve is what is kept free for connections that come.
 func (b *Budget) reserve() int { return min(max(b.total/16, 1), b.total-1) }
 
+// idle is the share of a connection that needs nothing, when there are n: half of what there is, so that the other half is for those
+// that need something.
+func (b *Budget) idle(n int) int { return min(max((b.total-b.reserve())/(2*n), 1), idleShare) }
+
 // bytesOf is the limit of bytes that goes with a limit of requests.
 func (b *Budget) bytesOf(s *share, told int) int {
 	part := int(float64(b.totalBytes) * float64(told) / float64(b.total))
@@ -112,7 +118,7 @@ func (b *Budget) join(c *Conn) *share {
 	defer b.mu.Unlock()
 	s := &share{conn: c, index: len(b.members)}
 	free := b.total - b.granted - b.reserve()
-	s.told = min(max(free/16, 1), firstShare, c.hardLimit())
+	s.told = max(min(b.idle(len(b.members)+1), free, c.hardLimit()), 1)
 	s.granted, s.bytes = s.told, b.bytesOf(s, s.told)
 	b.members = append(b.members, s)
 	b.grantLocked(s.granted)
@@ -281,51 +287,51 @@ func (b *Budget) measuredAs(s *share, peak, peakBytes, open int) {
 	}
 }
 
-// need returns how many requests a connection should be allowed, were there enough for all, and whether it may be more than
-// what it has: because it used most of that.
-func (b *Budget) need(s *share, floor int) (n int, hungry bool) {
-	limit := s.conn.hardLimit()
-	bytes := b.bytesOf(s, s.told)
+// needLocked sets what a connection should be allowed, were there enough for all, and whether it may be more than what it has: because it
+// used most of that.
+func (b *Budget) needLocked(s *share, floor int) {
+	limit, bytes := s.conn.hardLimit(), b.bytesOf(s, s.told)
 	// A window of bytes is full when the next request does not fit in it, which may be half of it.
 	full := s.recentBytes >= bytes/2 && bytes < s.conn.cfg.MaxOpenBytes
 	inUnits := int(min(float64(s.recentBytes)*float64(b.total)/float64(max(b.totalBytes, 1)), math.MaxInt32))
-	if hungry = full || s.recent >= s.told-s.told/4; hungry {
-		return min(max(4*s.recent, 4*inUnits, 2*s.told, 4*idleShare), limit), true
+	if s.hungry = full || s.recent >= s.told-s.told/4; s.hungry {
+		s.target = min(max(4*s.recent, 4*inUnits, 2*s.told, 4*scarceShare), limit)
+		return
 	}
-	return min(max(2*s.recent, 3*inUnits, floor), max(s.told, floor), limit), false
+	s.target = min(max(2*s.recent, 3*inUnits, floor), limit)
 }
 
-// divideLocked decides who gets how much, as of now, and returns whom to tell.
+// divideLocked decides who gets how much, as of now, and returns whom to tell. Small changes are left alone.
 func (b *Budget) divideLocked() []change {
-	if len(b.members) == 0 {
-		return nil
-	}
-	hungry := b.targetsLocked()
+	b.targetsLocked()
 	free := b.total - b.granted - b.reserve()
-	if !hungry && free >= 0 {
-		return nil
-	}
 	var changes []change
 	var raised []*share
 	wanted := 0
 	for _, s := range b.members {
-		if s.greeted && !s.gone && !s.lowering && s.target-s.told > s.told/8 {
+		enough := s.told
+		if s.hungry {
+			enough = s.told / 8
+		}
+		if s.target-s.told > enough && s.free() {
 			raised = append(raised, s)
 			wanted += s.target - s.told
 		}
 	}
-	if wanted > free {
-		for _, s := range b.members {
-			if s.greeted && !s.gone && !s.lowering && s.told-s.target > s.told/8 {
-				s.told, s.lowering = s.target, true
-				changes = append(changes, change{s, s.told, b.bytesOf(s, s.told), true})
-			}
+	for _, s := range b.members {
+		enough := s.told / 2
+		if wanted > free {
+			enough = s.told / 8
+		}
+		if s.told-s.target > enough && s.free() {
+			s.told, s.lowering = s.target, true
+			changes = append(changes, change{s, s.told, b.bytesOf(s, s.told), true})
 		}
 	}
 	slices.SortFunc(raised, func(x, y *share) int { return cmp.Compare(x.told, y.told) }) // who has least is first
 	for _, s := range raised {
-		told := min(s.target, s.granted+free)
-		if free <= 0 || told <= s.told {
+		told := min(s.target, s.granted+max(free, 0))
+		if told <= s.told {
 			continue
 		}
 		more := max(told-s.granted, 0)
@@ -338,30 +344,38 @@ func (b *Budget) divideLocked() []change {
 	return changes
 }
 
-// targetsLocked sets what each connection should have, so that those which need little have that and the others have
-// equally much, and reports whether there is one that needs more than it has.
-func (b *Budget) targetsLocked() (anyHungry bool) {
+// free reports whether the connection can be told another limit now.
+func (s *share) free() bool { return s.greeted && !s.gone && !s.lowering }
+
+// targetsLocked sets what each connection should have. When there is not enough, those which need little have that, and the others
+// equally much.
+func (b *Budget) targetsLocked() {
 	n, pool := 0, b.total-b.reserve()
 	for _, s := range b.members {
 		if s.fixed = s.gone || !s.greeted; s.fixed {
 			pool -= s.granted
-			continue
+		} else {
+			n++
 		}
-		n++
 	}
 	if n == 0 {
-		return false
+		return
 	}
-	floor := min(max(b.total/(4*n), 1), idleShare)
+	idle, sum := b.idle(len(b.members)), 0
 	for _, s := range b.members {
 		if !s.fixed {
-			var hungry bool
-			s.target, hungry = b.need(s, floor)
-			anyHungry = anyHungry || hungry && s.target > s.told
+			b.needLocked(s, idle)
+			sum += s.target
 		}
 	}
-	if !anyHungry && b.total-b.granted >= b.reserve() {
-		return false
+	if sum <= pool {
+		return
+	}
+	floor := min(max(b.total/(4*n), 1), scarceShare)
+	for _, s := range b.members {
+		if !s.fixed {
+			b.needLocked(s, floor)
+		}
 	}
 	pool = max(pool, n)
 	for satisfied := true; satisfied && n > 0; {
@@ -378,7 +392,6 @@ func (b *Budget) targetsLocked() (anyHungry bool) {
 	if n > 0 {
 		b.levelLocked(n, pool)
 	}
-	return anyHungry
 }
 
 // levelLocked divides pool among the n connections that are not satisfied. What is left over goes to those that had one more

@@ -66,6 +66,7 @@ func serve() {
 	once.Handle(s, work)
 	twice.Handle(s, work)
 	s.MarkIdempotent(string(twice))
+	serveWork(s)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent
