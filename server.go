@@ -229,14 +229,17 @@ func (s *Server) serve(nc net.Conn) {
 		Budget: s.budget,
 	}
 	s.event(ConnEvent{Kind: eventAccepted, Addr: addr})
+	s.budget.Reserve()
 	s.mu.Lock()
 	switch {
 	case s.closing:
 		s.mu.Unlock()
+		s.budget.Unreserve()
 		refuse(ErrServerClosed)
 		return
 	case len(s.conns) >= s.opts.MaxConns:
 		s.mu.Unlock()
+		s.budget.Unreserve()
 		refuse(failure("YDL3003", "%d connections are open, the limit is %d", s.opts.MaxConns, s.opts.MaxConns))
 		return
 	}

@@ -19,8 +19,8 @@ import (
 //
 // A share is lowered in two steps. The peer is told, and then pinged: when the pong comes, all that the peer sent
 // under the old limit has come too. Only then does the room belong to others, so that the sum of all shares never exceeds
-// the total. One request is allowed to every connection, also when there are more of them than the total, or when more come at
-// once than what is kept free for that.
+// the total, but for the one request that every connection is allowed: when there are more connections than that, and when
+// Reserve has not been called, or in vain.
 //
 // Its methods may be called concurrently. Where both are held, Conn.mu comes before Budget.mu.
 type Budget struct {
@@ -30,9 +30,11 @@ type Budget struct {
 
 	mu      sync.Mutex
 	members []*share
-	active  []*share // those to be measured
-	granted int      // the sum of all shares
-	turn    int      // whose turn it is to have one more
+	active  []*share      // those to be measured
+	granted int           // the sum of all shares, and places
+	places  int           // reserved for connections that are being made
+	freed   chan struct{} // closed when some has been given back; nil when nobody waits
+	turn    int           // whose turn it is to have one more
 	timer   *time.Timer
 	due     time.Time // when timer fires; zero when it is not set
 	measure time.Time // not before this
@@ -63,6 +65,8 @@ const (
 	measurePeriod = 100 * time.Millisecond
 	// gather is how long changes in membership gather until the budget is divided again.
 	gather = 2 * time.Millisecond
+	// reserveTime is how long a new connection waits for others to give something up, until it has one request more than there are.
+	reserveTime = time.Second
 
 	idleShare     = 1024     // of a connection that needs nothing, at most, while there is enough
 	scarceShare   = 16       // the same while others need more than there is
@@ -74,6 +78,43 @@ const (
 // requests are open.
 func NewBudget(open, openBytes int) *Budget {
 	return &Budget{total: max(open, 1), totalBytes: openBytes}
+}
+
+// Reserve makes sure that there is something left for a new connection: New, or Unreserve, is to be called next. It waits while others
+// give up what they do not need, for a second at most.
+func (b *Budget) Reserve() {
+	late := time.NewTimer(reserveTime)
+	defer late.Stop()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.granted >= b.total && len(b.members)+b.places < b.total {
+		if b.freed == nil {
+			b.freed = make(chan struct{})
+		}
+		freed := b.freed
+		b.soonLocked(gather)
+		b.mu.Unlock()
+		timeout := false
+		select {
+		case <-freed:
+		case <-late.C:
+			timeout = true
+		}
+		b.mu.Lock()
+		if timeout {
+			break
+		}
+	}
+	b.places++
+	b.grantLocked(1)
+}
+
+// Unreserve says that there will be no new connection after all.
+func (b *Budget) Unreserve() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.places--
+	b.grantLocked(-1)
 }
 
 // Granted returns the sum of the limits of all connections.
@@ -116,9 +157,13 @@ func (b *Budget) bytesOf(s *share, told int) int {
 func (b *Budget) join(c *Conn) *share {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.places > 0 {
+		b.places--
+		b.grantLocked(-1)
+	}
 	s := &share{conn: c, index: len(b.members)}
 	free := b.total - b.granted - b.reserve()
-	s.told = max(min(b.idle(len(b.members)+1), free, c.hardLimit()), 1)
+	s.told = max(min(b.idle(len(b.members)+1), free/2, c.hardLimit()), 1)
 	s.granted, s.bytes = s.told, b.bytesOf(s, s.told)
 	b.members = append(b.members, s)
 	b.grantLocked(s.granted)
@@ -128,6 +173,10 @@ func (b *Budget) join(c *Conn) *share {
 
 func (b *Budget) grantLocked(n int) {
 	b.granted += n
+	if n < 0 && b.freed != nil {
+		close(b.freed)
+		b.freed = nil
+	}
 	if b.changed != nil {
 		b.changed()
 	}
@@ -207,7 +256,7 @@ func (b *Budget) borrow(s *share, open, bytes int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	more := max(open-s.granted, 0)
-	if b.granted+more > b.total {
+	if more > 0 && b.granted+more > b.total {
 		return false
 	}
 	if bytes > s.bytes {
@@ -264,7 +313,7 @@ func (b *Budget) look() {
 	}
 	b.mu.Lock()
 	b.active = slices.DeleteFunc(b.active, func(s *share) bool { return !s.active })
-	changes := b.divideLocked()
+	changes := b.divideLocked(len(measured) > 0 || len(b.active) == 0)
 	b.mu.Unlock()
 	for _, ch := range changes {
 		ch.s.conn.tell(ch)
@@ -301,25 +350,27 @@ func (b *Budget) needLocked(s *share, floor int) {
 	s.target = min(max(2*s.recent, 3*inUnits, floor), limit)
 }
 
-// divideLocked decides who gets how much, as of now, and returns whom to tell. Small changes are left alone.
-func (b *Budget) divideLocked() []change {
+// divideLocked decides who gets how much, as of now, and returns whom to tell. Small changes are left alone. Known says that it has just been
+// measured what is needed: only then, and when nobody needs anything, do idle connections get more.
+func (b *Budget) divideLocked(known bool) []change {
 	b.targetsLocked()
 	free := b.total - b.granted - b.reserve()
 	var changes []change
 	var raised []*share
 	wanted := 0
+	hungry := slices.ContainsFunc(b.members, func(s *share) bool { return s.hungry })
 	for _, s := range b.members {
-		enough := s.told
-		if s.hungry {
-			enough = s.told / 8
+		enough := s.told / 8
+		if !s.hungry {
+			enough = s.told / 2
 		}
-		if s.target-s.told > enough && s.free() {
+		if (s.hungry || known && !hungry) && s.target-s.told > enough && s.free() {
 			raised = append(raised, s)
 			wanted += s.target - s.told
 		}
 	}
 	for _, s := range b.members {
-		enough := s.told / 2
+		enough := s.told / 4
 		if wanted > free {
 			enough = s.told / 8
 		}
@@ -353,6 +404,7 @@ func (b *Budget) targetsLocked() {
 	n, pool := 0, b.total-b.reserve()
 	for _, s := range b.members {
 		if s.fixed = s.gone || !s.greeted; s.fixed {
+			s.hungry, s.target = false, s.told
 			pool -= s.granted
 		} else {
 			n++
@@ -454,7 +506,7 @@ func (c *Conn) bearsLocked(r *Request, open, bytes int) bool {
 	if c.share == nil || !c.cfg.Budget.borrow(c.share, open+1, bytes+r.bytes) {
 		return false
 	}
-	c.settleLocked()
+	c.limit, c.limitBytes = max(c.limit, open+1), max(c.limitBytes, bytes+r.bytes)
 	return true
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -100,6 +101,7 @@ type waiter struct {
 
 // A ticket stands in the queue of callers that wait for the peer's window.
 type ticket struct {
+	nth      uint64 // of all tickets
 	wake     chan struct{}
 	bytes    int
 	admitted bool // its place in the window is taken for it
@@ -320,7 +322,8 @@ func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone
 	if out.NoWait {
 		return &CallError{Cause: ErrWindow, NotProcessed: true}
 	}
-	t := &ticket{wake: make(chan struct{}, 1), bytes: size}
+	c.tickets++
+	t := &ticket{nth: c.tickets, wake: make(chan struct{}, 1), bytes: size}
 	c.admission = append(c.admission, t)
 	return c.queueLocked(ctx, t, out.Deadline)
 }
@@ -328,8 +331,12 @@ func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone
 // queueLocked waits for t's turn.
 func (c *Conn) queueLocked(ctx context.Context, t *ticket, deadline time.Time) error {
 	err := c.waitLocked(ctx, deadline, t.wake)
-	if t.admitted && err == nil && c.err == nil && c.drained == nil {
-		return nil
+	for t.admitted && err == nil && c.err == nil && c.drained == nil {
+		if c.open <= c.maxOpen && (c.openBytes <= c.maxBytes || c.open == 1) {
+			return nil
+		}
+		c.requeueLocked(t) // the window has shrunk meanwhile
+		err = c.waitLocked(ctx, deadline, t.wake)
 	}
 	if t.admitted {
 		c.leaveLocked(t.bytes)
@@ -343,6 +350,19 @@ func (c *Conn) queueLocked(ctx context.Context, t *ticket, deadline time.Time) e
 		}
 	}
 	return c.notSentLocked(err)
+}
+
+// requeueLocked takes t's place in the window back and has it wait where it did.
+func (c *Conn) requeueLocked(t *ticket) {
+	t.admitted = false
+	c.open--
+	c.openBytes -= t.bytes
+	i := 0
+	for i < len(c.admission) && c.admission[i].nth < t.nth {
+		i++
+	}
+	c.admission = slices.Insert(c.admission, i, t)
+	c.admitNextLocked()
 }
 
 // notSentLocked is why a request was not sent: err if there is one, or the end of the connection.

@@ -203,6 +203,7 @@ type Conn struct {
 	accepted  uint64 // how many of them the peer will process, once it drains
 	drained   error  // set when the peer accepts no more requests
 	admission []*ticket
+	tickets   uint64      // ever made
 	numbers   []numbering // by handle
 	nextNum   uint16
 	announced uint32 // Method frames ever sent

@@ -66,8 +66,8 @@ func serve() {
 	once.Handle(s, work)
 	twice.Handle(s, work)
 	s.MarkIdempotent(string(twice))
-	serveWork(s)
 	ctx, cancel := context.WithCancel(context.Background())
+	serveWork(ctx, s)
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent
 		cancel()
