@@ -135,9 +135,18 @@ func (ep *Endpoint) do(ctx context.Context, call *Call) error {
 	err = c.attempt(ctx, call, conn)
 	ep.inflight.Add(-1)
 	if err != nil {
+		ep.failed(conn)
 		return c.explain(ctx, call, ep, err)
 	}
 	return nil
+}
+
+// failed makes sure that a call which failed because its connection drains does not find it again: it may be faster than who takes
+// the connection away.
+func (ep *Endpoint) failed(conn *mux.Conn) {
+	if !conn.Usable() {
+		ep.remove(conn)
+	}
 }
 
 // ready returns a connection for the next call, or nil if there is none yet, or one more is worth having.

@@ -257,6 +257,7 @@ func (c *Client) startOn(o *outgoing, ep *Endpoint, conn *mux.Conn) {
 	}
 	ep.inflight.Add(1)
 	if err := conn.Start(o.ctx, &o.req, o); err != nil {
+		ep.failed(conn)
 		o.Complete(nil, err)
 	}
 }

@@ -11,9 +11,10 @@ import "math/rand/v2"
 type aging struct {
 	retireAt int64 // because of its age; 0 never
 	lookAt   int64 // when it is seen next whether anything happens; 0 never
-	seen     uint64
-	quiet    int // how often in a row nothing happened
-	over     bool
+	seen     uint64 // how many requests there had been when it was last looked
+	open     bool   // some were open then
+	quiet    int    // how often in a row nothing happened
+	over     bool   // this side or the peer has said that the time of the connection is over
 }
 
 // idleLooks is how often it is looked, in the time after which a connection counts as idle. Nothing need be noted when
@@ -37,16 +38,15 @@ func (c *Conn) ageLocked(now int64) {
 func (c *Conn) agedLocked(now int64) bool {
 	a := &c.aging
 	if a.lookAt != 0 && now >= a.lookAt {
-		seen := c.opened + c.received.Load()
-		if seen != a.seen || c.open+len(c.admission)+c.inOpen > 0 {
+		seen, open := c.opened+c.received.Load(), c.open+len(c.admission)+c.inOpen > 0
+		if seen != a.seen || open || a.open { // what was open may have ended just now
 			a.quiet = 0
 		} else {
 			a.quiet++
 		}
-		a.seen, a.lookAt = seen, now+int64(max(c.cfg.IdleTimeout/idleLooks, 1))
+		a.seen, a.open, a.lookAt = seen, open, now+int64(max(c.cfg.IdleTimeout/idleLooks, 1))
 	}
-	// The last request may have ended just before the first quiet look.
-	if a.quiet <= idleLooks && (a.retireAt == 0 || now < a.retireAt) {
+	if a.quiet < idleLooks && (a.retireAt == 0 || now < a.retireAt) {
 		return false
 	}
 	*a = aging{over: true}
