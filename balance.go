@@ -99,11 +99,12 @@ func (c *Client) resend(call *Call, err error, pinned bool, resends int) bool {
 	if !ok || !e.NotProcessed || call.stream != nil && call.stream.begun || e.Code != Unavailable || resends >= maxResends || call.Endpoint == nil {
 		return false
 	}
-	stale := e.ID == "YDL3004" || e.ID == "YDL1104" // the connection was at fault, not the endpoint
+	stale := e.ID == "YDL3004" || e.ID == "YDL1104" // the connection was at fault, not the endpoint: a new one may do
 	if stale {
 		call.Endpoint.prune() // this may come before the connection's own news of its end
 	}
-	again := stale && !slices.Contains(call.tried, call.Endpoint)
+	// That a connection drains happens again and again when none may become old.
+	again := e.ID == "YDL3004" || stale && !slices.Contains(call.tried, call.Endpoint)
 	call.Avoid(call.Endpoint)
 	if pinned {
 		return again
@@ -238,6 +239,8 @@ func (q *requester) explainConn(ctx context.Context, who, where string, err erro
 		return failure("YDL3004", "%s: %s is shutting down; it was not executed", who, where)
 	case errors.Is(err, mux.ErrDrained):
 		return failure("YDL1104", "%s: %s cut it off when it shut down; it may have been executed", who, where)
+	case errors.Is(err, mux.ErrAged):
+		return failure("YDL3004", "%s: the connection to %s was just being replaced; %s", who, where, executed)
 	case errors.Is(err, mux.ErrRetired):
 		return failure("YDL3004", "%s: %s is not an instance any more; %s", who, where, executed)
 	case errors.Is(err, mux.ErrClosed) && q.side == serverSide:

@@ -50,7 +50,7 @@ func ending(addr string, err error) ConnEvent {
 	e := ConnEvent{Addr: addr, Err: err}
 	op, _ := errors.AsType[*mux.IOError](err)
 	switch {
-	case errors.Is(err, mux.ErrClosed), errors.Is(err, mux.ErrRetired):
+	case errors.Is(err, mux.ErrClosed), errors.Is(err, mux.ErrRetired), errors.Is(err, mux.ErrAged):
 		e.Kind, e.Err = eventClosed, nil
 	case errors.Is(err, mux.ErrDrained), op != nil && op.Op == mux.EndOfStream:
 		e.Kind, e.Err = eventDisconnected, nil

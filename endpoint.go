@@ -46,16 +46,21 @@ type Endpoint struct {
 	retry    *time.Timer     // the next dial
 	retryAt  time.Time
 	closed   bool
-	// enoughTill is until when no connection beside the ones there are is tried, after one could not be made.
-	enoughTill time.Time
+	// enough is until when no connection beside the ones there are is wanted, in nanoseconds since 1970: one is being made, or
+	// could not be made.
+	enough atomic.Int64
 }
 
 // A dialing is an attempt to connect that several callers may wait for.
 type dialing struct {
-	done chan struct{}
-	conn *mux.Conn
-	err  error
+	done   chan struct{}
+	beside bool // there are connections
+	conn   *mux.Conn
+	err    error
 }
+
+// spareTime is how long a connection beside others may be idle, when there is no other limit.
+const spareTime = 30 * time.Second
 
 // Backoff between attempts to connect: doubling, with jitter of half of it.
 const (
@@ -149,21 +154,24 @@ func (ep *Endpoint) ready(ctx context.Context) *mux.Conn {
 			return conn
 		}
 	}
-	// An idle connection answers fastest; among busy ones the fullest makes the largest batches.
-	var fullest *mux.Conn
-	most := 0
-	for _, conn := range conns {
-		switch n := conn.Load(); {
-		case n == 0:
-			return conn
-		case n > most:
-			fullest, most = conn, n
-		}
-	}
-	if len(conns) < ep.client.opts.ConnsPerEndpoint {
+	conn, saturated := leastLoaded(conns)
+	if saturated && len(conns) < ep.client.opts.ConnsPerEndpoint && time.Now().UnixNano() >= ep.enough.Load() {
 		return nil
 	}
-	return fullest
+	return conn
+}
+
+// leastLoaded returns the connection that has the fewest calls open, the oldest of several, and whether all are saturated. One that
+// is not comes before one that is.
+func leastLoaded(conns []*mux.Conn) (least *mux.Conn, saturated bool) {
+	fewest := 0
+	for _, conn := range conns {
+		n, full := conn.Load()
+		if least == nil || !full && saturated || full == saturated && n < fewest {
+			least, fewest, saturated = conn, n, full
+		}
+	}
+	return least, saturated
 }
 
 // connected returns a connection, after dialling if need be.
@@ -175,10 +183,6 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Con
 	if conn := ep.ready(ctx); conn != nil {
 		ep.mu.Unlock()
 		return conn, nil
-	}
-	if conns := *ep.conns.Load(); len(conns) > 0 && time.Now().Before(ep.enoughTill) {
-		ep.mu.Unlock()
-		return conns[0], nil
 	}
 	d := ep.dialing
 	if d == nil {
@@ -195,8 +199,8 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Con
 		d = ep.dialLocked()
 	}
 	ep.mu.Unlock()
-	if conns := *ep.conns.Load(); len(conns) > 0 {
-		return conns[0], nil // one more connection is on its way; this call does not wait for it
+	if conn, _ := leastLoaded(*ep.conns.Load()); conn != nil {
+		return conn, nil // one more connection is on its way; this call does not wait for it
 	}
 	return ep.await(ctx, d, deadline)
 }
@@ -230,8 +234,9 @@ func (ep *Endpoint) await(ctx context.Context, d *dialing, deadline time.Time) (
 
 // dialLocked begins an attempt to connect.
 func (ep *Endpoint) dialLocked() *dialing {
-	d := &dialing{done: make(chan struct{})}
+	d := &dialing{done: make(chan struct{}), beside: len(*ep.conns.Load()) > 0}
 	ep.dialing = d
+	ep.enough.Store(time.Now().Add(ep.client.opts.DialTimeout).UnixNano())
 	ep.client.wg.Go(func() { ep.dial(d) })
 	return d
 }
@@ -239,11 +244,12 @@ func (ep *Endpoint) dialLocked() *dialing {
 func (ep *Endpoint) dial(d *dialing) {
 	c := ep.client
 	ctx, cancel := context.WithTimeout(ep.ctx, c.opts.DialTimeout)
-	conn, err := ep.connect(ctx)
+	conn, err := ep.connect(ctx, d.beside)
 	cancel()
 
 	ep.mu.Lock()
 	ep.dialing = nil
+	ep.enough.Store(0)
 	switch {
 	case ep.closed:
 		if err == nil {
@@ -256,12 +262,12 @@ func (ep *Endpoint) dial(d *dialing) {
 		if len(*ep.conns.Load()) == 0 {
 			ep.againLocked(err)
 		} else { // it was to be one more
-			ep.enoughTill = time.Now().Add(lastBackoff)
+			ep.enough.Store(time.Now().Add(lastBackoff).UnixNano())
 		}
 	default:
 		ep.lastErr, ep.since = nil, time.Now()
 		d.conn = conn
-		conns := append([]*mux.Conn{conn}, *ep.conns.Load()...)
+		conns := append(slices.Clone(*ep.conns.Load()), conn)
 		ep.conns.Store(&conns)
 		ep.setReadyLocked(byConn, true)
 	}
@@ -274,7 +280,7 @@ func (ep *Endpoint) dial(d *dialing) {
 
 // connect makes a connection and waits until the server has answered: one that is just being shut down may take a
 // connection and never look at it, and then nobody could say whether calls on it were executed.
-func (ep *Endpoint) connect(ctx context.Context) (*mux.Conn, *dialError) {
+func (ep *Endpoint) connect(ctx context.Context, beside bool) (*mux.Conn, *dialError) {
 	c := ep.client
 	fail := func(err *dialError) (*mux.Conn, *dialError) {
 		c.event(ConnEvent{Kind: eventConnectFailed, Addr: ep.Addr(), Err: err.err})
@@ -287,6 +293,9 @@ func (ep *Endpoint) connect(ctx context.Context) (*mux.Conn, *dialError) {
 	var up atomic.Bool
 	answered := make(chan struct{})
 	config := c.config
+	if beside && config.IdleTimeout == 0 {
+		config.IdleTimeout = spareTime
+	}
 	served := c.link(nc)
 	if served != nil {
 		config.Bind = served.bind
@@ -367,7 +376,8 @@ func (ep *Endpoint) prune() {
 	}
 }
 
-// remove takes out a connection that accepts no more calls, and begins to connect again if it was the last.
+// remove takes out a connection that accepts no more calls, and begins to connect again if it was the last, unless it
+// was only idle or old: then the next call connects.
 func (ep *Endpoint) remove(conn *mux.Conn) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -382,7 +392,7 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 		return
 	}
 	ep.conns.Store(&conns)
-	if len(conns) == 0 && !ep.closed && ep.dialing == nil && ep.retry == nil {
+	if len(conns) == 0 && !ep.closed && ep.dialing == nil && ep.retry == nil && !conn.Aged() {
 		err := conn.Err()
 		if err == nil {
 			err = mux.ErrDrained

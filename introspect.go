@@ -62,8 +62,10 @@ type Schema struct {
 // Stats is what a server counted since it started.
 type Stats struct {
 	Since   time.Time     `json:"since"`
-	Conns   int           `json:"conns"`  // open now
-	Panics  uint64        `json:"panics"` // of handlers
+	Conns   int           `json:"conns"`   // open now
+	Open    int           `json:"open"`    // requests open now, without those of short methods; see ServerOptions.MaxOpen
+	Granted int           `json:"granted"` // requests that the clients may have open now
+	Panics  uint64        `json:"panics"`  // of handlers
 	Methods []MethodStats `json:"methods"`
 }
 
@@ -223,6 +225,7 @@ func (s *Server) stats() *Stats {
 	s.mu.Lock()
 	stats := &Stats{Since: s.started, Conns: len(s.conns) + len(s.links), Panics: s.panics.Load()}
 	s.mu.Unlock()
+	stats.Open, stats.Granted = s.budget.Open(), s.budget.Granted()
 	s.registered(func(names []string, m *method) {
 		stats.Methods = append(stats.Methods, m.stats.read(names[0]))
 	})

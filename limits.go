@@ -17,8 +17,9 @@ type Limits struct {
 	MaxDecompressed int
 	// MaxMetadata is the largest metadata sent or accepted, in bytes with keys and lengths. Default and maximum 16 KiB.
 	MaxMetadata int
-	// MaxOpen is how many requests may be open at once on one connection, those being executed and those waiting for
-	// their reply. Callers beyond it wait. Default 16,384.
+	// MaxOpen is how many requests may be open at once on one connection in any case, those being executed and those waiting
+	// for their reply. Callers beyond it wait. A server lets each connection have its share of ServerOptions.MaxOpen, which
+	// is less when there are many. Default 16,384.
 	MaxOpen int
 	// MaxOpenBytes is how many bytes these requests may have together. Default 64 MiB.
 	MaxOpenBytes int
@@ -36,6 +37,12 @@ type Limits struct {
 	KeepAlive time.Duration
 	// Handshake is how long the peer may take to say that it speaks the protocol. Default 10 s.
 	Handshake time.Duration
+	// IdleTimeout is how long a connection may be without an open request, until it is closed: then, or up to a quarter later. No call
+	// is lost by that, and a client connects again when it has a call to make. Default never.
+	IdleTimeout time.Duration
+	// MaxAge is how long a connection is used, more or less a tenth, so that those which were made together do not end
+	// together. Calls that are open then are finished on it, and later ones go over a new one. Default never.
+	MaxAge time.Duration
 }
 
 const maxMetadata = 16 << 10
@@ -53,13 +60,15 @@ func (l Limits) withDefaults() Limits {
 		MaxMethods:      orDefault(l.MaxMethods, 1024),
 		KeepAlive:       orDefault(l.KeepAlive, 15*time.Second),
 		Handshake:       orDefault(l.Handshake, 10*time.Second),
+		IdleTimeout:     max(l.IdleTimeout, 0),
+		MaxAge:          max(l.MaxAge, 0),
 	}
 }
 
 func (l Limits) mux() mux.Limits {
 	return mux.Limits{
 		MaxMessage: l.MaxMessage, MaxOpen: l.MaxOpen, MaxOpenBytes: l.MaxOpenBytes, MaxMethods: l.MaxMethods,
-		MaxUnsent: l.MaxUnsent, StreamWindow: l.StreamWindow, KeepAlive: l.KeepAlive, Handshake: l.Handshake,
+		MaxUnsent: l.MaxUnsent, StreamWindow: l.StreamWindow, KeepAlive: l.KeepAlive, Handshake: l.Handshake, IdleTimeout: l.IdleTimeout, MaxAge: l.MaxAge,
 	}
 }
 

@@ -45,6 +45,13 @@ type ServerOptions struct {
 	Connect func(ctx context.Context, peer *Peer) error
 	// MaxConns is how many connections may be open at once. Default 65,536.
 	MaxConns int
+	// MaxOpen is how many requests may be open at once on all connections together, those being executed and those waiting for
+	// that. Each connection is allowed its share, which follows what it needs; callers beyond it wait, on the client. One request is
+	// allowed to each connection in any case. One-way requests are counted by themselves, up to as many. Default 16,384.
+	MaxOpen int
+	// MaxOpenBytes is how many bytes these requests may have together, divided likewise; each connection may have 64 KiB, or one
+	// request that is larger. Default 256 MiB.
+	MaxOpenBytes int
 	// DrainTimeout is how long ListenAndServe and Serve let calls finish after their context ended. Default 10 s.
 	DrainTimeout time.Duration
 	// NoIntrospection leaves out the built-in methods yodel.Info, Stats, Health and Ping. Default false.
@@ -71,6 +78,7 @@ type Server struct {
 	compressors map[string]Compressor
 	pool        *mux.Pool
 	watch       *mux.Watch
+	budget      *mux.Budget
 	started     time.Time
 	panics      atomic.Uint64
 	scratch     sync.Pool // of *[]byte
@@ -131,6 +139,9 @@ func NewServer(o *ServerOptions) *Server {
 	}
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.MaxConns = orDefault(opts.MaxConns, 1<<16)
+	opts.MaxOpen = orDefault(opts.MaxOpen, 16<<10)
+	opts.MaxOpenBytes = orDefault(opts.MaxOpenBytes, 256<<20)
+	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxOpenBytes)
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
 	s.calls.codec, s.calls.compressAbove, s.calls.limits, s.calls.side = opts.Codec, opts.CompressAbove, s.limits, serverSide
 	if opts.Codec == nil {
@@ -265,17 +276,20 @@ func (s *Server) serve(nc net.Conn) {
 	sc := &serverConn{server: s, nc: nc, peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}}
 	config := &mux.Config{
 		Limits: s.limits.mux(), Agent: agent, Bind: sc.bind, Hello: sc.hello, Learned: s.calls.learned, Ended: sc.ended,
-		Pool: s.pool, Watch: s.watch,
+		Pool: s.pool, Watch: s.watch, Budget: s.budget,
 	}
 	s.event(ConnEvent{Kind: eventAccepted, Addr: addr})
+	s.budget.Reserve()
 	s.mu.Lock()
 	switch {
 	case s.closed:
 		s.mu.Unlock()
+		s.budget.Unreserve()
 		refuse(ErrServerClosed)
 		return
 	case len(s.conns) >= s.opts.MaxConns:
 		s.mu.Unlock()
+		s.budget.Unreserve()
 		refuse(failure("YDL3003", "%d connections are open, the limit is %d", s.opts.MaxConns, s.opts.MaxConns))
 		return
 	}

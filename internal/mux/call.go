@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -104,6 +105,7 @@ type waiter struct {
 
 // A ticket stands in the queue of callers that wait for the peer's window.
 type ticket struct {
+	nth      uint64 // of all tickets
 	wake     chan struct{}
 	bytes    int
 	admitted bool // its place in the window is taken for it
@@ -216,6 +218,9 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 		m.flags |= wire.OneWay
 	}
 	_, size := m.pieces()
+	if out.Stream != nil && wire.FieldsSize(&out.Fields)+size <= maxPart {
+		size = 0 // a stream may be open for ever, and must not take room from others for its beginning
+	}
 	async := w == nil || w.to != nil
 
 	c.mu.Lock()
@@ -360,7 +365,8 @@ func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error 
 	case out.NoWait:
 		return &CallError{Cause: ErrWindow, NotProcessed: true}
 	}
-	t := &ticket{wake: make(chan struct{}, 1), bytes: size}
+	c.tickets++
+	t := &ticket{nth: c.tickets, wake: make(chan struct{}, 1), bytes: size}
 	c.admission = append(c.admission, t)
 	return c.queueLocked(ctx, t, out.Deadline)
 }
@@ -380,11 +386,15 @@ func (c *Conn) nestLocked(out *Out, size int, parent uint32) error {
 func (c *Conn) queueLocked(ctx context.Context, t *ticket, deadline time.Time) error {
 	c.passOnReadingLocked()
 	err := c.waitLocked(ctx, deadline, t.wake)
+	for t.admitted && !t.flooded && err == nil && c.err == nil && c.drained == nil {
+		if c.open <= c.maxOpen && (c.openBytes <= c.maxBytes || c.openBytes == t.bytes) {
+			return nil
+		}
+		c.requeueLocked(t) // the window has shrunk meanwhile
+		err = c.waitLocked(ctx, deadline, t.wake)
+	}
 	if t.flooded && err == nil && c.err == nil {
 		return &CallError{Cause: ErrFlooded, NotProcessed: true}
-	}
-	if t.admitted && err == nil && c.err == nil && c.drained == nil {
-		return nil
 	}
 	if t.admitted {
 		c.leaveLocked(t.bytes)
@@ -398,6 +408,19 @@ func (c *Conn) queueLocked(ctx context.Context, t *ticket, deadline time.Time) e
 		}
 	}
 	return c.notSentLocked(err)
+}
+
+// requeueLocked takes t's place in the window back and has it wait where it did.
+func (c *Conn) requeueLocked(t *ticket) {
+	t.admitted = false
+	c.open--
+	c.openBytes -= t.bytes
+	i := 0
+	for i < len(c.admission) && c.admission[i].nth < t.nth {
+		i++
+	}
+	c.admission = slices.Insert(c.admission, i, t)
+	c.admitNextLocked()
 }
 
 // notSentLocked is why a request was not sent: err if there is one, or the end of the connection.
@@ -417,9 +440,9 @@ func (c *Conn) refusedLocked() error {
 }
 
 // fitsLocked reports whether a request of size bytes may be sent now. One that is larger than the
-// whole window is sent alone.
+// whole window is sent when no bytes of others are open.
 func (c *Conn) fitsLocked(size int) bool {
-	return c.open < c.maxOpen && (c.openBytes+size <= c.maxBytes || c.open == 0)
+	return c.open < c.maxOpen && (c.openBytes+size <= c.maxBytes || c.openBytes == 0)
 }
 
 func (c *Conn) enterLocked(size int) {

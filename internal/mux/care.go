@@ -21,7 +21,7 @@ import (
 // the client: it sends first. Requests may be sent at once, without waiting for the peer.
 func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c := &Conn{
-		cfg: cfg, nc: nc, start: time.Now().Add(-1), ended: make(chan struct{}), // so that now is never 0
+		cfg: cfg, nc: nc, client: client, start: time.Now().Add(-1), ended: make(chan struct{}), // so that now is never 0
 		maxOpen: min(initialWindow, cfg.MaxOpen), maxBytes: cfg.MaxOpenBytes, maxNum: defaultMaxMethods, careAt: never,
 		hardOpen: initialWindow, hardBytes: initialHardBytes,
 		oneWay: make(map[*Request]struct{}), peerStream: defaultStreamWindow,
@@ -39,9 +39,10 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c.mu.Lock()
 	c.out = append(c.out, wire.Preface...)
 	c.queued += uint64(len(c.out))
+	open, openBytes := c.joinBudget()
 	settings := &wire.Limits{
-		MaxFrame: maxFrame, MaxMessage: uint64(cfg.MaxMessage), MaxOpen: uint64(cfg.MaxOpen),
-		MaxOpenBytes: uint64(cfg.MaxOpenBytes), MaxMethods: uint64(cfg.MaxMethods), Metadata: cfg.Metadata, Agent: []byte(cfg.Agent),
+		MaxFrame: maxFrame, MaxMessage: uint64(cfg.MaxMessage), MaxOpen: uint64(open), //nolint:gosec // positive
+		MaxOpenBytes: uint64(openBytes), MaxMethods: uint64(cfg.MaxMethods), Metadata: cfg.Metadata, Agent: []byte(cfg.Agent), //nolint:gosec // positive
 	}
 	if n := c.streamWindow(); n != defaultStreamWindow {
 		settings.StreamWindow = uint64(n)
@@ -56,6 +57,7 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 		c.pingAt = now + int64(cfg.KeepAlive)
 		c.careLocked(c.pingAt)
 	}
+	c.ageLocked(now)
 	c.greeting.Store(true)
 	if client {
 		c.flushLocked(false)
@@ -75,11 +77,12 @@ func (c *Conn) NetConn() net.Conn { return c.nc }
 // Ended is closed when the connection has ended.
 func (c *Conn) Ended() <-chan struct{} { return c.ended }
 
-// Load returns how many calls this side has open on the connection, waiting ones included.
-func (c *Conn) Load() int {
+// Load returns how many calls this side has open on the connection, waiting ones included, and whether it is saturated:
+// another call would wait for the peer's window, or behind much that waits to be written.
+func (c *Conn) Load() (calls int, saturated bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.open + len(c.admission)
+	return c.open + len(c.admission), len(c.admission) > 0 || c.open >= c.maxOpen || len(c.out) >= c.highWater()
 }
 
 // Usable reports whether new requests can be sent.
@@ -123,6 +126,9 @@ func (c *Conn) onSettings(payload []byte) bool {
 	}
 	if l.StreamWindow > 0 {
 		c.peerStream = int(min(max(l.StreamWindow, minStreamWindow), maxStreamWindow))
+	}
+	if c.share != nil {
+		c.cfg.Budget.greet(c.share)
 	}
 	c.admitNextLocked()
 	c.mu.Unlock()
@@ -294,6 +300,7 @@ func (c *Conn) onPong(payload []byte) {
 		close(ch)
 		delete(c.pings, n)
 	}
+	c.obeyedLocked(n)
 	c.mu.Unlock()
 }
 
@@ -334,6 +341,7 @@ func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
 		c.drained, c.accepted = ErrDrained, d.Count
 	}
 	c.accepted = min(c.accepted, d.Count)
+	c.aging.over = c.aging.over || d.Again != 0
 	if h.Arg != 0 {
 		c.drained = &Refusal{Code: h.Arg, ID: string(d.ErrorID), Message: string(d.Message)}
 		c.endLocked(c.drained)
@@ -367,7 +375,9 @@ const lingerTime = time.Second
 
 // Drain tells the peer that no more requests will be accepted, lets those finish that were, and
 // then closes the connection. It does not wait: see Ended.
-func (c *Conn) Drain() {
+func (c *Conn) Drain() { c.drain(0) }
+
+func (c *Conn) drain(again uint64) {
 	c.mu.Lock()
 	if c.err != nil || c.draining.Load() {
 		c.mu.Unlock()
@@ -375,7 +385,7 @@ func (c *Conn) Drain() {
 	}
 	c.drainBegunLocked()
 	c.draining.Store(true)
-	d := wire.Drain{Count: c.received.Load()}
+	d := wire.Drain{Count: c.received.Load(), Again: again}
 	c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, 0, &d) })
 	c.restLocked()
 	c.flushLocked(false)
@@ -455,11 +465,13 @@ func (c *Conn) Abort() { c.end(ErrClosed) }
 
 // CloseWhenIdle accepts no more calls of this side, and closes the connection when those that are
 // open have ended.
-func (c *Conn) CloseWhenIdle() {
+func (c *Conn) CloseWhenIdle() { c.closeWhenIdle(ErrRetired) }
+
+func (c *Conn) closeWhenIdle(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.drained == nil {
-		c.drained, c.accepted = ErrRetired, c.opened
+		c.drained, c.accepted = why, c.opened
 	}
 	c.admitNextLocked()
 	c.restLocked()
@@ -553,7 +565,8 @@ func (c *Conn) takeCare() {
 		c.endLocked(why)
 		return
 	}
-	next := min(orNever(c.helloBy), orNever(c.linger), orNever(c.pingAt), orNever(c.parting))
+	aged := c.agedLocked(now)
+	next := min(orNever(c.helloBy), orNever(c.linger), orNever(c.pingAt), orNever(c.parting), c.aging.nextLocked())
 	late, late2, nextCall := c.expiredLocked(now)
 	c.careLocked(min(next, nextCall))
 	c.flushLocked(false)
@@ -562,6 +575,9 @@ func (c *Conn) takeCare() {
 	}
 	for _, r := range late2 {
 		r.cancel(context.DeadlineExceeded, ErrDeadline)
+	}
+	if aged {
+		c.retire()
 	}
 }
 
@@ -703,6 +719,7 @@ func (c *Conn) endLocked(err error) {
 			c.orphanLocked(r)
 		}
 	}
+	c.leaveBudgetLocked()
 	c.mu.Unlock()
 
 	for _, r := range requests {

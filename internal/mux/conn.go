@@ -33,8 +33,10 @@ type Limits struct {
 	MaxUnsent    int // bytes waiting to be written, past which this side stops reading
 	StreamWindow int // bytes that the peer may send on a stream before they are consumed; 0 is the default of the specification
 
-	KeepAlive time.Duration // a peer that was silent for so long is pinged, and dead after as long again; 0 never
-	Handshake time.Duration // until the peer's preface and settings must have come
+	KeepAlive   time.Duration // a peer that was silent for so long is pinged, and dead after as long again; 0 never
+	Handshake   time.Duration // until the peer's preface and settings must have come
+	IdleTimeout time.Duration // without an open request, after which the connection is closed; 0 never
+	MaxAge      time.Duration // after which the connection is drained, more or less a tenth; 0 never
 }
 
 // Config is what a connection needs of its owner. It is shared by connections and not changed.
@@ -57,8 +59,9 @@ type Config struct {
 	// Ended is called once when the connection has ended, with the reason, never nil.
 	Ended func(c *Conn, err error)
 
-	Pool  *Pool  // where handlers run that are not short
-	Watch *Watch // watches the handlers that are
+	Pool   *Pool   // where handlers run that are not short
+	Watch  *Watch  // watches the handlers that are
+	Budget *Budget // what the peers may have open together; nil for only what Limits say of each
 }
 
 // A bound is what a method number of the peer stands for.
@@ -81,6 +84,7 @@ func (r *Refusal) Error() string { return r.Message }
 var (
 	ErrClosed    = errors.New("the connection was closed by this side")
 	ErrRetired   = errors.New("this side opens no more calls on the connection")
+	ErrAged      = errors.New("the connection was closed because it had been idle or open for long enough")
 	ErrDead      = errors.New("the peer has been silent for too long")
 	ErrDrained   = errors.New("the peer is shutting down")
 	ErrDeadline  = errors.New("the deadline passed")
@@ -168,11 +172,12 @@ const (
 
 // Conn is one connection. Its methods may be called concurrently.
 type Conn struct {
-	cfg   *Config
-	nc    net.Conn
-	start time.Time // what now counts from
-	ended chan struct{}
-	count counters
+	cfg    *Config
+	nc     net.Conn
+	client bool
+	start  time.Time // what now counts from
+	ended  chan struct{}
+	count  counters
 
 	reader atomic.Pointer[reader]
 
@@ -204,6 +209,7 @@ type Conn struct {
 	accepted  uint64 // how many of them the peer will process, once it drains
 	drained   error  // set when the peer accepts no more requests
 	admission []*ticket
+	tickets   uint64      // ever made
 	numbers   []numbering // by handle
 	nextNum   uint16
 	announced uint32 // Method frames ever sent
@@ -229,6 +235,14 @@ type Conn struct {
 	room        chan struct{} // closed when a request leaves the table; nil when nobody waits
 	targets     []bound       // by number; the reader's own
 
+	// What the peer may have open of the owner's budget, see budget.go.
+	share      *share // nil without a budget
+	limit      int    // what is granted, with what the peer may have sent before it heard of a lower limit
+	limitBytes int
+	peak       int // how many requests were open at most since this was measured
+	peakBytes  int
+	lowering   uint64 // the ping whose pong says that the peer has obeyed a lower limit; 0 for none
+
 	// Ending, see care.go.
 	err      error
 	why      error    // set when this side has begun to end it, with a word to the peer
@@ -241,6 +255,7 @@ type Conn struct {
 	pingAt   int64
 	pinged   bool
 	linger   int64         // when a drained connection is closed; 0 when it is not drained
+	aging    aging         // see age.go
 	heard    atomic.Bool   // the peer sent something since the last keepalive
 	progress uint64        // what written was then
 	holding  bool          // this side does not read, because of what it has to do

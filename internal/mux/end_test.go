@@ -133,8 +133,8 @@ func TestEachCallHasOneOutcomeHoweverTheConnectionEnds(t *testing.T) {
 				t.Errorf("a one-way call afterwards: got %v", err)
 			}
 			wantEmpty(t, "the client", c)
-			if c.Usable() || c.Load() != 0 {
-				t.Errorf("afterwards: usable %t, load %d", c.Usable(), c.Load())
+			if load, _ := c.Load(); c.Usable() || load != 0 {
+				t.Errorf("afterwards: usable %t, load %d", c.Usable(), load)
 			}
 			within(t, "the connection below is closed", drained)
 			if n := outcomes.Load(); n != calls {

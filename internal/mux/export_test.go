@@ -40,3 +40,24 @@ const (
 	InitialWindow = initialWindow
 	FirstGrant    = firstGrant
 )
+
+// Watch has f called with the sum of all shares, whenever one has changed.
+func (b *Budget) Watch(f func(granted int)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.changed = func() { f(b.granted) }
+}
+
+// Members returns how many connections have a share, and whether the budget will look after them.
+func (b *Budget) Members() (n int, awake bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.members), !b.due.IsZero()
+}
+
+// Window returns what the peer allows this side to have open.
+func (c *Conn) Window() (open, bytes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.maxOpen, c.maxBytes
+}

@@ -66,6 +66,7 @@ func (rd *reader) serve(r *Request) (still bool) {
 	}
 	r.rd.Store(nil)
 	rd.current = nil
+	rd.inline++
 	rd.clock = c.now()
 	r.cancel(context.Canceled, nil)
 	rd.reply(r)
@@ -262,6 +263,7 @@ func (rd *reader) appendRepliesLocked() {
 		return
 	}
 	c := rd.c
+	c.usedLocked(c.inOpen+rd.inline, c.inBytes) // all of a batch were sent before any of their replies
 	if len(c.out) == 0 && !c.flushing && cap(rd.replies) <= keepBuffer {
 		c.out, rd.replies = rd.replies, c.out // nothing is copied
 		c.queued += uint64(len(c.out))

@@ -29,6 +29,7 @@ type reader struct {
 	nReply  uint64      // how many
 	settled []settled   // replies of a batch, on their way to their waiters
 	told    int         // how many of them have been told
+	inline  int         // requests of the batch that ran inline
 
 	answered bool // the batch made this side answer something
 	crowded  bool // the peer does not read its answers
@@ -80,6 +81,7 @@ func (rd *reader) loop() {
 			return
 		}
 		rd.makeRoom()
+		rd.inline = 0
 		n, err := c.nc.Read(rd.buf[rd.w:])
 		c.count.reads.Add(1)
 		if n > 0 {
@@ -408,6 +410,9 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 	case code != 0:
 		c.refuseLocked(r, code, errorID, text)
 	default:
+		if r.stream != nil && r.collected == nil {
+			r.bytes = 0 // it may be open for ever
+		}
 		c.enterTableLocked(r)
 		c.mu.Unlock()
 		return true, true
@@ -435,8 +440,11 @@ func (c *Conn) objectionLocked(r *Request, nested bool) (code uint16, errorID, t
 	switch {
 	case open >= maxOpen:
 		return codeExhausted, "YDL3002", fmt.Sprintf("%d requests are open on this connection, the limit is %d", open, maxOpen)
-	case open > 0 && bytes+r.bytes > maxBytes:
+	case bytes > 0 && bytes+r.bytes > maxBytes:
 		return codeExhausted, "YDL3002", fmt.Sprintf("the open requests on this connection hold %d bytes, the limit is %d", bytes, maxBytes)
+	}
+	if !nested && !r.alone() && !c.bearsLocked(r, open, bytes) {
+		return codeExhausted, "YDL3002", fmt.Sprintf("%d requests are open on this connection, and the server has no room for more than it allowed", open)
 	}
 	return 0, "", ""
 }
@@ -452,7 +460,10 @@ func (c *Conn) openLocked(oneWay bool) (open, bytes int) {
 
 func (c *Conn) hasRoomLocked(r *Request) bool {
 	open, bytes := c.openLocked(r.alone())
-	return open == 0 || open < c.cfg.MaxOpen && bytes+r.bytes <= c.cfg.MaxOpenBytes
+	if r.alone() { // nobody else keeps these within what the budget grants
+		return open == 0 || open < c.limit && (bytes == 0 || bytes+r.bytes <= c.limitBytes)
+	}
+	return open == 0 || open < c.cfg.MaxOpen && (bytes == 0 || bytes+r.bytes <= c.cfg.MaxOpenBytes)
 }
 
 const (

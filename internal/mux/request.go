@@ -226,6 +226,7 @@ func (r *Request) cancel(err, cause error) {
 func (c *Conn) enterTableLocked(r *Request) {
 	c.inOpen++
 	c.inBytes += r.bytes
+	c.usedLocked(c.inOpen, c.inBytes)
 	r.stray = !r.alone() && c.findSlotLocked(r.id) != nil
 	if r.alone() || r.stray {
 		c.oneWay[r] = struct{}{}
@@ -271,12 +272,20 @@ func (c *Conn) leaveTableLocked(r *Request) {
 	} else {
 		c.in[wire.Slot(r.id)] = nil
 	}
+	if c.err != nil {
+		c.settleLocked()
+	}
+	c.roomChangedLocked()
+	c.quietLocked()
+	c.restLocked()
+}
+
+// roomChangedLocked wakes who waits for room in the table.
+func (c *Conn) roomChangedLocked() {
 	if c.room != nil {
 		close(c.room)
 		c.room = nil
 	}
-	c.quietLocked()
-	c.restLocked()
 }
 
 // findSlotLocked returns the request in the slot of this id, or nil.

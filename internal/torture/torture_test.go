@@ -67,6 +67,7 @@ func serve() {
 	twice.Handle(s, work)
 	s.MarkIdempotent(string(twice))
 	ctx, cancel := context.WithCancel(context.Background())
+	serveWork(ctx, s)
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent
 		cancel()

@@ -171,12 +171,14 @@ type Drain struct {
 	Count   uint64 // how many of the receiver's requests, counted from the first, are processed
 	Message []byte
 	ErrorID []byte
+	Again   uint64 // 1: only the connection ends; the receiver may connect again at once
 }
 
 const (
 	tagCount        = 1 << 1
 	tagDrainMessage = 2<<1 | 1
 	tagDrainID      = 3<<1 | 1
+	tagDrainAgain   = 4 << 1
 )
 
 // AppendGoAway appends a whole GoAway frame.
@@ -186,6 +188,7 @@ func AppendGoAway(dst []byte, code uint16, d *Drain) []byte {
 	dst = appendNumber(dst, tagCount, d.Count)
 	dst = appendBytes(dst, tagDrainMessage, d.Message)
 	dst = appendBytes(dst, tagDrainID, d.ErrorID)
+	dst = appendNumber(dst, tagDrainAgain, d.Again)
 	return Finish(dst, start)
 }
 
@@ -200,6 +203,8 @@ func ParseGoAway(b []byte, d *Drain) error {
 			d.Message = value
 		case tagDrainID:
 			d.ErrorID = value
+		case tagDrainAgain:
+			d.Again = n
 		}
 	})
 }

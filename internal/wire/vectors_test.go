@@ -142,7 +142,7 @@ func (v *vector) methodInfo() wire.Info {
 }
 
 func (v *vector) goAway() wire.Drain {
-	return wire.Drain{Count: v.number("count"), Message: v.bytes("message"), ErrorID: v.bytes("error_id")}
+	return wire.Drain{Count: v.number("count"), Message: v.bytes("message"), ErrorID: v.bytes("error_id"), Again: v.number("again")}
 }
 
 func (v *vector) credit() wire.Window {

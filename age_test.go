@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// kinds notes what happens to connections.
+type kinds struct {
+	mu    sync.Mutex
+	count map[string]int
+}
+
+func (k *kinds) note(e yodel.ConnEvent) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.count == nil {
+		k.count = make(map[string]int)
+	}
+	k.count[e.Kind]++
+}
+
+func (k *kinds) of(kind string) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.count[kind]
+}
+
+// Connections live for 50 ms, by the server's will or the client's. No call notices.
+func TestNoCallIsLostWhenConnectionsAge(t *testing.T) {
+	const callers, lasts, age = 50, time.Second, 50 * time.Millisecond
+	for _, by := range []string{"client", "server", "both"} {
+		t.Run(by, func(t *testing.T) {
+			var server, client yodel.Limits
+			if by != "client" {
+				server.MaxAge = age
+			}
+			if by != "server" {
+				client.MaxAge = age
+			}
+			s := newServer(t, &yodel.ServerOptions{Limits: server})
+			handle(t, s, "Slow", func(_ context.Context, in *Args) (*Reply, error) {
+				<-time.After(time.Duration(in.A%10) * time.Millisecond)
+				return &Reply{in.A}, nil
+			})
+			const Slow yodel.Method[Args, Reply] = "Slow"
+			var seen kinds
+			c := connect(t, s, &yodel.ClientOptions{Limits: client, OnConn: seen.note})
+			ctx, cancel := context.WithTimeout(t.Context(), lasts)
+			defer cancel()
+			var calls, failed atomic.Int64
+			check := func(id int, reply *Reply, err error) {
+				calls.Add(1)
+				if err != nil || reply.C != id {
+					if failed.Add(1) < 10 {
+						t.Errorf("call %d: got %v, %v", id, reply, err)
+					}
+				}
+			}
+			var wg sync.WaitGroup
+			for g := range callers {
+				wg.Go(func() {
+					for id := g; ctx.Err() == nil; id += callers {
+						var reply *Reply
+						var err error
+						switch g % 3 {
+						case 0:
+							reply, err = Mul.Call(t.Context(), c, &Args{id, 1})
+						case 1:
+							reply, err = Slow.Call(t.Context(), c, &Args{id, 1})
+						default:
+							reply, err = Mul.Go(t.Context(), c, &Args{id, 1}).Get()
+						}
+						check(id, reply, err)
+					}
+				})
+			}
+			wg.Wait()
+			t.Logf("%d calls over %d connections, %d failed", calls.Load(), seen.of("connected"), failed.Load())
+			if n := seen.of("connected"); n < 5 {
+				t.Errorf("there were %d connections: the test did not test anything", n)
+			}
+		})
+	}
+}
+
+// An idle connection is closed, and made again when there is a call, not before.
+func TestAnIdleConnectionIsMadeAgainForACall(t *testing.T) {
+	const idle = 20 * time.Millisecond
+	for _, by := range []string{"client", "server"} {
+		t.Run(by, func(t *testing.T) {
+			var server, client yodel.Limits
+			if by == "client" {
+				client.IdleTimeout = idle
+			} else {
+				server.IdleTimeout = idle
+			}
+			var seen kinds
+			s := newServer(t, &yodel.ServerOptions{Limits: server})
+			c := connect(t, s, &yodel.ClientOptions{Limits: client, OnConn: seen.note})
+			for i := 1; i <= 3; i++ {
+				if reply, err := Mul.Call(t.Context(), c, &Args{6, i}); err != nil || reply.C != 6*i {
+					t.Fatalf("got %v, %v", reply, err)
+				}
+				until(t, "the connection is closed", func() bool { return seen.of("closed")+seen.of("disconnected") == i })
+				<-time.After(2 * idle)
+				if n := seen.of("connected"); n != i || !c.Endpoints()[0].Ready() {
+					t.Errorf("%d connections were made for %d calls; the endpoint is ready: %t", n, i, c.Endpoints()[0].Ready())
+				}
+			}
+		})
+	}
+}
+
+// A connection is added when all are saturated, not when they are busy, and goes again when it has been idle.
+func TestConnectionsAreAddedWhenAllAreSaturated(t *testing.T) {
+	const most, window = 3, 4
+	release := make(chan struct{})
+	s := newServer(t, &yodel.ServerOptions{Limits: yodel.Limits{MaxOpen: window}})
+	var running atomic.Int64
+	handle(t, s, "Hold", func(ctx context.Context, in *Args) (*Reply, error) {
+		running.Add(1)
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return &Reply{in.A}, nil
+	})
+	const Hold yodel.Method[Args, Reply] = "Hold"
+	var seen kinds
+	c := connect(t, s, &yodel.ClientOptions{ConnsPerEndpoint: most, OnConn: seen.note, Limits: yodel.Limits{IdleTimeout: 50 * time.Millisecond}})
+	var wg sync.WaitGroup
+	begin := func(n int) {
+		for i := range n {
+			wg.Go(func() {
+				if reply, err := Hold.Call(t.Context(), c, &Args{i, 0}); err != nil || reply.C != i {
+					t.Errorf("got %v, %v", reply, err)
+				}
+			})
+		}
+	}
+	held := func() int { return int(running.Load()) }
+	for i := 1; i <= most; i++ {
+		begin(window)
+		until(t, "the window is full", func() bool { return held() == window*i })
+		if n := seen.of("connected"); n != i {
+			t.Errorf("there are %d connections, and %d windows are full", n, i)
+		}
+		begin(1) // it waits in one of the windows that are full
+		if i < most {
+			until(t, "there is one more connection", func() bool { return seen.of("connected") == i+1 })
+		}
+	}
+	begin(5)
+	close(release)
+	wg.Wait()
+	until(t, "all have been idle", func() bool { return seen.of("closed") == most })
+	begin(1)
+	wg.Wait()
+	if n := seen.of("connected"); n != most+1 {
+		t.Errorf("then %d connections were made for a call", n-most)
+	}
+}

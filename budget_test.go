@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A worker pool is what limits many servers: so many at once, each for a while. It counts what waits for it too.
+type workers struct {
+	slots      chan struct{}
+	took       time.Duration
+	open, most atomic.Int64
+}
+
+func newWorkers(n int, took time.Duration) *workers {
+	return &workers{slots: make(chan struct{}, n), took: took}
+}
+
+func (w *workers) work(context.Context, *yodel.Empty) (*yodel.Empty, error) {
+	n := w.open.Add(1)
+	defer w.open.Add(-1)
+	for most := w.most.Load(); n > most && !w.most.CompareAndSwap(most, n); most = w.most.Load() {
+	}
+	w.slots <- struct{}{}
+	<-time.After(w.took)
+	<-w.slots
+	return &yodel.Empty{}, nil
+}
+
+const Work yodel.Method[yodel.Empty, yodel.Empty] = "Work"
+
+// jain is Jain's index of fairness: 1 when all are equal, 1/n when one has everything.
+func jain(shares []int64) float64 {
+	var sum, squares float64
+	for _, n := range shares {
+		sum += float64(n)
+		squares += float64(n) * float64(n)
+	}
+	return sum * sum / (float64(len(shares)) * squares)
+}
+
+// flood makes each client begin calls as fast as it can until ctx ends, and returns how many ended well and how many did not.
+func flood(ctx context.Context, t *testing.T, clients []*yodel.Client) (done []int64, failed int64) {
+	t.Helper()
+	counts := make([]atomic.Int64, len(clients))
+	var failures atomic.Int64
+	var wg sync.WaitGroup
+	for i, c := range clients {
+		wg.Go(func() {
+			var open sync.WaitGroup
+			for ctx.Err() == nil {
+				open.Add(1)
+				c.Go(t.Context(), &yodel.Call{Method: string(Work), Args: &yodel.Empty{}}, func(err error) {
+					if err == nil {
+						counts[i].Add(1)
+					} else if failures.Add(1) < 10 {
+						t.Errorf("client %d: %v", i, err)
+					}
+					open.Done()
+				})
+			}
+			open.Wait()
+		})
+	}
+	wg.Wait()
+	for i := range counts {
+		done = append(done, counts[i].Load())
+	}
+	return done, failures.Load()
+}
+
+// Thirty clients offer all the load that they can to a server that is the bottleneck. It has no more requests open than it
+// allows, none fails, and each client has as much done as any other.
+func TestClientsShareTheServersBudget(t *testing.T) {
+	for _, test := range []struct{ clients, budget int }{{30, 600}, {30, 100}, {30, 45}} {
+		w := newWorkers(10, time.Millisecond)
+		s := newServer(t, &yodel.ServerOptions{MaxOpen: test.budget})
+		Work.Handle(s, w.work)
+		addr := serve(t, s)
+		var clients []*yodel.Client
+		for range test.clients {
+			c := newClient(t, &yodel.ClientOptions{Limits: yodel.Limits{MaxOpen: 2000}}, addr)
+			must(t, c.Ready(t.Context()))
+			clients = append(clients, c)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		done, failed := flood(ctx, t, clients)
+		cancel()
+		var sum int64
+		for _, n := range done {
+			sum += n
+		}
+		index := jain(done)
+		t.Logf("%d clients, a budget of %d: %d calls, %d failed, at most %d open, Jain index %.3f %v", test.clients, test.budget, sum, failed, w.most.Load(), index, done)
+		if failed > 0 || w.most.Load() > int64(test.budget) || index < 0.95 {
+			t.Errorf("want 0 failures, at most %d open, and an index of 0.95", test.budget)
+		}
+	}
+}

@@ -1,0 +1,566 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"cmp"
+	"encoding/binary"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// A Budget bounds how many requests are open on all connections of a server together, and how many bytes these have. Each
+// connection has a share of it, which its peer is told: first by the settings, later by Credit frames. The shares
+// follow who needs them. No connection gets more by asking for more: those that want more than there is get equal shares.
+//
+// A share is lowered in two steps. The peer is told, and then pinged: when the pong comes, all that the peer sent
+// under the old limit has come too. Only then does the room belong to others, so that the sum of all shares never exceeds
+// the total, but for the one request that every connection is allowed: when there are more connections than that, and when
+// Reserve has not been called, or in vain.
+//
+// Its methods may be called concurrently. Where both are held, Conn.mu comes before Budget.mu.
+type Budget struct {
+	total, totalBytes int
+
+	dividing sync.Mutex // held by look
+
+	mu      sync.Mutex
+	members []*share
+	active  []*share      // those to be measured
+	granted int           // the sum of all shares, and places
+	places  int           // reserved for connections that are being made
+	freed   chan struct{} // closed when some has been given back; nil when nobody waits
+	turn    int           // whose turn it is to have one more
+	timer   *time.Timer
+	due     time.Time // when timer fires; zero when it is not set
+	measure time.Time // not before this
+	changed func()    // for tests: called with mu held when a share has changed
+}
+
+// A share is what a connection has of a budget. Guarded by Budget.mu.
+type share struct {
+	conn        *Conn
+	index       int  // in Budget.members
+	told        int  // the limit that the peer was told last
+	granted     int  // how much of the total is not for others: at least told, and more until the peer has obeyed
+	bytes       int  // the same of bytes
+	greeted     bool // the peer has sent its settings, so that it can be told something
+	lowering    bool // the peer has been told a lower limit, and its pong has not come
+	active      bool // is in Budget.active
+	gone        bool // the connection has ended
+	recent      int  // how many requests were open at most, of late
+	recentBytes int
+
+	target int  // what it should have
+	hungry bool // it used most of what it has
+	fixed  bool // while targets are made: what it gets is settled
+}
+
+const (
+	// measurePeriod is how often it is measured what connections need, while requests are open.
+	measurePeriod = 100 * time.Millisecond
+	// gather is how long changes in membership gather until the budget is divided again.
+	gather = 2 * time.Millisecond
+	// reserveTime is how long a new connection waits for others to give something up, until it has one request more than there are.
+	reserveTime = time.Second
+
+	idleShare     = 1024     // of a connection that needs nothing, at most, while there is enough
+	scarceShare   = 16       // the same while others need more than there is
+	minBytes      = 64 << 10 // of each
+	fewestToShare = 4        // below this, one more or less is a difference
+)
+
+// NewBudget returns a budget of this many requests and bytes. It needs not be closed: it holds a timer only while
+// requests are open.
+func NewBudget(open, openBytes int) *Budget {
+	return &Budget{total: max(open, 1), totalBytes: openBytes}
+}
+
+// Reserve makes sure that there is something left for a new connection: New, or Unreserve, is to be called next. It waits while others
+// give up what they do not need, for a second at most.
+func (b *Budget) Reserve() {
+	late := time.NewTimer(reserveTime)
+	defer late.Stop()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.granted >= b.total && len(b.members)+b.places < b.total {
+		if b.freed == nil {
+			b.freed = make(chan struct{})
+		}
+		freed := b.freed
+		b.soonLocked(gather)
+		b.mu.Unlock()
+		timeout := false
+		select {
+		case <-freed:
+		case <-late.C:
+			timeout = true
+		}
+		b.mu.Lock()
+		if timeout {
+			break
+		}
+	}
+	b.places++
+	b.grantLocked(1)
+}
+
+// Unreserve says that there will be no new connection after all.
+func (b *Budget) Unreserve() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.places--
+	b.grantLocked(-1)
+}
+
+// Granted returns the sum of the limits of all connections.
+func (b *Budget) Granted() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.granted
+}
+
+// Open returns how many requests are open on all connections, those excepted that run on a reading goroutine.
+func (b *Budget) Open() (open int) {
+	b.mu.Lock()
+	conns := make([]*Conn, 0, len(b.members))
+	for _, s := range b.members {
+		conns = append(conns, s.conn)
+	}
+	b.mu.Unlock()
+	for _, c := range conns {
+		c.mu.Lock()
+		open += c.inOpen
+		c.mu.Unlock()
+	}
+	return open
+}
+
+// reserve is what is kept free for connections that come.
+func (b *Budget) reserve() int { return min(max(b.total/16, 1), b.total-1) }
+
+// idle is the share of a connection that needs nothing, when there are n: half of what there is, so that the other half is for those
+// that need something.
+func (b *Budget) idle(n int) int { return min(max((b.total-b.reserve())/(2*n), 1), idleShare) }
+
+// bytesOf is the limit of bytes that goes with a limit of requests.
+func (b *Budget) bytesOf(s *share, told int) int {
+	part := int(float64(b.totalBytes) * float64(told) / float64(b.total))
+	return min(max(part, minBytes), s.conn.cfg.MaxOpenBytes)
+}
+
+// join gives a new connection its first share: generous when there is much.
+func (b *Budget) join(c *Conn) *share {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.places > 0 {
+		b.places--
+		b.grantLocked(-1)
+	}
+	s := &share{conn: c, index: len(b.members)}
+	free := b.total - b.granted - b.reserve()
+	s.told = max(min(b.idle(len(b.members)+1), free/2, c.hardLimit()), 1)
+	s.granted, s.bytes = s.told, b.bytesOf(s, s.told)
+	b.members = append(b.members, s)
+	b.grantLocked(s.granted)
+	b.soonLocked(gather)
+	return s
+}
+
+func (b *Budget) grantLocked(n int) {
+	b.granted += n
+	if n < 0 && b.freed != nil {
+		close(b.freed)
+		b.freed = nil
+	}
+	if b.changed != nil {
+		b.changed()
+	}
+}
+
+// greet says that the peer can be told new limits.
+func (b *Budget) greet(s *share) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.greeted = true
+	b.soonLocked(gather)
+}
+
+// touch has a connection measured that has requests open again.
+func (b *Budget) touch(s *share) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !s.active {
+		s.active = true
+		b.active = append(b.active, s)
+	}
+	b.soonLocked(measurePeriod)
+}
+
+// settle takes back what a connection neither has been granted any more nor uses, and returns what it has now.
+func (b *Budget) settle(s *share, open, bytes int) (int, int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.lowering {
+		return s.granted, s.bytes
+	}
+	told, toldBytes := s.told, 0
+	if !s.gone {
+		toldBytes = b.bytesOf(s, told)
+	}
+	s.bytes = min(s.bytes, max(toldBytes, bytes))
+	if now := max(told, open); now < s.granted {
+		back := s.granted - now
+		s.granted = now
+		b.grantLocked(-back)
+		b.soonLocked(gather)
+	}
+	if s.gone && s.granted == 0 {
+		b.removeLocked(s)
+	}
+	return s.granted, s.bytes
+}
+
+// obeyed says that the peer has obeyed a lower limit.
+func (b *Budget) obeyed(s *share) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.lowering = false
+}
+
+// leave says that the connection has ended. What it still executes remains its share.
+func (b *Budget) leave(s *share) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.told, s.lowering, s.gone = 0, false, true
+}
+
+func (b *Budget) removeLocked(s *share) {
+	last := len(b.members) - 1
+	if s.index > last || b.members[s.index] != s {
+		return
+	}
+	b.members[last].index = s.index
+	b.members[s.index] = b.members[last]
+	b.members[last] = nil
+	b.members = b.members[:last]
+}
+
+// borrow lets a connection have open requests of so many bytes open, which is more than its share, if the total bears it. A peer that
+// had not heard of its limit needs that.
+func (b *Budget) borrow(s *share, open, bytes int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	more := max(open-s.granted, 0)
+	if more > 0 && b.granted+more > b.total {
+		return false
+	}
+	if bytes > s.bytes {
+		used := bytes - s.bytes
+		for _, m := range b.members {
+			used += m.bytes
+		}
+		if used > b.totalBytes {
+			return false
+		}
+	}
+	s.granted, s.bytes = s.granted+more, max(s.bytes, bytes)
+	b.grantLocked(more)
+	return true
+}
+
+// soonLocked has the budget divided within d.
+func (b *Budget) soonLocked(d time.Duration) {
+	at := time.Now().Add(d)
+	if !b.due.IsZero() && !at.Before(b.due) {
+		return
+	}
+	b.due = at
+	if b.timer == nil {
+		b.timer = time.AfterFunc(d, b.look)
+		return
+	}
+	b.timer.Reset(d)
+}
+
+// A change is a new limit to be told.
+type change struct {
+	s          *share
+	told       int
+	bytes      int
+	isLowering bool
+}
+
+// look divides the budget anew. It goes by what is, not by what has happened.
+func (b *Budget) look() {
+	b.dividing.Lock()
+	defer b.dividing.Unlock()
+	b.mu.Lock()
+	b.due = time.Time{}
+	var measured []*share
+	if now := time.Now(); !now.Before(b.measure) {
+		b.measure = now.Add(measurePeriod)
+		measured = slices.Clone(b.active)
+		b.turn++
+	}
+	b.mu.Unlock()
+	for _, s := range measured {
+		s.conn.measure()
+	}
+	b.mu.Lock()
+	b.active = slices.DeleteFunc(b.active, func(s *share) bool { return !s.active })
+	changes := b.divideLocked(len(measured) > 0 || len(b.active) == 0)
+	b.mu.Unlock()
+	for _, ch := range changes {
+		ch.s.conn.tell(ch)
+	}
+	b.mu.Lock()
+	if len(b.active) > 0 {
+		b.soonLocked(time.Until(b.measure))
+	}
+	b.mu.Unlock()
+}
+
+// measured takes note of how much a connection used at most since it was measured last, and what it uses now.
+func (b *Budget) measuredAs(s *share, peak, peakBytes, open int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.recent = max(peak, s.recent*3/4)
+	s.recentBytes = max(peakBytes, s.recentBytes*3/4)
+	if s.active = !s.gone && (open > 0 || s.recent > 0); !s.active {
+		s.recentBytes = 0
+	}
+}
+
+// needLocked sets what a connection should be allowed, were there enough for all, and whether it may be more than what it has: because it
+// used most of that.
+func (b *Budget) needLocked(s *share, floor int) {
+	limit, bytes := s.conn.hardLimit(), b.bytesOf(s, s.told)
+	// A window of bytes is full when the next request does not fit in it, which may be half of it.
+	full := s.recentBytes >= bytes/2 && bytes < s.conn.cfg.MaxOpenBytes
+	inUnits := int(min(float64(s.recentBytes)*float64(b.total)/float64(max(b.totalBytes, 1)), math.MaxInt32))
+	if s.hungry = full || s.recent >= s.told-s.told/4; s.hungry {
+		s.target = min(max(4*s.recent, 4*inUnits, 2*s.told, 4*scarceShare), limit)
+		return
+	}
+	s.target = min(max(2*s.recent, 3*inUnits, floor), limit)
+}
+
+// divideLocked decides who gets how much, as of now, and returns whom to tell. Small changes are left alone. Known says that it has just been
+// measured what is needed: only then, and when nobody needs anything, do idle connections get more.
+func (b *Budget) divideLocked(known bool) []change {
+	b.targetsLocked()
+	free := b.total - b.granted - b.reserve()
+	var changes []change
+	var raised []*share
+	wanted := 0
+	hungry := slices.ContainsFunc(b.members, func(s *share) bool { return s.hungry })
+	for _, s := range b.members {
+		enough := s.told / 8
+		if !s.hungry {
+			enough = s.told / 2
+		}
+		if (s.hungry || known && !hungry) && s.target-s.told > enough && s.free() {
+			raised = append(raised, s)
+			wanted += s.target - s.told
+		}
+	}
+	for _, s := range b.members {
+		enough := s.told / 4
+		if wanted > free {
+			enough = s.told / 8
+		}
+		if s.told-s.target > enough && s.free() {
+			s.told, s.lowering = s.target, true
+			changes = append(changes, change{s, s.told, b.bytesOf(s, s.told), true})
+		}
+	}
+	slices.SortFunc(raised, func(x, y *share) int { return cmp.Compare(x.told, y.told) }) // who has least is first
+	for _, s := range raised {
+		told := min(s.target, s.granted+max(free, 0))
+		if told <= s.told {
+			continue
+		}
+		more := max(told-s.granted, 0)
+		free -= more
+		s.told, s.granted = told, s.granted+more
+		s.bytes = max(s.bytes, b.bytesOf(s, told))
+		b.grantLocked(more)
+		changes = append(changes, change{s, s.told, b.bytesOf(s, s.told), false})
+	}
+	return changes
+}
+
+// free reports whether the connection can be told another limit now.
+func (s *share) free() bool { return s.greeted && !s.gone && !s.lowering }
+
+// targetsLocked sets what each connection should have. When there is not enough, those which need little have that, and the others
+// equally much.
+func (b *Budget) targetsLocked() {
+	n, pool := 0, b.total-b.reserve()
+	for _, s := range b.members {
+		if s.fixed = s.gone || !s.greeted; s.fixed {
+			s.hungry, s.target = false, s.told
+			pool -= s.granted
+		} else {
+			n++
+		}
+	}
+	if n == 0 {
+		return
+	}
+	idle, sum := b.idle(len(b.members)), 0
+	for _, s := range b.members {
+		if !s.fixed {
+			b.needLocked(s, idle)
+			sum += s.target
+		}
+	}
+	if sum <= pool {
+		return
+	}
+	floor := min(max(b.total/(4*n), 1), scarceShare)
+	for _, s := range b.members {
+		if !s.fixed {
+			b.needLocked(s, floor)
+		}
+	}
+	pool = max(pool, n)
+	for satisfied := true; satisfied && n > 0; {
+		level := pool / n
+		satisfied = false
+		for _, s := range b.members {
+			if !s.fixed && s.target <= level {
+				s.fixed, satisfied = true, true
+				pool -= s.target
+				n--
+			}
+		}
+	}
+	if n > 0 {
+		b.levelLocked(n, pool)
+	}
+}
+
+// levelLocked divides pool among the n connections that are not satisfied. What is left over goes to those that had one more
+// before, or when it matters, to one after the other.
+func (b *Budget) levelLocked(n, pool int) {
+	level, left := pool/n, pool%n
+	i := 0
+	for _, s := range b.members {
+		if s.fixed {
+			continue
+		}
+		s.target = level
+		if level < fewestToShare {
+			if (i+b.turn*left)%n < left {
+				s.target++
+			}
+		} else if s.told > level && left > 0 {
+			s.target++
+			left--
+		}
+		i++
+	}
+}
+
+// What a connection does for its budget.
+
+// hardLimit is how many requests of the peer may be open in any case.
+func (c *Conn) hardLimit() int { return min(c.cfg.MaxOpen, wire.MaxSlots) }
+
+// joinBudget gives a new connection its share and returns the limits to begin with.
+func (c *Conn) joinBudget() (open, bytes int) {
+	open, bytes = c.cfg.MaxOpen, c.cfg.MaxOpenBytes
+	if c.cfg.Budget != nil {
+		c.share = c.cfg.Budget.join(c)
+		open, bytes = c.share.granted, c.share.bytes
+	}
+	c.limit, c.limitBytes = open, bytes
+	return open, bytes
+}
+
+// usedLocked notes how much is open.
+func (c *Conn) usedLocked(open, bytes int) {
+	if c.share == nil {
+		return
+	}
+	if open > c.peak {
+		if c.peak == 0 {
+			c.cfg.Budget.touch(c.share)
+		}
+		c.peak = open
+	}
+	c.peakBytes = max(c.peakBytes, bytes)
+}
+
+// bearsLocked reports whether the budget bears one more request.
+func (c *Conn) bearsLocked(r *Request, open, bytes int) bool {
+	if open == 0 || open < c.limit && (bytes == 0 || bytes+r.bytes <= c.limitBytes) {
+		return true
+	}
+	if c.share == nil || !c.cfg.Budget.borrow(c.share, open+1, bytes+r.bytes) {
+		return false
+	}
+	c.limit, c.limitBytes = max(c.limit, open+1), max(c.limitBytes, bytes+r.bytes)
+	return true
+}
+
+// settleLocked gives back what is not granted any more and not in use.
+func (c *Conn) settleLocked() {
+	if c.share == nil {
+		return
+	}
+	open := max(c.inOpen-len(c.oneWay), len(c.oneWay)) // one-way requests have as large a window of their own
+	c.limit, c.limitBytes = c.cfg.Budget.settle(c.share, open, c.inBytes)
+}
+
+// leaveBudgetLocked ends the connection's membership. What it still executes goes on counting.
+func (c *Conn) leaveBudgetLocked() {
+	if c.share != nil {
+		c.cfg.Budget.leave(c.share)
+		c.settleLocked()
+	}
+}
+
+// measure tells the budget what was used.
+func (c *Conn) measure() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cfg.Budget.measuredAs(c.share, c.peak, c.peakBytes, c.inOpen)
+	c.peak, c.peakBytes = c.inOpen, c.inBytes
+	c.settleLocked()
+}
+
+// tell tells the peer a new limit.
+func (c *Conn) tell(ch change) {
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return
+	}
+	w := wire.Window{MaxOpen: uint64(ch.told), MaxOpenBytes: uint64(ch.bytes)} //nolint:gosec // positive
+	c.appendLocked(func(dst []byte) []byte { return wire.AppendCredit(dst, 0, 0, &w) })
+	if ch.isLowering {
+		c.nextPing++
+		c.lowering = c.nextPing
+		c.sendPingLocked(wire.Ping, binary.LittleEndian.AppendUint64(nil, c.nextPing))
+	} else {
+		c.limit, c.limitBytes = max(c.limit, ch.told), max(c.limitBytes, ch.bytes)
+		c.roomChangedLocked()
+	}
+	c.flushLocked(false)
+}
+
+// obeyedLocked handles the pong to ping n: is the one that lowered the limit?
+func (c *Conn) obeyedLocked(n uint64) {
+	if c.lowering == n && n != 0 {
+		c.lowering = 0
+		c.cfg.Budget.obeyed(c.share)
+		c.settleLocked()
+	}
+}

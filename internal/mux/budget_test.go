@@ -1,0 +1,527 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// newBudget returns a budget, and fails the test whenever more than it is granted.
+func newBudget(t testing.TB, open, bytes int) *mux.Budget {
+	t.Helper()
+	b := mux.NewBudget(open, bytes)
+	b.Watch(func(granted int) {
+		if granted < 0 || granted > open {
+			t.Errorf("%d of %d requests are granted", granted, open)
+		}
+	})
+	return b
+}
+
+// budgeted is a setup whose server has a budget. "other" runs until release is closed.
+func budgeted(b *mux.Budget, release chan struct{}) *setup {
+	return &setup{server: mux.Config{Budget: b}, serves: map[string]*handler{
+		"echo":  {serve: answerEcho},
+		"third": {inline: true, serve: answerEcho},
+		"other": {serve: func(r *mux.Request) { <-release; answerEcho(r) }},
+	}}
+}
+
+// join connects a client over TCP or in memory, as a server would, and returns when the client has heard of its limit.
+func (s *setup) join(t testing.TB, b *mux.Budget, client, server net.Conn) (c, srv *mux.Conn) {
+	t.Helper()
+	greeted := make(chan struct{})
+	b.Reserve()
+	srv = mux.New(server, nil, false, s.config(t, s.server, s.serves))
+	c = mux.New(client, nil, true, s.config(t, mux.Config{Hello: func(*mux.Conn, *wire.Limits) *mux.Refusal {
+		close(greeted)
+		return nil
+	}}, nil))
+	t.Cleanup(func() {
+		c.Close()
+		srv.Close()
+	})
+	<-greeted
+	return c, srv
+}
+
+func (s *setup) joinTCP(t testing.TB, b *mux.Budget) (c, srv *mux.Conn) {
+	t.Helper()
+	client, server := tcpPair(t)
+	return s.join(t, b, client, server)
+}
+
+func (s *setup) joinInMemory(t testing.TB, b *mux.Budget) (c, srv *mux.Conn) {
+	t.Helper()
+	client, server := memoryPair(0)
+	return s.join(t, b, client, server)
+}
+
+// openAll begins as many calls as the connection takes, and goes on until ctx ends.
+func openAll(ctx context.Context, wg *sync.WaitGroup, c *mux.Conn, m *mux.Method, ended func(err error)) {
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			wg.Add(1)
+			err := c.Start(ctx, &mux.Out{Method: m, Body: []byte("x")}, completed(func(_ *mux.Answer, err error) {
+				ended(err)
+				wg.Done()
+			}))
+			if err != nil {
+				wg.Done()
+			}
+		}
+	})
+}
+
+func windows(conns []*mux.Conn) (sum, least, most int) {
+	least, _ = conns[0].Window()
+	for _, c := range conns {
+		n, _ := c.Window()
+		sum, least, most = sum+n, min(least, n), max(most, n)
+	}
+	return sum, least, most
+}
+
+// Shares follow membership: they become smaller when connections come and larger when they go, and nothing of them is left
+// at the end.
+func TestSharesFollowMembership(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(t, 1600, 1<<30)
+		s := budgeted(b, nil)
+		var conns []*mux.Conn
+		for n := 1; n <= 64; n++ {
+			c, _ := s.joinInMemory(t, b)
+			conns = append(conns, c)
+			time.Sleep(10 * time.Millisecond)
+			sum, least, most := windows(conns)
+			if sum != b.Granted() || least < 1 || most > 2*least || sum > 1600*3/4 || sum < 1600/4 {
+				t.Fatalf("%d idle connections: %d are granted, the windows are %d in sum, between %d and %d", n, b.Granted(), sum, least, most)
+			}
+		}
+		for len(conns) > 0 {
+			conns[0].Close()
+			conns = conns[1:]
+			time.Sleep(10 * time.Millisecond)
+			if len(conns) == 0 {
+				break
+			}
+			if sum, least, most := windows(conns); sum != b.Granted() || most > 2*least || sum < 1600/4 {
+				t.Fatalf("%d connections are left: %d are granted, the windows are %d in sum, between %d and %d", len(conns), b.Granted(), sum, least, most)
+			}
+		}
+		if n, awake := b.Members(); b.Granted() != 0 || n != 0 || awake {
+			t.Errorf("at the end %d are granted to %d connections, and the budget is awake: %t", b.Granted(), n, awake)
+		}
+	})
+}
+
+// Who wants more gets what others do not use, and not what they use.
+func TestUnusedSharesGoToWhoNeedsThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(t, 200, 1<<30)
+		release := make(chan struct{})
+		s := budgeted(b, release)
+		idle, _ := s.joinInMemory(t, b)
+		time.Sleep(time.Second)
+		before, _ := idle.Window()
+		hungry, srv := s.joinInMemory(t, b)
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		openAll(ctx, &wg, hungry, other, func(error) {})
+		time.Sleep(time.Second)
+		after, _ := idle.Window()
+		if after < 16 || after >= before {
+			t.Errorf("the window of an idle connection went from %d to %d", before, after)
+		}
+		if n := srv.Tables().InOpen; n < 200-16-after-after/8 || n != b.Open() {
+			t.Errorf("the other one has %d of 200 open, the budget says %d", n, b.Open())
+		}
+		mustEcho(t, idle, echo, "not starved")
+		cancel()
+		close(release)
+		wg.Wait()
+		time.Sleep(10 * time.Second)
+		if _, awake := b.Members(); awake {
+			t.Error("the budget looks after connections that do nothing")
+		}
+		if sum, _, _ := windows([]*mux.Conn{idle, hungry}); sum != b.Granted() {
+			t.Errorf("%d are granted, the windows are %d in sum", b.Granted(), sum)
+		}
+	})
+}
+
+// Connections that all want more than there is have equally much, also if that is only a handful each or not even one more for all;
+// and when it does not change, nothing is said about it.
+func TestHungryConnectionsHaveEqualShares(t *testing.T) {
+	for _, test := range []struct {
+		total int
+		takes time.Duration
+	}{{1000, 20 * time.Millisecond}, {100, time.Millisecond}, {40, time.Millisecond}, {27, time.Millisecond}} {
+		synctest.Test(t, func(t *testing.T) {
+			const conns = 18
+			b := newBudget(t, test.total, 1<<30)
+			s := budgeted(b, nil)
+			s.serves["echo"] = &handler{serve: func(r *mux.Request) { time.Sleep(test.takes); answerEcho(r) }}
+			ctx, cancel := context.WithCancel(context.Background())
+			var wg sync.WaitGroup
+			var all []*mux.Conn
+			var served []*mux.Conn
+			counts := make([]atomic.Int64, conns)
+			for i := range conns {
+				c, srv := s.joinInMemory(t, b)
+				all, served = append(all, c), append(served, srv)
+				openAll(ctx, &wg, c, echo, func(err error) {
+					if err == nil {
+						counts[i].Add(1)
+					}
+				})
+			}
+			time.Sleep(time.Second + 50*time.Millisecond) // in the middle of a period
+			talk := func() (n uint64) {                   // frames that are not replies
+				synctest.Wait()
+				for i, srv := range served {
+					n += srv.Counters().FramesOut - uint64(counts[i].Load())
+				}
+				return n
+			}
+			sum, least, most := windows(all)
+			before := talk()
+			time.Sleep(3 * time.Second)
+			if test.total/conns >= 4 && talk() > before+2 {
+				t.Errorf("%d: %d frames were sent about limits that need no change", test.total, talk()-before)
+			}
+			if most > least+least/3+1 || sum < test.total*3/4 {
+				t.Errorf("%d: the windows are %d in sum, between %d and %d", test.total, sum, least, most)
+			}
+			var n, squares float64
+			for i := range counts {
+				x := float64(counts[i].Load())
+				n, squares = n+x, squares+x*x
+			}
+			if index := n * n / conns / squares; index < 0.98 {
+				t.Errorf("%d: Jain index %.3f", test.total, index)
+			}
+			cancel()
+			wg.Wait()
+			time.Sleep(time.Second) // the handlers end
+		})
+	}
+}
+
+// creditAndPing reads a lower limit and the ping behind it.
+func creditAndPing(p *rawPeer) (w wire.Window, ping []byte) {
+	p.t.Helper()
+	_, frame := p.expect(wire.Credit)
+	if err := wire.ParseCredit(frame[wire.HeaderSize:], &w); err != nil {
+		p.t.Fatal(err)
+	}
+	_, frame = p.expect(wire.Ping)
+	return w, frame[wire.HeaderSize:]
+}
+
+// What a connection has less is others' only when its peer has obeyed: until then requests may come that were sent before.
+func TestALowerLimitWaitsForThePong(t *testing.T) {
+	b := newBudget(t, 160, 1<<30)
+	release := make(chan struct{})
+	s := budgeted(b, release)
+	peer, srv := s.facingServer(t)
+	peer.write(hello(nil), method(0, "other"))
+	first := int(peer.expectHello().MaxOpen)
+	peer.expect(wire.MethodInfo)
+	if first != 75 { // half of what is not kept free
+		t.Fatalf("the first of all connections may have %d open", first)
+	}
+	hungry, _ := s.joinTCP(t, b)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var wg sync.WaitGroup
+	openAll(ctx, &wg, hungry, other, func(error) {})
+
+	w, ping := creditAndPing(peer)
+	if int(w.MaxOpen) >= first/2+2 {
+		t.Errorf("the limit was lowered from %d to %d", first, w.MaxOpen)
+	}
+	// The peer has not read that yet.
+	for i := range first {
+		peer.write(request(0, callID(uint32(i), 1), ""))
+	}
+	eventually(t, "all are accepted that were allowed", func() bool { return srv.Tables().InOpen == first })
+	if n, _ := hungry.Window(); n+first > 160 {
+		t.Errorf("the others may have %d open while %d are", n, first)
+	}
+	peer.write(frameOf(wire.Header{Type: wire.Pong}, nil, ping))
+	close(release)
+	for range first {
+		if h, _ := peer.expect(wire.Reply); h.Arg != 0 {
+			t.Fatalf("got %+v: a request that had been allowed was refused", h)
+		}
+	}
+	cancel()
+	wg.Wait()
+	hungry.Close()
+	wantEmpty(t, "the server", srv)
+	peer.nc.Close()
+	eventually(t, "everything is given back", func() bool { n, _ := b.Members(); return n == 0 && b.Granted() == 0 })
+}
+
+// Without the pong, nothing is given to others; with it, everything.
+func TestThePongFreesTheRest(t *testing.T) {
+	b := newBudget(t, 160, 1<<30)
+	release := make(chan struct{})
+	s := budgeted(b, release)
+	peer, _ := s.facingServer(t)
+	peer.write(hello(nil))
+	first := int(peer.expectHello().MaxOpen)
+	hungry, _ := s.joinTCP(t, b)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	openAll(ctx, &wg, hungry, other, func(error) {})
+	w, ping := creditAndPing(peer)
+	eventually(t, "the other one has all that is left", func() bool { n, _ := hungry.Window(); return n+first == 150 })
+	for w.MaxOpen > 16 { // it may come in several steps, each after the pong of the one before
+		peer.write(frameOf(wire.Header{Type: wire.Pong}, nil, ping))
+		w, ping = creditAndPing(peer)
+	}
+	peer.write(frameOf(wire.Header{Type: wire.Pong}, nil, ping))
+	eventually(t, "the other one has the rest", func() bool { n, _ := hungry.Window(); return n+int(w.MaxOpen) == 150 })
+	cancel()
+	close(release)
+	wg.Wait()
+}
+
+// A peer that does not heed its limit is allowed what is free, and refused what is not.
+func TestTheBudgetRefusesWhatItCannotBear(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		open, bytes int
+		want        int // requests of 1000 bytes
+	}{{"requests", 10, 1 << 30, 10}, {"bytes", 1000, 70_000, 70}} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBudget(t, test.open, test.bytes)
+			release := make(chan struct{})
+			s := budgeted(b, release)
+			peer, srv := s.facingServer(t)
+			peer.write(hello(nil), method(0, "other"))
+			peer.expectHello()
+			peer.expect(wire.MethodInfo)
+			for i := range test.want + 5 {
+				peer.write(request(0, callID(uint32(i), 1), strings.Repeat("x", 1000)))
+			}
+			skip := func() (wire.Header, []byte) { // what is said about limits
+				for {
+					h, frame, err := peer.frame()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if h.Type != wire.Credit && h.Type != wire.Ping {
+						return h, frame
+					}
+				}
+			}
+			for i := range 5 {
+				h, frame := skip()
+				if h.ID != callID(uint32(test.want+i), 1) || h.Arg != codeExhausted || h.Flags&wire.NotProcessed == 0 {
+					t.Errorf("got %+v %q, want a refusal of request %d", h, frame, test.want+i)
+				}
+			}
+			if n := srv.Tables().InOpen; n != test.want {
+				t.Errorf("%d requests are open, want %d", n, test.want)
+			}
+			close(release)
+			for range test.want {
+				if h, _ := skip(); h.Arg != 0 {
+					t.Errorf("got %+v, want a reply", h)
+				}
+			}
+			wantEmpty(t, "the server", srv)
+			peer.nc.Close()
+			eventually(t, "everything is given back", func() bool { return b.Granted() == 0 })
+		})
+	}
+}
+
+// What a lost connection has been granted is given back with its end, but for what is still executed.
+func TestALostConnectionGivesItsShareBack(t *testing.T) {
+	b := newBudget(t, 100, 1<<30)
+	release := make(chan struct{})
+	s := budgeted(b, release)
+	c, srv := s.joinTCP(t, b)
+	mustEcho(t, c, echo, "first")
+	var ends []<-chan calling
+	for range 5 {
+		ends = append(ends, startCall(c, context.Background(), &mux.Out{Method: other}))
+	}
+	eventually(t, "the handlers run", func() bool { return srv.Tables().InOpen == 5 })
+	if b.Granted() < 40 {
+		t.Fatalf("%d are granted", b.Granted())
+	}
+	c.Abort()
+	for _, end := range ends {
+		within(t, "the call ends", end)
+	}
+	eventually(t, "what is not executed is given back", func() bool { return b.Granted() == 5 && b.Open() == 5 })
+	close(release)
+	eventually(t, "everything is given back", func() bool { n, _ := b.Members(); return b.Granted() == 0 && n == 0 })
+}
+
+// The limit of bytes is the same share of all bytes. A request that is larger is sent when nothing else is open.
+func TestBytesAreSharedToo(t *testing.T) {
+	b := newBudget(t, 64, 4<<20)
+	s := budgeted(b, nil)
+	var conns []*mux.Conn
+	for range 10 {
+		c, _ := s.joinTCP(t, b)
+		mustEcho(t, c, echo, "first")
+		conns = append(conns, c)
+	}
+	eventually(t, "bytes are shared", func() bool {
+		for _, c := range conns {
+			if n, bytes := c.Window(); n > 6 || bytes > 6*64<<10 || bytes < 64<<10 {
+				return false
+			}
+		}
+		return true
+	})
+	var wg sync.WaitGroup
+	for _, c := range conns {
+		for range 5 {
+			wg.Go(func() {
+				for _, size := range []int{1, 100_000, 3 << 20, 10, 400_000} {
+					mustEcho(t, c, echo, string(filled('x', size)))
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// A connection whose window of bytes is full gets more of them, though it has few requests open.
+func TestLargeRequestsMakeHungryToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(t, 1600, 16<<20)
+		release := make(chan struct{})
+		s := budgeted(b, release)
+		for range 9 {
+			s.joinInMemory(t, b)
+		}
+		c, srv := s.joinInMemory(t, b)
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		body := filled('x', 300_000)
+		for range 50 {
+			wg.Go(func() {
+				a, err := c.Call(ctx, &mux.Out{Method: other, Body: body})
+				if err == nil {
+					a.Release()
+				} else if !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(50 * time.Millisecond)
+		before := srv.Tables().InBytes
+		time.Sleep(2 * time.Second)
+		if after := srv.Tables().InBytes; before > 1<<20 || after < 10<<20 {
+			t.Errorf("%d bytes were open at first, and %d later", before, after)
+		}
+		close(release)
+		wg.Wait()
+		cancel()
+	})
+}
+
+// One-way requests are not counted by who sends them: the reading waits when there are as many as were granted.
+func TestOneWayRequestsAreWithinTheBudget(t *testing.T) {
+	b := newBudget(t, 64, 1<<30)
+	release := make(chan struct{})
+	var running, most, ran atomic.Int64
+	s := budgeted(b, release)
+	s.serves["other"] = &handler{serve: func(*mux.Request) {
+		n := running.Add(1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		<-release
+		running.Add(-1)
+		ran.Add(1)
+	}}
+	var wg sync.WaitGroup
+	for range 4 {
+		c, _ := s.joinTCP(t, b)
+		wg.Go(func() {
+			for range 100 {
+				if err := c.Notify(context.Background(), &mux.Out{Method: other}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "some run", func() bool { return running.Load() >= 32 })
+	close(release)
+	eventually(t, "all have run", func() bool { return ran.Load() == 400 })
+	if n := most.Load(); n > 64 {
+		t.Errorf("%d ran at once, the budget is 64", n)
+	}
+}
+
+// Clients come, go, are cut off, call much and little. Nobody's call is refused, the sum is never exceeded, and it is exactly zero at the end.
+func TestTheBudgetUnderChange(t *testing.T) {
+	b := newBudget(t, 300, 8<<20)
+	var open, most atomic.Int64
+	s := budgeted(b, nil)
+	s.serves["echo"] = &handler{serve: func(r *mux.Request) {
+		n := open.Add(1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		<-time.After(time.Duration(rand.N(300)) * time.Microsecond)
+		open.Add(-1)
+		answerEcho(r)
+	}}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				c, srv := s.joinTCP(t, b)
+				life, end := context.WithTimeout(ctx, rand.N(400*time.Millisecond))
+				var calls sync.WaitGroup
+				for range rand.N(3) * rand.N(40) {
+					calls.Go(func() {
+						for life.Err() == nil {
+							code, _, err := callOut(context.Background(), c, &mux.Out{Method: echo, Body: filled('x', rand.N(2)*rand.N(20_000))})
+							if code != 0 || err != nil && !errors.Is(err, mux.ErrClosed) && c.Err() == nil {
+								t.Errorf("code %d, error %v", code, err)
+							}
+						}
+					})
+				}
+				<-life.Done()
+				if rand.N(2) == 0 {
+					c.Abort()
+				}
+				calls.Wait()
+				c.Close()
+				srv.Close()
+				end()
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "everything is given back", func() bool { n, _ := b.Members(); return n == 0 && b.Granted() == 0 })
+	if n := most.Load(); n > 300 {
+		t.Errorf("%d requests were executed at once, the budget is 300", n)
+	}
+}
