@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http/httptest"
 	"os"
@@ -64,6 +65,10 @@ func (sayer) Write(b []byte) (int, error) {
 }
 
 func play(name string) {
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // ends with the test
+		os.Exit(4)
+	}()
 	err := playScript(name)
 	say("down", err)
 	if err != nil {
@@ -97,6 +102,13 @@ func playScript(name string) error {
 	}
 	server := yodel.NewServer(nil)
 	work.Handle(server, func(_ context.Context, job *Job) (*Done, error) {
+		if job.ID < 0 { // it takes until it is told to end
+			end := make(chan os.Signal, 1)
+			signal.Notify(end, syscall.SIGUSR2)
+			say("did", job.ID)
+			<-end
+			return &Done{job.ID, os.Getpid()}, nil
+		}
 		say("did", job.ID)
 		<-time.After(time.Duration(job.ID%8) * time.Millisecond)
 		return &Done{job.ID, os.Getpid()}, nil

@@ -233,6 +233,7 @@ func (p *Process) leave(s *service, next *successor) error {
 			died = nil
 			p.opts.Logger.Error("yodel: the successor has ended while this process finished its calls", "pid", next.pid(), "state", next.reap())
 		case <-s.ended:
+			signal.Stop(p.signals) // which waits for one that is on its way
 			select {
 			case sig := <-p.signals:
 				p.passOn(sig, next)
