@@ -43,6 +43,9 @@ func TestExamples(t *testing.T) {
 	t.Run("quickstart", e.testQuickstart)
 	t.Run("quickstart interrupted", e.testQuickstartInterrupted)
 	t.Run("quickstart killed", e.testQuickstartKilled)
+	t.Run("restart", e.testRestart)
+	t.Run("restart interrupted", e.testRestartInterrupted)
+	t.Run("restart killed", e.testRestartKilled)
 }
 
 // examples is the folder with the built programs.
@@ -262,17 +265,52 @@ func labels(text string) []string {
 }
 
 func (e examples) testQuickstartInterrupted(t *testing.T) {
-	p, instances := e.startQuickstart(t)
+	p, instances := e.startInstances(t, "quickstart", "-seconds", "100")
 	p.interrupt(t)
 	wantGone(t, p, instances)
 }
 
 func (e examples) testQuickstartKilled(t *testing.T) {
-	p, instances := e.startQuickstart(t)
+	p, instances := e.startInstances(t, "quickstart", "-seconds", "100")
 	wantGone(t, p, instances)
 }
 
-// wantGone wants nothing to be left of the quickstart when it has ended or was killed.
+func (e examples) testRestart(t *testing.T) {
+	skipWithoutRestarts(t)
+	out := e.output(t, "restart", "-check", "-restarts", "6", "-for", "4s")
+	for _, line := range []string{`calls +\d{3}`, `stream messages +\d{3}`, `restarts +6 `, `executed twice +0$`, `0 lost$`} {
+		if !regexp.MustCompile(`(?m)^` + line).MatchString(out) {
+			t.Errorf("no line is like %s:\n%s", line, out)
+		}
+	}
+	shown := block(t, read(t, "restart/README.md"), "$ go run ./examples/restart -check\n")
+	if got, want := labels(out), labels(shown); !slices.Equal(got, want) {
+		t.Errorf("the README shows lines that begin with\n%q, the program prints\n%q", want, got)
+	}
+}
+
+func (e examples) testRestartInterrupted(t *testing.T) {
+	skipWithoutRestarts(t)
+	p, instances := e.startInstances(t, "restart")
+	p.interrupt(t)
+	wantGone(t, p, instances)
+}
+
+func (e examples) testRestartKilled(t *testing.T) {
+	skipWithoutRestarts(t)
+	p, instances := e.startInstances(t, "restart")
+	wantGone(t, p, instances)
+}
+
+// skipWithoutRestarts skips a test where package restart does not work.
+func skipWithoutRestarts(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("a process cannot hand its sockets over")
+	}
+}
+
+// wantGone wants nothing to be left of a program with instances when it has ended or was killed.
 func wantGone(t *testing.T, p *process, instances []string) {
 	t.Helper()
 	p.kill()
@@ -283,10 +321,10 @@ func wantGone(t *testing.T, p *process, instances []string) {
 	}
 }
 
-// startQuickstart starts the program for longer than the test takes, and returns the addresses of its instances.
-func (e examples) startQuickstart(t *testing.T) (p *process, instances []string) {
+// startInstances starts a program that goes on for longer than the test takes, and returns the addresses of its instances.
+func (e examples) startInstances(t *testing.T, name string, args ...string) (p *process, instances []string) {
 	t.Helper()
-	p = e.start(t, "quickstart", "-seconds", "100")
+	p = e.start(t, name, args...)
 	var out []byte
 	for !bytes.Contains(out, []byte("callers")) {
 		b := make([]byte, 1024)
