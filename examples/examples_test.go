@@ -40,6 +40,7 @@ func TestExamples(t *testing.T) {
 		})
 	}
 	t.Run("netrpc", e.testNetRPC)
+	t.Run("files", e.testFiles)
 	t.Run("quickstart", e.testQuickstart)
 	t.Run("quickstart interrupted", e.testQuickstartInterrupted)
 	t.Run("quickstart killed", e.testQuickstartKilled)
@@ -251,6 +252,17 @@ func (e examples) testQuickstart(t *testing.T) {
 		t.Errorf("the last line is not %q:\n%s", "0 failed", out)
 	}
 	shown := block(t, read(t, "../README.md"), "$ go run ./examples/quickstart\n")
+	if got, want := labels(out), labels(shown); !slices.Equal(got, want) {
+		t.Errorf("the README shows lines that begin with\n%q, the program prints\n%q", want, got)
+	}
+}
+
+func (e examples) testFiles(t *testing.T) {
+	out := e.output(t, "files", "-check")
+	if !strings.HasSuffix(out, "\n0 failed\n") {
+		t.Errorf("the last line is not %q:\n%s", "0 failed", out)
+	}
+	shown := block(t, read(t, "files/README.md"), "$ go run ./examples/files -check\n")
 	if got, want := labels(out), labels(shown); !slices.Equal(got, want) {
 		t.Errorf("the README shows lines that begin with\n%q, the program prints\n%q", want, got)
 	}

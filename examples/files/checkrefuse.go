@@ -20,7 +20,7 @@ func (b *bed) twoAtOnce(ctx context.Context) (string, error) {
 	begun, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error)
 	go func() {
 		once := false
-		ended <- b.put(ctx, "big", func(at, size int64) {
+		ended <- b.put(ctx, "middle", func(at, size int64) {
 			if !once && at >= size/2 {
 				once = true
 				close(begun)
@@ -33,7 +33,7 @@ func (b *bed) twoAtOnce(ctx context.Context) (string, error) {
 	case err := <-ended:
 		return "", fmt.Errorf("the first one ended: %w", err)
 	}
-	second := b.put(ctx, "big", noReport)
+	second := b.put(ctx, "middle", noReport)
 	close(goOn)
 	if err := <-ended; err != nil {
 		return "", fmt.Errorf("the first one failed: %w", err)

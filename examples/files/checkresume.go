@@ -34,7 +34,13 @@ var (
 		code:   yodel.Unavailable,
 	}
 	stopped = interruption{
-		during: func(b *bed, _ func()) error { return b.stdin.Close() },
+		during: func(b *bed, _ func()) error {
+			err := b.stdin.Close()
+			for refused := error(nil); refused == nil && err == nil; { // until the server has noticed
+				_, refused = yodel.Ping.Call(context.Background(), b.client, &yodel.Empty{})
+			}
+			return err
+		},
 		after: func(b *bed, ctx context.Context) error {
 			_, err := b.shutDown()
 			return errors.Join(err, b.restart(ctx))
@@ -46,7 +52,7 @@ var (
 // interrupted interrupts a transfer when half of it is done, and then goes on with it.
 func (b *bed) interrupted(transfer transferFunc, folder string, by interruption) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
-		complete := filepath.Join(folder, "big")
+		complete := filepath.Join(folder, "middle")
 		if err := b.prepare(ctx, folder); err != nil {
 			return "", err
 		}
@@ -54,7 +60,7 @@ func (b *bed) interrupted(transfer transferFunc, folder string, by interruption)
 		defer cancel()
 		var once bool
 		var failed error
-		err := transfer(half, "big", func(at, size int64) {
+		err := transfer(half, "middle", func(at, size int64) {
 			if !once && at >= size/2 {
 				once = true
 				failed = by.during(b, cancel)
@@ -79,10 +85,10 @@ func (b *bed) interrupted(transfer transferFunc, folder string, by interruption)
 
 // prepare removes the file from a folder. It remains on the server if it is to be fetched.
 func (b *bed) prepare(ctx context.Context, folder string) error {
-	err := os.RemoveAll(filepath.Join(folder, "big"))
+	err := os.RemoveAll(filepath.Join(folder, "middle"))
 	if err == nil && folder == b.back {
-		if _, missing := os.Stat(filepath.Join(b.there, "big")); missing != nil {
-			err = b.put(ctx, "big", noReport)
+		if _, missing := os.Stat(filepath.Join(b.there, "middle")); missing != nil {
+			err = b.put(ctx, "middle", noReport)
 		}
 	}
 	return err
@@ -91,10 +97,10 @@ func (b *bed) prepare(ctx context.Context, folder string) error {
 // goOn makes a transfer and returns where it began.
 func (b *bed) goOn(ctx context.Context, transfer transferFunc, folder string) (from int64, err error) {
 	m := &meter{quiet: true}
-	if err := transfer(ctx, "big", m.report); err != nil {
+	if err := transfer(ctx, "middle", m.report); err != nil {
 		return 0, err
 	}
-	return m.from, b.same("big", folder)
+	return m.from, b.same("middle", folder)
 }
 
 // otherPart finds a part that is not the beginning of the file.
@@ -107,7 +113,7 @@ func (b *bed) otherPart(transfer transferFunc, folder string) func(context.Conte
 		if err != nil {
 			return "", err
 		}
-		if err := os.WriteFile(filepath.Join(folder, "big"+partSuffix), part, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(folder, "middle"+partSuffix), part, 0o600); err != nil { //nolint:gosec // in the folder of the checks
 			return "", err
 		}
 		from, err := b.goOn(ctx, transfer, folder)

@@ -28,21 +28,23 @@ func (b *bed) smallCalls(ctx context.Context) (string, error) {
 	go func() { ended <- b.put(ctx, "big", noReport) }()
 	go func() { ended <- b.get(ctx, "big", noReport) }()
 	var took []time.Duration
-	var err error
 	for open := 2; open > 0; {
 		began := time.Now()
-		_, e := yodel.Ping.Call(ctx, b.client, &yodel.Empty{})
+		_, err := yodel.Ping.Call(ctx, b.client, &yodel.Empty{})
 		took = append(took, time.Since(began))
-		err = errors.Join(err, e)
 		select {
 		case e := <-ended:
 			err = errors.Join(err, e)
 			open--
 		default:
 		}
-	}
-	if err != nil {
-		return "", err
+		if err != nil {
+			cancel()
+			for range open {
+				err = errors.Join(err, <-ended)
+			}
+			return "", err
+		}
 	}
 	slices.Sort(took)
 	late := 0
@@ -59,46 +61,90 @@ func (b *bed) smallCalls(ctx context.Context) (string, error) {
 	return text, nil
 }
 
-// throughput compares transfers with io.Copy over a connection of their own. What is best of three counts, because the machine may
-// be busy.
+// throughput compares transfers with io.Copy over a connection of its own that does the same with the file.
 func (b *bed) throughput(ctx context.Context) (string, error) {
-	var bare, file, up, down int64
-	for range 3 {
-		for _, run := range []struct {
-			best *int64
-			f    func() error
-		}{
-			{&bare, func() error { return b.copyBytes(ctx) }},
-			{&file, func() error { return b.copyFile(ctx) }},
-			{&up, func() error { return b.put(ctx, "big", noReport) }},
-			{&down, func() error { return b.get(ctx, "big", noReport) }},
-		} {
-			rate, err := timed(bigSize, run.f)
-			if err != nil {
-				return "", err
-			}
-			*run.best = max(*run.best, rate)
-		}
+	rates, err := best(2,
+		func() error { return b.put(ctx, "big", noReport) },
+		func() error { return b.get(ctx, "big", noReport) },
+		func() error { return b.copyFile(ctx) })
+	if err != nil {
+		return "", err
 	}
-	share := func(a, b int64) string { return fmt.Sprintf("%d %%", 100*a/b) }
-	return fmt.Sprintf("put %s/s, get %s/s\n"+
-		"%35s%s and %s of io.Copy over bare TCP from file to file with fsync and SHA-256: %s/s\n"+
-		"%35s%s and %s of io.Copy over bare TCP from memory to nowhere: %s/s",
-		megabytes(up), megabytes(down),
-		"", share(up, file), share(down, file), megabytes(file),
-		"", share(up, bare), share(down, bare), megabytes(bare)), nil
+	up, down, bare := rates[0], rates[1], rates[2]
+	return fmt.Sprintf("put %s/s, get %s/s: %d %% and %d %% of io.Copy over bare TCP (%s/s), all with SHA-256 and fsync",
+		megabytes(up), megabytes(down), 100*up/bare, 100*down/bare, megabytes(bare)), nil
 }
 
-// copyBytes copies as many bytes as the file has.
-func (b *bed) copyBytes(ctx context.Context) error {
-	return overTCP(ctx, func(w io.Writer) error {
-		chunk := make([]byte, chunkSize)
-		for n := 0; n < bigSize; n += len(chunk) {
-			if _, err := w.Write(chunk[:min(len(chunk), bigSize-n)]); err != nil {
-				return err
+// pour is an upload to nowhere.
+const pour yodel.Upload[[]byte, []byte] = "Check.Pour"
+
+// streamThroughput compares a stream alone, from memory to nowhere, with io.Copy.
+func streamThroughput(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	server := yodel.NewServer(nil)
+	pour.Handle(server, func(_ context.Context, recv yodel.Recv[[]byte]) (*[]byte, error) {
+		for _, err := range recv {
+			if err != nil {
+				return nil, err
 			}
 		}
-		return nil
+		return new([]byte), nil
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	go func() { _ = server.Serve(ctx, l) }() // it ends with the check
+	client := yodel.Dial(l.Addr().String())
+	defer client.Close()
+	rates, err := best(3,
+		func() error {
+			_, err := pour.Do(ctx, client, &yodel.Call{Codec: yodel.Raw}, func(send yodel.Send[[]byte]) error {
+				return chunks(func(chunk []byte) error { return send(&chunk) })
+			})
+			return err
+		},
+		func() error { return copyMemory(ctx) })
+	if err != nil {
+		return "", err
+	}
+	stream, bare := rates[0], rates[1]
+	return fmt.Sprintf("%s/s: %d %% of io.Copy over bare TCP (%s/s), both from memory to nowhere", megabytes(stream), 100*stream/bare, megabytes(bare)), nil
+}
+
+// best runs what moves as many bytes as the big file has, in turn, and returns the best rate of each: the machine may be busy.
+func best(rounds int, runs ...func() error) (bytesPerSecond []int64, err error) {
+	rates := make([]int64, len(runs))
+	for range rounds {
+		for i, run := range runs {
+			rate, err := timed(bigSize, run)
+			if err != nil {
+				return nil, err
+			}
+			rates[i] = max(rates[i], rate)
+		}
+	}
+	return rates, nil
+}
+
+// chunks makes as many bytes as the big file has.
+func chunks(each func(chunk []byte) error) error {
+	chunk := make([]byte, chunkSize)
+	for n := 0; n < bigSize; n += len(chunk) {
+		if err := each(chunk[:min(len(chunk), bigSize-n)]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyMemory(ctx context.Context) error {
+	return overTCP(ctx, func(w io.Writer) error {
+		return chunks(func(chunk []byte) error {
+			_, err := w.Write(chunk)
+			return err
+		})
 	}, func(r io.Reader) error {
 		_, err := io.Copy(io.Discard, r)
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A progress is told how much of the file is on the other side, and how large the file is, from where the transfer began.
+// A progress is told how far a transfer has come, first where it begins, and how large the file is, in bytes.
 type progress func(at, size int64)
 
 // put sends a file to the server, where it gets the name that it has here, and goes on where an earlier transfer has
@@ -73,7 +73,7 @@ func get(ctx context.Context, c yodel.Caller, name, path string, report progress
 		return err
 	}
 	defer p.file.Close()
-	return fromOffset(p.size, info.Size, func(offset int64) error { return getFrom(ctx, c, p, name, info.Size, offset, report) })
+	return fromOffset(p.info.Size(), info.Size, func(offset int64) error { return getFrom(ctx, c, p, name, info.Size, offset, report) })
 }
 
 func getFrom(ctx context.Context, c yodel.Caller, p *part, name string, size, offset int64, report progress) error {

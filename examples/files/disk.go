@@ -81,9 +81,9 @@ type part struct {
 	root *os.Root
 	name string
 	file *os.File
-	size int64     // when it was opened
-	at   int64     // how much of it is good
-	hash hash.Hash // of that
+	info os.FileInfo // of the file when it was opened
+	at   int64       // how much of it is good
+	hash hash.Hash   // of that
 }
 
 // openPart opens what there is of a file, or makes an empty one.
@@ -100,7 +100,7 @@ func openPart(root *os.Root, name string) (*part, error) {
 		f.Close()
 		return nil, diskError(err)
 	}
-	return &part{root: root, name: name, file: f, size: info.Size(), hash: sha256.New()}, nil
+	return &part{root: root, name: name, file: f, info: info, hash: sha256.New()}, nil
 }
 
 // keep drops what stands behind the first n bytes, and returns their hash.
@@ -176,7 +176,7 @@ func hashed(ctx context.Context, f *os.File, h hash.Hash, n int64, each func(chu
 		}
 		chunk := buf[:min(n, chunkSize)]
 		if _, err := io.ReadFull(f, chunk); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return yodel.Errorf(yodel.Aborted, "%q has become shorter meanwhile", filepath.Base(f.Name()))
+			return yodel.Errorf(yodel.FailedPrecondition, "%q has become shorter meanwhile", filepath.Base(f.Name()))
 		} else if err != nil {
 			return diskError(err)
 		}
@@ -210,4 +210,3 @@ func diskError(err error) error {
 	}
 	return yodel.Errorf(code, "%w", err)
 }
-

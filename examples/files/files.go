@@ -12,6 +12,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
+// region contract
+
 // The service. The streams carry the file from Transfer.Offset to Transfer.Size as raw bytes, in messages of any size, and
 // then, as the last message, the SHA-256 of the whole file.
 const (
@@ -23,18 +25,20 @@ const (
 	Get yodel.Feed[[]byte, []byte] = "Files.Get"
 )
 
+// endregion contract
+
 // Info is what a server has of a file.
 type Info struct {
-	Size int64 // in bytes, or -1 if it does not exist
-	Part int64 // how much an upload has left that did not come to its end
+	Size int64 `json:"size"` // in bytes, or -1 if it does not exist
+	Part int64 `json:"part"` // how much an upload has left that did not come to its end
 }
 
 // A Transfer is what the two sides of a stream agree on before its first byte. It travels in the metadata of the call.
 type Transfer struct {
-	Name   string
-	Size   int64  // of the whole file
-	Offset int64  // where the stream begins
-	Prefix []byte // SHA-256 of what stands before that, which both sides have
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`   // of the whole file
+	Offset int64  `json:"offset"` // where the stream begins
+	Prefix []byte `json:"prefix"` // SHA-256 of what stands before that, which both sides have
 }
 
 const (

@@ -32,8 +32,7 @@ const usage = `usage:
   files serve -dir DIR [-addr HOST:PORT] [-max-bytes N]
   files put FILE [-addr HOST:PORT]
   files get NAME [-out FILE] [-addr HOST:PORT]
-  files -check
-`
+  files -check`
 
 // settings are what the flags say, of all commands.
 type settings struct {
@@ -62,7 +61,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	var s settings
 	flags := flag.NewFlagSet(command, flag.ExitOnError)
-	flags.Usage = func() { fmt.Fprint(os.Stderr, usage) }
+	flags.Usage = func() { fmt.Fprintln(os.Stderr, usage) }
 	flags.StringVar(&s.addr, "addr", "127.0.0.1:8975", "the server's address")
 	flags.StringVar(&s.dir, "dir", "", "the folder to be served")
 	flags.Int64Var(&s.maxBytes, "max-bytes", 0, "the largest file to be taken; 0 is any")

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,16 +19,22 @@ type store struct {
 	root  *os.Root
 	limit int64 // the largest file that is taken, in bytes; 0 is any
 
-	mu   sync.Mutex
-	open map[string]chan struct{} // the uploads that are open, by name; closed with the upload
+	mu      sync.Mutex
+	uploads []*upload // that are open
 }
 
-// patience is how long an upload waits for another one of the same name: one that was interrupted may take a moment to end.
+// An upload is one that is open.
+type upload struct {
+	part  *part
+	ended chan struct{} // closed when it is not open any more
+}
+
+// patience is how long an upload waits for another one of the same file: one that was interrupted may take a moment to end.
 const patience = time.Second
 
 // newServer returns a server for the folder.
 func newServer(root *os.Root, limit int64) *yodel.Server {
-	s := &store{root: root, limit: limit, open: make(map[string]chan struct{})}
+	s := &store{root: root, limit: limit}
 	server := yodel.NewServer(&yodel.ServerOptions{
 		DrainTimeout: 2 * time.Second, // nothing is lost when a transfer is cut off
 	})
@@ -65,17 +72,13 @@ func (s *store) put(ctx context.Context, recv yodel.Recv[[]byte]) (*[]byte, erro
 	if s.limit > 0 && t.Size > s.limit {
 		return nil, yodel.Errorf(yodel.ResourceExhausted, "%q has %d bytes, this server takes files of at most %d", t.Name, t.Size, s.limit)
 	}
-	unlock, err := s.lock(ctx, t.Name)
+	u, err := s.begin(ctx, t.Name)
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
-	p, err := openPart(s.root, t.Name)
-	if err != nil {
-		return nil, err
-	}
-	defer p.file.Close()
-	if p.size < t.Offset {
+	defer s.end(u)
+	p := u.part
+	if p.info.Size() < t.Offset {
 		return nil, otherPrefix(t)
 	}
 	sum, err := p.keep(ctx, t.Offset)
@@ -131,31 +134,49 @@ func draining(ctx context.Context) error {
 	}
 }
 
-// lock begins an upload, and refuses it while there is another one of the name.
-func (s *store) lock(ctx context.Context, name string) (unlock func(), err error) {
+// begin begins an upload, and refuses it while there is another one of the same file.
+func (s *store) begin(ctx context.Context, name string) (*upload, error) {
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	for {
-		s.mu.Lock()
-		other := s.open[name]
+		u, other, err := s.tryBegin(name)
 		if other == nil {
-			ended := make(chan struct{})
-			s.open[name] = ended
-			s.mu.Unlock()
-			return func() {
-				s.mu.Lock()
-				delete(s.open, name)
-				s.mu.Unlock()
-				close(ended)
-			}, nil
+			return u, err
 		}
-		s.mu.Unlock()
 		select {
-		case <-other:
+		case <-other.ended:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-late.C:
 			return nil, yodel.Errorf(yodel.FailedPrecondition, "%q is being uploaded by somebody else: try again when that has ended", name)
 		}
 	}
+}
+
+// tryBegin returns the upload, or the other one that is in its way. It opens the part with the lock held: whoever ends an upload
+// has given the part its final name before.
+func (s *store) tryBegin(name string) (u, other *upload, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := openPart(s.root, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, other := range s.uploads {
+		if os.SameFile(other.part.info, p.info) { // by whatever name or link it was reached
+			p.file.Close()
+			return nil, other, nil
+		}
+	}
+	u = &upload{part: p, ended: make(chan struct{})}
+	s.uploads = append(s.uploads, u)
+	return u, nil, nil
+}
+
+func (s *store) end(u *upload) {
+	u.part.file.Close()
+	s.mu.Lock()
+	s.uploads = slices.DeleteFunc(s.uploads, func(other *upload) bool { return other == u })
+	s.mu.Unlock()
+	close(u.ended)
 }
