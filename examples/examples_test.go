@@ -54,13 +54,18 @@ func build(t *testing.T) examples {
 	t.Helper()
 	dir := t.TempDir()
 	args := []string{"build", "-o", dir + string(filepath.Separator)}
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	if raceDetector() {
 		args = append(args, "-race")
 	}
 	if out, err := exec.Command("go", append(args, "./...")...).CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	return examples(dir)
+}
+
+func raceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // command returns a command that runs an example, and is ended with the test.
@@ -258,7 +263,11 @@ func (e examples) testQuickstart(t *testing.T) {
 }
 
 func (e examples) testFiles(t *testing.T) {
-	out := e.output(t, "files", "-check")
+	args := []string{"-check"}
+	if raceDetector() { // which makes copying many times slower
+		args = append(args, "-size", "10000000", "-slow", "1s")
+	}
+	out := e.output(t, "files", args...)
 	if !strings.HasSuffix(out, "\n0 failed\n") {
 		t.Errorf("the last line is not %q:\n%s", "0 failed", out)
 	}

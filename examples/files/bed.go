@@ -26,6 +26,8 @@ type bed struct {
 	there  string            // the folder that is served
 	back   string            // where fetched files go
 	sums   map[string][]byte // of the files that are sent
+	size   int64             // of the big one
+	slow   time.Duration     // what 1 in 20 small calls may exceed
 	client *yodel.Client
 
 	addr   string
@@ -38,13 +40,13 @@ type bed struct {
 // maxBytes is the limit of the server.
 const maxBytes = 200_000_000
 
-func newBed(ctx context.Context) (*bed, error) {
+func newBed(ctx context.Context, size int64, slow time.Duration) (*bed, error) {
 	dir, err := os.MkdirTemp("", "yodel-files-")
 	if err != nil {
 		return nil, err
 	}
 	b := &bed{here: filepath.Join(dir, "here"), there: filepath.Join(dir, "there"), back: filepath.Join(dir, "back"),
-		sums: make(map[string][]byte), addr: "127.0.0.1:0"}
+		sums: make(map[string][]byte), size: size, slow: slow, addr: "127.0.0.1:0"}
 	for _, folder := range []string{b.here, b.there, b.back} {
 		err = errors.Join(err, os.Mkdir(folder, 0o700))
 	}

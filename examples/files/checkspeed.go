@@ -17,10 +17,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// slow is what a small call may take beside a transfer, if not more than 1 in 20 takes longer.
-const slow = 10 * time.Millisecond
-
-// smallCalls makes small calls on the connection that carries a file in each direction.
+// smallCalls makes small calls on the connection that carries a file in each direction, and wants not more than 1 in 20 to be slow.
 func (b *bed) smallCalls(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -49,21 +46,21 @@ func (b *bed) smallCalls(ctx context.Context) (string, error) {
 	slices.Sort(took)
 	late := 0
 	for _, t := range took {
-		if t > slow {
+		if t > b.slow {
 			late++
 		}
 	}
 	text := fmt.Sprintf("%d calls: half within %v, 95 of 100 within %v, worst %v", len(took),
 		took[len(took)/2].Round(time.Microsecond), took[len(took)*95/100].Round(time.Microsecond), took[len(took)-1].Round(time.Microsecond))
 	if late*20 > len(took) {
-		return "", fmt.Errorf("%s; %d took longer than %v", text, late, slow)
+		return "", fmt.Errorf("%s; %d took longer than %v", text, late, b.slow)
 	}
 	return text, nil
 }
 
 // throughput compares transfers with io.Copy over a connection of its own that does the same with the file.
 func (b *bed) throughput(ctx context.Context) (string, error) {
-	rates, err := best(2,
+	rates, err := b.best(2,
 		func() error { return b.put(ctx, "big", noReport) },
 		func() error { return b.get(ctx, "big", noReport) },
 		func() error { return b.copyFile(ctx) })
@@ -79,7 +76,7 @@ func (b *bed) throughput(ctx context.Context) (string, error) {
 const pour yodel.Upload[[]byte, []byte] = "Check.Pour"
 
 // streamThroughput compares a stream alone, from memory to nowhere, with io.Copy.
-func streamThroughput(ctx context.Context) (string, error) {
+func (b *bed) streamThroughput(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	server := yodel.NewServer(nil)
@@ -98,14 +95,14 @@ func streamThroughput(ctx context.Context) (string, error) {
 	go func() { _ = server.Serve(ctx, l) }() // it ends with the check
 	client := yodel.Dial(l.Addr().String())
 	defer client.Close()
-	rates, err := best(3,
+	rates, err := b.best(3,
 		func() error {
 			_, err := pour.Do(ctx, client, &yodel.Call{Codec: yodel.Raw}, func(send yodel.Send[[]byte]) error {
-				return chunks(func(chunk []byte) error { return send(&chunk) })
+				return b.chunks(func(chunk []byte) error { return send(&chunk) })
 			})
 			return err
 		},
-		func() error { return copyMemory(ctx) })
+		func() error { return b.copyMemory(ctx) })
 	if err != nil {
 		return "", err
 	}
@@ -114,11 +111,11 @@ func streamThroughput(ctx context.Context) (string, error) {
 }
 
 // best runs what moves as many bytes as the big file has, in turn, and returns the best rate of each: the machine may be busy.
-func best(rounds int, runs ...func() error) (bytesPerSecond []int64, err error) {
+func (b *bed) best(rounds int, runs ...func() error) (bytesPerSecond []int64, err error) {
 	rates := make([]int64, len(runs))
 	for range rounds {
 		for i, run := range runs {
-			rate, err := timed(bigSize, run)
+			rate, err := timed(b.size, run)
 			if err != nil {
 				return nil, err
 			}
@@ -129,19 +126,20 @@ func best(rounds int, runs ...func() error) (bytesPerSecond []int64, err error) 
 }
 
 // chunks makes as many bytes as the big file has.
-func chunks(each func(chunk []byte) error) error {
+func (b *bed) chunks(each func(chunk []byte) error) error {
 	chunk := make([]byte, chunkSize)
-	for n := 0; n < bigSize; n += len(chunk) {
-		if err := each(chunk[:min(len(chunk), bigSize-n)]); err != nil {
+	for left := b.size; left > 0; left -= chunkSize {
+		if err := each(chunk[:min(left, chunkSize)]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func copyMemory(ctx context.Context) error {
+// copyMemory copies as many bytes, from memory to nowhere.
+func (b *bed) copyMemory(ctx context.Context) error {
 	return overTCP(ctx, func(w io.Writer) error {
-		return chunks(func(chunk []byte) error {
+		return b.chunks(func(chunk []byte) error {
 			_, err := w.Write(chunk)
 			return err
 		})

@@ -10,8 +10,8 @@
 // A file of any size is a stream on the connection that all other calls use, with their TLS and their authentication. A
 // transfer that was interrupted is gone on with when the same command runs again.
 //
-// The contract is in files.go, the server in store.go, the client in client.go, what both do with files in disk.go. The
-// last command shows that all of it works: check.go.
+// The contract is in files.go, the server in store.go, the client in client.go; what both do with a file that is sent is in
+// source.go, and with one that comes in part.go. The last command shows that all of it works: check.go.
 package main
 
 import (
@@ -24,6 +24,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/yodel-rpc/yodel"
 )
@@ -32,7 +34,7 @@ const usage = `usage:
   files serve -dir DIR [-addr HOST:PORT] [-max-bytes N]
   files put FILE [-addr HOST:PORT]
   files get NAME [-out FILE] [-addr HOST:PORT]
-  files -check`
+  files -check [-size N] [-slow DURATION]`
 
 // settings are what the flags say, of all commands.
 type settings struct {
@@ -41,6 +43,9 @@ type settings struct {
 	maxBytes int64
 	child    bool
 	out      string
+	check    bool
+	size     int64
+	slow     time.Duration
 }
 
 func main() {
@@ -56,8 +61,8 @@ func run(ctx context.Context, args []string) error {
 		return errors.New(usage)
 	}
 	command := args[0]
-	if command == "-check" {
-		return check(ctx)
+	if strings.HasPrefix(command, "-") {
+		args = append([]string{""}, args...)
 	}
 	var s settings
 	flags := flag.NewFlagSet(command, flag.ExitOnError)
@@ -67,6 +72,9 @@ func run(ctx context.Context, args []string) error {
 	flags.Int64Var(&s.maxBytes, "max-bytes", 0, "the largest file to be taken; 0 is any")
 	flags.BoolVar(&s.child, "child", false, "end with the standard input")
 	flags.StringVar(&s.out, "out", "", "where the file goes")
+	flags.BoolVar(&s.check, "check", false, "try everything")
+	flags.Int64Var(&s.size, "size", 100_000_000, "of the file that is measured by -check, in bytes")
+	flags.DurationVar(&s.slow, "slow", 10*time.Millisecond, "what 1 in 20 of the small calls that -check makes may exceed")
 	var names []string
 	for args = args[1:]; len(args) > 0; args = flags.Args() {
 		if _ = flags.Parse(args); flags.NArg() > 0 { // it exits on errors
@@ -75,6 +83,8 @@ func run(ctx context.Context, args []string) error {
 		}
 	}
 	switch {
+	case s.check && len(names) == 0:
+		return check(ctx, s.size, s.slow)
 	case command == "serve" && len(names) == 0 && s.dir != "":
 		return serve(ctx, &s)
 	case command == "put" && len(names) == 1:
