@@ -40,6 +40,7 @@ func TestExamples(t *testing.T) {
 		})
 	}
 	t.Run("netrpc", e.testNetRPC)
+	t.Run("files", e.testFiles)
 	t.Run("quickstart", e.testQuickstart)
 	t.Run("quickstart interrupted", e.testQuickstartInterrupted)
 	t.Run("quickstart killed", e.testQuickstartKilled)
@@ -56,13 +57,18 @@ func build(t *testing.T) examples {
 	t.Helper()
 	dir := t.TempDir()
 	args := []string{"build", "-o", dir + string(filepath.Separator)}
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	if raceDetector() {
 		args = append(args, "-race")
 	}
 	if out, err := exec.Command("go", append(args, "./...")...).CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	return examples(dir)
+}
+
+func raceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // command returns a command that runs an example, and is ended with the test.
@@ -254,6 +260,21 @@ func (e examples) testQuickstart(t *testing.T) {
 		t.Errorf("the last line is not %q:\n%s", "0 failed", out)
 	}
 	shown := block(t, read(t, "../README.md"), "$ go run ./examples/quickstart\n")
+	if got, want := labels(out), labels(shown); !slices.Equal(got, want) {
+		t.Errorf("the README shows lines that begin with\n%q, the program prints\n%q", want, got)
+	}
+}
+
+func (e examples) testFiles(t *testing.T) {
+	args := []string{"-check"}
+	if raceDetector() { // which makes copying many times slower
+		args = append(args, "-size", "10000000", "-slow", "1s")
+	}
+	out := e.output(t, "files", args...)
+	if !strings.HasSuffix(out, "\n0 failed\n") {
+		t.Errorf("the last line is not %q:\n%s", "0 failed", out)
+	}
+	shown := block(t, read(t, "files/README.md"), "$ go run ./examples/files -check\n")
 	if got, want := labels(out), labels(shown); !slices.Equal(got, want) {
 		t.Errorf("the README shows lines that begin with\n%q, the program prints\n%q", want, got)
 	}

@@ -4,6 +4,7 @@ package mux_test
 
 import (
 	"context"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -106,5 +107,40 @@ func TestFieldsAllocateThemselvesOnly(t *testing.T) {
 	}
 	if allocs := testing.AllocsPerRun(2000, once); allocs > allowed {
 		t.Errorf("%v allocations for each", allocs)
+	}
+}
+
+// A stream that has grown its window keeps the memory for it, instead of taking as much again for each windowful.
+func TestAFastStreamTakesMemoryOnce(t *testing.T) {
+	const size, count = 60_000, 2000
+	s := &setup{serves: map[string]*handler{"drain": {serve: func(r *mux.Request) {
+		st := r.Stream()
+		st.Accept()
+		for {
+			if _, _, err := st.Receive(r); err != nil {
+				return
+			}
+		}
+	}}}}
+	c, _ := s.overTCP(t)
+	st := open(t, c, streamMethod("drain", wire.Upload), nil)
+	if err := st.Accepted(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	msg := filled('x', size)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range count {
+		if err := st.Send(t.Context(), 0, msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	st.End()
+	if _, err := st.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if taken := after.TotalAlloc - before.TotalAlloc; taken > size*count/2 {
+		t.Errorf("a stream of %d bytes took %d bytes of memory", size*count, taken)
 	}
 }

@@ -365,7 +365,7 @@ func (st *Stream) refill(ctx context.Context) error {
 	}
 	tail := st.in[st.complete:]
 	spare := st.out[:0]
-	if cap(spare) > keepBuffer {
+	if cap(spare) > max(keepBuffer, 2*int(st.window)) { //nolint:gosec // at most maxStreamWindow
 		spare = nil
 	}
 	st.out, st.at = st.in[:st.complete], 0
