@@ -219,7 +219,7 @@ type Conn struct {
 	// Streams, see stream.go.
 	peerStream int       // the peer's window of a stream
 	reserved   int       // bytes that streams may hold beyond their smallest windows
-	grown      int       // how many of them are for windows
+	partial    int       // how many of them are for messages that have not come whole
 	reserving  []*Stream // that wait for it
 
 	// Calls that the peer opened, see request.go.

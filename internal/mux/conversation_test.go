@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -37,10 +38,69 @@ func (h *hexBytes) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-var typesByName = map[string]wire.Type{"Reply": wire.Reply, "GoAway": wire.GoAway}
+var typesByName = map[string]wire.Type{"Reply": wire.Reply, "GoAway": wire.GoAway, "Data": wire.Data}
 
 var flagsByName = map[string]wire.Flags{
 	"HasFields": wire.HasFields, "HasChecksum": wire.HasChecksum, "NotProcessed": wire.NotProcessed,
+	"OfReply": wire.OfReply, "Waited": wire.Waited,
+}
+
+// conversationHandlers are the methods that the conversations are about.
+func conversationHandlers() map[string]*handler {
+	return map[string]*handler{
+		"echo": {inline: true, serve: answerEcho},
+		"feed": {serve: func(r *mux.Request) {
+			var count, size int
+			_, err := fmt.Sscan(string(r.Body), &count, &size)
+			for ; err == nil && count > 0; count-- {
+				err = r.Stream().Send(r, 0, filled('x', size))
+			}
+			endConversation(r, nil, err)
+		}},
+		"upload": {serve: func(r *mux.Request) {
+			var all []byte
+			err := eachMessage(r, func(msg []byte, _ wire.Flags) error {
+				all = append(all, msg...)
+				return nil
+			})
+			endConversation(r, all, err)
+		}},
+		"duplex": {serve: func(r *mux.Request) {
+			err := eachMessage(r, func(msg []byte, flags wire.Flags) error { return r.Stream().Send(r, flags, msg) })
+			endConversation(r, []byte("end"), err)
+		}},
+	}
+}
+
+func eachMessage(r *mux.Request, do func(msg []byte, flags wire.Flags) error) error {
+	st := r.Stream()
+	if st == nil { // a one-way request
+		return nil
+	}
+	st.Accept()
+	for {
+		msg, flags, err := st.Receive(r)
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil {
+			err = do(msg, flags)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func endConversation(r *mux.Request, body []byte, err error) {
+	switch {
+	case err == nil:
+		r.Reply.Body = body
+	case r.Err() != nil:
+		r.Reply.Code = codeCanceled
+	default:
+		r.Reply.Code = codeDataLoss
+	}
 }
 
 func TestConversationsGoAsSpecified(t *testing.T) {
@@ -67,7 +127,7 @@ func TestConversationsGoAsSpecified(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &setup{
 					server: mux.Config{Limits: limits, Agent: "test"},
-					serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}},
+					serves: conversationHandlers(),
 				}
 				client, server := memoryPair(0)
 				srv := mux.New(server, nil, false, s.config(t, s.server, s.serves))

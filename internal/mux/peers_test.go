@@ -90,7 +90,7 @@ func (s *setup) config(t testing.TB, of mux.Config, serves map[string]*handler) 
 	if of.Bind == nil {
 		of.Bind = func(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) {
 			if h := serves[string(b.Name)]; h != nil {
-				return h, wire.Info{Known: 1, Kind: wire.Unary}
+				return h, wire.Info{Known: 1, Kind: b.Kind}
 			}
 			return &handler{serve: func(r *mux.Request) {
 				r.Reply = mux.Outcome{Code: codeUnimplented, NotProcessed: true}

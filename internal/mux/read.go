@@ -497,12 +497,11 @@ func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
 	if h.Flags&wire.HasFields != 0 {
 		r.bytes = int(min(rd.fields.Size, math.MaxInt))
 	}
-	size := r.bytes
 	r.collected = new(collector) // in the table it must be seen to be incomplete
 	if ok, alive := rd.accept(r); !ok {
 		return alive
 	}
-	*r.collected = newCollector(h, size, frame, msg)
+	*r.collected = newCollector(h, r.bytes, frame, msg)
 	return true
 }
 

@@ -141,7 +141,6 @@ func (st *Stream) Accept() {
 	if st.granted == 0 && !st.gone {
 		if n := int(st.window); c.reserved+n <= c.cfg.MaxOpenBytes/2 { //nolint:gosec // at most maxStreamWindow
 			c.reserved += n
-			c.grown += n
 			st.grown += n
 		} else {
 			st.window = minStreamWindow
@@ -459,7 +458,7 @@ func (st *Stream) dataLocked(h wire.Header, payload []byte, broken error) (breac
 	switch {
 	case st.complete > 0:
 		st.signalLocked()
-	case st.waiting:
+	case st.waiting || st.reserved > 0: // what has begun to come must not hold up others because its consumer is away
 		st.pieceLocked()
 		st.creditLocked()
 	}
@@ -517,12 +516,13 @@ func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) 
 	binary.LittleEndian.PutUint32(record, uint32(have))           //nolint:gosec // within MaxMessage
 	binary.LittleEndian.PutUint32(record[4:], uint32(st.pending)) //nolint:gosec // within the window
 	st.complete, st.want, st.pending = len(st.in), 0, 0
-	st.kept, st.reserved = st.kept+st.reserved, 0
-	st.unqueueLocked() // the window was enough
+	st.kept += st.reserved // until the consumer has done with it
+	st.conn.reserved += st.reserved
+	st.doneWithPartLocked()
 }
 
-// pieceLocked consumes the pieces of a message that is larger than the window. Only the message that the consumer waits for is
-// taken in so, and only with a reservation for all of it: otherwise several could keep each other from ever being complete.
+// pieceLocked consumes the pieces of a message that is larger than the window. Only a message that the consumer waits for begins to
+// be taken in so, and only with a reservation for all of it: otherwise several could keep each other from ever being complete.
 func (st *Stream) pieceLocked() {
 	if st.pending == 0 || st.complete > 0 || st.queued || st.gone {
 		return
@@ -539,7 +539,6 @@ func (st *Stream) growLocked() {
 	n := int(st.window) //nolint:gosec // at most maxStreamWindow
 	if c := st.conn; 2*n <= maxStreamWindow && c.reserved+n <= c.cfg.MaxOpenBytes/2 {
 		c.reserved += n
-		c.grown += n
 		st.grown += n
 		st.window += uint64(n)
 	}
@@ -561,8 +560,7 @@ func (st *Stream) closeReceiveLocked(err error) {
 	}
 	st.closed = err
 	st.in, st.want, st.pending = st.in[:st.complete], 0, 0
-	st.unqueueLocked()
-	st.conn.unreserveLocked(&st.reserved)
+	st.doneWithPartLocked()
 	st.signalLocked()
 }
 
@@ -581,26 +579,27 @@ func (st *Stream) endLocked(why error) {
 	if !st.opener { // the opener's messages end with the outcome: see Complete
 		st.closeReceiveLocked(why)
 	}
-	st.unqueueLocked()
-	c.grown -= st.grown
-	for _, n := range [...]*int{&st.reserved, &st.kept, &st.held, &st.grown} {
+	st.doneWithPartLocked()
+	for _, n := range [...]*int{&st.kept, &st.held, &st.grown} {
 		c.unreserveLocked(n)
 	}
 }
 
-// unqueueLocked takes st out of the queue of those that wait for a reservation.
-func (st *Stream) unqueueLocked() {
-	if c := st.conn; st.queued {
+// doneWithPartLocked gives back what is reserved for the incomplete message, or its place in the queue for that.
+func (st *Stream) doneWithPartLocked() {
+	c := st.conn
+	if st.queued { // the window was enough, or the message will not come
 		st.queued = false
 		c.reserving = slices.DeleteFunc(c.reserving, func(other *Stream) bool { return other == st })
-		c.admitStreamsLocked()
 	}
+	c.partial -= st.reserved
+	c.unreserveLocked(&st.reserved)
 }
 
-// reserveLocked takes room for the incomplete message of st, or puts it in the queue for that. A message larger than all the
-// room there is gets it when it is alone; windows that have grown, which last as long as their streams, keep it from nothing.
+// reserveLocked takes room for the incomplete message of st, or puts it in the queue for that. When there is not enough, it gets
+// room all the same if no other message is on its way: it would wait for consumers, who may be waiting for it.
 func (c *Conn) reserveLocked(st *Stream) bool {
-	if len(c.reserving) > 0 && !st.queued || c.reserved > c.grown && c.reserved+st.want > c.cfg.MaxOpenBytes {
+	if len(c.reserving) > 0 && !st.queued || c.partial > 0 && c.reserved+st.want > c.cfg.MaxOpenBytes {
 		if !st.queued {
 			st.queued = true
 			c.reserving = append(c.reserving, st)
@@ -609,6 +608,7 @@ func (c *Conn) reserveLocked(st *Stream) bool {
 	}
 	st.reserved = st.want
 	c.reserved += st.want
+	c.partial += st.want
 	return true
 }
 

@@ -55,6 +55,7 @@ var typeNames = map[string]wire.Type{
 var flagNames = map[string]wire.Flags{
 	"HasFields": wire.HasFields, "More": wire.More, "HasAttachment": wire.HasAttachment, "Compressed": wire.Compressed,
 	"HasChecksum": wire.HasChecksum, "OfReply": wire.OfReply, "End": wire.End, "OneWay": wire.OneWay, "NotProcessed": wire.NotProcessed,
+	"Waited": wire.Waited,
 }
 
 func (t *frameType) UnmarshalJSON(b []byte) error {
