@@ -450,8 +450,8 @@ func (st *Stream) openRecordLocked(h wire.Header, payload *[]byte) {
 	if err == nil {
 		err = wire.ParseFields(fields, &f)
 	}
-	if limit := st.conn.cfg.MaxMessage; err == nil && f.Size > uint64(limit) {
-		st.closeReceiveLocked(&TooLargeError{Size: f.Size, Limit: limit})
+	if limit, size := st.conn.cfg.MaxMessage, max(f.Size, uint64(len(msg))); err == nil && size > uint64(limit) {
+		st.closeReceiveLocked(&TooLargeError{Size: size, Limit: limit})
 		return
 	}
 	if h.Flags&wire.More != 0 && f.Size == 0 && err == nil {
@@ -605,8 +605,8 @@ func (st *Stream) Ended() bool {
 	}
 }
 
-// Cancel ends a call that this side opened: the peer is told, and the outcome is err.
-func (st *Stream) Cancel(err error) { st.conn.giveUp(st.id, err, err) }
+// Cancel ends a call that this side opened, if it has not ended: the peer is told, and the outcome is err.
+func (st *Stream) Cancel(err error) { st.conn.giveUp(st.id, context.Canceled, err) }
 
 // Wait waits for the end of a call that this side opened, and returns the answer or why there is none.
 func (st *Stream) Wait() (*Answer, error) {
