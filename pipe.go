@@ -166,22 +166,22 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn, wh
 		stream: st, ctx: ctx, method: call.Method, where: where, codec: o.binding.codec, pack: o.binding.pack, limits: &q.limits,
 		explain: func(err error) error { return explain(ctx, call, where, err) },
 	}
-	own := false // err is of body's making
 	if s.kind == wire.Feed {
 		p.begun = &s.begun
 	} else {
 		err = st.Accepted(ctx)
 		s.begun = err == nil
 	}
+	var met error // what body met with
 	if err == nil {
 		err = s.body(p)
-		own = err != nil && s.kind != wire.Feed && ctx.Err() == nil
+		if err != nil && s.kind != wire.Feed {
+			err = &bodyError{err}
+		}
+		met = err
 	}
 	if err == nil {
 		err = p.rest(s.kind)
-	}
-	if own {
-		err = &bodyError{err}
 	}
 	if err != nil && ctx.Err() == nil { // else it ends with ctx
 		st.Cancel(err)
@@ -190,8 +190,8 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn, wh
 	ended = true
 	if endErr == nil {
 		endErr = q.decode(o, call, a)
-		if endErr == nil && own && !errors.Is(err, io.EOF) { // the server knew nothing of what body met with
-			endErr = err
+		if endErr == nil && met != nil && !errors.Is(met, io.EOF) { // the server knew nothing of it
+			endErr = met
 		}
 	}
 	if own, ok := endErr.(*bodyError); ok { //nolint:errorlint // nobody has wrapped it
