@@ -38,12 +38,18 @@ func (s Send[T]) End() error { return s(nil) }
 // loop goes on behind it. It is for one goroutine at a time.
 type Recv[T any] iter.Seq2[*T, error]
 
-// Next waits for the next message. It returns io.EOF after the last one.
+// Next waits for the next message. It returns io.EOF after the last one. Of the result of a Feed's Call it takes the first message,
+// and leaves.
 func (r Recv[T]) Next() (*T, error) {
-	for msg, err := range r {
-		return msg, err
-	}
-	return nil, io.EOF
+	next := struct { // one allocation; a loop would take three
+		msg *T
+		err error
+	}{err: io.EOF}
+	r(func(msg *T, err error) bool {
+		next.msg, next.err = msg, err
+		return false
+	})
+	return next.msg, next.err
 }
 
 // Call calls the method when the result is ranged over, once. Leaving the loop cancels the call; an error is the second value of

@@ -4,7 +4,6 @@ package yodel_test
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -40,8 +39,11 @@ func TestLargeMessagesDoNotDelaySmallCalls(t *testing.T) {
 	})
 	push.Handle(s, func(_ context.Context, recv yodel.Recv[[]byte]) (*[]byte, error) {
 		for msg, err := range recv {
-			if err != nil || len(*msg) != large {
-				return nil, errors.Join(err, yodel.Errorf(yodel.Internal, "got %d bytes", len(*msg)))
+			if err != nil {
+				return nil, err
+			}
+			if len(*msg) != large {
+				return nil, yodel.Errorf(yodel.Internal, "got %d bytes", len(*msg))
 			}
 		}
 		return &none, nil
