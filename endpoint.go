@@ -134,9 +134,8 @@ func (ep *Endpoint) do(ctx context.Context, call *Call) error {
 		return c.explain(ctx, call, ep, err)
 	}
 	ep.inflight.Add(1)
-	err = c.attempt(ctx, call, conn)
-	ep.inflight.Add(-1)
-	if err != nil {
+	defer ep.inflight.Add(-1) // also when the function of a stream's caller panics
+	if err = c.attempt(ctx, call, conn); err != nil {
 		return c.explain(ctx, call, ep, err)
 	}
 	return nil

@@ -136,8 +136,9 @@ func observe(observers []Observer, next Handler) Handler {
 	}
 	return func(ctx context.Context, call *Call) error {
 		ctx = startAll(ctx, observers, call)
-		err := next(ctx, call)
-		endAll(ctx, observers, call, err)
+		err := error(errGone) // unless next returns
+		defer func() { endAll(ctx, observers, call, err) }()
+		err = next(ctx, call)
 		return err
 	}
 }

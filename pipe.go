@@ -30,7 +30,7 @@ type pipe struct {
 	limits  *Limits
 	explain func(err error) error // makes an Error of what the connection says
 	stats   *methodStats          // nil on the side that calls
-	begun   *bool                 // set with the first message that came; nil where nobody asks
+	begun   *bool                 // set with the first message that comes; nil where that changes nothing
 
 	sending sync.Mutex // held while a message is encoded and sent, so that messages go out in the order of their calls
 	body    []byte
@@ -120,8 +120,8 @@ func (p *pipe) unpack(body []byte) ([]byte, error) {
 
 // failed says why a message could not be sent or received.
 func (p *pipe) failed(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.EOF
+	if err == io.EOF { //nolint:errorlint // bare, it is the regular end
+		return err
 	}
 	if large, ok := errors.AsType[*mux.TooLargeError](err); ok {
 		return failure("YDL2202", "%s: a message from %s has %d bytes, this side's limit is %d", p.method, p.where, large.Size, large.Limit)
@@ -159,45 +159,66 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn, wh
 	ended := false
 	defer func() {
 		if !ended { // body panicked, or ended its goroutine
-			st.Cancel(errLeft)
+			st.Cancel(errGone)
 		}
 	}()
 	p := &pipe{
 		stream: st, ctx: ctx, method: call.Method, where: where, codec: o.binding.codec, pack: o.binding.pack, limits: &q.limits,
-		explain: func(err error) error { return q.explainAt(ctx, call, where, err) }, begun: &s.begun,
+		explain: func(err error) error { return q.explainAt(ctx, call, where, err) },
 	}
-	if s.kind != wire.Feed {
+	if s.kind == wire.Feed {
+		p.begun = &s.begun
+	} else {
 		err = st.Accepted(ctx)
 		s.begun = err == nil
 	}
+	var met error // what body met with
 	if err == nil {
 		err = s.body(p)
+		if err != nil && s.kind != wire.Feed {
+			err = &bodyError{err}
+		}
+		met = err
 	}
-	switch {
-	case err == nil:
-		p.rest(s.kind)
-	case !st.Ended():
+	if err == nil {
+		err = p.rest(s.kind)
+	}
+	if err != nil && ctx.Err() == nil { // else it ends with ctx
 		st.Cancel(err)
 	}
 	a, endErr := st.Wait()
 	ended = true
 	if endErr == nil {
 		endErr = q.decode(o, call, a)
+		if endErr == nil && met != nil && !errors.Is(met, io.EOF) { // the server knew nothing of it
+			endErr = met
+		}
 	}
-	if endErr == nil && err != nil && !errors.Is(err, io.EOF) { // the server knew nothing of what body met with
-		return err
+	if own, ok := endErr.(*bodyError); ok { //nolint:errorlint // nobody has wrapped it
+		e := failure("YDL1006", "%s: the caller's own function ended it: %v", call.Method, own.error)
+		e.Cause = own
+		return e
 	}
 	return endErr
 }
 
-// rest waits for the end of a call whose caller has nothing more to say, and drops what still comes.
-func (p *pipe) rest(kind uint64) {
+// A bodyError is an error that the caller's own function returned. The chain sees a call that was canceled because of it, and
+// the caller gets it back as it was.
+type bodyError struct{ error }
+
+func (e *bodyError) Unwrap() error { return e.error }
+
+// rest waits for the end of a call whose caller has nothing more to say, and drops what still comes. An error means that
+// it cannot be waited for.
+func (p *pipe) rest(kind uint64) error {
 	if kind != wire.Feed {
 		p.end()
 	}
 	for {
-		if _, _, err := p.stream.Receive(p.ctx); err != nil {
-			return // the outcome says why
+		if _, _, err := p.stream.Receive(p.ctx); err == io.EOF { //nolint:errorlint // it returns it bare
+			return nil // the outcome says why
+		} else if err != nil {
+			return p.failed(err)
 		}
 	}
 }
@@ -210,7 +231,12 @@ func (in *incoming) runStream(ctx context.Context) (any, error) {
 	st.Accept()
 	return in.method.stream(ctx, &pipe{
 		stream: st, ctx: ctx, method: t.name, where: where, codec: t.codec, pack: t.pack, limits: &t.conn.server.limits, stats: &in.method.stats,
-		explain: func(err error) error { return explainStream(ctx, t.name, where, err) },
+		explain: func(err error) error {
+			if cause := in.Cause(); cause != nil { // it says more than a context that has ended
+				err = cause
+			}
+			return explainStream(ctx, t.name, where, err)
+		},
 	}, in.call.Args)
 }
 

@@ -38,12 +38,18 @@ func (s Send[T]) End() error { return s(nil) }
 // loop goes on behind it. It is for one goroutine at a time.
 type Recv[T any] iter.Seq2[*T, error]
 
-// Next waits for the next message. It returns io.EOF after the last one.
+// Next waits for the next message. It returns io.EOF after the last one. Of the result of a Feed's Call it takes the first message,
+// and leaves.
 func (r Recv[T]) Next() (*T, error) {
-	for msg, err := range r {
-		return msg, err
-	}
-	return nil, io.EOF
+	next := struct { // one allocation; a loop would take three
+		msg *T
+		err error
+	}{err: io.EOF}
+	r(func(msg *T, err error) bool {
+		next.msg, next.err = msg, err
+		return false
+	})
+	return next.msg, next.err
 }
 
 // Call calls the method when the result is ranged over, once. Leaving the loop cancels the call; an error is the second value of
@@ -68,7 +74,7 @@ func (m Feed[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) Rec
 					return err
 				}
 				if left = !yield(msg, nil); left {
-					return errLeft
+					return failure("YDL1006", "%s: the caller left the loop", m)
 				}
 			}
 			return nil
@@ -79,8 +85,8 @@ func (m Feed[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) Rec
 	}
 }
 
-// errLeft is why a call ends whose loop was left.
-var errLeft = failure("YDL1006", "the caller left the loop")
+// errGone is why a call ends whose caller will never hear of it.
+var errGone = failure("YDL1006", "the caller's own function panicked, or ended its goroutine")
 
 // Call calls the method and runs body, which sends the messages, once a server has taken the call. When body returns nil, Call
 // waits for the reply. When it returns an error, the call is canceled, and Call returns that error. A server may reply before it
@@ -153,8 +159,11 @@ func (m Duplex[In, Out]) Handle(s *Server, f func(ctx context.Context, recv Recv
 func carry(ctx context.Context, c Caller, call *Call, method string, in, out any, kind uint64, body func(*pipe) error) error {
 	call.Method, call.Args, call.Reply = method, in, out
 	call.stream = &outgoingStream{kind: kind, body: body}
+	defer func() { call.stream = nil }() // also when body panics
 	err := c.Do(ctx, call)
-	call.stream = nil
+	if own, ok := errors.AsType[*bodyError](err); ok {
+		return own.error
+	}
 	return err
 }
 
@@ -173,7 +182,7 @@ func receiver[T any](p *pipe) Recv[T] {
 		for {
 			msg := new(T)
 			err := p.receive(msg)
-			if errors.Is(err, io.EOF) {
+			if err == io.EOF { //nolint:errorlint // bare, it is the regular end
 				return
 			}
 			if err != nil {

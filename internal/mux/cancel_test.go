@@ -182,7 +182,7 @@ func TestTheContextOfAHandlerEnds(t *testing.T) {
 		c.Close()
 		<-ended
 		<-twoWay.Done()
-		if op, ok := twoWay.Cause().(*mux.IOError); !ok || op.Op != mux.EndOfStream || !errors.Is(op, io.EOF) {
+		if op, ok := twoWay.Cause().(*mux.IOError); !ok || op.Op != mux.EndOfStream || errors.Is(op, io.EOF) {
 			t.Errorf("after the end of the connection: got cause %v", twoWay.Cause())
 		}
 		synctest.Wait()

@@ -144,8 +144,13 @@ func (e *IOError) Error() string {
 	return string(e.Op) + ": " + e.Err.Error()
 }
 
-// Unwrap returns the cause.
-func (e *IOError) Unwrap() error { return e.Err }
+// Unwrap returns the cause. That of an EndOfStream is not shown: io.EOF is how streams of messages end when all is well.
+func (e *IOError) Unwrap() error {
+	if e.Op == EndOfStream {
+		return nil
+	}
+	return e.Err
+}
 
 // A CallError says that the connection could not carry a call to its end.
 type CallError struct {

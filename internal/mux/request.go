@@ -339,6 +339,9 @@ func (r *Request) releaseBody(p *Pool) {
 func (c *Conn) finish(r *Request) {
 	r.cancel(context.Canceled, nil)
 	c.mu.Lock()
+	if r.stream != nil {
+		r.stream.endLocked(context.Canceled) // a goroutine that the handler has left behind must not send into the reply
+	}
 	// A peer that does not read gets no more replies into memory.
 	if r.alone() || c.spaceLocked(context.Background(), time.Time{}, c.cfg.MaxUnsent) != nil {
 		c.leaveTableLocked(r)

@@ -660,8 +660,8 @@ func (st *Stream) Ended() bool {
 	}
 }
 
-// Cancel ends a call that this side opened: the peer is told, and the outcome is err.
-func (st *Stream) Cancel(err error) { st.conn.giveUp(st.id, err, err) }
+// Cancel ends a call that this side opened, if it has not ended: the peer is told, and the outcome is err.
+func (st *Stream) Cancel(err error) { st.conn.giveUp(st.id, context.Canceled, err) }
 
 // Wait waits for the end of a call that this side opened, and returns the answer or why there is none.
 func (st *Stream) Wait() (*Answer, error) {

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/auth"
+	"github.com/yodel-rpc/yodel/middleware/retry"
+)
+
+// A stream passes middleware and observers of both sides as a call does: it opens once and ends once, with its outcome.
+func TestAStreamPassesTheChainAsACall(t *testing.T) {
+	type key struct{}
+	log := &hookLog{}
+	ended := make(chan error, 4)
+	outcome := func(side string) yodel.Observer {
+		return yodel.Observer{
+			Start: func(ctx context.Context, call *yodel.Call) context.Context {
+				log.add(side + " begins " + call.Method)
+				return context.WithValue(ctx, key{}, side)
+			},
+			End: func(ctx context.Context, _ *yodel.Call, err error) {
+				log.add(side + " ends for the " + ctx.Value(key{}).(string))
+				ended <- err
+			},
+		}
+	}
+	s := yodel.NewServer(&yodel.ServerOptions{
+		Observers: []yodel.Observer{outcome("server")}, Middleware: []yodel.Middleware{log.around("server middleware")},
+	})
+	fail := false
+	finish := func(ctx context.Context) error {
+		log.add("handler of the " + ctx.Value(key{}).(string))
+		if fail {
+			return yodel.Errorf(yodel.Aborted, "for a reason")
+		}
+		return nil
+	}
+	count.Handle(s, func(ctx context.Context, in *int, send yodel.Send[int]) error {
+		return errors.Join(send(in), finish(ctx))
+	})
+	sum.Handle(s, func(ctx context.Context, recv yodel.Recv[int]) (*int, error) {
+		n, err := recv.Next()
+		return n, errors.Join(err, finish(ctx))
+	})
+	echo2.Handle(s, func(ctx context.Context, recv yodel.Recv[int], send yodel.Send[int]) error {
+		n, err := recv.Next()
+		return errors.Join(err, send(n), finish(ctx))
+	})
+	c := connect(t, s, &yodel.ClientOptions{
+		Observers: []yodel.Observer{outcome("client")}, Middleware: []yodel.Middleware{log.around("middleware")},
+		EndpointMiddleware: []yodel.EndpointMiddleware{hookBelow(log.around("endpoint middleware"))},
+	})
+	for _, fails := range []bool{false, true} {
+		fail = fails
+		for method, call := range map[string]func() error{
+			string(count): func() error {
+				for _, err := range count.Call(t.Context(), c, new(int)) {
+					if err != nil {
+						return err
+					}
+					log.add("function")
+				}
+				return nil
+			},
+			string(sum): func() error {
+				_, err := sum.Call(t.Context(), c, func(send yodel.Send[int]) error { log.add("function"); return send(new(int)) })
+				return err
+			},
+			string(echo2): func() error {
+				return echo2.Call(t.Context(), c, func(recv yodel.Recv[int], send yodel.Send[int]) error {
+					log.add("function")
+					_ = send(new(int))
+					_, err := recv.Next()
+					return err
+				})
+			},
+		} {
+			if err := call(); (yodel.CodeOf(err) == yodel.Aborted) != fails || (err == nil) == fails {
+				t.Errorf("%s: %v", method, err)
+			}
+			for range 2 {
+				if err := receive(t, ended, "observers see the end"); (err != nil) != fails || fails && yodel.CodeOf(err) != yodel.Aborted {
+					t.Errorf("%s: an observer saw %v", method, err)
+				}
+			}
+			log.mu.Lock() // the function runs beside the server: its place is checked by itself
+			lines := log.lines
+			function, last := slices.Index(lines, "function"), slices.Index(lines, "endpoint middleware again")
+			if function < slices.Index(lines, "endpoint middleware") || function > last {
+				t.Errorf("%s: the function ran at %d of %q", method, function, lines)
+			}
+			log.lines = slices.DeleteFunc(lines, func(line string) bool { return line == "function" })
+			at := slices.Index(log.lines, "server ends for the server") // which is when the reply is on its way
+			log.lines = append(slices.Delete(log.lines, at, at+1), "server ends for the server")
+			log.mu.Unlock()
+			log.is(t,
+				"client begins "+method, "middleware", "endpoint middleware",
+				"server begins "+method, "server middleware", "handler of the server", "server middleware again",
+				"endpoint middleware again", "middleware again", "client ends for the client", "server ends for the server",
+			)
+			log.mu.Lock()
+			log.lines = nil
+			log.mu.Unlock()
+		}
+	}
+	if len(ended) > 0 {
+		t.Errorf("%d ends too many", len(ended))
+	}
+}
+
+// Who may not call sends nothing: the function runs only when the server has taken the call.
+func TestWhoMayNotCallDoesNotBeginToSend(t *testing.T) {
+	s := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{
+		auth.Check(func(ctx context.Context, _, token string) (context.Context, error) {
+			if token != "right" {
+				return nil, errors.New("a wrong token")
+			}
+			return ctx, nil
+		}),
+	}})
+	must(t, s.Register(Counter{}, "Sum", "Echo", "Count"))
+	for token, id := range map[string]string{"wrong": "YDL3102", "right": ""} {
+		c := connect(t, s, &yodel.ClientOptions{Middleware: []yodel.Middleware{auth.Token(token)}})
+		ran := 0
+		_, err := yodel.Upload[int, int]("Counter.Sum").Call(t.Context(), c, func(yodel.Send[int]) error { ran++; return nil })
+		err2 := yodel.Duplex[int, int]("Counter.Echo").Call(t.Context(), c, func(yodel.Recv[int], yodel.Send[int]) error { ran++; return nil })
+		one := 1
+		_, err3 := yodel.Feed[int, int]("Counter.Count").Call(t.Context(), c, &one).Next()
+		if id == "" {
+			must(t, errors.Join(err, err2, err3))
+			if ran != 2 {
+				t.Errorf("the functions ran %d times, want 2", ran)
+			}
+			continue
+		}
+		for _, err := range []error{err, err2, err3} {
+			if e := wantError(t, err, yodel.PermissionDenied, id); !e.NotProcessed {
+				t.Errorf("%v: want that it was not executed", e)
+			}
+		}
+		if ran != 0 {
+			t.Errorf("the functions ran %d times for who may not call", ran)
+		}
+	}
+}
+
+// refuser is a middleware that refuses all calls, and counts them.
+func refuser(refused *atomic.Int64) yodel.Middleware {
+	return func(yodel.Handler) yodel.Handler {
+		return func(context.Context, *yodel.Call) error {
+			refused.Add(1)
+			return &yodel.Error{Code: yodel.Unavailable, Message: "not now", NotProcessed: true}
+		}
+	}
+}
+
+// A stream that a server refuses goes to another one whole, and the function runs once.
+func TestRefusedStreamsGoElsewhereWhole(t *testing.T) {
+	var refused atomic.Int64
+	a := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{refuser(&refused)}})
+	streams(a)
+	b := yodel.NewServer(nil)
+	streams(b)
+	c := newClient(t, nil, serve(t, a), serve(t, b))
+	until(t, "both are connected", func() bool { return len(c.Endpoints()) == 2 })
+	streamsWork(t, c, 10)
+	if refused.Load() == 0 {
+		t.Error("nothing was refused")
+	}
+}
+
+// streamsWork calls each kind n times, and wants each function to run once.
+func streamsWork(t *testing.T, c *yodel.Client, n int) {
+	t.Helper()
+	for range n {
+		ran, three := 0, 3
+		for i, err := range count.Call(t.Context(), c, &three) {
+			if err != nil || *i != ran {
+				t.Fatalf("feed: got %v, %v, want %d", i, err, ran)
+			}
+			ran++
+		}
+		total, err := sum.Call(t.Context(), c, func(send yodel.Send[int]) error {
+			ran++
+			return errors.Join(send(&three), send(&three))
+		})
+		if err != nil || *total != 6 {
+			t.Errorf("upload: got %v, %v, want 6", total, err)
+		}
+		err = echo2.Call(t.Context(), c, func(recv yodel.Recv[int], send yodel.Send[int]) error {
+			ran++
+			must(t, send(&three))
+			_, err := recv.Next()
+			return err
+		})
+		if err != nil {
+			t.Errorf("duplex: %v", err)
+		}
+		if ran != 5 {
+			t.Errorf("the functions ran %d times, want 5", ran)
+		}
+	}
+}
+
+// A server that is draining finishes its streams, and new ones go to another server.
+func TestStreamsGoElsewhereWhileAServerDrains(t *testing.T) {
+	a, b := yodel.NewServer(nil), yodel.NewServer(nil)
+	streams(a)
+	streams(b)
+	addrA, addrB := serve(t, a), serve(t, b)
+	alone := newClient(t, nil, addrA)
+	c := newClient(t, nil, addrA, addrB)
+	streamsWork(t, c, 4)
+	down := make(chan error, 1)
+	err := echo2.Call(t.Context(), alone, func(recv yodel.Recv[int], send yodel.Send[int]) error {
+		go func() { down <- a.Shutdown(context.Background()) }()
+		until(t, "the server is shutting down", func() bool {
+			_, err := yodel.Ping.Call(t.Context(), alone, &Empty{})
+			return err != nil
+		})
+		streamsWork(t, c, 10)
+		for i := range 100 { // the stream that was accepted goes on
+			must(t, send(&i))
+			if n, err := recv.Next(); err != nil || *n != i {
+				t.Errorf("got %v, %v, want %d", n, err, i)
+			}
+		}
+		select {
+		case err := <-down:
+			t.Errorf("Shutdown returned %v though a stream was open", err)
+		default:
+		}
+		return nil
+	})
+	must(t, err)
+	must(t, receive(t, down, "Shutdown returns"))
+}
+
+// A stream that failed before anything came of it may be repeated if it is idempotent. One of which messages have come, or may have
+// been sent, cannot: the caller has seen half of it.
+func TestOnlyStreamsThatHaveNotBegunAreRetried(t *testing.T) {
+	var attempts atomic.Int64
+	at := 0 // after how many messages the server fails
+	unavailable := yodel.Errorf(yodel.Unavailable, "the database is away")
+	s := yodel.NewServer(nil)
+	count.Handle(s, func(_ context.Context, in *int, send yodel.Send[int]) error {
+		for i := range *in {
+			if attempts.Load() == 0 && i == at {
+				attempts.Add(1)
+				return unavailable
+			}
+			if err := send(&i); err != nil {
+				return err
+			}
+		}
+		attempts.Add(1)
+		return nil
+	})
+	sum.Handle(s, func(_ context.Context, recv yodel.Recv[int]) (*int, error) {
+		attempts.Add(1)
+		_, _ = recv.Next()
+		return nil, unavailable
+	})
+	s.MarkIdempotent(string(count), string(sum))
+	c := connect(t, s, &yodel.ClientOptions{
+		Idempotent: []string{string(count), string(sum)},
+		Middleware: []yodel.Middleware{retry.With(&retry.Options{Times: 3, Backoff: time.Microsecond})},
+	})
+	for at = range 3 {
+		attempts.Store(0)
+		three, got, last := 3, 0, error(nil)
+		for i, err := range count.Call(t.Context(), c, &three) {
+			if last = err; err == nil && *i != got {
+				t.Errorf("got %d, want %d", *i, got)
+			}
+			if err == nil {
+				got++
+			}
+		}
+		switch n := attempts.Load(); {
+		case at == 0 && (last != nil || got != 3 || n != 2):
+			t.Errorf("before the first message: got %d messages in %d attempts, %v; want all in the second", got, n, last)
+		case at > 0 && (yodel.CodeOf(last) != yodel.Unavailable || got != at || n != 1):
+			t.Errorf("after %d messages: got %d messages in %d attempts, %v; want the error", at, got, n, last)
+		}
+	}
+	attempts.Store(0)
+	ran := 0
+	_, err := sum.Call(t.Context(), c, func(yodel.Send[int]) error { ran++; return nil })
+	if yodel.CodeOf(err) != yodel.Unavailable || ran != 1 || attempts.Load() != 1 {
+		t.Errorf("the upload: %v, the function ran %d times, the handler %d times; want once", err, ran, attempts.Load())
+	}
+}
+
+// A middleware that makes a call again all the same gets an error, and the function does not see a second stream.
+func TestAStreamThatHasBegunCannotBeMadeAgain(t *testing.T) {
+	s := yodel.NewServer(nil)
+	streams(s)
+	var may []bool
+	c := connect(t, s, &yodel.ClientOptions{Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			err := next(ctx, call)
+			call.Idempotent = true
+			may = append(may, call.MayRepeat(err))
+			return next(ctx, call)
+		}
+	}}})
+	ran, one := 0, 1
+	_, err := sum.Call(t.Context(), c, func(yodel.Send[int]) error { ran++; return nil })
+	wantError(t, err, yodel.FailedPrecondition, "YDL2007")
+	for _, err = range count.Call(t.Context(), c, &one) {
+		if err == nil {
+			ran++
+		}
+	}
+	wantError(t, err, yodel.FailedPrecondition, "YDL2007")
+	one = 0 // a feed without messages has not begun
+	for _, err = range count.Call(t.Context(), c, &one) {
+		t.Error(err)
+	}
+	if want := []bool{false, false, true}; !slices.Equal(may, want) || ran != 2 {
+		t.Errorf("MayRepeat said %v, want %v; the functions ran %d times, want 2", may, want, ran)
+	}
+}
