@@ -99,7 +99,10 @@ func measureAllocations(t *testing.T, s *yodel.Server, a *allocations) {
 		t.Skip("the race detector allocates, and makes pools forget")
 	}
 	c := connect(t, s, &yodel.ClientOptions{Codec: a.codec})
-	for name, calls := range map[string]func(n int){"one by one": a.oneByOne(t, c), "asynchronous": a.asynchronous(t, c)} {
+	peer := newPeering(t, &yodel.ServerOptions{Codec: a.codec}, nil, s).peer
+	for name, calls := range map[string]func(n int){
+		"one by one": a.oneByOne(t, c), "asynchronous": a.asynchronous(t, c), "of a peer": a.ofAPeer(t, peer),
+	} {
 		t.Run(name, func(t *testing.T) {
 			calls(allocWarmUp)
 			// What else the process does only adds to a measurement: the least of a few is the closest.
@@ -134,6 +137,20 @@ func (a *allocations) oneByOne(t *testing.T, c *yodel.Client) func(n int) {
 		for range n {
 			if err := c.Call(ctx, a.method, a.args, reply); err != nil || !a.correct(reply) {
 				t.Errorf("got %v, %v", reply, err)
+				return
+			}
+		}
+	}
+}
+
+// ofAPeer is oneByOne for the other direction.
+func (a *allocations) ofAPeer(t *testing.T, peer *yodel.Peer) func(n int) {
+	t.Helper()
+	ctx, call := t.Context(), &yodel.Call{Method: a.method, Args: a.args, Reply: a.newReply()}
+	return func(n int) {
+		for range n {
+			if err := peer.Do(ctx, call); err != nil || !a.correct(call.Reply) {
+				t.Errorf("got %v, %v", call.Reply, err)
 				return
 			}
 		}

@@ -67,8 +67,9 @@ func (c *Client) start(o *outgoing) {
 		return
 	}
 	go func() {
-		c.resume(o, nil)
-		<-c.async
+		err := c.balanceAfter(o.ctx, call, nil)
+		<-c.async // before the callback, which may begin another call
+		o.finish(err)
 	}()
 }
 

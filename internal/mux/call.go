@@ -80,6 +80,7 @@ func (a *Answer) Release() {
 type slot struct {
 	id     uint32 // of the call now, or of the one before while the slot is free
 	taken  bool
+	nested bool    // it went beyond the window, see nested.go
 	waiter *waiter // nil when nobody waits
 	bytes  int     // counted in openBytes
 	end    uint64  // offset behind the request's last byte in the connection's output
@@ -237,7 +238,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 		deadline = int64(out.Deadline.Sub(c.start))
 		if deadline <= now {
 			if w != nil {
-				c.leaveLocked(size)
+				c.leaveLocked(size, out.Fields.Parent != 0)
 			}
 			c.mu.Unlock()
 			return 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
@@ -263,7 +264,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 	if w != nil {
 		s := &c.slots[wire.Slot(id)]
 		s.nth, s.end = c.opened, c.queued
-		if out.Fields.Parent != 0 {
+		if s.nested = out.Fields.Parent != 0; s.nested {
 			s.nth = 0 // a drain does not end it
 		}
 		if large {
@@ -374,10 +375,12 @@ func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error 
 // nestLocked sends a request beyond the peer's window: the peer lets it in because of its own call, parent, which this side is
 // working on. It never waits, so that calls which call each other without end do end.
 func (c *Conn) nestLocked(out *Out, size int, parent uint32) error {
-	if c.open >= c.hardOpen || c.openBytes+size > c.hardBytes {
+	if c.nested >= c.extraOpen || c.open >= c.maxSlots || c.nested > 0 && c.nestedBytes+size > c.extraBytes {
 		return &CallError{Cause: ErrWindow, NotProcessed: true}
 	}
 	c.enterLocked(size)
+	c.nested++
+	c.nestedBytes += size
 	out.Fields.Parent = uint64(parent)
 	return nil
 }
@@ -387,7 +390,7 @@ func (c *Conn) queueLocked(ctx context.Context, t *ticket, deadline time.Time) e
 	c.passOnReadingLocked()
 	err := c.waitLocked(ctx, deadline, t.wake)
 	for t.admitted && !t.flooded && err == nil && c.err == nil && c.drained == nil {
-		if c.open <= c.maxOpen && (c.openBytes <= c.maxBytes || c.openBytes == t.bytes) {
+		if bytes := c.openBytes - c.nestedBytes; c.open-c.nested <= c.maxOpen && (bytes <= c.maxBytes || bytes == t.bytes) {
 			return nil
 		}
 		c.requeueLocked(t) // the window has shrunk meanwhile
@@ -397,7 +400,7 @@ func (c *Conn) queueLocked(ctx context.Context, t *ticket, deadline time.Time) e
 		return &CallError{Cause: ErrFlooded, NotProcessed: true}
 	}
 	if t.admitted {
-		c.leaveLocked(t.bytes)
+		c.leaveLocked(t.bytes, false)
 		c.restLocked()
 	}
 	for i, other := range c.admission {
@@ -442,7 +445,8 @@ func (c *Conn) refusedLocked() error {
 // fitsLocked reports whether a request of size bytes may be sent now. One that is larger than the
 // whole window is sent when no bytes of others are open.
 func (c *Conn) fitsLocked(size int) bool {
-	return c.open < c.maxOpen && (c.openBytes+size <= c.maxBytes || c.openBytes == 0)
+	open, bytes := c.open-c.nested, c.openBytes-c.nestedBytes
+	return open < c.maxOpen && c.open < c.maxSlots && (bytes+size <= c.maxBytes || bytes == 0)
 }
 
 func (c *Conn) enterLocked(size int) {
@@ -461,9 +465,13 @@ func (c *Conn) enterLocked(size int) {
 	}
 }
 
-func (c *Conn) leaveLocked(size int) {
+func (c *Conn) leaveLocked(size int, nested bool) {
 	c.open--
 	c.openBytes -= size
+	if nested {
+		c.nested--
+		c.nestedBytes -= size
+	}
 	if len(c.admission) > 0 {
 		c.admitNextLocked()
 	}
@@ -522,7 +530,7 @@ func (c *Conn) takeSlotLocked(w *waiter, size int) uint32 {
 		i = c.free[n-1]
 		c.free = c.free[:n-1]
 	} else {
-		i = uint32(len(c.slots)) //nolint:gosec // below MaxSlots: maxOpen and hardOpen are
+		i = uint32(len(c.slots)) //nolint:gosec // below MaxSlots: maxSlots is
 		c.slots = append(c.slots, slot{id: i})
 	}
 	s := &c.slots[i]
@@ -537,7 +545,7 @@ func (c *Conn) freeSlotLocked(s *slot) {
 	s.taken, s.waiter, s.part = false, nil, nil
 	c.dropStreamLocked(s)
 	c.free = append(c.free, wire.Slot(s.id))
-	c.leaveLocked(s.bytes)
+	c.leaveLocked(s.bytes, s.nested)
 }
 
 // dropStreamLocked ends the stream of a call that is not open any more, or not wanted.

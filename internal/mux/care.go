@@ -23,7 +23,7 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c := &Conn{
 		cfg: cfg, nc: nc, client: client, start: time.Now().Add(-1), ended: make(chan struct{}), // so that now is never 0
 		maxOpen: min(initialWindow, cfg.MaxOpen), maxBytes: cfg.MaxOpenBytes, maxNum: defaultMaxMethods, careAt: never,
-		hardOpen: initialWindow, hardBytes: initialHardBytes,
+		extraOpen: extraOpen(0), extraBytes: extraBytes(0), maxSlots: maxSlots(0),
 		oneWay: make(map[*Request]struct{}), peerStream: defaultStreamWindow,
 	}
 	c.waiters.New = func() any {
@@ -248,12 +248,14 @@ func (c *Conn) onCredit(h wire.Header, payload []byte) bool {
 // windowLocked takes over the peer's newest limits; 0 leaves one as it is.
 func (c *Conn) windowLocked(open, bytes uint64) {
 	if open > 0 {
-		c.maxOpen = int(min(open, uint64(c.cfg.MaxOpen), wire.MaxSlots))
-		c.hardOpen = max(c.hardOpen, hardOpen(int(min(open, wire.MaxSlots)))) //nolint:gosec // bounded
+		n := int(min(open, wire.MaxSlots)) //nolint:gosec // bounded
+		c.maxOpen = min(n, c.cfg.MaxOpen)
+		c.extraOpen, c.maxSlots = max(c.extraOpen, extraOpen(n)), max(c.maxSlots, maxSlots(n))
 	}
 	if bytes > 0 {
-		c.maxBytes = int(min(bytes, uint64(c.cfg.MaxOpenBytes)))                  //nolint:gosec // bounded
-		c.hardBytes = max(c.hardBytes, hardBytes(int(min(bytes, math.MaxInt/2)))) //nolint:gosec // bounded
+		n := int(min(bytes, math.MaxInt/4)) //nolint:gosec // bounded
+		c.maxBytes = min(n, c.cfg.MaxOpenBytes)
+		c.extraBytes = max(c.extraBytes, extraBytes(n))
 	}
 }
 

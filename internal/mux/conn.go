@@ -207,8 +207,6 @@ type Conn struct {
 	openBytes int
 	maxOpen   int // the peer's windows
 	maxBytes  int
-	hardOpen  int // and how far requests in the service of the peer's own calls may exceed them, see nested.go
-	hardBytes int
 	flooded   bool   // replies are not read: see floodedLocked
 	opened    uint64 // requests ever sent
 	accepted  uint64 // how many of them the peer will process, once it drains
@@ -221,6 +219,13 @@ type Conn struct {
 	maxNum    int
 	waiters   sync.Pool // of *waiter
 
+	// How many of these went beyond the window because they serve calls of the peer, see nested.go.
+	nested      int
+	nestedBytes int
+	extraOpen   int // and how many may
+	extraBytes  int
+	maxSlots    int
+
 	// Streams, see stream.go.
 	peerStream int       // the peer's window of a stream
 	reserved   int       // bytes that streams may hold beyond their smallest windows
@@ -232,7 +237,9 @@ type Conn struct {
 	oneWay      map[*Request]struct{} // and others that have no slot
 	inOpen      int
 	inBytes     int
-	oneWayBytes int           // how many of inBytes are of one-way requests
+	oneWayBytes int // how many of inBytes are of one-way requests
+	inNested    int // how many of inOpen serve calls of this side and are not in the window
+	inNestBytes int
 	draining    atomic.Bool   // no more requests are accepted, and the connection ends then
 	refusing    atomic.Bool   // no more requests are accepted, and the connection goes on
 	quiet       chan struct{} // closed when none of them is open; nil when nobody asked

@@ -15,18 +15,19 @@ import (
 // Three things see to that:
 //
 //   - A request in the service of a call of the peer goes beyond the peer's window when that is full, and names the call. The peer
-//     lets it in because of that, up to a hard limit. Beyond that it fails at once: a recursion without end ends.
+//     lets it in because of that, up to another limit. Beyond that it fails at once: a recursion without end ends.
 //   - A side with calls open reads on, also when more one-way requests come than it takes.
 //   - A callback that waits for the window does not hold up the reading: see passOnReadingLocked.
 
-// hardOpen is how many requests may be open with a limit of n, those included that exceed it because they serve calls of the
-// receiver. Slots are below it.
-func hardOpen(n int) int { return min(max(2*n, initialWindow), wire.MaxSlots) }
+// extraOpen is how many requests may be open beside a window of n because they serve calls of the receiver. When both windows are full
+// of calls, and each is called back and calls back, that makes two for each place.
+func extraOpen(n int) int { return max(2*n, initialWindow) }
 
-// hardBytes is how many bytes they may have, with a limit of n.
-func hardBytes(n int) int { return max(2*min(n, math.MaxInt/2), initialHardBytes) }
+// extraBytes is how many bytes they may have, beside a window of n bytes.
+func extraBytes(n int) int { return max(2*n, 1<<20) }
 
-const initialHardBytes = 1 << 20
+// maxSlots is how many slots both together take.
+func maxSlots(n int) int { return min(n+extraOpen(n), wire.MaxSlots) }
 
 // requestKey finds the request that a context belongs to.
 type requestKey struct{}
@@ -50,28 +51,34 @@ func ConnOf(ctx context.Context) *Conn {
 	return nil
 }
 
-// nestedLocked reports whether r serves a call that this side has open.
-func (c *Conn) nestedLocked(r *Request) bool {
-	return r.parent != 0 && r.parent <= math.MaxUint32 && c.slotLocked(uint32(r.parent)) != nil
+// serves reports whether a request of the peer serves a call that this side has open.
+func (c *Conn) serves(r *Request) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	parent := r.Fields.Parent
+	return !r.alone() && parent <= math.MaxUint32 && c.slotLocked(uint32(parent)) != nil
 }
 
 // roomLocked waits until the table has room for a one-way request. While calls of this side are open, the reading must not wait: a
-// handler may be among those who want their replies. Then more come in, up to the hard limit.
+// handler may be among those who want their replies. Then more come in, up to another limit.
 func (c *Conn) roomLocked(r *Request) {
-	for !c.hasRoomLocked(r) && c.err == nil && !c.refusing.Load() {
+	for c.err == nil && !c.refusing.Load() {
+		open, bytes, maxOpen, maxBytes := c.openLocked(r)
 		if c.open > 0 {
-			open, bytes := c.openLocked(true)
-			if open < hardOpen(c.cfg.MaxOpen) && bytes+r.bytes <= hardBytes(c.cfg.MaxOpenBytes) {
-				return
-			}
-			c.floodedLocked()
+			maxOpen, maxBytes = maxSlots(maxOpen), maxBytes+extraBytes(maxBytes)
+		}
+		if open == 0 || open < maxOpen && bytes+r.bytes <= maxBytes {
+			break
 		}
 		if c.room == nil {
 			c.room = make(chan struct{})
 		}
 		c.holding = true
-		_ = c.waitLocked(context.Background(), time.Time{}, c.room) // which has no reason of its own to fail
+		stuck := c.waitLocked(context.Background(), time.Now().Add(c.stuckTime()), c.room) != nil
 		c.holding = false
+		if stuck && c.open > 0 && !c.flooded {
+			c.floodedLocked()
+		}
 	}
 	if c.flooded {
 		c.flooded = false
@@ -79,8 +86,17 @@ func (c *Conn) roomLocked(r *Request) {
 	}
 }
 
-// floodedLocked fails the calls of this side, because from now on no reply is read, and the handlers that this side
-// waits for may be who makes them.
+// stuckTime is how long no one-way request may end, while more come than there is room for, until their handlers are taken to wait for
+// replies that are not read.
+func (c *Conn) stuckTime() time.Duration {
+	if c.cfg.KeepAlive > 0 {
+		return c.cfg.KeepAlive
+	}
+	return 15 * time.Second
+}
+
+// floodedLocked fails the calls of this side: no reply is read, and the handlers of one-way requests, none of which has ended for
+// long, may be who makes them.
 func (c *Conn) floodedLocked() {
 	c.flooded = true
 	for i := range c.slots {

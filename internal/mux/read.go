@@ -331,7 +331,9 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 		if t := rd.fields.Timeout; err == nil && t != 0 {
 			r.deadline = rd.now() + int64(min(t, maxTimeout))*int64(time.Microsecond)
 		}
-		r.parent = rd.fields.Parent
+	}
+	if r.Fields != nil && r.Fields.Parent != 0 {
+		r.nested = c.serves(r)
 	}
 	r.bytes = len(msg)
 	if method.kind != wire.Unary && !r.alone() {
@@ -361,7 +363,7 @@ func (c *Conn) validOpening(h wire.Header) bool {
 		return h.Flags&(wire.OneWay|wire.More) == wire.OneWay // Data frames need an id
 	}
 	// The table is as large as the highest slot: one that the limit does not allow would cost memory.
-	return h.ID>>wire.SlotBits != 0 && int(wire.Slot(h.ID)) < hardOpen(c.cfg.MaxOpen)
+	return h.ID>>wire.SlotBits != 0 && int(wire.Slot(h.ID)) < maxSlots(c.cfg.MaxOpen)
 }
 
 // maxTimeout bounds a request's timeout to what a time.Duration holds: about 146 years, in microseconds.
@@ -398,8 +400,7 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 	if r.alone() {
 		c.roomLocked(r) // nobody could be told of a refusal: the reading waits
 	}
-	nested := c.nestedLocked(r)
-	switch code, errorID, text := c.objectionLocked(r, nested); {
+	switch code, errorID, text := c.objectionLocked(r); {
 	case c.err != nil:
 		c.mu.Unlock()
 		return false, false
@@ -422,48 +423,40 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 	return false, true
 }
 
-// objectionLocked is why r is refused, or a code of 0. Nested says that it serves a call of this side.
-func (c *Conn) objectionLocked(r *Request, nested bool) (code uint16, errorID, text string) {
-	limit := &c.cfg.Limits
-	open, bytes := c.openLocked(r.alone())
-	maxOpen, maxBytes := limit.MaxOpen, limit.MaxOpenBytes
-	if nested || r.alone() { // roomLocked has decided about these
-		maxOpen, maxBytes = hardOpen(maxOpen), hardBytes(maxBytes)
-	}
-	switch {
-	case r.bytes > limit.MaxMessage:
-		return codeExhausted, "YDL2201", fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit.MaxMessage)
-	case nested:
+// objectionLocked is why r is refused, or a code of 0.
+func (c *Conn) objectionLocked(r *Request) (code uint16, errorID, text string) {
+	switch limit := c.cfg.MaxMessage; {
+	case r.bytes > limit:
+		return codeExhausted, "YDL2201", fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit)
+	case r.nested:
 	case c.refusing.Load(), c.draining.Load() && !r.alone():
 		return codeUnavailable, "YDL3004", "the server is shutting down"
 	}
+	open, bytes, maxOpen, maxBytes := c.openLocked(r)
 	switch {
+	case r.alone(): // roomLocked has decided
 	case open >= maxOpen:
 		return codeExhausted, "YDL3002", fmt.Sprintf("%d requests are open on this connection, the limit is %d", open, maxOpen)
 	case bytes > 0 && bytes+r.bytes > maxBytes:
 		return codeExhausted, "YDL3002", fmt.Sprintf("the open requests on this connection hold %d bytes, the limit is %d", bytes, maxBytes)
 	}
-	if !nested && !r.alone() && !c.bearsLocked(r, open, bytes) {
+	if !r.nested && !r.alone() && !c.bearsLocked(r, open, bytes) {
 		return codeExhausted, "YDL3002", fmt.Sprintf("%d requests are open on this connection, and the server has no room for more than it allowed", open)
 	}
 	return 0, "", ""
 }
 
-// openLocked returns how many requests of the peer are open, and their bytes. One-way ones are counted by themselves:
-// the peer does not count them in its window, and they must not use up what it counts on.
-func (c *Conn) openLocked(oneWay bool) (open, bytes int) {
-	if oneWay {
-		return len(c.oneWay), c.oneWayBytes
+// openLocked returns how many requests of r's kind are open, and their bytes, and the limits. One-way ones are counted by themselves:
+// the peer does not count them in its window, and they must not use up what it counts on. So are those that serve calls of this side.
+func (c *Conn) openLocked(r *Request) (open, bytes, maxOpen, maxBytes int) {
+	limit := &c.cfg.Limits
+	switch {
+	case r.alone():
+		return len(c.oneWay), c.oneWayBytes, c.limit, c.limitBytes // nobody else keeps these within what the budget grants
+	case r.nested:
+		return c.inNested, c.inNestBytes, extraOpen(limit.MaxOpen), extraBytes(limit.MaxOpenBytes)
 	}
-	return c.inOpen - len(c.oneWay), c.inBytes - c.oneWayBytes
-}
-
-func (c *Conn) hasRoomLocked(r *Request) bool {
-	open, bytes := c.openLocked(r.alone())
-	if r.alone() { // nobody else keeps these within what the budget grants
-		return open == 0 || open < c.limit && (bytes == 0 || bytes+r.bytes <= c.limitBytes)
-	}
-	return open == 0 || open < c.cfg.MaxOpen && (bytes == 0 || bytes+r.bytes <= c.cfg.MaxOpenBytes)
+	return c.inOpen - len(c.oneWay) - c.inNested, c.inBytes - c.oneWayBytes - c.inNestBytes, limit.MaxOpen, limit.MaxOpenBytes
 }
 
 const (

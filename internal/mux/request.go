@@ -54,6 +54,7 @@ type Request struct {
 	methodID  uint32 // of the Method frame that gave it
 	bytes     int
 	checksum  bool
+	nested    bool                   // it serves a call of this side, see nested.go
 	unwanted  bool                   // the peer canceled it
 	stray     bool                   // the peer used the id twice, which was seen too late; guarded by Conn.mu
 	orphan    bool                   // its connection has ended and its caller was not waiting; guarded by Conn.mu
@@ -63,7 +64,6 @@ type Request struct {
 	running   uint64                 // the reader's state meanwhile
 	collected *collector             // while it comes in pieces; changed with Conn.mu held, by the reader
 	stream    *Stream                // nil for a unary method
-	parent    uint64                 // this side's call that it serves, as far as the peer had to say so; 0 for none
 
 	mu    sync.Mutex
 	done  chan struct{}
@@ -231,12 +231,17 @@ func (c *Conn) enterTableLocked(r *Request) {
 	if r.alone() || r.stray {
 		c.oneWay[r] = struct{}{}
 		c.oneWayBytes += r.bytes
+		r.nested = false
 	} else {
 		i := int(wire.Slot(r.id))
 		if i >= len(c.in) {
 			c.in = append(c.in, make([]*Request, i+1-len(c.in))...)
 		}
 		c.in[i] = r
+	}
+	if r.nested {
+		c.inNested++
+		c.inNestBytes += r.bytes
 	}
 	if r.deadline != 0 {
 		c.careLocked(r.deadline)
@@ -263,6 +268,10 @@ func (c *Conn) leaveTableLocked(r *Request) {
 	}
 	c.inOpen--
 	c.inBytes -= r.bytes
+	if r.nested {
+		c.inNested--
+		c.inNestBytes -= r.bytes
+	}
 	if r.stream != nil {
 		r.stream.endLocked(context.Canceled)
 	}

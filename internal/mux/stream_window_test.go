@@ -3,6 +3,7 @@
 package mux_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -556,32 +557,35 @@ func TestTheGrowthOfWindowsIsBounded(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
-// A stream counts in the window of open requests with its request, not with its windows: many can be open beside other calls.
+// A stream may be open for ever. It counts as one of the open requests, but with no bytes, unless its request takes several frames.
 func TestAStreamCountsWithItsRequest(t *testing.T) {
+	const large = 70_000
 	peer, c := (&setup{}).facingClient(t)
-	peer.write(hello(&wire.Limits{MaxOpen: 3, MaxOpenBytes: 100, StreamWindow: 1 << 20}), ping(1))
+	peer.write(hello(&wire.Limits{MaxOpen: 3, MaxOpenBytes: large, StreamWindow: 1 << 20}), ping(1))
 	peer.expectHello()
 	peer.expect(wire.Pong)
-	for i, body := range []string{strings.Repeat("x", 60), strings.Repeat("x", 40)} {
-		method := streamMethod("feed", wire.Feed)
-		open(t, c, method, []byte(body))
-		if i == 0 {
-			peer.expect(wire.Method)
-		}
-		peer.expect(wire.Request)
+	feed := streamMethod("feed", wire.Feed)
+	open(t, c, feed, bytes.Repeat([]byte("x"), 60_000))
+	peer.expect(wire.Method)
+	peer.expect(wire.Request)
+	if n := c.Tables(); n.Open != 1 || n.OpenBytes != 0 {
+		t.Errorf("one frame: got %+v", n)
 	}
-	if n := c.Tables(); n.Open != 2 || n.OpenBytes != 100 {
-		t.Errorf("got %+v", n)
+	open(t, c, feed, bytes.Repeat([]byte("x"), large))
+	peer.expect(wire.Request)
+	peer.expect(wire.Data)
+	if n := c.Tables(); n.Open != 2 || n.OpenBytes != large {
+		t.Errorf("two frames: got %+v", n)
 	}
-	none := &mux.Out{Method: streamMethod("feed", wire.Feed), Body: []byte("x"), NoWait: true, Stream: mux.NewStream()}
+	none := &mux.Out{Method: feed, Body: bytes.Repeat([]byte("x"), large), NoWait: true, Stream: mux.NewStream()}
 	if err := c.Start(t.Context(), none, none.Stream); !errors.Is(err, mux.ErrWindow) {
-		t.Errorf("a byte more: got %v", err)
+		t.Errorf("more bytes than the window: got %v", err)
 	}
-	empty := open(t, c, streamMethod("feed", wire.Feed), nil)
+	empty := open(t, c, feed, nil)
 	h, _ := peer.expect(wire.Request)
-	none = &mux.Out{Method: streamMethod("feed", wire.Feed), NoWait: true, Stream: mux.NewStream()}
+	none = &mux.Out{Method: feed, NoWait: true, Stream: mux.NewStream()}
 	if err := c.Start(t.Context(), none, none.Stream); !errors.Is(err, mux.ErrWindow) {
-		t.Errorf("a stream more: got %v", err)
+		t.Errorf("more streams than the window: got %v", err)
 	}
 	peer.write(reply(h.ID, ""))
 	wantEOF(t, empty)
