@@ -26,12 +26,20 @@ func newWorkers(n int, took time.Duration) *workers {
 func (w *workers) work(context.Context, *yodel.Empty) (*yodel.Empty, error) {
 	n := w.open.Add(1)
 	defer w.open.Add(-1)
-	for most := w.most.Load(); n > most && !w.most.CompareAndSwap(most, n); most = w.most.Load() {
-	}
+	raise(&w.most, n)
 	w.slots <- struct{}{}
 	<-time.After(w.took)
 	<-w.slots
 	return &yodel.Empty{}, nil
+}
+
+// raise makes most at least n.
+func raise(most *atomic.Int64, n int64) {
+	for old := most.Load(); n > old; old = most.Load() {
+		if most.CompareAndSwap(old, n) {
+			return
+		}
+	}
 }
 
 const Work yodel.Method[yodel.Empty, yodel.Empty] = "Work"
@@ -46,16 +54,16 @@ func jain(shares []int64) float64 {
 	return sum * sum / (float64(len(shares)) * squares)
 }
 
-// flood makes each client begin calls as fast as it can until ctx ends, and returns how many ended well and how many did not.
-func flood(ctx context.Context, t *testing.T, clients []*yodel.Client) (done []int64, failed int64) {
+// flood makes each client begin calls as fast as it can until so many have ended, and returns how many ended well and how many did not.
+func flood(t *testing.T, clients []*yodel.Client, calls int64) (done []int64, failed int64) {
 	t.Helper()
 	counts := make([]atomic.Int64, len(clients))
-	var failures atomic.Int64
+	var all, failures atomic.Int64
 	var wg sync.WaitGroup
 	for i, c := range clients {
 		wg.Go(func() {
 			var open sync.WaitGroup
-			for ctx.Err() == nil {
+			for all.Load() < calls {
 				open.Add(1)
 				c.Go(t.Context(), &yodel.Call{Method: string(Work), Args: &yodel.Empty{}}, func(err error) {
 					if err == nil {
@@ -63,6 +71,7 @@ func flood(ctx context.Context, t *testing.T, clients []*yodel.Client) (done []i
 					} else if failures.Add(1) < 10 {
 						t.Errorf("client %d: %v", i, err)
 					}
+					all.Add(1)
 					open.Done()
 				})
 			}
@@ -90,12 +99,14 @@ func TestClientsShareTheServersBudget(t *testing.T) {
 			must(t, c.Ready(t.Context()))
 			clients = append(clients, c)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		done, failed := flood(ctx, t, clients)
-		cancel()
+		done, failed := flood(t, clients, int64(400*test.clients))
 		var sum int64
 		for _, n := range done {
 			sum += n
+		}
+		stats, err := yodel.GetStats.Call(t.Context(), clients[0], &yodel.Empty{})
+		if err != nil || stats.Granted < test.budget/4 || stats.Granted > test.budget || stats.Open > 1 {
+			t.Errorf("afterwards %d of %d are granted, and %d open: %v", stats.Granted, test.budget, stats.Open, err)
 		}
 		index := jain(done)
 		t.Logf("%d clients, a budget of %d: %d calls, %d failed, at most %d open, Jain index %.3f %v", test.clients, test.budget, sum, failed, w.most.Load(), index, done)

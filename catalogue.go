@@ -47,7 +47,7 @@ var catalogue = map[string]entry{
 	"YDL2006": {InvalidArgument, "the method is of another kind", "call it as the kind that the message names: Method, Feed, Upload or Duplex"},
 	"YDL2007": {FailedPrecondition, "a stream was used after its end", "send nothing after End, and make a new call to range again"},
 	"YDL2205": {DataLoss, "a message was damaged on its way", "check the network; the connection goes on"},
-	"YDL3002": {ResourceExhausted, "too many requests are open on the connection", "raise Limits.MaxOpen or Limits.MaxOpenBytes on the server"},
+	"YDL3002": {ResourceExhausted, "too many requests are open on the connection", "let the client heed the window, or raise Limits.MaxOpen or ServerOptions.MaxOpen on the server"},
 	"YDL3003": {ResourceExhausted, "too many connections", "raise ServerOptions.MaxConns"},
 	"YDL3004": {Unavailable, "the server is shutting down", "nothing: such calls go to another instance if there is one"},
 	"YDL3101": {Unauthenticated, "the caller is not known", "send a valid token"},

@@ -37,7 +37,7 @@ type ClientOptions struct {
 	// DialTimeout ends attempts to connect, and the wait for the first set of instances. Default 3 s.
 	DialTimeout time.Duration
 	// ConnsPerEndpoint is how many connections a client makes to one instance, at most. One is the fastest for most loads,
-	// because many calls share each write. Another one is made when all there are are saturated: callers wait for the server's
+	// because many calls share each write. Another one is made when those there are have become saturated: callers wait for the server's
 	// window, or behind what waits to be written. It is closed when it has been idle for Limits.IdleTimeout, or for 30 s
 	// if that is not set. Default 1.
 	ConnsPerEndpoint int

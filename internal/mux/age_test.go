@@ -5,7 +5,6 @@ package mux_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,27 +70,27 @@ func TestAnOldConnectionIsReplaced(t *testing.T) {
 	const age = time.Hour
 	for _, byClient := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &setup{serves: map[string]*handler{"echo": {serve: answerEcho}, "other": {serve: func(r *mux.Request) {
-				time.Sleep(2 * age)
-				answerEcho(r)
-			}}}}
-			replaced := make(chan time.Duration, 100)
-			start := time.Now()
-			s.client.Limits, s.server.Limits = defaultLimits(), defaultLimits()
-			if byClient {
-				s.client.Limits.MaxAge = age
-			} else {
-				s.server.Limits.MaxAge = age
-			}
-			var told sync.Map
-			s.client.Unusable = func(c *mux.Conn) {
-				if _, known := told.LoadOrStore(c, true); !known { // it is told of the end too
-					replaced <- time.Since(start)
-				}
-			}
 			const conns = 20
 			var first, last time.Duration
 			for i := range conns {
+				replaced := make(chan struct{}, 1)
+				s := &setup{serves: map[string]*handler{"echo": {serve: answerEcho}, "other": {serve: func(r *mux.Request) {
+					time.Sleep(2 * age)
+					answerEcho(r)
+				}}}}
+				s.client.Limits, s.server.Limits = defaultLimits(), defaultLimits()
+				if byClient {
+					s.client.MaxAge = age
+				} else {
+					s.server.MaxAge = age
+				}
+				s.client.Unusable = func(*mux.Conn) {
+					select {
+					case replaced <- struct{}{}:
+					default: // it is told of the end too
+					}
+				}
+				start := time.Now()
 				c, _ := s.inMemory(t)
 				long := startCall(c, context.Background(), &mux.Out{Method: other, Body: []byte("finished")})
 				defer func() {
@@ -100,8 +99,8 @@ func TestAnOldConnectionIsReplaced(t *testing.T) {
 					}
 					<-c.Ended()
 				}()
-				at := <-replaced
-				start = time.Now()
+				<-replaced
+				at := time.Since(start)
 				synctest.Wait()
 				if _, _, err := call(context.Background(), c, echo, "new"); !notProcessed(err) {
 					t.Errorf("a new call: got %v", err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,15 @@ func budgeted(b *mux.Budget, release chan struct{}) *setup {
 		"third": {inline: true, serve: answerEcho},
 		"other": {serve: func(r *mux.Request) { <-release; answerEcho(r) }},
 	}}
+}
+
+// raise makes most at least n.
+func raise(most *atomic.Int64, n int64) {
+	for old := most.Load(); n > old; old = most.Load() {
+		if most.CompareAndSwap(old, n) {
+			return
+		}
+	}
 }
 
 // join connects a client over TCP or in memory, as a server would, and returns when the client has heard of its limit.
@@ -450,8 +460,7 @@ func TestOneWayRequestsAreWithinTheBudget(t *testing.T) {
 	s := budgeted(b, release)
 	s.serves["other"] = &handler{serve: func(*mux.Request) {
 		n := running.Add(1)
-		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
-		}
+		raise(&most, n)
 		<-release
 		running.Add(-1)
 		ran.Add(1)
@@ -483,8 +492,7 @@ func TestTheBudgetUnderChange(t *testing.T) {
 	s := budgeted(b, nil)
 	s.serves["echo"] = &handler{serve: func(r *mux.Request) {
 		n := open.Add(1)
-		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
-		}
+		raise(&most, n)
 		<-time.After(time.Duration(rand.N(300)) * time.Microsecond)
 		open.Add(-1)
 		answerEcho(r)
@@ -523,5 +531,60 @@ func TestTheBudgetUnderChange(t *testing.T) {
 	eventually(t, "everything is given back", func() bool { n, _ := b.Members(); return n == 0 && b.Granted() == 0 })
 	if n := most.Load(); n > 300 {
 		t.Errorf("%d requests were executed at once, the budget is 300", n)
+	}
+}
+
+// A caller may be let go ahead just before a lower limit is heard of. It waits again: the answer to the ping behind the limit says that no
+// such request follows.
+func TestCallersThatWereAdmittedHeedALowerLimit(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that the reader is through before the callers wake
+	heeded := 0
+	for range 20 {
+		peer, c, ids, ends := fullWindow(t, new(setup), 3)
+		for range 6 {
+			ends = append(ends, startCall(c, context.Background(), &mux.Out{Method: echo, Body: []byte("waiting")}))
+		}
+		waiting(t, c, 6)
+		peer.write(reply(ids[0], ""), reply(ids[1], ""), reply(ids[2], ""), wire.AppendCredit(nil, 0, 0, &wire.Window{MaxOpen: 1}), ping(7))
+		var open []uint32
+		for pongs := 0; pongs == 0 || len(open) == 0; {
+			h, _, err := peer.frame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case h.Type == wire.Pong:
+				pongs++
+				if len(open) < 3 {
+					heeded++
+				}
+			case pongs > 0 && len(open) > 0:
+				t.Fatalf("request %#x came behind the pong, while %d were open", h.ID, len(open))
+			default:
+				open = append(open, h.ID)
+			}
+		}
+		for left := 6 - len(open); len(open) > 0 || left > 0; {
+			if len(open) == 0 {
+				h, _ := peer.expect(wire.Request)
+				open, left = append(open, h.ID), left-1
+			}
+			peer.write(ping(8)) // what comes before the pong came while one was open
+			if h, _, err := peer.frame(); err != nil || h.Type != wire.Pong {
+				t.Fatalf("got %+v, %v while %d were open", h, err, len(open))
+			}
+			peer.write(reply(open[0], ""))
+			open = open[1:]
+		}
+		for _, end := range ends {
+			if got := within(t, "the call ends", end); got.err != nil {
+				t.Error(got.err)
+			}
+		}
+		wantEmpty(t, "the client", c)
+		c.Close()
+	}
+	if heeded == 0 {
+		t.Error("no caller was between being admitted and being sent: the test did not test anything")
 	}
 }

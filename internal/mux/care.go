@@ -41,8 +41,14 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c.queued += uint64(len(c.out))
 	open, openBytes := c.joinBudget()
 	settings := &wire.Limits{
-		MaxFrame: maxFrame, MaxMessage: uint64(cfg.MaxMessage), MaxOpen: uint64(open), //nolint:gosec // positive
-		MaxOpenBytes: uint64(openBytes), MaxMethods: uint64(cfg.MaxMethods), Metadata: cfg.Metadata, Agent: []byte(cfg.Agent), //nolint:gosec // positive
+		MaxFrame: maxFrame, MaxMessage: uint64(cfg.MaxMessage), MaxOpen: uint64(open),
+		MaxOpenBytes: uint64(openBytes), MaxMethods: uint64(cfg.MaxMethods), Metadata: cfg.Metadata, Agent: []byte(cfg.Agent),
+	}
+	if open != cfg.MaxOpen {
+		settings.MostOpen = uint64(cfg.MaxOpen)
+	}
+	if openBytes != cfg.MaxOpenBytes {
+		settings.MostOpenBytes = uint64(cfg.MaxOpenBytes)
 	}
 	if n := c.streamWindow(); n != defaultStreamWindow {
 		settings.StreamWindow = uint64(n)
@@ -121,6 +127,7 @@ func (c *Conn) onSettings(payload []byte) bool {
 	c.mu.Lock()
 	c.helloBy = 0
 	c.windowLocked(l.MaxOpen, l.MaxOpenBytes)
+	c.mostLocked(&l)
 	if l.MaxMethods > 0 {
 		c.maxNum = int(min(l.MaxMethods, math.MaxUint16))
 	}
@@ -248,14 +255,21 @@ func (c *Conn) onCredit(h wire.Header, payload []byte) bool {
 // windowLocked takes over the peer's newest limits; 0 leaves one as it is.
 func (c *Conn) windowLocked(open, bytes uint64) {
 	if open > 0 {
-		n := int(min(open, wire.MaxSlots)) //nolint:gosec // bounded
-		c.maxOpen = min(n, c.cfg.MaxOpen)
-		c.extraOpen, c.maxSlots = max(c.extraOpen, extraOpen(n)), max(c.maxSlots, maxSlots(n))
+		c.maxOpen = int(min(open, uint64(c.cfg.MaxOpen), wire.MaxSlots))
 	}
 	if bytes > 0 {
-		n := int(min(bytes, math.MaxInt/4)) //nolint:gosec // bounded
-		c.maxBytes = min(n, c.cfg.MaxOpenBytes)
-		c.extraBytes = max(c.extraBytes, extraBytes(n))
+		c.maxBytes = int(min(bytes, uint64(c.cfg.MaxOpenBytes)))
+	}
+}
+
+// mostLocked takes over what the peer's limits will never exceed.
+func (c *Conn) mostLocked(l *wire.Limits) {
+	if open := max(l.MaxOpen, l.MostOpen); open > 0 {
+		n := int(min(open, wire.MaxSlots)) //nolint:gosec // bounded
+		c.extraOpen, c.maxSlots = extraOpen(n), maxSlots(n)
+	}
+	if bytes := max(l.MaxOpenBytes, l.MostOpenBytes); bytes > 0 {
+		c.extraBytes = extraBytes(int(min(bytes, math.MaxInt/4))) //nolint:gosec // bounded
 	}
 }
 

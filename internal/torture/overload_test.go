@@ -14,7 +14,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// timeEnv is how long the overload lasts, for example 30s.
+// timeEnv is how long the overload lasts, for example 30s. Only then is it judged how much was done: a queue of 16,384 is nearly
+// two seconds long, and other tests take their part of the machine.
 const timeEnv = "YODEL_TORTURE_TIME"
 
 const (
@@ -72,7 +73,10 @@ func (b *bench) worker(ctx context.Context) {
 func (b *bench) work(_ context.Context, job *Job) (*Done, error) {
 	n := b.open.Add(1)
 	defer b.open.Add(-1)
-	for most := b.most.Load(); n > most && !b.most.CompareAndSwap(most, n); most = b.most.Load() {
+	for most := b.most.Load(); n > most; most = b.most.Load() {
+		if b.most.CompareAndSwap(most, n) {
+			break
+		}
 	}
 	done := make(chan struct{})
 	b.calls <- done
@@ -137,11 +141,14 @@ func TestOverload(t *testing.T) {
 	could := (before + after) / 2
 	t.Logf("%d clients, %v: %.0f calls/s, %.1f %% of the %.0f in process (%.0f before, %.0f after); %d failed; at most %d open; Jain index %.4f; resident %d MiB early, %d MiB at the end",
 		count, lasts, r.rate, 100*r.rate/could, could, before, after, r.failed, m.ID, r.fairness, r.early>>20, r.late>>20)
-	if r.failed > 0 || m.ID > budget || r.fairness < 0.95 {
-		t.Errorf("want no failure, at most %d open, and an index of 0.95", budget)
+	if r.failed > 0 || m.ID > budget {
+		t.Errorf("want no failure, and at most %d open", budget)
 	}
-	if raceEnabled {
+	if raceEnabled || os.Getenv(timeEnv) == "" {
 		return
+	}
+	if r.fairness < 0.95 {
+		t.Error("want an index of 0.95")
 	}
 	if r.rate < 0.95*could {
 		t.Errorf("%.0f calls/s are less than 95 %% of %.0f", r.rate, could)
@@ -173,10 +180,10 @@ func overload(t *testing.T, clients []*yodel.Client, server *child, lasts time.D
 	done := make([]atomic.Int64, len(clients))
 	var failed atomic.Int64
 	var wg, open sync.WaitGroup
-	ctx, cancel := context.WithCancel(t.Context())
+	var over atomic.Bool
 	for i, c := range clients {
 		wg.Go(func() {
-			for ctx.Err() == nil { // Go returns when the server has room for the call
+			for !over.Load() { // Go returns when the server has room for the call
 				open.Add(1)
 				work.Then(t.Context(), c, &Job{i}, func(reply *Done, err error) {
 					defer open.Done()
@@ -214,7 +221,7 @@ func overload(t *testing.T, clients []*yodel.Client, server *child, lasts time.D
 	last, squares := counted()
 	ended = time.Now()
 	r.late = memory(t, server)
-	cancel()
+	over.Store(true)
 	wg.Wait()
 	open.Wait()
 	r.rate = (last - first) / ended.Sub(began).Seconds()

@@ -11,8 +11,11 @@ type Limits struct {
 	MaxOpenBytes uint64 // bytes of their messages
 	StreamWindow uint64 // bytes that may be sent on a stream before credit comes
 	MaxMethods   uint64 // method numbers
-	Metadata     []byte // of the connection: pairs, see AppendPair
-	Agent        []byte // the implementation, for people
+	// The most that MaxOpen and MaxOpenBytes will ever be; 0 is what they are.
+	MostOpen      uint64
+	MostOpenBytes uint64
+	Metadata      []byte // of the connection: pairs, see AppendPair
+	Agent         []byte // the implementation, for people
 }
 
 const (
@@ -24,6 +27,8 @@ const (
 	tagMaxMethods   = 6 << 1
 	tagConnMetadata = 7<<1 | 1
 	tagAgent        = 8<<1 | 1
+	tagMostOpen     = 9 << 1
+	tagMostBytes    = 10 << 1
 )
 
 // AppendSettings appends a whole Settings frame.
@@ -38,6 +43,8 @@ func AppendSettings(dst []byte, l *Limits) []byte {
 	dst = appendNumber(dst, tagMaxMethods, l.MaxMethods)
 	dst = appendBytes(dst, tagConnMetadata, l.Metadata)
 	dst = appendBytes(dst, tagAgent, l.Agent)
+	dst = appendNumber(dst, tagMostOpen, l.MostOpen)
+	dst = appendNumber(dst, tagMostBytes, l.MostOpenBytes)
 	return Finish(dst, start)
 }
 
@@ -62,6 +69,10 @@ func ParseSettings(b []byte, l *Limits) error {
 			l.Metadata = value
 		case tagAgent:
 			l.Agent = value
+		case tagMostOpen:
+			l.MostOpen = n
+		case tagMostBytes:
+			l.MostOpenBytes = n
 		}
 	})
 }

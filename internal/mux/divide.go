@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// This file is how a Budget is divided. It goes by what is, not by what has happened: each time the whole is made what it should be.
+
+// A change is a new limit to be told.
+type change struct {
+	s          *share
+	told       int
+	bytes      int
+	isLowering bool
+}
+
+// look divides the budget anew. It goes by what is, not by what has happened.
+func (b *Budget) look() {
+	b.dividing.Lock()
+	defer b.dividing.Unlock()
+	b.mu.Lock()
+	b.due = time.Time{}
+	var measured []*share
+	if now := time.Now(); !now.Before(b.measure) {
+		b.measure = now.Add(measurePeriod)
+		measured = slices.Clone(b.active)
+		b.turn++
+	}
+	b.mu.Unlock()
+	for _, s := range measured {
+		s.conn.measure()
+	}
+	b.mu.Lock()
+	b.active = slices.DeleteFunc(b.active, func(s *share) bool { return !s.active })
+	changes := b.divideLocked(len(measured) > 0 || len(b.active) == 0)
+	b.mu.Unlock()
+	for _, ch := range changes {
+		ch.s.conn.tell(ch)
+	}
+	b.mu.Lock()
+	if len(b.active) > 0 {
+		b.soonLocked(time.Until(b.measure))
+	}
+	b.mu.Unlock()
+}
+
+// measured takes note of how much a connection used at most since it was measured last, and what it uses now.
+func (b *Budget) measuredAs(s *share, peak, peakBytes, open int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.recent = max(peak, s.recent*3/4)
+	s.recentBytes = max(peakBytes, s.recentBytes*3/4)
+	if s.active = !s.gone && (open > 0 || s.recent > 0); !s.active {
+		s.recentBytes = 0
+	}
+}
+
+// needLocked sets what a connection should be allowed, were there enough for all, and whether it may be more than what it has: because it
+// used most of that.
+func (b *Budget) needLocked(s *share, floor int) {
+	limit, bytes := s.conn.hardLimit(), b.bytesOf(s, s.told)
+	// A window of bytes is full when the next request does not fit in it, which may be half of it.
+	full := s.recentBytes >= bytes/2 && bytes < s.conn.cfg.MaxOpenBytes
+	inUnits := int(min(float64(s.recentBytes)*float64(b.total)/float64(max(b.totalBytes, 1)), math.MaxInt32))
+	if s.hungry = full || s.recent >= s.told-s.told/4; s.hungry {
+		s.target = min(max(4*s.recent, 4*inUnits, 2*s.told, 4*scarceShare), limit)
+		return
+	}
+	s.target = min(max(2*s.recent, 3*inUnits, floor), limit)
+}
+
+// divideLocked decides who gets how much, as of now, and returns whom to tell. Small changes are left alone. Known says that it has just been
+// measured what is needed: only then, and when nobody needs anything, do idle connections get more.
+func (b *Budget) divideLocked(known bool) []change {
+	b.targetsLocked()
+	free := b.total - b.granted - b.reserve()
+	var changes []change
+	var raised []*share
+	wanted := 0
+	hungry := slices.ContainsFunc(b.members, func(s *share) bool { return s.hungry })
+	for _, s := range b.members {
+		enough := s.told / 8
+		if !s.hungry {
+			enough = s.told / 2
+		}
+		if (s.hungry || known && !hungry) && s.target-s.told > enough && s.free() {
+			raised = append(raised, s)
+			wanted += s.target - s.told
+		}
+	}
+	for _, s := range b.members {
+		enough := s.told / 4
+		if wanted > free {
+			enough = s.told / 8
+		}
+		if s.told-s.target > enough && s.free() {
+			s.told, s.lowering = s.target, true
+			changes = append(changes, change{s, s.told, b.bytesOf(s, s.told), true})
+		}
+	}
+	slices.SortFunc(raised, func(x, y *share) int { return cmp.Compare(x.told, y.told) }) // who has least is first
+	for _, s := range raised {
+		told := min(s.target, s.granted+max(free, 0))
+		if told <= s.told {
+			continue
+		}
+		more := max(told-s.granted, 0)
+		free -= more
+		s.told, s.granted = told, s.granted+more
+		s.bytes = max(s.bytes, b.bytesOf(s, told))
+		b.grantLocked(more)
+		changes = append(changes, change{s, s.told, b.bytesOf(s, s.told), false})
+	}
+	return changes
+}
+
+// free reports whether the connection can be told another limit now.
+func (s *share) free() bool { return s.greeted && !s.gone && !s.lowering }
+
+// targetsLocked sets what each connection should have. When there is not enough, those which need little have that, and the others
+// equally much.
+func (b *Budget) targetsLocked() {
+	n, pool := 0, b.total-b.reserve()
+	for _, s := range b.members {
+		if s.fixed = s.gone || !s.greeted; s.fixed {
+			s.hungry, s.target = false, s.told
+			pool -= s.granted
+		} else {
+			n++
+		}
+	}
+	if n == 0 {
+		return
+	}
+	idle, sum := b.idle(len(b.members)), 0
+	for _, s := range b.members {
+		if !s.fixed {
+			b.needLocked(s, idle)
+			sum += s.target
+		}
+	}
+	if sum <= pool {
+		return
+	}
+	floor := min(max(b.total/(4*n), 1), scarceShare)
+	for _, s := range b.members {
+		if !s.fixed {
+			b.needLocked(s, floor)
+		}
+	}
+	pool = max(pool, n)
+	for satisfied := true; satisfied && n > 0; {
+		level := pool / n
+		satisfied = false
+		for _, s := range b.members {
+			if !s.fixed && s.target <= level {
+				s.fixed, satisfied = true, true
+				pool -= s.target
+				n--
+			}
+		}
+	}
+	if n > 0 {
+		b.levelLocked(n, pool)
+	}
+}
+
+// levelLocked divides pool among the n connections that are not satisfied. What is left over goes to those that had one more
+// before, or when it matters, to one after the other.
+func (b *Budget) levelLocked(n, pool int) {
+	level, left := pool/n, pool%n
+	i := 0
+	for _, s := range b.members {
+		if s.fixed {
+			continue
+		}
+		s.target = level
+		if level < fewestToShare {
+			if (i+b.turn*left)%n < left {
+				s.target++
+			}
+		} else if s.told > level && left > 0 {
+			s.target++
+			left--
+		}
+		i++
+	}
+}
