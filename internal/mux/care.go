@@ -248,12 +248,12 @@ func (c *Conn) onCredit(h wire.Header, payload []byte) bool {
 // windowLocked takes over the peer's newest limits; 0 leaves one as it is.
 func (c *Conn) windowLocked(open, bytes uint64) {
 	if open > 0 {
-		n := int(min(open, wire.MaxSlots)) //nolint:gosec // bounded
+		n := int(min(open, wire.MaxSlots))
 		c.maxOpen = min(n, c.cfg.MaxOpen)
 		c.extraOpen, c.maxSlots = max(c.extraOpen, extraOpen(n)), max(c.maxSlots, maxSlots(n))
 	}
 	if bytes > 0 {
-		n := int(min(bytes, math.MaxInt/4)) //nolint:gosec // bounded
+		n := int(min(bytes, math.MaxInt/4))
 		c.maxBytes = min(n, c.cfg.MaxOpenBytes)
 		c.extraBytes = max(c.extraBytes, extraBytes(n))
 	}

@@ -143,8 +143,8 @@ func bounceBack() {
 	s, served := new(side), yodel.NewServer(nil)
 	bounce.Handle(served, s.bounce)
 	c := yodel.NewClient(yodel.Static(os.Getenv(addrEnv)), &yodel.ClientOptions{Server: served, Limits: limitsOf(maxOpen)})
-	begin.Handle(served, func(_ context.Context, l *Load) (*yodel.Empty, error) { // one-way, so that it takes no place in the window
-		err := s.load(context.Background(), c, l)
+	begin.Handle(served, func(ctx context.Context, l *Load) (*yodel.Empty, error) { // one-way: it takes no place in the window
+		err := s.load(context.WithoutCancel(ctx), c, l)
 		s.ended.Store(&err)
 		return nil, err
 	})
