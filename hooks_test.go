@@ -150,6 +150,19 @@ func (l *hookLog) observer(name string) yodel.Observer {
 	}
 }
 
+// A hookedCaller stands around another caller.
+type hookedCaller struct {
+	next yodel.Caller
+	log  *hookLog
+}
+
+func (c hookedCaller) Do(ctx context.Context, call *yodel.Call) error {
+	c.log.add("before " + call.Method)
+	err := c.next.Do(ctx, call)
+	c.log.add(fmt.Sprintf("after %s: %v", call.Method, err))
+	return err
+}
+
 // hookBefore calls f before what is below.
 func hookBefore(f func(ctx context.Context, call *yodel.Call) error) yodel.Middleware {
 	return func(next yodel.Handler) yodel.Handler {
@@ -638,6 +651,26 @@ func TestServerHooks(t *testing.T) {
 			calls.is(t, "Hook.Double ok", "Hook.Channel internal", "Hook.Double ok")
 			conns.is(t, "accepted", "write failed")
 		})
+	})
+
+	t.Run("PreWriteRequest", func(t *testing.T) {
+		var log hookLog
+		served := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{hookBefore(func(_ context.Context, call *yodel.Call) error {
+			log.add("client: " + call.Method)
+			return nil
+		})}})
+		hookDouble.Handle(served, func(_ context.Context, n *int) (*int, error) {
+			reply := 2 * *n
+			return &reply, nil
+		})
+		h := startHooked(t, mem.New(), nil, &yodel.ClientOptions{Server: served})
+		h.works(t, 42)
+		around := hookedCaller{h.server.Peers()[0], &log}
+		n := 4
+		if reply, err := hookDouble.Call(t.Context(), around, &n); err != nil || *reply != 8 {
+			t.Errorf("got %v, %v", reply, err)
+		}
+		log.is(t, "before "+string(hookDouble), "client: "+string(hookDouble), "after "+string(hookDouble)+": <nil>")
 	})
 
 	t.Run("HeartbeatRequest", func(t *testing.T) {

@@ -723,3 +723,75 @@ func TestCallsOfAServerThatEndsAreExplained(t *testing.T) {
 	}
 	receive(t, served.ended, "the handler ends")
 }
+
+func TestStreamsGoBothWays(t *testing.T) {
+	const (
+		Count yodel.Feed[int, int]   = "Count"
+		Sum   yodel.Upload[int, int] = "Sum"
+		Echo  yodel.Duplex[int, int] = "Echo"
+	)
+	served := newServer(t, nil)
+	Count.Handle(served, func(_ context.Context, n *int, send yodel.Send[int]) error {
+		for i := range *n {
+			if err := send(&i); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	// The client's handler has its caller echo what comes, on the same connection.
+	Sum.Handle(served, func(ctx context.Context, recv yodel.Recv[int]) (*int, error) {
+		sum := new(int)
+		err := Echo.Call(ctx, yodel.CallFrom(ctx).Peer(), func(back yodel.Recv[int], send yodel.Send[int]) error {
+			for n, err := range recv {
+				if err != nil {
+					return err
+				}
+				if err := send(n); err != nil {
+					return err
+				}
+				if n, err = back.Next(); err != nil {
+					return err
+				}
+				*sum += *n
+			}
+			return nil
+		})
+		return sum, err
+	})
+	limits := yodel.Limits{MaxOpen: 1}
+	p := newPeering(t, &yodel.ServerOptions{Limits: limits}, &yodel.ClientOptions{Limits: limits}, served)
+	Echo.Handle(p.server, func(_ context.Context, recv yodel.Recv[int], send yodel.Send[int]) error {
+		for n, err := range recv {
+			if err != nil {
+				return err
+			}
+			if err := send(n); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	n, seen := 100, 0
+	for i, err := range Count.Call(t.Context(), p.peer, &n) {
+		if err != nil || *i != seen {
+			t.Fatalf("message %d: got %v, %v", seen, i, err)
+		}
+		seen++
+	}
+	if seen != n {
+		t.Errorf("%d messages came, want %d", seen, n)
+	}
+	sum, err := Sum.Call(t.Context(), p.peer, func(send yodel.Send[int]) error {
+		for i := range n {
+			if err := send(&i); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil || *sum != n*(n-1)/2 {
+		t.Errorf("got %v, %v", sum, err)
+	}
+	p.settled(t)
+}

@@ -354,7 +354,7 @@ func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error 
 	switch {
 	case c.err != nil:
 		return c.refusedLocked()
-	case c.mayEnterLocked(size) && !(out.Nest && nested):
+	case c.mayEnterLocked(size) && (!out.Nest || !nested):
 		c.enterLocked(size)
 		return nil
 	case c.flooded:

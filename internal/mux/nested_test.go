@@ -35,10 +35,10 @@ func nestedRequest(number uint16, id, parent uint32, body string) []byte {
 
 func TestARequestThatServesACallGoesBeyondTheWindow(t *testing.T) {
 	for _, inline := range []bool{false, true} {
-		var kept context.Context
+		kept := make(chan context.Context, 1)
 		ended := make(chan struct{})
 		back := func(r *mux.Request) {
-			kept = context.WithoutCancel(r)
+			kept <- context.WithoutCancel(r)
 			ctx, cancel := context.WithCancel(r)
 			defer cancel()
 			code, reply, err := callOut(ctx, r.Conn(), &mux.Out{Method: echo, Body: r.Body, NoWait: true})
@@ -64,7 +64,7 @@ func TestARequestThatServesACallGoesBeyondTheWindow(t *testing.T) {
 		// It is a place of its own: it was not given to the caller that waits, and the end of it admits nobody.
 		waiting(t, c, 1)
 		within(t, "the handler has ended", ended)
-		if _, _, err := callOut(kept, c, &mux.Out{Method: echo, NoWait: true}); !errors.Is(err, mux.ErrWindow) {
+		if _, _, err := callOut(<-kept, c, &mux.Out{Method: echo, NoWait: true}); !errors.Is(err, mux.ErrWindow) {
 			t.Errorf("with the context of a handler that has ended: got %v", err)
 		}
 		peer.write(reply(ids[0], ""))
@@ -85,7 +85,7 @@ func TestARequestThatServesACallGoesBeyondTheWindow(t *testing.T) {
 // A recursion without end ends: nothing that serves a call waits.
 func TestRequestsBeyondTheWindowHaveALimitToo(t *testing.T) {
 	const extra = 1024 // with a window of 1
-	results := make(chan error, extra+1)
+	results, begun := make(chan error, extra+1), make(chan struct{})
 	back := func(r *mux.Request) {
 		done := make(chan error, extra+1)
 		for range extra + 1 {
@@ -94,6 +94,7 @@ func TestRequestsBeyondTheWindowHaveALimitToo(t *testing.T) {
 				done <- err
 			}
 		}
+		close(begun)
 		for range extra + 1 {
 			results <- <-done
 		}
@@ -109,6 +110,7 @@ func TestRequestsBeyondTheWindowHaveALimitToo(t *testing.T) {
 		}
 		answers = append(answers, reply(h.ID, ""))
 	}
+	within(t, "all calls have begun", begun)
 	peer.write(answers...)
 	peer.expectReply(callID(0, 1))
 	full := 0

@@ -27,7 +27,12 @@ import (
 const serverEnv = "YODEL_TORTURE_SERVER"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(serverEnv) != "" {
+	switch os.Getenv(serverEnv) {
+	case "":
+	case bouncer:
+		bounceBack()
+		return
+	default:
 		serve()
 		return
 	}
