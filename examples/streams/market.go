@@ -10,6 +10,7 @@ import (
 )
 
 // region contract
+
 const (
 	// Watch answers a query with its prices, for as long as somebody wants them.
 	Watch yodel.Feed[Query, Tick] = "Market.Watch"
@@ -48,6 +49,7 @@ func (m *market) register(s *yodel.Server) {
 }
 
 // region handle
+
 // watch sends a price every millisecond, until the caller has seen enough or the server shuts down.
 func (m *market) watch(ctx context.Context, in *Query, send yodel.Send[Tick]) error {
 	draining := yodel.CallFrom(ctx).Draining()
