@@ -35,6 +35,7 @@ func newEndless(o *yodel.ServerOptions) *endless {
 	count.Handle(e.Server, func(ctx context.Context, in *int, send yodel.Send[int]) error {
 		for range *in {
 			if err := send(in); err != nil {
+				e.ended <- ctx.Err()
 				return err
 			}
 		}

@@ -31,7 +31,7 @@ const patience = time.Minute
 func TestExamples(t *testing.T) {
 	e := build(t)
 	t.Run("hello", e.testHello)
-	for _, name := range []string{"async", "auth", "middleware"} {
+	for _, name := range []string{"async", "auth", "middleware", "streams"} {
 		t.Run(name, func(t *testing.T) {
 			got, want := e.output(t, name), commentedOutput(t, name+"/main.go")
 			if got != want {

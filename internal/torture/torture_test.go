@@ -36,6 +36,10 @@ func TestMain(m *testing.M) {
 		serve()
 		return
 	}
+	if addr := os.Getenv(clientEnv); addr != "" {
+		pressOn(addr)
+		return
+	}
 	yodeltest.VerifyNoLeaks(m)
 }
 
@@ -59,7 +63,8 @@ func serve() {
 		os.Exit(1)
 	}
 	fmt.Println(l.Addr())
-	s := yodel.NewServer(nil)
+	s := yodel.NewServer(&yodel.ServerOptions{Limits: yodel.Limits{KeepAlive: longKeepAlive}})
+	serveStreams(s)
 	work := func(ctx context.Context, job *Job) (*Done, error) {
 		_, _ = os.Stdout.WriteString(strconv.Itoa(job.ID) + "\n") // the parent may be gone
 		select {
@@ -94,10 +99,10 @@ type child struct {
 	executed map[int]int // by id
 }
 
-func start(t *testing.T) *child {
+func start(t *testing.T, env ...string) *child {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), serverEnv+"=1")
+	cmd.Env = append(append(os.Environ(), serverEnv+"=1"), env...)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
