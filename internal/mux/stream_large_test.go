@@ -343,11 +343,8 @@ func TestTheEndWaitsForTheMessageBeforeIt(t *testing.T) {
 		t.Errorf("behind it: got %v", err)
 	}
 	peer.write(credit(id, wire.OfReply, 1<<20))
-	for flags&wire.More != 0 {
-		var piece string
-		flags, _, piece = peer.expectData(id)
-		got += piece
-	}
+	rest, _ := peer.expectRest(id, flags)
+	got += rest
 	if err := within(t, "it is sent", sent); err != nil || got != large {
 		t.Errorf("got %d bytes, %v", len(got), err)
 	}
