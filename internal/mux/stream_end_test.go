@@ -481,7 +481,7 @@ func endStreamsAtRandom(t *testing.T, seed, streams, atOnce int, outcomes *[6]at
 		}
 		st.Accept()
 		limit := random.IntN(40) // a reply after some
-		for i := 0; i < limit; i++ {
+		for range limit {
 			if err := st.Send(r, 0, make([]byte, sizeAtRandom(random))); err != nil {
 				break
 			}

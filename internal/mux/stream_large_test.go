@@ -299,10 +299,14 @@ func TestASenderGivesUpInTheMiddleOfAMessage(t *testing.T) {
 	st, r := h.openTo(t, c, "duplex")
 	r.Stream().Accept()
 	errGone := errors.New("the caller is gone")
-	for _, from := range []struct{ sender, receiver *mux.Stream }{{st, r.Stream()}, {r.Stream(), st}} {
+	for _, from := range []struct {
+		sender, receiver *mux.Stream
+		conn             *mux.Conn // of the receiver
+	}{{st, r.Stream(), srv}, {r.Stream(), st, c}} {
 		ctx, cancel := context.WithCancelCause(context.Background())
+		in := from.conn.Counters().FramesIn
 		sent := sending(ctx, from.sender, make([]byte, 500_000))
-		_ = waitInVain(from.receiver) // it has a reservation
+		eventually(t, "the first pieces have come", func() bool { return from.conn.Counters().FramesIn > in+1 }) // and nobody takes them
 		other := sending(context.Background(), from.sender, []byte("behind it"))
 		cancel(errGone)
 		if err := within(t, "Send returns", sent); err != errGone {
@@ -329,6 +333,35 @@ func TestASenderGivesUpInTheMiddleOfAMessage(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
+// Room that was made for a message which will not come is given back at once, not with the end of the stream.
+func TestABrokenMessageGivesItsRoomBack(t *testing.T) {
+	for how, frame := range map[string][]byte{"ended": data(firstID, wire.End, ""), "shorter": data(firstID, 0, ""), "longer": pieceOf(firstID, 0, 4000)} {
+		h := newHolder()
+		peer, srv, r := openedPeer(t, h, limitsWith(4096, 1<<20), "upload", nil)
+		st := r.Stream()
+		st.Accept()
+		peer.expectCredit(firstID, wire.OfReply)
+		all := counting(t.Context(), st)
+		first, _ := beginning(firstID, 0, 5000, 4096)
+		peer.write(first)
+		peer.expectCredit(firstID, wire.OfReply)
+		if n := srv.Tables().Reserved; n != 4096+5000 {
+			t.Errorf("%s: %d bytes are reserved", how, n)
+		}
+		peer.write(frame)
+		var broken *mux.BrokenError
+		if n := within(t, "the receiver ends", all); !errors.As(n.err, &broken) || n.messages != 0 {
+			t.Errorf("%s: got %+v", how, n)
+		}
+		if n := srv.Tables().Reserved; n != 4096 {
+			t.Errorf("%s: %d bytes are still reserved", how, n)
+		}
+		h.end()
+		peer.expectReply(firstID)
+		wantEmpty(t, "the server", srv)
+	}
+}
+
 // The end goes out behind the message that is just being sent.
 func TestTheEndWaitsForTheMessageBeforeIt(t *testing.T) {
 	peer, c, st, id := facingStream(t, defaultLimits(), "upload", nil)
@@ -343,11 +376,8 @@ func TestTheEndWaitsForTheMessageBeforeIt(t *testing.T) {
 		t.Errorf("behind it: got %v", err)
 	}
 	peer.write(credit(id, wire.OfReply, 1<<20))
-	for flags&wire.More != 0 {
-		var piece string
-		flags, _, piece = peer.expectData(id)
-		got += piece
-	}
+	rest, _ := peer.expectRest(id, flags)
+	got += rest
 	if err := within(t, "it is sent", sent); err != nil || got != large {
 		t.Errorf("got %d bytes, %v", len(got), err)
 	}

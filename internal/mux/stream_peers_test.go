@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
@@ -125,6 +126,23 @@ func (p *rawPeer) expectData(id uint32) (flags wire.Flags, size uint64, piece st
 		p.t.Fatal(err)
 	}
 	return h.Flags, f.Size, string(msg)
+}
+
+// expectRest reads the pieces of a message whose first frame has been read, and returns them and their flags.
+func (p *rawPeer) expectRest(id uint32, flags wire.Flags) (rest string, all []wire.Flags) {
+	p.t.Helper()
+	var b strings.Builder
+	for flags&wire.More != 0 {
+		var size uint64
+		var piece string
+		flags, size, piece = p.expectData(id)
+		if size != 0 {
+			p.t.Errorf("a piece says size %d", size)
+		}
+		b.WriteString(piece)
+		all = append(all, flags)
+	}
+	return b.String(), all
 }
 
 // quiet fails the test if the peer has been sent anything but the answer to a ping.

@@ -190,14 +190,13 @@ func TestMessagesOfAStreamAreDataFrames(t *testing.T) {
 	if flags != wire.OfReply|wire.Compressed|wire.HasFields|wire.More || size != 6000 {
 		t.Errorf("got flags %#x, size %d", flags, size)
 	}
-	for flags&wire.More != 0 {
-		var piece string
-		flags, size, piece = peer.expectData(id)
-		if flags&^wire.More != wire.OfReply|wire.Compressed || size != 0 {
-			t.Errorf("a piece has flags %#x, size %d", flags, size)
+	rest, pieces := peer.expectRest(id, flags)
+	for _, flags := range pieces {
+		if flags&^wire.More != wire.OfReply|wire.Compressed {
+			t.Errorf("a piece has flags %#x", flags)
 		}
-		got += piece
 	}
+	got += rest
 	if got != large {
 		t.Errorf("got %d bytes, want %d", len(got), len(large))
 	}
