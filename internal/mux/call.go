@@ -206,8 +206,8 @@ type discard struct{}
 
 func (discard) Complete(*Answer, error) {}
 
-// send admits a request and appends it to the output.
-func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err error) {
+// message returns what a request carries.
+func (out *Out) message() message {
 	m := message{body: out.Body, attachment: out.Attachment}
 	if out.Compressed {
 		m.flags |= wire.Compressed
@@ -218,10 +218,23 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 	if out.OneWay {
 		m.flags |= wire.OneWay
 	}
+	return m
+}
+
+// counted returns how many bytes a request counts with in the window. A stream may be open for ever, and takes no room from others
+// for its beginning, unless that is large.
+func (out *Out) counted(m *message) int {
 	_, size := m.pieces()
 	if out.Stream != nil && wire.FieldsSize(&out.Fields)+size <= maxPart {
-		size = 0 // a stream may be open for ever, and must not take room from others for its beginning
+		return 0
 	}
+	return size
+}
+
+// send admits a request and appends it to the output.
+func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err error) {
+	m := out.message()
+	size := out.counted(&m)
 	async := w == nil || w.to != nil
 
 	c.mu.Lock()

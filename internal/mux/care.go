@@ -258,18 +258,18 @@ func (c *Conn) windowLocked(open, bytes uint64) {
 		c.maxOpen = int(min(open, uint64(c.cfg.MaxOpen), wire.MaxSlots))
 	}
 	if bytes > 0 {
-		c.maxBytes = int(min(bytes, uint64(c.cfg.MaxOpenBytes)))
+		c.maxBytes = int(min(bytes, uint64(c.cfg.MaxOpenBytes))) //nolint:gosec // bounded
 	}
 }
 
 // mostLocked takes over what the peer's limits will never exceed.
 func (c *Conn) mostLocked(l *wire.Limits) {
 	if open := max(l.MaxOpen, l.MostOpen); open > 0 {
-		n := int(min(open, wire.MaxSlots)) //nolint:gosec // bounded
+		n := int(min(open, wire.MaxSlots))
 		c.extraOpen, c.maxSlots = extraOpen(n), maxSlots(n)
 	}
 	if bytes := max(l.MaxOpenBytes, l.MostOpenBytes); bytes > 0 {
-		c.extraBytes = extraBytes(int(min(bytes, math.MaxInt/4))) //nolint:gosec // bounded
+		c.extraBytes = extraBytes(int(min(bytes, math.MaxInt/4)))
 	}
 }
 
