@@ -171,31 +171,31 @@ func TestRefusedStreamsGoElsewhereWhole(t *testing.T) {
 	streams(b)
 	c := newClient(t, nil, serve(t, a), serve(t, b))
 	until(t, "both are connected", func() bool { return len(c.Endpoints()) == 2 })
-	streamsWork(t, c, 10)
+	streamsWork(t.Context(), t, c, 10)
 	if refused.Load() == 0 {
 		t.Error("nothing was refused")
 	}
 }
 
 // streamsWork calls each kind n times, and wants each function to run once.
-func streamsWork(t *testing.T, c *yodel.Client, n int) {
+func streamsWork(ctx context.Context, t *testing.T, c yodel.Caller, n int) {
 	t.Helper()
 	for range n {
 		ran, three := 0, 3
-		for i, err := range count.Call(t.Context(), c, &three) {
+		for i, err := range count.Call(ctx, c, &three) {
 			if err != nil || *i != ran {
 				t.Fatalf("feed: got %v, %v, want %d", i, err, ran)
 			}
 			ran++
 		}
-		total, err := sum.Call(t.Context(), c, func(send yodel.Send[int]) error {
+		total, err := sum.Call(ctx, c, func(send yodel.Send[int]) error {
 			ran++
 			return errors.Join(send(&three), send(&three))
 		})
 		if err != nil || *total != 6 {
 			t.Errorf("upload: got %v, %v, want 6", total, err)
 		}
-		err = echo2.Call(t.Context(), c, func(recv yodel.Recv[int], send yodel.Send[int]) error {
+		err = echo2.Call(ctx, c, func(recv yodel.Recv[int], send yodel.Send[int]) error {
 			ran++
 			must(t, send(&three))
 			_, err := recv.Next()
@@ -210,6 +210,24 @@ func streamsWork(t *testing.T, c *yodel.Client, n int) {
 	}
 }
 
+// A server opens streams to its client, on the client's own connection, as a client does.
+func TestAServerOpensStreamsToItsClient(t *testing.T) {
+	own := yodel.NewServer(nil)
+	streams(own)
+	s := newServer(t, nil)
+	handle(t, s, "Back", func(ctx context.Context, _ *Empty) (*Empty, error) {
+		streamsWork(ctx, t, yodel.CallFrom(ctx).Peer(), 3)
+		refused := yodel.Errorf(yodel.NotFound, "the function's own")
+		_, err := sum.Call(ctx, yodel.CallFrom(ctx).Peer(), func(yodel.Send[int]) error { return refused })
+		if err != refused {
+			t.Errorf("got %v, want what the function returned", err)
+		}
+		return nil, nil
+	})
+	c := connect(t, s, &yodel.ClientOptions{Server: own})
+	must(t, c.Call(t.Context(), "Back", &Empty{}, nil))
+}
+
 // A server that is draining finishes its streams, and new ones go to another server.
 func TestStreamsGoElsewhereWhileAServerDrains(t *testing.T) {
 	a, b := yodel.NewServer(nil), yodel.NewServer(nil)
@@ -218,7 +236,7 @@ func TestStreamsGoElsewhereWhileAServerDrains(t *testing.T) {
 	addrA, addrB := serve(t, a), serve(t, b)
 	alone := newClient(t, nil, addrA)
 	c := newClient(t, nil, addrA, addrB)
-	streamsWork(t, c, 4)
+	streamsWork(t.Context(), t, c, 4)
 	down := make(chan error, 1)
 	err := echo2.Call(t.Context(), alone, func(recv yodel.Recv[int], send yodel.Send[int]) error {
 		go func() { down <- a.Shutdown(context.Background()) }()
@@ -226,7 +244,7 @@ func TestStreamsGoElsewhereWhileAServerDrains(t *testing.T) {
 			_, err := yodel.Ping.Call(t.Context(), alone, &Empty{})
 			return err != nil
 		})
-		streamsWork(t, c, 10)
+		streamsWork(t.Context(), t, c, 10)
 		for i := range 100 { // the stream that was accepted goes on
 			must(t, send(&i))
 			if n, err := recv.Next(); err != nil || *n != i {
