@@ -151,18 +151,22 @@ func TestCloseEndsCallsOnEndpointsThatHaveGone(t *testing.T) {
 	wantError(t, receive(t, outcome, "the call ends with Close"), yodel.Canceled, "YDL1007")
 }
 
+// A server that divides a small budget says so all the time, and what it says must not make the client's end destroy what the client
+// has sent.
 func TestOneWayCallsSentBeforeCloseArrive(t *testing.T) {
-	s := newServer(t, nil)
-	const n = 1000
-	got := make(chan int, n)
-	handle(t, s, "Log", func(_ context.Context, i *int) (*Empty, error) { got <- *i; return nil, nil })
-	c := yodel.Dial(serve(t, s))
-	must(t, c.Ready(t.Context()))
-	for i := range n {
-		must(t, c.Notify(t.Context(), "Log", i))
-	}
-	c.Close()
-	for range n {
-		receive(t, got, "a one-way call that was sent before Close is executed")
+	for _, budget := range []int{0, 16} {
+		s := newServer(t, &yodel.ServerOptions{MaxOpen: budget})
+		const n = 1000
+		got := make(chan int, n)
+		handle(t, s, "Log", func(_ context.Context, i *int) (*Empty, error) { got <- *i; return nil, nil })
+		c := yodel.Dial(serve(t, s))
+		must(t, c.Ready(t.Context()))
+		for i := range n {
+			must(t, c.Notify(t.Context(), "Log", i))
+		}
+		c.Close()
+		for range n {
+			receive(t, got, "a one-way call that was sent before Close is executed")
+		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 // the client: it sends first. Requests may be sent at once, without waiting for the peer.
 func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c := &Conn{
-		cfg: cfg, nc: nc, client: client, start: time.Now().Add(-1), ended: make(chan struct{}), // so that now is never 0
+		cfg: cfg, nc: nc, client: client, start: time.Now().Add(-1), ended: make(chan struct{}), silent: make(chan struct{}), // so that now is never 0
 		maxOpen: min(initialWindow, cfg.MaxOpen), maxBytes: cfg.MaxOpenBytes, maxNum: defaultMaxMethods, careAt: never,
 		extraOpen: extraOpen(0), extraBytes: extraBytes(0), maxSlots: maxSlots(0),
 		oneWay: make(map[*Request]struct{}), peerStream: defaultStreamWindow,
@@ -474,10 +474,44 @@ func (c *Conn) Close() {
 	c.mu.Lock()
 	c.writtenLocked(ctx)
 	c.endLocked(ErrClosed)
+	select {
+	case <-c.silent:
+	case <-ctx.Done():
+		_ = c.nc.Close() // the reader does so too
+	}
 }
 
 // Abort ends the connection at once.
-func (c *Conn) Abort() { c.end(ErrClosed) }
+func (c *Conn) Abort() {
+	c.mu.Lock()
+	c.abrupt = true
+	c.endLocked(ErrClosed)
+}
+
+// graciousLocked reports whether the connection, which has ended, can be left in such a way that nothing is destroyed which is on
+// its way to the peer.
+func (c *Conn) graciousLocked() bool {
+	written := !c.flushing && len(c.out) == 0 && c.writeErr == nil
+	return written && !c.abrupt && (errors.Is(c.err, ErrClosed) || errors.Is(c.err, ErrDrained) || errors.Is(c.err, ErrRetired) || errors.Is(c.err, ErrAged))
+}
+
+// part closes the connection below. TCP answers what comes to a closed socket, or is in it unread, with a reset, which destroys what the
+// peer has not read yet. So a gracious end is only to say that nothing more is sent: the reader reads on until the peer closes
+// too, for a moment.
+func (c *Conn) part(gracious bool) {
+	half, ok := c.nc.(interface{ CloseWrite() error })
+	if gracious && ok && half.CloseWrite() == nil && c.nc.SetReadDeadline(time.Now().Add(partingTime/2)) == nil {
+		return
+	}
+	_ = c.nc.Close() // what there was to say is in c.err
+}
+
+// hush is the last thing that the reader does, once the connection has ended.
+func (c *Conn) hush() {
+	_, _ = io.Copy(io.Discard, c.nc) // until the peer closes, the deadline passes, or at once
+	_ = c.nc.Close()
+	close(c.silent)
+}
 
 // CloseWhenIdle accepts no more calls of this side, and closes the connection when those that are
 // open have ended.
@@ -700,6 +734,7 @@ func (c *Conn) endLocked(err error) {
 	}
 	err = c.reasonLocked(err)
 	c.err = err
+	gracious := c.graciousLocked()
 	close(c.ended)
 	if c.care != nil {
 		c.care.Stop()
@@ -741,7 +776,7 @@ func (c *Conn) endLocked(err error) {
 	for _, r := range requests {
 		r.cancel(context.Canceled, err)
 	}
-	_ = c.nc.Close() // what there was to say is in err
+	c.part(gracious)
 	if rd := c.reader.Load(); rd != nil {
 		if state := rd.state.Load(); state&running != 0 {
 			c.handOver(rd, state) // so that a handler that blocks is not taken for the reader

@@ -257,9 +257,11 @@ type Conn struct {
 
 	// Ending, see care.go.
 	err      error
-	why      error    // set when this side has begun to end it, with a word to the peer
-	writeErr *IOError // a write has failed
-	parting  int64    // when the connection ends because of that; 0 when it does not
+	silent   chan struct{} // closed when the reader has gone
+	abrupt   bool          // it is to end at once
+	why      error         // set when this side has begun to end it, with a word to the peer
+	writeErr *IOError      // a write has failed
+	parting  int64         // when the connection ends because of that; 0 when it does not
 	care     *time.Timer
 	careAt   int64       // when care fires; maxInt64 when it is not set
 	greeting atomic.Bool // the peer's settings have yet to come

@@ -72,6 +72,13 @@ const firstGrant = 256 << 10
 
 // loop reads until the connection ends or another reader has taken over.
 func (rd *reader) loop() {
+	rd.read()
+	if rd.state.Load()&handedOver == 0 {
+		rd.c.hush()
+	}
+}
+
+func (rd *reader) read() {
 	c := rd.c
 	for {
 		if !rd.handle() {
