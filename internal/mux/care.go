@@ -604,7 +604,7 @@ func (c *Conn) takeCare() {
 	why := c.drainedLocked(now)
 	switch {
 	case why != nil:
-	case c.parting != 0 && now >= c.parting:
+	case c.parting != 0 && now >= c.parting && !c.lastWordsLocked(now):
 		why = c.writeErr
 	case c.helloBy != 0 && now >= c.helloBy:
 		why = ErrHandshake
@@ -629,6 +629,17 @@ func (c *Conn) takeCare() {
 	if aged {
 		c.retire()
 	}
+}
+
+// lastWordsLocked reports whether a peer that cannot be written to any more is still heard: what it sent before it went
+// may have to wait until there is room for it.
+func (c *Conn) lastWordsLocked(now int64) bool {
+	frames := c.count.framesIn.Load()
+	if now >= c.partBy || !c.holding && frames == c.partFrames {
+		return false
+	}
+	c.parting, c.partFrames = now+int64(partingTime)/4, frames
+	return true
 }
 
 // drainedLocked returns why a connection that drains ends now, if it does.

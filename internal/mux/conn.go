@@ -256,27 +256,29 @@ type Conn struct {
 	lowering   uint64 // the ping whose pong says that the peer has obeyed a lower limit; 0 for none
 
 	// Ending, see care.go.
-	err      error
-	silent   chan struct{} // closed when the reader has gone
-	abrupt   bool          // it is to end at once
-	why      error         // set when this side has begun to end it, with a word to the peer
-	writeErr *IOError      // a write has failed
-	parting  int64         // when the connection ends because of that; 0 when it does not
-	care     *time.Timer
-	careAt   int64       // when care fires; maxInt64 when it is not set
-	greeting atomic.Bool // the peer's settings have yet to come
-	helloBy  int64       // until when the peer's settings must have come; 0 when they have
-	pingAt   int64
-	pinged   bool
-	linger   int64         // when a drained connection is closed; 0 when it is not drained
-	aging    aging         // see age.go
-	heard    atomic.Bool   // the peer sent something since the last keepalive
-	progress uint64        // what written was then
-	holding  bool          // this side does not read, because of what it has to do
-	received atomic.Uint64 // requests ever received
-	watched  atomic.Bool   // is on the list of cfg.Watch
-	pings    map[uint64]chan struct{}
-	nextPing uint64
+	err        error
+	silent     chan struct{} // closed when the reader has gone
+	abrupt     bool          // it is to end at once
+	why        error         // set when this side has begun to end it, with a word to the peer
+	writeErr   *IOError      // a write has failed
+	parting    int64         // when the connection ends because of that; 0 when it does not
+	partBy     int64         // and when it does at the latest
+	partFrames uint64        // how many frames had come when that was looked at last
+	care       *time.Timer
+	careAt     int64       // when care fires; maxInt64 when it is not set
+	greeting   atomic.Bool // the peer's settings have yet to come
+	helloBy    int64       // until when the peer's settings must have come; 0 when they have
+	pingAt     int64
+	pinged     bool
+	linger     int64         // when a drained connection is closed; 0 when it is not drained
+	aging      aging         // see age.go
+	heard      atomic.Bool   // the peer sent something since the last keepalive
+	progress   uint64        // what written was then
+	holding    bool          // this side does not read, because of what it has to do
+	received   atomic.Uint64 // requests ever received
+	watched    atomic.Bool   // is on the list of cfg.Watch
+	pings      map[uint64]chan struct{}
+	nextPing   uint64
 }
 
 // Counters counts what a connection did. They are read with Conn.Counters.

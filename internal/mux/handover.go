@@ -5,6 +5,7 @@ package mux
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"runtime"
 	"sync"
 	"time"
@@ -48,7 +49,7 @@ func (rd *reader) serve(r *Request) (still bool) {
 			c.cfg.Pool.ran()
 		}
 	}()
-	if refused := c.refusing.Load(); refused || !rd.alive() { // whoever said so has seen this request running, or this sees it
+	if refused := c.refusing.Load(); refused || rd.tooLate(r) { // whoever said so has seen this request running, or this sees it
 		normal = true
 		return rd.withdraw(r, state) && refused
 	}
@@ -77,6 +78,12 @@ func (rd *reader) serve(r *Request) (still bool) {
 		return rd.endBatch()
 	}
 	return true
+}
+
+// tooLate reports whether the connection has ended before r could begin. Another reader may have come to its end meanwhile; a one-way
+// request is executed all the same, unless this side wanted the end.
+func (rd *reader) tooLate(r *Request) bool {
+	return !rd.alive() && (!r.alone() || errors.Is(rd.c.Err(), ErrClosed))
 }
 
 // withdraw ends a request that was about to run when the connection ended, or accepted no more requests. It reports whether

@@ -131,7 +131,8 @@ func (c *Conn) flushRest(buf []byte, from int) {
 func (c *Conn) writeFailedLocked(err error) {
 	if c.writeErr == nil {
 		c.writeErr = &IOError{Op: Write, Err: err}
-		c.parting = c.now() + int64(partingTime)/4
+		now := c.now()
+		c.parting, c.partBy, c.partFrames = now+int64(partingTime)/4, now+int64(c.stuckTime()), c.count.framesIn.Load()
 		c.careLocked(c.parting)
 	}
 	c.mu.Unlock()
