@@ -48,9 +48,10 @@ type ClientOptions struct {
 	// Checksum adds a CRC-32C to each message, both ways. Default false: TCP and TLS have their own.
 	Checksum bool
 	// Server is whose methods the servers that this client connects to may call, over the client's own connections: see
-	// Server.Peers and Call.Peer. It need not listen. Its Accept, OnConn, MaxConns are for its listeners only. Default none.
+	// Server.Peers and Call.Peer. It need not listen. Its Accept, OnConn and MaxConns are for its listeners only; what it says of
+	// how much may be open holds for what comes in. Default none.
 	Server *Server
-	// Limits bounds what a connection may cost, in both directions.
+	// Limits bounds what a connection may cost.
 	Limits Limits
 	// OnConn is told of connection events. It must be short. Default none.
 	OnConn func(ConnEvent)
@@ -110,7 +111,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(),
 	}
 	if opts.Server != nil {
-		opts.Server.lend(c.config.Pool)
+		opts.Server.lend(&c.config)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.closing, c.cancel = ctx.Done(), cancel

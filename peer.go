@@ -214,11 +214,15 @@ func (sc *serverConn) connect() error {
 	return hook(context.WithValue(context.Background(), connectKey{}, sc.peer), sc.peer)
 }
 
-// lend makes the methods of the server served by a client, whose handlers run in this pool.
-func (s *Server) lend(pool *mux.Pool) {
+// lend makes the methods of the server served on connections with this config, which a client is about to make: what comes in
+// keeps to the limits of the server, what goes out to those of the client.
+func (s *Server) lend(config *mux.Config) {
+	config.OwnOpen, config.OwnOpenBytes = config.MaxOpen, config.MaxOpenBytes
+	config.MaxOpen, config.MaxOpenBytes = s.limits.MaxOpen, s.limits.MaxOpenBytes
+	config.Budget = s.budget
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pools[pool] = struct{}{}
+	s.pools[config.Pool] = struct{}{}
 }
 
 // takeBack ends that.

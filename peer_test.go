@@ -262,6 +262,38 @@ func TestWhatTheServersOptionsSayHoldsOnAClientToo(t *testing.T) {
 	})
 }
 
+func TestTheServersLimitsHoldOnAClientToo(t *testing.T) {
+	const most = 3
+	served := newBlocking(t, &yodel.ServerOptions{Limits: yodel.Limits{MaxOpen: most}}, true)
+	p := newPeering(t, nil, nil, served.Server)
+	outcomes := make(chan error, 2*most)
+	for range 2 * most {
+		go func() { outcomes <- p.peer.Do(context.Background(), &yodel.Call{Method: "Block", Args: &Empty{}}) }()
+	}
+	for range most {
+		receive(t, served.begun, "a handler runs")
+	}
+	_, err := Mul.Do(t.Context(), p.peer, &yodel.Call{NoWait: true}, &Args{})
+	wantError(t, err, yodel.ResourceExhausted, "YDL1008")
+	if len(served.begun) != 0 {
+		t.Errorf("more than %d handlers run", most)
+	}
+	own := make([]*yodel.Future[Reply], 100)
+	for i := range own { // the other direction has limits of its own
+		own[i] = Mul.Go(t.Context(), p.client, &Args{i, 2})
+	}
+	for _, f := range own {
+		if _, err := f.Get(); err != nil {
+			t.Error(err)
+		}
+	}
+	close(served.release)
+	for range 2 * most {
+		must(t, receive(t, outcomes, "a call ends"))
+	}
+	p.settled(t)
+}
+
 func TestAClientsServerMayRefuseAServer(t *testing.T) {
 	served := newServer(t, &yodel.ServerOptions{Connect: func(context.Context, *yodel.Peer) error {
 		return yodel.Errorf(yodel.Unauthenticated, "you have no certificate")

@@ -331,8 +331,8 @@ func (c *Conn) settleLocked() {
 	if c.share == nil {
 		return
 	}
-	open := max(c.inOpen-len(c.oneWay), len(c.oneWay)) // one-way requests have as large a window of their own
-	c.limit, c.limitBytes = c.cfg.Budget.settle(c.share, open, c.inBytes)
+	open := max(c.inOpen-c.inNested-len(c.oneWay), len(c.oneWay)) // one-way requests have as large a window of their own
+	c.limit, c.limitBytes = c.cfg.Budget.settle(c.share, open, c.inBytes-c.inNestBytes)
 }
 
 // leaveBudgetLocked ends the connection's membership. What it still executes goes on counting.
@@ -347,8 +347,9 @@ func (c *Conn) leaveBudgetLocked() {
 func (c *Conn) measure() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.cfg.Budget.measuredAs(c.share, c.peak, c.peakBytes, c.inOpen)
-	c.peak, c.peakBytes = c.inOpen, c.inBytes
+	open, bytes := c.inOpen-c.inNested, c.inBytes-c.inNestBytes // what is in the window
+	c.cfg.Budget.measuredAs(c.share, c.peak, c.peakBytes, open)
+	c.peak, c.peakBytes = open, bytes
 	c.settleLocked()
 }
 

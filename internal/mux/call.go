@@ -275,14 +275,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 	rest := c.appendMessageLocked(h, &m)
 	large := rest.size() > 0
 	if w != nil {
-		s := &c.slots[wire.Slot(id)]
-		s.nth, s.end = c.opened, c.queued
-		if s.nested = out.Fields.Parent != 0; s.nested {
-			s.nth = 0 // a drain does not end it
-		}
-		if large {
-			s.end = math.MaxUint64 // until the last piece
-		}
+		c.sentLocked(&c.slots[wire.Slot(id)], out.Fields.Parent != 0, large)
 	}
 	if async {
 		c.flushLater()
@@ -293,6 +286,17 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 		c.sendLarge(ctx, out.Deadline, id, rest, m.flags)
 	}
 	return id, nil
+}
+
+// sentLocked notes in its slot what is to be known of a request in case that the connection ends.
+func (c *Conn) sentLocked(s *slot, nested, large bool) {
+	s.nested, s.nth, s.end = nested, c.opened, c.queued
+	if nested {
+		s.nth = 0 // a drain does not end it
+	}
+	if large {
+		s.end = math.MaxUint64 // until the last piece
+	}
 }
 
 // sendLarge sends what did not fit in the opening frame.

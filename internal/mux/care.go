@@ -21,8 +21,9 @@ import (
 // the client: it sends first. Requests may be sent at once, without waiting for the peer.
 func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c := &Conn{
-		cfg: cfg, nc: nc, client: client, start: time.Now().Add(-1), ended: make(chan struct{}), silent: make(chan struct{}), // so that now is never 0
-		maxOpen: min(initialWindow, cfg.MaxOpen), maxBytes: cfg.MaxOpenBytes, maxNum: defaultMaxMethods, careAt: never,
+		cfg: cfg, nc: nc, client: client, start: time.Now().Add(-1), // so that now is never 0
+		ended: make(chan struct{}), silent: make(chan struct{}),
+		maxOpen: min(initialWindow, cfg.ownOpen()), maxBytes: cfg.ownOpenBytes(), maxNum: defaultMaxMethods, careAt: never,
 		extraOpen: extraOpen(0), extraBytes: extraBytes(0), maxSlots: maxSlots(0),
 		oneWay: make(map[*Request]struct{}), peerStream: defaultStreamWindow,
 	}
@@ -252,13 +253,27 @@ func (c *Conn) onCredit(h wire.Header, payload []byte) bool {
 	return true
 }
 
+func (cfg *Config) ownOpen() int {
+	if cfg.OwnOpen > 0 {
+		return cfg.OwnOpen
+	}
+	return cfg.MaxOpen
+}
+
+func (cfg *Config) ownOpenBytes() int {
+	if cfg.OwnOpenBytes > 0 {
+		return cfg.OwnOpenBytes
+	}
+	return cfg.MaxOpenBytes
+}
+
 // windowLocked takes over the peer's newest limits; 0 leaves one as it is.
 func (c *Conn) windowLocked(open, bytes uint64) {
 	if open > 0 {
-		c.maxOpen = int(min(open, uint64(c.cfg.MaxOpen), wire.MaxSlots))
+		c.maxOpen = int(min(open, uint64(c.cfg.ownOpen()), wire.MaxSlots))
 	}
 	if bytes > 0 {
-		c.maxBytes = int(min(bytes, uint64(c.cfg.MaxOpenBytes))) //nolint:gosec // bounded
+		c.maxBytes = int(min(bytes, uint64(c.cfg.ownOpenBytes()))) //nolint:gosec // bounded
 	}
 }
 

@@ -43,6 +43,10 @@ type Limits struct {
 type Config struct {
 	Limits
 
+	// OwnOpen and OwnOpenBytes bound this side's own requests instead of MaxOpen and MaxOpenBytes; 0 does not.
+	OwnOpen      int
+	OwnOpenBytes int
+
 	Metadata []byte // sent with the settings
 	Agent    string // sent with the settings
 

@@ -226,7 +226,6 @@ func (r *Request) cancel(err, cause error) {
 func (c *Conn) enterTableLocked(r *Request) {
 	c.inOpen++
 	c.inBytes += r.bytes
-	c.usedLocked(c.inOpen, c.inBytes)
 	r.stray = !r.alone() && c.findSlotLocked(r.id) != nil
 	if r.alone() || r.stray {
 		c.oneWay[r] = struct{}{}
@@ -243,6 +242,7 @@ func (c *Conn) enterTableLocked(r *Request) {
 		c.inNested++
 		c.inNestBytes += r.bytes
 	}
+	c.usedLocked(c.inOpen-c.inNested, c.inBytes-c.inNestBytes)
 	if r.deadline != 0 {
 		c.careLocked(r.deadline)
 	}
