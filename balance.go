@@ -67,16 +67,18 @@ func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error 
 	if err != nil {
 		err = c.explain(ctx, call, call.Endpoint, err)
 	}
-	for resends := 0; ; resends++ {
-		if err != nil {
+	for resends := 0; ; {
+		if err != nil && !call.broughtBack(err) {
 			call.record(err, began)
 			if !c.resend(call, err, pinned, resends) { //nolint:contextcheck // a connection outlives the call that needs it first
 				return call.failed(err)
 			}
+			resends++
 		}
-		ep, pickErr := c.cluster.pick(ctx, call, true)
+		again := err != nil
+		ep, pickErr := c.choose(ctx, call)
 		if pickErr != nil {
-			if err == nil {
+			if err == nil || call.turn != nil {
 				err = c.explain(ctx, call, nil, pickErr)
 			}
 			return call.failed(err)
@@ -84,7 +86,7 @@ func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error 
 		if !pinned {
 			call.Endpoint, call.picked = ep, ep
 		}
-		if resends > 0 {
+		if again {
 			began = time.Now()
 		}
 		if err = ep.handler(ctx, call); err == nil {
@@ -99,7 +101,8 @@ func (c *Client) resend(call *Call, err error, pinned bool, resends int) bool {
 	if !ok || !e.NotProcessed || call.stream != nil && call.stream.begun || e.Code != Unavailable || resends >= maxResends || call.Endpoint == nil {
 		return false
 	}
-	stale := e.ID == "YDL3004" || e.ID == "YDL1104" // the connection was at fault, not the endpoint: a new one may do
+	// The connection was at fault, or the epoch, not the endpoint: a new one may do.
+	stale := e.ID == "YDL3004" || e.ID == "YDL1104" || e.ID == "YDL3005"
 	if stale {
 		call.Endpoint.prune() // this may come before the connection's own news of its end
 	}

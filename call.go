@@ -53,6 +53,18 @@ type Call struct {
 	// Key is what consistent hashing and keyed order go by.
 	Key string
 
+	// Ordered keeps calls in order: those of one Client with the same Key and Ordered begin and return in the order in which
+	// they were made, one after the other, while others run in parallel. No key is a key too. None waits for
+	// the reply of the one before it to be sent. Callbacks are called one after the other; a call that its caller gives
+	// up returns at once. On the server it says that the call came in such an order.
+	//
+	// Nothing overtakes: a call that is sent again keeps its place, and one that may have been executed is not sent again
+	// when a later one may have been, too. When the connection is lost and nobody knows whether a call was executed, the later
+	// ones that have been made by then and were not sent fail with YDL1009, certainly not executed; calls made
+	// afterwards begin afresh. Ordered calls must not be hedged, and a handler must not make a call with the key that it
+	// serves to its own server. Streams, and calls to a Peer, have no order. Default false.
+	Ordered bool
+
 	// IdempotencyKey names the intent behind the call: two calls with one key are one intent.
 	IdempotencyKey string
 
@@ -78,6 +90,7 @@ type Call struct {
 
 	out    *outgoing // on the side that calls: what Do made of the call
 	in     *incoming // on the side that serves: what it came from
+	turn   *turn     // client: its place in the order of its key; nil when it is not ordered
 	report *CallReport
 	tried  []*Endpoint     // endpoints this call avoids
 	picked *Endpoint       // what the balancer set Endpoint to

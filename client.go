@@ -69,6 +69,7 @@ type Client struct {
 	config  mux.Config
 	cluster *cluster
 	async   chan struct{} // a token for each goroutine of Go
+	orders  orders        // of ordered calls
 
 	started time.Time
 	closing <-chan struct{}
@@ -106,6 +107,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
 	c.handler = observe(opts.Observers, chain(opts.Middleware, c.balance))
 	c.async = make(chan struct{}, c.limits.MaxOpen)
+	c.orders.limit = max(c.limits.MaxOpen, minUntold)
 	c.config = mux.Config{
 		Limits: c.limits.mux(), Metadata: appendMetadata(nil, opts.ConnMetadata), Agent: agent,
 		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(),
@@ -157,6 +159,9 @@ func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 
 // Do carries out a call. It may be used again afterwards.
 func (c *Client) Do(ctx context.Context, call *Call) error {
+	if call.Ordered {
+		return c.doOrdered(ctx, call)
+	}
 	o := c.take()
 	call.begin(o)
 	c.timeout(call)
@@ -189,6 +194,10 @@ func (c *Client) timeout(call *Call) {
 //
 // When more calls are open than the limits allow, Go waits. With middleware, each call takes a goroutine.
 func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
+	if call.Ordered {
+		c.goOrdered(ctx, call, done)
+		return
+	}
 	if !c.direct {
 		c.goInOwnGoroutine(ctx, call, done)
 		return
@@ -241,16 +250,17 @@ func (c *Call) begin(o *outgoing) {
 
 // end takes back what was done to a call of the user's for the time it ran.
 func (c *Call) end() {
-	c.out = nil
+	c.out, c.turn = nil, nil
 	if c.limited {
 		c.Deadline, c.limited = time.Time{}, false
 	}
 }
 
 // MayRepeat reports whether a call that failed with err may be sent again: it was certainly not executed, or
-// executing it twice does no harm. A call with a stream cannot be repeated once messages have come, or may have been sent.
+// executing it twice does no harm. A call with a stream cannot be repeated once messages have come, or may have been sent, and an ordered
+// call when a later one with its key may have been executed.
 func (c *Call) MayRepeat(err error) bool {
-	if c.stream != nil && c.stream.begun {
+	if c.stream != nil && c.stream.begun || c.turn != nil && !c.turn.mayRepeat(NotProcessed(err)) {
 		return false
 	}
 	return NotProcessed(err) || c.Idempotent || c.IdempotencyKey != "" ||

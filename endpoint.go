@@ -129,6 +129,12 @@ const byConn = "connection"
 // do makes one attempt on this endpoint.
 func (ep *Endpoint) do(ctx context.Context, call *Call) error {
 	c := ep.client
+	if call.turn != nil {
+		if err := c.doInTurn(ctx, ep, call); err != nil {
+			return c.explain(ctx, call, ep, err)
+		}
+		return nil
+	}
 	conn, err := ep.connected(ctx, call.Deadline)
 	if err != nil {
 		return c.explain(ctx, call, ep, err)

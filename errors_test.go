@@ -153,6 +153,22 @@ var scenarios = []scenario{
 		_, err := Mul.Call(p.Context(), c, &Args{})
 		return err
 	}},
+	{"YDL1009", "a call behind one whose connection was lost", yodel.Aborted, true, []string{`an earlier call with the key "k" was interrupted`}, true, func(p *provocation) error {
+		s := newBlocking(p, nil, true)
+		handle(p, s.Server, "Arith.Break", func(ctx context.Context, _ *Empty) (*Reply, error) {
+			<-s.release
+			yodel.CallFrom(ctx).Peer().Conn.Close()
+			return nil, nil
+		})
+		c := newClient(p, &yodel.ClientOptions{Limits: yodel.Limits{MaxOpen: 1}}, serve(p, s.Server))
+		must(p, c.Ready(p.Context()))
+		c.Go(p.Context(), &yodel.Call{Method: "Arith.Break", Args: &Empty{}, Key: "k", Ordered: true}, nil)
+		go func() {
+			until(p, "the second waits for the window", func() bool { return c.Endpoints()[0].Inflight() == 2 })
+			close(s.release)
+		}()
+		return c.Do(p.Context(), &yodel.Call{Method: "Arith.Break", Args: &Empty{}, Key: "k", Ordered: true})
+	}},
 	{"YDL1101", "an HTTP server", yodel.Unavailable, true, []string{"does not speak yodel", `it answered "HTTP/1.1 400 Bad Request"`}, false, func(p *provocation) error {
 		return p.callAt(speak(p, false, "HTTP/1.1 400 Bad Request\r\n\r\n"), nil, &yodel.Call{})
 	}},
@@ -296,6 +312,35 @@ var scenarios = []scenario{
 		p.addr = peer.Addr.String()
 		_, err := Mul.Call(p.Context(), peer, &Args{})
 		return err
+	}},
+	{"YDL3005", "a call behind one that was refused", yodel.Unavailable, true, []string{"an earlier call with this key was refused"}, false, func(p *provocation) error {
+		release := make(chan struct{})
+		p.addr = serve(p, newServer(p, &yodel.ServerOptions{Middleware: []yodel.Middleware{func(yodel.Handler) yodel.Handler {
+			return func(context.Context, *yodel.Call) error {
+				<-release
+				return &yodel.Error{Code: yodel.ResourceExhausted, Message: "enough", NotProcessed: true}
+			}
+		}}}))
+		behind := make(chan error, 10)
+		c := newClient(p, &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{func(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				err := next(ctx, call)
+				behind <- err
+				return err
+			}
+		}}}, p.addr)
+		must(p, c.Ready(p.Context()))
+		for n := range 2 {
+			go func() { _, _ = Mul.Do(p.Context(), c, &yodel.Call{Key: "k", Ordered: true}, &Args{}) }()
+			until(p, "it is in flight", func() bool { return c.Endpoints()[0].Inflight() == n+1 })
+		}
+		close(release)
+		for err := range behind { // the first, the second, and the second again, where it is refused itself
+			if e, ok := errors.AsType[*yodel.Error](err); ok && e.ID != "" {
+				return err
+			}
+		}
+		return nil
 	}},
 	{"YDL3004", "a server that shuts down", yodel.Unavailable, true, []string{"is shutting down"}, false, func(p *provocation) error {
 		s := newBlocking(p, nil, true)
@@ -482,7 +527,7 @@ func checkForm(t *testing.T, e *yodel.Error) {
 
 // unattempted is the errors of calls that never came to an endpoint, of servers, and of single attempts.
 var unattempted = []string{
-	"YDL1001", "YDL1002", "YDL1201", "YDL2007", "YDL2010", "YDL3002", "YDL3003", "YDL3004", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005",
+	"YDL1001", "YDL1002", "YDL1009", "YDL1201", "YDL3005", "YDL2007", "YDL2010", "YDL3002", "YDL3003", "YDL3004", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005",
 }
 
 // checkReport checks the record of the attempts, which errors of calls carry that came to an endpoint.

@@ -184,6 +184,7 @@ func (in *incoming) open() error {
 		return refusal("YDL2205", "%s: the metadata is broken: %v", call.Method, err)
 	}
 	call.Metadata, call.IdempotencyKey, call.Key = md, string(f.IdempotencyKey), string(f.Key)
+	call.Ordered = f.Epoch > 0
 	call.Attempt = int(min(f.Attempt, 1<<30))
 	return nil
 }

@@ -119,11 +119,25 @@ func (c *Client) resume(o *outgoing, failed error) {
 	o.finish(c.balanceAfter(o.ctx, o.async, failed))
 }
 
-// finish tells the caller, and gives o back.
+// finish ends an asynchronous call.
 func (o *outgoing) finish(err error) {
-	c, ctx, call, done := o.client, o.ctx, o.async, o.done
+	if t := o.async.turn; t != nil {
+		t.trip.err = err
+		t.finish(gaveUp(o.ctx, err))
+		return
+	}
+	o.tell(err)
+}
+
+// tell tells the caller, and gives o back.
+func (o *outgoing) tell(err error) {
+	c, ctx, call, done, t := o.client, o.ctx, o.async, o.done, o.async.turn
 	call.end()
-	c.give(o)
+	if t == nil {
+		c.give(o)
+	} else {
+		t.give(o)
+	}
 	endAll(ctx, c.opts.Observers, call, err)
 	if done != nil {
 		done(err)

@@ -85,6 +85,7 @@ type slot struct {
 	bytes  int     // counted in openBytes
 	end    uint64  // offset behind the request's last byte in the connection's output
 	nth    uint64  // of the requests ever sent
+	oneWay bool
 	part   *collector
 	stream *Stream
 }
@@ -102,6 +103,7 @@ type waiter struct {
 	answer   Answer
 	err      error
 	stop     func() bool // takes an asynchronous call's context off its watch
+	late     bool        // who called has given up, and to wants to know of the end only: see Follower
 }
 
 // A ticket stands in the queue of callers that wait for the peer's window.
@@ -181,27 +183,14 @@ func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
 // Notify sends a request that gets no answer. It waits while the connection's output is full.
 func (c *Conn) Notify(ctx context.Context, out *Out) error {
 	if wire.FieldsSize(&out.Fields)+binary.MaxVarintLen64+len(out.Body)+len(out.Attachment) > maxPart {
-		return c.notifyLarge(ctx, out)
+		return c.Follow(ctx, out, discard{}) // several frames need an id, and so a slot and a final frame
 	}
 	out.OneWay = true
 	_, err := c.send(ctx, out, nil)
 	return err
 }
 
-// notifyLarge sends a one-way request that takes more than one frame. These need an id, and so the request has a
-// slot and a final frame that nobody waits for.
-func (c *Conn) notifyLarge(ctx context.Context, out *Out) error {
-	out.OneWay = true
-	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
-	w.to = discard{}
-	_, err := c.send(ctx, out, w)
-	if err != nil {
-		w.to = nil
-		c.waiters.Put(w)
-	}
-	return err
-}
-
+// discard is who is told of what nobody waits for.
 type discard struct{}
 
 func (discard) Complete(*Answer, error) {}
@@ -244,22 +233,13 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 		return 0, err
 	}
 	// From here on nothing waits until the request is queued.
-	deadline := int64(0)
-	out.Fields.Timeout = 0
-	if !out.Deadline.IsZero() {
-		now := c.now()
-		deadline = int64(out.Deadline.Sub(c.start))
-		if deadline <= now {
-			if w != nil {
-				c.leaveLocked(size, out.Fields.Parent != 0)
-			}
-			c.mu.Unlock()
-			return 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
-		}
-		out.Fields.Timeout = (uint64(deadline-now) + 999) / 1000 //nolint:gosec // positive
+	deadline, err := c.timeLocked(out)
+	if err != nil {
 		if w != nil {
-			c.careLocked(deadline)
+			c.leaveLocked(size, out.Fields.Parent != 0)
 		}
+		c.mu.Unlock()
+		return 0, err
 	}
 	if out.Fields.Timeout != 0 || !out.Fields.OnlyTimeout() {
 		m.fields = &out.Fields
@@ -267,15 +247,20 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 	h := wire.Header{Type: wire.Request, Arg: c.numberLocked(out.Method)}
 	if w != nil {
 		h.ID = c.takeSlotLocked(w, size)
-		w.deadline = deadline
-		id = h.ID
+		w.deadline, id = 0, h.ID
+		if deadline != 0 && !out.OneWay { // else nobody waits
+			w.deadline = deadline
+			c.careLocked(deadline)
+		}
 		c.beginStreamLocked(out, id, m.flags)
 	}
 	c.opened++
 	rest := c.appendMessageLocked(h, &m)
 	large := rest.size() > 0
 	if w != nil {
-		c.sentLocked(&c.slots[wire.Slot(id)], out.Fields.Parent != 0, large)
+		s := &c.slots[wire.Slot(id)]
+		s.oneWay = out.OneWay
+		c.sentLocked(s, out.Fields.Parent != 0, large)
 	}
 	if async {
 		c.flushLater()
@@ -299,13 +284,29 @@ func (c *Conn) sentLocked(s *slot, nested, large bool) {
 	}
 }
 
+// timeLocked returns when the time of out ends on the connection's clock, 0 for never, and puts what is left of it into the
+// fields.
+func (c *Conn) timeLocked(out *Out) (deadline int64, err error) {
+	out.Fields.Timeout = 0
+	if out.Deadline.IsZero() {
+		return 0, nil
+	}
+	now := c.now()
+	deadline = int64(out.Deadline.Sub(c.start))
+	if deadline <= now {
+		return 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
+	}
+	out.Fields.Timeout = (uint64(deadline-now) + 999) / 1000 //nolint:gosec // positive
+	return deadline, nil
+}
+
 // sendLarge sends what did not fit in the opening frame.
 // The outcome goes to the waiter in any case.
 func (c *Conn) sendLarge(ctx context.Context, deadline time.Time, id uint32, rest pieces, flags wire.Flags) {
 	h := wire.Header{Type: wire.Data, Flags: flags & wire.HasChecksum, ID: id}
 	err := c.sendRest(ctx, deadline, h, rest, func(size int, last bool) bool {
 		s := c.slotLocked(id)
-		if s == nil || s.waiter == nil {
+		if s == nil || !s.wanted() {
 			return false
 		}
 		if last {
@@ -604,12 +605,13 @@ func (c *Conn) abandonLocked(id uint32, why error) {
 func (c *Conn) giveUp(id uint32, why, err error) {
 	c.mu.Lock()
 	s := c.slotLocked(id)
-	if s == nil || s.waiter == nil || !s.waiter.id.CompareAndSwap(id, 0) {
+	if s == nil || !s.wanted() || !s.waiter.id.CompareAndSwap(id, 0) {
 		c.mu.Unlock()
 		return
 	}
 	w := s.waiter
 	c.abandonLocked(id, why)
+	c.followLocked(id, w.to)
 	c.flushLocked(c.open > 1)
 	w.fail(err)
 }
@@ -628,7 +630,7 @@ func (w *waiter) fail(err error) {
 // complete tells an asynchronous caller. The waiter is in nobody's reach any more.
 func (w *waiter) complete(a *Answer, err error) {
 	to, stop := w.to, w.stop
-	w.to, w.stop = nil, nil
+	w.to, w.stop, w.late = nil, nil, false
 	if stop != nil {
 		stop()
 	}

@@ -211,6 +211,11 @@ func (c *Conn) onCancel(h wire.Header) {
 		c.flushLocked(false)
 		return
 	}
+	if r != nil && r.turn.waiting() {
+		c.cancelWaitingLocked(r, h.Arg)
+		c.flushLocked(false)
+		return
+	}
 	if r != nil {
 		r.unwanted = true
 	}
@@ -719,6 +724,7 @@ func (c *Conn) expiredLocked(now int64) (late []*waiter, requests []*Request, ne
 			next = min(next, w.deadline)
 		case w.id.CompareAndSwap(s.id, 0):
 			c.abandonLocked(s.id, ErrDeadline)
+			c.followLocked(s.id, w.to)
 			late = append(late, w)
 		}
 	}
@@ -784,6 +790,10 @@ func (c *Conn) endLocked(err error) {
 		if r == nil {
 			continue
 		}
+		if r.OneWay && r.collected == nil && !errors.Is(err, ErrClosed) {
+			c.orphanLocked(r)
+			continue
+		}
 		requests = append(requests, r)
 		if r.collected != nil { // nobody will run it
 			c.leaveTableLocked(c.in[i])
@@ -836,5 +846,6 @@ func (c *Conn) reasonLocked(err error) error {
 // notProcessedLocked reports whether the peer certainly did not execute the call in s: its last byte was
 // never given to a write, or the peer said that it would not.
 func (c *Conn) notProcessedLocked(s *slot) bool {
-	return s.end > c.taken || (c.drained != nil && s.nth > c.accepted)
+	// A peer that drains executes one-way requests whatever it has said.
+	return s.end > c.taken || (c.drained != nil && s.nth > c.accepted && !s.oneWay)
 }

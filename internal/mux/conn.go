@@ -250,6 +250,7 @@ type Conn struct {
 	drainBegun  chan struct{} // closed with that; nil when nobody asked
 	room        chan struct{} // closed when a request leaves the table; nil when nobody waits
 	targets     []bound       // by number; the reader's own
+	order       order         // see order.go
 
 	// What the peer may have open of the owner's budget, see budget.go.
 	share      *share // nil without a budget

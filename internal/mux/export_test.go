@@ -7,6 +7,7 @@ type Tables struct {
 	Open, OpenBytes, Taken, Waiting int // of this side's calls; Taken slots, Waiting for the window
 	InOpen, InBytes, In             int // of the peer's; In its table
 	Slots                           int // ever made
+	Lines                           int // of ordered requests
 	Unsent                          int // bytes appended and not yet being written
 	Reserved, Reserving             int // by streams beyond their first windows, and how many wait for that
 }
@@ -17,7 +18,7 @@ func (c *Conn) Tables() Tables {
 	defer c.mu.Unlock()
 	s := Tables{
 		Open: c.open, OpenBytes: c.openBytes, Waiting: len(c.admission), InOpen: c.inOpen, InBytes: c.inBytes,
-		In: len(c.oneWay), Slots: len(c.slots), Unsent: len(c.out),
+		In: len(c.oneWay), Slots: len(c.slots), Lines: len(c.order.lines), Unsent: len(c.out),
 		Reserved: c.reserved, Reserving: len(c.reserving),
 	}
 	for i := range c.slots {
@@ -33,8 +34,16 @@ func (c *Conn) Tables() Tables {
 	return s
 }
 
+// Broken returns how many keys are remembered as broken, and up to which epoch all of them are.
+func (c *Conn) Broken() (keys int, floor uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.order.broken), c.order.floor
+}
+
 // What the tests need to know of sizes.
 const (
+	MaxBroken     = maxBroken
 	HighWater     = highWater
 	MaxFrame      = maxFrame
 	InitialWindow = initialWindow

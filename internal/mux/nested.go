@@ -100,8 +100,9 @@ func (c *Conn) stuckTime() time.Duration {
 func (c *Conn) floodedLocked() {
 	c.flooded = true
 	for i := range c.slots {
-		if w := c.slots[i].waiter; w != nil && w.id.CompareAndSwap(c.slots[i].id, 0) {
+		if w := c.slots[i].waiter; w != nil && !w.late && w.id.CompareAndSwap(c.slots[i].id, 0) {
 			c.abandonLocked(c.slots[i].id, context.Canceled)
+			c.followLocked(c.slots[i].id, w.to)
 			w.fail(&CallError{Cause: ErrFlooded})
 		}
 	}

@@ -343,7 +343,9 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 		r.nested = c.serves(r)
 	}
 	r.bytes = len(msg)
-	if method.kind != wire.Unary && !r.alone() {
+	if method.kind == wire.Unary {
+		r.turn = newTurn(r.Fields)
+	} else if !r.alone() {
 		r.stream = newIncomingStream(c, method.kind, h.ID, h.Flags)
 	}
 	if err == nil && h.Flags&wire.More != 0 {
@@ -353,14 +355,14 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 		r.Body, r.Attachment, err = wire.SplitBody(h.Flags, msg)
 	}
 	r.Broken = err
-	if t.Inline() && r.stream == nil && !c.draining.Load() && !c.refusing.Load() && !rd.crowded && r.bytes <= c.cfg.MaxMessage {
+	if t.Inline() && r.stream == nil && r.turn == nil && !c.draining.Load() && !c.refusing.Load() && !rd.crowded && r.bytes <= c.cfg.MaxMessage {
 		return rd.serve(r)
 	}
 	if ok, alive := rd.accept(r); !ok {
 		return alive
 	}
 	r.hold(c.cfg.Pool, fields)
-	c.cfg.Pool.run(r)
+	c.dispatch(r)
 	return true
 }
 
@@ -425,6 +427,9 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 		c.mu.Unlock()
 		return true, true
 	}
+	if r.turn != nil {
+		c.order.breakLocked(r.turn)
+	}
 	c.mu.Unlock()
 	rd.answered = true // it goes out at the end of the batch
 	return false, true
@@ -433,10 +438,12 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 // objectionLocked is why r is refused, or a code of 0.
 func (c *Conn) objectionLocked(r *Request) (code uint16, errorID, text string) {
 	switch limit := c.cfg.MaxMessage; {
+	case r.turn != nil && c.order.brokenLocked(r.turn):
+		return codeUnavailable, skippedID, skippedText
 	case r.bytes > limit:
 		return codeExhausted, "YDL2201", fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit)
 	case r.nested:
-	case c.refusing.Load(), c.draining.Load() && !r.alone():
+	case c.refusing.Load(), c.draining.Load() && !r.OneWay:
 		return codeUnavailable, "YDL3004", "the server is shutting down"
 	}
 	open, bytes, maxOpen, maxBytes := c.openLocked(r)
@@ -592,7 +599,7 @@ func (rd *reader) data(h wire.Header, frame []byte) bool {
 	c.mu.Unlock()
 	if alive {
 		r.whole(p)
-		c.cfg.Pool.run(r)
+		c.dispatch(r)
 	}
 	return alive
 }
@@ -657,7 +664,7 @@ func (c *Conn) onLargeReply(h wire.Header, frame []byte) bool {
 	s := c.slotLocked(h.ID)
 	switch {
 	case s == nil: // of a call that was never made
-	case s.waiter == nil:
+	case !s.wanted():
 		s.part = unwanted
 	case err != nil:
 		s.part = &collector{err: err}

@@ -64,6 +64,7 @@ type Request struct {
 	running   uint64                 // the reader's state meanwhile
 	collected *collector             // while it comes in pieces; changed with Conn.mu held, by the reader
 	stream    *Stream                // nil for a unary method
+	turn      *turn                  // nil when it is not ordered; guarded by Conn.mu
 
 	mu    sync.Mutex
 	done  chan struct{}
@@ -248,7 +249,7 @@ func (c *Conn) enterTableLocked(r *Request) {
 	}
 	switch {
 	case c.err == nil:
-	case r.alone() && !errors.Is(c.err, ErrClosed):
+	case r.OneWay && !errors.Is(c.err, ErrClosed):
 		c.orphanLocked(r)
 	default:
 		go r.cancel(context.Canceled, c.err)
@@ -265,6 +266,9 @@ func (c *Conn) orphanLocked(r *Request) {
 func (c *Conn) leaveTableLocked(r *Request) {
 	if r.orphan {
 		c.cfg.Pool.disown(r)
+	}
+	if r.turn != nil {
+		c.passLocked(r)
 	}
 	c.inOpen--
 	c.inBytes -= r.bytes

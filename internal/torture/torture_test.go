@@ -63,7 +63,7 @@ func serve() {
 		os.Exit(1)
 	}
 	fmt.Println(l.Addr())
-	s := yodel.NewServer(&yodel.ServerOptions{Limits: yodel.Limits{KeepAlive: longKeepAlive}})
+	s := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{refuseSteps}, Limits: yodel.Limits{KeepAlive: longKeepAlive}})
 	serveStreams(s)
 	work := func(ctx context.Context, job *Job) (*Done, error) {
 		_, _ = os.Stdout.WriteString(strconv.Itoa(job.ID) + "\n") // the parent may be gone
@@ -78,6 +78,7 @@ func serve() {
 	s.MarkIdempotent(string(twice))
 	ctx, cancel := context.WithCancel(context.Background())
 	serveWork(ctx, s)
+	serveSteps(s)
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent
 		cancel()
@@ -96,7 +97,8 @@ type child struct {
 	ended chan struct{} // closed when all its output has been read
 
 	mu       sync.Mutex
-	executed map[int]int // by id
+	executed map[int]int    // by id
+	steps    map[Step][]run // see serveSteps
 }
 
 func start(t *testing.T, env ...string) *child {
@@ -115,7 +117,7 @@ func start(t *testing.T, env ...string) *child {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	c := &child{cmd: cmd, stdin: stdin, ended: make(chan struct{}), executed: make(map[int]int)}
+	c := &child{cmd: cmd, stdin: stdin, ended: make(chan struct{}), executed: make(map[int]int), steps: make(map[Step][]run)}
 	lines := bufio.NewScanner(stdout)
 	if !lines.Scan() {
 		t.Fatalf("the server printed no address: %v", lines.Err())
@@ -128,7 +130,9 @@ func start(t *testing.T, env ...string) *child {
 				c.mu.Lock()
 				c.executed[id]++
 				c.mu.Unlock()
+				continue
 			}
+			c.note(lines.Text())
 		}
 	}()
 	t.Cleanup(c.kill)

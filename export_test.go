@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+// OrderedKeys returns how many keys of ordered calls the client remembers, for the tests that want none to be forgotten
+// there.
+func (c *Client) OrderedKeys() int {
+	c.orders.mu.Lock()
+	defer c.orders.mu.Unlock()
+	return len(c.orders.lines)
+}

@@ -1,0 +1,630 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+)
+
+// This file knows when ordered calls may be sent and told their outcome; order.go sends them.
+//
+// The ordered calls of one key that are alive form a line, in the order in which they were made. A call may be sent when all
+// calls before it are in flight or done. Requests go to one connection, in one epoch, until one of them comes back
+// refused or is lost. Then no more are sent until all in flight have come back, and the first call that is to be sent
+// begins a new epoch, on an endpoint and a connection that are chosen anew.
+//
+// In flight is what the server has not ended, whether anybody waits for it or not: a call that its caller has given up
+// keeps its place until then, and so does a one-way call.
+
+// Orders keeps the lines of a client.
+type orders struct {
+	limit int // how many outcomes of a line may wait for the callbacks before theirs
+
+	mu    sync.Mutex
+	lines map[string]*line // of the keys that have calls
+	epoch uint64           // the newest one of all lines
+}
+
+// A line is the ordered calls of one key. It is guarded by orders.mu.
+type line struct {
+	of          *orders
+	key         string
+	first, last *turn
+	// next is the first call that is neither in flight nor done, and the only one that may be sent.
+	next *turn
+	// unknown is the first call without an outcome: those before it are told theirs.
+	unknown *turn
+
+	made    uint64 // number of the newest call
+	passed  uint64 // the highest number that may have been executed
+	severed uint64 // calls up to this number are not sent any more: one before them was interrupted
+
+	flights int  // requests that are being sent, or are on the server
+	open    bool // more may be sent in the epoch
+	epoch   uint64
+	sent    uint64    // the highest number that was sent in it
+	ep      *Endpoint // where its requests go; nil until that is known
+	conn    *mux.Conn
+
+	tell, tellLast *turn // asynchronous calls whose callbacks are to be called
+	untold         int   // how many
+	telling        bool  // somebody calls callbacks
+	room           chan struct{}
+}
+
+// A turn is the place of a call in its line. What changes is guarded by orders.mu.
+type turn struct {
+	line       *line
+	prev, next *turn
+	number     uint64
+	sender     bell // of who sends the call
+	leaver     bell // of its caller
+
+	state   flightState
+	landed  bool      // the attempt has ended, perhaps before whoever sends it knows that it was sent
+	follows bool      // the attempt goes where those before it went
+	pin     *Endpoint // where the attempt has to go; nil for anywhere
+	oneWay  bool      // nobody waits for its end
+	over    bool      // it need not be sent any more
+	lost    bool      // it may have been executed, and nothing more is known
+	gone    int       // requests in flight that nobody waits for
+	kept    bool      // it is one-way and was sent: it goes on without its caller
+	back    bool      // such a one was refused, and is to be sent again
+	known   bool      // it has its outcome
+	left    bool      // its caller has it, or is just being told
+
+	goes     bool  // asynchronous
+	nextTell *turn // in line.tell
+	trip     trip  // what it sends, and who is told: see order.go
+}
+
+// A flightState is how far an attempt is.
+type flightState uint8
+
+const (
+	resting flightState = iota // there is none
+	waiting                    // it waits for the calls before it
+	sending                    // it may be sent
+	flying                     // it was sent
+)
+
+// A landing is how a request ended.
+type landing uint8
+
+const (
+	succeeded landing = iota
+	executed          // and failed
+	refused           // it was certainly not executed
+	lost              // nobody knows
+)
+
+// Why a call is not sent any more.
+var (
+	errSevered   = errors.New("an earlier call was interrupted")
+	errOvertaken = errors.New("a later call may have been executed")
+	errTwice     = errors.New("it is in flight")
+)
+
+// enter makes a call the last of its line. An asynchronous one waits while too many outcomes of the line are untold.
+func (o *orders) enter(ctx context.Context, key string, goes bool) (*turn, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for goes {
+		l := o.lines[key]
+		if l == nil || l.untold < o.limit {
+			break
+		}
+		if l.room == nil {
+			l.room = make(chan struct{})
+		}
+		room := l.room
+		o.mu.Unlock()
+		select {
+		case <-room:
+		case <-ctx.Done():
+		}
+		o.mu.Lock()
+		if ctx.Err() != nil {
+			return nil, &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
+		}
+	}
+	return o.enterLocked(key, goes), nil
+}
+
+func (o *orders) enterLocked(key string, goes bool) *turn {
+	l := o.lines[key]
+	if l == nil {
+		if o.lines == nil {
+			o.lines = make(map[string]*line)
+		}
+		l = &line{of: o, key: key}
+		o.lines[key] = l
+	}
+	l.made++
+	t := &turn{line: l, number: l.made, goes: goes, prev: l.last}
+	if l.last == nil {
+		l.first = t
+	} else {
+		l.last.next = t
+	}
+	l.last = t
+	if l.next == nil {
+		l.next = t
+	}
+	if l.unknown == nil {
+		l.unknown = t
+	}
+	return t
+}
+
+// embark is enter and await for an asynchronous call that can be sent at once, and nil when it cannot: then it has not
+// entered. A call that would begin an epoch needs a connection, and begins it there.
+func (o *orders) embark(key string, pin, ep *Endpoint, conn *mux.Conn) (t *turn, needsConn bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l := o.lines[key]
+	begins := l == nil || l.flights == 0
+	switch {
+	case l != nil && (l.next != nil || l.untold >= o.limit):
+		return nil, false
+	case begins && conn == nil:
+		return nil, true
+	case !begins && (!l.open || l.conn == nil || pin != nil && pin != l.ep):
+		return nil, false
+	}
+	t = o.enterLocked(key, true)
+	t.state, t.pin = waiting, pin
+	t.line.step()
+	if begins {
+		t.line.ep, t.line.conn = ep, conn
+	}
+	return t, false
+}
+
+// step lets the next call be sent, if it wants to and may.
+func (l *line) step() {
+	t := l.next
+	if t == nil || t.state != waiting {
+		return
+	}
+	switch {
+	case l.barred(t) != nil:
+		t.sender.ring()
+		return
+	case l.flights == 0:
+		l.of.epoch++
+		l.epoch, l.open, l.sent, l.ep, l.conn = l.of.epoch, true, 0, nil, nil
+		t.follows = false
+	case l.open && l.conn != nil && t.number >= l.sent && (t.pin == nil || t.pin == l.ep):
+		t.follows = true
+	default:
+		return // it waits for more to come back
+	}
+	l.flights++
+	t.state, t.landed = sending, false
+	t.sender.ring()
+}
+
+// barred returns why a call must not be sent any more, or nil.
+func (l *line) barred(t *turn) error {
+	switch {
+	case l.passed > t.number:
+		return errOvertaken
+	case l.severed >= t.number:
+		return errSevered
+	case t.known && !t.back: // what was left of an attempt, after its call
+		return errTwice
+	}
+	return nil
+}
+
+// A bell makes a goroutine look again at what it waits for. It is guarded by orders.mu, and nil until somebody waits.
+type bell chan struct{}
+
+func (b bell) ring() {
+	if b == nil {
+		return
+	}
+	select {
+	case b <- struct{}{}:
+	default: // it has not heard the one before yet
+	}
+}
+
+// waitLocked waits for a bell, or for done, late or closing. It returns with the lock held, and whether it was the bell.
+func (o *orders) waitLocked(b *bell, done <-chan struct{}, late <-chan time.Time, closing <-chan struct{}) (rang bool) {
+	if *b == nil {
+		*b = make(bell, 1)
+	}
+	heard := *b
+	o.mu.Unlock()
+	defer o.mu.Lock()
+	select {
+	case <-heard:
+		return true
+	case <-done:
+	case <-late:
+	case <-closing:
+	}
+	return false
+}
+
+// await waits until an attempt may be sent: where the ones before it went, or, when it returns nil, anywhere.
+func (t *turn) await(ctx context.Context, deadline time.Time, closing <-chan struct{}, pin *Endpoint) (*Endpoint, error) {
+	l := t.line
+	o := l.of
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if t.state == sending { // somebody below the balancer refused to send it
+		t.restLocked(false)
+	}
+	if t.state != resting {
+		return nil, errTwice
+	}
+	t.state, t.pin = waiting, pin
+	if !t.known { // middleware may repeat a success too
+		t.over = false
+		l.backTo(t)
+	}
+	l.step()
+	var late <-chan time.Time
+	for t.state == waiting {
+		if err := l.barred(t); err != nil {
+			t.state = resting
+			return nil, err
+		}
+		if late == nil && !deadline.IsZero() {
+			timer := time.NewTimer(time.Until(deadline))
+			defer timer.Stop()
+			late = timer.C
+		}
+		if o.waitLocked(&t.sender, ctx.Done(), late, closing) || t.state != waiting {
+			continue
+		}
+		t.state = resting
+		switch {
+		case ctx.Err() != nil:
+			return nil, &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
+		case !deadline.IsZero() && !time.Now().Before(deadline):
+			return nil, &mux.CallError{Cause: mux.ErrDeadline, NotProcessed: true}
+		default:
+			return nil, &mux.CallError{Cause: mux.ErrClosed, NotProcessed: true}
+		}
+	}
+	if t.follows {
+		return l.ep, nil
+	}
+	return nil, nil //nolint:nilnil // anywhere
+}
+
+// route returns where an attempt goes that may be sent, and in which epoch.
+func (t *turn) route(oneWay bool) (conn *mux.Conn, epoch uint64) {
+	t.line.of.mu.Lock()
+	defer t.line.of.mu.Unlock()
+	t.oneWay = oneWay
+	return t.line.conn, t.line.epoch
+}
+
+// board says where an attempt goes that begins an epoch, and the following ones with it.
+func (t *turn) board(ep *Endpoint, conn *mux.Conn) {
+	t.line.of.mu.Lock()
+	defer t.line.of.mu.Unlock()
+	t.line.ep, t.line.conn = ep, conn
+}
+
+// maySend reports whether an attempt may be sent, for who does not come from await.
+func (t *turn) maySend() bool {
+	t.line.of.mu.Lock()
+	defer t.line.of.mu.Unlock()
+	return t.state == sending
+}
+
+// unsent says that an attempt was not sent. Usable says that its connection is not to blame.
+func (t *turn) unsent(usable bool) {
+	t.line.of.mu.Lock()
+	defer t.line.of.mu.Unlock()
+	if t.state == sending {
+		t.restLocked(usable)
+	}
+}
+
+func (t *turn) restLocked(usable bool) {
+	t.state = resting
+	t.line.flights--
+	if !usable {
+		t.line.open = false
+	}
+}
+
+// wasSent says that an attempt was sent: the next one may follow. It reports whether a one-way call has come back
+// meanwhile.
+func (t *turn) wasSent() (back bool) {
+	l := t.line
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	l.sent = max(l.sent, t.number)
+	switch {
+	case t.oneWay: // nobody waits for it
+		t.state, t.kept = resting, true
+		if t.gone++; t.gone > 0 { // else it has ended already
+			t.back, t.over = false, true
+		}
+	case !t.landed && t.state == sending:
+		t.state = flying
+	}
+	l.forward()
+	l.step()
+	return t.oneWay && t.back
+}
+
+// forward moves next over calls that are in flight or done.
+func (l *line) forward() {
+	for l.next != nil && (l.next.over || l.next.state == flying) {
+		l.next = l.next.next
+	}
+}
+
+// backTo makes next a call that is to be sent again, perhaps.
+func (l *line) backTo(t *turn) {
+	if !t.over && (l.next == nil || t.number < l.next.number) {
+		l.next = t
+	}
+}
+
+// landLocked says how an attempt ended. Final says that it is not made again if it was executed.
+func (t *turn) landLocked(how landing, final bool) {
+	t.landed = true
+	if t.known {
+		t.goneLocked(how, false)
+		return
+	}
+	l := t.line
+	l.flights--
+	t.state = resting
+	l.noteLocked(t, how)
+	t.lost = how == lost || how == refused && t.lost
+	if how == succeeded || how == executed && final {
+		t.over = true
+		l.forward()
+	} else {
+		l.backTo(t)
+	}
+	l.step()
+}
+
+// noteLocked takes note of what an ending means for other calls.
+func (l *line) noteLocked(t *turn, how landing) {
+	if how != refused {
+		l.passed = max(l.passed, t.number)
+	}
+	if how == refused || how == lost {
+		l.open = false
+	}
+}
+
+// abandonLocked says that the caller has given up an attempt which is in flight.
+func (t *turn) abandonLocked() {
+	t.landed = true
+	if t.known {
+		return // it counts as gone
+	}
+	t.state = resting
+	t.gone++
+	t.line.backTo(t)
+}
+
+// goneLocked says how a request ended that nobody waits for. Again says that it should be sent again if it was refused;
+// it reports whether that is to be done now.
+func (t *turn) goneLocked(how landing, again bool) (back bool) {
+	l := t.line
+	l.flights--
+	t.gone--
+	l.noteLocked(t, how)
+	if how == lost {
+		t.lost = true
+		if t.known {
+			l.sever(t)
+		}
+	}
+	if t.oneWay {
+		t.back = how == refused && again
+		t.over = !t.back
+		l.backTo(t)
+		l.forward()
+	}
+	t.removeLocked()
+	l.step()
+	return t.back && t.state == resting
+}
+
+// drop gives up a one-way call that came back.
+func (t *turn) drop() {
+	t.line.of.mu.Lock()
+	defer t.line.of.mu.Unlock()
+	t.back, t.over = false, true
+	t.line.forward()
+	t.line.step()
+	t.removeLocked()
+}
+
+// sever makes all calls behind t fail that have been made by now, and not been sent.
+func (l *line) sever(t *turn) {
+	l.severed = l.made
+	for other := t.next; other != nil; other = other.next {
+		if other.state == waiting {
+			other.sender.ring()
+		}
+	}
+}
+
+// knowLocked says that a call has its outcome: it is not sent any more.
+func (t *turn) knowLocked() {
+	l := t.line
+	if !t.kept {
+		t.over = true
+		switch t.state {
+		case resting:
+		case sending:
+			t.restLocked(false)
+		case flying: // middleware has left it behind
+			t.state = resting
+			t.gone++
+		case waiting:
+			t.sender.ring()
+		}
+	}
+	t.known = true
+	if t.lost {
+		l.sever(t)
+	}
+	l.forward()
+	l.step()
+	for l.unknown != nil && l.unknown.known {
+		other := l.unknown
+		l.unknown = other.next
+		switch {
+		case other.left:
+		case other.goes:
+			l.tellLocked(other)
+		default:
+			other.leaver.ring()
+		}
+	}
+}
+
+func (l *line) tellLocked(t *turn) {
+	if l.tell == nil {
+		l.tell = t
+	} else {
+		l.tellLast.nextTell = t
+	}
+	l.tellLast = t
+	l.untold++
+}
+
+// leave ends a synchronous call: when all before it have their outcomes, or when its caller cannot wait any more. It
+// never waits for callbacks: they may wait for this call.
+func (t *turn) leave(ctx context.Context, deadline time.Time, gaveUp bool) {
+	l := t.line
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	t.knowLocked()
+	var late <-chan time.Time
+	for !gaveUp && l.unknown != nil && l.unknown.number < t.number {
+		if late == nil && !deadline.IsZero() {
+			timer := time.NewTimer(time.Until(deadline))
+			defer timer.Stop()
+			late = timer.C
+		}
+		if !l.of.waitLocked(&t.leaver, ctx.Done(), late, nil) {
+			break
+		}
+	}
+	t.left = true
+	if l.tell != nil && !l.telling {
+		go l.deliver()
+	}
+	t.removeLocked()
+}
+
+// removeLocked takes a call out of its line when nothing of it is left.
+func (t *turn) removeLocked() {
+	if !t.left || t.gone > 0 || t.back || t.state != resting {
+		return
+	}
+	l := t.line
+	if t.prev == nil {
+		l.first = t.next
+	} else {
+		t.prev.next = t.next
+	}
+	if t.next == nil {
+		l.last = t.prev
+	} else {
+		t.next.prev = t.prev
+	}
+	l.closeLocked()
+}
+
+// closeLocked forgets a line that has no calls, and no callback running.
+func (l *line) closeLocked() {
+	if l.first == nil && !l.telling && l.of.lines[l.key] == l {
+		delete(l.of.lines, l.key)
+	}
+}
+
+// deliver calls the callbacks of a line in order, one after the other, unless somebody does so already.
+func (l *line) deliver() {
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	l.deliverLocked()
+}
+
+func (l *line) deliverLocked() {
+	if l.telling {
+		return
+	}
+	l.telling = true
+	normal := false
+	defer func() {
+		l.telling = false
+		if !normal { // a callback has ended its goroutine
+			go l.deliver()
+		}
+		l.closeLocked()
+	}()
+	for l.tell != nil {
+		t := l.tell
+		l.tell, t.nextTell = t.nextTell, nil
+		l.untold--
+		if l.room != nil {
+			close(l.room)
+			l.room = nil
+		}
+		t.left = true
+		t.removeLocked()
+		t.concludeUnlocked()
+	}
+	normal = true
+}
+
+// concludeUnlocked calls the callback of t without the lock.
+func (t *turn) concludeUnlocked() {
+	o := t.line.of
+	o.mu.Unlock()
+	defer o.mu.Lock()
+	t.trip.conclude()
+}
+
+// finish ends an asynchronous call: its callback is called behind those of the calls before it, or, when its
+// caller has given up, at once.
+func (t *turn) finish(gaveUp bool) {
+	l := t.line
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	t.finishLocked(gaveUp)
+}
+
+func (t *turn) finishLocked(gaveUp bool) {
+	t.left = gaveUp
+	t.knowLocked()
+	if gaveUp {
+		t.removeLocked()
+		t.concludeUnlocked()
+	}
+	t.line.deliverLocked()
+}
+
+// mayRepeat reports whether a call that failed may be sent again without overtaking a later one.
+func (t *turn) mayRepeat(notProcessed bool) bool {
+	l := t.line
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	overtaken := !notProcessed && l.flights > 0 && l.sent > t.number // most likely: they are on their way
+	return !overtaken && l.barred(t) == nil
+}
