@@ -505,7 +505,7 @@ func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) 
 		return
 	}
 	if have > firstGrant && st.reserved > 0 { // enough has come to believe the rest, and there is room for it
-		st.in = slices.Grow(st.in, st.want-have+len(piece))
+		st.growTo(len(st.in) + st.want - have + len(piece))
 	}
 	st.in = append(st.in, piece...)
 	st.pending += cost
@@ -519,6 +519,14 @@ func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) 
 	st.kept += st.reserved // until the consumer has done with it
 	st.conn.reserved += st.reserved
 	st.doneWithPartLocked()
+}
+
+// growTo makes room for n bytes in all. Unlike append, make takes new memory from the system as it is: what is not written yet is not
+// touched, which would hold up everybody else on the connection for milliseconds.
+func (st *Stream) growTo(n int) {
+	if n > cap(st.in) {
+		st.in = append(make([]byte, 0, n), st.in...)
+	}
 }
 
 // pieceLocked consumes the pieces of a message that is larger than the window. Only a message that the consumer waits for begins to
