@@ -361,9 +361,6 @@ func (c *Conn) finish(r *Request) {
 		c.mu.Unlock()
 		return
 	}
-	if r.stream != nil {
-		r.stream.endLocked(context.Canceled) // what is still being sent must not get between the pieces of the reply
-	}
 	h, m := r.replyMessage()
 	rest := c.appendMessageLocked(h, &m)
 	if rest.size() > 0 {

@@ -532,7 +532,7 @@ func (st *Stream) growTo(n int) {
 // pieceLocked consumes the pieces of a message that is larger than the window. Only a message that the consumer waits for begins to
 // be taken in so, and only with a reservation for all of it: otherwise several could keep each other from ever being complete.
 func (st *Stream) pieceLocked() {
-	if st.pending == 0 || st.complete > 0 || st.queued || st.gone {
+	if st.pending == 0 || st.complete > 0 || st.queued {
 		return
 	}
 	if st.reserved == 0 && !st.conn.reserveLocked(st) {

@@ -116,6 +116,56 @@ func TestWhatAHandlerLeavesBehindEndsWithItsStream(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
+// Between the pieces of a reply there is no message, although its sender has got credit meanwhile.
+func TestNoMessageGetsIntoALargeReply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		large := string(patterned(2<<20, 1))
+		left := make(chan error, 1)
+		s := &setup{serves: map[string]*handler{"duplex": {serve: func(r *mux.Request) {
+			st := r.Stream()
+			go func() {
+				for {
+					if err := st.Send(context.Background(), 0, []byte("left behind")); err != nil {
+						left <- err
+						return
+					}
+				}
+			}()
+			time.Sleep(time.Second) // until it waits for credit
+			r.Reply.Body = []byte(large)
+		}}}}
+		client, server := memoryPair(100 << 10)
+		srv := mux.New(server, nil, false, s.config(t, mux.Config{}, s.serves))
+		defer srv.Close()
+		peer := newRawPeer(t, client)
+		peer.write(hello(&wire.Limits{StreamWindow: 4096}), methodOf(0, "duplex"), request(0, firstID, ""))
+		time.Sleep(2 * time.Second)
+		peer.write(credit(firstID, 0, 1<<20)) // the reply is on its way, and waits for this side to read
+		synctest.Wait()
+		peer.expectHello()
+		peer.expect(wire.MethodInfo)
+		h, frame, err := peer.frame()
+		for ; err == nil && h.Type == wire.Data; h, frame, err = peer.frame() {
+			if got := string(frame[wire.HeaderSize:]); got != "left behind" {
+				t.Fatalf("got a message of %d bytes", len(got))
+			}
+		}
+		_, begins, err2 := wire.SplitFields(h.Flags, frame[wire.HeaderSize:])
+		if err != nil || err2 != nil || h.Type != wire.Reply || h.Flags&wire.More == 0 {
+			t.Fatalf("got %+v, %v, %v, want the reply to begin", h, err, err2)
+		}
+		rest, _ := peer.expectRest(firstID, h.Flags)
+		if string(begins)+rest != large {
+			t.Errorf("got another reply, of %d bytes", len(begins)+len(rest))
+		}
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("the sender ended with %v", err)
+		}
+		synctest.Wait()
+		wantEmpty(t, "the server", srv)
+	})
+}
+
 // A cancellation ends both directions on both sides; the connection goes on.
 func TestCancelingAStreamEndsIt(t *testing.T) {
 	h := newHolder()
@@ -185,6 +235,55 @@ func TestReceivingAfterACancellation(t *testing.T) {
 			t.Fatalf("got %q, %v, want %d", msg, err, i)
 		}
 		<-sent
+	}
+}
+
+// A lateContext ends while it is asked for its channel.
+type lateContext struct {
+	context.Context
+	asked  func()
+	cancel context.CancelFunc
+}
+
+func (c *lateContext) Done() <-chan struct{} {
+	if c.Err() == nil {
+		c.asked()
+		c.cancel()
+	}
+	return c.Context.Done()
+}
+
+// A message that comes in the very moment in which its consumer stops waiting is not lost, and holds up nobody.
+func TestAMessageMeetsACancellation(t *testing.T) {
+	h := newHolder()
+	defer h.end()
+	s := &setup{serves: h.handlers()}
+	c, srv := s.overTCP(t)
+	st, r := h.openTo(t, c, "upload")
+	back := r.Stream()
+	back.Accept()
+	canceled := 0
+	for i := range 50 {
+		ends, cancel := context.WithCancel(t.Context())
+		ctx := &lateContext{Context: ends, cancel: cancel, asked: func() {
+			in := srv.Counters().FramesIn
+			if err := st.Send(t.Context(), 0, []byte(fmt.Sprint(i))); err != nil {
+				t.Error(err)
+			}
+			eventually(t, "it has come", func() bool { return srv.Counters().FramesIn > in })
+			_, _ = srv.Ping(t.Context()) // and the reader has done with it
+		}}
+		msg, _, err := back.Receive(ctx)
+		if err != nil {
+			canceled++
+			msg, _, err = receive(back)
+		}
+		if err != nil || string(msg) != fmt.Sprint(i) {
+			t.Fatalf("got %q, %v, want %d", msg, err, i)
+		}
+	}
+	if canceled == 0 || canceled == 50 {
+		t.Errorf("of 50 both happened %d times", canceled)
 	}
 }
 

@@ -105,7 +105,9 @@ func TestLargeMessagesWaitForRoom(t *testing.T) {
 		peer.write(first)
 		if i < 2 { // there is room for two
 			peer.expectCredit(callID(i, 1), wire.OfReply)
+			continue
 		}
+		eventually(t, "the others wait, in this order", func() bool { return srv.Tables().Reserving == int(i)-1 })
 		peer.quiet(uint64(i))
 	}
 	if n := srv.Tables(); n.Reserved != windows+2*size || n.Reserving != streams-2 {
@@ -457,17 +459,21 @@ func TestLeavingTheQueueLetsOthersGoOn(t *testing.T) {
 				if i == 0 {
 					peer.expectCredit(callID(0, 1), wire.OfReply)
 				}
+				eventually(t, "the others wait, in this order", func() bool { return srv.Tables().Reserving == i })
 			}
 			peer.quiet(1)
-			waits := 2
-			if how == "completed" {
-				waits = 2
-			}
-			eventually(t, "the others wait", func() bool { return srv.Tables().Reserving == waits })
 			if how == "completed" {
 				_, has := beginning(0, 0, announce[1], 2000)
 				peer.write(pieceOf(callID(1, 1), 0, announce[1]-has+wire.HeaderSize))
 				eventually(t, "it is not in the queue", func() bool { return srv.Tables().Reserving == 1 })
+				// It can stand in the queue again, for another message.
+				peer.write(frameOf(wire.Header{Type: wire.Cancel, Arg: codeCanceled, ID: callID(0, 1)}, nil, nil))
+				next, _ := beginning(callID(1, 1), 0, 50_000, 1000)
+				peer.write(next)
+				eventually(t, "there is room for the others", func() bool {
+					n := srv.Tables()
+					return n.Reserving == 0 && n.Reserved >= 50_000+announce[2]
+				})
 			} else {
 				out(peer, callID(1, 1))
 				eventually(t, "the last one has room", func() bool {
