@@ -184,8 +184,12 @@ func TestKilledServer(t *testing.T) {
 	if interrupted == 0 {
 		t.Error("no call was interrupted: the test did not test anything")
 	}
+	bound := 100 * time.Millisecond
+	if raceEnabled { // which makes a thousand errors at once slow
+		bound *= 5
+	}
 	// One round may be lost to a machine that does something else meanwhile.
-	if late := slowest[rounds-2]; late > 100*time.Millisecond {
+	if late := slowest[rounds-2]; late > bound {
 		t.Errorf("callers waited %v for their error", late)
 	}
 }
