@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -201,7 +202,24 @@ func (c *child) note(line string) {
 func (c *child) runs(key, n int) []run {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.steps[Step{key, n}]
+	return slices.Clone(c.steps[Step{key, n}])
+}
+
+// catchUp returns when all that the process has printed by now has been taken in.
+func (c *child) catchUp(t *testing.T, id int) {
+	t.Helper()
+	client := yodel.Dial(c.addr)
+	defer client.Close()
+	if _, err := once.Call(t.Context(), client, &Job{id}); err != nil { // which prints a line
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for known := false; !known; <-tick.C {
+		c.mu.Lock()
+		known = c.executed[id] > 0
+		c.mu.Unlock()
+	}
 }
 
 // A fate is what became of one step.
@@ -250,6 +268,7 @@ func TestKeyedOrderWhenServersAreKilled(t *testing.T) {
 		ended.Wait()
 		c.Close()
 		victim.kill()
+		survivor.catchUp(t, round)
 		for key, steps := range fates {
 			for n, f := range steps {
 				f.runs = append(victim.runs(round*keys+key, n), survivor.runs(round*keys+key, n)...)
