@@ -27,7 +27,7 @@ type Duplex[In, Out any] string
 
 // Send sends a message to the other side of a stream. The message is encoded before Send returns. It waits while the other
 // side has enough to do, until the stream ends: then it returns io.EOF if the other side has ended the call, whose outcome says
-// why, and otherwise the reason. It may be called concurrently.
+// why, and otherwise the reason. What the other side sent before is still to be received then. It may be called concurrently.
 type Send[T any] func(msg *T) error
 
 // End says that no more messages will be sent. Ending twice does no harm.
