@@ -66,6 +66,7 @@ type turn struct {
 	leaver     bell // of its caller
 
 	state   flightState
+	attempt uint64    // how often it was allowed to be sent
 	landed  bool      // the attempt has ended, perhaps before whoever sends it knows that it was sent
 	follows bool      // the attempt goes where those before it went
 	pin     *Endpoint // where the attempt has to go; nil for anywhere
@@ -206,6 +207,7 @@ func (l *line) step() {
 		return // it waits for more to come back
 	}
 	l.flights++
+	t.attempt++
 	t.state, t.landed = sending, false
 	t.sender.ring()
 }
@@ -302,12 +304,12 @@ func (t *turn) await(ctx context.Context, deadline time.Time, closing <-chan str
 	return nil, nil //nolint:nilnil // anywhere
 }
 
-// route returns where an attempt goes that may be sent, and in which epoch.
-func (t *turn) route(oneWay bool) (conn *mux.Conn, epoch uint64) {
+// route returns where an attempt goes that may be sent, in which epoch, and which attempt it is.
+func (t *turn) route(oneWay bool) (conn *mux.Conn, epoch, attempt uint64) {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
 	t.oneWay = oneWay
-	return t.line.conn, t.line.epoch
+	return t.line.conn, t.line.epoch, t.attempt
 }
 
 // board says where an attempt goes that begins an epoch, and the following ones with it.
@@ -342,11 +344,14 @@ func (t *turn) restLocked(usable bool) {
 }
 
 // wasSent says that an attempt was sent: the next one may follow. It reports whether a one-way call has come back
-// meanwhile.
-func (t *turn) wasSent() (back bool) {
+// meanwhile. Another call may have come back too, and be sent again already.
+func (t *turn) wasSent(attempt uint64) (back bool) {
 	l := t.line
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
+	if attempt != t.attempt {
+		return false
+	}
 	l.sent = max(l.sent, t.number)
 	switch {
 	case t.oneWay: // nobody waits for it

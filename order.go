@@ -250,10 +250,13 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 		t.unsent(true)
 		return err
 	}
-	conn, epoch := t.route(call.OneWay)
+	conn, epoch, attempt := t.route(call.OneWay)
 	o.req.Fields.Epoch = epoch
 	p := &t.trip
-	p.call, p.out, p.ep, p.direct, p.final = call, o, ep, direct, c.direct
+	p.call, p.ep, p.direct, p.final = call, ep, direct, c.direct
+	if p.out != o { // the caller of a one-way call may just be told, by p.out, while it is sent again with the same
+		p.out = o
+	}
 	ep.inflight.Add(1)
 	if !call.OneWay {
 		if err := conn.Start(ctx, &o.req, t); err != nil {
@@ -261,7 +264,7 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 			t.unsent(spares(ctx, err))
 			return err
 		}
-		t.wasSent() // the call may be the user's again
+		t.wasSent(attempt) // the call may be the user's again
 		return nil
 	}
 	err := conn.Follow(ctx, &o.req, (*leftover)(t))
@@ -273,7 +276,7 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 	if p.kept == nil {
 		p.kept = call.keep()
 	}
-	if t.wasSent() {
+	if t.wasSent(attempt) {
 		go c.sendAgain(t) //nolint:gosec,contextcheck // the caller's context ends with the caller
 	}
 	return nil

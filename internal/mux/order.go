@@ -146,6 +146,9 @@ func (c *Conn) passLocked(r *Request) {
 		t.prev.turn.next = t.next
 	case t.next != nil:
 		l.first = t.next
+		if c.err != nil && !l.first.OneWay { // it is about to be canceled
+			l.first.turn.skipped, l.first.target = true, skipped{}
+		}
 		c.cfg.Pool.run(l.first)
 	default:
 		delete(c.order.lines, t.key)

@@ -162,7 +162,6 @@ func TestOrderedRequestsAreExecutedInTurn(t *testing.T) {
 	mustEcho(t, c, third, "first")
 	var ended sync.WaitGroup
 	ended.Add(keys * each)
-	var answered [keys]atomic.Int64
 	for n := range each {
 		for key := range keys {
 			out := &mux.Out{Method: []*mux.Method{echo, other}[n%2], Body: fmt.Appendf(nil, "%d %d", key, n)}
@@ -174,10 +173,7 @@ func TestOrderedRequestsAreExecutedInTurn(t *testing.T) {
 				if err != nil || a.Code != 0 {
 					t.Errorf("key %d number %d: %v", key, n, err)
 				}
-				if before := answered[key].Swap(int64(n)); n > 0 && before != int64(n-1) {
-					t.Errorf("key %d: the answer to %d came behind that to %d", key, n, before)
-				}
-				ended.Done()
+				ended.Done() // a callback that loses the reading is overtaken by others: their order is the business of the owner
 			})); err != nil {
 				t.Fatal(err)
 			}
@@ -680,7 +676,8 @@ func randomOrder(t *testing.T, seed uint64) {
 	serve := func(r *mux.Request) {
 		var key, n int
 		var epoch uint64
-		if _, err := fmt.Sscanf(string(r.Body), "%d %d %d", &key, &n, &epoch); err != nil {
+		var canceled bool // a refusal of what its caller gives up does not break the key, if it knows of that in time
+		if _, err := fmt.Sscanf(string(r.Body), "%d %d %d %t", &key, &n, &epoch, &canceled); err != nil {
 			t.Error(err)
 		}
 		if r.Err() != nil {
@@ -701,7 +698,7 @@ func randomOrder(t *testing.T, seed uint64) {
 		mu.Lock()
 		defer mu.Unlock()
 		k.running = false
-		if h.IntN(40) == 0 && !r.OneWay && r.Err() == nil {
+		if h.IntN(40) == 0 && !r.OneWay && !canceled {
 			k.refused = epoch
 			r.Reply = mux.Outcome{Code: codeNotFound, NotProcessed: true}
 			return
@@ -758,16 +755,15 @@ func randomOrder(t *testing.T, seed uint64) {
 			next++
 		}
 		id := free[0]
-		body := fmt.Sprintf("%d %d %d", key, n, epochs[key])
+		o := sent{key: key, n: n, canceled: random.IntN(10) == 0}
+		body := fmt.Sprintf("%d %d %d %t", key, n, epochs[key], o.canceled)
 		if random.IntN(10) == 0 {
 			peer.write(ordered(0, 0, fmt.Sprint(key), epochs[key], body))
 			continue
 		}
 		free = free[1:]
-		o := sent{key: key, n: n}
 		peer.write(ordered(0, id, fmt.Sprint(key), epochs[key], body))
-		if random.IntN(10) == 0 {
-			o.canceled = true
+		if o.canceled {
 			peer.write(cancelOf(id, codeCanceled))
 		}
 		open[id] = o
