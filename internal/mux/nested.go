@@ -62,6 +62,7 @@ func (c *Conn) serves(r *Request) bool {
 // roomLocked waits until the table has room for a one-way request. While calls of this side are open, the reading must not wait: a
 // handler may be among those who want their replies. Then more come in, up to another limit.
 func (c *Conn) roomLocked(r *Request) {
+	held := false
 	for c.err == nil && !c.refusing.Load() {
 		open, bytes, maxOpen, maxBytes := c.openLocked(r)
 		if c.open > 0 {
@@ -70,6 +71,7 @@ func (c *Conn) roomLocked(r *Request) {
 		if open == 0 || open < maxOpen && bytes+r.bytes <= maxBytes {
 			break
 		}
+		held = true
 		if c.room == nil {
 			c.room = make(chan struct{})
 		}
@@ -79,6 +81,9 @@ func (c *Conn) roomLocked(r *Request) {
 		if stuck && c.open > 0 && !c.flooded {
 			c.floodedLocked()
 		}
+	}
+	if held {
+		c.pinged = false // the peer's pong, if it sent one, is read only now
 	}
 	if c.flooded {
 		c.flooded = false
