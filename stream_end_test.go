@@ -379,7 +379,8 @@ func TestALostConnectionEndsItsStreams(t *testing.T) {
 	seen := make(chan error, 3)
 	count.Handle(s, func(ctx context.Context, in *int, send yodel.Send[int]) error {
 		for i := range *in {
-			if err := send(&i); err != nil {
+			if err := send(&i); err != nil { // it may be lost before all are sent
+				seen <- err
 				return err
 			}
 		}
