@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package peer is what the program of a framework under test is made of: the framework says how it serves and how it is
+// called, and the package does the rest, the same for all of them: it makes the load, checks the outcomes and measures.
+//
+// A program is one call of Main with a Peer. The command in the folder above starts it twice, as a server and as a
+// client, and talks to both over their standard input and output.
+package peer
+
+import "context"
+
+// A Peer is a framework as its own users would set it up.
+type Peer struct {
+	Name   string // as in tables: "grpc-go"
+	Module string // the Go module whose version is reported: "google.golang.org/grpc"
+	Setup  string // what a reader has to know to judge it: "vtprotobuf, one connection, 1 MiB windows"
+	Works  []Work // what it can do
+
+	// Serve serves all Works on addr, a loopback address with port 0, until stop is called.
+	Serve func(addr string) (actual string, stop func(), err error)
+
+	// Dial connects to servers that Serve has made.
+	Dial func(ctx context.Context, o Options) (Client, error)
+}
+
+// A Work is what a call carries and what the server does with it.
+type Work string
+
+// The works.
+const (
+	// Message is the BenchmarkMessage of 581 bytes in protobuf. The server sets field1 to "OK" and field2 to 100 in the
+	// message it has decoded, and returns it. The client checks both, and that field102 has come back.
+	Message Work = "message"
+	// Echo is Options.Size random bytes that come back, compared. No codec: the framework's raw bytes, or its shortest way to send bytes.
+	Echo Work = "echo"
+	// Kiss is kiss-rpc's call: (s string, num, i int64, d float64) is answered by (s + ":server response" + i, num, i+1, d+0.2), all
+	// four compared.
+	Kiss Work = "kiss"
+	// Stream is one server-streaming call of Options.Messages messages of Options.Size bytes, each compared.
+	Stream Work = "stream"
+)
+
+// Options says how to dial.
+type Options struct {
+	Work    Work
+	Addrs   []string // of one server, or of several that the calls are spread over as the framework does that
+	Size    int      // bytes of an Echo and of a message of a Stream
+	Callers int      // how many goroutines will call at once
+	Async   bool     // Start will be called instead of Caller, by one goroutine
+
+	// Conns is how many connections to use: 0 is as many as the framework's users would take to be fastest with so many
+	// callers; otherwise exactly as many.
+	Conns int
+
+	Messages int // of one Stream
+}
+
+// A Client makes calls.
+type Client interface {
+	// Caller returns what one goroutine calls with: a function that makes one call of the work, waits for the reply and
+	// checks it. It is called once for each calling goroutine, before the measurement.
+	Caller() (func() error, error)
+	// Close ends the connections.
+	Close() error
+}
+
+// A Starter is a Client that can call asynchronously.
+type Starter interface {
+	Client
+	// Start makes one call without waiting for the reply. done is called once with the outcome, when the reply has come and
+	// was checked, from any goroutine; it does not block. Start may block while the framework holds it up. One
+	// goroutine calls Start.
+	Start(done func(error))
+}
