@@ -13,17 +13,26 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// An incoming is a call on the server, and the context of its handler. One allocation holds all of
-// it. It is never reused: handlers keep contexts.
+// An incoming is a call on the server, in one allocation with its request. It is used again when the handler ran on the
+// reading goroutine and did not ask for the call: see callContext.
 type incoming struct {
 	mux.Request
 	call     Call
 	target   *target
 	method   *method
 	executed bool            // the method itself has run
-	ctx      context.Context //nolint:containedctx // what the observers made of the context
+	own      *callContext    // the handler's, without what observers made of it
+	ctx      context.Context //nolint:containedctx // what the observers made of it
 	err      error
 	packed   *[]byte
+}
+
+// A callContext is the context of a handler. It is never used again: handlers keep contexts.
+type callContext struct {
+	mux.Context
+	target *target
+	in     atomic.Pointer[incoming] // nil when in has ended and serves another call
+	asked  atomic.Bool              // somebody has the call, and may keep it
 }
 
 // A target is a method as one connection calls it: with a codec and a compressor.
@@ -42,7 +51,8 @@ type target struct {
 type callKey struct{}
 
 // CallFrom returns the call that a handler is carrying out, from its context: metadata, the attachment, the
-// trailer to be sent, the peer. It returns nil elsewhere.
+// trailer to be sent, the peer. It returns nil elsewhere. A goroutine that outlives its handler asks before the
+// handler returns: afterwards there may be nothing left but the method's name.
 func CallFrom(ctx context.Context) *Call {
 	call, _ := ctx.Value(callKey{}).(*Call)
 	return call
@@ -58,11 +68,28 @@ func (c *Call) Peer() *Peer {
 }
 
 // Value implements context.Context.
-func (in *incoming) Value(key any) any {
-	if _, ok := key.(callKey); ok {
+func (x *callContext) Value(key any) any {
+	if _, ok := key.(callKey); !ok {
+		return x.Context.Value(key)
+	}
+	x.asked.Store(true)
+	if in := x.in.Load(); in != nil {
 		return &in.call
 	}
-	return in.Request.Value(key)
+	return &Call{Method: x.target.name}
+}
+
+// free ends the use of in for a call, and reports whether it may be used for another one.
+func (in *incoming) free() bool {
+	if poison {
+		return false
+	}
+	in.own.in.Store(nil)
+	if in.own.asked.Load() { // whoever asks from here on finds nothing
+		in.own.in.Store(in)
+		return false
+	}
+	return true
 }
 
 // bind finds what a method number of the peer stands for.
@@ -117,9 +144,17 @@ func (t *target) Inline() bool {
 }
 
 // New implements mux.Target.
-func (t *target) New() *mux.Request {
-	in := &incoming{target: t, method: t.find()}
-	in.Owner = in
+func (t *target) New(used *mux.Request) *mux.Request {
+	var in *incoming
+	if used != nil && used.Owner.(*incoming).free() { //nolint:forcetypeassert // New made it
+		in = used.Owner.(*incoming) //nolint:forcetypeassert // New made it
+		*in = incoming{}
+	} else {
+		in = new(incoming)
+	}
+	in.target, in.method, in.own = t, t.find(), &callContext{target: t}
+	in.own.in.Store(in)
+	in.Owner, in.Context = in, &in.own.Context
 	in.call.Method, in.call.in = t.name, in
 	in.call.Codec, in.call.Compressor = t.codec, t.pack.Compressor
 	return &in.Request
@@ -138,7 +173,7 @@ func (t *target) Serve(r *mux.Request) {
 // handle carries out the call, and makes a panic an error.
 func (in *incoming) handle() (err error) {
 	s := in.target.conn.server
-	in.ctx = in
+	in.ctx = in.own
 	defer func() {
 		if value := recover(); value != nil {
 			err = s.panicked(in.ctx, in.call.Method, value)
@@ -148,7 +183,7 @@ func (in *incoming) handle() (err error) {
 	if in.Broken == nil {
 		opened = in.open()
 	}
-	in.ctx = startAll(in, s.opts.Observers, &in.call)
+	in.ctx = startAll(in.own, s.opts.Observers, &in.call)
 	switch {
 	case in.Broken != nil:
 		return refusal("YDL2205", "%s: the request is broken: %v", in.call.Method, in.Broken)

@@ -142,7 +142,7 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	call.begin(o)
 	call.turn = t
 	c.timeout(call)
-	o.client, o.ctx, o.async, o.done = c, startAll(ctx, c.opts.Observers, call), call, done
+	o.client, o.ctx, o.async, o.done = c, startAll(ctx, c.opts.Observers, call), call, callback(done)
 	o.began = time.Since(c.started)
 	t.trip.client, t.trip.out = c, o
 	ep := t.line.ep // it does not change while t may be sent

@@ -37,8 +37,7 @@ func (rd *reader) serve(r *Request) (still bool) {
 	r.Scratch = rd.scratch[:0]
 	rd.current = r
 	state := rd.enter(running)
-	r.running = state
-	r.rd.Store(rd)
+	r.rd, r.running = rd, state
 	normal := false
 	defer func() {
 		if !normal { // runtime.Goexit: this goroutine cannot go on reading
@@ -65,15 +64,15 @@ func (rd *reader) serve(r *Request) (still bool) {
 		c.cfg.Pool.ran()
 		return false
 	}
-	r.rd.Store(nil)
 	rd.current = nil
 	rd.inline++
 	rd.clock = c.now()
-	r.cancel(context.Canceled, nil)
+	r.hasReturned()
 	rd.reply(r)
 	rd.scratch = r.Scratch
 	r.Body, r.Attachment, r.Scratch = nil, nil, nil
 	r.target.Done(r, time.Duration(rd.clock-began), false)
+	rd.used = r
 	if len(rd.replies) >= fullBatch || len(rd.replies) > 0 && rd.clock-rd.since > batchTime {
 		return rd.endBatch()
 	}
@@ -96,9 +95,8 @@ func (rd *reader) withdraw(r *Request, state uint64) (still bool) {
 		c.cfg.Pool.ran()
 		return false
 	}
-	r.rd.Store(nil)
 	rd.current = nil
-	r.cancel(context.Canceled, nil)
+	r.hasReturned()
 	rd.reply(r)
 	return true
 }
@@ -140,7 +138,10 @@ func (o *Outcome) large() bool {
 }
 
 // complete runs a callback on the reading goroutine.
-func (rd *reader) complete(w *waiter, frame []byte, err error) bool {
+func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err error) bool {
+	if stop != nil {
+		stop()
+	}
 	a := &rd.answer
 	if err == nil {
 		err = a.parse(frame)
@@ -153,9 +154,9 @@ func (rd *reader) complete(w *waiter, frame []byte, err error) bool {
 		}
 	}()
 	if err != nil {
-		w.complete(nil, err)
+		to.Complete(nil, err)
 	} else {
-		w.complete(a, nil)
+		to.Complete(a, nil)
 	}
 	normal = true
 	return rd.leave(state)
