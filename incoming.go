@@ -22,6 +22,7 @@ type incoming struct {
 	method   *method
 	executed bool            // the method itself has run
 	own      *callContext    // the handler's, without what observers made of it
+	asked    atomic.Bool     // somebody has the call, and may keep it
 	ctx      context.Context //nolint:containedctx // what the observers made of it
 	err      error
 	packed   *[]byte
@@ -31,8 +32,7 @@ type incoming struct {
 type callContext struct {
 	mux.Context
 	target *target
-	in     atomic.Pointer[incoming] // nil when in has ended and serves another call
-	asked  atomic.Bool              // somebody has the call, and may keep it
+	in     atomic.Pointer[incoming] // nil when it has ended and serves another call
 }
 
 // A target is a method as one connection calls it: with a codec and a compressor.
@@ -72,9 +72,11 @@ func (x *callContext) Value(key any) any {
 	if _, ok := key.(callKey); !ok {
 		return x.Context.Value(key)
 	}
-	x.asked.Store(true)
 	if in := x.in.Load(); in != nil {
-		return &in.call
+		in.asked.Store(true)
+		if x.in.Load() == in { // it has not been freed meanwhile
+			return &in.call
+		}
 	}
 	return &Call{Method: x.target.name}
 }
@@ -84,8 +86,11 @@ func (in *incoming) free() bool {
 	if poison {
 		return false
 	}
+	if in.asked.Load() {
+		return false
+	}
 	in.own.in.Store(nil)
-	if in.own.asked.Load() { // whoever asks from here on finds nothing
+	if in.asked.Load() { // it has happened between the two
 		in.own.in.Store(in)
 		return false
 	}
@@ -138,9 +143,12 @@ func (t *target) check(m *method) *Error {
 }
 
 // Inline implements mux.Target.
-func (t *target) Inline() bool {
+func (t *target) Inline() (inline, timed bool) {
 	m := t.method.Load()
-	return m != nil && m.inline()
+	if m == nil || !m.inline() {
+		return false, true
+	}
+	return true, m.stats.due()
 }
 
 // New implements mux.Target.

@@ -38,6 +38,7 @@ type numbering struct {
 type Out struct {
 	Method     *Method
 	Fields     wire.Fields
+	Bare       bool // no field is set: the connection need not look for one
 	Compressed bool
 	Checksum   bool
 	OneWay     bool // set by Notify and its like
@@ -221,7 +222,9 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 	async, alone := w == nil, w == nil && to == nil
 
 	c.mu.Lock()
-	out.Fields.Parent = 0
+	if out.Fields.Parent != 0 {
+		out.Fields.Parent = 0
+	}
 	if err := c.admitLocked(ctx, out, size, async, alone); err != nil {
 		c.mu.Unlock()
 		return 0, err
@@ -235,7 +238,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 		c.mu.Unlock()
 		return 0, err
 	}
-	if out.Fields.Timeout != 0 || !out.Fields.OnlyTimeout() {
+	if out.Fields.Timeout != 0 || out.Fields.Parent != 0 || !out.Bare && !out.Fields.OnlyTimeout() {
 		m.fields = &out.Fields
 	}
 	h := wire.Header{Type: wire.Request, Arg: c.numberLocked(out.Method)}

@@ -27,7 +27,7 @@ type handler struct {
 	done   func(r *mux.Request, handedOver bool)
 }
 
-func (h *handler) Inline() bool { return h.inline }
+func (h *handler) Inline() (inline, timed bool) { return h.inline, true }
 func (h *handler) New(*mux.Request) *mux.Request {
 	r := new(struct {
 		mux.Request

@@ -40,6 +40,7 @@ type reader struct {
 	current *Request // being served inline; nil for a Completer
 	used    *Request // the last one that ran inline to its end; nil when it is in use
 	scratch []byte
+	lostAt  atomic.Int64 // when another reader took over
 
 	answer Answer // for Completers
 }
@@ -375,8 +376,9 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 		r.Body, r.Attachment, err = wire.SplitBody(h.Flags, msg)
 	}
 	r.Broken = err
-	if t.Inline() && r.stream == nil && r.turn == nil && !c.draining.Load() && !c.refusing.Load() && !rd.crowded && r.bytes <= c.cfg.MaxMessage {
-		return rd.serve(r)
+	inline, timed := t.Inline()
+	if inline && r.stream == nil && r.turn == nil && !c.draining.Load() && !c.refusing.Load() && !rd.crowded && r.bytes <= c.cfg.MaxMessage {
+		return rd.serve(r, timed)
 	}
 	if ok, alive := rd.accept(r); !ok {
 		return alive

@@ -13,18 +13,23 @@ import (
 // A Target is what a method number stands for on the side that serves it: the method's name, found, with
 // its codec. Its methods are called concurrently.
 type Target interface {
-	// Inline reports whether the method is known to be short, so that it runs on the reading goroutine.
-	Inline() bool
+	// Inline reports whether the method is known to be short, so that it runs on the reading goroutine, and whether this
+	// call is to be timed: reading the clock takes longer than the shortest methods. The reading goroutine asks, once
+	// for each request.
+	Inline() (inline, timed bool)
 	// New returns a Request, embedded in whatever the owner needs beside it. Used is nil, or one that this side's targets have
 	// returned before and that has run inline to its end, to be used again.
 	New(used *Request) *Request
 	// Serve carries out the call and leaves the reply in the request. It must not panic. It may end its
 	// goroutine.
 	Serve(r *Request)
-	// Done is told when the reply has been queued, how long Serve took, and whether it held up the
+	// Done is told when the reply has been queued, how long Serve took, or that it was not timed, and whether it held up the
 	// reading goroutine so long that another one took over.
 	Done(r *Request, took time.Duration, handedOver bool)
 }
+
+// Untimed is how long a call took that was not timed.
+const Untimed time.Duration = -1
 
 // A Request is a call that the peer opened. One that has run inline to its end may be used again: nobody but its reader has
 // seen it. Handlers keep contexts, so its Context never is.
@@ -284,7 +289,7 @@ func (c *Conn) refuseLocked(r *Request, code uint16, errorID, text string) {
 // unserved is what every method number stands for on a side that serves nothing.
 type unserved struct{}
 
-func (unserved) Inline() bool          { return false }
+func (unserved) Inline() (bool, bool)  { return false, false }
 func (unserved) New(*Request) *Request { return new(Request) }
 func (unserved) Serve(r *Request) {
 	r.Reply = Outcome{Code: unimplementedCode, NotProcessed: true, Fields: &wire.Fields{
