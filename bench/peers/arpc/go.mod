@@ -11,6 +11,11 @@ require (
 
 require github.com/lesismal/arpc v1.2.17
 
+require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
+	golang.org/x/sys v0.38.0 // indirect
+)
+
 replace (
 	github.com/yodel-rpc/yodel/bench/message => ../../message
 	github.com/yodel-rpc/yodel/bench/peer => ../../peer

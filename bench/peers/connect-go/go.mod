@@ -9,7 +9,11 @@ require (
 	google.golang.org/protobuf v1.36.12
 )
 
-require github.com/planetscale/vtprotobuf v0.6.0 // indirect
+require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
+	github.com/planetscale/vtprotobuf v0.6.0 // indirect
+	golang.org/x/sys v0.38.0 // indirect
+)
 
 replace (
 	github.com/yodel-rpc/yodel/bench/message => ../../message

@@ -10,7 +10,11 @@ require (
 	storj.io/drpc v1.0.0
 )
 
-require github.com/zeebo/errs v1.2.2 // indirect
+require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
+	github.com/zeebo/errs v1.2.2 // indirect
+	golang.org/x/sys v0.38.0 // indirect
+)
 
 replace (
 	github.com/yodel-rpc/yodel/bench/message => ../../message
