@@ -25,7 +25,7 @@ func main() {
 	peer.Main(peer.Peer{
 		Name:   "arpc",
 		Module: "github.com/lesismal/arpc",
-		Setup: "EnablePool, handlers run by the reader (async false), SendBufferSize 64 KiB, RecvBufferSize 64 KiB; " +
+		Setup: "EnablePool, handlers run by the reader (async false), SendBufferSize 64 KiB, RecvBufferSize 32 KiB; " +
 			"vtprotobuf as its codec; one connection, NewClientPoolFromDialers where there are several servers",
 		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss},
 		Serve: serve,
@@ -48,7 +48,7 @@ func (vt) Unmarshal(b []byte, v any) error { return v.(decoder).UnmarshalVT(b) }
 func tune(h arpc.Handler) {
 	h.EnablePool(true)
 	h.SetSendBufferSize(64 << 10) // Without it every message is written alone.
-	h.SetRecvBufferSize(64 << 10)
+	h.SetRecvBufferSize(32 << 10)
 }
 
 func serve(addr string) (string, func(), error) {
