@@ -69,6 +69,6 @@ func said(dir, name string, args ...string) string {
 	return first
 }
 
-func (m Machine) memoryGiB() string {
+func (m Machine) MemoryGiB() string {
 	return strconv.FormatFloat(float64(m.Memory)/(1<<30), 'f', 0, 64) + " GiB"
 }
