@@ -67,9 +67,43 @@ const (
 	nameHeight  = 11 * vg.Inch / 72
 )
 
-// writeSVG draws the chart. It has a white background, so that it can be read on a dark page too.
+// writeSVG draws a chart. It has a white background, so that it can be read on a dark page too.
 func (r *Report) writeSVG(out io.Writer, c Chart) error {
+	canvas := vgsvg.New(chartWidth, chartHeight)
+	if err := r.draw(draw.New(canvas), c); err != nil {
+		return fmt.Errorf("%s: %w", c.File, err)
+	}
+	var svg bytes.Buffer
+	if _, err := canvas.WriteTo(&svg); err != nil {
+		return fmt.Errorf("%s: %w", c.File, err)
+	}
+	// Hardly anybody has these fonts; the widths of Arial and Helvetica are the same.
+	_, err := out.Write(bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif")))
+	return err
+}
+
+func (r *Report) draw(whole draw.Canvas, c Chart) error {
 	lines := r.lines(c)
+	p := newPlot(c)
+	for _, l := range inFront(lines) {
+		drawn, dots, err := plotter.NewLinePoints(l.points)
+		if err != nil {
+			return err
+		}
+		drawn.LineStyle = r.style(l.peer)
+		dots.GlyphStyle = draw.GlyphStyle{Color: drawn.Color, Radius: drawn.Width * 1.3, Shape: draw.CircleGlyph{}}
+		p.Add(drawn, dots)
+	}
+	whole.SetColor(color.White)
+	whole.Fill(whole.Path())
+	axes := draw.Crop(whole, 0, -nameMargin, 0, 0)
+	p.Draw(axes)
+	r.writeNames(whole, p, p.DataCanvas(axes), lines)
+	return nil
+}
+
+// newPlot is a chart without its lines.
+func newPlot(c Chart) *plot.Plot {
 	p := plot.New()
 	p.BackgroundColor = color.White
 	for _, style := range []*text.Style{&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label} {
@@ -83,29 +117,7 @@ func (r *Report) writeSVG(out io.Writer, c Chart) error {
 		p.Y.Min = 0
 	}
 	p.Add(plotter.NewGrid())
-	for _, l := range inFront(lines) {
-		drawn, dots, err := plotter.NewLinePoints(l.points)
-		if err != nil {
-			return fmt.Errorf("%s: %w", c.File, err)
-		}
-		drawn.LineStyle = r.style(l.peer)
-		dots.GlyphStyle = draw.GlyphStyle{Color: drawn.Color, Radius: drawn.Width * 1.3, Shape: draw.CircleGlyph{}}
-		p.Add(drawn, dots)
-	}
-	canvas := vgsvg.New(chartWidth, chartHeight)
-	whole := draw.New(canvas)
-	whole.SetColor(color.White)
-	whole.Fill(whole.Rectangle.Path())
-	axes := draw.Crop(whole, 0, -nameMargin, 0, 0)
-	p.Draw(axes)
-	r.writeNames(whole, p, p.DataCanvas(axes), lines)
-	var svg bytes.Buffer
-	if _, err := canvas.WriteTo(&svg); err != nil {
-		return fmt.Errorf("%s: %w", c.File, err)
-	}
-	// Hardly anybody has these fonts; the widths of Arial and Helvetica are the same.
-	_, err := out.Write(bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif")))
-	return err
+	return p
 }
 
 // inFront sorts the lines so that yodel is drawn last, over the others.
