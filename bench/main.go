@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -281,6 +282,9 @@ func (b *bench) printList() error {
 		fmt.Fprintf(b.out, "%-18s %s%s\n", s.Name, s.Title, when)
 	}
 	found, err := findPeers(b.root, true)
+	if errors.Is(err, fs.ErrNotExist) {
+		found, err = findPeers(b.root, false)
+	}
 	if err != nil {
 		return err
 	}
