@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -23,6 +24,9 @@ type usage struct {
 	cpu                              time.Duration
 	reads, writes, bytesIn, bytesOut uint64
 }
+
+// A wire is what a network interface has carried.
+type wire struct{ bytes, packets float64 }
 
 // usageOf reads what process pid has used.
 func usageOf(pid int) (usage, error) {
@@ -59,6 +63,26 @@ func memoryOf(pid int) (now, peak uint64, err error) {
 		return 0, 0, err
 	}
 	return fields["VmRSS"] << 10, fields["VmHWM"] << 10, nil
+}
+
+// wireOf reads how many bytes and packets the loopback interface has carried, with the headers of IP and TCP and with what
+// only acknowledges. It misses nothing, but it is that of all programs of the machine.
+func wireOf() (wire, error) {
+	text, err := os.ReadFile("/proc/net/dev")
+	if err != nil {
+		return wire{}, err
+	}
+	for line := range strings.Lines(string(text)) {
+		name, rest, _ := strings.Cut(line, ":")
+		fields := strings.Fields(rest)
+		if strings.TrimSpace(name) != "lo" || len(fields) < 2 {
+			continue
+		}
+		bytes, err1 := strconv.ParseFloat(fields[0], 64)
+		packets, err2 := strconv.ParseFloat(fields[1], 64)
+		return wire{bytes, packets}, errors.Join(err1, err2)
+	}
+	return wire{}, errors.New("/proc/net/dev has no loopback interface lo")
 }
 
 // procFields reads the numbers of a file of lines like "syscr: 10" and "VmHWM:  1234 kB".

@@ -54,7 +54,7 @@ func sample() *Report {
 				v := speed[p.Key] * float64(1+round)
 				r.Results = append(r.Results, Result{
 					Scenario: name, Peer: p.Key, Round: round, Calls: v, Rate: v,
-					Latency: Latency{1, 2, 1e6 / v, 4, 2e6 / v, 6, 7}, Client: Side{CPU: 1, Writes: v, Peak: 1 << 20}, Server: Side{CPU: 2},
+					Latency: Latency{1, 2, 1e6 / v, 4, 2e6 / v, 6, 7}, Client: Side{CPU: 1, Writes: v, BytesOut: 600 * v, Peak: 1 << 20}, Server: Side{CPU: 2}, Wire: 1300 * v,
 				})
 			}
 		}
@@ -112,7 +112,7 @@ func TestTable(t *testing.T) {
 		}
 	}
 	fields := strings.Fields(lines[5])
-	for i, want := range []string{"yodel", "600", "400–800", "2.00", "50%", "2.00µs", "1.67ms", "4.00µs", "3.33ms", "6.00µs", "7.00µs", "1.67k+3.33k", "1.00+0.00"} {
+	for i, want := range []string{"yodel", "600", "400–800", "2.00", "50%", "2.00µs", "1.67ms", "4.00µs", "3.33ms", "6.00µs", "7.00µs", "1.67k+3.33k", "1.00+0.00", "0.00+0.00", "1.30k"} {
 		if fields[i] != want {
 			t.Errorf("column %d is %q, want %q", i, fields[i], want)
 		}

@@ -64,6 +64,8 @@ type Result struct {
 	Latency    Latency `json:"latency_us"`
 	Client     Side    `json:"client"`
 	Server     Side    `json:"server"`
+	Wire       float64 `json:"wire_bytes"` // over loopback, both ways, headers included
+	Packets    float64 `json:"packets"`    // likewise
 }
 
 // A Latency is in microseconds. Of several client processes it is the least minimum, the greatest maximum, and the mean

@@ -160,6 +160,10 @@ func (b *bout) measure(ctx context.Context) (Result, error) {
 	if err != nil {
 		return r, err
 	}
+	carried, err := wireOf()
+	if err != nil {
+		return r, err
+	}
 	for _, client := range b.clients {
 		if err := client.tell(order{Do: "go"}); err != nil {
 			return r, err
@@ -173,11 +177,16 @@ func (b *bout) measure(ctx context.Context) (Result, error) {
 		}
 		done = append(done, e)
 	}
+	wire, err := wireOf()
+	if err != nil {
+		return r, err
+	}
 	after, err := b.look(ctx)
 	if err != nil {
 		return r, err
 	}
 	r = sum(done, max(1, b.scenario.Load.Messages))
+	r.Wire, r.Packets = wire.bytes-carried.bytes, wire.packets-carried.packets
 	r.Client = b.side(b.clients, before, after)
 	r.Server = b.side(b.servers, before, after)
 	for _, e := range done {

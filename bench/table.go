@@ -50,7 +50,7 @@ type column struct {
 	of   func(*Result) *float64
 }
 
-// perCallOf makes a figure of a side one per call.
+// The columns. All but the first and those of latency and memory are per call.
 var columns = []column{
 	{"calls_per_second", func(r *Result) *float64 { return &r.Rate }},
 	{"latency_min_us", func(r *Result) *float64 { return &r.Latency.Min }},
@@ -66,6 +66,8 @@ var columns = []column{
 	{"server_reads_per_call", func(r *Result) *float64 { return &r.Server.Reads }},
 	{"client_writes_per_call", func(r *Result) *float64 { return &r.Client.Writes }},
 	{"server_writes_per_call", func(r *Result) *float64 { return &r.Server.Writes }},
+	{"wire_bytes_per_call", func(r *Result) *float64 { return &r.Wire }},
+	{"packets_per_call", func(r *Result) *float64 { return &r.Packets }},
 	{"request_bytes_per_call", func(r *Result) *float64 { return &r.Client.BytesOut }},
 	{"reply_bytes_per_call", func(r *Result) *float64 { return &r.Server.BytesOut }},
 	{"client_allocations_per_call", func(r *Result) *float64 { return &r.Client.Mallocs }},
@@ -80,6 +82,7 @@ var columns = []column{
 
 // perCalls is the run with all that its sides have used divided by its calls; memory stays.
 func (r Result) perCalls() Result {
+	r.Wire, r.Packets = perCall(r, r.Wire), perCall(r, r.Packets)
 	for _, s := range []*Side{&r.Client, &r.Server} {
 		for _, n := range []*float64{&s.CPU, &s.Reads, &s.Writes, &s.BytesIn, &s.BytesOut, &s.Mallocs, &s.Bytes, &s.GCs} {
 			*n = perCall(r, *n)
@@ -125,7 +128,7 @@ func (r *Report) writeTable(out io.Writer, s Scenario) error {
 
 var terminalHead = []string{
 	"", "calls/s", "min–max", "× best", "of raw", "mean", "p50", "p90", "p99", "p99.9", "max",
-	"CPU µs c+s", "writes c+s", "reads c+s", "bytes →+←", "allocs c+s", "peak MiB c+s", "errors",
+	"CPU µs c+s", "writes c+s", "reads c+s", "wire bytes", "allocs c+s", "peak MiB c+s", "errors",
 }
 
 func (w row) terminalCells() []string {
@@ -134,8 +137,8 @@ func (w row) terminalCells() []string {
 		w.Peer.Name, amount(w.Rate.Median), amount(w.Rate.Min) + "–" + amount(w.Rate.Max), times(w.Best), share(w.Raw),
 		microseconds(m.Latency.Mean), microseconds(m.Latency.P50), microseconds(m.Latency.P90),
 		microseconds(m.Latency.P99), microseconds(m.Latency.P999), microseconds(m.Latency.Max),
-		two(m.Client.CPU*1e6, m.Server.CPU*1e6), two(m.Client.Writes, m.Server.Writes), two(m.Client.Reads, m.Server.Reads),
-		two(m.Client.BytesOut, m.Server.BytesOut), two(m.Client.Mallocs, m.Server.Mallocs),
+		two(m.Client.CPU*1e6, m.Server.CPU*1e6), m.SystemCalls(m.Client.Writes, m.Server.Writes), m.SystemCalls(m.Client.Reads, m.Server.Reads),
+		amount(m.Wire), two(m.Client.Mallocs, m.Server.Mallocs),
 		two(m.Client.Peak/(1<<20), m.Server.Peak/(1<<20)), strconv.FormatInt(w.Errors, 10),
 	}
 }
@@ -234,6 +237,15 @@ func microseconds(n float64) string {
 }
 
 func two(client, server float64) string { return amount(client) + "+" + amount(server) }
+
+// SystemCalls writes reads or writes per call, unless the peer makes them in a way that the kernel does not count: then not even a
+// byte per call has gone through those it does count.
+func (r Result) SystemCalls(client, server float64) string {
+	if r.Client.BytesOut < 1 {
+		return "–"
+	}
+	return two(client, server)
+}
 
 func times(r ratio) string {
 	if r.Median == 0 {
