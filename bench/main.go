@@ -204,7 +204,7 @@ func (b *bench) measureAll(ctx context.Context) (failed []error, err error) {
 	var tables error
 	p.carryOut(ctx, b.report, b.show, func(s Scenario) { tables = errors.Join(tables, b.report.writeTable(b.out, s)) })
 	if n := len(failed); n > 0 { // their text stands above
-		failed = []error{fmt.Errorf("%d peers were not built", n)}
+		failed = []error{fmt.Errorf("%d builds failed", n)}
 	}
 	if problems := b.report.failures(); len(problems) > 0 {
 		failed = append(failed, fmt.Errorf("%d runs failed:\n  %s", len(problems), strings.Join(problems, "\n  ")))

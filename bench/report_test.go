@@ -112,7 +112,7 @@ func TestTable(t *testing.T) {
 		}
 	}
 	fields := strings.Fields(lines[5])
-	for i, want := range []string{"yodel", "600", "400–800", "2.00", "50%", "2.00µs", "1.67ms", "4.00µs", "3.33ms", "6.00µs", "7.00µs", "1.67k+3.33k", "1.00+0.00", "0.00+0.00", "1.30k"} {
+	for i, want := range []string{"yodel", "600", "400–800", "2.00", "50%", "1.00µs", "2.00µs", "1.67ms", "4.00µs", "3.33ms", "6.00µs", "7.00µs", "1.67k+3.33k", "1.00+0.00", "0.00+0.00", "1.30k"} {
 		if fields[i] != want {
 			t.Errorf("column %d is %q, want %q", i, fields[i], want)
 		}

@@ -112,13 +112,17 @@ func medians(runs []Result) Result {
 func (r *Report) writeTable(out io.Writer, s Scenario) error {
 	rows := r.rows(s.Name)
 	fmt.Fprintf(out, "\n%s: %s (median of %d rounds)\n", s.Name, s.Title, r.Rounds)
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, strings.Join(terminalHead, "\t")+"\t")
-	for _, w := range rows {
-		fmt.Fprintln(table, strings.Join(w.terminalCells(), "\t")+"\t")
-	}
-	if err := table.Flush(); err != nil {
-		return err
+	if len(rows) == 0 {
+		fmt.Fprintln(out, "  nobody has figures")
+	} else {
+		table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintln(table, strings.Join(terminalHead, "\t")+"\t")
+		for _, w := range rows {
+			fmt.Fprintln(table, strings.Join(w.terminalCells(), "\t")+"\t")
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
 	}
 	for _, line := range r.absent(s) {
 		fmt.Fprintln(out, "  "+line)
@@ -127,7 +131,7 @@ func (r *Report) writeTable(out io.Writer, s Scenario) error {
 }
 
 var terminalHead = []string{
-	"", "calls/s", "min–max", "× best", "of raw", "mean", "p50", "p90", "p99", "p99.9", "max",
+	"", "calls/s", "min–max", "× best", "of raw", "min", "mean", "p50", "p90", "p99", "p99.9", "max",
 	"CPU µs c+s", "writes c+s", "reads c+s", "wire bytes", "allocs c+s", "peak MiB c+s", "errors",
 }
 
@@ -135,7 +139,7 @@ func (w row) terminalCells() []string {
 	m := w.Median
 	return []string{
 		w.Peer.Name, amount(w.Rate.Median), amount(w.Rate.Min) + "–" + amount(w.Rate.Max), times(w.Best), share(w.Raw),
-		microseconds(m.Latency.Mean), microseconds(m.Latency.P50), microseconds(m.Latency.P90),
+		microseconds(m.Latency.Min), microseconds(m.Latency.Mean), microseconds(m.Latency.P50), microseconds(m.Latency.P90),
 		microseconds(m.Latency.P99), microseconds(m.Latency.P999), microseconds(m.Latency.Max),
 		two(m.Client.CPU*1e6, m.Server.CPU*1e6), m.SystemCalls(m.Client.Writes, m.Server.Writes), m.SystemCalls(m.Client.Reads, m.Server.Reads),
 		amount(m.Wire), two(m.Client.Mallocs, m.Server.Mallocs),
