@@ -93,8 +93,8 @@ func parse(args []string, errs io.Writer) (options, error) {
 	flags.StringVar(&o.peers, "peers", "", "only these `NAMES`, separated by commas; kitex means also kitex-thrift")
 	flags.StringVar(&o.run, "run", "", "only scenarios whose names match `REGEXP`, also those of -full")
 	flags.IntVar(&o.rounds, "rounds", 0, "how often each peer runs each scenario (default 3, with -full 5)")
-	flags.DurationVar(&o.measure, "measure", 0, "how long a run is measured (default 500ms, with -full 1s)")
-	flags.DurationVar(&o.warmup, "warmup", 0, "how long it runs before that (default 250ms, with -full 500ms; on the JVM at least 4s)")
+	flags.DurationVar(&o.measure, "measure", 0, "how long a run is measured (default 500ms, with -full 1s, with -check 400ms)")
+	flags.DurationVar(&o.warmup, "warmup", 0, "how long it runs before that (default 250ms, with -full 500ms, with -check 200ms; on the JVM at least 4s)")
 	flags.BoolVar(&o.full, "full", false, "all scenarios and peers, also those on the JVM")
 	flags.BoolVar(&o.java, "java", false, "also the peers on the JVM; needs a JDK and Maven")
 	flags.BoolVar(&o.check, "check", false, "measure only what targets 1 and 3 need, and judge it: at most a minute")
@@ -128,6 +128,9 @@ func (o *options) defaults() {
 	rounds, measure, warmup := 3, 500*time.Millisecond, 250*time.Millisecond
 	if o.full {
 		rounds, measure, warmup = 5, time.Second, 500*time.Millisecond
+	}
+	if o.check {
+		measure, warmup = 400*time.Millisecond, 200*time.Millisecond
 	}
 	if o.rounds == 0 {
 		o.rounds = rounds

@@ -26,10 +26,7 @@ type plan struct {
 func (p *plan) carryOut(ctx context.Context, r *Report, show *progress, after func(Scenario)) {
 	show.begin(p.runs())
 	for _, s := range p.scenarios {
-		able := p.programs
-		if !s.Java {
-			able = slices.DeleteFunc(slices.Clone(able), func(x program) bool { return x.kind == kindJava })
-		}
+		able := slices.DeleteFunc(slices.Clone(p.programs), func(peer program) bool { return !s.takes(peer) })
 		if len(able) == 0 || ctx.Err() != nil {
 			continue
 		}
@@ -71,7 +68,7 @@ func (p *plan) runs() int {
 	n := 0
 	for _, s := range p.scenarios {
 		for _, peer := range p.programs {
-			if s.Java || peer.kind != kindJava {
+			if s.takes(peer) {
 				n += p.rounds
 			}
 		}

@@ -324,6 +324,23 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+func TestCheckTakesItsPeers(t *testing.T) {
+	t.Parallel()
+	checked := checkScenarios()
+	if len(checked) != 3 {
+		t.Fatalf("got %d scenarios, want 3", len(checked))
+	}
+	for _, c := range []struct {
+		scenario, peer string
+		want           bool
+	}{{"closed-100", "kitex-protobuf", true}, {"closed-100", "raw", false}, {"async-echo", "raw", true}, {"async-echo", "grpc-go", false}} {
+		s, _ := (&Report{Scenarios: checked}).scenario(c.scenario)
+		if got := s.takes(program{key: c.peer, kind: kindOf(c.peer)}); got != c.want {
+			t.Errorf("%s takes %s: %v", c.scenario, c.peer, got)
+		}
+	}
+}
+
 func TestBuildFailureLeavesThePeerOut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -2,6 +2,8 @@
 
 package main
 
+import "slices"
+
 // A Load is what a client program is told to do: the fields of the line that it reads.
 type Load struct {
 	Work      string   `json:"work"` // message, echo, kiss or stream
@@ -23,10 +25,11 @@ type Scenario struct {
 	Title string `json:"title"` // above its table
 	Load  Load   `json:"load"`
 
-	Servers int  `json:"servers,omitempty"` // how many server processes: 0 is 1
-	Clients int  `json:"clients,omitempty"` // how many client processes, each with this load: 0 is 1
-	Full    bool `json:"full,omitempty"`    // only with -full, or when -run names it
-	Java    bool `json:"java,omitempty"`    // the peers on the JVM run it too
+	Servers int      `json:"servers,omitempty"` // how many server processes: 0 is 1
+	Clients int      `json:"clients,omitempty"` // how many client processes, each with this load: 0 is 1
+	Full    bool     `json:"full,omitempty"`    // only with -full, or when -run names it
+	Java    bool     `json:"java,omitempty"`    // the peers on the JVM run it too
+	Peers   []string `json:"peers,omitempty"`   // only these; nil is all
 }
 
 // Kinds of load that several scenarios share.
@@ -101,6 +104,14 @@ var scenarios = []Scenario{
 
 	{Name: "idle-1", Title: "memory with one connection", Load: idle(1), Full: true},
 	{Name: "idle-10000", Title: "memory with 10,000 connections, all but one of them idle", Load: idle(10_000), Full: true},
+}
+
+// takes says whether a peer has a part in the scenario. It may still decline.
+func (s Scenario) takes(p program) bool {
+	if p.kind == kindJava && !s.Java {
+		return false
+	}
+	return s.Peers == nil || slices.ContainsFunc(s.Peers, func(name string) bool { return selects(name, p.key) })
 }
 
 func orOne(n int) int { return max(n, 1) }
