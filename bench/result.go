@@ -190,6 +190,7 @@ func (r *Report) ratio(scenario, peer string, f figure, least bool, others func(
 
 // The others that a figure is compared with.
 func goPeers(p PeerInfo) bool  { return p.Kind == kindGo }
+func allPeers(p PeerInfo) bool { return p.Kind == kindGo || p.Kind == kindJava }
 func ceilings(p PeerInfo) bool { return p.Kind == kindCeiling }
 func named(keys ...string) func(PeerInfo) bool {
 	return func(p PeerInfo) bool {

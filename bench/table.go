@@ -111,7 +111,11 @@ func medians(runs []Result) Result {
 // writeTable writes a scenario's table for a terminal, and beneath it who is not in it and why.
 func (r *Report) writeTable(out io.Writer, s Scenario) error {
 	rows := r.rows(s.Name)
-	fmt.Fprintf(out, "\n%s: %s (median of %d rounds)\n", s.Name, s.Title, r.Rounds)
+	rounds := 0 // fewer than planned when the command was interrupted
+	for _, w := range rows {
+		rounds = max(rounds, w.Rounds)
+	}
+	fmt.Fprintf(out, "\n%s: %s (median of %d rounds)\n", s.Name, s.Title, rounds)
 	if len(rows) == 0 {
 		fmt.Fprintln(out, "  nobody has figures")
 	} else {
@@ -173,6 +177,9 @@ func (r *Report) absent(s Scenario) []string {
 		}
 		if run.Errors > 0 {
 			lines = append(lines, head+"first error: "+run.FirstError)
+		}
+		if run.Late > 0 { // the open loop did not keep its promise
+			lines = append(lines, head+strconv.FormatInt(run.Late, 10)+" calls began late because of the client's own program")
 		}
 	}
 	return lines
