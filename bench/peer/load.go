@@ -41,7 +41,7 @@ type order struct {
 func (o *order) check(p *Peer) error {
 	switch {
 	case !slices.Contains(p.Works, o.Work):
-		return fmt.Errorf("%s does not do the work %q", p.Name, o.Work)
+		return fmt.Errorf("%s does not do the work %q: %w", p.Name, o.Work, errors.ErrUnsupported)
 	case !slices.Contains([]string{closed, open, async, fresh}, o.Mode):
 		return fmt.Errorf("there is no mode %q", o.Mode)
 	case len(o.Addrs) == 0 || o.MeasureMS <= 0:
@@ -112,7 +112,7 @@ func (r *run) start(ctx context.Context, p *Peer) error {
 	if r.Mode == async {
 		starter, ok := client.(Starter)
 		if !ok {
-			return fmt.Errorf("%s has no asynchronous calls", p.Name)
+			return fmt.Errorf("%s has no asynchronous calls: %w", p.Name, errors.ErrUnsupported)
 		}
 		r.loops.Go(func() { r.issue(starter.Start) })
 		return nil

@@ -142,6 +142,8 @@ func TestErrors(t *testing.T) {
 	} {
 		if got, err := play(t, peerOf(&fake{}), line); got != nil || err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s gave %v, %v", line, got, err)
+		} else if declines := strings.Contains(text, "does not do") || strings.Contains(text, "no async"); errors.Is(err, errors.ErrUnsupported) != declines {
+			t.Errorf("%s: declines: %v, want %v", line, !declines, declines)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func Main(p Peer) {
 		os.Exit(2)
 	}
 	if err != nil {
-		say(out, trouble{"error", err.Error()}) //nolint:errcheck // the exit code tells whoever cannot be told
+		say(out, trouble{"error", err.Error(), errors.Is(err, errors.ErrUnsupported)}) //nolint:errcheck // the exit code tells whoever cannot be told
 		os.Exit(1)
 	}
 }
@@ -62,6 +62,8 @@ func say(out io.Writer, v any) error { return json.NewEncoder(out).Encode(v) }
 type trouble struct {
 	Event string `json:"event"`
 	Text  string `json:"text"`
+	// Declined says that the peer does no such thing: the error is errors.ErrUnsupported, also one of its Dial.
+	Declined bool `json:"declined"`
 }
 
 // A greeting says who serves where.

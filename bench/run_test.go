@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain makes the test binary a peer's program too: `BINARY fake BEHAVIOUR serve|load`.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && os.Args[1] == "fake" {
+		fake(os.Args[2], os.Args[3])
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// fake speaks the process protocol without making calls. Its behaviour is something that it does wrong, and in which role.
+func fake(behaviour, role string) {
+	wrong, in, _ := strings.Cut(behaviour, "@")
+	if in != role {
+		wrong = ""
+	}
+	input := bufio.NewScanner(os.Stdin)
+	switch wrong {
+	case "dies":
+		panic("out of luck")
+	case "garbage":
+		fmt.Println("Welcome to my framework!")
+	case "flood":
+		for range 64 {
+			fmt.Print(strings.Repeat("x", 1<<16))
+		}
+	case "hangs":
+		signal.Ignore(syscall.SIGTERM)
+		forever()
+	case "outlives":
+		defer forever()
+	}
+	if role == "serve" {
+		fmt.Println(`{"addr":"127.0.0.1:1","name":"Fake","version":"v1","setup":"none"}`)
+		for n := 1; input.Scan(); n++ {
+			fmt.Printf(`{"mallocs":%d,"bytes":%d,"gcs":%d}`+"\n", n*100, n*1000, n)
+		}
+		return
+	}
+	input.Scan()
+	var load Load
+	if err := json.Unmarshal(input.Bytes(), &load); err != nil {
+		panic(err)
+	}
+	if load.Work == "stream" {
+		fmt.Println(`{"event":"error","text":"no streams here","declined":true}`)
+		os.Exit(1)
+	}
+	fmt.Println(`{"event":"ready"}`)
+	input.Scan()
+	if wrong == "fails" {
+		fmt.Println(`{"event":"error","text":"lost the server"}`)
+		os.Exit(1)
+	}
+	fmt.Println(`{"event":"done","calls":1000,"errors":0,"seconds":0.5,` +
+		`"latency_us":{"min":1,"mean":2,"p50":2,"p90":3,"p99":4,"p999":5,"max":6},"mallocs":2000,"bytes":64000,"gcs":1}`)
+	for input.Scan() {
+	}
+}
+
+// forever is out of reach of the runtime's search for deadlocks.
+func forever() {
+	for {
+		syscall.Pause() //nolint:errcheck // it always says that it was interrupted
+	}
+}
+
+func fakePeer(t *testing.T, key, behaviour string) program {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program{key: key, kind: kindOf(key), argv: []string{self, "fake", behaviour}}
+}
+
+var quickly = timing{warmup: time.Millisecond, measure: time.Millisecond, patience: 2 * time.Second, grace: time.Second / 2}
+
+func TestRunAddsUpProcesses(t *testing.T) {
+	t.Parallel()
+	s := Scenario{Name: "s", Load: closed(1), Servers: 2, Clients: 3}
+	r, info := fight(context.Background(), fakePeer(t, "fake", ""), s, quickly)
+	if r.Problem != "" || r.Cannot != "" || r.Note != "" {
+		t.Fatalf("problem %q, cannot %q, note %q", r.Problem, r.Cannot, r.Note)
+	}
+	if info.Name != "Fake" || info.Version != "v1" || info.Setup != "none" {
+		t.Errorf("the peer is %+v", info)
+	}
+	if r.Calls != 3000 || r.Rate != 6000 {
+		t.Errorf("got %v calls and %v a second, want 3000 and 6000", r.Calls, r.Rate)
+	}
+	if r.Client.Mallocs != 6000 || r.Server.Mallocs != 200 {
+		t.Errorf("got %v and %v allocations, want 6000 and 200", r.Client.Mallocs, r.Server.Mallocs)
+	}
+	if want := (Latency{1, 2, 2, 3, 4, 5, 6}); r.Latency != want {
+		t.Errorf("got latency %+v, want %+v", r.Latency, want)
+	}
+	if r.Client.CPU <= 0 || r.Client.Peak < 1<<20 || r.Server.Writes < 2 || r.Server.BytesIn < 2 {
+		t.Errorf("the kernel counted %+v and %+v", r.Client, r.Server)
+	}
+}
+
+func TestRunCountsMessagesOfStreams(t *testing.T) {
+	t.Parallel()
+	r := sum([]event{{Calls: 3, Seconds: 2}}, 100)
+	if r.Calls != 300 || r.Rate != 150 {
+		t.Errorf("got %v messages and %v a second, want 300 and 150", r.Calls, r.Rate)
+	}
+}
+
+func TestRunSaysWhatWentWrong(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ behaviour, want string }{
+		{"dies@serve", "fake serve ended (exit status 2) instead of saying its address: panic: out of luck"},
+		{"dies@load", "fake load"}, // it may be gone when it is told its load
+		{"garbage@serve", `fake serve printed "Welcome to my framework!" instead of its address`},
+		{"garbage@load", `fake load printed "Welcome to my framework!" instead of its event ready`},
+		{"flood@load", "fake load instead of its event ready: bufio.Scanner: token too long"},
+		{"hangs@serve", "fake serve hangs: it has not said its address within 2s"},
+		{"hangs@load", "fake load hangs: it has not said its event ready within 2.001s"},
+		{"fails@load", "fake load: lost the server"},
+	} {
+		t.Run(c.behaviour, func(t *testing.T) {
+			t.Parallel()
+			begin := time.Now()
+			r, _ := fight(context.Background(), fakePeer(t, "fake", c.behaviour), Scenario{Load: closed(1)}, quickly)
+			if !strings.HasPrefix(r.Problem, c.want) {
+				t.Errorf("got %q, want %q", r.Problem, c.want)
+			}
+			if took := time.Since(begin); took > 30*time.Second {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}
+
+func TestRunKillsWhatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	r, _ := fight(context.Background(), fakePeer(t, "fake", "outlives@serve"), Scenario{Load: closed(1)}, quickly)
+	if r.Problem != "" || !strings.Contains(r.Note, "fake serve was killed") || r.Calls != 1000 {
+		t.Errorf("got problem %q, note %q, %v calls", r.Problem, r.Note, r.Calls)
+	}
+}
+
+func TestPlanInterleavesAndRotates(t *testing.T) {
+	t.Parallel()
+	p := plan{
+		programs:  []program{fakePeer(t, "yodel", ""), fakePeer(t, "raw", ""), fakePeer(t, "slow", "dies@serve")},
+		scenarios: []Scenario{{Name: "a", Load: closed(1)}, {Name: "b", Load: Load{Work: "stream"}}},
+		rounds:    2, timing: quickly,
+	}
+	var r Report
+	var tables []string
+	var progressed strings.Builder
+	show := &progress{out: &progressed}
+	p.carryOut(context.Background(), &r, show, func(s Scenario) { tables = append(tables, s.Name) })
+	var got []string
+	for _, run := range r.Results {
+		got = append(got, fmt.Sprintf("%s%d:%s", run.Scenario, run.Round, run.Peer))
+	}
+	want := "a1:yodel a1:raw a1:slow a2:raw a2:slow a2:yodel b1:yodel b1:raw b1:slow b2:slow"
+	if strings.Join(got, " ") != want {
+		t.Errorf("got  %v\nwant %s", got, want)
+	}
+	if strings.Join(tables, " ") != "a b" {
+		t.Errorf("tables after %v", tables)
+	}
+	if !r.cannot("b", "yodel") || r.cannot("b", "slow") {
+		t.Error("a peer that declines and one that dies are not told apart")
+	}
+	if len(r.failures()) != 4 {
+		t.Errorf("failures: %q", r.failures())
+	}
+	if show.finished != 12 || !strings.Contains(progressed.String(), "declines: no streams here") {
+		t.Errorf("progress of %d runs:\n%s", show.finished, progressed.String())
+	}
+}
+
+func TestPlanEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(context.Background())
+	p := plan{
+		programs:  []program{fakePeer(t, "quick", ""), fakePeer(t, "fake", "hangs@load")},
+		scenarios: []Scenario{{Name: "a", Load: closed(1)}, {Name: "b", Load: closed(1)}},
+		rounds:    2, timing: timing{patience: time.Hour, grace: time.Second / 2},
+	}
+	var r Report
+	tables := 0
+	line, out := io.Pipe()
+	go func() { // the first run is done: the second one, which hangs, begins
+		bufio.NewReader(line).ReadString('\n') //nolint:errcheck // an empty pipe shows below
+		cancel()
+		io.Copy(io.Discard, line) //nolint:errcheck // as above
+	}()
+	p.carryOut(ctx, &r, &progress{out: out}, func(Scenario) { tables++ })
+	out.Close()
+	if len(r.Results) != 1 || r.Results[0].Problem != "" || tables == 0 {
+		t.Errorf("got %+v and %d tables", r.Results, tables)
+	}
+}
