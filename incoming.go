@@ -81,6 +81,18 @@ func (x *callContext) Value(key any) any {
 	return &Call{Method: x.target.name}
 }
 
+// newContext returns a context that was never used. They are allocated in groups, because one by one they are a tenth of what a
+// short call costs; one that a handler keeps keeps its group.
+func (sc *serverConn) newContext() *callContext {
+	const group = 8 // half a KiB
+	if len(sc.contexts) == 0 {
+		sc.contexts = make([]callContext, group)
+	}
+	x := &sc.contexts[0]
+	sc.contexts = sc.contexts[1:]
+	return x
+}
+
 // free ends the use of in for a call, and reports whether it may be used for another one.
 func (in *incoming) free() bool {
 	if poison {
@@ -160,7 +172,8 @@ func (t *target) New(used *mux.Request) *mux.Request {
 	} else {
 		in = new(incoming)
 	}
-	in.target, in.method, in.own = t, t.find(), &callContext{target: t}
+	in.target, in.method, in.own = t, t.find(), t.conn.newContext()
+	in.own.target = t
 	in.own.in.Store(in)
 	in.Owner, in.Context = in, &in.own.Context
 	in.call.Method, in.call.in = t.name, in
