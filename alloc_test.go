@@ -49,7 +49,7 @@ func TestAllocationsOfRawCalls(t *testing.T) {
 		codec: yodel.Raw, method: string(Echo), args: &in,
 		newReply: func() any { return new([]byte) }, // grows in the first call, and has room in the others
 		correct:  func(reply any) bool { return string(*reply.(*[]byte)) == string(in) },
-		expected: 1 + // the server's Call and context
+		expected: 1.0/8 + // the handler's context, allocated in groups
 			1 + // the argument: new([]byte), because the handler may keep it
 			1, // the bytes that it holds, for the memory they came in is used again
 		// The handler's reply is its argument, and the client's has the room.
@@ -67,7 +67,7 @@ func TestAllocationsOfGeneratedCalls(t *testing.T) {
 		codec: gencode.Codec, method: string(Next), args: &in,
 		newReply: func() any { return new(tagged) },
 		correct:  func(reply any) bool { return *reply.(*tagged) == tagged{42, in.Text} },
-		expected: 1 + // the server's Call and context
+		expected: 1.0/8 + // the handler's context, allocated in groups
 			1 + // the argument: new(tagged), because the handler may keep it
 			1 + // its Text, a string that Unmarshal makes
 			1 + // the reply, which the handler makes

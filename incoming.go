@@ -82,7 +82,7 @@ func (x *callContext) Value(key any) any {
 }
 
 // newContext returns a context that was never used. They are allocated in groups, because one by one they are a tenth of what a
-// short call costs; one that a handler keeps keeps its group.
+// short call costs; the group lives as long as a handler keeps one of them.
 func (sc *serverConn) newContext() *callContext {
 	const group = 8 // half a KiB
 	if len(sc.contexts) == 0 {
