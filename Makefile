@@ -48,8 +48,8 @@ bench-test: ## test the suite that compares frameworks, and run it for a second
 		(cd "$$folder" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
 	done
 	@for peer in yodel raw netrpc; do \
-		echo "build bench/peers/$$peer"; \
-		(cd "bench/peers/$$peer" && GOWORK=off go build -o ../../bin/ .) || exit 1; \
+		echo "test bench/peers/$$peer"; \
+		(cd "bench/peers/$$peer" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
 	done
 	cd bench && go run . -peers yodel -run '^(closed-10|async-echo)$$' -rounds 1
 

@@ -63,7 +63,7 @@ var scenarios = []Scenario{
 		Load: Load{Work: "message", Mode: "async", Conns: 1, Window: 1000, Callers: 1}},
 	{Name: "async-echo", Title: "128 bytes echoed, asynchronous, one connection, one issuing goroutine, at most 1000 calls open", Java: true,
 		Load: Load{Work: "echo", Mode: "async", Size: 128, Conns: 1, Window: 1000, Callers: 1}},
-	{Name: "echo-100", Title: "128 bytes echoed, 100 callers", Java: true,
+	{Name: "echo-100", Title: "128 bytes echoed, 100 callers", Full: true, Java: true,
 		Load: Load{Work: "echo", Mode: "closed", Size: 128, Callers: 100}},
 
 	{Name: "open-5k", Title: "open loop, 5,000 calls a second intended", Load: open(5_000), Full: true},
