@@ -222,7 +222,7 @@ func (b *bench) measureAll(ctx context.Context) (failed []error, err error) {
 func (b *bench) plan() (*plan, error) {
 	p := &plan{
 		rounds: b.rounds, jvmWarmup: 4 * time.Second,
-		timing: timing{warmup: b.warmup, measure: b.measure, patience: 20 * time.Second, grace: 3 * time.Second},
+		timing: timing{warmup: b.warmup, measure: b.measure, patience: 20 * time.Second, grace: 10 * time.Second},
 	}
 	var err error
 	if p.programs, err = findPeers(b.root, b.java); err != nil {

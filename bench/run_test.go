@@ -134,7 +134,7 @@ func TestRunSaysWhatWentWrong(t *testing.T) {
 		{"garbage@load", `fake load printed "Welcome to my framework!" instead of its event ready`},
 		{"flood@load", "fake load instead of its event ready: bufio.Scanner: token too long"},
 		{"hangs@serve", "fake serve hangs: it has not said its address within 2s"},
-		{"hangs@load", "fake load hangs: it has not said its event ready within 2.001s"},
+		{"hangs@load", "fake load hangs: it has not said its event ready within 2.011s"},
 		{"fails@load", "fake load: lost the server"},
 	} {
 		t.Run(c.behaviour, func(t *testing.T) {
