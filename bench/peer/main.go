@@ -131,10 +131,8 @@ func version(module string) string {
 	for _, dep := range info.Deps {
 		switch {
 		case dep.Path != module:
-		case dep.Replace != nil && dep.Replace.Version == "":
-			return "as here" // from a folder
 		case dep.Replace != nil:
-			return dep.Replace.Version
+			return dep.Replace.Version // "(devel)" is a folder
 		default:
 			return dep.Version
 		}

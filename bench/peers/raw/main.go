@@ -61,6 +61,9 @@ func dial(_ context.Context, o peer.Options) (peer.Client, error) {
 	if size := header + 8 + o.Size; size > batch && (o.Async || o.Work == peer.Stream) {
 		return nil, fmt.Errorf("messages of %d bytes are too large for that", o.Size)
 	}
+	if o.Async && max(o.Conns, len(o.Addrs)) > 1 {
+		return nil, errors.New("asynchronous calls have one connection")
+	}
 	if o.Conns != 0 && o.Conns != o.Callers && !o.Async {
 		return nil, fmt.Errorf("a connection is for one caller: %d connections cannot have %d callers", o.Conns, o.Callers)
 	}
