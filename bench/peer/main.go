@@ -38,7 +38,7 @@ func Main(p Peer) {
 		err = errors.Join(roles[role](&p, os.Stdin, out), stop())
 	}
 	if err != nil {
-		say(out, trouble{"error", err.Error()}) //nolint:errcheck // the exit code tells whoever cannot be told
+		say(out, trouble{"error", err.Error(), errors.Is(err, errors.ErrUnsupported)}) //nolint:errcheck // the exit code tells whoever cannot be told
 		os.Exit(1)
 	}
 }
@@ -60,8 +60,9 @@ func say(out io.Writer, v any) error { return json.NewEncoder(out).Encode(v) }
 
 // Trouble is what cannot be done.
 type trouble struct {
-	Event string `json:"event"`
-	Text  string `json:"text"`
+	Event    string `json:"event"`
+	Text     string `json:"text"`
+	Declined bool   `json:"declined,omitempty"` // it is nothing that the framework does
 }
 
 // A greeting says who serves where.
