@@ -60,10 +60,9 @@ func say(out io.Writer, v any) error { return json.NewEncoder(out).Encode(v) }
 
 // Trouble is what cannot be done.
 type trouble struct {
-	Event string `json:"event"`
-	Text  string `json:"text"`
-	// Declined says that the peer does no such thing: the error is errors.ErrUnsupported, also one of its Dial.
-	Declined bool `json:"declined"`
+	Event    string `json:"event"`
+	Text     string `json:"text"`
+	Declined bool   `json:"declined,omitempty"` // it is nothing that the framework does
 }
 
 // A greeting says who serves where.
