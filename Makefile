@@ -34,7 +34,7 @@ microbench: ## run the root's benchmarks: BENCH is a pattern, BENCHTIME how long
 bench: ## measure yodel beside other frameworks for Go, in under 10 minutes: bench/README.md
 	cd bench && go run .
 
-bench-full: ## measure all scenarios and frameworks, also on the JVM, for hours, and write docs/benchmarks
+bench-full: ## measure all scenarios and frameworks, also on the JVM, for two hours, and write docs/benchmarks
 	cd bench && go run . -full -json ../docs/benchmarks/results.json -csv ../docs/benchmarks/results.csv -page ../docs/benchmarks
 
 bench-check: ## measure for a minute whether yodel is still ahead
@@ -48,8 +48,8 @@ bench-test: ## test the suite that compares frameworks, and run it for a second
 		(cd "$$folder" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
 	done
 	@for peer in yodel raw netrpc; do \
-		echo "build bench/peers/$$peer"; \
-		(cd "bench/peers/$$peer" && GOWORK=off go build -o ../../bin/ .) || exit 1; \
+		echo "test bench/peers/$$peer"; \
+		(cd "bench/peers/$$peer" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
 	done
 	cd bench && go run . -peers yodel -run '^(closed-10|async-echo)$$' -rounds 1
 

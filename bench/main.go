@@ -29,7 +29,7 @@ const helpText = `Measures RPC frameworks side by side. Run it in bench/:
   go run . -peers yodel,raw -run closed   two peers, the scenarios whose names match
   go run .                                the Go peers, the main scenarios, 3 rounds: under 10 minutes
   go run . -full -json all.json -page ../docs/benchmarks
-                                          everything, with the peers on the JVM: some hours
+                                          everything, with the peers on the JVM: two hours
   go run . -from all.json -page DIR       table, page and charts again, without measuring
   go run . -check                         is yodel still ahead? At most a minute; exit code 1 when not
 
@@ -93,8 +93,8 @@ func parse(args []string, errs io.Writer) (options, error) {
 	flags.StringVar(&o.peers, "peers", "", "only these `NAMES`, separated by commas; kitex means also kitex-thrift")
 	flags.StringVar(&o.run, "run", "", "only scenarios whose names match `REGEXP`, also those of -full")
 	flags.IntVar(&o.rounds, "rounds", 0, "how often each peer runs each scenario (default 3, with -full 5)")
-	flags.DurationVar(&o.measure, "measure", 0, "how long a run is measured (default 500ms, with -full 1s, with -check 400ms)")
-	flags.DurationVar(&o.warmup, "warmup", 0, "how long it runs before that (default 250ms, with -full 500ms, with -check 200ms; on the JVM at least 4s)")
+	flags.DurationVar(&o.measure, "measure", 0, "how long a run is measured (default 400ms, with -full 1s)")
+	flags.DurationVar(&o.warmup, "warmup", 0, "how long it runs before that (default 200ms, with -full 500ms; on the JVM at least 4s)")
 	flags.BoolVar(&o.full, "full", false, "all scenarios and peers, also those on the JVM")
 	flags.BoolVar(&o.java, "java", false, "also the peers on the JVM; needs a JDK and Maven")
 	flags.BoolVar(&o.check, "check", false, "measure only what targets 1 and 3 need, and judge it: at most a minute")
@@ -125,12 +125,9 @@ func parse(args []string, errs io.Writer) (options, error) {
 
 // defaults fills in what depends on other flags.
 func (o *options) defaults() {
-	rounds, measure, warmup := 3, 500*time.Millisecond, 250*time.Millisecond
+	rounds, measure, warmup := 3, 400*time.Millisecond, 200*time.Millisecond
 	if o.full {
 		rounds, measure, warmup = 5, time.Second, 500*time.Millisecond
-	}
-	if o.check {
-		measure, warmup = 400*time.Millisecond, 200*time.Millisecond
 	}
 	if o.rounds == 0 {
 		o.rounds = rounds
@@ -222,7 +219,7 @@ func (b *bench) measureAll(ctx context.Context) (failed []error, err error) {
 func (b *bench) plan() (*plan, error) {
 	p := &plan{
 		rounds: b.rounds, jvmWarmup: 4 * time.Second,
-		timing: timing{warmup: b.warmup, measure: b.measure, patience: 20 * time.Second, grace: 3 * time.Second},
+		timing: timing{warmup: b.warmup, measure: b.measure, patience: 20 * time.Second, grace: 10 * time.Second},
 	}
 	var err error
 	if p.programs, err = findPeers(b.root, b.java); err != nil {

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// killGrace is how long a process may take to die once it is killed.
-const killGrace = 5 * time.Second
+// killGrace is how long a process may take to die once it is killed. The kernel has thousands of connections to close.
+const killGrace = 30 * time.Second
 
 // A process is a peer's program that runs: it reads lines of JSON and answers with lines of JSON.
 type process struct {

@@ -138,7 +138,7 @@ func (b *bout) load(ctx context.Context, load Load) error {
 		}
 	}
 	for _, client := range b.clients {
-		if _, err := hearEvent(ctx, client, b.timing.warmup+b.timing.patience, "ready"); err != nil {
+		if _, err := hearEvent(ctx, client, b.timing.warmup+b.timing.patience+b.scenario.connecting(), "ready"); err != nil {
 			return err
 		}
 	}
@@ -171,7 +171,7 @@ func (b *bout) measure(ctx context.Context) (Result, error) {
 	}
 	var done []event
 	for _, client := range b.clients {
-		e, err := hearEvent(ctx, client, b.timing.measure+b.timing.patience, "done")
+		e, err := hearEvent(ctx, client, b.timing.measure+b.timing.patience+b.scenario.catchingUp(b.timing), "done")
 		if err != nil {
 			return r, err
 		}
@@ -186,6 +186,9 @@ func (b *bout) measure(ctx context.Context) (Result, error) {
 		return r, err
 	}
 	r = sum(done, max(1, b.scenario.Load.Messages))
+	if r.Calls == 0 && r.Errors == 0 {
+		return r, fmt.Errorf("no call began and came back within %s: measure longer", b.timing.measure)
+	}
 	r.Wire, r.Packets = wire.bytes-carried.bytes, wire.packets-carried.packets
 	r.Client = b.side(b.clients, before, after)
 	r.Server = b.side(b.servers, before, after)

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -134,7 +135,7 @@ func TestRunSaysWhatWentWrong(t *testing.T) {
 		{"garbage@load", `fake load printed "Welcome to my framework!" instead of its event ready`},
 		{"flood@load", "fake load instead of its event ready: bufio.Scanner: token too long"},
 		{"hangs@serve", "fake serve hangs: it has not said its address within 2s"},
-		{"hangs@load", "fake load hangs: it has not said its event ready within 2.001s"},
+		{"hangs@load", "fake load hangs: it has not said its event ready within 2.011s"},
 		{"fails@load", "fake load: lost the server"},
 	} {
 		t.Run(c.behaviour, func(t *testing.T) {
@@ -156,6 +157,52 @@ func TestRunKillsWhatDoesNotEnd(t *testing.T) {
 	r, _ := fight(context.Background(), fakePeer(t, "fake", "outlives@serve"), Scenario{Load: closed(1)}, quickly)
 	if r.Problem != "" || !strings.Contains(r.Note, "fake serve was killed") || r.Calls != 1000 {
 		t.Errorf("got problem %q, note %q, %v calls", r.Problem, r.Note, r.Calls)
+	}
+}
+
+// The kernel's figures of this process are compared with what it has done.
+func TestUsage(t *testing.T) { //nolint:paralleltest // other tests would be counted too
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	const times, size = 20_000, 100
+	before, err := usageOf(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range times {
+		if _, err := null.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := null.Read(make([]byte, size)); n != 0 || !errors.Is(err, io.EOF) {
+			t.Fatal(n, err)
+		}
+	}
+	after, err := usageOf(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &all); err != nil {
+		t.Fatal(err)
+	}
+	for what, n := range map[string]uint64{"writes": after.writes - before.writes, "reads": after.reads - before.reads, "bytes": (after.bytesOut - before.bytesOut) / size} {
+		if n < times || n > times+100 { // the runtime and the reading of /proc make a few
+			t.Errorf("got %d %s, want %d", n, what, times)
+		}
+	}
+	cpu, whole := after.cpu, time.Duration(all.Utime.Nano()+all.Stime.Nano())
+	if after.cpu <= before.cpu || (whole-cpu).Abs() > 20*time.Millisecond {
+		t.Errorf("got %s of processor time, and then %s; the whole is %s", before.cpu, cpu, whole)
+	}
+	now, peak, err := memoryOf(os.Getpid())
+	if err != nil || now < 1<<20 || peak < now {
+		t.Errorf("got %d of memory, %d at the peak, %v", now, peak, err)
+	}
+	if w, err := wireOf(); err != nil || w.bytes <= 0 || w.packets <= 0 {
+		t.Errorf("loopback carried %+v, %v", w, err)
 	}
 }
 

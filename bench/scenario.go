@@ -2,7 +2,10 @@
 
 package main
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // A Load is what a client program is told to do: the fields of the line that it reads.
 type Load struct {
@@ -63,7 +66,7 @@ var scenarios = []Scenario{
 		Load: Load{Work: "message", Mode: "async", Conns: 1, Window: 1000, Callers: 1}},
 	{Name: "async-echo", Title: "128 bytes echoed, asynchronous, one connection, one issuing goroutine, at most 1000 calls open", Java: true,
 		Load: Load{Work: "echo", Mode: "async", Size: 128, Conns: 1, Window: 1000, Callers: 1}},
-	{Name: "echo-100", Title: "128 bytes echoed, 100 callers", Java: true,
+	{Name: "echo-100", Title: "128 bytes echoed, 100 callers", Full: true, Java: true,
 		Load: Load{Work: "echo", Mode: "closed", Size: 128, Callers: 100}},
 
 	{Name: "open-5k", Title: "open loop, 5,000 calls a second intended", Load: open(5_000), Full: true},
@@ -112,6 +115,17 @@ func (s Scenario) takes(p program) bool {
 		return false
 	}
 	return s.Peers == nil || slices.ContainsFunc(s.Peers, func(name string) bool { return selects(name, p.key) })
+}
+
+// connecting is how long a client may take to make its connections, beyond all other patience.
+func (s Scenario) connecting() time.Duration {
+	return time.Duration(max(s.Load.Conns, s.Load.Callers)) * 10 * time.Millisecond
+}
+
+// catchingUp is how long a client may take to make the calls of an open loop that the peer was too slow for. Who makes
+// less than 2,000 a second is not waited for.
+func (s Scenario) catchingUp(t timing) time.Duration {
+	return time.Duration(float64(s.Load.Rate) * float64(t.warmup+t.measure) / 2_000)
 }
 
 func orOne(n int) int { return max(n, 1) }

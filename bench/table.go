@@ -252,7 +252,7 @@ func two(client, server float64) string { return amount(client) + "+" + amount(s
 // SystemCalls writes reads or writes per call, unless the peer makes them in a way that the kernel does not count: then not even a
 // byte per call has gone through those it does count.
 func (r Result) SystemCalls(client, server float64) string {
-	if r.Client.BytesOut < 1 {
+	if max(r.Client.BytesOut, r.Server.BytesOut) < 1 {
 		return "–"
 	}
 	return two(client, server)

@@ -74,7 +74,7 @@ func leastIdleMemory(r *Report) (ratio, bool) {
 	mine, ok := memoryPerConnection(r, yodel)
 	best, who := 0.0, ""
 	for _, p := range r.Peers {
-		if m, ok := memoryPerConnection(r, p.Key); ok && named("grpc", "rpcx")(p) && m.Median > 0 && (who == "" || m.Median < best) {
+		if m, ok := memoryPerConnection(r, p.Key); ok && named("grpc-go", "rpcx")(p) && m.Median > 0 && (who == "" || m.Median < best) {
 			best, who = m.Median, p.Name
 		}
 	}
@@ -121,7 +121,7 @@ func targets() []Target {
 		Target{Number: 6, What: "16 MiB: throughput / raw copy", Want: 0.8, Of: against(ceilings, "large-16m", rate)},
 		Target{Number: 7, What: "KiB of the server's memory per idle connection", Want: 8, AtMost: true, Of: idleMemory},
 		Target{Number: 7, What: "memory per idle connection / the lower of grpc-go and rpcx", Want: 1, AtMost: true, Of: leastIdleMemory},
-		Target{Number: 8, What: "server streaming: messages a second / grpc-go", Want: 5, Of: against(named("grpc"), "stream", rate)},
+		Target{Number: 8, What: "server streaming: messages a second / grpc-go", Want: 5, Of: against(named("grpc-go"), "stream", rate)},
 	)
 }
 
@@ -181,10 +181,10 @@ const checkTolerance = 0.1
 
 // What -check measures. Its asynchronous scenario needs the ceiling and only those that can call so.
 var (
-	checkPeers = []string{yodel, "raw", "rpcx", "grpc", "kitex", "arpc"}
+	checkPeers = []string{yodel, "raw", "rpcx", "grpc-go", "kitex", "arpc"}
 	checkWith  = map[string][]string{
-		"closed-100":  {yodel, "rpcx", "grpc", "kitex", "arpc"},
-		"closed-1000": {yodel, "rpcx", "grpc", "kitex", "arpc"},
+		"closed-100":  {yodel, "rpcx", "grpc-go", "kitex", "arpc"},
+		"closed-1000": {yodel, "rpcx", "grpc-go", "kitex", "arpc"},
 		"async-echo":  {yodel, "raw", "rpcx", "arpc"},
 	}
 )

@@ -79,7 +79,7 @@ type run struct {
 	errors  atomic.Int64
 	first   atomic.Pointer[error]
 	late    atomic.Int64
-	busy    atomic.Int64 // the time in which the calls were made: of closed loops the sum
+	busy    atomic.Int64 // the time in which the calls were made, where it is not that of the measurement
 }
 
 func newRun(o order, sleep func(time.Duration)) *run {
@@ -178,10 +178,9 @@ func (r *run) repeat(call func() error, s *shard) {
 		s.record(end - begin)
 	}
 	r.calls.Add(calls)
-	if first == 0 { // one call took all the time
-		last = int64(r.MeasureMS) * int64(time.Millisecond)
+	if r.Callers == 1 {
+		r.busy.Store(last - first)
 	}
-	r.busy.Add(last - first)
 }
 
 // schedule puts the moment at which each call is to begin into due, when it has come.
@@ -323,18 +322,19 @@ func (r *run) measure() (*done, error) {
 
 const drainTimeout = 30 * time.Second
 
-// took returns the time in which the calls were made. A closed loop makes them between the begin of its first one and the end of
-// its last one; so long calls, of which few fit into a measurement, are counted right too. An open loop that cannot keep up
-// takes longer than it was meant to.
+// took returns the time in which the calls were made. It is that of the measurement with some exceptions: a single caller makes
+// them between the begin of its first one and the end of its last one, so that long calls, of which few fit into a measurement,
+// are counted right too; an open loop that cannot keep up takes longer than it was meant to; an asynchronous one reads the
+// clock now and then only. Several callers end one after the other, with less and less load, which therefore has no part in it.
 func (r *run) took(length time.Duration) time.Duration {
 	busy := time.Duration(r.busy.Load())
-	switch r.Mode {
-	case open:
+	switch {
+	case r.Mode == open:
 		return max(length, busy)
-	case async:
+	case r.Mode == async, r.Callers == 1 && busy > 0:
 		return busy
 	}
-	return busy / time.Duration(r.Callers)
+	return length
 }
 
 // close ends the calling and the connections.

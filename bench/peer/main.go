@@ -28,14 +28,14 @@ func Main(p Peer) {
 	if len(os.Args) == 2 {
 		role = os.Args[1]
 	}
-	switch role {
-	case "serve":
-		err = serve(&p, os.Stdin, out)
-	case "load":
-		err = load(&p, os.Stdin, out)
-	default:
+	roles := map[string]func(*Peer, io.Reader, io.Writer) error{"serve": serve, "load": load}
+	if roles[role] == nil {
 		fmt.Fprintf(os.Stderr, "usage: %s serve|load\n", os.Args[0])
 		os.Exit(2)
+	}
+	stop, err := profile(role)
+	if err == nil {
+		err = errors.Join(roles[role](&p, os.Stdin, out), stop())
 	}
 	if err != nil {
 		say(out, trouble{"error", err.Error(), errors.Is(err, errors.ErrUnsupported)}) //nolint:errcheck // the exit code tells whoever cannot be told
@@ -60,10 +60,9 @@ func say(out io.Writer, v any) error { return json.NewEncoder(out).Encode(v) }
 
 // Trouble is what cannot be done.
 type trouble struct {
-	Event string `json:"event"`
-	Text  string `json:"text"`
-	// Declined says that the peer does no such thing: the error is errors.ErrUnsupported, also one of its Dial.
-	Declined bool `json:"declined"`
+	Event    string `json:"event"`
+	Text     string `json:"text"`
+	Declined bool   `json:"declined,omitempty"` // it is nothing that the framework does
 }
 
 // A greeting says who serves where.
@@ -133,10 +132,8 @@ func version(module string) string {
 	for _, dep := range info.Deps {
 		switch {
 		case dep.Path != module:
-		case dep.Replace != nil && dep.Replace.Version == "":
-			return "as here" // from a folder
 		case dep.Replace != nil:
-			return dep.Replace.Version
+			return dep.Replace.Version // "(devel)" is a folder
 		default:
 			return dep.Version
 		}

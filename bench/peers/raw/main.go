@@ -59,10 +59,13 @@ func dial(_ context.Context, o peer.Options) (peer.Client, error) {
 	c := &client{Options: o, data: make([]byte, o.Size)}
 	rand.Read(c.data)
 	if size := header + 8 + o.Size; size > batch && (o.Async || o.Work == peer.Stream) {
-		return nil, fmt.Errorf("messages of %d bytes are too large for that", o.Size)
+		return nil, fmt.Errorf("messages of %d bytes are too large: %w", o.Size, errors.ErrUnsupported)
+	}
+	if o.Async && max(o.Conns, len(o.Addrs)) > 1 {
+		return nil, fmt.Errorf("asynchronous calls have one connection: %w", errors.ErrUnsupported)
 	}
 	if o.Conns != 0 && o.Conns != o.Callers && !o.Async {
-		return nil, fmt.Errorf("a connection is for one caller: %d connections cannot have %d callers", o.Conns, o.Callers)
+		return nil, fmt.Errorf("%d connections for %d callers, who have one each: %w", o.Conns, o.Callers, errors.ErrUnsupported)
 	}
 	if o.Async {
 		conn, err := c.connect()
