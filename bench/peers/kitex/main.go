@@ -29,7 +29,10 @@ import (
 	"github.com/yodel-rpc/yodel/bench/peers/kitex/gen/bench/streams"
 )
 
-//go:generate kitex -module github.com/yodel-rpc/yodel/bench/peers/kitex -gen-path gen -streamx bench.thrift
+// The tool is the one of go.mod.
+//
+//go:generate go tool kitex -module github.com/yodel-rpc/yodel/bench/peers/kitex -gen-path gen -streamx bench.thrift
+//go:generate sed -i "1i // SPDX-License-Identifier: Apache-2.0\\n\\n// Package bench is generated from bench.thrift." gen/bench/k-consts.go
 
 func main() {
 	klog.SetLevel(klog.LevelError) // they go to standard error
