@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cloudwego/gopkg/protocol/thrift"
 	"github.com/cloudwego/kitex/client"
 	"github.com/cloudwego/kitex/pkg/klog"
 	"github.com/cloudwego/kitex/pkg/remote/trans/netpollmux"
@@ -36,10 +37,11 @@ import (
 
 func main() {
 	klog.SetLevel(klog.LevelError) // they go to standard error
+	thrift.SetSpanCache(true)      // strings are cut from common blocks
 	peer.Main(peer.Peer{
 		Name:   "kitex",
 		Module: "github.com/cloudwego/kitex",
-		Setup:  "Thrift with the generated fast codec, two multiplexed connections as in Kitex's own benchmark; streams by TTHeader",
+		Setup:  "Thrift with the generated fast codec and span cache, one multiplexed connection; streams by TTHeader",
 		Works:  []peer.Work{peer.Message, peer.Echo, peer.Kiss, peer.Stream},
 		Serve:  serve,
 		Dial:   dial,
@@ -112,11 +114,8 @@ type connection struct {
 }
 
 func dial(ctx context.Context, o peer.Options) (peer.Client, error) {
-	conns := o.Conns
-	if conns == 0 {
-		conns = 2
-	}
-	c := &connection{options: o, pool: netpollmux.NewMuxConnPool(conns)}
+	// More connections take more processor time: Kitex batches what is on one.
+	c := &connection{options: o, pool: netpollmux.NewMuxConnPool(max(o.Conns, 1))}
 	timeout := client.WithConnectTimeout(5 * time.Second) // the default of 50 ms is too short where all processors are busy
 	var err error
 	c.calls, err = multiplexed.NewClient("bench", client.WithHostPorts(o.Addrs...), timeout,
