@@ -28,14 +28,14 @@ func Main(p Peer) {
 	if len(os.Args) == 2 {
 		role = os.Args[1]
 	}
-	switch role {
-	case "serve":
-		err = serve(&p, os.Stdin, out)
-	case "load":
-		err = load(&p, os.Stdin, out)
-	default:
+	roles := map[string]func(*Peer, io.Reader, io.Writer) error{"serve": serve, "load": load}
+	if roles[role] == nil {
 		fmt.Fprintf(os.Stderr, "usage: %s serve|load\n", os.Args[0])
 		os.Exit(2)
+	}
+	stop, err := profile(role)
+	if err == nil {
+		err = errors.Join(roles[role](&p, os.Stdin, out), stop())
 	}
 	if err != nil {
 		say(out, trouble{"error", err.Error()}) //nolint:errcheck // the exit code tells whoever cannot be told
@@ -131,10 +131,8 @@ func version(module string) string {
 	for _, dep := range info.Deps {
 		switch {
 		case dep.Path != module:
-		case dep.Replace != nil && dep.Replace.Version == "":
-			return "as here" // from a folder
 		case dep.Replace != nil:
-			return dep.Replace.Version
+			return dep.Replace.Version // "(devel)" is a folder
 		default:
 			return dep.Version
 		}
