@@ -116,20 +116,33 @@ type connection struct {
 func dial(ctx context.Context, o peer.Options) (peer.Client, error) {
 	// More connections take more processor time: Kitex batches what is on one.
 	c := &connection{options: o, pool: netpollmux.NewMuxConnPool(max(o.Conns, 1))}
-	timeout := client.WithConnectTimeout(5 * time.Second) // the default of 50 ms is too short where all processors are busy
 	var err error
-	c.calls, err = multiplexed.NewClient("bench", client.WithHostPorts(o.Addrs...), timeout,
-		// What WithMuxConnection does, with a pool that can be closed.
-		client.WithConnPool(c.pool), client.WithTransHandlerFactory(netpollmux.NewCliTransHandlerFactory()), client.WithTransportProtocol(transport.TTHeader))
-	if err != nil || o.Work != peer.Stream {
+	if c.calls, err = c.to(o.Addrs...); err != nil || o.Work != peer.Stream {
 		return c, err
 	}
-	where, err := c.calls.Where(ctx, new(bench.Address))
-	if err != nil {
-		return nil, err
+	var addrs []string
+	for _, addr := range o.Addrs {
+		calls, err := c.to(addr)
+		if err != nil {
+			return nil, err
+		}
+		at, err := calls.Where(ctx, new(bench.Address))
+		if err != nil {
+			return nil, err
+		}
+		addrs = append(addrs, at.Streams)
 	}
-	c.streams, err = streams.NewClient("bench", client.WithHostPorts(where.Streams), timeout)
+	c.streams, err = streams.NewClient("bench", client.WithHostPorts(addrs...), patience)
 	return c, err
+}
+
+// patience is for dialling: the default of 50 ms is too short where all processors are busy.
+var patience = client.WithConnectTimeout(5 * time.Second)
+
+// to returns a client of some servers. It is what WithMuxConnection makes, with a pool that can be closed.
+func (c *connection) to(addrs ...string) (multiplexed.Client, error) {
+	return multiplexed.NewClient("bench", client.WithHostPorts(addrs...), patience, client.WithConnPool(c.pool),
+		client.WithTransHandlerFactory(netpollmux.NewCliTransHandlerFactory()), client.WithTransportProtocol(transport.TTHeader))
 }
 
 func (c *connection) Close() error { return c.pool.Close() }
