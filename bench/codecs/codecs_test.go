@@ -47,7 +47,7 @@ func Benchmark(b *testing.B) {
 	for _, r := range rows() {
 		for _, callers := range []int{1, 100} {
 			for _, f := range r.frameworks {
-				b.Run(fmt.Sprintf("%s/%s/callers=%d/%s", r.work, r.codec, callers, f.name), func(b *testing.B) {
+				b.Run(fmt.Sprintf("work=%s/codec=%s/callers=%d/framework=%s", r.work, r.codec, callers, f.name), func(b *testing.B) {
 					benchmark(b, f, callers)
 				})
 			}
