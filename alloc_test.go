@@ -75,6 +75,35 @@ func TestAllocationsOfGeneratedCalls(t *testing.T) {
 	})
 }
 
+// A calculator is registered by reflection.
+type calculator struct{}
+
+type (
+	factors struct{ A, B int }
+	product struct{ C int }
+)
+
+func (*calculator) Mul(_ context.Context, in *factors, out *product) error {
+	out.C = in.A * in.B
+	return nil
+}
+
+func TestAllocationsOfReflectiveCalls(t *testing.T) {
+	s := newServer(t, nil)
+	if err := s.RegisterName("Alloc", new(calculator)); err != nil {
+		t.Fatal(err)
+	}
+	measureAllocations(t, s, &allocations{
+		codec: yodel.JSON, method: "Alloc.Mul", args: &factors{6, 7},
+		newReply: func() any { return new(product) },
+		correct:  func(reply any) bool { return *reply.(*product) == product{42} },
+		expected: 1 + // the server's Call and context
+			1 + // the argument, because the handler may keep it
+			1 + // the reply, likewise
+			2, // what reflect.Value.Call returns: a slice, and room for the error in it
+	})
+}
+
 // Allocations is a kind of call and what it may cost.
 type allocations struct {
 	codec    yodel.Codec
