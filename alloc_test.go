@@ -97,7 +97,7 @@ func TestAllocationsOfReflectiveCalls(t *testing.T) {
 		codec: yodel.JSON, method: "Alloc.Mul", args: &factors{6, 7},
 		newReply: func() any { return new(product) },
 		correct:  func(reply any) bool { return *reply.(*product) == product{42} },
-		expected: 1 + // the server's Call and context
+		expected: 1.0/8 + // the handler's context, allocated in groups
 			1 + // the argument, because the handler may keep it
 			1 + // the reply, likewise
 			2, // what reflect.Value.Call returns: a slice, and room for the error in it
