@@ -208,6 +208,9 @@ func (out *Out) message() message {
 // counted returns how many bytes a request counts with in the window. A stream may be open for ever, and takes no room from others
 // for its beginning, unless that is large.
 func (out *Out) counted(m *message) int {
+	if m.simple() && out.Stream == nil {
+		return len(m.body)
+	}
 	_, size := m.pieces()
 	if out.Stream != nil && wire.FieldsSize(&out.Fields)+size <= maxPart {
 		return 0

@@ -129,6 +129,13 @@ func (rd *reader) reply(r *Request) {
 		return
 	}
 	h, m := r.replyMessage()
+	rd.nReply++
+	rd.answered = true
+	if m.simple() {
+		h.Flags |= m.flags
+		rd.replies = wire.AppendFrame(rd.replies, h, m.body)
+		return
+	}
 	parts, _ := m.pieces()
 	if m.fields != nil {
 		h.Flags |= wire.HasFields
@@ -143,8 +150,6 @@ func (rd *reader) reply(r *Request) {
 		rd.replies = append(rd.replies, part...)
 	}
 	rd.replies = wire.Finish(rd.replies, start)
-	rd.nReply++
-	rd.answered = true
 }
 
 // large reports whether the reply may take more than one frame.

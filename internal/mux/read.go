@@ -150,6 +150,8 @@ func (rd *reader) handle() bool {
 	if !rd.preface && !rd.readPreface() {
 		return c.reader.Load() == rd && rd.alive()
 	}
+	frames := uint64(0)
+	defer func() { c.count.framesIn.Add(frames) }()
 	for rd.w-rd.r >= wire.HeaderSize {
 		h := wire.ParseHeader(rd.buf[rd.r:])
 		whole := h.Type == wire.Reply && h.Flags&wire.More == 0 && h.Len <= maxFrame && !c.greeting.Load()
@@ -166,7 +168,7 @@ func (rd *reader) handle() bool {
 		}
 		frame := rd.buf[rd.r : rd.r+size : rd.r+size]
 		rd.r += size
-		c.count.framesIn.Add(1)
+		frames++
 		if whole {
 			rd.settle(h, frame)
 		} else if !rd.frame(h, frame) {
