@@ -92,12 +92,16 @@ func fakePeer(t *testing.T, key, behaviour string) program {
 	return program{key: key, kind: kindOf(key), argv: []string{self, "fake", behaviour}}
 }
 
-var quickly = timing{warmup: time.Millisecond, measure: time.Millisecond, patience: 2 * time.Second, grace: time.Second / 2}
+// Timings: one that waits as long as a busy machine needs, and one for those who would be waited for in vain.
+var (
+	patiently = timing{warmup: time.Millisecond, measure: time.Millisecond, patience: time.Minute, grace: time.Minute}
+	briefly   = timing{warmup: time.Millisecond, measure: time.Millisecond, patience: 4 * time.Second, grace: 2 * time.Second}
+)
 
 func TestRunAddsUpProcesses(t *testing.T) {
 	t.Parallel()
 	s := Scenario{Name: "s", Load: closed(1), Servers: 2, Clients: 3}
-	r, info := fight(context.Background(), fakePeer(t, "fake", ""), s, quickly)
+	r, info := fight(context.Background(), fakePeer(t, "fake", ""), s, patiently)
 	if r.Problem != "" || r.Cannot != "" || r.Note != "" {
 		t.Fatalf("problem %q, cannot %q, note %q", r.Problem, r.Cannot, r.Note)
 	}
@@ -134,14 +138,18 @@ func TestRunSaysWhatWentWrong(t *testing.T) {
 		{"garbage@serve", `fake serve printed "Welcome to my framework!" instead of its address`},
 		{"garbage@load", `fake load printed "Welcome to my framework!" instead of its event ready`},
 		{"flood@load", "fake load instead of its event ready: bufio.Scanner: token too long"},
-		{"hangs@serve", "fake serve hangs: it has not said its address within 2s"},
-		{"hangs@load", "fake load hangs: it has not said its event ready within 2.011s"},
+		{"hangs@serve", "fake serve hangs: it has not said its address within 4s"},
+		{"hangs@load", "fake load hangs: it has not said its event ready within 4.011s"},
 		{"fails@load", "fake load: lost the server"},
 	} {
 		t.Run(c.behaviour, func(t *testing.T) {
 			t.Parallel()
 			begin := time.Now()
-			r, _ := fight(context.Background(), fakePeer(t, "fake", c.behaviour), Scenario{Load: closed(1)}, quickly)
+			limits := patiently
+			if strings.HasPrefix(c.behaviour, "hangs") {
+				limits = briefly
+			}
+			r, _ := fight(context.Background(), fakePeer(t, "fake", c.behaviour), Scenario{Load: closed(1)}, limits)
 			if !strings.HasPrefix(r.Problem, c.want) {
 				t.Errorf("got %q, want %q", r.Problem, c.want)
 			}
@@ -154,7 +162,7 @@ func TestRunSaysWhatWentWrong(t *testing.T) {
 
 func TestRunKillsWhatDoesNotEnd(t *testing.T) {
 	t.Parallel()
-	r, _ := fight(context.Background(), fakePeer(t, "fake", "outlives@serve"), Scenario{Load: closed(1)}, quickly)
+	r, _ := fight(context.Background(), fakePeer(t, "fake", "outlives@serve"), Scenario{Load: closed(1)}, briefly)
 	if r.Problem != "" || !strings.Contains(r.Note, "fake serve was killed") || r.Calls != 1000 {
 		t.Errorf("got problem %q, note %q, %v calls", r.Problem, r.Note, r.Calls)
 	}
@@ -211,7 +219,7 @@ func TestPlanInterleavesAndRotates(t *testing.T) {
 	p := plan{
 		programs:  []program{fakePeer(t, "yodel", ""), fakePeer(t, "raw", ""), fakePeer(t, "slow", "dies@serve")},
 		scenarios: []Scenario{{Name: "a", Load: closed(1)}, {Name: "b", Load: Load{Work: "stream"}}},
-		rounds:    2, timing: quickly,
+		rounds:    2, timing: patiently,
 	}
 	var r Report
 	var tables []string
