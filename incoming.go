@@ -203,8 +203,9 @@ func (c *Call) Decode() error {
 	if in.method.newArgs == nil {
 		return nil
 	}
-	body := in.Body
+	body, own := in.Body, in.Own
 	if in.Compressed {
+		own = false
 		if t.pack.Compressor == nil {
 			return refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", c.Method)
 		}
@@ -221,7 +222,7 @@ func (c *Call) Decode() error {
 		*unpacked = body
 	}
 	args := in.method.newArgs()
-	if err := decodeBody(body, t.codec, args); err != nil {
+	if err := decodeOwn(body, own, t.codec, args); err != nil {
 		return refusal("YDL2101", "%s: the request does not fit %s: %v (codec %s)", c.Method, in.method.argsName(), err, t.codec.Name())
 	}
 	c.Args = args
@@ -324,8 +325,11 @@ func (in *incoming) encode(out *mux.Outcome) (err error) {
 			err = t.conn.server.panicked(in.ctx, call.Method, value)
 		}
 	}()
-	body := in.Scratch
-	if call.Reply != nil {
+	body, as := encoded(t.codec, call.Reply)
+	if !as {
+		body = in.Scratch
+	}
+	if call.Reply != nil && !as {
 		body, err = appendBody(in.Scratch, t.codec, call.Reply)
 		if err != nil {
 			return failure("YDL2104", "%s: %v (codec %s)", call.Method, err, t.codec.Name())

@@ -62,6 +62,7 @@ type Answer struct {
 	Fields     []byte
 	Body       []byte
 	Attachment []byte
+	Own        bool // it is in memory that nobody else uses, and that may be kept
 
 	waiter *waiter
 }

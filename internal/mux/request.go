@@ -40,6 +40,7 @@ type Request struct {
 	Fields     *wire.Fields // nil when there are none but the timeout; its slices are valid until Done
 	Body       []byte
 	Attachment []byte
+	Own        bool  // they are in memory that nobody else uses, and that may be kept
 	Broken     error // not nil when the message could not be read; Serve makes the reply of it
 
 	// The reply, to be filled in by Serve. Scratch is memory to encode it into; Serve leaves it

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"errors"
+	"math"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// A message that does not fit in a frame comes in pieces, between which other frames come. They are gathered in memory that is
+// allocated once, of the right size, and becomes the receiver's. What has not come yet of a piece is read to its place there, past
+// the reader's buffer: copying it would take as long as reading does.
+
+// A collector gathers a message that comes in pieces. It belongs to the reader, until the message is whole.
+type collector struct {
+	buf  []byte // begins with the opening frame's header
+	want int    // bytes of buf when all have come
+	err  error  // a piece was broken
+}
+
+// unwanted gathers nothing, of a message that nobody waits for any more.
+var unwanted = &collector{err: ErrCallerGone}
+
+var (
+	errLonger  = errors.New("it is longer than announced")
+	errShorter = errors.New("it is shorter than announced")
+)
+
+const (
+	// firstGrant is how much of a large message must have come until the rest is believed, and allocated in one piece. Before
+	// that, memory is a multiple of what has come.
+	firstGrant = 256 << 10
+	// earlyGrant is that multiple for a message that it is enough for, and lateGrant for others, which are copied once more.
+	earlyGrant, lateGrant = 16, 4
+)
+
+// collect begins to gather a request that comes in pieces.
+func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
+	r.bytes = 0
+	if h.Flags&wire.HasFields != 0 {
+		r.bytes = int(min(rd.fields.Size, math.MaxInt))
+	}
+	r.collected = new(collector) // in the table it must be seen to be incomplete
+	if ok, alive := rd.accept(r); !ok {
+		return alive
+	}
+	*r.collected = newCollector(h, r.bytes, frame, msg)
+	return true
+}
+
+// onLargeReply begins to gather a reply that comes in pieces.
+func (c *Conn) onLargeReply(h wire.Header, frame []byte) bool {
+	var f wire.Fields
+	fields, msg, err := openMessage(h, frame)
+	if err == nil {
+		err = wire.ParseFields(fields, &f)
+	}
+	if err == nil && f.Size > uint64(c.cfg.MaxMessage) {
+		err = &TooLargeError{Size: f.Size, Limit: c.cfg.MaxMessage}
+	}
+	p := &collector{err: err}
+	if err == nil {
+		*p = newCollector(h, int(f.Size), frame, msg) //nolint:gosec // within MaxMessage
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.slotLocked(h.ID)
+	switch {
+	case s == nil: // of a call that was never made
+	case !s.wanted():
+		s.part = unwanted
+	default:
+		s.part = p
+	}
+	return true
+}
+
+// newCollector begins with an opening frame and the part of the message that it carries.
+func newCollector(h wire.Header, size int, frame, msg []byte) collector {
+	opening := len(frame) - len(msg)
+	if h.Flags&wire.HasChecksum != 0 {
+		opening -= wire.ChecksumSize
+	}
+	p := collector{want: opening + size}
+	p.buf = make([]byte, opening, p.grant(opening+len(msg)))
+	copy(p.buf, frame)
+	h.Flags &^= wire.HasChecksum | wire.More
+	wire.PutHeader(p.buf, h)
+	p.add(msg)
+	return p
+}
+
+// add appends a piece.
+func (p *collector) add(piece []byte) {
+	if p.makeRoom(len(piece)) {
+		p.buf = append(p.buf, piece...)
+	}
+}
+
+// makeRoom sees to it that n bytes more fit in buf, unless they are more than were announced.
+func (p *collector) makeRoom(n int) bool {
+	n += len(p.buf)
+	if n > p.want {
+		p.err = errLonger
+		return false
+	}
+	if n > cap(p.buf) {
+		buf := make([]byte, len(p.buf), p.grant(n))
+		copy(buf, p.buf)
+		p.buf = buf
+	}
+	return true
+}
+
+// grant returns how much memory is allocated when n bytes have come.
+func (p *collector) grant(n int) int {
+	if n > firstGrant || p.want <= earlyGrant*n {
+		return max(n, p.want)
+	}
+	return max(n, min(p.want, max(minReadBuffer, lateGrant*n)))
+}
+
+// broken returns why the message cannot be read, or nil.
+func (p *collector) broken() error {
+	if p == nil || p.err == nil {
+		return nil
+	}
+	return &BrokenError{Cause: p.err}
+}
+
+// gathererLocked returns who gathers the message that a Data frame belongs to: a collector, or else a stream. There is neither when
+// its call was given up, or refused.
+func (c *Conn) gathererLocked(h wire.Header) (p *collector, st *Stream) {
+	if h.Flags&wire.OfReply != 0 {
+		if s := c.slotLocked(h.ID); s != nil {
+			p, st = s.part, s.stream
+		}
+	} else if r := c.findLocked(h.ID); r != nil {
+		p, st = r.collected, r.stream
+	}
+	return p, st
+}
+
+// data handles a piece of a large message, or what was sent on a stream.
+func (rd *reader) data(h wire.Header, frame []byte) bool {
+	payload, err := wire.Payload(frame)
+	c := rd.c
+	c.mu.Lock()
+	p, st := c.gathererLocked(h)
+	if p == nil && st != nil {
+		return rd.streamData(st, h, payload, err)
+	}
+	c.mu.Unlock()
+	switch {
+	case p == nil:
+		return true
+	case p.err != nil:
+	case err != nil:
+		p.err = err
+	default:
+		p.add(payload)
+	}
+	return rd.added(h, p)
+}
+
+// added goes on when a piece has come. It returns false when this reader is done.
+func (rd *reader) added(h wire.Header, p *collector) bool {
+	if h.Flags&wire.More != 0 {
+		rd.expecting = true
+		return true
+	}
+	if p.err == nil && len(p.buf) != p.want {
+		p.err = errShorter
+	}
+	if h.Flags&wire.OfReply != 0 {
+		return rd.wholeReply(h.ID)
+	}
+	return rd.wholeRequest(h.ID, p)
+}
+
+// wholeReply tells the caller that its reply has come whole.
+func (rd *reader) wholeReply(id uint32) bool {
+	c := rd.c
+	c.mu.Lock()
+	s := c.slotLocked(id)
+	if s == nil {
+		c.mu.Unlock()
+		return true
+	}
+	p, w := s.part, s.waiter
+	c.freeSlotLocked(s)
+	c.restLocked()
+	c.mu.Unlock()
+	if w == nil || !w.id.CompareAndSwap(id, 0) {
+		return true
+	}
+	return rd.wake(settled{w: w, id: id, part: p})
+}
+
+// wholeRequest has a request served that has come whole.
+func (rd *reader) wholeRequest(id uint32, p *collector) bool {
+	c := rd.c
+	c.mu.Lock()
+	r := c.findLocked(id)
+	if r == nil || c.err != nil { // it has been taken out of the table
+		defer c.mu.Unlock()
+		return c.err == nil
+	}
+	r.collected = nil
+	c.mu.Unlock()
+	r.whole(p)
+	c.dispatch(r)
+	return true
+}
+
+// whole gives r the message that p has gathered.
+func (r *Request) whole(p *collector) {
+	if r.Broken = p.err; p.err != nil {
+		return
+	}
+	h := wire.ParseHeader(p.buf)
+	fields, msg, err := openMessage(h, p.buf)
+	if err == nil {
+		var f wire.Fields
+		err = r.readFields(fields, &f) // they alias p.buf
+	}
+	if err == nil {
+		r.Body, r.Attachment, err = wire.SplitBody(h.Flags, msg)
+		r.Own = true
+	}
+	r.Broken = err
+}
+
+// A piece is a Data frame that has begun to come, and whose rest is read to its place in the message.
+type piece struct {
+	h    wire.Header
+	of   *collector
+	left int // bytes that have not come
+}
+
+const (
+	// minStraight is how much of a piece must be missing for that: less is copied faster than read by itself.
+	minStraight = 4 << 10
+	// peek is how much is read behind a piece, to see whether another one follows.
+	peek = 4 << 10
+)
+
+// space is where the next bytes go.
+func (p *piece) space() []byte {
+	n := len(p.of.buf)
+	return p.of.buf[n : n+p.left]
+}
+
+// readStraight has the rest of the frame that the buffer ends with read to its place, if it is a piece of a large message that is
+// not broken.
+func (rd *reader) readStraight(h wire.Header) {
+	begun := rd.buf[rd.r+wire.HeaderSize : rd.w]
+	left := int(h.Len) - len(begun)
+	if left < minStraight || h.Flags&wire.HasChecksum != 0 || rd.c.greeting.Load() {
+		return
+	}
+	rd.c.mu.Lock()
+	p, _ := rd.c.gathererLocked(h)
+	rd.c.mu.Unlock()
+	if p == nil || p.err != nil || !p.makeRoom(int(h.Len)) {
+		return
+	}
+	p.buf = append(p.buf, begun...)
+	rd.r = rd.w
+	rd.piece = piece{h: h, of: p, left: left}
+}
+
+// grew takes note of n bytes that have come of a piece. It returns false when this reader is done.
+func (rd *reader) grew(n int) bool {
+	p := &rd.piece
+	p.of.buf = p.of.buf[:len(p.of.buf)+n]
+	if p.left -= n; p.left > 0 {
+		return true
+	}
+	h, of := p.h, p.of
+	rd.piece = piece{}
+	rd.c.count.framesIn.Add(1)
+	return rd.added(h, of)
+}
+
+// limit is how far the buffer is filled by the next read: while pieces are expected only so far that one can be seen coming.
+func (rd *reader) limit() int {
+	if rd.expecting {
+		return min(len(rd.buf), rd.w+peek)
+	}
+	return len(rd.buf)
+}
