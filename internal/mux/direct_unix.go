@@ -18,6 +18,7 @@ type directWriter struct {
 	raw   syscall.RawConn
 	try   func(fd uintptr) bool // made once: a closure for each write would be an allocation
 	buf   []byte
+	more  []byte // follows buf
 	n     int
 	err   error
 	count *counters
@@ -39,8 +40,8 @@ func newDirectWriter(nc net.Conn, count *counters) *directWriter {
 	}
 	w := &directWriter{raw: raw, count: count}
 	w.try = func(fd uintptr) bool {
-		for w.n < len(w.buf) {
-			n, err := syscall.Write(int(fd), w.buf[w.n:])
+		for w.n < len(w.buf)+len(w.more) {
+			n, err := w.attempt(int(fd))
 			w.count.writes.Add(1)
 			switch {
 			case n > 0:
@@ -66,4 +67,22 @@ func (w *directWriter) write(buf []byte) (int, error) {
 	}
 	w.buf = nil
 	return w.n, w.err
+}
+
+// writeWith writes what the socket takes of buf and of more, as if they were one.
+func (w *directWriter) writeWith(buf, more []byte) (int, error) {
+	w.more = more
+	defer func() { w.more = nil }()
+	return w.write(buf)
+}
+
+// attempt is one write. It keeps the socket from sending the end of buf, which may be a header, by itself.
+func (w *directWriter) attempt(fd int) (int, error) {
+	switch at := w.n - len(w.buf); {
+	case at >= 0:
+		return syscall.Write(fd, w.more[at:])
+	case len(w.more) > 0:
+		return syscall.SendmsgN(fd, w.buf[w.n:], nil, nil, moreFollows)
+	}
+	return syscall.Write(fd, w.buf[w.n:])
 }

@@ -3,8 +3,11 @@
 package mux
 
 import (
+	"context"
 	"errors"
 	"math"
+	"runtime"
+	"time"
 
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -231,6 +234,103 @@ func (r *Request) whole(p *collector) {
 		r.Own = true
 	}
 	r.Broken = err
+}
+
+// sendRest sends the remainder of a message in Data frames, a piece at a time, so that other calls
+// get in between. It copies: nothing that is written later points into the caller's memory. Before each frame step,
+// called with c.mu held, is told its size and whether it is the last; it returns false when the message is not
+// wanted any more, which ends the sending without an error.
+func (c *Conn) sendRest(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, step func(size int, last bool) bool) error {
+	for left := rest.size(); left > 0; {
+		c.mu.Lock()
+		err := c.spaceLocked(ctx, deadline, c.highWater())
+		for err == nil && c.straight && len(c.out) == 0 {
+			err = c.waitForSpaceLocked(ctx, deadline)
+		}
+		if err != nil {
+			c.mu.Unlock()
+			return err
+		}
+		n := min(left, maxPart)
+		size := wire.HeaderSize + n
+		if h.Flags&wire.HasChecksum != 0 {
+			size += wire.ChecksumSize
+		}
+		if !step(size, n == left) {
+			c.mu.Unlock()
+			return nil
+		}
+		h.Flags &^= wire.More
+		if n < left {
+			h.Flags |= wire.More
+		}
+		left -= n
+		if c.direct != nil && !c.flushing && h.Flags&wire.HasChecksum == 0 {
+			if piece := rest.take(n); piece != nil {
+				c.sendStraightLocked(h, piece)
+				continue
+			}
+		}
+		start := c.beginLocked(h)
+		rest = c.appendPartsLocked(rest, n)
+		c.finishLocked(start)
+		c.flushLocked(false)
+	}
+	return nil
+}
+
+// take takes n bytes off, if they are in one part.
+func (p *pieces) take(n int) []byte {
+	for i, part := range p {
+		if len(part) == 0 {
+			continue
+		}
+		if len(part) < n {
+			return nil
+		}
+		p[i] = part[n:]
+		return part[:n]
+	}
+	return nil
+}
+
+// sendStraightLocked writes a Data frame whose payload is still the caller's memory, behind all that waits to be written, and
+// unlocks. What the socket does not take of it is copied. Nobody is flushing.
+func (c *Conn) sendStraightLocked(h wire.Header, payload []byte) {
+	h.Len = uint32(len(payload)) //nolint:gosec // within maxPart
+	start := c.beginLocked(h)
+	c.countFrameLocked(len(c.out) - start + len(payload))
+	c.flushing, c.straight = true, true
+	buf := c.takeOutLocked()
+	c.taken += uint64(len(payload))
+	c.mu.Unlock()
+	n, err := c.direct.writeWith(buf, payload)
+	c.mu.Lock()
+	c.wroteLocked(n)
+	switch {
+	case err != nil:
+		c.taken = c.written
+		c.writeFailedLocked(err)
+		return
+	case n < len(buf)+len(payload): // the socket is full: somebody who may block has to go on
+		c.mu.Unlock()
+		if n > len(buf) {
+			buf, payload, n = buf[:0], payload[n-len(buf):], 0
+		}
+		go c.flushRest(append(buf, payload...), n)
+		return
+	}
+	c.giveBackLocked(buf)
+	waited := c.space != nil
+	if c.flushing = false; len(c.out) > 0 {
+		c.flushLocked(false)
+	} else {
+		c.flushedLocked()
+		c.mu.Unlock()
+	}
+	if waited { // another large message: they take turns
+		runtime.Gosched()
+	}
 }
 
 // A piece is a Data frame that has begun to come, and whose rest is read to its place in the message.
