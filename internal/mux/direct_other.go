@@ -11,8 +11,8 @@ type directWriter struct{}
 
 func newDirectWriter(net.Conn, *counters) *directWriter { return nil }
 
-func (w *directWriter) write(buf []byte) (int, error) { return w.writeWith(buf, nil) }
+func (*directWriter) write([]byte) (int, error) { panic("mux: no direct writer on this system") }
 
-func (*directWriter) writeWith([]byte, []byte) (int, error) {
+func (*directWriter) writeAll(net.Buffers) (int, net.Buffers, error) {
 	panic("mux: no direct writer on this system")
 }

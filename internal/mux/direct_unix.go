@@ -18,7 +18,7 @@ type directWriter struct {
 	raw   syscall.RawConn
 	try   func(fd uintptr) bool // made once: a closure for each write would be an allocation
 	buf   []byte
-	more  []byte // follows buf
+	parts net.Buffers // instead of buf
 	n     int
 	err   error
 	count *counters
@@ -40,7 +40,7 @@ func newDirectWriter(nc net.Conn, count *counters) *directWriter {
 	}
 	w := &directWriter{raw: raw, count: count}
 	w.try = func(fd uintptr) bool {
-		for w.n < len(w.buf)+len(w.more) {
+		for w.n < len(w.buf) || len(w.parts) > 0 {
 			n, err := w.attempt(int(fd))
 			w.count.writes.Add(1)
 			switch {
@@ -69,20 +69,30 @@ func (w *directWriter) write(buf []byte) (int, error) {
 	return w.n, w.err
 }
 
-// writeWith writes what the socket takes of buf and of more, as if they were one.
-func (w *directWriter) writeWith(buf, more []byte) (int, error) {
-	w.more = more
-	defer func() { w.more = nil }()
-	return w.write(buf)
+// writeAll writes what the socket takes of parts, and returns what is left.
+func (w *directWriter) writeAll(parts net.Buffers) (n int, left net.Buffers, err error) {
+	w.parts = parts
+	n, err = w.write(nil)
+	left, w.parts = w.parts, nil
+	return n, left, err
 }
 
-// attempt is one write. It keeps the socket from sending the end of buf, which may be a header, by itself.
+// attempt is one write of what is left.
 func (w *directWriter) attempt(fd int) (int, error) {
-	switch at := w.n - len(w.buf); {
-	case at >= 0:
-		return syscall.Write(fd, w.more[at:])
-	case len(w.more) > 0:
-		return syscall.SendmsgN(fd, w.buf[w.n:], nil, nil, moreFollows)
+	if len(w.parts) == 0 {
+		return syscall.Write(fd, w.buf[w.n:])
 	}
-	return syscall.Write(fd, w.buf[w.n:])
+	n, err := writev(fd, w.parts)
+	if n <= 0 {
+		return n, err
+	}
+	taken := n
+	for len(w.parts) > 0 && taken >= len(w.parts[0]) {
+		taken -= len(w.parts[0])
+		w.parts = w.parts[1:]
+	}
+	if taken > 0 {
+		w.parts[0] = w.parts[0][taken:]
+	}
+	return n, err
 }

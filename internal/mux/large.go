@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"net"
 	"runtime"
 	"time"
 
@@ -236,100 +237,130 @@ func (r *Request) whole(p *collector) {
 	r.Broken = err
 }
 
-// sendRest sends the remainder of a message in Data frames, a piece at a time, so that other calls
-// get in between. It copies: nothing that is written later points into the caller's memory. Before each frame step,
-// called with c.mu held, is told its size and whether it is the last; it returns false when the message is not
-// wanted any more, which ends the sending without an error.
+// sendRest sends the remainder of a message in Data frames, a few at a time, so that other calls get in between. Nothing that is
+// written later points into the caller's memory. Before each frame step, called with c.mu held, is told its size and whether it
+// is the last; it returns false when the message is not wanted any more, which ends the sending without an error.
 func (c *Conn) sendRest(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, step func(size int, last bool) bool) error {
-	for left := rest.size(); left > 0; {
+	for wanted := true; wanted && rest.size() > 0; {
 		c.mu.Lock()
 		err := c.spaceLocked(ctx, deadline, c.highWater())
 		for err == nil && c.straight && len(c.out) == 0 {
 			err = c.waitForSpaceLocked(ctx, deadline)
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			c.mu.Unlock()
 			return err
-		}
-		n := min(left, maxPart)
-		size := wire.HeaderSize + n
-		if h.Flags&wire.HasChecksum != 0 {
-			size += wire.ChecksumSize
-		}
-		if !step(size, n == left) {
-			c.mu.Unlock()
-			return nil
-		}
-		h.Flags &^= wire.More
-		if n < left {
-			h.Flags |= wire.More
-		}
-		left -= n
-		if c.direct != nil && !c.flushing && h.Flags&wire.HasChecksum == 0 {
-			if piece := rest.take(n); piece != nil {
-				c.sendStraightLocked(h, piece)
-				continue
+		case vectored && c.direct != nil && !c.flushing && h.Flags&wire.HasChecksum == 0:
+			wanted = c.sendStraightLocked(h, &rest, step)
+		default:
+			if wanted = nextPiece(&h, rest.size(), step); wanted {
+				start := c.beginLocked(h)
+				rest = c.appendPartsLocked(rest, int(h.Len))
+				c.finishLocked(start)
 			}
+			c.flushLocked(false)
 		}
-		start := c.beginLocked(h)
-		rest = c.appendPartsLocked(rest, n)
-		c.finishLocked(start)
-		c.flushLocked(false)
 	}
 	return nil
 }
 
-// take takes n bytes off, if they are in one part.
-func (p *pieces) take(n int) []byte {
+// nextPiece makes h the header of the next frame, of a message of which so much is left, and reports whether it is wanted.
+func nextPiece(h *wire.Header, left int, step func(size int, last bool) bool) bool {
+	n := min(left, maxPart)
+	h.Len = uint32(n) //nolint:gosec // within maxPart
+	h.Flags &^= wire.More
+	if n < left {
+		h.Flags |= wire.More
+	}
+	size := wire.HeaderSize + n
+	if h.Flags&wire.HasChecksum != 0 {
+		size += wire.ChecksumSize
+	}
+	return step(size, n == left)
+}
+
+// take takes n bytes off.
+func (p *pieces) take(n int) (taken pieces) {
 	for i, part := range p {
-		if len(part) == 0 {
-			continue
-		}
-		if len(part) < n {
-			return nil
-		}
-		p[i] = part[n:]
-		return part[:n]
+		k := min(len(part), n)
+		taken[i], p[i] = part[:k], part[k:]
+		n -= k
 	}
-	return nil
+	return taken
 }
 
-// sendStraightLocked writes a Data frame whose payload is still the caller's memory, behind all that waits to be written, and
-// unlocks. What the socket does not take of it is copied. Nobody is flushing.
-func (c *Conn) sendStraightLocked(h wire.Header, payload []byte) {
-	h.Len = uint32(len(payload)) //nolint:gosec // within maxPart
-	start := c.beginLocked(h)
-	c.countFrameLocked(len(c.out) - start + len(payload))
+// atOnce is how many pieces are given to a write. One would cost a third more CPU time, because the system moves more than that
+// at a time; and a small call waits for all of them.
+const atOnce = 4
+
+// sendStraightLocked writes a few Data frames whose payload is still the caller's memory, behind all that waits to be written, and
+// unlocks. Nobody is flushing. It reports whether more is wanted.
+func (c *Conn) sendStraightLocked(h wire.Header, rest *pieces, step func(size int, last bool) bool) (wanted bool) {
+	var ends [atOnce]int // of the headers, in out
+	var payloads [atOnce]pieces
+	n := 0
+	for wanted = true; n < atOnce && rest.size() > 0; n++ {
+		if wanted = nextPiece(&h, rest.size(), step); !wanted {
+			break
+		}
+		c.beginLocked(h)
+		ends[n], payloads[n] = len(c.out), rest.take(int(h.Len))
+		c.countFrameLocked(wire.HeaderSize + int(h.Len))
+		c.taken += uint64(h.Len)
+	}
+	if n == 0 {
+		c.flushLocked(false)
+		return false
+	}
 	c.flushing, c.straight = true, true
+	others := c.space != nil
 	buf := c.takeOutLocked()
-	c.taken += uint64(len(payload))
 	c.mu.Unlock()
-	n, err := c.direct.writeWith(buf, payload)
+	parts := make(net.Buffers, 0, n*(1+len(payloads[0])))
+	for i, start := 0, 0; i < n; i++ {
+		parts = append(append(parts, buf[start:ends[i]]), payloads[i][:]...)
+		start = ends[i]
+	}
+	c.writeStraight(buf, parts)
+	if others { // large messages take turns
+		runtime.Gosched()
+	}
+	return wanted
+}
+
+// writeStraight writes parts, some of which are in buf. What the socket does not take is copied, and left to somebody who may block.
+func (c *Conn) writeStraight(buf []byte, parts net.Buffers) {
+	n, left, err := c.direct.writeAll(parts)
 	c.mu.Lock()
 	c.wroteLocked(n)
 	switch {
 	case err != nil:
 		c.taken = c.written
 		c.writeFailedLocked(err)
-		return
-	case n < len(buf)+len(payload): // the socket is full: somebody who may block has to go on
-		c.mu.Unlock()
-		if n > len(buf) {
-			buf, payload, n = buf[:0], payload[n-len(buf):], 0
+	case len(left) > 0:
+		var tail []byte
+		if len(c.out) == 0 { // its memory is as good as any
+			tail, c.out = c.out, nil
 		}
-		go c.flushRest(append(buf, payload...), n)
-		return
-	}
-	c.giveBackLocked(buf)
-	waited := c.space != nil
-	if c.flushing = false; len(c.out) > 0 {
-		c.flushLocked(false)
-	} else {
+		c.mu.Unlock()
+		for _, part := range left {
+			tail = append(tail, part...)
+		}
+		c.mu.Lock()
+		if c.out == nil {
+			c.out = buf[:0]
+		}
+		c.mu.Unlock()
+		go c.flushRest(tail, 0)
+	default:
+		c.giveBackLocked(buf)
+		if c.flushing = false; len(c.out) > 0 {
+			c.flushLocked(false)
+			return
+		}
 		c.flushedLocked()
 		c.mu.Unlock()
-	}
-	if waited { // another large message: they take turns
-		runtime.Gosched()
 	}
 }
 
