@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -203,9 +204,8 @@ func (c *Call) Decode() error {
 	if in.method.newArgs == nil {
 		return nil
 	}
-	body, own := in.Body, in.Own
+	body := in.Body
 	if in.Compressed {
-		own = false
 		if t.pack.Compressor == nil {
 			return refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", c.Method)
 		}
@@ -222,7 +222,9 @@ func (c *Call) Decode() error {
 		*unpacked = body
 	}
 	args := in.method.newArgs()
-	if err := decodeOwn(body, own, t.codec, args); err != nil {
+	if to := recipient(body, t.codec, args); to != nil && !in.Compressed && in.Keep() {
+		*to = slices.Clip(body)
+	} else if err := decodeBody(body, t.codec, args); err != nil {
 		return refusal("YDL2101", "%s: the request does not fit %s: %v (codec %s)", c.Method, in.method.argsName(), err, t.codec.Name())
 	}
 	c.Args = args

@@ -25,11 +25,10 @@ func encoded(c Codec, v any) (body []byte, ok bool) {
 	return body, len(body) >= largeBody
 }
 
-// decodeOwn is decodeBody for a body whose memory nobody else uses, if own says so: then v may have it.
-func decodeOwn(body []byte, own bool, c Codec, v any) error {
-	if p, ok := v.(*[]byte); ok && own && c == Raw && p != nil && len(body) > max(cap(*p), largeBody) {
-		*p = body
-		return nil
+// recipient returns where a body that is large goes as it is, if it need not be copied and v has no room for it yet.
+func recipient(body []byte, c Codec, v any) *[]byte {
+	if p, ok := v.(*[]byte); ok && p != nil && c == Raw && len(body) > max(cap(*p), largeBody) {
+		return p
 	}
-	return decodeBody(body, c, v)
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -289,15 +290,16 @@ func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 	if call.Reply == nil {
 		return nil
 	}
-	body, own := a.Body, a.Own
+	body := a.Body
 	if a.Flags&wire.Compressed != 0 {
 		var err error
-		own = false
 		if body, err = q.decompress(o, call, body); err != nil {
 			return err
 		}
 	}
-	if err := decodeOwn(body, own, o.binding.codec, call.Reply); err != nil {
+	if to := recipient(body, o.binding.codec, call.Reply); to != nil && a.Flags&wire.Compressed == 0 && a.Keep() {
+		*to = slices.Clip(body)
+	} else if err := decodeBody(body, o.binding.codec, call.Reply); err != nil {
 		e := failure("YDL2102", "%s: the reply from %s does not fit %T: %v (codec %s)", call.Method, addrOf(call), call.Reply, err, o.binding.codec.Name())
 		e.Cause = err
 		return e

@@ -62,15 +62,29 @@ type Answer struct {
 	Fields     []byte
 	Body       []byte
 	Attachment []byte
-	Own        bool // it is in memory that nobody else uses, and that may be kept
 
 	waiter *waiter
+	own    bool // the memory is for this message only
+}
+
+// Keep gives Body, Attachment and Fields to the caller for good, if they are in memory for this message only, and reports whether
+// they are.
+func (a *Answer) Keep() bool {
+	own := a.own
+	if own {
+		a.own = false
+		if a.waiter != nil {
+			a.waiter.buf = nil
+		}
+	}
+	return own
 }
 
 // Release gives back the memory of an answer that Call returned.
 func (a *Answer) Release() {
 	w := a.waiter
-	if cap(w.buf) > maxReadBuffer {
+	if a.own {
+		giveMemory(w.buf)
 		w.buf = nil
 	}
 	w.conn.waiters.Put(w)
@@ -147,7 +161,7 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 		return nil, err
 	}
 	if err := w.answer.parse(w.buf); err != nil {
-		c.waiters.Put(w)
+		w.answer.Release()
 		return nil, err
 	}
 	return &w.answer, nil

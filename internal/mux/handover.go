@@ -158,6 +158,9 @@ func (rd *reader) complete(w *waiter, frame []byte, err error) bool {
 		w.complete(a, nil)
 	}
 	normal = true
+	if a.own {
+		giveMemory(frame)
+	}
 	return rd.leave(state)
 }
 

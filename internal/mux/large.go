@@ -88,8 +88,7 @@ func newCollector(h wire.Header, size int, frame, msg []byte) collector {
 		opening -= wire.ChecksumSize
 	}
 	p := collector{want: opening + size}
-	p.buf = make([]byte, opening, p.grant(opening+len(msg)))
-	copy(p.buf, frame)
+	p.buf = append(takeMemory(p.grant(opening+len(msg))), frame[:opening]...)
 	h.Flags &^= wire.HasChecksum | wire.More
 	wire.PutHeader(p.buf, h)
 	p.add(msg)
@@ -111,8 +110,8 @@ func (p *collector) makeRoom(n int) bool {
 		return false
 	}
 	if n > cap(p.buf) {
-		buf := make([]byte, len(p.buf), p.grant(n))
-		copy(buf, p.buf)
+		buf := append(takeMemory(p.grant(n)), p.buf...)
+		giveMemory(p.buf)
 		p.buf = buf
 	}
 	return true
@@ -232,7 +231,7 @@ func (r *Request) whole(p *collector) {
 	}
 	if err == nil {
 		r.Body, r.Attachment, err = wire.SplitBody(h.Flags, msg)
-		r.Own = true
+		r.own, r.held = true, &p.buf
 	}
 	r.Broken = err
 }

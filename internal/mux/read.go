@@ -243,17 +243,17 @@ func (rd *reader) tell() bool {
 func (rd *reader) wake(e settled) bool {
 	w := e.w
 	if w.to == nil {
-		if w.answer.Own = e.part != nil; w.answer.Own {
+		w.err = e.part.broken()
+		if w.answer.own = e.part != nil && w.err == nil; w.answer.own {
 			w.buf = e.part.buf
 		} else {
 			w.buf = append(w.buf[:0], e.frame...)
 		}
-		w.err = e.part.broken()
 		w.wake <- struct{}{}
 		return true
 	}
 	frame := e.frame
-	if rd.answer.Own = e.part != nil; rd.answer.Own {
+	if rd.answer.own = e.part != nil; rd.answer.own {
 		frame = e.part.buf
 	}
 	return rd.complete(w, frame, e.part.broken())

@@ -40,7 +40,6 @@ type Request struct {
 	Fields     *wire.Fields // nil when there are none but the timeout; its slices are valid until Done
 	Body       []byte
 	Attachment []byte
-	Own        bool  // they are in memory that nobody else uses, and that may be kept
 	Broken     error // not nil when the message could not be read; Serve makes the reply of it
 
 	// The reply, to be filled in by Serve. Scratch is memory to encode it into; Serve leaves it
@@ -55,6 +54,7 @@ type Request struct {
 	methodID  uint32 // of the Method frame that gave it
 	bytes     int
 	checksum  bool
+	own       bool                   // held is for this message only
 	nested    bool                   // it serves a call of this side, see nested.go
 	unwanted  bool                   // the peer canceled it
 	stray     bool                   // the peer used the id twice, which was seen too late; guarded by Conn.mu
@@ -96,6 +96,14 @@ func (r *Request) Inform(info wire.Info) {
 		c.appendLocked(func(dst []byte) []byte { return wire.AppendMethodInfo(dst, r.number, r.methodID, &info) })
 	}
 	c.flushLocked(true)
+}
+
+// Keep gives Body and Attachment to the caller for good, if they are in memory for this message only, and reports whether they are.
+func (r *Request) Keep() bool {
+	if r.own {
+		r.held = nil
+	}
+	return r.own
 }
 
 // Stream returns the messages of a method that is not unary, or nil.
@@ -344,7 +352,11 @@ func (r *Request) run() {
 
 func (r *Request) releaseBody(p *Pool) {
 	if r.held != nil {
-		p.release(r.held)
+		if r.own {
+			giveMemory(*r.held)
+		} else {
+			p.release(r.held)
+		}
 		r.held, r.Body, r.Attachment = nil, nil, nil
 	}
 }
