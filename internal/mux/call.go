@@ -283,7 +283,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 		c.flushLocked(c.open > 1)
 	}
 	if large {
-		c.sendLarge(ctx, out.Deadline, id, rest, m.flags)
+		c.sendLarge(ctx, out.Deadline, id, m.remainder(rest), m.flags)
 	}
 	return id, nil
 }

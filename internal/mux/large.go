@@ -236,6 +236,12 @@ func (r *Request) whole(p *collector) {
 	r.Broken = err
 }
 
+// remainder is rest, without its way through m: what the system is given would put m on the heap. The prefix is always in the
+// opening frame.
+func (m *message) remainder(rest pieces) pieces {
+	return pieces{1: m.body[len(m.body)-len(rest[1]):], 2: m.attachment[len(m.attachment)-len(rest[2]):]}
+}
+
 // sendRest sends the remainder of a message in Data frames, a few at a time, so that other calls get in between. Nothing that is
 // written later points into the caller's memory. Before each frame step, called with c.mu held, is told its size and whether it
 // is the last; it returns false when the message is not wanted any more, which ends the sending without an error.

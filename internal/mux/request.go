@@ -378,7 +378,7 @@ func (c *Conn) finish(r *Request) {
 	rest := c.appendMessageLocked(h, &m)
 	if rest.size() > 0 {
 		c.flushLocked(false)
-		c.finishLarge(r, wire.Header{Type: wire.Data, Flags: m.flags&wire.HasChecksum | wire.OfReply, ID: r.id}, rest)
+		c.finishLarge(r, wire.Header{Type: wire.Data, Flags: m.flags&wire.HasChecksum | wire.OfReply, ID: r.id}, m.remainder(rest))
 		return
 	}
 	c.leaveTableLocked(r)
