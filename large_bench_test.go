@@ -161,7 +161,7 @@ func echoPlainly(conn net.Conn, memory *[]byte, body []byte) error {
 }
 
 func writePlainly(conn net.Conn, body []byte) error {
-	buffers := net.Buffers{binary.LittleEndian.AppendUint32(nil, uint32(len(body))), body} //nolint:gosec // below 16 MiB
+	buffers := net.Buffers{binary.LittleEndian.AppendUint32(nil, uint32(len(body))), body}
 	_, err := buffers.WriteTo(conn)
 	return err //nolint:wrapcheck // it says what was done
 }

@@ -25,7 +25,7 @@ var spareMemory [4 * (26 - 16 + 1)]sync.Pool
 
 // quarter returns the pool for memory of n bytes.
 func quarter(n int) *sync.Pool {
-	power := bits.Len(uint(n)) - 1 //nolint:gosec // between minLarge and maxLarge
+	power := bits.Len(uint(n)) - 1
 	return &spareMemory[4*(power-16)+n>>(power-2)&3]
 }
 
