@@ -283,7 +283,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 		c.flushLocked(c.open > 1)
 	}
 	if large {
-		c.sendLarge(ctx, out.Deadline, id, m.remainder(rest), m.flags)
+		c.sendLarge(ctx, out.Deadline, id, m.remainder(rest), m.flags, async)
 	}
 	return id, nil
 }
@@ -316,10 +316,11 @@ func (c *Conn) timeLocked(out *Out) (deadline int64, err error) {
 }
 
 // sendLarge sends what did not fit in the opening frame.
-// The outcome goes to the waiter in any case.
-func (c *Conn) sendLarge(ctx context.Context, deadline time.Time, id uint32, rest pieces, flags wire.Flags) {
+// The outcome goes to the waiter in any case. Who is told of it while this goes on may use the memory again at once: what an
+// asynchronous caller gave is copied with c.mu held, when it is certain that he has not been told.
+func (c *Conn) sendLarge(ctx context.Context, deadline time.Time, id uint32, rest pieces, flags wire.Flags, async bool) {
 	h := wire.Header{Type: wire.Data, Flags: flags & wire.HasChecksum, ID: id}
-	err := c.sendRest(ctx, deadline, h, rest, func(size int, last bool) bool {
+	err := c.sendRest(ctx, deadline, h, rest, async, func(size int, last bool) bool {
 		s := c.slotLocked(id)
 		if s == nil || !s.wanted() {
 			return false

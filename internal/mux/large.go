@@ -244,8 +244,9 @@ func (m *message) remainder(rest pieces) pieces {
 
 // sendRest sends the remainder of a message in Data frames, a few at a time, so that other calls get in between. Nothing that is
 // written later points into the caller's memory. Before each frame step, called with c.mu held, is told its size and whether it
-// is the last; it returns false when the message is not wanted any more, which ends the sending without an error.
-func (c *Conn) sendRest(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, step func(size int, last bool) bool) error {
+// is the last; it returns false when the message is not wanted any more, which ends the sending without an error. With copied,
+// nothing is read of the message after that.
+func (c *Conn) sendRest(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, copied bool, step func(size int, last bool) bool) error {
 	for wanted := true; wanted && rest.size() > 0; {
 		c.mu.Lock()
 		err := c.spaceLocked(ctx, deadline, c.highWater())
@@ -256,7 +257,7 @@ func (c *Conn) sendRest(ctx context.Context, deadline time.Time, h wire.Header, 
 		case err != nil:
 			c.mu.Unlock()
 			return err
-		case vectored && c.direct != nil && !c.flushing && h.Flags&wire.HasChecksum == 0:
+		case vectored && !copied && c.direct != nil && !c.flushing && h.Flags&wire.HasChecksum == 0:
 			wanted = c.sendStraightLocked(h, &rest, step)
 		default:
 			if wanted = nextPiece(&h, rest.size(), step); wanted {

@@ -390,7 +390,7 @@ func (c *Conn) finish(r *Request) {
 func (c *Conn) finishLarge(r *Request, h wire.Header, rest pieces) {
 	left := false
 	// An error is the end of the connection; the peer will know.
-	_ = c.sendRest(context.Background(), time.Time{}, h, rest, func(_ int, last bool) bool {
+	_ = c.sendRest(context.Background(), time.Time{}, h, rest, false, func(_ int, last bool) bool {
 		if left = last && !r.unwanted; left {
 			c.leaveTableLocked(r)
 		}
