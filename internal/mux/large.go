@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -54,8 +55,11 @@ func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
 	return true
 }
 
-// onLargeReply begins to gather a reply that comes in pieces.
+// onLargeReply begins to gather a reply that comes in pieces, if its call was made and somebody waits for it.
 func (c *Conn) onLargeReply(h wire.Header, frame []byte) bool {
+	if !c.setPart(h.ID, unwanted) {
+		return true
+	}
 	var f wire.Fields
 	fields, msg, err := openMessage(h, frame)
 	if err == nil {
@@ -68,17 +72,22 @@ func (c *Conn) onLargeReply(h wire.Header, frame []byte) bool {
 	if err == nil {
 		*p = newCollector(h, int(f.Size), frame, msg) //nolint:gosec // within MaxMessage
 	}
+	c.setPart(h.ID, p) // unless it has been given up meanwhile
+	return true
+}
+
+// setPart has p gather the reply to a call, as long as somebody waits for it, which it reports.
+func (c *Conn) setPart(id uint32, p *collector) (wanted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.slotLocked(h.ID)
-	switch {
-	case s == nil: // of a call that was never made
-	case !s.wanted():
-		s.part = unwanted
-	default:
+	s := c.slotLocked(id)
+	if s == nil {
+		return false
+	}
+	if wanted = s.wanted(); wanted || s.part == nil {
 		s.part = p
 	}
-	return true
+	return wanted
 }
 
 // newCollector begins with an opening frame and the part of the message that it carries.
@@ -350,11 +359,16 @@ func (c *Conn) writeStraight(buf []byte, parts net.Buffers) {
 			tail, c.out = c.out, nil
 		}
 		c.mu.Unlock()
+		size := 0
+		for _, part := range left {
+			size += len(part)
+		}
+		tail = slices.Grow(tail, size)
 		for _, part := range left {
 			tail = append(tail, part...)
 		}
 		c.mu.Lock()
-		if c.out == nil {
+		if c.out == nil && cap(buf) <= keepBuffer {
 			c.out = buf[:0]
 		}
 		c.mu.Unlock()
