@@ -245,6 +245,26 @@ func (r *Request) whole(p *collector) {
 	r.Broken = err
 }
 
+// littleRest is how much is sent with the opening frame, because a write of its own costs more than copying it: 64 KiB and their
+// header do not quite fit in a frame.
+const littleRest = 4 << 10
+
+// appendLittleLocked appends what an opening frame, h, has left over, if that is little. It returns what is left then.
+func (c *Conn) appendLittleLocked(h wire.Header, rest pieces) pieces {
+	n := rest.size()
+	if n == 0 || n > littleRest {
+		return rest
+	}
+	data := wire.Header{Type: wire.Data, Flags: h.Flags & wire.HasChecksum, ID: h.ID}
+	if h.Type == wire.Reply {
+		data.Flags |= wire.OfReply
+	}
+	start := c.beginLocked(data)
+	rest = c.appendPartsLocked(rest, n)
+	c.finishLocked(start)
+	return rest
+}
+
 // remainder is rest, without its way through m: what the system is given would put m on the heap. The prefix is always in the
 // opening frame.
 func (m *message) remainder(rest pieces) pieces {

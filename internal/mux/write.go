@@ -285,7 +285,7 @@ func (c *Conn) appendMessageLocked(h wire.Header, m *message) (rest pieces) {
 		c.out = wire.AppendFields(c.out, &fields)
 		rest = c.appendPartsLocked(parts, room)
 		c.finishLocked(start)
-		return rest
+		return c.appendLittleLocked(h, rest)
 	}
 	start := c.beginLocked(h)
 	c.appendPartsLocked(parts, room)
