@@ -12,7 +12,8 @@ import (
 )
 
 // Raw passes bytes through: messages are []byte or *[]byte. Decoding copies, into the capacity
-// that the target already has.
+// that the target already has; a large body becomes the target's without being copied when that is not enough. What a handler has
+// returned is sent from where it is, and must not be changed any more.
 var Raw Codec = rawCodec{}
 
 // TCP is the transport of clients and servers that name none. Addresses are host:port.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -277,7 +278,9 @@ func (c *Call) Decode() error {
 		*unpacked = body
 	}
 	args := in.method.newArgs()
-	if err := decodeBody(body, t.codec, args); err != nil {
+	if to := recipient(body, t.codec, args); to != nil && !in.Compressed && in.Keep() {
+		*to = slices.Clip(body)
+	} else if err := decodeBody(body, t.codec, args); err != nil {
 		return refusal("YDL2101", "%s: the request does not fit %s: %v (codec %s)", c.Method, in.method.argsName(), err, t.codec.Name())
 	}
 	c.Args = args
@@ -380,8 +383,11 @@ func (in *incoming) encode(out *mux.Outcome) (err error) {
 			err = t.conn.server.panicked(in.ctx, call.Method, value)
 		}
 	}()
-	body := in.Scratch
-	if call.Reply != nil {
+	body, as := encoded(t.codec, call.Reply)
+	if !as {
+		body = in.Scratch
+	}
+	if call.Reply != nil && !as {
 		body, err = appendBody(in.Scratch, t.codec, call.Reply)
 		if err != nil {
 			return failure("YDL2104", "%s: %v (codec %s)", call.Method, err, t.codec.Name())

@@ -5,8 +5,10 @@ package yodel_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -16,7 +18,16 @@ import (
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(largeServerEnv) != "" {
+		if err := serveLarge(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	yodeltest.VerifyNoLeaks(m)
+}
 
 // What most tests call.
 

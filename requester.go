@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -172,20 +173,25 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 	if _, several := call.Reply.(Values); call.Reply != nil && several != b.Positional {
 		return refusal("YDL2005", "%s: arguments and reply are both yodel.Values, or neither is", call.Method)
 	}
-	body, err := o.body[:0], error(nil)
-	if k := b.Kind; k == wire.Unary || k == wire.Feed { // the others have no request but the stream's messages
-		body, err = appendBody(body, b.codec, call.Args)
+	body, as := encoded(b.codec, call.Args)
+	if !as || call.OneWay { // a one-way call may be sent again when its caller has gone
+		body = o.body[:0]
+		err := error(nil)
+		if k := b.Kind; k == wire.Unary || k == wire.Feed { // the others have no request but the stream's messages
+			body, err = appendBody(body, b.codec, call.Args)
+		}
+		if err != nil {
+			e := refusal("YDL2103", "%s: %v (codec %s)", call.Method, err, b.codec.Name())
+			e.Cause = err
+			return e
+		}
+		o.body = body
 	}
-	if err != nil {
-		e := refusal("YDL2103", "%s: %v (codec %s)", call.Method, err, b.codec.Name())
-		e.Cause = err
-		return e
-	}
-	o.body = body
 	req := &o.req
 	req.Method, req.Body, req.Attachment, req.Checksum = &b.Method, body, call.Attachment, q.checksum
-	var ok bool
-	if o.packed, ok, err = b.pack.pack(o.packed, body); err != nil {
+	packed, ok, err := b.pack.pack(o.packed, body)
+	o.packed = packed
+	if err != nil {
 		return refusal("YDL2103", "%s: %v", call.Method, err)
 	} else if ok {
 		req.Body, req.Compressed = o.packed, true
@@ -293,7 +299,9 @@ func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 			return err
 		}
 	}
-	if err := decodeBody(body, o.binding.codec, call.Reply); err != nil {
+	if to := recipient(body, o.binding.codec, call.Reply); to != nil && a.Flags&wire.Compressed == 0 && a.Keep() {
+		*to = slices.Clip(body)
+	} else if err := decodeBody(body, o.binding.codec, call.Reply); err != nil {
 		e := failure("YDL2102", "%s: the reply from %s does not fit %T: %v (codec %s)", call.Method, addrOf(call), call.Reply, err, o.binding.codec.Name())
 		e.Cause = err
 		return e

@@ -65,12 +65,27 @@ type Answer struct {
 	Attachment []byte
 
 	waiter *waiter
+	own    bool // the memory is for this message only
+}
+
+// Keep gives Body, Attachment and Fields to the caller for good, if they are in memory for this message only, and reports whether
+// they are.
+func (a *Answer) Keep() bool {
+	own := a.own
+	if own {
+		a.own = false
+		if a.waiter != nil {
+			a.waiter.buf = nil
+		}
+	}
+	return own
 }
 
 // Release gives back the memory of an answer that Call returned.
 func (a *Answer) Release() {
 	w := a.waiter
-	if cap(w.buf) > maxReadBuffer {
+	if a.own {
+		giveMemory(w.buf)
 		w.buf = nil
 	}
 	w.conn.waiters.Put(w)
@@ -147,7 +162,7 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 		return nil, err
 	}
 	if err := w.answer.parse(w.buf); err != nil {
-		c.waiters.Put(w)
+		w.answer.Release()
 		return nil, err
 	}
 	return &w.answer, nil
@@ -272,7 +287,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 		c.flushLocked(c.open > 1)
 	}
 	if large {
-		c.sendLarge(ctx, out.Deadline, id, rest, m.flags)
+		c.sendLarge(ctx, out.Deadline, id, m.remainder(rest), m.flags, async)
 	}
 	return id, nil
 }
@@ -305,10 +320,11 @@ func (c *Conn) timeLocked(out *Out) (deadline int64, err error) {
 }
 
 // sendLarge sends what did not fit in the opening frame.
-// The outcome goes to the waiter in any case.
-func (c *Conn) sendLarge(ctx context.Context, deadline time.Time, id uint32, rest pieces, flags wire.Flags) {
+// The outcome goes to the waiter in any case. Who is told of it while this goes on may use the memory again at once: what an
+// asynchronous caller gave is copied with c.mu held, when it is certain that he has not been told.
+func (c *Conn) sendLarge(ctx context.Context, deadline time.Time, id uint32, rest pieces, flags wire.Flags, async bool) {
 	h := wire.Header{Type: wire.Data, Flags: flags & wire.HasChecksum, ID: id}
-	err := c.sendRest(ctx, deadline, h, rest, func(size int, last bool) bool {
+	err := c.sendRest(ctx, deadline, h, rest, async, func(size int, last bool) bool {
 		s := c.slotLocked(id)
 		if s == nil || !s.wanted() {
 			return false

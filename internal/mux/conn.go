@@ -196,6 +196,7 @@ type Conn struct {
 	out      []byte // appended and not yet being written
 	spare    []byte // the other buffer
 	flushing bool   // somebody will write out
+	straight bool   // and is at a piece of a large message, see large.go
 	direct   *directWriter
 	flushAll func()        // flush, made once: starting a goroutine with it costs no allocation
 	queued   uint64        // bytes ever appended to out

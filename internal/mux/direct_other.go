@@ -12,3 +12,7 @@ type directWriter struct{}
 func newDirectWriter(net.Conn, *counters) *directWriter { return nil }
 
 func (*directWriter) write([]byte) (int, error) { panic("mux: no direct writer on this system") }
+
+func (*directWriter) writeAll(net.Buffers) (int, net.Buffers, error) {
+	panic("mux: no direct writer on this system")
+}

@@ -18,6 +18,7 @@ type directWriter struct {
 	raw   syscall.RawConn
 	try   func(fd uintptr) bool // made once: a closure for each write would be an allocation
 	buf   []byte
+	parts net.Buffers // instead of buf
 	n     int
 	err   error
 	count *counters
@@ -39,8 +40,8 @@ func newDirectWriter(nc net.Conn, count *counters) *directWriter {
 	}
 	w := &directWriter{raw: raw, count: count}
 	w.try = func(fd uintptr) bool {
-		for w.n < len(w.buf) {
-			n, err := syscall.Write(int(fd), w.buf[w.n:])
+		for w.n < len(w.buf) || len(w.parts) > 0 {
+			n, err := w.attempt(int(fd))
 			w.count.writes.Add(1)
 			switch {
 			case n > 0:
@@ -66,4 +67,32 @@ func (w *directWriter) write(buf []byte) (int, error) {
 	}
 	w.buf = nil
 	return w.n, w.err
+}
+
+// writeAll writes what the socket takes of parts, and returns what is left.
+func (w *directWriter) writeAll(parts net.Buffers) (n int, left net.Buffers, err error) {
+	w.parts = parts
+	n, err = w.write(nil)
+	left, w.parts = w.parts, nil
+	return n, left, err
+}
+
+// attempt is one write of what is left.
+func (w *directWriter) attempt(fd int) (int, error) {
+	if len(w.parts) == 0 {
+		return syscall.Write(fd, w.buf[w.n:])
+	}
+	n, err := writev(fd, w.parts)
+	if n <= 0 {
+		return n, err
+	}
+	taken := n
+	for len(w.parts) > 0 && taken >= len(w.parts[0]) {
+		taken -= len(w.parts[0])
+		w.parts = w.parts[1:]
+	}
+	if taken > 0 {
+		w.parts[0] = w.parts[0][taken:]
+	}
+	return n, err
 }

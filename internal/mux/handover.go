@@ -183,6 +183,9 @@ func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err err
 		to.Complete(a, nil)
 	}
 	normal = true
+	if a.own {
+		giveMemory(frame)
+	}
 	return rd.leave(state)
 }
 

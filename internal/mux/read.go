@@ -3,10 +3,8 @@
 package mux
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"math"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +28,9 @@ type reader struct {
 	settled []settled   // replies of a batch, on their way to their waiters
 	told    int         // how many of them have been told
 	inline  int         // requests of the batch that ran inline
+
+	piece     piece // of a large message, which is read to where it belongs; see large.go
+	expecting bool  // another one is likely to come next
 
 	answered bool // the batch made this side answer something
 	crowded  bool // the peer does not read its answers
@@ -55,25 +56,6 @@ type settled struct {
 	part  *collector // instead of frame, for a message that came in pieces
 }
 
-// A collector gathers a message that comes in pieces.
-type collector struct {
-	buf  []byte // begins with the opening frame's header
-	want int    // bytes of buf when all have come
-	err  error  // a piece was broken
-}
-
-// unwanted gathers nothing, of a message that nobody waits for any more.
-var unwanted = &collector{err: ErrCallerGone}
-
-var (
-	errLonger  = errors.New("it is longer than announced")
-	errShorter = errors.New("it is shorter than announced")
-)
-
-// firstGrant is how much of a large message must have come until the rest is believed, and allocated in one piece. Before
-// that, memory is a multiple of what has come.
-const firstGrant = 256 << 10
-
 // loop reads until the connection ends or another reader has taken over.
 func (rd *reader) loop() {
 	rd.read()
@@ -91,14 +73,25 @@ func (rd *reader) read() {
 		if !rd.endBatch() {
 			return
 		}
-		rd.makeRoom()
 		rd.inline = 0
-		n, err := c.nc.Read(rd.buf[rd.w:])
+		var n int
+		var err error
+		if rd.piece.left > 0 {
+			n, err = c.nc.Read(rd.piece.space())
+		} else {
+			rd.makeRoom()
+			n, err = c.nc.Read(rd.buf[rd.w:rd.limit()])
+		}
 		c.count.reads.Add(1)
 		if n > 0 {
 			c.count.bytesIn.Add(uint64(n))
-			rd.w += n
 			c.heard.Store(true)
+			if rd.piece.left == 0 {
+				rd.w += n
+				rd.expecting = rd.expecting && n < peek
+			} else if rd.clock = 0; !rd.grew(n) {
+				return
+			}
 		}
 		rd.clock = 0
 		if err != nil && n == 0 {
@@ -164,6 +157,9 @@ func (rd *reader) handle() bool {
 		}
 		size := wire.HeaderSize + int(h.Len)
 		if rd.w-rd.r < size {
+			if h.Type == wire.Data {
+				rd.readStraight(h)
+			}
 			break
 		}
 		frame := rd.buf[rd.r : rd.r+size : rd.r+size]
@@ -263,12 +259,12 @@ func (e *settled) settleLocked(c *Conn) {
 func (rd *reader) wake(e *settled) bool {
 	w := e.w
 	if w != nil {
-		if e.part != nil {
+		w.err = e.part.broken()
+		if w.answer.own = e.part != nil && w.err == nil; w.answer.own {
 			w.buf = e.part.buf
 		} else {
 			w.buf = append(w.buf[:0], e.frame...)
 		}
-		w.err = e.part.broken()
 		w.wake <- struct{}{}
 		return true
 	}
@@ -276,17 +272,10 @@ func (rd *reader) wake(e *settled) bool {
 		return true
 	}
 	frame := e.frame
-	if e.part != nil {
+	if rd.answer.own = e.part != nil; rd.answer.own {
 		frame = e.part.buf
 	}
 	return rd.complete(e.to, e.stop, frame, e.part.broken())
-}
-
-func (p *collector) broken() error {
-	if p == nil || p.err == nil {
-		return nil
-	}
-	return &BrokenError{Cause: p.err}
 }
 
 // frame handles one frame that is not a whole reply.
@@ -522,109 +511,6 @@ func (r *Request) hold(p *Pool, fields []byte) {
 	}
 }
 
-// collect begins to gather a request that comes in pieces.
-func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
-	r.bytes = 0
-	if h.Flags&wire.HasFields != 0 {
-		r.bytes = int(min(rd.fields.Size, math.MaxInt))
-	}
-	r.collected = new(collector) // in the table it must be seen to be incomplete
-	if ok, alive := rd.accept(r); !ok {
-		return alive
-	}
-	*r.collected = newCollector(h, r.bytes, frame, msg)
-	return true
-}
-
-// newCollector begins with an opening frame and the part of the message that it carries.
-func newCollector(h wire.Header, size int, frame, msg []byte) collector {
-	opening := len(frame) - len(msg)
-	if h.Flags&wire.HasChecksum != 0 {
-		opening -= wire.ChecksumSize
-	}
-	p := collector{want: opening + size}
-	p.buf = make([]byte, opening, p.grant(opening+len(msg)))
-	copy(p.buf, frame)
-	h.Flags &^= wire.HasChecksum | wire.More
-	wire.PutHeader(p.buf, h)
-	p.add(msg)
-	return p
-}
-
-// add appends a piece.
-func (p *collector) add(piece []byte) {
-	if len(p.buf)+len(piece) > p.want {
-		p.err = errLonger
-		return
-	}
-	if n := len(p.buf) + len(piece); n > cap(p.buf) {
-		buf := make([]byte, len(p.buf), p.grant(n))
-		copy(buf, p.buf)
-		p.buf = buf
-	}
-	p.buf = append(p.buf, piece...)
-}
-
-// grant returns how much memory is allocated when n bytes have come.
-func (p *collector) grant(n int) int {
-	if n > firstGrant {
-		return max(n, p.want)
-	}
-	return max(n, min(p.want, max(minReadBuffer, 4*n)))
-}
-
-// data handles a piece of a large message.
-func (rd *reader) data(h wire.Header, frame []byte) bool {
-	c := rd.c
-	payload, err := wire.Payload(frame)
-	c.mu.Lock()
-	if h.Flags&wire.OfReply != 0 {
-		s := c.slotLocked(h.ID)
-		if s != nil && s.part == nil && s.stream != nil {
-			return rd.streamData(s.stream, h, payload, err)
-		}
-		if s == nil || s.part == nil {
-			c.mu.Unlock()
-			return true // its call was given up, or refused
-		}
-		p := s.part
-		p.piece(payload, err)
-		if h.Flags&wire.More != 0 {
-			c.mu.Unlock()
-			return true
-		}
-		p.complete()
-		e := settled{id: h.ID, part: p}
-		e.settleLocked(c)
-		c.restLocked()
-		c.mu.Unlock()
-		return rd.wake(&e)
-	}
-	r := c.findLocked(h.ID)
-	if r != nil && r.collected == nil && r.stream != nil {
-		return rd.streamData(r.stream, h, payload, err)
-	}
-	c.mu.Unlock()
-	if r == nil || r.collected == nil {
-		return true
-	}
-	p := r.collected
-	p.piece(payload, err)
-	if h.Flags&wire.More != 0 {
-		return true
-	}
-	p.complete()
-	c.mu.Lock()
-	alive := c.err == nil // else it has been taken out of the table
-	r.collected = nil
-	c.mu.Unlock()
-	if alive {
-		r.whole(p)
-		c.dispatch(r)
-	}
-	return alive
-}
-
 // streamData gives a frame to its stream. The caller holds c.mu, which it unlocks.
 func (rd *reader) streamData(st *Stream, h wire.Header, payload []byte, err error) bool {
 	what := st.dataLocked(h, payload, err)
@@ -634,66 +520,6 @@ func (rd *reader) streamData(st *Stream, h wire.Header, payload []byte, err erro
 		rd.c.breach(what)
 	}
 	return what == ""
-}
-
-// whole gives r the message that p has gathered.
-func (r *Request) whole(p *collector) {
-	if r.Broken = p.err; p.err != nil {
-		return
-	}
-	h := wire.ParseHeader(p.buf)
-	fields, msg, err := openMessage(h, p.buf)
-	if err == nil {
-		var f wire.Fields
-		err = r.readFields(fields, &f) // they alias p.buf
-	}
-	if err == nil {
-		r.Body, r.Attachment, err = wire.SplitBody(h.Flags, msg)
-	}
-	r.Broken = err
-}
-
-func (p *collector) piece(b []byte, err error) {
-	switch {
-	case p.err != nil:
-	case err != nil:
-		p.err = err
-	default:
-		p.add(b)
-	}
-}
-
-// complete checks that all has come.
-func (p *collector) complete() {
-	if p.err == nil && len(p.buf) != p.want {
-		p.err = errShorter
-	}
-}
-
-// onLargeReply begins to gather a reply that comes in pieces.
-func (c *Conn) onLargeReply(h wire.Header, frame []byte) bool {
-	var f wire.Fields
-	fields, msg, err := openMessage(h, frame)
-	if err == nil {
-		err = wire.ParseFields(fields, &f)
-	}
-	if err == nil && f.Size > uint64(c.cfg.MaxMessage) {
-		err = &TooLargeError{Size: f.Size, Limit: c.cfg.MaxMessage}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.slotLocked(h.ID)
-	switch {
-	case s == nil: // of a call that was never made
-	case !s.wanted():
-		s.part = unwanted
-	case err != nil:
-		s.part = &collector{err: err}
-	default:
-		p := newCollector(h, int(f.Size), frame, msg) //nolint:gosec // within MaxMessage
-		s.part = &p
-	}
-	return true
 }
 
 // slotLocked returns the slot of a call that this side has open, or nil.

@@ -57,6 +57,7 @@ type Request struct {
 	methodID  uint32 // of the Method frame that gave it
 	bytes     int
 	checksum  bool
+	own       bool       // held is for this message only
 	nested    bool       // it serves a call of this side, see nested.go
 	unwanted  bool       // the peer canceled it
 	stray     bool       // the peer used the id twice, which was seen too late; guarded by Conn.mu
@@ -86,6 +87,14 @@ func (r *Request) Inform(info wire.Info) {
 		c.appendLocked(func(dst []byte) []byte { return wire.AppendMethodInfo(dst, r.number, r.methodID, &info) })
 	}
 	c.flushLocked(true)
+}
+
+// Keep gives Body and Attachment to the caller for good, if they are in memory for this message only, and reports whether they are.
+func (r *Request) Keep() bool {
+	if r.own {
+		r.held = nil
+	}
+	return r.own
 }
 
 // Stream returns the messages of a method that is not unary, or nil.
@@ -211,7 +220,11 @@ func (r *Request) run() {
 
 func (r *Request) releaseBody(p *Pool) {
 	if r.held != nil {
-		p.release(r.held)
+		if r.own {
+			giveMemory(*r.held)
+		} else {
+			p.release(r.held)
+		}
 		r.held, r.Body, r.Attachment = nil, nil, nil
 	}
 }
@@ -233,7 +246,7 @@ func (c *Conn) finish(r *Request) {
 	rest := c.appendMessageLocked(h, &m)
 	if rest.size() > 0 {
 		c.flushLocked(false)
-		c.finishLarge(r, wire.Header{Type: wire.Data, Flags: m.flags&wire.HasChecksum | wire.OfReply, ID: r.id}, rest)
+		c.finishLarge(r, wire.Header{Type: wire.Data, Flags: m.flags&wire.HasChecksum | wire.OfReply, ID: r.id}, m.remainder(rest))
 		return
 	}
 	c.leaveTableLocked(r)
@@ -245,7 +258,7 @@ func (c *Conn) finish(r *Request) {
 func (c *Conn) finishLarge(r *Request, h wire.Header, rest pieces) {
 	left := false
 	// An error is the end of the connection; the peer will know.
-	_ = c.sendRest(context.Background(), time.Time{}, h, rest, func(_ int, last bool) bool {
+	_ = c.sendRest(context.Background(), time.Time{}, h, rest, false, func(_ int, last bool) bool {
 		if left = last && !r.unwanted; left {
 			c.leaveTableLocked(r)
 		}

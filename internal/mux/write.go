@@ -68,7 +68,8 @@ func (c *Conn) flushLocked(company bool) {
 }
 
 func (c *Conn) flushedLocked() {
-	c.flushing = false
+	c.flushing, c.straight = false, false
+	c.spaceChangedLocked()
 	if c.flushed != nil {
 		close(c.flushed)
 		c.flushed = nil
@@ -143,11 +144,16 @@ func (c *Conn) takeOutLocked() []byte {
 	buf := c.out
 	c.out, c.spare = c.spare[:0], nil
 	c.taken += uint64(len(buf))
+	c.spaceChangedLocked()
+	return buf
+}
+
+// spaceChangedLocked wakes who waits for space.
+func (c *Conn) spaceChangedLocked() {
 	if c.space != nil {
 		close(c.space)
 		c.space = nil
 	}
-	return buf
 }
 
 func (c *Conn) wroteLocked(n int) {
@@ -291,7 +297,7 @@ func (c *Conn) appendMessageLocked(h wire.Header, m *message) (rest pieces) {
 		c.out = wire.AppendFields(c.out, &fields)
 		rest = c.appendPartsLocked(parts, room)
 		c.finishLocked(start)
-		return rest
+		return c.appendLittleLocked(h, rest)
 	}
 	start := c.beginLocked(h)
 	c.appendPartsLocked(parts, room)
@@ -308,39 +314,6 @@ func (c *Conn) appendPartsLocked(parts pieces, room int) (rest pieces) {
 		rest[i] = part[n:]
 	}
 	return rest
-}
-
-// sendRest sends the remainder of a message in Data frames, a piece at a time, so that other calls
-// get in between. It copies: nothing that is written later points into the caller's memory. Before each frame step,
-// called with c.mu held, is told its size and whether it is the last; it returns false when the message is not
-// wanted any more, which ends the sending without an error.
-func (c *Conn) sendRest(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, step func(size int, last bool) bool) error {
-	for left := rest.size(); left > 0; {
-		c.mu.Lock()
-		if err := c.spaceLocked(ctx, deadline, c.highWater()); err != nil {
-			c.mu.Unlock()
-			return err
-		}
-		n := min(left, maxPart)
-		size := wire.HeaderSize + n
-		if h.Flags&wire.HasChecksum != 0 {
-			size += wire.ChecksumSize
-		}
-		if !step(size, n == left) {
-			c.mu.Unlock()
-			return nil
-		}
-		h.Flags &^= wire.More
-		if n < left {
-			h.Flags |= wire.More
-		}
-		start := c.beginLocked(h)
-		rest = c.appendPartsLocked(rest, n)
-		c.finishLocked(start)
-		left -= n
-		c.flushLocked(false)
-	}
-	return nil
 }
 
 func (c *Conn) highWater() int { return min(highWater, c.cfg.MaxUnsent) }

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"math/bits"
+	"strings"
+	"sync"
+	"unsafe"
+)
+
+// Memory for large messages. At 1 MiB a message, allocating, clearing and collecting it takes more CPU time than all that a call does
+// beside, so it is used again when nobody keeps it. What waits for that is no more than was in use at once, and goes with the second
+// garbage collection that it waits through.
+
+const (
+	// minLarge is the least that is kept so, and maxLarge the most.
+	minLarge, maxLarge = 64 << 10, 64 << 20
+	// pageSize is what large memory is rounded up to, as the runtime does.
+	pageSize = 8 << 10
+)
+
+// spareMemory has a pool for each quarter of a power of two.
+var spareMemory [4 * (26 - 16 + 1)]sync.Pool
+
+// quarter returns the pool for memory of n bytes.
+func quarter(n int) *sync.Pool {
+	power := bits.Len(uint(n)) - 1
+	return &spareMemory[4*(power-16)+n>>(power-2)&3]
+}
+
+// takeMemory returns memory of at least n bytes, with anything in it.
+func takeMemory(n int) []byte {
+	if n < minLarge || n > maxLarge {
+		return make([]byte, 0, n)
+	}
+	n = (n + pageSize - 1) &^ (pageSize - 1)
+	if b, ok := quarter(n).Get().(*[]byte); ok && cap(*b) >= n {
+		return *b
+	}
+	return uncleared(n)
+}
+
+// giveMemory gives back memory that nobody uses any more.
+func giveMemory(b []byte) {
+	if n := cap(b); n >= minLarge && n <= maxLarge {
+		b = b[:0]
+		quarter(n).Put(&b)
+	}
+}
+
+// uncleared allocates memory as it is. Clearing 16 MiB holds up everybody on a connection for 2 ms, and makes reading as much take a
+// sixth longer. The library does the same for strings that are built.
+func uncleared(n int) []byte {
+	var b strings.Builder
+	b.Grow(n)
+	b.WriteByte(0)                                            // an empty string has no address
+	return unsafe.Slice(unsafe.StringData(b.String()), n)[:0] //nolint:gosec // b has n bytes, and nobody else sees its string
+}
