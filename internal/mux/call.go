@@ -98,6 +98,7 @@ type waiter struct {
 	id       atomic.Uint32
 	wake     chan struct{} // capacity 1: one signal for each call
 	to       Completer     // instead of wake
+	bound    bool          // its context may end
 	deadline int64         // on the connection's clock; 0 for none
 	buf      []byte        // the reply's frame
 	answer   Answer
@@ -120,12 +121,17 @@ type ticket struct {
 func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
 	w.to, out.OneWay = nil, false
+	done := ctx.Done()
+	w.bound = done != nil
+	c.glance()
 	id, err := c.send(ctx, out, w)
 	if err != nil {
 		c.waiters.Put(w)
 		return nil, err
 	}
-	if done := ctx.Done(); done == nil {
+	if c.readLone(w, id) {
+		// who read it, has it
+	} else if done == nil {
 		<-w.wake
 	} else {
 		select {
@@ -263,6 +269,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 		c.sentLocked(s, out.Fields.Parent != 0, large)
 	}
 	if async {
+		c.reclaim()
 		c.flushLater()
 	} else {
 		c.flushLocked(c.open > 1)
@@ -621,6 +628,7 @@ func (c *Conn) giveUp(id uint32, why, err error) {
 func (w *waiter) fail(err error) {
 	if w.to == nil {
 		w.err = err
+		w.conn.rouse(w)
 		w.wake <- struct{}{}
 		return
 	}

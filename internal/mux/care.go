@@ -33,6 +33,7 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 		return w
 	}
 	c.direct, c.flushAll = newDirectWriter(nc, &c.count), c.flush
+	c.lone.init(newPoller(nc), cfg.Polling)
 	rd := &reader{c: c, buf: make([]byte, max(minReadBuffer, pow2(len(prefix))))}
 	rd.w = copy(rd.buf, prefix)
 	c.reader.Store(rd)
@@ -520,7 +521,7 @@ func (c *Conn) graciousLocked() bool {
 // too, for a moment.
 func (c *Conn) part(gracious bool) {
 	half, ok := c.nc.(interface{ CloseWrite() error })
-	if gracious && ok && half.CloseWrite() == nil && c.nc.SetReadDeadline(time.Now().Add(partingTime/2)) == nil {
+	if gracious && ok && half.CloseWrite() == nil && c.readUntil(time.Now().Add(partingTime/2)) == nil {
 		return
 	}
 	_ = c.nc.Close() // what there was to say is in c.err
@@ -807,6 +808,7 @@ func (c *Conn) endLocked(err error) {
 		}
 	}
 	c.leaveBudgetLocked()
+	c.reclaim()
 	c.mu.Unlock()
 
 	for _, r := range requests {

@@ -31,6 +31,9 @@ type reader struct {
 	told    int         // how many of them have been told
 	inline  int         // requests of the batch that ran inline
 
+	err   error // what the last caller met that read with it
+	quiet bool  // no request of the peer was open when the batch ended
+
 	answered bool // the batch made this side answer something
 	crowded  bool // the peer does not read its answers
 
@@ -72,35 +75,66 @@ const firstGrant = 256 << 10
 
 // loop reads until the connection ends or another reader has taken over.
 func (rd *reader) loop() {
-	rd.read()
-	if rd.state.Load()&handedOver == 0 {
+	if lent := rd.read(); !lent && rd.state.Load()&handedOver == 0 {
 		rd.c.hush()
 	}
 }
 
-func (rd *reader) read() {
+// read reports whether it has left the reading to callers.
+func (rd *reader) read() (lent bool) {
 	c := rd.c
 	for {
 		if !rd.handle() {
-			return
+			return false
 		}
 		if !rd.endBatch() {
-			return
+			return false
+		}
+		if rd.lend() {
+			return true
 		}
 		rd.makeRoom()
 		rd.inline = 0
-		n, err := c.nc.Read(rd.buf[rd.w:])
-		c.count.reads.Add(1)
-		if n > 0 {
-			c.count.bytesIn.Add(uint64(n))
-			rd.w += n
-			c.heard.Store(true)
+		n, err := 0, rd.err
+		if err == nil {
+			n, err = rd.await()
+			rd.got(n)
 		}
-		rd.clock = 0
 		if err != nil && n == 0 {
 			c.end(readError(err))
-			return
+			return false
 		}
+	}
+}
+
+// await reads what comes next.
+func (rd *reader) await() (n int, err error) {
+	c := rd.c
+	l := &c.lone
+	rd.clock = 0
+	if l.poller == nil {
+		return c.nc.Read(rd.buf[rd.w:])
+	}
+	start := c.now()
+	if rd.quiet {
+		n, err = l.look(start, rd.buf[rd.w:])
+	}
+	if n == 0 && err == nil {
+		n, err = c.nc.Read(rd.buf[rd.w:])
+	}
+	rd.clock = c.now()
+	l.waited(rd.clock - start)
+	return n, err
+}
+
+// got takes note of n bytes read.
+func (rd *reader) got(n int) {
+	c := rd.c
+	c.count.reads.Add(1)
+	if n > 0 {
+		c.count.bytesIn.Add(uint64(n))
+		rd.w += n
+		c.heard.Store(true)
 	}
 }
 
@@ -253,6 +287,7 @@ func (rd *reader) wake(e settled) bool {
 			w.buf = append(w.buf[:0], e.frame...)
 		}
 		w.err = e.part.broken()
+		rd.c.lone.sawCaller(w)
 		w.wake <- struct{}{}
 		return true
 	}

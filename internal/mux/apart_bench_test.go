@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package mux_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+)
+
+// These benchmarks have the server in another process, because that is what decides how long a lone caller waits: beside the time
+// for each call they report the median (p50-µs), the CPU time of each side (ccpu-µs, scpu-µs) and the client's reads. Compare only
+// runs that alternate: how long a sleeping processor takes to wake up changes from hour to hour.
+
+// serveEnv is set in the process that serves, to what it serves with: mux, mux without polling, or a plain loop over a socket.
+const serveEnv = "MUX_BENCH_SERVE"
+
+const benchBody = 581
+
+func init() {
+	if with := os.Getenv(serveEnv); with != "" {
+		instead = func() { serveBench(with) }
+	}
+}
+
+// serveBench is the other process. It prints its address, then its CPU time for each line that it reads, and ends with its input.
+func serveBench(with string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(l.Addr())
+	cfg := &mux.Config{Limits: defaultLimits(), Pool: mux.NewPool(), Watch: mux.NewWatch()}
+	s := &setup{serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}}}
+	cfg.Bind = s.bind(s.serves)
+	if with == "parked" {
+		cfg.Polling = 0
+	}
+	go func() {
+		for {
+			nc, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if with != "raw" {
+				mux.New(nc, nil, false, cfg)
+				continue
+			}
+			go func() {
+				buf := make([]byte, benchBody+12)
+				for {
+					if _, err := io.ReadFull(nc, buf); err != nil {
+						return
+					}
+					if _, err := nc.Write(buf); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		fmt.Println(cpuTime().Microseconds())
+	}
+}
+
+// cpuTime is what this process has used.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// A served is the other process, as seen from this one.
+type served struct {
+	b    *testing.B
+	addr string
+	in   io.Writer
+	out  *bufio.Scanner
+}
+
+func serveApart(b *testing.B, with string) *served {
+	b.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env, cmd.Stderr = append(os.Environ(), serveEnv+"="+with), os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			b.Error(err)
+		}
+	})
+	s := &served{b: b, in: in, out: bufio.NewScanner(out)}
+	s.addr = s.line()
+	return s
+}
+
+func (s *served) line() string {
+	s.b.Helper()
+	if !s.out.Scan() {
+		s.b.Fatal("the other process has ended: ", s.out.Err())
+	}
+	return s.out.Text()
+}
+
+// cpu is what the other process has used.
+func (s *served) cpu() time.Duration {
+	s.b.Helper()
+	fmt.Fprintln(s.in)
+	us, err := strconv.Atoi(strings.TrimSpace(s.line()))
+	if err != nil {
+		s.b.Fatal(err)
+	}
+	return time.Duration(us) * time.Microsecond
+}
+
+func (s *served) dial() net.Conn {
+	s.b.Helper()
+	nc, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		s.b.Fatal(err)
+	}
+	s.b.Cleanup(func() { nc.Close() })
+	return nc
+}
+
+// run measures b.N calls by some callers.
+func (s *served) run(callers int, reads func() uint64, caller func(calls int, took []time.Duration) []time.Duration) {
+	b := s.b
+	caller(300, nil)
+	b.ResetTimer()
+	own, peer, before := cpuTime(), s.cpu(), reads()
+	var mu sync.Mutex
+	var all []time.Duration
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			n := max(b.N/callers, 1)
+			took := caller(n, make([]time.Duration, 0, n))
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, took...)
+		})
+	}
+	wg.Wait()
+	n := float64(len(all))
+	b.ReportMetric(float64((cpuTime()-own).Nanoseconds())/n/1000, "ccpu-µs")
+	b.ReportMetric(float64((s.cpu()-peer).Nanoseconds())/n/1000, "scpu-µs")
+	b.ReportMetric(float64(reads()-before)/n, "creads")
+	b.StopTimer()
+	slices.Sort(all)
+	b.ReportMetric(float64(all[len(all)/2].Nanoseconds())/1000, "p50-µs")
+	b.ReportMetric(float64(all[len(all)*99/100].Nanoseconds())/1000, "p99-µs")
+}
+
+func BenchmarkTwoProcesses(b *testing.B) {
+	b.Run("raw/1", func(b *testing.B) {
+		s := serveApart(b, "raw")
+		nc, buf := s.dial(), make([]byte, benchBody+12)
+		s.run(1, func() uint64 { return 0 }, func(calls int, took []time.Duration) []time.Duration {
+			for range calls {
+				start := time.Now()
+				if _, err := nc.Write(buf); err != nil {
+					b.Error(err)
+				}
+				if _, err := io.ReadFull(nc, buf); err != nil {
+					b.Error(err)
+				}
+				took = append(took, time.Since(start))
+			}
+			return took
+		})
+	})
+	for _, with := range []string{"mux", "parked"} {
+		for _, callers := range []int{1, 2, 4, 10, 100} {
+			b.Run(fmt.Sprintf("%s/%d", with, callers), func(b *testing.B) { benchApart(b, with, callers) })
+		}
+	}
+}
+
+func benchApart(b *testing.B, with string, callers int) {
+	s := serveApart(b, with)
+	cfg := new(setup).config(b, mux.Config{}, nil)
+	if with == "parked" {
+		cfg.Polling = 0
+	}
+	c := mux.New(s.dial(), nil, true, cfg)
+	b.Cleanup(c.Close)
+	body := make([]byte, benchBody)
+	s.run(callers, func() uint64 { return c.Counters().Reads }, func(calls int, took []time.Duration) []time.Duration {
+		out := &mux.Out{Method: echo, Body: body}
+		for range calls {
+			start := time.Now()
+			a, err := c.Call(context.Background(), out)
+			if err != nil {
+				b.Error(err)
+				return took
+			}
+			a.Release()
+			took = append(took, time.Since(start))
+		}
+		return took
+	})
+}
