@@ -70,3 +70,13 @@ func (c *Conn) Window() (open, bytes int) {
 	defer c.mu.Unlock()
 	return c.maxOpen, c.maxBytes
 }
+
+// Lone tells how the connection is read for a lone caller.
+func (c *Conn) Lone() (lent, asleep bool) {
+	c.lone.mu.Lock()
+	defer c.lone.mu.Unlock()
+	return c.lone.lent.Load() != nil, c.lone.asleep != nil
+}
+
+// Polling returns how many readers look for something instead of sleeping, in the whole process.
+func Polling() int { return int(pollers.Load()) }
