@@ -207,25 +207,54 @@ func BenchmarkTwoProcesses(b *testing.B) {
 
 func benchApart(b *testing.B, with string, callers int) {
 	s := serveApart(b, with)
-	cfg := new(setup).config(b, mux.Config{}, nil)
+	c, call := s.connect(with)
+	b.Cleanup(c.Close)
+	s.run(callers, func() uint64 { return c.Counters().Reads }, call)
+}
+
+// connect returns a connection, and what makes a number of calls on it and appends how long they took.
+func (s *served) connect(with string) (*mux.Conn, func(calls int, took []time.Duration) []time.Duration) {
+	s.b.Helper()
+	cfg := new(setup).config(s.b, mux.Config{}, nil)
 	if with == "parked" {
 		cfg.Polling = 0
 	}
 	c := mux.New(s.dial(), nil, true, cfg)
-	b.Cleanup(c.Close)
 	body := make([]byte, benchBody)
-	s.run(callers, func() uint64 { return c.Counters().Reads }, func(calls int, took []time.Duration) []time.Duration {
+	return c, func(calls int, took []time.Duration) []time.Duration {
 		out := &mux.Out{Method: echo, Body: body}
 		for range calls {
 			start := time.Now()
 			a, err := c.Call(context.Background(), out)
 			if err != nil {
-				b.Error(err)
+				s.b.Error(err)
 				return took
 			}
 			a.Release()
 			took = append(took, time.Since(start))
 		}
 		return took
-	})
+	}
+}
+
+// BenchmarkIdle reports the CPU time of both sides in a second without calls, just after many: for 10 connections, each with a
+// lone caller before.
+func BenchmarkIdle(b *testing.B) {
+	for _, with := range []string{"mux", "parked"} {
+		b.Run(with, func(b *testing.B) {
+			s := serveApart(b, with)
+			for range 10 {
+				c, call := s.connect(with)
+				b.Cleanup(c.Close)
+				call(1000, nil)
+			}
+			own, peer := cpuTime(), s.cpu()
+			b.ResetTimer()
+			for range b.N {
+				<-time.After(time.Second)
+			}
+			b.ReportMetric(float64((cpuTime()-own).Microseconds())/1000/float64(b.N), "ccpu-ms")
+			b.ReportMetric(float64((s.cpu()-peer).Microseconds())/1000/float64(b.N), "scpu-ms")
+		})
+	}
 }

@@ -114,13 +114,13 @@ func blocked() *handler {
 
 func TestTheDeadlineOfACallerThatReads(t *testing.T) {
 	eachPolling(t, func(t *testing.T, limits mux.Limits) {
-		release := make(chan struct{})
-		s := &setup{limits: limits, serves: map[string]*handler{
-			"echo":  {inline: true, serve: answerEcho},
-			"other": {serve: func(*mux.Request) { <-release }},
-		}}
-		c, srv := s.overTCP(t)
 		for range 5 {
+			release := make(chan struct{})
+			s := &setup{limits: limits, serves: map[string]*handler{
+				"echo":  {inline: true, serve: answerEcho},
+				"other": {serve: func(*mux.Request) { <-release }},
+			}}
+			c, srv := s.overTCP(t)
 			start := time.Now()
 			ended := asleepIn(t, c, &mux.Out{Method: other, Deadline: time.Now().Add(100 * time.Millisecond)})
 			if err := within(t, "the deadline passes", ended); !errors.Is(err, mux.ErrDeadline) {
@@ -130,10 +130,11 @@ func TestTheDeadlineOfACallerThatReads(t *testing.T) {
 				t.Errorf("it ended after %v", took)
 			}
 			mustEcho(t, c, echo, "afterwards")
+			close(release)
+			wantEmpty(t, "client", c)
+			wantEmpty(t, "server", srv)
+			lend(t, c)
 		}
-		close(release)
-		wantEmpty(t, "client", c)
-		wantEmpty(t, "server", srv)
 	})
 }
 
