@@ -27,18 +27,10 @@ import (
 // for each call they report the median (p50-µs), the CPU time of each side (ccpu-µs, scpu-µs) and the client's reads. Compare only
 // runs that alternate: how long a sleeping processor takes to wake up changes from hour to hour.
 
-// serveEnv is set in the process that serves, to what it serves with: mux, mux without polling, or a plain loop over a socket.
-const serveEnv = "MUX_BENCH_SERVE"
-
 const benchBody = 581
 
-func init() {
-	if with := os.Getenv(serveEnv); with != "" {
-		instead = func() { serveBench(with) }
-	}
-}
-
-// serveBench is the other process. It prints its address, then its CPU time for each line that it reads, and ends with its input.
+// serveBench is the other process. It serves with mux, with mux that is parked, which is to say that it does not poll, or raw: with a
+// loop over a socket. It prints its address, then its CPU time for each line that it reads, and ends with its input.
 func serveBench(with string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -151,18 +143,23 @@ func (s *served) dial() net.Conn {
 	return nc
 }
 
+// A benchCaller makes a number of calls and appends how long they took.
+type benchCaller func(calls int, took []time.Duration) []time.Duration
+
 // run measures b.N calls by some callers.
-func (s *served) run(callers int, reads func() uint64, caller func(calls int, took []time.Duration) []time.Duration) {
+func (s *served) run(reads func() uint64, callers ...benchCaller) {
 	b := s.b
-	caller(300, nil)
+	for _, caller := range callers {
+		caller(300, nil)
+	}
 	b.ResetTimer()
 	own, peer, before := cpuTime(), s.cpu(), reads()
 	var mu sync.Mutex
 	var all []time.Duration
 	var wg sync.WaitGroup
-	for range callers {
+	for _, caller := range callers {
 		wg.Go(func() {
-			n := max(b.N/callers, 1)
+			n := max(b.N/len(callers), 1)
 			took := caller(n, make([]time.Duration, 0, n))
 			mu.Lock()
 			defer mu.Unlock()
@@ -184,7 +181,7 @@ func BenchmarkTwoProcesses(b *testing.B) {
 	b.Run("raw/1", func(b *testing.B) {
 		s := serveApart(b, "raw")
 		nc, buf := s.dial(), make([]byte, benchBody+12)
-		s.run(1, func() uint64 { return 0 }, func(calls int, took []time.Duration) []time.Duration {
+		s.run(func() uint64 { return 0 }, func(calls int, took []time.Duration) []time.Duration {
 			for range calls {
 				start := time.Now()
 				if _, err := nc.Write(buf); err != nil {
@@ -200,20 +197,36 @@ func BenchmarkTwoProcesses(b *testing.B) {
 	})
 	for _, with := range []string{"mux", "parked"} {
 		for _, callers := range []int{1, 2, 4, 10, 100} {
-			b.Run(fmt.Sprintf("%s/%d", with, callers), func(b *testing.B) { benchApart(b, with, callers) })
+			b.Run(fmt.Sprintf("%s/%d", with, callers), func(b *testing.B) { benchApart(b, with, callers, 1) })
+		}
+		for _, conns := range []int{2, 10, 100} {
+			b.Run(fmt.Sprintf("%s/each of %d", with, conns), func(b *testing.B) { benchApart(b, with, conns, conns) })
 		}
 	}
 }
 
-func benchApart(b *testing.B, with string, callers int) {
+func benchApart(b *testing.B, with string, callers, conns int) {
 	s := serveApart(b, with)
-	c, call := s.connect(with)
-	b.Cleanup(c.Close)
-	s.run(callers, func() uint64 { return c.Counters().Reads }, call)
+	var all []*mux.Conn
+	var calls []benchCaller
+	for range conns {
+		c, call := s.connect(with)
+		b.Cleanup(c.Close)
+		all = append(all, c)
+		for range callers / conns {
+			calls = append(calls, call)
+		}
+	}
+	s.run(func() (n uint64) {
+		for _, c := range all {
+			n += c.Counters().Reads
+		}
+		return n
+	}, calls...)
 }
 
-// connect returns a connection, and what makes a number of calls on it and appends how long they took.
-func (s *served) connect(with string) (*mux.Conn, func(calls int, took []time.Duration) []time.Duration) {
+// connect returns a connection, and what makes calls on it.
+func (s *served) connect(with string) (*mux.Conn, benchCaller) {
 	s.b.Helper()
 	cfg := new(setup).config(s.b, mux.Config{}, nil)
 	if with == "parked" {

@@ -129,11 +129,11 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 		c.waiters.Put(w)
 		return nil, err
 	}
-	if c.readLone(w, id) {
-		// who read it, has it
-	} else if done == nil {
+	switch {
+	case c.readLone(w, id):
+	case done == nil:
 		<-w.wake
-	} else {
+	default:
 		select {
 		case <-w.wake:
 		case <-done:

@@ -352,6 +352,7 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 		c.pings = make(map[uint64]chan struct{})
 	}
 	c.pings[n] = ch
+	c.reclaim()
 	c.sendPingLocked(wire.Ping, binary.LittleEndian.AppendUint64(nil, n))
 	c.flushLocked(false)
 	select {

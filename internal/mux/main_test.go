@@ -3,17 +3,18 @@
 package mux_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-// instead is what a process does that a benchmark has started, instead of testing.
-var instead func()
+// serveEnv is set in a process that a benchmark has started, to what it serves with.
+const serveEnv = "MUX_BENCH_SERVE"
 
 func TestMain(m *testing.M) {
-	if instead != nil {
-		instead()
+	if with := os.Getenv(serveEnv); with != "" {
+		serveBench(with)
 		return
 	}
 	yodeltest.VerifyNoLeaks(m)

@@ -62,7 +62,7 @@ func (p *polling) look(now int64, buf []byte) (n int, err error) {
 		return n, err
 	}
 	if p.credit -= vainCost; p.credit <= 0 {
-		p.need, p.brisk, p.credit = min(2*p.need, mostBrisk), 0, fullCredit
+		p.need, p.brisk, p.credit = min(2*p.need, mostBrisk), 0, fullCredit/2
 	}
 	return 0, nil
 }
