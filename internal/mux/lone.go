@@ -17,6 +17,9 @@ import (
 // itself. It handles its own reply and nothing else, because anything else may run code of others: for that a new goroutine takes
 // the reading over, with what has been read. So it does when others have calls open, when the caller's context could end while
 // it sleeps, and when no call came for a moment, so that an idle connection is watched.
+//
+// One caller, two processes on two busy processors, medians of alternating runs: by a goroutine 38.6 µs for each call and 44 µs of
+// processor time of both sides; by the caller 33 and 38; with polling (see poll.go) 20.7 and 20.7; a loop over a socket 22 and 28.
 
 const (
 	// lendAfter is how many replies to lone callers have to come in a row.
