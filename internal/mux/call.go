@@ -114,6 +114,7 @@ type waiter struct {
 	id       atomic.Uint32
 	wake     chan struct{} // capacity 1: one signal for each call
 	to       Completer     // instead of wake
+	bound    bool          // its context may end
 	deadline int64         // on the connection's clock; 0 for none
 	buf      []byte        // the reply's frame
 	answer   Answer
@@ -136,14 +137,19 @@ type ticket struct {
 func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
 	out.OneWay = false
+	done := ctx.Done()
+	w.bound = done != nil
+	c.glance()
 	id, err := c.send(ctx, out, w, nil)
 	if err != nil {
 		c.waiters.Put(w)
 		return nil, err
 	}
-	if done := ctx.Done(); done == nil {
+	switch {
+	case c.readLone(w, id):
+	case done == nil:
 		<-w.wake
-	} else {
+	default:
 		select {
 		case <-w.wake:
 		case <-done:
@@ -282,6 +288,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 		c.sentLocked(s, out.Fields.Parent != 0, large)
 	}
 	if async {
+		c.reclaim()
 		c.flushLater()
 	} else {
 		c.flushLocked(c.open > 1)
@@ -641,6 +648,7 @@ func (c *Conn) giveUp(id uint32, why, err error) {
 func (w *waiter) fail(err error) {
 	if w.to == nil {
 		w.err = err
+		w.conn.rouse(w)
 		w.wake <- struct{}{}
 		return
 	}

@@ -33,6 +33,7 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 		return w
 	}
 	c.direct, c.flushAll = newDirectWriter(nc, &c.count), c.flush
+	c.lone.init(newPoller(nc), cfg.Polling)
 	rd := &reader{c: c, buf: make([]byte, max(minReadBuffer, pow2(len(prefix))))}
 	rd.w = copy(rd.buf, prefix)
 	c.reader.Store(rd)
@@ -351,6 +352,7 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 		c.pings = make(map[uint64]chan struct{})
 	}
 	c.pings[n] = ch
+	c.reclaim()
 	c.sendPingLocked(wire.Ping, binary.LittleEndian.AppendUint64(nil, n))
 	c.flushLocked(false)
 	select {
@@ -520,7 +522,7 @@ func (c *Conn) graciousLocked() bool {
 // too, for a moment.
 func (c *Conn) part(gracious bool) {
 	half, ok := c.nc.(interface{ CloseWrite() error })
-	if gracious && ok && half.CloseWrite() == nil && c.nc.SetReadDeadline(time.Now().Add(partingTime/2)) == nil {
+	if gracious && ok && half.CloseWrite() == nil && c.readUntil(time.Now().Add(partingTime/2)) == nil {
 		return
 	}
 	_ = c.nc.Close() // what there was to say is in c.err
@@ -807,6 +809,7 @@ func (c *Conn) endLocked(err error) {
 		}
 	}
 	c.leaveBudgetLocked()
+	c.reclaim()
 	c.mu.Unlock()
 
 	for _, r := range requests {

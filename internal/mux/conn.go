@@ -37,6 +37,7 @@ type Limits struct {
 	Handshake   time.Duration // until the peer's preface and settings must have come
 	IdleTimeout time.Duration // without an open request, after which the connection is closed; 0 never
 	MaxAge      time.Duration // after which the connection is drained, more or less a tenth; 0 never
+	Polling     time.Duration // how long is looked for what comes next before sleeping, see poll.go; 0 never
 }
 
 // Config is what a connection needs of its owner. It is shared by connections and not changed.
@@ -189,6 +190,7 @@ type Conn struct {
 	count  counters
 
 	reader atomic.Pointer[reader]
+	lone   lone // see lone.go
 
 	mu sync.Mutex
 

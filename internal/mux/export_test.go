@@ -2,6 +2,11 @@
 
 package mux
 
+import (
+	"net"
+	"time"
+)
+
 // Tables is what a connection keeps of its calls, for the tests that want none to be forgotten in it.
 type Tables struct {
 	Open, OpenBytes, Taken, Waiting int // of this side's calls; Taken slots, Waiting for the window
@@ -70,3 +75,50 @@ func (c *Conn) Window() (open, bytes int) {
 	defer c.mu.Unlock()
 	return c.maxOpen, c.maxBytes
 }
+
+// Lone tells how the connection is read for a lone caller.
+func (c *Conn) Lone() (lent, asleep bool) {
+	c.lone.mu.Lock()
+	defer c.lone.mu.Unlock()
+	return c.lone.lent.Load() != nil, c.lone.asleep != nil
+}
+
+// Polling returns how many readers look for something instead of sleeping, in the whole process.
+func Polling() int { return int(pollers.Load()) }
+
+// A Poll is what decides whether to look or to sleep.
+type Poll struct{ polling }
+
+// NewPoll returns one for a socket.
+func NewPoll(nc net.Conn, time time.Duration) *Poll {
+	p := new(Poll)
+	p.init(newPoller(nc), time)
+	return p
+}
+
+// Batches says that so many batches came soon.
+func (p *Poll) Batches(n int) { p.brisk += n }
+
+// Waited says how long the last batch took to come.
+func (p *Poll) Waited(d time.Duration) { p.waited(int64(d)) }
+
+// Look looks when it pays, and reports whether something came.
+func (p *Poll) Look(now time.Duration) bool {
+	n, _ := p.look(int64(now), make([]byte, 1))
+	return n > 0
+}
+
+// Drain reads what is there, by whatever means.
+func (p *Poll) Drain() {
+	_, _ = p.poller.read(make([]byte, 1), 0)
+}
+
+// AddPollers is as if so many more readers polled.
+func AddPollers(n int) { pollers.Add(int32(n)) }
+
+// What the tests need to know of polling.
+const (
+	LeastBrisk = leastBrisk
+	MostBrisk  = mostBrisk
+	VainLooks  = fullCredit / vainCost
+)

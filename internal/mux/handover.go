@@ -274,6 +274,7 @@ func (rd *reader) endBatch() bool {
 	c.mu.Lock()
 	rd.appendRepliesLocked()
 	answered, limit := rd.answered, c.cfg.MaxUnsent
+	rd.quiet = c.inOpen == 0 && c.open <= 1
 	rd.answered, rd.crowded = false, len(c.out) >= limit
 	c.flushLocked(false)
 	if !answered || !rd.crowded {

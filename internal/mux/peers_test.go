@@ -82,7 +82,7 @@ type setup struct {
 func defaultLimits() mux.Limits {
 	return mux.Limits{
 		MaxMessage: 64 << 20, MaxOpen: 16384, MaxOpenBytes: 256 << 20, MaxMethods: 1024, MaxUnsent: 1 << 20,
-		KeepAlive: 15 * time.Second, Handshake: 10 * time.Second,
+		KeepAlive: 15 * time.Second, Handshake: 10 * time.Second, Polling: 50 * time.Microsecond,
 	}
 }
 
@@ -96,14 +96,7 @@ func (s *setup) config(t testing.TB, of mux.Config, serves map[string]*handler) 
 		of.Limits = defaultLimits()
 	}
 	if of.Bind == nil {
-		of.Bind = func(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) {
-			if h := serves[string(b.Name)]; h != nil {
-				return h, wire.Info{Known: 1, Kind: b.Kind}
-			}
-			return &handler{serve: func(r *mux.Request) {
-				r.Reply = mux.Outcome{Code: codeUnimplented, NotProcessed: true}
-			}}, wire.Info{}
-		}
+		of.Bind = s.bind(serves)
 	}
 	if of.Pool == nil {
 		of.Pool = mux.NewPool()
@@ -111,6 +104,18 @@ func (s *setup) config(t testing.TB, of mux.Config, serves map[string]*handler) 
 	of.Watch = mux.NewWatch()
 	t.Cleanup(of.Pool.Close)
 	return &of
+}
+
+// bind finds the methods that are served.
+func (*setup) bind(serves map[string]*handler) func(*mux.Conn, *wire.Binding) (mux.Target, wire.Info) {
+	return func(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) {
+		if h := serves[string(b.Name)]; h != nil {
+			return h, wire.Info{Known: 1, Kind: b.Kind}
+		}
+		return &handler{serve: func(r *mux.Request) {
+			r.Reply = mux.Outcome{Code: codeUnimplented, NotProcessed: true}
+		}}, wire.Info{}
+	}
 }
 
 // over makes both sides of a connection.

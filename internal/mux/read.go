@@ -32,6 +32,9 @@ type reader struct {
 	piece     piece // of a large message, which is read to where it belongs; see large.go
 	expecting bool  // another one is likely to come next
 
+	err   error // what the last caller met that read with it
+	quiet bool  // no request of the peer was open when the batch ended
+
 	answered bool // the batch made this side answer something
 	crowded  bool // the peer does not read its answers
 
@@ -58,47 +61,83 @@ type settled struct {
 
 // loop reads until the connection ends or another reader has taken over.
 func (rd *reader) loop() {
-	rd.read()
-	if rd.state.Load()&handedOver == 0 {
+	if lent := rd.read(); !lent && rd.state.Load()&handedOver == 0 {
 		rd.c.hush()
 	}
 }
 
-func (rd *reader) read() {
+// read reports whether it has left the reading to callers.
+func (rd *reader) read() (lent bool) {
 	c := rd.c
 	for {
 		if !rd.handle() {
-			return
+			return false
 		}
 		if !rd.endBatch() {
-			return
+			return false
+		}
+		if rd.lend() {
+			return true
 		}
 		rd.inline = 0
-		var n int
-		var err error
-		if rd.piece.left > 0 {
-			n, err = c.nc.Read(rd.piece.space())
-		} else {
-			rd.makeRoom()
-			n, err = c.nc.Read(rd.buf[rd.w:rd.limit()])
-		}
-		c.count.reads.Add(1)
-		if n > 0 {
-			c.count.bytesIn.Add(uint64(n))
-			c.heard.Store(true)
-			if rd.piece.left == 0 {
-				rd.w += n
-				rd.expecting = rd.expecting && n < peek
-			} else if rd.clock = 0; !rd.grew(n) {
-				return
+		n, err := 0, rd.err
+		if err == nil {
+			n, err = rd.await(rd.space())
+			if !rd.got(n) {
+				return false
 			}
 		}
-		rd.clock = 0
 		if err != nil && n == 0 {
 			c.end(readError(err))
-			return
+			return false
 		}
 	}
+}
+
+// space is where the next bytes go.
+func (rd *reader) space() []byte {
+	if rd.piece.left > 0 {
+		return rd.piece.space()
+	}
+	rd.makeRoom()
+	return rd.buf[rd.w:rd.limit()]
+}
+
+// await reads what comes next.
+func (rd *reader) await(space []byte) (n int, err error) {
+	c := rd.c
+	l := &c.lone
+	rd.clock = 0
+	if l.poller == nil {
+		return c.nc.Read(space)
+	}
+	start := c.now()
+	if rd.quiet {
+		n, err = l.look(start, space)
+	}
+	if n == 0 && err == nil {
+		n, err = c.nc.Read(space)
+	}
+	rd.clock = c.now()
+	l.waited(rd.clock - start)
+	return n, err
+}
+
+// got takes note of n bytes read. It returns false when this reader is done.
+func (rd *reader) got(n int) bool {
+	c := rd.c
+	c.count.reads.Add(1)
+	if n <= 0 {
+		return true
+	}
+	c.count.bytesIn.Add(uint64(n))
+	c.heard.Store(true)
+	if rd.piece.left > 0 {
+		return rd.grew(n)
+	}
+	rd.w += n
+	rd.expecting = rd.expecting && n < peek
+	return true
 }
 
 func readError(err error) error {
@@ -265,6 +304,7 @@ func (rd *reader) wake(e *settled) bool {
 		} else {
 			w.buf = append(w.buf[:0], e.frame...)
 		}
+		rd.c.lone.sawCaller(w)
 		w.wake <- struct{}{}
 		return true
 	}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package mux_test
+
+import (
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+)
+
+// A looker has a Poll and what comes to it.
+type looker struct {
+	t    *testing.T
+	poll *mux.Poll
+	peer net.Conn
+}
+
+func newLooker(t *testing.T) *looker {
+	t.Helper()
+	a, b := tcpPair(t)
+	return &looker{t, mux.NewPoll(a, time.Millisecond), b}
+}
+
+// looks reports whether it looks, when something is there.
+func (l *looker) looks() bool {
+	l.t.Helper()
+	if _, err := l.peer.Write([]byte{1}); err != nil {
+		l.t.Fatal(err)
+	}
+	looked := l.poll.Look(0)
+	l.poll.Drain()
+	return looked
+}
+
+// inVain has it look for nothing.
+func (l *looker) inVain() {
+	l.t.Helper()
+	if l.poll.Look(0) {
+		l.t.Error("something came")
+	}
+}
+
+// severalProcessors sees to it that there are some.
+func severalProcessors(t *testing.T, n int) {
+	t.Helper()
+	before := runtime.GOMAXPROCS(n)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+}
+
+func TestPollingBeginsAfterManyThatCameSoon(t *testing.T) {
+	severalProcessors(t, 2)
+	l := newLooker(t)
+	l.poll.Batches(mux.LeastBrisk - 1)
+	if l.looks() {
+		t.Error("it polls too early")
+	}
+	l.poll.Batches(1)
+	if !l.looks() {
+		t.Error("it does not poll")
+	}
+	l.poll.Waited(time.Millisecond)
+	if l.looks() {
+		t.Error("it polls although the last batch took long to come")
+	}
+}
+
+// What is in vain is done less and less often.
+func TestVainPollingGetsRare(t *testing.T) {
+	severalProcessors(t, 2)
+	l := newLooker(t)
+	for need := mux.LeastBrisk; need <= 4*mux.LeastBrisk; need *= 2 {
+		l.poll.Batches(need - 1)
+		if l.looks() {
+			t.Fatalf("it polls after %d batches, less than %d", need-1, need)
+		}
+		l.poll.Batches(1)
+		if !l.looks() {
+			t.Fatalf("it does not poll after %d batches", need)
+		}
+		for range mux.VainLooks {
+			l.inVain()
+		}
+	}
+	l.poll.Batches(mux.MostBrisk)
+	for range 100 {
+		if !l.looks() {
+			t.Fatal("it does not poll")
+		}
+	}
+	l.poll.Waited(time.Second)
+	l.poll.Batches(mux.LeastBrisk)
+	if !l.looks() {
+		t.Error("success has not made up for what was in vain")
+	}
+}
+
+// With a single processor there is none to spare.
+func TestASingleProcessorDoesNotPoll(t *testing.T) {
+	severalProcessors(t, 1)
+	l := newLooker(t)
+	l.poll.Batches(mux.MostBrisk)
+	if l.looks() {
+		t.Error("it polls")
+	}
+}
+
+// There is one processor more than pollers, and each of them sleeps now and then all the same.
+func TestPollersLeaveAProcessorToOthers(t *testing.T) {
+	severalProcessors(t, 3)
+	l := newLooker(t)
+	l.poll.Batches(mux.MostBrisk)
+	for others, want := range []bool{true, true, false, false} {
+		mux.AddPollers(others)
+		if got := l.looks(); got != want {
+			t.Errorf("beside %d others on 3 processors, it polls: %t", others, got)
+		}
+		mux.AddPollers(-others)
+	}
+	if l.poll.Look(time.Second) {
+		t.Error("it looked")
+	}
+	if _, err := l.peer.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	if !l.poll.Look(time.Second) {
+		t.Error("it has slept once, and does not poll")
+	}
+}
