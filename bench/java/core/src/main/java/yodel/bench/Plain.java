@@ -39,13 +39,13 @@ public final class Plain {
     }
   }
 
-  /** One call: what is sent, how it is sent where the framework makes an object of Service, and how the reply is checked. */
-  public record Exchange(Object request, Function<Service, Object> send, Consumer<Object> check) {
-    public static Exchange of(Options o) {
+  /** One call: what is sent, how it is sent where the framework makes an object of the interface S, and how the reply is checked. */
+  public record Exchange<S>(Object request, Function<S, Object> send, Consumer<Object> check) {
+    public static Exchange<Service> of(Options o) {
       return switch (o.work()) {
         case MESSAGE -> {
           var m = BenchmarkMessage.filled();
-          yield new Exchange(m, s -> s.say(m), r -> {
+          yield new Exchange<>(m, s -> s.say(m), r -> {
             var back = (BenchmarkMessage) r;
             Check.message(back.field1, back.field2, back.field102);
           });
@@ -53,11 +53,11 @@ public final class Plain {
         case ECHO -> {
           var body = new byte[o.size()];
           ThreadLocalRandom.current().nextBytes(body);
-          yield new Exchange(body, s -> s.echo(body), r -> Check.echo(body, r));
+          yield new Exchange<>(body, s -> s.echo(body), r -> Check.echo(body, r));
         }
         case KISS -> {
           var k = new Kiss("kiss", 7, 41, 1.5);
-          yield new Exchange(k, s -> s.kiss(k), r -> {
+          yield new Exchange<>(k, s -> s.kiss(k), r -> {
             var back = (Kiss) r;
             Check.kiss(back.s, back.num, back.i, back.d);
           });
