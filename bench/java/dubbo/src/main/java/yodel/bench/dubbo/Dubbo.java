@@ -14,10 +14,7 @@ import yodel.bench.Work;
 
 /** Dubbo with the dubbo protocol and plain classes. */
 public final class Dubbo implements Peer {
-  private static final String SERIALIZATION = System.getProperty("ser", "hessian2");
-
-  /** By default 200 threads refuse what they cannot take at once. */
-  private static final int QUEUE = 10_000;
+  private static final String SERIALIZATION = "hessian2";
 
   public static void main(String[] args) {
     Main.run(new Dubbo(), args);
@@ -30,7 +27,7 @@ public final class Dubbo implements Peer {
 
   @Override
   public String setup() {
-    return "dubbo protocol, " + SERIALIZATION + ", one connection, 200 server threads with a queue for 10000 calls";
+    return "dubbo protocol, " + SERIALIZATION + ", one connection, handlers on the connection's thread (dispatcher direct)";
   }
 
   @Override
@@ -42,8 +39,7 @@ public final class Dubbo implements Peer {
   public Server serve(String host) throws Exception {
     var protocol = new ProtocolConfig("dubbo");
     protocol.setSerialization(SERIALIZATION);
-    protocol.setQueues(QUEUE);
-    if (System.getProperty("disp") != null) protocol.setDispatcher(System.getProperty("disp"));
+    protocol.setDispatcher("direct"); // by default 200 threads refuse what they cannot take at once
     return Bootstrap.serve(host, protocol, Plain.Service.class, new Plain.Implementation());
   }
 

@@ -21,9 +21,6 @@ public final class Triple implements Peer {
   /** By default 200 threads refuse what they cannot take at once. */
   private static final int QUEUE = 10_000;
 
-  /** By default a connection refuses more than so many calls at once. */
-  private static final int STREAMS = 10_000;
-
   public static void main(String[] args) {
     Main.run(new Triple(), args);
   }
