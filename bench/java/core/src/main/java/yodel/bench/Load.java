@@ -19,7 +19,7 @@ final class Load implements AutoCloseable {
   /** How long calls may go on after the measurement, before they are given up. */
   private static final long PATIENCE = TimeUnit.SECONDS.toNanos(60);
 
-  /** An open call is late when it begins so much after its time. */
+  /** An open call is late when it begins so much after its time though a caller was free. */
   private static final long LATE = TimeUnit.MILLISECONDS.toNanos(1);
 
   /** Of asynchronous calls every so many has its latency taken. */
@@ -44,6 +44,7 @@ final class Load implements AutoCloseable {
 
   /** Dials and begins to call. */
   static Load start(Peer peer, Main.Order order) throws Exception {
+    order.check();
     var load = new Load(peer, order);
     if (!peer.works().contains(load.options.work())) {
       throw new UnsupportedOperationException(peer.name() + " has no " + order.work());
@@ -113,13 +114,14 @@ final class Load implements AutoCloseable {
       if (due - end >= 0) {
         return;
       }
+      boolean waits = due - System.nanoTime() > 0; // otherwise all callers were busy
       for (long left = due - System.nanoTime(); left > 0 && s == schedule; left = due - System.nanoTime()) {
         LockSupport.parkNanos(left);
       }
       if (s != schedule) {
         continue; // the measurement has begun
       }
-      boolean late = System.nanoTime() - due > LATE;
+      boolean late = waits && System.nanoTime() - due > LATE;
       var failure = outcome(call);
       tally.add(due, System.nanoTime() - due, failure);
       if (late) {
@@ -139,11 +141,11 @@ final class Load implements AutoCloseable {
       }
       try {
         starter.start(failure -> {
-          tally.add(begun, sampled ? System.nanoTime() - begun : -1, failure);
+          tally.add(begun, sampled ? System.nanoTime() - begun : Tally.NOT_TAKEN, failure);
           window.release();
         });
       } catch (Exception e) {
-        tally.add(begun, -1, e);
+        tally.add(begun, Tally.NOT_TAKEN, e);
         window.release();
       }
     }
@@ -169,6 +171,14 @@ final class Load implements AutoCloseable {
     }
   }
 
+  /** Fails when a call has failed that does not count. */
+  void checkWarmUp() {
+    var failure = tally.failureOutside();
+    if (failure != null) {
+      throw new IllegalStateException("a call before the measurement: " + failure, failure);
+    }
+  }
+
   /** Counts the calls that begin from now on until the order's time has passed, and waits for their replies. */
   Tally.Result measure() throws InterruptedException, TimeoutException {
     long begin = System.nanoTime();
@@ -189,7 +199,20 @@ final class Load implements AutoCloseable {
     if (window != null && !window.tryAcquire(order.window(), deadline - System.nanoTime(), TimeUnit.NANOSECONDS)) {
       throw new TimeoutException("asynchronous calls do not end after the measurement");
     }
-    return tally.result(length / 1e9);
+    checkWarmUp(); // one may have failed at the end
+    return tally.result(took(length) / 1e9);
+  }
+
+  /**
+   * The time in which the calls were made. A single caller makes them between the begin of its first one and the end of its last
+   * one, so that long calls, of which few fit into a measurement, are counted right too; an open loop that cannot keep up takes
+   * longer than it was meant to. Several callers end one after the other, with less and less load, which has no part in it.
+   */
+  private long took(long length) {
+    if (schedule != null) {
+      return Math.max(length, tally.span());
+    }
+    return threads.size() == 1 && window == null && tally.span() > 0 ? tally.span() : length;
   }
 
   @Override

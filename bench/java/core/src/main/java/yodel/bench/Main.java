@@ -11,6 +11,7 @@ import java.io.PrintStream;
 import java.lang.management.ManagementFactory;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
+import java.util.Locale;
 
 /** What a program says and understands: a JSON object a line, commands on its standard input and answers on its standard output. */
 public final class Main {
@@ -41,7 +42,19 @@ public final class Main {
       long warmupMs,
       long measureMs) {
     Options options() {
-      return new Options(Work.valueOf(work.toUpperCase()), addrs, size, callers, mode.equals("async"), conns);
+      int atOnce = mode.equals("fresh") ? 1 : callers; // over one connection
+      return new Options(Work.valueOf(work.toUpperCase(Locale.ROOT)), addrs, size, atOnce, mode.equals("async"), conns);
+    }
+
+    void check() {
+      boolean counted = switch (mode) {
+        case "async" -> window > 0;
+        case "open" -> callers > 0 && rate > 0;
+        default -> callers > 0;
+      };
+      if (!counted || addrs == null || addrs.isEmpty() || measureMs <= 0) {
+        throw new IllegalArgumentException("an order needs addrs, measure_ms, and a rate, a window or callers");
+      }
     }
   }
 
@@ -84,6 +97,7 @@ public final class Main {
     var order = JSON.fromJson(line, Order.class);
     var load = Load.start(peer, order);
     Thread.sleep(order.warmupMs());
+    load.checkWarmUp();
     print(new Event("ready", null));
     if (next() == null) {
       return;

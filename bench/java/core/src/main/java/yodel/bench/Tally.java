@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 package yodel.bench;
 
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.atomic.LongAccumulator;
 import java.util.concurrent.atomic.LongAdder;
 import java.util.stream.Stream;
 import org.HdrHistogram.AbstractHistogram;
@@ -10,6 +12,9 @@ import org.HdrHistogram.Histogram;
 
 /** Counts the calls of a measurement. */
 final class Tally {
+  /** The time of a call that nobody looked at. */
+  static final long NOT_TAKEN = -1;
+
   /** Latencies are kept to three digits, between 100 ns and two minutes. */
   private static final long SHORTEST = 100;
   private static final long LONGEST = 120_000_000_000L;
@@ -24,6 +29,9 @@ final class Tally {
   private final LongAdder errors = new LongAdder();
   private final LongAdder late = new LongAdder();
   private final AtomicReference<Throwable> firstError = new AtomicReference<>();
+  private final AtomicReference<Throwable> outside = new AtomicReference<>();
+  private final AtomicLong firstBegin = new AtomicLong(Long.MAX_VALUE); // both since the span's begin
+  private final LongAccumulator lastEnd = new LongAccumulator(Math::max, 0);
   private volatile Span span = new Span(Long.MAX_VALUE, Long.MAX_VALUE);
 
   private record Span(long begin, long end) {
@@ -65,10 +73,19 @@ final class Tally {
     span = new Span(begin, end);
   }
 
-  /** Counts a call that began at a time, took so many nanoseconds (negative: was not looked at) and failed or did not (null). */
+  /** Counts a call that began at a time, took so many nanoseconds and failed or did not (null). */
   void add(long begun, long nanos, Throwable failure) {
-    if (!span.has(begun)) {
+    var s = span;
+    if (!s.has(begun)) {
+      outside.compareAndSet(null, failure);
       return;
+    }
+    if (nanos != NOT_TAKEN) {
+      long since = begun - s.begin;
+      if (since < firstBegin.get()) { // hardly ever
+        firstBegin.accumulateAndGet(since, Math::min);
+      }
+      lastEnd.accumulate(since + nanos);
     }
     if (failure != null) {
       errors.increment();
@@ -76,9 +93,19 @@ final class Tally {
       return;
     }
     calls.increment();
-    if (nanos >= 0) {
+    if (nanos != NOT_TAKEN) {
       latencies[(int) (Thread.currentThread().getId() % STRIPES)].recordValue(Math.min(nanos, LONGEST));
     }
+  }
+
+  /** What the first failed call failed with that does not count, or null. */
+  Throwable failureOutside() {
+    return outside.get();
+  }
+
+  /** From the begin of the first call that counts to the end of the last one, in nanoseconds; 0 without any. */
+  long span() {
+    return Math.max(0, lastEnd.get() - firstBegin.get());
   }
 
   void addLate(long begun) {

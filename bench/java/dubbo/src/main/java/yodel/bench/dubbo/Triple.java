@@ -75,6 +75,9 @@ public final class Triple implements Peer {
 
   @Override
   public Client dial(Options o) {
+    if (o.conns() > 1) {
+      throw new UnsupportedOperationException("triple has one connection to a server");
+    }
     return Bootstrap.dial(o, "tri", Map.of(), Service.class, () -> exchange(o));
   }
 
