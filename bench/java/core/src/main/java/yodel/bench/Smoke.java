@@ -88,7 +88,7 @@ public final class Smoke {
           Map.entry("work", run.work), Map.entry("addrs", addrs), Map.entry("size", 128),
           Map.entry("callers", run.callers), Map.entry("conns", run.conns), Map.entry("messages", 0),
           Map.entry("mode", run.mode), Map.entry("rate", 500), Map.entry("window", 1000),
-          Map.entry("warmup_ms", 2000), Map.entry("measure_ms", 1000)));
+          Map.entry("warmup_ms", 2000), Map.entry("measure_ms", 2000)));
       var answer = p.read();
       if (answer.get("event").getAsString().equals("ready")) {
         p.write(Map.of("do", "go"));

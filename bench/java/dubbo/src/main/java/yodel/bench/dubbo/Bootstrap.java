@@ -53,12 +53,16 @@ final class Bootstrap {
     return new Calls<>(reference, reference.get(), exchange, exchange.get());
   }
 
-  private static void configure() {
+  private static synchronized void configure() {
+    var configuration = ApplicationModel.defaultModel().getApplicationConfigManager();
+    if (configuration.getApplication().isPresent()) {
+      return; // dialling again
+    }
     var application = new ApplicationConfig("bench");
     application.setQosEnable(false);
     application.setEnableFileCache(false);
     application.setRegisterMode("interface"); // the other modes export a service of metadata, on every interface
-    ApplicationModel.defaultModel().getApplicationConfigManager().setApplication(application);
+    configuration.setApplication(application);
   }
 
   /**
