@@ -10,10 +10,10 @@ BENCHTIME    := 1s
 FUZZTIME     := 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint bench fuzz build-all alone
+.PHONY: help test lint microbench bench bench-full bench-check bench-test fuzz build-all alone
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: ## vet and test every module with the race detector: what a change has to pass
 	go vet work
@@ -28,8 +28,30 @@ $(LINT):
 	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
 	mv bin/golangci-lint $@
 
-bench: ## run the root's benchmarks: BENCH is a pattern, BENCHTIME how long each runs
+microbench: ## run the root's benchmarks: BENCH is a pattern, BENCHTIME how long each runs
 	go test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem .
+
+bench: ## measure yodel beside other frameworks for Go, in under 10 minutes: bench/README.md
+	cd bench && go run .
+
+bench-full: ## measure all scenarios and frameworks, also on the JVM, for two hours, and write docs/benchmarks
+	cd bench && go run . -full -json ../docs/benchmarks/results.json -csv ../docs/benchmarks/results.csv -page ../docs/benchmarks
+
+bench-check: ## measure for a minute whether yodel is still ahead
+	cd bench && go run . -check
+
+# The frameworks' own programs are left out, but for the light ones: their dependencies take minutes to build. The last
+# line shows that the suite works, not how fast anything is.
+bench-test: ## test the suite that compares frameworks, and run it for a second
+	@for folder in bench bench/message bench/peer; do \
+		echo "test $$folder"; \
+		(cd "$$folder" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
+	done
+	@for peer in yodel raw netrpc; do \
+		echo "test bench/peers/$$peer"; \
+		(cd "bench/peers/$$peer" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
+	done
+	cd bench && go run . -peers yodel -run '^(closed-10|async-echo)$$' -rounds 1
 
 # Go 1.26 may end a target that found nothing with "context deadline exceeded" when its time is up (go.dev/issue/75804).
 # Such a run is repeated once. A target that found something says where it wrote the input.

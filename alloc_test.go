@@ -49,7 +49,7 @@ func TestAllocationsOfRawCalls(t *testing.T) {
 		codec: yodel.Raw, method: string(Echo), args: &in,
 		newReply: func() any { return new([]byte) }, // grows in the first call, and has room in the others
 		correct:  func(reply any) bool { return string(*reply.(*[]byte)) == string(in) },
-		expected: 1 + // the server's Call and context
+		expected: 1.0/8 + // the handler's context, allocated in groups
 			1 + // the argument: new([]byte), because the handler may keep it
 			1, // the bytes that it holds, for the memory they came in is used again
 		// The handler's reply is its argument, and the client's has the room.
@@ -67,11 +67,40 @@ func TestAllocationsOfGeneratedCalls(t *testing.T) {
 		codec: gencode.Codec, method: string(Next), args: &in,
 		newReply: func() any { return new(tagged) },
 		correct:  func(reply any) bool { return *reply.(*tagged) == tagged{42, in.Text} },
-		expected: 1 + // the server's Call and context
+		expected: 1.0/8 + // the handler's context, allocated in groups
 			1 + // the argument: new(tagged), because the handler may keep it
 			1 + // its Text, a string that Unmarshal makes
 			1 + // the reply, which the handler makes
 			1, // the reply's Text on the client, a string that Unmarshal makes
+	})
+}
+
+// A calculator is registered by reflection.
+type calculator struct{}
+
+type (
+	factors struct{ A, B int }
+	product struct{ C int }
+)
+
+func (*calculator) Mul(_ context.Context, in *factors, out *product) error {
+	out.C = in.A * in.B
+	return nil
+}
+
+func TestAllocationsOfReflectiveCalls(t *testing.T) {
+	s := newServer(t, nil)
+	if err := s.RegisterName("Alloc", new(calculator)); err != nil {
+		t.Fatal(err)
+	}
+	measureAllocations(t, s, &allocations{
+		codec: yodel.JSON, method: "Alloc.Mul", args: &factors{6, 7},
+		newReply: func() any { return new(product) },
+		correct:  func(reply any) bool { return *reply.(*product) == product{42} },
+		expected: 1.0/8 + // the handler's context, allocated in groups
+			1 + // the argument, because the handler may keep it
+			1 + // the reply, likewise
+			2, // what reflect.Value.Call returns: a slice, and room for the error in it
 	})
 }
 

@@ -13,8 +13,8 @@ import (
 // On the client the caller fills in what it needs and Client.Do sends it. On the server the
 // framework fills it in from the request, and the handler finds it with CallFrom.
 //
-// A Call belongs to one goroutine at a time. Client middleware must not keep a Call after it
-// has returned: those made by Client.Call and Method.Call are reused.
+// A Call belongs to one goroutine at a time. Middleware and observers must not keep a Call after they
+// have returned: those of the server, and those made by Client.Call and Method.Call, are used again.
 type Call struct {
 	// Method is the name of the method on the wire, for example "Arith.Mul".
 	Method string

@@ -204,9 +204,19 @@ func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
 	}
 	o := c.take()
 	call.begin(o)
-	c.timeout(call)
-	o.client, o.ctx, o.async, o.done = c, startAll(ctx, c.opts.Observers, call), call, done
-	c.start(o)
+	c.start(ctx, o, call, callback(done))
+}
+
+// then is Go for a method with a request and a reply and nothing else.
+func (c *Client) then(ctx context.Context, method string, in, out any, done ender) {
+	if !c.direct {
+		c.goInOwnGoroutine(ctx, &Call{Method: method, Args: in, Reply: out}, done.ended)
+		return
+	}
+	o := c.take()
+	call := &o.call
+	call.Method, call.Args, call.Reply, call.out = method, in, out, o
+	c.start(ctx, o, call, done)
 }
 
 func (c *Client) goInOwnGoroutine(ctx context.Context, call *Call, done func(error)) {

@@ -3,18 +3,13 @@
 package yodel
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync/atomic"
 )
-
-// JSON encodes messages with encoding/json. It is the codec of a client that names none.
-var JSON Codec = jsonCodec{}
 
 // Raw passes bytes through: messages are []byte or *[]byte. Decoding copies, into the capacity
 // that the target already has; a large body becomes the target's without being copied when that is not enough. What a handler has
@@ -101,21 +96,6 @@ func (p *roundRobin) Pick(call *Call) *Endpoint {
 	}
 	return picked
 }
-
-type jsonCodec struct{}
-
-func (jsonCodec) Name() string { return "json" }
-
-func (jsonCodec) Append(dst []byte, v any) ([]byte, error) {
-	b := bytes.NewBuffer(dst)
-	if err := json.NewEncoder(b).Encode(v); err != nil {
-		return dst, err
-	}
-	b.Truncate(b.Len() - 1) // the encoder ends with a newline
-	return b.Bytes(), nil
-}
-
-func (jsonCodec) Decode(src []byte, v any) error { return json.Unmarshal(src, v) }
 
 type rawCodec struct{}
 

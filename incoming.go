@@ -14,17 +14,26 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// An incoming is a call on the server, and the context of its handler. One allocation holds all of
-// it. It is never reused: handlers keep contexts.
+// An incoming is a call on the server, in one allocation with its request. It is used again when the handler ran on the
+// reading goroutine and did not ask for the call: see callContext.
 type incoming struct {
 	mux.Request
 	call     Call
 	target   *target
 	method   *method
 	executed bool            // the method itself has run
-	ctx      context.Context //nolint:containedctx // what the observers made of the context
+	own      *callContext    // the handler's, without what observers made of it
+	asked    atomic.Bool     // somebody has the call, and may keep it
+	ctx      context.Context //nolint:containedctx // what the observers made of it
 	err      error
 	packed   *[]byte
+}
+
+// A callContext is the context of a handler. It is never used again: handlers keep contexts.
+type callContext struct {
+	mux.Context
+	target *target
+	in     atomic.Pointer[incoming] // nil when it has ended and serves another call
 }
 
 // A target is a method as one connection calls it: with a codec and a compressor.
@@ -43,7 +52,8 @@ type target struct {
 type callKey struct{}
 
 // CallFrom returns the call that a handler is carrying out, from its context: metadata, the attachment, the
-// trailer to be sent, the peer. It returns nil elsewhere.
+// trailer to be sent, the peer. It returns nil elsewhere. A goroutine that outlives its handler asks before the
+// handler returns: afterwards there may be nothing left but the method's name.
 func CallFrom(ctx context.Context) *Call {
 	call, _ := ctx.Value(callKey{}).(*Call)
 	return call
@@ -59,11 +69,45 @@ func (c *Call) Peer() *Peer {
 }
 
 // Value implements context.Context.
-func (in *incoming) Value(key any) any {
-	if _, ok := key.(callKey); ok {
-		return &in.call
+func (x *callContext) Value(key any) any {
+	if _, ok := key.(callKey); !ok {
+		return x.Context.Value(key)
 	}
-	return in.Request.Value(key)
+	if in := x.in.Load(); in != nil {
+		in.asked.Store(true)
+		if x.in.Load() == in { // it has not been freed meanwhile
+			return &in.call
+		}
+	}
+	return &Call{Method: x.target.name}
+}
+
+// newContext returns a context that was never used. They are allocated in groups, because one by one they are a tenth of what a
+// short call costs; the group lives as long as a handler keeps one of them.
+func (sc *serverConn) newContext() *callContext {
+	const group = 8 // half a KiB
+	if len(sc.contexts) == 0 {
+		sc.contexts = make([]callContext, group)
+	}
+	x := &sc.contexts[0]
+	sc.contexts = sc.contexts[1:]
+	return x
+}
+
+// free ends the use of in for a call, and reports whether it may be used for another one.
+func (in *incoming) free() bool {
+	if poison {
+		return false
+	}
+	if in.asked.Load() {
+		return false
+	}
+	in.own.in.Store(nil)
+	if in.asked.Load() { // it has happened between the two
+		in.own.in.Store(in)
+		return false
+	}
+	return true
 }
 
 // bind finds what a method number of the peer stands for.
@@ -112,15 +156,27 @@ func (t *target) check(m *method) *Error {
 }
 
 // Inline implements mux.Target.
-func (t *target) Inline() bool {
+func (t *target) Inline() (inline, timed bool) {
 	m := t.method.Load()
-	return m != nil && m.inline()
+	if m == nil || !m.inline() {
+		return false, true
+	}
+	return true, m.stats.due()
 }
 
 // New implements mux.Target.
-func (t *target) New() *mux.Request {
-	in := &incoming{target: t, method: t.find()}
-	in.Owner = in
+func (t *target) New(used *mux.Request) *mux.Request {
+	var in *incoming
+	if used != nil && used.Owner.(*incoming).free() { //nolint:forcetypeassert // New made it
+		in = used.Owner.(*incoming) //nolint:forcetypeassert // New made it
+		*in = incoming{}
+	} else {
+		in = new(incoming)
+	}
+	in.target, in.method, in.own = t, t.find(), t.conn.newContext()
+	in.own.target = t
+	in.own.in.Store(in)
+	in.Owner, in.Context = in, &in.own.Context
 	in.call.Method, in.call.in = t.name, in
 	in.call.Codec, in.call.Compressor = t.codec, t.pack.Compressor
 	return &in.Request
@@ -139,7 +195,7 @@ func (t *target) Serve(r *mux.Request) {
 // handle carries out the call, and makes a panic an error.
 func (in *incoming) handle() (err error) {
 	s := in.target.conn.server
-	in.ctx = in
+	in.ctx = in.own
 	defer func() {
 		if value := recover(); value != nil {
 			err = s.panicked(in.ctx, in.call.Method, value)
@@ -149,7 +205,7 @@ func (in *incoming) handle() (err error) {
 	if in.Broken == nil {
 		opened = in.open()
 	}
-	in.ctx = startAll(in, s.opts.Observers, &in.call)
+	in.ctx = startAll(in.own, s.opts.Observers, &in.call)
 	switch {
 	case in.Broken != nil:
 		return refusal("YDL2205", "%s: the request is broken: %v", in.call.Method, in.Broken)

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -117,6 +118,12 @@ type methodStats struct {
 	mean     atomic.Int64 // nanoseconds
 	measured atomic.Int64 // how many calls mean comes from, up to learnCalls
 	short    atomic.Bool
+	untimed  atomic.Uint64 // calls since one was timed
+}
+
+// due reports whether the next call is to be timed.
+func (st *methodStats) due() bool {
+	return st.untimed.Load() >= timedEvery-1 || st.mean.Load() >= quick
 }
 
 // perOctave is how many latency buckets there are between a duration and its double.
@@ -140,11 +147,19 @@ func bucketEnd(i int) time.Duration {
 	return time.Duration((uint64(perOctave+i%perOctave)+1)<<(octave-2) - 1) //nolint:gosec // within 64 bits
 }
 
-// record counts a call that has ended.
+// record counts a call that has ended. One that was timed stands for those before it that were not.
 func (st *methodStats) record(took time.Duration, code Code, handedOver bool) {
 	st.inflight.Add(-1)
 	st.codes[min(int(code), len(st.codes)-1)].Add(1)
-	st.buckets[bucketOf(uint64(max(took, 0)))].Add(1)
+	if took == mux.Untimed {
+		st.untimed.Add(1)
+		return
+	}
+	calls := uint64(1)
+	if st.untimed.Load() > 0 {
+		calls += st.untimed.Swap(0)
+	}
+	st.buckets[bucketOf(uint64(max(took, 0)))].Add(calls)
 
 	// Updates may be lost to others at the same moment: it is a mean.
 	d := min(int64(took), outlier)

@@ -61,13 +61,38 @@ func (m Method[In, Out]) Go(ctx context.Context, c Caller, in *In) *Future[Out] 
 // Then is Go with a callback: done gets the reply or the error. It runs on the goroutine that reads
 // the connection, and should be short.
 func (m Method[In, Out]) Then(ctx context.Context, c Caller, in *In, done func(*Out, error)) {
-	out := new(Out)
-	begin(ctx, c, &Call{Method: string(m), Args: in, Reply: out}, func(err error) {
-		if err != nil {
-			out = nil
-		}
-		done(out, err)
-	})
+	t := &then[Out]{done: done}
+	if client, ok := c.(*Client); ok {
+		client.then(ctx, string(m), in, &t.out, t)
+		return
+	}
+	begin(ctx, c, &Call{Method: string(m), Args: in, Reply: &t.out}, t.ended)
+}
+
+// A then is the reply of a call and who waits for it, in one allocation.
+type then[Out any] struct {
+	out  Out
+	done func(*Out, error)
+}
+
+func (t *then[Out]) ended(err error) {
+	if err != nil {
+		t.done(nil, err)
+		return
+	}
+	t.done(&t.out, nil)
+}
+
+// An ender is who is told that an asynchronous call has ended.
+type ender interface{ ended(err error) }
+
+// A callback is a function that is told so.
+type callback func(error)
+
+func (f callback) ended(err error) {
+	if f != nil {
+		f(err)
+	}
 }
 
 // Handle registers the function that carries out the method, without reflection at call time. It

@@ -142,7 +142,7 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	call.begin(o)
 	call.turn = t
 	c.timeout(call)
-	o.client, o.ctx, o.async, o.done = c, startAll(ctx, c.opts.Observers, call), call, done
+	o.client, o.ctx, o.async, o.done = c, startAll(ctx, c.opts.Observers, call), call, callback(done)
 	o.began = time.Since(c.started)
 	t.trip.client, t.trip.out = c, o
 	ep := t.line.ep // it does not change while t may be sent
@@ -251,7 +251,7 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 		return err
 	}
 	conn, epoch, attempt := t.route(call.OneWay)
-	o.req.Fields.Epoch = epoch
+	o.req.Fields.Epoch, o.req.Bare = epoch, false
 	p := &t.trip
 	p.call, p.ep, p.direct, p.final = call, ep, direct, c.direct
 	if p.out != o { // the caller of a one-way call may just be told, by p.out, while it is sent again with the same

@@ -14,7 +14,7 @@ import (
 // Call of Client.Call and Method.Call, is documented not to be kept, and under the race detector is not
 // reused, so that the race is seen.
 type outgoing struct {
-	call    Call     // of Client.Call
+	call    Call     // of Client.Call and Method.Then
 	binding *binding // set when the request has been encoded
 	req     mux.Out  // the request, encoded once for all attempts
 	body    []byte   // memory
@@ -27,7 +27,7 @@ type outgoing struct {
 	peer   *Peer           // or this
 	ctx    context.Context //nolint:containedctx // it belongs to the call, which waits in the connection
 	async  *Call
-	done   func(error)
+	done   ender
 	began  time.Duration // of the first attempt, since the client was made
 }
 
@@ -40,11 +40,11 @@ func (o *outgoing) reset() bool {
 		o.call = Call{Method: "a Call was used after its call had ended"}
 		return false
 	}
-	if o.async == nil {
+	if o.async == nil || o.async == &o.call {
 		o.call = Call{}
 	}
-	if o.req.Fields.Timeout != 0 || !o.req.Fields.OnlyTimeout() {
-		o.req.Fields = wire.Fields{}
+	if !o.req.Bare || o.req.Fields.Timeout != 0 || o.req.Fields.Parent != 0 {
+		o.req.Fields, o.req.Bare = wire.Fields{}, true
 	}
 	o.req.Body, o.req.Attachment, o.req.Compressed, o.req.OneWay, o.req.Nest = nil, nil, false, false, false
 	o.binding, o.client, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil, nil
@@ -52,22 +52,24 @@ func (o *outgoing) reset() bool {
 }
 
 // start makes the first attempt of an asynchronous call without a goroutine, if it can.
-func (c *Client) start(o *outgoing) {
-	call := o.async
-	ep, err := c.cluster.pick(o.ctx, call, false)
+func (c *Client) start(ctx context.Context, o *outgoing, call *Call, done ender) {
+	c.timeout(call)
+	ctx = startAll(ctx, c.opts.Observers, call)
+	o.client, o.ctx, o.async, o.done = c, ctx, call, done
+	ep, err := c.cluster.pick(ctx, call, false)
 	if err == nil {
-		if conn := ep.ready(o.ctx); conn != nil {
+		if conn := ep.ready(ctx); conn != nil {
 			call.Endpoint, call.picked = ep, ep
 			c.startOn(o, ep, conn)
 			return
 		}
 	}
-	if !c.token(o.ctx) {
+	if !c.token(ctx) {
 		c.resume(o, nil)
 		return
 	}
 	go func() {
-		err := c.balanceAfter(o.ctx, call, nil)
+		err := c.balanceAfter(ctx, call, nil)
 		<-c.async // before the callback, which may begin another call
 		o.finish(err)
 	}()
@@ -139,9 +141,7 @@ func (o *outgoing) tell(err error) {
 		t.give(o)
 	}
 	endAll(ctx, c.opts.Observers, call, err)
-	if done != nil {
-		done(err)
-	}
+	done.ended(err)
 }
 
 // observe puts observers around a handler.

@@ -81,16 +81,13 @@ func (p *Peer) call(ctx context.Context, method string, in, out any) error {
 // points to, belong to the connection until then. Done runs on the goroutine that reads the connection: it should be short. When
 // more calls are open than the limits allow, Go waits.
 func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
-	if done == nil {
-		done = func(error) {}
-	}
 	if p.link == nil {
-		done(p.unconnected(call))
+		callback(done).ended(p.unconnected(call))
 		return
 	}
 	o := p.requests.take()
 	call.begin(o)
-	o.ctx, o.async, o.done = ctx, call, done
+	o.ctx, o.async, o.done = ctx, call, callback(done)
 	err := p.prepare(ctx, call)
 	switch {
 	case err != nil:
@@ -164,7 +161,7 @@ func (p *Peer) finish(o *outgoing, err error) {
 	err = p.explain(o.ctx, call, err)
 	call.end()
 	p.requests.give(o)
-	done(err)
+	done.ended(err)
 }
 
 // explain makes what the connection says an Error.

@@ -29,6 +29,7 @@ type requester struct {
 	side          string // for people: "client" or "server"
 
 	methods    atomic.Pointer[map[string]*remoteMethod]
+	last       atomic.Pointer[remoteMethod] // of the last call; comparing a name with itself is faster than the map
 	methodsMu  sync.Mutex
 	bindings   []*binding      // by handle; guarded by methodsMu
 	idempotent map[string]bool // methods that are known to be from the beginning
@@ -48,7 +49,7 @@ func (q *requester) setUp(idempotent []string) {
 		q.idempotent[name] = true
 	}
 	q.methods.Store(&map[string]*remoteMethod{})
-	q.outgoing.New = func() any { return new(outgoing) }
+	q.outgoing.New = func() any { return &outgoing{req: mux.Out{Bare: true}} }
 }
 
 // A remoteMethod is what a requester knows of a method name.
@@ -80,7 +81,13 @@ func (q *requester) give(o *outgoing) {
 // binding returns what a call's method is on connections.
 func (q *requester) binding(call *Call) *binding {
 	_, positional := call.Args.(Values)
-	if m := (*q.methods.Load())[call.Method]; m != nil && call.Codec == nil && call.Compressor == nil {
+	m := q.last.Load()
+	if m == nil || m.name != call.Method {
+		if m = (*q.methods.Load())[call.Method]; m != nil {
+			q.last.Store(m)
+		}
+	}
+	if m != nil && call.Codec == nil && call.Compressor == nil {
 		if b := m.usual.Load(); b != nil && b.Positional == positional && b.Kind == call.kind() {
 			return b
 		}
@@ -199,6 +206,10 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 // encodeFields makes what travels beside the body. Endpoint middleware may change it for each attempt.
 func (q *requester) encodeFields(o *outgoing, call *Call) error {
 	f := &o.req.Fields
+	if o.req.Bare && call.Attempt == 0 && call.Metadata == nil && call.IdempotencyKey == "" && call.Key == "" {
+		return nil
+	}
+	o.req.Bare = false
 	f.Attempt = uint64(call.Attempt)
 	f.Metadata, f.IdempotencyKey, f.Key = nil, nil, nil
 	if call.Metadata != nil {
@@ -270,22 +281,13 @@ func earliest(ctx context.Context, deadline time.Time) time.Time {
 
 // decode takes the answer over into call. Nothing in call aliases it afterwards.
 func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
-	var f wire.Fields
-	if len(a.Fields) > 0 {
-		if err := wire.ParseFields(a.Fields, &f); err != nil {
-			return &mux.BrokenError{Cause: err}
-		}
-		md, err := parseMetadata(f.Metadata)
-		if err != nil {
-			return &mux.BrokenError{Cause: err}
-		}
-		call.Trailer = md
-	}
 	if a.Attachment != nil {
 		call.ReplyAttachment = append([]byte{}, a.Attachment...)
 	}
-	if a.Code != 0 {
-		return remoteError(call, a, &f)
+	if len(a.Fields) > 0 || a.Code != 0 {
+		if err := decodeFields(call, a); err != nil {
+			return err
+		}
 	}
 	if call.Reply == nil {
 		return nil
@@ -303,6 +305,23 @@ func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 		e := failure("YDL2102", "%s: the reply from %s does not fit %T: %v (codec %s)", call.Method, addrOf(call), call.Reply, err, o.binding.codec.Name())
 		e.Cause = err
 		return e
+	}
+	return nil
+}
+
+// decodeFields takes over what came beside the body, and returns the error if that is the answer.
+func decodeFields(call *Call, a *mux.Answer) error {
+	var f wire.Fields
+	if err := wire.ParseFields(a.Fields, &f); err != nil {
+		return &mux.BrokenError{Cause: err}
+	}
+	md, err := parseMetadata(f.Metadata)
+	if err != nil {
+		return &mux.BrokenError{Cause: err}
+	}
+	call.Trailer = md
+	if a.Code != 0 {
+		return remoteError(call, a, &f)
 	}
 	return nil
 }

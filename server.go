@@ -109,6 +109,8 @@ type serverConn struct {
 	refused atomic.Bool // by Connect
 	late    bool        // it began when the server had been shut down; the reader's own
 
+	contexts []callContext // for the next requests; the reader's own
+
 	known bool // the peer may be seen; guarded by Server.mu
 	over  bool // the connection has ended; guarded by Server.mu
 }

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -73,7 +74,7 @@ func (s *Server) RegisterName(service string, rcvr any, methods ...string) error
 		if len(methods) > 0 && !slices.Contains(methods, name) {
 			continue
 		}
-		m, err := newMethod(v.Method(i))
+		m, err := newMethod(v.Type().Method(i).Func, v)
 		if err != nil {
 			skipped = append(skipped, fmt.Sprintf("%s: %v", name, err))
 			continue
@@ -223,17 +224,17 @@ var (
 	errorType   = reflect.TypeFor[error]()
 )
 
-// newMethod makes a method of a function, by reflection.
-func newMethod(f reflect.Value) (*method, error) {
+// newMethod makes a method of a function, by reflection. Its first parameters are for first, a receiver or nothing.
+func newMethod(f reflect.Value, first ...reflect.Value) (*method, error) {
 	t := f.Type()
 	if t.IsVariadic() {
 		return nil, errors.New("it takes a variable number of arguments; take a slice instead")
 	}
-	in := slices.Collect(t.Ins())
+	in := slices.Collect(t.Ins())[len(first):]
 	out := slices.Collect(t.Outs())
-	sh := shape{f: f}
+	sh := &shape{f: f, first: first}
 	if len(in) > 0 && isStream(in[len(in)-1]) {
-		return newStreamMethod(f, in, out)
+		return newStreamMethod(f, in, out, first)
 	}
 	if len(in) > 0 && in[0] == contextType {
 		sh.ctx = true
@@ -249,6 +250,7 @@ func newMethod(f reflect.Value) (*method, error) {
 		}
 	}
 	sh.in, sh.out = in, out
+	sh.frames.New = func() any { return sh.newFrame() }
 	switch {
 	case len(in) == 2 && len(out) == 0 && sh.err:
 		if in[1].Kind() != reflect.Pointer {
@@ -264,7 +266,7 @@ func newMethod(f reflect.Value) (*method, error) {
 func isStream(t reflect.Type) bool { return t.Implements(reflect.TypeFor[streamParam]()) }
 
 // newStreamMethod makes a method of a function that takes a Send, a Recv, or both.
-func newStreamMethod(f reflect.Value, in, out []reflect.Type) (*method, error) {
+func newStreamMethod(f reflect.Value, in, out []reflect.Type, first []reflect.Value) (*method, error) {
 	const shapes = "it takes a stream, but is none of func(context.Context, *In, Send[Out]) error, " +
 		"func(context.Context, Recv[In]) (*Out, error) and func(context.Context, Recv[In], Send[Out]) error"
 	if len(in) < 2 || in[0] != contextType || len(out) == 0 || out[len(out)-1] != errorType {
@@ -275,16 +277,16 @@ func newStreamMethod(f reflect.Value, in, out []reflect.Type) (*method, error) {
 	for i, t := range in {
 		params[i], _ = reflect.TypeAssert[streamParam](reflect.Zero(t)) // nil for a message
 	}
-	first, last := params[0], params[len(params)-1]
+	head, last := params[0], params[len(params)-1]
 	m := &method{}
 	switch {
-	case len(in) == 2 && len(out) == 0 && last.sends() && first == nil && in[0].Kind() == reflect.Pointer:
+	case len(in) == 2 && len(out) == 0 && last.sends() && head == nil && in[0].Kind() == reflect.Pointer:
 		m.kind = wire.Feed
 		m.in, m.out = []reflect.Type{in[0].Elem()}, []reflect.Type{last.message()}
 		m.newArgs = func() any { return reflect.New(m.in[0]).Interface() }
-	case len(in) == 2 && len(out) == 0 && last.sends() && first != nil && !first.sends():
+	case len(in) == 2 && len(out) == 0 && last.sends() && head != nil && !head.sends():
 		m.kind = wire.Duplex
-		m.in, m.out = []reflect.Type{first.message()}, []reflect.Type{last.message()}
+		m.in, m.out = []reflect.Type{head.message()}, []reflect.Type{last.message()}
 	case len(in) == 1 && len(out) == 1 && !last.sends() && out[0].Kind() == reflect.Pointer:
 		m.kind = wire.Upload
 		m.in, m.out = []reflect.Type{last.message()}, []reflect.Type{out[0].Elem()}
@@ -292,7 +294,7 @@ func newStreamMethod(f reflect.Value, in, out []reflect.Type) (*method, error) {
 		return nil, errors.New(shapes)
 	}
 	m.stream = func(ctx context.Context, p *pipe, args any) (any, error) {
-		values := []reflect.Value{reflect.ValueOf(ctx)}
+		values := append(slices.Clip(first), reflect.ValueOf(ctx))
 		for _, param := range params {
 			if param == nil {
 				values = append(values, reflect.ValueOf(args))
@@ -332,16 +334,38 @@ func usable(t reflect.Type) error {
 // A shape is a function and which parts of it are the call's.
 type shape struct {
 	f        reflect.Value
+	first    []reflect.Value // its receiver, if it has one
 	ctx, err bool
 	in, out  []reflect.Type
+	frames   sync.Pool // of *frame
 }
 
-func (sh *shape) args(ctx context.Context, n int) []reflect.Value {
-	args := make([]reflect.Value, 0, n+2)
+// A frame is what the function is called with: memory that is used again. The context stands in a variable of its interface, for
+// in a call of one that is of its own type, reflection looks for all methods of the interface each time. That is 2.1 µs for a call
+// with five allocations, against 0.4 µs with three.
+type frame struct {
+	ctx  context.Context //nolint:containedctx // for the time of a call
+	args []reflect.Value // the first ones always the same, then those of the call
+}
+
+func (sh *shape) newFrame() *frame {
+	fr := &frame{args: slices.Clone(sh.first)}
 	if sh.ctx {
-		args = append(args, reflect.ValueOf(ctx))
+		fr.args = append(fr.args, reflect.ValueOf(&fr.ctx).Elem())
 	}
-	return args
+	return fr
+}
+
+// call calls the function. A frame is lost when it panics, or ends its goroutine.
+func (sh *shape) call(ctx context.Context, args ...reflect.Value) (results []reflect.Value) {
+	fr := sh.frames.Get().(*frame) //nolint:forcetypeassert // the pool holds nothing else
+	n := len(fr.args)
+	fr.ctx, fr.args = ctx, append(fr.args, args...)
+	results = sh.f.Call(fr.args)
+	clear(fr.args[n:]) // what the user has is not kept
+	fr.ctx, fr.args = nil, fr.args[:n]
+	sh.frames.Put(fr)
+	return results
 }
 
 func (sh *shape) error(results []reflect.Value) error {
@@ -359,7 +383,7 @@ func (sh *shape) plain() *method {
 		in: []reflect.Type{in}, out: []reflect.Type{out},
 		newArgs: func() any { return reflect.New(in).Interface() },
 		call: func(ctx context.Context, args any) (any, error) {
-			results := sh.f.Call(append(sh.args(ctx, 1), reflect.ValueOf(args)))
+			results := sh.call(ctx, reflect.ValueOf(args))
 			if results[0].IsNil() {
 				return reflect.New(out).Interface(), sh.error(results)
 			}
@@ -390,7 +414,7 @@ func (sh *shape) replyArgument() *method {
 			case reflect.Slice:
 				reply.Elem().Set(reflect.MakeSlice(out, 0, 0))
 			}
-			results := sh.f.Call(append(sh.args(ctx, 2), arg, reply))
+			results := sh.call(ctx, arg, reply)
 			return reply.Interface(), sh.error(results)
 		},
 	}
@@ -408,11 +432,11 @@ func (sh *shape) values() *method {
 			return values
 		},
 		call: func(ctx context.Context, args any) (any, error) {
-			values := sh.args(ctx, len(sh.in))
-			for _, v := range args.(Values) { //nolint:forcetypeassert // newArgs made it
-				values = append(values, reflect.ValueOf(v).Elem())
+			values := make([]reflect.Value, len(sh.in))
+			for i, v := range args.(Values) { //nolint:forcetypeassert // newArgs made it
+				values[i] = reflect.ValueOf(v).Elem()
 			}
-			results := sh.f.Call(values)
+			results := sh.call(ctx, values...)
 			reply := make(Values, len(sh.out))
 			for i := range reply {
 				reply[i] = results[i].Interface()
@@ -462,6 +486,10 @@ const (
 	// outlier is what a single long call counts at most: pre-emption looks just the same.
 	outlier = int64(640 * time.Microsecond)
 	weight  = 64 // of the past in the mean
+
+	// The clock takes 30 to 50 ns, a tenth of a call of the shortest methods: below quick, one call stands for timedEvery.
+	quick      = int64(5 * time.Microsecond)
+	timedEvery = 8
 )
 
 func (m *method) inline() bool {

@@ -19,7 +19,8 @@ type Peer struct {
 	// Serve serves all Works on addr, a loopback address with port 0, until stop is called.
 	Serve func(addr string) (actual string, stop func(), err error)
 
-	// Dial connects to servers that Serve has made.
+	// Dial connects to servers that Serve has made. The context ends with the program.
+	// An error that is errors.ErrUnsupported says that the framework does not do such a load, which is no failure.
 	Dial func(ctx context.Context, o Options) (Client, error)
 }
 

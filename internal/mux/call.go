@@ -38,6 +38,7 @@ type numbering struct {
 type Out struct {
 	Method     *Method
 	Fields     wire.Fields
+	Bare       bool // no field is set: the connection need not look for one
 	Compressed bool
 	Checksum   bool
 	OneWay     bool // set by Notify and its like
@@ -117,7 +118,7 @@ type waiter struct {
 	buf      []byte        // the reply's frame
 	answer   Answer
 	err      error
-	stop     func() bool // takes an asynchronous call's context off its watch
+	stop     func() bool // takes an asynchronous call's context off its watch; nil for none
 	late     bool        // who called has given up, and to wants to know of the end only: see Follower
 }
 
@@ -134,8 +135,8 @@ type ticket struct {
 // with the deadline, at once; the peer is told.
 func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
-	w.to, out.OneWay = nil, false
-	id, err := c.send(ctx, out, w)
+	out.OneWay = false
+	id, err := c.send(ctx, out, w, nil)
 	if err != nil {
 		c.waiters.Put(w)
 		return nil, err
@@ -170,23 +171,17 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 // Start sends a request and returns; to is told how the call ended, unless Start returns an error. It
 // waits, until ctx ends, only while the peer's window or the connection's output is full.
 func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
-	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
-	w.to, out.OneWay = to, false
-	id, err := c.send(ctx, out, w)
-	if err != nil {
-		w.to = nil
-		c.waiters.Put(w)
+	out.OneWay = false
+	id, err := c.send(ctx, out, nil, to)
+	if err != nil || ctx.Done() == nil {
 		return err
-	}
-	if ctx.Done() == nil {
-		return nil
 	}
 	stop := context.AfterFunc(ctx, func() { c.giveUp(id, ctx.Err(), context.Cause(ctx)) }) // it may run code that needs c.mu
 	c.mu.Lock()
 	s := c.slotLocked(id)
-	open := s != nil && s.waiter == w
+	open := s != nil && s.wanted()
 	if open {
-		w.stop = stop
+		s.waiter.stop = stop
 	}
 	c.mu.Unlock()
 	if !open {
@@ -201,7 +196,7 @@ func (c *Conn) Notify(ctx context.Context, out *Out) error {
 		return c.Follow(ctx, out, discard{}) // several frames need an id, and so a slot and a final frame
 	}
 	out.OneWay = true
-	_, err := c.send(ctx, out, nil)
+	_, err := c.send(ctx, out, nil, nil)
 	return err
 }
 
@@ -228,6 +223,9 @@ func (out *Out) message() message {
 // counted returns how many bytes a request counts with in the window. A stream may be open for ever, and takes no room from others
 // for its beginning, unless that is large.
 func (out *Out) counted(m *message) int {
+	if m.simple() && out.Stream == nil {
+		return len(m.body)
+	}
 	_, size := m.pieces()
 	if out.Stream != nil && wire.FieldsSize(&out.Fields)+size <= maxPart {
 		return 0
@@ -235,32 +233,38 @@ func (out *Out) counted(m *message) int {
 	return size
 }
 
-// send admits a request and appends it to the output.
-func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err error) {
+// send admits a request and appends it to the output. W or to is told how it ended; without either it is alone.
+func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id uint32, err error) {
 	m := out.message()
 	size := out.counted(&m)
-	async := w == nil || w.to != nil
+	async, alone := w == nil, w == nil && to == nil
 
 	c.mu.Lock()
-	out.Fields.Parent = 0
-	if err := c.admitLocked(ctx, out, size, async, w == nil); err != nil {
+	if out.Fields.Parent != 0 {
+		out.Fields.Parent = 0
+	}
+	if err := c.admitLocked(ctx, out, size, async, alone); err != nil {
 		c.mu.Unlock()
 		return 0, err
 	}
 	// From here on nothing waits until the request is queued.
 	deadline, err := c.timeLocked(out)
 	if err != nil {
-		if w != nil {
+		if !alone {
 			c.leaveLocked(size, out.Fields.Parent != 0)
 		}
 		c.mu.Unlock()
 		return 0, err
 	}
-	if out.Fields.Timeout != 0 || !out.Fields.OnlyTimeout() {
+	if out.Fields.Timeout != 0 || out.Fields.Parent != 0 || !out.Bare && !out.Fields.OnlyTimeout() {
 		m.fields = &out.Fields
 	}
 	h := wire.Header{Type: wire.Request, Arg: c.numberLocked(out.Method)}
-	if w != nil {
+	if !alone {
+		if async {
+			w = c.waiterLocked()
+			w.to = to
+		}
 		h.ID = c.takeSlotLocked(w, size)
 		w.deadline, id = 0, h.ID
 		if deadline != 0 && !out.OneWay { // else nobody waits
@@ -272,7 +276,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter) (id uint32, err er
 	c.opened++
 	rest := c.appendMessageLocked(h, &m)
 	large := rest.size() > 0
-	if w != nil {
+	if !alone {
 		s := &c.slots[wire.Slot(id)]
 		s.oneWay = out.OneWay
 		c.sentLocked(s, out.Fields.Parent != 0, large)
@@ -384,7 +388,7 @@ func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error 
 	c.mu.Unlock()
 	serving := c.serving(ctx) // may run code that needs c.mu
 	c.mu.Lock()
-	nested := serving != nil && c.findLocked(serving.id) == serving
+	nested := serving != nil && c.isOpenLocked(serving)
 	switch {
 	case c.err != nil:
 		return c.refusedLocked()
@@ -640,18 +644,35 @@ func (w *waiter) fail(err error) {
 		w.wake <- struct{}{}
 		return
 	}
-	go w.complete(nil, err)
+	go func() {
+		if w.stop != nil {
+			w.stop()
+		}
+		w.to.Complete(nil, err)
+	}()
 }
 
-// complete tells an asynchronous caller. The waiter is in nobody's reach any more.
-func (w *waiter) complete(a *Answer, err error) {
-	to, stop := w.to, w.stop
-	w.to, w.stop, w.late = nil, nil, false
-	if stop != nil {
-		stop()
+// waiterLocked returns a waiter for a Completer. These have a list of their own, which costs nothing where c.mu is held: one
+// goroutine sends such calls and another one completes them, and a sync.Pool is slow to move things from one to the other.
+func (c *Conn) waiterLocked() *waiter {
+	n := len(c.idleWaiters)
+	if n == 0 {
+		return new(waiter)
 	}
-	w.conn.waiters.Put(w)
-	to.Complete(a, err)
+	w := c.idleWaiters[n-1]
+	c.idleWaiters = c.idleWaiters[:n-1]
+	return w
+}
+
+// maxIdleWaiters is how many are kept.
+const maxIdleWaiters = 1024
+
+// idleWaiterLocked takes a waiter back whose id has been swapped to 0.
+func (c *Conn) idleWaiterLocked(w *waiter) {
+	w.to, w.stop, w.late = nil, nil, false
+	if len(c.idleWaiters) < maxIdleWaiters {
+		c.idleWaiters = append(c.idleWaiters, w)
+	}
 }
 
 // parse takes the frame of a reply, or the header and the collected message of a large one, apart.

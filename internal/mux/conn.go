@@ -222,7 +222,9 @@ type Conn struct {
 	nextNum   uint16
 	announced uint32 // Method frames ever sent
 	maxNum    int
-	waiters   sync.Pool // of *waiter
+	waiters   sync.Pool // of *waiter, for goroutines
+
+	idleWaiters []*waiter // for Completers
 
 	// How many of these went beyond the window because they serve calls of the peer, see nested.go.
 	nested      int

@@ -31,14 +31,16 @@ const (
 const batchTime = int64(200 * time.Microsecond)
 
 // serve runs a request inline. It returns false when another reader took over meanwhile.
-func (rd *reader) serve(r *Request) (still bool) {
+func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	c := rd.c
-	began := rd.now()
+	began := int64(0)
+	if timed {
+		began = rd.now()
+	}
 	r.Scratch = rd.scratch[:0]
 	rd.current = r
 	state := rd.enter(running)
-	r.running = state
-	r.rd.Store(rd)
+	r.rd, r.running = rd, state
 	normal := false
 	defer func() {
 		if !normal { // runtime.Goexit: this goroutine cannot go on reading
@@ -59,25 +61,44 @@ func (rd *reader) serve(r *Request) (still bool) {
 		c.handOver(rd, state)
 	}
 	if !rd.leave(state) {
+		if !timed {
+			began = rd.lostAt.Load() // a tick or two late
+		}
 		took := c.now() - began
 		c.finish(r)
 		r.target.Done(r, time.Duration(took), true)
 		c.cfg.Pool.ran()
 		return false
 	}
-	r.rd.Store(nil)
 	rd.current = nil
 	rd.inline++
-	rd.clock = c.now()
-	r.cancel(context.Canceled, nil)
+	took := Untimed
+	rd.clock = 0
+	if timed {
+		rd.clock = c.now()
+		took = time.Duration(rd.clock - began)
+	}
+	r.hasReturned()
 	rd.reply(r)
 	rd.scratch = r.Scratch
 	r.Body, r.Attachment, r.Scratch = nil, nil, nil
-	r.target.Done(r, time.Duration(rd.clock-began), false)
-	if len(rd.replies) >= fullBatch || len(rd.replies) > 0 && rd.clock-rd.since > batchTime {
+	r.target.Done(r, took, false)
+	rd.used = r
+	if len(rd.replies) >= fullBatch || timed && rd.overdue() {
 		return rd.endBatch()
 	}
 	return true
+}
+
+// overdue reports whether a reply of the batch has waited for too long.
+func (rd *reader) overdue() bool {
+	if len(rd.replies) == 0 {
+		return false
+	}
+	if rd.since == 0 {
+		rd.since = rd.clock
+	}
+	return rd.clock-rd.since > batchTime
 }
 
 // tooLate reports whether the connection has ended before r could begin. Another reader may have come to its end meanwhile; a one-way
@@ -96,9 +117,8 @@ func (rd *reader) withdraw(r *Request, state uint64) (still bool) {
 		c.cfg.Pool.ran()
 		return false
 	}
-	r.rd.Store(nil)
 	rd.current = nil
-	r.cancel(context.Canceled, nil)
+	r.hasReturned()
 	rd.reply(r)
 	return true
 }
@@ -109,12 +129,16 @@ func (rd *reader) reply(r *Request) {
 		return
 	}
 	h, m := r.replyMessage()
+	rd.nReply++
+	rd.answered = true
+	if m.simple() {
+		h.Flags |= m.flags
+		rd.replies = wire.AppendFrame(rd.replies, h, m.body)
+		return
+	}
 	parts, _ := m.pieces()
 	if m.fields != nil {
 		h.Flags |= wire.HasFields
-	}
-	if len(rd.replies) == 0 {
-		rd.since = rd.clock
 	}
 	h.Flags |= m.flags
 	start := len(rd.replies)
@@ -126,8 +150,6 @@ func (rd *reader) reply(r *Request) {
 		rd.replies = append(rd.replies, part...)
 	}
 	rd.replies = wire.Finish(rd.replies, start)
-	rd.nReply++
-	rd.answered = true
 }
 
 // large reports whether the reply may take more than one frame.
@@ -140,7 +162,10 @@ func (o *Outcome) large() bool {
 }
 
 // complete runs a callback on the reading goroutine.
-func (rd *reader) complete(w *waiter, frame []byte, err error) bool {
+func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err error) bool {
+	if stop != nil {
+		stop()
+	}
 	a := &rd.answer
 	if err == nil {
 		err = a.parse(frame)
@@ -153,9 +178,9 @@ func (rd *reader) complete(w *waiter, frame []byte, err error) bool {
 		}
 	}()
 	if err != nil {
-		w.complete(nil, err)
+		to.Complete(nil, err)
 	} else {
-		w.complete(a, nil)
+		to.Complete(a, nil)
 	}
 	normal = true
 	if a.own {
@@ -184,6 +209,7 @@ func (c *Conn) handOver(rd *reader, state uint64) {
 	if !rd.state.CompareAndSwap(state, state&^(running|completing)|handedOver) {
 		return
 	}
+	rd.lostAt.Store(c.now())
 	next := &reader{
 		c: c, preface: true, buf: rd.buf[rd.r:], w: rd.w - rd.r, // what is before that is the message that rd handles
 		replies: rd.replies, nReply: rd.nReply, since: rd.since, settled: rd.settled, told: rd.told,
@@ -282,7 +308,7 @@ func (rd *reader) appendRepliesLocked() {
 		c.queued += uint64(len(rd.replies))
 	}
 	c.count.framesOut.Add(rd.nReply)
-	rd.replies, rd.nReply = rd.replies[:0], 0
+	rd.replies, rd.nReply, rd.since = rd.replies[:0], 0, 0
 	c.restLocked()
 }
 

@@ -32,21 +32,27 @@ func maxSlots(n int) int { return min(n+extraOpen(n), wire.MaxSlots) }
 // requestKey finds the request that a context belongs to.
 type requestKey struct{}
 
-// serving returns the peer's request on this connection that a call made with ctx serves, or nil. Once it has returned, an open one is
-// in the table.
-func (c *Conn) serving(ctx context.Context) *Request {
-	r, ok := ctx.Value(requestKey{}).(*Request)
-	if !ok || r.conn != c || r.alone() {
+// serving returns the context of the peer's request on this connection that a call made with ctx serves, or nil. Once it has
+// returned, an open one is in the table.
+func (c *Conn) serving(ctx context.Context) *Context {
+	x, ok := ctx.Value(requestKey{}).(*Context)
+	if !ok || x.conn != c || x.alone() {
 		return nil
 	}
-	r.Blocking()
-	return r
+	x.Blocking()
+	return x
+}
+
+// isOpenLocked reports whether the request of x is in the table.
+func (c *Conn) isOpenLocked(x *Context) bool {
+	r := c.findLocked(x.id)
+	return r != nil && r.Context == x
 }
 
 // ConnOf returns the connection of the request that ctx is the context of, or derived from; nil for another context.
 func ConnOf(ctx context.Context) *Conn {
-	if r, ok := ctx.Value(requestKey{}).(*Request); ok {
-		return r.conn
+	if x, ok := ctx.Value(requestKey{}).(*Context); ok {
+		return x.conn
 	}
 	return nil
 }

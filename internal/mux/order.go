@@ -193,7 +193,7 @@ func (c *Conn) followLocked(id uint32, to Completer) {
 	if !ok || s == nil {
 		return
 	}
-	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
+	w := c.waiterLocked()
 	w.to, w.deadline, w.late = f.Abandoned(), 0, true
 	w.id.Store(id)
 	s.waiter = w
@@ -206,12 +206,6 @@ func (s *slot) wanted() bool { return s.waiter != nil && !s.waiter.late }
 // called does not wait for that, so neither ctx nor the deadline ends it once it has been sent.
 func (c *Conn) Follow(ctx context.Context, out *Out, to Completer) error {
 	out.OneWay = true
-	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
-	w.to = to
-	_, err := c.send(ctx, out, w)
-	if err != nil {
-		w.to = nil
-		c.waiters.Put(w)
-	}
+	_, err := c.send(ctx, out, nil, to)
 	return err
 }

@@ -27,8 +27,16 @@ type handler struct {
 	done   func(r *mux.Request, handedOver bool)
 }
 
-func (h *handler) Inline() bool         { return h.inline }
-func (h *handler) New() *mux.Request    { return new(mux.Request) }
+func (h *handler) Inline() (inline, timed bool) { return h.inline, true }
+func (h *handler) New(*mux.Request) *mux.Request {
+	r := new(struct {
+		mux.Request
+		mux.Context
+	})
+	r.Request.Context = &r.Context
+	return &r.Request
+}
+
 func (h *handler) Serve(r *mux.Request) { h.serve(r) }
 func (h *handler) Done(r *mux.Request, _ time.Duration, handedOver bool) {
 	if h.done != nil {

@@ -39,14 +39,18 @@ type reader struct {
 	// the states. It decides between the reader and who takes its place.
 	state   atomic.Uint64
 	current *Request // being served inline; nil for a Completer
+	used    *Request // the last one that ran inline to its end; nil when it is in use
 	scratch []byte
+	lostAt  atomic.Int64 // when another reader took over
 
 	answer Answer // for Completers
 }
 
 // A settled is a final frame whose slot is free again and whose waiter has yet to be told.
 type settled struct {
-	w     *waiter
+	w     *waiter   // nil when nobody waits
+	to    Completer // instead of w
+	stop  func() bool
 	id    uint32
 	frame []byte
 	part  *collector // instead of frame, for a message that came in pieces
@@ -139,6 +143,8 @@ func (rd *reader) handle() bool {
 	if !rd.preface && !rd.readPreface() {
 		return c.reader.Load() == rd && rd.alive()
 	}
+	frames := uint64(0)
+	defer func() { c.count.framesIn.Add(frames) }()
 	for rd.w-rd.r >= wire.HeaderSize {
 		h := wire.ParseHeader(rd.buf[rd.r:])
 		whole := h.Type == wire.Reply && h.Flags&wire.More == 0 && h.Len <= maxFrame && !c.greeting.Load()
@@ -158,7 +164,7 @@ func (rd *reader) handle() bool {
 		}
 		frame := rd.buf[rd.r : rd.r+size : rd.r+size]
 		rd.r += size
-		c.count.framesIn.Add(1)
+		frames++
 		if whole {
 			rd.settle(h, frame)
 		} else if !rd.frame(h, frame) {
@@ -210,26 +216,15 @@ func (rd *reader) tell() bool {
 	c := rd.c
 	c.mu.Lock()
 	for i := rd.told; i < len(rd.settled); i++ {
-		e := &rd.settled[i]
-		if e.w != nil {
-			continue
+		if e := &rd.settled[i]; e.id != 0 { // else the reader before this one has been here
+			e.settleLocked(c)
 		}
-		s := c.slotLocked(e.id)
-		if s == nil {
-			e.id = 0 // of a call that was never made; c.mu is held, so it is skipped rather than punished
-			continue
-		}
-		e.w = s.waiter
-		c.freeSlotLocked(s)
 	}
 	c.restLocked()
 	c.mu.Unlock()
 	for rd.told < len(rd.settled) {
-		e := rd.settled[rd.told]
+		e := &rd.settled[rd.told]
 		rd.told++
-		if e.w == nil || !e.w.id.CompareAndSwap(e.id, 0) {
-			continue // nobody waits any more
-		}
 		if !rd.wake(e) {
 			return false
 		}
@@ -239,10 +234,31 @@ func (rd *reader) tell() bool {
 	return true
 }
 
-// wake hands one reply over.
-func (rd *reader) wake(e settled) bool {
-	w := e.w
+// settleLocked frees the slot of the call, and finds who waits for it.
+func (e *settled) settleLocked(c *Conn) {
+	id := e.id
+	e.id = 0
+	s := c.slotLocked(id)
+	if s == nil {
+		return // a call that was never made; c.mu is held, so it is skipped rather than punished
+	}
+	w := s.waiter
+	c.freeSlotLocked(s)
+	if w == nil || !w.id.CompareAndSwap(id, 0) {
+		return // nobody waits any more
+	}
 	if w.to == nil {
+		e.w = w
+		return
+	}
+	e.to, e.stop = w.to, w.stop
+	c.idleWaiterLocked(w)
+}
+
+// wake hands one reply over.
+func (rd *reader) wake(e *settled) bool {
+	w := e.w
+	if w != nil {
 		w.err = e.part.broken()
 		if w.answer.own = e.part != nil && w.err == nil; w.answer.own {
 			w.buf = e.part.buf
@@ -252,11 +268,14 @@ func (rd *reader) wake(e settled) bool {
 		w.wake <- struct{}{}
 		return true
 	}
+	if e.to == nil {
+		return true
+	}
 	frame := e.frame
 	if rd.answer.own = e.part != nil; rd.answer.own {
 		frame = e.part.buf
 	}
-	return rd.complete(w, frame, e.part.broken())
+	return rd.complete(e.to, e.stop, frame, e.part.broken())
 }
 
 // frame handles one frame that is not a whole reply.
@@ -316,7 +335,11 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 	}
 	method := c.targets[h.Arg]
 	t := method.target
-	r := t.New()
+	r := t.New(rd.used)
+	rd.used = nil
+	if r.Context == nil {
+		r.Context = new(Context)
+	}
 	r.conn, r.target, r.id = c, t, h.ID
 	r.number, r.methodID = h.Arg, method.id
 	r.OneWay, r.checksum = h.Flags&wire.OneWay != 0, h.Flags&wire.HasChecksum != 0
@@ -344,8 +367,9 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 		r.Body, r.Attachment, err = wire.SplitBody(h.Flags, msg)
 	}
 	r.Broken = err
-	if t.Inline() && r.stream == nil && r.turn == nil && !c.draining.Load() && !c.refusing.Load() && !rd.crowded && r.bytes <= c.cfg.MaxMessage {
-		return rd.serve(r)
+	inline, timed := t.Inline()
+	if inline && r.stream == nil && r.turn == nil && !c.draining.Load() && !c.refusing.Load() && !rd.crowded && r.bytes <= c.cfg.MaxMessage {
+		return rd.serve(r, timed)
 	}
 	if ok, alive := rd.accept(r); !ok {
 		return alive

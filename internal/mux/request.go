@@ -5,8 +5,6 @@ package mux
 import (
 	"context"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -15,22 +13,29 @@ import (
 // A Target is what a method number stands for on the side that serves it: the method's name, found, with
 // its codec. Its methods are called concurrently.
 type Target interface {
-	// Inline reports whether the method is known to be short, so that it runs on the reading goroutine.
-	Inline() bool
-	// New returns a new Request, embedded in whatever the owner needs beside it.
-	New() *Request
+	// Inline reports whether the method is known to be short, so that it runs on the reading goroutine, and whether this
+	// call is to be timed: reading the clock takes longer than the shortest methods. The reading goroutine asks, once
+	// for each request.
+	Inline() (inline, timed bool)
+	// New returns a Request, embedded in whatever the owner needs beside it. Used is nil, or one that this side's targets have
+	// returned before and that has run inline to its end, to be used again.
+	New(used *Request) *Request
 	// Serve carries out the call and leaves the reply in the request. It must not panic. It may end its
 	// goroutine.
 	Serve(r *Request)
-	// Done is told when the reply has been queued, how long Serve took, and whether it held up the
+	// Done is told when the reply has been queued, how long Serve took, or that it was not timed, and whether it held up the
 	// reading goroutine so long that another one took over.
 	Done(r *Request, took time.Duration, handedOver bool)
 }
 
-// A Request is a call that the peer opened. It is the context of its handler too: done when the
-// peer cancels, when the deadline passes, when the connection ends, and when the handler has
-// returned. It is never reused, because handlers keep contexts.
+// Untimed is how long a call took that was not timed.
+const Untimed time.Duration = -1
+
+// A Request is a call that the peer opened. One that has run inline to its end may be used again: nobody but its reader has
+// seen it. Handlers keep contexts, so its Context never is.
 type Request struct {
+	*Context // New sets it, or else the reader does
+
 	// Owner is what the request is embedded in.
 	Owner any
 
@@ -47,31 +52,20 @@ type Request struct {
 	Reply   Outcome
 	Scratch []byte
 
-	conn      *Conn
 	target    Target
-	id        uint32
 	number    uint16 // of the method
 	methodID  uint32 // of the Method frame that gave it
 	bytes     int
 	checksum  bool
-	own       bool                   // held is for this message only
-	nested    bool                   // it serves a call of this side, see nested.go
-	unwanted  bool                   // the peer canceled it
-	stray     bool                   // the peer used the id twice, which was seen too late; guarded by Conn.mu
-	orphan    bool                   // its connection has ended and its caller was not waiting; guarded by Conn.mu
-	held      *[]byte                // the body's memory when it is not the read buffer
-	deadline  int64                  // on the connection's clock; 0 for none
-	rd        atomic.Pointer[reader] // the reader that runs it inline
-	running   uint64                 // the reader's state meanwhile
-	collected *collector             // while it comes in pieces; changed with Conn.mu held, by the reader
-	stream    *Stream                // nil for a unary method
-	turn      *turn                  // nil when it is not ordered; guarded by Conn.mu
-
-	mu    sync.Mutex
-	done  chan struct{}
-	err   error
-	cause error
-	after []*afterFunc
+	own       bool       // held is for this message only
+	nested    bool       // it serves a call of this side, see nested.go
+	unwanted  bool       // the peer canceled it
+	stray     bool       // the peer used the id twice, which was seen too late; guarded by Conn.mu
+	orphan    bool       // its connection has ended and its caller was not waiting; guarded by Conn.mu
+	held      *[]byte    // the body's memory when it is not the read buffer
+	collected *collector // while it comes in pieces; changed with Conn.mu held, by the reader
+	stream    *Stream    // nil for a unary method
+	turn      *turn      // nil when it is not ordered; guarded by Conn.mu
 }
 
 // An Outcome is the reply to a request.
@@ -83,9 +77,6 @@ type Outcome struct {
 	Body         []byte
 	Attachment   []byte
 }
-
-// Conn returns the connection that the request came on.
-func (r *Request) Conn() *Conn { return r.conn }
 
 // Inform tells the peer what is known of the method that it calls. A peer that must not know yet is told
 // nothing by Config.Bind, and by this once it may.
@@ -108,129 +99,6 @@ func (r *Request) Keep() bool {
 
 // Stream returns the messages of a method that is not unary, or nil.
 func (r *Request) Stream() *Stream { return r.stream }
-
-// Draining returns a channel that is closed when this side begins to drain the connection: whoever works on something
-// without end should end it.
-func (r *Request) Draining() <-chan struct{} {
-	c := r.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.drainBegun == nil {
-		c.drainBegun = make(chan struct{})
-		if c.draining.Load() || c.refusing.Load() {
-			close(c.drainBegun)
-		}
-	}
-	return c.drainBegun
-}
-
-// alone reports whether the request is one-way and so small that it has no id: it gets no final frame.
-func (r *Request) alone() bool { return r.id == 0 }
-
-// Expired reports whether the deadline has passed.
-func (r *Request) Expired() bool { return r.deadline != 0 && r.conn.now() >= r.deadline }
-
-// Deadline implements context.Context.
-func (r *Request) Deadline() (time.Time, bool) {
-	if r.deadline == 0 {
-		return time.Time{}, false
-	}
-	return r.conn.start.Add(time.Duration(r.deadline)), true
-}
-
-// Done implements context.Context. Who asks is going to wait: a handler that does so on the reading
-// goroutine gives up the reading at once, because otherwise nobody could read the cancellation.
-func (r *Request) Done() <-chan struct{} {
-	r.Blocking()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.doneLocked()
-}
-
-func (r *Request) doneLocked() <-chan struct{} {
-	if r.done == nil {
-		r.done = make(chan struct{})
-		if r.err != nil {
-			close(r.done)
-		}
-	}
-	return r.done
-}
-
-// Blocking says that the handler is going to wait for something.
-func (r *Request) Blocking() {
-	if rd := r.rd.Load(); rd != nil {
-		r.conn.handOver(rd, r.running)
-	}
-}
-
-// Err implements context.Context.
-func (r *Request) Err() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.err
-}
-
-// Value implements context.Context; the owner has more to say. Calls that are made with this context, or one derived from it, are
-// known by it to serve the request: see Conn.serving.
-func (r *Request) Value(key any) any {
-	if _, ok := key.(requestKey); ok {
-		return r
-	}
-	return nil
-}
-
-// Cause tells why the peer canceled: nil before, and what context.Cause would say.
-func (r *Request) Cause() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.cause
-}
-
-type afterFunc struct{ f func() }
-
-// AfterFunc makes contexts that are derived from this one cost no goroutine: see context.AfterFunc.
-func (r *Request) AfterFunc(f func()) (stop func() bool) {
-	r.Blocking()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.err != nil {
-		go f()
-		return func() bool { return false }
-	}
-	entry := &afterFunc{f: f}
-	r.after = append(r.after, entry)
-	return func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for i, other := range r.after {
-			if other == entry {
-				r.after = append(r.after[:i], r.after[i+1:]...)
-				return true
-			}
-		}
-		return false
-	}
-}
-
-// cancel ends the context of the request.
-func (r *Request) cancel(err, cause error) {
-	r.mu.Lock()
-	if r.err != nil {
-		r.mu.Unlock()
-		return
-	}
-	r.err, r.cause = err, cause
-	if r.done != nil {
-		close(r.done)
-	}
-	after := r.after
-	r.after = nil
-	r.mu.Unlock()
-	for _, entry := range after {
-		go entry.f()
-	}
-}
 
 // enterTableLocked makes r known by its id, so that it can be canceled.
 func (c *Conn) enterTableLocked(r *Request) {
@@ -363,7 +231,7 @@ func (r *Request) releaseBody(p *Pool) {
 
 // finish sends the reply of a request that is in the table, and takes it out.
 func (c *Conn) finish(r *Request) {
-	r.cancel(context.Canceled, nil)
+	r.hasReturned()
 	c.mu.Lock()
 	if r.stream != nil {
 		r.stream.endLocked(context.Canceled) // a goroutine that the handler has left behind must not send into the reply
@@ -434,8 +302,8 @@ func (c *Conn) refuseLocked(r *Request, code uint16, errorID, text string) {
 // unserved is what every method number stands for on a side that serves nothing.
 type unserved struct{}
 
-func (unserved) Inline() bool  { return false }
-func (unserved) New() *Request { return new(Request) }
+func (unserved) Inline() (bool, bool)  { return false, false }
+func (unserved) New(*Request) *Request { return new(Request) }
 func (unserved) Serve(r *Request) {
 	r.Reply = Outcome{Code: unimplementedCode, NotProcessed: true, Fields: &wire.Fields{
 		ErrorID: []byte("YDL2010"), Message: []byte("this side of the connection serves nothing"),

@@ -135,6 +135,15 @@ func Finish(dst []byte, start int) []byte {
 	return dst
 }
 
+// AppendFrame appends a whole frame with this payload. The header must not announce a checksum.
+func AppendFrame(dst []byte, h Header, payload []byte) []byte {
+	h.Len = uint32(len(payload)) //nolint:gosec // a frame is far below 4 GiB
+	n := len(dst)
+	dst = append(dst, make([]byte, HeaderSize)...)
+	PutHeader(dst[n:], h)
+	return append(dst, payload...)
+}
+
 // What is wrong with a frame.
 var (
 	ErrTruncated = errors.New("it ends too early")

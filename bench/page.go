@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+)
+
+//go:embed page.md.tmpl
+var pageText string
+
+// A page is what the template is filled with.
+type page struct {
+	*Report
+
+	Verdicts []Verdict
+	Charts   []Chart
+	Tables   []pageTable
+	Failures []string
+}
+
+// A pageTable is a scenario's.
+type pageTable struct {
+	Scenario
+
+	Rows   []row
+	Absent []string
+}
+
+// writePage writes a page and its charts into a folder.
+func (r *Report) writePage(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	p := page{Report: r, Verdicts: r.verdicts(), Failures: r.failures()}
+	for _, s := range r.Scenarios {
+		if rows := r.rows(s.Name); len(rows) > 0 {
+			p.Tables = append(p.Tables, pageTable{s, rows, r.absent(s)})
+		}
+	}
+	for _, c := range charts {
+		if len(r.lines(c)) == 0 {
+			continue
+		}
+		p.Charts = append(p.Charts, c)
+		if err := writeFile(filepath.Join(dir, c.File), func(out io.Writer) error { return r.writeSVG(out, c) }); err != nil {
+			return err
+		}
+	}
+	t, err := template.New("page").Funcs(pageFuncs).Parse(pageText)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeFile(filepath.Join(dir, "README.md"), func(out io.Writer) error { return t.Execute(out, p) }))
+}
+
+// pageFuncs write numbers as the tables of the terminal do.
+var pageFuncs = template.FuncMap{
+	"amount": amount, "us": microseconds, "times": times, "share": share, "digits": digits, "two": two, "day": day,
+	"two6":   func(a, b float64) string { return two(a*1e6, b*1e6) },
+	"mib":    func(a, b float64) string { return two(a/(1<<20), b/(1<<20)) },
+	"cell":   func(s string) string { return strings.ReplaceAll(strings.ReplaceAll(s, "|", "\\|"), "\n", " ") },
+	"range_": func(s Spread) string { return amount(s.Min) + "–" + amount(s.Max) },
+	"name": func(p PeerInfo) string {
+		if p.Kind == kindYodel {
+			return "**" + p.Name + "**"
+		}
+		return p.Name
+	},
+	"bandwidth": func(s Scenario, r Spread) string {
+		if s.Load.Work != "echo" || s.Load.Size < 1<<16 {
+			return ""
+		}
+		return fmt.Sprintf("%s MB/s each way", digits(r.Median*float64(s.Load.Size)/1e6))
+	},
+}

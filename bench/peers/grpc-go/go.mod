@@ -1,0 +1,24 @@
+module github.com/yodel-rpc/yodel/bench/peers/grpc-go
+
+go 1.26.0
+
+require (
+	github.com/yodel-rpc/yodel/bench/message v0.0.0
+	github.com/yodel-rpc/yodel/bench/peer v0.0.0
+	google.golang.org/grpc v1.85.0
+	google.golang.org/protobuf v1.36.12
+)
+
+require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
+	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
+	golang.org/x/net v0.60.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
+	golang.org/x/text v0.42.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
+)
+
+replace (
+	github.com/yodel-rpc/yodel/bench/message => ../../message
+	github.com/yodel-rpc/yodel/bench/peer => ../../peer
+)

@@ -1,0 +1,54 @@
+module github.com/yodel-rpc/yodel/bench/peers/trpc-go
+
+go 1.26
+
+require (
+	github.com/yodel-rpc/yodel/bench/message v0.0.0
+	github.com/yodel-rpc/yodel/bench/peer v0.0.0
+	google.golang.org/protobuf v1.36.12
+	trpc.group/trpc-go/trpc-go v1.1.0
+)
+
+require (
+	github.com/BurntSushi/toml v0.3.1 // indirect
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
+	github.com/andybalholm/brotli v1.0.4 // indirect
+	github.com/fsnotify/fsnotify v1.4.9 // indirect
+	github.com/go-playground/form/v4 v4.2.0 // indirect
+	github.com/golang/snappy v0.0.3 // indirect
+	github.com/google/flatbuffers v2.0.0+incompatible // indirect
+	github.com/hashicorp/errwrap v1.0.0 // indirect
+	github.com/hashicorp/go-multierror v1.1.1 // indirect
+	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/kavu/go_reuseport v1.5.0 // indirect
+	github.com/klauspost/compress v1.15.9 // indirect
+	github.com/lestrrat-go/strftime v1.0.6 // indirect
+	github.com/mitchellh/mapstructure v1.5.0 // indirect
+	github.com/modern-go/concurrent v0.0.0-20180228061459-e0a39a4cb421 // indirect
+	github.com/modern-go/reflect2 v1.0.2 // indirect
+	github.com/panjf2000/ants/v2 v2.4.6 // indirect
+	github.com/pierrec/lz4/v4 v4.1.21 // indirect
+	github.com/pkg/errors v0.9.1 // indirect
+	github.com/planetscale/vtprotobuf v0.6.0 // indirect
+	github.com/r3labs/sse/v2 v2.10.0 // indirect
+	github.com/spf13/cast v1.3.1 // indirect
+	github.com/valyala/bytebufferpool v1.0.0 // indirect
+	github.com/valyala/fasthttp v1.43.0 // indirect
+	go.uber.org/atomic v1.11.0 // indirect
+	go.uber.org/automaxprocs v1.3.0 // indirect
+	go.uber.org/multierr v1.6.0 // indirect
+	go.uber.org/zap v1.24.0 // indirect
+	golang.org/x/net v0.17.0 // indirect
+	golang.org/x/sync v0.1.0 // indirect
+	golang.org/x/sys v0.38.0 // indirect
+	golang.org/x/text v0.13.0 // indirect
+	gopkg.in/cenkalti/backoff.v1 v1.1.0 // indirect
+	gopkg.in/yaml.v3 v3.0.1 // indirect
+	trpc.group/trpc-go/tnet v1.1.0 // indirect
+	trpc.group/trpc/trpc-protocol/pb/go/trpc v1.0.0 // indirect
+)
+
+replace (
+	github.com/yodel-rpc/yodel/bench/message => ../../message
+	github.com/yodel-rpc/yodel/bench/peer => ../../peer
+)

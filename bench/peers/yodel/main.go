@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The peer yodel: one connection to each endpoint, no option set but the codec.
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/bench/message"
+	"github.com/yodel-rpc/yodel/bench/peer"
+	"github.com/yodel-rpc/yodel/codec/msgpack"
+	"github.com/yodel-rpc/yodel/codec/protobuf"
+)
+
+const (
+	say  yodel.Method[message.BenchmarkMessage, message.BenchmarkMessage] = "Bench.Say"
+	echo yodel.Method[[]byte, []byte]                                     = "Bench.Echo"
+	kiss                                                                  = "Bench.Kiss" // takes and returns several values
+	feed yodel.Feed[[]byte, []byte]                                       = "Bench.Feed" // a count of 8 bytes, and the message to send
+)
+
+func main() {
+	peer.Main(peer.Peer{
+		Name: "yodel", Module: "github.com/yodel-rpc/yodel", Setup: "vtprotobuf, one connection, replies decoded into the same variable",
+		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss, peer.Stream},
+		Serve: serve, Dial: dial,
+	})
+}
+
+func serve(addr string) (string, func(), error) {
+	l, err := yodel.TCP.Listen(addr)
+	if err != nil {
+		return "", nil, err
+	}
+	s := yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{protobuf.Codec, msgpack.Codec}})
+	say.Handle(s, func(_ context.Context, in *message.BenchmarkMessage) (*message.BenchmarkMessage, error) {
+		message.Answer(in)
+		return in, nil
+	})
+	echo.Handle(s, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
+	err = s.Handle(kiss, func(s string, num, i int64, d float64) (string, int64, int64, float64) {
+		return s + ":server response" + strconv.FormatInt(i, 10), num, i + 1, d + 0.2
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	feed.Handle(s, func(_ context.Context, in *[]byte, send yodel.Send[[]byte]) error {
+		msg := (*in)[8:]
+		for range binary.LittleEndian.Uint64(*in) {
+			if err := send(&msg); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	go s.Serve(ctx, l) //nolint:errcheck // it ends when it is stopped
+	return l.Addr().String(), stop, nil
+}
+
+// A client has one yodel.Client, or as many as there are to be connections.
+type client struct {
+	peer.Options
+	clients []*yodel.Client
+	turn    int    // of the clients
+	data    []byte // of an echo, or of each message of a stream
+	slots   []*slot
+	next    int // of the slots
+}
+
+func dial(ctx context.Context, o peer.Options) (peer.Client, error) {
+	c := &client{Options: o, data: make([]byte, o.Size)}
+	rand.Read(c.data)
+	codec := map[peer.Work]yodel.Codec{
+		peer.Message: protobuf.Codec, peer.Echo: yodel.Raw, peer.Kiss: msgpack.Codec, peer.Stream: yodel.Raw,
+	}[o.Work]
+	for range max(o.Conns, 1) {
+		one := yodel.NewClient(yodel.Static(o.Addrs...), &yodel.ClientOptions{Codec: codec})
+		c.clients = append(c.clients, one)
+		if err := one.Ready(ctx); err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func (c *client) Close() error {
+	for _, one := range c.clients {
+		one.Close()
+	}
+	return nil
+}
+
+// take takes the clients in turn.
+func (c *client) take() *yodel.Client {
+	c.turn++
+	return c.clients[c.turn%len(c.clients)]
+}
+
+func (c *client) Caller() (func() error, error) {
+	ctx, client := context.Background(), c.take()
+	if c.Work == peer.Stream {
+		return func() error { return c.stream(ctx, client) }, nil
+	}
+	method, args, reply, check := c.work()
+	return func() error {
+		if err := client.Call(ctx, method, args, reply); err != nil {
+			return err
+		}
+		return check()
+	}, nil
+}
+
+// work returns a call's method, its request, a place for the reply, and what checks it.
+func (c *client) work() (method string, args, reply any, check func() error) {
+	switch c.Work {
+	case peer.Message:
+		reply := new(message.BenchmarkMessage)
+		return string(say), message.New(), reply, func() error { return message.Check(reply) }
+	case peer.Kiss:
+		return c.kiss()
+	default:
+		reply := new([]byte)
+		return string(echo), &c.data, reply, func() error { return c.same(*reply) }
+	}
+}
+
+func (c *client) same(got []byte) error {
+	if !bytes.Equal(got, c.data) {
+		return errors.New("other bytes came back")
+	}
+	return nil
+}
+
+func (c *client) kiss() (method string, args, reply any, check func() error) {
+	const text, wanted = "test hello client", "test hello client:server response2"
+	var s string
+	var num, i int64
+	var d float64
+	tenth := 0.1 // a constant would be added exactly
+	reply = yodel.Values{&s, &num, &i, &d}
+	return kiss, yodel.Values{text, int64(1), int64(2), tenth}, reply, func() error {
+		if s != wanted || num != 1 || i != 3 || d != tenth+0.2 {
+			return fmt.Errorf("got %q, %d, %d, %v", s, num, i, d)
+		}
+		return nil
+	}
+}
+
+func (c *client) stream(ctx context.Context, client *yodel.Client) error {
+	request := append(binary.LittleEndian.AppendUint64(nil, uint64(c.Messages)), c.data...)
+	n := 0
+	for msg, err := range feed.Call(ctx, client, &request) {
+		if err != nil {
+			return err
+		}
+		if err := c.same(*msg); err != nil {
+			return err
+		}
+		n++
+	}
+	if n != c.Messages {
+		return fmt.Errorf("got %d messages, want %d", n, c.Messages)
+	}
+	return nil
+}
+
+// A slot is what an asynchronous call needs. It is used again.
+type slot struct {
+	call  yodel.Call
+	ended func(error)
+	done  func(error)
+	open  atomic.Bool
+}
+
+// Start takes the slots in turn, since calls end about in the order in which they began.
+func (c *client) Start(done func(error)) {
+	if c.next++; c.next >= len(c.slots) {
+		c.next = 0
+	}
+	if c.next == len(c.slots) || c.slots[c.next].open.Load() { // there are too few
+		more := make([]*slot, max(len(c.slots), 16))
+		for i := range more {
+			more[i] = c.newSlot()
+		}
+		c.slots = slices.Insert(c.slots, c.next, more...)
+	}
+	s := c.slots[c.next]
+	s.done = done
+	s.open.Store(true)
+	c.take().Go(context.Background(), &s.call, s.ended)
+}
+
+func (c *client) newSlot() *slot {
+	s := new(slot)
+	var check func() error
+	s.call.Method, s.call.Args, s.call.Reply, check = c.work()
+	s.ended = func(err error) {
+		if err == nil {
+			err = check()
+		}
+		done := s.done
+		s.open.Store(false)
+		done(err)
+	}
+	return s
+}

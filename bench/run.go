@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A hello is what a server says when it listens.
+type hello struct {
+	Addr    string `json:"addr"`
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	Setup   string `json:"setup"`
+	event          // instead of all that, when it cannot serve
+}
+
+// Counters are those of a language's runtime; zero where it has none.
+type counters struct {
+	Mallocs float64 `json:"mallocs"`
+	Bytes   float64 `json:"bytes"`
+	GCs     float64 `json:"gcs"`
+}
+
+// An event is what a client says.
+type event struct {
+	Event      string  `json:"event"`    // ready, done or error
+	Text       string  `json:"text"`     // of an error
+	Declined   bool    `json:"declined"` // of an error: the load is nothing that it can do
+	Calls      float64 `json:"calls"`
+	Errors     int64   `json:"errors"`
+	FirstError string  `json:"first_error"`
+	Seconds    float64 `json:"seconds"`
+	Latency    Latency `json:"latency_us"`
+	Late       int64   `json:"late"`
+	counters
+}
+
+// An order is a line that a program reads after the first.
+type order struct {
+	Do string `json:"do"` // go or figures
+}
+
+// A timing says how long the parts of a run take.
+type timing struct {
+	warmup, measure time.Duration
+	patience        time.Duration // for an answer that takes no time of its own; a wait for it that lasts longer is a hang
+	grace           time.Duration // for a program to end after its input has
+}
+
+// errCannot is a client's word that it does not do such a load.
+type errCannot string
+
+func (e errCannot) Error() string { return string(e) }
+
+// A bout is one run that goes on: fresh processes of one peer.
+type bout struct {
+	peer     program
+	scenario Scenario
+	timing   timing
+	info     PeerInfo
+	servers  []*process
+	clients  []*process
+}
+
+// fight runs a scenario once with fresh processes, and ends all of them.
+func fight(ctx context.Context, peer program, s Scenario, t timing) (Result, PeerInfo) {
+	b := &bout{
+		peer: peer, scenario: s, timing: t,
+		info: PeerInfo{Key: peer.key, Kind: peer.kind},
+	}
+	result, err := b.run(ctx)
+	ending := b.stop()
+	result.Scenario, result.Peer = s.Name, peer.key
+	var cannot errCannot
+	switch {
+	case errors.As(err, &cannot):
+		result.Cannot = string(cannot)
+	case err != nil:
+		result.Problem = err.Error()
+	case ending != nil:
+		result.Note = ending.Error()
+	}
+	return result, b.info
+}
+
+// run starts the servers and the clients, lets them warm up, and measures.
+func (b *bout) run(ctx context.Context) (Result, error) {
+	addrs, err := b.serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	load := b.scenario.Load
+	load.Addrs = addrs
+	load.WarmupMS, load.MeasureMS = int(b.timing.warmup.Milliseconds()), int(b.timing.measure.Milliseconds())
+	if err := b.load(ctx, load); err != nil {
+		return Result{}, err
+	}
+	return b.measure(ctx)
+}
+
+// serve starts the servers and returns their addresses.
+func (b *bout) serve(ctx context.Context) (addrs []string, err error) {
+	for range orOne(b.scenario.Servers) {
+		server, err := b.start("serve")
+		if err != nil {
+			return nil, err
+		}
+		b.servers = append(b.servers, server)
+	}
+	for _, server := range b.servers {
+		var said hello
+		if err := server.hear(ctx, b.timing.patience, "its address", &said); err != nil {
+			return nil, err
+		}
+		if said.Addr == "" {
+			return nil, fmt.Errorf("%s does not serve: %s", server.name, said.Text)
+		}
+		b.info.Name, b.info.Version, b.info.Setup = said.Name, said.Version, said.Setup
+		addrs = append(addrs, said.Addr)
+	}
+	return addrs, nil
+}
+
+// load starts the clients and returns when all have warmed up. They go on calling.
+func (b *bout) load(ctx context.Context, load Load) error {
+	for range orOne(b.scenario.Clients) {
+		client, err := b.start("load")
+		if err != nil {
+			return err
+		}
+		b.clients = append(b.clients, client)
+		if err := client.tell(load); err != nil {
+			return err
+		}
+	}
+	for _, client := range b.clients {
+		if _, err := hearEvent(ctx, client, b.timing.warmup+b.timing.patience+b.scenario.connecting(), "ready"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bout) start(what string) (*process, error) {
+	argv := append(append([]string{}, b.peer.argv...), what)
+	return startProcess(b.peer.key+" "+what, b.peer.dir, b.timing.grace, argv...)
+}
+
+// measure lets the clients count, and adds up what they and the kernel say.
+//
+// The kernel's counters are read just before the clients hear that they shall count and just after they have said what
+// they counted. In between all processes do nothing but the load.
+func (b *bout) measure(ctx context.Context) (Result, error) {
+	var r Result
+	before, err := b.look(ctx)
+	if err != nil {
+		return r, err
+	}
+	carried, err := wireOf()
+	if err != nil {
+		return r, err
+	}
+	for _, client := range b.clients {
+		if err := client.tell(order{Do: "go"}); err != nil {
+			return r, err
+		}
+	}
+	var done []event
+	for _, client := range b.clients {
+		e, err := hearEvent(ctx, client, b.timing.measure+b.timing.patience+b.scenario.catchingUp(b.timing), "done")
+		if err != nil {
+			return r, err
+		}
+		done = append(done, e)
+	}
+	wire, err := wireOf()
+	if err != nil {
+		return r, err
+	}
+	after, err := b.look(ctx)
+	if err != nil {
+		return r, err
+	}
+	r = sum(done, max(1, b.scenario.Load.Messages))
+	if r.Calls == 0 && r.Errors == 0 {
+		return r, fmt.Errorf("no call began and came back within %s: measure longer", b.timing.measure)
+	}
+	r.Wire, r.Packets = wire.bytes-carried.bytes, wire.packets-carried.packets
+	r.Client = b.side(b.clients, before, after)
+	r.Server = b.side(b.servers, before, after)
+	for _, e := range done {
+		r.Client.add(e.counters, 1)
+	}
+	for _, server := range b.servers {
+		r.Server.add(after[server].counters, 1)
+		r.Server.add(before[server].counters, -1)
+	}
+	return r, nil
+}
+
+// hearEvent waits for the event that is wanted.
+func hearEvent(ctx context.Context, client *process, timeout time.Duration, wanted string) (event, error) {
+	var e event
+	if err := client.hear(ctx, timeout, "its event "+wanted, &e); err != nil {
+		return e, err
+	}
+	switch e.Event {
+	case wanted:
+		return e, nil
+	case "error":
+		if e.Declined {
+			return e, errCannot(e.Text)
+		}
+		return e, fmt.Errorf("%s: %s", client.name, e.Text)
+	default:
+		return e, fmt.Errorf("%s said %q instead of %s", client.name, e.Event, wanted)
+	}
+}
+
+// A look is what is known of a process at one moment.
+type look struct {
+	usage
+
+	memory, peak uint64
+	counters     // of a server; a client reports its own
+}
+
+// look asks the kernel about all processes, and the servers about their runtimes.
+func (b *bout) look(ctx context.Context) (map[*process]look, error) {
+	seen := make(map[*process]look)
+	for _, p := range append(append([]*process{}, b.clients...), b.servers...) {
+		var l look
+		var err error
+		if l.usage, err = usageOf(p.pid()); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name, err)
+		}
+		if l.memory, l.peak, err = memoryOf(p.pid()); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name, err)
+		}
+		seen[p] = l
+	}
+	for _, server := range b.servers {
+		if err := server.tell(order{Do: "figures"}); err != nil {
+			return nil, err
+		}
+		l := seen[server]
+		if err := server.hear(ctx, b.timing.patience, "its figures", &l.counters); err != nil {
+			return nil, err
+		}
+		seen[server] = l
+	}
+	return seen, nil
+}
+
+// side adds up what the processes of one side have used.
+func (b *bout) side(processes []*process, before, after map[*process]look) Side {
+	var s Side
+	for _, p := range processes {
+		from, to := before[p], after[p]
+		s.CPU += (to.cpu - from.cpu).Seconds()
+		s.Reads += float64(to.reads - from.reads)
+		s.Writes += float64(to.writes - from.writes)
+		s.BytesIn += float64(to.bytesIn - from.bytesIn)
+		s.BytesOut += float64(to.bytesOut - from.bytesOut)
+		s.Memory += float64(to.memory)
+		s.Peak += float64(to.peak)
+	}
+	return s
+}
+
+func (s *Side) add(c counters, factor float64) {
+	s.Mallocs += factor * c.Mallocs
+	s.Bytes += factor * c.Bytes
+	s.GCs += factor * c.GCs
+}
+
+// sum makes one result of what the clients have said. A call of a stream counts as its messages.
+func sum(done []event, messages int) Result {
+	r := Result{Latency: done[0].Latency}
+	var l Latency
+	for _, e := range done {
+		r.Calls += e.Calls * float64(messages)
+		r.Errors += e.Errors
+		r.Late += e.Late
+		if r.FirstError == "" {
+			r.FirstError = e.FirstError
+		}
+		if e.Seconds > 0 {
+			r.Rate += e.Calls * float64(messages) / e.Seconds
+		}
+		n := float64(len(done))
+		l.Mean += e.Latency.Mean / n
+		l.P50 += e.Latency.P50 / n
+		l.P90 += e.Latency.P90 / n
+		l.P99 += e.Latency.P99 / n
+		l.P999 += e.Latency.P999 / n
+		r.Latency.Min = min(r.Latency.Min, e.Latency.Min)
+		r.Latency.Max = max(r.Latency.Max, e.Latency.Max)
+	}
+	l.Min, l.Max = r.Latency.Min, r.Latency.Max
+	r.Latency = l
+	return r
+}
+
+// stop ends the clients and then the servers.
+func (b *bout) stop() error {
+	var problems []error
+	for _, p := range append(append([]*process{}, b.clients...), b.servers...) {
+		problems = append(problems, p.stop())
+	}
+	return errors.Join(problems...)
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain makes the test binary a peer's program too: `BINARY fake BEHAVIOUR serve|load`.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && os.Args[1] == "fake" {
+		fake(os.Args[2], os.Args[3])
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// fake speaks the process protocol without making calls. Its behaviour is something that it does wrong, and in which role.
+func fake(behaviour, role string) {
+	wrong, in, _ := strings.Cut(behaviour, "@")
+	if in != role {
+		wrong = ""
+	}
+	input := bufio.NewScanner(os.Stdin)
+	switch wrong {
+	case "dies":
+		panic("out of luck")
+	case "garbage":
+		fmt.Println("Welcome to my framework!")
+	case "flood":
+		for range 64 {
+			fmt.Print(strings.Repeat("x", 1<<16))
+		}
+	case "hangs":
+		signal.Ignore(syscall.SIGTERM)
+		forever()
+	case "outlives":
+		defer forever()
+	}
+	if role == "serve" {
+		fmt.Println(`{"addr":"127.0.0.1:1","name":"Fake","version":"v1","setup":"none"}`)
+		for n := 1; input.Scan(); n++ {
+			fmt.Printf(`{"mallocs":%d,"bytes":%d,"gcs":%d}`+"\n", n*100, n*1000, n)
+		}
+		return
+	}
+	input.Scan()
+	var load Load
+	if err := json.Unmarshal(input.Bytes(), &load); err != nil {
+		panic(err)
+	}
+	if load.Work == "stream" {
+		fmt.Println(`{"event":"error","text":"no streams here","declined":true}`)
+		os.Exit(1)
+	}
+	fmt.Println(`{"event":"ready"}`)
+	input.Scan()
+	if wrong == "fails" {
+		fmt.Println(`{"event":"error","text":"lost the server"}`)
+		os.Exit(1)
+	}
+	fmt.Println(`{"event":"done","calls":1000,"errors":0,"seconds":0.5,` +
+		`"latency_us":{"min":1,"mean":2,"p50":2,"p90":3,"p99":4,"p999":5,"max":6},"mallocs":2000,"bytes":64000,"gcs":1}`)
+	for input.Scan() {
+	}
+}
+
+// forever is out of reach of the runtime's search for deadlocks.
+func forever() {
+	for {
+		syscall.Pause() //nolint:errcheck // it always says that it was interrupted
+	}
+}
+
+func fakePeer(t *testing.T, key, behaviour string) program {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program{key: key, kind: kindOf(key), argv: []string{self, "fake", behaviour}}
+}
+
+// Timings: one that waits as long as a busy machine needs, and one for those who would be waited for in vain.
+var (
+	patiently = timing{warmup: time.Millisecond, measure: time.Millisecond, patience: time.Minute, grace: time.Minute}
+	briefly   = timing{warmup: time.Millisecond, measure: time.Millisecond, patience: 4 * time.Second, grace: 2 * time.Second}
+)
+
+func TestRunAddsUpProcesses(t *testing.T) {
+	t.Parallel()
+	s := Scenario{Name: "s", Load: closed(1), Servers: 2, Clients: 3}
+	r, info := fight(context.Background(), fakePeer(t, "fake", ""), s, patiently)
+	if r.Problem != "" || r.Cannot != "" || r.Note != "" {
+		t.Fatalf("problem %q, cannot %q, note %q", r.Problem, r.Cannot, r.Note)
+	}
+	if info.Name != "Fake" || info.Version != "v1" || info.Setup != "none" {
+		t.Errorf("the peer is %+v", info)
+	}
+	if r.Calls != 3000 || r.Rate != 6000 {
+		t.Errorf("got %v calls and %v a second, want 3000 and 6000", r.Calls, r.Rate)
+	}
+	if r.Client.Mallocs != 6000 || r.Server.Mallocs != 200 {
+		t.Errorf("got %v and %v allocations, want 6000 and 200", r.Client.Mallocs, r.Server.Mallocs)
+	}
+	if want := (Latency{1, 2, 2, 3, 4, 5, 6}); r.Latency != want {
+		t.Errorf("got latency %+v, want %+v", r.Latency, want)
+	}
+	if r.Client.CPU <= 0 || r.Client.Peak < 1<<20 || r.Server.Writes < 2 || r.Server.BytesIn < 2 {
+		t.Errorf("the kernel counted %+v and %+v", r.Client, r.Server)
+	}
+}
+
+func TestRunCountsMessagesOfStreams(t *testing.T) {
+	t.Parallel()
+	r := sum([]event{{Calls: 3, Seconds: 2}}, 100)
+	if r.Calls != 300 || r.Rate != 150 {
+		t.Errorf("got %v messages and %v a second, want 300 and 150", r.Calls, r.Rate)
+	}
+}
+
+func TestRunSaysWhatWentWrong(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ behaviour, want string }{
+		{"dies@serve", "fake serve ended (exit status 2) instead of saying its address: panic: out of luck"},
+		{"dies@load", "fake load"}, // it may be gone when it is told its load
+		{"garbage@serve", `fake serve printed "Welcome to my framework!" instead of its address`},
+		{"garbage@load", `fake load printed "Welcome to my framework!" instead of its event ready`},
+		{"flood@load", "fake load instead of its event ready: bufio.Scanner: token too long"},
+		{"hangs@serve", "fake serve hangs: it has not said its address within 4s"},
+		{"hangs@load", "fake load hangs: it has not said its event ready within 4.011s"},
+		{"fails@load", "fake load: lost the server"},
+	} {
+		t.Run(c.behaviour, func(t *testing.T) {
+			t.Parallel()
+			begin := time.Now()
+			limits := patiently
+			if strings.HasPrefix(c.behaviour, "hangs") {
+				limits = briefly
+			}
+			r, _ := fight(context.Background(), fakePeer(t, "fake", c.behaviour), Scenario{Load: closed(1)}, limits)
+			if !strings.HasPrefix(r.Problem, c.want) {
+				t.Errorf("got %q, want %q", r.Problem, c.want)
+			}
+			if took := time.Since(begin); took > 30*time.Second {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}
+
+func TestRunKillsWhatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	r, _ := fight(context.Background(), fakePeer(t, "fake", "outlives@serve"), Scenario{Load: closed(1)}, briefly)
+	if r.Problem != "" || !strings.Contains(r.Note, "fake serve was killed") || r.Calls != 1000 {
+		t.Errorf("got problem %q, note %q, %v calls", r.Problem, r.Note, r.Calls)
+	}
+}
+
+// The kernel's figures of this process are compared with what it has done.
+func TestUsage(t *testing.T) { //nolint:paralleltest // other tests would be counted too
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	const times, size = 20_000, 100
+	before, err := usageOf(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range times {
+		if _, err := null.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := null.Read(make([]byte, size)); n != 0 || !errors.Is(err, io.EOF) {
+			t.Fatal(n, err)
+		}
+	}
+	after, err := usageOf(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &all); err != nil {
+		t.Fatal(err)
+	}
+	for what, n := range map[string]uint64{"writes": after.writes - before.writes, "reads": after.reads - before.reads, "bytes": (after.bytesOut - before.bytesOut) / size} {
+		if n < times || n > times+100 { // the runtime and the reading of /proc make a few
+			t.Errorf("got %d %s, want %d", n, what, times)
+		}
+	}
+	cpu, whole := after.cpu, time.Duration(all.Utime.Nano()+all.Stime.Nano())
+	if after.cpu <= before.cpu || (whole-cpu).Abs() > 20*time.Millisecond {
+		t.Errorf("got %s of processor time, and then %s; the whole is %s", before.cpu, cpu, whole)
+	}
+	now, peak, err := memoryOf(os.Getpid())
+	if err != nil || now < 1<<20 || peak < now {
+		t.Errorf("got %d of memory, %d at the peak, %v", now, peak, err)
+	}
+	if w, err := wireOf(); err != nil || w.bytes <= 0 || w.packets <= 0 {
+		t.Errorf("loopback carried %+v, %v", w, err)
+	}
+}
+
+func TestPlanInterleavesAndRotates(t *testing.T) {
+	t.Parallel()
+	p := plan{
+		programs:  []program{fakePeer(t, "yodel", ""), fakePeer(t, "raw", ""), fakePeer(t, "slow", "dies@serve")},
+		scenarios: []Scenario{{Name: "a", Load: closed(1)}, {Name: "b", Load: Load{Work: "stream"}}},
+		rounds:    2, timing: patiently,
+	}
+	var r Report
+	var tables []string
+	var progressed strings.Builder
+	show := &progress{out: &progressed}
+	p.carryOut(context.Background(), &r, show, func(s Scenario) { tables = append(tables, s.Name) })
+	var got []string
+	for _, run := range r.Results {
+		got = append(got, fmt.Sprintf("%s%d:%s", run.Scenario, run.Round, run.Peer))
+	}
+	want := "a1:yodel a1:raw a1:slow a2:raw a2:slow a2:yodel b1:yodel b1:raw b1:slow b2:slow"
+	if strings.Join(got, " ") != want {
+		t.Errorf("got  %v\nwant %s", got, want)
+	}
+	if strings.Join(tables, " ") != "a b" {
+		t.Errorf("tables after %v", tables)
+	}
+	if !r.cannot("b", "yodel") || r.cannot("b", "slow") {
+		t.Error("a peer that declines and one that dies are not told apart")
+	}
+	if len(r.failures()) != 4 {
+		t.Errorf("failures: %q", r.failures())
+	}
+	if show.finished != 12 || !strings.Contains(progressed.String(), "declines: no streams here") {
+		t.Errorf("progress of %d runs:\n%s", show.finished, progressed.String())
+	}
+}
+
+func TestPlanEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(context.Background())
+	p := plan{
+		programs:  []program{fakePeer(t, "quick", ""), fakePeer(t, "fake", "hangs@load")},
+		scenarios: []Scenario{{Name: "a", Load: closed(1)}, {Name: "b", Load: closed(1)}},
+		rounds:    2, timing: timing{patience: time.Hour, grace: time.Second / 2},
+	}
+	var r Report
+	tables := 0
+	line, out := io.Pipe()
+	go func() { // the first run is done: the second one, which hangs, begins
+		bufio.NewReader(line).ReadString('\n') //nolint:errcheck // an empty pipe shows below
+		cancel()
+		io.Copy(io.Discard, line) //nolint:errcheck // as above
+	}()
+	p.carryOut(ctx, &r, &progress{out: out}, func(Scenario) { tables++ })
+	out.Close()
+	if len(r.Results) != 1 || r.Results[0].Problem != "" || tables == 0 {
+		t.Errorf("got %+v and %d tables", r.Results, tables)
+	}
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"slices"
+	"time"
+)
+
+// A Load is what a client program is told to do: the fields of the line that it reads.
+type Load struct {
+	Work      string   `json:"work"` // message, echo, kiss or stream
+	Addrs     []string `json:"addrs"`
+	Size      int      `json:"size"`
+	Callers   int      `json:"callers"`
+	Conns     int      `json:"conns"` // 0: as many as suit the framework best
+	Messages  int      `json:"messages"`
+	Mode      string   `json:"mode"` // closed, open, async or fresh
+	Rate      int      `json:"rate"`
+	Window    int      `json:"window"`
+	WarmupMS  int      `json:"warmup_ms"`
+	MeasureMS int      `json:"measure_ms"`
+}
+
+// A Scenario is one row of the measurement's plan. All peers that can do its load run it, one after the other, in each round.
+type Scenario struct {
+	Name  string `json:"name"`
+	Title string `json:"title"` // above its table
+	Load  Load   `json:"load"`
+
+	Servers int      `json:"servers,omitempty"` // how many server processes: 0 is 1
+	Clients int      `json:"clients,omitempty"` // how many client processes, each with this load: 0 is 1
+	Full    bool     `json:"full,omitempty"`    // only with -full, or when -run names it
+	Java    bool     `json:"java,omitempty"`    // the peers on the JVM run it too
+	Peers   []string `json:"peers,omitempty"`   // only these; nil is all
+}
+
+// Kinds of load that several scenarios share.
+func closed(callers int) Load { return Load{Work: "message", Mode: "closed", Callers: callers} }
+
+func open(rate int) Load { return Load{Work: "message", Mode: "open", Rate: rate, Callers: 1000} }
+
+func each(callers int) Load {
+	return Load{Work: "message", Mode: "closed", Callers: callers, Conns: callers}
+}
+
+func large(size, callers int) Load {
+	return Load{Work: "echo", Mode: "closed", Size: size, Callers: callers}
+}
+
+func idle(conns int) Load {
+	return Load{Work: "echo", Mode: "closed", Size: 128, Callers: 1, Conns: conns}
+}
+
+// The scenarios, in the order in which they run.
+var scenarios = []Scenario{
+	{Name: "closed-1", Title: "1 caller", Load: closed(1), Java: true},
+	{Name: "closed-10", Title: "10 callers", Load: closed(10), Java: true},
+	{Name: "closed-100", Title: "100 callers", Load: closed(100), Java: true},
+	{Name: "closed-500", Title: "500 callers", Load: closed(500), Java: true},
+	{Name: "closed-1000", Title: "1000 callers", Load: closed(1000), Java: true},
+	{Name: "closed-2000", Title: "2000 callers", Load: closed(2000), Java: true},
+	{Name: "closed-5000", Title: "5000 callers", Load: closed(5000), Java: true},
+
+	{Name: "async-message", Title: "asynchronous, one connection, one issuing goroutine, at most 1000 calls open", Java: true,
+		Load: Load{Work: "message", Mode: "async", Conns: 1, Window: 1000, Callers: 1}},
+	{Name: "async-echo", Title: "128 bytes echoed, asynchronous, one connection, one issuing goroutine, at most 1000 calls open", Java: true,
+		Load: Load{Work: "echo", Mode: "async", Size: 128, Conns: 1, Window: 1000, Callers: 1}},
+	{Name: "echo-100", Title: "128 bytes echoed, 100 callers", Full: true, Java: true,
+		Load: Load{Work: "echo", Mode: "closed", Size: 128, Callers: 100}},
+
+	{Name: "open-5k", Title: "open loop, 5,000 calls a second intended", Load: open(5_000), Full: true},
+	{Name: "open-20k", Title: "open loop, 20,000 calls a second intended", Load: open(20_000)},
+	{Name: "open-50k", Title: "open loop, 50,000 calls a second intended", Load: open(50_000), Full: true},
+	{Name: "open-100k", Title: "open loop, 100,000 calls a second intended", Load: open(100_000), Full: true},
+
+	{Name: "stream", Title: "server streaming: one caller, calls of 10,000 messages of 128 bytes",
+		Load: Load{Work: "stream", Mode: "closed", Size: 128, Messages: 10_000, Callers: 1}},
+
+	{Name: "large-64k", Title: "64 KiB echoed, 4 callers", Load: large(64<<10, 4), Full: true},
+	{Name: "large-1m", Title: "1 MiB echoed, 4 callers", Load: large(1<<20, 4)},
+	{Name: "large-16m", Title: "16 MiB echoed, 2 callers", Load: large(16<<20, 2), Full: true},
+
+	{Name: "each-100", Title: "100 clients with a connection each", Load: each(100), Full: true},
+	{Name: "each-500", Title: "500 clients with a connection each", Load: each(500), Full: true},
+	{Name: "each-1000", Title: "1000 clients with a connection each", Load: each(1000), Full: true},
+	{Name: "each-2000", Title: "2000 clients with a connection each", Load: each(2000), Full: true},
+	{Name: "each-5000", Title: "5000 clients with a connection each", Load: each(5000), Full: true},
+
+	{Name: "two-servers-100", Title: "one client over two servers, 100 callers", Load: closed(100), Servers: 2, Full: true},
+	{Name: "two-servers-1000", Title: "one client over two servers, 1000 callers", Load: closed(1000), Servers: 2, Full: true},
+
+	{Name: "kiss-K1", Title: "kiss-rpc K1: asynchronous, one connection", Full: true,
+		Load: Load{Work: "kiss", Mode: "async", Conns: 1, Window: 10_000, Callers: 1}},
+	{Name: "kiss-K2", Title: "kiss-rpc K2: asynchronous, 1000 connections", Full: true,
+		Load: Load{Work: "kiss", Mode: "async", Conns: 1000, Window: 10_000, Callers: 1}},
+	{Name: "kiss-K3-T1", Title: "kiss-rpc K3 and T1: one caller, one long connection", Full: true,
+		Load: Load{Work: "kiss", Mode: "closed", Conns: 1, Callers: 1}},
+	{Name: "kiss-K4", Title: "kiss-rpc K4: 1000 callers, 1000 connections", Full: true,
+		Load: Load{Work: "kiss", Mode: "closed", Conns: 1000, Callers: 1000}},
+	{Name: "kiss-K4-7", Title: "kiss-rpc K4 as its thread pool ran it: 7 callers, 1000 connections", Full: true,
+		Load: Load{Work: "kiss", Mode: "closed", Conns: 1000, Callers: 7}},
+	{Name: "kiss-T2", Title: "kiss-rpc T2: one caller, a new connection for each call", Full: true,
+		Load: Load{Work: "kiss", Mode: "fresh", Conns: 1, Callers: 1}},
+	{Name: "kiss-T3", Title: "kiss-rpc T3: four client processes, one caller and one long connection each", Clients: 4, Full: true,
+		Load: Load{Work: "kiss", Mode: "closed", Conns: 1, Callers: 1}},
+
+	{Name: "idle-1", Title: "memory with one connection", Load: idle(1), Full: true},
+	{Name: "idle-10000", Title: "memory with 10,000 connections, all but one of them idle", Load: idle(10_000), Full: true},
+}
+
+// takes says whether a peer has a part in the scenario. It may still decline.
+func (s Scenario) takes(p program) bool {
+	if p.kind == kindJava && !s.Java {
+		return false
+	}
+	return s.Peers == nil || slices.ContainsFunc(s.Peers, func(name string) bool { return selects(name, p.key) })
+}
+
+// connecting is how long a client may take to make its connections, beyond all other patience.
+func (s Scenario) connecting() time.Duration {
+	return time.Duration(max(s.Load.Conns, s.Load.Callers)) * 10 * time.Millisecond
+}
+
+// catchingUp is how long a client may take to make the calls of an open loop that the peer was too slow for. Who makes
+// less than 2,000 a second is not waited for.
+func (s Scenario) catchingUp(t timing) time.Duration {
+	return time.Duration(float64(s.Load.Rate) * float64(t.warmup+t.measure) / 2_000)
+}
+
+func orOne(n int) int { return max(n, 1) }

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+)
+
+// A Target is something that yodel promises of itself, next to the others.
+type Target struct {
+	Number int    // the same for those that belong together
+	What   string // a phrase: "100 callers: throughput / best Go peer"
+	Want   float64
+	AtMost bool // otherwise at least
+	Of     func(*Report) (ratio, bool)
+	Check  bool // part of -check
+}
+
+// yodel is the peer that has to meet the targets.
+const yodel = "yodel"
+
+// Ways of saying what a target is about.
+func against(others func(PeerInfo) bool, scenario string, f figure) func(*Report) (ratio, bool) {
+	return func(r *Report) (ratio, bool) { return r.ratio(scenario, yodel, f, false, others) }
+}
+
+func againstLeast(others func(PeerInfo) bool, scenario string, f figure) func(*Report) (ratio, bool) {
+	return func(r *Report) (ratio, bool) { return r.ratio(scenario, yodel, f, true, others) }
+}
+
+func itself(scenario string, f figure) func(*Report) (ratio, bool) {
+	return func(r *Report) (ratio, bool) {
+		s, ok := r.spread(scenario, yodel, f)
+		return ratio{Spread: s}, ok
+	}
+}
+
+// ofPeak is throughput with so many callers as a share of the best median with any number of them.
+func ofPeak(scenario string) func(*Report) (ratio, bool) {
+	return func(r *Report) (ratio, bool) {
+		s, ok := r.spread(scenario, yodel, rate)
+		peak := 0.0
+		for _, n := range callerCounts {
+			other, _ := r.spread(closedName(n), yodel, rate)
+			peak = max(peak, other.Median)
+		}
+		if !ok || peak == 0 {
+			return ratio{}, false
+		}
+		return ratio{Spread: Spread{s.Median / peak, s.Min / peak, s.Max / peak}}, true
+	}
+}
+
+// systemCalls are the reads or writes per call of the side that makes most of them.
+func systemCalls(r Result) float64 {
+	return perCall(r, max(r.Client.Reads, r.Client.Writes, r.Server.Reads, r.Server.Writes))
+}
+
+// memoryPerConnection is how much more memory the server has with 10,000 connections than with one, in KiB of each.
+func memoryPerConnection(r *Report, peer string) (ratio, bool) {
+	memory := func(run Result) float64 { return run.Server.Memory }
+	one, ok1 := r.spread("idle-1", peer, memory)
+	many, ok2 := r.spread("idle-10000", peer, memory)
+	of := func(bytes float64) float64 { return (bytes - one.Median) / 9999 / 1024 }
+	return ratio{Spread: Spread{of(many.Median), of(many.Min), of(many.Max)}}, ok1 && ok2
+}
+
+func idleMemory(r *Report) (ratio, bool) { return memoryPerConnection(r, yodel) }
+
+// leastIdleMemory compares with the better of two peers.
+func leastIdleMemory(r *Report) (ratio, bool) {
+	mine, ok := memoryPerConnection(r, yodel)
+	best, who := 0.0, ""
+	for _, p := range r.Peers {
+		if m, ok := memoryPerConnection(r, p.Key); ok && named("grpc-go", "rpcx")(p) && m.Median > 0 && (who == "" || m.Median < best) {
+			best, who = m.Median, p.Name
+		}
+	}
+	if !ok || who == "" {
+		return ratio{}, false
+	}
+	return ratio{Spread{mine.Median / best, mine.Min / best, mine.Max / best}, who}, true
+}
+
+var callerCounts = []int{1, 10, 100, 500, 1000, 2000, 5000}
+
+func closedName(callers int) string { return fmt.Sprintf("closed-%d", callers) }
+
+// targets are the promises that this command can judge.
+func targets() []Target {
+	list := []Target{}
+	for _, c := range []struct {
+		callers int
+		want    float64
+	}{{10, 1.3}, {100, 1.9}, {500, 2.2}, {1000, 2.2}, {2000, 2.2}, {5000, 1.8}} {
+		name := closedName(c.callers)
+		what := fmt.Sprintf("%d callers: ", c.callers)
+		list = append(list,
+			Target{Number: 1, What: what + "throughput / best Go peer", Want: c.want, Of: against(goPeers, name, rate), Check: c.callers == 100 || c.callers == 1000},
+			Target{Number: 1, What: what + "p50 / lowest of all peers", Want: 1, AtMost: true, Of: againstLeast(allPeers, name, p50)},
+			Target{Number: 1, What: what + "p99 / lowest of all peers", Want: 1, AtMost: true, Of: againstLeast(allPeers, name, p99)},
+			Target{Number: 1, What: what + "CPU per call / lowest of the Go peers", Want: 0.6, AtMost: true, Of: againstLeast(goPeers, name, cpu)},
+		)
+	}
+	return append(list,
+		Target{Number: 1, What: "100 callers: reads or writes per call and side", Want: 0.15, AtMost: true, Of: itself("closed-100", systemCalls)},
+		Target{Number: 1, What: "1000 callers: reads or writes per call and side", Want: 0.06, AtMost: true, Of: itself("closed-1000", systemCalls)},
+		Target{Number: 2, What: "1 caller: throughput / best Go peer", Want: 2, Of: against(goPeers, "closed-1", rate)},
+		Target{Number: 2, What: "1 caller: p50 / raw TCP ping-pong's", Want: 1, AtMost: true, Of: againstLeast(ceilings, "closed-1", p50)},
+		Target{Number: 3, What: "asynchronous, 128 bytes: million calls a second", Want: 2.5, Of: itself("async-echo", func(r Result) float64 { return r.Rate / 1e6 }), Check: true},
+		Target{Number: 3, What: "asynchronous, 128 bytes: throughput / raw ceiling", Want: 0.25, Of: against(ceilings, "async-echo", rate), Check: true},
+		Target{Number: 3, What: "asynchronous, 128 bytes: throughput / best Go peer", Want: 10, Of: against(goPeers, "async-echo", rate), Check: true},
+		Target{Number: 3, What: "asynchronous, protobuf: throughput / best Go peer", Want: 2.5, Of: against(goPeers, "async-message", rate)},
+		Target{Number: 4, What: "2000 callers: share of the peak throughput", Want: 0.9, Of: ofPeak("closed-2000")},
+		Target{Number: 4, What: "5000 callers: share of the peak throughput", Want: 0.55, Of: ofPeak("closed-5000")},
+		Target{Number: 4, What: "5000 callers: longest latency in ms", Want: 500, AtMost: true, Of: itself("closed-5000", func(r Result) float64 { return longest(r) / 1e3 })},
+		Target{Number: 6, What: "64 KiB: throughput / raw copy", Want: 0.8, Of: against(ceilings, "large-64k", rate)},
+		Target{Number: 6, What: "1 MiB: throughput / raw copy", Want: 0.8, Of: against(ceilings, "large-1m", rate)},
+		Target{Number: 6, What: "16 MiB: throughput / raw copy", Want: 0.8, Of: against(ceilings, "large-16m", rate)},
+		Target{Number: 7, What: "KiB of the server's memory per idle connection", Want: 8, AtMost: true, Of: idleMemory},
+		Target{Number: 7, What: "memory per idle connection / the lower of grpc-go and rpcx", Want: 1, AtMost: true, Of: leastIdleMemory},
+		Target{Number: 8, What: "server streaming: messages a second / grpc-go", Want: 5, Of: against(named("grpc-go"), "stream", rate)},
+	)
+}
+
+// A Verdict is a target with what was measured.
+type Verdict struct {
+	Target
+
+	Got      ratio
+	Measured bool
+}
+
+func (r *Report) verdicts() []Verdict {
+	var all []Verdict
+	for _, t := range targets() {
+		got, ok := t.Of(r)
+		all = append(all, Verdict{Target: t, Got: got, Measured: ok})
+	}
+	return all
+}
+
+// Met says whether the target is met with some tolerance: 0.1 forgives a tenth.
+func (v Verdict) Met(tolerance float64) bool {
+	switch {
+	case !v.Measured:
+		return false
+	case v.AtMost:
+		return v.Got.Median <= v.Want*(1+tolerance)
+	default:
+		return v.Got.Median >= v.Want*(1-tolerance)
+	}
+}
+
+// Wanted is the bound as people write it.
+func (v Verdict) Wanted() string {
+	if v.AtMost {
+		return "≤ " + digits(v.Want)
+	}
+	return "≥ " + digits(v.Want)
+}
+
+// Judgement is a word on it.
+func (v Verdict) Judgement(tolerance float64) string {
+	switch {
+	case !v.Measured:
+		return "not measured"
+	case v.Met(0):
+		return "met"
+	case v.Met(tolerance):
+		return "nearly met"
+	default:
+		return "NOT MET"
+	}
+}
+
+// checkTolerance is by how much -check lets a target be missed: a machine has bad minutes.
+const checkTolerance = 0.1
+
+// What -check measures. Its asynchronous scenario needs the ceiling and only those that can call so.
+var (
+	checkPeers = []string{yodel, "raw", "rpcx", "grpc-go", "kitex", "arpc"}
+	checkWith  = map[string][]string{
+		"closed-100":  {yodel, "rpcx", "grpc-go", "kitex", "arpc"},
+		"closed-1000": {yodel, "rpcx", "grpc-go", "kitex", "arpc"},
+		"async-echo":  {yodel, "raw", "rpcx", "arpc"},
+	}
+)
+
+func checkScenarios() []Scenario {
+	var checked []Scenario
+	for _, s := range scenarios {
+		if s.Peers = checkWith[s.Name]; s.Peers != nil {
+			checked = append(checked, s)
+		}
+	}
+	return checked
+}
+
+// check prints a line for each ratio that -check is about. The error is that of a target missed by more than a tenth.
+func (r *Report) check(out io.Writer) error {
+	var missed []error
+	fmt.Fprintln(out)
+	for _, v := range r.verdicts() {
+		if !v.Check {
+			continue
+		}
+		against := ""
+		if v.Got.Against != "" {
+			against = " (" + v.Got.Against + ")"
+		}
+		fmt.Fprintf(out, "target %d  %-64s %6s [%s–%s]  wanted %s: %s\n", v.Number, v.What+against,
+			digits(v.Got.Median), digits(v.Got.Min), digits(v.Got.Max), v.Wanted(), v.Judgement(checkTolerance))
+		if !v.Met(checkTolerance) {
+			missed = append(missed, fmt.Errorf("target %d is missed by more than a tenth: %s", v.Number, v.What))
+		}
+	}
+	return errors.Join(missed...)
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Context is the context of a request's handler: done when the peer cancels, when the deadline passes, when the connection ends,
+// and when the handler has returned. It is small because each request has one that is never used again: handlers keep contexts.
+type Context struct {
+	conn     *Conn
+	id       uint32 // of the request; 0 when it has none
+	deadline int64  // on the connection's clock; 0 for none
+
+	rd      *reader // that runs the handler inline; nil for none
+	running uint64  // the reader's state meanwhile
+
+	ending atomic.Pointer[ending] // nil while it has not ended and nobody waits for that
+}
+
+// An ending is how a context ends, and who is to be told.
+type ending struct {
+	mu    sync.Mutex
+	done  chan struct{}
+	err   error // nil before the end
+	cause error
+	after []*afterFunc
+}
+
+type afterFunc struct{ f func() }
+
+// returned is the ending of contexts whose handlers have returned without anybody waiting: most of them.
+var returned = &ending{err: context.Canceled, done: closedChan()}
+
+func closedChan() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// Conn returns the connection that the request came on.
+func (x *Context) Conn() *Conn { return x.conn }
+
+// alone reports whether the request is one-way and so small that it has no id: it gets no final frame.
+func (x *Context) alone() bool { return x.id == 0 }
+
+// Expired reports whether the deadline has passed.
+func (x *Context) Expired() bool { return x.deadline != 0 && x.conn.now() >= x.deadline }
+
+// Deadline implements context.Context.
+func (x *Context) Deadline() (time.Time, bool) {
+	if x.deadline == 0 {
+		return time.Time{}, false
+	}
+	return x.conn.start.Add(time.Duration(x.deadline)), true
+}
+
+// Done implements context.Context. Who asks is going to wait: a handler that does so on the reading
+// goroutine gives up the reading at once, because otherwise nobody could read the cancellation.
+func (x *Context) Done() <-chan struct{} {
+	x.Blocking()
+	e := x.makeEnding()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.done == nil {
+		e.done = make(chan struct{})
+		if e.err != nil {
+			close(e.done)
+		}
+	}
+	return e.done
+}
+
+// makeEnding returns the ending, which it makes when there is none.
+func (x *Context) makeEnding() *ending {
+	if x.ending.Load() == nil {
+		x.ending.CompareAndSwap(nil, new(ending))
+	}
+	return x.ending.Load()
+}
+
+// Blocking says that the handler is going to wait for something.
+func (x *Context) Blocking() {
+	if x.rd != nil {
+		x.conn.handOver(x.rd, x.running)
+	}
+}
+
+// Err implements context.Context.
+func (x *Context) Err() error {
+	e := x.ending.Load()
+	if e == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.err
+}
+
+// Value implements context.Context; the owner has more to say. Calls that are made with this context, or one derived from it, are
+// known by it to serve the request: see Conn.serving.
+func (x *Context) Value(key any) any {
+	if _, ok := key.(requestKey); ok {
+		return x
+	}
+	return nil
+}
+
+// Cause tells why the peer canceled: nil before, and what context.Cause would say.
+func (x *Context) Cause() error {
+	e := x.ending.Load()
+	if e == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.cause
+}
+
+// AfterFunc makes contexts that are derived from this one cost no goroutine: see context.AfterFunc.
+func (x *Context) AfterFunc(f func()) (stop func() bool) {
+	x.Blocking()
+	e := x.makeEnding()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.err != nil {
+		go f()
+		return func() bool { return false }
+	}
+	entry := &afterFunc{f: f}
+	e.after = append(e.after, entry)
+	return func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for i, other := range e.after {
+			if other == entry {
+				e.after = append(e.after[:i], e.after[i+1:]...)
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// hasReturned ends the context because the handler has returned.
+func (x *Context) hasReturned() {
+	if !x.ending.CompareAndSwap(nil, returned) {
+		x.cancel(context.Canceled, nil)
+	}
+}
+
+// cancel ends the context.
+func (x *Context) cancel(err, cause error) {
+	e := x.makeEnding()
+	e.mu.Lock()
+	if e.err != nil {
+		e.mu.Unlock()
+		return
+	}
+	e.err, e.cause = err, cause
+	if e.done != nil {
+		close(e.done)
+	}
+	after := e.after
+	e.after = nil
+	e.mu.Unlock()
+	for _, entry := range after {
+		go entry.f()
+	}
+}
+
+// Draining returns a channel that is closed when this side begins to drain the connection: whoever works on something
+// without end should end it.
+func (x *Context) Draining() <-chan struct{} {
+	c := x.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.drainBegun == nil {
+		c.drainBegun = make(chan struct{})
+		if c.draining.Load() || c.refusing.Load() {
+			close(c.drainBegun)
+		}
+	}
+	return c.drainBegun
+}
