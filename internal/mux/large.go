@@ -187,21 +187,16 @@ func (rd *reader) added(h wire.Header, p *collector) bool {
 		p.err = errShorter
 	}
 	if h.Flags&wire.OfReply != 0 {
-		return rd.wholeReply(h.ID)
+		return rd.wholeReply(h.ID, p)
 	}
 	return rd.wholeRequest(h.ID, p)
 }
 
 // wholeReply tells the caller that its reply has come whole.
-func (rd *reader) wholeReply(id uint32) bool {
+func (rd *reader) wholeReply(id uint32, p *collector) bool {
 	c := rd.c
+	e := settled{id: id, part: p}
 	c.mu.Lock()
-	s := c.slotLocked(id)
-	if s == nil {
-		c.mu.Unlock()
-		return true
-	}
-	e := settled{id: id, part: s.part}
 	e.settleLocked(c)
 	c.restLocked()
 	c.mu.Unlock()
