@@ -198,6 +198,7 @@ type Conn struct {
 	out      []byte // appended and not yet being written
 	spare    []byte // the other buffer
 	flushing bool   // somebody will write out
+	yielding bool   // but lets others append first
 	straight bool   // and is at a piece of a large message, see large.go
 	direct   *directWriter
 	flushAll func()        // flush, made once: starting a goroutine with it costs no allocation

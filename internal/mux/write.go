@@ -28,22 +28,30 @@ const (
 //
 // Who finds nobody flushing does it. When others are at work too (company), it first lets them run: what they
 // append meanwhile goes out in the same write. At 100 callers this one yield more than doubles the calls
-// per second; more of them add nothing.
+// per second; more of them add nothing. Who appends so much meanwhile that waiting for more does not pay takes the flushing over:
+// else what 1000 callers append goes out in one write, for which the peer waits, from a buffer that is made anew each time.
 func (c *Conn) flushLocked(company bool) {
-	if c.flushing || len(c.out) == 0 || c.err != nil {
+	if c.flushing && !c.mayTakeOverLocked() || len(c.out) == 0 || c.err != nil {
 		c.mu.Unlock()
 		return
 	}
-	c.flushing = true
+	c.flushing, c.yielding = true, false
 	if c.direct == nil {
+		c.yielding = true
 		c.mu.Unlock()
 		go c.flushAll()
 		return
 	}
 	if company && len(c.out) < fullBatch {
+		c.yielding = true
 		c.mu.Unlock()
 		runtime.Gosched()
 		c.mu.Lock()
+		if !c.yielding {
+			c.mu.Unlock()
+			return
+		}
+		c.yielding = false
 	}
 	for len(c.out) > 0 && c.err == nil {
 		buf := c.takeOutLocked()
@@ -67,6 +75,11 @@ func (c *Conn) flushLocked(company bool) {
 	c.mu.Unlock()
 }
 
+// mayTakeOverLocked reports whether who flushes has not begun, though there is enough.
+func (c *Conn) mayTakeOverLocked() bool {
+	return c.yielding && c.direct != nil && len(c.out) >= fullBatch
+}
+
 func (c *Conn) flushedLocked() {
 	c.flushing, c.straight = false, false
 	c.spaceChangedLocked()
@@ -84,7 +97,7 @@ func (c *Conn) flushLater() {
 		return
 	}
 	if !c.flushing && len(c.out) > 0 && c.err == nil {
-		c.flushing = true
+		c.flushing, c.yielding = true, true
 		go c.flushAll()
 	}
 	c.mu.Unlock()
@@ -98,6 +111,13 @@ func (c *Conn) flushRest(buf []byte, from int) {
 		runtime.Gosched() // as in flushLocked
 	}
 	c.mu.Lock()
+	if buf == nil {
+		if !c.yielding {
+			c.mu.Unlock()
+			return
+		}
+		c.yielding = false
+	}
 	for {
 		if buf == nil {
 			if len(c.out) == 0 || c.err != nil {
