@@ -18,7 +18,7 @@ const (
 	// briskTime is how soon the next batch must come: looking for it pays then, or would if the peer did so too. A wake-up is in that.
 	briskTime  = int64(100 * time.Microsecond)
 	leastBrisk = 16 // batches in a row
-	mostBrisk  = 4096
+	mostBrisk  = 1024
 	fullCredit = 32
 	vainCost   = 4
 	// awakeTime is after how long without sleep it is time to. Only a processor that finds nothing to run sees what has come on other
