@@ -119,7 +119,7 @@ func stepwise(t *testing.T, c *mux.Conn, peer *memoryConn, frames [][]byte) (bac
 		synctest.Wait()
 	}
 	alive := c.Err() == nil
-	n := uint64(1<<40 + len(frames))
+	n := uint64(1)<<40 + uint64(len(frames))
 	_, _ = peer.Write(ping(n))
 	synctest.Wait()
 	back = make([]byte, peer.in.buffered())
