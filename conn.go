@@ -5,6 +5,7 @@ package yodel
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
@@ -107,6 +108,41 @@ func parseMetadata(b []byte) (Metadata, error) {
 	md := make(Metadata)
 	err := wire.EachPair(b, func(key, value []byte) { md[string(key)] = string(value) })
 	return md, err
+}
+
+// A repeatedMetadata is what a peer sends with one call after the other, as it does with a token.
+type repeatedMetadata struct {
+	raw    string
+	parsed Metadata // nobody else's
+}
+
+// Bounds of what is remembered of metadata for each connection: its size, and how seldom metadata that is new each time is.
+const (
+	maxRepeatedMetadata = 1 << 10
+	metadataMisses      = 16
+)
+
+// readMetadata makes call.Metadata of b. To parse it takes a map and a string for each key and value, a tenth of a short call.
+// So what comes again is only copied, and a call that is used again keeps its map for it, when nobody has changed that.
+func (in *incoming) readMetadata(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	sc := in.target.conn
+	r := sc.repeated.Load()
+	if r == nil || string(b) != r.raw {
+		md, err := parseMetadata(b)
+		if err == nil && len(b) <= maxRepeatedMetadata && sc.unlike.Add(1)%metadataMisses == 1 {
+			sc.repeated.Store(&repeatedMetadata{string(b), maps.Clone(md)})
+		}
+		in.call.Metadata = md
+		return err
+	}
+	if in.repeated != r || !maps.Equal(in.metadata, r.parsed) {
+		in.metadata, in.repeated = maps.Clone(r.parsed), r
+	}
+	in.call.Metadata = in.metadata
+	return nil
 }
 
 func appendMetadata(dst []byte, md Metadata) []byte {

@@ -82,21 +82,18 @@ type metrics struct {
 	took         [64]atomic.Int64 // by the number of bits of the nanoseconds
 }
 
-type begunKey struct{}
-
 func (m *metrics) observer() yodel.Observer {
 	return yodel.Observer{
 		Start: func(ctx context.Context, _ *yodel.Call) context.Context {
 			m.open.Add(1)
-			return context.WithValue(ctx, begunKey{}, time.Now())
+			return ctx
 		},
-		End: func(ctx context.Context, _ *yodel.Call, err error) {
+		End: func(_ context.Context, call *yodel.Call, err error) {
 			m.open.Add(-1)
 			if err != nil {
 				m.failed.Add(1)
 			}
-			began, _ := ctx.Value(begunKey{}).(time.Time)
-			m.took[bits.Len64(uint64(time.Since(began)))].Add(1)
+			m.took[bits.Len64(uint64(call.Took()))].Add(1)
 		},
 	}
 }
