@@ -183,7 +183,7 @@ func (c *Client) Notify(ctx context.Context, method string, in any) error {
 
 func (c *Client) timeout(call *Call) {
 	if c.opts.Timeout > 0 && call.Deadline.IsZero() {
-		call.Deadline, call.limited = time.Now().Add(c.opts.Timeout), true
+		call.Deadline, call.limited = birth.Add(clock()+c.opts.Timeout), true
 	}
 }
 

@@ -212,7 +212,7 @@ func (in *incoming) handle() (err error) {
 	switch {
 	case in.Broken != nil:
 		return refusal("YDL2205", "%s: the request is broken: %v", in.call.Method, in.Broken)
-	case in.Expired():
+	case !in.Fresh() && in.Expired():
 		return refusal("YDL1005", "%s: the deadline passed before the server could begin", in.call.Method)
 	case in.Err() != nil:
 		return refusal("YDL1006", "%s: the caller canceled it before the server could begin", in.call.Method)

@@ -130,7 +130,7 @@ func ConnToken(token string) yodel.Metadata { return yodel.Metadata{key: token} 
 func tokenIn(md yodel.Metadata) string {
 	const scheme = "Bearer "
 	token := md[key]
-	if len(token) >= len(scheme) && strings.EqualFold(token[:len(scheme)], scheme) {
+	if len(token) >= len(scheme) && (token[:len(scheme)] == scheme || strings.EqualFold(token[:len(scheme)], scheme)) {
 		token = token[len(scheme):]
 	}
 	return token
