@@ -3,9 +3,9 @@
 package yodel
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
@@ -110,23 +110,44 @@ func parseMetadata(b []byte) (Metadata, error) {
 	return md, err
 }
 
-// A repeatedMetadata is what a peer sends with one call after the other, as it does with a token.
+// A repeatedMetadata is metadata that comes or goes with one call after the other, as a token does.
 type repeatedMetadata struct {
-	raw    string
-	parsed Metadata // nobody else's
-	pairs  []pair   // the same
+	raw   []byte // encoded
+	pairs []pair
 }
 
 type pair struct{ key, value string }
 
-// is reports whether md is as the peer sent it. To look each key up is half of what maps.Equal costs.
+// is reports whether md is the same. To look each key up takes a quarter of the time of an iteration over a map.
 func (r *repeatedMetadata) is(md Metadata) bool {
-	for _, p := range r.pairs {
-		if value, ok := md[p.key]; !ok || value != p.value {
+	for i := range r.pairs {
+		if value, ok := md[r.pairs[i].key]; !ok || value != r.pairs[i].value {
 			return false
 		}
 	}
 	return len(md) == len(r.pairs)
+}
+
+// encode makes it the encoded md, unless it is that already.
+func (r *repeatedMetadata) encode(md Metadata) []byte {
+	if !r.is(md) {
+		clear(r.pairs)
+		r.raw, r.pairs = r.raw[:0], r.pairs[:0]
+		for key, value := range md {
+			r.raw = wire.AppendPair(r.raw, key, value)
+			r.pairs = append(r.pairs, pair{key, value})
+		}
+	}
+	return r.raw
+}
+
+// decode makes a map of it.
+func (r *repeatedMetadata) decode() Metadata {
+	md := make(Metadata, len(r.pairs))
+	for _, p := range r.pairs {
+		md[p.key] = p.value
+	}
+	return md
 }
 
 // Bounds of what is remembered of metadata for each connection: its size, and how seldom metadata that is new each time is.
@@ -143,20 +164,19 @@ func (in *incoming) readMetadata(b []byte) error {
 	}
 	sc := in.target.conn
 	r := sc.repeated.Load()
-	if r == nil || string(b) != r.raw {
+	if r == nil || !bytes.Equal(b, r.raw) {
 		md, err := parseMetadata(b)
 		if err == nil && len(b) <= maxRepeatedMetadata && sc.unlike.Add(1)%metadataMisses == 1 {
-			r := &repeatedMetadata{raw: string(b), parsed: maps.Clone(md)}
-			for key, value := range md {
-				r.pairs = append(r.pairs, pair{key, value})
-			}
+			r = &repeatedMetadata{}
+			r.encode(md)
+			r.raw = bytes.Clone(b) // in the peer's order
 			sc.repeated.Store(r)
 		}
 		in.call.Metadata = md
 		return err
 	}
 	if in.repeated != r || !r.is(in.metadata) {
-		in.metadata, in.repeated = maps.Clone(r.parsed), r
+		in.metadata, in.repeated = r.decode(), r
 	}
 	in.call.Metadata = in.metadata
 	return nil

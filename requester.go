@@ -207,8 +207,7 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 	f.Attempt = uint64(call.Attempt)
 	f.Metadata, f.IdempotencyKey, f.Key = nil, nil, nil
 	if call.Metadata != nil {
-		o.md = appendMetadata(o.md[:0], call.Metadata)
-		f.Metadata = o.md
+		f.Metadata = o.md.encode(call.Metadata)
 	}
 	if call.IdempotencyKey != "" {
 		f.IdempotencyKey = []byte(call.IdempotencyKey)
