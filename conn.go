@@ -110,10 +110,19 @@ func parseMetadata(b []byte) (Metadata, error) {
 	return md, err
 }
 
-// A repeatedMetadata is metadata that comes or goes with one call after the other, as a token does.
+// A repeatedMetadata is metadata that comes or goes with one call after the other, as a token does. It does not change: all
+// calls share it, so that it is in the processor's cache.
 type repeatedMetadata struct {
 	raw   []byte // encoded
 	pairs []pair
+}
+
+func newRepeatedMetadata(raw []byte, md Metadata) *repeatedMetadata {
+	r := &repeatedMetadata{raw: bytes.Clone(raw)}
+	for key, value := range md {
+		r.pairs = append(r.pairs, pair{key, value})
+	}
+	return r
 }
 
 type pair struct{ key, value string }
@@ -128,19 +137,6 @@ func (r *repeatedMetadata) is(md Metadata) bool {
 	return len(md) == len(r.pairs)
 }
 
-// encode makes it the encoded md, unless it is that already.
-func (r *repeatedMetadata) encode(md Metadata) []byte {
-	if !r.is(md) {
-		clear(r.pairs)
-		r.raw, r.pairs = r.raw[:0], r.pairs[:0]
-		for key, value := range md {
-			r.raw = wire.AppendPair(r.raw, key, value)
-			r.pairs = append(r.pairs, pair{key, value})
-		}
-	}
-	return r.raw
-}
-
 // decode makes a map of it.
 func (r *repeatedMetadata) decode() Metadata {
 	md := make(Metadata, len(r.pairs))
@@ -150,7 +146,7 @@ func (r *repeatedMetadata) decode() Metadata {
 	return md
 }
 
-// Bounds of what is remembered of metadata for each connection: its size, and how seldom metadata that is new each time is.
+// Bounds of what is remembered of metadata for each connection that is served, and for each client: its size, and how seldom metadata that is new each time is.
 const (
 	maxRepeatedMetadata = 1 << 10
 	metadataMisses      = 16
@@ -167,10 +163,7 @@ func (in *incoming) readMetadata(b []byte) error {
 	if r == nil || !bytes.Equal(b, r.raw) {
 		md, err := parseMetadata(b)
 		if err == nil && len(b) <= maxRepeatedMetadata && sc.unlike.Add(1)%metadataMisses == 1 {
-			r = &repeatedMetadata{}
-			r.encode(md)
-			r.raw = bytes.Clone(b) // in the peer's order
-			sc.repeated.Store(r)
+			sc.repeated.Store(newRepeatedMetadata(b, md))
 		}
 		in.call.Metadata = md
 		return err
@@ -180,6 +173,18 @@ func (in *incoming) readMetadata(b []byte) error {
 	}
 	in.call.Metadata = in.metadata
 	return nil
+}
+
+// encodeMetadata encodes md, into dst unless it is the usual.
+func (q *requester) encodeMetadata(dst []byte, md Metadata) (encoded, memory []byte) {
+	if r := q.repeated.Load(); r != nil && r.is(md) {
+		return r.raw, dst
+	}
+	dst = appendMetadata(dst, md)
+	if len(dst) <= maxRepeatedMetadata && q.unlike.Add(1)%metadataMisses == 1 {
+		q.repeated.Store(newRepeatedMetadata(dst, md))
+	}
+	return dst, dst
 }
 
 func appendMetadata(dst []byte, md Metadata) []byte {

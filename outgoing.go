@@ -19,7 +19,7 @@ type outgoing struct {
 	req     mux.Out  // the request, encoded once for all attempts
 	body    []byte   // memory
 	packed  []byte
-	md      repeatedMetadata // of the last call that had any
+	md      []byte
 	unpack  []byte
 
 	// Of asynchronous calls.
@@ -48,9 +48,6 @@ func (o *outgoing) reset() bool {
 	}
 	o.req.Body, o.req.Attachment, o.req.Compressed, o.req.OneWay, o.req.Nest = nil, nil, false, false, false
 	o.binding, o.client, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil, nil
-	if len(o.md.raw) > maxRepeatedMetadata {
-		o.md = repeatedMetadata{}
-	}
 	return cap(o.body) <= keepScratch && cap(o.packed) <= keepScratch && cap(o.unpack) <= keepScratch
 }
 
