@@ -133,20 +133,26 @@ func measureAllocations(t *testing.T, s *yodel.Server, a *allocations) {
 		"one by one": a.oneByOne(t, c), "asynchronous": a.asynchronous(t, c), "of a peer": a.ofAPeer(t, peer),
 	} {
 		t.Run(name, func(t *testing.T) {
-			calls(allocWarmUp)
-			// What else the process does only adds to a measurement: the least of a few is the closest.
-			least := a.expected + 1000
-			for attempt := 0; attempt < 5 && least > a.expected+allocSlack; attempt++ {
-				least = min(least, float64(mallocs(func() { calls(allocCalls) }))/allocCalls)
-			}
-			t.Logf("%.3f allocations for each call", least)
-			if least > a.expected+allocSlack {
-				t.Errorf("a call makes %.3f allocations, want %v", least, a.expected)
-			}
-			if least < a.expected-allocSlack {
-				t.Errorf("a call makes %.3f allocations, fewer than the %v that this test explains", least, a.expected)
-			}
+			a.measure(t, calls)
 		})
+	}
+}
+
+// measure counts what calls allocates, which makes n calls.
+func (a *allocations) measure(t *testing.T, calls func(n int)) {
+	t.Helper()
+	calls(allocWarmUp)
+	// What else the process does only adds to a measurement: the least of a few is the closest.
+	least := a.expected + 1000
+	for attempt := 0; attempt < 5 && least > a.expected+allocSlack; attempt++ {
+		least = min(least, float64(mallocs(func() { calls(allocCalls) }))/allocCalls)
+	}
+	t.Logf("%.3f allocations for each call", least)
+	if least > a.expected+allocSlack {
+		t.Errorf("a call makes %.3f allocations, want %v", least, a.expected)
+	}
+	if least < a.expected-allocSlack {
+		t.Errorf("a call makes %.3f allocations, fewer than the %v that this test explains", least, a.expected)
 	}
 }
 

@@ -60,9 +60,9 @@ func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error 
 		return refusal("YDL2001", "a call without a method name")
 	}
 	pinned := call.pinned()
-	began := time.Now()
+	began := clock()
 	if err != nil {
-		began = c.started.Add(call.out.began)
+		began = call.out.began
 	}
 	if err != nil {
 		err = c.explain(ctx, call, call.Endpoint, err)
@@ -87,7 +87,7 @@ func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error 
 			call.Endpoint, call.picked = ep, ep
 		}
 		if again {
-			began = time.Now()
+			began = clock()
 		}
 		if err = ep.handler(ctx, call); err == nil {
 			return nil
@@ -121,7 +121,7 @@ func (c *Client) resend(call *Call, err error, pinned bool, resends int) bool {
 }
 
 // record notes a failed attempt.
-func (c *Call) record(err error, began time.Time) {
+func (c *Call) record(err error, began time.Duration) {
 	if c.Endpoint == nil {
 		return
 	}
@@ -130,7 +130,7 @@ func (c *Call) record(err error, began time.Time) {
 	}
 	e := asError(err)
 	c.report.Attempts = append(c.report.Attempts, Attempt{
-		Addr: c.Endpoint.Addr(), Took: time.Since(began), Code: e.Code, ID: e.ID, Message: e.Message, NotProcessed: e.NotProcessed,
+		Addr: c.Endpoint.Addr(), Took: clock() - began, Code: e.Code, ID: e.ID, Message: e.Message, NotProcessed: e.NotProcessed,
 	})
 }
 

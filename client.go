@@ -71,7 +71,6 @@ type Client struct {
 	async   chan struct{} // a token for each goroutine of Go
 	orders  orders        // of ordered calls
 
-	started time.Time
 	closing <-chan struct{}
 	cancel  context.CancelFunc
 	closed  sync.Once
@@ -83,7 +82,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	if o == nil {
 		o = &ClientOptions{}
 	}
-	c := &Client{opts: *o, started: time.Now()}
+	c := &Client{opts: *o}
 	opts := &c.opts
 	if opts.Codec == nil {
 		opts.Codec = JSON
@@ -184,7 +183,7 @@ func (c *Client) Notify(ctx context.Context, method string, in any) error {
 
 func (c *Client) timeout(call *Call) {
 	if c.opts.Timeout > 0 && call.Deadline.IsZero() {
-		call.Deadline, call.limited = time.Now().Add(c.opts.Timeout), true
+		call.Deadline, call.limited = birth.Add(clock()+c.opts.Timeout), true
 	}
 }
 
@@ -256,6 +255,7 @@ func (c *Client) token(ctx context.Context) bool {
 // begin readies a call of the user's, which may have been used before.
 func (c *Call) begin(o *outgoing) {
 	c.out, c.report, c.tried, c.Attempt = o, nil, nil, 0
+	c.watch, c.took = unwatched, 0
 }
 
 // end takes back what was done to a call of the user's for the time it ran.

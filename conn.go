@@ -3,6 +3,7 @@
 package yodel
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -107,6 +108,83 @@ func parseMetadata(b []byte) (Metadata, error) {
 	md := make(Metadata)
 	err := wire.EachPair(b, func(key, value []byte) { md[string(key)] = string(value) })
 	return md, err
+}
+
+// A repeatedMetadata is metadata that comes or goes with one call after the other, as a token does. It does not change: all
+// calls share it, so that it is in the processor's cache.
+type repeatedMetadata struct {
+	raw   []byte // encoded
+	pairs []pair
+}
+
+func newRepeatedMetadata(raw []byte, md Metadata) *repeatedMetadata {
+	r := &repeatedMetadata{raw: bytes.Clone(raw)}
+	for key, value := range md {
+		r.pairs = append(r.pairs, pair{key, value})
+	}
+	return r
+}
+
+type pair struct{ key, value string }
+
+// is reports whether md is the same. To look each key up takes a quarter of the time of an iteration over a map.
+func (r *repeatedMetadata) is(md Metadata) bool {
+	for i := range r.pairs {
+		if value, ok := md[r.pairs[i].key]; !ok || value != r.pairs[i].value {
+			return false
+		}
+	}
+	return len(md) == len(r.pairs)
+}
+
+// decode makes a map of it.
+func (r *repeatedMetadata) decode() Metadata {
+	md := make(Metadata, len(r.pairs))
+	for _, p := range r.pairs {
+		md[p.key] = p.value
+	}
+	return md
+}
+
+// Bounds of what is remembered of metadata for each connection that is served, and for each client: its size, and how seldom metadata that is new each time is.
+const (
+	maxRepeatedMetadata = 1 << 10
+	metadataMisses      = 16
+)
+
+// readMetadata makes call.Metadata of b. To parse it takes a map and a string for each key and value, a tenth of a short call.
+// So what comes again is only copied, and a call that is used again keeps its map for it, when nobody has changed that.
+func (in *incoming) readMetadata(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	sc := in.target.conn
+	r := sc.repeated.Load()
+	if r == nil || !bytes.Equal(b, r.raw) {
+		md, err := parseMetadata(b)
+		if err == nil && len(b) <= maxRepeatedMetadata && sc.unlike.Add(1)%metadataMisses == 1 {
+			sc.repeated.Store(newRepeatedMetadata(b, md))
+		}
+		in.call.Metadata = md
+		return err
+	}
+	if in.repeated != r || !r.is(in.metadata) {
+		in.metadata, in.repeated = r.decode(), r
+	}
+	in.call.Metadata = in.metadata
+	return nil
+}
+
+// encodeMetadata encodes md, into dst unless it is the usual.
+func (q *requester) encodeMetadata(dst []byte, md Metadata) (encoded, memory []byte) {
+	if r := q.repeated.Load(); r != nil && r.is(md) {
+		return r.raw, dst
+	}
+	dst = appendMetadata(dst, md)
+	if len(dst) <= maxRepeatedMetadata && q.unlike.Add(1)%metadataMisses == 1 {
+		q.repeated.Store(newRepeatedMetadata(dst, md))
+	}
+	return dst, dst
 }
 
 func appendMetadata(dst []byte, md Metadata) []byte {

@@ -27,6 +27,8 @@ type incoming struct {
 	ctx      context.Context //nolint:containedctx // what the observers made of it
 	err      error
 	packed   *[]byte
+	metadata Metadata          // a copy of repeated's, the call's or to be that of a later one
+	repeated *repeatedMetadata // nil for none
 }
 
 // A callContext is the context of a handler. It is never used again: handlers keep contexts.
@@ -169,7 +171,9 @@ func (t *target) New(used *mux.Request) *mux.Request {
 	var in *incoming
 	if used != nil && used.Owner.(*incoming).free() { //nolint:forcetypeassert // New made it
 		in = used.Owner.(*incoming) //nolint:forcetypeassert // New made it
+		md, repeated := in.metadata, in.repeated
 		*in = incoming{}
+		in.metadata, in.repeated = md, repeated
 	} else {
 		in = new(incoming)
 	}
@@ -209,7 +213,7 @@ func (in *incoming) handle() (err error) {
 	switch {
 	case in.Broken != nil:
 		return refusal("YDL2205", "%s: the request is broken: %v", in.call.Method, in.Broken)
-	case in.Expired():
+	case !in.Fresh() && in.Expired():
 		return refusal("YDL1005", "%s: the deadline passed before the server could begin", in.call.Method)
 	case in.Err() != nil:
 		return refusal("YDL1006", "%s: the caller canceled it before the server could begin", in.call.Method)
@@ -236,11 +240,10 @@ func (in *incoming) open() error {
 	if n := len(f.Metadata) + len(f.IdempotencyKey) + len(f.Key); n > limit {
 		return refusal("YDL2203", "%s: the metadata has %d bytes, the server's limit is %d", call.Method, n, limit)
 	}
-	md, err := parseMetadata(f.Metadata)
-	if err != nil {
+	if err := in.readMetadata(f.Metadata); err != nil {
 		return refusal("YDL2205", "%s: the metadata is broken: %v", call.Method, err)
 	}
-	call.Metadata, call.IdempotencyKey, call.Key = md, string(f.IdempotencyKey), string(f.Key)
+	call.IdempotencyKey, call.Key = string(f.IdempotencyKey), string(f.Key)
 	call.Ordered = f.Epoch > 0
 	call.Attempt = int(min(f.Attempt, 1<<30))
 	return nil

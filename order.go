@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -143,7 +142,7 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	call.turn = t
 	c.timeout(call)
 	o.client, o.ctx, o.async, o.done = c, startAll(ctx, c.opts.Observers, call), call, callback(done)
-	o.began = time.Since(c.started)
+	o.began = clock()
 	t.trip.client, t.trip.out = c, o
 	ep := t.line.ep // it does not change while t may be sent
 	if pin == nil {

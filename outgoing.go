@@ -28,7 +28,7 @@ type outgoing struct {
 	ctx    context.Context //nolint:containedctx // it belongs to the call, which waits in the connection
 	async  *Call
 	done   ender
-	began  time.Duration // of the first attempt, since the client was made
+	began  time.Duration // of the first attempt, see clock
 }
 
 // keepScratch is the largest scratch memory that is kept for another call.
@@ -77,7 +77,7 @@ func (c *Client) start(ctx context.Context, o *outgoing, call *Call, done ender)
 
 func (c *Client) startOn(o *outgoing, ep *Endpoint, conn *mux.Conn) {
 	call := o.async
-	o.began = time.Since(c.started)
+	o.began = clock()
 	if err := c.prepare(o.ctx, o, call); err != nil {
 		o.finish(c.explain(o.ctx, call, ep, err))
 		return
@@ -134,13 +134,13 @@ func (o *outgoing) finish(err error) {
 // tell tells the caller, and gives o back.
 func (o *outgoing) tell(err error) {
 	c, ctx, call, done, t := o.client, o.ctx, o.async, o.done, o.async.turn
+	endAll(ctx, c.opts.Observers, call, err) // the call may be o's
 	call.end()
 	if t == nil {
 		c.give(o)
 	} else {
 		t.give(o)
 	}
-	endAll(ctx, c.opts.Observers, call, err)
 	done.ended(err)
 }
 

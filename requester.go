@@ -34,6 +34,9 @@ type requester struct {
 	bindings   []*binding      // by handle; guarded by methodsMu
 	idempotent map[string]bool // methods that are known to be from the beginning
 	outgoing   sync.Pool       // of *outgoing
+
+	repeated atomic.Pointer[repeatedMetadata] // nil before there was any
+	unlike   atomic.Uint32                    // calls with other metadata
 }
 
 // The sides.
@@ -213,8 +216,7 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 	f.Attempt = uint64(call.Attempt)
 	f.Metadata, f.IdempotencyKey, f.Key = nil, nil, nil
 	if call.Metadata != nil {
-		o.md = appendMetadata(o.md[:0], call.Metadata)
-		f.Metadata = o.md
+		f.Metadata, o.md = q.encodeMetadata(o.md[:0], call.Metadata)
 	}
 	if call.IdempotencyKey != "" {
 		f.IdempotencyKey = []byte(call.IdempotencyKey)

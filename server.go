@@ -111,6 +111,9 @@ type serverConn struct {
 
 	contexts []callContext // for the next requests; the reader's own
 
+	repeated atomic.Pointer[repeatedMetadata] // nil before there was any
+	unlike   atomic.Uint32                    // calls with other metadata
+
 	known bool // the peer may be seen; guarded by Server.mu
 	over  bool // the connection has ended; guarded by Server.mu
 }

@@ -55,8 +55,10 @@ func findPeers(root string, java bool) ([]program, error) {
 
 func kindOf(key string) Kind {
 	switch {
-	case selects("yodel", key):
+	case key == yodel:
 		return kindYodel
+	case selects(yodel, key):
+		return kindVariant
 	case selects("raw", key):
 		return kindCeiling
 	default:

@@ -341,6 +341,25 @@ func TestCheckTakesItsPeers(t *testing.T) {
 	}
 }
 
+func TestAVariantTakesPartOnlyWhereItIsNamed(t *testing.T) {
+	t.Parallel()
+	chain := program{key: yodelChain, kind: kindOf(yodelChain)}
+	for _, s := range append(scenarios, checkScenarios()...) {
+		if got, want := s.takes(chain), strings.HasPrefix(s.Name, "chain-"); got != want {
+			t.Errorf("%s takes %s: %v", s.Name, chain.key, got)
+		}
+	}
+	r := Report{Peers: []PeerInfo{{Key: yodel, Kind: kindYodel, Name: yodel}, {Key: yodelChain, Kind: chain.kind, Name: yodelChain}}}
+	for round, cost := range []float64{3, 1.5, 2} {
+		for peer, seconds := range map[string]float64{yodel: 2, yodelChain: 2 * cost} {
+			r.Results = append(r.Results, Result{Scenario: "chain-100", Peer: peer, Round: round, Calls: 1e6, Client: Side{CPU: seconds / 2}, Server: Side{CPU: seconds / 2}})
+		}
+	}
+	if got, ok := chainCost("chain-100")(&r); !ok || got.Median != 2 || got.Against != yodel {
+		t.Errorf("the chain costs %+v, %v", got, ok)
+	}
+}
+
 func TestBuildFailureLeavesThePeerOut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

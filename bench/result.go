@@ -36,9 +36,10 @@ type PeerInfo struct {
 // A Kind is what a peer counts as in ratios.
 type Kind string
 
-// The kinds. The best Go peer is the best of kindGo: neither yodel itself nor the ceiling is a peer in that sense.
+// The kinds. The best Go peer is the best of kindGo: neither yodel itself, in whatever setup, nor the ceiling is a peer in that sense.
 const (
 	kindYodel   Kind = "yodel"
+	kindVariant Kind = "variant" // yodel in another setup, to be compared with itself
 	kindCeiling Kind = "ceiling"
 	kindGo      Kind = "go"
 	kindJava    Kind = "java"

@@ -32,7 +32,7 @@ type Scenario struct {
 	Clients int      `json:"clients,omitempty"` // how many client processes, each with this load: 0 is 1
 	Full    bool     `json:"full,omitempty"`    // only with -full, or when -run names it
 	Java    bool     `json:"java,omitempty"`    // the peers on the JVM run it too
-	Peers   []string `json:"peers,omitempty"`   // only these; nil is all
+	Peers   []string `json:"peers,omitempty"`   // only these; nil is all but the variants of yodel
 }
 
 // Kinds of load that several scenarios share.
@@ -51,6 +51,9 @@ func large(size, callers int) Load {
 func idle(conns int) Load {
 	return Load{Work: "echo", Mode: "closed", Size: 128, Callers: 1, Conns: conns}
 }
+
+// chained are the peers of the scenarios that are about middleware.
+var chained = []string{yodel, yodelChain}
 
 // The scenarios, in the order in which they run.
 var scenarios = []Scenario{
@@ -90,6 +93,11 @@ var scenarios = []Scenario{
 	{Name: "two-servers-100", Title: "one client over two servers, 100 callers", Load: closed(100), Servers: 2, Full: true},
 	{Name: "two-servers-1000", Title: "one client over two servers, 1000 callers", Load: closed(1000), Servers: 2, Full: true},
 
+	{Name: "chain-100", Title: "a full chain around each call beside none, three servers, 100 callers",
+		Load: closed(100), Servers: 3, Full: true, Peers: chained},
+	{Name: "chain-1000", Title: "a full chain around each call beside none, three servers, 1000 callers",
+		Load: closed(1000), Servers: 3, Full: true, Peers: chained},
+
 	{Name: "kiss-K1", Title: "kiss-rpc K1: asynchronous, one connection", Full: true,
 		Load: Load{Work: "kiss", Mode: "async", Conns: 1, Window: 10_000, Callers: 1}},
 	{Name: "kiss-K2", Title: "kiss-rpc K2: asynchronous, 1000 connections", Full: true,
@@ -111,7 +119,7 @@ var scenarios = []Scenario{
 
 // takes says whether a peer has a part in the scenario. It may still decline.
 func (s Scenario) takes(p program) bool {
-	if p.kind == kindJava && !s.Java {
+	if p.kind == kindJava && !s.Java || p.kind == kindVariant && !slices.Contains(s.Peers, p.key) {
 		return false
 	}
 	return s.Peers == nil || slices.ContainsFunc(s.Peers, func(name string) bool { return selects(name, p.key) })

@@ -18,8 +18,11 @@ type Target struct {
 	Check  bool // part of -check
 }
 
-// yodel is the peer that has to meet the targets.
-const yodel = "yodel"
+// yodel is the peer that has to meet the targets. yodelChain is the same with middleware and observers.
+const (
+	yodel      = "yodel"
+	yodelChain = "yodel-chain"
+)
 
 // Ways of saying what a target is about.
 func against(others func(PeerInfo) bool, scenario string, f figure) func(*Report) (ratio, bool) {
@@ -35,6 +38,12 @@ func itself(scenario string, f figure) func(*Report) (ratio, bool) {
 		s, ok := r.spread(scenario, yodel, f)
 		return ratio{Spread: s}, ok
 	}
+}
+
+// chainCost is the CPU time of a call with the full chain, next to one without in the same round and over the same servers.
+func chainCost(scenario string) func(*Report) (ratio, bool) {
+	bare := func(p PeerInfo) bool { return p.Key == yodel }
+	return func(r *Report) (ratio, bool) { return r.ratio(scenario, yodelChain, cpu, true, bare) }
 }
 
 // ofPeak is throughput with so many callers as a share of the best median with any number of them.
@@ -122,6 +131,8 @@ func targets() []Target {
 		Target{Number: 7, What: "KiB of the server's memory per idle connection", Want: 8, AtMost: true, Of: idleMemory},
 		Target{Number: 7, What: "memory per idle connection / the lower of grpc-go and rpcx", Want: 1, AtMost: true, Of: leastIdleMemory},
 		Target{Number: 8, What: "server streaming: messages a second / grpc-go", Want: 5, Of: against(named("grpc-go"), "stream", rate)},
+		Target{Number: 9, What: "full chain, 100 callers: CPU per call / without it", Want: 1.05, AtMost: true, Of: chainCost("chain-100")},
+		Target{Number: 9, What: "full chain, 1000 callers: CPU per call / without it", Want: 1.05, AtMost: true, Of: chainCost("chain-1000")},
 	)
 }
 

@@ -51,6 +51,10 @@ func (x *Context) alone() bool { return x.id == 0 }
 // Expired reports whether the deadline has passed.
 func (x *Context) Expired() bool { return x.deadline != 0 && x.conn.now() >= x.deadline }
 
+// Fresh reports whether the request has just been read, since its handler runs on the reading goroutine: its deadline, which is some
+// time from then, needs no look at the clock.
+func (x *Context) Fresh() bool { return x.rd != nil }
+
 // Deadline implements context.Context.
 func (x *Context) Deadline() (time.Time, bool) {
 	if x.deadline == 0 {

@@ -375,8 +375,7 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 	}
 	method := c.targets[h.Arg]
 	t := method.target
-	r := t.New(rd.used)
-	rd.used = nil
+	r := rd.newRequest(t)
 	if r.Context == nil {
 		r.Context = new(Context)
 	}
@@ -419,6 +418,21 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 	return true
 }
 
+// newRequest returns a request of t's. One that is used again keeps its memory for fields.
+func (rd *reader) newRequest(t Target) *Request {
+	used := rd.used
+	rd.used = nil
+	if used == nil {
+		return t.New(nil)
+	}
+	memory := used.fieldMemory
+	r := t.New(used)
+	if r == used {
+		r.fieldMemory = memory
+	}
+	return r
+}
+
 // validOpening reports whether id and flags of a request are possible.
 func (c *Conn) validOpening(h wire.Header) bool {
 	if h.ID == 0 {
@@ -439,7 +453,10 @@ func (r *Request) readFields(block []byte, f *wire.Fields) error {
 	}
 	r.Fields = nil
 	if !f.OnlyTimeout() {
-		r.Fields = new(wire.Fields)
+		if r.fieldMemory == nil {
+			r.fieldMemory = new(wire.Fields)
+		}
+		r.Fields = r.fieldMemory
 		*r.Fields = *f
 	}
 	return nil

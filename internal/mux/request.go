@@ -52,6 +52,8 @@ type Request struct {
 	Reply   Outcome
 	Scratch []byte
 
+	fieldMemory *wire.Fields // nil before there were any
+
 	target    Target
 	number    uint16 // of the method
 	methodID  uint32 // of the Method frame that gave it

@@ -304,17 +304,19 @@ func (c *Conn) appendMessageLocked(h wire.Header, m *message) (rest pieces) {
 	room := maxPart
 	if m.fields != nil || size > room {
 		h.Flags |= wire.HasFields
-		fields := wire.Fields{}
+		var none wire.Fields
+		fields := &none
 		if m.fields != nil {
-			fields = *m.fields
+			fields = m.fields
 		}
-		room -= wire.FieldsSize(&fields)
+		room -= wire.FieldsSize(fields)
 		if size > room {
 			h.Flags |= wire.More
 			fields.Size = uint64(size)
 		}
 		start := c.beginLocked(h)
-		c.out = wire.AppendFields(c.out, &fields)
+		c.out = wire.AppendFields(c.out, fields)
+		fields.Size = 0 // it is this frame's
 		rest = c.appendPartsLocked(parts, room)
 		c.finishLocked(start)
 		return c.appendLittleLocked(h, rest)

@@ -32,6 +32,9 @@ func TestMain(m *testing.M) {
 	case bouncer:
 		bounceBack()
 		return
+	case blocker:
+		serveBlocking()
+		return
 	default:
 		serve()
 		return

@@ -289,7 +289,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-func TestTwoLogsDoNotDisturbEachOther(t *testing.T) {
+func TestTwoLogsSayTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var outer, inner record
 		observers := []yodel.Observer{
@@ -301,7 +301,7 @@ func TestTwoLogsDoNotDisturbEachOther(t *testing.T) {
 		if _, err := work.Call(t.Context(), c, &yodel.Empty{}); err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(outer.lines(), "took=1s") || !strings.Contains(inner.lines(), "took=0s") {
+		if !strings.Contains(outer.lines(), "took=1s") || !strings.Contains(inner.lines(), "took=1s") {
 			t.Errorf("got\n%s\n%s", outer.lines(), inner.lines())
 		}
 	})
@@ -361,11 +361,10 @@ func TestAllocations(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		logger *slog.Logger
-		want   float64
-	}{{"nothing logged", discard, 1}, {"logged", kept, 1}} {
+	}{{"nothing logged", discard}, {"logged", kept}} {
 		o := accesslog.To(test.logger, nil)
-		if n := testing.AllocsPerRun(100, func() { o.End(o.Start(ctx, call), call, nil) }); n > test.want {
-			t.Errorf("%s: got %v allocations for each call, want at most %v", test.name, n, test.want)
+		if n := testing.AllocsPerRun(100, func() { o.End(ctx, call, nil) }); n > 0 {
+			t.Errorf("%s: got %v allocations for each call, want none", test.name, n)
 		}
 	}
 }

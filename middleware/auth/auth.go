@@ -21,6 +21,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/yodel-rpc/yodel"
 )
@@ -73,8 +74,29 @@ func Conn(check func(ctx context.Context, peer *yodel.Peer, token string) error)
 }
 
 // Token makes a client send token with every call. A call that has one keeps it.
+//
+// It allocates nothing for a call without metadata of its own: the map with the token is used again by later calls, unless somebody
+// below has changed it.
 func Token(token string) yodel.Middleware {
-	return TokenFunc(func(context.Context) (string, error) { return token, nil })
+	others := TokenFunc(func(context.Context) (string, error) { return token, nil })
+	unused := sync.Pool{New: func() any { return yodel.Metadata{key: token} }}
+	return func(next yodel.Handler) yodel.Handler {
+		withMetadata := others(next)
+		return func(ctx context.Context, call *yodel.Call) error {
+			if len(call.Metadata) > 0 || token == "" {
+				return withMetadata(ctx, call)
+			}
+			users := call.Metadata
+			md := unused.Get().(yodel.Metadata) //nolint:forcetypeassert // the pool holds nothing else
+			call.Metadata = md
+			err := next(ctx, call)
+			call.Metadata = users
+			if len(md) == 1 && md[key] == token {
+				unused.Put(md)
+			}
+			return err
+		}
+	}
 }
 
 // TokenFunc makes a client send with every call what token returns, which is called for each, concurrently. When it
@@ -108,7 +130,7 @@ func ConnToken(token string) yodel.Metadata { return yodel.Metadata{key: token} 
 func tokenIn(md yodel.Metadata) string {
 	const scheme = "Bearer "
 	token := md[key]
-	if len(token) >= len(scheme) && strings.EqualFold(token[:len(scheme)], scheme) {
+	if len(token) >= len(scheme) && (token[:len(scheme)] == scheme || strings.EqualFold(token[:len(scheme)], scheme)) {
 		token = token[len(scheme):]
 	}
 	return token

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel_test
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/accesslog"
+	"github.com/yodel-rpc/yodel/middleware/auth"
+	"github.com/yodel-rpc/yodel/middleware/recovery"
+	"github.com/yodel-rpc/yodel/middleware/retry"
+	"github.com/yodel-rpc/yodel/middleware/timeout"
+	"github.com/yodel-rpc/yodel/transport/mem"
+)
+
+// A part is something of the chain that services have around their calls.
+type part struct {
+	name   string
+	client yodel.ClientOptions // its Middleware and Observers
+	server yodel.ServerOptions // likewise
+}
+
+// parts are those of the suite's scenarios chain-N, each by itself, and last all of them.
+func parts() []part {
+	rescue := recovery.With(func(context.Context, *yodel.Call, any, []byte) error { return nil })
+	token := auth.Token("Bearer a-token-of-some-length")
+	check := auth.Check(func(_ context.Context, _, token string) (context.Context, error) {
+		if token != "a-token-of-some-length" {
+			return nil, yodel.PermissionDenied
+		}
+		return nil, nil
+	})
+	silent := accesslog.To(slog.New(slog.DiscardHandler), nil)
+	var nanoseconds atomic.Int64
+	metrics := yodel.Observer{End: func(_ context.Context, call *yodel.Call, _ error) { nanoseconds.Add(int64(call.Took())) }}
+
+	on := func(ms ...yodel.Middleware) yodel.ClientOptions { return yodel.ClientOptions{Middleware: ms} }
+	list := []part{
+		{name: "timeout", client: on(timeout.After(time.Minute))},
+		{name: "retry", client: on(retry.Times(3))},
+		{name: "recovery", client: on(rescue), server: yodel.ServerOptions{Middleware: []yodel.Middleware{rescue}}},
+		{name: "auth", client: on(token), server: yodel.ServerOptions{Middleware: []yodel.Middleware{check}}},
+		{name: "accesslog off", client: yodel.ClientOptions{Observers: []yodel.Observer{silent}}, server: yodel.ServerOptions{Observers: []yodel.Observer{silent}}},
+		{name: "metrics", client: yodel.ClientOptions{Observers: []yodel.Observer{metrics}}, server: yodel.ServerOptions{Observers: []yodel.Observer{metrics}}},
+	}
+	all := part{name: "all"}
+	for _, p := range list {
+		all.client.Middleware = append(all.client.Middleware, p.client.Middleware...)
+		all.client.Observers = append(all.client.Observers, p.client.Observers...)
+		all.server.Middleware = append(all.server.Middleware, p.server.Middleware...)
+		all.server.Observers = append(all.server.Observers, p.server.Observers...)
+	}
+	return append(list, all)
+}
+
+// The chain allocates nothing: neither what stands around a call, nor what it sends along, nor the clock.
+func TestAllocationsOfTheChain(t *testing.T) {
+	const Echo yodel.Method[[]byte, []byte] = "Alloc.Echo"
+	if raceEnabled {
+		t.Skip("the race detector allocates, and makes pools forget")
+	}
+	in := []byte("a request of some bytes, and the reply too")
+	for _, p := range parts() {
+		t.Run(p.name, func(t *testing.T) {
+			s := newServer(t, &p.server)
+			Echo.Handle(s, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
+			p.client.Codec = yodel.Raw
+			a := allocations{
+				method: string(Echo), args: &in,
+				newReply: func() any { return new([]byte) },
+				correct:  func(reply any) bool { return string(*reply.(*[]byte)) == string(in) },
+				expected: 1.0/8 + 1 + 1, // as of a raw call without the chain
+			}
+			a.measure(t, a.oneByOne(t, connect(t, s, &p.client)))
+		})
+	}
+}
+
+func TestTook(t *testing.T) {
+	const Wait yodel.Method[int, int] = "Test.Wait"
+	synctest.Test(t, func(t *testing.T) {
+		var seen [2]sync.Map // durations, by what they are of
+		note := func(i int, started, ended string) yodel.Observer {
+			return yodel.Observer{
+				Start: func(ctx context.Context, call *yodel.Call) context.Context {
+					seen[i].Store(started, call.Took())
+					return ctx
+				},
+				End: func(_ context.Context, call *yodel.Call, _ error) {
+					time.Sleep(time.Second) // for the observers after this one
+					seen[i].Store(ended+" of "+call.Method, call.Took())
+				},
+			}
+		}
+		observers := func(i int) []yodel.Observer {
+			return []yodel.Observer{note(i, "outer start", "outer end"), note(i, "start", "end")}
+		}
+		network := mem.New()
+		l, err := network.Listen("server")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := yodel.NewServer(&yodel.ServerOptions{Observers: observers(0)})
+		Wait.Handle(s, func(ctx context.Context, in *int) (*int, error) {
+			time.Sleep(2 * time.Second)
+			*in = int(yodel.CallFrom(ctx).Took().Seconds())
+			return in, nil
+		})
+		serveOn(t, s, l)
+		for name, call := range map[string]func(*yodel.Client) (*int, error){
+			"synchronous": func(c *yodel.Client) (*int, error) { return Wait.Call(t.Context(), c, new(int)) },
+			"asynchronous": func(c *yodel.Client) (got *int, err error) {
+				done := make(chan struct{})
+				Wait.Then(t.Context(), c, new(int), func(out *int, e error) { got, err = out, e; close(done) })
+				<-done
+				return got, err
+			},
+		} {
+			c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: network, Observers: observers(1)})
+			if got, err := call(c); err != nil || *got != 2 {
+				t.Errorf("%s: the handler saw %v, %v", name, got, err)
+			}
+			synctest.Wait()
+			time.Sleep(time.Minute) // the server's observers
+			c.Close()
+			for i := range seen {
+				for what, want := range map[string]time.Duration{"outer start": 0, "start": 0, "end of Test.Wait": 2 * time.Second, "outer end of Test.Wait": 2 * time.Second} {
+					if got, ok := seen[i].Load(what); !ok || got != want {
+						t.Errorf("%s, side %d: at the %s a call took %v, want %v", name, i, what, got, want)
+					}
+				}
+				seen[i].Clear()
+			}
+		}
+		call := yodel.Call{Method: string(Wait), Args: new(int), Reply: new(int)}
+		c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: network})
+		defer c.Close()
+		if err := c.Do(t.Context(), &call); err != nil || call.Took() != 0 {
+			t.Errorf("without observers a call took %v, %v", call.Took(), err)
+		}
+	})
+}
+
+// Metadata that comes again is not parsed again, and yet every call has its own.
+func TestMetadataThatComesAgain(t *testing.T) {
+	const Tell yodel.Method[yodel.Empty, yodel.Metadata] = "Test.Tell"
+	var change atomic.Bool
+	s := newServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			call.Trailer = maps.Clone(call.Metadata)
+			if change.Load() && call.Metadata != nil {
+				delete(call.Metadata, "tenant")
+				call.Metadata["of"] = "another call"
+			}
+			return next(ctx, call)
+		}
+	}}})
+	Tell.Handle(s, func(context.Context, *yodel.Empty) (*yodel.Metadata, error) { return &yodel.Metadata{}, nil })
+	kept := make(chan *yodel.Call, 1)
+	handle(t, s, "Test.Keep", func(ctx context.Context, _ *yodel.Empty) (*yodel.Empty, error) {
+		kept <- yodel.CallFrom(ctx)
+		return &yodel.Empty{}, nil
+	})
+	c := connect(t, s, nil)
+	call := func(method string, md yodel.Metadata) yodel.Metadata {
+		call := yodel.Call{Method: method, Args: &yodel.Empty{}, Metadata: md}
+		if err := c.Do(t.Context(), &call); err != nil {
+			t.Error(err)
+		}
+		return call.Trailer
+	}
+	blue, red := yodel.Metadata{"tenant": "blue", "zone": "a"}, yodel.Metadata{"tenant": "red"}
+	for i := range 50 {
+		change.Store(i%3 == 1)
+		for _, md := range []yodel.Metadata{blue, blue, red, {"n": strconv.Itoa(i)}, nil} {
+			if got := call(string(Tell), md); !maps.Equal(got, md) {
+				t.Fatalf("round %d: sent %v, got %v", i, md, got)
+			}
+		}
+	}
+	change.Store(false)
+	call("Test.Keep", red)
+	mine := (<-kept).Metadata
+	change.Store(true)
+	call(string(Tell), red)
+	if !maps.Equal(mine, red) {
+		t.Errorf("a call that was kept has %v, want %v", mine, red)
+	}
+}
+
+// BenchmarkChain shows what each part costs a call, from many callers. What a scenario of the suite measures is CPU time; this is where to
+// look for it.
+func BenchmarkChain(b *testing.B) {
+	const Echo yodel.Method[[]byte, []byte] = "Alloc.Echo"
+	for _, p := range append([]part{{name: "none"}}, parts()...) {
+		b.Run(p.name, func(b *testing.B) {
+			s := newServer(b, &p.server)
+			Echo.Handle(s, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
+			p.client.Codec = yodel.Raw
+			c := connect(b, s, &p.client)
+			ctx, in := context.Background(), make([]byte, 128) // nobody waits for the end of a context
+			b.ReportAllocs()
+			b.SetParallelism(64)
+			b.RunParallel(func(pb *testing.PB) {
+				var out []byte
+				for pb.Next() {
+					if err := c.Call(ctx, string(Echo), &in, &out); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		})
+	}
+}
