@@ -58,7 +58,8 @@ public final class Main {
     }
   }
 
-  private record Event(String event, String text) {}
+  /** Declined says that it is nothing that the framework does, rather than a failure. */
+  private record Event(String event, String text, boolean declined) {}
 
   /** Is the program of a peer: "serve" or "load". */
   public static void run(Peer peer, String... args) {
@@ -72,7 +73,7 @@ public final class Main {
       }
     } catch (Throwable e) {
       e.printStackTrace();
-      program.print(new Event("error", e.toString()));
+      program.print(new Event("error", e.toString(), e instanceof UnsupportedOperationException));
       System.exit(1);
     }
     System.exit(0); // frameworks leave threads behind that are not daemons
@@ -98,7 +99,7 @@ public final class Main {
     var load = Load.start(peer, order);
     Thread.sleep(order.warmupMs());
     load.checkWarmUp();
-    print(new Event("ready", null));
+    print(new Event("ready", null, false));
     if (next() == null) {
       return;
     }
