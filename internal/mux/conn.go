@@ -173,7 +173,7 @@ const (
 	// several, so that small calls get in between.
 	maxFrame = 64 << 10
 
-	minReadBuffer = 4 << 10 // of an idle connection
+	minReadBuffer = 512 // of an idle connection, and of all that it takes (10 KiB) the part that can be small
 	maxReadBuffer = 128 << 10
 
 	// defaultMaxMethods bounds method numbers when the peer's settings have not come yet.

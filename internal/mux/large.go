@@ -39,6 +39,8 @@ const (
 	firstGrant = 256 << 10
 	// earlyGrant is that multiple for a message that it is enough for, and lateGrant for others, which are copied once more.
 	earlyGrant, lateGrant = 16, 4
+	// leastGrant is always allocated, of a message that has so much.
+	leastGrant = 4 << 10
 )
 
 // collect begins to gather a request that comes in pieces.
@@ -131,7 +133,7 @@ func (p *collector) grant(n int) int {
 	if n > firstGrant || p.want <= earlyGrant*n {
 		return max(n, p.want)
 	}
-	return max(n, min(p.want, max(minReadBuffer, lateGrant*n)))
+	return max(n, min(p.want, max(leastGrant, lateGrant*n)))
 }
 
 // broken returns why the message cannot be read, or nil.
