@@ -48,11 +48,34 @@ func (c *Call) pinned() bool { return c.Endpoint != nil && c.Endpoint != c.picke
 // balance is the handler between middleware and endpoint middleware: it chooses the endpoint. It sends a call
 // that was certainly not processed to another one, because that is always right.
 func (c *Client) balance(ctx context.Context, call *Call) error {
-	return c.balanceAfter(ctx, call, nil)
+	if call.out == nil || call.Method == "" || call.turn != nil {
+		return c.balanceOn(ctx, call, nil)
+	}
+	// The first attempt is made from here because it needs less of the stack so: see decodeBody.
+	ep, err := c.cluster.pick(ctx, call, true)
+	if err != nil {
+		return call.failed(c.explain(ctx, call, nil, err))
+	}
+	if !call.pinned() {
+		call.Endpoint, call.picked = ep, ep
+	}
+	call.out.began = clock()
+	if err = ep.handler(ctx, call); err != nil {
+		return c.balanceOn(ctx, call, err)
+	}
+	return nil
 }
 
 // balanceAfter is balance for a call whose first attempt, if there was one, failed with err.
 func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error {
+	if err != nil {
+		err = c.explain(ctx, call, call.Endpoint, err)
+	}
+	return c.balanceOn(ctx, call, err)
+}
+
+// balanceOn is balanceAfter with an error that is explained.
+func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 	if call.out == nil {
 		return Errorf(Internal, "%s: middleware made a call that no client has begun; use Client.Do", call.Method)
 	}
@@ -63,9 +86,6 @@ func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error 
 	began := clock()
 	if err != nil {
 		began = call.out.began
-	}
-	if err != nil {
-		err = c.explain(ctx, call, call.Endpoint, err)
 	}
 	for resends := 0; ; {
 		if err != nil && !call.broughtBack(err) {

@@ -283,10 +283,7 @@ func earliest(ctx context.Context, deadline time.Time) time.Time {
 
 // decode takes the answer over into call. Nothing in call aliases it afterwards.
 func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
-	if a.Attachment != nil {
-		call.ReplyAttachment = append([]byte{}, a.Attachment...)
-	}
-	if len(a.Fields) > 0 || a.Code != 0 {
+	if len(a.Fields) > 0 || a.Code != 0 || a.Attachment != nil {
 		if err := decodeFields(call, a); err != nil {
 			return err
 		}
@@ -300,19 +297,28 @@ func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 		if body, err = q.decompress(o, call, body); err != nil {
 			return err
 		}
-	}
-	if to := recipient(body, o.binding.codec, call.Reply); to != nil && a.Flags&wire.Compressed == 0 && a.Keep() {
+	} else if to := recipient(body, o.binding.codec, call.Reply); to != nil && a.Keep() {
 		*to = slices.Clip(body)
-	} else if err := decodeBody(body, o.binding.codec, call.Reply); err != nil {
-		e := failure("YDL2102", "%s: the reply from %s does not fit %T: %v (codec %s)", call.Method, addrOf(call), call.Reply, err, o.binding.codec.Name())
-		e.Cause = err
-		return e
+		return nil
+	}
+	if err := decodeBody(body, o.binding.codec, call.Reply); err != nil {
+		return unfit(call, err)
 	}
 	return nil
 }
 
+// unfit says that a reply cannot be decoded.
+func unfit(call *Call, err error) error {
+	e := failure("YDL2102", "%s: the reply from %s does not fit %T: %v (codec %s)", call.Method, addrOf(call), call.Reply, err, call.out.binding.codec.Name())
+	e.Cause = err
+	return e
+}
+
 // decodeFields takes over what came beside the body, and returns the error if that is the answer.
 func decodeFields(call *Call, a *mux.Answer) error {
+	if a.Attachment != nil {
+		call.ReplyAttachment = append([]byte{}, a.Attachment...)
+	}
 	var f wire.Fields
 	if err := wire.ParseFields(a.Fields, &f); err != nil {
 		return &mux.BrokenError{Cause: err}

@@ -79,10 +79,12 @@ func (c *codec) Decode(src []byte, v any) error {
 		err = proto.Unmarshal(src, m)
 	}
 	if err != nil {
-		return fmt.Errorf("protobuf: decode %T: %w", v, err)
+		return broken(v, err)
 	}
 	return nil
 }
+
+func broken(v any, err error) error { return fmt.Errorf("protobuf: decode %T: %w", v, err) }
 
 // deep reports whether src could nest messages so deep that the stack, which they use up in
 // UnmarshalVT, ends the process. Package proto refuses more than 10,000 levels; UnmarshalVT does not

@@ -65,7 +65,10 @@ const (
 	// reserveTime is how long a new connection waits for others to give something up, until it has one request more than there are.
 	reserveTime = time.Second
 
-	idleShare     = 1024     // of a connection that needs nothing, at most, while there is enough
+	// idleShare is that of a connection that needs nothing, at most, while there is enough. What calls of short methods need is
+	// hardly seen, because they are not open for long: with 1024, the callers beyond that waited for nothing, and 5000 of them made
+	// 106 thousand calls a second instead of 150.
+	idleShare     = 8 << 10
 	scarceShare   = 16       // the same while others need more than there is
 	minBytes      = 64 << 10 // of each
 	fewestToShare = 4        // below this, one more or less is a difference

@@ -299,6 +299,11 @@ func (c *Conn) appendMessageLocked(h wire.Header, m *message) (rest pieces) {
 		c.countFrameLocked(len(c.out) - start)
 		return rest
 	}
+	return c.appendAnyLocked(h, m)
+}
+
+// appendAnyLocked is appendMessageLocked for messages that are more than a small body. It takes much of the stack.
+func (c *Conn) appendAnyLocked(h wire.Header, m *message) (rest pieces) {
 	parts, size := m.pieces()
 	h.Flags |= m.flags
 	room := maxPart
