@@ -158,7 +158,7 @@ func TestOpenLoopCountsLatencyFromTheIntendedStart(t *testing.T) {
 			return nil
 		}}
 		r := newRun(order{Work: Echo, Addrs: []string{"a"}, Mode: open, Callers: 1, Rate: 1000, WarmupMS: 100, MeasureMS: 1000}, time.Sleep)
-		d := measure(t, r, peerOf(f))
+		d := measureOffBeat(t, r, peerOf(f))
 		if d.Calls != 1000 || d.Late != 0 || d.Seconds != 1 {
 			t.Errorf("got %+v, want 1000 calls in a second, none late because of us", d)
 		}
@@ -173,7 +173,7 @@ func TestOpenLoopThatIsTooFastTakesLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{call: func() error { time.Sleep(time.Millisecond); return nil }}
 		r := newRun(order{Work: Echo, Addrs: []string{"a"}, Mode: open, Callers: 10, Rate: 20_000, MeasureMS: 1000}, time.Sleep)
-		d := measure(t, r, peerOf(f))
+		d := measureOffBeat(t, r, peerOf(f))
 		if d.Calls != 20_000 || d.Seconds < 1.99 || d.Seconds > 2.01 || d.Late != 0 {
 			t.Errorf("got %+v, want all 20,000 calls in two seconds", d)
 		}
@@ -184,7 +184,7 @@ func TestOpenLoopOwnsUpToItsOwnDelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		oversleep := func(time.Duration) { time.Sleep(5 * time.Millisecond) }
 		r := newRun(order{Work: Echo, Addrs: []string{"a"}, Mode: open, Callers: 10, Rate: 1000, MeasureMS: 1000}, oversleep)
-		d := measure(t, r, peerOf(&fake{call: func() error { return nil }}))
+		d := measureOffBeat(t, r, peerOf(&fake{call: func() error { return nil }}))
 		if d.Calls != 1000 || d.Late != 600 { // in time, 4, 3, 2 and 1 ms late
 			t.Errorf("got %+v, want 600 late calls of 1000", d)
 		}
@@ -192,7 +192,13 @@ func TestOpenLoopOwnsUpToItsOwnDelays(t *testing.T) {
 }
 
 // measure runs a load to its end.
-func measure(t *testing.T, r *run, p *Peer) *done {
+// measureOffBeat is measure in a bubble of fake time, where calls would else end just when the measurement begins.
+func measureOffBeat(t *testing.T, r *run, p *Peer) *done {
+	t.Helper()
+	return measure(t, r, p, func() { time.Sleep(offBeat) })
+}
+
+func measure(t *testing.T, r *run, p *Peer, before func()) *done {
 	t.Helper()
 	if err := r.start(t.Context(), p); err != nil {
 		t.Fatal(err)
@@ -201,7 +207,7 @@ func measure(t *testing.T, r *run, p *Peer) *done {
 	if err := r.warmUp(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(offBeat)
+	before()
 	d, err := r.measure()
 	if err != nil {
 		t.Fatal(err)
@@ -228,7 +234,7 @@ func TestAsyncNeverExceedsTheWindow(t *testing.T) {
 				time.AfterFunc(time.Millisecond, func() { open.Add(-1); done(err) })
 			}}
 			r := newRun(order{Work: Echo, Addrs: []string{"a"}, Mode: async, Window: window, WarmupMS: 10, MeasureMS: 100}, time.Sleep)
-			d := measure(t, r, peerOf(f))
+			d := measureOffBeat(t, r, peerOf(f))
 			if most.Load() != int64(window) {
 				t.Errorf("window %d: %d calls were open at once", window, most.Load())
 			}
@@ -258,7 +264,7 @@ func TestAsyncWithRealGoroutines(t *testing.T) {
 	}
 	f := &asyncFake{start: func(done func(error)) { calls <- done }}
 	r := newRun(order{Work: Echo, Addrs: []string{"a"}, Mode: async, Window: 50, WarmupMS: 5, MeasureMS: 50}, time.Sleep)
-	d := measure(t, r, peerOf(f))
+	d := measure(t, r, peerOf(f), func() {})
 	close(calls)
 	servers.Wait()
 	if d.Calls == 0 || d.Calls > ended.Load() || d.Errors != 0 || d.Latency.Max == 0 {
