@@ -65,6 +65,13 @@ type Client interface {
 	Close() error
 }
 
+// A Resizer is a Client of the work Echo that can echo bodies of other sizes on the connections that it has.
+type Resizer interface {
+	Client
+	// CallerOf is Caller for bodies of size bytes instead of Options.Size.
+	CallerOf(size int) (func() error, error)
+}
+
 // A Starter is a Client that can call asynchronously.
 type Starter interface {
 	Client

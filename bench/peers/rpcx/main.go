@@ -190,6 +190,18 @@ func (c *connected) Caller() (func() error, error) {
 	}, nil
 }
 
+// CallerOf is Caller for an echo of another size.
+func (c *connected) CallerOf(size int) (func() error, error) {
+	one, body := c.clients[int(c.next.Add(1))%len(c.clients)], raw(peer.Body(size))
+	return func() error {
+		var reply raw
+		if err := one.Call(context.Background(), c.method, body, &reply); err != nil {
+			return err
+		}
+		return peer.CheckBody(reply, body)
+	}, nil
+}
+
 // pending is the reply of a call of Start.
 type pending struct {
 	decoder

@@ -121,6 +121,17 @@ func (c *client) Caller() (func() error, error) {
 	}, nil
 }
 
+// CallerOf is Caller for an echo of another size.
+func (c *client) CallerOf(size int) (func() error, error) {
+	client, data, reply := c.take(), peer.Body(size), new([]byte)
+	return func() error {
+		if err := client.Call(context.Background(), string(echo), &data, reply); err != nil {
+			return err
+		}
+		return peer.CheckBody(*reply, data)
+	}, nil
+}
+
 // work returns a call's method, its request, a place for the reply, and what checks it.
 func (c *client) work() (method string, args, reply any, check func() error) {
 	switch c.Work {
