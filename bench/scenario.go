@@ -9,12 +9,13 @@ import (
 
 // A Load is what a client program is told to do: the fields of the line that it reads.
 type Load struct {
-	Work      string   `json:"work"` // message, echo, kiss or stream
+	Work      string   `json:"work"` // message, echo, kiss, plain or stream
 	Addrs     []string `json:"addrs"`
 	Size      int      `json:"size"`
 	Callers   int      `json:"callers"`
 	Conns     int      `json:"conns"` // 0: as many as suit the framework best
 	Messages  int      `json:"messages"`
+	Codec     string   `json:"codec,omitempty"` // of the work plain
 	Beside    Beside   `json:"beside"`
 	Mode      string   `json:"mode"` // closed, open, async or fresh
 	Rate      int      `json:"rate"`
@@ -57,11 +58,18 @@ func large(size, callers int) Load {
 	return Load{Work: "echo", Mode: "closed", Size: size, Callers: callers}
 }
 
+func plain(codec string, callers int) Load {
+	return Load{Work: "plain", Mode: "closed", Codec: codec, Callers: callers}
+}
+
 func idle(conns int) Load {
 	return Load{Work: "echo", Mode: "closed", Size: 128, Callers: 1, Conns: conns}
 }
 
-// What only a variant of yodel is compared with.
+// reflective are those that find methods, and encode, by reflection.
+var reflective = []string{yodel, "netrpc", "rpcx"}
+
+// What only a variant of yodel is compared with, and the variants.
 var (
 	onlyYodel = []string{yodel}
 	chain     = []string{yodelChain}
@@ -119,6 +127,13 @@ var scenarios = []Scenario{
 		Load: closed(100), Servers: 3, Full: true, Peers: onlyYodel, Variants: chain},
 	{Name: "chain-1000", Title: "a full chain around each call beside none, three servers, 1000 callers",
 		Load: closed(1000), Servers: 3, Full: true, Peers: onlyYodel, Variants: chain},
+
+	{Name: "plain-gob-1", Title: "gob of a plain struct, 1 caller", Load: plain("gob", 1), Full: true, Peers: reflective},
+	{Name: "plain-gob-100", Title: "gob of a plain struct, 100 callers", Load: plain("gob", 100), Full: true, Peers: reflective},
+	{Name: "plain-json-1", Title: "JSON of a plain struct, 1 caller", Load: plain("json", 1), Full: true, Peers: reflective},
+	{Name: "plain-json-100", Title: "JSON of a plain struct, 100 callers", Load: plain("json", 100), Full: true, Peers: reflective},
+	{Name: "plain-msgpack-1", Title: "msgpack of a plain struct, 1 caller", Load: plain("msgpack", 1), Full: true, Peers: reflective},
+	{Name: "plain-msgpack-100", Title: "msgpack of a plain struct, 100 callers", Load: plain("msgpack", 100), Full: true, Peers: reflective},
 
 	{Name: "kiss-K1", Title: "kiss-rpc K1: asynchronous, one connection", Full: true,
 		Load: Load{Work: "kiss", Mode: "async", Conns: 1, Window: 10_000, Callers: 1}},

@@ -129,7 +129,7 @@ func targets() []Target {
 			Target{Number: 1, What: what + "CPU per call / lowest of the Go peers", Want: 0.6, AtMost: true, Of: againstLeast(goPeers, name, cpu)},
 		)
 	}
-	return append(list,
+	list = append(list,
 		Target{Number: 1, What: "100 callers: reads or writes per call and side", Want: 0.15, AtMost: true, Of: itself("closed-100", systemCalls)},
 		Target{Number: 1, What: "1000 callers: reads or writes per call and side", Want: 0.06, AtMost: true, Of: itself("closed-1000", systemCalls)},
 		Target{Number: 2, What: "1 caller: throughput / best Go peer", Want: 2, Of: against(goPeers, "closed-1", rate)},
@@ -153,6 +153,14 @@ func targets() []Target {
 		Target{Number: 9, What: "full chain, 100 callers: CPU per call / without it", Want: 1.05, AtMost: true, Of: chainCost("chain-100")},
 		Target{Number: 9, What: "full chain, 1000 callers: CPU per call / without it", Want: 1.05, AtMost: true, Of: chainCost("chain-1000")},
 	)
+	for _, codec := range []string{"gob", "json", "msgpack"} {
+		for _, callers := range []string{"1", "100"} {
+			name := "plain-" + codec + "-" + callers
+			s, _ := (&Report{Scenarios: scenarios}).scenario(name)
+			list = append(list, Target{Number: 10, What: s.Title + ": throughput / the better of net/rpc and rpcx", Want: 1, Of: against(goPeers, name, rate)})
+		}
+	}
+	return list
 }
 
 // A Verdict is a target with what was measured.

@@ -31,6 +31,7 @@ type order struct {
 	Callers   int      `json:"callers"`
 	Conns     int      `json:"conns"`
 	Messages  int      `json:"messages"`
+	Codec     string   `json:"codec"`
 	Beside    beside   `json:"beside"`
 	Mode      string   `json:"mode"`
 	Rate      float64  `json:"rate"`   // open: calls a second
@@ -52,6 +53,8 @@ func (o *order) check(p *Peer) error {
 		return fmt.Errorf("%s does not do the work %q: %w", p.Name, o.Work, errors.ErrUnsupported)
 	case !slices.Contains([]string{closed, open, async, fresh}, o.Mode):
 		return fmt.Errorf("there is no mode %q", o.Mode)
+	case o.Work == Plain && !slices.Contains([]string{"gob", "json", "msgpack"}, o.Codec):
+		return fmt.Errorf("there is no codec %q for the work plain", o.Codec)
 	case len(o.Addrs) == 0 || o.MeasureMS <= 0:
 		return errors.New("addrs and measure_ms are missing")
 	case o.Beside.Callers > 0 && (o.Work != Echo || o.Mode == async || o.Mode == fresh):
@@ -106,7 +109,7 @@ func (r *run) now() int64 { return int64(time.Since(r.epoch)) }
 
 // start dials, and begins to call. The context ends with the program.
 func (r *run) start(ctx context.Context, p *Peer) error {
-	o := Options{Work: r.Work, Addrs: r.Addrs, Size: r.Size, Callers: r.Callers, Async: r.Mode == async, Conns: r.Conns, Messages: r.Messages}
+	o := Options{Work: r.Work, Addrs: r.Addrs, Size: r.Size, Callers: r.Callers, Async: r.Mode == async, Conns: r.Conns, Messages: r.Messages, Codec: r.Codec}
 	callers := make([]func() error, r.Callers)
 	if r.Mode == fresh {
 		o.Callers = 1
