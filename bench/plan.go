@@ -21,7 +21,7 @@ type plan struct {
 }
 
 // carryOut runs the plan until it is done or ctx is, and adds what it finds to the report. after is called with each scenario
-// after its last round, also with those that ctx has cut short.
+// after its last round, also with those that ctx has cut short, if anything of them was measured.
 //
 // The rounds of a group follow each other. In each, its scenarios follow each other, and in each of these every peer has its
 // turn, each round beginning with another one: what is compared has run within seconds, or in a group within a minute or two, and
@@ -32,7 +32,6 @@ func (p *plan) carryOut(ctx context.Context, r *Report, show *progress, after fu
 		if ctx.Err() != nil {
 			return
 		}
-		r.Scenarios = append(r.Scenarios, group...)
 		for round := 1; round <= p.rounds; round++ {
 			for _, s := range group {
 				p.round(ctx, r, s, round, show)
@@ -43,7 +42,10 @@ func (p *plan) carryOut(ctx context.Context, r *Report, show *progress, after fu
 		}
 		show.clear()
 		for _, s := range group {
-			after(s)
+			if slices.ContainsFunc(r.Results, func(run Result) bool { return run.Scenario == s.Name }) {
+				r.Scenarios = append(r.Scenarios, s)
+				after(s)
+			}
 		}
 	}
 }
