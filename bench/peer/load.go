@@ -50,7 +50,7 @@ type beside struct {
 func (o *order) check(p *Peer) error {
 	switch {
 	case !slices.Contains(p.Works, o.Work):
-		return fmt.Errorf("%s does not do the work %q: %w", p.Name, o.Work, errors.ErrUnsupported)
+		return fmt.Errorf("no work %q: %w", o.Work, errors.ErrUnsupported)
 	case !slices.Contains([]string{closed, open, async, fresh}, o.Mode):
 		return fmt.Errorf("there is no mode %q", o.Mode)
 	case o.Work == Plain && !slices.Contains([]string{"gob", "json", "msgpack"}, o.Codec):
@@ -127,7 +127,7 @@ func (r *run) start(ctx context.Context, p *Peer) error {
 	if r.Mode == async {
 		starter, ok := client.(Starter)
 		if !ok {
-			return fmt.Errorf("%s has no asynchronous calls: %w", p.Name, errors.ErrUnsupported)
+			return fmt.Errorf("no asynchronous calls: %w", errors.ErrUnsupported)
 		}
 		r.loops.Go(func() { r.issue(starter.Start) })
 		return nil
@@ -137,7 +137,7 @@ func (r *run) start(ctx context.Context, p *Peer) error {
 			return fmt.Errorf("caller %d: %w", i+1, err)
 		}
 	}
-	if err := r.spawnBeside(p, client); err != nil {
+	if err := r.spawnBeside(client); err != nil {
 		return err
 	}
 	r.spawn(callers)
@@ -145,13 +145,13 @@ func (r *run) start(ctx context.Context, p *Peer) error {
 }
 
 // spawnBeside begins what goes on beside the calls that are measured.
-func (r *run) spawnBeside(p *Peer, client Client) error {
+func (r *run) spawnBeside(client Client) error {
 	if r.Beside.Callers == 0 {
 		return nil
 	}
 	resizer, ok := client.(Resizer)
 	if !ok {
-		return fmt.Errorf("%s does not echo bodies of two sizes here: %w", p.Name, errors.ErrUnsupported)
+		return fmt.Errorf("no echo of two sizes over the same connections here: %w", errors.ErrUnsupported)
 	}
 	for i := range r.Beside.Callers {
 		call, err := resizer.CallerOf(r.Beside.Size)

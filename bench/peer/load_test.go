@@ -167,7 +167,7 @@ func TestErrors(t *testing.T) {
 		time.Sleep(time.Second) // until the caller has noticed
 	})
 	for line, text := range map[string]string{
-		`{"work":"kiss","addrs":["a"],"mode":"closed","callers":1,"measure_ms":1}`:                      `does not do the work "kiss"`,
+		`{"work":"kiss","addrs":["a"],"mode":"closed","callers":1,"measure_ms":1}`:                      `no work "kiss"`,
 		`{"work":"echo","addrs":["a"],"mode":"clsoed","callers":1,"measure_ms":1}`:                      `no mode "clsoed"`,
 		`{"work":"echo","addrs":["a"],"mode":"open","callers":1,"measure_ms":1}`:                        `needs a rate`,
 		`{"work":"echo","addrs":["a"],"mode":"async","window":1,"measure_ms":1}`:                        `no asynchronous calls`,
@@ -177,7 +177,7 @@ func TestErrors(t *testing.T) {
 	} {
 		if got, err := play(t, peerOf(&fake{}), line); got != nil || err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s gave %v, %v", line, got, err)
-		} else if declines := strings.Contains(text, "does not do") || strings.Contains(text, "no async"); errors.Is(err, errors.ErrUnsupported) != declines {
+		} else if declines := strings.Contains(text, "no work") || strings.Contains(text, "no async"); errors.Is(err, errors.ErrUnsupported) != declines {
 			t.Errorf("%s: declines: %v, want %v", line, !declines, declines)
 		}
 	}
