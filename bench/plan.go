@@ -91,6 +91,7 @@ func (p *plan) turn(ctx context.Context, r *Report, s Scenario, peer program, ro
 	t := p.timing
 	if peer.kind == kindJava {
 		t.warmup = max(t.warmup, p.jvmWarmup)
+		t.patience *= 3 // a JVM on a busy machine takes a while to start
 	}
 	result, info := fight(ctx, peer, s, t)
 	if ctx.Err() != nil { // nothing that an interrupt has broken is the peer's fault
