@@ -47,7 +47,7 @@ bench-test: ## test the suite that compares frameworks, and run it for a second
 		echo "test $$folder"; \
 		(cd "$$folder" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
 	done
-	@for peer in yodel yodel-chain raw netrpc; do \
+	@for peer in yodel yodel-chain yodel-still raw netrpc; do \
 		echo "test bench/peers/$$peer"; \
 		(cd "bench/peers/$$peer" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
 	done

@@ -235,7 +235,7 @@ func (plainLogTicks) Ticks(low, high float64) []plot.Tick {
 			}
 			label := ""
 			if digit == 1 || digit == 2 || digit == 5 {
-				label = strconv.FormatFloat(v, 'g', 3, 64)
+				label = strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64)
 			}
 			ticks = append(ticks, plot.Tick{Value: v, Label: label})
 		}

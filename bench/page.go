@@ -74,10 +74,14 @@ var pageFuncs = template.FuncMap{
 		}
 		return p.Name
 	},
-	"bandwidth": func(s Scenario, r Spread) string {
-		if s.Load.Work != "echo" || s.Load.Size < 1<<16 {
+	"bandwidth": func(s Scenario, w row) string {
+		switch beside := s.Load.Beside; {
+		case beside.Callers > 0:
+			return fmt.Sprintf("beside %s MB/s each way", digits(w.Median.Beside*float64(beside.Size)/1e6))
+		case s.Load.Work == "echo" && s.Load.Size >= 1<<16:
+			return fmt.Sprintf("%s MB/s each way", digits(w.Rate.Median*float64(s.Load.Size)/1e6))
+		default:
 			return ""
 		}
-		return fmt.Sprintf("%s MB/s each way", digits(r.Median*float64(s.Load.Size)/1e6))
 	},
 }

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -18,32 +20,69 @@ type plan struct {
 	jvmWarmup time.Duration // instead of timing.warmup: just-in-time compilers need longer
 }
 
-// carryOut runs the plan until it is done or ctx is, and adds what it finds to the report. after is called with the
-// report after the last round of each scenario, also of the one that ctx has cut short.
+// carryOut runs the plan until it is done or ctx is, and adds what it finds to the report. after is called with each scenario
+// after its last round, also with those that ctx has cut short, if anything of them was measured.
 //
-// A scenario's rounds follow each other, and in each round every peer has its turn, each round beginning with another
-// one: peers that are compared with each other have run within seconds of each other, and none always behind the same.
+// The rounds of a group follow each other. In each, its scenarios follow each other, and in each of these every peer has its
+// turn, each round beginning with another one: what is compared has run within seconds, or in a group within a minute or two, and
+// nobody always behind the same.
 func (p *plan) carryOut(ctx context.Context, r *Report, show *progress, after func(Scenario)) {
 	show.begin(p.runs())
-	for _, s := range p.scenarios {
-		able := slices.DeleteFunc(slices.Clone(p.programs), func(peer program) bool { return !s.takes(peer) })
-		if len(able) == 0 || ctx.Err() != nil {
-			continue
+	for _, group := range p.groups() {
+		if ctx.Err() != nil {
+			return
 		}
-		r.Scenarios = append(r.Scenarios, s)
-		for round := 1; round <= p.rounds && ctx.Err() == nil; round++ {
-			for i := range able {
-				peer := able[(i+round-1)%len(able)]
-				if ctx.Err() != nil || r.cannot(s.Name, peer.key) {
-					show.skip()
-					continue
+		for round := 1; round <= p.rounds; round++ {
+			for _, s := range group {
+				p.round(ctx, r, s, round, show)
+				if len(group) > 1 && ctx.Err() == nil { // its table is far away
+					show.note(r.standing(s.Name, round, p.rounds))
 				}
-				show.now(fmt.Sprintf("%s  round %d of %d  %s", s.Name, round, p.rounds, peer.key))
-				p.turn(ctx, r, s, peer, round, show)
 			}
 		}
 		show.clear()
-		after(s)
+		for _, s := range group {
+			if slices.ContainsFunc(r.Results, func(run Result) bool { return run.Scenario == s.Name }) {
+				r.Scenarios = append(r.Scenarios, s)
+				after(s)
+			}
+		}
+	}
+}
+
+// groups are the scenarios that somebody takes part in, those of one group together.
+func (p *plan) groups() (all [][]Scenario) {
+	last := ""
+	for _, s := range p.scenarios {
+		switch {
+		case len(p.able(s)) == 0:
+			continue
+		case s.Group != "" && s.Group == last:
+			all[len(all)-1] = append(all[len(all)-1], s)
+		default:
+			all = append(all, []Scenario{s})
+		}
+		last = s.Group
+	}
+	return all
+}
+
+// able are the programs that take part in a scenario.
+func (p *plan) able(s Scenario) []program {
+	return slices.DeleteFunc(slices.Clone(p.programs), func(peer program) bool { return !s.takes(peer) })
+}
+
+// round gives every peer its turn.
+func (p *plan) round(ctx context.Context, r *Report, s Scenario, round int, show *progress) {
+	able := p.able(s)
+	for i := range able {
+		peer := able[(i+round-1)%len(able)]
+		if ctx.Err() != nil || r.cannot(s.Name, peer.key) {
+			show.skip()
+			continue
+		}
+		show.now(fmt.Sprintf("%s  round %d of %d  %s", s.Name, round, p.rounds, peer.key))
+		p.turn(ctx, r, s, peer, round, show)
 	}
 }
 
@@ -52,6 +91,7 @@ func (p *plan) turn(ctx context.Context, r *Report, s Scenario, peer program, ro
 	t := p.timing
 	if peer.kind == kindJava {
 		t.warmup = max(t.warmup, p.jvmWarmup)
+		t.patience *= 3 // a JVM on a busy machine takes a while to start
 	}
 	result, info := fight(ctx, peer, s, t)
 	if ctx.Err() != nil { // nothing that an interrupt has broken is the peer's fault
@@ -67,11 +107,7 @@ func (p *plan) turn(ctx context.Context, r *Report, s Scenario, peer program, ro
 func (p *plan) runs() int {
 	n := 0
 	for _, s := range p.scenarios {
-		for _, peer := range p.programs {
-			if s.takes(peer) {
-				n += p.rounds
-			}
-		}
+		n += p.rounds * len(p.able(s))
 	}
 	return n
 }
@@ -92,6 +128,19 @@ func (r *Report) cannot(scenario, peer string) bool {
 	return slices.ContainsFunc(r.Results, func(run Result) bool {
 		return run.Scenario == scenario && run.Peer == peer && run.Cannot != ""
 	})
+}
+
+// standing is a round of a scenario in a line: who was how fast.
+func (r *Report) standing(scenario string, round, of int) string {
+	runs := slices.DeleteFunc(slices.Clone(r.Results), func(run Result) bool {
+		return run.Scenario != scenario || run.Round != round || run.Calls == 0
+	})
+	slices.SortStableFunc(runs, func(a, b Result) int { return cmp.Compare(b.Rate, a.Rate) })
+	var said []string
+	for _, run := range runs {
+		said = append(said, r.nameOf(run.Peer)+" "+amount(run.Rate))
+	}
+	return fmt.Sprintf("%s, round %d of %d, calls/s: %s", scenario, round, of, strings.Join(said, ", "))
 }
 
 // summary is a run in a line.

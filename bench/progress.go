@@ -59,6 +59,14 @@ func (p *progress) done(text string) {
 	}
 }
 
+// note leaves a line on a terminal. Elsewhere each run has one anyway.
+func (p *progress) note(text string) {
+	if p.terminal {
+		p.clear()
+		fmt.Fprintln(p.out, text)
+	}
+}
+
 // skip counts a run that is not worth it.
 func (p *progress) skip() { p.finished++ }
 

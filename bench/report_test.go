@@ -12,6 +12,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -193,6 +194,25 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// The peak is where the median is greatest, and the share is taken in each round: a machine that is slow in one round is
+// slow for both.
+func TestShareOfThePeakIsTakenWithinRounds(t *testing.T) {
+	t.Parallel()
+	r := Report{Scenarios: scenarios}
+	for name, rates := range map[string][]float64{"closed-100": {1, 90, 1}, "closed-500": {10, 20, 40}, "closed-2000": {9, 19, 20}} {
+		for i, rate := range rates {
+			r.Results = append(r.Results, Result{Scenario: name, Peer: yodel, Round: i + 1, Calls: 1, Rate: rate})
+		}
+	}
+	got, ok := ofPeak("closed-2000")(&r)
+	if want := (ratio{Spread{0.9, 0.5, 0.95}, "500 callers"}); !ok || got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got, ok := ofPeak("closed-2000")(&Report{}); ok {
+		t.Errorf("nothing measured gives %+v", got)
+	}
+}
+
 func TestCheckMissesWhatIsNotMeasured(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
@@ -344,9 +364,13 @@ func TestCheckTakesItsPeers(t *testing.T) {
 func TestAVariantTakesPartOnlyWhereItIsNamed(t *testing.T) {
 	t.Parallel()
 	chain := program{key: yodelChain, kind: kindOf(yodelChain)}
-	for _, s := range append(scenarios, checkScenarios()...) {
+	still := program{key: yodelStill, kind: kindOf(yodelStill)}
+	for _, s := range append(slices.Clone(scenarios), checkScenarios()...) {
 		if got, want := s.takes(chain), strings.HasPrefix(s.Name, "chain-"); got != want {
 			t.Errorf("%s takes %s: %v", s.Name, chain.key, got)
+		}
+		if got, want := s.takes(still), s.Name == "closed-1" || s.Name == "rare-100"; got != want {
+			t.Errorf("%s takes %s: %v", s.Name, still.key, got)
 		}
 	}
 	r := Report{Peers: []PeerInfo{{Key: yodel, Kind: kindYodel, Name: yodel}, {Key: yodelChain, Kind: chain.kind, Name: yodelChain}}}

@@ -61,7 +61,8 @@ type Result struct {
 	Errors     int64   `json:"errors"`
 	FirstError string  `json:"first_error,omitempty"`
 	Late       int64   `json:"late"`
-	Rate       float64 `json:"rate"` // calls a second
+	Rate       float64 `json:"rate"`             // calls a second
+	Beside     float64 `json:"beside,omitempty"` // calls a second beside those: all other figures but those of the processes are without them
 	Latency    Latency `json:"latency_us"`
 	Client     Side    `json:"client"`
 	Server     Side    `json:"server"`

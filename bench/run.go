@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -36,6 +37,7 @@ type event struct {
 	Seconds    float64 `json:"seconds"`
 	Latency    Latency `json:"latency_us"`
 	Late       int64   `json:"late"`
+	Beside     float64 `json:"beside"`
 	counters
 }
 
@@ -66,8 +68,28 @@ type bout struct {
 	clients  []*process
 }
 
-// fight runs a scenario once with fresh processes, and ends all of them.
+// errNoCall says that no call both began in the measurement and came back.
+var errNoCall = errors.New("no call began and came back")
+
+// longestMeasure is how long those are measured at most who are too slow for the time that suits the others. Who makes no call in
+// it is broken.
+const longestMeasure = 20 * time.Second
+
+// fight runs a scenario once, and once more with a longer measurement when it was too short for the peer.
 func fight(ctx context.Context, peer program, s Scenario, t timing) (Result, PeerInfo) {
+	result, info, err := once(ctx, peer, s, t)
+	for wanted := t.measure; errors.Is(err, errNoCall) && 4*t.measure <= longestMeasure; {
+		t.measure *= 4
+		if result, info, err = once(ctx, peer, s, t); err == nil {
+			note := fmt.Sprintf("measured for %s, since %s within %s", t.measure, errNoCall, wanted)
+			result.Note = strings.TrimSuffix(note+"; "+result.Note, "; ")
+		}
+	}
+	return result, info
+}
+
+// once runs a scenario with fresh processes, and ends all of them.
+func once(ctx context.Context, peer program, s Scenario, t timing) (Result, PeerInfo, error) {
 	b := &bout{
 		peer: peer, scenario: s, timing: t,
 		info: PeerInfo{Key: peer.key, Kind: peer.kind},
@@ -84,7 +106,7 @@ func fight(ctx context.Context, peer program, s Scenario, t timing) (Result, Pee
 	case ending != nil:
 		result.Note = ending.Error()
 	}
-	return result, b.info
+	return result, b.info, err
 }
 
 // run starts the servers and the clients, lets them warm up, and measures.
@@ -187,7 +209,7 @@ func (b *bout) measure(ctx context.Context) (Result, error) {
 	}
 	r = sum(done, max(1, b.scenario.Load.Messages))
 	if r.Calls == 0 && r.Errors == 0 {
-		return r, fmt.Errorf("no call began and came back within %s: measure longer", b.timing.measure)
+		return r, fmt.Errorf("%w within %s", errNoCall, b.timing.measure)
 	}
 	r.Wire, r.Packets = wire.bytes-carried.bytes, wire.packets-carried.packets
 	r.Client = b.side(b.clients, before, after)
@@ -291,6 +313,7 @@ func sum(done []event, messages int) Result {
 		}
 		if e.Seconds > 0 {
 			r.Rate += e.Calls * float64(messages) / e.Seconds
+			r.Beside += e.Beside / e.Seconds
 		}
 		n := float64(len(done))
 		l.Mean += e.Latency.Mean / n

@@ -70,8 +70,12 @@ func fake(behaviour, role string) {
 		fmt.Println(`{"event":"error","text":"lost the server"}`)
 		os.Exit(1)
 	}
-	fmt.Println(`{"event":"done","calls":1000,"errors":0,"seconds":0.5,` +
-		`"latency_us":{"min":1,"mean":2,"p50":2,"p90":3,"p99":4,"p999":5,"max":6},"mallocs":2000,"bytes":64000,"gcs":1}`)
+	calls := 1000
+	if wrong == "stuck" || wrong == "slow" && load.MeasureMS < 10 {
+		calls = 0
+	}
+	fmt.Printf(`{"event":"done","calls":%d,"errors":0,"seconds":0.5,`+
+		`"latency_us":{"min":1,"mean":2,"p50":2,"p90":3,"p99":4,"p999":5,"max":6},"mallocs":2000,"bytes":64000,"gcs":1}`+"\n", calls)
 	for input.Scan() {
 	}
 }
@@ -245,6 +249,51 @@ func TestPlanInterleavesAndRotates(t *testing.T) {
 	}
 	if show.finished != 12 || !strings.Contains(progressed.String(), "declines: no streams here") {
 		t.Errorf("progress of %d runs:\n%s", show.finished, progressed.String())
+	}
+}
+
+func TestAGroupSharesItsRounds(t *testing.T) {
+	t.Parallel()
+	p := plan{
+		programs: []program{fakePeer(t, "yodel", ""), fakePeer(t, "raw", "")},
+		scenarios: []Scenario{
+			{Name: "a", Load: closed(1), Group: "g"}, {Name: "nobody", Load: closed(1), Peers: []string{"x"}},
+			{Name: "b", Load: closed(2), Group: "g"}, {Name: "c", Load: closed(3)},
+		},
+		rounds: 2, timing: patiently,
+	}
+	var r Report
+	var order, tables []string
+	p.carryOut(context.Background(), &r, &progress{out: io.Discard}, func(s Scenario) {
+		tables = append(tables, fmt.Sprintf("%s%d", s.Name, len(r.Results)))
+	})
+	for _, run := range r.Results {
+		order = append(order, fmt.Sprintf("%s%d:%s", run.Scenario, run.Round, run.Peer))
+	}
+	if got, want := strings.Join(order, " "), "a1:yodel a1:raw b1:yodel b1:raw a2:raw a2:yodel b2:raw b2:yodel c1:yodel c1:raw c2:raw c2:yodel"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got, want := strings.Join(tables, " "), "a8 b8 c12"; got != want {
+		t.Errorf("tables after so many runs: %s, want %s", got, want)
+	}
+	if got, want := r.standing("b", 2, 2), "b, round 2 of 2, calls/s: Fake 2.00k, Fake 2.00k"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestASlowPeerIsMeasuredForLonger(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		behaviour     string
+		problem, note string
+	}{
+		{"slow@load", "", "measured for 16ms, since no call began and came back within 1ms"},
+		{"stuck@load", "no call began and came back within 16.384s", ""},
+	} {
+		r, _ := fight(context.Background(), fakePeer(t, "fake", c.behaviour), Scenario{Load: closed(1)}, patiently)
+		if r.Problem != c.problem || r.Note != c.note {
+			t.Errorf("%s: problem %q, note %q", c.behaviour, r.Problem, r.Note)
+		}
 	}
 }
 

@@ -9,17 +9,25 @@ import (
 
 // A Load is what a client program is told to do: the fields of the line that it reads.
 type Load struct {
-	Work      string   `json:"work"` // message, echo, kiss or stream
+	Work      string   `json:"work"` // message, echo, kiss, plain or stream
 	Addrs     []string `json:"addrs"`
 	Size      int      `json:"size"`
 	Callers   int      `json:"callers"`
 	Conns     int      `json:"conns"` // 0: as many as suit the framework best
 	Messages  int      `json:"messages"`
+	Codec     string   `json:"codec,omitempty"` // of the work plain
+	Beside    Beside   `json:"beside"`
 	Mode      string   `json:"mode"` // closed, open, async or fresh
 	Rate      int      `json:"rate"`
 	Window    int      `json:"window"`
 	WarmupMS  int      `json:"warmup_ms"`
 	MeasureMS int      `json:"measure_ms"`
+}
+
+// A Beside is what goes on beside the calls that are measured, on the same connections: an echo in a closed loop.
+type Beside struct {
+	Size    int `json:"size"`
+	Callers int `json:"callers"`
 }
 
 // A Scenario is one row of the measurement's plan. All peers that can do its load run it, one after the other, in each round.
@@ -28,11 +36,13 @@ type Scenario struct {
 	Title string `json:"title"` // above its table
 	Load  Load   `json:"load"`
 
-	Servers int      `json:"servers,omitempty"` // how many server processes: 0 is 1
-	Clients int      `json:"clients,omitempty"` // how many client processes, each with this load: 0 is 1
-	Full    bool     `json:"full,omitempty"`    // only with -full, or when -run names it
-	Java    bool     `json:"java,omitempty"`    // the peers on the JVM run it too
-	Peers   []string `json:"peers,omitempty"`   // only these; nil is all but the variants of yodel
+	Group    string   `json:"group,omitempty"`    // scenarios of one group that follow each other share their rounds
+	Servers  int      `json:"servers,omitempty"`  // how many server processes: 0 is 1
+	Clients  int      `json:"clients,omitempty"`  // how many client processes, each with this load: 0 is 1
+	Full     bool     `json:"full,omitempty"`     // only with -full, or when -run names it
+	Java     bool     `json:"java,omitempty"`     // the peers on the JVM run it too
+	Peers    []string `json:"peers,omitempty"`    // only these; nil is all
+	Variants []string `json:"variants,omitempty"` // of yodel: those that take part, too
 }
 
 // Kinds of load that several scenarios share.
@@ -48,22 +58,36 @@ func large(size, callers int) Load {
 	return Load{Work: "echo", Mode: "closed", Size: size, Callers: callers}
 }
 
+func plain(codec string, callers int) Load {
+	return Load{Work: "plain", Mode: "closed", Codec: codec, Callers: callers}
+}
+
 func idle(conns int) Load {
 	return Load{Work: "echo", Mode: "closed", Size: 128, Callers: 1, Conns: conns}
 }
 
-// chained are the peers of the scenarios that are about middleware.
-var chained = []string{yodel, yodelChain}
+// reflective are those that find methods, and encode, by reflection.
+var reflective = []string{yodel, "netrpc", "rpcx"}
+
+// What only a variant of yodel is compared with, and the variants.
+var (
+	onlyYodel = []string{yodel}
+	chain     = []string{yodelChain}
+	still     = []string{yodelStill}
+)
+
+// The closed loop with more and more callers: how throughput depends on them is a figure, too.
+const growing = "closed"
 
 // The scenarios, in the order in which they run.
 var scenarios = []Scenario{
-	{Name: "closed-1", Title: "1 caller", Load: closed(1), Java: true},
-	{Name: "closed-10", Title: "10 callers", Load: closed(10), Java: true},
-	{Name: "closed-100", Title: "100 callers", Load: closed(100), Java: true},
-	{Name: "closed-500", Title: "500 callers", Load: closed(500), Java: true},
-	{Name: "closed-1000", Title: "1000 callers", Load: closed(1000), Java: true},
-	{Name: "closed-2000", Title: "2000 callers", Load: closed(2000), Java: true},
-	{Name: "closed-5000", Title: "5000 callers", Load: closed(5000), Java: true},
+	{Name: "closed-1", Title: "1 caller", Group: growing, Load: closed(1), Java: true, Variants: still},
+	{Name: "closed-10", Title: "10 callers", Group: growing, Load: closed(10), Java: true},
+	{Name: "closed-100", Title: "100 callers", Group: growing, Load: closed(100), Java: true},
+	{Name: "closed-500", Title: "500 callers", Group: growing, Load: closed(500), Java: true},
+	{Name: "closed-1000", Title: "1000 callers", Group: growing, Load: closed(1000), Java: true},
+	{Name: "closed-2000", Title: "2000 callers", Group: growing, Load: closed(2000), Java: true},
+	{Name: "closed-5000", Title: "5000 callers", Group: growing, Load: closed(5000), Java: true},
 
 	{Name: "async-message", Title: "asynchronous, one connection, one issuing goroutine, at most 1000 calls open", Java: true,
 		Load: Load{Work: "message", Mode: "async", Conns: 1, Window: 1000, Callers: 1}},
@@ -77,12 +101,18 @@ var scenarios = []Scenario{
 	{Name: "open-50k", Title: "open loop, 50,000 calls a second intended", Load: open(50_000), Full: true},
 	{Name: "open-100k", Title: "open loop, 100,000 calls a second intended", Load: open(100_000), Full: true},
 
+	{Name: "rare-100", Title: "open loop, one caller, 100 calls a second intended: what waiting costs", Full: true, Variants: still,
+		Load: Load{Work: "message", Mode: "open", Rate: 100, Callers: 1}},
+
 	{Name: "stream", Title: "server streaming: one caller, calls of 10,000 messages of 128 bytes",
 		Load: Load{Work: "stream", Mode: "closed", Size: 128, Messages: 10_000, Callers: 1}},
 
 	{Name: "large-64k", Title: "64 KiB echoed, 4 callers", Load: large(64<<10, 4), Full: true},
 	{Name: "large-1m", Title: "1 MiB echoed, 4 callers", Load: large(1<<20, 4)},
 	{Name: "large-16m", Title: "16 MiB echoed, 2 callers", Load: large(16<<20, 2), Full: true},
+
+	{Name: "mixed", Title: "128 bytes echoed, 10 callers, beside 4 callers that echo 1 MiB, all on one connection: the small calls' figures", Full: true,
+		Load: Load{Work: "echo", Mode: "closed", Size: 128, Conns: 1, Callers: 10, Beside: Beside{Size: 1 << 20, Callers: 4}}},
 
 	{Name: "each-100", Title: "100 clients with a connection each", Load: each(100), Full: true},
 	{Name: "each-500", Title: "500 clients with a connection each", Load: each(500), Full: true},
@@ -94,9 +124,16 @@ var scenarios = []Scenario{
 	{Name: "two-servers-1000", Title: "one client over two servers, 1000 callers", Load: closed(1000), Servers: 2, Full: true},
 
 	{Name: "chain-100", Title: "a full chain around each call beside none, three servers, 100 callers",
-		Load: closed(100), Servers: 3, Full: true, Peers: chained},
+		Load: closed(100), Servers: 3, Full: true, Peers: onlyYodel, Variants: chain},
 	{Name: "chain-1000", Title: "a full chain around each call beside none, three servers, 1000 callers",
-		Load: closed(1000), Servers: 3, Full: true, Peers: chained},
+		Load: closed(1000), Servers: 3, Full: true, Peers: onlyYodel, Variants: chain},
+
+	{Name: "plain-gob-1", Title: "gob of a plain struct, 1 caller", Load: plain("gob", 1), Full: true, Peers: reflective},
+	{Name: "plain-gob-100", Title: "gob of a plain struct, 100 callers", Load: plain("gob", 100), Full: true, Peers: reflective},
+	{Name: "plain-json-1", Title: "JSON of a plain struct, 1 caller", Load: plain("json", 1), Full: true, Peers: reflective},
+	{Name: "plain-json-100", Title: "JSON of a plain struct, 100 callers", Load: plain("json", 100), Full: true, Peers: reflective},
+	{Name: "plain-msgpack-1", Title: "msgpack of a plain struct, 1 caller", Load: plain("msgpack", 1), Full: true, Peers: reflective},
+	{Name: "plain-msgpack-100", Title: "msgpack of a plain struct, 100 callers", Load: plain("msgpack", 100), Full: true, Peers: reflective},
 
 	{Name: "kiss-K1", Title: "kiss-rpc K1: asynchronous, one connection", Full: true,
 		Load: Load{Work: "kiss", Mode: "async", Conns: 1, Window: 10_000, Callers: 1}},
@@ -119,7 +156,10 @@ var scenarios = []Scenario{
 
 // takes says whether a peer has a part in the scenario. It may still decline.
 func (s Scenario) takes(p program) bool {
-	if p.kind == kindJava && !s.Java || p.kind == kindVariant && !slices.Contains(s.Peers, p.key) {
+	if p.kind == kindVariant {
+		return slices.Contains(s.Variants, p.key)
+	}
+	if p.kind == kindJava && !s.Java {
 		return false
 	}
 	return s.Peers == nil || slices.ContainsFunc(s.Peers, func(name string) bool { return selects(name, p.key) })

@@ -53,6 +53,7 @@ type column struct {
 // The columns. All but the first and those of latency and memory are per call.
 var columns = []column{
 	{"calls_per_second", func(r *Result) *float64 { return &r.Rate }},
+	{"calls_beside_per_second", func(r *Result) *float64 { return &r.Beside }},
 	{"latency_min_us", func(r *Result) *float64 { return &r.Latency.Min }},
 	{"latency_mean_us", func(r *Result) *float64 { return &r.Latency.Mean }},
 	{"latency_p50_us", func(r *Result) *float64 { return &r.Latency.P50 }},
@@ -177,6 +178,9 @@ func (r *Report) absent(s Scenario) []string {
 		}
 		if run.Errors > 0 {
 			lines = append(lines, head+"first error: "+run.FirstError)
+		}
+		if run.Note != "" {
+			lines = append(lines, head+run.Note)
 		}
 		if run.Late > 0 { // the open loop did not keep its promise
 			lines = append(lines, head+strconv.FormatInt(run.Late, 10)+" calls began late because of the client's own program")

@@ -7,12 +7,15 @@ require (
 	github.com/smallnest/rpcx v1.9.4
 	github.com/tinylib/msgp v1.6.5
 	github.com/yodel-rpc/yodel v0.0.0
+	github.com/yodel-rpc/yodel/bench/message v0.0.0
+	github.com/yodel-rpc/yodel/bench/peer v0.0.0
 	github.com/yodel-rpc/yodel/codec/msgpack v0.0.0
 	github.com/yodel-rpc/yodel/codec/protobuf v0.0.0
 	google.golang.org/protobuf v1.36.12
 )
 
 require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
 	github.com/akutz/memconn v0.1.0 // indirect
 	github.com/alitto/pond v1.9.2 // indirect
 	github.com/apache/thrift v0.23.0 // indirect
@@ -66,6 +69,8 @@ require (
 
 replace (
 	github.com/yodel-rpc/yodel => ../..
+	github.com/yodel-rpc/yodel/bench/message => ../message
+	github.com/yodel-rpc/yodel/bench/peer => ../peer
 	github.com/yodel-rpc/yodel/codec/msgpack => ../../codec/msgpack
 	github.com/yodel-rpc/yodel/codec/protobuf => ../../codec/protobuf
 )

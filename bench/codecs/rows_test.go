@@ -17,6 +17,8 @@ import (
 	"github.com/yodel-rpc/yodel/bench/codecs/pb"
 	"github.com/yodel-rpc/yodel/bench/codecs/plain"
 	"github.com/yodel-rpc/yodel/bench/codecs/vtpb"
+	"github.com/yodel-rpc/yodel/bench/message"
+	"github.com/yodel-rpc/yodel/bench/peer"
 	gencodecodec "github.com/yodel-rpc/yodel/codec/gencode"
 	gobcodec "github.com/yodel-rpc/yodel/codec/gob"
 	msgpackcodec "github.com/yodel-rpc/yodel/codec/msgpack"
@@ -87,13 +89,13 @@ func rows() []row {
 		}),
 	)
 	for _, f := range reflective {
-		all = append(all, newRow("message", f, message(assign[plain.BenchmarkMessage])))
+		all = append(all, newRow("message", f, filled(assign[peer.PlainMessage])))
 	}
 	return append(all,
-		newRow("message", generatedMsgp, message(assign[msgp.BenchmarkMessage])),
-		newRow("message", generatedGencode, message(assign[gencode.BenchmarkMessage])),
-		newRow("message", protobuf, message(assignFields[pb.BenchmarkMessage]())),
-		newRow("message", vtprotobuf, message(assignFields[vtpb.BenchmarkMessage]())),
+		newRow("message", generatedMsgp, filled(assign[msgp.BenchmarkMessage])),
+		newRow("message", generatedGencode, filled(assign[gencode.BenchmarkMessage])),
+		newRow("message", protobuf, filled(assignFields[pb.BenchmarkMessage]())),
+		newRow("message", vtprotobuf, filled(assignFields[message.BenchmarkMessage]())),
 	)
 }
 
@@ -119,12 +121,9 @@ func (w *work[In, Out]) check(out *Out) error {
 	return nil
 }
 
-// text is in every string of a message.
-const text = "许多往事在眼前一幕一幕，变的那麼模糊"
-
-// message is the work of the benchmarks of RPC frameworks since 2016: the server sets field1 and field2 of the message that it
+// filled is the work of the benchmarks of RPC frameworks since 2016: the server sets field1 and field2 of the message that it
 // has got, and returns it. M is a struct with the fields of BenchmarkMessage, or with pointers to them.
-func message[M any](assign func(to, from *M)) *work[M, M] {
+func filled[M any](assign func(to, from *M)) *work[M, M] {
 	in := new(M)
 	for f, v := range reflect.ValueOf(in).Elem().Fields() {
 		if f.IsExported() {
@@ -140,7 +139,7 @@ func message[M any](assign func(to, from *M)) *work[M, M] {
 		},
 		right: func(out *M) bool {
 			field1, field2, field102 := fields(out)
-			return *field1 == "OK" && *field2 == 100 && *field102 == text
+			return *field1 == "OK" && *field2 == 100 && *field102 == message.Text
 		},
 	}
 }
@@ -172,7 +171,7 @@ func set(f reflect.Value, number int64) {
 	}
 	switch f.Kind() {
 	case reflect.String:
-		f.SetString(text)
+		f.SetString(message.Text)
 	case reflect.Bool:
 		f.SetBool(true)
 	case reflect.Int32, reflect.Int64:
@@ -184,7 +183,7 @@ func set(f reflect.Value, number int64) {
 // fields returns where a message has the fields that matter.
 func fields(m any) (field1 *string, field2 *int32, field102 *string) {
 	switch m := m.(type) {
-	case *plain.BenchmarkMessage:
+	case *peer.PlainMessage:
 		return &m.Field1, &m.Field2, &m.Field102
 	case *msgp.BenchmarkMessage:
 		return &m.Field1, &m.Field2, &m.Field102
@@ -192,7 +191,7 @@ func fields(m any) (field1 *string, field2 *int32, field102 *string) {
 		return &m.Field1, &m.Field2, &m.Field102
 	case *pb.BenchmarkMessage:
 		return m.Field1, m.Field2, m.Field102
-	case *vtpb.BenchmarkMessage:
+	case *message.BenchmarkMessage:
 		return m.Field1, m.Field2, m.Field102
 	}
 	panic(fmt.Sprintf("no message: %T", m))

@@ -31,6 +31,8 @@ type order struct {
 	Callers   int      `json:"callers"`
 	Conns     int      `json:"conns"`
 	Messages  int      `json:"messages"`
+	Codec     string   `json:"codec"`
+	Beside    beside   `json:"beside"`
 	Mode      string   `json:"mode"`
 	Rate      float64  `json:"rate"`   // open: calls a second
 	Window    int      `json:"window"` // async: calls open at most
@@ -38,14 +40,25 @@ type order struct {
 	MeasureMS int      `json:"measure_ms"`
 }
 
+// A beside is what goes on beside the calls that are measured, on the same connections: callers that echo bodies of another
+// size in a closed loop.
+type beside struct {
+	Size    int `json:"size"`
+	Callers int `json:"callers"`
+}
+
 func (o *order) check(p *Peer) error {
 	switch {
 	case !slices.Contains(p.Works, o.Work):
-		return fmt.Errorf("%s does not do the work %q: %w", p.Name, o.Work, errors.ErrUnsupported)
+		return fmt.Errorf("no work %q: %w", o.Work, errors.ErrUnsupported)
 	case !slices.Contains([]string{closed, open, async, fresh}, o.Mode):
 		return fmt.Errorf("there is no mode %q", o.Mode)
+	case o.Work == Plain && !slices.Contains([]string{"gob", "json", "msgpack"}, o.Codec):
+		return fmt.Errorf("there is no codec %q for the work plain", o.Codec)
 	case len(o.Addrs) == 0 || o.MeasureMS <= 0:
 		return errors.New("addrs and measure_ms are missing")
+	case o.Beside.Callers > 0 && (o.Work != Echo || o.Mode == async || o.Mode == fresh):
+		return fmt.Errorf("calls beside others are for the work echo, and not for the mode %s", o.Mode)
 	case o.Mode == open && !(o.Rate > 0), o.Mode == async && o.Window <= 0, o.Mode != async && o.Callers <= 0:
 		return fmt.Errorf("the mode %s needs a rate, a window or callers", o.Mode)
 	}
@@ -60,6 +73,7 @@ type done struct {
 	FirstError string  `json:"first_error,omitempty"`
 	Seconds    float64 `json:"seconds"`
 	Latency    summary `json:"latency_us"`
+	Beside     int64   `json:"beside"` // calls beside those, which have no part in the other figures
 	counters
 	Late int64 `json:"late"` // open: calls that began more than a millisecond late because of us
 }
@@ -74,12 +88,13 @@ type run struct {
 	loops       sync.WaitGroup
 	broken      chan error // a call failed that does not count
 
-	latency latencies
-	calls   atomic.Int64
-	errors  atomic.Int64
-	first   atomic.Pointer[error]
-	late    atomic.Int64
-	busy    atomic.Int64 // the time in which the calls were made, where it is not that of the measurement
+	latency     latencies
+	calls       atomic.Int64
+	errors      atomic.Int64
+	first       atomic.Pointer[error]
+	late        atomic.Int64
+	accompanied atomic.Int64
+	busy        atomic.Int64 // the time in which the calls were made, where it is not that of the measurement
 }
 
 func newRun(o order, sleep func(time.Duration)) *run {
@@ -94,7 +109,7 @@ func (r *run) now() int64 { return int64(time.Since(r.epoch)) }
 
 // start dials, and begins to call. The context ends with the program.
 func (r *run) start(ctx context.Context, p *Peer) error {
-	o := Options{Work: r.Work, Addrs: r.Addrs, Size: r.Size, Callers: r.Callers, Async: r.Mode == async, Conns: r.Conns, Messages: r.Messages}
+	o := Options{Work: r.Work, Addrs: r.Addrs, Size: r.Size, Callers: r.Callers, Async: r.Mode == async, Conns: r.Conns, Messages: r.Messages, Codec: r.Codec}
 	callers := make([]func() error, r.Callers)
 	if r.Mode == fresh {
 		o.Callers = 1
@@ -112,7 +127,7 @@ func (r *run) start(ctx context.Context, p *Peer) error {
 	if r.Mode == async {
 		starter, ok := client.(Starter)
 		if !ok {
-			return fmt.Errorf("%s has no asynchronous calls: %w", p.Name, errors.ErrUnsupported)
+			return fmt.Errorf("no asynchronous calls: %w", errors.ErrUnsupported)
 		}
 		r.loops.Go(func() { r.issue(starter.Start) })
 		return nil
@@ -122,8 +137,44 @@ func (r *run) start(ctx context.Context, p *Peer) error {
 			return fmt.Errorf("caller %d: %w", i+1, err)
 		}
 	}
+	if err := r.spawnBeside(client); err != nil {
+		return err
+	}
 	r.spawn(callers)
 	return nil
+}
+
+// spawnBeside begins what goes on beside the calls that are measured.
+func (r *run) spawnBeside(client Client) error {
+	if r.Beside.Callers == 0 {
+		return nil
+	}
+	resizer, ok := client.(Resizer)
+	if !ok {
+		return fmt.Errorf("no echo of two sizes over the same connections here: %w", errors.ErrUnsupported)
+	}
+	for i := range r.Beside.Callers {
+		call, err := resizer.CallerOf(r.Beside.Size)
+		if err != nil {
+			return fmt.Errorf("caller %d beside: %w", i+1, err)
+		}
+		r.loops.Go(func() { r.accompany(call) })
+	}
+	return nil
+}
+
+// accompany is a closed loop of which nothing counts but how many calls it made, and that they were right.
+func (r *run) accompany(call func() error) {
+	for begin := r.now(); begin < r.until.Load(); begin = r.now() {
+		switch err := call(); {
+		case !r.counts(begin):
+			r.unless(err)
+		case err != nil:
+			r.fail(err)
+		default:
+			r.accompanied.Add(1)
+		}
+	}
 }
 
 func callOnce(ctx context.Context, p *Peer, o Options) error {
@@ -311,7 +362,7 @@ func (r *run) measure() (*done, error) {
 	default:
 	}
 	d := &done{
-		Event: "done", Calls: r.calls.Load(), Errors: r.errors.Load(), Late: r.late.Load(),
+		Event: "done", Calls: r.calls.Load(), Errors: r.errors.Load(), Late: r.late.Load(), Beside: r.accompanied.Load(),
 		counters: readCounters().since(before), Seconds: r.took(length).Seconds(), Latency: r.latency.summary(),
 	}
 	if err := r.first.Load(); err != nil {

@@ -112,6 +112,40 @@ func TestFreshLoopDialsForEachCall(t *testing.T) {
 	})
 }
 
+// A wideFake echoes bodies of another size, too.
+type wideFake struct {
+	fake
+	wide func(size int) error
+}
+
+func (f *wideFake) CallerOf(size int) (func() error, error) {
+	return func() error { return f.wide(size) }, nil
+}
+
+func TestCallsBesideOthersAreNotMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &wideFake{fake: fake{call: func() error { time.Sleep(time.Millisecond); return nil }}}
+		f.wide = func(size int) error {
+			if size != 1000 {
+				return errors.New("another size")
+			}
+			time.Sleep(10 * time.Millisecond)
+			return nil
+		}
+		line := `{"work":"echo","addrs":["a"],"mode":"closed","callers":2,"beside":{"size":1000,"callers":3},"warmup_ms":100,"measure_ms":1000}`
+		got, err := play(t, peerOf(f), line)
+		if err != nil || got["calls"] != 2000.0 || got["beside"] != 300.0 || got["errors"] != 0.0 {
+			t.Errorf("got %v, %v, want 2000 calls and 300 beside", got, err)
+		}
+		if longest := got["latency_us"].(map[string]any)["max"].(float64); longest > 1001 {
+			t.Errorf("the longest latency is %v", longest)
+		}
+		if got, err := play(t, peerOf(&f.fake), line); got != nil || !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("a client that cannot do it gave %v, %v", got, err)
+		}
+	})
+}
+
 func TestErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
@@ -133,16 +167,17 @@ func TestErrors(t *testing.T) {
 		time.Sleep(time.Second) // until the caller has noticed
 	})
 	for line, text := range map[string]string{
-		`{"work":"kiss","addrs":["a"],"mode":"closed","callers":1,"measure_ms":1}`:   `does not do the work "kiss"`,
-		`{"work":"echo","addrs":["a"],"mode":"clsoed","callers":1,"measure_ms":1}`:   `no mode "clsoed"`,
-		`{"work":"echo","addrs":["a"],"mode":"open","callers":1,"measure_ms":1}`:     `needs a rate`,
-		`{"work":"echo","addrs":["a"],"mode":"async","window":1,"measure_ms":1}`:     `no asynchronous calls`,
-		`{"work":"echo","addrs":[],"mode":"async","window":1,"measure_ms":1}`:        `addrs`,
-		`{"work":"echo","addrs":["a"],"mode":"closed","callers":1,"measure_ms":"x"}`: `the order`,
+		`{"work":"kiss","addrs":["a"],"mode":"closed","callers":1,"measure_ms":1}`:                      `no work "kiss"`,
+		`{"work":"echo","addrs":["a"],"mode":"clsoed","callers":1,"measure_ms":1}`:                      `no mode "clsoed"`,
+		`{"work":"echo","addrs":["a"],"mode":"open","callers":1,"measure_ms":1}`:                        `needs a rate`,
+		`{"work":"echo","addrs":["a"],"mode":"async","window":1,"measure_ms":1}`:                        `no asynchronous calls`,
+		`{"work":"echo","addrs":["a"],"mode":"async","window":1,"beside":{"callers":1},"measure_ms":1}`: `not for the mode async`,
+		`{"work":"echo","addrs":[],"mode":"async","window":1,"measure_ms":1}`:                           `addrs`,
+		`{"work":"echo","addrs":["a"],"mode":"closed","callers":1,"measure_ms":"x"}`:                    `the order`,
 	} {
 		if got, err := play(t, peerOf(&fake{}), line); got != nil || err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s gave %v, %v", line, got, err)
-		} else if declines := strings.Contains(text, "does not do") || strings.Contains(text, "no async"); errors.Is(err, errors.ErrUnsupported) != declines {
+		} else if declines := strings.Contains(text, "no work") || strings.Contains(text, "no async"); errors.Is(err, errors.ErrUnsupported) != declines {
 			t.Errorf("%s: declines: %v, want %v", line, !declines, declines)
 		}
 	}

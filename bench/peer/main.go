@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,7 +39,7 @@ func Main(p Peer) {
 		err = errors.Join(roles[role](&p, os.Stdin, out), stop())
 	}
 	if err != nil {
-		say(out, trouble{"error", err.Error(), errors.Is(err, errors.ErrUnsupported)}) //nolint:errcheck // the exit code tells whoever cannot be told
+		say(out, troubleOf(err)) //nolint:errcheck // the exit code tells whoever cannot be told
 		os.Exit(1)
 	}
 }
@@ -63,6 +64,11 @@ type trouble struct {
 	Event    string `json:"event"`
 	Text     string `json:"text"`
 	Declined bool   `json:"declined,omitempty"` // it is nothing that the framework does
+}
+
+func troubleOf(err error) trouble {
+	text := strings.TrimSuffix(err.Error(), ": "+errors.ErrUnsupported.Error()) // which is said by the field
+	return trouble{"error", text, errors.Is(err, errors.ErrUnsupported)}
 }
 
 // A greeting says who serves where.

@@ -37,6 +37,9 @@ const (
 	// Kiss is kiss-rpc's call: (s string, num, i int64, d float64) is answered by (s + ":server response" + i, num, i+1, d+0.2), all
 	// four compared.
 	Kiss Work = "kiss"
+	// Plain is the message as a plain struct, a PlainMessage, encoded by reflection with Options.Codec. The server has the method
+	// registered by reflection, too, and each reply is decoded into a new one.
+	Plain Work = "plain"
 	// Stream is one server-streaming call of Options.Messages messages of Options.Size bytes, each compared.
 	Stream Work = "stream"
 )
@@ -53,7 +56,8 @@ type Options struct {
 	// callers; otherwise exactly as many.
 	Conns int
 
-	Messages int // of one Stream
+	Messages int    // of one Stream
+	Codec    string // of a Plain: gob, json or msgpack
 }
 
 // A Client makes calls.
@@ -63,6 +67,13 @@ type Client interface {
 	Caller() (func() error, error)
 	// Close ends the connections.
 	Close() error
+}
+
+// A Resizer is a Client of the work Echo that can echo bodies of other sizes on the connections that it has.
+type Resizer interface {
+	Client
+	// CallerOf is Caller for bodies of size bytes instead of Options.Size.
+	CallerOf(size int) (func() error, error)
 }
 
 // A Starter is a Client that can call asynchronously.

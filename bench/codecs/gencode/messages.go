@@ -12,6 +12,7 @@ import (
 	"encoding/binary"
 
 	"github.com/yodel-rpc/yodel/bench/codecs/plain"
+	"github.com/yodel-rpc/yodel/bench/peer"
 )
 
 // Args is what is multiplied.
@@ -21,7 +22,7 @@ type Args plain.Args
 type Reply plain.Reply
 
 // BenchmarkMessage is the message that RPC frameworks have been compared with since 2016.
-type BenchmarkMessage plain.BenchmarkMessage
+type BenchmarkMessage peer.PlainMessage
 
 func varintSize(t uint64) (n uint64) {
 	for n = 1; t >= 0x80; n++ {

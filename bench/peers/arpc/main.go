@@ -148,6 +148,18 @@ func (c *client) Caller() (func() error, error) {
 	}, nil
 }
 
+// CallerOf is Caller for an echo of another size.
+func (c *client) CallerOf(size int) (func() error, error) {
+	own, body := c.pool.Get(int(c.next.Add(1))), peer.Body(size)
+	return func() error {
+		var reply []byte
+		if err := own.CallContext(context.Background(), c.method, body, &reply); err != nil {
+			return err
+		}
+		return peer.CheckBody(reply, body)
+	}, nil
+}
+
 func (c *client) Start(done func(error)) {
 	err := c.pool.Next().CallAsync(c.method, c.args, func(ctx *arpc.Context, err error) {
 		reply := c.reply()

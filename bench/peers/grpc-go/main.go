@@ -134,9 +134,12 @@ func connect(ctx context.Context, addrs []string) (*grpc.ClientConn, error) {
 	return channel, nil
 }
 
+func (c *client) stub() suite.SuiteClient {
+	return suite.NewSuiteClient(c.channels[int(c.next.Add(1))%len(c.channels)])
+}
+
 func (c *client) Caller() (func() error, error) {
-	stub := suite.NewSuiteClient(c.channels[int(c.next.Add(1))%len(c.channels)])
-	ctx := context.Background()
+	stub, ctx := c.stub(), context.Background()
 	switch c.o.Work {
 	case peer.Message:
 		m := message.New()
@@ -148,14 +151,7 @@ func (c *client) Caller() (func() error, error) {
 			return message.Check(reply)
 		}, nil
 	case peer.Echo:
-		body := &suite.Body{Data: peer.Body(c.o.Size)}
-		return func() error {
-			reply, err := stub.Echo(ctx, body)
-			if err != nil {
-				return err
-			}
-			return peer.CheckBody(reply.Data, body.Data)
-		}, nil
+		return c.CallerOf(c.o.Size)
 	case peer.Kiss:
 		v := encoded(peer.Asked())
 		return func() error {
@@ -171,6 +167,18 @@ func (c *client) Caller() (func() error, error) {
 	default:
 		return nil, fmt.Errorf("grpc-go does not do %s here", c.o.Work)
 	}
+}
+
+// CallerOf returns a caller of an echo.
+func (c *client) CallerOf(size int) (func() error, error) {
+	stub, body := c.stub(), &suite.Body{Data: peer.Body(size)}
+	return func() error {
+		reply, err := stub.Echo(context.Background(), body)
+		if err != nil {
+			return err
+		}
+		return peer.CheckBody(reply.Data, body.Data)
+	}, nil
 }
 
 func stream(ctx context.Context, stub suite.SuiteClient, o *suite.Order) error {

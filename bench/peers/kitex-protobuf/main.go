@@ -161,7 +161,7 @@ func (c *connection) Caller() (func() error, error) {
 		}
 		return func() error { return c.say(m) }, err
 	case peer.Echo:
-		return func() error { return c.echo(&bench.Body{Body: body}) }, nil
+		return c.CallerOf(c.options.Size)
 	case peer.Kiss:
 		k := &bench.Values{S: "hello", Num: 1, I: 2, D: 3.4}
 		return func() error { return c.kiss(k) }, nil
@@ -169,6 +169,12 @@ func (c *connection) Caller() (func() error, error) {
 		request := &bench.StreamRequest{Messages: int64(c.options.Messages), Body: body}
 		return func() error { return c.stream(request) }, nil
 	}
+}
+
+// CallerOf returns a caller of an echo.
+func (c *connection) CallerOf(size int) (func() error, error) {
+	body := peer.Body(size)
+	return func() error { return c.echo(&bench.Body{Body: body}) }, nil
 }
 
 func (c *connection) say(m *bench.BenchmarkMessage) error {

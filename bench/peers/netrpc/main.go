@@ -9,8 +9,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/rpc"
+	"net/rpc/jsonrpc"
 	"strconv"
 	"sync"
 
@@ -19,8 +21,8 @@ import (
 
 func main() {
 	peer.Main(peer.Peer{
-		Name: "net/rpc", Module: "std", Setup: "gob of a plain struct, one connection",
-		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss},
+		Name: "net/rpc", Module: "std", Setup: "gob of a plain struct, or jsonrpc or msgpack where these are compared; one connection",
+		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss, peer.Plain},
 		Serve: serve, Dial: dial,
 	})
 }
@@ -38,9 +40,8 @@ type (
 	KissReply KissArgs
 )
 
-func (Bench) Say(in, out *Message) error {
-	*out = *in
-	out.Field1, out.Field2 = "OK", 100
+func (Bench) Say(in, out *peer.PlainMessage) error {
+	peer.AnswerPlain(in, out)
 	return nil
 }
 
@@ -54,17 +55,74 @@ func (Bench) Kiss(in *KissArgs, out *KissReply) error {
 	return nil
 }
 
+// Elsewhere says where a server for another codec listens. It is asked in gob.
+type Elsewhere map[string]string
+
+// At takes the name of the codec.
+func (e Elsewhere) At(codec string, addr *string) error {
+	*addr = e[codec]
+	return nil
+}
+
+// The codecs besides gob, of servers and of clients.
+var (
+	serveCodecs = map[string]func(io.ReadWriteCloser) rpc.ServerCodec{
+		"json":    jsonrpc.NewServerCodec,
+		"msgpack": func(conn io.ReadWriteCloser) rpc.ServerCodec { return newMsgpackCodec(conn) },
+	}
+	callCodecs = map[string]func(io.ReadWriteCloser) rpc.ClientCodec{
+		"json":    jsonrpc.NewClientCodec,
+		"msgpack": func(conn io.ReadWriteCloser) rpc.ClientCodec { return newMsgpackCodec(conn) },
+	}
+)
+
 func serve(addr string) (string, func(), error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return "", nil, err
 	}
-	s := rpc.NewServer()
-	if err := s.Register(Bench{}); err != nil {
+	s, elsewhere := rpc.NewServer(), make(Elsewhere)
+	for name, codec := range serveCodecs {
+		other, err := net.Listen("tcp", addr)
+		if err != nil {
+			return "", nil, err
+		}
+		elsewhere[name] = other.Addr().String()
+		go accept(s, other, codec)
+	}
+	if err := errors.Join(s.Register(Bench{}), s.Register(elsewhere)); err != nil {
 		return "", nil, err
 	}
 	go s.Accept(l)
 	return l.Addr().String(), func() { l.Close() }, nil
+}
+
+// accept is Server.Accept with another codec. It ends with the program.
+func accept(s *rpc.Server, l net.Listener, codec func(io.ReadWriteCloser) rpc.ServerCodec) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go s.ServeCodec(codec(conn))
+	}
+}
+
+// connect connects with gob, or with another codec.
+func connect(addr, codec string) (*rpc.Client, error) {
+	client, err := rpc.Dial("tcp", addr)
+	if callCodecs[codec] == nil || err != nil {
+		return client, err
+	}
+	var at string
+	if err := errors.Join(client.Call("Elsewhere.At", codec, &at), client.Close()); err != nil {
+		return nil, err
+	}
+	conn, err := net.Dial("tcp", at)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClientWithCodec(callCodecs[codec](conn)), nil
 }
 
 // A client takes its connections in turn.
@@ -73,7 +131,7 @@ type client struct {
 	conns   []*rpc.Client
 	turn    int
 	data    []byte // of an echo
-	message *Message
+	message *peer.PlainMessage
 	kiss    KissArgs
 
 	ended chan *rpc.Call // asynchronous calls
@@ -83,13 +141,13 @@ type client struct {
 
 func dial(_ context.Context, o peer.Options) (peer.Client, error) {
 	c := &client{
-		Options: o, data: make([]byte, o.Size), message: newMessage(), kiss: KissArgs{"test hello client", 1, 2, 0.1},
+		Options: o, data: make([]byte, o.Size), message: peer.NewPlain(), kiss: KissArgs{"test hello client", 1, 2, 0.1},
 		ended: make(chan *rpc.Call, 1<<16), // net/rpc drops what does not fit
 		open:  make(map[any]func(error)),
 	}
 	rand.Read(c.data)
 	for i := range max(o.Conns, len(o.Addrs)) {
-		conn, err := rpc.Dial("tcp", o.Addrs[i%len(o.Addrs)])
+		conn, err := connect(o.Addrs[i%len(o.Addrs)], o.Codec)
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
@@ -128,8 +186,8 @@ func (c *client) Caller() (func() error, error) {
 // call returns a call's method and arguments, and a new reply: gob leaves fields alone that did not come.
 func (c *client) call() (method string, args, reply any) {
 	switch c.Work {
-	case peer.Message:
-		return "Bench.Say", c.message, new(Message)
+	case peer.Message, peer.Plain:
+		return "Bench.Say", c.message, new(peer.PlainMessage)
 	case peer.Kiss:
 		return "Bench.Kiss", &c.kiss, new(KissReply)
 	default:
@@ -139,8 +197,8 @@ func (c *client) call() (method string, args, reply any) {
 
 func (c *client) check(reply any) error {
 	switch reply := reply.(type) {
-	case *Message:
-		return reply.check()
+	case *peer.PlainMessage:
+		return peer.CheckPlain(reply)
 	case *KissReply:
 		var want KissReply
 		if Bench.Kiss(Bench{}, &c.kiss, &want); *reply != want { //nolint:errcheck // it has none

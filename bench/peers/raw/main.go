@@ -62,7 +62,7 @@ func dial(_ context.Context, o peer.Options) (peer.Client, error) {
 		return nil, fmt.Errorf("messages of %d bytes are too large: %w", o.Size, errors.ErrUnsupported)
 	}
 	if o.Async && max(o.Conns, len(o.Addrs)) > 1 {
-		return nil, fmt.Errorf("asynchronous calls have one connection: %w", errors.ErrUnsupported)
+		return nil, fmt.Errorf("no asynchronous calls over more than one connection: %w", errors.ErrUnsupported)
 	}
 	if o.Conns != 0 && o.Conns != o.Callers && !o.Async {
 		return nil, fmt.Errorf("%d connections for %d callers, who have one each: %w", o.Conns, o.Callers, errors.ErrUnsupported)

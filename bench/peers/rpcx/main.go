@@ -24,12 +24,13 @@ import (
 func main() {
 	log.SetDummyLogger()
 	share.RegisterCodec(protocol.ProtoBuffer, codec{})
+	share.RegisterCodec(gobType, gobCodec{})
 	peer.Main(peer.Peer{
 		Name:   "rpcx",
 		Module: "github.com/smallnest/rpcx",
 		Setup: "AddHandler, WithPool(100, 1000000), no HTTP gateway, no JSON-RPC; vtprotobuf as its codec for protobuf; " +
 			"one connection, by Client; XClient and round robin where there are several servers",
-		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss},
+		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss, peer.Plain},
 		Serve: serve,
 		Dial:  dial,
 	})
@@ -79,6 +80,9 @@ func serve(addr string) (string, func(), error) {
 		}
 		return ctx.Write(encoded(decoded(&v).Answer()))
 	})
+	if err := s.RegisterName("Plain", plainService{}, ""); err != nil {
+		return "", nil, err
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.ServeListener("tcp", l) }()
 	select {
@@ -111,6 +115,9 @@ type connected struct {
 }
 
 func dial(_ context.Context, o peer.Options) (peer.Client, error) {
+	if o.Work == peer.Plain {
+		return dialPlain(o)
+	}
 	c := &connected{method: string(o.Work)}
 	switch o.Work {
 	case peer.Message:
@@ -187,6 +194,18 @@ func (c *connected) Caller() (func() error, error) {
 			return err
 		}
 		return c.check(reply)
+	}, nil
+}
+
+// CallerOf is Caller for an echo of another size.
+func (c *connected) CallerOf(size int) (func() error, error) {
+	one, body := c.clients[int(c.next.Add(1))%len(c.clients)], raw(peer.Body(size))
+	return func() error {
+		var reply raw
+		if err := one.Call(context.Background(), c.method, body, &reply); err != nil {
+			return err
+		}
+		return peer.CheckBody(reply, body)
 	}, nil
 }
 

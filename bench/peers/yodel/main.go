@@ -17,21 +17,23 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/bench/message"
 	"github.com/yodel-rpc/yodel/bench/peer"
+	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/codec/msgpack"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
 )
 
 const (
-	say  yodel.Method[message.BenchmarkMessage, message.BenchmarkMessage] = "Bench.Say"
-	echo yodel.Method[[]byte, []byte]                                     = "Bench.Echo"
-	kiss                                                                  = "Bench.Kiss" // takes and returns several values
-	feed yodel.Feed[[]byte, []byte]                                       = "Bench.Feed" // a count of 8 bytes, and the message to send
+	say   yodel.Method[message.BenchmarkMessage, message.BenchmarkMessage] = "Bench.Say"
+	echo  yodel.Method[[]byte, []byte]                                     = "Bench.Echo"
+	kiss                                                                   = "Bench.Kiss" // takes and returns several values
+	plain yodel.Method[peer.PlainMessage, peer.PlainMessage]               = "Plain.Say"
+	feed  yodel.Feed[[]byte, []byte]                                       = "Bench.Feed" // a count of 8 bytes, and the message to send
 )
 
 func main() {
 	peer.Main(peer.Peer{
 		Name: "yodel", Module: "github.com/yodel-rpc/yodel", Setup: "vtprotobuf, one connection, replies decoded into the same variable",
-		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss, peer.Stream},
+		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss, peer.Stream, peer.Plain},
 		Serve: serve, Dial: dial,
 	})
 }
@@ -41,7 +43,7 @@ func serve(addr string) (string, func(), error) {
 	if err != nil {
 		return "", nil, err
 	}
-	s := yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{protobuf.Codec, msgpack.Codec}})
+	s := yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{protobuf.Codec, msgpack.Codec, gob.Codec}})
 	say.Handle(s, func(_ context.Context, in *message.BenchmarkMessage) (*message.BenchmarkMessage, error) {
 		message.Answer(in)
 		return in, nil
@@ -62,9 +64,20 @@ func serve(addr string) (string, func(), error) {
 		}
 		return nil
 	})
+	if err := s.RegisterName("Plain", plainService{}); err != nil {
+		return "", nil, err
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	go s.Serve(ctx, l) //nolint:errcheck // it ends when it is stopped
 	return l.Addr().String(), stop, nil
+}
+
+// plainService is registered by reflection.
+type plainService struct{}
+
+func (plainService) Say(_ context.Context, in, out *peer.PlainMessage) error {
+	peer.AnswerPlain(in, out)
+	return nil
 }
 
 // A client has one yodel.Client, or as many as there are to be connections.
@@ -82,6 +95,7 @@ func dial(ctx context.Context, o peer.Options) (peer.Client, error) {
 	rand.Read(c.data)
 	codec := map[peer.Work]yodel.Codec{
 		peer.Message: protobuf.Codec, peer.Echo: yodel.Raw, peer.Kiss: msgpack.Codec, peer.Stream: yodel.Raw,
+		peer.Plain: map[string]yodel.Codec{"gob": gob.Codec, "json": yodel.JSON, "msgpack": msgpack.Codec}[o.Codec],
 	}[o.Work]
 	for range max(o.Conns, 1) {
 		one := yodel.NewClient(yodel.Static(o.Addrs...), &yodel.ClientOptions{Codec: codec})
@@ -109,8 +123,19 @@ func (c *client) take() *yodel.Client {
 
 func (c *client) Caller() (func() error, error) {
 	ctx, client := context.Background(), c.take()
-	if c.Work == peer.Stream {
+	switch c.Work {
+	case peer.Stream:
 		return func() error { return c.stream(ctx, client) }, nil
+	case peer.Plain:
+		in := peer.NewPlain()
+		return func() error {
+			out, err := plain.Call(ctx, client, in)
+			if err != nil {
+				return err
+			}
+			return peer.CheckPlain(out)
+		}, nil
+	default:
 	}
 	method, args, reply, check := c.work()
 	return func() error {
@@ -118,6 +143,17 @@ func (c *client) Caller() (func() error, error) {
 			return err
 		}
 		return check()
+	}, nil
+}
+
+// CallerOf is Caller for an echo of another size.
+func (c *client) CallerOf(size int) (func() error, error) {
+	client, data, reply := c.take(), peer.Body(size), new([]byte)
+	return func() error {
+		if err := client.Call(context.Background(), string(echo), &data, reply); err != nil {
+			return err
+		}
+		return peer.CheckBody(*reply, data)
 	}, nil
 }
 
