@@ -77,9 +77,9 @@ func (c *Conn) flushLocked(company bool) {
 	c.mu.Unlock()
 }
 
-// gatherLocked has the reader flush what the callers append that it is about to wake, once they have run: with few callers the first of
-// them would write before the last has been woken. With 10 of them there are 0.15 writes for each call instead of 0.28, and the server is
-// woken that much less; 2 callers take a quarter less processor time on both sides, 10 a tenth. More than mostGathered make one
+// gatherLocked has the reader flush what the callers append that it is about to wake, once they have run: the first of them would
+// often write before the last has run. With 2 callers there are 0.63 writes for each call instead of 1.10, with 10 of them 0.15 instead
+// of 0.27, and the server is woken that much less: 24 and 16 % less processor time on both sides. More than mostGathered make one
 // write anyway, and a caller that is alone writes soonest by itself.
 func (c *Conn) gatherLocked(callers int) bool {
 	if c.flushing || c.direct == nil || c.err != nil || callers > mostGathered || callers+c.open < 2 {
