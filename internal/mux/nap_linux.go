@@ -19,6 +19,6 @@ func nap(fd uintptr, limit time.Duration) bool {
 		events, revents int16
 	}{fd: int32(fd), events: readable} //nolint:gosec // descriptors are small
 	until := syscall.NsecToTimespec(int64(limit))
-	n, _, _ := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&what)), 1, uintptr(unsafe.Pointer(&until)), 0, 0, 0)
-	return int(n) > 0 //nolint:gosec // -1 when interrupted
+	n, _, _ := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&what)), 1, uintptr(unsafe.Pointer(&until)), 0, 0, 0) //nolint:gosec // the kernel is done with both when it returns
+	return int(n) > 0                                                                                                           // -1 when interrupted
 }

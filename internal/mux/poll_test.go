@@ -124,7 +124,7 @@ func TestANapEndsWithWhatComes(t *testing.T) {
 	for range 20 { // the machine may be too busy for one of them
 		l.poll.Batches(mux.MostBrisk)
 		l.poll.Drain()
-		go l.peer.Write([]byte{1}) //nolint:errcheck // the nap would tell
+		go l.peer.Write([]byte{1})
 		if l.poll.Look(0) {
 			return
 		}
