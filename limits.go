@@ -45,7 +45,7 @@ type Limits struct {
 	MaxAge time.Duration
 	// Polling is how long a side looks for the next message before it sleeps, while one lone call after another has been
 	// coming that soon: being woken up would take longer than the call. An idle connection costs nothing, and a side with a
-	// single processor never polls. Default 50 µs; negative: never.
+	// single processor never polls. Default 50 µs; negative: never, it sleeps at once.
 	Polling time.Duration
 }
 

@@ -4,6 +4,7 @@ package mux_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
@@ -46,6 +47,32 @@ func TestALoneCallerCostsOneWriteForEachCall(t *testing.T) {
 			t.Errorf("inline %t: %d calls took %+v on the client and %+v on the server, want a write for each", inline, calls, cn, sn)
 		}
 	}
+}
+
+// Two callers whose replies came together ask again together.
+func TestTwoCallersShareAWrite(t *testing.T) {
+	s := &setup{serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}}}
+	c, srv := s.overTCP(t)
+	mustEcho(t, c, echo, "first")
+	const calls = 2000
+	client, server := counted(t, c, srv)
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for range calls / 2 {
+				mustEcho(t, c, echo, "side by side")
+			}
+		})
+	}
+	wg.Wait()
+	cn, sn := counted(t, c, srv)
+	cn, sn = since(cn, client), since(sn, server)
+	t.Logf("%d calls took %d writes on the client and %d on the server", calls, cn.Writes, sn.Writes)
+	if cn.Writes > calls*4/5 {
+		t.Errorf("%d calls took %d writes on the client, want one for most pairs", calls, cn.Writes)
+	}
+	wantEmpty(t, "the client", c)
+	wantEmpty(t, "the server", srv)
 }
 
 // With many calls open a write carries many of them, both ways, without waiting for any.

@@ -28,7 +28,7 @@ func reportWrites(b *testing.B, c, srv *mux.Conn) {
 }
 
 func BenchmarkCall(b *testing.B) {
-	for _, callers := range []int{1, 100, 1000} {
+	for _, callers := range []int{1, 2, 10, 100, 1000} {
 		b.Run(fmt.Sprint(callers), func(b *testing.B) {
 			c, srv := benchmarked(b)
 			b.ReportAllocs()

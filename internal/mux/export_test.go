@@ -121,4 +121,5 @@ const (
 	LeastBrisk = leastBrisk
 	MostBrisk  = mostBrisk
 	VainLooks  = fullCredit / vainCost
+	Napping    = napping
 )

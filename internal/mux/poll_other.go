@@ -15,3 +15,5 @@ type poller struct{}
 func newPoller(net.Conn) *poller { return nil }
 
 func (*poller) read([]byte, time.Duration) (int, error) { panic("mux: no poller on this system") }
+
+func (*poller) nap([]byte) (int, error) { panic("mux: no poller on this system") }

@@ -20,10 +20,13 @@ type looker struct {
 	peer net.Conn
 }
 
-func newLooker(t *testing.T) *looker {
+func newLooker(t *testing.T) *looker { t.Helper(); return newLookerFor(t, time.Millisecond) }
+
+// newLookerFor returns one that looks so long; with 0 it naps.
+func newLookerFor(t *testing.T, d time.Duration) *looker {
 	t.Helper()
 	a, b := tcpPair(t)
-	return &looker{t, mux.NewPoll(a, time.Millisecond), b}
+	return &looker{t, mux.NewPoll(a, d), b}
 }
 
 // looks reports whether it looks, when something is there.
@@ -72,7 +75,19 @@ func TestPollingBeginsAfterManyThatCameSoon(t *testing.T) {
 // What is in vain is done less and less often.
 func TestVainPollingGetsRare(t *testing.T) {
 	severalProcessors(t, 2)
-	l := newLooker(t)
+	vainLooksGetRare(t, newLooker(t))
+}
+
+func TestVainNapsGetRare(t *testing.T) {
+	if !mux.Napping {
+		t.Skip("no naps on this system")
+	}
+	severalProcessors(t, 2)
+	vainLooksGetRare(t, newLookerFor(t, 0))
+}
+
+func vainLooksGetRare(t *testing.T, l *looker) {
+	t.Helper()
 	for need := mux.LeastBrisk; need <= 4*mux.LeastBrisk; need *= 2 {
 		l.poll.Batches(need - 1)
 		if l.looks() {
@@ -97,6 +112,24 @@ func TestVainPollingGetsRare(t *testing.T) {
 	if !l.looks() {
 		t.Error("success has not made up for what was in vain")
 	}
+}
+
+// A nap ends as soon as something comes.
+func TestANapEndsWithWhatComes(t *testing.T) {
+	if !mux.Napping {
+		t.Skip("no naps on this system")
+	}
+	severalProcessors(t, 2)
+	l := newLookerFor(t, 0)
+	for range 20 { // the machine may be too busy for one of them
+		l.poll.Batches(mux.MostBrisk)
+		l.poll.Drain()
+		go l.peer.Write([]byte{1})
+		if l.poll.Look(0) {
+			return
+		}
+	}
+	t.Error("nothing came in 20 naps")
 }
 
 // With a single processor there is none to spare.

@@ -247,18 +247,24 @@ func (rd *reader) settle(h wire.Header, frame []byte) {
 }
 
 // tell gives the replies that have gathered to those who wait for them: one lock for all, then
-// one wake-up for each. It returns false when another reader has taken over, which tells the rest.
+// one wake-up for each, and one write for what those who were woken ask next. It returns false when another reader has taken over, which tells the rest.
 func (rd *reader) tell() bool {
 	if len(rd.settled) == 0 {
 		return true
 	}
 	c := rd.c
 	c.mu.Lock()
+	callers := 0
 	for i := rd.told; i < len(rd.settled); i++ {
-		if e := &rd.settled[i]; e.id != 0 { // else the reader before this one has been here
+		e := &rd.settled[i]
+		if e.id != 0 { // else the reader before this one has been here
 			e.settleLocked(c)
 		}
+		if e.w != nil {
+			callers++
+		}
 	}
+	gathers := callers == len(rd.settled) && c.gatherLocked(callers) // nothing holds the reader up before it flushes
 	c.restLocked()
 	c.mu.Unlock()
 	for rd.told < len(rd.settled) {
@@ -270,6 +276,9 @@ func (rd *reader) tell() bool {
 	}
 	clear(rd.settled)
 	rd.settled, rd.told = rd.settled[:0], 0
+	if gathers {
+		c.flushGathered()
+	}
 	return true
 }
 

@@ -13,6 +13,8 @@ import (
 const (
 	// fullBatch is so much that waiting for more does not pay.
 	fullBatch = 64 << 10
+	// mostGathered is of how many callers the reader writes the next requests.
+	mostGathered = 64
 	// highWater is how much may wait to be written before the next piece of a large message, and an
 	// asynchronous or one-way call, has to wait. It bounds how long a small call waits behind them.
 	highWater = 256 << 10
@@ -73,6 +75,31 @@ func (c *Conn) flushLocked(company bool) {
 	}
 	c.flushedLocked()
 	c.mu.Unlock()
+}
+
+// gatherLocked has the reader flush what the callers append that it is about to wake, once they have run: the first of them would
+// often write before the last has run. With 2 callers there are 0.63 writes for each call instead of 1.10, with 10 of them 0.15 instead
+// of 0.27, and the server is woken that much less: 6 to 24 % less processor time on both sides, more on a machine with less to do.
+// More than mostGathered make one write anyway, and a caller that is alone writes soonest by itself.
+func (c *Conn) gatherLocked(callers int) bool {
+	if c.flushing || c.direct == nil || c.err != nil || callers > mostGathered || callers+c.open < 2 {
+		return false
+	}
+	c.flushing, c.yielding = true, true
+	return true
+}
+
+// flushGathered lets the callers run, and flushes.
+func (c *Conn) flushGathered() {
+	runtime.Gosched()
+	c.mu.Lock()
+	if !c.yielding { // somebody has taken over
+		c.mu.Unlock()
+		return
+	}
+	c.yielding = false
+	c.flushedLocked()
+	c.flushLocked(false)
 }
 
 // mayTakeOverLocked reports whether who flushes has not begun, though there is enough.

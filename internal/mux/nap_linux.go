@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// napping says that a thread can sleep until a socket has something to read.
+const napping = true
+
+// nap sleeps until fd has something to read, at most so long, and reports whether it has.
+func nap(fd uintptr, limit time.Duration) bool {
+	const readable = 1
+	what := struct {
+		fd              int32
+		events, revents int16
+	}{fd: int32(fd), events: readable} //nolint:gosec // descriptors are small
+	until := syscall.NsecToTimespec(int64(limit))
+	n, _, _ := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&what)), 1, uintptr(unsafe.Pointer(&until)), 0, 0, 0) //nolint:gosec // the kernel is done with both when it returns
+	return int(n) > 0                                                                                                           // -1 when interrupted
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package mux
+
+import "time"
+
+// napping says that a thread can sleep until a socket has something to read.
+const napping = false
+
+func nap(uintptr, time.Duration) bool { panic("mux: no nap on this system") }
