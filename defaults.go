@@ -77,7 +77,13 @@ type roundRobin struct {
 
 func (p *roundRobin) Pick(call *Call) *Endpoint {
 	n := uint64(len(p.endpoints))
-	if n == 0 {
+	switch n {
+	case 0:
+		return nil
+	case 1: // no turns to be counted, which all callers would write to
+		if ep := p.endpoints[0]; !call.Avoids(ep) {
+			return ep
+		}
 		return nil
 	}
 	if ep := p.endpoints[p.next.Add(1)%n]; !call.Avoids(ep) {

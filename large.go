@@ -9,20 +9,20 @@ package yodel
 // largeBody is from where on that is worth a thought. Smaller bodies are copied into memory that is used again.
 const largeBody = 16 << 10
 
-// encoded returns the bytes of v themselves when they are the body already, and large.
+// encoded returns the bytes of v themselves when they are the body already.
 func encoded(c Codec, v any) (body []byte, ok bool) {
 	if c != Raw {
 		return nil, false
 	}
 	switch v := v.(type) {
 	case []byte:
-		body = v
+		return v, true
 	case *[]byte:
 		if v != nil {
-			body = *v
+			return *v, true
 		}
 	}
-	return body, len(body) >= largeBody
+	return nil, false
 }
 
 // recipient returns where a body that is large goes as it is, if it need not be copied and v has no room for it yet.
