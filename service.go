@@ -489,7 +489,7 @@ const (
 
 	// The clock takes 30 to 50 ns, a tenth of a call of the shortest methods: below quick, one call stands for timedEvery.
 	quick      = int64(5 * time.Microsecond)
-	timedEvery = 8
+	timedEvery = 16
 )
 
 func (m *method) inline() bool {
