@@ -27,6 +27,7 @@ type incoming struct {
 	ctx      context.Context             //nolint:containedctx // what the observers made of it
 	err      error
 	packed   *[]byte
+	view     View              // the request, for a method that only looks at it
 	metadata Metadata          // a copy of repeated's, the call's or to be that of a later one
 	repeated *repeatedMetadata // nil for none
 }
@@ -205,7 +206,7 @@ func (in *incoming) again(t *target) bool {
 func (in *incoming) clear() {
 	in.Request = mux.Request{}
 	in.call, in.target, in.method, in.executed = Call{}, nil, nil, false
-	in.ctx, in.err, in.packed = nil, nil, nil
+	in.ctx, in.err, in.packed, in.view = nil, nil, nil, nil
 }
 
 // Serve implements mux.Target.
@@ -287,6 +288,11 @@ func (c *Call) Decode() error {
 		return nil
 	}
 	body := in.Body
+	if in.method.views && t.codec == Raw && !in.Compressed {
+		in.view = slices.Clip(body)
+		c.Args = &in.view
+		return nil
+	}
 	if in.Compressed {
 		if t.pack.Compressor == nil {
 			return refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", c.Method)

@@ -14,20 +14,16 @@ func encoded(c Codec, v any) (body []byte, ok bool) {
 	if c != Raw {
 		return nil, false
 	}
-	switch v := v.(type) {
-	case []byte:
-		return v, true
-	case *[]byte:
-		if v != nil {
-			return *v, true
-		}
-	}
-	return nil, false
+	body, err := rawBytes(v)
+	return body, err == nil
 }
 
 // recipient returns where a body that is large goes as it is, if it need not be copied and v has no room for it yet.
 func recipient(body []byte, c Codec, v any) *[]byte {
-	if p, ok := v.(*[]byte); ok && p != nil && c == Raw && len(body) > max(cap(*p), largeBody) {
+	if c != Raw || len(body) <= largeBody {
+		return nil
+	}
+	if p := rawPointer(v); p != nil && len(body) > cap(*p) {
 		return p
 	}
 	return nil
