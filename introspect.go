@@ -128,7 +128,7 @@ const (
 
 func (st *methodStats) begun() { st.pulse.Add(1) }
 
-func (st *methodStats) inflight() int64 { return int64(st.pulse.Load() & inflight32) } //nolint:gosec // 32 bits
+func (st *methodStats) inflight() int64 { return int64(st.pulse.Load() & inflight32) }
 
 func (st *methodStats) untimed() uint64 { return st.pulse.Load() / untimedOne }
 
