@@ -56,6 +56,19 @@ func TestAllocationsOfRawCalls(t *testing.T) {
 	})
 }
 
+func TestAllocationsOfViewedCalls(t *testing.T) {
+	const Echo yodel.Method[yodel.View, yodel.View] = "Alloc.Echo"
+	s := newServer(t, nil)
+	Echo.Handle(s, func(_ context.Context, in *yodel.View) (*yodel.View, error) { return in, nil })
+	in := []byte("a request of some bytes, and the reply too")
+	measureAllocations(t, s, &allocations{
+		codec: yodel.Raw, method: string(Echo), args: &in,
+		newReply: func() any { return new([]byte) },
+		correct:  func(reply any) bool { return string(*reply.(*[]byte)) == string(in) },
+		expected: 1.0 / 8, // the handler's context, allocated in groups
+	})
+}
+
 func TestAllocationsOfGeneratedCalls(t *testing.T) {
 	const Next yodel.Method[tagged, tagged] = "Alloc.Next"
 	s := newServer(t, &yodel.ServerOptions{Codecs: []yodel.Codec{gencode.Codec}})

@@ -6,6 +6,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
 // A Call is one request and its reply, on its way down a chain of handlers and back.
@@ -90,12 +92,12 @@ type Call struct {
 	Endpoint *Endpoint
 
 	out    *outgoing // on the side that calls: what Do made of the call
-	in     *incoming // on the side that serves: what it came from
+	picked *Endpoint // what the balancer set Endpoint to
 	turn   *turn     // client: its place in the order of its key; nil when it is not ordered
+	pass   int       // how strictly it avoids
+	in     *incoming // on the side that serves: what it came from
 	report *CallReport
 	tried  []*Endpoint     // endpoints this call avoids
-	picked *Endpoint       // what the balancer set Endpoint to
-	pass   int             // how strictly it avoids
 	stream *outgoingStream // client: nil for a unary method
 
 	limited bool // the client set Deadline
@@ -159,9 +161,7 @@ func (c *Call) Took() time.Duration {
 }
 
 // clock is the time since the program began: one reading of the monotonic clock, half of what time.Now costs.
-func clock() time.Duration { return time.Since(birth) }
-
-var birth = time.Now()
+func clock() time.Duration { return mux.Clock() }
 
 // startAll begins the watch of a call.
 func startAll(ctx context.Context, observers []Observer, call *Call) context.Context {

@@ -183,7 +183,7 @@ func (c *Client) Notify(ctx context.Context, method string, in any) error {
 
 func (c *Client) timeout(call *Call) {
 	if c.opts.Timeout > 0 && call.Deadline.IsZero() {
-		call.Deadline, call.limited = birth.Add(clock()+c.opts.Timeout), true
+		call.Deadline, call.limited = mux.Birth.Add(clock()+c.opts.Timeout), true
 	}
 }
 
@@ -254,13 +254,22 @@ func (c *Client) token(ctx context.Context) bool {
 
 // begin readies a call of the user's, which may have been used before.
 func (c *Call) begin(o *outgoing) {
-	c.out, c.report, c.tried, c.Attempt = o, nil, nil, 0
-	c.watch, c.took = unwatched, 0
+	c.out, c.Attempt = o, 0
+	// What is as it should be is not written: the reading goroutine has it in its processor's cache.
+	if c.report != nil || c.tried != nil {
+		c.report, c.tried = nil, nil
+	}
+	if c.watch != unwatched {
+		c.watch, c.took = unwatched, 0
+	}
 }
 
 // end takes back what was done to a call of the user's for the time it ran.
 func (c *Call) end() {
-	c.out, c.turn = nil, nil
+	c.out = nil
+	if c.turn != nil {
+		c.turn = nil
+	}
 	if c.limited {
 		c.Deadline, c.limited = time.Time{}, false
 	}

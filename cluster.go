@@ -149,7 +149,10 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 			return nil, err
 		}
 	}
-	for call.pass = avoidUnready; call.pass <= avoidNone; call.pass++ {
+	if call.pass != avoidUnready {
+		call.pass = avoidUnready
+	}
+	for ; call.pass <= avoidNone; call.pass++ {
 		if ep := set.picker.Pick(call); ep != nil {
 			return ep, nil
 		}

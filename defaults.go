@@ -11,10 +11,14 @@ import (
 	"sync/atomic"
 )
 
-// Raw passes bytes through: messages are []byte or *[]byte. Decoding copies, into the capacity
+// Raw passes bytes through: messages are []byte, View or pointers to either. Decoding copies, into the capacity
 // that the target already has; a large body becomes the target's without being copied when that is not enough. What a handler has
 // returned is sent from where it is, and must not be changed any more.
 var Raw Codec = rawCodec{}
+
+// A View is a message of bytes for the Raw codec that a handler only looks at. As the argument of a unary method it is not copied: it is
+// valid until the handler returns, and must not be changed. The handler may answer with it. Everywhere else a View is like a []byte.
+type View []byte
 
 // TCP is the transport of clients and servers that name none. Addresses are host:port.
 var TCP Transport = tcp{}
@@ -77,7 +81,13 @@ type roundRobin struct {
 
 func (p *roundRobin) Pick(call *Call) *Endpoint {
 	n := uint64(len(p.endpoints))
-	if n == 0 {
+	switch n {
+	case 0:
+		return nil
+	case 1: // no turns to be counted, which all callers would write to
+		if ep := p.endpoints[0]; !call.Avoids(ep) {
+			return ep
+		}
 		return nil
 	}
 	if ep := p.endpoints[p.next.Add(1)%n]; !call.Avoids(ep) {
@@ -104,25 +114,48 @@ var errNilBytes = errors.New("the raw codec was given a nil *[]byte")
 func (rawCodec) Name() string { return "raw" }
 
 func (rawCodec) Append(dst []byte, v any) ([]byte, error) {
+	b, err := rawBytes(v)
+	return append(dst, b...), err
+}
+
+// rawBytes returns the bytes of a message.
+func rawBytes(v any) ([]byte, error) {
+	switch v := v.(type) {
+	case []byte:
+		return v, nil
+	case View:
+		return v, nil
+	}
+	p := rawPointer(v)
+	if p == nil {
+		return nil, notRaw(v, "takes []byte or *[]byte")
+	}
+	return *p, nil
+}
+
+// rawPointer returns v as a pointer to the bytes of a message, or nil if it is none.
+func rawPointer(v any) *[]byte {
 	switch v := v.(type) {
 	case *[]byte:
-		if v == nil {
-			return dst, errNilBytes
-		}
-		return append(dst, *v...), nil
-	case []byte:
-		return append(dst, v...), nil
+		return v
+	case *View:
+		return (*[]byte)(v)
 	}
-	return dst, fmt.Errorf("the raw codec takes []byte or *[]byte, not %T", v)
+	return nil
+}
+
+func notRaw(v any, takes string) error {
+	switch v.(type) {
+	case *[]byte, *View:
+		return errNilBytes
+	}
+	return fmt.Errorf("the raw codec %s, not %T", takes, v)
 }
 
 func (rawCodec) Decode(src []byte, v any) error {
-	p, ok := v.(*[]byte)
-	if ok && p == nil {
-		return errNilBytes
-	}
-	if !ok {
-		return fmt.Errorf("the raw codec decodes into *[]byte, not %T", v)
+	p := rawPointer(v)
+	if p == nil {
+		return notRaw(v, "decodes into *[]byte")
 	}
 	*p = append((*p)[:0], src...)
 	return nil

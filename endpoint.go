@@ -30,7 +30,7 @@ type Endpoint struct {
 	instance atomic.Pointer[Instance]
 	client   *Client
 	handler  Handler // endpoint middleware and the connection
-	inflight atomic.Int64
+	inflight inflight
 	conns    atomic.Pointer[[]*mux.Conn] // never nil
 	states   sync.Map                    // State's values
 	unready  atomic.Int32                // how many say that it is not ready
@@ -49,6 +49,23 @@ type Endpoint struct {
 	// enough is until when no connection beside the ones there are is wanted, in nanoseconds since 1970: one is being made, or
 	// could not be made.
 	enough atomic.Int64
+}
+
+// An inflight counts calls that are being worked on. Asynchronous calls begin on one processor and end on another: a counter that both
+// of them wrote took each call 40 ns, most of it waiting for the other one's cache.
+type inflight struct {
+	_     [cacheLine]byte
+	begun atomic.Int64
+	_     [cacheLine]byte
+	ended atomic.Int64
+	_     [cacheLine]byte
+}
+
+const cacheLine = 64
+
+func (n *inflight) count() int {
+	ended := n.ended.Load() // first, so that the count is never negative
+	return int(n.begun.Load() - ended)
 }
 
 // A dialing is an attempt to connect that several callers may wait for.
@@ -88,7 +105,7 @@ func (ep *Endpoint) Instance() Instance { return *ep.instance.Load() }
 func (ep *Endpoint) Addr() string { return ep.instance.Load().Addr }
 
 // Inflight returns how many calls of this client the endpoint is working on.
-func (ep *Endpoint) Inflight() int { return int(ep.inflight.Load()) }
+func (ep *Endpoint) Inflight() int { return ep.inflight.count() }
 
 // Ready reports whether the endpoint should get calls: nobody has said otherwise with SetReady.
 func (ep *Endpoint) Ready() bool { return ep.unready.Load() == 0 }
@@ -139,8 +156,8 @@ func (ep *Endpoint) do(ctx context.Context, call *Call) error {
 	if err != nil {
 		return c.explain(ctx, call, ep, err)
 	}
-	ep.inflight.Add(1)
-	defer ep.inflight.Add(-1) // also when the function of a stream's caller panics
+	ep.inflight.begun.Add(1)
+	defer ep.inflight.ended.Add(1) // also when the function of a stream's caller panics
 	if err = c.attempt(ctx, call, conn); err != nil {
 		return c.explain(ctx, call, ep, err)
 	}

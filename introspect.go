@@ -110,7 +110,7 @@ type Health struct {
 
 // methodStats counts the calls of a method, and learns whether they are short.
 type methodStats struct {
-	inflight atomic.Int64
+	pulse    atomic.Uint64 // calls in flight, and above them, by untimedOne, those that succeeded since one was timed
 	received atomic.Uint64 // messages on streams
 	sent     atomic.Uint64
 	codes    [len(codeNames)]atomic.Uint64
@@ -118,12 +118,37 @@ type methodStats struct {
 	mean     atomic.Int64 // nanoseconds
 	measured atomic.Int64 // how many calls mean comes from, up to learnCalls
 	short    atomic.Bool
-	untimed  atomic.Uint64 // calls since one was timed
+}
+
+// A call that is not timed, as most short ones, takes two atomic instructions to be counted: it is added to pulse, and moves up in it.
+const (
+	untimedOne = 1 << 32
+	inflight32 = untimedOne - 1
+)
+
+func (st *methodStats) begun() { st.pulse.Add(1) }
+
+func (st *methodStats) inflight() int64 { return int64(st.pulse.Load() & inflight32) }
+
+func (st *methodStats) untimed() uint64 { return st.pulse.Load() / untimedOne }
+
+// takeUntimed makes the calls that were not timed counted ones.
+func (st *methodStats) takeUntimed() (calls uint64) {
+	for {
+		n := st.pulse.Load()
+		if calls = n / untimedOne; calls == 0 {
+			return 0
+		}
+		if st.pulse.CompareAndSwap(n, n&inflight32) {
+			st.codes[0].Add(calls)
+			return calls
+		}
+	}
 }
 
 // due reports whether the next call is to be timed.
 func (st *methodStats) due() bool {
-	return st.untimed.Load() >= timedEvery-1 || st.mean.Load() >= quick
+	return st.untimed() >= timedEvery-1 || st.mean.Load() >= quick
 }
 
 // perOctave is how many latency buckets there are between a duration and its double.
@@ -149,16 +174,18 @@ func bucketEnd(i int) time.Duration {
 
 // record counts a call that has ended. One that was timed stands for those before it that were not.
 func (st *methodStats) record(took time.Duration, code Code, handedOver bool) {
-	st.inflight.Add(-1)
-	st.codes[min(int(code), len(st.codes)-1)].Add(1)
-	if took == mux.Untimed {
-		st.untimed.Add(1)
+	if took == mux.Untimed && code == 0 {
+		st.pulse.Add(untimedOne - 1)
 		return
 	}
-	calls := uint64(1)
-	if st.untimed.Load() > 0 {
-		calls += st.untimed.Swap(0)
+	st.pulse.Add(^uint64(0))
+	st.codes[min(int(code), len(st.codes)-1)].Add(1)
+	if took == mux.Untimed {
+		took = time.Duration(st.mean.Load())
+		st.buckets[bucketOf(uint64(took))].Add(1) //nolint:gosec // not negative
+		return
 	}
+	calls := 1 + st.takeUntimed()
 	st.buckets[bucketOf(uint64(max(took, 0)))].Add(calls)
 
 	// Updates may be lost to others at the same moment: it is a mean.
@@ -248,9 +275,12 @@ func (s *Server) stats() *Stats {
 }
 
 func (st *methodStats) read(name string) MethodStats {
-	out := MethodStats{Name: name, Inflight: st.inflight.Load(), Received: st.received.Load(), Sent: st.sent.Load()}
+	out := MethodStats{Name: name, Inflight: st.inflight(), Received: st.received.Load(), Sent: st.sent.Load()}
 	for code := range st.codes {
 		n := st.codes[code].Load()
+		if code == 0 {
+			n += st.untimed()
+		}
 		out.Calls += n
 		if n > 0 && code > 0 {
 			if out.Errors == nil {

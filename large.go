@@ -9,25 +9,21 @@ package yodel
 // largeBody is from where on that is worth a thought. Smaller bodies are copied into memory that is used again.
 const largeBody = 16 << 10
 
-// encoded returns the bytes of v themselves when they are the body already, and large.
+// encoded returns the bytes of v themselves when they are the body already.
 func encoded(c Codec, v any) (body []byte, ok bool) {
 	if c != Raw {
 		return nil, false
 	}
-	switch v := v.(type) {
-	case []byte:
-		body = v
-	case *[]byte:
-		if v != nil {
-			body = *v
-		}
-	}
-	return body, len(body) >= largeBody
+	body, err := rawBytes(v)
+	return body, err == nil
 }
 
 // recipient returns where a body that is large goes as it is, if it need not be copied and v has no room for it yet.
 func recipient(body []byte, c Codec, v any) *[]byte {
-	if p, ok := v.(*[]byte); ok && p != nil && c == Raw && len(body) > max(cap(*p), largeBody) {
+	if c != Raw || len(body) <= largeBody {
+		return nil
+	}
+	if p := rawPointer(v); p != nil && len(body) > cap(*p) {
 		return p
 	}
 	return nil

@@ -256,10 +256,10 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 	if p.out != o { // the caller of a one-way call may just be told, by p.out, while it is sent again with the same
 		p.out = o
 	}
-	ep.inflight.Add(1)
+	ep.inflight.begun.Add(1)
 	if !call.OneWay {
 		if err := conn.Start(ctx, &o.req, t); err != nil {
-			ep.inflight.Add(-1)
+			ep.inflight.ended.Add(1)
 			t.unsent(spares(ctx, err))
 			return err
 		}
@@ -267,7 +267,7 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 		return nil
 	}
 	err := conn.Follow(ctx, &o.req, (*leftover)(t))
-	ep.inflight.Add(-1)
+	ep.inflight.ended.Add(1)
 	if err != nil {
 		t.unsent(spares(ctx, err))
 		return err
@@ -352,7 +352,7 @@ func (t *turn) Complete(a *mux.Answer, err error) {
 	if err == nil {
 		err = p.client.decode(o, p.call, a)
 	}
-	p.ep.inflight.Add(-1)
+	p.ep.inflight.ended.Add(1)
 	orders := t.line.of
 	orders.mu.Lock()
 	defer orders.mu.Unlock()

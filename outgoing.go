@@ -7,14 +7,19 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
-	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // An outgoing is a call as the client works on it. It is reused: what users can see of it, the
 // Call of Client.Call and Method.Call, is documented not to be kept, and under the race detector is not
 // reused, so that the race is seen.
 type outgoing struct {
-	call    Call     // of Client.Call and Method.Then
+	// Of asynchronous calls, first of all, because another processor reads it than the one that writes it.
+	client *Client         // either this
+	peer   *Peer           // or this
+	ctx    context.Context //nolint:containedctx // it belongs to the call, which waits in the connection
+	async  *Call
+	done   ender
+
 	binding *binding // set when the request has been encoded
 	req     mux.Out  // the request, encoded once for all attempts
 	body    []byte   // memory
@@ -22,13 +27,8 @@ type outgoing struct {
 	md      []byte
 	unpack  []byte
 
-	// Of asynchronous calls.
-	client *Client         // either this
-	peer   *Peer           // or this
-	ctx    context.Context //nolint:containedctx // it belongs to the call, which waits in the connection
-	async  *Call
-	done   ender
-	began  time.Duration // of the first attempt, see clock
+	call  Call          // of Client.Call and Method.Then
+	began time.Duration // of the first attempt, once it has failed, see clock
 }
 
 // keepScratch is the largest scratch memory that is kept for another call.
@@ -43,11 +43,8 @@ func (o *outgoing) reset() bool {
 	if o.async == nil || o.async == &o.call {
 		o.call = Call{}
 	}
-	if !o.req.Bare || o.req.Fields.Timeout != 0 || o.req.Fields.Parent != 0 {
-		o.req.Fields, o.req.Bare = wire.Fields{}, true
-	}
-	o.req.Body, o.req.Attachment, o.req.Compressed, o.req.OneWay, o.req.Nest = nil, nil, false, false, false
-	o.binding, o.client, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil, nil
+	o.req.Reset()
+	o.binding, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil // the client is the one whose pool it goes to
 	return cap(o.body) <= keepScratch && cap(o.packed) <= keepScratch && cap(o.unpack) <= keepScratch
 }
 
@@ -77,7 +74,6 @@ func (c *Client) start(ctx context.Context, o *outgoing, call *Call, done ender)
 
 func (c *Client) startOn(o *outgoing, ep *Endpoint, conn *mux.Conn) {
 	call := o.async
-	o.began = clock()
 	if err := c.prepare(o.ctx, o, call); err != nil {
 		o.finish(c.explain(o.ctx, call, ep, err))
 		return
@@ -86,7 +82,7 @@ func (c *Client) startOn(o *outgoing, ep *Endpoint, conn *mux.Conn) {
 		o.ended(conn.Notify(o.ctx, &o.req))
 		return
 	}
-	ep.inflight.Add(1)
+	ep.inflight.begun.Add(1)
 	if err := conn.Start(o.ctx, &o.req, o); err != nil {
 		o.Complete(nil, err)
 	}
@@ -98,7 +94,7 @@ func (o *outgoing) Complete(a *mux.Answer, err error) {
 		o.peer.complete(o, a, err)
 		return
 	}
-	o.async.Endpoint.inflight.Add(-1)
+	o.async.Endpoint.inflight.ended.Add(1)
 	if err == nil {
 		err = o.client.decode(o, o.async, a)
 	}
@@ -112,6 +108,7 @@ func (o *outgoing) ended(err error) {
 		o.finish(nil)
 		return
 	}
+	o.began = o.req.Began
 	go o.client.resume(o, err)
 }
 

@@ -243,7 +243,9 @@ func (q *requester) prepare(ctx context.Context, o *outgoing, call *Call) error 
 	}
 	o.req.Deadline, o.req.NoWait = earliest(ctx, call.Deadline), q.noWait || call.NoWait
 	call.Attempt++
-	call.Trailer, call.ReplyAttachment = nil, nil
+	if call.Trailer != nil || call.ReplyAttachment != nil {
+		call.Trailer, call.ReplyAttachment = nil, nil
+	}
 	return nil
 }
 

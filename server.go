@@ -74,6 +74,7 @@ type Server struct {
 	opts        ServerOptions
 	limits      Limits
 	handler     Handler // middleware, the method
+	plain       bool    // nobody but handlers sees calls
 	codecs      map[string]Codec
 	compressors map[string]Compressor
 	pool        *mux.Pool
@@ -156,6 +157,7 @@ func NewServer(o *ServerOptions) *Server {
 	s.scratch.New = func() any { return new([]byte) }
 	s.methods.Store(&map[string]*method{})
 	s.handler = chain(opts.Middleware, invoke)
+	s.plain = len(opts.Middleware) == 0 && len(opts.Observers) == 0
 	if !opts.NoIntrospection {
 		s.introspect()
 	}

@@ -26,6 +26,7 @@ type method struct {
 	call       func(ctx context.Context, args any) (reply any, err error)
 	kind       uint64                                                              // as in wire
 	stream     func(ctx context.Context, p *pipe, args any) (reply any, err error) // instead of call, when it is not unary
+	views      bool                                                                // it is unary and takes one View
 	idempotent atomic.Bool
 	where      atomic.Int32 // a hint, see below
 	stats      methodStats
@@ -191,7 +192,11 @@ func (s *Server) addAll(added map[string]*method) error {
 		methods[name] = added[name]
 	}
 	for _, name := range names {
-		added[name].names = append(added[name].names, name)
+		m := added[name]
+		if len(m.names) == 0 { // else it may be running
+			m.views = m.kind == wire.Unary && !m.positional && len(m.in) == 1 && m.in[0] == reflect.TypeFor[View]()
+		}
+		m.names = append(m.names, name)
 	}
 	s.methods.Store(&methods)
 	s.methodsMu.Unlock()
@@ -489,7 +494,7 @@ const (
 
 	// The clock takes 30 to 50 ns, a tenth of a call of the shortest methods: below quick, one call stands for timedEvery.
 	quick      = int64(5 * time.Microsecond)
-	timedEvery = 8
+	timedEvery = 16
 )
 
 func (m *method) inline() bool {

@@ -35,19 +35,38 @@ type numbering struct {
 
 // Out is a request on its way out. The caller keeps body and attachment unchanged until Call or
 // Start has returned; what is written later is a copy.
+//
+// What every call sets comes first, and what few do last: an Out that is used again goes from the processor of who calls to that of who
+// reads, and back.
 type Out struct {
 	Method     *Method
-	Fields     wire.Fields
+	Body       []byte
 	Bare       bool // no field is set: the connection need not look for one
 	Compressed bool
 	Checksum   bool
-	OneWay     bool // set by Notify and its like
-	NoWait     bool // fail at once instead of waiting for the peer's window
-	Nest       bool // name the peer's request that the context belongs to, if it is open: the peer lets it in while it drains
+	OneWay     bool          // set by Notify and its like
+	NoWait     bool          // fail at once instead of waiting for the peer's window
+	Nest       bool          // name the peer's request that the context belongs to, if it is open: the peer lets it in while it drains
+	sent       bool          // the connection has set fields itself
+	Began      time.Duration // set by Start: about when it was, see Clock
 	Deadline   time.Time
-	Body       []byte
 	Attachment []byte
 	Stream     *Stream // to be opened, for a method of a kind that has one; with Start only
+	Fields     wire.Fields
+}
+
+// nested reports whether out was sent beyond the window, see nested.go.
+func (out *Out) nested() bool { return out.sent && out.Fields.Parent != 0 }
+
+// Reset makes out the request of nothing.
+func (out *Out) Reset() {
+	if !out.Bare || out.sent {
+		out.Fields, out.Bare, out.sent = wire.Fields{}, true, false
+	}
+	out.Body, out.Compressed, out.OneWay, out.Nest = nil, false, false, false
+	if out.Attachment != nil {
+		out.Attachment = nil
+	}
 }
 
 // A Completer is told how an asynchronous call ended. Answer is valid until Complete returns. With a reply it runs on
@@ -107,20 +126,22 @@ type slot struct {
 }
 
 // A waiter is somebody who waits for a call to end: a goroutine with a channel, or a Completer.
+//
+// What a Completer needs is in the first 64 bytes: these go from the processor of who calls to that of who reads, and back.
 type waiter struct {
-	conn *Conn
 	// id is the call's while it is waited for. Whoever swaps it to 0 decides how the call ends: the
 	// reader with the reply, the caller who gives up, the deadline, or the end of the connection.
 	id       atomic.Uint32
-	wake     chan struct{} // capacity 1: one signal for each call
-	to       Completer     // instead of wake
+	late     bool          // who called has given up, and to wants to know of the end only: see Follower
 	bound    bool          // its context may end
+	to       Completer     // instead of wake
 	deadline int64         // on the connection's clock; 0 for none
-	buf      []byte        // the reply's frame
+	stop     func() bool   // takes an asynchronous call's context off its watch; nil for none
+	wake     chan struct{} // capacity 1: one signal for each call
+	conn     *Conn
+	buf      []byte // the reply's frame
 	answer   Answer
 	err      error
-	stop     func() bool // takes an asynchronous call's context off its watch; nil for none
-	late     bool        // who called has given up, and to wants to know of the end only: see Follower
 }
 
 // A ticket stands in the queue of callers that wait for the peer's window.
@@ -246,8 +267,11 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 	async, alone := w == nil, w == nil && to == nil
 
 	c.mu.Lock()
-	if out.Fields.Parent != 0 {
-		out.Fields.Parent = 0
+	if async {
+		out.Began = c.beganLocked()
+	}
+	if out.sent {
+		out.Fields.Parent, out.Fields.Timeout, out.sent = 0, 0, false
 	}
 	if err := c.admitLocked(ctx, out, size, async, alone); err != nil {
 		c.mu.Unlock()
@@ -257,12 +281,12 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 	deadline, err := c.timeLocked(out)
 	if err != nil {
 		if !alone {
-			c.leaveLocked(size, out.Fields.Parent != 0)
+			c.leaveLocked(size, out.nested())
 		}
 		c.mu.Unlock()
 		return 0, err
 	}
-	if out.Fields.Timeout != 0 || out.Fields.Parent != 0 || !out.Bare && !out.Fields.OnlyTimeout() {
+	if out.sent || !out.Bare && !out.Fields.OnlyTimeout() {
 		m.fields = &out.Fields
 	}
 	h := wire.Header{Type: wire.Request, Arg: c.numberLocked(out.Method)}
@@ -285,7 +309,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 	if !alone {
 		s := &c.slots[wire.Slot(id)]
 		s.oneWay = out.OneWay
-		c.sentLocked(s, out.Fields.Parent != 0, large)
+		c.sentLocked(s, out.nested(), large)
 	}
 	if async {
 		c.reclaim()
@@ -313,7 +337,6 @@ func (c *Conn) sentLocked(s *slot, nested, large bool) {
 // timeLocked returns when the time of out ends on the connection's clock, 0 for never, and puts what is left of it into the
 // fields.
 func (c *Conn) timeLocked(out *Out) (deadline int64, err error) {
-	out.Fields.Timeout = 0
 	if out.Deadline.IsZero() {
 		return 0, nil
 	}
@@ -322,7 +345,7 @@ func (c *Conn) timeLocked(out *Out) (deadline int64, err error) {
 	if deadline <= now {
 		return 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
 	}
-	out.Fields.Timeout = (uint64(deadline-now) + 999) / 1000 //nolint:gosec // positive
+	out.Fields.Timeout, out.sent = (uint64(deadline-now)+999)/1000, true //nolint:gosec // positive
 	return deadline, nil
 }
 
@@ -426,7 +449,7 @@ func (c *Conn) nestLocked(out *Out, size int, parent uint32) error {
 	c.enterLocked(size)
 	c.nested++
 	c.nestedBytes += size
-	out.Fields.Parent = uint64(parent)
+	out.Fields.Parent, out.sent = uint64(parent), true
 	return nil
 }
 
@@ -699,6 +722,24 @@ func (a *Answer) parse(frame []byte) error {
 	}
 	a.Code, a.Flags = h.Arg, h.Flags
 	return nil
+}
+
+// Birth is what Clock counts from.
+var Birth = time.Now()
+
+// Clock is the time since the program began.
+func Clock() time.Duration { return time.Since(Birth) }
+
+// timedStarts is how many calls of a batch begin at the same time, as far as Out.Began is concerned.
+const timedStarts = 32
+
+// beganLocked returns about when an asynchronous call begins that is sent now: when the batch did that it goes out with. The clock
+// takes as long as a tenth of all that is done to start such a call.
+func (c *Conn) beganLocked() time.Duration {
+	if len(c.out) == 0 || c.opened%timedStarts == 0 {
+		c.batchBegan = Clock()
+	}
+	return c.batchBegan
 }
 
 // now is the time on the connection's clock, in nanoseconds.

@@ -110,9 +110,11 @@ func (c *Conn) Accepted() uint64 {
 // Counters returns what the connection did so far.
 func (c *Conn) Counters() Counters {
 	n := &c.count
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return Counters{
 		Reads: n.reads.Load(), Writes: n.writes.Load(), BytesIn: n.bytesIn.Load(), BytesOut: n.bytesOut.Load(),
-		FramesIn: n.framesIn.Load(), FramesOut: n.framesOut.Load(),
+		FramesIn: n.framesIn.Load(), FramesOut: c.framesOut,
 	}
 }
 

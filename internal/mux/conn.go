@@ -195,18 +195,20 @@ type Conn struct {
 	mu sync.Mutex
 
 	// Writing, see write.go.
-	out      []byte // appended and not yet being written
-	spare    []byte // the other buffer
-	flushing bool   // somebody will write out
-	yielding bool   // but lets others append first
-	straight bool   // and is at a piece of a large message, see large.go
-	direct   *directWriter
-	flushAll func()        // flush, made once: starting a goroutine with it costs no allocation
-	queued   uint64        // bytes ever appended to out
-	taken    uint64        // bytes ever given to a write
-	written  uint64        // bytes ever written
-	space    chan struct{} // closed when out has been taken to be written; nil when nobody waits
-	flushed  chan struct{} // closed when all has been written; nil when nobody waits
+	out        []byte        // appended and not yet being written
+	spare      []byte        // the other buffer
+	flushing   bool          // somebody will write out
+	yielding   bool          // but lets others append first
+	batchBegan time.Duration // see beganLocked
+	straight   bool          // and is at a piece of a large message, see large.go
+	direct     *directWriter
+	flushAll   func() // flush, made once: starting a goroutine with it costs no allocation
+	framesOut  uint64
+	queued     uint64        // bytes ever appended to out
+	taken      uint64        // bytes ever given to a write
+	written    uint64        // bytes ever written
+	space      chan struct{} // closed when out has been taken to be written; nil when nobody waits
+	flushed    chan struct{} // closed when all has been written; nil when nobody waits
 
 	// Calls that this side opened, see call.go.
 	slots     []slot
@@ -297,7 +299,7 @@ type Counters struct {
 	Reads, Writes, BytesIn, BytesOut, FramesIn, FramesOut uint64
 }
 
-// counters is Counters while they change.
+// counters is Counters while they change, without those that Conn.mu guards.
 type counters struct {
-	reads, writes, bytesIn, bytesOut, framesIn, framesOut atomic.Uint64
+	reads, writes, bytesIn, bytesOut, framesIn atomic.Uint64
 }

@@ -308,7 +308,7 @@ func (rd *reader) appendRepliesLocked() {
 		c.out = append(c.out, rd.replies...)
 		c.queued += uint64(len(rd.replies))
 	}
-	c.count.framesOut.Add(rd.nReply)
+	c.framesOut += rd.nReply
 	rd.replies, rd.nReply, rd.since = rd.replies[:0], 0, 0
 	c.restLocked()
 }

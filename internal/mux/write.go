@@ -276,7 +276,7 @@ func (c *Conn) finishLocked(start int) {
 
 func (c *Conn) countFrameLocked(n int) {
 	c.queued += uint64(n)
-	c.count.framesOut.Add(1)
+	c.framesOut++
 }
 
 // appendLocked appends a whole small frame.

@@ -25,6 +25,7 @@ import (
 const (
 	say   yodel.Method[message.BenchmarkMessage, message.BenchmarkMessage] = "Bench.Say"
 	echo  yodel.Method[[]byte, []byte]                                     = "Bench.Echo"
+	look  yodel.Method[yodel.View, yodel.View]                             = "Bench.Echo" // as the server has it: it keeps no bytes
 	kiss                                                                   = "Bench.Kiss" // takes and returns several values
 	plain yodel.Method[peer.PlainMessage, peer.PlainMessage]               = "Plain.Say"
 	feed  yodel.Feed[[]byte, []byte]                                       = "Bench.Feed" // a count of 8 bytes, and the message to send
@@ -32,7 +33,7 @@ const (
 
 func main() {
 	peer.Main(peer.Peer{
-		Name: "yodel", Module: "github.com/yodel-rpc/yodel", Setup: "vtprotobuf, one connection, replies decoded into the same variable",
+		Name: "yodel", Module: "github.com/yodel-rpc/yodel", Setup: "vtprotobuf, one connection, replies decoded into the same variable, raw bytes looked at where they are (yodel.View)",
 		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss, peer.Stream, peer.Plain},
 		Serve: serve, Dial: dial,
 	})
@@ -48,7 +49,7 @@ func serve(addr string) (string, func(), error) {
 		message.Answer(in)
 		return in, nil
 	})
-	echo.Handle(s, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
+	look.Handle(s, func(_ context.Context, in *yodel.View) (*yodel.View, error) { return in, nil })
 	err = s.Handle(kiss, func(s string, num, i int64, d float64) (string, int64, int64, float64) {
 		return s + ":server response" + strconv.FormatInt(i, 10), num, i + 1, d + 0.2
 	})
