@@ -26,6 +26,7 @@ type pipe struct {
 	method  string
 	where   string // the peer
 	codec   Codec
+	raw     bool // that is codec
 	pack    packer
 	limits  *Limits
 	explain func(err error) error // makes an Error of what the connection says
@@ -36,7 +37,38 @@ type pipe struct {
 	body    []byte
 	packed  []byte
 
-	unpacked []byte // the receiver's
+	// The receiver's.
+	unpacked []byte
+	slab     slab
+}
+
+// A slab is what small raw messages are cut from that have come together: an allocation of each would cost as much as all else that is
+// done for it. It has no more than maxSlab bytes, which is what somebody keeps who keeps one of the messages.
+type slab struct {
+	messages [][]byte
+	memory   []byte
+}
+
+const maxSlab = 2 << 10
+
+// cut returns a raw message.
+func (p *pipe) cut(body []byte) *[]byte {
+	if p.stats != nil {
+		p.stats.received.Add(1)
+	}
+	s := &p.slab
+	if len(s.messages) == 0 || len(body) > len(s.memory) {
+		n := 1
+		if len(body) > 0 && len(body) <= maxSlab/2 {
+			n = min(n+p.stream.Buffered()/(wire.HeaderSize+len(body)), maxSlab/len(body))
+		}
+		s.messages, s.memory = make([][]byte, n), make([]byte, n*len(body))
+	}
+	msg := &s.messages[0]
+	n := copy(s.memory, body)
+	*msg = s.memory[:n:n]
+	s.messages, s.memory = s.messages[1:], s.memory[n:]
+	return msg
 }
 
 // send encodes and sends a message.
@@ -78,20 +110,24 @@ func (p *pipe) end() {
 	p.stream.End()
 }
 
-// receive waits for a message and decodes it. It returns io.EOF after the last one.
-func (p *pipe) receive(msg any) error {
+// receive waits for the body of a message, which is valid until the next one. It returns io.EOF after the last one.
+func (p *pipe) receive() ([]byte, error) {
 	body, flags, err := p.stream.Receive(p.ctx)
 	if err != nil {
-		return p.failed(err)
+		return nil, p.failed(err)
 	}
 	if p.begun != nil {
 		*p.begun = true
 	}
 	if flags&wire.Compressed != 0 {
 		if body, err = p.unpack(body); err != nil {
-			return err
+			return nil, err
 		}
 	}
+	return body, nil
+}
+
+func (p *pipe) decode(body []byte, msg any) error {
 	if err := p.codec.Decode(body, msg); err != nil {
 		e := failure("YDL2102", "%s: a message from %s does not fit %T: %v (codec %s)", p.method, p.where, msg, err, p.codec.Name())
 		e.Cause = err
@@ -163,7 +199,7 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn, wh
 		}
 	}()
 	p := &pipe{
-		stream: st, ctx: ctx, method: call.Method, where: where, codec: o.binding.codec, pack: o.binding.pack, limits: &q.limits,
+		stream: st, ctx: ctx, method: call.Method, where: where, codec: o.binding.codec, raw: o.binding.codec == Raw, pack: o.binding.pack, limits: &q.limits,
 		explain: func(err error) error { return q.explainAt(ctx, call, where, err) },
 	}
 	if s.kind == wire.Feed {
@@ -230,7 +266,7 @@ func (in *incoming) runStream(ctx context.Context) (any, error) {
 	st := in.Stream()
 	st.Accept()
 	return in.method.stream(ctx, &pipe{
-		stream: st, ctx: ctx, method: t.name, where: where, codec: t.codec, pack: t.pack, limits: &t.conn.server.limits, stats: &in.method.stats,
+		stream: st, ctx: ctx, method: t.name, where: where, codec: t.codec, raw: t.codec == Raw, pack: t.pack, limits: &t.conn.server.limits, stats: &in.method.stats,
 		explain: func(err error) error {
 			if cause := in.Cause(); cause != nil { // it says more than a context that has ended
 				err = cause

@@ -180,8 +180,7 @@ func sender[T any](p *pipe) Send[T] {
 func receiver[T any](p *pipe) Recv[T] {
 	return func(yield func(*T, error) bool) {
 		for {
-			msg := new(T)
-			err := p.receive(msg)
+			msg, err := receive[T](p)
 			if err == io.EOF { //nolint:errorlint // bare, it is the regular end
 				return
 			}
@@ -194,6 +193,24 @@ func receiver[T any](p *pipe) Recv[T] {
 			}
 		}
 	}
+}
+
+// receive waits for a message. It returns io.EOF after the last one.
+func receive[T any](p *pipe) (*T, error) {
+	body, err := p.receive()
+	if err != nil {
+		return nil, err
+	}
+	if p.raw {
+		if msg, ok := any(p.cut(body)).(*T); ok {
+			return msg, nil
+		}
+	}
+	msg := new(T)
+	if err := p.decode(body, msg); err != nil {
+		return nil, err
+	}
+	return msg, nil
 }
 
 // A streamParam is a Send or a Recv, for methods that are found by reflection.

@@ -104,6 +104,34 @@ func BenchmarkStreamFeed(b *testing.B)   { benchmarkStream(b, runFeed) }
 func BenchmarkStreamUpload(b *testing.B) { benchmarkStream(b, runUpload) }
 func BenchmarkStreamEcho(b *testing.B)   { benchmarkStream(b, runEcho) }
 
+// Raw messages of 128 bytes, 10,000 on each stream, as the suite in bench/ has them.
+func BenchmarkStreamRawFeed(b *testing.B) {
+	const calls = 10_000
+	s := yodel.NewServer(&yodel.ServerOptions{})
+	feed := yodel.Feed[[]byte, []byte]("Bench.RawFeed")
+	feed.Handle(s, func(_ context.Context, in *[]byte, send yodel.Send[[]byte]) error {
+		for range calls {
+			if err := send(in); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	c := connect(b, s, &yodel.ClientOptions{Codec: yodel.Raw})
+	request := make([]byte, 128)
+	n := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		for msg, err := range feed.Call(b.Context(), c, &request) {
+			if err != nil || len(*msg) != len(request) {
+				b.Fatal(err)
+			}
+			n++
+		}
+	}
+	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "msg/s")
+}
+
 func benchmarkStream(b *testing.B, run func(testing.TB, *yodel.Client, int)) {
 	b.Helper()
 	c := ticks(b)

@@ -67,8 +67,10 @@ type Stream struct {
 	err    error
 }
 
-// A record in the memory of a stream: the length of a message, what it costs, its flags, and the message.
-const recordSize = 4 + 4 + 1
+// A record in the memory of a stream is a message behind a header. A message that came as one frame, without fields or a checksum, is
+// kept as it came: so what a read has brought is taken in by copying it, some hundred messages at a time. The record of any other has
+// the type gathered, and what the message cost instead of an id.
+const gathered wire.Type = 0
 
 const (
 	// defaultStreamWindow is what a side takes that says nothing else.
@@ -332,8 +334,13 @@ func (st *Stream) Receive(ctx context.Context) (msg []byte, flags wire.Flags, er
 		}
 	}
 	record := st.out[st.at:]
-	n := recordSize + int(binary.LittleEndian.Uint32(record))
-	st.eaten += uint64(binary.LittleEndian.Uint32(record[4:]))
+	h := wire.ParseHeader(record)
+	n := wire.HeaderSize + int(h.Len)
+	if h.Type == gathered {
+		st.eaten += uint64(h.ID)
+	} else {
+		st.eaten += uint64(n) //nolint:gosec // a length
+	}
 	st.at += n
 	if st.eaten > st.half && st.at < len(st.out) {
 		c := st.conn
@@ -341,8 +348,11 @@ func (st *Stream) Receive(ctx context.Context) (msg []byte, flags wire.Flags, er
 		st.eatLocked()
 		c.flushLater()
 	}
-	return record[recordSize:n:n], wire.Flags(record[8]), nil
+	return record[wire.HeaderSize:n:n], h.Flags & opening, nil
 }
+
+// Buffered is how many bytes of messages can be received, headers included, without a look at what has come meanwhile.
+func (st *Stream) Buffered() int { return len(st.out) - st.at }
 
 // refill takes over what has come, or waits for it.
 func (st *Stream) refill(ctx context.Context) error {
@@ -353,6 +363,9 @@ func (st *Stream) refill(ctx context.Context) error {
 	st.eatLocked()
 	for st.complete == 0 {
 		if st.closed != nil {
+			giveMemory(st.in)
+			giveMemory(st.out)
+			st.in, st.out, st.at = nil, nil, 0
 			return st.closed
 		}
 		st.waiting = true
@@ -365,6 +378,7 @@ func (st *Stream) refill(ctx context.Context) error {
 	tail := st.in[st.complete:]
 	spare := st.out[:0]
 	if cap(spare) > max(keepBuffer, 2*int(st.window)) { //nolint:gosec // at most maxStreamWindow
+		giveMemory(spare)
 		spare = nil
 	}
 	st.out, st.at = st.in[:st.complete], 0
@@ -428,6 +442,51 @@ func (st *Stream) creditedLocked(sum uint64) {
 	}
 }
 
+// opening are the flags that hold for a whole message.
+const opening = wire.Compressed | wire.HasAttachment
+
+// wholeLocked takes in the messages that frames begins with, as far as they are whole ones of this stream that have nothing special, and
+// returns how many bytes and messages that was. What comes then is for dataLocked.
+func (st *Stream) wholeLocked(frames []byte) (size, n int) {
+	if st.closed != nil || len(st.in) > st.complete {
+		return 0, 0
+	}
+	room := int(min(st.granted-st.received, uint64(len(frames)))) //nolint:gosec // both are lengths; more has never come than was granted
+	largest := uint32(min(st.conn.cfg.MaxMessage, maxFrame))      //nolint:gosec // positive
+	special := wire.HasFields | wire.More | wire.HasChecksum | wire.End | wire.OfReply
+	plain := wire.OfReply &^ st.mark // in frames of the peer
+	for room-size >= wire.HeaderSize {
+		h := wire.ParseHeader(frames[size:])
+		end := size + wire.HeaderSize + int(h.Len)
+		if h.Type != wire.Data || h.ID != st.id || h.Flags&special != plain || h.Len > largest || end > room {
+			break
+		}
+		if h.Flags&wire.Waited != 0 && st.waiting && st.complete+size == 0 {
+			st.growLocked()
+		}
+		size = end
+		n++
+	}
+	if n > 0 {
+		st.keepLocked(frames[:size])
+		st.received += uint64(size) //nolint:gosec // a length
+		st.complete = len(st.in)
+		st.signalLocked()
+	}
+	return size, n
+}
+
+// keepLocked appends to what has come and is not consumed. Memory that is large is used again by other streams: most do not have many
+// messages after those for which their window grew.
+func (st *Stream) keepLocked(b []byte) {
+	if n := len(st.in) + len(b); n > cap(st.in) && n >= minLarge {
+		in := append(takeMemory(pow2(n)), st.in...)
+		giveMemory(st.in)
+		st.in = in
+	}
+	st.in = append(st.in, b...)
+}
+
 // dataLocked takes in a frame. It returns what is wrong with the peer, or "".
 func (st *Stream) dataLocked(h wire.Header, payload []byte, broken error) (breach string) {
 	if h.Flags&wire.End != 0 {
@@ -489,13 +548,12 @@ func (st *Stream) openRecordLocked(h wire.Header, payload *[]byte) {
 	}
 	*payload = msg
 	st.want = int(size) //nolint:gosec // within MaxMessage
-	st.in = append(st.in, make([]byte, recordSize)...)
-	st.in[st.complete+8] = byte(h.Flags & (wire.Compressed | wire.HasAttachment))
+	st.in = wire.Begin(st.in, wire.Header{Type: gathered, Flags: h.Flags & opening})
 }
 
 // pieceOfRecordLocked adds a piece to the incomplete message, and completes it with the last one.
 func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) {
-	have := len(st.in) - st.complete - recordSize + len(piece)
+	have := len(st.in) - st.complete - wire.HeaderSize + len(piece)
 	switch last := h.Flags&wire.More == 0; {
 	case have > st.want:
 		st.closeReceiveLocked(&BrokenError{Cause: errLonger})
@@ -507,14 +565,14 @@ func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) 
 	if have > firstGrant && st.reserved > 0 { // enough has come to believe the rest, and there is room for it
 		st.growTo(len(st.in) + st.want - have + len(piece))
 	}
-	st.in = append(st.in, piece...)
+	st.keepLocked(piece)
 	st.pending += cost
 	if h.Flags&wire.More != 0 {
 		return
 	}
 	record := st.in[st.complete:]
-	binary.LittleEndian.PutUint32(record, uint32(have))           //nolint:gosec // within MaxMessage
-	binary.LittleEndian.PutUint32(record[4:], uint32(st.pending)) //nolint:gosec // within the window
+	h = wire.Header{Type: gathered, Flags: wire.Flags(record[5]), Len: uint32(have), ID: uint32(st.pending)} //nolint:gosec // within MaxMessage, and the window
+	wire.PutHeader(record, h)
 	st.complete, st.want, st.pending = len(st.in), 0, 0
 	st.kept += st.reserved // until the consumer has done with it
 	st.conn.reserved += st.reserved
