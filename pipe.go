@@ -40,6 +40,7 @@ type pipe struct {
 	// The receiver's.
 	unpacked []byte
 	slab     slab
+	reuse    bool // the memory of the message before
 }
 
 // A slab is what small raw messages are cut from that have come together: an allocation of each would cost as much as all else that is
@@ -75,21 +76,20 @@ func (p *pipe) cut(body []byte) *[]byte {
 func (p *pipe) send(msg any) error {
 	p.sending.Lock()
 	defer p.sending.Unlock()
-	body, err := p.codec.Append(p.body[:0], msg)
+	body, err := p.encode(msg)
 	if err != nil {
-		e := failure("YDL2103", "%s: %v (codec %s)", p.method, err, p.codec.Name())
-		e.Cause = err
-		return e
+		return err
 	}
 	var flags wire.Flags
-	var ok bool
-	if p.packed, ok, err = p.pack.pack(p.packed, body); err != nil {
-		return failure("YDL2103", "%s: %v", p.method, err)
-	}
-	p.body = keep(body)
-	if ok {
-		body, flags = p.packed, wire.Compressed
-		p.packed = keep(p.packed)
+	if p.pack.Compressor != nil {
+		var ok bool
+		if p.packed, ok, err = p.pack.pack(p.packed, body); err != nil {
+			return failure("YDL2103", "%s: %v", p.method, err)
+		}
+		if ok {
+			body, flags = p.packed, wire.Compressed
+			p.packed = keep(p.packed)
+		}
 	}
 	if n := len(body); n > p.limits.MaxMessage {
 		return failure("YDL2201", "%s: a message of the stream has %d bytes, this side's limit is %d", p.method, n, p.limits.MaxMessage)
@@ -101,6 +101,21 @@ func (p *pipe) send(msg any) error {
 		p.stats.sent.Add(1)
 	}
 	return nil
+}
+
+// encode returns the body of a message, which is valid until the next one.
+func (p *pipe) encode(msg any) ([]byte, error) {
+	if bytes, ok := msg.(*[]byte); ok && p.raw { // it is the body
+		return *bytes, nil
+	}
+	body, err := p.codec.Append(p.body[:0], msg)
+	if err != nil {
+		e := failure("YDL2103", "%s: %v (codec %s)", p.method, err, p.codec.Name())
+		e.Cause = err
+		return nil, e
+	}
+	p.body = keep(body)
+	return body, nil
 }
 
 // end says that this side sends no more messages.

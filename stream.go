@@ -38,6 +38,17 @@ func (s Send[T]) End() error { return s(nil) }
 // loop goes on behind it. It is for one goroutine at a time.
 type Recv[T any] iter.Seq2[*T, error]
 
+// Reuse makes r decode each message into the memory of the one before, and returns it: a message is then valid until the next one is
+// asked for, and costs no allocation beside what the codec makes. A loop that keeps no message should do so where there are many:
+//
+//	for tick, err := range Watch.Call(ctx, client, &Query{"GOOG"}).Reuse() { … }
+//
+// A Recv that somebody else has made is called with nil for this.
+func (r Recv[T]) Reuse() Recv[T] {
+	r(nil)
+	return r
+}
+
 // Next waits for the next message. It returns io.EOF after the last one. Of the result of a Feed's Call it takes the first message,
 // and leaves.
 func (r Recv[T]) Next() (*T, error) {
@@ -60,8 +71,12 @@ func (m Feed[In, Out]) Call(ctx context.Context, c Caller, in *In) Recv[Out] {
 
 // Do is Call with all that a Call can carry, as in Method.Do. The trailer is there when the loop has ended.
 func (m Feed[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) Recv[Out] {
-	used := false
+	used, reuse := false, false
 	return func(yield func(*Out, error) bool) {
+		if yield == nil {
+			reuse = true
+			return
+		}
 		if used {
 			yield(nil, refusal("YDL2007", "%s: the result of a call was ranged over twice", m))
 			return
@@ -69,6 +84,7 @@ func (m Feed[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) Rec
 		used = true
 		left := false
 		err := carry(ctx, c, call, string(m), in, nil, wire.Feed, func(p *pipe) error {
+			p.reuse = reuse
 			for msg, err := range receiver[Out](p) {
 				if err != nil {
 					return err
@@ -178,15 +194,23 @@ func sender[T any](p *pipe) Send[T] {
 }
 
 func receiver[T any](p *pipe) Recv[T] {
+	var last *T
 	return func(yield func(*T, error) bool) {
+		if yield == nil {
+			p.reuse = true
+			return
+		}
 		for {
-			msg, err := receive[T](p)
+			msg, err := receive(p, last)
 			if err == io.EOF { //nolint:errorlint // bare, it is the regular end
 				return
 			}
 			if err != nil {
 				yield(nil, err)
 				return
+			}
+			if p.reuse {
+				last = msg
 			}
 			if !yield(msg, nil) {
 				return
@@ -195,18 +219,24 @@ func receiver[T any](p *pipe) Recv[T] {
 	}
 }
 
-// receive waits for a message. It returns io.EOF after the last one.
-func receive[T any](p *pipe) (*T, error) {
+// receive waits for a message, and decodes it into last if that is not nil. It returns io.EOF after the last one.
+func receive[T any](p *pipe, last *T) (*T, error) {
 	body, err := p.receive()
 	if err != nil {
 		return nil, err
 	}
-	if p.raw {
+	msg := last
+	switch {
+	case msg == nil && p.raw && !p.reuse:
 		if msg, ok := any(p.cut(body)).(*T); ok {
 			return msg, nil
 		}
+		fallthrough
+	case msg == nil:
+		msg = new(T)
+	case !p.raw: // which keeps the capacity
+		*msg = *new(T)
 	}
-	msg := new(T)
 	if err := p.decode(body, msg); err != nil {
 		return nil, err
 	}

@@ -173,6 +173,10 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 	}
 	c := st.conn
 	c.mu.Lock()
+	if st.sendAtOnceLocked(flags, msg) {
+		c.flushLater()
+		return nil
+	}
 	defer c.mu.Unlock()
 	for (st.busy || st.credit == 0) && st.over == nil && !st.ending {
 		if err := st.waitLocked(ctx); err != nil {
@@ -197,11 +201,33 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 	return err
 }
 
+// sendAtOnceLocked sends a message that fits in a frame, if there is nothing to wait for: most need no more, and cost half as much so.
+func (st *Stream) sendAtOnceLocked(flags wire.Flags, msg []byte) bool {
+	c := st.conn
+	cost := wire.HeaderSize + wire.ChecksumSize + len(msg)
+	switch {
+	case st.busy || st.ending || st.over != nil || c.err != nil:
+		return false
+	case cost > st.largest() || st.credit < st.sent+uint64(cost) || len(c.out) >= c.highWater():
+		return false
+	}
+	start := c.beginLocked(wire.Header{Type: wire.Data, Flags: flags | st.mark, ID: st.id})
+	c.out = append(c.out, msg...)
+	c.finishLocked(start)
+	st.sent += uint64(len(c.out) - start)
+	return true
+}
+
+// largest is what a frame may cost. Half of the window is always granted again once the peer has consumed what came, so a frame of that
+// cost can be waited for.
+func (st *Stream) largest() int {
+	return min(int(st.room/2), wire.HeaderSize+maxPart) //nolint:gosec // a window is small
+}
+
 func (st *Stream) sendLocked(ctx context.Context, flags wire.Flags, msg []byte) error {
 	flags |= st.mark
 	size := len(msg)
-	// Half of the window is always granted again once the peer has consumed what came, so a frame of that cost can be waited for.
-	largest := min(int(st.room/2), wire.HeaderSize+maxPart) //nolint:gosec // a window is small
+	largest := st.largest()
 	whole := wire.HeaderSize + wire.ChecksumSize + size
 	if whole <= largest {
 		return st.frameLocked(ctx, wire.Header{Flags: flags}, 0, &msg, whole)

@@ -160,7 +160,7 @@ func (c *client) kiss() (method string, args, reply any, check func() error) {
 func (c *client) stream(ctx context.Context, client *yodel.Client) error {
 	request := append(binary.LittleEndian.AppendUint64(nil, uint64(c.Messages)), c.data...)
 	n := 0
-	for msg, err := range feed.Call(ctx, client, &request) {
+	for msg, err := range feed.Call(ctx, client, &request).Reuse() {
 		if err != nil {
 			return err
 		}
