@@ -38,12 +38,12 @@ func (s Send[T]) End() error { return s(nil) }
 // loop goes on behind it. It is for one goroutine at a time.
 type Recv[T any] iter.Seq2[*T, error]
 
-// Reuse makes r decode each message into the memory of the one before, and returns it: a message is then valid until the next one is
-// asked for, and costs no allocation beside what the codec makes. A loop that keeps no message should do so where there are many:
+// Reuse makes r decode each message into the variable of the one before, and returns r: a message is then valid until the next one is
+// asked for. That halves the cost of receiving where there are many, and none is kept:
 //
 //	for tick, err := range Watch.Call(ctx, client, &Query{"GOOG"}).Reuse() { … }
 //
-// A Recv that somebody else has made is called with nil for this.
+// The variable is cleared in between; raw bytes keep their capacity. A Recv of another's making is called with nil for this.
 func (r Recv[T]) Reuse() Recv[T] {
 	r(nil)
 	return r
@@ -73,7 +73,7 @@ func (m Feed[In, Out]) Call(ctx context.Context, c Caller, in *In) Recv[Out] {
 func (m Feed[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) Recv[Out] {
 	used, reuse := false, false
 	return func(yield func(*Out, error) bool) {
-		if yield == nil {
+		if yield == nil { // see Recv.Reuse
 			reuse = true
 			return
 		}
@@ -194,48 +194,43 @@ func sender[T any](p *pipe) Send[T] {
 }
 
 func receiver[T any](p *pipe) Recv[T] {
-	var last *T
+	var last *T // with reuse
 	return func(yield func(*T, error) bool) {
-		if yield == nil {
+		if yield == nil { // see Recv.Reuse
 			p.reuse = true
 			return
 		}
 		for {
 			msg, err := receive(p, last)
-			if err == io.EOF { //nolint:errorlint // bare, it is the regular end
-				return
-			}
-			if err != nil {
-				yield(nil, err)
-				return
-			}
 			if p.reuse {
 				last = msg
 			}
-			if !yield(msg, nil) {
+			if err == io.EOF { //nolint:errorlint // bare, it is the regular end
+				return
+			}
+			if !yield(msg, err) || err != nil {
 				return
 			}
 		}
 	}
 }
 
-// receive waits for a message, and decodes it into last if that is not nil. It returns io.EOF after the last one.
+// receive waits for a message. With p.reuse it goes where the last one is, if there was one. It returns io.EOF after the end.
 func receive[T any](p *pipe, last *T) (*T, error) {
 	body, err := p.receive()
 	if err != nil {
 		return nil, err
 	}
 	msg := last
-	switch {
-	case msg == nil && p.raw && !p.reuse:
-		if msg, ok := any(p.cut(body)).(*T); ok {
-			return msg, nil
+	if _, bytes := any(msg).(*[]byte); bytes && p.raw {
+		if !p.reuse {
+			return any(p.cut(body)).(*T), nil //nolint:forcetypeassert // it has just been seen
 		}
-		fallthrough
-	case msg == nil:
-		msg = new(T)
-	case !p.raw: // which keeps the capacity
+	} else if msg != nil { // raw bytes keep their capacity instead
 		*msg = *new(T)
+	}
+	if msg == nil {
+		msg = new(T)
 	}
 	if err := p.decode(body, msg); err != nil {
 		return nil, err
