@@ -30,7 +30,7 @@ const (
 
 func main() {
 	peer.Main(peer.Peer{
-		Name: "yodel", Module: "github.com/yodel-rpc/yodel", Setup: "vtprotobuf, one connection, replies decoded into the same variable",
+		Name: "yodel", Module: "github.com/yodel-rpc/yodel", Setup: "vtprotobuf, one connection, replies and messages of a stream (Reuse) decoded into the same variable",
 		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss, peer.Stream},
 		Serve: serve, Dial: dial,
 	})
