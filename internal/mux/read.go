@@ -573,7 +573,7 @@ func (rd *reader) streamData(st *Stream, h wire.Header, frame, payload []byte, e
 	what := ""
 	if size, n := st.wholeLocked(rd.buf[rd.r-len(frame) : rd.w]); n > 0 {
 		rd.r += size - len(frame)
-		rd.c.count.framesIn.Add(uint64(n - 1)) //nolint:gosec // a length
+		rd.c.count.framesIn.Add(uint64(n - 1))
 	} else {
 		what = st.dataLocked(h, payload, err)
 	}

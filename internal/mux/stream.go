@@ -365,7 +365,7 @@ func (st *Stream) Receive(ctx context.Context) (msg []byte, flags wire.Flags, er
 	if h.Type == gathered {
 		st.eaten += uint64(h.ID)
 	} else {
-		st.eaten += uint64(n) //nolint:gosec // a length
+		st.eaten += uint64(n)
 	}
 	st.at += n
 	if st.eaten > st.half && st.at < len(st.out) {
@@ -503,7 +503,7 @@ func (st *Stream) wholeLocked(frames []byte) (size, n int) {
 	}
 	if n > 0 {
 		st.keepLocked(frames[:size])
-		st.received += uint64(size) //nolint:gosec // a length
+		st.received += uint64(size)
 		st.complete = len(st.in)
 		st.signalLocked()
 	}
