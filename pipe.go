@@ -26,6 +26,7 @@ type pipe struct {
 	method  string
 	where   string // the peer
 	codec   Codec
+	raw     bool // that is codec
 	pack    packer
 	limits  *Limits
 	explain func(err error) error // makes an Error of what the connection says
@@ -36,28 +37,68 @@ type pipe struct {
 	body    []byte
 	packed  []byte
 
-	unpacked []byte // the receiver's
+	// The receiver's.
+	unpacked []byte
+	slab     slab
+	reuse    bool // the memory of the message before
+}
+
+// A slab is what small raw messages are cut from that have come together: an allocation for each, and for the slice that the receiver gets
+// a pointer to, would cost as much as all else that is done for them.
+type slab struct {
+	messages [][]byte
+	memory   []byte
+}
+
+const (
+	// maxSlab is about how many bytes a slab has, and so what somebody keeps who keeps one of its messages. More than this makes no
+	// difference any more: 1 and 2 KiB, 4 and 8 cost the same within what can be measured.
+	maxSlab = 2 << 10
+	// sliceSize is what the slice takes.
+	sliceSize = 24
+)
+
+// cut returns a raw message. The first one of several that have come decides how large the slab is, so one that comes alone has
+// memory of its own.
+func (p *pipe) cut(body []byte) *[]byte {
+	if p.stats != nil {
+		p.stats.received.Add(1)
+	}
+	s := &p.slab
+	if len(s.messages) == 0 || len(s.memory) < len(body) {
+		n := min(1+p.stream.Buffered()/(wire.HeaderSize+len(body)), maxSlab/(sliceSize+len(body)))
+		if n < 2 {
+			msg := append([]byte(nil), body...)
+			return &msg
+		}
+		s.messages, s.memory = make([][]byte, n), make([]byte, n*len(body))
+	}
+	msg := &s.messages[0]
+	s.messages = s.messages[1:]
+	if n := copy(s.memory, body); n > 0 {
+		*msg, s.memory = s.memory[:n:n], s.memory[n:]
+	}
+	return msg
 }
 
 // send encodes and sends a message.
 func (p *pipe) send(msg any) error {
 	p.sending.Lock()
 	defer p.sending.Unlock()
-	body, err := p.codec.Append(p.body[:0], msg)
+	body, err := p.encode(msg)
 	if err != nil {
-		e := failure("YDL2103", "%s: %v (codec %s)", p.method, err, p.codec.Name())
-		e.Cause = err
-		return e
+		return err
 	}
 	var flags wire.Flags
-	var ok bool
-	if p.packed, ok, err = p.pack.pack(p.packed, body); err != nil {
-		return failure("YDL2103", "%s: %v", p.method, err)
-	}
-	p.body = keep(body)
-	if ok {
-		body, flags = p.packed, wire.Compressed
-		p.packed = keep(p.packed)
+	if p.pack.Compressor != nil {
+		var ok bool
+		if p.packed, ok, err = p.pack.pack(p.packed, body); err != nil {
+			return failure("YDL2103", "%s: %v", p.method, err)
+		}
+		if ok {
+			body, flags = p.packed, wire.Compressed
+			p.packed = keep(p.packed)
+		}
 	}
 	if n := len(body); n > p.limits.MaxMessage {
 		return failure("YDL2201", "%s: a message of the stream has %d bytes, this side's limit is %d", p.method, n, p.limits.MaxMessage)
@@ -71,6 +112,21 @@ func (p *pipe) send(msg any) error {
 	return nil
 }
 
+// encode returns the body of a message, which is valid until the next one.
+func (p *pipe) encode(msg any) ([]byte, error) {
+	if bytes, ok := msg.(*[]byte); ok && p.raw { // it is the body
+		return *bytes, nil
+	}
+	body, err := p.codec.Append(p.body[:0], msg)
+	if err != nil {
+		e := failure("YDL2103", "%s: %v (codec %s)", p.method, err, p.codec.Name())
+		e.Cause = err
+		return nil, e
+	}
+	p.body = keep(body)
+	return body, nil
+}
+
 // end says that this side sends no more messages.
 func (p *pipe) end() {
 	p.sending.Lock()
@@ -78,20 +134,24 @@ func (p *pipe) end() {
 	p.stream.End()
 }
 
-// receive waits for a message and decodes it. It returns io.EOF after the last one.
-func (p *pipe) receive(msg any) error {
+// receive waits for the body of a message, which is valid until the next one. It returns io.EOF after the last one.
+func (p *pipe) receive() ([]byte, error) {
 	body, flags, err := p.stream.Receive(p.ctx)
 	if err != nil {
-		return p.failed(err)
+		return nil, p.failed(err)
 	}
 	if p.begun != nil {
 		*p.begun = true
 	}
 	if flags&wire.Compressed != 0 {
 		if body, err = p.unpack(body); err != nil {
-			return err
+			return nil, err
 		}
 	}
+	return body, nil
+}
+
+func (p *pipe) decode(body []byte, msg any) error {
 	if err := p.codec.Decode(body, msg); err != nil {
 		e := failure("YDL2102", "%s: a message from %s does not fit %T: %v (codec %s)", p.method, p.where, msg, err, p.codec.Name())
 		e.Cause = err
@@ -163,7 +223,7 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn, wh
 		}
 	}()
 	p := &pipe{
-		stream: st, ctx: ctx, method: call.Method, where: where, codec: o.binding.codec, pack: o.binding.pack, limits: &q.limits,
+		stream: st, ctx: ctx, method: call.Method, where: where, codec: o.binding.codec, raw: o.binding.codec == Raw, pack: o.binding.pack, limits: &q.limits,
 		explain: func(err error) error { return q.explainAt(ctx, call, where, err) },
 	}
 	if s.kind == wire.Feed {
@@ -230,7 +290,7 @@ func (in *incoming) runStream(ctx context.Context) (any, error) {
 	st := in.Stream()
 	st.Accept()
 	return in.method.stream(ctx, &pipe{
-		stream: st, ctx: ctx, method: t.name, where: where, codec: t.codec, pack: t.pack, limits: &t.conn.server.limits, stats: &in.method.stats,
+		stream: st, ctx: ctx, method: t.name, where: where, codec: t.codec, raw: t.codec == Raw, pack: t.pack, limits: &t.conn.server.limits, stats: &in.method.stats,
 		explain: func(err error) error {
 			if cause := in.Cause(); cause != nil { // it says more than a context that has ended
 				err = cause

@@ -4,17 +4,20 @@ package yodel_test
 
 import (
 	"context"
+	"encoding/binary"
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gencode"
 )
 
-// The methods of the benchmarks: a feed of as many messages as the request's number says, an upload that counts, an echo.
+// The methods of the benchmarks: a feed of as many messages as the request's number says, an upload that counts, an echo, and a feed of raw
+// bytes: the request is a number of 8 bytes, and the message to send.
 const (
 	tickFeed   yodel.Feed[tagged, tagged]   = "Bench.Feed"
 	tickUpload yodel.Upload[tagged, tagged] = "Bench.Upload"
 	tickEcho   yodel.Duplex[tagged, tagged] = "Bench.Echo"
+	rawFeed    yodel.Feed[[]byte, []byte]   = "Bench.RawFeed"
 )
 
 // ticks serves them, and returns a client.
@@ -46,6 +49,15 @@ func ticks(t testing.TB) *yodel.Client {
 				return err
 			}
 			if err := send(tick); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	rawFeed.Handle(s, func(_ context.Context, in *[]byte, send yodel.Send[[]byte]) error {
+		msg := (*in)[8:]
+		for range binary.LittleEndian.Uint64(*in) {
+			if err := send(&msg); err != nil {
 				return err
 			}
 		}
@@ -99,10 +111,40 @@ func runEcho(t testing.TB, c *yodel.Client, n int) {
 	must(t, err)
 }
 
-// The messages of the benchmarks have 8 bytes. An operation is a message, and in Echo one there and one back.
+// runRaw receives n raw messages of 128 bytes on streams of at most 10,000, as the suite in bench/ does, and runRawReuse does so without
+// keeping any.
+func runRaw(t testing.TB, c *yodel.Client, n int)      { t.Helper(); receiveRaw(t, c, n, false) }
+func runRawReuse(t testing.TB, c *yodel.Client, n int) { t.Helper(); receiveRaw(t, c, n, true) }
+
+func receiveRaw(t testing.TB, c *yodel.Client, n int, reuse bool) {
+	t.Helper()
+	for n > 0 {
+		some := min(n, 10_000)
+		n -= some
+		request := append(binary.LittleEndian.AppendUint64(nil, uint64(some)), make([]byte, 128)...)
+		recv := rawFeed.Do(t.Context(), c, &yodel.Call{Codec: yodel.Raw}, &request)
+		if reuse {
+			recv = recv.Reuse()
+		}
+		for msg, err := range recv {
+			if err != nil || len(*msg) != 128 {
+				t.Fatal(msg, err)
+			}
+			some--
+		}
+		if some != 0 {
+			t.Fatalf("%d messages are missing", some)
+		}
+	}
+}
+
+// The messages of the benchmarks have 8 bytes, and raw ones 128. An operation is a message, and in Echo one there and one back.
 func BenchmarkStreamFeed(b *testing.B)   { benchmarkStream(b, runFeed) }
 func BenchmarkStreamUpload(b *testing.B) { benchmarkStream(b, runUpload) }
 func BenchmarkStreamEcho(b *testing.B)   { benchmarkStream(b, runEcho) }
+
+func BenchmarkStreamRaw(b *testing.B)      { benchmarkStream(b, runRaw) }
+func BenchmarkStreamRawReuse(b *testing.B) { benchmarkStream(b, runRawReuse) }
 
 func benchmarkStream(b *testing.B, run func(testing.TB, *yodel.Client, int)) {
 	b.Helper()
@@ -125,9 +167,11 @@ func TestAllocationsOfStreams(t *testing.T) {
 		run      func(testing.TB, *yodel.Client, int)
 		expected float64 // objects for each message
 	}{
-		"feed":   {runFeed, 1},     // new(tagged)
-		"upload": {runUpload, 1},   // likewise
-		"echo":   {runEcho, 2 + 2}, // on either side, and what Next takes to call the function that a Recv is
+		"feed":   {runFeed, 1},      // new(tagged)
+		"upload": {runUpload, 1},    // likewise
+		"echo":   {runEcho, 2 + 2},  // on either side, and what Next takes to call the function that a Recv is
+		"raw":    {runRaw, 2. / 13}, // slabs of 13 messages
+		"reuse":  {runRawReuse, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.run(t, c, allocWarmUp)

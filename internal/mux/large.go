@@ -164,7 +164,7 @@ func (rd *reader) data(h wire.Header, frame []byte) bool {
 	c.mu.Lock()
 	p, st := c.gathererLocked(h)
 	if p == nil && st != nil {
-		return rd.streamData(st, h, payload, err)
+		return rd.streamData(st, h, frame, payload, err)
 	}
 	c.mu.Unlock()
 	switch {

@@ -583,9 +583,15 @@ func (r *Request) hold(p *Pool, fields []byte) {
 	}
 }
 
-// streamData gives a frame to its stream. The caller holds c.mu, which it unlocks.
-func (rd *reader) streamData(st *Stream, h wire.Header, payload []byte, err error) bool {
-	what := st.dataLocked(h, payload, err)
+// streamData gives a frame, and what belongs to the same stream behind it, to its stream. The caller holds c.mu, which it unlocks.
+func (rd *reader) streamData(st *Stream, h wire.Header, frame, payload []byte, err error) bool {
+	what := ""
+	if size, n := st.wholeLocked(rd.buf[rd.r-len(frame) : rd.w]); n > 0 {
+		rd.r += size - len(frame)
+		rd.c.count.framesIn.Add(uint64(n - 1))
+	} else {
+		what = st.dataLocked(h, payload, err)
+	}
 	rd.c.mu.Unlock()
 	rd.answered = true // with credit: who does not read that can say no more than it may anyway
 	if what != "" {

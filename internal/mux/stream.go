@@ -67,8 +67,10 @@ type Stream struct {
 	err    error
 }
 
-// A record in the memory of a stream: the length of a message, what it costs, its flags, and the message.
-const recordSize = 4 + 4 + 1
+// A record in the memory of a stream is a message behind a header. A message that came as one frame, without fields or a checksum, is
+// kept as it came: so what a read has brought is taken in by copying it, some hundred messages at a time. The record of any other has
+// the type gathered, and what the message cost instead of an id.
+const gathered wire.Type = 0
 
 const (
 	// defaultStreamWindow is what a side takes that says nothing else.
@@ -171,6 +173,10 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 	}
 	c := st.conn
 	c.mu.Lock()
+	if st.sendAtOnceLocked(flags, msg) {
+		c.flushLater()
+		return nil
+	}
 	defer c.mu.Unlock()
 	for (st.busy || st.credit == 0) && st.over == nil && !st.ending {
 		if err := st.waitLocked(ctx); err != nil {
@@ -195,11 +201,33 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 	return err
 }
 
+// sendAtOnceLocked sends a message that fits in a frame, if there is nothing to wait for: most need no more, and cost half as much so.
+func (st *Stream) sendAtOnceLocked(flags wire.Flags, msg []byte) bool {
+	c := st.conn
+	cost := wire.HeaderSize + wire.ChecksumSize + len(msg)
+	switch {
+	case st.busy || st.ending || st.over != nil || c.err != nil:
+		return false
+	case cost > st.largest() || st.credit < st.sent+uint64(cost) || len(c.out) >= c.highWater():
+		return false
+	}
+	start := c.beginLocked(wire.Header{Type: wire.Data, Flags: flags | st.mark, ID: st.id})
+	c.out = append(c.out, msg...)
+	c.finishLocked(start)
+	st.sent += uint64(len(c.out) - start)
+	return true
+}
+
+// largest is what a frame may cost. Half of the window is always granted again once the peer has consumed what came, so a frame of that
+// cost can be waited for.
+func (st *Stream) largest() int {
+	return min(int(st.room/2), wire.HeaderSize+maxPart) //nolint:gosec // a window is small
+}
+
 func (st *Stream) sendLocked(ctx context.Context, flags wire.Flags, msg []byte) error {
 	flags |= st.mark
 	size := len(msg)
-	// Half of the window is always granted again once the peer has consumed what came, so a frame of that cost can be waited for.
-	largest := min(int(st.room/2), wire.HeaderSize+maxPart) //nolint:gosec // a window is small
+	largest := st.largest()
 	whole := wire.HeaderSize + wire.ChecksumSize + size
 	if whole <= largest {
 		return st.frameLocked(ctx, wire.Header{Flags: flags}, 0, &msg, whole)
@@ -332,8 +360,13 @@ func (st *Stream) Receive(ctx context.Context) (msg []byte, flags wire.Flags, er
 		}
 	}
 	record := st.out[st.at:]
-	n := recordSize + int(binary.LittleEndian.Uint32(record))
-	st.eaten += uint64(binary.LittleEndian.Uint32(record[4:]))
+	h := wire.ParseHeader(record)
+	n := wire.HeaderSize + int(h.Len)
+	if h.Type == gathered {
+		st.eaten += uint64(h.ID)
+	} else {
+		st.eaten += uint64(n)
+	}
 	st.at += n
 	if st.eaten > st.half && st.at < len(st.out) {
 		c := st.conn
@@ -341,8 +374,11 @@ func (st *Stream) Receive(ctx context.Context) (msg []byte, flags wire.Flags, er
 		st.eatLocked()
 		c.flushLater()
 	}
-	return record[recordSize:n:n], wire.Flags(record[8]), nil
+	return record[wire.HeaderSize:n:n], h.Flags & opening, nil
 }
+
+// Buffered is how many bytes of messages can be received, headers included, without a look at what has come meanwhile.
+func (st *Stream) Buffered() int { return len(st.out) - st.at }
 
 // refill takes over what has come, or waits for it.
 func (st *Stream) refill(ctx context.Context) error {
@@ -353,6 +389,7 @@ func (st *Stream) refill(ctx context.Context) error {
 	st.eatLocked()
 	for st.complete == 0 {
 		if st.closed != nil {
+			st.giveMemoryLocked()
 			return st.closed
 		}
 		st.waiting = true
@@ -365,12 +402,23 @@ func (st *Stream) refill(ctx context.Context) error {
 	tail := st.in[st.complete:]
 	spare := st.out[:0]
 	if cap(spare) > max(keepBuffer, 2*int(st.window)) { //nolint:gosec // at most maxStreamWindow
+		giveMemory(spare)
 		spare = nil
 	}
 	st.out, st.at = st.in[:st.complete], 0
 	st.in, st.complete = append(spare, tail...), 0
 	st.held, st.kept = st.kept, 0
 	return nil
+}
+
+// giveMemoryLocked gives the memory of a stream of which nothing more is received to other streams. The body of a duplex may have left a
+// goroutine behind that still looks at a message, while its call waits for the end.
+func (st *Stream) giveMemoryLocked() {
+	if !st.opener || st.kind == wire.Feed {
+		giveMemory(st.in)
+		giveMemory(st.out)
+	}
+	st.in, st.out, st.at = nil, nil, 0
 }
 
 // eatLocked counts what has been handed out as consumed.
@@ -426,6 +474,51 @@ func (st *Stream) creditedLocked(sum uint64) {
 		st.credit = sum
 		st.moreLocked()
 	}
+}
+
+// opening are the flags that hold for a whole message.
+const opening = wire.Compressed | wire.HasAttachment
+
+// wholeLocked takes in the messages that frames begins with, as far as they are whole ones of this stream that have nothing special, and
+// returns how many bytes and messages that was. What comes then is for dataLocked.
+func (st *Stream) wholeLocked(frames []byte) (size, n int) {
+	if st.closed != nil || len(st.in) > st.complete {
+		return 0, 0
+	}
+	room := int(min(st.granted-st.received, uint64(len(frames)))) //nolint:gosec // both are lengths; more has never come than was granted
+	largest := uint32(min(st.conn.cfg.MaxMessage, maxFrame))      //nolint:gosec // positive
+	special := wire.HasFields | wire.More | wire.HasChecksum | wire.End | wire.OfReply
+	plain := wire.OfReply &^ st.mark // in frames of the peer
+	for room-size >= wire.HeaderSize {
+		h := wire.ParseHeader(frames[size:])
+		end := size + wire.HeaderSize + int(h.Len)
+		if h.Type != wire.Data || h.ID != st.id || h.Flags&special != plain || h.Len > largest || end > room {
+			break
+		}
+		if h.Flags&wire.Waited != 0 && st.waiting && st.complete+size == 0 {
+			st.growLocked()
+		}
+		size = end
+		n++
+	}
+	if n > 0 {
+		st.keepLocked(frames[:size])
+		st.received += uint64(size)
+		st.complete = len(st.in)
+		st.signalLocked()
+	}
+	return size, n
+}
+
+// keepLocked appends to what has come and is not consumed. Large memory is that of streams that have ended: for one of 10,000 messages
+// of 128 bytes it would be twice as much as they are.
+func (st *Stream) keepLocked(b []byte) {
+	if n := len(st.in) + len(b); n > cap(st.in) && n >= minLarge {
+		in := append(takeMemory(pow2(n)), st.in...)
+		giveMemory(st.in)
+		st.in = in
+	}
+	st.in = append(st.in, b...)
 }
 
 // dataLocked takes in a frame. It returns what is wrong with the peer, or "".
@@ -489,13 +582,12 @@ func (st *Stream) openRecordLocked(h wire.Header, payload *[]byte) {
 	}
 	*payload = msg
 	st.want = int(size) //nolint:gosec // within MaxMessage
-	st.in = append(st.in, make([]byte, recordSize)...)
-	st.in[st.complete+8] = byte(h.Flags & (wire.Compressed | wire.HasAttachment))
+	st.in = wire.Begin(st.in, wire.Header{Type: gathered, Flags: h.Flags & opening})
 }
 
 // pieceOfRecordLocked adds a piece to the incomplete message, and completes it with the last one.
 func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) {
-	have := len(st.in) - st.complete - recordSize + len(piece)
+	have := len(st.in) - st.complete - wire.HeaderSize + len(piece)
 	switch last := h.Flags&wire.More == 0; {
 	case have > st.want:
 		st.closeReceiveLocked(&BrokenError{Cause: errLonger})
@@ -507,14 +599,14 @@ func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) 
 	if have > firstGrant && st.reserved > 0 { // enough has come to believe the rest, and there is room for it
 		st.growTo(len(st.in) + st.want - have + len(piece))
 	}
-	st.in = append(st.in, piece...)
+	st.keepLocked(piece)
 	st.pending += cost
 	if h.Flags&wire.More != 0 {
 		return
 	}
 	record := st.in[st.complete:]
-	binary.LittleEndian.PutUint32(record, uint32(have))           //nolint:gosec // within MaxMessage
-	binary.LittleEndian.PutUint32(record[4:], uint32(st.pending)) //nolint:gosec // within the window
+	h = wire.Header{Type: gathered, Flags: wire.Flags(record[5]), Len: uint32(have), ID: uint32(st.pending)} //nolint:gosec // within MaxMessage, and the window
+	wire.PutHeader(record, h)
 	st.complete, st.want, st.pending = len(st.in), 0, 0
 	st.kept += st.reserved // until the consumer has done with it
 	st.conn.reserved += st.reserved

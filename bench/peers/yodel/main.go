@@ -33,7 +33,9 @@ const (
 
 func main() {
 	peer.Main(peer.Peer{
-		Name: "yodel", Module: "github.com/yodel-rpc/yodel", Setup: "vtprotobuf, one connection, replies decoded into the same variable, raw bytes looked at where they are (yodel.View)",
+		Name: "yodel", Module: "github.com/yodel-rpc/yodel",
+		Setup: "vtprotobuf, one connection; replies and messages of a stream (Reuse) decoded into the same variable, " +
+			"raw bytes looked at where they are (View)",
 		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss, peer.Stream, peer.Plain},
 		Serve: serve, Dial: dial,
 	})
@@ -197,7 +199,7 @@ func (c *client) kiss() (method string, args, reply any, check func() error) {
 func (c *client) stream(ctx context.Context, client *yodel.Client) error {
 	request := append(binary.LittleEndian.AppendUint64(nil, uint64(c.Messages)), c.data...)
 	n := 0
-	for msg, err := range feed.Call(ctx, client, &request) {
+	for msg, err := range feed.Call(ctx, client, &request).Reuse() {
 		if err != nil {
 			return err
 		}
