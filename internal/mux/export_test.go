@@ -122,3 +122,15 @@ const (
 	MostBrisk  = mostBrisk
 	VainLooks  = fullCredit / vainCost
 )
+
+// ReserveSize and TakeMemory are those of memory.go.
+const ReserveSize = reserveSize
+
+func TakeMemory(n int) []byte { return takeMemory(n) }
+
+// Reserve returns how much memory is in reserve.
+func Reserve() int {
+	reserve.Lock()
+	defer reserve.Unlock()
+	return cap(reserve.memory)
+}
