@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,7 +16,8 @@ import (
 
 // Memory for large messages. At 1 MiB a message, allocating, clearing and collecting it takes more CPU time than all that a call does
 // beside, so it is used again when nobody keeps it. What waits for that is no more than was in use at once, and goes with the second
-// garbage collection that it waits through.
+// garbage collection that it waits through. A sync.Pool does not do: what one processor has put there the others do not find, and each
+// time that costs 16 MiB.
 
 const (
 	// minLarge is the least that is kept so, and maxLarge the most.
@@ -24,13 +26,47 @@ const (
 	pageSize = 8 << 10
 )
 
-// spareMemory has a pool for each quarter of a power of two.
-var spareMemory [4 * (26 - 16 + 1)]sync.Pool
+// spareMemory is for each quarter of a power of two.
+var spareMemory [4 * (26 - 16 + 1)]spares
 
-// quarter returns the pool for memory of n bytes.
-func quarter(n int) *sync.Pool {
+type spares struct {
+	sync.Mutex
+	free [][]byte
+	idle int // of free have not been in use since the last collection
+}
+
+// quarter returns the spares for memory of n bytes.
+func quarter(n int) *spares {
 	power := bits.Len(uint(n)) - 1
 	return &spareMemory[4*(power-16)+n>>(power-2)&3]
+}
+
+// take returns memory of n bytes or more, or nil.
+func (s *spares) take(n int) []byte {
+	s.Lock()
+	defer s.Unlock()
+	for i := len(s.free) - 1; i >= 0; i-- {
+		if b := s.free[i]; cap(b) >= n {
+			s.free = slices.Delete(s.free, i, i+1)
+			s.idle = min(s.idle, len(s.free))
+			return b
+		}
+	}
+	return nil
+}
+
+func (s *spares) give(b []byte) {
+	s.Lock()
+	defer s.Unlock()
+	s.free = append(s.free, b)
+}
+
+// drop drops those that have been idle since the last collection.
+func (s *spares) drop() {
+	s.Lock()
+	defer s.Unlock()
+	s.free = slices.Delete(s.free, 0, s.idle)
+	s.idle = len(s.free)
 }
 
 // takeMemory returns memory of at least n bytes, with anything in it.
@@ -38,10 +74,10 @@ func takeMemory(n int) []byte {
 	if n < minLarge || n > maxLarge {
 		return make([]byte, 0, n)
 	}
-	n = (n + pageSize - 1) &^ (pageSize - 1)
 	keepReserve()
-	if b, ok := quarter(n).Get().(*[]byte); ok && cap(*b) >= n {
-		return *b
+	n = (n + pageSize - 1) &^ (pageSize - 1)
+	if b := quarter(n).take(n); b != nil {
+		return b
 	}
 	return uncleared(n)
 }
@@ -49,8 +85,8 @@ func takeMemory(n int) []byte {
 // giveMemory gives back memory that nobody uses any more.
 func giveMemory(b []byte) {
 	if n := cap(b); n >= minLarge && n <= maxLarge {
-		b = b[:0]
-		quarter(n).Put(&b)
+		quarter(n).give(b[:0])
+		keepReserve() // it has to go again
 	}
 }
 
@@ -71,9 +107,9 @@ func uncleared(n int) []byte {
 const reserveSize = 32 << 20
 
 var reserve struct {
-	wanted atomic.Bool // a large message came since the last collection
+	wanted atomic.Bool // large memory was taken or given back since the last collection
 	sync.Mutex
-	memory []byte
+	memory []byte // nil when nobody looks at the collections
 }
 
 func keepReserve() {
@@ -89,20 +125,23 @@ func keepReserve() {
 		if debug.SetMemoryLimit(-1) == math.MaxInt64 { // else somebody knows better
 			r.memory = uncleared(reserveSize)
 		}
-		afterCollection(lookAtReserve)
+		afterCollection(dropIdle)
 	}
 }
 
-// lookAtReserve drops the reserve unless it is wanted. It runs after each collection.
-func lookAtReserve() {
+// dropIdle drops what has not been in use since the last collection. It runs after each one, until no large message comes any more.
+func dropIdle() {
+	for i := range spareMemory {
+		spareMemory[i].drop()
+	}
 	r := &reserve
 	r.Lock()
 	defer r.Unlock()
 	if r.wanted.Swap(false) {
-		afterCollection(lookAtReserve)
-	} else {
-		r.memory = nil
+		afterCollection(dropIdle)
+		return
 	}
+	r.memory = nil
 }
 
 // afterCollection has f run on a goroutine when the collector has run once more.
