@@ -274,7 +274,7 @@ func (m *message) remainder(rest pieces) pieces {
 // nothing is read of the message after that.
 func (c *Conn) sendRestLocked(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, copied bool, step func(size int, last bool) bool) error {
 	for {
-		wanted := false
+		var wanted bool
 		err := c.spaceLocked(ctx, deadline, c.highWater())
 		for err == nil && c.straight && len(c.out) == 0 {
 			err = c.waitForSpaceLocked(ctx, deadline)

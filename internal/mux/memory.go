@@ -45,8 +45,8 @@ func quarter(n int) *spares {
 func (s *spares) take(n int) []byte {
 	s.Lock()
 	defer s.Unlock()
-	for i := len(s.free) - 1; i >= 0; i-- {
-		if b := s.free[i]; cap(b) >= n {
+	for i, b := range slices.Backward(s.free) {
+		if cap(b) >= n {
 			s.free = slices.Delete(s.free, i, i+1)
 			s.idle = min(s.idle, len(s.free))
 			return b

@@ -83,7 +83,7 @@ func (rd *reader) read() (lent bool) {
 		rd.inline = 0
 		n, err := 0, rd.err
 		if err == nil && rd.piece.left > 0 && rd.ahead != nil {
-			alive := false
+			var alive bool
 			if alive, err = rd.readPieces(); !alive {
 				return false
 			}
