@@ -28,7 +28,7 @@ const largeEcho yodel.Method[[]byte, []byte] = "Large.Echo"
 
 // BenchmarkLarge echoes large bodies through yodel, on one connection, and through plain TCP connections, one for each caller: a
 // length and the bytes. The other side is a process of its own, and every echo is compared. An iteration is a round of both, one
-// after the other, and a third part in which small calls are made beside the large ones; use -benchtime=9x or so. The figures are the
+// after the other, and a third part in which ten callers make small calls beside the large ones; use -benchtime=9x or so. The figures are the
 // medians of the rounds: what plain TCP moves, which part of that yodel does, how much more CPU time it takes in both processes, and
 // of all small calls the latencies.
 func BenchmarkLarge(b *testing.B) {
@@ -52,12 +52,16 @@ func BenchmarkLarge(b *testing.B) {
 				}
 				throughTCP := func(i int) error { return echoPlainly(conns[i], &memory[i], body) }
 				var took []time.Duration
-				beside := func() {
+				var tookMu sync.Mutex
+				beside := func(int) error {
 					began := time.Now()
-					must(b, c.Do(b.Context(), &yodel.Call{Method: string(yodel.Ping), Args: &Empty{}, Codec: yodel.JSON}))
+					err := c.Do(b.Context(), &yodel.Call{Method: string(yodel.Ping), Args: &Empty{}, Codec: yodel.JSON})
+					tookMu.Lock()
+					defer tookMu.Unlock()
 					took = append(took, time.Since(began))
+					return err
 				}
-				beside()
+				must(b, beside(0))
 				took = took[:0]
 				var plain, share, cost []float64
 				for range b.N {
@@ -90,28 +94,34 @@ type largeServer struct {
 	pid         int
 }
 
+// callersBeside is how many make small calls beside the large ones.
+const callersBeside = 10
+
 // measure lets callers echo for a while, and calls beside meanwhile. It returns how much moved in a second, in MB one way, and
 // the CPU time that a byte took.
-func (s *largeServer) measure(b *testing.B, callers, size int, echo func(caller int) error, beside func()) (moved, cpu float64) {
+func (s *largeServer) measure(b *testing.B, callers, size int, echo, beside func(caller int) error) (moved, cpu float64) {
 	b.Helper()
 	const while = 300 * time.Millisecond
 	var n atomic.Int64
 	var callersDone sync.WaitGroup
 	used := cpuTime(b, os.Getpid()) + cpuTime(b, s.pid)
 	began := time.Now()
-	for i := range callers {
-		callersDone.Go(func() {
-			for time.Since(began) < while {
-				if err := echo(i); err != nil {
-					b.Error(err)
-					return
+	call := func(callers int, f func(int) error, n *atomic.Int64) {
+		for i := range callers {
+			callersDone.Go(func() {
+				for time.Since(began) < while {
+					if err := f(i); err != nil {
+						b.Error(err)
+						return
+					}
+					n.Add(1)
 				}
-				n.Add(1)
-			}
-		})
+			})
+		}
 	}
-	for beside != nil && time.Since(began) < while {
-		beside()
+	call(callers, echo, &n)
+	if beside != nil {
+		call(callersBeside, beside, new(atomic.Int64))
 	}
 	callersDone.Wait()
 	bytes := float64(n.Load()) * float64(size)

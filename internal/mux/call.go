@@ -313,12 +313,14 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 	}
 	if async {
 		c.reclaim()
-		c.flushLater()
-	} else {
-		c.flushLocked(c.open > 1)
 	}
-	if large {
-		c.sendLarge(ctx, out.Deadline, id, m.remainder(rest), m.flags, async)
+	switch {
+	case large:
+		c.sendLargeLocked(ctx, out.Deadline, id, m.remainder(rest), m.flags, async)
+	case async:
+		c.flushLater()
+	default:
+		c.flushLocked(c.open > 1)
 	}
 	return id, nil
 }
@@ -349,12 +351,12 @@ func (c *Conn) timeLocked(out *Out) (deadline int64, err error) {
 	return deadline, nil
 }
 
-// sendLarge sends what did not fit in the opening frame.
+// sendLargeLocked sends what did not fit in the opening frame, with that, and unlocks.
 // The outcome goes to the waiter in any case. Who is told of it while this goes on may use the memory again at once: what an
 // asynchronous caller gave is copied with c.mu held, when it is certain that he has not been told.
-func (c *Conn) sendLarge(ctx context.Context, deadline time.Time, id uint32, rest pieces, flags wire.Flags, async bool) {
+func (c *Conn) sendLargeLocked(ctx context.Context, deadline time.Time, id uint32, rest pieces, flags wire.Flags, async bool) {
 	h := wire.Header{Type: wire.Data, Flags: flags & wire.HasChecksum, ID: id}
-	err := c.sendRest(ctx, deadline, h, rest, async, func(size int, last bool) bool {
+	err := c.sendRestLocked(ctx, deadline, h, rest, async, func(size int, last bool) bool {
 		s := c.slotLocked(id)
 		if s == nil || !s.wanted() {
 			return false

@@ -123,3 +123,29 @@ const (
 	VainLooks  = fullCredit / vainCost
 	Napping    = napping
 )
+
+// These are in memory.go.
+const ReserveSize = reserveSize
+
+func TakeMemory(n int) []byte { return takeMemory(n) }
+func GiveMemory(b []byte)     { giveMemory(b) }
+
+// Spare returns how much memory waits to be used again.
+func Spare() (sum int) {
+	for i := range spareMemory {
+		s := &spareMemory[i]
+		s.Lock()
+		for _, b := range s.free {
+			sum += cap(b)
+		}
+		s.Unlock()
+	}
+	return sum
+}
+
+// Reserve returns how much memory is in reserve.
+func Reserve() int {
+	reserve.Lock()
+	defer reserve.Unlock()
+	return cap(reserve.memory)
+}

@@ -16,7 +16,8 @@ import (
 
 // A message that does not fit in a frame comes in pieces, between which other frames come. They are gathered in memory that is
 // allocated once, of the right size, and becomes the receiver's. What has not come yet of a piece is read to its place there, past
-// the reader's buffer: copying it would take as long as reading does.
+// the reader's buffer: copying it would take as long as reading does. On Linux the pieces that are likely to follow are read with
+// it.
 
 // A collector gathers a message that comes in pieces. It belongs to the reader, until the message is whole.
 type collector struct {
@@ -99,7 +100,11 @@ func newCollector(h wire.Header, size int, frame, msg []byte) collector {
 		opening -= wire.ChecksumSize
 	}
 	p := collector{want: opening + size}
-	p.buf = append(takeMemory(p.grant(opening+len(msg))), frame[:opening]...)
+	n := opening + len(msg)
+	if n >= leastGrant {
+		n = p.grant(n)
+	} // else the pieces that follow are what counts
+	p.buf = append(takeMemory(n), frame[:opening]...)
 	h.Flags &^= wire.HasChecksum | wire.More
 	wire.PutHeader(p.buf, h)
 	p.add(msg)
@@ -239,24 +244,21 @@ func (r *Request) whole(p *collector) {
 	r.Broken = err
 }
 
-// littleRest is how much is sent with the opening frame, because a write of its own costs more than copying it: 64 KiB and their
-// header do not quite fit in a frame.
-const littleRest = 4 << 10
+// little is how much is copied rather than sent, or read, by itself.
+const little = 4 << 10
 
-// appendLittleLocked appends what an opening frame, h, has left over, if that is little. It returns what is left then.
-func (c *Conn) appendLittleLocked(h wire.Header, rest pieces) pieces {
-	n := rest.size()
-	if n == 0 || n > littleRest {
-		return rest
+// opening returns how much of a message that needs several frames the opening one carries, of which there is so much room. What it
+// carries is copied on both sides, what the others carry is not, but a read of its own. So of a message that is hardly longer, all
+// that fits, and else as much as makes the others full ones, if that is little. The prefix is in it anyway.
+func (p *pieces) opening(room int) int {
+	prefix, size := len(p[0]), p.size()
+	if size-room <= little {
+		return room
 	}
-	data := wire.Header{Type: wire.Data, Flags: h.Flags & wire.HasChecksum, ID: h.ID}
-	if h.Type == wire.Reply {
-		data.Flags |= wire.OfReply
+	if odd := (size - prefix) % maxPart; odd <= little {
+		return prefix + odd
 	}
-	start := c.beginLocked(data)
-	rest = c.appendPartsLocked(rest, n)
-	c.finishLocked(start)
-	return rest
+	return prefix
 }
 
 // remainder is rest, without its way through m: what the system is given would put m on the heap. The prefix is always in the
@@ -265,20 +267,21 @@ func (m *message) remainder(rest pieces) pieces {
 	return pieces{1: m.body[len(m.body)-len(rest[1]):], 2: m.attachment[len(m.attachment)-len(rest[2]):]}
 }
 
-// sendRest sends the remainder of a message in Data frames, a few at a time, so that other calls get in between. Nothing that is
+// sendRestLocked sends the remainder of a message in Data frames, a few at a time, so that other calls get in between, and unlocks.
+// The opening frame waits to be written, and goes with the first of them. Nothing that is
 // written later points into the caller's memory. Before each frame step, called with c.mu held, is told its size and whether it
 // is the last; it returns false when the message is not wanted any more, which ends the sending without an error. With copied,
 // nothing is read of the message after that.
-func (c *Conn) sendRest(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, copied bool, step func(size int, last bool) bool) error {
-	for wanted := true; wanted && rest.size() > 0; {
-		c.mu.Lock()
+func (c *Conn) sendRestLocked(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, copied bool, step func(size int, last bool) bool) error {
+	for {
+		var wanted bool
 		err := c.spaceLocked(ctx, deadline, c.highWater())
 		for err == nil && c.straight && len(c.out) == 0 {
 			err = c.waitForSpaceLocked(ctx, deadline)
 		}
 		switch {
 		case err != nil:
-			c.mu.Unlock()
+			c.flushLocked(false)
 			return err
 		case vectored && !copied && c.direct != nil && !c.flushing && h.Flags&wire.HasChecksum == 0:
 			wanted = c.sendStraightLocked(h, &rest, step)
@@ -290,8 +293,11 @@ func (c *Conn) sendRest(ctx context.Context, deadline time.Time, h wire.Header, 
 			}
 			c.flushLocked(false)
 		}
+		if !wanted || rest.size() == 0 {
+			return nil
+		}
+		c.mu.Lock()
 	}
-	return nil
 }
 
 // nextPiece makes h the header of the next frame, of a message of which so much is left, and reports whether it is wanted.
@@ -320,7 +326,8 @@ func (p *pieces) take(n int) (taken pieces) {
 }
 
 // atOnce is how many pieces are given to a write. One would cost a third more CPU time, because the system moves more than that
-// at a time; and a small call waits for all of them.
+// at a time; and a small call waits for all of them. With 16, an echo of 1 MiB took 3 to 8 % less, but the p99 of small calls beside four
+// of them rose from 14 to 22 ms, on a busy machine.
 const atOnce = 4
 
 // sendStraightLocked writes a few Data frames whose payload is still the caller's memory, behind all that waits to be written, and
@@ -346,9 +353,14 @@ func (c *Conn) sendStraightLocked(h wire.Header, rest *pieces, step func(size in
 	others := c.space != nil
 	buf := c.takeOutLocked()
 	c.mu.Unlock()
-	parts := make(net.Buffers, 0, n*(1+len(payloads[0])))
+	parts := make(net.Buffers, 0, 2*n+1)
 	for i, start := 0, 0; i < n; i++ {
-		parts = append(append(parts, buf[start:ends[i]]), payloads[i][:]...)
+		parts = append(parts, buf[start:ends[i]])
+		for _, part := range payloads[i] {
+			if len(part) > 0 {
+				parts = append(parts, part)
+			}
+		}
 		start = ends[i]
 	}
 	c.writeStraight(buf, parts)
@@ -410,6 +422,9 @@ const (
 	minStraight = 4 << 10
 	// peek is how much is read behind a piece, to see whether another one follows.
 	peek = 4 << 10
+	// ahead is how many pieces are read behind one that has begun to come. They are where they belong if they are the next ones of
+	// the same message, as nearly always. Else they are copied.
+	ahead = atOnce
 )
 
 // space is where the next bytes go.
@@ -435,6 +450,110 @@ func (rd *reader) readStraight(h wire.Header) {
 	p.buf = append(p.buf, begun...)
 	rd.r = rd.w
 	rd.piece = piece{h: h, of: p, left: left}
+	if rd.ahead == nil && vectored && rd.c.lone.poller != nil {
+		rd.ahead = &readAhead{in: newScatterer(rd.c.lone.poller)}
+	}
+}
+
+// A readAhead reads several pieces at once.
+type readAhead struct {
+	in    *scatterer
+	heads [ahead * wire.HeaderSize]byte
+	parts [][]byte // the rest of a piece; header and payload of those that should follow it; what is behind the message
+}
+
+// next returns the header of the piece behind the one that is followed by offset at in the message, if all pieces are as long as this
+// one.
+func (p *piece) next(at int) wire.Header {
+	h := p.h
+	h.Flags &^= wire.More
+	if left := p.of.want - at; int(h.Len) < left {
+		h.Flags |= wire.More
+	} else {
+		h.Len = uint32(left) //nolint:gosec // less than it was
+	}
+	return h
+}
+
+// readPieces reads the rest of a piece, those that should follow it, and a bit of what is behind the message. It returns false when
+// this reader is done.
+func (rd *reader) readPieces() (alive bool, err error) {
+	p, of := rd.piece, rd.piece.of
+	a := rd.ahead
+	parts := append(a.parts[:0], p.space())
+	at := len(of.buf) + p.left
+	for len(parts) < 2*ahead && at < of.want && p.h.Flags&wire.More != 0 {
+		n := int(p.next(at).Len)
+		if at+n > cap(of.buf) {
+			break
+		}
+		i := len(parts) / 2 * wire.HeaderSize
+		parts = append(parts, a.heads[i:i+wire.HeaderSize], of.buf[at:at+n])
+		at += n
+	}
+	if at == of.want {
+		rd.makeRoom()
+		parts = append(parts, rd.buf[:min(len(rd.buf), peek)])
+	}
+	n, err := a.in.read(parts)
+	rd.clock, alive = 0, true
+	if n > 0 {
+		alive = rd.gotPieces(parts, n)
+	}
+	clear(parts)
+	a.parts = parts
+	return alive, err
+}
+
+// gotPieces takes note of n bytes read to parts. It returns false when this reader is done.
+func (rd *reader) gotPieces(parts [][]byte, n int) bool {
+	c := rd.c
+	c.count.reads.Add(1)
+	c.count.bytesIn.Add(uint64(n))
+	c.heard.Store(true)
+	of := rd.piece.of
+	for {
+		here := min(n, rd.piece.left)
+		n -= here
+		parts = parts[1:]
+		if len(parts) == 1 { // the message ends here
+			rd.w = n
+		}
+		if n == 0 || len(parts) <= 1 {
+			return rd.grew(here)
+		}
+		want := rd.piece.next(len(of.buf) + here)
+		rd.grew(here) // another piece belongs to the message
+		if n < wire.HeaderSize || wire.ParseHeader(parts[0]) != want {
+			break
+		}
+		n -= wire.HeaderSize
+		parts = parts[1:]
+		rd.piece = piece{h: want, of: of, left: int(want.Len)}
+		if n == 0 {
+			return true
+		}
+	}
+	rd.keep(parts, n)
+	return true
+}
+
+// keep has the buffer, which is empty, hold the first n bytes of parts.
+func (rd *reader) keep(parts [][]byte, n int) {
+	buf := rd.buf
+	if len(buf) < n {
+		buf = make([]byte, pow2(n))
+	}
+	i, end := 0, 0
+	for ; end < n; i++ {
+		end += len(parts[i])
+	}
+	for ; i > 0; i-- { // backwards, because the last one may be in the buffer itself
+		begin := end - len(parts[i-1])
+		copy(buf[begin:n], parts[i-1])
+		end = begin
+	}
+	rd.buf, rd.r, rd.w = buf, 0, n
 }
 
 // grew takes note of n bytes that have come of a piece. It returns false when this reader is done.

@@ -29,8 +29,9 @@ type reader struct {
 	told    int         // how many of them have been told
 	inline  int         // requests of the batch that ran inline
 
-	piece     piece // of a large message, which is read to where it belongs; see large.go
-	expecting bool  // another one is likely to come next
+	piece     piece      // of a large message, which is read to where it belongs; see large.go
+	expecting bool       // another one is likely to come next
+	ahead     *readAhead // made when a piece has come; nil where the system cannot
 
 	err   error // what the last caller met that read with it
 	quiet bool  // no request of the peer was open when the batch ended
@@ -81,7 +82,12 @@ func (rd *reader) read() (lent bool) {
 		}
 		rd.inline = 0
 		n, err := 0, rd.err
-		if err == nil {
+		if err == nil && rd.piece.left > 0 && rd.ahead != nil {
+			var alive bool
+			if alive, err = rd.readPieces(); !alive {
+				return false
+			}
+		} else if err == nil {
 			n, err = rd.await(rd.space())
 			if !rd.got(n) {
 				return false

@@ -247,20 +247,19 @@ func (c *Conn) finish(r *Request) {
 	h, m := r.replyMessage()
 	rest := c.appendMessageLocked(h, &m)
 	if rest.size() > 0 {
-		c.flushLocked(false)
-		c.finishLarge(r, wire.Header{Type: wire.Data, Flags: m.flags&wire.HasChecksum | wire.OfReply, ID: r.id}, m.remainder(rest))
+		c.finishLargeLocked(r, wire.Header{Type: wire.Data, Flags: m.flags&wire.HasChecksum | wire.OfReply, ID: r.id}, m.remainder(rest))
 		return
 	}
 	c.leaveTableLocked(r)
 	c.flushLocked(c.inOpen > 0)
 }
 
-// finishLarge sends the rest of a reply, and takes its request out of the table together with the last piece: the
+// finishLargeLocked sends the rest of a reply, and unlocks, and takes its request out of the table together with the last piece: the
 // peer may use the id again as soon as it has that.
-func (c *Conn) finishLarge(r *Request, h wire.Header, rest pieces) {
+func (c *Conn) finishLargeLocked(r *Request, h wire.Header, rest pieces) {
 	left := false
 	// An error is the end of the connection; the peer will know.
-	_ = c.sendRest(context.Background(), time.Time{}, h, rest, false, func(_ int, last bool) bool {
+	_ = c.sendRestLocked(context.Background(), time.Time{}, h, rest, false, func(_ int, last bool) bool {
 		if left = last && !r.unwanted; left {
 			c.leaveTableLocked(r)
 		}

@@ -3,7 +3,9 @@
 package mux
 
 import (
+	"io"
 	"net"
+	"os"
 	"syscall"
 	"unsafe"
 )
@@ -28,4 +30,59 @@ func writev(fd int, parts net.Buffers) (int, error) {
 		return 0, errno
 	}
 	return int(wrote), nil
+}
+
+// A scatterer reads to several places at once. The standard library has nothing of the kind.
+type scatterer struct {
+	raw    syscall.RawConn
+	try    func(fd uintptr) bool // made once: a closure for each read would be an allocation
+	vector [2*ahead + 2]syscall.Iovec
+	parts  int // of vector
+	n      int
+	err    error
+}
+
+// newScatterer returns nil for what is no socket, and for types that may wrap one and do something of their own in Read.
+func newScatterer(p *poller) *scatterer {
+	if p == nil {
+		return nil
+	}
+	s := &scatterer{raw: p.raw}
+	s.try = s.attempt
+	return s
+}
+
+// read waits until something comes. There is one caller at a time.
+func (s *scatterer) read(parts [][]byte) (int, error) {
+	s.parts, s.n, s.err = len(parts), 0, nil
+	for i, part := range parts {
+		s.vector[i].Base = &part[0]
+		s.vector[i].SetLen(len(part))
+	}
+	err := s.raw.Read(s.try)
+	clear(s.vector[:len(parts)])
+	if s.n > 0 || s.err != nil {
+		err = s.err
+	}
+	return s.n, err
+}
+
+func (s *scatterer) attempt(fd uintptr) bool {
+	for {
+		n, _, errno := syscall.Syscall(syscall.SYS_READV, fd, uintptr(unsafe.Pointer(&s.vector)), uintptr(s.parts)) //nolint:gosec // as package syscall does
+		switch {
+		case errno == syscall.EINTR:
+			continue
+		case errno == syscall.EAGAIN:
+			return false
+		case errno != 0:
+			s.err = os.NewSyscallError("readv", errno)
+		case n == 0:
+			s.err = io.EOF
+		}
+		if errno == 0 {
+			s.n = int(n)
+		}
+		return true
+	}
 }

@@ -10,3 +10,10 @@ import "net"
 const vectored = false
 
 func writev(int, net.Buffers) (int, error) { panic("mux: no vectored write on this system") }
+
+// A scatterer exists on Linux only; elsewhere one piece is read after the other.
+type scatterer struct{}
+
+func newScatterer(*poller) *scatterer { return nil }
+
+func (*scatterer) read([][]byte) (int, error) { panic("mux: no vectored read on this system") }

@@ -317,7 +317,7 @@ func (m *message) pieces() (parts pieces, size int) {
 }
 
 // appendMessageLocked appends the opening frame h of m. What does not fit is returned, to be sent
-// with sendRest.
+// with sendRestLocked.
 func (c *Conn) appendMessageLocked(h wire.Header, m *message) (rest pieces) {
 	if m.simple() {
 		h.Flags |= m.flags
@@ -349,9 +349,12 @@ func (c *Conn) appendAnyLocked(h wire.Header, m *message) (rest pieces) {
 		start := c.beginLocked(h)
 		c.out = wire.AppendFields(c.out, fields)
 		fields.Size = 0 // it is this frame's
+		if size > room {
+			room = parts.opening(room)
+		}
 		rest = c.appendPartsLocked(parts, room)
 		c.finishLocked(start)
-		return c.appendLittleLocked(h, rest)
+		return rest
 	}
 	start := c.beginLocked(h)
 	c.appendPartsLocked(parts, room)
