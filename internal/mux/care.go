@@ -72,6 +72,7 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	} else {
 		c.mu.Unlock() // a server's settings go out when the client's have come
 	}
+	theLookout.rise(c)
 	go rd.loop()
 	return c
 }
@@ -532,6 +533,7 @@ func (c *Conn) part(gracious bool) {
 func (c *Conn) hush() {
 	_, _ = io.Copy(io.Discard, c.nc) // until the peer closes, the deadline passes, or at once
 	_ = c.nc.Close()
+	theLookout.forget(c)
 	close(c.silent)
 }
 

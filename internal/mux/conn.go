@@ -191,6 +191,7 @@ type Conn struct {
 
 	reader atomic.Pointer[reader]
 	lone   lone // see lone.go
+	nap    nap  // see lookout.go
 
 	mu sync.Mutex
 

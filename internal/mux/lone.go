@@ -81,7 +81,7 @@ func (l *lone) sawCaller(w *waiter) {
 
 // lendLocked leaves the reading to the next caller, if only a call can bring something to read, or else the end of the connection.
 func (c *Conn) lendLocked(rd *reader) bool {
-	if c.open > 0 || c.inOpen > 0 || c.err != nil || c.drained != nil || c.draining.Load() {
+	if c.open > 0 || c.inOpen > 0 || c.err != nil || c.drained != nil || c.draining.Load() || c.nap.tired {
 		return false
 	}
 	l := &c.lone
@@ -124,6 +124,10 @@ func (c *Conn) borrow() *reader {
 	if rd == nil || !c.lone.lent.CompareAndSwap(rd, nil) {
 		return nil
 	}
+	if rd == nobody {
+		rd = &reader{c: c, preface: true}
+		c.reader.Store(rd)
+	}
 	return rd
 }
 
@@ -138,6 +142,7 @@ func (rd *reader) giveBackLocked() {
 func (rd *reader) resume() {
 	l := &rd.c.lone
 	l.brisk, l.row, rd.clock = 0, 0, 0
+	theLookout.rise(rd.c)
 	go rd.loop()
 }
 
@@ -158,7 +163,7 @@ func (c *Conn) glance() {
 	rd.got(n)
 	if rd.err = err; n > 0 || err != nil {
 		rd.resume()
-		if err != nil {
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // that is tire's
 			<-c.ended // the goroutine sees to that, and may run code of others
 		}
 		return

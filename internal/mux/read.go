@@ -88,8 +88,14 @@ func (rd *reader) read() (lent bool) {
 			}
 		}
 		if err != nil && n == 0 {
-			c.end(readError(err))
-			return false
+			tired, down := rd.lieDown(err)
+			if down {
+				return true
+			}
+			if !tired {
+				c.end(readError(err))
+				return false
+			}
 		}
 	}
 }
