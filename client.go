@@ -111,6 +111,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 		Limits: c.limits.mux(), Metadata: appendMetadata(nil, opts.ConnMetadata), Agent: agent,
 		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(),
 	}
+	c.configure(&c.config)
 	if opts.Server != nil {
 		opts.Server.lend(&c.config)
 	}

@@ -79,6 +79,7 @@ type Server struct {
 	pool        *mux.Pool
 	watch       *mux.Watch
 	budget      *mux.Budget
+	config      mux.Config // of all connections that were accepted
 	started     time.Time
 	panics      atomic.Uint64
 	scratch     sync.Pool // of *[]byte
@@ -118,6 +119,9 @@ type serverConn struct {
 	over  bool // the connection has ended; guarded by Server.mu
 }
 
+// served returns what a connection that was accepted is to its server.
+func served(c *mux.Conn) *serverConn { return c.Owner().(*serverConn) } //nolint:forcetypeassert // set by serve
+
 // NewServer returns a server without methods.
 func NewServer(o *ServerOptions) *Server {
 	if o == nil {
@@ -153,6 +157,12 @@ func NewServer(o *ServerOptions) *Server {
 		s.calls.codec = JSON
 	}
 	s.calls.setUp(nil)
+	s.config = mux.Config{
+		Limits: s.limits.mux(), Agent: agent, Learned: s.calls.learned, Pool: s.pool, Watch: s.watch, Budget: s.budget,
+		Bind:  func(c *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) { return served(c).bind(c, b) },
+		Hello: func(c *mux.Conn, peer *wire.Limits) *mux.Refusal { return served(c).hello(c, peer) },
+		Ended: func(c *mux.Conn, err error) { served(c).ended(c, err) },
+	}
 	s.scratch.New = func() any { return new([]byte) }
 	s.methods.Store(&map[string]*method{})
 	s.handler = chain(opts.Middleware, invoke)
@@ -279,10 +289,6 @@ func (s *Server) serve(nc net.Conn) {
 		}
 	}
 	sc := &serverConn{server: s, nc: nc, peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}}
-	config := &mux.Config{
-		Limits: s.limits.mux(), Agent: agent, Bind: sc.bind, Hello: sc.hello, Learned: s.calls.learned, Ended: sc.ended,
-		Pool: s.pool, Watch: s.watch, Budget: s.budget,
-	}
 	s.event(ConnEvent{Kind: eventAccepted, Addr: addr})
 	s.budget.Reserve()
 	s.mu.Lock()
@@ -299,7 +305,7 @@ func (s *Server) serve(nc net.Conn) {
 		return
 	}
 	s.conns[sc] = struct{}{}
-	sc.mux = mux.New(nc, nil, false, config)
+	sc.mux = mux.NewOf(sc, nc, nil, false, &s.config)
 	closing := s.closing
 	s.mu.Unlock()
 	if closing {
@@ -398,7 +404,7 @@ func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 		return &mux.Refusal{Code: uint16(InvalidArgument), Message: "broken connection metadata"}
 	}
 	s, peer := sc.server, sc.peer
-	peer.Metadata, peer.Agent, peer.link = md, string(l.Agent), conn
+	peer.Metadata, peer.Agent, peer.link = md, agentOf(l), conn
 	if err = sc.connect(); err != nil {
 		e := asError(err)
 		sc.refused.Store(true)
@@ -415,6 +421,14 @@ func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 		sc.late = s.closing
 	}
 	return nil
+}
+
+// agentOf is what a peer says that it is. Most are like this side, and have a string less.
+func agentOf(l *wire.Limits) string {
+	if string(l.Agent) == agent {
+		return agent
+	}
+	return string(l.Agent)
 }
 
 // unlink takes note of the end of a client's connection.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -88,7 +89,7 @@ func (a *Answer) Release() {
 		giveMemory(w.buf)
 		w.buf = nil
 	}
-	w.conn.waiters.Put(w)
+	waiters.Put(w)
 }
 
 // A slot is an entry in the table of calls that this side opened. It is taken from the request
@@ -123,6 +124,13 @@ type waiter struct {
 	late     bool        // who called has given up, and to wants to know of the end only: see Follower
 }
 
+// waiters is where waiters of goroutines are kept between calls.
+var waiters = sync.Pool{New: func() any {
+	w := &waiter{wake: make(chan struct{}, 1)}
+	w.answer.waiter = w
+	return w
+}}
+
 // A ticket stands in the queue of callers that wait for the peer's window.
 type ticket struct {
 	nth      uint64 // of all tickets
@@ -135,14 +143,15 @@ type ticket struct {
 // Call sends a request and waits for the answer, which the caller must Release. It ends with ctx, and
 // with the deadline, at once; the peer is told.
 func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
-	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
+	w := waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
+	w.conn = c
 	out.OneWay = false
 	done := ctx.Done()
 	w.bound = done != nil
 	c.glance()
 	id, err := c.send(ctx, out, w, nil)
 	if err != nil {
-		c.waiters.Put(w)
+		waiters.Put(w)
 		return nil, err
 	}
 	switch {
@@ -154,7 +163,7 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 		case <-w.wake:
 		case <-done:
 			if w.id.CompareAndSwap(id, 0) {
-				c.waiters.Put(w)
+				waiters.Put(w)
 				c.abandon(id, ctx.Err())
 				return nil, context.Cause(ctx)
 			}
@@ -164,7 +173,7 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	if w.err != nil {
 		err := w.err
 		w.err = nil
-		c.waiters.Put(w)
+		waiters.Put(w)
 		return nil, err
 	}
 	if err := w.answer.parse(w.buf); err != nil {
@@ -411,7 +420,7 @@ func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error 
 	case out.NoWait:
 		return &CallError{Cause: ErrWindow, NotProcessed: true}
 	}
-	c.tickets++
+	c.callsLocked().tickets++
 	t := &ticket{nth: c.tickets, wake: make(chan struct{}, 1), bytes: size}
 	c.admission = append(c.admission, t)
 	return c.queueLocked(ctx, t, out.Deadline)
@@ -420,12 +429,13 @@ func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error 
 // nestLocked sends a request beyond the peer's window: the peer lets it in because of its own call, parent, which this side is
 // working on. It never waits, so that calls which call each other without end do end.
 func (c *Conn) nestLocked(out *Out, size int, parent uint32) error {
-	if c.nested >= c.extraOpen || c.open >= c.maxSlots || c.nested > 0 && c.nestedBytes+size > c.extraBytes {
+	if c.nested >= extraOpen(c.mostOpen) || c.open >= maxSlots(c.mostOpen) || c.nested > 0 && c.nestedBytes+size > extraBytes(c.mostBytes) {
 		return &CallError{Cause: ErrWindow, NotProcessed: true}
 	}
 	c.enterLocked(size)
-	c.nested++
-	c.nestedBytes += size
+	calls := c.callsLocked()
+	calls.nested++
+	calls.nestedBytes += size
 	out.Fields.Parent = uint64(parent)
 	return nil
 }
@@ -491,7 +501,7 @@ func (c *Conn) refusedLocked() error {
 // whole window is sent when no bytes of others are open.
 func (c *Conn) fitsLocked(size int) bool {
 	open, bytes := c.open-c.nested, c.openBytes-c.nestedBytes
-	return open < c.maxOpen && c.open < c.maxSlots && (bytes+size <= c.maxBytes || bytes == 0)
+	return open < c.maxOpen && c.open < maxSlots(c.mostOpen) && (bytes+size <= c.maxBytes || bytes == 0)
 }
 
 func (c *Conn) enterLocked(size int) {
@@ -544,6 +554,7 @@ func (c *Conn) admitNextLocked() {
 
 // numberLocked returns the number of m on this connection, and tells the peer of a new one.
 func (c *Conn) numberLocked(m *Method) uint16 {
+	c.callsLocked()
 	if m.Handle >= len(c.numbers) {
 		c.numbers = append(c.numbers, make([]numbering, m.Handle+1-len(c.numbers))...)
 	}
@@ -570,6 +581,7 @@ func (c *Conn) numberLocked(m *Method) uint16 {
 }
 
 func (c *Conn) takeSlotLocked(w *waiter, size int) uint32 {
+	c.callsLocked()
 	var i uint32
 	if n := len(c.free); n > 0 {
 		i = c.free[n-1]

@@ -20,20 +20,18 @@ import (
 // New runs the protocol on nc, which it owns from here on. Prefix is what has been read of it already. The side that dialled is
 // the client: it sends first. Requests may be sent at once, without waiting for the peer.
 func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
+	return NewOf(nil, nc, prefix, client, cfg)
+}
+
+// NewOf is New for an owner who has several connections with one Config. The functions in that find it with Owner.
+func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c := &Conn{
-		cfg: cfg, nc: nc, client: client, start: time.Now().Add(-1), // so that now is never 0
-		ended: make(chan struct{}), silent: make(chan struct{}),
+		cfg: cfg, owner: owner, nc: nc, client: client, start: time.Now().Add(-1), // so that now is never 0
+		ended: make(chan struct{}), calls: noCalls, seldom: noneYet,
 		maxOpen: min(initialWindow, cfg.ownOpen()), maxBytes: cfg.ownOpenBytes(), maxNum: defaultMaxMethods, careAt: never,
-		extraOpen: extraOpen(0), extraBytes: extraBytes(0), maxSlots: maxSlots(0),
-		oneWay: make(map[*Request]struct{}), peerStream: defaultStreamWindow,
+		peerStream: defaultStreamWindow, socket: socketOf(nc),
 	}
-	c.waiters.New = func() any {
-		w := &waiter{conn: c, wake: make(chan struct{}, 1)}
-		w.answer.waiter = w
-		return w
-	}
-	c.direct, c.flushAll = newDirectWriter(nc, &c.count), c.flush
-	c.lone.init(newPoller(nc), cfg.Polling)
+	c.lone.init()
 	rd := &reader{c: c, buf: make([]byte, max(minReadBuffer, pow2(len(prefix))))}
 	rd.w = copy(rd.buf, prefix)
 	c.reader.Store(rd)
@@ -79,6 +77,9 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 
 // initialWindow is how many requests may be open before the peer's settings have come.
 const initialWindow = 1024
+
+// Owner returns what NewOf was given.
+func (c *Conn) Owner() any { return c.owner }
 
 // NetConn returns the connection below.
 func (c *Conn) NetConn() net.Conn { return c.nc }
@@ -288,10 +289,10 @@ func (c *Conn) windowLocked(open, bytes uint64) {
 func (c *Conn) mostLocked(l *wire.Limits) {
 	if open := max(l.MaxOpen, l.MostOpen); open > 0 {
 		n := int(min(open, wire.MaxSlots))
-		c.extraOpen, c.maxSlots = extraOpen(n), maxSlots(n)
+		c.mostOpen = n
 	}
 	if bytes := max(l.MaxOpenBytes, l.MostOpenBytes); bytes > 0 {
-		c.extraBytes = extraBytes(int(min(bytes, math.MaxInt/4)))
+		c.mostBytes = int(min(bytes, math.MaxInt/4))
 	}
 }
 
@@ -350,7 +351,7 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 	c.nextPing++
 	n := c.nextPing
 	if c.pings == nil {
-		c.pings = make(map[uint64]chan struct{})
+		c.seldomLocked().pings = make(map[uint64]chan struct{})
 	}
 	c.pings[n] = ch
 	c.reclaim()
@@ -377,9 +378,9 @@ func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
 	}
 	c.mu.Lock()
 	if c.drained == nil {
-		c.drained, c.accepted = ErrDrained, d.Count
+		c.drained, c.seldomLocked().accepted = ErrDrained, d.Count
 	}
-	c.accepted = min(c.accepted, d.Count)
+	c.seldomLocked().accepted = min(c.accepted, d.Count)
 	c.aging.over = c.aging.over || d.Again != 0
 	if h.Arg != 0 {
 		c.drained = &Refusal{Code: h.Arg, ID: string(d.ErrorID), Message: string(d.Message)}
@@ -404,7 +405,7 @@ func (c *Conn) restLocked() {
 	case c.drained != nil:
 		c.careLocked(c.now()) // at once, but not under the reader's feet
 	case c.draining.Load() && c.linger == 0:
-		c.linger = c.now() + int64(lingerTime)
+		c.seldomLocked().linger = c.now() + int64(lingerTime)
 		c.careLocked(c.linger)
 	}
 }
@@ -452,7 +453,7 @@ func (c *Conn) Refuse() (quiet <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.quiet == nil {
-		c.quiet = make(chan struct{})
+		c.seldomLocked().quiet = make(chan struct{})
 		c.quietLocked()
 	}
 	return c.quiet
@@ -496,9 +497,10 @@ func (c *Conn) Close() {
 	c.flushLocked(false)
 	c.mu.Lock()
 	c.writtenLocked(ctx)
+	gone := c.goneLocked()
 	c.endLocked(ErrClosed)
 	select {
-	case <-c.silent:
+	case <-gone:
 	case <-ctx.Done():
 		_ = c.nc.Close() // the reader does so too
 	}
@@ -534,7 +536,23 @@ func (c *Conn) hush() {
 	_, _ = io.Copy(io.Discard, c.nc) // until the peer closes, the deadline passes, or at once
 	_ = c.nc.Close()
 	theLookout.forget(c)
-	close(c.silent)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent = true
+	if c.gone != nil {
+		close(c.gone)
+	}
+}
+
+// goneLocked returns a channel that is closed when the reader has gone.
+func (c *Conn) goneLocked() <-chan struct{} {
+	if c.gone == nil {
+		c.seldomLocked().gone = make(chan struct{})
+		if c.silent {
+			close(c.gone)
+		}
+	}
+	return c.gone
 }
 
 // CloseWhenIdle accepts no more calls of this side, and closes the connection when those that are
@@ -545,7 +563,7 @@ func (c *Conn) closeWhenIdle(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.drained == nil {
-		c.drained, c.accepted = why, c.opened
+		c.drained, c.seldomLocked().accepted = why, c.opened
 	}
 	c.admitNextLocked()
 	c.restLocked()
@@ -581,7 +599,7 @@ func (c *Conn) refuse(why *Refusal, err error) {
 	c.draining.Store(true)
 	c.mu.Lock()
 	if c.err == nil {
-		c.why = err
+		c.seldomLocked().why = err
 		c.reader.Load().appendRepliesLocked()
 		c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, why.Code, &d) })
 	}
@@ -662,14 +680,16 @@ func (c *Conn) lastWordsLocked(now int64) bool {
 	if now >= c.partBy || !c.holding && frames == c.partFrames {
 		return false
 	}
-	c.parting, c.partFrames = now+int64(partingTime)/4, frames
+	c.seldomLocked().parting, c.partFrames = now+int64(partingTime)/4, frames
 	return true
 }
 
 // drainedLocked returns why a connection that drains ends now, if it does.
 func (c *Conn) drainedLocked(now int64) error {
 	if c.open > 0 || c.inOpen > 0 {
-		c.linger = 0 // it begins again when they have ended
+		if c.linger != 0 {
+			c.seldomLocked().linger = 0 // it begins again when they have ended
+		}
 		return nil
 	}
 	busy := c.written != c.queued || c.reader.Load().state.Load()&running != 0
@@ -682,7 +702,7 @@ func (c *Conn) drainedLocked(now int64) error {
 		if !busy {
 			return ErrClosed
 		}
-		c.linger = now + int64(lingerTime)
+		c.seldomLocked().linger = now + int64(lingerTime)
 	}
 	return nil
 }

@@ -184,7 +184,7 @@ func (x *Context) Draining() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.drainBegun == nil {
-		c.drainBegun = make(chan struct{})
+		c.seldomLocked().drainBegun = make(chan struct{})
 		if c.draining.Load() || c.refusing.Load() {
 			close(c.drainBegun)
 		}

@@ -280,7 +280,7 @@ func (c *Conn) sendRest(ctx context.Context, deadline time.Time, h wire.Header, 
 		case err != nil:
 			c.mu.Unlock()
 			return err
-		case vectored && !copied && c.direct != nil && !c.flushing && h.Flags&wire.HasChecksum == 0:
+		case vectored && !copied && c.socket != nil && !c.flushing && h.Flags&wire.HasChecksum == 0:
 			wanted = c.sendStraightLocked(h, &rest, step)
 		default:
 			if wanted = nextPiece(&h, rest.size(), step); wanted {
@@ -360,7 +360,7 @@ func (c *Conn) sendStraightLocked(h wire.Header, rest *pieces, step func(size in
 
 // writeStraight writes parts, some of which are in buf. What the socket does not take is copied, and left to somebody who may block.
 func (c *Conn) writeStraight(buf []byte, parts net.Buffers) {
-	n, left, err := c.direct.writeAll(parts)
+	n, left, err := writeSocketAll(c.socket, &c.count, parts)
 	c.mu.Lock()
 	c.wroteLocked(n)
 	switch {

@@ -35,26 +35,26 @@ const (
 type lone struct {
 	lent   atomic.Pointer[reader] // nobody reads, and who takes this out may; changed to a reader with Conn.mu held
 	left   atomic.Int64           // when it was put there
-	watch  *time.Timer            // ends the lending; guarded by Conn.mu, as are the next two
-	armed  bool
-	opened uint64 // requests that had been sent when that was looked at last
+	watch  *time.Timer            // ends the lending; guarded by Conn.mu, as are opened and armed
+	opened uint64                 // requests that had been sent when that was looked at last
 
 	// Of whoever reads.
 	polling
+	row    int32  // how many batches in a row were the reply to a caller
 	frames uint64 // that had come when the last batch ended
 	single bool   // the last batch was the reply to a caller
-	row    int    // how many such batches there were in a row
 
+	armed  bool
+	roused bool // asleep is woken up by a deadline of the socket, which is to be taken away again
 	mu     sync.Mutex
 	asleep *waiter // who sleeps in a read
-	roused bool    // and is woken up by a deadline of the socket, which is to be taken away again
 }
 
 // lend leaves the reading to callers, if it is time to. The caller is the reading goroutine, which ends then.
 func (rd *reader) lend() bool {
 	c := rd.c
 	l := &c.lone
-	if l.poller == nil {
+	if c.socket == nil {
 		return false
 	}
 	frames := c.count.framesIn.Load()
@@ -125,7 +125,7 @@ func (c *Conn) borrow() *reader {
 		return nil
 	}
 	if rd == nobody {
-		rd = &reader{c: c, preface: true}
+		rd = takeReader(c)
 		c.reader.Store(rd)
 	}
 	return rd
@@ -158,7 +158,7 @@ func (c *Conn) glance() {
 		return
 	}
 	rd.makeRoom()
-	n, err := l.poller.read(rd.buf[rd.w:], 0)
+	n, err := readSocket(c.socket, rd.buf[rd.w:], 0)
 	rd.clock = 0
 	rd.got(n)
 	if rd.err = err; n > 0 || err != nil {
@@ -211,7 +211,7 @@ func (rd *reader) readMore(w *waiter, id uint32) bool {
 	}
 	rd.makeRoom()
 	start := c.now()
-	n, err := l.look(start, rd.buf[rd.w:])
+	n, err := l.look(c.socket, start, c.cfg.Polling, rd.buf[rd.w:])
 	if n == 0 && err == nil {
 		if w.bound {
 			return false

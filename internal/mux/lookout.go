@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // A connection on which nothing happens is laid down: the goroutine that reads it ends, and all that only calls need goes with it. One
@@ -52,13 +54,13 @@ type nap struct {
 	frames uint64 // that had come and gone when that was looked at last
 	since  int64  // when that had changed
 
-	calls uint64 // requests there had been when it was laid down; guarded by Conn.mu, as is tired
-	tired bool   // its read has been interrupted so that it can be laid down
+	requests uint64 // how many requests there had been when it was laid down; guarded by Conn.mu, as is tired
+	tired    bool   // its read has been interrupted so that it can be laid down
 }
 
 // rise has a connection looked at from now on, until it is laid down.
 func (l *lookout) rise(c *Conn) {
-	if !sleeping || c.lone.poller == nil {
+	if !sleeping || c.socket == nil {
 		return
 	}
 	l.mu.Lock()
@@ -144,7 +146,7 @@ func (c *Conn) tire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.lone
-	if !c.restsLocked() || l.armed || l.lent.Load() != nil || c.nap.calls != c.callsLocked() && quiet < int64(longQuietTime) {
+	if !c.restsLocked() || l.armed || l.lent.Load() != nil || c.nap.requests != c.requestsLocked() && quiet < int64(longQuietTime) {
 		return
 	}
 	l.mu.Lock()
@@ -158,8 +160,8 @@ func (c *Conn) restsLocked() bool {
 		c.err == nil && c.drained == nil && !c.draining.Load()
 }
 
-// callsLocked is how many calls there have been.
-func (c *Conn) callsLocked() uint64 { return c.opened + c.received.Load() }
+// requestsLocked is how many there have been, of both sides.
+func (c *Conn) requestsLocked() uint64 { return c.opened + c.received.Load() }
 
 // lieDown is for a reader whose read has failed: it reports whether that was tire's doing, and whether the connection is laid
 // down now. The caller is the reading goroutine, which ends then.
@@ -176,23 +178,39 @@ func (rd *reader) lieDown(err error) (tired, down bool) {
 	c.nap.tired = false
 	rd.err = nil
 	c.wakeUpAgain()
-	if !c.restsLocked() || !rd.preface || rd.r < rd.w || rd.piece.left > 0 {
-		return true, false
+	return true, rd.layDownLocked()
+}
+
+// dozeOff is for a reader that was woken up: when no call has come but only what the connections do by themselves, it is laid down again.
+// It reports whether it is.
+func (rd *reader) dozeOff() bool {
+	if rd.drowsy--; rd.drowsy > 0 {
+		return false // this was the batch before the first read
 	}
-	c.nap.calls = c.callsLocked()
+	c := rd.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nap.requests == c.requestsLocked() && rd.layDownLocked()
+}
+
+// layDownLocked lays the connection down, if it rests, and reports whether it lies.
+func (rd *reader) layDownLocked() bool {
+	c := rd.c
+	if !c.restsLocked() || c.nap.tired || !c.preface || rd.r < rd.w || rd.piece.left > 0 {
+		return false
+	}
+	c.nap.requests = c.requestsLocked()
 	c.trimLocked()
 	c.lone.left.Store(c.now())
 	c.reader.Store(nobody)
 	c.lone.lent.Store(nobody)
-	if theLookout.watch(c) {
-		return true, true
+	if !theLookout.watch(c) && c.lone.lent.CompareAndSwap(nobody, nil) {
+		c.reader.Store(rd)
+		theLookout.rise(c)
+		return false
 	}
-	if !c.lone.lent.CompareAndSwap(nobody, nil) {
-		return true, true // somebody reads already
-	}
-	c.reader.Store(rd)
-	theLookout.rise(c)
-	return true, false
+	giveReader(rd)
+	return true
 }
 
 // wakeUpAgain takes the deadline away that has interrupted a read.
@@ -211,7 +229,32 @@ func (c *Conn) wakeUpAgain() {
 // nobody is the reader of connections that lie. It does nothing, and is not changed.
 var nobody = new(reader)
 
+// freeReaders is for connections that wake up. State goes on counting in them, so that whoever has seen one at work for a connection
+// before does not take it for that one's.
+var freeReaders = sync.Pool{New: func() any { return new(reader) }}
+
+func takeReader(c *Conn) *reader {
+	rd := freeReaders.Get().(*reader) //nolint:forcetypeassert // the pool holds nothing else
+	rd.c, rd.drowsy = c, 2
+	return rd
+}
+
+// giveReader gives up a reader that has handled all that it has read. Memory that calls needed is not for connections without.
+func giveReader(rd *reader) {
+	rd.c, rd.used, rd.current, rd.err = nil, nil, nil, nil
+	rd.replies, rd.scratch, rd.settled, rd.answer = nil, nil, nil, Answer{}
+	rd.r, rd.w, rd.clock, rd.inline, rd.expecting, rd.quiet, rd.answered, rd.crowded = 0, 0, 0, 0, false, false, false, false
+	rd.fields = wire.Fields{}
+	if len(rd.buf) > minReadBuffer {
+		rd.buf = nil
+	}
+	freeReaders.Put(rd)
+}
+
 // trimLocked gives away what only calls need.
 func (c *Conn) trimLocked() {
-	c.out, c.spare, c.in, c.idleWaiters, c.lone.watch = nil, nil, nil, nil, nil
+	c.out, c.spare, c.in, c.lone.watch = nil, nil, nil, nil
+	if c.calls != noCalls {
+		c.idleWaiters = nil
+	}
 }

@@ -41,7 +41,7 @@ func (l *lookout) watch(c *Conn) bool {
 	const what = syscall.EPOLLIN | syscall.EPOLLRDHUP | syscall.EPOLLONESHOT
 	event := syscall.EpollEvent{Events: what, Fd: c.nap.socket - 1}
 	var err error
-	closed := c.lone.poller.raw.Control(func(fd uintptr) { err = syscall.EpollCtl(s.fd, op, int(fd), &event) })
+	closed := c.socket.Control(func(fd uintptr) { err = syscall.EpollCtl(s.fd, op, int(fd), &event) })
 	if closed != nil || err != nil {
 		if op == syscall.EPOLL_CTL_ADD {
 			s.removeLocked(c)
@@ -104,7 +104,7 @@ func (s *sockets) closedLocked(looks int) (closed []*Conn) {
 	for range min(len(s.conns), looks) {
 		s.turn = (s.turn + 1) % len(s.conns)
 		c := s.conns[s.turn]
-		if c != nil && c.lone.lent.Load() == nobody && c.lone.poller.raw.Control(func(uintptr) {}) != nil {
+		if c != nil && c.lone.lent.Load() == nobody && c.socket.Control(func(uintptr) {}) != nil {
 			closed = append(closed, c)
 		}
 	}

@@ -121,7 +121,7 @@ func (c *Conn) floodedLocked() {
 		t.flooded = true
 		t.wake <- struct{}{}
 	}
-	c.admission = nil
+	c.callsLocked().admission = nil
 	c.flushLater()
 	c.mu.Lock()
 }

@@ -5,6 +5,7 @@ package mux
 import (
 	"runtime"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -28,22 +29,20 @@ const (
 
 // polling decides whether to look or to sleep. It belongs to whoever reads.
 type polling struct {
-	poller *poller // nil when the connection is no socket
-	time   time.Duration
-	brisk  int // batches of one frame that came soon, in a row
-	need   int // how many of them it takes
-	credit int
+	brisk  int32 // batches of one frame that came soon, in a row
+	need   int32 // how many of them it takes
+	credit int32
 	slept  int64
 }
 
-func (p *polling) init(poller *poller, time time.Duration) {
-	p.poller, p.time, p.need, p.credit = poller, time, leastBrisk, fullCredit
+func (p *polling) init() {
+	p.need, p.credit = leastBrisk, fullCredit
 	processors.Store(int32(runtime.GOMAXPROCS(0))) //nolint:gosec // few
 }
 
-// look reads what comes soon. It returns 0 and no error when it is time to sleep.
-func (p *polling) look(now int64, buf []byte) (n int, err error) {
-	if p.brisk < p.need || p.time == 0 {
+// look reads what comes within limit. It returns 0 and no error when it is time to sleep.
+func (p *polling) look(socket syscall.RawConn, now int64, limit time.Duration, buf []byte) (n int, err error) {
+	if p.brisk < p.need || limit == 0 {
 		return 0, nil
 	}
 	if now-p.slept > awakeTime {
@@ -54,7 +53,7 @@ func (p *polling) look(now int64, buf []byte) (n int, err error) {
 		pollers.Add(-1)
 		return 0, nil
 	}
-	n, err = p.poller.read(buf, p.time)
+	n, err = readSocket(socket, buf, limit)
 	pollers.Add(-1)
 	if n > 0 || err != nil {
 		if p.credit = min(p.credit+1, fullCredit); p.credit == fullCredit {

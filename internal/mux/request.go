@@ -108,6 +108,9 @@ func (c *Conn) enterTableLocked(r *Request) {
 	c.inBytes += r.bytes
 	r.stray = !r.alone() && c.findSlotLocked(r.id) != nil
 	if r.alone() || r.stray {
+		if c.oneWay == nil {
+			c.oneWay = make(map[*Request]struct{})
+		}
 		c.oneWay[r] = struct{}{}
 		c.oneWayBytes += r.bytes
 		r.nested = false

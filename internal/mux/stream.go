@@ -610,7 +610,7 @@ func (c *Conn) reserveLocked(st *Stream) bool {
 	if len(c.reserving) > 0 && !st.queued || c.partial > 0 && c.reserved+st.want > c.cfg.MaxOpenBytes {
 		if !st.queued {
 			st.queued = true
-			c.reserving = append(c.reserving, st)
+			c.seldomLocked().reserving = append(c.reserving, st)
 		}
 		return false
 	}

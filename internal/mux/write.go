@@ -36,10 +36,10 @@ func (c *Conn) flushLocked(company bool) {
 		return
 	}
 	c.flushing, c.yielding = true, false
-	if c.direct == nil {
+	if c.socket == nil {
 		c.yielding = true
+		c.goFlushLocked()
 		c.mu.Unlock()
-		go c.flushAll()
 		return
 	}
 	if company && len(c.out) < fullBatch {
@@ -56,7 +56,7 @@ func (c *Conn) flushLocked(company bool) {
 	for len(c.out) > 0 && c.err == nil {
 		buf := c.takeOutLocked()
 		c.mu.Unlock()
-		n, err := c.direct.write(buf)
+		n, err := writeSocket(c.socket, &c.count, buf)
 		c.mu.Lock()
 		c.wroteLocked(n)
 		if err != nil {
@@ -77,7 +77,7 @@ func (c *Conn) flushLocked(company bool) {
 
 // mayTakeOverLocked reports whether who flushes has not begun, though there is enough.
 func (c *Conn) mayTakeOverLocked() bool {
-	return c.yielding && c.direct != nil && len(c.out) >= fullBatch
+	return c.yielding && c.socket != nil && len(c.out) >= fullBatch
 }
 
 func (c *Conn) flushedLocked() {
@@ -92,15 +92,23 @@ func (c *Conn) flushedLocked() {
 // flushLater is flushLocked for a caller that has more to append: a new goroutine writes, unless
 // a write is worth making now.
 func (c *Conn) flushLater() {
-	if c.direct != nil && len(c.out) >= fullBatch {
+	if c.socket != nil && len(c.out) >= fullBatch {
 		c.flushLocked(false)
 		return
 	}
 	if !c.flushing && len(c.out) > 0 && c.err == nil {
 		c.flushing, c.yielding = true, true
-		go c.flushAll()
+		c.goFlushLocked()
 	}
 	c.mu.Unlock()
+}
+
+// goFlushLocked has a new goroutine flush.
+func (c *Conn) goFlushLocked() {
+	if c.flushAll == nil {
+		c.flushAll = c.flush
+	}
+	go c.flushAll()
 }
 
 // flush writes until nothing is left. It may block, and runs in a goroutine of its own.
@@ -131,7 +139,7 @@ func (c *Conn) flushRest(buf []byte, from int) {
 		c.mu.Lock()
 		c.wroteLocked(n)
 		if err != nil {
-			if c.direct != nil { // another kind of connection may have sent more than it says
+			if c.socket != nil { // another kind of connection may have sent more than it says
 				c.taken = c.written
 			}
 			c.writeFailedLocked(err)
@@ -153,7 +161,8 @@ func (c *Conn) writeFailedLocked(err error) {
 	if c.writeErr == nil {
 		c.writeErr = &IOError{Op: Write, Err: err}
 		now := c.now()
-		c.parting, c.partBy, c.partFrames = now+int64(partingTime)/4, now+int64(c.stuckTime()), c.count.framesIn.Load()
+		last := c.seldomLocked()
+		last.parting, last.partBy, last.partFrames = now+int64(partingTime)/4, now+int64(c.stuckTime()), c.count.framesIn.Load()
 		c.careLocked(c.parting)
 	}
 	c.mu.Unlock()
