@@ -305,8 +305,9 @@ func (ep *Endpoint) connect(ctx context.Context, beside bool) (*mux.Conn, *dialE
 	conn := mux.NewOf(dialled, nc, nil, true, config)
 	select {
 	case <-answered:
-		return conn, nil
-	case <-conn.Ended():
+		if dialled.up.Load() {
+			return conn, nil
+		}
 		err := conn.Err()
 		if refusal, ok := errors.AsType[*mux.Refusal](err); ok && dialled.served != nil && dialled.served.refused.Load() {
 			err = &Error{
@@ -326,7 +327,8 @@ type dialledConn struct {
 	ep       *Endpoint
 	served   *serverConn // nil when the client has no Server
 	up       atomic.Bool
-	answered chan struct{} // closed, and nil, when the server has answered
+	once     sync.Once
+	answered chan struct{} // closed, and nil, when the server has answered or the connection has ended
 }
 
 // whose returns what conn is to its endpoint.
@@ -352,9 +354,15 @@ func (d *dialledConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	d.up.Store(true)
 	c := d.ep.client
 	c.event(ConnEvent{Kind: eventConnected, Addr: d.ep.Addr()})
-	close(d.answered)
-	d.answered = nil
+	d.answer()
 	return nil
+}
+
+func (d *dialledConn) answer() {
+	d.once.Do(func() {
+		close(d.answered)
+		d.answered = nil
+	})
 }
 
 // ended takes note of the connection's end.
@@ -365,6 +373,7 @@ func (d *dialledConn) ended(err error) {
 	if d.up.Load() {
 		d.ep.client.event(ending(d.ep.Addr(), err))
 	}
+	d.answer()
 }
 
 // againLocked connects again when there is no connection left: at once if the server said that it goes, because its

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -89,7 +88,7 @@ func (a *Answer) Release() {
 		giveMemory(w.buf)
 		w.buf = nil
 	}
-	waiters.Put(w)
+	w.conn.cfg.Pool.waiters.Put(w)
 }
 
 // A slot is an entry in the table of calls that this side opened. It is taken from the request
@@ -124,12 +123,11 @@ type waiter struct {
 	late     bool        // who called has given up, and to wants to know of the end only: see Follower
 }
 
-// waiters is where waiters of goroutines are kept between calls.
-var waiters = sync.Pool{New: func() any {
+func newWaiter() any {
 	w := &waiter{wake: make(chan struct{}, 1)}
 	w.answer.waiter = w
 	return w
-}}
+}
 
 // A ticket stands in the queue of callers that wait for the peer's window.
 type ticket struct {
@@ -143,6 +141,7 @@ type ticket struct {
 // Call sends a request and waits for the answer, which the caller must Release. It ends with ctx, and
 // with the deadline, at once; the peer is told.
 func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
+	waiters := &c.cfg.Pool.waiters
 	w := waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
 	w.conn = c
 	out.OneWay = false
@@ -326,8 +325,9 @@ func (c *Conn) timeLocked(out *Out) (deadline int64, err error) {
 	if out.Deadline.IsZero() {
 		return 0, nil
 	}
-	now := c.now()
-	deadline = int64(out.Deadline.Sub(c.start))
+	at := time.Now()
+	now := int64(at.Sub(clock))
+	deadline = now + int64(out.Deadline.Sub(at)) // one without a monotonic reading too, when the clock of the wall has been set
 	if deadline <= now {
 		return 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
 	}
@@ -562,7 +562,7 @@ func (c *Conn) numberLocked(m *Method) uint16 {
 	if n.known {
 		return n.number
 	}
-	if int(c.nextNum) >= c.maxNum { // begin again: the newest meaning of a number counts
+	if int(c.nextNum) >= int(c.maxNum) { // begin again: the newest meaning of a number counts
 		clear(c.numbers)
 		c.nextNum = 0
 	}
@@ -713,8 +713,17 @@ func (a *Answer) parse(frame []byte) error {
 	return nil
 }
 
-// now is the time on the connection's clock, in nanoseconds.
-func (c *Conn) now() int64 { return int64(time.Since(c.start)) }
+// clock is what now counts from, which is never 0.
+var clock = time.Now().Add(-1)
+
+// now is the time in nanoseconds.
+func (c *Conn) now() int64 { return int64(time.Since(clock)) }
+
+// timeOf is what the clock of the wall shows when now is t: as it is set now, not when the process began.
+func timeOf(t int64) time.Time {
+	at := time.Now()
+	return at.Add(time.Duration(t - int64(at.Sub(clock))))
+}
 
 const never = math.MaxInt64
 

@@ -26,8 +26,8 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 // NewOf is New for an owner who has several connections with one Config. The functions in that find it with Owner.
 func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c := &Conn{
-		cfg: cfg, owner: owner, nc: nc, client: client, start: time.Now().Add(-1), // so that now is never 0
-		ended: make(chan struct{}), calls: noCalls, seldom: noneYet,
+		cfg: cfg, owner: owner, nc: nc, client: client,
+		calls: noCalls, seldom: noneYet,
 		maxOpen: min(initialWindow, cfg.ownOpen()), maxBytes: cfg.ownOpenBytes(), maxNum: defaultMaxMethods, careAt: never,
 		peerStream: defaultStreamWindow, socket: socketOf(nc),
 	}
@@ -85,7 +85,21 @@ func (c *Conn) Owner() any { return c.owner }
 func (c *Conn) NetConn() net.Conn { return c.nc }
 
 // Ended is closed when the connection has ended.
-func (c *Conn) Ended() <-chan struct{} { return c.ended }
+func (c *Conn) Ended() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.endedLocked()
+}
+
+func (c *Conn) endedLocked() <-chan struct{} {
+	if c.ended == nil {
+		c.seldomLocked().ended = make(chan struct{})
+		if c.over.Load() {
+			close(c.ended)
+		}
+	}
+	return c.ended
+}
 
 // Load returns how many calls this side has open on the connection, waiting ones included, and whether it is saturated:
 // another call would wait for the peer's window, or behind much that waits to be written.
@@ -133,10 +147,10 @@ func (c *Conn) onSettings(payload []byte) bool {
 	c.windowLocked(l.MaxOpen, l.MaxOpenBytes)
 	c.mostLocked(&l)
 	if l.MaxMethods > 0 {
-		c.maxNum = int(min(l.MaxMethods, math.MaxUint16))
+		c.maxNum = int32(min(l.MaxMethods, math.MaxUint16))
 	}
 	if l.StreamWindow > 0 {
-		c.peerStream = int(min(max(l.StreamWindow, minStreamWindow), maxStreamWindow))
+		c.peerStream = int32(min(max(l.StreamWindow, minStreamWindow), maxStreamWindow))
 	}
 	if c.share != nil {
 		c.cfg.Budget.greet(c.share)
@@ -354,6 +368,7 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 		c.seldomLocked().pings = make(map[uint64]chan struct{})
 	}
 	c.pings[n] = ch
+	ended := c.endedLocked()
 	c.reclaim()
 	c.sendPingLocked(wire.Ping, binary.LittleEndian.AppendUint64(nil, n))
 	c.flushLocked(false)
@@ -365,7 +380,7 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 		delete(c.pings, n)
 		c.mu.Unlock()
 		return 0, context.Cause(ctx)
-	case <-c.ended:
+	case <-ended:
 		return 0, c.Err()
 	}
 }
@@ -378,7 +393,8 @@ func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
 	}
 	c.mu.Lock()
 	if c.drained == nil {
-		c.drained, c.seldomLocked().accepted = ErrDrained, d.Count
+		last := c.seldomLocked()
+		last.drained, last.accepted = ErrDrained, d.Count
 	}
 	c.seldomLocked().accepted = min(c.accepted, d.Count)
 	c.aging.over = c.aging.over || d.Again != 0
@@ -563,7 +579,8 @@ func (c *Conn) closeWhenIdle(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.drained == nil {
-		c.drained, c.seldomLocked().accepted = why, c.opened
+		last := c.seldomLocked()
+		last.drained, last.accepted = why, c.opened
 	}
 	c.admitNextLocked()
 	c.restLocked()
@@ -576,13 +593,13 @@ const partingTime = time.Second
 func (c *Conn) writtenLocked(ctx context.Context) {
 	for (c.flushing || len(c.out) > 0) && c.err == nil && c.writeErr == nil && ctx.Err() == nil {
 		if c.flushed == nil {
-			c.flushed = make(chan struct{})
+			c.seldomLocked().flushed = make(chan struct{})
 		}
-		flushed := c.flushed
+		flushed, ended := c.flushed, c.endedLocked()
 		c.mu.Unlock()
 		select {
 		case <-flushed:
-		case <-c.ended:
+		case <-ended:
 		case <-ctx.Done():
 		}
 		c.mu.Lock()
@@ -791,7 +808,10 @@ func (c *Conn) endLocked(err error) {
 	err = c.reasonLocked(err)
 	c.err = err
 	gracious := c.graciousLocked()
-	close(c.ended)
+	c.over.Store(true)
+	if c.ended != nil {
+		close(c.ended)
+	}
 	if c.care != nil {
 		c.care.Stop()
 	}

@@ -188,8 +188,6 @@ type Conn struct {
 	nc     net.Conn
 	owner  any             // see Owner
 	socket syscall.RawConn // nil when nc is none, or may do something of its own in Read and Write
-	start  time.Time       // what now counts from
-	ended  chan struct{}
 	count  counters
 
 	reader atomic.Pointer[reader]
@@ -212,47 +210,35 @@ type Conn struct {
 	watched  atomic.Bool // is on the list of cfg.Watch
 	draining atomic.Bool // no more requests are accepted, and the connection ends then
 	refusing atomic.Bool // no more requests are accepted, and the connection goes on
+	over     atomic.Bool // err is set
 
 	// Writing, see write.go.
-	flushing bool          // somebody will write out
-	yielding bool          // but lets others append first
-	straight bool          // and is at a piece of a large message, see large.go
-	out      []byte        // appended and not yet being written
-	spare    []byte        // the other buffer
-	flushAll func()        // flush, made once: starting a goroutine with it costs no allocation
-	queued   uint64        // bytes ever appended to out
-	taken    uint64        // bytes ever given to a write
-	written  uint64        // bytes ever written
-	space    chan struct{} // closed when out has been taken to be written; nil when nobody waits
-	flushed  chan struct{} // closed when all has been written; nil when nobody waits
+	flushing bool   // somebody will write out
+	yielding bool   // but lets others append first
+	straight bool   // and is at a piece of a large message, see large.go
+	out      []byte // appended and not yet being written
+	spare    []byte // the other buffer
+	queued   uint64 // bytes ever appended to out
+	taken    uint64 // bytes ever given to a write
+	written  uint64 // bytes ever written
 
 	// The window of the peer, see call.go and nested.go.
-	open      int
-	openBytes int
-	maxOpen   int
-	maxBytes  int
-	mostOpen  int // the peer's window will never be larger
-	mostBytes int
-	maxNum    int
-	opened    uint64 // requests ever sent
-	drained   error  // set when the peer accepts no more requests
-
-	// Streams, see stream.go.
-	peerStream int // the peer's window of a stream
-	reserved   int // bytes that streams may hold beyond their smallest windows
-	partial    int // how many of them are for messages that have not come whole
+	open       int
+	openBytes  int
+	maxOpen    int
+	maxBytes   int
+	mostOpen   int // the peer's window will never be larger
+	mostBytes  int
+	maxNum     int32
+	peerStream int32  // the peer's window of a stream
+	opened     uint64 // requests ever sent
 
 	// Calls that the peer opened, see request.go.
-	in          []*Request            // by slot
-	oneWay      map[*Request]struct{} // and others that have no slot; nil before the first
-	inOpen      int
-	inBytes     int
-	oneWayBytes int // how many of inBytes are of one-way requests
-	inNested    int // how many of inOpen serve calls of this side and are not in the window
-	inNestBytes int
-	room        chan struct{} // closed when a request leaves the table; nil when nobody waits
-	targets     []bound       // by number; the reader's own
-	received    atomic.Uint64 // requests ever received
+	in       []*Request // by slot
+	inOpen   int
+	inBytes  int
+	targets  []bound       // by number; the reader's own
+	received atomic.Uint64 // requests ever received
 
 	// What the peer may have open of the owner's budget, see budget.go.
 	share      *share // nil without a budget
@@ -265,7 +251,6 @@ type Conn struct {
 
 	// Ending, see care.go.
 	err      error
-	writeErr *IOError // a write has failed
 	care     *time.Timer
 	careAt   int64 // when care fires; maxInt64 when it is not set
 	helloBy  int64 // until when the peer's settings must have come; 0 when they have
@@ -303,19 +288,32 @@ func (c *Conn) callsLocked() *calls {
 
 // seldom is what most connections never need, and others only when they end. Guarded by Conn.mu.
 type seldom struct {
-	accepted   uint64                   // how many requests the peer will process, once it drains
-	reserving  []*Stream                // that wait for what others have reserved
-	quiet      chan struct{}            // closed when no request is open; nil when nobody asked
-	drainBegun chan struct{}            // closed when no more are accepted; nil when nobody asked
-	order      order                    // see order.go
-	aging      aging                    // see age.go
-	gone       chan struct{}            // closed when the reader has gone; nil when nobody waits
-	pings      map[uint64]chan struct{} // by number
-	why        error                    // set when this side has begun to end it, with a word to the peer
-	parting    int64                    // when the connection ends because of writeErr; 0 when it does not
-	partBy     int64                    // and when it does at the latest
-	partFrames uint64                   // how many frames had come when that was looked at last
-	linger     int64                    // when a drained connection is closed; 0 when it is not drained
+	accepted    uint64                // how many requests the peer will process, once it drains
+	drained     error                 // set when the peer accepts no more requests
+	reserved    int                   // bytes that streams may hold beyond their smallest windows
+	partial     int                   // how many of them are for messages that have not come whole
+	reserving   []*Stream             // that wait for it
+	oneWay      map[*Request]struct{} // requests of the peer that have no slot
+	oneWayBytes int                   // of inBytes
+	inNested    int                   // how many of inOpen serve calls of this side and are not in the window
+	inNestBytes int
+	flushAll    func()                   // flush, made once: starting a goroutine with it costs no allocation
+	space       chan struct{}            // closed when out has been taken to be written; nil when nobody waits
+	flushed     chan struct{}            // closed when all has been written; nil when nobody waits
+	room        chan struct{}            // closed when a request leaves the table; nil when nobody waits
+	writeErr    *IOError                 // a write has failed
+	quiet       chan struct{}            // closed when no request is open; nil when nobody asked
+	drainBegun  chan struct{}            // closed when no more are accepted; nil when nobody asked
+	order       order                    // see order.go
+	aging       aging                    // see age.go
+	ended       chan struct{}            // closed when err is set; nil when nobody waits
+	gone        chan struct{}            // closed when the reader has gone; nil when nobody waits
+	pings       map[uint64]chan struct{} // by number
+	why         error                    // set when this side has begun to end it, with a word to the peer
+	parting     int64                    // when the connection ends because of writeErr; 0 when it does not
+	partBy      int64                    // and when it does at the latest
+	partFrames  uint64                   // how many frames had come when that was looked at last
+	linger      int64                    // when a drained connection is closed; 0 when it is not drained
 }
 
 // noneYet is that of all connections that have not needed it. It is not changed.

@@ -164,7 +164,7 @@ func (c *Conn) glance() {
 	if rd.err = err; n > 0 || err != nil {
 		rd.resume()
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // that is tire's
-			<-c.ended // the goroutine sees to that, and may run code of others
+			<-c.Ended() // the goroutine sees to that, and may run code of others
 		}
 		return
 	}
@@ -246,10 +246,8 @@ func (c *Conn) sleepIn(w *waiter, id uint32, buf []byte) (n int, err error) {
 	}
 	l.roused = false
 	var next time.Time
-	select {
-	case <-c.ended:
+	if c.over.Load() {
 		next = time.Now().Add(partingTime / 2) // what part wanted
-	default:
 	}
 	if late := c.nc.SetReadDeadline(next); late == nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = nil

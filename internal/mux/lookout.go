@@ -218,10 +218,8 @@ func (c *Conn) wakeUpAgain() {
 	c.lone.mu.Lock()
 	defer c.lone.mu.Unlock()
 	var next time.Time
-	select {
-	case <-c.ended:
+	if c.over.Load() {
 		next = time.Now().Add(partingTime / 2) // what part wanted
-	default:
 	}
 	_ = c.nc.SetReadDeadline(next) // it fails when the socket is closed, as the next read does
 }

@@ -220,14 +220,7 @@ func (rd *reader) handle() bool {
 }
 
 // alive reports whether the connection has not ended.
-func (rd *reader) alive() bool {
-	select {
-	case <-rd.c.ended:
-		return false
-	default:
-		return true
-	}
-}
+func (rd *reader) alive() bool { return !rd.c.over.Load() }
 
 // readPreface checks as much of the preface as has come, so that a peer of another protocol is told from its first bytes.
 func (rd *reader) readPreface() bool {

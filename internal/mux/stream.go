@@ -140,7 +140,7 @@ func (st *Stream) Accept() {
 	c.mu.Lock()
 	if st.granted == 0 && !st.gone {
 		if n := int(st.window); c.reserved+n <= c.cfg.MaxOpenBytes/2 { //nolint:gosec // at most maxStreamWindow
-			c.reserved += n
+			c.seldomLocked().reserved += n
 			st.grown += n
 		} else {
 			st.window = minStreamWindow
@@ -546,7 +546,7 @@ func (st *Stream) pieceLocked() {
 func (st *Stream) growLocked() {
 	n := int(st.window) //nolint:gosec // at most maxStreamWindow
 	if c := st.conn; 2*n <= maxStreamWindow && c.reserved+n <= c.cfg.MaxOpenBytes/2 {
-		c.reserved += n
+		c.seldomLocked().reserved += n
 		st.grown += n
 		st.window += uint64(n)
 	}
@@ -600,7 +600,9 @@ func (st *Stream) doneWithPartLocked() {
 		st.queued = false
 		c.reserving = slices.DeleteFunc(c.reserving, func(other *Stream) bool { return other == st })
 	}
-	c.partial -= st.reserved
+	if st.reserved != 0 {
+		c.seldomLocked().partial -= st.reserved
+	}
 	c.unreserveLocked(&st.reserved)
 }
 
@@ -615,14 +617,17 @@ func (c *Conn) reserveLocked(st *Stream) bool {
 		return false
 	}
 	st.reserved = st.want
-	c.reserved += st.want
-	c.partial += st.want
+	seldom := c.seldomLocked()
+	seldom.reserved += st.want
+	seldom.partial += st.want
 	return true
 }
 
 func (c *Conn) unreserveLocked(n *int) {
-	c.reserved -= *n
-	*n = 0
+	if *n != 0 {
+		c.seldomLocked().reserved -= *n
+		*n = 0
+	}
 	c.admitStreamsLocked()
 }
 

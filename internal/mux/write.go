@@ -106,7 +106,7 @@ func (c *Conn) flushLater() {
 // goFlushLocked has a new goroutine flush.
 func (c *Conn) goFlushLocked() {
 	if c.flushAll == nil {
-		c.flushAll = c.flush
+		c.seldomLocked().flushAll = c.flush
 	}
 	go c.flushAll()
 }
@@ -159,7 +159,7 @@ func (c *Conn) flushRest(buf []byte, from int) {
 // why. Nothing is written any more: whoever failed remains the one who flushes.
 func (c *Conn) writeFailedLocked(err error) {
 	if c.writeErr == nil {
-		c.writeErr = &IOError{Op: Write, Err: err}
+		c.seldomLocked().writeErr = &IOError{Op: Write, Err: err}
 		now := c.now()
 		last := c.seldomLocked()
 		last.parting, last.partBy, last.partFrames = now+int64(partingTime)/4, now+int64(c.stuckTime()), c.count.framesIn.Load()
@@ -210,7 +210,7 @@ func (c *Conn) spaceLocked(ctx context.Context, deadline time.Time, limit int) e
 // waitForSpaceLocked waits until some of what waits to be written has gone.
 func (c *Conn) waitForSpaceLocked(ctx context.Context, deadline time.Time) error {
 	if c.space == nil {
-		c.space = make(chan struct{})
+		c.seldomLocked().space = make(chan struct{})
 	}
 	err := c.waitLocked(ctx, deadline, c.space)
 	if err == nil {
@@ -222,6 +222,7 @@ func (c *Conn) waitForSpaceLocked(ctx context.Context, deadline time.Time) error
 // waitLocked waits for wake, ctx, the deadline if there is one, or the end of the connection, and reports which of
 // the middle two it was. Meanwhile c.mu is not held.
 func (c *Conn) waitLocked(ctx context.Context, deadline time.Time, wake <-chan struct{}) error {
+	ended := c.endedLocked()
 	c.mu.Unlock()
 	defer c.mu.Lock()
 	var expired <-chan time.Time
@@ -232,7 +233,7 @@ func (c *Conn) waitLocked(ctx context.Context, deadline time.Time, wake <-chan s
 	}
 	select {
 	case <-wake:
-	case <-c.ended:
+	case <-ended:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-expired:
