@@ -103,7 +103,6 @@ type Server struct {
 // A serverConn is one connection of a server.
 type serverConn struct {
 	server  *Server
-	nc      net.Conn
 	peer    *Peer       // whole when the peer has said who it is
 	mux     *mux.Conn   // set under Server.mu; nil when a client dialled
 	dialled bool        // by a client that has the server in its options
@@ -288,7 +287,7 @@ func (s *Server) serve(nc net.Conn) {
 			return
 		}
 	}
-	sc := &serverConn{server: s, nc: nc, peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}}
+	sc := &serverConn{server: s, peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}}
 	s.event(ConnEvent{Kind: eventAccepted, Addr: addr})
 	s.budget.Reserve()
 	s.mu.Lock()
@@ -443,7 +442,7 @@ func (sc *serverConn) unlink() {
 // ended takes note of a connection's end.
 func (sc *serverConn) ended(_ *mux.Conn, err error) {
 	s := sc.server
-	addr := sc.nc.RemoteAddr().String()
+	addr := sc.peer.Conn.RemoteAddr().String()
 	if preface, ok := errors.AsType[*mux.PrefaceError](err); ok {
 		s.opts.Logger.Warn("yodel: a peer does not speak yodel", "peer", addr, "sent", foreign(preface.Got), "id", "YDL1101")
 	} else if breach, ok := errors.AsType[*mux.ProtocolError](err); ok {

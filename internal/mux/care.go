@@ -644,11 +644,21 @@ func (c *Conn) careLocked(t int64) {
 	}
 	c.careAt = t
 	d := time.Duration(max(t-c.now(), 0))
-	if c.care == nil {
+	switch {
+	case d > patience && c.lone.lent.Load() == nobody && theLookout.care(c, t):
+		c.dropTimerLocked()
+	case c.care == nil:
 		c.care = time.AfterFunc(d, c.takeCare)
-		return
+	default:
+		c.care.Reset(d)
 	}
-	c.care.Reset(d)
+}
+
+func (c *Conn) dropTimerLocked() {
+	if c.care != nil {
+		c.care.Stop()
+		c.care = nil
+	}
 }
 
 // takeCare does what is due and sets the timer for what is due next.

@@ -28,6 +28,10 @@ const (
 	// it was laid down last: more may follow.
 	quietTime     = 50 * time.Millisecond
 	longQuietTime = time.Second
+	// sweeps is how many sockets are looked at each time: when they are more, what is due with them is later than seldomLook.
+	sweeps = 8192
+	// patience is how far away must be what a connection that lies has to do by itself, to be left to the lookout.
+	patience = 10 * time.Second
 )
 
 // A lookout lays connections down, and sees what comes on those that lie.
@@ -47,14 +51,15 @@ var theLookout lookout
 
 // nap is what the lookout knows of a connection.
 type nap struct {
-	awake  int32 // 1 + index in lookout.awake, 0 when it is not there; guarded by lookout.mu
+	awake  int32 // 1 + index in lookout.awake, 0 when it is not there; guarded by lookout.mu, as are the next two
 	socket int32 // the same in its sockets
+	due    int64 // when the connection has something to do, or 0
 
 	// Of lookout.look.
-	frames uint64 // that had come and gone when that was looked at last
-	since  int64  // when that had changed
+	since  int64  // when frames had changed
+	frames uint32 // that had come and gone when that was looked at last
 
-	requests uint64 // how many requests there had been when it was laid down; guarded by Conn.mu, as is tired
+	requests uint32 // that there had been when it was laid down; guarded by Conn.mu, as is tired
 	tired    bool   // its read has been interrupted so that it can be laid down
 }
 
@@ -121,7 +126,7 @@ func (l *lookout) look() {
 	}
 	clear(l.batch)
 	l.mu.Lock()
-	closed := l.sockets.closedLocked(looks)
+	closed, due := l.sockets.sweepLocked(int64(time.Since(clock)))
 	if l.period = min(2*l.period, seldomLook); len(l.awake) == 0 && l.sockets.n == 0 {
 		l.period = 0
 	} else {
@@ -131,11 +136,25 @@ func (l *lookout) look() {
 	for _, c := range closed {
 		c.reclaim()
 	}
+	for _, c := range due {
+		c.takeCare()
+	}
+}
+
+// care has takeCare called at t, or a bit later, so that the connection needs no timer, which has 140 bytes.
+func (l *lookout) care(c *Conn, t int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.nap.socket == 0 || t == never {
+		return false
+	}
+	c.nap.due = t
+	return true
 }
 
 // tire interrupts the read of a connection that has been quiet for long enough, so that it is laid down.
 func (c *Conn) tire() {
-	now, frames := c.now(), c.count.framesIn.Load()+c.count.framesOut.Load()
+	now, frames := c.now(), uint32(c.count.framesIn.Load()+c.count.framesOut.Load()) //nolint:gosec // it is only to change
 	if c.nap.frames != frames || c.nap.since == 0 {
 		c.nap.frames, c.nap.since = frames, now
 	}
@@ -161,7 +180,7 @@ func (c *Conn) restsLocked() bool {
 }
 
 // requestsLocked is how many there have been, of both sides.
-func (c *Conn) requestsLocked() uint64 { return c.opened + c.received.Load() }
+func (c *Conn) requestsLocked() uint32 { return uint32(c.opened + c.received.Load()) } //nolint:gosec // it is only to change
 
 // lieDown is for a reader whose read has failed: it reports whether that was tire's doing, and whether the connection is laid
 // down now. The caller is the reading goroutine, which ends then.
@@ -208,6 +227,9 @@ func (rd *reader) layDownLocked() bool {
 		c.reader.Store(rd)
 		theLookout.rise(c)
 		return false
+	}
+	if c.careAt-c.now() > int64(patience) && theLookout.care(c, c.careAt) {
+		c.dropTimerLocked()
 	}
 	giveReader(rd)
 	return true

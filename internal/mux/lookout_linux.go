@@ -99,16 +99,23 @@ func (s *sockets) removeLocked(c *Conn) {
 	}
 }
 
-// closedLocked returns connections that lie on closed sockets. It looks at so many.
-func (s *sockets) closedLocked(looks int) (closed []*Conn) {
-	for range min(len(s.conns), looks) {
+// sweepLocked returns connections that lie on closed sockets, and those that have something to do.
+func (s *sockets) sweepLocked(now int64) (closed, due []*Conn) {
+	for range min(len(s.conns), sweeps) {
 		s.turn = (s.turn + 1) % len(s.conns)
 		c := s.conns[s.turn]
-		if c != nil && c.lone.lent.Load() == nobody && c.socket.Control(func(uintptr) {}) != nil {
+		if c == nil {
+			continue
+		}
+		if c.nap.due != 0 && now >= c.nap.due {
+			c.nap.due = 0
+			due = append(due, c)
+		}
+		if c.lone.lent.Load() == nobody && c.socket.Control(func(uintptr) {}) != nil {
 			closed = append(closed, c)
 		}
 	}
-	return closed
+	return closed, due
 }
 
 // run wakes up connections on which something has come.

@@ -13,4 +13,4 @@ func (*lookout) watch(*Conn) bool { return false }
 
 func (*sockets) removeLocked(*Conn) {}
 
-func (*sockets) closedLocked(int) []*Conn { return nil }
+func (*sockets) sweepLocked(int64) (closed, due []*Conn) { return nil, nil }
