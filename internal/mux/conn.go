@@ -199,7 +199,7 @@ type Conn struct {
 
 	mu       sync.Mutex
 	client   bool
-	preface  bool // has come; the reader's own
+	preface  bool // has come; changed by the reader, with mu held
 	flooded  bool // replies are not read: see floodedLocked
 	pinged   bool
 	holding  bool        // this side does not read, because of what it has to do

@@ -4,6 +4,7 @@ package mux
 
 import (
 	"net"
+	"reflect"
 	"syscall"
 	"time"
 )
@@ -127,3 +128,22 @@ const (
 	MostBrisk  = mostBrisk
 	VainLooks  = fullCredit / vainCost
 )
+
+// Sleeping says that connections can be laid down.
+const Sleeping = sleeping
+
+// Lies reports whether the connection has been laid down.
+func (c *Conn) Lies() bool { return c.lone.lent.Load() == nobody }
+
+// SharedIsChanged says what of the things that connections share has been written to.
+func SharedIsChanged() string {
+	switch {
+	case !reflect.ValueOf(noCalls).Elem().IsZero():
+		return "noCalls"
+	case !reflect.ValueOf(noneYet).Elem().IsZero():
+		return "noneYet"
+	case !reflect.ValueOf(nobody).Elem().IsZero():
+		return "nobody"
+	}
+	return ""
+}

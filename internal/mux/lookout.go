@@ -175,7 +175,8 @@ func (c *Conn) tire() {
 
 // restsLocked reports whether only a call can bring something to read, or what the connection does by itself.
 func (c *Conn) restsLocked() bool {
-	return c.open == 0 && c.inOpen == 0 && len(c.admission) == 0 && !c.flushing && len(c.out) == 0 &&
+	written := !c.flushing && (len(c.out) == 0 || !c.preface) // a server's settings wait for the client's preface
+	return c.open == 0 && c.inOpen == 0 && len(c.admission) == 0 && written &&
 		c.err == nil && c.drained == nil && !c.draining.Load()
 }
 
@@ -215,7 +216,7 @@ func (rd *reader) dozeOff() bool {
 // layDownLocked lays the connection down, if it rests, and reports whether it lies.
 func (rd *reader) layDownLocked() bool {
 	c := rd.c
-	if !c.restsLocked() || c.nap.tired || !c.preface || rd.r < rd.w || rd.piece.left > 0 {
+	if !c.restsLocked() || c.nap.tired || rd.r < rd.w || rd.piece.left > 0 {
 		return false
 	}
 	c.nap.requests = c.requestsLocked()
@@ -273,7 +274,10 @@ func giveReader(rd *reader) {
 
 // trimLocked gives away what only calls need.
 func (c *Conn) trimLocked() {
-	c.out, c.spare, c.in, c.lone.watch = nil, nil, nil, nil
+	c.spare, c.in, c.lone.watch = nil, nil, nil
+	if len(c.out) == 0 {
+		c.out = nil
+	}
 	if c.calls != noCalls {
 		c.idleWaiters = nil
 	}

@@ -234,8 +234,8 @@ func (rd *reader) readPreface() bool {
 		return false
 	}
 	rd.r += n
-	rd.c.preface = true
 	rd.c.mu.Lock()
+	rd.c.preface = true
 	rd.c.flushLocked(false) // a server's preface has waited for the client's
 	return true
 }
