@@ -124,7 +124,7 @@ func newIncomingStream(c *Conn, kind uint64, id uint32, flags wire.Flags) *Strea
 	st := &Stream{conn: c, kind: kind, id: id, mark: flags&wire.HasChecksum | wire.OfReply, wake: make(chan struct{}, 1)}
 	st.window = uint64(c.streamWindow())
 	if receiverSends(kind) {
-		st.room = uint64(c.peerStream)
+		st.room = uint64(c.peerStream) //nolint:gosec // at least minStreamWindow
 		st.credit = st.room
 	}
 	return st
