@@ -111,13 +111,18 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 		Limits: c.limits.mux(), Metadata: appendMetadata(nil, opts.ConnMetadata), Agent: agent,
 		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(),
 	}
+	c.configure(&c.config)
 	if opts.Server != nil {
 		opts.Server.lend(&c.config)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.closing, c.cancel = ctx.Done(), cancel
 	c.cluster = newCluster(c)
-	c.wg.Go(func() { c.cluster.follow(ctx, r) })
+	if s, ok := r.(static); ok { // a goroutine would wait for nothing, with a stack of 4 KiB
+		c.cluster.update(s.instances())
+	} else {
+		c.wg.Go(func() { c.cluster.follow(ctx, r) })
+	}
 	return c
 }
 

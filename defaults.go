@@ -66,13 +66,17 @@ func checkAddr(addr string) error {
 type static []string
 
 func (s static) Watch(ctx context.Context, update func([]Instance)) error {
+	update(s.instances())
+	<-ctx.Done()
+	return nil
+}
+
+func (s static) instances() []Instance {
 	instances := make([]Instance, len(s))
 	for i, addr := range s {
 		instances[i].Addr = addr
 	}
-	update(instances)
-	<-ctx.Done()
-	return nil
+	return instances
 }
 
 type roundRobin struct {

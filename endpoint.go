@@ -312,43 +312,21 @@ func (ep *Endpoint) connect(ctx context.Context, beside bool) (*mux.Conn, *dialE
 	if err != nil {
 		return fail(&dialError{err: err})
 	}
-	var up atomic.Bool
-	answered := make(chan struct{})
-	config := c.config
+	config := &c.config
 	if beside && config.IdleTimeout == 0 {
-		config.IdleTimeout = spareTime
+		spare := c.config
+		config, spare.IdleTimeout = &spare, spareTime
 	}
-	served := c.link(nc)
-	if served != nil {
-		config.Bind = served.bind
-	}
-	config.Hello = func(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
-		if served != nil {
-			if refusal := served.hello(conn, l); refusal != nil {
-				return refusal
-			}
-		}
-		up.Store(true)
-		c.event(ConnEvent{Kind: eventConnected, Addr: ep.Addr()})
-		close(answered)
-		return nil
-	}
-	config.Unusable = ep.remove
-	config.Ended = func(_ *mux.Conn, err error) {
-		if served != nil {
-			served.unlink()
-		}
-		if up.Load() {
-			c.event(ending(ep.Addr(), err))
-		}
-	}
-	conn := mux.New(nc, nil, true, &config)
+	answered := make(chan struct{})
+	dialled := &dialledConn{ep: ep, served: c.link(nc), answered: answered}
+	conn := mux.NewOf(dialled, nc, nil, true, config)
 	select {
 	case <-answered:
-		return conn, nil
-	case <-conn.Ended():
+		if dialled.up.Load() {
+			return conn, nil
+		}
 		err := conn.Err()
-		if refusal, ok := errors.AsType[*mux.Refusal](err); ok && served != nil && served.refused.Load() {
+		if refusal, ok := errors.AsType[*mux.Refusal](err); ok && dialled.served != nil && dialled.served.refused.Load() {
 			err = &Error{
 				Code: Code(refusal.Code), ID: refusal.ID, NotProcessed: true, //nolint:gosec // set from a Code
 				Message: fmt.Sprintf("the Connect hook of this client's Server refused %s: %s", ep.Addr(), refusal.Message),
@@ -359,6 +337,60 @@ func (ep *Endpoint) connect(ctx context.Context, beside bool) (*mux.Conn, *dialE
 		conn.Abort()
 		return fail(&dialError{err: mux.ErrHandshake, connected: true})
 	}
+}
+
+// A dialledConn is what a connection is to the endpoint that dialled it.
+type dialledConn struct {
+	ep       *Endpoint
+	served   *serverConn // nil when the client has no Server
+	up       atomic.Bool
+	once     sync.Once
+	answered chan struct{} // closed, and nil, when the server has answered or the connection has ended
+}
+
+// whose returns what conn is to its endpoint.
+func whose(conn *mux.Conn) *dialledConn { return conn.Owner().(*dialledConn) } //nolint:forcetypeassert // set by connect
+
+// configure has the connections of a client, which share config, find their endpoints.
+func (c *Client) configure(config *mux.Config) {
+	config.Hello = func(conn *mux.Conn, l *wire.Limits) *mux.Refusal { return whose(conn).hello(conn, l) }
+	config.Unusable = func(conn *mux.Conn) { whose(conn).ep.remove(conn) }
+	config.Ended = func(conn *mux.Conn, err error) { whose(conn).ended(err) }
+	if c.opts.Server != nil {
+		config.Bind = func(conn *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) { return whose(conn).served.bind(conn, b) }
+	}
+}
+
+// hello sees that the server has answered.
+func (d *dialledConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
+	if d.served != nil {
+		if refusal := d.served.hello(conn, l); refusal != nil {
+			return refusal
+		}
+	}
+	d.up.Store(true)
+	c := d.ep.client
+	c.event(ConnEvent{Kind: eventConnected, Addr: d.ep.Addr()})
+	d.answer()
+	return nil
+}
+
+func (d *dialledConn) answer() {
+	d.once.Do(func() {
+		close(d.answered)
+		d.answered = nil
+	})
+}
+
+// ended takes note of the connection's end.
+func (d *dialledConn) ended(err error) {
+	if d.served != nil {
+		d.served.unlink()
+	}
+	if d.up.Load() {
+		d.ep.client.event(ending(d.ep.Addr(), err))
+	}
+	d.answer()
 }
 
 // againLocked connects again when there is no connection left: at once if the server said that it goes, because its

@@ -235,5 +235,5 @@ func (c *Client) link(nc net.Conn) *serverConn {
 	if s == nil {
 		return nil
 	}
-	return &serverConn{server: s, nc: nc, dialled: true, peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &c.requester}}
+	return &serverConn{server: s, dialled: true, peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &c.requester}}
 }

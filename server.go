@@ -80,6 +80,7 @@ type Server struct {
 	pool        *mux.Pool
 	watch       *mux.Watch
 	budget      *mux.Budget
+	config      mux.Config // of all connections that were accepted
 	started     time.Time
 	panics      atomic.Uint64
 	scratch     sync.Pool // of *[]byte
@@ -103,7 +104,6 @@ type Server struct {
 // A serverConn is one connection of a server.
 type serverConn struct {
 	server  *Server
-	nc      net.Conn
 	peer    *Peer       // whole when the peer has said who it is
 	mux     *mux.Conn   // set under Server.mu; nil when a client dialled
 	dialled bool        // by a client that has the server in its options
@@ -118,6 +118,9 @@ type serverConn struct {
 	known bool // the peer may be seen; guarded by Server.mu
 	over  bool // the connection has ended; guarded by Server.mu
 }
+
+// served returns what a connection that was accepted is to its server.
+func served(c *mux.Conn) *serverConn { return c.Owner().(*serverConn) } //nolint:forcetypeassert // set by serve
 
 // NewServer returns a server without methods.
 func NewServer(o *ServerOptions) *Server {
@@ -154,6 +157,12 @@ func NewServer(o *ServerOptions) *Server {
 		s.calls.codec = JSON
 	}
 	s.calls.setUp(nil)
+	s.config = mux.Config{
+		Limits: s.limits.mux(), Agent: agent, Learned: s.calls.learned, Pool: s.pool, Watch: s.watch, Budget: s.budget,
+		Bind:  func(c *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) { return served(c).bind(c, b) },
+		Hello: func(c *mux.Conn, peer *wire.Limits) *mux.Refusal { return served(c).hello(c, peer) },
+		Ended: func(c *mux.Conn, err error) { served(c).ended(c, err) },
+	}
 	s.scratch.New = func() any { return new([]byte) }
 	s.methods.Store(&map[string]*method{})
 	s.handler = chain(opts.Middleware, invoke)
@@ -280,11 +289,7 @@ func (s *Server) serve(nc net.Conn) {
 			return
 		}
 	}
-	sc := &serverConn{server: s, nc: nc, peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}}
-	config := &mux.Config{
-		Limits: s.limits.mux(), Agent: agent, Bind: sc.bind, Hello: sc.hello, Learned: s.calls.learned, Ended: sc.ended,
-		Pool: s.pool, Watch: s.watch, Budget: s.budget,
-	}
+	sc := &serverConn{server: s, peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}}
 	s.event(ConnEvent{Kind: eventAccepted, Addr: addr})
 	s.budget.Reserve()
 	s.mu.Lock()
@@ -301,7 +306,7 @@ func (s *Server) serve(nc net.Conn) {
 		return
 	}
 	s.conns[sc] = struct{}{}
-	sc.mux = mux.New(nc, nil, false, config)
+	sc.mux = mux.NewOf(sc, nc, nil, false, &s.config)
 	closing := s.closing
 	s.mu.Unlock()
 	if closing {
@@ -400,7 +405,7 @@ func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 		return &mux.Refusal{Code: uint16(InvalidArgument), Message: "broken connection metadata"}
 	}
 	s, peer := sc.server, sc.peer
-	peer.Metadata, peer.Agent, peer.link = md, string(l.Agent), conn
+	peer.Metadata, peer.Agent, peer.link = md, agentOf(l), conn
 	if err = sc.connect(); err != nil {
 		e := asError(err)
 		sc.refused.Store(true)
@@ -419,6 +424,14 @@ func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	return nil
 }
 
+// agentOf is what a peer says that it is. Most are like this side, and have a string less.
+func agentOf(l *wire.Limits) string {
+	if string(l.Agent) == agent {
+		return agent
+	}
+	return string(l.Agent)
+}
+
 // unlink takes note of the end of a client's connection.
 func (sc *serverConn) unlink() {
 	s := sc.server
@@ -431,7 +444,7 @@ func (sc *serverConn) unlink() {
 // ended takes note of a connection's end.
 func (sc *serverConn) ended(_ *mux.Conn, err error) {
 	s := sc.server
-	addr := sc.nc.RemoteAddr().String()
+	addr := sc.peer.Conn.RemoteAddr().String()
 	if preface, ok := errors.AsType[*mux.PrefaceError](err); ok {
 		s.opts.Logger.Warn("yodel: a peer does not speak yodel", "peer", addr, "sent", foreign(preface.Got), "id", "YDL1101")
 	} else if breach, ok := errors.AsType[*mux.ProtocolError](err); ok {

@@ -26,10 +26,10 @@ func (a *aging) nextLocked() int64 { return min(orNever(a.retireAt), orNever(a.l
 // ageLocked begins to count the age of the connection. Connections that were made together do not end together.
 func (c *Conn) ageLocked(now int64) {
 	if age := c.cfg.MaxAge; age > 0 {
-		c.aging.retireAt = now + int64(age-age/10+rand.N(age/5+1))
+		c.seldomLocked().aging.retireAt = now + int64(age-age/10+rand.N(age/5+1))
 	}
 	if idle := c.cfg.IdleTimeout; idle > 0 {
-		c.aging.lookAt = now + int64(max(idle/idleLooks, 1))
+		c.seldomLocked().aging.lookAt = now + int64(max(idle/idleLooks, 1))
 	}
 	c.careLocked(c.aging.nextLocked())
 }

@@ -107,7 +107,7 @@ func (a *Answer) Release() {
 		giveMemory(w.buf)
 		w.buf = nil
 	}
-	w.conn.waiters.Put(w)
+	w.conn.cfg.Pool.waiters.Put(w)
 }
 
 // A slot is an entry in the table of calls that this side opened. It is taken from the request
@@ -144,6 +144,12 @@ type waiter struct {
 	err      error
 }
 
+func newWaiter() any {
+	w := &waiter{wake: make(chan struct{}, 1)}
+	w.answer.waiter = w
+	return w
+}
+
 // A ticket stands in the queue of callers that wait for the peer's window.
 type ticket struct {
 	nth      uint64 // of all tickets
@@ -156,14 +162,16 @@ type ticket struct {
 // Call sends a request and waits for the answer, which the caller must Release. It ends with ctx, and
 // with the deadline, at once; the peer is told.
 func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
-	w := c.waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
+	waiters := &c.cfg.Pool.waiters
+	w := waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
+	w.conn = c
 	out.OneWay = false
 	done := ctx.Done()
 	w.bound = done != nil
 	c.glance()
 	id, err := c.send(ctx, out, w, nil)
 	if err != nil {
-		c.waiters.Put(w)
+		waiters.Put(w)
 		return nil, err
 	}
 	switch {
@@ -175,7 +183,7 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 		case <-w.wake:
 		case <-done:
 			if w.id.CompareAndSwap(id, 0) {
-				c.waiters.Put(w)
+				waiters.Put(w)
 				c.abandon(id, ctx.Err())
 				return nil, context.Cause(ctx)
 			}
@@ -185,7 +193,7 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	if w.err != nil {
 		err := w.err
 		w.err = nil
-		c.waiters.Put(w)
+		waiters.Put(w)
 		return nil, err
 	}
 	if err := w.answer.parse(w.buf); err != nil {
@@ -342,8 +350,9 @@ func (c *Conn) timeLocked(out *Out) (deadline int64, err error) {
 	if out.Deadline.IsZero() {
 		return 0, nil
 	}
-	now := c.now()
-	deadline = int64(out.Deadline.Sub(c.start))
+	at := time.Now()
+	now := int64(at.Sub(Birth))
+	deadline = now + int64(out.Deadline.Sub(at)) // one without a monotonic reading too, when the clock of the wall has been set
 	if deadline <= now {
 		return 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
 	}
@@ -436,7 +445,7 @@ func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error 
 	case out.NoWait:
 		return &CallError{Cause: ErrWindow, NotProcessed: true}
 	}
-	c.tickets++
+	c.callsLocked().tickets++
 	t := &ticket{nth: c.tickets, wake: make(chan struct{}, 1), bytes: size}
 	c.admission = append(c.admission, t)
 	return c.queueLocked(ctx, t, out.Deadline)
@@ -445,12 +454,13 @@ func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error 
 // nestLocked sends a request beyond the peer's window: the peer lets it in because of its own call, parent, which this side is
 // working on. It never waits, so that calls which call each other without end do end.
 func (c *Conn) nestLocked(out *Out, size int, parent uint32) error {
-	if c.nested >= c.extraOpen || c.open >= c.maxSlots || c.nested > 0 && c.nestedBytes+size > c.extraBytes {
+	if c.nested >= extraOpen(c.mostOpen) || c.open >= maxSlots(c.mostOpen) || c.nested > 0 && c.nestedBytes+size > extraBytes(c.mostBytes) {
 		return &CallError{Cause: ErrWindow, NotProcessed: true}
 	}
 	c.enterLocked(size)
-	c.nested++
-	c.nestedBytes += size
+	calls := c.callsLocked()
+	calls.nested++
+	calls.nestedBytes += size
 	out.Fields.Parent, out.sent = uint64(parent), true
 	return nil
 }
@@ -516,7 +526,7 @@ func (c *Conn) refusedLocked() error {
 // whole window is sent when no bytes of others are open.
 func (c *Conn) fitsLocked(size int) bool {
 	open, bytes := c.open-c.nested, c.openBytes-c.nestedBytes
-	return open < c.maxOpen && c.open < c.maxSlots && (bytes+size <= c.maxBytes || bytes == 0)
+	return open < c.maxOpen && c.open < maxSlots(c.mostOpen) && (bytes+size <= c.maxBytes || bytes == 0)
 }
 
 func (c *Conn) enterLocked(size int) {
@@ -569,6 +579,7 @@ func (c *Conn) admitNextLocked() {
 
 // numberLocked returns the number of m on this connection, and tells the peer of a new one.
 func (c *Conn) numberLocked(m *Method) uint16 {
+	c.callsLocked()
 	if m.Handle >= len(c.numbers) {
 		c.numbers = append(c.numbers, make([]numbering, m.Handle+1-len(c.numbers))...)
 	}
@@ -576,7 +587,7 @@ func (c *Conn) numberLocked(m *Method) uint16 {
 	if n.known {
 		return n.number
 	}
-	if int(c.nextNum) >= c.maxNum { // begin again: the newest meaning of a number counts
+	if int(c.nextNum) >= int(c.maxNum) { // begin again: the newest meaning of a number counts
 		clear(c.numbers)
 		c.nextNum = 0
 	}
@@ -595,6 +606,7 @@ func (c *Conn) numberLocked(m *Method) uint16 {
 }
 
 func (c *Conn) takeSlotLocked(w *waiter, size int) uint32 {
+	c.callsLocked()
 	var i uint32
 	if n := len(c.free); n > 0 {
 		i = c.free[n-1]
@@ -726,10 +738,10 @@ func (a *Answer) parse(frame []byte) error {
 	return nil
 }
 
-// Birth is what Clock counts from.
-var Birth = time.Now()
+// Birth is what Clock and now count from, which are never 0.
+var Birth = time.Now().Add(-1)
 
-// Clock is the time since the program began.
+// Clock is the time since the program began: one reading of the monotonic clock.
 func Clock() time.Duration { return time.Since(Birth) }
 
 // timedStarts is how many calls of a batch begin at the same time, as far as Out.Began is concerned.
@@ -744,8 +756,14 @@ func (c *Conn) beganLocked() time.Duration {
 	return c.batchBegan
 }
 
-// now is the time on the connection's clock, in nanoseconds.
-func (c *Conn) now() int64 { return int64(time.Since(c.start)) }
+// now is the time in nanoseconds.
+func (c *Conn) now() int64 { return int64(time.Since(Birth)) }
+
+// timeOf is what the clock of the wall shows when now is t: as it is set now, not when the process began.
+func timeOf(t int64) time.Time {
+	at := time.Now()
+	return at.Add(time.Duration(t - int64(at.Sub(Birth))))
+}
 
 const never = math.MaxInt64
 

@@ -20,20 +20,18 @@ import (
 // New runs the protocol on nc, which it owns from here on. Prefix is what has been read of it already. The side that dialled is
 // the client: it sends first. Requests may be sent at once, without waiting for the peer.
 func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
+	return NewOf(nil, nc, prefix, client, cfg)
+}
+
+// NewOf is New for an owner who has several connections with one Config. The functions in that find it with Owner.
+func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c := &Conn{
-		cfg: cfg, nc: nc, client: client, start: time.Now().Add(-1), // so that now is never 0
-		ended: make(chan struct{}), silent: make(chan struct{}),
+		cfg: cfg, owner: owner, nc: nc, client: client,
+		calls: noCalls, seldom: noneYet,
 		maxOpen: min(initialWindow, cfg.ownOpen()), maxBytes: cfg.ownOpenBytes(), maxNum: defaultMaxMethods, careAt: never,
-		extraOpen: extraOpen(0), extraBytes: extraBytes(0), maxSlots: maxSlots(0),
-		oneWay: make(map[*Request]struct{}), peerStream: defaultStreamWindow,
+		peerStream: defaultStreamWindow, socket: socketOf(nc),
 	}
-	c.waiters.New = func() any {
-		w := &waiter{conn: c, wake: make(chan struct{}, 1)}
-		w.answer.waiter = w
-		return w
-	}
-	c.direct, c.flushAll = newDirectWriter(nc, &c.count), c.flush
-	c.lone.init(newPoller(nc), cfg.Polling)
+	c.lone.init()
 	rd := &reader{c: c, buf: make([]byte, max(minReadBuffer, pow2(len(prefix))))}
 	rd.w = copy(rd.buf, prefix)
 	c.reader.Store(rd)
@@ -72,6 +70,7 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	} else {
 		c.mu.Unlock() // a server's settings go out when the client's have come
 	}
+	theLookout.rise(c)
 	go rd.loop()
 	return c
 }
@@ -79,11 +78,28 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 // initialWindow is how many requests may be open before the peer's settings have come.
 const initialWindow = 1024
 
+// Owner returns what NewOf was given.
+func (c *Conn) Owner() any { return c.owner }
+
 // NetConn returns the connection below.
 func (c *Conn) NetConn() net.Conn { return c.nc }
 
 // Ended is closed when the connection has ended.
-func (c *Conn) Ended() <-chan struct{} { return c.ended }
+func (c *Conn) Ended() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.endedLocked()
+}
+
+func (c *Conn) endedLocked() <-chan struct{} {
+	if c.ended == nil {
+		c.seldomLocked().ended = make(chan struct{})
+		if c.over.Load() {
+			close(c.ended)
+		}
+	}
+	return c.ended
+}
 
 // Load returns how many calls this side has open on the connection, waiting ones included, and whether it is saturated:
 // another call would wait for the peer's window, or behind much that waits to be written.
@@ -133,10 +149,10 @@ func (c *Conn) onSettings(payload []byte) bool {
 	c.windowLocked(l.MaxOpen, l.MaxOpenBytes)
 	c.mostLocked(&l)
 	if l.MaxMethods > 0 {
-		c.maxNum = int(min(l.MaxMethods, math.MaxUint16))
+		c.maxNum = int32(min(l.MaxMethods, math.MaxUint16))
 	}
 	if l.StreamWindow > 0 {
-		c.peerStream = int(min(max(l.StreamWindow, minStreamWindow), maxStreamWindow))
+		c.peerStream = int32(min(max(l.StreamWindow, minStreamWindow), maxStreamWindow))
 	}
 	if c.share != nil {
 		c.cfg.Budget.greet(c.share)
@@ -289,10 +305,10 @@ func (c *Conn) windowLocked(open, bytes uint64) {
 func (c *Conn) mostLocked(l *wire.Limits) {
 	if open := max(l.MaxOpen, l.MostOpen); open > 0 {
 		n := int(min(open, wire.MaxSlots))
-		c.extraOpen, c.maxSlots = extraOpen(n), maxSlots(n)
+		c.mostOpen = n
 	}
 	if bytes := max(l.MaxOpenBytes, l.MostOpenBytes); bytes > 0 {
-		c.extraBytes = extraBytes(int(min(bytes, math.MaxInt/4)))
+		c.mostBytes = int(min(bytes, math.MaxInt/4))
 	}
 }
 
@@ -351,9 +367,10 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 	c.nextPing++
 	n := c.nextPing
 	if c.pings == nil {
-		c.pings = make(map[uint64]chan struct{})
+		c.seldomLocked().pings = make(map[uint64]chan struct{})
 	}
 	c.pings[n] = ch
+	ended := c.endedLocked()
 	c.reclaim()
 	c.sendPingLocked(wire.Ping, binary.LittleEndian.AppendUint64(nil, n))
 	c.flushLocked(false)
@@ -365,7 +382,7 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 		delete(c.pings, n)
 		c.mu.Unlock()
 		return 0, context.Cause(ctx)
-	case <-c.ended:
+	case <-ended:
 		return 0, c.Err()
 	}
 }
@@ -378,9 +395,10 @@ func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
 	}
 	c.mu.Lock()
 	if c.drained == nil {
-		c.drained, c.accepted = ErrDrained, d.Count
+		last := c.seldomLocked()
+		last.drained, last.accepted = ErrDrained, d.Count
 	}
-	c.accepted = min(c.accepted, d.Count)
+	c.seldomLocked().accepted = min(c.accepted, d.Count)
 	c.aging.over = c.aging.over || d.Again != 0
 	if h.Arg != 0 {
 		c.drained = &Refusal{Code: h.Arg, ID: string(d.ErrorID), Message: string(d.Message)}
@@ -405,7 +423,7 @@ func (c *Conn) restLocked() {
 	case c.drained != nil:
 		c.careLocked(c.now()) // at once, but not under the reader's feet
 	case c.draining.Load() && c.linger == 0:
-		c.linger = c.now() + int64(lingerTime)
+		c.seldomLocked().linger = c.now() + int64(lingerTime)
 		c.careLocked(c.linger)
 	}
 }
@@ -453,7 +471,7 @@ func (c *Conn) Refuse() (quiet <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.quiet == nil {
-		c.quiet = make(chan struct{})
+		c.seldomLocked().quiet = make(chan struct{})
 		c.quietLocked()
 	}
 	return c.quiet
@@ -497,9 +515,10 @@ func (c *Conn) Close() {
 	c.flushLocked(false)
 	c.mu.Lock()
 	c.writtenLocked(ctx)
+	gone := c.goneLocked()
 	c.endLocked(ErrClosed)
 	select {
-	case <-c.silent:
+	case <-gone:
 	case <-ctx.Done():
 		_ = c.nc.Close() // the reader does so too
 	}
@@ -534,7 +553,24 @@ func (c *Conn) part(gracious bool) {
 func (c *Conn) hush() {
 	_, _ = io.Copy(io.Discard, c.nc) // until the peer closes, the deadline passes, or at once
 	_ = c.nc.Close()
-	close(c.silent)
+	theLookout.forget(c)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent = true
+	if c.gone != nil {
+		close(c.gone)
+	}
+}
+
+// goneLocked returns a channel that is closed when the reader has gone.
+func (c *Conn) goneLocked() <-chan struct{} {
+	if c.gone == nil {
+		c.seldomLocked().gone = make(chan struct{})
+		if c.silent {
+			close(c.gone)
+		}
+	}
+	return c.gone
 }
 
 // CloseWhenIdle accepts no more calls of this side, and closes the connection when those that are
@@ -545,7 +581,8 @@ func (c *Conn) closeWhenIdle(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.drained == nil {
-		c.drained, c.accepted = why, c.opened
+		last := c.seldomLocked()
+		last.drained, last.accepted = why, c.opened
 	}
 	c.admitNextLocked()
 	c.restLocked()
@@ -558,13 +595,13 @@ const partingTime = time.Second
 func (c *Conn) writtenLocked(ctx context.Context) {
 	for (c.flushing || len(c.out) > 0) && c.err == nil && c.writeErr == nil && ctx.Err() == nil {
 		if c.flushed == nil {
-			c.flushed = make(chan struct{})
+			c.seldomLocked().flushed = make(chan struct{})
 		}
-		flushed := c.flushed
+		flushed, ended := c.flushed, c.endedLocked()
 		c.mu.Unlock()
 		select {
 		case <-flushed:
-		case <-c.ended:
+		case <-ended:
 		case <-ctx.Done():
 		}
 		c.mu.Lock()
@@ -581,7 +618,7 @@ func (c *Conn) refuse(why *Refusal, err error) {
 	c.draining.Store(true)
 	c.mu.Lock()
 	if c.err == nil {
-		c.why = err
+		c.seldomLocked().why = err
 		c.reader.Load().appendRepliesLocked()
 		c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, why.Code, &d) })
 	}
@@ -609,11 +646,21 @@ func (c *Conn) careLocked(t int64) {
 	}
 	c.careAt = t
 	d := time.Duration(max(t-c.now(), 0))
-	if c.care == nil {
+	switch {
+	case d > patience && c.lone.lent.Load() == nobody && theLookout.care(c, t):
+		c.dropTimerLocked()
+	case c.care == nil:
 		c.care = time.AfterFunc(d, c.takeCare)
-		return
+	default:
+		c.care.Reset(d)
 	}
-	c.care.Reset(d)
+}
+
+func (c *Conn) dropTimerLocked() {
+	if c.care != nil {
+		c.care.Stop()
+		c.care = nil
+	}
 }
 
 // takeCare does what is due and sets the timer for what is due next.
@@ -662,14 +709,16 @@ func (c *Conn) lastWordsLocked(now int64) bool {
 	if now >= c.partBy || !c.holding && frames == c.partFrames {
 		return false
 	}
-	c.parting, c.partFrames = now+int64(partingTime)/4, frames
+	c.seldomLocked().parting, c.partFrames = now+int64(partingTime)/4, frames
 	return true
 }
 
 // drainedLocked returns why a connection that drains ends now, if it does.
 func (c *Conn) drainedLocked(now int64) error {
 	if c.open > 0 || c.inOpen > 0 {
-		c.linger = 0 // it begins again when they have ended
+		if c.linger != 0 {
+			c.seldomLocked().linger = 0 // it begins again when they have ended
+		}
 		return nil
 	}
 	busy := c.written != c.queued || c.reader.Load().state.Load()&running != 0
@@ -682,7 +731,7 @@ func (c *Conn) drainedLocked(now int64) error {
 		if !busy {
 			return ErrClosed
 		}
-		c.linger = now + int64(lingerTime)
+		c.seldomLocked().linger = now + int64(lingerTime)
 	}
 	return nil
 }
@@ -771,7 +820,10 @@ func (c *Conn) endLocked(err error) {
 	err = c.reasonLocked(err)
 	c.err = err
 	gracious := c.graciousLocked()
-	close(c.ended)
+	c.over.Store(true)
+	if c.ended != nil {
+		close(c.ended)
+	}
 	if c.care != nil {
 		c.care.Stop()
 	}

@@ -18,6 +18,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -180,85 +181,66 @@ const (
 	defaultMaxMethods = 1024
 )
 
-// Conn is one connection. Its methods may be called concurrently.
+// Conn is one connection. Its methods may be called concurrently. Many of them may do nothing for long, so it is kept small: what few
+// of them need is behind a pointer, and nothing is made before it is needed.
 type Conn struct {
 	cfg    *Config
 	nc     net.Conn
-	client bool
-	start  time.Time // what now counts from
-	ended  chan struct{}
+	owner  any             // see Owner
+	socket syscall.RawConn // nil when nc is none, or may do something of its own in Read and Write
 	count  counters
 
 	reader atomic.Pointer[reader]
-	lone   lone // see lone.go
+	lone   lone  // see lone.go
+	lying  lying // see lookout.go
 
-	mu sync.Mutex
+	*calls  // noCalls before the first call of this side
+	*seldom // noneYet in the beginning
+
+	mu       sync.Mutex
+	client   bool
+	preface  bool // has come; changed by the reader, with mu held
+	flooded  bool // replies are not read: see floodedLocked
+	pinged   bool
+	holding  bool        // this side does not read, because of what it has to do
+	abrupt   bool        // it is to end at once
+	silent   bool        // the reader has gone
+	greeting atomic.Bool // the peer's settings have yet to come
+	heard    atomic.Bool // the peer sent something since the last keepalive
+	watched  atomic.Bool // is on the list of cfg.Watch
+	draining atomic.Bool // no more requests are accepted, and the connection ends then
+	refusing atomic.Bool // no more requests are accepted, and the connection goes on
+	over     atomic.Bool // err is set
 
 	// Writing, see write.go.
-	out        []byte        // appended and not yet being written
-	spare      []byte        // the other buffer
 	flushing   bool          // somebody will write out
 	yielding   bool          // but lets others append first
-	batchBegan time.Duration // see beganLocked
 	straight   bool          // and is at a piece of a large message, see large.go
-	direct     *directWriter
-	flushAll   func() // flush, made once: starting a goroutine with it costs no allocation
+	batchBegan time.Duration // see beganLocked
 	framesOut  uint64
-	queued     uint64        // bytes ever appended to out
-	taken      uint64        // bytes ever given to a write
-	written    uint64        // bytes ever written
-	space      chan struct{} // closed when out has been taken to be written; nil when nobody waits
-	flushed    chan struct{} // closed when all has been written; nil when nobody waits
+	out        []byte // appended and not yet being written
+	spare      []byte // the other buffer
+	queued     uint64 // bytes ever appended to out
+	taken      uint64 // bytes ever given to a write
+	written    uint64 // bytes ever written
 
-	// Calls that this side opened, see call.go.
-	slots     []slot
-	free      []uint32 // slots not in use
-	open      int
-	openBytes int
-	maxOpen   int // the peer's windows
-	maxBytes  int
-	flooded   bool   // replies are not read: see floodedLocked
-	opened    uint64 // requests ever sent
-	accepted  uint64 // how many of them the peer will process, once it drains
-	drained   error  // set when the peer accepts no more requests
-	admission []*ticket
-	tickets   uint64      // ever made
-	numbers   []numbering // by handle
-	nextNum   uint16
-	announced uint32 // Method frames ever sent
-	maxNum    int
-	waiters   sync.Pool // of *waiter, for goroutines
-
-	idleWaiters []*waiter // for Completers
-
-	// How many of these went beyond the window because they serve calls of the peer, see nested.go.
-	nested      int
-	nestedBytes int
-	extraOpen   int // and how many may
-	extraBytes  int
-	maxSlots    int
-
-	// Streams, see stream.go.
-	peerStream int       // the peer's window of a stream
-	reserved   int       // bytes that streams may hold beyond their smallest windows
-	partial    int       // how many of them are for messages that have not come whole
-	reserving  []*Stream // that wait for it
+	// The window of the peer, see call.go and nested.go.
+	open       int
+	openBytes  int
+	maxOpen    int
+	maxBytes   int
+	mostOpen   int // the peer's window will never be larger
+	mostBytes  int
+	maxNum     int32
+	peerStream int32  // the peer's window of a stream
+	opened     uint64 // requests ever sent
 
 	// Calls that the peer opened, see request.go.
-	in          []*Request            // by slot
-	oneWay      map[*Request]struct{} // and others that have no slot
-	inOpen      int
-	inBytes     int
-	oneWayBytes int // how many of inBytes are of one-way requests
-	inNested    int // how many of inOpen serve calls of this side and are not in the window
-	inNestBytes int
-	draining    atomic.Bool   // no more requests are accepted, and the connection ends then
-	refusing    atomic.Bool   // no more requests are accepted, and the connection goes on
-	quiet       chan struct{} // closed when none of them is open; nil when nobody asked
-	drainBegun  chan struct{} // closed with that; nil when nobody asked
-	room        chan struct{} // closed when a request leaves the table; nil when nobody waits
-	targets     []bound       // by number; the reader's own
-	order       order         // see order.go
+	in       []*Request // by slot
+	inOpen   int
+	inBytes  int
+	targets  []bound       // by number; the reader's own
+	received atomic.Uint64 // requests ever received
 
 	// What the peer may have open of the owner's budget, see budget.go.
 	share      *share // nil without a budget
@@ -267,31 +249,84 @@ type Conn struct {
 	peak       int // how many requests were open at most since this was measured
 	peakBytes  int
 	lowering   uint64 // the ping whose pong says that the peer has obeyed a lower limit; 0 for none
+	nextPing   uint64
 
 	// Ending, see care.go.
-	err        error
-	silent     chan struct{} // closed when the reader has gone
-	abrupt     bool          // it is to end at once
-	why        error         // set when this side has begun to end it, with a word to the peer
-	writeErr   *IOError      // a write has failed
-	parting    int64         // when the connection ends because of that; 0 when it does not
-	partBy     int64         // and when it does at the latest
-	partFrames uint64        // how many frames had come when that was looked at last
-	care       *time.Timer
-	careAt     int64       // when care fires; maxInt64 when it is not set
-	greeting   atomic.Bool // the peer's settings have yet to come
-	helloBy    int64       // until when the peer's settings must have come; 0 when they have
-	pingAt     int64
-	pinged     bool
-	linger     int64         // when a drained connection is closed; 0 when it is not drained
-	aging      aging         // see age.go
-	heard      atomic.Bool   // the peer sent something since the last keepalive
-	progress   uint64        // what written was then
-	holding    bool          // this side does not read, because of what it has to do
-	received   atomic.Uint64 // requests ever received
-	watched    atomic.Bool   // is on the list of cfg.Watch
-	pings      map[uint64]chan struct{}
-	nextPing   uint64
+	err      error
+	care     *time.Timer
+	careAt   int64 // when care fires; maxInt64 when it is not set
+	helloBy  int64 // until when the peer's settings must have come; 0 when they have
+	pingAt   int64
+	progress uint64 // what written was at the last keepalive
+}
+
+// calls is what a connection keeps of the calls that this side opens, see call.go. Guarded by Conn.mu.
+type calls struct {
+	slots     []slot
+	free      []uint32 // slots not in use
+	admission []*ticket
+	tickets   uint64      // ever made
+	numbers   []numbering // by handle
+	nextNum   uint16
+	announced uint32 // Method frames ever sent
+
+	idleWaiters []*waiter // for Completers
+
+	// How many went beyond the window because they serve calls of the peer, see nested.go.
+	nested      int
+	nestedBytes int
+}
+
+// noCalls is that of all connections without any. It is not changed.
+var noCalls = new(calls)
+
+// callsLocked returns those of c, to be changed.
+func (c *Conn) callsLocked() *calls {
+	if c.calls == noCalls {
+		c.calls = new(calls)
+	}
+	return c.calls
+}
+
+// seldom is what most connections never need, and others only when they end. Guarded by Conn.mu.
+type seldom struct {
+	accepted    uint64                // how many requests the peer will process, once it drains
+	drained     error                 // set when the peer accepts no more requests
+	reserved    int                   // bytes that streams may hold beyond their smallest windows
+	partial     int                   // how many of them are for messages that have not come whole
+	reserving   []*Stream             // that wait for it
+	oneWay      map[*Request]struct{} // requests of the peer that have no slot
+	oneWayBytes int                   // of inBytes
+	inNested    int                   // how many of inOpen serve calls of this side and are not in the window
+	inNestBytes int
+	flushAll    func()                   // flush, made once: starting a goroutine with it costs no allocation
+	space       chan struct{}            // closed when out has been taken to be written; nil when nobody waits
+	flushed     chan struct{}            // closed when all has been written; nil when nobody waits
+	room        chan struct{}            // closed when a request leaves the table; nil when nobody waits
+	writeErr    *IOError                 // a write has failed
+	quiet       chan struct{}            // closed when no request is open; nil when nobody asked
+	drainBegun  chan struct{}            // closed when no more are accepted; nil when nobody asked
+	order       order                    // see order.go
+	aging       aging                    // see age.go
+	ended       chan struct{}            // closed when err is set; nil when nobody waits
+	gone        chan struct{}            // closed when the reader has gone; nil when nobody waits
+	pings       map[uint64]chan struct{} // by number
+	why         error                    // set when this side has begun to end it, with a word to the peer
+	parting     int64                    // when the connection ends because of writeErr; 0 when it does not
+	partBy      int64                    // and when it does at the latest
+	partFrames  uint64                   // how many frames had come when that was looked at last
+	linger      int64                    // when a drained connection is closed; 0 when it is not drained
+}
+
+// noneYet is that of all connections that have not needed it. It is not changed.
+var noneYet = new(seldom)
+
+// seldomLocked returns that of c, to be changed.
+func (c *Conn) seldomLocked() *seldom {
+	if c.seldom == noneYet {
+		c.seldom = new(seldom)
+	}
+	return c.seldom
 }
 
 // Counters counts what a connection did. They are read with Conn.Counters.

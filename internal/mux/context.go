@@ -60,7 +60,7 @@ func (x *Context) Deadline() (time.Time, bool) {
 	if x.deadline == 0 {
 		return time.Time{}, false
 	}
-	return x.conn.start.Add(time.Duration(x.deadline)), true
+	return timeOf(x.deadline), true
 }
 
 // Done implements context.Context. Who asks is going to wait: a handler that does so on the reading
@@ -184,7 +184,7 @@ func (x *Context) Draining() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.drainBegun == nil {
-		c.drainBegun = make(chan struct{})
+		c.seldomLocked().drainBegun = make(chan struct{})
 		if c.draining.Load() || c.refusing.Load() {
 			close(c.drainBegun)
 		}

@@ -113,7 +113,7 @@ func TestDeadlinesCostNoTimers(t *testing.T) {
 		}
 		a.Release()
 	})
-	if allocs > 1.1 { // the Request, on the server
+	if allocs > 1.1 && !raceEnabled { // the Request, on the server; a sync.Pool forgets on purpose with the race detector
 		t.Errorf("%v allocations for a call with a deadline, want 1", allocs)
 	}
 }

@@ -4,15 +4,15 @@
 
 package mux
 
-import "net"
+import (
+	"net"
+	"syscall"
+)
 
-// A directWriter exists on unix only; elsewhere a goroutine does the writing.
-type directWriter struct{}
+func writeSocket(syscall.RawConn, *counters, []byte) (int, error) {
+	panic("mux: no direct writer on this system")
+}
 
-func newDirectWriter(net.Conn, *counters) *directWriter { return nil }
-
-func (*directWriter) write([]byte) (int, error) { panic("mux: no direct writer on this system") }
-
-func (*directWriter) writeAll(net.Buffers) (int, net.Buffers, error) {
+func writeSocketAll(syscall.RawConn, *counters, net.Buffers) (int, net.Buffers, error) {
 	panic("mux: no direct writer on this system")
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 )
 
@@ -15,7 +16,6 @@ import (
 // others and still end with its own context. Elsewhere, and on connections that are no sockets, a
 // goroutine does the writing.
 type directWriter struct {
-	raw   syscall.RawConn
 	try   func(fd uintptr) bool // made once: a closure for each write would be an allocation
 	buf   []byte
 	parts net.Buffers // instead of buf
@@ -24,56 +24,51 @@ type directWriter struct {
 	count *counters
 }
 
-func newDirectWriter(nc net.Conn, count *counters) *directWriter {
-	switch nc.(type) {
-	case *net.TCPConn, *net.UnixConn: // not a type that may wrap them and do something of its own in Write
-	default:
-		return nil
-	}
-	sc, ok := nc.(syscall.Conn)
-	if !ok {
-		return nil
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
-		return nil
-	}
-	w := &directWriter{raw: raw, count: count}
-	w.try = func(fd uintptr) bool {
-		for w.n < len(w.buf) || len(w.parts) > 0 {
-			n, err := w.attempt(int(fd))
-			w.count.writes.Add(1)
-			switch {
-			case n > 0:
-				w.n += n
-			case errors.Is(err, syscall.EINTR):
-			case errors.Is(err, syscall.EAGAIN):
-				return true
-			default:
-				w.err = os.NewSyscallError("write", err)
-				return true
-			}
-		}
-		return true
-	}
+var freeWriters = sync.Pool{New: func() any {
+	w := new(directWriter)
+	w.try = w.writeOn
 	return w
+}}
+
+// writeOn writes until the socket takes no more.
+func (w *directWriter) writeOn(fd uintptr) bool {
+	for w.n < len(w.buf) || len(w.parts) > 0 {
+		n, err := w.attempt(int(fd))
+		w.count.writes.Add(1)
+		switch {
+		case n > 0:
+			w.n += n
+		case errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.EAGAIN):
+			return true
+		default:
+			w.err = os.NewSyscallError("write", err)
+			return true
+		}
+	}
+	return true
 }
 
-// write writes what the socket takes. There is one caller at a time.
-func (w *directWriter) write(buf []byte) (int, error) {
-	w.buf, w.n, w.err = buf, 0, nil
-	if err := w.raw.Write(w.try); err != nil && w.err == nil {
+// writeSocket writes what the socket takes. There is one caller at a time for a socket.
+func writeSocket(socket syscall.RawConn, count *counters, buf []byte) (int, error) {
+	n, _, err := writeDirect(socket, count, buf, nil)
+	return n, err
+}
+
+// writeSocketAll writes what the socket takes of parts, and returns what is left.
+func writeSocketAll(socket syscall.RawConn, count *counters, parts net.Buffers) (n int, left net.Buffers, err error) {
+	return writeDirect(socket, count, nil, parts)
+}
+
+func writeDirect(socket syscall.RawConn, count *counters, buf []byte, parts net.Buffers) (n int, left net.Buffers, err error) {
+	w := freeWriters.Get().(*directWriter) //nolint:forcetypeassert // the pool holds nothing else
+	w.count, w.buf, w.parts, w.n, w.err = count, buf, parts, 0, nil
+	if err := socket.Write(w.try); err != nil && w.err == nil {
 		w.err = err
 	}
-	w.buf = nil
-	return w.n, w.err
-}
-
-// writeAll writes what the socket takes of parts, and returns what is left.
-func (w *directWriter) writeAll(parts net.Buffers) (n int, left net.Buffers, err error) {
-	w.parts = parts
-	n, err = w.write(nil)
-	left, w.parts = w.parts, nil
+	n, left, err = w.n, w.parts, w.err
+	w.count, w.buf, w.parts, w.err = nil, nil, nil, nil
+	freeWriters.Put(w)
 	return n, left, err
 }
 

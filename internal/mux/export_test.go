@@ -4,6 +4,8 @@ package mux
 
 import (
 	"net"
+	"reflect"
+	"syscall"
 	"time"
 )
 
@@ -87,30 +89,34 @@ func (c *Conn) Lone() (lent, asleep bool) {
 func Polling() int { return int(pollers.Load()) }
 
 // A Poll is what decides whether to look or to sleep.
-type Poll struct{ polling }
+type Poll struct {
+	polling
+	socket syscall.RawConn
+	limit  time.Duration
+}
 
 // NewPoll returns one for a socket.
 func NewPoll(nc net.Conn, time time.Duration) *Poll {
-	p := new(Poll)
-	p.init(newPoller(nc), time)
+	p := &Poll{socket: socketOf(nc), limit: time}
+	p.init()
 	return p
 }
 
 // Batches says that so many batches came soon.
-func (p *Poll) Batches(n int) { p.brisk += n }
+func (p *Poll) Batches(n int) { p.brisk += int32(n) }
 
 // Waited says how long the last batch took to come.
-func (p *Poll) Waited(d time.Duration) { p.waited(int64(d)) }
+func (p *Poll) Waited(d time.Duration) { p.waited(int64(d), p.limit) }
 
 // Look looks when it pays, and reports whether something came.
 func (p *Poll) Look(now time.Duration) bool {
-	n, _ := p.look(int64(now), make([]byte, 1))
+	n, _ := p.look(p.socket, int64(now), p.limit, make([]byte, 1))
 	return n > 0
 }
 
 // Drain reads what is there, by whatever means.
 func (p *Poll) Drain() {
-	_, _ = p.poller.read(make([]byte, 1), 0)
+	_, _ = readSocket(p.socket, make([]byte, 1), 0, false)
 }
 
 // AddPollers is as if so many more readers polled.
@@ -148,4 +154,23 @@ func Reserve() int {
 	reserve.Lock()
 	defer reserve.Unlock()
 	return cap(reserve.memory)
+}
+
+// Sleeping says that connections can be laid down.
+const Sleeping = sleeping
+
+// Lies reports whether the connection has been laid down.
+func (c *Conn) Lies() bool { return c.lone.lent.Load() == nobody }
+
+// SharedIsChanged says what of the things that connections share has been written to.
+func SharedIsChanged() string {
+	switch {
+	case !reflect.ValueOf(noCalls).Elem().IsZero():
+		return "noCalls"
+	case !reflect.ValueOf(noneYet).Elem().IsZero():
+		return "noneYet"
+	case !reflect.ValueOf(nobody).Elem().IsZero():
+		return "nobody"
+	}
+	return ""
 }

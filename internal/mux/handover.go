@@ -211,7 +211,7 @@ func (c *Conn) handOver(rd *reader, state uint64) {
 	}
 	rd.lostAt.Store(c.now())
 	next := &reader{
-		c: c, preface: true, buf: rd.buf[rd.r:], w: rd.w - rd.r, // what is before that is the message that rd handles
+		c: c, buf: rd.buf[rd.r:], w: rd.w - rd.r, // what is before that is the message that rd handles
 		replies: rd.replies, nReply: rd.nReply, since: rd.since, settled: rd.settled, told: rd.told,
 	}
 	if rd.current != nil {
@@ -268,7 +268,7 @@ func pow2(n int) int {
 // returns false when the connection has ended.
 func (rd *reader) endBatch() bool {
 	c := rd.c
-	if !rd.preface { // a peer of another protocol hears nothing of this one
+	if !c.preface { // a peer of another protocol hears nothing of this one
 		return true
 	}
 	c.mu.Lock()

@@ -283,7 +283,7 @@ func (c *Conn) sendRestLocked(ctx context.Context, deadline time.Time, h wire.He
 		case err != nil:
 			c.flushLocked(false)
 			return err
-		case vectored && !copied && c.direct != nil && !c.flushing && h.Flags&wire.HasChecksum == 0:
+		case vectored && !copied && c.socket != nil && !c.flushing && h.Flags&wire.HasChecksum == 0:
 			wanted = c.sendStraightLocked(h, &rest, step)
 		default:
 			if wanted = nextPiece(&h, rest.size(), step); wanted {
@@ -372,7 +372,7 @@ func (c *Conn) sendStraightLocked(h wire.Header, rest *pieces, step func(size in
 
 // writeStraight writes parts, some of which are in buf. What the socket does not take is copied, and left to somebody who may block.
 func (c *Conn) writeStraight(buf []byte, parts net.Buffers) {
-	n, left, err := c.direct.writeAll(parts)
+	n, left, err := writeSocketAll(c.socket, &c.count, parts)
 	c.mu.Lock()
 	c.wroteLocked(n)
 	switch {
@@ -450,8 +450,8 @@ func (rd *reader) readStraight(h wire.Header) {
 	p.buf = append(p.buf, begun...)
 	rd.r = rd.w
 	rd.piece = piece{h: h, of: p, left: left}
-	if rd.ahead == nil && vectored && rd.c.lone.poller != nil {
-		rd.ahead = &readAhead{in: newScatterer(rd.c.lone.poller)}
+	if rd.ahead == nil && vectored && rd.c.socket != nil {
+		rd.ahead = &readAhead{in: newScatterer(rd.c.socket)}
 	}
 }
 

@@ -35,26 +35,26 @@ const (
 type lone struct {
 	lent   atomic.Pointer[reader] // nobody reads, and who takes this out may; changed to a reader with Conn.mu held
 	left   atomic.Int64           // when it was put there
-	watch  *time.Timer            // ends the lending; guarded by Conn.mu, as are the next two
-	armed  bool
-	opened uint64 // requests that had been sent when that was looked at last
+	watch  *time.Timer            // ends the lending; guarded by Conn.mu, as are opened and armed
+	opened uint64                 // requests that had been sent when that was looked at last
 
 	// Of whoever reads.
 	polling
+	row    int32  // how many batches in a row were the reply to a caller
 	frames uint64 // that had come when the last batch ended
 	single bool   // the last batch was the reply to a caller
-	row    int    // how many such batches there were in a row
 
+	armed  bool
+	roused bool // asleep is woken up by a deadline of the socket, which is to be taken away again
 	mu     sync.Mutex
 	asleep *waiter // who sleeps in a read
-	roused bool    // and is woken up by a deadline of the socket, which is to be taken away again
 }
 
 // lend leaves the reading to callers, if it is time to. The caller is the reading goroutine, which ends then.
 func (rd *reader) lend() bool {
 	c := rd.c
 	l := &c.lone
-	if l.poller == nil {
+	if c.socket == nil {
 		return false
 	}
 	frames := c.count.framesIn.Load()
@@ -81,7 +81,7 @@ func (l *lone) sawCaller(w *waiter) {
 
 // lendLocked leaves the reading to the next caller, if only a call can bring something to read, or else the end of the connection.
 func (c *Conn) lendLocked(rd *reader) bool {
-	if c.open > 0 || c.inOpen > 0 || c.err != nil || c.drained != nil || c.draining.Load() {
+	if c.open > 0 || c.inOpen > 0 || c.err != nil || c.drained != nil || c.draining.Load() || c.lying.tired {
 		return false
 	}
 	l := &c.lone
@@ -124,6 +124,10 @@ func (c *Conn) borrow() *reader {
 	if rd == nil || !c.lone.lent.CompareAndSwap(rd, nil) {
 		return nil
 	}
+	if rd == nobody {
+		rd = takeReader(c)
+		c.reader.Store(rd)
+	}
 	return rd
 }
 
@@ -138,6 +142,7 @@ func (rd *reader) giveBackLocked() {
 func (rd *reader) resume() {
 	l := &rd.c.lone
 	l.brisk, l.row, rd.clock = 0, 0, 0
+	theLookout.rise(rd.c)
 	go rd.loop()
 }
 
@@ -153,13 +158,13 @@ func (c *Conn) glance() {
 		return
 	}
 	rd.makeRoom()
-	n, err := l.poller.read(rd.buf[rd.w:], 0)
+	n, err := readSocket(c.socket, rd.buf[rd.w:], 0, false)
 	rd.clock = 0
 	rd.got(n)
 	if rd.err = err; n > 0 || err != nil {
 		rd.resume()
-		if err != nil {
-			<-c.ended // the goroutine sees to that, and may run code of others
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // that is tire's
+			<-c.Ended() // the goroutine sees to that, and may run code of others
 		}
 		return
 	}
@@ -206,7 +211,7 @@ func (rd *reader) readMore(w *waiter, id uint32) bool {
 	}
 	rd.makeRoom()
 	start := c.now()
-	n, err := l.look(start, rd.buf[rd.w:])
+	n, err := l.look(c.socket, start, c.cfg.Polling, rd.buf[rd.w:])
 	if n == 0 && err == nil {
 		if w.bound {
 			return false
@@ -214,7 +219,7 @@ func (rd *reader) readMore(w *waiter, id uint32) bool {
 		n, err = c.sleepIn(w, id, rd.buf[rd.w:])
 	}
 	rd.clock = c.now()
-	if l.waited(rd.clock - start) {
+	if l.waited(rd.clock-start, c.cfg.Polling) {
 		l.brisk++
 	}
 	rd.err = err
@@ -241,10 +246,8 @@ func (c *Conn) sleepIn(w *waiter, id uint32, buf []byte) (n int, err error) {
 	}
 	l.roused = false
 	var next time.Time
-	select {
-	case <-c.ended:
+	if c.over.Load() {
 		next = time.Now().Add(partingTime / 2) // what part wanted
-	default:
 	}
 	if late := c.nc.SetReadDeadline(next); late == nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = nil

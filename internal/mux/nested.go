@@ -79,7 +79,7 @@ func (c *Conn) roomLocked(r *Request) {
 		}
 		held = true
 		if c.room == nil {
-			c.room = make(chan struct{})
+			c.seldomLocked().room = make(chan struct{})
 		}
 		c.holding = true
 		stuck := c.waitLocked(context.Background(), time.Now().Add(c.stuckTime()), c.room) != nil
@@ -121,7 +121,7 @@ func (c *Conn) floodedLocked() {
 		t.flooded = true
 		t.wake <- struct{}{}
 	}
-	c.admission = nil
+	c.callsLocked().admission = nil
 	c.flushLater()
 	c.mu.Lock()
 }

@@ -100,7 +100,7 @@ func (c *Conn) dispatch(r *Request) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	o := &c.order
+	o := &c.seldomLocked().order
 	if o.brokenLocked(t) { // since it was accepted
 		t.skipped, r.target = true, skipped{}
 	} else {

@@ -5,6 +5,7 @@ package mux
 import (
 	"runtime"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -32,26 +33,20 @@ const (
 
 // polling decides whether to look or to sleep. It belongs to whoever reads.
 type polling struct {
-	poller *poller       // nil when the connection is no socket
-	time   time.Duration // 0 to nap instead
-	soon   int64         // how soon the next batch must come
-	brisk  int           // batches of one frame that came soon, in a row
-	need   int           // how many of them it takes
-	credit int
+	brisk  int32 // batches of one frame that came soon, in a row
+	need   int32 // how many of them it takes
+	credit int32
 	slept  int64
 }
 
-func (p *polling) init(poller *poller, time time.Duration) {
-	p.poller, p.time, p.soon, p.need, p.credit = poller, time, briskTime, leastBrisk, fullCredit
-	if time == 0 {
-		p.soon = int64(napTime)
-	}
+func (p *polling) init() {
+	p.need, p.credit = leastBrisk, fullCredit
 	processors.Store(int32(runtime.GOMAXPROCS(0))) //nolint:gosec // few
 }
 
-// look reads what comes soon, with a nap when it may not look again and again. It returns 0 and no error when it is time to sleep.
-func (p *polling) look(now int64, buf []byte) (n int, err error) {
-	if p.brisk < p.need || p.time == 0 && !napping {
+// look reads what comes within limit, with a nap when that is 0. It returns 0 and no error when it is time to sleep.
+func (p *polling) look(socket syscall.RawConn, now int64, limit time.Duration, buf []byte) (n int, err error) {
+	if p.brisk < p.need || limit == 0 && !napping {
 		return 0, nil
 	}
 	if now-p.slept > awakeTime {
@@ -62,11 +57,7 @@ func (p *polling) look(now int64, buf []byte) (n int, err error) {
 		pollers.Add(-1)
 		return 0, nil
 	}
-	if p.time == 0 {
-		n, err = p.poller.nap(buf)
-	} else {
-		n, err = p.poller.read(buf, p.time)
-	}
+	n, err = readSocket(socket, buf, limit, limit == 0)
 	pollers.Add(-1)
 	if n > 0 || err != nil {
 		if p.credit = min(p.credit+1, fullCredit); p.credit == fullCredit {
@@ -81,11 +72,15 @@ func (p *polling) look(now int64, buf []byte) (n int, err error) {
 }
 
 // waited takes note of how long a batch took to come, and reports whether that was soon.
-func (p *polling) waited(t int64) bool {
-	if t > p.soon {
+func (p *polling) waited(t int64, limit time.Duration) bool {
+	soon := briskTime
+	if limit == 0 {
+		soon = int64(napTime)
+	}
+	if t > soon {
 		p.brisk = 0
 	}
-	return t <= p.soon
+	return t <= soon
 }
 
 // Pollers take processors from others, so there is at least one processor more than pollers: none with a single one.

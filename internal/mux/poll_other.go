@@ -6,14 +6,13 @@ package mux
 
 import (
 	"net"
+	"syscall"
 	"time"
 )
 
-// A poller exists on unix only.
-type poller struct{}
+// Sockets are read and written directly on unix only; elsewhere Read is used, and a goroutine does the writing.
+func socketOf(net.Conn) syscall.RawConn { return nil }
 
-func newPoller(net.Conn) *poller { return nil }
-
-func (*poller) read([]byte, time.Duration) (int, error) { panic("mux: no poller on this system") }
-
-func (*poller) nap([]byte) (int, error) { panic("mux: no poller on this system") }
+func readSocket(syscall.RawConn, []byte, time.Duration, bool) (int, error) {
+	panic("mux: sockets are not polled on this system")
+}

@@ -10,23 +10,30 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 )
 
 // A poller reads a socket without sleeping.
 type poller struct {
-	raw  syscall.RawConn
-	try  func(fd uintptr) bool // made once: a closure for each read would be an allocation
-	buf  []byte
-	max  time.Duration
-	doze bool // sleep until something comes, before looking
-	n    int
-	err  error
+	try func(fd uintptr) bool // made once: a closure for each read would be an allocation
+	buf []byte
+	max time.Duration
+	nap bool // sleep until something comes, before looking
+	n   int
+	err error
 }
 
-// newPoller returns nil for what is no socket, and for types that may wrap one and do something of their own in Read.
-func newPoller(nc net.Conn) *poller {
+// freePollers is shared: a poller of its own would cost each connection 100 bytes, and most have nothing to read most of the time.
+var freePollers = sync.Pool{New: func() any {
+	p := new(poller)
+	p.try = p.look
+	return p
+}}
+
+// socketOf returns nil for what is no socket, and for types that may wrap one and do something of their own in Read and Write.
+func socketOf(nc net.Conn) syscall.RawConn {
 	switch nc.(type) {
 	case *net.TCPConn, *net.UnixConn:
 	default:
@@ -36,26 +43,20 @@ func newPoller(nc net.Conn) *poller {
 	if err != nil {
 		return nil
 	}
-	p := &poller{raw: raw}
-	p.try = p.look
-	return p
+	return raw
 }
 
-// read returns 0 and no error when nothing came in time; with no time it looks once. There is one caller at a time.
-func (p *poller) read(buf []byte, limit time.Duration) (int, error) {
-	p.buf, p.max, p.n, p.err = buf, limit, 0, nil
-	if err := p.raw.Read(p.try); err != nil && p.n == 0 && p.err == nil {
+// readSocket returns 0 and no error when nothing came in time; with no time it looks once, after a nap if it may. There is one caller at
+// a time for a socket.
+func readSocket(socket syscall.RawConn, buf []byte, limit time.Duration, mayNap bool) (n int, err error) {
+	p := freePollers.Get().(*poller) //nolint:forcetypeassert // the pool holds nothing else
+	p.buf, p.max, p.nap, p.n, p.err = buf, limit, mayNap, 0, nil
+	if err := socket.Read(p.try); err != nil && p.n == 0 && p.err == nil {
 		p.err = err
 	}
+	n, err = p.n, p.err
 	p.buf = nil
-	return p.n, p.err
-}
-
-// nap reads what comes within napTime, for which it sleeps.
-func (p *poller) nap(buf []byte) (int, error) {
-	p.doze = true
-	n, err := p.read(buf, 0)
-	p.doze = false
+	freePollers.Put(p)
 	return n, err
 }
 
@@ -68,7 +69,7 @@ const (
 )
 
 func (p *poller) look(fd uintptr) bool {
-	if p.doze && !nap(fd, napTime) {
+	if p.nap && !nap(fd, napTime) {
 		return true
 	}
 	var start time.Time

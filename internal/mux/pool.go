@@ -17,6 +17,7 @@ type Pool struct {
 	idle    chan struct{} // a token for each goroutine that may stay
 	wg      sync.WaitGroup
 	buffers sync.Pool
+	waiters sync.Pool // of goroutines that have called
 
 	busy    atomic.Int64 // requests that run, until their Done has returned
 	waited  atomic.Bool  // somebody waits in Settled
@@ -33,6 +34,7 @@ func NewPool() *Pool {
 	return &Pool{
 		work: make(chan *Request), quit: make(chan struct{}), idle: make(chan struct{}, maxIdle),
 		buffers: sync.Pool{New: func() any { return new([]byte) }}, orphans: make(map[*Request]struct{}),
+		waiters: sync.Pool{New: newWaiter},
 	}
 }
 

@@ -19,7 +19,6 @@ type reader struct {
 	r   int // buf[r:w] is read and not handled
 	w   int
 
-	preface bool // has come
 	clock   int64
 	fields  wire.Fields // of the request being opened
 	replies []byte      // frames of inline replies, to be written when the batch ends
@@ -36,6 +35,7 @@ type reader struct {
 	err   error // what the last caller met that read with it
 	quiet bool  // no request of the peer was open when the batch ended
 
+	drowsy   int  // how many batches there may be until it is laid down again
 	answered bool // the batch made this side answer something
 	crowded  bool // the peer does not read its answers
 
@@ -77,7 +77,7 @@ func (rd *reader) read() (lent bool) {
 		if !rd.endBatch() {
 			return false
 		}
-		if rd.lend() {
+		if rd.lend() || rd.drowsy > 0 && rd.dozeOff() {
 			return true
 		}
 		rd.inline = 0
@@ -94,8 +94,14 @@ func (rd *reader) read() (lent bool) {
 			}
 		}
 		if err != nil && n == 0 {
-			c.end(readError(err))
-			return false
+			tired, down := rd.lieDown(err)
+			if down {
+				return true
+			}
+			if !tired {
+				c.end(readError(err))
+				return false
+			}
 		}
 	}
 }
@@ -114,18 +120,18 @@ func (rd *reader) await(space []byte) (n int, err error) {
 	c := rd.c
 	l := &c.lone
 	rd.clock = 0
-	if l.poller == nil {
+	if c.socket == nil {
 		return c.nc.Read(space)
 	}
 	start := c.now()
 	if rd.quiet {
-		n, err = l.look(start, space)
+		n, err = l.look(c.socket, start, c.cfg.Polling, space)
 	}
 	if n == 0 && err == nil {
 		n, err = c.nc.Read(space)
 	}
 	rd.clock = c.now()
-	l.waited(rd.clock - start)
+	l.waited(rd.clock-start, c.cfg.Polling)
 	return n, err
 }
 
@@ -185,7 +191,7 @@ func (rd *reader) now() int64 {
 // the connection has ended, or another one reads it now.
 func (rd *reader) handle() bool {
 	c := rd.c
-	if !rd.preface && !rd.readPreface() {
+	if !c.preface && !rd.readPreface() {
 		return c.reader.Load() == rd && rd.alive()
 	}
 	frames := uint64(0)
@@ -222,14 +228,7 @@ func (rd *reader) handle() bool {
 }
 
 // alive reports whether the connection has not ended.
-func (rd *reader) alive() bool {
-	select {
-	case <-rd.c.ended:
-		return false
-	default:
-		return true
-	}
-}
+func (rd *reader) alive() bool { return !rd.c.over.Load() }
 
 // readPreface checks as much of the preface as has come, so that a peer of another protocol is told from its first bytes.
 func (rd *reader) readPreface() bool {
@@ -243,8 +242,8 @@ func (rd *reader) readPreface() bool {
 		return false
 	}
 	rd.r += n
-	rd.preface = true
 	rd.c.mu.Lock()
+	rd.c.preface = true
 	rd.c.flushLocked(false) // a server's preface has waited for the client's
 	return true
 }
@@ -519,7 +518,7 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 		return true, true
 	}
 	if r.turn != nil {
-		c.order.breakLocked(r.turn)
+		c.seldomLocked().order.breakLocked(r.turn)
 	}
 	c.mu.Unlock()
 	rd.answered = true // it goes out at the end of the batch
@@ -529,7 +528,7 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 // objectionLocked is why r is refused, or a code of 0.
 func (c *Conn) objectionLocked(r *Request) (code uint16, errorID, text string) {
 	switch limit := c.cfg.MaxMessage; {
-	case r.turn != nil && c.order.brokenLocked(r.turn):
+	case r.turn != nil && c.seldomLocked().order.brokenLocked(r.turn):
 		return codeUnavailable, skippedID, skippedText
 	case r.bytes > limit:
 		return codeExhausted, "YDL2201", fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit)

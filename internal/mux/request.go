@@ -108,6 +108,9 @@ func (c *Conn) enterTableLocked(r *Request) {
 	c.inBytes += r.bytes
 	r.stray = !r.alone() && c.findSlotLocked(r.id) != nil
 	if r.alone() || r.stray {
+		if c.oneWay == nil {
+			c.seldomLocked().oneWay = make(map[*Request]struct{})
+		}
 		c.oneWay[r] = struct{}{}
 		c.oneWayBytes += r.bytes
 		r.nested = false
@@ -119,8 +122,9 @@ func (c *Conn) enterTableLocked(r *Request) {
 		c.in[i] = r
 	}
 	if r.nested {
-		c.inNested++
-		c.inNestBytes += r.bytes
+		seldom := c.seldomLocked()
+		seldom.inNested++
+		seldom.inNestBytes += r.bytes
 	}
 	c.usedLocked(c.inOpen-c.inNested, c.inBytes-c.inNestBytes)
 	if r.deadline != 0 {

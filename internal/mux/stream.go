@@ -126,7 +126,7 @@ func newIncomingStream(c *Conn, kind uint64, id uint32, flags wire.Flags) *Strea
 	st := &Stream{conn: c, kind: kind, id: id, mark: flags&wire.HasChecksum | wire.OfReply, wake: make(chan struct{}, 1)}
 	st.window = uint64(c.streamWindow())
 	if receiverSends(kind) {
-		st.room = uint64(c.peerStream)
+		st.room = uint64(c.peerStream) //nolint:gosec // at least minStreamWindow
 		st.credit = st.room
 	}
 	return st
@@ -142,7 +142,7 @@ func (st *Stream) Accept() {
 	c.mu.Lock()
 	if st.granted == 0 && !st.gone {
 		if n := int(st.window); c.reserved+n <= c.cfg.MaxOpenBytes/2 { //nolint:gosec // at most maxStreamWindow
-			c.reserved += n
+			c.seldomLocked().reserved += n
 			st.grown += n
 		} else {
 			st.window = minStreamWindow
@@ -638,7 +638,7 @@ func (st *Stream) pieceLocked() {
 func (st *Stream) growLocked() {
 	n := int(st.window) //nolint:gosec // at most maxStreamWindow
 	if c := st.conn; 2*n <= maxStreamWindow && c.reserved+n <= c.cfg.MaxOpenBytes/2 {
-		c.reserved += n
+		c.seldomLocked().reserved += n
 		st.grown += n
 		st.window += uint64(n)
 	}
@@ -692,7 +692,9 @@ func (st *Stream) doneWithPartLocked() {
 		st.queued = false
 		c.reserving = slices.DeleteFunc(c.reserving, func(other *Stream) bool { return other == st })
 	}
-	c.partial -= st.reserved
+	if st.reserved != 0 {
+		c.seldomLocked().partial -= st.reserved
+	}
 	c.unreserveLocked(&st.reserved)
 }
 
@@ -702,19 +704,22 @@ func (c *Conn) reserveLocked(st *Stream) bool {
 	if len(c.reserving) > 0 && !st.queued || c.partial > 0 && c.reserved+st.want > c.cfg.MaxOpenBytes {
 		if !st.queued {
 			st.queued = true
-			c.reserving = append(c.reserving, st)
+			c.seldomLocked().reserving = append(c.reserving, st)
 		}
 		return false
 	}
 	st.reserved = st.want
-	c.reserved += st.want
-	c.partial += st.want
+	seldom := c.seldomLocked()
+	seldom.reserved += st.want
+	seldom.partial += st.want
 	return true
 }
 
 func (c *Conn) unreserveLocked(n *int) {
-	c.reserved -= *n
-	*n = 0
+	if *n != 0 {
+		c.seldomLocked().reserved -= *n
+		*n = 0
+	}
 	c.admitStreamsLocked()
 }
 

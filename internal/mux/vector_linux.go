@@ -42,12 +42,8 @@ type scatterer struct {
 	err    error
 }
 
-// newScatterer returns nil for what is no socket, and for types that may wrap one and do something of their own in Read.
-func newScatterer(p *poller) *scatterer {
-	if p == nil {
-		return nil
-	}
-	s := &scatterer{raw: p.raw}
+func newScatterer(socket syscall.RawConn) *scatterer {
+	s := &scatterer{raw: socket}
 	s.try = s.attempt
 	return s
 }

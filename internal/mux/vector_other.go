@@ -4,7 +4,10 @@
 
 package mux
 
-import "net"
+import (
+	"net"
+	"syscall"
+)
 
 // vectored says that several pieces of memory can be written at once.
 const vectored = false
@@ -14,6 +17,6 @@ func writev(int, net.Buffers) (int, error) { panic("mux: no vectored write on th
 // A scatterer exists on Linux only; elsewhere one piece is read after the other.
 type scatterer struct{}
 
-func newScatterer(*poller) *scatterer { return nil }
+func newScatterer(syscall.RawConn) *scatterer { panic("mux: no vectored read on this system") }
 
 func (*scatterer) read([][]byte) (int, error) { panic("mux: no vectored read on this system") }

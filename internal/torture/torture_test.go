@@ -299,7 +299,7 @@ func TestIdleConnections(t *testing.T) {
 		t.Errorf("a call beside them: %v", err)
 	}
 	t.Logf("a call beside them took %v", time.Since(began))
-	if limit := 32 << 10; each > limit && !raceEnabled {
+	if limit := 8 << 10; each > limit && !raceEnabled {
 		t.Errorf("an idle connection costs %d bytes, more than %d", each, limit)
 	}
 }

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"time"
+)
+
+// sleeping says that connections can be laid down.
+const sleeping = true
+
+// sockets is a set of sockets that are watched by one goroutine, which is there while there are any. It waits with the runtime's poller,
+// as for every file: the set is one. Guarded by lookout.mu.
+type sockets struct {
+	file *os.File
+	fd   int
+	n    int
+	turn int
+	// conns has the connection of each socket. Events name them by index. A socket leaves the set when it is closed; an event
+	// that comes too late wakes up another connection for nothing.
+	conns []*Conn
+	free  []int32
+}
+
+// watch has c woken up, once, when something comes. It returns false when that is not possible.
+func (l *lookout) watch(c *Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := &l.sockets
+	op := syscall.EPOLL_CTL_MOD
+	if c.lying.socket == 0 {
+		if s.n == 0 && !l.openLocked() {
+			return false
+		}
+		op = syscall.EPOLL_CTL_ADD
+		s.addLocked(c)
+	}
+	const what = syscall.EPOLLIN | syscall.EPOLLRDHUP | syscall.EPOLLONESHOT
+	event := syscall.EpollEvent{Events: what, Fd: c.lying.socket - 1}
+	var err error
+	closed := c.socket.Control(func(fd uintptr) { err = syscall.EpollCtl(s.fd, op, int(fd), &event) })
+	if closed != nil || err != nil {
+		if op == syscall.EPOLL_CTL_ADD {
+			s.removeLocked(c)
+		}
+		return false
+	}
+	l.dropLocked(c)
+	if l.period == 0 {
+		l.soonLocked()
+	}
+	return true
+}
+
+// openLocked begins to watch.
+func (l *lookout) openLocked() bool {
+	fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
+	if err != nil {
+		return false
+	}
+	if err = syscall.SetNonblock(fd, true); err != nil {
+		_ = syscall.Close(fd) // it was never used
+		return false
+	}
+	file := os.NewFile(uintptr(fd), "epoll")
+	raw, err := file.SyscallConn()
+	if err != nil || file.SetDeadline(time.Time{}) != nil { // it cannot be waited for
+		_ = file.Close() // it was never used
+		return false
+	}
+	l.sockets.file, l.sockets.fd = file, fd
+	go l.run(raw)
+	return true
+}
+
+func (s *sockets) addLocked(c *Conn) {
+	s.n++
+	if last := len(s.free) - 1; last >= 0 {
+		c.lying.socket = s.free[last] + 1
+		s.free = s.free[:last]
+		s.conns[c.lying.socket-1] = c
+		return
+	}
+	s.conns = append(s.conns, c)
+	c.lying.socket = int32(len(s.conns)) //nolint:gosec // as many as there are sockets
+}
+
+// removeLocked forgets a connection whose socket is closed, or was not added.
+func (s *sockets) removeLocked(c *Conn) {
+	s.conns[c.lying.socket-1] = nil
+	s.free = append(s.free, c.lying.socket-1)
+	c.lying.socket = 0
+	if s.n--; s.n == 0 {
+		_ = s.file.Close() // run ends; nothing is lost
+		*s = sockets{}
+	}
+}
+
+// sweepLocked returns connections that lie on closed sockets, and those that have something to do.
+func (s *sockets) sweepLocked(now int64) (closed, due []*Conn) {
+	for range min(len(s.conns), sweeps) {
+		s.turn = (s.turn + 1) % len(s.conns)
+		c := s.conns[s.turn]
+		if c == nil {
+			continue
+		}
+		if c.lying.due != 0 && now >= c.lying.due {
+			c.lying.due = 0
+			due = append(due, c)
+		}
+		if c.lone.lent.Load() == nobody && c.socket.Control(func(uintptr) {}) != nil {
+			closed = append(closed, c)
+		}
+	}
+	return closed, due
+}
+
+// run wakes up connections on which something has come.
+func (l *lookout) run(set syscall.RawConn) {
+	var events [64]syscall.EpollEvent
+	var woken [len(events)]*Conn
+	for {
+		n := 0
+		closed := set.Read(func(fd uintptr) bool {
+			var err error
+			n, err = syscall.EpollWait(int(fd), events[:], 0)
+			return n != 0 || errors.Is(err, syscall.EINTR)
+		})
+		if closed != nil {
+			return
+		}
+		l.mu.Lock()
+		for i := range max(n, 0) {
+			woken[i] = nil
+			if at := int(events[i].Fd); at < len(l.sockets.conns) {
+				woken[i] = l.sockets.conns[at]
+			}
+		}
+		l.mu.Unlock()
+		for i, c := range woken[:max(n, 0)] {
+			if c != nil {
+				c.reclaim()
+			}
+			woken[i] = nil
+		}
+	}
+}

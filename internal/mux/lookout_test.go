@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+)
+
+// overLying returns connections of which both sides have been laid down.
+func overLying(t *testing.T, s *setup) (c, srv *mux.Conn) {
+	t.Helper()
+	if !mux.Sleeping {
+		t.Skip("connections are laid down on Linux only")
+	}
+	c, srv = s.overTCP(t)
+	untilBothLie(t, c, srv)
+	return c, srv
+}
+
+func untilBothLie(t *testing.T, c, srv *mux.Conn) {
+	t.Helper()
+	eventually(t, "both sides lie", func() bool { return c.Lies() && srv.Lies() })
+}
+
+func echoes() *setup {
+	return &setup{limits: defaultLimits(), serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}, "other": blocked()}}
+}
+
+func TestCallsOnAConnectionThatLies(t *testing.T) {
+	for name, calls := range map[string]func(t *testing.T, c *mux.Conn){
+		"one":   func(t *testing.T, c *mux.Conn) { t.Helper(); mustEcho(t, c, echo, "first") },
+		"alone": lendCalls,
+		"bound": func(t *testing.T, c *mux.Conn) {
+			t.Helper()
+			if _, reply, err := call(t.Context(), c, echo, "bound"); err != nil || reply != "bound" {
+				t.Errorf("%q, %v", reply, err)
+			}
+		},
+		"many": func(t *testing.T, c *mux.Conn) {
+			t.Helper()
+			ended := make(chan (<-chan calling), 100)
+			for range cap(ended) {
+				ended <- startCall(c, context.Background(), &mux.Out{Method: echo, Body: []byte("many")})
+			}
+			for range cap(ended) {
+				if got := <-<-ended; got.err != nil || got.reply != "many" {
+					t.Errorf("%+v", got)
+				}
+			}
+		},
+		"too late": func(t *testing.T, c *mux.Conn) {
+			t.Helper()
+			_, _, err := callOut(context.Background(), c, &mux.Out{Method: other, Deadline: time.Now().Add(20 * time.Millisecond)})
+			if err != nil && !errors.Is(err, mux.ErrDeadline) { // the server's clock may be first, and its handler answers then
+				t.Error(err)
+			}
+		},
+		"ping": func(t *testing.T, c *mux.Conn) {
+			t.Helper()
+			if _, err := c.Ping(t.Context()); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, srv := overLying(t, echoes())
+			for range 2 {
+				calls(t, c)
+				untilBothLie(t, c, srv)
+			}
+			wantEmpty(t, "client", c)
+			wantEmpty(t, "server", srv)
+		})
+	}
+}
+
+func lendCalls(t *testing.T, c *mux.Conn) {
+	t.Helper()
+	lend(t, c)
+}
+
+// The end of a connection that lies is seen, and both sides end, whoever ended it and however.
+func TestTheEndOfAConnectionThatLies(t *testing.T) {
+	for name, end := range map[string]func(c, srv *mux.Conn){
+		"closed":           func(c, _ *mux.Conn) { c.Close() },
+		"aborted":          func(c, _ *mux.Conn) { c.Abort() },
+		"when idle":        func(c, _ *mux.Conn) { c.CloseWhenIdle() },
+		"closed by peer":   func(_, srv *mux.Conn) { srv.Close() },
+		"aborted by peer":  func(_, srv *mux.Conn) { srv.Abort() },
+		"drained by peer":  func(_, srv *mux.Conn) { srv.Drain() },
+		"socket is closed": func(c, _ *mux.Conn) { c.NetConn().Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, srv := overLying(t, echoes())
+			end(c, srv)
+			wantEnd(t, c)
+			wantEnd(t, srv)
+		})
+	}
+}
+
+// A peer that is gone without a word is found out while the connection lies.
+func TestKeepAliveOfAConnectionThatLies(t *testing.T) {
+	s := echoes()
+	s.limits.KeepAlive = 200 * time.Millisecond
+	p, srv := s.facingServer(t)
+	p.write(hello(nil))
+	if !mux.Sleeping {
+		t.Skip("connections are laid down on Linux only")
+	}
+	eventually(t, "it lies", srv.Lies)
+	wantEnd(t, srv)
+	if err := srv.Err(); !errors.Is(err, mux.ErrDead) {
+		t.Error(err)
+	}
+}
