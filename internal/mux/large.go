@@ -275,6 +275,10 @@ func (m *message) remainder(rest pieces) pieces {
 func (c *Conn) sendRestLocked(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, copied bool, step func(size int, last bool) bool) error {
 	for {
 		var wanted bool
+		if len(c.out) >= c.highWater() { // perhaps with the opening frame, which nobody else would write
+			c.flushLocked(false)
+			c.mu.Lock()
+		}
 		err := c.spaceLocked(ctx, deadline, c.highWater())
 		for err == nil && c.straight && len(c.out) == 0 {
 			err = c.waitForSpaceLocked(ctx, deadline)
