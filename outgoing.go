@@ -43,10 +43,10 @@ func (o *outgoing) reset() bool {
 	if o.async == nil || o.async == &o.call {
 		o.call = Call{}
 	}
-	if !o.req.Bare || o.req.Fields.Timeout != 0 || o.req.Fields.Parent != 0 {
+	if !o.req.Bare || o.req.Fields.Parent != 0 {
 		o.req.Fields, o.req.Bare = wire.Fields{}, true
 	}
-	o.req.Body, o.req.Attachment, o.req.Compressed, o.req.OneWay, o.req.Nest = nil, nil, false, false, false
+	o.req.Metadata, o.req.Body, o.req.Attachment, o.req.Compressed, o.req.OneWay, o.req.Nest = nil, nil, nil, false, false, false
 	o.binding, o.client, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil, nil
 	return cap(o.body) <= keepScratch && cap(o.packed) <= keepScratch && cap(o.unpack) <= keepScratch
 }

@@ -208,26 +208,31 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 
 // encodeFields makes what travels beside the body. Endpoint middleware may change it for each attempt.
 func (q *requester) encodeFields(o *outgoing, call *Call) error {
-	f := &o.req.Fields
-	if o.req.Bare && call.Attempt == 0 && call.Metadata == nil && call.IdempotencyKey == "" && call.Key == "" {
-		return nil
-	}
-	o.req.Bare = false
-	f.Attempt = uint64(call.Attempt)
-	f.Metadata, f.IdempotencyKey, f.Key = nil, nil, nil
+	req := &o.req
+	req.Metadata = nil
 	if call.Metadata != nil {
-		f.Metadata, o.md = q.encodeMetadata(o.md[:0], call.Metadata)
+		req.Metadata, o.md = q.encodeMetadata(o.md[:0], call.Metadata)
 	}
+	if !req.Bare || call.Attempt != 0 || call.IdempotencyKey != "" || call.Key != "" {
+		req.Bare = false
+		encodeRare(&req.Fields, call)
+	}
+	if n := len(req.Metadata) + len(call.IdempotencyKey) + len(call.Key); n > q.limits.MaxMetadata {
+		return refusal("YDL2203", "%s: the metadata has %d bytes, the limit is %d", call.Method, n, q.limits.MaxMetadata)
+	}
+	return nil
+}
+
+// encodeRare makes those of the fields that most calls do not have.
+func encodeRare(f *wire.Fields, call *Call) {
+	f.Attempt = uint64(call.Attempt)
+	f.IdempotencyKey, f.Key = nil, nil
 	if call.IdempotencyKey != "" {
 		f.IdempotencyKey = []byte(call.IdempotencyKey)
 	}
 	if call.Key != "" {
 		f.Key = []byte(call.Key)
 	}
-	if n := len(f.Metadata) + len(f.IdempotencyKey) + len(f.Key); n > q.limits.MaxMetadata {
-		return refusal("YDL2203", "%s: the metadata has %d bytes, the limit is %d", call.Method, n, q.limits.MaxMetadata)
-	}
-	return nil
 }
 
 // prepare readies the request for the next attempt.

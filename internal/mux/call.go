@@ -37,8 +37,9 @@ type numbering struct {
 // Start has returned; what is written later is a copy.
 type Out struct {
 	Method     *Method
-	Fields     wire.Fields
-	Bare       bool // no field is set: the connection need not look for one
+	Metadata   []byte      // pairs, see wire.AppendPair
+	Fields     wire.Fields // the others; the connection sets Timeout, Metadata and Parent
+	Bare       bool        // none of the others is set: the connection need not look for one
 	Compressed bool
 	Checksum   bool
 	OneWay     bool // set by Notify and its like
@@ -198,7 +199,7 @@ func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
 
 // Notify sends a request that gets no answer. It waits while the connection's output is full.
 func (c *Conn) Notify(ctx context.Context, out *Out) error {
-	if wire.FieldsSize(&out.Fields)+binary.MaxVarintLen64+len(out.Body)+len(out.Attachment) > maxPart {
+	if out.fieldsSize()+binary.MaxVarintLen64+len(out.Body)+len(out.Attachment) > maxPart {
 		return c.Follow(ctx, out, discard{}) // several frames need an id, and so a slot and a final frame
 	}
 	out.OneWay = true
@@ -226,6 +227,19 @@ func (out *Out) message() message {
 	return m
 }
 
+// fieldsSize is an upper bound of the bytes that travel beside body and attachment.
+func (out *Out) fieldsSize() int { return wire.FieldsSize(&out.Fields) + len(out.Metadata) }
+
+// addFields adds to its message what travels beside the body, and for how many microseconds the call may go on.
+func (out *Out) addFields(m *message, timeout uint64) {
+	if out.Fields.Parent == 0 && (out.Bare || out.Fields.OnlyUsual()) {
+		m.timeout, m.metadata = timeout, out.Metadata
+		return
+	}
+	m.fields = &out.Fields
+	m.fields.Timeout, m.fields.Metadata = timeout, out.Metadata
+}
+
 // counted returns how many bytes a request counts with in the window. A stream may be open for ever, and takes no room from others
 // for its beginning, unless that is large.
 func (out *Out) counted(m *message) int {
@@ -233,7 +247,7 @@ func (out *Out) counted(m *message) int {
 		return len(m.body)
 	}
 	_, size := m.pieces()
-	if out.Stream != nil && wire.FieldsSize(&out.Fields)+size <= maxPart {
+	if out.Stream != nil && out.fieldsSize()+size <= maxPart {
 		return 0
 	}
 	return size
@@ -254,7 +268,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 		return 0, err
 	}
 	// From here on nothing waits until the request is queued.
-	deadline, err := c.timeLocked(out)
+	deadline, timeout, err := c.timeLocked(out)
 	if err != nil {
 		if !alone {
 			c.leaveLocked(size, out.Fields.Parent != 0)
@@ -262,9 +276,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 		c.mu.Unlock()
 		return 0, err
 	}
-	if out.Fields.Timeout != 0 || out.Fields.Parent != 0 || !out.Bare && !out.Fields.OnlyTimeout() {
-		m.fields = &out.Fields
-	}
+	out.addFields(&m, timeout)
 	h := wire.Header{Type: wire.Request, Arg: c.numberLocked(out.Method)}
 	if !alone {
 		if async {
@@ -310,20 +322,17 @@ func (c *Conn) sentLocked(s *slot, nested, large bool) {
 	}
 }
 
-// timeLocked returns when the time of out ends on the connection's clock, 0 for never, and puts what is left of it into the
-// fields.
-func (c *Conn) timeLocked(out *Out) (deadline int64, err error) {
-	out.Fields.Timeout = 0
+// timeLocked returns when the time of out ends on the connection's clock, and the microseconds until then; 0 for never.
+func (c *Conn) timeLocked(out *Out) (deadline int64, timeout uint64, err error) {
 	if out.Deadline.IsZero() {
-		return 0, nil
+		return 0, 0, nil
 	}
 	now := c.now()
 	deadline = int64(out.Deadline.Sub(c.start))
 	if deadline <= now {
-		return 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
+		return 0, 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
 	}
-	out.Fields.Timeout = (uint64(deadline-now) + 999) / 1000 //nolint:gosec // positive
-	return deadline, nil
+	return deadline, (uint64(deadline-now) + 999) / 1000, nil //nolint:gosec // positive
 }
 
 // sendLarge sends what did not fit in the opening frame.

@@ -21,7 +21,6 @@ type reader struct {
 
 	preface bool // has come
 	clock   int64
-	fields  wire.Fields // of the request being opened
 	replies []byte      // frames of inline replies, to be written when the batch ends
 	since   int64       // when the first of them was made
 	nReply  uint64      // how many
@@ -385,8 +384,8 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 	r.Compressed = h.Flags&wire.Compressed != 0
 	fields, msg, err := openMessage(h, frame)
 	if err == nil && len(fields) > 0 {
-		err = r.readFields(fields, &rd.fields)
-		if t := rd.fields.Timeout; err == nil && t != 0 {
+		var t uint64
+		if t, err = r.readFields(fields); err == nil && t != 0 {
 			r.deadline = rd.now() + int64(min(t, maxTimeout))*int64(time.Microsecond)
 		}
 	}
@@ -445,21 +444,23 @@ func (c *Conn) validOpening(h wire.Header) bool {
 // maxTimeout bounds a request's timeout to what a time.Duration holds: about 146 years, in microseconds.
 const maxTimeout = 1<<62/1000 - 1
 
-// readFields reads the block of fields into f, which is reused, and keeps a copy if there is more in it than a timeout: most
-// calls have no more, and the fields are large.
-func (r *Request) readFields(block []byte, f *wire.Fields) error {
+// readFields reads the block of fields and returns the timeout that is in it. Most calls have no more than the usual ones, and the
+// others are large.
+func (r *Request) readFields(block []byte) (timeout uint64, err error) {
+	timeout, metadata, ok := wire.ParseUsualFields(block)
+	if ok {
+		r.Metadata, r.Fields = metadata, nil
+		return timeout, nil
+	}
+	if r.fieldMemory == nil {
+		r.fieldMemory = new(wire.Fields)
+	}
+	f := r.fieldMemory
 	if err := wire.ParseFields(block, f); err != nil {
-		return err
+		return 0, err
 	}
-	r.Fields = nil
-	if !f.OnlyTimeout() {
-		if r.fieldMemory == nil {
-			r.fieldMemory = new(wire.Fields)
-		}
-		r.Fields = r.fieldMemory
-		*r.Fields = *f
-	}
-	return nil
+	r.Metadata, r.Fields = f.Metadata, f
+	return f.Timeout, nil
 }
 
 // openMessage takes an opening frame apart.
@@ -563,8 +564,8 @@ func (r *Request) hold(p *Pool, fields []byte) {
 	if n := len(r.Attachment); r.Attachment != nil {
 		r.Attachment, b = b[:n:n], b[n:]
 	}
-	if r.Fields != nil && r.Broken == nil {
-		r.Broken = wire.ParseFields(b, r.Fields) // they alias it
+	if len(b) > 0 && r.Broken == nil {
+		_, r.Broken = r.readFields(b) // they alias it
 	}
 }
 

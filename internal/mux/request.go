@@ -42,7 +42,8 @@ type Request struct {
 	// The request, as it came. Body and Attachment are valid until Done.
 	OneWay     bool
 	Compressed bool
-	Fields     *wire.Fields // nil when there are none but the timeout; its slices are valid until Done
+	Metadata   []byte       // pairs, see wire.EachPair; as long valid as Body
+	Fields     *wire.Fields // nil when there are none but the timeout and the metadata; its slices are valid until Done
 	Body       []byte
 	Attachment []byte
 	Broken     error // not nil when the message could not be read; Serve makes the reply of it
