@@ -104,7 +104,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.side = clientSide
 	c.setUp(opts.Idempotent)
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
-	c.handler = observe(opts.Observers, chain(opts.Middleware, c.balance))
+	c.handler = observe(opts.Observers, chain(opts.Middleware, c.balance()))
 	c.async = make(chan struct{}, c.limits.MaxOpen)
 	c.orders.limit = max(c.limits.MaxOpen, minUntold)
 	c.config = mux.Config{
@@ -183,7 +183,7 @@ func (c *Client) Notify(ctx context.Context, method string, in any) error {
 
 func (c *Client) timeout(call *Call) {
 	if c.opts.Timeout > 0 && call.Deadline.IsZero() {
-		call.Deadline, call.limited = birth.Add(clock()+c.opts.Timeout), true
+		call.Deadline, call.limited = mux.TimeOf(call.made()+c.opts.Timeout), true
 	}
 }
 
@@ -255,7 +255,7 @@ func (c *Client) token(ctx context.Context) bool {
 // begin readies a call of the user's, which may have been used before.
 func (c *Call) begin(o *outgoing) {
 	c.out, c.report, c.tried, c.Attempt = o, nil, nil, 0
-	c.watch, c.took = unwatched, 0
+	c.watch, c.began, c.took = unwatched, 0, 0
 }
 
 // end takes back what was done to a call of the user's for the time it ran.

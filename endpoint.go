@@ -73,7 +73,7 @@ func newEndpoint(c *Client, in Instance) *Endpoint {
 	ep.instance.Store(&in)
 	ep.conns.Store(&[]*mux.Conn{})
 	ep.ctx, ep.cancel = context.WithCancel(context.Background())
-	h := Handler(ep.do)
+	h := ep.do()
 	for _, m := range slices.Backward(c.opts.EndpointMiddleware) {
 		h = m(ep, h)
 	}
@@ -126,25 +126,31 @@ func (ep *Endpoint) State(key any, create func() any) any {
 // byConn is who says that an endpoint is not ready because it is not connected.
 const byConn = "connection"
 
-// do makes one attempt on this endpoint.
-func (ep *Endpoint) do(ctx context.Context, call *Call) error {
+// do returns the handler that makes one attempt on this endpoint; see balance for why it is no method.
+func (ep *Endpoint) do() Handler {
 	c := ep.client
-	if call.turn != nil {
-		if err := c.doInTurn(ctx, ep, call); err != nil {
+	return func(ctx context.Context, call *Call) error {
+		if call.turn != nil {
+			if err := c.doInTurn(ctx, ep, call); err != nil {
+				return c.explain(ctx, call, ep, err)
+			}
+			return nil
+		}
+		conn := ep.ready(ctx)
+		if conn == nil {
+			call.out.req.Now = 0 // it may take a while
+			var err error
+			if conn, err = ep.connected(ctx, call.Deadline); err != nil {
+				return c.explain(ctx, call, ep, err)
+			}
+		}
+		ep.inflight.Add(1)
+		defer ep.inflight.Add(-1) // also when the function of a stream's caller panics
+		if err := c.attempt(ctx, call, conn); err != nil {
 			return c.explain(ctx, call, ep, err)
 		}
 		return nil
 	}
-	conn, err := ep.connected(ctx, call.Deadline)
-	if err != nil {
-		return c.explain(ctx, call, ep, err)
-	}
-	ep.inflight.Add(1)
-	defer ep.inflight.Add(-1) // also when the function of a stream's caller panics
-	if err = c.attempt(ctx, call, conn); err != nil {
-		return c.explain(ctx, call, ep, err)
-	}
-	return nil
 }
 
 // ready returns a connection for the next call, or nil if there is none yet, or one more is worth having.

@@ -209,6 +209,7 @@ func (in *incoming) handle() (err error) {
 	if in.Broken == nil {
 		opened = in.open()
 	}
+	in.call.began = in.Taken
 	in.ctx = startAll(in.own, s.opts.Observers, &in.call)
 	switch {
 	case in.Broken != nil:
@@ -436,6 +437,9 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 		in.err = failure("YDL5002", "%s: the handler ended its goroutine", t.name)
 	}
 	endAll(in.ctx, t.conn.server.opts.Observers, &in.call, in.err)
+	if in.call.watch == watched {
+		r.Left = in.call.began + in.call.took
+	}
 }
 
 // scratchMemory returns memory for compression and decompression.

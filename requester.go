@@ -258,15 +258,10 @@ func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn) err
 	if err := q.prepare(ctx, o, call); err != nil {
 		return err
 	}
-	return q.send(ctx, o, call, conn)
-}
-
-// send sends a call that is prepared, and waits for its outcome.
-func (q *requester) send(ctx context.Context, o *outgoing, call *Call, conn *mux.Conn) error {
-	if call.stream != nil {
-		return q.converse(ctx, call, conn, addrOf(call))
-	}
-	if call.OneWay {
+	switch {
+	case call.stream != nil:
+		return q.converse(ctx, call, conn)
+	case call.OneWay:
 		return conn.Notify(ctx, &o.req)
 	}
 	a, err := conn.Call(ctx, &o.req)
@@ -306,7 +301,14 @@ func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 		*to = slices.Clip(body)
 		return nil
 	}
-	if err := decodeBody(body, o.binding.codec, call.Reply); err != nil {
+	// As in decodeBody, and for its reasons not with it.
+	err := error(nil)
+	if values, ok := call.Reply.(Values); ok {
+		err = decodeValues(body, o.binding.codec, values)
+	} else {
+		err = o.binding.codec.Decode(body, call.Reply)
+	}
+	if err != nil {
 		return unfit(call, err)
 	}
 	return nil

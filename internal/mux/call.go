@@ -46,6 +46,7 @@ type Out struct {
 	NoWait     bool // fail at once instead of waiting for the peer's window
 	Nest       bool // name the peer's request that the context belongs to, if it is open: the peer lets it in while it drains
 	Deadline   time.Time
+	Now        time.Duration // a fresh reading of Clock; 0 for none
 	Body       []byte
 	Attachment []byte
 	Stream     *Stream // to be opened, for a method of a kind that has one; with Start only
@@ -327,7 +328,10 @@ func (c *Conn) timeLocked(out *Out) (deadline int64, timeout uint64, err error) 
 	if out.Deadline.IsZero() {
 		return 0, 0, nil
 	}
-	now := c.now()
+	now := c.fromClock(out.Now)
+	if out.Now == 0 {
+		now = c.now()
+	}
 	deadline = int64(out.Deadline.Sub(c.start))
 	if deadline <= now {
 		return 0, 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
@@ -373,6 +377,7 @@ func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone
 		limit = c.highWater()
 	}
 	if len(c.out) >= limit {
+		out.Now = 0 // it waits
 		if out.NoWait {
 			return &CallError{Cause: ErrWindow, NotProcessed: true}
 		}
@@ -401,6 +406,7 @@ func (c *Conn) mayEnterLocked(size int) bool {
 // admitSlowlyLocked is admitLocked for a request that cannot be sent at once. One that is made in the service of a call of the
 // peer must not wait for those before it: they may be its ancestors, which end after it.
 func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error {
+	out.Now = 0 // it waits
 	c.mu.Unlock()
 	serving := c.serving(ctx) // may run code that needs c.mu
 	c.mu.Lock()
@@ -712,6 +718,18 @@ func (a *Answer) parse(frame []byte) error {
 
 // now is the time on the connection's clock, in nanoseconds.
 func (c *Conn) now() int64 { return int64(time.Since(c.start)) }
+
+// Clock is the time since the program began: one reading of the monotonic clock, half of what time.Now costs.
+func Clock() time.Duration { return time.Since(birth) }
+
+// TimeOf returns the time of a reading of Clock.
+func TimeOf(reading time.Duration) time.Time { return birth.Add(reading) }
+
+var birth = time.Now()
+
+// fromClock returns the time on the connection's clock of a reading of Clock, and onClock the other way round.
+func (c *Conn) fromClock(reading time.Duration) int64 { return int64(reading - c.born) }
+func (c *Conn) onClock(t int64) time.Duration         { return time.Duration(t) + c.born }
 
 const never = math.MaxInt64
 

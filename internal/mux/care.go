@@ -38,6 +38,7 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	rd.w = copy(rd.buf, prefix)
 	c.reader.Store(rd)
 
+	c.born = c.start.Sub(birth)
 	c.mu.Lock()
 	c.out = append(c.out, wire.Preface...)
 	c.queued += uint64(len(c.out))

@@ -185,7 +185,8 @@ type Conn struct {
 	cfg    *Config
 	nc     net.Conn
 	client bool
-	start  time.Time // what now counts from
+	start  time.Time     // what now counts from
+	born   time.Duration // the same on Clock
 	ended  chan struct{}
 	count  counters
 

@@ -38,6 +38,9 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 		began = rd.now()
 	}
 	r.Scratch = rd.scratch[:0]
+	if rd.clock != 0 {
+		r.Taken = c.onClock(rd.clock)
+	}
 	rd.current = r
 	state := rd.enter(running)
 	r.rd, r.running = rd, state
@@ -83,6 +86,9 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	rd.scratch = r.Scratch
 	r.Body, r.Attachment, r.Scratch = nil, nil, nil
 	r.target.Done(r, took, false)
+	if r.Left != 0 {
+		rd.clock = c.fromClock(r.Left)
+	}
 	rd.used = r
 	if len(rd.replies) >= fullBatch || timed && rd.overdue() {
 		return rd.endBatch()
@@ -171,6 +177,7 @@ func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err err
 		err = a.parse(frame)
 	}
 	state := rd.enter(running | completing)
+	rd.clock = 0
 	normal := false
 	defer func() {
 		if !normal {
@@ -268,6 +275,7 @@ func pow2(n int) int {
 // returns false when the connection has ended.
 func (rd *reader) endBatch() bool {
 	c := rd.c
+	rd.clock = 0     // it may have to wait
 	if !rd.preface { // a peer of another protocol hears nothing of this one
 		return true
 	}

@@ -19,14 +19,15 @@ type reader struct {
 	r   int // buf[r:w] is read and not handled
 	w   int
 
-	preface bool // has come
-	clock   int64
-	replies []byte      // frames of inline replies, to be written when the batch ends
-	since   int64       // when the first of them was made
-	nReply  uint64      // how many
-	settled []settled   // replies of a batch, on their way to their waiters
-	told    int         // how many of them have been told
-	inline  int         // requests of the batch that ran inline
+	preface bool      // has come
+	clock   int64     // see now; 0 when nobody has looked
+	arrived int64     // see arrival
+	replies []byte    // frames of inline replies, to be written when the batch ends
+	since   int64     // when the first of them was made
+	nReply  uint64    // how many
+	settled []settled // replies of a batch, on their way to their waiters
+	told    int       // how many of them have been told
+	inline  int       // requests of the batch that ran inline
 
 	piece     piece // of a large message, which is read to where it belongs; see large.go
 	expecting bool  // another one is likely to come next
@@ -106,7 +107,7 @@ func (rd *reader) space() []byte {
 func (rd *reader) await(space []byte) (n int, err error) {
 	c := rd.c
 	l := &c.lone
-	rd.clock = 0
+	rd.clock, rd.arrived = 0, 0
 	if l.poller == nil {
 		return c.nc.Read(space)
 	}
@@ -118,6 +119,7 @@ func (rd *reader) await(space []byte) (n int, err error) {
 		n, err = c.nc.Read(space)
 	}
 	rd.clock = c.now()
+	rd.arrived = rd.clock
 	l.waited(rd.clock - start)
 	return n, err
 }
@@ -164,6 +166,14 @@ func (rd *reader) makeRoom() {
 	case little:
 		rd.r, rd.w = 0, copy(rd.buf, rd.buf[rd.r:rd.w])
 	}
+}
+
+// arrival is when the batch was read: what a request's deadline counts from.
+func (rd *reader) arrival() int64 {
+	if rd.arrived == 0 {
+		rd.arrived = rd.now()
+	}
+	return rd.arrived
 }
 
 // now is the time of the batch, or of the last inline call in it.
@@ -386,7 +396,7 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 	if err == nil && len(fields) > 0 {
 		var t uint64
 		if t, err = r.readFields(fields); err == nil && t != 0 {
-			r.deadline = rd.now() + int64(min(t, maxTimeout))*int64(time.Microsecond)
+			r.deadline = rd.arrival() + int64(min(t, maxTimeout))*int64(time.Microsecond)
 		}
 	}
 	if r.Fields != nil && r.Fields.Parent != 0 {

@@ -48,6 +48,10 @@ type Request struct {
 	Attachment []byte
 	Broken     error // not nil when the message could not be read; Serve makes the reply of it
 
+	// Taken is when the reading goroutine took the request up, on Clock; 0 when it has not looked. Left is when Done
+	// returned; 0 when that has not looked. So a reading of the clock at the end of one call is that at the beginning of the next.
+	Taken, Left time.Duration
+
 	// The reply, to be filled in by Serve. Scratch is memory to encode it into; Serve leaves it
 	// behind larger, if it made it grow.
 	Reply   Outcome

@@ -264,7 +264,7 @@ type message struct {
 	fields     *wire.Fields // nil for none but the next two
 	timeout    uint64       // of the fields, as is metadata
 	metadata   []byte
-	flags      wire.Flags   // Compressed, HasChecksum, End, OneWay, NotProcessed
+	flags      wire.Flags // Compressed, HasChecksum, End, OneWay, NotProcessed
 	body       []byte
 	attachment []byte
 	prefix     [10]byte // the length of the body, when there is an attachment
