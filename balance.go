@@ -47,13 +47,14 @@ func (c *Call) pinned() bool { return c.Endpoint != nil && c.Endpoint != c.picke
 
 // balance returns the handler between middleware and endpoint middleware: it chooses the endpoint. It sends a call
 // that was certainly not processed to another one, because that is always right. The handler is no method, which would have a wrapper
-// below it on the stack: see decodeBody.
+// below it on the stack: see decodeBody. For the same reason it makes the first attempt itself, if it can: so the full chain of
+// recovery, timeout, retry, token and observers leaves 1000 callers' stacks at 4 KiB each instead of 8.
 func (c *Client) balance() Handler {
+	bare := len(c.opts.EndpointMiddleware) == 0
 	return func(ctx context.Context, call *Call) error {
 		if call.out == nil || call.Method == "" || call.turn != nil {
 			return c.balanceOn(ctx, call, nil)
 		}
-		// The first attempt is made from here because it needs less of the stack so.
 		ep, err := c.cluster.pick(ctx, call, true)
 		if err != nil {
 			return call.failed(c.explain(ctx, call, nil, err))
@@ -62,11 +63,19 @@ func (c *Client) balance() Handler {
 			call.Endpoint, call.picked = ep, ep
 		}
 		call.out.began = clock()
-		if len(c.opts.EndpointMiddleware) == 0 { // which may wait
-			call.out.req.Now = call.out.began
+		var conn *mux.Conn
+		if bare {
+			conn = ep.ready(ctx)
 		}
-		if err = ep.handler(ctx, call); err != nil {
-			return c.balanceOn(ctx, call, err)
+		if conn == nil {
+			if err = ep.handler(ctx, call); err != nil {
+				return c.balanceOn(ctx, call, err)
+			}
+			return nil
+		}
+		call.out.req.Now = call.out.began
+		if err = c.attempt(ctx, call, conn, ep); err != nil {
+			return c.balanceAfter(ctx, call, err)
 		}
 		return nil
 	}

@@ -90,6 +90,13 @@ func (ep *Endpoint) Addr() string { return ep.instance.Load().Addr }
 // Inflight returns how many calls of this client the endpoint is working on.
 func (ep *Endpoint) Inflight() int { return int(ep.inflight.Load()) }
 
+// count counts a call in flight, or one less. A peer has no endpoint.
+func (ep *Endpoint) count(n int64) {
+	if ep != nil {
+		ep.inflight.Add(n)
+	}
+}
+
 // Ready reports whether the endpoint should get calls: nobody has said otherwise with SetReady.
 func (ep *Endpoint) Ready() bool { return ep.unready.Load() == 0 }
 
@@ -136,17 +143,11 @@ func (ep *Endpoint) do() Handler {
 			}
 			return nil
 		}
-		conn := ep.ready(ctx)
-		if conn == nil {
-			call.out.req.Now = 0 // it may take a while
-			var err error
-			if conn, err = ep.connected(ctx, call.Deadline); err != nil {
-				return c.explain(ctx, call, ep, err)
-			}
+		conn, err := ep.connected(ctx, call.Deadline)
+		if err != nil {
+			return c.explain(ctx, call, ep, err)
 		}
-		ep.inflight.Add(1)
-		defer ep.inflight.Add(-1) // also when the function of a stream's caller panics
-		if err := c.attempt(ctx, call, conn); err != nil {
+		if err = c.attempt(ctx, call, conn, ep); err != nil {
 			return c.explain(ctx, call, ep, err)
 		}
 		return nil

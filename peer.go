@@ -120,7 +120,7 @@ func (p *Peer) once(ctx context.Context, call *Call) error {
 	if err := p.check(ctx, call); err != nil {
 		return err
 	}
-	return p.requests.attempt(ctx, call, p.link)
+	return p.requests.attempt(ctx, call, p.link, nil)
 }
 
 // again reports whether a call that failed with err is sent again: a peer that shuts down still takes what the calls need that it

@@ -252,25 +252,33 @@ func (q *requester) prepare(ctx context.Context, o *outgoing, call *Call) error 
 	return nil
 }
 
-// attempt makes one attempt of call on conn.
-func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn) error {
-	o := call.out
-	if err := q.prepare(ctx, o, call); err != nil {
+// attempt makes one attempt of call on conn. It is in flight on ep, unless that is nil, while nothing runs that may panic, as codecs do.
+func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
+	if err := q.prepare(ctx, call.out, call); err != nil {
 		return err
 	}
-	switch {
-	case call.stream != nil:
-		return q.converse(ctx, call, conn)
-	case call.OneWay:
-		return conn.Notify(ctx, &o.req)
+	if call.stream != nil || call.OneWay {
+		return q.attemptOther(ctx, call, conn, ep)
 	}
-	a, err := conn.Call(ctx, &o.req)
+	ep.count(1)
+	a, err := conn.Call(ctx, &call.out.req)
+	ep.count(-1)
 	if err != nil {
 		return err
 	}
-	err = q.decode(o, call, a)
+	err = q.decode(call.out, call, a)
 	a.Release()
 	return err
+}
+
+// attemptOther makes an attempt that does not wait for one reply.
+func (q *requester) attemptOther(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
+	ep.count(1)
+	defer ep.count(-1) // also when the function of a stream's caller panics
+	if call.stream != nil {
+		return q.converse(ctx, call, conn)
+	}
+	return conn.Notify(ctx, &call.out.req)
 }
 
 // earliest returns the earlier one of two deadlines; zero is never.
@@ -291,6 +299,17 @@ func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 	if call.Reply == nil {
 		return nil
 	}
+	if a.Flags&wire.Compressed != 0 || len(a.Body) >= largeBody || o.binding.Positional {
+		return q.decodeUnusual(o, call, a)
+	}
+	if err := o.binding.codec.Decode(a.Body, call.Reply); err != nil { // not with decodeBody, for its own reasons
+		return unfit(call, err)
+	}
+	return nil
+}
+
+// decodeUnusual decodes a body that is more than a small message.
+func (q *requester) decodeUnusual(o *outgoing, call *Call, a *mux.Answer) error {
 	body := a.Body
 	if a.Flags&wire.Compressed != 0 {
 		var err error
@@ -301,14 +320,7 @@ func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 		*to = slices.Clip(body)
 		return nil
 	}
-	// As in decodeBody, and for its reasons not with it.
-	err := error(nil)
-	if values, ok := call.Reply.(Values); ok {
-		err = decodeValues(body, o.binding.codec, values)
-	} else {
-		err = o.binding.codec.Decode(body, call.Reply)
-	}
-	if err != nil {
+	if err := decodeBody(body, o.binding.codec, call.Reply); err != nil {
 		return unfit(call, err)
 	}
 	return nil
