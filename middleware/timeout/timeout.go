@@ -3,7 +3,8 @@
 // Package timeout ends calls that take too long, on the client and on the server.
 //
 // On a client it belongs above retry, so that all attempts share the time; below retry, each attempt
-// has its own. It sets Call.Deadline and nothing else: the connection enforces it and tells the
+// has its own. The time counts from when the caller made the call, and for further attempts from when they begin: see
+// Call.Now. It sets Call.Deadline and nothing else: the connection enforces it and tells the
 // server, without a timer or a memory allocation for each call.
 //
 // On a server it makes the context end that the method is given, and Call.Deadline tells when. It belongs
