@@ -38,9 +38,7 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 		began = rd.now()
 	}
 	r.Scratch = rd.scratch[:0]
-	if rd.clock != 0 {
-		r.Taken = c.onClock(rd.clock)
-	}
+	r.Taken = rd.taken()
 	rd.current = r
 	state := rd.enter(running)
 	r.rd, r.running = rd, state
@@ -94,6 +92,14 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 		return rd.endBatch()
 	}
 	return true
+}
+
+// taken is Request.Taken of what is served now.
+func (rd *reader) taken() time.Duration {
+	if rd.clock == 0 {
+		return 0
+	}
+	return rd.c.onClock(rd.clock)
 }
 
 // overdue reports whether a reply of the batch has waited for too long.
