@@ -47,8 +47,8 @@ func (c *Call) pinned() bool { return c.Endpoint != nil && c.Endpoint != c.picke
 
 // balance returns the handler between middleware and endpoint middleware: it chooses the endpoint. It sends a call
 // that was certainly not processed to another one, because that is always right. The handler is no method, which would have a wrapper
-// below it on the stack: see decodeBody. For the same reason it makes the first attempt itself, if it can: so the full chain of
-// recovery, timeout, retry, token and observers leaves 1000 callers' stacks at 4 KiB each instead of 8.
+// below it on the stack: see decodeBody. For the same reason it makes the first attempt itself, if it can: each of
+// recovery, timeout, retry, token and observers leaves 1000 callers' stacks at 4 KiB, which any of them doubled before.
 func (c *Client) balance() Handler {
 	bare := len(c.opts.EndpointMiddleware) == 0
 	return func(ctx context.Context, call *Call) error {
