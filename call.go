@@ -103,7 +103,7 @@ type Call struct {
 	limited bool // the client set Deadline
 
 	watch watch         // how far its observers are
-	began time.Duration // when they were told, see clock
+	began time.Duration // when it was made, or they were told, on the clock; 0 when nobody has wanted to know
 	took  time.Duration // once it has ended
 }
 
@@ -160,15 +160,36 @@ func (c *Call) Took() time.Duration {
 	return c.took
 }
 
-// clock is the time since the program began: one reading of the monotonic clock, half of what time.Now costs.
+// Now returns the time, for middleware that reckons with it. On the client, until the call's first attempt goes to an endpoint, that
+// is when its caller made it: all who ask, and the observers, share one reading of the clock, which takes as long as three
+// middlewares.
+func (c *Call) Now() time.Time {
+	if c.in != nil || c.out == nil || c.out.began != 0 {
+		return time.Now()
+	}
+	return mux.TimeOf(c.made())
+}
+
+// made returns when the call was made, or about when: it is noted when somebody first asks.
+func (c *Call) made() time.Duration {
+	if c.began == 0 {
+		c.began = clock()
+	}
+	return c.began
+}
+
+// clock is one reading of the monotonic clock, half of what time.Now costs.
 func clock() time.Duration { return mux.Clock() }
 
-// startAll begins the watch of a call.
+// startAll begins the watch of a call. What it needs of the stack must not stand under the whole call: see decodeBody.
+//
+//go:noinline
 func startAll(ctx context.Context, observers []Observer, call *Call) context.Context {
 	if len(observers) == 0 {
 		return ctx
 	}
-	call.watch, call.began = watching, clock()
+	call.watch = watching
+	call.made()
 	for i := range observers {
 		if start := observers[i].Start; start != nil {
 			ctx = start(ctx, call) //nolint:fatcontext // each observer adds to it
@@ -178,6 +199,8 @@ func startAll(ctx context.Context, observers []Observer, call *Call) context.Con
 }
 
 // endAll ends it, in the opposite order.
+//
+//go:noinline
 func endAll(ctx context.Context, observers []Observer, call *Call, err error) {
 	if len(observers) == 0 {
 		return

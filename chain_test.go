@@ -6,6 +6,8 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -150,6 +152,62 @@ func TestTook(t *testing.T) {
 	})
 }
 
+// Middleware that asks for the time of a call gets when it was made, until its first attempt; afterwards the time.
+func TestNow(t *testing.T) {
+	const Wait yodel.Method[yodel.Empty, yodel.Empty] = "Test.Wait"
+	synctest.Test(t, func(t *testing.T) {
+		network := mem.New()
+		l, err := network.Listen("server")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := yodel.NewServer(nil)
+		Wait.Handle(s, func(ctx context.Context, _ *yodel.Empty) (*yodel.Empty, error) {
+			if deadline, _ := ctx.Deadline(); yodel.CallFrom(ctx).Now() != time.Now() || time.Until(deadline) > 3*time.Second {
+				t.Errorf("on the server it is %v, and the deadline %v", yodel.CallFrom(ctx).Now(), deadline)
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		serveOn(t, s, l)
+		var made []time.Duration // since the call was made
+		twice := func(next yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				began := time.Now()
+				time.Sleep(time.Second)
+				made = append(made, call.Now().Sub(began))
+				_ = next(ctx, call)
+				made = append(made, call.Now().Sub(began))
+				return next(ctx, call)
+			}
+		}
+		for name, observers := range map[string][]yodel.Observer{"watched": {{}}, "not watched": nil} {
+			made = nil
+			c := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{
+				Transport: network, Observers: observers, Middleware: []yodel.Middleware{noting, twice, timeout.After(3 * time.Second)},
+			})
+			began := time.Now()
+			_, err := Wait.Call(t.Context(), c, &yodel.Empty{})
+			// The wait before the first attempt is part of its time, and the second one has its own.
+			if took := time.Since(began); took != 6*time.Second || yodel.CodeOf(err) != yodel.DeadlineExceeded {
+				t.Errorf("%s: took %v, want 6s: %v", name, took, err)
+			}
+			if want := []time.Duration{0, 3 * time.Second}; !slices.Equal(made, want) {
+				t.Errorf("%s: the time was %v after the call was made, want %v", name, made, want)
+			}
+			c.Close()
+		}
+	})
+}
+
+// noting makes a call take note of when it was made.
+func noting(next yodel.Handler) yodel.Handler {
+	return func(ctx context.Context, call *yodel.Call) error {
+		call.Now()
+		return next(ctx, call)
+	}
+}
+
 // Metadata that comes again is not parsed again, and yet every call has its own.
 func TestMetadataThatComesAgain(t *testing.T) {
 	const Tell yodel.Method[yodel.Empty, yodel.Metadata] = "Test.Tell"
@@ -219,6 +277,55 @@ func BenchmarkChain(b *testing.B) {
 					}
 				}
 			})
+		})
+	}
+}
+
+// A greedy codec is raw and takes as much of the stack as the method that is generated for a large message.
+type greedy struct{ yodel.Codec }
+
+func (g greedy) Decode(src []byte, v any) error {
+	var much [1200]byte
+	n := copy(much[:], src)
+	return g.Codec.Decode(append(make([]byte, 0, 64), much[:n]...), v)
+}
+
+// BenchmarkStacks shows how much of the stack many callers keep, which with a chain of middleware is easily twice as much.
+func BenchmarkStacks(b *testing.B) {
+	const callers = 1000
+	const Echo yodel.Method[[]byte, []byte] = "Alloc.Echo"
+	list := parts()
+	for _, p := range []part{{name: "none"}, list[len(list)-1]} {
+		b.Run(p.name, func(b *testing.B) {
+			p.server.Codecs = []yodel.Codec{greedy{yodel.Raw}}
+			p.client.Codec = greedy{yodel.Raw}
+			s := newServer(b, &p.server)
+			Echo.Handle(s, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
+			c := connect(b, s, &p.client)
+			ctx, in := context.Background(), make([]byte, 128)
+			var before, during runtime.MemStats
+			runtime.ReadMemStats(&before)
+			var called, read, wg sync.WaitGroup
+			called.Add(callers)
+			read.Add(1)
+			for range callers {
+				wg.Go(func() {
+					var out []byte
+					for range b.N/callers + 1 {
+						if err := c.Call(ctx, string(Echo), &in, &out); err != nil {
+							b.Error(err)
+							break
+						}
+					}
+					called.Done()
+					read.Wait()
+				})
+			}
+			called.Wait()
+			runtime.ReadMemStats(&during)
+			read.Done()
+			wg.Wait()
+			b.ReportMetric(float64(during.StackInuse-before.StackInuse)/callers, "stack-B/caller")
 		})
 	}
 }

@@ -104,7 +104,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.side = clientSide
 	c.setUp(opts.Idempotent)
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
-	c.handler = observe(opts.Observers, chain(opts.Middleware, c.balance))
+	c.handler = observe(opts.Observers, chain(opts.Middleware, c.balance()))
 	c.async = make(chan struct{}, c.limits.MaxOpen)
 	c.orders.limit = max(c.limits.MaxOpen, minUntold)
 	c.config = mux.Config{
@@ -188,7 +188,7 @@ func (c *Client) Notify(ctx context.Context, method string, in any) error {
 
 func (c *Client) timeout(call *Call) {
 	if c.opts.Timeout > 0 && call.Deadline.IsZero() {
-		call.Deadline, call.limited = mux.Birth.Add(clock()+c.opts.Timeout), true
+		call.Deadline, call.limited = mux.TimeOf(call.made()+c.opts.Timeout), true
 	}
 }
 
@@ -264,8 +264,8 @@ func (c *Call) begin(o *outgoing) {
 	if c.report != nil || c.tried != nil {
 		c.report, c.tried = nil, nil
 	}
-	if c.watch != unwatched {
-		c.watch, c.took = unwatched, 0
+	if c.watch != unwatched || c.began != 0 {
+		c.watch, c.began, c.took = unwatched, 0, 0
 	}
 }
 

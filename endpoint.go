@@ -90,7 +90,7 @@ func newEndpoint(c *Client, in Instance) *Endpoint {
 	ep.instance.Store(&in)
 	ep.conns.Store(&[]*mux.Conn{})
 	ep.ctx, ep.cancel = context.WithCancel(context.Background())
-	h := Handler(ep.do)
+	h := ep.do()
 	for _, m := range slices.Backward(c.opts.EndpointMiddleware) {
 		h = m(ep, h)
 	}
@@ -106,6 +106,19 @@ func (ep *Endpoint) Addr() string { return ep.instance.Load().Addr }
 
 // Inflight returns how many calls of this client the endpoint is working on.
 func (ep *Endpoint) Inflight() int { return ep.inflight.count() }
+
+// begun and ended count calls in flight. A peer has no endpoint.
+func (ep *Endpoint) begun() {
+	if ep != nil {
+		ep.inflight.begun.Add(1)
+	}
+}
+
+func (ep *Endpoint) ended() {
+	if ep != nil {
+		ep.inflight.ended.Add(1)
+	}
+}
 
 // Ready reports whether the endpoint should get calls: nobody has said otherwise with SetReady.
 func (ep *Endpoint) Ready() bool { return ep.unready.Load() == 0 }
@@ -143,25 +156,25 @@ func (ep *Endpoint) State(key any, create func() any) any {
 // byConn is who says that an endpoint is not ready because it is not connected.
 const byConn = "connection"
 
-// do makes one attempt on this endpoint.
-func (ep *Endpoint) do(ctx context.Context, call *Call) error {
+// do returns the handler that makes one attempt on this endpoint; see balance for why it is no method.
+func (ep *Endpoint) do() Handler {
 	c := ep.client
-	if call.turn != nil {
-		if err := c.doInTurn(ctx, ep, call); err != nil {
+	return func(ctx context.Context, call *Call) error {
+		if call.turn != nil {
+			if err := c.doInTurn(ctx, ep, call); err != nil {
+				return c.explain(ctx, call, ep, err)
+			}
+			return nil
+		}
+		conn, err := ep.connected(ctx, call.Deadline)
+		if err != nil {
+			return c.explain(ctx, call, ep, err)
+		}
+		if err = c.attempt(ctx, call, conn, ep); err != nil {
 			return c.explain(ctx, call, ep, err)
 		}
 		return nil
 	}
-	conn, err := ep.connected(ctx, call.Deadline)
-	if err != nil {
-		return c.explain(ctx, call, ep, err)
-	}
-	ep.inflight.begun.Add(1)
-	defer ep.inflight.ended.Add(1) // also when the function of a stream's caller panics
-	if err = c.attempt(ctx, call, conn); err != nil {
-		return c.explain(ctx, call, ep, err)
-	}
-	return nil
 }
 
 // ready returns a connection for the next call, or nil if there is none yet, or one more is worth having.

@@ -233,6 +233,7 @@ func (in *incoming) handle() (err error) {
 	if in.Broken == nil {
 		opened = in.open()
 	}
+	in.call.began = in.Taken
 	in.ctx = startAll(own, s.opts.Observers, &in.call)
 	switch {
 	case in.Broken != nil:
@@ -257,15 +258,18 @@ func (in *incoming) open() error {
 	call.Attachment, call.OneWay = in.Attachment, in.OneWay
 	call.Deadline, _ = in.Deadline()
 	f := in.Fields
-	if f == nil {
-		return nil
+	limit, n := in.target.conn.server.limits.MaxMetadata, len(in.Metadata)
+	if f != nil {
+		n += len(f.IdempotencyKey) + len(f.Key)
 	}
-	limit := in.target.conn.server.limits.MaxMetadata
-	if n := len(f.Metadata) + len(f.IdempotencyKey) + len(f.Key); n > limit {
+	if n > limit {
 		return refusal("YDL2203", "%s: the metadata has %d bytes, the server's limit is %d", call.Method, n, limit)
 	}
-	if err := in.readMetadata(f.Metadata); err != nil {
+	if err := in.readMetadata(in.Metadata); err != nil {
 		return refusal("YDL2205", "%s: the metadata is broken: %v", call.Method, err)
+	}
+	if f == nil {
+		return nil
 	}
 	call.IdempotencyKey, call.Key = string(f.IdempotencyKey), string(f.Key)
 	call.Ordered = f.Epoch > 0
@@ -462,6 +466,9 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 		in.err = failure("YDL5002", "%s: the handler ended its goroutine", t.name)
 	}
 	endAll(in.ctx, t.conn.server.opts.Observers, &in.call, in.err)
+	if in.call.watch == watched {
+		r.Left = in.call.began + in.call.took
+	}
 }
 
 // scratchMemory returns memory for compression and decompression.

@@ -28,7 +28,7 @@ type outgoing struct {
 	unpack  []byte
 
 	call  Call          // of Client.Call and Method.Then
-	began time.Duration // of the first attempt, once it has failed, see clock
+	began time.Duration // of the first attempt, on the clock; 0 before it
 }
 
 // keepScratch is the largest scratch memory that is kept for another call.
@@ -44,6 +44,7 @@ func (o *outgoing) reset() bool {
 		o.call = Call{}
 	}
 	o.req.Reset()
+	o.began = 0
 	o.binding, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil // the client is the one whose pool it goes to
 	return cap(o.body) <= keepScratch && cap(o.packed) <= keepScratch && cap(o.unpack) <= keepScratch
 }
@@ -146,11 +147,11 @@ func observe(observers []Observer, next Handler) Handler {
 	if len(observers) == 0 {
 		return next
 	}
-	return func(ctx context.Context, call *Call) error {
-		ctx = startAll(ctx, observers, call)
-		err := error(errGone) // unless next returns
-		defer func() { endAll(ctx, observers, call, err) }()
-		err = next(ctx, call)
-		return err
+	all := &observers // one word of the stack instead of three
+	return func(ctx context.Context, call *Call) (err error) {
+		watched := startAll(ctx, *all, call)
+		err = errGone // unless next returns
+		defer func() { endAll(watched, *all, call, err) }()
+		return next(watched, call)
 	}
 }

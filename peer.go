@@ -88,7 +88,10 @@ func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 	o := p.requests.take()
 	call.begin(o)
 	o.ctx, o.async, o.done = ctx, call, callback(done)
-	err := p.prepare(ctx, call)
+	err := p.check(ctx, call)
+	if err == nil {
+		err = p.requests.prepare(ctx, o, call)
+	}
 	switch {
 	case err != nil:
 	case call.OneWay:
@@ -114,10 +117,10 @@ func (p *Peer) attempt(ctx context.Context, call *Call) error {
 }
 
 func (p *Peer) once(ctx context.Context, call *Call) error {
-	if err := p.prepare(ctx, call); err != nil {
+	if err := p.check(ctx, call); err != nil {
 		return err
 	}
-	return p.requests.send(ctx, call.out, call, p.link)
+	return p.requests.attempt(ctx, call, p.link, nil)
 }
 
 // again reports whether a call that failed with err is sent again: a peer that shuts down still takes what the calls need that it
@@ -131,8 +134,8 @@ func (p *Peer) again(ctx context.Context, call *Call, err error) bool {
 	return true
 }
 
-// prepare readies a call for this peer.
-func (p *Peer) prepare(ctx context.Context, call *Call) error {
+// check readies a call for this peer, if it can be sent there.
+func (p *Peer) check(ctx context.Context, call *Call) error {
 	call.Endpoint, call.picked, call.out.peer = nil, nil, p
 	switch {
 	case call.Method == "":
@@ -140,7 +143,7 @@ func (p *Peer) prepare(ctx context.Context, call *Call) error {
 	case p.deciding.Load() && !call.OneWay && ctx.Value(connectKey{}) == p:
 		return refusal("YDL4005", "%s: the Connect hook calls %v, which is not heard before the hook has returned", call.Method, p.Addr)
 	}
-	return p.requests.prepare(ctx, call.out, call)
+	return nil
 }
 
 // complete ends an asynchronous call.

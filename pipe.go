@@ -204,8 +204,8 @@ func keep(b []byte) []byte {
 }
 
 // converse makes one attempt of a call that has a stream, on conn.
-func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn, where string) error {
-	o, s := call.out, call.stream
+func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) error {
+	o, s, where := call.out, call.stream, addrOf(call)
 	if s.begun {
 		return failure("YDL2007", "%s: a call with a stream cannot be made again once its messages have begun", call.Method)
 	}

@@ -208,26 +208,31 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 
 // encodeFields makes what travels beside the body. Endpoint middleware may change it for each attempt.
 func (q *requester) encodeFields(o *outgoing, call *Call) error {
-	f := &o.req.Fields
-	if o.req.Bare && call.Attempt == 0 && call.Metadata == nil && call.IdempotencyKey == "" && call.Key == "" {
-		return nil
-	}
-	o.req.Bare = false
-	f.Attempt = uint64(call.Attempt)
-	f.Metadata, f.IdempotencyKey, f.Key = nil, nil, nil
+	req := &o.req
+	req.Metadata = nil
 	if call.Metadata != nil {
-		f.Metadata, o.md = q.encodeMetadata(o.md[:0], call.Metadata)
+		req.Metadata, o.md = q.encodeMetadata(o.md[:0], call.Metadata)
 	}
+	if !req.Bare || call.Attempt != 0 || call.IdempotencyKey != "" || call.Key != "" {
+		req.Bare = false
+		encodeRare(&req.Fields, call)
+	}
+	if n := len(req.Metadata) + len(call.IdempotencyKey) + len(call.Key); n > q.limits.MaxMetadata {
+		return refusal("YDL2203", "%s: the metadata has %d bytes, the limit is %d", call.Method, n, q.limits.MaxMetadata)
+	}
+	return nil
+}
+
+// encodeRare makes those of the fields that most calls do not have.
+func encodeRare(f *wire.Fields, call *Call) {
+	f.Attempt = uint64(call.Attempt)
+	f.IdempotencyKey, f.Key = nil, nil
 	if call.IdempotencyKey != "" {
 		f.IdempotencyKey = []byte(call.IdempotencyKey)
 	}
 	if call.Key != "" {
 		f.Key = []byte(call.Key)
 	}
-	if n := len(f.Metadata) + len(f.IdempotencyKey) + len(f.Key); n > q.limits.MaxMetadata {
-		return refusal("YDL2203", "%s: the metadata has %d bytes, the limit is %d", call.Method, n, q.limits.MaxMetadata)
-	}
-	return nil
 }
 
 // prepare readies the request for the next attempt.
@@ -249,30 +254,33 @@ func (q *requester) prepare(ctx context.Context, o *outgoing, call *Call) error 
 	return nil
 }
 
-// attempt makes one attempt of call on conn.
-func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn) error {
-	o := call.out
-	if err := q.prepare(ctx, o, call); err != nil {
+// attempt makes one attempt of call on conn. It is in flight on ep, unless that is nil, while nothing runs that may panic, as codecs do.
+func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
+	if err := q.prepare(ctx, call.out, call); err != nil {
 		return err
 	}
-	return q.send(ctx, o, call, conn)
-}
-
-// send sends a call that is prepared, and waits for its outcome.
-func (q *requester) send(ctx context.Context, o *outgoing, call *Call, conn *mux.Conn) error {
-	if call.stream != nil {
-		return q.converse(ctx, call, conn, addrOf(call))
+	if call.stream != nil || call.OneWay {
+		return q.attemptOther(ctx, call, conn, ep)
 	}
-	if call.OneWay {
-		return conn.Notify(ctx, &o.req)
-	}
-	a, err := conn.Call(ctx, &o.req)
+	ep.begun()
+	a, err := conn.Call(ctx, &call.out.req)
+	ep.ended()
 	if err != nil {
 		return err
 	}
-	err = q.decode(o, call, a)
+	err = q.decode(call.out, call, a)
 	a.Release()
 	return err
+}
+
+// attemptOther makes an attempt that does not wait for one reply.
+func (q *requester) attemptOther(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
+	ep.begun()
+	defer ep.ended() // also when the function of a stream's caller panics
+	if call.stream != nil {
+		return q.converse(ctx, call, conn)
+	}
+	return conn.Notify(ctx, &call.out.req)
 }
 
 // earliest returns the earlier one of two deadlines; zero is never.
@@ -293,6 +301,17 @@ func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 	if call.Reply == nil {
 		return nil
 	}
+	if a.Flags&wire.Compressed != 0 || len(a.Body) >= largeBody || o.binding.Positional {
+		return q.decodeUnusual(o, call, a)
+	}
+	if err := o.binding.codec.Decode(a.Body, call.Reply); err != nil { // not with decodeBody, for its own reasons
+		return unfit(call, err)
+	}
+	return nil
+}
+
+// decodeUnusual decodes a body that is more than a small message.
+func (q *requester) decodeUnusual(o *outgoing, call *Call, a *mux.Answer) error {
 	body := a.Body
 	if a.Flags&wire.Compressed != 0 {
 		var err error

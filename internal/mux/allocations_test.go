@@ -46,7 +46,7 @@ func TestACallAllocatesItsRequestOnly(t *testing.T) {
 		},
 		"notify": func(t *testing.T, c *mux.Conn, out *mux.Out) func() {
 			answered := make(chan struct{}, 1)
-			out = &mux.Out{Method: third, Body: out.Body, Attachment: out.Attachment, Fields: out.Fields, Checksum: out.Checksum}
+			out = &mux.Out{Method: third, Body: out.Body, Attachment: out.Attachment, Metadata: out.Metadata, Fields: out.Fields, Checksum: out.Checksum}
 			told.Store(&answered)
 			return func() {
 				if err := c.Notify(context.Background(), out); err != nil {
@@ -92,7 +92,7 @@ func TestACallAllocatesItsRequestOnly(t *testing.T) {
 func TestFieldsAllocateThemselvesOnly(t *testing.T) {
 	s := &setup{serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}}}
 	c, _ := s.overTCP(t)
-	out := &mux.Out{Method: echo, Fields: wire.Fields{Metadata: wire.AppendPair(nil, "user", "anna")}}
+	out := &mux.Out{Method: echo, Metadata: wire.AppendPair(nil, "user", "anna")}
 	once := func() {
 		a, err := c.Call(context.Background(), out)
 		if err != nil {

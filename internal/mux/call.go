@@ -41,7 +41,8 @@ type numbering struct {
 type Out struct {
 	Method     *Method
 	Body       []byte
-	Bare       bool // no field is set: the connection need not look for one
+	Metadata   []byte // pairs, see wire.AppendPair
+	Bare       bool   // no other field is set: the connection need not look for one
 	Compressed bool
 	Checksum   bool
 	OneWay     bool          // set by Notify and its like
@@ -50,9 +51,10 @@ type Out struct {
 	sent       bool          // the connection has set fields itself
 	Began      time.Duration // set by Start: about when it was, see Clock
 	Deadline   time.Time
+	Now        time.Duration // a fresh reading of Clock; 0 for none
 	Attachment []byte
-	Stream     *Stream // to be opened, for a method of a kind that has one; with Start only
-	Fields     wire.Fields
+	Stream     *Stream     // to be opened, for a method of a kind that has one; with Start only
+	Fields     wire.Fields // without Timeout, Metadata and Parent, which the connection sets
 }
 
 // nested reports whether out was sent beyond the window, see nested.go.
@@ -64,8 +66,8 @@ func (out *Out) Reset() {
 		out.Fields, out.Bare, out.sent = wire.Fields{}, true, false
 	}
 	out.Body, out.Compressed, out.OneWay, out.Nest = nil, false, false, false
-	if out.Attachment != nil {
-		out.Attachment = nil
+	if out.Attachment != nil || out.Metadata != nil || out.Now != 0 {
+		out.Attachment, out.Metadata, out.Now = nil, nil, 0
 	}
 }
 
@@ -227,7 +229,7 @@ func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
 
 // Notify sends a request that gets no answer. It waits while the connection's output is full.
 func (c *Conn) Notify(ctx context.Context, out *Out) error {
-	if wire.FieldsSize(&out.Fields)+binary.MaxVarintLen64+len(out.Body)+len(out.Attachment) > maxPart {
+	if out.fieldsSize()+binary.MaxVarintLen64+len(out.Body)+len(out.Attachment) > maxPart {
 		return c.Follow(ctx, out, discard{}) // several frames need an id, and so a slot and a final frame
 	}
 	out.OneWay = true
@@ -255,6 +257,19 @@ func (out *Out) message() message {
 	return m
 }
 
+// fieldsSize is an upper bound of the bytes that travel beside body and attachment.
+func (out *Out) fieldsSize() int { return wire.FieldsSize(&out.Fields) + len(out.Metadata) }
+
+// addFields adds to its message what travels beside the body, and for how many microseconds the call may go on.
+func (out *Out) addFields(m *message, timeout uint64) {
+	if !out.sent && (out.Bare || out.Fields.OnlyUsual()) {
+		m.timeout, m.metadata = timeout, out.Metadata
+		return
+	}
+	m.fields, out.sent = &out.Fields, true
+	m.fields.Timeout, m.fields.Metadata = timeout, out.Metadata
+}
+
 // counted returns how many bytes a request counts with in the window. A stream may be open for ever, and takes no room from others
 // for its beginning, unless that is large.
 func (out *Out) counted(m *message) int {
@@ -262,7 +277,7 @@ func (out *Out) counted(m *message) int {
 		return len(m.body)
 	}
 	_, size := m.pieces()
-	if out.Stream != nil && wire.FieldsSize(&out.Fields)+size <= maxPart {
+	if out.Stream != nil && out.fieldsSize()+size <= maxPart {
 		return 0
 	}
 	return size
@@ -279,14 +294,14 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 		out.Began = c.beganLocked()
 	}
 	if out.sent {
-		out.Fields.Parent, out.Fields.Timeout, out.sent = 0, 0, false
+		out.Fields.Parent, out.Fields.Timeout, out.Fields.Metadata, out.sent = 0, 0, nil, false
 	}
 	if err := c.admitLocked(ctx, out, size, async, alone); err != nil {
 		c.mu.Unlock()
 		return 0, err
 	}
 	// From here on nothing waits until the request is queued.
-	deadline, err := c.timeLocked(out)
+	deadline, timeout, err := c.timeLocked(out)
 	if err != nil {
 		if !alone {
 			c.leaveLocked(size, out.nested())
@@ -294,9 +309,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 		c.mu.Unlock()
 		return 0, err
 	}
-	if out.sent || !out.Bare && !out.Fields.OnlyTimeout() {
-		m.fields = &out.Fields
-	}
+	out.addFields(&m, timeout)
 	h := wire.Header{Type: wire.Request, Arg: c.numberLocked(out.Method)}
 	if !alone {
 		if async {
@@ -344,20 +357,24 @@ func (c *Conn) sentLocked(s *slot, nested, large bool) {
 	}
 }
 
-// timeLocked returns when the time of out ends on the connection's clock, 0 for never, and puts what is left of it into the
-// fields.
-func (c *Conn) timeLocked(out *Out) (deadline int64, err error) {
+// timeLocked returns when the time of out ends on the connection's clock, and the microseconds until then; 0 for never.
+func (c *Conn) timeLocked(out *Out) (deadline int64, timeout uint64, err error) {
 	if out.Deadline.IsZero() {
-		return 0, nil
+		return 0, 0, nil
 	}
-	at := time.Now()
-	now := int64(at.Sub(Birth))
-	deadline = now + int64(out.Deadline.Sub(at)) // one without a monotonic reading too, when the clock of the wall has been set
+	now := int64(out.Now)
+	if now == 0 {
+		now = c.now()
+	}
+	deadline = int64(out.Deadline.Sub(Birth))
+	if out.Deadline.Round(0) == out.Deadline { // it has no monotonic reading, and the clock of the wall may have been set
+		at := time.Now()
+		deadline = int64(at.Sub(Birth) + out.Deadline.Sub(at))
+	}
 	if deadline <= now {
-		return 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
+		return 0, 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
 	}
-	out.Fields.Timeout, out.sent = (uint64(deadline-now)+999)/1000, true //nolint:gosec // positive
-	return deadline, nil
+	return deadline, (uint64(deadline-now) + 999) / 1000, nil //nolint:gosec // positive
 }
 
 // sendLargeLocked sends what did not fit in the opening frame, with that, and unlocks.
@@ -398,6 +415,7 @@ func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone
 		limit = c.highWater()
 	}
 	if len(c.out) >= limit {
+		out.Now = 0 // it waits
 		if out.NoWait {
 			return &CallError{Cause: ErrWindow, NotProcessed: true}
 		}
@@ -426,6 +444,7 @@ func (c *Conn) mayEnterLocked(size int) bool {
 // admitSlowlyLocked is admitLocked for a request that cannot be sent at once. One that is made in the service of a call of the
 // peer must not wait for those before it: they may be its ancestors, which end after it.
 func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error {
+	out.Now = 0 // it waits
 	c.mu.Unlock()
 	serving := c.serving(ctx) // may run code that needs c.mu
 	c.mu.Lock()
@@ -741,7 +760,7 @@ func (a *Answer) parse(frame []byte) error {
 // Birth is what Clock and now count from, which are never 0.
 var Birth = time.Now().Add(-1)
 
-// Clock is the time since the program began: one reading of the monotonic clock.
+// Clock is the time since the program began: one reading of the monotonic clock, half of what time.Now costs.
 func Clock() time.Duration { return time.Since(Birth) }
 
 // timedStarts is how many calls of a batch begin at the same time, as far as Out.Began is concerned.
@@ -764,6 +783,9 @@ func timeOf(t int64) time.Time {
 	at := time.Now()
 	return at.Add(time.Duration(t - int64(at.Sub(Birth))))
 }
+
+// TimeOf returns the time of a reading of Clock.
+func TimeOf(reading time.Duration) time.Time { return Birth.Add(reading) }
 
 const never = math.MaxInt64
 

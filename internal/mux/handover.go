@@ -38,6 +38,7 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 		began = rd.now()
 	}
 	r.Scratch = rd.scratch[:0]
+	r.Taken = rd.taken()
 	rd.current = r
 	state := rd.enter(running)
 	r.rd, r.running = rd, state
@@ -83,12 +84,18 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	rd.scratch = r.Scratch
 	r.Body, r.Attachment, r.Scratch = nil, nil, nil
 	r.target.Done(r, took, false)
+	if r.Left != 0 {
+		rd.clock = int64(r.Left)
+	}
 	rd.used = r
 	if len(rd.replies) >= fullBatch || timed && rd.overdue() {
 		return rd.endBatch()
 	}
 	return true
 }
+
+// taken is Request.Taken of what is served now.
+func (rd *reader) taken() time.Duration { return time.Duration(rd.clock) }
 
 // overdue reports whether a reply of the batch has waited for too long.
 func (rd *reader) overdue() bool {
@@ -171,6 +178,7 @@ func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err err
 		err = a.parse(frame)
 	}
 	state := rd.enter(running | completing)
+	rd.clock = 0
 	normal := false
 	defer func() {
 		if !normal {
@@ -268,6 +276,7 @@ func pow2(n int) int {
 // returns false when the connection has ended.
 func (rd *reader) endBatch() bool {
 	c := rd.c
+	rd.clock = 0    // it may have to wait
 	if !c.preface { // a peer of another protocol hears nothing of this one
 		return true
 	}

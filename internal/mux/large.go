@@ -47,8 +47,8 @@ const (
 // collect begins to gather a request that comes in pieces.
 func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
 	r.bytes = 0
-	if h.Flags&wire.HasFields != 0 {
-		r.bytes = int(min(rd.fields.Size, math.MaxInt))
+	if r.Fields != nil {
+		r.bytes = int(min(r.Fields.Size, math.MaxInt))
 	}
 	r.collected = new(collector) // in the table it must be seen to be incomplete
 	if ok, alive := rd.accept(r); !ok {
@@ -234,8 +234,7 @@ func (r *Request) whole(p *collector) {
 	h := wire.ParseHeader(p.buf)
 	fields, msg, err := openMessage(h, p.buf)
 	if err == nil {
-		var f wire.Fields
-		err = r.readFields(fields, &f) // they alias p.buf
+		_, err = r.readFields(fields) // they alias p.buf
 	}
 	if err == nil {
 		r.Body, r.Attachment, err = wire.SplitBody(h.Flags, msg)

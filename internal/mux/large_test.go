@@ -39,7 +39,7 @@ func TestMessagesOfAllSizesArriveWhole(t *testing.T) {
 		for _, size := range sizes {
 			for _, attached := range []int{-1, 0, 10, size} {
 				for _, out := range []mux.Out{
-					{}, {Checksum: true}, {Compressed: true}, {Fields: wire.Fields{Metadata: filled('m', 5000)}},
+					{}, {Checksum: true}, {Compressed: true}, {Metadata: filled('m', 5000)},
 				} {
 					out.Method, out.Body = echo, patterned(size, size+1)
 					if attached >= 0 {

@@ -141,7 +141,7 @@ func (rd *reader) giveBackLocked() {
 // resume gives the reading to a goroutine.
 func (rd *reader) resume() {
 	l := &rd.c.lone
-	l.brisk, l.row, rd.clock = 0, 0, 0
+	l.brisk, l.row, rd.clock, rd.arrived = 0, 0, 0, 0
 	theLookout.rise(rd.c)
 	go rd.loop()
 }
@@ -159,7 +159,7 @@ func (c *Conn) glance() {
 	}
 	rd.makeRoom()
 	n, err := readSocket(c.socket, rd.buf[rd.w:], 0, false)
-	rd.clock = 0
+	rd.clock, rd.arrived = 0, 0
 	rd.got(n)
 	if rd.err = err; n > 0 || err != nil {
 		rd.resume()
@@ -219,6 +219,7 @@ func (rd *reader) readMore(w *waiter, id uint32) bool {
 		n, err = c.sleepIn(w, id, rd.buf[rd.w:])
 	}
 	rd.clock = c.now()
+	rd.arrived = rd.clock
 	if l.waited(rd.clock-start, c.cfg.Polling) {
 		l.brisk++
 	}

@@ -7,8 +7,6 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // A connection on which nothing happens is laid down: the goroutine that reads it ends, and all that only calls need goes with it. One
@@ -262,10 +260,10 @@ func takeReader(c *Conn) *reader {
 
 // giveReader gives up a reader that has handled all that it has read. Memory that calls needed is not for connections without.
 func giveReader(rd *reader) {
-	rd.c, rd.used, rd.current, rd.err = nil, nil, nil, nil
+	rd.c, rd.used, rd.current, rd.err, rd.ahead = nil, nil, nil, nil, nil
 	rd.replies, rd.scratch, rd.settled, rd.answer = nil, nil, nil, Answer{}
-	rd.r, rd.w, rd.clock, rd.inline, rd.expecting, rd.quiet, rd.answered, rd.crowded = 0, 0, 0, 0, false, false, false, false
-	rd.fields = wire.Fields{}
+	rd.r, rd.w, rd.clock, rd.arrived, rd.inline = 0, 0, 0, 0, 0
+	rd.expecting, rd.quiet, rd.answered, rd.crowded = false, false, false, false
 	if len(rd.buf) > minReadBuffer {
 		rd.buf = nil
 	}

@@ -19,14 +19,14 @@ type reader struct {
 	r   int // buf[r:w] is read and not handled
 	w   int
 
-	clock   int64
-	fields  wire.Fields // of the request being opened
-	replies []byte      // frames of inline replies, to be written when the batch ends
-	since   int64       // when the first of them was made
-	nReply  uint64      // how many
-	settled []settled   // replies of a batch, on their way to their waiters
-	told    int         // how many of them have been told
-	inline  int         // requests of the batch that ran inline
+	clock   int64     // see now; 0 when nobody has looked
+	arrived int64     // see arrival
+	replies []byte    // frames of inline replies, to be written when the batch ends
+	since   int64     // when the first of them was made
+	nReply  uint64    // how many
+	settled []settled // replies of a batch, on their way to their waiters
+	told    int       // how many of them have been told
+	inline  int       // requests of the batch that ran inline
 
 	piece     piece      // of a large message, which is read to where it belongs; see large.go
 	expecting bool       // another one is likely to come next
@@ -119,7 +119,7 @@ func (rd *reader) space() []byte {
 func (rd *reader) await(space []byte) (n int, err error) {
 	c := rd.c
 	l := &c.lone
-	rd.clock = 0
+	rd.clock, rd.arrived = 0, 0
 	if c.socket == nil {
 		return c.nc.Read(space)
 	}
@@ -131,6 +131,7 @@ func (rd *reader) await(space []byte) (n int, err error) {
 		n, err = c.nc.Read(space)
 	}
 	rd.clock = c.now()
+	rd.arrived = rd.clock
 	l.waited(rd.clock-start, c.cfg.Polling)
 	return n, err
 }
@@ -177,6 +178,14 @@ func (rd *reader) makeRoom() {
 	case little:
 		rd.r, rd.w = 0, copy(rd.buf, rd.buf[rd.r:rd.w])
 	}
+}
+
+// arrival is when the batch was read: what a request's deadline counts from.
+func (rd *reader) arrival() int64 {
+	if rd.arrived == 0 {
+		rd.arrived = rd.now()
+	}
+	return rd.arrived
 }
 
 // now is the time of the batch, or of the last inline call in it.
@@ -405,9 +414,9 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 	r.Compressed = h.Flags&wire.Compressed != 0
 	fields, msg, err := openMessage(h, frame)
 	if err == nil && len(fields) > 0 {
-		err = r.readFields(fields, &rd.fields)
-		if t := rd.fields.Timeout; err == nil && t != 0 {
-			r.deadline = rd.now() + int64(min(t, maxTimeout))*int64(time.Microsecond)
+		var t uint64
+		if t, err = r.readFields(fields); err == nil && t != 0 {
+			r.deadline = rd.arrival() + int64(min(t, maxTimeout))*int64(time.Microsecond)
 		}
 	}
 	if r.Fields != nil && r.Fields.Parent != 0 {
@@ -465,21 +474,23 @@ func (c *Conn) validOpening(h wire.Header) bool {
 // maxTimeout bounds a request's timeout to what a time.Duration holds: about 146 years, in microseconds.
 const maxTimeout = 1<<62/1000 - 1
 
-// readFields reads the block of fields into f, which is reused, and keeps a copy if there is more in it than a timeout: most
-// calls have no more, and the fields are large.
-func (r *Request) readFields(block []byte, f *wire.Fields) error {
+// readFields reads the block of fields and returns the timeout that is in it. Most calls have no more than the usual ones, and the
+// others are large.
+func (r *Request) readFields(block []byte) (timeout uint64, err error) {
+	timeout, metadata, ok := wire.ParseUsualFields(block)
+	if ok {
+		r.Metadata, r.Fields = metadata, nil
+		return timeout, nil
+	}
+	if r.fieldMemory == nil {
+		r.fieldMemory = new(wire.Fields)
+	}
+	f := r.fieldMemory
 	if err := wire.ParseFields(block, f); err != nil {
-		return err
+		return 0, err
 	}
-	r.Fields = nil
-	if !f.OnlyTimeout() {
-		if r.fieldMemory == nil {
-			r.fieldMemory = new(wire.Fields)
-		}
-		r.Fields = r.fieldMemory
-		*r.Fields = *f
-	}
-	return nil
+	r.Metadata, r.Fields = f.Metadata, f
+	return f.Timeout, nil
 }
 
 // openMessage takes an opening frame apart.
@@ -583,8 +594,8 @@ func (r *Request) hold(p *Pool, fields []byte) {
 	if n := len(r.Attachment); r.Attachment != nil {
 		r.Attachment, b = b[:n:n], b[n:]
 	}
-	if r.Fields != nil && r.Broken == nil {
-		r.Broken = wire.ParseFields(b, r.Fields) // they alias it
+	if len(b) > 0 && r.Broken == nil {
+		_, r.Broken = r.readFields(b) // they alias it
 	}
 }
 

@@ -42,10 +42,15 @@ type Request struct {
 	// The request, as it came. Body and Attachment are valid until Done.
 	OneWay     bool
 	Compressed bool
-	Fields     *wire.Fields // nil when there are none but the timeout; its slices are valid until Done
+	Metadata   []byte       // pairs, see wire.EachPair; as long valid as Body
+	Fields     *wire.Fields // nil when there are none but the timeout and the metadata; its slices are valid until Done
 	Body       []byte
 	Attachment []byte
 	Broken     error // not nil when the message could not be read; Serve makes the reply of it
+
+	// Taken is when the reading goroutine took the request up, on Clock; 0 when it has not looked. Left is when Done
+	// returned; 0 when that has not looked. So a reading of the clock at the end of one call is that at the beginning of the next.
+	Taken, Left time.Duration
 
 	// The reply, to be filled in by Serve. Scratch is memory to encode it into; Serve leaves it
 	// behind larger, if it made it grow.

@@ -298,17 +298,25 @@ func (c *Conn) appendLocked(frame func(dst []byte) []byte) {
 
 // A message is what a Request, a Reply or a piece of stream data carries.
 type message struct {
-	fields     *wire.Fields // nil for none
-	flags      wire.Flags   // Compressed, HasChecksum, End, OneWay, NotProcessed
+	fields     *wire.Fields // nil for none but the next two
+	timeout    uint64       // of the fields, as is metadata
+	metadata   []byte
+	flags      wire.Flags // Compressed, HasChecksum, End, OneWay, NotProcessed
 	body       []byte
 	attachment []byte
 	prefix     [10]byte // the length of the body, when there is an attachment
 }
 
 // simple reports whether the message is nothing but a small body, as most are: about 40 ns less for each of them.
-func (m *message) simple() bool {
-	return m.fields == nil && m.attachment == nil && m.flags&wire.HasChecksum == 0 && len(m.body) <= maxPart
+func (m *message) simple() bool { return m.plain() && !m.hasUsual() }
+
+// plain reports whether the message is a small body, with no more beside it than the usual fields.
+func (m *message) plain() bool {
+	return m.fields == nil && m.attachment == nil && m.flags&wire.HasChecksum == 0 && len(m.body)+wire.UsualFieldsSize(m.metadata) <= maxPart
 }
+
+// hasUsual reports whether the message has any of the usual fields.
+func (m *message) hasUsual() bool { return m.timeout != 0 || len(m.metadata) > 0 }
 
 // Pieces follow each other on the wire.
 type pieces [3][]byte
@@ -329,14 +337,26 @@ func (m *message) pieces() (parts pieces, size int) {
 // appendMessageLocked appends the opening frame h of m. What does not fit is returned, to be sent
 // with sendRestLocked.
 func (c *Conn) appendMessageLocked(h wire.Header, m *message) (rest pieces) {
-	if m.simple() {
+	switch {
+	case !m.plain():
+		return c.appendAnyLocked(h, m)
+	case m.hasUsual():
+		c.appendPlainLocked(h, m)
+	default:
 		h.Flags |= m.flags
 		start := len(c.out)
 		c.out = wire.AppendFrame(c.out, h, m.body)
 		c.countFrameLocked(len(c.out) - start)
-		return rest
 	}
-	return c.appendAnyLocked(h, m)
+	return rest
+}
+
+// appendPlainLocked is appendMessageLocked for a small body with the usual fields.
+func (c *Conn) appendPlainLocked(h wire.Header, m *message) {
+	h.Flags |= m.flags | wire.HasFields
+	start := c.beginLocked(h)
+	c.out = append(wire.AppendUsualFields(c.out, m.timeout, m.metadata), m.body...)
+	c.finishLocked(start)
 }
 
 // appendAnyLocked is appendMessageLocked for messages that are more than a small body. It takes much of the stack.
@@ -344,12 +364,11 @@ func (c *Conn) appendAnyLocked(h wire.Header, m *message) (rest pieces) {
 	parts, size := m.pieces()
 	h.Flags |= m.flags
 	room := maxPart
-	if m.fields != nil || size > room {
+	if m.fields != nil || m.hasUsual() || size > room {
 		h.Flags |= wire.HasFields
-		var none wire.Fields
-		fields := &none
-		if m.fields != nil {
-			fields = m.fields
+		fields := m.fields
+		if fields == nil {
+			fields = &wire.Fields{Timeout: m.timeout, Metadata: m.metadata}
 		}
 		room -= wire.FieldsSize(fields)
 		if size > room {

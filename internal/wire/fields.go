@@ -92,6 +92,34 @@ func AppendFields(dst []byte, f *Fields) []byte {
 	return dst
 }
 
+// AppendUsualFields is AppendFields for the fields that ordinary requests have: how long the call may take, and metadata. It
+// does not look for the others, and takes little of the stack.
+func AppendUsualFields(dst []byte, timeout uint64, metadata []byte) []byte {
+	start := len(dst)
+	dst = append(dst, 0, 0)
+	dst = appendNumber(dst, tagTimeout, timeout)
+	dst = appendBytes(dst, tagMetadata, metadata)
+	binary.LittleEndian.PutUint16(dst[start:], uint16(len(dst)-start-fieldsLenSize)) //nolint:gosec // bounded by the caller
+	return dst
+}
+
+// UsualFieldsSize is an upper bound of the bytes that AppendUsualFields appends.
+func UsualFieldsSize(metadata []byte) int {
+	return fieldsLenSize + 2*(1+binary.MaxVarintLen64) + len(metadata)
+}
+
+// ParseUsualFields is ParseFields for a block that AppendUsualFields made. It returns false for any other, also for a broken one.
+func ParseUsualFields(b []byte) (timeout uint64, metadata []byte, ok bool) {
+	var err error
+	if len(b) > 0 && b[0] == tagTimeout {
+		timeout, b, err = cutNumber(b[1:])
+	}
+	if err == nil && len(b) > 0 && b[0] == tagMetadata {
+		metadata, b, err = cutBytes(b[1:])
+	}
+	return timeout, metadata, err == nil && len(b) == 0
+}
+
 // FieldsSize is an upper bound of the bytes that AppendFields appends for f.
 func FieldsSize(f *Fields) int {
 	const numbers = 11 // fields of Fields that are numbers
@@ -147,10 +175,10 @@ func ParseFields(b []byte, f *Fields) error {
 	})
 }
 
-// OnlyTimeout reports whether no field but Timeout is set.
-func (f *Fields) OnlyTimeout() bool {
+// OnlyUsual reports whether no field but Timeout and Metadata is set.
+func (f *Fields) OnlyUsual() bool {
 	return f.Size|f.Attempt|f.Budget|f.Criticality|f.Epoch|f.Explain|f.RetryAfter|f.Load|f.ServerTime|f.Parent == 0 &&
-		len(f.Metadata)+len(f.IdempotencyKey)+len(f.Tenant)+len(f.Trace)+len(f.Key)+len(f.Message)+len(f.ErrorID)+len(f.Details) == 0
+		len(f.IdempotencyKey)+len(f.Tenant)+len(f.Trace)+len(f.Key)+len(f.Message)+len(f.ErrorID)+len(f.Details) == 0
 }
 
 // AppendPair appends one key and value of a metadata block.

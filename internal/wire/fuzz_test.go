@@ -93,8 +93,23 @@ func FuzzFields(f *testing.F) {
 			if err != nil || len(rest) != 0 {
 				t.Errorf("split: %v, rest %x", err, rest)
 			}
+			if f.OnlyUsual() {
+				usual := wire.AppendUsualFields(dst, f.Timeout, f.Metadata)
+				if !bytes.Equal(usual, block) || len(usual) > wire.UsualFieldsSize(f.Metadata) {
+					t.Errorf("the usual fields are %x, by themselves %x, at most %d bytes", block, usual, wire.UsualFieldsSize(f.Metadata))
+				}
+				if _, _, ok := wire.ParseUsualFields(fields); !ok {
+					t.Errorf("%x are not found to be the usual fields", fields)
+				}
+			}
 			return fields
 		})
+		if timeout, metadata, ok := wire.ParseUsualFields(b); ok {
+			var f wire.Fields
+			if err := wire.ParseFields(b, &f); err != nil || !f.OnlyUsual() || f.Timeout != timeout || !bytes.Equal(f.Metadata, metadata) {
+				t.Errorf("the usual fields %d, %x are %+v, %v", timeout, metadata, f, err)
+			}
+		}
 	})
 }
 

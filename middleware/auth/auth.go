@@ -79,7 +79,7 @@ func Conn(check func(ctx context.Context, peer *yodel.Peer, token string) error)
 // below has changed it.
 func Token(token string) yodel.Middleware {
 	others := TokenFunc(func(context.Context) (string, error) { return token, nil })
-	unused := sync.Pool{New: func() any { return yodel.Metadata{key: token} }}
+	unused := &lone{token: token, maps: sync.Pool{New: func() any { return yodel.Metadata{key: token} }}}
 	return func(next yodel.Handler) yodel.Handler {
 		withMetadata := others(next)
 		return func(ctx context.Context, call *yodel.Call) error {
@@ -87,15 +87,32 @@ func Token(token string) yodel.Middleware {
 				return withMetadata(ctx, call)
 			}
 			users := call.Metadata
-			md := unused.Get().(yodel.Metadata) //nolint:forcetypeassert // the pool holds nothing else
+			md := unused.take()
 			call.Metadata = md
 			err := next(ctx, call)
 			call.Metadata = users
-			if len(md) == 1 && md[key] == token {
-				unused.Put(md)
-			}
+			unused.giveBack(md)
 			return err
 		}
+	}
+}
+
+// lone is maps with a token and nothing else, to be used again.
+type lone struct {
+	token string
+	maps  sync.Pool
+}
+
+func (l *lone) take() yodel.Metadata {
+	return l.maps.Get().(yodel.Metadata) //nolint:forcetypeassert // the pool holds nothing else
+}
+
+// giveBack is kept out of the handler, as what it needs of the stack would stand under the whole call.
+//
+//go:noinline
+func (l *lone) giveBack(md yodel.Metadata) {
+	if len(md) == 1 && md[key] == l.token {
+		l.maps.Put(md)
 	}
 }
 

@@ -63,18 +63,25 @@ func With(o *Options) yodel.Middleware {
 		opts.MaxBackoff = 2 * time.Second
 	}
 	return func(next yodel.Handler) yodel.Handler {
+		o := &retrier{opts, next}
 		return func(ctx context.Context, call *yodel.Call) error {
-			err := next(ctx, call)
+			err := o.next(ctx, call)
 			if err == nil || call.Peer() != nil {
 				return err
 			}
-			return opts.again(ctx, call, next, err)
+			return o.again(ctx, call, err)
 		}
 	}
 }
 
+type retrier struct {
+	Options
+
+	next yodel.Handler
+}
+
 // again makes the attempts after the first one, which failed with err.
-func (o *Options) again(ctx context.Context, call *yodel.Call, next yodel.Handler, err error) error {
+func (o *retrier) again(ctx context.Context, call *yodel.Call, err error) error {
 	longest := min(o.Backoff, o.MaxBackoff)
 	for attempt := 1; attempt < o.Times && worthwhile(call, err); attempt++ {
 		if call.Endpoint != nil {
@@ -87,7 +94,7 @@ func (o *Options) again(ctx context.Context, call *yodel.Call, next yodel.Handle
 		if pause(ctx, wait) != nil {
 			return abandoned(ctx, call, err)
 		}
-		if err = next(ctx, call); err == nil {
+		if err = o.next(ctx, call); err == nil {
 			return nil
 		}
 		longest = min(2*longest, o.MaxBackoff)

@@ -3,7 +3,8 @@
 // Package timeout ends calls that take too long, on the client and on the server.
 //
 // On a client it belongs above retry, so that all attempts share the time; below retry, each attempt
-// has its own. It sets Call.Deadline and nothing else: the connection enforces it and tells the
+// has its own. The time counts from when the caller made the call, and for further attempts from when they begin: see
+// Call.Now. It sets Call.Deadline and nothing else: the connection enforces it and tells the
 // server, without a timer or a memory allocation for each call.
 //
 // On a server it makes the context end that the method is given, and Call.Deadline tells when. It belongs
@@ -27,22 +28,31 @@ func After(d time.Duration) yodel.Middleware {
 		if d <= 0 {
 			return next
 		}
-		start := time.Now()
-		// One reading of the monotonic clock is half of what time.Now costs.
-		after := func() time.Time { return start.Add(time.Since(start) + d) }
 		return func(ctx context.Context, call *yodel.Call) error {
-			if call.Peer() != nil {
-				return serve(ctx, call, after(), next)
+			if call.Peer() != nil || !call.Deadline.IsZero() {
+				return shorten(ctx, call, d, next)
 			}
-			before := call.Deadline // which the call has again afterwards: it may be used for another one
-			if deadline := after(); before.IsZero() || deadline.Before(before) {
-				call.Deadline = deadline
-			}
+			call.Deadline = call.Now().Add(d)
 			err := next(ctx, call)
-			call.Deadline = before
+			call.Deadline = time.Time{} // the call may be used for another one
 			return err
 		}
 	}
+}
+
+// shorten is for what is less usual than a call of a client without a deadline.
+func shorten(ctx context.Context, call *yodel.Call, d time.Duration, next yodel.Handler) error {
+	deadline := call.Now().Add(d)
+	if call.Peer() != nil {
+		return serve(ctx, call, deadline, next)
+	}
+	before := call.Deadline
+	if deadline.Before(before) {
+		call.Deadline = deadline
+	}
+	err := next(ctx, call)
+	call.Deadline = before
+	return err
 }
 
 // serve calls next with a context that ends at the deadline.
