@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/yodel-rpc/yodel"
 )
@@ -62,6 +63,7 @@ const (
 	ourZone       = "zone"
 	ourTag        = "tag" // any number of times
 	ourInflight   = "inflight"
+	ourStarted    = "started"
 )
 
 const rpcxNetwork = "tcp"
@@ -86,6 +88,7 @@ func (rpcxLayout) Value(in yodel.Instance) ([]byte, error) {
 	set(ourInflight, strconv.Itoa(in.Inflight), in.Inflight == 0)
 	set(ourVersion, in.Version, in.Version == "")
 	set(ourZone, in.Zone, in.Zone == "")
+	set(ourStarted, in.Started.Format(time.RFC3339Nano), in.Started.IsZero())
 	for _, group := range strings.FieldsFunc(in.Group, func(r rune) bool { return r == ',' }) {
 		q.Add(rpcxGroup, group)
 	}
@@ -120,7 +123,13 @@ func (rpcxLayout) Instance(name string, value []byte) (in yodel.Instance, err er
 		Zone: q.Get(ourZone), Latitude: number(rpcxLatitude), Longitude: number(rpcxLongitude), State: q.Get(rpcxState),
 		Tags: q[ourTag], CallRate: number(rpcxCalls), Inflight: int(number(ourInflight)),
 	}
-	ours := []string{rpcxWeight, rpcxState, rpcxGroup, rpcxLatitude, rpcxLongitude, rpcxCalls, ourVersion, ourZone, ourTag, ourInflight}
+	if text := q.Get(ourStarted); text != "" {
+		started, bad := time.Parse(time.RFC3339Nano, text)
+		in.Started, err = started, errors.Join(err, bad)
+	}
+	ours := []string{
+		rpcxWeight, rpcxState, rpcxGroup, rpcxLatitude, rpcxLongitude, rpcxCalls, ourVersion, ourZone, ourTag, ourInflight, ourStarted,
+	}
 	for key := range q {
 		if !slices.Contains(ours, key) {
 			in.Metadata = with(in.Metadata, key, q.Get(key))
