@@ -3,9 +3,11 @@
 package registry
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"slices"
 	"strconv"
@@ -108,20 +110,23 @@ func (rpcxLayout) Instance(name string, value []byte) (in yodel.Instance, err er
 		return in, errors.Join(err, fmt.Errorf("%q is no network@address", name))
 	}
 	number := func(key string) float64 {
-		text := q.Get(key)
-		if text == "" {
-			return 0
+		n, bad := strconv.ParseFloat(cmp.Or(q.Get(key), "0"), 64)
+		if bad != nil || math.IsNaN(n) || math.IsInf(n, 0) {
+			err = errors.Join(err, fmt.Errorf("%s=%q is no number", key, q.Get(key)))
 		}
-		n, bad := strconv.ParseFloat(text, 64)
-		if bad != nil && err == nil {
-			err = fmt.Errorf("%s=%q is no number", key, text)
+		return n
+	}
+	whole := func(key string) int {
+		n, bad := strconv.Atoi(cmp.Or(q.Get(key), "0"))
+		if bad != nil {
+			err = errors.Join(err, fmt.Errorf("%s=%q is no whole number", key, q.Get(key)))
 		}
 		return n
 	}
 	in = yodel.Instance{
-		Addr: addr, Group: strings.Join(q[rpcxGroup], ","), Version: q.Get(ourVersion), Weight: int(number(rpcxWeight)),
+		Addr: addr, Group: strings.Join(q[rpcxGroup], ","), Version: q.Get(ourVersion), Weight: whole(rpcxWeight),
 		Zone: q.Get(ourZone), Latitude: number(rpcxLatitude), Longitude: number(rpcxLongitude), State: q.Get(rpcxState),
-		Tags: q[ourTag], CallRate: number(rpcxCalls), Inflight: int(number(ourInflight)),
+		Tags: q[ourTag], CallRate: number(rpcxCalls), Inflight: whole(ourInflight),
 	}
 	if text := q.Get(ourStarted); text != "" {
 		started, bad := time.Parse(time.RFC3339Nano, text)

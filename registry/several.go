@@ -85,6 +85,9 @@ func (s several) Watch(ctx context.Context, update func([]yodel.Instance)) error
 		select {
 		case <-news:
 		case <-late:
+			if begun {
+				continue
+			}
 			begun = true
 		case <-ctx.Done():
 			return nil
