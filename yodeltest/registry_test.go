@@ -73,7 +73,7 @@ func newBook() *book {
 
 func (b *book) registry() Registry {
 	return Registry{
-		Registrar: b, Service: b.service,
+		Registrar: b, Service: b.service, Instances: 300,
 		Kill: func() { b.fail(true) }, Restart: func() { b.work(false) }, RestartEmpty: func() { b.work(true) },
 		Stop: func() { b.fail(false) }, Continue: func() { b.work(false) },
 		Slow:   func(d time.Duration) { b.change(func() { b.delay = d }) },
@@ -239,12 +239,8 @@ type chapter struct {
 
 func (c chapter) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 	for first := true; ctx.Err() == nil; first = false {
-		err := c.reach(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			if c.emptiesWhenDown {
+		if err := c.reach(ctx); err != nil {
+			if c.emptiesWhenDown && ctx.Err() == nil {
 				update(nil)
 			}
 			return err

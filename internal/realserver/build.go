@@ -4,6 +4,7 @@ package realserver
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,7 +18,10 @@ import (
 // once for each version of the module and of Go, and kept in the user's cache. The modules are in testdata because they
 // are no part of the workspace: their requirements would reach every other module, and some replace modules.
 func Built(name, pkg string) (string, error) {
-	_, here, _, _ := runtime.Caller(0)
+	_, here, _, ok := runtime.Caller(0)
+	if !ok || !filepath.IsAbs(here) {
+		return "", fmt.Errorf("%s is built from source, and this program does not know where that is: it was built with -trimpath", name)
+	}
 	source := filepath.Join(filepath.Dir(here), "testdata", name)
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -40,9 +44,9 @@ func Built(name, pkg string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(unfinished) //nolint:errcheck // what is left over is in a cache
+	defer os.RemoveAll(unfinished)
 	made := filepath.Join(unfinished, name)
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", made, pkg) //nolint:gosec // of this repository
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", made, pkg)
 	cmd.Dir, cmd.Env = source, append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", name, err, output)
@@ -59,11 +63,11 @@ func fingerprint(source string) (string, error) {
 		return "", err
 	}
 	for _, entry := range entries {
-		text, err := os.ReadFile(filepath.Join(source, entry.Name())) //nolint:gosec // of this repository
+		text, err := os.ReadFile(filepath.Join(source, entry.Name()))
 		if err != nil {
 			return "", err
 		}
 		_, _ = fmt.Fprintf(h, "%s %d %s\n", entry.Name(), len(text), text)
 	}
-	return fmt.Sprintf("%x", h.Sum(nil)[:6]), nil
+	return hex.EncodeToString(h.Sum(nil)[:6]), nil
 }

@@ -16,7 +16,7 @@ type Proxy struct {
 	Addr string
 
 	target string
-	ctx    context.Context //nolint:containedctx // it is the life of the proxy
+	ctx    context.Context // the life of the proxy
 	wg     sync.WaitGroup
 
 	mu    sync.Mutex

@@ -131,49 +131,44 @@ func (r *Resolver) Refresh() {
 // Watch implements yodel.Resolver.
 func (r *Resolver) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 	var last []yodel.Instance
-	for first := true; ; first = false {
+	for first := true; ctx.Err() == nil; first = false {
 		r.mu.Lock()
 		again := r.again
 		r.mu.Unlock()
 		one, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 		instances, err := r.look(one, r.opts.Resolver)
 		cancel()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
+		switch {
+		case ctx.Err() != nil: // whatever was found
+		case err != nil:
 			return err
+		default:
+			slices.SortFunc(instances, func(a, b yodel.Instance) int {
+				return cmp.Or(cmp.Compare(a.Addr, b.Addr), cmp.Compare(b.Weight, a.Weight))
+			})
+			if first || !slices.EqualFunc(instances, last, same) {
+				update(instances)
+				last = instances
+			}
 		}
-		slices.SortFunc(instances, func(a, b yodel.Instance) int {
-			return cmp.Or(cmp.Compare(a.Addr, b.Addr), cmp.Compare(b.Weight, a.Weight))
-		})
-		if first || !slices.EqualFunc(instances, last, same) {
-			update(instances)
-			last = instances
-		}
-		if !r.pause(ctx, again) {
-			return nil
-		}
+		r.pause(ctx, again)
 	}
+	return nil
 }
 
 func same(a, b yodel.Instance) bool { return a.Addr == b.Addr && a.Weight == b.Weight }
 
-// pause waits until it is time for the next question, and reports whether there is to be one.
-func (r *Resolver) pause(ctx context.Context, again <-chan struct{}) bool {
+// pause waits until it is time for the next question.
+func (r *Resolver) pause(ctx context.Context, again <-chan struct{}) {
 	every := r.opts.Every
 	late := time.After(every - every/8 + rand.N(every/4+1)) // not all clients at once
 	select {
 	case <-time.After(min(time.Second, every/2)):
 	case <-ctx.Done():
-		return false
 	}
 	select {
 	case <-late:
-		return true
 	case <-again:
-		return true
 	case <-ctx.Done():
-		return false
 	}
 }

@@ -257,7 +257,6 @@ func TestFailuresAreErrors(t *testing.T) {
 		"no answer for one": {typeA: silence},
 	} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
 			z := newZone(t)
 			z.set(func(z *zone) { z.hosts["arith.example"], z.codes = []string{"10.0.0.1", "fd00::1"}, codes })
 			err := dns.Host("arith.example.:1", z.options()).Watch(t.Context(), func(got []yodel.Instance) { t.Errorf("it said %v", got) })

@@ -90,7 +90,7 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 		return err
 	}
 	_, err = f.Write(value)
-	if err = errors.Join(err, f.Chmod(0o644), f.Close(), os.Chtimes(f.Name(), end, end)); err == nil { //nolint:gosec // as above
+	if err = errors.Join(err, f.Chmod(0o644), f.Close(), os.Chtimes(f.Name(), end, end)); err == nil {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
