@@ -5,6 +5,8 @@ package file_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -27,13 +29,36 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// suite has server and clients share a folder and nothing else, like processes.
+// suite has server and clients share a folder and nothing else, like processes. Where it was is something else while it is down.
 func suite(t *testing.T, o *registry.Options) {
 	t.Parallel()
-	folder := t.TempDir()
+	folder := filepath.Join(t.TempDir(), "registry")
+	away := folder + ".away"
+	must(t, os.Mkdir(folder, 0o755))
+	down := func() {
+		must(t, os.Rename(folder, away))
+		must(t, os.WriteFile(folder, nil, 0o600))
+	}
+	up := func() {
+		must(t, os.Remove(folder))
+		must(t, os.Rename(away, folder))
+	}
+	forget := func(folder string) {
+		must(t, filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() {
+				err = os.Remove(path)
+			}
+			if errors.Is(err, fs.ErrNotExist) { // it was a new one, which has its name now
+				err = nil
+			}
+			return err
+		}))
+	}
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: file.New(folder, o),
 		Service:   func(name string) yodel.Resolver { return file.New(folder, o).Service(name) },
+		Kill:      down, Restart: up, RestartEmpty: func() { forget(away); up() },
+		Stop: down, Continue: up, Expire: func() { forget(folder) },
 	})
 }
 
