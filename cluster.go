@@ -22,6 +22,10 @@ type cluster struct {
 	changed chan struct{} // closed and replaced when the set changes
 	err     error         // of the resolver's last failure, nil when it works
 	closed  bool
+
+	size   int       // of the last set that was believed
+	peak   int       // of the largest lately
+	peakAt time.Time // when it was named
 }
 
 // An endpointSet is one state of the cluster. It does not change.
@@ -86,36 +90,93 @@ func (cl *cluster) update(instances []Instance) {
 		return
 	}
 	cl.err = nil
-	old := make(map[string]*Endpoint)
-	var last Picker
-	if set := cl.set.Load(); set != nil {
-		last = set.picker
+	gone := make(map[string]*Endpoint)
+	set := cl.set.Load()
+	if set != nil {
 		for _, ep := range set.endpoints {
-			old[ep.Addr()] = ep
+			gone[ep.Addr()] = ep
 		}
 	}
-	set := &endpointSet{}
+	var endpoints []*Endpoint
 	seen := make(map[string]bool)
 	for _, in := range instances {
 		if seen[in.Addr] {
 			continue
 		}
 		seen[in.Addr] = true
-		ep := old[in.Addr]
+		if in.State == inactive {
+			continue // that its record is there, and says so, is not what the next lines are about
+		}
+		ep := gone[in.Addr]
 		if ep == nil {
 			ep = newEndpoint(cl.client, in)
 		} else {
 			ep.instance.Store(&in)
-			delete(old, in.Addr)
+			ep.unlisted.Store(false)
+			delete(gone, in.Addr)
 		}
-		set.endpoints = append(set.endpoints, ep)
+		endpoints = append(endpoints, ep)
 	}
-	set.picker = cl.client.opts.Balancer(set.endpoints, last)
-	cl.set.Store(set)
-	for _, ep := range old {
+	if cl.doubtfulLocked(len(seen)) {
+		for _, ep := range set.endpoints { // in its order
+			if addr := ep.Addr(); gone[addr] != nil && !seen[addr] {
+				ep.unlist()
+				endpoints = append(endpoints, ep)
+				delete(gone, addr)
+			}
+		}
+	}
+	cl.replaceLocked(endpoints)
+	for _, ep := range gone {
 		ep.close(false)
 	}
+}
+
+// doubtfulLocked reports whether a set of this size is so much smaller than another one lately that the registry may have lost its
+// memory, or have been cut off from the servers, and is not to be believed what it does not know.
+func (cl *cluster) doubtfulLocked(size int) bool {
+	now := time.Now()
+	if now.Sub(cl.peakAt) > peakTime {
+		cl.peak, cl.peakAt = cl.size, now
+	}
+	if size*2 < cl.peak {
+		return true
+	}
+	cl.size = size
+	if size >= cl.peak {
+		cl.peak, cl.peakAt = size, now
+	}
+	return false
+}
+
+// peakTime is how long a size of the set is remembered: longer than the leases of servers that die together take to end one
+// by one.
+const peakTime = 2 * time.Minute
+
+// replaceLocked makes endpoints the set.
+func (cl *cluster) replaceLocked(endpoints []*Endpoint) {
+	var last Picker
+	if set := cl.set.Load(); set != nil {
+		last = set.picker
+	}
+	cl.set.Store(&endpointSet{endpoints: endpoints, picker: cl.client.opts.Balancer(endpoints, last)})
 	cl.wakeLocked()
+}
+
+// drop takes out an endpoint that the resolver does not name any more and that does not answer.
+func (cl *cluster) drop(ep *Endpoint) {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	set := cl.set.Load()
+	if cl.closed || set == nil || !ep.unlisted.Load() || !slices.Contains(set.endpoints, ep) {
+		return
+	}
+	left := slices.DeleteFunc(slices.Clone(set.endpoints), func(other *Endpoint) bool { return other == ep })
+	if !slices.ContainsFunc(left, func(other *Endpoint) bool { return other.unlisted.Load() }) {
+		cl.size, cl.peak = len(left), len(left) // the resolver was right
+	}
+	cl.replaceLocked(left)
+	ep.close(false)
 }
 
 func (cl *cluster) close() {

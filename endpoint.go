@@ -16,14 +16,6 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// An Instance is one running server of a service, as a registry lists it.
-type Instance struct {
-	// Addr is where it listens, in the form that the client's transport dials.
-	Addr string
-	// Metadata describes it further: group, version, zone, weight. It must not be changed.
-	Metadata Metadata
-}
-
 // An Endpoint is an instance as one client sees it: its connections, its load, and whether it is ready.
 // Its methods may be called concurrently.
 type Endpoint struct {
@@ -34,6 +26,7 @@ type Endpoint struct {
 	conns    atomic.Pointer[[]*mux.Conn] // never nil
 	states   sync.Map                    // State's values
 	unready  atomic.Int32                // how many say that it is not ready
+	unlisted atomic.Bool                 // the resolver does not name it any more, and it stays while it answers
 	ctx      context.Context             //nolint:containedctx // ends with the endpoint
 	cancel   context.CancelFunc
 
@@ -43,6 +36,7 @@ type Endpoint struct {
 	lastErr  *dialError      // why there is no connection
 	failures int             // connections in a row that could not be made, or did not last
 	since    time.Time       // of the last connection
+	answered time.Time       // the last time that it was known to answer, or became unlisted
 	retry    *time.Timer     // the next dial
 	retryAt  time.Time
 	closed   bool
@@ -142,6 +136,22 @@ func (ep *Endpoint) setReadyLocked(by string, ready bool) {
 	}
 	ep.unready.Store(int32(len(ep.by))) //nolint:gosec // few
 }
+
+// unlist keeps the endpoint for as long as it answers, and looks whether it does if that is not known.
+func (ep *Endpoint) unlist() {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if !ep.unlisted.Swap(true) {
+		ep.answered = time.Now()
+	}
+	if len(*ep.conns.Load()) == 0 && ep.dialing == nil && ep.retry == nil {
+		ep.dialLocked()
+	}
+}
+
+// silentTime is how long an instance that no registry names any more may not answer before it is forgotten: as long as it takes
+// to start again.
+const silentTime = 30 * time.Second
 
 // State returns the value kept under key on this endpoint, made with create the first time. Middleware
 // keeps there what must survive a new chain.
@@ -282,6 +292,7 @@ func (ep *Endpoint) dial(d *dialing) {
 	conn, err := ep.connect(ctx, d.beside)
 	cancel()
 
+	gone := false
 	ep.mu.Lock()
 	ep.dialing = nil
 	ep.enough.Store(0)
@@ -295,12 +306,14 @@ func (ep *Endpoint) dial(d *dialing) {
 		d.err = err
 		ep.failures++
 		if len(*ep.conns.Load()) == 0 {
+			gone = ep.unlisted.Load() && time.Since(ep.answered) > silentTime
 			ep.againLocked(err)
 		} else { // it was to be one more
 			ep.enough.Store(time.Now().Add(lastBackoff).UnixNano())
 		}
 	default:
 		ep.lastErr, ep.since = nil, time.Now()
+		ep.answered = ep.since
 		d.conn = conn
 		conns := append(slices.Clone(*ep.conns.Load()), conn)
 		ep.conns.Store(&conns)
@@ -311,6 +324,9 @@ func (ep *Endpoint) dial(d *dialing) {
 		ep.remove(conn)
 	}
 	close(d.done)
+	if gone {
+		c.cluster.drop(ep)
+	}
 }
 
 // connect makes a connection and waits until the server has answered: one that is just being shut down may take a
@@ -459,6 +475,7 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 		return
 	}
 	ep.conns.Store(&conns)
+	ep.answered = time.Now()
 	if len(conns) == 0 && !ep.closed && ep.dialing == nil && ep.retry == nil && !conn.Aged() {
 		err := conn.Err()
 		if err == nil {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -387,21 +388,29 @@ func TestServerHooks(t *testing.T) {
 
 	t.Run("Unregister", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := startHooked(t, mem.New(), nil, nil)
-			registry := &hookRegistry{changed: make(chan struct{})}
-			client := yodel.NewClient(registry, &yodel.ClientOptions{Transport: h.network})
+			registry := memory.New(nil)
+			so := &yodel.ServerOptions{Registrars: []yodel.Registrar{registry}}
+			h := startHooked(t, mem.New(), so, nil)
+			l, err := h.network.Listen("other")
+			if err != nil {
+				t.Fatal(err)
+			}
+			other := serveHooked(t, h.network, l, so, nil)
+			client := yodel.NewClient(registry.Service("Hook"), &yodel.ClientOptions{Transport: h.network})
 			defer client.Close()
-			ctx, withdraw := context.WithCancel(t.Context())
-			go registry.announce(ctx, yodel.Instance{Addr: "server"})
-			n := 21
-			if _, err := hookDouble.Call(t.Context(), client, &n); err != nil {
-				t.Errorf("while the instance is announced: got %v", err)
+			known := func(want int) {
+				t.Helper()
+				synctest.Wait()
+				n := 21
+				if _, err := hookDouble.Call(t.Context(), client, &n); err != nil || len(client.Endpoints()) != want {
+					t.Errorf("got %v and endpoints %v, want %d", err, client.Endpoints(), want)
+				}
 			}
-			withdraw()
-			synctest.Wait()
-			if _, err := hookDouble.Call(t.Context(), client, &n); len(client.Endpoints()) != 0 || !errors.Is(err, yodel.Unavailable) {
-				t.Errorf("when it is not any more: got %v and endpoints %v", err, client.Endpoints())
-			}
+			time.Sleep(time.Second) // both have been announced
+			known(2)
+			other.stop()
+			time.Sleep(time.Second)
+			known(1)
 		})
 	})
 
@@ -717,44 +726,6 @@ func TestServerHooks(t *testing.T) {
 			t.Errorf("the other server got %q, %v", got, err)
 		}
 	})
-}
-
-// A hookRegistry knows one service.
-type hookRegistry struct {
-	mu        sync.Mutex
-	instances []yodel.Instance // nil before the first one is announced
-	changed   chan struct{}    // closed and replaced at every change
-}
-
-func (r *hookRegistry) set(instances []yodel.Instance) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.instances = instances
-	close(r.changed)
-	r.changed = make(chan struct{})
-}
-
-// announce lists an instance until ctx ends.
-func (r *hookRegistry) announce(ctx context.Context, inst yodel.Instance) {
-	r.set([]yodel.Instance{inst})
-	<-ctx.Done()
-	r.set([]yodel.Instance{})
-}
-
-func (r *hookRegistry) Watch(ctx context.Context, update func([]yodel.Instance)) error {
-	for {
-		r.mu.Lock()
-		instances, changed := r.instances, r.changed
-		r.mu.Unlock()
-		if instances != nil { // the first one has registered
-			update(instances)
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil
-		}
-	}
 }
 
 // A hookPort gives the connections of a listener to two servers, by what they begin with.

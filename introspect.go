@@ -13,100 +13,24 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // The built-in methods. They are served like any other, through the same middleware, so that
 // authorization covers them. ServerOptions.NoIntrospection leaves them out.
 const (
 	// GetInfo says which methods a server has.
-	GetInfo Method[Empty, Info] = "yodel.Info"
+	GetInfo Method[Empty, introspect.Info] = "yodel.Info"
 	// GetStats says how often they were called, with what outcome, and how long they took.
-	GetStats Method[Empty, Stats] = "yodel.Stats"
+	GetStats Method[Empty, introspect.Stats] = "yodel.Stats"
 	// GetHealth says whether the server accepts calls.
-	GetHealth Method[Empty, Health] = "yodel.Health"
+	GetHealth Method[Empty, introspect.Health] = "yodel.Health"
 	// Ping does nothing.
 	Ping Method[Empty, Empty] = "yodel.Ping"
 )
 
 // Empty is a message without content.
 type Empty struct{}
-
-// Info describes a server.
-type Info struct {
-	Agent       string       `json:"agent"`
-	Started     time.Time    `json:"started"`
-	Codecs      []string     `json:"codecs"`
-	Compressors []string     `json:"compressors,omitempty"`
-	Methods     []MethodInfo `json:"methods"`
-}
-
-// MethodInfo describes a method of a server.
-type MethodInfo struct {
-	Name       string   `json:"name"`
-	Aliases    []string `json:"aliases,omitempty"`
-	Args       []Schema `json:"args"`    // one, but for methods that take Values
-	Results    []Schema `json:"results"` // likewise
-	Values     bool     `json:"values,omitempty"`
-	Kind       string   `json:"kind,omitempty"` // feed, upload or duplex; empty for one request and one reply
-	Idempotent bool     `json:"idempotent,omitempty"`
-}
-
-// Schema describes a type of Go.
-type Schema struct {
-	Name   string   `json:"name,omitempty"`   // of a field, in JSON
-	Type   string   `json:"type"`             // as Go writes it
-	Kind   string   `json:"kind"`             // object, array, map, string, integer, number, boolean, bytes or any
-	Fields []Schema `json:"fields,omitempty"` // of an object; left out where a type contains itself
-	Elem   *Schema  `json:"elem,omitempty"`   // of an array or a map
-}
-
-// Stats is what a server counted since it started.
-type Stats struct {
-	Since   time.Time     `json:"since"`
-	Conns   int           `json:"conns"`   // open now
-	Open    int           `json:"open"`    // requests open now, without those of short methods; see ServerOptions.MaxOpen
-	Granted int           `json:"granted"` // requests that the clients may have open now
-	Panics  uint64        `json:"panics"`  // of handlers
-	Methods []MethodStats `json:"methods"`
-}
-
-// MethodStats is what a server counted of a method.
-type MethodStats struct {
-	Name     string            `json:"name"`
-	Calls    uint64            `json:"calls"` // that have ended
-	Errors   map[string]uint64 `json:"errors,omitempty"`
-	Inflight int64             `json:"inflight"`
-	Received uint64            `json:"received,omitempty"` // messages on streams
-	Sent     uint64            `json:"sent,omitempty"`     // likewise
-	// Latency is how long the calls took on the server, middleware and decoding included: the number of calls in each bucket.
-	Latency []bucket `json:"latency,omitempty"`
-}
-
-// A bucket is a number of calls that took at most UpTo, and more than the bucket before.
-type bucket struct {
-	UpTo  time.Duration `json:"upTo"` // nanoseconds
-	Calls uint64        `json:"calls"`
-}
-
-// Quantile returns the latency that a share q of the calls did not exceed, at most a fifth too high: 0.99 is the
-// 99th percentile. It is 0 without calls.
-func (m *MethodStats) Quantile(q float64) time.Duration {
-	var total, seen uint64
-	for _, b := range m.Latency {
-		total += b.Calls
-	}
-	for _, b := range m.Latency {
-		if seen += b.Calls; float64(seen) >= q*float64(total) {
-			return b.UpTo
-		}
-	}
-	return 0
-}
-
-// Health is the state of a server.
-type Health struct {
-	Serving bool `json:"serving"` // false while it is shutting down
-}
 
 // methodStats counts the calls of a method, and learns whether they are short.
 type methodStats struct {
@@ -213,10 +137,10 @@ func (st *methodStats) record(took time.Duration, code Code, handedOver bool) {
 func (s *Server) introspect() {
 	builtIn(s, GetInfo, s.info)
 	builtIn(s, GetStats, s.stats)
-	builtIn(s, GetHealth, func() *Health {
+	builtIn(s, GetHealth, func() *introspect.Health {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return &Health{Serving: !s.closing}
+		return &introspect.Health{Serving: !s.closing}
 	})
 	builtIn(s, Ping, func() *Empty { return &Empty{} })
 }
@@ -249,13 +173,13 @@ func (s *Server) registered(f func(names []string, m *method)) {
 	}
 }
 
-func (s *Server) info() *Info {
-	info := &Info{Agent: agent, Started: s.started, Codecs: strings.Split(names(s.codecs), ", ")}
+func (s *Server) info() *introspect.Info {
+	info := &introspect.Info{Agent: agent, Started: s.started, Codecs: strings.Split(names(s.codecs), ", ")}
 	if len(s.compressors) > 0 {
 		info.Compressors = strings.Split(names(s.compressors), ", ")
 	}
 	s.registered(func(names []string, m *method) {
-		info.Methods = append(info.Methods, MethodInfo{
+		info.Methods = append(info.Methods, introspect.Method{
 			Name: names[0], Aliases: names[1:], Args: schemas(m.in), Results: schemas(m.out),
 			Values: m.positional, Kind: strings.TrimPrefix(kindName(m.kind), kindName(wire.Unary)), Idempotent: m.idempotent.Load(),
 		})
@@ -263,9 +187,9 @@ func (s *Server) info() *Info {
 	return info
 }
 
-func (s *Server) stats() *Stats {
+func (s *Server) stats() *introspect.Stats {
 	s.mu.Lock()
-	stats := &Stats{Since: s.started, Conns: len(s.conns) + len(s.links), Panics: s.panics.Load()}
+	stats := &introspect.Stats{Since: s.started, Conns: len(s.conns) + len(s.links), Panics: s.panics.Load()}
 	s.mu.Unlock()
 	stats.Open, stats.Granted = s.budget.Open(), s.budget.Granted()
 	s.registered(func(names []string, m *method) {
@@ -274,8 +198,8 @@ func (s *Server) stats() *Stats {
 	return stats
 }
 
-func (st *methodStats) read(name string) MethodStats {
-	out := MethodStats{Name: name, Inflight: st.inflight(), Received: st.received.Load(), Sent: st.sent.Load()}
+func (st *methodStats) read(name string) introspect.MethodStats {
+	out := introspect.MethodStats{Name: name, Inflight: st.inflight(), Received: st.received.Load(), Sent: st.sent.Load()}
 	for code := range st.codes {
 		n := st.codes[code].Load()
 		if code == 0 {
@@ -291,14 +215,14 @@ func (st *methodStats) read(name string) MethodStats {
 	}
 	for i := range st.buckets {
 		if n := st.buckets[i].Load(); n > 0 {
-			out.Latency = append(out.Latency, bucket{UpTo: bucketEnd(i), Calls: n})
+			out.Latency = append(out.Latency, introspect.Bucket{UpTo: bucketEnd(i), Calls: n})
 		}
 	}
 	return out
 }
 
-func schemas(types []reflect.Type) []Schema {
-	out := make([]Schema, len(types))
+func schemas(types []reflect.Type) []introspect.Schema {
+	out := make([]introspect.Schema, len(types))
 	for i, t := range types {
 		out[i] = schemaOf(t, nil)
 	}
@@ -306,11 +230,11 @@ func schemas(types []reflect.Type) []Schema {
 }
 
 // schemaOf describes t. Inside is the types that t is a part of.
-func schemaOf(t reflect.Type, inside []reflect.Type) Schema {
+func schemaOf(t reflect.Type, inside []reflect.Type) introspect.Schema {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	s := Schema{Type: t.String()}
+	s := introspect.Schema{Type: t.String()}
 	switch t.Kind() {
 	case reflect.Bool:
 		s.Kind = "boolean"

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -58,11 +59,11 @@ const orderSchema = `{
 	]}`
 
 // infoOf asks a server for what it says of a method.
-func infoOf(t testing.TB, c *yodel.Client, name string) yodel.MethodInfo {
+func infoOf(t testing.TB, c *yodel.Client, name string) introspect.Method {
 	t.Helper()
 	info, err := yodel.GetInfo.Call(t.Context(), c, &Empty{})
 	must(t, err)
-	i := slices.IndexFunc(info.Methods, func(m yodel.MethodInfo) bool { return m.Name == name })
+	i := slices.IndexFunc(info.Methods, func(m introspect.Method) bool { return m.Name == name })
 	if i < 0 {
 		t.Fatalf("%s is not among the methods: %+v", name, info.Methods)
 	}
@@ -70,11 +71,11 @@ func infoOf(t testing.TB, c *yodel.Client, name string) yodel.MethodInfo {
 }
 
 // statsOf asks a server for what it counted of a method.
-func statsOf(t testing.TB, c *yodel.Client, name string) yodel.MethodStats {
+func statsOf(t testing.TB, c *yodel.Client, name string) introspect.MethodStats {
 	t.Helper()
 	stats, err := yodel.GetStats.Call(t.Context(), c, &Empty{})
 	must(t, err)
-	i := slices.IndexFunc(stats.Methods, func(m yodel.MethodStats) bool { return m.Name == name })
+	i := slices.IndexFunc(stats.Methods, func(m introspect.MethodStats) bool { return m.Name == name })
 	if i < 0 {
 		t.Fatalf("%s is not among the methods: %+v", name, stats.Methods)
 	}
@@ -184,7 +185,7 @@ func TestStatsCountCallsErrorsAndLatency(t *testing.T) {
 }
 
 func TestQuantileWithoutCallsIsZero(t *testing.T) {
-	var m yodel.MethodStats
+	var m introspect.MethodStats
 	if got := m.Quantile(0.99); got != 0 {
 		t.Errorf("got %v", got)
 	}

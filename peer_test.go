@@ -16,6 +16,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/compress/flate"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -247,7 +248,7 @@ func TestWhatTheServersOptionsSayHoldsOnAClientToo(t *testing.T) {
 	err := p.peer.Do(t.Context(), &yodel.Call{Method: "Arith.Mul", Args: &Args{}, Metadata: yodel.Metadata{"k": strings.Repeat("x", 100)}})
 	wantError(t, err, yodel.ResourceExhausted, "YDL2203")
 	info, err := yodel.GetInfo.Call(t.Context(), p.peer, &Empty{})
-	if err != nil || !slices.ContainsFunc(info.Methods, func(m yodel.MethodInfo) bool { return m.Name == "Panic" }) {
+	if err != nil || !slices.ContainsFunc(info.Methods, func(m introspect.Method) bool { return m.Name == "Panic" }) {
 		t.Errorf("Info: got %+v, %v", info, err)
 	}
 	stats, err := yodel.GetStats.Call(t.Context(), p.peer, &Empty{})

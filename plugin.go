@@ -5,6 +5,7 @@ package yodel
 import (
 	"context"
 	"net"
+	"time"
 )
 
 // This page holds every interface a plug-in author implements. To write one, copy its
@@ -53,6 +54,17 @@ type Resolver interface {
 	// ends. The caller does not change the slice. An error means that the set is not known any more:
 	// the last one stays in use and Watch is called again after a pause.
 	Watch(ctx context.Context, update func([]Instance)) error
+}
+
+// A Registrar makes instances known to resolvers. It is used concurrently.
+type Registrar interface {
+	// Announce makes in the record of the instance at in.Addr in a service, in place of an earlier one. The registry may forget it when
+	// it was not announced again for ttl, so that a server that died is forgotten. Servers announce three times as often, and so a
+	// registry that has lost its memory learns again: Announce must not rely on what it wrote before. It need not write what
+	// has not changed, if it keeps it alive. It ends with ctx.
+	Announce(ctx context.Context, service string, in Instance, ttl time.Duration) error
+	// Withdraw makes an instance unknown. That there is none is no error.
+	Withdraw(ctx context.Context, service, addr string) error
 }
 
 // A Picker chooses the endpoint for one attempt of a call. It is used concurrently, stands on

@@ -54,6 +54,15 @@ type ServerOptions struct {
 	MaxOpenBytes int
 	// DrainTimeout is how long ListenAndServe and Serve let calls finish after their context ended. Default 10 s.
 	DrainTimeout time.Duration
+	// Registrars are where the server is announced when it listens, so that clients find it, each service that it has methods of. It is
+	// withdrawn before it drains. Default none.
+	Registrars []Registrar
+	// Instance is what is announced. Its Addr is the listener's by default, with the first address of the host if that listens on
+	// all of them. UpdateInstance changes it.
+	Instance Instance
+	// AnnounceEvery is how often the announcement is renewed. A registry forgets the server when it was not for three times
+	// that. Default 10 s.
+	AnnounceEvery time.Duration
 	// NoIntrospection leaves out the built-in methods yodel.Info, Stats, Health and Ping. Default false.
 	NoIntrospection bool
 	// Limits bounds what a connection may cost.
@@ -90,7 +99,11 @@ type Server struct {
 	methodsMu sync.Mutex
 
 	mu        sync.Mutex
+	instance  Instance      // as announced
+	anew      chan struct{} // closed and replaced when there is something to announce
 	listeners []net.Listener
+	announced []*announcer
+	withdrawn bool // nothing is announced any more
 	conns     map[*serverConn]struct{}
 	links     map[*serverConn]struct{} // the clients' connections over which this server serves, once the peer is known
 	pools     map[*mux.Pool]struct{}   // of these clients
@@ -132,6 +145,7 @@ func NewServer(o *ServerOptions) *Server {
 		pool: mux.NewPool(), watch: mux.NewWatch(), started: time.Now(),
 		conns: make(map[*serverConn]struct{}), links: make(map[*serverConn]struct{}),
 		pools: make(map[*mux.Pool]struct{}), stopped: make(chan struct{}), empty: make(chan struct{}),
+		instance: o.Instance, anew: make(chan struct{}),
 	}
 	opts := &s.opts
 	for _, c := range append([]Codec{JSON, Raw}, opts.Codecs...) {
@@ -151,6 +165,7 @@ func NewServer(o *ServerOptions) *Server {
 	opts.MaxOpen = orDefault(opts.MaxOpen, 16<<10)
 	opts.MaxOpenBytes = orDefault(opts.MaxOpenBytes, 256<<20)
 	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxOpenBytes)
+	opts.AnnounceEvery = orDefault(opts.AnnounceEvery, 10*time.Second)
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
 	s.calls.codec, s.calls.compressAbove, s.calls.limits, s.calls.side = opts.Codec, opts.CompressAbove, s.limits, serverSide
 	if opts.Codec == nil {
@@ -200,6 +215,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	s.listeners = append(s.listeners, l)
 	s.arriving++
+	here := s.announce(l.Addr()) //nolint:contextcheck // what was announced is withdrawn, whatever ctx is
 	s.mu.Unlock()
 	failed := make(chan error, 1)
 	go func() {
@@ -208,6 +224,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}()
 	select {
 	case err := <-failed:
+		if here != nil {
+			here.withdraw()
+		}
 		return err
 	case <-ctx.Done():
 	}
@@ -314,13 +333,14 @@ func (s *Server) serve(nc net.Conn) {
 	}
 }
 
-// Shutdown lets the calls finish that were accepted, refuses new ones in a way that makes clients go elsewhere, and
+// Shutdown withdraws the server from registries, lets the calls finish that were accepted, refuses new ones in a way that makes clients go elsewhere, and
 // closes all connections. When ctx ends first, it cuts the rest off and returns the cause. It always
 // returns by then.
 //
 // Connections of clients that have the server in their options belong to the clients: they stay open, with nothing served on them any
 // more, and the clients' own calls go on.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.withdraw(ctx)
 	s.mu.Lock()
 	first := !s.closing
 	s.closing = true
@@ -363,6 +383,27 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.pool.Close()
 	}
 	return err
+}
+
+// withdraw takes the server out of all registries. It waits for that as long as ctx lets it.
+func (s *Server) withdraw(ctx context.Context) {
+	s.mu.Lock()
+	s.withdrawn = true
+	announced := s.announced
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		var wg sync.WaitGroup
+		for _, a := range announced {
+			wg.Go(a.withdraw)
+		}
+		wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 }
 
 // cutOff ends what did not end in time.

@@ -201,6 +201,7 @@ func (s *Server) addAll(added map[string]*method) error {
 	s.methods.Store(&methods)
 	s.methodsMu.Unlock()
 	if s.opts.OnRegister == nil {
+		s.announceAgain()
 		return nil
 	}
 	for _, name := range names {
@@ -209,6 +210,7 @@ func (s *Server) addAll(added map[string]*method) error {
 			return fmt.Errorf("register %s: %w", name, err)
 		}
 	}
+	s.announceAgain()
 	return nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // The methods of a server that mirrors messages of a type.
@@ -369,7 +370,7 @@ func TestStreamsAreCounted(t *testing.T) {
 	if err == nil {
 		t.Error("the function's error is lost")
 	}
-	for method, want := range map[string]yodel.MethodStats{
+	for method, want := range map[string]introspect.MethodStats{
 		string(count): {Calls: 1, Sent: 5}, string(echo2): {Calls: 1, Sent: 5, Received: 5}, string(sum): {Calls: 1},
 	} {
 		until(t, method+" has ended", func() bool { return inflight(t, c, method) == 0 })

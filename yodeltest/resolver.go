@@ -95,30 +95,49 @@ func (w *watch) update(instances []yodel.Instance, slow time.Duration) {
 
 // until waits for an update whose addresses are these.
 func (w *watch) until(addrs ...string) error {
+	return w.see(fmt.Sprintf("%q", addrs), func(instances []yodel.Instance) bool {
+		return slices.Equal(addressesOf(instances), addrs)
+	})
+}
+
+// see waits for an update that is right.
+func (w *watch) see(want string, right func([]yodel.Instance) bool) error {
 	late := time.After(w.patience)
 	for {
 		w.mu.Lock()
-		got := "nothing"
-		if n := len(w.copies); n > 0 {
-			got = fmt.Sprintf("%q", addressesOf(w.copies[n-1]))
+		n, fault := len(w.copies), w.fault
+		var last []yodel.Instance
+		if n > 0 {
+			last = w.copies[n-1]
 		}
-		fault := w.fault
 		w.mu.Unlock()
 		if fault != nil {
 			return fault
 		}
-		if got == fmt.Sprintf("%q", addrs) {
+		if n > 0 && right(last) {
 			return nil
 		}
 		select {
 		case <-w.changed:
 		case err := <-w.ended:
 			w.ended <- err
-			return fmt.Errorf("Watch returned %v though its context had not ended; it had said %s", err, got)
+			return fmt.Errorf("Watch returned %v though its context had not ended; it had said %s", err, summary(n, last))
 		case <-late:
-			return fmt.Errorf("update said %s, want %q", got, addrs)
+			return fmt.Errorf("update said %s, want %s", summary(n, last), want)
 		}
 	}
+}
+
+// summary says what the last of n updates said.
+func summary(n int, last []yodel.Instance) string {
+	if n == 0 {
+		return "nothing"
+	}
+	text := fmt.Sprintf("%q", addressesOf(last))
+	if len(text) > 200 {
+		return fmt.Sprintf("%d instances", len(last))
+	}
+	return text
 }
 
 // stop ends the Watch and waits for it.

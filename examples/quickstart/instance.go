@@ -14,11 +14,13 @@ import (
 	"os/signal"
 	"strconv"
 	"time"
+
+	"github.com/yodel-rpc/yodel/registry/file"
 )
 
-// serve is what an instance does. On its standard output it says where it listens, and then which orders it carries out.
-// When its standard input ends, because the parent closed it or has died, it finishes what it has begun and returns.
-func serve(name string) error {
+// serve is what an instance does. Clients find it through the registry in a folder. On its standard output it says where it listens,
+// for this program's books, and then which orders it carries out. When its standard input ends, because the parent closed it or has died, it finishes what it has begun and returns.
+func serve(name, folder string) error {
 	signal.Ignore(os.Interrupt) // Ctrl-C reaches parent and children alike, and the parent decides
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -31,7 +33,7 @@ func serve(name string) error {
 		cancel()
 	}()
 	record := func(id int) { fmt.Println(id) } // what is in the pipe outlives the process
-	return newServer(name, record).Serve(ctx, l)
+	return newServer(name, file.New(folder, nil), record).Serve(ctx, l)
 }
 
 // An instance is a process of the shop, as the parent sees it.
@@ -51,14 +53,14 @@ type instance struct {
 }
 
 // start starts the instance, and returns when it listens. The instance outlives ctx.
-func start(ctx context.Context, name string) (*instance, error) {
+func start(ctx context.Context, name, folder string) (*instance, error) {
 	binary, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	in := &instance{
 		name: name,
-		cmd:  exec.CommandContext(context.WithoutCancel(ctx), binary, "-instance", name), //nolint:gosec // this very program
+		cmd:  exec.CommandContext(context.WithoutCancel(ctx), binary, "-instance", name, "-registry", folder), //nolint:gosec // this very program
 		gone: make(chan struct{}), executed: make(map[int]int),
 	}
 	in.cmd.Stderr = &in.stderr

@@ -41,16 +41,13 @@ type outcome struct {
 	err    error
 }
 
-// startLoad starts callers of a shop. They call until they are stopped.
-func startLoad(ctx context.Context, shop []*instance, callers int) *load {
-	l := &load{began: time.Now(), answered: make(map[string]*atomic.Int64)}
-	var addrs []string
-	for _, in := range shop {
-		l.names = append(l.names, in.name)
-		l.answered[in.name] = new(atomic.Int64)
-		addrs = append(addrs, in.addr)
+// startLoad starts callers of the instances that a registry knows, now and later. They call until they are stopped.
+func startLoad(ctx context.Context, registry yodel.Resolver, names []string, callers int) *load {
+	l := &load{names: names, began: time.Now(), answered: make(map[string]*atomic.Int64)}
+	for _, name := range names {
+		l.answered[name] = new(atomic.Int64)
 	}
-	l.client = yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
+	l.client = yodel.NewClient(registry, &yodel.ClientOptions{
 		Timeout:            15 * time.Second, // so that a lost call would be seen
 		Middleware:         []yodel.Middleware{retry.Times(3), l.countTries},
 		EndpointMiddleware: []yodel.EndpointMiddleware{l.countAttempts},

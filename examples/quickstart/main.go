@@ -4,8 +4,8 @@
 //
 //	go run ./examples/quickstart
 //
-// It starts three instances of a service as processes of their own and keeps calling them. Meanwhile it kills one of
-// them and shuts another one down. In the end it compares what the callers were told with what the instances did, and
+// It starts three instances of a service as processes of their own and keeps calling them. They announce themselves to a registry, a
+// folder here, and the client follows it. Meanwhile it kills one of them, starts a fourth one, and shuts another one down. In the end it compares what the callers were told with what the instances did, and
 // fails unless every call had the outcome it has to have:
 //
 //   - One that was certainly not executed is sent to another instance. The client does so by itself.
@@ -18,21 +18,26 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry/file"
 )
 
 func main() {
 	seconds := flag.Float64("seconds", 8, "how long to make calls")
 	callers := flag.Int("callers", 60, "how many make calls at once")
 	name := flag.String("instance", "", "be the instance of this name; the program starts itself so")
+	folder := flag.String("registry", "", "where that instance announces itself")
 	flag.Parse()
 
 	if *name != "" {
-		exit(serve(*name))
+		exit(serve(*name, *folder))
 	}
 	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt)
 	exit(run(ctx, time.Duration(*seconds*float64(time.Second)), *callers))
@@ -48,29 +53,49 @@ func exit(err error) {
 
 // run is the whole show. When ctx ends, the rest of it is left out.
 func run(ctx context.Context, length time.Duration, callers int) error {
+	folder, err := os.MkdirTemp("", "yodel-quickstart-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(folder) //nolint:errcheck // it is a temporary one
 	var shop []*instance
 	defer func() {
 		for _, in := range shop {
 			in.kill() // what still runs, when something went wrong
 		}
 	}()
+	open := func(name string) error {
+		in, err := start(ctx, name, folder)
+		if err == nil {
+			shop = append(shop, in)
+		}
+		return err
+	}
 	for _, name := range []string{"a", "b", "c"} {
-		in, err := start(ctx, name)
-		if err != nil {
+		if err := open(name); err != nil {
 			return err
 		}
-		shop = append(shop, in)
+		in := shop[len(shop)-1]
 		fmt.Printf("%s is process %d and listens at %s\n", name, in.cmd.Process.Pid, in.addr)
+	}
+	registry := file.New(folder, nil).Service("Shop")
+	if err := found(ctx, registry, len(shop)); err != nil {
+		return err
 	}
 	fmt.Printf("%d callers for %v; %s is idempotent, %s is not\n\n", callers, length, Price, Buy)
 
-	l := startLoad(ctx, shop, callers)
-	l.watch(ctx, length/3)
+	l := startLoad(ctx, registry, []string{"a", "b", "c", "d"}, callers)
+	l.watch(ctx, length*3/10)
 	if ctx.Err() == nil {
 		l.event("a is killed")
 		shop[0].kill()
 	}
-	l.watch(ctx, length*2/3)
+	l.watch(ctx, length*11/20)
+	if ctx.Err() == nil {
+		l.event("d is started")
+		err = open("d")
+	}
+	l.watch(ctx, length*4/5)
 	if ctx.Err() == nil {
 		l.event("b is shut down")
 		shop[1].shutDown()
@@ -82,5 +107,21 @@ func run(ctx context.Context, length time.Duration, callers int) error {
 		in.shutDown()
 		in.wait()
 	}
-	return report(l, shop)
+	return errors.Join(err, report(l, shop))
+}
+
+// found waits until a registry knows so many instances.
+func found(ctx context.Context, r yodel.Resolver, n int) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	known := 0
+	err := r.Watch(ctx, func(instances []yodel.Instance) {
+		if known = len(instances); known >= n {
+			cancel()
+		}
+	})
+	if err == nil && known < n {
+		err = fmt.Errorf("the registry knows %d of %d instances", known, n)
+	}
+	return err
 }

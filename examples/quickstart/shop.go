@@ -27,8 +27,11 @@ type Receipt struct {
 	Instance string
 }
 
-// newServer returns a server of the shop. It records each order before it carries it out.
-func newServer(name string, record func(id int)) *yodel.Server {
+// announceEvery is how often an instance says that it is there. It is forgotten after three times as long.
+const announceEvery = time.Second
+
+// newServer returns a server of the shop, which announces itself to a registry. It records each order before it carries it out.
+func newServer(name string, registry yodel.Registrar, record func(id int)) *yodel.Server {
 	carryOut := func(ctx context.Context, order *Order) (*Receipt, error) {
 		record(order.ID)
 		select {
@@ -38,7 +41,7 @@ func newServer(name string, record func(id int)) *yodel.Server {
 			return nil, context.Cause(ctx)
 		}
 	}
-	s := yodel.NewServer(nil)
+	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{registry}, AnnounceEvery: announceEvery})
 	Price.Handle(s, carryOut)
 	Buy.Handle(s, carryOut)
 	s.MarkIdempotent(string(Price))

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 const (
@@ -296,7 +297,7 @@ func TestStreamsUnderPressure(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := start(t, littleGarbage)
-			stats := func() yodel.MethodStats { return statsOf(t, server.addr, test.method) }
+			stats := func() introspect.MethodStats { return statsOf(t, server.addr, test.method) }
 			client := startClient(t, server.addr, test.name)
 			client.want(t, "open")
 			began := time.Now()
@@ -346,7 +347,7 @@ func TestStreamsUnderPressure(t *testing.T) {
 }
 
 // statsOf asks a server what it counted of a method, on a connection of its own.
-func statsOf(t *testing.T, addr, method string) yodel.MethodStats {
+func statsOf(t *testing.T, addr, method string) introspect.MethodStats {
 	t.Helper()
 	c := yodel.Dial(addr)
 	defer c.Close()
@@ -354,7 +355,7 @@ func statsOf(t *testing.T, addr, method string) yodel.MethodStats {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(stats.Methods, func(m yodel.MethodStats) bool { return m.Name == method })
+	i := slices.IndexFunc(stats.Methods, func(m introspect.MethodStats) bool { return m.Name == method })
 	return stats.Methods[i]
 }
 

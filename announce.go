@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+// This file keeps registries in step with a server: what it serves is announced when it listens, again and again while it
+// serves, and withdrawn before it drains. An announcement that failed, or that a registry has lost, is made again by the
+// same loop that keeps it alive, for as long as the server serves.
+
+// leases is how many times in a row an announcement may fail, or be late, before it is forgotten.
+const leases = 3
+
+// withdrawTime is how long a shutdown waits for a registry that does not answer. Its lease ends by itself.
+const withdrawTime = 2 * time.Second
+
+// An announcer announces one address of a server.
+type announcer struct {
+	server *Server
+	addr   string
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	record Instance // as announced last
+	calls  uint64   // executed until then
+	at     time.Time
+}
+
+// announce begins to announce what listens at addr, if the server is to be found. The caller holds s.mu.
+func (s *Server) announce(addr net.Addr) *announcer {
+	if len(s.opts.Registrars) == 0 || s.withdrawn {
+		return nil
+	}
+	a := &announcer{server: s, addr: advertised(addr), at: time.Now()}
+	ctx, cancel := context.WithCancel(context.Background())
+	a.cancel = cancel
+	for _, r := range s.opts.Registrars {
+		a.wg.Go(func() { a.keep(ctx, r) })
+	}
+	s.announced = append(s.announced, a)
+	return a
+}
+
+// withdraw ends the announcements, and returns when the registries know, or soon.
+func (a *announcer) withdraw() {
+	a.cancel()
+	a.wg.Wait()
+}
+
+// keep announces to one registry until ctx ends.
+func (a *announcer) keep(ctx context.Context, r Registrar) {
+	s := a.server
+	every := s.opts.AnnounceEvery
+	known := make(map[string]bool) // services that the registry may know of
+	backoff, failing := firstBackoff, false
+	for ctx.Err() == nil {
+		changed := s.changed()
+		err := a.tell(ctx, r, known)
+		pause := every - rand.N(every/8+1)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			if !failing {
+				s.opts.Logger.Warn("yodel: the server could not be announced; trying again until it can", "addr", a.addr, "err", err)
+			}
+			failing, pause = true, backoff/2+rand.N(backoff/2)
+			backoff = min(2*backoff, lastBackoff)
+			changed = nil // a change has no better chance
+		case failing:
+			s.opts.Logger.Info("yodel: the server is announced again", "addr", a.addr)
+			fallthrough
+		default:
+			failing, backoff = false, firstBackoff
+		}
+		select {
+		case <-changed:
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
+	defer cancel()
+	for service := range known {
+		if err := r.Withdraw(ctx, service, a.instance().Addr); err != nil {
+			s.opts.Logger.Warn("yodel: the server could not be withdrawn; its lease will end", "service", service, "err", err)
+		}
+	}
+}
+
+// tell announces all services once, and withdraws those that are no more.
+func (a *announcer) tell(ctx context.Context, r Registrar, known map[string]bool) error {
+	ttl := leases * a.server.opts.AnnounceEvery
+	ctx, cancel := context.WithTimeout(ctx, ttl)
+	defer cancel()
+	in, services := a.instance(), a.server.services()
+	for _, service := range services {
+		known[service] = true // also if it fails: it may have been written
+		if err := r.Announce(ctx, service, in, ttl); err != nil {
+			return fmt.Errorf("announce %s: %w", service, err)
+		}
+	}
+	for service := range known {
+		if slices.Contains(services, service) {
+			continue
+		}
+		if err := r.Withdraw(ctx, service, in.Addr); err != nil {
+			return fmt.Errorf("withdraw %s: %w", service, err)
+		}
+		delete(known, service)
+	}
+	return nil
+}
+
+// instance returns the record to announce. The load in it is the one announced before, unless it has changed much: each write
+// is news for every client.
+func (a *announcer) instance() Instance {
+	s := a.server
+	s.mu.Lock()
+	in := s.instance
+	s.mu.Unlock()
+	if in.Addr == "" {
+		in.Addr = a.addr
+	}
+	in.Started = s.started.UTC().Truncate(time.Millisecond)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	in.CallRate, in.Inflight = a.record.CallRate, a.record.Inflight
+	if took := time.Since(a.at); took >= s.opts.AnnounceEvery/2 {
+		calls, inflight := s.load()
+		rate := math.Round(float64(calls-a.calls) / took.Seconds())
+		a.calls, a.at = calls, time.Now()
+		if differs(rate, in.CallRate) || differs(float64(inflight), float64(in.Inflight)) {
+			in.CallRate, in.Inflight = rate, inflight
+		}
+	}
+	a.record = in
+	return in
+}
+
+// differs reports whether a load is worth telling after another one.
+func differs(now, before float64) bool {
+	return math.Abs(now-before) > max(before/4, 2)
+}
+
+// load returns how many calls the server has executed, and how many are open.
+func (s *Server) load() (calls uint64, inflight int) {
+	s.registered(func(_ []string, m *method) {
+		stats := m.stats.read("")
+		calls += stats.Calls
+		inflight += int(stats.Inflight)
+	})
+	return calls, max(inflight, 0)
+}
+
+// services returns the services that the server has methods of, beside the built-in one. A method that belongs to no service is
+// one of its own.
+func (s *Server) services() []string {
+	var services []string
+	for name := range *s.methods.Load() {
+		service := serviceOf(name)
+		if service == "" {
+			service = name
+		}
+		if service != builtInService {
+			services = append(services, service)
+		}
+	}
+	slices.Sort(services)
+	return slices.Compact(services)
+}
+
+// builtInService is what introspection serves.
+const builtInService = "yodel"
+
+// UpdateInstance changes what the server says of itself in registries, and what clients make of it: its weight, its state. Change must
+// be short. It takes effect at once where the server is announced.
+func (s *Server) UpdateInstance(change func(*Instance)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.instance)
+	s.announceAgainLocked()
+}
+
+// changed returns a channel that is closed when there is something new to announce.
+func (s *Server) changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.anew
+}
+
+// announceAgain has the announcers announce at once.
+func (s *Server) announceAgain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.announceAgainLocked()
+}
+
+func (s *Server) announceAgainLocked() {
+	close(s.anew)
+	s.anew = make(chan struct{})
+}
+
+// advertised returns where others reach what listens at addr: a listener on all addresses of the host is reached at the first one
+// that is not for the host alone.
+func advertised(addr net.Addr) string {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok || !tcp.IP.IsUnspecified() {
+		return addr.String()
+	}
+	at := *tcp
+	at.IP = net.IPv4(127, 0, 0, 1)
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return at.String() // then it is not in a network either
+	}
+	for _, a := range addrs {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() && (ip.IP.To4() != nil || at.IP.IsLoopback()) {
+			at.IP = ip.IP
+			if ip.IP.To4() != nil {
+				break
+			}
+		}
+	}
+	return at.String()
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package realserver
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// endWithParent has the kernel end the server when the test ends without a chance to clean up: by a panic, or at its time limit.
+func endWithParent(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package realserver starts real servers for tests: registries on loopback, each with its data and its log in a temporary folder
+// and ended with the test.
+//
+//	s := realserver.Redis(t)
+//	client := redis.NewClient(&redis.Options{Addr: s.Addr})
+//	s.Kill()
+//	s.Restart()
+//
+// A test whose server is not installed is skipped and says what to install, unless YODEL_REAL is set, as in CI: then it fails. To
+// add a server, write a file like redis.go.
+package realserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A Program is how a server is started.
+type Program struct {
+	Name string
+	// Install says what to do when Find fails.
+	Install string
+	// Find returns the path of the program, or of whatever else Command needs. It may build it: see Built.
+	Find func() (string, error)
+	// Command returns what runs the program in the foreground, serving clients at addr and keeping its data in a folder of its own. It
+	// may write files into the folder.
+	Command func(found, addr, folder string) (*exec.Cmd, error)
+	// Probe succeeds when the server at addr answers its clients.
+	Probe func(ctx context.Context, addr string) error
+	// Within is how long that may take. Default 30 s.
+	Within time.Duration
+}
+
+// A Server is a program that runs. Its methods fail the test when they cannot do what they say.
+type Server struct {
+	// Addr is where clients connect. It stays the same when the server is started again.
+	Addr string
+	// Folder is where its data is.
+	Folder string
+
+	t       testing.TB
+	program Program
+	found   string
+	log     string
+	cmd     *exec.Cmd
+	ended   chan struct{} // closed when the process has ended
+}
+
+// Start starts a server and returns when it answers. It ends with the test, or when Kill is called.
+func Start(t testing.TB, p Program) *Server {
+	t.Helper()
+	found, err := p.Find()
+	if err != nil {
+		text := fmt.Sprintf("%s is needed: %v\nTo install it: %s", p.Name, err, p.Install)
+		if os.Getenv("YODEL_REAL") != "" {
+			t.Fatal(text)
+		}
+		t.Skip(text)
+	}
+	if p.Within == 0 {
+		p.Within = 30 * time.Second
+	}
+	folder := t.TempDir()
+	s := &Server{t: t, program: p, found: found, Folder: filepath.Join(folder, "data"), log: filepath.Join(folder, "log")}
+	t.Cleanup(s.end)
+	for try := 1; ; try++ {
+		s.Addr = FreeAddr(t)
+		if err = s.start(); err == nil {
+			return s
+		}
+		if try == 3 { // somebody may have taken the port meanwhile, but not again and again
+			t.Fatalf("%s does not start: %v\n%s", p.Name, err, s.logged())
+		}
+		s.stopProcess()
+	}
+}
+
+// FreeAddr returns an address on loopback that nobody listens at.
+func FreeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Kill ends the process as kill -9 does.
+func (s *Server) Kill() {
+	s.t.Helper()
+	if s.cmd == nil {
+		s.t.Fatalf("%s does not run", s.program.Name)
+	}
+	s.stopProcess()
+}
+
+// Restart starts the server again at its address with the data it had. It returns when the server answers.
+func (s *Server) Restart() {
+	s.t.Helper()
+	if s.cmd != nil {
+		s.stopProcess()
+	}
+	deadline := time.Now().Add(s.program.Within)
+	for {
+		err := s.start()
+		if err == nil {
+			return
+		}
+		s.stopProcess()
+		if !time.Now().Before(deadline) {
+			s.t.Fatalf("%s does not start again: %v\n%s", s.program.Name, err, s.logged())
+		}
+		<-time.After(50 * time.Millisecond) // perhaps a client has its port as its own, for a moment
+	}
+}
+
+// RestartEmpty is Restart without the data.
+func (s *Server) RestartEmpty() {
+	s.t.Helper()
+	if s.cmd != nil {
+		s.stopProcess()
+	}
+	if err := os.RemoveAll(s.Folder); err != nil {
+		s.t.Fatal(err)
+	}
+	s.Restart()
+}
+
+// Stop makes the process hang, with its connections open, until Continue is called.
+func (s *Server) Stop() {
+	s.t.Helper()
+	if err := suspend(s.cmd.Process); err != nil {
+		s.t.Fatalf("stop %s: %v", s.program.Name, err)
+	}
+}
+
+// Continue ends what Stop began.
+func (s *Server) Continue() {
+	s.t.Helper()
+	if err := resume(s.cmd.Process); err != nil {
+		s.t.Fatalf("continue %s: %v", s.program.Name, err)
+	}
+}
+
+// Pid is the process, for tests that measure it.
+func (s *Server) Pid() int { return s.cmd.Process.Pid }
+
+// start starts the process and waits until it answers. Whether or not it does, the process may run afterwards.
+func (s *Server) start() error {
+	if err := os.MkdirAll(s.Folder, 0o700); err != nil {
+		return err
+	}
+	cmd, err := s.program.Command(s.found, s.Addr, s.Folder)
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Folder, log, log
+	endWithParent(cmd)
+	if err = cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	s.cmd, s.ended = cmd, ended
+	go func() {
+		_ = cmd.Wait() // how it ended is in the log
+		close(ended)
+	}()
+	return s.ready()
+}
+
+// ready waits until the server answers.
+func (s *Server) ready() error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.program.Within)
+	defer cancel()
+	for {
+		one, done := context.WithTimeout(ctx, 2*time.Second)
+		err := s.program.Probe(one, s.Addr)
+		done()
+		select {
+		case <-s.ended: // whoever answered, it was not this one
+			return fmt.Errorf("the process ended: %v", s.cmd.ProcessState)
+		default:
+		}
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-s.ended:
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("it does not answer within %v: %w", s.program.Within, err)
+		}
+	}
+}
+
+// stopProcess kills the process, if there is one, and waits for it.
+func (s *Server) stopProcess() {
+	if s.cmd == nil {
+		return
+	}
+	if err := s.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		s.t.Errorf("kill %s: %v", s.program.Name, err)
+	}
+	<-s.ended
+	s.cmd = nil
+}
+
+func (s *Server) end() {
+	s.stopProcess()
+	if s.t.Failed() {
+		s.t.Logf("%s said at last:\n%s", s.program.Name, s.logged())
+	}
+}
+
+// logged returns the last lines of the server's log.
+func (s *Server) logged() []byte {
+	text, err := os.ReadFile(s.log)
+	if err != nil {
+		return []byte(err.Error())
+	}
+	lines := bytes.SplitAfter(text, []byte("\n"))
+	return bytes.Join(lines[max(0, len(lines)-30):], nil)
+}
+
+// Ask connects to addr, sends a question, and returns an error unless the answer begins with want: a probe for servers that speak
+// in lines.
+func Ask(ctx context.Context, addr, question, want string) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(deadline)
+	}
+	if _, err = conn.Write([]byte(question)); err != nil {
+		return err
+	}
+	answer := make([]byte, len(want))
+	n := 0
+	for n < len(answer) && err == nil {
+		var more int
+		more, err = conn.Read(answer[n:])
+		n += more
+	}
+	if got := string(answer[:n]); got != want {
+		return errors.Join(fmt.Errorf("the answer begins with %q", got), err)
+	}
+	return nil
+}

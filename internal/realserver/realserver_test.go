@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package realserver_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/realserver"
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+
+// redis sends a command of words without spaces and returns the first line of the answer that does not say how long the next one is.
+func redis(addr, command string, within time.Duration) (string, error) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(within))
+	if _, err = fmt.Fprintf(conn, "%s\r\n", command); err != nil {
+		return "", err
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	return strings.TrimSpace(line), err
+}
+
+func wantAnswer(t *testing.T, addr, command, want string) {
+	t.Helper()
+	if got, err := redis(addr, command, 10*time.Second); err != nil || got != want {
+		t.Fatalf("%s: got %q, %v, want %q", command, got, err, want)
+	}
+}
+
+func TestAServerIsKilledStoppedAndStartedAgain(t *testing.T) {
+	s := realserver.Redis(t)
+	wantAnswer(t, s.Addr, "SET a b", "+OK")
+	s.Kill()
+	if _, err := redis(s.Addr, "PING", time.Second); err == nil {
+		t.Error("it answers though it was killed")
+	}
+	s.Restart()
+	wantAnswer(t, s.Addr, "EXISTS a", ":1")
+	s.Stop()
+	if _, err := redis(s.Addr, "PING", 100*time.Millisecond); !isTimeout(err) {
+		t.Errorf("it answers though it was stopped: %v", err)
+	}
+	s.Continue()
+	wantAnswer(t, s.Addr, "EXISTS a", ":1")
+	s.RestartEmpty()
+	wantAnswer(t, s.Addr, "EXISTS a", ":0")
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+func TestAProxyIsABadNetwork(t *testing.T) {
+	p := realserver.Between(t, realserver.Redis(t).Addr)
+	wantAnswer(t, p.Addr, "SET a b", "+OK")
+	p.Slow(100 * time.Millisecond)
+	began := time.Now()
+	wantAnswer(t, p.Addr, "EXISTS a", ":1")
+	if took := time.Since(began); took < 100*time.Millisecond {
+		t.Errorf("the answer took %v, want a delay of 100ms", took)
+	}
+	p.Slow(0)
+	p.Cut()
+	if _, err := redis(p.Addr, "PING", 100*time.Millisecond); !isTimeout(err) {
+		t.Errorf("something passes a network that is cut: %v", err)
+	}
+	p.Heal()
+	wantAnswer(t, p.Addr, "EXISTS a", ":1")
+}
+
+func TestZooKeeperStarts(t *testing.T) {
+	s := realserver.ZooKeeper(t)
+	s.Kill()
+	s.Restart()
+	if err := realserver.Ask(t.Context(), s.Addr, "srvr", "Zookeeper version"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEtcdStarts(t *testing.T) {
+	s := realserver.Etcd(t)
+	s.Kill()
+	s.Restart()
+	if err := realserver.Get(t.Context(), "http://"+s.Addr+"/version"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A verdict is a test that says how it ended.
+type verdict struct {
+	testing.TB
+	said chan string
+}
+
+func (verdict) Helper() {}
+
+func (v verdict) Fatal(...any) {
+	v.said <- "failed"
+	runtime.Goexit()
+}
+
+func (v verdict) Skip(args ...any) {
+	v.said <- "skipped: " + fmt.Sprint(args...)
+	runtime.Goexit()
+}
+
+func TestAMissingServer(t *testing.T) {
+	for env, want := range map[string]string{"": "skipped: Nothing is needed: not found\nTo install it: look for it", "1": "failed"} {
+		t.Setenv("YODEL_REAL", env)
+		ended := make(chan string, 1)
+		v := verdict{t, ended}
+		missing := realserver.Program{Name: "Nothing", Install: "look for it", Find: func() (string, error) { return "", errors.New("not found") }}
+		go realserver.Start(v, missing)
+		if got := <-ended; got != want {
+			t.Errorf("with YODEL_REAL=%s: %q, want %q", env, got, want)
+		}
+	}
+}

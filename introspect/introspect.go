@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package introspect has the messages of a server's built-in methods, yodel.GetInfo and its like: what a server says of itself.
+package introspect
+
+import "time"
+
+// Info describes a server.
+type Info struct {
+	Agent       string    `json:"agent"`
+	Started     time.Time `json:"started"`
+	Codecs      []string  `json:"codecs"`
+	Compressors []string  `json:"compressors,omitempty"`
+	Methods     []Method  `json:"methods"`
+}
+
+// Method describes a method of a server.
+type Method struct {
+	Name       string   `json:"name"`
+	Aliases    []string `json:"aliases,omitempty"`
+	Args       []Schema `json:"args"`    // one, but for methods that take Values
+	Results    []Schema `json:"results"` // likewise
+	Values     bool     `json:"values,omitempty"`
+	Kind       string   `json:"kind,omitempty"` // feed, upload or duplex; empty for one request and one reply
+	Idempotent bool     `json:"idempotent,omitempty"`
+}
+
+// Schema describes a type of Go.
+type Schema struct {
+	Name   string   `json:"name,omitempty"`   // of a field, in JSON
+	Type   string   `json:"type"`             // as Go writes it
+	Kind   string   `json:"kind"`             // object, array, map, string, integer, number, boolean, bytes or any
+	Fields []Schema `json:"fields,omitempty"` // of an object; left out where a type contains itself
+	Elem   *Schema  `json:"elem,omitempty"`   // of an array or a map
+}
+
+// Stats is what a server counted since it started.
+type Stats struct {
+	Since   time.Time     `json:"since"`
+	Conns   int           `json:"conns"`   // open now
+	Open    int           `json:"open"`    // requests open now, without those of short methods; see yodel.ServerOptions.MaxOpen
+	Granted int           `json:"granted"` // requests that the clients may have open now
+	Panics  uint64        `json:"panics"`  // of handlers
+	Methods []MethodStats `json:"methods"`
+}
+
+// MethodStats is what a server counted of a method.
+type MethodStats struct {
+	Name     string            `json:"name"`
+	Calls    uint64            `json:"calls"` // that have ended
+	Errors   map[string]uint64 `json:"errors,omitempty"`
+	Inflight int64             `json:"inflight"`
+	Received uint64            `json:"received,omitempty"` // messages on streams
+	Sent     uint64            `json:"sent,omitempty"`     // likewise
+	// Latency is how long the calls took on the server, middleware and decoding included: the number of calls in each bucket.
+	Latency []Bucket `json:"latency,omitempty"`
+}
+
+// A Bucket is a number of calls that took at most UpTo, and more than the bucket before.
+type Bucket struct {
+	UpTo  time.Duration `json:"upTo"` // nanoseconds
+	Calls uint64        `json:"calls"`
+}
+
+// Quantile returns the latency that a share q of the calls did not exceed, at most a fifth too high: 0.99 is the
+// 99th percentile. It is 0 without calls.
+func (m *MethodStats) Quantile(q float64) time.Duration {
+	var total, seen uint64
+	for _, b := range m.Latency {
+		total += b.Calls
+	}
+	for _, b := range m.Latency {
+		if seen += b.Calls; float64(seen) >= q*float64(total) {
+			return b.UpTo
+		}
+	}
+	return 0
+}
+
+// Health is the state of a server.
+type Health struct {
+	Serving bool `json:"serving"` // false while it is shutting down
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package file is a registry in a folder that processes on one machine share, and a resolver of a list in a file that people write.
+package file
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel/registry"
+)
+
+// New returns a registry whose records are files: FOLDER/PREFIX/SERVICE/ADDRESS. A record lives until the time of the last change
+// that its file has, which is set to the end of its ttl. Clients look five times a second, less often at thousands of files.
+func New(folder string, o *registry.Options) *registry.Registry {
+	prefix := "yodel" // as New has it
+	if o != nil && o.Prefix != "" {
+		prefix = strings.TrimSuffix(o.Prefix, "/")
+	}
+	return registry.New(&store{folder, strings.Count(prefix, "/") + 3}, o)
+}
+
+// every is how often clients look, and seldom how often they do when a look takes long, as it does with thousands of files.
+const (
+	every  = 200 * time.Millisecond
+	seldom = 2 * time.Second
+)
+
+// grace is for how long a file whose record has ended is left alone: its server may be late, and about to renew it.
+const grace = 10 * time.Second
+
+// A store is a registry.Store in a folder.
+type store struct {
+	folder string
+	parts  int // of a key: those of the prefix, the service, and the rest
+}
+
+// place returns the file of a key. What is not a letter, a digit or a harmless
+// sign is escaped, so that no name leads elsewhere or means something to the file system.
+func (s *store) place(key string) string {
+	parts := strings.SplitN(key, "/", s.parts)
+	for i, part := range parts {
+		parts[i] = escape(part)
+	}
+	return filepath.Join(append([]string{s.folder}, parts...)...)
+}
+
+func escape(part string) string {
+	var b strings.Builder
+	for i := range len(part) {
+		c := part[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte("-_~@+=,[]", c) >= 0,
+			c == '.' && i > 0, c == ':' && filepath.Separator == '/':
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+// Put implements registry.Store.
+func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	path, end := s.place(key), time.Now().Add(ttl)
+	old, err := os.ReadFile(path) //nolint:gosec // place escapes it
+	if err == nil && bytes.Equal(old, value) {
+		err = os.Chtimes(path, end, end)
+		if !errors.Is(err, fs.ErrNotExist) { // it may have been removed meanwhile
+			return err
+		}
+	}
+	folder := filepath.Dir(path)
+	if err = os.MkdirAll(folder, 0o755); err != nil { //nolint:gosec // for other users to read
+		return err
+	}
+	f, err := os.CreateTemp(folder, ".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(value)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close(), os.Chtimes(f.Name(), end, end)); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// Delete implements registry.Store.
+func (s *store) Delete(ctx context.Context, key string) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := os.Remove(s.place(key)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Watch implements registry.Store.
+func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) error {
+	folder := s.place(strings.TrimSuffix(prefix, "/"))
+	known := make(map[string]seen)
+	for first := true; ctx.Err() == nil; first = false {
+		began := time.Now()
+		changed, err := s.look(folder, known)
+		if err != nil {
+			return err
+		}
+		if changed || first {
+			all := make(map[string][]byte, len(known))
+			for name, file := range known {
+				all[prefix+file.name] = known[name].value
+			}
+			view.Replace(all)
+		}
+		select {
+		case <-time.After(max(every, min(10*time.Since(began), seldom))):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// seen is a file as it was.
+type seen struct {
+	name  string // what the key ends with
+	end   time.Time
+	size  int64
+	value []byte
+}
+
+// look brings known, the files of a folder, up to date, and reports whether a value has changed.
+func (s *store) look(folder string, known map[string]seen) (changed bool, err error) {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) { // of a service that nobody has announced yet, if there is a registry at all
+		_, err = os.Stat(s.folder)
+	}
+	if err != nil {
+		return false, err
+	}
+	now := time.Now()
+	there := make(map[string]bool, len(entries))
+	for _, entry := range entries {
+		file := entry.Name()
+		info, err := entry.Info()
+		if err != nil || file[0] == '.' || !info.Mode().IsRegular() {
+			continue // withdrawn meanwhile, not complete yet, or nothing of ours
+		}
+		end := info.ModTime()
+		if end.Before(now) {
+			if now.Sub(end) > grace {
+				_ = os.Remove(filepath.Join(folder, file)) // whoever is first
+			}
+			continue
+		}
+		old, ok := known[file]
+		if !ok || !old.end.Equal(end) || old.size != info.Size() {
+			value, err := os.ReadFile(filepath.Join(folder, file)) //nolint:gosec // it is what ReadDir found
+			if err != nil {
+				if errors.Is(err, fs.ErrNotExist) {
+					continue
+				}
+				return false, err
+			}
+			name, err := url.PathUnescape(file)
+			if err != nil {
+				continue // nothing of ours
+			}
+			changed = changed || !ok || !bytes.Equal(old.value, value)
+			known[file] = seen{name, end, info.Size(), value}
+		}
+		there[file] = true
+	}
+	for file := range known {
+		if !there[file] {
+			delete(known, file)
+			changed = true
+		}
+	}
+	return changed, nil
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package file_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry"
+	"github.com/yodel-rpc/yodel/registry/file"
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// suite has server and clients share a folder and nothing else, like processes. Where it was is something else while it is down.
+func suite(t *testing.T, o *registry.Options) {
+	t.Parallel()
+	folder := filepath.Join(t.TempDir(), "registry")
+	away := folder + ".away"
+	must(t, os.Mkdir(folder, 0o755))
+	down := func() {
+		must(t, os.Rename(folder, away))
+		must(t, os.WriteFile(folder, nil, 0o600))
+	}
+	up := func() {
+		must(t, os.Remove(folder))
+		must(t, os.Rename(away, folder))
+	}
+	forget := func(folder string) {
+		must(t, filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() {
+				err = os.Remove(path)
+			}
+			if errors.Is(err, fs.ErrNotExist) { // it was a new one, which has its name now
+				err = nil
+			}
+			return err
+		}))
+	}
+	yodeltest.TestRegistry(t, yodeltest.Registry{
+		Registrar: file.New(folder, o),
+		Service:   func(name string) yodel.Resolver { return file.New(folder, o).Service(name) },
+		Kill:      down, Restart: up, RestartEmpty: func() { forget(away); up() },
+		Stop: down, Continue: up, Expire: func() { forget(folder) },
+	})
+}
+
+func TestRegistry(t *testing.T) { suite(t, nil) }
+
+func TestRegistryInTheLayoutOfRPCX(t *testing.T) {
+	suite(t, &registry.Options{Prefix: "/rpcx_test/", Layout: registry.RPCX})
+}
+
+func TestRecordsAreFilesToRead(t *testing.T) {
+	folder := t.TempDir()
+	must(t, file.New(folder, nil).Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.1:8972", Weight: 2}, time.Minute))
+	text, err := os.ReadFile(filepath.Join(folder, "yodel", "Shop", "10.0.0.1:8972"))
+	must(t, err)
+	if want := `{"addr":"10.0.0.1:8972","weight":2}`; string(text) != want {
+		t.Errorf("got %s, want %s", text, want)
+	}
+}
+
+func TestNoNameLeadsOutOfTheFolder(t *testing.T) {
+	folder := t.TempDir()
+	inside := filepath.Join(folder, "inside")
+	must(t, os.Mkdir(inside, 0o755))
+	r := file.New(inside, &registry.Options{Layout: registry.RPCX})
+	for _, name := range []string{"..", "../..", ".", "a/../../..", `..\..`, "\x00"} {
+		must(t, r.Announce(t.Context(), name, yodel.Instance{Addr: name}, time.Minute))
+	}
+	entries, err := os.ReadDir(folder)
+	must(t, err)
+	if len(entries) != 1 {
+		t.Errorf("got %v, want one folder", entries)
+	}
+}
+
+func TestWhatHasEndedIsRemoved(t *testing.T) {
+	folder := t.TempDir()
+	r := file.New(folder, nil)
+	for addr, ttl := range map[string]time.Duration{"a:1": -time.Minute, "a:2": -time.Second, "a:3": time.Minute} {
+		must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: addr}, ttl))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var got []yodel.Instance
+	must(t, r.Service("Shop").Watch(ctx, func(instances []yodel.Instance) { got = instances; cancel() }))
+	if len(got) != 1 || got[0].Addr != "a:3" {
+		t.Errorf("got %v, want the one that lives", got)
+	}
+	for addr, want := range map[string]bool{"a:1": false, "a:2": true, "a:3": true} { // the second one may be renewed yet
+		if _, err := os.Stat(filepath.Join(folder, "yodel", "Shop", addr)); (err == nil) != want {
+			t.Errorf("the file of %s: %v", addr, err)
+		}
+	}
+}
+
+func TestAFolderThatIsGoneIsAnError(t *testing.T) {
+	r := file.New(filepath.Join(t.TempDir(), "none"), nil)
+	if err := r.Service("Shop").Watch(t.Context(), func([]yodel.Instance) { t.Error("it said something") }); err == nil {
+		t.Error("want an error")
+	}
+}
+
+func TestListKeepsTheContract(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "servers.json")
+	set := func(instances []yodel.Instance) {
+		text, err := json.Marshal(instances)
+		must(t, err)
+		must(t, os.WriteFile(path, text, 0o600))
+	}
+	set(nil)
+	yodeltest.TestResolver(t, file.List(path), func(instances []yodel.Instance) {
+		if instances == nil {
+			instances = []yodel.Instance{}
+		}
+		set(instances)
+	}, func() { must(t, os.WriteFile(path, []byte("[{"), 0o600)) })
+}
+
+func TestListReadsBothForms(t *testing.T) {
+	for text, want := range map[string]any{
+		"[]":                           []yodel.Instance{},
+		` [{"addr":"a:1","weight":2}]`: []yodel.Instance{{Addr: "a:1", Weight: 2}},
+		"# old\na:1\n\n  b:2?weight=2&zone=x&k=v ": []yodel.Instance{{Addr: "a:1"}, {Addr: "b:2", Weight: 2, Zone: "x", Metadata: yodel.Metadata{"k": "v"}}},
+		"":                     "it is empty",
+		"[{":                   "unexpected end",
+		`[{"weight":1}]`:       "instance 1 has no addr",
+		"a:1\nb 2":             `line 2: "b 2" is no address`,
+		"a:1?weight=many":      "weight",
+		"a:1?%zz":              "line 1",
+		"# nobody\n#at all":    []yodel.Instance(nil),
+		"[fe80::1]:80?zone=x":  "invalid character",
+		"tcp://host:1?zone=x ": []yodel.Instance{{Addr: "tcp://host:1", Zone: "x"}},
+	} {
+		path := filepath.Join(t.TempDir(), "list")
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		ctx, cancel := context.WithCancel(t.Context())
+		var got any
+		err := file.List(path).Watch(ctx, func(instances []yodel.Instance) { got = instances; cancel() })
+		if fault, ok := want.(string); ok {
+			if err == nil || !strings.Contains(err.Error(), fault) {
+				t.Errorf("%q: got %v, want an error that says %q", text, err, fault)
+			}
+		} else if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: got %#v, %v, want %#v", text, got, err, want)
+		}
+	}
+}

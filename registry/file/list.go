@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package file
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry"
+)
+
+// List returns a resolver of the instances in a file, which is read again when it changes. It has an address on each line, and
+// perhaps what else there is to say, written as in registry.RPCX:
+//
+//	# the old machines
+//	10.0.0.1:8972
+//	10.0.0.2:8972?weight=2&zone=a
+//
+// or is a JSON array of yodel.Instance. A file that cannot be read, or says nothing, is an error, and clients keep what it said
+// before; [] says that there are no instances.
+func List(path string) yodel.Resolver { return list(path) }
+
+type list string
+
+// Watch implements yodel.Resolver.
+func (l list) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	var was, broken os.FileInfo
+	for ctx.Err() == nil {
+		info, err := os.Stat(string(l))
+		if err != nil {
+			return err
+		}
+		if !same(info, was) {
+			instances, err := l.read()
+			now, gone := os.Stat(string(l))
+			switch {
+			case gone != nil || !same(now, info) || !settled(now): // somebody is writing it: a part of it can look like a whole
+			case err == nil:
+				was = info
+				update(instances)
+			case same(info, broken):
+				return err
+			default:
+				broken = info // it may have been cut off just now: some file systems tell the time of that later
+			}
+		}
+		select {
+		case <-time.After(every / 2):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+func same(a, b os.FileInfo) bool {
+	return b != nil && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
+}
+
+// settled reports whether a file has not been written for a moment.
+func settled(info os.FileInfo) bool {
+	return time.Since(info.ModTime()).Abs() >= every/2 // a file may be of the future
+}
+
+func (l list) read() ([]yodel.Instance, error) {
+	text, err := os.ReadFile(string(l))
+	if err != nil {
+		return nil, err
+	}
+	text = bytes.TrimSpace(text)
+	var instances []yodel.Instance
+	switch {
+	case len(text) == 0:
+		err = errors.New("it is empty; [] is a list of no instances")
+	case text[0] == '[':
+		err = json.Unmarshal(text, &instances)
+	default:
+		instances, err = parseLines(string(text))
+	}
+	for i, in := range instances {
+		if in.Addr == "" {
+			err = errors.Join(err, fmt.Errorf("instance %d has no addr", i+1))
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", string(l), err)
+	}
+	return instances, nil
+}
+
+func parseLines(text string) ([]yodel.Instance, error) {
+	var instances []yodel.Instance
+	number := 0
+	for line := range strings.Lines(text) {
+		number++
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		addr, rest, _ := strings.Cut(line, "?")
+		in, err := registry.RPCX.Instance(registry.RPCX.Name(addr), []byte(rest))
+		if strings.ContainsAny(addr, " \t") {
+			err = errors.Join(err, fmt.Errorf("%q is no address", addr))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", number, err)
+		}
+		instances = append(instances, in)
+	}
+	return instances, nil
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A Layout is how a registry writes instances. Its keys are PREFIX/SERVICE/NAME.
+type Layout interface {
+	// Name is what the key of an instance ends with.
+	Name(addr string) string
+	// Value is what stands under the key.
+	Value(in yodel.Instance) ([]byte, error)
+	// Instance reads what Value wrote under a key that ends with name, or what others have.
+	Instance(name string, value []byte) (yodel.Instance, error)
+}
+
+// The layouts.
+var (
+	// JSON writes the fields of yodel.Instance as JSON, under the address.
+	JSON Layout = jsonLayout{}
+	// RPCX reads and writes what rpcx does: network@address, and metadata as a URL query.
+	RPCX Layout = rpcxLayout{}
+)
+
+// escape makes a name one part of a path.
+func escape(name string) string { return url.PathEscape(name) }
+
+type jsonLayout struct{}
+
+func (jsonLayout) Name(addr string) string { return escape(addr) }
+
+func (jsonLayout) Value(in yodel.Instance) ([]byte, error) { return json.Marshal(in) }
+
+func (jsonLayout) Instance(_ string, value []byte) (in yodel.Instance, err error) {
+	if err = json.Unmarshal(value, &in); err == nil && in.Addr == "" {
+		err = errors.New("the record has no addr")
+	}
+	return in, err
+}
+
+type rpcxLayout struct{}
+
+// What rpcx understands of its metadata, and what is yodel's.
+const (
+	rpcxWeight    = "weight"
+	rpcxState     = "state"
+	rpcxGroup     = "group" // any number of times
+	rpcxLatitude  = "latitude"
+	rpcxLongitude = "longitude"
+	rpcxCalls     = "calls" // a mean rate
+	ourVersion    = "version"
+	ourZone       = "zone"
+	ourTag        = "tag" // any number of times
+	ourInflight   = "inflight"
+	ourStarted    = "started"
+)
+
+const rpcxNetwork = "tcp"
+
+func (rpcxLayout) Name(addr string) string { return rpcxNetwork + "@" + addr }
+
+func (rpcxLayout) Value(in yodel.Instance) ([]byte, error) {
+	q := make(url.Values)
+	set := func(key, value string, unknown bool) {
+		if !unknown {
+			q.Set(key, value)
+		}
+	}
+	for key, value := range in.Metadata {
+		q.Set(key, value)
+	}
+	set(rpcxWeight, strconv.Itoa(in.Weight), in.Weight == 0)
+	set(rpcxState, in.State, in.State == "")
+	set(rpcxLatitude, float(in.Latitude), in.Latitude == 0 && in.Longitude == 0)
+	set(rpcxLongitude, float(in.Longitude), in.Latitude == 0 && in.Longitude == 0)
+	set(rpcxCalls, float(in.CallRate), in.CallRate == 0)
+	set(ourInflight, strconv.Itoa(in.Inflight), in.Inflight == 0)
+	set(ourVersion, in.Version, in.Version == "")
+	set(ourZone, in.Zone, in.Zone == "")
+	set(ourStarted, in.Started.Format(time.RFC3339Nano), in.Started.IsZero())
+	for _, group := range strings.FieldsFunc(in.Group, func(r rune) bool { return r == ',' }) {
+		q.Add(rpcxGroup, group)
+	}
+	for _, tag := range in.Tags {
+		q.Add(ourTag, tag)
+	}
+	return []byte(q.Encode()), nil
+}
+
+func (rpcxLayout) Instance(name string, value []byte) (in yodel.Instance, err error) {
+	network, addr, ok := strings.Cut(name, "@")
+	if !ok {
+		network, addr = rpcxNetwork, name
+	}
+	q, err := url.ParseQuery(string(value))
+	if err != nil || addr == "" {
+		return in, errors.Join(err, fmt.Errorf("%q is no network@address", name))
+	}
+	number := func(key string) float64 {
+		n, bad := strconv.ParseFloat(cmp.Or(q.Get(key), "0"), 64)
+		if bad != nil || math.IsNaN(n) || math.IsInf(n, 0) {
+			err = errors.Join(err, fmt.Errorf("%s=%q is no number", key, q.Get(key)))
+		}
+		return n
+	}
+	whole := func(key string) int {
+		n, bad := strconv.Atoi(cmp.Or(q.Get(key), "0"))
+		if bad != nil {
+			err = errors.Join(err, fmt.Errorf("%s=%q is no whole number", key, q.Get(key)))
+		}
+		return n
+	}
+	in = yodel.Instance{
+		Addr: addr, Group: strings.Join(q[rpcxGroup], ","), Version: q.Get(ourVersion), Weight: whole(rpcxWeight),
+		Zone: q.Get(ourZone), Latitude: number(rpcxLatitude), Longitude: number(rpcxLongitude), State: q.Get(rpcxState),
+		Tags: q[ourTag], CallRate: number(rpcxCalls), Inflight: whole(ourInflight),
+	}
+	if text := q.Get(ourStarted); text != "" {
+		started, bad := time.Parse(time.RFC3339Nano, text)
+		in.Started, err = started, errors.Join(err, bad)
+	}
+	ours := []string{
+		rpcxWeight, rpcxState, rpcxGroup, rpcxLatitude, rpcxLongitude, rpcxCalls, ourVersion, ourZone, ourTag, ourInflight, ourStarted,
+	}
+	for key := range q {
+		if !slices.Contains(ours, key) {
+			in.Metadata = with(in.Metadata, key, q.Get(key))
+		}
+	}
+	if network != rpcxNetwork {
+		in.Metadata = with(in.Metadata, "network", network)
+	}
+	return in, err
+}
+
+func with(md yodel.Metadata, key, value string) yodel.Metadata {
+	if md == nil {
+		md = make(yodel.Metadata)
+	}
+	md[key] = value
+	return md
+}
+
+func float(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package registry is what registries have in common. The packages below it are the registries: a server is given one as a
+// yodel.Registrar, a client the yodel.Resolver that its method Service returns.
+//
+//	etcd := etcd.New("10.0.0.1:2379")
+//	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{etcd}})
+//	c := yodel.NewClient(etcd.Service("Arith"), nil)
+//
+// A registry on top of something that keeps keys and values is a Store, which New makes a registry of. How instances are written
+// there is its Layout. Merge and Prefer make one resolver of several, and Snapshot lets a client start when its registry is down.
+package registry
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A Store keeps values under keys, for other processes to see. It is used concurrently.
+type Store interface {
+	// Put makes value the one of key. The store forgets it when ttl has passed since the last Put of the key, or soon after that, and not
+	// before. It must not rely on what earlier calls wrote, which may be lost.
+	Put(ctx context.Context, key string, value []byte, ttl time.Duration) error
+	// Delete forgets a key, which it may not know.
+	Delete(ctx context.Context, key string) error
+	// Watch tells view of the keys that begin with prefix: of all, by Replace, and then of every change, until ctx ends. An error
+	// means that changes may have been missed; Watch is called again then, and now and then without one.
+	Watch(ctx context.Context, prefix string, view *View) error
+}
+
+// Options changes how a registry works. The zero value is good.
+type Options struct {
+	// Prefix is what all keys begin with. Default "yodel".
+	Prefix string
+	// Layout is how instances are written. Default JSON.
+	Layout Layout
+	// Reconcile is how often everything is read again, in case that a change was missed. Default 1 min.
+	Reconcile time.Duration
+	// Logger is told of records that cannot be read. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// A Registry is a registrar and knows resolvers, on top of a store. It may be used concurrently.
+type Registry struct {
+	store Store
+	opts  Options
+}
+
+// New returns a registry on top of store.
+func New(store Store, o *Options) *Registry {
+	if o == nil {
+		o = &Options{}
+	}
+	r := &Registry{store: store, opts: *o}
+	opts := &r.opts
+	if opts.Prefix == "" {
+		opts.Prefix = "yodel"
+	}
+	opts.Prefix = strings.TrimSuffix(opts.Prefix, "/")
+	if opts.Layout == nil {
+		opts.Layout = JSON
+	}
+	if opts.Reconcile <= 0 {
+		opts.Reconcile = time.Minute
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	return r
+}
+
+// Announce implements yodel.Registrar.
+func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+	value, err := r.opts.Layout.Value(in)
+	if err != nil {
+		return fmt.Errorf("write the record of %s: %w", in.Addr, err)
+	}
+	return r.store.Put(ctx, r.key(service, in.Addr), value, ttl)
+}
+
+// Withdraw implements yodel.Registrar.
+func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
+	return r.store.Delete(ctx, r.key(service, addr))
+}
+
+func (r *Registry) prefix(service string) string { return r.opts.Prefix + "/" + escape(service) + "/" }
+
+func (r *Registry) key(service, addr string) string {
+	return r.prefix(service) + r.opts.Layout.Name(addr)
+}
+
+// Service returns the instances of a service.
+func (r *Registry) Service(name string) yodel.Resolver { return &service{r, r.prefix(name)} }
+
+// A service is one of a registry, as a resolver.
+type service struct {
+	*Registry
+	prefix string
+}
+
+// Watch implements yodel.Resolver.
+func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	v := newView(s)
+	failed := make(chan error, 1)
+	go func() {
+		failed <- s.read(ctx, v)
+		cancel()
+	}()
+	v.tell(ctx, update)
+	cancel()
+	return <-failed
+}
+
+// read keeps v in step with the store until ctx ends or the store fails.
+func (s *service) read(ctx context.Context, v *View) error {
+	for ctx.Err() == nil {
+		// Not all clients at once.
+		one, cancel := context.WithTimeout(ctx, s.opts.Reconcile-rand.N(s.opts.Reconcile/4))
+		err := s.store.Watch(one, s.prefix, v)
+		ended := one.Err() != nil
+		cancel()
+		if err != nil && !ended {
+			return err
+		}
+	}
+	return nil
+}

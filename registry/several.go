@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Merge returns a resolver of the instances that any of the resolvers knows. Of several records of one address the one of the
+// first resolver counts. What a resolver that fails said last stays.
+func Merge(resolvers ...yodel.Resolver) yodel.Resolver {
+	return several{resolvers, func(sets [][]yodel.Instance) []yodel.Instance {
+		var all []yodel.Instance
+		seen := make(map[string]bool)
+		for _, set := range sets {
+			for _, in := range set {
+				if !seen[in.Addr] {
+					seen[in.Addr] = true
+					all = append(all, in)
+				}
+			}
+		}
+		return all
+	}}
+}
+
+// Prefer returns a resolver of the instances of the first resolver that knows any which are not inactive: of a registry in another
+// data center, for example, when there are none left here.
+func Prefer(resolvers ...yodel.Resolver) yodel.Resolver {
+	return several{resolvers, func(sets [][]yodel.Instance) []yodel.Instance {
+		for _, set := range sets {
+			if slices.ContainsFunc(set, func(in yodel.Instance) bool { return in.State != "inactive" }) {
+				return set
+			}
+		}
+		return slices.Concat(sets...)
+	}}
+}
+
+// several is one resolver made of others.
+type several struct {
+	resolvers []yodel.Resolver
+	choose    func(sets [][]yodel.Instance) []yodel.Instance
+}
+
+// firstTime is how long the first update waits for all resolvers. A registry that is down must not hold up a start, and one
+// that is a little slower than another must not be left out of it.
+const firstTime = 500 * time.Millisecond
+
+// Watch implements yodel.Resolver. It fails only if there is nothing to watch: a resolver that fails is asked again.
+func (s several) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	if len(s.resolvers) == 0 {
+		return errors.New("no resolvers to choose from")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	var mu sync.Mutex
+	sets := make([][]yodel.Instance, len(s.resolvers))
+	spoken := make([]bool, len(s.resolvers))
+	news := make(chan struct{}, 1)
+	for i, r := range s.resolvers {
+		wg.Go(func() {
+			persist(ctx, r, func(instances []yodel.Instance) {
+				mu.Lock()
+				sets[i], spoken[i] = instances, true
+				mu.Unlock()
+				select {
+				case news <- struct{}{}:
+				default:
+				}
+			})
+		})
+	}
+	late := time.After(firstTime)
+	for begun := false; ; {
+		select {
+		case <-news:
+		case <-late:
+			if begun {
+				continue
+			}
+			begun = true
+		case <-ctx.Done():
+			return nil
+		}
+		mu.Lock()
+		begun = begun || !slices.Contains(spoken, false)
+		known, now := slices.Contains(spoken, true), slices.Clone(sets)
+		mu.Unlock()
+		if begun && known {
+			update(s.choose(now))
+		}
+	}
+}
+
+// persist watches r until ctx ends, again and again when it fails.
+func persist(ctx context.Context, r yodel.Resolver, update func([]yodel.Instance)) {
+	const first, last = 20 * time.Millisecond, 2 * time.Second
+	backoff := first
+	for ctx.Err() == nil {
+		began := time.Now()
+		_ = r.Watch(ctx, update) // what it said last stays in use, and it is asked again
+		if time.Since(began) > last {
+			backoff = first
+		}
+		select {
+		case <-time.After(backoff/2 + rand.N(backoff/2)):
+		case <-ctx.Done():
+		}
+		backoff = min(2*backoff, last)
+	}
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry_test
+
+import (
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry"
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+func TestMergeIsTheUnion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newSpeaker(), newSpeaker()
+		l := listen(t, registry.Merge(a, b))
+		a.say <- []yodel.Instance{{Addr: "1", Zone: "of a"}, {Addr: "2"}}
+		synctest.Wait()
+		wantHeard(t, l, nil) // the other one may speak in a moment
+		b.say <- []yodel.Instance{{Addr: "3"}, {Addr: "1", Zone: "of b"}}
+		synctest.Wait()
+		l.mu.Lock()
+		if want := []yodel.Instance{{Addr: "1", Zone: "of a"}, {Addr: "2"}, {Addr: "3"}}; len(l.said) != 1 || !reflect.DeepEqual(l.said[0], want) {
+			t.Errorf("it said %v, want %v", l.said, want)
+		}
+		l.mu.Unlock()
+		l.heard()
+		a.fail <- errSpeaker
+		settle()
+		wantHeard(t, l, nil) // what it said stays
+		b.say <- at("4")
+		settle()
+		wantHeard(t, l, sets{{"1", "2", "4"}})
+		a.say <- at("5") // it is asked again
+		settle()
+		wantHeard(t, l, sets{{"5", "4"}})
+		b.say <- nil
+		settle()
+		wantHeard(t, l, sets{{"5"}})
+		must(t, l.stop())
+	})
+}
+
+func TestMergeDoesNotWaitForOneThatIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newSpeaker(), newSpeaker()
+		b.fail <- errSpeaker
+		a.say <- at("1")
+		l := listen(t, registry.Merge(b, a))
+		time.Sleep(499 * time.Millisecond)
+		wantHeard(t, l, nil)
+		time.Sleep(2 * time.Millisecond)
+		wantHeard(t, l, sets{{"1"}})
+		must(t, l.stop())
+	})
+}
+
+func TestMergeSaysNothingWhenNobodyDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, registry.Merge(newSpeaker(), newSpeaker()))
+		time.Sleep(time.Hour)
+		wantHeard(t, l, nil) // an empty set would say that there is nobody
+		must(t, l.stop())
+	})
+}
+
+func TestOneThatFailsIsAskedAgainWithPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &failing{}
+		l := listen(t, registry.Merge(s))
+		time.Sleep(time.Minute)
+		must(t, l.stop())
+		if s.times < 30 || s.times > 80 {
+			t.Errorf("it was asked %d times in a minute, want once in 1 to 2 s", s.times)
+		}
+	})
+}
+
+func TestPreferTakesTheFirstWithActiveOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := newSpeaker(), newSpeaker()
+		l := listen(t, registry.Prefer(near, far))
+		near.say <- at("n1")
+		far.say <- at("f1")
+		steps := []struct {
+			who  *speaker
+			says []yodel.Instance
+			want []string
+		}{
+			{near, at("n2"), []string{"n2"}},
+			{far, at("f2"), []string{"n2"}},
+			{near, nil, []string{"f2"}},
+			{near, []yodel.Instance{{Addr: "n3", State: "inactive"}}, []string{"f2"}},
+			{near, []yodel.Instance{{Addr: "n3", State: "inactive"}, {Addr: "n4"}}, []string{"n3", "n4"}},
+			{near, []yodel.Instance{{Addr: "n5", State: "inactive"}}, []string{"f2"}},
+			{far, []yodel.Instance{{Addr: "f3", State: "inactive"}}, []string{"n5", "f3"}},
+			{far, nil, []string{"n5"}},
+			{near, nil, []string{}},
+		}
+		settle()
+		if said := l.heard(); len(said) == 0 || said[len(said)-1][0] != "n1" { // twice, when the two speak at once
+			t.Errorf("it said %q, want n1", said)
+		}
+		for _, step := range steps {
+			step.who.say <- step.says
+			settle()
+			wantHeard(t, l, sets{step.want})
+		}
+		must(t, l.stop())
+	})
+}
+
+func TestSeveralOfNoneIsAnError(t *testing.T) {
+	for _, r := range []yodel.Resolver{registry.Merge(), registry.Prefer()} {
+		if err := r.Watch(t.Context(), func([]yodel.Instance) {}); err == nil {
+			t.Error("want an error: it would say nothing for ever")
+		}
+	}
+}
+
+func TestSeveralKeepTheContract(t *testing.T) {
+	for name, several := range map[string]func(...yodel.Resolver) yodel.Resolver{"Merge": registry.Merge, "Prefer": registry.Prefer} {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf()
+			yodeltest.TestResolver(t, several(s, yodel.Static()), s.set, nil)
+		})
+	}
+}

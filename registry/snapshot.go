@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Snapshot returns a resolver that keeps what r says in a file, and begins with that when r says nothing for a moment, fails, or
+// knows of no instance: so a client starts while its registry is down, or has lost its memory. What r says then counts as always. A
+// set without instances is not kept. Several processes may use the file: it is replaced as a whole.
+func Snapshot(path string, r yodel.Resolver) yodel.Resolver { return snapshot{path, r} }
+
+type snapshot struct {
+	path string
+	of   yodel.Resolver
+}
+
+// Watch implements yodel.Resolver.
+func (s snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	said := make(chan []yodel.Instance)
+	failed := make(chan error, 1)
+	go func() {
+		failed <- s.of.Watch(ctx, func(instances []yodel.Instance) {
+			select {
+			case said <- instances:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	var (
+		latest []yodel.Instance // to be kept
+		due    <-chan time.Time // when; nil for never
+	)
+	take := func(instances []yodel.Instance) {
+		update(instances)
+		if len(instances) == 0 {
+			return
+		}
+		latest = instances
+		if due == nil {
+			due = time.After(keepTime)
+		}
+	}
+	defer func() {
+		if due != nil {
+			s.save(latest)
+		}
+	}()
+	if kept := s.load(); len(kept) > 0 {
+		select {
+		case instances := <-said:
+			if len(instances) == 0 {
+				update(kept)
+			}
+			take(instances)
+		case err := <-failed:
+			update(kept)
+			return err
+		case <-time.After(firstTime):
+			update(kept)
+		case <-ctx.Done():
+			return <-failed
+		}
+	}
+	for {
+		select {
+		case instances := <-said:
+			take(instances)
+		case <-due:
+			s.save(latest)
+			due = nil
+		case err := <-failed:
+			return err
+		}
+	}
+}
+
+// keepTime is how long after a change the file is written, at most once for all changes meanwhile.
+const keepTime = time.Second
+
+// load returns what is in the file. Without a readable one the client starts as it would without a snapshot.
+func (s snapshot) load() []yodel.Instance {
+	text, err := os.ReadFile(s.path)
+	var kept []yodel.Instance
+	if err == nil {
+		err = json.Unmarshal(text, &kept)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		slog.Warn("yodel: a snapshot of instances cannot be read", "path", s.path, "err", err)
+		return nil
+	}
+	return kept
+}
+
+// save writes the file beside itself and moves it into its place, so that nobody sees a part of it.
+func (s snapshot) save(instances []yodel.Instance) {
+	if err := s.write(instances); err != nil {
+		slog.Warn("yodel: a snapshot of instances cannot be kept", "path", s.path, "err", err)
+	}
+}
+
+func (s snapshot) write(instances []yodel.Instance) error {
+	text, err := json.MarshalIndent(instances, "", "\t")
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(s.path), filepath.Base(s.path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), s.path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A View is the keys below a prefix as a Store tells of them. Many changes soon after each other are one update of the client's
+// set, because each takes time in proportion to the size of the set: with 5,000 instances and 1,000 changes a second
+// nothing else would be done.
+type View struct {
+	of *service
+
+	mu      sync.Mutex
+	records map[string]record // nil before anything is known
+	news    chan struct{}     // capacity 1
+}
+
+// A record is a value and what it says.
+type record struct {
+	value    []byte
+	instance yodel.Instance
+	broken   bool // it says nothing that can be understood
+}
+
+// pause is the least time between two updates.
+const pause = 20 * time.Millisecond
+
+func newView(of *service) *View { return &View{of: of, news: make(chan struct{}, 1)} }
+
+// Replace says that these are all keys there are, with their values. It keeps neither.
+func (v *View) Replace(all map[string][]byte) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	known := v.records
+	v.records = make(map[string]record, len(all))
+	changed := known == nil || len(known) != len(all)
+	for key, value := range all {
+		old, ok := known[key]
+		if !ok || !bytes.Equal(old.value, value) {
+			old, changed = v.parse(key, value), true
+		}
+		v.records[key] = old
+	}
+	if changed {
+		v.changed()
+	}
+}
+
+// Put says that key has a value. It keeps neither.
+func (v *View) Put(key string, value []byte) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.records == nil || bytes.Equal(v.records[key].value, value) && len(value) > 0 {
+		return
+	}
+	v.records[key] = v.parse(key, value)
+	v.changed()
+}
+
+// Delete says that key is not there any more.
+func (v *View) Delete(key string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if _, ok := v.records[key]; ok {
+		delete(v.records, key)
+		v.changed()
+	}
+}
+
+func (v *View) changed() {
+	select {
+	case v.news <- struct{}{}:
+	default:
+	}
+}
+
+// parse reads a record. One that cannot be read is as good as none, and said once.
+func (v *View) parse(key string, value []byte) record {
+	r := record{value: bytes.Clone(value)}
+	s := v.of
+	var err error
+	if r.instance, err = s.opts.Layout.Instance(strings.TrimPrefix(key, s.prefix), r.value); err != nil {
+		r.broken = true
+		s.opts.Logger.Warn("yodel: a record in the registry cannot be read", "key", key, "err", err)
+	}
+	return r
+}
+
+// tell calls update with what is known, when it has changed, until ctx ends.
+func (v *View) tell(ctx context.Context, update func([]yodel.Instance)) {
+	for {
+		select {
+		case <-v.news:
+		case <-ctx.Done():
+			return
+		}
+		began := time.Now()
+		update(v.instances())
+		select {
+		case <-time.After(max(pause, 4*time.Since(began))): // so that at most a fifth of a processor is used
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (v *View) instances() []yodel.Instance {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	instances := make([]yodel.Instance, 0, len(v.records))
+	for _, key := range slices.Sorted(maps.Keys(v.records)) {
+		if r := v.records[key]; !r.broken {
+			instances = append(instances, r.instance)
+		}
+	}
+	return instances
+}

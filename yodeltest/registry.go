@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodeltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A Registry is a registry to check, and what a test can do to its server. Registrar and Service are needed. A rule that needs
+// something else which is nil is skipped, and the output of the test says so.
+type Registry struct {
+	// Registrar announces to the registry.
+	Registrar yodel.Registrar
+	// Service returns what a client would follow a service with: a new one each time, that shares nothing with the others.
+	Service func(name string) yodel.Resolver
+
+	// TTL is the shortest time to live that the registry keeps to, and Late how long after it a record may still be
+	// there. Default 1 s and 2 s.
+	TTL, Late time.Duration
+	// Instances is how many the largest service has. Default 5,000.
+	Instances int
+
+	// Kill ends the server as kill -9 does. Restart starts it again with what it has stored, RestartEmpty without. They return
+	// when it answers.
+	Kill, Restart, RestartEmpty func()
+	// Stop makes the server hang, or cuts it off from everybody. Continue ends that.
+	Stop, Continue func()
+	// Slow delays everything that the server sends. 0 ends that.
+	Slow func(delay time.Duration)
+	// Expire ends the leases or sessions by which records live, behind the back of whoever holds them.
+	Expire func()
+}
+
+// TestRegistry checks that a registry keeps the contracts of yodel.Registrar and yodel.Resolver, also while its server is in trouble.
+// It takes about half a minute, because leases have to end.
+func TestRegistry(t *testing.T, r Registry) {
+	t.Helper()
+	for _, rule := range registryRules(r, 20*time.Second, t.Logf) {
+		t.Run(rule.name, func(t *testing.T) {
+			err := rule.broken()
+			var no missing
+			switch {
+			case errors.As(err, &no):
+				t.Skip("not tried:", no)
+			case err != nil:
+				t.Errorf("%v\nThe rule: %s.", err, rule.why)
+			}
+		})
+	}
+}
+
+// missing is why a rule cannot be tried.
+type missing string
+
+func (m missing) Error() string { return string(m) }
+
+func registryRules(r Registry, patience time.Duration, logf func(string, ...any)) []rule {
+	if r.TTL == 0 {
+		r.TTL = time.Second
+	}
+	if r.Late == 0 {
+		r.Late = 2 * time.Second
+	}
+	if r.Instances == 0 {
+		r.Instances = 5000
+	}
+	x := registryTrial{r, patience + r.TTL + r.Late, logf}
+	rules := []rule{
+		{"fields", "what an instance says of itself reaches clients: group, version, weight, zone, coordinates, state, tags, metadata, start and load", x.fields},
+		{"update", "Announce replaces the record of an address, and clients learn it", x.update},
+		{"withdraw", "what is withdrawn is unknown at once; that there is nothing to withdraw is no error", x.withdrawn},
+		{"no instances", "of a service that nobody has announced Watch says at once that it has no instances: a client waits for the first set", x.nobody},
+		{"ttl", "a record that is not announced again lives as long as its ttl, not shorter and not much longer", x.ttl},
+		{"renewal", "a record that is announced again in time is never gone meanwhile", x.renewal},
+		{"services", "the instances of one service are not those of another, whatever characters their names have", x.services},
+		{"addresses", "whatever form an address has, clients get it as it was announced", x.addresses},
+		{"clients", "all clients see the same, whenever they began to look", x.clients},
+		{"ended before", "Announce and Withdraw fail when their context has already ended: the server shuts down", x.endedBefore},
+		{"concurrent use", "calls at the same time do not lose each other's records", x.concurrently},
+		{"restarted with its data", "a server that is killed makes Announce fail and leaves clients the set they have; when it is back, all works as before", x.restarted},
+		{"restarted empty", "a server that lost everything has again within one ttl what is announced again and again, and clients see it", x.restartedEmpty},
+		{"hangs", "a server that does not answer makes Announce end with its context and leaves clients the set they have; when it answers again, all works as before", x.hangs},
+		{"slow", "a server that answers slowly is used slowly, and no record is lost", x.slow},
+		{"expired", "a lease or session that was lost is made anew by the next Announce", x.expired},
+		{"many", "a service may have thousands of instances, and a change among them is seen soon", x.many},
+	}
+	for _, about := range resolverRules(yodel.Static(), func([]yodel.Instance) {}, nil, 0) {
+		check := func() error { return x.resolver(about.name) }
+		rules = append(rules, rule{"resolver " + about.name, about.why, check})
+	}
+	return rules
+}
+
+// A registryTrial is a registry being checked.
+type registryTrial struct {
+	Registry
+	patience time.Duration
+	logf     func(string, ...any)
+}
+
+// name returns the name of a service that nobody else uses: a registry may remember what an earlier rule or test did.
+func (x registryTrial) name() string { return fmt.Sprintf("Yodel.Test%x", rand.Uint64()) }
+
+// long is a ttl that does not end while a rule is tried.
+func (x registryTrial) long() time.Duration { return max(time.Minute, 10*x.TTL) }
+
+func (x registryTrial) announce(service string, ttl time.Duration, instances ...yodel.Instance) error {
+	ctx, cancel := context.WithTimeout(context.Background(), x.patience)
+	defer cancel()
+	for _, in := range instances {
+		if err := x.Registrar.Announce(ctx, service, in, ttl); err != nil {
+			return fmt.Errorf("Announce %s: %w", in.Addr, err)
+		}
+	}
+	return nil
+}
+
+func (x registryTrial) withdraw(service string, addrs ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), x.patience)
+	defer cancel()
+	for _, addr := range addrs {
+		if err := x.Registrar.Withdraw(ctx, service, addr); err != nil {
+			return fmt.Errorf("Withdraw %s: %w", addr, err)
+		}
+	}
+	return nil
+}
+
+// keep announces as a server does, again and again and until it can, until stop is called.
+func (x registryTrial) keep(service string, in yodel.Instance, ttl time.Duration) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for backoff := ttl / 50; ctx.Err() == nil; {
+			one, done := context.WithTimeout(ctx, ttl)
+			err := x.Registrar.Announce(one, service, in, ttl)
+			done()
+			pause := ttl / 3
+			if err != nil {
+				pause, backoff = backoff, min(2*backoff, ttl/3)
+			} else {
+				backoff = ttl / 50
+			}
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+		}
+	})
+	return func() { cancel(); wg.Wait() }
+}
+
+// A follower watches again when a Watch fails, as a client does.
+type follower struct{ yodel.Resolver }
+
+func (f follower) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	for ctx.Err() == nil {
+		_ = f.Resolver.Watch(ctx, update) // what it said stays in use
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// follow begins to follow a service as a new client.
+func (x registryTrial) follow(service string) *watch {
+	return resolverTrial{follower{x.Service(service)}, nil, nil, x.patience}.watch(0)
+}
+
+// neverEmpty checks that no update since the first one with instances was without any.
+func (w *watch) neverEmpty() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := false
+	for _, update := range w.copies {
+		if known && len(update) == 0 {
+			return errors.New("update said that there are no instances, and that was not so")
+		}
+		known = known || len(update) > 0
+	}
+	return nil
+}
+
+// resolver tries a rule for resolvers on a service of the registry.
+func (x registryTrial) resolver(name string) error {
+	service := x.name()
+	known := make(map[string]bool)
+	var failed error
+	set := func(instances []yodel.Instance) {
+		failed = errors.Join(failed, x.announce(service, x.long(), instances...))
+		for addr := range known {
+			if !slices.ContainsFunc(instances, func(in yodel.Instance) bool { return in.Addr == addr }) {
+				failed = errors.Join(failed, x.withdraw(service, addr))
+				delete(known, addr)
+			}
+		}
+		for _, in := range instances {
+			known[in.Addr] = true
+		}
+	}
+	for _, r := range resolverRules(x.Service(service), set, nil, x.patience) {
+		if r.name == name {
+			err := r.broken()
+			set(nil)
+			return errors.Join(err, failed)
+		}
+	}
+	return fmt.Errorf("there is no rule %q", name)
+}
+
+func (x registryTrial) fields() error {
+	service := x.name()
+	full := yodel.Instance{
+		Addr: "127.0.0.1:1", Group: "red,blue", Version: "v1.2.3", Weight: 7, Zone: "eu-1a", Latitude: 47.3769, Longitude: -8.5417,
+		State: "active", Tags: []string{"canary", "a b&c=d"}, Metadata: yodel.Metadata{"owner": "Zoë & co", "empty": "", "=?": "%20;"},
+		Started: time.Date(2026, 7, 8, 9, 10, 11, 12e6, time.UTC), CallRate: 1234.5, Inflight: 17,
+	}
+	sparse := yodel.Instance{Addr: "127.0.0.1:2", State: "inactive"}
+	w := x.follow(service)
+	err := x.announce(service, x.long(), full, sparse)
+	if err == nil {
+		err = w.until(full.Addr, sparse.Addr)
+	}
+	if err == nil {
+		for _, got := range w.last() {
+			if want := map[string]yodel.Instance{full.Addr: full, sparse.Addr: sparse}[got.Addr]; !reflect.DeepEqual(got, want) {
+				err = errors.Join(err, fmt.Errorf("%+v came back as %+v", want, got))
+			}
+		}
+	}
+	return errors.Join(err, w.stop(), x.withdraw(service, full.Addr, sparse.Addr))
+}
+
+// last returns what was said last.
+func (w *watch) last() []yodel.Instance {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.copies[len(w.copies)-1]
+}
+
+func (x registryTrial) update() error {
+	service := x.name()
+	in := yodel.Instance{Addr: "127.0.0.1:1", Weight: 1}
+	err := x.announce(service, x.long(), in)
+	w := x.follow(service)
+	if err == nil {
+		err = w.until(in.Addr)
+	}
+	for _, change := range []func(){
+		func() { in.Weight = 9 },
+		func() { in.State, in.Tags = "inactive", []string{"new"} },
+		func() { in.State, in.Tags, in.CallRate = "", nil, 100 },
+		func() { in = yodel.Instance{Addr: in.Addr} },
+	} {
+		change()
+		if err == nil {
+			err = x.announce(service, x.long(), in)
+		}
+		if err == nil {
+			err = w.see(fmt.Sprintf("%+v alone", in), func(got []yodel.Instance) bool {
+				return len(got) == 1 && reflect.DeepEqual(got[0], in)
+			})
+		}
+	}
+	return errors.Join(err, w.stop(), x.withdraw(service, in.Addr))
+}
+
+func (x registryTrial) withdrawn() error {
+	service := x.name()
+	w := x.follow(service)
+	err := x.withdraw(service, "127.0.0.1:1")
+	if err == nil {
+		err = x.announce(service, x.long(), instancesAt("127.0.0.1:1", "127.0.0.1:2")...)
+	}
+	for _, left := range [][]string{{"127.0.0.1:1", "127.0.0.1:2"}, {"127.0.0.1:1"}, {}} {
+		if err == nil {
+			err = w.until(left...)
+		}
+		if err == nil && len(left) > 0 {
+			last := left[len(left)-1]
+			err = x.withdraw(service, last, last)
+		}
+	}
+	return errors.Join(err, w.stop())
+}
+
+func (x registryTrial) nobody() error {
+	w := x.follow(x.name())
+	return errors.Join(w.until(), w.stop())
+}
+
+func (x registryTrial) ttl() error {
+	service := x.name()
+	w := x.follow(service)
+	began := time.Now()
+	err := x.announce(service, x.TTL, yodel.Instance{Addr: "127.0.0.1:1"})
+	answered := time.Now()
+	if err == nil {
+		err = w.until("127.0.0.1:1")
+	}
+	if err == nil {
+		err = w.until()
+	}
+	if err == nil {
+		if lived := time.Since(began); lived < x.TTL {
+			err = fmt.Errorf("a record with a ttl of %v lived for %v", x.TTL, lived)
+		}
+		if lived := time.Since(answered); lived > x.TTL+x.Late {
+			err = fmt.Errorf("a record with a ttl of %v lived for %v", x.TTL, lived)
+		}
+	}
+	return errors.Join(err, w.stop())
+}
+
+func (x registryTrial) renewal() error {
+	service, ttl := x.name(), 2*x.TTL
+	in := yodel.Instance{Addr: "127.0.0.1:1"}
+	stop := x.keep(service, in, ttl)
+	w := x.follow(service)
+	err := w.until(in.Addr)
+	if err == nil {
+		<-time.After(ttl + x.Late) // it is not enough that it lives for one ttl
+		err = errors.Join(w.neverEmpty(), w.until(in.Addr))
+	}
+	stop()
+	return errors.Join(err, w.stop(), x.withdraw(service, in.Addr))
+}
+
+func (x registryTrial) services() error {
+	base := x.name()
+	names := []string{
+		base, base + "2", base + "/2", base + "/", base + ".Two", base + " 2", base + "%2F2", base + "?a=1#b", base + "+", base + "@tcp",
+		base + ":8080", base + "-Übung-日本", "../" + base, base + `\"'*`,
+	}
+	var err error
+	for i, name := range names {
+		err = errors.Join(err, x.announce(name, x.long(), yodel.Instance{Addr: fmt.Sprintf("127.0.0.1:%d", i+1)}))
+	}
+	for i, name := range names {
+		w := x.follow(name)
+		only := fmt.Sprintf("127.0.0.1:%d", i+1)
+		if wrong := errors.Join(w.until(only), w.stop(), x.withdraw(name, only)); wrong != nil {
+			err = errors.Join(err, fmt.Errorf("service %q: %w", name, wrong))
+		}
+	}
+	return err
+}
+
+func (x registryTrial) addresses() error {
+	service := x.name()
+	addrs := []string{"/run/a.sock", "10.0.0.1:80", "@abstract", "[fe80::1%eth0]:8080", "host-1.example.com:http", "ws://host:1/path?x=1"}
+	w := x.follow(service)
+	err := x.announce(service, x.long(), instancesAt(addrs...)...)
+	if err == nil {
+		err = w.until(slices.Sorted(slices.Values(addrs))...)
+	}
+	err = errors.Join(err, x.withdraw(service, addrs...))
+	if err == nil {
+		err = w.until()
+	}
+	return errors.Join(err, w.stop())
+}
+
+func (x registryTrial) clients() error {
+	service := x.name()
+	var watches []*watch
+	var addrs []string
+	var err error
+	for i := range 4 { // one more client each time
+		w := x.follow(service)
+		watches = append(watches, w)
+		err = errors.Join(err, w.until(addrs...))
+		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", i+1))
+		err = errors.Join(err, x.announce(service, x.long(), yodel.Instance{Addr: addrs[i]}))
+	}
+	for _, w := range watches {
+		err = errors.Join(err, w.until(addrs...), w.stop())
+	}
+	return errors.Join(err, x.withdraw(service, addrs...))
+}
+
+func (x registryTrial) endedBefore() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	service := x.name()
+	if x.Registrar.Announce(ctx, service, yodel.Instance{Addr: "127.0.0.1:1"}, x.long()) == nil {
+		return errors.Join(errors.New("Announce did something though its context had ended"), x.withdraw(service, "127.0.0.1:1"))
+	}
+	if x.Registrar.Withdraw(ctx, service, "127.0.0.1:1") == nil {
+		return errors.New("Withdraw did something though its context had ended")
+	}
+	return nil
+}
+
+func (x registryTrial) concurrently() error {
+	service := x.name()
+	var wg sync.WaitGroup
+	faults := make([]error, 40)
+	var left []string
+	for i := range faults {
+		addr := fmt.Sprintf("127.0.0.1:%d", 100+i)
+		if i%2 == 0 {
+			left = append(left, addr)
+		}
+		wg.Go(func() {
+			for round := range 3 {
+				if faults[i] = x.announce(service, x.long(), yodel.Instance{Addr: addr, Weight: round}); faults[i] != nil {
+					return
+				}
+			}
+			if i%2 != 0 {
+				faults[i] = x.withdraw(service, addr)
+			}
+		})
+	}
+	wg.Wait()
+	err := errors.Join(faults...)
+	w := x.follow(service)
+	if err == nil {
+		err = w.until(left...)
+	}
+	return errors.Join(err, w.stop(), x.withdraw(service, left...))
+}

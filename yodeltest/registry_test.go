@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodeltest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+func TestRegistrySuitePassesASoundOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, r := range registryRules(newBook().registry(), 20*time.Second, t.Logf) {
+			if err := r.broken(); err != nil {
+				t.Errorf("%s: %v", r.name, err)
+			}
+		}
+	})
+}
+
+func TestRegistrySuiteSaysWhatItCannotTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBook()
+		skipped := 0
+		for _, r := range registryRules(Registry{Registrar: b, Service: b.service}, 20*time.Second, t.Logf) {
+			var no missing
+			if err := r.broken(); errors.As(err, &no) {
+				skipped++
+			} else if err != nil {
+				t.Errorf("%s: %v", r.name, err)
+			}
+		}
+		if skipped != 5 {
+			t.Errorf("%d rules were skipped, want those of the five kinds of trouble", skipped)
+		}
+	})
+}
+
+// A book is a registry in memory, and its server. Its faults are off.
+type book struct {
+	mu      sync.Mutex
+	records map[string]map[string]page // by service and address
+	changed chan struct{}              // closed and replaced
+	down    chan struct{}              // nil while the server works; closed when it works again
+	killed  bool
+	delay   time.Duration
+
+	forgetful, immortal, hasty, oneShot, mixes, cleans, firstOnly, stubborn             bool
+	pretends, emptiesWhenDown, deaf, dropsFields, keepsOld, silent, volatile, impatient bool
+
+	remembers bool // what it wrote, and does not write it again
+	wrote     map[string]bool
+}
+
+// A page is a record. It ends if it is not written again.
+type page struct {
+	in  yodel.Instance
+	end *time.Timer
+}
+
+func newBook() *book {
+	return &book{records: make(map[string]map[string]page), changed: make(chan struct{}), wrote: make(map[string]bool)}
+}
+
+func (b *book) registry() Registry {
+	return Registry{
+		Registrar: b, Service: b.service, Instances: 300,
+		Kill: func() { b.fail(true) }, Restart: func() { b.work(false) }, RestartEmpty: func() { b.work(true) },
+		Stop: func() { b.fail(false) }, Continue: func() { b.work(false) },
+		Slow:   func(d time.Duration) { b.change(func() { b.delay = d }) },
+		Expire: func() { b.change(b.clear) },
+	}
+}
+
+func (b *book) change(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f()
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+func (b *book) clear() {
+	for _, pages := range b.records {
+		for _, p := range pages {
+			p.end.Stop()
+		}
+	}
+	clear(b.records)
+}
+
+func (b *book) fail(killed bool) {
+	b.change(func() { b.down, b.killed = make(chan struct{}), killed })
+}
+
+func (b *book) work(empty bool) {
+	b.change(func() {
+		if empty || b.volatile {
+			b.clear()
+		}
+		close(b.down)
+		b.down = nil
+	})
+}
+
+var errBook = errors.New("the server has been killed")
+
+// reach waits until the server answers.
+func (b *book) reach(ctx context.Context) error {
+	for {
+		b.mu.Lock()
+		down, killed, delay := b.down, b.killed, b.delay
+		b.mu.Unlock()
+		done := ctx.Done()
+		if b.deaf {
+			done = nil
+		}
+		switch {
+		case down == nil:
+			select {
+			case <-time.After(delay):
+				return context.Cause(ctx)
+			case <-done:
+				return context.Cause(ctx)
+			}
+		case killed && !b.deaf:
+			return errBook
+		}
+		select {
+		case <-down:
+		case <-done:
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (b *book) key(service string) string {
+	if b.cleans {
+		return path.Clean(service)
+	}
+	return service
+}
+
+func (b *book) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+	if err := b.reach(ctx); err != nil {
+		if b.pretends {
+			return nil
+		}
+		return err
+	}
+	b.mu.Lock()
+	slow := b.delay > 0
+	b.mu.Unlock()
+	if slow && b.impatient {
+		return nil
+	}
+	service = b.key(service)
+	if b.dropsFields {
+		in.Zone = ""
+	}
+	b.change(func() {
+		if b.remembers && b.wrote[service+in.Addr] {
+			if p, ok := b.records[service][in.Addr]; ok {
+				p.end.Reset(ttl)
+			}
+			return
+		}
+		b.wrote[service+in.Addr] = true
+		pages := b.records[service]
+		if pages == nil {
+			pages = make(map[string]page)
+			b.records[service] = pages
+		}
+		old, known := pages[in.Addr]
+		switch {
+		case known && b.oneShot: // does not renew
+			return
+		case known && b.keepsOld:
+			in = old.in
+		}
+		if known {
+			old.end.Stop()
+		}
+		if b.hasty {
+			ttl /= 2
+		}
+		p := page{in: in}
+		p.end = time.AfterFunc(ttl, func() {
+			if !b.immortal {
+				b.remove(service, in.Addr)
+			}
+		})
+		pages[in.Addr] = p
+	})
+	return nil
+}
+
+func (b *book) remove(service, addr string) {
+	b.change(func() {
+		if p, ok := b.records[service][addr]; ok {
+			p.end.Stop()
+			delete(b.records[service], addr)
+		}
+	})
+}
+
+func (b *book) Withdraw(ctx context.Context, service, addr string) error {
+	if err := b.reach(ctx); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	_, known := b.records[b.key(service)][addr]
+	b.mu.Unlock()
+	if b.stubborn && !known {
+		return errors.New("there is no such record")
+	}
+	if !b.forgetful {
+		b.remove(b.key(service), addr)
+	}
+	return nil
+}
+
+func (b *book) service(name string) yodel.Resolver { return chapter{b, b.key(name)} }
+
+// A chapter is one service of a book.
+type chapter struct {
+	*book
+	name string
+}
+
+func (c chapter) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	for first := true; ctx.Err() == nil; first = false {
+		if err := c.reach(ctx); err != nil {
+			if c.emptiesWhenDown && ctx.Err() == nil {
+				update(nil)
+			}
+			return err
+		}
+		c.mu.Lock()
+		changed := c.changed
+		var all []yodel.Instance
+		for _, service := range slices.Sorted(maps.Keys(c.records)) {
+			if service == c.name || c.mixes && strings.HasPrefix(service, c.name) {
+				for _, addr := range slices.Sorted(maps.Keys(c.records[service])) {
+					all = append(all, c.records[service][addr].in)
+				}
+			}
+		}
+		c.mu.Unlock()
+		if len(all) > 0 || !first || !c.silent {
+			update(all)
+		}
+		if c.firstOnly {
+			<-ctx.Done()
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+func TestRegistryRulesCatchFaults(t *testing.T) {
+	for _, fault := range []struct {
+		rule string
+		put  func(*book)
+	}{
+		{"fields", func(b *book) { b.dropsFields = true }},
+		{"update", func(b *book) { b.keepsOld = true }},
+		{"withdraw", func(b *book) { b.forgetful = true }},
+		{"withdraw", func(b *book) { b.stubborn = true }},
+		{"no instances", func(b *book) { b.silent = true }},
+		{"ttl", func(b *book) { b.immortal = true }},
+		{"ttl", func(b *book) { b.hasty = true }},
+		{"renewal", func(b *book) { b.oneShot = true }},
+		{"services", func(b *book) { b.mixes = true }},
+		{"services", func(b *book) { b.cleans = true }},
+		{"clients", func(b *book) { b.firstOnly = true }},
+		{"restarted with its data", func(b *book) { b.volatile = true }},
+		{"restarted with its data", func(b *book) { b.pretends = true }},
+		{"restarted with its data", func(b *book) { b.emptiesWhenDown = true }},
+		{"restarted empty", func(b *book) { b.emptiesWhenDown = true }},
+		{"restarted empty", func(b *book) { b.pretends = true }},
+		{"hangs", func(b *book) { b.deaf = true }},
+		{"slow", func(b *book) { b.impatient = true }},
+		{"expired", func(b *book) { b.remembers = true }},
+		{"restarted empty", func(b *book) { b.remembers = true }},
+		{"many", func(b *book) { b.firstOnly = true }},
+		{"resolver updates", func(b *book) { b.firstOnly = true }},
+	} {
+		t.Run(fault.rule, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBook()
+				fault.put(b)
+				for _, r := range registryRules(b.registry(), 5*time.Second, t.Logf) {
+					if r.name == fault.rule && r.broken() == nil {
+						t.Error("the rule does not notice")
+					}
+				}
+			})
+		})
+	}
+}
