@@ -215,7 +215,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	s.listeners = append(s.listeners, l)
 	s.arriving++
-	here := s.announce(l.Addr()) //nolint:contextcheck // what was announced is withdrawn, whatever ctx is
+	here := s.announce(l.Addr())
 	s.mu.Unlock()
 	failed := make(chan error, 1)
 	go func() {

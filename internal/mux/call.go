@@ -367,7 +367,7 @@ func (c *Conn) timeLocked(out *Out) (deadline int64, timeout uint64, err error) 
 		now = c.now()
 	}
 	deadline = int64(out.Deadline.Sub(Birth))
-	if out.Deadline.Round(0) == out.Deadline { // it has no monotonic reading, and the clock of the wall may have been set
+	if out.Deadline.Round(0) == out.Deadline { //nolint:staticcheck // not whether they are equal: it has no monotonic reading, and the clock of the wall may have been set
 		at := time.Now()
 		deadline = int64(at.Sub(Birth) + out.Deadline.Sub(at))
 	}
