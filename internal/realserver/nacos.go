@@ -17,8 +17,7 @@ import (
 // interfaces, and therefore has a network of its own, in which there is nobody else.
 func Nacos(t testing.TB, settings ...string) *Server {
 	t.Helper()
-	// The path of a socket must be short, that of a test's own folder is not.
-	folder, err := os.MkdirTemp("", "nacos")
+	folder, err := os.MkdirTemp("", "nacos") //nolint:usetesting // the path of a socket must be short, that of a test's own folder is not
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,10 +63,10 @@ type api struct {
 	close context.CancelFunc // closes the connections, whatever they are used for
 }
 
-// connect returns the API server that o says. It does not wait for it.
-func connect(o *Options) (*api, error) { return connectFrom(o, mounted) }
+// connect returns the API server that o says. It does not wait for it. Its connections end with ctx.
+func connect(ctx context.Context, o *Options) (*api, error) { return connectFrom(ctx, o, mounted) }
 
-func connectFrom(o *Options, mounted string) (*api, error) {
+func connectFrom(ctx context.Context, o *Options, mounted string) (*api, error) {
 	if o == nil {
 		o = &Options{}
 	}
@@ -75,7 +75,7 @@ func connectFrom(o *Options, mounted string) (*api, error) {
 	a.Reconcile = cmp.Or(a.Reconcile, 5*time.Minute)
 	a.Logger = cmp.Or(a.Logger, slog.Default())
 	if a.Namespace == "" {
-		text, err := os.ReadFile(filepath.Join(mounted, "namespace"))
+		text, err := os.ReadFile(filepath.Join(mounted, "namespace")) //nolint:gosec // a constant, but in tests
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("kubernetes: %w", err)
 		}
@@ -87,7 +87,7 @@ func connectFrom(o *Options, mounted string) (*api, error) {
 		}
 	}
 	a.Server = strings.TrimSuffix(a.Server, "/")
-	life, end := context.WithCancel(context.Background())
+	life, end := context.WithCancel(ctx)
 	a.close = end
 	a.http = &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -116,7 +116,7 @@ func (a *api) inCluster(mounted string) error {
 	if a.TLS != nil {
 		return nil
 	}
-	authority, err := os.ReadFile(filepath.Join(mounted, "ca.crt"))
+	authority, err := os.ReadFile(filepath.Join(mounted, "ca.crt")) //nolint:gosec // as above
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,9 @@ func (r *Registry) beat(ctx context.Context, service, addr string) (known bool, 
 	if r.opts.V1 {
 		record.Set("serviceName", r.opts.Group+"@@"+record.Get("serviceName")) // it has no group of its own here
 		answer, err := r.ask(ctx, http.MethodPut, r.path()+"/beat", record)
-		var result struct{ Code int }
+		var result struct {
+			Code int `json:"code"`
+		}
 		if err == nil {
 			err = json.Unmarshal(answer, &result)
 		}

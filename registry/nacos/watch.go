@@ -27,17 +27,16 @@ func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 	var known []yodel.Instance
 	for first := true; ctx.Err() == nil; first = false {
 		answer, err := s.of.list(ctx, s.name)
-		if ctx.Err() != nil {
-			return nil
+		var hosts []host
+		if err == nil && !bytes.Equal(answer, text) {
+			hosts, err = s.of.hosts(answer)
 		}
-		if err != nil {
+		switch {
+		case ctx.Err() != nil: // whatever the answer was
+			continue
+		case err != nil:
 			return err
-		}
-		if first || !bytes.Equal(answer, text) {
-			hosts, err := s.of.hosts(answer)
-			if err != nil {
-				return err
-			}
+		case first || !bytes.Equal(answer, text):
 			now := instances(hosts)
 			if first || !reflect.DeepEqual(now, known) {
 				update(now)
