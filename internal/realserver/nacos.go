@@ -33,6 +33,13 @@ func Nacos(t testing.TB, settings ...string) *Server {
 			if err != nil {
 				return nil, err
 			}
+			// It gives up when its database is slow to be made, and then neither repairs it nor makes it anew.
+			database := filepath.Join(folder, "data", "derby-data")
+			if _, err = os.Stat(filepath.Join(database, "service.properties")); err != nil {
+				if err = os.RemoveAll(database); err != nil {
+					return nil, err
+				}
+			}
 			// The process that enters the namespace becomes Java.
 			args := []string{
 				"--net", "--map-root-user", "sh", "-c", `ip link set lo up && exec java "$@"`, "sh",
