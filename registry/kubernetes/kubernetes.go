@@ -89,6 +89,7 @@ func connectFrom(ctx context.Context, o *Options, mounted string) (*api, error) 
 	a.Server = strings.TrimSuffix(a.Server, "/")
 	life, end := context.WithCancel(ctx)
 	a.close = end
+	// A transport changes its TLS configuration, and that one is for several.
 	a.http = &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -97,7 +98,7 @@ func connectFrom(ctx context.Context, o *Options, mounted string) (*api, error) 
 			}
 			return &mortal{conn, context.AfterFunc(life, func() { conn.Close() })}, nil
 		},
-		Proxy: http.ProxyFromEnvironment, TLSClientConfig: a.TLS, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 16,
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: a.TLS.Clone(), ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 16,
 		IdleConnTimeout: time.Minute, TLSHandshakeTimeout: a.Timeout, ResponseHeaderTimeout: a.Timeout,
 		// A watch may be silent for a minute, also when nobody is there any more.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: a.Timeout, PingTimeout: a.Timeout},

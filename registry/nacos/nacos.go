@@ -82,7 +82,7 @@ func New(servers string, o *Options) *Registry {
 		r.servers = append(r.servers, server)
 	}
 	r.http = &http.Client{Transport: &http.Transport{
-		Proxy: http.ProxyFromEnvironment, TLSClientConfig: opts.TLS, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute,
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: opts.TLS.Clone(), MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute,
 	}}
 	return r
 }
