@@ -5,19 +5,28 @@ package realserver
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 )
 
-// Built returns the path of a server that Go builds: the program pkg ("." or an import path) of the module testdata/NAME. It is built
-// once for each version of the module and of Go, and kept in the user's cache. The modules are in testdata because they
-// are no part of the workspace: their requirements would reach every other module, and some replace modules.
+// Built returns the path of a server that Go builds: the program pkg ("." or an import path) of the module testdata/NAME. The modules
+// are in testdata because they are no part of the workspace: their requirements would reach every other module, and some
+// replace modules.
 func Built(name, pkg string) (string, error) {
+	folder, err := Made(name, name, func(source, folder string) error {
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", filepath.Join(folder, name), pkg)
+		cmd.Dir, cmd.Env = source, append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0")
+		return run(cmd)
+	})
+	return filepath.Join(folder, name), err
+}
+
+// Made returns the folder that fill fills with what testdata/NAME describes, which is complete when the file that is filled in last is
+// there. It is filled once for each version of testdata/NAME and of Go, and kept in the user's cache.
+func Made(name, last string, fill func(source, folder string) error) (string, error) {
 	_, here, _, ok := runtime.Caller(0)
 	if !ok || !filepath.IsAbs(here) {
 		return "", fmt.Errorf("%s is built from source, and this program does not know where that is: it was built with -trimpath", name)
@@ -32,26 +41,34 @@ func Built(name, pkg string) (string, error) {
 		return "", err
 	}
 	folder := filepath.Join(cache, "yodel-real", name+"-"+version)
-	binary := filepath.Join(folder, name)
-	if _, err = os.Stat(binary); !errors.Is(err, fs.ErrNotExist) {
-		return binary, err
+	complete := func() bool { _, err := os.Stat(filepath.Join(folder, last)); return err == nil }
+	if complete() {
+		return folder, nil
 	}
-	if err = os.MkdirAll(folder, 0o750); err != nil {
+	if err = os.MkdirAll(filepath.Dir(folder), 0o750); err != nil {
 		return "", err
 	}
-	// Two test processes may build at once: each moves a whole file into place.
-	unfinished, err := os.MkdirTemp(folder, "unfinished")
+	// Two test processes may build at once: each moves a whole folder into place, and the first one's stays.
+	unfinished, err := os.MkdirTemp(filepath.Dir(folder), "unfinished")
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(unfinished)
-	made := filepath.Join(unfinished, name)
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", made, pkg)
-	cmd.Dir, cmd.Env = source, append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0")
-	if output, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w\n%s", name, err, output)
+	if err = fill(source, unfinished); err != nil {
+		return "", fmt.Errorf("make %s: %w", name, err)
 	}
-	return binary, os.Rename(made, binary)
+	if err = os.Rename(unfinished, folder); err != nil && !complete() {
+		return "", err
+	}
+	return folder, nil
+}
+
+// run runs a command, and returns what it said if it fails.
+func run(cmd *exec.Cmd) error {
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", filepath.Base(cmd.Path), err, output)
+	}
+	return nil
 }
 
 // fingerprint names the version of a module and of the Go that builds it.

@@ -5,6 +5,7 @@ package realserver
 import (
 	"context"
 	"net"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ type Proxy struct {
 	whole chan struct{} // closed unless the network is cut
 }
 
-// Between starts a proxy for the server at an address. It ends with the test.
+// Between starts a proxy for the server at an address, or at the unix socket with an absolute path. It ends with the test.
 func Between(t testing.TB, addr string) *Proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -95,7 +96,11 @@ func (p *Proxy) serve(client net.Conn) {
 	if !p.pass(time.Now()) {
 		return
 	}
-	server, err := (&net.Dialer{}).DialContext(p.ctx, "tcp", p.target)
+	network := "tcp"
+	if filepath.IsAbs(p.target) {
+		network = "unix"
+	}
+	server, err := (&net.Dialer{}).DialContext(p.ctx, network, p.target)
 	if err != nil {
 		return // the client sees its connection close
 	}

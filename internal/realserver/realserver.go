@@ -82,6 +82,9 @@ func Start(t testing.TB, p Program) *Server {
 			t.Fatalf("%s does not start: %v\n%s", p.Name, err, s.logged())
 		}
 		s.stopProcess()
+		if err = os.RemoveAll(s.Folder); err != nil { // what is half made there may be more than the next try can bear
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -130,3 +130,17 @@ func TestAMissingServer(t *testing.T) {
 		}
 	}
 }
+
+func TestKubernetesStarts(t *testing.T) {
+	s := realserver.Kubernetes(t)
+	s.Kill()
+	s.Restart()
+	s.RestartEmpty()
+}
+
+func TestNacosStarts(t *testing.T) {
+	s := realserver.Nacos(t)
+	if err := realserver.Get(t.Context(), "http://"+s.Addr+"/nacos/v3/client/ns/instance/list?serviceName=nobody"); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package realserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Nacos starts a Nacos server with settings like "nacos.core.auth.enabled=true". The first time it is downloaded. It listens on all
+// interfaces, and therefore has a network of its own, in which there is nobody else.
+func Nacos(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "nacos") //nolint:usetesting // the path of a socket must be short, that of a test's own folder is not
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	socket := filepath.Join(folder, "socket")
+	reach := Between(t, socket)
+	s := Start(t, Program{
+		Name:    "Nacos",
+		Install: "apt-get install --no-install-recommends default-jdk-headless maven iproute2; and Linux has to allow network namespaces",
+		Find:    findNacos,
+		Command: func(found, addr, folder string) (*exec.Cmd, error) {
+			_, port, err := net.SplitHostPort(addr)
+			if err != nil {
+				return nil, err
+			}
+			// It gives up when its database is slow to be made, and then neither repairs it nor makes it anew.
+			database := filepath.Join(folder, "data", "derby-data")
+			if _, err = os.Stat(filepath.Join(database, "service.properties")); err != nil {
+				if err = os.RemoveAll(database); err != nil {
+					return nil, err
+				}
+			}
+			// The process that enters the namespace becomes Java.
+			args := []string{
+				"--net", "--map-root-user", "sh", "-c", `ip link set lo up && exec java "$@"`, "sh",
+				"-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+				"--add-opens", "java.base/java.lang=ALL-UNNAMED", "--add-opens", "java.base/java.util=ALL-UNNAMED",
+				"-Dnacos.standalone=true", "-Dnacos.home=" + folder, "-Dnacos.server.main.port=" + port,
+			}
+			for _, setting := range settings {
+				args = append(args, "-D"+setting)
+			}
+			// Of two libraries with the same classes Nacos needs the one that comes first here.
+			args = append(args, "-cp", fmt.Sprintf("%[1]s/classes:%[1]s/lib/hessian-4.0.63.jar:%[1]s/lib/*", found), "Launcher", port, socket)
+			return exec.Command("unshare", args...), nil
+		},
+		Probe: func(ctx context.Context, _ string) error {
+			return Get(ctx, "http://"+reach.Addr+"/nacos/v3/admin/core/state")
+		},
+		Within: 2 * time.Minute,
+	})
+	s.Addr = reach.Addr
+	return s
+}
+
+// findNacos returns the folder with the libraries of Nacos and its launcher.
+func findNacos() (string, error) {
+	for _, tool := range []string{"java", "javac", "mvn", "ip"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return "", err
+		}
+	}
+	if err := run(exec.Command("unshare", "--net", "--map-root-user", "ip", "link", "set", "lo", "up")); err != nil {
+		return "", err
+	}
+	return Made("nacos", "classes/Launcher.class", func(source, folder string) error {
+		lib, classes := filepath.Join(folder, "lib"), filepath.Join(folder, "classes")
+		mvn := exec.Command("mvn", "-q", "-B", "-f", filepath.Join(source, "pom.xml"),
+			"org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies", "-DoutputDirectory="+lib)
+		if err := run(mvn); err != nil {
+			return err
+		}
+		if err := os.CopyFS(classes, os.DirFS(source)); err != nil { // for its settings
+			return err
+		}
+		return run(exec.Command("javac", "-nowarn", "-d", classes, "-cp", filepath.Join(lib, "*"), filepath.Join(source, "Launcher.java")))
+	})
+}

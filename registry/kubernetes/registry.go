@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/yodel-rpc/yodel/registry"
+)
+
+// What begins with this is ours.
+const ours = "yodel-rpc.github.io/"
+
+const (
+	labelKeys       = ours + "keys"    // which keys a record is one of
+	annotationKey   = ours + "key"     // of the record
+	annotationValue = ours + "value"   // of the record
+	annotationTTL   = ours + "ttl"     // how long it lives
+	annotationTime  = ours + "renewed" // when it was written, for people
+)
+
+// A Registry is a registry in Kubernetes for servers without a Service there: outside of the cluster, or with several ports. Where
+// there is a Service, use that instead.
+//
+// Each record is an EndpointSlice of its own without the label of a Service, so that Kubernetes sends nothing there. Kubernetes knows
+// no leases for them: a server writes each of its records again, three times in its time to live, and that is a write to etcd and an
+// event for every client of the service. Hundreds of servers are fine, thousands are not. A client that has watched a record for its
+// time to live and seen no change asks once more, and then knows it no longer, whatever the clocks of others say; and some time
+// later it deletes the record, if it may. A client that is new to a record gives it its whole time first.
+//
+// Servers need the permission to patch, create and delete endpointslices, clients to list, watch and get them and, so that what
+// nobody keeps alive does not stay for ever, to delete them.
+type Registry struct {
+	*registry.Registry
+	store *store
+}
+
+// New returns a registry in the API server that o says. It does not wait for a connection.
+func New(o *Options) *Registry {
+	s := &store{seen: make(map[string]sighting)}
+	s.api, s.err = connect(context.Background(), o)
+	options := &registry.Options{}
+	if s.err == nil {
+		options = &s.api.Options.Options
+	}
+	s.base = strings.TrimSuffix(cmp.Or(options.Prefix, "yodel"), "/") + "/"
+	return &Registry{registry.New(s, options), s}
+}
+
+// Close closes the connections to the API server. What was announced stays until its time to live has passed.
+func (r *Registry) Close() error {
+	if r.store.err == nil {
+		r.store.api.close()
+	}
+	return r.store.err
+}
+
+// A store is a registry.Store.
+type store struct {
+	api  *api
+	err  error  // why there is no API server
+	base string // what all keys begin with
+
+	mu   sync.Mutex
+	seen map[string]sighting // by the names of slices
+}
+
+// A sighting is when a version of a slice was seen first.
+type sighting struct {
+	keys, version string
+	at            time.Time
+}
+
+// prefix returns the part of a key that ends with its service.
+func (s *store) prefix(key string) string {
+	rest := strings.TrimPrefix(key, s.base)
+	service, _, _ := strings.Cut(rest, "/")
+	return s.base + service + "/"
+}
+
+// name returns a name for something that Kubernetes accepts: what people can read of it, and a hash.
+func name(of string, limit int) string {
+	readable := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(of))
+	hash := sha256.Sum256([]byte(of))
+	readable = strings.Trim(readable[:min(len(readable), limit)], "-")
+	return strings.TrimPrefix(readable+"-"+hex.EncodeToString(hash[:8]), "-")
+}
+
+// keys returns the label of the records whose keys begin with prefix.
+func keys(prefix string) string { return name(prefix, 40) }
+
+// record returns the name of the slice for a key.
+func record(key string) string { return name(key, 200) }
+
+// Put writes the record again, with its time, which makes it another version.
+func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	if s.err != nil {
+		return s.err
+	}
+	if !utf8.Valid(value) {
+		return fmt.Errorf("kubernetes: the record %s is no text", key)
+	}
+	one := slice{
+		APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice", AddressType: "IPv4", Endpoints: []endpoint{}, Ports: []port{},
+		Metadata: metadata{
+			Name:   record(key),
+			Labels: map[string]string{"endpointslice.kubernetes.io/managed-by": "yodel", labelKeys: keys(s.prefix(key))},
+			Annotations: map[string]string{
+				annotationKey: key, annotationValue: string(value), annotationTTL: ttl.String(),
+				annotationTime: time.Now().UTC().Format(time.RFC3339Nano),
+			},
+		},
+	}
+	show(&one, strings.TrimPrefix(key, s.prefix(key)))
+	return s.api.do(ctx, request{
+		method: http.MethodPatch, path: path(s.api.Namespace, one.Metadata.Name), body: one,
+		kind:  "application/apply-patch+yaml", // JSON is YAML; it creates the slice if there is none
+		query: url.Values{"fieldManager": {"yodel"}, "force": {"true"}},
+	}, nil)
+}
+
+// show makes the address in the name of a record the one of its slice, for people, if Kubernetes accepts it.
+func show(one *slice, name string) {
+	addr, err := url.PathUnescape(name)
+	at, bad := netip.ParseAddrPort(addr[strings.LastIndexByte(addr, '@')+1:])
+	ip := at.Addr()
+	if err != nil || bad != nil || at.Port() == 0 || ip.Zone() != "" || ip.Is4In6() || !ip.IsGlobalUnicast() {
+		return
+	}
+	if ip.Is6() {
+		one.AddressType = "IPv6"
+	}
+	one.Endpoints, one.Ports = []endpoint{{Addresses: []string{ip.String()}}}, []port{{Port: int(at.Port())}}
+}
+
+// Delete implements registry.Store.
+func (s *store) Delete(ctx context.Context, key string) error {
+	if s.err != nil {
+		return s.err
+	}
+	err := s.api.do(ctx, request{method: http.MethodDelete, path: path(s.api.Namespace, record(key))}, nil)
+	if is(err, http.StatusNotFound) {
+		return nil
+	}
+	return err
+}
+
+// Watch implements registry.Store.
+func (s *store) Watch(ctx context.Context, prefix string, v *registry.View) error {
+	if s.err != nil {
+		return s.err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	r := &records{store: s, keys: keys(prefix), view: v, known: make(map[string]slice), dead: make(map[string]time.Time)}
+	wg.Go(func() { r.bury(ctx) })
+	err := s.api.follow(ctx, s.api.Namespace, labelKeys+"="+r.keys, r)
+	if err != nil {
+		s.forget(r.keys) // while nothing can be seen, no time passes
+	}
+	return err
+}
+
+// see notes a version of a slice, and returns when it was seen first.
+func (s *store) see(of slice, keys string) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := of.Metadata
+	if s.seen[m.Name].version != m.ResourceVersion {
+		s.seen[m.Name] = sighting{keys, m.ResourceVersion, time.Now()}
+	}
+	return s.seen[m.Name].at
+}
+
+// forget has the records with a label begin their lives again, except for those in others.
+func (s *store) forget(keys string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, sighting := range s.seen {
+		if sighting.keys == keys {
+			delete(s.seen, name)
+		}
+	}
+}
+
+// A records is what one Watch knows of the records with a label.
+type records struct {
+	store *store
+	keys  string
+	view  *registry.View
+
+	mu    sync.Mutex
+	known map[string]slice     // by name
+	dead  map[string]time.Time // those of them that nobody keeps alive, and when to delete them
+}
+
+func (s slice) ttl() time.Duration {
+	ttl, _ := time.ParseDuration(s.Metadata.Annotations[annotationTTL]) // what has none is dead
+	return ttl
+}
+
+func (s slice) key() string   { return s.Metadata.Annotations[annotationKey] }
+func (s slice) value() []byte { return []byte(s.Metadata.Annotations[annotationValue]) }
+
+func (r *records) replace(all []slice) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.known)
+	values := make(map[string][]byte, len(all))
+	for _, one := range all {
+		r.known[one.Metadata.Name] = one
+		if time.Since(r.store.see(one, r.keys)) <= one.ttl() {
+			delete(r.dead, one.Metadata.Name)
+			values[one.key()] = one.value()
+		} else if r.dead[one.Metadata.Name].IsZero() {
+			r.dead[one.Metadata.Name] = later(one)
+		}
+	}
+	maps.DeleteFunc(r.dead, func(name string, _ time.Time) bool { _, ok := r.known[name]; return !ok })
+	r.store.keep(r.keys, r.known)
+	r.view.Replace(values)
+}
+
+// keep forgets the sightings of slices with a label that are not there any more.
+func (s *store) keep(keys string, known map[string]slice) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, sighting := range s.seen {
+		if _, ok := known[name]; !ok && sighting.keys == keys {
+			delete(s.seen, name)
+		}
+	}
+}
+
+func (r *records) change(one slice, gone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.dead, one.Metadata.Name)
+	if gone {
+		delete(r.known, one.Metadata.Name)
+		r.view.Delete(one.key())
+		return
+	}
+	r.store.see(one, r.keys)
+	r.known[one.Metadata.Name] = one
+	r.view.Put(one.key(), one.value())
+}
+
+// later returns when to delete a record that is dead: not when all others do.
+func later(one slice) time.Time { return time.Now().Add(one.ttl() + rand.N(one.ttl()+time.Second)) }
+
+// lookEvery is how often records are looked at.
+const lookEvery = 250 * time.Millisecond
+
+// bury looks for records that nobody keeps alive, until ctx ends.
+func (r *records) bury(ctx context.Context) {
+	for {
+		select {
+		case <-time.After(lookEvery):
+		case <-ctx.Done():
+			return
+		}
+		silent, dead := r.late()
+		for _, one := range silent {
+			if err := r.confirm(ctx, one); err != nil {
+				r.store.forget(r.keys) // the server does not answer: then nobody could be heard
+				break
+			}
+		}
+		for _, one := range dead {
+			if err := r.remove(ctx, one); err != nil && ctx.Err() == nil {
+				r.store.api.Logger.Debug("yodel: a dead record could not be deleted", "name", one.Metadata.Name, "err", err)
+				break
+			}
+		}
+	}
+}
+
+// late returns the records that were not renewed in time, and those that are to be deleted.
+func (r *records) late() (silent, dead []slice) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, one := range r.known {
+		if remove, ok := r.dead[name]; ok {
+			if time.Now().After(remove) {
+				dead = append(dead, one)
+			}
+		} else if time.Since(r.store.see(one, r.keys)) > one.ttl() {
+			silent = append(silent, one)
+		}
+	}
+	return silent, dead
+}
+
+// confirm asks the API server whether a record was not renewed indeed: its watch may be late, or broken.
+func (r *records) confirm(ctx context.Context, one slice) error {
+	ctx, cancel := context.WithTimeout(ctx, max(one.ttl(), time.Second))
+	defer cancel()
+	var now slice
+	err := r.store.api.do(ctx, request{method: http.MethodGet, path: path(r.store.api.Namespace, one.Metadata.Name)}, &now)
+	if err != nil && !is(err, http.StatusNotFound) {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.known[one.Metadata.Name].Metadata.ResourceVersion != one.Metadata.ResourceVersion {
+		return nil // it was renewed meanwhile
+	}
+	if err == nil && now.Metadata.ResourceVersion != one.Metadata.ResourceVersion {
+		r.known[one.Metadata.Name] = now
+		r.store.see(now, r.keys)
+		r.view.Put(now.key(), now.value())
+		return nil
+	}
+	r.dead[one.Metadata.Name] = later(one)
+	r.view.Delete(one.key())
+	return nil
+}
+
+// remove deletes a record, unless it has changed.
+func (r *records) remove(ctx context.Context, one slice) error {
+	err := r.store.api.do(ctx, request{
+		method: http.MethodDelete, path: path(r.store.api.Namespace, one.Metadata.Name), kind: "application/json",
+		body: map[string]any{"preconditions": map[string]string{"resourceVersion": one.Metadata.ResourceVersion}},
+	}, nil)
+	if is(err, http.StatusNotFound) || is(err, http.StatusConflict) {
+		err = nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.dead[one.Metadata.Name]; ok {
+		r.dead[one.Metadata.Name] = later(one) // in case that it does not go
+	}
+	return err
+}

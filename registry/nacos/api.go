@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nacos
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// This file is the Open API of Nacos: https://nacos.io/en/docs/v3.0/manual/user/open-api/ and, for version 1,
+// https://nacos.io/en/docs/v1/open-api/.
+
+const (
+	instanceV3 = "/nacos/v3/client/ns/instance"
+	instanceV1 = "/nacos/v1/ns/instance"
+)
+
+func (r *Registry) path() string {
+	if r.opts.V1 {
+		return instanceV1
+	}
+	return instanceV3
+}
+
+func (r *Registry) register(ctx context.Context, about url.Values) error {
+	return r.succeed(r.ask(ctx, http.MethodPost, r.path(), about))
+}
+
+func (r *Registry) deregister(ctx context.Context, record url.Values) error {
+	return r.succeed(r.ask(ctx, http.MethodDelete, r.path(), record))
+}
+
+// The codes of an answer to a heartbeat.
+const (
+	unknownV3 = 21003
+	knownV1   = 10200
+	unknownV1 = 20404
+)
+
+// beat keeps a record alive, and reports whether Nacos knows it.
+func (r *Registry) beat(ctx context.Context, service, addr string) (known bool, err error) {
+	record := r.identify(service, addr)
+	if r.opts.V1 {
+		record.Set("serviceName", r.opts.Group+"@@"+record.Get("serviceName")) // it has no group of its own here
+		answer, err := r.ask(ctx, http.MethodPut, r.path()+"/beat", record)
+		var result struct {
+			Code int `json:"code"`
+		}
+		if err == nil {
+			err = json.Unmarshal(answer, &result)
+		}
+		if err == nil && result.Code != knownV1 && result.Code != unknownV1 {
+			err = fmt.Errorf("nacos: a heartbeat was answered with %s", answer)
+		}
+		return result.Code == knownV1, err
+	}
+	record.Set("heartBeat", "true")
+	err = r.succeed(r.ask(ctx, http.MethodPost, r.path(), record))
+	var no refusal
+	if errors.As(err, &no) && no.code == unknownV3 {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// list returns what Nacos says of a service, for hosts to read.
+func (r *Registry) list(ctx context.Context, service string) ([]byte, error) {
+	q := r.about(service)
+	if r.opts.V1 {
+		q.Set("clusters", r.opts.Cluster)
+	} else {
+		q.Set("clusterName", r.opts.Cluster)
+	}
+	return r.ask(ctx, http.MethodGet, r.path()+"/list", q)
+}
+
+func (r *Registry) hosts(answer []byte) (hosts []host, err error) {
+	if r.opts.V1 {
+		var list struct {
+			Hosts []host `json:"hosts"`
+		}
+		err = json.Unmarshal(answer, &list)
+		return list.Hosts, err
+	}
+	err = unpack(answer, &hosts)
+	return hosts, err
+}
+
+// A refusal is an answer that says that something was not done.
+type refusal struct {
+	code    int
+	message string
+}
+
+func (r refusal) Error() string { return fmt.Sprintf("nacos: it answered %d: %s", r.code, r.message) }
+
+// succeed returns an error unless an answer is that something was done.
+func (r *Registry) succeed(answer []byte, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case !r.opts.V1:
+		return unpack(answer, nil)
+	case string(answer) != "ok":
+		return fmt.Errorf("nacos: it answered %q", answer)
+	}
+	return nil
+}
+
+// unpack reads what an answer of version 3 carries into data, unless that is nil.
+func unpack(answer []byte, data any) error {
+	var result struct {
+		Code    int             `json:"code"`
+		Message string          `json:"message"`
+		Data    json.RawMessage `json:"data"`
+	}
+	if err := json.Unmarshal(answer, &result); err != nil {
+		return fmt.Errorf("nacos: read its answer: %w", err)
+	}
+	if result.Code != 0 {
+		return refusal{result.Code, result.Message}
+	}
+	if data == nil {
+		return nil
+	}
+	return json.Unmarshal(result.Data, data)
+}
+
+// ask sends a request to one server after the other until one answers, and returns its answer.
+func (r *Registry) ask(ctx context.Context, method, path string, q url.Values) ([]byte, error) {
+	token, err := r.token(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	answer, err := r.send(ctx, method, path, q, token)
+	var no httpError
+	if token != "" && errors.As(err, &no) && (no.status == http.StatusForbidden || no.status == http.StatusUnauthorized) {
+		if token, err = r.token(ctx, token); err == nil { // perhaps the server has forgotten the old one
+			answer, err = r.send(ctx, method, path, q, token)
+		}
+	}
+	return answer, err
+}
+
+// send is ask with a token.
+func (r *Registry) send(ctx context.Context, method, path string, q url.Values, token string) (answer []byte, err error) {
+	r.mu.Lock()
+	first := r.preferred
+	r.mu.Unlock()
+	for i := range r.servers {
+		server := (first + i) % len(r.servers)
+		answer, err = r.sendTo(ctx, r.servers[server], method, path, q, token)
+		var no httpError
+		if err == nil || errors.As(err, &no) && no.status < http.StatusInternalServerError {
+			r.prefer(server)
+			return answer, err
+		}
+		if ctx.Err() != nil {
+			r.prefer((server + 1) % len(r.servers)) // this one has had its chance
+			break
+		}
+	}
+	return nil, err
+}
+
+// prefer has the next request begin with a server.
+func (r *Registry) prefer(server int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.preferred = server
+}
+
+// An httpError is an answer with a status that says that something was not done.
+type httpError struct {
+	status int
+	text   string
+}
+
+func (e httpError) Error() string { return e.text }
+
+func (r *Registry) sendTo(ctx context.Context, server, method, path string, q url.Values, token string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+	target, body := server+path, io.Reader(http.NoBody)
+	if method == http.MethodPost { // metadata may be long, and a password must not be in a log
+		body = strings.NewReader(q.Encode())
+	} else {
+		target += "?" + q.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, body)
+	if err != nil {
+		return nil, fmt.Errorf("nacos: %w", err)
+	}
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := r.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("nacos: %w", err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		text := bytes.TrimSpace(answer[:min(len(answer), 500)])
+		err = httpError{resp.StatusCode, fmt.Sprintf("nacos: %s %s%s: %s: %s", method, server, path, resp.Status, text)}
+	}
+	return answer, err
+}
+
+// A session is a login.
+type session struct {
+	token string
+	until time.Time // when to log in again
+}
+
+// token returns a token for requests, and not the one that was refused. It is empty without authentication.
+func (r *Registry) token(ctx context.Context, refused string) (string, error) {
+	if r.opts.Username == "" {
+		return "", nil
+	}
+	var s session
+	select {
+	case s = <-r.session:
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	defer func() { r.session <- s }()
+	if s.token != refused && s.token != "" && time.Now().Before(s.until) {
+		return s.token, nil
+	}
+	path := "/nacos/v3/auth/user/login"
+	if r.opts.V1 {
+		path = "/nacos/v1/auth/login"
+	}
+	answer, err := r.send(ctx, http.MethodPost, path, url.Values{"username": {r.opts.Username}, "password": {r.opts.Password}}, "")
+	if err != nil {
+		return "", fmt.Errorf("log in as %s: %w", r.opts.Username, err)
+	}
+	var login struct {
+		AccessToken string `json:"accessToken"`
+		TokenTTL    int    `json:"tokenTtl"` // in seconds
+	}
+	if err = json.Unmarshal(answer, &login); err == nil && login.AccessToken == "" {
+		err = errors.New("there is no token in the answer")
+	}
+	if err != nil {
+		return "", fmt.Errorf("nacos: log in as %s: %w", r.opts.Username, err)
+	}
+	s = session{login.AccessToken, time.Now().Add(time.Duration(login.TokenTTL) * time.Second * 9 / 10)}
+	return s.token, nil
+}

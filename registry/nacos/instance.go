@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nacos
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// The keys of the metadata that are fields of yodel.Instance.
+const (
+	keyAddr      = "addr" // of an instance whose address is no host with a port
+	keyGroup     = "group"
+	keyVersion   = "version"
+	keyWeight    = "weight" // of an inactive instance
+	keyZone      = "zone"
+	keyLatitude  = "latitude"
+	keyLongitude = "longitude"
+	keyState     = "state"
+	keyTags      = "tags" // as a list in JSON
+	keyStarted   = "started"
+	keyCallRate  = "callRate"
+	keyInflight  = "inflight"
+)
+
+// What Nacos understands of the metadata begins with this.
+const preserved = "preserved."
+
+const inactive = "inactive"
+
+// split returns an address as Nacos wants it. Not ok means that it cannot be put together again from that.
+func split(addr string) (ip, port string, ok bool) {
+	ip, port, err := net.SplitHostPort(addr)
+	n, bad := strconv.ParseUint(port, 10, 16)
+	if err != nil || bad != nil || ip == "" || n == 0 || net.JoinHostPort(ip, strconv.FormatUint(n, 10)) != addr {
+		return addr, "0", false
+	}
+	return ip, port, true
+}
+
+// describe returns the parameters that register an instance.
+func (r *Registry) describe(service string, in yodel.Instance, ttl time.Duration) (url.Values, error) {
+	if in.Weight < 0 {
+		return nil, fmt.Errorf("nacos: %s has the weight %d", in.Addr, in.Weight)
+	}
+	q := r.identify(service, in.Addr)
+	md := maps.Clone(in.Metadata)
+	if md == nil {
+		md = make(yodel.Metadata)
+	}
+	set := func(key, value string, unknown bool) {
+		if !unknown {
+			md[key] = value
+		}
+	}
+	weight := strconv.Itoa(max(in.Weight, 1))
+	if in.State == inactive {
+		set(keyWeight, weight, in.Weight == 0)
+		weight = "0"
+	}
+	q.Set("weight", weight)
+	_, _, plain := split(in.Addr)
+	tags, err := json.Marshal(in.Tags)
+	if err != nil {
+		return nil, err
+	}
+	set(keyAddr, in.Addr, plain)
+	set(keyGroup, in.Group, in.Group == "")
+	set(keyVersion, in.Version, in.Version == "")
+	set(keyZone, in.Zone, in.Zone == "")
+	set(keyLatitude, number(in.Latitude), in.Latitude == 0 && in.Longitude == 0)
+	set(keyLongitude, number(in.Longitude), in.Latitude == 0 && in.Longitude == 0)
+	set(keyState, in.State, in.State == "" || in.State == inactive)
+	set(keyTags, string(tags), len(in.Tags) == 0)
+	set(keyStarted, in.Started.Format(time.RFC3339Nano), in.Started.IsZero())
+	set(keyCallRate, number(in.CallRate), in.CallRate == 0)
+	set(keyInflight, strconv.Itoa(in.Inflight), in.Inflight == 0)
+	lease := strconv.FormatInt(max(ttl.Milliseconds(), 1), 10)
+	md[preserved+"heart.beat.interval"] = strconv.FormatInt(max(ttl.Milliseconds()/3, 1), 10)
+	md[preserved+"heart.beat.timeout"], md[preserved+"ip.delete.timeout"] = lease, lease
+	text, err := json.Marshal(md)
+	if err != nil {
+		return nil, err
+	}
+	q.Set("metadata", string(text))
+	return q, nil
+}
+
+func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
+
+// A host is an instance as Nacos lists it.
+type host struct {
+	IP       string            `json:"ip"`
+	Port     int               `json:"port"`
+	Weight   float64           `json:"weight"`
+	Healthy  bool              `json:"healthy"`
+	Enabled  bool              `json:"enabled"`
+	Metadata map[string]string `json:"metadata"`
+}
+
+// instances returns those of a list that may be called, or say themselves that they may not.
+func instances(hosts []host) []yodel.Instance {
+	all := make([]yodel.Instance, 0, len(hosts))
+	for _, h := range hosts {
+		if h.Healthy && h.Enabled { // a heart that has missed its beats is not a healthy one
+			all = append(all, h.instance())
+		}
+	}
+	slices.SortFunc(all, func(a, b yodel.Instance) int { return strings.Compare(a.Addr, b.Addr) })
+	return all
+}
+
+// instance reads a record. Metadata of others that only looks like ours stays metadata.
+func (h host) instance() yodel.Instance {
+	in := yodel.Instance{Addr: net.JoinHostPort(h.IP, strconv.Itoa(h.Port))}
+	if h.Weight <= 0 {
+		in.State = inactive
+		take(h.Metadata, keyWeight, &in.Weight, strconv.Atoi)
+	} else if h.Weight != 1 { // which is what 0 means
+		in.Weight = int(math.Ceil(min(h.Weight, math.MaxInt32)))
+	}
+	asIs := func(s string) (string, error) { return s, nil }
+	take(h.Metadata, keyAddr, &in.Addr, asIs)
+	take(h.Metadata, keyGroup, &in.Group, asIs)
+	take(h.Metadata, keyVersion, &in.Version, asIs)
+	take(h.Metadata, keyZone, &in.Zone, asIs)
+	take(h.Metadata, keyState, &in.State, asIs)
+	take(h.Metadata, keyLatitude, &in.Latitude, float)
+	take(h.Metadata, keyLongitude, &in.Longitude, float)
+	take(h.Metadata, keyCallRate, &in.CallRate, float)
+	take(h.Metadata, keyInflight, &in.Inflight, strconv.Atoi)
+	take(h.Metadata, keyStarted, &in.Started, func(s string) (time.Time, error) { return time.Parse(time.RFC3339Nano, s) })
+	take(h.Metadata, keyTags, &in.Tags, func(s string) (tags []string, err error) {
+		err = json.Unmarshal([]byte(s), &tags)
+		return tags, err
+	})
+	maps.DeleteFunc(h.Metadata, func(key, _ string) bool { return strings.HasPrefix(key, preserved) })
+	if len(h.Metadata) > 0 {
+		in.Metadata = h.Metadata
+	}
+	return in
+}
+
+// take moves what stands under a key into a field, if it can be read.
+func take[T any](md map[string]string, key string, field *T, read func(string) (T, error)) {
+	text, ok := md[key]
+	if !ok {
+		return
+	}
+	if value, err := read(text); err == nil {
+		*field = value
+		delete(md, key)
+	}
+}
+
+func float(s string) (float64, error) {
+	f, err := strconv.ParseFloat(s, 64)
+	if err == nil && (math.IsNaN(f) || math.IsInf(f, 0)) {
+		err = strconv.ErrRange
+	}
+	return f, err
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nacos_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/realserver"
+	"github.com/yodel-rpc/yodel/registry/nacos"
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// connect returns a registry that is closed with the test.
+func connect(t *testing.T, servers string, o nacos.Options) *nacos.Registry {
+	t.Helper()
+	o.Every = 100 * time.Millisecond
+	r := nacos.New(servers, &o)
+	t.Cleanup(func() { must(t, r.Close()) })
+	return r
+}
+
+// A recorder remembers what was announced, for a test that withdraws it behind the back of whoever did.
+type recorder struct {
+	*nacos.Registry
+
+	mu    sync.Mutex
+	known map[[2]string]bool
+}
+
+func (r *recorder) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+	r.mu.Lock()
+	r.known[[2]string{service, in.Addr}] = true
+	r.mu.Unlock()
+	return r.Registry.Announce(ctx, service, in, ttl)
+}
+
+func (r *recorder) Withdraw(ctx context.Context, service, addr string) error {
+	r.mu.Lock()
+	delete(r.known, [2]string{service, addr})
+	r.mu.Unlock()
+	return r.Registry.Withdraw(ctx, service, addr)
+}
+
+func (r *recorder) expire(t *testing.T, by *nacos.Registry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for record := range r.known {
+		must(t, by.Withdraw(t.Context(), record[0], record[1]))
+	}
+}
+
+func TestRegistry(t *testing.T) {
+	server := realserver.Nacos(t)
+	network := realserver.Between(t, server.Addr)
+	r := &recorder{Registry: connect(t, network.Addr, nacos.Options{}), known: make(map[[2]string]bool)}
+	yodeltest.TestRegistry(t, yodeltest.Registry{
+		Registrar: r,
+		Service:   func(name string) yodel.Resolver { return connect(t, network.Addr, nacos.Options{}).Service(name) },
+		Late:      8 * time.Second,                                // it looks every 5 s
+		Kill:      server.Kill, RestartEmpty: server.RestartEmpty, // no Restart: it keeps no ephemeral instance when it ends
+		Stop: server.Stop, Continue: server.Continue, Slow: network.Slow,
+		Expire: func() { r.expire(t, connect(t, server.Addr, nacos.Options{})) },
+	})
+	t.Run("version 1", func(t *testing.T) { versions(t, server.Addr) })
+	t.Run("console", func(t *testing.T) { console(t, server.Addr) })
+	t.Run("others", func(t *testing.T) { others(t, server.Addr) })
+	t.Run("several servers", func(t *testing.T) {
+		r := connect(t, realserver.FreeAddr(t)+", http://"+server.Addr+"/", nacos.Options{})
+		must(t, r.Announce(t.Context(), "Several", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+		want(t, r.Service("Several"), yodel.Instance{Addr: "10.0.0.1:1"})
+	})
+}
+
+// want waits until a service has these instances.
+func want(t *testing.T, r yodel.Resolver, instances ...yodel.Instance) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var last []yodel.Instance
+	var right bool
+	err := r.Watch(ctx, func(got []yodel.Instance) {
+		last = got
+		if right = len(got) == len(instances) && (len(got) == 0 || reflect.DeepEqual(got, instances)); right {
+			cancel()
+		}
+	})
+	if err != nil || !right {
+		t.Fatalf("got %+v, %v, want %+v", last, err, instances)
+	}
+}
+
+// versions has one side speak version 1 of the API and the other one version 3.
+func versions(t *testing.T, addr string) {
+	in := yodel.Instance{Addr: "10.0.0.1:8972", Weight: 3, Version: "v2", Metadata: yodel.Metadata{"owner": "Zoë"}}
+	for _, first := range []bool{false, true} {
+		service := fmt.Sprintf("Versions/%v", first)
+		writer, reader := connect(t, addr, nacos.Options{V1: first}), connect(t, addr, nacos.Options{V1: !first})
+		for range 2 { // registered, and kept alive
+			must(t, writer.Announce(t.Context(), service, in, time.Minute))
+		}
+		want(t, reader.Service(service), in)
+		must(t, reader.Withdraw(t.Context(), service, in.Addr))
+		want(t, writer.Service(service))
+		must(t, writer.Announce(t.Context(), service, in, time.Minute)) // its heartbeat finds nothing
+		want(t, reader.Service(service), in)
+		must(t, writer.Withdraw(t.Context(), service, in.Addr))
+		want(t, writer.Service(service))
+	}
+}
+
+// listed returns what Nacos lists of a service.
+func listed(t *testing.T, addr string, q url.Values) []map[string]any {
+	t.Helper()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Get("http://" + addr + "/nacos/v3/client/ns/instance/list?" + q.Encode())
+	must(t, err)
+	defer resp.Body.Close()
+	var answer struct{ Data []map[string]any }
+	must(t, json.NewDecoder(resp.Body).Decode(&answer))
+	return answer.Data
+}
+
+// console checks that people and other clients of Nacos see what an instance is.
+func console(t *testing.T, addr string) {
+	r := connect(t, addr, nacos.Options{Namespace: "shop", Group: "trade", Cluster: "zurich"})
+	active := yodel.Instance{Addr: "10.0.0.1:8972", Weight: 7, Version: "v2", Zone: "eu-1a"}
+	resting := yodel.Instance{Addr: "10.0.0.2:8972", Weight: 5, State: "inactive"}
+	must(t, r.Announce(t.Context(), "Arith", active, time.Minute))
+	must(t, r.Announce(t.Context(), "Arith", resting, time.Minute))
+	want(t, r.Service("Arith"), active, resting)
+	q := url.Values{"namespaceId": {"shop"}, "groupName": {"trade"}, "clusterName": {"zurich"}, "serviceName": {"Arith"}}
+	weights := make(map[any]any)
+	for _, instance := range listed(t, addr, q) {
+		weights[instance["ip"]] = instance["weight"]
+		md := instance["metadata"].(map[string]any)
+		if instance["ip"] == "10.0.0.1" && (md["version"] != "v2" || md["zone"] != "eu-1a") {
+			t.Errorf("the metadata is %v", md)
+		}
+	}
+	if want := (map[any]any{"10.0.0.1": 7.0, "10.0.0.2": 0.0}); !reflect.DeepEqual(weights, want) {
+		t.Errorf("the weights are %v, want %v", weights, want)
+	}
+	err := r.Announce(t.Context(), "Arith", yodel.Instance{Addr: "10.0.0.3:1", Metadata: yodel.Metadata{"long": strings.Repeat("x", 2000)}}, time.Minute)
+	if err == nil || !strings.Contains(err.Error(), "1024") {
+		t.Errorf("got %v, want that the metadata is too long", err)
+	}
+}
+
+// others checks that what other clients of Nacos have registered can be called.
+func others(t *testing.T, addr string) {
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	for _, q := range []url.Values{
+		{"ip": {"10.0.0.1"}, "port": {"80"}, "weight": {"2.5"}, "metadata": {`{"version":"1.0","latitude":"north","side":"provider"}`}},
+		{"ip": {"10.0.0.2"}, "port": {"80"}},
+		{"ip": {"10.0.0.3"}, "port": {"80"}, "weight": {"0"}},
+		{"ip": {"10.0.0.4"}, "port": {"80"}, "enabled": {"false"}},
+	} {
+		q.Set("serviceName", "Others")
+		resp, err := (&http.Client{Transport: transport}).PostForm("http://"+addr+"/nacos/v3/client/ns/instance", q)
+		must(t, err)
+		resp.Body.Close()
+	}
+	want(t, connect(t, addr, nacos.Options{}).Service("Others"),
+		yodel.Instance{Addr: "10.0.0.1:80", Weight: 3, Version: "1.0", Metadata: yodel.Metadata{"latitude": "north", "side": "provider"}},
+		yodel.Instance{Addr: "10.0.0.2:80"}, yodel.Instance{Addr: "10.0.0.3:80", State: "inactive"})
+}
+
+func TestAuthentication(t *testing.T) {
+	server := realserver.Nacos(t, "nacos.core.auth.enabled=true")
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).PostForm("http://"+server.Addr+"/nacos/v3/auth/user/admin", url.Values{"password": {"secret"}})
+	must(t, err)
+	resp.Body.Close()
+	in := yodel.Instance{Addr: "10.0.0.1:1"}
+	r := connect(t, server.Addr, nacos.Options{Username: "nacos", Password: "secret"})
+	late := time.After(time.Minute)
+	for err = r.Announce(t.Context(), "Secret", in, time.Minute); err != nil; err = r.Announce(t.Context(), "Secret", in, time.Minute) {
+		select { // it reads its users every 15 s
+		case <-time.After(200 * time.Millisecond):
+		case <-late:
+			t.Fatal(err)
+		}
+	}
+	want(t, r.Service("Secret"), in)
+	for _, o := range []nacos.Options{{}, {Username: "nacos", Password: "wrong"}, {Username: "nobody", Password: "secret"}} {
+		if err = connect(t, server.Addr, o).Announce(t.Context(), "Secret", in, time.Minute); err == nil {
+			t.Errorf("%+v may announce", o)
+		}
+	}
+}
+
+// TestTokensAreReplaced is about what takes hours with a real server.
+func TestTokensAreReplaced(t *testing.T) {
+	var logins, valid atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		switch {
+		case strings.HasSuffix(req.URL.Path, "/login"):
+			n := logins.Add(1)
+			valid.Store(n)
+			fmt.Fprintf(w, `{"accessToken":"%d","tokenTtl":%d}`, n, map[bool]int{true: 0, false: 3600}[n == 1])
+		case req.Header.Get("Authorization") != fmt.Sprint("Bearer ", valid.Load()):
+			w.WriteHeader(http.StatusForbidden)
+		default:
+			io.WriteString(w, `{"code":0,"message":"success","data":"ok"}`)
+		}
+	}))
+	defer server.Close()
+	r := connect(t, server.URL, nacos.Options{Username: "nacos", Password: "secret"})
+	for i, logged := range []int64{1, 2, 2, 3, 3} { // the first token ends at once, and the server forgets one
+		if i == 3 {
+			valid.Store(-1)
+		}
+		must(t, r.Announce(t.Context(), "Arith", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+		if logins.Load() != logged {
+			t.Errorf("call %d: logged in %d times, want %d", i, logins.Load(), logged)
+		}
+	}
+}
