@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
@@ -128,5 +130,14 @@ func TestAMissingServer(t *testing.T) {
 		if got := <-ended; got != want {
 			t.Errorf("with YODEL_REAL=%s: %q, want %q", env, got, want)
 		}
+	}
+}
+
+func TestPythonHasItsPackages(t *testing.T) {
+	python, path := realserver.Python(t, "ifaddr==0.2.0")
+	cmd := exec.Command(python, "-c", "import ifaddr; print(len(list(ifaddr.get_adapters())) > 0)")
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+path, "PYTHONDONTWRITEBYTECODE=1")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "True") {
+		t.Errorf("%s, %v", out, err)
 	}
 }
