@@ -52,7 +52,7 @@ func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 	defer func() {
 		cancel()
 		c.close()
-		<-failed
+		<-failed //nolint:errcheck // it was closed
 	}()
 	b := newBrowser(s, time.Now())
 	timer := time.NewTimer(0)

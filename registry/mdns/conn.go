@@ -175,5 +175,5 @@ func (c *conn) follow(ctx context.Context) (messages <-chan *dns.Msg, failed cha
 
 // seconds is the unit of a time to live. It is rounded up: a record lives as long as promised.
 func seconds(d time.Duration) uint32 {
-	return uint32(max(0, min((d+time.Second-1)/time.Second, 1<<31-1))) //nolint:gosec // it fits
+	return uint32(max(0, min((d+time.Second-1)/time.Second, 1<<31-1)))
 }

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -226,7 +227,7 @@ func (r *Registry) reply() {
 			continue
 		}
 		all := rec.answers(seconds(rec.until.Sub(now)))
-		if more := answer(append(out.Answer[:len(out.Answer):len(out.Answer)], all...)); len(out.Answer) == 0 || more.Len() <= packetSize {
+		if more := answer(slices.Concat(out.Answer, all)); len(out.Answer) == 0 || more.Len() <= packetSize {
 			out = more
 			continue
 		}
