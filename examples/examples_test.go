@@ -44,6 +44,9 @@ func TestExamples(t *testing.T) {
 	t.Run("quickstart", e.testQuickstart)
 	t.Run("quickstart interrupted", e.testQuickstartInterrupted)
 	t.Run("quickstart killed", e.testQuickstartKilled)
+	t.Run("cluster", e.testCluster)
+	t.Run("cluster interrupted", e.testClusterInterrupted)
+	t.Run("cluster killed", e.testClusterKilled)
 	t.Run("restart", e.testRestart)
 	t.Run("restart interrupted", e.testRestartInterrupted)
 	t.Run("restart killed", e.testRestartKilled)
@@ -56,11 +59,11 @@ type examples string
 func build(t *testing.T) examples {
 	t.Helper()
 	dir := t.TempDir()
-	args := []string{"build", "-o", dir + string(filepath.Separator)}
+	args := []string{"build", "-o", dir + string(filepath.Separator)} // cluster is a module of its own
 	if raceDetector() {
 		args = append(args, "-race")
 	}
-	if out, err := exec.Command("go", append(args, "./...")...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", append(args, "./...", "./cluster")...).CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	return examples(dir)
@@ -293,6 +296,28 @@ func (e examples) testQuickstartInterrupted(t *testing.T) {
 
 func (e examples) testQuickstartKilled(t *testing.T) {
 	p, instances := e.startInstances(t, "quickstart", "-seconds", "100")
+	wantGone(t, p, instances)
+}
+
+func (e examples) testCluster(t *testing.T) {
+	out := e.output(t, "cluster", "-check")
+	if !strings.HasSuffix(out, "\n0 failed\n") {
+		t.Errorf("the last line is not %q:\n%s", "0 failed", out)
+	}
+	shown := block(t, read(t, "cluster/README.md"), "$ go run ./examples/cluster -check\n")
+	if got, want := labels(out), labels(shown); !slices.Equal(got, want) {
+		t.Errorf("the README shows lines that begin with\n%q, the program prints\n%q", want, got)
+	}
+}
+
+func (e examples) testClusterInterrupted(t *testing.T) {
+	p, instances := e.startInstances(t, "cluster")
+	p.interrupt(t)
+	wantGone(t, p, instances)
+}
+
+func (e examples) testClusterKilled(t *testing.T) {
+	p, instances := e.startInstances(t, "cluster")
 	wantGone(t, p, instances)
 }
 

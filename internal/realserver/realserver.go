@@ -61,11 +61,7 @@ func Start(t testing.TB, p Program) *Server {
 	t.Helper()
 	found, err := p.Find()
 	if err != nil {
-		text := fmt.Sprintf("%s is needed: %v\nTo install it: %s", p.Name, err, p.Install)
-		if os.Getenv("YODEL_REAL") != "" {
-			t.Fatal(text)
-		}
-		t.Skip(text)
+		missing(t, p.Name, p.Install, err)
 	}
 	if p.Within == 0 {
 		p.Within = 30 * time.Second
@@ -86,6 +82,16 @@ func Start(t testing.TB, p Program) *Server {
 			t.Fatal(err)
 		}
 	}
+}
+
+// missing ends a test that needs something which is not installed.
+func missing(t testing.TB, name, install string, err error) {
+	t.Helper()
+	text := fmt.Sprintf("%s is needed: %v\nTo install it: %s", name, err, install)
+	if os.Getenv("YODEL_REAL") != "" {
+		t.Fatal(text)
+	}
+	t.Skip(text)
 }
 
 // FreeAddr returns an address on loopback that nobody listens at.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
@@ -142,5 +144,14 @@ func TestNacosStarts(t *testing.T) {
 	s := realserver.Nacos(t)
 	if err := realserver.Get(t.Context(), "http://"+s.Addr+"/nacos/v3/client/ns/instance/list?serviceName=nobody"); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestPythonHasItsPackages(t *testing.T) {
+	python, path := realserver.Python(t, "ifaddr==0.2.0")
+	cmd := exec.Command(python, "-c", "import ifaddr; print(len(list(ifaddr.get_adapters())) > 0)")
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+path, "PYTHONDONTWRITEBYTECODE=1")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "True") {
+		t.Errorf("%s, %v", out, err)
 	}
 }
