@@ -44,9 +44,9 @@ func chiSquare(counts map[*yodel.Endpoint]int, all []*yodel.Endpoint, share func
 
 const certainlyFalse = 100
 
-// Shares of 200,000 picks among endpoints of the weights 1, 2, 3 and 4.
+// Shares of 100,000 picks among endpoints of the weights 1, 2, 3 and 4.
 func TestDistributionByWeight(t *testing.T) {
-	const n = 200_000
+	const n = 100_000
 	all := weighing(t, 1, 2, 3, 4)
 	byWeight := func(i int) float64 { return float64(i+1) / 10 }
 	evenly := func(int) float64 { return 0.25 }
@@ -91,7 +91,7 @@ func TestDistributionByWeight(t *testing.T) {
 
 // Keys that move when one of ten endpoints goes, and when a tenth comes.
 func TestDistributionOfKeysThatMove(t *testing.T) {
-	const n, keys = 10, 100_000
+	const n, keys = 10, 40_000
 	f := newFleet(t, nil)
 	all := f.become(instances(n)...)
 	tableOf(t, "keys that move (10% is the least)\tthe last of 10 goes\tthe 5th of 10 goes\ta tenth comes\tto others than the tenth\tone of 10 is not ready\t", func(w io.Writer) {
@@ -138,7 +138,7 @@ func moved(a, b []*yodel.Endpoint) float64 {
 
 // Where the calls go of clients that see a part of the servers each.
 func TestDistributionOfApertures(t *testing.T) {
-	const servers, clients, each = 10, 25, 40_000
+	const servers, clients, each = 10, 25, 10_000
 	all := numbered(t, servers)
 	tableOf(t, "25 clients, 10 servers, apertures of 3\tin view of a client\tleast loaded server\tmost loaded server\t", func(w io.Writer) {
 		for _, row := range []struct {
@@ -176,7 +176,7 @@ func TestDistributionOfApertures(t *testing.T) {
 
 // How the calls of a zone spill over.
 func TestDistributionOfZones(t *testing.T) {
-	const n = 100_000
+	const n = 30_000
 	for _, size := range []int{10, 100} { // counted, and estimated
 		all := instances(2 * size)
 		for i := range all {

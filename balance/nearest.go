@@ -19,31 +19,45 @@ import (
 // out servers without coordinates.
 func Nearest(latitude, longitude float64) yodel.Balancer {
 	return func(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
-		p := make(nearest, len(endpoints))
+		all := make([]placed, len(endpoints))
 		for i, ep := range endpoints {
 			in := ep.Instance()
-			p[i] = placed{ep, math.MaxInt}
+			all[i] = placed{ep, math.MaxInt}
 			if in.Latitude != 0 || in.Longitude != 0 {
-				p[i].kilometres = kilometres(latitude, longitude, in.Latitude, in.Longitude)
+				all[i].kilometres = kilometres(latitude, longitude, in.Latitude, in.Longitude)
 			}
 		}
-		slices.SortStableFunc(p, func(a, b placed) int { return cmp.Compare(a.kilometres, b.kilometres) })
+		slices.SortStableFunc(all, func(a, b placed) int { return cmp.Compare(a.kilometres, b.kilometres) })
+		p := &nearest{all: all}
+		for p.closest < len(all) && all[p.closest].kilometres == all[0].kilometres {
+			p.closest++
+		}
 		return p
 	}
 }
 
-// nearest is ordered by distance.
-type nearest []placed
+type nearest struct {
+	all     []placed // ordered by distance
+	closest int      // how many are as near as the first
+}
 
 type placed struct {
 	ep         *yodel.Endpoint
 	kilometres int
 }
 
-func (p nearest) Pick(call *yodel.Call) *yodel.Endpoint {
+func (p *nearest) Pick(call *yodel.Call) *yodel.Endpoint {
+	if len(p.all) == 0 {
+		return nil
+	}
+	for range redraws {
+		if ep := p.all[rand.IntN(p.closest)].ep; !call.Avoids(ep) {
+			return ep
+		}
+	}
 	var picked *yodel.Endpoint
 	at, same := 0, 0
-	for _, next := range p {
+	for _, next := range p.all {
 		if picked != nil && next.kilometres > at {
 			break
 		}

@@ -24,12 +24,11 @@ func Where(keep func(yodel.Instance) bool, b yodel.Balancer) yodel.Balancer {
 func Group(name string, b yodel.Balancer) yodel.Balancer {
 	return filter(b,
 		func(in yodel.Instance) bool {
-			for group := range strings.SplitSeq(in.Group, ",") {
-				if strings.TrimSpace(group) == name {
-					return true
+			for group, rest, more := strings.Cut(in.Group, ","); ; group, rest, more = strings.Cut(rest, ",") {
+				if strings.TrimSpace(group) == name || !more {
+					return strings.TrimSpace(group) == name
 				}
 			}
-			return false
 		},
 		func(all []*yodel.Endpoint) string {
 			return missing("group", name, all, func(in yodel.Instance) []string {
