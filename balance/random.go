@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package balance chooses among the instances of a service: each function is a yodel.Balancer.
+// Package balance chooses among the instances of a service: each function is a yodel.Balancer, or makes one.
 package balance
 
 import (

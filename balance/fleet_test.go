@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balance_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A fleet is a client's endpoints, whose instances a test changes at will.
+type fleet struct {
+	client *yodel.Client
+	tell   chan []yodel.Instance
+	told   chan struct{}
+}
+
+func (f *fleet) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	for {
+		select {
+		case instances := <-f.tell:
+			update(instances)
+			f.told <- struct{}{}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// newFleet returns a fleet whose endpoints nobody reaches.
+func newFleet(t testing.TB, b yodel.Balancer) *fleet {
+	t.Helper()
+	return newFleetOn(t, nowhere{}, b)
+}
+
+func newFleetOn(t testing.TB, transport yodel.Transport, b yodel.Balancer) *fleet {
+	t.Helper()
+	f := &fleet{tell: make(chan []yodel.Instance), told: make(chan struct{})}
+	f.client = yodel.NewClient(f, &yodel.ClientOptions{Transport: transport, Balancer: b})
+	t.Cleanup(f.client.Close)
+	return f
+}
+
+// become makes the fleet consist of instances, and returns its endpoints.
+func (f *fleet) become(instances ...yodel.Instance) []*yodel.Endpoint {
+	f.tell <- instances
+	<-f.told
+	return f.client.Endpoints()
+}
+
+// instances returns n instances whose addresses are numbered from 1.
+func instances(n int) []yodel.Instance {
+	all := make([]yodel.Instance, n)
+	for i := range all {
+		all[i].Addr = fmt.Sprintf("cart-%d:8972", i+1)
+	}
+	return all
+}
+
+// numbered returns n endpoints that no call reaches.
+func numbered(t testing.TB, n int) []*yodel.Endpoint {
+	t.Helper()
+	return newFleet(t, nil).become(instances(n)...)
+}
+
+// weighing returns endpoints of these weights that no call reaches.
+func weighing(t testing.TB, weights ...int) []*yodel.Endpoint {
+	t.Helper()
+	all := instances(len(weights))
+	for i, w := range weights {
+		all[i].Weight = w
+	}
+	return newFleet(t, nil).become(all...)
+}
+
+// keyed returns a call with the number of a key.
+func keyed(i int) *yodel.Call { return &yodel.Call{Method: "Cart.Get", Key: fmt.Sprintf("user %d", i)} }
+
+// picks counts which endpoints the calls of n keys get.
+func picks(p yodel.Picker, n int) map[*yodel.Endpoint]int {
+	counts := make(map[*yodel.Endpoint]int)
+	for i := range n {
+		counts[p.Pick(keyed(i))]++
+	}
+	return counts
+}
+
+// places returns which endpoint each of n keys has.
+func places(p yodel.Picker, n int) []*yodel.Endpoint {
+	all := make([]*yodel.Endpoint, n)
+	for i := range all {
+		all[i] = p.Pick(keyed(i))
+	}
+	return all
+}
+
+// A works is a server on which calls pass, or stay until the test ends. It is reached at every address.
+type works struct{ addr string }
+
+const (
+	pass yodel.Method[int, int] = "Works.Pass"
+	stay yodel.Method[int, int] = "Works.Stay"
+)
+
+func newWorks(t testing.TB) works {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := yodel.NewServer(nil)
+	pass.Handle(s, func(context.Context, *int) (*int, error) { return new(int), nil })
+	stay.Handle(s, func(ctx context.Context, _ *int) (*int, error) {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan struct{})
+	go func() { defer close(served); s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		<-served
+	})
+	return works{l.Addr().String()}
+}
+
+func (w works) Dial(ctx context.Context, _ string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", w.addr)
+}
+
+func (works) Listen(string) (net.Listener, error) { panic("it is not used") }
+
+// A workload is calls that stay.
+type workload struct {
+	t      testing.TB
+	client *yodel.Client
+	ctx    context.Context
+	wg     sync.WaitGroup
+}
+
+func newWorkload(t testing.TB, c *yodel.Client) *workload {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &workload{t: t, client: c, ctx: ctx}
+	t.Cleanup(func() {
+		cancel()
+		w.wg.Wait()
+	})
+	return w
+}
+
+// add makes a call that stays, on ep or where the balancer sends it, and returns when it is in flight.
+func (w *workload) add(ep *yodel.Endpoint, key string) {
+	w.t.Helper()
+	before := w.inflight()
+	w.wg.Go(func() {
+		in, out := 0, 0
+		w.client.Do(w.ctx, &yodel.Call{Method: string(stay), Args: &in, Reply: &out, Key: key, Endpoint: ep})
+	})
+	tick := time.NewTicker(100 * time.Microsecond)
+	defer tick.Stop()
+	patience := time.After(20 * time.Second)
+	for w.inflight() == before {
+		select {
+		case <-tick.C:
+		case <-patience:
+			w.t.Fatal("a call does not begin")
+		}
+	}
+}
+
+func (w *workload) inflight() int {
+	n := 0
+	for _, ep := range w.client.Endpoints() {
+		n += ep.Inflight()
+	}
+	return n
+}

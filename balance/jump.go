@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balance
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Jump sends calls for which by returns the same number to the same endpoint, as Ketama does, with exactly even shares and without a
+// table. It is for endpoints that are numbered and of which only the last comes and goes, such as cart-0, cart-1, cart-2 of a
+// stateful set: they are ordered by address, and numbers in it by value, so that every client counts in the same way. When the last one comes or goes, the
+// expected share of the keys moves and no other. When another one goes, those behind it move up, and most of their keys move too: Ketama and Maglev are for that.
+// One that is merely not ready keeps its number; its keys spread over the others. Weights are not looked at.
+//
+// The algorithm is that of "A Fast, Minimal Memory, Consistent Hash Algorithm" (Lamping and Veach, 2014). A key whose endpoint the
+// call avoids is hashed again, so that it goes to the same other one in all clients.
+func Jump(by func(*yodel.Call) uint64) yodel.Balancer {
+	return func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
+		if old, ok := last.(*jump); ok && slices.Equal(old.endpoints, endpoints) {
+			return old
+		}
+		p := &jump{by: by, endpoints: endpoints, members: membersOf(endpoints)}
+		slices.SortFunc(p.members, func(a, b member) int { return compareNumbered(a.addr, b.addr) })
+		return p
+	}
+}
+
+type jump struct {
+	by        func(*yodel.Call) uint64
+	endpoints []*yodel.Endpoint
+	members   members
+}
+
+// rehashes is how often a key is hashed again before all endpoints are looked at. When half of them are avoided, that is one in 65,536
+// picks.
+const rehashes = 16
+
+func (p *jump) Pick(call *yodel.Call) *yodel.Endpoint {
+	if len(p.members) == 0 {
+		return nil
+	}
+	key := mix(p.by(call))
+	for again := range uint64(rehashes) {
+		if ep := p.members[jumpTo(mix(key+again), len(p.members))].ep; !call.Avoids(ep) {
+			return ep
+		}
+	}
+	return p.members.other(call, key)
+}
+
+// jumpTo is the algorithm: the bucket of a key, of n.
+func jumpTo(key uint64, n int) int {
+	bucket, next := int64(-1), int64(0)
+	for next < int64(n) {
+		bucket = next
+		key = key*2862933555777941757 + 1
+		next = int64(float64(bucket+1) * (float64(1<<31) / float64(key>>33+1)))
+	}
+	return int(bucket)
+}
+
+// compareNumbered compares two addresses; digits that follow each other are a number.
+func compareNumbered(a, b string) int {
+	for x, y := a, b; x != "" && y != ""; {
+		n, m := digits(x), digits(y)
+		if n == 0 || m == 0 {
+			if x[0] != y[0] {
+				return cmp.Compare(x[0], y[0])
+			}
+			x, y = x[1:], y[1:]
+			continue
+		}
+		first, second := strings.TrimLeft(x[:n], "0"), strings.TrimLeft(y[:m], "0")
+		if c := cmp.Or(cmp.Compare(len(first), len(second)), cmp.Compare(first, second)); c != 0 {
+			return c
+		}
+		x, y = x[n:], y[m:]
+	}
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) // one begins as the other one, or with zeros they have the same numbers
+}
+
+// digits returns how many digits s begins with.
+func digits(s string) int {
+	n := 0
+	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balance
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Maglev sends calls for which by returns the same number to the same endpoint, as Ketama does: every client does, because endpoints are
+// placed by their addresses. A pick is faster, being one look into a table, and shares are far more even: they follow the weights to within one slot
+// of the table's 65,537. In return some keys of others move, too, when an endpoint comes or goes: one or two in a hundred. A weight below a hundredth of the
+// largest counts as a hundredth. A key whose endpoint the call avoids goes to that of the next slot, in all clients.
+//
+// The algorithm is that of "Maglev: A Fast and Reliable Software Network Load Balancer" (Eisenbud and others, 2016), section 3.4, with
+// weights as Envoy has them: an endpoint takes its turn in as many rounds as its weight is to the largest. The table is made anew when the set or
+// weights change.
+func Maglev(by func(*yodel.Call) uint64) yodel.Balancer {
+	return func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
+		weights := weightsOf(endpoints)
+		if old, ok := last.(*maglev); ok && old.is(endpoints, weights) {
+			return old
+		}
+		p := &maglev{by: by, set: set{endpoints, weights}, members: membersOf(endpoints)}
+		for i := range p.members {
+			p.members[i].weight = weights[i]
+		}
+		slices.SortFunc(p.members, func(a, b member) int { return cmp.Compare(a.addr, b.addr) })
+		if len(endpoints) > 0 {
+			p.fill()
+		}
+		return p
+	}
+}
+
+type maglev struct {
+	set
+
+	by      func(*yodel.Call) uint64
+	members members
+	table   []int32 // places in members
+}
+
+// maglevSize is a prime number, the smaller one of the paper.
+const maglevSize = 65537
+
+// fill makes the table: in turn, each member takes the first free slot of a permutation of its own.
+func (p *maglev) fill() {
+	type turn struct{ slot, skip, weight, credit int64 }
+	turns := make([]turn, len(p.members))
+	largest := slices.Max(p.weights)
+	for i, m := range p.members {
+		turns[i] = turn{
+			slot:   int64(m.hash % maglevSize),
+			skip:   int64(mix(m.hash)%(maglevSize-1)) + 1,
+			weight: max(m.weight, (largest+99)/100),
+		}
+	}
+	p.table = slices.Repeat([]int32{-1}, maglevSize)
+	for taken := 0; taken < maglevSize; {
+		for i := range turns {
+			t := &turns[i]
+			if t.credit += t.weight; t.credit < largest {
+				continue
+			}
+			t.credit -= largest
+			for p.table[t.slot] >= 0 {
+				t.slot = (t.slot + t.skip) % maglevSize
+			}
+			p.table[t.slot] = int32(i)
+			if taken++; taken == maglevSize {
+				return
+			}
+		}
+	}
+}
+
+func (p *maglev) Pick(call *yodel.Call) *yodel.Endpoint {
+	if len(p.table) == 0 {
+		return nil
+	}
+	key := mix(p.by(call))
+	at := int(key % maglevSize)
+	for range farthest {
+		if ep := p.members[p.table[at]].ep; !call.Avoids(ep) {
+			return ep
+		}
+		if at++; at == maglevSize {
+			at = 0
+		}
+	}
+	return p.members.other(call, key)
+}

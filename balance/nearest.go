@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balance
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Nearest takes the endpoint whose Instance is nearest to a place on earth, in degrees: where the client runs. Those that are equally far, to the
+// kilometre, share the calls evenly. When the call avoids all of them it goes to the next nearest. Instances whose place is not known come last.
+// Weights are not looked at.
+//
+// Distances are those of the haversine formula on a sphere of 6,371 km, which is right to half a percent. It is rpcx's Closest, which leaves
+// out servers without coordinates.
+func Nearest(latitude, longitude float64) yodel.Balancer {
+	return func(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
+		all := make([]placed, len(endpoints))
+		for i, ep := range endpoints {
+			in := ep.Instance()
+			all[i] = placed{ep, math.MaxInt}
+			if in.Latitude != 0 || in.Longitude != 0 {
+				all[i].kilometres = kilometres(latitude, longitude, in.Latitude, in.Longitude)
+			}
+		}
+		slices.SortStableFunc(all, func(a, b placed) int { return cmp.Compare(a.kilometres, b.kilometres) })
+		p := &nearest{all: all}
+		for p.closest < len(all) && all[p.closest].kilometres == all[0].kilometres {
+			p.closest++
+		}
+		return p
+	}
+}
+
+type nearest struct {
+	all     []placed // ordered by distance
+	closest int      // how many are as near as the first
+}
+
+type placed struct {
+	ep         *yodel.Endpoint
+	kilometres int
+}
+
+func (p *nearest) Pick(call *yodel.Call) *yodel.Endpoint {
+	if len(p.all) == 0 {
+		return nil
+	}
+	for range redraws {
+		if ep := p.all[rand.IntN(p.closest)].ep; !call.Avoids(ep) {
+			return ep
+		}
+	}
+	var picked *yodel.Endpoint
+	at, same := 0, 0
+	for _, next := range p.all {
+		if picked != nil && next.kilometres > at {
+			break
+		}
+		if call.Avoids(next.ep) {
+			continue
+		}
+		at = next.kilometres
+		if same++; rand.IntN(same) == 0 { // each with the same chance
+			picked = next.ep
+		}
+	}
+	return picked
+}
+
+// kilometres returns the distance of two places that are given in degrees.
+func kilometres(lat1, lon1, lat2, lon2 float64) int {
+	const radians, radius = math.Pi / 180, 6371
+	lat, lon := math.Sin((lat2-lat1)*radians/2), math.Sin((lon2-lon1)*radians/2)
+	a := lat*lat + math.Cos(lat1*radians)*math.Cos(lat2*radians)*lon*lon
+	return int(math.Round(2 * radius * math.Asin(math.Sqrt(min(1, a)))))
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balance
+
+import (
+	"sync/atomic"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Sticky takes one endpoint, any, for all calls, until it is not ready or has gone; then another one, and it stays with that. A call that
+// has tried it goes elsewhere, alone. Weights are not looked at.
+//
+// It is rpcx's option Sticky, which keeps a server until its connection is bad, and gRPC's pick first, begun anywhere so that many clients
+// spread.
+func Sticky(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
+	p := &sticky{endpoints: endpoints}
+	old, ok := last.(*sticky)
+	if !ok {
+		return p
+	}
+	held := old.held.Load()
+	for _, ep := range endpoints {
+		if ep == held {
+			p.held.Store(held)
+		}
+	}
+	return p
+}
+
+type sticky struct {
+	endpoints []*yodel.Endpoint
+	held      atomic.Pointer[yodel.Endpoint] // nil until the first call
+}
+
+func (p *sticky) Pick(call *yodel.Call) *yodel.Endpoint {
+	for {
+		held := p.held.Load()
+		if held != nil && !call.Avoids(held) {
+			return held
+		}
+		other := random(p.endpoints).Pick(call)
+		if other == nil || held != nil && held.Ready() || p.held.CompareAndSwap(held, other) {
+			return other
+		}
+		// Somebody else found another one just now: all go there. It ends, because there is a new one each time.
+	}
+}
