@@ -27,7 +27,7 @@ func Consul(t testing.TB) *Server {
 			return exec.Command(found, "agent", "-server", "-bootstrap-expect", "1", "-data-dir", folder, "-bind", host, "-client", host,
 				"-http-port", port, "-server-port", rpc, "-serf-lan-port", gossip, "-serf-wan-port", "-1", "-dns-port", "-1",
 				"-grpc-port", "-1", "-grpc-tls-port", "-1", "-disable-host-node-id", "-log-level", "warn",
-				"-hcl", `performance { raft_multiplier = 1 } disable_update_check = true limits { http_max_conns_per_client = 10000 }`), nil
+				"-hcl", `performance { raft_multiplier = 1 } disable_update_check = true`), nil
 		},
 		// Any other address may answer before there is a leader, and this one not.
 		Probe:  func(ctx context.Context, addr string) error { return Get(ctx, "http://"+addr+"/v1/health/service/consul?consistent") },

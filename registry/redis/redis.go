@@ -161,34 +161,33 @@ type pair struct {
 	LastIndex uint64
 }
 
-// do carries out commands within the timeout. The client ends them late when ctx is canceled, and so is not waited for.
-func (s *store) do(ctx context.Context, what string, f func(context.Context) error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+// ask carries out a command that reads, within the timeout. The client ends it late when ctx is canceled, and so is not waited for.
+func ask[T any](ctx context.Context, s *store, what string, command func(context.Context) (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	done := make(chan error, 1)
+	defer cancel()
+	done := make(chan answer, 1)
 	go func() {
-		defer cancel()
-		done <- f(ctx)
+		value, err := command(ctx)
+		done <- answer{value, err}
 	}()
-	var err error
+	var a answer
 	select {
-	case err = <-done:
+	case a = <-done:
 	case <-ctx.Done():
-		select {
-		case err = <-done: // it ended, and so did its context
-		default:
-			err = context.Cause(ctx)
-		}
+		a.err = context.Cause(ctx)
 	}
-	if err != nil {
-		return fmt.Errorf("redis: %s: %w", what, err)
+	if a.err != nil {
+		a.err = fmt.Errorf("redis: %s: %w", what, a.err)
 	}
-	return nil
+	return a.value, a.err
 }
 
-// Put implements registry.Store.
+// Put implements registry.Store. An answer is waited for, not longer than the timeout, also when ctx is canceled: the Delete that comes
+// next must not be overtaken on another connection.
 func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
 	record, service := s.place(key)
 	if s.rpcx {
@@ -197,17 +196,23 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 			return err
 		}
 	}
-	return s.do(ctx, "put "+record, func(ctx context.Context) error {
-		return put.Run(ctx, s.client, []string{record, service}, value, max(ttl.Milliseconds(), 1), s.indexed()).Err()
-	})
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := put.Run(ctx, s.client, []string{record, service}, value, max(ttl.Milliseconds(), 1), s.indexed()).Err(); err != nil {
+		return fmt.Errorf("redis: put %s: %w", record, err)
+	}
+	return nil
 }
 
 // Delete implements registry.Store.
 func (s *store) Delete(ctx context.Context, key string) error {
 	record, service := s.place(key)
-	return s.do(ctx, "delete "+record, func(ctx context.Context) error {
-		return remove.Run(ctx, s.client, []string{record, service}, s.indexed()).Err()
-	})
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := remove.Run(ctx, s.client, []string{record, service}, s.indexed()).Err(); err != nil {
+		return fmt.Errorf("redis: delete %s: %w", record, err)
+	}
+	return nil
 }
 
 // indexed tells a script whether services have sets.
@@ -251,7 +256,7 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 			} else {
 				err = s.forget(ctx, prefix, view)
 			}
-			due = time.After(pause - rand.N(pause/8)) // not all clients at once
+			due = time.After(pause - rand.N(pause/8+1)) // not all clients at once
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {
@@ -265,30 +270,9 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 
 // list tells view of all records.
 func (s *store) list(ctx context.Context, prefix string, view *registry.View) error {
-	first, service := s.place(prefix)
-	var records []string
-	if s.rpcx {
-		for cursor := uint64(0); ; {
-			err := s.do(ctx, "scan "+first, func(ctx context.Context) error {
-				page, next, err := s.client.Scan(ctx, cursor, literal(first)+"*", atOnce).Result()
-				records, cursor = append(records, page...), next
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			if cursor == 0 {
-				break
-			}
-		}
-	} else {
-		err := s.do(ctx, "list "+service, func(ctx context.Context) (err error) {
-			records, err = s.client.ZRange(ctx, service, 0, -1).Result()
-			return err
-		})
-		if err != nil {
-			return err
-		}
+	records, err := s.records(ctx, prefix)
+	if err != nil {
+		return err
 	}
 	all := make(map[string][]byte, len(records))
 	for some := range slices.Chunk(records, atOnce) {
@@ -300,6 +284,34 @@ func (s *store) list(ctx context.Context, prefix string, view *registry.View) er
 	}
 	view.Replace(all)
 	return nil
+}
+
+// records returns which records there are. Some may have ended.
+func (s *store) records(ctx context.Context, prefix string) ([]string, error) {
+	first, service := s.place(prefix)
+	if !s.rpcx {
+		return ask(ctx, s, "list "+service, func(ctx context.Context) ([]string, error) {
+			return s.client.ZRange(ctx, service, 0, -1).Result()
+		})
+	}
+	type page struct {
+		records []string
+		next    uint64
+	}
+	var records []string
+	for cursor := uint64(0); ; {
+		one, err := ask(ctx, s, "scan "+first, func(ctx context.Context) (one page, err error) {
+			one.records, one.next, err = s.client.Scan(ctx, cursor, literal(first)+"*", atOnce).Result()
+			return one, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		records, cursor = append(records, one.records...), one.next
+		if cursor == 0 { // Redis promises that it comes
+			return records, nil
+		}
+	}
 }
 
 // literal returns a pattern of Redis that only a text itself matches.
@@ -344,10 +356,8 @@ func (s *store) learn(ctx context.Context, prefix string, view *registry.View, o
 // forget tells view of the records that have expired.
 func (s *store) forget(ctx context.Context, prefix string, view *registry.View) error {
 	_, service := s.place(prefix)
-	var records []string
-	err := s.do(ctx, "look for what has expired in "+service, func(ctx context.Context) (err error) {
-		records, err = expired.Run(ctx, s.client, []string{service}).StringSlice()
-		return err
+	records, err := ask(ctx, s, "look for what has expired in "+service, func(ctx context.Context) ([]string, error) {
+		return expired.Run(ctx, s.client, []string{service}).StringSlice()
 	})
 	for _, record := range records {
 		view.Delete(s.key(record))
@@ -368,10 +378,8 @@ func (s *store) values(ctx context.Context, records []string) (map[string][]byte
 	if len(records) == 0 {
 		return nil, nil
 	}
-	var found []any
-	err := s.do(ctx, fmt.Sprintf("read %d records", len(records)), func(ctx context.Context) (err error) {
-		found, err = s.client.MGet(ctx, records...).Result()
-		return err
+	found, err := ask(ctx, s, fmt.Sprintf("read %d records", len(records)), func(ctx context.Context) ([]any, error) {
+		return s.client.MGet(ctx, records...).Result()
 	})
 	if err != nil {
 		return nil, err

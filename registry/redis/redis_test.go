@@ -209,6 +209,28 @@ func TestWhatWasMissedIsFound(t *testing.T) {
 	})
 }
 
+func TestPasswordAndDatabase(t *testing.T) {
+	s := realserver.Redis(t)
+	client := direct(t, s)
+	must(t, client.Do(t.Context(), "ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all").Err())
+	must(t, client.Do(t.Context(), "ACL", "SETUSER", "default", "resetpass", ">other").Err())
+	in := yodel.Instance{Addr: "a:1"}
+	for password, right := range map[string]bool{"secret": true, "wrong": false} {
+		r := newRegistry(t, s.Addr, &redis.Options{Username: "shop", Password: password, DB: 3})
+		if err := r.Announce(t.Context(), "Shop", in, time.Minute); (err == nil) != right {
+			t.Errorf("with the password %s: %v", password, err)
+		}
+		if right {
+			follow(t, r, "Shop", func(instances []yodel.Instance) bool { return len(instances) == 1 })
+		} else if err := r.Service("Shop").Watch(t.Context(), func([]yodel.Instance) {}); err == nil {
+			t.Error("want an error")
+		}
+	}
+	if size, err := client.DBSize(t.Context()).Result(); err != nil || size != 0 {
+		t.Errorf("%d keys, %v in another database", size, err)
+	}
+}
+
 func TestAClientOfOnesOwn(t *testing.T) {
 	s := realserver.Redis(t)
 	client := direct(t, s)
