@@ -47,7 +47,8 @@ import (
 
 // Options changes how the registry works. The zero value is good.
 type Options struct {
-	// Token is for Consul's access control: servers need service:write, clients service:read and node:read.
+	// Token is for Consul's access control: servers need service:write, clients service:read and node:read. To a client that has no
+	// token at all, and would need one, Consul says that there are no instances.
 	Token string
 	// Datacenter is where clients look. Default: that of the agent. Servers are always in that of the agent.
 	Datacenter string
@@ -186,26 +187,24 @@ func path(parts ...string) string {
 
 // A refusal is an answer of Consul that is none of success.
 type refusal struct {
-	request string
-	code    int
-	text    string
-	index   string
+	code   int
+	text   string
+	header http.Header
 }
 
 func (r *refusal) Error() string {
-	return fmt.Sprintf("consul: %s: %d %s: %s", r.request, r.code, http.StatusText(r.code), r.text)
+	return fmt.Sprintf("%d %s: %s", r.code, http.StatusText(r.code), r.text)
 }
 
 // put asks for a change.
 func (r *Registry) put(ctx context.Context, path string, body []byte) error {
 	resp, err := r.send(ctx, http.MethodPut, path, nil, body)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
 	}
-	_, err = io.Copy(io.Discard, resp.Body)
-	resp.Body.Close()
 	if err != nil {
-		return fmt.Errorf("consul: %s: %w", path, err)
+		return fmt.Errorf("consul: PUT %s: %w", path, err)
 	}
 	return nil
 }
@@ -218,23 +217,20 @@ func (r *Registry) send(ctx context.Context, method, path string, query url.Valu
 	}
 	req, err := http.NewRequestWithContext(ctx, method, at, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("consul: %w", err)
+		return nil, err
 	}
 	req.Header["Idempotency-Key"] = nil // not sent: it tells net/http that each request may be sent again when a connection was lost
 	if r.opts.Token != "" {
 		req.Header.Set("X-Consul-Token", r.opts.Token)
 	}
 	resp, err := r.transport.RoundTrip(req)
-	if err != nil {
-		return nil, fmt.Errorf("consul: %s %s: %w", method, path, err)
-	}
-	if resp.StatusCode == http.StatusOK {
-		return resp, nil
+	if err != nil || resp.StatusCode == http.StatusOK {
+		return resp, err
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 500))
 	resp.Body.Close()
 	if err != nil {
-		return nil, fmt.Errorf("consul: %s %s: %w", method, path, err)
+		return nil, err
 	}
-	return nil, &refusal{method + " " + path, resp.StatusCode, strings.TrimSpace(string(text)), resp.Header.Get(indexHeader)}
+	return nil, &refusal{resp.StatusCode, strings.TrimSpace(string(text)), resp.Header}
 }

@@ -35,6 +35,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// root may do anything in a Consul that controls access. Others do not care.
+const root = "5f0a1c2e-0000-4000-8000-000000000001"
+
 // request sends one to Consul beside the registry, and decodes what it answers.
 func request(t *testing.T, method, addr, path string, body, answer any) {
 	t.Helper()
@@ -46,6 +49,7 @@ func request(t *testing.T, method, addr, path string, body, answer any) {
 	}
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, strings.NewReader(text))
 	must(t, err)
+	req.Header.Set("X-Consul-Token", root)
 	req.Close = true
 	resp, err := http.DefaultClient.Do(req)
 	must(t, err)
@@ -220,6 +224,39 @@ func TestWhatConsulRefusesIsAnError(t *testing.T) {
 			t.Errorf("got %v, want what Consul says", err)
 		}
 	}
+}
+
+func TestAccessControl(t *testing.T) {
+	s := realserver.Consul(t, `acl { enabled = true
+		default_policy = "deny"
+		tokens { initial_management = "`+root+`"
+			agent = "`+root+`" } }`)
+	token := func(name, rules string) *consul.Registry {
+		request(t, http.MethodPut, s.Addr, "/v1/acl/policy", map[string]string{"Name": name, "Rules": rules}, nil)
+		var made struct{ SecretID string }
+		request(t, http.MethodPut, s.Addr, "/v1/acl/token", map[string]any{"Policies": []any{map[string]string{"Name": name}}}, &made)
+		return newRegistry(t, s.Addr, &consul.Options{Token: made.SecretID})
+	}
+	server := token("server", `service "Shop" { policy = "write" }`)
+	client := token("client", `service_prefix "" { policy = "read" } node_prefix "" { policy = "read" }`)
+	nobody := newRegistry(t, s.Addr, nil)
+	in := yodel.Instance{Addr: "10.0.0.1:80"}
+	must(t, server.Announce(t.Context(), "Shop", in, time.Minute))
+	must(t, server.Announce(t.Context(), "Shop", in, time.Minute))
+	reach(t, client.Service("Shop"), in)
+	for what, r := range map[string]*consul.Registry{"a client": client, "nobody": nobody} {
+		if err := r.Announce(t.Context(), "Shop", in, time.Minute); err == nil || !strings.Contains(err.Error(), "403 Forbidden") {
+			t.Errorf("%s announces: %v", what, err)
+		}
+		if err := r.Withdraw(t.Context(), "Shop", in.Addr); err == nil || !strings.Contains(err.Error(), "403 Forbidden") {
+			t.Errorf("%s withdraws: %v", what, err)
+		}
+	}
+	err := server.Service("Shop").Watch(t.Context(), func(got []yodel.Instance) { t.Errorf("it said %v", got) })
+	if err == nil || !strings.Contains(err.Error(), "the token may not read what there is") { // the node, in this case
+		t.Errorf("got %v, want an error", err)
+	}
+	must(t, server.Withdraw(t.Context(), "Shop", in.Addr))
 }
 
 // A script is a Consul that answers as it is told, for what a real one cannot be made to do.

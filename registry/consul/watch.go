@@ -142,26 +142,34 @@ func (q *query) ask(ctx context.Context, index uint64, said map[string]bool) (an
 	defer cancel()
 	resp, err := r.send(ctx, http.MethodGet, q.path, values, nil)
 	a := answer{at: time.Now()}
+	var header http.Header
 	var no *refusal
-	if errors.As(err, &no) && no.code == http.StatusNotFound && no.index != "" { // of keys, when there are none
-		a.index = indexOf(no.index)
-		return a, nil
+	switch {
+	case err == nil:
+		defer resp.Body.Close()
+		header = resp.Header
+		a.instances, err = q.read(json.NewDecoder(resp.Body), said)
+	case errors.As(err, &no) && no.code == http.StatusNotFound && no.header.Get(indexHeader) != "": // of keys, when there are none
+		header, err = no.header, nil
+	}
+	if err == nil && len(a.instances) == 0 && header.Get(filteredHeader) == "true" {
+		err = errHidden
 	}
 	if err != nil {
-		return answer{}, err
-	}
-	defer resp.Body.Close()
-	a.index = indexOf(resp.Header.Get(indexHeader))
-	if a.instances, err = q.read(json.NewDecoder(resp.Body), said); err != nil {
 		return answer{}, fmt.Errorf("consul: GET %s: %w", q.path, err)
 	}
+	a.index = indexOf(header.Get(indexHeader))
 	slices.SortStableFunc(a.instances, func(x, y yodel.Instance) int { return cmp.Compare(x.Addr, y.Addr) })
 	a.instances = slices.CompactFunc(a.instances, func(x, y yodel.Instance) bool { return x.Addr == y.Addr })
 	return a, nil
 }
 
-// indexHeader says what state of Consul an answer is from.
-const indexHeader = "X-Consul-Index"
+const (
+	// indexHeader says what state of Consul an answer is from.
+	indexHeader = "X-Consul-Index"
+	// filteredHeader says that the token may not see all of an answer.
+	filteredHeader = "X-Consul-Results-Filtered-By-Acls"
+)
 
 // indexOf reads an index. One that cannot be read is as good as none: Watch then asks now and then.
 func indexOf(text string) uint64 {
@@ -172,4 +180,7 @@ func indexOf(text string) uint64 {
 	return index
 }
 
-var errNoAddress = errors.New("it has neither a port nor an address")
+var (
+	errHidden    = errors.New("the token may not read what there is")
+	errNoAddress = errors.New("it has neither a port nor an address")
+)
