@@ -32,7 +32,9 @@ func Consul(t testing.TB, config ...string) *Server {
 				"-hcl", strings.Join(append([]string{"performance { raft_multiplier = 1 }", "disable_update_check = true"}, config...), "\n")), nil
 		},
 		// Any other address may answer before there is a leader, and this one not.
-		Probe:  func(ctx context.Context, addr string) error { return Get(ctx, "http://"+addr+"/v1/health/service/consul?consistent") },
+		Probe: func(ctx context.Context, addr string) error {
+			return Get(ctx, "http://"+addr+"/v1/health/service/consul?consistent")
+		},
 		Within: time.Minute,
 	})
 }

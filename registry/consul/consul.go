@@ -123,8 +123,7 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 	pass := path("v1", "agent", "check", "pass", "service:"+what.ID)
 	if known.as == string(body) {
 		err = r.put(ctx, pass, nil)
-		var no *refusal
-		if !errors.As(err, &no) {
+		if _, refused := errors.AsType[*refusal](err); !refused {
 			return err
 		}
 		// It does not know the check: it has lost its memory.
@@ -153,8 +152,7 @@ func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	defer func() { <-known.turn }()
 	known.as = ""
 	err = r.put(ctx, path("v1", "agent", "service", "deregister", id), nil)
-	var no *refusal
-	if errors.As(err, &no) && strings.HasPrefix(no.text, "Unknown service") {
+	if no, refused := errors.AsType[*refusal](err); refused && strings.HasPrefix(no.text, "Unknown service") {
 		return nil
 	}
 	return err

@@ -76,7 +76,7 @@ func TestRegistry(t *testing.T) {
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: newRegistry(t, p.Addr, nil),
 		Service:   func(name string) yodel.Resolver { return newRegistry(t, p.Addr, nil).Service(name) },
-		Instances: 1000, // an agent has those of one machine
+		Instances: 300, // an agent has those of one machine, and writes each to its disk
 		Kill:      s.Kill, Restart: s.Restart, RestartEmpty: s.RestartEmpty, Stop: s.Stop, Continue: s.Continue, Slow: p.Slow,
 		Expire: func() {
 			var services map[string]any
@@ -92,11 +92,11 @@ func TestRegistry(t *testing.T) {
 func TestAPartition(t *testing.T) {
 	s := realserver.Consul(t)
 	p := realserver.Between(t, s.Addr)
-	o := &consul.Options{Timeout: time.Second, Reconcile: time.Second}
+	o := &consul.Options{Reconcile: time.Second}
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: newRegistry(t, p.Addr, o),
 		Service:   func(name string) yodel.Resolver { return newRegistry(t, p.Addr, o).Service(name) },
-		Instances: 100, Stop: p.Cut, Continue: p.Heal,
+		Instances: 50, Stop: p.Cut, Continue: p.Heal,
 	})
 }
 

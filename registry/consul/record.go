@@ -19,32 +19,43 @@ import (
 
 // A definition is how a service is registered.
 type definition struct {
-	ID, Name, Address string
-	Port              int
-	Tags              []string
-	Meta              map[string]string
-	Weights           weights
-	Check             check
+	ID      string            `json:"ID"`
+	Name    string            `json:"Name"`
+	Address string            `json:"Address"`
+	Port    int               `json:"Port"`
+	Tags    []string          `json:"Tags"`
+	Meta    map[string]string `json:"Meta"`
+	Weights weights           `json:"Weights"`
+	Check   check             `json:"Check"`
 }
 
-type weights struct{ Passing, Warning int }
+type weights struct {
+	Passing int `json:"Passing"`
+	Warning int `json:"Warning"`
+}
 
 type check struct {
-	Name, TTL, Status              string
-	DeregisterCriticalServiceAfter string
+	Name   string `json:"Name"`
+	TTL    string `json:"TTL"`
+	Status string `json:"Status"`
+	Remove string `json:"DeregisterCriticalServiceAfter"`
 }
 
 // An entry is a service as Consul lists it.
 type entry struct {
-	Node    struct{ Address string }
+	Node struct {
+		Address string `json:"Address"`
+	} `json:"Node"`
 	Service struct {
-		ID, Service, Address string
-		Port                 int
-		Tags                 []string
-		Meta                 map[string]string
-		Weights              weights
-		ModifyIndex          uint64
-	}
+		ID          string            `json:"ID"`
+		Service     string            `json:"Service"`
+		Address     string            `json:"Address"`
+		Port        int               `json:"Port"`
+		Tags        []string          `json:"Tags"`
+		Meta        map[string]string `json:"Meta"`
+		Weights     weights           `json:"Weights"`
+		ModifyIndex uint64            `json:"ModifyIndex"`
+	} `json:"Service"`
 }
 
 // The entries of Meta that are ours.
@@ -92,7 +103,7 @@ func define(service string, in yodel.Instance, ttl time.Duration) (definition, e
 		Weights: weights{Passing: min(max(in.Weight, 1), heaviest), Warning: 1},
 		Check: check{
 			Name: "yodel", TTL: ttl.String(), Status: "passing",
-			DeregisterCriticalServiceAfter: max(leastGrace, 10*ttl).String(),
+			Remove: max(leastGrace, 10*ttl).String(),
 		},
 	}, err
 }

@@ -45,8 +45,8 @@ func (r *Registry) RPCX(base, service string) yodel.Resolver {
 	prefix := strings.Trim(base, "/") + "/" + service + "/"
 	read := func(answer *json.Decoder, said map[string]bool) ([]yodel.Instance, error) {
 		var pairs []struct {
-			Key   string
-			Value []byte
+			Key   string `json:"Key"`
+			Value []byte `json:"Value"`
 		}
 		err := answer.Decode(&pairs)
 		var instances []yodel.Instance
@@ -89,10 +89,10 @@ func (q *query) Watch(ctx context.Context, update func([]yodel.Instance)) error 
 	index := uint64(0)
 	for first := true; ctx.Err() == nil; first = false {
 		answer, err := q.ask(ctx, index, said)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // it is the end that was asked for
+		case err != nil:
 			return err
 		}
 		if first || !reflect.DeepEqual(answer.instances, last) {

@@ -116,9 +116,7 @@ var (
 			local last = ARGV[2] + 60000
 			redis.call('ZADD', KEYS[2], now + ARGV[2], KEYS[1])
 			redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - 60000)
-			if redis.call('PTTL', KEYS[2]) < last then
-				redis.call('PEXPIRE', KEYS[2], last)
-			end
+			if redis.call('PTTL', KEYS[2]) < last then redis.call('PEXPIRE', KEYS[2], last) end
 		end
 		if old ~= ARGV[1] then
 			redis.call('PUBLISH', KEYS[2], KEYS[1])
@@ -156,9 +154,9 @@ func (s *store) place(key string) (record, service string) {
 
 // A pair is how rpcx's library writes a value.
 type pair struct {
-	Key       string
-	Value     []byte
-	LastIndex uint64
+	Key       string `json:"Key"`
+	Value     []byte `json:"Value"`
+	LastIndex uint64 `json:"LastIndex"`
 }
 
 // ask carries out a command that reads, within the timeout. The client ends it late when ctx is canceled, and so is not waited for.
@@ -227,11 +225,9 @@ func (s *store) indexed() string {
 func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) error {
 	_, service := s.place(prefix)
 	sub := s.client.Subscribe(ctx, service)
-	stop := context.AfterFunc(ctx, func() { sub.Close() }) // it waits for messages, whatever the context does
-	defer func() {
-		stop()
-		sub.Close()
-	}()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	context.AfterFunc(ctx, func() { _ = sub.Close() })            // it waits for messages, whatever its context does; it fails when it is closed
 	if _, err := sub.ReceiveTimeout(ctx, s.timeout); err != nil { // from now on, no change is missed
 		return fmt.Errorf("redis: subscribe to %s: %w", service, err)
 	}
@@ -375,8 +371,9 @@ func (s *store) key(record string) string {
 
 // values returns the values of those records that are there, by key.
 func (s *store) values(ctx context.Context, records []string) (map[string][]byte, error) {
+	values := make(map[string][]byte, len(records))
 	if len(records) == 0 {
-		return nil, nil
+		return values, nil
 	}
 	found, err := ask(ctx, s, fmt.Sprintf("read %d records", len(records)), func(ctx context.Context) ([]any, error) {
 		return s.client.MGet(ctx, records...).Result()
@@ -384,7 +381,6 @@ func (s *store) values(ctx context.Context, records []string) (map[string][]byte
 	if err != nil {
 		return nil, err
 	}
-	values := make(map[string][]byte, len(found))
 	for i, one := range found {
 		text, ok := one.(string)
 		if !ok {

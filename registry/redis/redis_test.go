@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -164,11 +165,11 @@ func TestRecordsOfRPCX(t *testing.T) {
 		reach := func() {
 			t.Helper()
 			follow(t, r, "Arith", func(instances []yodel.Instance) bool {
-				got := ""
+				var got strings.Builder
 				for _, in := range instances {
-					got += fmt.Sprint([]any{in.Addr, in.Weight, in.State})
+					fmt.Fprint(&got, []any{in.Addr, in.Weight, in.State})
 				}
-				return got == want
+				return got.String() == want
 			})
 		}
 		reach()
