@@ -319,7 +319,9 @@ func TestTheIndex(t *testing.T) {
 			<-req.Context().Done()
 			return
 		}
-		if got := req.URL.Query().Get("index"); got != asked[n] || (got != "") != (req.URL.Query().Get("wait") == "60000ms") {
+		query := req.URL.Query()
+		got := query.Get("index")
+		if got != asked[n] || (got != "") != (query.Get("wait") == "60000ms") || (got != "") == query.Has("consistent") {
 			t.Errorf("question %d is %s, want the index %q", n, req.URL, asked[n])
 		}
 		lists(w, given[n], n+1)
@@ -327,7 +329,12 @@ func TestTheIndex(t *testing.T) {
 	server := httptest.NewServer(s)
 	defer server.Close()
 	r := newRegistry(t, server.Listener.Addr().String(), nil)
-	follow(t, r.Service("Shop"), func(got []yodel.Instance) bool { return got[0].Addr == fmt.Sprintf("a:%d", len(given)) })
+	follow(t, r.Service("Shop"), func(got []yodel.Instance) bool {
+		if got[0].Addr == "a:3" {
+			t.Error("an answer from before the last one was used")
+		}
+		return got[0].Addr == fmt.Sprintf("a:%d", len(given))
+	})
 }
 
 func TestAnAnswerThatIsNoneIsAnError(t *testing.T) {

@@ -95,20 +95,18 @@ func (q *query) Watch(ctx context.Context, update func([]yodel.Instance)) error 
 		case err != nil:
 			return err
 		}
-		if first || !reflect.DeepEqual(answer.instances, last) {
+		// The index goes backwards in another life of Consul: what is there has to be asked anew.
+		stale := answer.index > 0 && answer.index < index
+		if !stale && (first || !reflect.DeepEqual(answer.instances, last)) {
 			update(answer.instances)
 			last = answer.instances
 		}
 		// The work grows with the size of the set: at most a fifth of a processor.
 		wait := max(pause, 4*time.Since(answer.at))
-		switch {
-		case answer.index == 0:
-			wait = max(wait, blind)
+		if index = answer.index; stale {
 			index = 0
-		case answer.index < index:
-			index = 0 // another life of Consul
-		default:
-			index = answer.index
+		} else if index == 0 {
+			wait = max(wait, blind)
 		}
 		select {
 		case <-time.After(wait):
@@ -132,7 +130,9 @@ func (q *query) ask(ctx context.Context, index uint64, said map[string]bool) (an
 	if r.opts.Datacenter != "" {
 		values.Set("dc", r.opts.Datacenter)
 	}
-	if index > 0 {
+	if index == 0 {
+		values.Set("consistent", "") // a leader that was just elected may not know everything yet
+	} else {
 		wait := r.opts.Reconcile
 		values.Set("index", strconv.FormatUint(index, 10))
 		values.Set("wait", strconv.FormatInt(wait.Milliseconds(), 10)+"ms")

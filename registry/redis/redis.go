@@ -227,7 +227,8 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	sub := s.client.Subscribe(ctx, service)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	context.AfterFunc(ctx, func() { _ = sub.Close() })            // it waits for messages, whatever its context does; it fails when it is closed
+	// It waits for messages, whatever its context does, and does not when it is closed.
+	context.AfterFunc(ctx, func() { _ = sub.Close() })
 	if _, err := sub.ReceiveTimeout(ctx, s.timeout); err != nil { // from now on, no change is missed
 		return fmt.Errorf("redis: subscribe to %s: %w", service, err)
 	}
