@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package realserver
+
+import (
+	"context"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Consul starts a Consul agent that is its own server, with more configuration in HCL if need be. The first time it is built, which takes
+// some minutes of a processor.
+func Consul(t testing.TB, config ...string) *Server {
+	t.Helper()
+	_, gossip, _ := net.SplitHostPort(FreeAddr(t)) // nobody connects to these, but it listens
+	_, rpc, _ := net.SplitHostPort(FreeAddr(t))
+	return Start(t, Program{
+		Name:    "Consul",
+		Install: "nothing: Go builds it, and needs its modules for that",
+		Find:    func() (string, error) { return Built("consul", "github.com/hashicorp/consul") },
+		Command: func(found, addr, folder string) (*exec.Cmd, error) {
+			host, port, err := net.SplitHostPort(addr)
+			if err != nil {
+				return nil, err
+			}
+			return exec.Command(found, "agent", "-server", "-bootstrap-expect", "1", "-data-dir", folder, "-bind", host, "-client", host,
+				"-http-port", port, "-server-port", rpc, "-serf-lan-port", gossip, "-serf-wan-port", "-1", "-dns-port", "-1",
+				"-grpc-port", "-1", "-grpc-tls-port", "-1", "-disable-host-node-id", "-log-level", "warn",
+				"-hcl", strings.Join(append([]string{"performance { raft_multiplier = 1 }", "disable_update_check = true"}, config...), "\n")), nil
+		},
+		// Any other address may answer before there is a leader, and this one not.
+		Probe: func(ctx context.Context, addr string) error {
+			return Get(ctx, "http://"+addr+"/v1/health/service/consul?consistent")
+		},
+		Within: time.Minute,
+	})
+}

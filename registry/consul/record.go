@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package consul
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"math"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A definition is how a service is registered.
+type definition struct {
+	ID      string            `json:"ID"`
+	Name    string            `json:"Name"`
+	Address string            `json:"Address"`
+	Port    int               `json:"Port"`
+	Tags    []string          `json:"Tags"`
+	Meta    map[string]string `json:"Meta"`
+	Weights weights           `json:"Weights"`
+	Check   check             `json:"Check"`
+}
+
+type weights struct {
+	Passing int `json:"Passing"`
+	Warning int `json:"Warning"`
+}
+
+type check struct {
+	Name   string `json:"Name"`
+	TTL    string `json:"TTL"`
+	Status string `json:"Status"`
+	Remove string `json:"DeregisterCriticalServiceAfter"`
+}
+
+// An entry is a service as Consul lists it.
+type entry struct {
+	Node struct {
+		Address string `json:"Address"`
+	} `json:"Node"`
+	Service struct {
+		ID          string            `json:"ID"`
+		Service     string            `json:"Service"`
+		Address     string            `json:"Address"`
+		Port        int               `json:"Port"`
+		Tags        []string          `json:"Tags"`
+		Meta        map[string]string `json:"Meta"`
+		Weights     weights           `json:"Weights"`
+		ModifyIndex uint64            `json:"ModifyIndex"`
+	} `json:"Service"`
+}
+
+// The entries of Meta that are ours.
+const (
+	metaGroup     = "group"
+	metaVersion   = "version"
+	metaWeight    = "weight" // only one that Consul cannot keep apart, or at all
+	metaZone      = "zone"
+	metaLatitude  = "latitude"
+	metaLongitude = "longitude"
+	metaState     = "state"
+	metaStarted   = "started"
+	metaCallRate  = "callRate"
+	metaInflight  = "inflight"
+	metaRest      = "metadata" // what cannot be an entry of its own
+)
+
+var ours = []string{
+	metaGroup, metaVersion, metaWeight, metaZone, metaLatitude, metaLongitude, metaState, metaStarted, metaCallRate, metaInflight, metaRest,
+}
+
+// What Consul takes.
+const (
+	heaviest   = 65535
+	longestKey = 128
+	leastGrace = time.Minute // that a service may be critical before it is removed
+)
+
+// escape makes of a name one that is one part of a path, also once it is decoded.
+func escape(name string) string {
+	if strings.Trim(name, ".") == "" {
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return url.PathEscape(name)
+}
+
+func identity(service, addr string) string { return escape(service) + "@" + escape(addr) }
+
+// define returns how to register an instance.
+func define(service string, in yodel.Instance, ttl time.Duration) (definition, error) {
+	host, port := split(in.Addr)
+	meta, err := metaOf(in)
+	return definition{
+		ID: identity(service, in.Addr), Name: escape(service), Address: host, Port: port, Tags: in.Tags, Meta: meta,
+		Weights: weights{Passing: min(max(in.Weight, 1), heaviest), Warning: 1},
+		Check: check{
+			Name: "yodel", TTL: ttl.String(), Status: "passing",
+			Remove: max(leastGrace, 10*ttl).String(),
+		},
+	}, err
+}
+
+// split returns the parts of HOST:PORT. Any other form of address is a host without a port.
+func split(addr string) (host string, port int) {
+	host, text, err := net.SplitHostPort(addr)
+	if err == nil {
+		port, err = strconv.Atoi(text)
+	}
+	if err != nil || port <= 0 || port > 65535 || host == "" || net.JoinHostPort(host, strconv.Itoa(port)) != addr {
+		return addr, 0
+	}
+	return host, port
+}
+
+func metaOf(in yodel.Instance) (map[string]string, error) {
+	meta, rest := make(map[string]string), make(map[string]string)
+	for key, value := range in.Metadata {
+		if allowed(key) {
+			meta[key] = value
+		} else {
+			rest[key] = value
+		}
+	}
+	set := func(key, value string, known bool) {
+		if known {
+			meta[key] = value
+		}
+	}
+	somewhere := in.Latitude != 0 || in.Longitude != 0
+	set(metaGroup, in.Group, in.Group != "")
+	set(metaVersion, in.Version, in.Version != "")
+	set(metaWeight, strconv.Itoa(in.Weight), in.Weight == 1 || in.Weight < 0 || in.Weight > heaviest)
+	set(metaZone, in.Zone, in.Zone != "")
+	set(metaLatitude, float(in.Latitude), somewhere)
+	set(metaLongitude, float(in.Longitude), somewhere)
+	set(metaState, in.State, in.State != "")
+	set(metaStarted, in.Started.Format(time.RFC3339Nano), !in.Started.IsZero())
+	set(metaCallRate, float(in.CallRate), in.CallRate != 0)
+	set(metaInflight, strconv.Itoa(in.Inflight), in.Inflight != 0)
+	text, err := json.Marshal(rest)
+	set(metaRest, string(text), len(rest) > 0)
+	return meta, err
+}
+
+func float(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
+
+// allowed reports whether Consul allows a key in Meta, and it is none of ours.
+func allowed(key string) bool {
+	for _, c := range key {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return key != "" && len(key) <= longestKey && !slices.Contains(ours, key)
+}
+
+// instances returns those of the services of a name that have an address, the latest of an address first. Consul also lists the services
+// of names that differ in case.
+func (r *Registry) instances(name string, entries []entry, said map[string]bool) []yodel.Instance {
+	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(b.Service.ModifyIndex, a.Service.ModifyIndex) })
+	instances := make([]yodel.Instance, 0, len(entries))
+	for _, one := range entries {
+		if one.Service.Service != name {
+			continue
+		}
+		in := one.instance()
+		if in.Addr == "" {
+			r.unusable(said, one.Service.ID, errNoAddress)
+			continue
+		}
+		instances = append(instances, in)
+	}
+	return instances
+}
+
+// instance reads what define wrote, or what others have registered. An entry of Meta that is not what ours would be is metadata.
+func (e *entry) instance() yodel.Instance {
+	s := &e.Service
+	in := yodel.Instance{Addr: s.Address}
+	if s.Port != 0 {
+		in.Addr = net.JoinHostPort(cmp.Or(s.Address, e.Node.Address), strconv.Itoa(s.Port))
+	}
+	if len(s.Tags) > 0 {
+		in.Tags = s.Tags
+	}
+	if s.Weights.Passing > 1 {
+		in.Weight = s.Weights.Passing
+	}
+	for key, value := range s.Meta {
+		if take(&in, key, value) != nil {
+			with(&in, key, value)
+		}
+	}
+	return in
+}
+
+var errNotOurs = errors.New("another one's")
+
+// take takes over an entry of Meta that is one of ours.
+func take(in *yodel.Instance, key, value string) (err error) {
+	switch key {
+	case metaGroup:
+		in.Group = value
+	case metaVersion:
+		in.Version = value
+	case metaZone:
+		in.Zone = value
+	case metaState:
+		in.State = value
+	case metaWeight:
+		err = whole(value, &in.Weight)
+	case metaInflight:
+		err = whole(value, &in.Inflight)
+	case metaLatitude:
+		err = number(value, &in.Latitude)
+	case metaLongitude:
+		err = number(value, &in.Longitude)
+	case metaCallRate:
+		err = number(value, &in.CallRate)
+	case metaStarted:
+		var started time.Time
+		if started, err = time.Parse(time.RFC3339Nano, value); err == nil {
+			in.Started = started
+		}
+	case metaRest:
+		var rest map[string]string
+		if err = json.Unmarshal([]byte(value), &rest); err == nil {
+			for key, value := range rest {
+				with(in, key, value)
+			}
+		}
+	default:
+		err = errNotOurs
+	}
+	return err
+}
+
+func whole(text string, to *int) error {
+	n, err := strconv.Atoi(text)
+	if err == nil {
+		*to = n
+	}
+	return err
+}
+
+func number(text string, to *float64) error {
+	n, err := strconv.ParseFloat(text, 64)
+	switch {
+	case err != nil:
+		return err
+	case math.IsNaN(n) || math.IsInf(n, 0):
+		return strconv.ErrRange
+	}
+	*to = n
+	return nil
+}
+
+func with(in *yodel.Instance, key, value string) {
+	if in.Metadata == nil {
+		in.Metadata = make(yodel.Metadata)
+	}
+	in.Metadata[key] = value
+}
