@@ -185,20 +185,20 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	}
 	values := make(map[string][]byte, len(all.Kvs))
 	for _, kv := range all.Kvs {
-		values[string(kv.Key)] = kv.Value
+		values[string(kv.GetKey())] = kv.GetValue()
 	}
 	view.Replace(values)
-	revision := all.Header.Revision
+	revision := all.Header.GetRevision()
 	watching := s.client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithCreatedNotify())
 	for changes := range watching {
 		err := changes.Err()
-		if err == nil && changes.Header.Revision < revision { // it lost its data just now
+		if err == nil && changes.Header.GetRevision() < revision { // it lost its data just now
 			err = errLost
 		}
 		if err != nil {
 			return fmt.Errorf("etcd: watch %s: %w", prefix, err)
 		}
-		revision = changes.Header.Revision
+		revision = changes.Header.GetRevision()
 		tell(view, changes.Events)
 	}
 	return context.Cause(ctx)
@@ -209,10 +209,10 @@ var errLost = errors.New("the connection was lost")
 // tell tells view of changes.
 func tell(view *registry.View, changes []*clientv3.Event) {
 	for _, e := range changes {
-		if e.Type == clientv3.EventTypeDelete {
-			view.Delete(string(e.Kv.Key))
+		if e.GetType() == clientv3.EventTypeDelete {
+			view.Delete(string(e.GetKv().GetKey()))
 		} else {
-			view.Put(string(e.Kv.Key), e.Kv.Value)
+			view.Put(string(e.GetKv().GetKey()), e.GetKv().GetValue())
 		}
 	}
 }

@@ -66,10 +66,14 @@ func suite(t *testing.T, o *etcd.Options, trouble func(*yodeltest.Registry, *rea
 }
 
 func TestRegistry(t *testing.T) {
-	suite(t, nil, func(r *yodeltest.Registry, s *realserver.Server, _ *realserver.Proxy) { r.Stop, r.Continue = s.Stop, s.Continue })
+	suite(t, nil, func(r *yodeltest.Registry, s *realserver.Server, _ *realserver.Proxy) {
+		r.Stop, r.Continue = s.Stop, s.Continue
+	})
 }
 
 func TestRegistryInTheLayoutOfRPCXWithPartitions(t *testing.T) {
 	o := &etcd.Options{Options: registry.Options{Prefix: "/rpcx_test", Layout: registry.RPCX}}
-	suite(t, o, func(r *yodeltest.Registry, _ *realserver.Server, p *realserver.Proxy) { r.Stop, r.Continue = p.Cut, p.Heal })
+	suite(t, o, func(r *yodeltest.Registry, _ *realserver.Server, p *realserver.Proxy) {
+		r.Stop, r.Continue = p.Cut, p.Heal
+	})
 }
