@@ -63,7 +63,7 @@ func New(endpoints string, o *Options) *Registry {
 		DialKeepAliveTime: s.timeout, DialKeepAliveTimeout: s.timeout,
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			// By default gRPC waits up to two minutes: servers that are back would not be known for as long.
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second / 2},
 			MinConnectTimeout: s.timeout,
 		})},
 		Logger: zap.NewNop(), // what goes wrong is the error of a call
@@ -204,7 +204,10 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	return context.Cause(ctx)
 }
 
-var errLost = errors.New("the connection was lost")
+var (
+	errLost   = errors.New("the connection was lost")
+	errClosed = errors.New("the registry is closed")
+)
 
 // tell tells view of changes.
 func tell(view *registry.View, changes []*clientv3.Event) {
@@ -224,8 +227,11 @@ func (s *store) connect(ctx context.Context) error {
 	conn := s.client.ActiveConnection()
 	for {
 		state := conn.GetState()
-		if state == connectivity.Ready {
+		switch state { //nolint:exhaustive // the others are on their way
+		case connectivity.Ready:
 			return nil
+		case connectivity.Shutdown:
+			return errClosed
 		}
 		conn.Connect()
 		if !conn.WaitForStateChange(ctx, state) {

@@ -13,20 +13,25 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
+// triesPerServer is how often a session tries to connect to each of its servers.
+const triesPerServer = 3
+
 // A session is one with the servers. The library connects again when the connection was lost, and takes a new session when the old one
 // has ended. But a server that has lost its data refuses who has seen some of it, for ever, and what a watch has
 // missed meanwhile is not told: a session is then over, and another one begun.
 type session struct {
 	conn   *zk.Conn
 	limit  time.Duration  // of the greeting
+	tries  int            // to connect, in vain, until it is over: the servers may have got other addresses
 	heard  func(zk.Event) // of a watch, which ends with its connection; else nil
 	isOver chan struct{}  // closed when it is of no use any more
 
 	mu      sync.Mutex
 	line    *line // the connection
 	greeted bool  // by it
-	over    bool
-	ended   bool
+	over    bool  // as isOver says
+	ended   bool  // by end
+	failed  int   // tries to connect
 
 	auth   sync.Mutex
 	authed bool
@@ -34,40 +39,55 @@ type session struct {
 
 // announcing returns the session that records belong to.
 func (s *store) announcing() (*session, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.beginning.Lock()
+	defer s.beginning.Unlock()
 	if s.current != nil {
 		select {
 		case <-s.current.isOver:
-			s.endLocked(s.current)
+			s.end(s.current)
 		default:
 			return s.current, nil
 		}
 	}
 	var err error
-	s.current, err = s.beginLocked(nil)
+	s.current, err = s.begin(nil)
 	return s.current, err
 }
 
-// beginLocked begins a session, without waiting for a connection.
-func (s *store) beginLocked(heard func(zk.Event)) (*session, error) {
-	if s.closed {
-		return nil, errClosed
-	}
-	x := &session{limit: s.opts.Session, heard: heard, isOver: make(chan struct{})}
+// begin begins a session, without waiting for a connection. The names of the servers are looked up again each time.
+func (s *store) begin(heard func(zk.Event)) (*session, error) {
+	x := &session{limit: s.opts.Session, tries: triesPerServer * len(s.servers), heard: heard, isOver: make(chan struct{})}
 	conn, events, err := zk.Connect(s.servers, s.opts.Session, zk.WithLogger(silent{}), zk.WithLogInfo(false),
 		zk.WithEventCallback(x.event), zk.WithDialer(x.dial))
 	if err != nil {
 		return nil, err
 	}
 	x.conn = conn
-	s.sessions[x] = struct{}{}
-	s.wg.Go(func() {
+	drain := func() {
 		for range events { // the callback has heard them; they end when the library has
 			continue
 		}
-	})
+	}
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		s.sessions[x] = struct{}{}
+		s.wg.Go(drain)
+	}
+	s.mu.Unlock()
+	if closed {
+		x.end()
+		drain()
+		return nil, errClosed
+	}
 	return x, nil
+}
+
+// end ends a session.
+func (s *store) end(x *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endLocked(x)
 }
 
 // endLocked ends a session, in the background if the server does not answer.
@@ -76,9 +96,6 @@ func (s *store) endLocked(x *session) {
 		return
 	}
 	delete(s.sessions, x)
-	if s.current == x {
-		s.current = nil
-	}
 	s.wg.Go(x.end)
 }
 
@@ -112,6 +129,11 @@ func (x *session) dial(network, addr string, timeout time.Duration) (net.Conn, e
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 	if err != nil {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if x.failed++; x.failed >= x.tries {
+			x.overLocked()
+		}
 		return nil, err
 	}
 	if err = conn.SetDeadline(time.Now().Add(x.limit)); err != nil {
@@ -121,6 +143,9 @@ func (x *session) dial(network, addr string, timeout time.Duration) (net.Conn, e
 	defer x.mu.Unlock()
 	if x.ended {
 		return nil, errors.Join(errOver, conn.Close())
+	}
+	if x.line != nil {
+		_ = x.line.Close() // the library leaves it open when the session has ended
 	}
 	x.line = &line{Conn: conn}
 	return x.line, nil
@@ -156,14 +181,13 @@ func (x *session) event(e zk.Event) {
 		x.mu.Lock()
 		switch e.State { //nolint:exhaustive // others say nothing new
 		case zk.StateHasSession:
-			x.greeted = true
+			x.greeted, x.failed = true, 0
 			x.line.greeted.Store(true)
 		case zk.StateExpired:
 			x.greeted = true
 		case zk.StateDisconnected:
-			if (!x.greeted || x.heard != nil) && !x.over {
-				x.over = true
-				close(x.isOver)
+			if !x.greeted || x.heard != nil {
+				x.overLocked()
 			}
 			x.greeted = false
 		}
@@ -171,6 +195,13 @@ func (x *session) event(e zk.Event) {
 	}
 	if x.heard != nil {
 		x.heard(e)
+	}
+}
+
+func (x *session) overLocked() {
+	if !x.over {
+		x.over = true
+		close(x.isOver)
 	}
 }
 

@@ -38,19 +38,12 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 		node: s.node(prefix), prefix: prefix, view: view, whole: true,
 		dirty: make(map[string]bool), known: make(map[string]bool), news: make(chan struct{}, 1),
 	}
-	s.mu.Lock()
-	x, err := s.beginLocked(w.event)
-	s.mu.Unlock()
+	x, err := s.begin(w.event)
 	if err != nil {
 		return fmt.Errorf("zookeeper: watch %s: %w", w.node, err)
 	}
-	end := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.endLocked(x)
-	}
-	defer end()
-	stop := context.AfterFunc(ctx, end) // ends what read waits for
+	defer s.end(x)
+	stop := context.AfterFunc(ctx, func() { s.end(x) }) // ends what read waits for
 	defer stop()
 	if err = x.authenticate(s.opts.Username, s.opts.Password); err == nil {
 		w.conn = x.conn

@@ -84,10 +84,12 @@ type store struct {
 
 	wg sync.WaitGroup // everything that the store has begun
 
+	beginning sync.Mutex
+	current   *session // that records belong to; nil before it is needed
+
 	mu       sync.Mutex
 	closed   bool
 	sessions map[*session]struct{}
-	current  *session // that records belong to; nil before it is needed
 	records  map[string]*record
 }
 
@@ -95,7 +97,7 @@ type store struct {
 type record struct {
 	turn chan struct{} // capacity 1, held by who changes the node
 	end  *time.Timer   // forgets it when it is not announced again
-	due  time.Time     // when; changed by who has the turn
+	due  time.Time     // when, zero for never; changed by who has the turn
 }
 
 var errClosed = errors.New("the registry is closed")
@@ -176,6 +178,15 @@ func (s *store) alone(ctx context.Context, node string, do func(ctx context.Cont
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	err := s.try(ctx, r, do)
+	if another(err) && ctx.Err() == nil {
+		err = s.try(ctx, r, do)
+	}
+	return err
+}
+
+// try has do work once, over the connection that there is.
+func (s *store) try(ctx context.Context, r *record, do func(ctx context.Context, conn *zk.Conn, r *record) error) error {
 	session, err := s.announcing()
 	if err == nil {
 		err = session.authenticate(s.opts.Username, s.opts.Password)
@@ -184,6 +195,12 @@ func (s *store) alone(ctx context.Context, node string, do func(ctx context.Cont
 		err = do(ctx, session.conn, r)
 	}
 	return err
+}
+
+// another reports whether the next connection may do better: this one was perhaps tried before the server was there.
+func another(err error) bool {
+	return errors.Is(err, zk.ErrNoServer) || errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrClosing) ||
+		errors.Is(err, zk.ErrSessionExpired)
 }
 
 func (s *store) record(node string) *record {
@@ -257,8 +274,8 @@ func (s *store) makeParents(ctx context.Context, conn *zk.Conn, node string) err
 // forget deletes a record that was not announced again, for its session lives on.
 func (s *store) forget(node string) {
 	err := s.change(context.Background(), "forget", node, func(_ context.Context, conn *zk.Conn, r *record) error {
-		if time.Now().Before(r.due) {
-			return nil // it was, just now
+		if r.due.IsZero() || time.Now().Before(r.due) {
+			return nil // it was, just now, or has been withdrawn
 		}
 		return remove(conn, node)
 	})
@@ -279,6 +296,7 @@ func (s *store) Delete(ctx context.Context, key string) error {
 	node := s.node(key)
 	return s.change(ctx, "withdraw", node, func(_ context.Context, conn *zk.Conn, r *record) error {
 		r.end.Stop()
+		r.due = time.Time{}
 		return remove(conn, node)
 	})
 }

@@ -7,15 +7,19 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/fleet"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/zookeeper"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) {
+	fleet.Follow(func(addr string) fleet.Client { return zookeeper.New(addr, nil) })
+	yodeltest.VerifyNoLeaks(m)
+}
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -25,7 +29,7 @@ func must(t *testing.T, err error) {
 const session = 2 * time.Second
 
 // open returns a registry that is closed with the test.
-func open(t *testing.T, addr string, o registry.Options) *zookeeper.Registry {
+func open(t testing.TB, addr string, o registry.Options) *zookeeper.Registry {
 	t.Helper()
 	r := zookeeper.New(addr, &zookeeper.Options{Options: o, Session: session})
 	t.Cleanup(func() { must(t, r.Close()) })
@@ -62,4 +66,29 @@ func TestRegistryInTheLayoutOfRPCXWithPartitions(t *testing.T) {
 	suite(t, o, func(r *yodeltest.Registry, _ *realserver.Server, p *realserver.Proxy) {
 		r.Stop, r.Continue = p.Cut, p.Heal
 	})
+}
+
+// own returns a registry of its own for a test.
+func own(t *testing.T) fleet.Registry {
+	t.Helper()
+	return fleet.Registry{Server: realserver.ZooKeeper(t), Open: func(t testing.TB, addr string, o registry.Options) fleet.Client {
+		return open(t, addr, o)
+	}}
+}
+
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	fleet.Chaos(t, own(t))
+}
+
+func TestRollingRestart(t *testing.T) {
+	t.Parallel()
+	fleet.Roll(t, own(t))
+}
+
+func TestManyInstances(t *testing.T) { fleet.Many(t, own(t)) } // alone: it measures
+
+func TestFleetsWithRPCX(t *testing.T) {
+	t.Parallel()
+	fleet.RPCX(t, own(t), "zookeeper")
 }
