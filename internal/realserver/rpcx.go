@@ -42,7 +42,7 @@ func FoundByRPCX(ctx context.Context, kind, registry, base, service string) (str
 	if err != nil {
 		return "", err
 	}
-	found, err := exec.CommandContext(ctx, program, "-registry", kind, "-at", registry, "-base", base, "-find", service).Output() //nolint:gosec // built here
+	found, err := exec.CommandContext(ctx, program, "-registry", kind, "-at", registry, "-base", base, "-find", service).Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		err = fmt.Errorf("%w: %s", err, exit.Stderr)
 	}

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/yodel-rpc/yodel"
-	"github.com/yodel-rpc/yodel/internal/fleet"
+	"github.com/yodel-rpc/yodel/conformance/fleet"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/etcd"

@@ -6,6 +6,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -108,10 +109,10 @@ func found(r yodel.Resolver, within time.Duration, wanted func([]yodel.Instance)
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	var last []yodel.Instance
-	var err error
+	var failed error
 	seen := false
 	for ctx.Err() == nil && !seen {
-		err = r.Watch(ctx, func(instances []yodel.Instance) {
+		failed = r.Watch(ctx, func(instances []yodel.Instance) {
 			if last = instances; wanted(instances) {
 				seen = true
 				cancel()
@@ -123,7 +124,7 @@ func found(r yodel.Resolver, within time.Duration, wanted func([]yodel.Instance)
 		}
 	}
 	if !seen {
-		return fmt.Errorf("after %v the registry says %v (%v)", within, last, err)
+		return errors.Join(fmt.Errorf("after %v the registry says %v", within, last), failed)
 	}
 	return nil
 }
@@ -142,9 +143,8 @@ func all(addrs ...string) func([]yodel.Instance) bool {
 
 // Users call all the time.
 type users struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	ended chan struct{}
+	wg    sync.WaitGroup
 
 	mu     sync.Mutex
 	calls  int
@@ -153,19 +153,19 @@ type users struct {
 
 // use begins to call, with so many callers and streams at once. None of them tries again.
 func use(c *yodel.Client, callers, streams int) *users {
-	u := &users{}
-	u.ctx, u.cancel = context.WithCancel(context.Background())
+	u := &users{ended: make(chan struct{})}
 	for i := range callers + streams {
 		one := call
 		if i >= callers {
 			one = stream
 		}
 		u.wg.Go(func() {
-			for n := 0; u.ctx.Err() == nil; n++ {
+			for n := 0; ; n++ {
 				u.count(one(c, n))
 				select {
 				case <-time.After(5 * time.Millisecond): // they share two processors with the servers and the registry
-				case <-u.ctx.Done():
+				case <-u.ended:
+					return
 				}
 			}
 		})
@@ -228,6 +228,6 @@ func (u *users) check(t testing.TB, when string) {
 }
 
 func (u *users) stop() {
-	u.cancel()
+	close(u.ended)
 	u.wg.Wait()
 }

@@ -40,7 +40,7 @@ func Many(t *testing.T, r Registry) {
 		return c.Announce(ctx, service, in, time.Hour)
 	}
 	jobs, workers, broken := make(chan [2]int), sync.WaitGroup{}, atomic.Pointer[error]{}
-	for range 32 {
+	for range 64 {
 		workers.Go(func() {
 			for job := range jobs {
 				if err := announce(job[0], job[1]); err != nil {
@@ -202,7 +202,7 @@ func (m *meter) begin() (end func()) {
 		used := (processorTime() - cpu).Seconds() / passed
 		var memory runtime.MemStats
 		runtime.ReadMemStats(&memory)
-		fmt.Println(used, memory.HeapAlloc, memory.Sys, float64(m.updates.Load()-updates)/passed,
+		_, _ = fmt.Fprintln(os.Stdout, used, memory.HeapAlloc, memory.Sys, float64(m.updates.Load()-updates)/passed,
 			int64(took[len(took)/2]), int64(took[len(took)*99/100]))
 	}
 }
