@@ -10,7 +10,7 @@ BENCHTIME    := 1s
 FUZZTIME     := 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint microbench bench bench-full bench-check bench-test fuzz build-all alone
+.PHONY: help test lint microbench bench bench-full bench-check bench-test fuzz build-all alone chaos
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,11 @@ lint: $(LINT) ## run golangci-lint over every module
 $(LINT):
 	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
 	mv bin/golangci-lint $@
+
+chaos: ## keep registries from fleets for a minute at a time, and restart fleets 20 times: 10 minutes for each registry
+	@for registry in etcd zookeeper; do \
+		(cd registry/$$registry && go test -v -run 'TestChaos|TestRollingRestart|TestManyInstances' -timeout 30m -fleet.long .) || exit 1; \
+	done
 
 microbench: ## run the root's benchmarks: BENCH is a pattern, BENCHTIME how long each runs
 	go test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem .

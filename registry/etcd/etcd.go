@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package etcd is a registry in etcd, version 3.
+//
+//	r := etcd.New("10.0.0.1:2379,10.0.0.2:2379", nil)
+//	defer r.Close()
+//	server := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+//	client := yodel.NewClient(r.Service("Shop"), nil)
+//
+// Each record has a lease of its own, which ends when the server that announced it is gone. etcd counts leases in whole seconds,
+// and gives none shorter than one and a half of its election timeouts.
 package etcd
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -16,6 +23,10 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/yodel-rpc/yodel/registry"
 )
@@ -31,7 +42,7 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// A Registry is a registry in etcd. Each record has a lease of its own.
+// A Registry is a registry in etcd.
 type Registry struct {
 	*registry.Registry
 	store *store
@@ -43,13 +54,19 @@ func New(endpoints string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
 	}
-	s := &store{leases: make(map[string]clientv3.LeaseID), timeout: o.Timeout}
+	s := &store{leases: make(map[string]lease), timeout: o.Timeout}
 	if s.timeout <= 0 {
 		s.timeout = 5 * time.Second
 	}
 	s.client, s.err = clientv3.New(clientv3.Config{
-		Endpoints: strings.Split(endpoints, ","), Username: o.Username, Password: o.Password, TLS: o.TLS, DialTimeout: s.timeout,
+		Endpoints: strings.Split(endpoints, ","), Username: o.Username, Password: o.Password, TLS: o.TLS,
 		DialKeepAliveTime: s.timeout, DialKeepAliveTimeout: s.timeout,
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			// By default gRPC waits up to two minutes: servers that are back would not be known for as long.
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second / 2},
+			MinConnectTimeout: s.timeout,
+		})},
+		Logger: zap.NewNop(), // what goes wrong is the error of a call
 	})
 	return &Registry{registry.New(s, &o.Options), s}
 }
@@ -69,7 +86,13 @@ type store struct {
 	timeout time.Duration
 
 	mu     sync.Mutex
-	leases map[string]clientv3.LeaseID // of keys that were put
+	leases map[string]lease // of keys that were put
+}
+
+// A lease is one that etcd has granted.
+type lease struct {
+	id      clientv3.LeaseID
+	seconds int64 // as asked for: etcd may have granted more
 }
 
 // Put keeps the lease of the key alive, and writes the record again unless it stands there with that lease.
@@ -79,15 +102,15 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	lease, err := s.lease(ctx, key, ttl)
+	id, err := s.lease(ctx, key, ttl)
 	if err != nil {
 		return fmt.Errorf("etcd: lease: %w", err)
 	}
 	same := []clientv3.Cmp{
 		clientv3.Compare(clientv3.Value(key), "=", string(value)),
-		clientv3.Compare(clientv3.LeaseValue(key), "=", lease),
+		clientv3.Compare(clientv3.LeaseValue(key), "=", id),
 	}
-	if _, err = s.client.Txn(ctx).If(same...).Else(clientv3.OpPut(key, string(value), clientv3.WithLease(lease))).Commit(); err != nil {
+	if _, err = s.client.Txn(ctx).If(same...).Else(clientv3.OpPut(key, string(value), clientv3.WithLease(id))).Commit(); err != nil {
 		return fmt.Errorf("etcd: put %s: %w", key, err)
 	}
 	return nil
@@ -97,14 +120,14 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 func (s *store) lease(ctx context.Context, key string, ttl time.Duration) (clientv3.LeaseID, error) {
 	seconds := int64(math.Ceil(ttl.Seconds())) // its unit
 	s.mu.Lock()
-	id, ok := s.leases[key]
+	old, ok := s.leases[key]
 	s.mu.Unlock()
-	if ok {
-		alive, err := s.client.KeepAliveOnce(ctx, id)
-		if err == nil && alive.TTL == seconds {
-			return id, nil
+	if ok && old.seconds == seconds {
+		_, err := s.client.KeepAliveOnce(ctx, old.id)
+		if err == nil {
+			return old.id, nil
 		}
-		if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		if !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			return 0, err
 		}
 	}
@@ -114,10 +137,11 @@ func (s *store) lease(ctx context.Context, key string, ttl time.Duration) (clien
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leases[key] = granted.ID
+	s.leases[key] = lease{granted.ID, seconds}
 	return granted.ID, nil
 }
 
+// Delete implements registry.Store.
 func (s *store) Delete(ctx context.Context, key string) error {
 	if s.err != nil {
 		return s.err
@@ -125,47 +149,95 @@ func (s *store) Delete(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	s.mu.Lock()
-	id, ok := s.leases[key]
+	old, ok := s.leases[key]
 	delete(s.leases, key)
 	s.mu.Unlock()
-	_, err := s.client.Delete(ctx, key)
-	if err != nil {
+	if _, err := s.client.Delete(ctx, key); err != nil {
 		return fmt.Errorf("etcd: delete %s: %w", key, err)
 	}
 	if ok {
-		_, _ = s.client.Revoke(ctx, id) // it would end by itself
+		_, _ = s.client.Revoke(ctx, old.id) // it would end by itself
 	}
 	return nil
 }
 
+// Watch implements registry.Store. It ends when the connection was lost: the library would go on at the revision it had come to, and
+// an etcd that has lost its data counts from 1 again, so that nothing would be heard of it until then, or a part of it missed.
 func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) error {
 	if s.err != nil {
 		return s.err
 	}
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx)) // a member that is cut off says so
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx)) // a member that is cut off says so
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel(nil)
+	if err := s.connect(ctx); err != nil {
+		return fmt.Errorf("etcd: connect: %w", err)
+	}
+	wg.Go(func() {
+		if s.client.ActiveConnection().WaitForStateChange(ctx, connectivity.Ready) {
+			cancel(errLost)
+		}
+	})
 	all, err := s.list(ctx, prefix)
 	if err != nil {
 		return fmt.Errorf("etcd: get %s: %w", prefix, err)
 	}
 	values := make(map[string][]byte, len(all.Kvs))
 	for _, kv := range all.Kvs {
-		values[string(kv.Key)] = kv.Value
+		values[string(kv.GetKey())] = kv.GetValue()
 	}
 	view.Replace(values)
-	for changes := range s.client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(all.Header.Revision+1)) {
-		if err := changes.Err(); err != nil {
+	revision := all.Header.GetRevision()
+	watching := s.client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithCreatedNotify())
+	for changes := range watching {
+		err := changes.Err()
+		if err == nil && changes.Header.GetRevision() < revision { // it lost its data just now
+			err = errLost
+		}
+		if err != nil {
 			return fmt.Errorf("etcd: watch %s: %w", prefix, err)
 		}
-		for _, e := range changes.Events {
-			if e.Type == clientv3.EventTypeDelete {
-				view.Delete(string(e.Kv.Key))
-			} else {
-				view.Put(string(e.Kv.Key), bytes.Clone(e.Kv.Value))
-			}
+		revision = changes.Header.GetRevision()
+		tell(view, changes.Events)
+	}
+	return context.Cause(ctx)
+}
+
+var (
+	errLost   = errors.New("the connection was lost")
+	errClosed = errors.New("the registry is closed")
+)
+
+// tell tells view of changes.
+func tell(view *registry.View, changes []*clientv3.Event) {
+	for _, e := range changes {
+		if e.GetType() == clientv3.EventTypeDelete {
+			view.Delete(string(e.GetKv().GetKey()))
+		} else {
+			view.Put(string(e.GetKv().GetKey()), e.GetKv().GetValue())
 		}
 	}
-	return ctx.Err()
+}
+
+// connect waits until there is a connection.
+func (s *store) connect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	conn := s.client.ActiveConnection()
+	for {
+		state := conn.GetState()
+		switch state { //nolint:exhaustive // the others are on their way
+		case connectivity.Ready:
+			return nil
+		case connectivity.Shutdown:
+			return errClosed
+		}
+		conn.Connect()
+		if !conn.WaitForStateChange(ctx, state) {
+			return context.Cause(ctx)
+		}
+	}
 }
 
 func (s *store) list(ctx context.Context, prefix string) (*clientv3.GetResponse, error) {

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package zookeeper is a registry in Apache ZooKeeper, 3.5 or later.
+//
+//	r := zookeeper.New("10.0.0.1:2181,10.0.0.2:2181", nil)
+//	defer r.Close()
+//	server := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+//	client := yodel.NewClient(r.Service("Shop"), nil)
+//
+// Its records are ephemeral nodes: they end with the session of the process that announced them, or when that does not announce them
+// again. Every service that a client follows has a session of its own.
 package zookeeper
 
 import (
@@ -24,120 +32,238 @@ type Options struct {
 	// Session is how long ZooKeeper waits for a process that it does not hear of, until it forgets what that has announced. The server may
 	// have bounds of its own. Default 10 s.
 	Session time.Duration
-	// Username and Password are for ZooKeeper's digest authentication. Default none.
+	// Username and Password are for ZooKeeper's digest authentication. What is announced with them can be changed by nobody else, and
+	// read by all. Default none.
 	Username, Password string
 }
 
-// A Registry is a registry in ZooKeeper. Its records are ephemeral nodes, which end with the session of the process that
-// announced them, or when the announcement is not renewed.
+// A Registry is a registry in ZooKeeper.
 type Registry struct {
 	*registry.Registry
 	store *store
 }
 
-// New returns a registry in the ZooKeeper ensemble at these servers, separated by commas. It does not wait for a connection, and connects
-// again, with another session if need be, whenever it was lost.
+// New returns a registry in the ZooKeeper ensemble at these servers, separated by commas. It connects when it has something to do, and
+// again whenever the connection was lost.
 func New(servers string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
 	}
-	session := o.Session
-	if session <= 0 {
-		session = 10 * time.Second
+	opts := *o
+	if opts.Session <= 0 {
+		opts.Session = 10 * time.Second
 	}
-	s := &store{records: make(map[string]*time.Timer), watches: make(map[*watch]struct{})}
-	s.conn, _, s.err = zk.Connect(strings.Split(servers, ","), session, zk.WithLogger(silent{}), zk.WithEventCallback(s.event))
-	if s.err == nil && o.Username != "" {
-		go func() { _ = s.conn.AddAuth("digest", []byte(o.Username+":"+o.Password)) }() // who is refused is told so by each call
+	if opts.Reconcile <= 0 {
+		// A session tells of every change, or ends. To begin a new one is work for the server.
+		opts.Reconcile = 10 * time.Minute
 	}
-	return &Registry{registry.New(s, &o.Options), s}
+	s := &store{
+		servers: strings.Split(servers, ","), opts: opts, acl: zk.WorldACL(zk.PermAll),
+		records: make(map[string]*record), sessions: make(map[*session]struct{}),
+	}
+	if s.opts.Prefix == "" {
+		s.opts.Prefix = "yodel"
+	}
+	if opts.Username != "" {
+		s.acl = append(zk.AuthACL(zk.PermAll), zk.WorldACL(zk.PermRead)...)
+	}
+	return &Registry{registry.New(s, &s.opts.Options), s}
 }
 
-// Close ends the session, and with it what was announced.
+// Close ends the sessions, and with them what was announced.
 func (r *Registry) Close() error {
-	if r.store.err == nil {
-		r.store.conn.Close()
-	}
-	return r.store.err
+	r.store.close()
+	return nil
 }
-
-// silent is the library's log: what goes wrong is the error of a call.
-type silent struct{}
-
-func (silent) Printf(string, ...any) {}
 
 // A store is a registry.Store.
 type store struct {
-	conn *zk.Conn
-	err  error // why there is none
+	servers []string
+	opts    Options
+	acl     []zk.ACL // of records
 
-	mu      sync.Mutex
-	records map[string]*time.Timer // by path: ends what is not announced again
-	watches map[*watch]struct{}
+	wg sync.WaitGroup // everything that the store has begun
+
+	beginning sync.Mutex
+	current   *session // that records belong to; nil before it is needed
+
+	mu       sync.Mutex
+	closed   bool
+	sessions map[*session]struct{}
+	records  map[string]*record
 }
 
-// do carries out a call of the library, which knows no context: when ctx ends first, the call ends on its own when the connection
-// is made or has failed.
-func (s *store) do(ctx context.Context, what, at string, call func() error) error {
-	if s.err != nil {
-		return s.err
-	}
-	done := make(chan error, 1)
-	go func() { done <- call() }()
-	select {
-	case err := <-done:
-		if err != nil {
-			err = fmt.Errorf("zookeeper: %s %s: %w", what, at, err)
-		}
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("zookeeper: %s %s: %w", what, at, context.Cause(ctx))
-	}
+// A record is a node that was announced, or that somebody waits to announce.
+type record struct {
+	turn chan struct{} // capacity 1, held by who changes the node
+	end  *time.Timer   // forgets it when it is not announced again
+	due  time.Time     // when, zero for never; changed by who has the turn
 }
 
-// Put makes the record an ephemeral node of this session.
-func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
-	node := "/" + key
-	err := s.do(ctx, "announce", node, func() error { return s.put(node, bytes.Clone(value)) })
+var errClosed = errors.New("the registry is closed")
+
+func (s *store) close() {
+	s.mu.Lock()
+	s.closed = true
+	for _, r := range s.records {
+		r.end.Stop()
+	}
+	for session := range s.sessions {
+		s.endLocked(session)
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+// node returns the node of a key. Its last part is one node, whatever it is made of.
+func (s *store) node(key string) string {
+	prefix := strings.TrimSuffix(s.opts.Prefix, "/") + "/"
+	service, name, ok := strings.Cut(strings.TrimPrefix(key, prefix), "/")
+	node := "/" + strings.Trim(prefix, "/") + "/" + undotted(service)
+	if ok && name != "" {
+		node += "/" + undotted(strings.ReplaceAll(name, "/", slash))
+	}
+	return node
+}
+
+// slash is how a slash is written in the name of a node.
+const slash = "%2F"
+
+// undotted changes the names that ZooKeeper has no nodes for.
+func undotted(name string) string {
+	if name == "." || name == ".." {
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return name
+}
+
+// change has do change a node, alone. The library knows no context: when ctx ends first, the step that do has come to ends by itself or
+// with the connection, and others who want to change the node wait for that.
+func (s *store) change(ctx context.Context, what, node string, do func(ctx context.Context, conn *zk.Conn, r *record) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.Session)
+	defer cancel()
+	err := ctx.Err()
 	if err == nil {
-		s.expire(node, ttl)
+		done := make(chan error, 1)
+		if err = s.start(func() { done <- s.alone(ctx, node, do) }); err == nil {
+			select {
+			case err = <-done:
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("zookeeper: %s %s: %w", what, node, err)
 	}
 	return err
 }
 
-func (s *store) put(node string, value []byte) error {
-	old, stat, err := s.conn.Get(node)
+// start runs do until the store is closed.
+func (s *store) start(do func()) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errClosed
+	}
+	s.wg.Go(do)
+	return nil
+}
+
+func (s *store) alone(ctx context.Context, node string, do func(ctx context.Context, conn *zk.Conn, r *record) error) error {
+	r := s.record(node) //nolint:contextcheck // what ends a record outlives its announcement
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	err := s.try(ctx, r, do)
+	if another(err) && ctx.Err() == nil {
+		err = s.try(ctx, r, do)
+	}
+	return err
+}
+
+// try has do work once, over the connection that there is.
+func (s *store) try(ctx context.Context, r *record, do func(ctx context.Context, conn *zk.Conn, r *record) error) error {
+	session, err := s.announcing()
+	if err == nil {
+		err = session.authenticate(s.opts.Username, s.opts.Password)
+	}
+	if err == nil {
+		err = do(ctx, session.conn, r)
+	}
+	return err
+}
+
+// another reports whether the next connection may do better: this one was perhaps tried before the server was there.
+func another(err error) bool {
+	return errors.Is(err, zk.ErrNoServer) || errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrClosing) ||
+		errors.Is(err, zk.ErrSessionExpired)
+}
+
+func (s *store) record(node string) *record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.records[node]
+	if r == nil {
+		r = &record{turn: make(chan struct{}, 1), end: time.AfterFunc(time.Hour, func() { s.forget(node) })}
+		r.end.Stop()
+		s.records[node] = r
+	}
+	return r
+}
+
+// Put implements registry.Store.
+func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	node, value := s.node(key), bytes.Clone(value)
+	return s.change(ctx, "announce", node, func(ctx context.Context, conn *zk.Conn, r *record) error {
+		err := s.write(ctx, conn, node, value)
+		if err == nil {
+			r.due = time.Now().Add(ttl)
+			r.end.Reset(ttl)
+		}
+		return err
+	})
+}
+
+// write makes a node one of this session.
+func (s *store) write(ctx context.Context, conn *zk.Conn, node string, value []byte) error {
+	old, stat, err := conn.Get(node)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	made := &zk.CreateRequest{Path: node, Data: value, Acl: s.acl, Flags: zk.FlagEphemeral}
 	switch {
-	case err == nil && stat.EphemeralOwner == s.conn.SessionID():
+	case err == nil && stat.EphemeralOwner == conn.SessionID():
 		if !bytes.Equal(old, value) {
-			_, err = s.conn.Set(node, value, -1)
+			_, err = conn.Set(node, value, -1)
 		}
-		return err
 	case err == nil: // of a session that is ending, and would take the node with it
-		if err = s.conn.Delete(node, stat.Version); err != nil && !errors.Is(err, zk.ErrNoNode) {
-			return err
-		}
-	case !errors.Is(err, zk.ErrNoNode):
-		return err
-	}
-	_, err = s.conn.Create(node, value, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
-	if errors.Is(err, zk.ErrNoNode) {
-		if err = s.makeParents(path.Dir(node)); err == nil {
-			_, err = s.conn.Create(node, value, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+		_, err = conn.Multi(&zk.DeleteRequest{Path: node, Version: -1}, made)
+	case errors.Is(err, zk.ErrNoNode):
+		if err = s.makeParents(ctx, conn, path.Dir(node)); err == nil {
+			_, err = conn.Multi(made)
 		}
 	}
 	return err
 }
 
-func (s *store) makeParents(node string) error {
+// makeParents makes the folders of records, which stay.
+func (s *store) makeParents(ctx context.Context, conn *zk.Conn, node string) error {
 	if node == "/" {
 		return nil
 	}
-	_, err := s.conn.Create(node, nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
-	if errors.Is(err, zk.ErrNoNode) {
-		if err = s.makeParents(path.Dir(node)); err == nil {
-			_, err = s.conn.Create(node, nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
-		}
+	if exists, _, err := conn.Exists(node); exists || err != nil {
+		return err
+	}
+	err := s.makeParents(ctx, conn, path.Dir(node))
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		_, err = conn.Create(node, nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
 	}
 	if errors.Is(err, zk.ErrNodeExists) {
 		return nil
@@ -145,196 +271,32 @@ func (s *store) makeParents(node string) error {
 	return err
 }
 
-// expire deletes a record that is not announced again, for its session lives on.
-func (s *store) expire(node string, ttl time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if end := s.records[node]; end != nil {
-		end.Stop()
+// forget deletes a record that was not announced again, for its session lives on.
+func (s *store) forget(node string) {
+	err := s.change(context.Background(), "forget", node, func(_ context.Context, conn *zk.Conn, r *record) error {
+		if r.due.IsZero() || time.Now().Before(r.due) {
+			return nil // it was, just now, or has been withdrawn
+		}
+		return remove(conn, node)
+	})
+	if err != nil && !errors.Is(err, errClosed) {
+		s.record(node).end.Reset(s.opts.Session)
 	}
-	s.records[node] = time.AfterFunc(ttl, func() { _ = s.conn.Delete(node, -1) }) // without a session it goes by itself
+}
+
+func remove(conn *zk.Conn, node string) error {
+	if err := conn.Delete(node, -1); !errors.Is(err, zk.ErrNoNode) {
+		return err
+	}
+	return nil
 }
 
 // Delete implements registry.Store.
 func (s *store) Delete(ctx context.Context, key string) error {
-	node := "/" + key
-	s.mu.Lock()
-	if end := s.records[node]; end != nil {
-		end.Stop()
-		delete(s.records, node)
-	}
-	s.mu.Unlock()
-	return s.do(ctx, "withdraw", node, func() error {
-		if err := s.conn.Delete(node, -1); !errors.Is(err, zk.ErrNoNode) {
-			return err
-		}
-		return nil
+	node := s.node(key)
+	return s.change(ctx, "withdraw", node, func(_ context.Context, conn *zk.Conn, r *record) error {
+		r.end.Stop()
+		r.due = time.Time{}
+		return remove(conn, node)
 	})
-}
-
-// event tells watches what has changed. It is called by the library's reading goroutine.
-func (s *store) event(e zk.Event) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for w := range s.watches {
-		w.event(e)
-	}
-}
-
-// A watch is one Watch of the children of a node. The library's own watches say only that a node has changed, once.
-type watch struct {
-	store  *store
-	node   string
-	prefix string // of keys
-	view   *registry.View
-
-	news   chan struct{} // capacity 1
-
-	mu    sync.Mutex
-	dirty map[string]bool // children that have changed
-	whole bool            // the list of children has
-	all   bool            // everything may have
-	lost  bool            // there is no session any more
-
-	known map[string]bool // children; of read alone
-	told  bool
-}
-
-func (w *watch) event(e zk.Event) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch {
-	case e.Type == zk.EventSession && e.State == zk.StateHasSession: // what happened meanwhile is not known
-		w.whole, w.all = true, true
-	case e.Type == zk.EventSession && (e.State == zk.StateExpired || e.State == zk.StateAuthFailed), e.Type == zk.EventNotWatching:
-		w.lost = true
-	case e.Path == w.node:
-		w.whole = true
-	case path.Dir(e.Path) == w.node:
-		w.dirty[path.Base(e.Path)] = true
-	default:
-		return
-	}
-	select {
-	case w.news <- struct{}{}:
-	default:
-	}
-}
-
-// Watch implements registry.Store.
-func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) error {
-	w := &watch{
-		store: s, node: "/" + strings.TrimSuffix(prefix, "/"), prefix: prefix, view: view, whole: true,
-		dirty: make(map[string]bool), known: make(map[string]bool), news: make(chan struct{}, 1),
-	}
-	s.mu.Lock()
-	s.watches[w] = struct{}{}
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.watches, w)
-	}()
-	for {
-		if err := s.do(ctx, "watch", w.node, w.read); err != nil {
-			return err
-		}
-		select {
-		case <-w.news:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// errLost is why a watch that the server has forgotten ends.
-var errLost = errors.New("the session has ended")
-
-// read reads what has changed, and has the server watch it again.
-func (w *watch) read() error {
-	w.mu.Lock()
-	dirty, whole, all, lost := w.dirty, w.whole, w.all, w.lost
-	w.dirty, w.whole, w.all = make(map[string]bool), false, false
-	w.mu.Unlock()
-	if lost {
-		return errLost
-	}
-	if whole {
-		children, err := w.children()
-		if err != nil {
-			return err
-		}
-		now := make(map[string]bool, len(children))
-		for _, child := range children {
-			now[child] = true
-			if all || !w.known[child] {
-				dirty[child] = true
-			}
-		}
-		for child := range w.known {
-			if !now[child] {
-				w.view.Delete(w.prefix + child)
-			}
-		}
-		w.known = now
-	}
-	return w.readChildren(dirty)
-}
-
-// children lists the children and watches the list, or for the node to be made.
-func (w *watch) children() ([]string, error) {
-	for {
-		children, _, _, err := w.store.conn.ChildrenW(w.node)
-		if !errors.Is(err, zk.ErrNoNode) {
-			return children, err
-		}
-		if exists, _, _, err := w.store.conn.ExistsW(w.node); err != nil || !exists {
-			return nil, err
-		}
-	}
-}
-
-// atOnce is how many nodes are read at the same time.
-const atOnce = 32
-
-// readChildren reads and watches children, and tells the view of them.
-func (w *watch) readChildren(dirty map[string]bool) error {
-	var (
-		mu     sync.Mutex
-		wg     sync.WaitGroup
-		failed error
-		values = make(map[string][]byte, len(dirty))
-		tokens = make(chan struct{}, atOnce)
-	)
-	for child := range dirty {
-		if !w.known[child] {
-			continue
-		}
-		tokens <- struct{}{}
-		wg.Go(func() {
-			value, _, _, err := w.store.conn.GetW(path.Join(w.node, child))
-			mu.Lock()
-			switch {
-			case err == nil:
-				values[w.prefix+child] = value
-			case !errors.Is(err, zk.ErrNoNode): // the list will say that it has gone
-				failed = err
-			}
-			mu.Unlock()
-			<-tokens
-		})
-	}
-	wg.Wait()
-	switch {
-	case failed != nil:
-		return failed
-	case !w.told:
-		w.told = true
-		w.view.Replace(values)
-	default:
-		for key, value := range values {
-			w.view.Put(key, value)
-		}
-	}
-	return nil
 }

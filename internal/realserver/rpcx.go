@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package realserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"testing"
+)
+
+// RPCX starts a server of rpcx, whose service Arith its own plug-in registers, with metadata, in the registry of a kind ("etcd",
+// "zookeeper") at an address.
+func RPCX(t testing.TB, kind, registry, base, metadata string) *Server {
+	t.Helper()
+	return Start(t, Program{
+		Name:    "rpcx",
+		Install: installRPCX,
+		Find:    builtRPCX,
+		Command: func(found, addr, _ string) (*exec.Cmd, error) {
+			return exec.Command(found, "-registry", kind, "-at", registry, "-base", base, "-listen", addr, "-metadata", metadata), nil
+		},
+		Probe: func(ctx context.Context, addr string) error {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+			if err == nil {
+				err = conn.Close()
+			}
+			return err
+		},
+	})
+}
+
+const installRPCX = "nothing: Go builds it, and needs its modules for that"
+
+func builtRPCX() (string, error) { return Built("rpcx", ".") }
+
+// FoundByRPCX returns what rpcx's own discovery finds of a service: a line for each server, with its key and its metadata.
+func FoundByRPCX(ctx context.Context, kind, registry, base, service string) (string, error) {
+	program, err := builtRPCX()
+	if err != nil {
+		return "", err
+	}
+	found, err := exec.CommandContext(ctx, program, "-registry", kind, "-at", registry, "-base", base, "-find", service).Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		err = fmt.Errorf("%w: %s", err, exit.Stderr)
+	}
+	return string(found), err
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package zookeeper_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/conformance/fleet"
+	"github.com/yodel-rpc/yodel/internal/realserver"
+	"github.com/yodel-rpc/yodel/registry"
+	"github.com/yodel-rpc/yodel/registry/zookeeper"
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+func TestMain(m *testing.M) {
+	fleet.Follow(func(addr string) fleet.Client { return zookeeper.New(addr, nil) })
+	yodeltest.VerifyNoLeaks(m)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+const session = 2 * time.Second
+
+// open returns a registry that is closed with the test.
+func open(t testing.TB, addr string, o registry.Options) *zookeeper.Registry {
+	t.Helper()
+	r := zookeeper.New(addr, &zookeeper.Options{Options: o, Session: session})
+	t.Cleanup(func() { must(t, r.Close()) })
+	return r
+}
+
+// suite runs the suite against a server. Whoever follows a service has a connection of its own.
+func suite(t *testing.T, o registry.Options, trouble func(*yodeltest.Registry, *realserver.Server, *realserver.Proxy)) {
+	t.Parallel()
+	s := realserver.ZooKeeper(t)
+	p := realserver.Between(t, s.Addr)
+	r := yodeltest.Registry{
+		Registrar: open(t, p.Addr, o),
+		Service:   func(name string) yodel.Resolver { return open(t, p.Addr, o).Service(name) },
+		Kill:      s.Kill, Restart: s.Restart, RestartEmpty: s.RestartEmpty, Slow: p.Slow,
+		Expire: func() { // the server hears of nobody
+			p.Cut()
+			<-time.After(2 * session)
+			p.Heal()
+		},
+	}
+	trouble(&r, s, p)
+	yodeltest.TestRegistry(t, r)
+}
+
+func TestRegistry(t *testing.T) {
+	suite(t, registry.Options{}, func(r *yodeltest.Registry, s *realserver.Server, _ *realserver.Proxy) {
+		r.Stop, r.Continue = s.Stop, s.Continue
+	})
+}
+
+func TestRegistryInTheLayoutOfRPCXWithPartitions(t *testing.T) {
+	o := registry.Options{Prefix: "/rpcx_test", Layout: registry.RPCX}
+	suite(t, o, func(r *yodeltest.Registry, _ *realserver.Server, p *realserver.Proxy) {
+		r.Stop, r.Continue = p.Cut, p.Heal
+	})
+}
+
+// own returns a registry of its own for a test.
+func own(t *testing.T) fleet.Registry {
+	t.Helper()
+	return fleet.Registry{Server: realserver.ZooKeeper(t), Open: func(t testing.TB, addr string, o registry.Options) fleet.Client {
+		return open(t, addr, o)
+	}}
+}
+
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	fleet.Chaos(t, own(t))
+}
+
+func TestRollingRestart(t *testing.T) {
+	t.Parallel()
+	fleet.Roll(t, own(t))
+}
+
+func TestManyInstances(t *testing.T) { fleet.Many(t, own(t)) } // alone: it measures
+
+func TestFleetsWithRPCX(t *testing.T) {
+	t.Parallel()
+	fleet.RPCX(t, own(t), "zookeeper")
+}
