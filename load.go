@@ -171,9 +171,9 @@ func (sc *serverConn) newLoad(now time.Duration) uint64 {
 func (s *Server) working(now time.Duration) int64 {
 	l := &s.busy
 	due := l.due.Load()
-	if int64(now) >= due && l.due.CompareAndSwap(due, int64(now+countLoad)) {
+	// A reply does not wait for somebody who registers methods.
+	if int64(now) >= due && l.due.CompareAndSwap(due, int64(now+countLoad)) && s.methodsMu.TryLock() {
 		calls := int64(0)
-		s.methodsMu.Lock()
 		for name, m := range *s.methods.Load() {
 			if name == m.names[0] { // it may have others
 				calls += m.stats.inflight()

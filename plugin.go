@@ -83,6 +83,8 @@ type Learner interface {
 	//
 	// Took is 0 of a stream, which lasts as long as it pleases and is told when it has ended, and of a request that could not be
 	// sent. Err is an *Error; of one that the server answered with it has Code and NotProcessed only.
+	//
+	// What it learns belongs in Endpoint.State: balancers that stand around another one may have several pickers made of it, and tell one.
 	Ended(ep *Endpoint, took time.Duration, err error)
 }
 
