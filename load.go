@@ -93,7 +93,7 @@ func (ep *Endpoint) fade() {
 // A roundTrip is the time that a ping took, and when there may be another.
 type roundTrip struct {
 	took atomic.Int64
-	due  atomic.Int64 // on the clock
+	due  atomic.Int64 // on the clock, which may be negative; 0 before the first one
 }
 
 // rttAge is how old a round trip may be.
@@ -102,7 +102,7 @@ const rttAge = 5 * time.Second
 // RTT returns how long the network takes to the endpoint and back, as the last ping on a connection found it; 0 before there was one. If that is more
 // than 5 s ago and there is a connection, it sends a ping, and does not wait for it. So nobody pays for pings who does not ask.
 func (ep *Endpoint) RTT() time.Duration {
-	if due := ep.trip.due.Load(); int64(clock()) >= due {
+	if due := ep.trip.due.Load(); due == 0 || int64(clock()) >= due {
 		ep.ping(due)
 	}
 	return time.Duration(ep.trip.took.Load())
@@ -152,18 +152,18 @@ const (
 // newLoad returns how many calls the server is working on, the one that is being replied to included, if the peer is to be told, and otherwise 0.
 // Now is about now: when the call was taken up.
 func (sc *serverConn) newLoad(now time.Duration) uint64 {
-	t, due := &sc.told, int64(now)
-	if due < t.due.Load() {
+	t, at := &sc.told, int64(now)
+	if due := t.due.Load(); due != 0 && at < due {
 		return 0
 	}
-	t.due.Store(due + int64(countLoad))
+	t.due.Store(at + int64(countLoad))
 	calls, told := sc.server.working(now), t.calls.Load()
 	changed := told == 0 || max(calls-told, told-calls) > max(told/loadShare, 1)
-	if !changed && (calls == 1 || due-t.at.Load() < renewLoad) {
+	if !changed && (calls == 1 || at-t.at.Load() < renewLoad) {
 		return 0
 	}
 	t.calls.Store(calls)
-	t.at.Store(due)
+	t.at.Store(at)
 	return uint64(calls) //nolint:gosec // at least 1
 }
 
@@ -172,7 +172,7 @@ func (s *Server) working(now time.Duration) int64 {
 	l := &s.busy
 	due := l.due.Load()
 	// A reply does not wait for somebody who registers methods.
-	if int64(now) >= due && l.due.CompareAndSwap(due, int64(now+countLoad)) && s.methodsMu.TryLock() {
+	if (due == 0 || int64(now) >= due) && l.due.CompareAndSwap(due, int64(now+countLoad)) && s.methodsMu.TryLock() {
 		calls := int64(0)
 		for name, m := range *s.methods.Load() {
 			if name == m.names[0] { // it may have others

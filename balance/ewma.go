@@ -132,13 +132,14 @@ func (c *cost) observe(took time.Duration, now uint32) {
 	for {
 		word := c.word.Load()
 		mean, at := unpackCost(word)
-		switch ms := elapsed(at, now); {
-		case float64(took) > mean:
+		ms := elapsed(at, now)
+		w := weightAfter(ms)
+		switch {
+		case float64(took) > mean*w:
 			mean = float64(took)
 		case ms == 0:
 			return
 		default:
-			w := weightAfter(ms)
 			mean = max(mean*w+float64(took)*(1-w), 1)
 		}
 		if c.word.CompareAndSwap(word, packCost(mean, now)) {
