@@ -64,7 +64,7 @@ func (ep *Endpoint) Load() int {
 // reported takes note of what came with the reply to a call that is not in flight any more: n includes it.
 func (ep *Endpoint) reported(n uint64) {
 	r := &ep.report
-	others := max(int64(min(n, math.MaxInt32))-1-int64(ep.Inflight()), 0) //nolint:gosec // bounded
+	others := max(int64(min(n, math.MaxInt32))-1-int64(ep.Inflight()), 0)
 	r.others.Store(others + 1)
 	r.at.Store(int64(clock()))
 	if others > 0 && !r.fading.Swap(true) {

@@ -59,7 +59,7 @@ func (p *lowestLatency) look() {
 	n := int32(0)
 	for i := range p.endpoints {
 		if p.trips[i].Load() <= limit {
-			p.near[n].Store(int32(i)) //nolint:gosec // an index
+			p.near[n].Store(int32(i))
 			n++
 		}
 	}

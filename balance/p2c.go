@@ -12,7 +12,7 @@ import (
 // there are, and clients that know the same do not all run to the same endpoint.
 //
 // The algorithm is that of Mitzenmacher, "The power of two choices in randomized load balancing" (1996): the longest queue of n
-// grows as log log n, instead of log n / log log n with one choice.
+// grows as the logarithm of the logarithm of n, and with one choice almost as its logarithm.
 func P2C(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker { return p2c(endpoints) }
 
 type p2c []*yodel.Endpoint
