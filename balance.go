@@ -35,6 +35,9 @@ func (c *Call) Avoids(ep *Endpoint) bool {
 	return false
 }
 
+// Tolerate makes the call not avoid endpoints that are not ready, for a Picker that asks another one: until the pick ends.
+func (c *Call) Tolerate() { c.pass = max(c.pass, avoidTried) }
+
 // Avoid makes later attempts of the call go to other endpoints, while there are any.
 func (c *Call) Avoid(ep *Endpoint) {
 	if !slices.Contains(c.tried, ep) {

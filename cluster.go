@@ -17,6 +17,8 @@ import (
 type cluster struct {
 	client *Client
 	set    atomic.Pointer[endpointSet] // nil until the resolver has spoken
+	// learner is the set's picker, if it is one; nil otherwise.
+	learner atomic.Pointer[Learner]
 
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when the set changes
@@ -159,7 +161,13 @@ func (cl *cluster) replaceLocked(endpoints []*Endpoint) {
 	if set := cl.set.Load(); set != nil {
 		last = set.picker
 	}
-	cl.set.Store(&endpointSet{endpoints: endpoints, picker: cl.client.opts.Balancer(endpoints, last)})
+	picker := cl.client.opts.Balancer(endpoints, last)
+	if l, ok := picker.(Learner); ok {
+		cl.learner.Store(&l)
+	} else {
+		cl.learner.Store(nil)
+	}
+	cl.set.Store(&endpointSet{endpoints: endpoints, picker: picker})
 	cl.wakeLocked()
 }
 

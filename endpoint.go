@@ -23,6 +23,8 @@ type Endpoint struct {
 	client   *Client
 	handler  Handler // endpoint middleware and the connection
 	inflight inflight
+	report   loadReport
+	trip     roundTrip
 	conns    atomic.Pointer[[]*mux.Conn] // never nil
 	states   sync.Map                    // State's values
 	unready  atomic.Int32                // how many say that it is not ready
@@ -101,11 +103,17 @@ func (ep *Endpoint) Addr() string { return ep.instance.Load().Addr }
 // Inflight returns how many calls of this client the endpoint is working on.
 func (ep *Endpoint) Inflight() int { return ep.inflight.count() }
 
-// begun and ended count calls in flight. A peer has no endpoint.
-func (ep *Endpoint) begun() {
-	if ep != nil {
-		ep.inflight.begun.Add(1)
+// begun and ended count calls in flight. A peer has no endpoint. Begun returns when that was if a Learner wants to know, and
+// otherwise 0.
+func (ep *Endpoint) begun() (at time.Duration) {
+	if ep == nil {
+		return 0
 	}
+	ep.inflight.begun.Add(1)
+	if !ep.learned() {
+		return 0
+	}
+	return clock()
 }
 
 func (ep *Endpoint) ended() {

@@ -9,3 +9,9 @@ func (c *Client) OrderedKeys() int {
 	defer c.orders.mu.Unlock()
 	return len(c.orders.lines)
 }
+
+// Reported is what a reply that says n does to the endpoint's load.
+func (ep *Endpoint) Reported(n uint64) { ep.reported(n) }
+
+// ForgetRTT takes back the last measurement, but not when it was.
+func (ep *Endpoint) ForgetRTT() { ep.trip.took.Store(0) }

@@ -193,7 +193,7 @@ func (t *target) New(used *mux.Request) *mux.Request {
 // again readies in for another call of the same method, when the last one was as most are: nobody can have changed anything but what
 // is set for each call. To clear all of in takes as long as a tenth of a short call.
 func (in *incoming) again(t *target) bool {
-	if in.target != t || !t.conn.server.plain || in.Fields != nil || in.err != nil || in.Broken != nil || in.OneWay {
+	if in.target != t || !t.conn.server.plain || in.Fields != nil || in.Reply.Fields != nil || in.err != nil || in.Broken != nil || in.OneWay {
 		return false
 	}
 	in.Reply.Body, in.Reply.Compressed = nil, false
@@ -372,11 +372,14 @@ func (in *incoming) reply() {
 	if in.err == nil {
 		in.err = in.encode(out)
 	}
-	call := &in.call
-	if in.err == nil && call.Trailer == nil {
+	call, load := &in.call, uint64(0)
+	if in.Taken != 0 { // as it is of every call but most of those of short methods
+		load = in.target.conn.newLoad(in.Taken)
+	}
+	if in.err == nil && call.Trailer == nil && load == 0 {
 		return
 	}
-	f := new(wire.Fields)
+	f := &wire.Fields{Load: load}
 	out.Fields = f
 	if call.Trailer != nil {
 		f.Metadata = appendMetadata(nil, call.Trailer)

@@ -260,6 +260,9 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 	if !call.OneWay {
 		if err := conn.Start(ctx, &o.req, t); err != nil {
 			ep.inflight.ended.Add(1)
+			if ep.learned() {
+				ep.learn(ctx, call, 0, nil, err)
+			}
 			t.unsent(spares(ctx, err))
 			return err
 		}
@@ -349,10 +352,13 @@ func (t *turn) result() error {
 func (t *turn) Complete(a *mux.Answer, err error) {
 	p := &t.trip
 	how, direct, o := landingOf(a, err), p.direct, p.out
+	p.ep.inflight.ended.Add(1)
+	if p.ep.learned() {
+		p.ep.learn(context.Background(), p.call, o.req.Began, a, err) // the caller's context may be gone with it
+	}
 	if err == nil {
 		err = p.client.decode(o, p.call, a)
 	}
-	p.ep.inflight.ended.Add(1)
 	orders := t.line.of
 	orders.mu.Lock()
 	defer orders.mu.Unlock()

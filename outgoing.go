@@ -95,7 +95,11 @@ func (o *outgoing) Complete(a *mux.Answer, err error) {
 		o.peer.complete(o, a, err)
 		return
 	}
-	o.async.Endpoint.inflight.ended.Add(1)
+	ep := o.async.Endpoint
+	ep.inflight.ended.Add(1)
+	if ep.learned() {
+		ep.learn(o.ctx, o.async, o.req.Began, a, err)
+	}
 	if err == nil {
 		err = o.client.decode(o, o.async, a)
 	}

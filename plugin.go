@@ -74,6 +74,20 @@ type Picker interface {
 	Pick(call *Call) *Endpoint
 }
 
+// A Learner is a Picker that wants to know how its picks end. A picker that is none costs no call anything for this.
+type Learner interface {
+	Picker
+	// Ended is told once of each attempt that was made on ep, which may have left the picker's set meanwhile: how long its reply took,
+	// and how it ended. It is called concurrently, also by the goroutine that reads a connection, and must not block. Calls that are
+	// pinned to an endpoint are told as well. One-way calls are not, because nobody knows how they end.
+	//
+	// Took is 0 of a stream, which lasts as long as it pleases and is told when it has ended, and of a request that could not be
+	// sent. Err is an *Error; of one that the server answered with it has Code and NotProcessed only.
+	//
+	// What it learns belongs in Endpoint.State: balancers that stand around another one may have several pickers made of it, and tell one.
+	Ended(ep *Endpoint, took time.Duration, err error)
+}
+
 // A Balancer makes a picker for a set of endpoints. It runs whenever the set changes, with the
 // picker it made before, so that it can take over that one's state; last is nil the first time.
 type Balancer func(endpoints []*Endpoint, last Picker) Picker

@@ -262,9 +262,12 @@ func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn, ep 
 	if call.stream != nil || call.OneWay {
 		return q.attemptOther(ctx, call, conn, ep)
 	}
-	ep.begun()
+	at := ep.begun()
 	a, err := conn.Call(ctx, &call.out.req)
 	ep.ended()
+	if at != 0 {
+		ep.learn(ctx, call, at, a, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -275,12 +278,20 @@ func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn, ep 
 
 // attemptOther makes an attempt that does not wait for one reply.
 func (q *requester) attemptOther(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
-	ep.begun()
-	defer ep.ended() // also when the function of a stream's caller panics
+	at := ep.begun()
+	err := error(errGone)
+	defer func() { // also when the function of a stream's caller panics
+		ep.ended()
+		if at != 0 && call.stream != nil {
+			ep.learn(ctx, call, 0, nil, err)
+		}
+	}()
 	if call.stream != nil {
-		return q.converse(ctx, call, conn)
+		err = q.converse(ctx, call, conn)
+	} else {
+		err = conn.Notify(ctx, &call.out.req)
 	}
-	return conn.Notify(ctx, &call.out.req)
+	return err
 }
 
 // earliest returns the earlier one of two deadlines; zero is never.
@@ -349,6 +360,9 @@ func decodeFields(call *Call, a *mux.Answer) error {
 		return &mux.BrokenError{Cause: err}
 	}
 	call.Trailer = md
+	if f.Load > 0 && call.Endpoint != nil {
+		call.Endpoint.reported(f.Load)
+	}
 	if a.Code != 0 {
 		return remoteError(call, a, &f)
 	}

@@ -92,6 +92,7 @@ type Server struct {
 	config      mux.Config // of all connections that were accepted
 	started     time.Time
 	panics      atomic.Uint64
+	busy        serverLoad
 	scratch     sync.Pool // of *[]byte
 	calls       requester // of the methods of peers
 
@@ -127,6 +128,7 @@ type serverConn struct {
 
 	repeated atomic.Pointer[repeatedMetadata] // nil before there was any
 	unlike   atomic.Uint32                    // calls with other metadata
+	told     toldLoad
 
 	known bool // the peer may be seen; guarded by Server.mu
 	over  bool // the connection has ended; guarded by Server.mu

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balance
+
+import (
+	"math/rand/v2"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// draws is how often endpoints are drawn by chance until all of them are looked at, because many are avoided.
+const draws = 3
+
+// drawTwo returns two different endpoints that the call does not avoid, each pair with the same chance; b is nil when there is only one,
+// and both are when there is none.
+func drawTwo(all []*yodel.Endpoint, call *yodel.Call) (a, b *yodel.Endpoint) {
+	n := len(all)
+	for range draws {
+		if n < 2 {
+			break
+		}
+		i, j := rand.IntN(n), rand.IntN(n-1)
+		if j >= i {
+			j++
+		}
+		if a, b = all[i], all[j]; !call.Avoids(a) && !call.Avoids(b) {
+			return a, b
+		}
+	}
+	return scanTwo(all, call)
+}
+
+// scanTwo is drawTwo that looks at all of them: Vitter's algorithm R.
+func scanTwo(all []*yodel.Endpoint, call *yodel.Call) (a, b *yodel.Endpoint) {
+	seen := 0
+	for _, ep := range all {
+		if call.Avoids(ep) {
+			continue
+		}
+		seen++
+		switch at := rand.IntN(seen); {
+		case seen == 1:
+			a = ep
+		case seen == 2:
+			b = ep
+		case at == 0:
+			a = ep
+		case at == 1:
+			b = ep
+		}
+	}
+	return a, b
+}

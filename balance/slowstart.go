@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balance
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// SlowStart makes b give a new endpoint a share of its calls that grows, from a tenth to all of them in this time: caches are cold, code is
+// not compiled, and a new one that has no load would get the calls of all clients at once. It works around any balancer: of the
+// calls that b has for a new endpoint, those beyond the share go where b would send them if there were none.
+//
+// An endpoint is new since its server was started, if the registry says so (yodel.Instance.Started), and otherwise since the client knows of it; those that
+// a client begins with are not. While all are new, nothing is held back.
+//
+// The growth is that of Envoy's slow start with aggression 1, and its least share.
+func SlowStart(over time.Duration, b yodel.Balancer) yodel.Balancer {
+	return func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
+		var before *starting
+		switch last := last.(type) {
+		case *starting:
+			before = last
+		case *startingLearner:
+			before = last.starting
+		}
+		s := &starting{over: over, balance: b, endpoints: endpoints}
+		var all, others yodel.Picker
+		if before != nil {
+			all = before.all
+			others = before.stop()
+		}
+		s.all = b(endpoints, all)
+		now := time.Now()
+		for _, ep := range endpoints {
+			known := now
+			if before == nil {
+				known = time.Time{}
+			}
+			ep.State(startKey{}, func() any { return known })
+		}
+		s.mu.Lock()
+		s.divideLocked(others)
+		s.mu.Unlock()
+		if l, ok := s.all.(yodel.Learner); ok {
+			return &startingLearner{starting: s, learner: l}
+		}
+		return s
+	}
+}
+
+// leastShare is what an endpoint gets that has just begun.
+const leastShare = 0.1
+
+type startKey struct{}
+
+// startOf returns since when an endpoint is new. A clock that is ahead of this one's says nothing.
+func startOf(ep *yodel.Endpoint, now time.Time) time.Time {
+	known, _ := ep.State(startKey{}, func() any { return now }).(time.Time)
+	if started := ep.Instance().Started; !started.IsZero() && started.Before(now) {
+		return started
+	}
+	return known
+}
+
+type starting struct {
+	over      time.Duration
+	balance   yodel.Balancer
+	endpoints []*yodel.Endpoint
+	all       yodel.Picker
+	stage     atomic.Pointer[startingStage] // nil when none is held back
+
+	mu      sync.Mutex
+	timer   *time.Timer
+	stopped bool
+	others  yodel.Picker // the last one of a stage
+}
+
+// A startingStage is how it is until the next endpoint has become old. It does not change.
+type startingStage struct {
+	since  map[*yodel.Endpoint]time.Time // the new ones
+	others yodel.Picker                  // for the old ones
+}
+
+// divideLocked tells new endpoints from old ones, and does so again when the next one has become old. The picker of the old ones before
+// is last.
+func (s *starting) divideLocked(last yodel.Picker) {
+	now := time.Now()
+	next := s.over
+	stage := &startingStage{since: make(map[*yodel.Endpoint]time.Time)}
+	var old []*yodel.Endpoint
+	for _, ep := range s.endpoints {
+		since := startOf(ep, now)
+		if age := now.Sub(since); age < s.over {
+			stage.since[ep] = since
+			next = min(next, s.over-age)
+		} else {
+			old = append(old, ep)
+		}
+	}
+	if len(stage.since) == 0 {
+		s.stage.Store(nil)
+		s.others = nil
+		return
+	}
+	s.timer = time.AfterFunc(next, s.divide)
+	if len(old) == 0 {
+		s.stage.Store(nil)
+		return
+	}
+	s.others = s.balance(old, last)
+	stage.others = s.others
+	s.stage.Store(stage)
+}
+
+func (s *starting) divide() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		s.divideLocked(s.others)
+	}
+}
+
+// stop ends the use of s for a set, and returns the picker of its old endpoints.
+func (s *starting) stop() yodel.Picker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	return s.others
+}
+
+func (s *starting) Pick(call *yodel.Call) *yodel.Endpoint {
+	ep := s.all.Pick(call)
+	stage := s.stage.Load()
+	if stage == nil {
+		return ep
+	}
+	since, isNew := stage.since[ep]
+	if !isNew {
+		return ep
+	}
+	share := max(float64(time.Since(since))/float64(s.over), leastShare)
+	if rand.Float64() < share {
+		return ep
+	}
+	if other := stage.others.Pick(call); other != nil {
+		return other
+	}
+	return ep // all the others are avoided
+}
+
+type startingLearner struct {
+	*starting
+	learner yodel.Learner
+}
+
+func (s *startingLearner) Ended(ep *yodel.Endpoint, took time.Duration, err error) {
+	s.learner.Ended(ep, took, err)
+}
