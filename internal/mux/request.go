@@ -48,7 +48,7 @@ type Request struct {
 	Attachment []byte
 	Broken     error // not nil when the message could not be read; Serve makes the reply of it
 
-	// Taken is when the reading goroutine took the request up, on Clock; 0 when it has not looked. Left is when Done
+	// Taken is when it was taken up, on Clock; 0 when the reading goroutine, which runs it, has not looked. Left is when Done
 	// returned; 0 when that has not looked. So a reading of the clock at the end of one call is that at the beginning of the next.
 	Taken, Left time.Duration
 
@@ -210,13 +210,13 @@ func (r *Request) run() {
 	c := r.conn
 	scratch := c.cfg.Pool.buffer()
 	r.Scratch = (*scratch)[:0]
-	began := c.now()
+	r.Taken = Clock()
 	normal := false
 	defer func() {
 		if !normal {
 			r.Reply = goexitOutcome()
 		}
-		took := time.Duration(c.now() - began)
+		took := Clock() - r.Taken
 		c.finish(r)
 		r.target.Done(r, took, false)
 		*scratch = r.Scratch
