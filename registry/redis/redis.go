@@ -115,8 +115,8 @@ var (
 			local now = time[1] * 1000 + math.floor(time[2] / 1000)
 			local last = ARGV[2] + 60000
 			redis.call('ZADD', KEYS[2], now + ARGV[2], KEYS[1])
-			redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - 60000)
 			if redis.call('PTTL', KEYS[2]) < last then redis.call('PEXPIRE', KEYS[2], last) end
+			redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - 60000)
 		end
 		if old ~= ARGV[1] then
 			redis.call('PUBLISH', KEYS[2], KEYS[1])
