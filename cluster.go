@@ -229,7 +229,11 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 	if len(set.endpoints) == 0 {
 		return nil, refusal("YDL1001", "%s: no instance is known%s", call.Method, cl.trouble())
 	}
-	return nil, refusal("YDL1002", "%s: %d instances are known and the balancer chose none", call.Method, len(set.endpoints))
+	why := ""
+	if p, ok := set.picker.(fmt.Stringer); ok {
+		why = ": " + shorten(p.String(), 150)
+	}
+	return nil, refusal("YDL1002", "%s: %d instances are known and the balancer chose none%s", call.Method, len(set.endpoints), why)
 }
 
 var errNotYet = errors.New("the instances are not known yet")

@@ -70,7 +70,8 @@ type Registrar interface {
 // A Picker chooses the endpoint for one attempt of a call. It is used concurrently, stands on
 // the hot path and must not block.
 type Picker interface {
-	// Pick returns nil when every endpoint is one that call avoids (see Call.Avoids).
+	// Pick returns nil when every endpoint is one that call avoids (see Call.Avoids). A picker that has nobody to choose from may
+	// have a method String, which says why to whoever made the call.
 	Pick(call *Call) *Endpoint
 }
 

@@ -331,7 +331,7 @@ func TestACallThatNobodyPassesForFails(t *testing.T) {
 	f.become(instances(3)...)
 	_, err := pass.Call(t.Context(), f.client, new(int))
 	e, ok := errors.AsType[*yodel.Error](err)
-	if !ok || e.ID != "YDL1002" || !e.NotProcessed || !strings.Contains(e.Message, "3 instances are known") {
+	if !ok || e.ID != "YDL1002" || !e.NotProcessed || !strings.Contains(e.Message, "3 instances are known") || !strings.Contains(e.Message, `none of them has the version "3"`) {
 		t.Errorf("the call ended with %v", err)
 	}
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/balance"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/registry/etcd"
 )
@@ -62,7 +62,7 @@ func startLoad(ctx context.Context, endpoint string, callers int) *load {
 		l.answered[name] = new(atomic.Int64)
 	}
 	l.client = yodel.NewClient(l.registry.Service("Shop"), &yodel.ClientOptions{
-		Balancer:           byWeight,
+		Balancer:           balance.Weighted,
 		Timeout:            15 * time.Second, // so that a lost call would be seen
 		Middleware:         []yodel.Middleware{retry.Times(3), l.countTries},
 		EndpointMiddleware: []yodel.EndpointMiddleware{l.countAttempts},
@@ -75,35 +75,7 @@ func startLoad(ctx context.Context, endpoint string, callers int) *load {
 	return l
 }
 
-// byWeight makes a picker that takes an endpoint with a chance in proportion to its weight.
-// It will be balance.Weighted.
-func byWeight(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
-	p := make(weighted, len(endpoints))
-	for i, ep := range endpoints {
-		p[i].ep, p[i].weight = ep, weightOf(ep)
-	}
-	return p
-}
-
 func weightOf(ep *yodel.Endpoint) int { return max(ep.Instance().Weight, 1) }
-
-type weighted []struct {
-	ep     *yodel.Endpoint
-	weight int
-}
-
-func (p weighted) Pick(call *yodel.Call) (picked *yodel.Endpoint) {
-	total := 0
-	for _, choice := range p {
-		if call.Avoids(choice.ep) {
-			continue
-		}
-		if total += choice.weight; rand.IntN(total) < choice.weight { // so each has its share of the total, whoever comes after it
-			picked = choice.ep
-		}
-	}
-	return picked
-}
 
 // countTries stands below the retry middleware, and so sees each of its tries.
 func (l *load) countTries(next yodel.Handler) yodel.Handler {
