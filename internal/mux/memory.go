@@ -104,7 +104,7 @@ func uncleared(n int) []byte {
 // reserveSize of memory that nothing is ever written to. It takes no room, because the system gives only what is touched, but counts
 // as live: the next collection comes after as much again, which does take room. It goes with the second collection that no large
 // message came before.
-const reserveSize = 32 << 20
+const reserveSize = 8 << 20
 
 var reserve struct {
 	wanted atomic.Bool // large memory was taken or given back since the last collection
