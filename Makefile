@@ -74,7 +74,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 
 # The example with etcd in it is left out: it takes minutes for each platform, and what it uses of the rest is built anyway.
 build-all: ## build every module for every platform
-	@packages=$$(go list work | grep -v /examples/cluster); \
+	@packages=$$(go list -f '{{if .GoFiles}}{{.ImportPath}}{{end}}' work | grep -v /examples/cluster); \
 	for platform in $(PLATFORMS); do \
 		echo "build $$platform"; \
 		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -o /dev/null $$packages || exit 1; \
