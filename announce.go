@@ -5,6 +5,7 @@ package yodel
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -90,7 +91,7 @@ func (a *announcer) keep(ctx context.Context, r Registrar) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
 	defer cancel()
-	for service := range known {
+	for _, service := range slices.Sorted(maps.Keys(known)) {
 		if err := r.Withdraw(ctx, service, a.instance().Addr); err != nil {
 			s.opts.Logger.Warn("yodel: the server could not be withdrawn; its lease will end", "service", service, "err", err)
 		}
@@ -109,7 +110,7 @@ func (a *announcer) tell(ctx context.Context, r Registrar, known map[string]bool
 			return fmt.Errorf("announce %s: %w", service, err)
 		}
 	}
-	for service := range known {
+	for _, service := range slices.Sorted(maps.Keys(known)) {
 		if slices.Contains(services, service) {
 			continue
 		}

@@ -59,8 +59,9 @@ func (cl *cluster) follow(ctx context.Context, r Resolver) {
 		if err == nil {
 			err = errors.New("it stopped watching")
 		}
-		cl.fail(err)
-		cl.client.opts.Logger.WarnContext(ctx, "yodel: the resolver failed; the last instances stay in use", "err", err)
+		if cl.fail(err) {
+			cl.client.opts.Logger.WarnContext(ctx, "yodel: the resolver failed, and is asked again; the last instances stay in use", "err", err)
+		}
 		if time.Since(began) > lastBackoff {
 			backoff = firstBackoff
 		}
@@ -72,11 +73,14 @@ func (cl *cluster) follow(ctx context.Context, r Resolver) {
 	}
 }
 
-func (cl *cluster) fail(err error) {
+// fail takes note of a failure of the resolver, and reports whether that is news.
+func (cl *cluster) fail(err error) bool {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
+	news := cl.err == nil || cl.err.Error() != err.Error()
 	cl.err = err
 	cl.wakeLocked()
+	return news
 }
 
 func (cl *cluster) wakeLocked() {

@@ -31,6 +31,11 @@ func main() {
 	name := flag.String("instance", "", "be the instance of this name; the program starts itself so")
 	registry := flag.String("etcd", "", "where that instance announces itself")
 	flag.Parse()
+	if flag.NArg() > 0 || *callers < 1 || *step <= 0 {
+		fmt.Fprintln(os.Stderr, "want flags only, at least one caller, and some time")
+		flag.Usage()
+		os.Exit(2)
+	}
 
 	if *name != "" {
 		exit(serve(*name, *registry))

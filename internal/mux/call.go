@@ -366,10 +366,10 @@ func (c *Conn) timeLocked(out *Out) (deadline int64, timeout uint64, err error) 
 	if now == 0 {
 		now = c.now()
 	}
-	deadline = int64(out.Deadline.Sub(Birth))
+	deadline = int64(out.Deadline.Sub(birth))
 	if out.Deadline.Round(0) == out.Deadline { //nolint:staticcheck // not whether they are equal: it has no monotonic reading, and the clock of the wall may have been set
 		at := time.Now()
-		deadline = int64(at.Sub(Birth) + out.Deadline.Sub(at))
+		deadline = int64(at.Sub(birth) + out.Deadline.Sub(at))
 	}
 	if deadline <= now {
 		return 0, 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
@@ -757,11 +757,15 @@ func (a *Answer) parse(frame []byte) error {
 	return nil
 }
 
-// Birth is what Clock and now count from, which are never 0.
-var Birth = time.Now().Add(-1)
+// birth is what Clock and now count from, which are never 0.
+var birth = time.Now().Add(-1)
 
 // Clock is the time since the program began: one reading of the monotonic clock, half of what time.Now costs.
-func Clock() time.Duration { return time.Since(Birth) }
+func Clock() time.Duration { return time.Since(birth) }
+
+// TimeOf returns the time of a reading of Clock. Its monotonic reading is right; what the clock of the wall shows is reckoned from when the
+// program began, so that none is read.
+func TimeOf(reading time.Duration) time.Time { return birth.Add(reading) }
 
 // timedStarts is how many calls of a batch begin at the same time, as far as Out.Began is concerned.
 const timedStarts = 32
@@ -775,17 +779,8 @@ func (c *Conn) beganLocked() time.Duration {
 	return c.batchBegan
 }
 
-// now is the time in nanoseconds.
-func (c *Conn) now() int64 { return int64(time.Since(Birth)) }
-
-// timeOf is what the clock of the wall shows when now is t: as it is set now, not when the process began.
-func timeOf(t int64) time.Time {
-	at := time.Now()
-	return at.Add(time.Duration(t - int64(at.Sub(Birth))))
-}
-
-// TimeOf returns the time of a reading of Clock.
-func TimeOf(reading time.Duration) time.Time { return Birth.Add(reading) }
+// now is Clock in nanoseconds.
+func (c *Conn) now() int64 { return int64(Clock()) }
 
 const never = math.MaxInt64
 

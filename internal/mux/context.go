@@ -60,7 +60,8 @@ func (x *Context) Deadline() (time.Time, bool) {
 	if x.deadline == 0 {
 		return time.Time{}, false
 	}
-	return timeOf(x.deadline), true
+	at := time.Now() // for people, who may have set the clock of the wall since the program began
+	return at.Add(time.Duration(x.deadline - int64(at.Sub(birth)))), true
 }
 
 // Done implements context.Context. Who asks is going to wait: a handler that does so on the reading

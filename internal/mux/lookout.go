@@ -124,7 +124,7 @@ func (l *lookout) look() {
 	}
 	clear(l.batch)
 	l.mu.Lock()
-	closed, due := l.sockets.sweepLocked(int64(time.Since(Birth)))
+	closed, due := l.sockets.sweepLocked(int64(Clock()))
 	if l.period = min(2*l.period, seldomLook); len(l.awake) == 0 && l.sockets.n == 0 {
 		l.period = 0
 	} else {

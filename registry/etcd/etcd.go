@@ -54,7 +54,7 @@ func New(endpoints string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
 	}
-	s := &store{leases: make(map[string]lease), timeout: o.Timeout}
+	s := &store{endpoints: endpoints, leases: make(map[string]lease), timeout: o.Timeout}
 	if s.timeout <= 0 {
 		s.timeout = 5 * time.Second
 	}
@@ -81,9 +81,10 @@ func (r *Registry) Close() error {
 
 // A store is a registry.Store.
 type store struct {
-	client  *clientv3.Client
-	err     error // why there is no client
-	timeout time.Duration
+	endpoints string
+	client    *clientv3.Client
+	err       error // why there is no client
+	timeout   time.Duration
 
 	mu     sync.Mutex
 	leases map[string]lease // of keys that were put
@@ -95,6 +96,11 @@ type lease struct {
 	seconds int64 // as asked for: etcd may have granted more
 }
 
+// failed says where, too, and what became of the connection: without one, the library knows only that the time is up.
+func (s *store) failed(what string, err error) error {
+	return fmt.Errorf("etcd at %q (connection: %s): %s: %w", s.endpoints, strings.ToLower(s.client.ActiveConnection().GetState().String()), what, err)
+}
+
 // Put keeps the lease of the key alive, and writes the record again unless it stands there with that lease.
 func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
 	if s.err != nil {
@@ -104,14 +110,14 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 	defer cancel()
 	id, err := s.lease(ctx, key, ttl)
 	if err != nil {
-		return fmt.Errorf("etcd: lease: %w", err)
+		return s.failed("lease", err)
 	}
 	same := []clientv3.Cmp{
 		clientv3.Compare(clientv3.Value(key), "=", string(value)),
 		clientv3.Compare(clientv3.LeaseValue(key), "=", id),
 	}
 	if _, err = s.client.Txn(ctx).If(same...).Else(clientv3.OpPut(key, string(value), clientv3.WithLease(id))).Commit(); err != nil {
-		return fmt.Errorf("etcd: put %s: %w", key, err)
+		return s.failed("put "+key, err)
 	}
 	return nil
 }
@@ -153,7 +159,7 @@ func (s *store) Delete(ctx context.Context, key string) error {
 	delete(s.leases, key)
 	s.mu.Unlock()
 	if _, err := s.client.Delete(ctx, key); err != nil {
-		return fmt.Errorf("etcd: delete %s: %w", key, err)
+		return s.failed("delete "+key, err)
 	}
 	if ok {
 		_, _ = s.client.Revoke(ctx, old.id) // it would end by itself
@@ -172,7 +178,7 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	defer wg.Wait()
 	defer cancel(nil)
 	if err := s.connect(ctx); err != nil {
-		return fmt.Errorf("etcd: connect: %w", err)
+		return s.failed("connect", err)
 	}
 	wg.Go(func() {
 		if s.client.ActiveConnection().WaitForStateChange(ctx, connectivity.Ready) {
@@ -181,7 +187,7 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	})
 	all, err := s.list(ctx, prefix)
 	if err != nil {
-		return fmt.Errorf("etcd: get %s: %w", prefix, err)
+		return s.failed("get "+prefix, err)
 	}
 	values := make(map[string][]byte, len(all.Kvs))
 	for _, kv := range all.Kvs {
@@ -196,7 +202,7 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 			err = errLost
 		}
 		if err != nil {
-			return fmt.Errorf("etcd: watch %s: %w", prefix, err)
+			return s.failed("watch "+prefix, err)
 		}
 		revision = changes.Header.GetRevision()
 		tell(view, changes.Events)
