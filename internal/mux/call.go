@@ -42,6 +42,7 @@ type Out struct {
 	Method     *Method
 	Body       []byte
 	Metadata   []byte // pairs, see wire.AppendPair
+	Budget     uint64 // of attempts
 	Bare       bool   // no other field is set: the connection need not look for one
 	Compressed bool
 	Checksum   bool
@@ -54,7 +55,7 @@ type Out struct {
 	Now        time.Duration // a fresh reading of Clock; 0 for none
 	Attachment []byte
 	Stream     *Stream     // to be opened, for a method of a kind that has one; with Start only
-	Fields     wire.Fields // without Timeout, Metadata and Parent, which the connection sets
+	Fields     wire.Fields // without Timeout, Metadata, Budget and Parent, which the connection sets
 }
 
 // nested reports whether out was sent beyond the window, see nested.go.
@@ -66,8 +67,8 @@ func (out *Out) Reset() {
 		out.Fields, out.Bare, out.sent = wire.Fields{}, true, false
 	}
 	out.Body, out.Compressed, out.OneWay, out.Nest = nil, false, false, false
-	if out.Attachment != nil || out.Metadata != nil || out.Now != 0 {
-		out.Attachment, out.Metadata, out.Now = nil, nil, 0
+	if out.Attachment != nil || out.Metadata != nil || out.Now != 0 || out.Budget != 0 {
+		out.Attachment, out.Metadata, out.Now, out.Budget = nil, nil, 0, 0
 	}
 }
 
@@ -263,11 +264,11 @@ func (out *Out) fieldsSize() int { return wire.FieldsSize(&out.Fields) + len(out
 // addFields adds to its message what travels beside the body, and for how many microseconds the call may go on.
 func (out *Out) addFields(m *message, timeout uint64) {
 	if !out.sent && (out.Bare || out.Fields.OnlyUsual()) {
-		m.timeout, m.metadata = timeout, out.Metadata
+		m.timeout, m.metadata, m.budget = timeout, out.Metadata, out.Budget
 		return
 	}
 	m.fields, out.sent = &out.Fields, true
-	m.fields.Timeout, m.fields.Metadata = timeout, out.Metadata
+	m.fields.Timeout, m.fields.Metadata, m.fields.Budget = timeout, out.Metadata, out.Budget
 }
 
 // counted returns how many bytes a request counts with in the window. A stream may be open for ever, and takes no room from others
@@ -294,7 +295,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 		out.Began = c.beganLocked()
 	}
 	if out.sent {
-		out.Fields.Parent, out.Fields.Timeout, out.Fields.Metadata, out.sent = 0, 0, nil, false
+		out.Fields.Parent, out.Fields.Timeout, out.Fields.Metadata, out.Fields.Budget, out.sent = 0, 0, nil, 0, false
 	}
 	if err := c.admitLocked(ctx, out, size, async, alone); err != nil {
 		c.mu.Unlock()

@@ -477,9 +477,9 @@ const maxTimeout = 1<<62/1000 - 1
 // readFields reads the block of fields and returns the timeout that is in it. Most calls have no more than the usual ones, and the
 // others are large.
 func (r *Request) readFields(block []byte) (timeout uint64, err error) {
-	timeout, metadata, ok := wire.ParseUsualFields(block)
+	timeout, metadata, budget, ok := wire.ParseUsualFields(block)
 	if ok {
-		r.Metadata, r.Fields = metadata, nil
+		r.Metadata, r.Budget, r.Fields = metadata, budget, nil
 		return timeout, nil
 	}
 	if r.fieldMemory == nil {
@@ -489,7 +489,7 @@ func (r *Request) readFields(block []byte) (timeout uint64, err error) {
 	if err := wire.ParseFields(block, f); err != nil {
 		return 0, err
 	}
-	r.Metadata, r.Fields = f.Metadata, f
+	r.Metadata, r.Budget, r.Fields = f.Metadata, f.Budget, f
 	return f.Timeout, nil
 }
 

@@ -43,7 +43,8 @@ type Request struct {
 	OneWay     bool
 	Compressed bool
 	Metadata   []byte       // pairs, see wire.EachPair; as long valid as Body
-	Fields     *wire.Fields // nil when there are none but the timeout and the metadata; its slices are valid until Done
+	Budget     uint64       // of attempts; 0 is without end
+	Fields     *wire.Fields // nil when there are none but the timeout, the metadata and the budget; its slices are valid until Done
 	Body       []byte
 	Attachment []byte
 	Broken     error // not nil when the message could not be read; Serve makes the reply of it

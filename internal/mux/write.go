@@ -298,9 +298,10 @@ func (c *Conn) appendLocked(frame func(dst []byte) []byte) {
 
 // A message is what a Request, a Reply or a piece of stream data carries.
 type message struct {
-	fields     *wire.Fields // nil for none but the next two
-	timeout    uint64       // of the fields, as is metadata
+	fields     *wire.Fields // nil for none but the next three
+	timeout    uint64       // of the fields, as are metadata and budget
 	metadata   []byte
+	budget     uint64
 	flags      wire.Flags // Compressed, HasChecksum, End, OneWay, NotProcessed
 	body       []byte
 	attachment []byte
@@ -316,7 +317,7 @@ func (m *message) plain() bool {
 }
 
 // hasUsual reports whether the message has any of the usual fields.
-func (m *message) hasUsual() bool { return m.timeout != 0 || len(m.metadata) > 0 }
+func (m *message) hasUsual() bool { return m.timeout|m.budget != 0 || len(m.metadata) > 0 }
 
 // Pieces follow each other on the wire.
 type pieces [3][]byte
@@ -355,7 +356,7 @@ func (c *Conn) appendMessageLocked(h wire.Header, m *message) (rest pieces) {
 func (c *Conn) appendPlainLocked(h wire.Header, m *message) {
 	h.Flags |= m.flags | wire.HasFields
 	start := c.beginLocked(h)
-	c.out = append(wire.AppendUsualFields(c.out, m.timeout, m.metadata), m.body...)
+	c.out = append(wire.AppendUsualFields(c.out, m.timeout, m.metadata, m.budget), m.body...)
 	c.finishLocked(start)
 }
 
@@ -368,7 +369,7 @@ func (c *Conn) appendAnyLocked(h wire.Header, m *message) (rest pieces) {
 		h.Flags |= wire.HasFields
 		fields := m.fields
 		if fields == nil {
-			fields = &wire.Fields{Timeout: m.timeout, Metadata: m.metadata}
+			fields = &wire.Fields{Timeout: m.timeout, Metadata: m.metadata, Budget: m.budget}
 		}
 		room -= wire.FieldsSize(fields)
 		if size > room {

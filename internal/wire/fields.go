@@ -45,9 +45,9 @@ type Fields struct {
 	// Of requests.
 	Timeout        uint64 // microseconds that the call may still take
 	Attempt        uint64 // how often it was sent before
-	Budget         uint64 // how many attempts the whole call tree may still make
+	Budget         uint64 // how many attempts the call tree may still make, this one included; 0 is without end
 	IdempotencyKey []byte
-	Criticality    uint64 // 0 is normal
+	Criticality    uint64 // zigzag: 0 is normal, 2 critical, 1 sheddable, 3 batch
 	Tenant         []byte
 	Trace          []byte // trace context
 	Key            []byte // order key
@@ -92,24 +92,25 @@ func AppendFields(dst []byte, f *Fields) []byte {
 	return dst
 }
 
-// AppendUsualFields is AppendFields for the fields that ordinary requests have: how long the call may take, and metadata. It
-// does not look for the others, and takes little of the stack.
-func AppendUsualFields(dst []byte, timeout uint64, metadata []byte) []byte {
+// AppendUsualFields is AppendFields for the fields that ordinary requests have: how long the call may take, metadata, and how many
+// attempts are left. It does not look for the others, and takes little of the stack.
+func AppendUsualFields(dst []byte, timeout uint64, metadata []byte, budget uint64) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0)
 	dst = appendNumber(dst, tagTimeout, timeout)
 	dst = appendBytes(dst, tagMetadata, metadata)
+	dst = appendNumber(dst, tagBudget, budget)
 	binary.LittleEndian.PutUint16(dst[start:], uint16(len(dst)-start-fieldsLenSize)) //nolint:gosec // bounded by the caller
 	return dst
 }
 
 // UsualFieldsSize is an upper bound of the bytes that AppendUsualFields appends.
 func UsualFieldsSize(metadata []byte) int {
-	return fieldsLenSize + 2*(1+binary.MaxVarintLen64) + len(metadata)
+	return fieldsLenSize + 3*(1+binary.MaxVarintLen64) + len(metadata)
 }
 
 // ParseUsualFields is ParseFields for a block that AppendUsualFields made. It returns false for any other, also for a broken one.
-func ParseUsualFields(b []byte) (timeout uint64, metadata []byte, ok bool) {
+func ParseUsualFields(b []byte) (timeout uint64, metadata []byte, budget uint64, ok bool) {
 	var err error
 	if len(b) > 0 && b[0] == tagTimeout {
 		timeout, b, err = cutNumber(b[1:])
@@ -117,7 +118,10 @@ func ParseUsualFields(b []byte) (timeout uint64, metadata []byte, ok bool) {
 	if err == nil && len(b) > 0 && b[0] == tagMetadata {
 		metadata, b, err = cutBytes(b[1:])
 	}
-	return timeout, metadata, err == nil && len(b) == 0
+	if err == nil && len(b) > 0 && b[0] == tagBudget {
+		budget, b, err = cutNumber(b[1:])
+	}
+	return timeout, metadata, budget, err == nil && len(b) == 0
 }
 
 // FieldsSize is an upper bound of the bytes that AppendFields appends for f.
@@ -175,9 +179,9 @@ func ParseFields(b []byte, f *Fields) error {
 	})
 }
 
-// OnlyUsual reports whether no field but Timeout and Metadata is set.
+// OnlyUsual reports whether no field but Timeout, Metadata and Budget is set.
 func (f *Fields) OnlyUsual() bool {
-	return f.Size|f.Attempt|f.Budget|f.Criticality|f.Epoch|f.Explain|f.RetryAfter|f.Load|f.ServerTime|f.Parent == 0 &&
+	return f.Size|f.Attempt|f.Criticality|f.Epoch|f.Explain|f.RetryAfter|f.Load|f.ServerTime|f.Parent == 0 &&
 		len(f.IdempotencyKey)+len(f.Tenant)+len(f.Trace)+len(f.Key)+len(f.Message)+len(f.ErrorID)+len(f.Details) == 0
 }
 

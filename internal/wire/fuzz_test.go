@@ -94,19 +94,19 @@ func FuzzFields(f *testing.F) {
 				t.Errorf("split: %v, rest %x", err, rest)
 			}
 			if f.OnlyUsual() {
-				usual := wire.AppendUsualFields(dst, f.Timeout, f.Metadata)
+				usual := wire.AppendUsualFields(dst, f.Timeout, f.Metadata, f.Budget)
 				if !bytes.Equal(usual, block) || len(usual) > wire.UsualFieldsSize(f.Metadata) {
 					t.Errorf("the usual fields are %x, by themselves %x, at most %d bytes", block, usual, wire.UsualFieldsSize(f.Metadata))
 				}
-				if _, _, ok := wire.ParseUsualFields(fields); !ok {
+				if _, _, _, ok := wire.ParseUsualFields(fields); !ok {
 					t.Errorf("%x are not found to be the usual fields", fields)
 				}
 			}
 			return fields
 		})
-		if timeout, metadata, ok := wire.ParseUsualFields(b); ok {
+		if timeout, metadata, budget, ok := wire.ParseUsualFields(b); ok {
 			var f wire.Fields
-			if err := wire.ParseFields(b, &f); err != nil || !f.OnlyUsual() || f.Timeout != timeout || !bytes.Equal(f.Metadata, metadata) {
+			if err := wire.ParseFields(b, &f); err != nil || !f.OnlyUsual() || f.Timeout != timeout || f.Budget != budget || !bytes.Equal(f.Metadata, metadata) {
 				t.Errorf("the usual fields %d, %x are %+v, %v", timeout, metadata, f, err)
 			}
 		}
