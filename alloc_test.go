@@ -240,3 +240,27 @@ func (a *allocations) asynchronous(t *testing.T, c *yodel.Client) func(n int) {
 		}
 	}
 }
+
+// The memory of a served call is used again for the next one, which finds in it nothing of the call before. Without the race detector only: with it,
+// none is.
+func TestAllocationsUsedAgainAreClean(t *testing.T) {
+	s := newServer(t, nil)
+	asks := false
+	var seen yodel.Metadata
+	handle(t, s, "Look", func(ctx context.Context, _ *Empty) (*Empty, error) {
+		if asks { // else the memory would not be used again
+			seen = yodel.CallFrom(ctx).Metadata
+		}
+		return nil, nil
+	})
+	s.MarkInline("Look")
+	c := connect(t, s, nil)
+	for range 100 {
+		asks, seen = false, nil
+		must(t, c.Do(t.Context(), &yodel.Call{Method: "Look", Args: &Empty{}, Metadata: yodel.Metadata{"user": "alice"}}))
+		asks = true
+		if must(t, c.Call(t.Context(), "Look", &Empty{}, nil)); seen != nil {
+			t.Fatalf("a call without metadata has that of the one before: %v", seen)
+		}
+	}
+}

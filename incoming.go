@@ -199,6 +199,9 @@ func (in *incoming) again(t *target) bool {
 	in.Reply.Body, in.Reply.Compressed = nil, false
 	in.call.Args, in.call.Reply = nil, nil
 	in.executed = false
+	if in.Metadata != nil || in.Budget != 0 { // the reader sets them when there are any
+		in.Metadata, in.call.Metadata, in.Budget = nil, nil, 0
+	}
 	return true
 }
 
