@@ -28,9 +28,9 @@ const (
 func (c *Call) Avoids(ep *Endpoint) bool {
 	switch c.pass {
 	case avoidUnready:
-		return !ep.Ready() || slices.Contains(c.tried, ep)
+		return !ep.Ready() || slices.Contains(c.tried, ep) || c.besides(ep)
 	case avoidTried:
-		return slices.Contains(c.tried, ep)
+		return slices.Contains(c.tried, ep) || c.besides(ep)
 	}
 	return false
 }
@@ -65,6 +65,7 @@ func (c *Client) balance() Handler {
 		if !call.pinned() {
 			call.Endpoint, call.picked = ep, ep
 		}
+		call.going(ep)
 		call.out.began = clock()
 		var conn *mux.Conn
 		if bare {
@@ -111,6 +112,9 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 	for resends := 0; ; {
 		if err != nil && !call.broughtBack(err) {
 			call.record(err, began)
+			if call.out.lent > 0 && NotProcessed(err) {
+				call.out.repay(call, 0)
+			}
 			if !c.resend(call, err, pinned, resends) { //nolint:contextcheck // a connection outlives the call that needs it first
 				return call.failed(err)
 			}
@@ -127,6 +131,7 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 		if !pinned {
 			call.Endpoint, call.picked = ep, ep
 		}
+		call.going(ep)
 		if again {
 			began = clock()
 		}

@@ -87,6 +87,19 @@ type Call struct {
 	// Attempt counts how often the request was sent before: 0 the first time.
 	Attempt int
 
+	// Budget is how many attempts may be made in all of the call, and of the calls that its handlers make to carry it out, and so on:
+	// it travels down the call tree, in which nobody retries when it is used up. See Again. A call that a handler makes
+	// with its own context shares what is left of the handler's call, whatever is set here. On the server it is what the request came with.
+	// Zero is no bound.
+	Budget int
+
+	// Criticality says which calls are carried out when not all can be: package criticality has the classes. It travels with the
+	// request, and down the call tree. Zero is normal.
+	Criticality int
+
+	// Tenant is on whose behalf the call is made, for those who divide what there is among tenants. It travels as Criticality does.
+	Tenant string
+
 	// Endpoint is where the balancer sends this attempt. Setting it before the balancer pins the call.
 	// Nil on the server.
 	Endpoint *Endpoint
@@ -101,6 +114,10 @@ type Call struct {
 	stream *outgoingStream // client: nil for a unary method
 
 	limited bool // the client set Deadline
+
+	budget *budget   // nil for none
+	lent   inherited // what it has of the handler's call whose context it was made with
+	rare   *rareCall // nil for most
 
 	watch watch         // how far its observers are
 	began time.Duration // when it was made, or they were told, on the clock; 0 when nobody has wanted to know

@@ -102,6 +102,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.codec, c.compressor, c.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove
 	c.noWait, c.checksum, c.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
 	c.side = clientSide
+	c.client = c
 	c.setUp(opts.Idempotent)
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
 	c.handler = observe(opts.Observers, chain(opts.Middleware, c.balance()))
@@ -155,6 +156,7 @@ func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	o := c.take()
 	call := &o.call
 	call.Method, call.Args, call.Reply, call.out = method, in, out, o
+	call.inherit(ctx)
 	c.timeout(call)
 	err := c.handler(ctx, call)
 	c.give(o)
@@ -167,7 +169,7 @@ func (c *Client) Do(ctx context.Context, call *Call) error {
 		return c.doOrdered(ctx, call)
 	}
 	o := c.take()
-	call.begin(o)
+	call.begin(ctx, o)
 	c.timeout(call)
 	err := c.handler(ctx, call)
 	call.end()
@@ -180,6 +182,7 @@ func (c *Client) Notify(ctx context.Context, method string, in any) error {
 	o := c.take()
 	call := &o.call
 	call.Method, call.Args, call.OneWay, call.out = method, in, true, o
+	call.inherit(ctx)
 	c.timeout(call)
 	err := c.handler(ctx, call)
 	c.give(o)
@@ -207,7 +210,7 @@ func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
 		return
 	}
 	o := c.take()
-	call.begin(o)
+	call.begin(ctx, o)
 	c.start(ctx, o, call, callback(done))
 }
 
@@ -220,6 +223,7 @@ func (c *Client) then(ctx context.Context, method string, in, out any, done ende
 	o := c.take()
 	call := &o.call
 	call.Method, call.Args, call.Reply, call.out = method, in, out, o
+	call.inherit(ctx)
 	c.start(ctx, o, call, done)
 }
 
@@ -258,7 +262,7 @@ func (c *Client) token(ctx context.Context) bool {
 }
 
 // begin readies a call of the user's, which may have been used before.
-func (c *Call) begin(o *outgoing) {
+func (c *Call) begin(ctx context.Context, o *outgoing) {
 	c.out, c.Attempt = o, 0
 	// What is as it should be is not written: the reading goroutine has it in its processor's cache.
 	if c.report != nil || c.tried != nil {
@@ -267,6 +271,10 @@ func (c *Call) begin(o *outgoing) {
 	if c.watch != unwatched || c.began != 0 {
 		c.watch, c.began, c.took = unwatched, 0, 0
 	}
+	if c.rare != nil {
+		c.rare = nil
+	}
+	c.inherit(ctx)
 }
 
 // end takes back what was done to a call of the user's for the time it ran.
@@ -278,6 +286,7 @@ func (c *Call) end() {
 	if c.limited {
 		c.Deadline, c.limited = time.Time{}, false
 	}
+	c.disinherit()
 }
 
 // MayRepeat reports whether a call that failed with err may be sent again: it was certainly not executed, or

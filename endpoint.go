@@ -26,10 +26,10 @@ type Endpoint struct {
 	report   loadReport
 	trip     roundTrip
 	conns    atomic.Pointer[[]*mux.Conn] // never nil
-	states   sync.Map                    // State's values
-	unready  atomic.Int32                // how many say that it is not ready
-	unlisted atomic.Bool                 // the resolver does not name it any more, and it stays while it answers
-	ctx      context.Context             //nolint:containedctx // ends with the endpoint
+	states   states
+	unready  atomic.Int32    // how many say that it is not ready
+	unlisted atomic.Bool     // the resolver does not name it any more, and it stays while it answers
+	ctx      context.Context //nolint:containedctx // ends with the endpoint
 	cancel   context.CancelFunc
 
 	mu       sync.Mutex
@@ -164,11 +164,31 @@ const silentTime = 30 * time.Second
 // State returns the value kept under key on this endpoint, made with create the first time. Middleware
 // keeps there what must survive a new chain.
 func (ep *Endpoint) State(key any, create func() any) any {
-	if v, ok := ep.states.Load(key); ok {
+	return ep.states.get(key, create)
+}
+
+// states are values that are kept under keys.
+type states struct{ sync.Map }
+
+func (s *states) get(key any, create func() any) any {
+	if v, ok := s.Load(key); ok {
 		return v
 	}
-	v, _ := ep.states.LoadOrStore(key, create())
+	v, _ := s.LoadOrStore(key, create())
 	return v
+}
+
+// Client returns the client whose endpoint it is.
+func (ep *Endpoint) Client() *Client { return ep.client }
+
+// Go runs f on a goroutine of the endpoint's: ctx ends when the endpoint is no longer one of the client's, or the client is closed, which waits
+// for f to return. It does nothing once that has happened.
+func (ep *Endpoint) Go(f func(ctx context.Context)) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if !ep.closed {
+		ep.client.wg.Go(func() { f(ep.ctx) })
+	}
 }
 
 // byConn is who says that an endpoint is not ready because it is not connected.

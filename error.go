@@ -80,6 +80,9 @@ type Error struct {
 	Details []byte `json:"details,omitempty"`
 	// NotProcessed says that the method was certainly not executed, so that any call may be sent again.
 	NotProcessed bool `json:"notProcessed,omitempty"`
+	// RetryAfter is how long the server asks not to be called for this again, in nanoseconds; 0 when it does not say. It travels with
+	// the error.
+	RetryAfter time.Duration `json:"retryAfter,omitempty"`
 	// Cause stays in this process; errors.Is and errors.As find it.
 	Cause error `json:"-"`
 	// Report is the record of the call's attempts, on the client. errors.As finds it too.

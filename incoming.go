@@ -27,9 +27,10 @@ type incoming struct {
 	ctx      context.Context             //nolint:containedctx // what the observers made of it
 	err      error
 	packed   *[]byte
-	view     View              // the request, for a method that only looks at it
-	metadata Metadata          // a copy of repeated's, the call's or to be that of a later one
-	repeated *repeatedMetadata // nil for none
+	view     View                     // the request, for a method that only looks at it
+	heirs    atomic.Pointer[heritage] // what calls have that the handler makes; nil before there was any
+	metadata Metadata                 // a copy of repeated's, the call's or to be that of a later one
+	repeated *repeatedMetadata        // nil for none
 }
 
 // A callContext is the context of a handler. It is never used again: handlers keep contexts.
@@ -73,16 +74,30 @@ func (c *Call) Peer() *Peer {
 
 // Value implements context.Context.
 func (x *callContext) Value(key any) any {
-	if _, ok := key.(callKey); !ok {
-		return x.Context.Value(key)
+	switch key.(type) {
+	case callKey:
+		if in := x.hold(); in != nil {
+			return &in.call
+		}
+		return &Call{Method: x.target.name}
+	case heritageKey:
+		if in := x.hold(); in != nil {
+			return in.heritage()
+		}
+		return nil
 	}
+	return x.Context.Value(key)
+}
+
+// hold returns what the context belongs to, which then serves no other call; nil if it does already.
+func (x *callContext) hold() *incoming {
 	if in := x.in; in.own.Load() == x {
 		in.asked.Store(true)
 		if in.own.Load() == x { // it has not been freed meanwhile
-			return &in.call
+			return in
 		}
 	}
-	return &Call{Method: x.target.name}
+	return nil
 }
 
 // newContext returns a context that was never used. They are allocated in groups, because one by one they are a tenth of what a
@@ -200,7 +215,7 @@ func (in *incoming) again(t *target) bool {
 	in.call.Args, in.call.Reply = nil, nil
 	in.executed = false
 	if in.Metadata != nil || in.Budget != 0 { // the reader sets them when there are any
-		in.Metadata, in.call.Metadata, in.Budget = nil, nil, 0
+		in.Metadata, in.call.Metadata, in.Budget, in.call.Budget = nil, nil, 0, 0
 	}
 	return true
 }
@@ -263,7 +278,7 @@ func (in *incoming) open() error {
 	f := in.Fields
 	limit, n := in.target.conn.server.limits.MaxMetadata, len(in.Metadata)
 	if f != nil {
-		n += len(f.IdempotencyKey) + len(f.Key)
+		n += len(f.IdempotencyKey) + len(f.Key) + len(f.Tenant)
 	}
 	if n > limit {
 		return refusal("YDL2203", "%s: the metadata has %d bytes, the server's limit is %d", call.Method, n, limit)
@@ -271,9 +286,13 @@ func (in *incoming) open() error {
 	if err := in.readMetadata(in.Metadata); err != nil {
 		return refusal("YDL2205", "%s: the metadata is broken: %v", call.Method, err)
 	}
+	if in.Budget != 0 {
+		call.Budget = int(min(in.Budget, maxBudget)) //nolint:gosec // bounded
+	}
 	if f == nil {
 		return nil
 	}
+	call.Criticality, call.Tenant = criticalityOf(f.Criticality), string(f.Tenant)
 	call.IdempotencyKey, call.Key = string(f.IdempotencyKey), string(f.Key)
 	call.Ordered = f.Epoch > 0
 	call.Attempt = int(min(f.Attempt, 1<<30))
@@ -379,10 +398,11 @@ func (in *incoming) reply() {
 	if in.Taken != 0 { // as it is of every call but most of those of short methods
 		load = in.target.conn.newLoad(in.Taken)
 	}
-	if in.err == nil && call.Trailer == nil && load == 0 {
+	used := in.used()
+	if in.err == nil && call.Trailer == nil && load == 0 && used == 0 {
 		return
 	}
-	f := &wire.Fields{Load: load}
+	f := &wire.Fields{Load: load, Budget: used}
 	out.Fields = f
 	if call.Trailer != nil {
 		f.Metadata = appendMetadata(nil, call.Trailer)
@@ -405,6 +425,9 @@ func (in *incoming) reply() {
 	out.NotProcessed = e.NotProcessed && !in.executed
 	f.Message = []byte(shorten(e.Message, maxErrorText))
 	f.ErrorID = []byte(e.ID)
+	if e.RetryAfter > 0 {
+		f.RetryAfter = uint64((e.RetryAfter + time.Microsecond - 1) / time.Microsecond) //nolint:gosec // positive
+	}
 	f.Details = e.Details
 	if len(e.Details) > maxErrorDetails {
 		f.Details = nil

@@ -11,6 +11,9 @@ const largeBody = 16 << 10
 
 // encoded returns the bytes of v themselves when they are the body already.
 func encoded(c Codec, v any) (body []byte, ok bool) {
+	if e, ok := v.(*Encoded); ok {
+		return e.Body, true
+	}
 	if c != Raw {
 		return nil, false
 	}

@@ -8,6 +8,56 @@ import (
 	"fmt"
 )
 
+// An Encoded is a message, or Values, that is encoded in the codec of its call, and is sent as it is: in place of arguments, or of a reply. As a
+// client's Reply, it takes in the reply without decoding it, compressed or not. See Call.Encode.
+type Encoded struct {
+	Body    []byte
+	Several bool // of Values
+}
+
+// Encode encodes what this side of the call sends, and puts it in place of that: on the client the arguments, which may be changed from then on,
+// and on the server the reply, once the method has returned it. Encoding twice does nothing.
+func (c *Call) Encode() (*Encoded, error) {
+	codec, message := c.Codec, &c.Args
+	if c.in != nil {
+		message = &c.Reply
+	} else if codec == nil && c.out != nil {
+		codec = c.out.from.codec
+	}
+	if codec == nil {
+		return nil, Errorf(Internal, "%s: nobody carries the call out, and it names no codec", c.Method)
+	}
+	if e, ok := (*message).(*Encoded); ok {
+		return e, nil
+	}
+	e := &Encoded{Several: several(*message)}
+	if *message == nil && c.in != nil { // a method without a result
+		*message = e
+		return e, nil
+	}
+	body, err := appendBody(nil, codec, *message)
+	if err != nil {
+		id := "YDL2103"
+		if c.in != nil {
+			id = "YDL2104"
+		}
+		return nil, failure(id, "%s: %v (codec %s)", c.Method, err, codec.Name())
+	}
+	e.Body, *message = body, e
+	return e, nil
+}
+
+// several reports whether a message is that of a method with several arguments or results.
+func several(message any) bool {
+	switch m := message.(type) {
+	case Values:
+		return true
+	case *Encoded:
+		return m.Several
+	}
+	return false
+}
+
 // This file turns messages into bodies and back, the same on both sides: the codec, several values in
 // one body, the compressor.
 
@@ -15,6 +65,9 @@ import (
 func appendBody(dst []byte, c Codec, v any) ([]byte, error) {
 	values, ok := v.(Values)
 	if !ok {
+		if e, ok := v.(*Encoded); ok {
+			return append(dst, e.Body...), nil
+		}
 		return c.Append(dst, v)
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(values)))

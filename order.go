@@ -57,7 +57,7 @@ func (c *Client) doOrdered(ctx context.Context, call *Call) error {
 		return c.explain(ctx, call, nil, err)
 	}
 	o := c.take()
-	call.begin(o)
+	call.begin(ctx, o)
 	call.turn, t.trip.client = t, c
 	c.timeout(call)
 	defer func() { // also when middleware panics: the key would be blocked for ever
@@ -98,7 +98,7 @@ func (c *Client) goOrdered(ctx context.Context, call *Call, done func(error)) {
 // carryOut makes an asynchronous call on a goroutine that waits for it, and gives back the token for that goroutine.
 func (c *Client) carryOut(ctx context.Context, call *Call, t *turn, token bool) {
 	o := c.take()
-	call.begin(o)
+	call.begin(ctx, o)
 	call.turn = t
 	c.timeout(call)
 	p := &t.trip
@@ -138,7 +138,7 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 		return false
 	}
 	o := c.take()
-	call.begin(o)
+	call.begin(ctx, o)
 	call.turn = t
 	c.timeout(call)
 	o.client, o.ctx, o.async, o.done = c, startAll(ctx, c.opts.Observers, call), call, callback(done)

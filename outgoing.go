@@ -4,6 +4,7 @@ package yodel
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
@@ -14,8 +15,8 @@ import (
 // reused, so that the race is seen.
 type outgoing struct {
 	// Of asynchronous calls, first of all, because another processor reads it than the one that writes it.
-	client *Client         // either this
-	peer   *Peer           // or this
+	client *Client         // whose pool it is from; nil for a server's
+	peer   *Peer           // to whom it goes; nil for an endpoint
 	ctx    context.Context //nolint:containedctx // it belongs to the call, which waits in the connection
 	async  *Call
 	done   ender
@@ -29,6 +30,11 @@ type outgoing struct {
 
 	call  Call          // of Client.Call and Method.Then
 	began time.Duration // of the first attempt, on the clock; 0 before it
+
+	from   *requester
+	budget budget                   // of a call that has one of its own
+	lent   int32                    // tokens that the attempt has taken along
+	at     atomic.Pointer[Endpoint] // of a fork and its like: where the attempt goes
 }
 
 // keepScratch is the largest scratch memory that is kept for another call.
@@ -45,6 +51,12 @@ func (o *outgoing) reset() bool {
 	}
 	o.req.Reset()
 	o.began = 0
+	if o.lent != 0 {
+		o.lent = 0
+	}
+	if o.at.Load() != nil {
+		o.at.Store(nil)
+	}
 	o.binding, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil // the client is the one whose pool it goes to
 	return cap(o.body) <= keepScratch && cap(o.packed) <= keepScratch && cap(o.unpack) <= keepScratch
 }
@@ -53,7 +65,7 @@ func (o *outgoing) reset() bool {
 func (c *Client) start(ctx context.Context, o *outgoing, call *Call, done ender) {
 	c.timeout(call)
 	ctx = startAll(ctx, c.opts.Observers, call)
-	o.client, o.ctx, o.async, o.done = c, ctx, call, done
+	o.ctx, o.async, o.done = ctx, call, done
 	ep, err := c.cluster.pick(ctx, call, false)
 	if err == nil {
 		if conn := ep.ready(ctx); conn != nil {

@@ -57,7 +57,7 @@ func (p *Peer) Do(ctx context.Context, call *Call) error {
 		return p.unconnected(call)
 	}
 	o := p.requests.take()
-	call.begin(o)
+	call.begin(ctx, o)
 	err := p.attempt(ctx, call)
 	call.end()
 	p.requests.give(o)
@@ -72,6 +72,7 @@ func (p *Peer) call(ctx context.Context, method string, in, out any) error {
 	o := p.requests.take()
 	call := &o.call
 	call.Method, call.Args, call.Reply, call.out = method, in, out, o
+	call.inherit(ctx)
 	err := p.attempt(ctx, call)
 	p.requests.give(o)
 	return err
@@ -86,7 +87,7 @@ func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 		return
 	}
 	o := p.requests.take()
-	call.begin(o)
+	call.begin(ctx, o)
 	o.ctx, o.async, o.done = ctx, call, callback(done)
 	err := p.check(ctx, call)
 	if err == nil {

@@ -35,6 +35,9 @@ type requester struct {
 	idempotent map[string]bool // methods that are known to be from the beginning
 	outgoing   sync.Pool       // of *outgoing
 
+	client *Client // nil for a server's
+	states states
+
 	repeated atomic.Pointer[repeatedMetadata] // nil before there was any
 	unlike   atomic.Uint32                    // calls with other metadata
 }
@@ -52,7 +55,7 @@ func (q *requester) setUp(idempotent []string) {
 		q.idempotent[name] = true
 	}
 	q.methods.Store(&map[string]*remoteMethod{})
-	q.outgoing.New = func() any { return &outgoing{req: mux.Out{Bare: true}} }
+	q.outgoing.New = func() any { return &outgoing{from: q, client: q.client, req: mux.Out{Bare: true}} }
 }
 
 // A remoteMethod is what a requester knows of a method name.
@@ -83,7 +86,7 @@ func (q *requester) give(o *outgoing) {
 
 // binding returns what a call's method is on connections.
 func (q *requester) binding(call *Call) *binding {
-	_, positional := call.Args.(Values)
+	positional := several(call.Args)
 	m := q.last.Load()
 	if m == nil || m.name != call.Method {
 		if m = (*q.methods.Load())[call.Method]; m != nil {
@@ -173,7 +176,7 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 		return nil
 	}
 	b := q.binding(call)
-	if _, several := call.Reply.(Values); call.Reply != nil && several != b.Positional {
+	if _, whatever := call.Reply.(*Encoded); call.Reply != nil && !whatever && several(call.Reply) != b.Positional {
 		return refusal("YDL2005", "%s: arguments and reply are both yodel.Values, or neither is", call.Method)
 	}
 	body, as := encoded(b.codec, call.Args)
@@ -213,11 +216,11 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 	if call.Metadata != nil {
 		req.Metadata, o.md = q.encodeMetadata(o.md[:0], call.Metadata)
 	}
-	if !req.Bare || call.Attempt != 0 || call.IdempotencyKey != "" || call.Key != "" {
+	if !req.Bare || call.Attempt != 0 || call.IdempotencyKey != "" || call.Key != "" || call.Criticality != 0 || call.Tenant != "" {
 		req.Bare = false
 		encodeRare(&req.Fields, call)
 	}
-	if n := len(req.Metadata) + len(call.IdempotencyKey) + len(call.Key); n > q.limits.MaxMetadata {
+	if n := len(req.Metadata) + len(call.IdempotencyKey) + len(call.Key) + len(call.Tenant); n > q.limits.MaxMetadata {
 		return refusal("YDL2203", "%s: the metadata has %d bytes, the limit is %d", call.Method, n, q.limits.MaxMetadata)
 	}
 	return nil
@@ -226,7 +229,11 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 // encodeRare makes those of the fields that most calls do not have.
 func encodeRare(f *wire.Fields, call *Call) {
 	f.Attempt = uint64(call.Attempt)
-	f.IdempotencyKey, f.Key = nil, nil
+	f.Criticality = wireCriticality(call.Criticality)
+	f.IdempotencyKey, f.Key, f.Tenant = nil, nil, nil
+	if call.Tenant != "" {
+		f.Tenant = []byte(call.Tenant)
+	}
 	if call.IdempotencyKey != "" {
 		f.IdempotencyKey = []byte(call.IdempotencyKey)
 	}
@@ -248,6 +255,12 @@ func (q *requester) prepare(ctx context.Context, o *outgoing, call *Call) error 
 	}
 	o.req.Deadline, o.req.NoWait = earliest(ctx, call.Deadline), q.noWait || call.NoWait
 	call.Attempt++
+	if call.Budget > 0 || call.budget != nil {
+		o.lend(call.tokens())
+	}
+	if call.rare != nil && call.rare.like != nil && call.Reply == nil {
+		call.Reply = another(call.rare.like)
+	}
 	if call.Trailer != nil || call.ReplyAttachment != nil {
 		call.Trailer, call.ReplyAttachment = nil, nil
 	}
@@ -304,7 +317,7 @@ func earliest(ctx context.Context, deadline time.Time) time.Time {
 
 // decode takes the answer over into call. Nothing in call aliases it afterwards.
 func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
-	if len(a.Fields) > 0 || a.Code != 0 || a.Attachment != nil {
+	if len(a.Fields) > 0 || a.Code != 0 || a.Attachment != nil || o.lent > 0 {
 		if err := decodeFields(call, a); err != nil {
 			return err
 		}
@@ -312,7 +325,7 @@ func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 	if call.Reply == nil {
 		return nil
 	}
-	if a.Flags&wire.Compressed != 0 || len(a.Body) >= largeBody || o.binding.Positional {
+	if _, as := call.Reply.(*Encoded); as || a.Flags&wire.Compressed != 0 || len(a.Body) >= largeBody || o.binding.Positional {
 		return q.decodeUnusual(o, call, a)
 	}
 	if err := o.binding.codec.Decode(a.Body, call.Reply); err != nil { // not with decodeBody, for its own reasons
@@ -331,6 +344,10 @@ func (q *requester) decodeUnusual(o *outgoing, call *Call, a *mux.Answer) error 
 		}
 	} else if to := recipient(body, o.binding.codec, call.Reply); to != nil && a.Keep() {
 		*to = slices.Clip(body)
+		return nil
+	}
+	if e, ok := call.Reply.(*Encoded); ok {
+		e.Body, e.Several = append(e.Body[:0], body...), o.binding.Positional
 		return nil
 	}
 	if err := decodeBody(body, o.binding.codec, call.Reply); err != nil {
@@ -360,6 +377,9 @@ func decodeFields(call *Call, a *mux.Answer) error {
 		return &mux.BrokenError{Cause: err}
 	}
 	call.Trailer = md
+	if o := call.out; o.lent > 0 {
+		o.repay(call, f.Budget)
+	}
 	if f.Load > 0 && call.Endpoint != nil {
 		call.Endpoint.reported(f.Load)
 	}
@@ -380,12 +400,16 @@ func addrOf(call *Call) string {
 	return "the server"
 }
 
+// maxRetryAfter bounds what is believed of a server that asks for patience, in microseconds: a day.
+const maxRetryAfter = 24 * 3600 * 1e6
+
 // remoteError is the error that the server answered with. Yodel's own say where they come from; those of handlers
 // are left as they are.
 func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 	e := &Error{
 		Code: Code(min(a.Code, 255)), Message: string(f.Message), ID: string(f.ErrorID),
 		Details: append([]byte(nil), f.Details...), NotProcessed: a.Flags&wire.NotProcessed != 0,
+		RetryAfter: time.Duration(min(f.RetryAfter, maxRetryAfter)) * time.Microsecond, //nolint:gosec // bounded
 	}
 	if e.ID != "" {
 		e.Message = fmt.Sprintf("%s: %s: %s", call.Method, addrOf(call), strings.TrimPrefix(e.Message, call.Method+": "))

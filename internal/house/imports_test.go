@@ -18,8 +18,8 @@ var layers = map[string]struct {
 	thirdParty bool
 	rule       string
 }{
-	"messages":  {nil, false, "introspect imports only the standard library"},
-	"root":      {[]string{"internal", "messages"}, false, "the root imports only internal/*, introspect and the standard library"},
+	"messages":  {nil, false, "introspect and criticality import only the standard library"},
+	"root":      {[]string{"internal", "messages"}, false, "the root imports only internal/*, introspect, criticality and the standard library"},
 	"internal":  {[]string{"internal"}, false, "internal/* imports only internal/* and the standard library"},
 	"yodeltest": {[]string{"root", "messages"}, false, "yodeltest imports only the root and the standard library"},
 	"plug-in":   {[]string{"root", "messages"}, true, "plug-ins import only the root"},
@@ -32,6 +32,7 @@ var layerOfFolder = map[string]string{
 	".":           "root",
 	"internal":    "internal",
 	"introspect":  "messages",
+	"criticality": "messages",
 	"yodeltest":   "yodeltest",
 	"cmd":         "program",
 	"console":     "program",
@@ -131,8 +132,8 @@ func TestImportRuleCatchesViolations(t *testing.T) {
 	tests := []struct{ from, imported, want string }{
 		{".", module + "/internal/mux", ""},
 		{".", "net/http", ""},
-		{".", module + "/codec/json", "the root imports codec/json: the root imports only internal/*, introspect and the standard library"},
-		{".", "golang.org/x/net/http2", "the root imports golang.org/x/net/http2: the root imports only internal/*, introspect and the standard library"},
+		{".", module + "/codec/json", "the root imports codec/json: the root imports only internal/*, introspect, criticality and the standard library"},
+		{".", "golang.org/x/net/http2", "the root imports golang.org/x/net/http2: the root imports only internal/*, introspect, criticality and the standard library"},
 		{"internal/mux", module + "/internal/wire", ""},
 		{"internal/mux", module, "internal/mux imports the root: internal/* imports only internal/* and the standard library"},
 		{"internal/mux", "golang.org/x/sys/unix", "internal/mux imports golang.org/x/sys/unix: internal/* imports only internal/* and the standard library"},

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"math"
+	"sync/atomic"
+)
+
+// This file is what a call hands down to the calls that are made for it: its budget of attempts, its class, its tenant.
+//
+// The budget is tokens, each of which is leave for one attempt more than the first. A token is in one place only. Whoever sends a request
+// keeps one, and lets it take the others along; the reply says how many were used, and brings the rest back. Those that went with a request
+// to which no reply came are gone: they may be in use. So there are never more attempts at any level of the tree than the root was given,
+// those who are nearest to the failure repeat first, and a server that dies does not take the last chance with it.
+
+// A budget is tokens.
+type budget struct{ spare atomic.Int32 }
+
+// take takes one token.
+func (b *budget) take() bool {
+	for {
+		n := b.spare.Load()
+		if n <= 0 {
+			return false
+		}
+		if b.spare.CompareAndSwap(n, n-1) {
+			return true
+		}
+	}
+}
+
+// lend takes all tokens but one.
+func (b *budget) lend() int32 {
+	for {
+		n := b.spare.Load()
+		if n <= 1 {
+			return 0
+		}
+		if b.spare.CompareAndSwap(n, 1) {
+			return n - 1
+		}
+	}
+}
+
+// maxBudget bounds what is believed of a budget.
+const maxBudget = 1 << 20
+
+// Again takes leave to send the call once more out of its budget, and reports whether there was any. Whoever sends calls
+// again asks before each attempt but the first. Without a budget it returns true.
+func (c *Call) Again() bool {
+	b := c.tokens()
+	return b == nil || b.take()
+}
+
+// tokens returns the call's budget, or nil if it has none.
+func (c *Call) tokens() *budget {
+	if c.budget == nil && c.Budget > 0 && c.out != nil {
+		c.out.budget.spare.Store(int32(min(c.Budget, maxBudget) - 1)) //nolint:gosec // bounded
+		c.budget = &c.out.budget
+	}
+	return c.budget
+}
+
+// lend lets an attempt take tokens along.
+func (o *outgoing) lend(b *budget) {
+	o.lent = b.lend()
+	o.req.Budget = uint64(1 + o.lent) //nolint:gosec // not negative
+}
+
+// repay takes back those that the attempt did not use.
+func (o *outgoing) repay(call *Call, used uint64) {
+	if left := int64(o.lent) - int64(min(used, maxBudget)); left > 0 { //nolint:gosec // bounded
+		call.budget.spare.Add(int32(left)) //nolint:gosec // at most lent
+	}
+	o.lent = 0
+}
+
+// A heritage is what the calls that a handler makes have of the handler's own.
+type heritage struct {
+	budget      budget
+	given       int32 // tokens in it to begin with
+	bounded     bool  // there is a budget
+	criticality int
+	tenant      string
+}
+
+// inherited says what a call has of a heritage, to be undone at its end.
+type inherited struct{ criticality, tenant bool }
+
+type heritageKey struct{}
+
+// background is the context that most calls without a handler have.
+var background = context.Background()
+
+// inherit gives a call what it has of the one whose handler's context ctx is. A context that is nobody's costs a comparison.
+func (c *Call) inherit(ctx context.Context) {
+	if ctx == background {
+		return
+	}
+	h, _ := ctx.Value(heritageKey{}).(*heritage)
+	if h == nil {
+		return
+	}
+	if h.bounded {
+		c.budget = &h.budget
+	}
+	if c.Criticality == 0 && h.criticality != 0 {
+		c.Criticality, c.lent.criticality = h.criticality, true
+	}
+	if c.Tenant == "" && h.tenant != "" {
+		c.Tenant, c.lent.tenant = h.tenant, true
+	}
+}
+
+// disinherit undoes inherit.
+func (c *Call) disinherit() {
+	if c.budget != nil {
+		c.budget = nil
+	}
+	if c.lent.criticality {
+		c.Criticality = 0
+	}
+	if c.lent.tenant {
+		c.Tenant = ""
+	}
+	if c.lent != (inherited{}) {
+		c.lent = inherited{}
+	}
+}
+
+// heritage returns what calls inherit that are made with the handler's context, or nil. It may be called concurrently.
+func (in *incoming) heritage() *heritage {
+	if h := in.heirs.Load(); h != nil {
+		return h
+	}
+	call := &in.call // as middleware has left it
+	if call.Budget == 0 && call.Criticality == 0 && call.Tenant == "" {
+		return nil
+	}
+	h := &heritage{
+		given: int32(min(max(call.Budget, 1), maxBudget) - 1), bounded: call.Budget > 0, //nolint:gosec // bounded
+		criticality: call.Criticality, tenant: call.Tenant,
+	}
+	h.budget.spare.Store(h.given)
+	if !in.heirs.CompareAndSwap(nil, h) {
+		return in.heirs.Load()
+	}
+	return h
+}
+
+// used returns how many tokens of the request's the calls made for it have used, or lost.
+func (in *incoming) used() uint64 {
+	h := in.heirs.Load()
+	if h == nil || !h.bounded {
+		return 0
+	}
+	return uint64(max(h.given-h.budget.spare.Load(), 0)) //nolint:gosec // not negative
+}
+
+// On the wire a criticality is a number of which the lowest bit is the sign.
+func criticalityOf(n uint64) int {
+	n = min(n, math.MaxInt16)
+	return int(n>>1) ^ -int(n&1)
+}
+
+func wireCriticality(c int) uint64 {
+	c = min(max(c, math.MinInt8), math.MaxInt8)
+	return uint64(c<<1 ^ c>>8) //nolint:gosec // not negative
+}
