@@ -71,6 +71,7 @@ type Client struct {
 	async   chan struct{} // a token for each goroutine of Go
 	orders  orders        // of ordered calls
 
+	ctx     context.Context //nolint:containedctx // ends with the client
 	closing <-chan struct{}
 	cancel  context.CancelFunc
 	closed  sync.Once
@@ -117,7 +118,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 		opts.Server.lend(&c.config)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c.closing, c.cancel = ctx.Done(), cancel
+	c.ctx, c.closing, c.cancel = ctx, ctx.Done(), cancel
 	c.cluster = newCluster(c)
 	if s, ok := r.(static); ok { // a goroutine would wait for nothing, with a stack of 4 KiB
 		c.cluster.update(s.instances())

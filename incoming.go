@@ -320,18 +320,11 @@ func (c *Call) Decode() error {
 		return nil
 	}
 	if in.Compressed {
-		if t.pack.Compressor == nil {
-			return refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", c.Method)
-		}
 		unpacked := t.conn.server.scratchMemory()
 		defer t.conn.server.putScratch(unpacked)
 		var err error
-		body, err = t.pack.Decompress((*unpacked)[:0], body, t.conn.server.limits.MaxDecompressed)
-		switch {
-		case errors.Is(err, ErrTooLarge):
-			return refusal("YDL2204", "%s: the request has more than %d bytes after decompression (%s)", c.Method, t.conn.server.limits.MaxDecompressed, t.pack.Name())
-		case err != nil:
-			return refusal("YDL2205", "%s: the request cannot be decompressed: %v (%s)", c.Method, err, t.pack.Name())
+		if body, err = in.decompress((*unpacked)[:0]); err != nil {
+			return err
 		}
 		*unpacked = body
 	}
@@ -343,6 +336,23 @@ func (c *Call) Decode() error {
 	}
 	c.Args = args
 	return nil
+}
+
+// decompress appends the body to dst, decompressed.
+func (in *incoming) decompress(dst []byte) ([]byte, error) {
+	t := in.target
+	if t.pack.Compressor == nil {
+		return nil, refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", t.name)
+	}
+	limit := t.conn.server.limits.MaxDecompressed
+	body, err := t.pack.Decompress(dst, in.Body, limit)
+	switch {
+	case errors.Is(err, ErrTooLarge):
+		return nil, refusal("YDL2204", "%s: the request has more than %d bytes after decompression (%s)", t.name, limit, t.pack.Name())
+	case err != nil:
+		return nil, refusal("YDL2205", "%s: the request cannot be decompressed: %v (%s)", t.name, err, t.pack.Name())
+	}
+	return body, nil
 }
 
 // invoke is the end of a server's chain: the method.

@@ -18,14 +18,12 @@ type Encoded struct {
 // Encode encodes what this side of the call sends, and puts it in place of that: on the client the arguments, which may be changed from then on,
 // and on the server the reply, once the method has returned it. Encoding twice does nothing.
 func (c *Call) Encode() (*Encoded, error) {
-	codec, message := c.Codec, &c.Args
+	codec, message := c.Encoding(), &c.Args
 	if c.in != nil {
 		message = &c.Reply
-	} else if codec == nil && c.out != nil {
-		codec = c.out.from.codec
 	}
 	if codec == nil {
-		return nil, Errorf(Internal, "%s: nobody carries the call out, and it names no codec", c.Method)
+		return nil, c.nobody()
 	}
 	if e, ok := (*message).(*Encoded); ok {
 		return e, nil
@@ -37,14 +35,25 @@ func (c *Call) Encode() (*Encoded, error) {
 	}
 	body, err := appendBody(nil, codec, *message)
 	if err != nil {
-		id := "YDL2103"
-		if c.in != nil {
-			id = "YDL2104"
-		}
-		return nil, failure(id, "%s: %v (codec %s)", c.Method, err, codec.Name())
+		return nil, c.unencoded(codec, err)
 	}
 	e.Body, *message = body, e
 	return e, nil
+}
+
+func (c *Call) nobody() error {
+	return Errorf(Internal, "%s: nobody carries the call out, and it names no codec", c.Method)
+}
+
+// unencoded says that what this side sends cannot be encoded.
+func (c *Call) unencoded(codec Codec, err error) error {
+	id := "YDL2103"
+	if c.in != nil {
+		id = "YDL2104"
+	}
+	e := failure(id, "%s: %v (codec %s)", c.Method, err, codec.Name())
+	e.NotProcessed, e.Cause = c.in == nil, err
+	return e
 }
 
 // several reports whether a message is that of a method with several arguments or results.
