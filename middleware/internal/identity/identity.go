@@ -33,10 +33,10 @@ var scratches = sync.Pool{New: func() any { return new(Scratch) }}
 const keepScratch = 64 << 10
 
 // Of returns what calls that are for the same as call have in common, in Key, and its arguments, encoded, in Request. The caller releases it. It is
-// nil for a call that is like no other: one that is one-way, is ordered, has a stream or an attachment, goes to an endpoint of its caller's
-// choice, or cannot be encoded.
+// nil for a call that is like no other: one that is one-way, is ordered, has a stream, an attachment or an idempotency key, goes to an endpoint of
+// its caller's choice, or cannot be encoded.
 func Of(ctx context.Context, call *yodel.Call, o *Options) *Scratch {
-	if call.OneWay || call.Ordered || call.Endpoint != nil || len(call.Attachment) > 0 || !call.Unary() {
+	if call.OneWay || call.Ordered || call.Endpoint != nil || len(call.Attachment) > 0 || call.IdempotencyKey != "" || !call.Unary() {
 		return nil
 	}
 	s := scratches.Get().(*Scratch) //nolint:forcetypeassert // the pool holds nothing else

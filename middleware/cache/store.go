@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cache
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// An entry is a reply that is kept. Only its place in the queue, which the shard's lock guards, and visited change.
+type entry struct {
+	key        string
+	made       time.Time
+	until      time.Time // when it is of no use any more
+	reply      yodel.Encoded
+	trailer    yodel.Metadata
+	attachment []byte
+
+	visited      atomic.Bool // since the hand was here
+	older, newer *entry
+}
+
+// overhead is what an entry takes besides what it holds, in bytes, about.
+const overhead = 200
+
+func (e *entry) size() int {
+	n := overhead + len(e.key) + len(e.reply.Body) + len(e.attachment)
+	for key, value := range e.trailer {
+		n += len(key) + len(value)
+	}
+	return n
+}
+
+// A store is entries by key, in shards.
+type store struct {
+	seed   maphash.Seed
+	shards []shard
+}
+
+// A shard is a queue of entries, the newest first, that a hand goes along from the oldest: it spares those that were visited since it was
+// there, once, and takes the first that was not.
+type shard struct {
+	mu                   sync.RWMutex
+	entries              map[string]*entry
+	newest, oldest, hand *entry
+	size                 int
+	maxEntries, maxSize  int
+}
+
+// maxShards bounds how many shards there are, minEntries and minSize how little each may hold: shares of a bound are worth less than
+// all of it where replies differ in size.
+const (
+	maxShards  = 16
+	minEntries = 64
+	minSize    = 1 << 20
+)
+
+func newStore(maxEntries, maxSize int) *store {
+	n := maxShards
+	for n > 1 && (maxEntries/n < minEntries || maxSize/n < minSize) {
+		n /= 2
+	}
+	s := &store{seed: maphash.MakeSeed(), shards: make([]shard, n)}
+	for i := range s.shards {
+		s.shards[i].entries = make(map[string]*entry)
+		s.shards[i].maxEntries, s.shards[i].maxSize = maxEntries/n, maxSize/n
+	}
+	return s
+}
+
+// find returns the entry with a key, or nil.
+func (s *store) find(key []byte) *entry {
+	sh := &s.shards[maphash.Bytes(s.seed, key)%uint64(len(s.shards))]
+	sh.mu.RLock()
+	e := sh.entries[string(key)]
+	sh.mu.RUnlock()
+	if e != nil && !e.visited.Load() {
+		e.visited.Store(true)
+	}
+	return e
+}
+
+// keep keeps an entry in place of the one that has its key. One that is larger than a shard is not kept.
+func (s *store) keep(e *entry) {
+	sh := &s.shards[maphash.String(s.seed, e.key)%uint64(len(s.shards))]
+	size := e.size()
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if old := sh.entries[e.key]; old != nil {
+		sh.remove(old)
+	}
+	if size > sh.maxSize {
+		return
+	}
+	for len(sh.entries) >= sh.maxEntries || sh.size+size > sh.maxSize {
+		sh.remove(sh.victim(e.made))
+	}
+	sh.entries[e.key] = e
+	sh.size += size
+	if e.older = sh.newest; e.older != nil {
+		e.older.newer = e
+	} else {
+		sh.oldest = e
+	}
+	sh.newest = e
+}
+
+// victim returns the entry that goes next. There is one.
+func (sh *shard) victim(now time.Time) *entry {
+	e := sh.hand
+	for range 2 * len(sh.entries) { // hits may set the bits as fast as they are cleared
+		if e == nil {
+			e = sh.oldest
+		}
+		if !e.visited.Load() || now.After(e.until) {
+			break
+		}
+		e.visited.Store(false)
+		e = e.newer
+	}
+	if e == nil {
+		e = sh.oldest
+	}
+	sh.hand = e
+	return e
+}
+
+func (sh *shard) remove(e *entry) {
+	delete(sh.entries, e.key)
+	sh.size -= e.size()
+	if e.older != nil {
+		e.older.newer = e.newer
+	} else {
+		sh.oldest = e.newer
+	}
+	if e.newer != nil {
+		e.newer.older = e.older
+	} else {
+		sh.newest = e.older
+	}
+	if sh.hand == e {
+		sh.hand = e.newer
+	}
+	e.older, e.newer = nil, nil
+}

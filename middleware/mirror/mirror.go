@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mirror sends a share of calls to another service as well, in the background: a new version that is to be tried with real requests, and
+// whose replies nobody gets.
+//
+// On a client it belongs innermost, so that what is answered without being sent is not mirrored; on a server it belongs below what decides
+// who may call. Either way the mirrored call is a copy: with its arguments encoded, its metadata, key and tenant, and without its idempotency
+// key, in the class below (criticality.Sheddable, or lower), under a deadline of its own. Its metadata has Key, so that who serves it can tell, and a
+// mirrored call is not mirrored again. One-way calls are mirrored as calls with a reply; streams are not mirrored.
+//
+// The call itself notices nothing: it takes the time that encoding its arguments takes, and no error of the mirror's. What cannot be sent
+// soon is dropped: at most Options.Concurrency calls are under way, and Options.Queue wait, of Options.MaxBytes in all. The goroutines that send are those
+// of the client that they send with, and end when it is closed.
+//
+// With Options.Compare the mirrored call is made after the call has ended, and a function is told how both ended.
+//
+// The idea is Finagle's dark traffic filter; Envoy calls it request mirroring.
+package mirror
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/criticality"
+)
+
+// Key is in the metadata of mirrored calls. The value is "1".
+const Key = "yodel-mirror"
+
+// Options says what is mirrored. The zero value mirrors everything.
+type Options struct {
+	// Percent of the calls that are mirrored, from 0.01. Default 100.
+	Percent float64
+	// Methods whose calls are mirrored. Default all.
+	Methods []string
+	// Concurrency is how many mirrored calls are under way at most. Default 8.
+	Concurrency int
+	// Queue is how many wait at most. Default 128.
+	Queue int
+	// MaxBytes is how many bytes the arguments of these take at most, and with Compare the replies. Default 16 MiB.
+	MaxBytes int
+	// Timeout ends mirrored calls. Default 5 s.
+	Timeout time.Duration
+	// Compare is told the outcomes of a call and of its mirror. It is called concurrently. Default none.
+	Compare func(method string, original, mirrored *Outcome)
+	// Stats counts what becomes of mirrored calls. Default nobody counts.
+	Stats *Stats
+}
+
+// An Outcome is how a call has ended.
+type Outcome struct {
+	Reply *yodel.Encoded // nil when it failed
+	Err   error
+	Took  time.Duration
+}
+
+// Stats is how many calls were mirrored.
+type Stats struct {
+	Sent    atomic.Uint64 // they were made
+	Failed  atomic.Uint64 // of these
+	Dropped atomic.Uint64 // they were not: too many were under way, or waiting, or the client is closed
+}
+
+// Percent sends so many percent of the calls to c as well.
+func Percent(percent float64, c *yodel.Client) yodel.Middleware { return To(c, &Options{Percent: percent}) }
+
+// To sends calls to c as well, as o says; nil sends all of them.
+func To(c *yodel.Client, o *Options) yodel.Middleware {
+	m := &mirror{client: c}
+	if o != nil {
+		m.Options = *o
+	}
+	m.Methods = slices.Clone(m.Methods)
+	if m.Percent <= 0 || m.Percent > 100 || math.IsNaN(m.Percent) {
+		m.Percent = 100
+	}
+	m.share = max(uint32(math.Round(m.Percent*100)), 1)
+	if m.Concurrency <= 0 {
+		m.Concurrency = 8
+	}
+	if m.Queue <= 0 {
+		m.Queue = 128
+	}
+	if m.MaxBytes <= 0 {
+		m.MaxBytes = 16 << 20
+	}
+	if m.Timeout <= 0 {
+		m.Timeout = 5 * time.Second
+	}
+	if m.Stats == nil {
+		m.Stats = &Stats{}
+	}
+	m.waiting = make(chan *copied, m.Queue)
+	return func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			if !m.chosen(call) {
+				return next(ctx, call)
+			}
+			return m.reflect(ctx, call, next)
+		}
+	}
+}
+
+type mirror struct {
+	Options
+
+	client  *yodel.Client
+	share   uint32 // of everything
+	waiting chan *copied
+	sending atomic.Int64 // goroutines
+	bytes   atomic.Int64 // of what is waiting or under way
+}
+
+// everything is the steps of a share: one hundredth of a percent each.
+const everything = 10_000
+
+// A copied call is to be sent.
+type copied struct {
+	call     yodel.Call
+	size     int64
+	original Outcome // with Compare
+}
+
+func (m *mirror) chosen(call *yodel.Call) bool {
+	if m.share < everything && rand.Uint32N(everything) >= m.share {
+		return false
+	}
+	return (len(m.Methods) == 0 || slices.Contains(m.Methods, call.Method)) && call.Metadata[Key] == "" && call.Unary()
+}
+
+// reflect makes the call, and has its mirror made.
+func (m *mirror) reflect(ctx context.Context, call *yodel.Call, next yodel.Handler) error {
+	c := m.copy(call)
+	if c == nil {
+		return next(ctx, call)
+	}
+	if m.Compare == nil || call.OneWay {
+		m.send(c)
+		return next(ctx, call)
+	}
+	began := time.Now()
+	err := m.record(ctx, call, next, &c.original)
+	c.original.Took = time.Since(began)
+	if c.original.Reply != nil {
+		n := int64(len(c.original.Reply.Body))
+		c.size += n
+		m.bytes.Add(n)
+	}
+	m.send(c)
+	return err
+}
+
+// copy returns a copy of the call, if there is room for one.
+func (m *mirror) copy(call *yodel.Call) *copied {
+	if len(m.waiting) == cap(m.waiting) || m.bytes.Load() >= int64(m.MaxBytes) {
+		m.Stats.Dropped.Add(1)
+		return nil
+	}
+	request := &yodel.Encoded{}
+	if call.Request(request) != nil {
+		return nil // the call will fail for the same reason
+	}
+	size := int64(len(request.Body) + len(call.Attachment))
+	if m.bytes.Add(size) > int64(m.MaxBytes) {
+		m.bytes.Add(-size)
+		m.Stats.Dropped.Add(1)
+		return nil
+	}
+	md := make(yodel.Metadata, len(call.Metadata)+1)
+	maps.Copy(md, call.Metadata)
+	md[Key] = "1"
+	return &copied{size: size, call: yodel.Call{
+		Method: call.Method, Args: request, Metadata: md, Attachment: bytes.Clone(call.Attachment), Codec: call.Encoding(), Key: call.Key,
+		Criticality: min(call.Criticality, criticality.Sheddable), Tenant: call.Tenant,
+	}}
+}
+
+// record makes the call, and takes down its outcome.
+func (m *mirror) record(ctx context.Context, call *yodel.Call, next yodel.Handler, to *Outcome) error {
+	if call.Peer() != nil {
+		if to.Err = next(ctx, call); to.Err == nil {
+			to.Reply, to.Err = call.Encode()
+		}
+		return to.Err
+	}
+	users, reply := call.Reply, &yodel.Encoded{}
+	call.Reply = reply
+	err := next(ctx, call)
+	call.Reply = users
+	if err == nil {
+		to.Reply = reply
+		err = call.Answer(reply)
+	}
+	to.Err = err
+	return err
+}
+
+// send has a copy sent, or drops it.
+func (m *mirror) send(c *copied) {
+	select {
+	case m.waiting <- c:
+	default:
+		m.drop(c)
+		return
+	}
+	if m.sending.Load() < int64(m.Concurrency) {
+		m.begin()
+	}
+}
+
+func (m *mirror) drop(c *copied) {
+	m.bytes.Add(-c.size)
+	m.Stats.Dropped.Add(1)
+}
+
+// begin begins one more goroutine that sends, unless there are enough.
+func (m *mirror) begin() {
+	if m.sending.Add(1) <= int64(m.Concurrency) && m.client.Background(m.work) {
+		return
+	}
+	m.sending.Add(-1)
+	if m.sending.Load() > 0 {
+		return // they look again before they end
+	}
+	for { // the client is closed, so nobody will send what waits
+		select {
+		case c := <-m.waiting:
+			m.drop(c)
+		default:
+			return
+		}
+	}
+}
+
+// work sends what waits, until nothing does.
+func (m *mirror) work(ctx context.Context) {
+	for {
+		select {
+		case c := <-m.waiting:
+			m.do(ctx, c)
+			continue
+		default:
+		}
+		m.sending.Add(-1)
+		if len(m.waiting) == 0 { // else it came when nobody began a goroutine, because of this one
+			return
+		}
+		if m.sending.Add(1) > int64(m.Concurrency) {
+			m.sending.Add(-1)
+			return // others have begun since
+		}
+	}
+}
+
+// do makes a mirrored call.
+func (m *mirror) do(ctx context.Context, c *copied) {
+	defer m.bytes.Add(-c.size)
+	if ctx.Err() != nil {
+		m.Stats.Dropped.Add(1)
+		return
+	}
+	var mirrored Outcome
+	reply := &yodel.Encoded{}
+	if m.Compare != nil {
+		c.call.Reply = reply
+	}
+	began := time.Now()
+	c.call.Deadline = began.Add(m.Timeout)
+	mirrored.Err = m.client.Do(ctx, &c.call)
+	mirrored.Took = time.Since(began)
+	m.Stats.Sent.Add(1)
+	if mirrored.Err != nil {
+		m.Stats.Failed.Add(1)
+	} else {
+		mirrored.Reply = reply
+	}
+	if m.Compare != nil && c.original.Took > 0 {
+		m.Compare(c.call.Method, &c.original, &mirrored)
+	}
+}
