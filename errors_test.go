@@ -22,8 +22,11 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/compress/flate"
+	"github.com/yodel-rpc/yodel/fanout"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/middleware/auth"
+	"github.com/yodel-rpc/yodel/middleware/fallback"
+	"github.com/yodel-rpc/yodel/middleware/fault"
 )
 
 // A scenario provokes one of yodel's errors for real.
@@ -372,6 +375,28 @@ var scenarios = []scenario{
 		return p.call(newServer(p, &yodel.ServerOptions{Middleware: []yodel.Middleware{auth.Check(nobody)}}),
 			&yodel.ClientOptions{Middleware: []yodel.Middleware{auth.Token("forged")}}, &yodel.Call{})
 	}},
+	{"YDL3501", "a fallback of another type", yodel.Internal, true, []string{"the fallback is *string, and the caller wants *yodel_test.Reply", "connection refused"}, false, func(p *provocation) error {
+		return p.callAt(closed(p), &yodel.ClientOptions{Middleware: []yodel.Middleware{fallback.To(new("none"))}}, &yodel.Call{Reply: new(Reply)})
+	}},
+	{"YDL3511", "a rule that makes calls fail", yodel.Unavailable, true, []string{"an injected fault (fault rule 1)"}, false, func(p *provocation) error {
+		var faults fault.Injector
+		must(p, faults.Set(fault.Rule{Code: yodel.Unavailable}))
+		return p.call(newServer(p, nil), &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{faults.Attempts}}, &yodel.Call{})
+	}},
+	{"YDL3521", "a call to all of none", yodel.Unavailable, true, []string{"there is no endpoint to call", "no instance is known"}, true, func(p *provocation) error {
+		_, err := fanout.Inform(p.Context(), newClient(p, nil), Mul, &Args{}, nil)
+		return err
+	}},
+	{"YDL3522", "a call to all of which one is down", yodel.Unavailable, false, []string{"1 of 2 endpoints failed", "connection refused"}, false, func(p *provocation) error {
+		p.addr = closed(p)
+		_, err := fanout.Broadcast(p.Context(), newClient(p, nil, serve(p, newServer(p, nil)), p.addr), Mul, &Args{}, nil)
+		return err
+	}},
+	{"YDL3523", "the first of two that are down", yodel.Unavailable, true, []string{"2 of 2 endpoints failed", "connection refused"}, false, func(p *provocation) error {
+		p.addr = closed(p)
+		_, err := fanout.First(p.Context(), newClient(p, nil, p.addr, closed(p)), Mul, &Args{}, nil)
+		return err
+	}},
 	{"YDL4001", "a type without methods", yodel.InvalidArgument, false, []string{"register yodel_test.Args as Args"}, true, func(*provocation) error {
 		return yodel.NewServer(nil).Register(Args{})
 	}},
@@ -527,7 +552,7 @@ func checkForm(t *testing.T, e *yodel.Error) {
 
 // unattempted is the errors of calls that never came to an endpoint, of servers, and of single attempts.
 var unattempted = []string{
-	"YDL1001", "YDL1002", "YDL1009", "YDL1201", "YDL3005", "YDL2007", "YDL2010", "YDL3002", "YDL3003", "YDL3004", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005",
+	"YDL1001", "YDL1002", "YDL1009", "YDL1201", "YDL3005", "YDL2007", "YDL2010", "YDL3002", "YDL3003", "YDL3004", "YDL3521", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005",
 }
 
 // checkReport checks the record of the attempts, which errors of calls carry that came to an endpoint.

@@ -69,7 +69,9 @@ type Stats struct {
 }
 
 // Percent sends so many percent of the calls to c as well.
-func Percent(percent float64, c *yodel.Client) yodel.Middleware { return To(c, &Options{Percent: percent}) }
+func Percent(percent float64, c *yodel.Client) yodel.Middleware {
+	return To(c, &Options{Percent: percent})
+}
 
 // To sends calls to c as well, as o says; nil sends all of them.
 func To(c *yodel.Client, o *Options) yodel.Middleware {
@@ -125,7 +127,7 @@ const everything = 10_000
 type copied struct {
 	call     yodel.Call
 	size     int64
-	original Outcome // with Compare
+	original *Outcome // with Compare
 }
 
 func (m *mirror) chosen(call *yodel.Call) bool {
@@ -145,8 +147,9 @@ func (m *mirror) reflect(ctx context.Context, call *yodel.Call, next yodel.Handl
 		m.send(c)
 		return next(ctx, call)
 	}
+	c.original = &Outcome{}
 	began := time.Now()
-	err := m.record(ctx, call, next, &c.original)
+	err := m.record(ctx, call, next, c.original)
 	c.original.Took = time.Since(began)
 	if c.original.Reply != nil {
 		n := int64(len(c.original.Reply.Body))
@@ -268,7 +271,7 @@ func (m *mirror) do(ctx context.Context, c *copied) {
 	}
 	var mirrored Outcome
 	reply := &yodel.Encoded{}
-	if m.Compare != nil {
+	if c.original != nil {
 		c.call.Reply = reply
 	}
 	began := time.Now()
@@ -281,7 +284,7 @@ func (m *mirror) do(ctx context.Context, c *copied) {
 	} else {
 		mirrored.Reply = reply
 	}
-	if m.Compare != nil && c.original.Took > 0 {
-		m.Compare(c.call.Method, &c.original, &mirrored)
+	if c.original != nil {
+		m.Compare(c.call.Method, c.original, &mirrored)
 	}
 }
