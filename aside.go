@@ -88,9 +88,11 @@ func (c *Call) Answer(e *Encoded) error {
 	if codec == nil {
 		return c.nobody()
 	}
-	err := fmt.Errorf("it is of several values: %v", e.Several)
+	var err error
 	if several(c.Reply) == e.Several {
 		err = decodeBody(e.Body, codec, c.Reply)
+	} else {
+		err = fmt.Errorf("it is of several values: %v", e.Several)
 	}
 	if err != nil {
 		wrong := failure("YDL2102", "%s: the reply does not fit %T: %v (codec %s)", c.Method, c.Reply, err, codec.Name())
