@@ -35,7 +35,6 @@ const (
 type service struct {
 	executed atomic.Int32
 	err      atomic.Pointer[yodel.Error]
-	decoded  atomic.Int32
 }
 
 func serve(t testing.TB, ms ...yodel.Middleware) (*service, *yodeltest.Server) {

@@ -124,7 +124,7 @@ func TestACallerLeavesAlone(t *testing.T) {
 		c := start(t, s, timeout.After(time.Minute)) // of the shared call
 		began := time.Now()
 		var all sync.WaitGroup
-		call := func(wants error, after time.Duration, ctx context.Context, deadline time.Time) { //nolint:revive // as the table reads
+		call := func(wants error, after time.Duration, ctx context.Context, deadline time.Time) {
 			all.Go(func() {
 				_, err := get.Do(ctx, c, &yodel.Call{Deadline: deadline}, new("A"))
 				if !errors.Is(err, wants) || time.Since(began) != after {

@@ -214,12 +214,22 @@ func (r *rule) apply(ctx context.Context, call *yodel.Call, next yodel.Handler) 
 	case r.Code != 0:
 		return r.err(call, r.Code, true, "")
 	case r.Lose == Reply:
-		_ = next(ctx, call) // whatever it says is lost
+		lose(ctx, call, next)
 		return r.err(call, yodel.Unavailable, false, "; it may have been executed")
 	case r.Lose == Request, r.Reset:
 		return r.err(call, yodel.Unavailable, false, "; it may have been executed")
 	}
 	return next(ctx, call)
+}
+
+// lose carries out a call of which nothing comes back.
+func lose(ctx context.Context, call *yodel.Call, next yodel.Handler) {
+	users := call.Reply
+	if call.Unary() && call.Peer() == nil {
+		call.Reply = nil
+	}
+	_ = next(ctx, call) // whatever it says is lost
+	call.Reply, call.Trailer, call.ReplyAttachment = users, nil, nil
 }
 
 func (r *rule) err(call *yodel.Call, code yodel.Code, unprocessed bool, more string) error {

@@ -14,6 +14,7 @@ import (
 func Example() {
 	network := mem.New()
 	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	served := make(chan error)
 	for version, greeting := range []string{"hello", "good day"} {
 		l, err := network.Listen(fmt.Sprint("v", version+1))
