@@ -13,12 +13,12 @@ import (
 
 // This file is for middleware that answers calls itself, from a cache or with a fallback, or makes calls beside the one that it has.
 
-// Unary reports whether the call is one request and one reply at most, and no stream.
-func (c *Call) Unary() bool {
+// Streams reports whether the call is one of a Feed, an Upload or a Duplex.
+func (c *Call) Streams() bool {
 	if c.in != nil {
-		return c.in.target.kind == wire.Unary
+		return c.in.target.kind != wire.Unary
 	}
-	return c.stream == nil
+	return c.kind() != wire.Unary
 }
 
 // Encoding returns the codec of the call's messages: its own, or else that of whoever carries it out. It is nil when nobody does.
@@ -67,7 +67,7 @@ func (in *incoming) request(e *Encoded) error {
 // Answer makes e, which is in the codec of the call, the call's reply: on the client it is decoded into Reply, which shares no memory with
 // it, and on the server it is sent, and must not be changed any more. A stream cannot be answered.
 func (c *Call) Answer(e *Encoded) error {
-	if !c.Unary() {
+	if c.Streams() {
 		return Errorf(Internal, "%s: a stream has no reply that something else could stand for", c.Method)
 	}
 	if c.in != nil {
@@ -103,10 +103,10 @@ func (c *Call) Answer(e *Encoded) error {
 }
 
 // Apart returns a call for the same as c, for middleware of a client, to go down the same chain on another goroutine. Unlike a Fork it may go on
-// when c has ended, so it has no deadline, and shares no memory with c but what Args points to: put an *Encoded there. Its Reply is to be set.
-// End ends it. It returns nil for a call that is one-way, ordered, or has a stream.
+// when c has ended, so it has no deadline, and shares no memory with c but what Args points to: put an *Encoded there. Its Reply is to be set. It
+// takes along what c has of a budget. End ends it. It returns nil for a call that is one-way, ordered, or has a stream.
 func (c *Call) Apart() *Call {
-	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || !c.Unary() {
+	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.Streams() {
 		return nil
 	}
 	o := c.out.client.take()
@@ -114,9 +114,11 @@ func (c *Call) Apart() *Call {
 	a.out = o
 	a.Method, a.Args, a.Metadata, a.Attachment = c.Method, c.Args, maps.Clone(c.Metadata), slices.Clone(c.Attachment)
 	a.Codec, a.Compressor, a.Key, a.IdempotencyKey, a.Idempotent, a.NoWait = c.Codec, c.Compressor, c.Key, c.IdempotencyKey, c.Idempotent, c.NoWait
-	a.Criticality, a.Tenant, a.Budget = c.Criticality, c.Tenant, c.Budget
-	if c.budget != nil && c.budget != &c.out.budget { // a handler's, which is not used again
-		a.budget = c.budget
+	a.Criticality, a.Tenant = c.Criticality, c.Tenant
+	if b := c.tokens(); b == &c.out.budget { // which is used again when c has ended
+		a.Budget = 1 + int(b.spare.Swap(0))
+	} else if b != nil {
+		a.budget = b
 	}
 	if c.pinned() {
 		a.Endpoint = c.Endpoint

@@ -26,8 +26,8 @@ func TestMiddlewareOfAServerAnswers(t *testing.T) {
 					if err := call.Request(&request); err != nil {
 						return err
 					}
-					if call.Args != nil || !call.Unary() || call.Encoding().Name() != "json" {
-						t.Errorf("got arguments %v, unary %v, codec %v", call.Args, call.Unary(), call.Encoding())
+					if call.Args != nil || call.Streams() || call.Encoding().Name() != "json" {
+						t.Errorf("got arguments %v, unary %v, codec %v", call.Args, !call.Streams(), call.Encoding())
 					}
 					if call.Method == "Same" {
 						return next(ctx, call)

@@ -82,9 +82,16 @@ func With(o *Options) yodel.Middleware {
 	if opts.MaxBytes <= 0 {
 		opts.MaxBytes = 16 << 20
 	}
+	varying, function := "all", (*Options)(nil)
+	if opts.Vary != nil {
+		varying = "only\x00" + strings.Join(opts.Vary, "\x00")
+	}
+	if opts.Key != nil { // another function may mean something else by what it returns
+		function = &opts
+	}
 	return func(next yodel.Handler) yodel.Handler {
 		c := &cached{Options: opts, next: next, identity: identity.Options{Vary: opts.Vary, Key: opts.Key}}
-		c.key = storeKey{strings.Join(opts.Methods, " "), opts.MaxEntries, opts.MaxBytes}
+		c.key = storeKey{strings.Join(opts.Methods, "\x00"), varying, function, opts.MaxEntries, opts.MaxBytes}
 		return func(ctx context.Context, call *yodel.Call) error {
 			if !slices.Contains(c.Methods, call.Method) {
 				return next(ctx, call)
@@ -99,9 +106,11 @@ type freshKey struct{}
 // Fresh returns a context whose calls are not answered with what was kept. Their replies are kept.
 func Fresh(ctx context.Context) context.Context { return context.WithValue(ctx, freshKey{}, true) }
 
-// A storeKey is where the client or the server keeps the store, so that it survives a new chain.
+// A storeKey is where the client or the server keeps the store, so that it survives a new chain, unless that one tells calls apart by other
+// things.
 type storeKey struct {
-	methods             string
+	methods, varying    string
+	function            *Options
 	maxEntries, maxSize int
 }
 

@@ -107,7 +107,7 @@ type fallback struct{ Options }
 
 // covers reports whether a call that failed with err falls back.
 func (f *fallback) covers(ctx context.Context, call *yodel.Call, err error) bool {
-	if !call.Unary() || errors.Is(ctx.Err(), context.Canceled) || !slices.Contains(f.Codes, yodel.CodeOf(err)) {
+	if call.Streams() || errors.Is(ctx.Err(), context.Canceled) || !slices.Contains(f.Codes, yodel.CodeOf(err)) {
 		return false
 	}
 	e, ok := errors.AsType[*yodel.Error](err)
@@ -118,7 +118,7 @@ func (f *fallback) covers(ctx context.Context, call *yodel.Call, err error) bool
 func (f *fallback) instead(ctx context.Context, call *yodel.Call, err error) error {
 	var failed error
 	switch {
-	case !call.Unary():
+	case call.Streams():
 		return unfit(call, err, "cannot stand for a stream")
 	case f.Func != nil:
 		var reply any

@@ -225,7 +225,7 @@ func (r *rule) apply(ctx context.Context, call *yodel.Call, next yodel.Handler) 
 // lose carries out a call of which nothing comes back.
 func lose(ctx context.Context, call *yodel.Call, next yodel.Handler) {
 	users := call.Reply
-	if call.Unary() && call.Peer() == nil {
+	if !call.Streams() && call.Peer() == nil {
 		call.Reply = nil
 	}
 	_ = next(ctx, call) // whatever it says is lost

@@ -126,13 +126,6 @@ func TestWhichCallsARuleIsFor(t *testing.T) {
 	for _, side := range sides {
 		var faults fault.Injector
 		c, _ := start(t, side, &faults)
-		if err := c.Ready(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		addr := c.Endpoints()[0].Addr()
-		if side == "server" {
-			addr = "pipe" // as the server sees it
-		}
 		for _, test := range []struct {
 			name string
 			rule fault.Rule
@@ -155,12 +148,21 @@ func TestWhichCallsARuleIsFor(t *testing.T) {
 				t.Errorf("%s, %s: got %v, applied %d times", side, test.name, err, faults.Rules()[0].Injected)
 			}
 		}
-		if side != "attempts" { // there is no endpoint yet, or its address is the test kit's affair
-			continue
+		addr := ""
+		set(t, &faults, fault.Rule{Delay: 1, If: func(_ context.Context, call *yodel.Call) bool {
+			if call.Peer() != nil {
+				addr = call.Peer().Addr.String()
+			} else if call.Endpoint != nil {
+				addr = call.Endpoint.Addr()
+			}
+			return false
+		}})
+		if _, err := work.Call(t.Context(), c, new(7)); err != nil || (addr == "") != (side == "calls") { // where no endpoint is chosen yet
+			t.Errorf("%s: the address is %q, %v", side, addr, err)
 		}
 		set(t, &faults, fault.Rule{Addr: addr, Code: yodel.Internal})
-		if _, err := work.Call(t.Context(), c, new(7)); err == nil || !strings.Contains(err.Error(), addr) {
-			t.Errorf("%s: the address: got %v", side, err)
+		if _, err := work.Call(t.Context(), c, new(7)); err == nil {
+			t.Errorf("%s: the rule for %q does not hit", side, addr)
 		}
 	}
 }
@@ -188,7 +190,7 @@ func TestThePercentage(t *testing.T) {
 		var faults fault.Injector
 		set(t, &faults, fault.Rule{Percent: percent, Code: yodel.Internal})
 		h := faults.Calls(func(context.Context, *yodel.Call) error { return nil })
-		const calls = 200_000
+		const calls = 100_000
 		hits := 0
 		for range calls {
 			if h(ctx, call) != nil {

@@ -134,7 +134,7 @@ func (m *mirror) chosen(call *yodel.Call) bool {
 	if m.share < everything && rand.Uint32N(everything) >= m.share {
 		return false
 	}
-	return (len(m.Methods) == 0 || slices.Contains(m.Methods, call.Method)) && call.Metadata[Key] == "" && call.Unary()
+	return (len(m.Methods) == 0 || slices.Contains(m.Methods, call.Method)) && call.Metadata[Key] == "" && !call.Streams()
 }
 
 // reflect makes the call, and has its mirror made.

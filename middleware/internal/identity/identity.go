@@ -36,7 +36,7 @@ const keepScratch = 64 << 10
 // nil for a call that is like no other: one that is one-way, is ordered, has a stream, an attachment or an idempotency key, goes to an endpoint of
 // its caller's choice, or cannot be encoded.
 func Of(ctx context.Context, call *yodel.Call, o *Options) *Scratch {
-	if call.OneWay || call.Ordered || call.Endpoint != nil || len(call.Attachment) > 0 || call.IdempotencyKey != "" || !call.Unary() {
+	if call.OneWay || call.Ordered || call.Endpoint != nil || len(call.Attachment) > 0 || call.IdempotencyKey != "" || call.Streams() {
 		return nil
 	}
 	s := scratches.Get().(*Scratch) //nolint:forcetypeassert // the pool holds nothing else
