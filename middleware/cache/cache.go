@@ -178,15 +178,20 @@ func (c *cached) fetch(ctx context.Context, call *yodel.Call, s *store, key stri
 		}
 		return err
 	}
-	users, reply := call.Reply, &yodel.Encoded{}
-	call.Reply = reply
-	err := c.next(ctx, call)
-	call.Reply = users
-	if err != nil {
+	reply := &yodel.Encoded{}
+	if err := c.record(ctx, call, reply); err != nil {
 		return err
 	}
 	c.keep(call, s, key, reply)
 	return call.Answer(reply)
+}
+
+// record makes the call with another place for the reply.
+func (c *cached) record(ctx context.Context, call *yodel.Call, reply *yodel.Encoded) error {
+	users := call.Reply
+	defer func() { call.Reply = users }()
+	call.Reply = reply
+	return c.next(ctx, call)
 }
 
 func (c *cached) keep(call *yodel.Call, s *store, key string, reply *yodel.Encoded) {

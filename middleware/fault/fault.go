@@ -225,11 +225,11 @@ func (r *rule) apply(ctx context.Context, call *yodel.Call, next yodel.Handler) 
 // lose carries out a call of which nothing comes back.
 func lose(ctx context.Context, call *yodel.Call, next yodel.Handler) {
 	users := call.Reply
+	defer func() { call.Reply, call.Trailer, call.ReplyAttachment = users, nil, nil }()
 	if !call.Streams() && call.Peer() == nil {
 		call.Reply = nil
 	}
 	_ = next(ctx, call) // whatever it says is lost
-	call.Reply, call.Trailer, call.ReplyAttachment = users, nil, nil
 }
 
 func (r *rule) err(call *yodel.Call, code yodel.Code, unprocessed bool, more string) error {

@@ -193,16 +193,20 @@ func (m *mirror) record(ctx context.Context, call *yodel.Call, next yodel.Handle
 		}
 		return to.Err
 	}
-	users, reply := call.Reply, &yodel.Encoded{}
-	call.Reply = reply
-	err := next(ctx, call)
-	call.Reply = users
-	if err == nil {
+	reply := &yodel.Encoded{}
+	if to.Err = into(ctx, call, next, reply); to.Err == nil {
 		to.Reply = reply
-		err = call.Answer(reply)
+		to.Err = call.Answer(reply)
 	}
-	to.Err = err
-	return err
+	return to.Err
+}
+
+// into makes the call with another place for the reply.
+func into(ctx context.Context, call *yodel.Call, next yodel.Handler, reply *yodel.Encoded) error {
+	users := call.Reply
+	defer func() { call.Reply = users }()
+	call.Reply = reply
+	return next(ctx, call)
 }
 
 // send has a copy sent, or drops it.
