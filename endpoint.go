@@ -122,6 +122,9 @@ func (ep *Endpoint) ended() {
 	}
 }
 
+// Connected reports whether there is a connection.
+func (ep *Endpoint) Connected() bool { return len(*ep.conns.Load()) > 0 }
+
 // Ready reports whether the endpoint should get calls: nobody has said otherwise with SetReady.
 func (ep *Endpoint) Ready() bool { return ep.unready.Load() == 0 }
 

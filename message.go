@@ -24,6 +24,9 @@ func (c *Call) Encode() (*Encoded, error) {
 	} else if codec == nil && c.out != nil {
 		codec = c.out.from.codec
 	}
+	if c.stream != nil {
+		return nil, Errorf(Internal, "%s: the messages of a stream are not one", c.Method)
+	}
 	if codec == nil {
 		return nil, Errorf(Internal, "%s: nobody carries the call out, and it names no codec", c.Method)
 	}
