@@ -47,12 +47,14 @@ type group struct {
 }
 
 // Join ends a fork, which must not be used afterwards. With take, its outcome becomes the call's: the reply, what came beside it, and the
-// endpoint. What it tried becomes part of the call's record.
+// endpoint. What it tried becomes part of the call's record, and later attempts avoid it.
 func (c *Call) Join(f *Call, take bool) {
 	if take {
 		takeOver(c.Reply, f.Reply)
 		c.Trailer, c.ReplyAttachment = f.Trailer, f.ReplyAttachment
 		c.Endpoint, c.picked = f.Endpoint, f.picked
+	} else if f.picked != nil {
+		c.Avoid(f.picked)
 	}
 	c.Attempt += f.Attempt
 	for _, ep := range f.tried {
