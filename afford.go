@@ -3,6 +3,7 @@
 package yodel
 
 import (
+	"math"
 	"sync"
 	"time"
 )
@@ -13,16 +14,14 @@ import (
 type allowance struct {
 	mu     sync.Mutex
 	tokens float64
-	seen   int64        // attempts when it was last reckoned up
-	taken  int64        // since then
+	limit  float64       // as many are kept at most
+	seen   int64         // attempts when it was last reckoned up
+	taken  int64         // since then
 	at     time.Duration // when that was
 }
 
-// How an allowance is reckoned up.
-const (
-	allowanceAge = time.Second           // what a share of the traffic of so long makes is kept at most
-	allowanceNap = 10 * time.Millisecond // between two counts: a client may have thousands of endpoints
-)
+// allowanceNap is the time between two counts: a client may have thousands of endpoints.
+const allowanceNap = 10 * time.Millisecond
 
 // take takes a token. Attempts counts those ever made.
 func (a *allowance) take(now time.Duration, share float64, reserve int, attempts func() int64) bool {
@@ -34,12 +33,13 @@ func (a *allowance) take(now time.Duration, share float64, reserve int, attempts
 	case passed >= allowanceNap:
 		n := attempts()
 		traffic := float64(max(n-a.seen-a.taken, 0)) // without those it allowed
-		limit := max(float64(reserve), share*traffic*float64(allowanceAge)/float64(passed))
+		// What the traffic of a second makes is kept. When that becomes less, what was kept goes slowly: by half in each second.
+		a.limit = max(float64(reserve), share*traffic/passed.Seconds(), a.limit*math.Exp2(-passed.Seconds()))
 		second := 0.0
 		if reserve > 0 {
 			second = passed.Seconds()
 		}
-		a.tokens = min(a.tokens+share*traffic+second, limit)
+		a.tokens = min(a.tokens+share*traffic+second, a.limit)
 		a.seen, a.taken, a.at = n, 0, now
 	}
 	if a.tokens < 1 {
