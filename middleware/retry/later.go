@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -107,9 +108,9 @@ func (o *LaterOptions) failed(ctx context.Context, call *yodel.Call, err error) 
 		return err
 	}
 	b := call.State(backlogKey{}, func() any { return &backlog{client: c, news: make(chan struct{}, 1)} }).(*backlog) //nolint:forcetypeassert // nobody else has the key
-	t.unsent = yodel.NotProcessed(err)
-	t.dueAfter(err)
-	if refused := b.add(t, err); refused != nil {
+	t.unsent, t.err = yodel.NotProcessed(err), err
+	t.dueAfter()
+	if refused := b.add(t); refused != nil {
 		return refused
 	}
 	call.Trailer, call.ReplyAttachment = nil, nil
@@ -140,6 +141,7 @@ type task struct {
 	longest  time.Duration // the next wait
 	again    bool          // the last attempt failed in a way that allows another one
 	unsent   bool          // it was certainly not executed by now
+	err      error         // of the last attempt
 }
 
 type (
@@ -170,10 +172,22 @@ func (o *LaterOptions) task(call *yodel.Call) (*task, error) {
 	return t, nil
 }
 
-// dueAfter sets when the next attempt is made, after one that failed with err.
-func (t *task) dueAfter(err error) {
-	t.due = time.Now().Add(t.longest/2 + rand.N(t.longest/2+1) + min(retryAfter(err), t.MaxBackoff))
+// dueAfter sets when the next attempt is made, after one that failed or was not allowed.
+func (t *task) dueAfter() {
+	t.due = time.Now().Add(t.longest/2 + rand.N(t.longest/2+1) + min(retryAfter(t.err), t.MaxBackoff))
 	t.longest = min(2*t.longest, t.MaxBackoff)
+}
+
+// refusal is an error of yodel's own that says why the call is not made again.
+func (t *task) refusal(code yodel.Code, id, why string) *yodel.Error {
+	e := &yodel.Error{
+		Code: code, ID: id, NotProcessed: t.unsent, Cause: t.err, RetryAfter: retryAfter(t.err),
+		Message: fmt.Sprintf("%s: %s; it failed: %s", t.call.Method, why, strings.TrimPrefix(t.err.Error(), t.call.Method+": ")),
+	}
+	if report := (*yodel.CallReport)(nil); errors.As(t.err, &report) {
+		e.Report = report
+	}
+	return e
 }
 
 // drop gives a call up.
@@ -197,18 +211,15 @@ type backlog struct {
 	working bool
 }
 
-// add takes in a task for a call that failed with err, or says why not.
-func (b *backlog) add(t *task, err error) error {
+// add takes in a task, or says why not.
+func (b *backlog) add(t *task) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.count >= t.Queue || b.bytes+t.size > t.QueueBytes {
-		return &yodel.Error{
-			Code: yodel.ResourceExhausted, ID: "YDL1401", NotProcessed: yodel.NotProcessed(err), Cause: err, RetryAfter: retryAfter(err),
-			Message: fmt.Sprintf("%s: it cannot be made again later, because %d calls of %d bytes wait for that already; it failed: %v", t.call.Method, b.count, b.bytes, err),
-		}
+		return t.refusal(yodel.ResourceExhausted, "YDL1401", fmt.Sprintf("it cannot be made again later, because %d calls of %d bytes wait for that already", b.count, b.bytes))
 	}
 	if !b.working && !b.client.Background(b.work) { // it is closed
-		return err
+		return t.err
 	}
 	b.working = true
 	b.count++
@@ -233,21 +244,18 @@ func (b *backlog) work(ctx context.Context) {
 	failing := true // that is why they are here
 	for t := b.first(ctx); t != nil; t = b.first(ctx) {
 		if failing && !b.client.Afford(budget, share, reserve) {
-			b.again(t, nil)
+			b.again(t)
 			continue
 		}
 		err := b.attempt(ctx, t)
 		failing = err != nil
-		if err != nil && ctx.Err() != nil { // which may be why
-			b.again(t, err)
-			continue
-		}
-		if err != nil && t.again && t.attempts < t.Times {
-			b.again(t, err)
+		// That the client was closed may be why, and is the reason then.
+		if failing && (ctx.Err() != nil || t.again && t.attempts < t.Times) {
+			b.again(t)
 			continue
 		}
 		b.remove(t)
-		if err != nil {
+		if failing {
 			t.drop(err)
 		}
 	}
@@ -261,7 +269,9 @@ func (b *backlog) attempt(ctx context.Context, t *task) error {
 	t.again = false
 	err := b.client.Do(ctx, &t.call)
 	t.again = err != nil && (t.again || worthwhile(&t.call, err)) // something above Later may have refused it
-	t.unsent = t.unsent && yodel.NotProcessed(err)
+	if err != nil {
+		t.unsent, t.err = t.unsent && yodel.NotProcessed(err), err
+	}
 	t.call.Endpoint = nil
 	return err
 }
@@ -275,10 +285,7 @@ func (b *backlog) first(ctx context.Context) *task {
 			b.tasks, b.count, b.bytes, b.working = nil, 0, 0, false
 			b.mu.Unlock()
 			for _, t := range left {
-				t.drop(&yodel.Error{
-					Code: yodel.Canceled, ID: "YDL1402", NotProcessed: t.unsent,
-					Message: t.call.Method + ": the client was closed before the call could be made again in the background",
-				})
+				t.drop(t.refusal(yodel.Canceled, "YDL1402", "the client was closed before it could be made again in the background"))
 			}
 			return nil
 		}
@@ -300,11 +307,11 @@ func (b *backlog) first(ctx context.Context) *task {
 	}
 }
 
-// again puts back a task whose last attempt failed with err, or could not be made.
-func (b *backlog) again(t *task, err error) {
+// again puts back a task whose attempt failed, or was not allowed.
+func (b *backlog) again(t *task) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t.dueAfter(err)
+	t.dueAfter()
 	b.insertLocked(t)
 }
 
