@@ -78,7 +78,7 @@ const spareTime = 30 * time.Second
 // Backoff between attempts to connect: doubling, with jitter of half of it.
 const (
 	firstBackoff = 20 * time.Millisecond
-	lastBackoff  = 2 * time.Second
+	lastBackoff  = 1500 * time.Millisecond
 )
 
 func newEndpoint(c *Client, in Instance) *Endpoint {
