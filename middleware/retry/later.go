@@ -72,12 +72,22 @@ func Later(o *LaterOptions) yodel.Middleware {
 	}
 	return func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
+			if _, ok := call.Args.(*yodel.Encoded); ok { // as all that are repeated have
+				avoidLast(ctx, call)
+			}
 			err := next(ctx, call)
 			if err == nil {
 				return nil
 			}
 			return opts.failed(ctx, call, err)
 		}
+	}
+}
+
+// avoidLast makes a call that is repeated go to another endpoint than the last time, if there is one.
+func avoidLast(ctx context.Context, call *yodel.Call) {
+	if t, ok := ctx.Value(taskKey{}).(*task); ok && t.last != nil {
+		call.Avoid(t.last)
 	}
 }
 
@@ -97,7 +107,7 @@ func (o *LaterOptions) failed(ctx context.Context, call *yodel.Call, err error) 
 	}
 	again := worthwhile(call, err)
 	if t, ok := ctx.Value(taskKey{}).(*task); ok {
-		t.again = again
+		t.again, t.last = again, call.Endpoint
 		return err
 	}
 	if !again || call.Ordered || wantsReply(call.Reply) || errors.Is(ctx.Err(), context.Canceled) {
@@ -108,7 +118,7 @@ func (o *LaterOptions) failed(ctx context.Context, call *yodel.Call, err error) 
 		return err
 	}
 	b := call.State(backlogKey{}, func() any { return &backlog{client: c, news: make(chan struct{}, 1)} }).(*backlog) //nolint:forcetypeassert // nobody else has the key
-	t.unsent, t.err = yodel.NotProcessed(err), err
+	t.unsent, t.err, t.last = yodel.NotProcessed(err), err, call.Endpoint
 	t.dueAfter()
 	if refused := b.add(t); refused != nil {
 		return refused
@@ -142,6 +152,7 @@ type task struct {
 	again    bool          // the last attempt failed in a way that allows another one
 	unsent   bool          // it was certainly not executed by now
 	err      error         // of the last attempt
+	last     *yodel.Endpoint
 }
 
 type (
@@ -266,13 +277,12 @@ func (b *backlog) attempt(ctx context.Context, t *task) error {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, taskKey{}, t), t.Timeout)
 	defer cancel()
 	t.attempts++
-	t.again = false
+	t.again, t.call.Endpoint = false, nil
 	err := b.client.Do(ctx, &t.call)
 	t.again = err != nil && (t.again || worthwhile(&t.call, err)) // something above Later may have refused it
 	if err != nil {
 		t.unsent, t.err = t.unsent && yodel.NotProcessed(err), err
 	}
-	t.call.Endpoint = nil
 	return err
 }
 
