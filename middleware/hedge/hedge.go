@@ -102,7 +102,8 @@ func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
 		_, err := h.hedge(ctx, call, max(delay, h.AtLeast))
 		return err
 	}
-	began, slow, err := call.Now(), false, error(nil)
+	began, slow := call.Now(), false
+	var err error
 	if delay == 0 {
 		err = h.next(ctx, call)
 	} else {
@@ -125,7 +126,7 @@ func (h *hedger) hedge(ctx context.Context, call *yodel.Call, delay time.Duratio
 	r.ctx, r.call, r.fork, r.delay = ctx, call, fork, delay
 	r.first = r.leg()
 	r.timer.Reset(delay)
-	err = h.next(r.first, call)
+	err = h.next(r.first, call) //nolint:contextcheck // it is around ctx
 	r.over.Store(true)
 	if r.timer.Stop() {
 		r.joined = true

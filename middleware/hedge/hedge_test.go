@@ -369,7 +369,7 @@ func TestContextsOfAttemptsEnd(t *testing.T) {
 				c := dial(t, network, 2, hedge.After(20*time.Millisecond), func(next yodel.Handler) yodel.Handler {
 					return func(ctx context.Context, call *yodel.Call) error {
 						i := attempts.Add(1) - 1
-						kept[i] = ctx
+						kept[i] = ctx //nolint:fatcontext // of attempt i
 						if ctx.Err() != nil || ctx.Value(key{}) != "value" {
 							t.Errorf("attempt %d begins with %v, and the value %v", i, ctx.Err(), ctx.Value(key{}))
 						}

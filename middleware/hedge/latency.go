@@ -47,7 +47,7 @@ const (
 
 // bucketOf returns the bucket for calls that took so long.
 func bucketOf(took time.Duration) int {
-	n := uint64(max(took, 1<<shortest)) //nolint:gosec // not negative
+	n := uint64(max(took, 1<<shortest))
 	power := bits.Len64(n) - 1
 	if power >= longest {
 		return buckets - 1
@@ -114,15 +114,17 @@ type learned struct {
 
 type learnedKey struct{}
 
+func newLearned() any {
+	l := new(learned)
+	l.all.Store(&map[string]*latency{})
+	return l
+}
+
 // of returns the latency of a call's method.
 func (m *methods) of(call *yodel.Call) *latency {
 	l := m.kept.Load()
 	if l == nil {
-		l = call.State(learnedKey{}, func() any {
-			l := new(learned)
-			l.all.Store(&map[string]*latency{})
-			return l
-		}).(*learned) //nolint:forcetypeassert // nobody else has such a key
+		l = call.State(learnedKey{}, newLearned).(*learned) //nolint:forcetypeassert // nobody else has such a key
 		m.kept.Store(l)
 	}
 	all := *l.all.Load()

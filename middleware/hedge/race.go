@@ -74,7 +74,7 @@ func (r *race) fire() {
 // allowed takes leave for the second attempt.
 func (r *race) allowed() bool {
 	c := r.call.Client()
-	why := ""
+	var why string
 	switch {
 	case len(c.Endpoints()) < 2:
 		why = "there is no other endpoint"

@@ -42,11 +42,15 @@ func BenchmarkMiddleware(b *testing.B) {
 	}
 }
 
+func connect(addr string, ms []yodel.Middleware) *yodel.Client {
+	return yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Middleware: ms})
+}
+
 // A whole call, on loopback: what the budget of the tree adds to the request counts as well.
 func BenchmarkLoopback(b *testing.B) {
 	s := yodel.NewServer(nil)
 	work.Handle(s, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { return nil, nil })
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -64,8 +68,8 @@ func BenchmarkLoopback(b *testing.B) {
 		ms   []yodel.Middleware
 	}{{"none", nil}, {"failover", []yodel.Middleware{retry.Times(3)}}} {
 		b.Run(m.name, func(b *testing.B) {
-			c := yodel.NewClient(yodel.Static(l.Addr().String()), &yodel.ClientOptions{Middleware: m.ms})
-			defer c.Close()
+			c := connect(l.Addr().String(), m.ms) //nolint:contextcheck // a client has no context
+			defer c.Close()                       //nolint:contextcheck // a client has no context
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				call := idempotent()

@@ -15,7 +15,7 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 )
 
-// A listener whose connections can all be cut off, as those of a process that is killed.
+// A mortal listener and its connections can all be ended at once, as those of a process that is killed.
 type mortal struct {
 	net.Listener
 
@@ -34,11 +34,11 @@ func (m *mortal) Accept() (net.Conn, error) {
 }
 
 func (m *mortal) kill() {
-	_ = m.Listener.Close()
+	_ = m.Close()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range m.conns {
-		_ = c.(*net.TCPConn).SetLinger(0) //nolint:forcetypeassert // of a TCP listener
+		_ = c.(*net.TCPConn).SetLinger(0)
 		_ = c.Close()
 	}
 }
@@ -46,7 +46,7 @@ func (m *mortal) kill() {
 // run serves on addr until the function it returns is called, which kills the server.
 func run(t *testing.T, addr string) (at string, kill func()) {
 	t.Helper()
-	l, err := net.Listen("tcp", addr) //nolint:noctx // it does not wait
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,9 @@ type timeline struct {
 	tenth [200]atomic.Int32
 }
 
-func (l *timeline) add() { l.tenth[min(int(time.Since(l.began)*10/time.Second), len(l.tenth)-1)].Add(1) }
+func (l *timeline) add() {
+	l.tenth[min(int(time.Since(l.began)*10/time.Second), len(l.tenth)-1)].Add(1)
+}
 
 // between returns the sum of some tenths, and the largest of them.
 func (l *timeline) between(from, to time.Time) (sum, most int32) {
