@@ -17,6 +17,7 @@ func Example() {
 	const Price yodel.Method[string, int] = "Shop.Price"
 	network := mem.New()
 	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	served := make(chan error)
 	for i, addr := range []string{"shop-1", "shop-2"} {
 		l, err := network.Listen(addr)
