@@ -45,8 +45,16 @@ func (c *Call) Avoid(ep *Endpoint) {
 	}
 }
 
-// pinned reports whether the user, not the balancer, chose the endpoint.
-func (c *Call) pinned() bool { return c.Endpoint != nil && c.Endpoint != c.picked }
+// Stay makes all attempts of the call go to the endpoint that the balancer picks for the first one.
+func (c *Call) Stay() {
+	if !c.pinned() { // the endpoint of another call that it was used for
+		c.Endpoint, c.picked = nil, nil
+	}
+	c.stays = true
+}
+
+// pinned reports whether the endpoint is chosen already, by the user or for good.
+func (c *Call) pinned() bool { return c.Endpoint != nil && (c.Endpoint != c.picked || c.stays) }
 
 // balance returns the handler between middleware and endpoint middleware: it chooses the endpoint. It sends a call
 // that was certainly not processed to another one, because that is always right. The handler is no method, which would have a wrapper
@@ -101,7 +109,6 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 	if call.Method == "" {
 		return refusal("YDL2001", "a call without a method name")
 	}
-	pinned := call.pinned()
 	began := clock()
 	if err != nil {
 		began = call.out.began
@@ -115,7 +122,7 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 			if call.out.lent > 0 && NotProcessed(err) {
 				call.out.repay(call, 0)
 			}
-			if !c.resend(call, err, pinned, resends) { //nolint:contextcheck // a connection outlives the call that needs it first
+			if !c.resend(call, err, resends) { //nolint:contextcheck // a connection outlives the call that needs it first
 				return call.failed(err)
 			}
 			resends++
@@ -128,7 +135,7 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 			}
 			return call.failed(err)
 		}
-		if !pinned {
+		if !call.pinned() {
 			call.Endpoint, call.picked = ep, ep
 		}
 		call.going(ep)
@@ -142,7 +149,7 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 }
 
 // resend reports whether a failed call is sent again here, to an endpoint that was not tried.
-func (c *Client) resend(call *Call, err error, pinned bool, resends int) bool {
+func (c *Client) resend(call *Call, err error, resends int) bool {
 	e, ok := errors.AsType[*Error](err)
 	if !ok || !e.NotProcessed || call.stream != nil && call.stream.begun || e.Code != Unavailable || resends >= maxResends || call.Endpoint == nil {
 		return false
@@ -155,7 +162,7 @@ func (c *Client) resend(call *Call, err error, pinned bool, resends int) bool {
 	// That a connection drains happens again and again when none may become old.
 	again := e.ID == "YDL3004" || stale && !slices.Contains(call.tried, call.Endpoint)
 	call.Avoid(call.Endpoint)
-	if pinned {
+	if call.pinned() {
 		return again
 	}
 	for _, ep := range c.cluster.endpoints() {
@@ -229,6 +236,9 @@ func (q *requester) explainAt(ctx context.Context, call *Call, where string, err
 	}
 	e := q.explainCall(ctx, call.Method, where, err)
 	e.Cause = err
+	if dial, ok := errors.AsType[*dialError](err); ok && call.pinned() {
+		e.RetryAfter = dial.next // there is nowhere else to go before that
+	}
 	return e
 }
 

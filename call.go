@@ -108,6 +108,7 @@ type Call struct {
 	picked *Endpoint // what the balancer set Endpoint to
 	turn   *turn     // client: its place in the order of its key; nil when it is not ordered
 	pass   int       // how strictly it avoids
+	stays  bool      // picked is for all attempts
 	in     *incoming // on the side that serves: what it came from
 	report *CallReport
 	tried  []*Endpoint     // endpoints this call avoids
@@ -117,6 +118,7 @@ type Call struct {
 
 	budget *budget   // nil for none
 	lent   inherited // what it has of the handler's call whose context it was made with
+	group  *group    // nil unless it has forks
 	rare   *rareCall // nil for most
 
 	watch watch         // how far its observers are

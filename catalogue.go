@@ -31,6 +31,8 @@ var catalogue = map[string]entry{
 	"YDL1106": {Internal, "a breach of the protocol", "check that both sides run a released version, and report it"},
 	"YDL1107": {Unavailable, "the connection was refused by the server", "look at the server's log"},
 	"YDL1201": {Unavailable, "the resolver failed", "check the registry"},
+	"YDL1401": {ResourceExhausted, "too many calls wait to be made again in the background", "see why they fail, or raise LaterOptions.Queue or QueueBytes"},
+	"YDL1402": {Canceled, "the client was closed before a call could be made again in the background", "keep the client until its calls are made, or take them over in LaterOptions.Dropped"},
 	"YDL2001": {Unimplemented, "the server has no such service", "check the name"},
 	"YDL2002": {Unimplemented, "the service has no such method", "check the name"},
 	"YDL2003": {Unimplemented, "the server does not have the codec", "add it to ServerOptions.Codecs"},

@@ -272,8 +272,8 @@ func (c *Call) begin(ctx context.Context, o *outgoing) {
 	if c.watch != unwatched || c.began != 0 {
 		c.watch, c.began, c.took = unwatched, 0, 0
 	}
-	if c.rare != nil {
-		c.rare = nil
+	if c.rare != nil || c.group != nil {
+		c.rare, c.group = nil, nil
 	}
 	c.inherit(ctx)
 }
@@ -287,6 +287,9 @@ func (c *Call) end() {
 	if c.limited {
 		c.Deadline, c.limited = time.Time{}, false
 	}
+	if c.stays {
+		c.stays = false
+	}
 	c.disinherit()
 }
 
@@ -297,8 +300,30 @@ func (c *Call) MayRepeat(err error) bool {
 	if c.stream != nil && c.stream.begun || c.turn != nil && !c.turn.mayRepeat(NotProcessed(err)) {
 		return false
 	}
-	return NotProcessed(err) || c.Idempotent || c.IdempotencyKey != "" ||
-		c.out != nil && c.out.binding != nil && c.out.binding.of.idempotent.Load()
+	return NotProcessed(err) || c.Idempotent || c.IdempotencyKey != "" || c.out != nil && c.out.from.declared(c.Method)
+}
+
+// declared reports whether a method is known to be idempotent.
+func (q *requester) declared(method string) bool {
+	m := q.last.Load()
+	if m == nil || m.name != method {
+		m = (*q.methods.Load())[method]
+	}
+	if m == nil {
+		return q.idempotent[method] // which does not change
+	}
+	return m.idempotent.Load()
+}
+
+// Background runs f on a goroutine of the client's: ctx ends when the client is closed, which waits for f to return. It does nothing, and returns
+// false, once that has happened.
+func (c *Client) Background(f func(ctx context.Context)) bool {
+	c.cluster.mu.Lock()
+	defer c.cluster.mu.Unlock()
+	if !c.cluster.closed {
+		c.wg.Go(func() { f(c.ctx) })
+	}
+	return !c.cluster.closed
 }
 
 // agent names this implementation to peers.

@@ -34,6 +34,16 @@ type cluster struct {
 type endpointSet struct {
 	endpoints []*Endpoint
 	picker    Picker
+	past      int64 // attempts that were made on endpoints that have left
+}
+
+// attempts returns how many attempts have been made on the endpoints, and on those that there were before.
+func (s *endpointSet) attempts() int64 {
+	n := s.past
+	for _, ep := range s.endpoints {
+		n += ep.inflight.begun.Load()
+	}
+	return n
 }
 
 func newCluster(c *Client) *cluster {
@@ -171,7 +181,11 @@ func (cl *cluster) replaceLocked(endpoints []*Endpoint) {
 	} else {
 		cl.learner.Store(nil)
 	}
-	cl.set.Store(&endpointSet{endpoints: endpoints, picker: picker})
+	set := &endpointSet{endpoints: endpoints, picker: picker}
+	if before := cl.set.Load(); before != nil {
+		set.past = max(before.attempts()-set.attempts(), 0)
+	}
+	cl.set.Store(set)
 	cl.wakeLocked()
 }
 

@@ -78,7 +78,7 @@ const spareTime = 30 * time.Second
 // Backoff between attempts to connect: doubling, with jitter of half of it.
 const (
 	firstBackoff = 20 * time.Millisecond
-	lastBackoff  = 2 * time.Second
+	lastBackoff  = 1500 * time.Millisecond
 )
 
 func newEndpoint(c *Client, in Instance) *Endpoint {
@@ -121,6 +121,9 @@ func (ep *Endpoint) ended() {
 		ep.inflight.ended.Add(1)
 	}
 }
+
+// Connected reports whether there is a connection.
+func (ep *Endpoint) Connected() bool { return len(*ep.conns.Load()) > 0 }
 
 // Ready reports whether the endpoint should get calls: nobody has said otherwise with SetReady.
 func (ep *Endpoint) Ready() bool { return ep.unready.Load() == 0 }

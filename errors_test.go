@@ -27,6 +27,7 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/middleware/fallback"
 	"github.com/yodel-rpc/yodel/middleware/fault"
+	"github.com/yodel-rpc/yodel/middleware/retry"
 )
 
 // A scenario provokes one of yodel's errors for real.
@@ -139,7 +140,7 @@ var scenarios = []scenario{
 		p.addr = serve(p, s)
 		return newClient(p, nil, p.addr).Do(ctx, try("x"))
 	}},
-	{"YDL1007", "a closed client", yodel.Canceled, true, []string{"the client was closed"}, true, func(p *provocation) error {
+	{"YDL1007", "a closed client", yodel.Canceled, true, []string{"the client was closed"}, false, func(p *provocation) error {
 		c := yodel.Dial(serve(p, newServer(p, nil)))
 		must(p, c.Ready(p.Context()))
 		c.Close()
@@ -232,6 +233,25 @@ var scenarios = []scenario{
 		return p.call(newServer(p, quiet(yodel.ServerOptions{Connect: func(context.Context, *yodel.Peer) error {
 			return errors.New("no list of members")
 		}})), nil, &yodel.Call{})
+	}},
+	{"YDL1401", "a call to be repeated when too many are", yodel.ResourceExhausted, true, []string{"1 calls of 13 bytes wait"}, false, func(p *provocation) error {
+		p.addr = closed(p)
+		later := retry.Later(&retry.LaterOptions{Queue: 1, Logger: slog.New(slog.DiscardHandler)})
+		c := newClient(p, &yodel.ClientOptions{Middleware: []yodel.Middleware{later}}, p.addr)
+		must(p, c.Call(p.Context(), "Arith.Mul", &Args{1, 2}, nil))
+		return c.Call(p.Context(), "Arith.Mul", &Args{1, 2}, nil)
+	}},
+	{"YDL1402", "a client that is closed with calls to be repeated", yodel.Canceled, true, []string{"the client was closed"}, false, func(p *provocation) error {
+		var err error
+		later := retry.Later(&retry.LaterOptions{
+			Backoff: time.Hour, MaxBackoff: time.Hour, Logger: slog.New(slog.DiscardHandler),
+			Dropped: func(_ *yodel.Call, why error) { err = why },
+		})
+		p.addr = closed(p)
+		c := newClient(p, &yodel.ClientOptions{Middleware: []yodel.Middleware{later}}, p.addr)
+		must(p, c.Call(p.Context(), "Arith.Mul", &Args{1, 2}, nil))
+		c.Close()
+		return err
 	}},
 	{"YDL2001", "no such service", yodel.Unimplemented, true, []string{`no service "Arit"`, `did you mean "Arith.Mul"?`}, false, func(p *provocation) error {
 		return p.call(newServer(p, nil), nil, &yodel.Call{Method: "Arit.Mul"})

@@ -21,62 +21,72 @@ func (c *Call) Fork() *Call {
 	}
 	o := c.out.client.take()
 	f := &o.call
-	f.out, f.rare = o, &rareCall{like: c.Reply}
+	f.out, o.began = o, 1 // for Now: it may begin later than c
 	f.Method, f.Args, f.Metadata, f.Attachment, f.Deadline = c.Method, c.Args, c.Metadata, c.Attachment, c.Deadline
 	f.Codec, f.Compressor, f.Key, f.IdempotencyKey, f.Idempotent, f.NoWait = c.Codec, c.Compressor, c.Key, c.IdempotencyKey, c.Idempotent, c.NoWait
 	f.Criticality, f.Tenant, f.budget = c.Criticality, c.Tenant, c.tokens()
-	f.watch, f.began = c.watch, c.made()
-	f.tried = slices.Clone(c.tried)
-	if c.pinned() {
+	f.watch, f.began = c.watch, c.began
+	f.tried, f.stays = slices.Clone(c.tried), c.stays
+	if c.Endpoint != nil && c.Endpoint != c.picked {
 		f.Endpoint = c.Endpoint
 	}
-	r := c.rarely()
-	if r.group == nil {
-		r.group = []*Call{c}
+	g := &c.out.group
+	if c.group == nil {
+		g.calls, g.like = append(g.calls[:0], c), c.Reply
+		c.group = g
 	}
-	r.group = append(r.group, f)
-	for _, member := range r.group {
-		member.rare.group = r.group
-	}
+	g.calls = append(g.calls, f)
+	f.group = g
 	return f
 }
 
+// A group is a call and its forks.
+type group struct {
+	calls []*Call
+	like  any // what the replies of the forks are to be like
+}
+
 // Join ends a fork, which must not be used afterwards. With take, its outcome becomes the call's: the reply, what came beside it, and the
-// endpoint. What it tried becomes part of the call's record.
+// endpoint. What it tried becomes part of the call's record, and later attempts avoid it.
 func (c *Call) Join(f *Call, take bool) {
 	if take {
 		takeOver(c.Reply, f.Reply)
 		c.Trailer, c.ReplyAttachment = f.Trailer, f.ReplyAttachment
 		c.Endpoint, c.picked = f.Endpoint, f.picked
+	} else if f.picked != nil {
+		c.Avoid(f.picked)
 	}
 	c.Attempt += f.Attempt
 	for _, ep := range f.tried {
 		c.Avoid(ep)
 	}
-	c.rare.notes = append(c.rare.notes, f.rare.notes...)
+	if f.rare != nil {
+		r := c.rarely()
+		r.notes = append(r.notes, f.rare.notes...)
+	}
 	if f.report != nil {
 		if c.report == nil {
 			c.report = &CallReport{Method: c.Method}
 		}
 		c.report.Attempts = append(c.report.Attempts, f.report.Attempts...)
 	}
-	c.rare.group = nil
+	c.group = nil
 	c.out.client.give(f.out)
 }
 
 // going notes where an attempt goes, for the others of its group to avoid.
 func (c *Call) going(ep *Endpoint) {
-	if c.rare != nil && c.rare.group != nil {
+	if c.group != nil {
 		c.out.at.Store(ep)
 	}
 }
 
 // besides reports whether another call of the group is under way to ep.
 func (c *Call) besides(ep *Endpoint) bool {
-	if c.rare == nil {
+	if c.group == nil {
 		return false
 	}
-	for _, other := range c.rare.group {
+	for _, other := range c.group.calls {
 		if other != c && other.out.at.Load() == ep {
 			return true
 		}
@@ -137,8 +147,6 @@ func (c *Call) State(key any, create func() any) any {
 
 // A rareCall is what few calls have.
 type rareCall struct {
-	group []*Call // the call and its forks
-	like  any     // of a fork: the reply that its own is to be like
 	notes []note
 }
 

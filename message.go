@@ -22,6 +22,9 @@ func (c *Call) Encode() (*Encoded, error) {
 	if c.in != nil {
 		message = &c.Reply
 	}
+	if c.stream != nil {
+		return nil, Errorf(Internal, "%s: the messages of a stream are not one", c.Method)
+	}
 	if codec == nil {
 		return nil, c.nobody()
 	}

@@ -35,6 +35,7 @@ type outgoing struct {
 	budget budget                   // of a call that has one of its own
 	lent   int32                    // tokens that the attempt has taken along
 	at     atomic.Pointer[Endpoint] // of a fork and its like: where the attempt goes
+	group  group                    // memory
 }
 
 // keepScratch is the largest scratch memory that is kept for another call.
@@ -56,6 +57,10 @@ func (o *outgoing) reset() bool {
 	}
 	if o.at.Load() != nil {
 		o.at.Store(nil)
+	}
+	if len(o.group.calls) > 0 {
+		clear(o.group.calls)
+		o.group.calls, o.group.like = o.group.calls[:0], nil
 	}
 	o.binding, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil // the client is the one whose pool it goes to
 	return cap(o.body) <= keepScratch && cap(o.packed) <= keepScratch && cap(o.unpack) <= keepScratch

@@ -258,8 +258,8 @@ func (q *requester) prepare(ctx context.Context, o *outgoing, call *Call) error 
 	if call.Budget > 0 || call.budget != nil {
 		o.lend(call.tokens())
 	}
-	if call.rare != nil && call.rare.like != nil && call.Reply == nil {
-		call.Reply = another(call.rare.like)
+	if g := call.group; g != nil && g.like != nil && call.Reply == nil {
+		call.Reply = another(g.like)
 	}
 	if call.Trailer != nil || call.ReplyAttachment != nil {
 		call.Trailer, call.ReplyAttachment = nil, nil

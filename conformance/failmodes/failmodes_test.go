@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/hedge"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -78,6 +79,7 @@ var faults = []fault{
 type mode struct {
 	name, with string
 	middleware []yodel.Middleware
+	balancer   yodel.Balancer                                                     // inOrder if nil
 	call       func(ctx context.Context, c *yodel.Client, call *yodel.Call) error // Client.Do if nil
 	noReply    bool                                                               // success comes without one
 }
@@ -85,6 +87,11 @@ type mode struct {
 var modes = []mode{
 	{name: "failfast", with: "no middleware"},
 	{name: "failover", with: "`retry.Times(3)`", middleware: []yodel.Middleware{retry.Times(3)}},
+	{name: "failtry", with: "`retry.Same(3)`", middleware: []yodel.Middleware{retry.Same(3)}},
+	{name: "failback", with: "`retry.Later(nil)`, for a call that wants no reply", middleware: []yodel.Middleware{retry.Later(nil)}, noReply: true},
+	{name: "failback of a call that wants a reply", with: "`retry.Later(nil)`, which tells its caller", middleware: []yodel.Middleware{retry.Later(nil)}},
+	{name: "available", with: "the balancer `retry.Any`", balancer: retry.Any},
+	{name: "backup request", with: "`hedge.After(20 * time.Millisecond)`", middleware: []yodel.Middleware{hedge.After(20 * time.Millisecond)}},
 }
 
 // An outcome is what became of a call.
@@ -94,7 +101,9 @@ type outcome struct {
 	executions int32
 }
 
-func (o outcome) String() string { return fmt.Sprintf("%s, %d, %d", o.result, o.attempts, o.executions) }
+func (o outcome) String() string {
+	return fmt.Sprintf("%s, %d, %d", o.result, o.attempts, o.executions)
+}
 
 func TestFailModesUnderFaults(t *testing.T) {
 	var page strings.Builder
@@ -224,8 +233,12 @@ func start(t *testing.T, m mode, broken fault) *fleet {
 			return next(ctx, call)
 		}
 	}
+	balancer := m.balancer
+	if balancer == nil {
+		balancer = inOrder
+	}
 	f.client = yodel.NewClient(yodel.Static(names...), &yodel.ClientOptions{
-		Transport: f, Balancer: inOrder, Timeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		Transport: f, Balancer: balancer, Timeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
 		Middleware:         slices.Concat(m.middleware, []yodel.Middleware{timeout.After(200 * time.Millisecond)}),
 		EndpointMiddleware: []yodel.EndpointMiddleware{count},
 	})
@@ -347,6 +360,7 @@ func (f *fleet) cutOff(ctx context.Context) error {
 
 func (f *fleet) hang(ctx context.Context) error {
 	<-ctx.Done()
+	<-time.After(time.Millisecond) // when the client has given up, whose deadline is the same
 	return ctx.Err()
 }
 

@@ -169,8 +169,8 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	w := waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
 	w.conn = c
 	out.OneWay = false
-	done := ctx.Done()
-	w.bound = done != nil
+	done, halt := dones(ctx)
+	w.bound = done != nil || halt != nil
 	c.glance()
 	id, err := c.send(ctx, out, w, nil)
 	if err != nil {
@@ -179,19 +179,15 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	}
 	switch {
 	case c.readLone(w, id):
-	case done == nil:
+	case !w.bound:
 		<-w.wake
-	default:
-		select {
-		case <-w.wake:
-		case <-done:
-			if w.id.CompareAndSwap(id, 0) {
-				waiters.Put(w)
-				c.abandon(id, ctx.Err())
-				return nil, context.Cause(ctx)
-			}
-			<-w.wake // it is just ending
+	case !w.wait(done, halt):
+		if w.id.CompareAndSwap(id, 0) {
+			waiters.Put(w)
+			c.abandon(id, ctx.Err())
+			return nil, context.Cause(ctx)
 		}
+		<-w.wake // it is just ending
 	}
 	if w.err != nil {
 		err := w.err
@@ -204,6 +200,39 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 		return nil, err
 	}
 	return &w.answer, nil
+}
+
+// A halter is a context that ends when one of two channels is closed. One that is made for each of many calls is not worth a channel of its own,
+// and the goroutine or the callback that closes it when the context above it ends: it has both, for those who know how to wait for two.
+type halter interface {
+	Halted() (done, halt <-chan struct{})
+}
+
+// dones returns the channels whose closing ends ctx.
+func dones(ctx context.Context) (done, halt <-chan struct{}) {
+	if h, ok := ctx.(halter); ok {
+		return h.Halted()
+	}
+	return ctx.Done(), nil
+}
+
+// wait waits for the end of the call, and reports whether that came before the end of its context.
+func (w *waiter) wait(done, halt <-chan struct{}) bool {
+	if halt == nil { // a select of two is faster
+		select {
+		case <-w.wake:
+			return true
+		case <-done:
+			return false
+		}
+	}
+	select {
+	case <-w.wake:
+		return true
+	case <-done:
+	case <-halt:
+	}
+	return false
 }
 
 // Start sends a request and returns; to is told how the call ended, unless Start returns an error. It

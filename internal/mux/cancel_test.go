@@ -61,9 +61,12 @@ func TestCanceledCallsLeaveNothing(t *testing.T) {
 				}
 				var reply string
 				var err error
-				if random.IntN(2) == 0 {
+				switch random.IntN(4) {
+				case 0:
 					_, reply, err = callOut(ctx, c, out)
-				} else {
+				case 1:
+					_, reply, err = callOut(halting{ctx}, c, out)
+				default:
 					_, reply, err = startAndWait(ctx, c, out)
 				}
 				cancel() // perhaps after
@@ -90,6 +93,11 @@ func TestCanceledCallsLeaveNothing(t *testing.T) {
 	wantEmpty(t, "the client", c)
 	wantEmpty(t, "the server", srv)
 }
+
+// A halting context ends by its second channel.
+type halting struct{ context.Context }
+
+func (h halting) Halted() (done, halt <-chan struct{}) { return nil, h.Done() }
 
 func startAndWait(ctx context.Context, c *mux.Conn, out *mux.Out) (code uint16, reply string, err error) {
 	ended := make(chan struct{})

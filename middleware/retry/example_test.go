@@ -57,3 +57,49 @@ func Example() {
 	// Output:
 	// 7 <nil> 2
 }
+
+// A caller need not wait for what can be done later.
+func ExampleLater() {
+	const Visited yodel.Method[string, yodel.Empty] = "Log.Visited"
+	network := mem.New()
+	client := yodel.NewClient(yodel.Static("log"), &yodel.ClientOptions{
+		Transport: network,
+		Middleware: []yodel.Middleware{
+			retry.Later(&retry.LaterOptions{
+				Backoff: 50 * time.Millisecond,
+				Dropped: func(call *yodel.Call, err error) { fmt.Println("lost:", call.Method, err) },
+			}),
+		},
+	})
+	page := "/prices"
+	fmt.Println(client.Call(context.Background(), string(Visited), &page, nil)) // there is no server yet
+
+	l, err := network.Listen("log")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	server := yodel.NewServer(nil)
+	visited := make(chan string)
+	Visited.Handle(server, func(_ context.Context, page *string) (*yodel.Empty, error) {
+		visited <- *page
+		return nil, nil
+	})
+	served := make(chan error)
+	go func() { served <- server.Serve(ctx, l) }()
+	fmt.Println(<-visited)
+
+	stop()
+	<-served
+	client.Close()
+	// Output:
+	// <nil>
+	// /prices
+}
+
+// All calls go to the first instance while it is there, and to the standby otherwise.
+func ExampleAny() {
+	client := yodel.NewClient(yodel.Static("primary:8972", "standby:8972"), &yodel.ClientOptions{Balancer: retry.Any})
+	defer client.Close()
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel_test
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/transport/mem"
+)
+
+// Whatever is asked of an allowance when, it never gives more than the share of the traffic, the reserve, and one each second.
+func TestAnAllowanceHasABound(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		share, reserve := 0.05+rng.Float64()/2, rng.IntN(20)
+		a := yodel.NewAllowance()
+		now, attempts := time.Duration(1+rng.Int64N(1e12)), int64(rng.IntN(1000))
+		began, before := now, attempts
+		given := 0
+		for range 3000 {
+			passed := time.Duration(rng.Int64N(int64(40 * time.Millisecond)))
+			if rng.IntN(500) == 0 {
+				passed = time.Duration(rng.Int64N(int64(20 * time.Second)))
+			}
+			now += passed
+			attempts += rng.Int64N(30)
+			for range 1 + rng.IntN(8) {
+				if a.Take(now, share, reserve, attempts) {
+					given++
+					attempts++ // it is made
+				}
+			}
+			traffic := float64(attempts - before - int64(given))
+			if bound := share*traffic + float64(reserve) + (now - began).Seconds() + 1; float64(given) > bound {
+				t.Fatalf("seed %d: %d were given, and the bound is %.1f (share %.2f, reserve %d)", seed, given, bound, share, reserve)
+			}
+		}
+	}
+}
+
+func TestAnAllowanceKeepsASecondsShare(t *testing.T) {
+	a := yodel.NewAllowance()
+	now, attempts := time.Duration(1), int64(0)
+	drain := func() (n int) {
+		for a.Take(now, 0.1, 10, attempts) {
+			n++
+			attempts++
+		}
+		return n
+	}
+	pass := func(d time.Duration, calls int64) { now, attempts = now+d, attempts+calls }
+	for i, step := range []struct {
+		pass  time.Duration
+		calls int64
+		want  int
+	}{
+		{0, 0, 10},
+		{time.Second, 0, 1},
+		{time.Second, 90, 10},
+		{time.Second, 1000, 100}, // and one, which is more than is kept
+		{time.Minute, 60000, 100},
+		{time.Second, 0, 1},
+		{time.Hour, 0, 10},
+		{time.Millisecond, 1000, 0}, // not counted yet
+		{9 * time.Millisecond, 0, 100},
+	} {
+		pass(step.pass, step.calls)
+		if got := drain(); math.Abs(float64(got-step.want)) > 1 {
+			t.Errorf("step %d: %d were given, want %d", i, got, step.want)
+		}
+	}
+}
+
+// Attempts on endpoints that have left are not forgotten, or what comes after them would not count.
+func TestAClientCountsItsAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := mem.New()
+		addrs := []string{"a", "b", "c"}
+		for _, addr := range addrs {
+			s := yodel.NewServer(nil)
+			relay.Handle(s, func(_ context.Context, in *int) (*int, error) { return in, nil })
+			l, err := network.Listen(addr)
+			must(t, err)
+			start(t, s, l)
+		}
+		updates := make(chan []yodel.Instance)
+		c := yodel.NewClient(changing(updates), &yodel.ClientOptions{Transport: network})
+		defer c.Close()
+		for i := range 12 {
+			updates <- []yodel.Instance{{Addr: addrs[i%3]}, {Addr: addrs[(i+1)%3]}}
+			synctest.Wait()
+			for range 10 {
+				_, err := relay.Call(t.Context(), c, new(int))
+				must(t, err)
+			}
+			if n := yodel.Attempts(c); n != int64(10*(i+1)) {
+				t.Errorf("after %d calls it counts %d", 10*(i+1), n)
+			}
+		}
+	})
+}
+
+// A changing resolver names what is sent to it.
+type changing <-chan []yodel.Instance
+
+func (r changing) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	for {
+		select {
+		case set := <-r:
+			update(set)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hedge
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A race is between the two attempts of a call: the first on the goroutine of the caller, the second on that of a timer. It is used again, its
+// contexts are not: somebody may keep them.
+type race struct {
+	*hedger
+
+	timer *time.Timer   // runs fire
+	done  chan struct{} // capacity 1: fire has returned
+	halt  chan struct{} // what ends a first leg; used again as long as it was not closed
+	legs  []leg         // not used yet
+
+	ctx    context.Context //nolint:containedctx // the call's
+	call   *yodel.Call
+	fork   *yodel.Call
+	delay  time.Duration
+	first  *leg
+	second atomic.Pointer[leg] // nil before the timer has fired
+	winner atomic.Uint32
+	over   atomic.Bool // the first attempt has ended
+	joined bool        // fire does not run, and will not
+
+	err      error // of the second attempt
+	made     bool  // there was one
+	panicked any
+}
+
+// Who was the first with a good answer.
+const (
+	nobody uint32 = iota
+	original
+	hedged
+)
+
+func (h *hedger) newRace() *race {
+	r := &race{hedger: h, done: make(chan struct{}, 1), halt: make(chan struct{})}
+	r.timer = time.AfterFunc(time.Hour, r.fire)
+	r.timer.Stop()
+	return r
+}
+
+// fire makes the second attempt.
+func (r *race) fire() {
+	defer func() {
+		if r.panicked = recover(); r.panicked != nil {
+			r.first.cancel()
+		}
+		r.done <- struct{}{} // also when a middleware ends the goroutine
+	}()
+	second := &leg{Context: r.ctx, halt: make(chan struct{})}
+	r.second.Store(second) // before over is asked
+	if r.over.Load() || !r.allowed() {
+		return
+	}
+	r.fork.Note("hedge", fmt.Sprintf("a second attempt after %v", r.delay))
+	r.made, r.err = true, yodel.Internal // unless next returns
+	r.err = r.next(second, r.fork)
+	if r.err == nil && r.winner.CompareAndSwap(nobody, hedged) {
+		r.first.cancel()
+	}
+}
+
+// allowed takes leave for the second attempt.
+func (r *race) allowed() bool {
+	c := r.call.Client()
+	var why string
+	switch {
+	case len(c.Endpoints()) < 2:
+		why = "there is no other endpoint"
+	case !r.fork.Again():
+		why = "the attempts of the call tree are used up"
+	case r.Share < 1 && !c.Afford("hedge", r.Share, r.Reserve):
+		why = "the client's share for hedges is used up"
+	default:
+		return true
+	}
+	r.fork.Note("hedge", fmt.Sprintf("slower than %v, and no second attempt: %s", r.delay, why))
+	return false
+}
+
+// settle waits for the second attempt when the first one has ended with err, and says how the call ends.
+func (r *race) settle(err error) error {
+	if second := r.second.Load(); err == nil && r.winner.CompareAndSwap(nobody, original) && second != nil {
+		second.cancel()
+	}
+	<-r.done
+	r.joined = true
+	switch {
+	case r.panicked != nil:
+		panic(r.panicked) // where somebody may be prepared for it
+	case r.winner.Load() == hedged:
+		return nil
+	case r.made && yodel.NotProcessed(err) && !yodel.NotProcessed(r.err):
+		return r.err // both failed, and this one may have been executed
+	}
+	return err
+}
+
+// end ends the race, with the call, and readies it for another one.
+func (r *race) end() {
+	second := r.second.Load()
+	if !r.joined { // the first attempt has panicked
+		r.over.Store(true)
+		if second != nil {
+			second.cancel()
+		}
+		if !r.timer.Stop() {
+			<-r.done
+			second = r.second.Load()
+		}
+	}
+	r.first.end()
+	if r.first.halted {
+		r.halt = make(chan struct{})
+	}
+	if second != nil {
+		second.end()
+		r.second.Store(nil)
+	}
+	if fork := r.fork; fork != nil {
+		r.call.Join(fork, r.winner.Load() == hedged)
+	}
+	r.ctx, r.call, r.fork, r.first = nil, nil, nil, nil
+	if r.joined && second == nil { // as nearly all are
+		r.over.Store(false)
+		r.joined = false
+		r.races.Put(r)
+	}
+}
+
+// leg returns a context for the first attempt.
+func (r *race) leg() *leg {
+	if len(r.legs) == 0 {
+		r.legs = make([]leg, 64) // they are never used again, and one allocation for each would cost more
+	}
+	l := &r.legs[0]
+	r.legs = r.legs[1:]
+	l.Context, l.halt = r.ctx, r.halt
+	return l
+}

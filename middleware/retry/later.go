@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package retry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// LaterOptions changes how calls are repeated in the background. The zero value is a good choice.
+type LaterOptions struct {
+	// Queue is how many calls may wait to be repeated. Default 1000.
+	Queue int
+	// QueueBytes is how large they may be together, encoded, in bytes. Default 16 MiB.
+	QueueBytes int
+	// Times is how many attempts each gets in the background. Default 10.
+	Times int
+	// Backoff is the longest wait before the first of them. It doubles with each one. The wait is a random share of it, half of it at least.
+	// Default 1 s.
+	Backoff time.Duration
+	// MaxBackoff is the longest wait of all. Default 1 min.
+	MaxBackoff time.Duration
+	// Timeout ends each of these attempts. Default 10 s.
+	Timeout time.Duration
+	// Dropped is told of each call that is given up, and why: that it cannot be repeated after this error, that it has had all its attempts, or
+	// that the client was closed (YDL1402). Its Args are an *yodel.Encoded. It runs on the goroutine that repeats the calls, for which Client.Close
+	// waits, and must not close the client. Default none: they are logged, as they always are.
+	Dropped func(call *yodel.Call, err error)
+	// Logger is told of dropped calls. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// Later is failback: when a call fails, its caller is told that all is well, and the call is made again in the background, until it succeeds or has had its
+// attempts. It is for notifications and the like, that somebody should get some time; nil is the default.
+//
+// The caller waits for the first attempt. If that succeeds, it has its reply. If it fails with an error that allows another attempt (see the
+// package), Do returns nil for a call that has no use for a reply: its Reply is nil, an *Empty or no Values, or it is one-way. Every other call gets its error, as without Later:
+// success without the reply would be a lie, and what failed for its caller must not be done behind its back. Ordered calls and
+// streams get theirs too.
+//
+// The arguments are encoded before Do returns, and may be changed then. The repeated call has the method, arguments, attachment, metadata, keys, class and tenant of the
+// first one, but not its context, with which nothing of it ends, nor its deadline: each attempt has Timeout. It goes down the client's whole chain.
+// So observers see a call for each attempt, and a retry.Times below Later makes several of one.
+//
+// The queue is the client's, bounded, and in memory only. When it is full the caller gets an error (YDL1401). Calls are repeated one after the other, out of the client's budget
+// for retries as long as they fail, so that a queue that has grown during an outage is no stampede when it is over. Closing the client drops what is left.
+// What is dropped is logged, and Dropped is told.
+func Later(o *LaterOptions) yodel.Middleware {
+	var opts LaterOptions
+	if o != nil {
+		opts = *o
+	}
+	opts.Queue = orDefault(opts.Queue, 1000)
+	opts.QueueBytes = orDefault(opts.QueueBytes, 16<<20)
+	opts.Times = orDefault(opts.Times, 10)
+	opts.Backoff = orDefault(opts.Backoff, time.Second)
+	opts.MaxBackoff = orDefault(opts.MaxBackoff, time.Minute)
+	opts.Timeout = orDefault(opts.Timeout, 10*time.Second)
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	return func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			if _, ok := call.Args.(*yodel.Encoded); ok { // as all that are repeated have
+				avoidLast(ctx, call)
+			}
+			err := next(ctx, call)
+			if err == nil {
+				return nil
+			}
+			return opts.failed(ctx, call, err)
+		}
+	}
+}
+
+// avoidLast makes a call that is repeated go to another endpoint than the last time, if there is one.
+func avoidLast(ctx context.Context, call *yodel.Call) {
+	if t, ok := ctx.Value(taskKey{}).(*task); ok && t.last != nil {
+		call.Avoid(t.last)
+	}
+}
+
+// orDefault returns n if it is positive, and otherwise a default.
+func orDefault[T int | time.Duration](n, otherwise T) T {
+	if n <= 0 {
+		return otherwise
+	}
+	return n
+}
+
+// failed decides what becomes of a call that failed with err.
+func (o *LaterOptions) failed(ctx context.Context, call *yodel.Call, err error) error {
+	c := call.Client()
+	if c == nil { // on a server, or a server's call
+		return err
+	}
+	again := worthwhile(call, err)
+	if t, ok := ctx.Value(taskKey{}).(*task); ok {
+		t.again, t.last = again, call.Endpoint
+		return err
+	}
+	if !again || call.Ordered || wantsReply(call.Reply) || errors.Is(ctx.Err(), context.Canceled) {
+		return err
+	}
+	t, encodeErr := o.task(call)
+	if encodeErr != nil { // a stream
+		return err
+	}
+	b := call.State(backlogKey{}, func() any { return &backlog{client: c, news: make(chan struct{}, 1)} }).(*backlog) //nolint:forcetypeassert // nobody else has the key
+	t.unsent, t.err, t.last = yodel.NotProcessed(err), err, call.Endpoint
+	t.dueAfter()
+	if refused := b.add(t); refused != nil {
+		return refused
+	}
+	call.Trailer, call.ReplyAttachment = nil, nil
+	call.Note("later", fmt.Sprintf("will be made again in the background, after: %v", err))
+	return nil
+}
+
+// wantsReply reports whether a caller has a use for a reply.
+func wantsReply(reply any) bool {
+	switch r := reply.(type) {
+	case nil, *yodel.Empty:
+		return false
+	case yodel.Values:
+		return len(r) > 0
+	}
+	return true
+}
+
+// A task is a call to be repeated.
+type task struct {
+	*LaterOptions
+
+	call     yodel.Call
+	size     int // bytes
+	since    time.Time
+	due      time.Time
+	attempts int           // in the background
+	longest  time.Duration // the next wait
+	again    bool          // the last attempt failed in a way that allows another one
+	unsent   bool          // it was certainly not executed by now
+	err      error         // of the last attempt
+	last     *yodel.Endpoint
+}
+
+type (
+	taskKey    struct{}
+	backlogKey struct{}
+)
+
+// task makes a copy of call that depends on nothing of the caller's.
+func (o *LaterOptions) task(call *yodel.Call) (*task, error) {
+	args := call.Args
+	encoded, err := call.Encode()
+	call.Args = args
+	if err != nil {
+		return nil, err
+	}
+	if args == any(encoded) { // the caller's own
+		encoded = &yodel.Encoded{Body: bytes.Clone(encoded.Body), Several: encoded.Several}
+	}
+	t := &task{LaterOptions: o, since: time.Now(), longest: min(o.Backoff, o.MaxBackoff), size: len(encoded.Body) + len(call.Attachment)}
+	for k, v := range call.Metadata {
+		t.size += len(k) + len(v)
+	}
+	t.call = yodel.Call{
+		Method: call.Method, Args: encoded, Metadata: maps.Clone(call.Metadata), Attachment: bytes.Clone(call.Attachment),
+		Codec: call.Codec, Compressor: call.Compressor, Key: call.Key, IdempotencyKey: call.IdempotencyKey, Idempotent: call.Idempotent,
+		NoWait: call.NoWait, OneWay: call.OneWay, Criticality: call.Criticality, Tenant: call.Tenant,
+	}
+	return t, nil
+}
+
+// dueAfter sets when the next attempt is made, after one that failed or was not allowed.
+func (t *task) dueAfter() {
+	t.due = time.Now().Add(t.longest/2 + rand.N(t.longest/2+1) + min(retryAfter(t.err), t.MaxBackoff))
+	t.longest = min(2*t.longest, t.MaxBackoff)
+}
+
+// refusal is an error of yodel's own that says why the call is not made again.
+func (t *task) refusal(code yodel.Code, id, why string) *yodel.Error {
+	e := &yodel.Error{
+		Code: code, ID: id, NotProcessed: t.unsent, Cause: t.err, RetryAfter: retryAfter(t.err),
+		Message: fmt.Sprintf("%s: %s; it failed: %s", t.call.Method, why, strings.TrimPrefix(t.err.Error(), t.call.Method+": ")),
+	}
+	if report := (*yodel.CallReport)(nil); errors.As(t.err, &report) {
+		e.Report = report
+	}
+	return e
+}
+
+// drop gives a call up.
+func (t *task) drop(err error) {
+	t.Logger.Warn("yodel: a call that was to be repeated in the background is dropped",
+		"method", t.call.Method, "attempts", t.attempts, "after", time.Since(t.since).Round(time.Millisecond), "err", err)
+	if t.Dropped != nil {
+		t.Dropped(&t.call, err)
+	}
+}
+
+// A backlog is a client's tasks. A goroutine of the client's works on them while there are any.
+type backlog struct {
+	client *yodel.Client
+	news   chan struct{} // of a task that may be the first one due
+
+	mu      sync.Mutex
+	tasks   []*task // the first one due first
+	count   int     // of those, and the one that is worked on
+	bytes   int
+	working bool
+}
+
+// add takes in a task, or says why not.
+func (b *backlog) add(t *task) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.count >= t.Queue || b.bytes+t.size > t.QueueBytes {
+		return t.refusal(yodel.ResourceExhausted, "YDL1401", fmt.Sprintf("it cannot be made again later, because %d calls of %d bytes wait for that already", b.count, b.bytes))
+	}
+	if !b.working && !b.client.Background(b.work) { // it is closed
+		return t.err
+	}
+	b.working = true
+	b.count++
+	b.bytes += t.size
+	b.insertLocked(t)
+	return nil
+}
+
+func (b *backlog) insertLocked(t *task) {
+	at, _ := slices.BinarySearchFunc(b.tasks, t, func(a, b *task) int { return a.due.Compare(b.due) })
+	b.tasks = slices.Insert(b.tasks, at, t)
+	if at == 0 {
+		select {
+		case b.news <- struct{}{}:
+		default: // there is some already
+		}
+	}
+}
+
+// work repeats calls until there are none left, or the client is closed.
+func (b *backlog) work(ctx context.Context) {
+	failing := true // that is why they are here
+	for t := b.first(ctx); t != nil; t = b.first(ctx) {
+		if failing && !b.client.Afford(budget, share, reserve) {
+			b.again(t)
+			continue
+		}
+		err := b.attempt(ctx, t)
+		failing = err != nil
+		// That the client was closed may be why, and is the reason then.
+		if failing && (ctx.Err() != nil || t.again && t.attempts < t.Times) {
+			b.again(t)
+			continue
+		}
+		b.remove(t)
+		if failing {
+			t.drop(err)
+		}
+	}
+}
+
+// attempt makes one.
+func (b *backlog) attempt(ctx context.Context, t *task) error {
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, taskKey{}, t), t.Timeout)
+	defer cancel()
+	t.attempts++
+	t.again, t.call.Endpoint = false, nil
+	err := b.client.Do(ctx, &t.call)
+	t.again = err != nil && (t.again || worthwhile(&t.call, err)) // something above Later may have refused it
+	if err != nil {
+		t.unsent, t.err = t.unsent && yodel.NotProcessed(err), err
+	}
+	return err
+}
+
+// first waits until a task is due, and takes it. It returns nil when there are none left, all dropped if ctx has ended.
+func (b *backlog) first(ctx context.Context) *task {
+	for {
+		b.mu.Lock()
+		if ctx.Err() != nil || len(b.tasks) == 0 {
+			left := b.tasks
+			b.tasks, b.count, b.bytes, b.working = nil, 0, 0, false
+			b.mu.Unlock()
+			for _, t := range left {
+				t.drop(t.refusal(yodel.Canceled, "YDL1402", "the client was closed before it could be made again in the background"))
+			}
+			return nil
+		}
+		t := b.tasks[0]
+		wait := time.Until(t.due)
+		if wait <= 0 {
+			b.tasks = slices.Delete(b.tasks, 0, 1)
+			b.mu.Unlock()
+			return t
+		}
+		b.mu.Unlock()
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-b.news:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// again puts back a task whose attempt failed, or was not allowed.
+func (b *backlog) again(t *task) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t.dueAfter()
+	b.insertLocked(t)
+}
+
+func (b *backlog) remove(t *task) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.count--
+	b.bytes -= t.size
+}
