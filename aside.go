@@ -3,7 +3,6 @@
 package yodel
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -128,15 +127,3 @@ func (c *Call) Apart() *Call {
 
 // End ends a call that Apart made. It must not be used afterwards.
 func (c *Call) End() { c.out.client.give(c.out) }
-
-// Background runs f on a goroutine of the client's: ctx ends when the client is closed, which waits for f to return. It reports whether it does:
-// not once the client is closed.
-func (c *Client) Background(f func(ctx context.Context)) bool {
-	c.cluster.mu.Lock()
-	defer c.cluster.mu.Unlock()
-	if c.cluster.closed {
-		return false
-	}
-	c.wg.Go(func() { f(c.ctx) })
-	return true
-}
