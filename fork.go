@@ -5,8 +5,10 @@ package yodel
 import (
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/yodel-rpc/yodel/internal/wire"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // This file is for middleware that makes more of a call than attempts one after the other.
@@ -24,7 +26,8 @@ func (c *Call) Fork() *Call {
 	f.out, f.rare = o, &rareCall{like: c.Reply}
 	f.Method, f.Args, f.Metadata, f.Attachment, f.Deadline = c.Method, c.Args, c.Metadata, c.Attachment, c.Deadline
 	f.Codec, f.Compressor, f.Key, f.IdempotencyKey, f.Idempotent, f.NoWait = c.Codec, c.Compressor, c.Key, c.IdempotencyKey, c.Idempotent, c.NoWait
-	f.Criticality, f.Tenant, f.budget = c.Criticality, c.Tenant, c.tokens()
+	f.Criticality, f.Tenant, f.Explain, f.budget = c.Criticality, c.Tenant, c.Explain, c.tokens()
+	o.fork = true
 	f.watch, f.began = c.watch, c.made()
 	f.tried = slices.Clone(c.tried)
 	if c.pinned() {
@@ -49,18 +52,25 @@ func (c *Call) Join(f *Call, take bool) {
 		c.Trailer, c.ReplyAttachment = f.Trailer, f.ReplyAttachment
 		c.Endpoint, c.picked = f.Endpoint, f.picked
 	}
+	if f.recordGood(); c.out.arrived == 0 { // else its own last attempt is to be added yet
+		c.out.counted += f.Attempt
+	}
 	c.Attempt += f.Attempt
 	for _, ep := range f.tried {
 		c.Avoid(ep)
 	}
-	c.rare.notes = append(c.rare.notes, f.rare.notes...)
-	if f.report != nil {
-		if c.report == nil {
-			c.report = &CallReport{Method: c.Method}
-		}
-		c.report.Attempts = append(c.report.Attempts, f.report.Attempts...)
+	r := c.rare
+	r.group = nil
+	for i := range f.rare.attempts {
+		r.add(&f.rare.attempts[i])
 	}
-	c.rare.group = nil
+	if v := f.rare.survey; v != nil && (r.survey == nil || r.survey.at < v.at) {
+		r.survey = v
+	}
+	for _, n := range f.rare.notes {
+		r.note(n)
+	}
+	r.unlisted, r.unnoted = r.unlisted+f.rare.unlisted, r.unnoted+f.rare.unnoted
 	c.out.client.give(f.out)
 }
 
@@ -139,7 +149,15 @@ func (c *Call) State(key any, create func() any) any {
 type rareCall struct {
 	group []*Call // the call and its forks
 	like  any     // of a fork: the reply that its own is to be like
-	notes []note
+
+	// For the call's record.
+	attempts []introspect.Attempt // that have ended; those that errors point to are not changed
+	unlisted int                  // attempts that are not there any more
+	notes    []note
+	unnoted  int         // notes that are not there
+	report   *CallReport // the record: of its attempts, before the call has ended
+	own      *Error      // an error that only its client has
+	survey   *survey     // nil when nobody has looked at the candidates
 }
 
 func (c *Call) rarely() *rareCall {
@@ -150,11 +168,21 @@ func (c *Call) rarely() *rareCall {
 }
 
 // A note is what a middleware adds to the record of a call.
-type note struct{ by, what string }
+type note struct {
+	at       time.Duration // on the clock
+	by, what string
+}
+
+func (r *rareCall) note(n note) {
+	if len(r.notes) == maxNotes {
+		r.unnoted++
+		return
+	}
+	r.notes = append(r.notes, n)
+}
 
 // Note adds to the record of the call what the middleware called by did with it, for the people who find out why a call failed, or was slow. It is for what
 // is unusual: that the call had to wait, or was sent again, not that all was well.
 func (c *Call) Note(by, what string) {
-	r := c.rarely()
-	r.notes = append(r.notes, note{by, what})
+	c.rarely().note(note{clock(), by, what})
 }
