@@ -2,6 +2,8 @@
 
 package yodel
 
+import "math"
+
 // OrderedKeys returns how many keys of ordered calls the client remembers, for the tests that want none to be forgotten
 // there.
 func (c *Client) OrderedKeys() int {
@@ -15,3 +17,16 @@ func (ep *Endpoint) Reported(n uint64) { ep.reported(n) }
 
 // ForgetRTT takes back the last measurement, but not when it was.
 func (ep *Endpoint) ForgetRTT() { ep.trip.took.Store(0) }
+
+// ForgetSamples forgets the records of calls that the process has kept, and how many there were.
+func ForgetSamples() {
+	samples.leftOut.Store(0)
+	for i := range samples.kinds {
+		k := &samples.kinds[i]
+		k.mu.Lock()
+		k.calls, k.next = nil, 0
+		k.mu.Unlock()
+		k.seen.Store(0)
+		k.due.Store(math.MaxInt64) // of another clock
+	}
+}

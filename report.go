@@ -209,11 +209,11 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 func (q *requester) attach(err error, r, before *CallReport, own *Error) error {
 	e, ok := err.(*Error) //nolint:errorlint // one that is wrapped belongs to who wrapped it
 	switch {
-	case !ok || e.Report == nil && e.ID == "" || e.Report != nil && e.Report != before:
-		return err
-	case e == own: // it is new
+	case ok && e == own: // it is new
 		e.Report = r
 		return e
+	case !ok || e.Report == nil && e.ID == "" || e.Report != nil && e.Report != before:
+		return err
 	}
 	final := *e
 	if final.Report == nil {
@@ -412,7 +412,7 @@ func (in *incoming) report(took time.Duration) {
 	samples.keep(r)
 }
 
-// samples is the records that this process has kept. It is one for all clients and servers of the process, as docs/decisions/0024 says.
+// samples is the records that this process has kept. It is one for all clients and servers of the process: see docs/decisions/0024.
 var samples = newSampler()
 
 // A sampler keeps records of calls, a bounded number of them, and takes in a bounded number in a second.
@@ -473,11 +473,11 @@ func (s *sampler) admit(r *CallReport, now time.Duration) bool {
 	k.seen.Add(1)
 	for {
 		due := k.due.Load()
-		from := max(due, int64(now-sampleBurst*sampleEvery))
-		if from > int64(now+time.Minute) { // tests have clocks of their own
-			from = int64(now)
+		from := int64(now - sampleBurst*sampleEvery)
+		if due < int64(now+10*sampleEvery) { // else the clock is another one: tests have their own
+			from = max(from, due)
 		}
-		if from > int64(now) {
+		if from >= int64(now) {
 			s.leftOut.Add(1)
 			return false
 		}

@@ -148,7 +148,11 @@ func (r *CallReport) String() string {
 		r.printChoice(&p)
 	}
 	for i := range r.Attempts {
-		r.Attempts[i].print(&p, i+1)
+		a := r.Attempts[i]
+		if a.Message == r.Message && a.ID == r.ID && a.Message != "" {
+			a.Message, a.ID = "as above", ""
+		}
+		a.print(&p, i+1)
 	}
 	if r.MoreAttempts > 0 {
 		p.line("", "and %d more attempts, before the last ones", r.MoreAttempts)
