@@ -151,8 +151,9 @@ type rareCall struct {
 	like  any     // of a fork: the reply that its own is to be like
 
 	// For the call's record.
-	attempts []introspect.Attempt // that have ended; those that errors point to are not changed
-	unlisted int                  // attempts that are not there any more
+	first    [1]introspect.Attempt // memory: most have no more
+	attempts []introspect.Attempt  // that have ended; those that errors point to are not changed
+	unlisted int                   // attempts that are not there any more
 	notes    []note
 	unnoted  int         // notes that are not there
 	report   *CallReport // the record: of its attempts, before the call has ended

@@ -167,7 +167,7 @@ func (o *outgoing) finish(err error) {
 func (o *outgoing) tell(err error) {
 	c, ctx, call, done, t := o.client, o.ctx, o.async, o.done, o.async.turn
 	call.stopWatch()
-	err = c.conclude(ctx, call, err)
+	err = c.concludeOnce(ctx, call, err)
 	endAll(ctx, c.opts.Observers, call, err) // the call may be o's
 	call.end()
 	if t == nil {
@@ -189,7 +189,7 @@ func (q *requester) observe(observers []Observer, next Handler) Handler {
 		err = errGone // unless next returns
 		defer func() {
 			call.stopWatch()
-			err = q.conclude(watched, call, err)
+			err = q.concludeOnce(watched, call, err)
 			endAll(watched, *all, call, err)
 		}()
 		return next(watched, call)

@@ -93,6 +93,9 @@ func (r *rareCall) add(a *introspect.Attempt) {
 		r.attempts = slices.Delete(slices.Clone(r.attempts), maxAttempts/2, maxAttempts/2+1) // errors that somebody has may point to the old ones
 		r.unlisted++
 	}
+	if r.attempts == nil {
+		r.attempts = r.first[:0]
+	}
 	r.attempts = append(r.attempts, *a)
 }
 
@@ -128,8 +131,16 @@ func (c *Call) recordGood() {
 	c.rarely().add(&a)
 }
 
-// conclude ends a call of which there may have to be a record, and returns the error that its caller gets.
+// conclude ends a call of which there may have to be a record, and returns the error that its caller gets. Of a call that is observed, that has happened: see
+// observe.
 func (q *requester) conclude(ctx context.Context, call *Call, err error) error {
+	if call.watch != unwatched {
+		return err
+	}
+	return q.concludeOnce(ctx, call, err)
+}
+
+func (q *requester) concludeOnce(ctx context.Context, call *Call, err error) error {
 	if err == nil && !call.Explain && !q.slow(call) {
 		return nil
 	}
@@ -154,7 +165,8 @@ func (q *requester) slow(call *Call) bool {
 	return ended-call.start() >= q.slowAfter
 }
 
-// report makes the record of a call that has ended, once, and returns err with it.
+// report makes the record of a call that has ended, once, and returns err with it. When more calls fail than records are kept, what takes long to find out
+// is left out, and all of it of a call that never came to an endpoint.
 func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	o := call.out
 	if o.concluded {
@@ -162,39 +174,36 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	}
 	o.concluded = true
 	now := clock()
+	kept := samples.admit(kindOf(call.Explain, err != nil), now)
+	whole := kept || call.Explain
+	if !whole && call.rare == nil && call.Attempt == 0 {
+		return err
+	}
 	began := call.start()
 	if began == 0 {
 		began = now
 	}
-	slow := now-began >= q.slowAfter
-	if call.stream != nil {
-		slow = o.arrived-began >= q.slowAfter
-	}
-	call.recordGood()
-	x := call.rarely()
 	r := &CallReport{
-		Method: shorten(call.Method, maxReportShort), Side: clientSide, Began: wallOf(now, began), Took: now - began, Slow: slow, Explained: call.Explain,
-		Criticality: call.Criticality, Tenant: shorten(call.Tenant, maxReportShort),
-		Attempts: x.attempts, MoreAttempts: x.unlisted,
+		Method: shorten(call.Method, maxReportShort), Side: clientSide, Began: mux.TimeOf(began).Round(0), Took: now - began, Slow: now-began >= q.slowAfter, Explained: call.Explain,
+		Criticality: call.Criticality, Tenant: shorten(call.Tenant, maxReportShort), Timeout: call.allowed(ctx, began),
+	}
+	if call.stream != nil {
+		r.Slow = o.arrived-began >= q.slowAfter
 	}
 	fail(r, err)
-	r.Timeout = call.allowed(ctx, began)
 	if b := call.budget; b != nil {
 		r.Budget = &introspect.Budget{Given: call.Budget, Left: int(b.spare.Load())}
 	}
 	if call.turn != nil {
 		r.Turn = call.turn.stood
 	}
+	call.recordGood()
+	x := call.rarely()
+	r.Attempts, r.MoreAttempts = x.attempts, x.unlisted
 	x.printNotes(r, began)
-	kept := samples.admit(r, now)
-	if c := call.Client(); c != nil {
-		c.cluster.describe(r, call)
-		if x.survey == nil && (kept || call.Explain) {
-			c.cluster.survey(call, call.Endpoint, now)
-		}
-		if v := x.survey; v != nil {
-			r.Picker, r.Candidates, r.MoreCandidates, r.CandidatesAt = v.picker, v.candidates, v.more, max(v.at-began, 0)
-		}
+	if whole {
+		r.Began = wallOf(now, began)
+		call.describe(r, began, now)
 	}
 	if kept {
 		samples.keep(r)
@@ -202,6 +211,21 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	before := x.report
 	x.report = r
 	return q.attach(err, r, before, x.own)
+}
+
+// describe adds to a record what was known of the instances.
+func (c *Call) describe(r *CallReport, began, now time.Duration) {
+	client := c.Client()
+	if client == nil {
+		return
+	}
+	client.cluster.describe(r, c)
+	if c.rare.survey == nil {
+		client.cluster.survey(c, c.Endpoint, now)
+	}
+	if v := c.rare.survey; v != nil {
+		r.Picker, r.Candidates, r.MoreCandidates, r.CandidatesAt = v.picker, v.candidates, v.more, max(v.at-began, 0)
+	}
 }
 
 // attach returns err with its record. An error that somebody may have already is not changed, nor is one that middleware has wrapped or made without an ID, or
@@ -375,18 +399,18 @@ func (in *incoming) slow(took time.Duration) bool {
 // report makes the record of a call that this server carried out.
 func (in *incoming) report(took time.Duration) {
 	call := &in.call
-	queue, slow := in.queued(), in.slow(took)
 	now := clock()
+	if !samples.admit(kindOf(call.Explain, in.err != nil), now) {
+		return
+	}
+	queue := in.queued()
 	r := &CallReport{
-		Method: shorten(call.Method, maxReportShort), Side: serverSide, Slow: slow, Explained: call.Explain,
+		Method: shorten(call.Method, maxReportShort), Side: serverSide, Slow: took != mux.Untimed && in.slow(took), Explained: call.Explain,
 		Peer: in.target.conn.peer.Addr.String(), Attempt: call.Attempt, Criticality: call.Criticality, Tenant: shorten(call.Tenant, maxReportShort),
 		BytesIn: in.Size(), BytesOut: len(in.Reply.Body) + len(in.Reply.Attachment),
 	}
 	fail(r, in.err)
 	r.NotProcessed = in.Reply.NotProcessed
-	if !samples.admit(r, now) {
-		return
-	}
 	began := now
 	if took != mux.Untimed {
 		r.Took = queue + took
@@ -457,19 +481,20 @@ func newSampler() *sampler {
 	return s
 }
 
-func (s *sampler) of(r *CallReport) *sampled {
+// kindOf returns as what a record is kept of a call that has ended: an index of kinds.
+func kindOf(explained, failed bool) int {
 	switch {
-	case r.Explained:
-		return &s.kinds[explainedSamples]
-	case r.Code != "":
-		return &s.kinds[failedSamples]
+	case explained:
+		return explainedSamples
+	case failed:
+		return failedSamples
 	}
-	return &s.kinds[slowSamples]
+	return slowSamples
 }
 
-// admit counts a record that is about to be made, and reports whether it is to be kept.
-func (s *sampler) admit(r *CallReport, now time.Duration) bool {
-	k := s.of(r)
+// admit counts a call of which there may be a record, and reports whether that is to be kept.
+func (s *sampler) admit(kind int, now time.Duration) bool {
+	k := &s.kinds[kind]
 	k.seen.Add(1)
 	for {
 		due := k.due.Load()
@@ -489,7 +514,7 @@ func (s *sampler) admit(r *CallReport, now time.Duration) bool {
 
 // keep keeps a record that was admitted.
 func (s *sampler) keep(r *CallReport) {
-	k := s.of(r)
+	k := &s.kinds[kindOf(r.Explained, r.Code != "")]
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.calls) < k.limit {
