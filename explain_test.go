@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -761,4 +762,78 @@ func TestSamplesAreReadWhileTheyAreMade(t *testing.T) {
 		}
 	}
 	wg.Wait()
+}
+
+// A record is printed as docs/explain.md shows it: of a call that was sent twice at a time, then once more, while a breaker kept it from one of the instances.
+func TestARecordReadsAsDocumented(t *testing.T) {
+	document, err := os.ReadFile("docs/explain.md")
+	must(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		x := newExplained(t)
+		x.dial, x.delay = 5*time.Millisecond, 2*time.Millisecond
+		waits := func(next yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				time.Sleep(15 * time.Millisecond)
+				return next(ctx, call)
+			}
+		}
+		shop := func(addr string, buy func(context.Context) error) {
+			s := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{waits}})
+			handle(t, s, "Shop.Buy", func(ctx context.Context, _ *Args) (*Reply, error) { return nil, buy(ctx) })
+			l, err := x.network.Listen(addr)
+			must(t, err)
+			serveOn(t, s, l)
+		}
+		tired := func(after time.Duration) func(context.Context) error {
+			return func(context.Context) error {
+				time.Sleep(after)
+				return yodel.Errorf(yodel.Unavailable, "the stock is being counted")
+			}
+		}
+		shop("10.0.0.1:8972", tired(300*time.Millisecond))
+		shop("10.0.0.2:8972", tired(40*time.Millisecond))
+		shop("10.0.0.3:8972", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		shop("10.0.0.4:8972", tired(0))
+		shop("10.0.0.5:8972", tired(0))
+
+		// As the middleware of these names does it.
+		hedge := func(next yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				fork := call.Fork()
+				forked := make(chan error, 1)
+				go func() {
+					time.Sleep(100 * time.Millisecond)
+					call.Again() // it takes its attempt out of the budget
+					fork.Note("hedge", "no reply after 100ms: sent to another instance too")
+					forked <- next(ctx, fork)
+				}()
+				err := next(ctx, call)
+				<-forked
+				fork.Avoid(fork.Endpoint)
+				call.Join(fork, false)
+				return err
+			}
+		}
+		again := func(next yodel.Handler) yodel.Handler {
+			hedged := hedge(next)
+			return func(ctx context.Context, call *yodel.Call) error {
+				if err := hedged(ctx, call); err == nil || !call.MayRepeat(err) || !call.Again() {
+					return err
+				}
+				call.Avoid(call.Endpoint)
+				time.Sleep(30 * time.Millisecond)
+				call.Note("retry", "waited 30ms before another attempt")
+				return next(ctx, call)
+			}
+		}
+		c := x.client(&yodel.ClientOptions{Middleware: []yodel.Middleware{again}, Balancer: inOrder, Timeout: time.Second},
+			"10.0.0.1:8972", "10.0.0.2:8972", "10.0.0.3:8972", "10.0.0.4:8972", "10.0.0.5:8972")
+		c.Endpoints()[3].SetReady("breaker", false)
+		time.Sleep(12 * time.Second)
+		call := &yodel.Call{Method: "Shop.Buy", Args: &Args{7, 8}, Idempotent: true, Budget: 3, Criticality: criticality.Critical, Tenant: "acme", Explain: true}
+		text := fmt.Sprintf("%+v\n", c.Do(t.Context(), call))
+		if !strings.Contains(string(document), "```text\n"+text+"```\n") {
+			t.Errorf("docs/explain.md does not have this record:\n%s", text)
+		}
+	})
 }

@@ -220,12 +220,25 @@ func (r *CallReport) terms() string {
 		terms = append(terms, fmt.Sprintf("%s, of which %d were left", given, b.Left))
 	}
 	if r.Criticality != 0 {
-		terms = append(terms, fmt.Sprintf("criticality %d", r.Criticality))
+		terms = append(terms, class(r.Criticality))
 	}
 	if r.Tenant != "" {
 		terms = append(terms, fmt.Sprintf("tenant %q", r.Tenant))
 	}
 	return strings.Join(terms, "; ")
+}
+
+// class returns the name of a criticality, as package criticality has them.
+func class(c int) string {
+	switch c {
+	case 1:
+		return "critical"
+	case -1:
+		return "sheddable"
+	case -2:
+		return "batch"
+	}
+	return fmt.Sprintf("criticality %d", c)
 }
 
 func (r *CallReport) printServer(p *page) {
@@ -319,8 +332,8 @@ func (a *Attempt) print(p *page, number int) {
 	part("connecting", a.Connecting)
 	part("waiting for credit", a.Credit)
 	part("network", a.Network)
-	part("server, before the method", a.Queue)
-	part("method", a.Handler)
+	part("on the server before the method", a.Queue)
+	part("in the method", a.Handler)
 	if a.BytesOut > 0 || a.BytesIn > 0 {
 		parts = append(parts, fmt.Sprintf("%d bytes out, %d in", a.BytesOut, a.BytesIn))
 	}
