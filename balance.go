@@ -140,7 +140,9 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 		}
 		call.going(ep)
 		if again {
+			call.start() // before that is forgotten
 			began = clock()
+			call.out.began = began
 		}
 		if err = ep.handler(ctx, call); err == nil {
 			return nil
@@ -173,47 +175,45 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 	return again
 }
 
-// record notes a failed attempt.
-func (c *Call) record(err error, began time.Duration) {
-	if c.Endpoint == nil {
-		return
-	}
-	if c.report == nil {
-		c.report = &CallReport{Method: c.Method}
-	}
-	e := asError(err)
-	c.report.Attempts = append(c.report.Attempts, Attempt{
-		Addr: c.Endpoint.Addr(), Took: clock() - began, Code: e.Code, ID: e.ID, Message: e.Message, NotProcessed: e.NotProcessed,
-	})
-}
-
 // failed makes the error that the caller gets of the last attempt's: with the report, and when several attempts
 // found no server that answered, naming them all. What middleware returns is left as it is.
 func (c *Call) failed(err error) error {
 	e, ok := err.(*Error) //nolint:errorlint // one that is wrapped belongs to who wrapped it
-	if !ok || c.report == nil {
+	if !ok || c.rare == nil || len(c.rare.attempts) == 0 {
 		return err
 	}
+	x := c.rare
+	attempts := x.attempts
 	final := *e
-	final.Report, final.Cause = c.report, e // errors.Is finds e itself as well
-	attempts := c.report.Attempts
+	final.Cause = e // errors.Is finds e itself as well
+	if c.out.client.wraps {
+		now := clock()
+		x.report = &CallReport{
+			Method: c.Method, Side: clientSide, Began: wallOf(now, c.start()), Took: now - c.start(), Attempts: slices.Clip(attempts), MoreAttempts: x.unlisted,
+		}
+		fail(x.report, e)
+		final.Report = x.report
+	} else { // nobody sees it before it has the whole record
+		x.own = &final
+	}
 	for _, a := range attempts {
 		final.NotProcessed = final.NotProcessed && a.NotProcessed
 	}
-	if len(attempts) < 2 || e.Code != Unavailable || e.ID == "" {
+	made := len(attempts) + x.unlisted
+	if made < 2 || e.Code != Unavailable || e.ID == "" {
 		return &final
 	}
 	const shown = 3
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d attempts failed:", c.Method, len(attempts))
+	fmt.Fprintf(&b, "%s: %d attempts failed:", c.Method, made)
 	for i, a := range attempts[:min(shown, len(attempts))] {
 		if i > 0 {
 			b.WriteByte(';')
 		}
 		fmt.Fprintf(&b, " %s", shorten(strings.TrimPrefix(a.Message, c.Method+": "), 70))
 	}
-	if len(attempts) > shown {
-		fmt.Fprintf(&b, "; and %d more", len(attempts)-shown)
+	if made > shown {
+		fmt.Fprintf(&b, "; and %d more", made-shown)
 	}
 	final.Message, final.ID = b.String(), "YDL1003"
 	return &final

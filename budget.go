@@ -84,10 +84,11 @@ type heritage struct {
 	bounded     bool  // there is a budget
 	criticality int
 	tenant      string
+	explain     bool
 }
 
 // inherited says what a call has of a heritage, to be undone at its end.
-type inherited struct{ criticality, tenant bool }
+type inherited struct{ criticality, tenant, explain bool }
 
 type heritageKey struct{}
 
@@ -112,6 +113,9 @@ func (c *Call) inherit(ctx context.Context) {
 	if c.Tenant == "" && h.tenant != "" {
 		c.Tenant, c.lent.tenant = h.tenant, true
 	}
+	if h.explain && !c.Explain {
+		c.Explain, c.lent.explain = true, true
+	}
 }
 
 // disinherit undoes inherit.
@@ -125,6 +129,9 @@ func (c *Call) disinherit() {
 	if c.lent.tenant {
 		c.Tenant = ""
 	}
+	if c.lent.explain {
+		c.Explain = false
+	}
 	if c.lent != (inherited{}) {
 		c.lent = inherited{}
 	}
@@ -136,12 +143,12 @@ func (in *incoming) heritage() *heritage {
 		return h
 	}
 	call := &in.call // as middleware has left it
-	if call.Budget == 0 && call.Criticality == 0 && call.Tenant == "" {
+	if call.Budget == 0 && call.Criticality == 0 && call.Tenant == "" && !call.Explain {
 		return nil
 	}
 	h := &heritage{
 		given: int32(min(max(call.Budget, 1), maxBudget) - 1), bounded: call.Budget > 0,
-		criticality: call.Criticality, tenant: call.Tenant,
+		criticality: call.Criticality, tenant: call.Tenant, explain: call.Explain,
 	}
 	h.budget.spare.Store(h.given)
 	if !in.heirs.CompareAndSwap(nil, h) {

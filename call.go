@@ -100,17 +100,20 @@ type Call struct {
 	// Tenant is on whose behalf the call is made, for those who divide what there is among tenants. It travels as Criticality does.
 	Tenant string
 
+	// Explain asks for the record of the call also when it succeeds and is not slow: see Report. It travels with the request, so that the server says where its
+	// time went and keeps a record too, and down the call tree. On the server it says that the caller asked for it.
+	Explain bool
+
 	// Endpoint is where the balancer sends this attempt. Setting it before the balancer pins the call.
 	// Nil on the server.
 	Endpoint *Endpoint
 
-	out    *outgoing // on the side that calls: what Do made of the call
-	picked *Endpoint // what the balancer set Endpoint to
-	turn   *turn     // client: its place in the order of its key; nil when it is not ordered
-	pass   int       // how strictly it avoids
-	stays  bool      // picked is for all attempts
-	in     *incoming // on the side that serves: what it came from
-	report *CallReport
+	out    *outgoing       // on the side that calls: what Do made of the call
+	picked *Endpoint       // what the balancer set Endpoint to
+	turn   *turn           // client: its place in the order of its key; nil when it is not ordered
+	pass   int             // how strictly it avoids
+	stays  bool            // picked is for all attempts
+	in     *incoming       // on the side that serves: what it came from
 	tried  []*Endpoint     // endpoints this call avoids
 	stream *outgoingStream // client: nil for a unary method
 
@@ -224,11 +227,18 @@ func endAll(ctx context.Context, observers []Observer, call *Call, err error) {
 	if len(observers) == 0 {
 		return
 	}
-	call.took, call.watch = call.Took(), watched
+	call.stopWatch()
 	for _, o := range slices.Backward(observers) {
 		if o.End != nil {
 			o.End(ctx, call, err)
 		}
+	}
+}
+
+// stopWatch notes how long a call has taken that is watched.
+func (c *Call) stopWatch() {
+	if c.watch == watching {
+		c.took, c.watch = c.Took(), watched
 	}
 }
 

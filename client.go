@@ -30,6 +30,9 @@ type ClientOptions struct {
 	EndpointMiddleware []EndpointMiddleware
 	// Observers watch calls, outside of all middleware. Default none.
 	Observers []Observer
+	// SlowAfter is how long a call may take until there is a record of it although it succeeds: see Call.Report and GetSamples. It counts from when the call
+	// was made until its reply came, and for a stream until the server took it. Default 1 s; negative is for ever.
+	SlowAfter time.Duration
 	// Idempotent names methods that may be executed twice, as Call.Idempotent does for a call. Default none.
 	Idempotent []string
 	// Timeout ends calls that have no deadline of their own. Default none.
@@ -65,6 +68,7 @@ type Client struct {
 	requester
 	opts    ClientOptions
 	handler Handler // observers, middleware, balance
+	wraps   bool    // there is Middleware, which may take time
 	direct  bool    // nothing stands between Go and the connection
 	config  mux.Config
 	cluster *cluster
@@ -102,11 +106,12 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	opts.ConnsPerEndpoint = orDefault(opts.ConnsPerEndpoint, 1)
 	c.codec, c.compressor, c.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove
 	c.noWait, c.checksum, c.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
-	c.side = clientSide
+	c.side, c.slowAfter = clientSide, slowAfter(opts.SlowAfter)
 	c.client = c
 	c.setUp(opts.Idempotent)
+	c.wraps = len(opts.Middleware) > 0
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
-	c.handler = observe(opts.Observers, chain(opts.Middleware, c.balance()))
+	c.handler = c.observe(opts.Observers, chain(opts.Middleware, c.balance()))
 	c.async = make(chan struct{}, c.limits.MaxOpen)
 	c.orders.limit = max(c.limits.MaxOpen, minUntold)
 	c.config = mux.Config{
@@ -159,7 +164,7 @@ func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	call.Method, call.Args, call.Reply, call.out = method, in, out, o
 	call.inherit(ctx)
 	c.timeout(call)
-	err := c.handler(ctx, call)
+	err := c.conclude(ctx, call, c.handler(ctx, call))
 	c.give(o)
 	return err
 }
@@ -172,7 +177,7 @@ func (c *Client) Do(ctx context.Context, call *Call) error {
 	o := c.take()
 	call.begin(ctx, o)
 	c.timeout(call)
-	err := c.handler(ctx, call)
+	err := c.conclude(ctx, call, c.handler(ctx, call))
 	call.end()
 	c.give(o)
 	return err
@@ -185,14 +190,17 @@ func (c *Client) Notify(ctx context.Context, method string, in any) error {
 	call.Method, call.Args, call.OneWay, call.out = method, in, true, o
 	call.inherit(ctx)
 	c.timeout(call)
-	err := c.handler(ctx, call)
+	err := c.conclude(ctx, call, c.handler(ctx, call))
 	c.give(o)
 	return err
 }
 
+// timeout begins the time of a call, if somebody wants to know of it before it comes to an endpoint.
 func (c *Client) timeout(call *Call) {
 	if c.opts.Timeout > 0 && call.Deadline.IsZero() {
 		call.Deadline, call.limited = mux.TimeOf(call.made()+c.opts.Timeout), true
+	} else if c.wraps {
+		call.made()
 	}
 }
 
@@ -266,8 +274,8 @@ func (c *Client) token(ctx context.Context) bool {
 func (c *Call) begin(ctx context.Context, o *outgoing) {
 	c.out, c.Attempt = o, 0
 	// What is as it should be is not written: the reading goroutine has it in its processor's cache.
-	if c.report != nil || c.tried != nil {
-		c.report, c.tried = nil, nil
+	if c.tried != nil {
+		c.tried = nil
 	}
 	if c.watch != unwatched || c.began != 0 {
 		c.watch, c.began, c.took = unwatched, 0, 0

@@ -23,6 +23,7 @@ type cluster struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when the set changes
 	err     error         // of the resolver's last failure, nil when it works
+	heard   time.Duration // when it last named instances, on the clock; 0 before
 	closed  bool
 
 	size   int       // of the last set that was believed
@@ -105,7 +106,7 @@ func (cl *cluster) update(instances []Instance) {
 	if cl.closed {
 		return
 	}
-	cl.err = nil
+	cl.err, cl.heard = nil, clock()
 	gone := make(map[string]*Endpoint)
 	set := cl.set.Load()
 	if set != nil {
@@ -231,8 +232,13 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 		if !wait {
 			return nil, errNotYet
 		}
+		began := call.made()
 		var err error
-		if set, err = cl.first(ctx, call); err != nil {
+		set, err = cl.first(ctx, call)
+		if call.out != nil {
+			call.out.resolving = clock() - began
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -241,6 +247,9 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 	}
 	for ; call.pass <= avoidNone; call.pass++ {
 		if ep := set.picker.Pick(call); ep != nil {
+			if call.Explain {
+				cl.survey(call, ep, clock())
+			}
 			return ep, nil
 		}
 	}

@@ -207,9 +207,11 @@ func (ep *Endpoint) do() Handler {
 			}
 			return nil
 		}
-		conn, err := ep.connected(ctx, call.Deadline)
-		if err != nil {
-			return c.explain(ctx, call, ep, err)
+		conn, err := ep.ready(ctx), error(nil)
+		if conn == nil {
+			if conn, err = ep.connectFor(ctx, call); err != nil {
+				return c.explain(ctx, call, ep, err)
+			}
 		}
 		if err = c.attempt(ctx, call, conn, ep); err != nil {
 			return c.explain(ctx, call, ep, err)
@@ -279,6 +281,14 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Con
 		return conn, nil // one more connection is on its way; this call does not wait for it
 	}
 	return ep.await(ctx, d, deadline)
+}
+
+// connectFor is connected for a call, whose record is to say how long that took.
+func (ep *Endpoint) connectFor(ctx context.Context, call *Call) (*mux.Conn, error) {
+	began := clock()
+	conn, err := ep.connected(ctx, call.Deadline)
+	call.out.connecting += clock() - began
+	return conn, err
 }
 
 // goneError is why an endpoint that was closed takes no call.

@@ -85,7 +85,7 @@ type Error struct {
 	RetryAfter time.Duration `json:"retryAfter,omitempty"`
 	// Cause stays in this process; errors.Is and errors.As find it.
 	Cause error `json:"-"`
-	// Report is the record of the call's attempts, on the client. errors.As finds it too.
+	// Report is the record of the call, on the client. errors.As finds it too.
 	Report *CallReport `json:"report,omitempty"`
 }
 
@@ -125,7 +125,7 @@ func (e *Error) Is(target error) bool {
 	return target == e.Code
 }
 
-// As finds the report of the call's attempts.
+// As finds the record of the call.
 func (e *Error) As(target any) bool {
 	if report, ok := target.(**CallReport); ok && e.Report != nil {
 		*report = e.Report
@@ -134,7 +134,7 @@ func (e *Error) As(target any) bool {
 	return false
 }
 
-// Format prints the long form for %+v: the line, the next step and the attempts.
+// Format prints the long form for %+v: the line, the next step and the record of the call.
 func (e *Error) Format(f fmt.State, verb rune) {
 	text := e.Error()
 	if verb == 'v' && f.Flag('+') {
@@ -192,43 +192,6 @@ func NotProcessed(err error) bool {
 
 // ErrTooLarge is what a Compressor returns when the limit on decompressed bytes is reached.
 var ErrTooLarge = errors.New("larger than the limit")
-
-// A CallReport is the record of a call that failed: which endpoints were tried, for how long and
-// with what outcome.
-//
-//	var report *yodel.CallReport
-//	if errors.As(err, &report) { … }
-type CallReport struct {
-	Method string `json:"method"`
-	// Attempts that failed, oldest first. The last one is why the call failed.
-	Attempts []Attempt `json:"attempts"`
-}
-
-// An Attempt is one try of a call on one endpoint.
-type Attempt struct {
-	Addr         string        `json:"addr"` // of the endpoint
-	Took         time.Duration `json:"took"` // until the outcome was known, in nanoseconds
-	Code         Code          `json:"code"`
-	ID           string        `json:"id,omitempty"` // as in Error
-	Message      string        `json:"message"`
-	NotProcessed bool          `json:"notProcessed,omitempty"` // the method was certainly not executed
-}
-
-// Error returns the report, one line for each attempt.
-func (r *CallReport) Error() string {
-	var b strings.Builder
-	for i, a := range r.Attempts {
-		if i > 0 {
-			b.WriteByte('\n')
-		}
-		state := "may have executed"
-		if a.NotProcessed {
-			state = "not executed"
-		}
-		fmt.Fprintf(&b, "  attempt %d  %s  %s  %s: %s (%s)", i+1, a.Addr, a.Took.Round(time.Microsecond), a.Code, oneLine(a.Message), state)
-	}
-	return b.String()
-}
 
 // oneLine replaces control characters, so that a message from outside cannot forge log lines.
 func oneLine(s string) string {

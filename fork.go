@@ -5,8 +5,10 @@ package yodel
 import (
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/yodel-rpc/yodel/internal/wire"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // This file is for middleware that makes more of a call than attempts one after the other.
@@ -24,8 +26,9 @@ func (c *Call) Fork() *Call {
 	f.out, o.began = o, 1 // for Now: it may begin later than c
 	f.Method, f.Args, f.Metadata, f.Attachment, f.Deadline = c.Method, c.Args, c.Metadata, c.Attachment, c.Deadline
 	f.Codec, f.Compressor, f.Key, f.IdempotencyKey, f.Idempotent, f.NoWait = c.Codec, c.Compressor, c.Key, c.IdempotencyKey, c.Idempotent, c.NoWait
-	f.Criticality, f.Tenant, f.budget = c.Criticality, c.Tenant, c.tokens()
-	f.watch, f.began = c.watch, c.began
+	f.Criticality, f.Tenant, f.Explain, f.budget = c.Criticality, c.Tenant, c.Explain, c.tokens()
+	o.fork = true
+	f.watch, f.began = c.watch, c.made()
 	f.tried, f.stays = slices.Clone(c.tried), c.stays
 	if c.Endpoint != nil && c.Endpoint != c.picked {
 		f.Endpoint = c.Endpoint
@@ -56,21 +59,17 @@ func (c *Call) Join(f *Call, take bool) {
 	} else if f.picked != nil {
 		c.Avoid(f.picked)
 	}
+	if f.recordGood(); c.out.arrived == 0 { // else its own last attempt is to be added yet
+		c.out.counted += f.Attempt
+	}
 	c.Attempt += f.Attempt
 	for _, ep := range f.tried {
 		c.Avoid(ep)
 	}
-	if f.rare != nil {
-		r := c.rarely()
-		r.notes = append(r.notes, f.rare.notes...)
-	}
-	if f.report != nil {
-		if c.report == nil {
-			c.report = &CallReport{Method: c.Method}
-		}
-		c.report.Attempts = append(c.report.Attempts, f.report.Attempts...)
-	}
 	c.group = nil
+	if f.rare != nil {
+		c.rarely().join(f.rare)
+	}
 	c.out.client.give(f.out)
 }
 
@@ -145,9 +144,30 @@ func (c *Call) State(key any, create func() any) any {
 	return states.get(key, create)
 }
 
-// A rareCall is what few calls have.
+// A rareCall is what few calls have: what is noted for a record.
 type rareCall struct {
-	notes []note
+	first    [1]introspect.Attempt // memory: most have no more
+	attempts []introspect.Attempt  // that have ended; those that errors point to are not changed
+	unlisted int                   // attempts that are not there any more
+	notes    []note
+	unnoted  int         // notes that are not there
+	report   *CallReport // the record: of its attempts, before the call has ended
+	own      *Error      // an error that only its client has
+	survey   *survey     // nil when nobody has looked at the candidates
+}
+
+// join adds what was noted of a fork.
+func (r *rareCall) join(f *rareCall) {
+	for i := range f.attempts {
+		r.add(&f.attempts[i])
+	}
+	if v := f.survey; v != nil && (r.survey == nil || r.survey.at < v.at) {
+		r.survey = v
+	}
+	for _, n := range f.notes {
+		r.note(n)
+	}
+	r.unlisted, r.unnoted = r.unlisted+f.unlisted, r.unnoted+f.unnoted
 }
 
 func (c *Call) rarely() *rareCall {
@@ -158,11 +178,21 @@ func (c *Call) rarely() *rareCall {
 }
 
 // A note is what a middleware adds to the record of a call.
-type note struct{ by, what string }
+type note struct {
+	at       time.Duration // on the clock
+	by, what string
+}
+
+func (r *rareCall) note(n note) {
+	if len(r.notes) == maxNotes {
+		r.unnoted++
+		return
+	}
+	r.notes = append(r.notes, n)
+}
 
 // Note adds to the record of the call what the middleware called by did with it, for the people who find out why a call failed, or was slow. It is for what
 // is unusual: that the call had to wait, or was sent again, not that all was well.
 func (c *Call) Note(by, what string) {
-	r := c.rarely()
-	r.notes = append(r.notes, note{by, what})
+	c.rarely().note(note{clock(), by, what})
 }

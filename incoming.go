@@ -292,7 +292,7 @@ func (in *incoming) open() error {
 	if f == nil {
 		return nil
 	}
-	call.Criticality, call.Tenant = criticalityOf(f.Criticality), string(f.Tenant)
+	call.Criticality, call.Tenant, call.Explain = criticalityOf(f.Criticality), string(f.Tenant), f.Explain != 0
 	call.IdempotencyKey, call.Key = string(f.IdempotencyKey), string(f.Key)
 	call.Ordered = f.Epoch > 0
 	call.Attempt = int(min(f.Attempt, 1<<30))
@@ -371,6 +371,9 @@ func invoke(ctx context.Context, call *Call) error {
 		return refusal("YDL2006", "%s: a one-way call cannot have a stream", call.Method)
 	}
 	in.executed = true
+	if call.Explain || !in.target.conn.server.plain && !in.Fresh() {
+		in.Began = clock()
+	}
 	reply, err := in.execute(ctx)
 	if reply != nil {
 		call.Reply = reply
@@ -505,6 +508,9 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 		in.err = failure("YDL5002", "%s: the handler ended its goroutine", t.name)
 	}
 	endAll(in.ctx, t.conn.server.opts.Observers, &in.call, in.err)
+	if in.err != nil || in.call.Explain || took != mux.Untimed && in.slow(took) {
+		in.report(took)
+	}
 	if in.call.watch == watched {
 		r.Left = in.call.began + in.call.took
 	}

@@ -25,6 +25,9 @@ const (
 	GetStats Method[Empty, introspect.Stats] = "yodel.Stats"
 	// GetHealth says whether the server accepts calls.
 	GetHealth Method[Empty, introspect.Health] = "yodel.Health"
+	// GetSamples returns records of calls that the server's process has made or carried out: of those that failed lately, that were slow, and that were to be
+	// explained. They name methods, addresses and tenants, and have the text of errors, of all that goes on in the process.
+	GetSamples Method[introspect.SamplesQuery, introspect.Samples] = "yodel.Samples"
 	// Ping does nothing.
 	Ping Method[Empty, Empty] = "yodel.Ping"
 )
@@ -135,19 +138,20 @@ func (st *methodStats) record(took time.Duration, code Code, handedOver bool) {
 
 // introspect registers the built-in methods.
 func (s *Server) introspect() {
-	builtIn(s, GetInfo, s.info)
-	builtIn(s, GetStats, s.stats)
-	builtIn(s, GetHealth, func() *introspect.Health {
+	builtIn(s, GetInfo, func(*Empty) *introspect.Info { return s.info() })
+	builtIn(s, GetStats, func(*Empty) *introspect.Stats { return s.stats() })
+	builtIn(s, GetSamples, samples.read)
+	builtIn(s, GetHealth, func(*Empty) *introspect.Health {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return &introspect.Health{Serving: !s.closing}
 	})
-	builtIn(s, Ping, func() *Empty { return &Empty{} })
+	builtIn(s, Ping, func(*Empty) *Empty { return &Empty{} })
 }
 
 // builtIn registers a built-in method, unless OnRegister is against it.
-func builtIn[Out any](s *Server, name Method[Empty, Out], f func() *Out) {
-	m := name.method(func(context.Context, *Empty) (*Out, error) { return f(), nil })
+func builtIn[In, Out any](s *Server, name Method[In, Out], f func(*In) *Out) {
+	m := name.method(func(_ context.Context, in *In) (*Out, error) { return f(in), nil })
 	m.idempotent.Store(true)
 	if err := s.add(string(name), m); err != nil {
 		s.opts.Logger.Debug("yodel: built-in method left out", "err", err)

@@ -110,7 +110,7 @@ func TestInfoDescribesTheMethods(t *testing.T) {
 	for _, m := range info.Methods {
 		sorted = append(sorted, m.Name)
 	}
-	want := []string{"Arith.Add", "Arith.DivMod", "Arith.Mul", "Shop.Order", "yodel.Health", "yodel.Info", "yodel.Ping", "yodel.Stats"}
+	want := []string{"Arith.Add", "Arith.DivMod", "Arith.Mul", "Shop.Order", "yodel.Health", "yodel.Info", "yodel.Ping", "yodel.Samples", "yodel.Stats"}
 	if !slices.Equal(sorted, want) {
 		t.Errorf("got methods %q, want %q", sorted, want)
 	}
@@ -252,7 +252,7 @@ func TestHealthIsNotServingDuringShutdown(t *testing.T) {
 
 func TestNoIntrospectionLeavesTheBuiltInMethodsOut(t *testing.T) {
 	c := connect(t, newServer(t, &yodel.ServerOptions{NoIntrospection: true}), nil)
-	for _, name := range []string{string(yodel.GetInfo), string(yodel.GetStats), string(yodel.GetHealth), string(yodel.Ping)} {
+	for _, name := range []string{string(yodel.GetInfo), string(yodel.GetStats), string(yodel.GetHealth), string(yodel.GetSamples), string(yodel.Ping)} {
 		wantError(t, c.Call(t.Context(), name, &Empty{}, nil), yodel.Unimplemented, "YDL2001")
 	}
 	if _, err := Mul.Call(t.Context(), c, &Args{}); err != nil {
@@ -274,7 +274,7 @@ func TestBuiltInMethodsPassTheMiddleware(t *testing.T) {
 			return next(ctx, call)
 		}
 	}}}), nil)
-	want := []string{string(yodel.GetInfo), string(yodel.GetStats), string(yodel.GetHealth), string(yodel.Ping)}
+	want := []string{string(yodel.GetInfo), string(yodel.GetStats), string(yodel.GetHealth), string(yodel.GetSamples), string(yodel.Ping)}
 	for _, name := range want {
 		if err := c.Call(t.Context(), name, &Empty{}, nil); !errors.Is(err, yodel.PermissionDenied) {
 			t.Errorf("%s: got %v, want what the middleware says", name, err)

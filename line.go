@@ -62,8 +62,9 @@ type turn struct {
 	line       *line
 	prev, next *turn
 	number     uint64
-	sender     bell // of who sends the call
-	leaver     bell // of its caller
+	stood      time.Duration // how long it has waited to be sent; its sender's own
+	sender     bell          // of who sends the call
+	leaver     bell          // of its caller
 
 	state   flightState
 	attempt uint64    // how often it was allowed to be sent
@@ -285,7 +286,9 @@ func (t *turn) await(ctx context.Context, deadline time.Time, closing <-chan str
 			defer timer.Stop()
 			late = timer.C
 		}
-		if o.waitLocked(&t.sender, ctx.Done(), late, closing) || t.state != waiting {
+		began := clock()
+		rang := o.waitLocked(&t.sender, ctx.Done(), late, closing)
+		if t.stood += clock() - began; rang || t.state != waiting {
 			continue
 		}
 		t.state = resting

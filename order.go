@@ -65,7 +65,7 @@ func (c *Client) doOrdered(ctx context.Context, call *Call) error {
 		call.end()
 		t.give(o)
 	}()
-	err = c.handler(ctx, call)
+	err = c.conclude(ctx, call, c.handler(ctx, call))
 	return err
 }
 
@@ -112,7 +112,7 @@ func (c *Client) carryOut(ctx context.Context, call *Call, t *turn, token bool) 
 		}
 		t.finish(gaveUp(ctx, p.err))
 	}()
-	p.err = c.handler(ctx, call)
+	p.err = c.conclude(ctx, call, c.handler(ctx, call))
 }
 
 // goAtOnce sends a call without a goroutine, if its turn is now and there is a connection.
@@ -123,7 +123,7 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	}
 	t, needsConn := c.orders.embark(call.Key, pin, nil, nil)
 	if needsConn {
-		call.report, call.tried = nil, nil // of its last use
+		call.tried = nil // of its last use
 		ep, err := c.cluster.pick(ctx, call, false)
 		if err != nil {
 			return false
@@ -228,7 +228,7 @@ func (c *Client) doInTurn(ctx context.Context, ep *Endpoint, call *Call) error {
 		}
 	}
 	if !t.follows {
-		conn, err := ep.connected(ctx, call.Deadline)
+		conn, err := ep.connectFor(ctx, call)
 		if err != nil {
 			t.unsent(true)
 			return err

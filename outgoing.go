@@ -29,7 +29,19 @@ type outgoing struct {
 	unpack  []byte
 
 	call  Call          // of Client.Call and Method.Then
-	began time.Duration // of the first attempt, on the clock; 0 before it
+	began time.Duration // of the attempt, on the clock; 0 before the first one
+
+	// For the call's record, of the attempt.
+	arrived    time.Duration // when its reply was read, or the server took its stream, on the clock; 0 before
+	received   int           // bytes
+	serverTime time.Duration // as the server said; 0 when it did not
+	serverWait time.Duration
+	connecting time.Duration
+	// Of the call.
+	counted   int           // attempts that are in the record
+	resolving time.Duration // what it waited for the first set of instances
+	fork      bool
+	concluded bool // there is a record
 
 	from   *requester
 	budget budget                   // of a call that has one of its own
@@ -51,7 +63,13 @@ func (o *outgoing) reset() bool {
 		o.call = Call{}
 	}
 	o.req.Reset()
-	o.began = 0
+	o.began, o.arrived = 0, 0
+	if o.serverTime != 0 {
+		o.serverTime, o.serverWait = 0, 0
+	}
+	if o.connecting != 0 || o.resolving != 0 || o.counted != 0 || o.fork || o.concluded {
+		o.connecting, o.resolving, o.counted, o.fork, o.concluded = 0, 0, 0, false, false
+	}
 	if o.lent != 0 {
 		o.lent = 0
 	}
@@ -153,6 +171,8 @@ func (o *outgoing) finish(err error) {
 // tell tells the caller, and gives o back.
 func (o *outgoing) tell(err error) {
 	c, ctx, call, done, t := o.client, o.ctx, o.async, o.done, o.async.turn
+	call.stopWatch()
+	err = c.concludeOnce(ctx, call, err)
 	endAll(ctx, c.opts.Observers, call, err) // the call may be o's
 	call.end()
 	if t == nil {
@@ -163,8 +183,8 @@ func (o *outgoing) tell(err error) {
 	done.ended(err)
 }
 
-// observe puts observers around a handler.
-func observe(observers []Observer, next Handler) Handler {
+// observe puts observers around a handler. They see an error with the record of its call.
+func (q *requester) observe(observers []Observer, next Handler) Handler {
 	if len(observers) == 0 {
 		return next
 	}
@@ -172,7 +192,11 @@ func observe(observers []Observer, next Handler) Handler {
 	return func(ctx context.Context, call *Call) (err error) {
 		watched := startAll(ctx, *all, call)
 		err = errGone // unless next returns
-		defer func() { endAll(watched, *all, call, err) }()
+		defer func() {
+			call.stopWatch()
+			err = q.concludeOnce(watched, call, err)
+			endAll(watched, *all, call, err)
+		}()
 		return next(watched, call)
 	}
 }

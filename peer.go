@@ -58,7 +58,7 @@ func (p *Peer) Do(ctx context.Context, call *Call) error {
 	}
 	o := p.requests.take()
 	call.begin(ctx, o)
-	err := p.attempt(ctx, call)
+	err := p.requests.conclude(ctx, call, p.attempt(ctx, call))
 	call.end()
 	p.requests.give(o)
 	return err
@@ -73,7 +73,7 @@ func (p *Peer) call(ctx context.Context, method string, in, out any) error {
 	call := &o.call
 	call.Method, call.Args, call.Reply, call.out = method, in, out, o
 	call.inherit(ctx)
-	err := p.attempt(ctx, call)
+	err := p.requests.conclude(ctx, call, p.attempt(ctx, call))
 	p.requests.give(o)
 	return err
 }
@@ -110,8 +110,12 @@ func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 }
 
 func (p *Peer) attempt(ctx context.Context, call *Call) error {
+	o := call.out
+	o.began = clock()
+	o.req.Now = o.began
 	err := p.once(ctx, call)
 	if p.again(ctx, call, err) {
+		o.req.Now = 0
 		err = p.once(ctx, call)
 	}
 	return p.explain(ctx, call, err)
@@ -162,7 +166,7 @@ func (p *Peer) complete(o *outgoing, a *mux.Answer, err error) {
 // finish tells the asynchronous caller, and gives o back.
 func (p *Peer) finish(o *outgoing, err error) {
 	call, done := o.async, o.done
-	err = p.explain(o.ctx, call, err)
+	err = p.requests.conclude(o.ctx, call, p.explain(o.ctx, call, err))
 	call.end()
 	p.requests.give(o)
 	done.ended(err)
@@ -173,7 +177,15 @@ func (p *Peer) explain(ctx context.Context, call *Call, err error) error {
 	if err == nil {
 		return nil
 	}
-	return p.requests.explainAt(ctx, call, p.Addr.String(), err)
+	err = p.requests.explainAt(ctx, call, p.Addr.String(), err)
+	began := call.out.began
+	if began == 0 {
+		began = call.start()
+	}
+	if call.Attempt > call.out.counted { // it came to sending it
+		call.record(err, began)
+	}
+	return err
 }
 
 func (p *Peer) unconnected(call *Call) error {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -32,6 +33,7 @@ type pipe struct {
 	explain func(err error) error // makes an Error of what the connection says
 	stats   *methodStats          // nil on the side that calls
 	begun   *bool                 // set with the first message that comes; nil where that changes nothing
+	opened  *time.Duration        // set then to the clock; nil where begun is
 
 	sending sync.Mutex // held while a message is encoded and sent, so that messages go out in the order of their calls
 	body    []byte
@@ -140,8 +142,8 @@ func (p *pipe) receive() ([]byte, error) {
 	if err != nil {
 		return nil, p.failed(err)
 	}
-	if p.begun != nil {
-		*p.begun = true
+	if p.begun != nil && !*p.begun {
+		*p.begun, *p.opened = true, clock()
 	}
 	if flags&wire.Compressed != 0 {
 		if body, err = p.unpack(body); err != nil {
@@ -227,10 +229,9 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 		explain: func(err error) error { return q.explainAt(ctx, call, where, err) },
 	}
 	if s.kind == wire.Feed {
-		p.begun = &s.begun
-	} else {
-		err = st.Accepted(ctx)
-		s.begun = err == nil
+		p.begun, p.opened = &s.begun, &o.arrived
+	} else if err = st.Accepted(ctx); err == nil {
+		s.begun, o.arrived = true, clock()
 	}
 	var met error // what body met with
 	if err == nil {
@@ -249,7 +250,12 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 	a, endErr := st.Wait()
 	ended = true
 	if endErr == nil {
-		endErr = q.decode(o, call, a)
+		opened := o.arrived
+		if endErr = q.decode(o, call, a); opened != 0 {
+			o.arrived = opened
+		} else if o.arrived == 0 {
+			o.arrived = clock()
+		}
 		if endErr == nil && met != nil && !errors.Is(met, io.EOF) { // the server knew nothing of it
 			endErr = met
 		}

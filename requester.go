@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ type requester struct {
 	checksum      bool
 	limits        Limits // with defaults
 	side          string // for people: "client" or "server"
+	slowAfter     time.Duration
 
 	methods    atomic.Pointer[map[string]*remoteMethod]
 	last       atomic.Pointer[remoteMethod] // of the last call; comparing a name with itself is faster than the map
@@ -216,7 +218,7 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 	if call.Metadata != nil {
 		req.Metadata, o.md = q.encodeMetadata(o.md[:0], call.Metadata)
 	}
-	if !req.Bare || call.Attempt != 0 || call.IdempotencyKey != "" || call.Key != "" || call.Criticality != 0 || call.Tenant != "" {
+	if !req.Bare || call.Attempt != 0 || call.IdempotencyKey != "" || call.Key != "" || call.Criticality != 0 || call.Tenant != "" || call.Explain {
 		req.Bare = false
 		encodeRare(&req.Fields, call)
 	}
@@ -230,7 +232,10 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 func encodeRare(f *wire.Fields, call *Call) {
 	f.Attempt = uint64(call.Attempt)
 	f.Criticality = wireCriticality(call.Criticality)
-	f.IdempotencyKey, f.Key, f.Tenant = nil, nil, nil
+	f.Explain, f.IdempotencyKey, f.Key, f.Tenant = 0, nil, nil, nil
+	if call.Explain {
+		f.Explain = 1
+	}
 	if call.Tenant != "" {
 		f.Tenant = []byte(call.Tenant)
 	}
@@ -317,6 +322,7 @@ func earliest(ctx context.Context, deadline time.Time) time.Time {
 
 // decode takes the answer over into call. Nothing in call aliases it afterwards.
 func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
+	o.arrived, o.received = a.At, len(a.Fields)+len(a.Body)+len(a.Attachment)
 	if len(a.Fields) > 0 || a.Code != 0 || a.Attachment != nil || o.lent > 0 {
 		if err := decodeFields(call, a); err != nil {
 			return err
@@ -380,6 +386,9 @@ func decodeFields(call *Call, a *mux.Answer) error {
 	if o := call.out; o.lent > 0 {
 		o.repay(call, f.Budget)
 	}
+	if f.ServerTime > 0 {
+		call.out.serverSaid(&f)
+	}
 	if f.Load > 0 && call.Endpoint != nil {
 		call.Endpoint.reported(f.Load)
 	}
@@ -387,6 +396,13 @@ func decodeFields(call *Call, a *mux.Answer) error {
 		return remoteError(call, a, &f)
 	}
 	return nil
+}
+
+// serverSaid takes note of where the server says that the time went.
+func (o *outgoing) serverSaid(f *wire.Fields) {
+	const most = math.MaxInt64 / uint64(time.Microsecond)
+	o.serverTime = time.Duration(min(f.ServerTime, most)) * time.Microsecond               //nolint:gosec // bounded
+	o.serverWait = time.Duration(min(f.ServerWait, f.ServerTime, most)) * time.Microsecond //nolint:gosec // bounded
 }
 
 // addrOf returns where a call was sent.

@@ -63,7 +63,10 @@ type ServerOptions struct {
 	// AnnounceEvery is how often the announcement is renewed. A registry forgets the server when it was not for three times
 	// that. Default 10 s.
 	AnnounceEvery time.Duration
-	// NoIntrospection leaves out the built-in methods yodel.Info, Stats, Health and Ping. Default false.
+	// SlowAfter is how long a call may take until there is a record of it although it succeeds: see GetSamples. It counts from when the request was read
+	// until its reply is there, and for a stream until its method begins. It holds for calls to peers too, as ClientOptions.SlowAfter does. Default 1 s; negative is for ever.
+	SlowAfter time.Duration
+	// NoIntrospection leaves out the built-in methods yodel.Info, Stats, Health, Samples and Ping. Default false.
 	NoIntrospection bool
 	// Limits bounds what a connection may cost.
 	Limits Limits
@@ -92,6 +95,7 @@ type Server struct {
 	config      mux.Config // of all connections that were accepted
 	started     time.Time
 	panics      atomic.Uint64
+	slowAfter   time.Duration
 	busy        serverLoad
 	scratch     sync.Pool // of *[]byte
 	calls       requester // of the methods of peers
@@ -169,6 +173,8 @@ func NewServer(o *ServerOptions) *Server {
 	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxOpenBytes)
 	opts.AnnounceEvery = orDefault(opts.AnnounceEvery, 10*time.Second)
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
+	s.slowAfter = slowAfter(opts.SlowAfter)
+	s.calls.slowAfter = s.slowAfter
 	s.calls.codec, s.calls.compressAbove, s.calls.limits, s.calls.side = opts.Codec, opts.CompressAbove, s.limits, serverSide
 	if opts.Codec == nil {
 		s.calls.codec = JSON

@@ -232,7 +232,9 @@ func failure(id string, call *yodel.Call, outcomes []Outcome) error {
 		errs = append(errs, fmt.Errorf("%s: %w", of.Call.Endpoint.Addr(), of.Err))
 		e.NotProcessed = e.NotProcessed && yodel.NotProcessed(of.Err)
 		if report, ok := errors.AsType[*yodel.CallReport](of.Err); ok {
-			tried.Attempts = append(tried.Attempts, report.Attempts...)
+			attempts := append(tried.Attempts, report.Attempts...) //nolint:gocritic // tried becomes the record of the last one that failed, with the attempts of all
+			*tried = *report
+			tried.Attempts = attempts
 		}
 		if len(errs) == 1 {
 			e.Code = yodel.CodeOf(of.Err)
@@ -253,6 +255,7 @@ func failure(id string, call *yodel.Call, outcomes []Outcome) error {
 		e.Message += fmt.Sprintf("; and %d more", len(errs)-shown)
 	}
 	e.Cause = errors.Join(errs...)
+	tried.Code, tried.ID, tried.Message, tried.NotProcessed = e.Code.String(), e.ID, e.Message, e.NotProcessed
 	return e
 }
 

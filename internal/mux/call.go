@@ -51,6 +51,7 @@ type Out struct {
 	Nest       bool          // name the peer's request that the context belongs to, if it is open: the peer lets it in while it drains
 	sent       bool          // the connection has set fields itself
 	Began      time.Duration // set by Start: about when it was, see Clock
+	Waited     time.Duration // set by Call and its like: for the peer's window, and for room in the output
 	Deadline   time.Time
 	Now        time.Duration // a fresh reading of Clock; 0 for none
 	Attachment []byte
@@ -67,6 +68,9 @@ func (out *Out) Reset() {
 		out.Fields, out.Bare, out.sent = wire.Fields{}, true, false
 	}
 	out.Body, out.Compressed, out.OneWay, out.Nest = nil, false, false, false
+	if out.Waited != 0 {
+		out.Waited = 0
+	}
 	if out.Attachment != nil || out.Metadata != nil || out.Now != 0 || out.Budget != 0 {
 		out.Attachment, out.Metadata, out.Now, out.Budget = nil, nil, 0, 0
 	}
@@ -85,6 +89,7 @@ type Answer struct {
 	Fields     []byte
 	Body       []byte
 	Attachment []byte
+	At         time.Duration // about when it was read, on Clock; 0 for one of a stream
 
 	waiter *waiter
 	own    bool // the memory is for this message only
@@ -449,7 +454,10 @@ func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone
 		if out.NoWait {
 			return &CallError{Cause: ErrWindow, NotProcessed: true}
 		}
-		if err := c.spaceLocked(ctx, out.Deadline, limit); err != nil {
+		began := Clock()
+		err := c.spaceLocked(ctx, out.Deadline, limit)
+		out.Waited += Clock() - began
+		if err != nil {
 			return c.notSentLocked(err)
 		}
 		if c.drained != nil && alone {
@@ -497,7 +505,10 @@ func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error 
 	c.callsLocked().tickets++
 	t := &ticket{nth: c.tickets, wake: make(chan struct{}, 1), bytes: size}
 	c.admission = append(c.admission, t)
-	return c.queueLocked(ctx, t, out.Deadline)
+	began := Clock()
+	err := c.queueLocked(ctx, t, out.Deadline)
+	out.Waited += Clock() - began
+	return err
 }
 
 // nestLocked sends a request beyond the peer's window: the peer lets it in because of its own call, parent, which this side is

@@ -38,7 +38,9 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 		began = rd.now()
 	}
 	r.Scratch = rd.scratch[:0]
-	r.Taken = rd.taken()
+	if r.Taken = rd.taken(); r.explained() {
+		r.Taken = Clock()
+	}
 	rd.current = r
 	state := rd.enter(running)
 	r.rd, r.running = rd, state
@@ -58,6 +60,9 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	}
 	r.target.Serve(r)
 	normal = true
+	if r.explained() {
+		r.sayTimes(Clock())
+	}
 	if !r.alone() && r.Reply.large() { // it may have to wait for the peer to read
 		c.handOver(rd, state)
 	}
@@ -65,7 +70,12 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 		if !timed {
 			began = rd.lostAt.Load() // a tick or two late
 		}
-		took := c.now() - began
+		now := c.now()
+		took := now - began
+		if r.Taken == 0 {
+			r.Taken = time.Duration(began)
+		}
+		r.sayTimes(time.Duration(now))
 		c.finish(r)
 		r.target.Done(r, time.Duration(took), true)
 		c.cfg.Pool.ran()

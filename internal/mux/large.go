@@ -46,7 +46,7 @@ const (
 
 // collect begins to gather a request that comes in pieces.
 func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
-	r.bytes = 0
+	r.bytes, r.Arrived = 0, time.Duration(rd.arrival())
 	if r.Fields != nil {
 		r.bytes = int(min(r.Fields.Size, math.MaxInt))
 	}

@@ -333,6 +333,7 @@ func (rd *reader) wake(e *settled) bool {
 		} else {
 			w.buf = append(w.buf[:0], e.frame...)
 		}
+		w.answer.At = time.Duration(rd.arrival())
 		rd.c.lone.sawCaller(w)
 		w.wake <- struct{}{}
 		return true
@@ -344,6 +345,7 @@ func (rd *reader) wake(e *settled) bool {
 	if rd.answer.own = e.part != nil; rd.answer.own {
 		frame = e.part.buf
 	}
+	rd.answer.At = time.Duration(rd.arrival())
 	return rd.complete(e.to, e.stop, frame, e.part.broken())
 }
 
@@ -419,8 +421,14 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 			r.deadline = rd.arrival() + int64(min(t, maxTimeout))*int64(time.Microsecond)
 		}
 	}
-	if r.Fields != nil && r.Fields.Parent != 0 {
-		r.nested = c.serves(r)
+	r.Arrived = time.Duration(rd.arrived)
+	if r.Fields != nil {
+		if r.Fields.Explain != 0 {
+			r.Arrived = time.Duration(rd.arrival())
+		}
+		if r.Fields.Parent != 0 {
+			r.nested = c.serves(r)
+		}
 	}
 	r.bytes = len(msg)
 	if method.kind == wire.Unary {
@@ -439,6 +447,7 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 	if inline && r.stream == nil && r.turn == nil && !c.draining.Load() && !c.refusing.Load() && !rd.crowded && r.bytes <= c.cfg.MaxMessage {
 		return rd.serve(r, timed)
 	}
+	r.Arrived = time.Duration(rd.arrival())
 	if ok, alive := rd.accept(r); !ok {
 		return alive
 	}

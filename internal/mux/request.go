@@ -52,6 +52,9 @@ type Request struct {
 	// Taken is when it was taken up, on Clock; 0 when the reading goroutine, which runs it, has not looked. Left is when Done
 	// returned; 0 when that has not looked. So a reading of the clock at the end of one call is that at the beginning of the next.
 	Taken, Left time.Duration
+	// Arrived is when it was read, its first frame if it came in several, on Clock; 0 when the reading goroutine, which runs it, has not
+	// looked. Began is when the method itself began, if Serve has said so.
+	Arrived, Began time.Duration
 
 	// The reply, to be filled in by Serve. Scratch is memory to encode it into; Serve leaves it
 	// behind larger, if it made it grow.
@@ -217,7 +220,9 @@ func (r *Request) run() {
 		if !normal {
 			r.Reply = goexitOutcome()
 		}
-		took := Clock() - r.Taken
+		now := Clock()
+		took := now - r.Taken
+		r.sayTimes(now)
 		c.finish(r)
 		r.target.Done(r, took, false)
 		*scratch = r.Scratch
@@ -229,6 +234,38 @@ func (r *Request) run() {
 	r.target.Serve(r)
 	normal = true
 }
+
+// Size is how many bytes came with the request: body and attachment, as they were sent.
+func (r *Request) Size() int { return r.bytes }
+
+// explained reports whether the peer wants to know where the time went.
+func (r *Request) explained() bool { return r.Fields != nil && r.Fields.Explain != 0 }
+
+// sayTime is from when on a reply says how long the call took, without being asked: fields take an allocation and some bytes.
+const sayTime = 10 * time.Millisecond
+
+// sayTimes makes the reply say where the time went until now, if somebody may want to know.
+func (r *Request) sayTimes(now time.Duration) {
+	if r.Arrived == 0 {
+		r.Arrived = r.Taken
+	}
+	took := now - r.Arrived
+	if failed := r.Reply.Code != 0 && r.Reply.Fields != nil; r.alone() || took < sayTime && !failed && !r.explained() {
+		return
+	}
+	began := r.Began
+	if began == 0 {
+		began = r.Taken
+	}
+	if r.Reply.Fields == nil {
+		r.Reply.Fields = new(wire.Fields)
+	}
+	f := r.Reply.Fields
+	f.ServerTime = max(microseconds(took), 1)
+	f.ServerWait = min(microseconds(began-r.Arrived), f.ServerTime)
+}
+
+func microseconds(d time.Duration) uint64 { return uint64(max(d, 0) / time.Microsecond) } //nolint:gosec // not negative
 
 func (r *Request) releaseBody(p *Pool) {
 	if r.held != nil {

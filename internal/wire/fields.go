@@ -35,6 +35,7 @@ const (
 	tagLoad        = 17 << 1
 	tagServerTime  = 18 << 1
 	tagParent      = 19 << 1
+	tagServerWait  = 20 << 1
 )
 
 // Fields is what travels beside a message. Zero values are not sent.
@@ -62,6 +63,7 @@ type Fields struct {
 	RetryAfter uint64 // microseconds
 	Load       uint64 // calls in flight on the server
 	ServerTime uint64 // microseconds that the call took on the server
+	ServerWait uint64 // of these, before its method began
 }
 
 // AppendFields appends the block of fields, its length included. It must not be larger than
@@ -88,6 +90,7 @@ func AppendFields(dst []byte, f *Fields) []byte {
 	dst = appendNumber(dst, tagLoad, f.Load)
 	dst = appendNumber(dst, tagServerTime, f.ServerTime)
 	dst = appendNumber(dst, tagParent, f.Parent)
+	dst = appendNumber(dst, tagServerWait, f.ServerWait)
 	binary.LittleEndian.PutUint16(dst[start:], uint16(len(dst)-start-fieldsLenSize)) //nolint:gosec // bounded by the caller
 	return dst
 }
@@ -126,7 +129,7 @@ func ParseUsualFields(b []byte) (timeout uint64, metadata []byte, budget uint64,
 
 // FieldsSize is an upper bound of the bytes that AppendFields appends for f.
 func FieldsSize(f *Fields) int {
-	const numbers = 11 // fields of Fields that are numbers
+	const numbers = 12 // fields of Fields that are numbers
 	const slices = 8
 	return fieldsLenSize + (numbers+slices)*(1+binary.MaxVarintLen64) + len(f.Metadata) + len(f.IdempotencyKey) + len(f.Tenant) +
 		len(f.Trace) + len(f.Key) + len(f.Message) + len(f.ErrorID) + len(f.Details)
@@ -175,13 +178,15 @@ func ParseFields(b []byte, f *Fields) error {
 			f.ServerTime = n
 		case tagParent:
 			f.Parent = n
+		case tagServerWait:
+			f.ServerWait = n
 		}
 	})
 }
 
 // OnlyUsual reports whether no field but Timeout, Metadata and Budget is set.
 func (f *Fields) OnlyUsual() bool {
-	return f.Size|f.Attempt|f.Criticality|f.Epoch|f.Explain|f.RetryAfter|f.Load|f.ServerTime|f.Parent == 0 &&
+	return f.Size|f.Attempt|f.Criticality|f.Epoch|f.Explain|f.RetryAfter|f.Load|f.ServerTime|f.Parent|f.ServerWait == 0 &&
 		len(f.IdempotencyKey)+len(f.Tenant)+len(f.Trace)+len(f.Key)+len(f.Message)+len(f.ErrorID)+len(f.Details) == 0
 }
 

@@ -157,7 +157,7 @@ func (v *vector) fields() wire.Fields {
 		Tenant: v.bytes("tenant"), Trace: v.bytes("trace"), Key: v.bytes("key"), Epoch: v.number("epoch"),
 		Explain: v.number("explain"), Message: v.bytes("message"), ErrorID: v.bytes("error_id"), Details: v.bytes("details"),
 		RetryAfter: v.number("retry_after"), Load: v.number("load"), ServerTime: v.number("server_time"),
-		Parent: v.number("parent"),
+		Parent: v.number("parent"), ServerWait: v.number("server_wait"),
 	}
 }
 

@@ -168,7 +168,7 @@ func TestRetrySkipsTriedEndpoints(t *testing.T) {
 		var tried []string
 		for _, a := range report.Attempts {
 			tried = append(tried, a.Addr)
-			if a.Message != a.Addr+" is tired" || a.Code != yodel.Unavailable {
+			if a.Message != a.Addr+" is tired" || a.Code != yodel.Unavailable.String() {
 				t.Errorf("the report says of %s: %v %q", a.Addr, a.Code, a.Message)
 			}
 		}

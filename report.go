@@ -1,0 +1,551 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// This file makes the records of calls: of those that failed, that were slow, and that were to be explained. They are put together
+// when the call has ended, of what is there by then, so that a call of which nobody wants a record pays two comparisons. That it was slow is seen from the time
+// at which the reading goroutine read its reply, which it knows anyway.
+
+// A CallReport is the record of a call. The error of a call that failed has it, and Call.Report returns it; GetSamples returns those that were
+// kept.
+//
+//	var report *yodel.CallReport
+//	if errors.As(err, &report) { … }
+type CallReport = introspect.CallReport
+
+// slowTime is from when on a call is slow, if nothing else is said.
+const slowTime = time.Second
+
+// slowAfter is an option of that name with its default.
+func slowAfter(d time.Duration) time.Duration {
+	switch {
+	case d < 0:
+		return math.MaxInt64
+	case d == 0:
+		return slowTime
+	}
+	return d
+}
+
+// Bounds of a record.
+const (
+	maxCandidates  = 32
+	maxAttempts    = 32
+	maxNotes       = 32
+	maxReportText  = 300 // bytes of a message
+	maxReportShort = 100 // of a name that others have chosen
+)
+
+// Report returns the record of a call that has ended, on the client: if it failed, was slow (see ClientOptions.SlowAfter), or Explain is set, and otherwise
+// nil. It must not be changed.
+func (c *Call) Report() *CallReport {
+	if c.rare == nil {
+		return nil
+	}
+	return c.rare.report
+}
+
+// start returns when the call was made, as far as is known, and holds on to it; 0 when it is not.
+func (c *Call) start() time.Duration {
+	if c.began == 0 && c.out != nil {
+		if c.began = c.out.began; c.began == 0 && c.out.async != nil {
+			c.began = c.out.req.Began
+		}
+	}
+	return c.began
+}
+
+// attempted makes the record of the attempt that began at a reading of the clock and has ended, but for its outcome.
+func (c *Call) attempted(began, ended time.Duration) introspect.Attempt {
+	o, start := c.out, c.start()
+	a := introspect.Attempt{
+		Addr: addrOf(c), Began: max(began-start, 0), Took: ended - began, Fork: o.fork,
+		Connecting: o.connecting, Credit: o.req.Waited, BytesIn: o.received,
+	}
+	if c.Attempt > o.counted { // it came to sending it
+		a.BytesOut = len(o.req.Body) + len(o.req.Attachment) + len(o.req.Metadata)
+	}
+	if o.serverTime > 0 {
+		a.Queue, a.Handler = o.serverWait, o.serverTime-o.serverWait
+		a.Network = max(a.Took-a.Connecting-a.Credit-o.serverTime, 0)
+	}
+	o.counted, o.connecting, o.req.Waited = c.Attempt, 0, 0
+	o.arrived, o.received, o.serverTime, o.serverWait = 0, 0, 0, 0
+	return a
+}
+
+// add adds an attempt to the record, in which those in the middle give way when there are too many.
+func (r *rareCall) add(a *introspect.Attempt) {
+	if len(r.attempts) == maxAttempts {
+		r.attempts = slices.Delete(slices.Clone(r.attempts), maxAttempts/2, maxAttempts/2+1) // errors that somebody has may point to the old ones
+		r.unlisted++
+	}
+	if r.attempts == nil {
+		r.attempts = r.first[:0]
+	}
+	r.attempts = append(r.attempts, *a)
+}
+
+// record notes a failed attempt.
+func (c *Call) record(err error, began time.Duration) {
+	if c.Endpoint == nil && c.out.peer == nil {
+		return
+	}
+	now := clock()
+	if began == 0 { // it did not come to it
+		began = now
+	}
+	a := c.attempted(began, now)
+	e := asError(err)
+	a.Code, a.ID, a.Message, a.NotProcessed = e.Code.String(), e.ID, shorten(e.Message, maxReportText), e.NotProcessed
+	c.rarely().add(&a)
+}
+
+// recordGood notes the last attempt, if it succeeded and is not in the record yet.
+func (c *Call) recordGood() {
+	o := c.out
+	if o.arrived == 0 && !(c.OneWay && c.Attempt > o.counted) {
+		return
+	}
+	began, ended := o.began, o.arrived
+	if began == 0 {
+		began = c.start()
+	}
+	if c.stream != nil || ended == 0 {
+		ended = clock()
+	}
+	a := c.attempted(began, ended)
+	c.rarely().add(&a)
+}
+
+// conclude ends a call of which there may have to be a record, and returns the error that its caller gets. Of a call that is observed, that has happened: see
+// observe.
+func (q *requester) conclude(ctx context.Context, call *Call, err error) error {
+	if call.watch != unwatched {
+		return err
+	}
+	return q.concludeOnce(ctx, call, err)
+}
+
+func (q *requester) concludeOnce(ctx context.Context, call *Call, err error) error {
+	if err == nil && !call.Explain && !q.slow(call) {
+		return nil
+	}
+	return q.report(ctx, call, err)
+}
+
+// slow reports whether a call that has ended with success was slow.
+func (q *requester) slow(call *Call) bool {
+	if call.watch != unwatched && call.stream == nil {
+		return call.Took() >= q.slowAfter
+	}
+	o := call.out
+	ended := o.arrived
+	if ended == 0 || call.rare != nil { // no reply has come, or there were attempts before it
+		if q.slowAfter == math.MaxInt64 || call.OneWay && call.rare == nil && o.connecting == 0 && o.req.Waited == 0 {
+			return false
+		}
+		if call.stream == nil || ended == 0 {
+			ended = clock()
+		}
+	}
+	return ended-call.start() >= q.slowAfter
+}
+
+// report makes the record of a call that has ended, once, and returns err with it. When more calls fail than records are kept, what takes long to find out
+// is left out, and all of it of a call that never came to an endpoint.
+func (q *requester) report(ctx context.Context, call *Call, err error) error {
+	o := call.out
+	if o.concluded {
+		return err
+	}
+	o.concluded = true
+	now := clock()
+	kept := samples.admit(kindOf(call.Explain, err != nil), now)
+	whole := kept || call.Explain
+	if !whole && call.rare == nil && call.Attempt == 0 {
+		return err
+	}
+	began := call.start()
+	if began == 0 {
+		began = now
+	}
+	r := &CallReport{
+		Method: shorten(call.Method, maxReportShort), Side: clientSide, Began: mux.TimeOf(began).Round(0), Took: now - began, Slow: now-began >= q.slowAfter, Explained: call.Explain,
+		Criticality: call.Criticality, Tenant: shorten(call.Tenant, maxReportShort), Timeout: call.allowed(ctx, began),
+	}
+	if call.stream != nil {
+		r.Slow = o.arrived-began >= q.slowAfter
+	}
+	fail(r, err)
+	if b := call.budget; b != nil {
+		r.Budget = &introspect.Budget{Given: call.Budget, Left: int(b.spare.Load())}
+	}
+	if call.turn != nil {
+		r.Turn = call.turn.stood
+	}
+	call.recordGood()
+	x := call.rarely()
+	r.Attempts, r.MoreAttempts = x.attempts, x.unlisted
+	x.printNotes(r, began)
+	if whole {
+		r.Began = wallOf(now, began)
+		call.describe(r, began, now)
+	}
+	if kept {
+		samples.keep(r)
+	}
+	before := x.report
+	x.report = r
+	return q.attach(err, r, before, x.own)
+}
+
+// describe adds to a record what was known of the instances.
+func (c *Call) describe(r *CallReport, began, now time.Duration) {
+	client := c.Client()
+	if client == nil {
+		return
+	}
+	client.cluster.describe(r, c)
+	if c.rare.survey == nil {
+		client.cluster.survey(c, c.Endpoint, now)
+	}
+	if v := c.rare.survey; v != nil {
+		r.Picker, r.Candidates, r.MoreCandidates, r.CandidatesAt = v.picker, v.candidates, v.more, max(v.at-began, 0)
+	}
+}
+
+// attach returns err with its record. An error that somebody may have already is not changed, nor is one that middleware has wrapped or made without an ID, or
+// that has the record of another call. Before is the record of the attempts that err may have, and own an error that nobody else has.
+func (q *requester) attach(err error, r, before *CallReport, own *Error) error {
+	e, ok := err.(*Error) //nolint:errorlint // one that is wrapped belongs to who wrapped it
+	switch {
+	case ok && e == own: // it is new
+		e.Report = r
+		return e
+	case !ok || e.Report == nil && e.ID == "" || e.Report != nil && e.Report != before:
+		return err
+	}
+	final := *e
+	if final.Report == nil {
+		final.Cause = e // errors.Is finds e itself as well
+	}
+	final.Report = r
+	return &final
+}
+
+// wallOf returns the time of a reading of the clock, to be shown to people, now being another one.
+func wallOf(now, at time.Duration) time.Time {
+	return time.Now().Add(at - now).Round(0).UTC() // without its monotonic part, and the clock of the wall may have been set
+}
+
+// fail notes how the call ended.
+func fail(r *CallReport, err error) {
+	if err == nil {
+		return
+	}
+	e := asError(err)
+	r.Code, r.ID, r.Message, r.NotProcessed = e.Code.String(), e.ID, shorten(e.Message, maxReportText), e.NotProcessed
+}
+
+// allowed returns how long the call was allowed to take, as far as is still known; 0 for ever.
+func (c *Call) allowed(ctx context.Context, began time.Duration) time.Duration {
+	deadline := earliest(ctx, c.Deadline)
+	if c.Attempt > 0 && c.out.binding != nil && !c.out.req.Deadline.IsZero() { // timeout takes its own back
+		deadline = c.out.req.Deadline
+	}
+	if deadline.IsZero() {
+		return 0
+	}
+	return max(deadline.Sub(mux.TimeOf(began)), 1)
+}
+
+// printNotes makes the notes part of the record.
+func (x *rareCall) printNotes(r *CallReport, began time.Duration) {
+	r.MoreNotes = x.unnoted
+	for _, n := range x.notes {
+		r.Notes = append(r.Notes, introspect.Note{At: max(n.at-began, 0), By: n.by, What: shorten(n.what, maxReportText)})
+	}
+}
+
+// describe says what is known of the instances.
+func (cl *cluster) describe(r *CallReport, call *Call) {
+	s := &introspect.Resolver{Waited: call.out.resolving}
+	r.Resolver = s
+	if set := cl.set.Load(); set != nil {
+		s.Instances = len(set.endpoints)
+	}
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if cl.heard != 0 {
+		s.Age = clock() - cl.heard
+	}
+	if cl.err != nil {
+		s.Err = shorten(cl.err.Error(), maxReportText)
+	}
+}
+
+// A survey is whom an attempt can go to, or could have gone to.
+type survey struct {
+	picker     string // who chooses
+	candidates []introspect.Candidate
+	more       int           // that were left out
+	at         time.Duration // on the clock
+}
+
+// survey notes for the call's record whom its attempt can go to, or could have gone to, now, and that picked was chosen.
+func (cl *cluster) survey(call *Call, picked *Endpoint, now time.Duration) {
+	set := cl.set.Load()
+	if set == nil {
+		return
+	}
+	v := &survey{picker: fmt.Sprintf("%T", set.picker), at: now}
+	if p, ok := set.picker.(fmt.Stringer); ok {
+		v.picker = shorten(p.String(), maxReportText)
+	}
+	var rest []introspect.Candidate
+	for _, ep := range set.endpoints {
+		switch c, told := ep.candidate(call, picked); {
+		case told && len(v.candidates) < maxCandidates:
+			v.candidates = append(v.candidates, c)
+		case !told && len(rest) < maxCandidates:
+			rest = append(rest, c)
+		default:
+			v.more++
+		}
+	}
+	fits := min(len(rest), maxCandidates-len(v.candidates))
+	v.more += len(rest) - fits
+	v.candidates = append(v.candidates, rest[:fits]...)
+	call.rarely().survey = v
+}
+
+// candidate describes the endpoint to the record of a call, and reports whether there is something to tell of it.
+func (ep *Endpoint) candidate(call *Call, picked *Endpoint) (c introspect.Candidate, told bool) {
+	in := ep.instance.Load()
+	c = introspect.Candidate{
+		Addr: shorten(in.Addr, maxReportShort), Zone: shorten(in.Zone, maxReportShort), Weight: in.Weight, Load: ep.Load(), RTT: time.Duration(ep.trip.took.Load()),
+		Unlisted: ep.unlisted.Load(), NotReady: ep.notReady(),
+	}
+	if conns := *ep.conns.Load(); len(conns) > 0 {
+		_, c.Full = leastLoaded(conns)
+	}
+	switch {
+	case ep == picked:
+		c.Verdict = "picked"
+	case slices.Contains(call.tried, ep), call.hasTried(c.Addr):
+		c.Verdict = "tried before"
+	case call.besides(ep):
+		c.Verdict = "another attempt is on its way to it"
+	case len(c.NotReady) > 0:
+		c.Verdict = "not ready"
+	case call.pinned():
+		c.Verdict = "the call is pinned elsewhere"
+	default:
+		c.Verdict = "not chosen"
+		return c, false
+	}
+	return c, true
+}
+
+func (c *Call) hasTried(addr string) bool {
+	return c.rare != nil && slices.ContainsFunc(c.rare.attempts, func(a introspect.Attempt) bool { return a.Addr == addr })
+}
+
+// notReady returns who says that the endpoint is not ready.
+func (ep *Endpoint) notReady() []string {
+	if ep.Ready() {
+		return nil
+	}
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	var by []string
+	for name := range ep.by {
+		by = append(by, shorten(name, maxReportShort))
+	}
+	slices.Sort(by)
+	return by[:min(len(by), 8)]
+}
+
+// queued returns how long the request waited before it was taken up, as far as is known.
+func (in *incoming) queued() time.Duration {
+	if in.Arrived == 0 {
+		return 0
+	}
+	return max(in.Taken-in.Arrived, 0)
+}
+
+// slow reports whether the call was slow, which took so long since it was taken up. A stream may go on for ever.
+func (in *incoming) slow(took time.Duration) bool {
+	if in.Stream() != nil {
+		took = max(in.Began-in.Taken, 0)
+	}
+	return took+in.queued() >= in.target.conn.server.slowAfter
+}
+
+// report makes the record of a call that this server carried out.
+func (in *incoming) report(took time.Duration) {
+	call := &in.call
+	now := clock()
+	if !samples.admit(kindOf(call.Explain, in.err != nil), now) {
+		return
+	}
+	queue := in.queued()
+	r := &CallReport{
+		Method: shorten(call.Method, maxReportShort), Side: serverSide, Slow: took != mux.Untimed && in.slow(took), Explained: call.Explain,
+		Peer: in.target.conn.peer.Addr.String(), Attempt: call.Attempt, Criticality: call.Criticality, Tenant: shorten(call.Tenant, maxReportShort),
+		BytesIn: in.Size(), BytesOut: len(in.Reply.Body) + len(in.Reply.Attachment),
+	}
+	fail(r, in.err)
+	r.NotProcessed = in.Reply.NotProcessed
+	began := now
+	if took != mux.Untimed {
+		r.Took = queue + took
+		began = in.Taken - queue
+		if in.Taken == 0 {
+			began = now - r.Took
+		}
+		if in.Began >= began && in.Began != 0 {
+			queue = min(in.Began-began, r.Took)
+		}
+		r.Queue, r.Handler = queue, r.Took-queue
+	}
+	r.Began = wallOf(now, began)
+	if !call.Deadline.IsZero() {
+		r.Timeout = max(call.Deadline.Sub(mux.TimeOf(began)), 1)
+	}
+	if call.Budget > 0 {
+		r.Budget = &introspect.Budget{Given: call.Budget, Left: max(call.Budget-1-int(min(in.used(), maxBudget)), 0)} //nolint:gosec // bounded
+	}
+	if call.rare != nil {
+		call.rare.printNotes(r, began)
+	}
+	samples.keep(r)
+}
+
+// samples is the records that this process has kept. It is one for all clients and servers of the process: see docs/decisions/0024.
+var samples = newSampler()
+
+// A sampler keeps records of calls, a bounded number of them, and takes in a bounded number in a second.
+type sampler struct {
+	kinds   [kindsOfSamples]sampled
+	leftOut atomic.Uint64
+}
+
+// Sampled is the records of one kind.
+type sampled struct {
+	seen atomic.Uint64
+	due  atomic.Int64 // on the clock: how many may still be taken in at once is how far it is behind
+
+	mu    sync.Mutex
+	calls []*CallReport // a ring
+	next  int           // of it is the oldest
+	limit int
+}
+
+// The kinds of records. A storm of one does not wash away the others.
+const (
+	explainedSamples = iota
+	failedSamples
+	slowSamples
+	kindsOfSamples
+)
+
+// How many records are kept, and how many of each kind are taken in: those that failed, in a second.
+const (
+	keptFailed    = 128
+	keptSlow      = 64
+	keptExplained = 64
+	sampleEvery   = 10 * time.Millisecond // one, after a burst of
+	sampleBurst   = 64
+)
+
+func newSampler() *sampler {
+	s := &sampler{}
+	for kind, limit := range [...]int{explainedSamples: keptExplained, failedSamples: keptFailed, slowSamples: keptSlow} {
+		s.kinds[kind].limit = limit
+	}
+	return s
+}
+
+// kindOf returns as what a record is kept of a call that has ended: an index of kinds.
+func kindOf(explained, failed bool) int {
+	switch {
+	case explained:
+		return explainedSamples
+	case failed:
+		return failedSamples
+	}
+	return slowSamples
+}
+
+// admit counts a call of which there may be a record, and reports whether that is to be kept.
+func (s *sampler) admit(kind int, now time.Duration) bool {
+	k := &s.kinds[kind]
+	k.seen.Add(1)
+	for {
+		due := k.due.Load()
+		from := int64(now - sampleBurst*sampleEvery)
+		if due < int64(now+10*sampleEvery) { // else the clock is another one: tests have their own
+			from = max(from, due)
+		}
+		if from >= int64(now) {
+			s.leftOut.Add(1)
+			return false
+		}
+		if k.due.CompareAndSwap(due, from+int64(sampleEvery)) {
+			return true
+		}
+	}
+}
+
+// keep keeps a record that was admitted.
+func (s *sampler) keep(r *CallReport) {
+	k := &s.kinds[kindOf(r.Explained, r.Code != "")]
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.calls) < k.limit {
+		k.calls = append(k.calls, r)
+		return
+	}
+	k.calls[k.next] = r
+	k.next = (k.next + 1) % k.limit
+}
+
+// read returns the records that q asks for.
+func (s *sampler) read(q *introspect.SamplesQuery) *introspect.Samples {
+	out := &introspect.Samples{
+		Failed: s.kinds[failedSamples].seen.Load(), Slow: s.kinds[slowSamples].seen.Load(), Explained: s.kinds[explainedSamples].seen.Load(),
+		LeftOut: s.leftOut.Load(), Calls: []introspect.CallReport{},
+	}
+	any := !q.Failed && !q.Slow && !q.Explained
+	for i := range s.kinds {
+		k := &s.kinds[i]
+		k.mu.Lock()
+		for _, r := range k.calls {
+			kind := any || q.Failed && r.Code != "" || q.Slow && r.Slow || q.Explained && r.Explained
+			if kind && (q.Method == "" || q.Method == r.Method) && (q.Side == "" || q.Side == r.Side) {
+				out.Calls = append(out.Calls, *r)
+			}
+		}
+		k.mu.Unlock()
+	}
+	slices.SortStableFunc(out.Calls, func(a, b introspect.CallReport) int { return b.Began.Add(b.Took).Compare(a.Began.Add(a.Took)) })
+	if q.Limit > 0 && q.Limit < len(out.Calls) {
+		out.Calls = out.Calls[:q.Limit]
+	}
+	return out
+}
