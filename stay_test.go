@@ -67,7 +67,7 @@ func TestAPinnedCallIsToldWhenItsEndpointIsTriedAgain(t *testing.T) {
 		call := &yodel.Call{Method: string(relay), Args: new(int), Endpoint: c.Endpoints()[0]}
 		_ = c.Do(t.Context(), call) // connects, in vain
 		err := c.Do(t.Context(), call)
-		e, ok := err.(*yodel.Error) //nolint:errorlint // as it is
+		e, ok := err.(*yodel.Error)
 		if !ok || e.RetryAfter <= 0 || e.RetryAfter > 2*time.Second || !e.NotProcessed {
 			t.Errorf("got %#v", err)
 		}

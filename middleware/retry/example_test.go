@@ -102,4 +102,7 @@ func ExampleLater() {
 func ExampleAny() {
 	client := yodel.NewClient(yodel.Static("primary:8972", "standby:8972"), &yodel.ClientOptions{Balancer: retry.Any})
 	defer client.Close()
+	fmt.Println(client.Endpoints()[0].Addr())
+	// Output:
+	// primary:8972
 }
