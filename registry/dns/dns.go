@@ -6,6 +6,7 @@
 //	c := yodel.NewClient(dns.Host("arith.example:8972", nil), nil)
 //	c := yodel.NewClient(dns.Service("_arith._tcp.example", nil), nil)
 //
+// Names are looked up again every 10 s, and at once when a connection to an instance could not be made or was lost.
 // A name that does not exist has no instances. When the servers fail or do not answer, clients keep what they know.
 package dns
 
@@ -113,14 +114,8 @@ func unlessUnknown(err error) error {
 	return err
 }
 
-// Refresh has the name looked up again now: when a connection broke, for example, which may be because the instances have moved.
-// However often it is called, no more than one question a second is asked.
-//
-//	&yodel.ClientOptions{OnConn: func(e yodel.ConnEvent) {
-//		if e.Kind == "connect failed" || e.Kind == "disconnected" {
-//			r.Refresh()
-//		}
-//	}}
+// Refresh has the name looked up again now. A client does so by itself when a connection could not be made or was lost, which may be because
+// the instances have moved. However often it is called, no more than one question a second is asked.
 func (r *Resolver) Refresh() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/dns"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -302,6 +303,46 @@ func TestRefreshAsksAgain(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// A client whose server has moved asks DNS at once, not when it is time.
+func TestAClientAsksAgainWhenItsServerIsGone(t *testing.T) {
+	const name = "_arith._tcp.example"
+	z := newZone(t)
+	o := z.options()
+	o.Every = time.Hour
+	serve := func() (stop func()) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := yodel.NewServer(nil)
+		if err = s.Handle("Arith.Where", func() string { return l.Addr().String() }); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan struct{})
+		go func() { defer close(served); _ = s.Serve(ctx, l) }()
+		z.servicesAre(name)([]yodel.Instance{{Addr: l.Addr().String()}})
+		return func() { cancel(); <-served }
+	}
+	stop := serve()
+	c := yodel.NewClient(registry.Merge(registry.Prefer(dns.Service(name+".", o))), nil) // they hand it on
+	defer c.Close()
+	var first, second string
+	if err := c.Call(t.Context(), "Arith.Where", yodel.Values{}, yodel.Values{&first}); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	defer serve()()
+	for late := time.After(20 * time.Second); second == "" || second == first; {
+		err := c.Call(t.Context(), "Arith.Where", yodel.Values{}, yodel.Values{&second})
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-late:
+			t.Fatalf("the server that has moved is not found: %v", err)
+		}
 	}
 }
 
