@@ -5,8 +5,11 @@ package dns_test
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/dns"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -304,6 +308,47 @@ func TestRefreshAsksAgain(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestARealServer asks one that others have written, also for more than a packet holds.
+func TestARealServer(t *testing.T) {
+	hosts := filepath.Join(t.TempDir(), "hosts")
+	are := func(n int) (want []yodel.Instance) {
+		var text strings.Builder
+		for i := range n {
+			addr := netip.AddrFrom4([4]byte{10, 0, byte(i / 200), byte(1 + i%200)})
+			fmt.Fprintln(&text, addr, "many.example")
+			want = append(want, yodel.Instance{Addr: netip.AddrPortFrom(addr, 8972).String(), Weight: 7})
+		}
+		if err := os.WriteFile(hosts, []byte(text.String()+"10.9.9.9 far.example\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		slices.SortFunc(want, func(a, b yodel.Instance) int { return strings.Compare(a.Addr, b.Addr) })
+		return want
+	}
+	want := are(1000) // 16 KB
+	s := realserver.Dnsmasq(t, hosts, "srv-host=_arith._tcp.example,many.example,8972,10,7", "srv-host=_arith._tcp.example,far.example,1,20,1")
+	o := &dns.Options{Every: 50 * time.Millisecond, Timeout: 5 * time.Second, Resolver: &net.Resolver{
+		PreferGo: true, StrictErrors: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, s.Addr)
+		},
+	}}
+	see := func(r *dns.Resolver, want ...yodel.Instance) {
+		t.Helper()
+		if _, err := follow(t, r, want...); err != nil {
+			t.Error(err)
+		}
+	}
+	see(dns.Service("_arith._tcp.example.", o), want...)
+	see(dns.Host("far.example.:80", o), yodel.Instance{Addr: "10.9.9.9:80"})
+	see(dns.Host("nobody.example.:80", o))
+	s.Kill()
+	if last, err := follow(t, dns.Host("far.example.:80", o)); err == nil {
+		t.Errorf("got %v without a server, want an error", last)
+	}
+	want = are(2)
+	s.Restart()
+	see(dns.Service("_arith._tcp.example.", o), want...)
 }
 
 // A client whose server has moved asks DNS at once, not when it is time.
