@@ -86,8 +86,8 @@ func newResolver(o *Options, look func(context.Context, *net.Resolver) ([]yodel.
 		o = &Options{}
 	}
 	r := &Resolver{opts: *o, look: look, again: make(chan struct{})}
-	r.opts.Every = cmp.Or(o.Every, 10*time.Second)
-	r.opts.Timeout = cmp.Or(o.Timeout, 5*time.Second)
+	r.opts.Every = cmp.Or(max(o.Every, 0), 10*time.Second)
+	r.opts.Timeout = cmp.Or(max(o.Timeout, 0), 5*time.Second)
 	r.opts.Resolver = cmp.Or(o.Resolver, &net.Resolver{PreferGo: true, StrictErrors: true})
 	return r
 }

@@ -397,3 +397,13 @@ func TestServiceKeepsTheContract(t *testing.T) {
 	fail := func() { z.set(func(z *zone) { z.codes = map[uint16]int{typeSRV: servFail} }) }
 	yodeltest.TestResolver(t, dns.Service(name+".", z.options()), z.servicesAre(name), fail)
 }
+
+func TestOptionsThatMakeNoSense(t *testing.T) {
+	z := newZone(t)
+	z.set(func(z *zone) { z.hosts["arith.example"] = []string{"10.0.0.1"} })
+	o := z.options()
+	o.Every, o.Timeout = -time.Second, -time.Second
+	if _, err := follow(t, dns.Host("arith.example.:1", o), yodel.Instance{Addr: "10.0.0.1:1"}); err != nil {
+		t.Error(err)
+	}
+}
