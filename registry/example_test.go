@@ -82,4 +82,6 @@ func ExampleSnapshot() {
 	// endregion several
 
 	c.Close()
+	fmt.Println("closed")
+	// Output: closed
 }
