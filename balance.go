@@ -332,8 +332,11 @@ func plain(err error) string {
 	}
 }
 
-// event tells the user of a connection event.
+// event tells the user of a connection event, and the resolver that its instances are perhaps elsewhere.
 func (c *Client) event(e ConnEvent) {
+	if c.refresh != nil && e.Kind != eventConnected && e.Kind != eventClosed {
+		c.refresh()
+	}
 	if c.opts.OnConn != nil {
 		c.opts.OnConn(e)
 	}

@@ -72,6 +72,7 @@ type Client struct {
 	direct  bool    // nothing stands between Go and the connection
 	config  mux.Config
 	cluster *cluster
+	refresh func()        // the resolver's; nil if it has none
 	async   chan struct{} // a token for each goroutine of Go
 	orders  orders        // of ordered calls
 
@@ -125,6 +126,9 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.ctx, c.closing, c.cancel = ctx, ctx.Done(), cancel
 	c.cluster = newCluster(c)
+	if asked, ok := r.(interface{ Refresh() }); ok {
+		c.refresh = asked.Refresh
+	}
 	if s, ok := r.(static); ok { // a goroutine would wait for nothing, with a stack of 4 KiB
 		c.cluster.update(s.instances())
 	} else {

@@ -48,7 +48,8 @@ type Transport interface {
 	Listen(addr string) (net.Listener, error)
 }
 
-// A Resolver knows the instances of one service.
+// A Resolver knows the instances of one service. One that does not hear of every change at once may have a method Refresh(), which clients call
+// when a connection to an instance could not be made or was lost: then it looks again soon. Refresh must not block.
 type Resolver interface {
 	// Watch calls update with the whole set of instances, at once and after every change, until ctx
 	// ends. The caller does not change the slice. An error means that the set is not known any more:

@@ -23,7 +23,8 @@ type Layout interface {
 	Name(addr string) string
 	// Value is what stands under the key.
 	Value(in yodel.Instance) ([]byte, error)
-	// Instance reads what Value wrote under a key that ends with name, or what others have.
+	// Instance reads what Value wrote under a key that ends with name, or what others have. An instance with an address beside an error is
+	// what could be read, and used: others may write what nobody understands, and serve all the same.
 	Instance(name string, value []byte) (yodel.Instance, error)
 }
 
@@ -91,6 +92,12 @@ func (rpcxLayout) Value(in yodel.Instance) ([]byte, error) {
 	set(ourVersion, in.Version, in.Version == "")
 	set(ourZone, in.Zone, in.Zone == "")
 	set(ourStarted, in.Started.Format(time.RFC3339Nano), in.Started.IsZero())
+	if in.Group != "" {
+		q.Del(rpcxGroup) // of the metadata, which would be another group
+	}
+	if len(in.Tags) > 0 {
+		q.Del(ourTag)
+	}
 	for _, group := range strings.FieldsFunc(in.Group, func(r rune) bool { return r == ',' }) {
 		q.Add(rpcxGroup, group)
 	}
@@ -105,14 +112,15 @@ func (rpcxLayout) Instance(name string, value []byte) (in yodel.Instance, err er
 	if !ok {
 		network, addr = rpcxNetwork, name
 	}
-	q, err := url.ParseQuery(string(value))
-	if err != nil || addr == "" {
-		return in, errors.Join(err, fmt.Errorf("%q is no network@address", name))
+	if addr == "" {
+		return in, fmt.Errorf("%q is no network@address", name)
 	}
+	q, err := url.ParseQuery(string(value)) // also of what is wrong in parts
 	number := func(key string) float64 {
 		n, bad := strconv.ParseFloat(cmp.Or(q.Get(key), "0"), 64)
 		if bad != nil || math.IsNaN(n) || math.IsInf(n, 0) {
 			err = errors.Join(err, fmt.Errorf("%s=%q is no number", key, q.Get(key)))
+			return 0
 		}
 		return n
 	}
@@ -120,6 +128,7 @@ func (rpcxLayout) Instance(name string, value []byte) (in yodel.Instance, err er
 		n, bad := strconv.Atoi(cmp.Or(q.Get(key), "0"))
 		if bad != nil {
 			err = errors.Join(err, fmt.Errorf("%s=%q is no whole number", key, q.Get(key)))
+			return 0
 		}
 		return n
 	}

@@ -121,6 +121,36 @@ func TestBrokenRecordsAreErrors(t *testing.T) {
 	}
 }
 
+// A server of rpcx with metadata that nobody understands serves all the same, and rpcx's clients call it.
+func TestWhatCanBeReadOfARecordIsUsed(t *testing.T) {
+	for _, test := range []struct {
+		layout      registry.Layout
+		name, value string
+		want        yodel.Instance
+	}{
+		{registry.RPCX, "tcp@a:1", "weight=heavy&group=red&latitude=north", yodel.Instance{Addr: "a:1", Group: "red"}},
+		{registry.RPCX, "tcp@a:1", "weight=1;x=2&state=inactive&%zz=1", yodel.Instance{Addr: "a:1", State: "inactive"}},
+		{registry.RPCX, "tcp@a:1", "weight=1e300&k=v", yodel.Instance{Addr: "a:1", Metadata: yodel.Metadata{"k": "v"}}},
+		{registry.RPCX, "a:1", `{"weight":7}`, yodel.Instance{Addr: "a:1", Metadata: yodel.Metadata{`{"weight":7}`: ""}}},
+		{registry.JSON, "a:1", `{"addr":"a:1","weight":"7","zone":"x"}`, yodel.Instance{Addr: "a:1", Zone: "x"}},
+	} {
+		got, err := test.layout.Instance(test.name, []byte(test.value))
+		if !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%T %s: got %+v, %v, want %+v", test.layout, test.value, got, err, test.want)
+		}
+	}
+}
+
+// What metadata has under a name of rpcx's own is not mixed with what the instance itself says.
+func TestMetadataDoesNotAddGroupsAndTags(t *testing.T) {
+	value, err := registry.RPCX.Value(yodel.Instance{
+		Addr: "a:1", Group: "red", Tags: []string{"x"}, Weight: 2, Metadata: yodel.Metadata{"group": "blue", "tag": "y", "weight": "9", "": "&=%;"},
+	})
+	if want := "=%26%3D%25%3B&group=red&tag=x&weight=2"; err != nil || string(value) != want {
+		t.Errorf("got %s, %v, want %s", value, err, want)
+	}
+}
+
 // wantStable wants what was read to be written and read as the same again.
 func wantStable(t *testing.T, layout registry.Layout, in yodel.Instance) {
 	t.Helper()

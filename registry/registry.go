@@ -3,9 +3,9 @@
 // Package registry is what registries have in common. The packages below it are the registries: a server is given one as a
 // yodel.Registrar, a client the yodel.Resolver that its method Service returns.
 //
-//	etcd := etcd.New("10.0.0.1:2379")
-//	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{etcd}})
-//	c := yodel.NewClient(etcd.Service("Arith"), nil)
+//	r := etcd.New("10.0.0.1:2379", nil)
+//	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
+//	c := yodel.NewClient(r.Service("Arith"), nil)
 //
 // A registry on top of something that keeps keys and values is a Store, which New makes a registry of. How instances are written
 // there is its Layout. Merge and Prefer make one resolver of several, and Snapshot lets a client start when its registry is down.

@@ -102,6 +102,19 @@ func (s several) Watch(ctx context.Context, update func([]yodel.Instance)) error
 	}
 }
 
+// Refresh has those look again that can: see yodel.Resolver.
+func (s several) Refresh() {
+	for _, r := range s.resolvers {
+		refresh(r)
+	}
+}
+
+func refresh(r yodel.Resolver) {
+	if asked, ok := r.(interface{ Refresh() }); ok {
+		asked.Refresh()
+	}
+}
+
 // persist watches r until ctx ends, again and again when it fails.
 func persist(ctx context.Context, r yodel.Resolver, update func([]yodel.Instance)) {
 	const first, last = 20 * time.Millisecond, 2 * time.Second

@@ -87,6 +87,9 @@ func (s snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 	}
 }
 
+// Refresh has the resolver look again if it can: see yodel.Resolver.
+func (s snapshot) Refresh() { refresh(s.of) }
+
 // keepTime is how long after a change the file is written, at most once for all changes meanwhile.
 const keepTime = time.Second
 

@@ -84,14 +84,14 @@ func (v *View) changed() {
 	}
 }
 
-// parse reads a record. One that cannot be read is as good as none, and said once.
+// parse reads a record. One that cannot be read is as good as none, and said once; of one that can be read in parts these count.
 func (v *View) parse(key string, value []byte) record {
 	r := record{value: bytes.Clone(value)}
 	s := v.of
 	var err error
 	if r.instance, err = s.opts.Layout.Instance(strings.TrimPrefix(key, s.prefix), r.value); err != nil {
-		r.broken = true
-		s.opts.Logger.Warn("yodel: a record in the registry cannot be read", "key", key, "err", err)
+		r.broken = r.instance.Addr == ""
+		s.opts.Logger.Warn("yodel: a record in the registry cannot be read, or not all of it", "key", key, "err", err)
 	}
 	return r
 }

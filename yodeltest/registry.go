@@ -262,6 +262,8 @@ func (x registryTrial) update() error {
 		func() { in.Weight = 9 },
 		func() { in.State, in.Tags = "inactive", []string{"new"} },
 		func() { in.State, in.Tags, in.CallRate = "", nil, 100 },
+		func() { in.Metadata = yodel.Metadata{"owner": "Ann", "cell": "a"} },
+		func() { in.Metadata = yodel.Metadata{"owner": "Ben"} },
 		func() { in = yodel.Instance{Addr: in.Addr} },
 	} {
 		change()

@@ -56,7 +56,9 @@ func (x registryTrial) outage(down, up func(), stored bool) error {
 	down()
 	late := x.follow(service) // has nothing, and waits
 	defer late.cancel()
-	err := errors.Join(x.refused(service), old.neverEmpty(), late.saidNothing())
+	err := x.refused(service)
+	<-time.After(x.TTL / 4) // a server that is killed refuses at once, and whoever watches learns of it later
+	err = errors.Join(err, old.neverEmpty(), late.saidNothing())
 	up()
 	if err != nil {
 		return err

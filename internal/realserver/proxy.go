@@ -28,6 +28,11 @@ type Proxy struct {
 // Between starts a proxy for the server at an address, or at the unix socket with an absolute path. It ends with the test.
 func Between(t testing.TB, addr string) *Proxy {
 	t.Helper()
+	return between(t, addr, func(l net.Listener) net.Listener { return l })
+}
+
+func between(t testing.TB, addr string, wrap func(net.Listener) net.Listener) *Proxy {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -35,9 +40,10 @@ func Between(t testing.TB, addr string) *Proxy {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Proxy{Addr: l.Addr().String(), target: addr, ctx: ctx, whole: make(chan struct{})}
 	close(p.whole)
+	taken := wrap(l)
 	p.wg.Go(func() {
 		for {
-			conn, err := l.Accept()
+			conn, err := taken.Accept()
 			if err != nil {
 				return
 			}

@@ -100,6 +100,44 @@ func TestAPartition(t *testing.T) {
 	})
 }
 
+// An agent has the services of one machine, and writes each to its disk: the suite has some hundreds. A catalog has those of all.
+func TestFiveThousandInstances(t *testing.T) {
+	const n, atOnce = 5000, 50
+	s := realserver.Consul(t)
+	request(t, http.MethodPut, s.Addr, "/v1/catalog/register", map[string]any{"Node": "rack", "Address": "10.0.0.1"}, nil)
+	began := time.Now()
+	tell := func(verb string, from, to int) {
+		var all []any
+		for i := from; i < to; i++ {
+			service := map[string]any{"ID": fmt.Sprint("shop-", i), "Service": "Shop", "Address": "10.0.0.1", "Port": 1 + i}
+			all = append(all, map[string]any{"Service": map[string]any{"Verb": verb, "Node": "rack", "Service": service}})
+		}
+		request(t, http.MethodPut, s.Addr, "/v1/txn", all, nil)
+	}
+	for i := 0; i < n; i += atOnce {
+		tell("set", i, i+atOnce)
+	}
+	told := time.Now()
+	var seen, asked time.Time
+	follow(t, newRegistry(t, s.Addr, nil).Service("Shop"), func(got []yodel.Instance) bool {
+		if len(got) == n && seen.IsZero() {
+			seen = time.Now()
+			tell("delete", 0, 1)
+			asked = time.Now()
+		}
+		return len(got) == n-1
+	})
+	t.Logf("%d instances registered in %v, seen by a new client in %v; one change among them in %v", n,
+		told.Sub(began).Round(time.Millisecond), seen.Sub(told).Round(time.Millisecond), time.Since(asked).Round(time.Millisecond))
+}
+
+func TestTLS(t *testing.T) {
+	p, secure := realserver.Secured(t, realserver.Consul(t).Addr)
+	r, in := newRegistry(t, p.Addr, &consul.Options{TLS: secure}), yodel.Instance{Addr: "10.0.0.1:80"}
+	must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
+	reach(t, r.Service("Shop"), in)
+}
+
 // follow waits for an update that is right.
 func follow(t *testing.T, r yodel.Resolver, right func([]yodel.Instance) bool) {
 	t.Helper()

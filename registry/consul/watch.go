@@ -58,6 +58,8 @@ func (r *Registry) RPCX(base, service string) yodel.Resolver {
 			in, err := registry.RPCX.Instance(name, pair.Value)
 			if err != nil {
 				r.unusable(said, pair.Key, err)
+			}
+			if in.Addr == "" {
 				continue
 			}
 			instances = append(instances, in)

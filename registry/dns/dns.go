@@ -6,6 +6,7 @@
 //	c := yodel.NewClient(dns.Host("arith.example:8972", nil), nil)
 //	c := yodel.NewClient(dns.Service("_arith._tcp.example", nil), nil)
 //
+// Names are looked up again every 10 s, and at once when a connection to an instance could not be made or was lost.
 // A name that does not exist has no instances. When the servers fail or do not answer, clients keep what they know.
 package dns
 
@@ -85,8 +86,8 @@ func newResolver(o *Options, look func(context.Context, *net.Resolver) ([]yodel.
 		o = &Options{}
 	}
 	r := &Resolver{opts: *o, look: look, again: make(chan struct{})}
-	r.opts.Every = cmp.Or(o.Every, 10*time.Second)
-	r.opts.Timeout = cmp.Or(o.Timeout, 5*time.Second)
+	r.opts.Every = cmp.Or(max(o.Every, 0), 10*time.Second)
+	r.opts.Timeout = cmp.Or(max(o.Timeout, 0), 5*time.Second)
 	r.opts.Resolver = cmp.Or(o.Resolver, &net.Resolver{PreferGo: true, StrictErrors: true})
 	return r
 }
@@ -113,14 +114,8 @@ func unlessUnknown(err error) error {
 	return err
 }
 
-// Refresh has the name looked up again now: when a connection broke, for example, which may be because the instances have moved.
-// However often it is called, no more than one question a second is asked.
-//
-//	&yodel.ClientOptions{OnConn: func(e yodel.ConnEvent) {
-//		if e.Kind == "connect failed" || e.Kind == "disconnected" {
-//			r.Refresh()
-//		}
-//	}}
+// Refresh has the name looked up again now. A client does so by itself when a connection could not be made or was lost, which may be because
+// the instances have moved. However often it is called, no more than one question a second is asked.
 func (r *Resolver) Refresh() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

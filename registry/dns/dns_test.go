@@ -5,8 +5,11 @@ package dns_test
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +17,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/realserver"
+	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/dns"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -305,9 +310,100 @@ func TestRefreshAsksAgain(t *testing.T) {
 	}
 }
 
+// TestARealServer asks one that others have written, also for more than a packet holds.
+func TestARealServer(t *testing.T) {
+	hosts := filepath.Join(t.TempDir(), "hosts")
+	are := func(n int) (want []yodel.Instance) {
+		var text strings.Builder
+		for i := range n {
+			addr := netip.AddrFrom4([4]byte{10, 0, byte(i / 200), byte(1 + i%200)})
+			fmt.Fprintln(&text, addr, "many.example")
+			want = append(want, yodel.Instance{Addr: netip.AddrPortFrom(addr, 8972).String(), Weight: 7})
+		}
+		if err := os.WriteFile(hosts, []byte(text.String()+"10.9.9.9 far.example\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		slices.SortFunc(want, func(a, b yodel.Instance) int { return strings.Compare(a.Addr, b.Addr) })
+		return want
+	}
+	want := are(1000) // 16 KB
+	s := realserver.Dnsmasq(t, hosts, "srv-host=_arith._tcp.example,many.example,8972,10,7", "srv-host=_arith._tcp.example,far.example,1,20,1")
+	o := &dns.Options{Every: 50 * time.Millisecond, Timeout: 5 * time.Second, Resolver: &net.Resolver{
+		PreferGo: true, StrictErrors: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, s.Addr)
+		},
+	}}
+	see := func(r *dns.Resolver, want ...yodel.Instance) {
+		t.Helper()
+		if _, err := follow(t, r, want...); err != nil {
+			t.Error(err)
+		}
+	}
+	see(dns.Service("_arith._tcp.example.", o), want...)
+	see(dns.Host("far.example.:80", o), yodel.Instance{Addr: "10.9.9.9:80"})
+	see(dns.Host("nobody.example.:80", o))
+	s.Kill()
+	if last, err := follow(t, dns.Host("far.example.:80", o)); err == nil {
+		t.Errorf("got %v without a server, want an error", last)
+	}
+	want = are(2)
+	s.Restart()
+	see(dns.Service("_arith._tcp.example.", o), want...)
+}
+
+// A client whose server has moved asks DNS at once, not when it is time.
+func TestAClientAsksAgainWhenItsServerIsGone(t *testing.T) {
+	const name = "_arith._tcp.example"
+	z := newZone(t)
+	o := z.options()
+	o.Every = time.Hour
+	serve := func() (stop func()) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := yodel.NewServer(nil)
+		if err = s.Handle("Arith.Where", func() string { return l.Addr().String() }); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan struct{})
+		go func() { defer close(served); _ = s.Serve(ctx, l) }()
+		z.servicesAre(name)([]yodel.Instance{{Addr: l.Addr().String()}})
+		return func() { cancel(); <-served }
+	}
+	stop := serve()
+	c := yodel.NewClient(registry.Merge(registry.Prefer(dns.Service(name+".", o))), nil) // they hand it on
+	defer c.Close()
+	var first, second string
+	if err := c.Call(t.Context(), "Arith.Where", yodel.Values{}, yodel.Values{&first}); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	defer serve()()
+	for late := time.After(20 * time.Second); second == "" || second == first; {
+		err := c.Call(t.Context(), "Arith.Where", yodel.Values{}, yodel.Values{&second})
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-late:
+			t.Fatalf("the server that has moved is not found: %v", err)
+		}
+	}
+}
+
 func TestServiceKeepsTheContract(t *testing.T) {
 	const name = "_arith._tcp.example"
 	z := newZone(t)
 	fail := func() { z.set(func(z *zone) { z.codes = map[uint16]int{typeSRV: servFail} }) }
 	yodeltest.TestResolver(t, dns.Service(name+".", z.options()), z.servicesAre(name), fail)
+}
+
+func TestOptionsThatMakeNoSense(t *testing.T) {
+	z := newZone(t)
+	z.set(func(z *zone) { z.hosts["arith.example"] = []string{"10.0.0.1"} })
+	o := z.options()
+	o.Every, o.Timeout = -time.Second, -time.Second
+	if _, err := follow(t, dns.Host("arith.example.:1", o), yodel.Instance{Addr: "10.0.0.1:1"}); err != nil {
+		t.Error(err)
+	}
 }

@@ -54,11 +54,12 @@ func New(endpoints string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
 	}
-	s := &store{endpoints: endpoints, leases: make(map[string]lease), timeout: o.Timeout}
+	s := &store{endpoints: endpoints, leases: make(map[string]lease), timeout: o.Timeout, turn: make(chan struct{}, 1)}
 	if s.timeout <= 0 {
 		s.timeout = 5 * time.Second
 	}
-	s.client, s.err = clientv3.New(clientv3.Config{
+	s.life, s.end = context.WithCancel(context.Background())
+	s.config = clientv3.Config{
 		Endpoints: strings.Split(endpoints, ","), Username: o.Username, Password: o.Password, TLS: o.TLS,
 		DialKeepAliveTime: s.timeout, DialKeepAliveTimeout: s.timeout,
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
@@ -67,27 +68,68 @@ func New(endpoints string, o *Options) *Registry {
 			MinConnectTimeout: s.timeout,
 		})},
 		Logger: zap.NewNop(), // what goes wrong is the error of a call
-	})
+	}
 	return &Registry{registry.New(s, &o.Options), s}
 }
 
 // Close closes the connections to etcd. What was announced stays until its leases end.
 func (r *Registry) Close() error {
-	if r.store.err != nil {
-		return r.store.err
+	s := r.store
+	s.end()
+	s.turn <- struct{}{} // whoever has it, ends now
+	defer func() { <-s.turn }()
+	if s.client == nil {
+		return nil
 	}
-	return r.store.client.Close()
+	return s.client.Close()
 }
 
 // A store is a registry.Store.
 type store struct {
 	endpoints string
-	client    *clientv3.Client
-	err       error // why there is no client
+	config    clientv3.Config
 	timeout   time.Duration
+	life      context.Context //nolint:containedctx // ends with Close
+	end       context.CancelFunc
+
+	turn   chan struct{}    // capacity 1: the right to make the client
+	client *clientv3.Client // nil before open has succeeded
 
 	mu     sync.Mutex
 	leases map[string]lease // of keys that were put
+}
+
+// open makes the client, if there is none. With a password the library waits for an answer meanwhile, and fails for good without one: so it is
+// tried again each time.
+func (s *store) open(ctx context.Context) error {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if s.client != nil {
+		return nil
+	}
+	if s.life.Err() != nil {
+		return errClosed
+	}
+	life, cancel := context.WithCancel(s.life)
+	stop := context.AfterFunc(ctx, cancel)
+	config := s.config
+	config.Context = life
+	client, err := clientv3.New(config)
+	if !stop() && err == nil { // the time was up, and the client has ended with it
+		err = errors.Join(context.Cause(ctx), client.Close())
+	}
+	if err != nil {
+		cancel()
+		return fmt.Errorf("etcd at %q: log in: %w", s.endpoints, err)
+	}
+	s.client = client
+	return nil
 }
 
 // A lease is one that etcd has granted.
@@ -103,11 +145,11 @@ func (s *store) failed(what string, err error) error {
 
 // Put keeps the lease of the key alive, and writes the record again unless it stands there with that lease.
 func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
-	if s.err != nil {
-		return s.err
-	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
+	if err := s.open(ctx); err != nil {
+		return err
+	}
 	id, err := s.lease(ctx, key, ttl)
 	if err != nil {
 		return s.failed("lease", err)
@@ -149,11 +191,11 @@ func (s *store) lease(ctx context.Context, key string, ttl time.Duration) (clien
 
 // Delete implements registry.Store.
 func (s *store) Delete(ctx context.Context, key string) error {
-	if s.err != nil {
-		return s.err
-	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
+	if err := s.open(ctx); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	old, ok := s.leases[key]
 	delete(s.leases, key)
@@ -170,14 +212,17 @@ func (s *store) Delete(ctx context.Context, key string) error {
 // Watch implements registry.Store. It ends when the connection was lost: the library would go on at the revision it had come to, and
 // an etcd that has lost its data counts from 1 again, so that nothing would be heard of it until then, or a part of it missed.
 func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) error {
-	if s.err != nil {
-		return s.err
+	first, opened := context.WithTimeout(ctx, s.timeout)
+	err := s.open(first)
+	opened()
+	if err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx)) // a member that is cut off says so
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
-	if err := s.connect(ctx); err != nil {
+	if err = s.connect(ctx); err != nil {
 		return s.failed("connect", err)
 	}
 	wg.Go(func() {

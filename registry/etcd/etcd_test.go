@@ -82,6 +82,95 @@ func TestRegistryInTheLayoutOfRPCXWithPartitions(t *testing.T) {
 	})
 }
 
+// find waits until a service has one instance, or Watch fails.
+func find(t *testing.T, r *etcd.Registry, service, addr string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	err := r.Service(service).Watch(ctx, func(got []yodel.Instance) {
+		if len(got) == 1 && got[0].Addr == addr {
+			cancel()
+		}
+	})
+	if err == nil && context.Cause(ctx) == context.DeadlineExceeded {
+		t.Fatalf("%s is not found", addr)
+	}
+	return err
+}
+
+// A user of etcd's own who may write below one prefix and read there, and no more, is enough; and there is TLS with certificates for both sides.
+func TestUsersAndTLS(t *testing.T) {
+	t.Parallel()
+	p, secure := realserver.Secured(t, realserver.Etcd(t).Addr)
+	admin, err := clientv3.New(clientv3.Config{Endpoints: []string{p.Addr}, TLS: secure, Logger: zap.NewNop()})
+	must(t, err)
+	defer admin.Close()
+	did := func(_ any, err error) { t.Helper(); must(t, err) }
+	did(admin.RoleAdd(t.Context(), "root"))
+	did(admin.UserAdd(t.Context(), "root", "root"))
+	did(admin.UserGrantRole(t.Context(), "root", "root"))
+	did(admin.RoleAdd(t.Context(), "shop"))
+	did(admin.RoleGrantPermission(t.Context(), "shop", "shop/", clientv3.GetPrefixRangeEnd("shop/"), clientv3.PermissionType(clientv3.PermReadWrite)))
+	did(admin.UserAdd(t.Context(), "shop", "secret"))
+	did(admin.UserGrantRole(t.Context(), "shop", "shop"))
+	did(admin.AuthEnable(t.Context()))
+	in := yodel.Instance{Addr: "10.0.0.1:1"}
+	r := open(t, p.Addr, &etcd.Options{Options: registry.Options{Prefix: "shop"}, Username: "shop", Password: "secret", TLS: secure})
+	for range 2 { // made, and kept alive
+		must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
+	}
+	must(t, find(t, r, "Shop", in.Addr))
+	must(t, r.Withdraw(t.Context(), "Shop", in.Addr))
+	for who, o := range map[string]*etcd.Options{
+		"nobody":                      {Options: registry.Options{Prefix: "shop"}, TLS: secure},
+		"somebody without a password": {Options: registry.Options{Prefix: "shop"}, Username: "shop", Password: "wrong", TLS: secure},
+		"somebody elsewhere":          {Username: "shop", Password: "secret", TLS: secure},
+		"somebody without TLS":        {Options: registry.Options{Prefix: "shop"}, Username: "shop", Password: "secret", Timeout: time.Second},
+	} {
+		r := open(t, p.Addr, o)
+		if r.Announce(t.Context(), "Shop", in, time.Minute) == nil {
+			t.Errorf("%s may announce", who)
+		}
+		if find(t, r, "Shop", in.Addr) == nil {
+			t.Errorf("%s may watch", who)
+		}
+	}
+}
+
+// A server or a client that logs in starts while etcd is down, or does not know its user yet, and works when it can.
+func TestAUserWhoComesBeforeEtcd(t *testing.T) {
+	t.Parallel()
+	s := realserver.Etcd(t)
+	s.Kill()
+	began := time.Now()
+	r := open(t, s.Addr, &etcd.Options{Username: "root", Password: "secret"})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if r.Announce(ctx, "Shop", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute) == nil {
+		t.Error("it is announced without a server")
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("it took %v to say so", took)
+	}
+	s.Restart()
+	admin, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Addr}, Logger: zap.NewNop()})
+	must(t, err)
+	defer admin.Close()
+	did := func(_ any, err error) { t.Helper(); must(t, err) }
+	did(admin.UserAdd(t.Context(), "root", "other"))
+	did(admin.UserGrantRole(t.Context(), "root", "root"))
+	did(admin.AuthEnable(t.Context()))
+	if r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute) == nil {
+		t.Error("it is announced with a wrong password")
+	}
+	root, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Addr}, Username: "root", Password: "other", Logger: zap.NewNop()})
+	must(t, err)
+	defer root.Close()
+	did(root.UserChangePassword(t.Context(), "root", "secret"))
+	must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+	must(t, find(t, r, "Shop", "10.0.0.1:1"))
+}
+
 // own returns a registry of its own for a test.
 func own(t *testing.T) fleet.Registry {
 	t.Helper()

@@ -71,8 +71,8 @@ func connectFrom(ctx context.Context, o *Options, mounted string) (*api, error) 
 		o = &Options{}
 	}
 	a := &api{Options: *o}
-	a.Timeout = cmp.Or(a.Timeout, 10*time.Second)
-	a.Reconcile = cmp.Or(a.Reconcile, 5*time.Minute)
+	a.Timeout = cmp.Or(max(a.Timeout, 0), 10*time.Second)
+	a.Reconcile = cmp.Or(max(a.Reconcile, 0), 5*time.Minute)
 	a.Logger = cmp.Or(a.Logger, slog.Default())
 	if a.Namespace == "" {
 		text, err := os.ReadFile(filepath.Join(mounted, "namespace")) //nolint:gosec // a constant, but in tests

@@ -107,11 +107,24 @@ func TestRegistry(t *testing.T) {
 		Stop: server.Stop, Continue: server.Continue, Slow: network.Slow,
 		Expire: func() { newAdmin(t, direct).remove(managed) },
 	})
+	t.Run("partition", func(t *testing.T) { partition(t, server) })
 	t.Run("dead", func(t *testing.T) { dead(t, direct) })
 	t.Run("readable", func(t *testing.T) { readable(t, direct) })
 	t.Run("token", func(t *testing.T) { token(t, server, direct) })
 	t.Run("service", func(t *testing.T) { services(t, direct) })
 	t.Run("contract", func(t *testing.T) { contract(t, direct, server.Kill) })
+}
+
+// partition tries what differs from a server that is stopped: the server lives, and its watches end.
+func partition(t *testing.T, server *realserver.KubernetesServer) {
+	network := realserver.Between(t, server.Addr)
+	o := options(t, server, network.Addr)
+	o.Timeout = time.Second
+	yodeltest.TestRegistry(t, yodeltest.Registry{
+		Registrar: open(t, o),
+		Service:   func(name string) yodel.Resolver { return open(t, o).Service(name) },
+		Instances: 50, Stop: network.Cut, Continue: network.Heal,
+	})
 }
 
 // dead checks that clients delete what nobody keeps alive, and nothing else.

@@ -72,8 +72,8 @@ func New(servers string, o *Options) *Registry {
 	opts.Namespace = cmp.Or(opts.Namespace, "public")
 	opts.Group = cmp.Or(opts.Group, "DEFAULT_GROUP")
 	opts.Cluster = cmp.Or(opts.Cluster, "DEFAULT")
-	opts.Every = cmp.Or(opts.Every, 2*time.Second)
-	opts.Timeout = cmp.Or(opts.Timeout, 5*time.Second)
+	opts.Every = cmp.Or(max(opts.Every, 0), 2*time.Second)
+	opts.Timeout = cmp.Or(max(opts.Timeout, 0), 5*time.Second)
 	for server := range strings.SplitSeq(servers, ",") {
 		server = strings.TrimSuffix(strings.TrimSpace(server), "/")
 		if !strings.Contains(server, "://") {

@@ -83,6 +83,13 @@ func TestRegistry(t *testing.T) {
 		Stop: server.Stop, Continue: server.Continue, Slow: network.Slow,
 		Expire: func() { r.expire(t, connect(t, server.Addr, nacos.Options{})) },
 	})
+	t.Run("TLS", func(t *testing.T) {
+		p, secure := realserver.Secured(t, server.Addr)
+		r, in := connect(t, "https://"+p.Addr, nacos.Options{TLS: secure}), yodel.Instance{Addr: "10.0.0.1:1"}
+		must(t, r.Announce(t.Context(), "Secured", in, time.Minute))
+		want(t, r.Service("Secured"), in)
+	})
+	t.Run("partition", func(t *testing.T) { partition(t, server.Addr) })
 	t.Run("version 1", func(t *testing.T) { versions(t, server.Addr) })
 	t.Run("console", func(t *testing.T) { console(t, server.Addr) })
 	t.Run("others", func(t *testing.T) { others(t, server.Addr) })
@@ -90,6 +97,17 @@ func TestRegistry(t *testing.T) {
 		r := connect(t, realserver.FreeAddr(t)+", http://"+server.Addr+"/", nacos.Options{})
 		must(t, r.Announce(t.Context(), "Several", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
 		want(t, r.Service("Several"), yodel.Instance{Addr: "10.0.0.1:1"})
+	})
+}
+
+// partition tries what differs from a server that is stopped: the server lives, and records expire.
+func partition(t *testing.T, addr string) {
+	p := realserver.Between(t, addr)
+	o := nacos.Options{Timeout: 500 * time.Millisecond}
+	yodeltest.TestRegistry(t, yodeltest.Registry{
+		Registrar: connect(t, p.Addr, o),
+		Service:   func(name string) yodel.Resolver { return connect(t, p.Addr, o).Service(name) },
+		Late:      8 * time.Second, Instances: 50, Stop: p.Cut, Continue: p.Heal,
 	})
 }
 

@@ -232,6 +232,17 @@ func TestPasswordAndDatabase(t *testing.T) {
 	}
 }
 
+func TestTLS(t *testing.T) {
+	p, secure := realserver.Secured(t, realserver.Redis(t).Addr)
+	r := newRegistry(t, p.Addr, &redis.Options{TLS: secure})
+	must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "a:1"}, time.Minute))
+	follow(t, r, "Shop", func(instances []yodel.Instance) bool { return len(instances) == 1 })
+	plain := newRegistry(t, p.Addr, &redis.Options{Timeout: time.Second})
+	if plain.Announce(t.Context(), "Shop", yodel.Instance{Addr: "a:2"}, time.Minute) == nil {
+		t.Error("it is announced without TLS")
+	}
+}
+
 func TestAClientOfOnesOwn(t *testing.T) {
 	s := realserver.Redis(t)
 	client := direct(t, s)

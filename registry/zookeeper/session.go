@@ -4,6 +4,7 @@ package zookeeper
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
@@ -21,6 +22,7 @@ const triesPerServer = 3
 // missed meanwhile is not told: a session is then over, and another one begun.
 type session struct {
 	conn   *zk.Conn
+	secure *tls.Config    // nil for none
 	limit  time.Duration  // of the greeting
 	tries  int            // to connect, in vain, until it is over: the servers may have got other addresses
 	heard  func(zk.Event) // of a watch, which ends with its connection; else nil
@@ -56,7 +58,7 @@ func (s *store) announcing() (*session, error) {
 
 // begin begins a session, without waiting for a connection. The names of the servers are looked up again each time.
 func (s *store) begin(heard func(zk.Event)) (*session, error) {
-	x := &session{limit: s.opts.Session, tries: triesPerServer * len(s.servers), heard: heard, isOver: make(chan struct{})}
+	x := &session{secure: s.opts.TLS, limit: s.opts.Session, tries: triesPerServer * len(s.servers), heard: heard, isOver: make(chan struct{})}
 	conn, events, err := zk.Connect(s.servers, s.opts.Session, zk.WithLogger(silent{}), zk.WithLogInfo(false),
 		zk.WithEventCallback(x.event), zk.WithDialer(x.dial))
 	if err != nil {
@@ -127,7 +129,7 @@ func (x *session) dial(network, addr string, timeout time.Duration) (net.Conn, e
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout) // the library has none
 	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	conn, err := x.connect(ctx, network, addr)
 	if err != nil {
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -149,6 +151,13 @@ func (x *session) dial(network, addr string, timeout time.Duration) (net.Conn, e
 	}
 	x.line = &line{Conn: conn}
 	return x.line, nil
+}
+
+func (x *session) connect(ctx context.Context, network, addr string) (net.Conn, error) {
+	if x.secure != nil {
+		return (&tls.Dialer{Config: x.secure}).DialContext(ctx, network, addr)
+	}
+	return (&net.Dialer{}).DialContext(ctx, network, addr)
 }
 
 // A line is a connection whose deadlines the library may change when the server has greeted: it would wait for that almost seven times

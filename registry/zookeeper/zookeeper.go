@@ -14,6 +14,7 @@ package zookeeper
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"path"
@@ -32,9 +33,12 @@ type Options struct {
 	// Session is how long ZooKeeper waits for a process that it does not hear of, until it forgets what that has announced. The server may
 	// have bounds of its own. Default 10 s.
 	Session time.Duration
-	// Username and Password are for ZooKeeper's digest authentication. What is announced with them can be changed by nobody else, and
-	// read by all. Default none.
+	// Username and Password are for ZooKeeper's digest authentication. The service that is announced first with them can be announced
+	// with them alone from then on, and read by all: its folder in ZooKeeper belongs to them. Default none.
 	Username, Password string
+	// TLS is how to connect. Default: without TLS. Its ServerName is needed when certificates are for names: the names of the servers are looked up
+	// before.
+	TLS *tls.Config
 }
 
 // A Registry is a registry in ZooKeeper.
@@ -58,7 +62,7 @@ func New(servers string, o *Options) *Registry {
 		opts.Reconcile = 10 * time.Minute
 	}
 	s := &store{
-		servers: strings.Split(servers, ","), opts: opts, acl: zk.WorldACL(zk.PermAll),
+		servers: strings.Split(servers, ","), opts: opts, acl: zk.WorldACL(zk.PermAll), shared: zk.WorldACL(zk.PermAll),
 		records: make(map[string]*record), sessions: make(map[*session]struct{}),
 	}
 	if s.opts.Prefix == "" {
@@ -66,6 +70,7 @@ func New(servers string, o *Options) *Registry {
 	}
 	if opts.Username != "" {
 		s.acl = append(zk.AuthACL(zk.PermAll), zk.WorldACL(zk.PermRead)...)
+		s.shared = append(zk.AuthACL(zk.PermAll), zk.WorldACL(zk.PermRead|zk.PermCreate)...)
 	}
 	return &Registry{registry.New(s, &s.opts.Options), s}
 }
@@ -80,7 +85,8 @@ func (r *Registry) Close() error {
 type store struct {
 	servers []string
 	opts    Options
-	acl     []zk.ACL // of records
+	acl     []zk.ACL // of records, and of the folders that they are in
+	shared  []zk.ACL // of the folders above
 
 	wg sync.WaitGroup // everything that the store has begun
 
@@ -243,27 +249,27 @@ func (s *store) write(ctx context.Context, conn *zk.Conn, node string, value []b
 	case err == nil: // of a session that is ending, and would take the node with it
 		_, err = conn.Multi(&zk.DeleteRequest{Path: node, Version: -1}, made)
 	case errors.Is(err, zk.ErrNoNode):
-		if err = s.makeParents(ctx, conn, path.Dir(node)); err == nil {
+		if err = s.makeParents(ctx, conn, path.Dir(node), s.acl); err == nil {
 			_, err = conn.Multi(made)
 		}
 	}
 	return err
 }
 
-// makeParents makes the folders of records, which stay.
-func (s *store) makeParents(ctx context.Context, conn *zk.Conn, node string) error {
+// makeParents makes the folder of records, which stays, and those above. ZooKeeper asks the folder who may delete a node in it, not the node.
+func (s *store) makeParents(ctx context.Context, conn *zk.Conn, node string, acl []zk.ACL) error {
 	if node == "/" {
 		return nil
 	}
 	if exists, _, err := conn.Exists(node); exists || err != nil {
 		return err
 	}
-	err := s.makeParents(ctx, conn, path.Dir(node))
+	err := s.makeParents(ctx, conn, path.Dir(node), s.shared)
 	if err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	if err == nil {
-		_, err = conn.Create(node, nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
+		_, err = conn.Create(node, nil, zk.FlagPersistent, acl)
 	}
 	if errors.Is(err, zk.ErrNodeExists) {
 		return nil

@@ -3,8 +3,13 @@
 package zookeeper_test
 
 import (
+	"context"
+	"errors"
+	"reflect"
 	"testing"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/fleet"
@@ -66,6 +71,58 @@ func TestRegistryInTheLayoutOfRPCXWithPartitions(t *testing.T) {
 	suite(t, o, func(r *yodeltest.Registry, _ *realserver.Server, p *realserver.Proxy) {
 		r.Stop, r.Continue = p.Cut, p.Heal
 	})
+}
+
+// find waits until a service has one instance.
+func find(t *testing.T, r *zookeeper.Registry, service string, want yodel.Instance) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var last []yodel.Instance
+	err := r.Service(service).Watch(ctx, func(got []yodel.Instance) {
+		if last = got; reflect.DeepEqual(last, []yodel.Instance{want}) {
+			cancel()
+		}
+	})
+	if err != nil || context.Cause(ctx) == context.DeadlineExceeded {
+		t.Fatalf("got %v, %v, want %v", last, err, want)
+	}
+}
+
+// A service that was announced with a password can be changed by nobody else, and read by all; and others may have theirs beside it.
+func TestPasswordAndTLS(t *testing.T) {
+	t.Parallel()
+	p, secure := realserver.Secured(t, realserver.ZooKeeper(t).Addr)
+	as := func(username, password string) *zookeeper.Registry {
+		r := zookeeper.New(p.Addr, &zookeeper.Options{Session: session, Username: username, Password: password, TLS: secure})
+		t.Cleanup(func() { must(t, r.Close()) })
+		return r
+	}
+	owner, in := as("shop", "secret"), yodel.Instance{Addr: "10.0.0.1:1", Weight: 2}
+	must(t, owner.Announce(t.Context(), "Shop", in, time.Minute))
+	for who, r := range map[string]*zookeeper.Registry{"another password": as("shop", "wrong"), "nobody": as("", "")} {
+		find(t, r, "Shop", in)
+		if err := r.Announce(t.Context(), "Shop", yodel.Instance{Addr: in.Addr}, time.Minute); !errors.Is(err, zk.ErrNoAuth) {
+			t.Errorf("%s announces in its place: %v", who, err)
+		}
+		if err := r.Withdraw(t.Context(), "Shop", in.Addr); !errors.Is(err, zk.ErrNoAuth) {
+			t.Errorf("%s withdraws it: %v", who, err)
+		}
+		if err := r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.2:1"}, time.Minute); !errors.Is(err, zk.ErrNoAuth) {
+			t.Errorf("%s announces beside it: %v", who, err)
+		}
+		must(t, r.Announce(t.Context(), "Shop of "+who, in, time.Minute))
+	}
+	in.Weight = 3
+	must(t, owner.Announce(t.Context(), "Shop", in, time.Minute))
+	find(t, as("", ""), "Shop", in)
+	must(t, owner.Withdraw(t.Context(), "Shop", in.Addr))
+	plain := open(t, p.Addr, registry.Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if plain.Announce(ctx, "Shop", in, time.Minute) == nil {
+		t.Error("it is announced without TLS")
+	}
 }
 
 // own returns a registry of its own for a test.
