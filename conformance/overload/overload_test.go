@@ -73,7 +73,9 @@ func (tr *trial) start(limiter ...yodel.Middleware) *yodel.Client {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()
 	addr := l.Addr().String()
-	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Middleware: tr.clients})
+	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{
+		Middleware: tr.clients, EndpointMiddleware: []yodel.EndpointMiddleware{attempt},
+	})
 	tr.Cleanup(func() {
 		c.Close()
 		cancel()
@@ -141,11 +143,10 @@ func (tr *trial) offer(c *yodel.Client, rate float64, lasts time.Duration, m mix
 		}
 	}
 	one := func(class int) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		began := time.Now()
-		err := c.Do(ctx, &yodel.Call{Method: string(hold), Args: &yodel.Empty{}, Criticality: class})
-		took := time.Since(began)
+		var took time.Duration // the last attempt
+		err := c.Do(context.WithValue(context.Background(), tookKey{}, &took), &yodel.Call{
+			Method: string(hold), Args: &yodel.Empty{}, Criticality: class, Deadline: time.Now().Add(time.Second),
+		})
 		mu.Lock()
 		defer mu.Unlock()
 		results[class].add(took, err)
@@ -167,6 +168,20 @@ func (tr *trial) offer(c *yodel.Client, rate float64, lasts time.Duration, m mix
 }
 
 const all = -128
+
+type tookKey struct{}
+
+// attempt tells the caller how long its last attempt took.
+func attempt(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler {
+	return func(ctx context.Context, call *yodel.Call) error {
+		began := time.Now()
+		err := next(ctx, call)
+		if took, ok := ctx.Value(tookKey{}).(*time.Duration); ok {
+			*took = time.Since(began)
+		}
+		return err
+	}
+}
 
 // peak is how many calls the server serves in a second when there are always enough, and never too many.
 func (tr *trial) peak(c *yodel.Client, lasts time.Duration) float64 {

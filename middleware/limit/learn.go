@@ -8,7 +8,7 @@ import (
 )
 
 // A learner finds how many calls at a time are worth having. It looks at one window after the other, and at two figures of each: how many calls
-// began in a second, and how long they took.
+// ended in a second, and how long they took.
 //
 // By Little's law, what is served at a time is the rate times the time a call takes. What is served without a wait inside, for a
 // processor, a lock, a pool or a disk, is the highest rate times the shortest time: more calls at a time wait somewhere behind the limiter, and
@@ -31,8 +31,8 @@ type learner struct {
 
 // What a learner goes by.
 const (
-	tolerance = 1.1  // calls may take that much longer than the shortest time, for the limit not to shrink
-	headroom  = 0.05 // of the limit, and at least 1: what it grows by in a window
+	tolerance = 1.05 // calls may take that much longer than the shortest time, for the limit not to shrink
+	headroom  = 0.05 // of the limit, and at least a half: what it grows by in a window
 	ascent    = 1.25 // what it grows by while more and more calls are served
 	step      = 0.75 // of a descent
 	fewer     = 0.9  // of the calls are served: the descent has come to where nobody waits
@@ -54,7 +54,7 @@ func (a *learner) bound(o Options) {
 // whole returns the limit.
 func (a *learner) whole() uint64 { return uint64(math.Round(a.limit)) } //nolint:gosec // positive
 
-// window takes in what has happened in a window: how long calls took in the mean, how many of them began in a second, and whether any
+// window takes in what has happened in a window: how long calls took in the mean, how many ended in a second, and whether any
 // had to wait. It returns why the limit is what it is, when there is something to say.
 func (a *learner) window(now, took time.Duration, rate float64, crowded bool) {
 	switch {
@@ -113,7 +113,7 @@ func (a *learner) follow(took time.Duration, rate float64) {
 		a.limit *= ascent
 		return
 	}
-	wanted := gradient*a.limit + max(1, headroom*a.limit)
+	wanted := gradient*a.limit + max(0.5, headroom*a.limit)
 	if wanted < a.limit {
 		wanted = (a.limit + wanted) / 2
 	}
@@ -124,7 +124,7 @@ func (a *learner) follow(took time.Duration, rate float64) {
 // A sample is what a limiter has seen in a window.
 type sample struct {
 	since   time.Duration // the beginning of the window
-	begun   uint64        // calls, by then
+	ended   uint32        // calls, by then
 	calls   int
 	sum     time.Duration
 	crowded bool
@@ -149,9 +149,10 @@ func (l *limiter) learnLocked(now, began time.Duration) {
 	if s.calls < leastCalls || length < max(leastWindow, 4*s.sum/time.Duration(s.calls)) {
 		return
 	}
-	begun := l.state.Load() / begunOne
-	rate := float64(uint32(begun-s.begun)) / length.Seconds() //nolint:gosec // it wraps around
+	state := l.state.Load()
+	ended := uint32(state/begunOne - state&running) //nolint:gosec // it wraps around
+	rate := float64(ended-s.ended) / length.Seconds()
 	l.learn.window(now, max(s.sum/time.Duration(s.calls), 1), rate, s.crowded)
 	l.limit.Store(l.learn.whole())
-	l.sample = sample{since: now, begun: begun, crowded: l.queue.n > 0}
+	l.sample = sample{since: now, ended: ended, crowded: l.queue.n > 0}
 }

@@ -32,11 +32,11 @@
 //
 // None of them was executed, so all may be sent elsewhere. The first two say how long to stay away (Error.RetryAfter).
 //
-// Queues are for bursts. When somebody has been waiting for an interval, that is no burst, and the queue becomes so short that a call
-// waits for no longer than half of what it takes to serve one; what has waited for twice that is refused when its turn comes. This is CoDel's
+// Queues are for bursts. When calls of a class have been waiting for an interval, that is no burst, and their queue becomes so short that one
+// waits for about a quarter of what it takes to serve it; what has waited for twice that is refused. This is CoDel's
 // distinction of good and bad queues (Nichols and Jacobson, Controlling Queue Delay, 2012) with a fixed delay instead of a growing rate
 // of drops, because callers do not slow down as TCP does: see Maurer, Fail at Scale, 2015. Newest first, which that article has besides, was not
-// taken over: with a queue of half a call's time, it could save no more than that, and those who wait for nothing would wait longer.
+// taken over: with a queue of a quarter of a call's time, it could save no more than that, and those who wait for nothing would wait longer.
 //
 // # What is not limited
 //
@@ -73,7 +73,7 @@ type Options struct {
 	// Interval is how long a burst may last, and a call wait in it. When somebody has been waiting for longer, that is an
 	// overload. It is at least ten targets. Default 100 ms.
 	Interval time.Duration
-	// Target is how long calls may wait in an overload. Default half of what calls take, at least 1 ms.
+	// Target is how long calls may wait in an overload. Default a quarter of what calls take, at least 1 ms.
 	Target time.Duration
 
 	// Methods are the methods that are limited, by name. Default all of them.

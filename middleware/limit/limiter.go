@@ -27,7 +27,6 @@ type limiter struct {
 	mu     sync.Mutex
 	opts   Options
 	queue  queue
-	since  time.Duration // when the first of those came since whom somebody has always waited
 	took   time.Duration // a call, in the mean of late; 0 when it is not known
 	least  time.Duration // a call takes, of late
 	counts Stats         // what is counted of it
@@ -163,13 +162,9 @@ func (l *limiter) dispatchLocked(now time.Duration) {
 	if l.queue.n == 0 {
 		return
 	}
-	patience := 2 * l.targetLocked()
-	if !l.standingLocked(now) {
-		patience = math.MaxInt64
-	}
 	for l.queue.n > 0 && l.state.Load()&running < l.limit.Load() {
 		w := l.queue.next()
-		if now > w.latest || now-w.since > patience {
+		if now > l.latestLocked(w, now) {
 			l.counts.Stale++
 			l.queue.remove(w)
 			w.outcome <- stale
@@ -199,7 +194,7 @@ func (l *limiter) targetLocked() time.Duration {
 	if l.learn != nil && l.learn.base > 0 {
 		took = min(took, l.learn.base)
 	}
-	return max(took/2, leastTarget)
+	return max(took/4, leastTarget)
 }
 
 // intervalLocked is how long a burst may last, and how long a call may wait in it.
@@ -207,23 +202,48 @@ func (l *limiter) intervalLocked() time.Duration {
 	return max(l.opts.Interval, 10*l.targetLocked())
 }
 
-// standingLocked reports whether somebody has been waiting for so long that this is no burst.
-func (l *limiter) standingLocked(now time.Duration) bool {
-	return l.queue.n > 0 && now-l.since >= l.intervalLocked()
+// standingLocked reports whether calls of the class, or of one above it, have been waiting for so long that this is no burst. A moment in which
+// none does, soon after that, does not end it.
+func (l *limiter) standingLocked(own *class, now time.Duration) bool {
+	interval := l.intervalLocked()
+	for _, c := range l.queue.classes {
+		switch {
+		case c.level < own.level:
+			return false
+		case c.n == 0 && c.over > 0 && now-c.over < interval:
+			return true
+		case c.n > 0 && now-c.since >= interval:
+			c.over = now
+			return true
+		}
+	}
+	return false
 }
 
-// roomLocked is how many calls may wait. In a burst that is what the options say; when it is none, as many as can be begun within the target:
-// whoever came after them would wait in vain.
-func (l *limiter) roomLocked(now time.Duration) int {
-	limit := int(l.limit.Load()) //nolint:gosec // at most maxLimit
-	room := l.opts.Queue
-	if room == 0 {
-		room = max(limit, leastQueue)
+// latestLocked is when a call must have begun to run. Its class may have come to stand while it waited.
+func (l *limiter) latestLocked(w *waiter, now time.Duration) time.Duration {
+	if l.standingLocked(w.line.class, now) {
+		return min(w.latest, w.since+2*l.targetLocked())
 	}
-	if room < 0 || l.took == 0 || !l.standingLocked(now) {
-		return max(room, 0)
+	return w.latest
+}
+
+// roomLocked is how many calls of the class and above it may wait: in a burst of this class what the options say, and when it is none, as many as
+// can be begun within the target: whoever came after them would wait in vain.
+func (l *limiter) roomLocked(most int, standing bool) int {
+	if l.took == 0 || !standing {
+		return most
 	}
-	return min(room, max(1, int(int64(limit)*int64(l.targetLocked())/int64(l.took))))
+	target, took := int64(l.targetLocked()), int64(l.took)
+	return min(most, int((int64(l.limit.Load())*target+took-1)/took)) //nolint:gosec // at most maxLimit
+}
+
+// mostLocked is how many calls of all classes may wait.
+func (l *limiter) mostLocked() int {
+	if l.opts.Queue == 0 {
+		return max(int(l.limit.Load()), leastQueue) //nolint:gosec // at most maxLimit
+	}
+	return max(l.opts.Queue, 0)
 }
 
 // wait waits for a place. It returns the line that the call has come from, nil when it did not have to wait after all, and when it began.
@@ -239,7 +259,7 @@ func (l *limiter) wait(ctx context.Context, call *yodel.Call) (*line, time.Durat
 	o, ended := l.await(ctx, w)
 	line := w.line
 	w.line = nil
-	return l.settle(ctx, call, w, line, o, ended, now, end)
+	return l.settle(ctx, call, w, line, o, ended, end)
 }
 
 // endOf returns when the call ends at the latest.
@@ -254,41 +274,42 @@ func (l *limiter) endOf(ctx context.Context, call *yodel.Call, now time.Duration
 	return now + time.Until(deadline)
 }
 
+// levelOf bounds how many classes there are.
+func levelOf(call *yodel.Call) int { return min(max(call.Criticality, math.MinInt8), math.MaxInt8) }
+
 // queueUp takes a place, for which it returns neither a waiter nor an error, or puts the call into the queue, or refuses it.
 func (l *limiter) queueUp(call *yodel.Call, now, end time.Duration) (*waiter, error) {
-	key := lineKey{min(max(call.Criticality, math.MinInt8), math.MaxInt8), call.Tenant}
+	key := lineKey{levelOf(call), call.Tenant}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.takeLocked() {
 		return nil, nil //nolint:nilnil // neither waits nor failed
 	}
+	defer l.calmLocked()
 	l.sample.crowded = true
+	c := l.queue.class(key.level)
+	standing := l.standingLocked(c, now)
 	latest := now + l.intervalLocked()
+	if standing {
+		latest = now + 2*l.targetLocked()
+	}
 	if end != math.MaxInt64 {
-		expected := time.Duration(int64(l.queue.ahead(key)+1) * int64(l.took) / int64(l.limit.Load())) //nolint:gosec // at most maxLimit
+		expected := time.Duration(int64(l.queue.ahead(c, key)+1) * int64(l.took) / int64(l.limit.Load())) //nolint:gosec // at most maxLimit
 		if latest = min(latest, end-l.least); now+expected > end-l.least {
 			l.counts.Late++
-			l.calmLocked()
-			return nil, l.refusedLocked(call, "YDL3202", now, fmt.Sprintf("its deadline in %v is too near to wait for its turn", round(end-now)))
+			return nil, l.refusedLocked(call, "YDL3202", c, now, fmt.Sprintf("its deadline in %v is too near to wait for its turn", round(end-now)))
 		}
 	}
-	if l.queue.n >= l.roomLocked(now) {
-		v := l.queue.victim(key)
-		if v == nil {
-			l.counts.Full++
-			l.calmLocked()
-			return nil, l.refusedLocked(call, "YDL3201", now, "no more may wait")
-		}
-		l.counts.Displaced++
-		l.queue.remove(v)
-		v.outcome <- displaced
+	if !l.makeRoomLocked(c, key, standing) {
+		l.counts.Full++
+		return nil, l.refusedLocked(call, "YDL3201", c, now, "no more may wait")
 	}
-	if l.queue.n == 0 {
-		l.since = now
+	if c.n == 0 && now-c.over >= l.intervalLocked() || c.over == 0 && c.n == 0 {
+		c.since = now // otherwise it is the same overload
 	}
 	w := l.queue.waiter()
 	w.since, w.latest = now, latest
-	l.queue.add(w, key)
+	l.queue.add(w, c, key)
 	l.counts.Waited++
 	if w.timer == nil {
 		w.timer = time.NewTimer(latest - now)
@@ -296,6 +317,27 @@ func (l *limiter) queueUp(call *yodel.Call, now, end time.Duration) (*waiter, er
 		w.timer.Reset(latest - now)
 	}
 	return w, nil
+}
+
+// makeRoomLocked sees that one more call of key may wait, and reports whether it may.
+func (l *limiter) makeRoomLocked(c *class, key lineKey, standing bool) bool {
+	most := l.mostLocked()
+	var v *waiter
+	switch {
+	case l.queue.upTo(c) >= l.roomLocked(most, standing):
+		v = l.queue.beside(c, key)
+	case l.queue.n >= most:
+		v = l.queue.below(c)
+	default:
+		return true
+	}
+	if v == nil {
+		return false
+	}
+	l.counts.Displaced++
+	l.queue.remove(v)
+	v.outcome <- displaced
+	return true
 }
 
 // takeLocked takes a place if there is one and nobody waits, and otherwise marks the state as crowded.
@@ -340,15 +382,15 @@ func (l *limiter) await(ctx context.Context, w *waiter) (o outcome, ended error)
 }
 
 // settle makes of the end of a wait what the call has to know, and keeps the waiter for another one.
-func (l *limiter) settle(ctx context.Context, call *yodel.Call, w *waiter, line *line, o outcome, ended error, since, end time.Duration) (*line, time.Duration, error) {
+func (l *limiter) settle(ctx context.Context, call *yodel.Call, w *waiter, line *line, o outcome, ended error, end time.Duration) (*line, time.Duration, error) {
 	now := l.now()
 	if ended == nil && now >= end {
 		ended = context.DeadlineExceeded // which not every context knows of
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.queue.release(w)
-	waited := round(now - since)
+	defer l.queue.release(w)
+	waited, c := round(now-w.since), l.queue.class(levelOf(call))
 	if o == granted && ended == nil {
 		if call.Peer() == nil {
 			call.Note("limit", fmt.Sprintf("waited %v for %s", waited, l.what))
@@ -367,17 +409,17 @@ func (l *limiter) settle(ctx context.Context, call *yodel.Call, w *waiter, line 
 	case ended != nil:
 		return nil, 0, l.failedLocked(call, yodel.Canceled, "YDL1006", fmt.Sprintf("the caller canceled it after %v in the queue", waited), context.Cause(ctx))
 	case o == displaced:
-		return nil, 0, l.refusedLocked(call, "YDL3201", now, fmt.Sprintf("after %v in the queue it made room for one that comes first", waited))
+		return nil, 0, l.refusedLocked(call, "YDL3201", c, now, fmt.Sprintf("after %v in the queue it made room for one that comes first", waited))
 	default:
-		return nil, 0, l.refusedLocked(call, "YDL3202", now, fmt.Sprintf("its turn did not come within %v", waited))
+		return nil, 0, l.refusedLocked(call, "YDL3202", c, now, fmt.Sprintf("its turn did not come within %v", waited))
 	}
 }
 
 // refusedLocked is the error of a call for which there was no room. It asks to stay away for as long as those who wait need, and in an
 // overload that lasts for as long as it took to know that.
-func (l *limiter) refusedLocked(call *yodel.Call, id string, now time.Duration, why string) *yodel.Error {
+func (l *limiter) refusedLocked(call *yodel.Call, id string, c *class, now time.Duration, why string) *yodel.Error {
 	e := l.failedLocked(call, yodel.ResourceExhausted, id, why, nil)
-	if l.standingLocked(now) {
+	if l.standingLocked(c, now) {
 		e.RetryAfter = l.intervalLocked()
 	} else {
 		e.RetryAfter = time.Duration(int64(l.queue.n+1) * int64(l.took) / int64(l.limit.Load())) //nolint:gosec // at most maxLimit

@@ -13,13 +13,12 @@ import (
 //
 // It knows nothing of time, locks or goroutines.
 type queue struct {
-	classes []*class // the highest first; each has calls that wait
+	classes []*class // the highest first; they stay, and there are no more than 256
 	n       int      // calls that wait
 	turns   uint64   // given so far
 	lines   map[lineKey]*line
-	spare   []*line  // to be used again, as are the next two
-	unused  []*class // never more than maxSpare
-	waiters []*waiter
+	spare   []*line   // to be used again, never more than maxSpare
+	waiters []*waiter // likewise
 }
 
 // maxSpare is how many of each kind are kept to be used again.
@@ -30,6 +29,9 @@ type class struct {
 	level int
 	lines []*line // of the tenants that have calls in it that wait
 	n     int
+
+	since time.Duration // when the first of those came since whom one of this class has always waited
+	over  time.Duration // when it was last known to stand: see limiter.standingLocked
 }
 
 type lineKey struct {
@@ -40,6 +42,7 @@ type lineKey struct {
 // A line is the calls of one tenant in one class. It lasts while one of them waits or runs.
 type line struct {
 	key         lineKey
+	class       *class
 	first, last *waiter
 	n           int    // that wait
 	running     int    // that have waited and run now
@@ -69,10 +72,10 @@ const (
 	stale             // it waited for too long
 )
 
-// above returns how many calls wait in classes above level.
-func (q *queue) above(level int) (n int) {
+// upTo returns how many calls wait in the class and above it.
+func (q *queue) upTo(own *class) (n int) {
 	for _, c := range q.classes {
-		if c.level <= level {
+		if c.level < own.level {
 			break
 		}
 		n += c.n
@@ -81,58 +84,63 @@ func (q *queue) above(level int) (n int) {
 }
 
 // ahead returns about how many calls will run before one that comes now.
-func (q *queue) ahead(key lineKey) int {
-	n := q.above(key.level)
-	if i, ok := q.find(key.level); ok {
-		c, own := q.classes[i], 0
-		if l := q.lines[key]; l != nil {
-			own = l.n
+func (q *queue) ahead(c *class, key lineKey) int {
+	own := 0
+	if l := q.lines[key]; l != nil {
+		own = l.n
+	}
+	return q.upTo(c) - c.n + min(c.n, (own+1)*len(c.lines))
+}
+
+// below returns the call that has to go for one of class c when there is no room for both: of the lowest class, if that is a lower one, the last
+// one of the tenant that has most. It returns nil when there is none.
+func (q *queue) below(c *class) *waiter {
+	for _, lowest := range slices.Backward(q.classes) {
+		if lowest.level <= c.level {
+			if lowest.n > 0 && lowest.level < c.level {
+				return lowest.largest().last
+			}
+			continue
 		}
-		n += min(c.n, (own+1)*len(c.lines))
+		break
 	}
-	return n
+	return nil
 }
 
-// find returns where the class is, or belongs.
-func (q *queue) find(level int) (i int, ok bool) {
-	return slices.BinarySearchFunc(q.classes, level, func(c *class, level int) int { return level - c.level })
+// beside returns the call that has to go for one of key because its tenant has more of the class c, even then, or nil.
+func (q *queue) beside(c *class, key lineKey) *waiter {
+	if c.n == 0 {
+		return nil
+	}
+	own := 0
+	if l := q.lines[key]; l != nil {
+		own = l.held()
+	}
+	if most := c.largest(); most.key != key && most.held() > own+1 {
+		return most.last
+	}
+	return nil
 }
 
-// victim returns the call that has to go for one of key, when there is no room for both: of the lowest class the last one of the tenant that has
-// most, if that is a lower class, or a tenant that has more even then. It returns nil when key has to go itself.
-func (q *queue) victim(key lineKey) *waiter {
-	if len(q.classes) == 0 {
-		return nil
-	}
-	lowest := q.classes[len(q.classes)-1]
-	if lowest.level > key.level {
-		return nil
-	}
-	most := lowest.lines[0]
-	for _, l := range lowest.lines[1:] {
+// largest returns the line of the tenant that holds most.
+func (c *class) largest() *line {
+	most := c.lines[0]
+	for _, l := range c.lines[1:] {
 		if l.held() > most.held() || l.held() == most.held() && l.n > most.n {
 			most = l
 		}
 	}
-	if lowest.level == key.level {
-		own := 0
-		if l := q.lines[key]; l != nil {
-			own = l.held()
-		}
-		if most.key == key || most.held() <= own+1 {
-			return nil
-		}
-	}
-	return most.last
+	return most
 }
 
 // add puts w last in its line.
-func (q *queue) add(w *waiter, key lineKey) {
+func (q *queue) add(w *waiter, c *class, key lineKey) {
 	l := q.line(key)
 	if l.n == 0 {
-		c := q.class(key.level)
+		l.class = c
 		c.lines = append(c.lines, l)
 	}
+	c.n++
 	w.line, w.prev, w.next = l, l.last, nil
 	if l.last != nil {
 		l.last.next = w
@@ -141,8 +149,6 @@ func (q *queue) add(w *waiter, key lineKey) {
 	}
 	l.last = w
 	l.n++
-	i, _ := q.find(key.level)
-	q.classes[i].n++
 	q.n++
 }
 
@@ -162,8 +168,7 @@ func (q *queue) remove(w *waiter) {
 	w.line, w.prev, w.next = nil, nil, nil
 	l.n--
 	q.n--
-	i, _ := q.find(l.key.level)
-	c := q.classes[i]
+	c := l.class
 	c.n--
 	if l.n == 0 {
 		j := slices.Index(c.lines, l)
@@ -171,17 +176,15 @@ func (q *queue) remove(w *waiter) {
 		c.lines = c.lines[:len(c.lines)-1]
 		q.forget(l)
 	}
-	if c.n == 0 {
-		q.classes = slices.Delete(q.classes, i, i+1)
-		if len(q.unused) < maxSpare {
-			q.unused = append(q.unused, c)
-		}
-	}
 }
 
 // next returns the call that is next to run. There must be one.
 func (q *queue) next() *waiter {
-	lines := q.classes[0].lines
+	i := 0
+	for q.classes[i].n == 0 {
+		i++
+	}
+	lines := q.classes[i].lines
 	best := lines[0]
 	for _, l := range lines[1:] {
 		if l.running < best.running || l.running == best.running && l.turn < best.turn {
@@ -238,19 +241,13 @@ func (q *queue) forget(l *line) {
 	}
 }
 
-// class returns the class of a level, which it makes when there is none.
+// class returns the class of a level.
 func (q *queue) class(level int) *class {
-	i, ok := q.find(level)
-	if ok {
-		return q.classes[i]
+	i, ok := slices.BinarySearchFunc(q.classes, level, func(c *class, level int) int { return level - c.level })
+	if !ok {
+		q.classes = slices.Insert(q.classes, i, &class{level: level})
 	}
-	c := new(class)
-	if n := len(q.unused); n > 0 {
-		c, q.unused = q.unused[n-1], q.unused[:n-1]
-	}
-	c.level = level
-	q.classes = slices.Insert(q.classes, i, c)
-	return c
+	return q.classes[i]
 }
 
 // waiter returns one that is not in use, or a new one.

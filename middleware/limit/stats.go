@@ -19,7 +19,7 @@ type Stats struct {
 	Limit     int           `json:"limit"`               // how many calls may run at a time
 	Running   int           `json:"running"`             // calls that do
 	Waiting   int           `json:"waiting"`             // calls that wait
-	Overload  bool          `json:"overload,omitempty"`  // somebody has been waiting for longer than a burst lasts
+	Overload  bool          `json:"overload,omitempty"`  // of some class somebody has been waiting for longer than a burst lasts
 	Took      time.Duration `json:"took"`                // a call that was timed, in the mean of late; 0 when it is not known
 	Base      time.Duration `json:"base,omitempty"`      // of a limit that is learned: what a call takes that waits for nobody
 	Rate      float64       `json:"rate,omitempty"`      // likewise: the most calls in a second of late
@@ -33,8 +33,11 @@ type Stats struct {
 // String returns s in a line for people.
 func (s *Stats) String() string {
 	text := fmt.Sprintf("%s: %d of %d calls run, %d wait", s.What, s.Running, s.Limit, s.Waiting)
+	if s.Took > 0 {
+		text += fmt.Sprintf("; a call takes %v", round(s.Took))
+	}
 	if s.Learned {
-		text += fmt.Sprintf("; learned: a call takes %v, up to %.0f a second", round(s.Base), s.Rate)
+		text += fmt.Sprintf(", learned: at least %v, and %.0f in a second", round(s.Base), s.Rate)
 	}
 	if s.Overload {
 		text += "; overloaded"
@@ -47,7 +50,10 @@ func (l *limiter) stats() Stats {
 	defer l.mu.Unlock()
 	s := l.counts
 	s.What, s.Limit, s.Running = l.what, int(l.limit.Load()), int(l.state.Load()&running) //nolint:gosec // at most maxLimit
-	s.Waiting, s.Overload, s.Took = l.queue.n, l.standingLocked(l.now()), l.took
+	s.Waiting, s.Took = l.queue.n, l.took
+	for now, i := l.now(), 0; i < len(l.queue.classes); i++ {
+		s.Overload = s.Overload || l.standingLocked(l.queue.classes[i], now)
+	}
 	if l.learn != nil {
 		s.Learned, s.Base, s.Rate = true, l.learn.base, l.learn.best
 	}
