@@ -119,7 +119,7 @@ func With(o *Options) yodel.Middleware {
 			}
 			g := known.Load()
 			if g == nil {
-				g = groupsIn(call.State).group(opts)
+				g = groupsIn(call.State).group(opts, opts.Name)
 				known.Store(g)
 			}
 			return g.limiter(call.Method).do(ctx, call, next)
@@ -131,7 +131,7 @@ func With(o *Options) yodel.Middleware {
 func PerEndpoint(o *Options) yodel.EndpointMiddleware {
 	opts := o.complete()
 	return func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
-		g := groupsIn(ep.State).group(opts)
+		g := groupsIn(ep.State).group(opts, opts.Name+" at "+ep.Addr())
 		return func(ctx context.Context, call *yodel.Call) error {
 			if opts.passes(call) {
 				return next(ctx, call)
@@ -206,13 +206,13 @@ func groupsIn(state func(key any, create func() any) any) *groups {
 	return state(groupsKey{}, func() any { return &groups{byName: make(map[string]*group)} }).(*groups) //nolint:forcetypeassert // nobody else has the key
 }
 
-// group returns the group of the options' name, with these options.
-func (g *groups) group(o Options) *group {
+// group returns the group of the options' name, with these options. What is its name for people.
+func (g *groups) group(o Options, what string) *group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	group := g.byName[o.Name]
 	if group == nil {
-		group = newGroup(o)
+		group = newGroup(o, what)
 		g.byName[o.Name] = group
 		return group
 	}
@@ -222,6 +222,7 @@ func (g *groups) group(o Options) *group {
 
 // A group is the limiters of one name: one, or one for each method.
 type group struct {
+	what   string
 	common atomic.Pointer[limiter] // for all methods, or for those beyond maxMethods; nil before it is needed
 	each   atomic.Bool
 
@@ -234,8 +235,8 @@ type group struct {
 // maxMethods bounds how many methods have a limiter of their own: the names come from callers.
 const maxMethods = 1024
 
-func newGroup(o Options) *group {
-	g := &group{}
+func newGroup(o Options, what string) *group {
+	g := &group{what: what}
 	g.configure(o)
 	return g
 }
@@ -245,7 +246,7 @@ func (g *group) configure(o Options) {
 	g.opts = o
 	g.each.Store(o.PerMethod)
 	if g.common.Load() == nil && !o.PerMethod {
-		g.common.Store(newLimiter(o.Name, o))
+		g.common.Store(newLimiter(g.what, o))
 	}
 	g.mu.Unlock()
 	for _, l := range g.limiters() {
@@ -273,13 +274,13 @@ func (g *group) add(method string) *limiter {
 	}
 	if g.n >= maxMethods {
 		if g.common.Load() == nil {
-			g.common.Store(newLimiter(g.opts.Name+", other methods", g.opts))
+			g.common.Store(newLimiter(g.what+", other methods", g.opts))
 		}
 		return g.common.Load()
 	}
 	g.n++
 	name := strings.Clone(method)
-	l := newLimiter(g.opts.Name+" of "+name, g.opts)
+	l := newLimiter(g.what+" of "+name, g.opts)
 	g.methods.Store(name, l)
 	return l
 }

@@ -164,13 +164,15 @@ func (l *limiter) dispatchLocked(now time.Duration) {
 	}
 	for l.queue.n > 0 && l.state.Load()&running < l.limit.Load() {
 		w := l.queue.next()
+		c := w.line.class
 		if now > l.latestLocked(w, now) {
-			l.counts.Stale++
 			l.queue.remove(w)
+			l.emptiedLocked(c, now)
 			w.outcome <- stale
 			continue
 		}
 		line := l.queue.begin(w)
+		l.emptiedLocked(c, now)
 		w.line = line // for the one who waits; it is not in the queue
 		l.state.Add(begunOne + 1)
 		w.outcome <- granted
@@ -213,11 +215,17 @@ func (l *limiter) standingLocked(own *class, now time.Duration) bool {
 		case c.n == 0 && c.over > 0 && now-c.over < interval:
 			return true
 		case c.n > 0 && now-c.since >= interval:
-			c.over = now
 			return true
 		}
 	}
 	return false
+}
+
+// emptiedLocked takes note of how a class was when nobody of it waits any more.
+func (l *limiter) emptiedLocked(c *class, now time.Duration) {
+	if c.n == 0 && now-c.since >= l.intervalLocked() {
+		c.over = now
+	}
 }
 
 // latestLocked is when a call must have begun to run. Its class may have come to stand while it waited.
@@ -300,11 +308,11 @@ func (l *limiter) queueUp(call *yodel.Call, now, end time.Duration) (*waiter, er
 			return nil, l.refusedLocked(call, "YDL3202", c, now, fmt.Sprintf("its deadline in %v is too near to wait for its turn", round(end-now)))
 		}
 	}
-	if !l.makeRoomLocked(c, key, standing) {
+	if !l.makeRoomLocked(c, key, now, standing) {
 		l.counts.Full++
 		return nil, l.refusedLocked(call, "YDL3201", c, now, "no more may wait")
 	}
-	if c.n == 0 && now-c.over >= l.intervalLocked() || c.over == 0 && c.n == 0 {
+	if c.n == 0 && (c.over == 0 || now-c.over >= l.intervalLocked()) {
 		c.since = now // otherwise it is the same overload
 	}
 	w := l.queue.waiter()
@@ -320,7 +328,7 @@ func (l *limiter) queueUp(call *yodel.Call, now, end time.Duration) (*waiter, er
 }
 
 // makeRoomLocked sees that one more call of key may wait, and reports whether it may.
-func (l *limiter) makeRoomLocked(c *class, key lineKey, standing bool) bool {
+func (l *limiter) makeRoomLocked(c *class, key lineKey, now time.Duration, standing bool) bool {
 	most := l.mostLocked()
 	var v *waiter
 	switch {
@@ -334,8 +342,9 @@ func (l *limiter) makeRoomLocked(c *class, key lineKey, standing bool) bool {
 	if v == nil {
 		return false
 	}
-	l.counts.Displaced++
+	of := v.line.class
 	l.queue.remove(v)
+	l.emptiedLocked(of, now)
 	v.outcome <- displaced
 	return true
 }
@@ -372,11 +381,11 @@ func (l *limiter) await(ctx context.Context, w *waiter) (o outcome, ended error)
 	select {
 	case o = <-w.outcome: // at the same time
 	default:
+		o = stale
+		c := w.line.class
 		l.queue.remove(w)
+		l.emptiedLocked(c, l.now())
 		l.calmLocked()
-		if o = stale; ended == nil {
-			l.counts.Stale++
-		}
 	}
 	return o, ended
 }
@@ -407,10 +416,13 @@ func (l *limiter) settle(ctx context.Context, call *yodel.Call, w *waiter, line 
 		l.counts.Late++
 		return nil, 0, l.failedLocked(call, yodel.DeadlineExceeded, "YDL3203", fmt.Sprintf("the deadline passed after %v in the queue", waited), nil)
 	case ended != nil:
+		l.counts.Canceled++
 		return nil, 0, l.failedLocked(call, yodel.Canceled, "YDL1006", fmt.Sprintf("the caller canceled it after %v in the queue", waited), context.Cause(ctx))
 	case o == displaced:
+		l.counts.Displaced++
 		return nil, 0, l.refusedLocked(call, "YDL3201", c, now, fmt.Sprintf("after %v in the queue it made room for one that comes first", waited))
 	default:
+		l.counts.Stale++
 		return nil, 0, l.refusedLocked(call, "YDL3202", c, now, fmt.Sprintf("its turn did not come within %v", waited))
 	}
 }

@@ -3,6 +3,7 @@
 package limit
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -31,7 +32,7 @@ type class struct {
 	n     int
 
 	since time.Duration // when the first of those came since whom one of this class has always waited
-	over  time.Duration // when it was last known to stand: see limiter.standingLocked
+	over  time.Duration // when the last one of it was taken out while it stood: see limiter.standingLocked
 }
 
 type lineKey struct {
@@ -126,7 +127,7 @@ func (q *queue) beside(c *class, key lineKey) *waiter {
 func (c *class) largest() *line {
 	most := c.lines[0]
 	for _, l := range c.lines[1:] {
-		if l.held() > most.held() || l.held() == most.held() && l.n > most.n {
+		if cmp.Or(cmp.Compare(l.held(), most.held()), cmp.Compare(l.n, most.n), cmp.Compare(l.last.since, most.last.since)) > 0 {
 			most = l
 		}
 	}
@@ -187,7 +188,7 @@ func (q *queue) next() *waiter {
 	lines := q.classes[i].lines
 	best := lines[0]
 	for _, l := range lines[1:] {
-		if l.running < best.running || l.running == best.running && l.turn < best.turn {
+		if cmp.Or(cmp.Compare(l.running, best.running), cmp.Compare(l.turn, best.turn), cmp.Compare(l.first.since, best.first.since)) < 0 {
 			best = l
 		}
 	}

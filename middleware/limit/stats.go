@@ -28,6 +28,7 @@ type Stats struct {
 	Displaced uint64        `json:"displaced,omitempty"` // calls refused because another one came first
 	Stale     uint64        `json:"stale,omitempty"`     // calls refused because they had waited for too long
 	Late      uint64        `json:"late,omitempty"`      // calls refused because of their deadline
+	Canceled  uint64        `json:"canceled,omitempty"`  // calls that were canceled while they waited
 }
 
 // String returns s in a line for people.
