@@ -100,7 +100,10 @@ func (a *learner) descend(now, took time.Duration, rate float64) {
 func (a *learner) follow(took time.Duration, rate float64) {
 	more := rate > 1.05*a.best
 	a.best = max(rate, a.best*0.98)
-	if took < a.base {
+	switch {
+	case took < a.base*4/5: // that is not luck
+		a.base = took
+	case took < a.base:
 		a.base = (a.base + took) / 2
 	}
 	if took > 2*a.base {

@@ -236,14 +236,15 @@ func (l *limiter) latestLocked(w *waiter, now time.Duration) time.Duration {
 	return w.latest
 }
 
-// roomLocked is how many calls of the class and above it may wait: in a burst of this class what the options say, and when it is none, as many as
-// can be begun within the target: whoever came after them would wait in vain.
-func (l *limiter) roomLocked(most int, standing bool) int {
-	if l.took == 0 || !standing {
-		return most
+// roomLocked is how many calls of one tenant of a class may wait in an overload: as many as can be begun within the target. Whoever came after
+// them would wait in vain. It is not divided among tenants, because then there would be nobody to choose from when several places become free at a
+// time; those of them who wait for too long are refused then.
+func (l *limiter) roomLocked() int {
+	if l.took == 0 {
+		return math.MaxInt
 	}
 	target, took := int64(l.targetLocked()), int64(l.took)
-	return min(most, int((int64(l.limit.Load())*target+took-1)/took)) //nolint:gosec // at most maxLimit
+	return int((int64(l.limit.Load())*target + took - 1) / took) //nolint:gosec // at most maxLimit
 }
 
 // mostLocked is how many calls of all classes may wait.
@@ -332,7 +333,8 @@ func (l *limiter) makeRoomLocked(c *class, key lineKey, now time.Duration, stand
 	most := l.mostLocked()
 	var v *waiter
 	switch {
-	case l.queue.upTo(c) >= l.roomLocked(most, standing):
+	case standing && l.queue.own(key) >= l.roomLocked():
+	case l.queue.upTo(c) >= most:
 		v = l.queue.beside(c, key)
 	case l.queue.n >= most:
 		v = l.queue.below(c)

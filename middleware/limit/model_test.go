@@ -137,8 +137,8 @@ func (m *model) arrive(v *visit) {
 	if standing {
 		v.latest = m.now + 2*m.target()
 	}
+	own := m.count(func(o *visit) bool { return o.waits && m.key(o) == m.key(v) })
 	if v.deadline > 0 {
-		own := m.count(func(o *visit) bool { return o.waits && m.key(o) == m.key(v) })
 		lines := map[string]bool{}
 		for _, o := range m.visits {
 			if o.waits && o.level == v.level {
@@ -157,13 +157,14 @@ func (m *model) arrive(v *visit) {
 	if m.opts.Queue > 0 {
 		most = m.opts.Queue
 	}
-	room := most
+	room := math.MaxInt
 	if standing && m.took > 0 {
-		room = min(most, int(math.Ceil(float64(m.opts.Limit)*float64(m.target())/float64(m.took))))
+		room = int(math.Ceil(float64(m.opts.Limit) * float64(m.target()) / float64(m.took)))
 	}
 	var goes *visit
 	switch upTo := m.count(func(o *visit) bool { return o.waits && o.level >= v.level }); {
-	case upTo >= room:
+	case own >= room:
+	case upTo >= most:
 		if last, held := m.most(v.level); last != nil && last.tenant != v.tenant && held > m.held(m.key(v))+1 {
 			goes = last
 		}

@@ -86,11 +86,15 @@ func (q *queue) upTo(own *class) (n int) {
 
 // ahead returns about how many calls will run before one that comes now.
 func (q *queue) ahead(c *class, key lineKey) int {
-	own := 0
+	return q.upTo(c) - c.n + min(c.n, (q.own(key)+1)*len(c.lines))
+}
+
+// own returns how many calls of key wait.
+func (q *queue) own(key lineKey) int {
 	if l := q.lines[key]; l != nil {
-		own = l.n
+		return l.n
 	}
-	return q.upTo(c) - c.n + min(c.n, (own+1)*len(c.lines))
+	return 0
 }
 
 // below returns the call that has to go for one of class c when there is no room for both: of the lowest class, if that is a lower one, the last
