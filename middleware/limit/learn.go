@@ -52,7 +52,7 @@ func (a *learner) bound(o Options) {
 }
 
 // whole returns the limit.
-func (a *learner) whole() uint64 { return uint64(math.Round(a.limit)) } //nolint:gosec // positive
+func (a *learner) whole() uint64 { return uint64(math.Round(a.limit)) }
 
 // window takes in what has happened in a window: how long calls took in the mean, how many ended in a second, and whether any
 // had to wait. It returns why the limit is what it is, when there is something to say.

@@ -36,7 +36,7 @@ func (p *plant) run(lasts time.Duration, offered float64) {
 func newPlant(slots int, takes time.Duration, initial int) *plant {
 	return &plant{
 		learner: newLearner((&Options{Initial: initial}).complete()), slots: float64(slots), takes: takes, noise: 0.05,
-		rng: rand.New(rand.NewPCG(uint64(slots), uint64(initial))), //nolint:gosec // small
+		rng: rand.New(rand.NewPCG(uint64(slots), uint64(initial))),
 	}
 }
 

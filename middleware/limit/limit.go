@@ -32,8 +32,8 @@
 //
 // None of them was executed, so all may be sent elsewhere. The first two say how long to stay away (Error.RetryAfter).
 //
-// Queues are for bursts. When calls of a class have been waiting for an interval, that is no burst, and their queue becomes so short that one
-// waits for about a quarter of what it takes to serve it; what has waited for twice that is refused. This is CoDel's
+// Queues are for bursts. When calls of a class have been waiting for an interval, that is no burst, and the queue of each tenant becomes so short
+// that one waits for about a quarter of what it takes to serve it; what has waited for twice that is refused. This is CoDel's
 // distinction of good and bad queues (Nichols and Jacobson, Controlling Queue Delay, 2012) with a fixed delay instead of a growing rate
 // of drops, because callers do not slow down as TCP does: see Maurer, Fail at Scale, 2015. Newest first, which that article has besides, was not
 // taken over: with a queue of a quarter of a call's time, it could save no more than that, and those who wait for nothing would wait longer.

@@ -153,7 +153,7 @@ func TestTenantsGetTheirShare(t *testing.T) {
 			wg.Go(func() {
 				pause := time.Second / time.Duration(rate)
 				for range rate * seconds {
-					wg.Go(func() { _ = call(context.Background(), &yodel.Call{Method: "Test.Work", Tenant: tenant}) }) //nolint:errcheck // refusals are what is wanted
+					wg.Go(func() { _ = call(context.Background(), &yodel.Call{Method: "Test.Work", Tenant: tenant}) })
 					time.Sleep(pause)
 				}
 			})
@@ -313,7 +313,7 @@ func TestWhatIsNotLimited(t *testing.T) {
 		count.Handle(s.Server, func(_ context.Context, _ *yodel.Empty, send yodel.Send[int]) error { return send(new(7)) })
 		c := yodeltest.NewClient(t, &yodel.ClientOptions{Middleware: []yodel.Middleware{limit.With(o)}}, s)
 		var wg sync.WaitGroup
-		wg.Go(func() { _ = call(c) }) //nolint:errcheck // it holds the place
+		wg.Go(func() { _ = call(c) })
 		synctest.Wait()
 		checkRefused(t, "one more", call(c), "YDL3201")
 		if _, err := yodel.GetHealth.Call(t.Context(), c, &yodel.Empty{}); err != nil {
@@ -399,7 +399,7 @@ func TestOnlyTheseMethodsAreLimited(t *testing.T) {
 	if err := outer(t.Context(), &yodel.Call{Method: "A"}); err != nil {
 		t.Error(err)
 	}
-	inner = func(context.Context, *yodel.Call) error { return outer(t.Context(), &yodel.Call{Method: "B"}) }
+	inner = func(ctx context.Context, _ *yodel.Call) error { return outer(ctx, &yodel.Call{Method: "B"}) }
 	checkRefused(t, "another of the two", outer(t.Context(), &yodel.Call{Method: "A"}), "YDL3201")
 }
 
@@ -473,7 +473,7 @@ func TestAPanicGivesThePlaceBack(t *testing.T) {
 						t.Error("there was no panic")
 					}
 				}()
-				_ = h(t.Context(), &yodel.Call{Method: "Test.Work"}) //nolint:errcheck // it panics
+				_ = h(t.Context(), &yodel.Call{Method: "Test.Work"})
 			}()
 		}
 	}

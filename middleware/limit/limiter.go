@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +45,9 @@ const (
 // timedEvery is how many calls begin for each that is timed, while nobody waits.
 const timedEvery = 8
 
+// worthNoting is a wait that shows in how long a call took.
+const worthNoting = time.Millisecond
+
 // maxLimit bounds limits.
 const maxLimit = 1 << 24
 
@@ -55,7 +59,7 @@ func newLimiter(what string, o Options) *limiter {
 
 // configure makes o the limiter's options, and keeps what it has learned.
 func (l *limiter) configure(o Options) {
-	l.mu.Lock()
+	l.lock()
 	defer l.mu.Unlock()
 	l.opts = o
 	switch {
@@ -71,6 +75,19 @@ func (l *limiter) configure(o Options) {
 	}
 	l.learns.Store(l.learn != nil)
 	l.dispatchLocked(l.now())
+}
+
+// lock takes the mutex. It does not queue up for it while it need not: once somebody has queued for a millisecond, a mutex goes from hand to
+// hand, each of which has to be scheduled first, and on a machine without a processor to spare that takes longer than all that is done here.
+func (l *limiter) lock() {
+	const turns = 16
+	for range turns {
+		if l.mu.TryLock() {
+			return
+		}
+		runtime.Gosched()
+	}
+	l.mu.Lock()
 }
 
 // now is the time since the limiter was made.
@@ -123,7 +140,7 @@ func (l *limiter) leave() {
 			return
 		}
 	}
-	l.mu.Lock()
+	l.lock()
 	defer l.mu.Unlock()
 	l.state.Add(^uint64(0))
 	l.dispatchLocked(l.now())
@@ -133,7 +150,7 @@ func (l *limiter) leave() {
 func (l *limiter) leaveTimed(line *line, began time.Duration, err error) {
 	now := l.now()
 	executed := err == nil || !yodel.NotProcessed(err)
-	l.mu.Lock()
+	l.lock()
 	defer l.mu.Unlock()
 	if line != nil {
 		l.queue.end(line)
@@ -289,7 +306,7 @@ func levelOf(call *yodel.Call) int { return min(max(call.Criticality, math.MinIn
 // queueUp takes a place, for which it returns neither a waiter nor an error, or puts the call into the queue, or refuses it.
 func (l *limiter) queueUp(call *yodel.Call, now, end time.Duration) (*waiter, error) {
 	key := lineKey{levelOf(call), call.Tenant}
-	l.mu.Lock()
+	l.lock()
 	defer l.mu.Unlock()
 	if l.takeLocked() {
 		return nil, nil //nolint:nilnil // neither waits nor failed
@@ -378,7 +395,7 @@ func (l *limiter) await(ctx context.Context, w *waiter) (o outcome, ended error)
 		ended = ctx.Err()
 	case <-w.timer.C:
 	}
-	l.mu.Lock()
+	l.lock()
 	defer l.mu.Unlock()
 	select {
 	case o = <-w.outcome: // at the same time
@@ -394,20 +411,20 @@ func (l *limiter) await(ctx context.Context, w *waiter) (o outcome, ended error)
 
 // settle makes of the end of a wait what the call has to know, and keeps the waiter for another one.
 func (l *limiter) settle(ctx context.Context, call *yodel.Call, w *waiter, line *line, o outcome, ended error, end time.Duration) (*line, time.Duration, error) {
+	l.lock()
+	defer l.mu.Unlock()
+	defer l.queue.release(w)
 	now := l.now()
 	if ended == nil && now >= end {
 		ended = context.DeadlineExceeded // which not every context knows of
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.queue.release(w)
-	waited, c := round(now-w.since), l.queue.class(levelOf(call))
 	if o == granted && ended == nil {
-		if call.Peer() == nil {
-			call.Note("limit", fmt.Sprintf("waited %v for %s", waited, l.what))
+		if now-w.since >= worthNoting && call.Peer() == nil {
+			call.Note("limit", fmt.Sprintf("waited %v for %s", round(now-w.since), l.what))
 		}
 		return line, now, nil
 	}
+	waited, c := round(now-w.since), l.queue.class(levelOf(call))
 	if o == granted { // too late
 		l.queue.end(line)
 		l.state.Add(^uint64(0))
