@@ -222,16 +222,15 @@ func (l *limiter) intervalLocked() time.Duration {
 }
 
 // standingLocked reports whether calls of the class, or of one above it, have been waiting for so long that this is no burst. A moment in which
-// none does, soon after that, does not end it.
+// none does, soon after that, does not end it, nor that those who are let in wait for a short time only: it ends when there was room for all of them
+// for an interval.
 func (l *limiter) standingLocked(own *class, now time.Duration) bool {
 	interval := l.intervalLocked()
 	for _, c := range l.queue.classes {
 		switch {
 		case c.level < own.level:
 			return false
-		case c.n == 0 && c.over > 0 && now-c.over < interval:
-			return true
-		case c.n > 0 && now-c.since >= interval:
+		case c.over > 0 && now-c.over < interval, c.n > 0 && now-c.since >= interval:
 			return true
 		}
 	}
@@ -330,8 +329,8 @@ func (l *limiter) queueUp(call *yodel.Call, now, end time.Duration) (*waiter, er
 		l.counts.Full++
 		return nil, l.refusedLocked(call, "YDL3201", c, now, "no more may wait")
 	}
-	if c.n == 0 && (c.over == 0 || now-c.over >= l.intervalLocked()) {
-		c.since = now // otherwise it is the same overload
+	if c.n == 0 {
+		c.since = now
 	}
 	w := l.queue.waiter()
 	w.since, w.latest = now, latest
@@ -351,8 +350,11 @@ func (l *limiter) makeRoomLocked(c *class, key lineKey, now time.Duration, stand
 	var v *waiter
 	switch {
 	case standing && l.queue.own(key) >= l.roomLocked():
+		c.over = now
 	case l.queue.upTo(c) >= most:
-		v = l.queue.beside(c, key)
+		if v = l.queue.beside(c, key); standing {
+			c.over = now
+		}
 	case l.queue.n >= most:
 		v = l.queue.below(c)
 	default:

@@ -79,7 +79,7 @@ func (m *model) standing(level int) bool {
 		if above < level {
 			continue
 		}
-		if n := m.waiting(above); n > 0 && m.now-since >= m.interval() || n == 0 && m.over[above] > 0 && m.now-m.over[above] < m.interval() {
+		if m.waiting(above) > 0 && m.now-since >= m.interval() || m.over[above] > 0 && m.now-m.over[above] < m.interval() {
 			return true
 		}
 	}
@@ -164,7 +164,11 @@ func (m *model) arrive(v *visit) {
 	var goes *visit
 	switch upTo := m.count(func(o *visit) bool { return o.waits && o.level >= v.level }); {
 	case own >= room:
+		m.over[v.level] = m.now
 	case upTo >= most:
+		if standing {
+			m.over[v.level] = m.now
+		}
 		if last, held := m.most(v.level); last != nil && last.tenant != v.tenant && held > m.held(m.key(v))+1 {
 			goes = last
 		}
@@ -188,7 +192,7 @@ func (m *model) arrive(v *visit) {
 	if goes != v {
 		m.finish(goes, "YDL3201")
 	}
-	if m.waiting(v.level) == 0 && (m.over[v.level] == 0 || m.now-m.over[v.level] >= m.interval()) {
+	if m.waiting(v.level) == 0 {
 		m.since[v.level] = m.now
 	}
 	v.waits, v.since = true, m.now

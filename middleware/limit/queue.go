@@ -32,7 +32,7 @@ type class struct {
 	n     int
 
 	since time.Duration // when the first of those came since whom one of this class has always waited
-	over  time.Duration // when the last one of it was taken out while it stood: see limiter.standingLocked
+	over  time.Duration // when there was last no room for one of it in an overload: see limiter.standingLocked
 }
 
 type lineKey struct {
