@@ -28,6 +28,7 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/fallback"
 	"github.com/yodel-rpc/yodel/middleware/fault"
 	"github.com/yodel-rpc/yodel/middleware/retry"
+	"github.com/yodel-rpc/yodel/middleware/limit"
 )
 
 // A scenario provokes one of yodel's errors for real.
@@ -73,6 +74,21 @@ func (p *provocation) with(o *yodel.ServerOptions, function any) *yodel.Server {
 	s := newServer(p, o)
 	handle(p, s, "Arith.Try", function)
 	return s
+}
+
+// crowd makes a call while another one runs, which does not end before.
+func (p *provocation) crowd(so *yodel.ServerOptions, co *yodel.ClientOptions) error {
+	p.Helper()
+	s := newBlocking(p, so, true)
+	p.addr = serve(p, s.Server)
+	c := newClient(p, co, p.addr)
+	p.Cleanup(func() { close(s.release) })
+	go func() { _ = c.Call(context.Background(), "Block", &Empty{}, nil) }()
+	receive(p, s.begun, "the handler runs")
+	ctx, cancel := context.WithTimeout(p.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := Mul.Call(ctx, c, &Args{1, 2})
+	return err
 }
 
 func try(args any) *yodel.Call {
@@ -416,6 +432,14 @@ var scenarios = []scenario{
 		p.addr = closed(p)
 		_, err := fanout.First(p.Context(), newClient(p, nil, p.addr, closed(p)), Mul, &Args{}, nil)
 		return err
+	{"YDL3201", "more calls than may run and wait", yodel.ResourceExhausted, true, []string{"no more may wait", "concurrency", "limit of 1"}, false, func(p *provocation) error {
+		return p.crowd(&yodel.ServerOptions{Middleware: []yodel.Middleware{limit.With(&limit.Options{Limit: 1, Queue: -1})}}, nil)
+	}},
+	{"YDL3202", "a call whose turn does not come", yodel.ResourceExhausted, true, []string{"its turn did not come within", "limit of 1"}, false, func(p *provocation) error {
+		return p.crowd(&yodel.ServerOptions{Middleware: []yodel.Middleware{limit.With(&limit.Options{Limit: 1, Interval: 10 * time.Millisecond})}}, nil)
+	}},
+	{"YDL3203", "a deadline that passes in the queue of a client", yodel.DeadlineExceeded, true, []string{"the deadline passed after", "limit of 1"}, false, func(p *provocation) error {
+		return p.crowd(nil, &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{limit.PerEndpoint(&limit.Options{Limit: 1, Interval: time.Hour})}})
 	}},
 	{"YDL4001", "a type without methods", yodel.InvalidArgument, false, []string{"register yodel_test.Args as Args"}, true, func(*provocation) error {
 		return yodel.NewServer(nil).Register(Args{})

@@ -502,7 +502,7 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 		code = CodeOf(in.err)
 	}
 	if in.method != nil {
-		in.method.stats.record(took, code, handedOver)
+		in.method.stats.record(took, code, handedOver, in.executed)
 	}
 	if in.err == nil && code != 0 { // it never came to a reply: the handler ended its goroutine
 		in.err = failure("YDL5002", "%s: the handler ended its goroutine", t.name)

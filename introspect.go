@@ -99,8 +99,9 @@ func bucketEnd(i int) time.Duration {
 	return time.Duration((uint64(perOctave+i%perOctave)+1)<<(octave-2) - 1) //nolint:gosec // within 64 bits
 }
 
-// record counts a call that has ended. One that was timed stands for those before it that were not.
-func (st *methodStats) record(took time.Duration, code Code, handedOver bool) {
+// record counts a call that has ended. One that was timed stands for those before it that were not. How long it takes to refuse a call says
+// nothing of how long it takes to execute one: an overloaded server would take its slow methods for short ones.
+func (st *methodStats) record(took time.Duration, code Code, handedOver, executed bool) {
 	if took == mux.Untimed && code == 0 {
 		st.pulse.Add(untimedOne - 1)
 		return
@@ -115,6 +116,9 @@ func (st *methodStats) record(took time.Duration, code Code, handedOver bool) {
 	calls := 1 + st.takeUntimed()
 	st.buckets[bucketOf(uint64(max(took, 0)))].Add(calls)
 
+	if !executed && code != 0 && !handedOver {
+		return
+	}
 	// Updates may be lost to others at the same moment: it is a mean.
 	d := min(int64(took), outlier)
 	if handedOver {

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build race
+
+package overload_test
+
+import "time"
+
+// takes is how long a call holds its slot: as much longer as everything else is.
+const takes = 40 * time.Millisecond

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package limit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/criticality"
+	"github.com/yodel-rpc/yodel/middleware/limit"
+	"github.com/yodel-rpc/yodel/transport/mem"
+)
+
+func Example() {
+	network := mem.New()
+	l, err := network.Listen("reports")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	server := yodel.NewServer(&yodel.ServerOptions{
+		Middleware: []yodel.Middleware{limit.With(&limit.Options{Limit: 1, Queue: -1})}, // or limit.Adaptive(nil)
+	})
+	begun, release := make(chan struct{}), make(chan struct{})
+	server.Handle("Report.Make", func(year int) string {
+		close(begun)
+		<-release
+		return fmt.Sprint("the report of ", year)
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error)
+	go func() { served <- server.Serve(ctx, l) }()
+
+	client := yodel.NewClient(yodel.Static("reports"), &yodel.ClientOptions{Transport: network})
+	var report string
+	var first sync.WaitGroup
+	first.Go(func() { client.Call(ctx, "Report.Make", yodel.Values{2025}, yodel.Values{&report}) })
+	<-begun
+	err = client.Do(ctx, &yodel.Call{Method: "Report.Make", Args: yodel.Values{2026}, Criticality: criticality.Batch})
+	fmt.Println(errors.Is(err, yodel.ResourceExhausted), yodel.NotProcessed(err))
+	fmt.Println(err)
+	close(release)
+	first.Wait()
+	fmt.Println(report)
+
+	client.Close()
+	stop()
+	<-served
+	// Output:
+	// true true
+	// resource_exhausted: Report.Make: reports: no more may wait: concurrency has a limit of 1 calls at a time, and 0 wait [YDL3201]
+	// the report of 2025
+}
