@@ -48,6 +48,7 @@ func (c *Call) Fork() *Call {
 // endpoint. What it tried becomes part of the call's record.
 func (c *Call) Join(f *Call, take bool) {
 	if take {
+		c.recordGood() // before it is taken for the fork's
 		takeOver(c.Reply, f.Reply)
 		c.Trailer, c.ReplyAttachment = f.Trailer, f.ReplyAttachment
 		c.Endpoint, c.picked = f.Endpoint, f.picked
