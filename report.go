@@ -428,7 +428,7 @@ func (in *incoming) report(took time.Duration) {
 		r.Timeout = max(call.Deadline.Sub(mux.TimeOf(began)), 1)
 	}
 	if call.Budget > 0 {
-		r.Budget = &introspect.Budget{Given: call.Budget, Left: max(call.Budget-1-int(min(in.used(), maxBudget)), 0)} //nolint:gosec // bounded
+		r.Budget = &introspect.Budget{Given: call.Budget, Left: max(call.Budget-1-int(min(in.used(), maxBudget)), 0)}
 	}
 	if call.rare != nil {
 		call.rare.printNotes(r, began)

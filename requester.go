@@ -401,8 +401,8 @@ func decodeFields(call *Call, a *mux.Answer) error {
 // serverSaid takes note of where the server says that the time went.
 func (o *outgoing) serverSaid(f *wire.Fields) {
 	const most = math.MaxInt64 / uint64(time.Microsecond)
-	o.serverTime = time.Duration(min(f.ServerTime, most)) * time.Microsecond               //nolint:gosec // bounded
-	o.serverWait = time.Duration(min(f.ServerWait, f.ServerTime, most)) * time.Microsecond //nolint:gosec // bounded
+	o.serverTime = time.Duration(min(f.ServerTime, most)) * time.Microsecond
+	o.serverWait = time.Duration(min(f.ServerWait, f.ServerTime, most)) * time.Microsecond
 }
 
 // addrOf returns where a call was sent.
@@ -425,7 +425,7 @@ func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 	e := &Error{
 		Code: Code(min(a.Code, 255)), Message: string(f.Message), ID: string(f.ErrorID),
 		Details: append([]byte(nil), f.Details...), NotProcessed: a.Flags&wire.NotProcessed != 0,
-		RetryAfter: time.Duration(min(f.RetryAfter, maxRetryAfter)) * time.Microsecond, //nolint:gosec // bounded
+		RetryAfter: time.Duration(min(f.RetryAfter, maxRetryAfter)) * time.Microsecond,
 	}
 	if e.ID != "" {
 		e.Message = fmt.Sprintf("%s: %s: %s", call.Method, addrOf(call), strings.TrimPrefix(e.Message, call.Method+": "))

@@ -272,7 +272,7 @@ func (r *Request) sayTimes(now time.Duration) {
 	f.ServerWait = min(microseconds(began-r.Arrived), f.ServerTime)
 }
 
-func microseconds(d time.Duration) uint64 { return uint64(max(d, 0) / time.Microsecond) } //nolint:gosec // not negative
+func microseconds(d time.Duration) uint64 { return uint64(max(d, 0) / time.Microsecond) }
 
 func (r *Request) releaseBody(p *Pool) {
 	if r.held != nil {
