@@ -207,7 +207,8 @@ func (ep *Endpoint) do() Handler {
 			}
 			return nil
 		}
-		conn, err := ep.ready(ctx), error(nil)
+		var err error
+		conn := ep.ready(ctx)
 		if conn == nil {
 			if conn, err = ep.connectFor(ctx, call); err != nil {
 				return c.explain(ctx, call, ep, err)

@@ -27,14 +27,14 @@ func ExampleCall_Report() {
 		return yodel.Errorf(yodel.NotFound, "there is no %s", item)
 	})
 	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
 	client := yodel.NewClient(yodel.Static("cafe"), &yodel.ClientOptions{Transport: network})
 
 	// region error
 	err = client.Call(ctx, "Cafe.Order", yodel.Values{"coffee"}, nil)
-	var report *yodel.CallReport
-	if errors.As(err, &report) { // fmt.Printf("%+v", err) prints it
+	if report, ok := errors.AsType[*yodel.CallReport](err); ok { // fmt.Printf("%+v", err) prints it
 		last := report.Attempts[len(report.Attempts)-1]
 		fmt.Println(last.Addr, last.Code, last.Message)
 	}

@@ -673,7 +673,7 @@ func TestSamplesAreFiltered(t *testing.T) {
 			{introspect.SamplesQuery{Side: "client", Failed: true}, "failing"},
 			{introspect.SamplesQuery{Side: "client", Explained: true, Slow: true}, "asked slow"},
 			{introspect.SamplesQuery{Side: "client", Limit: 2}, "asked failing"},
-			{introspect.SamplesQuery{Limit: 3}, "asked asked failing"},
+			{introspect.SamplesQuery{Limit: 1, Slow: true}, "slow"},
 		} {
 			var got []string
 			for _, r := range samplesOf(t, c, test.q) {
@@ -733,6 +733,31 @@ func TestAStormOfFailingCallsIsLeftOut(t *testing.T) {
 		kept := samplesOf(t, c, introspect.SamplesQuery{Failed: true})
 		if len(kept) != 128 || slices.ContainsFunc(kept, func(r introspect.CallReport) bool { return r.Tenant != "late" }) {
 			t.Errorf("got %d records, want the newest 128", len(kept))
+		}
+	})
+}
+
+// In a storm, a refusal that never came to an endpoint costs no record, unless somebody has asked for it.
+func TestRefusalsInAStormHaveNoRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newExplained(t)
+		refusal := &yodel.Error{Code: yodel.ResourceExhausted, ID: "YDL3002", Message: "no more", NotProcessed: true}
+		c := x.client(&yodel.ClientOptions{Middleware: []yodel.Middleware{func(yodel.Handler) yodel.Handler {
+			return func(context.Context, *yodel.Call) error { return refusal }
+		}}}, "a")
+		recorded := 0
+		for range 100 {
+			call := &yodel.Call{Method: "Work", Args: &Empty{}}
+			if err := c.Do(t.Context(), call); (err == refusal) != (call.Report() == nil) {
+				t.Fatalf("got %+v and the record %v", err, call.Report())
+			}
+			if call.Report() != nil {
+				recorded++
+			}
+		}
+		asked := work()
+		if c.Do(t.Context(), asked); recorded != 64 || asked.Report() == nil {
+			t.Errorf("%d refusals have a record, want 64, and one that was asked for: %v", recorded, asked.Report())
 		}
 	})
 }

@@ -53,6 +53,7 @@ type group struct {
 // endpoint. What it tried becomes part of the call's record, and later attempts avoid it.
 func (c *Call) Join(f *Call, take bool) {
 	if take {
+		c.recordGood() // before it is taken for the fork's
 		takeOver(c.Reply, f.Reply)
 		c.Trailer, c.ReplyAttachment = f.Trailer, f.ReplyAttachment
 		c.Endpoint, c.picked = f.Endpoint, f.picked

@@ -299,7 +299,7 @@ func (t *turn) give(o *outgoing) {
 // keep returns what is needed to send a one-way call again when its caller has gone: nothing in it is the caller's.
 func (c *Call) keep() *Call {
 	kept := *c
-	kept.Args, kept.Reply, kept.Attachment = nil, nil, nil
+	kept.Args, kept.Reply, kept.Attachment, kept.rare, kept.Explain = nil, nil, nil, nil, false
 	kept.Metadata, kept.tried = maps.Clone(c.Metadata), slices.Clone(c.tried)
 	c.out.req.Attachment = bytes.Clone(c.out.req.Attachment)
 	return &kept

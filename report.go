@@ -117,7 +117,7 @@ func (c *Call) record(err error, began time.Duration) {
 // recordGood notes the last attempt, if it succeeded and is not in the record yet.
 func (c *Call) recordGood() {
 	o := c.out
-	if o.arrived == 0 && !(c.OneWay && c.Attempt > o.counted) {
+	if o.arrived == 0 && (!c.OneWay || c.Attempt == o.counted) {
 		return
 	}
 	began, ended := o.began, o.arrived
@@ -141,7 +141,7 @@ func (q *requester) conclude(ctx context.Context, call *Call, err error) error {
 }
 
 func (q *requester) concludeOnce(ctx context.Context, call *Call, err error) error {
-	if err == nil && !call.Explain && !q.slow(call) {
+	if err == nil && (!call.Explain && !q.slow(call) || call.OneWay && call.turn != nil) { // such a one may be on its way yet: see Call.keep
 		return nil
 	}
 	return q.report(ctx, call, err)
@@ -428,7 +428,7 @@ func (in *incoming) report(took time.Duration) {
 		r.Timeout = max(call.Deadline.Sub(mux.TimeOf(began)), 1)
 	}
 	if call.Budget > 0 {
-		r.Budget = &introspect.Budget{Given: call.Budget, Left: max(call.Budget-1-int(min(in.used(), maxBudget)), 0)} //nolint:gosec // bounded
+		r.Budget = &introspect.Budget{Given: call.Budget, Left: max(call.Budget-1-int(min(in.used(), maxBudget)), 0)}
 	}
 	if call.rare != nil {
 		call.rare.printNotes(r, began)
@@ -531,12 +531,12 @@ func (s *sampler) read(q *introspect.SamplesQuery) *introspect.Samples {
 		Failed: s.kinds[failedSamples].seen.Load(), Slow: s.kinds[slowSamples].seen.Load(), Explained: s.kinds[explainedSamples].seen.Load(),
 		LeftOut: s.leftOut.Load(), Calls: []introspect.CallReport{},
 	}
-	any := !q.Failed && !q.Slow && !q.Explained
+	all := !q.Failed && !q.Slow && !q.Explained
 	for i := range s.kinds {
 		k := &s.kinds[i]
 		k.mu.Lock()
 		for _, r := range k.calls {
-			kind := any || q.Failed && r.Code != "" || q.Slow && r.Slow || q.Explained && r.Explained
+			kind := all || q.Failed && r.Code != "" || q.Slow && r.Slow || q.Explained && r.Explained
 			if kind && (q.Method == "" || q.Method == r.Method) && (q.Side == "" || q.Side == r.Side) {
 				out.Calls = append(out.Calls, *r)
 			}

@@ -401,8 +401,8 @@ func decodeFields(call *Call, a *mux.Answer) error {
 // serverSaid takes note of where the server says that the time went.
 func (o *outgoing) serverSaid(f *wire.Fields) {
 	const most = math.MaxInt64 / uint64(time.Microsecond)
-	o.serverTime = time.Duration(min(f.ServerTime, most)) * time.Microsecond               //nolint:gosec // bounded
-	o.serverWait = time.Duration(min(f.ServerWait, f.ServerTime, most)) * time.Microsecond //nolint:gosec // bounded
+	o.serverTime = time.Duration(min(f.ServerTime, most)) * time.Microsecond
+	o.serverWait = time.Duration(min(f.ServerWait, f.ServerTime, most)) * time.Microsecond
 }
 
 // addrOf returns where a call was sent.

@@ -138,9 +138,9 @@ func (r *CallReport) Error() string { return r.String() }
 // String returns the record for people to read: one line for each thing to know.
 func (r *CallReport) String() string {
 	var p page
-	p.line("call", "%s", r.headline())
+	p.linef("call", "%s", r.headline())
 	if terms := r.terms(); terms != "" {
-		p.line("terms", "%s", terms)
+		p.linef("terms", "%s", terms)
 	}
 	if r.Side == "server" {
 		r.printServer(&p)
@@ -155,13 +155,13 @@ func (r *CallReport) String() string {
 		a.print(&p, i+1)
 	}
 	if r.MoreAttempts > 0 {
-		p.line("", "and %d more attempts, before the last ones", r.MoreAttempts)
+		p.linef("", "and %d more attempts, before the last ones", r.MoreAttempts)
 	}
 	for _, n := range r.Notes {
-		p.line("note", "at %s  %s: %s", brief(n.At), n.By, oneLine(n.What))
+		p.linef("note", "at %s  %s: %s", brief(n.At), n.By, oneLine(n.What))
 	}
 	if r.MoreNotes > 0 {
-		p.line("", "and %d more notes", r.MoreNotes)
+		p.linef("", "and %d more notes", r.MoreNotes)
 	}
 	return strings.Join(p.lines, "\n")
 }
@@ -249,7 +249,7 @@ func (r *CallReport) printServer(p *page) {
 	if r.Attempt > 0 {
 		parts = append(parts, fmt.Sprintf("sent %d times before", r.Attempt))
 	}
-	p.line("server", "%s", strings.Join(append(parts, fmt.Sprintf("%d bytes in, %d out", r.BytesIn, r.BytesOut)), "; "))
+	p.linef("server", "%s", strings.Join(append(parts, fmt.Sprintf("%d bytes in, %d out", r.BytesIn, r.BytesOut)), "; "))
 }
 
 // printChoice says who could have been called.
@@ -262,25 +262,25 @@ func (r *CallReport) printChoice(p *page) {
 		if s.Err != "" {
 			said += "; it fails now: " + oneLine(s.Err)
 		}
-		p.line("resolver", "%s", said)
+		p.linef("resolver", "%s", said)
 	}
 	if r.Turn > 0 {
-		p.line("order", "waited %s for the calls before it", brief(r.Turn))
+		p.linef("order", "waited %s for the calls before it", brief(r.Turn))
 	}
 	if len(r.Candidates) > 0 {
-		p.line("picker", "%s, among these as they were at %s:", oneLine(r.Picker), brief(r.CandidatesAt))
+		p.linef("picker", "%s, among these as they were at %s:", oneLine(r.Picker), brief(r.CandidatesAt))
 	} else if r.Picker != "" {
-		p.line("picker", "%s", oneLine(r.Picker))
+		p.linef("picker", "%s", oneLine(r.Picker))
 	}
 	width := 0
 	for _, c := range r.Candidates {
 		width = max(width, len(c.Addr))
 	}
 	for _, c := range r.Candidates {
-		p.line("", "%-*s  %s", width, c.Addr, c.describe())
+		p.linef("", "%-*s  %s", width, c.Addr, c.describe())
 	}
 	if r.MoreCandidates > 0 {
-		p.line("", "and %d more", r.MoreCandidates)
+		p.linef("", "and %d more", r.MoreCandidates)
 	}
 }
 
@@ -322,7 +322,7 @@ func (a *Attempt) print(p *page, number int) {
 	if a.Code != "" {
 		outcome = failure(a.Code, a.ID, a.Message, a.NotProcessed)
 	}
-	p.line(fmt.Sprintf("attempt %d", number), "%s  at %s for %s%s  %s", a.Addr, brief(a.Began), brief(a.Took), fork, outcome)
+	p.linef(fmt.Sprintf("attempt %d", number), "%s  at %s for %s%s  %s", a.Addr, brief(a.Began), brief(a.Took), fork, outcome)
 	var parts []string
 	part := func(name string, d time.Duration) {
 		if d > 0 {
@@ -338,14 +338,14 @@ func (a *Attempt) print(p *page, number int) {
 		parts = append(parts, fmt.Sprintf("%d bytes out, %d in", a.BytesOut, a.BytesIn))
 	}
 	if len(parts) > 0 {
-		p.line("", "  %s", strings.Join(parts, ", "))
+		p.linef("", "  %s", strings.Join(parts, ", "))
 	}
 }
 
 // A page is lines with a word before each that says what it is about.
 type page struct{ lines []string }
 
-func (p *page) line(about, format string, args ...any) {
+func (p *page) linef(about, format string, args ...any) {
 	p.lines = append(p.lines, strings.TrimRight(fmt.Sprintf("  %-10s %s", about, fmt.Sprintf(format, args...)), " "))
 }
 

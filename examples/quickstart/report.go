@@ -57,7 +57,7 @@ func report(l *load, shop []*instance) error {
 // been executed by it, and must not be executed twice.
 func wasInterrupted(o outcome, shop []*instance) bool {
 	var r *yodel.CallReport
-	if o.method != Buy || yodel.NotProcessed(o.err) || !errors.Is(o.err, yodel.Unavailable) || !errors.As(o.err, &r) {
+	if o.method != Buy || yodel.NotProcessed(o.err) || !errors.Is(o.err, yodel.Unavailable) || !errors.As(o.err, &r) || len(r.Attempts) == 0 {
 		return false
 	}
 	last := r.Attempts[len(r.Attempts)-1]

@@ -38,9 +38,7 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 		began = rd.now()
 	}
 	r.Scratch = rd.scratch[:0]
-	if r.Taken = rd.taken(); r.explained() {
-		r.Taken = Clock()
-	}
+	r.Taken = rd.taken(r)
 	rd.current = r
 	state := rd.enter(running)
 	r.rd, r.running = rd, state
@@ -60,9 +58,7 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	}
 	r.target.Serve(r)
 	normal = true
-	if r.explained() {
-		r.sayTimes(Clock())
-	}
+	r.sayTimesIfAsked()
 	if !r.alone() && r.Reply.large() { // it may have to wait for the peer to read
 		c.handOver(rd, state)
 	}
@@ -70,15 +66,7 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 		if !timed {
 			began = rd.lostAt.Load() // a tick or two late
 		}
-		now := c.now()
-		took := now - began
-		if r.Taken == 0 {
-			r.Taken = time.Duration(began)
-		}
-		r.sayTimes(time.Duration(now))
-		c.finish(r)
-		r.target.Done(r, time.Duration(took), true)
-		c.cfg.Pool.ran()
+		rd.finishLate(r, began)
 		return false
 	}
 	rd.current = nil
@@ -104,8 +92,26 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	return true
 }
 
-// taken is Request.Taken of what is served now.
-func (rd *reader) taken() time.Duration { return time.Duration(rd.clock) }
+// finishLate ends a request that began to hold up the reading at a reading of the clock, or not much before.
+func (rd *reader) finishLate(r *Request, began int64) {
+	c := rd.c
+	now := c.now()
+	if r.Taken == 0 {
+		r.Taken = time.Duration(began)
+	}
+	r.sayTimes(time.Duration(now))
+	c.finish(r)
+	r.target.Done(r, time.Duration(now-began), true)
+	c.cfg.Pool.ran()
+}
+
+// taken is Request.Taken of r, which is served now.
+func (rd *reader) taken(r *Request) time.Duration {
+	if r.explained() {
+		return Clock()
+	}
+	return time.Duration(rd.clock)
+}
 
 // overdue reports whether a reply of the batch has waited for too long.
 func (rd *reader) overdue() bool {

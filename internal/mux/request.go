@@ -244,6 +244,13 @@ func (r *Request) explained() bool { return r.Fields != nil && r.Fields.Explain 
 // sayTime is from when on a reply says how long the call took, without being asked: fields take an allocation and some bytes.
 const sayTime = 10 * time.Millisecond
 
+// sayTimesIfAsked is sayTimes for a request that has not been timed, if it has to be.
+func (r *Request) sayTimesIfAsked() {
+	if r.explained() {
+		r.sayTimes(Clock())
+	}
+}
+
 // sayTimes makes the reply say where the time went until now, if somebody may want to know.
 func (r *Request) sayTimes(now time.Duration) {
 	if r.Arrived == 0 {
@@ -265,7 +272,7 @@ func (r *Request) sayTimes(now time.Duration) {
 	f.ServerWait = min(microseconds(began-r.Arrived), f.ServerTime)
 }
 
-func microseconds(d time.Duration) uint64 { return uint64(max(d, 0) / time.Microsecond) } //nolint:gosec // not negative
+func microseconds(d time.Duration) uint64 { return uint64(max(d, 0) / time.Microsecond) }
 
 func (r *Request) releaseBody(p *Pool) {
 	if r.held != nil {
