@@ -320,18 +320,11 @@ func (c *Call) Decode() error {
 		return nil
 	}
 	if in.Compressed {
-		if t.pack.Compressor == nil {
-			return refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", c.Method)
-		}
 		unpacked := t.conn.server.scratchMemory()
 		defer t.conn.server.putScratch(unpacked)
 		var err error
-		body, err = t.pack.Decompress((*unpacked)[:0], body, t.conn.server.limits.MaxDecompressed)
-		switch {
-		case errors.Is(err, ErrTooLarge):
-			return refusal("YDL2204", "%s: the request has more than %d bytes after decompression (%s)", c.Method, t.conn.server.limits.MaxDecompressed, t.pack.Name())
-		case err != nil:
-			return refusal("YDL2205", "%s: the request cannot be decompressed: %v (%s)", c.Method, err, t.pack.Name())
+		if body, err = in.unpack((*unpacked)[:0]); err != nil {
+			return err
 		}
 		*unpacked = body
 	}
@@ -343,6 +336,45 @@ func (c *Call) Decode() error {
 	}
 	c.Args = args
 	return nil
+}
+
+// Body returns what the arguments are encoded in, decompressed, on the server, for middleware that compares requests without decoding
+// them. It is valid until the method returns, and must not be changed. Decode then need not decompress it again. A stream has none, which is an error.
+func (c *Call) Body() ([]byte, error) {
+	in := c.in
+	if in == nil {
+		return nil, nil
+	}
+	if e := in.target.check(in.method); e != nil {
+		return nil, e
+	}
+	if in.method.kind != wire.Unary {
+		return nil, refusal("YDL2006", "%s: the method is %s, whose request is no single message", c.Method, in.method.signature())
+	}
+	if in.Compressed {
+		body, err := in.unpack(nil)
+		if err != nil {
+			return nil, err
+		}
+		in.Body, in.Compressed = body, false
+	}
+	return in.Body, nil
+}
+
+// unpack decompresses the body into memory.
+func (in *incoming) unpack(memory []byte) ([]byte, error) {
+	t := in.target
+	if t.pack.Compressor == nil {
+		return nil, refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", in.call.Method)
+	}
+	body, err := t.pack.Decompress(memory, in.Body, t.conn.server.limits.MaxDecompressed)
+	switch {
+	case errors.Is(err, ErrTooLarge):
+		return nil, refusal("YDL2204", "%s: the request has more than %d bytes after decompression (%s)", in.call.Method, t.conn.server.limits.MaxDecompressed, t.pack.Name())
+	case err != nil:
+		return nil, refusal("YDL2205", "%s: the request cannot be decompressed: %v (%s)", in.call.Method, err, t.pack.Name())
+	}
+	return body, nil
 }
 
 // invoke is the end of a server's chain: the method.
