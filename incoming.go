@@ -338,6 +338,17 @@ func (c *Call) Decode() error {
 	return nil
 }
 
+// Executed reports whether the method itself has begun, on the server: whatever middleware says that fails a call before that, it was not executed.
+func (c *Call) Executed() bool { return c.in != nil && c.in.executed }
+
+// Streams reports whether the call is one of a Feed, an Upload or a Duplex.
+func (c *Call) Streams() bool {
+	if c.in != nil {
+		return c.in.target.kind != wire.Unary
+	}
+	return c.kind() != wire.Unary
+}
+
 // Body returns what the arguments are encoded in, decompressed, on the server, for middleware that compares requests without decoding
 // them. It is valid until the method returns, and must not be changed. Decode then need not decompress it again. A stream has none, which is an error.
 func (c *Call) Body() ([]byte, error) {
