@@ -147,7 +147,7 @@ type intent struct {
 	next   yodel.Handler
 	store  Store
 	key    string
-	print  print
+	print  fingerprint
 	owner  string
 	flight *flight
 }
@@ -159,7 +159,7 @@ func (g *guard) do(ctx context.Context, call *yodel.Call, next yodel.Handler) er
 		in.store = s.memory
 	}
 	var err error
-	if in.print, err = g.fingerprint(call); err != nil {
+	if in.print, err = g.fingerprintOf(call); err != nil {
 		return err
 	}
 	in.key = g.keyOf(ctx, call)

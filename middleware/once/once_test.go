@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -400,7 +401,7 @@ func TestWhatTravelsBesideTheReplyIsRecorded(t *testing.T) {
 		for range 3 {
 			var one int
 			var two string
-			call := &yodel.Call{Method: "Two", Args: yodel.Values{fail}, Reply: yodel.Values{&one, &two}, IdempotencyKey: fmt.Sprint(fail)}
+			call := &yodel.Call{Method: "Two", Args: yodel.Values{fail}, Reply: yodel.Values{&one, &two}, IdempotencyKey: strconv.FormatBool(fail)}
 			err := c.Do(t.Context(), call)
 			if fail != errors.Is(err, yodel.NotFound) || !fail && (one != 1 || two != "two") {
 				t.Errorf("got %d, %q, %v", one, two, err)

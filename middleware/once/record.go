@@ -17,7 +17,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A record is what a store keeps: a kind, a print, and for some kinds the outcome. Numbers are varints, and texts begin with their length.
+// A record is what a store keeps: a kind, a fingerprint, and for some kinds the outcome. Numbers are varints, and texts begin with their length.
 //
 //	reply   several, body, attachment, trailer
 //	failed  code, retry after in nanoseconds, ID, message, details, attachment, trailer
@@ -29,13 +29,15 @@ const (
 	lost    = 'u' // nobody knows
 )
 
-// A print tells requests apart.
-type print [sha256.Size]byte
+// A fingerprint tells requests apart.
+type fingerprint [sha256.Size]byte
 
 // headSize is what each record begins with.
 const headSize = 1 + sha256.Size
 
-func appendRecord(dst []byte, kind byte, p print) []byte { return append(append(dst, kind), p[:]...) }
+func appendRecord(dst []byte, kind byte, p fingerprint) []byte {
+	return append(append(dst, kind), p[:]...)
+}
 
 func kindOf(record []byte) byte {
 	if len(record) < headSize {
@@ -44,7 +46,7 @@ func kindOf(record []byte) byte {
 	return record[0]
 }
 
-func printOf(record []byte) (p print) {
+func printOf(record []byte) (p fingerprint) {
 	if len(record) >= headSize {
 		copy(p[:], record[1:])
 	}
@@ -65,7 +67,7 @@ func appendBeside(dst []byte, call *yodel.Call) []byte {
 	return dst
 }
 
-func appendReply(p print, call *yodel.Call, e *yodel.Encoded, limit int) []byte {
+func appendReply(p fingerprint, call *yodel.Call, e *yodel.Encoded, limit int) []byte {
 	size := len(e.Body) + len(call.ReplyAttachment)
 	if size > limit {
 		return appendRecord(nil, unkept, p)
@@ -83,7 +85,7 @@ func appendReply(p print, call *yodel.Call, e *yodel.Encoded, limit int) []byte 
 }
 
 // appendError records an error, without what is too large.
-func appendError(p print, call *yodel.Call, err error, limit int) []byte {
+func appendError(p fingerprint, call *yodel.Call, err error, limit int) []byte {
 	e, ok := errors.AsType[*yodel.Error](err)
 	if !ok {
 		e = &yodel.Error{Code: yodel.CodeOf(err), Message: err.Error()}
@@ -98,12 +100,12 @@ func appendError(p print, call *yodel.Call, err error, limit int) []byte {
 
 func appendFailure(dst []byte, e *yodel.Error) []byte {
 	dst = binary.AppendUvarint(dst, uint64(e.Code))
-	dst = binary.AppendUvarint(dst, uint64(max(e.RetryAfter, 0))) //nolint:gosec // not negative
+	dst = binary.AppendUvarint(dst, uint64(max(e.RetryAfter, 0)))
 	return appendText(appendText(appendText(dst, e.ID), e.Message), e.Details)
 }
 
 // shortFailure is the record of an error of which little more is kept than its code.
-func shortFailure(p print, e *yodel.Error) []byte {
+func shortFailure(p fingerprint, e *yodel.Error) []byte {
 	const most = 200
 	short := &yodel.Error{Code: e.Code, ID: e.ID, RetryAfter: e.RetryAfter, Message: e.Message[:min(len(e.Message), most)]}
 	return appendBeside(appendFailure(appendRecord(nil, failed, p), short), &yodel.Call{})
@@ -204,8 +206,8 @@ func (g *guard) keyOf(ctx context.Context, call *yodel.Call) string {
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:24])
 }
 
-// fingerprint returns what has to be the same in calls with the same key.
-func (g *guard) fingerprint(call *yodel.Call) (p print, err error) {
+// fingerprintOf returns what has to be the same in calls with the same key.
+func (g *guard) fingerprintOf(call *yodel.Call) (p fingerprint, err error) {
 	body, err := call.Body()
 	if err != nil {
 		return p, err
