@@ -126,9 +126,9 @@ func TestTheMemoryIsBounded(t *testing.T) {
 			}
 		}
 	}
-	fill(0, 10_000)
+	fill(0, 5_000)
 	before := heap()
-	fill(10_000, 100_000)
+	fill(5_000, 20_000)
 	if after := heap(); after > before+1<<20 {
 		t.Errorf("the heap grew from %d to %d bytes", before, after)
 	}

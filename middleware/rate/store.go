@@ -51,11 +51,16 @@ func (b *bucket) spendTurn(now int64) bool {
 			return false
 		}
 		if b.spare.CompareAndSwap(n, n-1) {
-			if full := b.full.Load(); full < now { // so that it stays among those that were used last
-				b.full.CompareAndSwap(full, now)
-			}
+			b.touch(now)
 			return true
 		}
+	}
+}
+
+// touch keeps a bucket among those that were used last.
+func (b *bucket) touch(now int64) {
+	if full := b.full.Load(); full < now {
+		b.full.CompareAndSwap(full, now)
 	}
 }
 
@@ -137,6 +142,7 @@ func (l *limiter) fetch(ctx context.Context, b *bucket, key *Key) error {
 	if l.counts.away.Swap(0) != 0 {
 		l.Logger.InfoContext(ctx, "the store of a rate limit answers again", "limit", l.Name)
 	}
+	b.touch(now)
 	if got > 0 {
 		b.spare.Add(int64(got))
 	} else {

@@ -67,7 +67,7 @@ func TestTheStoreIsAskedOncePerBatch(t *testing.T) {
 
 // Several processes with one store, against the bound that Limit.Batch gives.
 func TestProcessesKeepToOneLimit(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range uint64(5) {
 		synctest.Test(t, func(t *testing.T) {
 			const processes, perSecond, burst, batch = 5, 100, 50, 7
 			random := rand.New(rand.NewPCG(seed, 35))
@@ -77,7 +77,7 @@ func TestProcessesKeepToOneLimit(t *testing.T) {
 				calls = append(calls, limited(&rate.Limit{PerSecond: perSecond, Burst: burst, Batch: batch, Store: store}))
 			}
 			var passed []time.Time
-			for range 5000 {
+			for range 2000 {
 				time.Sleep(time.Duration(random.IntN(4)*random.IntN(2)) * time.Millisecond)
 				if calls[random.IntN(processes)](&yodel.Call{}) == nil {
 					passed = append(passed, time.Now())

@@ -244,6 +244,61 @@ func TestServersAreKilled(t *testing.T) {
 	}
 }
 
+// Redis cannot be reached now and then, while it is asked: what is not known is refused, or said to be unknown, and nothing is executed twice.
+func TestRedisIsCutOff(t *testing.T) {
+	const callers, each = 8, 40
+	proxy := realserver.Between(t, realserver.Redis(t).Addr)
+	s := yodeltest.NewServer(t, &yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler), Middleware: []yodel.Middleware{once.With(&once.Options{
+		Store: open(t, proxy.Addr, nil), Lease: 200 * time.Millisecond, Timeout: 30 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+	})}})
+	var executions sync.Map
+	var made, known, unknown, refused atomic.Int32
+	work.Handle(s.Server, func(_ context.Context, in *string) (*string, error) {
+		n, _ := executions.LoadOrStore(*in, new(atomic.Int32))
+		if n := n.(*atomic.Int32).Add(1); n != 1 {
+			t.Errorf("%s is executed %d times", *in, n)
+		}
+		return in, nil
+	})
+	c := yodeltest.NewClient(t, &yodel.ClientOptions{Timeout: 20 * time.Second, Middleware: []yodel.Middleware{
+		once.Keys(), retry.With(&retry.Options{Times: 5, MaxBackoff: 50 * time.Millisecond}),
+	}}, s)
+	var load sync.WaitGroup
+	for caller := range callers {
+		load.Go(func() {
+			for i := range each {
+				in := fmt.Sprintf("%d-%d", caller, i)
+				_, err := work.Call(t.Context(), c, &in)
+				made.Add(1)
+				e, _ := errors.AsType[*yodel.Error](err)
+				switch {
+				case err == nil:
+					known.Add(1)
+				case e.ID == "YDL3402":
+					unknown.Add(1)
+				case e.Code == yodel.Unavailable:
+					refused.Add(1)
+				default:
+					t.Errorf("%s: %v", in, err)
+				}
+			}
+		})
+	}
+	for i := range 5 {
+		for made.Load() < int32(i*callers*each/6) && !t.Failed() {
+			<-time.After(time.Millisecond)
+		}
+		proxy.Cut()
+		<-time.After(100 * time.Millisecond)
+		proxy.Heal()
+	}
+	load.Wait()
+	t.Logf("%d calls have an outcome, of %d it is not known, %d were refused", known.Load(), unknown.Load(), refused.Load())
+	if known.Load() < callers*each/2 {
+		t.Error("these are too few")
+	}
+}
+
 // Processes that share a limit keep to it together.
 func TestProcessesShareALimit(t *testing.T) {
 	const processes, perSecond, burst, batch = 4, 200, 20, 5
