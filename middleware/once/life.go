@@ -98,7 +98,11 @@ type heart struct {
 	stopped bool
 }
 
+// beat returns nil when nobody needs to know that this server is alive.
 func (in *intent) beat(ctx context.Context) *heart {
+	if in.local() {
+		return nil
+	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	h := &heart{cancel: cancel}
 	h.mu.Lock()
@@ -120,6 +124,9 @@ func (in *intent) beat(ctx context.Context) *heart {
 
 // stop ends it, and returns when nothing of it runs any more. It may be called again.
 func (h *heart) stop() {
+	if h == nil {
+		return
+	}
 	h.cancel()
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -135,6 +135,24 @@ func TestTheMemoryIsBounded(t *testing.T) {
 	runtime.KeepAlive(m)
 }
 
+// Two servers with one Memory are two owners: one that gives up does not free the key of the other.
+func TestServersOfOneProcessShareAMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &once.Options{Store: once.NewMemory(nil)}
+		slow := func(context.Context, string) error { time.Sleep(time.Second); return nil }
+		a, b := newCounter(t, o, slow), newCounter(t, o, slow)
+		first := make(chan error)
+		go func() { _, err := a.try("k", "a"); first <- err }()
+		synctest.Wait()
+		b.wantID("YDL1004", 0)(b.with(&yodel.Call{IdempotencyKey: "k", Deadline: time.Now().Add(100 * time.Millisecond)}, "a"))
+		b.want("a 1", 0)(b.try("k", "a"))
+		must(t, <-first)
+		if a.n.Load() != 1 {
+			t.Errorf("executed %d times", a.n.Load())
+		}
+	})
+}
+
 // A broken store says no, or forgets.
 type broken struct {
 	once.Store

@@ -39,6 +39,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -182,6 +184,9 @@ func (g *guard) do(ctx context.Context, call *yodel.Call, next yodel.Handler) er
 	}
 }
 
+// owners counts those in this process.
+var owners atomic.Uint64
+
 func (in *intent) leadAndLand(ctx context.Context, f *flights) error {
 	defer f.land(in.key, in.flight)
 	return in.lead(ctx)
@@ -189,10 +194,14 @@ func (in *intent) leadAndLand(ctx context.Context, f *flights) error {
 
 // lead carries out the call, or finds out what became of it, for all others with the key on this server. What it finds is in flight.record.
 func (in *intent) lead(ctx context.Context) error {
-	in.owner = rand.Text()
+	if in.local() {
+		in.owner = strconv.FormatUint(owners.Add(1), 36)
+	} else {
+		in.owner = rand.Text()
+	}
 	claim := appendRecord(nil, claimed, in.print)
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		asking, cancel := context.WithTimeout(ctx, in.Timeout)
+		asking, cancel := in.asking(ctx)
 		found, alive, err := in.store.Claim(asking, in.key, in.owner, claim, in.Lease, in.Keep)
 		cancel()
 		switch {
@@ -270,9 +279,23 @@ func (in *intent) drop(ctx context.Context) {
 
 // detached tells the store something whether or not the caller is still there.
 func (in *intent) detached(ctx context.Context, tell func(ctx context.Context) error) error {
-	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.Timeout)
+	asking, cancel := in.asking(context.WithoutCancel(ctx))
 	defer cancel()
 	return tell(asking)
+}
+
+// local reports whether the store is in this process: then it answers at once, and no lease is needed.
+func (in *intent) local() bool {
+	_, local := in.store.(*Memory)
+	return local
+}
+
+// asking returns a context for a question to the store.
+func (in *intent) asking(ctx context.Context) (context.Context, context.CancelFunc) {
+	if in.local() {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, in.Timeout)
 }
 
 // unclaimed is the error of a call whose key could not be claimed. The store may have taken note of it all the same.

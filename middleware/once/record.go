@@ -9,9 +9,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash"
-	"io"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -195,16 +195,20 @@ func (r *reader) text() []byte {
 
 // keyOf returns the key under which the store knows a call: of one length, whatever callers send.
 func (g *guard) keyOf(ctx context.Context, call *yodel.Call) string {
-	h := sha256.New()
 	caller := ""
 	if g.Caller != nil {
 		caller = g.Caller(ctx, call)
 	}
-	for _, part := range []string{call.Tenant, caller, call.Method, call.IdempotencyKey} {
-		write(h, part)
+	var scratch [256]byte
+	parts := scratch[:0]
+	for _, part := range [...]string{call.Tenant, caller, call.Method, call.IdempotencyKey} {
+		parts = appendText(parts, part)
 	}
-	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:24])
+	sum := sha256.Sum256(parts)
+	return base64.RawURLEncoding.EncodeToString(sum[:24])
 }
+
+var hashes = sync.Pool{New: func() any { return sha256.New() }}
 
 // fingerprintOf returns what has to be the same in calls with the same key.
 func (g *guard) fingerprintOf(call *yodel.Call) (p fingerprint, err error) {
@@ -212,47 +216,45 @@ func (g *guard) fingerprintOf(call *yodel.Call) (p fingerprint, err error) {
 	if err != nil {
 		return p, err
 	}
-	h := sha256.New()
-	if !g.AnyRequest {
-		write(h, call.Codec.Name())
-		write(h, body)
-		write(h, call.Attachment)
-	}
+	h := hashes.Get().(hash.Hash) //nolint:forcetypeassert // nothing else is in it
+	defer hashes.Put(h)
+	h.Reset()
+	head := make([]byte, 0, 128)
 	if g.Caller == nil {
-		credentials(h, call)
+		head = appendCredentials(head, call)
+	}
+	if g.AnyRequest {
+		_, _ = h.Write(head) // a hash takes everything
+	} else {
+		head = appendText(head, call.Codec.Name())
+		head = binary.AppendUvarint(head, uint64(len(body)))
+		_, _ = h.Write(head)
+		_, _ = h.Write(body)
+		_, _ = h.Write(call.Attachment)
 	}
 	h.Sum(p[:0])
 	return p, nil
 }
 
-// credentials writes what a caller is known by.
-func credentials(h hash.Hash, call *yodel.Call) {
+// appendCredentials appends what a caller is known by.
+func appendCredentials(dst []byte, call *yodel.Call) []byte {
 	const token = "authorization" // as package auth has it
 	peer := call.Peer()
-	write(h, call.Metadata[token])
-	write(h, peer.Metadata[token])
+	dst = appendText(appendText(dst, call.Metadata[token]), peer.Metadata[token])
 	tls := peer.TLS()
 	switch {
 	case tls == nil || len(tls.PeerCertificates) == 0:
 	case len(tls.VerifiedChains) == 0: // whatever name it gives itself
-		write(h, tls.PeerCertificates[0].RawSubjectPublicKeyInfo)
+		dst = appendText(dst, tls.PeerCertificates[0].RawSubjectPublicKeyInfo)
 	default: // it may have been renewed
 		leaf := tls.PeerCertificates[0]
-		write(h, leaf.RawIssuer)
-		write(h, leaf.RawSubject)
+		dst = appendText(appendText(dst, leaf.RawIssuer), leaf.RawSubject)
 		for _, name := range leaf.DNSNames {
-			write(h, name)
+			dst = appendText(dst, name)
 		}
 		for _, uri := range leaf.URIs {
-			write(h, uri.String())
+			dst = appendText(dst, uri.String())
 		}
 	}
-}
-
-// write writes a text so that it cannot be taken for the end of the one before it.
-func write[T string | []byte](h hash.Hash, text T) {
-	var size [8]byte
-	binary.LittleEndian.PutUint64(size[:], uint64(len(text)))
-	_, _ = h.Write(size[:]) // a hash takes everything
-	_, _ = io.WriteString(h, string(text))
+	return dst
 }
