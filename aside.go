@@ -47,20 +47,12 @@ func (c *Call) Request(e *Encoded) error {
 }
 
 func (in *incoming) request(e *Encoded) error {
-	t := in.target
-	if wrong := t.check(in.method); wrong != nil {
-		return wrong
+	body, err := in.call.Body()
+	if err != nil {
+		return err
 	}
-	e.Several = t.several
-	if !in.Compressed {
-		e.Body = append(e.Body[:0], in.Body...)
-		return nil
-	}
-	body, err := in.decompress(e.Body[:0])
-	if err == nil {
-		e.Body = body
-	}
-	return err
+	e.Body, e.Several = append(e.Body[:0], body...), in.target.several
+	return nil
 }
 
 // Answer makes e, which is in the codec of the call, the call's reply: on the client it is decoded into Reply, which shares no memory with

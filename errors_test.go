@@ -27,8 +27,10 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/middleware/fallback"
 	"github.com/yodel-rpc/yodel/middleware/fault"
-	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/middleware/limit"
+	"github.com/yodel-rpc/yodel/middleware/once"
+	"github.com/yodel-rpc/yodel/middleware/rate"
+	"github.com/yodel-rpc/yodel/middleware/retry"
 )
 
 // A scenario provokes one of yodel's errors for real.
@@ -432,6 +434,7 @@ var scenarios = []scenario{
 		p.addr = closed(p)
 		_, err := fanout.First(p.Context(), newClient(p, nil, p.addr, closed(p)), Mul, &Args{}, nil)
 		return err
+	}},
 	{"YDL3201", "more calls than may run and wait", yodel.ResourceExhausted, true, []string{"no more may wait", "concurrency", "limit of 1"}, false, func(p *provocation) error {
 		return p.crowd(&yodel.ServerOptions{Middleware: []yodel.Middleware{limit.With(&limit.Options{Limit: 1, Queue: -1})}}, nil)
 	}},
@@ -440,6 +443,36 @@ var scenarios = []scenario{
 	}},
 	{"YDL3203", "a deadline that passes in the queue of a client", yodel.DeadlineExceeded, true, []string{"the deadline passed after", "limit of 1"}, false, func(p *provocation) error {
 		return p.crowd(nil, &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{limit.PerEndpoint(&limit.Options{Limit: 1, Interval: time.Hour})}})
+	}},
+	{"YDL3301", "the second call of one a minute", yodel.ResourceExhausted, true, []string{"the limit of 0.01667 calls a second is used up"}, false, func(p *provocation) error {
+		return p.second(rate.PerSecond(1.0/60), &yodel.Call{}, &yodel.Call{})
+	}},
+	{"YDL3302", "a strict limit without its store", yodel.Unavailable, true, []string{"the store of the rate limit does not answer"}, false, func(p *provocation) error {
+		limit := &rate.Limit{PerSecond: 1, Strict: true, Store: noStore{}, Logger: slog.New(slog.DiscardHandler)}
+		return p.call(newServer(p, &yodel.ServerOptions{Middleware: []yodel.Middleware{rate.With(limit)}}), nil, &yodel.Call{})
+	}},
+	{"YDL3401", "a key with other arguments", yodel.InvalidArgument, false, []string{"was used before, for other arguments or by another caller"}, false, func(p *provocation) error {
+		return p.second(once.With(nil), &yodel.Call{IdempotencyKey: "k"}, &yodel.Call{IdempotencyKey: "k", Args: &Args{3, 4}})
+	}},
+	{"YDL3402", "a key whose call panicked", yodel.Aborted, false, []string{"nobody knows how it ended", "may have been executed"}, false, func(p *provocation) error {
+		s := p.with(quiet(yodel.ServerOptions{Middleware: []yodel.Middleware{once.With(nil)}}), func(*string) (*string, error) { panic("boom") })
+		call := try("x")
+		call.IdempotencyKey = "k"
+		if err := p.call(s, nil, call); !errors.Is(err, yodel.Internal) {
+			p.Errorf("the first call: %v", err)
+		}
+		return p.callAt(p.addr, nil, call)
+	}},
+	{"YDL3403", "a key whose reply was too large", yodel.AlreadyExists, false, []string{"was executed, and its reply was not kept"}, false, func(p *provocation) error {
+		return p.second(once.With(&once.Options{MaxReply: 1}), &yodel.Call{IdempotencyKey: "k"}, &yodel.Call{IdempotencyKey: "k"})
+	}},
+	{"YDL3404", "one key more than there is room for", yodel.ResourceExhausted, true, []string{"no room for another idempotency key"}, false, func(p *provocation) error {
+		store := once.NewMemory(&once.MemoryOptions{MaxKeys: 1})
+		return p.second(once.With(&once.Options{Store: store}), &yodel.Call{IdempotencyKey: "k"}, &yodel.Call{IdempotencyKey: "l"})
+	}},
+	{"YDL3405", "a key without the store", yodel.Unavailable, true, []string{"the store of idempotency keys does not answer"}, false, func(p *provocation) error {
+		guard := once.With(&once.Options{Store: noStore{}, Logger: slog.New(slog.DiscardHandler)})
+		return p.call(newServer(p, &yodel.ServerOptions{Middleware: []yodel.Middleware{guard}}), nil, &yodel.Call{IdempotencyKey: "k"})
 	}},
 	{"YDL4001", "a type without methods", yodel.InvalidArgument, false, []string{"register yodel_test.Args as Args"}, true, func(*provocation) error {
 		return yodel.NewServer(nil).Register(Args{})
@@ -512,6 +545,26 @@ func overrun(p *provocation) error {
 		return &yodel.Error{Code: yodel.Code(h.Arg), ID: string(f.ErrorID), Message: string(f.Message), NotProcessed: h.Flags&wire.NotProcessed != 0}
 	}
 }
+
+// second makes two calls of a server with a middleware, and returns how the second one failed.
+func (p *provocation) second(m yodel.Middleware, first, second *yodel.Call) error {
+	p.Helper()
+	must(p, p.call(newServer(p, &yodel.ServerOptions{Middleware: []yodel.Middleware{m}}), nil, first))
+	return p.callAt(p.addr, nil, second)
+}
+
+// noStore is a store of rate limits and outcomes that cannot be reached.
+type noStore struct{ once.Store }
+
+func (noStore) Take(context.Context, string, int, float64, int) (int, time.Duration, error) {
+	return 0, 0, io.ErrUnexpectedEOF
+}
+
+func (noStore) Claim(context.Context, string, string, []byte, time.Duration, time.Duration) ([]byte, bool, error) {
+	return nil, false, io.ErrUnexpectedEOF
+}
+
+func (noStore) Drop(context.Context, string, string) error { return io.ErrUnexpectedEOF }
 
 // nobody is a check of tokens that accepts none.
 func nobody(context.Context, string, string) (context.Context, error) {

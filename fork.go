@@ -130,14 +130,6 @@ func (c *Call) Client() *Client {
 	return c.out.client
 }
 
-// IsStream reports whether the call is for a method that is not unary, and lasts as long as its streams.
-func (c *Call) IsStream() bool {
-	if c.in != nil {
-		return c.in.target.kind != wire.Unary
-	}
-	return c.kind() != wire.Unary
-}
-
 // State returns the value kept under key by the client or the server that carries the call out, made with create the first
 // time. Middleware keeps there what must survive a new chain. It may be called concurrently.
 func (c *Call) State(key any, create func() any) any {

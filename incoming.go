@@ -338,19 +338,44 @@ func (c *Call) Decode() error {
 	return nil
 }
 
-// decompress appends the body to dst, decompressed.
-func (in *incoming) decompress(dst []byte) ([]byte, error) {
+// Executed reports whether the method itself has begun, on the server: whatever middleware says that fails a call before that, it was not executed.
+func (c *Call) Executed() bool { return c.in != nil && c.in.executed }
+
+// Body returns what the arguments are encoded in, decompressed, on the server, for middleware that compares requests without decoding
+// them. It is valid until the method returns, and must not be changed. Decode then need not decompress it again. A stream has none, which is an error.
+func (c *Call) Body() ([]byte, error) {
+	in := c.in
+	if in == nil {
+		return nil, nil
+	}
+	if e := in.target.check(in.method); e != nil {
+		return nil, e
+	}
+	if in.method.kind != wire.Unary {
+		return nil, refusal("YDL2006", "%s: the method is %s, whose request is no single message", c.Method, in.method.signature())
+	}
+	if in.Compressed {
+		body, err := in.decompress(nil)
+		if err != nil {
+			return nil, err
+		}
+		in.Body, in.Compressed = body, false
+	}
+	return in.Body, nil
+}
+
+// decompress decompresses the body into memory.
+func (in *incoming) decompress(memory []byte) ([]byte, error) {
 	t := in.target
 	if t.pack.Compressor == nil {
-		return nil, refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", t.name)
+		return nil, refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", in.call.Method)
 	}
-	limit := t.conn.server.limits.MaxDecompressed
-	body, err := t.pack.Decompress(dst, in.Body, limit)
+	body, err := t.pack.Decompress(memory, in.Body, t.conn.server.limits.MaxDecompressed)
 	switch {
 	case errors.Is(err, ErrTooLarge):
-		return nil, refusal("YDL2204", "%s: the request has more than %d bytes after decompression (%s)", t.name, limit, t.pack.Name())
+		return nil, refusal("YDL2204", "%s: the request has more than %d bytes after decompression (%s)", in.call.Method, t.conn.server.limits.MaxDecompressed, t.pack.Name())
 	case err != nil:
-		return nil, refusal("YDL2205", "%s: the request cannot be decompressed: %v (%s)", t.name, err, t.pack.Name())
+		return nil, refusal("YDL2205", "%s: the request cannot be decompressed: %v (%s)", in.call.Method, err, t.pack.Name())
 	}
 	return body, nil
 }

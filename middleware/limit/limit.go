@@ -190,7 +190,7 @@ func (o *Options) passes(call *yodel.Call) bool {
 	case call.Ordered && call.Peer() == nil:
 		return true
 	}
-	return !o.Streams && call.IsStream()
+	return !o.Streams && call.Streams()
 }
 
 // groups is every group of a client, a server or an endpoint.

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package once
+
+import (
+	"context"
+	"crypto/rand"
+	"slices"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Keys is for clients: it gives each call of the methods that it is given, or of all, a key that nobody has used, unless it has one. A program
+// that is to be started again between two attempts needs a key of its own for that: its order number, for example.
+//
+// It also encodes the arguments of calls with a key once for all attempts, because a server compares them as they are encoded,
+// and most codecs encode a map differently each time. Calls with streams get no key.
+func Keys(methods ...string) yodel.Middleware {
+	return func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			if call.Peer() != nil || call.Streams() {
+				return next(ctx, call)
+			}
+			key, args := call.IdempotencyKey, call.Args
+			if key == "" {
+				if len(methods) > 0 && !slices.Contains(methods, call.Method) {
+					return next(ctx, call)
+				}
+				call.IdempotencyKey = rand.Text()
+			}
+			if args != nil {
+				if _, err := call.Encode(); err != nil {
+					call.IdempotencyKey = key
+					return err
+				}
+			}
+			err := next(ctx, call)
+			call.IdempotencyKey, call.Args = key, args // the call may be used for another one
+			return err
+		}
+	}
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package once
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// This file is about who is executing a call, and for how long.
+
+// Flights are the keys that calls of this server have to do with now.
+type flights [64]struct {
+	mu    sync.Mutex
+	byKey map[string]*flight
+}
+
+// A flight is a call, and all others with its key that wait for it.
+type flight struct {
+	landed chan struct{} // closed at its end
+	record []byte        // its outcome then, or nil if there is none for the others
+}
+
+// board returns the flight of a key, and whether it is a new one, which the caller has to land.
+func (f *flights) board(key string) (one *flight, first bool) {
+	part := &f[int(key[0])%len(f)]
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	if one = part.byKey[key]; one != nil {
+		return one, false
+	}
+	if part.byKey == nil {
+		part.byKey = make(map[string]*flight)
+	}
+	one = &flight{landed: make(chan struct{})}
+	part.byKey[key] = one
+	return one, true
+}
+
+func (f *flights) land(key string, one *flight) {
+	part := &f[int(key[0])%len(f)]
+	part.mu.Lock()
+	delete(part.byKey, key)
+	part.mu.Unlock()
+	close(one.landed)
+}
+
+// within is the context of a method that is executed for a key, in which a second guard of the same server has nothing to do.
+type within struct{ context.Context } //nolint:containedctx // it is one, with one value more
+
+type withinKey struct{}
+
+func (w within) Value(key any) any {
+	if _, ok := key.(withinKey); ok {
+		return w
+	}
+	return w.Context.Value(key)
+}
+
+// outlive returns a context for the method, which goes on for a while when its caller has gone. Ended is called when it has returned.
+func (in *intent) outlive(ctx context.Context) (going context.Context, ended func()) {
+	detached := within{context.WithoutCancel(ctx)}
+	var cancel context.CancelFunc
+	if deadline, ok := ctx.Deadline(); ok {
+		going, cancel = context.WithDeadline(detached, deadline)
+	} else {
+		going, cancel = context.WithCancel(detached)
+	}
+	draining := in.call.Draining()
+	var wg sync.WaitGroup
+	wg.Add(1)
+	stop := context.AfterFunc(ctx, func() {
+		defer wg.Done()
+		timer := time.NewTimer(in.Outlive)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-draining:
+		case <-going.Done():
+		}
+		cancel()
+	})
+	return going, func() {
+		cancel()
+		if stop() {
+			wg.Done()
+		}
+		wg.Wait()
+	}
+}
+
+// A heart renews the lease of a call while it is being executed.
+type heart struct {
+	mu      sync.Mutex
+	timer   *time.Timer
+	cancel  context.CancelFunc
+	stopped bool
+}
+
+// beat returns nil when nobody needs to know that this server is alive.
+func (in *intent) beat(ctx context.Context) *heart {
+	if in.local() {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	h := &heart{cancel: cancel}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.timer = time.AfterFunc(in.Lease/3, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.stopped {
+			return
+		}
+		asking, cancel := context.WithTimeout(ctx, in.Timeout)
+		defer cancel()
+		// An error is no reason to do anything: there is another try before the lease ends, and then the outcome is unknown until it is put.
+		_ = in.store.Renew(asking, in.key, in.owner, in.Lease)
+		h.timer.Reset(in.Lease / 3)
+	})
+	return h
+}
+
+// stop ends it, and returns when nothing of it runs any more. It may be called again.
+func (h *heart) stop() {
+	if h == nil {
+		return
+	}
+	h.cancel()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopped = true
+	h.timer.Stop()
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package once
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// MemoryOptions bounds what a Memory may cost. The zero value is good.
+type MemoryOptions struct {
+	// MaxKeys is how many keys are remembered. Each takes some 300 bytes beside its reply. A key is not forgotten before its time: when there are as many,
+	// calls with new ones are refused. Default 262,144.
+	MaxKeys int
+	// MaxBytes is how many bytes all replies may have together. Beyond that the oldest are forgotten; that their calls were executed is
+	// not. Default 64 MiB.
+	MaxBytes int
+}
+
+// A Memory is a Store in the memory of this process, and ends with it.
+type Memory struct {
+	MemoryOptions
+
+	parts [64]part
+	keys  atomic.Int64
+	bytes atomic.Int64
+}
+
+// A part has some of the keys.
+type part struct {
+	mu      sync.Mutex
+	entries map[string]*entry
+	settled []*entry // those with an outcome, in the order in which they got it
+	short   int      // how many of settled have given up their reply, from the first one on
+}
+
+type entry struct {
+	key, owner string
+	value      []byte
+	settled    bool
+	ends       time.Time // when it may be forgotten; when it is settled
+}
+
+// NewMemory returns a store in memory; nil is the default.
+func NewMemory(o *MemoryOptions) *Memory {
+	m := &Memory{}
+	if o != nil {
+		m.MemoryOptions = *o
+	}
+	orDefault(&m.MaxKeys, 1<<18)
+	orDefault(&m.MaxBytes, 64<<20)
+	return m
+}
+
+func (m *Memory) part(key string) *part {
+	h := uint32(2166136261) // FNV-1a
+	for i := range len(key) {
+		h = (h ^ uint32(key[i])) * 16777619
+	}
+	return &m.parts[h%uint32(len(m.parts))]
+}
+
+// Claim implements Store. Who has claimed a key is alive as long as this process is.
+func (m *Memory) Claim(ctx context.Context, key, owner string, value []byte, _, _ time.Duration) (found []byte, alive bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, false, err
+	}
+	now := time.Now()
+	if found = m.find(key, now); found != nil {
+		return found, true, nil
+	}
+	if m.keys.Add(1) > int64(m.MaxKeys) {
+		if after := m.sweep(now); m.keys.Load() > int64(m.MaxKeys) {
+			m.keys.Add(-1)
+			e := yodel.Errorf(yodel.ResourceExhausted, "%d idempotency keys are remembered, which is the limit", m.MaxKeys)
+			e.RetryAfter = after
+			return nil, false, e
+		}
+	}
+	p := m.part(key)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.entries[key]; e != nil { // somebody was faster
+		m.keys.Add(-1)
+		return e.value, true, nil
+	}
+	if p.entries == nil {
+		p.entries = make(map[string]*entry)
+	}
+	p.entries[key] = &entry{key: key, owner: owner, value: slices.Clone(value)}
+	m.bytes.Add(int64(len(value)))
+	return nil, false, nil
+}
+
+// find returns what stands under a key, or nil, and forgets what has ended.
+func (m *Memory) find(key string, now time.Time) []byte {
+	p := m.part(key)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m.forget(p, now)
+	e := p.entries[key]
+	switch {
+	case e == nil:
+		return nil
+	case e.settled && !now.Before(e.ends): // behind one that is to be kept for longer
+		m.remove(p, e)
+		return nil
+	}
+	return e.value
+}
+
+// forget removes what has ended of a part. It is locked.
+func (m *Memory) forget(p *part, now time.Time) {
+	n := 0
+	for n < len(p.settled) && !now.Before(p.settled[n].ends) {
+		m.remove(p, p.settled[n])
+		p.settled[n] = nil
+		n++
+	}
+	p.settled, p.short = p.settled[n:], max(p.short-n, 0)
+}
+
+// remove forgets an entry, unless it has been forgotten already. The part is locked.
+func (m *Memory) remove(p *part, e *entry) {
+	if p.entries[e.key] == e {
+		delete(p.entries, e.key)
+		m.keys.Add(-1)
+		m.bytes.Add(-int64(len(e.value)))
+	}
+}
+
+// sweep forgets what has ended, and returns when more will.
+func (m *Memory) sweep(now time.Time) (after time.Duration) {
+	after = time.Second // when all are being executed
+	for i := range m.parts {
+		p := &m.parts[i]
+		p.mu.Lock()
+		m.forget(p, now)
+		if len(p.settled) > 0 {
+			after = min(after, p.settled[0].ends.Sub(now))
+		}
+		p.mu.Unlock()
+	}
+	return after
+}
+
+// Renew implements Store.
+func (m *Memory) Renew(context.Context, string, string, time.Duration) error { return nil }
+
+// Put implements Store.
+func (m *Memory) Put(_ context.Context, key, owner string, value []byte, keep time.Duration) error {
+	m.settle(key, owner, value, time.Now().Add(keep))
+	for p := m.part(key); m.bytes.Load() > int64(m.MaxBytes); {
+		if !m.shorten(p) && !m.shortenAny() {
+			break // there are no replies left
+		}
+	}
+	return nil
+}
+
+func (m *Memory) shortenAny() bool {
+	for i := range m.parts {
+		if m.shorten(&m.parts[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Memory) settle(key, owner string, value []byte, ends time.Time) {
+	p := m.part(key)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.entries[key]
+	if e == nil || e.owner != owner || e.settled {
+		return
+	}
+	m.bytes.Add(int64(len(value) - len(e.value)))
+	e.value, e.settled, e.ends = slices.Clone(value), true, ends
+	p.settled = append(p.settled, e)
+}
+
+// shorten makes room by the oldest reply of a part, and reports whether there was one.
+func (m *Memory) shorten(p *part) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.short < len(p.settled) {
+		e := p.settled[p.short]
+		p.short++
+		if short := shortened(e.value); len(short) < len(e.value) && p.entries[e.key] == e {
+			m.bytes.Add(int64(len(short) - len(e.value)))
+			e.value = short
+			return true
+		}
+	}
+	return false
+}
+
+// Drop implements Store.
+func (m *Memory) Drop(_ context.Context, key, owner string) error {
+	p := m.part(key)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.entries[key]; e != nil && e.owner == owner && !e.settled {
+		m.remove(p, e)
+	}
+	return nil
+}

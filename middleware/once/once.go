@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package once executes a call once, however often it is sent: the first call with an idempotency key is executed and its outcome recorded, and
+// all later ones with the same key get what was recorded. So a call with a key is safe to retry, to hedge, and to send again when a connection
+// was lost and nobody knows what became of it.
+//
+//	yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{auth.Check(check), once.With(nil)}})
+//	yodel.NewClient(resolver, &yodel.ClientOptions{Middleware: []yodel.Middleware{timeout.After(time.Second), once.Keys(), retry.Times(3)}})
+//
+// On a server With belongs below authentication and limits, so that those decide about each attempt, and above all that is a part of
+// carrying the call out. Calls without a key pass and cost nothing. Calls with a key wait for another one with the same key that is being executed, as long as
+// their contexts allow. On a client Keys belongs above retry and hedging.
+//
+// What is remembered is kept for Options.Keep. In that time a key is never executed twice while the store lives: a Memory lives as long as the
+// server's process; package middleware/redis has one that several servers share. When the server dies in the middle of a call, or its outcome
+// cannot be recorded, nobody knows how far it came: later calls with the key fail with YDL3402, which does not say that it was not executed. A reply that is too large, or had to make room,
+// is not kept: later calls fail with YDL3403, which says that it was executed.
+//
+// # Which outcomes are recorded
+//
+// Replies, and the errors of methods, with what travels beside them. Not recorded are the errors after which a method may be called again: those of calls that did not
+// reach the method (it was certainly not executed), and the codes with which a method says "not now": Unavailable, ResourceExhausted and
+// Aborted. A method that has done something which must not be done twice must not return them. Options.Final changes which errors count. A
+// method that panics leaves an outcome that is not known: YDL3402.
+//
+// A method goes on when the connection of its caller is lost, for Options.Outlive, because the next attempt comes for the outcome. Its deadline stays.
+//
+// # Who gets whose outcome
+//
+// A key is known by its method and its tenant, and by the caller if Options.Caller says who that is: two callers may then use the same key. Without Caller, the
+// request and the credentials of the caller (the token in the metadata of the call and of the connection, the identity in its certificate) have to be the same as the first
+// time: otherwise the call is refused with YDL3401, so that nobody reads another one's reply by guessing a key. Different arguments are refused, too. They
+// are compared as they are encoded: see Keys.
+package once
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Options changes what is recorded, where, and for how long. The zero value is good.
+type Options struct {
+	// Keep is how long an outcome is remembered, and for how long at least a key is. Default 10 min.
+	Keep time.Duration
+	// MaxReply is how many bytes an outcome may have to be kept, with what travels beside it. Default 256 KiB.
+	MaxReply int
+	// Caller returns who makes a call, for example the user that a middleware above has put into the context. It must be the same for all attempts of a
+	// call, also when a token has been renewed between them. Default: see the package.
+	Caller func(ctx context.Context, call *yodel.Call) string
+	// AnyRequest does not compare the requests of calls with the same key. Default false.
+	AnyRequest bool
+	// Final reports whether an error of a method is recorded. Default: unless its code is Unavailable, ResourceExhausted or Aborted.
+	Final func(err error) bool
+	// Outlive is how long a method goes on when its caller has gone. It ends earlier when the server drains. Default 30 s.
+	Outlive time.Duration
+
+	// Store is where outcomes are recorded. Default: in the memory of the server, with the bounds of NewMemory(nil).
+	Store Store
+	// Lease is how long after the death of a server it is known that it does not execute a call any more. The server renews it three times as
+	// often. Default 15 s.
+	Lease time.Duration
+	// Timeout is how long Store may take to answer. Default 1 s.
+	Timeout time.Duration
+	// Logger is told when an outcome could not be recorded. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// A Store keeps a value under a key, for whoever claimed the key first. It is used concurrently. All methods end with ctx, which has a deadline.
+// Package oncetest has its tests.
+type Store interface {
+	// Claim keeps value for the owner, who executes the call now, and returns nil. If there is a value already, it changes nothing and returns that, and whether
+	// its owner is alive: has put its outcome, or claimed or renewed it less than its lease ago. The value stays for keep in any case. When
+	// there is no room it returns an error with the code ResourceExhausted.
+	Claim(ctx context.Context, key, owner string, value []byte, lease, keep time.Duration) (found []byte, alive bool, err error)
+	// Renew says that the owner is alive.
+	Renew(ctx context.Context, key, owner string, lease time.Duration) error
+	// Put replaces what the owner claimed, for keep. It may not be able to, when that is gone: then nothing happens.
+	Put(ctx context.Context, key, owner string, value []byte, keep time.Duration) error
+	// Drop makes the key free again, unless the owner has put an outcome.
+	Drop(ctx context.Context, key, owner string) error
+}
+
+// With executes calls that have a key once each; nil is the default.
+func With(o *Options) yodel.Middleware {
+	g := &guard{}
+	if o != nil {
+		g.Options = *o
+	}
+	orDefault(&g.Keep, 10*time.Minute)
+	orDefault(&g.MaxReply, 256<<10)
+	orDefault(&g.Outlive, 30*time.Second)
+	orDefault(&g.Lease, 15*time.Second)
+	orDefault(&g.Timeout, time.Second)
+	if g.Final == nil {
+		g.Final = final
+	}
+	if g.Logger == nil {
+		g.Logger = slog.Default()
+	}
+	return func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			if call.IdempotencyKey == "" || call.Peer() == nil || ctx.Value(withinKey{}) != nil {
+				return next(ctx, call)
+			}
+			return g.do(ctx, call, next)
+		}
+	}
+}
+
+func orDefault[T int | time.Duration](v *T, otherwise T) {
+	if *v <= 0 {
+		*v = otherwise
+	}
+}
+
+func final(err error) bool {
+	switch yodel.CodeOf(err) {
+	case yodel.Unavailable, yodel.ResourceExhausted, yodel.Aborted:
+		return false
+	default:
+		return true
+	}
+}
+
+// A guard is what With makes.
+type guard struct{ Options }
+
+// State is what a server keeps when its chain is built anew.
+type state struct {
+	flights flights
+	memory  *Memory
+}
+
+type stateKey struct{}
+
+// An intent is a call with a key, on its way through the guard.
+type intent struct {
+	*guard
+
+	call   *yodel.Call
+	next   yodel.Handler
+	store  Store
+	key    string
+	print  fingerprint
+	owner  string
+	flight *flight
+}
+
+func (g *guard) do(ctx context.Context, call *yodel.Call, next yodel.Handler) error {
+	s := call.State(stateKey{}, func() any { return &state{memory: NewMemory(nil)} }).(*state) //nolint:forcetypeassert // it made it
+	in := &intent{guard: g, call: call, next: next, store: g.Store}
+	if in.store == nil {
+		in.store = s.memory
+	}
+	var err error
+	if in.print, err = g.fingerprintOf(call); err != nil {
+		return err
+	}
+	in.key = g.keyOf(ctx, call)
+	done := ctx.Done() // the call may wait from here on
+	for {
+		flight, first := s.flights.board(in.key)
+		if first {
+			in.flight = flight
+			return in.leadAndLand(ctx, &s.flights)
+		}
+		select {
+		case <-flight.landed:
+		case <-done:
+			return in.gaveUp(ctx)
+		}
+		call.Note("once", "waited for another call with the same key")
+		if flight.record != nil {
+			return in.answer(flight.record)
+		}
+	}
+}
+
+// owners counts those in this process.
+var owners atomic.Uint64
+
+func (in *intent) leadAndLand(ctx context.Context, f *flights) error {
+	defer f.land(in.key, in.flight)
+	return in.lead(ctx)
+}
+
+// lead carries out the call, or finds out what became of it, for all others with the key on this server. What it finds is in flight.record.
+func (in *intent) lead(ctx context.Context) error {
+	if in.local() {
+		in.owner = strconv.FormatUint(owners.Add(1), 36)
+	} else {
+		in.owner = rand.Text()
+	}
+	claim := appendRecord(nil, claimed, in.print)
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		asking, cancel := in.asking(ctx)
+		found, alive, err := in.store.Claim(asking, in.key, in.owner, claim, in.Lease, in.Keep)
+		cancel()
+		switch {
+		case err != nil:
+			return in.unclaimed(ctx, err)
+		case found == nil:
+			return in.execute(ctx)
+		case kindOf(found) != claimed:
+			in.flight.record = found
+			return in.answer(found)
+		case printOf(found) != in.print:
+			return in.other()
+		case !alive:
+			return in.unknown()
+		}
+		if !sleep(ctx, pause) {
+			return in.gaveUp(ctx)
+		}
+	}
+}
+
+// execute carries out the call, and records the outcome.
+func (in *intent) execute(ctx context.Context) error {
+	going, ended := in.outlive(ctx)
+	defer ended()
+	heart := in.beat(going)
+	defer heart.stop()
+	returned := false
+	defer func() {
+		if !returned { // a panic, or the end of the goroutine
+			in.put(going, appendRecord(nil, lost, in.print))
+		}
+	}()
+	err := in.next(going, in.call)
+	returned = true
+	heart.stop()
+	if err != nil && (!in.call.Executed() || !in.Final(err)) {
+		in.drop(going)
+		return err
+	}
+	record, err := in.record(err)
+	in.put(going, record)
+	in.flight.record = record
+	return err
+}
+
+// record makes a record of the outcome of the call, which is returned.
+func (in *intent) record(err error) ([]byte, error) {
+	if err != nil {
+		return appendError(in.print, in.call, err, in.MaxReply), err
+	}
+	reply, err := in.call.Encode()
+	if err != nil {
+		return appendRecord(nil, unkept, in.print), err
+	}
+	return appendReply(in.print, in.call, reply, in.MaxReply), nil
+}
+
+// put records the outcome. That it cannot is no reason to withhold it from the caller.
+func (in *intent) put(ctx context.Context, record []byte) {
+	err := in.detached(ctx, func(ctx context.Context) error { return in.store.Put(ctx, in.key, in.owner, record, in.Keep) })
+	if err != nil {
+		in.call.Note("once", "the outcome could not be recorded")
+		in.Logger.WarnContext(ctx, "the outcome of a call with an idempotency key could not be recorded", "method", in.call.Method, "error", err)
+	}
+}
+
+func (in *intent) drop(ctx context.Context) {
+	err := in.detached(ctx, func(ctx context.Context) error { return in.store.Drop(ctx, in.key, in.owner) })
+	if err != nil {
+		in.call.Note("once", "the key could not be made free")
+		in.Logger.WarnContext(ctx, "an idempotency key could not be made free", "method", in.call.Method, "error", err)
+	}
+}
+
+// detached tells the store something whether or not the caller is still there.
+func (in *intent) detached(ctx context.Context, tell func(ctx context.Context) error) error {
+	asking, cancel := in.asking(context.WithoutCancel(ctx))
+	defer cancel()
+	return tell(asking)
+}
+
+// local reports whether the store is in this process: then it answers at once, and no lease is needed.
+func (in *intent) local() bool {
+	_, local := in.store.(*Memory)
+	return local
+}
+
+// asking returns a context for a question to the store.
+func (in *intent) asking(ctx context.Context) (context.Context, context.CancelFunc) {
+	if in.local() {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, in.Timeout)
+}
+
+// unclaimed is the error of a call whose key could not be claimed. The store may have taken note of it all the same.
+func (in *intent) unclaimed(ctx context.Context, err error) error {
+	if yodel.CodeOf(err) == yodel.ResourceExhausted {
+		e := in.refusal(yodel.ResourceExhausted, "YDL3404", "the store has no room for another idempotency key")
+		e.RetryAfter, e.Cause = time.Second, err
+		if own, ok := errors.AsType[*yodel.Error](err); ok && own.RetryAfter > 0 {
+			e.RetryAfter = own.RetryAfter
+		}
+		return e
+	}
+	in.drop(ctx)
+	if ctx.Err() != nil {
+		e := in.gaveUp(ctx)
+		e.NotProcessed = true
+		return e
+	}
+	e := in.refusal(yodel.Unavailable, "YDL3405", "the store of idempotency keys does not answer")
+	e.Cause = err
+	return e
+}
+
+// answer makes what was recorded the outcome of the call.
+func (in *intent) answer(record []byte) error {
+	if len(record) < headSize {
+		return in.refusal(yodel.Unavailable, "YDL3405", "the store of idempotency keys holds something else under this key")
+	}
+	if printOf(record) != in.print {
+		return in.other()
+	}
+	switch kindOf(record) {
+	case lost:
+		return in.unknown()
+	case unkept:
+		return &yodel.Error{
+			Code: yodel.AlreadyExists, ID: "YDL3403",
+			Message: in.call.Method + ": the call with this idempotency key was executed, and its reply was not kept",
+		}
+	}
+	outcome, err := readOutcome(record)
+	if err != nil {
+		e := in.refusal(yodel.Unavailable, "YDL3405", "the store of idempotency keys holds something else under this key")
+		e.Cause = err
+		return e
+	}
+	in.call.Note("once", "answered with what was recorded")
+	in.call.Trailer, in.call.ReplyAttachment = outcome.trailer, outcome.attachment
+	if outcome.err != nil {
+		return outcome.err
+	}
+	in.call.Reply = outcome.reply
+	return nil
+}
+
+// other is the error of a call with a key that was used for another one. It does not say that the call was not executed, because the
+// same arguments may have been encoded in another way.
+func (in *intent) other() error {
+	in.call.Note("once", "refused: the key belongs to another call")
+	return &yodel.Error{
+		Code: yodel.InvalidArgument, ID: "YDL3401",
+		Message: in.call.Method + ": the idempotency key was used before, for other arguments or by another caller",
+	}
+}
+
+func (in *intent) unknown() error {
+	return &yodel.Error{
+		Code: yodel.Aborted, ID: "YDL3402",
+		Message: in.call.Method + ": the call with this idempotency key was begun before, and nobody knows how it ended; it may have been executed",
+	}
+}
+
+func (in *intent) refusal(code yodel.Code, id, why string) *yodel.Error {
+	in.call.Note("once", "refused: "+why)
+	return &yodel.Error{Code: code, ID: id, Message: fmt.Sprintf("%s: %s", in.call.Method, why), NotProcessed: true}
+}
+
+// gaveUp is the error of a call that did not wait for the end of another one, which may have executed it.
+func (in *intent) gaveUp(ctx context.Context) *yodel.Error {
+	e := &yodel.Error{Code: yodel.Canceled, ID: "YDL1006", Cause: context.Cause(ctx)}
+	e.Message = in.call.Method + ": the caller canceled it while another call with the same idempotency key was being executed"
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		e.Code, e.ID = yodel.DeadlineExceeded, "YDL1004"
+		e.Message = in.call.Method + ": the deadline passed while another call with the same idempotency key was being executed"
+	}
+	return e
+}
+
+// sleep waits for d, and reports whether ctx has not ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}

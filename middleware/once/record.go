@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package once
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"hash"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A record is what a store keeps: a kind, a fingerprint, and for some kinds the outcome. Numbers are varints, and texts begin with their length.
+//
+//	reply   several, body, attachment, trailer
+//	failed  code, retry after in nanoseconds, ID, message, details, attachment, trailer
+const (
+	claimed = 'c' // it is being executed
+	reply   = 'r'
+	failed  = 'e'
+	unkept  = 'x' // executed with success
+	lost    = 'u' // nobody knows
+)
+
+// A fingerprint tells requests apart.
+type fingerprint [sha256.Size]byte
+
+// headSize is what each record begins with.
+const headSize = 1 + sha256.Size
+
+func appendRecord(dst []byte, kind byte, p fingerprint) []byte {
+	return append(append(dst, kind), p[:]...)
+}
+
+func kindOf(record []byte) byte {
+	if len(record) < headSize {
+		return 0
+	}
+	return record[0]
+}
+
+func printOf(record []byte) (p fingerprint) {
+	if len(record) >= headSize {
+		copy(p[:], record[1:])
+	}
+	return p
+}
+
+func appendText[T string | []byte](dst []byte, text T) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
+}
+
+// appendBeside appends what travels beside the reply, or the error.
+func appendBeside(dst []byte, call *yodel.Call) []byte {
+	dst = appendText(dst, call.ReplyAttachment)
+	dst = binary.AppendUvarint(dst, uint64(len(call.Trailer)))
+	for _, name := range slices.Sorted(maps.Keys(call.Trailer)) {
+		dst = appendText(appendText(dst, name), call.Trailer[name])
+	}
+	return dst
+}
+
+func appendReply(p fingerprint, call *yodel.Call, e *yodel.Encoded, limit int) []byte {
+	size := len(e.Body) + len(call.ReplyAttachment)
+	if size > limit {
+		return appendRecord(nil, unkept, p)
+	}
+	record := appendRecord(make([]byte, 0, headSize+size+16), reply, p)
+	several := byte(0)
+	if e.Several {
+		several = 1
+	}
+	record = appendText(append(record, several), e.Body)
+	if record = appendBeside(record, call); len(record) > headSize+16+limit {
+		return appendRecord(nil, unkept, p)
+	}
+	return record
+}
+
+// appendError records an error, without what is too large.
+func appendError(p fingerprint, call *yodel.Call, err error, limit int) []byte {
+	e, ok := errors.AsType[*yodel.Error](err)
+	if !ok {
+		e = &yodel.Error{Code: yodel.CodeOf(err), Message: err.Error()}
+	}
+	// The calls that the method made may have reports, which do not travel, and where it says that it was not executed, that was another one.
+	record := appendFailure(appendRecord(nil, failed, p), e)
+	if record = appendBeside(record, call); len(record) > headSize+16+limit {
+		return shortFailure(p, e)
+	}
+	return record
+}
+
+func appendFailure(dst []byte, e *yodel.Error) []byte {
+	dst = binary.AppendUvarint(dst, uint64(e.Code))
+	dst = binary.AppendUvarint(dst, uint64(max(e.RetryAfter, 0)))
+	return appendText(appendText(appendText(dst, e.ID), e.Message), e.Details)
+}
+
+// shortFailure is the record of an error of which little more is kept than its code.
+func shortFailure(p fingerprint, e *yodel.Error) []byte {
+	const most = 200
+	short := &yodel.Error{Code: e.Code, ID: e.ID, RetryAfter: e.RetryAfter, Message: e.Message[:min(len(e.Message), most)]}
+	return appendBeside(appendFailure(appendRecord(nil, failed, p), short), &yodel.Call{})
+}
+
+// shortened returns what is left of a record when there is no room for it.
+func shortened(record []byte) []byte {
+	switch kindOf(record) {
+	case reply:
+		return appendRecord(nil, unkept, printOf(record))
+	case failed:
+		if o, err := readOutcome(record); err == nil {
+			return shortFailure(printOf(record), o.err)
+		}
+	}
+	return slices.Clone(record[:min(len(record), headSize)])
+}
+
+// An outcome is what a record says.
+type outcome struct {
+	reply      *yodel.Encoded
+	err        *yodel.Error
+	attachment []byte
+	trailer    yodel.Metadata
+}
+
+// readOutcome reads a record of the kind reply or failed. The outcome shares its memory.
+func readOutcome(record []byte) (*outcome, error) {
+	if len(record) < headSize {
+		return nil, errBroken
+	}
+	r, o := &reader{rest: record[headSize:]}, &outcome{}
+	switch record[0] {
+	case reply:
+		o.reply = &yodel.Encoded{Several: r.number() == 1, Body: r.text()}
+	case failed:
+		o.err = &yodel.Error{Code: yodel.Code(r.number())} //nolint:gosec // it was a Code
+		o.err.RetryAfter = time.Duration(r.number())       //nolint:gosec // it was a Duration
+		o.err.ID, o.err.Message, o.err.Details = string(r.text()), string(r.text()), r.text()
+	default:
+		return nil, errBroken
+	}
+	o.attachment = r.text()
+	for n := r.number(); n > 0 && !r.broken; n-- {
+		if o.trailer == nil {
+			o.trailer = make(yodel.Metadata)
+		}
+		name := string(r.text())
+		o.trailer[name] = string(r.text())
+	}
+	if r.broken || len(r.rest) > 0 {
+		return nil, errBroken
+	}
+	return o, nil
+}
+
+var errBroken = errors.New("a broken record")
+
+// A reader reads what is left of a record. Once it is broken, there is nothing more in it.
+type reader struct {
+	rest   []byte
+	broken bool
+}
+
+func (r *reader) number() uint64 {
+	n, size := binary.Uvarint(r.rest)
+	if size <= 0 {
+		r.rest, r.broken = nil, true
+		return 0
+	}
+	r.rest = r.rest[size:]
+	return n
+}
+
+func (r *reader) text() []byte {
+	n := r.number()
+	if n > uint64(len(r.rest)) {
+		r.rest, r.broken = nil, true
+	}
+	if n == 0 || r.broken {
+		return nil
+	}
+	text := r.rest[:n:n]
+	r.rest = r.rest[n:]
+	return text
+}
+
+// keyOf returns the key under which the store knows a call: of one length, whatever callers send.
+func (g *guard) keyOf(ctx context.Context, call *yodel.Call) string {
+	caller := ""
+	if g.Caller != nil {
+		caller = g.Caller(ctx, call)
+	}
+	var scratch [256]byte
+	parts := scratch[:0]
+	for _, part := range [...]string{call.Tenant, caller, call.Method, call.IdempotencyKey} {
+		parts = appendText(parts, part)
+	}
+	sum := sha256.Sum256(parts)
+	return base64.RawURLEncoding.EncodeToString(sum[:24])
+}
+
+var hashes = sync.Pool{New: func() any { return sha256.New() }}
+
+// fingerprintOf returns what has to be the same in calls with the same key.
+func (g *guard) fingerprintOf(call *yodel.Call) (p fingerprint, err error) {
+	body, err := call.Body()
+	if err != nil {
+		return p, err
+	}
+	h := hashes.Get().(hash.Hash) //nolint:forcetypeassert // nothing else is in it
+	defer hashes.Put(h)
+	h.Reset()
+	head := make([]byte, 0, 128)
+	if g.Caller == nil {
+		head = appendCredentials(head, call)
+	}
+	if g.AnyRequest {
+		_, _ = h.Write(head) // a hash takes everything
+	} else {
+		head = appendText(head, call.Codec.Name())
+		head = binary.AppendUvarint(head, uint64(len(body)))
+		_, _ = h.Write(head)
+		_, _ = h.Write(body)
+		_, _ = h.Write(call.Attachment)
+	}
+	h.Sum(p[:0])
+	return p, nil
+}
+
+// appendCredentials appends what a caller is known by.
+func appendCredentials(dst []byte, call *yodel.Call) []byte {
+	const token = "authorization" // as package auth has it
+	peer := call.Peer()
+	dst = appendText(appendText(dst, call.Metadata[token]), peer.Metadata[token])
+	tls := peer.TLS()
+	switch {
+	case tls == nil || len(tls.PeerCertificates) == 0:
+	case len(tls.VerifiedChains) == 0: // whatever name it gives itself
+		dst = appendText(dst, tls.PeerCertificates[0].RawSubjectPublicKeyInfo)
+	default: // it may have been renewed
+		leaf := tls.PeerCertificates[0]
+		dst = appendText(appendText(dst, leaf.RawIssuer), leaf.RawSubject)
+		for _, name := range leaf.DNSNames {
+			dst = appendText(dst, name)
+		}
+		for _, uri := range leaf.URIs {
+			dst = appendText(dst, uri.String())
+		}
+	}
+	return dst
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rate
+
+import (
+	"fmt"
+	"hash/maphash"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A Key says whose limit a call counts against: calls with equal keys have one together. Fields may be combined, as in
+//
+//	By: func(call *yodel.Call) rate.Key { return rate.Key{Method: call.Method, Tenant: call.Tenant} }
+type Key struct {
+	Method, Tenant string
+	// Addr is the address of a peer.
+	Addr netip.Addr
+	// Name is anything else. Error messages do not show it.
+	Name string
+}
+
+// Method gives each method a limit of its own. Methods that do not exist have keys too.
+func Method(call *yodel.Call) Key { return Key{Method: call.Method} }
+
+// Tenant gives each tenant a limit of its own. The tenant is what the caller says it is, unless a middleware above has checked it.
+func Tenant(call *yodel.Call) Key { return Key{Tenant: call.Tenant} }
+
+// Peer gives each network address a limit of its own, whatever its port, on a server. In IPv6 the address is the network of 64 bits, in which
+// one host can have any number of addresses. Peers without one, as in memory, share a limit.
+func Peer(call *yodel.Call) Key {
+	peer := call.Peer()
+	if peer == nil {
+		return Key{}
+	}
+	var addr netip.Addr
+	switch a := peer.Addr.(type) {
+	case *net.TCPAddr:
+		addr, _ = netip.AddrFromSlice(a.IP)
+	case *net.UDPAddr:
+		addr, _ = netip.AddrFromSlice(a.IP)
+	}
+	if addr = addr.Unmap(); addr.Is6() {
+		network, _ := addr.WithZone("").Prefix(64) // it has that many bits
+		addr = network.Addr()
+	}
+	return Key{Addr: addr}
+}
+
+// Metadata gives each value of an entry of the metadata a limit of its own. Calls without the entry share one.
+func Metadata(name string) func(*yodel.Call) Key {
+	return func(call *yodel.Call) Key { return Key{Name: call.Metadata[name]} }
+}
+
+// hash returns the hash of a key.
+func (k *Key) hash(seed maphash.Seed) uint64 {
+	h := uint64(0)
+	for _, part := range [...]string{k.Method, k.Tenant, k.Name} {
+		h = mix(h, maphash.String(seed, part))
+	}
+	if k.Addr.IsValid() {
+		bytes := k.Addr.As16()
+		h = mix(h, maphash.Bytes(seed, bytes[:]))
+	}
+	return h
+}
+
+// mix makes one hash of two, in an order.
+func mix(h, next uint64) uint64 {
+	h = (h<<25 | h>>39) * 0x9e3779b97f4a7c15 // odd, so that nothing is lost
+	return h ^ next
+}
+
+// String returns what no other key returns, for stores.
+func (k *Key) String() string {
+	var b strings.Builder
+	for _, part := range [...]string{k.Method, k.Tenant, k.Name} {
+		fmt.Fprintf(&b, "%d:%s,", len(part), part)
+	}
+	if k.Addr.IsValid() {
+		b.WriteString(k.Addr.String())
+	}
+	return b.String()
+}
+
+// whose says in an error message whose limit it is.
+func (k *Key) whose() string {
+	var of []string
+	if k.Method != "" {
+		of = append(of, "of this method")
+	}
+	if k.Tenant != "" {
+		of = append(of, fmt.Sprintf("of the tenant %.40q", k.Tenant))
+	}
+	if k.Addr.IsValid() {
+		of = append(of, "of "+k.Addr.String())
+	}
+	if k.Name != "" {
+		of = append(of, "of this caller")
+	}
+	if len(of) == 0 {
+		return ""
+	}
+	return " " + strings.Join(of, " ")
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/realserver"
+	"github.com/yodel-rpc/yodel/middleware/once"
+	"github.com/yodel-rpc/yodel/middleware/once/oncetest"
+	"github.com/yodel-rpc/yodel/middleware/rate"
+	"github.com/yodel-rpc/yodel/middleware/rate/ratetest"
+	"github.com/yodel-rpc/yodel/middleware/redis"
+	"github.com/yodel-rpc/yodel/middleware/retry"
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+// As a child of its own, the test program is a server that can be killed.
+func TestMain(m *testing.M) {
+	if addr := os.Getenv("YODEL_TEST_SERVER"); addr != "" {
+		if err := serve(addr, os.Getenv("YODEL_TEST_REDIS")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	yodeltest.VerifyNoLeaks(m)
+}
+
+const work yodel.Method[string, string] = "Test.Work"
+
+// serve runs a server that counts in Redis how often it executes what.
+func serve(addr, redisAddr string) error {
+	store := redis.New(redisAddr, nil)
+	defer store.Close()
+	counts := goredis.NewClient(&goredis.Options{Addr: redisAddr})
+	defer counts.Close()
+	s := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{once.With(&once.Options{Store: store, Lease: 300 * time.Millisecond})}})
+	work.Handle(s, func(ctx context.Context, in *string) (*string, error) {
+		n, err := counts.Incr(ctx, "executed:"+*in).Result()
+		if err != nil {
+			return nil, err
+		}
+		<-time.After(5 * time.Millisecond) // it may die here
+		out := fmt.Sprint(*in, " ", n)
+		return &out, nil
+	})
+	return s.ListenAndServe(context.Background(), addr)
+}
+
+func start(t *testing.T, redisAddr string) *realserver.Server {
+	t.Helper()
+	return realserver.Start(t, realserver.Program{
+		Name: "the test server",
+		Find: os.Executable,
+		Command: func(found, addr, _ string) (*exec.Cmd, error) {
+			cmd := exec.Command(found)
+			cmd.Env = append(os.Environ(), "YODEL_TEST_SERVER="+addr, "YODEL_TEST_REDIS="+redisAddr)
+			return cmd, nil
+		},
+		Probe: func(ctx context.Context, addr string) error {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		},
+	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func direct(t *testing.T, addr string) *goredis.Client {
+	t.Helper()
+	client := goredis.NewClient(&goredis.Options{Addr: addr})
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+func open(t *testing.T, addr string, o *redis.Options) *redis.Store {
+	t.Helper()
+	s := redis.New(addr, o)
+	t.Cleanup(func() { must(t, s.Close()) })
+	return s
+}
+
+func TestRateStore(t *testing.T) {
+	s := realserver.Redis(t)
+	ratetest.Test(t, func(t *testing.T) rate.Store { return open(t, s.Addr, nil) })
+	expire(t, s)
+}
+
+func TestOnceStore(t *testing.T) {
+	s := realserver.Redis(t)
+	oncetest.Test(t, true, func(t *testing.T) once.Store { return open(t, s.Addr, nil) })
+	expire(t, s)
+}
+
+// expire fails the test if there is a key that stays for ever.
+func expire(t *testing.T, s *realserver.Server) {
+	t.Helper()
+	client := direct(t, s.Addr)
+	keys, err := client.Keys(t.Context(), "*").Result()
+	must(t, err)
+	for _, key := range keys {
+		if ttl, err := client.PTTL(t.Context(), key).Result(); err != nil || ttl == -1 { // -2 is gone
+			t.Errorf("%q does not expire: %v, %v", key, ttl, err)
+		}
+		if !strings.HasPrefix(key, "yodel:") || len(key) > 300 {
+			t.Errorf("the key is %q", key)
+		}
+	}
+}
+
+// A client that asks again by itself, because it has got no answer, claims the key for the same owner.
+func TestTheOwnerMayClaimAgain(t *testing.T) {
+	s := open(t, realserver.Redis(t).Addr, nil)
+	for range 2 {
+		found, _, err := s.Claim(t.Context(), "k", "a", []byte("claim"), time.Minute, time.Minute)
+		if found != nil || err != nil {
+			t.Errorf("got %q, %v", found, err)
+		}
+	}
+	must(t, s.Put(t.Context(), "k", "a", []byte("outcome"), time.Minute))
+	if found, alive, err := s.Claim(t.Context(), "k", "a", []byte("claim"), time.Minute, time.Minute); string(found) != "outcome" || !alive || err != nil {
+		t.Errorf("got %q, %v, %v", found, alive, err)
+	}
+}
+
+func TestRedisWithoutRoom(t *testing.T) {
+	server := realserver.Redis(t)
+	client := direct(t, server.Addr)
+	must(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	s := open(t, server.Addr, nil)
+	_, _, err := s.Claim(t.Context(), "k", "a", []byte("claim"), time.Minute, time.Minute)
+	if !errors.Is(err, yodel.ResourceExhausted) {
+		t.Errorf("got %v, want resource_exhausted", err)
+	}
+}
+
+func TestWithoutRedis(t *testing.T) {
+	server := realserver.Redis(t)
+	s := open(t, server.Addr, nil)
+	pass := func(context.Context, *yodel.Call) error { return nil }
+	quiet := slog.New(slog.DiscardHandler)
+	loose := rate.With(&rate.Limit{PerSecond: 0.01, Burst: 10, Batch: 1, Store: s, Logger: quiet})(pass)
+	strict := rate.With(&rate.Limit{PerSecond: 0.01, Burst: 10, Batch: 1, Store: s, Logger: quiet, Strict: true, Name: "strict"})(pass)
+	for range 5 {
+		must(t, loose(t.Context(), &yodel.Call{}))
+		must(t, strict(t.Context(), &yodel.Call{}))
+	}
+	server.Stop() // it hangs
+	began := time.Now()
+	for i := range 12 {
+		if err := loose(t.Context(), &yodel.Call{}); (err == nil) != (i < 10) {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+	if err := strict(t.Context(), &yodel.Call{}); !errors.Is(err, yodel.Unavailable) || !yodel.NotProcessed(err) {
+		t.Errorf("strict: %v", err)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("14 calls without Redis took %v", took)
+	}
+	server.Continue()
+	server.Kill()
+	if _, _, err := s.Claim(t.Context(), "k", "a", nil, time.Minute, time.Minute); err == nil {
+		t.Error("claimed without Redis")
+	}
+	server.Restart()
+	if _, _, err := s.Claim(t.Context(), "k", "a", []byte("x"), time.Minute, time.Minute); err != nil {
+		t.Error(err)
+	}
+}
+
+// Several servers with one Redis, of which some are killed: no call is executed twice, and the caller learns the outcome, or that it is not known.
+func TestServersAreKilled(t *testing.T) {
+	const callers, each = 8, 60
+	store := realserver.Redis(t)
+	servers := []*realserver.Server{start(t, store.Addr), start(t, store.Addr), start(t, store.Addr)}
+	var addrs []string
+	for _, s := range servers {
+		addrs = append(addrs, s.Addr)
+	}
+	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
+		Logger: slog.New(slog.DiscardHandler), Timeout: 20 * time.Second,
+		Middleware: []yodel.Middleware{once.Keys(), retry.With(&retry.Options{Times: 50})},
+	})
+	defer c.Close()
+	counts := direct(t, store.Addr)
+	var made, known, unknown atomic.Int32
+	var load sync.WaitGroup
+	for caller := range callers {
+		load.Go(func() {
+			for i := range each {
+				in := fmt.Sprintf("%d-%d", caller, i)
+				out, err := work.Call(t.Context(), c, &in)
+				made.Add(1)
+				n, _ := counts.Get(t.Context(), "executed:"+in).Int()
+				e, _ := errors.AsType[*yodel.Error](err)
+				switch {
+				case n > 1:
+					t.Errorf("%s was executed %d times", in, n)
+				case err == nil && *out == in+" 1" && n == 1:
+					known.Add(1)
+				case e != nil && e.ID == "YDL3402" && !e.NotProcessed:
+					unknown.Add(1)
+				default:
+					t.Errorf("%s: got %v, %v after %d executions", in, out, err, n)
+				}
+			}
+		})
+	}
+	for i, s := range servers { // one after the other, in the middle of it
+		for made.Load() < int32((i+1)*callers*each/4) && !t.Failed() {
+			<-time.After(time.Millisecond)
+		}
+		s.Kill()
+		s.Restart()
+	}
+	load.Wait()
+	t.Logf("%d calls have an outcome, of %d it is not known", known.Load(), unknown.Load())
+	if known.Load() < callers*each*9/10 {
+		t.Error("these are too few")
+	}
+}
+
+// Redis cannot be reached now and then, while it is asked: what is not known is refused, or said to be unknown, and nothing is executed twice.
+func TestRedisIsCutOff(t *testing.T) {
+	const callers, each = 8, 40
+	proxy := realserver.Between(t, realserver.Redis(t).Addr)
+	s := yodeltest.NewServer(t, &yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler), Middleware: []yodel.Middleware{once.With(&once.Options{
+		Store: open(t, proxy.Addr, nil), Lease: 200 * time.Millisecond, Timeout: 30 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+	})}})
+	var executions sync.Map
+	var made, known, unknown, refused atomic.Int32
+	work.Handle(s.Server, func(_ context.Context, in *string) (*string, error) {
+		n, _ := executions.LoadOrStore(*in, new(atomic.Int32))
+		if n := n.(*atomic.Int32).Add(1); n != 1 {
+			t.Errorf("%s is executed %d times", *in, n)
+		}
+		return in, nil
+	})
+	c := yodeltest.NewClient(t, &yodel.ClientOptions{Timeout: 20 * time.Second, Middleware: []yodel.Middleware{
+		once.Keys(), retry.With(&retry.Options{Times: 5, MaxBackoff: 50 * time.Millisecond}),
+	}}, s)
+	var load sync.WaitGroup
+	for caller := range callers {
+		load.Go(func() {
+			for i := range each {
+				in := fmt.Sprintf("%d-%d", caller, i)
+				_, err := work.Call(t.Context(), c, &in)
+				made.Add(1)
+				e, _ := errors.AsType[*yodel.Error](err)
+				switch {
+				case err == nil:
+					known.Add(1)
+				case e.ID == "YDL3402":
+					unknown.Add(1)
+				case e.Code == yodel.Unavailable:
+					refused.Add(1)
+				default:
+					t.Errorf("%s: %v", in, err)
+				}
+			}
+		})
+	}
+	for i := range 5 {
+		for made.Load() < int32(i*callers*each/6) && !t.Failed() {
+			<-time.After(time.Millisecond)
+		}
+		proxy.Cut()
+		<-time.After(100 * time.Millisecond)
+		proxy.Heal()
+	}
+	load.Wait()
+	t.Logf("%d calls have an outcome, of %d it is not known, %d were refused", known.Load(), unknown.Load(), refused.Load())
+	if known.Load() < callers*each/2 {
+		t.Error("these are too few")
+	}
+}
+
+// Processes that share a limit keep to it together.
+func TestProcessesShareALimit(t *testing.T) {
+	const processes, perSecond, burst, batch = 4, 200, 20, 5
+	server := realserver.Redis(t)
+	pass := func(context.Context, *yodel.Call) error { return nil }
+	var passed atomic.Int32
+	var wg sync.WaitGroup
+	began := time.Now()
+	for range processes {
+		h := rate.With(&rate.Limit{PerSecond: perSecond, Burst: burst, Batch: batch, Store: open(t, server.Addr, nil), By: rate.Tenant})(pass)
+		wg.Go(func() {
+			for time.Since(began) < 2*time.Second {
+				if h(t.Context(), &yodel.Call{Tenant: "a"}) == nil {
+					passed.Add(1)
+				}
+				<-time.After(time.Millisecond)
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(began).Seconds()
+	n, most := float64(passed.Load()), burst+perSecond*took+processes*(batch-1)
+	t.Logf("%v calls in %.2f s, at most %.0f", n, took, most)
+	if n > most || n < perSecond*took*0.6 {
+		t.Errorf("%v calls passed in %.2f s, want at most %.0f and not much less", n, took, most)
+	}
+}
