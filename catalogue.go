@@ -31,6 +31,7 @@ var catalogue = map[string]entry{
 	"YDL1106": {Internal, "a breach of the protocol", "check that both sides run a released version, and report it"},
 	"YDL1107": {Unavailable, "the connection was refused by the server", "look at the server's log"},
 	"YDL1201": {Unavailable, "the resolver failed", "check the registry"},
+	"YDL1301": {Unavailable, "the breaker of the endpoint is open", "find out why the calls before failed: the message has the last one's error"},
 	"YDL2001": {Unimplemented, "the server has no such service", "check the name"},
 	"YDL2002": {Unimplemented, "the service has no such method", "check the name"},
 	"YDL2003": {Unimplemented, "the server does not have the codec", "add it to ServerOptions.Codecs"},

@@ -24,6 +24,7 @@ import (
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/middleware/auth"
+	"github.com/yodel-rpc/yodel/middleware/breaker"
 )
 
 // A scenario provokes one of yodel's errors for real.
@@ -229,6 +230,15 @@ var scenarios = []scenario{
 		return p.call(newServer(p, quiet(yodel.ServerOptions{Connect: func(context.Context, *yodel.Peer) error {
 			return errors.New("no list of members")
 		}})), nil, &yodel.Call{})
+	}},
+	{"YDL1301", "a call behind one that failed", yodel.Unavailable, true, []string{"the breaker of", "1 calls in a row failed"}, false, func(p *provocation) error {
+		s := p.with(nil, func(*string) (*string, error) { return nil, yodel.Errorf(yodel.Unavailable, "not now") })
+		p.addr = serve(p, s)
+		c := newClient(p, &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{breaker.After(1, time.Minute)}}, p.addr)
+		if err := c.Do(p.Context(), try("x")); !errors.Is(err, yodel.Unavailable) {
+			p.Fatal(err)
+		}
+		return c.Do(p.Context(), try("x"))
 	}},
 	{"YDL2001", "no such service", yodel.Unimplemented, true, []string{`no service "Arit"`, `did you mean "Arith.Mul"?`}, false, func(p *provocation) error {
 		return p.call(newServer(p, nil), nil, &yodel.Call{Method: "Arit.Mul"})
