@@ -22,6 +22,7 @@ const (
 	every     = 100 * time.Millisecond // between two sweeps; longer for thousands of endpoints
 	everyMore = 50 * time.Microsecond  // for each endpoint
 	hurryTime = 10 * time.Millisecond  // between two sweeps at least
+	againTime = time.Second            // between two attempts to begin with sweeps
 	idleTime  = 10 * time.Second       // without a call for so long there are no more sweeps, until there is one
 
 	memory = 500 * time.Millisecond // within this what was counted falls to 1/e of its weight
@@ -39,8 +40,7 @@ const (
 	leastBad   = 0.02 // the share of bad calls that everybody is allowed
 	mostBad    = 0.6  // where more than that are, little can be told
 	deviations = 2    // above the median
-	failing    = 0.85 // the share of failures that is too much by itself
-	failingMin = 4    // calls that count, at least
+	failing    = 0.95 // the share of failures that is too much by itself, rather than half of them
 	leastReady = 2    // 1/2 of all must be ready
 	enough     = 128  // calls that are measured between two sweeps
 	pingTime   = time.Second
@@ -50,7 +50,9 @@ const (
 type fleet struct {
 	options atomic.Pointer[Options]
 	client  *yodel.Client
+	born    time.Time
 	running atomic.Bool
+	again   atomic.Int64 // until when a goroutine may be about to run, since it was born
 	usual   atomic.Int64 // nanoseconds
 	slow    atomic.Int64 // more than this is
 	hurry   chan struct{}
@@ -70,6 +72,7 @@ type judged struct {
 	times, logs        float64
 	suspicion          float64 // from ended calls
 	waiting            float64 // from overdue ones
+	despair            float64 // from failures, however many the others have
 	share              float64 // of bad calls, the overdue ones included
 
 	// Calls that had begun by a time that is at least the time of a slow call ago, and by a later one.
@@ -93,14 +96,17 @@ func (m *member) join(p *Options, call *yodel.Call) *fleet {
 		m.fleet.Store(f)
 	}
 	f.options.Store(p)
-	if !f.running.Load() {
-		m.ep.Go(f.run)
+	if now := time.Since(f.born); !f.running.Load() {
+		// It may take a while to begin, and not begin at all because this endpoint is just leaving.
+		if again := f.again.Load(); int64(now) >= again && f.again.CompareAndSwap(again, int64(now+againTime)) {
+			m.ep.Go(f.run)
+		}
 	}
 	return f
 }
 
 func newFleet(c *yodel.Client) *fleet {
-	f := &fleet{client: c, hurry: make(chan struct{}, 1)}
+	f := &fleet{client: c, born: time.Now(), hurry: make(chan struct{}, 1)}
 	f.usual.Store(math.MaxInt64)
 	f.slow.Store(math.MaxInt64)
 	return f
@@ -172,7 +178,7 @@ func (f *fleet) sweep() (busy bool) {
 }
 
 // A sample is what was counted since the last sweep.
-type sample struct{ good, bad float64 }
+type sample struct{ good, bad, failed float64 }
 
 // take takes what was counted.
 func (m *member) take(now time.Time, past, slow time.Duration) sample {
@@ -180,7 +186,7 @@ func (m *member) take(now time.Time, past, slow time.Duration) sample {
 	times := m.times.Swap(0)
 	n, slows := float64(times/timesOne), float64(m.slow.Swap(0))
 	failed, late := float64(m.failed.Swap(0)), float64(m.late.Swap(0))
-	s := sample{good: max(n-slows, 0) + float64(m.answered.Swap(0)), bad: slows + failed + late}
+	s := sample{good: max(n-slows, 0) + float64(m.answered.Swap(0)), bad: slows + failed + late, failed: failed}
 
 	fade := math.Exp(-float64(past) / float64(memory))
 	j.calls = j.calls*fade + s.good + s.bad
@@ -247,13 +253,14 @@ func median(x []float64) float64 {
 type reference struct {
 	known    bool
 	median   float64 // of the shares of bad calls
-	least    float64
+	least    float64 // share of failures
 	limit    float64 // more than this is bad
 	up, down float64 // what a bad call, and a good one, add to the suspicion
 }
 
 // compare finds out what share of bad calls is usual.
 func (f *fleet) compare(p *Options) *reference {
+	r := &reference{least: 1}
 	f.shares = f.shares[:0]
 	for _, m := range f.members {
 		j, over := &m.judged, m.overdue()
@@ -261,11 +268,13 @@ func (f *fleet) compare(p *Options) *reference {
 		if j.calls+over >= 0.5 {
 			f.shares = append(f.shares, j.share)
 		}
+		if j.calls >= 2 {
+			r.least = min(r.least, j.failed/j.calls)
+		}
 	}
-	r := &reference{}
 	if len(f.shares) >= 2 {
 		r.known = true
-		r.median, r.least = median(f.shares), f.shares[0]
+		r.median = median(f.shares)
 		for i, s := range f.shares {
 			f.shares[i] = math.Abs(s - r.median)
 		}
@@ -286,6 +295,8 @@ func (r *reference) judge(m *member, s sample, past time.Duration) {
 	if m.phase.Load() != in {
 		most = certainty // it is suspect
 	}
+	fails := s.failed*math.Log(failing/0.5) + (s.good+s.bad-s.failed)*math.Log((1-failing)/0.5)
+	j.despair = min(max(j.despair+min(fails, most), 0), certainty)
 	j.suspicion = min(max(j.suspicion+min(s.bad*r.up+s.good*r.down, most), 0), certainty)
 	j.waiting = min(j.waiting+most, m.overdue()*r.up)
 }
@@ -293,16 +304,20 @@ func (r *reference) judge(m *member, s sample, past time.Duration) {
 // suspect reports whether a member is worse than the others, and why.
 func (r *reference) suspect(p *Options, m *member) (why string) {
 	j := &m.judged
-	better := r.known && j.share >= r.median+p.Margin
 	switch {
-	case better && p.Errors > 0 && int(m.row.Load()) >= p.Errors:
+	case p.Errors > 0 && int(m.row.Load()) >= p.Errors && r.median < 0.5:
 		return fmt.Sprintf("%d calls in a row failed", m.row.Load())
-	case better && j.suspicion+j.waiting >= certainty && j.share >= r.limit:
+	case j.suspicion+j.waiting >= certainty && r.known && j.share >= r.limit:
 		return fmt.Sprintf("%.0f%% of its calls fail, are slow or hang, and %.0f%% of its siblings'", 100*j.share, 100*r.median)
-	case r.known && j.calls >= failingMin && j.failed >= failing*j.calls && r.least <= failing/2:
-		return fmt.Sprintf("%.0f%% of its calls fail", 100*j.failed/j.calls)
+	case r.hopeless(m):
+		return "nearly all of its calls fail"
 	}
 	return ""
+}
+
+// hopeless reports whether nearly all calls of a member fail, and not those of all others.
+func (r *reference) hopeless(m *member) bool {
+	return r.known && m.judged.despair >= certainty && r.least < 0.5
 }
 
 // decide ejects members and takes them back.
@@ -417,7 +432,7 @@ func (m *member) comeBack(p *Options, now time.Time) {
 		j.back = now.Add(p.Ejection) // until it is asked again
 		m.asked.Store(unasked)
 	case there:
-		j.suspicion, j.waiting = certainty-trialRoom, 0
+		j.suspicion, j.despair, j.waiting = certainty-trialRoom, certainty-trialRoom, 0
 		m.epoch.Add(1)
 		j.lost = m.begun.Load() - m.ended.Load()
 		j.old, j.mark, j.markAt = 0, 0, now
@@ -444,7 +459,7 @@ func (m *member) ping(ctx context.Context) {
 func (m *member) continueTrial(p *Options, now time.Time, r *reference) {
 	j := &m.judged
 	switch {
-	case j.suspicion+j.waiting >= certainty && (!r.known || j.share >= r.median+p.Margin):
+	case j.suspicion+j.waiting >= certainty && (!r.known || j.share >= r.median+p.Margin), r.hopeless(m):
 		m.eject(p, now, "it is still bad")
 	case j.suspicion <= certainty-trialRoom-trialGood:
 		m.takeBack(p, now, "it is well again")

@@ -214,7 +214,7 @@ func TestOneOfTenIsBad(t *testing.T) {
 						if share := f.load(rate, 5*time.Second)[3]; f.ready() != 10 || share < 0.07 {
 							t.Errorf("well again, it has %.1f%% of the calls, and %d of 10 are ready", 100*share, f.ready())
 						}
-						if t.Failed() {
+						if t.Failed() || testing.Verbose() {
 							f.explain()
 						}
 					})

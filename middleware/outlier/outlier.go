@@ -19,8 +19,9 @@
 // Not counted are one-way calls, the built-in methods (yodel.Health and its like), and refusals of the client's own: what is wrong with connections makes an
 // endpoint unready by itself. Streams and ordered calls may take as long as they please, and count only as failures in a row.
 //
-// Two rules are about an endpoint by itself: failures in a row (5, of the first four codes), which needs no waiting for the next comparison; and nearly all
-// calls failing (85 %), for when more than half of the endpoints are bad and the median is no measure. They too need others that are better.
+// Two rules are about an endpoint by itself: failures in a row (5, of the first four codes), which need no comparison, unless half of all
+// calls are bad; and that nearly all calls fail, which takes some 20 of them, for when most of the endpoints are bad and the median is no measure, and
+// any is better.
 //
 // An ejection ends after a while, which grows. Then the endpoint must answer a ping, and after that gets one call at a time, until it has
 // answered so many that it is back for good (about three), or so many were bad (about one) that it is ejected for longer. So an
