@@ -4,6 +4,7 @@ package outlier_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -137,7 +138,7 @@ func (f *fleet) load(rate int, d time.Duration) (shares []float64) {
 	}
 	end := time.Now().Add(d)
 	for time.Now().Before(end) {
-		go work.Call(context.Background(), f.client, &yodel.Empty{}) //nolint:errcheck // what becomes of it is counted at the servers
+		go work.Call(context.Background(), f.client, &yodel.Empty{})
 		time.Sleep(time.Second / time.Duration(rate))
 	}
 	total := 0.0
@@ -187,7 +188,7 @@ func TestOneOfTenIsBad(t *testing.T) {
 			"slow":                 slower(200 * time.Millisecond),
 			"black hole":           hanging,
 			"half fails":           failing(2, yodel.Errorf(yodel.Unavailable, "x")),
-			"half fails, uncoded":  failing(2, fmt.Errorf("x")),
+			"half fails, uncoded":  failing(2, errors.New("x")),
 			"half is refused":      failing(2, &yodel.Error{Code: yodel.ResourceExhausted, NotProcessed: true}),
 			"all fails":            failing(1, yodel.Errorf(yodel.Internal, "x")),
 			"slow, behind a hedge": slower(200 * time.Millisecond),

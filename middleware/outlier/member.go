@@ -167,9 +167,9 @@ const (
 )
 
 func logOf(d time.Duration) uint64 {
-	n := uint64(max(d, 1)) //nolint:gosec // positive
+	n := uint64(max(d, 1))
 	octave := bits.Len64(n) - 1
-	return uint64(octave)*logSteps + (n<<(63-octave)>>55)&(logSteps-1) //nolint:gosec // not negative
+	return uint64(octave)*logSteps + (n<<(63-octave)>>55)&(logSteps-1)
 }
 
 // timeOf returns the time whose logarithm is near to log.

@@ -45,7 +45,7 @@ func load(r *rand.Rand, c *yodel.Client, rate int, d time.Duration) {
 	begun := 0
 	for end := time.Now().Add(d); time.Now().Before(end); begun++ {
 		go func() {
-			c.Call(context.Background(), string(work), &yodel.Empty{}, nil) //nolint:errcheck // what becomes of it is not the question
+			c.Call(context.Background(), string(work), &yodel.Empty{}, nil)
 			ended <- struct{}{}
 		}()
 		time.Sleep(time.Duration(r.ExpFloat64() * float64(time.Second) / float64(rate)))
@@ -118,7 +118,7 @@ func TestAllAlikeAreNotEjected(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s/%d a second", name, rate), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					r := rand.New(rand.NewPCG(6, uint64(rate))) //nolint:gosec // small
+					r := rand.New(rand.NewPCG(6, uint64(rate)))
 					ejections := 0
 					o := &outlier.Options{OnEject: func(ep *yodel.Endpoint, why string, d time.Duration) {
 						if d > 0 && !strings.Contains(why, "still") {
@@ -154,7 +154,7 @@ func TestMaximumShareIsNeverExceeded(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7, 10, 20} {
 		for _, share := range []float64{0, 0.1, 0.5, 1} {
 			synctest.Test(t, func(t *testing.T) {
-				r := rand.New(rand.NewPCG(7, uint64(n))) //nolint:gosec // small
+				r := rand.New(rand.NewPCG(7, uint64(n)))
 				bad := make([]atomic.Int32, n)
 				var c *yodel.Client
 				ejected, most, times := 0, max(int(max(share, 0.3*float64(min(1, int(1-min(share*10, 1)))))*float64(n)+1e-9), 1), 0
@@ -190,7 +190,7 @@ func TestMaximumShareIsNeverExceeded(t *testing.T) {
 					return nil
 				})
 				for range 40 {
-					bad[r.IntN(n)].Store(int32(r.IntN(4))) //nolint:gosec // small
+					bad[r.IntN(n)].Store(int32(r.IntN(4)))
 					load(r, c, 20*n, time.Second)
 				}
 				for i := range bad {
@@ -411,8 +411,7 @@ func TestNothingRunsWithoutCalls(t *testing.T) {
 func TestEndpointsComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sets := make(chan []yodel.Instance)
-		var c *yodel.Client
-		c = yodel.NewClient(resolver(sets), &yodel.ClientOptions{
+		c := yodel.NewClient(resolver(sets), &yodel.ClientOptions{
 			EndpointMiddleware: []yodel.EndpointMiddleware{outlier.Eject(nil), func(ep *yodel.Endpoint, _ yodel.Handler) yodel.Handler {
 				return func(_ context.Context, call *yodel.Call) error {
 					if strings.HasPrefix(ep.Addr(), "bad") && call.Method == string(work) {
@@ -475,7 +474,7 @@ func TestStreams(t *testing.T) {
 		open := func(n int) {
 			for range n {
 				go func() {
-					for range watch.Call(context.Background(), c, &yodel.Empty{}) { //nolint:revive // nothing comes
+					for range watch.Call(context.Background(), c, &yodel.Empty{}) {
 					}
 				}()
 				time.Sleep(10 * time.Millisecond)
@@ -589,7 +588,7 @@ func TestSuccessAllocatesNothing(t *testing.T) {
 func raceEnabled() bool {
 	c := yodel.Dial("a")
 	defer c.Close()
-	return testing.AllocsPerRun(10, func() { c.Call(context.Background(), "", nil, nil) }) > 10 //nolint:errcheck // it fails
+	return testing.AllocsPerRun(10, func() { c.Call(context.Background(), "", nil, nil) }) > 10
 }
 
 func BenchmarkSuccess(b *testing.B) {
