@@ -16,6 +16,7 @@ func Example() {
 	const Price yodel.Method[string, int] = "Shop.Price"
 	network := mem.New()
 	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	served := make(chan error)
 	addrs := []string{"shop-1", "shop-2", "shop-3"}
 	for _, addr := range addrs {
