@@ -57,7 +57,7 @@ func (c *Call) Again() bool {
 // tokens returns the call's budget, or nil if it has none.
 func (c *Call) tokens() *budget {
 	if c.budget == nil && c.Budget > 0 && c.out != nil {
-		c.out.budget.spare.Store(int32(min(c.Budget, maxBudget) - 1)) //nolint:gosec // bounded
+		c.out.budget.spare.Store(int32(min(c.Budget, maxBudget) - 1))
 		c.budget = &c.out.budget
 	}
 	return c.budget
@@ -71,7 +71,7 @@ func (o *outgoing) lend(b *budget) {
 
 // repay takes back those that the attempt did not use.
 func (o *outgoing) repay(call *Call, used uint64) {
-	if left := int64(o.lent) - int64(min(used, maxBudget)); left > 0 { //nolint:gosec // bounded
+	if left := int64(o.lent) - int64(min(used, maxBudget)); left > 0 {
 		call.budget.spare.Add(int32(left)) //nolint:gosec // at most lent
 	}
 	o.lent = 0
@@ -140,7 +140,7 @@ func (in *incoming) heritage() *heritage {
 		return nil
 	}
 	h := &heritage{
-		given: int32(min(max(call.Budget, 1), maxBudget) - 1), bounded: call.Budget > 0, //nolint:gosec // bounded
+		given: int32(min(max(call.Budget, 1), maxBudget) - 1), bounded: call.Budget > 0,
 		criticality: call.Criticality, tenant: call.Tenant,
 	}
 	h.budget.spare.Store(h.given)
@@ -156,7 +156,7 @@ func (in *incoming) used() uint64 {
 	if h == nil || !h.bounded {
 		return 0
 	}
-	return uint64(max(h.given-h.budget.spare.Load(), 0)) //nolint:gosec // not negative
+	return uint64(max(h.given-h.budget.spare.Load(), 0))
 }
 
 // On the wire a criticality is a number of which the lowest bit is the sign.
@@ -167,5 +167,5 @@ func criticalityOf(n uint64) int {
 
 func wireCriticality(c int) uint64 {
 	c = min(max(c, math.MinInt8), math.MaxInt8)
-	return uint64(c<<1 ^ c>>8) //nolint:gosec // not negative
+	return uint64(c<<1 ^ c>>8)
 }

@@ -296,7 +296,7 @@ func TestAForkGoesElsewhereAndHasItsOwnReply(t *testing.T) {
 	for i := range 3 {
 		s := newServer(t, nil)
 		handle(t, s, "Which", func(_ context.Context, in *[]int) (*[]int, error) {
-			out := append(*in, i) //nolint:gocritic // another variable
+			out := append(*in, i)
 			return &out, nil
 		})
 		addrs = append(addrs, serve(t, s))

@@ -287,7 +287,7 @@ func (in *incoming) open() error {
 		return refusal("YDL2205", "%s: the metadata is broken: %v", call.Method, err)
 	}
 	if in.Budget != 0 {
-		call.Budget = int(min(in.Budget, maxBudget)) //nolint:gosec // bounded
+		call.Budget = int(min(in.Budget, maxBudget))
 	}
 	if f == nil {
 		return nil
@@ -426,7 +426,7 @@ func (in *incoming) reply() {
 	f.Message = []byte(shorten(e.Message, maxErrorText))
 	f.ErrorID = []byte(e.ID)
 	if e.RetryAfter > 0 {
-		f.RetryAfter = uint64((e.RetryAfter + time.Microsecond - 1) / time.Microsecond) //nolint:gosec // positive
+		f.RetryAfter = uint64((e.RetryAfter + time.Microsecond - 1) / time.Microsecond)
 	}
 	f.Details = e.Details
 	if len(e.Details) > maxErrorDetails {

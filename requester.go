@@ -409,7 +409,7 @@ func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 	e := &Error{
 		Code: Code(min(a.Code, 255)), Message: string(f.Message), ID: string(f.ErrorID),
 		Details: append([]byte(nil), f.Details...), NotProcessed: a.Flags&wire.NotProcessed != 0,
-		RetryAfter: time.Duration(min(f.RetryAfter, maxRetryAfter)) * time.Microsecond, //nolint:gosec // bounded
+		RetryAfter: time.Duration(min(f.RetryAfter, maxRetryAfter)) * time.Microsecond,
 	}
 	if e.ID != "" {
 		e.Message = fmt.Sprintf("%s: %s: %s", call.Method, addrOf(call), strings.TrimPrefix(e.Message, call.Method+": "))

@@ -20,6 +20,7 @@ var pageText string
 type page struct {
 	*Report
 
+	Here     string // the way from the page to this folder
 	Verdicts []Verdict
 	Charts   []Chart
 	Tables   []pageTable
@@ -39,7 +40,11 @@ func (r *Report) writePage(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	p := page{Report: r, Verdicts: r.verdicts(), Failures: r.failures()}
+	here, err := wayHere(dir)
+	if err != nil {
+		return err
+	}
+	p := page{Report: r, Here: here, Verdicts: r.verdicts(), Failures: r.failures()}
 	for _, s := range r.Scenarios {
 		if rows := r.rows(s.Name); len(rows) > 0 {
 			p.Tables = append(p.Tables, pageTable{s, rows, r.absent(s)})
@@ -59,6 +64,20 @@ func (r *Report) writePage(dir string) error {
 		return err
 	}
 	return errors.Join(writeFile(filepath.Join(dir, "README.md"), func(out io.Writer) error { return t.Execute(out, p) }))
+}
+
+// wayHere returns the way from a folder to the one that the suite runs in.
+func wayHere(dir string) (string, error) {
+	from, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	to, err := filepath.Abs(".")
+	if err != nil {
+		return "", err
+	}
+	way, err := filepath.Rel(from, to)
+	return filepath.ToSlash(way), err
 }
 
 // pageFuncs write numbers as the tables of the terminal do.

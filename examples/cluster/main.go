@@ -65,7 +65,7 @@ func run(ctx context.Context, length time.Duration, callers int) error {
 	s := &shop{etcd: e.addr}
 	defer func() {
 		for _, in := range s.instances {
-			in.kill() // what still runs, when something went wrong
+			in.Kill() // what still runs, when something went wrong
 		}
 	}()
 	for _, name := range []string{"a", "b", "c"} {
@@ -73,7 +73,7 @@ func run(ctx context.Context, length time.Duration, callers int) error {
 			return err
 		}
 		in := s.named(name)
-		fmt.Printf("%s is process %d and listens at %s\n", name, in.cmd.Process.Pid, in.addr)
+		fmt.Printf("%s is process %d and listens at %s\n", name, in.PID, in.addr)
 	}
 	fmt.Printf("etcd is at localhost:%s: etcdctl --endpoints localhost:%[1]s get --prefix yodel/\n", e.port())
 	fmt.Printf("%d callers; %s is idempotent, %s is not; calls per second:\n\n", callers, Price, Buy)
@@ -83,8 +83,8 @@ func run(ctx context.Context, length time.Duration, callers int) error {
 	err = s.takeSteps(ctx, l, length)
 	l.stop()
 	for _, in := range s.instances {
-		in.shutDown()
-		in.wait()
+		in.ShutDown()
+		in.Wait()
 	}
 	return errors.Join(err, report(l, s))
 }

@@ -36,7 +36,7 @@ func report(l *load, s *shop) error {
 	} else {
 		printErrors(failures)
 		for _, in := range s.instances {
-			fmt.Print(in.stderr.String())
+			fmt.Print(in.Stderr.String())
 		}
 	}
 	fmt.Printf("\n%d failed\n", len(failures))
@@ -107,8 +107,8 @@ func audit(outcomes []outcome, instances []*instance) (faults []error) {
 				faults = append(faults, fmt.Errorf("%s executed order %d, which nobody has made", in.name, id))
 			}
 		}
-		if in.err != nil && !in.killed {
-			faults = append(faults, fmt.Errorf("instance %s ended with %w", in.name, in.err))
+		if in.Err != nil && !in.Killed {
+			faults = append(faults, fmt.Errorf("instance %s ended with %w", in.name, in.Err))
 		}
 	}
 	return faults
@@ -116,8 +116,8 @@ func audit(outcomes []outcome, instances []*instance) (faults []error) {
 
 // fate says how the instance ended.
 func (in *instance) fate(began time.Time) string {
-	at, took := in.told.Sub(began).Seconds(), in.ended.Sub(in.told).Round(time.Millisecond)
-	if in.killed {
+	at, took := in.Told.Sub(began).Seconds(), in.Ended.Sub(in.Told).Round(time.Millisecond)
+	if in.Killed {
 		return fmt.Sprintf("killed after %.1fs", at)
 	}
 	return fmt.Sprintf("shut down after %.1fs, which took %v", at, took)

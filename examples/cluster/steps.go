@@ -45,11 +45,11 @@ func (s *shop) takeSteps(ctx context.Context, l *load, length time.Duration) err
 	}{
 		{"a, b, c serve", func() error { return nil }},
 		{"d is added", func() error { return s.open(ctx, "d") }},
-		{killed, func() error { s.named("b").kill(); return nil }},
+		{killed, func() error { s.named("b").Kill(); return nil }},
 		{"c weighs 3", func() error { return s.named("c").say(3, active) }},
 		{"a is disabled", func() error { return s.named("a").say(1, inactive) }},
 		{"a is enabled", func() error { return s.named("a").say(1, active) }},
-		{"d is drained", func() error { s.named("d").shutDown(); return nil }},
+		{"d is drained", func() error { s.named("d").ShutDown(); return nil }},
 		{"e is added", func() error { return s.open(ctx, "e") }},
 	} {
 		if ctx.Err() != nil {

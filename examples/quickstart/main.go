@@ -66,7 +66,7 @@ func run(ctx context.Context, length time.Duration, callers int) error {
 	var shop []*instance
 	defer func() {
 		for _, in := range shop {
-			in.kill() // what still runs, when something went wrong
+			in.Kill() // what still runs, when something went wrong
 		}
 	}()
 	open := func(name string) error {
@@ -81,7 +81,7 @@ func run(ctx context.Context, length time.Duration, callers int) error {
 			return err
 		}
 		in := shop[len(shop)-1]
-		fmt.Printf("%s is process %d and listens at %s\n", name, in.cmd.Process.Pid, in.addr)
+		fmt.Printf("%s is process %d and listens at %s\n", name, in.PID, in.addr)
 	}
 	registry := file.New(folder, nil).Service("Shop")
 	if err := found(ctx, registry, len(shop)); err != nil {
@@ -93,7 +93,7 @@ func run(ctx context.Context, length time.Duration, callers int) error {
 	l.watch(ctx, length*3/10)
 	if ctx.Err() == nil {
 		l.event("a is killed")
-		shop[0].kill()
+		shop[0].Kill()
 	}
 	l.watch(ctx, length*11/20)
 	if ctx.Err() == nil {
@@ -103,14 +103,14 @@ func run(ctx context.Context, length time.Duration, callers int) error {
 	l.watch(ctx, length*4/5)
 	if ctx.Err() == nil {
 		l.event("b is shut down")
-		shop[1].shutDown()
+		shop[1].ShutDown()
 	}
 	l.watch(ctx, length)
 	l.event("the end")
 	l.stop()
 	for _, in := range shop {
-		in.shutDown()
-		in.wait()
+		in.ShutDown()
+		in.Wait()
 	}
 	return errors.Join(err, report(l, shop))
 }

@@ -43,7 +43,7 @@ func report(l *load, shop []*instance) error {
 	} else {
 		printErrors(failures)
 		for _, in := range shop {
-			fmt.Print(in.stderr.String())
+			fmt.Print(in.Stderr.String())
 		}
 	}
 	fmt.Printf("\n%d failed\n", len(failures))
@@ -61,7 +61,7 @@ func wasInterrupted(o outcome, shop []*instance) bool {
 		return false
 	}
 	last := r.Attempts[len(r.Attempts)-1]
-	return slices.ContainsFunc(shop, func(in *instance) bool { return in.killed && in.addr == last.Addr })
+	return slices.ContainsFunc(shop, func(in *instance) bool { return in.Killed && in.addr == last.Addr })
 }
 
 // audit compares what callers were told with what the instances have executed.
@@ -79,8 +79,8 @@ func audit(outcomes []outcome, shop []*instance) (faults []error) {
 		}
 	}
 	for _, in := range shop {
-		if in.err != nil && !in.killed {
-			faults = append(faults, fmt.Errorf("instance %s ended with %w", in.name, in.err))
+		if in.Err != nil && !in.Killed {
+			faults = append(faults, fmt.Errorf("instance %s ended with %w", in.name, in.Err))
 		}
 	}
 	return faults
@@ -88,8 +88,8 @@ func audit(outcomes []outcome, shop []*instance) (faults []error) {
 
 // fate says how the instance ended.
 func (in *instance) fate(began time.Time) string {
-	at, took := in.told.Sub(began).Seconds(), in.ended.Sub(in.told).Round(time.Millisecond)
-	if in.killed {
+	at, took := in.Told.Sub(began).Seconds(), in.Ended.Sub(in.Told).Round(time.Millisecond)
+	if in.Killed {
 		return fmt.Sprintf("killed after %.1fs", at)
 	}
 	return fmt.Sprintf("shut down after %.1fs, which took %v", at, took)

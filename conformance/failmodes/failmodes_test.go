@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package failmodes has no code but this test: what becomes of a call in each fail mode, under each fault.
+//
+// The table is docs/failmodes.md. The test fails when it is not what happens; -update writes it.
+package failmodes_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/retry"
+	"github.com/yodel-rpc/yodel/middleware/timeout"
+	"github.com/yodel-rpc/yodel/transport/mem"
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	yodeltest.VerifyNoLeaks(m)
+}
+
+var update = flag.Bool("update", false, "write docs/failmodes.md")
+
+// work answers with the name of the instance that did it.
+const work yodel.Method[string, string] = "Work.Do"
+
+// A fleet is three instances, of which the first is the one in trouble, and a client that prefers them in their order.
+type fleet struct {
+	*mem.Network
+
+	client   *yodel.Client
+	servers  map[string]*yodel.Server
+	executed map[string]*atomic.Int32 // by instance
+	attempts atomic.Int32
+	broken   atomic.Bool // writes to the first instance fail
+	stop     []func()
+}
+
+var names = []string{"a", "b", "c"}
+
+// A fault is what is wrong with the first instance.
+type fault struct {
+	name, what string
+	prepare    func(f *fleet) // before the call
+	handler    func(f *fleet, ctx context.Context) error
+	cancel     bool
+}
+
+var faults = []fault{
+	{name: "none", what: "all is well"},
+	{name: "refused", what: "nobody listens there", prepare: (*fleet).neverStarted},
+	{name: "reset before sending", what: "the connection has just been lost; the server takes another one", prepare: (*fleet).reset},
+	{name: "reset while sending", what: "the connection breaks when the request is written, and nobody knows whether any of it has left", prepare: (*fleet).breakWrites},
+	{name: "reset after sending", what: "the connection breaks while the method runs, which goes on to its end", handler: (*fleet).cutOff},
+	{name: "timeout", what: "the method runs until its context ends; an attempt has 200 ms", handler: (*fleet).hang},
+	{name: "slow", what: "the method takes 150 ms", handler: (*fleet).dawdle},
+	{name: "application error", what: "the method fails with `failed_precondition`", handler: (*fleet).refuse},
+	{name: "cancel", what: "the caller gives up after 50 ms, and the method runs until its context ends", handler: (*fleet).hang, cancel: true},
+	{name: "drain", what: "the server is shutting down", prepare: (*fleet).drain},
+}
+
+// A mode is a way to carry calls out.
+type mode struct {
+	name, with string
+	middleware []yodel.Middleware
+	call       func(ctx context.Context, c *yodel.Client, call *yodel.Call) error // Client.Do if nil
+	noReply    bool                                                               // success comes without one
+}
+
+var modes = []mode{
+	{name: "failfast", with: "no middleware"},
+	{name: "failover", with: "`retry.Times(3)`", middleware: []yodel.Middleware{retry.Times(3)}},
+}
+
+// An outcome is what became of a call.
+type outcome struct {
+	result     string
+	attempts   int32
+	executions int32
+}
+
+func (o outcome) String() string { return fmt.Sprintf("%s, %d, %d", o.result, o.attempts, o.executions) }
+
+func TestFailModesUnderFaults(t *testing.T) {
+	var page strings.Builder
+	page.WriteString(preface)
+	for _, f := range faults {
+		fmt.Fprintf(&page, "- **%s**: %s.\n", f.name, f.what)
+	}
+	for _, m := range modes {
+		fmt.Fprintf(&page, "\n## %s\n\n%s\n\n| fault | not idempotent | idempotent |\n|---|---|---|\n", m.name, m.with)
+		for _, f := range faults {
+			var cells [2]string
+			for i, idempotent := range []bool{false, true} {
+				synctest.Test(t, func(t *testing.T) { cells[i] = try(t, m, f, idempotent).String() })
+			}
+			fmt.Fprintf(&page, "| %s | %s | %s |\n", f.name, cells[0], cells[1])
+		}
+	}
+	const file = "../../docs/failmodes.md"
+	if *update {
+		if err := os.WriteFile(file, []byte(page.String()), 0o644); err != nil { //nolint:gosec // a page for everybody to read
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Split(page.String(), "\n")
+	for i, line := range strings.Split(string(want), "\n") {
+		if i >= len(got) || got[i] != line {
+			t.Fatalf("line %d of docs/failmodes.md is\n%s\nand what happens is\n%s\n(go test -update writes the page)", i+1, line, got[min(i, len(got)-1)])
+		}
+	}
+}
+
+const preface = `# Fail modes under faults
+
+<!-- Written by go test -update ./conformance/failmodes, which checks it otherwise. -->
+
+What becomes of a call in each fail mode when something is wrong with the instance that is chosen first; two others are well. A cell is the outcome, how many
+attempts were made (requests that were begun on an endpoint, whether they could be sent or not), and how often the method was executed, on all servers together. An attempt has 200 ms, the
+call 2 s.
+
+Nothing is executed twice that is not declared idempotent, and no call succeeds without its reply: the test insists on both.
+
+The faults:
+
+`
+
+// try makes one call.
+func try(t *testing.T, m mode, broken fault, idempotent bool) outcome {
+	t.Helper()
+	f := start(t, m, broken)
+	defer f.close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if broken.cancel {
+		time.AfterFunc(50*time.Millisecond, cancel)
+	}
+	in, out := "x", ""
+	call := &yodel.Call{Method: string(work), Args: &in, Reply: &out, Idempotent: idempotent}
+	if m.noReply {
+		call.Reply = nil
+	}
+	do := m.call
+	if do == nil {
+		do = func(ctx context.Context, c *yodel.Client, call *yodel.Call) error { return c.Do(ctx, call) }
+	}
+	err := do(ctx, f.client, call)
+	time.Sleep(5 * time.Second) // what goes on in the background
+	o := outcome{attempts: f.attempts.Load()}
+	for name, n := range f.executed {
+		o.executions += n.Load()
+		if n := n.Load(); n > 1 && !idempotent {
+			t.Errorf("%s under %s: %s executed it %d times", m.name, broken.name, name, n)
+		}
+	}
+	switch {
+	case err != nil:
+		o.result = yodel.CodeOf(err).String()
+		if yodel.NotProcessed(err) {
+			o.result += " (not executed)"
+		}
+	case m.noReply:
+		o.result = "ok"
+	default:
+		o.result = "ok from " + out
+		if out == "" {
+			t.Errorf("%s under %s: success without a reply", m.name, broken.name)
+		}
+	}
+	if yodel.NotProcessed(err) && o.executions > 0 {
+		t.Errorf("%s under %s: %v, and it was executed %d times", m.name, broken.name, err, o.executions)
+	}
+	return o
+}
+
+// start starts a fleet and connects to all of it.
+func start(t *testing.T, m mode, broken fault) *fleet {
+	t.Helper()
+	f := &fleet{Network: mem.New(), servers: make(map[string]*yodel.Server), executed: make(map[string]*atomic.Int32)}
+	for _, name := range names {
+		f.executed[name] = new(atomic.Int32)
+		s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler), DrainTimeout: time.Second})
+		f.servers[name] = s
+		work.Handle(s, func(ctx context.Context, _ *string) (*string, error) {
+			f.executed[name].Add(1)
+			if name == names[0] && broken.handler != nil {
+				if err := broken.handler(f, ctx); err != nil {
+					return nil, err
+				}
+			}
+			return &name, nil
+		})
+		l, err := f.Listen(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.serve(t, s, l)
+	}
+	count := func(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			if call.Method == string(work) {
+				f.attempts.Add(1)
+			}
+			return next(ctx, call)
+		}
+	}
+	f.client = yodel.NewClient(yodel.Static(names...), &yodel.ClientOptions{
+		Transport: f, Balancer: inOrder, Timeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		Middleware:         slices.Concat(m.middleware, []yodel.Middleware{timeout.After(200 * time.Millisecond)}),
+		EndpointMiddleware: []yodel.EndpointMiddleware{count},
+	})
+	for _, ep := range f.client.Endpoints() { // connected, so that what is tried is the fault
+		if err := f.client.Do(t.Context(), &yodel.Call{Method: string(yodel.Ping), Args: &yodel.Empty{}, Endpoint: ep}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if broken.prepare != nil {
+		broken.prepare(f)
+	}
+	synctest.Wait()
+	return f
+}
+
+func (f *fleet) serve(t *testing.T, s *yodel.Server, l net.Listener) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Serve(ctx, l); err != nil && !errors.Is(err, yodel.ErrServerClosed) && !strings.Contains(err.Error(), "shutdown") {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	f.stop = append(f.stop, cancel, wg.Wait)
+}
+
+func (f *fleet) close() {
+	f.client.Close()
+	for _, stop := range f.stop {
+		stop()
+	}
+}
+
+// inOrder prefers the endpoints in the order of their names.
+func inOrder(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
+	sorted := slices.Clone(endpoints)
+	slices.SortFunc(sorted, func(a, b *yodel.Endpoint) int { return strings.Compare(a.Addr(), b.Addr()) })
+	return ordered(sorted)
+}
+
+type ordered []*yodel.Endpoint
+
+func (o ordered) Pick(call *yodel.Call) *yodel.Endpoint {
+	for _, ep := range o {
+		if !call.Avoids(ep) {
+			return ep
+		}
+	}
+	return nil
+}
+
+// Dial implements yodel.Transport: writes on the connection to the first instance can be made to fail.
+func (f *fleet) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := f.Network.Dial(ctx, addr)
+	if err == nil && addr == names[0] {
+		c = &breakable{c, f}
+	}
+	return c, err
+}
+
+type breakable struct {
+	net.Conn
+
+	fleet *fleet
+}
+
+func (b *breakable) Write(p []byte) (int, error) {
+	if b.fleet.broken.Load() {
+		_ = b.Close() // both directions are gone
+		return 0, syscall.ECONNRESET
+	}
+	return b.Conn.Write(p)
+}
+
+// neverStarted ends the first instance before the call, as if it had never been there.
+func (f *fleet) neverStarted() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = f.servers[names[0]].Shutdown(ctx) // nothing is open
+	synctest.Wait()
+}
+
+// reset ends the connections of the first instance.
+func (f *fleet) reset() {
+	for _, peer := range f.servers[names[0]].Peers() {
+		_ = peer.Conn.Close() // that is the fault
+	}
+}
+
+func (f *fleet) breakWrites() { f.broken.Store(true) }
+
+// drain makes the first instance shut down, with a call open that keeps it from ending.
+func (f *fleet) drain() {
+	s := f.servers[names[0]]
+	hold := make(chan struct{})
+	_ = s.Handle("Hold", func(ctx context.Context) error { // the name is free
+		close(hold)
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	holding, cancel := context.WithCancel(context.Background())
+	ep := f.client.Endpoints()[slices.IndexFunc(f.client.Endpoints(), func(ep *yodel.Endpoint) bool { return ep.Addr() == names[0] })]
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_ = f.client.Do(holding, &yodel.Call{Method: "Hold", Args: yodel.Values{}, Reply: yodel.Values{}, Endpoint: ep}) // it is canceled
+	})
+	<-hold
+	wg.Go(func() { _ = s.Shutdown(holding) }) // it is cut off
+	f.stop = append([]func(){cancel, wg.Wait}, f.stop...)
+	synctest.Wait()
+}
+
+// cutOff breaks the connection to the caller and lets the method go on to its end.
+func (f *fleet) cutOff(ctx context.Context) error {
+	_ = yodel.CallFrom(ctx).Peer().Conn.Close() // that is the fault
+	return nil
+}
+
+func (f *fleet) hang(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (f *fleet) dawdle(context.Context) error {
+	<-time.After(150 * time.Millisecond)
+	return nil
+}
+
+func (f *fleet) refuse(context.Context) error {
+	return yodel.Errorf(yodel.FailedPrecondition, "not in this state")
+}
