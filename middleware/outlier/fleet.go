@@ -25,7 +25,8 @@ const (
 	againTime = time.Second            // between two attempts to begin with sweeps
 	idleTime  = 10 * time.Second       // without a call for so long there are no more sweeps, until there is one
 
-	memory = 500 * time.Millisecond // within this what was counted falls to 1/e of its weight
+	memory = 500 * time.Millisecond // within this what was counted falls to 1/e of its weight,
+	few    = 8                      // but not before so many more calls
 	doubt  = time.Minute            // and what was suspected
 
 	// A test that decides too soon takes a pause of one server, for its garbage or for a lost packet, for a sickness. However many calls tell it so,
@@ -188,7 +189,8 @@ func (m *member) take(now time.Time, past, slow time.Duration) sample {
 	failed, late := float64(m.failed.Swap(0)), float64(m.late.Swap(0))
 	s := sample{good: max(n-slows, 0) + float64(m.answered.Swap(0)), bad: slows + failed + late, failed: failed}
 
-	fade := math.Exp(-float64(past) / float64(memory))
+	// Of few calls each counts for longer, or chance would decide what is usual.
+	fade := math.Exp(-max(min(float64(past)/float64(memory), (s.good+s.bad)/few), float64(past)/float64(idleTime)))
 	j.calls = j.calls*fade + s.good + s.bad
 	j.bad = j.bad*fade + s.bad
 	j.failed = j.failed*fade + failed
