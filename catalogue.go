@@ -33,6 +33,7 @@ var catalogue = map[string]entry{
 	"YDL1201": {Unavailable, "the resolver failed", "check the registry"},
 	"YDL1401": {ResourceExhausted, "too many calls wait to be made again in the background", "see why they fail, or raise LaterOptions.Queue or QueueBytes"},
 	"YDL1402": {Canceled, "the client was closed before a call could be made again in the background", "keep the client until its calls are made, or take them over in LaterOptions.Dropped"},
+	"YDL1301": {Unavailable, "the breaker of the endpoint is open", "find out why the calls before failed: the message has the last one's error"},
 	"YDL2001": {Unimplemented, "the server has no such service", "check the name"},
 	"YDL2002": {Unimplemented, "the service has no such method", "check the name"},
 	"YDL2003": {Unimplemented, "the server does not have the codec", "add it to ServerOptions.Codecs"},

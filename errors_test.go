@@ -31,6 +31,7 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/middleware/rate"
 	"github.com/yodel-rpc/yodel/middleware/retry"
+	"github.com/yodel-rpc/yodel/middleware/breaker"
 )
 
 // A scenario provokes one of yodel's errors for real.
@@ -270,6 +271,14 @@ var scenarios = []scenario{
 		must(p, c.Call(p.Context(), "Arith.Mul", &Args{1, 2}, nil))
 		c.Close()
 		return err
+	{"YDL1301", "a call behind one that failed", yodel.Unavailable, true, []string{"the breaker of", "1 calls in a row failed"}, false, func(p *provocation) error {
+		s := p.with(nil, func(*string) (*string, error) { return nil, yodel.Errorf(yodel.Unavailable, "not now") })
+		p.addr = serve(p, s)
+		c := newClient(p, &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{breaker.After(1, time.Minute)}}, p.addr)
+		if err := c.Do(p.Context(), try("x")); !errors.Is(err, yodel.Unavailable) {
+			p.Fatal(err)
+		}
+		return c.Do(p.Context(), try("x"))
 	}},
 	{"YDL2001", "no such service", yodel.Unimplemented, true, []string{`no service "Arit"`, `did you mean "Arith.Mul"?`}, false, func(p *provocation) error {
 		return p.call(newServer(p, nil), nil, &yodel.Call{Method: "Arit.Mul"})

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package breaker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A circuit is the breaker of an endpoint. What closed ones do for calls that succeed takes no lock; all the rest does.
+type circuit struct {
+	ep   *yodel.Endpoint
+	name string
+	born time.Time
+
+	// word is the state, and above it a number that is another one after each change: what is heard of calls that began before it is old.
+	word  atomic.Uint64
+	row   atomic.Int64 // failures in a row
+	goods atomic.Int64 // that are not in the window yet
+
+	mu     sync.Mutex
+	window window
+	opened int           // how often in a row
+	about  time.Duration // how long it is open, or was last, about
+	lasts  time.Duration // and exactly
+	until  time.Time     // when it will be half open
+	shut   time.Time     // when it closed
+	left   int           // probes that may still begin
+	later  bool          // a timer will let more begin
+	passed int           // probes that succeeded
+	why    string
+}
+
+const (
+	closed uint64 = iota
+	open
+	halfOpen
+)
+
+const (
+	stateMask = 3
+	version   = stateMask + 1
+)
+
+type circuitKey struct{ name string }
+
+func circuitOf(ep *yodel.Endpoint, name string) *circuit {
+	return ep.State(circuitKey{name}, func() any { return &circuit{ep: ep, name: name, born: time.Now()} }).(*circuit) //nolint:forcetypeassert // nobody else has the key
+}
+
+// clock is the time since the circuit was made: reading it costs half of what the time of day does.
+func (c *circuit) clock() time.Duration { return time.Since(c.born) }
+
+// lookEvery is how many successes there are to a look at the clock.
+const lookEvery = 64
+
+// succeeded takes note of a success while the breaker is closed.
+func (c *circuit) succeeded(p *Options) {
+	if c.row.Load() != 0 {
+		c.row.Store(0)
+	}
+	if p.Share > 0 && c.goods.Add(1)%lookEvery == 0 {
+		c.mu.Lock()
+		c.window.look(p.Window, c.clock(), c.goods.Swap(0))
+		c.mu.Unlock()
+	}
+}
+
+// ended takes note of how a call ended that began when word was the state.
+func (c *circuit) ended(p *Options, word uint64, o outcome, err error) {
+	if word&stateMask == closed && o != bad {
+		if o == good && c.word.Load() == word {
+			c.succeeded(p)
+		}
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.word.Load() != word {
+		return
+	}
+	switch {
+	case word&stateMask == closed:
+		c.failedLocked(p, err)
+	case o == bad:
+		c.openLocked(p, fmt.Sprintf("a probe failed: %s", text(err)))
+	case o == neither:
+		c.left = min(c.left+1, p.Probes)
+		c.ep.SetReady(c.name, true)
+	default:
+		if c.passed++; c.passed >= p.Probes {
+			c.closeLocked()
+		}
+	}
+}
+
+// failedLocked takes note of a failure while the breaker is closed.
+func (c *circuit) failedLocked(p *Options, err error) {
+	if n := c.row.Add(1); p.Errors > 0 && n >= int64(p.Errors) {
+		c.openLocked(p, fmt.Sprintf("%d calls in a row failed, the last one: %s", n, text(err)))
+		return
+	}
+	if p.Share == 0 {
+		return
+	}
+	w := &c.window
+	w.look(p.Window, c.clock(), c.goods.Swap(0))
+	w.fail()
+	const rounding = 1e-6
+	if goods, bads := w.sum(); goods+bads+rounding >= float64(p.MinCalls) && bads+rounding >= p.Share*(goods+bads) {
+		c.openLocked(p, fmt.Sprintf("%.0f of %.0f calls within %v failed, the last one: %s", bads, goods+bads, p.Window, text(err)))
+	}
+}
+
+// text is what the message of a refusal says of an error.
+func text(err error) string {
+	const longest = 80
+	if err == nil {
+		return "it was slow"
+	}
+	s := []rune(err.Error())
+	if len(s) > longest {
+		return string(s[:longest]) + "…"
+	}
+	return string(s)
+}
+
+// turnLocked changes the state.
+func (c *circuit) turnLocked(state uint64) uint64 {
+	word := c.word.Load()&^stateMask + version + state
+	c.word.Store(word)
+	return word
+}
+
+// openLocked opens the breaker, and has it be half open after a while.
+func (c *circuit) openLocked(p *Options, why string) {
+	now := time.Now()
+	if c.word.Load()&stateMask == closed && now.Sub(c.shut) >= c.about {
+		c.opened = 0
+	}
+	d := p.Open
+	for i := 0; i < c.opened && d < p.MaxOpen; i++ {
+		d *= 2
+	}
+	d = min(d, p.MaxOpen)
+	c.opened++
+	c.about = d
+	c.lasts = d*4/5 + rand.N(d*2/5+1)
+	c.until, c.why = now.Add(c.lasts), why
+	word := c.turnLocked(open)
+	c.ep.SetReady(c.name, false)
+	time.AfterFunc(c.lasts, func() { c.probe(p, word) })
+}
+
+// probe makes the breaker half open, if it is still what word says, or lets more probes through.
+func (c *circuit) probe(p *Options, word uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.word.Load() != word {
+		return
+	}
+	if word&stateMask == open {
+		c.turnLocked(halfOpen)
+		c.passed = 0
+	}
+	c.left, c.later = p.Probes, false
+	c.ep.SetReady(c.name, true)
+}
+
+func (c *circuit) closeLocked() {
+	c.turnLocked(closed)
+	c.shut = time.Now()
+	c.row.Store(0)
+	c.goods.Store(0)
+	c.window = window{}
+	c.ep.SetReady(c.name, true)
+}
+
+// admit lets a call through, or refuses it. It returns the state that its outcome is about.
+func (c *circuit) admit(p *Options, call *yodel.Call) (uint64, error) {
+	if word := c.word.Load(); word&stateMask == closed {
+		return word, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	word := c.word.Load()
+	switch {
+	case word&stateMask == closed:
+		return word, nil
+	case word&stateMask == open:
+		return 0, c.refuse(call, fmt.Sprintf("is open for %v more", max(time.Until(c.until), 0).Round(time.Millisecond)))
+	case c.left == 0 || call.OneWay:
+		return 0, c.refuse(call, "is half open, and its probes have not ended yet")
+	}
+	if c.left--; c.left == 0 {
+		c.ep.SetReady(c.name, false)
+		if !c.later {
+			c.later = true
+			time.AfterFunc(c.lasts, func() { c.probe(p, word) })
+		}
+	}
+	call.Note(c.name, "half open; this attempt is a probe of "+c.ep.Addr())
+	return word, nil
+}
+
+// refuse makes the error of a call that is not let through.
+func (c *circuit) refuse(call *yodel.Call, state string) error {
+	return &yodel.Error{
+		Code: yodel.Unavailable, ID: "YDL1301", NotProcessed: true,
+		Message: fmt.Sprintf("%s: the breaker of %s %s: %s", call.Method, c.ep.Addr(), state, c.why),
+	}
+}

@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package outlier
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// who is in whose name endpoints are not ready.
+const who = "outlier"
+
+const (
+	every     = 100 * time.Millisecond // between two sweeps; longer for thousands of endpoints
+	everyMore = 50 * time.Microsecond  // for each endpoint
+	hurryTime = 10 * time.Millisecond  // between two sweeps at least
+	againTime = time.Second            // between two attempts to begin with sweeps
+	idleTime  = 10 * time.Second       // without a call for so long there are no more sweeps, until there is one
+
+	memory = 500 * time.Millisecond // within this what was counted falls to 1/e of its weight,
+	few    = 8                      // but not before so many more calls
+	doubt  = time.Minute            // and what was suspected
+
+	// A test that decides too soon takes a pause of one server, for its garbage or for a lost packet, for a sickness. However many calls tell it so,
+	// the suspicion needs this long to grow from nothing to certainty.
+	soonest   = 500 * time.Millisecond
+	certainty = 13.8 // natural logarithm of a million: how much likelier what is seen is when the member is bad
+
+	// An ejected member comes back from this far below certainty: one bad call is too much for it. Good ones must take it as far down again.
+	trialRoom = 2.0
+	trialGood = 0.8
+
+	leastBad   = 0.02 // the share of bad calls that everybody is allowed
+	mostBad    = 0.6  // where more than that are, little can be told
+	deviations = 2    // above the median
+	failing    = 0.95 // the share of failures that is too much by itself, rather than half of them
+	leastReady = 2    // 1/2 of all must be ready
+	enough     = 128  // calls that are measured between two sweeps
+	pingTime   = time.Second
+)
+
+// A fleet is the endpoints of a client.
+type fleet struct {
+	options atomic.Pointer[Options]
+	client  *yodel.Client
+	born    time.Time
+	running atomic.Bool
+	again   atomic.Int64 // until when a goroutine may be about to run, since it was born
+	usual   atomic.Int64 // nanoseconds
+	slow    atomic.Int64 // more than this is
+	hurry   chan struct{}
+
+	// Of the goroutine that sweeps. There is one at a time.
+	last     time.Time
+	members  []*member
+	samples  []sample
+	shares   []float64
+	logs     []float64
+	suspects []suspect
+}
+
+// judged is what sweeps know of a member.
+type judged struct {
+	calls, bad, failed float64 // lately
+	times, logs        float64
+	suspicion          float64 // from ended calls
+	waiting            float64 // from overdue ones
+	despair            float64 // from failures, however many the others have
+	share              float64 // of bad calls, the overdue ones included
+
+	// Calls that had begun by a time that is at least the time of a slow call ago, and by a later one.
+	old, mark int64
+	markAt    time.Time
+	lost      int64 // of those, how many began in earlier epochs and have not ended in them
+	seen      int64 // calls that had begun by the last sweep
+
+	ejections int           // in a row
+	lasts     time.Duration // of the last one, about
+	back      time.Time     // when it ends; later, when it ended
+}
+
+type fleetKey struct{}
+
+// join makes the client's sweeps go on, with these options.
+func (m *member) join(p *Options, call *yodel.Call) *fleet {
+	f := m.fleet.Load()
+	if f == nil {
+		f = call.State(fleetKey{}, func() any { return newFleet(m.ep.Client()) }).(*fleet) //nolint:forcetypeassert // nobody else has the key
+		m.fleet.Store(f)
+	}
+	f.options.Store(p)
+	if now := time.Since(f.born); !f.running.Load() {
+		// It may take a while to begin, and not begin at all because this endpoint is just leaving.
+		if again := f.again.Load(); int64(now) >= again && f.again.CompareAndSwap(again, int64(now+againTime)) {
+			m.ep.Go(f.run)
+		}
+	}
+	return f
+}
+
+func newFleet(c *yodel.Client) *fleet {
+	f := &fleet{client: c, born: time.Now(), hurry: make(chan struct{}, 1)}
+	f.usual.Store(math.MaxInt64)
+	f.slow.Store(math.MaxInt64)
+	return f
+}
+
+// run sweeps until ctx ends, or there are no calls.
+func (f *fleet) run(ctx context.Context) {
+	if !f.running.CompareAndSwap(false, true) {
+		return
+	}
+	defer func() { f.running.Store(false) }() // also when OnEject panics
+	f.last = time.Now()
+	busy := f.last
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-f.hurry:
+			if wait := hurryTime - time.Since(f.last); wait > 0 {
+				timer.Reset(wait)
+				continue
+			}
+		}
+		if f.sweep() {
+			busy = f.last
+		} else if f.last.Sub(busy) > idleTime {
+			f.running.Store(false)
+			if !f.called() || !f.running.CompareAndSwap(false, true) { // a call that has just begun counts on this goroutine
+				return
+			}
+			busy = f.last
+		}
+		timer.Reset(max(every, time.Duration(len(f.members))*everyMore))
+	}
+}
+
+// called reports whether calls have begun since the last sweep.
+func (f *fleet) called() bool {
+	return slices.ContainsFunc(f.members, func(m *member) bool { return m.begun.Load() != m.judged.seen })
+}
+
+// sweep compares the endpoints, and reports whether there is anything to do with them.
+func (f *fleet) sweep() (busy bool) {
+	now := time.Now()
+	past := now.Sub(f.last)
+	f.last = now
+	p := f.options.Load()
+	f.members = f.members[:0]
+	for _, ep := range f.client.Endpoints() {
+		m := memberOf(ep)
+		f.members = append(f.members, m)
+		j := &m.judged
+		busy = busy || m.phase.Load() != in || m.begun.Load() != j.seen || j.seen-j.lost > m.ended.Load()
+	}
+	f.samples = f.samples[:0]
+	for _, m := range f.members {
+		f.samples = append(f.samples, m.take(now, past, min(time.Duration(f.slow.Load()), time.Second)))
+	}
+	f.measure(p)
+	ref := f.compare(p)
+	for i, m := range f.members {
+		ref.judge(m, f.samples[i], past)
+	}
+	f.decide(p, now, ref)
+	return busy
+}
+
+// A sample is what was counted since the last sweep.
+type sample struct{ good, bad, failed float64 }
+
+// take takes what was counted.
+func (m *member) take(now time.Time, past, slow time.Duration) sample {
+	j := &m.judged
+	times := m.times.Swap(0)
+	n, slows := float64(times/timesOne), float64(m.slow.Swap(0))
+	failed, late := float64(m.failed.Swap(0)), float64(m.late.Swap(0))
+	s := sample{good: max(n-slows, 0) + float64(m.answered.Swap(0)), bad: slows + failed + late, failed: failed}
+
+	// Of few calls each counts for longer, or chance would decide what is usual.
+	fade := math.Exp(-max(min(float64(past)/float64(memory), (s.good+s.bad)/few), float64(past)/float64(idleTime)))
+	j.calls = j.calls*fade + s.good + s.bad
+	j.bad = j.bad*fade + s.bad
+	j.failed = j.failed*fade + failed
+	j.times = j.times*fade + n
+	j.logs = j.logs*fade + float64(times&logsOfSum)
+
+	// Of the calls that had begun by then as many have ended at most as have ended in all.
+	measured := m.begun.Load() - j.seen
+	j.seen += measured
+	if now.Sub(j.markAt) >= slow {
+		j.old, j.mark, j.markAt = j.mark, j.seen, now
+	}
+	if m.phase.Load() == in {
+		m.mask.Store(maskFor(float64(measured), past, m.mask.Load()))
+	}
+	return s
+}
+
+// maskFor returns the mask with which enough calls are measured, when so many were with another one.
+func maskFor(n float64, past time.Duration, mask uint32) uint32 {
+	if past < every/2 {
+		return mask // too short to tell
+	}
+	all := n * float64(mask+1) * float64(every) / float64(past)
+	next := uint32(0)
+	for all > enough && next < 1023 {
+		all /= 2
+		next = 2*next + 1
+	}
+	return next
+}
+
+func (m *member) overdue() float64 { return float64(max(m.judged.old-m.judged.lost-m.ended.Load(), 0)) }
+
+// measure finds out how long calls take usually.
+func (f *fleet) measure(p *Options) {
+	f.logs = f.logs[:0]
+	for _, m := range f.members {
+		if j := &m.judged; j.times >= 0.5 {
+			f.logs = append(f.logs, j.logs/j.times)
+		}
+	}
+	if len(f.logs) < 2 { // there is nobody to compare with; what was usual lately may still be
+		return
+	}
+	usual := timeOf(median(f.logs))
+	f.usual.Store(int64(usual))
+	if p.Slow < 0 {
+		f.slow.Store(math.MaxInt64)
+		return
+	}
+	f.slow.Store(int64(max(time.Duration(p.Slow*float64(usual)), usual+p.SlowBy)))
+}
+
+// median sorts x, and returns the middle one, the lower of two.
+func median(x []float64) float64 {
+	slices.Sort(x)
+	return x[(len(x)-1)/2]
+}
+
+// A reference is what members are compared with.
+type reference struct {
+	known    bool
+	median   float64 // of the shares of bad calls
+	least    float64 // share of failures
+	limit    float64 // more than this is bad
+	up, down float64 // what a bad call, and a good one, add to the suspicion
+}
+
+// compare finds out what share of bad calls is usual.
+func (f *fleet) compare(p *Options) *reference {
+	r := &reference{least: 1}
+	f.shares = f.shares[:0]
+	for _, m := range f.members {
+		j, over := &m.judged, m.overdue()
+		j.share = (j.bad + over) / (j.calls + over + 1)
+		if j.calls+over >= 0.5 {
+			f.shares = append(f.shares, j.share)
+		}
+		if j.calls >= 2 {
+			r.least = min(r.least, j.failed/j.calls)
+		}
+	}
+	if len(f.shares) >= 2 {
+		r.known = true
+		r.median = median(f.shares)
+		for i, s := range f.shares {
+			f.shares[i] = math.Abs(s - r.median)
+		}
+		const ofNormal = 1.4826 // a deviation, of the median deviation
+		r.limit = r.median + max(p.Margin, deviations*ofNormal*median(f.shares))
+	}
+	p0 := min(max(r.median, leastBad), mostBad)
+	p1 := min(p0+p.Margin, 0.98)
+	r.up, r.down = math.Log(p1/p0), math.Log((1-p1)/(1-p0))
+	return r
+}
+
+// judge makes the suspicion what the sample tells.
+func (r *reference) judge(m *member, s sample, past time.Duration) {
+	j := &m.judged
+	most := certainty * float64(past) / float64(soonest)
+	j.suspicion *= math.Exp(-float64(past) / float64(doubt))
+	if m.phase.Load() != in {
+		most = certainty // it is suspect
+	}
+	fails := s.failed*math.Log(failing/0.5) + (s.good+s.bad-s.failed)*math.Log((1-failing)/0.5)
+	j.despair = min(max(j.despair+min(fails, most), 0), certainty)
+	j.suspicion = min(max(j.suspicion+min(s.bad*r.up+s.good*r.down, most), 0), certainty)
+	j.waiting = min(j.waiting+most, m.overdue()*r.up)
+}
+
+// suspect reports whether a member is worse than the others, and why.
+func (r *reference) suspect(p *Options, m *member) (why string) {
+	j := &m.judged
+	switch {
+	case p.Errors > 0 && int(m.row.Load()) >= p.Errors && r.median < 0.5:
+		return fmt.Sprintf("%d calls in a row failed", m.row.Load())
+	case j.suspicion+j.waiting >= certainty && r.known && j.share >= r.limit:
+		return fmt.Sprintf("%.0f%% of its calls fail, are slow or hang, and %.0f%% of its siblings'", 100*j.share, 100*r.median)
+	case r.hopeless(m):
+		return "nearly all of its calls fail"
+	}
+	return ""
+}
+
+// hopeless reports whether nearly all calls of a member fail, and not those of all others.
+func (r *reference) hopeless(m *member) bool {
+	return r.known && m.judged.despair >= certainty && r.least < 0.5
+}
+
+// decide ejects members and takes them back.
+func (f *fleet) decide(p *Options, now time.Time, r *reference) {
+	ejected, ready := 0, 0
+	for _, m := range f.members {
+		if m.phase.Load() != in {
+			ejected++
+		} else if m.ep.Ready() {
+			ready++
+		}
+	}
+	const rounding = 1e-9
+	most := max(int(p.MaxEjected*float64(len(f.members))+rounding), 1)
+	half := max(len(f.members)/leastReady, 1)
+	panicking := ready < half
+	f.suspects = f.suspects[:0]
+	for _, m := range f.members {
+		switch phase := m.phase.Load(); {
+		case phase == in:
+			if why := r.suspect(p, m); why != "" {
+				f.suspects = append(f.suspects, suspect{m, why})
+			}
+		case panicking:
+			m.takeBack(p, now, "too few others are ready")
+		case phase == out:
+			m.comeBack(p, now)
+		default:
+			m.continueTrial(p, now, r)
+		}
+	}
+	slices.SortFunc(f.suspects, func(a, b suspect) int { return cmp.Compare(b.judged.share, a.judged.share) }) // not all may fit
+	for _, s := range f.suspects {
+		others := ready
+		if s.ep.Ready() {
+			others--
+		}
+		if ejected < most && others >= half {
+			s.eject(p, now, s.why)
+			ejected, ready = ejected+1, others
+		}
+	}
+}
+
+// A suspect is a member that is worse than the others.
+type suspect struct {
+	*member
+	why string
+}
+
+// eject takes a member out of use.
+func (m *member) eject(p *Options, now time.Time, why string) {
+	j := &m.judged
+	if m.phase.Load() == in && now.Sub(j.back) >= 2*j.lasts {
+		j.ejections = 0
+	}
+	d := p.Ejection
+	for i := 0; i < j.ejections && d < p.MaxEjection; i++ {
+		d *= 2
+	}
+	d = min(d, p.MaxEjection)
+	j.ejections++
+	j.lasts = d
+	d = d*4/5 + rand.N(d*2/5+1)
+	j.back = now.Add(d)
+	m.asked.Store(unasked)
+	m.mask.Store(0) // of a trial each call counts
+	m.turn(out, false)
+	if p.OnEject != nil {
+		p.OnEject(m.ep, why, d)
+	}
+}
+
+// turn changes the phase.
+func (m *member) turn(phase int32, ready bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.phase.Store(phase)
+	m.free = ready
+	m.ep.SetReady(who, ready)
+}
+
+// takeBack makes a member one like the others.
+func (m *member) takeBack(p *Options, now time.Time, why string) {
+	m.judged.back = now
+	m.row.Store(0)
+	m.turn(in, true)
+	if p.OnEject != nil {
+		p.OnEject(m.ep, why, 0)
+	}
+}
+
+// What became of the question whether a member is there.
+const (
+	unasked int32 = iota
+	asking
+	silent
+	there
+)
+
+// comeBack lets an ejected member try when its time is over and it answers a ping.
+func (m *member) comeBack(p *Options, now time.Time) {
+	j := &m.judged
+	switch m.asked.Load() {
+	case unasked:
+		if now.Before(j.back) {
+			return
+		}
+		m.asked.Store(asking)
+		m.ep.Go(m.ping)
+	case silent:
+		j.back = now.Add(p.Ejection) // until it is asked again
+		m.asked.Store(unasked)
+	case there:
+		j.suspicion, j.despair, j.waiting = certainty-trialRoom, certainty-trialRoom, 0
+		m.epoch.Add(1)
+		j.lost = m.begun.Load() - m.ended.Load()
+		j.old, j.mark, j.markAt = 0, 0, now
+		m.row.Store(0)
+		m.tried.Store(false)
+		m.turn(trial, true)
+	}
+}
+
+// ping asks whether the server is there. Whatever it answers will do.
+func (m *member) ping(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, pingTime)
+	defer cancel()
+	err := m.ep.Client().Do(ctx, &yodel.Call{Method: string(yodel.Ping), Args: &yodel.Empty{}, Endpoint: m.ep, Idempotent: true})
+	switch yodel.CodeOf(err) {
+	case yodel.Unavailable, yodel.DeadlineExceeded, yodel.Canceled:
+		m.asked.Store(silent)
+	default:
+		m.asked.Store(there)
+	}
+}
+
+// continueTrial decides what the calls of a trial have shown.
+func (m *member) continueTrial(p *Options, now time.Time, r *reference) {
+	j := &m.judged
+	switch {
+	case j.suspicion+j.waiting >= certainty && (!r.known || j.share >= r.median+p.Margin), r.hopeless(m):
+		m.eject(p, now, "it is still bad")
+	case j.suspicion <= certainty-trialRoom-trialGood:
+		m.takeBack(p, now, "it is well again")
+	case m.tried.Swap(false):
+		m.turn(trial, true) // the next one
+	}
+}
