@@ -271,6 +271,7 @@ var scenarios = []scenario{
 		must(p, c.Call(p.Context(), "Arith.Mul", &Args{1, 2}, nil))
 		c.Close()
 		return err
+	}},
 	{"YDL1301", "a call behind one that failed", yodel.Unavailable, true, []string{"the breaker of", "1 calls in a row failed"}, false, func(p *provocation) error {
 		s := p.with(nil, func(*string) (*string, error) { return nil, yodel.Errorf(yodel.Unavailable, "not now") })
 		p.addr = serve(p, s)

@@ -122,14 +122,6 @@ func takeOver(to, from any) {
 	}
 }
 
-// Unary reports whether the call is one request and one reply at most, and no stream.
-func (c *Call) Unary() bool {
-	if c.in != nil {
-		return c.in.target.kind == wire.Unary
-	}
-	return c.stream == nil
-}
-
 // Client returns the client that carries the call out; nil for a call to a Peer, and on the server.
 func (c *Call) Client() *Client {
 	if c.out == nil || c.out.peer != nil {

@@ -187,7 +187,7 @@ func (c *circuit) unusual(ctx context.Context, p *Options, call *yodel.Call, nex
 	}
 	began := c.clock()
 	err = next(ctx, call)
-	slow := p.Slow > 0 && call.Unary() && c.clock()-began >= p.Slow
+	slow := p.Slow > 0 && !call.Streams() && c.clock()-began >= p.Slow
 	if err == nil && !slow && word&stateMask == closed {
 		c.succeeded(p)
 		return nil

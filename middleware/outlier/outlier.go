@@ -160,5 +160,5 @@ func own(err error) bool {
 
 // measured reports whether a call is one that should end soon.
 func measured(call *yodel.Call) bool {
-	return !call.OneWay && !call.Ordered && call.Unary() && !strings.HasPrefix(call.Method, "yodel.")
+	return !call.OneWay && !call.Ordered && !call.Streams() && !strings.HasPrefix(call.Method, "yodel.")
 }
