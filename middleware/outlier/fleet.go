@@ -63,6 +63,7 @@ type fleet struct {
 	members  []*member
 	samples  []sample
 	shares   []float64
+	overdue  []float64
 	logs     []float64
 	suspects []suspect
 }
@@ -255,6 +256,7 @@ func median(x []float64) float64 {
 type reference struct {
 	known    bool
 	median   float64 // of the shares of bad calls
+	overdue  float64 // how many calls are with most members: more than twice the median are not
 	least    float64 // share of failures
 	limit    float64 // more than this is bad
 	up, down float64 // what a bad call, and a good one, add to the suspicion
@@ -263,9 +265,10 @@ type reference struct {
 // compare finds out what share of bad calls is usual.
 func (f *fleet) compare(p *Options) *reference {
 	r := &reference{least: 1}
-	f.shares = f.shares[:0]
+	f.shares, f.overdue = f.shares[:0], f.overdue[:0]
 	for _, m := range f.members {
 		j, over := &m.judged, m.overdue()
+		f.overdue = append(f.overdue, over)
 		j.share = (j.bad + over) / (j.calls + over + 1)
 		if j.calls+over >= 0.5 {
 			f.shares = append(f.shares, j.share)
@@ -283,6 +286,9 @@ func (f *fleet) compare(p *Options) *reference {
 		const ofNormal = 1.4826 // a deviation, of the median deviation
 		r.limit = r.median + max(p.Margin, deviations*ofNormal*median(f.shares))
 	}
+	if len(f.overdue) >= 2 {
+		r.overdue = 2 * median(f.overdue)
+	}
 	p0 := min(max(r.median, leastBad), mostBad)
 	p1 := min(p0+p.Margin, 0.98)
 	r.up, r.down = math.Log(p1/p0), math.Log((1-p1)/(1-p0))
@@ -299,8 +305,11 @@ func (r *reference) judge(m *member, s sample, past time.Duration) {
 	}
 	fails := s.failed*math.Log(failing/0.5) + (s.good+s.bad-s.failed)*math.Log((1-failing)/0.5)
 	j.despair = min(max(j.despair+min(fails, most), 0), certainty)
+	if !r.someWell() { // what fails with all of them says nothing of one, also when they are well again
+		j.despair = 0
+	}
 	j.suspicion = min(max(j.suspicion+min(s.bad*r.up+s.good*r.down, most), 0), certainty)
-	j.waiting = min(j.waiting+most, m.overdue()*r.up)
+	j.waiting = min(j.waiting+most, max(m.overdue()-r.overdue, 0)*r.up)
 }
 
 // suspect reports whether a member is worse than the others, and why.
@@ -317,9 +326,12 @@ func (r *reference) suspect(p *Options, m *member) (why string) {
 	return ""
 }
 
+// someWell reports whether there is a member of whose calls less than half fail.
+func (r *reference) someWell() bool { return r.known && r.least < 0.5 }
+
 // hopeless reports whether nearly all calls of a member fail, and not those of all others.
 func (r *reference) hopeless(m *member) bool {
-	return r.known && m.judged.despair >= certainty && r.least < 0.5
+	return r.someWell() && m.judged.despair >= certainty
 }
 
 // decide ejects members and takes them back.

@@ -14,7 +14,8 @@
 //	         Failed). The last three may be no fault of the server's, but then the others return them as often
 //	slow     a good answer that took three times as long as usual, and 10 ms more. Usual is the median of the endpoints' (geometric) mean times
 //	late     the caller gave up (Canceled) when it had waited for longer than usual. A hedge does so to the slower attempt
-//	overdue  nothing was heard of a call for as long as makes one slow: the server hangs, or the network swallows everything
+//	overdue  nothing was heard of a call for as long as makes one slow: the server hangs, or the network swallows everything. Of these, twice as many as most
+//	         have are nothing special
 //
 // Not counted are one-way calls, the built-in methods (yodel.Health and its like), and refusals of the client's own: what is wrong with connections makes an
 // endpoint unready by itself. Streams and ordered calls may take as long as they please, and count only as failures in a row.
