@@ -64,7 +64,8 @@ func readyOf(c *yodel.Client) (n int) {
 	return n
 }
 
-// What is bad with all of them alike ejects nobody, or hardly ever: five minutes each.
+// What is bad with all of them alike ejects nobody, or hardly ever: five minutes each. Where one call of ten is heavy, at 1000 a second, chance has about two
+// ejections in that time.
 func TestAllAlikeAreNotEjected(t *testing.T) {
 	const minutes = 5
 	for name, answer := range map[string]func(r *rand.Rand, since time.Duration) error{
@@ -140,7 +141,7 @@ func TestAllAlikeAreNotEjected(t *testing.T) {
 						return answer(rand.New(rand.NewPCG(rand.Uint64(), 1)), since)
 					})
 					load(r, c, rate, minutes*time.Minute)
-					if ejections > minutes/2 {
+					if ejections > 2*minutes {
 						t.Errorf("there were %d ejections in %d minutes", ejections, minutes)
 					}
 				})
