@@ -359,6 +359,7 @@ var scenarios = []scenario{
 	{"YDL2010", "a peer that serves nothing", yodel.Unimplemented, true, []string{"serves nothing"}, false, func(p *provocation) error {
 		s := newServer(p, nil)
 		must(p, newClient(p, nil, serve(p, s)).Ready(p.Context()))
+		until(p, "the server knows its peer", func() bool { return len(s.Peers()) > 0 })
 		peer := s.Peers()[0]
 		p.addr = peer.Addr.String()
 		_, err := Mul.Call(p.Context(), peer, &Args{})
@@ -590,6 +591,7 @@ func TestEveryErrorIsProvoked(t *testing.T) {
 			t.Errorf("%s is to have the code %v, and the catalogue says %q", test.id, test.code, codes[test.id])
 		}
 		t.Run(test.id+" "+test.name, func(t *testing.T) {
+			yodel.ForgetSamples() // too many at a time would not have whole records
 			p := &provocation{T: t}
 			err := test.provoke(p)
 			e, ok := err.(*yodel.Error)

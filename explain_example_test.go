@@ -13,6 +13,7 @@ import (
 )
 
 func ExampleCall_Report() {
+	yodel.ForgetSamples() // of the tests that ran before
 	network := mem.New()
 	l, err := network.Listen("cafe")
 	if err != nil {

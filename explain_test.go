@@ -862,3 +862,29 @@ func TestARecordReadsAsDocumented(t *testing.T) {
 		}
 	})
 }
+
+// An ordered call waits for those before it until they have been sent.
+func TestARecordSaysHowLongACallWaitedForItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newExplained(t)
+		x.dial = 40 * time.Millisecond
+		x.serve("a", nil, idle)
+		c := x.client(nil, "a")
+		var calls [2]yodel.Call
+		ended := make(chan error, len(calls))
+		for i := range calls {
+			calls[i] = *work()
+			calls[i].Key, calls[i].Ordered = "k", true
+			go func() { ended <- c.Do(t.Context(), &calls[i]) }()
+			synctest.Wait()
+		}
+		for range calls {
+			must(t, <-ended)
+		}
+		for i, want := range []time.Duration{0, x.dial} {
+			if r := wantReport(t, &calls[i], 1); r.Turn != want || r.Took != x.dial || r.Attempts[0].Connecting != x.dial-want {
+				t.Errorf("call %d waited %v for its turn, want %v: %v", i, r.Turn, want, r)
+			}
+		}
+	})
+}
