@@ -10,8 +10,8 @@ import (
 
 // This file is what a call hands down to the calls that are made for it: its budget of attempts, its class, its tenant.
 //
-// The budget is tokens, each of which is leave for one attempt more than the first. A token is in one place only. Whoever sends a request
-// keeps one, and lets it take the others along; the reply says how many were used, and brings the rest back. Those that went with a request
+// The budget is tokens, each of which is leave for one attempt more than the first. A token is in one place only. Whoever sends a request to
+// a method that makes calls of its own, as its server says once it has seen that, keeps one, and lets it take the others along; the reply says how many were used, and brings the rest back. Those that went with a request
 // to which no reply came are gone: they may be in use. So there are never more attempts at any level of the tree than the root was given,
 // those who are nearest to the failure repeat first, and a server that dies does not take the last chance with it.
 
@@ -63,9 +63,12 @@ func (c *Call) tokens() *budget {
 	return c.budget
 }
 
-// lend lets an attempt take tokens along.
+// lend lets an attempt take tokens along, if the method is known to make calls of its own: a reply that does not come takes them with it.
 func (o *outgoing) lend(b *budget) {
-	o.lent = b.lend()
+	o.lent = 0
+	if o.binding.of.nests.Load() {
+		o.lent = b.lend()
+	}
 	o.req.Budget = uint64(1 + o.lent) //nolint:gosec // not negative
 }
 

@@ -47,10 +47,10 @@ type target struct {
 	method  atomic.Pointer[method] // nil while there is none of this name
 	codec   Codec
 	pack    packer
-	several bool        // the body is Values
-	kind    uint64      // what kind of method the peer takes it for
-	told    atomic.Bool // the peer knows that the method is idempotent
-	wrong   *Error      // why no call of this target can succeed, or nil
+	several bool          // the body is Values
+	kind    uint64        // what kind of method the peer takes it for
+	told    atomic.Uint32 // which traits of the method the peer knows
+	wrong   *Error        // why no call of this target can succeed, or nil
 }
 
 type callKey struct{}
@@ -82,6 +82,9 @@ func (x *callContext) Value(key any) any {
 		return &Call{Method: x.target.name}
 	case heritageKey:
 		if in := x.hold(); in != nil {
+			if !in.method.nests.Load() {
+				in.method.nests.Store(true)
+			}
 			return in.heritage()
 		}
 		return nil
@@ -380,6 +383,37 @@ func (in *incoming) decompress(memory []byte) ([]byte, error) {
 	return body, nil
 }
 
+// The traits of a method that peers are told of.
+const (
+	traitIdempotent = 1 << iota
+	traitNests
+)
+
+func (m *method) traits() (traits uint32) {
+	if m.idempotent.Load() {
+		traits = traitIdempotent
+	}
+	if m.nests.Load() {
+		traits |= traitNests
+	}
+	return traits
+}
+
+// inform tells the peer of the method's traits, unless somebody else has just done so.
+func (t *target) inform(in *incoming, traits uint32) {
+	if t.told.Swap(traits) == traits {
+		return
+	}
+	info := wire.Info{Known: 1}
+	if traits&traitIdempotent != 0 {
+		info.Idempotent = 1
+	}
+	if traits&traitNests != 0 {
+		info.Nests = 1
+	}
+	in.Inform(info)
+}
+
 // invoke is the end of a server's chain: the method.
 func invoke(ctx context.Context, call *Call) error {
 	in := call.in
@@ -389,8 +423,8 @@ func invoke(ctx context.Context, call *Call) error {
 	if err := call.Decode(); err != nil {
 		return err
 	}
-	if in.method.idempotent.Load() && !in.target.told.Swap(true) {
-		in.Inform(wire.Info{Known: 1, Idempotent: 1}) // before it can be interrupted
+	if news := in.method.traits(); news != 0 && news != in.target.told.Load() {
+		in.target.inform(in, news) // before it can be interrupted
 	}
 	if in.method.kind != wire.Unary && in.Stream() == nil {
 		return refusal("YDL2006", "%s: a one-way call cannot have a stream", call.Method)

@@ -64,6 +64,7 @@ func (q *requester) setUp(idempotent []string) {
 type remoteMethod struct {
 	name       string
 	idempotent atomic.Bool
+	nests      atomic.Bool             // it makes calls of its own
 	usual      atomic.Pointer[binding] // with the requester's codec and compressor; nil before the first such call
 	all        []*binding              // guarded by methodsMu
 }
@@ -167,8 +168,14 @@ func nameOf(c Compressor) string {
 func (q *requester) learned(_ *mux.Conn, handle int, info wire.Info) {
 	q.methodsMu.Lock()
 	defer q.methodsMu.Unlock()
-	if info.Idempotent != 0 && handle < len(q.bindings) {
-		q.bindings[handle].of.idempotent.Store(true)
+	if handle >= len(q.bindings) {
+		return
+	}
+	if m := q.bindings[handle].of; info.Idempotent != 0 {
+		m.idempotent.Store(true)
+	}
+	if m := q.bindings[handle].of; info.Nests != 0 {
+		m.nests.Store(true)
 	}
 }
 

@@ -28,6 +28,7 @@ type method struct {
 	stream     func(ctx context.Context, p *pipe, args any) (reply any, err error) // instead of call, when it is not unary
 	views      bool                                                                // it is unary and takes one View
 	idempotent atomic.Bool
+	nests      atomic.Bool  // it makes calls with its context
 	where      atomic.Int32 // a hint, see below
 	stats      methodStats
 }

@@ -50,7 +50,7 @@ func TestADrainFinishesWhatWasAccepted(t *testing.T) {
 	got := map[uint32]string{}
 	for range 2 {
 		h, frame := peer.expect(wire.Reply)
-		got[h.ID] = string(frame[wire.HeaderSize:])
+		got[h.ID] = messageOf(h, frame)
 	}
 	if got[callID(1, 1)] != "long" || got[callID(2, 1)] != "half more" {
 		t.Errorf("got replies %v", got)

@@ -213,7 +213,7 @@ func TestAFrameBehindABlockingCallbackIsNotLost(t *testing.T) {
 		if err != nil {
 			t.Fatalf("got only %q: %v", got, err)
 		}
-		got[h.Type] = string(frame[wire.HeaderSize:])
+		got[h.Type] = messageOf(h, frame)
 	}
 	if got[wire.Reply] != "behind the reply" || got[wire.Pong] != "\a\x00\x00\x00\x00\x00\x00\x00" {
 		t.Errorf("got %q", got)
@@ -450,8 +450,9 @@ func TestHandingOverCopiesNothing(t *testing.T) {
 	peer.expectHello()
 	peer.expect(wire.MethodInfo)
 	for range handlers {
-		if h, frame := peer.expect(wire.Reply); string(frame[wire.HeaderSize:]) != body {
-			t.Errorf("got reply %+v %.20q", h, frame[wire.HeaderSize:])
+		h, frame := peer.expect(wire.Reply)
+		if got := messageOf(h, frame); got != body {
+			t.Errorf("got reply %+v %.20q", h, got)
 		}
 	}
 	wantEmpty(t, "the server", srv)

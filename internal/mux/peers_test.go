@@ -458,6 +458,15 @@ func callOut(ctx context.Context, c *mux.Conn, out *mux.Out) (code uint16, reply
 }
 
 // mustEcho fails the test unless a call is answered with what it said.
+// messageOf returns what a frame carries beside its fields: a reply that took long has some that say so.
+func messageOf(h wire.Header, frame []byte) string {
+	_, message, err := wire.SplitFields(h.Flags, frame[wire.HeaderSize:])
+	if err != nil {
+		return err.Error()
+	}
+	return string(message)
+}
+
 func mustEcho(t testing.TB, c *mux.Conn, m *mux.Method, body string) {
 	t.Helper()
 	code, got, err := call(context.Background(), c, m, body)

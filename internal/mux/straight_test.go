@@ -92,7 +92,10 @@ func TestPiecesArriveHoweverTheyAreCut(t *testing.T) {
 				continue
 			}
 			payload, err := wire.Payload(frame)
-			got := string(payload)
+			if err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			got := messageOf(h, append(make([]byte, wire.HeaderSize), payload...))
 			switch h.Arg {
 			case codeCanceled:
 				got = "canceled"

@@ -101,6 +101,7 @@ type Info struct {
 	Known      uint64 // 1: the method exists
 	Kind       uint64
 	Idempotent uint64 // 1: the server declares it idempotent
+	Nests      uint64 // 1: it makes calls of its own, which share the caller's budget
 }
 
 const (
@@ -112,6 +113,7 @@ const (
 	tagIdempotent = 6 << 1
 	tagSchema     = 7<<1 | 1
 	tagKnown      = 8 << 1
+	tagNests      = 9 << 1
 )
 
 // AppendMethod appends a whole Method frame. MethodInfo repeats the id, so that an answer that was on its way when the
@@ -159,6 +161,7 @@ func AppendMethodInfo(dst []byte, number uint16, id uint32, m *Info) []byte {
 	dst = appendNumber(dst, tagKnown, m.Known)
 	dst = appendNumber(dst, tagKind, m.Kind)
 	dst = appendNumber(dst, tagIdempotent, m.Idempotent)
+	dst = appendNumber(dst, tagNests, m.Nests)
 	return Finish(dst, start)
 }
 
@@ -173,6 +176,8 @@ func ParseMethodInfo(b []byte, m *Info) error {
 			m.Kind = n
 		case tagIdempotent:
 			m.Idempotent = n
+		case tagNests:
+			m.Nests = n
 		}
 	})
 }

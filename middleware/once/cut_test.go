@@ -45,7 +45,7 @@ func TestEachCallIsExecutedOnceWhateverBecomesOfItsConnection(t *testing.T) {
 	}
 	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
 		Logger:     slog.New(slog.DiscardHandler),
-		Middleware: []yodel.Middleware{once.Keys(), retry.With(&retry.Options{Times: 100, MaxBackoff: 200 * time.Millisecond})},
+		Middleware: []yodel.Middleware{once.Keys(), retry.With(&retry.Options{Times: 100, MaxBackoff: 200 * time.Millisecond, Share: 1})},
 	})
 	var attempts atomic.Int32
 	var load sync.WaitGroup

@@ -212,7 +212,7 @@ func TestOneOfTenIsBad(t *testing.T) {
 						}
 						f.servers[3].becomes(nil)
 						f.load(rate, 12*time.Second)
-						if share := f.load(rate, 5*time.Second)[3]; f.ready() != 10 || share < 0.07 {
+						if share := f.load(rate, 5*time.Second)[3]; f.ready() != 10 || share < 0.05 { // a tenth, and what chance does to 500 calls
 							t.Errorf("well again, it has %.1f%% of the calls, and %d of 10 are ready", 100*share, f.ready())
 						}
 						if t.Failed() || testing.Verbose() {

@@ -203,7 +203,7 @@ func TestServersAreKilled(t *testing.T) {
 	}
 	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
 		Logger: slog.New(slog.DiscardHandler), Timeout: 20 * time.Second,
-		Middleware: []yodel.Middleware{once.Keys(), retry.With(&retry.Options{Times: 50})},
+		Middleware: []yodel.Middleware{once.Keys(), retry.With(&retry.Options{Times: 50, Share: 1})},
 	})
 	defer c.Close()
 	counts := direct(t, store.Addr)
@@ -261,7 +261,7 @@ func TestRedisIsCutOff(t *testing.T) {
 		return in, nil
 	})
 	c := yodeltest.NewClient(t, &yodel.ClientOptions{Timeout: 20 * time.Second, Middleware: []yodel.Middleware{
-		once.Keys(), retry.With(&retry.Options{Times: 5, MaxBackoff: 50 * time.Millisecond}),
+		once.Keys(), retry.With(&retry.Options{Times: 5, MaxBackoff: 50 * time.Millisecond, Share: 1}),
 	}}, s)
 	var load sync.WaitGroup
 	for caller := range callers {

@@ -67,8 +67,8 @@ const (
 	reserve = 10
 )
 
-// Times gives each call up to n attempts in all: failover. An attempt to which no reply comes takes with it what it was given of the call tree's
-// attempts, all but one, because servers further down may be using them: so a call of which two attempts end without a word is not sent a third time.
+// Times gives each call up to n attempts in all: failover. Of a method that makes calls of its own, an attempt to which no reply comes takes with it what it was
+// given of the call tree's attempts, all but one, because servers further down may be using them: such a call is not sent a third time when two of its attempts end without a word.
 func Times(n int) yodel.Middleware { return With(&Options{Times: max(n, 1)}) }
 
 // Same gives each call up to n attempts in all on the endpoint that the balancer picked for the first one, which connects again in between if it has to: failtry. It
