@@ -47,6 +47,7 @@ func TestExamples(t *testing.T) {
 	t.Run("cluster", e.testCluster)
 	t.Run("cluster interrupted", e.testClusterInterrupted)
 	t.Run("cluster killed", e.testClusterKilled)
+	t.Run("faults", e.testFaults)
 	t.Run("restart", e.testRestart)
 	t.Run("restart interrupted", e.testRestartInterrupted)
 	t.Run("restart killed", e.testRestartKilled)
@@ -408,4 +409,24 @@ func read(t *testing.T, file string) string {
 		t.Fatal(err)
 	}
 	return strings.ReplaceAll(string(text), "\r\n", "\n")
+}
+
+// How long the calls take is judged by who runs it on a machine that does nothing else.
+func (e examples) testFaults(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no process can be stopped there")
+	}
+	p := e.command(t, "faults", "-window", "1s")
+	out, err := p.Output()
+	if !regexp.MustCompile(`(?m)^\d+ calls, 0 failed$`).Match(out) {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	for _, fault := range []string{"slow", "stopped", "cut off", "failing"} {
+		if !regexp.MustCompile(`(?m)^`+fault+` +\d{3}`).Match(out) {
+			t.Errorf("there is nothing of a server that is %s:\n%s", fault, out)
+		}
+	}
+	if err != nil {
+		t.Logf("on this machine, now: %v\n%s", err, out)
+	}
 }

@@ -37,6 +37,7 @@ var layerOfFolder = map[string]string{
 	"cmd":         "program",
 	"console":     "program",
 	"examples":    "program",
+	"recommended": "program",
 	"conformance": "measure", // may look into internal/*
 	"bench":       "measure",
 }

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// tolerance is by how much the 99th percentile under a fault may exceed that of the windows before and after it.
+const tolerance = 1.10
+
+// report prints how the calls went in each window, and returns what is wrong.
+func report(ctx context.Context, l *load, windows []window) error {
+	var faults []error
+	for _, c := range l.calls {
+		if c.err != nil {
+			faults = append(faults, c.err)
+		}
+	}
+	failed := len(faults)
+	faults = faults[:min(failed, 5)] // the others are like them
+
+	fmt.Printf("\n%-8s  %7s  %8s  %8s  %8s  %14s  %s\n", "", "calls", "p50", "p99", "longest", "the bad server", "p99 / well")
+	p99 := make([]time.Duration, len(windows))
+	for i, w := range windows {
+		took, byBad := l.took(w)
+		if len(took) == 0 {
+			continue // it was interrupted
+		}
+		p99[i] = quantile(took, 0.99)
+		name := "well"
+		if w.fault != nil {
+			name = w.fault.name
+		}
+		fmt.Printf("%-8s  %7d  %8v  %8v  %8v", name, len(took), short(quantile(took, 0.5)), short(p99[i]), short(took[len(took)-1]))
+		if w.fault != nil && i+1 < len(windows) {
+			if after, _ := l.took(windows[i+1]); len(after) > 0 {
+				ratio := 2 * float64(p99[i]) / float64(p99[i-1]+quantile(after, 0.99))
+				fmt.Printf("  %13.1f%%  %10.2f", 100*float64(byBad)/float64(len(took)), ratio)
+				if ratio > tolerance {
+					faults = append(faults, fmt.Errorf("with a server that is %s, the 99th percentile is %.2f of what it is when all is well", name, ratio))
+				}
+			}
+		}
+		fmt.Println()
+	}
+	fmt.Printf("\n%d calls, %d failed\n", len(l.calls), failed)
+	if ctx.Err() != nil {
+		fmt.Println("interrupted: nothing is proved")
+	}
+	return errors.Join(faults...)
+}
+
+// quantile returns the latency that a share q of the calls did not exceed.
+func quantile(sorted []time.Duration, q float64) time.Duration {
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+func short(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }
