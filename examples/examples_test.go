@@ -422,7 +422,7 @@ func (e examples) testFaults(t *testing.T) {
 		t.Errorf("%v:\n%s", err, out)
 	}
 	for _, fault := range []string{"slow", "stopped", "cut off", "failing"} {
-		if !regexp.MustCompile(`(?m)^`+fault+` +\d{3}`).Match(out) {
+		if !regexp.MustCompile(`(?m)^` + fault + ` +\d{3}`).Match(out) {
 			t.Errorf("there is nothing of a server that is %s:\n%s", fault, out)
 		}
 	}
