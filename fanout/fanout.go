@@ -232,8 +232,8 @@ func failure(id string, call *yodel.Call, outcomes []Outcome) error {
 		errs = append(errs, fmt.Errorf("%s: %w", of.Call.Endpoint.Addr(), of.Err))
 		e.NotProcessed = e.NotProcessed && yodel.NotProcessed(of.Err)
 		if report, ok := errors.AsType[*yodel.CallReport](of.Err); ok {
-			attempts := append(tried.Attempts, report.Attempts...) //nolint:gocritic // tried becomes the record of the last one that failed, with the attempts of all
-			*tried = *report
+			attempts := append(tried.Attempts, report.Attempts...)
+			*tried = *report // that of the last one that failed, with the attempts of all
 			tried.Attempts = attempts
 		}
 		if len(errs) == 1 {

@@ -31,6 +31,7 @@ func Example() {
 	// endregion use
 	c.Close()
 	_ = s.Shutdown(context.Background()) // nothing is open
+	// Output:
 }
 
 // newShelves returns addresses of servers on loopback, the first of which is unwell, and how often each method was executed on all.

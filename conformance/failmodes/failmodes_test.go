@@ -123,7 +123,7 @@ func TestFailModesUnderFaults(t *testing.T) {
 	}
 	const file = "../../docs/failmodes.md"
 	if *update {
-		if err := os.WriteFile(file, []byte(page.String()), 0o644); err != nil { //nolint:gosec // a page for everybody to read
+		if err := os.WriteFile(file, []byte(page.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return

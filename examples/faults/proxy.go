@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"net"
 	"sync"
 )
@@ -62,7 +63,7 @@ func (p *proxy) pass(client net.Conn) {
 		return
 	}
 	defer p.end(client)
-	server, err := net.Dial("tcp", p.server)
+	server, err := new(net.Dialer).DialContext(context.Background(), "tcp", p.server) // nobody but close ends it, and it is on this machine
 	if err != nil || !p.open(server) {
 		return
 	}
