@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/fanout"
+	"github.com/yodel-rpc/yodel/middleware/fallback"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
@@ -79,9 +81,9 @@ var faults = []fault{
 type mode struct {
 	name, with string
 	middleware []yodel.Middleware
-	balancer   yodel.Balancer                                                     // inOrder if nil
-	call       func(ctx context.Context, c *yodel.Client, call *yodel.Call) error // Client.Do if nil
-	noReply    bool                                                               // success comes without one
+	balancer   yodel.Balancer                                                                          // inOrder if nil
+	call       func(ctx context.Context, c *yodel.Client, call *yodel.Call) (result string, err error) // Client.Do if nil
+	noReply    bool                                                                                    // success comes without one
 }
 
 var modes = []mode{
@@ -91,7 +93,38 @@ var modes = []mode{
 	{name: "failback", with: "`retry.Later(nil)`, for a call that wants no reply", middleware: []yodel.Middleware{retry.Later(nil)}, noReply: true},
 	{name: "failback of a call that wants a reply", with: "`retry.Later(nil)`, which tells its caller", middleware: []yodel.Middleware{retry.Later(nil)}},
 	{name: "available", with: "the balancer `retry.Any`", balancer: retry.Any},
+	{name: "failsafe", with: "`fallback.To(reply)`: the reply is said to be from nobody", middleware: []yodel.Middleware{fallback.To(new("nobody"))}},
 	{name: "backup request", with: "`hedge.After(20 * time.Millisecond)`", middleware: []yodel.Middleware{hedge.After(20 * time.Millisecond)}},
+	{name: "broadcast", with: "`fanout.Broadcast`: all must succeed", call: broadcast},
+	{name: "fork", with: "`fanout.First`: the first success wins", call: fork},
+	{name: "inform", with: "`fanout.Inform`: a receipt for each", call: inform},
+}
+
+func broadcast(ctx context.Context, c *yodel.Client, call *yodel.Call) (string, error) {
+	_, err := fanout.BroadcastCall(ctx, c, call, nil)
+	return "ok from all", err
+}
+
+// fork says no more than that one of the two succeeded that are well: which of them is chance.
+func fork(ctx context.Context, c *yodel.Client, call *yodel.Call) (string, error) {
+	err := fanout.FirstCall(ctx, c, call, nil)
+	if reply := *call.Reply.(*string); err == nil && !slices.Contains(names, reply) {
+		return "", fmt.Errorf("the reply is %q", reply)
+	}
+	return "ok from one", err
+}
+
+func inform(ctx context.Context, c *yodel.Client, call *yodel.Call) (string, error) {
+	outcomes, err := fanout.InformCall(ctx, c, call, nil)
+	slices.SortFunc(outcomes, func(a, b fanout.Outcome) int { return strings.Compare(a.Call.Endpoint.Addr(), b.Call.Endpoint.Addr()) })
+	receipts := make([]string, len(outcomes))
+	for i, o := range outcomes {
+		receipts[i] = o.Call.Endpoint.Addr() + " ok"
+		if o.Err != nil {
+			receipts[i] = o.Call.Endpoint.Addr() + " " + yodel.CodeOf(o.Err).String()
+		}
+	}
+	return strings.Join(receipts, "; "), err
 }
 
 // An outcome is what became of a call.
@@ -171,9 +204,11 @@ func try(t *testing.T, m mode, broken fault, idempotent bool) outcome {
 	}
 	do := m.call
 	if do == nil {
-		do = func(ctx context.Context, c *yodel.Client, call *yodel.Call) error { return c.Do(ctx, call) }
+		do = func(ctx context.Context, c *yodel.Client, call *yodel.Call) (string, error) {
+			return "", c.Do(ctx, call)
+		}
 	}
-	err := do(ctx, f.client, call)
+	result, err := do(ctx, f.client, call)
 	time.Sleep(5 * time.Second) // what goes on in the background
 	o := outcome{attempts: f.attempts.Load()}
 	for name, n := range f.executed {
@@ -188,6 +223,8 @@ func try(t *testing.T, m mode, broken fault, idempotent bool) outcome {
 		if yodel.NotProcessed(err) {
 			o.result += " (not executed)"
 		}
+	case result != "":
+		o.result = result
 	case m.noReply:
 		o.result = "ok"
 	default:
@@ -212,6 +249,7 @@ func start(t *testing.T, m mode, broken fault) *fleet {
 		f.servers[name] = s
 		work.Handle(s, func(ctx context.Context, _ *string) (*string, error) {
 			f.executed[name].Add(1)
+			<-time.After(time.Millisecond) // so that calls that are made at the same time have all begun before the first of them ends
 			if name == names[0] && broken.handler != nil {
 				if err := broken.handler(f, ctx); err != nil {
 					return nil, err
