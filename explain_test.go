@@ -18,6 +18,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
 	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/middleware/breaker"
+	"github.com/yodel-rpc/yodel/middleware/hedge"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -821,39 +823,14 @@ func TestARecordReadsAsDocumented(t *testing.T) {
 		shop("10.0.0.4:8972", tired(0))
 		shop("10.0.0.5:8972", tired(0))
 
-		// As the middleware of these names does it.
-		hedge := func(next yodel.Handler) yodel.Handler {
-			return func(ctx context.Context, call *yodel.Call) error {
-				fork := call.Fork()
-				forked := make(chan error, 1)
-				go func() {
-					time.Sleep(100 * time.Millisecond)
-					call.Again() // it takes its attempt out of the budget
-					fork.Note("hedge", "no reply after 100ms: sent to another instance too")
-					forked <- next(ctx, fork)
-				}()
-				err := next(ctx, call)
-				<-forked
-				fork.Avoid(fork.Endpoint)
-				call.Join(fork, false)
-				return err
-			}
+		c := x.client(&yodel.ClientOptions{
+			Middleware:         []yodel.Middleware{hedge.After(100 * time.Millisecond), retry.With(&retry.Options{Times: 2, Backoff: 1})}, // which makes its waits 0
+			EndpointMiddleware: []yodel.EndpointMiddleware{breaker.After(1, time.Hour)}, Balancer: inOrder, Timeout: time.Second,
+		}, "10.0.0.1:8972", "10.0.0.2:8972", "10.0.0.3:8972", "10.0.0.4:8972", "10.0.0.5:8972")
+		broken := &yodel.Call{Method: "Shop.Buy", Args: &Args{7, 8}, Endpoint: c.Endpoints()[3]}
+		if err := c.Do(t.Context(), broken); !errors.Is(err, yodel.Unavailable) {
+			t.Fatal(err)
 		}
-		again := func(next yodel.Handler) yodel.Handler {
-			hedged := hedge(next)
-			return func(ctx context.Context, call *yodel.Call) error {
-				if err := hedged(ctx, call); err == nil || !call.MayRepeat(err) || !call.Again() {
-					return err
-				}
-				call.Avoid(call.Endpoint)
-				time.Sleep(30 * time.Millisecond)
-				call.Note("retry", "waited 30ms before another attempt")
-				return next(ctx, call)
-			}
-		}
-		c := x.client(&yodel.ClientOptions{Middleware: []yodel.Middleware{again}, Balancer: inOrder, Timeout: time.Second},
-			"10.0.0.1:8972", "10.0.0.2:8972", "10.0.0.3:8972", "10.0.0.4:8972", "10.0.0.5:8972")
-		c.Endpoints()[3].SetReady("breaker", false)
 		time.Sleep(12 * time.Second)
 		call := &yodel.Call{Method: "Shop.Buy", Args: &Args{7, 8}, Idempotent: true, Budget: 3, Criticality: criticality.Critical, Tenant: "acme", Explain: true}
 		text := fmt.Sprintf("%+v\n", c.Do(t.Context(), call))

@@ -3,6 +3,7 @@
 package yodel
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -279,6 +280,7 @@ func (x *rareCall) printNotes(r *CallReport, began time.Duration) {
 	for _, n := range x.notes {
 		r.Notes = append(r.Notes, introspect.Note{At: max(n.at-began, 0), By: n.by, What: shorten(n.what, maxReportText)})
 	}
+	slices.SortStableFunc(r.Notes, func(a, b introspect.Note) int { return cmp.Compare(a.At, b.At) }) // those of forks came last
 }
 
 // describe says what is known of the instances.
