@@ -17,7 +17,8 @@ type allowance struct {
 	limit  float64       // as many are kept at most
 	seen   int64         // attempts when it was last reckoned up
 	taken  int64         // since then
-	at     time.Duration // when that was
+	at     time.Duration // when that was; before the first time, when the client was made
+	asked  bool
 }
 
 // allowanceNap is the time between two counts: a client may have thousands of endpoints.
@@ -27,10 +28,10 @@ const allowanceNap = 10 * time.Millisecond
 func (a *allowance) take(now time.Duration, share float64, reserve int, attempts func() int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch passed := now - a.at; {
-	case a.at == 0:
-		a.tokens, a.seen, a.at = float64(reserve), attempts(), now
-	case passed >= allowanceNap:
+	if !a.asked {
+		a.asked, a.tokens = true, float64(reserve)
+	}
+	if passed := now - a.at; passed >= allowanceNap {
 		n := attempts()
 		traffic := float64(max(n-a.seen-a.taken, 0)) // without those it allowed
 		// What the traffic of a second makes is kept. When that becomes less, what was kept goes slowly: by half in each second.
@@ -54,7 +55,7 @@ func (a *allowance) take(now time.Duration, share float64, reserve int, attempts
 // times at once, in the name of by. It may make a share of the attempts that all do, and reserve at once besides, of which one comes back each second, so
 // that a client with few calls can. So a failing service gets little more load than a healthy one, whatever each call would like.
 func (c *Client) Afford(by string, share float64, reserve int) bool {
-	a := c.states.get(allowanceKey{by}, func() any { return new(allowance) }).(*allowance) //nolint:forcetypeassert // nobody else has such a key
+	a := c.states.get(allowanceKey{by}, func() any { return &allowance{at: c.born} }).(*allowance) //nolint:forcetypeassert // nobody else has such a key
 	return a.take(clock(), share, reserve, c.attempts)
 }
 

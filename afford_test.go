@@ -19,8 +19,8 @@ func TestAnAllowanceHasABound(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		share, reserve := 0.05+rng.Float64()/2, rng.IntN(20)
-		a := yodel.NewAllowance()
 		now, attempts := time.Duration(1+rng.Int64N(1e12)), int64(rng.IntN(1000))
+		a := yodel.NewAllowance(now, attempts)
 		began, before := now, attempts
 		given := 0
 		for range 3000 {
@@ -44,9 +44,21 @@ func TestAnAllowanceHasABound(t *testing.T) {
 	}
 }
 
+// The first time that it is asked counts what there was before: a client whose first server dies may have a hundred calls to send again.
+func TestAnAllowanceCountsFromTheBeginning(t *testing.T) {
+	a := yodel.NewAllowance(1, 0)
+	n := 0
+	for a.Take(1+2*time.Second, 0.1, 10, 4000) {
+		n++
+	}
+	if n != 200 {
+		t.Errorf("after two seconds of 2000 calls it gives %d, want 200", n)
+	}
+}
+
 func TestAnAllowanceKeepsASecondsShare(t *testing.T) {
-	a := yodel.NewAllowance()
 	now, attempts := time.Duration(1), int64(0)
+	a := yodel.NewAllowance(now, attempts)
 	drain := func() (n int) {
 		for a.Take(now, 0.1, 10, attempts) {
 			n++

@@ -78,6 +78,7 @@ type Client struct {
 
 	ctx     context.Context //nolint:containedctx // ends with the client
 	closing <-chan struct{}
+	born    time.Duration // on the clock
 	cancel  context.CancelFunc
 	closed  sync.Once
 	wg      sync.WaitGroup
@@ -88,7 +89,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	if o == nil {
 		o = &ClientOptions{}
 	}
-	c := &Client{opts: *o}
+	c := &Client{opts: *o, born: clock()}
 	opts := &c.opts
 	if opts.Codec == nil {
 		opts.Codec = JSON

@@ -24,8 +24,10 @@ func (ep *Endpoint) ForgetRTT() { ep.trip.took.Store(0) }
 // An Allowance is what Client.Afford keeps.
 type Allowance struct{ allowance }
 
-// NewAllowance returns one that was never asked.
-func NewAllowance() *Allowance { return new(Allowance) }
+// NewAllowance returns that of a client which was made at a reading of the clock, and has counted so many attempts by then.
+func NewAllowance(now time.Duration, attempts int64) *Allowance {
+	return &Allowance{allowance{at: now, seen: attempts}}
+}
 
 // Take asks it at a reading of the clock, when so many attempts have been made.
 func (a *Allowance) Take(now time.Duration, share float64, reserve int, attempts int64) bool {
