@@ -18,7 +18,7 @@ help: ## list the targets
 test: ## vet and test every module with the race detector: what a change has to pass
 	go vet work
 	go test -race work
-	go test -run Alloc . ./internal/mux
+	go test -run Alloc . ./internal/mux ./middleware/... ./balance ./recommended
 
 lint: $(LINT) ## run golangci-lint over every module
 	$(LINT) config verify

@@ -194,7 +194,7 @@ func TestOneOfTenIsBad(t *testing.T) {
 			"slow, behind a hedge": slower(200 * time.Millisecond),
 		} {
 			for balancer, b := range balancers {
-				if testing.Short() && (balancer != "random" || rate != 300) {
+				if brief() && (balancer != "random" || rate != 300) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%d a second/%s", name, rate, balancer), func(t *testing.T) {

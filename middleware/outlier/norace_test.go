@@ -11,6 +11,9 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
+// brief leaves out most of what takes minutes under the race detector.
+func brief() bool { return testing.Short() }
+
 // Under the race detector calls are not used again.
 func TestSuccessAllocatesNothing(t *testing.T) {
 	c := stub(t, 2, nil, func(context.Context, int, *yodel.Call) error { return nil })

@@ -114,7 +114,7 @@ func TestAllAlikeAreNotEjected(t *testing.T) {
 		},
 	} {
 		for _, rate := range []int{20, 200, 1000} {
-			if testing.Short() && rate != 200 {
+			if brief() && rate != 200 {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/%d a second", name, rate), func(t *testing.T) {
