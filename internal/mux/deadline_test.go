@@ -25,6 +25,7 @@ func TestADeadlineEndsTheCallOnBothSides(t *testing.T) {
 			s := &setup{serves: map[string]*handler{"echo": {inline: inline, serve: func(r *mux.Request) {
 				<-r.Done()
 				ended, why, cause = time.Now(), r.Err(), r.Cause()
+				time.Sleep(time.Microsecond) // or its reply and the caller's deadline would come at the same moment
 				answerEcho(r)
 			}}, "other": {serve: answerEcho}}}
 			c, srv := s.inMemory(t)
