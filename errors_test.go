@@ -396,8 +396,8 @@ var scenarios = []scenario{
 	}},
 	{"YDL3004", "a server that shuts down", yodel.Unavailable, true, []string{"is shutting down"}, false, func(p *provocation) error {
 		for range 50 { // it may be that the client hears of the shutdown before it has sent another call, and then cannot connect again
-			if err := p.drained(); errors.Is(err, yodel.Unavailable) && err.(*yodel.Error).ID == "YDL3004" { //nolint:errorlint,forcetypeassert // as an attempt returns it
-				return err
+			if e, ok := errors.AsType[*yodel.Error](p.drained()); ok && e.ID == "YDL3004" {
+				return e
 			}
 		}
 		return nil
