@@ -142,6 +142,9 @@ func (q *requester) conclude(ctx context.Context, call *Call, err error) error {
 }
 
 func (q *requester) concludeOnce(ctx context.Context, call *Call, err error) error {
+	if t := call.turn; t != nil && t.trip.kept != nil {
+		return err // it was sent, and may just be sent again, with the same memory
+	}
 	if err == nil && (!call.Explain && !q.slow(call) || call.OneWay && call.turn != nil) { // such a one may be on its way yet: see Call.keep
 		return nil
 	}

@@ -5,6 +5,7 @@ package health_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -77,8 +78,13 @@ func TestEndpointThatIsNotWellGetsNoCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, b := newPatient(t, yodel.ServerOptions{}), newPatient(t, yodel.ServerOptions{})
+				var mu sync.Mutex
 				var told []error
-				o := &health.Options{Every: time.Second, OnChange: func(_ *yodel.Endpoint, err error) { told = append(told, err) }}
+				o := &health.Options{Every: time.Second, OnChange: func(_ *yodel.Endpoint, err error) {
+					mu.Lock()
+					defer mu.Unlock()
+					told = append(told, err)
+				}}
 				c := client(t, o, a, b)
 				shares := func(want bool) {
 					t.Helper()
@@ -101,15 +107,19 @@ func TestEndpointThatIsNotWellGetsNoCalls(t *testing.T) {
 				time.Sleep(900 * time.Millisecond) // at most two checks, of which one may not have ended
 				a.becomes(well)
 				time.Sleep(3 * time.Second)
+				mu.Lock()
 				if len(told) > 0 && name != "no answer" {
 					t.Errorf("one bad check will do: %v", told)
 				}
+				mu.Unlock()
 				a.becomes(ill)
 				time.Sleep(6 * time.Second)
 				shares(false)
 				a.becomes(well)
 				time.Sleep(4 * time.Second)
 				shares(true)
+				mu.Lock()
+				defer mu.Unlock()
 				if len(told) < 2 || told[len(told)-1] != nil || told[len(told)-2] == nil {
 					t.Errorf("OnChange was told %v", told)
 				}
