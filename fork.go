@@ -16,9 +16,9 @@ import (
 // Fork returns a call for the same as c, for middleware of a client that makes attempts at the same time: it goes down the same
 // chain, on a goroutine of its own, has a reply of its own, shares the budget, and goes to other endpoints than c and its
 // other forks while there are any. All forks are made before c or any of them goes on, and Join ends each when all of them have ended. It
-// returns nil for a call that cannot be made twice at a time: one that is one-way, ordered, or has a stream.
+// returns nil for a call that cannot be made twice at a time: one that is one-way, ordered, or has a stream, or whose Reply nothing can be decoded into.
 func (c *Call) Fork() *Call {
-	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.kind() != wire.Unary {
+	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.kind() != wire.Unary || !fillable(c.Reply) {
 		return nil
 	}
 	o := c.out.client.take()
@@ -92,6 +92,19 @@ func (c *Call) besides(ep *Endpoint) bool {
 		}
 	}
 	return false
+}
+
+// fillable reports whether a reply is what it is to be: nothing, or pointers. What is wrong with any other the codec says.
+func fillable(reply any) bool {
+	if reply == nil {
+		return true
+	}
+	values, ok := reply.(Values)
+	if !ok {
+		v := reflect.ValueOf(reply)
+		return v.Kind() == reflect.Pointer && !v.IsNil()
+	}
+	return !slices.ContainsFunc(values, func(v any) bool { return v == nil || !fillable(v) })
 }
 
 // another returns a new variable like the one that a reply was to be decoded into.

@@ -328,6 +328,26 @@ func TestAForkGoesElsewhereAndHasItsOwnReply(t *testing.T) {
 	}
 }
 
+// A reply that nothing can be decoded into is an error, and no panic, also of a call that would be made twice.
+func TestACallWithAnImpossibleReplyIsNotForked(t *testing.T) {
+	s := newServer(t, nil)
+	handle(t, s, "One", func(_ context.Context, in *int) (*int, error) { return in, nil })
+	handle(t, s, "Two", func(a int) (int, int) { return a, a })
+	addrs := []string{serve(t, s), serve(t, s)}
+	c := newClient(t, &yodel.ClientOptions{Middleware: []yodel.Middleware{twice}}, addrs...)
+	one := 1
+	for _, reply := range []any{7, "text", map[string]int{}, (*int)(nil)} {
+		if err := c.Call(t.Context(), "One", &one, reply); err == nil {
+			t.Errorf("a reply of %T was taken", reply)
+		}
+	}
+	for _, reply := range []yodel.Values{{nil, nil}, {&one, 7}} {
+		if err := c.Call(t.Context(), "Two", yodel.Values{1}, reply); err == nil {
+			t.Errorf("a reply of %v was taken", reply)
+		}
+	}
+}
+
 // An endpoint's goroutine ends with it, and Close waits for it.
 func TestAnEndpointsGoroutineEndsWithIt(t *testing.T) {
 	s := newServer(t, nil)
