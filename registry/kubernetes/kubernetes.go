@@ -63,10 +63,10 @@ type api struct {
 	close context.CancelFunc // closes the connections, whatever they are used for
 }
 
-// connect returns the API server that o says. It does not wait for it. Its connections end with ctx.
-func connect(ctx context.Context, o *Options) (*api, error) { return connectFrom(ctx, o, mounted) }
+// connect returns the API server that o says. It does not wait for it. Its connections live until it is closed.
+func connect(o *Options) (*api, error) { return connectFrom(o, mounted) }
 
-func connectFrom(ctx context.Context, o *Options, mounted string) (*api, error) {
+func connectFrom(o *Options, mounted string) (*api, error) {
 	if o == nil {
 		o = &Options{}
 	}
@@ -87,7 +87,7 @@ func connectFrom(ctx context.Context, o *Options, mounted string) (*api, error) 
 		}
 	}
 	a.Server = strings.TrimSuffix(a.Server, "/")
-	life, end := context.WithCancel(ctx)
+	life, end := context.WithCancel(context.Background())
 	a.close = end
 	// A transport changes its TLS configuration, and that one is for several.
 	a.http = &http.Client{Transport: &http.Transport{

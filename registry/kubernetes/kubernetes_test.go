@@ -66,7 +66,7 @@ type admin struct {
 
 func newAdmin(t *testing.T, o *Options) admin {
 	t.Helper()
-	a, err := connect(t.Context(), o)
+	a, err := connect(o)
 	must(t, err)
 	t.Cleanup(a.close)
 	return admin{a, t}
@@ -309,7 +309,7 @@ func TestInCluster(t *testing.T) {
 	host, number, err := net.SplitHostPort(server.Listener.Addr().String())
 	must(t, err)
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	if _, err = connectFrom(t.Context(), nil, "nowhere"); err == nil || !strings.Contains(err.Error(), "no cluster") {
+	if _, err = connectFrom(nil, "nowhere"); err == nil || !strings.Contains(err.Error(), "no cluster") {
 		t.Errorf("got %v, want that there is no cluster", err)
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", host)
@@ -319,7 +319,7 @@ func TestInCluster(t *testing.T) {
 	for name, text := range map[string]string{"namespace": "shop", "token": "first\n", "ca.crt": authority} {
 		must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
-	a, err := connectFrom(t.Context(), nil, folder)
+	a, err := connectFrom(nil, folder)
 	must(t, err)
 	defer a.close()
 	for _, token := range []string{"first", "second"} {

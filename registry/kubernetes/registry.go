@@ -51,7 +51,7 @@ type Registry struct {
 // New returns a registry in the API server that o says. It does not wait for a connection.
 func New(o *Options) *Registry {
 	s := &store{seen: make(map[string]sighting)}
-	s.api, s.err = connect(context.Background(), o)
+	s.api, s.err = connect(o)
 	options := &registry.Options{}
 	if s.err == nil {
 		options = &s.api.Options.Options

@@ -57,7 +57,7 @@ type service struct {
 
 // Watch implements yodel.Resolver.
 func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) error {
-	a, err := connect(ctx, s.opts)
+	a, err := connect(s.opts)
 	if err != nil {
 		return err
 	}
