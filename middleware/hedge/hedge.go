@@ -86,6 +86,7 @@ type hedger struct {
 	next  yodel.Handler
 	races sync.Pool // of *race
 	known methods
+	line  line // of all calls, when After says how long they have
 }
 
 func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
@@ -93,13 +94,13 @@ func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
 		return h.next(ctx, call)
 	}
 	if h.After > 0 {
-		_, err := h.hedge(ctx, call, h.After)
+		_, err := h.hedge(ctx, call, h.After, &h.line)
 		return err
 	}
 	l := h.known.of(call)
 	delay := l.delay.Load()
 	if !l.measures(delay) {
-		_, err := h.hedge(ctx, call, max(delay, h.AtLeast))
+		_, err := h.hedge(ctx, call, max(delay, h.AtLeast), &l.line)
 		return err
 	}
 	began, slow := call.Now(), false
@@ -107,7 +108,7 @@ func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
 	if delay == 0 {
 		err = h.next(ctx, call)
 	} else {
-		slow, err = h.hedge(ctx, call, max(delay, h.AtLeast))
+		slow, err = h.hedge(ctx, call, max(delay, h.AtLeast), &l.line)
 	}
 	if err == nil || slow { // what fails fast says nothing
 		l.add(time.Since(began), h.Percentile)
@@ -115,20 +116,20 @@ func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
 	return err
 }
 
-// hedge carries out a call whose first attempt has delay alone. Slow says that it took longer.
-func (h *hedger) hedge(ctx context.Context, call *yodel.Call, delay time.Duration) (slow bool, err error) {
+// hedge carries out a call whose first attempt has delay alone, and stands in line for that time. Slow says that it took longer.
+func (h *hedger) hedge(ctx context.Context, call *yodel.Call, delay time.Duration, l *line) (slow bool, err error) {
 	fork := call.Fork()
 	if fork == nil {
 		return false, h.next(ctx, call)
 	}
 	r := h.races.Get().(*race) //nolint:forcetypeassert // the pool holds nothing else
 	defer r.end()              // also when it panics
-	r.ctx, r.call, r.fork, r.delay = ctx, call, fork, delay
+	r.ctx, r.call, r.fork, r.delay, r.line = ctx, call, fork, delay, l
 	r.first = r.leg()
-	r.timer.Reset(delay)
+	l.join(r, clock()+int64(delay))
 	err = h.next(r.first, call) //nolint:contextcheck // it is around ctx
 	r.over.Store(true)
-	if r.timer.Stop() {
+	if l.leave(r) {
 		r.joined = true
 		return false, err
 	}

@@ -30,6 +30,8 @@ type latency struct {
 	buckets [buckets]atomic.Int32
 
 	mu sync.Mutex // to look it up
+
+	line line // of its calls
 }
 
 type atomicDuration struct{ n atomic.Int64 }

@@ -16,11 +16,17 @@ type leg struct {
 
 	halt  chan struct{}
 	ended atomic.Bool
+	inner atomic.Pointer[inner] // nil until somebody waits
 
 	mu     sync.Mutex
-	halted bool            // halt is closed
-	inner  context.Context //nolint:containedctx // the same with a channel of its own; nil until somebody waits
-	stop   context.CancelFunc
+	halted bool // halt is closed
+}
+
+// An inner context is the same with a channel of its own.
+type inner struct {
+	context.Context //nolint:containedctx // it is one
+
+	stop context.CancelFunc
 }
 
 // Halted returns two channels: when either is closed, the context has ended. Yodel's connections ask for it.
@@ -45,13 +51,16 @@ func (l *leg) Err() error {
 func (l *leg) waited() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.inner == nil {
-		l.inner, l.stop = context.WithCancel(l.Context)
-		if l.ended.Load() {
-			l.stop()
+	in := l.inner.Load()
+	if in == nil {
+		ctx, stop := context.WithCancel(l.Context)
+		in = &inner{ctx, stop}
+		l.inner.Store(in)
+		if l.ended.Load() { // asked when it can be seen: see end
+			stop()
 		}
 	}
-	return l.inner
+	return in
 }
 
 // cancel ends an attempt that has lost.
@@ -67,10 +76,8 @@ func (l *leg) cancel() {
 
 // end ends the context with its attempt.
 func (l *leg) end() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.ended.Store(true)
-	if l.stop != nil {
-		l.stop()
+	if in := l.inner.Load(); in != nil {
+		in.stop()
 	}
 }

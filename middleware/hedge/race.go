@@ -5,28 +5,35 @@ package hedge
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 )
 
-// A race is between the two attempts of a call: the first on the goroutine of the caller, the second on that of a timer. It is used again, its
+// A race is between the two attempts of a call: the first on the goroutine of the caller, the second on one of its own. It is used again, its
 // contexts are not: somebody may keep them.
 type race struct {
 	*hedger
 
-	timer *time.Timer   // runs fire
-	done  chan struct{} // capacity 1: fire has returned
-	halt  chan struct{} // what ends a first leg; used again as long as it was not closed
-	legs  []leg         // not used yet
+	// Of the line.
+	place         int // where it stands, each time
+	before, after *race
+	due           int64
+	standing      bool
+
+	line *line
+	done chan struct{} // capacity 1: fire has returned
+	halt chan struct{} // what ends a first leg; used again as long as it was not closed
+	legs []leg         // not used yet
 
 	ctx    context.Context //nolint:containedctx // the call's
 	call   *yodel.Call
 	fork   *yodel.Call
 	delay  time.Duration
 	first  *leg
-	second atomic.Pointer[leg] // nil before the timer has fired
+	second atomic.Pointer[leg] // nil before fire
 	winner atomic.Uint32
 	over   atomic.Bool // the first attempt has ended
 	joined bool        // fire does not run, and will not
@@ -44,10 +51,7 @@ const (
 )
 
 func (h *hedger) newRace() *race {
-	r := &race{hedger: h, done: make(chan struct{}, 1), halt: make(chan struct{})}
-	r.timer = time.AfterFunc(time.Hour, r.fire)
-	r.timer.Stop()
-	return r
+	return &race{hedger: h, place: rand.IntN(stretches), done: make(chan struct{}, 1), halt: make(chan struct{})}
 }
 
 // fire makes the second attempt.
@@ -115,7 +119,7 @@ func (r *race) end() {
 		if second != nil {
 			second.cancel()
 		}
-		if !r.timer.Stop() {
+		if !r.line.leave(r) {
 			<-r.done
 			second = r.second.Load()
 		}
