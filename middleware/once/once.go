@@ -65,7 +65,7 @@ type Options struct {
 	// Store is where outcomes are recorded. Default: in the memory of the server, with the bounds of NewMemory(nil).
 	Store Store
 	// Lease is how long after the death of a server it is known that it does not execute a call any more. The server renews it three times as
-	// often. Default 15 s.
+	// often. Default 15 s, or Keep if that is shorter.
 	Lease time.Duration
 	// Timeout is how long Store may take to answer. Default 1 s.
 	Timeout time.Duration
@@ -80,7 +80,7 @@ type Store interface {
 	// its owner is alive: has put its outcome, or claimed or renewed it less than its lease ago. The value stays for keep in any case. When
 	// there is no room it returns an error with the code ResourceExhausted.
 	Claim(ctx context.Context, key, owner string, value []byte, lease, keep time.Duration) (found []byte, alive bool, err error)
-	// Renew says that the owner is alive.
+	// Renew says that the owner is alive. The time for which the value stays begins afresh: a method may take longer than that.
 	Renew(ctx context.Context, key, owner string, lease time.Duration) error
 	// Put replaces what the owner claimed, for keep. It may not be able to, when that is gone: then nothing happens.
 	Put(ctx context.Context, key, owner string, value []byte, keep time.Duration) error
@@ -98,6 +98,7 @@ func With(o *Options) yodel.Middleware {
 	orDefault(&g.MaxReply, 256<<10)
 	orDefault(&g.Outlive, 30*time.Second)
 	orDefault(&g.Lease, 15*time.Second)
+	g.Lease = min(g.Lease, g.Keep) // or the key would be gone before it is renewed
 	orDefault(&g.Timeout, time.Second)
 	if g.Final == nil {
 		g.Final = final

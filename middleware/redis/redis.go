@@ -11,7 +11,7 @@
 // own. Times are those of Redis. All keys expire.
 //
 //	yodel:rate:KEY   when the bucket will be full again, in microseconds; as in package rate. It expires when the bucket is full
-//	yodel:once:KEY   a hash: v, the value; o, its owner; e, when the lease ends, in milliseconds, until there is an outcome
+//	yodel:once:KEY   a hash: v, the value; o, its owner; until there is an outcome e, when the lease ends, and k, how long to keep it, in milliseconds
 //
 // What Redis forgets may be executed twice. It must not evict keys before their time (maxmemory-policy noeviction: it then refuses new ones), and a
 // restart, or a fail-over to a replica, loses the last moment: how much is a matter of appendfsync and of WAIT, which this package does not use.
@@ -110,22 +110,23 @@ var (
 			if found[2] and tonumber(found[2]) <= now then return {found[1], 0} end
 			return {found[1], 1}
 		end
-		redis.call('HSET', KEYS[1], 'v', ARGV[2], 'o', ARGV[1], 'e', string.format('%.0f', now + ARGV[3]))
+		redis.call('HSET', KEYS[1], 'v', ARGV[2], 'o', ARGV[1], 'e', string.format('%.0f', now + ARGV[3]), 'k', ARGV[4])
 		redis.call('PEXPIRE', KEYS[1], ARGV[4])
 		return {}`)
-	// renew takes the owner and the milliseconds of the lease.
+	// renew takes the owner and the milliseconds of the lease. The time to keep the key begins afresh.
 	renew = redis.NewScript(`
-		local found = redis.call('HMGET', KEYS[1], 'o', 'e')
+		local found = redis.call('HMGET', KEYS[1], 'o', 'e', 'k')
 		if found[1] ~= ARGV[1] or not found[2] then return 0 end
 		local time = redis.call('TIME')
 		redis.call('HSET', KEYS[1], 'e', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2]))
+		redis.call('PEXPIRE', KEYS[1], found[3])
 		return 1`)
 	// put takes the owner, the value, and the milliseconds to keep it.
 	put = redis.NewScript(`
 		local found = redis.call('HMGET', KEYS[1], 'o', 'e')
 		if found[1] ~= ARGV[1] or not found[2] then return 0 end
 		redis.call('HSET', KEYS[1], 'v', ARGV[2])
-		redis.call('HDEL', KEYS[1], 'e')
+		redis.call('HDEL', KEYS[1], 'e', 'k')
 		redis.call('PEXPIRE', KEYS[1], ARGV[3])
 		return 1`)
 	// drop takes the owner.

@@ -146,6 +146,25 @@ func TestTheOwnerMayClaimAgain(t *testing.T) {
 	}
 }
 
+// A method may take longer than its key is kept for: nobody else may get the key meanwhile, nor may its outcome be lost.
+func TestAKeyStaysWhileItsOwnerLives(t *testing.T) {
+	server := realserver.Redis(t)
+	s, client := open(t, server.Addr, nil), direct(t, server.Addr)
+	const keep, left = time.Minute, 10 * time.Second
+	if _, _, err := s.Claim(t.Context(), "k", "a", []byte("claim"), time.Second, keep); err != nil {
+		t.Fatal(err)
+	}
+	must(t, client.PExpire(t.Context(), "yodel:once:k", left).Err()) // as if most of the time had passed
+	must(t, s.Renew(t.Context(), "k", "b", time.Second))             // who does not own it
+	if ttl := client.PTTL(t.Context(), "yodel:once:k").Val(); ttl > left {
+		t.Errorf("somebody else made it stay for %v", ttl)
+	}
+	must(t, s.Renew(t.Context(), "k", "a", time.Second))
+	if ttl := client.PTTL(t.Context(), "yodel:once:k").Val(); ttl <= left {
+		t.Errorf("it is renewed, and stays for %v, want about %v", ttl, keep)
+	}
+}
+
 func TestRedisWithoutRoom(t *testing.T) {
 	server := realserver.Redis(t)
 	client := direct(t, server.Addr)
