@@ -95,6 +95,9 @@ const (
 	leastQueue  = 4
 )
 
+// forever is longer than anybody waits, and so short that what is reckoned with it does not overflow.
+const forever = 1 << 55 * time.Nanosecond // a year
+
 // Concurrency lets at most n calls run at a time. An n of less than one is one.
 func Concurrency(n int) yodel.Middleware { return With(&Options{Limit: max(n, 1)}) }
 
@@ -110,7 +113,7 @@ func Adaptive(o *Options) yodel.Middleware {
 
 // With limits calls as o says; nil is the default.
 func With(o *Options) yodel.Middleware {
-	opts := o.complete()
+	opts, what := o.complete(), o.describe()
 	return func(next yodel.Handler) yodel.Handler {
 		var known atomic.Pointer[group] // of the client or server whose chain this is
 		return func(ctx context.Context, call *yodel.Call) error {
@@ -119,7 +122,7 @@ func With(o *Options) yodel.Middleware {
 			}
 			g := known.Load()
 			if g == nil {
-				g = groupsIn(call.State).group(opts, opts.Name)
+				g = groupsIn(call.State).group(opts, what)
 				known.Store(g)
 			}
 			return g.limiter(call.Method).do(ctx, call, next)
@@ -129,9 +132,9 @@ func With(o *Options) yodel.Middleware {
 
 // PerEndpoint limits the attempts on each endpoint as o says; nil is the default.
 func PerEndpoint(o *Options) yodel.EndpointMiddleware {
-	opts := o.complete()
+	opts, what := o.complete(), o.describe()
 	return func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
-		g := groupsIn(ep.State).group(opts, opts.Name+" at "+ep.Addr())
+		g := groupsIn(ep.State).group(opts, what+" at "+ep.Addr())
 		return func(ctx context.Context, call *yodel.Call) error {
 			if opts.passes(call) {
 				return next(ctx, call)
@@ -151,11 +154,14 @@ func (o *Options) complete() Options {
 	opts.Max = min(orDefault(opts.Max, 10_000), maxLimit)
 	opts.Min = min(orDefault(opts.Min, 1), opts.Max)
 	opts.Initial = min(max(orDefault(opts.Initial, 20), opts.Min), opts.Max)
-	opts.Interval = orDefault(opts.Interval, 100*time.Millisecond)
-	opts.Target = max(opts.Target, 0)
+	opts.Interval = min(orDefault(opts.Interval, 100*time.Millisecond), forever)
+	opts.Target = min(max(opts.Target, 0), forever)
 	opts.Methods = slices.Clone(opts.Methods)
 	if opts.Name == "" {
 		opts.Name = opts.describe()
+		if opts.PerMethod {
+			opts.Name += ", each"
+		}
 	}
 	return opts
 }
@@ -168,10 +174,16 @@ func orDefault[T int | time.Duration](v, def T) T {
 	return v
 }
 
-// describe is the default name.
+// describe returns what is limited, for people.
 func (o *Options) describe() string {
+	if o == nil {
+		o = &Options{}
+	}
+	if o.Name != "" {
+		return o.Name
+	}
 	name := "concurrency"
-	if o.Limit == 0 {
+	if o.Limit <= 0 {
 		name = "adaptive concurrency"
 	}
 	if len(o.Methods) > 0 {
@@ -244,10 +256,10 @@ func newGroup(o Options, what string) *group {
 func (g *group) configure(o Options) {
 	g.mu.Lock()
 	g.opts = o
-	g.each.Store(o.PerMethod)
 	if g.common.Load() == nil && !o.PerMethod {
 		g.common.Store(newLimiter(g.what, o))
 	}
+	g.each.Store(o.PerMethod) // last, because calls look here first
 	g.mu.Unlock()
 	for _, l := range g.limiters() {
 		l.configure(o)

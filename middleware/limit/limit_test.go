@@ -566,3 +566,83 @@ func BenchmarkWait(b *testing.B) {
 		}
 	})
 }
+
+// Limiters that are told apart by PerMethod alone are two, also in one chain.
+func TestTheDefaultNameSaysWhetherEachMethodHasItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, limited(limit.Concurrency(1), limit.With(&limit.Options{Limit: 1, PerMethod: true})), func(context.Context) error { return nil })
+		c := yodeltest.NewClient(t, &yodel.ClientOptions{Timeout: time.Second}, s)
+		for range 3 {
+			if err := call(c); err != nil {
+				t.Error(err) // it waits for the place that it has
+			}
+		}
+	})
+}
+
+// Times that are meant to be for ever are.
+func TestTimesWithoutEnd(t *testing.T) {
+	for name, o := range map[string]limit.Options{
+		"interval": {Limit: 1, Interval: math.MaxInt64},
+		"target":   {Limit: 1, Target: math.MaxInt64},
+		"deadline": {Limit: 1, Interval: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := serve(t, nil, func(context.Context) error {
+					time.Sleep(50 * time.Millisecond)
+					return nil
+				})
+				c := yodeltest.NewClient(t, &yodel.ClientOptions{Middleware: []yodel.Middleware{limit.With(&o)}}, s)
+				if err := call(c); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Second) // the limiter is older than what follows
+				ctx, cancel := context.WithTimeout(t.Context(), math.MaxInt64)
+				defer cancel()
+				var wg sync.WaitGroup
+				for range 5 {
+					wg.Go(func() {
+						if _, err := work.Call(ctx, c, &yodel.Empty{}); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				wg.Wait()
+			})
+		})
+	}
+}
+
+// A chain may be built anew, with other options for the same name, while calls of the old one begin.
+func TestPerMethodMayChange(t *testing.T) {
+	for range 1000 {
+		var chains [2]yodel.Handler
+		c := yodel.NewClient(yodel.Static("nobody"), &yodel.ClientOptions{Middleware: []yodel.Middleware{func(yodel.Handler) yodel.Handler {
+			pass := func(context.Context, *yodel.Call) error { return nil }
+			for i := range chains {
+				chains[i] = limit.With(&limit.Options{Limit: 1000, Name: "the one", PerMethod: i == 0})(pass)
+			}
+			return func(ctx context.Context, call *yodel.Call) error { return chains[call.Metadata["chain"][0]-'0'](ctx, call) }
+		}}})
+		do := func(chain string) {
+			if err := c.Do(t.Context(), &yodel.Call{Method: "Test.Work", Metadata: yodel.Metadata{"chain": chain}}); err != nil {
+				t.Error(err)
+			}
+		}
+		do("0")
+		var swapped atomic.Bool
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				for !swapped.Load() {
+					do("0")
+				}
+			})
+		}
+		do("1")
+		swapped.Store(true)
+		wg.Wait()
+		c.Close()
+	}
+}

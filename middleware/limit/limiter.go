@@ -296,7 +296,7 @@ func (l *limiter) endOf(ctx context.Context, call *yodel.Call, now time.Duration
 	if !ok {
 		return math.MaxInt64
 	}
-	return now + time.Until(deadline)
+	return now + min(time.Until(deadline), forever)
 }
 
 // levelOf bounds how many classes there are.
