@@ -612,3 +612,19 @@ func BenchmarkSuccess(b *testing.B) {
 		})
 	}
 }
+
+// A breaker that is to be open for ever is.
+func TestOpenWithoutEnd(t *testing.T) {
+	for _, o := range []breaker.Options{{Errors: 1, Open: math.MaxInt64}, {Errors: 1, Open: math.MaxInt64 / 3, MaxOpen: math.MaxInt64}} {
+		synctest.Test(t, func(t *testing.T) {
+			ep := endpoint(t)
+			answer := error(errFailed)
+			h := breaker.With(&o)(ep, answering(&answer))
+			_ = h(t.Context(), &yodel.Call{Method: string(work)})
+			time.Sleep(1000 * time.Hour)
+			if err := h(t.Context(), &yodel.Call{Method: string(work)}); !isRefused(err) || ep.Ready() {
+				t.Errorf("got %v, ready: %v", err, ep.Ready())
+			}
+		})
+	}
+}

@@ -4,12 +4,12 @@ package breaker
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/internal/spell"
 )
 
 // A circuit is the breaker of an endpoint. What closed ones do for calls that succeed takes no lock; all the rest does.
@@ -143,14 +143,8 @@ func (c *circuit) openLocked(p *Options, why string) {
 	if c.word.Load()&stateMask == closed && now.Sub(c.shut) >= c.about {
 		c.opened = 0
 	}
-	d := p.Open
-	for i := 0; i < c.opened && d < p.MaxOpen; i++ {
-		d *= 2
-	}
-	d = min(d, p.MaxOpen)
+	c.about, c.lasts = spell.After(c.opened, p.Open, p.MaxOpen)
 	c.opened++
-	c.about = d
-	c.lasts = d*4/5 + rand.N(d*2/5+1)
 	c.until, c.why = now.Add(c.lasts), why
 	word := c.turnLocked(open)
 	c.ep.SetReady(c.name, false)

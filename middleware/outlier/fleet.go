@@ -7,12 +7,12 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/internal/spell"
 )
 
 // who is in whose name endpoints are not ready.
@@ -388,14 +388,9 @@ func (m *member) eject(p *Options, now time.Time, why string) {
 	if m.phase.Load() == in && now.Sub(j.back) >= 2*j.lasts {
 		j.ejections = 0
 	}
-	d := p.Ejection
-	for i := 0; i < j.ejections && d < p.MaxEjection; i++ {
-		d *= 2
-	}
-	d = min(d, p.MaxEjection)
+	about, d := spell.After(j.ejections, p.Ejection, p.MaxEjection)
 	j.ejections++
-	j.lasts = d
-	d = d*4/5 + rand.N(d*2/5+1)
+	j.lasts = about
 	j.back = now.Add(d)
 	m.asked.Store(unasked)
 	m.mask.Store(0) // of a trial each call counts
