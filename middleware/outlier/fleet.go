@@ -243,7 +243,8 @@ func (f *fleet) measure(p *Options) {
 		f.slow.Store(math.MaxInt64)
 		return
 	}
-	f.slow.Store(int64(max(time.Duration(p.Slow*float64(usual)), usual+p.SlowBy)))
+	const never = 1 << 62 // more is too much for an int64
+	f.slow.Store(int64(min(max(p.Slow*float64(usual), float64(usual)+float64(p.SlowBy)), never)))
 }
 
 // median sorts x, and returns the middle one, the lower of two.

@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -31,7 +30,7 @@ func stub(t testing.TB, n int, o *outlier.Options, answer func(ctx context.Conte
 	}
 	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{
 		Balancer: balance.Random,
-		EndpointMiddleware: []yodel.EndpointMiddleware{outlier.Eject(o), func(ep *yodel.Endpoint, _ yodel.Handler) yodel.Handler {
+		EndpointMiddleware: []yodel.EndpointMiddleware{eject(o), func(ep *yodel.Endpoint, _ yodel.Handler) yodel.Handler {
 			i := slices.Index(addrs, ep.Addr())
 			return func(ctx context.Context, call *yodel.Call) error { return answer(ctx, i, call) }
 		}},
@@ -39,6 +38,30 @@ func stub(t testing.TB, n int, o *outlier.Options, answer func(ctx context.Conte
 	t.Cleanup(c.Close)
 	return c
 }
+
+// eject is outlier.Eject, for isOut to know who is ejected.
+func eject(o *outlier.Options) yodel.EndpointMiddleware {
+	var p outlier.Options
+	if o != nil {
+		p = *o
+	}
+	p.OnEject = func(ep *yodel.Endpoint, why string, d time.Duration) {
+		outOf(ep).Store(d > 0)
+		if o != nil && o.OnEject != nil {
+			o.OnEject(ep, why, d)
+		}
+	}
+	return outlier.Eject(&p)
+}
+
+type outKey struct{}
+
+func outOf(ep *yodel.Endpoint) *atomic.Bool {
+	return ep.State(outKey{}, func() any { return new(atomic.Bool) }).(*atomic.Bool) //nolint:forcetypeassert // it made it
+}
+
+// isOut reports whether an endpoint is ejected. One that is tried just now is, and may be ready for a moment.
+func isOut(ep *yodel.Endpoint) bool { return outOf(ep).Load() }
 
 // load makes calls at random times, so many a second on average, and waits until they have ended.
 func load(r *rand.Rand, c *yodel.Client, rate int, d time.Duration) {
@@ -211,17 +234,24 @@ func TestMaximumShareIsNeverExceeded(t *testing.T) {
 func TestSeveralAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(8, 8))
-		c := stub(t, 10, nil, func(_ context.Context, i int, call *yodel.Call) error {
+		out, most := map[string]bool{}, 0
+		o := &outlier.Options{OnEject: func(ep *yodel.Endpoint, _ string, d time.Duration) {
+			if delete(out, ep.Addr()); d > 0 {
+				out[ep.Addr()] = true
+			}
+			if most = max(most, len(out)); ep.Addr() >= "3" {
+				t.Errorf("%s is ejected", ep.Addr())
+			}
+		}}
+		c := stub(t, 10, o, func(_ context.Context, i int, call *yodel.Call) error {
 			if i < 3 && call.Method == string(work) && rand.IntN(2) == 0 {
 				return errors.New("x")
 			}
 			return nil
 		})
 		load(r, c, 300, 3*time.Second)
-		for i, ep := range c.Endpoints() {
-			if ep.Ready() != (i >= 3) {
-				t.Errorf("ready of %d is %v", i, ep.Ready())
-			}
+		if most != 3 {
+			t.Errorf("%d were ejected at a time, want 3", most)
 		}
 	})
 }
@@ -275,14 +305,14 @@ func TestPanic(t *testing.T) {
 		})
 		eps := c.Endpoints()
 		load(r, c, 200, 2*time.Second)
-		if eps[0].Ready() {
+		if !isOut(eps[0]) {
 			t.Fatal("it is not ejected")
 		}
 		for _, ep := range eps[1:3] {
 			ep.SetReady("test", false)
 		}
 		load(r, c, 200, time.Second)
-		if !eps[0].Ready() {
+		if isOut(eps[0]) {
 			t.Error("one of four is left, and the ejected one is not back")
 		}
 		for _, ep := range eps {
@@ -304,7 +334,7 @@ func TestPanicOfTheBalancer(t *testing.T) {
 		var calls atomic.Int32
 		c := yodel.NewClient(yodel.Static("a", "b", "c"), &yodel.ClientOptions{
 			Balancer: balance.Panic(0.9, balance.Random),
-			EndpointMiddleware: []yodel.EndpointMiddleware{outlier.Eject(nil), func(ep *yodel.Endpoint, _ yodel.Handler) yodel.Handler {
+			EndpointMiddleware: []yodel.EndpointMiddleware{eject(nil), func(ep *yodel.Endpoint, _ yodel.Handler) yodel.Handler {
 				return func(_ context.Context, call *yodel.Call) error {
 					if ep.Addr() == "a" && call.Method == string(work) {
 						calls.Add(1)
@@ -319,8 +349,8 @@ func TestPanicOfTheBalancer(t *testing.T) {
 		load(r, c, 200, time.Second)
 		calls.Store(0)
 		load(r, c, 200, time.Second)
-		if n := calls.Load(); c.Endpoints()[0].Ready() || n < 30 {
-			t.Errorf("ready is %v, and it has got %d calls", c.Endpoints()[0].Ready(), n)
+		if n := calls.Load(); !isOut(c.Endpoints()[0]) || n < 30 {
+			t.Errorf("ejected is %v, and it has got %d calls", isOut(c.Endpoints()[0]), n)
 		}
 	})
 }
@@ -342,14 +372,14 @@ func TestStateOutlivesTheChain(t *testing.T) {
 					return nil
 				}
 				return func(ctx context.Context, call *yodel.Call) error { // a new chain for each call
-					return outlier.Eject(o)(ep, below)(ctx, call)
+					return eject(o)(ep, below)(ctx, call)
 				}
 			}},
 		})
 		defer c.Close()
 		load(rand.New(rand.NewPCG(12, 12)), c, 100, 10*time.Second)
-		if ejections != 1 || c.Endpoints()[0].Ready() {
-			t.Errorf("%d ejections, ready is %v", ejections, c.Endpoints()[0].Ready())
+		if ejections != 1 || !isOut(c.Endpoints()[0]) {
+			t.Errorf("%d ejections, ejected is %v", ejections, isOut(c.Endpoints()[0]))
 		}
 	})
 }
@@ -365,7 +395,7 @@ func TestPinnedCallsAreNotRefused(t *testing.T) {
 		load(rand.New(rand.NewPCG(13, 13)), c, 100, 2*time.Second)
 		ep := c.Endpoints()[0]
 		err := c.Do(t.Context(), &yodel.Call{Method: string(work), Endpoint: ep})
-		if e, ok := errors.AsType[*yodel.Error](err); ep.Ready() || !errors.Is(err, yodel.Unavailable) || ok && e.NotProcessed {
+		if e, ok := errors.AsType[*yodel.Error](err); !isOut(ep) || !errors.Is(err, yodel.Unavailable) || ok && e.NotProcessed {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -399,13 +429,13 @@ func TestNothingRunsWithoutCalls(t *testing.T) {
 			}
 			bad.Store(true)
 			load(r, c, 100, time.Second)
-			if c.Endpoints()[0].Ready() {
+			if !isOut(c.Endpoints()[0]) {
 				t.Error("it is not ejected")
 			}
 			bad.Store(false)
 			time.Sleep(5 * time.Second)
 			load(r, c, 100, 5*time.Second)
-			if !c.Endpoints()[0].Ready() {
+			if isOut(c.Endpoints()[0]) {
 				t.Error("it is not back")
 			}
 		}
@@ -416,12 +446,8 @@ func TestNothingRunsWithoutCalls(t *testing.T) {
 func TestEndpointsComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sets := make(chan []yodel.Instance)
-		var ejected sync.Map // addresses; an endpoint that is tried just now is one of them, and may be ready for a moment
-		eject := outlier.Eject(&outlier.Options{OnEject: func(ep *yodel.Endpoint, _ string, d time.Duration) {
-			ejected.Store(ep.Addr(), d > 0)
-		}})
 		c := yodel.NewClient(resolver(sets), &yodel.ClientOptions{
-			EndpointMiddleware: []yodel.EndpointMiddleware{eject, func(ep *yodel.Endpoint, _ yodel.Handler) yodel.Handler {
+			EndpointMiddleware: []yodel.EndpointMiddleware{eject(nil), func(ep *yodel.Endpoint, _ yodel.Handler) yodel.Handler {
 				return func(_ context.Context, call *yodel.Call) error {
 					if strings.HasPrefix(ep.Addr(), "bad") && call.Method == string(work) {
 						return yodel.Unavailable
@@ -442,8 +468,7 @@ func TestEndpointsComeAndGo(t *testing.T) {
 			synctest.Wait()
 			load(r, c, 200, 2*time.Second)
 			for _, ep := range c.Endpoints() {
-				out, known := ejected.Load(ep.Addr())
-				if out = known && out.(bool); out != strings.HasPrefix(ep.Addr(), "bad") { //nolint:forcetypeassert // see above
+				if out := isOut(ep); out != strings.HasPrefix(ep.Addr(), "bad") {
 					t.Errorf("round %d: ejected is %v of %s", round, out, ep.Addr())
 				}
 			}
@@ -492,12 +517,12 @@ func TestStreams(t *testing.T) {
 		}
 		load(rand.New(rand.NewPCG(16, 16)), c, 100, time.Second)
 		open(300)
-		if readyOf(c) != 3 {
+		if slices.ContainsFunc(c.Endpoints(), isOut) {
 			t.Error("one is ejected whose streams are long")
 		}
 		sick.Store(true)
 		open(100)
-		if c.Endpoints()[0].Ready() {
+		if !isOut(c.Endpoints()[0]) {
 			t.Error("one whose streams fail is not ejected")
 		}
 		time.Sleep(2 * time.Minute)
@@ -544,9 +569,34 @@ func TestBadOptionsAreCorrected(t *testing.T) {
 					return nil
 				})
 				load(rand.New(rand.NewPCG(17, 17)), c, 200, 3*time.Second)
-				if c.Endpoints()[0].Ready() || readyOf(c) != 9 {
-					t.Errorf("%d are ready, want 9", readyOf(c))
+				for i, ep := range c.Endpoints() {
+					if isOut(ep) != (i == 0) {
+						t.Errorf("ejected is %v of %d", isOut(ep), i)
+					}
 				}
+			})
+		})
+	}
+}
+
+// Numbers that are meant to be without end are: nothing is slow.
+func TestNothingIsEverSlow(t *testing.T) {
+	for name, o := range map[string]*outlier.Options{
+		"times": {Slow: math.Inf(1)},
+		"by":    {SlowBy: math.MaxInt64},
+		"both":  {Slow: math.MaxFloat64, SlowBy: math.MaxInt64},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o.OnEject = func(_ *yodel.Endpoint, why string, _ time.Duration) { t.Error(why) }
+				c := stub(t, 5, o, func(_ context.Context, i int, _ *yodel.Call) error {
+					time.Sleep(time.Millisecond)
+					if i == 0 {
+						time.Sleep(50 * time.Millisecond)
+					}
+					return nil
+				})
+				load(rand.New(rand.NewPCG(18, 18)), c, 200, 3*time.Second)
 			})
 		})
 	}
