@@ -417,6 +417,9 @@ func (l *limiter) settle(ctx context.Context, call *yodel.Call, w *waiter, line 
 	defer l.mu.Unlock()
 	defer l.queue.release(w)
 	now := l.now()
+	if ended == nil {
+		ended = ctx.Err() // of the two, either may be seen first
+	}
 	if ended == nil && now >= end {
 		ended = context.DeadlineExceeded // which not every context knows of
 	}
