@@ -100,8 +100,11 @@ type set struct {
 	buckets [ways]atomic.Pointer[bucket]
 }
 
+// maxKeys bounds how many keys a table is for: its memory is allocated at once.
+const maxKeys = 1 << 24
+
 func newTable(keys int) *table {
-	sets := 1 << bits.Len(uint(max(keys, 1)-1)/ways)
+	sets := 1 << bits.Len(uint(min(max(keys, 1), maxKeys)-1)/ways)
 	return &table{seed: maphash.MakeSeed(), sets: make([]set, sets)}
 }
 

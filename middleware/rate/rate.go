@@ -52,7 +52,7 @@ type Limit struct {
 	Wait time.Duration
 	// Exempt are methods that do not count. Default: yodel.Health and yodel.Ping, without which a busy server would look dead.
 	Exempt []string
-	// MaxKeys is about how many keys are known at a time. Each takes some 100 bytes. Default 16,384.
+	// MaxKeys is about how many keys are known at a time, up to 16,777,216. Each takes some 100 bytes. Default 16,384.
 	MaxKeys int
 	// Name keeps the counts of a client or server when its chain is built anew, with a limit of the same name, which may have
 	// another rate. Default: a new limit begins afresh.
@@ -113,8 +113,8 @@ type limiter struct {
 
 // Counts are what a limit has counted.
 type counts struct {
-	all  *bucket // without keys
-	keys *table
+	all  *bucket // without keys: a limit of the same name may come to have none
+	keys *table  // nil for a limit without keys
 	away atomic.Int64 // until when the store is not asked; 0 when it answers
 }
 
@@ -131,6 +131,7 @@ func newLimiter(limit *Limit) *limiter {
 	if l.Timeout <= 0 {
 		l.Timeout = 250 * time.Millisecond
 	}
+	l.Timeout = min(l.Timeout, longest)
 	if l.Logger == nil {
 		l.Logger = slog.Default()
 	}
@@ -140,10 +141,12 @@ func newLimiter(limit *Limit) *limiter {
 	return l
 }
 
+// longest is a year: what is reckoned with it does not overflow.
+const longest = time.Duration(1 << 55)
+
 // emission makes a rate the nanoseconds between two calls, and those of a burst, which is corrected to what can be had.
 func emission(perSecond float64, burst int) (interval, whole int64, calls int) {
-	const longest = float64(1 << 55) // a year
-	interval = max(int64(min(float64(time.Second)/perSecond, longest)), 1)
+	interval = max(int64(min(float64(time.Second)/perSecond, float64(longest))), 1)
 	if burst <= 0 {
 		burst = int(min(perSecond/10, math.MaxInt32))
 	}
@@ -152,10 +155,11 @@ func emission(perSecond float64, burst int) (interval, whole int64, calls int) {
 }
 
 func newCounts(l *limiter) *counts {
-	if l.By == nil {
-		return &counts{all: newBucket(0)}
+	c := &counts{all: newBucket(0)}
+	if l.By != nil {
+		c.keys = newTable(l.MaxKeys)
 	}
-	return &counts{keys: newTable(l.MaxKeys)}
+	return c
 }
 
 func (l *limiter) middleware(next yodel.Handler) yodel.Handler {

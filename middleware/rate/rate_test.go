@@ -492,3 +492,29 @@ func BenchmarkPass(b *testing.B) {
 		})
 	}
 }
+
+// A chain is built anew with a limit of the same name that has no keys any more, or has keys.
+func TestANamedLimitMayChangeItsKeys(t *testing.T) {
+	for _, by := range [][2]func(*yodel.Call) rate.Key{{rate.Tenant, nil}, {nil, rate.Tenant}} {
+		var chains [2]yodel.Handler
+		c := yodel.NewClient(yodel.Static("nobody"), &yodel.ClientOptions{Middleware: []yodel.Middleware{func(yodel.Handler) yodel.Handler {
+			for i, by := range by {
+				chains[i] = rate.With(&rate.Limit{Name: "all", PerSecond: 1, Burst: 1, By: by})(pass)
+			}
+			return func(ctx context.Context, call *yodel.Call) error { return chains[call.Budget](ctx, call) }
+		}}})
+		for i := range chains {
+			if err := c.Do(t.Context(), &yodel.Call{Method: "Test.Work", Budget: i}); err != nil && i == 0 {
+				t.Error(err)
+			}
+		}
+		c.Close()
+	}
+}
+
+// As many keys as there can be are as many as there is memory for.
+func TestTooManyKeys(t *testing.T) {
+	must(t, rate.With(&rate.Limit{PerSecond: 1, By: rate.Tenant, MaxKeys: math.MaxInt})(pass)(t.Context(), &yodel.Call{}))
+	_, _, err := rate.NewMemory(math.MaxInt).Take(t.Context(), "key", 1, 1, 1)
+	must(t, err)
+}
