@@ -144,6 +144,15 @@ func (o *retrier) other(ctx context.Context, call *yodel.Call) error {
 
 // again makes the attempts after the first one, which failed with err.
 func (o *retrier) again(ctx context.Context, call *yodel.Call, err error) error {
+	last, executed := o.attempts(ctx, call, err)
+	if executed && yodel.NotProcessed(last) {
+		return doubtful(last)
+	}
+	return last
+}
+
+// attempts is again, and reports whether an attempt before the last one may have been executed.
+func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (last error, executed bool) {
 	longest := min(o.Backoff, o.MaxBackoff)
 	for attempt := 1; attempt < o.Times && worthwhile(call, err); attempt++ {
 		if call.Endpoint != nil && !o.Same {
@@ -155,27 +164,37 @@ func (o *retrier) again(ctx context.Context, call *yodel.Call, err error) error 
 		}
 		if after := retryAfter(err); after > o.MaxBackoff {
 			call.Note("retry", fmt.Sprintf("no attempt %d: the server asks for %v of patience", attempt+1, after))
-			return err
+			return err, executed
 		} else if after > 0 {
 			wait += after
 		}
 		if deadline, ok := deadlineOf(ctx, call); ok && time.Until(deadline) <= wait {
 			call.Note("retry", fmt.Sprintf("no attempt %d: the deadline would have passed after a wait of %v", attempt+1, wait))
-			return err
+			return err, executed
 		}
 		if !o.allowed(call, attempt) {
-			return err
+			return err, executed
 		}
 		call.Note("retry", fmt.Sprintf("waited %v before attempt %d", wait, attempt+1))
 		if pause(ctx, wait) != nil {
-			return abandoned(ctx, call, err)
+			return abandoned(ctx, call, err), executed
 		}
+		executed = executed || !yodel.NotProcessed(err)
 		if err = o.next(ctx, call); err == nil {
-			return nil
+			return nil, executed
 		}
 		longest = min(2*longest, o.MaxBackoff)
 	}
-	return err
+	return err, executed
+}
+
+// doubtful is err, which says that it was not executed, of a call that was sent before: what is between here and the balancer may have refused the last
+// attempt. The balancer knows of the others itself.
+func doubtful(err error) error {
+	e, _ := errors.AsType[*yodel.Error](err) // there is one, which says so
+	own := *e
+	own.NotProcessed, own.Cause = false, err
+	return &own
 }
 
 // allowed takes leave for one more attempt, of the call tree first: what the client does not have it should not spend.

@@ -423,3 +423,35 @@ func TestSuccessAllocatesNothing(t *testing.T) {
 		t.Errorf("got %v allocations for each call, want 0", n)
 	}
 }
+
+// What refuses a later attempt, without knowing of the first one, does not make the call one that was certainly not executed.
+func TestACallThatMayHaveBeenExecutedIsNotSaidNotToBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refusal := &yodel.Error{Code: yodel.ResourceExhausted, ID: "YDL3301", Message: "the limit is used up", NotProcessed: true}
+		for name, test := range map[string]struct {
+			answers []error
+			want    bool
+		}{
+			"executed, then refused":  {[]error{yodel.Unavailable, refusal, refusal}, false},
+			"refused in the middle":   {[]error{refusal, yodel.Errorf(yodel.Unavailable, "x"), refusal}, false},
+			"refused, then executed":  {[]error{refusal, refusal, yodel.Unavailable}, false},
+			"refused":                 {[]error{refusal, refusal, refusal}, true},
+			"executed, then given up": {[]error{yodel.Unavailable, &yodel.Error{Code: yodel.NotFound, NotProcessed: true}}, false},
+			"wrapped by a middleware": {[]error{yodel.Unavailable, fmt.Errorf("x: %w", refusal), fmt.Errorf("x: %w", refusal)}, false},
+		} {
+			n := 0
+			h := retry.Times(3)(func(context.Context, *yodel.Call) error {
+				n++
+				return test.answers[n-1]
+			})
+			err := h(t.Context(), idempotent())
+			last := test.answers[len(test.answers)-1]
+			if n != len(test.answers) || yodel.NotProcessed(err) != test.want || !errors.Is(err, last) || yodel.CodeOf(err) != yodel.CodeOf(last) {
+				t.Errorf("%s: got %v, not processed: %v, after %d attempts", name, err, yodel.NotProcessed(err), n)
+			}
+		}
+		if !refusal.NotProcessed {
+			t.Error("somebody else's error was changed")
+		}
+	})
+}
