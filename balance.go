@@ -46,12 +46,7 @@ func (c *Call) Avoid(ep *Endpoint) {
 }
 
 // Stay makes all attempts of the call go to the endpoint that the balancer picks for the first one.
-func (c *Call) Stay() {
-	if !c.pinned() { // the endpoint of another call that it was used for
-		c.Endpoint, c.picked = nil, nil
-	}
-	c.stays = true
-}
+func (c *Call) Stay() { c.stays = true }
 
 // pinned reports whether the endpoint is chosen already, by the user or for good.
 func (c *Call) pinned() bool { return c.Endpoint != nil && (c.Endpoint != c.picked || c.stays) }

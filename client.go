@@ -288,6 +288,12 @@ func (c *Call) begin(ctx context.Context, o *outgoing) {
 	if c.rare != nil || c.group != nil {
 		c.rare, c.group = nil, nil
 	}
+	if c.picked != nil { // the endpoint of another call that it was used for
+		if c.Endpoint == c.picked {
+			c.Endpoint = nil
+		}
+		c.picked = nil
+	}
 	c.inherit(ctx)
 }
 

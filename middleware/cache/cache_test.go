@@ -352,3 +352,28 @@ func BenchmarkHit(b *testing.B) {
 		}
 	}
 }
+
+// A Call that is used again has the endpoint of the last time in it, which is not one of its caller's choice.
+func TestACallThatIsUsedAgainIsCached(t *testing.T) {
+	s, server := serve(t)
+	c := client(t, server, cache.For(time.Minute, string(get)))
+	for _, symbol := range []string{"A", "B", "B", "A"} {
+		call := &yodel.Call{Method: string(get), Args: &symbol}
+		for range 3 {
+			call.Reply = &Quote{}
+			if err := c.Do(t.Context(), call); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	call := &yodel.Call{Method: string(get)}
+	for _, symbol := range []string{"C", "D", "C", "D"} {
+		call.Args, call.Reply = &symbol, &Quote{}
+		if err := c.Do(t.Context(), call); err != nil || call.Reply.(*Quote).Symbol != symbol {
+			t.Errorf("got %v, %v", call.Reply, err)
+		}
+	}
+	if n := s.executed.Load(); n != 4 {
+		t.Errorf("%d calls were executed, want one of each of 4", n)
+	}
+}
