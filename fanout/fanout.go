@@ -74,7 +74,7 @@ type Outcome struct {
 	Took time.Duration
 }
 
-// BroadcastCall is Broadcast with all that a Call can carry: each endpoint is called with a copy of call, whose Reply is a new variable like call's.
+// BroadcastCall is Broadcast with all that a Call can carry, but an order: each endpoint is called with a copy of call, whose Reply is a new variable like call's.
 func BroadcastCall(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options) ([]Outcome, error) {
 	outcomes, err := InformCall(ctx, c, call, o)
 	if err != nil {
@@ -124,22 +124,38 @@ func each(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options, en
 		parallel = 64
 	}
 	outcomes := make([]Outcome, len(endpoints))
+	for i, ep := range endpoints {
+		outcomes[i] = Outcome{Call: copyOf(call, ep), Err: yodel.Errorf(yodel.Internal, "%s: the call ended its goroutine", call.Method)} // unless Do returns
+	}
 	var next atomic.Int64
+	var panicked atomic.Pointer[any]
 	var all sync.WaitGroup
 	for range min(parallel, len(endpoints)) {
 		all.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(endpoints)); i = next.Add(1) - 1 {
-				of := &outcomes[i]
-				of.Call = copyOf(call, endpoints[i])
-				began := time.Now()
-				of.Err = c.Do(ctx, of.Call)
-				of.Took = time.Since(began)
-				ended(of)
+				if p := outcomes[i].make(ctx, c); p != nil {
+					panicked.CompareAndSwap(nil, &p)
+				}
+				ended(&outcomes[i])
 			}
 		})
 	}
 	all.Wait()
+	if p := panicked.Load(); p != nil {
+		panic(*p) // where somebody may be prepared for it
+	}
 	return outcomes, nil
+}
+
+// make makes the call, and returns what it panicked with, or nil.
+func (of *Outcome) make(ctx context.Context, c *yodel.Client) (panicked any) {
+	began := time.Now()
+	defer func() {
+		of.Took = time.Since(began)
+		panicked = recover()
+	}()
+	of.Err = c.Do(ctx, of.Call)
+	return nil
 }
 
 // known returns the endpoints that are to be called. It waits for the first set.
@@ -179,7 +195,8 @@ func copyOf(call *yodel.Call, ep *yodel.Endpoint) *yodel.Call {
 	return &yodel.Call{
 		Method: call.Method, Args: call.Args, Reply: another(call.Reply), Metadata: call.Metadata, Attachment: call.Attachment, Deadline: call.Deadline,
 		Codec: call.Codec, Compressor: call.Compressor, Key: call.Key, IdempotencyKey: call.IdempotencyKey, Idempotent: call.Idempotent,
-		NoWait: call.NoWait, OneWay: call.OneWay, Budget: call.Budget, Criticality: call.Criticality, Tenant: call.Tenant, Endpoint: ep,
+		NoWait: call.NoWait, OneWay: call.OneWay, Budget: call.Budget, Criticality: call.Criticality, Tenant: call.Tenant, Explain: call.Explain,
+		Endpoint: ep,
 	}
 }
 
@@ -190,11 +207,11 @@ func another(reply any) any {
 	}
 	values, ok := reply.(yodel.Values)
 	if !ok {
-		t := reflect.TypeOf(reply)
-		if t.Kind() != reflect.Pointer {
+		v := reflect.ValueOf(reply)
+		if v.Kind() != reflect.Pointer || v.IsNil() {
 			return reply // the codec says what is wrong with it
 		}
-		return reflect.New(t.Elem()).Interface()
+		return reflect.New(v.Type().Elem()).Interface()
 	}
 	others := make(yodel.Values, len(values))
 	for i, v := range values {

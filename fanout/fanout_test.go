@@ -345,3 +345,56 @@ func until(t *testing.T, ok func() bool) {
 		}
 	}
 }
+
+// A panic below, in a codec for example, gets to the caller, who may be prepared for it, when all calls have ended.
+func TestAPanicGetsToTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, services := start(t, &yodel.ClientOptions{Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				if call.Endpoint == call.Client().Endpoints()[0] {
+					panic("on purpose")
+				}
+				return next(ctx, call)
+			}
+		}}}, 3, 0)
+		defer func() {
+			if p := recover(); p != "on purpose" {
+				t.Errorf("got the panic %v", p)
+			}
+			if n := services[1].executed.Load() + services[2].executed.Load(); n != 2 {
+				t.Errorf("the others have executed %d calls", n)
+			}
+		}()
+		_, err := fanout.Inform(t.Context(), c, which, &[]int{}, nil)
+		t.Errorf("no panic, but %v", err)
+	})
+}
+
+// A reply that nothing can be decoded into is an error of the codec's, not a panic.
+func TestAReplyThatTakesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := start(t, nil, 2, 0)
+		for _, reply := range []any{(*[]int)(nil), []int{}} {
+			call := &yodel.Call{Method: string(which), Args: &[]int{}, Reply: reply}
+			if err := fanout.FirstCall(t.Context(), c, call, nil); err == nil {
+				t.Errorf("%T took something", reply)
+			}
+		}
+	})
+}
+
+func TestEachCallIsExplained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := start(t, nil, 2, 0)
+		call := &yodel.Call{Method: string(which), Args: &[]int{}, Reply: &[]int{}, Explain: true}
+		outcomes, err := fanout.InformCall(t.Context(), c, call, nil)
+		for _, of := range outcomes {
+			if of.Call.Report() == nil {
+				t.Errorf("%s: there is no record", of.Call.Endpoint.Addr())
+			}
+		}
+		if err != nil || len(outcomes) != 2 {
+			t.Errorf("got %v, %v", outcomes, err)
+		}
+	})
+}
