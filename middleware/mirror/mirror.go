@@ -42,7 +42,7 @@ type Options struct {
 	Methods []string
 	// Concurrency is how many mirrored calls are under way at most. Default 8.
 	Concurrency int
-	// Queue is how many wait at most. Default 128.
+	// Queue is how many wait at most, up to 65,536. Default 128.
 	Queue int
 	// MaxBytes is how many bytes the arguments of these take at most, and with Compare the replies. Default 16 MiB.
 	MaxBytes int
@@ -90,6 +90,7 @@ func To(c *yodel.Client, o *Options) yodel.Middleware {
 	if m.Queue <= 0 {
 		m.Queue = 128
 	}
+	m.Queue = min(m.Queue, 1<<16) // its memory is allocated at once
 	if m.MaxBytes <= 0 {
 		m.MaxBytes = 16 << 20
 	}
@@ -147,12 +148,18 @@ func (m *mirror) reflect(ctx context.Context, call *yodel.Call, next yodel.Handl
 		m.send(c)
 		return next(ctx, call)
 	}
-	c.original = &Outcome{}
+	original := &Outcome{}
+	defer func() {
+		if c.original == nil { // it panicked, or ended its goroutine
+			m.bytes.Add(-c.size)
+		}
+	}()
 	began := time.Now()
-	err := m.record(ctx, call, next, c.original)
-	c.original.Took = time.Since(began)
-	if c.original.Reply != nil {
-		n := int64(len(c.original.Reply.Body))
+	err := m.record(ctx, call, next, original)
+	original.Took = time.Since(began)
+	c.original = original
+	if original.Reply != nil {
+		n := int64(len(original.Reply.Body))
 		c.size += n
 		m.bytes.Add(n)
 	}

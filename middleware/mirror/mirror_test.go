@@ -5,6 +5,7 @@ package mirror_test
 import (
 	"context"
 	"errors"
+	"math"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -300,4 +301,28 @@ func BenchmarkNotChosen(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// A call that panics takes nothing of the room for good.
+func TestAPanicLeavesTheRoom(t *testing.T) {
+	_, darkServer := start(t, "dark")
+	stats := &mirror.Stats{}
+	m := mirror.To(yodeltest.NewClient(t, nil, darkServer), &mirror.Options{
+		Stats: stats, MaxBytes: 100, Compare: func(string, *mirror.Outcome, *mirror.Outcome) {},
+	})
+	h := m(func(context.Context, *yodel.Call) error { panic("on purpose") })
+	for range 20 {
+		func() {
+			defer func() { _ = recover() }()
+			_ = h(t.Context(), &yodel.Call{Method: string(place), Args: []byte("ten bytes."), Codec: yodel.Raw})
+		}()
+	}
+	if n := stats.Dropped.Load(); n != 0 {
+		t.Errorf("%d calls were dropped, because there was no room", n)
+	}
+}
+
+func TestAQueueWithoutEnd(t *testing.T) {
+	_, darkServer := start(t, "dark")
+	mirror.To(yodeltest.NewClient(t, nil, darkServer), &mirror.Options{Queue: math.MaxInt})
 }
