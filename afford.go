@@ -26,6 +26,9 @@ const allowanceNap = 10 * time.Millisecond
 
 // take takes a token. Attempts counts those ever made.
 func (a *allowance) take(now time.Duration, share float64, reserve int, attempts func() int64) bool {
+	if share = min(share, 1e6); !(share > 0) { // nor NaN
+		share = 0
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.asked {

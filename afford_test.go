@@ -131,3 +131,18 @@ func (r changing) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 		}
 	}
 }
+
+// A share that is no number, or has no end, is no leave for everything.
+func TestAnAllowanceTakesNoNonsense(t *testing.T) {
+	for _, share := range []float64{math.NaN(), -1, math.Inf(1), math.Inf(-1)} {
+		a, given := yodel.NewAllowance(0, 0), 0
+		for i := range 1000 {
+			if a.Take(time.Duration(i+1)*20*time.Millisecond, share, 5, 0) {
+				given++
+			}
+		}
+		if given > 5+20+1 {
+			t.Errorf("a share of %v: %d attempts were allowed in 20 s without traffic, want at most 26", share, given)
+		}
+	}
+}
