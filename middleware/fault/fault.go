@@ -23,6 +23,7 @@ package fault
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -103,7 +104,7 @@ func (i *Injector) Set(rules ...Rule) error {
 		if r.Percent > 0 {
 			share = max(uint32(math.Round(r.Percent*100)), 1)
 		}
-		r.Methods = slices.Clone(r.Methods)
+		r.Methods, r.Metadata = slices.Clone(r.Methods), maps.Clone(r.Metadata)
 		ready = append(ready, rule{r, share, new(atomic.Uint64)})
 	}
 	i.rules.Store(&ready)
@@ -146,7 +147,9 @@ func (i *Injector) Rules() []State {
 	}
 	states := make([]State, len(*rules))
 	for n := range *rules {
-		states[n] = State{(*rules)[n].Rule, (*rules)[n].injected.Load()}
+		r := (*rules)[n].Rule
+		r.Methods, r.Metadata = slices.Clone(r.Methods), maps.Clone(r.Metadata)
+		states[n] = State{r, (*rules)[n].injected.Load()}
 	}
 	return states
 }
@@ -252,7 +255,9 @@ func (r *rule) err(call *yodel.Call, code yodel.Code, unprocessed bool, more str
 func (r *rule) delay(ctx context.Context, call *yodel.Call) error {
 	wait := r.Delay
 	if r.Jitter > 0 {
-		wait += rand.N(r.Jitter)
+		if wait += rand.N(r.Jitter); wait < 0 { // it overflowed
+			wait = math.MaxInt64
+		}
 	}
 	call.Note("fault", "rule "+r.Name+" held it up for "+wait.String())
 	patience := wait

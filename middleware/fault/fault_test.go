@@ -349,3 +349,31 @@ func BenchmarkWithout(b *testing.B) {
 		set(b, &faults, fault.Rule{Methods: []string{"Test.Other"}, Code: yodel.Internal})
 	}
 }
+
+// A delay that is meant to be for ever is.
+func TestADelayWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var faults fault.Injector
+		c, executed := start(t, "calls", &faults)
+		set(t, &faults, fault.Rule{Delay: math.MaxInt64, Jitter: math.MaxInt64})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if _, err := work.Call(ctx, c, new(1)); !errors.Is(err, yodel.DeadlineExceeded) || executed.Load() != 0 {
+			t.Errorf("got %v after %d executions", err, executed.Load())
+		}
+	})
+}
+
+// What a rule was made of, and what Rules returns, may be changed while calls run.
+func TestRulesShareNothing(t *testing.T) {
+	var faults fault.Injector
+	rule := fault.Rule{Methods: []string{"Test.Work"}, Metadata: yodel.Metadata{"user": "ali"}, Code: yodel.Unavailable}
+	set(t, &faults, rule)
+	rule.Methods[0], rule.Metadata["user"] = "Test.Other", "eve"
+	states := faults.Rules()
+	states[0].Methods[0], states[0].Metadata["user"] = "Test.Other", "eve"
+	h := faults.Calls(func(context.Context, *yodel.Call) error { return nil })
+	if err := h(t.Context(), &yodel.Call{Method: "Test.Work", Metadata: yodel.Metadata{"user": "ali"}}); !errors.Is(err, yodel.Unavailable) {
+		t.Errorf("got %v: somebody else's change has changed the rule", err)
+	}
+}
