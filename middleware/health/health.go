@@ -16,6 +16,7 @@ package health
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync/atomic"
@@ -48,7 +49,7 @@ const who = "health"
 
 // Check checks endpoints as o says; nil is the default.
 //
-// A new chain changes how they are checked. One without Check does not end the checks, which go on for as long as the endpoint is there.
+// It belongs once into a chain: of several the outermost counts. A new chain changes how endpoints are checked. One without Check does not end the checks, which go on for as long as the endpoint is there.
 func Check(o *Options) yodel.EndpointMiddleware {
 	p := o.withDefaults()
 	return func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
@@ -68,7 +69,7 @@ func (o *Options) withDefaults() *Options {
 	if p.Every <= 0 {
 		p.Every = 5 * time.Second
 	}
-	p.Every = max(p.Every, leastEvery)
+	p.Every = min(max(p.Every, leastEvery), mostEvery)
 	if p.Timeout <= 0 {
 		p.Timeout = min(time.Second, p.Every)
 	}
@@ -84,8 +85,10 @@ func (o *Options) withDefaults() *Options {
 	return &p
 }
 
-// leastEvery keeps checks from being a load of their own.
-const leastEvery = 10 * time.Millisecond
+const (
+	leastEvery = 10 * time.Millisecond            // or checks would be a load of their own
+	mostEvery  = time.Duration(math.MaxInt64 / 4) // what is reckoned with it does not overflow
+)
 
 type checkerKey struct{}
 

@@ -5,6 +5,7 @@ package health_test
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -300,5 +301,19 @@ func TestItCostsCallsNothing(t *testing.T) {
 		}
 	}); n != 0 || !called {
 		t.Errorf("got %v allocations, and called is %v", n, called)
+	}
+}
+
+// Who wants hardly any checks gets hardly any.
+func TestChecksWithoutEnd(t *testing.T) {
+	for _, every := range []time.Duration{math.MaxInt64, 1 << 62, math.MaxInt64 / 3 * 2} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newPatient(t, yodel.ServerOptions{})
+			client(t, &health.Options{Every: every}, a)
+			time.Sleep(time.Minute)
+			if n := a.checks.Load(); n != 1 {
+				t.Errorf("%d checks, want the first one", n)
+			}
+		})
 	}
 }
