@@ -624,7 +624,9 @@ func TestPerMethodMayChange(t *testing.T) {
 			for i := range chains {
 				chains[i] = limit.With(&limit.Options{Limit: 1000, Name: "the one", PerMethod: i == 0})(pass)
 			}
-			return func(ctx context.Context, call *yodel.Call) error { return chains[call.Metadata["chain"][0]-'0'](ctx, call) }
+			return func(ctx context.Context, call *yodel.Call) error {
+				return chains[call.Metadata["chain"][0]-'0'](ctx, call)
+			}
 		}}})
 		do := func(chain string) {
 			if err := c.Do(t.Context(), &yodel.Call{Method: "Test.Work", Metadata: yodel.Metadata{"chain": chain}}); err != nil {

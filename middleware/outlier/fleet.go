@@ -138,8 +138,9 @@ func (f *fleet) run(ctx context.Context) {
 		if f.sweep() {
 			busy = f.last
 		} else if f.last.Sub(busy) > idleTime {
+			called := f.called()
 			f.running.Store(false)
-			if !f.called() || !f.running.CompareAndSwap(false, true) { // a call that has just begun counts on this goroutine
+			if !called() || !f.running.CompareAndSwap(false, true) { // a call that has just begun counts on this goroutine
 				return
 			}
 			busy = f.last
@@ -148,9 +149,21 @@ func (f *fleet) run(ctx context.Context) {
 	}
 }
 
-// called reports whether calls have begun since the last sweep.
-func (f *fleet) called() bool {
-	return slices.ContainsFunc(f.members, func(m *member) bool { return m.begun.Load() != m.judged.seen })
+// called returns a function that reports whether calls have begun since the last sweep. Another goroutine may sweep meanwhile, so it looks at nothing that
+// sweeps change.
+func (f *fleet) called() func() bool {
+	members, seen := slices.Clone(f.members), make([]int64, len(f.members))
+	for i, m := range members {
+		seen[i] = m.judged.seen
+	}
+	return func() bool {
+		for i, m := range members {
+			if m.begun.Load() != seen[i] {
+				return true
+			}
+		}
+		return false
+	}
 }
 
 // sweep compares the endpoints, and reports whether there is anything to do with them.

@@ -113,8 +113,8 @@ type limiter struct {
 
 // Counts are what a limit has counted.
 type counts struct {
-	all  *bucket // without keys: a limit of the same name may come to have none
-	keys *table  // nil for a limit without keys
+	all  *bucket      // without keys: a limit of the same name may come to have none
+	keys *table       // nil for a limit without keys
 	away atomic.Int64 // until when the store is not asked; 0 when it answers
 }
 
