@@ -57,7 +57,7 @@ func eject(o *outlier.Options) yodel.EndpointMiddleware {
 type outKey struct{}
 
 func outOf(ep *yodel.Endpoint) *atomic.Bool {
-	return ep.State(outKey{}, func() any { return new(atomic.Bool) }).(*atomic.Bool) //nolint:forcetypeassert // it made it
+	return ep.State(outKey{}, func() any { return new(atomic.Bool) }).(*atomic.Bool)
 }
 
 // isOut reports whether an endpoint is ejected. One that is tried just now is, and may be ready for a moment.

@@ -144,7 +144,7 @@ func (o *retrier) other(ctx context.Context, call *yodel.Call) error {
 
 // again makes the attempts after the first one, which failed with err.
 func (o *retrier) again(ctx context.Context, call *yodel.Call, err error) error {
-	last, executed := o.attempts(ctx, call, err)
+	executed, last := o.attempts(ctx, call, err)
 	if executed && yodel.NotProcessed(last) {
 		return doubtful(last)
 	}
@@ -152,7 +152,7 @@ func (o *retrier) again(ctx context.Context, call *yodel.Call, err error) error 
 }
 
 // attempts is again, and reports whether an attempt before the last one may have been executed.
-func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (last error, executed bool) {
+func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (executed bool, last error) {
 	longest := min(o.Backoff, o.MaxBackoff)
 	for attempt := 1; attempt < o.Times && worthwhile(call, err); attempt++ {
 		if call.Endpoint != nil && !o.Same {
@@ -164,28 +164,28 @@ func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (la
 		}
 		if after := retryAfter(err); after > o.MaxBackoff {
 			call.Note("retry", fmt.Sprintf("no attempt %d: the server asks for %v of patience", attempt+1, after))
-			return err, executed
+			return executed, err
 		} else if after > 0 {
 			wait += after
 		}
 		if deadline, ok := deadlineOf(ctx, call); ok && time.Until(deadline) <= wait {
 			call.Note("retry", fmt.Sprintf("no attempt %d: the deadline would have passed after a wait of %v", attempt+1, wait))
-			return err, executed
+			return executed, err
 		}
 		if !o.allowed(call, attempt) {
-			return err, executed
+			return executed, err
 		}
 		call.Note("retry", fmt.Sprintf("waited %v before attempt %d", wait, attempt+1))
 		if pause(ctx, wait) != nil {
-			return abandoned(ctx, call, err), executed
+			return executed, abandoned(ctx, call, err)
 		}
 		executed = executed || !yodel.NotProcessed(err)
 		if err = o.next(ctx, call); err == nil {
-			return nil, executed
+			return executed, nil
 		}
 		longest = min(2*longest, o.MaxBackoff)
 	}
-	return err, executed
+	return executed, err
 }
 
 // doubtful is err, which says that it was not executed, of a call that was sent before: what is between here and the balancer may have refused the last
