@@ -3,6 +3,7 @@
 package once
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -17,7 +18,7 @@ type MemoryOptions struct {
 	// MaxKeys is how many keys are remembered. Each takes some 300 bytes beside its reply. A key is not forgotten before its time: when there are as many,
 	// calls with new ones are refused. Default 262,144.
 	MaxKeys int
-	// MaxBytes is how many bytes all replies may have together. Beyond that the oldest are forgotten; that their calls were executed is
+	// MaxBytes is how many bytes all replies may have together. Beyond that those are forgotten whose time ends first; that their calls were executed is
 	// not. Default 64 MiB.
 	MaxBytes int
 }
@@ -35,7 +36,7 @@ type Memory struct {
 type part struct {
 	mu      sync.Mutex
 	entries map[string]*entry
-	settled []*entry // those with an outcome, in the order in which they got it
+	settled []*entry // those with an outcome, in the order in which they may be forgotten
 	short   int      // how many of settled have given up their reply, from the first one on
 }
 
@@ -103,15 +104,10 @@ func (m *Memory) find(key string, now time.Time) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m.forget(p, now)
-	e := p.entries[key]
-	switch {
-	case e == nil:
-		return nil
-	case e.settled && !now.Before(e.ends): // behind one that is to be kept for longer
-		m.remove(p, e)
-		return nil
+	if e := p.entries[key]; e != nil {
+		return e.value
 	}
-	return e.value
+	return nil
 }
 
 // forget removes what has ended of a part. It is locked.
@@ -125,13 +121,11 @@ func (m *Memory) forget(p *part, now time.Time) {
 	p.settled, p.short = p.settled[n:], max(p.short-n, 0)
 }
 
-// remove forgets an entry, unless it has been forgotten already. The part is locked.
+// remove forgets an entry. The part is locked.
 func (m *Memory) remove(p *part, e *entry) {
-	if p.entries[e.key] == e {
-		delete(p.entries, e.key)
-		m.keys.Add(-1)
-		m.bytes.Add(-int64(len(e.value)))
-	}
+	delete(p.entries, e.key)
+	m.keys.Add(-1)
+	m.bytes.Add(-int64(len(e.value)))
 }
 
 // sweep forgets what has ended, and returns when more will.
@@ -182,7 +176,10 @@ func (m *Memory) settle(key, owner string, value []byte, ends time.Time) {
 	}
 	m.bytes.Add(int64(len(value) - len(e.value)))
 	e.value, e.settled, e.ends = slices.Clone(value), true, ends
-	p.settled = append(p.settled, e)
+	i, _ := slices.BinarySearchFunc(p.settled, ends, func(e *entry, ends time.Time) int { // nearly always the last place
+		return cmp.Or(e.ends.Compare(ends), -1)
+	})
+	p.settled, p.short = slices.Insert(p.settled, i, e), min(p.short, i)
 }
 
 // shorten makes room by the oldest reply of a part, and reports whether there was one.
@@ -192,7 +189,7 @@ func (m *Memory) shorten(p *part) bool {
 	for p.short < len(p.settled) {
 		e := p.settled[p.short]
 		p.short++
-		if short := shortened(e.value); len(short) < len(e.value) && p.entries[e.key] == e {
+		if short := shortened(e.value); len(short) < len(e.value) {
 			m.bytes.Add(int64(len(short) - len(e.value)))
 			e.value = short
 			return true

@@ -207,3 +207,34 @@ func TestABrokenStore(t *testing.T) {
 		}
 	})
 }
+
+// Servers that keep outcomes for different times may share a memory: those whose time is over are forgotten behind others whose is not.
+func TestAKeyIsForgottenBehindOneThatIsKeptForLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := once.NewMemory(&once.MemoryOptions{MaxKeys: 1000, MaxBytes: 60_000})
+		ctx, value := t.Context(), make([]byte, 100)
+		settle := func(key string, keep time.Duration) {
+			t.Helper()
+			if found, _, err := m.Claim(ctx, key, "a", value, 0, keep); found != nil || err != nil {
+				t.Fatalf("%s: %d bytes are there, %v", key, len(found), err)
+			}
+			if err := m.Put(ctx, key, "a", value, keep); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 500 {
+			settle(fmt.Sprint("long ", i), time.Hour)
+		}
+		for round := range 5 {
+			for i := range 500 {
+				settle(fmt.Sprint("short ", round, i), time.Second)
+			}
+			time.Sleep(time.Second)
+		}
+		for i := range 500 {
+			if found, _, err := m.Claim(ctx, fmt.Sprint("long ", i), "b", value, 0, time.Hour); found == nil || err != nil {
+				t.Fatalf("long %d is gone before its time (%v)", i, err)
+			}
+		}
+	})
+}
