@@ -519,7 +519,7 @@ func TestWhoIsSlowIsSeenInTime(t *testing.T) {
 		epoch := time.Now()
 		bottom := func(yodel.Handler) yodel.Handler {
 			return func(ctx context.Context, call *yodel.Call) error {
-				takes := *call.Args.(*time.Duration) //nolint:forcetypeassert // see below
+				takes := *call.Args.(*time.Duration)
 				begins <- attempt{takes, time.Since(epoch)}
 				select {
 				case <-time.After(takes):
