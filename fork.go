@@ -163,6 +163,7 @@ type rareCall struct {
 	first    [1]introspect.Attempt // memory: most have no more
 	attempts []introspect.Attempt  // that have ended; those that errors point to are not changed
 	unlisted int                   // attempts that are not there any more
+	nowhere  int                   // how many endpoints there were when the call could go nowhere else; 0 before
 	notes    []note
 	unnoted  int         // notes that are not there
 	report   *CallReport // the record: of its attempts, before the call has ended
