@@ -10,7 +10,7 @@
 // slow first attempt is hedged while it waits to be repeated. On a server it does nothing.
 //
 // Only calls are hedged that may be executed twice: those that are idempotent, or whose method is declared so, or that have an idempotency
-// key. And of these no one-way, ordered or pinned calls, no streams, and none when the client has a single endpoint.
+// key. And of these no one-way, ordered or pinned calls, no streams, and none when the client has a single endpoint, or none that is ready.
 //
 // A good answer is one without an error. When an attempt fails while the other one is under way, the call waits for that. When both fail, it has
 // the error of the first. An attempt that fails before there is a second one ends the call: to try again is up to retry. Whoever loses is

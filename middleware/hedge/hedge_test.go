@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -163,6 +164,26 @@ func TestASecondAttemptThatCannotBePlacedIsNoAnswer(t *testing.T) {
 		c := dial(t, network, 2, hedge.After(20*time.Millisecond)) // nobody listens at b
 		if got, err := call(t.Context(), c); got != "hello a" || err != nil {
 			t.Errorf("got %q, %v", got, err)
+		}
+	})
+}
+
+// When no server is there, a hedge would find none either.
+func TestNothingIsHedgedWhenNoEndpointIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		attempts := 0
+		c := dial(t, mem.New(), 2, hedge.After(20*time.Millisecond), func(next yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				attempts++
+				err := next(ctx, call)
+				time.Sleep(50 * time.Millisecond) // as retry does
+				return err
+			}
+		})
+		_, err := call(t.Context(), c)
+		e, _ := errors.AsType[*yodel.Error](err)
+		if attempts != 1 || e == nil || e.Report == nil || !strings.Contains(e.Report.String(), "no second attempt: no endpoint is ready") {
+			t.Errorf("%d attempts, %+v", attempts, err)
 		}
 	})
 }

@@ -5,6 +5,7 @@ package hedge
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel"
@@ -73,10 +74,13 @@ func (r *race) fire() {
 // allowed takes leave for the second attempt.
 func (r *race) allowed() bool {
 	c := r.call.Client()
+	endpoints := c.Endpoints()
 	var why string
 	switch {
-	case len(c.Endpoints()) < 2:
+	case len(endpoints) < 2:
 		why = "slow, but no second attempt: there is no other endpoint"
+	case !slices.ContainsFunc(endpoints, (*yodel.Endpoint).Ready): // when all servers are away, the first attempt waits for them too
+		why = "slow, but no second attempt: no endpoint is ready"
 	case !r.fork.Again():
 		why = "slow, but no second attempt: those of the call tree are used up"
 	case r.Share < 1 && !c.Afford("hedge", r.Share, r.Reserve):
