@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -91,22 +90,25 @@ func (m *moments) add() {
 	m.at = append(m.at, time.Now())
 }
 
+// within is how long what may come at once is counted.
+const within = 100 * time.Millisecond
+
 // between returns how often it happened, how often at most within 100 ms, and the longest time without it.
 func (m *moments) between(from, to time.Time) (n, most int, longest time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var within []time.Time
+	var recent []time.Time
 	last := from
 	for _, at := range m.at { // as good as sorted
 		if at.Before(from) || !at.Before(to) {
 			continue
 		}
 		n, longest, last = n+1, max(longest, at.Sub(last)), at
-		within = append(within, at)
-		for at.Sub(within[0]) >= time.Second/10 {
-			within = within[1:]
+		recent = append(recent, at)
+		for at.Sub(recent[0]) >= within {
+			recent = recent[1:]
 		}
-		most = max(most, len(within))
+		most = max(most, len(recent))
 	}
 	return n, most, max(longest, to.Sub(last))
 }
@@ -125,11 +127,12 @@ func (d dialler) Dial(ctx context.Context, addr string) (net.Conn, error) {
 
 // A paced call is one of many that are made whatever becomes of the others.
 type paced struct {
-	id, client  int
-	made, ended time.Time
-	err         error
+	id, client int
+	made       time.Time
+	err        error
 }
 
+// method returns one that may be executed once for every fifth call.
 func (p *paced) method() yodel.Method[Job, Done] {
 	if p.id%5 == 0 {
 		return once
@@ -139,145 +142,231 @@ func (p *paced) method() yodel.Method[Job, Done] {
 
 // Traffic is clients that make calls.
 type traffic struct {
-	calls, passes, attempts, sent, dials moments
+	clients                []*yodel.Client
+	calls, attempts, dials moments // below everything: retries, hedges, and what the client sends elsewhere by itself
 
-	ids     atomic.Int64
-	pacers  sync.WaitGroup
-	open    sync.WaitGroup
-	clients []*yodel.Client
-	mu      sync.Mutex
-	told    []*paced
+	pacers, open sync.WaitGroup
+	mu           sync.Mutex
+	made         int
+	ended        []*paced
+	succeeded    []int // of each client
 }
 
-// run makes calls from n clients, each one every 10 ms, until the context ends.
-func (r *traffic) run(ctx context.Context, t *testing.T, n int, addrs []string) {
-	t.Helper()
-	for i := range n {
-		o := recommended.Client(&yodel.ClientOptions{
-			Timeout: time.Second, Transport: dialler{yodel.TCP, &r.dials},
-			EndpointMiddleware: []yodel.EndpointMiddleware{func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
-				return func(ctx context.Context, call *yodel.Call) error {
-					r.attempts.add()
-					if ep.Connected() {
-						r.sent.add()
-					}
-					return next(ctx, call)
-				}
-			}},
-		})
-		o.Middleware = append(o.Middleware, func(next yodel.Handler) yodel.Handler {
-			return func(ctx context.Context, call *yodel.Call) error {
-				r.passes.add()
-				return next(ctx, call)
-			}
-		})
-		c := yodel.NewClient(yodel.Static(addrs...), o)
-		t.Cleanup(c.Close)
-		r.clients = append(r.clients, c)
+func newTraffic(clients int, addrs []string) *traffic {
+	r := &traffic{succeeded: make([]int, clients)}
+	count := func(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			r.attempts.add()
+			return next(ctx, call)
+		}
+	}
+	for range clients {
+		r.clients = append(r.clients, yodel.NewClient(yodel.Static(addrs...), recommended.Client(&yodel.ClientOptions{
+			Timeout: 1500 * time.Millisecond, Transport: dialler{yodel.TCP, &r.dials}, EndpointMiddleware: []yodel.EndpointMiddleware{count},
+		})))
+	}
+	return r
+}
+
+// run makes a hundred calls a second from each client until ctx ends.
+func (r *traffic) run(ctx context.Context) {
+	for i, c := range r.clients {
 		r.pacers.Go(func() {
-			tick := time.NewTicker(10 * time.Millisecond)
+			tick := time.NewTicker(time.Second / 100)
 			defer tick.Stop()
-			for {
+			began := time.Now()
+			for n := 0; ctx.Err() == nil; {
+				for ; n < int(time.Since(began)/(time.Second/100)); n++ { // also what should have been made while others had the processors
+					r.open.Go(func() { r.call(c, i) }) //nolint:contextcheck // a call may outlive the traffic
+				}
 				select {
 				case <-tick.C:
-					r.open.Go(func() { r.call(t.Context(), c, i) })
 				case <-ctx.Done():
-					return
 				}
 			}
 		})
 	}
 }
 
-func (r *traffic) call(ctx context.Context, c *yodel.Client, client int) {
-	p := &paced{id: int(r.ids.Add(1)), client: client, made: time.Now()}
+func (r *traffic) call(c *yodel.Client, client int) {
+	r.mu.Lock()
+	r.made++
+	p := &paced{id: r.made, client: client, made: time.Now()}
+	r.mu.Unlock()
 	r.calls.add()
-	_, p.err = p.method().Call(ctx, c, &Job{p.id})
-	p.ended = time.Now()
+	_, p.err = p.method().Call(context.Background(), c, &Job{p.id})
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.told = append(r.told, p)
+	r.ended = append(r.ended, p)
+	if p.err == nil {
+		r.succeeded[client]++
+	}
 }
 
+// warm returns when each client has made so many calls that hedges know what is slow.
+func (r *traffic) warm() {
+	const enough = 150
+	for cold := true; cold; {
+		<-time.After(10 * time.Millisecond)
+		r.mu.Lock()
+		cold = slices.Min(r.succeeded) < enough
+		r.mu.Unlock()
+	}
+}
+
+// end ends the traffic. All its calls have their time to end.
+func (r *traffic) end() {
+	r.pacers.Wait()
+	r.open.Wait()
+	for _, c := range r.clients {
+		c.Close()
+	}
+}
+
+// TestTotalOutage has all servers of eight clients with the recommended chain killed, and started again where they were; and then stopped, so that their
+// connections stay and nobody answers, and continued. Meanwhile there are few more attempts than calls, and afterwards neither a stampede nor a
+// long wait; and nothing is executed twice that may not be.
 func TestTotalOutage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes some seconds")
 	}
-	t.Run("killed", func(t *testing.T) {
-		yodeltest.NoLeaks(t)
-		f := newFarm(t, 3)
-		totalOutage(t, f, func() { f.signal(t, os.Kill) }, func() { f.restart(t) })
-	})
-	t.Run("stopped", func(t *testing.T) {
-		yodeltest.NoLeaks(t)
-		f := newFarm(t, 3)
-		totalOutage(t, f, func() { f.signal(t, syscall.SIGSTOP) }, func() { f.signal(t, syscall.SIGCONT) })
-	})
+	for name, how := range map[string]func(t *testing.T, f *farm) (begin, end func()){
+		"killed": func(t *testing.T, f *farm) (begin, end func()) {
+			t.Helper()
+			return func() { f.signal(t, syscall.SIGKILL) }, func() { f.restart(t) }
+		},
+		"stopped": func(t *testing.T, f *farm) (begin, end func()) {
+			t.Helper()
+			return func() { f.signal(t, syscall.SIGSTOP) }, func() { f.signal(t, syscall.SIGCONT) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			yodeltest.NoLeaks(t)
+			const servers, clients = 3, 8
+			f := newFarm(t, servers)
+			r := newTraffic(clients, f.addrs())
+			begin, end := how(t, f)
+			o := r.suffer(t, begin, end)
+			o.checkMeanwhile(t)
+			o.checkReturn(t, servers*clients)
+			r.checkExecutions(t, f.executions())
+		})
+	}
 }
 
-func totalOutage(t *testing.T, f *farm, begin, end func()) {
+// An outage is when everything was: it began; it began to end; all servers listened; and nobody looked any more.
+type outage struct {
+	*traffic
+
+	began, down, back, up, over time.Time
+}
+
+// suffer runs the traffic through an outage.
+func (r *traffic) suffer(t *testing.T, begin, end func()) *outage {
 	t.Helper()
-	const clients = 8
-	var r traffic
 	ctx, cancel := context.WithCancel(t.Context())
+	defer r.end() // also when begin or end fail
 	defer cancel()
-	began := time.Now()
-	r.run(ctx, t, clients, f.addrs())
-	<-time.After(time.Second)
-	down := time.Now()
+	o := &outage{traffic: r, began: time.Now()}
+	r.run(ctx)
+	r.warm()
+	o.down = time.Now()
 	begin()
 	<-time.After(2500 * time.Millisecond)
-	back := time.Now()
+	o.back = time.Now()
 	end()
-	up := time.Now()
-	<-time.After(2300 * time.Millisecond)
-	over := time.Now()
-	cancel()
-	r.pacers.Wait()
-	r.open.Wait()
-	_, usual, _ := r.attempts.between(began, down)
-	calls, _, _ := r.calls.between(down, back)
-	passes, _, _ := r.passes.between(down, back)
-	attempts, _, _ := r.attempts.between(down, back)
-	sent, _, _ := r.sent.between(down, back)
-	dialsOut, mostOut, _ := r.dials.between(down, back)
-	t.Logf("outage: %d calls, %d passes, %d attempts, %d sent, %d dials (%d)", calls, passes, attempts, sent, dialsOut, mostOut)
-	dials, mostDials, _ := r.dials.between(back, over)
-	_, mostAttempts, _ := r.attempts.between(up, over)
-	_, mostSent, _ := r.sent.between(up, over)
-	_, _, stall := r.calls.between(up, over)
-	t.Logf("restart took %v; return: %d dials (%d); attempts %d, sent %d, usual %d; stall %v", up.Sub(back), dials, mostDials, mostAttempts, mostSent, usual, stall)
-	var lastFailure time.Duration
-	first := make([]time.Duration, clients)
-	var failed [4]int
-	var worst *paced
-	for _, p := range r.told {
-		phase := 0
-		for _, at := range []time.Time{down, back, up} {
-			if p.made.After(at) {
-				phase++
-			}
-		}
-		if p.err != nil {
-			failed[phase]++
-			if after := p.made.Sub(up); after > lastFailure {
-				lastFailure, worst = after, p
-			}
-			continue
-		}
-		if after := p.ended.Sub(up); after > 0 && (first[p.client] == 0 || after < first[p.client]) {
-			first[p.client] = after
+	o.up = time.Now()
+	<-time.After(recovery + 300*time.Millisecond)
+	o.over = time.Now()
+	return o
+}
+
+// recovery is how long calls may fail when the servers are back.
+const recovery = 2 * time.Second
+
+// checkMeanwhile checks that there are few more attempts than calls, including those that fail at once because no server is there.
+func (o *outage) checkMeanwhile(t *testing.T) {
+	t.Helper()
+	calls, _, _ := o.calls.between(o.down, o.back)
+	attempts, _, _ := o.attempts.between(o.down, o.back)
+	dials, most, _ := o.dials.between(o.down, o.back)
+	failed := 0
+	for _, p := range o.ended {
+		if p.err != nil && p.made.After(o.down) && p.made.Before(o.back) {
+			failed++
 		}
 	}
-	slices.Sort(first)
-	t.Logf("failures by phase %v, last failure made %v; first success %v", failed, lastFailure, first)
-	if worst != nil {
-		t.Logf("%v %v", worst.id, worst.err)
+	ratio := float64(attempts) / float64(calls)
+	t.Logf("outage of %v: %d calls, %d failed; %d attempts, %.3f times as many; %d dials, at most %d in 100 ms",
+		o.back.Sub(o.down).Round(time.Millisecond), calls, failed, attempts, ratio, dials, most)
+	if failed == 0 {
+		t.Errorf("%d of %d calls failed: the test did not test anything", failed, calls)
 	}
-	executed := f.executions()
-	for _, p := range r.told {
-		if n := executed[p.id]; n > 1 && p.method() == once {
-			t.Errorf("%d executed %d times: %v", p.id, n, p.err)
+	if ratio > 1.2 {
+		t.Errorf("%d calls had %d attempts, want at most 1.2 times as many", calls, attempts)
+	}
+}
+
+// checkReturn checks that all clients soon have replies, and that nobody was trampled down for that. So many connections are to be made.
+func (o *outage) checkReturn(t *testing.T, conns int) {
+	t.Helper()
+	var failing time.Duration // the last call that fails was made so long after the return
+	var last error
+	first := make([]time.Duration, len(o.clients)) // call that succeeds was made so long after the return
+	after := 0
+	for _, p := range o.ended {
+		switch made := p.made.Sub(o.up); {
+		case made < 0:
+		case p.err != nil:
+			if made >= failing {
+				failing, last = made, p.err
+			}
+		default:
+			if made < first[p.client] || first[p.client] == 0 {
+				first[p.client] = made
+			}
+			if made > recovery {
+				after++
+			}
 		}
+	}
+	// What a machine with other things to do puts off comes all at once then.
+	_, usual, _ := o.attempts.between(o.began, o.down)
+	_, _, stall := o.calls.between(o.back, o.over)
+	room := 1 + float64(stall)/float64(within)
+	dials, mostDials, _ := o.dials.between(o.back, o.over)
+	_, mostAttempts, _ := o.attempts.between(o.back, o.over)
+	t.Logf("return: all listen after %v; the last call that fails comes %v later, each client has a reply to one of %v; %d dials, at most %d in 100 ms; at most %d attempts in 100 ms, usually %d; nothing happens for %v",
+		o.up.Sub(o.back).Round(time.Millisecond), failing.Round(time.Millisecond), slices.Max(first).Round(time.Millisecond), dials, mostDials, mostAttempts, usual, stall.Round(time.Millisecond))
+	if failing > recovery || slices.Min(first) == 0 || slices.Max(first) > recovery || after == 0 {
+		t.Errorf("calls fail %v after the return, first calls to succeed are made after %v, and %d after %v: %v", failing, first, after, recovery, last)
+	}
+	if dials > 2*conns || float64(mostDials) > float64(conns)/2*room {
+		t.Errorf("%d connections were tried after the return, %d of them within 100 ms, and %d are to be made", dials, mostDials, conns)
+	}
+	if float64(mostAttempts) > 2*float64(usual)*room {
+		t.Errorf("after the return there are %d attempts in 100 ms, and usually %d", mostAttempts, usual)
+	}
+}
+
+// checkExecutions checks that each call was executed as often as its caller was told.
+func (r *traffic) checkExecutions(t *testing.T, executed map[int]int) {
+	t.Helper()
+	unknown, again := 0, 0
+	for _, p := range r.ended {
+		n := executed[p.id]
+		switch {
+		case p.err == nil && n == 0, yodel.NotProcessed(p.err) && n > 0, n > 1 && p.method() == once:
+			t.Errorf("call %d of %s was executed %d times: %v", p.id, p.method(), n, p.err)
+		case n > 1:
+			again++
+		}
+		if p.err != nil && !yodel.NotProcessed(p.err) {
+			unknown++
+		}
+	}
+	t.Logf("%d calls: %d with an unknown outcome, %d executed again because they may be", len(r.ended), unknown, again)
+	if unknown == 0 {
+		t.Error("no call was interrupted: the test did not test anything")
 	}
 }
