@@ -158,6 +158,12 @@ func (c *Client) Close() {
 // Endpoints returns the current set of endpoints.
 func (c *Client) Endpoints() []*Endpoint { return c.cluster.endpoints() }
 
+// Several reports whether there is more than one endpoint, or may be because the resolver has not spoken yet: whether a call can go to another one.
+func (c *Client) Several() bool {
+	set := c.cluster.set.Load()
+	return set == nil || len(set.endpoints) > 1
+}
+
 // Ready waits until one instance is connected, or explains why none is.
 func (c *Client) Ready(ctx context.Context) error { return c.cluster.ready(ctx) }
 

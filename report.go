@@ -437,7 +437,7 @@ func (in *incoming) report(took time.Duration) {
 	if st := in.Stream(); st != nil {
 		t := st.Traffic()
 		r.Kind, r.Sent, r.Received = kindName(in.target.kind), t.Sent, t.Received
-		r.BytesIn = len(in.Body) + len(in.Request.Attachment) + t.ReceivedBytes // its size is for the budget, which a stream takes nothing of
+		r.BytesIn = len(in.Body) + len(in.Attachment) + t.ReceivedBytes // its size is for the budget, which a stream takes nothing of
 		r.BytesOut += t.SentBytes
 	}
 	fail(r, in.err)

@@ -80,7 +80,7 @@ func (r *race) allowed() bool {
 	c := r.call.Client()
 	var why string
 	switch {
-	case len(c.Endpoints()) < 2:
+	case !c.Several(): // any more
 		why = "there is no other endpoint"
 	case !r.fork.Again():
 		why = "the attempts of the call tree are used up"
