@@ -568,3 +568,59 @@ func TestManyCallersAndRandomServers(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// Each first attempt that is under way after its time has a second one, at that time exactly, and no other has: of many that begin and end in any order.
+func TestWhoIsSlowIsSeenInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const after, callers, calls = 10 * time.Millisecond, 50, 40
+		type attempt struct{ call, began time.Duration }
+		begins := make(chan attempt, 2*callers*calls)
+		epoch := time.Now()
+		bottom := func(yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				takes := *call.Args.(*time.Duration)
+				begins <- attempt{takes, time.Since(epoch)}
+				select {
+				case <-time.After(takes):
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		}
+		c := yodel.NewClient(yodel.Static("a", "b"), &yodel.ClientOptions{Middleware: []yodel.Middleware{
+			hedge.With(&hedge.Options{After: after, Share: 1}), bottom,
+		}})
+		defer c.Close()
+		var wg sync.WaitGroup
+		for caller := range callers {
+			r := rand.New(rand.NewPCG(7, uint64(caller)))
+			wg.Go(func() {
+				for i := range calls {
+					takes := time.Duration(r.Int64N(int64(2 * after)))
+					takes = takes/callers/calls*callers*calls + time.Duration(caller*calls+i) // no two take as long, so that it tells the call
+					if takes == after {
+						takes++
+					}
+					if err := c.Do(context.Background(), &yodel.Call{Method: string(work), Args: &takes, Idempotent: true}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		close(begins)
+		seen := make(map[time.Duration][]time.Duration)
+		for a := range begins {
+			seen[a.call] = append(seen[a.call], a.began)
+		}
+		if len(seen) != callers*calls {
+			t.Errorf("%d calls were made, want %d", len(seen), callers*calls)
+		}
+		for takes, began := range seen {
+			if takes < after && len(began) != 1 || takes > after && (len(began) != 2 || began[1]-began[0] != after) {
+				t.Errorf("a call that takes %v had attempts at %v", takes, began)
+			}
+		}
+	})
+}

@@ -443,7 +443,7 @@ func TestEndpointsComeAndGo(t *testing.T) {
 			load(r, c, 200, 2*time.Second)
 			for _, ep := range c.Endpoints() {
 				out, known := ejected.Load(ep.Addr())
-				if out = known && out.(bool); out != strings.HasPrefix(ep.Addr(), "bad") { //nolint:forcetypeassert // see above
+				if out = known && out.(bool); out != strings.HasPrefix(ep.Addr(), "bad") {
 					t.Errorf("round %d: ejected is %v of %s", round, out, ep.Addr())
 				}
 			}
