@@ -249,6 +249,8 @@ func TestOnlyCallsAreHedgedThatMayBe(t *testing.T) {
 		{"one-way", 2, func(c *yodel.Call) { c.OneWay = true }, 1},
 		{"ordered", 2, func(c *yodel.Call) { c.Ordered, c.Key = true, "k" }, 1},
 		{"a single endpoint", 1, func(*yodel.Call) {}, 1},
+		{"kept on its endpoint", 2, (*yodel.Call).Stay, 1},
+		{"pinned", 2, func(c *yodel.Call) { c.Key = "pin" }, 1},
 		{"a budget of one attempt", 2, func(c *yodel.Call) { c.Budget = 1 }, 1},
 		{"a budget of two", 2, func(c *yodel.Call) { c.Budget = 2 }, 2},
 	} {
@@ -260,6 +262,12 @@ func TestOnlyCallsAreHedgedThatMayBe(t *testing.T) {
 				in, out := "hello", ""
 				call := &yodel.Call{Method: string(work), Args: &in, Reply: &out, Idempotent: true}
 				test.change(call)
+				if call.Key == "pin" {
+					if err := c.Ready(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					call.Endpoint = c.Endpoints()[0]
+				}
 				if err := c.Do(t.Context(), call); err != nil || !call.OneWay && out != "hello a" {
 					t.Errorf("got %q, %v", out, err)
 				}
@@ -270,6 +278,57 @@ func TestOnlyCallsAreHedgedThatMayBe(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A changing resolver names what it is told.
+type changing chan []yodel.Instance
+
+func (r changing) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	for {
+		select {
+		case set := <-r:
+			update(set)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Calls are hedged as soon as there is a second endpoint, and no longer than there is one; also that of a call which is under way.
+func TestASecondEndpointMayComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slow = 100 * time.Millisecond
+		network, servers := serve(t, reply{slow, nil}, reply{slow, nil})
+		r := make(changing)
+		c := yodel.NewClient(r, &yodel.ClientOptions{
+			Transport: network, Balancer: firstOf, Middleware: []yodel.Middleware{hedge.After(20 * time.Millisecond)},
+		})
+		defer c.Close()
+		one, both := []yodel.Instance{{Addr: "a"}}, []yodel.Instance{{Addr: "a"}, {Addr: "b"}}
+		for i, test := range []struct {
+			before, during []yodel.Instance
+			want           int32 // executions
+		}{{one, nil, 1}, {both, nil, 2}, {one, nil, 1}, {both, one, 1}, {one, both, 1}, {both, nil, 2}} {
+			for _, s := range servers {
+				s.executed.Store(0)
+			}
+			r <- test.before
+			synctest.Wait()
+			if c.Several() != (len(test.before) > 1) {
+				t.Errorf("%d: several: %t", i, c.Several())
+			}
+			if test.during != nil {
+				time.AfterFunc(10*time.Millisecond, func() { r <- test.during })
+			}
+			if got, err := call(t.Context(), c); err != nil || got != "hello a" {
+				t.Errorf("%d: got %q, %v", i, got, err)
+			}
+			time.Sleep(time.Second)
+			if n := servers[0].executed.Load() + servers[1].executed.Load(); n != test.want {
+				t.Errorf("%d: it was executed %d times, want %d", i, n, test.want)
+			}
+		}
+	})
 }
 
 // What the server declares idempotent is, as soon as the client knows of it.

@@ -74,12 +74,11 @@ func (r *race) fire() {
 // allowed takes leave for the second attempt.
 func (r *race) allowed() bool {
 	c := r.call.Client()
-	endpoints := c.Endpoints()
 	var why string
 	switch {
-	case len(endpoints) < 2:
+	case !c.Several(): // any more
 		why = "slow, but no second attempt: there is no other endpoint"
-	case !slices.ContainsFunc(endpoints, (*yodel.Endpoint).Ready): // when all servers are away, the first attempt waits for them too
+	case !slices.ContainsFunc(c.Endpoints(), (*yodel.Endpoint).Ready): // when all servers are away, the first attempt waits for them too
 		why = "slow, but no second attempt: no endpoint is ready"
 	case !r.fork.Again():
 		why = "slow, but no second attempt: those of the call tree are used up"
