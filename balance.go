@@ -145,7 +145,8 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 	}
 }
 
-// resend reports whether a failed call is sent again here, to an endpoint that was not tried.
+// resend reports whether a failed call is sent again here, to an endpoint that was not tried. One that could not be connected to is not sent on to others that
+// could not be either: while no server is there, that would be an attempt with each of them for every call.
 func (c *Client) resend(call *Call, err error, resends int) bool {
 	e, ok := errors.AsType[*Error](err)
 	if !ok || !e.NotProcessed || call.stream != nil && call.stream.begun || e.Code != Unavailable || resends >= maxResends || call.Endpoint == nil {
@@ -157,15 +158,25 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 		call.Endpoint.prune() // this may come before the connection's own news of its end
 	}
 	// That a connection drains happens again and again when none may become old.
-	again := e.ID == "YDL3004" || stale && !slices.Contains(call.tried, call.Endpoint)
+	again := (e.ID == "YDL3004" || stale && !slices.Contains(call.tried, call.Endpoint)) && !call.Endpoint.unreachable()
 	call.Avoid(call.Endpoint)
 	if call.pinned() {
 		return again
 	}
-	for _, ep := range c.cluster.endpoints() {
-		if !slices.Contains(call.tried, ep) {
+	all := c.cluster.endpoints()
+	_, absent := errors.AsType[*dialError](e.Cause)
+	untried := 0
+	for _, ep := range all {
+		switch {
+		case slices.Contains(call.tried, ep), call.besides(ep): // the picker would rather take one that was tried
+		case !absent || !ep.unreachable():
 			return true
+		default:
+			untried++
 		}
+	}
+	if untried > 0 {
+		call.rarely().nowhere = len(all)
 	}
 	return again
 }
@@ -195,7 +206,13 @@ func (c *Call) failed(err error) error {
 		final.NotProcessed = final.NotProcessed && a.NotProcessed
 	}
 	made := len(attempts) + x.unlisted
-	if made < 2 || e.Code != Unavailable || e.ID == "" {
+	if e.Code != Unavailable || e.ID == "" {
+		return &final
+	}
+	if made < 2 {
+		if x.nowhere > 0 {
+			final.Message += fmt.Sprintf("; no other of %d endpoints is connected", x.nowhere)
+		}
 		return &final
 	}
 	const shown = 3

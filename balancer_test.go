@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -111,4 +114,34 @@ func wantEven(t *testing.T, counts map[*yodel.Endpoint]int, among []*yodel.Endpo
 	if total != picks {
 		t.Errorf("%d of %d picks went elsewhere", picks-total, picks)
 	}
+}
+
+// A call is tried with each endpoint as long as one of them may be there. When there is none, one attempt says so.
+func TestWhenNoServerIsThereOneAttemptIsEnough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var attempts atomic.Int32
+		c := newClient(t, &yodel.ClientOptions{
+			Transport: transportFunc(func(context.Context, string) (net.Conn, error) { return nil, errors.New("nobody listens") }),
+			EndpointMiddleware: []yodel.EndpointMiddleware{func(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler {
+				return func(ctx context.Context, call *yodel.Call) error {
+					attempts.Add(1)
+					return next(ctx, call)
+				}
+			}},
+		}, "a", "b", "c", "d")
+		for i, want := range []struct {
+			attempts int32
+			says     string
+		}{
+			{4, "4 attempts failed"}, // nobody knows yet
+			{1, "; no other of 4 endpoints is connected"},
+			{1, "; no other of 4 endpoints is connected"},
+		} {
+			attempts.Store(0)
+			err := c.Call(t.Context(), "Try", &yodel.Empty{}, nil)
+			if n := attempts.Load(); n != want.attempts || !errors.Is(err, yodel.Unavailable) || !yodel.NotProcessed(err) || !strings.Contains(err.Error(), want.says) {
+				t.Errorf("call %d: %d attempts, %v; want %d, and %q", i, n, err, want.attempts, want.says)
+			}
+		}
+	})
 }

@@ -68,7 +68,7 @@ type Call struct {
 	// serves to its own server. Streams, and calls to a Peer, have no order. Default false.
 	Ordered bool
 
-	// IdempotencyKey names the intent behind the call: two calls with one key are one intent.
+	// IdempotencyKey names the intent behind the call: two calls with one key are one intent. A stream is not sent again because it has one.
 	IdempotencyKey string
 
 	// Idempotent says that executing the call twice does no harm. Only then is a call sent again

@@ -158,6 +158,12 @@ func (c *Client) Close() {
 // Endpoints returns the current set of endpoints.
 func (c *Client) Endpoints() []*Endpoint { return c.cluster.endpoints() }
 
+// Several reports whether there is more than one endpoint, or may be because the resolver has not spoken yet: whether a call can go to another one.
+func (c *Client) Several() bool {
+	set := c.cluster.set.Load()
+	return set == nil || len(set.endpoints) > 1
+}
+
 // Ready waits until one instance is connected, or explains why none is.
 func (c *Client) Ready(ctx context.Context) error { return c.cluster.ready(ctx) }
 
@@ -313,13 +319,13 @@ func (c *Call) end() {
 }
 
 // MayRepeat reports whether a call that failed with err may be sent again: it was certainly not executed, or
-// executing it twice does no harm. A call with a stream cannot be repeated once messages have come, or may have been sent, and an ordered
-// call when a later one with its key may have been executed.
+// executing it twice does no harm. A call with a stream cannot be repeated once messages have come, or may have been sent; an idempotency key does not make it
+// harmless, because no server remembers what went over a stream. An ordered call cannot be repeated when a later one with its key may have been executed.
 func (c *Call) MayRepeat(err error) bool {
 	if c.stream != nil && c.stream.begun || c.turn != nil && !c.turn.mayRepeat(NotProcessed(err)) {
 		return false
 	}
-	return NotProcessed(err) || c.Idempotent || c.IdempotencyKey != "" || c.out != nil && c.out.from.declared(c.Method)
+	return NotProcessed(err) || c.Idempotent || c.IdempotencyKey != "" && c.stream == nil || c.out != nil && c.out.from.declared(c.Method)
 }
 
 // declared reports whether a method is known to be idempotent.

@@ -29,6 +29,7 @@ type Endpoint struct {
 	states   states
 	unready  atomic.Int32    // how many say that it is not ready
 	unlisted atomic.Bool     // the resolver does not name it any more, and it stays while it answers
+	away     atomic.Bool     // its connections have ended or could not be made, since the last one that was made
 	ctx      context.Context //nolint:containedctx // ends with the endpoint
 	cancel   context.CancelFunc
 
@@ -124,6 +125,9 @@ func (ep *Endpoint) ended() {
 
 // Connected reports whether there is a connection.
 func (ep *Endpoint) Connected() bool { return len(*ep.conns.Load()) > 0 }
+
+// unreachable reports whether the last attempt to connect failed, and there is no connection.
+func (ep *Endpoint) unreachable() bool { return ep.away.Load() && !ep.Connected() }
 
 // Ready reports whether the endpoint should get calls: nobody has said otherwise with SetReady.
 func (ep *Endpoint) Ready() bool { return ep.unready.Load() == 0 }
@@ -355,6 +359,7 @@ func (ep *Endpoint) dial(d *dialing) {
 		}
 	default:
 		ep.lastErr, ep.since = nil, time.Now()
+		ep.away.Store(false)
 		ep.answered = ep.since
 		d.conn = conn
 		conns := append(slices.Clone(*ep.conns.Load()), conn)
@@ -482,6 +487,7 @@ func (ep *Endpoint) retryLocked(err *dialError) {
 	backoff := min(firstBackoff<<min(ep.failures, 16), lastBackoff)
 	backoff = backoff/2 + rand.N(backoff/2)
 	ep.retryAt = time.Now().Add(backoff)
+	ep.away.Store(true)
 	ep.retry = time.AfterFunc(backoff, func() {
 		ep.mu.Lock()
 		defer ep.mu.Unlock()

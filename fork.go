@@ -16,9 +16,9 @@ import (
 // Fork returns a call for the same as c, for middleware of a client that makes attempts at the same time: it goes down the same
 // chain, on a goroutine of its own, has a reply of its own, shares the budget, and goes to other endpoints than c and its
 // other forks while there are any. All forks are made before c or any of them goes on, and Join ends each when all of them have ended. It
-// returns nil for a call that cannot be made twice at a time: one that is one-way, ordered, or has a stream, or whose Reply nothing can be decoded into.
+// returns nil for a call that cannot be made twice at a time: one that is one-way, ordered, pinned to an endpoint, or has a stream, or whose Reply nothing can be decoded into.
 func (c *Call) Fork() *Call {
-	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.kind() != wire.Unary || !fillable(c.Reply) {
+	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.kind() != wire.Unary || c.stays || c.pinned() || !fillable(c.Reply) {
 		return nil
 	}
 	o := c.out.client.take()
@@ -29,10 +29,7 @@ func (c *Call) Fork() *Call {
 	f.Criticality, f.Tenant, f.Explain, f.budget = c.Criticality, c.Tenant, c.Explain, c.tokens()
 	o.fork = true
 	f.watch, f.began = c.watch, c.made()
-	f.tried, f.stays = slices.Clone(c.tried), c.stays
-	if c.Endpoint != nil && c.Endpoint != c.picked {
-		f.Endpoint = c.Endpoint
-	}
+	f.tried = slices.Clone(c.tried)
 	g := &c.out.group
 	if c.group == nil {
 		g.calls, g.like = append(g.calls[:0], c), c.Reply
@@ -163,6 +160,7 @@ type rareCall struct {
 	first    [1]introspect.Attempt // memory: most have no more
 	attempts []introspect.Attempt  // that have ended; those that errors point to are not changed
 	unlisted int                   // attempts that are not there any more
+	nowhere  int                   // how many endpoints there were when the call could go nowhere else; 0 before
 	notes    []note
 	unnoted  int         // notes that are not there
 	report   *CallReport // the record: of its attempts, before the call has ended

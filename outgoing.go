@@ -38,6 +38,7 @@ type outgoing struct {
 	serverWait time.Duration
 	connecting time.Duration
 	// Of the call.
+	opened    time.Duration // of its last attempt that is in the record: when the server took its stream, or answered; 0 if it did not
 	counted   int           // attempts that are in the record
 	resolving time.Duration // what it waited for the first set of instances
 	fork      bool
@@ -63,7 +64,7 @@ func (o *outgoing) reset() bool {
 		o.call = Call{}
 	}
 	o.req.Reset()
-	o.began, o.arrived = 0, 0
+	o.began, o.arrived, o.opened = 0, 0, 0
 	if o.serverTime != 0 {
 		o.serverTime, o.serverWait = 0, 0
 	}

@@ -18,6 +18,8 @@ type outgoingStream struct {
 	kind  uint64
 	body  func(p *pipe) error
 	begun bool // body has seen a message, or may have sent one: the call cannot be made again
+
+	traffic mux.Traffic // of the last attempt, when it has ended; for its record
 }
 
 // A pipe carries messages over a stream, the same on both sides: it knows how they are encoded, not their types.
@@ -248,7 +250,7 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 		st.Cancel(err)
 	}
 	a, endErr := st.Wait()
-	ended = true
+	ended, s.traffic = true, st.Traffic()
 	if endErr == nil {
 		opened := o.arrived
 		if endErr = q.decode(o, call, a); opened != 0 {

@@ -79,6 +79,10 @@ func (c *Call) attempted(began, ended time.Duration) introspect.Attempt {
 	if c.Attempt > o.counted { // it came to sending it
 		a.BytesOut = len(o.req.Body) + len(o.req.Attachment) + len(o.req.Metadata)
 	}
+	if c.stream != nil {
+		o.opened = o.arrived
+		c.stream.describe(&a, began, o.opened)
+	}
 	if o.serverTime > 0 {
 		a.Queue, a.Handler = o.serverWait, o.serverTime-o.serverWait
 		a.Network = max(a.Took-a.Connecting-a.Credit-o.serverTime, 0)
@@ -86,6 +90,18 @@ func (c *Call) attempted(began, ended time.Duration) introspect.Attempt {
 	o.counted, o.connecting, o.req.Waited = c.Attempt, 0, 0
 	o.arrived, o.received, o.serverTime, o.serverWait = 0, 0, 0, 0
 	return a
+}
+
+// describe adds to the record of an attempt what went over its stream, which the server had taken, or answered, at a reading of the clock, if ever.
+func (s *outgoingStream) describe(a *introspect.Attempt, began, taken time.Duration) {
+	if s.begun {
+		a.Taken = max(taken-began, 0)
+	}
+	t := &s.traffic
+	a.Sent, a.Received = t.Sent, t.Received
+	a.BytesOut += t.SentBytes
+	a.BytesIn += t.ReceivedBytes
+	*t = mux.Traffic{}
 }
 
 // add adds an attempt to the record, in which those in the middle give way when there are too many.
@@ -192,7 +208,8 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 		Criticality: call.Criticality, Tenant: shorten(call.Tenant, maxReportShort), Timeout: call.allowed(ctx, began),
 	}
 	if call.stream != nil {
-		r.Slow = o.arrived-began >= q.slowAfter
+		r.Kind = kindName(call.stream.kind)
+		r.Slow = cmp.Or(o.arrived, o.opened, now)-began >= q.slowAfter
 	}
 	fail(r, err)
 	if b := call.budget; b != nil {
@@ -393,10 +410,13 @@ func (in *incoming) queued() time.Duration {
 	return max(in.Taken-in.Arrived, 0)
 }
 
-// slow reports whether the call was slow, which took so long since it was taken up. A stream may go on for ever.
+// slow reports whether the call was slow, which took so long since it was taken up. A stream whose method has begun may go on for ever.
 func (in *incoming) slow(took time.Duration) bool {
-	if in.Stream() != nil {
-		took = max(in.Began-in.Taken, 0)
+	if in.Stream() != nil && in.executed {
+		took = 0
+		if in.Began != 0 { // nothing was above the method otherwise
+			took = in.Began - in.Taken
+		}
 	}
 	return took+in.queued() >= in.target.conn.server.slowAfter
 }
@@ -413,6 +433,12 @@ func (in *incoming) report(took time.Duration) {
 		Method: shorten(call.Method, maxReportShort), Side: serverSide, Slow: took != mux.Untimed && in.slow(took), Explained: call.Explain,
 		Peer: in.target.conn.peer.Addr.String(), Attempt: call.Attempt, Criticality: call.Criticality, Tenant: shorten(call.Tenant, maxReportShort),
 		BytesIn: in.Size(), BytesOut: len(in.Reply.Body) + len(in.Reply.Attachment),
+	}
+	if st := in.Stream(); st != nil {
+		t := st.Traffic()
+		r.Kind, r.Sent, r.Received = kindName(in.target.kind), t.Sent, t.Received
+		r.BytesIn = len(in.Body) + len(in.Attachment) + t.ReceivedBytes // its size is for the budget, which a stream takes nothing of
+		r.BytesOut += t.SentBytes
 	}
 	fail(r, in.err)
 	r.NotProcessed = in.Reply.NotProcessed

@@ -13,9 +13,10 @@ import (
 // nothing of what was sent: no argument, no metadata, no attachment. It must not be changed.
 type CallReport struct {
 	Method    string        `json:"method"`
-	Side      string        `json:"side"`  // who tells this: the "client" that made the call, or the "server" that carried it out
-	Began     time.Time     `json:"began"` // when the call was made, or came in
-	Took      time.Duration `json:"took"`  // in all; 0 of a call on the server that was so short that nobody looked
+	Kind      string        `json:"kind,omitempty"` // feed, upload or duplex; empty for one request and one reply
+	Side      string        `json:"side"`           // who tells this: the "client" that made the call, or the "server" that carried it out
+	Began     time.Time     `json:"began"`          // when the call was made, or came in
+	Took      time.Duration `json:"took"`           // in all; 0 of a call on the server that was so short that nobody looked
 	Slow      bool          `json:"slow,omitempty"`
 	Explained bool          `json:"explained,omitempty"` // its caller has asked for this record
 
@@ -46,8 +47,10 @@ type CallReport struct {
 	Attempt  int           `json:"attempt,omitempty"`  // how often the caller had sent it before
 	Queue    time.Duration `json:"queue,omitempty"`    // until the method began: receiving it, waiting, middleware, decoding
 	Handler  time.Duration `json:"handler,omitempty"`  // the rest: the method, and encoding its reply
-	BytesIn  int           `json:"bytesIn,omitempty"`  // of the request
-	BytesOut int           `json:"bytesOut,omitempty"` // of the reply
+	BytesIn  int           `json:"bytesIn,omitempty"`  // of the request, and of the messages that came
+	BytesOut int           `json:"bytesOut,omitempty"` // of the reply, and of the messages that were sent
+	Sent     int           `json:"sent,omitempty"`     // messages of the stream
+	Received int           `json:"received,omitempty"` // likewise, that came
 
 	Notes     []Note `json:"notes,omitempty"` // what middleware did with the call
 	MoreNotes int    `json:"moreNotes,omitempty"`
@@ -96,8 +99,13 @@ type Attempt struct {
 	Queue      time.Duration `json:"queue,omitempty"`   // on the server, until the method began
 	Handler    time.Duration `json:"handler,omitempty"` // the method
 
-	BytesOut int `json:"bytesOut,omitempty"` // body, attachment and metadata, as they were sent; without the messages of a stream
+	// Taken is when the server had taken the stream, or the first message of a feed had come, after the attempt began. A stream is slow by this alone.
+	Taken time.Duration `json:"taken,omitempty"`
+
+	BytesOut int `json:"bytesOut,omitempty"` // body, attachment and metadata, as they were sent, and the messages of a stream
 	BytesIn  int `json:"bytesIn,omitempty"`
+	Sent     int `json:"sent,omitempty"`     // messages of the stream
+	Received int `json:"received,omitempty"` // likewise, that came
 
 	Code         string `json:"code,omitempty"` // empty when it succeeded, as are the next three
 	ID           string `json:"id,omitempty"`
@@ -185,10 +193,14 @@ func (r *CallReport) headline() string {
 	if !r.Began.IsZero() {
 		at = " at " + r.Began.UTC().Format("2006-01-02 15:04:05.000") + " UTC"
 	}
-	if r.Side == "server" {
-		return fmt.Sprintf("%s, carried out for %s%s, %s", r.Method, r.Peer, at, outcome)
+	what := r.Method
+	if r.Kind != "" {
+		what += " (" + r.Kind + ")"
 	}
-	return fmt.Sprintf("%s, made%s, %s", r.Method, at, outcome)
+	if r.Side == "server" {
+		return fmt.Sprintf("%s, carried out for %s%s, %s", what, r.Peer, at, outcome)
+	}
+	return fmt.Sprintf("%s, made%s, %s", what, at, outcome)
 }
 
 func failure(code, id, message string, notProcessed bool) string {
@@ -248,6 +260,9 @@ func (r *CallReport) printServer(p *page) {
 	}
 	if r.Attempt > 0 {
 		parts = append(parts, fmt.Sprintf("sent %d times before", r.Attempt))
+	}
+	if r.Kind != "" {
+		parts = append(parts, fmt.Sprintf("%d messages in, %d out", r.Received, r.Sent))
 	}
 	p.linef("server", "%s", strings.Join(append(parts, fmt.Sprintf("%d bytes in, %d out", r.BytesIn, r.BytesOut)), "; "))
 }
@@ -334,6 +349,10 @@ func (a *Attempt) print(p *page, number int) {
 	part("network", a.Network)
 	part("on the server before the method", a.Queue)
 	part("in the method", a.Handler)
+	part("taken after", a.Taken)
+	if a.Sent > 0 || a.Received > 0 {
+		parts = append(parts, fmt.Sprintf("%d messages out, %d in", a.Sent, a.Received))
+	}
 	if a.BytesOut > 0 || a.BytesIn > 0 {
 		parts = append(parts, fmt.Sprintf("%d bytes out, %d in", a.BytesOut, a.BytesIn))
 	}

@@ -25,7 +25,7 @@ import (
 )
 
 // Client returns the options o, which may be nil, with the chain of a client: below o.Middleware, for calls that may be executed twice, a second
-// attempt elsewhere when the first one takes longer than 95 of 100 lately (hedge), and for all that may be, up to three attempts (retry); above
+// attempt elsewhere when the first one takes longer than 99 of 100 lately (hedge), and for all that may be, up to three attempts (retry); above
 // o.EndpointMiddleware, endpoints that are much worse than the others are left out for a while (outlier). Set o.Timeout: calls without any deadline wait for ever.
 func Client(o *yodel.ClientOptions) *yodel.ClientOptions {
 	var opts yodel.ClientOptions

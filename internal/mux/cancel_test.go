@@ -65,7 +65,7 @@ func TestCanceledCallsLeaveNothing(t *testing.T) {
 				case 0:
 					_, reply, err = callOut(ctx, c, out)
 				case 1:
-					_, reply, err = callOut(halting{ctx}, c, out)
+					_, reply, err = callOut(&halting{Context: ctx}, c, out)
 				default:
 					_, reply, err = startAndWait(ctx, c, out)
 				}
@@ -94,10 +94,23 @@ func TestCanceledCallsLeaveNothing(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
-// A halting context ends by its second channel.
-type halting struct{ context.Context }
+// A halting context ends by telling the connection.
+type halting struct {
+	context.Context
 
-func (h halting) Halted() (done, halt <-chan struct{}) { return nil, h.Done() }
+	stop func() bool
+}
+
+func (h *halting) Outer() <-chan struct{} { return nil }
+
+func (h *halting) Await(conn interface{ Halt(id uint32) }, id uint32) {
+	if h.stop != nil {
+		h.stop()
+	}
+	if conn != nil {
+		h.stop = context.AfterFunc(h.Context, func() { conn.Halt(id) })
+	}
+}
 
 func startAndWait(ctx context.Context, c *mux.Conn, out *mux.Out) (code uint16, reply string, err error) {
 	ended := make(chan struct{})

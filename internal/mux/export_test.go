@@ -174,3 +174,19 @@ func SharedIsChanged() string {
 	}
 	return ""
 }
+
+// Look looks at once for connections to lay down, as a timer does that is set again when it has just fired.
+func Look() { theLookout.look() }
+
+// Looking reports whether a look is going on.
+func Looking() bool {
+	theLookout.mu.Lock()
+	defer theLookout.mu.Unlock()
+	return theLookout.busy
+}
+
+// Hold keeps everybody else from the connection's state.
+func (c *Conn) Hold() (release func()) {
+	c.mu.Lock()
+	return c.mu.Unlock
+}

@@ -39,6 +39,7 @@ type lookout struct {
 	turn   int     // whose turn it is to be looked at
 	timer  *time.Timer
 	period time.Duration // until timer fires; 0 when it is not set
+	busy   bool          // it looks, and sets the timer when it has
 	batch  []*Conn       // of look
 
 	sockets sockets // of connections that lie, or have lain
@@ -79,6 +80,7 @@ func (l *lookout) rise(c *Conn) {
 // soonLocked has the timer fire within firstLook.
 func (l *lookout) soonLocked() {
 	switch {
+	case l.busy:
 	case l.timer == nil:
 		l.timer = time.AfterFunc(firstLook, l.look)
 	case l.period == 0 || l.period > firstLook:
@@ -110,9 +112,16 @@ func (l *lookout) forget(c *Conn) {
 	}
 }
 
-// look lays down what is quiet, and wakes up connections whose sockets this process has closed: of that nothing tells it.
+// look lays down what is quiet, and wakes up connections whose sockets this process has closed: of that nothing tells it. The timer may be set again when it
+// has fired already, and then fires while this goes on.
 func (l *lookout) look() {
 	l.mu.Lock()
+	if l.busy {
+		l.mu.Unlock()
+		return
+	}
+	l.busy = true
+	l.period = min(2*l.period, seldomLook)
 	l.batch = l.batch[:0]
 	for range min(len(l.awake), looks) {
 		l.turn = (l.turn + 1) % len(l.awake)
@@ -125,7 +134,7 @@ func (l *lookout) look() {
 	clear(l.batch)
 	l.mu.Lock()
 	closed, due := l.sockets.sweepLocked(int64(Clock()))
-	if l.period = min(2*l.period, seldomLook); len(l.awake) == 0 && l.sockets.n == 0 {
+	if l.busy = false; len(l.awake) == 0 && l.sockets.n == 0 {
 		l.period = 0
 	} else {
 		l.timer.Reset(l.period)

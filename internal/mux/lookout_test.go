@@ -119,3 +119,27 @@ func TestKeepAliveOfAConnectionThatLies(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// On a busy machine a look may take so long that the next one is due.
+func TestALookIsNotHeldUpByAnother(t *testing.T) {
+	c, _ := overLying(t, echoes())
+	mustEcho(t, c, echo, "awake")
+	release := c.Hold()
+	eventually(t, "a look waits for the connection", mux.Looking)
+	looked := make(chan struct{}, 3)
+	for range cap(looked) {
+		go func() {
+			mux.Look()
+			looked <- struct{}{}
+		}()
+	}
+	for range cap(looked) - 1 { // one of them may be the one that waits, if that had just ended
+		select {
+		case <-looked:
+		case <-time.After(10 * time.Second):
+			t.Error("several looks wait for the connection")
+		}
+	}
+	release()
+	mustEcho(t, c, echo, "well")
+}

@@ -54,6 +54,8 @@ type Stream struct {
 	queued   bool          // it waits for a reservation
 	gone     bool          // the call has ended
 
+	traffic Traffic // guarded by conn.mu
+
 	// The consumer's own.
 	out   []byte // records that it has taken over
 	at    int    // how much of out has been handed out
@@ -65,6 +67,29 @@ type Stream struct {
 	done   chan struct{}
 	answer *Answer
 	err    error
+}
+
+// Traffic is the messages of a stream that were sent and that have come, whole ones only, and their bytes as they went over the wire, without what is around them.
+type Traffic struct{ Sent, SentBytes, Received, ReceivedBytes int }
+
+// Traffic returns what has gone over the stream by now.
+func (st *Stream) Traffic() Traffic {
+	if st.conn == nil { // it was never opened
+		return Traffic{}
+	}
+	st.conn.mu.Lock()
+	defer st.conn.mu.Unlock()
+	return st.traffic
+}
+
+func (t *Traffic) out(msg []byte) {
+	t.Sent++
+	t.SentBytes += len(msg)
+}
+
+func (t *Traffic) in(messages, bytes int) {
+	t.Received += messages
+	t.ReceivedBytes += bytes
 }
 
 // A record in the memory of a stream is a message behind a header. A message that came as one frame, without fields or a checksum, is
@@ -192,6 +217,9 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 	st.busy = true
 	err := st.sendLocked(ctx, flags, msg)
 	st.busy = false
+	if err == nil {
+		st.traffic.out(msg)
+	}
 	if st.ending {
 		st.endSendLocked(ErrSendEnded)
 		c.flushLater()
@@ -215,6 +243,7 @@ func (st *Stream) sendAtOnceLocked(flags wire.Flags, msg []byte) bool {
 	c.out = append(c.out, msg...)
 	c.finishLocked(start)
 	st.sent += uint64(len(c.out) - start)
+	st.traffic.out(msg)
 	return true
 }
 
@@ -505,6 +534,7 @@ func (st *Stream) wholeLocked(frames []byte) (size, n int) {
 		st.keepLocked(frames[:size])
 		st.received += uint64(size)
 		st.complete = len(st.in)
+		st.traffic.in(n, size-n*wire.HeaderSize)
 		st.signalLocked()
 	}
 	return size, n
@@ -608,6 +638,7 @@ func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) 
 	h = wire.Header{Type: gathered, Flags: wire.Flags(record[5]), Len: uint32(have), ID: uint32(st.pending)} //nolint:gosec // within MaxMessage, and the window
 	wire.PutHeader(record, h)
 	st.complete, st.want, st.pending = len(st.in), 0, 0
+	st.traffic.in(1, have)
 	st.kept += st.reserved // until the consumer has done with it
 	st.conn.reserved += st.reserved
 	st.doneWithPartLocked()

@@ -4,6 +4,7 @@ package torture_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +61,7 @@ const (
 // serve prints its address and then a line for each execution, before it does anything else. What a
 // killed process has written to a pipe is still read.
 func serve() {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := listen(cmp.Or(os.Getenv(addrEnv), "127.0.0.1:0"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -92,12 +93,23 @@ func serve() {
 	}
 }
 
+// listen takes an address as soon as it is free: somebody's outgoing connection may have the port just now.
+func listen(addr string) (net.Listener, error) {
+	const patience = 5 * time.Second
+	for began := time.Now(); ; <-time.After(time.Millisecond) {
+		if l, err := net.Listen("tcp", addr); err == nil || time.Since(began) > patience {
+			return l, err
+		}
+	}
+}
+
 // A child is a server in a process of its own.
 type child struct {
-	cmd   *exec.Cmd
-	addr  string
-	stdin io.Closer
-	ended chan struct{} // closed when all its output has been read
+	cmd       *exec.Cmd
+	addr      string // known when it listens
+	stdin     io.Closer
+	listening chan struct{} // closed when it listens, or has ended before
+	ended     chan struct{} // closed when all its output has been read
 
 	mu       sync.Mutex
 	executed map[int]int    // by id
@@ -105,6 +117,23 @@ type child struct {
 }
 
 func start(t *testing.T, env ...string) *child {
+	t.Helper()
+	c := launch(t, env...)
+	c.listens(t)
+	return c
+}
+
+// listens returns when the server does.
+func (c *child) listens(t *testing.T) {
+	t.Helper()
+	<-c.listening
+	if c.addr == "" {
+		t.Fatal("the server printed no address")
+	}
+}
+
+// launch is start without the wait.
+func launch(t *testing.T, env ...string) *child {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(append(os.Environ(), serverEnv+"=1"), env...)
@@ -120,14 +149,13 @@ func start(t *testing.T, env ...string) *child {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	c := &child{cmd: cmd, stdin: stdin, ended: make(chan struct{}), executed: make(map[int]int), steps: make(map[Step][]run)}
-	lines := bufio.NewScanner(stdout)
-	if !lines.Scan() {
-		t.Fatalf("the server printed no address: %v", lines.Err())
-	}
-	c.addr = lines.Text()
+	c := &child{cmd: cmd, stdin: stdin, listening: make(chan struct{}), ended: make(chan struct{}), executed: make(map[int]int), steps: make(map[Step][]run)}
 	go func() {
 		defer close(c.ended)
+		lines := bufio.NewScanner(stdout)
+		lines.Scan()
+		c.addr = lines.Text()
+		close(c.listening)
 		for lines.Scan() {
 			if id, err := strconv.Atoi(lines.Text()); err == nil {
 				c.mu.Lock()

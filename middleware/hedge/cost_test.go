@@ -19,7 +19,12 @@ func answer(yodel.Handler) yodel.Handler {
 // alone returns a client with nothing but ms, and a call of it.
 func alone(tb testing.TB, ms ...yodel.Middleware) func() {
 	tb.Helper()
-	c := yodel.NewClient(yodel.Static("a", "b"), &yodel.ClientOptions{Middleware: append(ms, answer)})
+	return among(tb, []string{"a", "b"}, ms...)
+}
+
+func among(tb testing.TB, addrs []string, ms ...yodel.Middleware) func() {
+	tb.Helper()
+	c := yodel.NewClient(yodel.Static(addrs...), &yodel.ClientOptions{Middleware: append(ms, answer)})
 	tb.Cleanup(c.Close)
 	call := &yodel.Call{Method: string(work), Idempotent: true}
 	ctx := tb.Context() // one that may end
@@ -59,4 +64,11 @@ func BenchmarkCall(b *testing.B) {
 			}
 		})
 	}
+	b.Run("after, single", func(b *testing.B) {
+		call := among(b, []string{"a"}, hedge.After(time.Minute))
+		b.ReportAllocs()
+		for b.Loop() {
+			call()
+		}
+	})
 }

@@ -41,7 +41,7 @@ func Example() {
 		Transport: network,
 		Middleware: []yodel.Middleware{
 			timeout.After(10 * time.Second),
-			hedge.After(5 * time.Millisecond), // or hedge.Percentile(95)
+			hedge.After(5 * time.Millisecond), // or hedge.Percentile(99)
 		},
 		Idempotent: []string{string(Price)}, // or it would not be hedged
 	})

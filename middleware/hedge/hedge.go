@@ -4,13 +4,14 @@
 // Barroso, 2013). The first good answer wins.
 //
 //	hedge.After(20 * time.Millisecond)   after a fixed time
-//	hedge.Percentile(95)                 when it takes longer than 95 % of the last calls of the method did
+//	hedge.Percentile(99)                 when it takes longer than 99 % of the last calls of the method did
 //
 // It belongs on the client, below timeout and above retry: then each of the two attempts is repeated by itself. Above retry, a
 // slow first attempt is hedged while it waits to be repeated. On a server it does nothing.
 //
 // Only calls are hedged that may be executed twice: those that are idempotent, or whose method is declared so, or that have an idempotency
-// key. And of these no one-way, ordered or pinned calls, no streams, and none when the client has a single endpoint.
+// key. And of these no one-way, ordered or pinned calls, no streams, and none while no endpoint is ready. With a single endpoint it costs next to
+// nothing, and learns nothing.
 //
 // A good answer is one without an error. When an attempt fails while the other one is under way, the call waits for that. When both fail, it has
 // the error of the first. An attempt that fails before there is a second one ends the call: to try again is up to retry. Whoever loses is
@@ -34,7 +35,8 @@ type Options struct {
 	// After is how long the first attempt has alone. Default 0: as long as Percentile says.
 	After time.Duration
 	// Percentile is of how many of the last calls of the method, in percent, the first attempt may take the time; more than 0 and less than 100. It is learned
-	// for each method, from its hundredth call on. Default 95.
+	// for each method, from its hundredth call on. The less, the more calls are made twice: with the 95 of the paper one of twenty, which helps more when
+	// a few calls of a hundred are slow everywhere. Default 99.
 	Percentile float64
 	// AtLeast is how long the first attempt has alone, whatever was learned. Default 1 ms.
 	AtLeast time.Duration
@@ -62,7 +64,7 @@ func With(o *Options) yodel.Middleware {
 		opts = *o
 	}
 	if !(opts.Percentile > 0 && opts.Percentile < 100) { // nor NaN
-		opts.Percentile = 95
+		opts.Percentile = 99
 	}
 	if opts.AtLeast <= 0 {
 		opts.AtLeast = time.Millisecond
@@ -90,7 +92,7 @@ type hedger struct {
 }
 
 func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
-	if call.Peer() != nil || !call.MayRepeat(nil) {
+	if c := call.Client(); c == nil || !call.MayRepeat(nil) || !c.Several() {
 		return h.next(ctx, call)
 	}
 	if h.After > 0 {
@@ -124,8 +126,7 @@ func (h *hedger) hedge(ctx context.Context, call *yodel.Call, delay time.Duratio
 	}
 	r := h.races.Get().(*race) //nolint:forcetypeassert // the pool holds nothing else
 	defer r.end()              // also when it panics
-	r.ctx, r.call, r.fork, r.delay, r.line = ctx, call, fork, delay, l
-	r.first = r.leg()
+	r.ctx, r.call, r.fork, r.line = ctx, call, fork, l
 	l.join(r, clock()+int64(delay))
 	err = h.next(r.first, call) //nolint:contextcheck // it is around ctx
 	r.over.Store(true)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -167,6 +168,26 @@ func TestASecondAttemptThatCannotBePlacedIsNoAnswer(t *testing.T) {
 	})
 }
 
+// When no server is there, a hedge would find none either.
+func TestNothingIsHedgedWhenNoEndpointIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		attempts := 0
+		c := dial(t, mem.New(), 2, hedge.After(20*time.Millisecond), func(next yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				attempts++
+				err := next(ctx, call)
+				time.Sleep(50 * time.Millisecond) // as retry does
+				return err
+			}
+		})
+		_, err := call(t.Context(), c)
+		e, _ := errors.AsType[*yodel.Error](err)
+		if attempts != 1 || e == nil || e.Report == nil || !strings.Contains(e.Report.String(), "no second attempt: no endpoint is ready") {
+			t.Errorf("%d attempts, %+v", attempts, err)
+		}
+	})
+}
+
 func TestTheLoserIsCanceledAndHasEndedWhenTheCallReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network, servers := serve(t, reply{time.Hour, nil}, reply{})
@@ -228,6 +249,8 @@ func TestOnlyCallsAreHedgedThatMayBe(t *testing.T) {
 		{"one-way", 2, func(c *yodel.Call) { c.OneWay = true }, 1},
 		{"ordered", 2, func(c *yodel.Call) { c.Ordered, c.Key = true, "k" }, 1},
 		{"a single endpoint", 1, func(*yodel.Call) {}, 1},
+		{"kept on its endpoint", 2, (*yodel.Call).Stay, 1},
+		{"pinned", 2, func(c *yodel.Call) { c.Key = "pin" }, 1},
 		{"a budget of one attempt", 2, func(c *yodel.Call) { c.Budget = 1 }, 1},
 		{"a budget of two", 2, func(c *yodel.Call) { c.Budget = 2 }, 2},
 	} {
@@ -239,6 +262,12 @@ func TestOnlyCallsAreHedgedThatMayBe(t *testing.T) {
 				in, out := "hello", ""
 				call := &yodel.Call{Method: string(work), Args: &in, Reply: &out, Idempotent: true}
 				test.change(call)
+				if call.Key == "pin" {
+					if err := c.Ready(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					call.Endpoint = c.Endpoints()[0]
+				}
 				if err := c.Do(t.Context(), call); err != nil || !call.OneWay && out != "hello a" {
 					t.Errorf("got %q, %v", out, err)
 				}
@@ -249,6 +278,57 @@ func TestOnlyCallsAreHedgedThatMayBe(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A changing resolver names what it is told.
+type changing chan []yodel.Instance
+
+func (r changing) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	for {
+		select {
+		case set := <-r:
+			update(set)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Calls are hedged as soon as there is a second endpoint, and no longer than there is one; also that of a call which is under way.
+func TestASecondEndpointMayComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slow = 100 * time.Millisecond
+		network, servers := serve(t, reply{slow, nil}, reply{slow, nil})
+		r := make(changing)
+		c := yodel.NewClient(r, &yodel.ClientOptions{
+			Transport: network, Balancer: firstOf, Middleware: []yodel.Middleware{hedge.After(20 * time.Millisecond)},
+		})
+		defer c.Close()
+		one, both := []yodel.Instance{{Addr: "a"}}, []yodel.Instance{{Addr: "a"}, {Addr: "b"}}
+		for i, test := range []struct {
+			before, during []yodel.Instance
+			want           int32 // executions
+		}{{one, nil, 1}, {both, nil, 2}, {one, nil, 1}, {both, one, 1}, {one, both, 1}, {both, nil, 2}} {
+			for _, s := range servers {
+				s.executed.Store(0)
+			}
+			r <- test.before
+			synctest.Wait()
+			if c.Several() != (len(test.before) > 1) {
+				t.Errorf("%d: several: %t", i, c.Several())
+			}
+			if test.during != nil {
+				time.AfterFunc(10*time.Millisecond, func() { r <- test.during })
+			}
+			if got, err := call(t.Context(), c); err != nil || got != "hello a" {
+				t.Errorf("%d: got %q, %v", i, got, err)
+			}
+			time.Sleep(time.Second)
+			if n := servers[0].executed.Load() + servers[1].executed.Load(); n != test.want {
+				t.Errorf("%d: it was executed %d times, want %d", i, n, test.want)
+			}
+		}
+	})
 }
 
 // What the server declares idempotent is, as soon as the client knows of it.
@@ -508,4 +588,60 @@ func TestManyCallersAndRandomServers(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// Each first attempt that is under way after its time has a second one, at that time exactly, and no other has: of many that begin and end in any order.
+func TestWhoIsSlowIsSeenInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const after, callers, calls = 10 * time.Millisecond, 50, 40
+		type attempt struct{ call, began time.Duration }
+		begins := make(chan attempt, 2*callers*calls)
+		epoch := time.Now()
+		bottom := func(yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				takes := *call.Args.(*time.Duration)
+				begins <- attempt{takes, time.Since(epoch)}
+				select {
+				case <-time.After(takes):
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		}
+		c := yodel.NewClient(yodel.Static("a", "b"), &yodel.ClientOptions{Middleware: []yodel.Middleware{
+			hedge.With(&hedge.Options{After: after, Share: 1}), bottom,
+		}})
+		defer c.Close()
+		var wg sync.WaitGroup
+		for caller := range callers {
+			r := rand.New(rand.NewPCG(7, uint64(caller)))
+			wg.Go(func() {
+				for i := range calls {
+					takes := time.Duration(r.Int64N(int64(2 * after)))
+					takes = takes/callers/calls*callers*calls + time.Duration(caller*calls+i) // no two take as long, so that it tells the call
+					if takes == after {
+						takes++
+					}
+					if err := c.Do(context.Background(), &yodel.Call{Method: string(work), Args: &takes, Idempotent: true}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		close(begins)
+		seen := make(map[time.Duration][]time.Duration)
+		for a := range begins {
+			seen[a.call] = append(seen[a.call], a.began)
+		}
+		if len(seen) != callers*calls {
+			t.Errorf("%d calls were made, want %d", len(seen), callers*calls)
+		}
+		for takes, began := range seen {
+			if takes < after && len(began) != 1 || takes > after && (len(began) != 2 || began[1]-began[0] != after) {
+				t.Errorf("a call that takes %v had attempts at %v", takes, began)
+			}
+		}
+	})
 }

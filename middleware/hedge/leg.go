@@ -8,18 +8,18 @@ import (
 	"sync/atomic"
 )
 
-// A leg is the context of an attempt: it ends with the call's context, or when the attempt has lost. It costs a call nothing but its memory. A
-// connection knows how to wait for either of two channels (see Halted); for everybody else it makes a context of the standard library when somebody
+// A leg is the context of an attempt: it ends with the call's context, or when the attempt has lost. It costs a call nothing but its memory: a
+// connection says what there is to halt (see Await), and for everybody else there is a context of the standard library when somebody
 // wants to wait.
 type leg struct {
 	context.Context //nolint:containedctx // it is one, around the call's
 
-	halt  chan struct{}
 	ended atomic.Bool
 	inner atomic.Pointer[inner] // nil until somebody waits
 
-	mu     sync.Mutex
-	halted bool // halt is closed
+	mu   sync.Mutex
+	conn interface{ Halt(id uint32) } // where the attempt is under way; nil when it is nowhere
+	id   uint32
 }
 
 // An inner context is the same with a channel of its own.
@@ -29,8 +29,36 @@ type inner struct {
 	stop context.CancelFunc
 }
 
-// Halted returns two channels: when either is closed, the context has ended. Yodel's connections ask for it.
-func (l *leg) Halted() (done, halt <-chan struct{}) { return l.Context.Done(), l.halt }
+// Outer is for yodel's connections, as Await is: the channel that is closed when the call's context ends.
+func (l *leg) Outer() <-chan struct{} { return l.Context.Done() }
+
+// Await says that the attempt is under way on conn; nil says that it is no more.
+func (l *leg) Await(conn interface{ Halt(id uint32) }, id uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conn, l.id = conn, id
+	if conn != nil && l.ended.Load() {
+		conn.Halt(id)
+	}
+}
+
+// cancel ends an attempt that has lost.
+func (l *leg) cancel() {
+	l.end()
+	l.mu.Lock() // until it is halted, so that it is no other call
+	defer l.mu.Unlock()
+	if l.conn != nil {
+		l.conn.Halt(l.id)
+	}
+}
+
+// end ends the context with its attempt.
+func (l *leg) end() {
+	l.ended.Store(true)
+	if in := l.inner.Load(); in != nil {
+		in.stop()
+	}
+}
 
 func (l *leg) Done() <-chan struct{} { return l.waited().Done() }
 
@@ -56,28 +84,9 @@ func (l *leg) waited() context.Context {
 		ctx, stop := context.WithCancel(l.Context)
 		in = &inner{ctx, stop}
 		l.inner.Store(in)
-		if l.ended.Load() { // asked when it can be seen: see end
+		if l.ended.Load() { // asked when end can see it
 			stop()
 		}
 	}
 	return in
-}
-
-// cancel ends an attempt that has lost.
-func (l *leg) cancel() {
-	l.end()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.halted {
-		l.halted = true
-		close(l.halt)
-	}
-}
-
-// end ends the context with its attempt.
-func (l *leg) end() {
-	l.ended.Store(true)
-	if in := l.inner.Load(); in != nil {
-		in.stop()
-	}
 }

@@ -3,6 +3,7 @@
 package hedge
 
 import (
+	"context"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -27,7 +28,8 @@ const stretches = 8
 type stretch struct {
 	mu          sync.Mutex
 	first, last *race
-	_           [40]byte // nobody else's cache line
+	legs        []leg    // not used yet
+	_           [16]byte // nobody else's cache line
 }
 
 // epoch is when the clock began.
@@ -36,10 +38,11 @@ var epoch = time.Now()
 // clock is the time that it takes half of time.Now to read.
 func clock() int64 { return int64(time.Since(epoch)) }
 
-// join has r fired when it is due, unless it leaves before.
+// join gives r the context of its first attempt, and has it fired when it is due, unless it leaves before.
 func (l *line) join(r *race, due int64) {
 	s := &l.stretches[r.place]
 	s.mu.Lock()
+	r.first = s.legLocked(r.ctx)
 	r.due, r.standing, r.before = due, true, s.last
 	if s.last == nil {
 		s.first = r
@@ -51,6 +54,17 @@ func (l *line) join(r *race, due int64) {
 	if next := l.next.Load(); next == 0 || due < next { // asked when it is in line: see look
 		l.lookAt(due)
 	}
+}
+
+// legLocked returns a context for a first attempt. They are never used again, and one allocation for each would cost more.
+func (s *stretch) legLocked(ctx context.Context) *leg {
+	if len(s.legs) == 0 {
+		s.legs = make([]leg, 64)
+	}
+	l := &s.legs[0]
+	s.legs = s.legs[1:]
+	l.Context = ctx
+	return l
 }
 
 // leave reports whether r has left the line in time. Otherwise it is fired.

@@ -4,10 +4,9 @@ package hedge
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/yodel-rpc/yodel"
 )
@@ -25,13 +24,10 @@ type race struct {
 
 	line *line
 	done chan struct{} // capacity 1: fire has returned
-	halt chan struct{} // what ends a first leg; used again as long as it was not closed
-	legs []leg         // not used yet
 
 	ctx    context.Context //nolint:containedctx // the call's
 	call   *yodel.Call
 	fork   *yodel.Call
-	delay  time.Duration
 	first  *leg
 	second atomic.Pointer[leg] // nil before fire
 	winner atomic.Uint32
@@ -51,7 +47,7 @@ const (
 )
 
 func (h *hedger) newRace() *race {
-	return &race{hedger: h, place: rand.IntN(stretches), done: make(chan struct{}, 1), halt: make(chan struct{})}
+	return &race{hedger: h, place: rand.IntN(stretches), done: make(chan struct{}, 1)}
 }
 
 // fire makes the second attempt.
@@ -62,12 +58,12 @@ func (r *race) fire() {
 		}
 		r.done <- struct{}{} // also when a middleware ends the goroutine
 	}()
-	second := &leg{Context: r.ctx, halt: make(chan struct{})}
+	second := &leg{Context: r.ctx}
 	r.second.Store(second) // before over is asked
 	if r.over.Load() || !r.allowed() {
 		return
 	}
-	r.fork.Note("hedge", fmt.Sprintf("a second attempt after %v", r.delay))
+	r.fork.Note("hedge", "a second attempt, because the first is slow")
 	r.made, r.err = true, yodel.Internal // unless next returns
 	r.err = r.next(second, r.fork)
 	if r.err == nil && r.winner.CompareAndSwap(nobody, hedged) {
@@ -80,16 +76,18 @@ func (r *race) allowed() bool {
 	c := r.call.Client()
 	var why string
 	switch {
-	case len(c.Endpoints()) < 2:
-		why = "there is no other endpoint"
+	case !c.Several(): // any more
+		why = "slow, but no second attempt: there is no other endpoint"
+	case !slices.ContainsFunc(c.Endpoints(), (*yodel.Endpoint).Ready): // when all servers are away, the first attempt waits for them too
+		why = "slow, but no second attempt: no endpoint is ready"
 	case !r.fork.Again():
-		why = "the attempts of the call tree are used up"
+		why = "slow, but no second attempt: those of the call tree are used up"
 	case r.Share < 1 && !c.Afford("hedge", r.Share, r.Reserve):
-		why = "the client's share for hedges is used up"
+		why = "slow, but no second attempt: the client's share for hedges is used up"
 	default:
 		return true
 	}
-	r.fork.Note("hedge", fmt.Sprintf("slower than %v, and no second attempt: %s", r.delay, why))
+	r.fork.Note("hedge", why)
 	return false
 }
 
@@ -125,9 +123,6 @@ func (r *race) end() {
 		}
 	}
 	r.first.end()
-	if r.first.halted {
-		r.halt = make(chan struct{})
-	}
 	if second != nil {
 		second.end()
 		r.second.Store(nil)
@@ -141,15 +136,4 @@ func (r *race) end() {
 		r.joined = false
 		r.races.Put(r)
 	}
-}
-
-// leg returns a context for the first attempt.
-func (r *race) leg() *leg {
-	if len(r.legs) == 0 {
-		r.legs = make([]leg, 64) // they are never used again, and one allocation for each would cost more
-	}
-	l := &r.legs[0]
-	r.legs = r.legs[1:]
-	l.Context, l.halt = r.ctx, r.halt
-	return l
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
 	"github.com/yodel-rpc/yodel/middleware/limit"
+	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -53,4 +54,57 @@ func Example() {
 	// true true
 	// resource_exhausted: Report.Make: reports: no more may wait: concurrency has a limit of 1 calls at a time, and 0 wait [YDL3201]
 	// the report of 2025
+}
+
+// A bulkhead for each server: one that has become slow gets one call at a time, and the other one gets the rest.
+func ExamplePerEndpoint() {
+	network := mem.New()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	served, begun, release := make(chan error), make(chan struct{}, 1), make(chan struct{})
+	for _, addr := range []string{"slow", "quick"} {
+		l, err := network.Listen(addr)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		server := yodel.NewServer(nil)
+		server.Handle("Report.Make", func(year int) string {
+			if addr == "slow" {
+				begun <- struct{}{}
+				<-release
+			}
+			return fmt.Sprint("the report of ", year, ", ", addr)
+		})
+		go func() { served <- server.Serve(ctx, l) }()
+	}
+
+	client := yodel.NewClient(yodel.Static("slow", "quick"), &yodel.ClientOptions{
+		Transport: network, Balancer: retry.Any, // the first, as long as it is well
+		Middleware:         []yodel.Middleware{retry.Times(2)},
+		EndpointMiddleware: []yodel.EndpointMiddleware{limit.PerEndpoint(&limit.Options{Limit: 1, Queue: -1})},
+	})
+	var late string
+	var first sync.WaitGroup
+	first.Go(func() { client.Call(ctx, "Report.Make", yodel.Values{2024}, yodel.Values{&late}) })
+	<-begun
+	for year := 2025; year <= 2026; year++ {
+		var report string
+		if err := client.Call(ctx, "Report.Make", yodel.Values{year}, yodel.Values{&report}); err != nil {
+			fmt.Println(err)
+		}
+		fmt.Println(report)
+	}
+	close(release)
+	first.Wait()
+	fmt.Println(late)
+
+	client.Close()
+	stop()
+	<-served
+	<-served
+	// Output:
+	// the report of 2025, quick
+	// the report of 2026, quick
+	// the report of 2024, slow
 }

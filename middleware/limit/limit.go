@@ -30,7 +30,8 @@
 //	YDL3203  DeadlineExceeded   the deadline passed in the queue
 //	YDL1006  Canceled           the caller canceled it in the queue
 //
-// None of them was executed, so all may be sent elsewhere. The first two say how long to stay away (Error.RetryAfter).
+// None of them was executed, so all may be sent elsewhere. The first two say how long to stay away (Error.RetryAfter), unless it is the limit of
+// one endpoint of several: another one may have room.
 //
 // Queues are for bursts. When calls of a class have been waiting for an interval, that is no burst, and the queue of each tenant becomes so short
 // that one waits for about a quarter of what it takes to serve it; what has waited for twice that is refused. This is CoDel's
@@ -87,6 +88,8 @@ type Options struct {
 	// chain is built anew with other options. Two limiters in one chain must not have the same name. Default made of Methods, PerMethod and
 	// whether the limit is learned.
 	Name string
+
+	endpoint *yodel.Endpoint // whose limit it is; nil for no endpoint's
 }
 
 // The least of what is derived.
@@ -130,10 +133,12 @@ func With(o *Options) yodel.Middleware {
 	}
 }
 
-// PerEndpoint limits the attempts on each endpoint as o says; nil is the default.
+// PerEndpoint limits the attempts on each endpoint of a client as o says; nil is the default. What was learned and who waits belongs to the endpoint.
 func PerEndpoint(o *Options) yodel.EndpointMiddleware {
-	opts, what := o.complete(), o.describe()
+	common, what := o.complete(), o.describe()
 	return func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
+		opts := common
+		opts.endpoint = ep
 		g := groupsIn(ep.State).group(opts, what+" at "+ep.Addr())
 		return func(ctx context.Context, call *yodel.Call) error {
 			if opts.passes(call) {

@@ -417,7 +417,7 @@ func (l *limiter) settle(ctx context.Context, call *yodel.Call, w *waiter, line 
 	defer l.mu.Unlock()
 	defer l.queue.release(w)
 	now := l.now()
-	if ended == nil {
+	if o == granted && ended == nil {
 		ended = ctx.Err() // of the two, either may be seen first
 	}
 	if ended == nil && now >= end {
@@ -452,9 +452,12 @@ func (l *limiter) settle(ctx context.Context, call *yodel.Call, w *waiter, line 
 }
 
 // refusedLocked is the error of a call for which there was no room. It asks to stay away for as long as those who wait need, and in an
-// overload that lasts for as long as it took to know that.
+// overload that lasts for as long as it took to know that. Where another endpoint may have room it asks for nothing.
 func (l *limiter) refusedLocked(call *yodel.Call, id string, c *class, now time.Duration, why string) *yodel.Error {
 	e := l.failedLocked(call, yodel.ResourceExhausted, id, why, nil)
+	if ep := l.opts.endpoint; ep != nil && ep.Client().Several() {
+		return e
+	}
 	if l.standingLocked(c, now) {
 		e.RetryAfter = l.intervalLocked()
 	} else {

@@ -9,7 +9,7 @@
 //
 // On a server With belongs below authentication and limits, so that those decide about each attempt, and above all that is a part of
 // carrying the call out. Calls without a key pass and cost nothing. Calls with a key wait for another one with the same key that is being executed, as long as
-// their contexts allow. On a client Keys belongs above retry and hedging.
+// their contexts allow. A stream with a key is refused (YDL2006): nobody can remember what went over it. On a client Keys belongs above retry and hedging.
 //
 // What is remembered is kept for Options.Keep. In that time a key is never executed twice while the store lives: a Memory lives as long as the
 // server's process; package middleware/redis has one that several servers share. When the server dies in the middle of a call, or its outcome
@@ -156,6 +156,12 @@ type intent struct {
 }
 
 func (g *guard) do(ctx context.Context, call *yodel.Call, next yodel.Handler) error {
+	if call.Streams() {
+		return &yodel.Error{
+			Code: yodel.InvalidArgument, ID: "YDL2006", NotProcessed: true,
+			Message: call.Method + ": a stream cannot have an idempotency key here: what went over it is not remembered",
+		}
+	}
 	s := call.State(stateKey{}, func() any { return &state{memory: NewMemory(nil)} }).(*state) //nolint:forcetypeassert // it made it
 	in := &intent{guard: g, call: call, next: next, store: g.Store}
 	if in.store == nil {

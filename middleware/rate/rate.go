@@ -5,11 +5,13 @@
 //	rate.PerSecond(1000)                                              // all calls together
 //	rate.With(&rate.Limit{PerSecond: 10, Burst: 20, By: rate.Tenant}) // each tenant
 //	rate.With(&rate.Limit{PerSecond: 50, Wait: time.Second})          // late rather than refused
+//	rate.PerEndpoint(&rate.Limit{PerSecond: 100})                     // each server that a client calls
 //
 // On a server it protects what is behind it. It belongs below authentication, so that strangers cannot use up the limit of others, and above what
 // costs anything. Several limits stand one below the other: the one for each caller first, so that a call which
 // that refuses does not count for all. On a client it keeps to a limit that the other side has, and belongs below retry if each attempt shall
-// count, above it if the attempts of a call shall count once. A stream counts once, when it begins.
+// count, above it if the attempts of a call shall count once. What each single server is to be spared is a limit on the endpoint (PerEndpoint). A stream
+// counts once, when it begins.
 //
 // A refused call fails with ResourceExhausted (YDL3301), was certainly not executed, and says when to come back (RetryAfter). With
 // Limit.Wait a call waits for its turn instead, first come, first served, if that comes before its deadline; if not, it is refused at once. A caller who
@@ -102,6 +104,32 @@ func With(l *Limit) yodel.Middleware {
 
 type stateKey struct{ name string }
 
+// PerEndpoint gives each endpoint of a client a limit as l says, for the attempts on it; nil is no limit. What is refused on one endpoint retry sends
+// to another one: the error says when to come back only if there is none. The counts belong to the endpoint: they stay while a chain is
+// built anew with the same PerEndpoint, or one of the same Limit.Name. Of Limit.MaxKeys each endpoint knows 1024, if nothing else is said. With a Store, the limit
+// of an endpoint is that of all processes together, by the name and the endpoint's address.
+func PerEndpoint(l *Limit) yodel.EndpointMiddleware {
+	if l == nil || !(l.PerSecond > 0) { // nor NaN
+		return func(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler { return next }
+	}
+	common := *l
+	if common.MaxKeys <= 0 {
+		common.MaxKeys = 1 << 10
+	}
+	one := newLimiter(&common)
+	key := any(one)
+	if l.Name != "" {
+		key = stateKey{l.Name}
+	}
+	return func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
+		its := *one
+		its.endpoint = ep
+		its.Name += " at " + ep.Addr()
+		its.counts = ep.State(key, func() any { return newCounts(one) }).(*counts) //nolint:forcetypeassert // it made it
+		return its.middleware(next)
+	}
+}
+
 // A limiter is a Limit whose numbers can be worked with.
 type limiter struct {
 	Limit
@@ -109,12 +137,13 @@ type limiter struct {
 	interval int64 // between two calls, in nanoseconds
 	burst    int64 // of intervals, in nanoseconds
 	counts   *counts
+	endpoint *yodel.Endpoint // whose limit it is; nil for no endpoint's
 }
 
 // Counts are what a limit has counted.
 type counts struct {
-	all  *bucket      // without keys: a limit of the same name may come to have none
-	keys *table       // nil for a limit without keys
+	all  *bucket      // without keys
+	keys *table       // nil for a limit without
 	away atomic.Int64 // until when the store is not asked; 0 when it answers
 }
 
@@ -155,7 +184,7 @@ func emission(perSecond float64, burst int) (interval, whole int64, calls int) {
 }
 
 func newCounts(l *limiter) *counts {
-	c := &counts{all: newBucket(0)}
+	c := &counts{all: newBucket(0)} // also for the next limit of this name, which may have no keys
 	if l.By != nil {
 		c.keys = newTable(l.MaxKeys)
 	}
@@ -257,11 +286,18 @@ func (l *limiter) until(ctx context.Context, call *yodel.Call, now time.Time) ti
 // refused is the error of a call that comes too soon. What keys callers have is nobody's business but for the method, the tenant and the address.
 func (l *limiter) refused(call *yodel.Call, key *Key, after time.Duration) error {
 	after = max(after, time.Microsecond)
-	call.Note("rate", "refused: the limit is used up")
-	return &yodel.Error{
-		Code: yodel.ResourceExhausted, ID: "YDL3301", NotProcessed: true, RetryAfter: after,
-		Message: fmt.Sprintf("%s: the limit of %.4g calls a second%s is used up; come back in %v", call.Method, l.PerSecond, key.whose(), after.Round(time.Microsecond)),
+	e := &yodel.Error{Code: yodel.ResourceExhausted, ID: "YDL3301", NotProcessed: true, RetryAfter: after}
+	where := ""
+	if ep := l.endpoint; ep != nil {
+		where = " at " + ep.Addr()
+		if ep.Client().Several() {
+			e.RetryAfter = 0 // another one may have room
+		}
 	}
+	call.Note("rate", "refused: the limit"+where+" is used up")
+	e.Message = fmt.Sprintf("%s: the limit of %.4g calls a second%s%s is used up; come back in %v",
+		call.Method, l.PerSecond, key.whose(), where, after.Round(time.Microsecond))
+	return e
 }
 
 // left is the error of a call that waited in vain.
