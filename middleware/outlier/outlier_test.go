@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -234,8 +235,11 @@ func TestMaximumShareIsNeverExceeded(t *testing.T) {
 func TestSeveralAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(8, 8))
+		var mu sync.Mutex
 		out, most := map[string]bool{}, 0
 		o := &outlier.Options{OnEject: func(ep *yodel.Endpoint, _ string, d time.Duration) {
+			mu.Lock()
+			defer mu.Unlock()
 			if delete(out, ep.Addr()); d > 0 {
 				out[ep.Addr()] = true
 			}
@@ -250,6 +254,8 @@ func TestSeveralAtOnce(t *testing.T) {
 			return nil
 		})
 		load(r, c, 300, 3*time.Second)
+		mu.Lock()
+		defer mu.Unlock()
 		if most != 3 {
 			t.Errorf("%d were ejected at a time, want 3", most)
 		}
