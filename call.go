@@ -121,7 +121,7 @@ type Call struct {
 
 	budget *budget   // nil for none
 	lent   inherited // what it has of the handler's call whose context it was made with
-	group  *group    // nil unless it has forks
+	group  *group    // nil unless there may be forks
 	rare   *rareCall // nil for most
 
 	watch watch         // how far its observers are

@@ -326,6 +326,9 @@ func TestARecordHasTheForks(t *testing.T) {
 func beside(after time.Duration) yodel.Middleware {
 	return func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
+			if !call.Forkable() {
+				return next(ctx, call)
+			}
 			fork := call.Fork()
 			forked := make(chan error, 1)
 			go func() {

@@ -5,6 +5,7 @@ package yodel
 import (
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -13,42 +14,71 @@ import (
 
 // This file is for middleware that makes more of a call than attempts one after the other.
 
-// Fork returns a call for the same as c, for middleware of a client that makes attempts at the same time: it goes down the same
-// chain, on a goroutine of its own, has a reply of its own, shares the budget, and goes to other endpoints than c and its
-// other forks while there are any. All forks are made before c or any of them goes on, and Join ends each when all of them have ended. It
-// returns nil for a call that cannot be made twice at a time: one that is one-way, ordered, pinned to an endpoint, or has a stream, or whose Reply nothing can be decoded into.
-func (c *Call) Fork() *Call {
-	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.kind() != wire.Unary || c.stays || c.pinned() || !fillable(c.Reply) {
-		return nil
+// Forkable notes what c is, so that Fork can make the same call again while c is under way, and reports whether that is possible: not of a call that is
+// one-way, ordered, pinned to an endpoint or a fork, that has a stream, or whose Reply nothing can be decoded into. It is for middleware of a client that makes
+// attempts at the same time. If it is true, Join must follow.
+func (c *Call) Forkable() bool {
+	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.kind() != wire.Unary || c.stays || c.pinned() || c.group != nil || !fillable(c.Reply) {
+		return false
 	}
+	g := &c.out.group
+	if g.first, g.like = c, c.Reply; g.forks.Load() != nil {
+		g.forks.Store(nil) // of a time before
+	}
+	s := &g.seed
+	s.Method, s.Args, s.Metadata, s.Attachment, s.Deadline = c.Method, c.Args, c.Metadata, c.Attachment, c.Deadline
+	s.Codec, s.Compressor, s.Key, s.IdempotencyKey, s.Idempotent, s.NoWait = c.Codec, c.Compressor, c.Key, c.IdempotencyKey, c.Idempotent, c.NoWait
+	s.Criticality, s.Tenant, s.Explain, s.budget = c.Criticality, c.Tenant, c.Explain, c.tokens()
+	s.watch, s.began, s.tried = c.watch, c.made(), c.tried
+	c.group = g
+	return true
+}
+
+// Fork returns a call for the same as c was when Forkable was true: it goes down the same chain, on a goroutine of its own, has a reply of its own, shares the
+// budget, and goes to other endpoints than c and its other forks while there are any. Forks are made one after the other, while c is under way or before, and
+// Join ends each when all of them, and c, have ended.
+func (c *Call) Fork() *Call {
+	g := &c.out.group
 	o := c.out.client.take()
 	f := &o.call
-	f.out, o.began = o, 1 // for Now: it may begin later than c
-	f.Method, f.Args, f.Metadata, f.Attachment, f.Deadline = c.Method, c.Args, c.Metadata, c.Attachment, c.Deadline
-	f.Codec, f.Compressor, f.Key, f.IdempotencyKey, f.Idempotent, f.NoWait = c.Codec, c.Compressor, c.Key, c.IdempotencyKey, c.Idempotent, c.NoWait
-	f.Criticality, f.Tenant, f.Explain, f.budget = c.Criticality, c.Tenant, c.Explain, c.tokens()
-	o.fork = true
-	f.watch, f.began = c.watch, c.made()
-	f.tried = slices.Clone(c.tried)
-	g := &c.out.group
-	if c.group == nil {
-		g.calls, g.like = append(g.calls[:0], c), c.Reply
-		c.group = g
+	*f = g.seed
+	f.tried = slices.Clone(f.tried) // c's own may grow
+	f.out, f.group = o, g
+	o.began, o.fork = 1, true // for Now: it may begin later than c
+	forks := []*Call{f}
+	if before := g.forks.Load(); before != nil {
+		forks = append(forks, *before...)
 	}
-	g.calls = append(g.calls, f)
-	f.group = g
+	g.forks.Store(&forks)
 	return f
 }
 
 // A group is a call and its forks.
 type group struct {
-	calls []*Call
-	like  any // what the replies of the forks are to be like
+	first *Call
+	like  any                     // what the replies of the forks are to be like
+	forks atomic.Pointer[[]*Call] // nil before there is one
+	seed  Call                    // what forks begin with
+}
+
+// clear forgets the group when its call has ended.
+func (g *group) clear() {
+	if g.first == nil {
+		return
+	}
+	g.first, g.like, g.seed = nil, nil, Call{}
+	if g.forks.Load() != nil {
+		g.forks.Store(nil)
+	}
 }
 
 // Join ends a fork, which must not be used afterwards. With take, its outcome becomes the call's: the reply, what came beside it, and the
-// endpoint. What it tried becomes part of the call's record, and later attempts avoid it.
+// endpoint. What it tried becomes part of the call's record, and later attempts avoid it. When there was no fork, Join is called with nil.
 func (c *Call) Join(f *Call, take bool) {
+	c.group = nil
+	if f == nil {
+		return
+	}
 	if take {
 		c.recordGood() // before it is taken for the fork's
 		takeOver(c.Reply, f.Reply)
@@ -64,7 +94,6 @@ func (c *Call) Join(f *Call, take bool) {
 	for _, ep := range f.tried {
 		c.Avoid(ep)
 	}
-	c.group = nil
 	if f.rare != nil {
 		c.rarely().join(f.rare)
 	}
@@ -80,15 +109,15 @@ func (c *Call) going(ep *Endpoint) {
 
 // besides reports whether another call of the group is under way to ep.
 func (c *Call) besides(ep *Endpoint) bool {
-	if c.group == nil {
+	g := c.group
+	if g == nil {
 		return false
 	}
-	for _, other := range c.group.calls {
-		if other != c && other.out.at.Load() == ep {
-			return true
-		}
+	if g.first != c && g.first.out.at.Load() == ep {
+		return true
 	}
-	return false
+	forks := g.forks.Load()
+	return forks != nil && slices.ContainsFunc(*forks, func(f *Call) bool { return f != c && f.out.at.Load() == ep })
 }
 
 // fillable reports whether a reply is what it is to be: nothing, or pointers. What is wrong with any other the codec says.

@@ -275,10 +275,10 @@ func TestEncodedMessagesAreSentAsTheyAre(t *testing.T) {
 // twice makes each call on two endpoints at a time, and takes the outcome of the fork.
 func twice(next yodel.Handler) yodel.Handler {
 	return func(ctx context.Context, call *yodel.Call) error {
-		fork := call.Fork()
-		if fork == nil {
+		if !call.Forkable() {
 			return next(ctx, call)
 		}
+		fork := call.Fork()
 		forked := make(chan error, 1)
 		go func() { forked <- next(ctx, fork) }()
 		err := next(ctx, call)

@@ -77,10 +77,7 @@ func (o *outgoing) reset() bool {
 	if o.at.Load() != nil {
 		o.at.Store(nil)
 	}
-	if len(o.group.calls) > 0 {
-		clear(o.group.calls)
-		o.group.calls, o.group.like = o.group.calls[:0], nil
-	}
+	o.group.clear()
 	o.binding, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil // the client is the one whose pool it goes to
 	return cap(o.body) <= keepScratch && cap(o.packed) <= keepScratch && cap(o.unpack) <= keepScratch
 }

@@ -120,13 +120,12 @@ func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
 
 // hedge carries out a call whose first attempt has delay alone, and stands in line for that time. Slow says that it took longer.
 func (h *hedger) hedge(ctx context.Context, call *yodel.Call, delay time.Duration, l *line) (slow bool, err error) {
-	fork := call.Fork()
-	if fork == nil {
+	if !call.Forkable() {
 		return false, h.next(ctx, call)
 	}
 	r := h.races.Get().(*race) //nolint:forcetypeassert // the pool holds nothing else
 	defer r.end()              // also when it panics
-	r.ctx, r.call, r.fork, r.line = ctx, call, fork, l
+	r.ctx, r.call, r.line = ctx, call, l
 	l.join(r, clock()+int64(delay))
 	err = h.next(r.first, call) //nolint:contextcheck // it is around ctx
 	r.over.Store(true)

@@ -27,7 +27,7 @@ type race struct {
 
 	ctx    context.Context //nolint:containedctx // the call's
 	call   *yodel.Call
-	fork   *yodel.Call
+	fork   *yodel.Call // nil before fire
 	first  *leg
 	second atomic.Pointer[leg] // nil before fire
 	winner atomic.Uint32
@@ -60,7 +60,10 @@ func (r *race) fire() {
 	}()
 	second := &leg{Context: r.ctx}
 	r.second.Store(second) // before over is asked
-	if r.over.Load() || !r.allowed() {
+	if r.over.Load() {
+		return
+	}
+	if r.fork = r.call.Fork(); !r.allowed() {
 		return
 	}
 	r.fork.Note("hedge", "a second attempt, because the first is slow")
@@ -127,9 +130,7 @@ func (r *race) end() {
 		second.end()
 		r.second.Store(nil)
 	}
-	if fork := r.fork; fork != nil {
-		r.call.Join(fork, r.winner.Load() == hedged)
-	}
+	r.call.Join(r.fork, r.winner.Load() == hedged)
 	r.ctx, r.call, r.fork, r.first = nil, nil, nil, nil
 	if r.joined && second == nil { // as nearly all are
 		r.over.Store(false)
