@@ -175,7 +175,7 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	w.conn = c
 	out.OneWay = false
 	done, h := ends(ctx)
-	w.bound = done != nil || h != nil
+	w.bound = done != nil // Halt wakes it wherever it waits
 	c.glance()
 	id, err := c.send(ctx, out, w, nil)
 	if err != nil {

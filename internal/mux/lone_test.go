@@ -89,12 +89,12 @@ func TestACallOnALentConnectionThatHasEndedIsNotSent(t *testing.T) {
 }
 
 // asleepIn starts a call that is not answered, in a caller that sleeps while it reads for itself.
-func asleepIn(t *testing.T, c *mux.Conn, out *mux.Out) <-chan error {
+func asleepIn(ctx context.Context, t *testing.T, c *mux.Conn, out *mux.Out) <-chan error {
 	t.Helper()
 	lend(t, c)
 	ended := make(chan error, 1)
 	go func() {
-		_, _, err := callOut(context.Background(), c, out)
+		_, _, err := callOut(ctx, c, out)
 		ended <- err
 	}()
 	eventually(t, "the caller sleeps, or was too late to read for itself", func() bool {
@@ -122,7 +122,7 @@ func TestTheDeadlineOfACallerThatReads(t *testing.T) {
 			}}
 			c, srv := s.overTCP(t)
 			start := time.Now()
-			ended := asleepIn(t, c, &mux.Out{Method: other, Deadline: time.Now().Add(100 * time.Millisecond)})
+			ended := asleepIn(context.Background(), t, c, &mux.Out{Method: other, Deadline: time.Now().Add(100 * time.Millisecond)})
 			if err := within(t, "the deadline passes", ended); !errors.Is(err, mux.ErrDeadline) {
 				t.Errorf("the call ended with %v", err)
 			}
@@ -151,7 +151,7 @@ func TestACallerThatReadsEndsWithTheConnection(t *testing.T) {
 		eachPolling(t, func(t *testing.T, limits mux.Limits) {
 			s := &setup{limits: limits, serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}, "other": blocked()}}
 			c, srv := s.overTCP(t)
-			ended := asleepIn(t, c, &mux.Out{Method: other})
+			ended := asleepIn(context.Background(), t, c, &mux.Out{Method: other})
 			eventually(t, "the request is served", func() bool { return srv.Tables().InOpen == 1 })
 			start := time.Now()
 			end(c, srv)
@@ -176,7 +176,7 @@ func TestClosingDestroysNothingWhenACallerReads(t *testing.T) {
 		"third": {inline: true, serve: func(r *mux.Request) { heard <- string(r.Body) }},
 	}}
 	c, _ := s.overTCP(t)
-	ended := asleepIn(t, c, &mux.Out{Method: other})
+	ended := asleepIn(context.Background(), t, c, &mux.Out{Method: other})
 	for i := range 10 {
 		if err := c.Notify(t.Context(), &mux.Out{Method: third, Body: fmt.Append(nil, i)}); err != nil {
 			t.Fatal(err)
@@ -353,5 +353,29 @@ func TestALoneCallerIsCanceled(t *testing.T) {
 				t.Errorf("the call ended with %v", err)
 			}
 		}
+	})
+}
+
+// One that somebody halts needs no channel for that, and so reads for itself.
+func TestACallerThatReadsIsHalted(t *testing.T) {
+	eachPolling(t, func(t *testing.T, limits mux.Limits) {
+		s := &setup{limits: limits, serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}, "other": blocked()}}
+		c, srv := s.overTCP(t)
+		slept := 0
+		for range 5 {
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := asleepIn(&halting{Context: ctx}, t, c, &mux.Out{Method: other})
+			if _, asleep := c.Lone(); asleep {
+				slept++
+			}
+			cancel()
+			if err := within(t, "the call ends", ended); !errors.Is(err, context.Canceled) {
+				t.Errorf("the call ended with %v", err)
+			}
+		}
+		t.Logf("%d of 5 slept while they read", slept)
+		mustEcho(t, c, echo, "afterwards")
+		wantEmpty(t, "client", c)
+		wantEmpty(t, "server", srv)
 	})
 }
