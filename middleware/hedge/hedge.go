@@ -88,7 +88,6 @@ type hedger struct {
 	next  yodel.Handler
 	races sync.Pool // of *race
 	known methods
-	line  line // of all calls, when After says how long they have
 }
 
 func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
@@ -96,13 +95,13 @@ func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
 		return h.next(ctx, call)
 	}
 	if h.After > 0 {
-		_, err := h.hedge(ctx, call, h.After, &h.line)
+		_, err := h.hedge(ctx, call, h.After)
 		return err
 	}
 	l := h.known.of(call)
 	delay := l.delay.Load()
 	if !l.measures(delay) {
-		_, err := h.hedge(ctx, call, max(delay, h.AtLeast), &l.line)
+		_, err := h.hedge(ctx, call, max(delay, h.AtLeast))
 		return err
 	}
 	began, slow := call.Now(), false
@@ -110,7 +109,7 @@ func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
 	if delay == 0 {
 		err = h.next(ctx, call)
 	} else {
-		slow, err = h.hedge(ctx, call, max(delay, h.AtLeast), &l.line)
+		slow, err = h.hedge(ctx, call, max(delay, h.AtLeast))
 	}
 	if err == nil || slow { // what fails fast says nothing
 		l.add(time.Since(began), h.Percentile)
@@ -118,18 +117,19 @@ func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
 	return err
 }
 
-// hedge carries out a call whose first attempt has delay alone, and stands in line for that time. Slow says that it took longer.
-func (h *hedger) hedge(ctx context.Context, call *yodel.Call, delay time.Duration, l *line) (slow bool, err error) {
+// hedge carries out a call whose first attempt has delay alone. Slow says that it took longer.
+func (h *hedger) hedge(ctx context.Context, call *yodel.Call, delay time.Duration) (slow bool, err error) {
 	if !call.Forkable() {
 		return false, h.next(ctx, call)
 	}
 	r := h.races.Get().(*race) //nolint:forcetypeassert // the pool holds nothing else
 	defer r.end()              // also when it panics
-	r.ctx, r.call, r.line = ctx, call, l
-	l.join(r, clock()+int64(delay))
+	r.ctx, r.call = ctx, call
+	r.first = r.leg()
+	r.timer.Reset(delay)
 	err = h.next(r.first, call) //nolint:contextcheck // it is around ctx
 	r.over.Store(true)
-	if l.leave(r) {
+	if r.timer.Stop() {
 		r.joined = true
 		return false, err
 	}

@@ -30,8 +30,6 @@ type latency struct {
 	buckets [buckets]atomic.Int32
 
 	mu sync.Mutex // to look it up
-
-	line line // of its calls
 }
 
 type atomicDuration struct{ n atomic.Int64 }

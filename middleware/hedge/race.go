@@ -4,9 +4,9 @@ package hedge
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/yodel-rpc/yodel"
 )
@@ -16,14 +16,9 @@ import (
 type race struct {
 	*hedger
 
-	// Of the line.
-	place         int // where it stands, each time
-	before, after *race
-	due           int64
-	standing      bool
-
-	line *line
-	done chan struct{} // capacity 1: fire has returned
+	timer *time.Timer   // runs fire
+	done  chan struct{} // capacity 1: fire has returned
+	legs  []leg         // not used yet
 
 	ctx    context.Context //nolint:containedctx // the call's
 	call   *yodel.Call
@@ -47,7 +42,10 @@ const (
 )
 
 func (h *hedger) newRace() *race {
-	return &race{hedger: h, place: rand.IntN(stretches), done: make(chan struct{}, 1)}
+	r := &race{hedger: h, done: make(chan struct{}, 1)}
+	r.timer = time.AfterFunc(time.Hour, r.fire)
+	r.timer.Stop()
+	return r
 }
 
 // fire makes the second attempt.
@@ -120,7 +118,7 @@ func (r *race) end() {
 		if second != nil {
 			second.cancel()
 		}
-		if !r.line.leave(r) {
+		if !r.timer.Stop() {
 			<-r.done
 			second = r.second.Load()
 		}
@@ -137,4 +135,15 @@ func (r *race) end() {
 		r.joined = false
 		r.races.Put(r)
 	}
+}
+
+// leg returns a context for the first attempt.
+func (r *race) leg() *leg {
+	if len(r.legs) == 0 {
+		r.legs = make([]leg, 16) // they are never used again, and one allocation for each would cost more
+	}
+	l := &r.legs[0]
+	r.legs = r.legs[1:]
+	l.Context = r.ctx
+	return l
 }
