@@ -29,7 +29,7 @@ type Endpoint struct {
 	states   states
 	unready  atomic.Int32    // how many say that it is not ready
 	unlisted atomic.Bool     // the resolver does not name it any more, and it stays while it answers
-	away     atomic.Bool     // its connections have ended or could not be made, since the last one that was made
+	away     atomic.Bool     // none could be made since the last one that was
 	ctx      context.Context //nolint:containedctx // ends with the endpoint
 	cancel   context.CancelFunc
 
@@ -487,7 +487,9 @@ func (ep *Endpoint) retryLocked(err *dialError) {
 	backoff := min(firstBackoff<<min(ep.failures, 16), lastBackoff)
 	backoff = backoff/2 + rand.N(backoff/2)
 	ep.retryAt = time.Now().Add(backoff)
-	ep.away.Store(true)
+	if !err.connected { // a connection that has ended says nothing of the next one
+		ep.away.Store(true)
+	}
 	ep.retry = time.AfterFunc(backoff, func() {
 		ep.mu.Lock()
 		defer ep.mu.Unlock()
