@@ -464,7 +464,7 @@ func TestAnInterruptedCallEndsThoseBehindIt(t *testing.T) {
 					}
 					tr.want("k:0", "k:4")
 					synctest.Wait() // who is told may be so before the key is forgotten
-				if n := c.OrderedKeys(); n != 0 {
+					if n := c.OrderedKeys(); n != 0 {
 						t.Errorf("%d keys are remembered", n)
 					}
 				})
