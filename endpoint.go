@@ -126,7 +126,7 @@ func (ep *Endpoint) ended() {
 // Connected reports whether there is a connection.
 func (ep *Endpoint) Connected() bool { return len(*ep.conns.Load()) > 0 }
 
-// unreachable reports whether the last attempt to connect failed, and there is no connection.
+// unreachable reports whether there is no connection, and the transport could make none since the last one.
 func (ep *Endpoint) unreachable() bool { return ep.away.Load() && !ep.Connected() }
 
 // Ready reports whether the endpoint should get calls: nobody has said otherwise with SetReady.

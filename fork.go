@@ -15,8 +15,8 @@ import (
 // This file is for middleware that makes more of a call than attempts one after the other.
 
 // Forkable notes what c is, so that Fork can make the same call again while c is under way, and reports whether that is possible: not of a call that is
-// one-way, ordered, pinned to an endpoint or a fork, that has a stream, or whose Reply nothing can be decoded into. It is for middleware of a client that makes
-// attempts at the same time. If it is true, Join must follow.
+// one-way, ordered, pinned to an endpoint, or itself a fork, that has a stream, or whose Reply nothing can be decoded into. It is for middleware of a client that
+// makes attempts at the same time. If it is true, Join must follow, whether or not there was a fork.
 func (c *Call) Forkable() bool {
 	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.kind() != wire.Unary || c.stays || c.pinned() || c.group != nil || !fillable(c.Reply) {
 		return false
@@ -34,7 +34,7 @@ func (c *Call) Forkable() bool {
 	return true
 }
 
-// Fork returns a call for the same as c was when Forkable was true: it goes down the same chain, on a goroutine of its own, has a reply of its own, shares the
+// Fork returns a call for the same as c was when Forkable was true, without which it must not be called: it goes down the same chain, on a goroutine of its own, has a reply of its own, shares the
 // budget, and goes to other endpoints than c and its other forks while there are any. Forks are made one after the other, while c is under way or before, and
 // Join ends each when all of them, and c, have ended.
 func (c *Call) Fork() *Call {

@@ -233,7 +233,7 @@ func (c *Conn) Halt(id uint32) { c.giveUp(id, context.Canceled, context.Canceled
 // wait waits for the end of the call, and reports whether that came before the end of its context.
 func (w *waiter) wait(done <-chan struct{}) bool {
 	if done == nil {
-		<-w.wake // a select takes 100 ns longer
+		<-w.wake // faster than a select
 		return true
 	}
 	select {
