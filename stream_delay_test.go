@@ -82,13 +82,14 @@ func TestLargeMessagesDoNotDelaySmallCalls(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newClient(t, &yodel.ClientOptions{Codec: yodel.Raw}, addr)
-			small := func() time.Duration {
+			c, apart := newClient(t, &yodel.ClientOptions{Codec: yodel.Raw}, addr), newClient(t, nil, addr)
+			small := func(c *yodel.Client) time.Duration {
 				began := time.Now()
 				must(t, c.Do(t.Context(), &yodel.Call{Method: string(yodel.Ping), Args: &Empty{}, Codec: yodel.JSON}))
 				return time.Since(began)
 			}
-			small()
+			small(c)
+			small(apart)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			n, moving := 0, make(chan struct{})
@@ -109,24 +110,26 @@ func TestLargeMessagesDoNotDelaySmallCalls(t *testing.T) {
 			if raceEnabled {
 				calls = 200
 			}
-			took := make([]time.Duration, calls)
+			took, alone := make([]time.Duration, calls), make([]time.Duration, calls)
 			began := time.Now()
 			for i := range took {
-				took[i] = small()
+				took[i], alone[i] = small(c), small(apart)
 			}
 			lasted := time.Since(began)
 			cancel()
 			wg.Wait()
 			slices.Sort(took)
+			slices.Sort(alone)
 			t.Logf("%d small calls beside %d large messages in %v: median %v, 99th percentile %v, at worst %v",
 				calls, n, lasted, took[calls/2], took[calls*99/100], took[calls-1])
 			limit := bound
 			if raceEnabled {
 				limit *= 10
 			}
-			// On a machine of its own the worst stays below the bound. One that does something else delays a few.
-			if most := took[calls*95/100]; most > limit {
-				t.Errorf("one small call in 20 took %v and more", most)
+			// On a machine of its own the worst stays below the bound. One that does something else delays a few, and those on a connection
+			// of their own, too.
+			if most, other := took[calls*95/100], alone[calls*95/100]; most > limit+3*other {
+				t.Errorf("one small call in 20 took %v and more, and %v on a connection of its own", most, other)
 			}
 		})
 	}
