@@ -133,6 +133,13 @@ const (
 // These are in memory.go.
 const ReserveSize = reserveSize
 
+const (
+	OftenApart  = oftenApart
+	SeldomApart = seldomApart
+)
+
+func WantsReserve(has bool, apart time.Duration) bool { return wantsReserve(has, apart) }
+
 func TakeMemory(n int) []byte { return takeMemory(n) }
 func GiveMemory(b []byte)     { giveMemory(b) }
 
@@ -151,9 +158,9 @@ func Spare() (sum int) {
 
 // Reserve returns how much memory is in reserve.
 func Reserve() int {
-	reserve.Lock()
-	defer reserve.Unlock()
-	return cap(reserve.memory)
+	memory.Lock()
+	defer memory.Unlock()
+	return cap(memory.reserve)
 }
 
 // Sleeping says that connections can be laid down.

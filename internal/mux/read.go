@@ -145,6 +145,7 @@ func (rd *reader) got(n int) bool {
 	}
 	c.count.bytesIn.Add(uint64(n))
 	c.heard.Store(true)
+	messagesCome()
 	if rd.piece.left > 0 {
 		return rd.grew(n)
 	}
