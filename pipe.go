@@ -215,7 +215,7 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 	}
 	st := mux.NewStream()
 	o.req.Stream = st
-	err := conn.Start(ctx, &o.req, st)
+	err := conn.Start(ctx, &o.req, call.lender(ctx, st))
 	o.req.Stream = nil
 	if err != nil {
 		return err
