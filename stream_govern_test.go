@@ -237,6 +237,51 @@ func TestAStreamThatIsLeftBringsItsBudgetBack(t *testing.T) {
 	})
 }
 
+// Leaving a loop is no failure on either side; a record that was asked for says that it was left. A function that fails is one, for its caller.
+func TestLeavingALoopIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		yodel.ForgetSamples()
+		x := tree{t, mem.New()}
+		s := newEndless(nil)
+		l, err := x.network.Listen("a")
+		must(t, err)
+		serveOn(t, s.Server, l)
+		var seen []error
+		note := func(err error) error { seen = append(seen, err); return err }
+		c := x.client(&yodel.ClientOptions{
+			Observers:          []yodel.Observer{{End: func(_ context.Context, _ *yodel.Call, err error) { _ = note(err) }}},
+			EndpointMiddleware: []yodel.EndpointMiddleware{hookBelow(hookAfter(func(_ *yodel.Call, err error) error { return note(err) }))},
+		}, "a")
+		n := 3
+		for _, explain := range []bool{false, true} {
+			seen = nil
+			call := &yodel.Call{Explain: explain}
+			for _, err := range count.Do(t.Context(), c, call, &n) {
+				must(t, err)
+				break
+			}
+			if len(seen) != 2 || errors.Join(seen...) != nil {
+				t.Errorf("the chain saw %v", seen)
+			}
+			r := call.Report()
+			if (r != nil) != explain || explain && (r.Code != "" || r.Attempts[0].Code != "" || len(r.Notes) != 1 || r.Notes[0].What != "left the loop") {
+				t.Errorf("the record is\n%v", r)
+			}
+			synctest.Wait()
+		}
+		_, err = sum.Call(t.Context(), c, func(yodel.Send[int]) error { return errors.New("the disk is full") })
+		if r, ok := errors.AsType[*yodel.Error](seen[len(seen)-1]); err == nil || !ok || r.ID != "YDL1006" {
+			t.Errorf("got %v, and an observer %v", err, seen)
+		}
+		synctest.Wait()
+		samples, err := yodel.GetSamples.Call(t.Context(), c, &introspect.SamplesQuery{})
+		must(t, err)
+		if samples.Failed != 1 || samples.Slow != 0 || samples.Explained != 2 || len(samples.Calls) != 3 {
+			t.Errorf("got the records %+v", samples)
+		}
+	})
+}
+
 // A handler's class, tenant and wish for records go down with its context, from and to streams as from and to other calls. What is the call's alone goes no further.
 func TestWhatACallHasTravelsDownTheTreeThroughStreams(t *testing.T) {
 	eachPair(t, func(t *testing.T, x tree, upper, lower workKind) {
