@@ -57,7 +57,7 @@ func (sh *shard) count(sum *Stats) {
 }
 
 // Purge removes the replies of methods, or all when none is named, and returns how many these were. A call that is under way meanwhile is answered with what
-// it gets, and that is not kept.
+// it gets, and that is not kept. Package coalesce below may let a call that is made afterwards share one that was made before.
 func (c *Contents) Purge(methods ...string) int {
 	return c.purge(func(e *entry) bool { return len(methods) == 0 || slices.Contains(methods, e.method) })
 }
