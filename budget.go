@@ -6,13 +6,16 @@ import (
 	"context"
 	"math"
 	"sync/atomic"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // This file is what a call hands down to the calls that are made for it: its budget of attempts, its class, its tenant.
 //
 // The budget is tokens, each of which is leave for one attempt more than the first. A token is in one place only. Whoever sends a request to
-// a method that makes calls of its own, as its server says once it has seen that, keeps one, and lets it take the others along; the reply says how many were used, and brings the rest back. Those that went with a request
-// to which no reply came are gone: they may be in use. So there are never more attempts at any level of the tree than the root was given,
+// a method that makes calls of its own, as its server says once it has seen that, keeps one, and lets it take the others along; the reply says how many were used, and brings the rest back, also
+// that of a stream whose caller has left it. Those that went with a request to which no reply came are gone: they may be in use. So there are never more attempts at any level of the tree than the root was given,
 // those who are nearest to the failure repeat first, and a server that dies does not take the last chance with it.
 
 // A budget is tokens.
@@ -31,16 +34,23 @@ func (b *budget) take() bool {
 	}
 }
 
-// lend takes all tokens but one.
-func (b *budget) lend() int32 {
+// lend takes all tokens but those that are kept.
+func (b *budget) lend(kept int32) int32 {
 	for {
 		n := b.spare.Load()
-		if n <= 1 {
+		if n <= kept {
 			return 0
 		}
-		if b.spare.CompareAndSwap(n, 1) {
-			return n - 1
+		if b.spare.CompareAndSwap(n, kept) {
+			return n - kept
 		}
+	}
+}
+
+// repay takes back those of the lent ones that were not used.
+func (b *budget) repay(lent int32, used uint64) {
+	if left := int64(lent) - int64(min(used, maxBudget)); left > 0 {
+		b.spare.Add(int32(left)) //nolint:gosec // at most lent
 	}
 }
 
@@ -63,21 +73,62 @@ func (c *Call) tokens() *budget {
 	return c.budget
 }
 
-// lend lets an attempt take tokens along, if the method is known to make calls of its own: a reply that does not come takes them with it.
-func (o *outgoing) lend(b *budget) {
+// lend lets an attempt take tokens along, if the method is known to make calls of its own: a reply that does not come takes them with it. None is kept where
+// nobody could use it: by a call that sends a stream, which cannot be made again once the server has taken it, and shares its budget with no other one.
+func (o *outgoing) lend(call *Call) {
+	b := call.tokens()
 	o.lent = 0
 	if o.binding.of.nests.Load() {
-		o.lent = b.lend()
+		kept := int32(1)
+		if k := o.binding.Kind; (k == wire.Upload || k == wire.Duplex) && b == &o.budget {
+			kept = 0
+		}
+		o.lent = b.lend(kept)
 	}
 	o.req.Budget = uint64(1 + o.lent) //nolint:gosec // not negative
 }
 
 // repay takes back those that the attempt did not use.
 func (o *outgoing) repay(call *Call, used uint64) {
-	if left := int64(o.lent) - int64(min(used, maxBudget)); left > 0 {
-		call.budget.spare.Add(int32(left)) //nolint:gosec // at most lent
-	}
+	call.budget.repay(o.lent, used)
 	o.lent = 0
+}
+
+// lender returns who is told of the end of a stream. When the request has taken tokens of a handler's along, that is a lender. Those of the call's own end with it.
+func (c *Call) lender(ctx context.Context, st *mux.Stream) mux.Completer {
+	if c.out.lent == 0 {
+		return st
+	}
+	if h, _ := ctx.Value(heritageKey{}).(*heritage); h == nil || c.budget != &h.budget {
+		return st
+	}
+	return &lender{st, loan{c.budget, c.out.lent}}
+}
+
+// A lender is a stream that is told also of the end of a call that its caller has left: then it gets back what was not used.
+type lender struct {
+	*mux.Stream
+	loan
+}
+
+// A loan is tokens, and where they come from.
+type loan struct {
+	of   *budget
+	lent int32
+}
+
+// Abandoned implements mux.Follower.
+func (l *lender) Abandoned() mux.Completer { return &abandoned{l.loan} }
+
+// An abandoned loan waits for the reply to a call whose caller has gone. Without one it is lost.
+type abandoned struct{ loan }
+
+// Complete implements mux.Completer.
+func (l *abandoned) Complete(a *mux.Answer, err error) {
+	var f wire.Fields
+	if err == nil && wire.ParseFields(a.Fields, &f) == nil {
+		l.of.repay(l.lent, f.Budget)
+	}
 }
 
 // A heritage is what the calls that a handler makes have of the handler's own.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
 func TestClosedClientRefusesCalls(t *testing.T) {
@@ -170,4 +171,15 @@ func TestOneWayCallsSentBeforeCloseArrive(t *testing.T) {
 			receive(t, got, "a one-way call that was sent before Close is executed")
 		}
 	}
+}
+
+func TestAClientMayBeClosedTwice(t *testing.T) {
+	h := startHooked(t, mem.New(), nil, nil)
+	h.close()
+	defer func() {
+		if value := recover(); value != nil {
+			t.Errorf("the second Close panicked: %v", value)
+		}
+	}()
+	h.client.Close()
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/transport/mem"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -422,4 +423,17 @@ func TestLostConnectionReachesTheHandler(t *testing.T) {
 	if err := receive(t, ended, "the one-way handler ends with the server"); !errors.Is(err, context.Canceled) {
 		t.Errorf("the one-way handler's context ended with %v", err)
 	}
+}
+
+func TestTheClientsTimeoutIsForOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startHooked(t, mem.New(), nil, &yodel.ClientOptions{Timeout: time.Second})
+		n, call := 21, &yodel.Call{}
+		for range 2 { // a call may be used again
+			if _, err := hookDouble.Do(t.Context(), h.client, call, &n); err != nil {
+				t.Errorf("got %v, want success", err)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
 }

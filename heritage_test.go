@@ -124,6 +124,35 @@ func TestABudgetThatWasNotUsedComesBack(t *testing.T) {
 	})
 }
 
+// A call to a peer that was not sent has used nothing.
+func TestACallToAPeerThatWasNotSentBringsItsBudgetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := tree{t, mem.New()}
+		x.serve("leaf", nil, workKinds[0], func(context.Context) error { return nil })
+		leaf := x.client(nil, "leaf")
+		own := yodel.NewServer(nil)
+		const nest yodel.Method[int, int] = "Nest"
+		nest.Handle(own, func(ctx context.Context, in *int) (*int, error) { return relay.Call(ctx, leaf, in) })
+		x.serve("server", nil, workKinds[0], func(ctx context.Context) error {
+			peer := yodel.CallFrom(ctx).Peer()
+			for _, deadline := range []time.Time{{}, {}, time.Now().Add(-time.Second), {}} { // the first tells that the method makes calls
+				call := &yodel.Call{Deadline: deadline, Explain: true}
+				if _, err := nest.Do(ctx, peer, call, new(int)); (err != nil) != !deadline.IsZero() || err != nil && !yodel.NotProcessed(err) {
+					t.Errorf("got %v", err)
+				}
+				if left := call.Report().Budget.Left; left != 4 && yodel.CallFrom(ctx).Budget > 1 {
+					t.Errorf("%d attempts are left, want 4", left)
+				}
+			}
+			return nil
+		})
+		c := x.client(&yodel.ClientOptions{Server: own}, "server")
+		for range 4 { // until the client knows that the method makes calls
+			must(t, workKinds[0].call(t.Context(), c, &yodel.Call{Budget: 6}))
+		}
+	})
+}
+
 // A handler that fails twice and then makes two calls which fail once each uses four tokens in all.
 func TestCallsOfOneHandlerShareItsBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

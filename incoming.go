@@ -567,12 +567,17 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 		in.err = failure("YDL5002", "%s: the handler ended its goroutine", t.name)
 	}
 	endAll(in.ctx, t.conn.server.opts.Observers, &in.call, in.err)
-	if in.err != nil || in.call.Explain || took != mux.Untimed && in.slow(took) {
+	if in.call.Explain || !in.left() && (in.err != nil || took != mux.Untimed && in.slow(took)) {
 		in.report(took)
 	}
 	if in.call.watch == watched {
 		r.Left = in.call.began + in.call.took
 	}
+}
+
+// left reports whether the call was a stream that its caller has ended. Many have no other end, which would fill the records of what has failed.
+func (in *incoming) left() bool {
+	return in.Stream() != nil && in.executed && CodeOf(in.err) == Canceled && in.Cause() == mux.ErrCallerGone //nolint:errorlint // it is set bare
 }
 
 // scratchMemory returns memory for compression and decompression.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/transport/mem"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -285,4 +286,26 @@ func TestBuiltInMethodsPassTheMiddleware(t *testing.T) {
 	if !slices.Equal(seen, want) {
 		t.Errorf("the middleware saw %q, want %q", seen, want)
 	}
+}
+
+func TestFailedOneWayCallsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startHooked(t, mem.New(), nil, nil)
+		if err := h.server.Handle("Hook.Fail", func() error { return errHook }); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.client.Notify(t.Context(), "Hook.Fail", yodel.Values{}); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		stats, err := yodel.GetStats.Call(t.Context(), h.client, &yodel.Empty{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range stats.Methods {
+			if m.Name == "Hook.Fail" && (m.Calls != 1 || m.Errors["failed_precondition"] != 1) {
+				t.Errorf("got %+v, want one call that failed", m)
+			}
+		}
+	})
 }

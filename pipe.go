@@ -18,6 +18,7 @@ type outgoingStream struct {
 	kind  uint64
 	body  func(p *pipe) error
 	begun bool // body has seen a message, or may have sent one: the call cannot be made again
+	left  bool // the caller has left the loop
 
 	traffic mux.Traffic // of the last attempt, when it has ended; for its record
 }
@@ -215,7 +216,7 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 	}
 	st := mux.NewStream()
 	o.req.Stream = st
-	err := conn.Start(ctx, &o.req, st)
+	err := conn.Start(ctx, &o.req, call.lender(ctx, st))
 	o.req.Stream = nil
 	if err != nil {
 		return err
@@ -261,6 +262,9 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 		if endErr == nil && met != nil && !errors.Is(met, io.EOF) { // the server knew nothing of it
 			endErr = met
 		}
+	}
+	if s.left = met == errLeft; s.left { //nolint:errorlint // nobody has wrapped it
+		return nil
 	}
 	if own, ok := endErr.(*bodyError); ok { //nolint:errorlint // nobody has wrapped it
 		e := failure("YDL1006", "%s: the caller's own function ended it: %v", call.Method, own.error)

@@ -4,6 +4,7 @@ package yodel_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
 // names asks a server which methods it has, without the built-in ones.
@@ -292,5 +294,43 @@ func TestMethodsMayBeRegisteredWhileServing(t *testing.T) {
 	wg.Wait()
 	if got := maps.Collect(slices.All(names(t, c))); len(got) != 3+1+40 {
 		t.Errorf("%d methods, want 44", len(got))
+	}
+}
+
+func TestOnRegisterMayRefuseBuiltInMethods(t *testing.T) {
+	defer func() {
+		if value := recover(); value != nil {
+			t.Errorf("NewServer panicked: %v", value)
+		}
+	}()
+	s := yodel.NewServer(&yodel.ServerOptions{OnRegister: func(method string) error {
+		if !strings.HasPrefix(method, "Hook.") {
+			return errHook
+		}
+		return nil
+	}})
+	if err := s.Handle("Hook.Func", func() int { return 1 }); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnAliasThatOnRegisterRefusesIsForgotten(t *testing.T) {
+	h := startHooked(t, mem.New(), &yodel.ServerOptions{OnRegister: func(method string) error {
+		if method == "Hook.Alias" {
+			return errHook
+		}
+		return nil
+	}}, nil)
+	if err := h.server.Alias(string(hookDouble), "Hook.Alias"); !errors.Is(err, errHook) {
+		t.Errorf("got %v, want the hook's error", err)
+	}
+	info, err := yodel.GetInfo.Call(t.Context(), h.client, &yodel.Empty{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range info.Methods {
+		if len(m.Aliases) > 0 {
+			t.Errorf("%s has the aliases %q", m.Name, m.Aliases)
+		}
 	}
 }

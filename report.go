@@ -219,6 +219,9 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 		r.Turn = call.turn.stood
 	}
 	call.recordGood()
+	if call.stream != nil && call.stream.left {
+		call.Note("caller", "left the loop")
+	}
 	x := call.rarely()
 	r.Attempts, r.MoreAttempts = x.attempts, x.unlisted
 	x.printNotes(r, began)

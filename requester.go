@@ -268,7 +268,7 @@ func (q *requester) prepare(ctx context.Context, o *outgoing, call *Call) error 
 	o.req.Deadline, o.req.NoWait = earliest(ctx, call.Deadline), q.noWait || call.NoWait
 	call.Attempt++
 	if call.Budget > 0 || call.budget != nil {
-		o.lend(call.tokens())
+		o.lend(call)
 	}
 	if g := call.group; g != nil && g.like != nil && call.Reply == nil {
 		call.Reply = another(g.like)

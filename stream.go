@@ -63,8 +63,8 @@ func (r Recv[T]) Next() (*T, error) {
 	return next.msg, next.err
 }
 
-// Call calls the method when the result is ranged over, once. Leaving the loop cancels the call; an error is the second value of
-// the last round.
+// Call calls the method when the result is ranged over, once. Leaving the loop cancels the call, which is no failure: middleware and observers
+// see it end without an error, as its caller does. An error is the second value of the last round.
 func (m Feed[In, Out]) Call(ctx context.Context, c Caller, in *In) Recv[Out] {
 	return m.Do(ctx, c, &Call{}, in)
 }
@@ -90,7 +90,7 @@ func (m Feed[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) Rec
 					return err
 				}
 				if left = !yield(msg, nil); left {
-					return failure("YDL1006", "%s: the caller left the loop", m)
+					return errLeft
 				}
 			}
 			return nil
@@ -100,6 +100,9 @@ func (m Feed[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) Rec
 		}
 	}
 }
+
+// errLeft is why a call ends whose caller has left the loop: for the server it is canceled, for its caller and the chain it has ended well.
+var errLeft = errors.New("the caller left the loop")
 
 // errGone is why a call ends whose caller will never hear of it.
 var errGone = failure("YDL1006", "the caller's own function panicked, or ended its goroutine")

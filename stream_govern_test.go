@@ -142,12 +142,9 @@ func TestABudgetBoundsTheAttemptsBelowStreams(t *testing.T) {
 		middle := x.client(options(), "lower")
 		x.serve("upper", nil, upper, func(ctx context.Context) error { return lower.call(ctx, middle, &yodel.Call{Idempotent: true}) })
 		c := x.client(options(), "upper")
-		want := int32(3) // each tier keeps one for itself, which it cannot use if it makes a call that is not repeated
-		if !upper.repeats {
+		want := int32(3)
+		if !upper.repeats && !lower.repeats { // a handler keeps one for the other calls that it may make
 			want--
-			if !lower.repeats {
-				want--
-			}
 		}
 		for i := range 6 {
 			executed.Store(0)
@@ -191,6 +188,96 @@ func TestAStreamBringsItsBudgetBack(t *testing.T) {
 		must(t, upper.call(t.Context(), c, call))
 		if r := call.Report(); r == nil || r.Budget == nil || *r.Budget != (introspect.Budget{Given: 9, Left: 9 - 1 - 3}) {
 			t.Errorf("the record is %v", r)
+		}
+	})
+}
+
+// What a stream took along comes back also when its caller has left it, once the server says how much of it was used.
+func TestAStreamThatIsLeftBringsItsBudgetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := tree{t, mem.New()}
+		executed := 0
+		x.serve("last", nil, workKinds[0], func(ctx context.Context) error {
+			if executed++; yodel.CallFrom(ctx).Tenant == "" || executed == 1 {
+				return yodel.Errorf(yodel.Unavailable, "no")
+			}
+			return nil
+		})
+		patient := func() *yodel.ClientOptions { return &yodel.ClientOptions{Middleware: []yodel.Middleware{again(9)}} }
+		below := x.client(patient(), "last")
+		lower := yodel.NewServer(nil)
+		workFeed.Handle(lower, func(ctx context.Context, in *int, send yodel.Send[int]) error {
+			if err := errors.Join(workKinds[0].call(ctx, below, &yodel.Call{Tenant: "acme"}), send(in)); err != nil { // it uses one
+				return err
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		l, err := x.network.Listen("lower")
+		must(t, err)
+		serveOn(t, lower, l)
+		middle := x.client(nil, "lower")
+		x.serve("upper", nil, workKinds[0], func(ctx context.Context) error {
+			executed = 0
+			if _, err := workFeed.Call(ctx, middle, new(int)).Next(); err != nil {
+				return err
+			}
+			synctest.Wait() // the server has ended it too
+			executed = 0
+			_ = workKinds[0].call(ctx, below, &yodel.Call{})
+			return nil
+		})
+		c := x.client(nil, "upper")
+		for range 3 { // until it is known which methods make calls
+			must(t, workKinds[0].call(t.Context(), c, &yodel.Call{Budget: 6}))
+		}
+		if executed != 1+3 { // of the five beyond the first, the root has kept one and the stream has used one
+			t.Errorf("after the stream a call was made %d times, want 4", executed)
+		}
+	})
+}
+
+// Leaving a loop is no failure on either side; a record that was asked for says that it was left. A function that fails is one, for its caller.
+func TestLeavingALoopIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		yodel.ForgetSamples()
+		x := tree{t, mem.New()}
+		s := newEndless(nil)
+		l, err := x.network.Listen("a")
+		must(t, err)
+		serveOn(t, s.Server, l)
+		var seen []error
+		note := func(err error) error { seen = append(seen, err); return err }
+		c := x.client(&yodel.ClientOptions{
+			Observers:          []yodel.Observer{{End: func(_ context.Context, _ *yodel.Call, err error) { _ = note(err) }}},
+			EndpointMiddleware: []yodel.EndpointMiddleware{hookBelow(hookAfter(func(_ *yodel.Call, err error) error { return note(err) }))},
+		}, "a")
+		n := 3
+		for _, explain := range []bool{false, true} {
+			seen = nil
+			call := &yodel.Call{Explain: explain}
+			for _, err := range count.Do(t.Context(), c, call, &n) {
+				must(t, err)
+				break
+			}
+			if len(seen) != 2 || errors.Join(seen...) != nil {
+				t.Errorf("the chain saw %v", seen)
+			}
+			r := call.Report()
+			if (r != nil) != explain || explain && (r.Code != "" || r.Attempts[0].Code != "" || len(r.Notes) != 1 || r.Notes[0].What != "left the loop") {
+				t.Errorf("the record is\n%v", r)
+			}
+			synctest.Wait()
+		}
+		_, err = sum.Call(t.Context(), c, func(yodel.Send[int]) error { return errors.New("the disk is full") })
+		if r, ok := errors.AsType[*yodel.Error](seen[len(seen)-1]); err == nil || !ok || r.ID != "YDL1006" {
+			t.Errorf("got %v, and an observer %v", err, seen)
+		}
+		synctest.Wait()
+		samples, err := yodel.GetSamples.Call(t.Context(), c, &introspect.SamplesQuery{})
+		must(t, err)
+		if samples.Failed != 1 || samples.Slow != 0 || samples.Explained != 2 || len(samples.Calls) != 3 {
+			t.Errorf("got the records %+v", samples)
 		}
 	})
 }

@@ -22,7 +22,8 @@
 //	Canceled                                   neither: the caller went away. It is a failure if it took as long as Options.Slow
 //	every other code                           no: it is the caller's fault, or a business matter, and the server has answered
 //
-// One-way calls do not count, because nobody knows how they end, and a breaker that is not closed refuses them. The built-in methods (yodel.Health and
+// One-way calls do not count, because nobody knows how they end. A breaker that is open refuses them, and one that is half open lets them through while it
+// waits for probes. The built-in methods (yodel.Health and
 // its like) do not count and are never refused, so that a breaker is not in the way of health checks.
 //
 // This is about one endpoint, by itself, and absolute. Package outlier compares endpoints with each other; both may be used. When all

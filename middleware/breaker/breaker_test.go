@@ -529,6 +529,33 @@ func TestCallsGoElsewhere(t *testing.T) {
 	})
 }
 
+// Of one-way calls nobody knows how they end, so they cannot close a breaker. They must not be refused for ever for that.
+func TestOneWayCallsPassWhereProbesMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ep := endpoint(t)
+		answer := error(errFailed)
+		h := breaker.With(&breaker.Options{Errors: 1, Open: time.Second, Probes: 2})(ep, answering(&answer))
+		call := func(oneWay bool) error { return h(t.Context(), &yodel.Call{Method: string(work), OneWay: oneWay}) }
+		if err := call(false); !errors.Is(err, errFailed) {
+			t.Fatal(err)
+		}
+		if err := call(true); !isRefused(err) {
+			t.Errorf("while it is open: got %v", err)
+		}
+		answer = nil
+		time.Sleep(2 * time.Second)
+		for range 10 {
+			if err := call(true); err != nil || !ep.Ready() {
+				t.Fatalf("while it is half open: got %v, ready %t", err, ep.Ready())
+			}
+		}
+		answer = errFailed
+		if err := call(false); !errors.Is(err, errFailed) || ep.Ready() {
+			t.Errorf("the first probe: got %v, ready %t", err, ep.Ready())
+		}
+	})
+}
+
 // When all are open, the balancer asks all of them, and says so.
 func TestAllAreOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

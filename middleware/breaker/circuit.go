@@ -188,8 +188,10 @@ func (c *circuit) admit(p *Options, call *yodel.Call) (uint64, error) {
 		return word, nil
 	case word&stateMask == open:
 		return 0, c.refuse(call, fmt.Sprintf("is open for %v more", max(time.Until(c.until), 0).Round(time.Millisecond)))
-	case c.left == 0 || call.OneWay:
+	case c.left == 0:
 		return 0, c.refuse(call, "is half open, and its probes have not ended yet")
+	case call.OneWay: // it is no probe, and there may be no other calls
+		return word, nil
 	}
 	if c.left--; c.left == 0 {
 		c.ep.SetReady(c.name, false)

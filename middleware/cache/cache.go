@@ -17,7 +17,7 @@
 //
 // Package coalesce, just below, makes one call of many that miss at the same time.
 //
-// What is kept is bounded, in entries and in bytes. What goes first is decided by SIEVE (Zhang and others, SIEVE is Simpler than LRU,
+// Options.Contents counts hits and misses, and takes out what is not true any more. What is kept is bounded, in entries and in bytes. What goes first is decided by SIEVE (Zhang and others, SIEVE is Simpler than LRU,
 // NSDI 2024): a hit only sets a bit, and takes no lock that another hit waits for.
 package cache
 
@@ -57,6 +57,8 @@ type Options struct {
 	Vary []string
 	// Key returns what else replies depend on. It is called concurrently. Default nothing.
 	Key func(ctx context.Context, call *yodel.Call) string
+	// Contents gives access to what is kept. Default nobody has any.
+	Contents *Contents
 }
 
 // For keeps the replies of methods for d.
@@ -130,16 +132,19 @@ func (c *cached) do(ctx context.Context, call *yodel.Call) error {
 		return c.next(ctx, call)
 	}
 	s := c.store(call)
+	sh := s.shard(id.Key)
 	now := call.Now()
-	e := s.find(id.Key)
+	e := sh.find(id.Key)
 	fresh := ctx.Value(freshKey{}) != nil
 	if e != nil && !fresh && now.Sub(e.made) < c.For {
 		id.Release()
+		sh.hits.Add(1)
 		return e.answer(call)
 	}
-	key := string(id.Key)
+	sh.misses.Add(1)
+	newer := &entry{key: string(id.Key), method: call.Method, tenant: call.Tenant, args: len(id.Request.Body), purges: s.purges.Load()}
 	id.Release()
-	err := c.fetch(ctx, call, s, key)
+	err := c.fetch(ctx, call, s, newer)
 	if err == nil || e == nil || fresh || !away(ctx, err) {
 		return err
 	}
@@ -151,6 +156,7 @@ func (c *cached) do(ctx context.Context, call *yodel.Call) error {
 	maps.Copy(trailer, e.trailer)
 	trailer[Key] = age.Round(time.Millisecond).String()
 	call.Trailer = trailer
+	sh.stale.Add(1)
 	call.Note("cache", "the reply is "+trailer[Key]+" old, because of "+err.Error())
 	return nil
 }
@@ -161,12 +167,15 @@ func (c *cached) store(call *yodel.Call) *store {
 		return s
 	}
 	s := call.State(c.key, func() any { return newStore(c.MaxEntries, c.MaxBytes) }).(*store) //nolint:forcetypeassert // it is the key's only kind
+	if c.Contents != nil {
+		c.Contents.add(s)
+	}
 	c.kept.Store(s)
 	return s
 }
 
-// fetch makes the call, and keeps the reply.
-func (c *cached) fetch(ctx context.Context, call *yodel.Call, s *store, key string) error {
+// fetch makes the call, and keeps the reply in e.
+func (c *cached) fetch(ctx context.Context, call *yodel.Call, s *store, e *entry) error {
 	if call.Peer() != nil {
 		err := c.next(ctx, call)
 		if err != nil {
@@ -174,7 +183,7 @@ func (c *cached) fetch(ctx context.Context, call *yodel.Call, s *store, key stri
 		}
 		reply, err := call.Encode()
 		if err == nil {
-			c.keep(call, s, key, reply)
+			c.keep(call, s, e, reply)
 		}
 		return err
 	}
@@ -182,7 +191,7 @@ func (c *cached) fetch(ctx context.Context, call *yodel.Call, s *store, key stri
 	if err := c.record(ctx, call, reply); err != nil {
 		return err
 	}
-	c.keep(call, s, key, reply)
+	c.keep(call, s, e, reply)
 	return call.Answer(reply)
 }
 
@@ -194,15 +203,15 @@ func (c *cached) record(ctx context.Context, call *yodel.Call, reply *yodel.Enco
 	return c.next(ctx, call)
 }
 
-func (c *cached) keep(call *yodel.Call, s *store, key string, reply *yodel.Encoded) {
+func (c *cached) keep(call *yodel.Call, s *store, e *entry, reply *yodel.Encoded) {
 	if call.Trailer[fallbackKey] != "" || call.Trailer[Key] != "" {
 		return
 	}
-	now := time.Now()
-	s.keep(&entry{
-		key: key, made: now, until: now.Add(c.For + c.Stale), trailer: maps.Clone(call.Trailer), attachment: bytes.Clone(call.ReplyAttachment),
-		reply: yodel.Encoded{Body: bytes.Clone(reply.Body), Several: reply.Several},
-	})
+	e.made = time.Now()
+	e.until = e.made.Add(c.For + c.Stale)
+	e.trailer, e.attachment = maps.Clone(call.Trailer), bytes.Clone(call.ReplyAttachment)
+	e.reply = yodel.Encoded{Body: bytes.Clone(reply.Body), Several: reply.Several}
+	s.keep(e)
 }
 
 // answer makes the reply that was kept the call's.

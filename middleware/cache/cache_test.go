@@ -315,6 +315,82 @@ func TestWhatIsKeptSurvivesANewChain(t *testing.T) {
 	}
 }
 
+func TestContentsArePurgedAndCounted(t *testing.T) {
+	for side, start := range sides(t, &cache.Options{Methods: []string{"Quote.Get"}}) { // which tells nobody
+		_, c := start()
+		do(t, c, &yodel.Call{}, side)
+	}
+	contents := &cache.Contents{}
+	for side, start := range sides(t, &cache.Options{Methods: []string{"Quote.Get", "Quote.Pair"}, Contents: contents}) {
+		before := contents.Stats()
+		s, c := start()
+		calls := func(executed int32) {
+			t.Helper()
+			n := s.executed.Load()
+			for _, call := range []*yodel.Call{{}, {Tenant: "acme"}} {
+				for _, symbol := range []string{"A", "B"} {
+					do(t, c, call, symbol)
+					call.Endpoint = nil
+				}
+			}
+			if err := c.Call(t.Context(), "Quote.Pair", yodel.Values{"a", "b"}, nil); err != nil {
+				t.Error(err)
+			}
+			if n = s.executed.Load() - n; n != executed {
+				t.Errorf("%s: %d calls were executed, want %d", side, n, executed)
+			}
+		}
+		calls(5)
+		calls(0)
+		purged := func(what string, got, want int) {
+			t.Helper()
+			if got != want {
+				t.Errorf("%s: %d replies were purged: %s, want %d", side, got, what, want)
+			}
+		}
+		purged("of a method", contents.Purge("Quote.Get"), 4)
+		calls(4)
+		purged("for a request", contents.PurgeFunc(func(e cache.Entry) bool {
+			if e.Made.IsZero() || e.Size < 200 {
+				t.Errorf("%s: got %+v", side, e)
+			}
+			return e.Method == "Quote.Get" && e.Tenant == "acme" && string(e.Args) == `"A"`
+		}), 1)
+		calls(1)
+		purged("nothing", contents.Purge("Quote"), 0)
+		calls(0)
+		got := contents.Stats()
+		if got.Entries != 5 || got.Bytes < 5*200 || got.Hits-before.Hits != 5+1+4+5 || got.Misses-before.Misses != 5+4+1 || got.Evicted != 0 || got.Stale != 0 {
+			t.Errorf("%s: got %+v after %+v", side, got, before)
+		}
+		purged("all", contents.Purge(), 5)
+		if got := contents.Stats(); got.Entries != 0 || got.Bytes != 0 {
+			t.Errorf("%s: got %+v", side, got)
+		}
+	}
+}
+
+// A reply that was on its way when the contents were purged may be older than the purge: it is not kept.
+func TestAReplyOnItsWayIsNotKeptAfterAPurge(t *testing.T) {
+	contents := &cache.Contents{}
+	s, server := serve(t)
+	purge := func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			err := next(ctx, call)
+			if s.executed.Load() == 1 {
+				contents.Purge()
+			}
+			return err
+		}
+	}
+	c := client(t, server, cache.With(&cache.Options{Methods: []string{"Quote.Get"}, Contents: contents}), purge)
+	for _, want := range []int{1, 2, 2} {
+		if q := do(t, c, &yodel.Call{}, "A"); q.Count != want {
+			t.Errorf("got reply %d, want %d", q.Count, want)
+		}
+	}
+}
+
 // hot is a client whose calls are answered from the cache, with a codec that takes no memory.
 func hot(t testing.TB) (*yodel.Client, *yodel.Call) {
 	t.Helper()

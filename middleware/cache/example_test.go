@@ -28,11 +28,15 @@ func Example() {
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx, l) }()
 
+	var kept cache.Contents
 	client := yodel.NewClient(yodel.Static("rates"), &yodel.ClientOptions{
 		Transport:  network,
-		Middleware: []yodel.Middleware{cache.For(time.Minute, "Rates.Of")},
+		Middleware: []yodel.Middleware{cache.With(&cache.Options{For: time.Minute, Methods: []string{"Rates.Of"}, Contents: &kept})},
 	})
-	for range 3 {
+	for i := range 4 {
+		if i == 3 {
+			fmt.Println(kept.Stats().Hits, "hits;", kept.Purge("Rates.Of"), "purged")
+		}
 		var rate float64
 		err = client.Call(ctx, "Rates.Of", yodel.Values{"CHF"}, yodel.Values{&rate})
 		fmt.Println(rate, err)
@@ -45,5 +49,8 @@ func Example() {
 	// looking up CHF
 	// 1.5 <nil>
 	// 1.5 <nil>
+	// 1.5 <nil>
+	// 2 hits; 1 purged
+	// looking up CHF
 	// 1.5 <nil>
 }

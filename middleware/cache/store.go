@@ -4,6 +4,8 @@ package cache
 
 import (
 	"hash/maphash"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,7 +15,11 @@ import (
 
 // An entry is a reply that is kept. Only its place in the queue, which the shard's lock guards, and visited change.
 type entry struct {
-	key        string
+	key        string // ends in the arguments
+	args       int    // bytes
+	method     string
+	tenant     string
+	purges     uint64 // of the store when the call began
 	made       time.Time
 	until      time.Time // when it is of no use any more
 	reply      yodel.Encoded
@@ -28,7 +34,7 @@ type entry struct {
 const overhead = 200
 
 func (e *entry) size() int {
-	n := overhead + len(e.key) + len(e.reply.Body) + len(e.attachment)
+	n := overhead + len(e.key) + len(e.tenant) + len(e.reply.Body) + len(e.attachment)
 	for key, value := range e.trailer {
 		n += len(key) + len(value)
 	}
@@ -39,6 +45,7 @@ func (e *entry) size() int {
 type store struct {
 	seed   maphash.Seed
 	shards []shard
+	purges atomic.Uint64
 }
 
 // A shard is a queue of entries, the newest first, that a hand goes along from the oldest: it spares those that were visited since it was
@@ -49,6 +56,9 @@ type shard struct {
 	newest, oldest, hand *entry
 	size                 int
 	maxEntries, maxSize  int
+	evicted              uint64
+
+	hits, misses, stale atomic.Uint64
 }
 
 // maxShards bounds how many shards there are, minEntries and minSize how little each may hold: shares of a bound are worth less than
@@ -72,9 +82,12 @@ func newStore(maxEntries, maxSize int) *store {
 	return s
 }
 
+func (s *store) shard(key []byte) *shard {
+	return &s.shards[maphash.Bytes(s.seed, key)%uint64(len(s.shards))]
+}
+
 // find returns the entry with a key, or nil.
-func (s *store) find(key []byte) *entry {
-	sh := &s.shards[maphash.Bytes(s.seed, key)%uint64(len(s.shards))]
+func (sh *shard) find(key []byte) *entry {
 	sh.mu.RLock()
 	e := sh.entries[string(key)]
 	sh.mu.RUnlock()
@@ -84,12 +97,16 @@ func (s *store) find(key []byte) *entry {
 	return e
 }
 
-// keep keeps an entry in place of the one that has its key. One that is larger than a shard is not kept.
+// keep keeps an entry in place of the one that has its key. One that is larger than a shard is not kept, nor one whose call began before something was purged: its
+// reply may be older than that.
 func (s *store) keep(e *entry) {
 	sh := &s.shards[maphash.String(s.seed, e.key)%uint64(len(s.shards))]
 	size := e.size()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	if e.purges != s.purges.Load() {
+		return
+	}
 	if old := sh.entries[e.key]; old != nil {
 		sh.remove(old)
 	}
@@ -98,6 +115,7 @@ func (s *store) keep(e *entry) {
 	}
 	for len(sh.entries) >= sh.maxEntries || sh.size+size > sh.maxSize {
 		sh.remove(sh.victim(e.made))
+		sh.evicted++
 	}
 	sh.entries[e.key] = e
 	sh.size += size
@@ -107,6 +125,37 @@ func (s *store) keep(e *entry) {
 		sh.oldest = e
 	}
 	sh.newest = e
+}
+
+// purge removes the entries that match, and returns how many these were.
+func (s *store) purge(match func(e *entry) bool) (n int) {
+	s.purges.Add(1) // first, so that what is kept from now on is newer, or is found
+	for i := range s.shards {
+		sh := &s.shards[i]
+		for _, e := range sh.all() {
+			if match(e) && sh.drop(e) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (sh *shard) all() []*entry {
+	sh.mu.RLock()
+	defer sh.mu.RUnlock()
+	return slices.Collect(maps.Values(sh.entries))
+}
+
+// drop removes an entry if it is still there.
+func (sh *shard) drop(e *entry) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.entries[e.key] != e {
+		return false
+	}
+	sh.remove(e)
+	return true
 }
 
 // victim returns the entry that goes next. There is one.

@@ -67,6 +67,8 @@ func (m *model) keep(key string, size int) {
 	m.size[key] = size
 }
 
+func (s *store) find(key string) *entry { return s.shard([]byte(key)).find([]byte(key)) }
+
 func TestTheStoreIsSieve(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -79,7 +81,7 @@ func TestTheStoreIsSieve(t *testing.T) {
 		for step := range 2000 {
 			key := fmt.Sprint("key", rng.IntN(30))
 			if rng.IntN(3) > 0 {
-				found := s.find([]byte(key)) != nil
+				found := s.find(key) != nil
 				if _, want := m.size[key]; found != want {
 					t.Fatalf("seed %d, step %d: %s is found: %v, want %v", seed, step, key, found, want)
 				}
@@ -111,9 +113,9 @@ func TestTheOldGoFirst(t *testing.T) {
 	s, now := newStore(2, 1<<20), time.Now()
 	s.keep(&entry{key: "old", made: now, until: now})
 	s.keep(&entry{key: "good", made: now, until: now.Add(time.Hour)})
-	s.find([]byte("old"))
+	s.find("old")
 	s.keep(&entry{key: "new", made: now.Add(time.Minute), until: now.Add(time.Hour)})
-	if s.find([]byte("old")) != nil || s.find([]byte("good")) == nil {
+	if s.find("old") != nil || s.find("good") == nil {
 		t.Error("the wrong one went")
 	}
 }
@@ -129,7 +131,7 @@ func TestManyUseTheStoreAtOnce(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(i), 2))
 			for range 5000 {
 				key := fmt.Sprint(rng.IntN(4000))
-				if e := s.find([]byte(key)); e != nil && e.key != key {
+				if e := s.find(key); e != nil && e.key != key {
 					t.Errorf("%s is found for %s", e.key, key)
 				} else if e == nil {
 					s.keep(&entry{key: key, until: time.Now().Add(time.Hour)})

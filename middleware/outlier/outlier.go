@@ -25,7 +25,8 @@
 // any is better.
 //
 // An ejection ends after a while, which grows. Then the endpoint must answer a ping, and after that gets one call at a time, until it has
-// answered so many that it is back for good (about three), or so many were bad (about one) that it is ejected for longer. So an
+// answered so many that it is back for good (about three), or so many were bad (about one) that it is ejected for longer. It is back too
+// when the trial has told nothing for some four seconds: there were no calls, or one that takes its time as others do. So an
 // endpoint that is still bad costs one call, and one that is still not there costs none. Ejection refuses no call: those that are pinned go on.
 //
 // At most three endpoints of ten are ejected, but always one of several, and none when that would leave less than half of them ready for

@@ -390,6 +390,54 @@ func TestStateOutlivesTheChain(t *testing.T) {
 	})
 }
 
+// A call that tries, and takes as long as many others do, does not keep its endpoint out until it ends.
+func TestALongPollMayTry(t *testing.T) {
+	const poll yodel.Method[yodel.Empty, yodel.Empty] = "Test.Poll"
+	synctest.Test(t, func(t *testing.T) {
+		var sick atomic.Bool
+		c := stub(t, 3, nil, func(ctx context.Context, i int, call *yodel.Call) error {
+			switch {
+			case call.Method == string(poll):
+				<-ctx.Done()
+			case i == 0 && call.Method == string(work) && sick.Load():
+				return yodel.Unavailable
+			}
+			return nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		pollOn := func(ep *yodel.Endpoint) {
+			go c.Do(ctx, &yodel.Call{Method: string(poll), Endpoint: ep})
+		}
+		r := rand.New(rand.NewPCG(17, 17))
+		load(r, c, 100, time.Second)
+		ep := c.Endpoints()[0]
+		for _, other := range c.Endpoints()[1:] { // so that one that does not end is nothing special
+			for range 3 {
+				pollOn(other)
+			}
+		}
+		sick.Store(true)
+		load(r, c, 100, time.Second)
+		if !isOut(ep) {
+			t.Fatal("it is not ejected")
+		}
+		sick.Store(false)
+		for !ep.Ready() {
+			time.Sleep(10 * time.Millisecond)
+		}
+		pollOn(ep)
+		synctest.Wait()
+		if ep.Ready() {
+			t.Error("two calls try at a time")
+		}
+		time.Sleep(5 * time.Second)
+		if isOut(ep) || !ep.Ready() {
+			t.Errorf("is it out: %t, is it ready: %t", isOut(ep), ep.Ready())
+		}
+	})
+}
+
 func TestPinnedCallsAreNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := stub(t, 3, nil, func(_ context.Context, i int, call *yodel.Call) error {

@@ -57,7 +57,8 @@ type Limit struct {
 	// MaxKeys is about how many keys are known at a time, up to 16,777,216. Each takes some 100 bytes. Default 16,384.
 	MaxKeys int
 	// Name keeps the counts of a client or server when its chain is built anew, with a limit of the same name, which may have
-	// another rate. Default: a new limit begins afresh.
+	// another rate. Default: a new limit begins afresh. It is also what a Store knows the limit by: without a name that is PerSecond and Burst, and two
+	// limits of one store that are alike in these are one.
 	Name string
 
 	// Store holds the counts of a limit that several processes have together. Default: this process has its own.
@@ -107,7 +108,7 @@ type stateKey struct{ name string }
 // PerEndpoint gives each endpoint of a client a limit as l says, for the attempts on it; nil is no limit. What is refused on one endpoint retry sends
 // to another one: the error says when to come back only if there is none. The counts belong to the endpoint: they stay while a chain is
 // built anew with the same PerEndpoint, or one of the same Limit.Name. Of Limit.MaxKeys each endpoint knows 1024, if nothing else is said. With a Store, the limit
-// of an endpoint is that of all processes together, by the name and the endpoint's address.
+// of an endpoint is that of all processes together, by what the store knows the limit by and the endpoint's address.
 func PerEndpoint(l *Limit) yodel.EndpointMiddleware {
 	if l == nil || !(l.PerSecond > 0) { // nor NaN
 		return func(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler { return next }
@@ -125,6 +126,7 @@ func PerEndpoint(l *Limit) yodel.EndpointMiddleware {
 		its := *one
 		its.endpoint = ep
 		its.Name += " at " + ep.Addr()
+		its.stored += " at " + ep.Addr()
 		its.counts = ep.State(key, func() any { return newCounts(one) }).(*counts) //nolint:forcetypeassert // it made it
 		return its.middleware(next)
 	}
@@ -137,6 +139,7 @@ type limiter struct {
 	interval int64 // between two calls, in nanoseconds
 	burst    int64 // of intervals, in nanoseconds
 	counts   *counts
+	stored   string          // what the store knows it by
 	endpoint *yodel.Endpoint // whose limit it is; nil for no endpoint's
 }
 
@@ -154,6 +157,9 @@ func newLimiter(limit *Limit) *limiter {
 		l.Batch = l.Burst / 10
 	}
 	l.Batch = min(max(l.Batch, 1), l.Burst)
+	if l.stored = l.Name; l.Name == "" {
+		l.stored = fmt.Sprintf("%g/%d", l.PerSecond, l.Burst)
+	}
 	if l.MaxKeys <= 0 {
 		l.MaxKeys = 16 << 10
 	}

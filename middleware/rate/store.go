@@ -128,7 +128,7 @@ func (c *counts) isAway(now time.Time) bool {
 func (l *limiter) fetch(ctx context.Context, b *bucket, key *Key) error {
 	asking, cancel := context.WithTimeout(ctx, l.Timeout)
 	defer cancel()
-	got, after, err := l.Store.Take(asking, l.Name+"|"+key.String(), l.Batch, l.PerSecond, l.Burst)
+	got, after, err := l.Store.Take(asking, l.stored+"|"+key.String(), l.Batch, l.PerSecond, l.Burst)
 	now := since(time.Now())
 	if err != nil {
 		if ctx.Err() != nil { // the caller's end

@@ -65,6 +65,21 @@ func TestTheStoreIsAskedOncePerBatch(t *testing.T) {
 	})
 }
 
+// Two limits that nobody has named do not count in one bucket because they have a store in common: one call of the slow one would cost the fast one a second.
+func TestLimitsOfOneStoreAreToldApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := rate.NewMemory(0)
+		fast := limited(&rate.Limit{PerSecond: 1000, Burst: 100, Store: store})
+		slow := limited(&rate.Limit{PerSecond: 1, Burst: 1, Store: store})
+		must(t, slow(&yodel.Call{}))
+		for range 100 {
+			must(t, fast(&yodel.Call{}))
+		}
+		refusal(t, fast(&yodel.Call{}))
+		refusal(t, limited(&rate.Limit{PerSecond: 1, Burst: 1, Store: store})(&yodel.Call{})) // the same in another process
+	})
+}
+
 // Several processes with one store, against the bound that Limit.Batch gives.
 func TestProcessesKeepToOneLimit(t *testing.T) {
 	for seed := range uint64(5) {

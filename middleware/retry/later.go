@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -34,8 +35,8 @@ type LaterOptions struct {
 	// Timeout ends each of these attempts. Default 10 s.
 	Timeout time.Duration
 	// Dropped is told of each call that is given up, and why: that it cannot be repeated after this error, that it has had all its attempts, or
-	// that the client was closed (YDL1402). Its Args are an *yodel.Encoded. It runs on the goroutine that repeats the calls, for which Client.Close
-	// waits, and must not close the client. Default none: they are logged, as they always are.
+	// that the client was closed (YDL1402). Its Args are an *yodel.Encoded. It runs on the goroutines that repeat the calls, for which Client.Close
+	// waits, and must not close the client; it may be called concurrently. Default none: they are logged, as they always are.
 	Dropped func(call *yodel.Call, err error)
 	// Logger is told of dropped calls. Default slog.Default().
 	Logger *slog.Logger
@@ -54,7 +55,8 @@ type LaterOptions struct {
 // So observers see a call for each attempt, and a retry.Times below Later makes several of one.
 //
 // The queue is the client's, bounded, and in memory only. When it is full the caller gets an error (YDL1401). Calls are repeated one after the other, out of the client's budget
-// for retries as long as they fail, so that a queue that has grown during an outage is no stampede when it is over. Closing the client drops what is left.
+// for retries as long as they fail, so that a queue that has grown during an outage is no stampede when it is over. One that takes longer than a second does not
+// hold up the others: up to 16 may be under way. Closing the client drops what is left.
 // What is dropped is logged, and Dropped is told.
 func Later(o *LaterOptions) yodel.Middleware {
 	var opts LaterOptions
@@ -210,16 +212,25 @@ func (t *task) drop(err error) {
 	}
 }
 
-// A backlog is a client's tasks. A goroutine of the client's works on them while there are any.
+// How long an attempt may hold up the others, and how many may be under way.
+const (
+	patience   = time.Second
+	maxWorkers = 16
+)
+
+// A backlog is a client's tasks. A worker, a goroutine of the client's, takes them one after the other while there are any. One that an attempt holds up
+// stands aside for another.
 type backlog struct {
 	client *yodel.Client
 	news   chan struct{} // of a task that may be the first one due
+	well   atomic.Bool   // the last attempt has succeeded
 
 	mu      sync.Mutex
 	tasks   []*task // the first one due first
-	count   int     // of those, and the one that is worked on
+	count   int     // of those, and those that are worked on
 	bytes   int
-	working bool
+	workers int
+	taking  bool // one of them takes tasks
 }
 
 // add takes in a task, or says why not.
@@ -229,14 +240,24 @@ func (b *backlog) add(t *task) error {
 	if b.count >= t.Queue || b.bytes+t.size > t.QueueBytes {
 		return t.refusal(yodel.ResourceExhausted, "YDL1401", fmt.Sprintf("it cannot be made again later, because %d calls of %d bytes wait for that already", b.count, b.bytes))
 	}
-	if !b.working && !b.client.Background(b.work) { // it is closed
+	if !b.staffLocked() { // it is closed
 		return t.err
 	}
-	b.working = true
 	b.count++
 	b.bytes += t.size
 	b.insertLocked(t)
 	return nil
+}
+
+// staffLocked sees to it that a worker takes tasks, unless there are enough that will do so again. It returns false when nobody will.
+func (b *backlog) staffLocked() bool {
+	if !b.taking && b.workers < maxWorkers && b.client.Background(b.work) {
+		if b.taking = true; b.workers == 0 {
+			b.well.Store(false) // that is why they are here
+		}
+		b.workers++
+	}
+	return b.workers > 0
 }
 
 func (b *backlog) insertLocked(t *task) {
@@ -250,26 +271,65 @@ func (b *backlog) insertLocked(t *task) {
 	}
 }
 
-// work repeats calls until there are none left, or the client is closed.
+// work repeats calls until there are none left, another worker does so, or the client is closed.
 func (b *backlog) work(ctx context.Context) {
-	failing := true // that is why they are here
 	for t := b.first(ctx); t != nil; t = b.first(ctx) {
-		if failing && !b.client.Afford(budget, share, reserve) {
+		if !b.well.Load() && !b.client.Afford(budget, share, reserve) {
 			b.again(t)
 			continue
 		}
+		s := &shift{of: b}
+		late := time.AfterFunc(patience, s.standAside)
 		err := b.attempt(ctx, t)
-		failing = err != nil
+		late.Stop()
+		b.well.Store(err == nil)
 		// That the client was closed may be why, and is the reason then.
-		if failing && (ctx.Err() != nil || t.again && t.attempts < t.Times) {
+		if err != nil && (ctx.Err() != nil || t.again && t.attempts < t.Times) {
 			b.again(t)
-			continue
+		} else {
+			b.remove(t)
+			if err != nil {
+				t.drop(err)
+			}
 		}
-		b.remove(t)
-		if failing {
-			t.drop(err)
+		if !s.goesOn() {
+			return
 		}
 	}
+}
+
+// A shift is a worker's while it makes an attempt, guarded by the backlog's lock.
+type shift struct {
+	of           *backlog
+	aside, ended bool
+}
+
+// standAside lets another worker take the tasks.
+func (s *shift) standAside() {
+	b := s.of
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.ended {
+		return
+	}
+	s.aside, b.taking = true, false
+	if len(b.tasks) > 0 {
+		b.staffLocked()
+	}
+}
+
+// goesOn ends a shift, and reports whether its worker takes tasks again.
+func (s *shift) goesOn() bool {
+	b := s.of
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.ended = true
+	if s.aside && b.taking {
+		b.workers--
+		return false
+	}
+	b.taking = true
+	return true
 }
 
 // attempt makes one.
@@ -286,13 +346,17 @@ func (b *backlog) attempt(ctx context.Context, t *task) error {
 	return err
 }
 
-// first waits until a task is due, and takes it. It returns nil when there are none left, all dropped if ctx has ended.
+// first waits until a task is due, and takes it. It returns nil, and the worker ends, when there are none left, all dropped if ctx has ended.
 func (b *backlog) first(ctx context.Context) *task {
 	for {
 		b.mu.Lock()
 		if ctx.Err() != nil || len(b.tasks) == 0 {
 			left := b.tasks
-			b.tasks, b.count, b.bytes, b.working = nil, 0, 0, false
+			b.tasks, b.taking = nil, false
+			b.workers--
+			for _, t := range left {
+				b.removeLocked(t)
+			}
 			b.mu.Unlock()
 			for _, t := range left {
 				t.drop(t.refusal(yodel.Canceled, "YDL1402", "the client was closed before it could be made again in the background"))
@@ -328,6 +392,10 @@ func (b *backlog) again(t *task) {
 func (b *backlog) remove(t *task) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.removeLocked(t)
+}
+
+func (b *backlog) removeLocked(t *task) {
 	b.count--
 	b.bytes -= t.size
 }

@@ -301,3 +301,49 @@ func TestLaterIsNoStampede(t *testing.T) {
 		}
 	})
 }
+
+// Calls that hang do not hold up others, and there is a bound on how many do so at the same time.
+func TestLaterIsNotHeldUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var open, done atomic.Int32
+		c := dial(t, mem.New(), nil, retry.Later(&retry.LaterOptions{Timeout: time.Hour, Logger: slog.New(slog.DiscardHandler)}), func(yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				if _, first := call.Args.(*string); first {
+					return yodel.Unavailable
+				}
+				if call.Tenant == "hangs" {
+					open.Add(1)
+					<-ctx.Done()
+					open.Add(-1)
+					return yodel.Unavailable
+				}
+				done.Add(1)
+				return nil
+			}
+		})
+		later := func(n int, tenant string) {
+			for range n {
+				if err := c.Do(t.Context(), &yodel.Call{Method: string(note), Args: new("x"), Tenant: tenant, Idempotent: true}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		later(3, "hangs")
+		time.Sleep(time.Minute)
+		later(10, "")
+		time.Sleep(time.Minute)
+		if open.Load() != 3 || done.Load() != 10 {
+			t.Errorf("while %d calls hang, %d of 10 others were made", open.Load(), done.Load())
+		}
+		later(50, "hangs")
+		time.Sleep(10 * time.Minute)
+		if open.Load() != 16 {
+			t.Errorf("%d calls are under way, want 16", open.Load())
+		}
+		later(10, "")
+		time.Sleep(5 * time.Hour) // each hour 16 of the calls that hang make room
+		if done.Load() != 20 {
+			t.Errorf("%d of 10 others were made once there was room", done.Load()-10)
+		}
+	})
+}
