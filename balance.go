@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -149,7 +151,11 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 // could not be either: while no server is there, that would be an attempt with each of them for every call.
 func (c *Client) resend(call *Call, err error, resends int) bool {
 	e, ok := errors.AsType[*Error](err)
-	if !ok || !e.NotProcessed || call.stream != nil && call.stream.begun || e.Code != Unavailable || resends >= maxResends || call.Endpoint == nil {
+	if !ok || !e.NotProcessed || call.stream != nil && call.stream.begun || resends >= maxResends || call.Endpoint == nil {
+		return false
+	}
+	_, absent := errors.AsType[*dialError](e.Cause)
+	if noAddress := absent && e.ID == "YDL4003"; e.Code != Unavailable && !noAddress {
 		return false
 	}
 	// The connection was at fault, or the epoch, not the endpoint: a new one may do.
@@ -164,7 +170,6 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 		return again
 	}
 	all := c.cluster.endpoints()
-	_, absent := errors.AsType[*dialError](e.Cause)
 	untried := 0
 	for _, ep := range all {
 		switch {
@@ -244,6 +249,11 @@ func (c *Client) explain(ctx context.Context, call *Call, ep *Endpoint, err erro
 // explainAt is explain for a call to where.
 func (q *requester) explainAt(ctx context.Context, call *Call, where string, err error) error {
 	if e, ok := errors.AsType[*Error](err); ok {
+		if dial, ok := err.(*dialError); ok && !dial.connected { //nolint:errorlint // what is around one has been explained
+			said := *e // by the transport, which knows nothing of the call
+			said.Message, said.Cause, said.NotProcessed = call.Method+": "+e.Message, err, true
+			return &said
+		}
 		return e
 	}
 	e := q.explainCall(ctx, call.Method, where, err)
@@ -267,7 +277,7 @@ func (q *requester) explainCall(ctx context.Context, who, where string, err erro
 	unsent := dial != nil || lost != nil && lost.NotProcessed
 	var e *Error
 	if dial != nil && !dial.connected {
-		e = failure("YDL1103", "%s: %s: %s", who, where, plain(dial.err))
+		e = failure("YDL1103", "%s: %s: %s", who, where, unaddressed(dial.err))
 	} else {
 		e = q.explainConn(ctx, who, where, err, unsent)
 	}
@@ -342,6 +352,23 @@ func plain(err error) string {
 		}
 		err = inner
 	}
+}
+
+// unaddressed returns what err says, without the addresses and system calls of network errors: a transport may have said what it was doing.
+func unaddressed(err error) string {
+	inner := errors.Unwrap(err)
+	if inner == nil {
+		return err.Error()
+	}
+	switch err.(type) { //nolint:errorlint // it goes from one to the next
+	case *net.OpError, *os.SyscallError:
+		return unaddressed(inner)
+	}
+	before, ok := strings.CutSuffix(err.Error(), inner.Error())
+	if !ok { // it says something else
+		return unaddressed(inner)
+	}
+	return before + unaddressed(inner)
 }
 
 // event tells the user of a connection event, and the resolver that its instances are perhaps elsewhere.

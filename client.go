@@ -4,6 +4,7 @@ package yodel
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -130,13 +131,19 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	if asked, ok := r.(interface{ Refresh() }); ok {
 		c.refresh = asked.Refresh
 	}
-	if s, ok := r.(static); ok { // a goroutine would wait for nothing, with a stack of 4 KiB
+	switch s := r.(type) {
+	case nil:
+		c.cluster.update(nil)
+		c.cluster.fail(errNoResolver)
+	case static: // a goroutine would wait for nothing, with a stack of 4 KiB
 		c.cluster.update(s.instances())
-	} else {
+	default:
 		c.wg.Go(func() { c.cluster.follow(ctx, r) })
 	}
 	return c
 }
+
+var errNoResolver = errors.New("NewClient was given no resolver")
 
 // Dial returns a client for servers at the given addresses, with default options. It does not
 // wait for a connection: a call does, or Ready.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync/atomic"
 )
 
@@ -57,10 +58,19 @@ func (tcp) Listen(addr string) (net.Listener, error) {
 }
 
 func checkAddr(addr string) error {
-	if _, _, err := net.SplitHostPort(addr); err != nil {
-		return refusal("YDL4003", "%q is no address: %v; want host:port, for example 127.0.0.1:8972", addr, plain(err))
+	_, _, err := net.SplitHostPort(addr)
+	var why string
+	switch e, ok := errors.AsType[*net.AddrError](err); {
+	case strings.ContainsAny(addr, ", "):
+		why = "it has a comma or a space, and each address stands by itself"
+	case err == nil:
+		return nil
+	case ok:
+		why = e.Err // without the address
+	default:
+		why = err.Error()
 	}
-	return nil
+	return refusal("YDL4003", "%q is no address: %s; want host:port, for example 127.0.0.1:8972", addr, why)
 }
 
 type static []string

@@ -132,6 +132,12 @@ var scenarios = []scenario{
 		_, err := Mul.Call(p.Context(), newClient(p, nil), &Args{})
 		return err
 	}},
+	{"YDL1001", "no resolver", yodel.Unavailable, true, []string{"no instance is known", "no resolver"}, true, func(p *provocation) error {
+		c := yodel.NewClient(nil, nil)
+		defer c.Close()
+		_, err := Mul.Call(p.Context(), c, &Args{})
+		return err
+	}},
 	{"YDL1002", "a balancer that chooses none", yodel.Unavailable, true, []string{"1 instances are known"}, true, func(p *provocation) error {
 		none := func([]*yodel.Endpoint, yodel.Picker) yodel.Picker { return noPicker{} }
 		_, err := Mul.Call(p.Context(), newClient(p, &yodel.ClientOptions{Balancer: none}, "127.0.0.1:1"), &Args{})

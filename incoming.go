@@ -167,7 +167,7 @@ func (t *target) check(m *method) *Error {
 	case m == nil:
 		return t.conn.server.unknown(t.name)
 	case m.kind != t.kind:
-		return refusal("YDL2006", "%s: the method is %s, the call is for a %s method", t.name, m.signature(), kindName(t.kind))
+		return refusal("YDL2006", "%s: the method is %s of %s; the call is for %s", t.name, oneOf(m.kind), m.types(), oneOf(t.kind))
 	case m.positional != t.several:
 		return refusal("YDL2005", "%s: the method is %s", t.name, m.signature())
 	}
@@ -590,6 +590,16 @@ func (s *Server) putScratch(b *[]byte) {
 	}
 }
 
+// registered reports whether there are methods beside the built-in ones.
+func registered(methods map[string]*method) bool {
+	for name := range methods {
+		if serviceOf(name) != "yodel" {
+			return true
+		}
+	}
+	return false
+}
+
 // unknown explains that there is no method of this name.
 func (s *Server) unknown(name string) *Error {
 	methods := *s.methods.Load()
@@ -607,8 +617,12 @@ func (s *Server) unknown(name string) *Error {
 			break
 		}
 	}
-	if near := nearest(name, methods); near != "" {
+	near := nearest(name, methods)
+	switch {
+	case near != "":
 		what += fmt.Sprintf("; did you mean %q?", near)
+	case !registered(methods):
+		what += ": no methods were registered"
 	}
 	return refusal(id, "%s", what)
 }

@@ -96,9 +96,9 @@ func (f callback) ended(err error) {
 }
 
 // Handle registers the function that carries out the method, without reflection at call time. It
-// panics when the name is taken.
+// panics when the name is taken, or f is nil.
 func (m Method[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In) (*Out, error)) {
-	s.mustAdd(string(m), m.method(f))
+	s.mustAdd(string(m), f == nil, m.method(f))
 }
 
 func (m Method[In, Out]) method(f func(ctx context.Context, in *In) (*Out, error)) *method {

@@ -143,7 +143,7 @@ func TestRegisterRefusals(t *testing.T) {
 		err  error
 		want string
 	}{
-		"nil":              {s.Register(nil), "register <nil>: it has no type name; use RegisterName"},
+		"nil":              {s.Register(nil), "register: nil has no methods"},
 		"no name":          {s.Register(struct{ Arith }{}), "register struct { yodel_test.Arith }: it has no type name; use RegisterName"},
 		"a named nil":      {s.RegisterName("A", nil), "register A: nil has no methods"},
 		"no methods":       {s.Register(Args{}), "register yodel_test.Args as Args: no suitable method: it has no exported methods"},
@@ -154,7 +154,7 @@ func TestRegisterRefusals(t *testing.T) {
 		"unfit method":     {s.Register(Odd{}, "Good", "Chan"), "register yodel_test.Odd as Odd: no suitable method; Chan: a chan int cannot be sent"},
 		"taken name":       {s.RegisterName("Taken", Arith{}, "Mul"), "register Taken.Mul: the name is taken"},
 		"no function":      {s.Handle("f", 7), "handle f: int is not a function"},
-		"nil function":     {s.Handle("f", (func())(nil)), "handle f: func() is not a function"},
+		"nil function":     {s.Handle("f", (func())(nil)), "handle f: the func() is nil"},
 		"no function, nil": {s.Handle("f", nil), "handle f: <nil> is not a function"},
 		"unfit function":   {s.Handle("f", func(chan int) {}), "handle f: a chan int cannot be sent"},
 		"function twice":   {s.Handle("Taken.Mul", func() {}), "register Taken.Mul: the name is taken"},
@@ -181,7 +181,7 @@ func TestRegisterMistakesThatPanic(t *testing.T) {
 	}{
 		"registered twice":       {func(s *yodel.Server) { Mul.Handle(s, Arith{}.Mul) }, "yodel: invalid_argument: register Arith.Mul: the name is taken [YDL4001]"},
 		"idempotent and unknown": {func(s *yodel.Server) { s.MarkIdempotent("Arith.mul") }, `yodel: mark: Arith.mul: service "Arith" has no method "mul"; did you mean "Arith.Mul"?`},
-		"inline and unknown":     {func(s *yodel.Server) { s.MarkInline("Mul") }, `yodel: mark: Mul: this server has no such method`},
+		"inline and unknown":     {func(s *yodel.Server) { s.MarkInline("Mul") }, `yodel: mark: Mul: this server has no such method; did you mean "Arith.Mul"?`},
 		"concurrent and unknown": {func(s *yodel.Server) { s.MarkConcurrent("Arit.Mul") }, `yodel: mark: Arit.Mul: this server has no service "Arit"; did you mean "Arith.Mul"?`},
 	} {
 		t.Run(name, func(t *testing.T) {

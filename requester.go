@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -371,6 +372,14 @@ func (q *requester) decodeUnusual(o *outgoing, call *Call, a *mux.Answer) error 
 
 // unfit says that a reply cannot be decoded.
 func unfit(call *Call, err error) error {
+	v := reflect.ValueOf(call.Reply)
+	switch {
+	case several(call.Reply):
+	case v.Kind() != reflect.Pointer:
+		return failure("YDL2102", "%s: the reply from %s cannot be decoded into %T: give a pointer to it; the method was executed", call.Method, addrOf(call), call.Reply)
+	case v.IsNil():
+		return failure("YDL2102", "%s: the reply from %s cannot be decoded into a nil %T; the method was executed", call.Method, addrOf(call), call.Reply)
+	}
 	e := failure("YDL2102", "%s: the reply from %s does not fit %T: %v (codec %s)", call.Method, addrOf(call), call.Reply, err, call.out.binding.codec.Name())
 	e.Cause = err
 	return e

@@ -52,7 +52,10 @@ func (s *Server) Register(rcvr any, methods ...string) error {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if t == nil || t.Name() == "" {
+	if t == nil {
+		return failure("YDL4001", "register: nil has no methods")
+	}
+	if t.Name() == "" {
 		return failure("YDL4001", "register %T: it has no type name; use RegisterName", rcvr)
 	}
 	return s.RegisterName(t.Name(), rcvr, methods...)
@@ -110,8 +113,11 @@ func because(skipped []string) string {
 // Handle registers a function or closure of one of the shapes of Register under any name.
 func (s *Server) Handle(name string, function any) error {
 	v := reflect.ValueOf(function)
-	if v.Kind() != reflect.Func || v.IsNil() {
+	if v.Kind() != reflect.Func {
 		return failure("YDL4001", "handle %s: %T is not a function", name, function)
+	}
+	if v.IsNil() {
+		return failure("YDL4001", "handle %s: the %T is nil", name, function)
 	}
 	m, err := newMethod(v)
 	if err != nil {
@@ -167,7 +173,11 @@ func (s *Server) add(name string, m *method) error {
 	return s.addAll(map[string]*method{name: m})
 }
 
-func (s *Server) mustAdd(name string, m *method) {
+// mustAdd is add for a function of the right type, which may be nil.
+func (s *Server) mustAdd(name string, isNil bool, m *method) {
+	if isNil {
+		panic("yodel: " + failure("YDL4001", "register %s: the function is nil", name).Error())
+	}
 	if err := s.add(name, m); err != nil {
 		panic("yodel: " + err.Error())
 	}
@@ -456,6 +466,17 @@ func (sh *shape) values() *method {
 
 // signature describes the method to a person.
 func (m *method) signature() string {
+	switch {
+	case m.kind != wire.Unary:
+		return fmt.Sprintf("%s of %s", oneOf(m.kind), m.types())
+	case m.positional:
+		return m.types() + ": give yodel.Values"
+	}
+	return m.types() + ": give one message, not yodel.Values"
+}
+
+// types says what goes in and what comes out.
+func (m *method) types() string {
 	list := func(ts []reflect.Type) string {
 		names := make([]string, len(ts))
 		for i, t := range ts {
@@ -463,13 +484,10 @@ func (m *method) signature() string {
 		}
 		return strings.Join(names, ", ")
 	}
-	if m.kind != wire.Unary {
-		return fmt.Sprintf("a %s of %s to %s", kindName(m.kind), list(m.in), list(m.out))
-	}
 	if m.positional {
-		return fmt.Sprintf("(%s) to (%s): give yodel.Values", list(m.in), list(m.out))
+		return fmt.Sprintf("(%s) to (%s)", list(m.in), list(m.out))
 	}
-	return fmt.Sprintf("%s to %s: give one message, not yodel.Values", list(m.in), list(m.out))
+	return fmt.Sprintf("%s to %s", list(m.in), list(m.out))
 }
 
 func (m *method) argsName() string {
@@ -525,13 +543,21 @@ func names[V any](m map[string]V) string {
 
 // nearest returns the method whose name is most like name, or "" if none is like it.
 func nearest(name string, methods map[string]*method) string {
+	service := serviceOf(name)
 	best, distance := "", len(name)/3+1
 	for _, other := range slices.Sorted(maps.Keys(methods)) {
 		if strings.EqualFold(other, name) {
 			return other
 		}
-		if d := editDistance(name, other); d < distance {
+		most := distance
+		if serviceOf(other) == service { // what they have in common makes them no more alike
+			most = min(most, (len(name)-len(service)+1)/3+1)
+		}
+		if d := editDistance(name, other); d < most {
 			best, distance = other, d
+		}
+		if own := other[len(serviceOf(other)):]; service == "" && best == "" && own != other && strings.EqualFold(own[1:], name) {
+			best = other // its service was left out
 		}
 	}
 	return best

@@ -139,9 +139,9 @@ func (m Duplex[In, Out]) Do(ctx context.Context, c Caller, call *Call, body func
 }
 
 // Handle registers the function that carries out the method: its context ends with the stream, and what it returns ends the
-// stream. It panics when the name is taken.
+// stream. It panics when the name is taken, or f is nil.
 func (m Feed[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In, send Send[Out]) error) {
-	s.mustAdd(string(m), &method{
+	s.mustAdd(string(m), f == nil, &method{
 		kind: wire.Feed, in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
 		newArgs: func() any { return new(In) },
 		stream: func(ctx context.Context, p *pipe, args any) (any, error) {
@@ -152,7 +152,7 @@ func (m Feed[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In, sen
 
 // Handle registers the function that carries out the method, as Feed.Handle does.
 func (m Upload[In, Out]) Handle(s *Server, f func(ctx context.Context, recv Recv[In]) (*Out, error)) {
-	s.mustAdd(string(m), &method{
+	s.mustAdd(string(m), f == nil, &method{
 		kind: wire.Upload, in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
 		stream: func(ctx context.Context, p *pipe, _ any) (any, error) {
 			out, err := f(ctx, receiver[In](p))
@@ -166,7 +166,7 @@ func (m Upload[In, Out]) Handle(s *Server, f func(ctx context.Context, recv Recv
 
 // Handle registers the function that carries out the method, as Feed.Handle does.
 func (m Duplex[In, Out]) Handle(s *Server, f func(ctx context.Context, recv Recv[In], send Send[Out]) error) {
-	s.mustAdd(string(m), &method{
+	s.mustAdd(string(m), f == nil, &method{
 		kind: wire.Duplex, in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
 		stream: func(ctx context.Context, p *pipe, _ any) (any, error) {
 			return nil, f(ctx, receiver[In](p), sender[Out](p))
@@ -258,6 +258,17 @@ func (Recv[T]) on(p *pipe) reflect.Value { return reflect.ValueOf(receiver[T](p)
 
 // kindNames are the kinds of methods for people.
 var kindNames = [...]string{wire.Unary: "unary", wire.Feed: "feed", wire.Upload: "upload", wire.Duplex: "duplex"}
+
+// oneOf is a method of a kind, for people.
+func oneOf(kind uint64) string {
+	switch kind {
+	case wire.Unary:
+		return "a unary method"
+	case wire.Upload:
+		return "an upload"
+	}
+	return "a " + kindName(kind)
+}
 
 func kindName(kind uint64) string {
 	if kind < uint64(len(kindNames)) {

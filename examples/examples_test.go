@@ -7,6 +7,8 @@ package examples_test
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -17,9 +19,11 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -40,6 +44,7 @@ func TestExamples(t *testing.T) {
 		})
 	}
 	t.Run("netrpc", e.testNetRPC)
+	t.Run("wrong use", e.testWrongUse)
 	t.Run("files", e.testFiles)
 	t.Run("quickstart", e.testQuickstart)
 	t.Run("quickstart interrupted", e.testQuickstartInterrupted)
@@ -75,17 +80,28 @@ func raceDetector() bool {
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// command returns a command that runs an example, and is ended with the test.
+// command returns a command that runs an example, and is ended with the test. If it ends by itself, it has to leave no temporary file.
 func (e examples) command(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
+	temporary, err := os.MkdirTemp(string(e), "tmp") //nolint:usetesting // those that a killed program has started may use it for a moment longer than the test lasts
+	if err != nil {
+		t.Fatal(err)
+	}
 	if runtime.GOOS == "windows" {
 		name += ".exe"
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience) // a cleanup may still need the program
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, filepath.Join(string(e), name), args...)
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "TMPDIR="+temporary, "TMP="+temporary)
 	cmd.Stderr = new(bytes.Buffer)
+	realserver.EndWithParent(cmd)
+	t.Cleanup(func() { // when it has ended
+		left, err := os.ReadDir(temporary)
+		if ended := cmd.ProcessState; ended != nil && ended.Exited() && (err != nil || len(left) > 0) {
+			t.Errorf("%s leaves %v, %v", cmd, left, err)
+		}
+	})
 	return cmd
 }
 
@@ -193,18 +209,27 @@ func (p *process) kill() {
 // interrupt ends the program as Ctrl-C does, and wants it to end without an error.
 func (p *process) interrupt(t *testing.T) {
 	t.Helper()
-	if runtime.GOOS == "windows" { // where a program cannot send a Ctrl-C
+	p.signal(t, os.Interrupt)
+}
+
+// signal ends the program by a signal, and wants it to end without an error.
+func (p *process) signal(t *testing.T, sig os.Signal) {
+	t.Helper()
+	if runtime.GOOS == "windows" { // where a program cannot send one
 		p.kill()
 		return
 	}
-	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+	if err := p.cmd.Process.Signal(sig); err != nil {
 		t.Error(err)
 	}
 	<-p.gone
 	if p.err != nil {
-		t.Errorf("%s after an interrupt: %v\n%s", p.cmd, p.err, p.cmd.Stderr)
+		t.Errorf("%s after the signal %v: %v\n%s", p.cmd, sig, p.err, p.cmd.Stderr)
 	}
 }
+
+// ends are the signals that end a program in good order.
+var ends = []os.Signal{os.Interrupt, syscall.SIGTERM}
 
 // listens waits until somebody listens at addr, and reports whether that happened before the program ended.
 func (p *process) listens(addr string) bool {
@@ -258,6 +283,26 @@ func (e examples) testNetRPC(t *testing.T) {
 	}
 }
 
+// Who starts a program wrongly is shown how to start it, and nothing else happens.
+func (e examples) testWrongUse(t *testing.T) {
+	for name, wrong := range map[string][][]string{
+		"quickstart": {{"nonsense"}, {"-nonsense"}, {"-callers", "0"}, {"-seconds", "0"}, {"-seconds", "NaN"}},
+		"cluster":    {{"nonsense"}, {"-nonsense"}, {"-callers", "0"}, {"-step", "-1s"}},
+		"faults":     {{"nonsense"}, {"-nonsense"}, {"-callers", "0"}, {"-window", "1ms"}},
+		"restart":    {{"nonsense"}, {"-nonsense"}, {"-callers", "-1"}, {"-streams", "-1"}, {"-restarts", "-1"}, {"-for", "0"}},
+		"files":      {{}, {"nonsense"}, {"-nonsense"}, {"serve"}, {"put"}, {"get"}, {"get", "a", "b"}, {"-check", "nonsense"}, {"-check", "-size", "-1"}},
+	} {
+		for _, args := range wrong {
+			cmd := e.command(t, name, args...)
+			var ended *exec.ExitError
+			out, err := cmd.Output()
+			if said := fmt.Sprint(cmd.Stderr); !errors.As(err, &ended) || len(out) > 0 || !strings.Contains(strings.ToLower(said), "usage") || strings.Contains(said, "goroutine") {
+				t.Errorf("%s %q: %v\n%s%s", name, args, err, out, said)
+			}
+		}
+	}
+}
+
 func (e examples) testQuickstart(t *testing.T) {
 	out := e.output(t, "quickstart", "-seconds", "3")
 	if !strings.HasSuffix(out, "\n0 failed\n") {
@@ -290,9 +335,11 @@ func labels(text string) []string {
 }
 
 func (e examples) testQuickstartInterrupted(t *testing.T) {
-	p, instances := e.startInstances(t, "quickstart", "-seconds", "100")
-	p.interrupt(t)
-	wantGone(t, p, instances)
+	for _, sig := range ends {
+		p, instances := e.startInstances(t, "quickstart", "-seconds", "100")
+		p.signal(t, sig)
+		wantGone(t, p, instances)
+	}
 }
 
 func (e examples) testQuickstartKilled(t *testing.T) {
@@ -312,9 +359,11 @@ func (e examples) testCluster(t *testing.T) {
 }
 
 func (e examples) testClusterInterrupted(t *testing.T) {
-	p, instances := e.startInstances(t, "cluster")
-	p.interrupt(t)
-	wantGone(t, p, instances)
+	for _, sig := range ends {
+		p, instances := e.startInstances(t, "cluster")
+		p.signal(t, sig)
+		wantGone(t, p, instances)
+	}
 }
 
 func (e examples) testClusterKilled(t *testing.T) {
@@ -338,9 +387,11 @@ func (e examples) testRestart(t *testing.T) {
 
 func (e examples) testRestartInterrupted(t *testing.T) {
 	skipWithoutRestarts(t)
-	p, instances := e.startInstances(t, "restart")
-	p.interrupt(t)
-	wantGone(t, p, instances)
+	for _, sig := range ends {
+		p, instances := e.startInstances(t, "restart")
+		p.signal(t, sig)
+		wantGone(t, p, instances)
+	}
 }
 
 func (e examples) testRestartKilled(t *testing.T) {

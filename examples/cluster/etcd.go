@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 )
 
 // An etcdServer is etcd inside of this process, with its data in a temporary folder.
@@ -30,6 +31,7 @@ func startEtcd() (*etcdServer, error) {
 	config := embed.NewConfig()
 	config.Dir, config.LogLevel = folder, "panic" // it calls its own end an error; why it does not start is returned
 	config.UnsafeNoFsync = true                   // nothing is to survive this program
+	wal.SegmentSizeBytes = 1 << 20                //nolint:reassign // it is an option; its log begins with two such files, which stay when it is killed
 	config.TickMs, config.ElectionMs = 10, 100    // there is nobody to elect but itself
 	free := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	config.ListenClientUrls, config.AdvertiseClientUrls = free, free

@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"syscall"
 	"time"
 )
 
@@ -40,7 +41,7 @@ func main() {
 	if *check {
 		*window /= 2
 	}
-	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	exit(run(ctx, *window, *callers))
 }
 
@@ -93,13 +94,13 @@ func run(ctx context.Context, length time.Duration, callers int) error {
 		}
 		l.event(fault.name)
 		if err := fault.begin(); err != nil {
-			return err
+			return fmt.Errorf("server %d cannot be made %s: %w", fault.server, fault.name, err)
 		}
 		l.watch(ctx, settle)
 		windows = append(windows, l.measure(ctx, &fault, length))
 		l.event("well")
 		if err := fault.end(); err != nil {
-			return err
+			return fmt.Errorf("server %d cannot be made well: %w", fault.server, err)
 		}
 		l.watch(ctx, settle)
 		windows = append(windows, l.measure(ctx, nil, length))

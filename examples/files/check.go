@@ -46,10 +46,11 @@ func check(ctx context.Context, size int64, slow time.Duration) error {
 		{"throughput of a stream", b.streamThroughput},
 		{"memory", b.memory},
 	} {
+		text, err := c.run(ctx)
 		if ctx.Err() != nil {
+			fmt.Printf("%-33s interrupted\n", c.name)
 			break
 		}
-		text, err := c.run(ctx)
 		if err != nil {
 			failed++
 			text = "FAILED: " + err.Error()
@@ -60,7 +61,10 @@ func check(ctx context.Context, size int64, slow time.Duration) error {
 	if failed > 0 {
 		err = errors.New("see above\n" + b.stderr.String())
 	}
-	return errors.Join(err, ctx.Err(), b.close())
+	if ctx.Err() != nil {
+		err = errors.Join(err, errors.New("interrupted: the rest was not tried"))
+	}
+	return errors.Join(err, b.close())
 }
 
 func noReport(int64, int64) {}

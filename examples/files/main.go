@@ -25,6 +25,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -49,7 +50,7 @@ type settings struct {
 }
 
 func main() {
-	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	if err := run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -83,7 +84,7 @@ func run(ctx context.Context, args []string) error {
 		}
 	}
 	switch {
-	case s.check && len(names) == 0:
+	case s.check && len(names) == 0 && s.size >= 0:
 		return check(ctx, s.size, s.slow)
 	case command == "serve" && len(names) == 0 && s.dir != "":
 		return serve(ctx, &s)
@@ -113,6 +114,7 @@ func serve(ctx context.Context, s *settings) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if s.child {
+		signal.Ignore(os.Interrupt) // Ctrl-C reaches the parent as well, which decides
 		go func() {
 			_, _ = io.Copy(io.Discard, os.Stdin) // until the parent ends, for whatever reason
 			cancel()

@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -35,7 +36,7 @@ func main() {
 	name := flag.String("instance", "", "be the instance of this name; the program starts itself so")
 	folder := flag.String("registry", "", "where that instance announces itself")
 	flag.Parse()
-	if flag.NArg() > 0 || *callers < 1 || *seconds <= 0 {
+	if flag.NArg() > 0 || *callers < 1 || !(*seconds > 0 && *seconds < 1e6) { // nor NaN
 		fmt.Fprintln(os.Stderr, "want flags only, at least one caller, and some time")
 		flag.Usage()
 		os.Exit(2)
@@ -44,7 +45,7 @@ func main() {
 	if *name != "" {
 		exit(serve(*name, *folder))
 	}
-	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	exit(run(ctx, time.Duration(*seconds*float64(time.Second)), *callers))
 }
 

@@ -41,11 +41,16 @@ func main() {
 	streams := flag.Int("streams", 20, "how many streams there are")
 	instance := flag.String("instance", "", "be an instance at this address; the program starts itself so")
 	flag.Parse()
+	if flag.NArg() > 0 || *restarts < 0 || *callers < 0 || *streams < 0 || *length <= 0 || *callers+*streams == 0 {
+		fmt.Fprintln(os.Stderr, "want flags only, no negative numbers, some time, and callers or streams")
+		flag.Usage()
+		os.Exit(2)
+	}
 
 	if *instance != "" {
 		exit(serve(*instance))
 	}
-	p := plan{restarts: max(*restarts, 0), calls: *calls}
+	p := plan{restarts: *restarts, calls: *calls}
 	p.pause = max(*length/time.Duration(p.restarts+1), time.Millisecond)
 	if !*check && *calls == 0 {
 		p.restarts = math.MaxInt

@@ -4,6 +4,7 @@ package realserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -40,10 +41,14 @@ func Nacos(t testing.TB, settings ...string) *Server {
 					return nil, err
 				}
 			}
+			temporary := filepath.Join(folder, "tmp") // of it, and of Tomcat and RocksDB in it, which leave there what they had when they are killed
+			if err = errors.Join(os.RemoveAll(temporary), os.Mkdir(temporary, 0o700)); err != nil {
+				return nil, err
+			}
 			// The process that enters the namespace becomes Java.
 			args := []string{
 				"--net", "--map-root-user", "sh", "-c", `ip link set lo up && exec java "$@"`, "sh",
-				"-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+				"-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.io.tmpdir=" + temporary,
 				"--add-opens", "java.base/java.lang=ALL-UNNAMED", "--add-opens", "java.base/java.util=ALL-UNNAMED",
 				"-Dnacos.standalone=true", "-Dnacos.home=" + folder, "-Dnacos.server.main.port=" + port,
 			}

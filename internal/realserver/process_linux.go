@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// endWithParent has the kernel end the server when the test ends without a chance to clean up: by a panic, or at its time limit.
-func endWithParent(cmd *exec.Cmd) {
+// EndWithParent has the kernel end the process when the test ends without a chance to clean up: by a panic, or at its time limit.
+func EndWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

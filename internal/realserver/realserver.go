@@ -180,7 +180,7 @@ func (s *Server) start() error {
 	}
 	defer log.Close()
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Folder, log, log
-	endWithParent(cmd)
+	EndWithParent(cmd)
 	if err = cmd.Start(); err != nil {
 		return err
 	}

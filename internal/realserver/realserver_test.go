@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -142,6 +143,9 @@ func TestKubernetesStarts(t *testing.T) {
 
 func TestNacosStarts(t *testing.T) {
 	s := realserver.Nacos(t)
+	if files, err := filepath.Glob(filepath.Join(s.Folder, "tmp", "tomcat*")); err != nil || len(files) == 0 {
+		t.Errorf("it keeps its temporary files elsewhere, where they stay: %v", err)
+	}
 	if err := realserver.Get(t.Context(), "http://"+s.Addr+"/nacos/v3/client/ns/instance/list?serviceName=nobody"); err != nil {
 		t.Error(err)
 	}

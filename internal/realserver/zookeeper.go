@@ -44,6 +44,6 @@ func zookeeperCommand(java, addr, folder string) (*exec.Cmd, error) {
 	if err = os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	return exec.Command(java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", zookeeperJar,
+	return exec.Command(java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-cp", zookeeperJar,
 		"org.apache.zookeeper.server.quorum.QuorumPeerMain", file), nil
 }

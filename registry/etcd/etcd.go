@@ -256,6 +256,7 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 }
 
 var (
+	errAbsent = errors.New("it cannot be connected to")
 	errLost   = errors.New("the connection was lost")
 	errClosed = errors.New("the registry is closed")
 )
@@ -271,18 +272,26 @@ func tell(view *registry.View, changes []*clientv3.Event) {
 	}
 }
 
-// connect waits until there is a connection.
+// connect waits until there is a connection. It is not patient where nobody lets it in: clients that know no instances yet wait for the
+// reason, and do so for 3 s by default.
 func (s *store) connect(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	end := time.AfterFunc(s.timeout, func() { cancel(errAbsent) })
+	defer end.Stop()
 	conn := s.client.ActiveConnection()
-	for {
+	for refused := false; ; {
 		state := conn.GetState()
 		switch state { //nolint:exhaustive // the others are on their way
 		case connectivity.Ready:
 			return nil
 		case connectivity.Shutdown:
 			return errClosed
+		case connectivity.TransientFailure:
+			if !refused {
+				refused = true
+				end.Reset(min(s.timeout, time.Second))
+			}
 		}
 		conn.Connect()
 		if !conn.WaitForStateChange(ctx, state) {

@@ -4,6 +4,8 @@ package etcd_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -177,6 +179,19 @@ func own(t *testing.T) fleet.Registry {
 	return fleet.Registry{Server: realserver.Etcd(t), Open: func(t testing.TB, addr string, o registry.Options) fleet.Client {
 		return open(t, addr, &etcd.Options{Options: o})
 	}}
+}
+
+// A call of a client that does not know any instances yet says why.
+func TestNobodyThereIsAReason(t *testing.T) {
+	addr := realserver.FreeAddr(t)
+	r := etcd.New(addr, nil)
+	defer r.Close()
+	c := yodel.NewClient(r.Service("Nobody"), nil)
+	defer c.Close()
+	err := c.Call(t.Context(), "Nobody.Home", &yodel.Empty{}, nil)
+	if want := fmt.Sprintf("it failed: etcd at %q", addr); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want that %s", err, want)
+	}
 }
 
 func TestChaos(t *testing.T) {

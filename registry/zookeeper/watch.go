@@ -40,7 +40,7 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	}
 	x, err := s.begin(w.event)
 	if err != nil {
-		return fmt.Errorf("zookeeper: watch %s: %w", w.node, err)
+		return fmt.Errorf("zookeeper at %q: watch %s: %w", strings.Join(s.servers, ","), w.node, err)
 	}
 	defer s.end(x)
 	stop := context.AfterFunc(ctx, func() { s.end(x) }) // ends what read waits for
@@ -52,7 +52,7 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	if ctx.Err() != nil {
 		return nil
 	}
-	return fmt.Errorf("zookeeper: watch %s: %w", w.node, err)
+	return fmt.Errorf("zookeeper at %q: watch %s: %w", strings.Join(s.servers, ","), w.node, err)
 }
 
 func (w *watch) follow(ctx context.Context, over <-chan struct{}) error {

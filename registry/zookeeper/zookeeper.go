@@ -29,6 +29,7 @@ import (
 
 // Options changes how the registry works. The zero value is good.
 type Options struct {
+	// Options are those of all registries, except for Reconcile, which is 10 min by default: sessions tell of every change.
 	registry.Options
 	// Session is how long ZooKeeper waits for a process that it does not hear of, until it forgets what that has announced. The server may
 	// have bounds of its own. Default 10 s.
@@ -160,7 +161,7 @@ func (s *store) change(ctx context.Context, what, node string, do func(ctx conte
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("zookeeper: %s %s: %w", what, node, err)
+		err = fmt.Errorf("zookeeper at %q: %s %s: %w", strings.Join(s.servers, ","), what, node, err)
 	}
 	return err
 }

@@ -35,8 +35,7 @@ import (
 // certificate: when the server refuses it, Dial succeeds and the first Read fails.
 type Transport struct {
 	// Server is how to listen. It needs a certificate. With ClientCAs, and ClientAuth left alone,
-	// every client must show a certificate of theirs. GRPC clients need "h2" among NextProtos.
-	// Default: Listen fails.
+	// every client must show a certificate of theirs. Default: Listen fails.
 	Server *tls.Config
 	// Client is how to dial. Without a ServerName the server must prove to be the host of the
 	// address. Default: trust what this machine trusts.

@@ -12,6 +12,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"syscall"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/examples/hello"
@@ -22,7 +23,7 @@ import (
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8972", "where to listen")
 	flag.Parse()
-	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 
 	s := yodel.NewServer(nil)
 	hello.Greet.Handle(s, func(_ context.Context, in *hello.Request) (*hello.Reply, error) {
