@@ -47,7 +47,7 @@ bench-check: ## measure for a minute whether yodel is still ahead
 
 # The frameworks' own programs are left out, but for the light ones: their dependencies take minutes to build. The last
 # line shows that the suite works, not how fast anything is.
-bench-test: ## test the suite that compares frameworks, and run it for a second
+bench-test: ## test the suite that compares frameworks, and run a little of each kind of it
 	@for folder in bench bench/message bench/peer; do \
 		echo "test $$folder"; \
 		(cd "$$folder" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
@@ -56,7 +56,7 @@ bench-test: ## test the suite that compares frameworks, and run it for a second
 		echo "test bench/peers/$$peer"; \
 		(cd "bench/peers/$$peer" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
 	done
-	cd bench && go run . -peers yodel -run '^(closed-10|async-echo)$$' -rounds 1
+	cd bench && go run . -peers yodel,raw,netrpc -run '^(closed-10|async-echo|open-5k|stream|mixed|plain-gob-1|kiss-K1|kiss-T2)$$' -rounds 1
 
 # Go 1.26 may end a target that found nothing with "context deadline exceeded" when its time is up (go.dev/issue/75804).
 # Such a run is repeated, twice at most: one that hangs does so each time. A target that found something says where it wrote the input.

@@ -114,8 +114,10 @@ func parse(args []string, errs io.Writer) (options, error) {
 		return o, fmt.Errorf("what is %q? see -help", flags.Arg(0))
 	case o.rounds < 0 || o.measure < 0 || o.warmup < 0:
 		return o, errors.New("-rounds, -measure and -warmup are positive")
-	case o.from != "" && (o.full || o.java || o.list):
-		return o, errors.New("-from measures nothing: it does not go with -full, -java and -list")
+	case o.measure > 0 && o.measure < time.Millisecond:
+		return o, errors.New("-measure is at least 1ms")
+	case o.from != "" && (o.full || o.java || o.list || o.run != "" || o.peers != "" || o.rounds > 0 || o.measure > 0 || o.warmup > 0):
+		return o, errors.New("-from measures nothing: it goes with -json, -csv, -page and -check only")
 	case o.check && (o.full || o.java || o.run != "" || o.peers != ""):
 		return o, errors.New("-check chooses its own peers and scenarios: it does not go with -full, -java, -run and -peers")
 	}
@@ -186,10 +188,8 @@ func (b *bench) measureAll(ctx context.Context) (failed []error, err error) {
 		return nil, err
 	}
 	// Do not find out after hours that the results cannot be written.
-	for _, file := range []string{b.json, b.csv} {
-		if err := writable(file); err != nil {
-			return nil, err
-		}
+	if err := b.writable(); err != nil {
+		return nil, err
 	}
 	b.report = &Report{
 		Date: time.Now().UTC().Truncate(time.Second), Command: strings.Join(append([]string{"go run ."}, os.Args[1:]...), " "),
@@ -231,7 +231,7 @@ func (b *bench) plan() (*plan, error) {
 		return nil, err
 	}
 	if b.peers != "" {
-		if p.programs, err = choose(p.programs, strings.Split(b.peers, ",")); err != nil {
+		if p.programs, err = b.choose(p.programs); err != nil {
 			return nil, errUsage{err}
 		}
 	}
@@ -239,6 +239,21 @@ func (b *bench) plan() (*plan, error) {
 		return nil, errors.New("there are no peers")
 	}
 	return p, nil
+}
+
+// choose keeps the peers that -peers names.
+func (b *bench) choose(found []program) ([]program, error) {
+	names := strings.Split(b.peers, ",")
+	chosen, err := choose(found, names)
+	if err == nil || b.java {
+		return chosen, err
+	}
+	if all, err := findPeers(b.root, true); err == nil {
+		if _, err := choose(all, names); err == nil {
+			return nil, fmt.Errorf("-peers %s: some of these are on the JVM, which takes -java", b.peers)
+		}
+	}
+	return nil, err
 }
 
 // selectScenarios are those whose names match the pattern, or without one those of a usual or a full run.
@@ -310,11 +325,28 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
+// writable checks that all files that the flags name can be written.
+func (b *bench) writable() error {
+	files := []string{b.json, b.csv}
+	if b.page != "" {
+		if err := os.MkdirAll(b.page, 0o755); err != nil {
+			return err
+		}
+		files = append(files, filepath.Join(b.page, "README.md"))
+	}
+	for _, file := range files {
+		if file == "" {
+			continue
+		}
+		if err := writable(file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // writable checks that a file can be written, and leaves it as it is.
 func writable(file string) error {
-	if file == "" {
-		return nil
-	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
 		return err

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // A program is how a peer is started: argv and, behind it, "serve" or "load".
@@ -112,7 +114,7 @@ func keysOf(programs []program) []string {
 }
 
 // buildPeers builds the programs, outside of the workspace: each peer has the dependencies of its own go.mod. Those that
-// do not build are left out, and said to be in the errors. saying tells what is going on.
+// do not build are left out, and said to be in the errors. saying tells what is going on. When ctx is done nothing more is built.
 func buildPeers(ctx context.Context, programs []program, saying func(string)) (built []program, failed []error) {
 	done := make(map[string]error) // by folder: the peers on the JVM share one
 	for _, p := range programs {
@@ -120,6 +122,9 @@ func buildPeers(ctx context.Context, programs []program, saying func(string)) (b
 		if !known {
 			saying("building " + p.key)
 			err = build(ctx, p)
+			if ctx.Err() != nil { // it is not to blame for that
+				return built, failed
+			}
 			done[p.buildDir] = err
 			if err != nil {
 				failed = append(failed, err)
@@ -136,7 +141,14 @@ func build(ctx context.Context, p program) error {
 	cmd := exec.CommandContext(ctx, p.build[0], p.build[1:]...)
 	cmd.Dir = p.buildDir
 	cmd.Env = append(os.Environ(), "GOWORK=off")
+	// A group of its own, so that all that it has started ends with it: first as by Control-C, for it to tidy up.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+	cmd.WaitDelay = 5 * time.Second
 	text, err := cmd.CombinedOutput()
+	if ctx.Err() != nil && cmd.Process != nil {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) //nolint:errcheck // mostly nobody is left
+	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
 		return fmt.Errorf("%s is not built: %w", p.key, err)
 	}

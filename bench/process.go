@@ -31,6 +31,7 @@ type process struct {
 	err    error         // of Wait; read after ended
 	broken error         // why lines was closed before the end of the output; read after that
 	quit   chan struct{} // closed when nobody reads lines any more
+	ending error         // what stop returned
 	stderr lastText
 }
 
@@ -130,6 +131,15 @@ func (p *process) gone(what string) error {
 	return fmt.Errorf("%s ended (%s) instead of saying %s%s", p.name, how, what, p.stderr.quoted())
 }
 
+// fate is why the process cannot be looked at: how it has ended, or err when it has not.
+func (p *process) fate(err error) error {
+	if gone := syscall.Kill(p.pid(), 0); !errors.Is(gone, syscall.ESRCH) {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	<-p.ended // what is gone was waited for
+	return p.gone("its figures")
+}
+
 // stop ends the process: by the end of its input, and when that does not help, by force. The error says that it had to be
 // forced, or how it failed.
 func (p *process) stop() error {
@@ -138,12 +148,9 @@ func (p *process) stop() error {
 	default:
 		close(p.quit)
 	}
-	closed := p.stdin.Close()
+	p.stdin.Close() //nolint:errcheck // it is closed already when the process has ended
 	select {
 	case <-p.ended:
-		if closed != nil && p.err == nil { // it ended before we asked
-			return nil
-		}
 		if p.err != nil {
 			return fmt.Errorf("%s: %w%s", p.name, p.err, p.stderr.quoted())
 		}

@@ -122,7 +122,6 @@ func p50(r Result) float64     { return r.Latency.P50 }
 func p99(r Result) float64     { return r.Latency.P99 }
 func longest(r Result) float64 { return r.Latency.Max }
 func cpu(r Result) float64     { return perCall(r, r.Client.CPU+r.Server.CPU) * 1e6 } // microseconds a call
-func calls(r Result) float64   { return r.Calls }
 
 // perCall divides; a run without calls has used nothing per call.
 func perCall(r Result, n float64) float64 {
@@ -143,6 +142,15 @@ func (r *Report) good(scenario string) map[string][]Result {
 	return runs
 }
 
+// faultless are those of the good runs in which no call has failed. Promises are judged by them alone.
+func (r *Report) faultless(scenario string) map[string][]Result {
+	runs := r.good(scenario)
+	for peer := range runs {
+		runs[peer] = slices.DeleteFunc(runs[peer], func(run Result) bool { return run.Errors > 0 })
+	}
+	return runs
+}
+
 // spread is the spread of a figure over a peer's rounds. It is false without any.
 func (r *Report) spread(scenario, peer string, f figure) (Spread, bool) {
 	var values []float64
@@ -159,9 +167,10 @@ type ratio struct {
 }
 
 // ratio divides, round by round, the figure of peer by the best of the same round among the peers that others admits;
-// best is the greatest, or with least the least. It is false if there is no round with both.
+// best is the greatest, or with least the least. Runs with errors have no part in it, whoever's they are. It is false if there is no
+// round with both.
 func (r *Report) ratio(scenario, peer string, f figure, least bool, others func(PeerInfo) bool) (ratio, bool) {
-	runs := r.good(scenario)
+	runs := r.faultless(scenario)
 	wins := make(map[string]int)
 	var values []float64
 	for _, mine := range runs[peer] {
@@ -171,7 +180,7 @@ func (r *Report) ratio(scenario, peer string, f figure, least bool, others func(
 				continue
 			}
 			for _, run := range runs[p.Key] {
-				if v := f(run); run.Round == mine.Round && run.Errors == 0 && v > 0 && (who == "" || (v < best) == least) {
+				if v := f(run); run.Round == mine.Round && v > 0 && (who == "" || (v < best) == least) {
 					best, who = v, p.Key
 				}
 			}
@@ -252,6 +261,9 @@ func readReport(file string) (*Report, error) {
 	var r Report
 	if err := json.Unmarshal(text, &r); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if len(r.Scenarios) == 0 {
+		return nil, fmt.Errorf("%s has no results: -json has not written it, or nothing was measured", file)
 	}
 	return &r, nil
 }

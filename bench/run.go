@@ -102,11 +102,22 @@ func once(ctx context.Context, peer program, s Scenario, t timing) (Result, Peer
 	case errors.As(err, &cannot):
 		result.Cannot = string(cannot)
 	case err != nil:
-		result.Problem = err.Error()
+		result.Problem = err.Error() + b.lostServers(err)
 	case ending != nil:
 		result.Note = ending.Error()
 	}
 	return result, b.info, err
+}
+
+// lostServers says which servers have not ended as they should, beyond what the error says: a client whose server has died says only
+// that its connection is gone.
+func (b *bout) lostServers(err error) (text string) {
+	for _, server := range b.servers {
+		if server.ending != nil && !strings.Contains(err.Error(), server.name) {
+			text += "; " + server.ending.Error()
+		}
+	}
+	return text
 }
 
 // run starts the servers and the clients, lets them warm up, and measures.
@@ -174,54 +185,65 @@ func (b *bout) start(what string) (*process, error) {
 
 // measure lets the clients count, and adds up what they and the kernel say.
 //
-// The kernel's counters are read just before the clients hear that they shall count and just after they have said what
-// they counted. In between all processes do nothing but the load.
+// What the kernel counts is taken over as long as the clients count, and beginning with them, but for an open loop not to the
+// end of the last call: calls of before the measurement, which do not count, use as much after its begin as those that do count
+// use after its end. Several thousand callers of a slow peer would else make each call dearer than it is. An open loop is
+// to make all its calls, however late, and has few open where it keeps up.
 func (b *bout) measure(ctx context.Context) (Result, error) {
-	var r Result
 	before, err := b.look(ctx)
 	if err != nil {
-		return r, err
-	}
-	carried, err := wireOf()
-	if err != nil {
-		return r, err
+		return Result{}, err
 	}
 	for _, client := range b.clients {
 		if err := client.tell(order{Do: "go"}); err != nil {
-			return r, err
+			return Result{}, err
+		}
+	}
+	var after *sight
+	if b.scenario.Load.Mode != "open" {
+		if after, err = b.lookAt(ctx, before.at.Add(b.timing.measure)); err != nil {
+			return Result{}, err
 		}
 	}
 	var done []event
 	for _, client := range b.clients {
 		e, err := hearEvent(ctx, client, b.timing.measure+b.timing.patience+b.scenario.catchingUp(b.timing), "done")
 		if err != nil {
-			return r, err
+			return Result{}, err
 		}
 		done = append(done, e)
 	}
-	wire, err := wireOf()
-	if err != nil {
-		return r, err
-	}
-	after, err := b.look(ctx)
-	if err != nil {
-		return r, err
-	}
-	r = sum(done, max(1, b.scenario.Load.Messages))
+	r := sum(done, max(1, b.scenario.Load.Messages))
 	if r.Calls == 0 && r.Errors == 0 {
 		return r, fmt.Errorf("%w within %s", errNoCall, b.timing.measure)
 	}
-	r.Wire, r.Packets = wire.bytes-carried.bytes, wire.packets-carried.packets
-	r.Client = b.side(b.clients, before, after)
-	r.Server = b.side(b.servers, before, after)
+	if after == nil {
+		if after, err = b.look(ctx); err != nil {
+			return Result{}, err
+		}
+	}
+	b.use(&r, before, after, done)
+	return r, nil
+}
+
+// use adds what the processes have used between two looks. When these are further apart than the time in which the
+// calls were made, or nearer to each other, it is scaled, since their number is that of this time.
+func (b *bout) use(r *Result, before, after *sight, done []event) {
+	r.Wire, r.Packets = after.wire.bytes-before.wire.bytes, after.wire.packets-before.wire.packets
+	r.Client = side(b.clients, before, after)
+	r.Server = side(b.servers, before, after)
+	for _, server := range b.servers {
+		r.Server.add(after.of[server].counters, 1)
+		r.Server.add(before.of[server].counters, -1)
+	}
+	seconds := 0.0
 	for _, e := range done {
 		r.Client.add(e.counters, 1)
+		seconds += e.Seconds / float64(len(done))
 	}
-	for _, server := range b.servers {
-		r.Server.add(after[server].counters, 1)
-		r.Server.add(before[server].counters, -1)
+	if b.scenario.Load.Mode != "open" && seconds > 0 {
+		r.divide(after.at.Sub(before.at).Seconds() / seconds)
 	}
-	return r, nil
 }
 
 // hearEvent waits for the event that is wanted.
@@ -251,38 +273,65 @@ type look struct {
 	counters     // of a server; a client reports its own
 }
 
-// look asks the kernel about all processes, and the servers about their runtimes.
-func (b *bout) look(ctx context.Context) (map[*process]look, error) {
-	seen := make(map[*process]look)
+// A sight is what is known of all processes.
+type sight struct {
+	at   time.Time
+	wire wire
+	of   map[*process]look
+}
+
+// lookAt looks when the time has come.
+func (b *bout) lookAt(ctx context.Context, at time.Time) (*sight, error) {
+	timer := time.NewTimer(time.Until(at))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return b.look(ctx)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// look asks the kernel about all processes, and then the servers about their runtimes: they may take a while.
+func (b *bout) look(ctx context.Context) (*sight, error) {
+	seen := &sight{at: time.Now(), of: make(map[*process]look)}
+	var err error
+	if seen.wire, err = wireOf(); err != nil {
+		return nil, err
+	}
 	for _, p := range append(append([]*process{}, b.clients...), b.servers...) {
-		var l look
-		var err error
-		if l.usage, err = usageOf(p.pid()); err != nil {
-			return nil, fmt.Errorf("%s: %w", p.name, err)
+		l, err := lookAtProcess(p.pid())
+		if err != nil {
+			return nil, p.fate(err)
 		}
-		if l.memory, l.peak, err = memoryOf(p.pid()); err != nil {
-			return nil, fmt.Errorf("%s: %w", p.name, err)
-		}
-		seen[p] = l
+		seen.of[p] = l
 	}
 	for _, server := range b.servers {
 		if err := server.tell(order{Do: "figures"}); err != nil {
 			return nil, err
 		}
-		l := seen[server]
+		l := seen.of[server]
 		if err := server.hear(ctx, b.timing.patience, "its figures", &l.counters); err != nil {
 			return nil, err
 		}
-		seen[server] = l
+		seen.of[server] = l
 	}
 	return seen, nil
 }
 
+func lookAtProcess(pid int) (l look, err error) {
+	if l.usage, err = usageOf(pid); err != nil {
+		return l, err
+	}
+	l.memory, l.peak, err = memoryOf(pid)
+	return l, err
+}
+
 // side adds up what the processes of one side have used.
-func (b *bout) side(processes []*process, before, after map[*process]look) Side {
+func side(processes []*process, before, after *sight) Side {
 	var s Side
 	for _, p := range processes {
-		from, to := before[p], after[p]
+		from, to := before.of[p], after.of[p]
 		s.CPU += (to.cpu - from.cpu).Seconds()
 		s.Reads += float64(to.reads - from.reads)
 		s.Writes += float64(to.writes - from.writes)
@@ -333,7 +382,8 @@ func sum(done []event, messages int) Result {
 func (b *bout) stop() error {
 	var problems []error
 	for _, p := range append(append([]*process{}, b.clients...), b.servers...) {
-		problems = append(problems, p.stop())
+		p.ending = p.stop()
+		problems = append(problems, p.ending)
 	}
 	return errors.Join(problems...)
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -83,13 +84,23 @@ var columns = []column{
 
 // perCalls is the run with all that its sides have used divided by its calls; memory stays.
 func (r Result) perCalls() Result {
-	r.Wire, r.Packets = perCall(r, r.Wire), perCall(r, r.Packets)
-	for _, s := range []*Side{&r.Client, &r.Server} {
-		for _, n := range []*float64{&s.CPU, &s.Reads, &s.Writes, &s.BytesIn, &s.BytesOut, &s.Mallocs, &s.Bytes, &s.GCs} {
-			*n = perCall(r, *n)
-		}
+	if r.Calls == 0 {
+		r.divide(math.Inf(1))
+	} else {
+		r.divide(r.Calls)
 	}
 	return r
+}
+
+// divide divides all that was used; memory stays.
+func (r *Result) divide(by float64) {
+	r.Wire /= by
+	r.Packets /= by
+	for _, s := range []*Side{&r.Client, &r.Server} {
+		for _, n := range []*float64{&s.CPU, &s.Reads, &s.Writes, &s.BytesIn, &s.BytesOut, &s.Mallocs, &s.Bytes, &s.GCs} {
+			*n /= by
+		}
+	}
 }
 
 // medians are those of each figure by itself, of a call.

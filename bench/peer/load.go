@@ -352,9 +352,18 @@ func (r *run) measure() (*done, error) {
 	select {
 	case err := <-r.broken:
 		return nil, err
+	case <-time.After(length):
+	}
+	used := readCounters() // what the calls use that are open now was used at the begin by those that do not count
+	select {
+	case err := <-r.broken:
+		return nil, err
 	case <-over:
-	case <-time.After(length + drainTimeout):
+	case <-time.After(drainTimeout):
 		return nil, fmt.Errorf("calls are open %v after the measurement", drainTimeout)
+	}
+	if r.Mode == open { // it makes all its calls, however late
+		used = readCounters()
 	}
 	select { // a call of before may have failed at the end
 	case err := <-r.broken:
@@ -363,7 +372,7 @@ func (r *run) measure() (*done, error) {
 	}
 	d := &done{
 		Event: "done", Calls: r.calls.Load(), Errors: r.errors.Load(), Late: r.late.Load(), Beside: r.accompanied.Load(),
-		counters: readCounters().since(before), Seconds: r.took(length).Seconds(), Latency: r.latency.summary(),
+		counters: used.since(before), Seconds: r.took(length).Seconds(), Latency: r.latency.summary(),
 	}
 	if err := r.first.Load(); err != nil {
 		d.FirstError = (*err).Error()

@@ -7,6 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -334,4 +338,47 @@ func TestAlarmSleepsLongEnough(t *testing.T) {
 	if took := time.Since(begin); took < 2*time.Millisecond {
 		t.Errorf("ten times 200 µs took %v", took)
 	}
+}
+
+// The percentiles are compared with those of the sorted values themselves, of the rank that is next, and the mean and the bounds
+// with theirs.
+func TestPercentiles(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, n := range []int{1, 2, 10, 999, 1000, 1001, 123_456} {
+		l, values, sum := newLatencies(), make([]float64, n), 0.0
+		for i := range values {
+			ns := int64(math.Exp(5 + 15*random.Float64())) // 150 ns to half a second
+			l.shard(i).record(ns)
+			values[i] = float64(ns) / 1000
+			sum += values[i]
+		}
+		slices.Sort(values)
+		at := func(percent float64) float64 { return values[max(int(math.Round(percent/100*float64(n))), 1)-1] }
+		want := summary{values[0], sum / float64(n), at(50), at(90), at(99), at(99.9), values[n-1]}
+		got, exact := reflect.ValueOf(l.summary()), reflect.ValueOf(want)
+		for i := range got.NumField() {
+			if g, w := got.Field(i).Float(), exact.Field(i).Float(); math.Abs(g-w) > 0.001*w+0.008 {
+				t.Errorf("%d values: %s is %v, want %v", n, got.Type().Field(i).Name, g, w)
+			}
+		}
+	}
+}
+
+// What the calls allocate that are open at the end is no part of it: so did at the begin those that do not count.
+func TestAllocationsAreThoseOfTheMeasurement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sink []byte
+		epoch := time.Now()
+		f := &fake{call: func() error {
+			time.Sleep(300 * time.Millisecond)
+			if time.Since(epoch) > 1101*time.Millisecond { // after the measurement, which ends at 1100.5 ms
+				sink = make([]byte, 64<<20)
+			}
+			return nil
+		}}
+		got, err := play(t, peerOf(f), `{"work":"echo","addrs":["a"],"mode":"closed","callers":1,"warmup_ms":100,"measure_ms":1000}`)
+		if err != nil || got["calls"] != 3.0 || got["bytes"].(float64) > 32<<20 || sink == nil {
+			t.Errorf("got %v, %v", got, err)
+		}
+	})
 }

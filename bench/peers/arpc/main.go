@@ -26,7 +26,8 @@ func main() {
 		Name:   "arpc",
 		Module: "github.com/lesismal/arpc",
 		Setup: "EnablePool, handlers run by the reader (async false), SendBufferSize 64 KiB, RecvBufferSize 32 KiB; " +
-			"vtprotobuf as its codec; one connection, NewClientPoolFromDialers where there are several servers",
+			"vtprotobuf as its codec; one connection, NewClientPoolFromDialers where there are several servers; " +
+			"a caller's replies decoded into the same variable",
 		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss},
 		Serve: serve,
 		Dial:  dial,
@@ -38,11 +39,18 @@ type vt struct{}
 
 type encoder interface{ MarshalVT() ([]byte, error) }
 
-type decoder interface{ UnmarshalVT([]byte) error }
+type decoder interface {
+	Reset()
+	UnmarshalVT([]byte) error
+}
 
 func (vt) Marshal(v any) ([]byte, error) { return v.(encoder).MarshalVT() }
 
-func (vt) Unmarshal(b []byte, v any) error { return v.(decoder).UnmarshalVT(b) }
+func (vt) Unmarshal(b []byte, v any) error {
+	m := v.(decoder)
+	m.Reset() // it may be a reply that is used again
+	return m.UnmarshalVT(b)
+}
 
 // tune sets what servers and clients have in common.
 func tune(h arpc.Handler) {
@@ -134,13 +142,12 @@ func dial(_ context.Context, o peer.Options) (peer.Client, error) {
 }
 
 func (c *client) Caller() (func() error, error) {
-	own := c.pool.Get(int(c.next.Add(1)))
+	own, reply := c.pool.Get(int(c.next.Add(1))), c.reply()
 	return func() error {
 		to := own
 		if c.round {
 			to = c.pool.Next()
 		}
-		reply := c.reply()
 		if err := to.CallContext(context.Background(), c.method, c.args, reply); err != nil {
 			return err
 		}

@@ -163,7 +163,8 @@ func (c *connection) Caller() (func() error, error) {
 	case peer.Echo:
 		return c.CallerOf(c.options.Size)
 	case peer.Kiss:
-		k := &bench.Values{S: "hello", Num: 1, I: 2, D: 3.4}
+		asked := peer.Asked()
+		k := &bench.Values{S: asked.Text, Num: asked.Num, I: asked.I, D: asked.D}
 		return func() error { return c.kiss(k) }, nil
 	default:
 		request := &bench.StreamRequest{Messages: int64(c.options.Messages), Body: body}

@@ -102,6 +102,7 @@ func (c *codec) readBody(body any) error {
 	}
 	switch body := body.(type) {
 	case *message.BenchmarkMessage:
+		body.Reset() // it may be a reply that is used again
 		return body.UnmarshalVT(c.buf)
 	case *[]byte:
 		*body = append((*body)[:0], c.buf...)

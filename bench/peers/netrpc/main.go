@@ -141,7 +141,7 @@ type client struct {
 
 func dial(_ context.Context, o peer.Options) (peer.Client, error) {
 	c := &client{
-		Options: o, data: make([]byte, o.Size), message: peer.NewPlain(), kiss: KissArgs{"test hello client", 1, 2, 0.1},
+		Options: o, data: make([]byte, o.Size), message: peer.NewPlain(), kiss: kissArgs(),
 		ended: make(chan *rpc.Call, 1<<16), // net/rpc drops what does not fit
 		open:  make(map[any]func(error)),
 	}
@@ -157,6 +157,11 @@ func dial(_ context.Context, o peer.Options) (peer.Client, error) {
 		go c.collect()
 	}
 	return c, nil
+}
+
+func kissArgs() KissArgs {
+	asked := peer.Asked()
+	return KissArgs{asked.Text, asked.Num, asked.I, asked.D}
 }
 
 func (c *client) Close() error {

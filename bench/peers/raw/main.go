@@ -111,7 +111,8 @@ func (c *client) work() (request func(dst []byte) []byte, check func(reply []byt
 			return message.Check(in)
 		}
 	case peer.Kiss:
-		out := values{"test hello client", 1, 2, 0.1}
+		asked := peer.Asked()
+		out := values{asked.Text, asked.Num, asked.I, asked.D}
 		return out.appendTo, func(reply []byte) error {
 			got, want := parseValues(reply), out.answer()
 			if got != want {

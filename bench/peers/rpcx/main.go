@@ -29,7 +29,7 @@ func main() {
 		Name:   "rpcx",
 		Module: "github.com/smallnest/rpcx",
 		Setup: "AddHandler, WithPool(100, 1000000), no HTTP gateway, no JSON-RPC; vtprotobuf as its codec for protobuf; " +
-			"one connection, by Client; XClient and round robin where there are several servers",
+			"one connection, by Client; XClient and round robin where there are several servers; a caller's replies decoded into the same variable",
 		Works: []peer.Work{peer.Message, peer.Echo, peer.Kiss, peer.Plain},
 		Serve: serve,
 		Dial:  dial,
@@ -41,16 +41,25 @@ type codec struct{}
 
 type encoder interface{ MarshalVT() ([]byte, error) }
 
-type decoder interface{ UnmarshalVT([]byte) error }
+type decoder interface {
+	Reset()
+	UnmarshalVT([]byte) error
+}
 
 func (codec) Encode(v any) ([]byte, error) { return v.(encoder).MarshalVT() }
 
-func (codec) Decode(b []byte, v any) error { return v.(decoder).UnmarshalVT(b) }
+func (codec) Decode(b []byte, v any) error {
+	m := v.(decoder)
+	m.Reset() // it may be a reply that is used again
+	return m.UnmarshalVT(b)
+}
 
 // raw is bytes that are not encoded.
 type raw []byte
 
 func (r raw) MarshalVT() ([]byte, error) { return r, nil }
+
+func (r *raw) Reset() { *r = nil }
 
 func (r *raw) UnmarshalVT(b []byte) error {
 	*r = b
@@ -187,9 +196,8 @@ func connect(addrs []string) (caller, error) {
 }
 
 func (c *connected) Caller() (func() error, error) {
-	one := c.clients[int(c.next.Add(1))%len(c.clients)]
+	one, reply := c.clients[int(c.next.Add(1))%len(c.clients)], c.reply()
 	return func() error {
-		reply := c.reply()
 		if err := one.Call(context.Background(), c.method, c.args, reply); err != nil {
 			return err
 		}

@@ -148,7 +148,8 @@ func (p *pool) call() (func(*connection) error, error) {
 		_, err := rand.Read(body)
 		return func(c *connection) error { return echo(c, body) }, err
 	default:
-		k := &bench.Kiss{S: "hello", Num: 1, I: 2, D: 3.4}
+		asked := peer.Asked()
+		k := &bench.Kiss{S: asked.Text, Num: asked.Num, I: asked.I, D: asked.D}
 		return func(c *connection) error { return kiss(c, k) }, nil
 	}
 }

@@ -150,7 +150,8 @@ func (p *pool) Caller() (func() error, error) {
 	case peer.Echo:
 		return func() error { return echo(proxy, &bench.Body{Body: body}) }, nil
 	case peer.Kiss:
-		k := &bench.Values{S: "hello", Num: 1, I: 2, D: 3.4}
+		asked := peer.Asked()
+		k := &bench.Values{S: asked.Text, Num: asked.Num, I: asked.I, D: asked.D}
 		return func() error { return kiss(proxy, k) }, nil
 	default:
 		request := &bench.StreamRequest{Messages: int64(p.options.Messages), Body: body}

@@ -182,18 +182,9 @@ func (c *client) same(got []byte) error {
 }
 
 func (c *client) kiss() (method string, args, reply any, check func() error) {
-	const text, wanted = "test hello client", "test hello client:server response2"
-	var s string
-	var num, i int64
-	var d float64
-	tenth := 0.1 // a constant would be added exactly
-	reply = yodel.Values{&s, &num, &i, &d}
-	return kiss, yodel.Values{text, int64(1), int64(2), tenth}, reply, func() error {
-		if s != wanted || num != 1 || i != 3 || d != tenth+0.2 {
-			return fmt.Errorf("got %q, %d, %d, %v", s, num, i, d)
-		}
-		return nil
-	}
+	asked, got := peer.Asked(), new(peer.Values)
+	reply = yodel.Values{&got.Text, &got.Num, &got.I, &got.D}
+	return kiss, yodel.Values{asked.Text, asked.Num, asked.I, asked.D}, reply, func() error { return got.CheckAnswer() }
 }
 
 func (c *client) stream(ctx context.Context, client *yodel.Client) error {

@@ -34,9 +34,15 @@ public final class Check {
     }
   }
 
-  /** Of the reply to the request (s, num, i, d) = ("kiss", 7, 41, 1.5). */
+  /** What a kiss sends, as all peers do. */
+  public static final String ASKED = "test hello client";
+  public static final long NUM = 1;
+  public static final long I = 1;
+  public static final double D = 0.1;
+
+  /** Of the reply to a kiss. */
   public static void kiss(String s, long num, long i, double d) {
-    if (!"kiss:server response41".equals(s) || num != 7 || i != 42 || d != 1.5 + 0.2) {
+    if (!(ASKED + KISSED + I).equals(s) || num != NUM || i != I + 1 || d != D + 0.2) {
       throw new WrongReply("the reply is not the kiss: " + s + ", " + num + ", " + i + ", " + d);
     }
   }

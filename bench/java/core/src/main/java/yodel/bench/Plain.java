@@ -56,7 +56,7 @@ public final class Plain {
           yield new Exchange<>(body, s -> s.echo(body), r -> Check.echo(body, r));
         }
         case KISS -> {
-          var k = new Kiss("kiss", 7, 41, 1.5);
+          var k = new Kiss(Check.ASKED, Check.NUM, Check.I, Check.D);
           yield new Exchange<>(k, s -> s.kiss(k), r -> {
             var back = (Kiss) r;
             Check.kiss(back.s, back.num, back.i, back.d);

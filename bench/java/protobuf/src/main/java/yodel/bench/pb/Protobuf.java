@@ -49,7 +49,7 @@ public final class Protobuf {
   }
 
   public static Kissed kiss() {
-    return Kissed.newBuilder().setS("kiss").setNum(7).setI(41).setD(1.5).build();
+    return Kissed.newBuilder().setS(Check.ASKED).setNum(Check.NUM).setI(Check.I).setD(Check.D).build();
   }
 
   public static Kissed kissed(Kissed k) {

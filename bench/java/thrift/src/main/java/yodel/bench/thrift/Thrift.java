@@ -104,7 +104,7 @@ public final class Thrift implements Peer {
   private static final class Exchange {
     final BenchmarkMessage message = filled();
     final ByteBuffer body;
-    final Kissed kiss = new Kissed("kiss", 7, 41, 1.5);
+    final Kissed kiss = new Kissed(Check.ASKED, Check.NUM, Check.I, Check.D);
 
     Exchange(Options o) {
       var bytes = new byte[o.size()];
