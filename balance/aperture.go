@@ -75,7 +75,8 @@ func (p *aperture) Pick(call *yodel.Call) *yodel.Endpoint {
 	if len(p.ring) == 0 {
 		return nil
 	}
-	a, b := p.draw(call), p.draw(call)
+	a := p.draw(call, nil)
+	b := p.draw(call, a)
 	switch {
 	case a == nil && b == nil:
 		return p.beyond(call)
@@ -85,12 +86,12 @@ func (p *aperture) Pick(call *yodel.Call) *yodel.Endpoint {
 	return a
 }
 
-// draw returns an endpoint in view, or nil when it finds only those that the call avoids.
-func (p *aperture) draw(call *yodel.Call) *yodel.Endpoint {
+// draw returns an endpoint in view other than one, or nil when it finds only that and those that the call avoids.
+func (p *aperture) draw(call *yodel.Call, one *yodel.Endpoint) *yodel.Endpoint {
 	for range redraws {
 		_, at := math.Modf(p.begin + rand.Float64()*p.width)
 		i := min(int(at*float64(len(p.ring))), len(p.ring)-1)
-		if ep := p.ring[i]; !call.Avoids(ep) {
+		if ep := p.ring[i]; ep != one && !call.Avoids(ep) {
 			return ep
 		}
 	}
