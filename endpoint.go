@@ -51,16 +51,18 @@ type Endpoint struct {
 // An inflight counts calls that are being worked on. Asynchronous calls begin on one processor and end on another: a counter that both
 // of them wrote took each call 40 ns, most of it waiting for the other one's cache.
 type inflight struct {
-	_     [cacheLine]byte
-	begun atomic.Int64
-	_     [cacheLine]byte
-	ended atomic.Int64
-	_     [cacheLine]byte
+	_       [cacheLine]byte
+	begun   atomic.Int64
+	waiting atomic.Int64 // for a connection; seldom written
+	_       [cacheLine]byte
+	ended   atomic.Int64
+	_       [cacheLine]byte
 }
 
 const cacheLine = 64
 
-func (n *inflight) count() int {
+// sent is how many have been sent, or are about to be, and have not ended.
+func (n *inflight) sent() int {
 	ended := n.ended.Load() // first, so that the count is never negative
 	return int(n.begun.Load() - ended)
 }
@@ -101,8 +103,9 @@ func (ep *Endpoint) Instance() Instance { return *ep.instance.Load() }
 // Addr returns the address of the instance.
 func (ep *Endpoint) Addr() string { return ep.instance.Load().Addr }
 
-// Inflight returns how many calls of this client the endpoint is working on.
-func (ep *Endpoint) Inflight() int { return ep.inflight.count() }
+// Inflight returns how many calls of this client the endpoint is working on. Those that wait for a connection to it count too: otherwise one that
+// lets nobody connect would look idle to balancers, and get all calls until that is certain.
+func (ep *Endpoint) Inflight() int { return ep.inflight.sent() + int(ep.inflight.waiting.Load()) }
 
 // begun and ended count calls in flight. A peer has no endpoint. Begun returns when that was if a Learner wants to know, and
 // otherwise 0.
@@ -290,8 +293,13 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Con
 
 // connectFor is connected for a call, whose record is to say how long that took.
 func (ep *Endpoint) connectFor(ctx context.Context, call *Call) (*mux.Conn, error) {
+	if conn := ep.ready(ctx); conn != nil {
+		return conn, nil
+	}
 	began := clock()
+	ep.inflight.waiting.Add(1)
 	conn, err := ep.connected(ctx, call.Deadline)
+	ep.inflight.waiting.Add(-1)
 	call.out.connecting += clock() - began
 	return conn, err
 }
@@ -345,7 +353,7 @@ func (ep *Endpoint) dial(d *dialing) {
 	switch {
 	case ep.closed:
 		if err == nil {
-			go conn.Close() // nobody wants it any more
+			c.wg.Go(conn.Close) // nobody wants it any more
 		}
 		d.err = ep.goneError()
 	case err != nil:
@@ -410,6 +418,9 @@ func (ep *Endpoint) connect(ctx context.Context, beside bool) (*mux.Conn, *dialE
 		}
 		return fail(&dialError{err: err, connected: true})
 	case <-ctx.Done():
+		if dialled.up.Load() { // just now
+			return conn, nil
+		}
 		conn.Abort()
 		return fail(&dialError{err: mux.ErrHandshake, connected: true})
 	}
