@@ -61,8 +61,11 @@ func Nth(number, clients int) Place {
 }
 
 // Named is the place of a client that knows only its name, which no other one has: its host's, its pod's. Clients are spread by the hashes of their
-// names, and servers get the same load on average, more evenly the more clients there are.
+// names, and servers get the same load on average, more evenly the more clients there are. Without a name it is any place.
 func Named(name string) Place {
+	if name == "" { // a variable that is not set, in all clients
+		return Place{at: rand.Float64()}
+	}
 	return Place{at: float64(hashString(name)>>11) / (1 << 53)}
 }
 

@@ -243,6 +243,13 @@ func TestAperturesKeepToTheirPart(t *testing.T) {
 	if n := len(picks(small, 1000)); n != 4 {
 		t.Errorf("of fewer servers than it may see it sees %d", n)
 	}
+	nameless := make(map[*yodel.Endpoint]int)
+	for range 200 {
+		nameless[balance.Aperture(1, balance.Named(""))(all[:10], nil).Pick(keyed(1))]++
+	}
+	if len(nameless) != 10 {
+		t.Errorf("200 clients without a name see %d of 10 servers", len(nameless))
+	}
 	one := balance.Aperture(0, balance.Nth(-3, 0))(all, nil)
 	if n := len(picks(one, 1000)); n == 0 {
 		t.Error("nobody is seen")
