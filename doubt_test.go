@@ -6,8 +6,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -219,5 +221,44 @@ func TestASetThatGrowsAgainReplacesNobody(t *testing.T) {
 		f.knows(t, all[:4]...)
 		f.resolver.set(all[:3]...) // the four were all
 		f.knows(t, all[:3]...)
+	})
+}
+
+// A registry that loses its memory does not make every client connect to every server, at once and for good.
+func TestInstancesThatWereNeverCalledAreAskedLittleByLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := mem.New()
+		l, err := network.Listen("there")
+		must(t, err)
+		start(t, newServer(t, nil), l)
+		addrs := make([]string, 600)
+		for i := range addrs {
+			addrs[i] = fmt.Sprint(i)
+		}
+		var dials atomic.Int32
+		resolver := newSettable(addrs...)
+		c := yodel.NewClient(resolver, &yodel.ClientOptions{Transport: transportFunc(func(ctx context.Context, _ string) (net.Conn, error) {
+			dials.Add(1)
+			return network.Dial(ctx, "there")
+		})})
+		defer c.Close()
+		synctest.Wait()
+		resolver.set()
+		time.Sleep(time.Second)
+		if n := dials.Load(); n > 100 { // 20 on average
+			t.Errorf("%d connections were made within a second", n)
+		}
+		time.Sleep(time.Minute + 5*time.Second)
+		if n := dials.Load(); n != 600 {
+			t.Errorf("%d of 600 were asked", n)
+		}
+		for _, ep := range c.Endpoints() {
+			if ep.Connected() {
+				t.Fatalf("%s has no call and stays connected", ep.Addr())
+			}
+		}
+		if n := len(c.Endpoints()); n != 600 {
+			t.Errorf("the client knows %d", n)
+		}
 	})
 }

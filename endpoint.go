@@ -42,6 +42,7 @@ type Endpoint struct {
 	answered time.Time       // the last time that it was known to answer, or became unlisted
 	retry    *time.Timer     // the next dial
 	retryAt  time.Time
+	asking   *time.Timer // when it is seen whether it answers, if it is unlisted and has no connection
 	closed   bool
 	// enough is until when no connection beside the ones there are is wanted, in nanoseconds since 1970: one is being made, or
 	// could not be made.
@@ -69,13 +70,13 @@ func (n *inflight) sent() int {
 
 // A dialing is an attempt to connect that several callers may wait for.
 type dialing struct {
-	done   chan struct{}
-	beside bool // there are connections
-	conn   *mux.Conn
-	err    error
+	done  chan struct{}
+	spare bool // the connection may be idle for spareTime
+	conn  *mux.Conn
+	err   error
 }
 
-// spareTime is how long a connection beside others may be idle, when there is no other limit.
+// spareTime is how long a connection beside others may be idle, or one that no call needed, when there is no other limit.
 const spareTime = 30 * time.Second
 
 // Backoff between attempts to connect: doubling, with jitter of half of it.
@@ -155,16 +156,31 @@ func (ep *Endpoint) setReadyLocked(by string, ready bool) {
 	ep.unready.Store(int32(len(ep.by))) //nolint:gosec // few
 }
 
-// unlist keeps the endpoint for as long as it answers, and looks whether it does if that is not known.
+// unlist keeps the endpoint for as long as it answers, and looks whether it does if that is not known: not at once, because when a registry has lost
+// its memory, each of a thousand clients would connect to each of a thousand servers.
 func (ep *Endpoint) unlist() {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	if !ep.unlisted.Swap(true) {
 		ep.answered = time.Now()
 	}
-	if len(*ep.conns.Load()) == 0 && ep.dialing == nil && ep.retry == nil {
-		ep.dialLocked()
+	if ep.asking == nil && ep.restsLocked() {
+		ep.asking = time.AfterFunc(rand.N(silentTime), ep.ask)
 	}
+}
+
+func (ep *Endpoint) ask() {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	ep.asking = nil
+	if ep.unlisted.Load() && !ep.closed && ep.restsLocked() {
+		ep.dialLocked(true)
+	}
+}
+
+// restsLocked reports whether there is no connection, and nobody tries to make one.
+func (ep *Endpoint) restsLocked() bool {
+	return len(*ep.conns.Load()) == 0 && ep.dialing == nil && ep.retry == nil
 }
 
 // silentTime is how long an instance that no registry names any more may not answer before it is forgotten: as long as it takes
@@ -282,7 +298,7 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Con
 			ep.mu.Unlock()
 			return nil, &err
 		}
-		d = ep.dialLocked()
+		d = ep.dialLocked(len(*ep.conns.Load()) > 0)
 	}
 	ep.mu.Unlock()
 	if conn, _ := leastLoaded(*ep.conns.Load()); conn != nil {
@@ -332,8 +348,8 @@ func (ep *Endpoint) await(ctx context.Context, d *dialing, deadline time.Time) (
 }
 
 // dialLocked begins an attempt to connect.
-func (ep *Endpoint) dialLocked() *dialing {
-	d := &dialing{done: make(chan struct{}), beside: len(*ep.conns.Load()) > 0}
+func (ep *Endpoint) dialLocked(spare bool) *dialing {
+	d := &dialing{done: make(chan struct{}), spare: spare}
 	ep.dialing = d
 	ep.enough.Store(time.Now().Add(ep.client.opts.DialTimeout).UnixNano())
 	ep.client.wg.Go(func() { ep.dial(d) })
@@ -343,7 +359,7 @@ func (ep *Endpoint) dialLocked() *dialing {
 func (ep *Endpoint) dial(d *dialing) {
 	c := ep.client
 	ctx, cancel := context.WithTimeout(ep.ctx, c.opts.DialTimeout)
-	conn, err := ep.connect(ctx, d.beside)
+	conn, err := ep.connect(ctx, d.spare)
 	cancel()
 
 	gone := false
@@ -386,7 +402,7 @@ func (ep *Endpoint) dial(d *dialing) {
 
 // connect makes a connection and waits until the server has answered: one that is just being shut down may take a
 // connection and never look at it, and then nobody could say whether calls on it were executed.
-func (ep *Endpoint) connect(ctx context.Context, beside bool) (*mux.Conn, *dialError) {
+func (ep *Endpoint) connect(ctx context.Context, spare bool) (*mux.Conn, *dialError) {
 	c := ep.client
 	fail := func(err *dialError) (*mux.Conn, *dialError) {
 		c.event(ConnEvent{Kind: eventConnectFailed, Addr: ep.Addr(), Err: err.err})
@@ -397,9 +413,9 @@ func (ep *Endpoint) connect(ctx context.Context, beside bool) (*mux.Conn, *dialE
 		return fail(&dialError{err: err})
 	}
 	config := &c.config
-	if beside && config.IdleTimeout == 0 {
-		spare := c.config
-		config, spare.IdleTimeout = &spare, spareTime
+	if spare && config.IdleTimeout == 0 {
+		limited := c.config
+		config, limited.IdleTimeout = &limited, spareTime
 	}
 	answered := make(chan struct{})
 	dialled := &dialledConn{ep: ep, served: c.link(nc), answered: answered}
@@ -485,7 +501,7 @@ func (d *dialledConn) ended(err error) {
 func (ep *Endpoint) againLocked(err *dialError) {
 	if errors.Is(err, mux.ErrDrained) && ep.failures <= 1 {
 		ep.setReadyLocked(byConn, false)
-		ep.dialLocked()
+		ep.dialLocked(false)
 		return
 	}
 	ep.retryLocked(err)
@@ -505,8 +521,8 @@ func (ep *Endpoint) retryLocked(err *dialError) {
 		ep.mu.Lock()
 		defer ep.mu.Unlock()
 		ep.retry = nil
-		if !ep.closed && ep.dialing == nil && len(*ep.conns.Load()) == 0 {
-			ep.dialLocked()
+		if !ep.closed && ep.restsLocked() {
+			ep.dialLocked(ep.unlisted.Load())
 		}
 	})
 }
@@ -556,8 +572,10 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 func (ep *Endpoint) close(atOnce bool) {
 	ep.mu.Lock()
 	ep.closed = true
-	if ep.retry != nil {
-		ep.retry.Stop()
+	for _, timer := range []*time.Timer{ep.retry, ep.asking} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	conns := *ep.conns.Load()
 	ep.conns.Store(&[]*mux.Conn{})
