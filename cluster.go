@@ -185,6 +185,9 @@ func (cl *cluster) replaceLocked(endpoints []*Endpoint) {
 		last = set.picker
 	}
 	picker := cl.client.opts.Balancer(endpoints, last)
+	if picker == nil {
+		picker = noPicker{}
+	}
 	if l, ok := picker.(Learner); ok {
 		cl.learner.Store(&l)
 	} else {
@@ -197,6 +200,12 @@ func (cl *cluster) replaceLocked(endpoints []*Endpoint) {
 	cl.set.Store(set)
 	cl.wakeLocked()
 }
+
+// A noPicker stands for the picker of a balancer that made none.
+type noPicker struct{}
+
+func (noPicker) Pick(*Call) *Endpoint { return nil }
+func (noPicker) String() string       { return "it returned no picker" }
 
 // drop takes out an endpoint that the resolver does not name any more and that does not answer.
 func (cl *cluster) drop(ep *Endpoint) {
