@@ -64,9 +64,11 @@ func (a *announcer) keep(ctx context.Context, r Registrar) {
 	every := s.opts.AnnounceEvery
 	known := make(map[string]bool) // services that the registry may know of
 	backoff, failing := firstBackoff, false
+	var refused string // the service that could not be announced last
 	for ctx.Err() == nil {
 		changed := s.changed()
-		err := a.tell(ctx, r, known)
+		var err error
+		refused, err = a.tell(ctx, r, known, refused)
 		pause := every - rand.N(every/8+1)
 		switch {
 		case ctx.Err() != nil:
@@ -98,16 +100,21 @@ func (a *announcer) keep(ctx context.Context, r Registrar) {
 	}
 }
 
-// tell announces all services once, and withdraws those that are no more.
-func (a *announcer) tell(ctx context.Context, r Registrar, known map[string]bool) error {
+// tell announces all services once, and withdraws those that are no more. It ends at the first failure, for a registry in trouble is not to be asked more
+// often than one that is well; so it takes the service that the registry refused the last time, and returns, as the last one.
+func (a *announcer) tell(ctx context.Context, r Registrar, known map[string]bool, refused string) (string, error) {
 	ttl := leases * a.server.opts.AnnounceEvery
 	ctx, cancel := context.WithTimeout(ctx, ttl)
 	defer cancel()
 	in, services := a.instance(), a.server.services()
-	for _, service := range services {
+	next, ok := slices.BinarySearch(services, refused)
+	if ok {
+		next++
+	}
+	for _, service := range slices.Concat(services[next:], services[:next]) {
 		known[service] = true // also if it fails: it may have been written
 		if err := r.Announce(ctx, service, in, ttl); err != nil {
-			return fmt.Errorf("announce %s: %w", service, err)
+			return service, fmt.Errorf("announce %s: %w", service, err)
 		}
 	}
 	for _, service := range slices.Sorted(maps.Keys(known)) {
@@ -115,11 +122,11 @@ func (a *announcer) tell(ctx context.Context, r Registrar, known map[string]bool
 			continue
 		}
 		if err := r.Withdraw(ctx, service, in.Addr); err != nil {
-			return fmt.Errorf("withdraw %s: %w", service, err)
+			return "", fmt.Errorf("withdraw %s: %w", service, err)
 		}
 		delete(known, service)
 	}
-	return nil
+	return "", nil
 }
 
 // instance returns the record to announce. The load in it is the one announced before, unless it has changed much: each write

@@ -26,6 +26,8 @@ type book struct {
 	last  yodel.Instance
 	err   error // of every call
 	hook  func(what string)
+
+	refused string // a service that may not be announced
 }
 
 func (b *book) write(format string, args ...any) error {
@@ -43,6 +45,9 @@ func (b *book) Announce(_ context.Context, service string, in yodel.Instance, tt
 	b.mu.Lock()
 	b.last = in
 	b.mu.Unlock()
+	if service == b.refused {
+		return errors.New("permission denied")
+	}
 	return b.write("+%s %s for %v", service, in.Addr, ttl)
 }
 
@@ -165,7 +170,9 @@ func TestAnAnnouncementThatFailsIsMadeAgain(t *testing.T) {
 		}
 		b.fail(nil)
 		time.Sleep(2 * time.Second)
-		b.is(t, "+A server for 30s", "+Plain server for 30s")
+		if lines := slices.Sorted(slices.Values(b.since())); !slices.Equal(lines, []string{"+A server for 30s", "+Plain server for 30s"}) {
+			t.Errorf("the registry was told %q", lines)
+		}
 		b.fail(errors.New("no quorum"))
 		stop() // in spite of that, and soon
 		for _, want := range []string{"could not be announced", "no quorum", "announced again", "could not be withdrawn"} {
@@ -231,5 +238,22 @@ func TestTheLoadOfAServerIsAnnounced(t *testing.T) {
 		}
 		close(release)
 		wg.Wait()
+	})
+}
+
+// That a registry refuses one service does not keep the others out of it.
+func TestARegistryThatRefusesOneService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, refused := range []string{"A", "Plain"} {
+			b := &book{refused: refused}
+			_, stop := announced(t, mem.New(), b, yodel.ServerOptions{})
+			time.Sleep(time.Minute)
+			lines := b.since()
+			other := map[string]string{"A": "+Plain server for 30s", "Plain": "+A server for 30s"}[refused]
+			if n := len(lines); n == 0 || n > 60 || lines[0] != other || lines[n-1] != other {
+				t.Errorf("%s is refused, and the registry was told %q", refused, lines)
+			}
+			stop()
+		}
 	})
 }

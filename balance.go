@@ -169,7 +169,7 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 	if call.pinned() {
 		return again
 	}
-	all := c.cluster.endpoints()
+	all := c.cluster.set.Load().endpoints
 	untried := 0
 	for _, ep := range all {
 		switch {

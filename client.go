@@ -82,6 +82,7 @@ type Client struct {
 	born    time.Duration // on the clock
 	cancel  context.CancelFunc
 	closed  sync.Once
+	ending  sync.Mutex // guards cancel
 	wg      sync.WaitGroup
 }
 
@@ -152,7 +153,9 @@ func Dial(addrs ...string) *Client { return NewClient(Static(addrs...), nil) }
 // Close ends the client: calls that are open fail. It returns within about a second.
 func (c *Client) Close() {
 	c.closed.Do(func() {
+		c.ending.Lock() // nothing begins in the background from now on
 		c.cancel()
+		c.ending.Unlock()
 		c.cluster.close()
 		c.wg.Wait()
 		c.config.Pool.Close()
@@ -350,12 +353,13 @@ func (q *requester) declared(method string) bool {
 // Background runs f on a goroutine of the client's: ctx ends when the client is closed, which waits for f to return. It does nothing, and returns
 // false, once that has happened.
 func (c *Client) Background(f func(ctx context.Context)) bool {
-	c.cluster.mu.Lock()
-	defer c.cluster.mu.Unlock()
-	if !c.cluster.closed {
-		c.wg.Go(func() { f(c.ctx) })
+	c.ending.Lock()
+	defer c.ending.Unlock()
+	if c.ctx.Err() != nil {
+		return false
 	}
-	return !c.cluster.closed
+	c.wg.Go(func() { f(c.ctx) })
+	return true
 }
 
 // agent names this implementation to peers.

@@ -26,6 +26,8 @@ type cluster struct {
 	heard   time.Duration // when it last named instances, on the clock; 0 before
 	closed  bool
 
+	inactive int // that the resolver names
+
 	size   int       // of the last set that was believed
 	peak   int       // of the largest lately
 	peakAt time.Time // when it was named
@@ -134,7 +136,12 @@ func (cl *cluster) update(instances []Instance) {
 		}
 		endpoints = append(endpoints, ep)
 	}
-	if cl.doubtfulLocked(len(seen)) {
+	doubted := false // a set that was not believed is remembered by what it left out
+	for addr, ep := range gone {
+		doubted = doubted || !seen[addr] && ep.unlisted.Load()
+	}
+	cl.inactive = len(seen) - len(endpoints)
+	if cl.doubtfulLocked(len(seen), doubted) {
 		for _, ep := range set.endpoints { // in its order
 			if addr := ep.Addr(); gone[addr] != nil && !seen[addr] {
 				ep.unlist()
@@ -150,13 +157,14 @@ func (cl *cluster) update(instances []Instance) {
 }
 
 // doubtfulLocked reports whether a set of this size is so much smaller than another one lately that the registry may have lost its
-// memory, or have been cut off from the servers, and is not to be believed what it does not know.
-func (cl *cluster) doubtfulLocked(size int) bool {
+// memory, or have been cut off from the servers, and is not to be believed what it does not know. If one was doubted just now, it may be
+// learning again, server by server, and is doubted until it knows as many as before.
+func (cl *cluster) doubtfulLocked(size int, doubted bool) bool {
 	now := time.Now()
 	if now.Sub(cl.peakAt) > peakTime {
 		cl.peak, cl.peakAt = cl.size, now
 	}
-	if size*2 < cl.peak {
+	if size*2 < cl.peak || doubted && size < cl.peak {
 		return true
 	}
 	cl.size = size
@@ -177,6 +185,9 @@ func (cl *cluster) replaceLocked(endpoints []*Endpoint) {
 		last = set.picker
 	}
 	picker := cl.client.opts.Balancer(endpoints, last)
+	if picker == nil {
+		picker = noPicker{}
+	}
 	if l, ok := picker.(Learner); ok {
 		cl.learner.Store(&l)
 	} else {
@@ -189,6 +200,12 @@ func (cl *cluster) replaceLocked(endpoints []*Endpoint) {
 	cl.set.Store(set)
 	cl.wakeLocked()
 }
+
+// A noPicker stands for the picker of a balancer that made none.
+type noPicker struct{}
+
+func (noPicker) Pick(*Call) *Endpoint { return nil }
+func (noPicker) String() string       { return "it returned no picker" }
 
 // drop takes out an endpoint that the resolver does not name any more and that does not answer.
 func (cl *cluster) drop(ep *Endpoint) {
@@ -254,7 +271,7 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 		}
 	}
 	if len(set.endpoints) == 0 {
-		return nil, refusal("YDL1001", "%s: no instance is known%s", call.Method, cl.trouble())
+		return nil, refusal("YDL1001", "%s: %s", call.Method, cl.nobody())
 	}
 	why := ""
 	if p, ok := set.picker.(fmt.Stringer); ok {
@@ -310,6 +327,17 @@ func (cl *cluster) trouble() string {
 	return fmt.Sprintf("; it failed: %v", cl.err)
 }
 
+// nobody is why there is no endpoint.
+func (cl *cluster) nobody() string {
+	cl.mu.Lock()
+	inactive := cl.inactive
+	cl.mu.Unlock()
+	if inactive > 0 {
+		return fmt.Sprintf("no instance is active of %d that are known%s", inactive, cl.trouble())
+	}
+	return "no instance is known" + cl.trouble()
+}
+
 // ready waits until an endpoint is connected.
 func (cl *cluster) ready(ctx context.Context) error {
 	call := &Call{Method: "Ready"}
@@ -318,22 +346,29 @@ func (cl *cluster) ready(ctx context.Context) error {
 		return err
 	}
 	if len(set.endpoints) == 0 {
-		return refusal("YDL1001", "no instance is known%s", cl.trouble())
+		return refusal("YDL1001", "%s", cl.nobody())
 	}
-	results := make(chan error, len(set.endpoints))
-	for _, ep := range set.endpoints {
-		go func() {
-			_, err := ep.connected(ctx, time.Time{}) // ends with ctx, or within the dial timeout
-			if err != nil {
-				err = cl.client.explain(ctx, call, ep, err)
-			}
-			results <- err
-		}()
+	if slices.ContainsFunc(set.endpoints, (*Endpoint).Connected) {
+		return nil
 	}
-	for range set.endpoints {
+	results := make(chan error, readyAtOnce)
+	order := rand.Perm(len(set.endpoints))
+	for begun, ended := 0, 0; ended < len(order) && (ended == 0 || ctx.Err() == nil); ended++ {
+		for ; begun < min(ended+readyAtOnce, len(order)); begun++ {
+			go func(ep *Endpoint) {
+				_, err := ep.connected(ctx, time.Time{}) // ends with ctx, or within the dial timeout
+				if err != nil {
+					err = cl.client.explain(ctx, call, ep, err)
+				}
+				results <- err
+			}(set.endpoints[order[begun]])
+		}
 		if err = <-results; err == nil {
 			return nil
 		}
 	}
 	return err
 }
+
+// readyAtOnce is how many endpoints are connected to at the same time until one is: not all of thousands.
+const readyAtOnce = 8

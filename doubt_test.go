@@ -6,7 +6,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,7 +187,78 @@ func TestInactiveInstancesGetNoCalls(t *testing.T) {
 		f.knows(t, "b")
 		set("inactive", "inactive") // that is not doubtful: it has been said
 		f.knows(t)
+		_, err := yodel.Ping.Call(t.Context(), f.client, &yodel.Empty{})
+		if e := wantError(t, err, yodel.Unavailable, "YDL1001"); !strings.Contains(e.Message, "no instance is active of 2 that are known") {
+			t.Errorf("a call fails with %v", e)
+		}
 		set("", "inactive")
 		f.knows(t, "a")
+	})
+}
+
+// A registry that has lost its memory learns again server by server. Nothing has changed, so no endpoint is replaced by another one, which knows nothing and has to connect.
+func TestASetThatGrowsAgainReplacesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := []string{"a", "b", "c", "d", "e", "f"}
+		f := startFleet(t, all...)
+		before := f.client.Endpoints()
+		for known := range len(all) + 1 {
+			f.resolver.set(all[:known]...)
+			f.knows(t, all...)
+		}
+		for _, ep := range f.client.Endpoints() {
+			if !slices.Contains(before, ep) {
+				t.Errorf("%s is another endpoint than before", ep.Addr())
+			}
+		}
+		f.resolver.set(all[:5]...) // it knows them all, and is believed again
+		f.knows(t, all[:5]...)
+
+		f.resolver.set()
+		f.stop("e") // meanwhile
+		f.resolver.set(all[:4]...)
+		time.Sleep(time.Minute)
+		f.knows(t, all[:4]...)
+		f.resolver.set(all[:3]...) // the four were all
+		f.knows(t, all[:3]...)
+	})
+}
+
+// A registry that loses its memory does not make every client connect to every server, at once and for good.
+func TestInstancesThatWereNeverCalledAreAskedLittleByLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := mem.New()
+		l, err := network.Listen("there")
+		must(t, err)
+		start(t, newServer(t, nil), l)
+		addrs := make([]string, 600)
+		for i := range addrs {
+			addrs[i] = fmt.Sprint(i)
+		}
+		var dials atomic.Int32
+		resolver := newSettable(addrs...)
+		c := yodel.NewClient(resolver, &yodel.ClientOptions{Transport: transportFunc(func(ctx context.Context, _ string) (net.Conn, error) {
+			dials.Add(1)
+			return network.Dial(ctx, "there")
+		})})
+		defer c.Close()
+		synctest.Wait()
+		resolver.set()
+		time.Sleep(time.Second)
+		if n := dials.Load(); n > 100 { // 20 on average
+			t.Errorf("%d connections were made within a second", n)
+		}
+		time.Sleep(time.Minute + 5*time.Second)
+		if n := dials.Load(); n != 600 {
+			t.Errorf("%d of 600 were asked", n)
+		}
+		for _, ep := range c.Endpoints() {
+			if ep.Connected() {
+				t.Fatalf("%s has no call and stays connected", ep.Addr())
+			}
+		}
+		if n := len(c.Endpoints()); n != 600 {
+			t.Errorf("the client knows %d", n)
+		}
 	})
 }

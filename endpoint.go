@@ -42,6 +42,7 @@ type Endpoint struct {
 	answered time.Time       // the last time that it was known to answer, or became unlisted
 	retry    *time.Timer     // the next dial
 	retryAt  time.Time
+	asking   *time.Timer // when it is seen whether it answers, if it is unlisted and has no connection
 	closed   bool
 	// enough is until when no connection beside the ones there are is wanted, in nanoseconds since 1970: one is being made, or
 	// could not be made.
@@ -51,29 +52,31 @@ type Endpoint struct {
 // An inflight counts calls that are being worked on. Asynchronous calls begin on one processor and end on another: a counter that both
 // of them wrote took each call 40 ns, most of it waiting for the other one's cache.
 type inflight struct {
-	_     [cacheLine]byte
-	begun atomic.Int64
-	_     [cacheLine]byte
-	ended atomic.Int64
-	_     [cacheLine]byte
+	_       [cacheLine]byte
+	begun   atomic.Int64
+	waiting atomic.Int64 // for a connection; seldom written
+	_       [cacheLine]byte
+	ended   atomic.Int64
+	_       [cacheLine]byte
 }
 
 const cacheLine = 64
 
-func (n *inflight) count() int {
+// sent is how many have been sent, or are about to be, and have not ended.
+func (n *inflight) sent() int {
 	ended := n.ended.Load() // first, so that the count is never negative
 	return int(n.begun.Load() - ended)
 }
 
 // A dialing is an attempt to connect that several callers may wait for.
 type dialing struct {
-	done   chan struct{}
-	beside bool // there are connections
-	conn   *mux.Conn
-	err    error
+	done  chan struct{}
+	spare bool // the connection may be idle for spareTime
+	conn  *mux.Conn
+	err   error
 }
 
-// spareTime is how long a connection beside others may be idle, when there is no other limit.
+// spareTime is how long a connection beside others may be idle, or one that no call needed, when there is no other limit.
 const spareTime = 30 * time.Second
 
 // Backoff between attempts to connect: doubling, with jitter of half of it.
@@ -101,8 +104,9 @@ func (ep *Endpoint) Instance() Instance { return *ep.instance.Load() }
 // Addr returns the address of the instance.
 func (ep *Endpoint) Addr() string { return ep.instance.Load().Addr }
 
-// Inflight returns how many calls of this client the endpoint is working on.
-func (ep *Endpoint) Inflight() int { return ep.inflight.count() }
+// Inflight returns how many calls of this client the endpoint is working on. Those that wait for a connection to it count too: otherwise one that
+// lets nobody connect would look idle to balancers, and get all calls until that is certain.
+func (ep *Endpoint) Inflight() int { return ep.inflight.sent() + int(ep.inflight.waiting.Load()) }
 
 // begun and ended count calls in flight. A peer has no endpoint. Begun returns when that was if a Learner wants to know, and
 // otherwise 0.
@@ -152,16 +156,31 @@ func (ep *Endpoint) setReadyLocked(by string, ready bool) {
 	ep.unready.Store(int32(len(ep.by))) //nolint:gosec // few
 }
 
-// unlist keeps the endpoint for as long as it answers, and looks whether it does if that is not known.
+// unlist keeps the endpoint for as long as it answers, and looks whether it does if that is not known: not at once, because when a registry has lost
+// its memory, each of a thousand clients would connect to each of a thousand servers.
 func (ep *Endpoint) unlist() {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	if !ep.unlisted.Swap(true) {
 		ep.answered = time.Now()
 	}
-	if len(*ep.conns.Load()) == 0 && ep.dialing == nil && ep.retry == nil {
-		ep.dialLocked()
+	if ep.asking == nil && ep.restsLocked() {
+		ep.asking = time.AfterFunc(rand.N(silentTime), ep.ask)
 	}
+}
+
+func (ep *Endpoint) ask() {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	ep.asking = nil
+	if ep.unlisted.Load() && !ep.closed && ep.restsLocked() {
+		ep.dialLocked(true)
+	}
+}
+
+// restsLocked reports whether there is no connection, and nobody tries to make one.
+func (ep *Endpoint) restsLocked() bool {
+	return len(*ep.conns.Load()) == 0 && ep.dialing == nil && ep.retry == nil
 }
 
 // silentTime is how long an instance that no registry names any more may not answer before it is forgotten: as long as it takes
@@ -279,7 +298,7 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Con
 			ep.mu.Unlock()
 			return nil, &err
 		}
-		d = ep.dialLocked()
+		d = ep.dialLocked(len(*ep.conns.Load()) > 0)
 	}
 	ep.mu.Unlock()
 	if conn, _ := leastLoaded(*ep.conns.Load()); conn != nil {
@@ -290,8 +309,13 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Con
 
 // connectFor is connected for a call, whose record is to say how long that took.
 func (ep *Endpoint) connectFor(ctx context.Context, call *Call) (*mux.Conn, error) {
+	if conn := ep.ready(ctx); conn != nil {
+		return conn, nil
+	}
 	began := clock()
+	ep.inflight.waiting.Add(1)
 	conn, err := ep.connected(ctx, call.Deadline)
+	ep.inflight.waiting.Add(-1)
 	call.out.connecting += clock() - began
 	return conn, err
 }
@@ -324,8 +348,8 @@ func (ep *Endpoint) await(ctx context.Context, d *dialing, deadline time.Time) (
 }
 
 // dialLocked begins an attempt to connect.
-func (ep *Endpoint) dialLocked() *dialing {
-	d := &dialing{done: make(chan struct{}), beside: len(*ep.conns.Load()) > 0}
+func (ep *Endpoint) dialLocked(spare bool) *dialing {
+	d := &dialing{done: make(chan struct{}), spare: spare}
 	ep.dialing = d
 	ep.enough.Store(time.Now().Add(ep.client.opts.DialTimeout).UnixNano())
 	ep.client.wg.Go(func() { ep.dial(d) })
@@ -335,7 +359,7 @@ func (ep *Endpoint) dialLocked() *dialing {
 func (ep *Endpoint) dial(d *dialing) {
 	c := ep.client
 	ctx, cancel := context.WithTimeout(ep.ctx, c.opts.DialTimeout)
-	conn, err := ep.connect(ctx, d.beside)
+	conn, err := ep.connect(ctx, d.spare)
 	cancel()
 
 	gone := false
@@ -345,7 +369,7 @@ func (ep *Endpoint) dial(d *dialing) {
 	switch {
 	case ep.closed:
 		if err == nil {
-			go conn.Close() // nobody wants it any more
+			c.wg.Go(conn.Close) // nobody wants it any more
 		}
 		d.err = ep.goneError()
 	case err != nil:
@@ -378,7 +402,7 @@ func (ep *Endpoint) dial(d *dialing) {
 
 // connect makes a connection and waits until the server has answered: one that is just being shut down may take a
 // connection and never look at it, and then nobody could say whether calls on it were executed.
-func (ep *Endpoint) connect(ctx context.Context, beside bool) (*mux.Conn, *dialError) {
+func (ep *Endpoint) connect(ctx context.Context, spare bool) (*mux.Conn, *dialError) {
 	c := ep.client
 	fail := func(err *dialError) (*mux.Conn, *dialError) {
 		c.event(ConnEvent{Kind: eventConnectFailed, Addr: ep.Addr(), Err: err.err})
@@ -389,9 +413,9 @@ func (ep *Endpoint) connect(ctx context.Context, beside bool) (*mux.Conn, *dialE
 		return fail(&dialError{err: err})
 	}
 	config := &c.config
-	if beside && config.IdleTimeout == 0 {
-		spare := c.config
-		config, spare.IdleTimeout = &spare, spareTime
+	if spare && config.IdleTimeout == 0 {
+		limited := c.config
+		config, limited.IdleTimeout = &limited, spareTime
 	}
 	answered := make(chan struct{})
 	dialled := &dialledConn{ep: ep, served: c.link(nc), answered: answered}
@@ -410,6 +434,9 @@ func (ep *Endpoint) connect(ctx context.Context, beside bool) (*mux.Conn, *dialE
 		}
 		return fail(&dialError{err: err, connected: true})
 	case <-ctx.Done():
+		if dialled.up.Load() { // just now
+			return conn, nil
+		}
 		conn.Abort()
 		return fail(&dialError{err: mux.ErrHandshake, connected: true})
 	}
@@ -474,7 +501,7 @@ func (d *dialledConn) ended(err error) {
 func (ep *Endpoint) againLocked(err *dialError) {
 	if errors.Is(err, mux.ErrDrained) && ep.failures <= 1 {
 		ep.setReadyLocked(byConn, false)
-		ep.dialLocked()
+		ep.dialLocked(false)
 		return
 	}
 	ep.retryLocked(err)
@@ -494,8 +521,8 @@ func (ep *Endpoint) retryLocked(err *dialError) {
 		ep.mu.Lock()
 		defer ep.mu.Unlock()
 		ep.retry = nil
-		if !ep.closed && ep.dialing == nil && len(*ep.conns.Load()) == 0 {
-			ep.dialLocked()
+		if !ep.closed && ep.restsLocked() {
+			ep.dialLocked(ep.unlisted.Load())
 		}
 	})
 }
@@ -545,8 +572,10 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 func (ep *Endpoint) close(atOnce bool) {
 	ep.mu.Lock()
 	ep.closed = true
-	if ep.retry != nil {
-		ep.retry.Stop()
+	for _, timer := range []*time.Timer{ep.retry, ep.asking} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	conns := *ep.conns.Load()
 	ep.conns.Store(&[]*mux.Conn{})

@@ -143,6 +143,11 @@ var scenarios = []scenario{
 		_, err := Mul.Call(p.Context(), newClient(p, &yodel.ClientOptions{Balancer: none}, "127.0.0.1:1"), &Args{})
 		return err
 	}},
+	{"YDL1002", "a balancer that makes no picker", yodel.Unavailable, true, []string{"the balancer chose none: it returned no picker"}, true, func(p *provocation) error {
+		none := func([]*yodel.Endpoint, yodel.Picker) yodel.Picker { return nil }
+		_, err := Mul.Call(p.Context(), newClient(p, &yodel.ClientOptions{Balancer: none}, "127.0.0.1:1"), &Args{})
+		return err
+	}},
 	{"YDL1003", "nothing listens at either address", yodel.Unavailable, true, []string{"2 attempts failed", "connection refused"}, false, func(p *provocation) error {
 		p.addr = closed(p)
 		_, err := Mul.Call(p.Context(), newClient(p, nil, p.addr, closed(p)), &Args{})

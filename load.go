@@ -54,17 +54,17 @@ const fadeTime = 2 * time.Second
 // Load returns how many calls the endpoint's server is working on: of this client now, and of others as the server said last
 // on a reply. Before it has, that is what the registry says (Instance.Inflight).
 func (ep *Endpoint) Load() int {
-	others := ep.report.others.Load() - 1
+	others := int(ep.report.others.Load() - 1)
 	if others < 0 {
-		others = int64(ep.instance.Load().Inflight)
+		others = min(max(ep.instance.Load().Inflight, 0), math.MaxInt32) // a registry may say anything
 	}
-	return int(others) + ep.Inflight()
+	return others + ep.Inflight()
 }
 
 // reported takes note of what came with the reply to a call that is not in flight any more: n includes it.
 func (ep *Endpoint) reported(n uint64) {
 	r := &ep.report
-	others := max(int64(min(n, math.MaxInt32))-1-int64(ep.Inflight()), 0)
+	others := max(int64(min(n, math.MaxInt32))-1-int64(ep.inflight.sent()), 0)
 	r.others.Store(others + 1)
 	r.at.Store(int64(clock()))
 	if others > 0 && !r.fading.Swap(true) {

@@ -98,3 +98,21 @@ func TestWhatRunsInTheBackgroundEndsWithTheClient(t *testing.T) {
 		}
 	})
 }
+
+// Endpoint middleware may begin something in the background when it is made, which is when the set of endpoints is.
+func TestEndpointMiddlewareBeginsInTheBackground(t *testing.T) {
+	begun := make(chan struct{}, 1)
+	made := make(chan *yodel.Client, 1)
+	go func() {
+		made <- yodel.NewClient(yodel.Static("a"), &yodel.ClientOptions{
+			Transport: mem.New(),
+			EndpointMiddleware: []yodel.EndpointMiddleware{func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
+				ep.Client().Background(func(context.Context) { begun <- struct{}{} })
+				return next
+			}},
+		})
+	}()
+	receive(t, begun, "it begins")
+	c := receive(t, made, "the client is made")
+	c.Close()
+}

@@ -61,8 +61,11 @@ func Nth(number, clients int) Place {
 }
 
 // Named is the place of a client that knows only its name, which no other one has: its host's, its pod's. Clients are spread by the hashes of their
-// names, and servers get the same load on average, more evenly the more clients there are.
+// names, and servers get the same load on average, more evenly the more clients there are. Without a name it is any place.
 func Named(name string) Place {
+	if name == "" { // a variable that is not set, in all clients
+		return Place{at: rand.Float64()}
+	}
 	return Place{at: float64(hashString(name)>>11) / (1 << 53)}
 }
 
@@ -75,7 +78,8 @@ func (p *aperture) Pick(call *yodel.Call) *yodel.Endpoint {
 	if len(p.ring) == 0 {
 		return nil
 	}
-	a, b := p.draw(call), p.draw(call)
+	a := p.draw(call, nil)
+	b := p.draw(call, a)
 	switch {
 	case a == nil && b == nil:
 		return p.beyond(call)
@@ -85,12 +89,12 @@ func (p *aperture) Pick(call *yodel.Call) *yodel.Endpoint {
 	return a
 }
 
-// draw returns an endpoint in view, or nil when it finds only those that the call avoids.
-func (p *aperture) draw(call *yodel.Call) *yodel.Endpoint {
+// draw returns an endpoint in view other than one, or nil when it finds only that and those that the call avoids.
+func (p *aperture) draw(call *yodel.Call, one *yodel.Endpoint) *yodel.Endpoint {
 	for range redraws {
 		_, at := math.Modf(p.begin + rand.Float64()*p.width)
 		i := min(int(at*float64(len(p.ring))), len(p.ring)-1)
-		if ep := p.ring[i]; !call.Avoids(ep) {
+		if ep := p.ring[i]; ep != one && !call.Avoids(ep) {
 			return ep
 		}
 	}

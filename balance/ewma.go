@@ -14,7 +14,7 @@ import (
 // EWMA takes the one of two endpoints, drawn by chance, where a call should end sooner: the time that its replies take, times the
 // calls of this client in flight there and one. The time is a mean that forgets within about 10 s, but follows a slow reply at once, so that an
 // endpoint that becomes slow loses its share within a call and gets it back little by little. One that was not measured yet is taken
-// first, and then, until its first reply has come, only where nothing else is left.
+// first, and then, until its first reply has come, only where nothing else is left and once in 10 s: what it works on may be a stream, of which there is no reply.
 //
 // The algorithm is the "peak EWMA" of Twitter's Finagle (com.twitter.finagle.loadbalancer.PeakEwma). Here failures of a server count as
 // ten times as slow as it was, for one that refuses everything would be the fastest of all.
@@ -27,11 +27,11 @@ func EWMA(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
 }
 
 const (
-	ewmaDecay    = 10 * time.Second // within this a measurement falls to 1/e of its weight
-	ewmaPenalty  = time.Second      // what calls in flight cost each where none has ended yet
-	ewmaFailure  = 10               // a failure is this much slower than the mean
-	ewmaLongest  = 10 * time.Second // but not longer than this
-	ewmaShortest = time.Millisecond // and not shorter
+	ewmaDecay    = 10 * time.Second    // within this a measurement falls to 1/e of its weight
+	ewmaPenalty  = math.MaxInt64 >> 16 // what a call costs where others are in flight and none has ended yet: Finagle's
+	ewmaFailure  = 10                  // a failure is this much slower than the mean
+	ewmaLongest  = 10 * time.Second    // but not longer than this
+	ewmaShortest = time.Millisecond    // and not shorter
 )
 
 type ewma struct{ endpoints []*yodel.Endpoint }
@@ -42,9 +42,14 @@ func (p *ewma) Pick(call *yodel.Call) *yodel.Endpoint {
 		return a
 	}
 	now := sinceStart()
-	ca, cb := costOf(a).of(a, now), costOf(b).of(b, now)
-	if cb < ca || cb == ca && rand.Uint32()&1 == 0 {
-		return b
+	cost := costOf(a)
+	other := costOf(b)
+	least, next := cost.of(a, now), other.of(b, now)
+	if next < least || next == least && rand.Uint32()&1 == 0 {
+		a, cost, least = b, other, next
+	}
+	if least == 0 {
+		cost.try(now)
 	}
 	return a
 }
@@ -76,7 +81,7 @@ func costOf(ep *yodel.Endpoint) *cost { return ep.State(ewmaKey{}, newCost).(*co
 func newCost() any { return new(cost) }
 
 // A cost is a mean time in nanoseconds, as a float32, and below it when that was, in milliseconds of 32 bits: both in one word, so that
-// they change together without a lock. 0 is no measurement.
+// they change together without a lock. A mean of 0 is no measurement; then the time is when the endpoint was tried.
 type cost struct {
 	word atomic.Uint64
 	_    [56]byte // each endpoint's has a cache line for itself
@@ -109,22 +114,32 @@ func (c *cost) mean(now uint32) float64 {
 	return mean * weightAfter(elapsed(at, now))
 }
 
-// elapsed is how long ago at was. Another goroutine may have read the clock later than this one.
+// elapsed is how long ago at was, which may be weeks. Another goroutine may have read the clock later than this one, by a minute at most.
 func elapsed(at, now uint32) uint32 {
-	if d := now - at; d < math.MaxInt32 {
+	if d := now - at; d < math.MaxUint32-uint32(time.Minute/time.Millisecond) {
 		return d
 	}
 	return 0
 }
 
-// of is what a call to ep should cost.
+// of is what a call to ep should cost; 0 when nothing is known and it is to be tried.
 func (c *cost) of(ep *yodel.Endpoint, now uint32) float64 {
 	inflight := float64(ep.Inflight())
 	mean := c.mean(now)
 	if mean == 0 && inflight > 0 {
-		return float64(ewmaPenalty) + inflight
+		if _, at := unpackCost(c.word.Load()); elapsed(at, now) < uint32(ewmaDecay/time.Millisecond) {
+			return ewmaPenalty + inflight
+		}
 	}
 	return mean * (inflight + 1)
+}
+
+// try notes that an endpoint of which nothing is known gets a call.
+func (c *cost) try(now uint32) {
+	word := c.word.Load()
+	if mean, at := unpackCost(word); mean*weightAfter(elapsed(at, now)) == 0 && at != now { // else it has just been measured, or tried
+		c.word.CompareAndSwap(word, packCost(0, now))
+	}
 }
 
 // observe takes note of a reply. Of those within a millisecond the first one counts, and the slowest.

@@ -4,6 +4,7 @@ package balance_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -134,4 +135,66 @@ func TestEWMALeavesASlowServer(t *testing.T) {
 			t.Errorf("the calls went %v, want few to the second one, which is slow", calls)
 		}
 	})
+}
+
+// One that was not measured yet and works on a call gets no other, however slow the rest is.
+func TestEWMAWaitsForTheFirstReply(t *testing.T) {
+	f := newFleetOn(t, newWorks(t), balance.EWMA)
+	all := f.become(instances(3)...)
+	p := learner(all, 2*time.Second, 3*time.Second)
+	newWorkload(t, f).add(all[2], "")
+	if n := tally(p, 1000)[all[2]]; n > 1 { // it may be tried once, when nobody has for long
+		t.Errorf("it gets %d calls of 1000 beside its first", n)
+	}
+}
+
+// A stream has no reply: an endpoint that has nothing but streams open is tried all the same.
+func TestEWMATriesAnEndpointThatHasStreamsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const Watch yodel.Method[yodel.Empty, yodel.Empty] = "Watch"
+		servers := make([]*yodeltest.Server, 2)
+		for i := range servers {
+			servers[i] = yodeltest.NewServer(t, nil)
+			Watch.Handle(servers[i].Server, func(ctx context.Context, _ *yodel.Empty) (*yodel.Empty, error) {
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			})
+		}
+		c := yodeltest.NewClient(t, nil, servers...)
+		synctest.Wait()
+		all := c.Endpoints()
+		p := learner(all, time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		wg.Go(func() { Watch.Do(ctx, c, &yodel.Call{Endpoint: all[1]}, &yodel.Empty{}) })
+		synctest.Wait()
+		if all[1].Inflight() != 1 {
+			t.Fatal("nothing is in flight")
+		}
+		for range 3 {
+			time.Sleep(11 * time.Second)
+			p.Ended(all[0], time.Millisecond, nil)
+			if n := tally(p, 100)[all[1]]; n != 1 {
+				t.Errorf("within 11 s it is tried %d times, want once", n)
+			}
+		}
+		p.Ended(all[1], time.Microsecond, nil)
+		wantShares(t, "when it has been measured", all, tally(p, 100), 0, 1)
+	})
+}
+
+func TestEWMAForgetsAlsoWhenNothingHappensForWeeks(t *testing.T) {
+	for _, days := range []int{1, 20, 25, 30, 49} {
+		synctest.Test(t, func(t *testing.T) {
+			all := withLoads(t, 0, 0)
+			p := learner(all, time.Millisecond, 10*time.Second)
+			time.Sleep(time.Duration(days) * 24 * time.Hour)
+			wantShares(t, fmt.Sprintf("after %d days", days), all, tally(p, 1000), 1, 1)
+			p.Ended(all[0], 2*time.Millisecond, nil)
+			p.Ended(all[1], time.Millisecond, nil)
+			wantShares(t, fmt.Sprintf("measured again after %d days", days), all, tally(p, 100), 0, 1)
+		})
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 // A fleet is a client's endpoints, whose instances a test changes at will.
 type fleet struct {
 	client *yodel.Client
+	stays  *atomic.Int64 // see works
 	tell   chan []yodel.Instance
 	told   chan struct{}
 }
@@ -40,8 +42,17 @@ func newFleet(t testing.TB, b yodel.Balancer) *fleet {
 
 func newFleetOn(t testing.TB, transport yodel.Transport, b yodel.Balancer) *fleet {
 	t.Helper()
+	f := newFleetWith(t, &yodel.ClientOptions{Transport: transport, Balancer: b})
+	if w, ok := transport.(works); ok {
+		f.stays = w.stays
+	}
+	return f
+}
+
+func newFleetWith(t testing.TB, o *yodel.ClientOptions) *fleet {
+	t.Helper()
 	f := &fleet{tell: make(chan []yodel.Instance), told: make(chan struct{})}
-	f.client = yodel.NewClient(f, &yodel.ClientOptions{Transport: transport, Balancer: b})
+	f.client = yodel.NewClient(f, o)
 	t.Cleanup(f.client.Close)
 	return f
 }
@@ -100,7 +111,10 @@ func places(p yodel.Picker, n int) []*yodel.Endpoint {
 }
 
 // A works is a server on which calls pass, or stay until the test ends. It is reached at every address.
-type works struct{ addr string }
+type works struct {
+	addr  string
+	stays *atomic.Int64 // calls that came to stay
+}
 
 const (
 	pass yodel.Method[int, int] = "Works.Pass"
@@ -113,9 +127,10 @@ func newWorks(t testing.TB) works {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := yodel.NewServer(nil)
+	s, stays := yodel.NewServer(nil), new(atomic.Int64)
 	pass.Handle(s, func(context.Context, *int) (*int, error) { return new(int), nil })
 	stay.Handle(s, func(ctx context.Context, _ *int) (*int, error) {
+		stays.Add(1)
 		<-ctx.Done()
 		return nil, context.Cause(ctx)
 	})
@@ -126,7 +141,7 @@ func newWorks(t testing.TB) works {
 		cancel()
 		<-served
 	})
-	return works{l.Addr().String()}
+	return works{l.Addr().String(), stays}
 }
 
 func (w works) Dial(ctx context.Context, _ string) (net.Conn, error) {
@@ -138,16 +153,18 @@ func (works) Listen(string) (net.Listener, error) { panic("it is not used") }
 
 // A workload is calls that stay.
 type workload struct {
-	t      testing.TB
-	client *yodel.Client
+	t testing.TB
+	*fleet
+
 	ctx    context.Context
+	cancel func()
 	wg     sync.WaitGroup
 }
 
-func newWorkload(t testing.TB, c *yodel.Client) *workload {
+func newWorkload(t testing.TB, f *fleet) *workload {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &workload{t: t, client: c, ctx: ctx}
+	w := &workload{t: t, fleet: f, ctx: ctx, cancel: cancel}
 	t.Cleanup(func() {
 		cancel()
 		w.wg.Wait()
@@ -155,30 +172,27 @@ func newWorkload(t testing.TB, c *yodel.Client) *workload {
 	return w
 }
 
-// add makes a call that stays, on ep or where the balancer sends it, and returns when it is in flight.
+// add makes a call that stays, on ep or where the balancer sends it, and returns when it is executed.
 func (w *workload) add(ep *yodel.Endpoint, key string) {
 	w.t.Helper()
-	before := w.inflight()
+	before := w.stays.Load()
 	w.wg.Go(func() {
 		in, out := 0, 0
 		w.client.Do(w.ctx, &yodel.Call{Method: string(stay), Args: &in, Reply: &out, Key: key, Endpoint: ep})
 	})
+	w.until("a call begins", func() bool { return w.stays.Load() > before })
+}
+
+func (w *workload) until(what string, condition func() bool) {
+	w.t.Helper()
 	tick := time.NewTicker(100 * time.Microsecond)
 	defer tick.Stop()
 	patience := time.After(20 * time.Second)
-	for w.inflight() == before {
+	for !condition() {
 		select {
 		case <-tick.C:
 		case <-patience:
-			w.t.Fatal("a call does not begin")
+			w.t.Fatalf("in vain until %s", what)
 		}
 	}
-}
-
-func (w *workload) inflight() int {
-	n := 0
-	for _, ep := range w.client.Endpoints() {
-		n += ep.Inflight()
-	}
-	return n
 }

@@ -284,7 +284,7 @@ func TestBoundedSpillsAPopularKey(t *testing.T) {
 	all := f.become(instances(n)...)
 	picker := b(all, nil)
 	home := picker.Pick(keyed(1))
-	work := newWorkload(t, f.client)
+	work := newWorkload(t, f)
 	for total := 1; total <= 60; total++ {
 		work.add(nil, keyed(1).Key)
 		most := int(math.Ceil(load * float64(total) / n))
@@ -310,7 +310,7 @@ func TestBoundedFollowsTheLoadOfManyEndpoints(t *testing.T) {
 	all := f.become(instances(n)...)
 	picker := b(all, nil)
 	home := picker.Pick(keyed(1))
-	work := newWorkload(t, f.client)
+	work := newWorkload(t, f)
 	work.add(home, "")
 	work.add(home, "") // of 3 calls, 1 is its share
 	for range 2000 {

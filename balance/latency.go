@@ -4,6 +4,7 @@ package balance
 
 import (
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +34,7 @@ type lowestLatency struct {
 	trips     []atomic.Int64
 	near      []atomic.Int32 // indices of those that are near, the first count ones
 	count     atomic.Int32
+	looking   sync.Mutex // only tried: a pick does not wait
 }
 
 func newLowestLatency(endpoints []*yodel.Endpoint, rtt func(*yodel.Endpoint) time.Duration) *lowestLatency {
@@ -71,8 +73,10 @@ func (p *lowestLatency) Pick(call *yodel.Call) *yodel.Endpoint {
 		return nil
 	}
 	now := int64(time.Since(p.began))
-	if due := p.due.Load(); now >= due && p.due.CompareAndSwap(due, now+int64(nearEvery)) {
+	if now >= p.due.Load() && p.looking.TryLock() { // two at once might find that nobody is near
+		p.due.Store(now + int64(nearEvery))
 		p.look()
+		p.looking.Unlock()
 	}
 	n := int(p.count.Load())
 	if ep := p.endpoints[p.near[rand.IntN(n)].Load()]; !call.Avoids(ep) {

@@ -3,6 +3,8 @@
 package balance_test
 
 import (
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,5 +35,36 @@ func TestLowestLatencySharesAmongTheNearest(t *testing.T) {
 		set(0, 0, 0, 0, 0)
 		time.Sleep(time.Second)
 		wantShares(t, "nothing is known", all, tally(p, 9000), 1, 1, 1, 1, 1)
+	})
+}
+
+// A look at the round trips that lasts until the next one is due must not meet that one: what both note together can mean that nobody is near.
+func TestLowestLatencyLooksOnceAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := withLoads(t, 0, 0)
+		var slow, quick atomic.Bool
+		proceed := make(chan struct{})
+		p := balance.LowestLatencyBy(func(ep *yodel.Endpoint) time.Duration {
+			switch {
+			case quick.Load():
+				return time.Second
+			case slow.Load() && ep == all[1]:
+				<-proceed
+				return 500 * time.Millisecond
+			}
+			return time.Millisecond
+		})(all, nil)
+		time.Sleep(time.Second)
+		slow.Store(true)
+		var wg sync.WaitGroup
+		wg.Go(func() { p.Pick(&yodel.Call{}) })
+		synctest.Wait()
+		time.Sleep(time.Second)
+		quick.Store(true)
+		p.Pick(&yodel.Call{})
+		quick.Store(false)
+		close(proceed)
+		wg.Wait()
+		wantShares(t, "afterwards", all, tally(p, 100), 1, 0)
 	})
 }

@@ -62,7 +62,7 @@ func tally(p yodel.Picker, n int, avoid ...*yodel.Endpoint) map[*yodel.Endpoint]
 	return counts
 }
 
-// wantShares checks that the counts are as the shares say, each endpoint's being that at its index: by chi-square, which is wrong in one of a million
+// wantShares checks that the counts are as the shares say, each endpoint's being that at its index: by chi-square, which is wrong in one of a billion
 // tests. Those with a share of 0 must not be picked at all.
 func wantShares(t *testing.T, what string, all []*yodel.Endpoint, counts map[*yodel.Endpoint]int, shares ...float64) {
 	t.Helper()
@@ -93,7 +93,7 @@ func wantShares(t *testing.T, what string, all []*yodel.Endpoint, counts map[*yo
 	if degrees < 1 {
 		return
 	}
-	k, z := float64(degrees), 4.75 // Wilson and Hilferty: the normal quantile of 1e-6
+	k, z := float64(degrees), 6.0 // Wilson and Hilferty: the normal quantile of 1e-9
 	if limit := k * math.Pow(1-2/(9*k)+z*math.Sqrt(2/(9*k)), 3); chi > limit {
 		t.Errorf("%s: chi-square %.1f with %d degrees of freedom, want at most %.1f", what, chi, degrees, limit)
 		for i, ep := range all {
@@ -118,6 +118,7 @@ var byLoad = map[string]yodel.Balancer{
 	"LowestLatency": balance.LowestLatency,
 	"SlowStart":     balance.SlowStart(hour, balance.P2C),
 	"Panic":         balance.Panic(0.5, yodel.RoundRobin),
+	"Zone":          balance.Zone("", balance.EWMA),
 	"all around":    balance.Panic(0.5, balance.SlowStart(hour, balance.EWMA)),
 }
 

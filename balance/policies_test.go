@@ -5,9 +5,11 @@ package balance_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
@@ -103,7 +105,7 @@ func TestNewWeightsCountAtOnce(t *testing.T) {
 func TestActiveWeightTakesWhoWorksLeast(t *testing.T) {
 	f := newFleetOn(t, newWorks(t), balance.ActiveWeight)
 	all := f.become(instances(8)...)
-	work := newWorkload(t, f.client)
+	work := newWorkload(t, f)
 	for range 40 {
 		work.add(nil, "")
 	}
@@ -241,6 +243,13 @@ func TestAperturesKeepToTheirPart(t *testing.T) {
 	if n := len(picks(small, 1000)); n != 4 {
 		t.Errorf("of fewer servers than it may see it sees %d", n)
 	}
+	nameless := make(map[*yodel.Endpoint]int)
+	for range 200 {
+		nameless[balance.Aperture(1, balance.Named(""))(all[:10], nil).Pick(keyed(1))]++
+	}
+	if len(nameless) != 10 {
+		t.Errorf("200 clients without a name see %d of 10 servers", len(nameless))
+	}
 	one := balance.Aperture(0, balance.Nth(-3, 0))(all, nil)
 	if n := len(picks(one, 1000)); n == 0 {
 		t.Error("nobody is seen")
@@ -333,5 +342,51 @@ func TestACallThatNobodyPassesForFails(t *testing.T) {
 	e, ok := errors.AsType[*yodel.Error](err)
 	if !ok || e.ID != "YDL1002" || !e.NotProcessed || !strings.Contains(e.Message, "3 instances are known") || !strings.Contains(e.Message, `none of them has the version "3"`) {
 		t.Errorf("the call ended with %v", err)
+	}
+}
+
+func TestZoneHandsOnWhatItsBalancerLearns(t *testing.T) {
+	all := newFleet(t, nil).become(
+		yodel.Instance{Addr: "a", Zone: "eu"}, yodel.Instance{Addr: "b", Zone: "eu"},
+		yodel.Instance{Addr: "c", Zone: "us", Group: "canary"}, yodel.Instance{Addr: "d", Zone: "us", Group: "canary"})
+	if _, ok := balance.Zone("eu", balance.Random)(all, nil).(yodel.Learner); ok {
+		t.Error("it wants to learn, and Random does not")
+	}
+	b := balance.Zone("eu", balance.EWMA)
+	p, ok := b(all, b(all[:1], nil)).(yodel.Learner)
+	if !ok {
+		t.Fatal("it does not want to learn, and EWMA does")
+	}
+	for i, ep := range all { // those of both sides
+		p.Ended(ep, []time.Duration{hour, 1, hour, 1}[i], nil)
+	}
+	wantShares(t, "after slow replies", all, tally(p, 100), 0, 1, 0, 0)
+	for _, ep := range all[:2] {
+		ep.SetReady("test", false)
+	}
+	wantShares(t, "elsewhere", all, tally(p, 100), 0, 0, 0, 1)
+	if _, ok := balance.Zone("eu", balance.Group("canary", balance.EWMA))(all, nil).(yodel.Learner); !ok {
+		t.Error("it does not want to learn when a filter leaves nobody in the zone")
+	}
+}
+
+// A resolver of one's own may say anything: strconv.ParseFloat reads "NaN" and "Inf".
+func TestNearestOfPlacesThatAreNoneOnEarth(t *testing.T) {
+	nan, inf := math.NaN(), math.Inf(1)
+	all := newFleet(t, nil).become(
+		yodel.Instance{Addr: "no latitude", Latitude: nan, Longitude: 13.4}, yodel.Instance{Addr: "no longitude", Latitude: 52.5, Longitude: nan},
+		yodel.Instance{Addr: "far", Latitude: 52.5, Longitude: inf}, yodel.Instance{Addr: "auckland", Latitude: -36.85, Longitude: 174.76})
+	wantShares(t, "from Berlin", all, tally(balance.Nearest(52.52, 13.4)(all, nil), 100), 0, 0, 0, 1)
+	wantShares(t, "from nowhere", all, tally(balance.Nearest(nan, inf)(all, nil), 4000), 1, 1, 1, 1)
+}
+
+// With two in view there is always a choice.
+func TestAnApertureComparesTwo(t *testing.T) {
+	b := balance.Aperture(2, balance.Nth(0, 1))
+	f := newFleetOn(t, newWorks(t), b)
+	all := f.become(instances(2)...)
+	newWorkload(t, f).add(all[0], "")
+	if n := picks(b(all, nil), 4000)[all[0]]; n > 400 { // one of 32 when the second draw is the first again, and again
+		t.Errorf("the busier one of two gets %d calls of 4000", n)
 	}
 }

@@ -4,6 +4,7 @@ package balance
 
 import (
 	"math/rand/v2"
+	"time"
 
 	"github.com/yodel-rpc/yodel"
 )
@@ -31,12 +32,20 @@ func Zone(name string, b yodel.Balancer) yodel.Balancer {
 		for _, w := range p.census.weights {
 			p.weight += w
 		}
-		old, ok := last.(*zone)
-		if !ok {
-			old = &zone{}
+		old := &zone{}
+		switch last := last.(type) {
+		case *zone:
+			old = last
+		case *zoneLearner:
+			old = last.zone
 		}
 		p.own, p.others = b(own, old.own), b(others, old.others)
 		p.alone = len(others) == 0
+		for _, side := range []yodel.Picker{p.own, p.others} { // a filter that nobody passes in one of them does not learn
+			if l, ok := side.(yodel.Learner); ok {
+				return &zoneLearner{zone: p, learner: l}
+			}
+		}
 		return p
 	}
 }
@@ -63,4 +72,13 @@ func (p *zone) Pick(call *yodel.Call) *yodel.Endpoint {
 func (p *zone) stays() bool {
 	_, ready := p.census.count()
 	return ready*14 >= p.weight*10 || rand.Int64N(p.weight*10) < ready*14
+}
+
+type zoneLearner struct {
+	*zone
+	learner yodel.Learner // one for both, see there
+}
+
+func (p *zoneLearner) Ended(ep *yodel.Endpoint, took time.Duration, err error) {
+	p.learner.Ended(ep, took, err)
 }

@@ -100,6 +100,11 @@ func (s snapshot) load() []yodel.Instance {
 	if err == nil {
 		err = json.Unmarshal(text, &kept)
 	}
+	for i := range kept {
+		if kept[i].Addr == "" { // of another version perhaps, or no snapshot at all
+			err = errors.New("an instance has no address")
+		}
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		slog.Warn("yodel: a snapshot of instances cannot be read", "path", s.path, "err", err)
 		return nil

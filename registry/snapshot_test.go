@@ -151,7 +151,7 @@ func TestSnapshotSaysNothingOfAnAnswerInTime(t *testing.T) {
 }
 
 func TestSnapshotsThatCannotBeRead(t *testing.T) {
-	for name, text := range map[string]string{"broken": "[{", "another form": `{"addr":"1"}`, "empty": "", "of nobody": "[]"} {
+	for name, text := range map[string]string{"broken": "[{", "another form": `{"addr":"1"}`, "empty": "", "of nobody": "[]", "without addresses": `[{"address":"1"},{}]`} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "instances")
 			must(t, os.WriteFile(path, []byte(text), 0o600))

@@ -270,7 +270,7 @@ func TestSameReconnects(t *testing.T) {
 	})
 }
 
-func TestAnyTakesTheFirstThatIsConnectedAndHealthy(t *testing.T) {
+func TestAnyTakesTheFirstThatIsHealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.New()
 		var got strings.Builder
@@ -323,6 +323,80 @@ func TestAnyTakesTheFirstThatIsConnectedAndHealthy(t *testing.T) {
 		call("ccc")
 		stopC()
 	})
+}
+
+// A primary that comes back to the registry, or that had no call for a while, is not connected, and is the one all the same.
+func TestAnyComesBackToOneThatIsNotConnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := mem.New()
+		counts := make(map[string]int)
+		for _, addr := range []string{"a", "b"} {
+			l, err := network.Listen(addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := yodel.NewServer(nil)
+			work.Handle(s, func(context.Context, *yodel.Empty) (*yodel.Empty, error) {
+				counts[addr]++
+				return nil, nil
+			})
+			ctx, cancel := context.WithCancel(context.Background())
+			served := make(chan error, 1)
+			go func() { served <- s.Serve(ctx, l) }()
+			defer func() {
+				cancel()
+				if err := <-served; err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		r := make(roll)
+		c := yodel.NewClient(r, &yodel.ClientOptions{Transport: network, Balancer: retry.Any, Limits: yodel.Limits{IdleTimeout: time.Minute}})
+		defer c.Close()
+		call := func(want string) {
+			t.Helper()
+			clear(counts)
+			if err := c.Do(t.Context(), idempotent()); err != nil || counts[want] != 1 {
+				t.Errorf("the call went to %v, want %s: %v", counts, want, err)
+			}
+		}
+		r <- []string{"a", "b"}
+		call("a")
+		r <- []string{"b"}
+		synctest.Wait()
+		call("b")
+		r <- []string{"a", "b"}
+		synctest.Wait()
+		call("a")
+		c.Endpoints()[0].SetReady("test", false)
+		for range 8 { // 2 min
+			time.Sleep(15 * time.Second)
+			call("b")
+		}
+		c.Endpoints()[0].SetReady("test", true)
+		if c.Endpoints()[0].Connected() {
+			t.Error("the connection is idle, and is there")
+		}
+		call("a")
+	})
+}
+
+// A roll is a resolver that is told which addresses there are.
+type roll chan []string
+
+func (r roll) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	for {
+		select {
+		case addrs := <-r:
+			var all []yodel.Instance
+			for _, addr := range addrs {
+				all = append(all, yodel.Instance{Addr: addr})
+			}
+			update(all)
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 func TestAny(t *testing.T) { yodeltest.TestBalancer(t, retry.Any) }

@@ -5,7 +5,7 @@
 //	retry.Times(3)     up to three attempts, each on an endpoint not tried yet while there is one
 //	retry.Same(3)      up to three attempts on the same endpoint, reconnecting
 //	retry.Later(nil)   answer the caller, and try again in the background
-//	retry.Any          a Balancer: always the first endpoint that is connected and healthy
+//	retry.Any          a Balancer: always the first endpoint that is healthy
 //
 // It belongs on the client, above the balancer, so that each attempt can go to an endpoint that was not
 // tried; below timeout, so that the attempts share one deadline; and below what should see a call once. On a server
