@@ -3,6 +3,7 @@
 package yodel
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -21,8 +23,12 @@ import (
 // leases is how many times in a row an announcement may fail, or be late, before it is forgotten.
 const leases = 3
 
-// withdrawTime is how long a shutdown waits for a registry that does not answer. Its lease ends by itself.
-const withdrawTime = 2 * time.Second
+// A shutdown waits for a registry that does not answer for finishTime, if it is being told something, and then for withdrawTime. The
+// lease ends by itself.
+const (
+	finishTime   = time.Second
+	withdrawTime = 2 * time.Second
+)
 
 // An announcer announces one address of a server.
 type announcer struct {
@@ -62,11 +68,11 @@ func (a *announcer) withdraw() {
 func (a *announcer) keep(ctx context.Context, r Registrar) {
 	s := a.server
 	every := s.opts.AnnounceEvery
-	known := make(map[string]bool) // services that the registry may know of
+	known := make(map[place]bool) // that the registry may know of
 	backoff, failing := firstBackoff, false
 	for ctx.Err() == nil {
 		changed := s.changed()
-		err := a.tell(ctx, r, known)
+		some, err := a.tell(ctx, r, known)
 		pause := every - rand.N(every/8+1)
 		switch {
 		case ctx.Err() != nil:
@@ -75,8 +81,12 @@ func (a *announcer) keep(ctx context.Context, r Registrar) {
 				s.opts.Logger.Warn("yodel: the server could not be announced; trying again until it can", "addr", a.addr, "err", err)
 			}
 			failing, pause = true, backoff/2+rand.N(backoff/2)
-			backoff = min(2*backoff, lastBackoff)
-			changed = nil // a change has no better chance
+			if some { // it answers, and refuses the rest, perhaps for ever
+				backoff = min(2*backoff, max(every, lastBackoff))
+			} else {
+				backoff = min(2*backoff, lastBackoff)
+				changed = nil // a change has no better chance
+			}
 		case failing:
 			s.opts.Logger.Info("yodel: the server is announced again", "addr", a.addr)
 			fallthrough
@@ -91,35 +101,63 @@ func (a *announcer) keep(ctx context.Context, r Registrar) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
 	defer cancel()
-	for _, service := range slices.Sorted(maps.Keys(known)) {
-		if err := r.Withdraw(ctx, service, a.instance().Addr); err != nil {
-			s.opts.Logger.Warn("yodel: the server could not be withdrawn; its lease will end", "service", service, "err", err)
+	for _, at := range slices.SortedFunc(maps.Keys(known), place.compare) {
+		if err := r.Withdraw(ctx, at.service, at.addr); err != nil {
+			s.opts.Logger.Warn("yodel: the server could not be withdrawn; its lease will end", "service", at.service, "err", err)
 		}
 	}
 }
 
-// tell announces all services once, and withdraws those that are no more.
-func (a *announcer) tell(ctx context.Context, r Registrar, known map[string]bool) error {
+// A place is where a registry knows a server.
+type place struct{ service, addr string }
+
+func (p place) compare(other place) int {
+	return cmp.Or(strings.Compare(p.service, other.service), strings.Compare(p.addr, other.addr))
+}
+
+// tell announces all services once, and withdraws what is no more: services that have gone, and the address before the server was told another
+// one. What fails with one of them does not keep the others from being
+// told; some means that there were such. What is under way when ctx ends is let finish, for a moment: it must not overtake the withdrawal
+// that comes next.
+func (a *announcer) tell(ctx context.Context, r Registrar, known map[place]bool) (some bool, err error) {
 	ttl := leases * a.server.opts.AnnounceEvery
-	ctx, cancel := context.WithTimeout(ctx, ttl)
+	one, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl)
 	defer cancel()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(finishTime, cancel) })
+	defer stop()
 	in, services := a.instance(), a.server.services()
-	for _, service := range services {
-		known[service] = true // also if it fails: it may have been written
-		if err := r.Announce(ctx, service, in, ttl); err != nil {
-			return fmt.Errorf("announce %s: %w", service, err)
+	var failed []string
+	note := func(did, service string, bad error) {
+		if bad == nil {
+			some = true
+			return
+		}
+		failed = append(failed, did+" "+service)
+		if err == nil {
+			err = bad
 		}
 	}
-	for _, service := range slices.Sorted(maps.Keys(known)) {
-		if slices.Contains(services, service) {
+	for _, service := range services {
+		if ctx.Err() != nil {
+			return some, ctx.Err()
+		}
+		known[place{service, in.Addr}] = true // also if it fails: it may have been written
+		note("announce", service, r.Announce(one, service, in, ttl))
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(known), place.compare) {
+		if at.addr == in.Addr && slices.Contains(services, at.service) || ctx.Err() != nil {
 			continue
 		}
-		if err := r.Withdraw(ctx, service, in.Addr); err != nil {
-			return fmt.Errorf("withdraw %s: %w", service, err)
+		bad := r.Withdraw(one, at.service, at.addr)
+		if bad == nil {
+			delete(known, at)
 		}
-		delete(known, service)
+		note("withdraw", at.service, bad)
 	}
-	return nil
+	if err != nil {
+		err = fmt.Errorf("%s: %w", shorten(strings.Join(failed, ", "), 150), err)
+	}
+	return some, err
 }
 
 // instance returns the record to announce. The load in it is the one announced before, unless it has changed much: each write

@@ -86,7 +86,9 @@ func announced(t *testing.T, network *mem.Network, b *book, o yodel.ServerOption
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Registrars = []yodel.Registrar{b}
+	if o.Registrars == nil {
+		o.Registrars = []yodel.Registrar{b}
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -142,6 +144,10 @@ func TestNewsOfAServerIsAnnouncedAtOnce(t *testing.T) {
 		if in := b.record(); in.State != "inactive" || in.Weight != 7 {
 			t.Errorf("announced as %+v", in)
 		}
+		s.UpdateInstance(func(in *yodel.Instance) { in.Addr = "outside" }) // nobody reaches it at the old address
+		b.is(t, "+A outside for 3m0s", "+Plain outside for 3m0s", "-A server", "-Plain server")
+		s.UpdateInstance(func(in *yodel.Instance) { in.Addr = "" })
+		b.is(t, "+A server for 3m0s", "+Plain server for 3m0s", "-A outside", "-Plain outside")
 		if err := s.Handle("B.Triple", func(n int) int { return 3 * n }); err != nil {
 			t.Fatal(err)
 		}
@@ -176,6 +182,75 @@ func TestAnAnnouncementThatFailsIsMadeAgain(t *testing.T) {
 		if n := strings.Count(log.String(), "\n"); n > 5 {
 			t.Errorf("%d lines in the log:\n%s", n, &log)
 		}
+	})
+}
+
+// A picky registry refuses one service.
+type picky struct{ *book }
+
+func (p picky) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+	err := p.book.Announce(ctx, service, in, ttl)
+	if service == "A" {
+		err = errors.New("no permission")
+	}
+	return err
+}
+
+func TestAServiceThatIsRefusedDoesNotHideTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		b := &book{}
+		s, stop := announced(t, mem.New(), b, yodel.ServerOptions{
+			Registrars: []yodel.Registrar{picky{b}}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		b.is(t, "+A server for 30s", "+Plain server for 30s")
+		const while = 10 * time.Minute
+		time.Sleep(while)
+		// Soon at first, and then about as often as without trouble: it may be refused for ever.
+		if n := len(b.since()) / 2; n < int(while/(10*time.Second)) || n > int(while/(5*time.Second)) {
+			t.Errorf("%d times in %v", n, while)
+		}
+		s.UpdateInstance(func(in *yodel.Instance) { in.Weight = 7 })
+		b.is(t, "+A server for 30s", "+Plain server for 30s") // news does not wait
+		stop()
+		b.is(t, "-A server", "-Plain server")
+		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "announce A: no permission") {
+			t.Errorf("want one line in the log, that A is refused:\n%s", &log)
+		}
+	})
+}
+
+// A late registry does what it was asked some time later, whether or not it is still waited for.
+type late struct{ *book }
+
+func (l late) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+	done := make(chan error, 1)
+	go func() {
+		time.Sleep(finishTime / 2)
+		done <- l.book.Announce(context.WithoutCancel(ctx), service, in, ttl)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// finishTime is how long a server lets an announcement finish when it is shut down.
+const finishTime = time.Second
+
+func TestAWithdrawalIsNotOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{}
+		s, stop := announced(t, mem.New(), b, yodel.ServerOptions{Registrars: []yodel.Registrar{late{b}}})
+		time.Sleep(2 * finishTime)
+		b.is(t, "+A server for 30s", "+Plain server for 30s")
+		s.UpdateInstance(func(in *yodel.Instance) { in.State = "inactive" })
+		synctest.Wait()
+		stop()
+		time.Sleep(2 * finishTime)
+		b.is(t, "+A server for 30s", "-A server", "-Plain server")
 	})
 }
 
