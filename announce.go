@@ -5,6 +5,7 @@ package yodel
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,14 +35,16 @@ const (
 // An announcer announces one address of a server.
 type announcer struct {
 	server *Server
-	addr   string
+	at     net.Addr // of the listener
+	addr   string   // for others
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	stays  atomic.Bool // what was announced: another process serves there
 
 	mu     sync.Mutex
 	record Instance // as announced last
 	calls  uint64   // executed until then
-	at     time.Time
+	since  time.Time
 }
 
 // announce begins to announce what listens at addr, if the server is to be found. The caller holds s.mu.
@@ -48,7 +52,7 @@ func (s *Server) announce(addr net.Addr) *announcer {
 	if len(s.opts.Registrars) == 0 || s.withdrawn {
 		return nil
 	}
-	a := &announcer{server: s, addr: advertised(addr), at: time.Now()}
+	a := &announcer{server: s, at: addr, addr: advertised(addr), since: time.Now()}
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
 	for _, r := range s.opts.Registrars {
@@ -62,6 +66,24 @@ func (s *Server) announce(addr net.Addr) *announcer {
 func (a *announcer) withdraw() {
 	a.cancel()
 	a.wg.Wait()
+}
+
+// leave prepares for the end of the server. What ended it may say that another process serves at an address from now on, or still, as package
+// restart does: that process announces the address itself, and it is not this one's to withdraw.
+func (s *Server) leave(why error) {
+	other, ok := errors.AsType[interface {
+		error
+		Serves(addr net.Addr) bool
+	}](why)
+	if !ok {
+		return
+	}
+	s.mu.Lock()
+	announced := s.announced
+	s.mu.Unlock()
+	for _, a := range announced {
+		a.stays.Store(other.Serves(a.at))
+	}
 }
 
 // keep announces to one registry until ctx ends.
@@ -98,6 +120,9 @@ func (a *announcer) keep(ctx context.Context, r Registrar) {
 		case <-time.After(pause):
 		case <-ctx.Done():
 		}
+	}
+	if a.stays.Load() {
+		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
 	defer cancel()
@@ -174,10 +199,10 @@ func (a *announcer) instance() Instance {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	in.CallRate, in.Inflight = a.record.CallRate, a.record.Inflight
-	if took := time.Since(a.at); took >= s.opts.AnnounceEvery/2 {
+	if took := time.Since(a.since); took >= s.opts.AnnounceEvery/2 {
 		calls, inflight := s.load()
 		rate := math.Round(float64(calls-a.calls) / took.Seconds())
-		a.calls, a.at = calls, time.Now()
+		a.calls, a.since = calls, time.Now()
 		if differs(rate, in.CallRate) || differs(float64(inflight), float64(in.Inflight)) {
 			in.CallRate, in.Inflight = rate, inflight
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -251,6 +252,43 @@ func TestAWithdrawalIsNotOvertaken(t *testing.T) {
 		stop()
 		time.Sleep(2 * finishTime)
 		b.is(t, "+A server for 30s", "-A server", "-Plain server")
+	})
+}
+
+// elsewhere is why a server ends at whose address another process serves.
+type elsewhere string
+
+func (elsewhere) Error() string { return "handed over" }
+
+func (e elsewhere) Serves(addr net.Addr) bool { return addr.String() == string(e) }
+
+// The record of an address that was handed over is its new owner's.
+func TestAnAddressThatWasHandedOverIsNotWithdrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network, b := mem.New(), &book{}
+		s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{b}, Logger: slog.New(slog.DiscardHandler)})
+		if err := s.Handle("A.Double", func(n int) int { return 2 * n }); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		served := make(chan error, 2)
+		for _, addr := range []string{"one", "two"} {
+			l, err := network.Listen(addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { served <- s.Serve(ctx, l) }()
+		}
+		if told := b.since(); len(told) != 2 {
+			t.Errorf("the registry was told %q", told)
+		}
+		cancel(fmt.Errorf("the end: %w", elsewhere("one")))
+		for range 2 {
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+		}
+		b.is(t, "-A two")
 	})
 }
 
