@@ -85,7 +85,8 @@ func (s *store) renew(ctx context.Context, id clientv3.LeaseID) (alive bool, err
 func (s *store) newRenewal(ctx context.Context) (renewal, error) {
 	life, end := context.WithCancel(s.life)
 	stop := context.AfterFunc(ctx, end)
-	stream, err := pb.NewLeaseClient(s.client.ActiveConnection()).LeaseKeepAlive(clientv3.WithRequireLeader(life), grpc.WaitForReady(true))
+	leases := pb.NewLeaseClient(s.client.ActiveConnection())
+	stream, err := leases.LeaseKeepAlive(clientv3.WithRequireLeader(life), grpc.WaitForReady(true)) //nolint:contextcheck // it outlives ctx
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
