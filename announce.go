@@ -3,14 +3,18 @@
 package yodel
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,20 +25,26 @@ import (
 // leases is how many times in a row an announcement may fail, or be late, before it is forgotten.
 const leases = 3
 
-// withdrawTime is how long a shutdown waits for a registry that does not answer. Its lease ends by itself.
-const withdrawTime = 2 * time.Second
+// A shutdown waits for a registry that does not answer for finishTime, if it is being told something, and then for withdrawTime. The
+// lease ends by itself.
+const (
+	finishTime   = time.Second
+	withdrawTime = 2 * time.Second
+)
 
 // An announcer announces one address of a server.
 type announcer struct {
 	server *Server
-	addr   string
+	at     net.Addr // of the listener
+	addr   string   // for others
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	stays  atomic.Bool // what was announced: another process serves there
 
 	mu     sync.Mutex
 	record Instance // as announced last
 	calls  uint64   // executed until then
-	at     time.Time
+	since  time.Time
 }
 
 // announce begins to announce what listens at addr, if the server is to be found. The caller holds s.mu.
@@ -42,7 +52,7 @@ func (s *Server) announce(addr net.Addr) *announcer {
 	if len(s.opts.Registrars) == 0 || s.withdrawn {
 		return nil
 	}
-	a := &announcer{server: s, addr: advertised(addr), at: time.Now()}
+	a := &announcer{server: s, at: addr, addr: advertised(addr), since: time.Now()}
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
 	for _, r := range s.opts.Registrars {
@@ -58,17 +68,33 @@ func (a *announcer) withdraw() {
 	a.wg.Wait()
 }
 
+// leave prepares for the end of the server. What ended it may say that another process serves at an address from now on, or still, as package
+// restart does: that process announces the address itself, and it is not this one's to withdraw.
+func (s *Server) leave(why error) {
+	other, ok := errors.AsType[interface {
+		error
+		Serves(addr net.Addr) bool
+	}](why)
+	if !ok {
+		return
+	}
+	s.mu.Lock()
+	announced := s.announced
+	s.mu.Unlock()
+	for _, a := range announced {
+		a.stays.Store(other.Serves(a.at))
+	}
+}
+
 // keep announces to one registry until ctx ends.
 func (a *announcer) keep(ctx context.Context, r Registrar) {
 	s := a.server
 	every := s.opts.AnnounceEvery
-	known := make(map[string]bool) // services that the registry may know of
+	known := make(map[place]bool) // that the registry may know of
 	backoff, failing := firstBackoff, false
-	var refused string // the service that could not be announced last
 	for ctx.Err() == nil {
 		changed := s.changed()
-		var err error
-		refused, err = a.tell(ctx, r, known, refused)
+		some, err := a.tell(ctx, r, known)
 		pause := every - rand.N(every/8+1)
 		switch {
 		case ctx.Err() != nil:
@@ -77,8 +103,12 @@ func (a *announcer) keep(ctx context.Context, r Registrar) {
 				s.opts.Logger.Warn("yodel: the server could not be announced; trying again until it can", "addr", a.addr, "err", err)
 			}
 			failing, pause = true, backoff/2+rand.N(backoff/2)
-			backoff = min(2*backoff, lastBackoff)
-			changed = nil // a change has no better chance
+			if some { // it answers, and refuses the rest, perhaps for ever
+				backoff = min(2*backoff, max(every, lastBackoff))
+			} else {
+				backoff = min(2*backoff, lastBackoff)
+				changed = nil // a change has no better chance
+			}
 		case failing:
 			s.opts.Logger.Info("yodel: the server is announced again", "addr", a.addr)
 			fallthrough
@@ -91,42 +121,68 @@ func (a *announcer) keep(ctx context.Context, r Registrar) {
 		case <-ctx.Done():
 		}
 	}
+	if a.stays.Load() {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
 	defer cancel()
-	for _, service := range slices.Sorted(maps.Keys(known)) {
-		if err := r.Withdraw(ctx, service, a.instance().Addr); err != nil {
-			s.opts.Logger.Warn("yodel: the server could not be withdrawn; its lease will end", "service", service, "err", err)
+	for _, at := range slices.SortedFunc(maps.Keys(known), place.compare) {
+		if err := r.Withdraw(ctx, at.service, at.addr); err != nil {
+			s.opts.Logger.Warn("yodel: the server could not be withdrawn; its lease will end", "service", at.service, "err", err)
 		}
 	}
 }
 
-// tell announces all services once, and withdraws those that are no more. It ends at the first failure, for a registry in trouble is not to be asked more
-// often than one that is well; so it takes the service that the registry refused the last time, and returns, as the last one.
-func (a *announcer) tell(ctx context.Context, r Registrar, known map[string]bool, refused string) (string, error) {
+// A place is where a registry knows a server.
+type place struct{ service, addr string }
+
+func (p place) compare(other place) int {
+	return cmp.Or(strings.Compare(p.service, other.service), strings.Compare(p.addr, other.addr))
+}
+
+// tell announces all services once, and withdraws what is no more: services that have gone, and the address before the server was told another
+// one. What fails with one of them does not keep the others from being
+// told; some means that there were such. What is under way when ctx ends is let finish, for a moment: it must not overtake the withdrawal
+// that comes next.
+func (a *announcer) tell(ctx context.Context, r Registrar, known map[place]bool) (some bool, err error) {
 	ttl := leases * a.server.opts.AnnounceEvery
-	ctx, cancel := context.WithTimeout(ctx, ttl)
+	one, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl)
 	defer cancel()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(finishTime, cancel) })
+	defer stop()
 	in, services := a.instance(), a.server.services()
-	next, ok := slices.BinarySearch(services, refused)
-	if ok {
-		next++
-	}
-	for _, service := range slices.Concat(services[next:], services[:next]) {
-		known[service] = true // also if it fails: it may have been written
-		if err := r.Announce(ctx, service, in, ttl); err != nil {
-			return service, fmt.Errorf("announce %s: %w", service, err)
+	var failed []string
+	note := func(did, service string, bad error) {
+		if bad == nil {
+			some = true
+			return
+		}
+		failed = append(failed, did+" "+service)
+		if err == nil {
+			err = bad
 		}
 	}
-	for _, service := range slices.Sorted(maps.Keys(known)) {
-		if slices.Contains(services, service) {
+	for _, service := range services {
+		if ctx.Err() != nil {
+			return some, ctx.Err()
+		}
+		known[place{service, in.Addr}] = true // also if it fails: it may have been written
+		note("announce", service, r.Announce(one, service, in, ttl))
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(known), place.compare) {
+		if at.addr == in.Addr && slices.Contains(services, at.service) || ctx.Err() != nil {
 			continue
 		}
-		if err := r.Withdraw(ctx, service, in.Addr); err != nil {
-			return "", fmt.Errorf("withdraw %s: %w", service, err)
+		bad := r.Withdraw(one, at.service, at.addr)
+		if bad == nil {
+			delete(known, at)
 		}
-		delete(known, service)
+		note("withdraw", at.service, bad)
 	}
-	return "", nil
+	if err != nil {
+		err = fmt.Errorf("%s: %w", shorten(strings.Join(failed, ", "), 150), err)
+	}
+	return some, err
 }
 
 // instance returns the record to announce. The load in it is the one announced before, unless it has changed much: each write
@@ -143,10 +199,10 @@ func (a *announcer) instance() Instance {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	in.CallRate, in.Inflight = a.record.CallRate, a.record.Inflight
-	if took := time.Since(a.at); took >= s.opts.AnnounceEvery/2 {
+	if took := time.Since(a.since); took >= s.opts.AnnounceEvery/2 {
 		calls, inflight := s.load()
 		rate := math.Round(float64(calls-a.calls) / took.Seconds())
-		a.calls, a.at = calls, time.Now()
+		a.calls, a.since = calls, time.Now()
 		if differs(rate, in.CallRate) || differs(float64(inflight), float64(in.Inflight)) {
 			in.CallRate, in.Inflight = rate, inflight
 		}

@@ -123,7 +123,7 @@ func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 func (s *service) read(ctx context.Context, v *View) error {
 	for ctx.Err() == nil {
 		// Not all clients at once.
-		one, cancel := context.WithTimeout(ctx, s.opts.Reconcile-rand.N(s.opts.Reconcile/4))
+		one, cancel := context.WithTimeout(ctx, s.opts.Reconcile-rand.N(s.opts.Reconcile/4+1))
 		err := s.store.Watch(one, s.prefix, v)
 		ended := one.Err() != nil
 		cancel()

@@ -5,18 +5,21 @@ package registry
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 )
 
 // Merge returns a resolver of the instances that any of the resolvers knows. Of several records of one address the one of the
-// first resolver counts. What a resolver that fails said last stays.
+// first resolver counts. What a resolver that fails said last stays. That it fails is an error if none of them has said anything yet, and
+// else a line in the log.
 func Merge(resolvers ...yodel.Resolver) yodel.Resolver {
-	return several{resolvers, func(sets [][]yodel.Instance) []yodel.Instance {
+	return newSeveral(resolvers, func(sets [][]yodel.Instance) []yodel.Instance {
 		var all []yodel.Instance
 		seen := make(map[string]bool)
 		for _, set := range sets {
@@ -28,34 +31,40 @@ func Merge(resolvers ...yodel.Resolver) yodel.Resolver {
 			}
 		}
 		return all
-	}}
+	})
 }
 
 // Prefer returns a resolver of the instances of the first resolver that knows any which are not inactive: of a registry in another
 // data center, for example, when there are none left here.
 func Prefer(resolvers ...yodel.Resolver) yodel.Resolver {
-	return several{resolvers, func(sets [][]yodel.Instance) []yodel.Instance {
+	return newSeveral(resolvers, func(sets [][]yodel.Instance) []yodel.Instance {
 		for _, set := range sets {
 			if slices.ContainsFunc(set, func(in yodel.Instance) bool { return in.State != "inactive" }) {
 				return set
 			}
 		}
 		return slices.Concat(sets...)
-	}}
+	})
 }
 
 // several is one resolver made of others.
 type several struct {
 	resolvers []yodel.Resolver
 	choose    func(sets [][]yodel.Instance) []yodel.Instance
+	failing   []atomic.Bool // as the log says
+}
+
+func newSeveral(resolvers []yodel.Resolver, choose func([][]yodel.Instance) []yodel.Instance) *several {
+	return &several{resolvers, choose, make([]atomic.Bool, len(resolvers))}
 }
 
 // firstTime is how long the first update waits for all resolvers. A registry that is down must not hold up a start, and one
 // that is a little slower than another must not be left out of it.
 const firstTime = 500 * time.Millisecond
 
-// Watch implements yodel.Resolver. It fails only if there is nothing to watch: a resolver that fails is asked again.
-func (s several) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+// Watch implements yodel.Resolver. A resolver that fails is asked again. It fails when all have failed and none has said anything, so that the
+// client can say why it knows of no instance.
+func (s *several) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 	if len(s.resolvers) == 0 {
 		return errors.New("no resolvers to choose from")
 	}
@@ -66,19 +75,37 @@ func (s several) Watch(ctx context.Context, update func([]yodel.Instance)) error
 	var mu sync.Mutex
 	sets := make([][]yodel.Instance, len(s.resolvers))
 	spoken := make([]bool, len(s.resolvers))
+	errs := make([]error, len(s.resolvers))
 	news := make(chan struct{}, 1)
+	wake := func() {
+		select {
+		case news <- struct{}{}:
+		default:
+		}
+	}
 	for i, r := range s.resolvers {
-		wg.Go(func() {
-			persist(ctx, r, func(instances []yodel.Instance) {
-				mu.Lock()
-				sets[i], spoken[i] = instances, true
-				mu.Unlock()
-				select {
-				case news <- struct{}{}:
-				default:
-				}
-			})
-		})
+		heard := func(instances []yodel.Instance) {
+			mu.Lock()
+			sets[i], spoken[i], errs[i] = instances, true, nil
+			mu.Unlock()
+			if s.failing[i].CompareAndSwap(true, false) {
+				slog.Info("yodel: one of several resolvers works again", "number", i+1)
+			}
+			wake()
+		}
+		failed := func(err error) {
+			mu.Lock()
+			errs[i] = err
+			silent := !slices.Contains(spoken, true)
+			mu.Unlock()
+			if s.failing[i].CompareAndSwap(false, true) {
+				slog.Warn("yodel: one of several resolvers failed, and is asked again; what it said stays in use", "number", i+1, "err", err)
+			}
+			if silent {
+				wake()
+			}
+		}
+		wg.Go(func() { persist(ctx, r, heard, failed) })
 	}
 	late := time.After(firstTime)
 	for begun := false; ; {
@@ -95,15 +122,19 @@ func (s several) Watch(ctx context.Context, update func([]yodel.Instance)) error
 		mu.Lock()
 		begun = begun || !slices.Contains(spoken, false)
 		known, now := slices.Contains(spoken, true), slices.Clone(sets)
+		why := slices.Clone(errs)
 		mu.Unlock()
-		if begun && known {
+		switch {
+		case begun && known:
 			update(s.choose(now))
+		case !known && !slices.Contains(why, nil):
+			return errors.Join(why...)
 		}
 	}
 }
 
 // Refresh has those look again that can: see yodel.Resolver.
-func (s several) Refresh() {
+func (s *several) Refresh() {
 	for _, r := range s.resolvers {
 		refresh(r)
 	}
@@ -116,12 +147,19 @@ func refresh(r yodel.Resolver) {
 }
 
 // persist watches r until ctx ends, again and again when it fails.
-func persist(ctx context.Context, r yodel.Resolver, update func([]yodel.Instance)) {
+func persist(ctx context.Context, r yodel.Resolver, heard func([]yodel.Instance), failed func(error)) {
 	const first, last = 20 * time.Millisecond, 2 * time.Second
 	backoff := first
 	for ctx.Err() == nil {
 		began := time.Now()
-		_ = r.Watch(ctx, update) // what it said last stays in use, and it is asked again
+		err := r.Watch(ctx, heard) // what it said last stays in use, and it is asked again
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			err = errors.New("it stopped watching")
+		}
+		failed(err)
 		if time.Since(began) > last {
 			backoff = first
 		}

@@ -3,6 +3,7 @@
 package registry_test
 
 import (
+	"errors"
 	"reflect"
 	"testing"
 	"testing/synctest"
@@ -69,12 +70,30 @@ func TestMergeSaysNothingWhenNobodyDoes(t *testing.T) {
 
 func TestOneThatFailsIsAskedAgainWithPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &failing{}
-		l := listen(t, registry.Merge(s))
+		s, other := &failing{}, newSpeaker()
+		other.say <- at("1")
+		l := listen(t, registry.Merge(s, other))
 		time.Sleep(time.Minute)
 		must(t, l.stop())
 		if s.times < 30 || s.times > 80 {
 			t.Errorf("it was asked %d times in a minute, want once in 1 to 2 s", s.times)
+		}
+	})
+}
+
+// A client tells its caller why there is no instance.
+func TestWhenAllFailThatIsTheError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, several := range []func(...yodel.Resolver) yodel.Resolver{registry.Merge, registry.Prefer} {
+			l := listen(t, several(&failing{}, newSpeaker()))
+			settle()
+			wantHeard(t, l, nil) // the other one may speak yet
+			must(t, l.stop())
+			l = listen(t, several(&failing{}, &failing{}))
+			if err := <-l.ended; !errors.Is(err, errSpeaker) {
+				t.Errorf("got %v, want what is wrong with them", err)
+			}
+			wantHeard(t, l, nil)
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -17,16 +18,20 @@ import (
 
 // Snapshot returns a resolver that keeps what r says in a file, and begins with that when r says nothing for a moment, fails, or
 // knows of no instance: so a client starts while its registry is down, or has lost its memory. What r says then counts as always. A
-// set without instances is not kept. Several processes may use the file: it is replaced as a whole.
-func Snapshot(path string, r yodel.Resolver) yodel.Resolver { return snapshot{path, r} }
+// set without instances is not kept. Several processes may use the file: it is replaced as a whole. It is read only until r has said
+// something: what was heard is newer than what a file says, which perhaps cannot be written any more.
+func Snapshot(path string, r yodel.Resolver) yodel.Resolver { return &snapshot{path: path, of: r} }
 
 type snapshot struct {
 	path string
 	of   yodel.Resolver
+
+	mu     sync.Mutex
+	latest []yodel.Instance // that r has said; nil before
 }
 
 // Watch implements yodel.Resolver.
-func (s snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+func (s *snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	said := make(chan []yodel.Instance)
@@ -49,6 +54,9 @@ func (s snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 			return
 		}
 		latest = instances
+		s.mu.Lock()
+		s.latest = latest
+		s.mu.Unlock()
 		if due == nil {
 			due = time.After(keepTime)
 		}
@@ -88,13 +96,19 @@ func (s snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 }
 
 // Refresh has the resolver look again if it can: see yodel.Resolver.
-func (s snapshot) Refresh() { refresh(s.of) }
+func (s *snapshot) Refresh() { refresh(s.of) }
 
 // keepTime is how long after a change the file is written, at most once for all changes meanwhile.
 const keepTime = time.Second
 
-// load returns what is in the file. Without a readable one the client starts as it would without a snapshot.
-func (s snapshot) load() []yodel.Instance {
+// load returns what was said last, or else what is in the file. Without a readable one the client starts as it would without a snapshot.
+func (s *snapshot) load() []yodel.Instance {
+	s.mu.Lock()
+	latest := s.latest
+	s.mu.Unlock()
+	if latest != nil {
+		return latest
+	}
 	text, err := os.ReadFile(s.path)
 	var kept []yodel.Instance
 	if err == nil {
@@ -113,13 +127,13 @@ func (s snapshot) load() []yodel.Instance {
 }
 
 // save writes the file beside itself and moves it into its place, so that nobody sees a part of it.
-func (s snapshot) save(instances []yodel.Instance) {
+func (s *snapshot) save(instances []yodel.Instance) {
 	if err := s.write(instances); err != nil {
 		slog.Warn("yodel: a snapshot of instances cannot be kept", "path", s.path, "err", err)
 	}
 }
 
-func (s snapshot) write(instances []yodel.Instance) error {
+func (s *snapshot) write(instances []yodel.Instance) error {
 	text, err := json.MarshalIndent(instances, "", "\t")
 	if err != nil {
 		return err

@@ -123,6 +123,27 @@ func TestSnapshotStartsWithoutARegistry(t *testing.T) {
 	})
 }
 
+// A client whose registry fails for a moment keeps what it heard, whatever the file says: it may be of last week if the disk is full, or
+// of another process that knows less.
+func TestSnapshotIsForAStartAlone(t *testing.T) {
+	path := snapshotOf(t, "old")
+	synctest.Test(t, func(t *testing.T) {
+		s, f := newSpeaker(), snapshotOf(t, "old")
+		r := registry.Snapshot(path, s)
+		s.say <- at("1", "2")
+		l := listen(t, r)
+		settle()
+		wantHeard(t, l, sets{{"1", "2"}})
+		s.fail <- errSpeaker
+		<-l.ended
+		must(t, os.Rename(f, path))
+		l = listen(t, r)
+		settle()
+		wantHeard(t, l, sets{{"1", "2"}})
+		must(t, l.stop())
+	})
+}
+
 func TestSnapshotOfARegistryThatLostItsMemory(t *testing.T) {
 	path := snapshotOf(t, "1")
 	synctest.Test(t, func(t *testing.T) {

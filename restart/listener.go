@@ -154,6 +154,20 @@ func (p *Process) disown(taken []string) {
 	})
 }
 
+// ended is the cause of a service's end.
+type ended struct{ of *Process }
+
+func (ended) Error() string { return "restart: this process serves no longer" }
+
+func (ended) Unwrap() error { return context.Canceled }
+
+// Serves reports whether another process serves at an address of this one. A yodel.Server asks, so that it does not withdraw from
+// registries what the other one has announced there.
+func (e ended) Serves(addr net.Addr) bool {
+	others := e.of.each(func(l *listener) bool { return !l.owned && l.Addr().String() == addr.String() })
+	return len(others) > 0
+}
+
 // each returns the addresses of the listeners for which f returns true.
 func (p *Process) each(f func(*listener) bool) []string {
 	p.mu.Lock()

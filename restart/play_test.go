@@ -64,6 +64,16 @@ func (sayer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// A crier is a registrar that says what it is told to forget.
+type crier struct{}
+
+func (crier) Announce(context.Context, string, yodel.Instance, time.Duration) error { return nil }
+
+func (crier) Withdraw(_ context.Context, _, addr string) error {
+	say("withdrew", addr)
+	return nil
+}
+
 func play(name string) {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // ends with the test
@@ -100,7 +110,7 @@ func playScript(name string) error {
 	if s.Does != "" {
 		misbehave(s.Does)
 	}
-	server := yodel.NewServer(nil)
+	server := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{crier{}}})
 	work.Handle(server, func(_ context.Context, job *Job) (*Done, error) {
 		if job.ID < 0 { // it takes until it is told to end
 			end := make(chan os.Signal, 1)

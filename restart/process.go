@@ -100,7 +100,7 @@ func (p *Process) Run(ctx context.Context, serve ...func(context.Context) error)
 	if err := p.begin(); err != nil {
 		return err
 	}
-	s := start(ctx, serve)
+	s := p.start(ctx, serve)
 	switch {
 	case p.legacy == nil:
 		p.notifyServing(ctx)
@@ -251,15 +251,16 @@ func (p *Process) passOn(sig os.Signal, next *successor) {
 
 // A service is the user's functions, running.
 type service struct {
-	stop  context.CancelFunc
+	stop  func()
 	ended chan struct{} // closed when all have returned; err is set then
 	err   error
 }
 
-func start(ctx context.Context, serve []func(context.Context) error) *service {
+func (p *Process) start(ctx context.Context, serve []func(context.Context) error) *service {
 	// When it stops is decided in one place: a successor that has been agreed to must not find the sockets closed
 	// as at the end of it all.
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := func() { cancel(ended{p}) }
 	s := &service{stop: stop, ended: make(chan struct{})}
 	errs := make([]error, len(serve))
 	var wg sync.WaitGroup

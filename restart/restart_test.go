@@ -180,6 +180,18 @@ func (r *row) transcript() string {
 	return b.String()
 }
 
+// withdrew returns the addresses that a process has withdrawn from registries.
+func (r *row) withdrew(pid int) (addrs []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.said {
+		if l.pid == pid && l.what == "withdrew" {
+			addrs = append(addrs, l.rest)
+		}
+	}
+	return addrs
+}
+
 // ended awaits that no process is left, and checks how the first one ended.
 func (r *row) ended() {
 	r.t.Helper()
@@ -405,12 +417,19 @@ func TestASuccessorMayListenElsewhere(t *testing.T) {
 		c.Close()
 		t.Errorf("somebody listens at %s still, which nobody wants", before[0])
 	}
+	// What the successor has announced at its address stays in registries.
+	if got := r.withdrew(pid); !slices.Equal(got, before[:1]) {
+		t.Errorf("the first process has withdrawn %q, want %q, which it alone served", got, before[:1])
+	}
 	elsewhere := startLoad(t, nil, after[1])
 	elsewhere.goesOn()
 	elsewhere.end()
 	l.goesOn()
 	l.end()
 	r.stops(next)
+	if got := r.withdrew(next); len(got) != 2 {
+		t.Errorf("the last process has withdrawn %q, want both its addresses", got)
+	}
 }
 
 func TestUnixSocketsAreHandedOver(t *testing.T) {

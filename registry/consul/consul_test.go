@@ -249,6 +249,21 @@ func TestRecordsOfRPCX(t *testing.T) {
 	reach(t, found, one)
 }
 
+// What rpcx's own library writes for a server of its own is found, and is gone with the server's session.
+func TestAServerOfRPCX(t *testing.T) {
+	s := realserver.Consul(t)
+	theirs := realserver.RPCX(t, "consul", s.Addr, "/rpcx_test", "group=red&group=blue&weight=7&owner=anna")
+	found := newRegistry(t, s.Addr, nil).RPCX("/rpcx_test", "Arith")
+	reach(t, found, yodel.Instance{Addr: theirs.Addr, Group: "red,blue", Weight: 7, Metadata: yodel.Metadata{"owner": "anna"}})
+	var sessions []struct{ ID string }
+	request(t, http.MethodGet, s.Addr, "/v1/session/list", "", &sessions)
+	if len(sessions) != 1 {
+		t.Fatalf("%d sessions, want one of the server", len(sessions))
+	}
+	request(t, http.MethodPut, s.Addr, "/v1/session/destroy/"+sessions[0].ID, "", nil)
+	reach(t, found)
+}
+
 func TestWhatConsulRefusesIsAnError(t *testing.T) {
 	s := realserver.Consul(t)
 	r := newRegistry(t, s.Addr, &consul.Options{Datacenter: "nowhere"})

@@ -16,12 +16,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -54,7 +52,10 @@ func New(endpoints string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
 	}
-	s := &store{endpoints: endpoints, leases: make(map[string]lease), timeout: o.Timeout, turn: make(chan struct{}, 1)}
+	s := &store{
+		endpoints: endpoints, timeout: o.Timeout, turn: make(chan struct{}, 1), leases: make(map[string]lease),
+		renewals: make(chan renewal, idleRenewals),
+	}
 	if s.timeout <= 0 {
 		s.timeout = 5 * time.Second
 	}
@@ -95,6 +96,8 @@ type store struct {
 	turn   chan struct{}    // capacity 1: the right to make the client
 	client *clientv3.Client // nil before open has succeeded
 
+	renewals chan renewal // that nobody uses
+
 	mu     sync.Mutex
 	leases map[string]lease // of keys that were put
 }
@@ -132,12 +135,6 @@ func (s *store) open(ctx context.Context) error {
 	return nil
 }
 
-// A lease is one that etcd has granted.
-type lease struct {
-	id      clientv3.LeaseID
-	seconds int64 // as asked for: etcd may have granted more
-}
-
 // failed says where, too, and what became of the connection: without one, the library knows only that the time is up.
 func (s *store) failed(what string, err error) error {
 	return fmt.Errorf("etcd at %q (connection: %s): %s: %w", s.endpoints, strings.ToLower(s.client.ActiveConnection().GetState().String()), what, err)
@@ -162,31 +159,6 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 		return s.failed("put "+key, err)
 	}
 	return nil
-}
-
-// lease returns the lease of a key, which has ttl to go.
-func (s *store) lease(ctx context.Context, key string, ttl time.Duration) (clientv3.LeaseID, error) {
-	seconds := int64(math.Ceil(ttl.Seconds())) // its unit
-	s.mu.Lock()
-	old, ok := s.leases[key]
-	s.mu.Unlock()
-	if ok && old.seconds == seconds {
-		_, err := s.client.KeepAliveOnce(ctx, old.id)
-		if err == nil {
-			return old.id, nil
-		}
-		if !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			return 0, err
-		}
-	}
-	granted, err := s.client.Grant(ctx, seconds)
-	if err != nil {
-		return 0, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.leases[key] = lease{granted.ID, seconds}
-	return granted.ID, nil
 }
 
 // Delete implements registry.Store.

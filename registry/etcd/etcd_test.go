@@ -3,8 +3,10 @@
 package etcd_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -136,6 +138,62 @@ func TestUsersAndTLS(t *testing.T) {
 		if find(t, r, "Shop", in.Addr) == nil {
 			t.Errorf("%s may watch", who)
 		}
+	}
+}
+
+// handled returns how often a server has handled a method.
+func handled(t *testing.T, addr, method string) (n int) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/metrics", nil)
+	must(t, err)
+	req.Close = true
+	resp, err := http.DefaultClient.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		name, count, _ := strings.Cut(lines.Text(), "} ")
+		if strings.HasPrefix(name, "grpc_server_started_total") && strings.Contains(name, `grpc_method="`+method+`"`) {
+			_, err = fmt.Sscan(count, &n)
+			must(t, err)
+		}
+	}
+	return n
+}
+
+// A login is the dearest thing that etcd does, so that servers must not log in each time they are announced; and one that etcd
+// has forgotten does not keep them from being announced.
+func TestALoginIsForManyAnnouncements(t *testing.T) {
+	t.Parallel()
+	s := realserver.Etcd(t)
+	admin, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Addr}, Logger: zap.NewNop()})
+	must(t, err)
+	defer admin.Close()
+	did := func(_ any, err error) { t.Helper(); must(t, err) }
+	did(admin.UserAdd(t.Context(), "root", "root"))
+	did(admin.UserGrantRole(t.Context(), "root", "root"))
+	did(admin.AuthEnable(t.Context()))
+	r := open(t, s.Addr, &etcd.Options{Username: "root", Password: "root"})
+	announce := func(times int) (logins int) {
+		t.Helper()
+		before := handled(t, s.Addr, "Authenticate")
+		for i := range times {
+			must(t, r.Announce(t.Context(), "Shop", yodel.Instance{Addr: "10.0.0.1:1", Weight: i}, time.Minute))
+		}
+		return handled(t, s.Addr, "Authenticate") - before
+	}
+	if n := announce(20); n < 1 || n > 2 { // one for the client, one for the first stream
+		t.Errorf("logged in %d times", n)
+	}
+	s.Kill()
+	s.Restart() // it has forgotten the tokens
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for err = r.Announce(ctx, "Shop", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute); err != nil && ctx.Err() == nil; {
+		err = r.Announce(ctx, "Shop", yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute)
+	}
+	must(t, err)
+	if n := announce(20); n > 0 {
+		t.Errorf("logged in %d times again", n)
 	}
 }
 

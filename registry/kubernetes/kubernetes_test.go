@@ -300,6 +300,18 @@ func TestAPodInTwoSlices(t *testing.T) {
 	}
 }
 
+// A record of which nobody can say how long it lives is dead, and hurts no client.
+func TestTimesToLiveThatNobodyCanMean(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"30s": 30 * time.Second, "": 0, "soon": 0, "-2h": 0, "2562047h": longest,
+	} {
+		one := slice{Metadata: metadata{Annotations: map[string]string{annotationTTL: text}}}
+		if got, end := one.ttl(), time.Until(later(one)); got != want || end < want-time.Minute || end > 2*want+time.Minute {
+			t.Errorf("%q: it lives for %v, and is deleted after %v", text, got, end)
+		}
+	}
+}
+
 // TestInCluster is about a process in a pod.
 func TestInCluster(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

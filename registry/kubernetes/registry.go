@@ -214,9 +214,12 @@ type records struct {
 	dead  map[string]time.Time // those of them that nobody keeps alive, and when to delete them
 }
 
+// longest is the longest time to live that is believed: anybody can write a record, and sums of them must not overflow.
+const longest = 365 * 24 * time.Hour
+
 func (s slice) ttl() time.Duration {
 	ttl, _ := time.ParseDuration(s.Metadata.Annotations[annotationTTL]) // what has none is dead
-	return ttl
+	return min(max(ttl, 0), longest)
 }
 
 func (s slice) key() string   { return s.Metadata.Annotations[annotationKey] }

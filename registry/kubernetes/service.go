@@ -79,7 +79,7 @@ func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 func (s *service) read(ctx context.Context, a *api, v *view) error {
 	for ctx.Err() == nil {
 		// Not all clients at once.
-		one, cancel := context.WithTimeout(ctx, a.Reconcile-rand.N(a.Reconcile/4))
+		one, cancel := context.WithTimeout(ctx, a.Reconcile-rand.N(a.Reconcile/4+1))
 		err := a.follow(one, cmp.Or(s.namespace, a.Namespace), labelService+"="+s.name, v)
 		cancel()
 		if err != nil {

@@ -213,7 +213,9 @@ func (r *Registry) sendTo(ctx context.Context, server, method, path string, q ur
 	answer, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		text := bytes.TrimSpace(answer[:min(len(answer), 500)])
-		err = httpError{resp.StatusCode, fmt.Sprintf("nacos: %s %s%s: %s: %s", method, server, path, resp.Status, text)}
+		at := *req.URL
+		at.RawQuery = ""
+		err = httpError{resp.StatusCode, fmt.Sprintf("nacos: %s %s: %s: %s", method, at.Redacted(), resp.Status, text)}
 	}
 	return answer, err
 }

@@ -232,6 +232,23 @@ func TestAuthentication(t *testing.T) {
 	}
 }
 
+// What an error says may be read by anybody who reads logs.
+func TestErrorsNameNoPassword(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	defer server.Close()
+	at := strings.Replace(server.URL, "://", "://proxy:secret@", 1)
+	r := connect(t, at, nacos.Options{})
+	in := yodel.Instance{Addr: "10.0.0.1:1"}
+	for _, err := range []error{
+		r.Announce(t.Context(), "Arith", in, time.Minute), r.Withdraw(t.Context(), "Arith", in.Addr),
+		r.Service("Arith").Watch(t.Context(), func([]yodel.Instance) {}),
+	} {
+		if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), server.Listener.Addr().String()) {
+			t.Errorf("got %v, want where it was refused, and no password", err)
+		}
+	}
+}
+
 // TestTokensAreReplaced is about what takes hours with a real server.
 func TestTokensAreReplaced(t *testing.T) {
 	var logins, valid atomic.Int64

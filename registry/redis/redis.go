@@ -224,13 +224,17 @@ func (s *store) indexed() string {
 // Watch implements registry.Store.
 func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) error {
 	_, service := s.place(prefix)
-	sub := s.client.Subscribe(ctx, service)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// It waits for messages, whatever its context does, and does not when it is closed.
-	context.AfterFunc(ctx, func() { _ = sub.Close() })
-	if _, err := sub.ReceiveTimeout(ctx, s.timeout); err != nil { // from now on, no change is missed
-		return fmt.Errorf("redis: subscribe to %s: %w", service, err)
+	sub, err := ask(ctx, s, "subscribe to "+service, func(one context.Context) (*redis.PubSub, error) {
+		sub := s.client.Subscribe(one, service)
+		// It waits for messages, whatever its context does, and does not when it is closed.
+		context.AfterFunc(ctx, func() { _ = sub.Close() })
+		_, err := sub.ReceiveTimeout(one, s.timeout)
+		return sub, err
+	})
+	if err != nil { // from now on, no change is missed
+		return err
 	}
 	if err := s.list(ctx, prefix, view); err != nil {
 		return err

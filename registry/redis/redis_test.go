@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/conformance/fleet"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/redis"
@@ -192,6 +194,18 @@ func TestRecordsOfRPCX(t *testing.T) {
 	}
 }
 
+func TestFleetsWithRPCX(t *testing.T) {
+	fleet.RPCX(t, fleet.Registry{Server: realserver.Redis(t), Open: func(t testing.TB, addr string, o registry.Options) fleet.Client {
+		r := redis.New(addr, &redis.Options{Options: o})
+		t.Cleanup(func() {
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return r
+	}}, "redis")
+}
+
 // A connection that was lost may have missed messages, and records that others wrote without a word are found by reading all again.
 func TestWhatWasMissedIsFound(t *testing.T) {
 	s := realserver.Redis(t)
@@ -208,6 +222,29 @@ func TestWhatWasMissedIsFound(t *testing.T) {
 		})
 		return len(instances) == 2
 	})
+}
+
+// A client that closes does not wait for a Redis that accepts connections and says nothing.
+func TestAWatchEndsWithoutAnAnswer(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	r := redis.New(l.Addr().String(), &redis.Options{Timeout: time.Minute})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Service("Shop").Watch(ctx, func([]yodel.Instance) {}) }()
+	conn, err := l.Accept()
+	must(t, err)
+	_, err = conn.Read(make([]byte, 1)) // it asks, and waits
+	must(t, err)
+	cancel()
+	select {
+	case <-ended:
+	case <-time.After(30 * time.Second):
+		t.Error("it waits for an answer")
+	}
+	must(t, conn.Close())
+	must(t, r.Close())
 }
 
 func TestPasswordAndDatabase(t *testing.T) {
