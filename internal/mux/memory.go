@@ -152,11 +152,10 @@ func collected() {
 	now := Clock()
 	apart := now - m.last
 	m.last = now
-	has := m.reserve != nil
-	switch wants := wantsReserve(has, apart); {
-	case !wants:
+	switch has := m.reserve != nil; {
+	case !wantsReserve(has, apart) || !byDefault():
 		m.reserve = nil
-	case !has && byDefault():
+	case !has:
 		m.reserve = uncleared(reserveSize)
 	}
 	afterCollection(collected)

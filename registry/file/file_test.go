@@ -124,7 +124,8 @@ func TestListKeepsTheContract(t *testing.T) {
 	set := func(instances []yodel.Instance) {
 		text, err := json.Marshal(instances)
 		must(t, err)
-		must(t, os.WriteFile(path, text, 0o600))
+		must(t, os.WriteFile(path+".new", text, 0o600)) // it may take long to write a file that has been emptied, on a busy disk
+		must(t, os.Rename(path+".new", path))
 	}
 	set(nil)
 	yodeltest.TestResolver(t, file.List(path), func(instances []yodel.Instance) {

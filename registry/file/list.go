@@ -24,7 +24,8 @@ import (
 //	10.0.0.2:8972?weight=2&zone=a
 //
 // or is a JSON array of yodel.Instance. A file that cannot be read, or says nothing, is an error, and clients keep what it said
-// before; [] says that there are no instances.
+// before; [] says that there are no instances. Renaming another file to it replaces it at once; one that is written in place is read when it has not changed
+// for a moment.
 func List(path string) yodel.Resolver { return list(path) }
 
 type list string
