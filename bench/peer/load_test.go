@@ -230,13 +230,13 @@ func TestOpenLoopOwnsUpToItsOwnDelays(t *testing.T) {
 	})
 }
 
-// measure runs a load to its end.
 // measureOffBeat is measure in a bubble of fake time, where calls would else end just when the measurement begins.
 func measureOffBeat(t *testing.T, r *run, p *Peer) *done {
 	t.Helper()
 	return measure(t, r, p, func() { time.Sleep(offBeat) })
 }
 
+// measure runs a load to its end. Before is called when it is warm.
 func measure(t *testing.T, r *run, p *Peer, before func()) *done {
 	t.Helper()
 	if err := r.start(t.Context(), p); err != nil {

@@ -100,15 +100,15 @@ func uncleared(n int) []byte {
 	return unsafe.Slice(unsafe.StringData(b.String()), n)[:0] //nolint:gosec // b has n bytes, and nobody else sees its string
 }
 
-// Messages are garbage when a call has ended, and a process with little in memory collects it after every 4 MiB: 60 times a second at 170,000 calls
-// a second with messages of protobuf, with a look at the stacks of all callers each time, and 170 times a second with messages of 64 KiB. A fifth of
-// the processor time of such calls was the collector's. So while messages come and it runs often, there is reserveSize of memory that nothing is ever
-// written to. It takes no room, because the system gives only what is touched, but counts as live: the next collection comes after as much again, which does
-// take room. Where more is in memory the collector runs less often anyway, and there is no reserve. Who sets GOGC or GOMEMLIMIT knows better.
+// Messages are garbage when a call has ended, and a process with little in use collects it after every 4 MiB: a server of 160,000 to 240,000 calls a second with
+// messages of protobuf 63 to 113 times a second, and with messages of 64 KiB 170 times a second. So while messages come and it runs often, there is reserveSize of memory
+// that nothing is ever written to: 26 to 41 times instead, and 7 to 16 % less processor time. It takes no room, because the system gives only what is touched, but counts as live:
+// the next collection comes after as much again, which does take room. Where more is in use the collector runs less often anyway, and there is no reserve. Who sets
+// GOGC or GOMEMLIMIT knows better.
 const (
 	reserveSize = 8 << 20
 
-	// Collections that are less apart run often, and those that are more apart seldom. With a reserve they become about five times as rare.
+	// Collections that are less apart run often, and those that are more apart seldom. With a reserve they are up to four times as rare.
 	oftenApart, seldomApart = 50 * time.Millisecond, 500 * time.Millisecond
 )
 
