@@ -25,7 +25,8 @@ type Endpoint struct {
 	inflight inflight
 	report   loadReport
 	trip     roundTrip
-	conns    atomic.Pointer[[]*mux.Conn] // never nil
+	conns    atomic.Pointer[[]*mux.Conn]    // never nil
+	identity atomic.Pointer[serverIdentity] // what the server said when the last connection began; nil before
 	states   states
 	unready  atomic.Int32    // how many say that it is not ready
 	unlisted atomic.Bool     // the resolver does not name it any more, and it stays while it answers
@@ -445,7 +446,8 @@ func (ep *Endpoint) connect(ctx context.Context, spare bool) (*mux.Conn, *dialEr
 // A dialledConn is what a connection is to the endpoint that dialled it.
 type dialledConn struct {
 	ep       *Endpoint
-	served   *serverConn // nil when the client has no Server
+	served   *serverConn     // nil when the client has no Server
+	server   *serverIdentity // what the server said of itself; set before up
 	up       atomic.Bool
 	once     sync.Once
 	answered chan struct{} // closed, and nil, when the server has answered or the connection has ended
@@ -471,6 +473,8 @@ func (d *dialledConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 			return refusal
 		}
 	}
+	d.server = identityOf(l, d.ep.identity.Load())
+	d.ep.identity.Store(d.server)
 	d.up.Store(true)
 	c := d.ep.client
 	c.event(ConnEvent{Kind: eventConnected, Addr: d.ep.Addr()})

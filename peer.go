@@ -236,6 +236,7 @@ func (s *Server) lend(config *mux.Config) {
 	config.OwnOpen, config.OwnOpenBytes = config.MaxOpen, config.MaxOpenBytes
 	config.MaxOpen, config.MaxOpenBytes = s.limits.MaxOpen, s.limits.MaxOpenBytes
 	config.Budget = s.budget
+	config.Incarnation, config.Services, config.KeyScope = s.config.Incarnation, s.config.Services, s.config.KeyScope
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pools[config.Pool] = struct{}{}

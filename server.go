@@ -100,8 +100,9 @@ type Server struct {
 	scratch     sync.Pool // of *[]byte
 	calls       requester // of the methods of peers
 
-	methods   atomic.Pointer[map[string]*method]
-	methodsMu sync.Mutex
+	methods     atomic.Pointer[map[string]*method]
+	methodsMu   sync.Mutex
+	serviceList atomic.Pointer[serviceList]
 
 	mu        sync.Mutex
 	instance  Instance      // as announced
@@ -185,6 +186,8 @@ func NewServer(o *ServerOptions) *Server {
 		Bind:  func(c *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) { return served(c).bind(c, b) },
 		Hello: func(c *mux.Conn, peer *wire.Limits) *mux.Refusal { return served(c).hello(c, peer) },
 		Ended: func(c *mux.Conn, err error) { served(c).ended(c, err) },
+
+		Incarnation: newIncarnation(), Services: s.encodedServices,
 	}
 	s.scratch.New = func() any { return new([]byte) }
 	s.methods.Store(&map[string]*method{})

@@ -43,6 +43,10 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	settings := &wire.Limits{
 		MaxFrame: maxFrame, MaxMessage: uint64(cfg.MaxMessage), MaxOpen: uint64(open),
 		MaxOpenBytes: uint64(openBytes), MaxMethods: uint64(cfg.MaxMethods), Metadata: cfg.Metadata, Agent: []byte(cfg.Agent),
+		Incarnation: cfg.Incarnation, KeyScope: []byte(cfg.KeyScope),
+	}
+	if cfg.Services != nil {
+		settings.Services = cfg.Services()
 	}
 	if open != cfg.MaxOpen {
 		settings.MostOpen = uint64(cfg.MaxOpen)

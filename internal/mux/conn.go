@@ -52,10 +52,16 @@ type Config struct {
 	Metadata []byte // sent with the settings
 	Agent    string // sent with the settings
 
+	// What a side that serves says of itself in its settings, see wire.Limits. Services, if not nil, returns the list of
+	// services at the time when a connection begins; it is called by several goroutines.
+	Incarnation []byte
+	Services    func() []byte
+	KeyScope    string
+
 	// Bind tells what a method number of the peer stands for. Nil when this side serves nothing.
 	// It is called by the reading goroutine, and what it is given aliases the read buffer.
 	Bind func(c *Conn, b *wire.Binding) (Target, wire.Info)
-	// Hello sees the peer's settings before any of its requests is served. A refusal ends the connection.
+	// Hello sees the peer's settings, which alias the read buffer, before any of its requests is served. A refusal ends the connection.
 	Hello func(c *Conn, peer *wire.Limits) *Refusal
 	// Learned sees what the peer says of a method that this side calls.
 	Learned func(c *Conn, handle int, info wire.Info)

@@ -249,6 +249,8 @@ func TestSettingsReachThePeer(t *testing.T) {
 	hear := func(_ *mux.Conn, l *wire.Limits) *mux.Refusal {
 		heard := *l
 		heard.Metadata, heard.Agent = append([]byte(nil), l.Metadata...), append([]byte(nil), l.Agent...)
+		heard.Incarnation, heard.Services = append([]byte(nil), l.Incarnation...), append([]byte(nil), l.Services...)
+		heard.KeyScope = append([]byte(nil), l.KeyScope...)
 		got <- heard
 		return nil
 	}
@@ -256,7 +258,10 @@ func TestSettingsReachThePeer(t *testing.T) {
 	s := &setup{
 		limits: limits,
 		client: mux.Config{Limits: limits, Metadata: wire.AppendPair(nil, "zone", "eu"), Agent: "client", Hello: hear},
-		server: mux.Config{Limits: limits, Agent: "server", Hello: hear},
+		server: mux.Config{
+			Limits: limits, Agent: "server", Hello: hear, Incarnation: []byte("run"), KeyScope: "here",
+			Services: func() []byte { return wire.AppendService(wire.AppendService(nil, "A"), "B") },
+		},
 	}
 	c, srv := s.overTCP(t)
 	if c.NetConn() == nil || srv.NetConn() == nil {
@@ -272,6 +277,12 @@ func TestSettingsReachThePeer(t *testing.T) {
 		if l.MaxFrame != mux.MaxFrame || l.MaxMessage != 1 || l.MaxOpen != 2 || l.MaxOpenBytes != 3 || l.MaxMethods != 4 {
 			t.Errorf("%s: got %+v", agent, l)
 		}
+	}
+	if l := seen["server"]; string(l.Incarnation) != "run" || string(l.Services) != "\x01A\x01B" || string(l.KeyScope) != "here" {
+		t.Errorf("the server said of itself %q, %q, %q", l.Incarnation, l.Services, l.KeyScope)
+	}
+	if l := seen["client"]; len(l.Incarnation)+len(l.Services)+len(l.KeyScope) > 0 {
+		t.Errorf("a client that serves nothing said of itself %q, %q, %q", l.Incarnation, l.Services, l.KeyScope)
 	}
 	if md := string(seen["client"].Metadata); md != "\x04zone\x02eu" {
 		t.Errorf("got metadata %q", md)

@@ -2,6 +2,8 @@
 
 package wire
 
+import "encoding/binary"
+
 // Limits is the payload of Settings: what the sender of the frame accepts. A field that is 0 in
 // the frame has the default that spec/wire.md gives.
 type Limits struct {
@@ -16,7 +18,21 @@ type Limits struct {
 	MostOpenBytes uint64
 	Metadata      []byte // of the connection: pairs, see AppendPair
 	Agent         []byte // the implementation, for people
+	// Incarnation identifies this run of the server. It is random, and empty when the sender serves nothing.
+	Incarnation []byte
+	// Services lists the services that the server has methods of, see AppendService. Empty says nothing.
+	Services []byte
+	// KeyScope names the memory in which the server remembers idempotency keys. Empty says that it remembers none.
+	KeyScope []byte
 }
+
+// Bounds of what a peer says of itself. A field beyond them is a breach of the protocol.
+const (
+	MaxIncarnation   = 64   // bytes of an incarnation
+	MaxServices      = 256  // names in a list of services
+	MaxServicesBytes = 8192 // bytes of a list of services
+	MaxKeyScope      = 255  // bytes of the name of a key memory
+)
 
 const (
 	tagMaxFrame     = 1 << 1
@@ -29,6 +45,9 @@ const (
 	tagAgent        = 8<<1 | 1
 	tagMostOpen     = 9 << 1
 	tagMostBytes    = 10 << 1
+	tagIncarnation  = 11<<1 | 1
+	tagServices     = 12<<1 | 1
+	tagKeyScope     = 13<<1 | 1
 )
 
 // AppendSettings appends a whole Settings frame.
@@ -45,13 +64,17 @@ func AppendSettings(dst []byte, l *Limits) []byte {
 	dst = appendBytes(dst, tagAgent, l.Agent)
 	dst = appendNumber(dst, tagMostOpen, l.MostOpen)
 	dst = appendNumber(dst, tagMostBytes, l.MostOpenBytes)
+	dst = appendBytes(dst, tagIncarnation, l.Incarnation)
+	dst = appendBytes(dst, tagServices, l.Services)
+	dst = appendBytes(dst, tagKeyScope, l.KeyScope)
 	return Finish(dst, start)
 }
 
-// ParseSettings reads the payload of a Settings frame.
+// ParseSettings reads the payload of a Settings frame. It returns ErrBounds for a field that is longer than the
+// specification allows.
 func ParseSettings(b []byte, l *Limits) error {
 	*l = Limits{}
-	return eachField(b, func(tag byte, n uint64, value []byte) {
+	err := eachField(b, func(tag byte, n uint64, value []byte) {
 		switch tag {
 		case tagMaxFrame:
 			l.MaxFrame = n
@@ -73,8 +96,43 @@ func ParseSettings(b []byte, l *Limits) error {
 			l.MostOpen = n
 		case tagMostBytes:
 			l.MostOpenBytes = n
+		case tagIncarnation:
+			l.Incarnation = value
+		case tagServices:
+			l.Services = value
+		case tagKeyScope:
+			l.KeyScope = value
 		}
 	})
+	if err != nil {
+		return err
+	}
+	if len(l.Incarnation) > MaxIncarnation || len(l.Services) > MaxServicesBytes || len(l.KeyScope) > MaxKeyScope {
+		return ErrBounds
+	}
+	names := 0
+	if err = EachService(l.Services, func([]byte) { names++ }); err == nil && names > MaxServices {
+		err = ErrBounds
+	}
+	return err
+}
+
+// AppendService appends one name of a list of services: a varint length, and the name.
+func AppendService(dst []byte, name string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(name))), name...)
+}
+
+// EachService calls f for each name of a list of services, in order. What f is given aliases b.
+func EachService(b []byte, f func(name []byte)) error {
+	for len(b) > 0 {
+		name, rest, err := cutBytes(b)
+		if err != nil {
+			return err
+		}
+		f(name)
+		b = rest
+	}
+	return nil
 }
 
 // The kinds of methods.

@@ -149,6 +149,7 @@ var (
 	ErrTruncated = errors.New("it ends too early")
 	ErrVarint    = errors.New("a number in it is longer than 64 bits")
 	ErrChecksum  = errors.New("its checksum does not match")
+	ErrBounds    = errors.New("a part of it is longer than the protocol allows")
 )
 
 // ChecksumSize is how many bytes a checksum takes.

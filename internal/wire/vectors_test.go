@@ -83,9 +83,13 @@ func (v *value) UnmarshalJSON(b []byte) error {
 	var structured struct {
 		Hex   hexBytes
 		Pairs [][2]string
+		List  []string
 	}
 	err := json.Unmarshal(b, &structured)
 	v.bytes = structured.Hex
+	for _, name := range structured.List {
+		v.bytes = wire.AppendService(v.bytes, name)
+	}
 	for _, pair := range structured.Pairs {
 		v.bytes = wire.AppendPair(v.bytes, pair[0], pair[1])
 	}
@@ -128,6 +132,7 @@ func (v *vector) settings() wire.Limits {
 		MaxFrame: v.number("max_frame"), MaxMessage: v.number("max_message"), MaxOpen: v.number("max_open"),
 		MaxOpenBytes: v.number("max_open_bytes"), StreamWindow: v.number("stream_window"), MaxMethods: v.number("max_methods"),
 		Metadata: v.bytes("metadata"), Agent: v.bytes("agent"),
+		Incarnation: v.bytes("incarnation"), Services: v.bytes("services"), KeyScope: v.bytes("key_scope"),
 	}
 }
 
@@ -318,7 +323,7 @@ func compare[T any](t *testing.T, err error, got, want T) {
 	}
 }
 
-var errorNames = map[string]error{"truncated": wire.ErrTruncated, "varint": wire.ErrVarint, "checksum": wire.ErrChecksum}
+var errorNames = map[string]error{"truncated": wire.ErrTruncated, "varint": wire.ErrVarint, "checksum": wire.ErrChecksum, "bounds": wire.ErrBounds}
 
 func TestBrokenFramesAreRefusedAsSpecified(t *testing.T) {
 	_, frames := readVectors(t, "broken.json")
@@ -392,6 +397,36 @@ func TestUnknownFieldsAreSkipped(t *testing.T) {
 		u.Hex = append(u.Hex, unknown...)
 		wire.Finish(u.Hex, 0)
 		t.Run(v.Name, func(t *testing.T) { parseVector(t, &u) })
+	}
+}
+
+// What a peer says of itself is bounded where it is read.
+func TestWhatAServerSaysOfItselfIsBounded(t *testing.T) {
+	name := func(n int) []byte { return bytes.Repeat([]byte("n"), n) }
+	list := func(names, size int) (b []byte) {
+		for range names {
+			b = wire.AppendService(b, string(name(size)))
+		}
+		return b
+	}
+	for _, c := range []struct {
+		about  string
+		limits wire.Limits
+		want   error
+	}{
+		{"the longest incarnation", wire.Limits{Incarnation: name(wire.MaxIncarnation)}, nil},
+		{"a longer incarnation", wire.Limits{Incarnation: name(wire.MaxIncarnation + 1)}, wire.ErrBounds},
+		{"the longest name of a key memory", wire.Limits{KeyScope: name(wire.MaxKeyScope)}, nil},
+		{"a longer name of a key memory", wire.Limits{KeyScope: name(wire.MaxKeyScope + 1)}, wire.ErrBounds},
+		{"the most services", wire.Limits{Services: list(wire.MaxServices, 31)}, nil},
+		{"one service more", wire.Limits{Services: list(wire.MaxServices+1, 20)}, wire.ErrBounds},
+		{"too long a list of services", wire.Limits{Services: list(wire.MaxServices, 32)}, wire.ErrBounds},
+		{"a name that ends too early", wire.Limits{Services: []byte("\x05four")}, wire.ErrTruncated},
+	} {
+		var got wire.Limits
+		if err := wire.ParseSettings(payloadOf(wire.AppendSettings(nil, &c.limits)), &got); err != c.want { //nolint:errorlint // it is not wrapped
+			t.Errorf("%s: got error %v, want %v", c.about, err, c.want)
+		}
 	}
 }
 

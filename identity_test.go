@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+func TestServerNamesItsServices(t *testing.T) {
+	named := func(s *Server) (names []string) {
+		if err := wire.EachService(s.encodedServices(), func(name []byte) { names = append(names, string(name)) }); err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	s := NewServer(nil)
+	if got := named(s); got != nil {
+		t.Errorf("a server without methods names the services %q", got)
+	}
+	echo := func(in *int) (*int, error) { return in, nil }
+	for _, name := range []string{"Orders.Get", "Orders.Put", "Bare", "pkg.Stock/Take"} {
+		if err := s.Handle(name, echo); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := fmt.Sprint(named(s)), "[Bare Orders pkg.Stock]"; got != want {
+		t.Errorf("the server names the services %s, want %s", got, want)
+	}
+	id := identityOf(&wire.Limits{Services: s.encodedServices()}, nil)
+	for service, want := range map[string]bool{"Orders": true, "Bare": true, "Order": false, "Orders.Get": false} {
+		if id.serves(service) != want {
+			t.Errorf("serves(%q) = %t, want %t", service, !want, want)
+		}
+	}
+	if !identityOf(&wire.Limits{}, nil).serves("Orders") {
+		t.Error("a server that names no services was taken for one that has none")
+	}
+	for i := range wire.MaxServices {
+		if err := s.Handle(fmt.Sprintf("S%d.M", i), echo); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := named(s); got != nil {
+		t.Errorf("a list of %d services that is too long was sent in part", len(got))
+	}
+}
