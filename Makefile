@@ -10,15 +10,27 @@ BENCHTIME    := 1s
 FUZZTIME     := 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint microbench bench bench-full bench-check bench-test fuzz build-all alone chaos
+.PHONY: help test test-all test-timing lint microbench bench bench-full bench-check bench-test fuzz build-all alone chaos
+
+# GOTEST runs the tests. CI replaces it by a runner that keeps the events.
+GOTEST := go test
+# These packages judge allocations, memory, time or speed, which the race detector changes: they run without it too.
+TIMED := . ./internal/mux ./internal/torture ./middleware/... ./balance ./recommended ./restart ./conformance/... ./examples
+# These need another system's server for nearly every test, and minutes to build.
+SERVED := /(registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: ## vet and test every module with the race detector: what a change has to pass
-	go vet work
-	go test -race work
-	go test -run Alloc . ./internal/mux ./middleware/... ./balance ./recommended
+test: ## vet and test all that needs no other server, with the race detector, in minutes
+	$(GOTEST) -race -vet=all $$(go list work | grep -Ev '$(SERVED)')
+	$(GOTEST) -run Alloc . ./internal/mux ./middleware/... ./balance ./recommended
+
+test-all: ## vet and test everything, with real servers: what a change has to pass
+	YODEL_REAL=1 $(GOTEST) -race -vet=all -timeout 30m work
+
+test-timing: ## test without the race detector what judges allocations, memory, time or speed
+	YODEL_REAL=1 $(GOTEST) -count=1 -p 1 -timeout 30m $(TIMED)
 
 lint: $(LINT) ## run golangci-lint over every module
 	$(LINT) config verify

@@ -19,6 +19,7 @@ import (
 // it needs listed too. They are installed once, into the user's cache.
 func Python(t testing.TB, packages ...string) (python, path string) {
 	t.Helper()
+	wanted(t, "Python with "+strings.Join(packages, ", "))
 	python, err := exec.LookPath("python3")
 	if err == nil {
 		path, err = installed(python, packages)

@@ -8,8 +8,9 @@
 //	s.Kill()
 //	s.Restart()
 //
-// A test whose server is not installed is skipped and says what to install, unless YODEL_REAL is set, as in CI: then it fails. To
-// add a server, write a file like redis.go.
+// The servers are used only if YODEL_REAL is set, as in make test-all and CI: some take minutes to
+// build. Otherwise their tests are skipped. A server that is missing then fails its tests, which say
+// what to install. To add a server, write a file like redis.go.
 package realserver
 
 import (
@@ -58,7 +59,7 @@ type Server struct {
 
 // Start starts a server and returns when it answers. It ends with the test, or when Kill is called.
 func Start(t testing.TB, p Program) *Server {
-	t.Helper()
+	wanted(t, p.Name)
 	found, err := p.Find()
 	if err != nil {
 		missing(t, p.Name, p.Install, err)
@@ -84,14 +85,18 @@ func Start(t testing.TB, p Program) *Server {
 	}
 }
 
-// missing ends a test that needs something which is not installed.
+// wanted skips a test that needs a real server unless real servers are asked for.
+func wanted(t testing.TB, name string) {
+	t.Helper()
+	if os.Getenv("YODEL_REAL") == "" {
+		t.Skipf("%s is needed: set YODEL_REAL=1, or run make test-all", name)
+	}
+}
+
+// missing fails a test that needs something that is not installed.
 func missing(t testing.TB, name, install string, err error) {
 	t.Helper()
-	text := fmt.Sprintf("%s is needed: %v\nTo install it: %s", name, err, install)
-	if os.Getenv("YODEL_REAL") != "" {
-		t.Fatal(text)
-	}
-	t.Skip(text)
+	t.Fatalf("%s is needed: %v\nTo install it: %s", name, err, install)
 }
 
 // FreeAddr returns an address on loopback that nobody listens at.
