@@ -113,7 +113,7 @@ func (a *Answer) Release() {
 	w := a.waiter
 	if a.own {
 		giveMemory(w.buf)
-		w.buf = nil
+		a.own, w.buf = false, nil
 	}
 	w.conn.cfg.Pool.waiters.Put(w)
 }
@@ -127,7 +127,7 @@ type slot struct {
 	waiter *waiter // nil when nobody waits
 	bytes  int     // counted in openBytes
 	end    uint64  // offset behind the request's last byte in the connection's output
-	nth    uint64  // of the requests ever sent
+	nth    uint64  // the number of the request among all that the connection sent
 	oneWay bool
 	part   *collector
 	stream *Stream
@@ -147,6 +147,7 @@ type waiter struct {
 	stop     func() bool   // takes an asynchronous call's context off its watch; nil for none
 	wake     chan struct{} // capacity 1: one signal for each call
 	conn     *Conn
+	nth      uint64 // as in slot; set while a halter may call Halt
 	buf      []byte // the reply's frame
 	answer   Answer
 	err      error
@@ -177,13 +178,14 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	done, h := ends(ctx)
 	w.bound = done != nil // Halt wakes it wherever it waits
 	c.glance()
-	id, err := c.send(ctx, out, w, nil)
+	id, nth, err := c.send(ctx, out, w, nil)
 	if err != nil {
 		waiters.Put(w)
 		return nil, err
 	}
 	if h != nil {
-		h.Await(c, id)
+		w.nth = nth
+		h.Await(w, id)
 	}
 	ended := c.readLone(w, id) || w.wait(done)
 	if h != nil {
@@ -191,8 +193,8 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	}
 	if !ended {
 		if w.id.CompareAndSwap(id, 0) {
-			waiters.Put(w)
-			c.abandon(id, ctx.Err())
+			c.abandon(id, nth, ctx.Err())
+			waiters.Put(w) // not before: until then w is in the slot, where the reader looks at it
 			return nil, context.Cause(ctx)
 		}
 		<-w.wake // it is just ending
@@ -215,7 +217,8 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 type halter interface {
 	// Outer returns Done of the context around it.
 	Outer() <-chan struct{}
-	// Await says which call to halt, at once if the context has ended; nil is none. It may wait for a Halt that is going on.
+	// Await says which call to halt, at once if the context has ended; nil is none. It waits until a Halt that is in progress has
+	// returned: conn is not used after that.
 	Await(conn interface{ Halt(id uint32) }, id uint32)
 }
 
@@ -227,8 +230,8 @@ func ends(ctx context.Context) (done <-chan struct{}, h halter) {
 	return ctx.Done(), nil
 }
 
-// Halt ends a call, if it has not ended.
-func (c *Conn) Halt(id uint32) { c.giveUp(id, context.Canceled, context.Canceled) }
+// Halt ends w's call, if it has not ended. See halter.
+func (w *waiter) Halt(id uint32) { w.conn.giveUp(id, w.nth, context.Canceled, context.Canceled) }
 
 // wait waits for the end of the call, and reports whether that came before the end of its context.
 func (w *waiter) wait(done <-chan struct{}) bool {
@@ -248,13 +251,13 @@ func (w *waiter) wait(done <-chan struct{}) bool {
 // waits, until ctx ends, only while the peer's window or the connection's output is full.
 func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
 	out.OneWay = false
-	id, err := c.send(ctx, out, nil, to)
+	id, nth, err := c.send(ctx, out, nil, to) // which may have given out away
 	if err != nil || ctx.Done() == nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { c.giveUp(id, ctx.Err(), context.Cause(ctx)) }) // it may run code that needs c.mu
+	stop := context.AfterFunc(ctx, func() { c.giveUp(id, nth, ctx.Err(), context.Cause(ctx)) }) // it may run code that needs c.mu
 	c.mu.Lock()
-	s := c.slotLocked(id)
+	s := c.callLocked(id, nth)
 	open := s != nil && s.wanted()
 	if open {
 		s.waiter.stop = stop
@@ -272,7 +275,7 @@ func (c *Conn) Notify(ctx context.Context, out *Out) error {
 		return c.Follow(ctx, out, discard{}) // several frames need an id, and so a slot and a final frame
 	}
 	out.OneWay = true
-	_, err := c.send(ctx, out, nil, nil)
+	_, _, err := c.send(ctx, out, nil, nil)
 	return err
 }
 
@@ -322,8 +325,9 @@ func (out *Out) counted(m *message) int {
 	return size
 }
 
-// send admits a request and appends it to the output. W or to is told how it ended; without either it is alone.
-func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id uint32, err error) {
+// send admits a request and appends it to the output. W or to is told how it ended; without either it is alone. Nth is the number of
+// the request among all that the connection sent.
+func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id uint32, nth uint64, err error) {
 	m := out.message()
 	size := out.counted(&m)
 	async, alone := w == nil, w == nil && to == nil
@@ -337,7 +341,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 	}
 	if err := c.admitLocked(ctx, out, size, async, alone); err != nil {
 		c.mu.Unlock()
-		return 0, err
+		return 0, 0, err
 	}
 	// From here on nothing waits until the request is queued.
 	deadline, timeout, err := c.timeLocked(out)
@@ -346,9 +350,11 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 			c.leaveLocked(size, out.nested())
 		}
 		c.mu.Unlock()
-		return 0, err
+		return 0, 0, err
 	}
 	out.addFields(&m, timeout)
+	c.opened++
+	nth = c.opened
 	h := wire.Header{Type: wire.Request, Arg: c.numberLocked(out.Method)}
 	if !alone {
 		if async {
@@ -363,7 +369,6 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 		}
 		c.beginStreamLocked(out, id, m.flags)
 	}
-	c.opened++
 	rest := c.appendMessageLocked(h, &m)
 	large := rest.size() > 0
 	if !alone {
@@ -376,21 +381,18 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 	}
 	switch {
 	case large:
-		c.sendLargeLocked(ctx, out.Deadline, id, m.remainder(rest), m.flags, async)
+		c.sendLargeLocked(ctx, out.Deadline, id, nth, m.remainder(rest), m.flags, async)
 	case async:
 		c.flushLater()
 	default:
 		c.flushLocked(c.open > 1)
 	}
-	return id, nil
+	return id, nth, nil
 }
 
 // sentLocked notes in its slot what is to be known of a request in case that the connection ends.
 func (c *Conn) sentLocked(s *slot, nested, large bool) {
 	s.nested, s.nth, s.end = nested, c.opened, c.queued
-	if nested {
-		s.nth = 0 // a drain does not end it
-	}
 	if large {
 		s.end = math.MaxUint64 // until the last piece
 	}
@@ -419,10 +421,10 @@ func (c *Conn) timeLocked(out *Out) (deadline int64, timeout uint64, err error) 
 // sendLargeLocked sends what did not fit in the opening frame, with that, and unlocks.
 // The outcome goes to the waiter in any case. Who is told of it while this goes on may use the memory again at once: what an
 // asynchronous caller gave is copied with c.mu held, when it is certain that he has not been told.
-func (c *Conn) sendLargeLocked(ctx context.Context, deadline time.Time, id uint32, rest pieces, flags wire.Flags, async bool) {
+func (c *Conn) sendLargeLocked(ctx context.Context, deadline time.Time, id uint32, nth uint64, rest pieces, flags wire.Flags, async bool) {
 	h := wire.Header{Type: wire.Data, Flags: flags & wire.HasChecksum, ID: id}
 	err := c.sendRestLocked(ctx, deadline, h, rest, async, func(size int, last bool) bool {
-		s := c.slotLocked(id)
+		s := c.callLocked(id, nth)
 		if s == nil || !s.wanted() {
 			return false
 		}
@@ -436,7 +438,7 @@ func (c *Conn) sendLargeLocked(ctx context.Context, deadline time.Time, id uint3
 		if why == nil {
 			why = err
 		}
-		c.giveUp(id, why, err)
+		c.giveUp(id, nth, why, err)
 	}
 }
 
@@ -702,11 +704,22 @@ func (c *Conn) dropStreamLocked(s *slot) {
 	}
 }
 
-// abandon tells the peer that nobody waits for call id any more. The slot stays taken until the
-// final frame comes. Its waiter is the caller's already.
-func (c *Conn) abandon(id uint32, why error) {
+// callLocked returns the slot of the nth request that this side sent, if that call is open, or nil. Unlike slotLocked it is for
+// callers that did not hold c.mu since they saw the call open: its id is used again after 4095 calls in the same slot.
+func (c *Conn) callLocked(id uint32, nth uint64) *slot {
+	if s := c.slotLocked(id); s != nil && s.nth == nth {
+		return s
+	}
+	return nil
+}
+
+// abandon clears the waiter of a call whose caller has taken it back, and tells the peer that nobody waits for the reply any more.
+// The slot stays taken until the final frame comes.
+func (c *Conn) abandon(id uint32, nth uint64, why error) {
 	c.mu.Lock()
-	c.abandonLocked(id, why)
+	if c.callLocked(id, nth) != nil {
+		c.abandonLocked(id, why)
+	}
 	c.flushLocked(c.open > 1)
 }
 
@@ -730,9 +743,9 @@ func (c *Conn) abandonLocked(id uint32, why error) {
 }
 
 // giveUp ends a call for its waiter, with err. Why is what the peer is told.
-func (c *Conn) giveUp(id uint32, why, err error) {
+func (c *Conn) giveUp(id uint32, nth uint64, why, err error) {
 	c.mu.Lock()
-	s := c.slotLocked(id)
+	s := c.callLocked(id, nth)
 	if s == nil || !s.wanted() || !s.waiter.id.CompareAndSwap(id, 0) {
 		c.mu.Unlock()
 		return

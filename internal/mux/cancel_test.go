@@ -98,17 +98,24 @@ func TestCanceledCallsLeaveNothing(t *testing.T) {
 type halting struct {
 	context.Context
 
-	stop func() bool
+	stop   func() bool
+	halted chan struct{}
 }
 
 func (h *halting) Outer() <-chan struct{} { return nil }
 
 func (h *halting) Await(conn interface{ Halt(id uint32) }, id uint32) {
-	if h.stop != nil {
-		h.stop()
+	if h.stop != nil && !h.stop() {
+		<-h.halted
 	}
+	h.stop = nil
 	if conn != nil {
-		h.stop = context.AfterFunc(h.Context, func() { conn.Halt(id) })
+		halted := make(chan struct{})
+		h.halted = halted
+		h.stop = context.AfterFunc(h.Context, func() {
+			defer close(halted)
+			conn.Halt(id)
+		})
 	}
 }
 

@@ -907,6 +907,6 @@ func (c *Conn) reasonLocked(err error) error {
 // notProcessedLocked reports whether the peer certainly did not execute the call in s: its last byte was
 // never given to a write, or the peer said that it would not.
 func (c *Conn) notProcessedLocked(s *slot) bool {
-	// A peer that drains executes one-way requests whatever it has said.
-	return s.end > c.taken || (c.drained != nil && s.nth > c.accepted && !s.oneWay)
+	// A peer that drains executes one-way requests, and those in the service of its own calls, whatever it has said.
+	return s.end > c.taken || (c.drained != nil && s.nth > c.accepted && !s.oneWay && !s.nested)
 }

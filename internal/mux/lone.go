@@ -190,6 +190,7 @@ func (c *Conn) readLone(w *waiter, id uint32) bool {
 		return false
 	}
 	w.buf = append(w.buf[:0], rd.buf[rd.r:rd.w]...)
+	w.answer.At = time.Duration(rd.arrival())
 	rd.r, rd.w = 0, 0
 	c.count.framesIn.Add(1)
 	c.mu.Lock()

@@ -69,6 +69,26 @@ func TestALentConnectionIsWatchedWhenNoCallComes(t *testing.T) {
 	})
 }
 
+// A caller that reads its own reply learns when that came, not when the reply before it did.
+func TestALoneCallersAnswerSaysWhenItCame(t *testing.T) {
+	eachPolling(t, func(t *testing.T, limits mux.Limits) {
+		s := &setup{limits: limits, serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}}}
+		c, _ := s.overTCP(t)
+		lend(t, c)
+		for range 100 {
+			began := mux.Clock()
+			a, err := c.Call(context.Background(), &mux.Out{Method: echo})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ended := mux.Clock(); a.At < began || a.At > ended {
+				t.Fatalf("the answer says that it came %v after the call began, which took %v", a.At-began, ended-began)
+			}
+			a.Release()
+		}
+	})
+}
+
 // A call beginning after the peer has gone must be known not to have been sent, although nobody may have been reading.
 func TestACallOnALentConnectionThatHasEndedIsNotSent(t *testing.T) {
 	eachPolling(t, func(t *testing.T, limits mux.Limits) {

@@ -206,6 +206,6 @@ func (s *slot) wanted() bool { return s.waiter != nil && !s.waiter.late }
 // called does not wait for that, so neither ctx nor the deadline ends it once it has been sent.
 func (c *Conn) Follow(ctx context.Context, out *Out, to Completer) error {
 	out.OneWay = true
-	_, err := c.send(ctx, out, nil, to)
+	_, _, err := c.send(ctx, out, nil, to)
 	return err
 }

@@ -26,6 +26,7 @@ type Stream struct {
 	id     uint32
 	mark   wire.Flags // of the frames that this side sends
 	opener bool
+	nth    uint64 // as in slot
 
 	// What this side sends, guarded by conn.mu.
 	sent   uint64        // bytes of frames, headers included
@@ -138,6 +139,7 @@ func (c *Conn) beginStreamLocked(out *Out, id uint32, flags wire.Flags) {
 	if st == nil {
 		return
 	}
+	st.nth = c.opened
 	st.conn, st.kind, st.id, st.mark = c, out.Method.Kind, id, flags&wire.HasChecksum
 	st.window = uint64(c.streamWindow())
 	if receiverSends(st.kind) {
@@ -797,7 +799,7 @@ func (st *Stream) Ended() bool {
 }
 
 // Cancel ends a call that this side opened, if it has not ended: the peer is told, and the outcome is err.
-func (st *Stream) Cancel(err error) { st.conn.giveUp(st.id, context.Canceled, err) }
+func (st *Stream) Cancel(err error) { st.conn.giveUp(st.id, st.nth, context.Canceled, err) }
 
 // Wait waits for the end of a call that this side opened, and returns the answer or why there is none.
 func (st *Stream) Wait() (*Answer, error) {
