@@ -101,13 +101,44 @@ func byteAt(s string, i int) byte {
 	return 0
 }
 
-func parseMetadata(b []byte) (Metadata, error) {
+// parseMetadata makes a map of metadata that a peer has sent. It allocates nothing before it has found that the metadata
+// is within the limits.
+func (l *Limits) parseMetadata(b []byte) (Metadata, error) {
 	if len(b) == 0 {
 		return nil, nil //nolint:nilnil // no metadata is a valid value
 	}
-	md := make(Metadata)
-	err := wire.EachPair(b, func(key, value []byte) { md[string(key)] = string(value) })
+	n, err := wire.CountPairs(b, l.MaxPairs)
+	if err == nil {
+		err = l.metadataFits(n, len(b))
+	}
+	if err != nil {
+		return nil, err
+	}
+	md := make(Metadata, n)
+	err = wire.EachPair(b, func(key, value []byte) { md[string(key)] = string(value) })
 	return md, err
+}
+
+// A metadataError says that metadata exceeds a limit.
+type metadataError string
+
+func (e metadataError) Error() string { return string(e) }
+
+// metadataFits reports whether metadata with so many pairs and bytes is within the limits: nil, or a metadataError.
+func (l *Limits) metadataFits(pairs, bytes int) error {
+	switch {
+	case bytes > l.MaxMetadata:
+		return metadataError(fmt.Sprintf("has %d bytes, the limit is %d", bytes, l.MaxMetadata))
+	case pairs > l.MaxPairs:
+		return metadataError(fmt.Sprintf("has more than %d pairs, which is the limit", l.MaxPairs))
+	}
+	return nil
+}
+
+// tooMuch returns what err says if metadata exceeds a limit, or "".
+func tooMuch(err error) string {
+	e, _ := err.(metadataError) //nolint:errorlint // it is returned bare
+	return string(e)
 }
 
 // A repeatedMetadata is metadata that comes or goes with one call after the other, as a token does. It does not change: all
@@ -161,7 +192,7 @@ func (in *incoming) readMetadata(b []byte) error {
 	sc := in.target.conn
 	r := sc.repeated.Load()
 	if r == nil || !bytes.Equal(b, r.raw) {
-		md, err := parseMetadata(b)
+		md, err := sc.server.limits.parseMetadata(b)
 		if err == nil && len(b) <= maxRepeatedMetadata && sc.unlike.Add(1)%metadataMisses == 1 {
 			sc.repeated.Store(newRepeatedMetadata(b, md))
 		}

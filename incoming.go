@@ -50,7 +50,8 @@ type target struct {
 	several bool          // the body is Values
 	kind    uint64        // what kind of method the peer takes it for
 	told    atomic.Uint32 // which traits of the method the peer knows
-	wrong   *Error        // why no call of this target can succeed, or nil
+	wrong   string        // the id of why no call of this target can succeed, or ""
+	absent  string        // the codec or compressor that the server lacks
 }
 
 type callKey struct{}
@@ -136,11 +137,11 @@ func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info)
 	compressor := s.compressors[string(b.Compressor)]
 	switch {
 	case sc.late:
-		t.wrong = refusal("YDL3004", "%s: the server has been shut down", t.name)
+		t.wrong = "YDL3004"
 	case t.codec == nil:
-		t.wrong = refusal("YDL2003", "%s: this server does not have the codec %q; it has %s", t.name, b.Codec, names(s.codecs))
+		t.wrong, t.absent = "YDL2003", string(b.Codec)
 	case compressor == nil && len(b.Compressor) > 0:
-		t.wrong = refusal("YDL2004", "%s: this server does not have the compressor %q; it has %s", t.name, b.Compressor, names(s.compressors))
+		t.wrong, t.absent = "YDL2004", string(b.Compressor)
 	case compressor != nil:
 		t.pack = packer{compressor, s.opts.CompressAbove}
 	}
@@ -159,11 +160,12 @@ func (t *target) find() *method {
 	return m
 }
 
-// check reports why a call of m cannot succeed, whatever its body is.
+// check reports why a call of m cannot succeed, whatever its body is. It makes the error's text for each call: a connection that
+// kept a text for each method number would hold several times the bytes that its peer sent.
 func (t *target) check(m *method) *Error {
 	switch {
-	case t.wrong != nil:
-		return t.wrong
+	case t.wrong != "":
+		return t.refusal()
 	case m == nil:
 		return t.conn.server.unknown(t.name)
 	case m.kind != t.kind:
@@ -172,6 +174,18 @@ func (t *target) check(m *method) *Error {
 		return refusal("YDL2005", "%s: the method is %s", t.name, m.signature())
 	}
 	return nil
+}
+
+// refusal explains t.wrong.
+func (t *target) refusal() *Error {
+	s := t.conn.server
+	switch t.wrong {
+	case "YDL2003":
+		return refusal(t.wrong, "%s: this server does not have the codec %q; it has %s", t.name, t.absent, names(s.codecs))
+	case "YDL2004":
+		return refusal(t.wrong, "%s: this server does not have the compressor %q; it has %s", t.name, t.absent, names(s.compressors))
+	}
+	return refusal(t.wrong, "%s: the server has been shut down", t.name)
 }
 
 // Inline implements mux.Target.
@@ -279,14 +293,17 @@ func (in *incoming) open() error {
 	call.Attachment, call.OneWay = in.Attachment, in.OneWay
 	call.Deadline, _ = in.Deadline()
 	f := in.Fields
-	limit, n := in.target.conn.server.limits.MaxMetadata, len(in.Metadata)
+	n := len(in.Metadata)
 	if f != nil {
 		n += len(f.IdempotencyKey) + len(f.Key) + len(f.Tenant)
 	}
-	if n > limit {
-		return refusal("YDL2203", "%s: the metadata has %d bytes, the server's limit is %d", call.Method, n, limit)
+	err := in.target.conn.server.limits.metadataFits(0, n)
+	if err == nil {
+		err = in.readMetadata(in.Metadata)
 	}
-	if err := in.readMetadata(in.Metadata); err != nil {
+	if what := tooMuch(err); what != "" {
+		return refusal("YDL2203", "%s: the metadata %s on the server", call.Method, what)
+	} else if err != nil {
 		return refusal("YDL2205", "%s: the metadata is broken: %v", call.Method, err)
 	}
 	if in.Budget != 0 {
@@ -478,9 +495,9 @@ func (in *incoming) reply() {
 	out.Fields = f
 	if call.Trailer != nil {
 		f.Metadata = appendMetadata(nil, call.Trailer)
-		if n := len(f.Metadata); n > in.target.conn.server.limits.MaxMetadata {
+		if err := in.target.conn.server.limits.metadataFits(len(call.Trailer), len(f.Metadata)); err != nil {
 			f.Metadata = nil
-			in.err = failure("YDL2203", "%s: the reply's metadata has %d bytes, the limit is %d", call.Method, n, in.target.conn.server.limits.MaxMetadata)
+			in.err = failure("YDL2203", "%s: the reply's metadata %v on the server", call.Method, err)
 		}
 	}
 	if in.err == nil {

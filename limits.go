@@ -15,8 +15,12 @@ type Limits struct {
 	MaxMessage int
 	// MaxDecompressed is the largest body accepted after decompression, in bytes. Default 16 MiB.
 	MaxDecompressed int
-	// MaxMetadata is the largest metadata sent or accepted, in bytes with keys and lengths. Default and maximum 16 KiB.
+	// MaxMetadata is the largest metadata sent or accepted, in bytes with keys and lengths: that of a request, of a reply,
+	// and of a connection. Default and maximum 16 KiB.
 	MaxMetadata int
+	// MaxPairs is how many pairs of key and value such metadata may have. A pair of a few bytes takes about 100 as an entry
+	// of a map, so MaxMetadata alone would let a peer fill 26 times the memory that it sends. Default 128.
+	MaxPairs int
 	// MaxOpen is how many requests may be open at once on one connection in any case, those being executed and those waiting
 	// for their reply. Callers beyond it wait. A server lets each connection have its share of ServerOptions.MaxOpen, which
 	// is less when there are many. Default 16,384.
@@ -57,6 +61,7 @@ func (l Limits) withDefaults() Limits {
 		MaxMessage:      orDefault(l.MaxMessage, 16<<20),
 		MaxDecompressed: orDefault(l.MaxDecompressed, 16<<20),
 		MaxMetadata:     min(orDefault(l.MaxMetadata, maxMetadata), maxMetadata),
+		MaxPairs:        orDefault(l.MaxPairs, 128),
 		MaxOpen:         orDefault(l.MaxOpen, 16<<10),
 		MaxOpenBytes:    orDefault(l.MaxOpenBytes, 64<<20),
 		MaxUnsent:       orDefault(l.MaxUnsent, 4<<20),

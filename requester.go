@@ -88,7 +88,7 @@ func (q *requester) give(o *outgoing) {
 	}
 }
 
-// binding returns what a call's method is on connections.
+// binding returns what a call's method is on connections, or nil if a name is too long to be sent.
 func (q *requester) binding(call *Call) *binding {
 	positional := several(call.Args)
 	m := q.last.Load()
@@ -114,6 +114,9 @@ func (q *requester) bindingSlow(call *Call, positional bool) *binding {
 	}
 	if compressor == nil {
 		compressor = q.compressor
+	}
+	if max(len(call.Method), len(codec.Name()), len(nameOf(compressor))) > wire.MaxName {
+		return nil
 	}
 	q.methodsMu.Lock()
 	defer q.methodsMu.Unlock()
@@ -186,6 +189,9 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 		return nil
 	}
 	b := q.binding(call)
+	if b == nil {
+		return refusal("YDL2001", "%.40s…: the names of a method, its codec and its compressor have at most %d bytes each", call.Method, wire.MaxName)
+	}
 	if _, whatever := call.Reply.(*Encoded); call.Reply != nil && !whatever && several(call.Reply) != b.Positional {
 		return refusal("YDL2005", "%s: arguments and reply are both yodel.Values, or neither is", call.Method)
 	}
@@ -230,8 +236,9 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 		req.Bare = false
 		encodeRare(&req.Fields, call)
 	}
-	if n := len(req.Metadata) + len(call.IdempotencyKey) + len(call.Key) + len(call.Tenant); n > q.limits.MaxMetadata {
-		return refusal("YDL2203", "%s: the metadata has %d bytes, the limit is %d", call.Method, n, q.limits.MaxMetadata)
+	n := len(req.Metadata) + len(call.IdempotencyKey) + len(call.Key) + len(call.Tenant)
+	if err := q.limits.metadataFits(len(call.Metadata), n); err != nil {
+		return refusal("YDL2203", "%s: the metadata %v on this %s", call.Method, err, q.side)
 	}
 	return nil
 }
@@ -332,7 +339,7 @@ func earliest(ctx context.Context, deadline time.Time) time.Time {
 func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 	o.arrived, o.received = a.At, len(a.Fields)+len(a.Body)+len(a.Attachment)
 	if len(a.Fields) > 0 || a.Code != 0 || a.Attachment != nil || o.lent > 0 {
-		if err := decodeFields(call, a); err != nil {
+		if err := q.decodeFields(call, a); err != nil {
 			return err
 		}
 	}
@@ -386,7 +393,7 @@ func unfit(call *Call, err error) error {
 }
 
 // decodeFields takes over what came beside the body, and returns the error if that is the answer.
-func decodeFields(call *Call, a *mux.Answer) error {
+func (q *requester) decodeFields(call *Call, a *mux.Answer) error {
 	if a.Attachment != nil {
 		call.ReplyAttachment = append([]byte{}, a.Attachment...)
 	}
@@ -394,8 +401,9 @@ func decodeFields(call *Call, a *mux.Answer) error {
 	if err := wire.ParseFields(a.Fields, &f); err != nil {
 		return &mux.BrokenError{Cause: err}
 	}
-	md, err := parseMetadata(f.Metadata)
-	if err != nil {
+	md, err := q.limits.parseMetadata(f.Metadata)
+	what := tooMuch(err)
+	if err != nil && what == "" {
 		return &mux.BrokenError{Cause: err}
 	}
 	call.Trailer = md
@@ -408,8 +416,11 @@ func decodeFields(call *Call, a *mux.Answer) error {
 	if f.Load > 0 && call.Endpoint != nil {
 		call.Endpoint.reported(f.Load)
 	}
-	if a.Code != 0 {
+	switch {
+	case a.Code != 0:
 		return remoteError(call, a, &f)
+	case what != "":
+		return failure("YDL2203", "%s: the metadata of the reply from %s %s on this %s; the method was executed", call.Method, addrOf(call), what, q.side)
 	}
 	return nil
 }

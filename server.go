@@ -453,11 +453,13 @@ func (s *Server) event(e ConnEvent) {
 
 // hello sees what a peer says of itself.
 func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
-	md, err := parseMetadata(l.Metadata)
-	if err != nil {
+	s, peer := sc.server, sc.peer
+	md, err := s.limits.parseMetadata(l.Metadata)
+	if what := tooMuch(err); what != "" {
+		return &mux.Refusal{Code: uint16(ResourceExhausted), ID: "YDL2203", Message: "the connection's metadata " + what + " on the server"}
+	} else if err != nil {
 		return &mux.Refusal{Code: uint16(InvalidArgument), Message: "broken connection metadata"}
 	}
-	s, peer := sc.server, sc.peer
 	peer.Metadata, peer.Agent, peer.link = md, agentOf(l), conn
 	if err = sc.connect(); err != nil {
 		e := asError(err)
@@ -482,7 +484,7 @@ func agentOf(l *wire.Limits) string {
 	if string(l.Agent) == agent {
 		return agent
 	}
-	return string(l.Agent)
+	return string(l.Agent[:min(len(l.Agent), wire.MaxName)]) // it is kept as long as the connection
 }
 
 // unlink takes note of the end of a client's connection.

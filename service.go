@@ -193,6 +193,8 @@ func (s *Server) addAll(added map[string]*method) error {
 		switch {
 		case name == "":
 			why = "register: a method needs a name"
+		case len(name) > wire.MaxName:
+			why = fmt.Sprintf("register %.40s…: the name has %d bytes, the limit is %d", name, len(name), wire.MaxName)
 		case methods[name] != nil:
 			why = fmt.Sprintf("register %s: the name is taken", name)
 		}

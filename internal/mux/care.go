@@ -179,6 +179,10 @@ func (c *Conn) onMethod(h wire.Header, payload []byte) bool {
 		c.breach("a broken method: " + err.Error())
 		return false
 	}
+	if b.TooLong() { // the connection keeps them
+		c.breach(fmt.Sprintf("a method with a name, codec, compressor or schema of more than %d bytes", wire.MaxName))
+		return false
+	}
 	number := int(h.Arg)
 	if number >= max(c.cfg.MaxMethods, defaultMaxMethods) { // the peer may not know the limit yet
 		c.breach(fmt.Sprintf("method number %d, which is beyond the limit", number))

@@ -198,3 +198,26 @@ func TestBothSidesCall(t *testing.T) {
 		wantEmpty(t, "the server", srv)
 	}
 }
+
+// A connection keeps what its method numbers stand for, so nothing of that may be long.
+func TestNamesOfMethodsAreBounded(t *testing.T) {
+	most := []byte(strings.Repeat("x", wire.MaxName))
+	long := append(most, 'x')
+	for part, b := range map[string]wire.Binding{
+		"name": {Name: long}, "codec": {Name: most, Codec: long}, "compressor": {Name: most, Compressor: long}, "schema": {Name: most, Schema: long},
+	} {
+		t.Run(part, func(t *testing.T) {
+			peer, _ := (&setup{server: mux.Config{Bind: echoName}}).facingServer(t)
+			peer.write(hello(nil), wire.AppendMethod(nil, 0, 1, &wire.Binding{Name: most, Codec: most, Compressor: most, Schema: most}), request(0, wire.NextID(0), ""))
+			peer.expectHello()
+			peer.expect(wire.MethodInfo)
+			if _, _, body := peer.expectReply(wire.NextID(0)); body != string(most) {
+				t.Errorf("got %q", body)
+			}
+			peer.write(wire.AppendMethod(nil, 1, 2, &b))
+			if d := peer.expectBreach(); !strings.Contains(string(d.Message), "more than 255 bytes") {
+				t.Errorf("got %q", d.Message)
+			}
+		})
+	}
+}

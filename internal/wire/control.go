@@ -143,6 +143,9 @@ const (
 	Duplex        // streams both ways
 )
 
+// MaxName bounds the name, codec, compressor and schema of a Binding, in bytes.
+const MaxName = 255
+
 // Binding is the payload of Method: what a number stands for from here on.
 type Binding struct {
 	Name       []byte
@@ -160,6 +163,11 @@ type Info struct {
 	Kind       uint64
 	Idempotent uint64 // 1: the server declares it idempotent
 	Nests      uint64 // 1: it makes calls of its own, which share the caller's budget
+}
+
+// TooLong reports whether a part of b is longer than MaxName.
+func (b *Binding) TooLong() bool {
+	return max(len(b.Name), len(b.Codec), len(b.Compressor), len(b.Schema)) > MaxName
 }
 
 const (

@@ -196,6 +196,18 @@ func AppendPair(dst []byte, key, value string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(value))), value...)
 }
 
+// CountPairs returns how many pairs a metadata block has. It stops counting behind limit, so that its work is bounded by that.
+func CountPairs(b []byte, limit int) (n int, err error) {
+	for ; len(b) > 0 && n <= limit; n++ {
+		for range 2 { // a key and its value
+			if _, b, err = cutBytes(b); err != nil {
+				return n, err
+			}
+		}
+	}
+	return n, nil
+}
+
 // EachPair calls f for each pair of a metadata block, in order.
 func EachPair(b []byte, f func(key, value []byte)) error {
 	for len(b) > 0 {

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/wire"
+	"github.com/yodel-rpc/yodel/middleware/auth"
+)
+
+// A stranger is a client that sends whatever frames a test wants.
+type stranger struct {
+	t  testing.TB
+	nc net.Conn
+	r  *bufio.Reader
+}
+
+// newStranger connects to addr and sends settings and frames.
+func newStranger(t testing.TB, addr string, l *wire.Limits, frames ...[]byte) *stranger {
+	t.Helper()
+	nc, err := net.Dial("tcp", addr)
+	must(t, err)
+	t.Cleanup(func() { nc.Close() })
+	must(t, nc.SetDeadline(time.Now().Add(patience)))
+	s := &stranger{t, nc, bufio.NewReader(nc)}
+	s.send(wire.AppendSettings([]byte(wire.Preface), l))
+	s.send(frames...)
+	_, err = io.ReadFull(s.r, make([]byte, len(wire.Preface)))
+	must(t, err)
+	return s
+}
+
+func (s *stranger) send(frames ...[]byte) {
+	s.t.Helper()
+	for _, b := range frames {
+		if _, err := s.nc.Write(b); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// next reads up to the next frame of a type, and returns its header and its payload.
+func (s *stranger) next(of wire.Type) (wire.Header, []byte) {
+	s.t.Helper()
+	for {
+		head := make([]byte, wire.HeaderSize)
+		_, err := io.ReadFull(s.r, head)
+		must(s.t, err)
+		h := wire.ParseHeader(head)
+		payload := make([]byte, h.Len)
+		_, err = io.ReadFull(s.r, payload)
+		must(s.t, err)
+		if h.Type == of {
+			return h, payload
+		}
+	}
+}
+
+// reply reads the next reply.
+func (s *stranger) reply() *yodel.Error {
+	s.t.Helper()
+	h, payload := s.next(wire.Reply)
+	block, _, err := wire.SplitFields(h.Flags, payload)
+	must(s.t, err)
+	var f wire.Fields
+	must(s.t, wire.ParseFields(block, &f))
+	return &yodel.Error{Code: yodel.Code(h.Arg), ID: string(f.ErrorID), Message: string(f.Message), NotProcessed: h.Flags&wire.NotProcessed != 0}
+}
+
+// drain reads the notice that the connection ends.
+func (s *stranger) drain() (code yodel.Code, d wire.Drain) {
+	s.t.Helper()
+	h, payload := s.next(wire.GoAway)
+	must(s.t, wire.ParseGoAway(payload, &d))
+	return yodel.Code(h.Arg), d
+}
+
+// requestFrame makes a request of a method number, with fields if there are any.
+func requestFrame(number uint16, slot uint32, f *wire.Fields, body string) []byte {
+	h := wire.Header{Type: wire.Request, Arg: number, ID: wire.NextID(slot)}
+	if f != nil {
+		h.Flags |= wire.HasFields
+	}
+	b := wire.Begin(nil, h)
+	if f != nil {
+		b = wire.AppendFields(b, f)
+	}
+	return wire.Finish(append(b, body...), 0)
+}
+
+func methodFrame(number uint16, b *wire.Binding) []byte {
+	return wire.AppendMethod(nil, number, uint32(number)+1, b)
+}
+
+// What a server says about a codec that it lacks is not much longer than the codec's name.
+func TestRefusalsOfUnknownCodecsAreShort(t *testing.T) {
+	name := []byte(strings.Repeat("\x00", wire.MaxName))
+	s := newStranger(t, serve(t, newServer(t, nil)), &wire.Limits{},
+		methodFrame(0, &wire.Binding{Name: name, Codec: name}), requestFrame(0, 0, nil, ""))
+	if e := s.reply(); e.ID != "YDL2003" || !e.NotProcessed || len(e.Message) > 2000 {
+		t.Errorf("got %v, %d bytes", e, len(e.Message))
+	}
+}
+
+// A client does not send a name that would end its connection, and a server does not register one.
+func TestLongNamesFailWhereTheyAreUsed(t *testing.T) {
+	long := strings.Repeat("x", wire.MaxName+1)
+	s := newServer(t, nil)
+	if err := s.Handle(long, func() error { return nil }); err == nil || !strings.Contains(err.Error(), "the limit is 255") {
+		t.Errorf("Handle: got %v", err)
+	}
+	c := connect(t, s, nil)
+	if e := wantError(t, c.Call(t.Context(), long, &Args{}, &Reply{}), yodel.Unimplemented, "YDL2001"); !e.NotProcessed {
+		t.Errorf("the call may have been executed: %v", e)
+	}
+	if _, err := Mul.Call(t.Context(), c, &Args{2, 3}); err != nil {
+		t.Error(err)
+	}
+}
+
+// pairs returns encoded metadata with n pairs.
+func pairs(n int) (encoded []byte, md yodel.Metadata) {
+	md = make(yodel.Metadata)
+	for i := range n {
+		key := fmt.Sprint(i)
+		md[key] = "v"
+		encoded = wire.AppendPair(encoded, key, "v")
+	}
+	return encoded, md
+}
+
+// Metadata that takes few bytes on the wire can take much memory: the pairs are counted before any is kept.
+func TestPairsOfMetadataAreBounded(t *testing.T) {
+	const limit = 128
+	few, _ := pairs(limit)
+	many, manyPairs := pairs(limit + 1)
+	connected := make(chan int, 10)
+	s := newServer(t, quiet(yodel.ServerOptions{Connect: func(_ context.Context, p *yodel.Peer) error {
+		connected <- len(p.Metadata)
+		return nil
+	}}))
+	handle(t, s, "Count", func(ctx context.Context, _ *Empty) (*int, error) {
+		n := len(yodel.CallFrom(ctx).Metadata)
+		return &n, nil
+	})
+	handle(t, s, "Trail", func(ctx context.Context, n *int) (*int, error) {
+		_, yodel.CallFrom(ctx).Trailer = pairs(*n)
+		return n, nil
+	})
+	addr := serve(t, s)
+
+	t.Run("of a connection", func(t *testing.T) {
+		for _, l := range []*wire.Limits{{Metadata: many}, {Metadata: wire.AppendPair(nil, "k", strings.Repeat("x", 16<<10))}} {
+			if code, d := newStranger(t, addr, l).drain(); code != yodel.ResourceExhausted || string(d.ErrorID) != "YDL2203" {
+				t.Errorf("got code %v, %s, %q", code, d.ErrorID, d.Message)
+			}
+		}
+		if len(connected) > 0 {
+			t.Error("the Connect hook was asked about a connection with too much metadata")
+		}
+		newStranger(t, addr, &wire.Limits{Metadata: few})
+		if n := receive(t, connected, "the Connect hook"); n != limit {
+			t.Errorf("the Connect hook saw %d pairs", n)
+		}
+	})
+	t.Run("of a request", func(t *testing.T) {
+		count := methodFrame(0, &wire.Binding{Name: []byte("Count"), Codec: []byte("json")})
+		p := newStranger(t, addr, &wire.Limits{}, count, requestFrame(0, 0, &wire.Fields{Metadata: many}, "{}"))
+		if e := p.reply(); e.ID != "YDL2203" || !e.NotProcessed || !strings.Contains(e.Message, "more than 128 pairs") {
+			t.Errorf("got %v", e)
+		}
+		p.send(requestFrame(0, 1, &wire.Fields{Metadata: few}, "{}"))
+		if e := p.reply(); e.Code != 0 {
+			t.Errorf("%d pairs: got %v", limit, e)
+		}
+	})
+	t.Run("on the way out", func(t *testing.T) {
+		c := newClient(t, nil, addr)
+		err := c.Do(t.Context(), &yodel.Call{Method: "Count", Args: &Empty{}, Reply: new(int), Metadata: manyPairs})
+		if e := wantError(t, err, yodel.ResourceExhausted, "YDL2203"); !e.NotProcessed {
+			t.Errorf("the call may have been executed: %v", e)
+		}
+		n := limit + 1
+		err = c.Do(t.Context(), &yodel.Call{Method: "Trail", Args: &n, Reply: new(int)})
+		if e := wantError(t, err, yodel.ResourceExhausted, "YDL2203"); !strings.Contains(e.Message, "on the server") {
+			t.Errorf("the message does not name the side: %v", e)
+		}
+		n = limit
+		must(t, c.Do(t.Context(), &yodel.Call{Method: "Trail", Args: &n, Reply: new(int)}))
+	})
+	t.Run("of a reply", func(t *testing.T) {
+		c := newClient(t, &yodel.ClientOptions{Limits: yodel.Limits{MaxPairs: 10}}, addr)
+		n := 11
+		call := &yodel.Call{Method: "Trail", Args: &n, Reply: new(int)}
+		if e := wantError(t, c.Do(t.Context(), call), yodel.ResourceExhausted, "YDL2203"); e.NotProcessed || !strings.Contains(e.Message, "on this client") {
+			t.Errorf("got %v", e)
+		}
+		if len(call.Trailer) > 0 {
+			t.Errorf("the trailer has %d pairs", len(call.Trailer))
+		}
+	})
+}
+
+// What a call without a token costs does not depend on how many pairs its sender has made up.
+func BenchmarkRefusalWithoutToken(b *testing.B) {
+	for _, n := range []int{0, 128, 2000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := newServer(b, &yodel.ServerOptions{Middleware: []yodel.Middleware{auth.Check(func(context.Context, string, string) (context.Context, error) {
+				return nil, nil //nolint:nilnil // the context stays as it is
+			})}})
+			md, _ := pairs(n)
+			p := newStranger(b, serve(b, s), &wire.Limits{}, methodFrame(0, &wire.Binding{Name: []byte("Arith.Mul"), Codec: []byte("json")}))
+			must(b, p.nc.SetDeadline(time.Time{}))
+			b.ReportAllocs()
+			slot := uint32(0)
+			for b.Loop() {
+				p.send(requestFrame(0, slot%1000, &wire.Fields{Metadata: md}, "{}"))
+				if e := p.reply(); !e.NotProcessed {
+					b.Fatal(e)
+				}
+				slot++
+			}
+		})
+	}
+}
