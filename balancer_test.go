@@ -133,7 +133,7 @@ func TestWhenNoServerIsThereOneAttemptIsEnough(t *testing.T) {
 			attempts int32
 			says     string
 		}{
-			{4, "4 attempts failed"}, // nobody knows yet
+			{4, "4 attempts at "}, // nobody knows yet
 			{1, "; no other of 4 endpoints is connected"},
 			{1, "; no other of 4 endpoints is connected"},
 		} {

@@ -2,7 +2,10 @@
 
 package yodel
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // An entry describes one situation in which yodel itself fails a call. docs/errors.md has the long
 // form of each, and a test provokes each.
@@ -23,13 +26,14 @@ var catalogue = map[string]entry{
 	"YDL1007": {Canceled, "the client is closed", "make calls before Client.Close"},
 	"YDL1008": {ResourceExhausted, "the server's window is full", "let the call wait, or send fewer at once"},
 	"YDL1009": {Aborted, "the order of the key was interrupted", "find out what became of the earlier call, then make the call again if it still makes sense"},
-	"YDL1101": {Unavailable, "the server does not speak yodel", "check address and port"},
+	"YDL1101": {Unavailable, "the server does not speak yodel", "check address and port, and that TLS is set up on both sides or on neither"},
 	"YDL1102": {Unavailable, "the server did not answer the handshake", "check that the server is not overloaded and that nothing in between swallows bytes"},
 	"YDL1103": {Unavailable, "the server could not be reached", "check that the server is running and reachable"},
 	"YDL1104": {Unavailable, "the connection was lost while the call was open", "declare the method idempotent if it may be executed twice, and retry it"},
 	"YDL1105": {Unavailable, "the server has been silent for too long", "check the network between client and server"},
 	"YDL1106": {Internal, "a breach of the protocol", "check that both sides run a released version, and report it"},
 	"YDL1107": {Unavailable, "the connection was refused by the server", "look at the server's log"},
+	"YDL1108": {Unavailable, "the TLS handshake failed", "compare the certificates, authorities and names that both sides were given; the message says which check failed, and on which side"},
 	"YDL1201": {Unavailable, "the resolver failed", "check the registry"},
 	"YDL1301": {Unavailable, "the breaker of the endpoint is open", "find out why the calls before failed: the message has the last one's error"},
 	"YDL1401": {ResourceExhausted, "too many calls wait to be made again in the background", "see why they fail, or raise LaterOptions.Queue or QueueBytes"},
@@ -46,8 +50,8 @@ var catalogue = map[string]entry{
 	"YDL2102": {Internal, "the reply could not be decoded", "compare the result types of both sides"},
 	"YDL2103": {InvalidArgument, "the request could not be encoded", "see whether the codec takes this type"},
 	"YDL2104": {Internal, "the reply could not be encoded", "see whether the codec takes this type"},
-	"YDL2201": {ResourceExhausted, "the request is too large", "send less, or raise Limits.MaxMessage on the server"},
-	"YDL2202": {ResourceExhausted, "the reply is too large", "ask for less, or raise Limits.MaxMessage on the client"},
+	"YDL2201": {ResourceExhausted, "the request is too large", "send less, or raise Limits.MaxMessage in ServerOptions and in the caller's ClientOptions: a message has to fit both limits, and the error names the one that it exceeds"},
+	"YDL2202": {ResourceExhausted, "the reply is too large", "ask for less, or raise Limits.MaxMessage in ServerOptions and in the caller's ClientOptions: a message has to fit both limits, and the error names the one that it exceeds"},
 	"YDL2203": {ResourceExhausted, "the metadata is too large", "send less of it: what is large belongs in the message or in an attachment"},
 	"YDL2204": {ResourceExhausted, "the message is too large after decompression", "send less, or raise Limits.MaxDecompressed on the receiving side"},
 	"YDL2205": {DataLoss, "a message was damaged on its way", "check the network; the connection goes on"},
@@ -56,7 +60,7 @@ var catalogue = map[string]entry{
 	"YDL3004": {Unavailable, "the server is shutting down", "nothing: such calls go to another instance if there is one"},
 	"YDL3005": {Unavailable, "an earlier call with the same key was refused", "nothing: the client sends it again, in its place"},
 	"YDL3101": {Unauthenticated, "the caller is not known", "send a valid token"},
-	"YDL3102": {PermissionDenied, "the caller may not do this", "ask for the permission"},
+	"YDL3102": {PermissionDenied, "the caller may not do this", "send a token that the server accepts, and if it is the right one, ask for the permission"},
 	"YDL3201": {ResourceExhausted, "as many calls run and wait as may", "call less often, retry elsewhere or later, or raise the limit if the server has room"},
 	"YDL3202": {ResourceExhausted, "the call's turn would not come in time", "call less often, retry elsewhere or later, or raise the limit if the server has room"},
 	"YDL3203": {DeadlineExceeded, "the deadline passed while the call waited for its turn", "look at what keeps the calls before it, or allow more time"},
@@ -96,5 +100,5 @@ func refusal(id, format string, args ...any) *Error {
 // Explain returns what the error's ID means and what to do about it, and whether there is such an ID.
 func (e *Error) Explain() (title, next string, ok bool) {
 	entry, ok := catalogue[e.ID]
-	return entry.title, entry.next, ok
+	return entry.title, cmp.Or(e.next, entry.next), ok
 }

@@ -87,6 +87,8 @@ type Error struct {
 	Cause error `json:"-"`
 	// Report is the record of the call, on the client. errors.As finds it too.
 	Report *CallReport `json:"report,omitempty"`
+
+	next string // what to do about it, if that is more precise than what the ID says; else ""
 }
 
 // maxErrorLine bounds what Error.Error returns, in bytes.
@@ -138,8 +140,8 @@ func (e *Error) As(target any) bool {
 func (e *Error) Format(f fmt.State, verb rune) {
 	text := e.Error()
 	if verb == 'v' && f.Flag('+') {
-		if entry, ok := catalogue[e.ID]; ok {
-			text += "\n  next  " + entry.next
+		if _, next, ok := e.Explain(); ok {
+			text += "\n  next  " + next
 		}
 		if e.Report != nil {
 			text += "\n" + e.Report.Error()

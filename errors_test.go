@@ -4,6 +4,7 @@ package yodel_test
 
 import (
 	"context"
+	stdtls "crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/middleware/rate"
 	"github.com/yodel-rpc/yodel/middleware/retry"
+	"github.com/yodel-rpc/yodel/transport/tls"
 )
 
 // A scenario provokes one of yodel's errors for real.
@@ -148,12 +150,12 @@ var scenarios = []scenario{
 		_, err := Mul.Call(p.Context(), newClient(p, &yodel.ClientOptions{Balancer: none}, "127.0.0.1:1"), &Args{})
 		return err
 	}},
-	{"YDL1003", "nothing listens at either address", yodel.Unavailable, true, []string{"2 attempts failed", "connection refused"}, false, func(p *provocation) error {
+	{"YDL1003", "nothing listens at either address", yodel.Unavailable, true, []string{"2 attempts at", "both: connection refused"}, false, func(p *provocation) error {
 		p.addr = closed(p)
 		_, err := Mul.Call(p.Context(), newClient(p, nil, p.addr, closed(p)), &Args{})
 		return err
 	}},
-	{"YDL1004", "a slow method", yodel.DeadlineExceeded, false, []string{"no reply from", "before the deadline"}, false, func(p *provocation) error {
+	{"YDL1004", "a slow method", yodel.DeadlineExceeded, false, []string{"no reply before the deadline"}, false, func(p *provocation) error {
 		s := p.with(nil, func(*string) (*string, error) { <-p.Context().Done(); return nil, nil }) // whatever its own context says
 		return p.call(s, &yodel.ClientOptions{Timeout: 20 * time.Millisecond}, try("x"))
 	}},
@@ -249,6 +251,13 @@ var scenarios = []scenario{
 		return p.call(newServer(p, quiet(yodel.ServerOptions{Connect: func(context.Context, *yodel.Peer) error {
 			return yodel.Errorf(yodel.PermissionDenied, "members only")
 		}})), nil, &yodel.Call{})
+	}},
+	{"YDL1108", "a certificate that the client does not trust", yodel.Unavailable, true, []string{"TLS: the server's certificate is signed by an authority"}, false, func(p *provocation) error {
+		cert := newAuthority(p, "an authority").certify(p, "localhost", time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+		l, err := (&tls.Transport{Server: &stdtls.Config{Certificates: []stdtls.Certificate{cert}}}).Listen("127.0.0.1:0")
+		must(p, err)
+		serveOn(p, newServer(p, quiet(yodel.ServerOptions{})), l)
+		return p.callAt(l.Addr().String(), &yodel.ClientOptions{Transport: &tls.Transport{Client: &stdtls.Config{ServerName: "localhost"}}}, &yodel.Call{})
 	}},
 	{"YDL1201", "a registry that is down", yodel.Unavailable, true, []string{"it failed: registry 10.0.0.1: connection refused"}, true, func(p *provocation) error {
 		down := resolverFunc(func(context.Context, func([]yodel.Instance)) error {

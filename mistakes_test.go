@@ -89,7 +89,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		},
 		"TLS on the client alone": {
 			func() error { return at(addr, &yodel.ClientOptions{Transport: new(tls.Transport)}, &yodel.Call{}) },
-			`unavailable: Arith.Mul: ADDR: TLS handshake with ADDR: `,
+			`unavailable: Arith.Mul: ADDR: TLS: the server ended the connection during the handshake; is TLS set up on one side only? [YDL1108]`,
 		},
 		"a nil function": {
 			func() error { return s.Handle("Arith.Sub", (func(int) int)(nil)) },

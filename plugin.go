@@ -38,6 +38,9 @@ type Compressor interface {
 }
 
 // A Transport moves bytes between two addresses. It is used concurrently.
+//
+// If a Transport knows better than the caller why a connection failed, the error of Dial or of the connection's Read or Write
+// is an *Error, whose message begins with the peer's address. The caller of the client gets it with its ID, and the server logs it.
 type Transport interface {
 	// Dial connects to addr, which has the form that the transport's Listen takes. It ends with ctx,
 	// which always has a deadline, and includes every handshake of the transport's own.

@@ -11,6 +11,7 @@ import (
 	"net"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -506,6 +507,8 @@ func (sc *serverConn) ended(_ *mux.Conn, err error) {
 		s.opts.Logger.Warn("yodel: a peer broke the protocol", "peer", addr, "what", breach.What, "id", "YDL1106")
 	} else if errors.Is(err, mux.ErrHandshake) {
 		s.opts.Logger.Warn("yodel: a peer connected and did not say what it speaks", "peer", addr, "id", "YDL1102")
+	} else if said, ok := errors.AsType[*Error](err); ok { // by the transport
+		s.opts.Logger.Warn("yodel: the transport refused a peer", "peer", addr, "reason", strings.TrimPrefix(said.Message, addr+": "), "id", said.ID)
 	}
 	if !sc.refused.Load() {
 		s.event(ending(addr, err))

@@ -45,5 +45,5 @@ func Example() {
 	<-served
 	// Output:
 	// true
-	// deadline_exceeded: Report.Make: no reply from reports before the deadline; it may be executing still [YDL1004]
+	// deadline_exceeded: Report.Make: reports: no reply before the deadline; it may be executing still [YDL1004]
 }

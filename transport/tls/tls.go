@@ -18,7 +18,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net"
 	"sync/atomic"
 	"time"
@@ -33,6 +32,9 @@ import (
 //
 // With TLS 1.3 a client has finished its handshake before the server looks at the client's
 // certificate: when the server refuses it, Dial succeeds and the first Read fails.
+//
+// A handshake that fails because of TLS is a *yodel.Error with the ID YDL1108, which names the check that failed. The caller of the
+// client gets it, and the server logs it in one line. A client that does not speak TLS is sent a TLS alert, by which it can tell.
 type Transport struct {
 	// Server is how to listen. It needs a certificate. With ClientCAs, and ClientAuth left alone,
 	// every client must show a certificate of theirs. Default: Listen fails.
@@ -57,10 +59,10 @@ func (t *Transport) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	if config.ServerName == "" {
 		config.ServerName = hostOf(addr)
 	}
-	c := &conn{Conn: tls.Client(raw, config)}
+	c := &conn{Conn: tls.Client(raw, config), peer: server, addr: addr, now: config.Time}
 	if err := c.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
-		return nil, fmt.Errorf("TLS handshake with %s: %w", addr, err)
+		return nil, failed(err, server, addr, config.Time)
 	}
 	c.ready.Store(true)
 	return c, nil
@@ -124,22 +126,41 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: tls.Server(raw, l.config), timeout: l.timeout}, nil
+	return &conn{Conn: tls.Server(raw, l.config), peer: client, addr: raw.RemoteAddr().String(), now: l.config.Time, timeout: l.timeout}, nil
 }
 
 // A conn bounds the time that a slow peer can take: of the handshake, which the first Read or
 // Write of an accepted connection carries out, and of Close.
 type conn struct {
 	*tls.Conn
+	peer    string // client or server
+	addr    string // of the peer
+	now     func() time.Time
 	timeout time.Duration // for the handshake
 	ready   atomic.Bool   // the handshake is over
+	heard   atomic.Bool   // the peer has sent something since
 }
 
 func (c *conn) Read(b []byte) (int, error) {
 	if err := c.handshake(); err != nil {
 		return 0, err
 	}
-	return c.Conn.Read(b)
+	n, err := c.Conn.Read(b)
+	switch {
+	case err != nil && !c.heard.Load():
+		return n, c.refused(err)
+	case n > 0 && !c.heard.Load():
+		c.heard.Store(true)
+	}
+	return n, err
+}
+
+// refused is the error of the first Read. With TLS 1.3 that is where a client learns that the server refused its certificate.
+func (c *conn) refused(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" {
+		return failed(err, c.peer, c.addr, c.now)
+	}
+	return err
 }
 
 func (c *conn) Write(b []byte) (int, error) {
@@ -156,7 +177,8 @@ func (c *conn) handshake() error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
 	defer cancel()
 	if err := c.HandshakeContext(ctx); err != nil {
-		return fmt.Errorf("TLS handshake with %s: %w", c.RemoteAddr(), err)
+		c.hint(err)
+		return failed(err, c.peer, c.addr, c.now)
 	}
 	c.ready.Store(true)
 	return nil

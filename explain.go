@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// This file puts the failures of calls into words. What a connection, a transport or a context reports becomes an Error with
+// the message "method: address: reason". The address stands once, in front, so that equal reasons of several attempts can be
+// told once, see attemptsMessage.
+
+// failed returns the error that the caller gets when the last attempt failed with err. It carries the record of the call. If
+// several attempts found no server that answered, the error covers all of them (YDL1003). Errors that middleware made stay as
+// they are.
+func (c *Call) failed(err error) error {
+	e, ok := err.(*Error) //nolint:errorlint // one that is wrapped belongs to who wrapped it
+	if !ok || c.rare == nil || len(c.rare.attempts) == 0 {
+		return err
+	}
+	x := c.rare
+	attempts := x.attempts
+	final := *e
+	final.Cause = e // errors.Is finds e itself as well
+	if c.out.client.wraps {
+		now := clock()
+		x.report = &CallReport{
+			Method: c.Method, Side: clientSide, Began: wallOf(now, c.start()), Took: now - c.start(), Attempts: slices.Clip(attempts), MoreAttempts: x.unlisted,
+		}
+		fail(x.report, e)
+		final.Report = x.report
+	} else { // nobody sees it before it has the whole record
+		x.own = &final
+	}
+	for _, a := range attempts {
+		final.NotProcessed = final.NotProcessed && a.NotProcessed
+	}
+	made := len(attempts) + x.unlisted
+	if made < 2 {
+		final.Message += c.afterOneAttempt(e)
+		return &final
+	}
+	if e.Code != Unavailable || e.ID == "" {
+		return &final
+	}
+	final.Message, final.ID = attemptsMessage(c.Method, attempts, made), "YDL1003"
+	final.next = commonNext(attempts)
+	return &final
+}
+
+// afterOneAttempt returns what the message of a call says of further attempts, when e ended the only one.
+func (c *Call) afterOneAttempt(e *Error) string {
+	after := ""
+	if dial, ok := errors.AsType[*dialError](e.Cause); ok && dial.next > 0 {
+		after = fmt.Sprintf(" (connecting again in %v)", dial.next.Round(time.Millisecond))
+	}
+	if c.rare.nowhere > 0 && e.Code == Unavailable && e.ID != "" {
+		after += fmt.Sprintf("; no other of %d endpoints is connected", c.rare.nowhere)
+	}
+	return after
+}
+
+// A sharedReason is why one or more attempts failed.
+type sharedReason struct {
+	why   string
+	at    []string // the addresses, each once
+	times int
+}
+
+// The most reasons and addresses that a message names.
+const (
+	maxReasons   = 3
+	maxAddresses = 3
+)
+
+// attemptsMessage returns the message for a call of which made attempts failed. Each reason is told once, with all the addresses
+// it applies to. The longest reasons are shortened only if the line of the error has no room for all of them.
+func attemptsMessage(method string, attempts []introspect.Attempt, made int) string {
+	reasons := shareReasons(method, attempts)
+	rest := made
+	texts := make([]string, 0, maxReasons)
+	shown := reasons[:min(len(reasons), maxReasons)]
+	for _, r := range shown {
+		texts = append(texts, r.why)
+		rest -= r.times
+	}
+	room := maxErrorLine - len(Unavailable.String()) - len(":  [YDL1003]")
+	if len(shown) == 1 && rest == 0 {
+		all := "all"
+		if made == 2 {
+			all = "both"
+		}
+		head := fmt.Sprintf("%s: %d attempts at %s failed, %s: ", shorten(method, maxReportShort), made, addresses(shown[0].at), all)
+		fit(texts, room-len(head))
+		return head + texts[0]
+	}
+	head := fmt.Sprintf("%s: %d attempts failed:", shorten(method, maxReportShort), made)
+	tail := ""
+	if rest > 0 {
+		tail = fmt.Sprintf("; and %d more", rest)
+	}
+	heads := make([]string, 0, maxReasons)
+	room -= len(head) + len(tail) + len(shown) - 1
+	for _, r := range shown {
+		at := " " + addresses(r.at)
+		if r.times > len(r.at) {
+			at += fmt.Sprintf(" (%d times)", r.times)
+		}
+		heads = append(heads, at+": ")
+		room -= len(at) + len(": ")
+	}
+	fit(texts, room)
+	for i, at := range heads {
+		if i > 0 {
+			head += ";"
+		}
+		head += at + texts[i]
+	}
+	return head + tail
+}
+
+// shareReasons groups attempts by the reason of their failure, in the order in which the reasons came first.
+func shareReasons(method string, attempts []introspect.Attempt) (reasons []*sharedReason) {
+	for i := range attempts {
+		a := &attempts[i]
+		why := "it succeeded" // and middleware was not content
+		if a.Code != "" {
+			why = strings.TrimPrefix(strings.TrimPrefix(a.Message, method+": "), a.Addr+": ")
+		}
+		at := slices.IndexFunc(reasons, func(r *sharedReason) bool { return r.why == why })
+		if at < 0 {
+			at = len(reasons)
+			reasons = append(reasons, &sharedReason{why: why})
+		}
+		r := reasons[at]
+		r.times++
+		if !slices.Contains(r.at, a.Addr) {
+			r.at = append(r.at, a.Addr)
+		}
+	}
+	return reasons
+}
+
+// addresses lists addresses for a person to read.
+func addresses(all []string) string {
+	if more := len(all) - maxAddresses; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:maxAddresses], ", "), more)
+	}
+	if last := len(all) - 1; last > 0 {
+		return strings.Join(all[:last], ", ") + " and " + all[last]
+	}
+	return strings.Join(all, "")
+}
+
+// fit shortens the longest of texts until they take at most room bytes together. Each keeps at least minReason bytes.
+func fit(texts []string, room int) {
+	const minReason = 24
+	order := make([]int, len(texts))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return len(texts[a]) - len(texts[b]) })
+	for i, at := range order {
+		texts[at] = shorten(texts[at], max(room/(len(order)-i), minReason))
+		room -= len(texts[at])
+	}
+}
+
+// commonNext returns the next step that fits every attempt, or "" if the attempts failed in different ways.
+func commonNext(attempts []introspect.Attempt) string {
+	for _, a := range attempts {
+		if a.ID != attempts[0].ID {
+			return ""
+		}
+	}
+	return catalogue[attempts[0].ID].next
+}
+
+// explain makes what the connection says an Error: who, where, what, and whether the call may have been
+// executed.
+func (c *Client) explain(ctx context.Context, call *Call, ep *Endpoint, err error) error {
+	where := ""
+	if ep != nil {
+		where = ep.Addr()
+	}
+	return c.explainAt(ctx, call, where, err)
+}
+
+// explainAt is explain for a call to where, which is empty if the call has come to no endpoint yet.
+func (q *requester) explainAt(ctx context.Context, call *Call, where string, err error) error {
+	e, said := errors.AsType[*Error](err)
+	switch {
+	case said && !ofTransport(err):
+		return e
+	case said: // by the transport, which knows nothing of the call
+		own := *e
+		e = &own
+		e.Message, e.NotProcessed = call.Method+": "+e.Message, unsent(err)
+	default:
+		e = q.explainCall(ctx, call.Method, where, err)
+	}
+	e.Cause = err
+	if dial, ok := errors.AsType[*dialError](err); ok && call.pinned() {
+		e.RetryAfter = dial.next // there is nowhere else to go before that
+	}
+	return e
+}
+
+// ofTransport reports whether an Error in err comes from the transport: it is why a connection could not be made, or ended.
+func ofTransport(err error) bool {
+	if _, ok := errors.AsType[*dialError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[*mux.IOError](err)
+	return ok
+}
+
+// unsent reports whether a call that failed with err was certainly not executed.
+func unsent(err error) bool {
+	if _, ok := errors.AsType[*dialError](err); ok {
+		return true
+	}
+	lost, ok := errors.AsType[*mux.CallError](err)
+	return ok && lost.NotProcessed
+}
+
+// explainCall is explain for a call of method to where.
+func (q *requester) explainCall(ctx context.Context, method, where string, err error) *Error {
+	id, reason := q.reason(ctx, err)
+	if where != "" {
+		where += ": "
+	}
+	e := failure(id, "%s: %s%s", method, where, reason)
+	e.NotProcessed = unsent(err)
+	if refused, ok := errors.AsType[*mux.Refusal](err); ok { // the server chose
+		e.Code = Code(min(refused.Code, 255))
+		if refused.ID != "" {
+			e.ID = refused.ID
+		}
+	}
+	return e
+}
+
+// reason returns the ID of the situation that err is, and what happened, for a person to read.
+func (q *requester) reason(ctx context.Context, err error) (id, reason string) {
+	if large, ok := errors.AsType[*mux.TooLargeError](err); ok {
+		return "YDL2202", fmt.Sprintf("the reply has %d bytes, this %s's limit is %d", large.Size, q.side, large.Limit)
+	}
+	if broken, ok := errors.AsType[*mux.BrokenError](err); ok {
+		return "YDL2205", fmt.Sprintf("the reply is broken: %v", broken.Cause)
+	}
+	if dial, ok := errors.AsType[*dialError](err); ok && !dial.connected {
+		return "YDL1103", unaddressed(dial.err)
+	}
+	if refused, ok := errors.AsType[*mux.Refusal](err); ok {
+		return "YDL1107", "the server refused the connection: " + refused.Message
+	}
+	if preface, ok := errors.AsType[*mux.PrefaceError](err); ok {
+		return "YDL1101", "the server does not speak yodel: " + foreign(preface.Got)
+	}
+	return q.connReason(ctx, err)
+}
+
+// connReason is reason for the ends of connections and of callers' patience.
+func (q *requester) connReason(ctx context.Context, err error) (id, reason string) {
+	executed := "; it may have been executed"
+	unsent := unsent(err)
+	if unsent {
+		executed = "; it was not executed"
+	}
+	// A context ends with a cause of the user's, which need not say whether it was the deadline.
+	gone := ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
+	late := gone && errors.Is(ctx.Err(), context.DeadlineExceeded)
+	breach, broken := errors.AsType[*mux.ProtocolError](err)
+	switch {
+	case broken:
+		return "YDL1106", breach.Error() + executed
+	case errors.Is(err, mux.ErrWindow):
+		return "YDL1008", "the server accepts no more requests at the moment"
+	case errors.Is(err, mux.ErrFlooded):
+		return "YDL1008", "the server sends one-way requests faster than they are executed, and its replies are not read meanwhile" + executed
+	case errors.Is(err, mux.ErrDrained) && unsent:
+		return "YDL3004", "the server is shutting down" + executed
+	case errors.Is(err, mux.ErrDrained):
+		return "YDL1104", "the server cut it off when it shut down" + executed
+	case errors.Is(err, mux.ErrAged):
+		return "YDL3004", "the connection was just being replaced" + executed
+	case errors.Is(err, mux.ErrRetired):
+		return "YDL3004", "this is not an instance any more" + executed
+	case errors.Is(err, mux.ErrClosed) && q.side == serverSide:
+		return "YDL1104", "this server closed the connection" + executed
+	case errors.Is(err, mux.ErrClosed):
+		return "YDL1007", "the client was closed" + executed
+	case errors.Is(err, mux.ErrHandshake):
+		return "YDL1102", "the server accepted the connection and said nothing" + executed
+	case errors.Is(err, mux.ErrDead):
+		return "YDL1105", "the server has been silent for too long" + executed
+	case errors.Is(err, mux.ErrDeadline), errors.Is(err, context.DeadlineExceeded), late:
+		if unsent {
+			return "YDL1005", "the deadline passed before the call was sent"
+		}
+		return "YDL1004", "no reply before the deadline; it may be executing still"
+	case errors.Is(err, context.Canceled), gone:
+		return "YDL1006", "the caller canceled it" + executed
+	}
+	return "YDL1104", "the connection was lost: " + plain(err) + executed
+}
+
+// plain is the innermost cause of a network error: what happened, without the layers that it passed.
+func plain(err error) string {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
+}
+
+// unaddressed returns what err says, without the addresses and system calls of network errors: a transport may have said what it was doing.
+func unaddressed(err error) string {
+	inner := errors.Unwrap(err)
+	if inner == nil {
+		return err.Error()
+	}
+	switch err.(type) { //nolint:errorlint // it goes from one to the next
+	case *net.OpError, *os.SyscallError:
+		return unaddressed(inner)
+	}
+	before, ok := strings.CutSuffix(err.Error(), inner.Error())
+	if !ok { // it says something else
+		return unaddressed(inner)
+	}
+	return before + unaddressed(inner)
+}
