@@ -32,8 +32,9 @@ type Compressor interface {
 	// Append compresses src behind dst and returns the extended slice.
 	Append(dst, src []byte) ([]byte, error)
 	// Decompress appends the decompressed src to dst. It must stop with an error that matches
-	// ErrTooLarge as soon as more than limit bytes would be appended, and allocate no
-	// more than limit in all.
+	// ErrTooLarge as soon as more than limit bytes would be appended. All that it allocates
+	// must be no more than about twice limit, beside what it keeps for the next call. It must not allocate a length
+	// that src only announces.
 	Decompress(dst, src []byte, limit int) ([]byte, error)
 }
 

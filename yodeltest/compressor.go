@@ -197,7 +197,7 @@ func (x compressorTrial) checkBomb() error {
 		return err
 	}
 	var got error
-	err = allocatesAtMost(8*limit, func() { _, got = x.Decompress(nil, bomb, limit) })
+	err = allocatesAtMost(3*limit, func() { _, got = x.Decompress(nil, bomb, limit) })
 	if err == nil && !errors.Is(got, yodel.ErrTooLarge) {
 		err = fmt.Errorf("64 MiB of zeros with a limit of 1 MiB: got error %v", got)
 	}

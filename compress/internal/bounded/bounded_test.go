@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -67,5 +68,24 @@ func TestAppendReturnsTheReadersError(t *testing.T) {
 	want := errors.New("broken")
 	if _, err := bounded.Append(nil, iotest.ErrReader(want), 100); !errors.Is(err, want) {
 		t.Errorf("got error %v, want %v", err, want)
+	}
+}
+
+// A message that is as large as may be costs twice that in allocations, not six times, as growing slices with append does.
+func TestAppendAllocatesTwiceTheLimitAtMost(t *testing.T) {
+	for _, limit := range []int{100, 100_000, 1 << 20, 16 << 20} {
+		for _, size := range []int{limit / 3, limit, limit + 1, 2 * limit} {
+			src := bytes.NewReader(make([]byte, size))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			got, err := bounded.Append(nil, src, limit)
+			runtime.ReadMemStats(&after)
+			if (err == nil) != (size <= limit) || err == nil && len(got) != size {
+				t.Errorf("%d bytes, limit %d: got %d, error %v", size, limit, len(got), err)
+			}
+			if n, most := after.TotalAlloc-before.TotalAlloc, uint64(limit)*5/2+16<<10; n > most {
+				t.Errorf("%d bytes, limit %d: %d bytes were allocated, want at most %d", size, limit, n, most)
+			}
+		}
 	}
 }

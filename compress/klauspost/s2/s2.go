@@ -6,7 +6,6 @@ package s2
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/klauspost/compress/s2"
 
@@ -14,8 +13,8 @@ import (
 	"github.com/yodel-rpc/yodel/compress/klauspost/internal/block"
 )
 
-// Compressor is called "s2". Decompress makes room for what a block announces, up to the limit: a
-// few bytes of S2 can truly be that long.
+// Compressor is called "s2". A few bytes of S2 can truly be 16 MiB. Decompress makes room for so much only when it has found
+// that it is true.
 var Compressor yodel.Compressor = compressor{}
 
 type compressor struct{}
@@ -31,7 +30,7 @@ func (compressor) Append(dst, src []byte) ([]byte, error) {
 }
 
 func (compressor) Decompress(dst, src []byte, limit int) ([]byte, error) {
-	b, err := block.Decompress(dst, src, limit, math.MaxInt)
+	b, err := block.Decompress(dst, src, limit)
 	if err != nil {
 		return nil, fmt.Errorf("s2: %w", err)
 	}

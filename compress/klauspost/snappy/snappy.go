@@ -18,9 +18,6 @@ var Compressor yodel.Compressor = compressor{}
 
 type compressor struct{}
 
-// maxRatio is how many bytes a byte of a block can stand for: three of them are a copy of up to 64.
-const maxRatio = 22
-
 func (compressor) Name() string { return "snappy" }
 
 func (compressor) Append(dst, src []byte) ([]byte, error) {
@@ -32,7 +29,7 @@ func (compressor) Append(dst, src []byte) ([]byte, error) {
 }
 
 func (compressor) Decompress(dst, src []byte, limit int) ([]byte, error) {
-	b, err := block.Decompress(dst, src, limit, maxRatio)
+	b, err := block.Decompress(dst, src, limit)
 	if err != nil {
 		return nil, fmt.Errorf("snappy: %w", err)
 	}

@@ -4,6 +4,7 @@
 package block
 
 import (
+	"encoding/binary"
 	"slices"
 
 	"github.com/klauspost/compress/s2"
@@ -22,9 +23,13 @@ func Append(dst, src []byte, encode func(dst, src []byte) []byte) ([]byte, error
 	return dst[:len(dst)+len(b)], nil
 }
 
-// Decompress appends the decompressed src to dst, if that is at most limit bytes, and not more than
-// ratio for each byte of src, which nothing truthful is.
-func Decompress(dst, src []byte, limit, ratio int) ([]byte, error) {
+// believed is how many bytes a block may announce for each of its own before Decompress checks that. No block of Snappy has
+// more, and few of S2.
+const believed = 32
+
+// Decompress appends the decompressed src to dst, if that is at most limit bytes. It allocates no more than that. A length that
+// is large compared with src is not allocated before the block has been checked: six bytes can announce any length.
+func Decompress(dst, src []byte, limit int) ([]byte, error) {
 	n, err := s2.DecodedLen(src)
 	if err != nil {
 		return nil, err
@@ -32,7 +37,7 @@ func Decompress(dst, src []byte, limit, ratio int) ([]byte, error) {
 	if n > limit {
 		return nil, yodel.ErrTooLarge
 	}
-	if n/ratio > len(src) {
+	if n/believed > len(src) && !decodesTo(src, n) {
 		return nil, s2.ErrCorrupt
 	}
 	dst = slices.Grow(dst, n)
@@ -41,4 +46,76 @@ func Decompress(dst, src []byte, limit, ratio int) ([]byte, error) {
 		return nil, err
 	}
 	return dst[:len(dst)+len(b)], nil
+}
+
+// decodesTo reports whether a block decompresses to n bytes. It goes through the elements without writing what they stand for.
+func decodesTo(src []byte, n int) bool {
+	_, size := binary.Uvarint(src)
+	src = src[size:]
+	done, offset := 0, 0
+	for len(src) > 0 {
+		e, ok := nextElement(src)
+		if !ok || e.size > len(src) || e.length <= 0 || e.length > n-done {
+			return false
+		}
+		switch {
+		case e.literal:
+		case e.offset != 0:
+			offset = e.offset
+			fallthrough
+		default: // an offset of 0 repeats the one before
+			if offset <= 0 || offset > done || e.far && e.offset == 0 {
+				return false
+			}
+		}
+		done += e.length
+		src = src[e.size:]
+	}
+	return done == n
+}
+
+// An element of a block is bytes as they are, or a copy of what came offset bytes before.
+type element struct {
+	literal bool
+	far     bool // the offset has a field of its own, in which 0 is not allowed
+	offset  int
+	length  int // decompressed
+	size    int // in the block, more than is left of a block that is cut off
+}
+
+// nextElement reads the first element of b, which is not empty.
+func nextElement(b []byte) (e element, ok bool) {
+	tag := b[0]
+	number := func(at, size int) int { // little endian
+		if at+size > len(b) {
+			ok = false
+			return 0
+		}
+		n := 0
+		for i := range size {
+			n |= int(b[at+i]) << (8 * i)
+		}
+		return n
+	}
+	ok = true
+	switch tag & 3 {
+	case 0:
+		e.literal, e.length, e.size = true, int(tag>>2), 1
+		if more := e.length - 59; more > 0 {
+			e.length, e.size = number(1, more), 1+more
+		}
+		e.length++
+		e.size += e.length
+	case 1:
+		e.offset, e.length, e.size = int(tag&0xe0)<<3|number(1, 1), int(tag>>2&7), 2
+		if more := e.length - 4; e.offset == 0 && more > 0 {
+			e.length, e.size = number(2, more)+[...]int{4, 1 << 8, 1 << 16}[more-1], 2+more
+		}
+		e.length += 4
+	case 2:
+		e.far, e.offset, e.length, e.size = true, number(1, 2), 1+int(tag>>2), 3
+	case 3:
+		e.far, e.offset, e.length, e.size = true, number(1, 4), 1+int(tag>>2), 5
+	}
+	return e, ok
 }
