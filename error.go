@@ -7,8 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/text"
 )
 
 // A Code is the kind of an error, one of gRPC's sixteen. Codes are errors themselves, to compare with:
@@ -57,14 +58,14 @@ func (c Code) Error() string { return c.String() }
 func (c Code) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // UnmarshalText reads a name that MarshalText wrote.
-func (c *Code) UnmarshalText(text []byte) error {
-	for i, name := range codeNames {
-		if name == string(text) {
+func (c *Code) UnmarshalText(name []byte) error {
+	for i, known := range codeNames {
+		if known == string(name) {
 			*c = Code(i)
 			return nil
 		}
 	}
-	return fmt.Errorf("unknown error code %q", text)
+	return fmt.Errorf("unknown error code %q", name)
 }
 
 // An Error is why a call failed. Handlers return one, made by Errorf, to choose the code; every
@@ -100,15 +101,16 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: err.Error(), Cause: errors.Unwrap(err)}
 }
 
-// Error returns the error in one line of at most 300 bytes, which ends in the ID if there is one.
+// Error returns the error in one line of at most 300 bytes, which ends in the ID if there is one. Control characters of the
+// message become spaces, and the ID is cut after 64 bytes.
 func (e *Error) Error() string {
 	tail := ""
 	if e.ID != "" {
-		tail = " [" + e.ID + "]"
+		tail = " [" + text.ID(e.ID) + "]"
 	}
 	line := e.Code.String()
 	if e.Message != "" {
-		line += ": " + oneLine(e.Message)
+		line += ": " + text.Clip(e.Message, maxErrorLine)
 	}
 	return shorten(line, maxErrorLine-len(tail)) + tail
 }
@@ -138,26 +140,26 @@ func (e *Error) As(target any) bool {
 
 // Format prints the long form for %+v: the line, the next step and the record of the call.
 func (e *Error) Format(f fmt.State, verb rune) {
-	text := e.Error()
+	said := e.Error()
 	if verb == 'v' && f.Flag('+') {
 		if _, next, ok := e.Explain(); ok {
-			text += "\n  next  " + next
+			said += "\n  next  " + next
 		}
 		if e.Report != nil {
-			text += "\n" + e.Report.Error()
+			said += "\n" + e.Report.Error()
 		}
 	}
 	if verb == 'q' {
-		text = fmt.Sprintf("%q", text)
+		said = fmt.Sprintf("%q", said)
 	}
-	_, _ = f.Write([]byte(text))
+	_, _ = f.Write([]byte(said))
 }
 
 // LogValue makes the error a group of attributes in a log.
 func (e *Error) LogValue() slog.Value {
-	attrs := []slog.Attr{slog.String("code", e.Code.String()), slog.String("message", oneLine(e.Message))}
+	attrs := []slog.Attr{slog.String("code", e.Code.String()), slog.String("message", text.Clip(e.Message, maxErrorText))}
 	if e.ID != "" {
-		attrs = append(attrs, slog.String("id", e.ID))
+		attrs = append(attrs, slog.String("id", text.ID(e.ID)))
 	}
 	if e.Report != nil {
 		attrs = append(attrs, slog.Int("attempts", len(e.Report.Attempts)))
@@ -195,21 +197,5 @@ func NotProcessed(err error) bool {
 // ErrTooLarge is what a Compressor returns when the limit on decompressed bytes is reached.
 var ErrTooLarge = errors.New("larger than the limit")
 
-// oneLine replaces control characters, so that a message from outside cannot forge log lines.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, s)
-}
-
 // shorten cuts s to at most limit bytes, between two runes, and marks the cut.
-func shorten(s string, limit int) string {
-	const mark = "…"
-	if len(s) <= limit {
-		return s
-	}
-	return strings.ToValidUTF8(s[:limit-len(mark)], "") + mark
-}
+func shorten(s string, limit int) string { return text.Cut(s, limit) }

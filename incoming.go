@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -133,7 +134,7 @@ func (in *incoming) free(next *callContext) bool {
 // bind finds what a method number of the peer stands for.
 func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) {
 	s := sc.server
-	t := &target{conn: sc, name: string(b.Name), codec: s.codecs[string(b.Codec)], several: b.Positional != 0, kind: b.Kind}
+	t := &target{conn: sc, name: text.Line(string(b.Name)), codec: s.codecs[string(b.Codec)], several: b.Positional != 0, kind: b.Kind}
 	compressor := s.compressors[string(b.Compressor)]
 	switch {
 	case sc.late:
@@ -513,7 +514,7 @@ func (in *incoming) reply() {
 	}
 	out.NotProcessed = e.NotProcessed && !in.executed
 	f.Message = []byte(shorten(e.Message, maxErrorText))
-	f.ErrorID = []byte(e.ID)
+	f.ErrorID = []byte(text.ID(e.ID))
 	if e.RetryAfter > 0 {
 		f.RetryAfter = uint64((e.RetryAfter + time.Microsecond - 1) / time.Microsecond)
 	}

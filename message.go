@@ -124,6 +124,9 @@ func decodeValues(body []byte, c Codec, values Values) error {
 		}
 		body = body[size+int(n):] //nolint:gosec // n is at most len(body)
 	}
+	if len(body) > 0 {
+		return fmt.Errorf("%d bytes follow the last value", len(body))
+	}
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -127,7 +128,7 @@ func (c *Call) record(err error, began time.Duration) {
 	}
 	a := c.attempted(began, now)
 	e := asError(err)
-	a.Code, a.ID, a.Message, a.NotProcessed = e.Code.String(), e.ID, shorten(e.Message, maxReportText), e.NotProcessed
+	a.Code, a.ID, a.Message, a.NotProcessed = e.Code.String(), text.ID(e.ID), shorten(e.Message, maxReportText), e.NotProcessed
 	c.rarely().add(&a)
 }
 
@@ -282,7 +283,7 @@ func fail(r *CallReport, err error) {
 		return
 	}
 	e := asError(err)
-	r.Code, r.ID, r.Message, r.NotProcessed = e.Code.String(), e.ID, shorten(e.Message, maxReportText), e.NotProcessed
+	r.Code, r.ID, r.Message, r.NotProcessed = e.Code.String(), text.ID(e.ID), shorten(e.Message, maxReportText), e.NotProcessed
 }
 
 // allowed returns how long the call was allowed to take, as far as is still known; 0 for ever.

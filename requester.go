@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -446,13 +447,16 @@ func addrOf(call *Call) string {
 // maxRetryAfter bounds what is believed of a server that asks for patience, in microseconds: a day.
 const maxRetryAfter = 24 * 3600 * 1e6
 
-// remoteError is the error that the server answered with. Yodel's own say where they come from; those of handlers
-// are left as they are.
+// remoteError is the error that the server answered with. Yodel's own say where they come from. What the server sent is
+// bounded and cleaned here, so that nothing that shows the error has to.
 func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 	e := &Error{
-		Code: Code(min(a.Code, 255)), Message: string(f.Message), ID: string(f.ErrorID),
-		Details: append([]byte(nil), f.Details...), NotProcessed: a.Flags&wire.NotProcessed != 0,
-		RetryAfter: time.Duration(min(f.RetryAfter, maxRetryAfter)) * time.Microsecond,
+		Code: Code(min(a.Code, 255)), Message: text.Clip(string(f.Message), maxErrorText), ID: text.ID(string(f.ErrorID)),
+		NotProcessed: a.Flags&wire.NotProcessed != 0,
+		RetryAfter:   time.Duration(min(f.RetryAfter, maxRetryAfter)) * time.Microsecond,
+	}
+	if len(f.Details) <= maxErrorDetails {
+		e.Details = append([]byte(nil), f.Details...)
 	}
 	if e.ID != "" {
 		e.Message = fmt.Sprintf("%s: %s: %s", call.Method, addrOf(call), strings.TrimPrefix(e.Message, call.Method+": "))

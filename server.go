@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -485,7 +486,7 @@ func agentOf(l *wire.Limits) string {
 	if string(l.Agent) == agent {
 		return agent
 	}
-	return string(l.Agent[:min(len(l.Agent), wire.MaxName)]) // it is kept as long as the connection
+	return text.Clip(string(l.Agent), wire.MaxName) // it is kept as long as the connection
 }
 
 // unlink takes note of the end of a client's connection.

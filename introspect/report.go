@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/text"
 )
 
 // A CallReport is the record of one call, which is made when it has failed, was slow, or was to be explained. Its caller makes one, and the server that carried it out
@@ -166,7 +168,7 @@ func (r *CallReport) String() string {
 		p.linef("", "and %d more attempts, before the last ones", r.MoreAttempts)
 	}
 	for _, n := range r.Notes {
-		p.linef("note", "at %s  %s: %s", brief(n.At), n.By, oneLine(n.What))
+		p.linef("note", "at %s  %s: %s", brief(n.At), n.By, n.What)
 	}
 	if r.MoreNotes > 0 {
 		p.linef("", "and %d more notes", r.MoreNotes)
@@ -211,7 +213,7 @@ func failure(code, id, message string, notProcessed bool) string {
 	if notProcessed {
 		executed = "not executed"
 	}
-	return fmt.Sprintf("%s: %s%s (%s)", code, oneLine(message), id, executed)
+	return fmt.Sprintf("%s: %s%s (%s)", code, message, id, executed)
 }
 
 // terms says what the call was allowed.
@@ -275,7 +277,7 @@ func (r *CallReport) printChoice(p *page) {
 			said += fmt.Sprintf("; the call waited %s for its first word", brief(s.Waited))
 		}
 		if s.Err != "" {
-			said += "; it fails now: " + oneLine(s.Err)
+			said += "; it fails now: " + s.Err
 		}
 		p.linef("resolver", "%s", said)
 	}
@@ -283,9 +285,9 @@ func (r *CallReport) printChoice(p *page) {
 		p.linef("order", "waited %s for the calls before it", brief(r.Turn))
 	}
 	if len(r.Candidates) > 0 {
-		p.linef("picker", "%s, among these as they were at %s:", oneLine(r.Picker), brief(r.CandidatesAt))
+		p.linef("picker", "%s, among these as they were at %s:", r.Picker, brief(r.CandidatesAt))
 	} else if r.Picker != "" {
-		p.linef("picker", "%s", oneLine(r.Picker))
+		p.linef("picker", "%s", r.Picker)
 	}
 	width := 0
 	for _, c := range r.Candidates {
@@ -361,11 +363,12 @@ func (a *Attempt) print(p *page, number int) {
 	}
 }
 
-// A page is lines with a word before each that says what it is about.
+// A page is lines with a word before each that says what it is about. Names and messages come from outside: whatever they hold,
+// they neither add a line nor control a terminal.
 type page struct{ lines []string }
 
 func (p *page) linef(about, format string, args ...any) {
-	p.lines = append(p.lines, strings.TrimRight(fmt.Sprintf("  %-10s %s", about, fmt.Sprintf(format, args...)), " "))
+	p.lines = append(p.lines, strings.TrimRight(fmt.Sprintf("  %-10s %s", about, text.Line(fmt.Sprintf(format, args...))), " "))
 }
 
 // brief returns a duration with three digits, more or less: nobody compares the others.
@@ -375,14 +378,4 @@ func brief(d time.Duration) string {
 		unit *= 10
 	}
 	return d.Round(unit).String()
-}
-
-// oneLine replaces control characters, so that a message from outside cannot forge lines.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, s)
 }

@@ -18,7 +18,7 @@ var layers = map[string]struct {
 	thirdParty bool
 	rule       string
 }{
-	"messages":  {nil, false, "introspect and criticality import only the standard library"},
+	"messages":  {[]string{"internal"}, false, "introspect and criticality import only internal/* and the standard library"},
 	"root":      {[]string{"internal", "messages"}, false, "the root imports only internal/*, introspect, criticality and the standard library"},
 	"internal":  {[]string{"internal"}, false, "internal/* imports only internal/* and the standard library"},
 	"yodeltest": {[]string{"root", "messages"}, false, "yodeltest imports only the root and the standard library"},

@@ -12,6 +12,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -409,7 +410,7 @@ func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
 	c.seldomLocked().accepted = min(c.accepted, d.Count)
 	c.aging.over = c.aging.over || d.Again != 0
 	if h.Arg != 0 {
-		c.drained = &Refusal{Code: h.Arg, ID: string(d.ErrorID), Message: string(d.Message)}
+		c.drained = &Refusal{Code: h.Arg, ID: text.ID(string(d.ErrorID)), Message: text.Clip(string(d.Message), maxRefusal)}
 		c.endLocked(c.drained)
 		return false
 	}
@@ -421,6 +422,9 @@ func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
 	}
 	return true
 }
+
+// maxRefusal bounds what is kept of a peer's reason for ending the connection, in bytes.
+const maxRefusal = 1 << 10
 
 // restLocked has a connection that drains closed once nothing is open on it. The side that was asked to go does it:
 // were it the other one, replies that are still on their way could be destroyed, because TCP answers what comes to a closed

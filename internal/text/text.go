@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package text makes strings from outside the process safe to show in a log, a terminal or an error.
+package text
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxID is the length of the longest error id, in bytes.
+const MaxID = 64
+
+// Line returns s as one line of valid UTF-8. Control characters (C0, DEL and C1), line and paragraph
+// separators and the characters that reverse the direction of text become spaces. Bytes that are not
+// UTF-8 become U+FFFD.
+func Line(s string) string {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c >= 0x7f {
+			return strings.Map(visible, s)
+		}
+	}
+	return s
+}
+
+func visible(r rune) rune {
+	switch {
+	case unicode.IsControl(r), r == '\u2028', r == '\u2029':
+		return ' '
+	case '\u202a' <= r && r <= '\u202e', '\u2066' <= r && r <= '\u2069': // bidirectional overrides
+		return ' '
+	}
+	return r
+}
+
+// Cut returns at most limit bytes of s. It cuts between two runes and marks the cut.
+func Cut(s string, limit int) string {
+	const mark = "…"
+	switch {
+	case len(s) <= limit:
+		return s
+	case limit < len(mark):
+		return ""
+	}
+	return whole(s[:limit-len(mark)]) + mark
+}
+
+// whole removes a rune that was cut from the end of s.
+func whole(s string) string {
+	for n := 1; n <= utf8.UTFMax && n <= len(s); n++ {
+		if c := s[len(s)-n]; utf8.RuneStart(c) {
+			if !utf8.FullRuneInString(s[len(s)-n:]) {
+				return s[:len(s)-n]
+			}
+			break
+		}
+	}
+	return s
+}
+
+// Clip returns s as one line of at most limit bytes. It takes time for at most limit bytes of s.
+func Clip(s string, limit int) string { return Cut(Line(Cut(s, limit)), limit) }
+
+// ID returns an error id as it may be shown: at most MaxID of its bytes, of which those that are not
+// letters, digits or one of "_.:-" become underscores.
+func ID(s string) string {
+	s = s[:min(len(s), MaxID)]
+	for i := range len(s) {
+		if !ofID(s[i]) {
+			return cleanID(s)
+		}
+	}
+	return s
+}
+
+func cleanID(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if !ofID(c) {
+			b[i] = '_'
+		}
+	}
+	return string(b)
+}
+
+func ofID(c byte) bool {
+	return 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || strings.IndexByte("_.:-", c) >= 0
+}
