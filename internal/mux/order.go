@@ -27,7 +27,10 @@ type turn struct {
 }
 
 // A line is the ordered requests of one key, oldest first. The first one is being executed.
-type line struct{ first, last *Request }
+type line struct {
+	first, last *Request
+	broken      uint64 // the highest epoch in which one of the line was refused: what waits behind it in that epoch is refused in its turn
+}
 
 // An order is what a connection keeps of ordered requests: memory for the keys in use, and for those that are broken.
 type order struct {
@@ -59,13 +62,8 @@ func (o *order) brokenLocked(t *turn) bool {
 	return t.epoch <= o.floor || len(o.broken) > 0 && t.epoch <= o.broken[t.key]
 }
 
-// breakLocked takes note of a refusal: what comes after t in its epoch is refused, and what waits behind it already.
+// breakLocked takes note of a refusal: what comes after t in its epoch is refused.
 func (o *order) breakLocked(t *turn) {
-	for r := t.next; r != nil; r = r.turn.next {
-		if !r.turn.skipped && r.turn.epoch <= t.epoch {
-			r.turn.skipped, r.target = true, skipped{}
-		}
-	}
 	old, known := o.broken[t.key]
 	switch {
 	case t.epoch <= max(old, o.floor):
@@ -134,6 +132,7 @@ func (c *Conn) passLocked(r *Request) {
 	// Who gave up does not send it again: then nothing is overtaken. Nor does who let the time pass, or is gone.
 	if r.Reply.NotProcessed && !t.skipped && !r.unwanted && c.err == nil && !r.Expired() {
 		c.order.breakLocked(t)
+		l.broken = max(l.broken, t.epoch)
 	}
 	if t.next != nil {
 		t.next.turn.prev = t.prev
@@ -146,7 +145,7 @@ func (c *Conn) passLocked(r *Request) {
 		t.prev.turn.next = t.next
 	case t.next != nil:
 		l.first = t.next
-		if c.err != nil && !l.first.OneWay { // it is about to be canceled
+		if l.first.turn.epoch <= l.broken || c.err != nil && !l.first.OneWay { // an ended connection is about to cancel it
 			l.first.turn.skipped, l.first.target = true, skipped{}
 		}
 		c.cfg.Pool.run(l.first)

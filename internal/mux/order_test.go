@@ -782,3 +782,39 @@ func anyOpen[T any](open map[uint32]T, is func(T) bool) bool {
 	}
 	return false
 }
+
+// The work for a refusal does not grow with the number of requests that wait behind it. Requests of one key in rising epochs, all of
+// which are refused, take about as long as requests that are refused without a key.
+func TestTheWorkForAnOrderedRefusalIsConstant(t *testing.T) {
+	const requests, rounds = 16_000, 3
+	refuseAll := func(send func(i int) []byte) time.Duration {
+		begin := make(chan struct{})
+		s := &setup{serves: map[string]*handler{"refuse": {serve: func(r *mux.Request) {
+			<-begin
+			r.Reply = mux.Outcome{Code: codeUnavailable, NotProcessed: true}
+		}}}}
+		peer, srv := s.facingServer(t)
+		peer.write(hello(nil), method(0, "refuse"))
+		peer.expectHello()
+		peer.expect(wire.MethodInfo)
+		for i := range requests {
+			peer.write(send(i))
+		}
+		eventually(t, "all requests wait", func() bool { return srv.Tables().InOpen == requests })
+		began := time.Now()
+		close(begin)
+		for range requests {
+			peer.expect(wire.Reply)
+		}
+		return time.Since(began)
+	}
+	best, control := time.Hour, time.Hour
+	for range rounds {
+		best = min(best, refuseAll(func(i int) []byte { return ordered(0, callID(uint32(i), 1), "key", uint64(i+1), "") }))
+		control = min(control, refuseAll(func(i int) []byte { return request(0, callID(uint32(i), 1), "") }))
+	}
+	t.Logf("%d refusals: %v with one key, %v without", requests, best, control)
+	if best > 3*control {
+		t.Errorf("%d refusals took %v with one key, want at most 3 times the %v that they take without", requests, best, control)
+	}
+}
