@@ -366,8 +366,9 @@ func (c *Conn) tell(ch change) {
 	w := wire.Window{MaxOpen: uint64(ch.told), MaxOpenBytes: uint64(ch.bytes)}
 	c.appendLocked(func(dst []byte) []byte { return wire.AppendCredit(dst, 0, 0, &w) })
 	if ch.isLowering {
-		c.nextPing++
-		c.lowering = c.nextPing
+		seldom := c.seldomLocked()
+		seldom.nextPing++
+		seldom.lowering = c.nextPing
 		c.sendPingLocked(wire.Ping, binary.LittleEndian.AppendUint64(nil, c.nextPing))
 	} else {
 		c.limit, c.limitBytes = max(c.limit, ch.told), max(c.limitBytes, ch.bytes)

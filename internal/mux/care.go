@@ -193,10 +193,7 @@ func (c *Conn) onMethod(h wire.Header, payload []byte) bool {
 	if c.cfg.Bind != nil {
 		t, info = c.cfg.Bind(c, &b)
 	}
-	for number >= len(c.targets) {
-		c.targets = append(c.targets, bound{})
-	}
-	c.targets[number] = bound{target: t, id: h.ID, kind: b.Kind}
+	*c.targets.grow(number) = bound{target: t, id: h.ID, kind: b.Kind}
 	if info == (wire.Info{}) {
 		return true // nothing that the peer needs to know
 	}
@@ -373,7 +370,7 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 	ch := make(chan struct{})
 	began := time.Now()
 	c.mu.Lock()
-	c.nextPing++
+	c.seldomLocked().nextPing++
 	n := c.nextPing
 	if c.pings == nil {
 		c.seldomLocked().pings = make(map[uint64]chan struct{})
@@ -504,9 +501,9 @@ func (c *Conn) quietLocked() {
 func (c *Conn) CancelRequests() {
 	c.mu.Lock()
 	requests := make([]*Request, 0, c.inOpen)
-	for _, r := range c.in {
-		if r != nil {
-			requests = append(requests, r)
+	for r := range c.in.all() {
+		if *r != nil {
+			requests = append(requests, *r)
 		}
 	}
 	for r := range c.oneWay {
@@ -802,8 +799,8 @@ func (c *Conn) expiredLocked(now int64) (late []*waiter, requests []*Request, ne
 			requests = append(requests, r)
 		}
 	}
-	for _, r := range c.in {
-		look(r)
+	for r := range c.in.all() {
+		look(*r)
 	}
 	for r := range c.oneWay {
 		look(r)
@@ -854,7 +851,8 @@ func (c *Conn) endLocked(err error) {
 		}
 	}
 	requests := make([]*Request, 0, c.inOpen)
-	for i, r := range c.in {
+	for r := range c.in.all() {
+		r := *r
 		if r == nil {
 			continue
 		}
@@ -864,7 +862,7 @@ func (c *Conn) endLocked(err error) {
 		}
 		requests = append(requests, r)
 		if r.collected != nil { // nobody will run it
-			c.leaveTableLocked(c.in[i])
+			c.leaveTableLocked(r)
 		}
 	}
 	for r := range c.oneWay {

@@ -242,11 +242,11 @@ type Conn struct {
 	opened     uint64 // requests ever sent
 
 	// Calls that the peer opened, see request.go.
-	in       []*Request // by slot
+	in       sparseTable[*Request] // by slot
 	inOpen   int
 	inBytes  int
-	targets  []bound       // by number; the reader's own
-	received atomic.Uint64 // requests ever received
+	targets  sparseTable[bound] // by number; the reader's own
+	received atomic.Uint64      // requests ever received
 
 	// What the peer may have open of the owner's budget, see budget.go.
 	share      *share // nil without a budget
@@ -254,8 +254,6 @@ type Conn struct {
 	limitBytes int
 	peak       int // how many requests were open at most since this was measured
 	peakBytes  int
-	lowering   uint64 // the ping whose pong says that the peer has obeyed a lower limit; 0 for none
-	nextPing   uint64
 
 	// Ending, see care.go.
 	err      error
@@ -317,6 +315,8 @@ type seldom struct {
 	ended       chan struct{}            // closed when err is set; nil when nobody waits
 	gone        chan struct{}            // closed when the reader has gone; nil when nobody waits
 	pings       map[uint64]chan struct{} // by number
+	nextPing    uint64                   // the number of the last one
+	lowering    uint64                   // the ping whose pong says that the peer has obeyed a lower limit; 0 for none
 	why         error                    // set when this side has begun to end it, with a word to the peer
 	parting     int64                    // when the connection ends because of writeErr; 0 when it does not
 	partBy      int64                    // and when it does at the latest

@@ -33,8 +33,8 @@ func (c *Conn) Tables() Tables {
 			s.Taken++
 		}
 	}
-	for _, r := range c.in {
-		if r != nil {
+	for r := range c.in.all() {
+		if *r != nil {
 			s.In++
 		}
 	}

@@ -281,7 +281,7 @@ func giveReader(rd *reader) {
 
 // trimLocked gives away what only calls need.
 func (c *Conn) trimLocked() {
-	c.spare, c.in, c.lone.watch = nil, nil, nil
+	c.spare, c.in, c.lone.watch = nil, sparseTable[*Request]{}, nil
 	if len(c.out) == 0 {
 		c.out = nil
 	}

@@ -401,11 +401,11 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 		c.breach(fmt.Sprintf("a request with id %d and flags %#x", h.ID, h.Flags))
 		return false
 	}
-	if int(h.Arg) >= len(c.targets) || c.targets[h.Arg].target == nil {
+	method := c.targets.at(int(h.Arg))
+	if method == nil || method.target == nil {
 		c.breach(fmt.Sprintf("a request for method number %d, which was not announced", h.Arg))
 		return false
 	}
-	method := c.targets[h.Arg]
 	t := method.target
 	r := rd.newRequest(t)
 	if r.Context == nil {

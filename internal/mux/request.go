@@ -124,11 +124,7 @@ func (c *Conn) enterTableLocked(r *Request) {
 		c.oneWayBytes += r.bytes
 		r.nested = false
 	} else {
-		i := int(wire.Slot(r.id))
-		if i >= len(c.in) {
-			c.in = append(c.in, make([]*Request, i+1-len(c.in))...)
-		}
-		c.in[i] = r
+		*c.in.grow(int(wire.Slot(r.id))) = r
 	}
 	if r.nested {
 		seldom := c.seldomLocked()
@@ -175,7 +171,7 @@ func (c *Conn) leaveTableLocked(r *Request) {
 		delete(c.oneWay, r)
 		c.oneWayBytes -= r.bytes
 	} else {
-		c.in[wire.Slot(r.id)] = nil
+		*c.in.at(int(wire.Slot(r.id))) = nil
 	}
 	if c.err != nil {
 		c.settleLocked()
@@ -195,8 +191,8 @@ func (c *Conn) roomChangedLocked() {
 
 // findSlotLocked returns the request in the slot of this id, or nil.
 func (c *Conn) findSlotLocked(id uint32) *Request {
-	if i := int(wire.Slot(id)); i < len(c.in) {
-		return c.in[i]
+	if r := c.in.at(int(wire.Slot(id))); r != nil {
+		return *r
 	}
 	return nil
 }

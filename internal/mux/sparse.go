@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import "iter"
+
+// A sparseTable is a slice whose indices the peer chooses. It takes memory for the elements in use, not for all up to the highest
+// one: the first ones are a slice, as of a peer that takes the lowest index that is free, and the others are in pages.
+type sparseTable[T any] struct {
+	first []T
+	pages *[]*[pageLen]T // without the first page; nil before there are any
+}
+
+const (
+	pageBits = 6
+	pageLen  = 1 << pageBits
+)
+
+// at returns element i, or nil where there is no memory for it yet.
+func (t *sparseTable[T]) at(i int) *T {
+	if i < len(t.first) {
+		return &t.first[i]
+	}
+	return t.beyond(i)
+}
+
+// beyond is at for an element that is not among the first ones.
+func (t *sparseTable[T]) beyond(i int) *T {
+	p := i>>pageBits - 1
+	if p < 0 || t.pages == nil || p >= len(*t.pages) || (*t.pages)[p] == nil {
+		return nil
+	}
+	return &(*t.pages)[p][i&(pageLen-1)]
+}
+
+// grow returns element i, and makes memory for it if there is none.
+func (t *sparseTable[T]) grow(i int) *T {
+	if e := t.at(i); e != nil {
+		return e
+	}
+	if i < pageLen {
+		t.first = append(t.first, make([]T, i+1-len(t.first))...)
+		return &t.first[i]
+	}
+	if t.pages == nil {
+		t.pages = new([]*[pageLen]T)
+	}
+	p := i>>pageBits - 1
+	if n := len(*t.pages); p >= n {
+		*t.pages = append(*t.pages, make([]*[pageLen]T, p+1-n)...)
+	}
+	(*t.pages)[p] = new([pageLen]T)
+	return t.beyond(i)
+}
+
+// all ranges over the elements that have memory.
+func (t *sparseTable[T]) all() iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for i := range t.first {
+			if !yield(&t.first[i]) {
+				return
+			}
+		}
+		if t.pages == nil {
+			return
+		}
+		for _, page := range *t.pages {
+			for i := 0; page != nil && i < pageLen; i++ {
+				if !yield(&page[i]) {
+					return
+				}
+			}
+		}
+	}
+}
