@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -110,20 +111,84 @@ func TestRegisterSaysWhyItSkips(t *testing.T) {
 	s := yodel.NewServer(&yodel.ServerOptions{Logger: book.logger()})
 	must(t, s.Register(Odd{}))
 	wantNames(t, connect(t, s, nil), "Odd.Good")
-	var got []string
-	for _, line := range book.with("skipped") {
-		_, why, _ := strings.Cut(line, "method=")
-		got = append(got, why)
+	wantRegistered(t, &book, "Odd.Good", strings.Join([]string{
+		"Chan: a chan int cannot be sent",
+		"Func: a func() cannot be sent",
+		"Reader: an interface (io.Reader) cannot be decoded into; use a concrete type",
+		"Variadic: it takes a variable number of arguments; take a slice instead",
+		"Written: its second parameter is yodel_test.Reply; make it *yodel_test.Reply, so that the result can be written",
+	}, "; "))
+}
+
+// wantRegistered checks the one line that Register logs.
+func wantRegistered(t *testing.T, book *logbook, methods, skipped string) {
+	t.Helper()
+	want := fmt.Sprintf("level=INFO msg=\"yodel: registered\" methods=%s skipped=%q", methods, skipped)
+	if got := book.with("registered"); len(got) != 1 || !strings.HasSuffix(got[0], want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
 	}
-	want := []string{
-		`"Chan: a chan int cannot be sent"`,
-		`"Func: a func() cannot be sent"`,
-		`"Reader: an interface (io.Reader) cannot be decoded into; use a concrete type"`,
-		`"Variadic: it takes a variable number of arguments; take a slice instead"`,
-		`"Written: its second parameter is yodel_test.Reply; make it *yodel_test.Reply, so that the result can be written"`,
+}
+
+// A Bank is a service as net/rpc and rpcx take it, with methods that are for its own process.
+type Bank struct {
+	sync.Mutex
+	*strings.Builder
+	bankPages
+
+	balance int
+}
+
+type bankPages struct{ pages int }
+
+func (l *bankPages) Pages() int                    { return l.pages }
+func (b *Bank) Deposit(n *int, balance *int) error { b.balance += *n; *balance = b.balance; return nil }
+func (b *Bank) Balance() int                       { return b.balance }
+func (b *Bank) Audit(context.Context)              {}
+func (b *Bank) Close() error                       { b.balance = -1; return nil }
+func (b *Bank) String() string                     { return "the bank" }
+func (b *Bank) MarshalJSON() ([]byte, error)       { return []byte("{}"), nil }
+func (b *Bank) Reset()                             { b.balance = 0 }
+func (b *Bank) SetLimit(int)                       {}
+func (b *Bank) Grow(n *int, size *int) error       { *size = *n; return nil }
+
+func TestRegisterPublishesWhatIsMeant(t *testing.T) {
+	var book logbook
+	s := yodel.NewServer(&yodel.ServerOptions{Logger: book.logger()})
+	bank := &Bank{Builder: &strings.Builder{}}
+	must(t, s.Register(bank))
+	c := connect(t, s, nil)
+	wantNames(t, c, "Bank.Audit", "Bank.Balance", "Bank.Deposit", "Bank.Grow", "Bank.Pages")
+	wantRegistered(t, &book, `"Bank.Audit Bank.Balance Bank.Deposit Bank.Grow Bank.Pages"`, strings.Join([]string{
+		"Cap: it is promoted from strings.Builder",
+		"Close: it belongs to io.Closer",
+		"Len: it is promoted from strings.Builder",
+		"Lock: it belongs to sync.Locker",
+		"MarshalJSON: it belongs to json.Marshaler",
+		"Reset: it has neither a context, a result nor an error",
+		"SetLimit: it has neither a context, a result nor an error",
+		"String: it belongs to fmt.Stringer",
+		"TryLock: it is promoted from sync.Mutex",
+		"Unlock: it belongs to sync.Locker",
+		"Write: it belongs to io.Writer",
+		"WriteByte: it belongs to io.ByteWriter",
+		"WriteRune: it is promoted from strings.Builder",
+		"WriteString: it belongs to io.StringWriter",
+	}, "; "))
+	for _, name := range []string{"Bank.Lock", "Bank.Close", "Bank.Reset"} {
+		wantError(t, c.Call(t.Context(), name, yodel.Values{}, nil), yodel.Unimplemented, "YDL2002")
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+}
+
+// What is named is meant.
+func TestRegisterTakesAnyMethodByName(t *testing.T) {
+	s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
+	bank := &Bank{Builder: &strings.Builder{}, balance: 7}
+	must(t, s.Register(bank, "Reset", "Close", "Len"))
+	c := connect(t, s, nil)
+	wantNames(t, c, "Bank.Close", "Bank.Len", "Bank.Reset")
+	must(t, c.Call(t.Context(), "Bank.Reset", yodel.Values{}, nil))
+	if bank.balance != 0 {
+		t.Errorf("the balance is %d after Reset", bank.balance)
 	}
 }
 

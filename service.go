@@ -45,8 +45,14 @@ type method struct {
 //	func(ctx context.Context, recv Recv[In], send Send[Out]) error      // a Duplex
 //
 // The context may be left out, and so may the error when there are results. In and Out are any types that
-// the caller's codec takes. Methods of other shapes are skipped, and the reason is logged; it
-// is an error if none is left, if a name in methods is not found or has another shape, or if a name is taken.
+// the caller's codec takes.
+//
+// Register skips methods that were hardly meant for callers, unless methods names them: methods with
+// neither a context, a result nor an error, such as Lock; methods of well-known interfaces, such as
+// Close and String; and methods that are promoted from an embedded type of another package. It also
+// skips methods of other shapes. One line at Info lists what was registered, and what was skipped and
+// why. Register fails if no method is left, if a name in methods is not found or has another shape, or
+// if a name is taken.
 func (s *Server) Register(rcvr any, methods ...string) error {
 	t := reflect.TypeOf(rcvr)
 	for t != nil && t.Kind() == reflect.Pointer {
@@ -79,6 +85,12 @@ func (s *Server) RegisterName(service string, rcvr any, methods ...string) error
 		if len(methods) > 0 && !slices.Contains(methods, name) {
 			continue
 		}
+		if len(methods) == 0 {
+			if why := unmeant(v.Type(), v.Type().Method(i)); why != "" {
+				skipped = append(skipped, name+": "+why)
+				continue
+			}
+		}
 		m, err := newMethod(v.Type().Method(i).Func, v)
 		if err != nil {
 			skipped = append(skipped, fmt.Sprintf("%s: %v", name, err))
@@ -97,10 +109,16 @@ func (s *Server) RegisterName(service string, rcvr any, methods ...string) error
 	if len(found) == 0 || len(skipped) > 0 && len(methods) > 0 {
 		return failure("YDL4001", "register %T as %s: no suitable method%s", rcvr, service, because(skipped))
 	}
-	for _, why := range skipped {
-		s.opts.Logger.Warn("yodel: method skipped", "service", service, "method", why)
+	registered := slices.Sorted(maps.Keys(found)) // before others may call the methods
+	if err := s.addAll(found); err != nil {
+		return err
 	}
-	return s.addAll(found)
+	line := []any{"methods", strings.Join(registered, " ")}
+	if len(skipped) > 0 {
+		line = append(line, "skipped", strings.Join(skipped, "; "))
+	}
+	s.opts.Logger.Info("yodel: registered", line...)
+	return nil
 }
 
 func because(skipped []string) string {
