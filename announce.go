@@ -25,8 +25,8 @@ import (
 // leases is how many times in a row an announcement may fail, or be late, before it is forgotten.
 const leases = 3
 
-// A shutdown waits for a registry that does not answer for finishTime, if it is being told something, and then for withdrawTime. The
-// lease ends by itself.
+// An announcement that is under way when a server shuts down may take finishTime more. Then the withdrawals have withdrawTime. The
+// lease of a record that could not be withdrawn ends by itself.
 const (
 	finishTime   = time.Second
 	withdrawTime = 2 * time.Second
@@ -90,7 +90,7 @@ func (s *Server) leave(why error) {
 func (a *announcer) keep(ctx context.Context, r Registrar) {
 	s := a.server
 	every := s.opts.AnnounceEvery
-	known := make(map[place]bool) // that the registry may know of
+	known := make(map[place]bool) // where the registry may have the server; true where it has said so
 	backoff, failing := firstBackoff, false
 	for ctx.Err() == nil {
 		changed := s.changed()
@@ -126,11 +126,31 @@ func (a *announcer) keep(ctx context.Context, r Registrar) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
 	defer cancel()
-	for _, at := range slices.SortedFunc(maps.Keys(known), place.compare) {
-		if err := r.Withdraw(ctx, at.service, at.addr); err != nil {
-			s.opts.Logger.Warn("yodel: the server could not be withdrawn; its lease will end", "service", at.service, "err", err)
-		}
+	var wg sync.WaitGroup
+	for at := range known {
+		wg.Go(func() {
+			if err := r.Withdraw(ctx, at.service, at.addr); err != nil {
+				s.opts.Logger.Warn("yodel: the server could not be withdrawn; its lease will end", "service", at.service, "err", err)
+				return
+			}
+			a.log("withdrawn", r, at)
+		})
 	}
+	wg.Wait()
+}
+
+// log says what has become of a server in a registry.
+func (a *announcer) log(event string, r Registrar, at place) {
+	a.server.opts.Logger.Info("yodel: "+event, "service", at.service, "registry", registryName(r), "addr", at.addr)
+}
+
+// registryName names a registry in a log: by its String method, or else by its package.
+func registryName(r Registrar) string {
+	if s, ok := r.(fmt.Stringer); ok {
+		return s.String()
+	}
+	name, _, _ := strings.Cut(strings.TrimLeft(fmt.Sprintf("%T", r), "*"), ".")
+	return name
 }
 
 // A place is where a registry knows a server.
@@ -166,8 +186,15 @@ func (a *announcer) tell(ctx context.Context, r Registrar, known map[place]bool)
 		if ctx.Err() != nil {
 			return some, ctx.Err()
 		}
-		known[place{service, in.Addr}] = true // also if it fails: it may have been written
-		note("announce", service, r.Announce(one, service, in, ttl))
+		at := place{service, in.Addr}
+		announced := known[at]
+		known[at] = announced // even if this fails: the record may have been written
+		bad := r.Announce(one, service, in, ttl)
+		note("announce", service, bad)
+		if bad == nil && !announced {
+			known[at] = true
+			a.log("announced", r, at)
+		}
 	}
 	for _, at := range slices.SortedFunc(maps.Keys(known), place.compare) {
 		if at.addr == in.Addr && slices.Contains(services, at.service) || ctx.Err() != nil {
@@ -176,6 +203,7 @@ func (a *announcer) tell(ctx context.Context, r Registrar, known map[place]bool)
 		bad := r.Withdraw(one, at.service, at.addr)
 		if bad == nil {
 			delete(known, at)
+			a.log("withdrawn", r, at)
 		}
 		note("withdraw", at.service, bad)
 	}

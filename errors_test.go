@@ -506,6 +506,23 @@ var scenarios = []scenario{
 		must(p, s.Shutdown(p.Context()))
 		return s.ListenAndServe(p.Context(), "127.0.0.1:0")
 	}},
+	{"YDL4006", "a shutdown that cuts off a call", yodel.Aborted, false, []string{"1 call: Ari.Block from"}, true, func(p *provocation) error {
+		begun := make(chan struct{})
+		s := newServer(p, nil)
+		handle(p, s, "Ari.Block", func(ctx context.Context) { close(begun); <-ctx.Done() })
+		c := connect(p, s, nil)
+		ended := make(chan struct{})
+		go func() {
+			_ = c.Call(context.Background(), "Ari.Block", yodel.Values{}, nil)
+			close(ended)
+		}()
+		receive(p, begun, "the handler runs")
+		ctx, cancel := context.WithTimeoutCause(p.Context(), 20*time.Millisecond, errors.New("enough"))
+		defer cancel()
+		err := s.Shutdown(ctx)
+		receive(p, ended, "the call is cut off")
+		return err
+	}},
 	{"YDL4005", "a Connect hook that calls the peer", yodel.FailedPrecondition, true, []string{"the Connect hook calls"}, false, func(p *provocation) error {
 		outcome := make(chan error, 1)
 		s := newServer(p, &yodel.ServerOptions{Connect: func(ctx context.Context, peer *yodel.Peer) error {
@@ -691,7 +708,7 @@ func checkForm(t *testing.T, e *yodel.Error) {
 
 // unattempted is the errors of calls that never came to an endpoint, of servers, and of single attempts.
 var unattempted = []string{
-	"YDL1001", "YDL1002", "YDL1009", "YDL1201", "YDL3005", "YDL2007", "YDL3002", "YDL3003", "YDL3004", "YDL3521", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005",
+	"YDL1001", "YDL1002", "YDL1009", "YDL1201", "YDL3005", "YDL2007", "YDL3002", "YDL3003", "YDL3004", "YDL3521", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005", "YDL4006",
 }
 
 // checkReport checks the record of the attempts, which errors of calls carry that came to an endpoint.

@@ -26,6 +26,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	slog.SetLogLoggerLevel(slog.LevelWarn) // hundreds of servers begin and end here
 	yodeltest.VerifyNoLeaks(m)
 }
 

@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -76,7 +74,9 @@ type ServerOptions struct {
 	OnConn func(ConnEvent)
 	// OnRegister is told of every method that is registered. An error undoes it and is what Register returns. Default none.
 	OnRegister func(method string) error
-	// Logger is told of what goes wrong. Default slog.Default().
+	// Logger gets a line at level Info when the server listens, is announced in a registry and withdrawn, drains, and has stopped, and
+	// lines at level Warn or Error when something goes wrong. Lines that peers can cause at will are limited: ten of a kind in ten
+	// seconds, then the number of those that were left out. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -99,6 +99,7 @@ type Server struct {
 	panics      atomic.Uint64
 	slowAfter   time.Duration
 	busy        serverLoad
+	peerLines   peerLines
 	scratch     sync.Pool // of *[]byte
 	calls       requester // of the methods of peers
 
@@ -116,6 +117,7 @@ type Server struct {
 	links     map[*serverConn]struct{} // the clients' connections over which this server serves, once the peer is known
 	pools     map[*mux.Pool]struct{}   // of these clients
 	arriving  int                      // accept loops, and connections that were accepted and are not in conns yet
+	accepting int                      // accept loops
 	stopped   chan struct{}            // closed once closing
 	closing   bool
 	closed    bool          // nothing is let in any more
@@ -169,6 +171,7 @@ func NewServer(o *ServerOptions) *Server {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
+	s.peerLines.log = opts.Logger
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.MaxConns = orDefault(opts.MaxConns, 1<<16)
 	opts.MaxOpen = orDefault(opts.MaxOpen, 16<<10)
@@ -201,8 +204,15 @@ func NewServer(o *ServerOptions) *Server {
 	return s
 }
 
-// ListenAndServe listens at addr and serves until ctx ends, then shuts the server down and
-// returns nil. It returns an error when it could not listen or calls had to be cut off.
+// ListenAndServe listens at addr and serves until ctx ends, then shuts the server down within DrainTimeout and returns nil. It
+// returns an error when it could not listen or had to cut off calls.
+//
+// A program that ends with a signal gives Ctrl-C its usual effect back when the first one has come, so that a second Ctrl-C ends the
+// process at once:
+//
+//	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+//	context.AfterFunc(ctx, stop)
+//	err := s.ListenAndServe(ctx, addr)
 func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
 	l, err := s.opts.Transport.Listen(addr)
 	if err != nil {
@@ -228,11 +238,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	s.listeners = append(s.listeners, l)
 	s.arriving++
+	s.accepting++
 	here := s.announce(l.Addr())
 	s.mu.Unlock()
+	s.logListening(l)
 	failed := make(chan error, 1)
 	go func() {
 		failed <- s.accept(l)
+		s.mu.Lock()
+		s.accepting--
+		s.mu.Unlock()
 		s.arrived()
 	}()
 	select {
@@ -313,7 +328,7 @@ func (s *Server) serve(nc net.Conn) {
 		_ = nc.Close() // there is nothing more to say
 		s.event(ConnEvent{Kind: eventRefused, Addr: addr, Err: err})
 		if !errors.Is(err, ErrServerClosed) { // what comes late is no news
-			s.opts.Logger.Warn("yodel: connection refused", "peer", addr, "err", err)
+			s.peerLines.warn(lineRefused, func() []any { return []any{"peer", addr, "err", err} })
 		}
 	}
 	if s.opts.Accept != nil {
@@ -345,105 +360,6 @@ func (s *Server) serve(nc net.Conn) {
 	if closing {
 		sc.mux.Drain()
 	}
-}
-
-// Shutdown withdraws the server from registries, lets the calls finish that were accepted, refuses new ones in a way that makes clients go elsewhere, and
-// closes all connections. When ctx ends first, it cuts the rest off and returns the cause. It always
-// returns by then.
-//
-// Connections of clients that have the server in their options belong to the clients: they stay open, with nothing served on them any
-// more, and the clients' own calls go on.
-func (s *Server) Shutdown(ctx context.Context) error {
-	s.withdraw(ctx)
-	s.mu.Lock()
-	first := !s.closing
-	s.closing = true
-	for _, l := range s.listeners {
-		_ = l.Close() // nobody will accept from it
-	}
-	if first {
-		close(s.stopped)
-	}
-	s.emptyLocked()
-	for sc := range s.conns {
-		go sc.mux.Drain()
-	}
-	links := make([]*mux.Conn, 0, len(s.links))
-	for sc := range s.links {
-		links = append(links, sc.peer.link)
-	}
-	pools := append([]*mux.Pool{s.pool}, slices.Collect(maps.Keys(s.pools))...)
-	s.mu.Unlock()
-	waits := []<-chan struct{}{s.empty}
-	for _, link := range links {
-		waits = append(waits, link.Refuse())
-	}
-	err := wait(ctx, waits)
-	if err != nil {
-		err = s.cutOff(links, err)
-	} else { // one-way calls whose callers have gone
-		waits = waits[:0]
-		for _, pool := range pools {
-			waits = append(waits, pool.Settled())
-		}
-		if err = wait(ctx, waits); err != nil {
-			err = fmt.Errorf("shutdown: calls were running: %w", err)
-		}
-	}
-	for _, pool := range pools {
-		pool.Cancel()
-	}
-	if first {
-		s.pool.Close()
-	}
-	return err
-}
-
-// withdraw takes the server out of all registries. It waits for that as long as ctx lets it.
-func (s *Server) withdraw(ctx context.Context) {
-	s.mu.Lock()
-	s.withdrawn = true
-	announced := s.announced
-	s.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
-		var wg sync.WaitGroup
-		for _, a := range announced {
-			wg.Go(a.withdraw)
-		}
-		wg.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
-}
-
-// cutOff ends what did not end in time.
-func (s *Server) cutOff(links []*mux.Conn, why error) error {
-	for _, link := range links {
-		link.CancelRequests()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	for sc := range s.conns {
-		go sc.mux.Abort()
-	}
-	return fmt.Errorf("shutdown: %d connections had calls open: %w", len(s.conns)+len(links), why)
-}
-
-// wait waits for all of the channels, and returns why it did not.
-func wait(ctx context.Context, channels []<-chan struct{}) error {
-	for _, ch := range channels {
-		select {
-		case <-ch:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
 }
 
 // event tells the user of a connection event.
@@ -503,13 +419,15 @@ func (sc *serverConn) ended(_ *mux.Conn, err error) {
 	s := sc.server
 	addr := sc.peer.Conn.RemoteAddr().String()
 	if preface, ok := errors.AsType[*mux.PrefaceError](err); ok {
-		s.opts.Logger.Warn("yodel: a peer does not speak yodel", "peer", addr, "sent", foreign(preface.Got), "id", "YDL1101")
+		s.peerLines.warn(lineForeign, func() []any { return []any{"peer", addr, "sent", foreign(preface.Got), "id", "YDL1101"} })
 	} else if breach, ok := errors.AsType[*mux.ProtocolError](err); ok {
-		s.opts.Logger.Warn("yodel: a peer broke the protocol", "peer", addr, "what", breach.What, "id", "YDL1106")
+		s.peerLines.warn(lineBreach, func() []any { return []any{"peer", addr, "what", breach.What, "id", "YDL1106"} })
 	} else if errors.Is(err, mux.ErrHandshake) {
-		s.opts.Logger.Warn("yodel: a peer connected and did not say what it speaks", "peer", addr, "id", "YDL1102")
+		s.peerLines.warn(lineSilent, func() []any { return []any{"peer", addr, "id", "YDL1102"} })
 	} else if said, ok := errors.AsType[*Error](err); ok { // by the transport
-		s.opts.Logger.Warn("yodel: the transport refused a peer", "peer", addr, "reason", strings.TrimPrefix(said.Message, addr+": "), "id", said.ID)
+		s.peerLines.warn(lineTransport, func() []any {
+			return []any{"peer", addr, "reason", strings.TrimPrefix(said.Message, addr+": "), "id", said.ID}
+		})
 	}
 	if !sc.refused.Load() {
 		s.event(ending(addr, err))

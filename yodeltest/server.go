@@ -21,8 +21,8 @@ type Server struct {
 	listener pipeListener
 }
 
-// NewServer returns a server without methods, which serves until the test ends. What it has to log
-// is in the test's output if o, which may be nil, names no Logger.
+// NewServer returns a server without methods, which serves until the test ends. The test's output has what the server logs at level
+// Warn and above, unless o, which may be nil, has a Logger.
 //
 // The test fails if a handler is still running when it ends, and does not return soon when its context is canceled.
 func NewServer(t testing.TB, o *yodel.ServerOptions) *Server {
@@ -32,7 +32,7 @@ func NewServer(t testing.TB, o *yodel.ServerOptions) *Server {
 		opts = *o
 	}
 	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+		opts.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	s := &Server{yodel.NewServer(&opts), pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -501,17 +501,31 @@ func (c *Conn) quietLocked() {
 func (c *Conn) CancelRequests() {
 	c.mu.Lock()
 	requests := make([]*Request, 0, c.inOpen)
-	for r := range c.in.all() {
-		if *r != nil {
-			requests = append(requests, *r)
-		}
-	}
-	for r := range c.oneWay {
-		requests = append(requests, r)
-	}
+	c.eachRequestLocked(func(r *Request) { requests = append(requests, r) })
 	c.mu.Unlock()
 	for _, r := range requests {
 		r.cancel(context.Canceled, ErrClosed)
+	}
+}
+
+// Executing returns the target of each request that the peer has open. A request that runs on the reading goroutine is missing
+// until another goroutine has taken over the reading, which takes milliseconds.
+func (c *Conn) Executing() []Target {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	targets := make([]Target, 0, c.inOpen)
+	c.eachRequestLocked(func(r *Request) { targets = append(targets, r.target) })
+	return targets
+}
+
+func (c *Conn) eachRequestLocked(f func(*Request)) {
+	for r := range c.in.all() {
+		if *r != nil {
+			f(*r)
+		}
+	}
+	for r := range c.oneWay {
+		f(r)
 	}
 }
 

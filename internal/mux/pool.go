@@ -50,6 +50,17 @@ func (p *Pool) disown(r *Request) {
 	delete(p.orphans, r)
 }
 
+// Executing returns the targets of one-way requests whose connections have ended before them.
+func (p *Pool) Executing() []Target {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	targets := make([]Target, 0, len(p.orphans))
+	for r := range p.orphans {
+		targets = append(targets, r.target)
+	}
+	return targets
+}
+
 // Settled returns a channel that is closed when nothing runs any more, once no connection is left: not the one-way
 // requests whose connections ended before them, and nothing that follows a reply.
 func (p *Pool) Settled() <-chan struct{} {

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+)
+
+// This file ends a server: it withdraws it from registries, drains it, cuts off what does not end in time, and logs each step.
+
+// Addr returns the address at which the server listens, or nil before it listens. With several listeners it is the address of the
+// first one. It tells which port the system has chosen for an address such as "127.0.0.1:0". ListenAndServe may not have begun to
+// listen yet; a program that needs the address at once calls net.Listen, or Listen of a Transport, and then Serve.
+func (s *Server) Addr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.listeners) == 0 {
+		return nil
+	}
+	return s.listeners[0].Addr()
+}
+
+// Shutdown withdraws the server from its registries, refuses new calls in a way that sends clients to other instances, waits for the
+// calls that were accepted, and closes all connections. It returns nil when every accepted call has ended. When ctx ends first, it
+// cuts off the rest and returns an error that names these calls (YDL4006) and has the cause of ctx as its cause.
+//
+// Withdrawing takes at most a quarter of the time that ctx allows, and 3 s at most. The server then drains, even if a registry has not
+// answered yet. Shutdown always returns when ctx ends.
+//
+// A handler must not call Shutdown on its own goroutine, because Shutdown waits for that handler.
+//
+// Connections of clients that have the server in their options belong to the clients. They stay open, without serving calls, and the
+// clients' own calls go on.
+func (s *Server) Shutdown(ctx context.Context) error {
+	began := time.Now()
+	first := s.leaving()
+	withdrawing := s.withdraw(ctx, first)
+	d := s.drain()
+	if first {
+		s.logDraining(ctx)
+	}
+	cut, err := "", d.wait(ctx)
+	if err != nil {
+		cut, err = s.cutOff(d, began, err)
+	}
+	for _, pool := range d.pools {
+		pool.Cancel()
+	}
+	if d.first {
+		s.pool.Close()
+	}
+	select {
+	case <-withdrawing:
+	case <-ctx.Done():
+	case <-time.After(finishTime + withdrawTime - time.Since(began)):
+	}
+	if first {
+		s.logStopped(time.Since(began), cut)
+	}
+	return err
+}
+
+// leaving notes that the server is about to end, and reports whether that is worth a line in the log: a server that serves says it once.
+func (s *Server) leaving() (first bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first = !s.withdrawn && len(s.listeners)+len(s.links) > 0
+	s.withdrawn = true
+	return first
+}
+
+// withdraw takes the server out of all registries. It returns when that has ended, or when its share of the time that ctx allows is
+// over. The channel is closed when the withdrawal has ended.
+func (s *Server) withdraw(ctx context.Context, first bool) (ended <-chan struct{}) {
+	s.mu.Lock()
+	announced := s.announced
+	s.mu.Unlock()
+	done := make(chan struct{})
+	if len(announced) == 0 {
+		close(done)
+		return done
+	}
+	go func() {
+		defer close(done)
+		for _, a := range announced {
+			a.cancel()
+		}
+		for _, a := range announced {
+			a.wg.Wait()
+		}
+	}()
+	share := finishTime + withdrawTime
+	if end, ok := ctx.Deadline(); ok {
+		share = min(share, time.Until(end)/4)
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	case <-time.After(share):
+		if first {
+			s.opts.Logger.Warn("yodel: a registry has not answered yet; the server drains meanwhile", "waited", share)
+		}
+	}
+	return done
+}
+
+// A drain is what a server waits for when it shuts down.
+type drain struct {
+	first bool // no other Shutdown came before
+	empty <-chan struct{}
+	links []*mux.Conn
+	quiet []<-chan struct{} // of the links
+	pools []*mux.Pool
+}
+
+// drain accepts no more calls, and has every connection end when its calls have.
+func (s *Server) drain() *drain {
+	s.mu.Lock()
+	d := &drain{first: !s.closing, empty: s.empty}
+	s.closing = true
+	for _, l := range s.listeners {
+		_ = l.Close() // nobody will accept from it
+	}
+	if d.first {
+		close(s.stopped)
+	}
+	s.emptyLocked()
+	for sc := range s.conns {
+		go sc.mux.Drain()
+	}
+	for sc := range s.links {
+		d.links = append(d.links, sc.peer.link)
+	}
+	d.pools = append([]*mux.Pool{s.pool}, slices.Collect(maps.Keys(s.pools))...)
+	s.mu.Unlock()
+	for _, link := range d.links {
+		d.quiet = append(d.quiet, link.Refuse())
+	}
+	return d
+}
+
+// wait waits until all connections have ended and nothing runs. It returns why it did not.
+func (d *drain) wait(ctx context.Context) error {
+	if err := wait(ctx, append([]<-chan struct{}{d.empty}, d.quiet...)); err != nil {
+		return err
+	}
+	var settled []<-chan struct{} // one-way calls outlive their connections
+	for _, pool := range d.pools {
+		settled = append(settled, pool.Settled())
+	}
+	return wait(ctx, settled)
+}
+
+// wait waits for all of the channels, and returns why it did not. A channel that is closed already counts although ctx has ended.
+func wait(ctx context.Context, channels []<-chan struct{}) error {
+	for _, ch := range channels {
+		select {
+		case <-ch:
+			continue
+		default:
+		}
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// cutOff ends what did not end in time. It says what that was, for a log, and in an error; both are empty if there was nothing.
+func (s *Server) cutOff(d *drain, began time.Time, why error) (what string, err error) {
+	open := s.openCalls()
+	for _, link := range d.links {
+		link.CancelRequests()
+	}
+	s.mu.Lock()
+	s.closed = true
+	conns := len(s.conns) + s.arriving - s.accepting
+	for sc := range s.conns {
+		go sc.mux.Abort()
+	}
+	s.mu.Unlock()
+	switch {
+	case len(open) > 0:
+		what = count(len(open), "call") + ": " + listCalls(open)
+	case conns > 0:
+		what = count(conns, "connection") + " without calls"
+	default:
+		return "", nil
+	}
+	e := failure("YDL4006", "shutdown after %v (%s) cut off %s", time.Since(began).Round(time.Millisecond), plain(why), what)
+	e.Cause = why
+	return what, e
+}
+
+// An openCall is a call that a server executes.
+type openCall struct{ method, peer string }
+
+// openCalls returns the calls that the server executes now.
+func (s *Server) openCalls() []openCall {
+	s.mu.Lock()
+	conns := make([]*mux.Conn, 0, len(s.conns)+len(s.links))
+	for sc := range s.conns {
+		conns = append(conns, sc.mux)
+	}
+	for sc := range s.links {
+		conns = append(conns, sc.peer.link)
+	}
+	pools := append([]*mux.Pool{s.pool}, slices.Collect(maps.Keys(s.pools))...)
+	s.mu.Unlock()
+	var open []openCall
+	note := func(targets []mux.Target) {
+		for _, t := range targets {
+			if t, ok := t.(*target); ok && t.conn.server == s {
+				open = append(open, openCall{t.name, t.conn.peer.Addr.String()})
+			}
+		}
+	}
+	for _, conn := range conns {
+		note(conn.Executing())
+	}
+	for _, pool := range pools {
+		note(pool.Executing())
+	}
+	return open
+}
+
+// maxListed is how many methods and peers a line about open calls names.
+const maxListed = 4
+
+// listCalls names calls in a few words, the most frequent first: "Shop.Buy from 10.0.0.7:4711 (2), Shop.Price from 10.0.0.8:4712".
+func listCalls(open []openCall) string {
+	counts := make(map[openCall]int)
+	for _, call := range open {
+		counts[call]++
+	}
+	kinds := slices.SortedFunc(maps.Keys(counts), func(a, b openCall) int {
+		return cmp.Or(counts[b]-counts[a], strings.Compare(a.method, b.method), strings.Compare(a.peer, b.peer))
+	})
+	var words []string
+	rest := len(open)
+	for _, kind := range kinds[:min(len(kinds), maxListed)] {
+		word := kind.method + " from " + kind.peer
+		if n := counts[kind]; n > 1 {
+			word += fmt.Sprintf(" (%d)", n)
+		}
+		words = append(words, word)
+		rest -= counts[kind]
+	}
+	if rest > 0 {
+		words = append(words, fmt.Sprintf("%d more", rest))
+	}
+	return strings.Join(words, ", ")
+}
+
+// count returns n and the noun, in the plural unless n is 1.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+func (s *Server) logListening(l net.Listener) {
+	s.opts.Logger.Info("yodel: listening", "addr", l.Addr().String(), "transport", l.Addr().Network())
+}
+
+func (s *Server) logDraining(ctx context.Context) {
+	open := s.openCalls()
+	attrs := []any{"calls", len(open)}
+	if len(open) > 0 {
+		attrs = append(attrs, "open", listCalls(open))
+	}
+	if end, ok := ctx.Deadline(); ok {
+		attrs = append(attrs, "for at most", max(time.Until(end), 0).Round(time.Millisecond))
+	}
+	s.opts.Logger.Info("yodel: draining", attrs...)
+}
+
+func (s *Server) logStopped(took time.Duration, cutOff string) {
+	s.peerLines.flush()
+	attrs := []any{"took", took.Round(time.Millisecond)}
+	if cutOff != "" {
+		attrs = append(attrs, "cut off", cutOff)
+	}
+	s.opts.Logger.Info("yodel: stopped", attrs...)
+}
