@@ -5,7 +5,6 @@ package yodel
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -53,6 +52,8 @@ type target struct {
 	told    atomic.Uint32 // which traits of the method the peer knows
 	wrong   string        // the id of why no call of this target can succeed, or ""
 	absent  string        // the codec or compressor that the server lacks
+
+	similar atomic.Pointer[string] // the method's name that is most like name, once it was looked for
 }
 
 type callKey struct{}
@@ -168,7 +169,7 @@ func (t *target) check(m *method) *Error {
 	case t.wrong != "":
 		return t.refusal()
 	case m == nil:
-		return t.conn.server.unknown(t.name)
+		return t.conn.server.unknown(t.name, t.suggestion())
 	case m.kind != t.kind:
 		return refusal("YDL2006", "%s: the method is %s of %s; the call is for %s", t.name, oneOf(m.kind), m.types(), oneOf(t.kind))
 	case m.positional != t.several:
@@ -606,41 +607,4 @@ func (s *Server) putScratch(b *[]byte) {
 		*b = (*b)[:0]
 		s.scratch.Put(b)
 	}
-}
-
-// registered reports whether there are methods beside the built-in ones.
-func registered(methods map[string]*method) bool {
-	for name := range methods {
-		if serviceOf(name) != "yodel" {
-			return true
-		}
-	}
-	return false
-}
-
-// unknown explains that there is no method of this name.
-func (s *Server) unknown(name string) *Error {
-	methods := *s.methods.Load()
-	service := serviceOf(name)
-	id, what := "YDL2001", fmt.Sprintf("%s: this server has no service %q", name, service)
-	if service == "" {
-		what = fmt.Sprintf("%s: this server has no such method", name)
-	}
-	for other := range methods {
-		if serviceOf(other) == service {
-			id = "YDL2002"
-			if service != "" {
-				what = fmt.Sprintf("%s: service %q has no method %q", name, service, name[len(service)+1:])
-			}
-			break
-		}
-	}
-	near := nearest(name, methods)
-	switch {
-	case near != "":
-		what += fmt.Sprintf("; did you mean %q?", near)
-	case !registered(methods):
-		what += ": no methods were registered"
-	}
-	return refusal(id, "%s", what)
 }

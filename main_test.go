@@ -178,7 +178,13 @@ type logbook struct {
 	lines []string
 }
 
-func (l *logbook) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+// logger keeps warnings and errors.
+func (l *logbook) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+// everything keeps lines of all levels from Info on.
+func (l *logbook) everything() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 func (l *logbook) Write(p []byte) (int, error) {
 	l.mu.Lock()

@@ -108,7 +108,7 @@ func (Bad) Reader(io.Reader) error { return nil }
 
 func TestRegisterSaysWhyItSkips(t *testing.T) {
 	var book logbook
-	s := yodel.NewServer(&yodel.ServerOptions{Logger: book.logger()})
+	s := yodel.NewServer(&yodel.ServerOptions{Logger: book.everything()})
 	must(t, s.Register(Odd{}))
 	wantNames(t, connect(t, s, nil), "Odd.Good")
 	wantRegistered(t, &book, "Odd.Good", strings.Join([]string{
@@ -153,7 +153,7 @@ func (b *Bank) Grow(n *int, size *int) error       { *size = *n; return nil }
 
 func TestRegisterPublishesWhatIsMeant(t *testing.T) {
 	var book logbook
-	s := yodel.NewServer(&yodel.ServerOptions{Logger: book.logger()})
+	s := yodel.NewServer(&yodel.ServerOptions{Logger: book.everything()})
 	bank := &Bank{Builder: &strings.Builder{}}
 	must(t, s.Register(bank))
 	c := connect(t, s, nil)

@@ -105,6 +105,7 @@ type Server struct {
 
 	methods     atomic.Pointer[map[string]*method]
 	methodsMu   sync.Mutex
+	suggester   suggester
 	serviceList atomic.Pointer[serviceList]
 
 	mu        sync.Mutex

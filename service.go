@@ -148,7 +148,7 @@ func (s *Server) Handle(name string, function any) error {
 func (s *Server) Alias(name string, aliases ...string) error {
 	m := (*s.methods.Load())[name]
 	if m == nil {
-		return s.unknown(name)
+		return s.unknown(name, nearest(name, *s.methods.Load()))
 	}
 	for _, alias := range aliases {
 		if err := s.add(alias, m); err != nil {
@@ -180,7 +180,7 @@ func (s *Server) mark(names []string, mark func(*method)) {
 	for _, name := range names {
 		m := (*s.methods.Load())[name]
 		if m == nil {
-			panic("yodel: mark: " + s.unknown(name).Message)
+			panic("yodel: mark: " + s.unknown(name, nearest(name, *s.methods.Load())).Message)
 		}
 		mark(m)
 	}
@@ -559,51 +559,4 @@ func names[V any](m map[string]V) string {
 		return "none"
 	}
 	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
-}
-
-// nearest returns the method whose name is most like name, or "" if none is like it.
-func nearest(name string, methods map[string]*method) string {
-	service := serviceOf(name)
-	best, distance := "", len(name)/3+1
-	for _, other := range slices.Sorted(maps.Keys(methods)) {
-		if strings.EqualFold(other, name) {
-			return other
-		}
-		most := distance
-		if serviceOf(other) == service { // what they have in common makes them no more alike
-			most = min(most, (len(name)-len(service)+1)/3+1)
-		}
-		if d := editDistance(name, other); d < most {
-			best, distance = other, d
-		}
-		if own := other[len(serviceOf(other)):]; service == "" && best == "" && own != other && strings.EqualFold(own[1:], name) {
-			best = other // its service was left out
-		}
-	}
-	return best
-}
-
-// editDistance is Levenshtein's: how many letters have to be changed, added or removed. Long names are not compared.
-func editDistance(a, b string) int {
-	const longest = 64
-	if len(a) > longest || len(b) > longest {
-		return longest
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
