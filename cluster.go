@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
 // A cluster keeps a client's set of endpoints in step with its resolver.
@@ -292,6 +294,7 @@ func (cl *cluster) first(ctx context.Context, call *Call) (*endpointSet, error) 
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
+	began := clock()
 	for {
 		cl.mu.Lock()
 		changed, closed := cl.changed, cl.closed
@@ -305,16 +308,22 @@ func (cl *cluster) first(ctx context.Context, call *Call) (*endpointSet, error) 
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			e := refusal("YDL1201", "%s: the resolver has named no instances yet%s", call.Method, cl.trouble())
-			e.Code, e.Cause = CodeOf(context.Cause(ctx)), context.Cause(ctx)
-			return nil, e
+			return nil, cl.unnamed(context.Cause(ctx), clock()-began)
 		case <-timer.C:
 			if left <= limit {
-				return nil, refusal("YDL1005", "%s: the deadline passed before the resolver had named an instance%s", call.Method, cl.trouble())
+				return nil, cl.unnamed(mux.ErrDeadline, clock()-began)
 			}
 			return nil, refusal("YDL1201", "%s: the resolver named no instances within %v%s", call.Method, limit.Round(time.Millisecond), cl.trouble())
 		}
 	}
+}
+
+// unnamed returns the error of a call that waited for the first set of instances until cause ended it.
+func (cl *cluster) unnamed(cause error, waited time.Duration) error {
+	if waited < time.Millisecond { // the call's time was over before
+		return &mux.CallError{Cause: cause, NotProcessed: true}
+	}
+	return tooLate(cause, "YDL1201", " after %v of waiting for the resolver, which has named no instances yet%s", rounded(waited), cl.trouble())
 }
 
 // trouble is what is wrong with the resolver, to be appended to a message.
@@ -343,10 +352,10 @@ func (cl *cluster) ready(ctx context.Context) error {
 	call := &Call{Method: "Ready"}
 	set, err := cl.first(ctx, call)
 	if err != nil {
-		return err
+		return cl.client.explain(ctx, call, nil, err)
 	}
 	if len(set.endpoints) == 0 {
-		return refusal("YDL1001", "%s", cl.nobody())
+		return refusal("YDL1001", "%s: %s", call.Method, cl.nobody())
 	}
 	if slices.ContainsFunc(set.endpoints, (*Endpoint).Connected) {
 		return nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -72,9 +73,12 @@ func (n *inflight) sent() int {
 // A dialing is an attempt to connect that several callers may wait for.
 type dialing struct {
 	done  chan struct{}
-	spare bool // the connection may be idle for spareTime
-	conn  *mux.Conn
-	err   error
+	began time.Duration // on the clock
+	// accepted is set once the transport has connected. From then on the server is to answer.
+	accepted atomic.Bool
+	spare    bool // the connection may be idle for spareTime
+	conn     *mux.Conn
+	err      error
 }
 
 // spareTime is how long a connection beside others may be idle, or one that no call needed, when there is no other limit.
@@ -342,15 +346,35 @@ func (ep *Endpoint) await(ctx context.Context, d *dialing, deadline time.Time) (
 	case <-d.done:
 		return d.conn, d.err
 	case <-ctx.Done():
-		return nil, &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
+		return nil, ep.notConnected(d, context.Cause(ctx))
 	case <-late:
-		return nil, &mux.CallError{Cause: mux.ErrDeadline, NotProcessed: true}
+		return nil, ep.notConnected(d, mux.ErrDeadline)
 	}
+}
+
+// notConnected returns the error of a call that waited for d until cause ended it. It says how far d has come, and how the attempt
+// before it ended.
+func (ep *Endpoint) notConnected(d *dialing, cause error) error {
+	took := clock() - d.began
+	if took < time.Millisecond { // the call's time was over before
+		return &mux.CallError{Cause: cause, NotProcessed: true}
+	}
+	before := ""
+	ep.mu.Lock()
+	last := ep.lastErr
+	ep.mu.Unlock()
+	if last != nil {
+		before = "; the attempt before: " + ep.client.dialReason(ep.Addr(), last)
+	}
+	if d.accepted.Load() {
+		return tooLate(cause, "YDL1102", " after %v of connecting: the server accepted the connection and said nothing%s", rounded(took), before)
+	}
+	return tooLate(cause, "YDL1103", " after %v of connecting: nothing has answered yet%s", rounded(took), before)
 }
 
 // dialLocked begins an attempt to connect.
 func (ep *Endpoint) dialLocked(spare bool) *dialing {
-	d := &dialing{done: make(chan struct{}), spare: spare}
+	d := &dialing{done: make(chan struct{}), spare: spare, began: clock()}
 	ep.dialing = d
 	ep.enough.Store(time.Now().Add(ep.client.opts.DialTimeout).UnixNano())
 	ep.client.wg.Go(func() { ep.dial(d) })
@@ -360,7 +384,7 @@ func (ep *Endpoint) dialLocked(spare bool) *dialing {
 func (ep *Endpoint) dial(d *dialing) {
 	c := ep.client
 	ctx, cancel := context.WithTimeout(ep.ctx, c.opts.DialTimeout)
-	conn, err := ep.connect(ctx, d.spare)
+	conn, err := ep.connect(ctx, d)
 	cancel()
 
 	gone := false
@@ -403,7 +427,7 @@ func (ep *Endpoint) dial(d *dialing) {
 
 // connect makes a connection and waits until the server has answered: one that is just being shut down may take a
 // connection and never look at it, and then nobody could say whether calls on it were executed.
-func (ep *Endpoint) connect(ctx context.Context, spare bool) (*mux.Conn, *dialError) {
+func (ep *Endpoint) connect(ctx context.Context, d *dialing) (*mux.Conn, *dialError) {
 	c := ep.client
 	fail := func(err *dialError) (*mux.Conn, *dialError) {
 		c.event(ConnEvent{Kind: eventConnectFailed, Addr: ep.Addr(), Err: err.err})
@@ -413,8 +437,9 @@ func (ep *Endpoint) connect(ctx context.Context, spare bool) (*mux.Conn, *dialEr
 	if err != nil {
 		return fail(&dialError{err: err})
 	}
+	d.accepted.Store(true)
 	config := &c.config
-	if spare && config.IdleTimeout == 0 {
+	if d.spare && config.IdleTimeout == 0 {
 		limited := c.config
 		config, limited.IdleTimeout = &limited, spareTime
 	}
@@ -438,9 +463,34 @@ func (ep *Endpoint) connect(ctx context.Context, spare bool) (*mux.Conn, *dialEr
 		if dialled.up.Load() { // just now
 			return conn, nil
 		}
+		err := mux.ErrHandshake
+		if ep.ctx.Err() == nil {
+			err = sayNewline(conn, nc, answered)
+		}
 		conn.Abort()
-		return fail(&dialError{err: mux.ErrHandshake, connected: true})
+		return fail(&dialError{err: err, connected: true})
 	}
+}
+
+// sayNewline ends the line that a silent server may be waiting for, and returns why the server has said nothing. HTTP servers read
+// a line before they answer, and what they answer tells what they are. A yodel server that is late takes the four bytes for the
+// beginning of a frame, and the connection ends before the rest.
+func sayNewline(conn *mux.Conn, nc net.Conn, answered <-chan struct{}) error {
+	const patience = 50 * time.Millisecond
+	_ = nc.SetWriteDeadline(time.Now().Add(patience)) // nothing else is written any more
+	if _, err := nc.Write([]byte("\r\n\r\n")); err != nil {
+		return mux.ErrHandshake
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-answered:
+		if preface, ok := errors.AsType[*mux.PrefaceError](conn.Err()); ok {
+			return preface
+		}
+	case <-timer.C:
+	}
+	return mux.ErrHandshake
 }
 
 // A dialledConn is what a connection is to the endpoint that dialled it.

@@ -157,7 +157,10 @@ var scenarios = []scenario{
 	}},
 	{"YDL1004", "a slow method", yodel.DeadlineExceeded, false, []string{"no reply before the deadline"}, false, func(p *provocation) error {
 		s := p.with(nil, func(*string) (*string, error) { <-p.Context().Done(); return nil, nil }) // whatever its own context says
-		return p.call(s, &yodel.ClientOptions{Timeout: 20 * time.Millisecond}, try("x"))
+		p.addr = serve(p, s)
+		c := newClient(p, &yodel.ClientOptions{Timeout: 20 * time.Millisecond}, p.addr)
+		must(p, c.Ready(p.Context()))
+		return c.Do(p.Context(), try("x"))
 	}},
 	{"YDL1005", "a deadline in the past", yodel.DeadlineExceeded, true, []string{"the deadline passed before the call was sent"}, false, func(p *provocation) error {
 		p.addr = serve(p, newServer(p, nil))
@@ -214,7 +217,7 @@ var scenarios = []scenario{
 	{"YDL1102", "a server that says nothing", yodel.Unavailable, true, []string{"accepted the connection and said nothing"}, false, func(p *provocation) error {
 		return p.callAt(speak(p, false, ""), &yodel.ClientOptions{Limits: yodel.Limits{Handshake: 20 * time.Millisecond}}, &yodel.Call{})
 	}},
-	{"YDL1102", "a web server that waits for the end of a line", yodel.Unavailable, true, []string{"accepted the connection and said nothing"}, false, func(p *provocation) error {
+	{"YDL1101", "a web server that waits for the end of a line", yodel.Unavailable, true, []string{`does not speak yodel: it answered "HTTP/1.1 400 Bad Request"`}, false, func(p *provocation) error {
 		web := httptest.NewServer(nil)
 		p.Cleanup(web.Close)
 		return p.callAt(web.Listener.Addr().String(), &yodel.ClientOptions{DialTimeout: 50 * time.Millisecond}, &yodel.Call{})

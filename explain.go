@@ -207,7 +207,7 @@ func (q *requester) explainAt(ctx context.Context, call *Call, where string, err
 		e = &own
 		e.Message, e.NotProcessed = call.Method+": "+e.Message, unsent(err)
 	default:
-		e = q.explainCall(ctx, call.Method, where, err)
+		e = q.explainCall(ctx, call, where, err)
 	}
 	e.Cause = err
 	if dial, ok := errors.AsType[*dialError](err); ok && call.pinned() {
@@ -234,14 +234,25 @@ func unsent(err error) bool {
 	return ok && lost.NotProcessed
 }
 
-// explainCall is explain for a call of method to where.
-func (q *requester) explainCall(ctx context.Context, method, where string, err error) *Error {
-	id, reason := q.reason(ctx, err)
+// explainCall is explain for what is not an Error yet.
+func (q *requester) explainCall(ctx context.Context, call *Call, where string, err error) *Error {
+	r := q.reason(ctx, err)
 	if where != "" {
 		where += ": "
 	}
-	e := failure(id, "%s: %s%s", method, where, reason)
-	e.NotProcessed = unsent(err)
+	if ended := r.ended; ended != "" {
+		wait := waitOf(call, err)
+		r.text, r.next = ended+wait.text, wait.next
+	}
+	unsent := unsent(err)
+	switch {
+	case r.doubtful && unsent:
+		r.text += "; it was not executed"
+	case r.doubtful:
+		r.text += "; it may have been executed"
+	}
+	e := failure(r.id, "%s: %s%s", call.Method, where, r.text)
+	e.NotProcessed, e.next = unsent, r.next
 	if refused, ok := errors.AsType[*mux.Refusal](err); ok { // the server chose
 		e.Code = Code(min(refused.Code, 255))
 		if refused.ID != "" {
@@ -251,69 +262,141 @@ func (q *requester) explainCall(ctx context.Context, method, where string, err e
 	return e
 }
 
-// reason returns the ID of the situation that err is, and what happened, for a person to read.
-func (q *requester) reason(ctx context.Context, err error) (id, reason string) {
+// dialReason says why the last connection to addr could not be made, or ended.
+func (q *requester) dialReason(addr string, err *dialError) string {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return strings.TrimPrefix(e.Message, addr+": ")
+	}
+	return q.reason(context.Background(), err).text
+}
+
+// A reason is what happened to a call.
+type reason struct {
+	id, text string
+	doubtful bool   // the text is to say whether the call may have been executed
+	ended    string // the call was not sent: its time was over, or its caller gave it up
+	next     string // as in Error
+}
+
+// reason returns what err means.
+func (q *requester) reason(ctx context.Context, err error) reason {
 	if large, ok := errors.AsType[*mux.TooLargeError](err); ok {
-		return "YDL2202", fmt.Sprintf("the reply has %d bytes, this %s's limit is %d", large.Size, q.side, large.Limit)
+		return reason{id: "YDL2202", text: fmt.Sprintf("the reply has %d bytes, this %s's limit is %d", large.Size, q.side, large.Limit)}
 	}
 	if broken, ok := errors.AsType[*mux.BrokenError](err); ok {
-		return "YDL2205", fmt.Sprintf("the reply is broken: %v", broken.Cause)
+		return reason{id: "YDL2205", text: fmt.Sprintf("the reply is broken: %v", broken.Cause)}
 	}
 	if dial, ok := errors.AsType[*dialError](err); ok && !dial.connected {
-		return "YDL1103", unaddressed(dial.err)
+		return reason{id: "YDL1103", text: unaddressed(dial.err)}
 	}
 	if refused, ok := errors.AsType[*mux.Refusal](err); ok {
-		return "YDL1107", "the server refused the connection: " + refused.Message
+		return reason{id: "YDL1107", text: "the server refused the connection: " + refused.Message}
 	}
 	if preface, ok := errors.AsType[*mux.PrefaceError](err); ok {
-		return "YDL1101", "the server does not speak yodel: " + foreign(preface.Got)
+		return reason{id: "YDL1101", text: "the server does not speak yodel: " + foreign(preface.Got)}
 	}
 	return q.connReason(ctx, err)
 }
 
 // connReason is reason for the ends of connections and of callers' patience.
-func (q *requester) connReason(ctx context.Context, err error) (id, reason string) {
-	executed := "; it may have been executed"
+func (q *requester) connReason(ctx context.Context, err error) reason {
 	unsent := unsent(err)
-	if unsent {
-		executed = "; it was not executed"
-	}
 	// A context ends with a cause of the user's, which need not say whether it was the deadline.
 	gone := ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 	late := gone && errors.Is(ctx.Err(), context.DeadlineExceeded)
 	breach, broken := errors.AsType[*mux.ProtocolError](err)
 	switch {
 	case broken:
-		return "YDL1106", breach.Error() + executed
+		return reason{id: "YDL1106", text: breach.Error(), doubtful: true}
 	case errors.Is(err, mux.ErrWindow):
-		return "YDL1008", "the server accepts no more requests at the moment"
+		return reason{id: "YDL1008", text: "the server accepts no more requests at the moment"}
 	case errors.Is(err, mux.ErrFlooded):
-		return "YDL1008", "the server sends one-way requests faster than they are executed, and its replies are not read meanwhile" + executed
+		return reason{
+			id: "YDL1008", doubtful: true,
+			text: "the server sends one-way requests faster than they are executed, and its replies are not read meanwhile",
+		}
 	case errors.Is(err, mux.ErrDrained) && unsent:
-		return "YDL3004", "the server is shutting down" + executed
+		return reason{id: "YDL3004", text: "the server is shutting down", doubtful: true}
 	case errors.Is(err, mux.ErrDrained):
-		return "YDL1104", "the server cut it off when it shut down" + executed
+		return reason{id: "YDL1104", text: "the server cut it off when it shut down", doubtful: true}
 	case errors.Is(err, mux.ErrAged):
-		return "YDL3004", "the connection was just being replaced" + executed
+		return reason{id: "YDL3004", text: "the connection was just being replaced", doubtful: true}
 	case errors.Is(err, mux.ErrRetired):
-		return "YDL3004", "this is not an instance any more" + executed
+		return reason{id: "YDL3004", text: "this is not an instance any more", doubtful: true}
 	case errors.Is(err, mux.ErrClosed) && q.side == serverSide:
-		return "YDL1104", "this server closed the connection" + executed
+		return reason{id: "YDL1104", text: "this server closed the connection", doubtful: true}
 	case errors.Is(err, mux.ErrClosed):
-		return "YDL1007", "the client was closed" + executed
+		return reason{id: "YDL1007", text: "the client was closed", doubtful: true}
 	case errors.Is(err, mux.ErrHandshake):
-		return "YDL1102", "the server accepted the connection and said nothing" + executed
+		return reason{id: "YDL1102", text: "the server accepted the connection and said nothing", doubtful: true}
 	case errors.Is(err, mux.ErrDead):
-		return "YDL1105", "the server has been silent for too long" + executed
+		return reason{id: "YDL1105", text: "the server has been silent for too long", doubtful: true}
 	case errors.Is(err, mux.ErrDeadline), errors.Is(err, context.DeadlineExceeded), late:
 		if unsent {
-			return "YDL1005", "the deadline passed before the call was sent"
+			return reason{id: "YDL1005", ended: deadlinePassed}
 		}
-		return "YDL1004", "no reply before the deadline; it may be executing still"
+		return reason{id: "YDL1004", text: "no reply before the deadline; it may be executing still"}
 	case errors.Is(err, context.Canceled), gone:
-		return "YDL1006", "the caller canceled it" + executed
+		if unsent {
+			return reason{id: "YDL1006", ended: callerCanceled, doubtful: true}
+		}
+		return reason{id: "YDL1006", text: callerCanceled, doubtful: true}
 	}
-	return "YDL1104", "the connection was lost: " + plain(err) + executed
+	return reason{id: "YDL1104", text: "the connection was lost: " + plain(err), doubtful: true}
+}
+
+// How the message of a call begins that was given up.
+const (
+	deadlinePassed = "the deadline passed"
+	callerCanceled = "the caller canceled it"
+)
+
+// A waitError is why a call ended that was waiting for something before it could be sent.
+type waitError struct {
+	cause error  // mux.ErrDeadline, or why the caller's context ended
+	text  string // what it was waiting for, and what that has said so far, behind "the deadline passed"
+	next  string // as in Error
+}
+
+func (e *waitError) Error() string { return e.cause.Error() + e.text }
+func (e *waitError) Unwrap() error { return e.cause }
+
+// tooLate returns the error of a call that waited for what text says, until cause ended it.
+func tooLate(cause error, next, format string, args ...any) error {
+	return &mux.CallError{Cause: &waitError{cause, fmt.Sprintf(format, args...), catalogue[next].next}, NotProcessed: true}
+}
+
+// waitOf returns what a call was waiting for that ended with err before it was sent.
+func waitOf(call *Call, err error) *waitError {
+	if wait, ok := errors.AsType[*waitError](err); ok {
+		return wait
+	}
+	waited := time.Duration(0)
+	if call.out != nil {
+		waited = rounded(call.out.req.Waited)
+	}
+	lost, _ := errors.AsType[*mux.CallError](err)
+	switch {
+	case lost == nil:
+	case lost.Awaited == mux.AwaitedWindow:
+		text := fmt.Sprintf(" after %v in the queue for the server's window: as many requests are open as the server allows", waited)
+		return &waitError{text: text, next: catalogue["YDL1008"].next}
+	case lost.Awaited == mux.AwaitedOutput:
+		text := fmt.Sprintf(" after %v of waiting to be sent: the server, or the network, is slow to take what was sent before", waited)
+		return &waitError{text: text, next: catalogue["YDL1105"].next}
+	}
+	return &waitError{text: " before the call was sent"}
+}
+
+// rounded is a time for a person to read.
+func rounded(d time.Duration) time.Duration {
+	switch {
+	case d >= 10*time.Millisecond:
+		return d.Round(time.Millisecond)
+	case d >= 10*time.Microsecond:
+		return d.Round(10 * time.Microsecond)
+	}
+	return d
 }
 
 // plain is the innermost cause of a network error: what happened, without the layers that it passed.

@@ -464,7 +464,7 @@ func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone
 		err := c.spaceLocked(ctx, out.Deadline, limit)
 		out.Waited += Clock() - began
 		if err != nil {
-			return c.notSentLocked(err)
+			return c.notSentLocked(err, AwaitedOutput)
 		}
 		if c.drained != nil && alone {
 			return c.refusedLocked()
@@ -556,7 +556,7 @@ func (c *Conn) queueLocked(ctx context.Context, t *ticket, deadline time.Time) e
 			break
 		}
 	}
-	return c.notSentLocked(err)
+	return c.notSentLocked(err, AwaitedWindow)
 }
 
 // requeueLocked takes t's place in the window back and has it wait where it did.
@@ -573,11 +573,11 @@ func (c *Conn) requeueLocked(t *ticket) {
 }
 
 // notSentLocked is why a request was not sent: err if there is one, or the end of the connection.
-func (c *Conn) notSentLocked(err error) error {
+func (c *Conn) notSentLocked(err error, awaited Awaited) error {
 	if err == nil || c.err != nil {
 		return c.refusedLocked()
 	}
-	return &CallError{Cause: err, NotProcessed: true}
+	return &CallError{Cause: err, NotProcessed: true, Awaited: awaited}
 }
 
 func (c *Conn) refusedLocked() error {

@@ -167,8 +167,19 @@ func (e *IOError) Unwrap() error {
 // A CallError says that the connection could not carry a call to its end.
 type CallError struct {
 	Cause        error
-	NotProcessed bool // the peer certainly did not execute it
+	NotProcessed bool    // the peer certainly did not execute it
+	Awaited      Awaited // what the call was waiting for when its caller gave it up
 }
+
+// Awaited is what a call was waiting for.
+type Awaited uint8
+
+// A call that is not sent yet waits for the peer's window, or for the output to have room.
+const (
+	_ Awaited = iota
+	AwaitedWindow
+	AwaitedOutput
+)
 
 func (e *CallError) Error() string { return e.Cause.Error() }
 

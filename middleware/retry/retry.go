@@ -269,6 +269,9 @@ func abandoned(ctx context.Context, call *yodel.Call, err error) error {
 	final.Code, final.ID = yodel.Canceled, "YDL1006"
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		final.Code, final.ID = yodel.DeadlineExceeded, "YDL1004"
+		if final.NotProcessed {
+			final.ID = "YDL1005"
+		}
 	}
 	final.Message = fmt.Sprintf("%s: the caller did not wait for another attempt; the last one: %s",
 		call.Method, strings.TrimPrefix(final.Message, call.Method+": "))
