@@ -61,6 +61,7 @@ var catalogue = map[string]entry{
 	"YDL3005": {Unavailable, "an earlier call with the same key was refused", "nothing: the client sends it again, in its place"},
 	"YDL3101": {Unauthenticated, "the caller is not known", "send a valid token"},
 	"YDL3102": {PermissionDenied, "the caller may not do this", "send a token that the server accepts, and if it is the right one, ask for the permission"},
+	"YDL3103": {PermissionDenied, "the server does not share its diagnostics", "set ServerOptions.Diagnostics, and let middleware decide who may ask"},
 	"YDL3201": {ResourceExhausted, "as many calls run and wait as may", "call less often, retry elsewhere or later, or raise the limit if the server has room"},
 	"YDL3202": {ResourceExhausted, "the call's turn would not come in time", "call less often, retry elsewhere or later, or raise the limit if the server has room"},
 	"YDL3203": {DeadlineExceeded, "the deadline passed while the call waited for its turn", "look at what keeps the calls before it, or allow more time"},

@@ -31,7 +31,7 @@ type ClientOptions struct {
 	EndpointMiddleware []EndpointMiddleware
 	// Observers watch calls, outside of all middleware. Default none.
 	Observers []Observer
-	// SlowAfter is how long a call may take until there is a record of it although it succeeds: see Call.Report and GetSamples. It counts from when the call
+	// SlowAfter is how long a call may take until there is a record of it although it succeeds: see Call.Report and Client.Samples. It counts from when the call
 	// was made until its reply came, and for a stream until the server took it. Default 1 s; negative is for ever.
 	SlowAfter time.Duration
 	// Idempotent names methods that may be executed twice, as Call.Idempotent does for a call. Default none.
@@ -110,7 +110,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	opts.ConnsPerEndpoint = orDefault(opts.ConnsPerEndpoint, 1)
 	c.codec, c.compressor, c.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove
 	c.noWait, c.checksum, c.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
-	c.side, c.slowAfter = clientSide, slowAfter(opts.SlowAfter)
+	c.side, c.slowAfter, c.samples = clientSide, slowAfter(opts.SlowAfter), newSampler()
 	c.client = c
 	c.setUp(opts.Idempotent)
 	c.wraps = len(opts.Middleware) > 0

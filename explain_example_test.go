@@ -13,7 +13,6 @@ import (
 )
 
 func ExampleCall_Report() {
-	yodel.ForgetSamples() // of the tests that ran before
 	network := mem.New()
 	l, err := network.Listen("cafe")
 	if err != nil {
@@ -50,11 +49,7 @@ func ExampleCall_Report() {
 	// endregion explain
 
 	// region samples
-	samples, err := yodel.GetSamples.Call(ctx, client, &introspect.SamplesQuery{Method: "Cafe.Order", Side: "client", Failed: true})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	samples := client.Samples(&introspect.SamplesQuery{Method: "Cafe.Order", Failed: true})
 	for _, report := range samples.Calls {
 		fmt.Println(report.Side, report.Method, report.Code)
 	}

@@ -60,14 +60,13 @@ func (d *delayed) Read(b []byte) (int, error) {
 
 func newExplained(t *testing.T) *explained {
 	t.Helper()
-	yodel.ForgetSamples()
 	return &explained{t: t, network: mem.New()}
 }
 
 // serve serves a method Work at addr.
 func (x *explained) serve(addr string, o *yodel.ServerOptions, work func(ctx context.Context, call *yodel.Call) error) *yodel.Server {
 	x.t.Helper()
-	s := yodel.NewServer(o)
+	s := yodel.NewServer(diagnosed(o))
 	handle(x.t, s, "Work", func(ctx context.Context, _ *Empty) (*Empty, error) { return nil, work(ctx, yodel.CallFrom(ctx)) })
 	l, err := x.network.Listen(addr)
 	must(x.t, err)
@@ -586,10 +585,14 @@ func TestACallThatIsUsedAgainForgetsItsRecord(t *testing.T) {
 	}
 }
 
-// samplesOf returns the records that a server's process has kept of calls of Work.
+// samplesOf returns the records that the client has kept of calls of Work, if q.Side is "client", and
+// otherwise those of its server.
 func samplesOf(t *testing.T, c *yodel.Client, q introspect.SamplesQuery) []introspect.CallReport {
 	t.Helper()
 	q.Method = "Work"
+	if q.Side == "client" {
+		return c.Samples(&q).Calls
+	}
 	got, err := yodel.GetSamples.Call(t.Context(), c, &q)
 	must(t, err)
 	return got.Calls
@@ -649,6 +652,46 @@ func TestServersKeepRecordsOfTheirOwn(t *testing.T) {
 	})
 }
 
+// TestRecordsBelongToTheirServer has two servers and two clients in one process. Each keeps its own
+// records, and the server whose handler makes calls has those, too.
+func TestRecordsBelongToTheirServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newExplained(t)
+		back := x.serve("back", nil, func(context.Context, *yodel.Call) error { return yodel.NotFound })
+		inner := x.client(nil, "back")
+		front := x.serve("front", nil, func(ctx context.Context, _ *yodel.Call) error {
+			return inner.Do(ctx, &yodel.Call{Method: "Work", Args: &Empty{}})
+		})
+		outer := x.client(nil, "front")
+		if err := outer.Do(t.Context(), &yodel.Call{Method: "Work", Args: &Empty{}}); err == nil {
+			t.Fatal("the call succeeded")
+		}
+		if err := inner.Do(t.Context(), &yodel.Call{Method: "Work", Args: &Empty{}}); err == nil { // outside of a handler
+			t.Fatal("the call succeeded")
+		}
+		synctest.Wait()
+		for _, keeper := range []struct {
+			name    string
+			samples *introspect.Samples
+			want    string
+		}{
+			{"the outer client", outer.Samples(nil), "client"},
+			{"the front server", front.Samples(nil), "client server"},
+			{"the inner client", inner.Samples(nil), "client client"},
+			{"the back server", back.Samples(nil), "server server"},
+		} {
+			var sides []string
+			for _, r := range keeper.samples.Calls {
+				sides = append(sides, r.Side)
+			}
+			slices.Sort(sides)
+			if got := strings.Join(sides, " "); got != keeper.want {
+				t.Errorf("%s has records of the sides %q, want %q", keeper.name, got, keeper.want)
+			}
+		}
+	})
+}
+
 func TestSamplesAreFiltered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newExplained(t)
@@ -690,8 +733,10 @@ func TestSamplesAreFiltered(t *testing.T) {
 		}
 		got, err := yodel.GetSamples.Call(t.Context(), c, &introspect.SamplesQuery{Method: "Nothing"})
 		must(t, err)
-		if len(got.Calls) != 0 || got.Failed != 2 || got.Slow != 2 || got.Explained != 2 || got.LeftOut != 0 {
-			t.Errorf("got %+v, want two of each kind", got)
+		for _, got := range []*introspect.Samples{got, c.Samples(&introspect.SamplesQuery{Method: "Nothing"})} {
+			if len(got.Calls) != 0 || got.Failed != 1 || got.Slow != 1 || got.Explained != 1 || got.LeftOut != 0 {
+				t.Errorf("got %+v, want one of each kind", got)
+			}
 		}
 	})
 }
@@ -727,7 +772,7 @@ func TestAStormOfFailingCallsIsLeftOut(t *testing.T) {
 				failed++
 			}
 		}
-		if failed != 64 || explained != 2 || got.Failed != 2*storm || got.LeftOut != 2*storm-64 {
+		if failed != 64 || explained != 1 || got.Failed != storm || got.LeftOut != storm-64 {
 			t.Errorf("got %d records of failed calls and %d explained ones, and %d of %d left out", failed, explained, got.LeftOut, got.Failed)
 		}
 		for range 3 * 128 { // slowly, all of them are taken in, and the newest stay
@@ -769,7 +814,6 @@ func TestRefusalsInAStormHaveNoRecord(t *testing.T) {
 
 // Records are read and made at the same time.
 func TestSamplesAreReadWhileTheyAreMade(t *testing.T) {
-	yodel.ForgetSamples()
 	s := newServer(t, nil)
 	handle(t, s, "Fail", func(context.Context, *Empty) (*Empty, error) { return nil, yodel.NotFound })
 	c := connect(t, s, &yodel.ClientOptions{Middleware: []yodel.Middleware{retry.Times(2)}})

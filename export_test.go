@@ -3,7 +3,6 @@
 package yodel
 
 import (
-	"math"
 	"time"
 )
 
@@ -36,16 +35,3 @@ func (a *Allowance) Take(now time.Duration, share float64, reserve int, attempts
 
 // Attempts returns how many attempts a client has counted.
 func Attempts(c *Client) int64 { return c.attempts() }
-
-// ForgetSamples forgets the records of calls that the process has kept, and how many there were.
-func ForgetSamples() {
-	samples.leftOut.Store(0)
-	for i := range samples.kinds {
-		k := &samples.kinds[i]
-		k.mu.Lock()
-		k.calls, k.next = nil, 0
-		k.mu.Unlock()
-		k.seen.Store(0)
-		k.due.Store(math.MaxInt64) // of another clock
-	}
-}

@@ -48,7 +48,7 @@ func serveHooked(t *testing.T, network *mem.Network, l net.Listener, so *yodel.S
 	if so.Logger == nil {
 		so.Logger = slog.New(slog.DiscardHandler)
 	}
-	h := &hooked{network: network, server: yodel.NewServer(so)}
+	h := &hooked{network: network, server: yodel.NewServer(diagnosed(so))}
 	hookDouble.Handle(h.server, func(_ context.Context, n *int) (*int, error) {
 		reply := 2 * *n
 		return &reply, nil

@@ -83,6 +83,8 @@ func (x *callContext) Value(key any) any {
 			return &in.call
 		}
 		return &Call{Method: x.target.name}
+	case samplerKey:
+		return x.target.conn.server.samples
 	case heritageKey:
 		if in := x.hold(); in != nil {
 			if !in.method.nests.Load() {

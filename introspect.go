@@ -17,7 +17,8 @@ import (
 )
 
 // The built-in methods. They are served like any other, through the same middleware, so that
-// authorization covers them. ServerOptions.NoIntrospection leaves them out.
+// authorization covers them. ServerOptions.NoIntrospection leaves them out. GetStats and GetSamples
+// answer only if ServerOptions.Diagnostics is set: they name methods, peers, tenants and errors.
 const (
 	// GetInfo says which methods a server has.
 	GetInfo Method[Empty, introspect.Info] = "yodel.Info"
@@ -25,8 +26,8 @@ const (
 	GetStats Method[Empty, introspect.Stats] = "yodel.Stats"
 	// GetHealth says whether the server accepts calls.
 	GetHealth Method[Empty, introspect.Health] = "yodel.Health"
-	// GetSamples returns records of calls that the server's process has made or carried out: of those that failed lately, that were slow, and that were to be
-	// explained. They name methods, addresses and tenants, and have the text of errors, of all that goes on in the process.
+	// GetSamples returns records of calls that the server has carried out, and of calls that it and its
+	// handlers have made: of those that failed lately, that were slow, and that were to be explained.
 	GetSamples Method[introspect.SamplesQuery, introspect.Samples] = "yodel.Samples"
 	// Ping does nothing.
 	Ping Method[Empty, Empty] = "yodel.Ping"
@@ -143,8 +144,8 @@ func (st *methodStats) record(took time.Duration, code Code, handedOver, execute
 // introspect registers the built-in methods.
 func (s *Server) introspect() {
 	builtIn(s, GetInfo, func(*Empty) *introspect.Info { return s.info() })
-	builtIn(s, GetStats, func(*Empty) *introspect.Stats { return s.stats() })
-	builtIn(s, GetSamples, samples.read)
+	diagnostic(s, GetStats, func(*Empty) *introspect.Stats { return s.stats() })
+	diagnostic(s, GetSamples, s.samples.read)
 	builtIn(s, GetHealth, func(*Empty) *introspect.Health {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -153,9 +154,25 @@ func (s *Server) introspect() {
 	builtIn(s, Ping, func(*Empty) *Empty { return &Empty{} })
 }
 
-// builtIn registers a built-in method, unless OnRegister is against it.
+// diagnostic registers a built-in method that answers only if ServerOptions.Diagnostics is set.
+func diagnostic[In, Out any](s *Server, name Method[In, Out], f func(*In) *Out) {
+	if s.opts.Diagnostics {
+		builtIn(s, name, f)
+		return
+	}
+	register(s, name, func(*In) (*Out, error) {
+		return nil, failure("YDL3103", "%s: this server does not share its diagnostics", name)
+	})
+}
+
+// builtIn registers a built-in method that always succeeds.
 func builtIn[In, Out any](s *Server, name Method[In, Out], f func(*In) *Out) {
-	m := name.method(func(_ context.Context, in *In) (*Out, error) { return f(in), nil })
+	register(s, name, func(in *In) (*Out, error) { return f(in), nil })
+}
+
+// register registers a built-in method, unless OnRegister is against it.
+func register[In, Out any](s *Server, name Method[In, Out], f func(*In) (*Out, error)) {
+	m := name.method(func(_ context.Context, in *In) (*Out, error) { return f(in) })
 	m.idempotent.Store(true)
 	if err := s.add(string(name), m); err != nil {
 		s.opts.Logger.Debug("yodel: built-in method left out", "err", err)

@@ -130,7 +130,7 @@ func TestInfoDescribesTheMethods(t *testing.T) {
 
 func TestStatsCountCallsErrorsAndLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := yodeltest.NewServer(t, nil)
+		s := yodeltest.NewServer(t, &yodel.ServerOptions{Diagnostics: true})
 		must(t, s.Handle("Sleep", func(_ context.Context, in *time.Duration) (*Empty, error) {
 			time.Sleep(*in)
 			return nil, nil
@@ -231,7 +231,7 @@ func TestHealthAndPing(t *testing.T) {
 func TestHealthIsNotServingDuringShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ask := make(chan struct{})
-		s := yodeltest.NewServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+		s := yodeltest.NewServer(t, &yodel.ServerOptions{Diagnostics: true, Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
 			return func(ctx context.Context, call *yodel.Call) error {
 				<-ask
 				return next(ctx, call)

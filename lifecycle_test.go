@@ -159,7 +159,7 @@ func TestAServerLogsItsLifecycle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logbook
 		network := mem.New()
-		s, stop := announced(t, network, &book{}, yodel.ServerOptions{Logger: log.logger(), DrainTimeout: 3 * time.Second})
+		s, stop := announced(t, network, &book{}, yodel.ServerOptions{Logger: log.everything(), DrainTimeout: 3 * time.Second})
 		for _, name := range []string{"A.Slow", "A.Slower"} {
 			handle(t, s, name, func() { time.Sleep(time.Duration(len(name)-5) * 2 * time.Second) })
 		}
@@ -219,7 +219,7 @@ func TestLinesAboutBadPeersAreLimited(t *testing.T) {
 		network := mem.New()
 		refuse := errors.New("refused by the test")
 		var refusing bool
-		_, stop := announced(t, network, &book{}, yodel.ServerOptions{Logger: log.logger(), Accept: func(net.Conn) error {
+		_, stop := announced(t, network, &book{}, yodel.ServerOptions{Logger: log.everything(), Accept: func(net.Conn) error {
 			if refusing {
 				return refuse
 			}

@@ -57,11 +57,21 @@ type Empty = yodel.Empty
 // newServer returns a server of Arith.
 func newServer(t testing.TB, o *yodel.ServerOptions) *yodel.Server {
 	t.Helper()
-	s := yodel.NewServer(o)
+	s := yodel.NewServer(diagnosed(o))
 	if err := s.Register(Arith{}); err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// diagnosed returns a copy of the options with diagnostics for every caller. O may be nil.
+func diagnosed(o *yodel.ServerOptions) *yodel.ServerOptions {
+	opts := yodel.ServerOptions{}
+	if o != nil {
+		opts = *o
+	}
+	opts.Diagnostics = true
+	return &opts
 }
 
 // serve serves s on loopback until the test ends, and returns the address.

@@ -195,8 +195,14 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	}
 	o.concluded = true
 	now := clock()
-	kept := samples.admit(kindOf(call.Explain, err != nil), now)
-	whole := kept || call.Explain
+	kind := kindOf(call.Explain, err != nil)
+	kept := q.samples.admit(kind, now)
+	// An operator who asks a server sees the calls that its handlers have made, too.
+	server, _ := ctx.Value(samplerKey{}).(*sampler)
+	if server == q.samples || server != nil && !server.admit(kind, now) {
+		server = nil
+	}
+	whole := kept || server != nil || call.Explain
 	if !whole && call.rare == nil && call.Attempt == 0 {
 		return err
 	}
@@ -231,7 +237,10 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 		call.describe(r, began, now)
 	}
 	if kept {
-		samples.keep(r)
+		q.samples.keep(r)
+	}
+	if server != nil {
+		server.keep(r)
 	}
 	before := x.report
 	x.report = r
@@ -429,7 +438,8 @@ func (in *incoming) slow(took time.Duration) bool {
 func (in *incoming) report(took time.Duration) {
 	call := &in.call
 	now := clock()
-	if !samples.admit(kindOf(call.Explain, in.err != nil), now) {
+	kept := in.target.conn.server.samples
+	if !kept.admit(kindOf(call.Explain, in.err != nil), now) {
 		return
 	}
 	queue := in.queued()
@@ -468,13 +478,23 @@ func (in *incoming) report(took time.Duration) {
 	if call.rare != nil {
 		call.rare.printNotes(r, began)
 	}
-	samples.keep(r)
+	kept.keep(r)
 }
 
-// samples is the records that this process has kept. It is one for all clients and servers of the process: see docs/decisions/0024.
-var samples = newSampler()
+// Samples returns records of calls that the client has made: of those that failed lately, that were
+// slow, and that were to be explained. A nil query asks for all. It may be called concurrently.
+func (c *Client) Samples(q *introspect.SamplesQuery) *introspect.Samples { return c.samples.read(q) }
 
-// A sampler keeps records of calls, a bounded number of them, and takes in a bounded number in a second.
+// Samples returns records of calls that the server has carried out, and of calls that it and its
+// handlers have made. GetSamples returns the same to callers, if ServerOptions.Diagnostics is set. A nil
+// query asks for all. It may be called concurrently.
+func (s *Server) Samples(q *introspect.SamplesQuery) *introspect.Samples { return s.samples.read(q) }
+
+// samplerKey finds the sampler of the server whose handler's context is asked.
+type samplerKey struct{}
+
+// A sampler keeps records of the calls of one client or server, a bounded number of them, and takes in
+// a bounded number in a second.
 type sampler struct {
 	kinds   [kindsOfSamples]sampled
 	leftOut atomic.Uint64
@@ -562,6 +582,9 @@ func (s *sampler) keep(r *CallReport) {
 
 // read returns the records that q asks for.
 func (s *sampler) read(q *introspect.SamplesQuery) *introspect.Samples {
+	if q == nil {
+		q = &introspect.SamplesQuery{}
+	}
 	out := &introspect.Samples{
 		Failed: s.kinds[failedSamples].seen.Load(), Slow: s.kinds[slowSamples].seen.Load(), Explained: s.kinds[explainedSamples].seen.Load(),
 		LeftOut: s.leftOut.Load(), Calls: []introspect.CallReport{},

@@ -31,6 +31,7 @@ type requester struct {
 	limits        Limits // with defaults
 	side          string // for people: "client" or "server"
 	slowAfter     time.Duration
+	samples       *sampler // of the calls that it makes
 
 	methods    atomic.Pointer[map[string]*remoteMethod]
 	last       atomic.Pointer[remoteMethod] // of the last call; comparing a name with itself is faster than the map

@@ -63,9 +63,13 @@ type ServerOptions struct {
 	// AnnounceEvery is how often the announcement is renewed. A registry forgets the server when it was not for three times
 	// that. Default 10 s.
 	AnnounceEvery time.Duration
-	// SlowAfter is how long a call may take until there is a record of it although it succeeds: see GetSamples. It counts from when the request was read
+	// SlowAfter is how long a call may take until there is a record of it although it succeeds: see Server.Samples. It counts from when the request was read
 	// until its reply is there, and for a stream until its method begins. It holds for calls to peers too, as ClientOptions.SlowAfter does. Default 1 s; negative is for ever.
 	SlowAfter time.Duration
+	// Diagnostics lets callers read yodel.Stats and yodel.Samples, which name methods, peers and tenants
+	// and have the texts of errors. Every caller that Middleware lets in may read them: put authorization
+	// there, for example middleware/auth. Default false: both answer permission_denied.
+	Diagnostics bool
 	// NoIntrospection leaves out the built-in methods yodel.Info, Stats, Health, Samples and Ping. Default false.
 	NoIntrospection bool
 	// Limits bounds what a connection may cost.
@@ -106,6 +110,7 @@ type Server struct {
 	methods     atomic.Pointer[map[string]*method]
 	methodsMu   sync.Mutex
 	suggester   suggester
+	samples     *sampler // of calls that it carries out, and that it and its handlers make
 	serviceList atomic.Pointer[serviceList]
 
 	mu        sync.Mutex
@@ -181,7 +186,8 @@ func NewServer(o *ServerOptions) *Server {
 	opts.AnnounceEvery = orDefault(opts.AnnounceEvery, 10*time.Second)
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
 	s.slowAfter = slowAfter(opts.SlowAfter)
-	s.calls.slowAfter = s.slowAfter
+	s.samples = newSampler()
+	s.calls.slowAfter, s.calls.samples = s.slowAfter, s.samples
 	s.calls.codec, s.calls.compressAbove, s.calls.limits, s.calls.side = opts.Codec, opts.CompressAbove, s.limits, serverSide
 	if opts.Codec == nil {
 		s.calls.codec = JSON

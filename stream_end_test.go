@@ -25,7 +25,7 @@ type endless struct {
 }
 
 func newEndless(o *yodel.ServerOptions) *endless {
-	e := &endless{yodel.NewServer(o), make(chan struct{}, 1000), make(chan error, 1000)}
+	e := &endless{yodel.NewServer(diagnosed(o)), make(chan struct{}, 1000), make(chan error, 1000)}
 	wait := func(ctx context.Context) error {
 		e.begun <- struct{}{}
 		<-ctx.Done()
@@ -148,7 +148,7 @@ func TestWhatTheFunctionReturnsIsWhatCallReturns(t *testing.T) {
 
 // A server may reply before it has everything. Then sending says that the call has ended, and the reply counts.
 func TestAServerRepliesBeforeTheUploadIsOver(t *testing.T) {
-	s := yodel.NewServer(nil)
+	s := yodel.NewServer(diagnosed(nil))
 	sum.Handle(s, func(_ context.Context, recv yodel.Recv[int]) (*int, error) {
 		n, err := recv.Next()
 		if err == nil && *n < 0 {
@@ -194,7 +194,7 @@ func TestAServerRepliesBeforeTheUploadIsOver(t *testing.T) {
 }
 
 func TestErrorsInTheMiddleOfAStreamReachTheCaller(t *testing.T) {
-	s := yodel.NewServer(&yodel.ServerOptions{Logger: new(logbook).logger()})
+	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Logger: new(logbook).logger()})
 	aborted := &yodel.Error{Code: yodel.Aborted, Message: "in the middle", Details: []byte("d")}
 	count.Handle(s, func(_ context.Context, in *int, send yodel.Send[int]) error {
 		for i := range 100 {
@@ -375,7 +375,7 @@ func TestStreamsEndWithTheirContextAndTheirClient(t *testing.T) {
 
 // A connection that is lost in the middle says so, after what had come. The server's side says so too.
 func TestALostConnectionEndsItsStreams(t *testing.T) {
-	s := yodel.NewServer(nil)
+	s := yodel.NewServer(diagnosed(nil))
 	seen := make(chan error, 3)
 	count.Handle(s, func(ctx context.Context, in *int, send yodel.Send[int]) error {
 		for i := range *in {
@@ -433,7 +433,7 @@ func TestALostConnectionEndsItsStreams(t *testing.T) {
 // A goroutine that a handler leaves behind cannot send into the reply.
 func TestNothingIsSentAfterTheHandlerHasReturned(t *testing.T) {
 	const Big yodel.Duplex[[]byte, []byte] = "Big"
-	s := yodel.NewServer(nil)
+	s := yodel.NewServer(diagnosed(nil))
 	stopped := make(chan error, 1)
 	Big.Handle(s, func(_ context.Context, _ yodel.Recv[[]byte], send yodel.Send[[]byte]) error {
 		msg, sent := make([]byte, 30<<10), make(chan struct{}, 1)

@@ -105,7 +105,7 @@ func (x tree) client(o *yodel.ClientOptions, addr string) *yodel.Client {
 
 func (x tree) serve(addr string, o *yodel.ServerOptions, k workKind, work func(ctx context.Context) error) {
 	x.t.Helper()
-	s := yodel.NewServer(o)
+	s := yodel.NewServer(diagnosed(o))
 	k.handle(s, work)
 	l, err := x.network.Listen(addr)
 	must(x.t, err)
@@ -240,7 +240,6 @@ func TestAStreamThatIsLeftBringsItsBudgetBack(t *testing.T) {
 // Leaving a loop is no failure on either side; a record that was asked for says that it was left. A function that fails is one, for its caller.
 func TestLeavingALoopIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		yodel.ForgetSamples()
 		x := tree{t, mem.New()}
 		s := newEndless(nil)
 		l, err := x.network.Listen("a")
@@ -276,8 +275,11 @@ func TestLeavingALoopIsNoFailure(t *testing.T) {
 		synctest.Wait()
 		samples, err := yodel.GetSamples.Call(t.Context(), c, &introspect.SamplesQuery{})
 		must(t, err)
-		if samples.Failed != 1 || samples.Slow != 0 || samples.Explained != 2 || len(samples.Calls) != 3 {
-			t.Errorf("got the records %+v", samples)
+		if samples.Failed != 0 || samples.Slow != 0 || samples.Explained != 1 || len(samples.Calls) != 1 {
+			t.Errorf("got the server's records %+v", samples)
+		}
+		if own := c.Samples(nil); own.Failed != 1 || own.Slow != 0 || own.Explained != 1 || len(own.Calls) != 2 {
+			t.Errorf("got the client's records %+v", own)
 		}
 	})
 }
@@ -334,7 +336,6 @@ func TestStreamsHaveRecordsOnBothSides(t *testing.T) {
 		for _, why := range []string{"explained", "failed", "slow"} {
 			t.Run(k.name+" "+why, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					yodel.ForgetSamples()
 					x := tree{t, mem.New()}
 					gate := func(next yodel.Handler) yodel.Handler {
 						return func(ctx context.Context, call *yodel.Call) error {
@@ -423,7 +424,6 @@ func TestAFailedStreamIsSlowOnlyWhenItWasSlowToBeTaken(t *testing.T) {
 	for _, plain := range []bool{true, false} {
 		for before := range 2 {
 			synctest.Test(t, func(t *testing.T) {
-				yodel.ForgetSamples()
 				x := tree{t, mem.New()}
 				o := &yodel.ServerOptions{}
 				if !plain {
@@ -434,7 +434,7 @@ func TestAFailedStreamIsSlowOnlyWhenItWasSlowToBeTaken(t *testing.T) {
 						}
 					}}
 				}
-				s := yodel.NewServer(o)
+				s := yodel.NewServer(diagnosed(o))
 				workDuplex.Handle(s, func(_ context.Context, _ yodel.Recv[int], send yodel.Send[int]) error {
 					err := send(new(int))
 					time.Sleep(time.Hour)

@@ -239,7 +239,7 @@ func TestLimitsHoldForMessagesOfStreams(t *testing.T) {
 
 // What a caller does not read any more is dropped, and a message that is too large among it is no silent hang.
 func TestWhatTheFunctionDoesNotReadIsDropped(t *testing.T) {
-	s := yodel.NewServer(nil)
+	s := yodel.NewServer(diagnosed(nil))
 	const flood yodel.Duplex[int, string] = "Flood"
 	flood.Handle(s, func(_ context.Context, _ yodel.Recv[int], send yodel.Send[string]) error {
 		for i := range 100 {
@@ -261,7 +261,7 @@ func TestWhatTheFunctionDoesNotReadIsDropped(t *testing.T) {
 
 // A message that the codec does not take, or that does not fit, fails with the name of the codec.
 func TestMessagesThatDoNotFit(t *testing.T) {
-	s := yodel.NewServer(nil)
+	s := yodel.NewServer(diagnosed(nil))
 	const (
 		texts   yodel.Duplex[string, string] = "Mix"
 		numbers yodel.Duplex[int, int]       = "Mix"
@@ -345,7 +345,7 @@ func inflight(t *testing.T, c *yodel.Client, method string) int64 {
 }
 
 func TestStreamsAreCounted(t *testing.T) {
-	s := yodel.NewServer(nil)
+	s := yodel.NewServer(diagnosed(nil))
 	streams(s)
 	c := connect(t, s, nil)
 	five := 5
@@ -433,7 +433,7 @@ func TestManyGoroutinesSendOnOneStream(t *testing.T) {
 		go func() { sent <- send(to) }()
 		return errors.Join(check(recv), <-sent)
 	}
-	s := yodel.NewServer(nil)
+	s := yodel.NewServer(diagnosed(nil))
 	chat.Handle(s, func(_ context.Context, recv yodel.Recv[message], send yodel.Send[message]) error {
 		return both(recv, send)
 	})
@@ -444,7 +444,7 @@ func TestManyGoroutinesSendOnOneStream(t *testing.T) {
 // is told what happened.
 func TestShutdownAndStreams(t *testing.T) {
 	t.Run("draining", func(t *testing.T) {
-		s := yodel.NewServer(nil)
+		s := yodel.NewServer(diagnosed(nil))
 		count.Handle(s, func(ctx context.Context, in *int, send yodel.Send[int]) error {
 			draining := yodel.CallFrom(ctx).Draining()
 			for i := 0; ; i++ {

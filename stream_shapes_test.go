@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
@@ -72,7 +71,7 @@ func (Counter) DuplexWithReply(context.Context, yodel.Recv[int], yodel.Send[int]
 
 func TestStreamsAreFoundByReflection(t *testing.T) {
 	log := &logbook{}
-	s := yodel.NewServer(&yodel.ServerOptions{Logger: log.logger()})
+	s := yodel.NewServer(&yodel.ServerOptions{Logger: log.everything()})
 	must(t, s.Register(Counter{}))
 	c := connect(t, s, nil)
 	three, want := 3, 0
@@ -130,8 +129,8 @@ func TestStreamsAreFoundByReflection(t *testing.T) {
 		"NoContext", "NoError", "NoRequest", "ByValue", "Backwards", "TwoSends", "FeedWithReply", "ReplyByValue", "NoReply",
 		"ThreeStreams", "UploadWithRequest", "TwoRequests", "DuplexWithReply",
 	} {
-		if lines := log.with(`method="` + name + ": "); len(lines) != 1 || !strings.Contains(lines[0], "it takes a stream, but is none of") {
-			t.Errorf("%s was skipped with %q, want the shapes of streams", name, lines)
+		if lines := log.with(name + ": it takes a stream, but is none of"); len(lines) != 1 {
+			t.Errorf("%s was skipped with %q, want the shapes of streams", name, log.with("registered"))
 		}
 		if _, found := kinds["Counter."+name]; found {
 			t.Errorf("%s was registered", name)

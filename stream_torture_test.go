@@ -25,7 +25,7 @@ func TestStreamsEndAtAnyPoint(t *testing.T) {
 	const total, callers, most = 10_000, 32, 48
 	yodeltest.NoLeaks(t)
 	const window = 4096
-	s := yodel.NewServer(&yodel.ServerOptions{Limits: yodel.Limits{StreamWindow: window}})
+	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Limits: yodel.Limits{StreamWindow: window}})
 	tortured(s)
 	addr := serve(t, s)
 	p := newProxy(t, addr)
@@ -284,7 +284,7 @@ func wantRoomFor(t *testing.T, c *yodel.Client, most int) {
 // Who waits in Send, or in a loop for the next message, ends at once when the stream does.
 func TestBlockedStreamsEndAtOnce(t *testing.T) {
 	const rounds, bound = 100, 10 * time.Millisecond
-	s := yodel.NewServer(nil)
+	s := yodel.NewServer(diagnosed(nil))
 	finish := make(chan struct{})
 	echo2.Handle(s, func(ctx context.Context, _ yodel.Recv[int], _ yodel.Send[int]) error { // it reads nothing
 		select {

@@ -48,6 +48,7 @@ func (Shapes) Move(p Point, by *Point, all []Point) (Point, []Point, error) {
 func TestSeveralValuesGoInAndOut(t *testing.T) {
 	s := newServer(t, &yodel.ServerOptions{Codecs: []yodel.Codec{gob.Codec}})
 	must(t, s.Register(Shapes{}))
+	must(t, s.Register(Shapes{}, "None")) // only by name, because it has neither a context, a result nor an error
 	addr := serve(t, s)
 	p := Point{1, 2, "p", []string{"a", "b"}}
 	q := Point{X: 10, Y: 20}

@@ -132,8 +132,8 @@ type SamplesQuery struct {
 	Limit     int    `json:"limit,omitempty"` // how many at most; 0 is all
 }
 
-// Samples is the records that a process has kept of calls that it made and carried out, the newest first, and how many there were of which it
-// could have kept one. A call that is of several kinds is counted once: as one that was to be explained, or else as one that failed.
+// Samples has the records that a client or server has kept, the newest first, and counts the calls of which it could have kept
+// one. A call that is of several kinds is counted once: as one that was to be explained, or else as one that failed.
 type Samples struct {
 	Calls     []CallReport `json:"calls"`
 	Failed    uint64       `json:"failed"`

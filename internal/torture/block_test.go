@@ -35,7 +35,7 @@ const (
 
 // serveBlocking serves until its standard input ends.
 func serveBlocking() {
-	s := yodel.NewServer(nil)
+	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true})
 	var calls atomic.Int64
 	short.Handle(s, func(_ context.Context, job *Job) (*Done, error) { return &Done{job.ID}, nil })
 	sleeper.Handle(s, func(_ context.Context, job *Job) (*Done, error) {

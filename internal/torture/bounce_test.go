@@ -140,7 +140,7 @@ func bounceBack() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	s, served := new(side), yodel.NewServer(nil)
+	s, served := new(side), yodel.NewServer(&yodel.ServerOptions{Diagnostics: true})
 	bounce.Handle(served, s.bounce)
 	c := yodel.NewClient(yodel.Static(os.Getenv(addrEnv)), &yodel.ClientOptions{Server: served, Limits: limitsOf(maxOpen)})
 	begin.Handle(served, func(ctx context.Context, l *Load) (*yodel.Empty, error) { // one-way: it takes no place in the window
@@ -182,7 +182,7 @@ func twoProcesses(t *testing.T, maxOpen int, l *Load) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	own := new(side)
-	server := yodel.NewServer(&yodel.ServerOptions{Limits: limitsOf(maxOpen)})
+	server := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Limits: limitsOf(maxOpen)})
 	bounce.Handle(server, own.bounce)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -67,7 +67,7 @@ func serve() {
 		os.Exit(1)
 	}
 	fmt.Println(l.Addr())
-	s := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{refuseSteps}, Limits: yodel.Limits{KeepAlive: longKeepAlive}})
+	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Middleware: []yodel.Middleware{refuseSteps}, Limits: yodel.Limits{KeepAlive: longKeepAlive}})
 	serveStreams(s)
 	work := func(ctx context.Context, job *Job) (*Done, error) {
 		_, _ = os.Stdout.WriteString(strconv.Itoa(job.ID) + "\n") // the parent may be gone

@@ -29,7 +29,7 @@ func dial(t *testing.T, so *yodel.ServerOptions, co *yodel.ClientOptions) *yodel
 	if err != nil {
 		t.Fatal(err)
 	}
-	so.Logger = slog.New(slog.DiscardHandler)
+	so.Logger, so.Diagnostics = slog.New(slog.DiscardHandler), true
 	s := yodel.NewServer(so)
 	work.Handle(s, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { panic("the secret is 1234") })
 	ctx, cancel := context.WithCancel(context.Background())
