@@ -81,7 +81,8 @@ type Call struct {
 	NoWait bool
 
 	// OneWay asks for no reply: Do returns when the request is queued for sending. Whether it was
-	// executed is never known.
+	// executed is never known. Its context ends 30 s after the client has disconnected. While as many one-way calls run
+	// on a connection as its server allows, the server reads no other calls from it: do not send many to a slow method.
 	OneWay bool
 
 	// Attempt counts how often the request was sent before: 0 the first time.

@@ -47,7 +47,10 @@ type ServerOptions struct {
 	MaxConns int
 	// MaxOpen is how many requests may be open at once on all connections together, those being executed and those waiting for
 	// that. Each connection is allowed its share, which follows what it needs; callers beyond it wait, on the client. One request is
-	// allowed to each connection in any case. One-way requests are counted by themselves, up to as many. Default 16,384.
+	// allowed to each connection in any case. One-way requests are counted by themselves, up to as many. A sixteenth is a
+	// reserve for clients that have less than an equal share. One-way requests whose client has disconnected do not
+	// count: up to a quarter of MaxOpen go on, for 30 s, and then their contexts end; the contexts of others end at
+	// once. Default 16,384.
 	MaxOpen int
 	// MaxOpenBytes is how many bytes these requests may have together, divided likewise; each connection may have 64 KiB, or one
 	// request that is larger. Default 256 MiB.

@@ -41,15 +41,16 @@ type Budget struct {
 // A share is what a connection has of a budget. Guarded by Budget.mu.
 type share struct {
 	conn        *Conn
-	index       int  // in Budget.members
-	told        int  // the limit that the peer was told last
-	granted     int  // how much of the total is not for others: at least told, and more until the peer has obeyed
-	bytes       int  // the same of bytes
-	greeted     bool // the peer has sent its settings, so that it can be told something
-	lowering    bool // the peer has been told a lower limit, and its pong has not come
-	active      bool // is in Budget.active
-	gone        bool // the connection has ended
-	recent      int  // how many requests were open at most, of late
+	index       int       // in Budget.members
+	told        int       // the limit that the peer was told last
+	granted     int       // how much of the total is not for others: at least told, and more until the peer has obeyed
+	bytes       int       // the same of bytes
+	greeted     bool      // the peer has sent its settings, so that it can be told something
+	lowering    bool      // the peer has been told a lower limit, and its pong has not come
+	lowered     time.Time // when it was told that
+	active      bool      // is in Budget.active
+	gone        bool      // the connection has ended
+	recent      int       // how many requests were open at most, of late
 	recentBytes int
 
 	target int  // what it should have
@@ -68,10 +69,13 @@ const (
 	// idleShare is that of a connection that needs nothing, at most, while there is enough. What calls of short methods need is
 	// hardly seen, because they are not open for long: with 1024, the callers beyond that waited for nothing, and 5000 of them made
 	// 106 thousand calls a second instead of 150.
-	idleShare     = 8 << 10
-	scarceShare   = 16       // the same while others need more than there is
-	minBytes      = 64 << 10 // of each
-	fewestToShare = 4        // below this, one more or less is a difference
+	idleShare   = 8 << 10
+	scarceShare = 16       // the same while others need more than there is
+	minBytes    = 64 << 10 // of each
+	// obeyTime is how long a peer may take to answer the ping behind a lower limit. After that what exceeds the limit is refused, and what the
+	// peer does not use is given to others. A peer that is alive answers sooner: see Limits.KeepAlive.
+	obeyTime      = 30 * time.Second
+	fewestToShare = 4 // below this, one more or less is a difference
 )
 
 // NewBudget returns a budget of this many requests and bytes. It needs not be closed: it holds a timer only while
@@ -250,13 +254,13 @@ func (b *Budget) removeLocked(s *share) {
 	b.members = b.members[:last]
 }
 
-// borrow lets a connection have open requests of so many bytes open, which is more than its share, if the total bears it. A peer that
-// had not heard of its limit needs that.
+// borrow lets a connection have open requests of so many bytes open, which is more than its share, if that leaves the reserve alone. A peer
+// that had not heard of its limit needs that.
 func (b *Budget) borrow(s *share, open, bytes int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	more := max(open-s.granted, 0)
-	if more > 0 && b.granted+more > b.total {
+	if more > 0 && b.granted+more > b.total-b.reserve() {
 		return false
 	}
 	if bytes > s.bytes {
@@ -322,8 +326,12 @@ func (c *Conn) bearsLocked(r *Request, open, bytes int) bool {
 	if open == 0 || open < c.limit && (bytes == 0 || bytes+r.bytes <= c.limitBytes) {
 		return true
 	}
-	if c.share == nil || !c.cfg.Budget.borrow(c.share, open+1, bytes+r.bytes) {
+	if c.share == nil || open >= initialWindow || c.informed || !c.cfg.Budget.borrow(c.share, open+1, bytes+r.bytes) {
 		return false
+	}
+	if !c.inquired { // the pong says that the peer has its limits, which were sent before
+		c.inquired = true
+		c.sendPingLocked(wire.Ping, make([]byte, pingSize))
 	}
 	c.limit, c.limitBytes = max(c.limit, open+1), max(c.limitBytes, bytes+r.bytes)
 	return true
@@ -335,6 +343,9 @@ func (c *Conn) settleLocked() {
 		return
 	}
 	open := max(c.inOpen-c.inNested-len(c.oneWay), len(c.oneWay)) // one-way requests have as large a window of their own
+	if c.orphans > 0 {
+		open = max(c.inOpen-c.inNested-c.orphans, 0) // orphans have a bound of their own
+	}
 	c.limit, c.limitBytes = c.cfg.Budget.settle(c.share, open, c.inBytes-c.inNestBytes)
 }
 
@@ -377,11 +388,18 @@ func (c *Conn) tell(ch change) {
 	c.flushLocked(false)
 }
 
-// obeyedLocked handles the pong to ping n: is the one that lowered the limit?
+// obeyedLocked handles the pong to ping n: is it the one that lowered the limit?
 func (c *Conn) obeyedLocked(n uint64) {
 	if c.lowering == n && n != 0 {
 		c.lowering = 0
 		c.cfg.Budget.obeyed(c.share)
 		c.settleLocked()
 	}
+}
+
+// enforce lowers the limit of a peer that has not answered the ping behind a lower limit for obeyTime.
+func (c *Conn) enforce() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.obeyedLocked(c.lowering)
 }

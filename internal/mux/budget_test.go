@@ -5,6 +5,7 @@ package mux_test
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -318,13 +319,13 @@ func TestThePongFreesTheRest(t *testing.T) {
 	wg.Wait()
 }
 
-// A peer that does not heed its limit is allowed what is free, and refused what is not.
+// A peer that has not heard of its limit is allowed what is free but for the reserve, and refused what is not.
 func TestTheBudgetRefusesWhatItCannotBear(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		open, bytes int
 		want        int // requests of 1000 bytes
-	}{{"requests", 10, 1 << 30, 10}, {"bytes", 1000, 70_000, 70}} {
+	}{{"requests", 11, 1 << 30, 10}, {"bytes", 1000, 70_000, 70}} {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBudget(t, test.open, test.bytes)
 			release := make(chan struct{})
@@ -490,6 +491,184 @@ func TestOneWayRequestsAreWithinTheBudget(t *testing.T) {
 	if n := most.Load(); n > 64 {
 		t.Errorf("%d ran at once, the budget is 64", n)
 	}
+}
+
+// openMany opens as many calls of "other" as the connection takes, and returns how many the server has open.
+func openMany(ctx context.Context, wg *sync.WaitGroup, c, srv *mux.Conn) func() int {
+	openAll(ctx, wg, c, other, func(error) {})
+	return func() int { return srv.Tables().InOpen }
+}
+
+// A client whose requests do not end leaves the others the reserve, which they divide: each one that comes has its part when its need has been
+// measured once, after 100 ms.
+func TestNewClientsShareTheReserve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const total, reserve = 16384, 1024
+		b := newBudget(t, total, 1<<30)
+		release := make(chan struct{})
+		s := budgeted(b, release)
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		hog, hogSrv := s.joinInMemory(t, b)
+		open := openMany(ctx, &wg, hog, hogSrv)
+		time.Sleep(3 * time.Second)
+		if n := open(); n != total-reserve {
+			t.Fatalf("the first client has %d requests open, want all but the reserve, %d", n, total-reserve)
+		}
+		for i, want := range []int{reserve / 2, reserve / 3, reserve / 8} {
+			before := time.Now()
+			c, srv := s.joinInMemory(t, b)
+			if took := time.Since(before); took > 0 {
+				t.Errorf("new client %d waited %v for its first share", i, took)
+			}
+			open := openMany(ctx, &wg, c, srv)
+			time.Sleep(110 * time.Millisecond)
+			if n := open(); n < want {
+				t.Errorf("new client %d has %d requests open after 110 ms, want %d", i, n, want)
+			}
+		}
+		cancel()
+		close(release)
+		wg.Wait()
+		time.Sleep(10 * time.Second)
+	})
+}
+
+// A peer that ignores its window is refused what exceeds it, from when it has answered a ping on, and before that what exceeds the 1024
+// requests that it may send before the settings have come.
+func TestAPeerThatIgnoresItsWindowIsRefused(t *testing.T) {
+	const total = 16384
+	for _, pongs := range []bool{false, true} {
+		b := newBudget(t, total, 1<<30)
+		release := make(chan struct{})
+		s := budgeted(b, release)
+		peer, srv := s.facingServer(t)
+		peer.write(hello(nil), method(0, "other"))
+		told := int(peer.expectHello().MaxOpen)
+		if told >= total/2 {
+			t.Fatalf("the first of all connections may have %d requests open", told)
+		}
+		var refused atomic.Int64
+		var reading sync.WaitGroup
+		reading.Go(func() {
+			for {
+				h, frame, err := peer.frame()
+				if err != nil {
+					return
+				}
+				switch {
+				case h.Type == wire.Ping && pongs:
+					_, _ = peer.nc.Write(frameOf(wire.Header{Type: wire.Pong}, nil, frame[wire.HeaderSize:]))
+				case h.Type == wire.Reply && h.Arg == codeExhausted && h.Flags&wire.NotProcessed != 0:
+					refused.Add(1)
+				}
+			}
+		})
+		for i := range total {
+			peer.write(request(0, callID(uint32(i), 1), ""))
+		}
+		eventually(t, "every request is executed or refused", func() bool { return srv.Tables().InOpen+int(refused.Load()) == total })
+		n := srv.Tables().InOpen
+		t.Logf("of %d requests %d were executed; the peer had been told %d", total, n, told)
+		if n > total-total/16 {
+			t.Errorf("of %d requests %d were executed, which is more than all but the reserve", total, n)
+		}
+		close(release)
+		_ = peer.nc.Close()
+		reading.Wait()
+		wantEmpty(t, "the server", srv)
+	}
+}
+
+// What a peer has been told to give up, and does not use, is others' after a while, also when the peer does not answer the ping.
+func TestAPeerThatAnswersNoPingLosesItsShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(t, 160, 1<<30)
+		release := make(chan struct{})
+		s := budgeted(b, release)
+		client, server := memoryPair(0)
+		silent := mux.New(server, nil, false, s.config(t, s.server, s.serves))
+		defer silent.Close()
+		_, _ = client.Write(hello(nil))
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		synctest.Wait()
+		c, srv := s.joinInMemory(t, b)
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		open := openMany(ctx, &wg, c, srv)
+		for range 25 { // what keeps the connection from being dead
+			time.Sleep(time.Second)
+			_, _ = client.Write(ping(1))
+		}
+		before := open()
+		for range 10 {
+			time.Sleep(time.Second)
+			_, _ = client.Write(ping(1))
+		}
+		if after := open(); before > 90 || after < 120 {
+			t.Errorf("the other client had %d requests open at first, and %d after 35 s, want about 75 and more than 120", before, after)
+		}
+		cancel()
+		close(release)
+		wg.Wait()
+		time.Sleep(10 * time.Second)
+	})
+}
+
+// One-way requests whose client has left take no room from others. Their contexts end after a while, and at once when there are many.
+func TestOneWayRequestsOfClientsThatLeftEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const total = 1600
+		b := newBudget(t, total, 1<<30)
+		release := make(chan struct{})
+		s := budgeted(b, release)
+		var ended, running atomic.Int64
+		s.serves["third"] = &handler{serve: func(r *mux.Request) {
+			running.Add(1)
+			<-r.Done()
+			ended.Add(1)
+		}}
+		leaver, leaverSrv := s.joinInMemory(t, b)
+		ctx, cancel := context.WithCancel(context.Background())
+		for range 2 * total {
+			if err := leaver.Notify(ctx, &mux.Out{Method: third}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		n := running.Load()
+		if n < total/2 {
+			t.Fatalf("%d one-way requests run", n)
+		}
+		leaver.Abort()
+		<-leaverSrv.Ended()
+		time.Sleep(10 * time.Millisecond)
+		if left := n - ended.Load(); left != total/4 {
+			t.Errorf("of %d one-way requests %d go on when their client has left, want %d", n, left, total/4)
+		}
+		if n := b.Granted(); n != 0 {
+			t.Errorf("%d places are granted when the only client has left", n)
+		}
+		c, srv := s.joinInMemory(t, b)
+		var wg sync.WaitGroup
+		open := openMany(ctx, &wg, c, srv)
+		time.Sleep(200 * time.Millisecond)
+		if n := open(); n != total-total/16 {
+			t.Errorf("the next client has %d requests open, want all but the reserve, %d", n, total-total/16)
+		}
+		time.Sleep(29 * time.Second)
+		if ended.Load() == n {
+			t.Error("all one-way requests have ended before their time")
+		}
+		time.Sleep(time.Second)
+		if left := n - ended.Load(); left != 0 {
+			t.Errorf("%d one-way requests still run 30 s after their client has left", left)
+		}
+		cancel()
+		close(release)
+		wg.Wait()
+		time.Sleep(10 * time.Second)
+	})
 }
 
 // Clients come, go, are cut off, call much and little. Nobody's call is refused, the sum is never exceeded, and it is exactly zero at the end.

@@ -361,6 +361,7 @@ func (c *Conn) onPong(payload []byte) {
 		close(ch)
 		delete(c.pings, n)
 	}
+	c.informed = true
 	c.obeyedLocked(n)
 	c.mu.Unlock()
 }
@@ -870,8 +871,7 @@ func (c *Conn) endLocked(err error) {
 		if r == nil {
 			continue
 		}
-		if r.OneWay && r.collected == nil && !errors.Is(err, ErrClosed) {
-			c.orphanLocked(r)
+		if r.OneWay && r.collected == nil && !errors.Is(err, ErrClosed) && c.orphanLocked(r) {
 			continue
 		}
 		requests = append(requests, r)
@@ -880,10 +880,8 @@ func (c *Conn) endLocked(err error) {
 		}
 	}
 	for r := range c.oneWay {
-		if errors.Is(err, ErrClosed) || !r.alone() {
+		if errors.Is(err, ErrClosed) || !r.alone() || !c.orphanLocked(r) {
 			requests = append(requests, r)
-		} else {
-			c.orphanLocked(r)
 		}
 	}
 	c.leaveBudgetLocked()

@@ -222,6 +222,8 @@ type Conn struct {
 	holding  bool        // this side does not read, because of what it has to do
 	abrupt   bool        // it is to end at once
 	silent   bool        // the reader has gone
+	informed bool        // the peer has answered a ping, so it has read this side's settings
+	inquired bool        // it was sent one for that
 	greeting atomic.Bool // the peer's settings have yet to come
 	heard    atomic.Bool // the peer sent something since the last keepalive
 	watched  atomic.Bool // is on the list of cfg.Watch
@@ -312,6 +314,7 @@ type seldom struct {
 	reserving   []*Stream             // that wait for it
 	oneWay      map[*Request]struct{} // requests of the peer that have no slot
 	oneWayBytes int                   // of inBytes
+	orphans     int                   // how many of inOpen the pool has adopted
 	inNested    int                   // how many of inOpen serve calls of this side and are not in the window
 	inNestBytes int
 	flushAll    func()                   // flush, made once: starting a goroutine with it costs no allocation

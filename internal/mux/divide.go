@@ -35,6 +35,9 @@ func (b *Budget) look() {
 	for _, s := range measured {
 		s.conn.measure()
 	}
+	for _, s := range b.disobedient() {
+		s.conn.enforce()
+	}
 	b.mu.Lock()
 	b.active = slices.DeleteFunc(b.active, func(s *share) bool { return !s.active })
 	changes := b.divideLocked(len(measured) > 0 || len(b.active) == 0)
@@ -78,6 +81,7 @@ func (b *Budget) needLocked(s *share, floor int) {
 // measured what is needed: only then, and when nobody needs anything, do idle connections get more.
 func (b *Budget) divideLocked(known bool) []change {
 	b.targetsLocked()
+	now := time.Now()
 	free := b.total - b.granted - b.reserve()
 	var changes []change
 	var raised []*share
@@ -99,7 +103,7 @@ func (b *Budget) divideLocked(known bool) []change {
 			enough = s.told / 8
 		}
 		if s.told-s.target > enough && s.free() {
-			s.told, s.lowering = s.target, true
+			s.told, s.lowering, s.lowered = s.target, true, now
 			changes = append(changes, change{s, s.told, b.bytesOf(s, s.told), true})
 		}
 	}
@@ -116,7 +120,51 @@ func (b *Budget) divideLocked(known bool) []change {
 		b.grantLocked(more)
 		changes = append(changes, change{s, s.told, b.bytesOf(s, s.told), false})
 	}
+	return append(changes, b.relieveLocked()...)
+}
+
+// relieveLocked gives of the reserve to connections that need more and have less than an equal share. Others may not give anything up for
+// long, when their requests do not end. With n such connections each may have up to one of n+1 parts of the reserve, so that there is a
+// part for the next one that comes.
+func (b *Budget) relieveLocked() (changes []change) {
+	equal, left, n, single := b.total/max(len(b.members), 1), b.total-b.granted, 0, 0
+	for _, s := range b.members {
+		switch {
+		case s.hungry && s.told < equal:
+			n++
+		case s.granted == 1:
+			single++
+		}
+	}
+	if len(b.members) > b.reserve() { // the one request that each connection may have in any case must not use the reserve up
+		left += single
+	}
+	level := min(equal, b.reserve()/(n+1))
+	for _, s := range b.members {
+		told := min(level, s.granted+left, s.conn.hardLimit())
+		if !s.hungry || !s.free() || told-s.told <= s.told/8 {
+			continue
+		}
+		more := max(told-s.granted, 0)
+		left -= more
+		s.told, s.granted = told, s.granted+more
+		s.bytes = max(s.bytes, b.bytesOf(s, told))
+		b.grantLocked(more)
+		changes = append(changes, change{s, told, b.bytesOf(s, told), false})
+	}
 	return changes
+}
+
+// disobedient returns the connections whose peers have not obeyed a lower limit for too long.
+func (b *Budget) disobedient() (found []*share) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.members {
+		if s.lowering && time.Since(s.lowered) >= obeyTime {
+			found = append(found, s)
+		}
+	}
+	return found
 }
 
 // free reports whether the connection can be told another limit now.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A Pool runs handlers that are not short, on goroutines that it keeps for a while because a goroutine
@@ -22,8 +23,10 @@ type Pool struct {
 	busy    atomic.Int64 // requests that run, until their Done has returned
 	waited  atomic.Bool  // somebody waits in Settled
 	mu      sync.Mutex
-	orphans map[*Request]struct{} // one-way requests whose connections have ended
-	settled chan struct{}         // closed when nothing runs; nil when nobody waits for that
+	orphans map[*Request]int64 // one-way requests whose connections have ended, and when they are canceled
+	end     *time.Timer        // cancels them; nil before there were any
+	ending  bool               // it is set
+	settled chan struct{}      // closed when nothing runs; nil when nobody waits for that
 }
 
 // maxIdle is how many goroutines of a pool wait for work.
@@ -33,15 +36,55 @@ const maxIdle = 256
 func NewPool() *Pool {
 	return &Pool{
 		work: make(chan *Request), quit: make(chan struct{}), idle: make(chan struct{}, maxIdle),
-		buffers: sync.Pool{New: func() any { return new([]byte) }}, orphans: make(map[*Request]struct{}),
+		buffers: sync.Pool{New: func() any { return new([]byte) }}, orphans: make(map[*Request]int64),
 		waiters: sync.Pool{New: newWaiter},
 	}
 }
 
-func (p *Pool) adopt(r *Request) {
+// orphanTime is how long a one-way request may go on when its connection has been lost. Then its context ends.
+const orphanTime = 30 * time.Second
+
+// adopt takes over a one-way request whose connection has ended, unless there are as many already as may be.
+func (p *Pool) adopt(r *Request, most int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.orphans[r] = struct{}{}
+	if len(p.orphans) >= most {
+		return false
+	}
+	if !p.ending {
+		p.ending = true
+		if p.end == nil {
+			p.end = time.AfterFunc(orphanTime, p.endOrphans)
+		} else {
+			p.end.Reset(orphanTime)
+		}
+	}
+	p.orphans[r] = int64(Clock() + orphanTime)
+	return true
+}
+
+// endOrphans cancels the orphans that have had their time.
+func (p *Pool) endOrphans() {
+	now, next := int64(Clock()), int64(never)
+	var late []*Request
+	p.mu.Lock()
+	for r, end := range p.orphans {
+		switch {
+		case end == 0: // it was canceled
+		case end <= now:
+			p.orphans[r] = 0
+			late = append(late, r)
+		default:
+			next = min(next, end)
+		}
+	}
+	if p.ending = next != never; p.ending {
+		p.end.Reset(time.Duration(next - now))
+	}
+	p.mu.Unlock()
+	for _, r := range late {
+		r.cancel(context.Canceled, ErrCallerGone)
+	}
 }
 
 func (p *Pool) disown(r *Request) {

@@ -137,23 +137,35 @@ func (c *Conn) enterTableLocked(r *Request) {
 	}
 	switch {
 	case c.err == nil:
-	case r.OneWay && !errors.Is(c.err, ErrClosed):
-		c.orphanLocked(r)
+	case r.OneWay && !errors.Is(c.err, ErrClosed) && c.orphanLocked(r):
 	default:
 		go r.cancel(context.Canceled, c.err)
 	}
 }
 
-// orphanLocked leaves a one-way request, whose caller was not waiting for it anyway, to the pool when its
-// connection is lost.
-func (c *Conn) orphanLocked(r *Request) {
-	r.orphan = true
-	c.cfg.Pool.adopt(r)
+// orphanLocked leaves a one-way request to the pool when its connection is lost: its caller was not waiting for it. From there on it does
+// not count in the budget, so that clients that leave do not take room from those that stay. It returns false when the pool has enough
+// of them: then the request is canceled and goes on counting.
+func (c *Conn) orphanLocked(r *Request) bool {
+	if r.orphan = c.cfg.Pool.adopt(r, c.cfg.mostOrphans()); r.orphan {
+		c.seldomLocked().orphans++
+	}
+	return r.orphan
+}
+
+// mostOrphans is how many orphans a server may have: a quarter of the requests that it may have open.
+func (cfg *Config) mostOrphans() int {
+	most := cfg.MaxOpen
+	if cfg.Budget != nil {
+		most = cfg.Budget.total
+	}
+	return max(most/4, 1)
 }
 
 func (c *Conn) leaveTableLocked(r *Request) {
 	if r.orphan {
 		c.cfg.Pool.disown(r)
+		c.seldomLocked().orphans--
 	}
 	if r.turn != nil {
 		c.passLocked(r)
