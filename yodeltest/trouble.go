@@ -86,10 +86,11 @@ func (x registryTrial) outage(down, up func(), stored bool) error {
 	return errors.Join(err, x.withdraw(service, addrs...))
 }
 
-// refused checks that the server, which is not there, is not said to have done something, and that nothing waits for it for ever.
+// refused checks that calls of a server that does not answer fail, and end when their contexts are canceled.
 func (x registryTrial) refused(service string) error {
 	try := func(what string, do func(ctx context.Context) error) error {
-		ctx, cancel := context.WithTimeout(context.Background(), x.TTL)
+		ctx, cancel := context.WithCancel(context.Background()) // a deadline could be kept without heeding the context
+		defer time.AfterFunc(x.TTL, cancel).Stop()
 		defer cancel()
 		ended := make(chan error, 1)
 		go func() { ended <- do(ctx) }()

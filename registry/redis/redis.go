@@ -31,6 +31,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -72,7 +73,7 @@ func New(addr string, o *Options) *Registry {
 	}
 	s := &store{
 		client: o.Client, timeout: o.Timeout, every: o.Every, rpcx: o.Layout == registry.RPCX,
-		parts: strings.Count(prefix, "/") + 3,
+		parts: strings.Count(prefix, "/") + 3, changing: make(map[string]chan struct{}),
 	}
 	if s.timeout <= 0 {
 		s.timeout = 5 * time.Second
@@ -101,6 +102,9 @@ type store struct {
 	timeout, every time.Duration
 	rpcx           bool
 	parts          int // of a key: those of the prefix, the service, and the rest
+
+	mu       sync.Mutex
+	changing map[string]chan struct{} // the records that a command changes now; closed when it has ended
 }
 
 // The scripts make one step of what belongs together, by the clock of Redis. Their keys are a record and the set of its service.
@@ -159,7 +163,7 @@ type pair struct {
 	LastIndex uint64 `json:"LastIndex"`
 }
 
-// ask carries out a command that reads, within the timeout. The client ends it late when ctx is canceled, and so is not waited for.
+// ask carries out a command within the timeout. It does not wait for the client, which does not notice that ctx was canceled.
 func ask[T any](ctx context.Context, s *store, what string, command func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
@@ -184,8 +188,7 @@ func ask[T any](ctx context.Context, s *store, what string, command func(context
 	return a.value, a.err
 }
 
-// Put implements registry.Store. An answer is waited for, not longer than the timeout, also when ctx is canceled: the Delete that comes
-// next must not be overtaken on another connection.
+// Put implements registry.Store.
 func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
 	record, service := s.place(key)
 	if s.rpcx {
@@ -194,23 +197,58 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	if err := put.Run(ctx, s.client, []string{record, service}, value, max(ttl.Milliseconds(), 1), s.indexed()).Err(); err != nil {
-		return fmt.Errorf("redis: put %s: %w", record, err)
-	}
-	return nil
+	return s.write(ctx, "put", record, func(ctx context.Context) error {
+		return put.Run(ctx, s.client, []string{record, service}, value, max(ttl.Milliseconds(), 1), s.indexed()).Err()
+	})
 }
 
 // Delete implements registry.Store.
 func (s *store) Delete(ctx context.Context, key string) error {
 	record, service := s.place(key)
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	if err := remove.Run(ctx, s.client, []string{record, service}, s.indexed()).Err(); err != nil {
-		return fmt.Errorf("redis: delete %s: %w", record, err)
+	return s.write(ctx, "delete", record, func(ctx context.Context) error {
+		return remove.Run(ctx, s.client, []string{record, service}, s.indexed()).Err()
+	})
+}
+
+// write carries out a command that changes a record. It returns when ctx ends, although the client may go on waiting for the answer.
+// Commands that change one record run one after the other, because they could overtake each other on different connections: a Delete
+// waits for a Put that was canceled.
+func (s *store) write(ctx context.Context, what, record string, command func(context.Context) error) error {
+	end, err := s.turn(ctx, record)
+	if err != nil {
+		return fmt.Errorf("redis: %s %s: an earlier change has not ended: %w", what, record, err)
 	}
-	return nil
+	_, err = ask(ctx, s, what+" "+record, func(ctx context.Context) (struct{}, error) {
+		defer end()
+		return struct{}{}, command(ctx)
+	})
+	return err
+}
+
+// turn waits until no other command changes the record, and reserves it until end is called.
+func (s *store) turn(ctx context.Context, record string) (end func(), err error) {
+	turn := make(chan struct{})
+	for {
+		s.mu.Lock()
+		before := s.changing[record]
+		if before == nil {
+			s.changing[record] = turn
+			s.mu.Unlock()
+			break
+		}
+		s.mu.Unlock()
+		select {
+		case <-before:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return func() {
+		s.mu.Lock()
+		delete(s.changing, record)
+		s.mu.Unlock()
+		close(turn)
+	}, nil
 }
 
 // indexed tells a script whether services have sets.
