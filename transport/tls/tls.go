@@ -37,7 +37,8 @@ import (
 // client gets it, and the server logs it in one line. A client that does not speak TLS is sent a TLS alert, by which it can tell.
 type Transport struct {
 	// Server is how to listen. It needs a certificate. With ClientCAs, and ClientAuth left alone,
-	// every client must show a certificate of theirs. Default: Listen fails.
+	// every client must show a certificate of theirs. The same defaults hold for a configuration that
+	// GetConfigForClient returns, which must not be changed afterwards. Default: Listen fails.
 	Server *tls.Config
 	// Client is how to dial. Without a ServerName the server must prove to be the host of the
 	// address. Default: trust what this machine trusts.
@@ -70,12 +71,12 @@ func (t *Transport) Dial(ctx context.Context, addr string) (net.Conn, error) {
 
 // Listen accepts connections at addr. Their first Read or Write carries out the handshake.
 func (t *Transport) Listen(addr string) (net.Listener, error) {
-	config := withDefaults(t.Server)
+	config := serverDefaults(t.Server)
 	if len(config.Certificates) == 0 && config.GetCertificate == nil && config.GetConfigForClient == nil {
 		return nil, errors.New("listen with TLS: Transport.Server has no certificate")
 	}
-	if config.ClientCAs != nil && config.ClientAuth == tls.NoClientCert {
-		config.ClientAuth = tls.RequireAndVerifyClientCert
+	if choose := config.GetConfigForClient; choose != nil {
+		config.GetConfigForClient = chosenDefaults(choose)
 	}
 	inner, err := t.over().Listen(addr)
 	if err != nil {
@@ -93,6 +94,35 @@ func (t *Transport) over() yodel.Transport {
 		return yodel.TCP
 	}
 	return t.Over
+}
+
+// serverDefaults is withDefaults for the side that listens: ClientCAs alone make certificates of
+// clients mandatory.
+func serverDefaults(config *tls.Config) *tls.Config {
+	config = withDefaults(config)
+	if config.ClientCAs != nil && config.ClientAuth == tls.NoClientCert {
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return config
+}
+
+// chosenDefaults gives the defaults to configurations that choose returns. The copy of the last one
+// is used again while choose returns the same: it has the keys of session tickets.
+func chosenDefaults(choose func(*tls.ClientHelloInfo) (*tls.Config, error)) func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	type pair struct{ chosen, copied *tls.Config }
+	var last atomic.Pointer[pair]
+	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		chosen, err := choose(hello)
+		if chosen == nil || err != nil {
+			return nil, err
+		}
+		if p := last.Load(); p != nil && p.chosen == chosen {
+			return p.copied, nil
+		}
+		p := &pair{chosen, serverDefaults(chosen)}
+		last.Store(p)
+		return p.copied, nil
+	}
 }
 
 // withDefaults copies a configuration, which may be nil, and raises its smallest version.

@@ -126,6 +126,39 @@ func TestOldVersionsAreRefused(t *testing.T) {
 	})
 }
 
+// A configuration that the server chooses for each client has the same defaults as the one that the
+// transport was given.
+func TestAChosenConfigurationHasTheDefaults(t *testing.T) {
+	ca := newAuthority(t)
+	network := mem.New()
+	transport := ca.transport(t, network)
+	chosen := transport.Server.Clone()
+	chosen.MinVersion, chosen.ClientCAs = stdtls.VersionTLS10, ca.pool
+	transport.Server.GetConfigForClient = func(*stdtls.ClientHelloInfo) (*stdtls.Config, error) { return chosen, nil }
+	t.Run("no version before 1.2", func(t *testing.T) {
+		serve(t, transport, "localhost:1")
+		raw, err := network.Dial(t.Context(), "localhost:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer raw.Close()
+		config := transport.Client.Clone()
+		config.ServerName, config.MinVersion, config.MaxVersion = "localhost", stdtls.VersionTLS10, stdtls.VersionTLS11
+		checkError(t, stdtls.Client(raw, config).HandshakeContext(t.Context()), "version")
+	})
+	t.Run("a certificate of the client", func(t *testing.T) {
+		server, client := accept(t, transport)
+		_, err := server.Write([]byte("welcome"))
+		checkError(t, err, "client didn't provide a certificate")
+		if _, err := client.Read(make([]byte, 7)); err == nil {
+			t.Error("the client was let in without a certificate")
+		}
+	})
+	if chosen.ClientAuth != stdtls.NoClientCert || chosen.MinVersion != stdtls.VersionTLS10 {
+		t.Error("the configuration of the user was changed")
+	}
+}
+
 func TestListenNeedsACertificate(t *testing.T) {
 	for name, server := range map[string]*stdtls.Config{"no configuration": nil, "an empty one": {}} {
 		if l, err := (&tls.Transport{Server: server, Over: mem.New()}).Listen("localhost:1"); err == nil {
