@@ -84,6 +84,7 @@ var catalogue = map[string]entry{
 	"YDL4005": {FailedPrecondition, "the Connect hook calls the peer that it decides about", "call it from another goroutine, or when the hook has returned"},
 	"YDL4006": {Aborted, "calls were cut off when the server shut down", "raise DrainTimeout, or have the methods that the message names end sooner: they may watch Call.Draining or their context"},
 	"YDL5001": {Internal, "the handler panicked", "look in the server's log for the number in the message"},
+	"YDL5003": {Internal, "the handler returned neither a reply nor an error", "return a reply: an empty one, &Reply{}, if there is nothing to say"},
 	"YDL5002": {Internal, "the handler ended its goroutine", "return from the handler instead of calling runtime.Goexit (as t.FailNow does)"},
 }
 

@@ -541,6 +541,11 @@ var scenarios = []scenario{
 	{"YDL5001", "a panic", yodel.Internal, false, []string{"the handler panicked; see number 1 in the server's log"}, false, func(p *provocation) error {
 		return p.call(p.with(quiet(yodel.ServerOptions{}), func(*string) (*string, error) { panic("secret") }), nil, try("x"))
 	}},
+	{"YDL5003", "a handler that returns nil, nil", yodel.Internal, false, []string{"neither a reply nor an error"}, false, func(p *provocation) error {
+		s := yodel.NewServer(nil)
+		Mul.Handle(s, func(context.Context, *Args) (*Reply, error) { return nil, nil })
+		return p.call(s, nil, &yodel.Call{Reply: &Reply{}})
+	}},
 	{"YDL5002", "runtime.Goexit", yodel.Internal, false, []string{"ended its goroutine"}, false, func(p *provocation) error {
 		return p.call(p.with(nil, func(*string) (*string, error) { runtime.Goexit(); return nil, nil }), nil, try("x"))
 	}},

@@ -463,9 +463,14 @@ func invoke(ctx context.Context, call *Call) error {
 
 func (in *incoming) execute(ctx context.Context) (reply any, err error) {
 	if in.method.kind != wire.Unary {
-		return in.runStream(ctx)
+		reply, err = in.runStream(ctx)
+	} else {
+		reply, err = in.method.call(ctx, in.call.Args)
 	}
-	return in.method.call(ctx, in.call.Args)
+	if err == errNoReply { //nolint:errorlint // it is returned bare
+		err = failure("YDL5003", "%s: the handler returned neither a reply nor an error", in.target.name)
+	}
+	return reply, err
 }
 
 // Draining returns a channel that is closed when the server begins to shut down, on the server: a handler whose stream has no

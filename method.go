@@ -4,6 +4,7 @@ package yodel
 
 import (
 	"context"
+	"errors"
 	"reflect"
 )
 
@@ -108,12 +109,28 @@ func (m Method[In, Out]) method(f func(ctx context.Context, in *In) (*Out, error
 		call: func(ctx context.Context, args any) (any, error) {
 			out, err := f(ctx, args.(*In)) //nolint:forcetypeassert // newArgs made it
 			if out == nil {
-				out = new(Out)
+				return orNothing[Out](err)
 			}
 			return out, err
 		},
 	}
 }
+
+// errNoReply is what a method returns whose handler returned neither a reply nor an error.
+var errNoReply = errors.New("no reply")
+
+// orNothing returns what a handler's nil reply stands for: the error beside it, or an empty reply if
+// the type has no content. A caller cannot tell any other nil from a reply of zeros.
+func orNothing[Out any](err error) (any, error) {
+	out := new(Out)
+	if err == nil && !hasNoContent(reflect.TypeFor[Out]()) {
+		err = errNoReply
+	}
+	return out, err
+}
+
+// hasNoContent reports whether all values of a type are the same, as those of Empty are.
+func hasNoContent(t reflect.Type) bool { return t.Size() == 0 }
 
 // A Future is a call that was begun with Go.
 type Future[Out any] struct {

@@ -14,6 +14,9 @@ import (
 )
 
 // Who makes one of these mistakes is told which one, in words that fit: the whole text is compared.
+// hidden is a struct of which no codec sees anything.
+type hidden struct{ a, b int } //nolint:unused // that is the mistake
+
 func TestMistakesAreExplained(t *testing.T) {
 	s := newServer(t, nil)
 	handle(t, s, "Arith.Try", echo)
@@ -28,7 +31,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		}
 		return newClient(t, o, addr).Do(t.Context(), call)
 	}
-	const reply = "internal: Arith.Mul: the reply from ADDR cannot be decoded into "
+	const reply = "internal: Arith.Mul: the reply cannot be decoded into "
 	for name, mistake := range map[string]struct {
 		make func() error
 		want string
@@ -77,15 +80,29 @@ func TestMistakesAreExplained(t *testing.T) {
 		},
 		"the reply by value": {
 			func() error { return at(addr, nil, &yodel.Call{Reply: Reply{}}) },
-			reply + `yodel_test.Reply: give a pointer to it; the method was executed [YDL2102]`,
+			reply + `yodel_test.Reply: give a pointer to it [YDL2102]`,
 		},
 		"the reply by value, in gob": {
 			func() error { return at(gobs, &yodel.ClientOptions{Codec: gob.Codec}, &yodel.Call{Reply: Reply{}}) },
-			reply + `yodel_test.Reply: give a pointer to it; the method was executed [YDL2102]`,
+			reply + `yodel_test.Reply: give a pointer to it [YDL2102]`,
 		},
 		"a reply that is a nil pointer": {
 			func() error { return at(addr, nil, &yodel.Call{Reply: (*Reply)(nil)}) },
-			reply + `a nil *yodel_test.Reply; the method was executed [YDL2102]`,
+			reply + `a nil *yodel_test.Reply: give a pointer to it [YDL2102]`,
+		},
+		"a nil request": {
+			func() error { return at(addr, nil, &yodel.Call{Args: (*Args)(nil), Reply: &Reply{}}) },
+			`invalid_argument: Arith.Mul: the request is a nil *yodel_test.Args [YDL2103]`,
+		},
+		"a result by value": {
+			func() error {
+				return at(addr, nil, &yodel.Call{Method: "Arith.DivMod", Args: yodel.Values{7, 2}, Reply: yodel.Values{new(int), 0}})
+			},
+			`internal: Arith.DivMod: result 2 cannot be decoded into int: give a pointer to it [YDL2102]`,
+		},
+		"a type that hides all": {
+			func() error { return s.Handle("Arith.Sub", func(context.Context, *hidden) (*Reply, error) { return nil, nil }) },
+			`invalid_argument: handle Arith.Sub: yodel_test.hidden has no exported fields, so that nothing of it would be sent [YDL4001]`,
 		},
 		"TLS on the client alone": {
 			func() error { return at(addr, &yodel.ClientOptions{Transport: new(tls.Transport)}, &yodel.Call{}) },

@@ -578,7 +578,7 @@ func TestCallsThatDoNotWaitFailAtOnce(t *testing.T) {
 	handle(t, p.server, "Block", func(ctx context.Context, _ *Empty) (*Reply, error) {
 		served.begun <- struct{}{}
 		<-served.release
-		return nil, nil
+		return &Reply{}, nil
 	})
 	for _, to := range []yodel.Caller{p.client, p.peer} {
 		open := make(chan error, 1)

@@ -50,6 +50,7 @@ func (Forms) RPCXValue(_ context.Context, in Args, out *Reply) error { out.C = i
 func (Forms) NetRPC(in Args, out *Reply) error                       { out.C = in.A; return nil }
 func (Forms) NetRPCPointer(in *Args, out *Reply) error               { out.C = in.A; return nil }
 func (Forms) NilReply(context.Context, *Args) (*Reply, error)        { return nil, nil }
+func (Forms) NilEmpty(context.Context, *Args) (*Empty, error)        { return nil, nil }
 func (Forms) FillMap(in Args, out *map[string]int) error             { (*out)["A"] = in.A; return nil }
 func (Forms) FillSlice(in Args, out *[]int) error                    { *out = append(*out, in.A); return nil }
 func (Forms) Scalars(in *int, out *string) error                     { *out = fmt.Sprint(*in); return nil }
@@ -67,10 +68,8 @@ func TestRegisterTakesEveryShape(t *testing.T) {
 			t.Errorf("%s: got %v, %v, want 7", name, reply, err)
 		}
 	}
-	reply := Reply{9}
-	if err := c.Call(t.Context(), "Forms.NilReply", &Args{}, &reply); err != nil || reply.C != 0 {
-		t.Errorf("a nil reply: got %v, %v, want the zero reply", reply, err)
-	}
+	wantError(t, c.Call(t.Context(), "Forms.NilReply", &Args{}, &Reply{}), yodel.Internal, "YDL5003")
+	must(t, c.Call(t.Context(), "Forms.NilEmpty", &Args{}, &Empty{})) // there is nothing to say
 	var m map[string]int
 	if err := c.Call(t.Context(), "Forms.FillMap", &Args{A: 7}, &m); err != nil || m["A"] != 7 {
 		t.Errorf("a map as reply: got %v, %v", m, err)

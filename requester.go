@@ -197,6 +197,9 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 	if _, whatever := call.Reply.(*Encoded); call.Reply != nil && !whatever && several(call.Reply) != b.Positional {
 		return refusal("YDL2005", "%s: arguments and reply are both yodel.Values, or neither is", call.Method)
 	}
+	if err := unsendable(call, b); err != nil {
+		return err
+	}
 	body, as := encoded(b.codec, call.Args)
 	if !as || call.OneWay { // a one-way call may be sent again when its caller has gone
 		body = o.body[:0]
@@ -225,6 +228,40 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 	}
 	o.binding = b
 	return nil
+}
+
+// unsendable refuses a call whose arguments or reply are of no use: a nil pointer would arrive as
+// zeros, and what is no pointer cannot take the reply in, which would be found out when the method has
+// been executed.
+func unsendable(call *Call, b *binding) *Error {
+	if v := reflect.ValueOf(call.Args); v.Kind() == reflect.Pointer && v.IsNil() && !hasNoContent(v.Type().Elem()) &&
+		(b.Kind == wire.Unary || b.Kind == wire.Feed) {
+		return refusal("YDL2103", "%s: the request is a nil %T", call.Method, call.Args)
+	}
+	if values, ok := call.Reply.(Values); ok {
+		for i, value := range values {
+			if !decodable(value) {
+				return refusal("YDL2102", "%s: result %d cannot be decoded into %T: give a pointer to it", call.Method, i+1, value)
+			}
+		}
+	} else if call.Reply != nil && !decodable(call.Reply) {
+		return refusal("YDL2102", "%s: the reply cannot be decoded into %s: give a pointer to it", call.Method, kindOfReply(call.Reply))
+	}
+	return nil
+}
+
+// decodable reports whether v is a pointer that is not nil.
+func decodable(v any) bool {
+	p := reflect.ValueOf(v)
+	return p.Kind() == reflect.Pointer && !p.IsNil()
+}
+
+// kindOfReply names what cannot take a reply in.
+func kindOfReply(v any) string {
+	if reflect.TypeOf(v).Kind() == reflect.Pointer {
+		return fmt.Sprintf("a nil %T", v)
+	}
+	return fmt.Sprintf("%T", v)
 }
 
 // encodeFields makes what travels beside the body. Endpoint middleware may change it for each attempt.
@@ -381,14 +418,6 @@ func (q *requester) decodeUnusual(o *outgoing, call *Call, a *mux.Answer) error 
 
 // unfit says that a reply cannot be decoded.
 func unfit(call *Call, err error) error {
-	v := reflect.ValueOf(call.Reply)
-	switch {
-	case several(call.Reply):
-	case v.Kind() != reflect.Pointer:
-		return failure("YDL2102", "%s: the reply from %s cannot be decoded into %T: give a pointer to it; the method was executed", call.Method, addrOf(call), call.Reply)
-	case v.IsNil():
-		return failure("YDL2102", "%s: the reply from %s cannot be decoded into a nil %T; the method was executed", call.Method, addrOf(call), call.Reply)
-	}
 	e := failure("YDL2102", "%s: the reply from %s does not fit %T: %v (codec %s)", call.Method, addrOf(call), call.Reply, err, call.out.binding.codec.Name())
 	e.Cause = err
 	return e

@@ -196,6 +196,11 @@ func (s *Server) mustAdd(name string, isNil bool, m *method) {
 	if isNil {
 		panic("yodel: " + failure("YDL4001", "register %s: the function is nil", name).Error())
 	}
+	for _, t := range slices.Concat(m.in, m.out) {
+		if err := usable(t); err != nil {
+			panic("yodel: " + failure("YDL4001", "register %s: %v", name, err).Error())
+		}
+	}
 	if err := s.add(name, m); err != nil {
 		panic("yodel: " + err.Error())
 	}
@@ -351,6 +356,9 @@ func streamResults(m *method, results []reflect.Value) (reply any, err error) {
 	case m.kind != wire.Upload:
 		return nil, err
 	case results[0].IsNil():
+		if err == nil && !hasNoContent(m.out[0]) {
+			err = errNoReply
+		}
 		return reflect.New(m.out[0]).Interface(), err
 	}
 	return results[0].Interface(), err
@@ -358,6 +366,9 @@ func streamResults(m *method, results []reflect.Value) (reply any, err error) {
 
 // usable reports why a value of type t cannot be sent.
 func usable(t reflect.Type) error {
+	if of := structOf(t); hidesAll(of) {
+		return fmt.Errorf("%v has no exported fields, so that nothing of it would be sent", of)
+	}
 	switch t.Kind() {
 	case reflect.Chan, reflect.Func, reflect.UnsafePointer:
 		return fmt.Errorf("a %v cannot be sent", t)
@@ -367,6 +378,20 @@ func usable(t reflect.Type) error {
 		}
 	}
 	return nil
+}
+
+// hidesAll reports whether t is a struct with fields of which a codec would see none. A type with
+// methods may know how to encode itself.
+func hidesAll(t reflect.Type) bool {
+	if t.Kind() != reflect.Struct || hasNoContent(t) || reflect.PointerTo(t).NumMethod() > 0 {
+		return false
+	}
+	for i := range t.NumField() {
+		if field := t.Field(i); field.IsExported() || field.Anonymous {
+			return false
+		}
+	}
+	return true
 }
 
 // A shape is a function and which parts of it are the call's.
@@ -422,10 +447,14 @@ func (sh *shape) plain() *method {
 		newArgs: func() any { return reflect.New(in).Interface() },
 		call: func(ctx context.Context, args any) (any, error) {
 			results := sh.call(ctx, reflect.ValueOf(args))
-			if results[0].IsNil() {
-				return reflect.New(out).Interface(), sh.error(results)
+			err := sh.error(results)
+			if !results[0].IsNil() {
+				return results[0].Interface(), err
 			}
-			return results[0].Interface(), sh.error(results)
+			if err == nil && !hasNoContent(out) {
+				err = errNoReply
+			}
+			return reflect.New(out).Interface(), err
 		},
 	}
 }

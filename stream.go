@@ -157,7 +157,7 @@ func (m Upload[In, Out]) Handle(s *Server, f func(ctx context.Context, recv Recv
 		stream: func(ctx context.Context, p *pipe, _ any) (any, error) {
 			out, err := f(ctx, receiver[In](p))
 			if out == nil {
-				out = new(Out)
+				return orNothing[Out](err)
 			}
 			return out, err
 		},

@@ -88,7 +88,7 @@ func TestReuseReceivesIntoOneMessage(t *testing.T) {
 	}
 	s := yodeltest.NewServer(t, nil)
 	feed.Handle(s.Server, func(_ context.Context, _ *pair, send yodel.Send[pair]) error { return sendAll(send) })
-	upload.Handle(s.Server, func(_ context.Context, recv yodel.Recv[pair]) (*pair, error) { return nil, check(recv.Reuse()) })
+	upload.Handle(s.Server, func(_ context.Context, recv yodel.Recv[pair]) (*pair, error) { return &pair{}, check(recv.Reuse()) })
 	duplex.Handle(s.Server, func(_ context.Context, recv yodel.Recv[pair], send yodel.Send[pair]) error {
 		if err := check(recv.Reuse()); err != nil {
 			return err

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package strictjson is JSON that refuses what a message has no field for.
+//
+// yodel.JSON ignores unknown fields, as encoding/json does, so that one side can be newer than the
+// other. A request with misspelled or renamed fields then arrives as zeros. With this codec it is
+// refused before the method is executed:
+//
+//	s := yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{strictjson.Codec}})
+//
+// Its name on the wire is "json", so that it takes the place of yodel.JSON on the side that uses it;
+// the other side needs no change. A client with ClientOptions.Codec set to it refuses replies likewise,
+// which have been executed by then. Use it where both sides are released together. Decoding takes
+// longer than with yodel.JSON and allocates a decoder for each message.
+package strictjson
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Codec encodes as yodel.JSON does, and refuses unknown fields when it decodes.
+var Codec yodel.Codec = codec{}
+
+type codec struct{}
+
+func (codec) Name() string { return yodel.JSON.Name() }
+
+func (codec) Append(dst []byte, v any) ([]byte, error) { return yodel.JSON.Append(dst, v) }
+
+func (codec) Decode(src []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(src))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("json: there is something after the value")
+	}
+	return nil
+}
