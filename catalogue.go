@@ -59,6 +59,8 @@ var catalogue = map[string]entry{
 	"YDL3003": {ResourceExhausted, "too many connections", "raise ServerOptions.MaxConns"},
 	"YDL3004": {Unavailable, "the server is shutting down", "nothing: such calls go to another instance if there is one"},
 	"YDL3005": {Unavailable, "an earlier call with the same key was refused", "nothing: the client sends it again, in its place"},
+	"YDL3007": {ResourceExhausted, "there is no memory left for what peers make this side hold", "send less at a time, or raise MaxMemory of the options and of Limits on the side that the message names"},
+	"YDL3008": {DeadlineExceeded, "the rest of a request did not come in time", "check the network between client and server"},
 	"YDL3101": {Unauthenticated, "the caller is not known", "send a valid token"},
 	"YDL3102": {PermissionDenied, "the caller may not do this", "send a token that the server accepts, and if it is the right one, ask for the permission"},
 	"YDL3103": {PermissionDenied, "the server does not share its diagnostics", "set ServerOptions.Diagnostics, and let middleware decide who may ask"},

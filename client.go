@@ -55,6 +55,9 @@ type ClientOptions struct {
 	// Server.Peers and Call.Peer. It need not listen. Its Accept, OnConn and MaxConns are for its listeners only; what it says of
 	// how much may be open holds for what comes in. Default none.
 	Server *Server
+	// MaxMemory is how many bytes all servers together can make the client hold, as ServerOptions.MaxMemory is for a server. A reply
+	// counts until it has come whole, and while it is decompressed. Default as there.
+	MaxMemory int
 	// Limits bounds what a connection may cost.
 	Limits Limits
 	// OnConn is told of connection events. It must be short. Default none.
@@ -105,6 +108,9 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
+	if opts.MaxMemory <= 0 {
+		opts.MaxMemory = mux.DefaultMemory()
+	}
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.DialTimeout = orDefault(opts.DialTimeout, 3*time.Second)
 	opts.ConnsPerEndpoint = orDefault(opts.ConnsPerEndpoint, 1)
@@ -120,7 +126,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.orders.limit = max(c.limits.MaxOpen, minUntold)
 	c.config = mux.Config{
 		Limits: c.limits.mux(), Metadata: appendMetadata(nil, opts.ConnMetadata), Agent: agent,
-		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(),
+		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(), Memory: mux.NewMemory(opts.MaxMemory),
 	}
 	c.configure(&c.config)
 	if opts.Server != nil {

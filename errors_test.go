@@ -379,6 +379,10 @@ var scenarios = []scenario{
 		return receive(p, refused, "the refusal")
 	}},
 	{"YDL3002", "a client that does not heed the window", yodel.ResourceExhausted, true, []string{"1 requests are open on this connection, the limit is 1"}, true, overrun},
+	{"YDL3007", "more than the server lets a connection hold", yodel.ResourceExhausted, true, []string{"the server has no memory left"}, false, func(p *provocation) error {
+		return p.call(p.with(&yodel.ServerOptions{Limits: yodel.Limits{MaxMemory: 10_000}}, echo), nil, try(large))
+	}},
+	{"YDL3008", "a request that does not come whole", yodel.DeadlineExceeded, true, []string{"the rest of the request did not come in time"}, true, stall},
 	{"YDL2010", "a peer that serves nothing", yodel.Unimplemented, true, []string{"serves nothing"}, false, func(p *provocation) error {
 		s := newServer(p, nil)
 		must(p, newClient(p, nil, serve(p, s)).Ready(p.Context()))
@@ -551,6 +555,28 @@ var scenarios = []scenario{
 	}},
 }
 
+// stall announces a large request, and then sends nothing but signs of life.
+func stall(p *provocation) error {
+	s := newServer(p, &yodel.ServerOptions{Limits: yodel.Limits{KeepAlive: 20 * time.Millisecond}})
+	h := wire.Header{Type: wire.Request, Flags: wire.HasFields | wire.More, ID: wire.NextID(0)}
+	opening := wire.Finish(append(wire.AppendFields(wire.Begin(nil, h), &wire.Fields{Size: 1 << 20}), "[0"...), 0)
+	x := newStranger(p, serve(p, s), &wire.Limits{}, methodFrame(0, &wire.Binding{Name: []byte("Arith.Mul"), Codec: []byte("json")}), opening)
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		ping := wire.Finish(append(wire.Begin(nil, wire.Header{Type: wire.Ping}), "8 bytes."...), 0)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+				_, _ = x.nc.Write(ping) // the reply is what is waited for
+			}
+		}
+	}()
+	return x.reply()
+}
+
 // overrun opens a second request where the server allows one. Clients of yodel's wait instead.
 func overrun(p *provocation) error {
 	s := newBlocking(p, &yodel.ServerOptions{Limits: yodel.Limits{MaxOpen: 1}}, true)
@@ -672,7 +698,7 @@ func TestEveryErrorIsProvoked(t *testing.T) {
 			if !test.nowhere {
 				says = append(slices.Clone(says), p.addr)
 			}
-			if ofCall := !strings.HasPrefix(test.id, "YDL4") && test.id != "YDL3002" && test.id != "YDL3003" && test.id != "YDL3103"; ofCall {
+			if ofCall := !strings.HasPrefix(test.id, "YDL4") && !slices.Contains([]string{"YDL3002", "YDL3003", "YDL3008", "YDL3103"}, test.id); ofCall {
 				says = append(slices.Clone(says), "Ari") // Arith.Mul and the like
 			}
 			checkReport(t, e, !slices.Contains(unattempted, test.id))
@@ -724,7 +750,7 @@ func checkForm(t *testing.T, e *yodel.Error) {
 
 // unattempted is the errors of calls that never came to an endpoint, of servers, and of single attempts.
 var unattempted = []string{
-	"YDL1001", "YDL1002", "YDL1009", "YDL1201", "YDL3005", "YDL2007", "YDL3002", "YDL3003", "YDL3004", "YDL3521", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005", "YDL4006",
+	"YDL1001", "YDL1002", "YDL1009", "YDL1201", "YDL3005", "YDL2007", "YDL3002", "YDL3003", "YDL3004", "YDL3008", "YDL3521", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005", "YDL4006",
 }
 
 // checkReport checks the record of the attempts, which errors of calls carry that came to an endpoint.

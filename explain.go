@@ -280,6 +280,9 @@ type reason struct {
 
 // reason returns what err means.
 func (q *requester) reason(ctx context.Context, err error) reason {
+	if errors.Is(err, mux.ErrMemory) {
+		return reason{id: "YDL3007", text: "this " + q.side + " has no memory left for the reply"}
+	}
 	if large, ok := errors.AsType[*mux.TooLargeError](err); ok {
 		return reason{id: "YDL2202", text: fmt.Sprintf("the reply has %d bytes, this %s's limit is %d", large.Size, q.side, large.Limit)}
 	}

@@ -25,19 +25,25 @@ type Limits struct {
 	// for their reply. Callers beyond it wait. A server lets each connection have its share of ServerOptions.MaxOpen, which
 	// is less when there are many. Default 16,384.
 	MaxOpen int
-	// MaxOpenBytes is how many bytes these requests may have together. Default 64 MiB.
-	MaxOpenBytes int
+	// MaxMemory is how many bytes the peer of one connection can make this side hold: requests with their fields, and 1 KiB for
+	// each, without the stack of its handler; messages that have not come whole, of which what has come counts, and some room; replies that wait to be sent;
+	// windows of streams; metadata; decompressed bodies; and the names of methods. What a handler makes of a message is
+	// not counted. Half of it may be the bodies of open requests: the peer is told, and its callers wait. Beyond MaxMemory a request
+	// is refused, certainly not executed, and the messages of a stream fail. A connection gets less than MaxMemory
+	// when the memory of all connections is scarce: see ServerOptions.MaxMemory. Default 64 MiB, or four times MaxMessage if that is more.
+	MaxMemory int
 	// MaxUnsent is how many bytes may wait to be written on one connection. When a peer does not read its
 	// replies, no more of its requests are read. Default 4 MiB.
 	MaxUnsent int
 	// StreamWindow is how many bytes may come on a stream before they are consumed, in the beginning: it grows, up to 4 MiB, for a
-	// receiver that has to wait because of it, and is 4 KiB when the streams of the connection have half of MaxOpenBytes already.
+	// receiver that has to wait because of it, and is 4 KiB when the streams of the connection have half of MaxMemory already.
 	// A message larger than that is let in beside it, for a receiver that waits for it. Default 64 KiB, at least 4 KiB.
 	StreamWindow int
 	// MaxMethods is how many combinations of method, codec and compressor one connection may use. Default 1024.
 	MaxMethods int
 	// KeepAlive is the silence after which a peer is asked for a sign of life; after twice
-	// that the connection is closed. Default 15 s.
+	// that the connection is closed. A peer that sends less than 4 KiB a second in twice that, while a request or a message of a stream
+	// has not come whole, loses that: it must not hold memory by pings alone. Default 15 s.
 	KeepAlive time.Duration
 	// Handshake is how long the peer may take to say that it speaks the protocol. Default 10 s.
 	Handshake time.Duration
@@ -63,7 +69,7 @@ func (l Limits) withDefaults() Limits {
 		MaxMetadata:     min(orDefault(l.MaxMetadata, maxMetadata), maxMetadata),
 		MaxPairs:        orDefault(l.MaxPairs, 128),
 		MaxOpen:         orDefault(l.MaxOpen, 16<<10),
-		MaxOpenBytes:    orDefault(l.MaxOpenBytes, 64<<20),
+		MaxMemory:       orDefault(l.MaxMemory, max(64<<20, 4*orDefault(l.MaxMessage, 0))),
 		MaxUnsent:       orDefault(l.MaxUnsent, 4<<20),
 		StreamWindow:    orDefault(l.StreamWindow, 64<<10),
 		MaxMethods:      orDefault(l.MaxMethods, 1024),
@@ -77,7 +83,7 @@ func (l Limits) withDefaults() Limits {
 
 func (l Limits) mux() mux.Limits {
 	return mux.Limits{
-		MaxMessage: l.MaxMessage, MaxOpen: l.MaxOpen, MaxOpenBytes: l.MaxOpenBytes, MaxMethods: l.MaxMethods,
+		MaxMessage: l.MaxMessage, MaxOpen: l.MaxOpen, MaxOpenBytes: max(l.MaxMemory/2, 1), MaxMemory: l.MaxMemory, MaxMethods: l.MaxMethods,
 		MaxUnsent: l.MaxUnsent, StreamWindow: l.StreamWindow, KeepAlive: l.KeepAlive, Handshake: l.Handshake, IdleTimeout: l.IdleTimeout, MaxAge: l.MaxAge,
 		Polling: max(l.Polling, 0),
 	}

@@ -234,8 +234,9 @@ func (sc *serverConn) connect() error {
 // keeps to the limits of the server, what goes out to those of the client.
 func (s *Server) lend(config *mux.Config) {
 	config.OwnOpen, config.OwnOpenBytes = config.MaxOpen, config.MaxOpenBytes
-	config.MaxOpen, config.MaxOpenBytes = s.limits.MaxOpen, s.limits.MaxOpenBytes
-	config.Budget = s.budget
+	limits := s.limits.mux()
+	config.MaxOpen, config.MaxOpenBytes, config.MaxMemory = limits.MaxOpen, limits.MaxOpenBytes, limits.MaxMemory
+	config.Budget, config.Memory = s.budget, s.memory
 	config.Incarnation, config.Services, config.KeyScope = s.config.Incarnation, s.config.Services, s.config.KeyScope
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -438,13 +438,13 @@ func TestHandlersCallBackBeyondTheLimitOnBytes(t *testing.T) {
 		}
 		return depth, err
 	}
-	limits := yodel.Limits{MaxOpenBytes: 1000}
+	limits := yodel.Limits{MaxMemory: 4 << 20} // of which half is for open requests
 	served := newServer(t, nil)
 	p := newPeering(t, &yodel.ServerOptions{Limits: limits}, &yodel.ClientOptions{Limits: limits}, served)
 	Halve.Handle(served, f)
 	Halve.Handle(p.server, f)
-	in := make([]byte, 200_000)
-	if depth, err := Halve.Call(t.Context(), p.client, &in); err != nil || *depth != 8 {
+	in := make([]byte, 1_900_000)
+	if depth, err := Halve.Call(t.Context(), p.client, &in); err != nil || *depth != 11 {
 		t.Errorf("got %v, %v", depth, err)
 	}
 	p.settled(t)

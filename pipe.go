@@ -191,6 +191,9 @@ func (p *pipe) failed(err error) error {
 	if large, ok := errors.AsType[*mux.TooLargeError](err); ok {
 		return failure("YDL2202", "%s: a message from %s has %d bytes, this side's limit is %d", p.method, p.where, large.Size, large.Limit)
 	}
+	if errors.Is(err, mux.ErrMemory) {
+		return failure("YDL3007", "%s: this side has no memory left for a message from %s", p.method, p.where)
+	}
 	if broken, ok := errors.AsType[*mux.BrokenError](err); ok {
 		return failure("YDL2205", "%s: a message from %s is broken: %v", p.method, p.where, broken.Cause)
 	}

@@ -52,9 +52,11 @@ type ServerOptions struct {
 	// count: up to a quarter of MaxOpen go on, for 30 s, and then their contexts end; the contexts of others end at
 	// once. Default 16,384.
 	MaxOpen int
-	// MaxOpenBytes is how many bytes these requests may have together, divided likewise; each connection may have 64 KiB, or one
-	// request that is larger. Default 256 MiB.
-	MaxOpenBytes int
+	// MaxMemory is how many bytes the peers of all connections together can make the server hold: see Limits.MaxMemory, which is for
+	// each. A connection gets no more than what is left for all others, so one that takes all it can has half at most.
+	// Half of it is for the bodies of open requests, and divided among the connections as MaxOpen is. Default: half of GOMEMLIMIT if that is set,
+	// else a quarter of the memory of the machine or of its control group, and at least 64 MiB.
+	MaxMemory int
 	// DrainTimeout is how long ListenAndServe and Serve let calls finish after their context ended. Default 10 s.
 	DrainTimeout time.Duration
 	// Registrars are where the server is announced when it listens, so that clients find it, each service that it has methods of. It is
@@ -101,6 +103,7 @@ type Server struct {
 	pool        *mux.Pool
 	watch       *mux.Watch
 	budget      *mux.Budget
+	memory      *mux.Memory
 	config      mux.Config // of all connections that were accepted
 	started     time.Time
 	panics      atomic.Uint64
@@ -184,8 +187,11 @@ func NewServer(o *ServerOptions) *Server {
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.MaxConns = orDefault(opts.MaxConns, 1<<16)
 	opts.MaxOpen = orDefault(opts.MaxOpen, 16<<10)
-	opts.MaxOpenBytes = orDefault(opts.MaxOpenBytes, 256<<20)
-	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxOpenBytes)
+	if opts.MaxMemory <= 0 {
+		opts.MaxMemory = mux.DefaultMemory()
+	}
+	s.memory = mux.NewMemory(opts.MaxMemory)
+	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxMemory/2)
 	opts.AnnounceEvery = orDefault(opts.AnnounceEvery, 10*time.Second)
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
 	s.slowAfter = slowAfter(opts.SlowAfter)
@@ -197,7 +203,7 @@ func NewServer(o *ServerOptions) *Server {
 	}
 	s.calls.setUp(nil)
 	s.config = mux.Config{
-		Limits: s.limits.mux(), Agent: agent, Learned: s.calls.learned, Pool: s.pool, Watch: s.watch, Budget: s.budget,
+		Limits: s.limits.mux(), Agent: agent, Learned: s.calls.learned, Pool: s.pool, Watch: s.watch, Budget: s.budget, Memory: s.memory,
 		Bind:  func(c *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) { return served(c).bind(c, b) },
 		Hello: func(c *mux.Conn, peer *wire.Limits) *mux.Refusal { return served(c).hello(c, peer) },
 		Ended: func(c *mux.Conn, err error) { served(c).ended(c, err) },

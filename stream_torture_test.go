@@ -29,7 +29,7 @@ func TestStreamsEndAtAnyPoint(t *testing.T) {
 	tortured(s)
 	addr := serve(t, s)
 	p := newProxy(t, addr)
-	limits := yodel.Limits{MaxOpen: most, MaxOpenBytes: most * 2 * window, StreamWindow: window}
+	limits := yodel.Limits{MaxOpen: most, MaxMemory: most * 4 * window, StreamWindow: window}
 	direct := newClient(t, &yodel.ClientOptions{Limits: limits}, addr)
 	through := newClient(t, &yodel.ClientOptions{Limits: limits}, p.addr())
 	must(t, oneTorture(t.Context(), direct, rand.New(rand.NewPCG(1, 1)), wayRegular))

@@ -690,6 +690,7 @@ func (c *Conn) takeSlotLocked(w *waiter, size int) uint32 {
 
 // freeSlotLocked ends the life of a call on this connection.
 func (c *Conn) freeSlotLocked(s *slot) {
+	s.part.dropLocked()
 	s.taken, s.waiter, s.part = false, nil, nil
 	c.dropStreamLocked(s)
 	c.free = append(c.free, wire.Slot(s.id))
@@ -730,6 +731,7 @@ func (c *Conn) abandonLocked(id uint32, why error) {
 	}
 	s.waiter = nil
 	if s.part != nil {
+		s.part.dropLocked()
 		s.part = unwanted
 	}
 	c.dropStreamLocked(s)

@@ -32,6 +32,7 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 		maxOpen: min(initialWindow, cfg.ownOpen()), maxBytes: cfg.ownOpenBytes(), maxNum: defaultMaxMethods, careAt: never,
 		peerStream: defaultStreamWindow, socket: socketOf(nc),
 	}
+	c.memory.init(cfg.Memory, cfg.MaxMemory)
 	c.lone.init()
 	rd := &reader{c: c, buf: make([]byte, max(minReadBuffer, pow2(len(prefix))))}
 	rd.w = copy(rd.buf, prefix)
@@ -189,11 +190,19 @@ func (c *Conn) onMethod(h wire.Header, payload []byte) bool {
 		c.breach(fmt.Sprintf("method number %d, which is beyond the limit", number))
 		return false
 	}
+	cost, old := methodCost+len(payload), 0
+	if b := c.targets.at(number); b != nil {
+		old = b.cost
+	}
+	if !c.memory.keep(cost - old) {
+		c.refuse(&Refusal{Code: codeExhausted, ID: memoryID, Message: ErrMemory.Error()}, ErrMemory)
+		return false
+	}
 	t, info := Target(unserved{}), wire.Info{}
 	if c.cfg.Bind != nil {
 		t, info = c.cfg.Bind(c, &b)
 	}
-	*c.targets.grow(number) = bound{target: t, id: h.ID, kind: b.Kind}
+	*c.targets.grow(number) = bound{target: t, id: h.ID, kind: b.Kind, cost: cost}
 	if info == (wire.Info{}) {
 		return true // nothing that the peer needs to know
 	}
@@ -773,6 +782,8 @@ func orNever(t int64) int64 {
 // keepAliveLocked pings a peer that has been silent, and reports whether it is alive.
 func (c *Conn) keepAliveLocked(now int64) bool {
 	c.pingAt = now + int64(c.cfg.KeepAlive)
+	c.trimMemoryLocked()
+	c.endStalledLocked(now)
 	moved := c.written != c.progress && c.written != c.queued // a peer that reads a backlog is alive too
 	c.progress = c.written
 	switch {
@@ -787,6 +798,52 @@ func (c *Conn) keepAliveLocked(now int64) bool {
 	}
 	c.sendPingLocked(wire.Ping, make([]byte, pingSize))
 	return true
+}
+
+// leastProgress is how many bytes a second a peer has to send, on average, while a message of it has not come whole. Links that are
+// slower than that are not worth waiting for.
+const leastProgress = 4 << 10
+
+// endStalledLocked ends requests and messages that have not come whole when the peer has sent hardly anything for as long as it takes
+// to find a peer dead. Pings keep a connection, and must not keep the memory of a message that does not come.
+func (c *Conn) endStalledLocked(now int64) {
+	unfinished := c.unfinishedLocked()
+	if len(unfinished) == 0 {
+		if c.stallFrom != 0 {
+			c.seldomLocked().stallFrom = 0
+		}
+		return
+	}
+	last, came := c.seldomLocked(), c.count.bytesIn.Load()
+	took := now - last.stallFrom
+	moves := came-last.stallBytes >= uint64(float64(took)/float64(time.Second)*leastProgress)
+	switch held := c.holding || len(c.out) >= c.cfg.MaxUnsent; {                   // this side does not read
+	case last.stallFrom == 0, moves, held:
+		last.stallFrom, last.stallBytes = now, came
+		return
+	case took < 2*int64(c.cfg.KeepAlive):
+		return
+	}
+	for _, r := range unfinished {
+		if r.collected == nil {
+			r.stream.closeReceiveLocked(&BrokenError{Cause: errStalled})
+		} else if int64(r.Arrived) <= last.stallFrom {
+			c.abandonRequestLocked(r, deadlineCode, "YDL3008", "the rest of the request did not come in time")
+		}
+	}
+	last.stallFrom = 0
+}
+
+var errStalled = errors.New("the rest of it did not come in time")
+
+// unfinishedLocked returns the requests of the peer that have not come whole, and those with a stream on which a large message has not.
+func (c *Conn) unfinishedLocked() (unfinished []*Request) {
+	for in := range c.in.all() {
+		if r := *in; r != nil && (r.collected != nil || r.stream != nil && r.stream.reserved > 0) {
+			unfinished = append(unfinished, r)
+		}
+	}
+	return unfinished
 }
 
 // expiredLocked finds the calls and the requests whose deadline has passed, and when the next one's does.
@@ -885,6 +942,7 @@ func (c *Conn) endLocked(err error) {
 		}
 	}
 	c.leaveBudgetLocked()
+	c.closeMemoryLocked()
 	c.reclaim()
 	c.mu.Unlock()
 

@@ -30,6 +30,7 @@ type Limits struct {
 	MaxMessage   int // bytes of one message as sent
 	MaxOpen      int // requests open at once
 	MaxOpenBytes int // bytes of their messages
+	MaxMemory    int // bytes that the peer makes this side hold in all; 0 is without bound
 	MaxMethods   int // method numbers
 	MaxUnsent    int // bytes waiting to be written, past which this side stops reading
 	StreamWindow int // bytes that the peer may send on a stream before they are consumed; 0 is the default of the specification
@@ -71,6 +72,7 @@ type Config struct {
 	// Ended is called once when the connection has ended, with the reason, never nil.
 	Ended func(c *Conn, err error)
 
+	Memory *Memory // what all connections hold together; nil for only what Limits say of each
 	Pool   *Pool   // where handlers run that are not short
 	Watch  *Watch  // watches the handlers that are
 	Budget *Budget // what the peers may have open together; nil for only what Limits say of each
@@ -81,6 +83,7 @@ type bound struct {
 	target Target
 	id     uint32 // of the Method frame
 	kind   uint64
+	cost   int // in bytes of memory
 }
 
 // A Refusal ends a connection with a code that the peer is told.
@@ -261,6 +264,10 @@ type Conn struct {
 	targets  sparseTable[bound] // by number; the reader's own
 	received atomic.Uint64      // requests ever received
 
+	// What the peer makes this side hold, see memory_account.go.
+	memory holding
+	stash  int // of memory, for the next requests
+
 	// What the peer may have open of the owner's budget, see budget.go.
 	share      *share // nil without a budget
 	limit      int    // what is granted, with what the peer may have sent before it heard of a lower limit
@@ -335,6 +342,8 @@ type seldom struct {
 	parting     int64                    // when the connection ends because of writeErr; 0 when it does not
 	partBy      int64                    // and when it does at the latest
 	partFrames  uint64                   // how many frames had come when that was looked at last
+	stallFrom   int64                    // since when an unfinished message is watched; 0 when there was none
+	stallBytes  uint64                   // how many bytes had come then
 	linger      int64                    // when a drained connection is closed; 0 when it is not drained
 }
 

@@ -197,3 +197,24 @@ func (c *Conn) Hold() (release func()) {
 	c.mu.Lock()
 	return c.mu.Unlock
 }
+
+// A Holding is that of a connection.
+type Holding struct{ holding }
+
+// NewHolding returns the holding of a connection that has just begun.
+func NewHolding(m *Memory, limit int) *Holding {
+	h := new(Holding)
+	h.init(m, limit)
+	return h
+}
+
+// Take, Give and Force do what those of the holding do.
+func (h *Holding) Take(n int) bool { return h.take(n) }
+func (h *Holding) Give(n int)      { h.give(n) }
+func (h *Holding) Force(n int)     { h.force(n) }
+
+// GiveAll ends the connection, and gives back all that is in use.
+func (h *Holding) GiveAll() {
+	h.close()
+	h.give(int(h.used.Load()))
+}

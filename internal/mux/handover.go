@@ -240,6 +240,8 @@ func (c *Conn) handOver(rd *reader, state uint64) {
 	}
 	if rd.current != nil {
 		c.cfg.Pool.busy.Add(1) // from here on it is not the reader's
+		rd.current.memory = requestCost + rd.current.bytes // the read buffer is shared with the next reader
+		c.memory.force(rd.current.memory)
 		c.enterTableLocked(rd.current)
 	}
 	c.reader.Store(next)

@@ -21,9 +21,12 @@ import (
 
 // A collector gathers a message that comes in pieces. It belongs to the reader, until the message is whole.
 type collector struct {
-	buf  []byte // begins with the opening frame's header
-	want int    // bytes of buf when all have come
-	err  error  // a piece was broken
+	c     *Conn
+	buf   []byte // begins with the opening frame's header
+	want  int    // bytes of buf when all have come
+	err   error  // a piece was broken, or there is no memory
+	taken int    // bytes counted for buf; guarded by Conn.mu
+	gone  bool   // nobody wants the message any more; guarded by Conn.mu
 }
 
 // unwanted gathers nothing, of a message that nobody waits for any more.
@@ -54,8 +57,29 @@ func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
 	if ok, alive := rd.accept(r); !ok {
 		return alive
 	}
-	*r.collected = newCollector(h, r.bytes, frame, msg)
+	r.collected.begin(rd.c, h, r.bytes, frame, msg)
+	return rd.collected(h, r.collected)
+}
+
+// collected ends a request that there is no memory for: what has come of it is dropped, and what still comes ignored.
+func (rd *reader) collected(h wire.Header, p *collector) bool {
+	if p.err != ErrMemory || h.Flags&wire.OfReply != 0 { //nolint:errorlint // it is set bare
+		return true
+	}
+	c := rd.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.findLocked(h.ID); r != nil && r.collected == p {
+		c.abandonRequestLocked(r, codeExhausted, memoryID, memoryText)
+		rd.answered = true
+	}
 	return true
+}
+
+// abandonRequestLocked refuses a request that has not come whole.
+func (c *Conn) abandonRequestLocked(r *Request, code uint16, errorID, text string) {
+	c.leaveTableLocked(r)
+	c.refuseLocked(r, code, errorID, text)
 }
 
 // onLargeReply begins to gather a reply that comes in pieces, if its call was made and somebody waits for it.
@@ -73,9 +97,11 @@ func (c *Conn) onLargeReply(h wire.Header, frame []byte) bool {
 	}
 	p := &collector{err: err}
 	if err == nil {
-		*p = newCollector(h, int(f.Size), frame, msg) //nolint:gosec // within MaxMessage
+		p.begin(c, h, int(f.Size), frame, msg) //nolint:gosec // within MaxMessage
 	}
-	c.setPart(h.ID, p) // unless it has been given up meanwhile
+	if !c.setPart(h.ID, p) { // it has been given up meanwhile
+		p.drop()
+	}
 	return true
 }
 
@@ -93,22 +119,74 @@ func (c *Conn) setPart(id uint32, p *collector) (wanted bool) {
 	return wanted
 }
 
-// newCollector begins with an opening frame and the part of the message that it carries.
-func newCollector(h wire.Header, size int, frame, msg []byte) collector {
+// begin begins with an opening frame and the part of the message that it carries.
+func (p *collector) begin(c *Conn, h wire.Header, size int, frame, msg []byte) {
 	opening := len(frame) - len(msg)
 	if h.Flags&wire.HasChecksum != 0 {
 		opening -= wire.ChecksumSize
 	}
-	p := collector{want: opening + size}
+	p.c, p.want = c, opening+size
 	n := opening + len(msg)
 	if n >= leastGrant {
 		n = p.grant(n)
 	} // else the pieces that follow are what counts
-	p.buf = append(takeMemory(n), frame[:opening]...)
+	if !p.grow(n) {
+		return
+	}
+	p.buf = append(p.buf, frame[:opening]...)
 	h.Flags &^= wire.HasChecksum | wire.More
 	wire.PutHeader(p.buf, h)
 	p.add(msg)
-	return p
+}
+
+// grow moves what has come to memory of n bytes, which are counted first. It returns false when there is no such memory, or the message
+// is not wanted any more.
+func (p *collector) grow(n int) bool {
+	c := p.c
+	c.mu.Lock()
+	switch {
+	case p.gone:
+		p.err = ErrCallerGone
+	case !c.memory.take(n):
+		p.err = ErrMemory
+	default:
+		p.taken += n
+	}
+	c.mu.Unlock()
+	if p.err != nil {
+		return false
+	}
+	buf := append(takeMemory(n), p.buf...)
+	giveMemory(p.buf)
+	old := cap(p.buf)
+	p.buf = buf
+	if old > 0 {
+		c.mu.Lock()
+		if !p.gone {
+			p.taken, old = n, p.taken-n
+			c.memory.give(old)
+		}
+		c.mu.Unlock()
+	}
+	return true
+}
+
+// drop gives back what is counted for a message that nobody wants any more.
+func (p *collector) drop() {
+	if p.c != nil {
+		p.c.mu.Lock()
+		defer p.c.mu.Unlock()
+		p.dropLocked()
+	}
+}
+
+func (p *collector) dropLocked() {
+	if p == nil || p.c == nil || p.gone {
+		return
+	}
+	p.gone = true
+	p.c.memory.give(p.taken)
+	p.taken = 0
 }
 
 // add appends a piece.
@@ -125,12 +203,7 @@ func (p *collector) makeRoom(n int) bool {
 		p.err = errLonger
 		return false
 	}
-	if n > cap(p.buf) {
-		buf := append(takeMemory(p.grant(n)), p.buf...)
-		giveMemory(p.buf)
-		p.buf = buf
-	}
-	return true
+	return n <= cap(p.buf) || p.grow(p.grant(n))
 }
 
 // grant returns how much memory is allocated when n bytes have come.
@@ -181,6 +254,9 @@ func (rd *reader) data(h wire.Header, frame []byte) bool {
 	default:
 		p.add(payload)
 	}
+	if p.err == ErrMemory && h.Flags&wire.OfReply == 0 { //nolint:errorlint // it is set bare
+		return rd.collected(h, p)
+	}
 	return rd.added(h, p)
 }
 
@@ -205,6 +281,7 @@ func (rd *reader) wholeReply(id uint32, p *collector) bool {
 	e := settled{id: id, part: p}
 	c.mu.Lock()
 	e.settleLocked(c)
+	p.dropLocked() // from here on it is the caller's
 	c.restLocked()
 	c.mu.Unlock()
 	return rd.wake(&e)
@@ -220,6 +297,8 @@ func (rd *reader) wholeRequest(id uint32, p *collector) bool {
 		return c.err == nil
 	}
 	r.collected = nil
+	r.memory += p.taken
+	p.gone, p.taken = true, 0
 	c.mu.Unlock()
 	r.whole(p)
 	c.dispatch(r)

@@ -282,6 +282,7 @@ func giveReader(rd *reader) {
 // trimLocked gives away what only calls need.
 func (c *Conn) trimLocked() {
 	c.spare, c.in, c.lone.watch = nil, sparseTable[*Request]{}, nil
+	c.trimMemoryLocked()
 	if len(c.out) == 0 {
 		c.out = nil
 	}

@@ -431,7 +431,7 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 			r.nested = c.serves(r)
 		}
 	}
-	r.bytes = len(msg)
+	r.bytes, r.memory = len(msg), requestCost+len(frame)
 	if method.kind == wire.Unary {
 		r.turn = newTurn(r.Fields)
 	} else if !r.alone() {
@@ -530,6 +530,8 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 		return false, false
 	case code != 0:
 		c.refuseLocked(r, code, errorID, text)
+	case !c.takeLocked(r.memory):
+		c.refuseLocked(r, codeExhausted, memoryID, memoryText)
 	default:
 		if r.stream != nil && r.collected == nil {
 			r.bytes = 0 // it may be open for ever
@@ -583,6 +585,12 @@ func (c *Conn) openLocked(r *Request) (open, bytes, maxOpen, maxBytes int) {
 	}
 	return c.inOpen - len(c.oneWay) - c.inNested, c.inBytes - c.oneWayBytes - c.inNestBytes, limit.MaxOpen, limit.MaxOpenBytes
 }
+
+// What a request is refused with for which there is no memory.
+const (
+	memoryID   = "YDL3007"
+	memoryText = "the server has no memory left for what its peers make it hold"
+)
 
 const (
 	codeExhausted   = 8

@@ -67,6 +67,7 @@ type Request struct {
 	number    uint16 // of the method
 	methodID  uint32 // of the Method frame that gave it
 	bytes     int
+	memory    int // counted for it, until it leaves the table
 	checksum  bool
 	own       bool       // held is for this message only
 	nested    bool       // it serves a call of this side, see nested.go
@@ -172,6 +173,11 @@ func (c *Conn) leaveTableLocked(r *Request) {
 	}
 	c.inOpen--
 	c.inBytes -= r.bytes
+	if r.collected != nil { // it will not come whole
+		r.collected.dropLocked()
+	}
+	c.giveLocked(r.memory)
+	r.memory = 0
 	if r.nested {
 		c.inNested--
 		c.inNestBytes -= r.bytes

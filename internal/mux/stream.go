@@ -52,6 +52,7 @@ type Stream struct {
 	reserved int           // of conn.reserved, for the incomplete message
 	kept     int           // of conn.reserved, for complete ones
 	grown    int           // of conn.reserved, for the window
+	least    int           // counted for a window of its own opening, or the smallest one
 	queued   bool          // it waits for a reservation
 	gone     bool          // the call has ended
 
@@ -143,7 +144,8 @@ func (c *Conn) beginStreamLocked(out *Out, id uint32, flags wire.Flags) {
 	st.conn, st.kind, st.id, st.mark = c, out.Method.Kind, id, flags&wire.HasChecksum
 	st.window = uint64(c.streamWindow())
 	if receiverSends(st.kind) {
-		st.granted = st.window
+		st.granted, st.least = st.window, int(st.window) //nolint:gosec // at most maxStreamWindow
+		c.memory.force(st.least)                         // it is this side that opens it
 	}
 	c.slots[wire.Slot(id)].stream = st
 }
@@ -168,11 +170,12 @@ func (st *Stream) Accept() {
 	c := st.conn
 	c.mu.Lock()
 	if st.granted == 0 && !st.gone {
-		if n := int(st.window); c.reserved+n <= c.cfg.MaxOpenBytes/2 { //nolint:gosec // at most maxStreamWindow
-			c.seldomLocked().reserved += n
+		if n := int(st.window); c.widenLocked(n) { //nolint:gosec // at most maxStreamWindow
 			st.grown += n
 		} else {
 			st.window = minStreamWindow
+			c.memory.force(minStreamWindow)
+			st.least = minStreamWindow
 		}
 		st.grantLocked(st.window)
 	}
@@ -641,8 +644,11 @@ func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) 
 	wire.PutHeader(record, h)
 	st.complete, st.want, st.pending = len(st.in), 0, 0
 	st.traffic.in(1, have)
-	st.kept += st.reserved // until the consumer has done with it
-	st.conn.reserved += st.reserved
+	if st.reserved != 0 {
+		st.kept += st.reserved // until the consumer has done with it
+		st.conn.seldomLocked().partial -= st.reserved
+		st.reserved = 0
+	}
 	st.doneWithPartLocked()
 }
 
@@ -670,8 +676,7 @@ func (st *Stream) pieceLocked() {
 // growLocked doubles the window of a receiver that is faster than its peer may send.
 func (st *Stream) growLocked() {
 	n := int(st.window) //nolint:gosec // at most maxStreamWindow
-	if c := st.conn; 2*n <= maxStreamWindow && c.reserved+n <= c.cfg.MaxOpenBytes/2 {
-		c.seldomLocked().reserved += n
+	if c := st.conn; 2*n <= maxStreamWindow && c.widenLocked(n) {
 		st.grown += n
 		st.window += uint64(n)
 	}
@@ -716,6 +721,8 @@ func (st *Stream) endLocked(why error) {
 	for _, n := range [...]*int{&st.kept, &st.held, &st.grown} {
 		c.unreserveLocked(n)
 	}
+	c.memory.give(st.least)
+	st.least = 0
 }
 
 // doneWithPartLocked gives back what is reserved for the incomplete message, or its place in the queue for that.
@@ -741,6 +748,10 @@ func (c *Conn) reserveLocked(st *Stream) bool {
 		}
 		return false
 	}
+	if !c.memory.take(st.want) {
+		st.closeReceiveLocked(ErrMemory)
+		return false
+	}
 	st.reserved = st.want
 	seldom := c.seldomLocked()
 	seldom.reserved += st.want
@@ -748,9 +759,23 @@ func (c *Conn) reserveLocked(st *Stream) bool {
 	return true
 }
 
+// widenLocked takes n bytes for the window of a stream, if the streams of the connection have not enough already.
+func (c *Conn) widenLocked(n int) bool {
+	most := c.cfg.MaxOpenBytes / 2
+	if c.cfg.MaxMemory > 0 {
+		most = c.cfg.MaxMemory / 2
+	}
+	if c.reserved+n > most || !c.memory.take(n) {
+		return false
+	}
+	c.seldomLocked().reserved += n
+	return true
+}
+
 func (c *Conn) unreserveLocked(n *int) {
 	if *n != 0 {
 		c.seldomLocked().reserved -= *n
+		c.memory.give(*n)
 		*n = 0
 	}
 	c.admitStreamsLocked()

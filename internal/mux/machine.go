@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"bufio"
+	"io/fs"
+	"math"
+	"os"
+	"path"
+	"runtime/debug"
+	"strconv"
+	"strings"
+)
+
+const (
+	// unknownMachine is what a machine is taken to have that does not tell.
+	unknownMachine = 4 << 30
+	// leastMemory is the least of DefaultMemory, so that a message of usual size fits.
+	leastMemory = 64 << 20
+)
+
+// DefaultMemory is the limit of a Memory where nothing else is said: half of GOMEMLIMIT if that is set, and else a quarter of the
+// machine's memory or the control group's, whichever is less, because a heap may grow to twice what is in use. At least 64 MiB.
+func DefaultMemory() int {
+	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64/2 {
+		return max(int(limit/2), leastMemory)
+	}
+	return max(int(machineMemory(os.DirFS("/"))/4), leastMemory)
+}
+
+// machineMemory returns the bytes of memory that the process can have, as Linux tells in files below root.
+func machineMemory(root fs.FS) int64 {
+	memory := int64(unknownMachine)
+	if text, err := fs.ReadFile(root, "proc/meminfo"); err == nil {
+		for line := range strings.Lines(string(text)) {
+			f := strings.Fields(line)
+			if len(f) > 1 && f[0] == "MemTotal:" {
+				if kib, err := strconv.ParseInt(f[1], 10, 64); err == nil && kib < math.MaxInt64>>10 {
+					memory = kib << 10
+				}
+			}
+		}
+	}
+	for _, file := range limitFiles(root) {
+		if text, err := fs.ReadFile(root, file); err == nil {
+			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 { // else it is "max"
+				memory = min(memory, n)
+			}
+		}
+	}
+	return memory
+}
+
+// limitFiles returns the files that may say how much memory the control groups of the process may have.
+func limitFiles(root fs.FS) (files []string) {
+	const v1, v2 = "sys/fs/cgroup/memory", "sys/fs/cgroup"
+	files = append(files, path.Join(v1, "memory.limit_in_bytes"), path.Join(v2, "memory.max"))
+	f, err := root.Open("proc/self/cgroup")
+	if err != nil {
+		return files
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		part := strings.SplitN(lines.Text(), ":", 3) // number, controllers, path
+		if len(part) < 3 {
+			continue
+		}
+		for group := path.Clean("/" + part[2]); group != "/"; group = path.Dir(group) {
+			switch part[1] {
+			case "":
+				files = append(files, path.Join(v2, group, "memory.max"))
+			case "memory":
+				files = append(files, path.Join(v1, group, "memory.limit_in_bytes"))
+			}
+		}
+	}
+	return files
+}

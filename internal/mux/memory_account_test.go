@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// A connection that takes all it can get has half, and leaves room for each that comes later.
+func TestGreedyConnectionsLeaveRoomForOthers(t *testing.T) {
+	const total = 64 << 20
+	m := mux.NewMemory(total)
+	sum := 0
+	var all []*mux.Holding
+	for n := 1; n <= 8; n++ {
+		h := mux.NewHolding(m, 0)
+		all = append(all, h)
+		got := 0
+		for h.Take(16 << 10) {
+			got += 16 << 10
+		}
+		if want := (total - sum) / 2; got < want-128<<10 || got > want+64<<10 {
+			t.Errorf("connection %d: got %d bytes of %d that were left, want half", n, got, total-sum)
+		}
+		sum += got
+	}
+	small := mux.NewHolding(m, 0)
+	if !small.Take(20 << 10) {
+		t.Error("there is no room for a connection with little")
+	}
+	for _, h := range append(all, small) {
+		h.GiveAll()
+	}
+	if used := m.Used(); used != 0 {
+		t.Errorf("%d bytes are in use when all connections have ended", used)
+	}
+}
+
+func TestAHoldingIsBoundedAndGivesAllBack(t *testing.T) {
+	m := mux.NewMemory(64 << 20)
+	h := mux.NewHolding(m, 1<<20)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for n := range 10_000 {
+				if size := 1 + (n*7919*(i+1))%40_000; h.Take(size) {
+					h.Give(size)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if h.Take(1<<20 + 1) {
+		t.Error("took more than the limit")
+	}
+	if !h.Take(1 << 20) {
+		t.Error("could not take what the limit allows")
+	}
+	if h.Take(100 << 10) {
+		t.Error("took more than the limit")
+	}
+	h.Force(100 << 10)
+	if h.Take(1) {
+		t.Error("took something when more than the limit was in use")
+	}
+	h.Give(100<<10 + 1<<20)
+	h.GiveAll()
+	if used := m.Used(); used != 0 {
+		t.Errorf("%d bytes are in use, want none", used)
+	}
+}
+
+// block serves requests that stay open until the test ends.
+func block(t *testing.T) *handler {
+	t.Helper()
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	return &handler{serve: func(r *mux.Request) {
+		select {
+		case <-release:
+		case <-r.Done():
+		}
+	}}
+}
+
+// held waits until nothing is counted any more.
+func (s *setup) nothingHeld(t *testing.T, m *mux.Memory) {
+	t.Helper()
+	eventually(t, "all memory has been given back", func() bool { return m.Used() == 0 })
+}
+
+// What a request holds is counted, whichever part of it is large, and refused when it is too much. Nothing is left when the peer goes.
+func TestRequestsAreRefusedWhenThereIsNoMemory(t *testing.T) {
+	const limit, size, many = 2 << 20, 60_000, 100
+	opening := func(slot uint32) wire.Header {
+		return wire.Header{Type: wire.Request, ID: wire.NextID(slot)}
+	}
+	for name, frames := range map[string]func(slot uint32) []byte{
+		"body": func(slot uint32) []byte { return frameOf(opening(slot), nil, make([]byte, size)) },
+		"fields": func(slot uint32) []byte {
+			return frameOf(opening(slot), &wire.Fields{Trace: make([]byte, size)}, nil)
+		},
+		"unfinished": func(slot uint32) []byte {
+			h := opening(slot)
+			h.Flags |= wire.More
+			return frameOf(h, &wire.Fields{Size: 20 * size}, make([]byte, size))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := mux.NewMemory(64 << 20)
+			limits := defaultLimits()
+			limits.MaxMemory = limit
+			s := &setup{server: mux.Config{Limits: limits, Memory: m}, serves: map[string]*handler{"block": block(t)}}
+			peer, srv := s.facingServer(t)
+			written := make(chan struct{})
+			go func() {
+				defer close(written)
+				peer.write(hello(nil), method(0, "block"))
+				for i := range uint32(many) {
+					peer.write(frames(i))
+				}
+			}()
+			peer.expectHello()
+			peer.expect(wire.MethodInfo)
+			least := many - limit/size
+			if name == "unfinished" {
+				least = many - 9 // four times what has come is allocated
+			}
+			for i := range least {
+				h, f, _ := peer.expectAnyReply()
+				if h.Arg != codeExhausted || h.Flags&wire.NotProcessed == 0 || string(f.ErrorID) != "YDL3007" {
+					t.Fatalf("reply %d: got code %d, %s %q", i, h.Arg, f.ErrorID, f.Message)
+				}
+			}
+			<-written
+			if used := m.Used(); used > limit+limit/8 {
+				t.Errorf("%d bytes are in use, the limit is %d", used, limit)
+			}
+			peer.nc.Close()
+			<-srv.Ended()
+			s.nothingHeld(t, m)
+		})
+	}
+}
+
+// The names of methods count as long as the connection, and a number that gets another meaning is counted once.
+func TestNamesOfMethodsAreCounted(t *testing.T) {
+	m := mux.NewMemory(64 << 20)
+	limits := defaultLimits()
+	limits.MaxMemory = 100_000
+	s := &setup{server: mux.Config{Limits: limits, Memory: m, Bind: echoName}}
+	peer, _ := s.facingServer(t)
+	peer.write(hello(nil))
+	for range 1000 {
+		peer.write(method(0, "a"))
+	}
+	peer.write(request(0, wire.NextID(0), ""))
+	peer.expectHello()
+	for range 1000 {
+		peer.expect(wire.MethodInfo)
+	}
+	peer.expectReply(wire.NextID(0))
+	for i := range uint16(300) {
+		peer.write(method(i, "a"))
+	}
+	for {
+		if h, _, err := peer.frame(); err != nil || h.Type == wire.GoAway {
+			if err != nil || h.Arg != codeExhausted {
+				t.Errorf("got %+v, %v; want a refusal with code %d", h, err, codeExhausted)
+			}
+			break
+		}
+	}
+	peer.nc.Close()
+	s.nothingHeld(t, m)
+}
+
+// A large message whose sender says nothing but pings does not stay. One that moves does, however slowly.
+func TestARequestThatDoesNotComeWholeEnds(t *testing.T) {
+	m := mux.NewMemory(64 << 20)
+	limits := defaultLimits()
+	limits.MaxMemory, limits.KeepAlive = 16<<20, 50*time.Millisecond
+	s := &setup{server: mux.Config{Limits: limits, Memory: m}, serves: map[string]*handler{"echo": {serve: func(r *mux.Request) { r.Reply.Body = []byte("whole") }}}}
+	peer, _ := s.facingServer(t)
+	const size, pieces = 400_000, 40
+	h := wire.Header{Type: wire.Request, Flags: wire.More, ID: wire.NextID(0)}
+	peer.write(hello(nil), method(0, "echo"), frameOf(h, &wire.Fields{Size: size}, make([]byte, size/pieces)))
+	pause := time.NewTicker(20 * time.Millisecond)
+	defer pause.Stop()
+	for i := range pieces - 1 {
+		h := wire.Header{Type: wire.Data, ID: wire.NextID(0)}
+		if i < pieces-2 {
+			h.Flags |= wire.More
+		}
+		peer.write(frameOf(h, nil, make([]byte, size/pieces)))
+		<-pause.C // 40 pieces take 8 times as long as it takes to find a peer dead
+	}
+	peer.expectHello()
+	peer.expect(wire.MethodInfo)
+	if h, _, body := peer.expectAnyReply(); h.Arg != 0 || body != "whole" {
+		t.Errorf("a slow request: got code %d, %q", h.Arg, body)
+	}
+	h.ID = wire.NextID(h.ID)
+	peer.write(frameOf(h, &wire.Fields{Size: size}, make([]byte, 50_000)))
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		for n := uint64(1); ; n++ {
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+				_, _ = peer.nc.Write(ping(n))
+			}
+		}
+	}()
+	if h, f, _ := peer.expectAnyReply(); h.Arg != codeDeadline || h.Flags&wire.NotProcessed == 0 || string(f.ErrorID) != "YDL3008" {
+		t.Errorf("a request that stands still: got code %d, %s %q", h.Arg, f.ErrorID, f.Message)
+	}
+	eventually(t, "its memory has been given back", func() bool { return m.Used() < 100_000 })
+}
+
+// expectAnyReply reads the next reply, whatever comes before it.
+func (p *rawPeer) expectAnyReply() (h wire.Header, f wire.Fields, body string) {
+	p.t.Helper()
+	for {
+		h, frame, err := p.frame()
+		if err != nil {
+			p.t.Fatalf("waiting for a reply: %v", err)
+		}
+		if h.Type != wire.Reply {
+			continue
+		}
+		fields, message, err := wire.SplitFields(h.Flags, frame[wire.HeaderSize:])
+		if err == nil {
+			err = wire.ParseFields(fields, &f)
+		}
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		return h, f, string(message)
+	}
+}
