@@ -17,7 +17,7 @@ type entry struct {
 
 // catalogue is every error of yodel's own, by ID. IDs never change their meaning.
 var catalogue = map[string]entry{
-	"YDL1001": {Unavailable, "no instance is known", "start one, or check what the resolver was given"},
+	"YDL1001": {Unavailable, "no instance is known", "start an instance, or compare the service, the registry and the keys that the message names with those of the servers"},
 	"YDL1002": {Unavailable, "no instance is usable", "compare what the balancer's filter asks for with the records in the registry"},
 	"YDL1003": {Unavailable, "all attempts failed", "look at each attempt: is the server running, and is that its port?"},
 	"YDL1004": {DeadlineExceeded, "no reply in time", "look at how long the method takes on the server (yodel.Stats), or allow more time"},

@@ -135,6 +135,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.ctx, c.closing, c.cancel = ctx, ctx.Done(), cancel
 	c.cluster = newCluster(c)
+	c.cluster.source.describe(r)
 	if asked, ok := r.(interface{ Refresh() }); ok {
 		c.refresh = asked.Refresh
 	}
@@ -144,6 +145,9 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 		c.cluster.fail(errNoResolver)
 	case static: // a goroutine would wait for nothing, with a stack of 4 KiB
 		c.cluster.update(s.instances())
+		if len(s) == 0 {
+			c.cluster.fail(errNoAddress)
+		}
 	default:
 		c.wg.Go(func() { c.cluster.follow(ctx, r) })
 	}

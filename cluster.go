@@ -29,6 +29,7 @@ type cluster struct {
 	closed  bool
 
 	inactive int // that the resolver names
+	source   source
 
 	size   int       // of the last set that was believed
 	peak   int       // of the largest lately
@@ -67,7 +68,7 @@ func (cl *cluster) follow(ctx context.Context, r Resolver) {
 	backoff := firstBackoff
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := r.Watch(ctx, cl.update)
+		err := r.Watch(ctx, func(instances []Instance) { cl.heardOf(ctx, instances) })
 		if ctx.Err() != nil {
 			return
 		}
@@ -75,7 +76,11 @@ func (cl *cluster) follow(ctx context.Context, r Resolver) {
 			err = errors.New("it stopped watching")
 		}
 		if cl.fail(err) {
-			cl.client.opts.Logger.WarnContext(ctx, "yodel: the resolver failed, and is asked again; the last instances stay in use", "err", err)
+			what := "yodel: the resolver failed, and is asked again; it has named no instances yet"
+			if cl.set.Load() != nil {
+				what = "yodel: the resolver failed, and is asked again; the last instances stay in use"
+			}
+			cl.client.opts.Logger.WarnContext(ctx, what, "resolver", cl.source.name, "err", err)
 		}
 		if time.Since(began) > lastBackoff {
 			backoff = firstBackoff
@@ -85,6 +90,20 @@ func (cl *cluster) follow(ctx context.Context, r Resolver) {
 		case <-ctx.Done():
 		}
 		backoff = min(2*backoff, lastBackoff)
+	}
+}
+
+// heardOf takes over what the resolver says.
+func (cl *cluster) heardOf(ctx context.Context, instances []Instance) {
+	if len(instances) == 0 && cl.set.Load() == nil {
+		cl.source.list(ctx, cl.client, firstListTime)
+	}
+	cl.mu.Lock()
+	failed := cl.err != nil
+	cl.mu.Unlock()
+	cl.update(instances)
+	if failed {
+		cl.client.opts.Logger.InfoContext(ctx, "yodel: the resolver works again", "resolver", cl.source.name, "instances", len(instances))
 	}
 }
 
@@ -153,6 +172,9 @@ func (cl *cluster) update(instances []Instance) {
 		}
 	}
 	cl.replaceLocked(endpoints)
+	if len(endpoints) == 0 {
+		cl.source.list(context.Background(), cl.client, 0)
+	}
 	for _, ep := range gone {
 		ep.close(false)
 	}
@@ -313,7 +335,7 @@ func (cl *cluster) first(ctx context.Context, call *Call) (*endpointSet, error) 
 			if left <= limit {
 				return nil, cl.unnamed(mux.ErrDeadline, clock()-began)
 			}
-			return nil, refusal("YDL1201", "%s: the resolver named no instances within %v%s", call.Method, limit.Round(time.Millisecond), cl.trouble())
+			return nil, refusal("YDL1201", "%s: the resolver%s named no instances within %v%s", call.Method, cl.source.of(), limit.Round(time.Millisecond), cl.trouble())
 		}
 	}
 }
@@ -323,7 +345,7 @@ func (cl *cluster) unnamed(cause error, waited time.Duration) error {
 	if waited < time.Millisecond { // the call's time was over before
 		return &mux.CallError{Cause: cause, NotProcessed: true}
 	}
-	return tooLate(cause, "YDL1201", " after %v of waiting for the resolver, which has named no instances yet%s", rounded(waited), cl.trouble())
+	return tooLate(cause, "YDL1201", " after %v of waiting for the resolver%s, which has named no instances yet%s", rounded(waited), cl.source.of(), cl.trouble())
 }
 
 // trouble is what is wrong with the resolver, to be appended to a message.
@@ -332,6 +354,9 @@ func (cl *cluster) trouble() string {
 	defer cl.mu.Unlock()
 	if cl.err == nil {
 		return ""
+	}
+	if errors.Is(cl.err, errNoResolver) || errors.Is(cl.err, errNoAddress) {
+		return fmt.Sprintf(": %v", cl.err)
 	}
 	return fmt.Sprintf("; it failed: %v", cl.err)
 }
@@ -342,9 +367,9 @@ func (cl *cluster) nobody() string {
 	inactive := cl.inactive
 	cl.mu.Unlock()
 	if inactive > 0 {
-		return fmt.Sprintf("no instance is active of %d that are known%s", inactive, cl.trouble())
+		return fmt.Sprintf("no instance is active of %d that are known%s%s", inactive, cl.source.of(), cl.trouble())
 	}
-	return "no instance is known" + cl.trouble()
+	return cl.source.none() + cl.trouble()
 }
 
 // ready waits until an endpoint is connected.

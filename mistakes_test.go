@@ -4,12 +4,20 @@ package yodel_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	"github.com/yodel-rpc/yodel/registry"
+	"github.com/yodel-rpc/yodel/registry/file"
+	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/transport/tls"
 )
 
@@ -30,6 +38,11 @@ func TestMistakesAreExplained(t *testing.T) {
 			call.Args = &Args{1, 2}
 		}
 		return newClient(t, o, addr).Do(t.Context(), call)
+	}
+	from := func(r yodel.Resolver) error {
+		c := yodel.NewClient(r, &yodel.ClientOptions{DialTimeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+		defer c.Close()
+		return c.Call(t.Context(), "Arith.Mul", &Args{1, 2}, nil)
 	}
 	const reply = "internal: Arith.Mul: the reply cannot be decoded into "
 	for name, mistake := range map[string]struct {
@@ -101,7 +114,9 @@ func TestMistakesAreExplained(t *testing.T) {
 			`internal: Arith.DivMod: result 2 cannot be decoded into int: give a pointer to it [YDL2102]`,
 		},
 		"a type that hides all": {
-			func() error { return s.Handle("Arith.Sub", func(context.Context, *hidden) (*Reply, error) { return nil, nil }) },
+			func() error {
+				return s.Handle("Arith.Sub", func(context.Context, *hidden) (*Reply, error) { return nil, nil })
+			},
 			`invalid_argument: handle Arith.Sub: yodel_test.hidden has no exported fields, so that nothing of it would be sent [YDL4001]`,
 		},
 		"TLS on the client alone": {
@@ -115,6 +130,30 @@ func TestMistakesAreExplained(t *testing.T) {
 		"no function": {
 			func() error { return s.Handle("Arith.Sub", 7) },
 			`invalid_argument: handle Arith.Sub: int is not a function [YDL4001]`,
+		},
+		"no address": {
+			func() error { return from(yodel.Static()) },
+			`unavailable: Arith.Mul: no instance is known: the client was given no address: yodel.Dial and yodel.Static take at least one [YDL1001]`,
+		},
+		"no resolver": {
+			func() error { return from(nil) },
+			`unavailable: Arith.Mul: no instance is known: NewClient was given no resolver [YDL1001]`,
+		},
+		"a typo in the name of a service": {
+			func() error { return from(inventory(t, nil).Service("Inventry")) },
+			`unavailable: Arith.Mul: no instance is known of service "Inventry" in this process's memory (keys yodel/Inventry/…); did you mean "Inventory"? [YDL1001]`,
+		},
+		"the name of another service": {
+			func() error { return from(inventory(t, nil).Service("Billing")) },
+			`unavailable: Arith.Mul: no instance is known of service "Billing" in this process's memory (keys yodel/Billing/…); the services there are "Inventory" [YDL1001]`,
+		},
+		"another prefix than the servers'": {
+			func() error { return from(inventory(t, &registry.Options{Prefix: "shop"}).Service("Billing")) },
+			`unavailable: Arith.Mul: no instance is known of service "Billing" in this process's memory (keys shop/Billing/…); the registry knows no other service there [YDL1001]`,
+		},
+		"a folder that does not exist": {
+			func() error { return from(file.New("/proc/nope", nil).Service("Inventory")) },
+			`unavailable: Arith.Mul: the resolver of service "Inventory" in the folder /proc/nope (keys yodel/Inventory/…) named no instances within 50ms; it failed: /proc/nope does not exist; a server makes the folder, if it is given the same path: file does not exist [YDL1201]`,
 		},
 		"nothing to register": {
 			func() error { return s.Register(nil) },
@@ -135,6 +174,78 @@ func TestMistakesAreExplained(t *testing.T) {
 			}
 		})
 	}
+}
+
+// inventory returns a registry in which the service Inventory is announced, unless o has another prefix.
+func inventory(t testing.TB, o *registry.Options) *registry.Registry {
+	t.Helper()
+	r := memory.New(o)
+	if o == nil {
+		must(t, r.Announce(t.Context(), "Inventory", yodel.Instance{Addr: "127.0.0.1:1"}, time.Minute))
+		t.Cleanup(func() { must(t, r.Withdraw(context.Background(), "Inventory", "127.0.0.1:1")) })
+	}
+	return r
+}
+
+// A client's log says which resolver failed, and when it works again.
+func TestTheLogNamesTheResolverThatFailed(t *testing.T) {
+	log := &logged{}
+	r := &failingResolver{}
+	c := yodel.NewClient(r, &yodel.ClientOptions{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	defer c.Close()
+	until(t, "the resolver works again", func() bool { return len(log.lines()) == 2 })
+	for i, want := range []string{
+		`level=WARN msg="yodel: the resolver failed, and is asked again; it has named no instances yet" resolver="the list" err="connection refused"`,
+		`level=INFO msg="yodel: the resolver works again" resolver="the list" instances=1`,
+	} {
+		if line := log.lines()[i]; !strings.HasSuffix(line, want) {
+			t.Errorf("got\n%s\nwant\n%s", line, want)
+		}
+	}
+}
+
+// A failingResolver fails once.
+type failingResolver struct{ asked atomic.Int32 }
+
+func (r *failingResolver) String() string { return "the list" }
+
+func (r *failingResolver) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	if r.asked.Add(1) == 1 {
+		return errors.New("connection refused")
+	}
+	update([]yodel.Instance{{Addr: "127.0.0.1:1"}})
+	<-ctx.Done()
+	return nil
+}
+
+// The services of a registry are listed in the background: however long that takes, a call waits at most for a moment, and only with
+// the first set of instances.
+func TestAListOfServicesHoldsUpNoCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := yodel.NewClient(hangingLister{}, nil)
+		defer c.Close()
+		for i, want := range []time.Duration{250 * time.Millisecond, 0} {
+			began := time.Now()
+			err := c.Call(t.Context(), "Arith.Mul", &Args{1, 2}, nil)
+			if took := time.Since(began); yodel.CodeOf(err) != yodel.Unavailable || took != want {
+				t.Errorf("call %d: got %v after %v, want it after %v", i+1, err, took, want)
+			}
+		}
+	})
+}
+
+// A hangingLister has no instances, and never lists its services.
+type hangingLister struct{}
+
+func (hangingLister) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	update(nil)
+	<-ctx.Done()
+	return nil
+}
+
+func (hangingLister) Services(ctx context.Context) (string, []string, error) {
+	<-ctx.Done()
+	return "", nil, ctx.Err()
 }
 
 // A function that is nil is refused when it is registered, not when somebody calls it.

@@ -98,6 +98,14 @@ func (s *snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) err
 // Refresh has the resolver look again if it can: see yodel.Resolver.
 func (s *snapshot) Refresh() { refresh(s.of) }
 
+// String and Services are those of the resolver: see yodel.Resolver.
+func (s *snapshot) String() string { return nameOf(s.of) }
+
+// Services implements the optional method of yodel.Resolver.
+func (s *snapshot) Services(ctx context.Context) (asked string, known []string, err error) {
+	return servicesOf(ctx, s.of)
+}
+
 // keepTime is how long after a change the file is written, at most once for all changes meanwhile.
 const keepTime = time.Second
 

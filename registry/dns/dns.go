@@ -37,6 +37,7 @@ type Options struct {
 
 // A Resolver is the yodel.Resolver of a name.
 type Resolver struct {
+	what string // is resolved
 	opts Options
 	look func(ctx context.Context, r *net.Resolver) ([]yodel.Instance, error)
 
@@ -47,7 +48,7 @@ type Resolver struct {
 // Host resolves HOST:PORT to the addresses of the host.
 func Host(addr string, o *Options) *Resolver {
 	host, port, err := net.SplitHostPort(addr)
-	return newResolver(o, func(ctx context.Context, r *net.Resolver) ([]yodel.Instance, error) {
+	return newResolver("the addresses of "+addr, o, func(ctx context.Context, r *net.Resolver) ([]yodel.Instance, error) {
 		if err != nil {
 			return nil, err
 		}
@@ -58,7 +59,7 @@ func Host(addr string, o *Options) *Resolver {
 // Service resolves a name that has SRV records, like _arith._tcp.example. Only the targets of the first priority that has any
 // instances count, each with its weight: the others are for when there are none.
 func Service(name string, o *Options) *Resolver {
-	return newResolver(o, func(ctx context.Context, r *net.Resolver) ([]yodel.Instance, error) {
+	return newResolver("the SRV records of "+name, o, func(ctx context.Context, r *net.Resolver) ([]yodel.Instance, error) {
 		_, records, err := r.LookupSRV(ctx, "", "", name)
 		if err != nil {
 			return nil, unlessUnknown(err)
@@ -81,16 +82,19 @@ func Service(name string, o *Options) *Resolver {
 	})
 }
 
-func newResolver(o *Options, look func(context.Context, *net.Resolver) ([]yodel.Instance, error)) *Resolver {
+func newResolver(what string, o *Options, look func(context.Context, *net.Resolver) ([]yodel.Instance, error)) *Resolver {
 	if o == nil {
 		o = &Options{}
 	}
-	r := &Resolver{opts: *o, look: look, again: make(chan struct{})}
+	r := &Resolver{what: what, opts: *o, look: look, again: make(chan struct{})}
 	r.opts.Every = cmp.Or(max(o.Every, 0), 10*time.Second)
 	r.opts.Timeout = cmp.Or(max(o.Timeout, 0), 5*time.Second)
 	r.opts.Resolver = cmp.Or(o.Resolver, &net.Resolver{PreferGo: true, StrictErrors: true})
 	return r
 }
+
+// String says what is resolved, for errors and logs.
+func (r *Resolver) String() string { return r.what + " in DNS" }
 
 // addresses returns the instances at the addresses of a host.
 func addresses(ctx context.Context, r *net.Resolver, host, port string, weight int) ([]yodel.Instance, error) {

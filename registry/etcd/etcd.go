@@ -195,6 +195,9 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	defer wg.Wait()
 	defer cancel(nil)
 	if err = s.connect(ctx); err != nil {
+		if errors.Is(err, errAbsent) {
+			err = fmt.Errorf("%w: %s", err, s.refusal())
+		}
 		return s.failed("connect", err)
 	}
 	wg.Go(func() {

@@ -147,7 +147,9 @@ type seen struct {
 func (s *store) look(folder string, known map[string]seen) (changed bool, err error) {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) { // of a service that nobody has announced yet, if there is a registry at all
-		_, err = os.Stat(s.folder)
+		if _, err = os.Stat(s.folder); errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%s does not exist; a server makes the folder, if it is given the same path: %w", s.folder, fs.ErrNotExist)
+		}
 	}
 	if err != nil {
 		return false, err

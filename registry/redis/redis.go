@@ -26,6 +26,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -183,7 +184,7 @@ func ask[T any](ctx context.Context, s *store, what string, command func(context
 		a.err = context.Cause(ctx)
 	}
 	if a.err != nil {
-		a.err = fmt.Errorf("redis: %s: %w", what, a.err)
+		a.err = s.failed(what, a.err)
 	}
 	return a.value, a.err
 }
@@ -216,7 +217,7 @@ func (s *store) Delete(ctx context.Context, key string) error {
 func (s *store) write(ctx context.Context, what, record string, command func(context.Context) error) error {
 	end, err := s.turn(ctx, record)
 	if err != nil {
-		return fmt.Errorf("redis: %s %s: an earlier change has not ended: %w", what, record, err)
+		return s.failed(what+" "+record, fmt.Errorf("an earlier change has not ended: %w", err))
 	}
 	_, err = ask(ctx, s, what+" "+record, func(ctx context.Context) (struct{}, error) {
 		defer end()
@@ -284,7 +285,7 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 		select {
 		case one, ok := <-news:
 			if !ok && ctx.Err() == nil {
-				return fmt.Errorf("redis: the subscription to %s ended", service)
+				return s.failed("subscribe to "+service, errors.New("the subscription ended"))
 			}
 			err = s.learn(ctx, prefix, view, one, news)
 		case <-due:

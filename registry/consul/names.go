@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package consul
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// ofService is what the paths of queries for a service begin with.
+const ofService = "/v1/health/service/"
+
+// String says what is resolved, for errors and logs.
+func (q *query) String() string {
+	where := "Consul at " + q.registry.base.Host
+	if dc := q.registry.opts.Datacenter; dc != "" {
+		where += ", data center " + dc
+	}
+	if name, ok := q.service(); ok {
+		return fmt.Sprintf("service %q in %s", name, where)
+	}
+	return fmt.Sprintf("the keys of %s in %s", q.path, where)
+}
+
+// service returns the name of the service that is resolved, if it is not one in the key-value store.
+func (q *query) service() (name string, ok bool) {
+	name, ok = strings.CutPrefix(q.path, ofService)
+	for range 2 { // once for Consul, and once for the path
+		if plain, err := url.PathUnescape(name); err == nil {
+			name = plain
+		}
+	}
+	return name, ok
+}
+
+// Services implements the optional method of yodel.Resolver.
+func (q *query) Services(ctx context.Context) (asked string, known []string, err error) {
+	asked, ok := q.service()
+	if !ok {
+		return "", nil, errors.New("consul: services in the key-value store are not listed")
+	}
+	values := url.Values{}
+	if dc := q.registry.opts.Datacenter; dc != "" {
+		values.Set("dc", dc)
+	}
+	resp, err := q.registry.send(ctx, http.MethodGet, path("v1", "catalog", "services"), values, nil)
+	if err != nil {
+		return asked, nil, err
+	}
+	defer resp.Body.Close()
+	var services map[string][]string
+	if err = json.NewDecoder(resp.Body).Decode(&services); err != nil {
+		return asked, nil, fmt.Errorf("consul: list services: %w", err)
+	}
+	delete(services, "consul") // its own
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		if plain, err := url.PathUnescape(name); err == nil {
+			name = plain
+		}
+		known = append(known, name)
+	}
+	return asked, known, nil
+}

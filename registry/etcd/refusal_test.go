@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/realserver"
+	"github.com/yodel-rpc/yodel/registry/etcd"
+)
+
+// A registry that cannot be connected to says why, and a server of another kind is recognised.
+func TestWhyThereIsNoConnection(t *testing.T) {
+	for name, test := range map[string]struct {
+		answer string // of what listens; "" if nothing does
+		want   string
+	}{
+		"nothing listens":   {"", "it cannot be connected to: connection refused"},
+		"a server of Redis": {"-ERR unknown command 'PRI', with args beginning with: '*'\r\n", "it cannot be connected to: this is not an etcd server ("},
+		"a web server":      {"HTTP/1.1 400 Bad Request\r\n\r\n", "it cannot be connected to: this is not an etcd server ("},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			if test.answer == "" {
+				_ = l.Close()
+			}
+			go func() {
+				for {
+					nc, err := l.Accept()
+					if err != nil {
+						return
+					}
+					go func() {
+						defer nc.Close()
+						_, _ = nc.Read(make([]byte, 24))
+						_, _ = nc.Write([]byte(test.answer))
+						_, _ = nc.Read(make([]byte, 1<<10))
+					}()
+				}
+			}()
+			r := etcd.New(l.Addr().String(), &etcd.Options{Timeout: 300 * time.Millisecond})
+			defer r.Close()
+			resolver := r.Service("Shop")
+			err = resolver.Watch(t.Context(), func([]yodel.Instance) {})
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %s", err, test.want)
+			}
+			if got, want := fmt.Sprint(resolver), fmt.Sprintf(`service "Shop" in etcd at %s (keys yodel/Shop/…)`, l.Addr()); got != want {
+				t.Errorf("the resolver is called %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// The services of a registry can be listed, whatever the number of their instances.
+func TestServicesAreListed(t *testing.T) {
+	r := open(t, realserver.Etcd(t).Addr, nil)
+	for i := range 230 { // more than are read at once
+		must(t, r.Announce(t.Context(), "Many", yodel.Instance{Addr: fmt.Sprintf("127.0.0.1:%d", i+1)}, time.Minute))
+	}
+	for _, name := range []string{"A/B", "Orders"} {
+		must(t, r.Announce(t.Context(), name, yodel.Instance{Addr: "127.0.0.1:1"}, time.Minute))
+	}
+	lister := r.Service("Order").(interface {
+		Services(ctx context.Context) (string, []string, error)
+	})
+	asked, known, err := lister.Services(t.Context())
+	if got := strings.Join(known, " "); err != nil || asked != "Order" || got != "A/B Many Orders" {
+		t.Errorf("got %q, %s, %v", asked, got, err)
+	}
+}

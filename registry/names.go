@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A Lister is a Store that can list folders without reading the values in them. With it, the error of a client that has no
+// instance names the services that there are.
+type Lister interface {
+	// List returns the names of the folders right below prefix, which ends with a slash. It may leave out names beyond some
+	// hundreds.
+	List(ctx context.Context, prefix string) ([]string, error)
+}
+
+// String says what is resolved, for errors and logs: the service, the registry and the prefix of the keys. A Store names itself with
+// a method String, without secrets.
+func (s *service) String() string {
+	where := "a registry"
+	if store, ok := s.store.(fmt.Stringer); ok {
+		where = store.String()
+	}
+	return fmt.Sprintf("service %q in %s (keys %s…)", s.name(), where, s.prefix)
+}
+
+func (s *service) name() string {
+	return unescape(strings.TrimSuffix(strings.TrimPrefix(s.prefix, s.opts.Prefix+"/"), "/"))
+}
+
+// Services implements the optional method of yodel.Resolver.
+func (s *service) Services(ctx context.Context) (asked string, known []string, err error) {
+	lister, ok := s.store.(Lister)
+	if !ok {
+		return "", nil, fmt.Errorf("%T cannot list services", s.store)
+	}
+	names, err := lister.List(ctx, s.opts.Prefix+"/")
+	for _, name := range names {
+		known = append(known, unescape(name))
+	}
+	return s.name(), known, err
+}
+
+// String says what is resolved, for errors and logs.
+func (s *several) String() string {
+	names := make([]string, 0, len(s.resolvers))
+	for _, r := range s.resolvers {
+		names = append(names, nameOf(r))
+	}
+	return strings.Join(names, " and ")
+}
+
+// Services implements the optional method of yodel.Resolver. It asks the first resolver that can list services.
+func (s *several) Services(ctx context.Context) (asked string, known []string, err error) {
+	err = errors.New("no resolver can list services")
+	for _, r := range s.resolvers {
+		if asked, known, err = servicesOf(ctx, r); err == nil {
+			return asked, known, nil
+		}
+	}
+	return "", nil, err
+}
+
+// nameOf returns what r says that it resolves.
+func nameOf(r yodel.Resolver) string {
+	if named, ok := r.(fmt.Stringer); ok {
+		return named.String()
+	}
+	return fmt.Sprintf("a %T", r)
+}
+
+func servicesOf(ctx context.Context, r yodel.Resolver) (asked string, known []string, err error) {
+	lister, ok := r.(interface {
+		Services(ctx context.Context) (asked string, known []string, err error)
+	})
+	if !ok {
+		return "", nil, fmt.Errorf("%T cannot list services", r)
+	}
+	return lister.Services(ctx)
+}
+
+func unescape(name string) string {
+	if plain, err := url.PathUnescape(name); err == nil {
+		return plain
+	}
+	return name
+}
