@@ -106,6 +106,8 @@ func (c *Call) Apart() *Call {
 	a.Method, a.Args, a.Metadata, a.Attachment = c.Method, c.Args, maps.Clone(c.Metadata), slices.Clone(c.Attachment)
 	a.Codec, a.Compressor, a.Key, a.IdempotencyKey, a.Idempotent, a.NoWait = c.Codec, c.Compressor, c.Key, c.IdempotencyKey, c.Idempotent, c.NoWait
 	a.Criticality, a.Tenant = c.Criticality, c.Tenant
+	a.Resume(c)
+	a.hold = a.resumed
 	if b := c.tokens(); b == &c.out.budget { // which is used again when c has ended
 		a.Budget = 1 + int(b.spare.Swap(0))
 	} else if b != nil {

@@ -20,9 +20,12 @@ const (
 	avoidNone
 )
 
-// Avoids reports whether the call should not go to ep, for a Picker to ask: it was tried before, or it is not
-// ready while others are.
+// Avoids reports whether the call should not go to ep, for a Picker to ask: ep was tried before, is not ready while others
+// are, or does not remember the call's idempotency key, which another endpoint does.
 func (c *Call) Avoids(ep *Endpoint) bool {
+	if c.hold != nil && c.holds(ep) {
+		return true
+	}
 	switch c.pass {
 	case avoidUnready:
 		return !ep.Ready() || slices.Contains(c.tried, ep) || c.besides(ep)
@@ -168,7 +171,7 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 	untried := 0
 	for _, ep := range all {
 		switch {
-		case slices.Contains(call.tried, ep), call.besides(ep): // the picker would rather take one that was tried
+		case slices.Contains(call.tried, ep), call.besides(ep), call.holds(ep): // the picker would rather take one that was tried
 		case !absent || !ep.unreachable():
 			return true
 		default:

@@ -68,7 +68,9 @@ type Call struct {
 	// serves to its own server. Streams, and calls to a Peer, have no order. Default false.
 	Ordered bool
 
-	// IdempotencyKey names the intent behind the call: two calls with one key are one intent. A stream is not sent again because it has one.
+	// IdempotencyKey names the intent behind the call: two calls with one key are one intent. A server that has ServerOptions.Keys
+	// executes the method once for each key that it remembers, and the client sends a call that may have been executed again where its
+	// key is remembered, and only there. A server without executes every call that comes. A stream is not sent again because it has a key.
 	IdempotencyKey string
 
 	// Idempotent says that executing the call twice does no harm. Only then is a call sent again
@@ -120,10 +122,12 @@ type Call struct {
 
 	limited bool // the client set Deadline
 
-	budget *budget   // nil for none
-	lent   inherited // what it has of the handler's call whose context it was made with
-	group  *group    // nil unless there may be forks
-	rare   *rareCall // nil for most
+	budget  *budget   // nil for none
+	lent    inherited // what it has of the handler's call whose context it was made with
+	group   *group    // nil unless there may be forks
+	rare    *rareCall // nil for most
+	hold    *keyHold  // where its key is remembered; nil for most
+	resumed *keyHold  // what hold is when the call begins: see Resume
 
 	watch watch         // how far its observers are
 	began time.Duration // when it was made, or they were told, on the clock; 0 when nobody has wanted to know

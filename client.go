@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
@@ -79,6 +80,8 @@ type Client struct {
 	refresh func()        // the resolver's; nil if it has none
 	async   chan struct{} // a token for each goroutine of Go
 	orders  orders        // of ordered calls
+
+	toldKeys atomic.Bool // that a server does not remember keys
 
 	ctx     context.Context //nolint:containedctx // ends with the client
 	closing <-chan struct{}
@@ -311,8 +314,8 @@ func (c *Call) begin(ctx context.Context, o *outgoing) {
 	if c.watch != unwatched || c.began != 0 {
 		c.watch, c.began, c.took = unwatched, 0, 0
 	}
-	if c.rare != nil || c.group != nil {
-		c.rare, c.group = nil, nil
+	if c.rare != nil || c.group != nil || c.hold != c.resumed {
+		c.rare, c.group, c.hold = nil, nil, c.resumed
 	}
 	if c.picked != nil { // the endpoint of another call that it was used for
 		if c.Endpoint == c.picked {
@@ -336,16 +339,6 @@ func (c *Call) end() {
 		c.stays = false
 	}
 	c.disinherit()
-}
-
-// MayRepeat reports whether a call that failed with err may be sent again: it was certainly not executed, or
-// executing it twice does no harm. A call with a stream cannot be repeated once messages have come, or may have been sent; an idempotency key does not make it
-// harmless, because no server remembers what went over a stream. An ordered call cannot be repeated when a later one with its key may have been executed.
-func (c *Call) MayRepeat(err error) bool {
-	if c.stream != nil && c.stream.begun || c.turn != nil && !c.turn.mayRepeat(NotProcessed(err)) {
-		return false
-	}
-	return NotProcessed(err) || c.Idempotent || c.IdempotencyKey != "" && c.stream == nil || c.out != nil && c.out.from.declared(c.Method)
 }
 
 // declared reports whether a method is known to be idempotent.

@@ -287,12 +287,15 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 		call.pass = avoidUnready
 	}
 	for ; call.pass <= avoidNone; call.pass++ {
-		if ep := set.picker.Pick(call); ep != nil {
+		if ep := set.picker.Pick(call); ep != nil && (call.hold == nil || !call.holds(ep)) {
 			if call.Explain {
 				cl.survey(call, ep, clock())
 			}
 			return ep, nil
 		}
+	}
+	if call.held() != "" {
+		return set.sharing(call)
 	}
 	if len(set.endpoints) == 0 {
 		return nil, refusal("YDL1001", "%s: %s", call.Method, cl.nobody())

@@ -497,6 +497,7 @@ func sayNewline(conn *mux.Conn, nc net.Conn, answered <-chan struct{}) error {
 type dialledConn struct {
 	ep       *Endpoint
 	served   *serverConn     // nil when the client has no Server
+	heard    time.Duration   // when the server's settings came, on the clock; set before up
 	server   *serverIdentity // what the server said of itself; set before up
 	up       atomic.Bool
 	once     sync.Once
@@ -523,6 +524,7 @@ func (d *dialledConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 			return refusal
 		}
 	}
+	d.heard = clock()
 	d.server = identityOf(l, d.ep.identity.Load())
 	d.ep.identity.Store(d.server)
 	d.up.Store(true)

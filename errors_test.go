@@ -208,6 +208,17 @@ var scenarios = []scenario{
 		}()
 		return c.Do(p.Context(), &yodel.Call{Method: "Arith.Break", Args: &Empty{}, Key: "k", Ordered: true})
 	}},
+	{"YDL1010", "a key that the server does not remember, sent again by force", yodel.Aborted, false, []string{"may have been executed", "does not remember idempotency keys"}, false, func(p *provocation) error {
+		twice := func(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				if err := next(ctx, call); err != nil {
+					return err
+				}
+				return next(ctx, call)
+			}
+		}
+		return p.call(newServer(p, nil), &yodel.ClientOptions{Logger: slog.New(slog.DiscardHandler), EndpointMiddleware: []yodel.EndpointMiddleware{twice}}, &yodel.Call{IdempotencyKey: "k"})
+	}},
 	{"YDL1101", "an HTTP server", yodel.Unavailable, true, []string{"does not speak yodel", `it answered "HTTP/1.1 400 Bad Request"`}, false, func(p *provocation) error {
 		return p.callAt(speak(p, false, "HTTP/1.1 400 Bad Request\r\n\r\n"), nil, &yodel.Call{})
 	}},
@@ -437,6 +448,10 @@ var scenarios = []scenario{
 			&yodel.ClientOptions{Middleware: []yodel.Middleware{auth.Token("forged")}}, &yodel.Call{})
 	}},
 	{"YDL3103", "statistics for a stranger", yodel.PermissionDenied, false, []string{"does not share its diagnostics"}, false, asksForStats},
+	{"YDL3406", "a key that comes when it may have been forgotten", yodel.Aborted, true, []string{"the idempotency key was first sent", "keys are remembered for 1ns"}, false, func(p *provocation) error {
+		s := newServer(p, &yodel.ServerOptions{Keys: once.With(&once.Options{Keep: 1})})
+		return p.call(s, nil, &yodel.Call{IdempotencyKey: "k"})
+	}},
 	{"YDL3501", "a fallback of another type", yodel.Internal, true, []string{"the fallback is *string, and the caller wants *yodel_test.Reply", "connection refused"}, false, func(p *provocation) error {
 		return p.callAt(closed(p), &yodel.ClientOptions{Middleware: []yodel.Middleware{fallback.To(new("none"))}}, &yodel.Call{Reply: new(Reply)})
 	}},
@@ -469,17 +484,17 @@ var scenarios = []scenario{
 		return p.crowd(nil, &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{limit.PerEndpoint(&limit.Options{Limit: 1, Interval: time.Hour})}})
 	}},
 	{"YDL3301", "the second call of one a minute", yodel.ResourceExhausted, true, []string{"the limit of 0.01667 calls a second is used up"}, false, func(p *provocation) error {
-		return p.second(rate.PerSecond(1.0/60), &yodel.Call{}, &yodel.Call{})
+		return p.second(&yodel.ServerOptions{Middleware: []yodel.Middleware{rate.PerSecond(1.0 / 60)}}, &yodel.Call{}, &yodel.Call{})
 	}},
 	{"YDL3302", "a strict limit without its store", yodel.Unavailable, true, []string{"the store of the rate limit does not answer"}, false, func(p *provocation) error {
 		limit := &rate.Limit{PerSecond: 1, Strict: true, Store: noStore{}, Logger: slog.New(slog.DiscardHandler)}
 		return p.call(newServer(p, &yodel.ServerOptions{Middleware: []yodel.Middleware{rate.With(limit)}}), nil, &yodel.Call{})
 	}},
 	{"YDL3401", "a key with other arguments", yodel.InvalidArgument, false, []string{"was used before, for other arguments or by another caller"}, false, func(p *provocation) error {
-		return p.second(once.With(nil), &yodel.Call{IdempotencyKey: "k"}, &yodel.Call{IdempotencyKey: "k", Args: &Args{3, 4}})
+		return p.second(&yodel.ServerOptions{Keys: once.With(nil)}, &yodel.Call{IdempotencyKey: "k"}, &yodel.Call{IdempotencyKey: "k", Args: &Args{3, 4}})
 	}},
 	{"YDL3402", "a key whose call panicked", yodel.Aborted, false, []string{"nobody knows how it ended", "may have been executed"}, false, func(p *provocation) error {
-		s := p.with(quiet(yodel.ServerOptions{Middleware: []yodel.Middleware{once.With(nil)}}), func(*string) (*string, error) { panic("boom") })
+		s := p.with(quiet(yodel.ServerOptions{Keys: once.With(nil)}), func(*string) (*string, error) { panic("boom") })
 		call := try("x")
 		call.IdempotencyKey = "k"
 		if err := p.call(s, nil, call); !errors.Is(err, yodel.Internal) {
@@ -488,15 +503,15 @@ var scenarios = []scenario{
 		return p.callAt(p.addr, nil, call)
 	}},
 	{"YDL3403", "a key whose reply was too large", yodel.AlreadyExists, false, []string{"was executed, and its reply was not kept"}, false, func(p *provocation) error {
-		return p.second(once.With(&once.Options{MaxReply: 1}), &yodel.Call{IdempotencyKey: "k"}, &yodel.Call{IdempotencyKey: "k"})
+		return p.second(&yodel.ServerOptions{Keys: once.With(&once.Options{MaxReply: 1})}, &yodel.Call{IdempotencyKey: "k"}, &yodel.Call{IdempotencyKey: "k"})
 	}},
 	{"YDL3404", "one key more than there is room for", yodel.ResourceExhausted, true, []string{"no room for another idempotency key"}, false, func(p *provocation) error {
 		store := once.NewMemory(&once.MemoryOptions{MaxKeys: 1})
-		return p.second(once.With(&once.Options{Store: store}), &yodel.Call{IdempotencyKey: "k"}, &yodel.Call{IdempotencyKey: "l"})
+		return p.second(&yodel.ServerOptions{Keys: once.With(&once.Options{Store: store})}, &yodel.Call{IdempotencyKey: "k"}, &yodel.Call{IdempotencyKey: "l"})
 	}},
 	{"YDL3405", "a key without the store", yodel.Unavailable, true, []string{"the store of idempotency keys does not answer"}, false, func(p *provocation) error {
 		guard := once.With(&once.Options{Store: noStore{}, Logger: slog.New(slog.DiscardHandler)})
-		return p.call(newServer(p, &yodel.ServerOptions{Middleware: []yodel.Middleware{guard}}), nil, &yodel.Call{IdempotencyKey: "k"})
+		return p.call(newServer(p, &yodel.ServerOptions{Keys: guard}), nil, &yodel.Call{IdempotencyKey: "k"})
 	}},
 	{"YDL4001", "a type without methods", yodel.InvalidArgument, false, []string{"register yodel_test.Args as Args"}, true, func(*provocation) error {
 		return yodel.NewServer(nil).Register(Args{})
@@ -614,10 +629,10 @@ func overrun(p *provocation) error {
 	}
 }
 
-// second makes two calls of a server with a middleware, and returns how the second one failed.
-func (p *provocation) second(m yodel.Middleware, first, second *yodel.Call) error {
+// second makes two calls of a server with these options, and returns how the second one failed.
+func (p *provocation) second(o *yodel.ServerOptions, first, second *yodel.Call) error {
 	p.Helper()
-	must(p, p.call(newServer(p, &yodel.ServerOptions{Middleware: []yodel.Middleware{m}}), nil, first))
+	must(p, p.call(newServer(p, o), nil, first))
 	return p.callAt(p.addr, nil, second)
 }
 

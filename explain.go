@@ -210,7 +210,7 @@ func (q *requester) explainAt(ctx context.Context, call *Call, where string, err
 		e = q.explainCall(ctx, call, where, err)
 	}
 	e.Cause = err
-	if dial, ok := errors.AsType[*dialError](err); ok && call.pinned() {
+	if dial, ok := errors.AsType[*dialError](err); ok && (call.pinned() || call.heldToOne()) {
 		e.RetryAfter = dial.next // there is nowhere else to go before that
 	}
 	return e

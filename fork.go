@@ -30,6 +30,10 @@ func (c *Call) Forkable() bool {
 	s.Codec, s.Compressor, s.Key, s.IdempotencyKey, s.Idempotent, s.NoWait = c.Codec, c.Compressor, c.Key, c.IdempotencyKey, c.Idempotent, c.NoWait
 	s.Criticality, s.Tenant, s.Explain, s.budget = c.Criticality, c.Tenant, c.Explain, c.tokens()
 	s.watch, s.began, s.tried = c.watch, c.made(), c.tried
+	if c.IdempotencyKey != "" && c.hold == nil {
+		c.hold = new(keyHold)
+	}
+	s.hold = c.hold
 	c.group = g
 	return true
 }

@@ -4,6 +4,8 @@ package yodel
 
 import (
 	"crypto/rand"
+	"math"
+	"time"
 
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -46,18 +48,20 @@ func (s *Server) encodedServices() []byte {
 
 // A serverIdentity is what a server said of itself when a connection to it began. It does not change.
 type serverIdentity struct {
-	incarnation string // empty if the server did not say
-	services    string // encoded; empty if the server did not say
-	keyScope    string // of the memory of idempotency keys; empty if the server remembers none
+	incarnation string        // empty if the server did not say
+	services    string        // encoded; empty if the server did not say
+	keyScope    string        // of the memory of idempotency keys; empty if the server remembers none
+	keyKeep     time.Duration // how long that remembers a key
 }
 
 // identityOf returns what the peer's settings say of it. It returns last, what the server at the same address said
 // before, if that is the same.
 func identityOf(l *wire.Limits, last *serverIdentity) *serverIdentity {
-	if last != nil && last.incarnation == string(l.Incarnation) && last.services == string(l.Services) && last.keyScope == string(l.KeyScope) {
+	keep := time.Duration(min(l.KeyKeep, math.MaxInt64/1000)) * time.Microsecond //nolint:gosec // it fits
+	if last != nil && last.keyKeep == keep && last.incarnation == string(l.Incarnation) && last.services == string(l.Services) && last.keyScope == string(l.KeyScope) {
 		return last
 	}
-	return &serverIdentity{incarnation: string(l.Incarnation), services: string(l.Services), keyScope: string(l.KeyScope)}
+	return &serverIdentity{incarnation: string(l.Incarnation), services: string(l.Services), keyScope: string(l.KeyScope), keyKeep: keep}
 }
 
 // serves reports whether the server may have methods of service: it said so, or did not say which services it has.

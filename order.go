@@ -35,6 +35,7 @@ type trip struct {
 	err       error
 	done      func(error) // of an asynchronous call in its own goroutine; else out is told
 	kept      *Call       // a one-way call that goes on without its caller, with out
+	hold      *keyHold    // of a call with an idempotency key
 	resends   int         // of it
 }
 
@@ -252,6 +253,14 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 	conn, epoch, attempt := t.route(call.OneWay)
 	o.req.Fields.Epoch, o.req.Bare = epoch, false
 	p := &t.trip
+	p.hold = nil
+	if call.IdempotencyKey != "" {
+		if err := call.claimInOrder(ep, conn); err != nil {
+			t.unsent(true)
+			return err
+		}
+		p.hold = call.hold
+	}
 	p.call, p.ep, p.direct, p.final = call, ep, direct, c.direct
 	if p.out != o { // the caller of a one-way call may just be told, by p.out, while it is sent again with the same
 		p.out = o
@@ -263,6 +272,7 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 			if ep.learned() {
 				ep.learn(ctx, call, 0, nil, err)
 			}
+			p.hold.release(err)
 			t.unsent(spares(ctx, err))
 			return err
 		}
@@ -272,6 +282,7 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 	err := conn.Follow(ctx, &o.req, (*leftover)(t))
 	ep.inflight.ended.Add(1)
 	if err != nil {
+		p.hold.release(err)
 		t.unsent(spares(ctx, err))
 		return err
 	}
@@ -352,6 +363,7 @@ func (t *turn) result() error {
 func (t *turn) Complete(a *mux.Answer, err error) {
 	p := &t.trip
 	how, direct, o := landingOf(a, err), p.direct, p.out
+	p.hold.landed(how)
 	p.ep.inflight.ended.Add(1)
 	if p.ep.learned() {
 		p.ep.learn(context.Background(), p.call, o.req.Began, a, err) // the caller's context may be gone with it
@@ -412,6 +424,7 @@ type leftover turn
 func (l *leftover) Complete(a *mux.Answer, err error) {
 	t := (*turn)(l)
 	again := err != nil || a.Code == uint16(Unavailable)
+	t.trip.hold.landed(landingOf(a, err))
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
 	if t.goneLocked(landingOf(a, err), again) {

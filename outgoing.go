@@ -108,7 +108,13 @@ func (c *Client) start(ctx context.Context, o *outgoing, call *Call, done ender)
 
 func (c *Client) startOn(o *outgoing, ep *Endpoint, conn *mux.Conn) {
 	call := o.async
-	if err := c.prepare(o.ctx, o, call); err != nil {
+	err := error(nil)
+	if call.IdempotencyKey == "" {
+		err = c.prepare(o.ctx, o, call)
+	} else if conn, err = call.claimKey(ep, conn); err == nil {
+		err = c.prepareKeyed(o.ctx, call, conn)
+	}
+	if err != nil {
 		o.finish(c.explain(o.ctx, call, ep, err))
 		return
 	}
@@ -145,6 +151,9 @@ func (o *outgoing) ended(err error) {
 	if err == nil {
 		o.finish(nil)
 		return
+	}
+	if h := o.async.hold; h != nil {
+		h.release(err)
 	}
 	o.began = o.req.Began
 	go o.client.resume(o, err)

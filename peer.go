@@ -237,7 +237,7 @@ func (s *Server) lend(config *mux.Config) {
 	limits := s.limits.mux()
 	config.MaxOpen, config.MaxOpenBytes, config.MaxMemory = limits.MaxOpen, limits.MaxOpenBytes, limits.MaxMemory
 	config.Budget, config.Memory = s.budget, s.memory
-	config.Incarnation, config.Services, config.KeyScope = s.config.Incarnation, s.config.Services, s.config.KeyScope
+	config.Incarnation, config.Services, config.Keys = s.config.Incarnation, s.config.Services, s.config.Keys
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pools[config.Pool] = struct{}{}

@@ -286,7 +286,7 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 func encodeRare(f *wire.Fields, call *Call) {
 	f.Attempt = uint64(call.Attempt)
 	f.Criticality = wireCriticality(call.Criticality)
-	f.Explain, f.IdempotencyKey, f.Key, f.Tenant = 0, nil, nil, nil
+	f.Explain, f.IdempotencyKey, f.KeyBegan, f.Key, f.Tenant = 0, nil, 0, nil, nil
 	if call.Explain {
 		f.Explain = 1
 	}
@@ -328,9 +328,17 @@ func (q *requester) prepare(ctx context.Context, o *outgoing, call *Call) error 
 
 // attempt makes one attempt of call on conn. It is in flight on ep, unless that is nil, while nothing runs that may panic, as codecs do.
 func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
+	if call.IdempotencyKey != "" {
+		return q.attemptKeyed(ctx, call, conn, ep)
+	}
 	if err := q.prepare(ctx, call.out, call); err != nil {
 		return err
 	}
+	return q.send(ctx, call, conn, ep)
+}
+
+// send makes an attempt that prepare has made ready.
+func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
 	if call.stream != nil || call.OneWay {
 		return q.attemptOther(ctx, call, conn, ep)
 	}

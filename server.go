@@ -34,6 +34,10 @@ type ServerOptions struct {
 	// Middleware sees each call, before its body is decoded; the first one is outermost. It sees calls of
 	// methods that do not exist too. Default none.
 	Middleware []Middleware
+	// Keys remembers the outcomes of calls that have an idempotency key, below all Middleware: see package once. Clients are told
+	// when they connect, and send such a call again only where its key is remembered. Default none: each call with a key is
+	// executed.
+	Keys KeyMemory
 	// Observers watch calls, outside of all middleware. Default none.
 	Observers []Observer
 	// Accept decides about a connection before anything is read from it or written to it. An error closes
@@ -139,11 +143,12 @@ type Server struct {
 // A serverConn is one connection of a server.
 type serverConn struct {
 	server  *Server
-	peer    *Peer       // whole when the peer has said who it is
-	mux     *mux.Conn   // set under Server.mu; nil when a client dialled
-	dialled bool        // by a client that has the server in its options
-	refused atomic.Bool // by Connect
-	late    bool        // it began when the server had been shut down; the reader's own
+	peer    *Peer         // whole when the peer has said who it is
+	mux     *mux.Conn     // set under Server.mu; nil when a client dialled
+	dialled bool          // by a client that has the server in its options
+	refused atomic.Bool   // by Connect
+	began   time.Duration // not later than the settings were sent, on the clock; 0 when a client dialled
+	late    bool          // it began when the server had been shut down; the reader's own
 
 	contexts []callContext // for the next requests; the reader's own
 
@@ -212,8 +217,13 @@ func NewServer(o *ServerOptions) *Server {
 	}
 	s.scratch.New = func() any { return new([]byte) }
 	s.methods.Store(&map[string]*method{})
-	s.handler = chain(opts.Middleware, invoke)
-	s.plain = len(opts.Middleware) == 0 && len(opts.Observers) == 0
+	inner := Handler(invoke)
+	if opts.Keys != nil {
+		inner = opts.Keys.Guard(invoke)
+		s.config.Keys = s.keyScope
+	}
+	s.handler = chain(opts.Middleware, inner)
+	s.plain = len(opts.Middleware) == 0 && len(opts.Observers) == 0 && opts.Keys == nil
 	if !opts.NoIntrospection {
 		s.introspect()
 	}
@@ -246,6 +256,9 @@ func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
 // Serve accepts connections from l until ctx ends, then shuts the server down and returns nil, or
 // until Shutdown, and returns ErrServerClosed. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	if s.opts.Keys != nil {
+		s.opts.Keys.Scope() // it may have to ask its store
+	}
 	s.mu.Lock()
 	if s.closing {
 		s.mu.Unlock()
@@ -353,7 +366,7 @@ func (s *Server) serve(nc net.Conn) {
 			return
 		}
 	}
-	sc := &serverConn{server: s, peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}}
+	sc := &serverConn{server: s, began: clock(), peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}}
 	s.event(ConnEvent{Kind: eventAccepted, Addr: addr})
 	s.budget.Reserve()
 	s.mu.Lock()

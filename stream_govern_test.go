@@ -14,6 +14,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
 	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -508,7 +509,11 @@ func TestAKeyDoesNotMakeAStreamRepeatable(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				x, executed := tree{t, mem.New()}, 0
-				x.serve("a", nil, k, func(context.Context) error {
+				o := &yodel.ServerOptions{}
+				if k.name == "unary" {
+					o.Keys = once.With(nil)
+				}
+				x.serve("a", o, k, func(context.Context) error {
 					executed++
 					return yodel.Errorf(yodel.Unavailable, "the database is away")
 				})

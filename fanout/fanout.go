@@ -10,6 +10,7 @@
 // Each endpoint gets a call of its own, with a reply of its own, that is pinned to it (see yodel.Call.Endpoint) and goes through all of the client's
 // middleware. An endpoint that is not ready, or cannot be reached, is an endpoint that fails: nobody is left out in silence. When no
 // instance is known, all three fail with YDL3521, after having waited for the first set as any call does.
+// An idempotency key is that of all these calls: servers that share a memory of keys execute one of them, and all others execute theirs.
 //
 // They return when all calls have ended, and none of the calls outlasts ctx or the call's deadline. First cancels the others, and waits for
 // their ends: a server that is asked to stop may have executed the call by then, or be executing it still.

@@ -8,7 +8,9 @@
 // It is options, with the middleware in them; whoever wants other parts, or another order, writes down a list of his own. The order of all there are, with the
 // reasons, is docs/governance.md.
 //
-// None of it executes a call twice that is not idempotent, and none makes much of the load that there is: retries are a tenth of the calls at most, and
+// None of it executes a call twice that is not idempotent. A server remembers idempotency keys in its process: a call with a key that
+// may have been executed is sent again to that process only, and fails if that has ended. To let other servers take over, give all
+// of them a shared memory: yodel.ServerOptions.Keys with a once.Options.Store. And none makes much of the load that there is: retries are a tenth of the calls at most, and
 // hedges a twentieth. What the root does by itself needs no chain: calls that were certainly not executed go elsewhere, deadlines and budgets go along, panics are
 // recovered, work whose deadline has passed is not begun.
 package recommended
@@ -38,8 +40,8 @@ func Client(o *yodel.ClientOptions) *yodel.ClientOptions {
 }
 
 // Server returns the options o, which may be nil, with the chain of a server: below o.Middleware, where auth is, no more calls of each method run than
-// the server has learned to be of use, the others wait for a moment or are refused, by class and tenant (limit); and a call with an idempotency key is executed
-// once (once).
+// the server has learned to be of use, the others wait for a moment or are refused, by class and tenant (limit). Keys, unless o has
+// it, is once.With(nil): the process remembers idempotency keys for 10 minutes.
 func Server(o *yodel.ServerOptions) *yodel.ServerOptions {
 	var opts yodel.ServerOptions
 	if o != nil {
@@ -47,7 +49,9 @@ func Server(o *yodel.ServerOptions) *yodel.ServerOptions {
 	}
 	opts.Middleware = slices.Concat(opts.Middleware, []yodel.Middleware{
 		limit.Adaptive(&limit.Options{Initial: 1000, PerMethod: true}), // it begins where hardly any server is too small for it, and learns to do with less
-		once.With(nil),
 	})
+	if opts.Keys == nil {
+		opts.Keys = once.With(nil)
+	}
 	return &opts
 }

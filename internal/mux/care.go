@@ -45,10 +45,14 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	settings := &wire.Limits{
 		MaxFrame: maxFrame, MaxMessage: uint64(cfg.MaxMessage), MaxOpen: uint64(open),
 		MaxOpenBytes: uint64(openBytes), MaxMethods: uint64(cfg.MaxMethods), Metadata: cfg.Metadata, Agent: []byte(cfg.Agent),
-		Incarnation: cfg.Incarnation, KeyScope: []byte(cfg.KeyScope),
+		Incarnation: cfg.Incarnation,
 	}
 	if cfg.Services != nil {
 		settings.Services = cfg.Services()
+	}
+	if cfg.Keys != nil {
+		scope, keep := cfg.Keys()
+		settings.KeyScope, settings.KeyKeep = []byte(scope), uint64(max(keep/time.Microsecond, 0)) //nolint:gosec // not negative
 	}
 	if open != cfg.MaxOpen {
 		settings.MostOpen = uint64(cfg.MaxOpen)

@@ -53,11 +53,12 @@ type Config struct {
 	Metadata []byte // sent with the settings
 	Agent    string // sent with the settings
 
-	// What a side that serves says of itself in its settings, see wire.Limits. Services, if not nil, returns the list of
-	// services at the time when a connection begins; it is called by several goroutines.
+	// What a side that serves says of itself in its settings, see wire.Limits. Services and Keys, if not nil, return the list
+	// of services, and the scope of the key memory and how long it keeps a key, at the time when a connection begins.
+	// They are called by several goroutines.
 	Incarnation []byte
 	Services    func() []byte
-	KeyScope    string
+	Keys        func() (scope string, keep time.Duration)
 
 	// Bind tells what a method number of the peer stands for. Nil when this side serves nothing.
 	// It is called by the reading goroutine, and what it is given aliases the read buffer.

@@ -259,7 +259,8 @@ func TestSettingsReachThePeer(t *testing.T) {
 		limits: limits,
 		client: mux.Config{Limits: limits, Metadata: wire.AppendPair(nil, "zone", "eu"), Agent: "client", Hello: hear},
 		server: mux.Config{
-			Limits: limits, Agent: "server", Hello: hear, Incarnation: []byte("run"), KeyScope: "here",
+			Limits: limits, Agent: "server", Hello: hear, Incarnation: []byte("run"),
+			Keys:     func() (string, time.Duration) { return "here", time.Minute },
 			Services: func() []byte { return wire.AppendService(wire.AppendService(nil, "A"), "B") },
 		},
 	}
@@ -278,8 +279,8 @@ func TestSettingsReachThePeer(t *testing.T) {
 			t.Errorf("%s: got %+v", agent, l)
 		}
 	}
-	if l := seen["server"]; string(l.Incarnation) != "run" || string(l.Services) != "\x01A\x01B" || string(l.KeyScope) != "here" {
-		t.Errorf("the server said of itself %q, %q, %q", l.Incarnation, l.Services, l.KeyScope)
+	if l := seen["server"]; string(l.Incarnation) != "run" || string(l.Services) != "\x01A\x01B" || string(l.KeyScope) != "here" || l.KeyKeep != 60_000_000 {
+		t.Errorf("the server said of itself %q, %q, %q, %d", l.Incarnation, l.Services, l.KeyScope, l.KeyKeep)
 	}
 	if l := seen["client"]; len(l.Incarnation)+len(l.Services)+len(l.KeyScope) > 0 {
 		t.Errorf("a client that serves nothing said of itself %q, %q, %q", l.Incarnation, l.Services, l.KeyScope)

@@ -24,6 +24,8 @@ type Limits struct {
 	Services []byte
 	// KeyScope names the memory in which the server remembers idempotency keys. Empty says that it remembers none.
 	KeyScope []byte
+	// KeyKeep is how long that memory keeps a key at least, in microseconds.
+	KeyKeep uint64
 }
 
 // Bounds of what a peer says of itself. A field beyond them is a breach of the protocol.
@@ -48,6 +50,7 @@ const (
 	tagIncarnation  = 11<<1 | 1
 	tagServices     = 12<<1 | 1
 	tagKeyScope     = 13<<1 | 1
+	tagKeyKeep      = 14 << 1
 )
 
 // AppendSettings appends a whole Settings frame.
@@ -67,6 +70,7 @@ func AppendSettings(dst []byte, l *Limits) []byte {
 	dst = appendBytes(dst, tagIncarnation, l.Incarnation)
 	dst = appendBytes(dst, tagServices, l.Services)
 	dst = appendBytes(dst, tagKeyScope, l.KeyScope)
+	dst = appendNumber(dst, tagKeyKeep, l.KeyKeep)
 	return Finish(dst, start)
 }
 
@@ -102,6 +106,8 @@ func ParseSettings(b []byte, l *Limits) error {
 			l.Services = value
 		case tagKeyScope:
 			l.KeyScope = value
+		case tagKeyKeep:
+			l.KeyKeep = n
 		}
 	})
 	if err != nil {

@@ -36,6 +36,7 @@ const (
 	tagServerTime  = 18 << 1
 	tagParent      = 19 << 1
 	tagServerWait  = 20 << 1
+	tagKeyBegan    = 21 << 1
 )
 
 // Fields is what travels beside a message. Zero values are not sent.
@@ -55,6 +56,7 @@ type Fields struct {
 	Epoch          uint64 // of the order key
 	Explain        uint64 // 1: the reply should say where the time went
 	Parent         uint64 // id of the receiver's own call that this one serves
+	KeyBegan       uint64 // zigzag: when a request with this key was first sent, in microseconds after the settings came
 
 	// Of replies.
 	Message    []byte // of an error
@@ -91,6 +93,7 @@ func AppendFields(dst []byte, f *Fields) []byte {
 	dst = appendNumber(dst, tagServerTime, f.ServerTime)
 	dst = appendNumber(dst, tagParent, f.Parent)
 	dst = appendNumber(dst, tagServerWait, f.ServerWait)
+	dst = appendNumber(dst, tagKeyBegan, f.KeyBegan)
 	binary.LittleEndian.PutUint16(dst[start:], uint16(len(dst)-start-fieldsLenSize)) //nolint:gosec // bounded by the caller
 	return dst
 }
@@ -129,7 +132,7 @@ func ParseUsualFields(b []byte) (timeout uint64, metadata []byte, budget uint64,
 
 // FieldsSize is an upper bound of the bytes that AppendFields appends for f.
 func FieldsSize(f *Fields) int {
-	const numbers = 12 // fields of Fields that are numbers
+	const numbers = 13 // fields of Fields that are numbers
 	const slices = 8
 	return fieldsLenSize + (numbers+slices)*(1+binary.MaxVarintLen64) + len(f.Metadata) + len(f.IdempotencyKey) + len(f.Tenant) +
 		len(f.Trace) + len(f.Key) + len(f.Message) + len(f.ErrorID) + len(f.Details)
@@ -180,13 +183,15 @@ func ParseFields(b []byte, f *Fields) error {
 			f.Parent = n
 		case tagServerWait:
 			f.ServerWait = n
+		case tagKeyBegan:
+			f.KeyBegan = n
 		}
 	})
 }
 
 // OnlyUsual reports whether no field but Timeout, Metadata and Budget is set.
 func (f *Fields) OnlyUsual() bool {
-	return f.Size|f.Attempt|f.Criticality|f.Epoch|f.Explain|f.RetryAfter|f.Load|f.ServerTime|f.Parent|f.ServerWait == 0 &&
+	return f.Size|f.Attempt|f.Criticality|f.Epoch|f.Explain|f.RetryAfter|f.Load|f.ServerTime|f.Parent|f.ServerWait|f.KeyBegan == 0 &&
 		len(f.IdempotencyKey)+len(f.Tenant)+len(f.Trace)+len(f.Key)+len(f.Message)+len(f.ErrorID)+len(f.Details) == 0
 }
 

@@ -132,7 +132,7 @@ func (v *vector) settings() wire.Limits {
 		MaxFrame: v.number("max_frame"), MaxMessage: v.number("max_message"), MaxOpen: v.number("max_open"),
 		MaxOpenBytes: v.number("max_open_bytes"), StreamWindow: v.number("stream_window"), MaxMethods: v.number("max_methods"),
 		Metadata: v.bytes("metadata"), Agent: v.bytes("agent"),
-		Incarnation: v.bytes("incarnation"), Services: v.bytes("services"), KeyScope: v.bytes("key_scope"),
+		Incarnation: v.bytes("incarnation"), Services: v.bytes("services"), KeyScope: v.bytes("key_scope"), KeyKeep: v.number("key_keep"),
 	}
 }
 
@@ -162,7 +162,7 @@ func (v *vector) fields() wire.Fields {
 		Tenant: v.bytes("tenant"), Trace: v.bytes("trace"), Key: v.bytes("key"), Epoch: v.number("epoch"),
 		Explain: v.number("explain"), Message: v.bytes("message"), ErrorID: v.bytes("error_id"), Details: v.bytes("details"),
 		RetryAfter: v.number("retry_after"), Load: v.number("load"), ServerTime: v.number("server_time"),
-		Parent: v.number("parent"), ServerWait: v.number("server_wait"),
+		Parent: v.number("parent"), ServerWait: v.number("server_wait"), KeyBegan: v.number("key_began"),
 	}
 }
 
@@ -473,7 +473,7 @@ func TestFieldsSizeIsAnUpperBound(t *testing.T) {
 	f := wire.Fields{
 		Size: most, Metadata: long, Timeout: most, Attempt: most, Budget: most, IdempotencyKey: long, Criticality: most,
 		Tenant: long, Trace: long, Key: long, Epoch: most, Explain: most, Message: long, ErrorID: long, Details: long,
-		RetryAfter: most, Load: most, ServerTime: most, Parent: most,
+		RetryAfter: most, Load: most, ServerTime: most, Parent: most, ServerWait: most, KeyBegan: most,
 	}
 	for _, f := range []wire.Fields{f, {}, {Metadata: long}} {
 		if got, bound := len(wire.AppendFields(nil, &f)), wire.FieldsSize(&f); got > bound {

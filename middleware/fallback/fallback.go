@@ -213,6 +213,7 @@ func (f *fallback) ask(ctx context.Context, call *yodel.Call, err error) error {
 		Codec: call.Codec, Key: call.Key, IdempotencyKey: call.IdempotencyKey, Idempotent: call.Idempotent, NoWait: call.NoWait, OneWay: call.OneWay,
 		Criticality: call.Criticality, Tenant: call.Tenant,
 	}
+	other.Resume(call)
 	var reply *yodel.Encoded
 	if call.Peer() != nil { // as it came, and as it comes
 		request := &yodel.Encoded{}

@@ -9,8 +9,8 @@
 // It belongs on the client, below timeout and above retry: then each of the two attempts is repeated by itself. Above retry, a
 // slow first attempt is hedged while it waits to be repeated. On a server it does nothing.
 //
-// Only calls are hedged that may be executed twice: those that are idempotent, or whose method is declared so, or that have an idempotency
-// key. And of these no one-way, ordered or pinned calls, no streams, and none while no endpoint is ready. With a single endpoint it costs next to
+// Only calls are hedged that may be executed twice: those that are idempotent, or whose method is declared so, or whose idempotency key is
+// remembered in a memory that another endpoint shares; they are hedged there. And of these no one-way, ordered or pinned calls, no streams, and none while no endpoint is ready. With a single endpoint it costs next to
 // nothing, and learns nothing.
 //
 // A good answer is one without an error. When an attempt fails while the other one is under way, the call waits for that. When both fail, it has

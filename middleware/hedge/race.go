@@ -81,6 +81,8 @@ func (r *race) allowed() bool {
 		why = "slow, but no second attempt: there is no other endpoint"
 	case !slices.ContainsFunc(c.Endpoints(), (*yodel.Endpoint).Ready): // when all servers are away, the first attempt waits for them too
 		why = "slow, but no second attempt: no endpoint is ready"
+	case r.fork.NoRepeat(nil) != "":
+		why = "slow, but no second attempt: " + r.fork.NoRepeat(nil)
 	case !r.fork.Again():
 		why = "slow, but no second attempt: those of the call tree are used up"
 	case r.Share < 1 && !c.Afford("hedge", r.Share, r.Reserve):

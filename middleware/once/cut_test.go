@@ -20,7 +20,7 @@ import (
 // Calls with keys are retried while their connections are cut again and again: each succeeds and is executed once.
 func TestEachCallIsExecutedOnceWhateverBecomesOfItsConnection(t *testing.T) {
 	const callers, each, cut = 32, 30, 12 // a client waits longer each time before it connects again
-	s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler), Middleware: []yodel.Middleware{once.With(nil)}})
+	s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler), Keys: once.With(nil)})
 	var executions sync.Map
 	var executed, cuts atomic.Int32
 	count.Handle(s, func(ctx context.Context, in *string) (*string, error) {

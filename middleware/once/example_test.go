@@ -18,7 +18,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	server := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{once.With(nil)}})
+	server := yodel.NewServer(&yodel.ServerOptions{Keys: once.With(nil)})
 	balance := 100
 	server.Handle("Bank.Withdraw", func(amount int) int { balance -= amount; return balance })
 	ctx, stop := context.WithCancel(context.Background())

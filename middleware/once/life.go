@@ -46,21 +46,9 @@ func (f *flights) land(key string, one *flight) {
 	close(one.landed)
 }
 
-// within is the context of a method that is executed for a key, in which a second guard of the same server has nothing to do.
-type within struct{ context.Context } //nolint:containedctx // it is one, with one value more
-
-type withinKey struct{}
-
-func (w within) Value(key any) any {
-	if _, ok := key.(withinKey); ok {
-		return w
-	}
-	return w.Context.Value(key)
-}
-
 // outlive returns a context for the method, which goes on for a while when its caller has gone. Ended is called when it has returned.
 func (in *intent) outlive(ctx context.Context) (going context.Context, ended func()) {
-	detached := within{context.WithoutCancel(ctx)}
+	detached := context.WithoutCancel(ctx)
 	var cancel context.CancelFunc
 	if deadline, ok := ctx.Deadline(); ok {
 		going, cancel = context.WithDeadline(detached, deadline)
@@ -116,7 +104,7 @@ func (in *intent) beat(ctx context.Context) *heart {
 		asking, cancel := context.WithTimeout(ctx, in.Timeout)
 		defer cancel()
 		// An error is no reason to do anything: there is another try before the lease ends, and then the outcome is unknown until it is put.
-		_ = in.store.Renew(asking, in.key, in.owner, in.Lease)
+		_ = in.Store.Renew(asking, in.key, in.owner, in.Lease)
 		h.timer.Reset(in.Lease / 3)
 	})
 	return h

@@ -5,6 +5,7 @@ package once
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,7 @@ type MemoryOptions struct {
 type Memory struct {
 	MemoryOptions
 
+	name  string
 	parts [64]part
 	keys  atomic.Int64
 	bytes atomic.Int64
@@ -49,7 +51,7 @@ type entry struct {
 
 // NewMemory returns a store in memory; nil is the default.
 func NewMemory(o *MemoryOptions) *Memory {
-	m := &Memory{}
+	m := &Memory{name: "process:" + rand.Text()}
 	if o != nil {
 		m.MemoryOptions = *o
 	}
@@ -142,6 +144,9 @@ func (m *Memory) sweep(now time.Time) (after time.Duration) {
 	}
 	return after
 }
+
+// Identity returns a name that no other memory has. It ends with the process.
+func (m *Memory) Identity(context.Context) (string, error) { return m.name, nil }
 
 // Renew implements Store.
 func (m *Memory) Renew(context.Context, string, string, time.Duration) error { return nil }

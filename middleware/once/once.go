@@ -1,20 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package once executes a call once, however often it is sent: the first call with an idempotency key is executed and its outcome recorded, and
-// all later ones with the same key get what was recorded. So a call with a key is safe to retry, to hedge, and to send again when a connection
-// was lost and nobody knows what became of it.
+// Package once remembers the outcomes of calls that have an idempotency key: the first call with a key is executed and its outcome recorded,
+// and later ones with the same key get what was recorded. So a call with a key may be sent again, to where its key is remembered, when a
+// connection was lost and nobody knows what became of it.
 //
-//	yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{auth.Check(check), once.With(nil)}})
+//	yodel.NewServer(&yodel.ServerOptions{Keys: once.With(nil), Middleware: []yodel.Middleware{auth.Check(check)}})
 //	yodel.NewClient(resolver, &yodel.ClientOptions{Middleware: []yodel.Middleware{timeout.After(time.Second), once.Keys(), retry.Times(3)}})
 //
-// On a server With belongs below authentication and limits, so that those decide about each attempt, and above all that is a part of
-// carrying the call out. Calls without a key pass and cost nothing. Calls with a key wait for another one with the same key that is being executed, as long as
-// their contexts allow. A stream with a key is refused (YDL2006): nobody can remember what went over it. On a client Keys belongs above retry and hedging.
+// On a server With is an option and not a middleware, so that it covers every method: the server tells its clients that it remembers
+// keys. It stands below all middleware; authentication and limits decide about each attempt. What is a part of carrying the call out, such as
+// a transaction, belongs in Options.Inner. Calls without a key pass and cost nothing. Calls with a key wait for another one with the same
+// key that is being executed, as long as their contexts allow. A stream with a key is refused (YDL2006): its messages are not
+// remembered. On a client Keys belongs above retry and hedging.
 //
-// What is remembered is kept for Options.Keep. In that time a key is never executed twice while the store lives: a Memory lives as long as the
-// server's process; package middleware/redis has one that several servers share. When the server dies in the middle of a call, or its outcome
-// cannot be recorded, nobody knows how far it came: later calls with the key fail with YDL3402, which does not say that it was not executed. A reply that is too large, or had to make room,
-// is not kept: later calls fail with YDL3403, which says that it was executed.
+// # Where a key is remembered
+//
+// A Memory, the default, is that of one process. A client sends a call that may have been executed again to this process only, and
+// hedges it nowhere. A shared store, such as that of package middleware/redis, is told from others by its name (Options.Scope). A client
+// sends such a call again to any server that names the same store. A call that the program makes a second time, with the key of the
+// first one, goes where the balancer sends it: with a Memory, it may be executed again by another process.
+//
+// A key is remembered for Options.Keep. In that time it is never executed twice while the store lives. A request that comes later than that
+// after its key was first sent is refused with YDL3406 if nothing is known of the key. When the server dies in the middle of a call, or its
+// outcome cannot be recorded, later calls with the key fail with YDL3402, which does not say that it was not executed. A reply that is too
+// large, or had to make room, is not kept: later calls fail with YDL3403, which says that it was executed.
 //
 // # Which outcomes are recorded
 //
@@ -39,6 +48,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -64,6 +74,14 @@ type Options struct {
 
 	// Store is where outcomes are recorded. Default: in the memory of the server, with the bounds of NewMemory(nil).
 	Store Store
+	// Scope names Store. All servers that share it must say the same, and no others: clients send a call that may have been
+	// executed again where the name is the same. Default: what the store says of itself, which a Memory does, and every Store
+	// that has the method Identity(context.Context) (string, error), as that of package middleware/redis. Without a name clients are told
+	// that the server does not remember keys.
+	Scope string
+	// Inner is middleware that is part of carrying a call out, such as one that commits a transaction: it runs once for each
+	// key, like the method, and its errors are recorded like those of the method. Default none.
+	Inner []yodel.Middleware
 	// Lease is how long after the death of a server it is known that it does not execute a call any more. The server renews it three times as
 	// often. Default 15 s, or Keep if that is shorter.
 	Lease time.Duration
@@ -88,8 +106,9 @@ type Store interface {
 	Drop(ctx context.Context, key, owner string) error
 }
 
-// With executes calls that have a key once each; nil is the default.
-func With(o *Options) yodel.Middleware {
+// With returns a memory of keys for yodel.ServerOptions.Keys; nil is the default. Servers of one process that are given the same one
+// share it.
+func With(o *Options) yodel.KeyMemory {
 	g := &guard{}
 	if o != nil {
 		g.Options = *o
@@ -106,13 +125,23 @@ func With(o *Options) yodel.Middleware {
 	if g.Logger == nil {
 		g.Logger = slog.Default()
 	}
-	return func(next yodel.Handler) yodel.Handler {
-		return func(ctx context.Context, call *yodel.Call) error {
-			if call.IdempotencyKey == "" || call.Peer() == nil || ctx.Value(withinKey{}) != nil {
-				return next(ctx, call)
-			}
-			return g.do(ctx, call, next)
+	if g.Store == nil {
+		g.Store = NewMemory(nil)
+	}
+	g.Inner = slices.Clone(g.Inner)
+	return g
+}
+
+// Guard implements yodel.KeyMemory.
+func (g *guard) Guard(next yodel.Handler) yodel.Handler {
+	for _, m := range slices.Backward(g.Inner) {
+		next = m(next)
+	}
+	return func(ctx context.Context, call *yodel.Call) error {
+		if call.IdempotencyKey == "" {
+			return next(ctx, call)
 		}
+		return g.do(ctx, call, next)
 	}
 }
 
@@ -132,15 +161,12 @@ func final(err error) bool {
 }
 
 // A guard is what With makes.
-type guard struct{ Options }
+type guard struct {
+	Options
 
-// State is what a server keeps when its chain is built anew.
-type state struct {
 	flights flights
-	memory  *Memory
+	scope   scope
 }
-
-type stateKey struct{}
 
 // An intent is a call with a key, on its way through the guard.
 type intent struct {
@@ -148,7 +174,6 @@ type intent struct {
 
 	call   *yodel.Call
 	next   yodel.Handler
-	store  Store
 	key    string
 	print  fingerprint
 	owner  string
@@ -162,11 +187,7 @@ func (g *guard) do(ctx context.Context, call *yodel.Call, next yodel.Handler) er
 			Message: call.Method + ": a stream cannot have an idempotency key here: what went over it is not remembered",
 		}
 	}
-	s := call.State(stateKey{}, func() any { return &state{memory: NewMemory(nil)} }).(*state) //nolint:forcetypeassert // it made it
-	in := &intent{guard: g, call: call, next: next, store: g.Store}
-	if in.store == nil {
-		in.store = s.memory
-	}
+	in := &intent{guard: g, call: call, next: next}
 	var err error
 	if in.print, err = g.fingerprintOf(call); err != nil {
 		return err
@@ -174,10 +195,10 @@ func (g *guard) do(ctx context.Context, call *yodel.Call, next yodel.Handler) er
 	in.key = g.keyOf(ctx, call)
 	done := ctx.Done() // the call may wait from here on
 	for {
-		flight, first := s.flights.board(in.key)
+		flight, first := g.flights.board(in.key)
 		if first {
 			in.flight = flight
-			return in.leadAndLand(ctx, &s.flights)
+			return in.leadAndLand(ctx)
 		}
 		select {
 		case <-flight.landed:
@@ -194,8 +215,8 @@ func (g *guard) do(ctx context.Context, call *yodel.Call, next yodel.Handler) er
 // owners counts those in this process.
 var owners atomic.Uint64
 
-func (in *intent) leadAndLand(ctx context.Context, f *flights) error {
-	defer f.land(in.key, in.flight)
+func (in *intent) leadAndLand(ctx context.Context) error {
+	defer in.flights.land(in.key, in.flight)
 	return in.lead(ctx)
 }
 
@@ -209,11 +230,13 @@ func (in *intent) lead(ctx context.Context) error {
 	claim := appendRecord(nil, claimed, in.print)
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		asking, cancel := in.asking(ctx)
-		found, alive, err := in.store.Claim(asking, in.key, in.owner, claim, in.Lease, in.Keep)
+		found, alive, err := in.Store.Claim(asking, in.key, in.owner, claim, in.Lease, in.Keep)
 		cancel()
 		switch {
 		case err != nil:
 			return in.unclaimed(ctx, err)
+		case found == nil && in.call.KeyAge() >= in.Keep:
+			return in.tooLate(ctx)
 		case found == nil:
 			return in.execute(ctx)
 		case kindOf(found) != claimed:
@@ -269,7 +292,7 @@ func (in *intent) record(err error) ([]byte, error) {
 
 // put records the outcome. That it cannot is no reason to withhold it from the caller.
 func (in *intent) put(ctx context.Context, record []byte) {
-	err := in.detached(ctx, func(ctx context.Context) error { return in.store.Put(ctx, in.key, in.owner, record, in.Keep) })
+	err := in.detached(ctx, func(ctx context.Context) error { return in.Store.Put(ctx, in.key, in.owner, record, in.Keep) })
 	if err != nil {
 		in.call.Note("once", "the outcome could not be recorded")
 		in.Logger.WarnContext(ctx, "the outcome of a call with an idempotency key could not be recorded", "method", in.call.Method, "error", err)
@@ -277,7 +300,7 @@ func (in *intent) put(ctx context.Context, record []byte) {
 }
 
 func (in *intent) drop(ctx context.Context) {
-	err := in.detached(ctx, func(ctx context.Context) error { return in.store.Drop(ctx, in.key, in.owner) })
+	err := in.detached(ctx, func(ctx context.Context) error { return in.Store.Drop(ctx, in.key, in.owner) })
 	if err != nil {
 		in.call.Note("once", "the key could not be made free")
 		in.Logger.WarnContext(ctx, "an idempotency key could not be made free", "method", in.call.Method, "error", err)
@@ -293,7 +316,7 @@ func (in *intent) detached(ctx context.Context, tell func(ctx context.Context) e
 
 // local reports whether the store is in this process: then it answers at once, and no lease is needed.
 func (in *intent) local() bool {
-	_, local := in.store.(*Memory)
+	_, local := in.Store.(*Memory)
 	return local
 }
 
@@ -324,6 +347,13 @@ func (in *intent) unclaimed(ctx context.Context, err error) error {
 	e := in.refusal(yodel.Unavailable, "YDL3405", "the store of idempotency keys does not answer")
 	e.Cause = err
 	return e
+}
+
+// tooLate is the error of a call that nobody knows, and that was first sent so long ago that it may have been forgotten.
+func (in *intent) tooLate(ctx context.Context) error {
+	in.drop(ctx)
+	return in.refusal(yodel.Aborted, "YDL3406", fmt.Sprintf("the idempotency key was first sent %v ago, and keys are remembered for %v",
+		in.call.KeyAge().Round(time.Millisecond), in.Keep))
 }
 
 // answer makes what was recorded the outcome of the call.

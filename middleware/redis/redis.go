@@ -8,9 +8,10 @@
 //	once.With(&once.Options{Store: store})
 //
 // Each question is one script about one key, and so one round trip, and one step in Redis; Redis Cluster and Sentinel will do, with a client of your
-// own. Times are those of Redis. All keys expire.
+// own. Times are those of Redis. All keys but one expire.
 //
 //	yodel:rate:KEY   when the bucket will be full again, in microseconds; as in package rate. It expires when the bucket is full
+//	yodel:once:identity   the name of this memory, which servers tell their clients: see yodel.KeyMemory
 //	yodel:once:KEY   a hash: v, the value; o, its owner; until there is an outcome e, when the lease ends, and k, how long to keep it, in milliseconds
 //
 // What Redis forgets may be executed twice. It must not evict keys before their time (maxmemory-policy noeviction: it then refuses new ones), and a
@@ -19,6 +20,7 @@ package redis
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
@@ -129,6 +131,10 @@ var (
 		redis.call('HDEL', KEYS[1], 'e', 'k')
 		redis.call('PEXPIRE', KEYS[1], ARGV[3])
 		return 1`)
+	// identify takes a name for the memory, and returns the one that it has.
+	identify = redis.NewScript(`
+		redis.call('SET', KEYS[1], ARGV[1], 'NX')
+		return redis.call('GET', KEYS[1])`)
 	// drop takes the owner.
 	drop = redis.NewScript(`
 		local found = redis.call('HMGET', KEYS[1], 'o', 'e')
@@ -148,6 +154,13 @@ func (s *Store) Take(ctx context.Context, key string, n int, perSecond float64, 
 		return 0, 0, fmt.Errorf("redis: take from a rate limit: the answer is %v", answer)
 	}
 	return int(answer[0]), time.Duration(answer[1]) * time.Microsecond, nil
+}
+
+// Identity returns a random name that is kept in Redis beside the keys of idempotent calls: the same for all servers that use the same
+// database with the same Prefix, whatever address they know it by. It is another one when Redis has lost its data.
+func (s *Store) Identity(ctx context.Context) (string, error) {
+	name, err := identify.Run(ctx, s.client, s.keys("once", "identity"), "redis:"+rand.Text()).Text()
+	return name, failed("name the memory of idempotency keys", err)
 }
 
 // Claim implements once.Store.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/conformance/keys"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/middleware/once/oncetest"
@@ -49,7 +51,7 @@ func serve(addr, redisAddr string) error {
 	defer store.Close()
 	counts := goredis.NewClient(&goredis.Options{Addr: redisAddr})
 	defer counts.Close()
-	s := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{once.With(&once.Options{Store: store, Lease: 300 * time.Millisecond})}})
+	s := yodel.NewServer(&yodel.ServerOptions{Keys: once.With(&once.Options{Store: store, Lease: 300 * time.Millisecond})})
 	work.Handle(s, func(ctx context.Context, in *string) (*string, error) {
 		n, err := counts.Incr(ctx, "executed:"+*in).Result()
 		if err != nil {
@@ -267,9 +269,9 @@ func TestServersAreKilled(t *testing.T) {
 func TestRedisIsCutOff(t *testing.T) {
 	const callers, each = 8, 40
 	proxy := realserver.Between(t, realserver.Redis(t).Addr)
-	s := yodeltest.NewServer(t, &yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler), Middleware: []yodel.Middleware{once.With(&once.Options{
+	s := yodeltest.NewServer(t, &yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler), Keys: once.With(&once.Options{
 		Store: open(t, proxy.Addr, nil), Lease: 200 * time.Millisecond, Timeout: 30 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
-	})}})
+	})})
 	var executions sync.Map
 	var made, known, unknown, refused atomic.Int32
 	work.Handle(s.Server, func(_ context.Context, in *string) (*string, error) {
@@ -343,5 +345,39 @@ func TestProcessesShareALimit(t *testing.T) {
 	t.Logf("%v calls in %.2f s, at most %.0f", n, took, most)
 	if n > most || n < perSecond*took*0.6 {
 		t.Errorf("%v calls passed in %.2f s, want at most %.0f and not much less", n, took, most)
+	}
+}
+
+// Servers that share Redis remember each other's keys: see package keys.
+func TestNoKeyIsExecutedTwiceWithRedis(t *testing.T) {
+	addr := realserver.Redis(t).Addr
+	seed := rand.Uint64()
+	t.Log(keys.Run(t, keys.Kind{Name: "redis", Repeats: true, Memory: func() (yodel.KeyMemory, func()) {
+		store := redis.New(addr, nil)
+		t.Cleanup(func() { store.Close() })
+		o := &once.Options{Store: store, Lease: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
+		return once.With(o), func() { store.Close() }
+	}}, seed, 1500*time.Millisecond))
+}
+
+// The name of the memory is that of the data, whatever the address: it changes when these are lost.
+func TestIdentityIsThatOfTheData(t *testing.T) {
+	server := realserver.Redis(t)
+	identity := func(o *redis.Options) string {
+		store := open(t, server.Addr, o)
+		name, err := store.Identity(t.Context())
+		must(t, err)
+		return name
+	}
+	first := identity(nil)
+	if again := identity(nil); again != first || !strings.HasPrefix(first, "redis:") {
+		t.Errorf("the name was %q, and then %q", first, again)
+	}
+	if other := identity(&redis.Options{Prefix: "other"}); other == first {
+		t.Errorf("two memories have the name %q", first)
+	}
+	server.RestartEmpty()
+	if empty := identity(nil); empty == first {
+		t.Errorf("the memory was lost, and has the same name")
 	}
 }

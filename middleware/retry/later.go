@@ -177,6 +177,7 @@ func (o *LaterOptions) task(call *yodel.Call) (*task, error) {
 	for k, v := range call.Metadata {
 		t.size += len(k) + len(v)
 	}
+	defer t.call.Resume(call)
 	t.call = yodel.Call{
 		Method: call.Method, Args: encoded, Metadata: maps.Clone(call.Metadata), Attachment: bytes.Clone(call.Attachment),
 		Codec: call.Codec, Compressor: call.Compressor, Key: call.Key, IdempotencyKey: call.IdempotencyKey, Idempotent: call.Idempotent,

@@ -11,8 +11,9 @@
 // tried; below timeout, so that the attempts share one deadline; and below what should see a call once. On a server
 // it does nothing: the client knows whether there is time left, and the other endpoints.
 //
-// A call is sent again only when that can do no harm: when it was certainly not executed, or its method
-// is declared idempotent (see yodel.Call.MayRepeat). And only when another attempt can have another outcome:
+// A call is sent again only when that can do no harm: when it was certainly not executed, when its method
+// is declared idempotent, or where its idempotency key is remembered (see yodel.Call.MayRepeat). With a key that only one process remembers,
+// all further attempts go to that process. A call that is not sent again says why, in its error and in its record. And only when another attempt can have another outcome:
 //
 //	Unavailable        always
 //	ResourceExhausted  when it was not executed: a limit. Not when the message itself is too large (YDL22…)
@@ -154,7 +155,10 @@ func (o *retrier) again(ctx context.Context, call *yodel.Call, err error) error 
 // attempts is again, and reports whether an attempt before the last one may have been executed.
 func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (executed bool, last error) {
 	longest := min(o.Backoff, o.MaxBackoff)
-	for attempt := 1; attempt < o.Times && worthwhile(call, err); attempt++ {
+	for attempt := 1; attempt < o.Times && transient(err); attempt++ {
+		if why := call.NoRepeat(err); why != "" {
+			return executed, declined(call, err, why)
+		}
 		if call.Endpoint != nil && !o.Same {
 			call.Avoid(call.Endpoint)
 		}
@@ -180,12 +184,31 @@ func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (ex
 			return executed, abandoned(ctx, call, err)
 		}
 		executed = executed || !yodel.NotProcessed(err)
+		before := err
 		if err = o.next(ctx, call); err == nil {
 			return executed, nil
+		}
+		if e, ok := err.(*yodel.Error); ok && e.ID == notRepeated { //nolint:errorlint // one that is wrapped belongs to who wrapped it
+			return executed, declined(call, before, call.NoRepeat(err))
 		}
 		longest = min(2*longest, o.MaxBackoff)
 	}
 	return executed, err
+}
+
+// notRepeated is the ID of the error of an attempt that was not made, because the key is not remembered where it would have gone.
+const notRepeated = "YDL1010"
+
+// declined is err, of a call that is not sent again, with the reason.
+func declined(call *yodel.Call, err error, why string) error {
+	call.Note("retry", "not sent again: "+why)
+	e, ok := err.(*yodel.Error) //nolint:errorlint // one that is wrapped belongs to who wrapped it
+	if !ok {
+		return err
+	}
+	own := *e
+	own.Message, own.Cause = e.Message+"; not sent again: "+why, err
+	return &own
 }
 
 // doubtful is err, which says that it was not executed, of a call that was sent before: what is between here and the balancer may have refused the last
@@ -224,10 +247,10 @@ func retryAfter(err error) time.Duration {
 
 // worthwhile reports whether a call that failed with err may be sent again, and another attempt can have another
 // outcome.
-func worthwhile(call *yodel.Call, err error) bool {
-	if !call.MayRepeat(err) {
-		return false
-	}
+func worthwhile(call *yodel.Call, err error) bool { return transient(err) && call.MayRepeat(err) }
+
+// transient reports whether another attempt can have another outcome than err.
+func transient(err error) bool {
 	switch yodel.CodeOf(err) {
 	case yodel.Unavailable, yodel.DeadlineExceeded:
 		return true

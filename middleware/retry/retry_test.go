@@ -92,7 +92,7 @@ func TestCodesThatCanChangeAreTriedAgain(t *testing.T) {
 					attempts++
 					return test.err
 				})(t.Context(), &yodel.Call{Idempotent: test.idempotent})
-				if attempts != test.want || err != test.err {
+				if attempts != test.want || !errors.Is(err, test.err) {
 					t.Errorf("got %d attempts and %v, want %d and %v", attempts, err, test.want, test.err)
 				}
 			})

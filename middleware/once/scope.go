@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package once
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// A scope is the name of the store, which may have to be asked for it.
+type scope struct {
+	mu    sync.Mutex
+	name  string    // empty while it is not known
+	asked time.Time // when the store was asked last; zero before
+}
+
+// askAgain is how long a store that did not answer is not asked again.
+const askAgain = time.Second
+
+// Scope implements yodel.KeyMemory. The first call waits for the store, up to Options.Timeout. If the store does not answer, a later
+// call asks it again in the background.
+func (g *guard) Scope() (name string, keep time.Duration) {
+	store, named := g.Store.(interface {
+		Identity(ctx context.Context) (string, error)
+	})
+	if g.Options.Scope != "" || !named {
+		return g.Options.Scope, g.Keep
+	}
+	s := &g.scope
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := s.asked.IsZero()
+	if s.name != "" || !first && time.Since(s.asked) < askAgain {
+		return s.name, g.Keep
+	}
+	s.asked = time.Now()
+	ask := func() (string, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), g.Timeout)
+		defer cancel()
+		return store.Identity(ctx)
+	}
+	if first {
+		var err error
+		if s.name, err = ask(); err != nil {
+			g.Logger.Warn("the store of idempotency keys does not answer: until it does, new clients are told that the server does not remember keys", "error", err)
+		}
+		return s.name, g.Keep
+	}
+	go func() {
+		name, err := ask()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if err == nil {
+			s.name = name
+		}
+	}()
+	return "", g.Keep
+}
