@@ -16,6 +16,9 @@ import (
 // the balls. Each client bounds its own calls: it does not know of others'. Callers that pick at the same moment may pass the bound by as many.
 // How many calls there are in all is an estimate where there are more than 32 endpoints, so that a pick stays short.
 func Bounded(load float64, by func(*yodel.Call) uint64) yodel.Balancer {
+	if by == nil {
+		panic("balance: Bounded with a nil function")
+	}
 	ring := Ketama(by)
 	return func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 		old, ok := last.(*bounded)

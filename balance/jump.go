@@ -19,6 +19,9 @@ import (
 // The algorithm is that of "A Fast, Minimal Memory, Consistent Hash Algorithm" (Lamping and Veach, 2014). A key whose endpoint the
 // call avoids is hashed again, so that it goes to the same other one in all clients.
 func Jump(by func(*yodel.Call) uint64) yodel.Balancer {
+	if by == nil {
+		panic("balance: Jump with a nil function")
+	}
 	return func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 		if old, ok := last.(*jump); ok && slices.Equal(old.endpoints, endpoints) {
 			return old

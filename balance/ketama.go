@@ -19,6 +19,9 @@ import (
 // and a key belongs to the next point. Shares differ by some 8% from what they should be. The points are not those of libketama, which are made with
 // MD5. The ring is changed point by point when the set changes.
 func Ketama(by func(*yodel.Call) uint64) yodel.Balancer {
+	if by == nil {
+		panic("balance: Ketama with a nil function")
+	}
 	return func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 		weights := weightsOf(endpoints)
 		old, ok := last.(*ketama)

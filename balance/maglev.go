@@ -18,6 +18,9 @@ import (
 // weights as Envoy has them: an endpoint takes its turn in as many rounds as its weight is to the largest. The table is made anew when the set or
 // weights change.
 func Maglev(by func(*yodel.Call) uint64) yodel.Balancer {
+	if by == nil {
+		panic("balance: Maglev with a nil function")
+	}
 	return func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 		weights := weightsOf(endpoints)
 		if old, ok := last.(*maglev); ok && old.is(endpoints, weights) {

@@ -16,6 +16,9 @@ import (
 //
 // That is Envoy's panic threshold, whose default is 0.5.
 func Panic(below float64, b yodel.Balancer) yodel.Balancer {
+	if b == nil {
+		panic("balance: Panic with a nil Balancer")
+	}
 	return func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 		var inner yodel.Picker
 		switch last := last.(type) {

@@ -20,6 +20,9 @@ import (
 //
 // The growth is that of Envoy's slow start with aggression 1, and its least share.
 func SlowStart(over time.Duration, b yodel.Balancer) yodel.Balancer {
+	if b == nil {
+		panic("balance: SlowStart with a nil Balancer")
+	}
 	return func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 		var before *starting
 		switch last := last.(type) {

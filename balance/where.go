@@ -16,6 +16,9 @@ import (
 
 // Where has b choose among the endpoints whose instances keep accepts.
 func Where(keep func(yodel.Instance) bool, b yodel.Balancer) yodel.Balancer {
+	if keep == nil {
+		panic("balance: Where with a nil function")
+	}
 	return filter(b, keep, func([]*yodel.Endpoint) string { return "Where keeps none of them" })
 }
 
@@ -61,6 +64,9 @@ func Tag(name string, b yodel.Balancer) yodel.Balancer {
 
 // filter has b choose among the endpoints that keep accepts. Why says why there are none.
 func filter(b yodel.Balancer, keep func(yodel.Instance) bool, why func(all []*yodel.Endpoint) string) yodel.Balancer {
+	if b == nil {
+		panic("balance: a filter with a nil Balancer")
+	}
 	return func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 		var kept []*yodel.Endpoint
 		for _, ep := range endpoints {

@@ -19,6 +19,9 @@ import (
 //
 // The share is an estimate where the zone has more than 32 endpoints, so that a pick stays short.
 func Zone(name string, b yodel.Balancer) yodel.Balancer {
+	if b == nil {
+		panic("balance: Zone with a nil Balancer")
+	}
 	return func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 		var own, others []*yodel.Endpoint
 		for _, ep := range endpoints {
