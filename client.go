@@ -239,8 +239,12 @@ func (c *Client) timeout(call *Call) {
 }
 
 // Go carries out a call without waiting for the reply, and calls done, which may be nil, when it has ended. The call, and what it
-// points to, belong to the client until then. Done runs on the goroutine that reads the connection:
-// it should be short.
+// points to, belong to the client until then.
+//
+// Done is called exactly once. It usually runs on the goroutine that reads the connection, so it should be short. It runs on another
+// goroutine if the client has middleware, or if the call could not be sent at once on an existing connection. Go may call it before
+// it returns: for a one-way call, for a call that cannot be sent, and, while too many calls are open, in a handler or after ctx has
+// ended. Callbacks of one client may run concurrently.
 //
 // When more calls are open than the limits allow, Go waits. With middleware, each call takes a goroutine.
 func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {

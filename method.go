@@ -59,8 +59,8 @@ func (m Method[In, Out]) Go(ctx context.Context, c Caller, in *In) *Future[Out] 
 	return f
 }
 
-// Then is Go with a callback: done gets the reply or the error. It runs on the goroutine that reads
-// the connection, and should be short.
+// Then is Go with a callback: done gets the reply or the error. It runs where the callback of Client.Go runs, and should be short.
+// Callbacks of one client may run concurrently.
 func (m Method[In, Out]) Then(ctx context.Context, c Caller, in *In, done func(*Out, error)) {
 	t := &then[Out]{done: done}
 	if client, ok := c.(*Client); ok {

@@ -79,8 +79,10 @@ func (p *Peer) call(ctx context.Context, method string, in, out any) error {
 }
 
 // Go carries out a call without waiting for the reply, and calls done, which may be nil, when it has ended. The call, and what it
-// points to, belong to the connection until then. Done runs on the goroutine that reads the connection: it should be short. When
-// more calls are open than the limits allow, Go waits.
+// points to, belong to the connection until then. When more calls are open than the limits allow, Go waits.
+//
+// Done is called exactly once. It usually runs on the goroutine that reads the connection, so it should be short. It runs on another
+// goroutine if the call could not be sent, and Go calls it before it returns for a one-way call. Callbacks may run concurrently.
 func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 	if p.link == nil {
 		callback(done).ended(p.unconnected(call))

@@ -44,7 +44,8 @@ func main() {
 	if *check {
 		*step /= 4
 	}
-	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	exit(run(ctx, *step, *callers))
 }
 

@@ -42,7 +42,8 @@ func main() {
 	if *check {
 		*window /= 2
 	}
-	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	exit(run(ctx, *window, *callers))
 }
 

@@ -45,7 +45,8 @@ func main() {
 	if *name != "" {
 		exit(serve(*name, *folder))
 	}
-	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	exit(run(ctx, time.Duration(*seconds*float64(time.Second)), *callers))
 }
 

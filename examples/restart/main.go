@@ -55,7 +55,8 @@ func main() {
 	if !*check && *calls == 0 {
 		p.restarts = math.MaxInt
 	}
-	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	exit(run(ctx, p, *callers, *streams))
 }
 

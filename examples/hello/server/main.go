@@ -23,13 +23,13 @@ import (
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8972", "where to listen")
 	flag.Parse()
-	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 
 	s := yodel.NewServer(nil)
 	hello.Greet.Handle(s, func(_ context.Context, in *hello.Request) (*hello.Reply, error) {
 		return &hello.Reply{Text: "hello " + in.Name + ", from " + *addr}, nil
 	})
-	log.Print("serving at ", *addr)
 	if err := s.ListenAndServe(ctx, *addr); err != nil {
 		log.Fatal(err)
 	}
