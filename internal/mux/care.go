@@ -466,7 +466,8 @@ func (c *Conn) drain(again uint64) {
 	}
 	c.drainBegunLocked()
 	c.draining.Store(true)
-	d := wire.Drain{Count: c.received.Load(), Again: again}
+	c.promised = c.received.Load()
+	d := wire.Drain{Count: c.promised, Again: again}
 	c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, 0, &d) })
 	c.restLocked()
 	c.flushLocked(false)

@@ -264,6 +264,7 @@ type Conn struct {
 	inBytes  int
 	targets  sparseTable[bound] // by number; the reader's own
 	received atomic.Uint64      // requests ever received
+	promised uint64             // how many of them are processed, once draining: the count of the drain notice
 
 	// What the peer makes this side hold, see memory_account.go.
 	memory holding

@@ -61,6 +61,36 @@ func TestADrainFinishesWhatWasAccepted(t *testing.T) {
 	}
 }
 
+// A request that the notice counts is answered, although the drain begins while the server reads it.
+func TestADrainAnswersTheRequestThatIsBeingRead(t *testing.T) {
+	var drain atomic.Pointer[mux.Conn]
+	begun := func() { drain.Load().Drain() }
+	s := &setup{serves: map[string]*handler{
+		"inline": {inline: true, serve: answerEcho, begun: begun},
+		"other":  {serve: answerEcho, begun: begun},
+	}}
+	for _, name := range []string{"inline", "other"} {
+		peer, srv := s.facingServer(t)
+		drain.Store(srv)
+		peer.write(hello(nil), method(0, name), request(0, callID(0, 1), "counted"), request(0, callID(1, 1), "late"))
+		peer.expectHello()
+		peer.expect(wire.MethodInfo)
+		_, frame := peer.expect(wire.GoAway)
+		var d wire.Drain
+		if err := wire.ParseGoAway(frame[wire.HeaderSize:], &d); err != nil || d.Count != 1 {
+			t.Errorf("%s: got %+v, %v, want a count of 1", name, d, err)
+		}
+		for range 2 {
+			h, _ := peer.expect(wire.Reply) // in any order
+			if late := h.ID == callID(1, 1); late != (h.Arg == codeUnavailable) {
+				t.Errorf("%s: the call %#x got %+v", name, h.ID, h)
+			}
+		}
+		peer.nc.Close()
+		_ = wantEnd(t, srv)
+	}
+}
+
 // Under load nothing is lost: each call is either answered or known not to have been executed.
 func TestADrainLosesNothing(t *testing.T) {
 	rounds := 60

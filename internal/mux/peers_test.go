@@ -25,10 +25,14 @@ type handler struct {
 	inline bool
 	serve  func(r *mux.Request)
 	done   func(r *mux.Request, handedOver bool)
+	begun  func() // called when a request has been counted, and not accepted yet; may be nil
 }
 
 func (h *handler) Inline() (inline, timed bool) { return h.inline, true }
 func (h *handler) New(*mux.Request) *mux.Request {
+	if h.begun != nil {
+		h.begun()
+	}
 	r := new(struct {
 		mux.Request
 		mux.Context

@@ -556,7 +556,8 @@ func (c *Conn) objectionLocked(r *Request) (code uint16, errorID, text string) {
 	case r.bytes > limit:
 		return codeExhausted, "YDL2201", fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit)
 	case r.nested:
-	case c.refusing.Load(), c.draining.Load() && !r.OneWay:
+	// The reader counts a request before it comes here, so that the drain notice may have promised that this one is processed.
+	case c.refusing.Load(), c.draining.Load() && !r.OneWay && c.received.Load() > c.promised:
 		return codeUnavailable, "YDL3004", "the server is shutting down"
 	}
 	open, bytes, maxOpen, maxBytes := c.openLocked(r)
