@@ -71,11 +71,11 @@ func (a *Attacker) OnClose(f func()) { a.onClose = append(a.onClose, f) }
 // Bounds on the good client's latency.
 const (
 	latencyFactor = 3
-	latencyFloor  = 10 * time.Millisecond // what two busy processors cost any call now and then
+	latencyFloor  = 20 * time.Millisecond // what two busy processors cost any call now and then
 	controlLasts  = 500 * time.Millisecond
 	attackLasts   = time.Second
 	idleWorkers   = 300 // goroutines that a server keeps for the next calls
-	attempts      = 3   // a disturbance passes, and an attack that works works each time
+	attempts      = 3   // a disturbance passes, and an attack that succeeds does so each time
 )
 
 // Run carries out the attacks one after the other, as subtests.
@@ -262,8 +262,8 @@ func firstLine(s string) string {
 	return line
 }
 
-// Found adds to the report.
-func (a *Attacker) Found(format string, args ...any) {
+// Foundf adds to the report.
+func (a *Attacker) Foundf(format string, args ...any) {
 	a.Report = append(a.Report, fmt.Sprintf(format, args...))
 }
 

@@ -38,7 +38,7 @@ var victims = map[string]attacks.Victim{
 		})}}},
 	thousand: {Methods: 1000},
 	hasty:    {Options: yodel.ServerOptions{Limits: yodel.Limits{Handshake: 500 * time.Millisecond, KeepAlive: 500 * time.Millisecond}}},
-	small:    {Options: yodel.ServerOptions{MaxOpenBytes: 64 << 20}},
+	small:    {Options: yodel.ServerOptions{MaxMemory: 64 << 20}},
 	codecs: {Options: yodel.ServerOptions{
 		Codecs: []yodel.Codec{gob.Codec}, Compressors: []yodel.Compressor{gzip.Compressor, flate.Compressor},
 	}},

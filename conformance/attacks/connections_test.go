@@ -39,12 +39,12 @@ var connections = []attacks.Attack{
 		Name: "unfinished frames", Victim: hasty,
 		Do: func(a *attacks.Attacker) {
 			conns := dialMany(a, 500)
-			for _, c := range conns {
-				c.Hello(&wire.Limits{})
-				whole := wire.AppendFrame(nil, wire.Header{Type: wire.Request}, make([]byte, 65_536))
-				c.Raw(whole[:60_000])
-				c.Flush()
-			}
+			whole := wire.AppendFrame(nil, wire.Header{Type: wire.Request}, make([]byte, 65_536))
+			attacks.Spread(len(conns), 600*time.Millisecond, func(i int) {
+				conns[i].Hello(&wire.Limits{})
+				conns[i].Raw(whole[:60_000])
+				conns[i].Flush()
+			})
 			wantClosed(a, conns)
 		},
 		Held: 64 * mib,
@@ -125,7 +125,7 @@ func wantClosed(a *attacks.Attacker, conns []*attacks.Conn) {
 			open++
 		}
 	}
-	a.Found("%d of %d connections are open", open, len(conns))
+	a.Foundf("%d of %d connections are open", open, len(conns))
 	if open > 0 {
 		a.Errorf("%d of %d connections are open", open, len(conns))
 	}

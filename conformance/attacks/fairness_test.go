@@ -16,7 +16,7 @@ import (
 var fairness = []attacks.Attack{
 	{
 		// One connection ignores its window and opens as many calls as the server has places.
-		Name: "share", Awaits: "fair shares of places",
+		Name: "share",
 		Do: func(a *attacks.Attacker) {
 			c := a.Connect()
 			c.Bind(0, string(attacks.Block), wire.Unary)
@@ -31,7 +31,7 @@ var fairness = []attacks.Attack{
 	},
 	{
 		// A yodel client that keeps to its window wants more calls than the server has places.
-		Name: "share2", Awaits: "fair shares of places",
+		Name: "share2",
 		Do: func(a *attacks.Attacker) {
 			open(a, attacks.Block, 20_000, 700*time.Millisecond)
 		},
@@ -70,11 +70,11 @@ var fairness = []attacks.Attack{
 // othersGetPlaces fails the test unless a client that comes now has hundreds of calls executed at once.
 func othersGetPlaces(a *attacks.Attacker) {
 	const wanted, callers = 300, 500
-	a.Found("the attacker has %d calls running", a.Stats().Running)
+	a.Foundf("the attacker has %d calls running", a.Stats().Running)
 	began := time.Now()
 	open(a, attacks.Wait, callers, 0)
 	enough := a.Until(3*time.Second, func(s attacks.Stats) bool { return s.Waiting >= wanted })
-	a.Found("another client gets %d of %d places within %v", a.Stats().Waiting, callers, time.Since(began).Round(time.Millisecond))
+	a.Foundf("another client gets %d of %d places within %v", a.Stats().Waiting, callers, time.Since(began).Round(time.Millisecond))
 	if !enough {
 		a.Errorf("another client has %d calls running, want at least %d of %d within 3 s", a.Stats().Waiting, wanted, callers)
 	}

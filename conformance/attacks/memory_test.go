@@ -90,7 +90,7 @@ var memory = []attacks.Attack{
 	},
 	{
 		// Open calls, each with 65,000 bytes in a field that is kept as long as the call.
-		Name: "fields", Awaits: "a budget for fields",
+		Name: "fields",
 		Do: func(a *attacks.Attacker) {
 			c := a.Connect()
 			c.Bind(0, string(attacks.Block), wire.Unary)
@@ -101,31 +101,32 @@ var memory = []attacks.Attack{
 				c.Flush()
 			})
 		},
+		Held:      96 * mib, // 64 MiB, and the goroutines of 1000 calls
 		NoLatency: "520 MB in a second keep a processor busy",
 	},
 	{
-		// 30 connections send all but the last byte of a message of 16 MiB.
-		Name: "slowbody", Awaits: "a budget for unfinished messages", Victim: small,
+		// 12 connections send all but the last byte of a message of 16 MiB.
+		Name: "slowbody", Victim: small,
 		Do: func(a *attacks.Attacker) {
-			attacks.Spread(30, 900*time.Millisecond, func(int) { unfinished(a, 16*mib) })
+			attacks.Spread(12, 600*time.Millisecond, func(int) { unfinished(a, 16*mib) })
 		},
-		Held:      80 * mib, // the victim's MaxOpenBytes is 64 MiB
+		Held:      80 * mib, // the victim has MaxMemory of 64 MiB
 		Peak:      300 * mib,
-		NoLatency: "480 MB in a second keep a processor busy",
+		NoLatency: "200 MB in a second keep a processor busy",
 	},
 	{
 		// 10 connections fill the windows of streams that nobody reads.
-		Name: "streams60", Awaits: "a budget for windows of streams", Victim: small,
+		Name: "streams60", Victim: small,
 		Do: func(a *attacks.Attacker) {
 			attacks.Spread(10, 900*time.Millisecond, func(int) { unreadStreams(a, 700) })
 		},
-		Held:      96 * mib, // the victim's MaxOpenBytes is 64 MiB, and each stream has a goroutine
+		Held:      96 * mib, // the victim has MaxMemory of 64 MiB, and each stream has a goroutine
 		Peak:      300 * mib,
 		NoLatency: "300 MB in a second keep a processor busy",
 	},
 	{
 		// 58 bytes that name the highest slot.
-		Name: "slots", Awaits: "tables of calls that grow with their number",
+		Name: "slots",
 		Do: func(a *attacks.Attacker) {
 			attacks.Spread(500, 800*time.Millisecond, func(int) {
 				c := a.Connect()
@@ -290,7 +291,7 @@ func unreadStreams(a *attacks.Attacker, streams int) {
 			c.WriteNow(wire.AppendFrame(nil, wire.Header{Type: wire.Data, ID: id}, message[:granted-wire.HeaderSize]))
 		}
 		filled++
-	}, streams, 2*time.Second)
+	}, streams, 200*time.Millisecond)
 }
 
 // bombs sends compressed bodies to a method that keeps its argument until the attacker has left.

@@ -58,7 +58,7 @@ func StartRole(t testing.TB, role, arg string) *Process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Process{cmd: exec.Command(self), ended: make(chan struct{})}
+	p := &Process{cmd: exec.CommandContext(t.Context(), self), ended: make(chan struct{})} //nolint:gosec // it is this program
 	p.cmd.Env = append(os.Environ(), roleEnv+"="+role, argEnv+"="+arg)
 	p.cmd.Stderr = &p.errors
 	out, outEnd, err := os.Pipe()

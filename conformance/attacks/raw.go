@@ -34,7 +34,8 @@ type Conn struct {
 
 // Dial connects to a server without sending anything.
 func Dial(addr string) (*Conn, error) {
-	nc, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	dialer := net.Dialer{Timeout: 5 * time.Second}
+	nc, err := dialer.Dial("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
