@@ -115,6 +115,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 		opts.MaxMemory = mux.DefaultMemory()
 	}
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
+	opts.Timeout = min(opts.Timeout, forever)
 	opts.DialTimeout = orDefault(opts.DialTimeout, 3*time.Second)
 	opts.ConnsPerEndpoint = orDefault(opts.ConnsPerEndpoint, 1)
 	c.codec, c.compressor, c.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove

@@ -3,13 +3,15 @@
 package yodel
 
 import (
+	"math"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // Limits bounds what a connection may cost. It is the same on both sides; zero values have the
-// defaults given, and there is no way to lift a limit but a large number.
+// defaults given. A very large value, such as math.MaxInt64, lifts a limit.
 type Limits struct {
 	// MaxMessage is the largest message accepted, in bytes as it is sent. Default 16 MiB.
 	MaxMessage int
@@ -68,15 +70,15 @@ func (l Limits) withDefaults() Limits {
 		MaxDecompressed: orDefault(l.MaxDecompressed, 16<<20),
 		MaxMetadata:     min(orDefault(l.MaxMetadata, maxMetadata), maxMetadata),
 		MaxPairs:        orDefault(l.MaxPairs, 128),
-		MaxOpen:         orDefault(l.MaxOpen, 16<<10),
+		MaxOpen:         min(orDefault(l.MaxOpen, 16<<10), wire.MaxSlots),
 		MaxMemory:       orDefault(l.MaxMemory, max(64<<20, 4*orDefault(l.MaxMessage, 0))),
 		MaxUnsent:       orDefault(l.MaxUnsent, 4<<20),
 		StreamWindow:    orDefault(l.StreamWindow, 64<<10),
 		MaxMethods:      orDefault(l.MaxMethods, 1024),
 		KeepAlive:       orDefault(l.KeepAlive, 15*time.Second),
 		Handshake:       orDefault(l.Handshake, 10*time.Second),
-		IdleTimeout:     max(l.IdleTimeout, 0),
-		MaxAge:          max(l.MaxAge, 0),
+		IdleTimeout:     min(max(l.IdleTimeout, 0), forever),
+		MaxAge:          min(max(l.MaxAge, 0), forever),
 		Polling:         polling(l.Polling),
 	}
 }
@@ -97,10 +99,20 @@ func polling(d time.Duration) time.Duration {
 	return orDefault(d, 50*time.Microsecond)
 }
 
-// orDefault returns v, or def when v is zero or negative.
+// forever is the longest duration of an option, a hundred years. Sums of a few such durations and times do not overflow.
+const forever = 100 * 365 * 24 * time.Hour
+
+// orDefault returns v, or def when v is zero or negative. A value that stands for no limit is lowered to one with which sums do not
+// overflow.
 func orDefault[T int | time.Duration](v, def T) T {
 	if v <= 0 {
 		return def
+	}
+	switch v := any(v).(type) {
+	case time.Duration:
+		return T(min(v, forever))
+	case int:
+		return T(min(v, math.MaxInt/8))
 	}
 	return v
 }

@@ -195,9 +195,10 @@ func NewServer(o *ServerOptions) *Server {
 	if opts.MaxMemory <= 0 {
 		opts.MaxMemory = mux.DefaultMemory()
 	}
+	opts.MaxMemory = orDefault(opts.MaxMemory, 0)
 	s.memory = mux.NewMemory(opts.MaxMemory)
 	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxMemory/2)
-	opts.AnnounceEvery = orDefault(opts.AnnounceEvery, 10*time.Second)
+	opts.AnnounceEvery = min(orDefault(opts.AnnounceEvery, 10*time.Second), forever/10) // a registry is given a multiple of it
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
 	s.slowAfter = slowAfter(opts.SlowAfter)
 	s.samples = newSampler()

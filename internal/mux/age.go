@@ -26,10 +26,10 @@ func (a *aging) nextLocked() int64 { return min(orNever(a.retireAt), orNever(a.l
 // ageLocked begins to count the age of the connection. Connections that were made together do not end together.
 func (c *Conn) ageLocked(now int64) {
 	if age := c.cfg.MaxAge; age > 0 {
-		c.seldomLocked().aging.retireAt = now + int64(age-age/10+rand.N(age/5+1))
+		c.seldomLocked().aging.retireAt = later(now, age-age/10, rand.N(age/5+1))
 	}
 	if idle := c.cfg.IdleTimeout; idle > 0 {
-		c.seldomLocked().aging.lookAt = now + int64(max(idle/idleLooks, 1))
+		c.seldomLocked().aging.lookAt = later(now, max(idle/idleLooks, 1))
 	}
 	c.careLocked(c.aging.nextLocked())
 }
@@ -44,7 +44,7 @@ func (c *Conn) agedLocked(now int64) bool {
 		} else {
 			a.quiet++
 		}
-		a.seen, a.open, a.lookAt = seen, open, now+int64(max(c.cfg.IdleTimeout/idleLooks, 1))
+		a.seen, a.open, a.lookAt = seen, open, later(now, max(c.cfg.IdleTimeout/idleLooks, 1))
 	}
 	if a.quiet < idleLooks && (a.retireAt == 0 || now < a.retireAt) {
 		return false

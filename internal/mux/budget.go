@@ -4,6 +4,7 @@ package mux
 
 import (
 	"encoding/binary"
+	"math"
 	"sync"
 	"time"
 
@@ -81,7 +82,7 @@ const (
 // NewBudget returns a budget of this many requests and bytes. It needs not be closed: it holds a timer only while
 // requests are open.
 func NewBudget(open, openBytes int) *Budget {
-	return &Budget{total: max(open, 1), totalBytes: openBytes}
+	return &Budget{total: min(max(open, 1), math.MaxInt/64), totalBytes: min(openBytes, math.MaxInt/64)}
 }
 
 // Reserve makes sure that there is something left for a new connection: New, or Unreserve, is to be called next. It waits while others

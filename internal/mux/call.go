@@ -398,6 +398,9 @@ func (c *Conn) sentLocked(s *slot, nested, large bool) {
 	}
 }
 
+// farAway is how far away a deadline is that counts as none, 146 years: with a later one sums overflow, and the peer could not be told.
+const farAway = maxTimeout * time.Microsecond
+
 // timeLocked returns when the time of out ends on the connection's clock, and the microseconds until then; 0 for never.
 func (c *Conn) timeLocked(out *Out) (deadline int64, timeout uint64, err error) {
 	if out.Deadline.IsZero() {
@@ -410,10 +413,13 @@ func (c *Conn) timeLocked(out *Out) (deadline int64, timeout uint64, err error) 
 	deadline = int64(out.Deadline.Sub(birth))
 	if out.Deadline.Round(0) == out.Deadline { //nolint:staticcheck // not whether they are equal: it has no monotonic reading, and the clock of the wall may have been set
 		at := time.Now()
-		deadline = int64(at.Sub(birth) + out.Deadline.Sub(at))
+		deadline = int64(at.Sub(birth) + min(out.Deadline.Sub(at), farAway))
 	}
 	if deadline <= now {
 		return 0, 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
+	}
+	if deadline >= int64(farAway) || deadline-now >= int64(farAway) {
+		return 0, 0, nil
 	}
 	return deadline, (uint64(deadline-now) + 999) / 1000, nil //nolint:gosec // positive
 }

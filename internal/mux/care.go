@@ -66,11 +66,11 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	c.appendLocked(func(dst []byte) []byte { return wire.AppendSettings(dst, settings) })
 	now := c.now()
 	if cfg.Handshake > 0 {
-		c.helloBy = now + int64(cfg.Handshake)
+		c.helloBy = later(now, cfg.Handshake)
 		c.careLocked(c.helloBy)
 	}
 	if cfg.KeepAlive > 0 {
-		c.pingAt = now + int64(cfg.KeepAlive)
+		c.pingAt = later(now, cfg.KeepAlive)
 		c.careLocked(c.pingAt)
 	}
 	c.ageLocked(now)
@@ -777,6 +777,17 @@ func (c *Conn) drainedLocked(now int64) error {
 // restTime is how often a drained connection looks whether its last bytes have been written.
 const restTime = time.Millisecond
 
+// later returns a reading of the clock that is so much later than now, or never when there is no such reading.
+func later(now int64, by ...time.Duration) int64 {
+	for _, d := range by {
+		if now > 0 && int64(d) > never-now { // in the fake time of tests it is negative
+			return never
+		}
+		now += int64(d)
+	}
+	return now
+}
+
 func orNever(t int64) int64 {
 	if t == 0 {
 		return never
@@ -786,7 +797,7 @@ func orNever(t int64) int64 {
 
 // keepAliveLocked pings a peer that has been silent, and reports whether it is alive.
 func (c *Conn) keepAliveLocked(now int64) bool {
-	c.pingAt = now + int64(c.cfg.KeepAlive)
+	c.pingAt = later(now, c.cfg.KeepAlive)
 	c.trimMemoryLocked()
 	c.endStalledLocked(now)
 	moved := c.written != c.progress && c.written != c.queued // a peer that reads a backlog is alive too
@@ -822,7 +833,7 @@ func (c *Conn) endStalledLocked(now int64) {
 	last, came := c.seldomLocked(), c.count.bytesIn.Load()
 	took := now - last.stallFrom
 	moves := came-last.stallBytes >= uint64(float64(took)/float64(time.Second)*leastProgress)
-	switch held := c.holding || len(c.out) >= c.cfg.MaxUnsent; {                   // this side does not read
+	switch held := c.holding || len(c.out) >= c.cfg.MaxUnsent; { // this side does not read
 	case last.stallFrom == 0, moves, held:
 		last.stallFrom, last.stallBytes = now, came
 		return

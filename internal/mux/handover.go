@@ -239,7 +239,7 @@ func (c *Conn) handOver(rd *reader, state uint64) {
 		replies: rd.replies, nReply: rd.nReply, since: rd.since, settled: rd.settled, told: rd.told,
 	}
 	if rd.current != nil {
-		c.cfg.Pool.busy.Add(1) // from here on it is not the reader's
+		c.cfg.Pool.busy.Add(1)                             // from here on it is not the reader's
 		rd.current.memory = requestCost + rd.current.bytes // the read buffer is shared with the next reader
 		c.memory.force(rd.current.memory)
 		c.enterTableLocked(rd.current)

@@ -21,13 +21,13 @@ import (
 
 // extraOpen is how many requests may be open beside a window of n because they serve calls of the receiver. When both windows are full
 // of calls, and each is called back and calls back, that makes two for each place.
-func extraOpen(n int) int { return max(2*n, initialWindow) }
+func extraOpen(n int) int { return max(2*min(n, wire.MaxSlots), initialWindow) }
 
 // extraBytes is how many bytes they may have, beside a window of n bytes.
-func extraBytes(n int) int { return max(2*n, 1<<20) }
+func extraBytes(n int) int { return max(2*min(n, math.MaxInt/4), 1<<20) }
 
 // maxSlots is how many slots both together take.
-func maxSlots(n int) int { return min(n+extraOpen(n), wire.MaxSlots) }
+func maxSlots(n int) int { return min(min(n, wire.MaxSlots)+extraOpen(n), wire.MaxSlots) }
 
 // requestKey finds the request that a context belongs to.
 type requestKey struct{}

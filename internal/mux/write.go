@@ -189,7 +189,7 @@ func (c *Conn) writeFailedLocked(err error) {
 		c.seldomLocked().writeErr = &IOError{Op: Write, Err: err}
 		now := c.now()
 		last := c.seldomLocked()
-		last.parting, last.partBy, last.partFrames = now+int64(partingTime)/4, now+int64(c.stuckTime()), c.count.framesIn.Load()
+		last.parting, last.partBy, last.partFrames = now+int64(partingTime)/4, later(now, c.stuckTime()), c.count.framesIn.Load()
 		c.careLocked(c.parting)
 	}
 	c.mu.Unlock()

@@ -66,6 +66,9 @@ func For(d time.Duration, methods ...string) yodel.Middleware {
 	return With(&Options{For: d, Methods: methods})
 }
 
+// forever is the longest duration of an option, a hundred years: sums of two such durations do not overflow.
+const forever = 100 * 365 * 24 * time.Hour
+
 // With keeps replies as o says; nil keeps none.
 func With(o *Options) yodel.Middleware {
 	opts := Options{}
@@ -77,7 +80,7 @@ func With(o *Options) yodel.Middleware {
 	if opts.For <= 0 {
 		opts.For = 10 * time.Second
 	}
-	opts.Stale = max(opts.Stale, 0)
+	opts.For, opts.Stale = min(opts.For, forever), min(max(opts.Stale, 0), forever)
 	if opts.MaxEntries <= 0 {
 		opts.MaxEntries = 10_000
 	}

@@ -98,8 +98,14 @@ func orDefault[T int | time.Duration](n, otherwise T) T {
 	if n <= 0 {
 		return otherwise
 	}
+	if d, ok := any(n).(time.Duration); ok {
+		return T(min(d, forever))
+	}
 	return n
 }
+
+// forever is the longest wait, ten years: the double of it, and sums with others, do not overflow.
+const forever = 10 * 365 * 24 * time.Hour
 
 // failed decides what becomes of a call that failed with err.
 func (o *LaterOptions) failed(ctx context.Context, call *yodel.Call, err error) error {

@@ -94,6 +94,7 @@ func With(o *Options) yodel.Middleware {
 	if opts.MaxBackoff <= 0 {
 		opts.MaxBackoff = 2 * time.Second
 	}
+	opts.MaxBackoff = min(opts.MaxBackoff, forever)
 	if !(opts.Share > 0) { // nor NaN
 		opts.Share = share
 	}

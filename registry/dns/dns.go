@@ -87,7 +87,7 @@ func newResolver(what string, o *Options, look func(context.Context, *net.Resolv
 		o = &Options{}
 	}
 	r := &Resolver{what: what, opts: *o, look: look, again: make(chan struct{})}
-	r.opts.Every = cmp.Or(max(o.Every, 0), 10*time.Second)
+	r.opts.Every = min(cmp.Or(max(o.Every, 0), 10*time.Second), forever)
 	r.opts.Timeout = cmp.Or(max(o.Timeout, 0), 5*time.Second)
 	r.opts.Resolver = cmp.Or(o.Resolver, &net.Resolver{PreferGo: true, StrictErrors: true})
 	return r
@@ -156,6 +156,9 @@ func (r *Resolver) Watch(ctx context.Context, update func([]yodel.Instance)) err
 }
 
 func same(a, b yodel.Instance) bool { return a.Addr == b.Addr && a.Weight == b.Weight }
+
+// forever is the longest duration of an option, a hundred years: sums of two such durations do not overflow.
+const forever = 100 * 365 * 24 * time.Hour
 
 // pause waits until it is time for the next question.
 func (r *Resolver) pause(ctx context.Context, again <-chan struct{}) {

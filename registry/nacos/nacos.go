@@ -61,6 +61,9 @@ type Registry struct {
 // A record is one of a service and an address.
 type record struct{ service, addr string }
 
+// forever is the longest duration of an option, a hundred years: sums of two such durations do not overflow.
+const forever = 100 * 365 * 24 * time.Hour
+
 // New returns a registry in the Nacos servers at these addresses, separated by commas. Each is HOST:PORT or a URL.
 func New(servers string, o *Options) *Registry {
 	if o == nil {
@@ -72,7 +75,7 @@ func New(servers string, o *Options) *Registry {
 	opts.Namespace = cmp.Or(opts.Namespace, "public")
 	opts.Group = cmp.Or(opts.Group, "DEFAULT_GROUP")
 	opts.Cluster = cmp.Or(opts.Cluster, "DEFAULT")
-	opts.Every = cmp.Or(max(opts.Every, 0), 2*time.Second)
+	opts.Every = min(cmp.Or(max(opts.Every, 0), 2*time.Second), forever)
 	opts.Timeout = cmp.Or(max(opts.Timeout, 0), 5*time.Second)
 	for server := range strings.SplitSeq(servers, ",") {
 		server = strings.TrimSuffix(strings.TrimSpace(server), "/")

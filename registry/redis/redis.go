@@ -82,6 +82,7 @@ func New(addr string, o *Options) *Registry {
 	if s.every <= 0 {
 		s.every = time.Second
 	}
+	s.every = min(s.every, 365*24*time.Hour) // a multiple of it must not overflow
 	shut := func() error { return nil }
 	if s.client == nil {
 		s.client = redis.NewClient(&redis.Options{

@@ -17,6 +17,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math"
 	"path"
 	"strings"
 	"sync"
@@ -58,6 +59,7 @@ func New(servers string, o *Options) *Registry {
 	if opts.Session <= 0 {
 		opts.Session = 10 * time.Second
 	}
+	opts.Session = min(opts.Session, math.MaxInt32*time.Millisecond) // which ZooKeeper is told
 	if opts.Reconcile <= 0 {
 		// A session tells of every change, or ends. To begin a new one is work for the server.
 		opts.Reconcile = 10 * time.Minute
