@@ -66,7 +66,8 @@ type Resolver interface {
 	Watch(ctx context.Context, update func([]Instance)) error
 }
 
-// A Registrar makes instances known to resolvers. It is used concurrently.
+// A Registrar makes instances known to resolvers. It is used concurrently. A Registrar may have a
+// method String, which names it in the server's log.
 type Registrar interface {
 	// Announce makes in the record of the instance at in.Addr in a service, in place of an earlier one. The registry may forget it when
 	// it was not announced again for ttl, so that a server that died is forgotten. Servers announce three times as often, and so a

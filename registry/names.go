@@ -20,6 +20,16 @@ type Lister interface {
 	List(ctx context.Context, prefix string) ([]string, error)
 }
 
+// String names the registry in logs, without secrets, for example "etcd at 10.0.0.1:2379". A Store without a method String is named by
+// its package.
+func (r *Registry) String() string {
+	if store, ok := r.store.(fmt.Stringer); ok {
+		return store.String()
+	}
+	name, _, _ := strings.Cut(strings.TrimLeft(fmt.Sprintf("%T", r.store), "*"), ".")
+	return name
+}
+
 // String says what is resolved, for errors and logs: the service, the registry and the prefix of the keys. A Store names itself with
 // a method String, without secrets.
 func (s *service) String() string {

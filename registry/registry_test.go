@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry/file"
+	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -114,5 +116,15 @@ func wantHeard(t *testing.T, l *listener, want sets) {
 	t.Helper()
 	if got := l.heard(); !slices.EqualFunc(got, want, slices.Equal) {
 		t.Errorf("it said %q, want %q", got, want)
+	}
+}
+
+func TestARegistryNamesItself(t *testing.T) {
+	if got := memory.New(nil).String(); got != "memory" {
+		t.Errorf("got %q", got)
+	}
+	folder := t.TempDir()
+	if got, want := file.New(folder, nil).String(), "the folder "+folder; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
