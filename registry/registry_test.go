@@ -120,7 +120,7 @@ func wantHeard(t *testing.T, l *listener, want sets) {
 }
 
 func TestARegistryNamesItself(t *testing.T) {
-	if got := memory.New(nil).String(); got != "memory" {
+	if got := memory.New(nil).String(); got != "this process's memory" {
 		t.Errorf("got %q", got)
 	}
 	folder := t.TempDir()
