@@ -4,6 +4,7 @@ package yodel
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -244,6 +245,15 @@ func endAll(ctx context.Context, observers []Observer, call *Call, err error) {
 func (c *Call) stopWatch() {
 	if c.watch == watching {
 		c.took, c.watch = c.Took(), watched
+	}
+}
+
+// refuseNil panics if an element of a list of options is nil. Otherwise the first call would.
+func refuseNil[T any](name string, list []T, isNil func(T) bool) {
+	for i, m := range list {
+		if isNil(m) {
+			panic(fmt.Sprintf("yodel: %s[%d] is nil", name, i))
+		}
 	}
 }
 

@@ -46,6 +46,7 @@ var catalogue = map[string]entry{
 	"YDL2005": {InvalidArgument, "several values were given where one is expected, or the other way round", "use yodel.Values for methods with several arguments or results, and only for these"},
 	"YDL2006": {InvalidArgument, "the method is of another kind", "call it as the kind that the message names: Method, Feed, Upload or Duplex"},
 	"YDL2007": {FailedPrecondition, "a stream was used after its end", "send nothing after End, and make a new call to range again"},
+	"YDL2008": {InvalidArgument, "the call has no client, or no context", "make the call with a client that is not nil, and with context.Background() in place of a nil context"},
 	"YDL2010": {Unimplemented, "the peer serves nothing", "give it a server: ClientOptions.Server"},
 	"YDL2101": {InvalidArgument, "the request could not be decoded", "compare the argument types of both sides"},
 	"YDL2102": {Internal, "the reply could not be decoded", "compare the result types of both sides"},

@@ -114,6 +114,8 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	if opts.MaxMemory <= 0 {
 		opts.MaxMemory = mux.DefaultMemory()
 	}
+	refuseNil("ClientOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
+	refuseNil("ClientOptions.EndpointMiddleware", opts.EndpointMiddleware, func(m EndpointMiddleware) bool { return m == nil })
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.Timeout = min(opts.Timeout, forever)
 	opts.DialTimeout = orDefault(opts.DialTimeout, 3*time.Second)
@@ -194,6 +196,9 @@ func (c *Client) Ready(ctx context.Context) error { return c.cluster.ready(ctx) 
 // Call calls a method: in is a pointer to the request, out a pointer to what the reply is decoded into; both may
 // be Values, and out may be nil. It allocates nothing. For anything more than that, see Do.
 func (c *Client) Call(ctx context.Context, method string, in, out any) error {
+	if c == nil || ctx == nil {
+		return missing(ctx, method)
+	}
 	o := c.take()
 	call := &o.call
 	call.Method, call.Args, call.Reply, call.out = method, in, out, o
@@ -206,6 +211,9 @@ func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 
 // Do carries out a call. It may be used again afterwards.
 func (c *Client) Do(ctx context.Context, call *Call) error {
+	if c == nil || ctx == nil {
+		return missing(ctx, call.Method)
+	}
 	if call.Ordered {
 		return c.doOrdered(ctx, call)
 	}
@@ -220,6 +228,9 @@ func (c *Client) Do(ctx context.Context, call *Call) error {
 
 // Notify sends a request that gets no reply. It returns when the request is queued for sending.
 func (c *Client) Notify(ctx context.Context, method string, in any) error {
+	if c == nil || ctx == nil {
+		return missing(ctx, method)
+	}
 	o := c.take()
 	call := &o.call
 	call.Method, call.Args, call.OneWay, call.out = method, in, true, o
@@ -228,6 +239,16 @@ func (c *Client) Notify(ctx context.Context, method string, in any) error {
 	err := c.conclude(ctx, call, c.handler(ctx, call))
 	c.give(o)
 	return err
+}
+
+// missing returns the error of a call that was given no client, or no context.
+//
+//go:noinline
+func missing(ctx context.Context, method string) error {
+	if ctx == nil {
+		return refusal("YDL2008", "%s: the context is nil", method)
+	}
+	return refusal("YDL2008", "%s: the client is nil", method)
 }
 
 // timeout begins the time of a call, if somebody wants to know of it before it comes to an endpoint.
@@ -249,6 +270,10 @@ func (c *Client) timeout(call *Call) {
 //
 // When more calls are open than the limits allow, Go waits. With middleware, each call takes a goroutine.
 func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
+	if c == nil || ctx == nil {
+		callback(done).ended(missing(ctx, call.Method))
+		return
+	}
 	if call.Ordered {
 		c.goOrdered(ctx, call, done)
 		return
@@ -264,6 +289,10 @@ func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
 
 // then is Go for a method with a request and a reply and nothing else.
 func (c *Client) then(ctx context.Context, method string, in, out any, done ender) {
+	if c == nil || ctx == nil {
+		done.ended(missing(ctx, method))
+		return
+	}
 	if !c.direct {
 		c.goInOwnGoroutine(ctx, &Call{Method: method, Args: in, Reply: out}, done.ended)
 		return

@@ -375,6 +375,15 @@ func (cl *cluster) nobody() string {
 	return cl.source.none() + cl.trouble()
 }
 
+// deserted says, as the end of a message, that the resolver names none of the endpoints any more; "" if it names one.
+func (cl *cluster) deserted() string {
+	set := cl.set.Load()
+	if set == nil || len(set.endpoints) == 0 || slices.ContainsFunc(set.endpoints, func(ep *Endpoint) bool { return !ep.unlisted.Load() }) {
+		return ""
+	}
+	return fmt.Sprintf("; the resolver%s names no instance any more, and the last ones are still tried", cl.source.of())
+}
+
 // ready waits until an endpoint is connected.
 func (cl *cluster) ready(ctx context.Context) error {
 	call := &Call{Method: "Ready"}
@@ -383,7 +392,7 @@ func (cl *cluster) ready(ctx context.Context) error {
 		return cl.client.explain(ctx, call, nil, err)
 	}
 	if len(set.endpoints) == 0 {
-		return refusal("YDL1001", "%s: %s", call.Method, cl.nobody())
+		return refusal("YDL1001", "%s", cl.nobody())
 	}
 	if slices.ContainsFunc(set.endpoints, (*Endpoint).Connected) {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strconv"
 	"strings"
 	"sync/atomic"
 )
@@ -58,17 +59,24 @@ func (tcp) Listen(addr string) (net.Listener, error) {
 }
 
 func checkAddr(addr string) error {
-	_, _, err := net.SplitHostPort(addr)
-	var why string
+	host, port, err := net.SplitHostPort(addr)
+	why := ""
 	switch e, ok := errors.AsType[*net.AddrError](err); {
 	case strings.ContainsAny(addr, ", "):
 		why = "it has a comma or a space, and each address stands by itself"
-	case err == nil:
-		return nil
 	case ok:
 		why = e.Err // without the address
-	default:
+	case err != nil:
 		why = err.Error()
+	case strings.Contains(host, "@"):
+		why = "there is an @ before the host: the network of rpcx's addresses, as in tcp@host:port, is left out here"
+	default:
+		if number, err := strconv.Atoi(port); err == nil && (number < 0 || number > 65535) {
+			why = "ports go from 0 to 65535"
+		}
+	}
+	if why == "" {
+		return nil
 	}
 	return refusal("YDL4003", "%q is no address: %s; want host:port, for example 127.0.0.1:8972", addr, why)
 }

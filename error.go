@@ -161,8 +161,11 @@ func (e *Error) LogValue() slog.Value {
 	if e.ID != "" {
 		attrs = append(attrs, slog.String("id", text.ID(e.ID)))
 	}
-	if e.Report != nil {
-		attrs = append(attrs, slog.Int("attempts", len(e.Report.Attempts)))
+	if r := e.Report; r != nil { // the message of a handler's error names neither
+		attrs = append(attrs, slog.String("method", r.Method), slog.Int("attempts", len(r.Attempts)))
+		if last := len(r.Attempts) - 1; last >= 0 {
+			attrs = append(attrs, slog.String("server", r.Attempts[last].Addr))
+		}
 	}
 	return slog.GroupValue(attrs...)
 }

@@ -306,7 +306,7 @@ var scenarios = []scenario{
 		c.Close()
 		return err
 	}},
-	{"YDL1301", "a call behind one that failed", yodel.Unavailable, true, []string{"the breaker of", "1 calls in a row failed"}, false, func(p *provocation) error {
+	{"YDL1301", "a call behind one that failed", yodel.Unavailable, true, []string{"the breaker is open", "1 calls in a row failed"}, false, func(p *provocation) error {
 		s := p.with(nil, func(*string) (*string, error) { return nil, yodel.Errorf(yodel.Unavailable, "not now") })
 		p.addr = serve(p, s)
 		c := newClient(p, &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{breaker.After(1, time.Minute)}}, p.addr)
@@ -394,6 +394,14 @@ var scenarios = []scenario{
 		return p.call(p.with(&yodel.ServerOptions{Limits: yodel.Limits{MaxMemory: 10_000}}, echo), nil, try(large))
 	}},
 	{"YDL3008", "a request that does not come whole", yodel.DeadlineExceeded, true, []string{"the rest of the request did not come in time"}, true, stall},
+	{"YDL2008", "a client that is nil", yodel.InvalidArgument, true, []string{"the client is nil"}, true, func(p *provocation) error {
+		_, err := Mul.Call(p.Context(), (*yodel.Client)(nil), &Args{})
+		return err
+	}},
+	{"YDL2008", "a context that is nil", yodel.InvalidArgument, true, []string{"the context is nil"}, true, func(p *provocation) error {
+		_, err := Mul.Call(nil, newClient(p, nil), &Args{}) //nolint:staticcheck // that is the mistake
+		return err
+	}},
 	{"YDL2010", "a peer that serves nothing", yodel.Unimplemented, true, []string{"serves nothing"}, false, func(p *provocation) error {
 		s := newServer(p, nil)
 		must(p, newClient(p, nil, serve(p, s)).Ready(p.Context()))
@@ -765,7 +773,7 @@ func checkForm(t *testing.T, e *yodel.Error) {
 
 // unattempted is the errors of calls that never came to an endpoint, of servers, and of single attempts.
 var unattempted = []string{
-	"YDL1001", "YDL1002", "YDL1009", "YDL1201", "YDL3005", "YDL2007", "YDL3002", "YDL3003", "YDL3004", "YDL3008", "YDL3521", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005", "YDL4006",
+	"YDL1001", "YDL1002", "YDL1009", "YDL1201", "YDL3005", "YDL2007", "YDL2008", "YDL3002", "YDL3003", "YDL3004", "YDL3008", "YDL3521", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005", "YDL4006",
 }
 
 // checkReport checks the record of the attempts, which errors of calls carry that came to an endpoint.

@@ -53,7 +53,7 @@ func (c *Call) failed(err error) error {
 	if e.Code != Unavailable || e.ID == "" {
 		return &final
 	}
-	final.Message, final.ID = attemptsMessage(c.Method, attempts, made), "YDL1003"
+	final.Message, final.ID = attemptsMessage(c.Method, attempts, made, c.out.client.cluster.deserted()), "YDL1003"
 	final.next = commonNext(attempts)
 	return &final
 }
@@ -66,6 +66,9 @@ func (c *Call) afterOneAttempt(e *Error) string {
 	}
 	if c.rare.nowhere > 0 && e.Code == Unavailable && e.ID != "" {
 		after += fmt.Sprintf("; no other of %d endpoints is connected", c.rare.nowhere)
+	}
+	if e.Code == Unavailable && e.ID != "" && c.out.client != nil {
+		after += c.out.client.cluster.deserted()
 	}
 	return after
 }
@@ -84,8 +87,9 @@ const (
 )
 
 // attemptsMessage returns the message for a call of which made attempts failed. Each reason is told once, with all the addresses
-// it applies to. The longest reasons are shortened only if the line of the error has no room for all of them.
-func attemptsMessage(method string, attempts []introspect.Attempt, made int) string {
+// it applies to. The longest reasons are shortened only if the line of the error has no room for all of them. The message ends with
+// tail.
+func attemptsMessage(method string, attempts []introspect.Attempt, made int, tail string) string {
 	reasons := shareReasons(method, attempts)
 	rest := made
 	texts := make([]string, 0, maxReasons)
@@ -94,7 +98,7 @@ func attemptsMessage(method string, attempts []introspect.Attempt, made int) str
 		texts = append(texts, r.why)
 		rest -= r.times
 	}
-	room := maxErrorLine - len(Unavailable.String()) - len(":  [YDL1003]")
+	room := maxErrorLine - len(Unavailable.String()) - len(":  [YDL1003]") - len(tail)
 	if len(shown) == 1 && rest == 0 {
 		all := "all"
 		if made == 2 {
@@ -102,15 +106,15 @@ func attemptsMessage(method string, attempts []introspect.Attempt, made int) str
 		}
 		head := fmt.Sprintf("%s: %d attempts at %s failed, %s: ", shorten(method, maxReportShort), made, addresses(shown[0].at), all)
 		fit(texts, room-len(head))
-		return head + texts[0]
+		return head + texts[0] + tail
 	}
 	head := fmt.Sprintf("%s: %d attempts failed:", shorten(method, maxReportShort), made)
-	tail := ""
+	more := ""
 	if rest > 0 {
-		tail = fmt.Sprintf("; and %d more", rest)
+		more = fmt.Sprintf("; and %d more", rest)
 	}
 	heads := make([]string, 0, maxReasons)
-	room -= len(head) + len(tail) + len(shown) - 1
+	room -= len(head) + len(more) + len(shown) - 1
 	for _, r := range shown {
 		at := " " + addresses(r.at)
 		if r.times > len(r.at) {
@@ -126,7 +130,7 @@ func attemptsMessage(method string, attempts []introspect.Attempt, made int) str
 		}
 		head += at + texts[i]
 	}
-	return head + tail
+	return head + more + tail
 }
 
 // shareReasons groups attempts by the reason of their failure, in the order in which the reasons came first.

@@ -37,6 +37,9 @@ func (m Method[In, Out]) Call(ctx context.Context, c Caller, in *In) (*Out, erro
 func (m Method[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) (*Out, error) {
 	out := new(Out)
 	call.Method, call.Args, call.Reply = string(m), in, out
+	if c == nil {
+		return nil, missing(ctx, string(m))
+	}
 	if err := c.Do(ctx, call); err != nil {
 		return nil, err
 	}
@@ -45,6 +48,9 @@ func (m Method[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) (
 
 // Notify sends a request that gets no reply. It returns when the request is queued for sending.
 func (m Method[In, Out]) Notify(ctx context.Context, c Caller, in *In) error {
+	if c == nil {
+		return missing(ctx, string(m))
+	}
 	return c.Do(ctx, &Call{Method: string(m), Args: in, OneWay: true})
 }
 
@@ -155,6 +161,10 @@ func (f *Future[Out]) Get() (*Out, error) {
 
 // begin carries out a call without waiting, on any caller.
 func begin(ctx context.Context, c Caller, call *Call, done func(error)) {
+	if c == nil {
+		done(missing(ctx, call.Method))
+		return
+	}
 	if client, ok := c.(interface {
 		Go(ctx context.Context, call *Call, done func(error))
 	}); ok {

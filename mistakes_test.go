@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -56,6 +57,22 @@ func TestMistakesAreExplained(t *testing.T) {
 		"a URL": {
 			func() error { return at("tcp://"+addr, nil, &yodel.Call{}) },
 			`invalid_argument: Arith.Mul: "tcp://ADDR" is no address: too many colons in address; want host:port, for example 127.0.0.1:8972 [YDL4003]`,
+		},
+		"an address of rpcx": {
+			func() error { return at("tcp@"+addr, nil, &yodel.Call{}) },
+			`invalid_argument: Arith.Mul: "tcp@ADDR" is no address: there is an @ before the host: the network of rpcx's addresses, as in tcp@host:port, is left out here; want host:port, for example 127.0.0.1:8972 [YDL4003]`,
+		},
+		"a port that does not exist": {
+			func() error { return at("127.0.0.1:80000", nil, &yodel.Call{}) },
+			`invalid_argument: Arith.Mul: "127.0.0.1:80000" is no address: ports go from 0 to 65535; want host:port, for example 127.0.0.1:8972 [YDL4003]`,
+		},
+		"a port that does not exist, to listen at": {
+			func() error { return yodel.NewServer(nil).ListenAndServe(t.Context(), ":80000") },
+			`invalid_argument: ":80000" is no address: ports go from 0 to 65535; want host:port, for example 127.0.0.1:8972 [YDL4003]`,
+		},
+		"a nil client behind an interface": {
+			func() error { _, err := Mul.Call(t.Context(), nil, &Args{}); return err },
+			`invalid_argument: Arith.Mul: the client is nil [YDL2008]`,
 		},
 		"two addresses in one": {
 			func() error { return at(addr+","+addr, nil, &yodel.Call{}) },
@@ -176,6 +193,49 @@ func TestMistakesAreExplained(t *testing.T) {
 	}
 }
 
+// An element of a list of options that is nil is refused when the client or the server is made, not by the first call.
+func TestNilMiddlewareIsRefused(t *testing.T) {
+	for want, make := range map[string]func(){
+		"yodel: ClientOptions.Middleware[1] is nil": func() {
+			pass := func(next yodel.Handler) yodel.Handler { return next }
+			yodel.NewClient(yodel.Static(), &yodel.ClientOptions{Middleware: []yodel.Middleware{pass, nil}})
+		},
+		"yodel: ClientOptions.EndpointMiddleware[0] is nil": func() {
+			yodel.NewClient(yodel.Static(), &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{nil}})
+		},
+		"yodel: ServerOptions.Middleware[0] is nil": func() {
+			yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{nil}})
+		},
+	} {
+		func() {
+			defer func() {
+				if got := fmt.Sprint(recover()); got != want {
+					t.Errorf("it panics with %s, want %s", got, want)
+				}
+			}()
+			make()
+		}()
+	}
+}
+
+// The text of a handler's error is what the handler said. Its long form and a log name the method and the server as well.
+func TestAHandlersErrorNamesMethodAndServerInALog(t *testing.T) {
+	s := newServer(t, nil)
+	handle(t, s, "Arith.Div", func(*Args) (*Reply, error) { return nil, errors.New("divide by zero") })
+	addr := serve(t, s)
+	err := newClient(t, nil, addr).Call(t.Context(), "Arith.Div", &Args{1, 0}, &Reply{})
+	if got := err.Error(); got != "unknown: divide by zero" {
+		t.Errorf("the text is %q", got)
+	}
+	log := &logged{}
+	slog.New(slog.NewTextHandler(log, nil)).Info("x", "err", err)
+	for _, text := range []string{fmt.Sprintf("%+v", err), log.lines()[0]} {
+		if !strings.Contains(text, "Arith.Div") || !strings.Contains(text, addr) {
+			t.Errorf("it does not name the method and %s: %s", addr, text)
+		}
+	}
+}
+
 // inventory returns a registry in which the service Inventory is announced, unless o has another prefix.
 func inventory(t testing.TB, o *registry.Options) *registry.Registry {
 	t.Helper()
@@ -280,4 +340,19 @@ func TestAnAddressThatIsNoneIsPassedOver(t *testing.T) {
 			}
 		}
 	}
+}
+
+// When all instances have withdrawn and none answers, the error says that the registry names none, beside why the last one failed.
+func TestTheErrorSaysThatAllInstancesHaveWithdrawn(t *testing.T) {
+	addr := closed(t)
+	r := newSettable(addr)
+	c := yodel.NewClient(r, nil)
+	defer c.Close()
+	until(t, "the instance is known", func() bool { return len(c.Endpoints()) == 1 })
+	r.set()
+	want := "connection refused; the resolver names no instance any more, and the last ones are still tried [YDL1103]"
+	until(t, "the resolver names none", func() bool {
+		_, err := Mul.Call(t.Context(), c, &Args{1, 2})
+		return err != nil && strings.HasSuffix(regexp.MustCompile(` \(connecting again in [^)]*\)`).ReplaceAllString(err.Error(), ""), want)
+	})
 }

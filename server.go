@@ -189,6 +189,7 @@ func NewServer(o *ServerOptions) *Server {
 		opts.Logger = slog.Default()
 	}
 	s.peerLines.log = opts.Logger
+	refuseNil("ServerOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.MaxConns = orDefault(opts.MaxConns, 1<<16)
 	opts.MaxOpen = orDefault(opts.MaxOpen, 16<<10)

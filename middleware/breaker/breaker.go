@@ -65,6 +65,9 @@ type Options struct {
 	Probes int
 	// Failure reports whether an error counts as a failure; err is never nil. Default Failed.
 	Failure func(err error) bool
+	// OnChange is told of each change of a breaker's state: "open", why and for how long; "half-open"; and "closed". It is told of the
+	// changes of one breaker in order, one after the other, and must be short. A panic in it is logged. Default none.
+	OnChange func(ep *yodel.Endpoint, state, why string, d time.Duration)
 	// Name tells the breakers of an endpoint apart when a chain has several, and is in whose name the endpoint is not ready. Default "breaker".
 	Name string
 }

@@ -4,6 +4,7 @@ package breaker
 
 import (
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,52 @@ type circuit struct {
 	later  bool          // a timer will let more begin
 	passed int           // probes that succeeded
 	why    string
+
+	changes []change // that OnChange is to be told
+	telling bool     // it is being told
+}
+
+// A change is what Options.OnChange is told.
+type change struct {
+	state, why string
+	lasts      time.Duration
+}
+
+// changedLocked notes a change for OnChange, which tell tells when the lock is free.
+func (c *circuit) changedLocked(p *Options, state, why string, lasts time.Duration) {
+	if p.OnChange != nil {
+		c.changes = append(c.changes, change{state, why, lasts})
+	}
+}
+
+// tell tells OnChange of the changes so far, unless another goroutine is doing so.
+func (c *circuit) tell(p *Options) {
+	if p.OnChange == nil {
+		return
+	}
+	for {
+		c.mu.Lock()
+		if c.telling || len(c.changes) == 0 {
+			c.mu.Unlock()
+			return
+		}
+		next := c.changes[0]
+		c.changes, c.telling = c.changes[1:], true
+		c.mu.Unlock()
+		c.tellOne(p, next)
+	}
+}
+
+func (c *circuit) tellOne(p *Options, next change) {
+	defer func() {
+		if value := recover(); value != nil {
+			slog.Error("yodel: breaker.Options.OnChange panicked", "endpoint", c.ep.Addr(), "panic", value)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.telling = false
+	}()
+	p.OnChange(c.ep, next.state, next.why, next.lasts)
 }
 
 const (
@@ -79,6 +126,7 @@ func (c *circuit) ended(p *Options, word uint64, o outcome, err error) {
 		}
 		return
 	}
+	defer c.tell(p)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.word.Load() != word {
@@ -94,7 +142,7 @@ func (c *circuit) ended(p *Options, word uint64, o outcome, err error) {
 		c.ep.SetReady(c.name, true)
 	default:
 		if c.passed++; c.passed >= p.Probes {
-			c.closeLocked()
+			c.closeLocked(p)
 		}
 	}
 }
@@ -147,12 +195,14 @@ func (c *circuit) openLocked(p *Options, why string) {
 	c.opened++
 	c.until, c.why = now.Add(c.lasts), why
 	word := c.turnLocked(open)
+	c.changedLocked(p, "open", why, c.lasts)
 	c.ep.SetReady(c.name, false)
 	time.AfterFunc(c.lasts, func() { c.probe(p, word) })
 }
 
 // probe makes the breaker half open, if it is still what word says, or lets more probes through.
 func (c *circuit) probe(p *Options, word uint64) {
+	defer c.tell(p)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.word.Load() != word {
@@ -160,13 +210,15 @@ func (c *circuit) probe(p *Options, word uint64) {
 	}
 	if word&stateMask == open {
 		c.turnLocked(halfOpen)
+		c.changedLocked(p, "half-open", "", 0)
 		c.passed = 0
 	}
 	c.left, c.later = p.Probes, false
 	c.ep.SetReady(c.name, true)
 }
 
-func (c *circuit) closeLocked() {
+func (c *circuit) closeLocked(p *Options) {
+	c.changedLocked(p, "closed", "", 0)
 	c.turnLocked(closed)
 	c.shut = time.Now()
 	c.row.Store(0)
@@ -208,6 +260,6 @@ func (c *circuit) admit(p *Options, call *yodel.Call) (uint64, error) {
 func (c *circuit) refuse(call *yodel.Call, state string) error {
 	return &yodel.Error{
 		Code: yodel.Unavailable, ID: "YDL1301", NotProcessed: true,
-		Message: fmt.Sprintf("%s: the breaker of %s %s: %s", call.Method, c.ep.Addr(), state, c.why),
+		Message: fmt.Sprintf("%s: %s: the breaker %s: %s", call.Method, c.ep.Addr(), state, c.why),
 	}
 }
