@@ -50,7 +50,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	cut, err := "", d.wait(ctx)
 	if err != nil {
-		cut, err = s.cutOff(d, began, err)
+		cut, err = s.cutOff(d, began, err) //nolint:contextcheck // what it ends has contexts of its own
 	}
 	for _, pool := range d.pools {
 		pool.Cancel()
