@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -37,7 +38,7 @@ func TestNoKeyIsExecutedTwice(t *testing.T) {
 		{Name: "per process", Memory: func() (yodel.KeyMemory, func()) { return once.With(nil), func() {} }, Repeats: true},
 		{Name: "shared", Memory: func() (yodel.KeyMemory, func()) {
 			handle := &storeHandle{sharedStore: shared}
-			return once.With(&once.Options{Store: handle, Lease: 50 * time.Millisecond}), func() { handle.dead.Store(true) }
+			return once.With(&once.Options{Store: handle, Lease: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}), func() { handle.dead.Store(true) }
 		}, Repeats: true},
 		{Name: "per process, forgets soon", Memory: func() (yodel.KeyMemory, func()) {
 			return once.With(&once.Options{Keep: 15 * time.Millisecond}), func() {}

@@ -124,6 +124,26 @@ func (a *learner) follow(took time.Duration, rate float64) {
 	a.limit = max(wanted, min(a.limit, a.best*a.base.Seconds()))
 }
 
+// brake lowers the limit when most calls end too late to be of use. As many calls are enough as can be served, at this rate, within half
+// of the time that calls are allowed. The limit is halved at most, because the rate is that of a short time.
+func (a *learner) brake(running uint64, rate float64, allowed time.Duration) {
+	enough := rate * allowed.Seconds() / 2
+	a.limit = min(a.limit, max(min(a.limit, float64(running))/2, enough))
+	a.limit = min(max(a.limit, a.least), a.most)
+	a.descending = false
+}
+
+// A lateness is what a limiter has seen of deadlines since a time. It does not wait for calls that began after the limit changed: in an
+// overload these would take seconds, and tell that it is one when nobody waits any more.
+type lateness struct {
+	since   time.Duration
+	ended   uint32        // calls, by then
+	calls   int           // that were timed
+	served  int           // of these: whose methods returned something else than that their time was up
+	late    int           // of these: that ended after their deadlines
+	allowed time.Duration // how long these were allowed to take, together
+}
+
 // A sample is what a limiter has seen in a window.
 type sample struct {
 	since   time.Duration // the beginning of the window
@@ -152,10 +172,45 @@ func (l *limiter) learnLocked(now, began time.Duration) {
 	if s.calls < leastCalls || length < max(leastWindow, 4*s.sum/time.Duration(s.calls)) {
 		return
 	}
-	state := l.state.Load()
-	ended := uint32(state/begunOne - state&running) //nolint:gosec // it wraps around
+	ended := l.endedLocked()
 	rate := float64(ended-s.ended) / length.Seconds()
 	l.learn.window(now, max(s.sum/time.Duration(s.calls), 1), rate, s.crowded)
 	l.limit.Store(l.learn.whole())
+	l.paceLocked()
 	l.sample = sample{since: now, ended: ended, crowded: l.queue.n > 0}
+}
+
+// endedLocked returns how many calls have ended, which wraps around.
+func (l *limiter) endedLocked() uint32 {
+	state := l.state.Load()
+	return uint32(state/begunOne - state&running) //nolint:gosec // it wraps around
+}
+
+// lateLocked takes in how a timed call ended that was allowed to take until end, and lowers the limit when most calls are late.
+func (l *limiter) lateLocked(now, began, end time.Duration, err error) {
+	if l.learn == nil {
+		return
+	}
+	s := &l.late
+	s.calls++
+	late := now >= end
+	if late {
+		s.late++
+		s.allowed += end - began
+	}
+	if !late || err == nil {
+		s.served++
+	}
+	length := now - s.since
+	if s.calls < leastCalls || length < leastWindow {
+		return
+	}
+	ended := l.endedLocked()
+	if 2*s.late > s.calls {
+		rate := float64(ended-s.ended) / length.Seconds() * float64(s.served) / float64(s.calls)
+		l.learn.brake(l.state.Load()&running, rate, s.allowed/time.Duration(s.late))
+		l.limit.Store(l.learn.whole())
+		l.sample = sample{since: now, ended: ended, crowded: l.queue.n > 0}
+	}
+	l.late = lateness{since: now, ended: ended}
 }

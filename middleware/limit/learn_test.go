@@ -108,3 +108,23 @@ func TestLearnedLimitHasBounds(t *testing.T) {
 		}
 	}
 }
+
+// When most calls end too late, the limit comes down to what can be served in time, by half at most.
+func TestLateCallsBrakeTheLimit(t *testing.T) {
+	a := newLearner(Options{Initial: 1000, Min: 1, Max: 10_000})
+	for i, want := range []float64{500, 250, 125, 100, 100} {
+		if a.brake(1000, 400, 500*time.Millisecond); a.limit != want {
+			t.Errorf("after step %d the limit is %v, want %v", i+1, a.limit, want)
+		}
+	}
+	a.brake(40, 0, 500*time.Millisecond) // no method returns
+	if a.limit != 20 {
+		t.Errorf("with 40 calls that hang the limit is %v, want 20", a.limit)
+	}
+	for range 10 {
+		a.brake(1, 0, 500*time.Millisecond)
+	}
+	if a.limit != 1 {
+		t.Errorf("the limit is %v, want no less than Min", a.limit)
+	}
+}

@@ -21,9 +21,9 @@ type limiter struct {
 	state atomic.Uint64 // see below
 	limit atomic.Uint64
 
-	what   string // is limited, for people
-	born   time.Time
-	learns atomic.Bool // the limit is learned
+	what  string // is limited, for people
+	born  time.Time
+	every atomic.Uint64 // how many calls begin for each that is timed, while nobody waits
 
 	mu     sync.Mutex
 	opts   Options
@@ -32,6 +32,7 @@ type limiter struct {
 	least  time.Duration // a call takes, of late
 	counts Stats         // what is counted of it
 	sample sample
+	late   lateness
 	learn  *learner // nil for a fixed limit
 }
 
@@ -42,8 +43,12 @@ const (
 	begunOne = 1 << 32     // calls that have begun, which wraps around
 )
 
-// timedEvery is how many calls begin for each that is timed, while nobody waits.
-const timedEvery = 8
+// How many calls begin for each that is timed, while nobody waits.
+const (
+	timedFirst  = 1 // before the limiter knows how long a call takes
+	timedEvery  = 8
+	timedSeldom = 1 << 32 // when the limit is fixed
+)
 
 // worthNoting is a wait that shows in how long a call took.
 const worthNoting = time.Millisecond
@@ -73,8 +78,20 @@ func (l *limiter) configure(o Options) {
 		l.learn.bound(o)
 		l.limit.Store(l.learn.whole())
 	}
-	l.learns.Store(l.learn != nil)
+	l.paceLocked()
 	l.dispatchLocked(l.now())
+}
+
+// paceLocked sets how many calls are timed.
+func (l *limiter) paceLocked() {
+	switch {
+	case l.learn == nil:
+		l.every.Store(timedSeldom)
+	case l.learn.base == 0:
+		l.every.Store(timedFirst)
+	default:
+		l.every.Store(timedEvery)
+	}
 }
 
 // lock takes the mutex. It does not queue up for it while it need not: once somebody has queued for a millisecond, a mutex goes from hand to
@@ -97,7 +114,7 @@ func (l *limiter) now() time.Duration { return time.Since(l.born) }
 func (l *limiter) do(ctx context.Context, call *yodel.Call, next yodel.Handler) error {
 	state, ok := l.enter()
 	if ok {
-		if !l.learns.Load() || state/begunOne%timedEvery != 0 {
+		if state/begunOne%l.every.Load() != 0 {
 			defer l.leave()
 			return next(ctx, call)
 		}
@@ -112,7 +129,7 @@ func (l *limiter) do(ctx context.Context, call *yodel.Call, next yodel.Handler) 
 
 // timed carries out a call that has a place, and takes its time.
 func (l *limiter) timed(ctx context.Context, call *yodel.Call, next yodel.Handler, line *line, began time.Duration) (err error) {
-	defer func() { l.leaveTimed(line, began, err) }()
+	defer func() { l.leaveTimed(ctx, call, line, began, err) }()
 	return next(ctx, call)
 }
 
@@ -147,8 +164,9 @@ func (l *limiter) leave() {
 }
 
 // leaveTimed gives back the place of a call that was timed.
-func (l *limiter) leaveTimed(line *line, began time.Duration, err error) {
+func (l *limiter) leaveTimed(ctx context.Context, call *yodel.Call, line *line, began time.Duration, err error) {
 	now := l.now()
+	end := l.endOf(ctx, call, now)
 	executed := err == nil || !yodel.NotProcessed(err)
 	l.lock()
 	defer l.mu.Unlock()
@@ -158,6 +176,7 @@ func (l *limiter) leaveTimed(line *line, began time.Duration, err error) {
 	if executed {
 		l.noteLocked(now - began)
 		l.learnLocked(now, began)
+		l.lateLocked(now, began, end, err)
 	}
 	l.state.Add(^uint64(0))
 	l.dispatchLocked(now)
