@@ -41,6 +41,8 @@ type announcer struct {
 	wg     sync.WaitGroup
 	stays  atomic.Bool // what was announced: another process serves there
 
+	overrides []*overrides // one for each registrar
+
 	mu     sync.Mutex
 	record Instance // as announced last
 	calls  uint64   // executed until then
@@ -56,7 +58,9 @@ func (s *Server) announce(addr net.Addr) *announcer {
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
 	for _, r := range s.opts.Registrars {
-		a.wg.Go(func() { a.keep(ctx, r) })
+		o := &overrides{announcer: a, registrar: r, services: make(map[string][]Instance)}
+		a.overrides = append(a.overrides, o)
+		a.wg.Go(func() { a.keep(ctx, r, o) })
 	}
 	s.announced = append(s.announced, a)
 	return a
@@ -87,14 +91,14 @@ func (s *Server) leave(why error) {
 }
 
 // keep announces to one registry until ctx ends.
-func (a *announcer) keep(ctx context.Context, r Registrar) {
+func (a *announcer) keep(ctx context.Context, r Registrar, o *overrides) {
 	s := a.server
 	every := s.opts.AnnounceEvery
 	known := make(map[place]bool) // where the registry may have the server; true where it has said so
 	backoff, failing := firstBackoff, false
 	for ctx.Err() == nil {
 		changed := s.changed()
-		some, err := a.tell(ctx, r, known)
+		some, err := a.tell(ctx, r, o, known)
 		pause := every - rand.N(every/8+1)
 		switch {
 		case ctx.Err() != nil:
@@ -164,7 +168,7 @@ func (p place) compare(other place) int {
 // one. What fails with one of them does not keep the others from being
 // told; some means that there were such. What is under way when ctx ends is let finish, for a moment: it must not overtake the withdrawal
 // that comes next.
-func (a *announcer) tell(ctx context.Context, r Registrar, known map[place]bool) (some bool, err error) {
+func (a *announcer) tell(ctx context.Context, r Registrar, o *overrides, known map[place]bool) (some bool, err error) {
 	ttl := leases * a.server.opts.AnnounceEvery
 	one, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl)
 	defer cancel()
@@ -189,6 +193,7 @@ func (a *announcer) tell(ctx context.Context, r Registrar, known map[place]bool)
 		at := place{service, in.Addr}
 		announced := known[at]
 		known[at] = announced // even if this fails: the record may have been written
+		o.follow(ctx, service)
 		bad := r.Announce(one, service, in, ttl)
 		note("announce", service, bad)
 		if bad == nil && !announced {
@@ -211,6 +216,13 @@ func (a *announcer) tell(ctx context.Context, r Registrar, known map[place]bool)
 		err = fmt.Errorf("%s: %w", shorten(strings.Join(failed, ", "), 150), err)
 	}
 	return some, err
+}
+
+// advertised returns the address that the server announces.
+func (a *announcer) advertised() string {
+	a.server.mu.Lock()
+	defer a.server.mu.Unlock()
+	return cmp.Or(a.server.instance.Addr, a.addr)
 }
 
 // instance returns the record to announce. The load in it is the one announced before, unless it has changed much: each write

@@ -200,6 +200,7 @@ func (s *Server) registered(f func(names []string, m *method)) {
 
 func (s *Server) info() *introspect.Info {
 	info := &introspect.Info{Agent: agent, Started: s.started, Codecs: strings.Split(names(s.codecs), ", ")}
+	info.Overrides = s.overrides()
 	if len(s.compressors) > 0 {
 		info.Compressors = strings.Split(names(s.compressors), ", ")
 	}

@@ -73,6 +73,9 @@ type Registrar interface {
 	// it was not announced again for ttl, so that a server that died is forgotten. Servers announce three times as often, and so a
 	// registry that has lost its memory learns again: Announce must not rely on what it wrote before. It need not write what
 	// has not changed, if it keeps it alive. It ends with ctx.
+	//
+	// A registry may let operators set the state and the weight of instances: then Announce writes what was set in place of what in says, and
+	// the registrar has a method Overrides(service string) Resolver, which tells servers of the settings as of instances.
 	Announce(ctx context.Context, service string, in Instance, ttl time.Duration) error
 	// Withdraw makes an instance unknown. That there is none is no error.
 	Withdraw(ctx context.Context, service, addr string) error

@@ -3,7 +3,11 @@
 // Package introspect has the messages of a server's built-in methods, yodel.GetInfo and its like: what a server says of itself.
 package introspect
 
-import "time"
+import (
+	"cmp"
+	"strings"
+	"time"
+)
 
 // Info describes a server.
 type Info struct {
@@ -12,6 +16,23 @@ type Info struct {
 	Codecs      []string  `json:"codecs"`
 	Compressors []string  `json:"compressors,omitempty"`
 	Methods     []Method  `json:"methods"`
+	// Overrides is what operators have set for the server in registries. It wins over what the server
+	// announces.
+	Overrides []Override `json:"overrides,omitempty"`
+}
+
+// An Override is what an operator has set for an instance of a service in a registry.
+type Override struct {
+	Service  string `json:"service"`
+	Registry string `json:"registry"`
+	Addr     string `json:"addr"`
+	State    string `json:"state,omitempty"`  // empty leaves the instance's own
+	Weight   int    `json:"weight,omitempty"` // 0 leaves the instance's own
+}
+
+// Compare orders overrides by service, registry and address.
+func (o Override) Compare(other Override) int {
+	return cmp.Or(strings.Compare(o.Service, other.Service), strings.Compare(o.Registry, other.Registry), strings.Compare(o.Addr, other.Addr))
 }
 
 // Method describes a method of a server.

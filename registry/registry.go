@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -25,8 +26,10 @@ import (
 // A Store keeps values under keys, for other processes to see. It is used concurrently.
 type Store interface {
 	// Put makes value the one of key. The store forgets it when ttl has passed since the last Put of the key, or soon after that, and not
-	// before. It must not rely on what earlier calls wrote, which may be lost.
+	// before. A ttl of 0 is for ever. It must not rely on what earlier calls wrote, which may be lost.
 	Put(ctx context.Context, key string, value []byte, ttl time.Duration) error
+	// Get returns the value of a key, or nil if there is none.
+	Get(ctx context.Context, key string) ([]byte, error)
 	// Delete forgets a key, which it may not know.
 	Delete(ctx context.Context, key string) error
 	// Watch tells view of the keys that begin with prefix: of all, by Replace, and then of every change, until ctx ends. An error
@@ -50,6 +53,9 @@ type Options struct {
 type Registry struct {
 	store Store
 	opts  Options
+
+	mu      sync.Mutex
+	written map[string]yodel.Instance // by key: what this process announced last
 }
 
 // New returns a registry on top of store.
@@ -57,7 +63,7 @@ func New(store Store, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
 	}
-	r := &Registry{store: store, opts: *o}
+	r := &Registry{store: store, opts: *o, written: make(map[string]yodel.Instance)}
 	opts := &r.opts
 	if opts.Prefix == "" {
 		opts.Prefix = "yodel"
@@ -77,16 +83,28 @@ func New(store Store, o *Options) *Registry {
 
 // Announce implements yodel.Registrar.
 func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+	in, err := r.settled(ctx, service, in)
+	if err != nil {
+		return err
+	}
 	value, err := r.opts.Layout.Value(in)
 	if err != nil {
 		return fmt.Errorf("write the record of %s: %w", in.Addr, err)
 	}
-	return r.store.Put(ctx, r.key(service, in.Addr), value, ttl)
+	if err := r.store.Put(ctx, r.key(service, in.Addr), value, ttl); err != nil {
+		return err
+	}
+	r.wrote(service, in)
+	return nil
 }
 
 // Withdraw implements yodel.Registrar.
 func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
-	return r.store.Delete(ctx, r.key(service, addr))
+	key := r.key(service, addr)
+	r.mu.Lock()
+	delete(r.written, key)
+	r.mu.Unlock()
+	return r.store.Delete(ctx, key)
 }
 
 func (r *Registry) prefix(service string) string { return r.opts.Prefix + "/" + escape(service) + "/" }

@@ -32,6 +32,8 @@ func (d *desk) Put(_ context.Context, key string, value []byte, ttl time.Duratio
 	return nil
 }
 
+func (d *desk) Get(context.Context, string) ([]byte, error) { return nil, nil }
+
 func (d *desk) Delete(_ context.Context, key string) error {
 	d.puts = append(d.puts, key+" deleted")
 	return nil

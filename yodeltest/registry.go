@@ -87,6 +87,7 @@ func registryRules(r Registry, patience time.Duration, logf func(string, ...any)
 		{"clients", "all clients see the same, whenever they began to look", x.clients},
 		{"ended before", "Announce and Withdraw fail when their context has already ended: the server shuts down", x.endedBefore},
 		{"concurrent use", "calls at the same time do not lose each other's records", x.concurrently},
+		{"override", "what an operator sets for an instance stays until it is removed, whatever becomes of the instance, and is no instance itself", x.override},
 		{"restarted with its data", "a server that is killed makes Announce fail and leaves clients the set they have; when it is back, all works as before", x.restarted},
 		{"restarted empty", "a server that lost everything has again within one ttl what is announced again and again, and clients see it", x.restartedEmpty},
 		{"hangs", "a server that does not answer makes Announce end with its context and leaves clients the set they have; when it answers again, all works as before", x.hangs},
@@ -391,6 +392,43 @@ func (x registryTrial) clients() error {
 		err = errors.Join(err, w.until(addrs...), w.stop())
 	}
 	return errors.Join(err, x.withdraw(service, addrs...))
+}
+
+func (x registryTrial) override() error {
+	settings, ok := x.Registrar.(interface {
+		Override(ctx context.Context, service, addr, state string, weight int) error
+		Overrides(service string) yodel.Resolver
+	})
+	if !ok {
+		return missing("the registry keeps no settings of operators")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), x.patience)
+	defer cancel()
+	service, in := x.name(), yodel.Instance{Addr: "127.0.0.1:1", Weight: 3}
+	instances := x.follow(service)
+	set := resolverTrial{follower{settings.Overrides(service)}, nil, nil, x.patience}.watch(0)
+	want := func(state string, weight int) error {
+		return set.see(fmt.Sprintf("the setting %q, %d", state, weight), func(got []yodel.Instance) bool {
+			return len(got) == 1 && got[0].Addr == in.Addr && got[0].State == state && got[0].Weight == weight
+		})
+	}
+	err := errors.Join(set.until(), x.announce(service, x.TTL, in), settings.Override(ctx, service, in.Addr, "inactive", 0))
+	if err == nil {
+		err = want("inactive", 0)
+	}
+	if err == nil {
+		err = errors.Join(settings.Override(ctx, service, in.Addr, "inactive", 7), want("inactive", 7))
+	}
+	if err == nil { // the record of the instance ends, and the setting does not
+		err = errors.Join(instances.until(), set.neverEmpty(), want("inactive", 7))
+	}
+	if err == nil {
+		err = errors.Join(x.announce(service, x.long(), in), instances.until(in.Addr), x.withdraw(service, in.Addr), instances.until(), want("inactive", 7))
+	}
+	if err == nil {
+		err = errors.Join(settings.Override(ctx, service, in.Addr, "", 0), settings.Override(ctx, service, in.Addr, "", 0), set.until())
+	}
+	return errors.Join(err, instances.stop(), set.stop())
 }
 
 func (x registryTrial) endedBefore() error {

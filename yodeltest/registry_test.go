@@ -39,8 +39,8 @@ func TestRegistrySuiteSaysWhatItCannotTry(t *testing.T) {
 				t.Errorf("%s: %v", r.name, err)
 			}
 		}
-		if skipped != 5 {
-			t.Errorf("%d rules were skipped, want those of the five kinds of trouble", skipped)
+		if skipped != 6 {
+			t.Errorf("%d rules were skipped, want those of the five kinds of trouble, and of the settings of operators", skipped)
 		}
 	})
 }
@@ -56,6 +56,8 @@ type book struct {
 
 	forgetful, immortal, hasty, oneShot, mixes, cleans, firstOnly, stubborn             bool
 	pretends, emptiesWhenDown, deaf, dropsFields, keepsOld, silent, volatile, impatient bool
+
+	losesSettings, listsSettings bool
 
 	remembers bool // what it wrote, and does not write it again
 	wrote     map[string]bool
@@ -73,13 +75,32 @@ func newBook() *book {
 
 func (b *book) registry() Registry {
 	return Registry{
-		Registrar: b, Service: b.service, Instances: 300,
+		Registrar: desk{b}, Service: b.service, Instances: 300,
 		Kill: func() { b.fail(true) }, Restart: func() { b.work(false) }, RestartEmpty: func() { b.work(true) },
 		Stop: func() { b.fail(false) }, Continue: func() { b.work(false) },
 		Slow:   func(d time.Duration) { b.change(func() { b.delay = d }) },
 		Expire: func() { b.change(b.clear) },
 	}
 }
+
+// A desk is a book that keeps what operators set, as the instances of services of its own.
+type desk struct{ *book }
+
+func (d desk) Override(ctx context.Context, service, addr, state string, weight int) error {
+	if state == "" && weight == 0 {
+		return d.Withdraw(ctx, service+"^", addr)
+	}
+	in, ttl := yodel.Instance{Addr: addr, State: state, Weight: weight}, time.Hour
+	if d.losesSettings {
+		ttl = time.Second
+	}
+	if d.listsSettings {
+		return d.Announce(ctx, service, in, ttl)
+	}
+	return d.Announce(ctx, service+"^", in, ttl)
+}
+
+func (d desk) Overrides(service string) yodel.Resolver { return d.service(service + "^") }
 
 func (b *book) change(f func()) {
 	b.mu.Lock()
@@ -295,6 +316,8 @@ func TestRegistryRulesCatchFaults(t *testing.T) {
 		{"slow", func(b *book) { b.impatient = true }},
 		{"expired", func(b *book) { b.remembers = true }},
 		{"restarted empty", func(b *book) { b.remembers = true }},
+		{"override", func(b *book) { b.losesSettings = true }},
+		{"override", func(b *book) { b.listsSettings = true }},
 		{"many", func(b *book) { b.firstOnly = true }},
 		{"resolver updates", func(b *book) { b.firstOnly = true }},
 	} {

@@ -16,7 +16,9 @@ func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
 type order struct{ Book, Customer string }
 
-func TestCodec(t *testing.T) { yodeltest.TestCodec(t, strictjson.Codec, nil, &order{}, &order{"Dune", "Ann"}) }
+func TestCodec(t *testing.T) {
+	yodeltest.TestCodec(t, strictjson.Codec, nil, &order{}, &order{"Dune", "Ann"})
+}
 
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"Book":"Dune"}`))

@@ -147,6 +147,12 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 	if err := s.open(ctx); err != nil {
 		return err
 	}
+	if ttl == 0 {
+		if _, err := s.client.Put(ctx, key, string(value)); err != nil {
+			return s.failed("put "+key, err)
+		}
+		return nil
+	}
 	id, err := s.lease(ctx, key, ttl)
 	if err != nil {
 		return s.failed("lease", err)
@@ -159,6 +165,23 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 		return s.failed("put "+key, err)
 	}
 	return nil
+}
+
+// Get implements registry.Store.
+func (s *store) Get(ctx context.Context, key string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := s.open(ctx); err != nil {
+		return nil, err
+	}
+	found, err := s.client.Get(ctx, key)
+	if err != nil {
+		return nil, s.failed("get "+key, err)
+	}
+	if len(found.Kvs) == 0 {
+		return nil, nil
+	}
+	return found.Kvs[0].GetValue(), nil
 }
 
 // Delete implements registry.Store.

@@ -37,6 +37,9 @@ const (
 // grace is for how long a file whose record has ended is left alone: its server may be late, and about to renew it.
 const grace = 10 * time.Second
 
+// never is when a record ends that has no end.
+var never = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // A store is a registry.Store in a folder.
 type store struct {
 	folder string
@@ -74,6 +77,9 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 		return context.Cause(ctx)
 	}
 	path, end := s.place(key), time.Now().Add(ttl)
+	if ttl == 0 {
+		end = never
+	}
 	old, err := os.ReadFile(path) //nolint:gosec // place escapes it
 	if err == nil && bytes.Equal(old, value) {
 		err = os.Chtimes(path, end, end)
@@ -97,6 +103,19 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return nil
+}
+
+// Get implements registry.Store.
+func (s *store) Get(ctx context.Context, key string) ([]byte, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	path := s.place(key)
+	value, err := os.ReadFile(path) //nolint:gosec // place escapes it
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return value, err
 }
 
 // Delete implements registry.Store.

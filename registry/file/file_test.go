@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -164,4 +166,79 @@ func TestListReadsBothForms(t *testing.T) {
 			t.Errorf("%q: got %#v, %v, want %#v", text, got, err, want)
 		}
 	}
+}
+
+// TestAnEditedRecordWins edits the record of an instance as a person would, while its server announces
+// it again and again. What was set becomes a setting of its own, and stays.
+func TestAnEditedRecordWins(t *testing.T) {
+	folder := t.TempDir()
+	r := file.New(folder, nil)
+	s := yodel.NewServer(&yodel.ServerOptions{
+		Registrars: []yodel.Registrar{r}, AnnounceEvery: 50 * time.Millisecond, Instance: yodel.Instance{Weight: 5},
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	must(t, s.Handle("Shop.Open", func() error { return nil }))
+	l, err := yodel.TCP.Listen("127.0.0.1:0")
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, l) }()
+	defer func() {
+		cancel()
+		must(t, <-ended)
+	}()
+	path := filepath.Join(folder, "yodel", "Shop", l.Addr().String())
+	record := func() (in yodel.Instance) {
+		text, err := os.ReadFile(path)
+		if err != nil || json.Unmarshal(text, &in) != nil {
+			return yodel.Instance{} // it is not there yet, or being replaced
+		}
+		return in
+	}
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); !ok(); {
+			if time.Now().After(end) {
+				t.Fatalf("%s: the record is %+v", what, record())
+			}
+			runtime.Gosched()
+		}
+	}
+	until("announced", func() bool { return record().Weight == 5 })
+	until("edited", func() bool { // an edit between the server's look and its write is lost
+		edited := record()
+		edited.State, edited.Weight = "inactive", 9
+		text, err := json.Marshal(edited)
+		must(t, err)
+		must(t, os.WriteFile(path, text, 0o600))
+		set := setting(t, r)
+		return set.State == "inactive" && set.Weight == 9
+	})
+	until("set in the record", func() bool { return record().State == "inactive" && record().Weight == 9 })
+	n, last := 0, time.Time{}
+	for n < 20 { // announcements, each of which moves the end of the record
+		info, err := os.Stat(path)
+		if err != nil || info.ModTime().Equal(last) {
+			runtime.Gosched()
+			continue
+		}
+		n, last = n+1, info.ModTime()
+		if in := record(); in.Addr != "" && (in.State != "inactive" || in.Weight != 9) {
+			t.Fatalf("after %d announcements the record is %+v", n, in)
+		}
+	}
+}
+
+// setting returns the setting for the service once there is one, or nothing after a second.
+func setting(t *testing.T, r *registry.Registry) (found yodel.Instance) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_ = r.Overrides("Shop").Watch(ctx, func(all []yodel.Instance) { // the context ends it
+		if len(all) > 0 {
+			found = all[0]
+			cancel()
+		}
+	})
+	return found
 }

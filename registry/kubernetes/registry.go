@@ -41,8 +41,8 @@ const (
 // time to live and seen no change asks once more, and then knows it no longer, whatever the clocks of others say; and some time
 // later it deletes the record, if it may. A client that is new to a record gives it its whole time first.
 //
-// Servers need the permission to patch, create and delete endpointslices, clients to list, watch and get them and, so that what
-// nobody keeps alive does not stay for ever, to delete them.
+// Servers need the permission to patch, create, delete, get, list and watch endpointslices: they read what operators have set.
+// Clients need to list, watch and get them and, so that what nobody keeps alive does not stay for ever, to delete them.
 type Registry struct {
 	*registry.Registry
 	store *store
@@ -124,7 +124,7 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 			Name:   record(key),
 			Labels: map[string]string{"endpointslice.kubernetes.io/managed-by": "yodel", labelKeys: keys(s.prefix(key))},
 			Annotations: map[string]string{
-				annotationKey: key, annotationValue: string(value), annotationTTL: ttl.String(),
+				annotationKey: key, annotationValue: string(value), annotationTTL: lifetime(ttl),
 				annotationTime: time.Now().UTC().Format(time.RFC3339Nano),
 			},
 		},
@@ -135,6 +135,33 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 		kind:  "application/apply-patch+yaml", // JSON is YAML; it creates the slice if there is none
 		query: url.Values{"fieldManager": {"yodel"}, "force": {"true"}},
 	}, nil)
+}
+
+// never is the annotation of a record that has no end.
+const never = "never"
+
+// lifetime writes a ttl.
+func lifetime(ttl time.Duration) string {
+	if ttl == 0 {
+		return never
+	}
+	return ttl.String()
+}
+
+// Get implements registry.Store.
+func (s *store) Get(ctx context.Context, key string) ([]byte, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	var one slice
+	err := s.api.do(ctx, request{method: http.MethodGet, path: path(s.api.Namespace, record(key))}, &one)
+	if is(err, http.StatusNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return one.value(), nil
 }
 
 // show makes the address in the name of a record the one of its slice, for people, if Kubernetes accepts it.
@@ -218,6 +245,9 @@ type records struct {
 const longest = 365 * 24 * time.Hour
 
 func (s slice) ttl() time.Duration {
+	if s.Metadata.Annotations[annotationTTL] == never {
+		return 100 * longest
+	}
 	ttl, _ := time.ParseDuration(s.Metadata.Annotations[annotationTTL]) // what has none is dead
 	return min(max(ttl, 0), longest)
 }

@@ -27,7 +27,13 @@ type store struct {
 
 type value struct {
 	text []byte
-	end  *time.Timer
+	end  *time.Timer // nil for one that has no end
+}
+
+func (v *value) stop() {
+	if v.end != nil {
+		v.end.Stop()
+	}
 }
 
 func (s *store) Put(ctx context.Context, key string, text []byte, ttl time.Duration) error {
@@ -38,15 +44,30 @@ func (s *store) Put(ctx context.Context, key string, text []byte, ttl time.Durat
 	defer s.mu.Unlock()
 	old := s.values[key]
 	if old != nil {
-		old.end.Stop()
+		old.stop()
 	}
 	v := &value{text: bytes.Clone(text)}
-	v.end = time.AfterFunc(ttl, func() { s.forget(key, v) })
+	if ttl > 0 {
+		v.end = time.AfterFunc(ttl, func() { s.forget(key, v) })
+	}
 	s.values[key] = v
 	if old == nil || !bytes.Equal(old.text, text) {
 		s.changedLocked()
 	}
 	return nil
+}
+
+// Get implements registry.Store.
+func (s *store) Get(ctx context.Context, key string) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v := s.values[key]; v != nil {
+		return bytes.Clone(v.text), nil
+	}
+	return nil, nil
 }
 
 func (s *store) Delete(ctx context.Context, key string) error {
@@ -67,7 +88,7 @@ func (s *store) forget(key string, v *value) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.values[key] == v {
-		v.end.Stop()
+		v.stop()
 		delete(s.values, key)
 		s.changedLocked()
 	}

@@ -112,16 +112,27 @@ type store struct {
 // The scripts make one step of what belongs together, by the clock of Redis. Their keys are a record and the set of its service.
 // What has ended stays in a set for a minute, so that clients learn of it, and a set ends a minute after its last record.
 var (
-	// put takes the value, the ttl in milliseconds, and whether there is a set.
+	// put takes the value, the ttl in milliseconds, which is 0 for ever, and whether there is a set.
 	put = redis.NewScript(`
 		local old = redis.call('GET', KEYS[1])
-		redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+		local forever = ARGV[2] == '0'
+		if forever then
+			redis.call('SET', KEYS[1], ARGV[1])
+		else
+			redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+		end
 		if ARGV[3] == '1' then
 			local time = redis.call('TIME')
 			local now = time[1] * 1000 + math.floor(time[2] / 1000)
 			local last = ARGV[2] + 60000
-			redis.call('ZADD', KEYS[2], now + ARGV[2], KEYS[1])
-			if redis.call('PTTL', KEYS[2]) < last then redis.call('PEXPIRE', KEYS[2], last) end
+			if forever then
+				redis.call('ZADD', KEYS[2], '+inf', KEYS[1])
+				redis.call('PERSIST', KEYS[2])
+			else
+				local left = redis.call('PTTL', KEYS[2])
+				redis.call('ZADD', KEYS[2], now + ARGV[2], KEYS[1])
+				if left ~= -1 and left < last then redis.call('PEXPIRE', KEYS[2], last) end
+			end
 			redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - 60000)
 		end
 		if old ~= ARGV[1] then
@@ -200,8 +211,36 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 		}
 	}
 	return s.write(ctx, "put", record, func(ctx context.Context) error {
-		return put.Run(ctx, s.client, []string{record, service}, value, max(ttl.Milliseconds(), 1), s.indexed()).Err()
+		return put.Run(ctx, s.client, []string{record, service}, value, milliseconds(ttl), s.indexed()).Err()
 	})
+}
+
+// milliseconds rounds a ttl up to the least that Redis knows, but for 0, which is for ever.
+func milliseconds(ttl time.Duration) int64 {
+	if ttl == 0 {
+		return 0
+	}
+	return max(ttl.Milliseconds(), 1)
+}
+
+// Get implements registry.Store.
+func (s *store) Get(ctx context.Context, key string) ([]byte, error) {
+	record, _ := s.place(key)
+	value, err := ask(ctx, s, "get "+record, func(ctx context.Context) ([]byte, error) {
+		value, err := s.client.Get(ctx, record).Bytes()
+		if errors.Is(err, redis.Nil) {
+			return nil, nil
+		}
+		return value, err
+	})
+	if err != nil || value == nil || !s.rpcx {
+		return value, err
+	}
+	var p pair
+	if err := json.Unmarshal(value, &p); err != nil {
+		return nil, fmt.Errorf("redis: get %s: %w", record, err)
+	}
+	return p.Value, nil
 }
 
 // Delete implements registry.Store.

@@ -228,6 +228,11 @@ func (s *store) record(node string) *record {
 func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
 	node, value := s.node(key), bytes.Clone(value)
 	return s.change(ctx, "announce", node, func(ctx context.Context, conn *zk.Conn, r *record) error {
+		if ttl == 0 {
+			r.end.Stop()
+			r.due = time.Time{}
+			return s.keep(ctx, conn, node, value)
+		}
 		err := s.write(ctx, conn, node, value)
 		if err == nil {
 			r.due = time.Now().Add(ttl)
@@ -257,6 +262,39 @@ func (s *store) write(ctx context.Context, conn *zk.Conn, node string, value []b
 		}
 	}
 	return err
+}
+
+// keep makes a node one that stays when this session ends.
+func (s *store) keep(ctx context.Context, conn *zk.Conn, node string, value []byte) error {
+	_, err := conn.Set(node, value, -1)
+	if !errors.Is(err, zk.ErrNoNode) {
+		return err
+	}
+	if err = s.makeParents(ctx, conn, path.Dir(node), s.acl); err == nil {
+		_, err = conn.Create(node, value, zk.FlagPersistent, s.acl)
+	}
+	return err
+}
+
+// Get implements registry.Store.
+func (s *store) Get(ctx context.Context, key string) (value []byte, err error) {
+	node := s.node(key)
+	found := make(chan []byte, 1) // what is found after ctx has ended is of no use
+	err = s.change(ctx, "read", node, func(_ context.Context, conn *zk.Conn, _ *record) error {
+		value, _, err := conn.Get(node)
+		if err == nil {
+			found <- value
+		}
+		if errors.Is(err, zk.ErrNoNode) {
+			found <- nil
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return <-found, nil
 }
 
 // makeParents makes the folder of records, which stays, and those above. ZooKeeper asks the folder who may delete a node in it, not the node.

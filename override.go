@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// This file lets an operator change a server from outside: the state and the weight that an operator
+// has set in a registry win over those that the server announces, until the operator removes them. The
+// registrar writes them into the record. The server watches them, so that they take effect at once, and
+// so that its log and yodel.GetInfo tell of them.
+
+// An overrider is a Registrar that keeps what operators have set, and whose Announce writes it in place
+// of what the instance says. Overrides returns the settings for the instances of a service, as records
+// of which Addr, State and Weight count.
+type overrider interface {
+	Overrides(service string) Resolver
+}
+
+// overrides holds what operators have set for one server in one registry.
+type overrides struct {
+	announcer *announcer
+	registrar Registrar
+
+	mu       sync.Mutex
+	services map[string][]Instance // by service, nil before the registry has answered
+}
+
+// follow begins to watch the settings for a service, once. It ends with ctx.
+func (o *overrides) follow(ctx context.Context, service string) {
+	of, ok := o.registrar.(overrider)
+	if !ok {
+		return
+	}
+	o.mu.Lock()
+	_, follows := o.services[service]
+	if !follows {
+		o.services[service] = nil
+	}
+	o.mu.Unlock()
+	if !follows {
+		o.announcer.wg.Go(func() { o.watch(ctx, service, of.Overrides(service)) })
+	}
+}
+
+// watch keeps the settings for a service. When the registry fails, the last ones stay in force.
+func (o *overrides) watch(ctx context.Context, service string, settings Resolver) {
+	for backoff := firstBackoff; ctx.Err() == nil; backoff = min(2*backoff, lastBackoff) {
+		_ = settings.Watch(ctx, func(all []Instance) { // the announcements that fail as well are logged
+			backoff = firstBackoff
+			o.update(service, all)
+		})
+		select {
+		case <-time.After(backoff/2 + rand.N(backoff/2)):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// update takes over the settings for a service, and announces the server again if they change it.
+func (o *overrides) update(service string, all []Instance) {
+	addr := o.announcer.advertised()
+	o.mu.Lock()
+	before := settingFor(o.services[service], addr)
+	o.services[service] = slices.Clone(all)
+	now := settingFor(all, addr)
+	o.mu.Unlock()
+	if now.State == before.State && now.Weight == before.Weight {
+		return
+	}
+	s := o.announcer.server
+	if now.State == "" && now.Weight == 0 {
+		s.opts.Logger.Info("yodel: an operator's settings were removed", "service", service, "registry", registryName(o.registrar), "addr", addr)
+	} else {
+		s.opts.Logger.Info("yodel: an operator has set the instance", "service", service, "registry", registryName(o.registrar), "addr", addr,
+			"state", now.State, "weight", now.Weight)
+	}
+	s.announceAgain()
+}
+
+// settingFor returns what is set for the instance at addr, which is nothing if all is zero.
+func settingFor(all []Instance, addr string) Instance {
+	for _, in := range all {
+		if in.Addr == addr {
+			return in
+		}
+	}
+	return Instance{}
+}
+
+// describe lists what is in force.
+func (o *overrides) describe() (list []introspect.Override) {
+	addr := o.announcer.advertised()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for service, all := range o.services {
+		if set := settingFor(all, addr); set.State != "" || set.Weight != 0 {
+			list = append(list, introspect.Override{
+				Service: service, Registry: registryName(o.registrar), Addr: addr, State: set.State, Weight: set.Weight,
+			})
+		}
+	}
+	return list
+}
+
+// overrides returns what operators have set for the server, sorted by service and registry.
+func (s *Server) overrides() (list []introspect.Override) {
+	s.mu.Lock()
+	announced := slices.Clone(s.announced)
+	s.mu.Unlock()
+	for _, a := range announced {
+		for _, o := range a.overrides {
+			list = append(list, o.describe()...)
+		}
+	}
+	slices.SortFunc(list, introspect.Override.Compare)
+	return list
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// This file keeps what operators set for instances. A setting is a record of its own beside those of
+// the service, so that it outlives the announcement and a restart of the server:
+//
+//	yodel/Inventory/10.0.0.7:8972             what the server announces
+//	yodel/Inventory^overrides/10.0.0.7:8972   what an operator has set: {"addr":"10.0.0.7:8972","state":"inactive"}
+
+// overridden is added to the escaped name of a service for its settings. No service has such a name,
+// because escape does not leave a ^.
+const overridden = "^overrides"
+
+// An overrider is a registry that keeps what operators set.
+type overrider interface {
+	Override(ctx context.Context, service, addr, state string, weight int) error
+}
+
+// Override sets the state and the weight of the instance of a service at addr. They win over what the
+// instance announces, survive its restart, and stay until they are removed: with an empty state and a
+// weight of 0, which is also what leaves one of the two to the instance. State is "active" or
+// "inactive": an inactive instance gets no calls. A server that is announced there takes them over at
+// once; yodel.GetInfo lists them.
+//
+// The registries that keep such settings are those made by New. Override fails for others.
+func Override(ctx context.Context, r yodel.Registrar, service, addr, state string, weight int) error {
+	o, ok := r.(overrider)
+	if !ok {
+		return fmt.Errorf("override: a %T keeps no settings of operators", r)
+	}
+	return o.Override(ctx, service, addr, state, weight)
+}
+
+// Override sets the state and the weight of an instance: see the function of this name.
+func (r *Registry) Override(ctx context.Context, service, addr, state string, weight int) error {
+	switch {
+	case addr == "":
+		return fmt.Errorf("override %s: no address is given", service)
+	case state != "" && state != "active" && state != "inactive":
+		return fmt.Errorf(`override %s: the state %q is neither "active" nor "inactive"`, service, state)
+	case weight < 0:
+		return fmt.Errorf("override %s: the weight %d is negative", service, weight)
+	case state == "" && weight == 0:
+		return r.store.Delete(ctx, r.overrideKey(service, addr))
+	}
+	value, err := json.Marshal(yodel.Instance{Addr: addr, State: state, Weight: weight})
+	if err != nil {
+		return err
+	}
+	return r.store.Put(ctx, r.overrideKey(service, addr), value, 0)
+}
+
+// Overrides returns what operators have set for the instances of a service, as records of which Addr,
+// State and Weight count. Servers watch it.
+func (r *Registry) Overrides(name string) yodel.Resolver {
+	opts := r.opts
+	opts.Layout = JSON // whatever other systems write into the service itself
+	return &service{&Registry{store: r.store, opts: opts}, r.overridePrefix(name)}
+}
+
+func (r *Registry) overridePrefix(service string) string {
+	return strings.TrimSuffix(r.prefix(service), "/") + overridden + "/"
+}
+
+func (r *Registry) overrideKey(service, addr string) string {
+	return r.overridePrefix(service) + JSON.Name(addr)
+}
+
+// settled returns in with what operators have set for it. What an operator has changed in the record
+// of the instance itself becomes a setting: a state or weight that differs from what this process wrote
+// there last.
+func (r *Registry) settled(ctx context.Context, service string, in yodel.Instance) (yodel.Instance, error) {
+	set, err := r.setting(ctx, service, in.Addr)
+	if err != nil {
+		return in, err
+	}
+	edited, err := r.edited(ctx, service, in.Addr)
+	if err != nil {
+		return in, err
+	}
+	if edited != (setting{}) {
+		set = setting{cmp.Or(edited.state, set.state), cmp.Or(edited.weight, set.weight)}
+		if err := r.Override(ctx, service, in.Addr, set.state, set.weight); err != nil {
+			return in, fmt.Errorf("keep what an operator has set for %s: %w", in.Addr, err)
+		}
+	}
+	in.State, in.Weight = cmp.Or(set.state, in.State), cmp.Or(set.weight, in.Weight)
+	return in, nil
+}
+
+// A setting is what an operator has set for an instance. Zero values leave the instance's own.
+type setting struct {
+	state  string
+	weight int
+}
+
+// setting returns what is set for an instance.
+func (r *Registry) setting(ctx context.Context, service, addr string) (setting, error) {
+	value, err := r.store.Get(ctx, r.overrideKey(service, addr))
+	if err != nil || value == nil {
+		return setting{}, err
+	}
+	in, err := JSON.Instance("", value)
+	if err != nil {
+		return setting{}, nil //nolint:nilerr // a broken setting is none: those who watch the settings log it
+	}
+	return setting{in.State, max(in.Weight, 0)}, nil
+}
+
+// edited returns what an operator has changed in the record of an instance.
+func (r *Registry) edited(ctx context.Context, service, addr string) (change setting, err error) {
+	key := r.key(service, addr)
+	r.mu.Lock()
+	wrote, known := r.written[key]
+	r.mu.Unlock()
+	if !known {
+		return change, nil
+	}
+	value, err := r.store.Get(ctx, key)
+	if err != nil || value == nil {
+		return change, err
+	}
+	found, err := r.opts.Layout.Instance(r.opts.Layout.Name(addr), value)
+	if err != nil || !found.Started.Equal(wrote.Started) {
+		return change, nil //nolint:nilerr // a broken record, or that of another process at the address, is replaced
+	}
+	if found.State != wrote.State {
+		change.state = cmp.Or(found.State, "active")
+	}
+	if found.Weight != wrote.Weight {
+		change.weight = max(found.Weight, 1)
+	}
+	return change, nil
+}
+
+// wrote remembers what this process has written.
+func (r *Registry) wrote(service string, in yodel.Instance) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.written[r.key(service, in.Addr)] = in
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package registry_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry"
+	"github.com/yodel-rpc/yodel/registry/memory"
+	"github.com/yodel-rpc/yodel/transport/mem"
+)
+
+// TestAnOperatorsSettingsWin has a server that announces itself every second. An operator's settings
+// win over the server's own, at once and for as long as they are there, also after a restart.
+func TestAnOperatorsSettingsWin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, network := memory.New(nil), mem.New()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		seen := make(chan yodel.Instance, 1000)
+		go func() {
+			_ = r.Service("Shop").Watch(ctx, func(all []yodel.Instance) { // ctx ends it
+				for _, in := range all {
+					seen <- in
+				}
+			})
+		}()
+		// settled returns the record after a while in which the server announces itself many times.
+		settled := func() (in yodel.Instance) {
+			t.Helper()
+			time.Sleep(30 * time.Second)
+			synctest.Wait()
+			for len(seen) > 0 {
+				in = <-seen
+			}
+			return in
+		}
+		var log strings.Builder
+		s, stop := announcedShop(t, network, r, &log)
+		if in := settled(); in.State != "" || in.Weight != 5 {
+			t.Fatalf("the server announces %+v", in)
+		}
+		if err := registry.Override(t.Context(), r, "Shop", "shop", "inactive", 0); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if in := <-seen; in.State != "inactive" || in.Weight != 5 {
+			t.Errorf("at once it is %+v, want inactive with the server's weight", in)
+		}
+		s.UpdateInstance(func(in *yodel.Instance) { in.Weight, in.State = 6, "active" })
+		if in := settled(); in.State != "inactive" || in.Weight != 6 {
+			t.Errorf("after a change by the server it is %+v, want inactive", in)
+		}
+		stop()
+		s, stop = announcedShop(t, network, r, &log)
+		defer stop()
+		if in := settled(); in.State != "inactive" || in.Weight != 5 {
+			t.Errorf("after a restart it is %+v, want inactive", in)
+		}
+		c := yodel.NewClient(yodel.Static("shop"), &yodel.ClientOptions{Transport: network})
+		defer c.Close()
+		info, err := yodel.GetInfo.Call(t.Context(), c, &yodel.Empty{})
+		if err != nil || len(info.Overrides) != 1 || info.Overrides[0].State != "inactive" || info.Overrides[0].Service != "Shop" {
+			t.Errorf("Info shows %+v, %v", info.Overrides, err)
+		}
+		if err := registry.Override(t.Context(), r, "Shop", "shop", "", 0); err != nil {
+			t.Fatal(err)
+		}
+		if in := settled(); in.State != "" || in.Weight != 5 {
+			t.Errorf("without the setting it is %+v, want the server's own", in)
+		}
+		for _, want := range []string{"an operator has set the instance", "an operator's settings were removed"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("the log does not say %q:\n%s", want, &log)
+			}
+		}
+	})
+}
+
+// announcedShop serves a service Shop at "shop" and announces it every second.
+func announcedShop(t *testing.T, network *mem.Network, r yodel.Registrar, log *strings.Builder) (*yodel.Server, func()) {
+	t.Helper()
+	s := yodel.NewServer(&yodel.ServerOptions{
+		Registrars: []yodel.Registrar{r}, AnnounceEvery: time.Second, Instance: yodel.Instance{Weight: 5},
+		Logger: slog.New(slog.NewTextHandler(log, nil)), Transport: network,
+	})
+	if err := s.Handle("Shop.Open", func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.ListenAndServe(ctx, "shop") }()
+	return s, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("ListenAndServe: %v", err)
+		}
+	}
+}
+
+func TestOverrideRefusesNonsense(t *testing.T) {
+	r := memory.New(nil)
+	for name, err := range map[string]error{
+		"no address":      registry.Override(t.Context(), r, "Shop", "", "inactive", 0),
+		"unknown state":   registry.Override(t.Context(), r, "Shop", "shop", "sleepy", 0),
+		"negative weight": registry.Override(t.Context(), r, "Shop", "shop", "", -1),
+		"no registry":     registry.Override(t.Context(), nil, "Shop", "shop", "inactive", 0),
+	} {
+		if err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}
