@@ -33,7 +33,7 @@ type overrider interface {
 // "inactive": an inactive instance gets no calls. A server that is announced there takes them over at
 // once; yodel.GetInfo lists them.
 //
-// The registries that keep such settings are those made by New. Override fails for others.
+// The registries made by New keep such settings, and so does Consul. Override fails for others.
 func Override(ctx context.Context, r yodel.Registrar, service, addr, state string, weight int) error {
 	o, ok := r.(overrider)
 	if !ok {
@@ -44,21 +44,30 @@ func Override(ctx context.Context, r yodel.Registrar, service, addr, state strin
 
 // Override sets the state and the weight of an instance: see the function of this name.
 func (r *Registry) Override(ctx context.Context, service, addr, state string, weight int) error {
+	value, err := Setting(service, addr, state, weight)
 	switch {
-	case addr == "":
-		return fmt.Errorf("override %s: no address is given", service)
-	case state != "" && state != "active" && state != "inactive":
-		return fmt.Errorf(`override %s: the state %q is neither "active" nor "inactive"`, service, state)
-	case weight < 0:
-		return fmt.Errorf("override %s: the weight %d is negative", service, weight)
-	case state == "" && weight == 0:
+	case err != nil:
+		return err
+	case value == nil:
 		return r.store.Delete(ctx, r.overrideKey(service, addr))
 	}
-	value, err := json.Marshal(yodel.Instance{Addr: addr, State: state, Weight: weight})
-	if err != nil {
-		return err
-	}
 	return r.store.Put(ctx, r.overrideKey(service, addr), value, 0)
+}
+
+// Setting returns what a registry writes to keep a state and a weight that an operator has set, in the
+// layout JSON, or nil if there is nothing to keep. It refuses what Override refuses.
+func Setting(service, addr, state string, weight int) ([]byte, error) {
+	switch {
+	case addr == "":
+		return nil, fmt.Errorf("override %s: no address is given", service)
+	case state != "" && state != "active" && state != "inactive":
+		return nil, fmt.Errorf(`override %s: the state %q is neither "active" nor "inactive"`, service, state)
+	case weight < 0:
+		return nil, fmt.Errorf("override %s: the weight %d is negative", service, weight)
+	case state == "" && weight == 0:
+		return nil, nil
+	}
+	return json.Marshal(yodel.Instance{Addr: addr, State: state, Weight: weight})
 }
 
 // Overrides returns what operators have set for the instances of a service, as records of which Addr,

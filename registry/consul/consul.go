@@ -47,7 +47,7 @@ import (
 
 // Options changes how the registry works. The zero value is good.
 type Options struct {
-	// Token is for Consul's access control: servers need service:write, clients service:read and node:read. To a client that has no
+	// Token is for Consul's access control: servers need service:write, and key:read to learn what operators have set; clients service:read and node:read. To a client that has no
 	// token at all, and would need one, Consul says that there are no instances.
 	Token string
 	// Datacenter is where clients look. Default: that of the agent. Servers are always in that of the agent.
@@ -105,6 +105,12 @@ func (r *Registry) Close() error {
 
 // Announce implements yodel.Registrar.
 func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+	in, err := r.settled(ctx, service, in)
+	if err != nil {
+		return err
+	}
 	what, err := define(service, in, ttl)
 	if err != nil {
 		return fmt.Errorf("consul: %s: %w", in.Addr, err)
@@ -113,8 +119,6 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 	if err != nil {
 		return fmt.Errorf("consul: %s: %w", in.Addr, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
-	defer cancel()
 	known, err := r.turn(ctx, what.ID)
 	if err != nil {
 		return err

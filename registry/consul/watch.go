@@ -41,7 +41,10 @@ func (r *Registry) Service(name string) yodel.Resolver {
 }
 
 // RPCX returns the instances of a service that rpcx's servers keep in Consul's key-value store. Base is the BasePath of their plugin.
-func (r *Registry) RPCX(base, service string) yodel.Resolver {
+func (r *Registry) RPCX(base, service string) yodel.Resolver { return r.keys(base, service, registry.RPCX) }
+
+// keys returns the instances whose records a layout reads in the key-value store.
+func (r *Registry) keys(base, service string, layout registry.Layout) yodel.Resolver {
 	prefix := strings.Trim(base, "/") + "/" + service + "/"
 	read := func(answer *json.Decoder, said map[string]bool) ([]yodel.Instance, error) {
 		var pairs []struct {
@@ -55,7 +58,7 @@ func (r *Registry) RPCX(base, service string) yodel.Resolver {
 			if name == "" {
 				continue // the folder
 			}
-			in, err := registry.RPCX.Instance(name, pair.Value)
+			in, err := layout.Instance(name, pair.Value)
 			if err != nil {
 				r.unusable(said, pair.Key, err)
 			}

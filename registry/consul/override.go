@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package consul
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry"
+)
+
+// overridesBase is where the key-value store has what operators set: yodel-overrides/SERVICE/ADDR.
+const overridesBase = "yodel-overrides"
+
+// Override sets the state and the weight of an instance, as registry.Override says. The setting stands
+// in Consul's key-value store, for which a token needs key:write.
+func (r *Registry) Override(ctx context.Context, service, addr, state string, weight int) error {
+	value, err := registry.Setting(service, addr, state, weight)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+	key := overrideKey(service, addr)
+	method := http.MethodPut
+	if value == nil {
+		method = http.MethodDelete
+	}
+	resp, err := r.send(ctx, method, key, r.inDatacenter(), value)
+	if err != nil {
+		return fmt.Errorf("consul: %s %s: %w", method, key, err)
+	}
+	return resp.Body.Close()
+}
+
+// inDatacenter asks for the key-value store of the datacenter in which clients look. Each has its own.
+func (r *Registry) inDatacenter() url.Values {
+	if r.opts.Datacenter == "" {
+		return nil
+	}
+	return url.Values{"dc": {r.opts.Datacenter}}
+}
+
+// Overrides returns what operators have set for the instances of a service.
+func (r *Registry) Overrides(service string) yodel.Resolver {
+	return r.keys(overridesBase, escape(service), registry.JSON)
+}
+
+func overrideKey(service, addr string) string {
+	return path("v1", "kv", overridesBase, escape(service), registry.JSON.Name(addr))
+}
+
+// settled returns in with what operators have set for it. A token that may not read the key-value store
+// finds nothing set.
+func (r *Registry) settled(ctx context.Context, service string, in yodel.Instance) (yodel.Instance, error) {
+	key := overrideKey(service, in.Addr)
+	resp, err := r.send(ctx, http.MethodGet, key, r.inDatacenter(), nil)
+	if no, refused := errors.AsType[*refusal](err); refused && (no.code == http.StatusNotFound || no.code == http.StatusForbidden) {
+		return in, nil
+	}
+	if err != nil {
+		return in, fmt.Errorf("consul: GET %s: %w", key, err)
+	}
+	defer resp.Body.Close()
+	var pairs []struct {
+		Value []byte `json:"Value"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&pairs); err != nil || len(pairs) == 0 {
+		return in, err
+	}
+	set, err := registry.JSON.Instance("", pairs[0].Value)
+	if err != nil {
+		return in, nil //nolint:nilerr // a broken setting is none: those who watch the settings log it
+	}
+	in.State, in.Weight = cmp.Or(set.State, in.State), cmp.Or(max(set.Weight, 0), in.Weight)
+	return in, nil
+}
