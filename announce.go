@@ -5,6 +5,7 @@ package yodel
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -236,6 +237,7 @@ func (a *announcer) instance() Instance {
 		in.Addr = a.addr
 	}
 	in.Started = s.started.UTC().Truncate(time.Millisecond)
+	in.Incarnation = hex.EncodeToString(s.config.Incarnation)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	in.CallRate, in.Inflight = a.record.CallRate, a.record.Inflight

@@ -13,30 +13,46 @@ import (
 // maxResends bounds how often a call that was certainly not processed is sent again without anybody asking.
 const maxResends = 8
 
-// Which endpoints a call avoids, relaxed pass by pass.
+// staleResends bounds how often one of them goes to the endpoint on which it was, because only the connection had ended.
+const staleResends = 3
+
+// Which endpoints a call avoids, relaxed pass by pass. While no endpoint is connected, those that are not count as the others.
 const (
-	avoidUnready = iota // those that are not ready, and those tried before
+	avoidUnready = iota // those that are not ready, not connected, or were tried before
+	avoidLost           // those that are not ready, or were tried before
+	avoidOffline        // those that are not connected, or were tried before
 	avoidTried          // those tried before
 	avoidNone
 )
 
 // Avoids reports whether the call should not go to ep, for a Picker to ask: ep was tried before, is not ready while others
-// are, or does not remember the call's idempotency key, which another endpoint does.
+// are, is not connected while others are, or does not remember the call's idempotency key, which another endpoint does. An
+// endpoint that is not connected is connected to in the background, so that a later call can go there.
 func (c *Call) Avoids(ep *Endpoint) bool {
 	if c.hold != nil && c.holds(ep) {
 		return true
 	}
 	switch c.pass {
 	case avoidUnready:
-		return !ep.Ready() || slices.Contains(c.tried, ep) || c.besides(ep)
-	case avoidTried:
-		return slices.Contains(c.tried, ep) || c.besides(ep)
+		if status := ep.status.Load(); status != 0 && c.shuns(ep, status) {
+			return true
+		}
+	case avoidLost:
+		if !ep.Ready() {
+			return true
+		}
+	case avoidOffline:
+		if ep.offline() && ep.client.cluster.connected.Load() > 0 {
+			return true
+		}
+	case avoidNone:
+		return false
 	}
-	return false
+	return slices.Contains(c.tried, ep) || c.besides(ep)
 }
 
 // Tolerate makes the call not avoid endpoints that are not ready, for a Picker that asks another one: until the pick ends.
-func (c *Call) Tolerate() { c.pass = max(c.pass, avoidTried) }
+func (c *Call) Tolerate() { c.pass = max(c.pass, avoidOffline) }
 
 // Avoid makes later attempts of the call go to other endpoints, while there are any.
 func (c *Call) Avoid(ep *Endpoint) {
@@ -153,21 +169,21 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 		return false
 	}
 	_, absent := errors.AsType[*dialError](e.Cause)
-	if noAddress := absent && e.ID == "YDL4003"; e.Code != Unavailable && !noAddress {
+	if e.Code != Unavailable && !absent && e.ID != "YDL1106" { // a breach, which ended the connection, says nothing of other servers
 		return false
 	}
 	// The connection was at fault, or the epoch, not the endpoint: a new one may do.
-	stale := e.ID == "YDL3004" || e.ID == "YDL1104" || e.ID == "YDL3005"
+	stale := e.ID == "YDL3004" || e.ID == "YDL1104" && !absent || e.ID == "YDL3005"
 	if stale {
 		call.Endpoint.prune() // this may come before the connection's own news of its end
 	}
 	// That a connection drains happens again and again when none may become old.
-	again := (e.ID == "YDL3004" || stale && !slices.Contains(call.tried, call.Endpoint)) && !call.Endpoint.unreachable()
+	again := (e.ID == "YDL3004" || stale && (resends < staleResends || !slices.Contains(call.tried, call.Endpoint))) && !call.Endpoint.unreachable()
 	call.Avoid(call.Endpoint)
 	if call.pinned() {
 		return again
 	}
-	all := c.cluster.set.Load().endpoints
+	all := c.cluster.set.Load().given
 	untried := 0
 	for _, ep := range all {
 		switch {

@@ -112,14 +112,15 @@ type Call struct {
 	// Nil on the server.
 	Endpoint *Endpoint
 
-	out    *outgoing       // on the side that calls: what Do made of the call
-	picked *Endpoint       // what the balancer set Endpoint to
-	turn   *turn           // client: its place in the order of its key; nil when it is not ordered
-	pass   int             // how strictly it avoids
-	stays  bool            // picked is for all attempts
-	in     *incoming       // on the side that serves: what it came from
-	tried  []*Endpoint     // endpoints this call avoids
-	stream *outgoingStream // client: nil for a unary method
+	out     *outgoing       // on the side that calls: what Do made of the call
+	picked  *Endpoint       // what the balancer set Endpoint to
+	turn    *turn           // client: its place in the order of its key; nil when it is not ordered
+	pass    int8            // how strictly it avoids
+	stays   bool            // picked is for all attempts
+	demands uint8           // endpoints that its pick has had dialled
+	in      *incoming       // on the side that serves: what it came from
+	tried   []*Endpoint     // endpoints this call avoids
+	stream  *outgoingStream // client: nil for a unary method
 
 	limited bool // the client set Deadline
 

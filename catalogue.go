@@ -35,6 +35,7 @@ var catalogue = map[string]entry{
 	"YDL1106": {Internal, "a breach of the protocol", "check that both sides run a released version, and report it"},
 	"YDL1107": {Unavailable, "the connection was refused by the server", "look at the server's log"},
 	"YDL1108": {Unavailable, "the TLS handshake failed", "compare the certificates, authorities and names that both sides were given; the message says which check failed, and on which side"},
+	"YDL1109": {Unavailable, "another server listens at the address", "compare the record of the instance with what runs there"},
 	"YDL1201": {Unavailable, "the resolver failed", "check the registry"},
 	"YDL1301": {Unavailable, "the breaker of the endpoint is open", "find out why the calls before failed: the message has the last one's error"},
 	"YDL1401": {ResourceExhausted, "too many calls wait to be made again in the background", "see why they fail, or raise LaterOptions.Queue or QueueBytes"},

@@ -145,6 +145,9 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	if asked, ok := r.(interface{ Refresh() }); ok {
 		c.refresh = asked.Refresh
 	}
+	if of, ok := r.(interface{ ServiceName() string }); ok {
+		c.cluster.service = of.ServiceName()
+	}
 	switch s := r.(type) {
 	case nil:
 		c.cluster.update(nil)

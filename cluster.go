@@ -31,14 +31,26 @@ type cluster struct {
 	inactive int // that the resolver names
 	source   source
 
-	size   int       // of the last set that was believed
-	peak   int       // of the largest lately
-	peakAt time.Time // when it was named
+	size        int       // of the last set that was believed
+	peak        int       // of the largest lately
+	peakAt      time.Time // when it was named
+	implausible bool      // the last set was so small that it was not believed
+	settling    bool      // a timer will look at the endpoints that are leaving
+	reshaping   bool      // a timer will tell the balancer of suspects
+
+	service   string       // whose instances the resolver names; empty if it does not say
+	connected atomic.Int32 // endpoints that have a connection
+	dials     atomic.Int32 // attempts to connect that are under way
+	leaving   atomic.Int32 // endpoints of the set that are unlisted
+
+	searchMu sync.Mutex
+	search   *search // nil when none is under way
 }
 
 // An endpointSet is one state of the cluster. It does not change.
 type endpointSet struct {
 	endpoints []*Endpoint
+	given     []*Endpoint // to the balancer: without suspects
 	picker    Picker
 	past      int64 // attempts that were made on endpoints that have left
 }
@@ -122,93 +134,14 @@ func (cl *cluster) wakeLocked() {
 	cl.changed = make(chan struct{})
 }
 
-// update makes the set what the resolver says. Endpoints that stay keep their connections and state.
-func (cl *cluster) update(instances []Instance) {
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	if cl.closed {
-		return
-	}
-	cl.err, cl.heard = nil, clock()
-	gone := make(map[string]*Endpoint)
-	set := cl.set.Load()
-	if set != nil {
-		for _, ep := range set.endpoints {
-			gone[ep.Addr()] = ep
-		}
-	}
-	var endpoints []*Endpoint
-	seen := make(map[string]bool)
-	for _, in := range instances {
-		if seen[in.Addr] {
-			continue
-		}
-		seen[in.Addr] = true
-		if in.State == inactive {
-			continue // that its record is there, and says so, is not what the next lines are about
-		}
-		ep := gone[in.Addr]
-		if ep == nil {
-			ep = newEndpoint(cl.client, in)
-		} else {
-			ep.instance.Store(&in)
-			ep.unlisted.Store(false)
-			delete(gone, in.Addr)
-		}
-		endpoints = append(endpoints, ep)
-	}
-	doubted := false // a set that was not believed is remembered by what it left out
-	for addr, ep := range gone {
-		doubted = doubted || !seen[addr] && ep.unlisted.Load()
-	}
-	cl.inactive = len(seen) - len(endpoints)
-	if cl.doubtfulLocked(len(seen), doubted) {
-		for _, ep := range set.endpoints { // in its order
-			if addr := ep.Addr(); gone[addr] != nil && !seen[addr] {
-				ep.unlist()
-				endpoints = append(endpoints, ep)
-				delete(gone, addr)
-			}
-		}
-	}
-	cl.replaceLocked(endpoints)
-	if len(endpoints) == 0 {
-		cl.source.list(context.Background(), cl.client, 0)
-	}
-	for _, ep := range gone {
-		ep.close(false)
-	}
-}
-
-// doubtfulLocked reports whether a set of this size is so much smaller than another one lately that the registry may have lost its
-// memory, or have been cut off from the servers, and is not to be believed what it does not know. If one was doubted just now, it may be
-// learning again, server by server, and is doubted until it knows as many as before.
-func (cl *cluster) doubtfulLocked(size int, doubted bool) bool {
-	now := time.Now()
-	if now.Sub(cl.peakAt) > peakTime {
-		cl.peak, cl.peakAt = cl.size, now
-	}
-	if size*2 < cl.peak || doubted && size < cl.peak {
-		return true
-	}
-	cl.size = size
-	if size >= cl.peak {
-		cl.peak, cl.peakAt = size, now
-	}
-	return false
-}
-
-// peakTime is how long a size of the set is remembered: longer than the leases of servers that die together take to end one
-// by one.
-const peakTime = 2 * time.Minute
-
 // replaceLocked makes endpoints the set.
 func (cl *cluster) replaceLocked(endpoints []*Endpoint) {
 	var last Picker
 	if set := cl.set.Load(); set != nil {
 		last = set.picker
 	}
-	picker := cl.client.opts.Balancer(endpoints, last)
+	given := believable(endpoints)
+	picker := cl.client.opts.Balancer(given, last)
 	if picker == nil {
 		picker = noPicker{}
 	}
@@ -217,11 +150,18 @@ func (cl *cluster) replaceLocked(endpoints []*Endpoint) {
 	} else {
 		cl.learner.Store(nil)
 	}
-	set := &endpointSet{endpoints: endpoints, picker: picker}
+	set := &endpointSet{endpoints: endpoints, given: given, picker: picker}
 	if before := cl.set.Load(); before != nil {
 		set.past = max(before.attempts()-set.attempts(), 0)
 	}
 	cl.set.Store(set)
+	leaving := int32(0)
+	for _, ep := range endpoints {
+		if ep.unlisted.Load() {
+			leaving++
+		}
+	}
+	cl.leaving.Store(leaving)
 	cl.wakeLocked()
 }
 
@@ -230,22 +170,6 @@ type noPicker struct{}
 
 func (noPicker) Pick(*Call) *Endpoint { return nil }
 func (noPicker) String() string       { return "it returned no picker" }
-
-// drop takes out an endpoint that the resolver does not name any more and that does not answer.
-func (cl *cluster) drop(ep *Endpoint) {
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	set := cl.set.Load()
-	if cl.closed || set == nil || !ep.unlisted.Load() || !slices.Contains(set.endpoints, ep) {
-		return
-	}
-	left := slices.DeleteFunc(slices.Clone(set.endpoints), func(other *Endpoint) bool { return other == ep })
-	if !slices.ContainsFunc(left, func(other *Endpoint) bool { return other.unlisted.Load() }) {
-		cl.size, cl.peak = len(left), len(left) // the resolver was right
-	}
-	cl.replaceLocked(left)
-	ep.close(false)
-}
 
 func (cl *cluster) close() {
 	cl.mu.Lock()
@@ -283,16 +207,15 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 			return nil, err
 		}
 	}
-	if call.pass != avoidUnready {
-		call.pass = avoidUnready
+	ep := set.pick(call)
+	if ep != nil && ep.offline() && call.pass < avoidTried && cl.connected.Load() > 0 {
+		ep = set.instead(call, ep)
 	}
-	for ; call.pass <= avoidNone; call.pass++ {
-		if ep := set.picker.Pick(call); ep != nil && (call.hold == nil || !call.holds(ep)) {
-			if call.Explain {
-				cl.survey(call, ep, clock())
-			}
-			return ep, nil
+	if ep != nil {
+		if call.Explain {
+			cl.survey(call, ep, clock())
 		}
+		return ep, nil
 	}
 	if call.held() != "" {
 		return set.sharing(call)
@@ -306,6 +229,40 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 	}
 	return nil, refusal("YDL1002", "%s: %d instances are known and the balancer chose none%s", call.Method, len(set.endpoints), why)
 }
+
+// pick asks the picker, first for the endpoints that the call should go to, then for others.
+func (s *endpointSet) pick(call *Call) *Endpoint {
+	if call.pass != avoidUnready {
+		call.pass = avoidUnready
+	}
+	if call.demands != 0 {
+		call.demands = 0
+	}
+	for ; call.pass <= avoidNone; call.pass++ {
+		if ep := s.picker.Pick(call); ep != nil && (call.hold == nil || !call.holds(ep)) {
+			return ep
+		}
+	}
+	return nil
+}
+
+// instead returns an endpoint that is connected, if the picker has one, or else ep, which it picked although that is not connected and
+// others are: not every picker heeds Avoids.
+func (s *endpointSet) instead(call *Call, ep *Endpoint) *Endpoint {
+	tried := call.tried
+	defer func() { call.tried = tried }()
+	for other := ep; other != nil && len(call.tried) < len(tried)+maxRepicks; other = s.pick(call) {
+		if !other.offline() {
+			ep.demand(call)
+			return other
+		}
+		call.tried = append(slices.Clone(call.tried), other)
+	}
+	return ep
+}
+
+// maxRepicks is how often a picker is asked again that picked an endpoint which is not connected.
+const maxRepicks = 3
 
 var errNotYet = errors.New("the instances are not known yet")
 
@@ -402,7 +359,7 @@ func (cl *cluster) ready(ctx context.Context) error {
 	for begun, ended := 0, 0; ended < len(order) && (ended == 0 || ctx.Err() == nil); ended++ {
 		for ; begun < min(ended+readyAtOnce, len(order)); begun++ {
 			go func(ep *Endpoint) {
-				_, err := ep.connected(ctx, time.Time{}) // ends with ctx, or within the dial timeout
+				_, err := ep.connected(ctx, time.Time{}, true) // ends with ctx, or within the dial timeout
 				if err != nil {
 					err = cl.client.explain(ctx, call, ep, err)
 				}
@@ -415,6 +372,3 @@ func (cl *cluster) ready(ctx context.Context) error {
 	}
 	return err
 }
-
-// readyAtOnce is how many endpoints are connected to at the same time until one is: not all of thousands.
-const readyAtOnce = 8

@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -24,15 +25,17 @@ type fleet struct {
 	resolver *settable
 	client   *yodel.Client
 	stops    map[string]func()
+	mu       sync.Mutex
+	conns    map[string][]net.Conn // of the client
 }
 
 func startFleet(t *testing.T, addrs ...string) *fleet {
 	t.Helper()
-	f := &fleet{network: mem.New(), resolver: newSettable(addrs...), stops: make(map[string]func())}
+	f := &fleet{network: mem.New(), resolver: newSettable(addrs...), stops: make(map[string]func()), conns: make(map[string][]net.Conn)}
 	for _, addr := range addrs {
 		f.start(t, addr)
 	}
-	f.client = yodel.NewClient(f.resolver, &yodel.ClientOptions{Transport: f.network, Logger: slog.New(slog.DiscardHandler)})
+	f.client = yodel.NewClient(f.resolver, &yodel.ClientOptions{Transport: transportFunc(f.dial), Logger: slog.New(slog.DiscardHandler)})
 	t.Cleanup(func() {
 		f.client.Close()
 		for _, stop := range f.stops {
@@ -45,13 +48,41 @@ func startFleet(t *testing.T, addrs ...string) *fleet {
 	return f
 }
 
+func (f *fleet) dial(ctx context.Context, addr string) (net.Conn, error) {
+	if addr == "silent" {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	conn, err := f.network.Dial(ctx, addr)
+	if err == nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.conns[addr] = append(f.conns[addr], conn)
+	}
+	return conn, err
+}
+
+// cut ends the client's connections to a server.
+func (f *fleet) cut(addr string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, conn := range f.conns[addr] {
+		_ = conn.Close() // it may have ended
+	}
+	f.conns[addr] = nil
+}
+
 func (f *fleet) start(t *testing.T, addr string) {
+	t.Helper()
+	f.serve(t, addr, yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)}))
+}
+
+func (f *fleet) serve(t *testing.T, addr string, s *yodel.Server) {
 	t.Helper()
 	l, err := f.network.Listen(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()
@@ -146,29 +177,134 @@ func TestASlightlySmallerSetIsBelieved(t *testing.T) {
 	})
 }
 
-func TestUnlistedInstancesThatWereNeverCalledAreAsked(t *testing.T) {
+func TestUnlistedInstancesThatNeverAnsweredAreNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := startFleet(t, "a")
-		f.start(t, "b")
-		f.resolver.set("a", "b", "nowhere") // no call has been made to the last two
-		f.knows(t, "a", "b", "nowhere")
+		f := startFleet(t, "a", "b")
+		f.resolver.set("a", "b", "nowhere", "silent")
+		f.knows(t, "a", "b", "nowhere", "silent")
 		f.resolver.set()
-		time.Sleep(time.Minute)
 		f.knows(t, "a", "b")
 	})
 }
 
-func TestAnUnlistedInstanceMayBeConnectedToAgain(t *testing.T) {
+// While an unlisted endpoint answers, it may lose its connection. What listens at its address after a restart has to be named again.
+func TestAnUnlistedInstanceIsKnownByItsIncarnation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startFleet(t, "a", "b", "c")
 		f.resolver.set()
-		f.knows(t, "a", "b", "c")
 		for range 3 {
-			f.stop("a")
-			time.Sleep(20 * time.Second)
-			f.start(t, "a")
-			time.Sleep(20 * time.Second)
+			f.cut("a")
 			f.knows(t, "a", "b", "c")
+			time.Sleep(40 * time.Second)
+			f.knows(t, "a", "b", "c")
+		}
+		f.stop("a")
+		f.start(t, "a")
+		f.knows(t, "b", "c")
+		f.resolver.set("a", "b", "c")
+		f.knows(t, "a", "b", "c")
+	})
+}
+
+// The registry is restored to an older state: two addresses at which nobody listens instead of three that answer.
+func TestDeadReplacementsEvictNobodyWhoAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startFleet(t, "a", "b", "c")
+		for _, old := range [][]string{{"x", "y"}, {"x", "y", "z"}, {"u", "v", "w", "x", "y", "z"}} {
+			f.resolver.set(old...)
+			for range 120 {
+				f.call(t)
+				time.Sleep(time.Second)
+			}
+			f.knows(t, append(old, "a", "b", "c")...)
+		}
+		f.start(t, "x") // one of six is not half of them, and answers for long enough
+		f.resolver.set("x", "y", "z")
+		time.Sleep(time.Minute)
+		f.knows(t, "x", "y", "z")
+		f.call(t)
+		f.resolver.set("a", "b", "c")
+		f.knows(t, "a", "b", "c")
+	})
+}
+
+// Someone edits a list from five instances to two, and the other three run on.
+func TestAListThatShrinksSharplyIsBelievedAfterAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startFleet(t, "a", "b", "c", "d", "e")
+		f.resolver.set("a", "b")
+		time.Sleep(25 * time.Second)
+		f.knows(t, "a", "b", "c", "d", "e")
+		time.Sleep(5 * time.Second)
+		f.knows(t, "a", "b")
+		f.call(t)
+		f.resolver.set("a")
+		f.knows(t, "a")
+	})
+}
+
+// Three of five servers are shut down, and a server of another service gets two of their addresses.
+func TestAServerOfAnotherServiceAtAnOldAddressGetsNoCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startFleet(t, "a", "b", "c", "d", "e")
+		f.resolver.set("a", "b")
+		for _, addr := range []string{"c", "d", "e"} {
+			f.stop(addr)
+		}
+		var strange atomic.Int32
+		for _, addr := range []string{"c", "d"} {
+			f.serve(t, addr, yodel.NewServer(&yodel.ServerOptions{
+				Logger: slog.New(slog.DiscardHandler),
+				Middleware: []yodel.Middleware{func(yodel.Handler) yodel.Handler {
+					return func(context.Context, *yodel.Call) error {
+						strange.Add(1)
+						return yodel.Unimplemented
+					}
+				}},
+			}))
+		}
+		for range 90 {
+			f.call(t)
+			time.Sleep(time.Second)
+		}
+		f.knows(t, "a", "b")
+		if n := strange.Load(); n > 0 {
+			t.Errorf("%d calls were sent to servers of another service", n)
+		}
+	})
+}
+
+// A record is of a server that died, and a server of another service listens at its address.
+func TestARecordOfAServerThatDiedGetsNoCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := mem.New()
+		var strange atomic.Int32
+		serve := func(addr, method string, executed *atomic.Int32) {
+			s := yodel.NewServer(nil)
+			must(t, s.Handle(method, func(*Empty) (*Empty, error) { executed.Add(1); return &Empty{}, nil }))
+			l, err := network.Listen(addr)
+			must(t, err)
+			start(t, s, l)
+		}
+		var right atomic.Int32
+		serve("a", "Stock.Get", &right)
+		serve("b", "Other.Get", &strange)
+		serve("c", "Stock.Get", &right) // it was started again, and its record is still the older one
+		r := &named{settable: newSettable(), service: "Stock"}
+		r.setInstances([]yodel.Instance{{Addr: "a"}, {Addr: "b", Incarnation: "00"}, {Addr: "c", Incarnation: "00"}})
+		c := yodel.NewClient(r, &yodel.ClientOptions{Transport: network})
+		defer c.Close()
+		for range 30 {
+			must(t, c.Call(t.Context(), "Stock.Get", &Empty{}, nil))
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := right.Load(); n != 30 || strange.Load() != 0 {
+			t.Errorf("the servers of the service executed %d of 30 calls, another one %d", n, strange.Load())
+		}
+		for _, ep := range c.Endpoints() {
+			if ep.Connected() != (ep.Addr() != "b") {
+				t.Errorf("%s: connected: %t", ep.Addr(), ep.Connected())
+			}
 		}
 	})
 }
@@ -221,44 +357,5 @@ func TestASetThatGrowsAgainReplacesNobody(t *testing.T) {
 		f.knows(t, all[:4]...)
 		f.resolver.set(all[:3]...) // the four were all
 		f.knows(t, all[:3]...)
-	})
-}
-
-// A registry that loses its memory does not make every client connect to every server, at once and for good.
-func TestInstancesThatWereNeverCalledAreAskedLittleByLittle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		network := mem.New()
-		l, err := network.Listen("there")
-		must(t, err)
-		start(t, newServer(t, nil), l)
-		addrs := make([]string, 600)
-		for i := range addrs {
-			addrs[i] = fmt.Sprint(i)
-		}
-		var dials atomic.Int32
-		resolver := newSettable(addrs...)
-		c := yodel.NewClient(resolver, &yodel.ClientOptions{Transport: transportFunc(func(ctx context.Context, _ string) (net.Conn, error) {
-			dials.Add(1)
-			return network.Dial(ctx, "there")
-		})})
-		defer c.Close()
-		synctest.Wait()
-		resolver.set()
-		time.Sleep(time.Second)
-		if n := dials.Load(); n > 100 { // 20 on average
-			t.Errorf("%d connections were made within a second", n)
-		}
-		time.Sleep(time.Minute + 5*time.Second)
-		if n := dials.Load(); n != 600 {
-			t.Errorf("%d of 600 were asked", n)
-		}
-		for _, ep := range c.Endpoints() {
-			if ep.Connected() {
-				t.Fatalf("%s has no call and stays connected", ep.Addr())
-			}
-		}
-		if n := len(c.Endpoints()); n != 600 {
-			t.Errorf("the client knows %d", n)
-		}
 	})
 }

@@ -27,29 +27,41 @@ type Endpoint struct {
 	report   loadReport
 	trip     roundTrip
 	conns    atomic.Pointer[[]*mux.Conn]    // never nil
-	identity atomic.Pointer[serverIdentity] // what the server said when the last connection began; nil before
+	identity atomic.Pointer[serverIdentity] // of the server of the last connection; nil before there was one
 	states   states
-	unready  atomic.Int32    // how many say that it is not ready
-	unlisted atomic.Bool     // the resolver does not name it any more, and it stays while it answers
-	away     atomic.Bool     // none could be made since the last one that was
+	// status is how many say that the endpoint is not ready, and offline while there is no connection.
+	status   atomic.Int32
+	reached  atomic.Bool     // there was a connection at some time
+	suspect  atomic.Bool     // an attempt to connect failed, or takes long, and there never was a connection
+	busy     atomic.Bool     // it is being dialled, or a timer will dial it
+	unlisted atomic.Bool     // the resolver does not name it any more, see leaving.go
+	stranger atomic.Bool     // another server than the one that was named listens at its address
+	away     atomic.Bool     // no connection could be made since the last one that was
+	told     atomic.Bool     // a call was told so
+	lostAt   atomic.Int64    // when the last connection was lost, in nanoseconds since 1970; 0 while there is nothing wrong
 	ctx      context.Context //nolint:containedctx // ends with the endpoint
 	cancel   context.CancelFunc
+
+	joined time.Time // when the resolver named it first; does not change
+	left   time.Time // when it became unlisted; guarded by cluster.mu
 
 	mu       sync.Mutex
 	by       map[string]bool // who says that it is not ready
 	dialing  *dialing        // nil when nobody dials
 	lastErr  *dialError      // why there is no connection
 	failures int             // connections in a row that could not be made, or did not last
+	failedAt time.Time       // of the last failure
 	since    time.Time       // of the last connection
-	answered time.Time       // the last time that it was known to answer, or became unlisted
 	retry    *time.Timer     // the next dial
 	retryAt  time.Time
-	asking   *time.Timer // when it is seen whether it answers, if it is unlisted and has no connection
 	closed   bool
 	// enough is until when no connection beside the ones there are is wanted, in nanoseconds since 1970: one is being made, or
 	// could not be made.
 	enough atomic.Int64
 }
+
+// offline is the bit of Endpoint.status that says that there is no connection.
+const offline = 1 << 16
 
 // An inflight counts calls that are being worked on. Asynchronous calls begin on one processor and end on another: a counter that both
 // of them wrote took each call 40 ns, most of it waiting for the other one's cache.
@@ -76,7 +88,8 @@ type dialing struct {
 	began time.Duration // on the clock
 	// accepted is set once the transport has connected. From then on the server is to answer.
 	accepted atomic.Bool
-	spare    bool // the connection may be idle for spareTime
+	spare    bool          // the connection may be idle for spareTime
+	delay    time.Duration // before the attempt begins
 	conn     *mux.Conn
 	err      error
 }
@@ -91,7 +104,8 @@ const (
 )
 
 func newEndpoint(c *Client, in Instance) *Endpoint {
-	ep := &Endpoint{client: c, by: make(map[string]bool)}
+	ep := &Endpoint{client: c, by: make(map[string]bool), joined: time.Now()}
+	ep.status.Store(offline)
 	ep.instance.Store(&in)
 	ep.conns.Store(&[]*mux.Conn{})
 	ep.ctx, ep.cancel = context.WithCancel(context.Background())
@@ -135,11 +149,14 @@ func (ep *Endpoint) ended() {
 // Connected reports whether there is a connection.
 func (ep *Endpoint) Connected() bool { return len(*ep.conns.Load()) > 0 }
 
-// unreachable reports whether there is no connection, and the transport could make none since the last one.
-func (ep *Endpoint) unreachable() bool { return ep.away.Load() && !ep.Connected() }
+// unreachable reports whether there is no connection, and a call was told that the transport could make none since the last one.
+func (ep *Endpoint) unreachable() bool { return ep.away.Load() && ep.told.Load() && !ep.Connected() }
 
 // Ready reports whether the endpoint should get calls: nobody has said otherwise with SetReady.
-func (ep *Endpoint) Ready() bool { return ep.unready.Load() == 0 }
+func (ep *Endpoint) Ready() bool { return ep.status.Load()&^offline == 0 }
+
+// offline reports whether there is no connection.
+func (ep *Endpoint) offline() bool { return ep.status.Load()&offline != 0 }
 
 // SetReady says, in the name of by, whether the endpoint should get calls. It gets calls while nobody says
 // that it should not, and when no endpoint is ready.
@@ -158,39 +175,29 @@ func (ep *Endpoint) setReadyLocked(by string, ready bool) {
 	} else {
 		ep.by[by] = true
 	}
-	ep.unready.Store(int32(len(ep.by))) //nolint:gosec // few
+	ep.status.Store(int32(len(ep.by)) | ep.status.Load()&offline) //nolint:gosec // few
 }
 
-// unlist keeps the endpoint for as long as it answers, and looks whether it does if that is not known: not at once, because when a registry has lost
-// its memory, each of a thousand clients would connect to each of a thousand servers.
-func (ep *Endpoint) unlist() {
-	ep.mu.Lock()
-	defer ep.mu.Unlock()
-	if !ep.unlisted.Swap(true) {
-		ep.answered = time.Now()
+// setConnsLocked replaces the connections. It reports whether the client has no connection to any endpoint now, and had one.
+func (ep *Endpoint) setConnsLocked(conns []*mux.Conn) (last bool) {
+	before := len(*ep.conns.Load())
+	ep.conns.Store(&conns)
+	connected := &ep.client.cluster.connected
+	switch {
+	case before == 0 && len(conns) > 0:
+		ep.status.Store(ep.status.Load() &^ offline)
+		connected.Add(1)
+	case before > 0 && len(conns) == 0:
+		ep.status.Store(ep.status.Load() | offline)
+		return connected.Add(-1) == 0
 	}
-	if ep.asking == nil && ep.restsLocked() {
-		ep.asking = time.AfterFunc(rand.N(silentTime), ep.ask)
-	}
-}
-
-func (ep *Endpoint) ask() {
-	ep.mu.Lock()
-	defer ep.mu.Unlock()
-	ep.asking = nil
-	if ep.unlisted.Load() && !ep.closed && ep.restsLocked() {
-		ep.dialLocked(true)
-	}
+	return false
 }
 
 // restsLocked reports whether there is no connection, and nobody tries to make one.
 func (ep *Endpoint) restsLocked() bool {
 	return len(*ep.conns.Load()) == 0 && ep.dialing == nil && ep.retry == nil
 }
-
-// silentTime is how long an instance that no registry names any more may not answer before it is forgotten: as long as it takes
-// to start again.
-const silentTime = 30 * time.Second
 
 // State returns the value kept under key on this endpoint, made with create the first time. Middleware
 // keeps there what must survive a new chain.
@@ -281,10 +288,17 @@ func leastLoaded(conns []*mux.Conn) (least *mux.Conn, saturated bool) {
 	return least, saturated
 }
 
-// connected returns a connection, after dialling if need be.
-func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Conn, error) {
+// connected returns a connection, after dialling if need be. With alone there is no other endpoint for who asks: it is dialled at once although
+// an attempt just failed.
+func (ep *Endpoint) connected(ctx context.Context, deadline time.Time, alone bool) (*mux.Conn, error) {
 	if conn := ep.ready(ctx); conn != nil {
 		return conn, nil
+	}
+	searched := !alone && ep.client.cluster.connected.Load() == 0
+	if searched {
+		if conn, err := ep.client.cluster.awaitAny(ctx, deadline, ep); conn != nil || err != nil {
+			return conn, err
+		}
 	}
 	ep.mu.Lock()
 	if conn := ep.ready(ctx); conn != nil {
@@ -297,19 +311,42 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time) (*mux.Con
 			ep.mu.Unlock()
 			return nil, ep.goneError()
 		}
-		if ep.retry != nil && len(*ep.conns.Load()) == 0 { // it failed just now, and will be tried again soon
-			err := *ep.lastErr
-			err.next = time.Until(ep.retryAt)
+		switch {
+		case ep.retry == nil || len(*ep.conns.Load()) > 0:
+			d = ep.dialLocked(len(*ep.conns.Load()) > 0, 0)
+		case alone:
+			d = ep.hastenLocked()
+		default: // it failed just now, and will be tried again soon
+			err := ep.failureLocked()
 			ep.mu.Unlock()
-			return nil, &err
+			if searched { // it failed for this call
+				err.next = 0
+			}
+			return nil, err
 		}
-		d = ep.dialLocked(len(*ep.conns.Load()) > 0)
 	}
 	ep.mu.Unlock()
 	if conn, _ := leastLoaded(*ep.conns.Load()); conn != nil {
 		return conn, nil // one more connection is on its way; this call does not wait for it
 	}
-	return ep.await(ctx, d, deadline)
+	conn, err := ep.await(ctx, d, deadline)
+	if _, failed := err.(*dialError); failed { //nolint:errorlint // it is not wrapped yet
+		ep.mu.Lock()
+		defer ep.mu.Unlock()
+		if ep.retry != nil && alone {
+			err = ep.failureLocked()
+		}
+		ep.told.Store(true)
+	}
+	return conn, err
+}
+
+// failureLocked returns why there is no connection, for a call: with the time of the next attempt.
+func (ep *Endpoint) failureLocked() *dialError {
+	ep.told.Store(true)
+	err := *ep.lastErr
+	err.next = time.Until(ep.retryAt)
+	return &err
 }
 
 // connectFor is connected for a call, whose record is to say how long that took.
@@ -318,8 +355,11 @@ func (ep *Endpoint) connectFor(ctx context.Context, call *Call) (*mux.Conn, erro
 		return conn, nil
 	}
 	began := clock()
+	if cl := ep.client.cluster; call.picked == ep && call.stays && cl.connected.Load() == 0 {
+		cl.join(ep) // later calls may go elsewhere
+	}
 	ep.inflight.waiting.Add(1)
-	conn, err := ep.connected(ctx, call.Deadline)
+	conn, err := ep.connected(ctx, call.Deadline, call.pinned() || call.hold != nil && call.heldToOne())
 	ep.inflight.waiting.Add(-1)
 	call.out.connecting += clock() - began
 	return conn, err
@@ -372,24 +412,36 @@ func (ep *Endpoint) notConnected(d *dialing, cause error) error {
 	return tooLate(cause, "YDL1103", " after %v of connecting: nothing has answered yet%s", rounded(took), before)
 }
 
-// dialLocked begins an attempt to connect.
-func (ep *Endpoint) dialLocked(spare bool) *dialing {
-	d := &dialing{done: make(chan struct{}), spare: spare, began: clock()}
+// dialLocked begins an attempt to connect, after a delay.
+func (ep *Endpoint) dialLocked(spare bool, delay time.Duration) *dialing {
+	d := &dialing{done: make(chan struct{}), spare: spare, delay: delay, began: clock()}
 	ep.dialing = d
+	ep.busy.Store(true)
 	ep.enough.Store(time.Now().Add(ep.client.opts.DialTimeout).UnixNano())
+	ep.client.cluster.dials.Add(1)
 	ep.client.wg.Go(func() { ep.dial(d) })
 	return d
 }
 
 func (ep *Endpoint) dial(d *dialing) {
 	c := ep.client
+	if d.delay > 0 {
+		select {
+		case <-time.After(d.delay):
+		case <-ep.ctx.Done():
+		}
+	}
 	ctx, cancel := context.WithTimeout(ep.ctx, c.opts.DialTimeout)
+	if !ep.reached.Load() {
+		slow := time.AfterFunc(suspectAfter, ep.suspected)
+		defer slow.Stop()
+	}
 	conn, err := ep.connect(ctx, d)
 	cancel()
 
-	gone := false
 	ep.mu.Lock()
 	ep.dialing = nil
+	ep.busy.Store(false)
 	ep.enough.Store(0)
 	switch {
 	case ep.closed:
@@ -401,28 +453,27 @@ func (ep *Endpoint) dial(d *dialing) {
 		d.err = err
 		ep.failures++
 		if len(*ep.conns.Load()) == 0 {
-			gone = ep.unlisted.Load() && time.Since(ep.answered) > silentTime
-			ep.againLocked(err)
+			ep.retryLocked(err)
 		} else { // it was to be one more
 			ep.enough.Store(time.Now().Add(lastBackoff).UnixNano())
 		}
 	default:
 		ep.lastErr, ep.since = nil, time.Now()
 		ep.away.Store(false)
-		ep.answered = ep.since
+		ep.told.Store(false)
+		ep.lostAt.Store(0)
+		ep.identity.Store(whose(conn).server)
 		d.conn = conn
-		conns := append(slices.Clone(*ep.conns.Load()), conn)
-		ep.conns.Store(&conns)
+		ep.setConnsLocked(append(slices.Clone(*ep.conns.Load()), conn))
 		ep.setReadyLocked(byConn, true)
 	}
 	ep.mu.Unlock()
+	c.cluster.dials.Add(-1)
 	if err == nil && !conn.Usable() { // it ended before it was in the list
 		ep.remove(conn)
 	}
+	c.cluster.dialled(ep, err == nil)
 	close(d.done)
-	if gone {
-		c.cluster.drop(ep)
-	}
 }
 
 // connect makes a connection and waits until the server has answered: one that is just being shut down may take a
@@ -449,7 +500,7 @@ func (ep *Endpoint) connect(ctx context.Context, d *dialing) (*mux.Conn, *dialEr
 	select {
 	case <-answered:
 		if dialled.up.Load() {
-			return conn, nil
+			return ep.admitted(dialled, conn)
 		}
 		err := conn.Err()
 		if refusal, ok := errors.AsType[*mux.Refusal](err); ok && dialled.served != nil && dialled.served.refused.Load() {
@@ -461,7 +512,7 @@ func (ep *Endpoint) connect(ctx context.Context, d *dialing) (*mux.Conn, *dialEr
 		return fail(&dialError{err: err, connected: true})
 	case <-ctx.Done():
 		if dialled.up.Load() { // just now
-			return conn, nil
+			return ep.admitted(dialled, conn)
 		}
 		err := mux.ErrHandshake
 		if ep.ctx.Err() == nil {
@@ -526,7 +577,6 @@ func (d *dialledConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	}
 	d.heard = clock()
 	d.server = identityOf(l, d.ep.identity.Load())
-	d.ep.identity.Store(d.server)
 	d.up.Store(true)
 	c := d.ep.client
 	c.event(ConnEvent{Kind: eventConnected, Addr: d.ep.Addr()})
@@ -552,35 +602,45 @@ func (d *dialledConn) ended(err error) {
 	d.answer()
 }
 
-// againLocked connects again when there is no connection left: at once if the server said that it goes, because its
-// successor may listen there already, unless that was so just now.
-func (ep *Endpoint) againLocked(err *dialError) {
-	if errors.Is(err, mux.ErrDrained) && ep.failures <= 1 {
-		ep.setReadyLocked(byConn, false)
-		ep.dialLocked(false)
-		return
-	}
-	ep.retryLocked(err)
-}
-
 // retryLocked makes the next attempt to connect happen after a while. Until then calls go elsewhere.
 func (ep *Endpoint) retryLocked(err *dialError) {
-	ep.lastErr = err
-	ep.setReadyLocked(byConn, false)
-	backoff := min(firstBackoff<<min(ep.failures, 16), lastBackoff)
+	ep.lastErr, ep.failedAt = err, time.Now()
+	ep.lostLocked()
+	backoff := min(firstBackoff<<min(ep.failures, 16), ep.client.cluster.longestBackoff())
 	backoff = backoff/2 + rand.N(backoff/2)
-	ep.retryAt = time.Now().Add(backoff)
 	if !err.connected { // a connection that has ended says nothing of the next one
 		ep.away.Store(true)
 	}
-	ep.retry = time.AfterFunc(backoff, func() {
+	ep.waitLocked(backoff)
+}
+
+// lostLocked takes note that there is no connection although there should be one.
+func (ep *Endpoint) lostLocked() {
+	ep.setReadyLocked(byConn, false)
+	ep.lostAt.CompareAndSwap(0, time.Now().UnixNano())
+}
+
+// waitLocked makes the next attempt to connect happen after a while, or later if there are too many at that time.
+func (ep *Endpoint) waitLocked(backoff time.Duration) {
+	ep.busy.Store(true)
+	ep.retryAt = time.Now().Add(backoff)
+	var timer *time.Timer
+	timer = time.AfterFunc(backoff, func() {
 		ep.mu.Lock()
 		defer ep.mu.Unlock()
+		if ep.retry != timer {
+			return
+		}
 		ep.retry = nil
-		if !ep.closed && ep.restsLocked() {
-			ep.dialLocked(ep.unlisted.Load())
+		switch {
+		case ep.closed || !ep.restsLocked():
+		case ep.client.cluster.dials.Load() >= maxDials:
+			ep.waitLocked(backoff)
+		default:
+			ep.dialLocked(ep.unlisted.Load(), 0)
 		}
 	})
+	ep.retry = timer
 }
 
 // prune removes the connections that accept no more calls and that nobody has removed yet.
@@ -607,34 +667,51 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 	if len(conns) == len(old) {
 		return
 	}
-	ep.conns.Store(&conns)
-	ep.answered = time.Now()
-	if len(conns) == 0 && !ep.closed && ep.dialing == nil && ep.retry == nil && !conn.Aged() {
-		err := conn.Err()
-		if err == nil {
-			err = mux.ErrDrained
-		}
-		drained := errors.Is(err, mux.ErrDrained)
-		ep.failures++
-		if time.Since(ep.since) > lastBackoff || drained && conn.Accepted() > 0 { // not one that lets us in and then turns us away
-			ep.failures = 0
-		}
-		ep.againLocked(&dialError{err: err, connected: true})
+	last := ep.setConnsLocked(conns)
+	if len(conns) > 0 || ep.closed || ep.dialing != nil || ep.retry != nil || conn.Aged() {
+		return
 	}
+	if last {
+		ep.client.Background(func(context.Context) { ep.client.cluster.hasten() })
+	}
+	err := conn.Err()
+	if err == nil {
+		err = mux.ErrDrained
+	}
+	ep.failures++
+	worked := conn.Counters().FramesIn >= workedFrames || errors.Is(err, mux.ErrDrained) && conn.Accepted() > 0
+	if worked || time.Since(ep.since) > lastBackoff { // not one that lets us in and then turns us away
+		ep.failures = 0
+	}
+	if ep.failures <= 1 && broke(err) { // the server, or its successor, may be there already
+		ep.lostLocked()
+		ep.dialLocked(false, 0)
+		return
+	}
+	ep.retryLocked(&dialError{err: err, connected: true})
 }
+
+// broke reports whether a connection ended with err because of the network or a server that goes, not because one side refuses the other.
+func broke(err error) bool {
+	_, refused := errors.AsType[*mux.Refusal](err)
+	_, foreign := errors.AsType[*mux.PrefaceError](err)
+	_, broken := errors.AsType[*mux.ProtocolError](err)
+	return !refused && !foreign && !broken
+}
+
+// workedFrames is how many frames come on a connection on which calls were answered, and not on one that ends at once.
+const workedFrames = 8
 
 // close ends the endpoint. At once closes its connections now, and otherwise when the calls on them
 // have ended.
 func (ep *Endpoint) close(atOnce bool) {
 	ep.mu.Lock()
 	ep.closed = true
-	for _, timer := range []*time.Timer{ep.retry, ep.asking} {
-		if timer != nil {
-			timer.Stop()
-		}
+	if ep.retry != nil {
+		ep.retry.Stop()
 	}
 	conns := *ep.conns.Load()
-	ep.conns.Store(&[]*mux.Conn{})
+	ep.setConnsLocked(nil)
 	ep.mu.Unlock()
 	ep.cancel()
 	var wg sync.WaitGroup

@@ -273,6 +273,16 @@ var scenarios = []scenario{
 		serveOn(p, newServer(p, quiet(yodel.ServerOptions{})), l)
 		return p.callAt(l.Addr().String(), &yodel.ClientOptions{Transport: &tls.Transport{Client: &stdtls.Config{ServerName: "localhost"}}}, &yodel.Call{})
 	}},
+	{"YDL1109", "a server of another service at the address of one that died", yodel.Unavailable, true, []string{"another server listens"}, true, func(p *provocation) error {
+		s := yodel.NewServer(nil)
+		must(p, s.Handle("Other.Get", func(*Empty) (*Empty, error) { return nil, nil }))
+		p.addr = serve(p, s)
+		r := &named{settable: newSettable(), service: "Arith"}
+		r.setInstances([]yodel.Instance{{Addr: p.addr, Incarnation: "00ff"}})
+		c := yodel.NewClient(r, nil)
+		p.Cleanup(c.Close)
+		return c.Call(p.Context(), "Arith.Mul", &Empty{}, nil)
+	}},
 	{"YDL1201", "a registry that is down", yodel.Unavailable, true, []string{"it failed: registry 10.0.0.1: connection refused"}, true, func(p *provocation) error {
 		down := resolverFunc(func(context.Context, func([]yodel.Instance)) error {
 			return errors.New("registry 10.0.0.1: connection refused")

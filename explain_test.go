@@ -211,7 +211,7 @@ func TestARecordHasTheCandidates(t *testing.T) {
 			if fmt.Sprint(verdicts) != fmt.Sprint(want) {
 				t.Errorf("explain %t: got the verdicts %v, want %v", explain, verdicts, want)
 			}
-			if last := r.Candidates[len(r.Candidates)-1]; last.Addr != "d" || r.Picker != "the first of 5" || r.Resolver.Instances != 5 {
+			if last := r.Candidates[len(r.Candidates)-1]; last.Addr != "d" || r.Picker != "the first of 4" || r.Resolver.Instances != 5 {
 				t.Errorf("got %+v of %q, %+v", r.Candidates, r.Picker, r.Resolver)
 			}
 		}

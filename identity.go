@@ -4,6 +4,7 @@ package yodel
 
 import (
 	"crypto/rand"
+	"encoding/hex"
 	"math"
 	"time"
 
@@ -63,6 +64,9 @@ func identityOf(l *wire.Limits, last *serverIdentity) *serverIdentity {
 	}
 	return &serverIdentity{incarnation: string(l.Incarnation), services: string(l.Services), keyScope: string(l.KeyScope), keyKeep: keep}
 }
+
+// name returns the incarnation as records of instances have it.
+func (id *serverIdentity) name() string { return hex.EncodeToString([]byte(id.incarnation)) }
 
 // serves reports whether the server may have methods of service: it said so, or did not say which services it has.
 func (id *serverIdentity) serves(service string) bool {

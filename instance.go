@@ -28,6 +28,9 @@ type Instance struct {
 	Metadata Metadata `json:"metadata,omitempty"`
 	// Started is when it began to serve.
 	Started time.Time `json:"started,omitzero"`
+	// Incarnation identifies the run of the server that the record is of, and is set by it. A client tells by it whether the
+	// server that it has connected to is the one that was announced.
+	Incarnation string `json:"incarnation,omitempty"`
 	// CallRate is how many calls it executed per second when the record was written, and Inflight how many were open. Servers
 	// write them again when they have changed much.
 	CallRate float64 `json:"callRate,omitempty"`

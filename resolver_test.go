@@ -57,3 +57,11 @@ func (r *settable) Watch(ctx context.Context, update func([]yodel.Instance)) err
 		}
 	}
 }
+
+// A named resolver knows of which service the instances are.
+type named struct {
+	*settable
+	service string
+}
+
+func (r *named) ServiceName() string { return r.service }

@@ -42,6 +42,8 @@ func TestACallThatStays(t *testing.T) {
 			},
 		}})
 		defer c.Close()
+		must(t, c.Ready(t.Context()))
+		synctest.Wait() // both are connected
 		call := &yodel.Call{Method: string(relay), Args: new(int)}
 		for _, want := range []int{3, 0, 3} { // round robin
 			before := executed["a"]

@@ -139,8 +139,9 @@ func TestEWMALeavesASlowServer(t *testing.T) {
 
 // One that was not measured yet and works on a call gets no other, however slow the rest is.
 func TestEWMAWaitsForTheFirstReply(t *testing.T) {
-	f := newFleetOn(t, newWorks(t), balance.EWMA)
+	f := newFleetOn(t, newWorks(t), balance.Random) // which does not learn from what connects it
 	all := f.become(instances(3)...)
+	connect(t, f.client)
 	p := learner(all, 2*time.Second, 3*time.Second)
 	newWorkload(t, f).add(all[2], "")
 	if n := tally(p, 1000)[all[2]]; n > 1 { // it may be tried once, when nobody has for long
@@ -162,6 +163,7 @@ func TestEWMATriesAnEndpointThatHasStreamsOnly(t *testing.T) {
 		}
 		c := yodeltest.NewClient(t, nil, servers...)
 		synctest.Wait()
+		connect(t, c)
 		all := c.Endpoints()
 		p := learner(all, time.Millisecond)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -161,6 +161,16 @@ type workload struct {
 	wg     sync.WaitGroup
 }
 
+// connect connects a client to all of its endpoints: while any is connected, calls avoid the others.
+func connect(t testing.TB, c *yodel.Client) {
+	t.Helper()
+	for _, ep := range c.Endpoints() {
+		if err := c.Do(context.Background(), &yodel.Call{Method: string(yodel.Ping), Args: &yodel.Empty{}, Endpoint: ep}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func newWorkload(t testing.TB, f *fleet) *workload {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

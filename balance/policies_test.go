@@ -385,6 +385,7 @@ func TestAnApertureComparesTwo(t *testing.T) {
 	b := balance.Aperture(2, balance.Nth(0, 1))
 	f := newFleetOn(t, newWorks(t), b)
 	all := f.become(instances(2)...)
+	connect(t, f.client)
 	newWorkload(t, f).add(all[0], "")
 	if n := picks(b(all, nil), 4000)[all[0]]; n > 400 { // one of 32 when the second draw is the first again, and again
 		t.Errorf("the busier one of two gets %d calls of 4000", n)

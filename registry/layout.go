@@ -67,6 +67,7 @@ const (
 	ourTag        = "tag" // any number of times
 	ourInflight   = "inflight"
 	ourStarted    = "started"
+	ourRun        = "incarnation"
 )
 
 const rpcxNetwork = "tcp"
@@ -91,6 +92,7 @@ func (rpcxLayout) Value(in yodel.Instance) ([]byte, error) {
 	set(ourInflight, strconv.Itoa(in.Inflight), in.Inflight == 0)
 	set(ourVersion, in.Version, in.Version == "")
 	set(ourZone, in.Zone, in.Zone == "")
+	set(ourRun, in.Incarnation, in.Incarnation == "")
 	set(ourStarted, in.Started.Format(time.RFC3339Nano), in.Started.IsZero())
 	if in.Group != "" {
 		q.Del(rpcxGroup) // of the metadata, which would be another group
@@ -135,14 +137,14 @@ func (rpcxLayout) Instance(name string, value []byte) (in yodel.Instance, err er
 	in = yodel.Instance{
 		Addr: addr, Group: strings.Join(q[rpcxGroup], ","), Version: q.Get(ourVersion), Weight: whole(rpcxWeight),
 		Zone: q.Get(ourZone), Latitude: number(rpcxLatitude), Longitude: number(rpcxLongitude), State: q.Get(rpcxState),
-		Tags: q[ourTag], CallRate: number(rpcxCalls), Inflight: whole(ourInflight),
+		Tags: q[ourTag], CallRate: number(rpcxCalls), Inflight: whole(ourInflight), Incarnation: q.Get(ourRun),
 	}
 	if text := q.Get(ourStarted); text != "" {
 		started, bad := time.Parse(time.RFC3339Nano, text)
 		in.Started, err = started, errors.Join(err, bad)
 	}
 	ours := []string{
-		rpcxWeight, rpcxState, rpcxGroup, rpcxLatitude, rpcxLongitude, rpcxCalls, ourVersion, ourZone, ourTag, ourInflight, ourStarted,
+		rpcxWeight, rpcxState, rpcxGroup, rpcxLatitude, rpcxLongitude, rpcxCalls, ourVersion, ourZone, ourTag, ourInflight, ourStarted, ourRun,
 	}
 	for key := range q {
 		if !slices.Contains(ours, key) {

@@ -75,7 +75,7 @@ func Setting(service, addr, state string, weight int) ([]byte, error) {
 func (r *Registry) Overrides(name string) yodel.Resolver {
 	opts := r.opts
 	opts.Layout = JSON // whatever other systems write into the service itself
-	return &service{&Registry{store: r.store, opts: opts}, r.overridePrefix(name)}
+	return &service{&Registry{store: r.store, opts: opts}, name, r.overridePrefix(name)}
 }
 
 func (r *Registry) overridePrefix(service string) string {

@@ -114,13 +114,16 @@ func (r *Registry) key(service, addr string) string {
 }
 
 // Service returns the instances of a service.
-func (r *Registry) Service(name string) yodel.Resolver { return &service{r, r.prefix(name)} }
+func (r *Registry) Service(name string) yodel.Resolver { return &service{r, name, r.prefix(name)} }
 
 // A service is one of a registry, as a resolver.
 type service struct {
 	*Registry
-	prefix string
+	called, prefix string
 }
+
+// ServiceName returns the name of the service, so that a client can tell whether a server at the address of an instance has it.
+func (s *service) ServiceName() string { return s.called }
 
 // Watch implements yodel.Resolver.
 func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) error {

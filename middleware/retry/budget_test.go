@@ -367,6 +367,8 @@ func TestAnyComesBackToOneThatIsNotConnected(t *testing.T) {
 		call("b")
 		r <- []string{"a", "b"}
 		synctest.Wait()
+		call("b") // and a is connected to
+		synctest.Wait()
 		call("a")
 		c.Endpoints()[0].SetReady("test", false)
 		for range 8 { // 2 min
@@ -377,6 +379,8 @@ func TestAnyComesBackToOneThatIsNotConnected(t *testing.T) {
 		if c.Endpoints()[0].Connected() {
 			t.Error("the connection is idle, and is there")
 		}
+		call("b") // and a is connected to
+		synctest.Wait()
 		call("a")
 	})
 }
