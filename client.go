@@ -114,8 +114,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	if opts.MaxMemory <= 0 {
 		opts.MaxMemory = mux.DefaultMemory()
 	}
-	refuseNil("ClientOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
-	refuseNil("ClientOptions.EndpointMiddleware", opts.EndpointMiddleware, func(m EndpointMiddleware) bool { return m == nil })
+	opts.refuseNil()
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.Timeout = min(opts.Timeout, forever)
 	opts.DialTimeout = orDefault(opts.DialTimeout, 3*time.Second)
@@ -242,6 +241,12 @@ func (c *Client) Notify(ctx context.Context, method string, in any) error {
 	err := c.conclude(ctx, call, c.handler(ctx, call))
 	c.give(o)
 	return err
+}
+
+// refuseNil panics if a middleware is nil.
+func (o *ClientOptions) refuseNil() {
+	refuseNil("ClientOptions.Middleware", o.Middleware, func(m Middleware) bool { return m == nil })
+	refuseNil("ClientOptions.EndpointMiddleware", o.EndpointMiddleware, func(m EndpointMiddleware) bool { return m == nil })
 }
 
 // missing returns the error of a call that was given no client, or no context.

@@ -113,7 +113,7 @@ func (cl *cluster) heardOf(ctx context.Context, instances []Instance) {
 	cl.mu.Lock()
 	failed := cl.err != nil
 	cl.mu.Unlock()
-	cl.update(instances)
+	cl.update(instances) //nolint:contextcheck // connections outlive the watch
 	if failed {
 		cl.client.opts.Logger.InfoContext(ctx, "yodel: the resolver works again", "resolver", cl.source.name, "instances", len(instances))
 	}

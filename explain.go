@@ -124,13 +124,10 @@ func attemptsMessage(method string, attempts []introspect.Attempt, made int, tai
 		room -= len(at) + len(": ")
 	}
 	fit(texts, room)
-	for i, at := range heads {
-		if i > 0 {
-			head += ";"
-		}
-		head += at + texts[i]
+	for i := range texts {
+		texts[i] = heads[i] + texts[i]
 	}
-	return head + more + tail
+	return head + strings.Join(texts, ";") + more + tail
 }
 
 // shareReasons groups attempts by the reason of their failure, in the order in which the reasons came first.

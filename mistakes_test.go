@@ -195,7 +195,7 @@ func TestMistakesAreExplained(t *testing.T) {
 
 // An element of a list of options that is nil is refused when the client or the server is made, not by the first call.
 func TestNilMiddlewareIsRefused(t *testing.T) {
-	for want, make := range map[string]func(){
+	for want, create := range map[string]func(){
 		"yodel: ClientOptions.Middleware[1] is nil": func() {
 			pass := func(next yodel.Handler) yodel.Handler { return next }
 			yodel.NewClient(yodel.Static(), &yodel.ClientOptions{Middleware: []yodel.Middleware{pass, nil}})
@@ -213,7 +213,7 @@ func TestNilMiddlewareIsRefused(t *testing.T) {
 					t.Errorf("it panics with %s, want %s", got, want)
 				}
 			}()
-			make()
+			create()
 		}()
 	}
 }

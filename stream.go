@@ -179,12 +179,10 @@ func carry(ctx context.Context, c Caller, call *Call, method string, in, out any
 	call.Method, call.Args, call.Reply = method, in, out
 	call.stream = &outgoingStream{kind: kind, body: body}
 	defer func() { call.stream = nil }() // also when body panics
-	err := error(nil)
 	if c == nil {
-		err = missing(ctx, call.Method)
-	} else {
-		err = c.Do(ctx, call)
+		return missing(ctx, call.Method)
 	}
+	err := c.Do(ctx, call)
 	if own, ok := errors.AsType[*bodyError](err); ok {
 		return own.error
 	}

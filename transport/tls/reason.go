@@ -122,6 +122,6 @@ func (c *conn) hint(err error) {
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		raw := c.NetConn()
 		_ = raw.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-		_, _ = raw.Write(alert) //nolint:errcheck // the connection ends anyway
+		_, _ = raw.Write(alert) // the connection ends anyway
 	}
 }
