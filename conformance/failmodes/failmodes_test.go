@@ -26,6 +26,7 @@ import (
 	"github.com/yodel-rpc/yodel/fanout"
 	"github.com/yodel-rpc/yodel/middleware/fallback"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
+	"github.com/yodel-rpc/yodel/middleware/limit"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -51,7 +52,13 @@ type fleet struct {
 	executed map[string]*atomic.Int32 // by instance
 	attempts atomic.Int32
 	broken   atomic.Bool // writes to the first instance fail
-	stop     []func()
+	proxy    *proxy      // in front of the first instance, for the faults that happen during the call; else nil
+	refusing atomic.Bool // the first instance refuses every call
+	happened atomic.Bool // the client met the fault during the call
+	shut     sync.Once   // the first instance
+
+	mu   sync.Mutex
+	stop []func()
 }
 
 var names = []string{"a", "b", "c"}
@@ -62,11 +69,19 @@ type fault struct {
 	prepare    func(f *fleet) // before the call
 	handler    func(f *fleet, ctx context.Context) error
 	cancel     bool
+	// inFlight says that the fault happens during the call: a proxy stands in front of the first instance, and prepare sees that
+	// happened is set when an attempt has met the fault.
+	inFlight bool
+	limited  bool          // the first instance has a concurrency limit of 1
+	idle     time.Duration // the client's Limits.IdleTimeout
 }
 
 var faults = []fault{
 	{name: "none", what: "all is well"},
-	{name: "refused", what: "nobody listens there", prepare: (*fleet).neverStarted},
+	{name: "refused", what: "nobody listens there, which the client knows before the call", prepare: (*fleet).neverStarted},
+	{name: "dial refused in flight", what: "the client has no connection, because the last one was idle for too long, and the one that the call makes is refused", prepare: (*fleet).refuseDials, inFlight: true, idle: 10 * time.Second},
+	{name: "refused in flight", what: "the server refuses the request with `unavailable`, and says that it was not executed", prepare: (*fleet).refuseCalls, inFlight: true},
+	{name: "overloaded", what: "the server refuses the request because its concurrency limit is reached", prepare: (*fleet).overload, inFlight: true, limited: true},
 	{name: "reset before sending", what: "the connection has just been lost; the server takes another one", prepare: (*fleet).reset},
 	{name: "reset while sending", what: "the connection breaks when the request is written, and nobody knows whether any of it has left", prepare: (*fleet).breakWrites},
 	{name: "reset after sending", what: "the connection breaks while the method runs, which goes on to its end", handler: (*fleet).cutOff},
@@ -74,7 +89,10 @@ var faults = []fault{
 	{name: "slow", what: "the method takes 150 ms", handler: (*fleet).dawdle},
 	{name: "application error", what: "the method fails with `failed_precondition`", handler: (*fleet).refuse},
 	{name: "cancel", what: "the caller gives up after 50 ms, and the method runs until its context ends", handler: (*fleet).hang, cancel: true},
-	{name: "drain", what: "the server is shutting down", prepare: (*fleet).drain},
+	{name: "drain", what: "the server is shutting down, which the client knows before the call", prepare: (*fleet).drain},
+	{name: "drain in flight", what: "the server begins to shut down while the request is on its way, and the client learns that before the request arrives", prepare: (*fleet).drainInFlight, inFlight: true},
+	{name: "drain in flight, late notice", what: "the same, and the client learns it after the server has refused the request", prepare: (*fleet).drainInFlightLate, inFlight: true},
+	{name: "drain while executing", what: "the server begins to shut down while the method runs, which takes 50 ms", handler: (*fleet).drainMeanwhile},
 }
 
 // A mode is a way to carry calls out.
@@ -217,6 +235,9 @@ func try(t *testing.T, m mode, broken fault, idempotent bool) outcome {
 			t.Errorf("%s under %s: %s executed it %d times", m.name, broken.name, name, n)
 		}
 	}
+	if m.call == nil && !idempotent && o.executions > 1 {
+		t.Errorf("%s under %s: executed %d times on all servers together", m.name, broken.name, o.executions)
+	}
 	switch {
 	case err != nil:
 		o.result = yodel.CodeOf(err).String()
@@ -233,6 +254,9 @@ func try(t *testing.T, m mode, broken fault, idempotent bool) outcome {
 			t.Errorf("%s under %s: success without a reply", m.name, broken.name)
 		}
 	}
+	if broken.inFlight && !f.happened.Load() {
+		t.Errorf("%s under %s: no attempt met the fault", m.name, broken.name)
+	}
 	if yodel.NotProcessed(err) && o.executions > 0 {
 		t.Errorf("%s under %s: %v, and it was executed %d times", m.name, broken.name, err, o.executions)
 	}
@@ -245,23 +269,41 @@ func start(t *testing.T, m mode, broken fault) *fleet {
 	f := &fleet{Network: mem.New(), servers: make(map[string]*yodel.Server), executed: make(map[string]*atomic.Int32)}
 	for _, name := range names {
 		f.executed[name] = new(atomic.Int32)
-		s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler), DrainTimeout: time.Second})
+		first := name == names[0]
+		options := &yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler), DrainTimeout: time.Second}
+		if first {
+			options.Middleware = []yodel.Middleware{f.noteRefusals, f.refusals}
+			if broken.limited {
+				options.Middleware = append(options.Middleware, limit.With(&limit.Options{Limit: 1, Queue: -1}))
+			}
+		}
+		s := yodel.NewServer(options)
 		f.servers[name] = s
 		work.Handle(s, func(ctx context.Context, _ *string) (*string, error) {
 			f.executed[name].Add(1)
 			<-time.After(time.Millisecond) // so that calls that are made at the same time have all begun before the first of them ends
-			if name == names[0] && broken.handler != nil {
+			if first && broken.handler != nil {
 				if err := broken.handler(f, ctx); err != nil {
 					return nil, err
 				}
 			}
 			return &name, nil
 		})
-		l, err := f.Listen(name)
+		at := name
+		if first && broken.inFlight {
+			at += " behind the proxy"
+		}
+		l, err := f.Listen(at)
 		if err != nil {
 			t.Fatal(err)
 		}
 		f.serve(t, s, l)
+		if at != name {
+			if f.proxy, err = startProxy(f.Network, name, at); err != nil {
+				t.Fatal(err)
+			}
+			f.stop = append(f.stop, f.proxy.stop)
+		}
 	}
 	count := func(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
@@ -279,6 +321,7 @@ func start(t *testing.T, m mode, broken fault) *fleet {
 		Transport: f, Balancer: balancer, Timeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
 		Middleware:         slices.Concat(m.middleware, []yodel.Middleware{timeout.After(200 * time.Millisecond)}),
 		EndpointMiddleware: []yodel.EndpointMiddleware{count},
+		Limits:             yodel.Limits{IdleTimeout: broken.idle},
 	})
 	for _, ep := range f.client.Endpoints() { // connected, so that what is tried is the fault
 		if err := f.client.Do(t.Context(), &yodel.Call{Method: string(yodel.Ping), Args: &yodel.Empty{}, Endpoint: ep}); err != nil {
@@ -306,7 +349,10 @@ func (f *fleet) serve(t *testing.T, s *yodel.Server, l net.Listener) {
 
 func (f *fleet) close() {
 	f.client.Close()
-	for _, stop := range f.stop {
+	f.mu.Lock()
+	stop := f.stop
+	f.mu.Unlock()
+	for _, stop := range stop {
 		stop()
 	}
 }
@@ -332,10 +378,14 @@ func (o ordered) Pick(call *yodel.Call) *yodel.Endpoint {
 // Dial implements yodel.Transport: writes on the connection to the first instance can be made to fail.
 func (f *fleet) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	c, err := f.Network.Dial(ctx, addr)
-	if err == nil && addr == names[0] {
-		c = &breakable{c, f}
+	if addr != names[0] {
+		return c, err
 	}
-	return c, err
+	if err != nil {
+		f.happened.Store(true)
+		return nil, err
+	}
+	return &breakable{c, f}, nil
 }
 
 type breakable struct {
@@ -369,25 +419,124 @@ func (f *fleet) reset() {
 
 func (f *fleet) breakWrites() { f.broken.Store(true) }
 
+// refuseDials lets the connections end because they are idle, and refuses new ones to the first instance.
+func (f *fleet) refuseDials() {
+	time.Sleep(20 * time.Second)
+	f.proxy.refuse()
+}
+
+// refuseCalls makes the first instance refuse calls from when the request is on its way.
+func (f *fleet) refuseCalls() {
+	f.whileHeld(func() { f.refusing.Store(true) })
+}
+
+// refusals is middleware of the first instance: it refuses calls.
+func (f *fleet) refusals(next yodel.Handler) yodel.Handler {
+	return func(ctx context.Context, call *yodel.Call) error {
+		if f.refusing.Load() {
+			return &yodel.Error{Code: yodel.Unavailable, Message: "not now", NotProcessed: true}
+		}
+		return next(ctx, call)
+	}
+}
+
+// noteRefusals is middleware of the first instance: it notes that a call was refused.
+func (f *fleet) noteRefusals(next yodel.Handler) yodel.Handler {
+	return func(ctx context.Context, call *yodel.Call) error {
+		err := next(ctx, call)
+		if yodel.NotProcessed(err) {
+			f.happened.Store(true)
+		}
+		return err
+	}
+}
+
+// overload occupies the first instance, whose concurrency limit is 1.
+func (f *fleet) overload() { f.occupy() }
+
 // drain makes the first instance shut down, with a call open that keeps it from ending.
 func (f *fleet) drain() {
+	f.occupy()
+	f.shutDown()
+	synctest.Wait()
+}
+
+// drainInFlight makes the first instance shut down while the request is on its way.
+func (f *fleet) drainInFlight() {
+	f.whileHeld(func() {
+		f.shutDown()
+		synctest.Wait() // the client has read the notice
+		f.happened.Store(true)
+	})
+}
+
+// drainInFlightLate is drainInFlight, and holds the notice until the server has refused the request.
+func (f *fleet) drainInFlightLate() {
+	notice := f.proxy.down.hold()
+	f.whileHeld(func() {
+		f.shutDown()
+		<-notice
+		f.happened.Store(true)
+	}, f.proxy.down.release)
+}
+
+// drainMeanwhile makes the first instance shut down while it executes the call.
+func (f *fleet) drainMeanwhile(context.Context) error {
+	f.shutDown() //nolint:contextcheck // it outlasts the call
+	<-time.After(50 * time.Millisecond)
+	return nil
+}
+
+// whileHeld has the proxy hold the next request, runs happen, lets the request go, and runs then when the server has dealt
+// with it.
+func (f *fleet) whileHeld(happen func(), then ...func()) {
+	came := f.proxy.up.hold()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-came:
+		case <-f.proxy.ended:
+			return
+		}
+		happen()
+		f.proxy.up.release()
+		for _, next := range then {
+			synctest.Wait()
+			next()
+		}
+	})
+	f.stop = append(f.stop, wg.Wait)
+}
+
+// occupy begins a call to the first instance that stays open until the fleet is closed.
+func (f *fleet) occupy() {
 	s := f.servers[names[0]]
 	hold := make(chan struct{})
-	_ = s.Handle("Hold", func(ctx context.Context) error { // the name is free
+	ctx, cancel := context.WithCancel(context.Background())
+	_ = s.Handle("Hold", func(context.Context) error { // the name is free
 		close(hold)
 		<-ctx.Done()
 		return ctx.Err()
 	})
-	holding, cancel := context.WithCancel(context.Background())
 	ep := f.client.Endpoints()[slices.IndexFunc(f.client.Endpoints(), func(ep *yodel.Endpoint) bool { return ep.Addr() == names[0] })]
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_ = f.client.Do(holding, &yodel.Call{Method: "Hold", Args: yodel.Values{}, Reply: yodel.Values{}, Endpoint: ep}) // it is canceled
+		_ = f.client.Do(ctx, &yodel.Call{Method: "Hold", Args: yodel.Values{}, Reply: yodel.Values{}, Endpoint: ep}) // it is canceled
 	})
 	<-hold
-	wg.Go(func() { _ = s.Shutdown(holding) }) // it is cut off
 	f.stop = append([]func(){cancel, wg.Wait}, f.stop...)
-	synctest.Wait()
+}
+
+// shutDown begins to shut the first instance down. What is left when the fleet is closed is cut off.
+func (f *fleet) shutDown() {
+	f.shut.Do(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = f.servers[names[0]].Shutdown(ctx) }) // it may be cut off
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.stop = append([]func(){cancel, wg.Wait}, f.stop...)
+	})
 }
 
 // cutOff breaks the connection to the caller and lets the method go on to its end.
