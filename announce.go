@@ -134,7 +134,7 @@ func (a *announcer) keep(ctx context.Context, r Registrar, o *overrides) {
 	var wg sync.WaitGroup
 	for at := range known {
 		wg.Go(func() {
-			if err := r.Withdraw(ctx, at.service, at.addr); err != nil {
+			if err := a.guarded(r).Withdraw(ctx, at.service, at.addr); err != nil {
 				s.opts.Logger.Warn("yodel: the server could not be withdrawn; its lease will end", "service", at.service, "err", err)
 				return
 			}
@@ -148,6 +148,9 @@ func (a *announcer) keep(ctx context.Context, r Registrar, o *overrides) {
 func (a *announcer) log(event string, r Registrar, at place) {
 	a.server.opts.Logger.Info("yodel: "+event, "service", at.service, "registry", registryName(r), "addr", at.addr)
 }
+
+// guarded returns r so that it can do no harm to the goroutine that announces.
+func (a *announcer) guarded(r Registrar) Registrar { return guardedRegistrar{r, &a.server.guard} }
 
 // registryName names a registry in a log: by its String method, or else by its package.
 func registryName(r Registrar) string {
@@ -195,7 +198,7 @@ func (a *announcer) tell(ctx context.Context, r Registrar, o *overrides, known m
 		announced := known[at]
 		known[at] = announced // even if this fails: the record may have been written
 		o.follow(ctx, service)
-		bad := r.Announce(one, service, in, ttl)
+		bad := a.guarded(r).Announce(one, service, in, ttl)
 		note("announce", service, bad)
 		if bad == nil && !announced {
 			known[at] = true
@@ -206,7 +209,7 @@ func (a *announcer) tell(ctx context.Context, r Registrar, o *overrides, known m
 		if at.addr == in.Addr && slices.Contains(services, at.service) || ctx.Err() != nil {
 			continue
 		}
-		bad := r.Withdraw(one, at.service, at.addr)
+		bad := a.guarded(r).Withdraw(one, at.service, at.addr)
 		if bad == nil {
 			delete(known, at)
 			a.log("withdrawn", r, at)

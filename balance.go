@@ -203,9 +203,15 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 // event tells the user of a connection event, and the resolver that its instances are perhaps elsewhere.
 func (c *Client) event(e ConnEvent) {
 	if c.refresh != nil && e.Kind != eventConnected && e.Kind != eventClosed {
-		c.refresh()
+		_ = c.guard.apart("the resolver's Refresh", nil, func() error { // that it failed is in the log
+			c.refresh()
+			return nil
+		})
 	}
 	if c.opts.OnConn != nil {
-		c.opts.OnConn(e)
+		_ = c.hooks.run(c.guard, "the OnConn hook", func() error {
+			c.opts.OnConn(e)
+			return nil
+		})
 	}
 }

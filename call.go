@@ -230,16 +230,22 @@ func startAll(ctx context.Context, observers []Observer, call *Call) context.Con
 // endAll ends it, in the opposite order.
 //
 //go:noinline
-func endAll(ctx context.Context, observers []Observer, call *Call, err error) {
+func endAll(ctx context.Context, g *guard, observers []Observer, call *Call, err error) {
 	if len(observers) == 0 {
 		return
 	}
 	call.stopWatch()
 	for _, o := range slices.Backward(observers) {
 		if o.End != nil {
-			o.End(ctx, call, err)
+			o.end(ctx, g, call, err)
 		}
 	}
+}
+
+// end calls End. One that panics keeps no other observer from being told.
+func (o *Observer) end(ctx context.Context, g *guard, call *Call, err error) {
+	defer g.rescue("an Observer's End")
+	o.End(ctx, call, err)
 }
 
 // stopWatch notes how long a call has taken that is watched.

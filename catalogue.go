@@ -92,6 +92,7 @@ var catalogue = map[string]entry{
 	"YDL5001": {Internal, "the handler panicked", "look in the server's log for the number in the message"},
 	"YDL5003": {Internal, "the handler returned neither a reply nor an error", "return a reply: an empty one, &Reply{}, if there is nothing to say"},
 	"YDL5002": {Internal, "the handler ended its goroutine", "return from the handler instead of calling runtime.Goexit (as t.FailNow does)"},
+	"YDL5004": {Internal, "code that was given to a client or a server panicked", "look in the log of this process for the number in the message"},
 }
 
 // failure makes the error of a catalogue entry.

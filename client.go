@@ -87,9 +87,11 @@ type Client struct {
 	closing <-chan struct{}
 	born    time.Duration // on the clock
 	cancel  context.CancelFunc
-	closed  sync.Once
-	ending  sync.Mutex // guards cancel
+	shut    atomic.Bool // Close has been called
+	ending  sync.Mutex  // guards cancel
 	wg      sync.WaitGroup
+	hooks   hooks
+	left    chan struct{} // closed when Close has returned for the first time
 }
 
 // NewClient returns a client for the instances that r knows. It does not wait for them, nor for a connection.
@@ -119,6 +121,8 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	opts.Timeout = min(opts.Timeout, forever)
 	opts.DialTimeout = orDefault(opts.DialTimeout, 3*time.Second)
 	opts.ConnsPerEndpoint = orDefault(opts.ConnsPerEndpoint, 1)
+	opts.Logger = guarded(opts.Logger)
+	c.guard = &guard{log: opts.Logger}
 	c.codec, c.compressor, c.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove
 	c.noWait, c.checksum, c.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
 	c.side, c.slowAfter, c.samples = clientSide, slowAfter(opts.SlowAfter), newSampler()
@@ -137,6 +141,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	if opts.Server != nil {
 		opts.Server.lend(&c.config)
 	}
+	c.left = make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	c.ctx, c.closing, c.cancel = ctx, ctx.Done(), cancel
 	c.cluster = newCluster(c)
@@ -168,19 +173,42 @@ var errNoResolver = errors.New("NewClient was given no resolver")
 // wait for a connection: a call does, or Ready.
 func Dial(addrs ...string) *Client { return NewClient(Static(addrs...), nil) }
 
-// Close ends the client: calls that are open fail. It returns within about a second.
+// Close ends the client: calls that are open fail. It returns within about a second. Hooks and callbacks may call it: it does not
+// wait for them longer than that.
 func (c *Client) Close() {
-	c.closed.Do(func() {
-		c.ending.Lock() // nothing begins in the background from now on
-		c.cancel()
-		c.ending.Unlock()
+	c.hooks.letGo()
+	if c.shut.Swap(true) {
+		waitFor(c.left, closeTime)
+		return
+	}
+	defer close(c.left)
+	c.ending.Lock() // nothing begins in the background from now on
+	c.cancel()
+	c.ending.Unlock()
+	ended := make(chan struct{})
+	go func() {
 		c.cluster.close()
 		c.wg.Wait()
 		c.config.Pool.Close()
-		if c.opts.Server != nil {
-			c.opts.Server.takeBack(c.config.Pool)
-		}
-	})
+		close(ended)
+	}()
+	waitFor(ended, closeTime)
+	if c.opts.Server != nil {
+		c.opts.Server.takeBack(c.config.Pool)
+	}
+}
+
+// closeTime bounds how long Close waits for what runs, which may be what has called it. Connections take a second at most.
+const closeTime = 1500 * time.Millisecond
+
+// waitFor waits for ch to be closed, for at most d.
+func waitFor(ch <-chan struct{}, d time.Duration) {
+	late := time.NewTimer(d)
+	defer late.Stop()
+	select {
+	case <-ch:
+	case <-late.C:
+	}
 }
 
 // Endpoints returns the current set of endpoints.
@@ -317,14 +345,26 @@ func (c *Client) goInOwnGoroutine(ctx context.Context, call *Call, done func(err
 		done = func(error) {}
 	}
 	if !c.token(ctx) {
-		done(c.Do(ctx, call))
+		c.doLater(ctx, call, done, false)
 		return
 	}
-	go func() {
-		err := c.Do(ctx, call)
-		<-c.async
-		done(err)
+	go c.doLater(ctx, call, done, true)
+}
+
+// doLater carries out an asynchronous call, and gives back the token for the goroutine that it takes, if it has one.
+func (c *Client) doLater(ctx context.Context, call *Call, done func(error), token bool) {
+	ended, err := false, error(nil)
+	defer func() {
+		if value := recover(); !ended {
+			err = c.guard.interrupted(ctx, call.Method, value)
+		}
+		if token {
+			<-c.async // before the callback, which may begin another call
+		}
+		c.guard.tell(callback(done), err)
 	}()
+	err = c.Do(ctx, call)
+	ended = true
 }
 
 // token waits for leave to take a goroutine for an asynchronous call. Without it the call is carried out on the caller's: when ctx has
@@ -403,7 +443,10 @@ func (c *Client) Background(f func(ctx context.Context)) bool {
 	if c.ctx.Err() != nil {
 		return false
 	}
-	c.wg.Go(func() { f(c.ctx) })
+	c.wg.Go(func() {
+		defer c.guard.rescue("a function in the background")
+		f(c.ctx)
+	})
 	return true
 }
 

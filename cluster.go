@@ -80,7 +80,9 @@ func (cl *cluster) follow(ctx context.Context, r Resolver) {
 	backoff := firstBackoff
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := r.Watch(ctx, func(instances []Instance) { cl.heardOf(ctx, instances) })
+		err := cl.client.guard.apart("the resolver's Watch", nil, func() error {
+			return r.Watch(ctx, func(instances []Instance) { cl.heardOf(ctx, instances) })
+		})
 		if ctx.Err() != nil {
 			return
 		}
@@ -141,7 +143,13 @@ func (cl *cluster) replaceLocked(endpoints []*Endpoint) {
 		last = set.picker
 	}
 	given := believable(endpoints)
-	picker := cl.client.opts.Balancer(given, last)
+	var picker Picker
+	if err := cl.client.guard.apart("the Balancer", nil, func() error {
+		picker = cl.client.opts.Balancer(given, last)
+		return nil
+	}); err != nil {
+		picker = brokenPicker{err}
+	}
 	if picker == nil {
 		picker = noPicker{}
 	}
@@ -170,6 +178,12 @@ type noPicker struct{}
 
 func (noPicker) Pick(*Call) *Endpoint { return nil }
 func (noPicker) String() string       { return "it returned no picker" }
+
+// A brokenPicker stands for the picker of a balancer that panicked.
+type brokenPicker struct{ error }
+
+func (brokenPicker) Pick(*Call) *Endpoint { return nil }
+func (p brokenPicker) String() string     { return p.Error() }
 
 func (cl *cluster) close() {
 	cl.mu.Lock()

@@ -225,7 +225,10 @@ func (ep *Endpoint) Go(f func(ctx context.Context)) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	if !ep.closed {
-		ep.client.wg.Go(func() { f(ep.ctx) })
+		ep.client.wg.Go(func() {
+			defer ep.client.guard.rescue("a function in the background")
+			f(ep.ctx)
+		})
 	}
 }
 
@@ -484,8 +487,11 @@ func (ep *Endpoint) connect(ctx context.Context, d *dialing) (*mux.Conn, *dialEr
 		c.event(ConnEvent{Kind: eventConnectFailed, Addr: ep.Addr(), Err: err.err})
 		return nil, err
 	}
-	nc, err := c.opts.Transport.Dial(ctx, ep.Addr())
-	if err != nil {
+	var nc net.Conn
+	if err := c.guard.apart("the transport's Dial", nil, func() (err error) {
+		nc, err = c.opts.Transport.Dial(ctx, ep.Addr())
+		return err
+	}); err != nil {
 		return fail(&dialError{err: err})
 	}
 	d.accepted.Store(true)

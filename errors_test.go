@@ -583,6 +583,14 @@ var scenarios = []scenario{
 		Mul.Handle(s, func(context.Context, *Args) (*Reply, error) { return nil, nil })
 		return p.call(s, nil, &yodel.Call{Reply: &Reply{}})
 	}},
+	{"YDL5004", "a codec that panics", yodel.Internal, false, []string{"panicked; it has number 1 in the log"}, true, func(p *provocation) error {
+		o := &yodel.ClientOptions{Codec: hookCodec{decode: func(any) { panic("secret") }}, Logger: slog.New(slog.DiscardHandler)}
+		c := connect(p, newServer(p, &yodel.ServerOptions{Codecs: []yodel.Codec{hookCodec{}}}), o)
+		must(p, c.Ready(p.Context()))
+		ended := make(chan error, 1)
+		c.Go(p.Context(), &yodel.Call{Method: "Arith.Mul", Args: &Args{}, Reply: &Reply{}}, func(err error) { ended <- err })
+		return receive(p, ended, "the call has ended")
+	}},
 	{"YDL5002", "runtime.Goexit", yodel.Internal, false, []string{"ended its goroutine"}, false, func(p *provocation) error {
 		return p.call(p.with(nil, func(*string) (*string, error) { runtime.Goexit(); return nil, nil }), nil, try("x"))
 	}},

@@ -592,7 +592,7 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 	if in.err == nil && code != 0 { // it never came to a reply: the handler ended its goroutine
 		in.err = failure("YDL5002", "%s: the handler ended its goroutine", t.name)
 	}
-	endAll(in.ctx, t.conn.server.opts.Observers, &in.call, in.err)
+	endAll(in.ctx, &t.conn.server.guard, t.conn.server.opts.Observers, &in.call, in.err)
 	if in.call.Explain || !in.left() && (in.err != nil || took != mux.Untimed && in.slow(took)) {
 		in.report(took)
 	}

@@ -215,7 +215,7 @@ func (s *Server) info() *introspect.Info {
 
 func (s *Server) stats() *introspect.Stats {
 	s.mu.Lock()
-	stats := &introspect.Stats{Since: s.started, Conns: len(s.conns) + len(s.links), Panics: s.panics.Load()}
+	stats := &introspect.Stats{Since: s.started, Conns: len(s.conns) + len(s.links), Panics: s.guard.panics.Load()}
 	s.mu.Unlock()
 	stats.Open, stats.Granted = s.budget.Open(), s.budget.Granted()
 	s.registered(func(names []string, m *method) {

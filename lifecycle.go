@@ -41,6 +41,7 @@ func (s *Server) Addr() net.Addr {
 // Connections of clients that have the server in their options belong to the clients. They stay open, without serving calls, and the
 // clients' own calls go on.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.hooks.letGo()
 	began := time.Now()
 	first := s.leaving()
 	withdrawing := s.withdraw(ctx, first)

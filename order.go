@@ -42,7 +42,7 @@ type trip struct {
 // conclude tells an asynchronous caller.
 func (p *trip) conclude() {
 	if p.done != nil {
-		p.done(p.err)
+		p.client.guard.tell(callback(p.done), p.err)
 		return
 	}
 	p.out.tell(p.err)
@@ -104,8 +104,11 @@ func (c *Client) carryOut(ctx context.Context, call *Call, t *turn, token bool) 
 	c.timeout(call)
 	p := &t.trip
 	p.client = c
-	p.err = Errorf(Internal, "%s: middleware ended its goroutine", call.Method)
+	known := false
 	defer func() {
+		if value := recover(); !known {
+			p.err = c.guard.interrupted(ctx, call.Method, value)
+		}
 		call.end()
 		t.give(o)
 		if token {
@@ -114,6 +117,7 @@ func (c *Client) carryOut(ctx context.Context, call *Call, t *turn, token bool) 
 		t.finish(gaveUp(ctx, p.err))
 	}()
 	p.err = c.conclude(ctx, call, c.handler(ctx, call))
+	known = true
 }
 
 // goAtOnce sends a call without a goroutine, if its turn is now and there is a connection.
@@ -125,7 +129,7 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	t, needsConn := c.orders.embark(call.Key, pin, nil, nil)
 	if needsConn {
 		call.tried = nil // of its last use
-		ep, err := c.cluster.pick(ctx, call, false)
+		ep, err := c.pickForGo(ctx, call, done)
 		if err != nil {
 			return false
 		}
@@ -142,20 +146,47 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	call.begin(ctx, o)
 	call.turn = t
 	c.timeout(call)
-	o.client, o.ctx, o.async, o.done = c, startAll(ctx, c.opts.Observers, call), call, callback(done)
-	o.began = clock()
+	o.client, o.ctx, o.async, o.done = c, ctx, call, callback(done)
 	t.trip.client, t.trip.out = c, o
+	sent := false
+	defer func() {
+		if !sent { // an observer or a codec
+			t.unsent(true)
+			o.finish(c.guard.interrupted(o.ctx, call.Method, recover()))
+		}
+	}()
+	o.ctx = startAll(ctx, c.opts.Observers, call)
+	o.began = clock()
 	ep := t.line.ep // it does not change while t may be sent
 	if pin == nil {
 		call.Endpoint, call.picked = ep, ep
 	}
-	oneWay := call.OneWay                                       // once it has been sent, the call may have ended, and be the user's again
-	if err := c.sendInTurn(o.ctx, ep, call, true); err != nil { //nolint:contextcheck // it is ctx, with what the observers added
-		go c.resume(o, err)
+	oneWay := call.OneWay                      // once it has been sent, the call may have ended, and be the user's again
+	err := c.sendInTurn(o.ctx, ep, call, true) //nolint:contextcheck // it is ctx, with what the observers added
+	sent = true
+	if err != nil {
+		go c.resume(o, err, false)
 	} else if oneWay {
 		o.finish(nil)
 	}
 	return true
+}
+
+// pickForGo is pick for a call with a callback, which is told when the Picker ends the goroutine. One that panics is asked again, where that
+// is an error of the call.
+func (c *Client) pickForGo(ctx context.Context, call *Call, done func(error)) (ep *Endpoint, err error) {
+	picked := false
+	defer func() {
+		if value := recover(); !picked {
+			err = c.guard.interrupted(ctx, call.Method, value)
+			if value == nil {
+				c.guard.tell(callback(done), err)
+			}
+		}
+	}()
+	ep, err = c.cluster.pick(ctx, call, false)
+	picked = true
+	return ep, err
 }
 
 // gaveUp reports whether a call ended because its caller would not wait: such a one is told at once.
@@ -321,6 +352,12 @@ func (c *Call) keep() *Call {
 func (c *Client) sendAgain(t *turn) {
 	ctx, p := context.Background(), &t.trip
 	call := p.kept
+	defer func() {
+		if value := recover(); value != nil {
+			c.guard.interrupted(ctx, call.Method, value)
+			t.drop()
+		}
+	}()
 	pinned := call.pinned()
 	for {
 		if !t.follows {
@@ -365,13 +402,25 @@ func (t *turn) Complete(a *mux.Answer, err error) {
 	how, direct, o := landingOf(a, err), p.direct, p.out
 	p.hold.landed(how)
 	p.ep.inflight.ended.Add(1)
+	known := false
+	defer func() {
+		if value := recover(); !known { // a codec, or the Learner
+			err = p.client.guard.interrupted(context.Background(), p.call.Method, value)
+		}
+		t.completed(o, how, direct, err)
+	}()
 	if p.ep.learned() {
 		p.ep.learn(context.Background(), p.call, o.req.Began, a, err) // the caller's context may be gone with it
 	}
 	if err == nil {
 		err = p.client.decode(o, p.call, a)
 	}
-	orders := t.line.of
+	known = true
+}
+
+// completed takes note of how a request ended. With direct it goes on with the call.
+func (t *turn) completed(o *outgoing, how landing, direct bool, err error) {
+	p, orders := &t.trip, t.line.of
 	orders.mu.Lock()
 	defer orders.mu.Unlock()
 	p.err = err
@@ -384,7 +433,7 @@ func (t *turn) Complete(a *mux.Answer, err error) {
 	case !direct:
 		t.sender.ring()
 	case err != nil:
-		go o.client.resume(o, err)
+		go o.client.resume(o, err, false)
 	default:
 		t.finishLocked(false)
 	}

@@ -84,36 +84,42 @@ func (o *outgoing) reset() bool {
 
 // start makes the first attempt of an asynchronous call without a goroutine, if it can.
 func (c *Client) start(ctx context.Context, o *outgoing, call *Call, done ender) {
+	o.ctx, o.async, o.done = ctx, call, done
+	away := false // the call goes on elsewhere
+	defer func() {
+		if !away {
+			o.finish(c.guard.interrupted(ctx, call.Method, recover()))
+		}
+	}()
 	c.timeout(call)
 	ctx = startAll(ctx, c.opts.Observers, call)
-	o.ctx, o.async, o.done = ctx, call, done
+	o.ctx = ctx
 	ep, err := c.cluster.pick(ctx, call, false)
 	if err == nil {
 		if conn := ep.ready(ctx); conn != nil {
 			call.Endpoint, call.picked = ep, ep
-			c.startOn(o, ep, conn)
+			if call.IdempotencyKey == "" {
+				err = c.prepare(ctx, o, call)
+			} else if conn, err = call.claimKey(ep, conn); err == nil {
+				err = c.prepareKeyed(ctx, call, conn)
+			}
+			away = true
+			c.startOn(o, ep, conn, err)
 			return
 		}
 	}
-	if !c.token(ctx) {
-		c.resume(o, nil)
+	token := c.token(ctx)
+	away = true
+	if token {
+		go c.resume(o, nil, true)
 		return
 	}
-	go func() {
-		err := c.balanceAfter(ctx, call, nil)
-		<-c.async // before the callback, which may begin another call
-		o.finish(err)
-	}()
+	c.resume(o, nil, false)
 }
 
-func (c *Client) startOn(o *outgoing, ep *Endpoint, conn *mux.Conn) {
+// startOn sends a request that was prepared, unless it could not be because of err.
+func (c *Client) startOn(o *outgoing, ep *Endpoint, conn *mux.Conn, err error) {
 	call := o.async
-	err := error(nil)
-	if call.IdempotencyKey == "" {
-		err = c.prepare(o.ctx, o, call)
-	} else if conn, err = call.claimKey(ep, conn); err == nil {
-		err = c.prepareKeyed(o.ctx, call, conn)
-	}
 	if err != nil {
 		o.finish(c.explain(o.ctx, call, ep, err))
 		return
@@ -136,13 +142,20 @@ func (o *outgoing) Complete(a *mux.Answer, err error) {
 	}
 	ep := o.async.Endpoint
 	ep.inflight.ended.Add(1)
+	known := false
+	defer func() {
+		if value := recover(); !known { // a codec, or the Learner
+			err = o.client.guard.interrupted(o.ctx, o.async.Method, value)
+		}
+		o.ended(err)
+	}()
 	if ep.learned() {
 		ep.learn(o.ctx, o.async, o.req.Began, a, err)
 	}
 	if err == nil {
 		err = o.client.decode(o, o.async, a)
 	}
-	o.ended(err)
+	known = true
 }
 
 // ended ends an asynchronous attempt. One that failed without having been executed goes on as a
@@ -156,13 +169,24 @@ func (o *outgoing) ended(err error) {
 		h.release(err)
 	}
 	o.began = o.req.Began
-	go o.client.resume(o, err)
+	go o.client.resume(o, err, false)
 }
 
 // resume goes on with an asynchronous call as a synchronous one, after its first attempt failed or
-// could not be made at once.
-func (c *Client) resume(o *outgoing, failed error) {
-	o.finish(c.balanceAfter(o.ctx, o.async, failed))
+// could not be made at once. It gives back the token for its goroutine, if it has one.
+func (c *Client) resume(o *outgoing, failed error, token bool) {
+	known, err := false, error(nil)
+	defer func() {
+		if value := recover(); !known {
+			err = c.guard.interrupted(o.ctx, o.async.Method, value)
+		}
+		if token {
+			<-c.async // before the callback, which may begin another call
+		}
+		o.finish(err)
+	}()
+	err = c.balanceAfter(o.ctx, o.async, failed)
+	known = true
 }
 
 // finish ends an asynchronous call.
@@ -177,17 +201,30 @@ func (o *outgoing) finish(err error) {
 
 // tell tells the caller, and gives o back.
 func (o *outgoing) tell(err error) {
-	c, ctx, call, done, t := o.client, o.ctx, o.async, o.done, o.async.turn
+	c, ctx, call := o.client, o.ctx, o.async
+	known := false
+	defer func() { // also when an observer has ended the goroutine
+		if value := recover(); !known && value != nil {
+			err = c.guard.interrupted(ctx, call.Method, value)
+		}
+		o.deliver(err)
+	}()
 	call.stopWatch()
 	err = c.concludeOnce(ctx, call, err)
-	endAll(ctx, c.opts.Observers, call, err) // the call may be o's
-	call.end()
+	endAll(ctx, c.guard, c.opts.Observers, call, err) // the call may be o's
+	known = true
+}
+
+// deliver gives o back and calls the callback.
+func (o *outgoing) deliver(err error) {
+	c, done, t := o.client, o.done, o.async.turn
+	o.async.end()
 	if t == nil {
 		c.give(o)
 	} else {
 		t.give(o)
 	}
-	done.ended(err)
+	c.guard.tell(done, err)
 }
 
 // observe puts observers around a handler. They see an error with the record of its call.
@@ -202,7 +239,7 @@ func (q *requester) observe(observers []Observer, next Handler) Handler {
 		defer func() {
 			call.stopWatch()
 			err = q.concludeOnce(watched, call, err)
-			endAll(watched, *all, call, err)
+			endAll(watched, q.guard, *all, call, err)
 		}()
 		return next(watched, call)
 	}

@@ -229,7 +229,8 @@ func (sc *serverConn) connect() error {
 	}
 	sc.peer.deciding.Store(true)
 	defer sc.peer.deciding.Store(false)
-	return hook(context.WithValue(context.Background(), connectKey{}, sc.peer), sc.peer)
+	ctx := context.WithValue(context.Background(), connectKey{}, sc.peer)
+	return sc.server.guard.apart("the Connect hook", nil, func() error { return hook(ctx, sc.peer) })
 }
 
 // lend makes the methods of the server served on connections with this config, which a client is about to make: what comes in

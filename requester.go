@@ -29,6 +29,7 @@ type requester struct {
 	noWait        bool
 	checksum      bool
 	limits        Limits // with defaults
+	guard         *guard
 	side          string // for people: "client" or "server"
 	slowAfter     time.Duration
 	samples       *sampler // of the calls that it makes

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -110,7 +109,8 @@ type Server struct {
 	memory      *mux.Memory
 	config      mux.Config // of all connections that were accepted
 	started     time.Time
-	panics      atomic.Uint64
+	guard       guard
+	hooks       hooks
 	slowAfter   time.Duration
 	busy        serverLoad
 	peerLines   peerLines
@@ -188,8 +188,10 @@ func NewServer(o *ServerOptions) *Server {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
+	opts.Logger = guarded(opts.Logger)
 	s.peerLines.log = opts.Logger
 	refuseNil("ServerOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
+	s.guard.log, s.calls.guard = opts.Logger, &s.guard
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.MaxConns = orDefault(opts.MaxConns, 1<<16)
 	opts.MaxOpen = orDefault(opts.MaxOpen, 16<<10)
@@ -275,7 +277,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.logListening(l)
 	failed := make(chan error, 1)
 	go func() {
-		failed <- s.accept(l)
+		failed <- s.guard.apart("the listener", nil, func() error { return s.accept(l) })
 		s.mu.Lock()
 		s.accepting--
 		s.mu.Unlock()
@@ -354,6 +356,7 @@ func (s *Server) emptyLocked() {
 // in too, and told so: a reset would leave its calls in doubt.
 func (s *Server) serve(nc net.Conn) {
 	defer s.arrived()
+	defer s.guard.rescue("a connection's own code")
 	addr := nc.RemoteAddr().String()
 	refuse := func(err error) {
 		_ = nc.Close() // there is nothing more to say
@@ -363,7 +366,8 @@ func (s *Server) serve(nc net.Conn) {
 		}
 	}
 	if s.opts.Accept != nil {
-		if err := s.opts.Accept(nc); err != nil {
+		err := s.guard.apart("the Accept filter", nil, func() error { return s.opts.Accept(nc) })
+		if err != nil {
 			refuse(err)
 			return
 		}
@@ -396,7 +400,10 @@ func (s *Server) serve(nc net.Conn) {
 // event tells the user of a connection event.
 func (s *Server) event(e ConnEvent) {
 	if s.opts.OnConn != nil {
-		s.opts.OnConn(e)
+		_ = s.hooks.run(&s.guard, "the OnConn hook", func() error { // that it failed is in the log
+			s.opts.OnConn(e)
+			return nil
+		})
 	}
 }
 
@@ -448,7 +455,7 @@ func (sc *serverConn) unlink() {
 // ended takes note of a connection's end.
 func (sc *serverConn) ended(_ *mux.Conn, err error) {
 	s := sc.server
-	addr := sc.peer.Conn.RemoteAddr().String()
+	addr := sc.peer.Addr.String()
 	if preface, ok := errors.AsType[*mux.PrefaceError](err); ok {
 		s.peerLines.warn(lineForeign, func() []any { return []any{"peer", addr, "sent", foreign(preface.Got), "id", "YDL1101"} })
 	} else if breach, ok := errors.AsType[*mux.ProtocolError](err); ok {
@@ -487,7 +494,7 @@ func asError(err error) *Error {
 // panicked logs a handler's panic, and makes the error that the caller gets of it: nothing of the panic
 // leaves the process.
 func (s *Server) panicked(ctx context.Context, method string, value any) *Error {
-	n := s.panics.Add(1)
-	s.opts.Logger.ErrorContext(ctx, "yodel: handler panicked", "method", method, "log id", n, "panic", value, "stack", string(debug.Stack()))
+	n := s.guard.panics.Add(1)
+	s.guard.logPanic(ctx, "yodel: handler panicked", n, value, "method", method)
 	return failure("YDL5001", "%s: the handler panicked; see number %d in the server's log", method, n)
 }

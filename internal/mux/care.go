@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"time"
@@ -558,7 +557,7 @@ func (c *Conn) Close() {
 	select {
 	case <-gone:
 	case <-ctx.Done():
-		_ = c.nc.Close() // the reader does so too
+		c.closeBelow() // the reader does so too
 	}
 }
 
@@ -580,17 +579,16 @@ func (c *Conn) graciousLocked() bool {
 // peer has not read yet. So a gracious end is only to say that nothing more is sent: the reader reads on until the peer closes
 // too, for a moment.
 func (c *Conn) part(gracious bool) {
-	half, ok := c.nc.(interface{ CloseWrite() error })
-	if gracious && ok && half.CloseWrite() == nil && c.readUntil(time.Now().Add(partingTime/2)) == nil {
+	if gracious && c.finishBelow() && c.readUntil(time.Now().Add(partingTime/2)) == nil {
 		return
 	}
-	_ = c.nc.Close() // what there was to say is in c.err
+	c.closeBelow()
 }
 
 // hush is the last thing that the reader does, once the connection has ended.
 func (c *Conn) hush() {
-	_, _ = io.Copy(io.Discard, c.nc) // until the peer closes, the deadline passes, or at once
-	_ = c.nc.Close()
+	c.drainBelow() // until the peer closes, the deadline passes, or at once
+	c.closeBelow()
 	theLookout.forget(c)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -664,9 +662,9 @@ func (c *Conn) refuse(why *Refusal, err error) {
 	c.mu.Lock()
 	c.writtenLocked(ctx)
 	c.mu.Unlock()
-	if half, ok := c.nc.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-		_ = c.nc.SetReadDeadline(time.Now().Add(partingTime / 2)) // it is only politeness
-		_, _ = io.Copy(io.Discard, c.nc)
+	if c.finishBelow() {
+		_ = c.readableUntil(time.Now().Add(partingTime / 2)) // it is only politeness
+		c.drainBelow()
 	}
 	c.end(err)
 }

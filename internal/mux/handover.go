@@ -42,14 +42,16 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	rd.current = r
 	state := rd.enter(running)
 	r.rd, r.running = rd, state
-	normal := false
+	normal, told := false, true
 	defer func() {
-		if !normal { // runtime.Goexit: this goroutine cannot go on reading
+		switch { // runtime.Goexit: this goroutine cannot go on reading
+		case !normal:
 			c.handOver(rd, state)
 			r.Reply = goexitOutcome()
 			c.finish(r)
-			r.target.Done(r, 0, true)
-			c.cfg.Pool.ran()
+			c.doneLate(r, 0)
+		case !told:
+			c.handOver(rd, rd.enter(running))
 		}
 	}()
 	if refused := c.refusing.Load(); refused || rd.tooLate(r) { // whoever said so has seen this request running, or this sees it
@@ -81,7 +83,9 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	rd.reply(r)
 	rd.scratch = r.Scratch
 	r.Body, r.Attachment, r.Scratch = nil, nil, nil
+	told = false
 	r.target.Done(r, took, false)
+	told = true
 	if r.Left != 0 {
 		rd.clock = int64(r.Left)
 	}
@@ -101,8 +105,13 @@ func (rd *reader) finishLate(r *Request, began int64) {
 	}
 	r.sayTimes(time.Duration(now))
 	c.finish(r)
-	r.target.Done(r, time.Duration(now-began), true)
-	c.cfg.Pool.ran()
+	c.doneLate(r, time.Duration(now-began))
+}
+
+// doneLate is Done of a request that held up the reading.
+func (c *Conn) doneLate(r *Request, took time.Duration) {
+	defer c.cfg.Pool.ran() // also when Done ends the goroutine
+	r.target.Done(r, took, true)
 }
 
 // taken is Request.Taken of r, which is served now.

@@ -278,7 +278,7 @@ func (c *Conn) readUntil(t time.Time) error {
 	if l.asleep != nil { // a deadline that is over must not be lifted before it has noticed; it sets this one then
 		l.roused, t = true, past
 	}
-	return c.nc.SetReadDeadline(t)
+	return c.readableUntil(t)
 }
 
 // awaits reports whether nothing has come but the beginning of the reply to call id, if that.

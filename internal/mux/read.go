@@ -121,14 +121,14 @@ func (rd *reader) await(space []byte) (n int, err error) {
 	l := &c.lone
 	rd.clock, rd.arrived = 0, 0
 	if c.socket == nil {
-		return c.nc.Read(space)
+		return c.readBelow(space)
 	}
 	start := c.now()
 	if rd.quiet {
 		n, err = l.look(c.socket, start, c.cfg.Polling, space)
 	}
 	if n == 0 && err == nil {
-		n, err = c.nc.Read(space)
+		n, err = c.readBelow(space)
 	}
 	rd.clock = c.now()
 	rd.arrived = rd.clock

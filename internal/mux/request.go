@@ -24,7 +24,7 @@ type Target interface {
 	// goroutine.
 	Serve(r *Request)
 	// Done is told when the reply has been queued, how long Serve took, or that it was not timed, and whether it held up the
-	// reading goroutine so long that another one took over.
+	// reading goroutine so long that another one took over. It must not panic. It may end its goroutine.
 	Done(r *Request, took time.Duration, handedOver bool)
 }
 
@@ -238,12 +238,14 @@ func (r *Request) run() {
 		took := now - r.Taken
 		r.sayTimes(now)
 		c.finish(r)
+		defer func() { // also when Done ends the goroutine
+			*scratch = r.Scratch
+			r.Scratch = nil
+			c.cfg.Pool.release(scratch)
+			r.releaseBody(c.cfg.Pool)
+			c.cfg.Pool.ran()
+		}()
 		r.target.Done(r, took, false)
-		*scratch = r.Scratch
-		r.Scratch = nil
-		c.cfg.Pool.release(scratch)
-		r.releaseBody(c.cfg.Pool)
-		c.cfg.Pool.ran()
 	}()
 	r.target.Serve(r)
 	normal = true

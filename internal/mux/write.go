@@ -161,7 +161,7 @@ func (c *Conn) flushRest(buf []byte, from int) {
 			buf = c.takeOutLocked()
 		}
 		c.mu.Unlock()
-		n, err := c.nc.Write(buf[from:min(len(buf), from+maxWrite)])
+		n, err := c.writeBelow(buf[from:min(len(buf), from+maxWrite)])
 		c.count.writes.Add(1)
 		c.mu.Lock()
 		c.wroteLocked(n)

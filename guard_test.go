@@ -1,0 +1,664 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress/flate"
+)
+
+// A harm is what user code does to the goroutine that runs it, while it is armed.
+type harm struct {
+	how   string
+	armed atomic.Bool
+	done  atomic.Int32
+}
+
+// do does the harm.
+func (h *harm) do() {
+	if !h.armed.Load() {
+		return
+	}
+	h.done.Add(1)
+	if h.how == "panics" {
+		panic("harm")
+	}
+	runtime.Goexit()
+}
+
+// A padded message becomes smaller by compression.
+type padded struct{ Text string }
+
+var padding = padded{strings.Repeat("text ", 50)}
+
+// A setup is the two sides of a place where user code runs.
+type setup struct {
+	so yodel.ServerOptions
+	co yodel.ClientOptions
+	// resolver is the client's, if it is not a static one.
+	resolver func(addr string) yodel.Resolver
+	listener func(net.Listener) net.Listener
+	// call is made while the harm is done. Default: all kinds of calls.
+	call func(t *testing.T, c *yodel.Client) error
+	// handler is what the methods call. Default: nothing.
+	handler func()
+	// beginning says that the harm is done when a connection begins, not with calls.
+	beginning bool
+	// shutdown says that it is done when the server or the client ends.
+	shutdown bool
+}
+
+// A place is where the framework calls user code.
+type place struct {
+	name string
+	put  func(s *setup, harm func())
+}
+
+var serverPlaces = []place{
+	{"a handler", func(s *setup, harm func()) { s.handler = harm }},
+	{"a middleware", func(s *setup, harm func()) { s.so.Middleware = []yodel.Middleware{harmfulMiddleware(harm)} }},
+	{"Observer.Start", func(s *setup, harm func()) { s.so.Observers = []yodel.Observer{{Start: harmfulStart(harm)}} }},
+	{"Observer.End", func(s *setup, harm func()) { s.so.Observers = []yodel.Observer{{End: harmfulEnd(harm)}} }},
+	{"Accept", func(s *setup, harm func()) {
+		s.beginning, s.so.Accept = true, func(net.Conn) error { harm(); return nil }
+	}},
+	{"Connect", func(s *setup, harm func()) {
+		s.beginning, s.so.Connect = true, func(context.Context, *yodel.Peer) error { harm(); return nil }
+	}},
+	{"OnConn", func(s *setup, harm func()) { s.beginning, s.so.OnConn = true, func(yodel.ConnEvent) { harm() } }},
+	{"OnConn at the end", func(s *setup, harm func()) { s.shutdown, s.so.OnConn = true, func(yodel.ConnEvent) { harm() } }},
+	{"Codec.Append", func(s *setup, harm func()) {
+		s.co.Codec, s.so.Codecs = hookCodec{}, []yodel.Codec{hookCodec{encode: func(any) { harm() }}}
+	}},
+	{"Codec.Decode", func(s *setup, harm func()) {
+		s.co.Codec, s.so.Codecs = hookCodec{}, []yodel.Codec{hookCodec{decode: func(any) { harm() }}}
+	}},
+	{"Compressor.Append", func(s *setup, harm func()) {
+		s.co.Compressor, s.co.CompressAbove = flate.Compressor, 1
+		s.so.Compressors, s.so.CompressAbove = []yodel.Compressor{harmfulCompressor{flate.Compressor, harm, func() {}}}, 1
+	}},
+	{"Compressor.Decompress", func(s *setup, harm func()) {
+		s.co.Compressor, s.co.CompressAbove = flate.Compressor, 1
+		s.so.Compressors, s.so.CompressAbove = []yodel.Compressor{harmfulCompressor{flate.Compressor, func() {}, harm}}, 1
+	}},
+	{"Registrar.Announce", func(s *setup, harm func()) {
+		s.beginning, s.so.Registrars = true, []yodel.Registrar{harmfulRegistrar{announce: harm}}
+	}},
+	{"Registrar.Withdraw", func(s *setup, harm func()) {
+		s.shutdown, s.so.Registrars = true, []yodel.Registrar{harmfulRegistrar{withdraw: harm}}
+	}},
+	{"Conn.Read", func(s *setup, harm func()) { s.listener = harmfulListener(harm, nil) }},
+	{"Conn.Write", func(s *setup, harm func()) { s.listener = harmfulListener(nil, harm) }},
+	{"the log", func(s *setup, harm func()) {
+		s.so.Logger = slog.New(harmfulHandler{slog.DiscardHandler, harm})
+		s.so.Observers = []yodel.Observer{{End: func(context.Context, *yodel.Call, error) { panic("for the log") }}}
+	}},
+}
+
+var clientPlaces = []place{
+	{"a middleware", func(s *setup, harm func()) { s.co.Middleware = []yodel.Middleware{harmfulMiddleware(harm)} }},
+	{"an endpoint middleware", func(s *setup, harm func()) {
+		s.co.EndpointMiddleware = []yodel.EndpointMiddleware{hookBelow(harmfulMiddleware(harm))}
+	}},
+	{"Observer.Start", func(s *setup, harm func()) { s.co.Observers = []yodel.Observer{{Start: harmfulStart(harm)}} }},
+	{"Observer.End", func(s *setup, harm func()) { s.co.Observers = []yodel.Observer{{End: harmfulEnd(harm)}} }},
+	{"Codec.Append", func(s *setup, harm func()) {
+		s.co.Codec, s.so.Codecs = hookCodec{encode: func(any) { harm() }}, []yodel.Codec{hookCodec{}}
+	}},
+	{"Codec.Decode", func(s *setup, harm func()) {
+		s.co.Codec, s.so.Codecs = hookCodec{decode: func(any) { harm() }}, []yodel.Codec{hookCodec{}}
+	}},
+	{"Compressor.Append", func(s *setup, harm func()) {
+		s.co.Compressor, s.co.CompressAbove = harmfulCompressor{flate.Compressor, harm, func() {}}, 1
+		s.so.Compressors, s.so.CompressAbove = []yodel.Compressor{flate.Compressor}, 1
+	}},
+	{"Compressor.Decompress", func(s *setup, harm func()) {
+		s.co.Compressor, s.co.CompressAbove = harmfulCompressor{flate.Compressor, func() {}, harm}, 1
+		s.so.Compressors, s.so.CompressAbove = []yodel.Compressor{flate.Compressor}, 1
+	}},
+	{"Learner.Ended", func(s *setup, harm func()) { s.co.Balancer = harmfulBalancer(func() {}, func() {}, harm) }},
+	{"Picker.Pick", func(s *setup, harm func()) { s.co.Balancer = harmfulBalancer(func() {}, harm, func() {}) }},
+	{"the Balancer", func(s *setup, harm func()) {
+		s.beginning, s.co.Balancer = true, harmfulBalancer(harm, func() {}, func() {})
+		s.resolver = func(addr string) yodel.Resolver { return harmfulResolver{addr: addr} }
+	}},
+	{"Resolver.Watch", func(s *setup, harm func()) {
+		s.beginning, s.resolver = true, func(addr string) yodel.Resolver { return harmfulResolver{addr: addr, watch: harm} }
+		s.call = func(t *testing.T, c *yodel.Client) error { // others wait for the resolver
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			return c.Call(ctx, "Unary", &padding, nil)
+		}
+	}},
+	{"Refresh", func(s *setup, harm func()) {
+		s.beginning, s.resolver = true, func(addr string) yodel.Resolver { return harmfulResolver{addr: addr, refresh: harm} }
+		failing := &atomic.Int32{}
+		s.co.Transport = transportFunc(func(ctx context.Context, addr string) (net.Conn, error) {
+			if failing.Add(1) == 1 {
+				return nil, errors.New("the first dial fails")
+			}
+			return yodel.TCP.Dial(ctx, addr)
+		})
+	}},
+	{"Transport.Dial", func(s *setup, harm func()) {
+		s.beginning = true
+		s.co.Transport = transportFunc(func(ctx context.Context, addr string) (net.Conn, error) {
+			harm()
+			return yodel.TCP.Dial(ctx, addr)
+		})
+	}},
+	{"OnConn", func(s *setup, harm func()) { s.beginning, s.co.OnConn = true, func(yodel.ConnEvent) { harm() } }},
+	{"OnConn at the end", func(s *setup, harm func()) { s.shutdown, s.co.OnConn = true, func(yodel.ConnEvent) { harm() } }},
+	{"Conn.Read", func(s *setup, harm func()) { s.co.Transport = harmfulTransport(harm, nil) }},
+	{"Conn.Write", func(s *setup, harm func()) { s.co.Transport = harmfulTransport(nil, harm) }},
+	{"the log", func(s *setup, harm func()) {
+		s.co.Logger = slog.New(harmfulHandler{slog.DiscardHandler, harm})
+		s.co.Observers = []yodel.Observer{{End: func(context.Context, *yodel.Call, error) { panic("for the log") }}}
+	}},
+	{"the callback of Go", func(s *setup, harm func()) {
+		s.call = func(t *testing.T, c *yodel.Client) error {
+			return asyncCall(t, c, &yodel.Call{Method: "Unary", Args: &padding}, harm)
+		}
+	}},
+	{"the callback of Go, with middleware", func(s *setup, harm func()) {
+		s.co.Middleware = []yodel.Middleware{harmfulMiddleware(func() {})}
+		s.call = func(t *testing.T, c *yodel.Client) error {
+			return asyncCall(t, c, &yodel.Call{Method: "Unary", Args: &padding}, harm)
+		}
+	}},
+	{"the callback of an ordered Go", func(s *setup, harm func()) {
+		s.call = func(t *testing.T, c *yodel.Client) error {
+			return asyncCall(t, c, &yodel.Call{Method: "Unary", Args: &padding, Key: "k", Ordered: true}, harm)
+		}
+	}},
+	{"the callback of Then", func(s *setup, harm func()) {
+		s.call = func(t *testing.T, c *yodel.Client) error {
+			ended := make(chan error, 1)
+			yodel.Method[padded, padded]("Unary").Then(t.Context(), c, &padding, func(_ *padded, err error) {
+				ended <- err
+				harm()
+			})
+			return receive(t, ended, "the call has ended")
+		}
+	}},
+	{"the function of an upload", func(s *setup, harm func()) {
+		s.call = func(t *testing.T, c *yodel.Client) error {
+			return onOwnGoroutine(t, func() error {
+				_, err := yodel.Upload[padded, padded]("Upload").Call(t.Context(), c, func(yodel.Send[padded]) error { harm(); return nil })
+				return err
+			})
+		}
+	}},
+	{"the loop over a feed", func(s *setup, harm func()) {
+		s.call = func(t *testing.T, c *yodel.Client) error {
+			return onOwnGoroutine(t, func() error {
+				for _, err := range yodel.Feed[padded, padded]("Feed").Call(t.Context(), c, &padding) {
+					if err != nil {
+						return err
+					}
+					harm()
+				}
+				return nil
+			})
+		}
+	}},
+	{"Background", func(s *setup, harm func()) {
+		s.call = func(t *testing.T, c *yodel.Client) error {
+			c.Background(func(context.Context) { harm() })
+			c.Endpoints()[0].Go(func(context.Context) { harm() })
+			return nil
+		}
+	}},
+}
+
+// Whatever user code does to its goroutine, at any place where the framework calls it: the process lives, calls end, and afterwards
+// everything works and nothing is missing.
+func TestUserCodeCannotEndTheProcessNorLoseAPlace(t *testing.T) {
+	for side, places := range map[string][]place{"server": serverPlaces, "client": clientPlaces} {
+		for _, p := range places {
+			for _, how := range []string{"panics", "exits"} {
+				t.Run(fmt.Sprintf("%s/%s/%s", side, p.name, how), func(t *testing.T) {
+					t.Parallel()
+					tryPlace(t, p, how)
+				})
+			}
+		}
+	}
+}
+
+func tryPlace(t *testing.T, p place, how string) {
+	t.Helper()
+	h := &harm{how: how}
+	quiet := slog.New(slog.DiscardHandler)
+	s := &setup{call: callAll, handler: func() {}}
+	s.so.Logger, s.co.Logger = quiet, quiet
+	s.so.Limits.MaxOpen, s.co.Limits.MaxOpen = 8, 8 // a place that is lost is missed soon
+	s.so.AnnounceEvery = 50 * time.Millisecond
+	p.put(s, h.do)
+	h.armed.Store(s.beginning)
+
+	server := yodel.NewServer(&s.so)
+	registerHarmful(t, server, s.handler)
+	l := listen(t)
+	addr := l.Addr().String()
+	if s.listener != nil {
+		l = s.listener(l)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, l) }()
+	r := yodel.Static(addr)
+	if s.resolver != nil {
+		r = s.resolver(addr)
+	}
+	c := yodel.NewClient(r, &s.co)
+	defer c.Close()
+
+	if !s.beginning {
+		works(t, c)
+		h.armed.Store(!s.shutdown)
+	}
+	if !s.shutdown {
+		for range 10 { // more than there are places
+			_ = s.call(t, c) // it may succeed, and has to end
+		}
+		until(t, "the harm is done", func() bool {
+			_ = s.call(t, c)
+			return h.done.Load() >= 1
+		})
+		h.armed.Store(false)
+		works(t, c)
+		until(t, "nothing is in flight", func() bool {
+			for _, ep := range c.Endpoints() {
+				if ep.Inflight() > 0 {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	h.armed.Store(s.shutdown)
+	inTime(t, "Close", c.Close)
+	inTime(t, "Serve", func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Errorf("Serve returned %v", err)
+		}
+	})
+	if s.shutdown && h.done.Load() == 0 {
+		t.Error("no harm was done")
+	}
+}
+
+// works calls all methods until each works as it should.
+func works(t *testing.T, c *yodel.Client) {
+	t.Helper()
+	good := 0
+	var err error
+	defer func() {
+		if good < 10 {
+			t.Logf("the last error: %v", err)
+		}
+	}()
+	until(t, "calls work as they should", func() bool {
+		if err = callAll(t, c); err != nil {
+			good = -1
+		}
+		good++
+		return good == 10 // more than there are places
+	})
+}
+
+// inTime fails the test when f takes long.
+func inTime(t *testing.T, what string, f func()) {
+	t.Helper()
+	ended := make(chan struct{})
+	go func() { defer close(ended); f() }()
+	select {
+	case <-ended:
+	case <-time.After(8 * time.Second):
+		t.Errorf("%s does not return", what)
+	}
+}
+
+func registerHarmful(t *testing.T, s *yodel.Server, f func()) {
+	t.Helper()
+	unary := func(context.Context, *padded) (*padded, error) { f(); return &padding, nil }
+	handle(t, s, "Unary", unary)
+	handle(t, s, "Inline", unary)
+	s.MarkInline("Inline")
+	yodel.Feed[padded, padded]("Feed").Handle(s, func(_ context.Context, _ *padded, send yodel.Send[padded]) error {
+		f()
+		return send(&padding)
+	})
+	yodel.Upload[padded, padded]("Upload").Handle(s, func(_ context.Context, recv yodel.Recv[padded]) (*padded, error) {
+		f()
+		for _, err := range recv {
+			if err != nil {
+				return nil, err
+			}
+		}
+		return &padding, nil
+	})
+}
+
+// callAll makes calls of all kinds, each of which has to end.
+func callAll(t *testing.T, c *yodel.Client) error {
+	t.Helper()
+	var errs []error
+	for _, name := range []string{"Unary", "Inline"} {
+		errs = append(errs,
+			onOwnGoroutine(t, func() error { return c.Call(timely(t), name, &padding, new(padded)) }),
+			onOwnGoroutine(t, func() error { return c.Notify(timely(t), name, &padding) }),
+			asyncCall(t, c, &yodel.Call{Method: name, Args: &padding, Reply: new(padded)}, func() {}),
+			asyncCall(t, c, &yodel.Call{Method: name, Args: &padding, Reply: new(padded), Ordered: true, Key: "k"}, func() {}),
+			onOwnGoroutine(t, func() error {
+				return c.Do(timely(t), &yodel.Call{Method: name, Args: &padding, Reply: new(padded), Ordered: true, Key: "k"})
+			}),
+		)
+	}
+	errs = append(errs,
+		onOwnGoroutine(t, func() error {
+			_, err := yodel.Feed[padded, padded]("Feed").Call(timely(t), c, &padding).Next()
+			return err
+		}),
+		onOwnGoroutine(t, func() error {
+			_, err := yodel.Upload[padded, padded]("Upload").Call(timely(t), c, func(send yodel.Send[padded]) error { return send(&padding) })
+			return err
+		}),
+	)
+	return errors.Join(errs...)
+}
+
+// timely returns a context that ends soon enough for the test to go on with its report.
+func timely(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience/2)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+var errOwn = errors.New("it panicked, or ended its goroutine, on the caller's")
+
+// onOwnGoroutine makes a call on a goroutine that may be ended, as the caller's own code may do.
+func onOwnGoroutine(t *testing.T, call func() error) error {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() {
+		err := errOwn
+		defer func() {
+			_ = recover()
+			ended <- err
+		}()
+		err = call()
+	}()
+	err := receive(t, ended, "the call has ended")
+	if errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the call hung until its deadline: %v", err)
+	}
+	return err
+}
+
+// asyncCall makes a call with Go, and does harm in its callback.
+func asyncCall(t *testing.T, c *yodel.Client, call *yodel.Call, harm func()) error {
+	t.Helper()
+	told := make(chan error, 2)
+	ctx := timely(t)
+	err := onOwnGoroutine(t, func() error {
+		c.Go(ctx, call, func(err error) {
+			told <- err
+			harm()
+		})
+		return nil
+	})
+	if err != nil && !errors.Is(err, errOwn) {
+		return err
+	}
+	err = receive(t, told, "the callback is called")
+	if errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the call hung until its deadline: %v", err)
+	}
+	return err
+}
+
+func harmfulMiddleware(harm func()) yodel.Middleware {
+	return hookBefore(func(context.Context, *yodel.Call) error { harm(); return nil })
+}
+
+func harmfulStart(harm func()) func(context.Context, *yodel.Call) context.Context {
+	return func(ctx context.Context, _ *yodel.Call) context.Context { harm(); return ctx }
+}
+
+func harmfulEnd(harm func()) func(context.Context, *yodel.Call, error) {
+	return func(context.Context, *yodel.Call, error) { harm() }
+}
+
+type harmfulCompressor struct {
+	yodel.Compressor
+	append, decompress func()
+}
+
+func (c harmfulCompressor) Append(dst, src []byte) ([]byte, error) {
+	c.append()
+	return c.Compressor.Append(dst, src)
+}
+
+func (c harmfulCompressor) Decompress(dst, src []byte, limit int) ([]byte, error) {
+	c.decompress()
+	return c.Compressor.Decompress(dst, src, limit)
+}
+
+type harmfulRegistrar struct{ announce, withdraw func() }
+
+func (r harmfulRegistrar) Announce(context.Context, string, yodel.Instance, time.Duration) error {
+	if r.announce != nil {
+		r.announce()
+	}
+	return nil
+}
+
+func (r harmfulRegistrar) Withdraw(context.Context, string, string) error {
+	if r.withdraw != nil {
+		r.withdraw()
+	}
+	return nil
+}
+
+type harmfulResolver struct {
+	addr           string
+	watch, refresh func()
+}
+
+func (r harmfulResolver) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	if r.watch != nil {
+		r.watch()
+	}
+	for ctx.Err() == nil {
+		update([]yodel.Instance{{Addr: r.addr}})
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return ctx.Err()
+}
+
+func (r harmfulResolver) Refresh() {
+	if r.refresh != nil {
+		r.refresh()
+	}
+}
+
+// harmfulBalancer is round robin with harm in it.
+func harmfulBalancer(make, pick, learn func()) yodel.Balancer {
+	return func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
+		make()
+		return harmfulPicker{yodel.RoundRobin(endpoints, nil), pick, learn}
+	}
+}
+
+type harmfulPicker struct {
+	yodel.Picker
+	pick, learn func()
+}
+
+func (p harmfulPicker) Pick(call *yodel.Call) *yodel.Endpoint {
+	p.pick()
+	return p.Picker.Pick(call)
+}
+
+func (p harmfulPicker) Ended(*yodel.Endpoint, time.Duration, error) { p.learn() }
+
+type harmfulHandler struct {
+	slog.Handler
+	harm func()
+}
+
+func (h harmfulHandler) Handle(context.Context, slog.Record) error { h.harm(); return nil }
+func (h harmfulHandler) Enabled(context.Context, slog.Level) bool  { h.harm(); return true }
+
+func harmfulTransport(read, write func()) yodel.Transport {
+	return transportFunc(func(ctx context.Context, addr string) (net.Conn, error) {
+		nc, err := yodel.TCP.Dial(ctx, addr)
+		return harmfulConn{nc, read, write}, err
+	})
+}
+
+func harmfulListener(read, write func()) func(net.Listener) net.Listener {
+	return func(l net.Listener) net.Listener {
+		return hookListener{l, func(nc net.Conn) net.Conn { return harmfulConn{nc, read, write} }}
+	}
+}
+
+type harmfulConn struct {
+	net.Conn
+	read, write func()
+}
+
+func (c harmfulConn) Read(b []byte) (int, error) {
+	if c.read != nil {
+		c.read()
+	}
+	return c.Conn.Read(b)
+}
+
+func (c harmfulConn) Write(b []byte) (int, error) {
+	if c.write != nil {
+		c.write()
+	}
+	return c.Conn.Write(b)
+}
+
+// A hook or a callback may close what it belongs to.
+func TestCloseInHooksReturns(t *testing.T) {
+	for name, put := range map[string]func(o *yodel.ClientOptions, end func()){
+		"connect failed": func(o *yodel.ClientOptions, end func()) {
+			o.Transport = transportFunc(func(context.Context, string) (net.Conn, error) { return nil, errors.New("no") })
+			o.OnConn = func(yodel.ConnEvent) { end() }
+		},
+		"connected": func(o *yodel.ClientOptions, end func()) { o.OnConn = func(yodel.ConnEvent) { end() } },
+		"closed": func(o *yodel.ClientOptions, end func()) {
+			o.OnConn = func(e yodel.ConnEvent) {
+				if e.Kind == "closed" {
+					end()
+				}
+			}
+		},
+		"Dial": func(o *yodel.ClientOptions, end func()) {
+			o.Transport = transportFunc(func(context.Context, string) (net.Conn, error) { end(); return nil, errors.New("no") })
+		},
+		"the Balancer": func(o *yodel.ClientOptions, end func()) {
+			o.Balancer = func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
+				go end()
+				return yodel.RoundRobin(endpoints, last)
+			}
+		},
+		"a callback": func(*yodel.ClientOptions, func()) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var c atomic.Pointer[yodel.Client]
+			made, closed := make(chan struct{}), make(chan struct{}, 100)
+			end := func() {
+				<-made
+				c.Load().Close()
+				closed <- struct{}{}
+			}
+			o := &yodel.ClientOptions{Logger: slog.New(slog.DiscardHandler)}
+			put(o, end)
+			c.Store(yodel.NewClient(yodel.Static(serve(t, newServer(t, nil))), o))
+			close(made)
+			c.Load().Go(t.Context(), &yodel.Call{Method: "Arith.Mul", Args: &Args{}}, func(error) {
+				if name == "a callback" {
+					end()
+				}
+			})
+			if name == "closed" {
+				inTime(t, "Ready", func() { _ = c.Load().Ready(t.Context()) })
+			} else {
+				receive(t, closed, "Close has returned in the hook")
+			}
+			inTime(t, "Close", c.Load().Close)
+			if name == "closed" {
+				receive(t, closed, "Close has returned in the hook")
+			}
+		})
+	}
+}
+
+func TestShutdownInHooksReturns(t *testing.T) {
+	for name, put := range map[string]func(o *yodel.ServerOptions, end func()){
+		"OnConn": func(o *yodel.ServerOptions, end func()) { o.OnConn = func(yodel.ConnEvent) { end() } },
+		"Accept": func(o *yodel.ServerOptions, end func()) { o.Accept = func(net.Conn) error { end(); return nil } },
+		"Connect": func(o *yodel.ServerOptions, end func()) {
+			o.Connect = func(context.Context, *yodel.Peer) error { end(); return nil }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var s *yodel.Server
+			ended := make(chan error, 100)
+			o := &yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)}
+			put(o, func() {
+				ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond) // for those hooks that decide
+				defer cancel()
+				ended <- s.Shutdown(ctx)
+			})
+			s = newServer(t, o)
+			c := connect(t, s, nil)
+			_ = c.Call(t.Context(), "Arith.Mul", &Args{}, nil)
+			if err := receive(t, ended, "Shutdown has returned in the hook"); err != nil && name == "OnConn" {
+				t.Errorf("Shutdown returned %v", err)
+			}
+		})
+	}
+}
+
+// The log says where a panic happened in words that people can read, and at Debug the whole stack.
+func TestPanicsAreLoggedReadably(t *testing.T) {
+	var book logbook
+	s := newServer(t, &yodel.ServerOptions{Logger: book.logger(), Connect: func(context.Context, *yodel.Peer) error { panic("in the hook") }})
+	c := connect(t, s, nil)
+	_ = c.Call(t.Context(), "Arith.Mul", &Args{}, nil)
+	var line string
+	until(t, "the log has the panic", func() bool {
+		for _, l := range book.with("in the hook") {
+			line = l
+		}
+		return line != ""
+	})
+	if !strings.Contains(line, "guard_test.go:") || strings.Contains(line, `\n`) || strings.Contains(line, "internal/mux") || len(line) > 400 {
+		t.Errorf("the log says %s", line)
+	}
+}
