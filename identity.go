@@ -58,7 +58,7 @@ type serverIdentity struct {
 // identityOf returns what the peer's settings say of it. It returns last, what the server at the same address said
 // before, if that is the same.
 func identityOf(l *wire.Limits, last *serverIdentity) *serverIdentity {
-	keep := time.Duration(min(l.KeyKeep, math.MaxInt64/1000)) * time.Microsecond //nolint:gosec // it fits
+	keep := time.Duration(min(l.KeyKeep, math.MaxInt64/1000)) * time.Microsecond
 	if last != nil && last.keyKeep == keep && last.incarnation == string(l.Incarnation) && last.services == string(l.Services) && last.keyScope == string(l.KeyScope) {
 		return last
 	}

@@ -87,8 +87,7 @@ func (c *Call) NoRepeat(err error) (why string) {
 
 // obstacle is NoRepeat for a call with a key of which an attempt has been made, or will be.
 func (h *keyHold) obstacle(c *Call, err error) string {
-	var refused *keyRefusal
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*keyRefusal](err); ok {
 		return refused.why
 	}
 	h.mu.Lock()
@@ -363,7 +362,7 @@ func (c *Call) KeyAge() time.Duration {
 		return 0
 	}
 	n := c.in.Fields.KeyBegan
-	after := time.Duration(int64(n>>1)^-int64(n&1)) * time.Microsecond //nolint:gosec // zigzag
+	after := time.Duration(int64(n>>1)^-int64(n&1)) * time.Microsecond
 	return max(clock()-c.in.target.conn.began-after, 0)
 }
 

@@ -12,10 +12,12 @@ package keys
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -88,7 +90,7 @@ func Run(t testing.TB, kind Kind, seed uint64, length time.Duration) Counts {
 		c := yodel.NewClient(yodel.Static(addrs...), o.options)
 		defer c.Close()
 		for j := range 4 {
-			calls := rand.New(rand.NewPCG(seed, uint64(100*i+j))) //nolint:gosec // small
+			calls := rand.New(rand.NewPCG(seed, uint64(100*i+j)))
 			load.Go(func() { r.call(ctx, c, o, fmt.Sprintf("%s-%d", o.name, j), calls) })
 		}
 	}
@@ -161,10 +163,10 @@ func (r *run) call(ctx context.Context, c *yodel.Client, o client, name string, 
 		if random.IntN(20) == 0 {
 			call.Deadline = time.Now().Add(time.Duration(random.IntN(30)) * time.Millisecond)
 		}
-		out, err := work.Do(context.Background(), c, call, &key)
+		out, err := work.Do(context.Background(), c, call, &key) //nolint:contextcheck // it ends when it ends
 		r.told(key, out, err)
 		if err != nil {
-			time.Sleep(time.Duration(random.IntN(5)) * time.Millisecond)
+			<-time.After(time.Duration(random.IntN(5)) * time.Millisecond)
 		}
 	}
 }
@@ -198,8 +200,7 @@ func (r *run) told(key string, out *string, err error) {
 
 // allowed returns err unless it is one that the faults of a run explain.
 func allowed(err error) error {
-	switch yodel.CodeOf(err) {
-	case yodel.Unavailable, yodel.DeadlineExceeded, yodel.Aborted:
+	if slices.Contains([]yodel.Code{yodel.Unavailable, yodel.DeadlineExceeded, yodel.Aborted}, yodel.CodeOf(err)) {
 		return nil
 	}
 	return err
@@ -264,14 +265,14 @@ func (r *run) judge(seed uint64) {
 // disturb makes faults until ctx ends.
 func (r *run) disturb(ctx context.Context) {
 	for ctx.Err() == nil {
-		time.Sleep(time.Duration(10+r.random.IntN(40)) * time.Millisecond)
+		<-time.After(time.Duration(10+r.random.IntN(40)) * time.Millisecond)
 		n := r.nodes[r.random.IntN(len(r.nodes))]
 		switch r.random.IntN(8) {
 		case 0:
 			r.counts.Kills++
 			n.kill()
-			time.Sleep(time.Duration(r.random.IntN(30)) * time.Millisecond)
-			n.start()
+			<-time.After(time.Duration(r.random.IntN(30)) * time.Millisecond)
+			n.start() //nolint:contextcheck // a server outlives the load
 		case 1, 2:
 			r.counts.Delays++
 			n.proxy.delay.Store(int64(r.random.IntN(20)) * int64(time.Millisecond))
@@ -325,7 +326,11 @@ func (n *node) kill() {
 	n.killed()
 	n.stop()
 	served := n.served
-	n.dead.Go(func() { <-served }) // calls that it has may go on for a moment
+	n.dead.Go(func() {
+		if err := <-served; err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			n.run.Error(err)
+		}
+	}) // calls that it has may go on for a moment
 }
 
 func (n *node) close() {

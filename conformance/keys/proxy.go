@@ -14,9 +14,9 @@ import (
 // A proxy stands before a server. It keeps its address when the server is another one.
 type proxy struct {
 	addr   string
-	target atomic.Value // string: where the server is; empty while there is none
-	delay  atomic.Int64 // of each piece, in nanoseconds, in both directions
-	ctx    context.Context
+	target atomic.Value    // string: where the server is; empty while there is none
+	delay  atomic.Int64    // of each piece, in nanoseconds, in both directions
+	ctx    context.Context //nolint:containedctx // ends with the proxy
 	end    context.CancelFunc
 	wg     sync.WaitGroup
 	l      net.Listener

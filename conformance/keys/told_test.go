@@ -139,7 +139,7 @@ type redirect struct {
 }
 
 func (r *redirect) Dial(ctx context.Context, _ string) (net.Conn, error) {
-	return r.Network.Dial(ctx, r.to.Load().(string)) //nolint:forcetypeassert // nothing else is stored
+	return r.Network.Dial(ctx, r.to.Load().(string))
 }
 
 // When the process that alone remembers a key has ended, the call is not sent to another one that serves at its address.
