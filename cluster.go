@@ -346,15 +346,6 @@ func (cl *cluster) nobody() string {
 	return cl.source.none() + cl.trouble()
 }
 
-// deserted says, as the end of a message, that the resolver names none of the endpoints any more; "" if it names one.
-func (cl *cluster) deserted() string {
-	set := cl.set.Load()
-	if set == nil || len(set.endpoints) == 0 || slices.ContainsFunc(set.endpoints, func(ep *Endpoint) bool { return !ep.unlisted.Load() }) {
-		return ""
-	}
-	return fmt.Sprintf("; the resolver%s names no instance any more, and the last ones are still tried", cl.source.of())
-}
-
 // ready waits until an endpoint is connected.
 func (cl *cluster) ready(ctx context.Context) error {
 	call := &Call{Method: "Ready"}

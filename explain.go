@@ -53,7 +53,7 @@ func (c *Call) failed(err error) error {
 	if e.Code != Unavailable || e.ID == "" {
 		return &final
 	}
-	final.Message, final.ID = attemptsMessage(c.Method, attempts, made, c.out.client.cluster.deserted()), "YDL1003"
+	final.Message, final.ID = attemptsMessage(c.Method, attempts, made), "YDL1003"
 	final.next = commonNext(attempts)
 	return &final
 }
@@ -66,9 +66,6 @@ func (c *Call) afterOneAttempt(e *Error) string {
 	}
 	if c.rare.nowhere > 0 && e.Code == Unavailable && e.ID != "" {
 		after += fmt.Sprintf("; no other of %d endpoints is connected", c.rare.nowhere)
-	}
-	if e.Code == Unavailable && e.ID != "" && c.out.client != nil {
-		after += c.out.client.cluster.deserted()
 	}
 	return after
 }
@@ -87,9 +84,8 @@ const (
 )
 
 // attemptsMessage returns the message for a call of which made attempts failed. Each reason is told once, with all the addresses
-// it applies to. The longest reasons are shortened only if the line of the error has no room for all of them. The message ends with
-// tail.
-func attemptsMessage(method string, attempts []introspect.Attempt, made int, tail string) string {
+// it applies to. The longest reasons are shortened only if the line of the error has no room for all of them.
+func attemptsMessage(method string, attempts []introspect.Attempt, made int) string {
 	reasons := shareReasons(method, attempts)
 	rest := made
 	texts := make([]string, 0, maxReasons)
@@ -98,7 +94,7 @@ func attemptsMessage(method string, attempts []introspect.Attempt, made int, tai
 		texts = append(texts, r.why)
 		rest -= r.times
 	}
-	room := maxErrorLine - len(Unavailable.String()) - len(":  [YDL1003]") - len(tail)
+	room := maxErrorLine - len(Unavailable.String()) - len(":  [YDL1003]")
 	if len(shown) == 1 && rest == 0 {
 		all := "all"
 		if made == 2 {
@@ -106,7 +102,7 @@ func attemptsMessage(method string, attempts []introspect.Attempt, made int, tai
 		}
 		head := fmt.Sprintf("%s: %d attempts at %s failed, %s: ", shorten(method, maxReportShort), made, addresses(shown[0].at), all)
 		fit(texts, room-len(head))
-		return head + texts[0] + tail
+		return head + texts[0]
 	}
 	head := fmt.Sprintf("%s: %d attempts failed:", shorten(method, maxReportShort), made)
 	more := ""
@@ -127,7 +123,7 @@ func attemptsMessage(method string, attempts []introspect.Attempt, made int, tai
 	for i := range texts {
 		texts[i] = heads[i] + texts[i]
 	}
-	return head + strings.Join(texts, ";") + more + tail
+	return head + strings.Join(texts, ";") + more
 }
 
 // shareReasons groups attempts by the reason of their failure, in the order in which the reasons came first.
