@@ -793,17 +793,22 @@ func orNever(t int64) int64 {
 	return t
 }
 
-// keepAliveLocked pings a peer that has been silent, and reports whether it is alive.
+// keepAliveLocked pings a peer that has been silent, and reports whether it is alive. A peer is alive that sends something, or that
+// takes what was written to it. Over a slow line a ping comes behind megabytes of a message. So a side that receives and has nothing to
+// send pings as well: its peer hears it although it cannot answer yet.
 func (c *Conn) keepAliveLocked(now int64) bool {
 	c.pingAt = later(now, c.cfg.KeepAlive)
 	c.trimMemoryLocked()
 	c.endStalledLocked(now)
-	moved := c.written != c.progress && c.written != c.queued // a peer that reads a backlog is alive too
+	heard, wrote, backlog := c.heard.Swap(false), c.written != c.progress, c.written != c.queued
 	c.progress = c.written
+	moved := wrote && backlog || c.acknowledgesLocked()
 	switch {
-	case c.heard.Swap(false) || moved:
+	case heard || moved:
 		c.pinged = false
-		return true
+		if !heard || wrote || backlog {
+			return true
+		}
 	case c.holding: // it cannot be heard, and has to hear something all the same
 	case c.pinged:
 		return false
@@ -812,6 +817,27 @@ func (c *Conn) keepAliveLocked(now int64) bool {
 	}
 	c.sendPingLocked(wire.Ping, make([]byte, pingSize))
 	return true
+}
+
+// acknowledgesLocked reports whether the peer has acknowledged something since the last call that it had not acknowledged then. The
+// system of a peer whose process stands still acknowledges as well, but only until its buffer is full. What it acknowledges at once, as
+// it does pings, says nothing.
+func (c *Conn) acknowledgesLocked() bool {
+	if c.open == 0 && c.inOpen == 0 {
+		return false
+	}
+	waits, ok := unacknowledged(c.nc)
+	before := c.acknowledged
+	if !ok || waits == 0 && before == 0 {
+		return false
+	}
+	last := c.seldomLocked()
+	if waits == 0 {
+		last.acknowledged = 0
+		return true
+	}
+	last.acknowledged = int64(c.written) - int64(waits) //nolint:gosec // negative while a write is in progress
+	return before != 0 && last.acknowledged != before
 }
 
 // leastProgress is how many bytes a second a peer has to send, on average, while a message of it has not come whole. Links that are

@@ -316,37 +316,38 @@ func (c *Conn) callsLocked() *calls {
 
 // seldom is what most connections never need, and others only when they end. Guarded by Conn.mu.
 type seldom struct {
-	accepted    uint64                // how many requests the peer will process, once it drains
-	drained     error                 // set when the peer accepts no more requests
-	reserved    int                   // bytes that streams may hold beyond their smallest windows
-	partial     int                   // how many of them are for messages that have not come whole
-	reserving   []*Stream             // that wait for it
-	oneWay      map[*Request]struct{} // requests of the peer that have no slot
-	oneWayBytes int                   // of inBytes
-	orphans     int                   // how many of inOpen the pool has adopted
-	inNested    int                   // how many of inOpen serve calls of this side and are not in the window
-	inNestBytes int
-	flushAll    func()                   // flush, made once: starting a goroutine with it costs no allocation
-	space       chan struct{}            // closed when out has been taken to be written; nil when nobody waits
-	flushed     chan struct{}            // closed when all has been written; nil when nobody waits
-	room        chan struct{}            // closed when a request leaves the table; nil when nobody waits
-	writeErr    *IOError                 // a write has failed
-	quiet       chan struct{}            // closed when no request is open; nil when nobody asked
-	drainBegun  chan struct{}            // closed when no more are accepted; nil when nobody asked
-	order       order                    // see order.go
-	aging       aging                    // see age.go
-	ended       chan struct{}            // closed when err is set; nil when nobody waits
-	gone        chan struct{}            // closed when the reader has gone; nil when nobody waits
-	pings       map[uint64]chan struct{} // by number
-	nextPing    uint64                   // the number of the last one
-	lowering    uint64                   // the ping whose pong says that the peer has obeyed a lower limit; 0 for none
-	why         error                    // set when this side has begun to end it, with a word to the peer
-	parting     int64                    // when the connection ends because of writeErr; 0 when it does not
-	partBy      int64                    // and when it does at the latest
-	partFrames  uint64                   // how many frames had come when that was looked at last
-	stallFrom   int64                    // since when an unfinished message is watched; 0 when there was none
-	stallBytes  uint64                   // how many bytes had come then
-	linger      int64                    // when a drained connection is closed; 0 when it is not drained
+	accepted     uint64                // how many requests the peer will process, once it drains
+	drained      error                 // set when the peer accepts no more requests
+	reserved     int                   // bytes that streams may hold beyond their smallest windows
+	partial      int                   // how many of them are for messages that have not come whole
+	reserving    []*Stream             // that wait for it
+	oneWay       map[*Request]struct{} // requests of the peer that have no slot
+	oneWayBytes  int                   // of inBytes
+	orphans      int                   // how many of inOpen the pool has adopted
+	inNested     int                   // how many of inOpen serve calls of this side and are not in the window
+	inNestBytes  int
+	flushAll     func()                   // flush, made once: starting a goroutine with it costs no allocation
+	space        chan struct{}            // closed when out has been taken to be written; nil when nobody waits
+	flushed      chan struct{}            // closed when all has been written; nil when nobody waits
+	room         chan struct{}            // closed when a request leaves the table; nil when nobody waits
+	writeErr     *IOError                 // a write has failed
+	quiet        chan struct{}            // closed when no request is open; nil when nobody asked
+	drainBegun   chan struct{}            // closed when no more are accepted; nil when nobody asked
+	order        order                    // see order.go
+	aging        aging                    // see age.go
+	ended        chan struct{}            // closed when err is set; nil when nobody waits
+	gone         chan struct{}            // closed when the reader has gone; nil when nobody waits
+	pings        map[uint64]chan struct{} // by number
+	nextPing     uint64                   // the number of the last one
+	lowering     uint64                   // the ping whose pong says that the peer has obeyed a lower limit; 0 for none
+	why          error                    // set when this side has begun to end it, with a word to the peer
+	parting      int64                    // when the connection ends because of writeErr; 0 when it does not
+	partBy       int64                    // and when it does at the latest
+	partFrames   uint64                   // how many frames had come when that was looked at last
+	stallFrom    int64                    // since when an unfinished message is watched; 0 when there was none
+	stallBytes   uint64                   // how many bytes had come then
+	acknowledged int64                    // how much of written the peer had acknowledged at the last keepalive; 0 for all of it
+	linger       int64                    // when a drained connection is closed; 0 when it is not drained
 }
 
 // noneYet is that of all connections that have not needed it. It is not changed.
