@@ -277,10 +277,10 @@ func (in *incoming) handle() (err error) {
 	switch {
 	case in.Broken != nil:
 		return refusal("YDL2205", "%s: the request is broken: %v", in.call.Method, in.Broken)
-	case !in.Fresh() && in.Expired():
-		return refusal("YDL1005", "%s: the deadline passed before the server could begin", in.call.Method)
-	case in.Err() != nil:
+	case in.Err() != nil && !in.Expired():
 		return refusal("YDL1006", "%s: the caller canceled it before the server could begin", in.call.Method)
+	case in.Err() != nil || !in.Fresh() && in.Expired():
+		return refusal("YDL1005", "%s: the deadline passed before the server could begin", in.call.Method)
 	}
 	if opened != nil {
 		return opened
@@ -599,6 +599,24 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 	if in.call.watch == watched {
 		r.Left = in.call.began + in.call.took
 	}
+	if r.Size() > smallMessage || len(r.Body) > smallMessage || len(r.Reply.Body) > smallMessage || r.Compressed {
+		in.forget()
+	}
+}
+
+// smallMessage is the size of a message, in bytes, up to which an ended call may keep it.
+const smallMessage = 256
+
+// forget lets go of the messages of a call that has ended, unless a handler or its goroutines may have the call. Its context
+// would keep them otherwise: contexts are allocated in groups, and an idle connection keeps its last group.
+func (in *incoming) forget() {
+	last := in.own.Swap(nil)
+	if in.asked.Load() {
+		in.own.Store(last)
+		return
+	}
+	in.call.Args, in.call.Reply, in.view = nil, nil, nil
+	in.Body, in.Reply.Body = nil, nil
 }
 
 // left reports whether the call was a stream that its caller has ended. Many have no other end, which would fill the records of what has failed.
