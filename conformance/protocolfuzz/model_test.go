@@ -369,7 +369,7 @@ func (c *conversation) finish() {
 		case <-time.After(time.Millisecond):
 		case <-c.readDone:
 			c.mu.Lock()
-			if n := len(c.opened.calls); n > 0 && c.goAway == nil && !c.breach && !c.drained {
+			if n := len(c.opened.calls); n > 0 && c.greeted && c.goAway == nil && !c.breach && !c.drained { // W5
 				c.faultLockedf("the real side closed the connection with %d calls open", n)
 			}
 			c.mu.Unlock()
