@@ -54,6 +54,19 @@ func TestTheErrorOfADeadlineSaysWhatWasAwaited(t *testing.T) {
 			"Arith.Mul: ADDR: the deadline passed after TIME of connecting: the server accepted the connection and said nothing",
 			"check that the server is not overloaded",
 		},
+		"an ordered call": {
+			static(blocked), func(t *testing.T, c *yodel.Client) {
+				must(t, c.Ready(t.Context()))
+				call := &yodel.Call{Method: "Block", Args: &Empty{}, Deadline: time.Now().Add(time.Hour), Key: "k", Ordered: true}
+				go func() { _ = c.Do(context.Background(), call) }() // until the client is closed
+				receive(t, block.begun, "the handler runs")
+				call = &yodel.Call{Method: "Block", Args: &Empty{}, Deadline: time.Now().Add(time.Hour), Key: "k", Ordered: true}
+				go func() { _ = c.Do(context.Background(), call) }() // waits for the window
+				until(t, "it waits", func() bool { return c.Endpoints()[0].Inflight() == 2 })
+			},
+			`Arith.Mul: the deadline passed after TIME of waiting for the calls before it with the key "k"`,
+			"look at what keeps the calls before it",
+		},
 		"the server's window": {
 			static(blocked), func(t *testing.T, c *yodel.Client) {
 				must(t, c.Ready(t.Context()))
@@ -105,6 +118,9 @@ func TestTheErrorOfADeadlineSaysWhatWasAwaited(t *testing.T) {
 				}
 				ctx, c := call(o)
 				c.Method, c.Args = "Arith.Mul", &Args{1, 2}
+				if name == "an ordered call" {
+					c.Key, c.Ordered = "k", true
+				}
 				err := client.Do(ctx, c)
 				e := wantError(t, err, yodel.DeadlineExceeded, "YDL1005")
 				if !e.NotProcessed || !errors.Is(err, context.DeadlineExceeded) {

@@ -294,9 +294,9 @@ func (t *turn) await(ctx context.Context, deadline time.Time, closing <-chan str
 		t.state = resting
 		switch {
 		case ctx.Err() != nil:
-			return nil, &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
+			return nil, t.tooLate(context.Cause(ctx))
 		case !deadline.IsZero() && !time.Now().Before(deadline):
-			return nil, &mux.CallError{Cause: mux.ErrDeadline, NotProcessed: true}
+			return nil, t.tooLate(mux.ErrDeadline)
 		default:
 			return nil, &mux.CallError{Cause: mux.ErrClosed, NotProcessed: true}
 		}
@@ -305,6 +305,14 @@ func (t *turn) await(ctx context.Context, deadline time.Time, closing <-chan str
 		return l.ep, nil
 	}
 	return nil, nil //nolint:nilnil // anywhere
+}
+
+// tooLate returns the error of a call that waited for its turn until cause ended it.
+func (t *turn) tooLate(cause error) error {
+	if t.stood < time.Millisecond { // the call's time was over before
+		return &mux.CallError{Cause: cause, NotProcessed: true}
+	}
+	return tooLate(cause, "YDL3203", " after %v of waiting for the calls before it with the key %.40q", rounded(t.stood), t.line.key)
 }
 
 // route returns where an attempt goes that may be sent, in which epoch, and which attempt it is.
