@@ -205,7 +205,7 @@ func FuzzErrorTexts(f *testing.F) {
 				t.Errorf("%s panics", format)
 			}
 		}
-		for _, said := range strings.Split(e.Report.String(), "\n") {
+		for said := range strings.SplitSeq(e.Report.String(), "\n") {
 			wantClean(t, "the record", said)
 		}
 		_ = e.LogValue()

@@ -87,6 +87,7 @@ func farDeadlines() (cases []farCase) {
 // The largest values of options, and times that are as far away as can be, mean that there is no limit: calls succeed, and those with a
 // deadline keep it.
 func TestFarTimesAndLargeLimitsMeanNone(t *testing.T) {
+	t.Parallel()
 	for _, test := range append(eachOption(), farDeadlines()...) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

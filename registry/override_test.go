@@ -60,7 +60,7 @@ func TestAnOperatorsSettingsWin(t *testing.T) {
 			t.Errorf("after a change by the server it is %+v, want inactive", in)
 		}
 		stop()
-		s, stop = announcedShop(t, network, r, &log)
+		_, stop = announcedShop(t, network, r, &log)
 		defer stop()
 		if in := settled(); in.State != "inactive" || in.Weight != 5 {
 			t.Errorf("after a restart it is %+v, want inactive", in)

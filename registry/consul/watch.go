@@ -41,7 +41,9 @@ func (r *Registry) Service(name string) yodel.Resolver {
 }
 
 // RPCX returns the instances of a service that rpcx's servers keep in Consul's key-value store. Base is the BasePath of their plugin.
-func (r *Registry) RPCX(base, service string) yodel.Resolver { return r.keys(base, service, registry.RPCX) }
+func (r *Registry) RPCX(base, service string) yodel.Resolver {
+	return r.keys(base, service, registry.RPCX)
+}
 
 // keys returns the instances whose records a layout reads in the key-value store.
 func (r *Registry) keys(base, service string, layout registry.Layout) yodel.Resolver {
