@@ -133,7 +133,7 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 			if call.out.lent > 0 && NotProcessed(err) {
 				call.out.repay(call, 0)
 			}
-			if !c.resend(call, err, resends) { //nolint:contextcheck // a connection outlives the call that needs it first
+			if !c.resend(call, err, resends) {
 				return call.failed(err)
 			}
 			resends++

@@ -144,13 +144,10 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.left = make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	c.ctx, c.closing, c.cancel = ctx, ctx.Done(), cancel
-	c.cluster = newCluster(c)
+	c.cluster = newCluster(c, r)
 	c.cluster.source.describe(r)
 	if asked, ok := r.(interface{ Refresh() }); ok {
 		c.refresh = asked.Refresh
-	}
-	if of, ok := r.(interface{ ServiceName() string }); ok {
-		c.cluster.service = of.ServiceName()
 	}
 	switch s := r.(type) {
 	case nil:

@@ -64,8 +64,12 @@ func (s *endpointSet) attempts() int64 {
 	return n
 }
 
-func newCluster(c *Client) *cluster {
-	return &cluster{client: c, changed: make(chan struct{})}
+func newCluster(c *Client, r Resolver) *cluster {
+	cl := &cluster{client: c, changed: make(chan struct{})}
+	if of, ok := r.(interface{ ServiceName() string }); ok {
+		cl.service = of.ServiceName()
+	}
+	return cl
 }
 
 func (cl *cluster) endpoints() []*Endpoint {
@@ -223,7 +227,7 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 	}
 	ep := set.pick(call)
 	if ep != nil && ep.offline() && call.pass < avoidTried && cl.connected.Load() > 0 {
-		ep = set.instead(call, ep)
+		ep = set.instead(call, ep) //nolint:contextcheck // a connection outlives the call that needs it first
 	}
 	if ep != nil {
 		if call.Explain {

@@ -27,6 +27,8 @@ type fleet struct {
 	stops    map[string]func()
 	mu       sync.Mutex
 	conns    map[string][]net.Conn // of the client
+
+	dials, dialling, most atomic.Int64 // attempts to connect: all, at the same time, and the most at the same time
 }
 
 func startFleet(t *testing.T, addrs ...string) *fleet {
@@ -49,7 +51,13 @@ func startFleet(t *testing.T, addrs ...string) *fleet {
 }
 
 func (f *fleet) dial(ctx context.Context, addr string) (net.Conn, error) {
-	if addr == "silent" {
+	f.dials.Add(1)
+	now := f.dialling.Add(1)
+	defer f.dialling.Add(-1)
+	for most := f.most.Load(); now > most && !f.most.CompareAndSwap(most, now); {
+		most = f.most.Load()
+	}
+	if hangs(addr) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}

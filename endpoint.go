@@ -152,7 +152,8 @@ func (ep *Endpoint) Connected() bool { return len(*ep.conns.Load()) > 0 }
 // unreachable reports whether there is no connection, and a call was told that the transport could make none since the last one.
 func (ep *Endpoint) unreachable() bool { return ep.away.Load() && ep.told.Load() && !ep.Connected() }
 
-// Ready reports whether the endpoint should get calls: nobody has said otherwise with SetReady.
+// Ready reports whether the endpoint should get calls: nobody has said otherwise with SetReady, and its connection was not lost. An
+// endpoint that was not connected to yet is ready; calls go there when it is connected, or when no endpoint is.
 func (ep *Endpoint) Ready() bool { return ep.status.Load()&^offline == 0 }
 
 // offline reports whether there is no connection.

@@ -115,6 +115,18 @@ func (l *hookLog) is(t *testing.T, want ...string) {
 	}
 }
 
+// has checks the lines whatever their order.
+func (l *hookLog) has(t *testing.T, want ...string) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	got := slices.Sorted(slices.Values(l.lines))
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("got in any order\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
 // event notes a connection event.
 func (l *hookLog) event(e yodel.ConnEvent) { l.add(e.Kind) }
 

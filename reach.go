@@ -207,9 +207,9 @@ func (cl *cluster) awaitAny(ctx context.Context, deadline time.Time, ep *Endpoin
 	select {
 	case <-s.done:
 	case <-ctx.Done():
-		return nil, ep.tooLate(context.Cause(ctx))
+		return nil, ep.tooLate(context.Cause(ctx)) //nolint:contextcheck // it only makes an error
 	case <-late:
-		return nil, ep.tooLate(mux.ErrDeadline)
+		return nil, ep.tooLate(mux.ErrDeadline) //nolint:contextcheck // it only makes an error
 	}
 	if ep.offline() && cl.connected.Load() > 0 {
 		waited := (clock() - began).Round(time.Millisecond)
@@ -218,7 +218,7 @@ func (cl *cluster) awaitAny(ctx context.Context, deadline time.Time, ep *Endpoin
 	if ep.offline() && s.first == ep {
 		return s.conn, nil
 	}
-	return nil, nil
+	return nil, nil //nolint:nilnil // the caller looks for itself
 }
 
 // tooLate returns the error of a call that waited for a connection until cause ended it.
@@ -268,7 +268,7 @@ func (cl *cluster) find(ctx context.Context, s *search) {
 	open, width := 0, readyAtOnce
 	for {
 		for ; open < width && len(candidates) > 0; candidates = candidates[1:] {
-			if d := candidates[0].urge(); d != nil {
+			if d := candidates[0].urge(); d != nil { //nolint:contextcheck // connections outlive the search
 				open++
 				if candidates[0] == s.first {
 					ofFirst = d

@@ -424,7 +424,7 @@ func TestWhatAServerSaysOfItselfIsBounded(t *testing.T) {
 		{"a name that ends too early", wire.Limits{Services: []byte("\x05four")}, wire.ErrTruncated},
 	} {
 		var got wire.Limits
-		if err := wire.ParseSettings(payloadOf(wire.AppendSettings(nil, &c.limits)), &got); err != c.want { //nolint:errorlint // it is not wrapped
+		if err := wire.ParseSettings(payloadOf(wire.AppendSettings(nil, &c.limits)), &got); err != c.want {
 			t.Errorf("%s: got error %v, want %v", c.about, err, c.want)
 		}
 	}
