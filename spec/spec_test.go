@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
 func TestEveryRuleNamesItsTests(t *testing.T) {
 	tests := make(map[string]bool)
-	for _, folder := range []string{"../internal/wire", "../internal/mux"} {
+	for _, folder := range []string{"../internal/wire", "../internal/mux", "..", "../conformance/keys", "../middleware/once", "../recommended"} {
 		files, err := filepath.Glob(folder + "/*_test.go")
 		if err != nil {
 			t.Fatal(err)
