@@ -35,7 +35,10 @@ type Attack struct {
 	Name string
 	// Victim names the server: a key of what was given to PlayRole.
 	Victim string
-	// Do carries out the attack.
+	// Prepare does what is ordinary load and no attack, for example opening the calls that then hold places. The latency of
+	// the good client is judged afterwards. Nil does nothing.
+	Prepare func(a *Attacker)
+	// Do carries out the attack. Nil does nothing but wait.
 	Do func(a *Attacker)
 	// Check looks at the victim while the attacker's connections are open. Nil checks nothing.
 	Check func(a *Attacker)
@@ -46,6 +49,8 @@ type Attack struct {
 	Peak int64
 	// CPU bounds the processor time that the victim spends until the attack is over. The zero value does not bound it.
 	CPU time.Duration
+	// StillRuns is how many calls may go on when the attacker has left. Default none.
+	StillRuns int64
 	// Awaits names what is still missing in the server, without which the attack succeeds. It is skipped then, unless the flag
 	// -attacks.awaited is set.
 	Awaits string
@@ -74,8 +79,9 @@ const (
 	latencyFloor  = 20 * time.Millisecond // what two busy processors cost any call now and then
 	controlLasts  = 500 * time.Millisecond
 	attackLasts   = time.Second
-	idleWorkers   = 300 // goroutines that a server keeps for the next calls
-	attempts      = 3   // a disturbance passes, and an attack that succeeds does so each time
+	perCall       = 16 << 10 // bytes of a call that runs, with its goroutine
+	idleWorkers   = 300      // goroutines that a server keeps for the next calls
+	attempts      = 3        // a disturbance passes, and an attack that succeeds does so each time
 )
 
 // Run carries out the attacks one after the other, as subtests.
@@ -128,7 +134,7 @@ func (attack *Attack) once(t *testing.T, good *goodClient, attempt int) (slow st
 	good.stop(a)
 	attack.report(t, a, r, attempt)
 	attack.judge(t, r)
-	a.awaitCalm(before)
+	a.awaitCalm(before, attack.StillRuns)
 	if attack.NoLatency != "" {
 		return ""
 	}
@@ -150,9 +156,14 @@ func (a *Attacker) measure(attack *Attack, good *goodClient) (r result, before S
 	if err != nil {
 		a.Fatal(err)
 	}
+	if attack.Prepare != nil {
+		attack.Prepare(a)
+	}
 	good.windows(a)
 	began := time.Now()
-	attack.Do(a)
+	if attack.Do != nil {
+		attack.Do(a)
+	}
 	<-time.After(attackLasts - time.Since(began))
 	r.under, r.beside = good.windows(a)
 	var after Stats
@@ -209,13 +220,14 @@ func (r result) slow() string {
 }
 
 // awaitCalm closes the attacker's connections and waits until the victim has freed what it held for them.
-func (a *Attacker) awaitCalm(before Stats) {
+func (a *Attacker) awaitCalm(before Stats, stillRuns int64) {
 	a.Helper()
 	a.closeAll()
 	var now Stats
 	for deadline := time.Now().Add(5 * time.Second); ; <-time.After(20 * time.Millisecond) {
 		a.ask(a.victim, "stats", &now)
-		if now.Heap-before.Heap < 16*MiB && now.Goroutines-before.Goroutines < idleWorkers && now.Running == 0 {
+		if now.Heap-before.Heap < 16*MiB+stillRuns*perCall && now.Goroutines-before.Goroutines < idleWorkers+int(stillRuns) &&
+			now.Running <= stillRuns {
 			return
 		}
 		if time.Now().After(deadline) {
