@@ -127,6 +127,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.noWait, c.checksum, c.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
 	c.side, c.slowAfter, c.samples = clientSide, slowAfter(opts.SlowAfter), newSampler()
 	c.client = c
+	c.memory = mux.NewMemory(opts.MaxMemory)
 	c.setUp(opts.Idempotent)
 	c.wraps = len(opts.Middleware) > 0
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
@@ -135,7 +136,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.orders.limit = max(c.limits.MaxOpen, minUntold)
 	c.config = mux.Config{
 		Limits: c.limits.mux(), Metadata: appendMetadata(nil, opts.ConnMetadata), Agent: agent,
-		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(), Memory: mux.NewMemory(opts.MaxMemory),
+		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(), Memory: c.memory,
 	}
 	c.configure(&c.config)
 	if opts.Server != nil {

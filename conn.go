@@ -119,6 +119,13 @@ func (l *Limits) parseMetadata(b []byte) (Metadata, error) {
 	return md, err
 }
 
+// metadataCost is what a map of metadata takes, about.
+func (l *Limits) metadataCost(b []byte) int {
+	const entry = 96                       // of a map of strings
+	n, _ := wire.CountPairs(b, l.MaxPairs) //nolint:errcheck // broken metadata costs what comes before the break
+	return len(b) + n*entry
+}
+
 // A metadataError says that metadata exceeds a limit.
 type metadataError string
 
@@ -192,6 +199,13 @@ func (in *incoming) readMetadata(b []byte) error {
 	sc := in.target.conn
 	r := sc.repeated.Load()
 	if r == nil || !bytes.Equal(b, r.raw) {
+		if len(b) > maxRepeatedMetadata/4 { // else it is less than what counts for each request
+			cost := sc.server.limits.metadataCost(b)
+			if !in.Take(cost) {
+				return mux.ErrMemory
+			}
+			in.taken += cost
+		}
 		md, err := sc.server.limits.parseMetadata(b)
 		if err == nil && len(b) <= maxRepeatedMetadata && sc.unlike.Add(1)%metadataMisses == 1 {
 			sc.repeated.Store(newRepeatedMetadata(b, md))

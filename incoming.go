@@ -27,6 +27,7 @@ type incoming struct {
 	ctx      context.Context             //nolint:containedctx // what the observers made of it
 	err      error
 	packed   *[]byte
+	taken    int                      // counted for what was made of the request, until Done
 	view     View                     // the request, for a method that only looks at it
 	heirs    atomic.Pointer[heritage] // what calls have that the handler makes; nil before there was any
 	metadata Metadata                 // a copy of repeated's, the call's or to be that of a later one
@@ -195,10 +196,39 @@ func (t *target) refusal() *Error {
 // Inline implements mux.Target.
 func (t *target) Inline() (inline, timed bool) {
 	m := t.method.Load()
-	if m == nil || !m.inline() {
+	if m == nil || !m.inline() || m.replySize.Load() >= leastLargeReply {
 		return false, true
 	}
 	return true, m.stats.due()
+}
+
+const (
+	// leastReply is what a method's replies must have for it to wait for memory.
+	leastReply = 8 << 10
+	// leastLargeReply is what they must have so that the reader does not run it itself: sending takes several frames.
+	leastLargeReply = 64 << 10
+)
+
+// Expects implements mux.Target.
+func (t *target) Expects() int {
+	if m := t.method.Load(); m != nil {
+		return int(m.replySize.Load())
+	}
+	return 0
+}
+
+// replied learns from a reply of n bytes how large those are that come next: as large as this one, and less only slowly.
+func (m *method) replied(n int) {
+	old := m.replySize.Load()
+	if n < leastReply && old == 0 {
+		return
+	}
+	if next := max(int64(n), old-old/8); next != old {
+		if next < leastReply {
+			next = 0
+		}
+		m.replySize.Store(next)
+	}
 }
 
 // New implements mux.Target.
@@ -307,6 +337,8 @@ func (in *incoming) open() error {
 	}
 	if what := tooMuch(err); what != "" {
 		return refusal("YDL2203", "%s: the metadata %s on the server", call.Method, what)
+	} else if errors.Is(err, mux.ErrMemory) {
+		return refusal("YDL3007", "%s: the server has no memory left for the metadata", call.Method)
 	} else if err != nil {
 		return refusal("YDL2205", "%s: the metadata is broken: %v", call.Method, err)
 	}
@@ -350,6 +382,7 @@ func (c *Call) Decode() error {
 		if body, err = in.decompress((*unpacked)[:0]); err != nil {
 			return err
 		}
+		in.taken += len(body) // until the method has returned, as what is decoded from it takes about as much
 		*unpacked = body
 	}
 	args := in.method.newArgs()
@@ -384,6 +417,7 @@ func (c *Call) Body() ([]byte, error) {
 			return nil, err
 		}
 		in.Body, in.Compressed = body, false
+		in.taken += len(body)
 	}
 	return in.Body, nil
 }
@@ -394,8 +428,10 @@ func (in *incoming) decompress(memory []byte) ([]byte, error) {
 	if t.pack.Compressor == nil {
 		return nil, refusal("YDL2205", "%s: the request is compressed, and the compressor was not named", in.call.Method)
 	}
-	body, err := t.pack.Decompress(memory, in.Body, t.conn.server.limits.MaxDecompressed)
+	body, err := t.pack.unpack(in, memory, in.Body, t.conn.server.limits.MaxDecompressed)
 	switch {
+	case errors.Is(err, mux.ErrMemory):
+		return nil, refusal("YDL3007", "%s: the server has no memory left to decompress the request", in.call.Method)
 	case errors.Is(err, ErrTooLarge):
 		return nil, refusal("YDL2204", "%s: the request has more than %d bytes after decompression (%s)", in.call.Method, t.conn.server.limits.MaxDecompressed, t.pack.Name())
 	case err != nil:
@@ -492,6 +528,9 @@ func (in *incoming) reply() {
 	if in.err == nil {
 		in.err = in.encode(out)
 	}
+	if in.method != nil {
+		in.method.replied(len(out.Body) + len(out.Attachment))
+	}
 	call, load := &in.call, uint64(0)
 	if in.Taken != 0 { // as it is of every call but most of those of short methods
 		load = in.target.conn.newLoad(in.Taken)
@@ -580,6 +619,10 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 	if in.packed != nil {
 		t.conn.server.putScratch(in.packed)
 		in.packed = nil
+	}
+	if in.taken != 0 {
+		in.Give(in.taken)
+		in.taken = 0
 	}
 	in.call.Attachment = nil
 	code := Code(r.Reply.Code) //nolint:gosec // set from a Code

@@ -52,17 +52,23 @@ func (s *stranger) send(frames ...[]byte) {
 func (s *stranger) next(of wire.Type) (wire.Header, []byte) {
 	s.t.Helper()
 	for {
-		head := make([]byte, wire.HeaderSize)
-		_, err := io.ReadFull(s.r, head)
-		must(s.t, err)
-		h := wire.ParseHeader(head)
-		payload := make([]byte, h.Len)
-		_, err = io.ReadFull(s.r, payload)
-		must(s.t, err)
-		if h.Type == of {
+		if h, payload := s.frame(); h.Type == of {
 			return h, payload
 		}
 	}
+}
+
+// frame reads the next frame.
+func (s *stranger) frame() (wire.Header, []byte) {
+	s.t.Helper()
+	head := make([]byte, wire.HeaderSize)
+	_, err := io.ReadFull(s.r, head)
+	must(s.t, err)
+	h := wire.ParseHeader(head)
+	payload := make([]byte, h.Len)
+	_, err = io.ReadFull(s.r, payload)
+	must(s.t, err)
+	return h, payload
 }
 
 // reply reads the next reply.

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
 // An Encoded is a message, or Values, that is encoded in the codec of its call, and is sent as it is: in place of arguments, or of a reply. As a
@@ -146,6 +148,33 @@ func (p packer) pack(scratch, body []byte) (packed []byte, ok bool, err error) {
 		return scratch, false, fmt.Errorf("compress with %s: %w", p.Name(), err)
 	}
 	return packed, len(packed) < len(body), nil
+}
+
+// An account counts bytes before they are allocated.
+type account interface {
+	Take(n int) bool
+	Give(n int)
+}
+
+// unpack decompresses body behind memory, if that makes at most limit bytes and a has room for them. How many they are is not known
+// before, so it tries with eight times the body first, and with eight times as much each time that this is not enough: that takes a seventh longer
+// at most. The bytes of the result stay counted.
+func (p packer) unpack(a account, memory, body []byte, limit int) ([]byte, error) {
+	const first, factor = 4 << 10, 8
+	for n := min(max(factor*len(body), first), limit); ; n = min(factor*n, limit) {
+		if !a.Take(n) {
+			return nil, mux.ErrMemory
+		}
+		out, err := p.Decompress(memory, body, n)
+		if err == nil {
+			a.Give(n - len(out))
+			return out, nil
+		}
+		a.Give(n)
+		if n == limit || !errors.Is(err, ErrTooLarge) {
+			return nil, err
+		}
+	}
 }
 
 // compressAbove is the size from which bodies are compressed when nothing else is said.

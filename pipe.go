@@ -44,6 +44,7 @@ type pipe struct {
 
 	// The receiver's.
 	unpacked []byte
+	taken    int // counted for the last message that was decompressed
 	slab     slab
 	reuse    bool // the memory of the message before
 }
@@ -168,18 +169,29 @@ func (p *pipe) decode(body []byte, msg any) error {
 	return nil
 }
 
+// giveUnpacked gives back what is counted for the last message that was decompressed.
+func (p *pipe) giveUnpacked() {
+	if p.taken != 0 {
+		p.stream.Give(p.taken)
+		p.taken = 0
+	}
+}
+
 func (p *pipe) unpack(body []byte) ([]byte, error) {
 	if p.pack.Compressor == nil {
 		return nil, failure("YDL2205", "%s: a message from %s is compressed, and the compressor was not named", p.method, p.where)
 	}
-	body, err := p.pack.Decompress(p.unpacked[:0], body, p.limits.MaxDecompressed)
+	p.giveUnpacked()
+	body, err := p.pack.unpack(p.stream, p.unpacked[:0], body, p.limits.MaxDecompressed)
 	switch {
+	case errors.Is(err, mux.ErrMemory):
+		return nil, failure("YDL3007", "%s: this side has no memory left to decompress a message from %s", p.method, p.where)
 	case errors.Is(err, ErrTooLarge):
 		return nil, failure("YDL2204", "%s: a message from %s has more than %d bytes after decompression (%s)", p.method, p.where, p.limits.MaxDecompressed, p.pack.Name())
 	case err != nil:
 		return nil, failure("YDL2205", "%s: a message from %s cannot be decompressed: %v (%s)", p.method, p.where, err, p.pack.Name())
 	}
-	p.unpacked = keep(body)
+	p.unpacked, p.taken = keep(body), len(body)
 	return body, nil
 }
 

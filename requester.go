@@ -30,6 +30,7 @@ type requester struct {
 	checksum      bool
 	limits        Limits // with defaults
 	guard         *guard
+	memory        *mux.Memory
 	side          string // for people: "client" or "server"
 	slowAfter     time.Duration
 	samples       *sampler // of the calls that it makes
@@ -411,6 +412,7 @@ func (q *requester) decodeUnusual(o *outgoing, call *Call, a *mux.Answer) error 
 		if body, err = q.decompress(o, call, body); err != nil {
 			return err
 		}
+		defer q.memory.Give(len(body))
 	} else if to := recipient(body, o.binding.codec, call.Reply); to != nil && a.Keep() {
 		*to = slices.Clip(body)
 		return nil
@@ -508,8 +510,10 @@ func (q *requester) decompress(o *outgoing, call *Call, body []byte) ([]byte, er
 	if pack.Compressor == nil {
 		return nil, &mux.BrokenError{Cause: errors.New("it is compressed, which was not agreed")}
 	}
-	body, err := pack.Decompress(o.unpack[:0], body, q.limits.MaxDecompressed)
+	body, err := pack.unpack(q.memory, o.unpack[:0], body, q.limits.MaxDecompressed)
 	switch {
+	case errors.Is(err, mux.ErrMemory):
+		return nil, failure("YDL3007", "%s: this %s has no memory left to decompress the reply from %s", call.Method, q.side, addrOf(call))
 	case errors.Is(err, ErrTooLarge):
 		return nil, failure("YDL2204", "%s: the reply from %s has more than %d bytes after decompression (%s)", call.Method, addrOf(call), q.limits.MaxDecompressed, pack.Name())
 	case err != nil:

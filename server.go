@@ -210,6 +210,7 @@ func NewServer(o *ServerOptions) *Server {
 	if opts.Codec == nil {
 		s.calls.codec = JSON
 	}
+	s.calls.memory = s.memory
 	s.calls.setUp(nil)
 	s.config = mux.Config{
 		Limits: s.limits.mux(), Agent: agent, Learned: s.calls.learned, Pool: s.pool, Watch: s.watch, Budget: s.budget, Memory: s.memory,
@@ -415,6 +416,9 @@ func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 		return &mux.Refusal{Code: uint16(ResourceExhausted), ID: "YDL2203", Message: "the connection's metadata " + what + " on the server"}
 	} else if err != nil {
 		return &mux.Refusal{Code: uint16(InvalidArgument), Message: "broken connection metadata"}
+	}
+	if len(md) > 0 && !conn.Keep(s.limits.metadataCost(l.Metadata)) {
+		return &mux.Refusal{Code: uint16(ResourceExhausted), ID: "YDL3007", Message: "the server has no memory left for the connection's metadata"}
 	}
 	peer.Metadata, peer.Agent, peer.link = md, agentOf(l), conn
 	if err = sc.connect(); err != nil {

@@ -31,6 +31,7 @@ type method struct {
 	nests      atomic.Bool  // it makes calls with its context
 	where      atomic.Int32 // a hint, see below
 	stats      methodStats
+	replySize  atomic.Int64 // of late, if that is much; 0 if it is little
 }
 
 // Register registers the exported methods of rcvr, a pointer to a struct, under the name of its type:

@@ -983,6 +983,7 @@ func (c *Conn) endLocked(err error) {
 	}
 	c.leaveBudgetLocked()
 	c.closeMemoryLocked()
+	c.unparkLocked()
 	c.reclaim()
 	c.mu.Unlock()
 

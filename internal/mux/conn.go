@@ -268,7 +268,8 @@ type Conn struct {
 
 	// What the peer makes this side hold, see memory_account.go.
 	memory holding
-	stash  int // of memory, for the next requests
+	stash  int          // of memory, for the next requests
+	stuck  atomic.Int64 // bytes of replies for which there is no space in out; changed with mu held
 
 	// What the peer may have open of the owner's budget, see budget.go.
 	share      *share // nil without a budget
@@ -334,6 +335,7 @@ type seldom struct {
 	quiet        chan struct{}            // closed when no request is open; nil when nobody asked
 	drainBegun   chan struct{}            // closed when no more are accepted; nil when nobody asked
 	order        order                    // see order.go
+	replies      replies                  // see replies.go
 	aging        aging                    // see age.go
 	ended        chan struct{}            // closed when err is set; nil when nobody waits
 	gone         chan struct{}            // closed when the reader has gone; nil when nobody waits

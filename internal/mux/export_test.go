@@ -218,3 +218,6 @@ func (h *Holding) GiveAll() {
 	h.close()
 	h.give(int(h.used.Load()))
 }
+
+// Received returns how many requests have come.
+func (c *Conn) Received() uint64 { return c.received.Load() }

@@ -311,6 +311,9 @@ func (rd *reader) endBatch() bool {
 	rd.appendRepliesLocked()
 	answered, limit := rd.answered, c.cfg.MaxUnsent
 	rd.quiet = c.inOpen == 0 && c.open <= 1
+	if !c.countOutLocked() {
+		limit = c.highWater()
+	}
 	rd.answered, rd.crowded = false, len(c.out) >= limit
 	c.flushLocked(false)
 	if !answered || !rd.crowded {

@@ -220,16 +220,50 @@ func (c *Conn) trimMemoryLocked() {
 
 // closeMemoryLocked is called when the connection has ended.
 func (c *Conn) closeMemoryLocked() {
-	c.memory.give(c.stash)
+	c.memory.give(c.stash + c.seldom.replies.inOut)
 	c.stash = 0
+	if c.seldom.replies.inOut != 0 {
+		c.seldom.replies.inOut = 0
+	}
 	c.memory.close()
 }
 
-// Take counts n bytes that the peer makes the owner hold. It returns false when they must not be allocated. Give takes them back.
-func (c *Conn) Take(n int) bool { return c.memory.take(n) }
+// Take counts n bytes that the peer of one call makes the owner hold, for the connections together. It returns false when they must
+// not be allocated. Give takes them back.
+func (m *Memory) Take(n int) bool { return m.grant(int64(n), int64(n)) }
 
 // Give takes back what was counted with Take.
-func (c *Conn) Give(n int) { c.memory.give(n) }
+func (m *Memory) Give(n int) { m.used.Add(-int64(n)) }
 
-// Keep is Take for what is held until the connection ends.
+// Take counts n bytes that the request makes the owner hold. It returns false when they must not be allocated. Give takes them back.
+func (r *Request) Take(n int) bool { return r.conn.memory.take(n) }
+
+// Give takes back what was counted with Take.
+func (r *Request) Give(n int) { r.conn.memory.give(n) }
+
+// Take counts n bytes for a message of the stream. It returns false when they must not be allocated. Give takes them back, and so does
+// the end of the call.
+func (st *Stream) Take(n int) bool {
+	st.conn.mu.Lock()
+	defer st.conn.mu.Unlock()
+	switch {
+	case st.gone: // what is still received has come before, and nobody else waits for its memory
+		return true
+	case !st.conn.memory.take(n):
+		return false
+	}
+	st.taken += n
+	return true
+}
+
+// Give takes back what was counted with Take.
+func (st *Stream) Give(n int) {
+	st.conn.mu.Lock()
+	defer st.conn.mu.Unlock()
+	n = min(n, st.taken)
+	st.taken -= n
+	st.conn.memory.give(n)
+}
+
+// Keep counts n bytes that are held until the connection ends. It returns false when they must not be allocated.
 func (c *Conn) Keep(n int) bool { return c.memory.keep(n) }

@@ -4,6 +4,7 @@ package mux_test
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -88,7 +89,7 @@ func block(t *testing.T) *handler {
 	}}
 }
 
-// held waits until nothing is counted any more.
+// nothingHeld waits until nothing is counted any more.
 func (s *setup) nothingHeld(t *testing.T, m *mux.Memory) {
 	t.Helper()
 	eventually(t, "all memory has been given back", func() bool { return m.Used() == 0 })
@@ -223,6 +224,78 @@ func TestARequestThatDoesNotComeWholeEnds(t *testing.T) {
 		t.Errorf("a request that stands still: got code %d, %s %q", h.Arg, f.ErrorID, f.Message)
 	}
 	eventually(t, "its memory has been given back", func() bool { return m.Used() < 100_000 })
+}
+
+// A peer that asks for large replies and does not read them has few handlers begun. All of its requests are answered once it reads.
+func TestRepliesWaitBeforeTheyAreMade(t *testing.T) {
+	for name, test := range map[string]struct{ size, requests, most int }{
+		"large":  {1 << 20, 300, 20},  // MaxMemory, and those that run while the first reply is made
+		"medium": {30_000, 3000, 400}, // MaxUnsent in the output and as much beside it, and what the system buffers
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := mux.NewMemory(64 << 20)
+			limits := defaultLimits()
+			limits.MaxMemory, limits.MaxUnsent = 8<<20, 1<<20
+			var begun atomic.Int64
+			big := new(handler)
+			big.serve = func(r *mux.Request) {
+				begun.Add(1)
+				r.Reply.Body = make([]byte, test.size)
+				big.expects.Store(int64(test.size))
+			}
+			s := &setup{server: mux.Config{Limits: limits, Memory: m}, serves: map[string]*handler{"big": big}}
+			peer, srv := s.facingServer(t)
+			peer.write(hello(nil), method(0, "big"))
+			for i := range uint32(test.requests) {
+				peer.write(request(0, wire.NextID(i), ""))
+			}
+			eventually(t, "nothing moves", func() bool {
+				was, received := begun.Load(), srv.Received()
+				<-time.After(100 * time.Millisecond)
+				return begun.Load() == was && was > 0 && srv.Received() == received
+			})
+			t.Logf("%d of %d requests have come, %d handlers were begun, %d bytes are in use", srv.Received(), test.requests, begun.Load(), m.Used())
+			if n := begun.Load(); n > int64(test.most) {
+				t.Errorf("%d handlers were begun though no reply was read, want at most %d", n, test.most)
+			}
+			if used := m.Used(); used > 16<<20 {
+				t.Errorf("%d bytes are in use", used)
+			}
+			peer.expectHello()
+			for n := 0; n < test.requests; {
+				h, _, err := peer.frame()
+				if err != nil {
+					t.Fatalf("after %d of %d replies: %v", n, test.requests, err)
+				}
+				if (h.Type == wire.Reply || h.Type == wire.Data) && h.Flags&wire.More == 0 {
+					n++
+				}
+			}
+			peer.nc.Close()
+			<-srv.Ended()
+			s.nothingHeld(t, m)
+		})
+	}
+}
+
+// A connection that ends with requests that were not begun leaves none behind.
+func TestRequestsThatWaitForMemoryEndWithTheirConnection(t *testing.T) {
+	m := mux.NewMemory(64 << 20)
+	limits := defaultLimits()
+	limits.MaxMemory, limits.MaxUnsent = 8<<20, 1<<20
+	big := &handler{serve: func(r *mux.Request) { r.Reply.Body = make([]byte, 1<<20) }}
+	big.expects.Store(1 << 20)
+	s := &setup{server: mux.Config{Limits: limits, Memory: m, Pool: mux.NewPool()}, serves: map[string]*handler{"big": big}}
+	peer, srv := s.facingServer(t)
+	peer.write(hello(nil), method(0, "big"))
+	for i := range uint32(200) {
+		peer.write(request(0, wire.NextID(i), ""))
+	}
+	eventually(t, "all requests have come", func() bool { return srv.Received() == 200 })
+	peer.nc.Close()
+	<-srv.Ended()
+	<-s.server.Pool.Settled()
+	s.nothingHeld(t, m)
 }
 
 // expectAnyReply reads the next reply, whatever comes before it.

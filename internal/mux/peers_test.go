@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,9 +27,12 @@ type handler struct {
 	serve  func(r *mux.Request)
 	done   func(r *mux.Request, handedOver bool)
 	begun  func() // called when a request has been counted, and not accepted yet; may be nil
+
+	expects atomic.Int64
 }
 
 func (h *handler) Inline() (inline, timed bool) { return h.inline, true }
+func (h *handler) Expects() int                 { return int(h.expects.Load()) }
 func (h *handler) New(*mux.Request) *mux.Request {
 	if h.begun != nil {
 		h.begun()

@@ -17,6 +17,8 @@ type Target interface {
 	// call is to be timed: reading the clock takes longer than the shortest methods. The reading goroutine asks, once
 	// for each request.
 	Inline() (inline, timed bool)
+	// Expects returns how many bytes the replies of the method have had of late, if that is much; 0 if it is little.
+	Expects() int
 	// New returns a Request, embedded in whatever the owner needs beside it. Used is nil, or one that this side's targets have
 	// returned before and that has run inline to its end, to be used again.
 	New(used *Request) *Request
@@ -67,7 +69,9 @@ type Request struct {
 	number    uint16 // of the method
 	methodID  uint32 // of the Method frame that gave it
 	bytes     int
-	memory    int // counted for it, until it leaves the table
+	memory    int  // counted for it, until it leaves the table
+	expected  int  // of memory, for its reply
+	admitted  bool // there was room for its reply, see replies.go
 	checksum  bool
 	own       bool       // held is for this message only
 	nested    bool       // it serves a call of this side, see nested.go
@@ -178,6 +182,7 @@ func (c *Conn) leaveTableLocked(r *Request) {
 	}
 	c.giveLocked(r.memory)
 	r.memory = 0
+	c.replyGoneLocked(r)
 	if r.nested {
 		c.inNested--
 		c.inNestBytes -= r.bytes
@@ -226,6 +231,10 @@ func (c *Conn) findLocked(id uint32) *Request {
 // run serves a request that is in the table, on a goroutine that is not the reader.
 func (r *Request) run() {
 	c := r.conn
+	if r.park() {
+		c.cfg.Pool.ran()
+		return
+	}
 	scratch := c.cfg.Pool.buffer()
 	r.Scratch = (*scratch)[:0]
 	r.Taken = Clock()
@@ -309,7 +318,7 @@ func (c *Conn) finish(r *Request) {
 		r.stream.endLocked(context.Canceled) // a goroutine that the handler has left behind must not send into the reply
 	}
 	// A peer that does not read gets no more replies into memory.
-	if r.alone() || c.spaceLocked(context.Background(), time.Time{}, c.cfg.MaxUnsent) != nil {
+	if r.alone() || c.awaitReplySpaceLocked(r) != nil {
 		c.leaveTableLocked(r)
 		c.mu.Unlock()
 		return
@@ -321,6 +330,7 @@ func (c *Conn) finish(r *Request) {
 		return
 	}
 	c.leaveTableLocked(r)
+	c.countOutLocked()
 	c.flushLocked(c.inOpen > 0)
 }
 
@@ -374,6 +384,7 @@ func (c *Conn) refuseLocked(r *Request, code uint16, errorID, text string) {
 type unserved struct{}
 
 func (unserved) Inline() (bool, bool)  { return false, false }
+func (unserved) Expects() int          { return 0 }
 func (unserved) New(*Request) *Request { return new(Request) }
 func (unserved) Serve(r *Request) {
 	r.Reply = Outcome{Code: unimplementedCode, NotProcessed: true, Fields: &wire.Fields{

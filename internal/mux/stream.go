@@ -52,6 +52,7 @@ type Stream struct {
 	reserved int           // of conn.reserved, for the incomplete message
 	kept     int           // of conn.reserved, for complete ones
 	grown    int           // of conn.reserved, for the window
+	taken    int           // counted by the owner, see Take
 	least    int           // counted for a window of its own opening, or the smallest one
 	queued   bool          // it waits for a reservation
 	gone     bool          // the call has ended
@@ -721,8 +722,8 @@ func (st *Stream) endLocked(why error) {
 	for _, n := range [...]*int{&st.kept, &st.held, &st.grown} {
 		c.unreserveLocked(n)
 	}
-	c.memory.give(st.least)
-	st.least = 0
+	c.memory.give(st.least + st.taken)
+	st.least, st.taken = 0, 0
 }
 
 // doneWithPartLocked gives back what is reserved for the incomplete message, or its place in the queue for that.

@@ -109,6 +109,7 @@ func (c *Conn) mayTakeOverLocked() bool {
 
 func (c *Conn) flushedLocked() {
 	c.flushing, c.straight = false, false
+	c.countOutLocked()
 	c.spaceChangedLocked()
 	if c.flushed != nil {
 		close(c.flushed)

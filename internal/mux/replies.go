@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import "context"
+
+// Replies take memory that the peer has not sent. A few bytes can ask for megabytes, and a peer that does not read its replies, or
+// reads them slowly, makes this side hold them. So a request is begun only when there is room for its reply:
+//
+//   - Replies that wait because the peer does not read are at most MaxUnsent bytes, in addition to as many in the output. Beyond that no
+//     handler is begun.
+//   - A method whose replies have been large of late is begun only when the memory of the connection has room for another one. At
+//     least one of them always runs, and its end begins the next, so nothing waits for ever.
+//
+// Requests that serve calls of this side, see nested.go, are always begun: a call of this side may wait for them, and the
+// peer reads while it has calls open. One-way requests have no reply.
+
+// replies is what a connection knows of the replies that it has yet to send. Guarded by Conn.mu.
+type replies struct {
+	small   []*Request // not begun, because the peer does not read
+	large   []*Request // not begun, because there is no memory for their replies
+	running int        // requests for whose replies memory was taken
+	inOut   int        // bytes of Conn.out that are counted
+}
+
+// park reports whether r, which is in the table, must wait until there is room for its reply. Then it is run later.
+func (r *Request) park() bool {
+	c := r.conn
+	if r.admitted || r.alone() || r.nested {
+		return false
+	}
+	expects := r.target.Expects()
+	if expects == 0 && int(c.stuck.Load()) < c.cfg.MaxUnsent {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil || c.admitReplyLocked(r, expects) {
+		return false
+	}
+	rep := &c.seldomLocked().replies
+	if expects > 0 {
+		rep.large = append(rep.large, r)
+	} else {
+		rep.small = append(rep.small, r)
+	}
+	return true
+}
+
+// admitReplyLocked takes memory for the reply of r, if there is room for it.
+func (c *Conn) admitReplyLocked(r *Request, expects int) bool {
+	if int(c.stuck.Load()) >= c.cfg.MaxUnsent {
+		return false
+	}
+	if expects > 0 {
+		rep := &c.seldomLocked().replies
+		switch {
+		case rep.running == 0:
+			c.memory.force(expects)
+		case !c.memory.take(expects):
+			return false
+		}
+		rep.running++
+		r.memory += expects
+		r.expected = expects
+	}
+	r.admitted = true
+	return true
+}
+
+// unparkLocked begins requests for whose replies there is room now, or all of them when the connection has ended.
+func (c *Conn) unparkLocked() {
+	rep := &c.seldom.replies
+	for len(rep.small) > 0 && (c.err != nil || c.admitReplyLocked(rep.small[0], 0)) {
+		c.runParked(&rep.small)
+	}
+	for len(rep.large) > 0 && (c.err != nil || c.admitReplyLocked(rep.large[0], rep.large[0].target.Expects())) {
+		c.runParked(&rep.large)
+	}
+}
+
+func (c *Conn) runParked(parked *[]*Request) {
+	r := (*parked)[0]
+	(*parked)[0] = nil
+	if *parked = (*parked)[1:]; len(*parked) == 0 {
+		*parked = nil
+	}
+	r.admitted = true
+	c.cfg.Pool.run(r)
+}
+
+// replyGoneLocked takes note that the reply of r needs no memory any more.
+func (c *Conn) replyGoneLocked(r *Request) {
+	rep := &c.seldom.replies
+	if r.expected > 0 {
+		rep.running--
+		r.expected = 0
+	}
+	if len(rep.small)+len(rep.large) > 0 {
+		c.unparkLocked()
+	}
+}
+
+// awaitReplySpaceLocked is spaceLocked for the reply of r, which counts until it is in the output or, if it is large, sent.
+func (c *Conn) awaitReplySpaceLocked(r *Request) error {
+	size := len(r.Reply.Body) + len(r.Reply.Attachment)
+	if full := len(c.out) >= c.cfg.MaxUnsent; !full && size <= maxPart {
+		return c.err
+	}
+	if more := size - r.expected; more > 0 {
+		c.memory.force(more)
+		r.memory += more
+	}
+	if len(c.out) < c.cfg.MaxUnsent {
+		return c.err
+	}
+	c.stuck.Add(int64(size))
+	err := c.spaceLocked(context.Background(), noDeadline, c.cfg.MaxUnsent)
+	c.stuck.Add(-int64(size))
+	return err
+}
+
+// countOutLocked counts what waits in the output, when that is much, and reports whether the memory bears it.
+func (c *Conn) countOutLocked() (bears bool) {
+	n := len(c.out) - mostStash
+	if n <= 0 && c.seldom.replies.inOut == 0 || c.err != nil {
+		return true
+	}
+	rep := &c.seldomLocked().replies
+	more := max(n, 0) - rep.inOut
+	rep.inOut += more
+	if bears = c.memory.take(more); !bears {
+		c.memory.force(more)
+	}
+	return bears
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel_test
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/compress/flate"
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// heapPeak measures the largest live heap until stop is called, which returns by how much it exceeded the beginning.
+func heapPeak() (stop func() int64) {
+	live := func() int64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc) //nolint:gosec // far less
+	}
+	runtime.GC()
+	before, peak := live(), int64(0)
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				peak = max(peak, live())
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() int64 {
+		close(done)
+		<-ended
+		return max(peak, live()) - before
+	}
+}
+
+// A few kilobytes of requests whose replies are not read do not make the server hold their replies.
+func TestUnreadRepliesAreBounded(t *testing.T) {
+	const requests, size = 1000, 1 << 20
+	var begun atomic.Int64
+	s := newServer(t, &yodel.ServerOptions{MaxMemory: 64 << 20})
+	handle(t, s, "Big", func(*[]byte) (*[]byte, error) {
+		begun.Add(1)
+		b := make([]byte, size)
+		return &b, nil
+	})
+	addr := serve(t, s)
+	stop := heapPeak()
+	p := newStranger(t, addr, &wire.Limits{}, methodFrame(0, &wire.Binding{Name: []byte("Big"), Codec: []byte("raw")}))
+	for i := range uint32(requests) {
+		p.send(requestFrame(0, i, nil, ""))
+	}
+	until(t, "nothing moves", func() bool {
+		was := begun.Load()
+		<-time.After(100 * time.Millisecond)
+		return was > 0 && begun.Load() == was
+	})
+	if _, err := Mul.Call(t.Context(), newClient(t, nil, addr), &Args{2, 3}); err != nil {
+		t.Errorf("another client: %v", err)
+	}
+	peak := stop()
+	t.Logf("%d of %d handlers were begun, the heap grew by %d MiB", begun.Load(), requests, peak>>20)
+	if peak > 160<<20 {
+		t.Errorf("the heap grew by %d MiB, with a limit of 64 MiB and as much garbage", peak>>20)
+	}
+	for n := 0; n < requests; { // all are answered once they are read
+		if h, _ := p.frame(); (h.Type == wire.Reply || h.Type == wire.Data) && h.Flags&wire.More == 0 {
+			n++
+		}
+	}
+}
+
+// Messages that decompress to a multiple of what was sent are within the memory of their connection.
+func TestDecompressedRequestsAreBounded(t *testing.T) {
+	const requests, size = 100, 16 << 20
+	bomb, err := flate.Compressor.Append(nil, make([]byte, size))
+	must(t, err)
+	release := make(chan struct{})
+	var begun atomic.Int64
+	s := newServer(t, &yodel.ServerOptions{Compressors: []yodel.Compressor{flate.Compressor}, MaxMemory: 128 << 20})
+	handle(t, s, "Hold", func(ctx context.Context, _ *[]byte) (*[]byte, error) {
+		begun.Add(1)
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return new([]byte), nil
+	})
+	addr := serve(t, s)
+	stop := heapPeak()
+	p := newStranger(t, addr, &wire.Limits{}, methodFrame(0, &wire.Binding{Name: []byte("Hold"), Codec: []byte("raw"), Compressor: []byte("flate")}))
+	for i := range uint32(requests) {
+		h := wire.Header{Type: wire.Request, Flags: wire.Compressed, ID: wire.NextID(i)}
+		p.send(wire.Finish(append(wire.Begin(nil, h), bomb...), 0))
+	}
+	for range requests - 4 { // 64 MiB hold four
+		if e := p.reply(); e.ID != "YDL3007" || !e.NotProcessed {
+			t.Fatalf("got %v", e)
+		}
+	}
+	until(t, "some are executed", func() bool { return begun.Load() > 0 })
+	if _, err := Mul.Call(t.Context(), newClient(t, nil, addr), &Args{2, 3}); err != nil {
+		t.Errorf("another client: %v", err)
+	}
+	close(release)
+	peak := stop()
+	t.Logf("%d of %d were executed, the heap grew by %d MiB", begun.Load(), requests, peak>>20)
+	if peak > 512<<20 {
+		t.Errorf("the heap grew by %d MiB", peak>>20)
+	}
+}
