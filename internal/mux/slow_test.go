@@ -93,6 +93,7 @@ type hidden struct{ net.Conn }
 
 // A connection that is slow lives as long as bytes move, however long a message takes.
 func TestASlowConnectionThatMovesLives(t *testing.T) {
+	t.Parallel()
 	const keepAlive, size = 250 * time.Millisecond, 384 << 10 // at 128 KiB a second: 3 s, 12 times the silence that is asked about
 	plain := func(nc net.Conn) net.Conn { return nc }
 	for _, test := range []struct {
