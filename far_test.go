@@ -88,7 +88,6 @@ func farDeadlines() (cases []farCase) {
 // deadline keep it.
 func TestFarTimesAndLargeLimitsMeanNone(t *testing.T) {
 	t.Parallel()
-	t.Parallel()
 	for _, test := range append(eachOption(), farDeadlines()...) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
