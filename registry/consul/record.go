@@ -68,13 +68,14 @@ const (
 	metaLongitude = "longitude"
 	metaState     = "state"
 	metaStarted   = "started"
+	metaRun       = "incarnation"
 	metaCallRate  = "callRate"
 	metaInflight  = "inflight"
 	metaRest      = "metadata" // what cannot be an entry of its own
 )
 
 var ours = []string{
-	metaGroup, metaVersion, metaWeight, metaZone, metaLatitude, metaLongitude, metaState, metaStarted, metaCallRate, metaInflight, metaRest,
+	metaGroup, metaVersion, metaWeight, metaZone, metaLatitude, metaLongitude, metaState, metaStarted, metaRun, metaCallRate, metaInflight, metaRest,
 }
 
 // What Consul takes.
@@ -143,6 +144,7 @@ func metaOf(in yodel.Instance) (map[string]string, error) {
 	set(metaLongitude, float(in.Longitude), somewhere)
 	set(metaState, in.State, in.State != "")
 	set(metaStarted, in.Started.Format(time.RFC3339Nano), !in.Started.IsZero())
+	set(metaRun, in.Incarnation, in.Incarnation != "")
 	set(metaCallRate, float(in.CallRate), in.CallRate != 0)
 	set(metaInflight, strconv.Itoa(in.Inflight), in.Inflight != 0)
 	text, err := json.Marshal(rest)
@@ -215,6 +217,8 @@ func take(in *yodel.Instance, key, value string) (err error) {
 		in.Zone = value
 	case metaState:
 		in.State = value
+	case metaRun:
+		in.Incarnation = value
 	case metaWeight:
 		err = whole(value, &in.Weight)
 	case metaInflight:

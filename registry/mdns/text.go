@@ -29,6 +29,7 @@ const (
 	keyState     = "state"
 	keyTags      = "tags"
 	keyStarted   = "started"
+	keyRun       = "incarnation"
 	keyCallRate  = "callrate"
 	keyInflight  = "inflight"
 	metadataKey  = "md-"
@@ -66,6 +67,7 @@ func textOf(service string, in yodel.Instance) ([]string, error) {
 	if !in.Started.IsZero() {
 		add(keyStarted, in.Started.Format(time.RFC3339Nano))
 	}
+	add(keyRun, in.Incarnation)
 	add(keyCallRate, number(in.CallRate))
 	add(keyInflight, number(float64(in.Inflight)))
 	for key, value := range in.Metadata {
@@ -114,6 +116,7 @@ func instanceOf(text []string) (service string, in yodel.Instance, err error) {
 		}
 	}
 	in.Addr, in.Group, in.Version, in.Zone, in.State = values[keyAddr], values[keyGroup], values[keyVersion], values[keyZone], values[keyState]
+	in.Incarnation = values[keyRun]
 	in.Weight, in.Inflight = whole(keyWeight), whole(keyInflight)
 	in.Latitude, in.Longitude, in.CallRate = number(keyLatitude), number(keyLongitude), number(keyCallRate)
 	if tags := values[keyTags]; tags != "" {

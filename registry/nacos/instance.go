@@ -29,6 +29,7 @@ const (
 	keyState     = "state"
 	keyTags      = "tags" // as a list in JSON
 	keyStarted   = "started"
+	keyRun       = "incarnation"
 	keyCallRate  = "callRate"
 	keyInflight  = "inflight"
 )
@@ -83,6 +84,7 @@ func (r *Registry) describe(service string, in yodel.Instance, ttl time.Duration
 	set(keyState, in.State, in.State == "" || in.State == inactive)
 	set(keyTags, string(tags), len(in.Tags) == 0)
 	set(keyStarted, in.Started.Format(time.RFC3339Nano), in.Started.IsZero())
+	set(keyRun, in.Incarnation, in.Incarnation == "")
 	set(keyCallRate, number(in.CallRate), in.CallRate == 0)
 	set(keyInflight, strconv.Itoa(in.Inflight), in.Inflight == 0)
 	lease := strconv.FormatInt(max(ttl.Milliseconds(), 1), 10)
@@ -135,6 +137,7 @@ func (h host) instance() yodel.Instance {
 	take(h.Metadata, keyVersion, &in.Version, asIs)
 	take(h.Metadata, keyZone, &in.Zone, asIs)
 	take(h.Metadata, keyState, &in.State, asIs)
+	take(h.Metadata, keyRun, &in.Incarnation, asIs)
 	take(h.Metadata, keyLatitude, &in.Latitude, float)
 	take(h.Metadata, keyLongitude, &in.Longitude, float)
 	take(h.Metadata, keyCallRate, &in.CallRate, float)
