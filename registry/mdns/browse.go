@@ -88,6 +88,7 @@ type browser struct {
 	*service
 
 	entries map[string]*entry     // by name
+	at      map[string]entrySet   // entries by their host, in lower case
 	hosts   map[string]netip.Addr // by name
 	began   time.Time
 	found   bool // an instance
@@ -98,6 +99,9 @@ type browser struct {
 	asked   time.Time     // the last time
 	between time.Duration // questions
 }
+
+// An entrySet is entries that have something in common.
+type entrySet map[*entry]struct{}
 
 // An entry is one instance as the network describes it.
 type entry struct {
@@ -132,7 +136,7 @@ const enoughTries = 3
 // newBrowser asks at once, and has something to tell when the first answers are there: at least that there are none.
 func newBrowser(s *service, now time.Time) *browser {
 	return &browser{
-		service: s, entries: make(map[string]*entry), hosts: make(map[string]netip.Addr),
+		service: s, entries: make(map[string]*entry), at: make(map[string]entrySet), hosts: make(map[string]netip.Addr),
 		began: now, changed: true, askAt: now, between: firstAsk,
 	}
 }
@@ -170,7 +174,9 @@ func (b *browser) learnOne(rr dns.RR, now time.Time) {
 	case *dns.SRV:
 		e := b.entry(head.Name, head.Ttl)
 		if e != nil && (e.host != rr.Target || e.port != rr.Port) {
+			b.leaveHost(e)
 			e.host, e.port = rr.Target, rr.Port
+			b.joinHost(e)
 			b.news(e)
 		}
 		b.live(e, partPlace, head.Ttl, now)
@@ -198,8 +204,7 @@ func (b *browser) entry(name string, ttl uint32) *entry {
 	}
 	switch {
 	case ttl == 0 && e != nil:
-		b.news(e)
-		delete(b.entries, name)
+		b.remove(name, e)
 		return nil
 	case ttl == 0:
 		return nil
@@ -260,11 +265,34 @@ func (b *browser) place(head *dns.RR_Header, ip net.IP) {
 		return
 	}
 	b.hosts[name] = addr
-	for _, e := range b.entries {
-		if e.instance.Addr == "" && strings.EqualFold(e.host, name) {
+	for e := range b.at[name] {
+		if e.instance.Addr == "" {
 			b.news(e)
 		}
 	}
+}
+
+// joinHost and leaveHost keep the index of entries by host, without which each address in a packet would cost a look at all entries.
+func (b *browser) joinHost(e *entry) {
+	host := strings.ToLower(e.host)
+	if b.at[host] == nil {
+		b.at[host] = make(entrySet)
+	}
+	b.at[host][e] = struct{}{}
+}
+
+func (b *browser) leaveHost(e *entry) {
+	host := strings.ToLower(e.host)
+	if delete(b.at[host], e); len(b.at[host]) == 0 {
+		delete(b.at, host)
+	}
+}
+
+// remove forgets an entry.
+func (b *browser) remove(name string, e *entry) {
+	b.news(e)
+	b.leaveHost(e)
+	delete(b.entries, name)
 }
 
 // forget removes what is known no longer.
@@ -272,8 +300,7 @@ func (b *browser) forget(now time.Time) {
 	for name, e := range b.entries {
 		for _, part := range e.parts {
 			if !part.end.IsZero() && !now.Before(part.end) {
-				b.news(e)
-				delete(b.entries, name)
+				b.remove(name, e)
 				break
 			}
 		}

@@ -3,6 +3,8 @@
 package mdns
 
 import (
+	"fmt"
+	"net"
 	"testing"
 	"time"
 
@@ -118,6 +120,42 @@ func TestStrangersAreOfNoUse(t *testing.T) {
 	}), s.now)
 	if len(s.entries) != 2 || len(s.instances()) > 0 {
 		t.Errorf("%d entries and %v came of them", len(s.entries), s.instances())
+	}
+}
+
+// A packet of addresses costs the same whether the browser knows 10,000 instances or 10.
+func TestAddressesCostTheSameHoweverManyInstancesAreKnown(t *testing.T) {
+	head := func(name string, kind uint16) dns.RR_Header {
+		return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: 120}
+	}
+	var addresses []dns.RR
+	for i := range 2000 {
+		addresses = append(addresses, &dns.A{Hdr: head(fmt.Sprintf("h%d.local.", i), dns.TypeA), A: net.IPv4(10, 0, byte(i>>8), byte(i))})
+	}
+	cost := func(instances int) time.Duration {
+		s := newSilence()
+		for i := range instances {
+			name := fmt.Sprintf("invented%d.%s", i, s.kind)
+			s.learn(answer([]dns.RR{&dns.SRV{Hdr: head(name, dns.TypeSRV), Target: fmt.Sprintf("H%d.local.", i), Port: 1}}), s.now)
+		}
+		if len(s.entries) != instances || len(s.at) != instances {
+			t.Fatalf("got %d entries on %d hosts, want %d", len(s.entries), len(s.at), instances)
+		}
+		began := time.Now()
+		s.learn(answer(addresses), s.now)
+		took := time.Since(began)
+		s.forget(s.now.Add(time.Hour))
+		if len(s.entries) != 0 || len(s.at) != 0 {
+			t.Errorf("%d entries on %d hosts are known after an hour", len(s.entries), len(s.at))
+		}
+		return took
+	}
+	few, many := time.Hour, time.Hour
+	for range 5 { // the least of several measurements is that without disturbance
+		few, many = min(few, cost(10)), min(many, cost(maxInstances))
+	}
+	if many > 20*few {
+		t.Errorf("a packet costs %v with %d instances, and %v with 10", many, maxInstances, few)
 	}
 }
 
