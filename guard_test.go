@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -16,6 +17,12 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/compress/flate"
+	"github.com/yodel-rpc/yodel/fanout"
+	"github.com/yodel-rpc/yodel/middleware/breaker"
+	"github.com/yodel-rpc/yodel/middleware/health"
+	"github.com/yodel-rpc/yodel/middleware/mirror"
+	"github.com/yodel-rpc/yodel/middleware/retry"
+	"github.com/yodel-rpc/yodel/registry"
 )
 
 // A harm is what user code does to the goroutine that runs it, while it is armed.
@@ -44,8 +51,10 @@ var padding = padded{strings.Repeat("text ", 50)}
 
 // A setup is the two sides of a place where user code runs.
 type setup struct {
-	so yodel.ServerOptions
-	co yodel.ClientOptions
+	*testing.T
+	server *yodel.Server
+	so     yodel.ServerOptions
+	co     yodel.ClientOptions
 	// resolver is the client's, if it is not a static one.
 	resolver func(addr string) yodel.Resolver
 	listener func(net.Listener) net.Listener
@@ -222,10 +231,129 @@ var clientPlaces = []place{
 	}},
 }
 
+var pluginPlaces = []place{
+	{"below retry.Later", func(s *setup, harm func()) {
+		s.co.Middleware = []yodel.Middleware{retry.Later(&retry.LaterOptions{Backoff: time.Millisecond, Logger: slog.New(slog.DiscardHandler)}), failsFirst(harm)}
+		s.call = callLater
+	}},
+	{"retry.LaterOptions.Dropped", func(s *setup, harm func()) {
+		s.co.Middleware = []yodel.Middleware{retry.Later(&retry.LaterOptions{
+			Backoff: time.Millisecond, Times: 1, Logger: slog.New(slog.DiscardHandler), Dropped: func(*yodel.Call, error) { harm() },
+		}), failsFirst(func() { panic("the attempt in the background") })}
+		s.call = callLater
+	}},
+	{"mirror.Options.Compare", func(s *setup, harm func()) {
+		to := newClient(s, &yodel.ClientOptions{Logger: slog.New(slog.DiscardHandler)}, "127.0.0.1:1")
+		s.co.Middleware = []yodel.Middleware{mirror.To(to, &mirror.Options{Percent: 100, Compare: func(string, *mirror.Outcome, *mirror.Outcome) { harm() }})}
+	}},
+	{"below fanout.Broadcast", func(s *setup, harm func()) {
+		s.co.Middleware = []yodel.Middleware{harmfulMiddleware(harm)}
+		s.call = func(t *testing.T, c *yodel.Client) error {
+			return onOwnGoroutine(t, func() error {
+				_, err := fanout.Broadcast(timely(t), c, yodel.Method[padded, padded]("Unary"), &padding, nil)
+				return err
+			})
+		}
+	}},
+	{"health.Options.OnChange", func(s *setup, harm func()) {
+		s.co.EndpointMiddleware = []yodel.EndpointMiddleware{
+			health.Check(&health.Options{Every: 10 * time.Millisecond, Failures: 1, Successes: 1, OnChange: func(*yodel.Endpoint, error) { harm() }}),
+			hookBelow(everyOtherFails()),
+		}
+	}},
+	{"breaker.Options.OnChange", func(s *setup, harm func()) {
+		broken := errors.New("broken")
+		s.co.EndpointMiddleware = []yodel.EndpointMiddleware{
+			breaker.With(&breaker.Options{
+				Errors: 1, Open: time.Millisecond, MaxOpen: time.Millisecond, Failure: func(err error) bool { return err != nil },
+				OnChange: func(*yodel.Endpoint, string, string, time.Duration) { harm() },
+			}),
+			hookBelow(hookBefore(func(_ context.Context, call *yodel.Call) error {
+				if call.Idempotent {
+					return broken
+				}
+				return nil
+			})),
+		}
+		s.call = callLater
+	}},
+	{"registry.Merge", func(s *setup, harm func()) {
+		s.beginning, s.resolver = true, func(addr string) yodel.Resolver {
+			return registry.Merge(harmfulResolver{addr: addr, watch: harm}, harmfulResolver{addr: addr})
+		}
+	}},
+	{"registry.Snapshot", func(s *setup, harm func()) {
+		file := filepath.Join(s.TempDir(), "snapshot")
+		s.beginning, s.resolver = true, func(addr string) yodel.Resolver {
+			return registry.Snapshot(file, harmfulResolver{addr: addr, watch: harm})
+		}
+		s.call = func(t *testing.T, c *yodel.Client) error { // others wait for the resolver
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			return c.Call(ctx, "Unary", &padding, nil)
+		}
+	}},
+	{"the callback of Peer.Go", func(s *setup, harm func()) {
+		s.co.Server = yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
+		registerHarmful(s.T, s.co.Server, func() {})
+		s.call = func(t *testing.T, c *yodel.Client) error { return callPeers(t, s.server, harm) }
+	}},
+	{"a codec of Peer.Go", func(s *setup, harm func()) {
+		s.so.Codec = hookCodec{decode: func(any) { harm() }}
+		s.co.Server = yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler), Codecs: []yodel.Codec{hookCodec{}}})
+		registerHarmful(s.T, s.co.Server, func() {})
+		s.call = func(t *testing.T, c *yodel.Client) error { return callPeers(t, s.server, func() {}) }
+	}},
+}
+
+// failsFirst fails idempotent calls, and does harm to them in the background, where retry.Later makes them again.
+func failsFirst(harm func()) yodel.Middleware {
+	return hookBefore(func(_ context.Context, call *yodel.Call) error {
+		if _, background := call.Args.(*yodel.Encoded); background {
+			harm()
+		} else if call.Idempotent {
+			return yodel.Errorf(yodel.Unavailable, "the first attempt")
+		}
+		return nil
+	})
+}
+
+// everyOtherFails fails every other one of the calls that are idempotent.
+func everyOtherFails() yodel.Middleware {
+	var calls atomic.Int32
+	return hookBefore(func(_ context.Context, call *yodel.Call) error {
+		if call.Idempotent && calls.Add(1)%2 == 0 {
+			return errors.New("broken")
+		}
+		return nil
+	})
+}
+
+// callLater makes a call that fails, and may be made again.
+func callLater(t *testing.T, c *yodel.Client) error {
+	t.Helper()
+	return c.Do(timely(t), &yodel.Call{Method: "Unary", Args: &padding, Idempotent: true})
+}
+
+// callPeers calls the clients of a server.
+func callPeers(t *testing.T, s *yodel.Server, harm func()) error {
+	t.Helper()
+	var errs []error
+	for _, peer := range s.Peers() {
+		told := make(chan error, 1)
+		peer.Go(timely(t), &yodel.Call{Method: "Unary", Args: &padding, Reply: new(padded)}, func(err error) {
+			told <- err
+			harm()
+		})
+		errs = append(errs, receive(t, told, "the callback is called"))
+	}
+	return errors.Join(errs...)
+}
+
 // Whatever user code does to its goroutine, at any place where the framework calls it: the process lives, calls end, and afterwards
 // everything works and nothing is missing.
 func TestUserCodeCannotEndTheProcessNorLoseAPlace(t *testing.T) {
-	for side, places := range map[string][]place{"server": serverPlaces, "client": clientPlaces} {
+	for side, places := range map[string][]place{"server": serverPlaces, "client": clientPlaces, "plug-in": pluginPlaces} {
 		for _, p := range places {
 			for _, how := range []string{"panics", "exits"} {
 				t.Run(fmt.Sprintf("%s/%s/%s", side, p.name, how), func(t *testing.T) {
@@ -241,7 +369,7 @@ func tryPlace(t *testing.T, p place, how string) {
 	t.Helper()
 	h := &harm{how: how}
 	quiet := slog.New(slog.DiscardHandler)
-	s := &setup{call: callAll, handler: func() {}}
+	s := &setup{T: t, call: callAll, handler: func() {}}
 	s.so.Logger, s.co.Logger = quiet, quiet
 	s.so.Limits.MaxOpen, s.co.Limits.MaxOpen = 8, 8 // a place that is lost is missed soon
 	s.so.AnnounceEvery = 50 * time.Millisecond
@@ -249,6 +377,7 @@ func tryPlace(t *testing.T, p place, how string) {
 	h.armed.Store(s.beginning)
 
 	server := yodel.NewServer(&s.so)
+	s.server = server
 	registerHarmful(t, server, s.handler)
 	l := listen(t)
 	addr := l.Addr().String()

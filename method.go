@@ -5,6 +5,7 @@ package yodel
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"reflect"
 )
 
@@ -171,5 +172,16 @@ func begin(ctx context.Context, c Caller, call *Call, done func(error)) {
 		client.Go(ctx, call, done)
 		return
 	}
-	go func() { done(c.Do(ctx, call)) }()
+	go func() {
+		g := guard{log: slog.Default()}
+		known, err := false, error(nil)
+		defer func() {
+			if value := recover(); !known {
+				err = g.interrupted(ctx, call.Method, value)
+			}
+			g.tell(callback(done), err)
+		}()
+		err = c.Do(ctx, call)
+		known = true
+	}()
 }

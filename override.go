@@ -46,16 +46,27 @@ func (o *overrides) follow(ctx context.Context, service string) {
 	}
 	o.mu.Unlock()
 	if !follows {
-		o.announcer.wg.Go(func() { o.watch(ctx, service, of.Overrides(service)) })
+		o.announcer.wg.Go(func() {
+			var settings Resolver
+			if o.announcer.server.guard.apart("the Registrar's Overrides", nil, func() error {
+				settings = of.Overrides(service)
+				return nil
+			}) == nil && settings != nil {
+				o.watch(ctx, service, settings)
+			}
+		})
 	}
 }
 
 // watch keeps the settings for a service. When the registry fails, the last ones stay in force.
 func (o *overrides) watch(ctx context.Context, service string, settings Resolver) {
 	for backoff := firstBackoff; ctx.Err() == nil; backoff = min(2*backoff, lastBackoff) {
-		_ = settings.Watch(ctx, func(all []Instance) { // the announcements that fail as well are logged
-			backoff = firstBackoff
-			o.update(service, all)
+		// The announcements that fail as well are logged.
+		_ = o.announcer.server.guard.apart("the Watch of a registry's settings", nil, func() error {
+			return settings.Watch(ctx, func(all []Instance) {
+				backoff = firstBackoff
+				o.update(service, all)
+			})
 		})
 		select {
 		case <-time.After(backoff/2 + rand.N(backoff/2)):

@@ -91,10 +91,17 @@ func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 	o := p.requests.take()
 	call.begin(ctx, o)
 	o.ctx, o.async, o.done = ctx, call, callback(done)
+	prepared := false
+	defer func() {
+		if !prepared { // because of a codec
+			p.finish(o, p.requests.guard.interrupted(ctx, call.Method, recover()))
+		}
+	}()
 	err := p.check(ctx, call)
 	if err == nil {
 		err = p.requests.prepare(ctx, o, call)
 	}
+	prepared = true
 	switch {
 	case err != nil:
 	case call.OneWay:
@@ -155,14 +162,34 @@ func (p *Peer) check(ctx context.Context, call *Call) error {
 
 // complete ends an asynchronous call.
 func (p *Peer) complete(o *outgoing, a *mux.Answer, err error) {
+	known := false
+	defer func() {
+		if value := recover(); !known { // a codec
+			err = p.requests.guard.interrupted(o.ctx, o.async.Method, value)
+		}
+		if p.again(o.ctx, o.async, err) {
+			go p.onceMore(o)
+			return
+		}
+		p.finish(o, err)
+	}()
 	if err == nil {
 		err = p.requests.decode(o, o.async, a)
 	}
-	if p.again(o.ctx, o.async, err) {
-		go func() { p.finish(o, p.once(o.ctx, o.async)) }()
-		return
-	}
-	p.finish(o, err)
+	known = true
+}
+
+// onceMore sends an asynchronous call again.
+func (p *Peer) onceMore(o *outgoing) {
+	known, err := false, error(nil)
+	defer func() {
+		if value := recover(); !known {
+			err = p.requests.guard.interrupted(o.ctx, o.async.Method, value)
+		}
+		p.finish(o, err)
+	}()
+	err = p.once(o.ctx, o.async)
+	known = true
 }
 
 // finish tells the asynchronous caller, and gives o back.
@@ -171,7 +198,7 @@ func (p *Peer) finish(o *outgoing, err error) {
 	err = p.requests.conclude(o.ctx, call, p.explain(o.ctx, call, err))
 	call.end()
 	p.requests.give(o)
-	done.ended(err)
+	p.requests.guard.tell(done, err)
 }
 
 // explain makes what the connection says an Error.

@@ -3,6 +3,7 @@
 package balance
 
 import (
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -121,6 +122,11 @@ func (s *starting) divideLocked(last yodel.Picker) {
 }
 
 func (s *starting) divide() {
+	defer func() { // a timer calls this, and the inner balancer may be anybody's
+		if value := recover(); value != nil {
+			slog.Error("yodel: the balancer in balance.SlowStart panicked; it is asked again when the instances change", "panic", value)
+		}
+	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.stopped {

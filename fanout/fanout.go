@@ -131,15 +131,23 @@ func each(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options, en
 	var next atomic.Int64
 	var panicked atomic.Pointer[any]
 	var all sync.WaitGroup
-	for range min(parallel, len(endpoints)) {
-		all.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(endpoints)); i = next.Add(1) - 1 {
-				if p := outcomes[i].make(ctx, c); p != nil {
-					panicked.CompareAndSwap(nil, &p)
-				}
-				ended(&outcomes[i])
+	var work func()
+	work = func() {
+		returned := false
+		defer func() {
+			if !returned { // a call has ended the goroutine
+				all.Go(work)
 			}
-		})
+		}()
+		for i := next.Add(1) - 1; i < int64(len(endpoints)); i = next.Add(1) - 1 {
+			if p := outcomes[i].make(ctx, c, ended); p != nil {
+				panicked.CompareAndSwap(nil, &p)
+			}
+		}
+		returned = true
+	}
+	for range min(parallel, len(endpoints)) {
+		all.Go(work)
 	}
 	all.Wait()
 	if p := panicked.Load(); p != nil {
@@ -148,12 +156,13 @@ func each(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options, en
 	return outcomes, nil
 }
 
-// make makes the call, and returns what it panicked with, or nil.
-func (of *Outcome) make(ctx context.Context, c *yodel.Client) (panicked any) {
+// make makes the call, says that it has ended, and returns what it panicked with, or nil.
+func (of *Outcome) make(ctx context.Context, c *yodel.Client, ended func(*Outcome)) (panicked any) {
 	began := time.Now()
-	defer func() {
+	defer func() { // also when the call ends the goroutine
 		of.Took = time.Since(began)
 		panicked = recover()
+		ended(of)
 	}()
 	of.Err = c.Do(ctx, of.Call)
 	return nil

@@ -132,7 +132,7 @@ func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 	v := newView(s)
 	failed := make(chan error, 1)
 	go func() {
-		failed <- s.read(ctx, v)
+		failed <- safely("the Watch of a store", func() error { return s.read(ctx, v) })
 		cancel()
 	}()
 	v.tell(ctx, update)

@@ -152,7 +152,7 @@ func persist(ctx context.Context, r yodel.Resolver, heard func([]yodel.Instance)
 	backoff := first
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := r.Watch(ctx, heard) // what it said last stays in use, and it is asked again
+		err := safely("the Watch of a resolver", func() error { return r.Watch(ctx, heard) }) // what it said last stays in use, and it is asked again
 		if ctx.Err() != nil {
 			return
 		}

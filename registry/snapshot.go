@@ -37,11 +37,13 @@ func (s *snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) err
 	said := make(chan []yodel.Instance)
 	failed := make(chan error, 1)
 	go func() {
-		failed <- s.of.Watch(ctx, func(instances []yodel.Instance) {
-			select {
-			case said <- instances:
-			case <-ctx.Done():
-			}
+		failed <- safely("the Watch of a resolver", func() error {
+			return s.of.Watch(ctx, func(instances []yodel.Instance) {
+				select {
+				case said <- instances:
+				case <-ctx.Done():
+				}
+			})
 		})
 	}()
 	var (

@@ -4,12 +4,12 @@ package breaker
 
 import (
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 	"github.com/yodel-rpc/yodel/middleware/internal/spell"
 )
 
@@ -72,15 +72,11 @@ func (c *circuit) tell(p *Options) {
 }
 
 func (c *circuit) tellOne(p *Options, next change) {
-	defer func() {
-		if value := recover(); value != nil {
-			slog.Error("yodel: breaker.Options.OnChange panicked", "endpoint", c.ep.Addr(), "panic", value)
-		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.telling = false
-	}()
-	p.OnChange(c.ep, next.state, next.why, next.lasts)
+	// That it failed is in the log.
+	_ = aside.Do("breaker.Options.OnChange", nil, func() { p.OnChange(c.ep, next.state, next.why, next.lasts) })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.telling = false
 }
 
 const (

@@ -25,6 +25,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
 	"github.com/yodel-rpc/yodel/introspect"
+	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 )
 
 // Options changes how endpoints are checked. The zero value is a good choice.
@@ -179,6 +180,6 @@ func (c *checker) learn(p *Options, err error) {
 	c.row, c.ill = 0, err != nil
 	c.ep.SetReady(who, !c.ill)
 	if p.OnChange != nil {
-		p.OnChange(c.ep, err)
+		_ = aside.Do("health.Options.OnChange", nil, func() { p.OnChange(c.ep, err) }) // that it failed is in the log
 	}
 }

@@ -29,6 +29,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
+	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 )
 
 // Key is in the metadata of mirrored calls. The value is "1".
@@ -258,7 +259,7 @@ func (m *mirror) work(ctx context.Context) {
 	for {
 		select {
 		case c := <-m.waiting:
-			m.do(ctx, c)
+			_ = aside.Do("a mirrored call", nil, func() { m.do(ctx, c) }) // that it failed is in the log
 			continue
 		default:
 		}

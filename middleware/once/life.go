@@ -6,6 +6,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 )
 
 // This file is about who is executing a call, and for how long.
@@ -104,7 +106,7 @@ func (in *intent) beat(ctx context.Context) *heart {
 		asking, cancel := context.WithTimeout(ctx, in.Timeout)
 		defer cancel()
 		// An error is no reason to do anything: there is another try before the lease ends, and then the outcome is unknown until it is put.
-		_ = in.Store.Renew(asking, in.key, in.owner, in.Lease)
+		_ = aside.Do("the Store's Renew", nil, func() { _ = in.Store.Renew(asking, in.key, in.owner, in.Lease) })
 		h.timer.Reset(in.Lease / 3)
 	})
 	return h

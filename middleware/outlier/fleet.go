@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 	"github.com/yodel-rpc/yodel/middleware/internal/spell"
 )
 
@@ -410,7 +411,7 @@ func (m *member) eject(p *Options, now time.Time, why string) {
 	m.mask.Store(0) // of a trial each call counts
 	m.turn(out, false)
 	if p.OnEject != nil {
-		p.OnEject(m.ep, why, d)
+		_ = aside.Do("outlier.Options.OnEject", nil, func() { p.OnEject(m.ep, why, d) }) // that it failed is in the log
 	}
 }
 
@@ -429,7 +430,7 @@ func (m *member) takeBack(p *Options, now time.Time, why string) {
 	m.row.Store(0)
 	m.turn(in, true)
 	if p.OnEject != nil {
-		p.OnEject(m.ep, why, 0)
+		_ = aside.Do("outlier.Options.OnEject", nil, func() { p.OnEject(m.ep, why, 0) })
 	}
 }
 

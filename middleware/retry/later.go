@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 )
 
 // LaterOptions changes how calls are repeated in the background. The zero value is a good choice.
@@ -215,7 +216,7 @@ func (t *task) drop(err error) {
 	t.Logger.Warn("yodel: a call that was to be repeated in the background is dropped",
 		"method", t.call.Method, "attempts", t.attempts, "after", time.Since(t.since).Round(time.Millisecond), "err", err)
 	if t.Dropped != nil {
-		t.Dropped(&t.call, err)
+		_ = aside.Do("retry.LaterOptions.Dropped", t.Logger, func() { t.Dropped(&t.call, err) }) // that it failed is in the log
 	}
 }
 
@@ -287,7 +288,7 @@ func (b *backlog) work(ctx context.Context) {
 		}
 		s := &shift{of: b}
 		late := time.AfterFunc(patience, s.standAside)
-		err := b.attempt(ctx, t)
+		err := b.attemptAside(ctx, t)
 		late.Stop()
 		b.well.Store(err == nil)
 		// That the client was closed may be why, and is the reason then.
@@ -337,6 +338,15 @@ func (s *shift) goesOn() bool {
 	}
 	b.taking = true
 	return true
+}
+
+// attemptAside makes an attempt. One that panics is the last one of its call.
+func (b *backlog) attemptAside(ctx context.Context, t *task) (err error) {
+	if failed := aside.Do("a call in the background", t.Logger, func() { err = b.attempt(ctx, t) }); failed != nil {
+		err = yodel.Errorf(yodel.Internal, "%s: %w", t.call.Method, failed)
+		t.again, t.unsent, t.err = false, false, err
+	}
+	return err
 }
 
 // attempt makes one.
