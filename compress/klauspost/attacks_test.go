@@ -38,7 +38,7 @@ func TestAttacksWithCompressedMessages(t *testing.T) {
 		}
 		all = append(all, attacks.Attack{
 			// 60 messages of 16 MiB each.
-			Name: "bombsmany of " + compressor.Name(), Awaits: "a budget for decompressed bytes",
+			Name:      "bombsmany of " + compressor.Name(),
 			Do:        func(a *attacks.Attacker) { send(a, compressor, bomb, 60) },
 			Peak:      300 * mib,
 			NoLatency: "decompressing 16 MiB is work of milliseconds, for each request that is not refused",

@@ -14,18 +14,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-var (
-	reportFile = flag.String("attacks.report", "", "append what each attack did to this file, as a row of a table")
-	awaited    = flag.Bool("attacks.awaited", false, "run attacks too that are known to succeed")
-)
-
-// Await skips the test unless attacks that are known to succeed are run too.
-func Await(t *testing.T, missing string) {
-	t.Helper()
-	if missing != "" && !*awaited {
-		t.Skipf("it succeeds until the server has %s", missing)
-	}
-}
+var reportFile = flag.String("attacks.report", "", "append what each attack did to this file, as a row of a table")
 
 // MiB is a mebibyte.
 const MiB = 1 << 20
@@ -51,9 +40,6 @@ type Attack struct {
 	CPU time.Duration
 	// StillRuns is how many calls may go on when the attacker has left. Default none.
 	StillRuns int64
-	// Awaits names what is still missing in the server, without which the attack succeeds. It is skipped then, unless the flag
-	// -attacks.awaited is set.
-	Awaits string
 	// NoLatency says why the good client's latency is not judged. Empty: it is.
 	NoLatency string
 }
@@ -96,7 +82,6 @@ func Run(t *testing.T, all []Attack) {
 	good := startNeighbour(t)
 	for _, attack := range all {
 		t.Run(attack.Name, func(t *testing.T) {
-			Await(t, attack.Awaits)
 			for attempt := 1; ; attempt++ {
 				slow := attack.once(t, good, attempt)
 				if slow == "" {

@@ -97,7 +97,6 @@ var processor = []attacks.Attack{
 				a.Errorf("%d lines were logged of %d bad connections, want at most 100", logged, bad)
 			}
 		},
-		NoLatency: "accepting 3000 connections a second is the kernel's work too",
 	},
 	{
 		// 12,000 ordered calls of one key that are refused, each in a higher epoch than the one before.
@@ -172,8 +171,7 @@ var processor = []attacks.Attack{
 				a.Errorf("%d of %d calls were answered", c.Replies.Load(), rounds*calls)
 			}
 		},
-		Held:      16 * mib,
-		NoLatency: "50,000 calls that are begun and canceled in a second are half of what two cores can do",
+		Held: 16 * mib,
 	},
 	{
 		// One number that is given to 300,000 methods.

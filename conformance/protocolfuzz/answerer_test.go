@@ -264,6 +264,9 @@ func (a *answerer) messageOfLocked(s *served) {
 func (a *answerer) creditLocked(id uint32, sum uint64) {
 	if s := a.calls[id]; s != nil {
 		s.allowed = max(s.allowed, sum)
+		if a.finishing {
+			a.goOnLocked(s)
+		}
 	}
 }
 

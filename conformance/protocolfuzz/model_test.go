@@ -19,7 +19,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// finishPatience is how long the real side may take to finish what is open.
+// finishPatience is how long the real side may be silent while something is open.
 const finishPatience = 20 * time.Second
 
 // A conversation is one connection between the model and a real side. Its methods whose names end in Locked need mu.
@@ -49,6 +49,7 @@ type conversation struct {
 	goCode   uint16
 	breach   bool // the model has broken the protocol
 	drained  bool // the model has sent a drain
+	frames   int  // from the real side
 	readDone chan struct{}
 	tasks    sync.WaitGroup
 }
@@ -182,6 +183,7 @@ func (c *conversation) read() {
 		framesRead.Add(1)
 		c.mu.Lock()
 		c.noteLocked("real: ", frame)
+		c.frames++
 		c.frameLocked(h, frame)
 		c.mu.Unlock()
 	}
@@ -351,8 +353,11 @@ func (c *conversation) finish() {
 	c.mu.Lock()
 	c.finishing = true
 	c.mu.Unlock()
-	for deadline := time.Now().Add(finishPatience); ; {
+	for deadline, frames := time.Now().Add(finishPatience), 0; ; {
 		c.mu.Lock()
+		if c.frames != frames {
+			deadline, frames = time.Now().Add(finishPatience), c.frames
+		}
 		c.opened.finishLocked()
 		c.answered.finishLocked()
 		idle := len(c.opened.calls)+len(c.answered.calls)+len(c.pings) == 0 && c.world.idle(c)
