@@ -101,27 +101,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	}
 	c := &Client{opts: *o, born: clock()}
 	opts := &c.opts
-	if opts.Codec == nil {
-		opts.Codec = JSON
-	}
-	if opts.Transport == nil {
-		opts.Transport = TCP
-	}
-	if opts.Balancer == nil {
-		opts.Balancer = RoundRobin
-	}
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
-	if opts.MaxMemory <= 0 {
-		opts.MaxMemory = mux.DefaultMemory()
-	}
-	opts.refuseNil()
-	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
-	opts.Timeout = min(opts.Timeout, forever)
-	opts.DialTimeout = orDefault(opts.DialTimeout, 3*time.Second)
-	opts.ConnsPerEndpoint = orDefault(opts.ConnsPerEndpoint, 1)
-	opts.Logger = guarded(opts.Logger)
+	opts.setDefaults()
 	c.guard = &guard{log: opts.Logger}
 	c.codec, c.compressor, c.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove
 	c.noWait, c.checksum, c.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
@@ -163,6 +143,31 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 		c.wg.Go(func() { c.cluster.follow(ctx, r) })
 	}
 	return c
+}
+
+// setDefaults replaces zero values.
+func (opts *ClientOptions) setDefaults() {
+	if opts.Codec == nil {
+		opts.Codec = JSON
+	}
+	if opts.Transport == nil {
+		opts.Transport = TCP
+	}
+	if opts.Balancer == nil {
+		opts.Balancer = RoundRobin
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	if opts.MaxMemory <= 0 {
+		opts.MaxMemory = mux.DefaultMemory()
+	}
+	opts.refuseNil()
+	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
+	opts.Timeout = min(opts.Timeout, forever)
+	opts.DialTimeout = orDefault(opts.DialTimeout, 3*time.Second)
+	opts.ConnsPerEndpoint = orDefault(opts.ConnsPerEndpoint, 1)
+	opts.Logger = guarded(opts.Logger)
 }
 
 var errNoResolver = errors.New("NewClient was given no resolver")

@@ -119,7 +119,7 @@ func (cl *cluster) heardOf(ctx context.Context, instances []Instance) {
 	cl.mu.Lock()
 	failed := cl.err != nil
 	cl.mu.Unlock()
-	cl.update(instances) //nolint:contextcheck // connections outlive the watch
+	cl.update(instances)
 	if failed {
 		cl.client.opts.Logger.InfoContext(ctx, "yodel: the resolver works again", "resolver", cl.source.name, "instances", len(instances))
 	}
@@ -227,7 +227,7 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 	}
 	ep := set.pick(call)
 	if ep != nil && ep.offline() && call.pass < avoidTried && cl.connected.Load() > 0 {
-		ep = set.instead(call, ep) //nolint:contextcheck // a connection outlives the call that needs it first
+		ep = set.instead(call, ep)
 	}
 	if ep != nil {
 		if call.Explain {

@@ -122,7 +122,7 @@ func (l *Limits) parseMetadata(b []byte) (Metadata, error) {
 // metadataCost is what a map of metadata takes, about.
 func (l *Limits) metadataCost(b []byte) int {
 	const entry = 96                       // of a map of strings
-	n, _ := wire.CountPairs(b, l.MaxPairs) //nolint:errcheck // broken metadata costs what comes before the break
+	n, _ := wire.CountPairs(b, l.MaxPairs) // broken metadata costs what comes before the break
 	return len(b) + n*entry
 }
 

@@ -43,7 +43,7 @@ func (g *guard) apart(what string, release <-chan struct{}, f func() error) erro
 		returned, err := false, error(nil)
 		defer func() {
 			if value := recover(); !returned {
-				err = g.note(context.Background(), what, value)
+				err = g.note(background, what, value)
 			}
 			ended <- err
 		}()
@@ -64,7 +64,7 @@ var errLetGo = errors.New("it is not waited for any more")
 // rescue is to be deferred where user code runs that has nothing to say. It recovers a panic.
 func (g *guard) rescue(what string) {
 	if value := recover(); value != nil {
-		g.note(context.Background(), what, value)
+		_ = g.note(background, what, value) // it is logged
 	}
 }
 

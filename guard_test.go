@@ -352,7 +352,7 @@ func callPeers(t *testing.T, s *yodel.Server, harm func()) error {
 
 // Whatever user code does to its goroutine, at any place where the framework calls it: the process lives, calls end, and afterwards
 // everything works and nothing is missing.
-func TestUserCodeCannotEndTheProcessNorLoseAPlace(t *testing.T) {
+func TestUserCodeCannotEndTheProcessNorLoseAPlace(t *testing.T) { //nolint:tparallel // its parts run beside each other, and not beside other tests
 	for side, places := range map[string][]place{"server": serverPlaces, "client": clientPlaces, "plug-in": pluginPlaces} {
 		for _, p := range places {
 			for _, how := range []string{"panics", "exits"} {
@@ -630,9 +630,9 @@ func (r harmfulResolver) Refresh() {
 }
 
 // harmfulBalancer is round robin with harm in it.
-func harmfulBalancer(make, pick, learn func()) yodel.Balancer {
+func harmfulBalancer(build, pick, learn func()) yodel.Balancer {
 	return func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
-		make()
+		build()
 		return harmfulPicker{yodel.RoundRobin(endpoints, nil), pick, learn}
 	}
 }
@@ -690,7 +690,7 @@ func (c harmfulConn) Write(b []byte) (int, error) {
 }
 
 // A hook or a callback may close what it belongs to.
-func TestCloseInHooksReturns(t *testing.T) {
+func TestCloseInHooksReturns(t *testing.T) { //nolint:tparallel // its parts run beside each other, and not beside other tests
 	for name, put := range map[string]func(o *yodel.ClientOptions, end func()){
 		"connect failed": func(o *yodel.ClientOptions, end func()) {
 			o.Transport = transportFunc(func(context.Context, string) (net.Conn, error) { return nil, errors.New("no") })
@@ -746,7 +746,7 @@ func TestCloseInHooksReturns(t *testing.T) {
 	}
 }
 
-func TestShutdownInHooksReturns(t *testing.T) {
+func TestShutdownInHooksReturns(t *testing.T) { //nolint:tparallel // its parts run beside each other, and not beside other tests
 	for name, put := range map[string]func(o *yodel.ServerOptions, end func()){
 		"OnConn": func(o *yodel.ServerOptions, end func()) { o.OnConn = func(yodel.ConnEvent) { end() } },
 		"Accept": func(o *yodel.ServerOptions, end func()) { o.Accept = func(net.Conn) error { end(); return nil } },

@@ -115,6 +115,16 @@ func (l *hookLog) is(t *testing.T, want ...string) {
 	}
 }
 
+// begins checks the first lines.
+func (l *hookLog) begins(t *testing.T, want ...string) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.lines) < len(want) || !slices.Equal(l.lines[:len(want)], want) {
+		t.Errorf("got\n\t%s\nwant first\n\t%s", strings.Join(l.lines, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
 // has checks the lines whatever their order.
 func (l *hookLog) has(t *testing.T, want ...string) {
 	t.Helper()

@@ -51,7 +51,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	cut, err := "", d.wait(ctx)
 	if err != nil {
-		cut, err = s.cutOff(d, began, err) //nolint:contextcheck // what it ends has contexts of its own
+		cut, err = s.cutOff(d, began, err)
 	}
 	for _, pool := range d.pools {
 		pool.Cancel()

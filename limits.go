@@ -65,7 +65,7 @@ type Limits struct {
 const maxMetadata = 16 << 10
 
 // withDefaults returns l with defaults for zero values.
-func (l Limits) withDefaults() Limits {
+func (l *Limits) withDefaults() Limits {
 	return Limits{
 		MaxMessage:      orDefault(l.MaxMessage, 16<<20),
 		MaxDecompressed: orDefault(l.MaxDecompressed, 16<<20),
@@ -84,7 +84,7 @@ func (l Limits) withDefaults() Limits {
 	}
 }
 
-func (l Limits) mux() mux.Limits {
+func (l *Limits) mux() mux.Limits {
 	return mux.Limits{
 		MaxMessage: l.MaxMessage, MaxOpen: l.MaxOpen, MaxOpenBytes: max(l.MaxMemory/2, 1), MaxMemory: l.MaxMemory, MaxMethods: l.MaxMethods,
 		MaxUnsent: l.MaxUnsent, StreamWindow: l.StreamWindow, KeepAlive: l.KeepAlive, Handshake: l.Handshake, IdleTimeout: l.IdleTimeout, MaxAge: l.MaxAge,

@@ -221,7 +221,7 @@ func BenchmarkRefusalWithoutToken(b *testing.B) {
 	for _, n := range []int{0, 128, 2000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			s := newServer(b, &yodel.ServerOptions{Middleware: []yodel.Middleware{auth.Check(func(context.Context, string, string) (context.Context, error) {
-				return nil, nil //nolint:nilnil // the context stays as it is
+				return nil, nil // the context stays as it is
 			})}})
 			md, _ := pairs(n)
 			p := newStranger(b, serve(b, s), &wire.Limits{}, methodFrame(0, &wire.Binding{Name: []byte("Arith.Mul"), Codec: []byte("json")}))

@@ -354,7 +354,7 @@ func (c *Client) sendAgain(t *turn) {
 	call := p.kept
 	defer func() {
 		if value := recover(); value != nil {
-			c.guard.interrupted(ctx, call.Method, value)
+			_ = c.guard.interrupted(ctx, call.Method, value) // it is logged: nobody waits for the call
 			t.drop()
 		}
 	}()

@@ -268,7 +268,7 @@ func (cl *cluster) find(ctx context.Context, s *search) {
 	open, width := 0, readyAtOnce
 	for {
 		for ; open < width && len(candidates) > 0; candidates = candidates[1:] {
-			if d := candidates[0].urge(); d != nil { //nolint:contextcheck // connections outlive the search
+			if d := candidates[0].urge(); d != nil {
 				open++
 				if candidates[0] == s.first {
 					ofFirst = d

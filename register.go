@@ -121,8 +121,8 @@ func embedded(t reflect.Type) (types []reflect.Type) {
 	if t.Kind() != reflect.Struct {
 		return nil
 	}
-	for i := range t.NumField() {
-		if field := t.Field(i); field.Anonymous {
+	for field := range t.Fields() {
+		if field.Anonymous {
 			types = append(types, structOf(field.Type))
 		}
 	}

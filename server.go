@@ -273,9 +273,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.listeners = append(s.listeners, l)
 	s.arriving++
 	s.accepting++
-	here := s.announce(l.Addr())
 	s.mu.Unlock()
 	s.logListening(l)
+	s.mu.Lock()
+	here := s.announce(l.Addr())
+	s.mu.Unlock()
 	failed := make(chan error, 1)
 	go func() {
 		failed <- s.guard.apart("the listener", nil, func() error { return s.accept(l) })

@@ -387,8 +387,8 @@ func hidesAll(t reflect.Type) bool {
 	if t.Kind() != reflect.Struct || hasNoContent(t) || reflect.PointerTo(t).NumMethod() > 0 {
 		return false
 	}
-	for i := range t.NumField() {
-		if field := t.Field(i); field.IsExported() || field.Anonymous {
+	for field := range t.Fields() {
+		if field.IsExported() || field.Anonymous {
 			return false
 		}
 	}

@@ -51,7 +51,7 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	}
 	if cfg.Keys != nil {
 		scope, keep := cfg.Keys()
-		settings.KeyScope, settings.KeyKeep = []byte(scope), uint64(max(keep/time.Microsecond, 0)) //nolint:gosec // not negative
+		settings.KeyScope, settings.KeyKeep = []byte(scope), uint64(max(keep/time.Microsecond, 0)) // not negative
 	}
 	if open != cfg.MaxOpen {
 		settings.MostOpen = uint64(cfg.MaxOpen)

@@ -32,8 +32,7 @@ const batchTime = int64(200 * time.Microsecond)
 
 // serve runs a request inline. It returns false when another reader took over meanwhile.
 func (rd *reader) serve(r *Request, timed bool) (still bool) {
-	c := rd.c
-	began := int64(0)
+	c, began := rd.c, int64(0)
 	if timed {
 		began = rd.now()
 	}
@@ -71,10 +70,9 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 		rd.finishLate(r, began)
 		return false
 	}
-	rd.current = nil
+	rd.current, rd.clock = nil, 0
 	rd.inline++
 	took := Untimed
-	rd.clock = 0
 	if timed {
 		rd.clock = c.now()
 		took = time.Duration(rd.clock - began)

@@ -220,10 +220,10 @@ func (c *Conn) trimMemoryLocked() {
 
 // closeMemoryLocked is called when the connection has ended.
 func (c *Conn) closeMemoryLocked() {
-	c.memory.give(c.stash + c.seldom.replies.inOut)
+	c.memory.give(c.stash + c.replies.inOut)
 	c.stash = 0
-	if c.seldom.replies.inOut != 0 {
-		c.seldom.replies.inOut = 0
+	if c.replies.inOut != 0 {
+		c.replies.inOut = 0
 	}
 	c.memory.close()
 }

@@ -70,7 +70,7 @@ func (c *Conn) admitReplyLocked(r *Request, expects int) bool {
 
 // unparkLocked begins requests for whose replies there is room now, or all of them when the connection has ended.
 func (c *Conn) unparkLocked() {
-	rep := &c.seldom.replies
+	rep := &c.replies
 	for len(rep.small) > 0 && (c.err != nil || c.admitReplyLocked(rep.small[0], 0)) {
 		c.runParked(&rep.small)
 	}
@@ -91,7 +91,7 @@ func (c *Conn) runParked(parked *[]*Request) {
 
 // replyGoneLocked takes note that the reply of r needs no memory any more.
 func (c *Conn) replyGoneLocked(r *Request) {
-	rep := &c.seldom.replies
+	rep := &c.replies
 	if r.expected > 0 {
 		rep.running--
 		r.expected = 0
@@ -100,6 +100,9 @@ func (c *Conn) replyGoneLocked(r *Request) {
 		c.unparkLocked()
 	}
 }
+
+// untilEnd is the context of waits that end with the connection.
+var untilEnd = context.Background()
 
 // awaitReplySpaceLocked is spaceLocked for the reply of r, which counts until it is in the output or, if it is large, sent.
 func (c *Conn) awaitReplySpaceLocked(r *Request) error {
@@ -115,7 +118,7 @@ func (c *Conn) awaitReplySpaceLocked(r *Request) error {
 		return c.err
 	}
 	c.stuck.Add(int64(size))
-	err := c.spaceLocked(context.Background(), noDeadline, c.cfg.MaxUnsent)
+	err := c.spaceLocked(untilEnd, noDeadline, c.cfg.MaxUnsent)
 	c.stuck.Add(-int64(size))
 	return err
 }
@@ -123,7 +126,7 @@ func (c *Conn) awaitReplySpaceLocked(r *Request) error {
 // countOutLocked counts what waits in the output, when that is much, and reports whether the memory bears it.
 func (c *Conn) countOutLocked() (bears bool) {
 	n := len(c.out) - mostStash
-	if n <= 0 && c.seldom.replies.inOut == 0 || c.err != nil {
+	if n <= 0 && c.replies.inOut == 0 || c.err != nil {
 		return true
 	}
 	rep := &c.seldomLocked().replies

@@ -68,8 +68,8 @@ func BenchmarkLoopback(b *testing.B) {
 		ms   []yodel.Middleware
 	}{{"none", nil}, {"failover", []yodel.Middleware{retry.Times(3)}}} {
 		b.Run(m.name, func(b *testing.B) {
-			c := connect(l.Addr().String(), m.ms) //nolint:contextcheck // a client has no context
-			defer c.Close()                       //nolint:contextcheck // a client has no context
+			c := connect(l.Addr().String(), m.ms)
+			defer c.Close()                      
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				call := idempotent()

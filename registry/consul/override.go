@@ -76,7 +76,7 @@ func (r *Registry) settled(ctx context.Context, service string, in yodel.Instanc
 	}
 	set, err := registry.JSON.Instance("", pairs[0].Value)
 	if err != nil {
-		return in, nil //nolint:nilerr // a broken setting is none: those who watch the settings log it
+		return in, nil // a broken setting is none: those who watch the settings log it
 	}
 	in.State, in.Weight = cmp.Or(set.State, in.State), cmp.Or(max(set.Weight, 0), in.Weight)
 	return in, nil
