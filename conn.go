@@ -103,13 +103,13 @@ func byteAt(s string, i int) byte {
 
 // parseMetadata makes a map of metadata that a peer has sent. It allocates nothing before it has found that the metadata
 // is within the limits.
-func (l *Limits) parseMetadata(b []byte) (Metadata, error) {
+func parseMetadata(l *Limits, b []byte) (Metadata, error) {
 	if len(b) == 0 {
 		return nil, nil //nolint:nilnil // no metadata is a valid value
 	}
 	n, err := wire.CountPairs(b, l.MaxPairs)
 	if err == nil {
-		err = l.metadataFits(n, len(b))
+		err = metadataFits(l, n, len(b))
 	}
 	if err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (l *Limits) parseMetadata(b []byte) (Metadata, error) {
 }
 
 // metadataCost is what a map of metadata takes, about.
-func (l *Limits) metadataCost(b []byte) int {
+func metadataCost(l *Limits, b []byte) int {
 	const entry = 96                       // of a map of strings
 	n, _ := wire.CountPairs(b, l.MaxPairs) // broken metadata costs what comes before the break
 	return len(b) + n*entry
@@ -132,7 +132,7 @@ type metadataError string
 func (e metadataError) Error() string { return string(e) }
 
 // metadataFits reports whether metadata with so many pairs and bytes is within the limits: nil, or a metadataError.
-func (l *Limits) metadataFits(pairs, bytes int) error {
+func metadataFits(l *Limits, pairs, bytes int) error {
 	switch {
 	case bytes > l.MaxMetadata:
 		return metadataError(fmt.Sprintf("has %d bytes, the limit is %d", bytes, l.MaxMetadata))
@@ -200,13 +200,13 @@ func (in *incoming) readMetadata(b []byte) error {
 	r := sc.repeated.Load()
 	if r == nil || !bytes.Equal(b, r.raw) {
 		if len(b) > maxRepeatedMetadata/4 { // else it is less than what counts for each request
-			cost := sc.server.limits.metadataCost(b)
+			cost := metadataCost(&sc.server.limits, b)
 			if !in.Take(cost) {
 				return mux.ErrMemory
 			}
 			in.taken += cost
 		}
-		md, err := sc.server.limits.parseMetadata(b)
+		md, err := parseMetadata(&sc.server.limits, b)
 		if err == nil && len(b) <= maxRepeatedMetadata && sc.unlike.Add(1)%metadataMisses == 1 {
 			sc.repeated.Store(newRepeatedMetadata(b, md))
 		}

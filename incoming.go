@@ -331,7 +331,7 @@ func (in *incoming) open() error {
 	if f != nil {
 		n += len(f.IdempotencyKey) + len(f.Key) + len(f.Tenant)
 	}
-	err := in.target.conn.server.limits.metadataFits(0, n)
+	err := metadataFits(&in.target.conn.server.limits, 0, n)
 	if err == nil {
 		err = in.readMetadata(in.Metadata)
 	}
@@ -543,7 +543,7 @@ func (in *incoming) reply() {
 	out.Fields = f
 	if call.Trailer != nil {
 		f.Metadata = appendMetadata(nil, call.Trailer)
-		if err := in.target.conn.server.limits.metadataFits(len(call.Trailer), len(f.Metadata)); err != nil {
+		if err := metadataFits(&in.target.conn.server.limits, len(call.Trailer), len(f.Metadata)); err != nil {
 			f.Metadata = nil
 			in.err = failure("YDL2203", "%s: the reply's metadata %v on the server", call.Method, err)
 		}

@@ -32,10 +32,13 @@ type Limits struct {
 	// windows of streams; metadata; decompressed bodies; and the names of methods. What a handler makes of a message is
 	// not counted. Half of it may be the bodies of open requests: the peer is told, and its callers wait. Beyond MaxMemory a request
 	// is refused, certainly not executed, and the messages of a stream fail. A connection gets less than MaxMemory
-	// when the memory of all connections is scarce: see ServerOptions.MaxMemory. Default 64 MiB, or four times MaxMessage if that is more.
+	// when the memory of all connections is scarce: see ServerOptions.MaxMemory. Default 64 MiB, or eight times
+	// MaxMessage if that is set and makes more. Callers who often send more than two messages of 16 MiB at once over one connection should
+	// raise it on the server: the third waits, and others behind it.
 	MaxMemory int
 	// MaxUnsent is how many bytes may wait to be written on one connection. When a peer does not read its
-	// replies, no more of its requests are read. Default 4 MiB.
+	// replies, no more of its requests are read, and no more handlers are begun while as many bytes of replies are stuck behind
+	// these. Default 4 MiB.
 	MaxUnsent int
 	// StreamWindow is how many bytes may come on a stream before they are consumed, in the beginning: it grows, up to 4 MiB, for a
 	// receiver that has to wait because of it, and is 4 KiB when the streams of the connection have half of MaxMemory already.
@@ -72,7 +75,7 @@ func (l *Limits) withDefaults() Limits {
 		MaxMetadata:     min(orDefault(l.MaxMetadata, maxMetadata), maxMetadata),
 		MaxPairs:        orDefault(l.MaxPairs, 128),
 		MaxOpen:         min(orDefault(l.MaxOpen, 16<<10), wire.MaxSlots),
-		MaxMemory:       orDefault(l.MaxMemory, max(64<<20, 4*orDefault(l.MaxMessage, 0))),
+		MaxMemory:       orDefault(l.MaxMemory, max(64<<20, 8*l.MaxMessage)),
 		MaxUnsent:       orDefault(l.MaxUnsent, 4<<20),
 		StreamWindow:    orDefault(l.StreamWindow, 64<<10),
 		MaxMethods:      orDefault(l.MaxMethods, 1024),

@@ -278,7 +278,7 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 		encodeRare(&req.Fields, call)
 	}
 	n := len(req.Metadata) + len(call.IdempotencyKey) + len(call.Key) + len(call.Tenant)
-	if err := q.limits.metadataFits(len(call.Metadata), n); err != nil {
+	if err := metadataFits(&q.limits, len(call.Metadata), n); err != nil {
 		return refusal("YDL2203", "%s: the metadata %v on this %s", call.Method, err, q.side)
 	}
 	return nil
@@ -443,7 +443,7 @@ func (q *requester) decodeFields(call *Call, a *mux.Answer) error {
 	if err := wire.ParseFields(a.Fields, &f); err != nil {
 		return &mux.BrokenError{Cause: err}
 	}
-	md, err := q.limits.parseMetadata(f.Metadata)
+	md, err := parseMetadata(&q.limits, f.Metadata)
 	what := tooMuch(err)
 	if err != nil && what == "" {
 		return &mux.BrokenError{Cause: err}

@@ -413,13 +413,13 @@ func (s *Server) event(e ConnEvent) {
 // hello sees what a peer says of itself.
 func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	s, peer := sc.server, sc.peer
-	md, err := s.limits.parseMetadata(l.Metadata)
+	md, err := parseMetadata(&s.limits, l.Metadata)
 	if what := tooMuch(err); what != "" {
 		return &mux.Refusal{Code: uint16(ResourceExhausted), ID: "YDL2203", Message: "the connection's metadata " + what + " on the server"}
 	} else if err != nil {
 		return &mux.Refusal{Code: uint16(InvalidArgument), Message: "broken connection metadata"}
 	}
-	if len(md) > 0 && !conn.Keep(s.limits.metadataCost(l.Metadata)) {
+	if len(md) > 0 && !conn.Keep(metadataCost(&s.limits, l.Metadata)) {
 		return &mux.Refusal{Code: uint16(ResourceExhausted), ID: "YDL3007", Message: "the server has no memory left for the connection's metadata"}
 	}
 	peer.Metadata, peer.Agent, peer.link = md, agentOf(l), conn

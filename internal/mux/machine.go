@@ -3,7 +3,6 @@
 package mux
 
 import (
-	"bufio"
 	"io/fs"
 	"math"
 	"os"
@@ -56,13 +55,12 @@ func machineMemory(root fs.FS) int64 {
 func limitFiles(root fs.FS) (files []string) {
 	const v1, v2 = "sys/fs/cgroup/memory", "sys/fs/cgroup"
 	files = append(files, path.Join(v1, "memory.limit_in_bytes"), path.Join(v2, "memory.max"))
-	f, err := root.Open("proc/self/cgroup")
+	groups, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
 		return files
 	}
-	defer func() { _ = f.Close() }() // it was only read
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		part := strings.SplitN(lines.Text(), ":", 3) // number, controllers, path
+	for line := range strings.Lines(string(groups)) {
+		part := strings.SplitN(strings.TrimSpace(line), ":", 3) // number, controllers, path
 		if len(part) < 3 {
 			continue
 		}

@@ -183,6 +183,18 @@ func (p *Pool) worker(r *Request) {
 
 func (p *Pool) buffer() *[]byte { return p.buffers.Get().(*[]byte) } //nolint:forcetypeassert // the pool holds nothing else
 
+// bufferOf is buffer for n bytes that may be held for long. A buffer that is much larger is left to others: what is counted for the
+// holder is n.
+func (p *Pool) bufferOf(n int) *[]byte {
+	const small, factor = 4 << 10, 4
+	b := p.buffer()
+	if cap(*b) > max(small, factor*n) {
+		p.buffers.Put(b)
+		b = new([]byte)
+	}
+	return b
+}
+
 // release gives a buffer back, unless it has become so large that keeping it would waste memory.
 func (p *Pool) release(b *[]byte) {
 	if cap(*b) > maxReadBuffer {

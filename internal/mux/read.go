@@ -600,15 +600,16 @@ const (
 
 // hold copies a request out of the read buffer.
 func (r *Request) hold(p *Pool, fields []byte) {
-	if len(r.Body)+len(r.Attachment)+len(fields) == 0 {
+	n := len(r.Body) + len(r.Attachment) + len(fields)
+	if n == 0 {
 		return
 	}
-	held := p.buffer()
+	held := p.bufferOf(n)
 	b := append((*held)[:0], r.Body...)
 	b = append(b, r.Attachment...)
 	b = append(b, fields...)
 	*held, r.held = b, held
-	n := len(r.Body)
+	n = len(r.Body)
 	r.Body, b = b[:n:n], b[n:]
 	if n := len(r.Attachment); r.Attachment != nil {
 		r.Attachment, b = b[:n:n], b[n:]
