@@ -52,7 +52,8 @@ func (c *Conn) writeBelow(b []byte) (n int, err error) {
 		}
 		below := &BelowError{recover()}
 		if n, err = 0, below; below.Value == nil {
-			go c.end(&IOError{Op: Write, Err: below})
+			end := c.end
+			go end(&IOError{Op: Write, Err: below})
 		}
 	}()
 	n, err = c.nc.Write(b)
