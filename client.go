@@ -61,7 +61,7 @@ type ClientOptions struct {
 	MaxMemory int
 	// Limits bounds what a connection may cost.
 	Limits Limits
-	// OnConn is told of connection events. It must be short. Default none.
+	// OnConn is told of connection events. It must be short. It may close the client. Default none.
 	OnConn func(ConnEvent)
 	// Logger is told of what goes wrong without failing a call. Default slog.Default().
 	Logger *slog.Logger
@@ -306,6 +306,9 @@ func (c *Client) timeout(call *Call) {
 // goroutine if the client has middleware, or if the call could not be sent at once on an existing connection. Go may call it before
 // it returns: for a one-way call, for a call that cannot be sent, and, while too many calls are open, in a handler or after ctx has
 // ended. Callbacks of one client may run concurrently.
+//
+// A panic of done is logged. A panic of other code that the call passes, such as a codec, is logged too, and done gets an error
+// (YDL5004).
 //
 // When more calls are open than the limits allow, Go waits. With middleware, each call takes a goroutine.
 func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {

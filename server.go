@@ -82,7 +82,7 @@ type ServerOptions struct {
 	NoIntrospection bool
 	// Limits bounds what a connection may cost.
 	Limits Limits
-	// OnConn is told of connection events. It must be short. Default none.
+	// OnConn is told of connection events. It must be short. It may shut the server down. Default none.
 	OnConn func(ConnEvent)
 	// OnRegister is told of every method that is registered. An error undoes it and is what Register returns. Default none.
 	OnRegister func(method string) error

@@ -79,10 +79,9 @@ func TestStreamsEndAtAnyPoint(t *testing.T) {
 		until(t, "no call is open", func() bool { return c.Endpoints()[0].Inflight() == 0 })
 		wantRoomFor(t, c, most)
 	}
-	// Buffers that are kept for the next streams may be there, but not those of thousands.
-	if more := int64(heap()) - int64(before); more > 8<<20 {
-		t.Errorf("%d bytes of memory are left", more)
-	}
+	// Buffers that are kept for the next streams may be there, but not those of thousands. The reserve of a busy process (docs/decisions/0028)
+	// goes with the collections that heap makes.
+	until(t, "no memory of the streams is left", func() bool { return int64(heap())-int64(before) <= 8<<20 })
 }
 
 // heap returns how many bytes are in use after a collection.
