@@ -678,9 +678,6 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 	if len(conns) > 0 || ep.closed || ep.dialing != nil || ep.retry != nil || conn.Aged() {
 		return
 	}
-	if last {
-		ep.client.Background(func(context.Context) { ep.client.cluster.hasten() })
-	}
 	err := conn.Err()
 	if err == nil {
 		err = mux.ErrDrained
@@ -691,6 +688,9 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 		ep.failures = 0
 	}
 	if ep.failures <= 1 && broke(err) { // the server, or its successor, may be there already
+		if last {
+			ep.client.Background(func(context.Context) { ep.client.cluster.hasten() })
+		}
 		ep.lostLocked()
 		ep.dialLocked(false, 0)
 		return

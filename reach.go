@@ -29,8 +29,9 @@ const (
 	suspectAfter = 250 * time.Millisecond
 	// reshapeAfter is how long balancers do not learn that more endpoints are suspects, or are not any more.
 	reshapeAfter = 50 * time.Millisecond
-	// urgentBackoff bounds the pause between attempts to connect to an endpoint that calls wait for.
-	urgentBackoff = 200 * time.Millisecond
+	// urgentBackoff bounds the pause between attempts to connect to an endpoint that calls wait for. It is random, from a half of this up, or else
+	// the clients of servers that end and return together would all come back at the same moment.
+	urgentBackoff = 300 * time.Millisecond
 	// readyAtOnce is how many endpoints a search dials at the same time. It dials as many more each widenAfter, up to maxDials.
 	readyAtOnce = 8
 	widenAfter  = 100 * time.Millisecond
@@ -96,6 +97,7 @@ func (ep *Endpoint) hastenLocked() *dialing {
 	ep.retry.Stop()
 	ep.retry = nil
 	pause := min(firstBackoff<<min(ep.failures, 16), urgentBackoff)
+	pause = pause/2 + rand.N(pause/2)
 	return ep.dialLocked(false, max(0, time.Until(ep.failedAt.Add(pause))))
 }
 

@@ -88,7 +88,7 @@ func (s *store) put(ctx context.Context, recv yodel.Recv[[]byte]) (*[]byte, erro
 	if t.Offset > 0 && !bytes.Equal(sum, t.Prefix) {
 		return nil, otherPrefix(t)
 	}
-	return nil, p.receive(recv, t.Size, func(int64) error { return draining(ctx) })
+	return new([]byte), p.receive(recv, t.Size, func(int64) error { return draining(ctx) })
 }
 
 func (s *store) get(ctx context.Context, _ *[]byte, send yodel.Send[[]byte]) error {
