@@ -20,7 +20,7 @@ const ofService = "/v1/health/service/"
 // String says what is resolved, for errors and logs.
 func (q *query) String() string {
 	where := "Consul at " + q.registry.base.Host
-	if dc := q.registry.opts.Datacenter; dc != "" {
+	if dc := q.values.Get("dc"); dc != "" {
 		where += ", data center " + dc
 	}
 	if name, ok := q.service(); ok {
@@ -46,11 +46,7 @@ func (q *query) Services(ctx context.Context) (asked string, known []string, err
 	if !ok {
 		return "", nil, errors.New("consul: services in the key-value store are not listed")
 	}
-	values := url.Values{}
-	if dc := q.registry.opts.Datacenter; dc != "" {
-		values.Set("dc", dc)
-	}
-	resp, err := q.registry.send(ctx, http.MethodGet, path("v1", "catalog", "services"), values, nil)
+	resp, err := q.registry.send(ctx, http.MethodGet, path("v1", "catalog", "services"), q.registry.there(url.Values{}), nil)
 	if err != nil {
 		return asked, nil, err
 	}

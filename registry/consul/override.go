@@ -19,7 +19,7 @@ import (
 const overridesBase = "yodel-overrides"
 
 // Override sets the state and the weight of an instance, as registry.Override says. The setting stands
-// in Consul's key-value store, for which a token needs key:write.
+// in Consul's key-value store, in the data center where this registry's clients look, for which a token needs key:write.
 func (r *Registry) Override(ctx context.Context, service, addr, state string, weight int) error {
 	value, err := registry.Setting(service, addr, state, weight)
 	if err != nil {
@@ -32,24 +32,16 @@ func (r *Registry) Override(ctx context.Context, service, addr, state string, we
 	if value == nil {
 		method = http.MethodDelete
 	}
-	resp, err := r.send(ctx, method, key, r.inDatacenter(), value)
+	resp, err := r.send(ctx, method, key, r.there(url.Values{}), value)
 	if err != nil {
 		return fmt.Errorf("consul: %s %s: %w", method, key, err)
 	}
 	return resp.Body.Close()
 }
 
-// inDatacenter asks for the key-value store of the datacenter in which clients look. Each has its own.
-func (r *Registry) inDatacenter() url.Values {
-	if r.opts.Datacenter == "" {
-		return nil
-	}
-	return url.Values{"dc": {r.opts.Datacenter}}
-}
-
-// Overrides returns what operators have set for the instances of a service.
+// Overrides returns what operators have set for the instances of a service in the agent's data center, where servers are.
 func (r *Registry) Overrides(service string) yodel.Resolver {
-	return r.keys(overridesBase, escape(service), registry.JSON)
+	return r.keys(overridesBase, escape(service), registry.JSON, url.Values{"recurse": {"1"}})
 }
 
 func overrideKey(service, addr string) string {
@@ -60,7 +52,7 @@ func overrideKey(service, addr string) string {
 // finds nothing set.
 func (r *Registry) settled(ctx context.Context, service string, in yodel.Instance) (yodel.Instance, error) {
 	key := overrideKey(service, in.Addr)
-	resp, err := r.send(ctx, http.MethodGet, key, r.inDatacenter(), nil)
+	resp, err := r.send(ctx, http.MethodGet, key, nil, nil)
 	if no, refused := errors.AsType[*refusal](err); refused && (no.code == http.StatusNotFound || no.code == http.StatusForbidden) {
 		return in, nil
 	}

@@ -37,16 +37,24 @@ func (r *Registry) Service(name string) yodel.Resolver {
 		err := answer.Decode(&entries)
 		return r.instances(escape(name), entries, said), err
 	}
-	return &query{r, path("v1", "health", "service", escape(name)), url.Values{"passing": {"1"}}, read}
+	return &query{r, path("v1", "health", "service", escape(name)), r.there(url.Values{"passing": {"1"}}), read}
+}
+
+// there adds to values where clients look.
+func (r *Registry) there(values url.Values) url.Values {
+	if r.opts.Datacenter != "" {
+		values.Set("dc", r.opts.Datacenter)
+	}
+	return values
 }
 
 // RPCX returns the instances of a service that rpcx's servers keep in Consul's key-value store. Base is the BasePath of their plugin.
 func (r *Registry) RPCX(base, service string) yodel.Resolver {
-	return r.keys(base, service, registry.RPCX)
+	return r.keys(base, service, registry.RPCX, r.there(url.Values{"recurse": {"1"}}))
 }
 
 // keys returns the instances whose records a layout reads in the key-value store.
-func (r *Registry) keys(base, service string, layout registry.Layout) yodel.Resolver {
+func (r *Registry) keys(base, service string, layout registry.Layout, values url.Values) yodel.Resolver {
 	prefix := strings.Trim(base, "/") + "/" + service + "/"
 	read := func(answer *json.Decoder, said map[string]bool) ([]yodel.Instance, error) {
 		var pairs []struct {
@@ -72,7 +80,7 @@ func (r *Registry) keys(base, service string, layout registry.Layout) yodel.Reso
 		return instances, err
 	}
 	parts := strings.Split(prefix, "/") // it ends with one that is empty
-	return &query{r, path(append([]string{"v1", "kv"}, parts...)...), url.Values{"recurse": {"1"}}, read}
+	return &query{r, path(append([]string{"v1", "kv"}, parts...)...), values, read}
 }
 
 // unusable says once that a record cannot be used.
@@ -134,9 +142,6 @@ type answer struct {
 func (q *query) ask(ctx context.Context, index uint64, said map[string]bool) (answer, error) {
 	r := q.registry
 	values, limit := maps.Clone(q.values), r.opts.Timeout
-	if r.opts.Datacenter != "" {
-		values.Set("dc", r.opts.Datacenter)
-	}
 	if index == 0 {
 		values.Set("consistent", "") // a leader that was just elected may not know everything yet
 	} else {
