@@ -68,6 +68,35 @@ var fairness = []attacks.Attack{
 		Held:      128 * mib, // goroutines of the calls that are accepted
 		StillRuns: orphans,
 	},
+	{
+		// Six connections send one-way calls until the server reads no more of them, and leave. Each leaves behind more than the server has read.
+		Name: "onewayleave",
+		Prepare: func(a *attacks.Attacker) {
+			var conns sync.WaitGroup
+			for range 6 {
+				conns.Go(func() {
+					c := a.Connect()
+					c.Bind(0, string(attacks.Block), wire.Unary)
+					c.Receive()
+					for c.Flush() {
+						for range 1000 {
+							c.Request(0, 0, wire.OneWay, nil, nil)
+						}
+					}
+					_ = c.Close() // what the attack is about
+				})
+			}
+			conns.Wait()
+		},
+		Check: func(a *attacks.Attacker) {
+			if !a.Until(5*time.Second, func(s attacks.Stats) bool { return s.Running <= orphans }) {
+				a.Errorf("%d calls run although their clients have gone, want at most %d", a.Stats().Running, orphans)
+			}
+			othersGetPlaces(a)
+		},
+		Held:      128 * mib, // goroutines of the calls that are accepted
+		StillRuns: orphans,
+	},
 }
 
 // othersGetPlaces fails the test unless a client that comes now has hundreds of calls executed at once.

@@ -331,7 +331,7 @@ type seldom struct {
 	space        chan struct{}            // closed when out has been taken to be written; nil when nobody waits
 	flushed      chan struct{}            // closed when all has been written; nil when nobody waits
 	room         chan struct{}            // closed when a request leaves the table; nil when nobody waits
-	writeErr     *IOError                 // a write has failed
+	writeErr     *IOError                 // a write has failed, or the peer has hung up
 	quiet        chan struct{}            // closed when no request is open; nil when nobody asked
 	drainBegun   chan struct{}            // closed when no more are accepted; nil when nobody asked
 	order        order                    // see order.go
@@ -346,6 +346,7 @@ type seldom struct {
 	parting      int64                    // when the connection ends because of writeErr; 0 when it does not
 	partBy       int64                    // and when it does at the latest
 	partFrames   uint64                   // how many frames had come when that was looked at last
+	looked       int64                    // when this side, which does not read, looked whether the peer has hung up
 	stallFrom    int64                    // since when an unfinished message is watched; 0 when there was none
 	stallBytes   uint64                   // how many bytes had come then
 	acknowledged int64                    // how much of written the peer had acknowledged at the last keepalive; 0 for all of it

@@ -4,6 +4,7 @@ package mux
 
 import (
 	"context"
+	"io"
 	"math"
 	"time"
 
@@ -77,12 +78,8 @@ func (c *Conn) roomLocked(r *Request) {
 		if open == 0 || open < maxOpen && bytes+r.bytes <= maxBytes {
 			break
 		}
-		held = true
-		if c.room == nil {
-			c.seldomLocked().room = make(chan struct{})
-		}
-		c.holding = true
-		stuck := c.waitLocked(context.Background(), time.Now().Add(c.stuckTime()), c.room) != nil
+		held, c.holding = true, true
+		stuck := c.awaitRoomLocked()
 		c.holding = false
 		if stuck && c.open > 0 && !c.flooded {
 			c.floodedLocked()
@@ -94,6 +91,46 @@ func (c *Conn) roomLocked(r *Request) {
 	if c.flooded {
 		c.flooded = false
 		c.admitNextLocked()
+	}
+}
+
+// hangUpTime is how long it may take to notice that the peer has hung up while this side does not read. Once it has, what it sent is
+// read for as long again.
+const hangUpTime = time.Second
+
+// awaitRoomLocked waits until a request may have left the table. It returns true when none has for stuckTime.
+func (c *Conn) awaitRoomLocked() (stuck bool) {
+	last, now := c.seldomLocked(), c.now()
+	if last.room == nil {
+		last.room = make(chan struct{})
+	}
+	if now-last.looked > 2*int64(hangUpTime) { // this side has read meanwhile
+		last.looked = now
+	}
+	for room, late := last.room, later(now, c.stuckTime()); ; {
+		look := later(last.looked, hangUpTime)
+		err := c.waitLocked(context.Background(), time.Now().Add(time.Duration(min(look, late)-now)), room)
+		if now = c.now(); now >= look {
+			last.looked = now
+			c.lookForHangUpLocked()
+		}
+		if err == nil || now >= late {
+			return err != nil
+		}
+	}
+}
+
+// lookForHangUpLocked sees whether the peer has hung up. The end of what it sent cannot come while the system has no room for that; so it
+// is sent a ping, to which the system of a peer that has gone answers with a reset, which has come when this side looks again.
+func (c *Conn) lookForHangUpLocked() {
+	switch {
+	case c.writeErr != nil:
+	case hungUp(c.nc):
+		c.peerGoneLocked(&IOError{Op: EndOfStream, Err: io.EOF}, hangUpTime)
+	case c.written == c.queued: // else what is on its way does as well
+		c.sendPingLocked(wire.Ping, make([]byte, pingSize))
+		c.flushLater()
+		c.mu.Lock()
 	}
 }
 

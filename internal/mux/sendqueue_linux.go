@@ -8,17 +8,12 @@ import (
 	"unsafe"
 )
 
-// unacknowledged returns how many bytes that were written to nc its peer has not acknowledged yet. It looks at the socket below a
-// connection that wraps one, as that of TLS does. It returns false when there is no socket.
+// unacknowledged returns how many bytes that were written to nc its peer has not acknowledged yet. It returns false when there is no
+// socket below nc.
 func unacknowledged(nc net.Conn) (n int, ok bool) {
-	socket := socketOf(nc)
-	for socket == nil {
-		wrapper, wraps := nc.(interface{ NetConn() net.Conn })
-		if !wraps {
-			return 0, false
-		}
-		nc = wrapper.NetConn()
-		socket = socketOf(nc)
+	socket := socketBelow(nc)
+	if socket == nil {
+		return 0, false
 	}
 	var queued int32
 	err := socket.Control(func(fd uintptr) {
@@ -26,4 +21,28 @@ func unacknowledged(nc net.Conn) (n int, ok bool) {
 		ok = errno == 0
 	})
 	return int(queued), ok && err == nil
+}
+
+// hungUp reports whether the peer has closed nc, although what it sent before has not been read.
+func hungUp(nc net.Conn) (gone bool) {
+	socket := socketBelow(nc)
+	if socket == nil {
+		return false
+	}
+	_ = socket.Control(func(fd uintptr) { gone = poll(fd, pollClosed|pollHungUp|pollError, 0) }) // it fails once this side has closed nc
+	return gone
+}
+
+// socketBelow returns the socket below a connection that may wrap one, as that of TLS does. It returns nil when there is none.
+func socketBelow(nc net.Conn) syscall.RawConn {
+	for {
+		if socket := socketOf(nc); socket != nil {
+			return socket
+		}
+		wrapper, wraps := nc.(interface{ NetConn() net.Conn })
+		if !wraps {
+			return nil
+		}
+		nc = wrapper.NetConn()
+	}
 }

@@ -186,14 +186,19 @@ func (c *Conn) flushRest(buf []byte, from int) {
 // writeFailedLocked ends the connection soon, and unlocks. What the peer said before it went is still to be read: it may be
 // why. Nothing is written any more: whoever failed remains the one who flushes.
 func (c *Conn) writeFailedLocked(err error) {
-	if c.writeErr == nil {
-		c.seldomLocked().writeErr = &IOError{Op: Write, Err: err}
-		now := c.now()
-		last := c.seldomLocked()
-		last.parting, last.partBy, last.partFrames = now+int64(partingTime)/4, later(now, c.stuckTime()), c.count.framesIn.Load()
-		c.careLocked(c.parting)
-	}
+	c.peerGoneLocked(&IOError{Op: Write, Err: err}, c.stuckTime())
 	c.mu.Unlock()
+}
+
+// peerGoneLocked ends the connection with err when the peer's last words have been read, or after limit.
+func (c *Conn) peerGoneLocked(err *IOError, limit time.Duration) {
+	if c.writeErr != nil {
+		return
+	}
+	now, last := c.now(), c.seldomLocked()
+	last.writeErr = err
+	last.parting, last.partBy, last.partFrames = now+int64(partingTime)/4, later(now, limit), c.count.framesIn.Load()
+	c.careLocked(c.parting)
 }
 
 // takeOutLocked takes what is to be written and puts the other buffer in its place.
