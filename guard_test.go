@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -483,31 +484,42 @@ func registerHarmful(t *testing.T, s *yodel.Server, f func()) {
 	})
 }
 
-// callAll makes calls of all kinds, each of which has to end.
+// callAll makes calls of all kinds beside each other, each of which has to end.
 func callAll(t *testing.T, c *yodel.Client) error {
 	t.Helper()
-	var errs []error
+	ordered := func(name, key string) *yodel.Call {
+		return &yodel.Call{Method: name, Args: &padding, Reply: new(padded), Ordered: true, Key: name + key}
+	}
+	var calls []func() error
 	for _, name := range []string{"Unary", "Inline"} {
-		errs = append(errs,
-			onOwnGoroutine(t, func() error { return c.Call(timely(t), name, &padding, new(padded)) }),
-			onOwnGoroutine(t, func() error { return c.Notify(timely(t), name, &padding) }),
-			asyncCall(t, c, &yodel.Call{Method: name, Args: &padding, Reply: new(padded)}, func() {}),
-			asyncCall(t, c, &yodel.Call{Method: name, Args: &padding, Reply: new(padded), Ordered: true, Key: "k"}, func() {}),
-			onOwnGoroutine(t, func() error {
-				return c.Do(timely(t), &yodel.Call{Method: name, Args: &padding, Reply: new(padded), Ordered: true, Key: "k"})
-			}),
+		calls = append(calls,
+			func() error { return c.Call(timely(t), name, &padding, new(padded)) },
+			func() error { return c.Notify(timely(t), name, &padding) },
+			func() error { return c.Do(timely(t), ordered(name, "waiting")) },
 		)
 	}
-	errs = append(errs,
-		onOwnGoroutine(t, func() error {
+	calls = append(calls,
+		func() error {
 			_, err := yodel.Feed[padded, padded]("Feed").Call(timely(t), c, &padding).Next()
 			return err
-		}),
-		onOwnGoroutine(t, func() error {
+		},
+		func() error {
 			_, err := yodel.Upload[padded, padded]("Upload").Call(timely(t), c, func(send yodel.Send[padded]) error { return send(&padding) })
 			return err
-		}),
+		},
 	)
+	var all sync.WaitGroup
+	errs := make([]error, len(calls)+4)
+	for i, call := range calls {
+		all.Go(func() { errs[i] = onOwnGoroutine(t, call) })
+	}
+	for i, name := range []string{"Unary", "Inline"} {
+		all.Go(func() {
+			errs[len(calls)+i] = asyncCall(t, c, &yodel.Call{Method: name, Args: &padding, Reply: new(padded)}, func() {})
+		})
+		all.Go(func() { errs[len(calls)+2+i] = asyncCall(t, c, ordered(name, "asynchronous"), func() {}) })
+	}
+	all.Wait()
 	return errors.Join(errs...)
 }
 
