@@ -7,10 +7,12 @@ LINT         := bin/golangci-lint-$(LINT_VERSION)
 PLATFORMS    := linux/amd64 linux/arm64 linux/386 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 BENCH        := .
 BENCHTIME    := 1s
+BASE         := HEAD
+RUN          :=
 FUZZTIME     := 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all test-timing lint microbench bench bench-full bench-check bench-test fuzz build-all alone chaos
+.PHONY: help test test-all test-timing lint microbench bench bench-full bench-pair bench-check bench-test fuzz build-all alone chaos
 
 # GOTEST runs the tests. CI replaces it by a runner that keeps the events.
 GOTEST := go test
@@ -53,6 +55,9 @@ bench: ## measure yodel beside other frameworks for Go, in under 10 minutes: ben
 
 bench-full: ## measure all scenarios and frameworks, also on the JVM, for two hours, and write docs/benchmarks
 	cd bench && go run . -full -json ../docs/benchmarks/results.json -csv ../docs/benchmarks/results.csv -page ../docs/benchmarks
+
+bench-pair: ## measure this tree beside another commit, in 9 rounds: BASE is the commit, RUN a pattern of scenarios
+	cd bench && go run . -pair '$(BASE)' -run '$(RUN)'
 
 bench-check: ## measure for a minute whether yodel is still ahead
 	cd bench && go run . -check

@@ -32,6 +32,7 @@ const helpText = `Measures RPC frameworks side by side. Run it in bench/:
                                           everything, with the peers on the JVM: two hours
   go run . -from all.json -page DIR       table, page and charts again, without measuring
   go run . -check                         is yodel still ahead? At most a minute; exit code 1 when not
+  go run . -pair HEAD~1                   yodel as it is here beside yodel of another commit
 
 Flags:
 `
@@ -39,6 +40,7 @@ Flags:
 // Options are the flags.
 type options struct {
 	peers, run, json, csv, page, from string
+	pair                              string
 	rounds                            int
 	measure, warmup                   time.Duration
 	check, full, java, list           bool
@@ -98,6 +100,7 @@ func parse(args []string, errs io.Writer) (options, error) {
 	flags.BoolVar(&o.full, "full", false, "all scenarios and peers, also those on the JVM")
 	flags.BoolVar(&o.java, "java", false, "also the peers on the JVM; needs a JDK and Maven")
 	flags.BoolVar(&o.check, "check", false, "measure only what targets 1 and 3 need, and judge it: at most a minute")
+	flags.StringVar(&o.pair, "pair", "", "measure yodel beside yodel of `COMMIT`, in 9 rounds, and print ratios")
 	flags.BoolVar(&o.list, "list", false, "list the scenarios and the peers")
 	flags.StringVar(&o.json, "json", "", "write all results to `FILE`")
 	flags.StringVar(&o.csv, "csv", "", "write a line for each run to `FILE`")
@@ -116,6 +119,8 @@ func parse(args []string, errs io.Writer) (options, error) {
 		return o, errors.New("-rounds, -measure and -warmup are positive")
 	case o.measure > 0 && o.measure < time.Millisecond:
 		return o, errors.New("-measure is at least 1ms")
+	case o.pair != "" && (o.full || o.java || o.check || o.list || o.from != "" || o.peers != ""):
+		return o, errors.New("-pair chooses its own peers: it does not go with -full, -java, -check, -list, -from and -peers")
 	case o.from != "" && (o.full || o.java || o.list || o.run != "" || o.peers != "" || o.rounds > 0 || o.measure > 0 || o.warmup > 0):
 		return o, errors.New("-from measures nothing: it goes with -json, -csv, -page and -check only")
 	case o.check && (o.full || o.java || o.run != "" || o.peers != ""):
@@ -130,6 +135,9 @@ func (o *options) defaults() {
 	rounds, measure, warmup := 3, 400*time.Millisecond, 200*time.Millisecond
 	if o.full {
 		rounds, measure, warmup = 5, time.Second, 500*time.Millisecond
+	}
+	if o.pair != "" {
+		rounds, measure = pairRounds, time.Second
 	}
 	if o.rounds == 0 {
 		o.rounds = rounds
@@ -175,6 +183,9 @@ func (b *bench) do(ctx context.Context) error {
 		}
 	}
 	failed = append(failed, b.output()...)
+	if b.pair != "" {
+		failed = append(failed, b.report.writePair(b.out))
+	}
 	if b.check && ctx.Err() == nil {
 		failed = append(failed, b.report.check(b.out))
 	}
@@ -183,7 +194,7 @@ func (b *bench) do(ctx context.Context) error {
 
 // measureAll builds and measures. What goes wrong with single peers is failed.
 func (b *bench) measureAll(ctx context.Context) (failed []error, err error) {
-	p, err := b.plan()
+	p, err := b.plan(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +227,7 @@ func (b *bench) measureAll(ctx context.Context) (failed []error, err error) {
 }
 
 // plan finds out what is to be measured.
-func (b *bench) plan() (*plan, error) {
+func (b *bench) plan(ctx context.Context) (*plan, error) {
 	p := &plan{
 		rounds: b.rounds, jvmWarmup: 4 * time.Second,
 		timing: timing{warmup: b.warmup, measure: b.measure, patience: 20 * time.Second, grace: 10 * time.Second},
@@ -229,6 +240,11 @@ func (b *bench) plan() (*plan, error) {
 		p.scenarios, b.peers = checkScenarios(), strings.Join(checkPeers, ",")
 	} else if p.scenarios, err = selectScenarios(b.run, b.full); err != nil {
 		return nil, err
+	}
+	if b.pair != "" {
+		if err = b.planPair(ctx, p); err != nil {
+			return nil, err
+		}
 	}
 	if b.peers != "" {
 		if p.programs, err = b.choose(p.programs); err != nil {

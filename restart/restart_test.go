@@ -254,7 +254,7 @@ func startLoad(t *testing.T, transport yodel.Transport, addrs ...string) *load {
 			for ctx.Err() == nil {
 				c := shared
 				if i == 0 {
-					c = yodel.NewClient(yodel.Static(addrs...), o) //nolint:contextcheck // see call
+					c = yodel.NewClient(yodel.Static(addrs...), o)
 				}
 				l.call(c) //nolint:contextcheck // see call
 				if i == 0 {

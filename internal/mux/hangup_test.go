@@ -15,6 +15,7 @@ import (
 
 // A peer that sends one-way requests until this side reads no more of them, and leaves, is noticed although what it sent is never read.
 func TestAPeerThatLeavesWhileItIsNotReadIsNoticed(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux says that a peer has gone that still has something to say")
 	}
@@ -26,7 +27,7 @@ func TestAPeerThatLeavesWhileItIsNotReadIsNoticed(t *testing.T) {
 			blocked := make(chan struct{})
 			s := &setup{server: mux.Config{Limits: limits}, serves: map[string]*handler{"block": {serve: func(r *mux.Request) {
 				select {
-				case <-r.Context.Done():
+				case <-r.Done():
 				case <-blocked:
 				}
 			}}}}

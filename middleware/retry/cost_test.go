@@ -69,7 +69,7 @@ func BenchmarkLoopback(b *testing.B) {
 	}{{"none", nil}, {"failover", []yodel.Middleware{retry.Times(3)}}} {
 		b.Run(m.name, func(b *testing.B) {
 			c := connect(l.Addr().String(), m.ms)
-			defer c.Close()                      
+			defer c.Close()
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				call := idempotent()

@@ -219,7 +219,7 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	defer cancel(nil)
 	if err = s.connect(ctx); err != nil {
 		if errors.Is(err, errAbsent) {
-			err = fmt.Errorf("%w: %s", err, s.refusal())
+			err = fmt.Errorf("%w: %s", err, s.refusal()) //nolint:contextcheck // it takes a second more than ctx may have
 		}
 		return s.failed("connect", err)
 	}

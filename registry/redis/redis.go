@@ -113,6 +113,7 @@ type store struct {
 // What has ended stays in a set for a minute, so that clients learn of it, and a set ends a minute after its last record.
 var (
 	// put takes the value, the ttl in milliseconds, which is 0 for ever, and whether there is a set.
+	//nolint:dupword // Lua
 	put = redis.NewScript(`
 		local old = redis.call('GET', KEYS[1])
 		local forever = ARGV[2] == '0'
