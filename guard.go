@@ -70,8 +70,16 @@ func (g *guard) rescue(what string) {
 
 // tell calls the callback of an asynchronous call.
 func (g *guard) tell(done ender, err error) {
-	defer g.rescue("the callback of a call")
+	returned := false
+	defer func() {
+		if !returned { // recover takes time
+			if value := recover(); value != nil {
+				_ = g.note(background, "the callback of a call", value) // it is logged
+			}
+		}
+	}()
 	done.ended(err)
+	returned = true
 }
 
 // interrupted is the error of a call that user code has interrupted by a panic with value, or, if that is nil, by

@@ -304,12 +304,12 @@ func (in *incoming) handle() (err error) {
 	}
 	in.call.began = in.Taken
 	in.ctx = startAll(own, s.opts.Observers, &in.call)
-	switch {
+	switch canceled := in.Err() != nil; {
 	case in.Broken != nil:
 		return refusal("YDL2205", "%s: the request is broken: %v", in.call.Method, in.Broken)
-	case in.Err() != nil && !in.Expired():
+	case canceled && !in.Expired():
 		return refusal("YDL1006", "%s: the caller canceled it before the server could begin", in.call.Method)
-	case in.Err() != nil || !in.Fresh() && in.Expired():
+	case canceled || !in.Fresh() && in.Expired():
 		return refusal("YDL1005", "%s: the deadline passed before the server could begin", in.call.Method)
 	}
 	if opened != nil {
@@ -327,20 +327,10 @@ func (in *incoming) open() error {
 	call.Attachment, call.OneWay = in.Attachment, in.OneWay
 	call.Deadline, _ = in.Deadline()
 	f := in.Fields
-	n := len(in.Metadata)
-	if f != nil {
-		n += len(f.IdempotencyKey) + len(f.Key) + len(f.Tenant)
-	}
-	err := metadataFits(&in.target.conn.server.limits, 0, n)
-	if err == nil {
-		err = in.readMetadata(in.Metadata)
-	}
-	if what := tooMuch(err); what != "" {
-		return refusal("YDL2203", "%s: the metadata %s on the server", call.Method, what)
-	} else if errors.Is(err, mux.ErrMemory) {
-		return refusal("YDL3007", "%s: the server has no memory left for the metadata", call.Method)
-	} else if err != nil {
-		return refusal("YDL2205", "%s: the metadata is broken: %v", call.Method, err)
+	if f != nil || len(in.Metadata) > 0 {
+		if err := in.openMetadata(f); err != nil {
+			return err
+		}
 	}
 	if in.Budget != 0 {
 		call.Budget = int(min(in.Budget, maxBudget))
@@ -353,6 +343,27 @@ func (in *incoming) open() error {
 	call.Ordered = f.Epoch > 0
 	call.Attempt = int(min(f.Attempt, 1<<30))
 	return nil
+}
+
+// openMetadata reads the metadata, unless it and what counts as metadata exceed the limits.
+func (in *incoming) openMetadata(f *wire.Fields) error {
+	n := len(in.Metadata)
+	if f != nil {
+		n += len(f.IdempotencyKey) + len(f.Key) + len(f.Tenant)
+	}
+	err := metadataFits(&in.target.conn.server.limits, 0, n)
+	if err == nil {
+		err = in.readMetadata(in.Metadata)
+	}
+	switch what := tooMuch(err); {
+	case err == nil:
+		return nil
+	case what != "":
+		return refusal("YDL2203", "%s: the metadata %s on the server", in.call.Method, what)
+	case errors.Is(err, mux.ErrMemory):
+		return refusal("YDL3007", "%s: the server has no memory left for the metadata", in.call.Method)
+	}
+	return refusal("YDL2205", "%s: the metadata is broken: %v", in.call.Method, err)
 }
 
 // Decode makes Args of the request's body, on the server. The method does so itself just before it

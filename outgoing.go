@@ -88,12 +88,14 @@ func (c *Client) start(ctx context.Context, o *outgoing, call *Call, done ender)
 	away := false // the call goes on elsewhere
 	defer func() {
 		if !away {
-			o.finish(c.guard.interrupted(ctx, call.Method, recover()))
+			o.finish(o.client.guard.interrupted(o.ctx, o.async.Method, recover()))
 		}
 	}()
 	c.timeout(call)
-	ctx = startAll(ctx, c.opts.Observers, call)
-	o.ctx = ctx
+	if len(c.opts.Observers) > 0 {
+		ctx = startAll(ctx, c.opts.Observers, call)
+		o.ctx = ctx
+	}
 	ep, err := c.cluster.pick(ctx, call, false)
 	if err == nil {
 		if conn := ep.ready(ctx); conn != nil {
@@ -144,10 +146,9 @@ func (o *outgoing) Complete(a *mux.Answer, err error) {
 	ep.inflight.ended.Add(1)
 	known := false
 	defer func() {
-		if value := recover(); !known { // a codec, or the Learner
-			err = o.client.guard.interrupted(o.ctx, o.async.Method, value)
+		if !known { // a codec, or the Learner
+			o.ended(o.client.guard.interrupted(o.ctx, o.async.Method, recover()))
 		}
-		o.ended(err)
 	}()
 	if ep.learned() {
 		ep.learn(o.ctx, o.async, o.req.Began, a, err)
@@ -156,6 +157,7 @@ func (o *outgoing) Complete(a *mux.Answer, err error) {
 		err = o.client.decode(o, o.async, a)
 	}
 	known = true
+	o.ended(err)
 }
 
 // ended ends an asynchronous attempt. One that failed without having been executed goes on as a
@@ -177,8 +179,8 @@ func (o *outgoing) ended(err error) {
 func (c *Client) resume(o *outgoing, failed error, token bool) {
 	known, err := false, error(nil)
 	defer func() {
-		if value := recover(); !known {
-			err = c.guard.interrupted(o.ctx, o.async.Method, value)
+		if !known {
+			err = c.guard.interrupted(o.ctx, o.async.Method, recover())
 		}
 		if token {
 			<-c.async // before the callback, which may begin another call
@@ -201,11 +203,21 @@ func (o *outgoing) finish(err error) {
 
 // tell tells the caller, and gives o back.
 func (o *outgoing) tell(err error) {
+	if c := o.client; len(c.opts.Observers) == 0 && !c.remarkable(o.async, err) {
+		o.deliver(err)
+		return
+	}
+	o.tellObservers(err)
+}
+
+func (o *outgoing) tellObservers(err error) {
 	c, ctx, call := o.client, o.ctx, o.async
 	known := false
 	defer func() { // also when an observer has ended the goroutine
-		if value := recover(); !known && value != nil {
-			err = c.guard.interrupted(ctx, call.Method, value)
+		if !known {
+			if value := recover(); value != nil {
+				err = c.guard.interrupted(ctx, call.Method, value)
+			}
 		}
 		o.deliver(err)
 	}()

@@ -159,13 +159,18 @@ func (q *requester) conclude(ctx context.Context, call *Call, err error) error {
 }
 
 func (q *requester) concludeOnce(ctx context.Context, call *Call, err error) error {
-	if t := call.turn; t != nil && t.trip.kept != nil {
-		return err // it was sent, and may just be sent again, with the same memory
-	}
-	if err == nil && (!call.Explain && !q.slow(call) || call.OneWay && call.turn != nil) { // such a one may be on its way yet: see Call.keep
-		return nil
+	if !q.remarkable(call, err) {
+		return err
 	}
 	return q.report(ctx, call, err)
+}
+
+// remarkable reports whether there is to be a record of a call that has ended with err.
+func (q *requester) remarkable(call *Call, err error) bool {
+	if t := call.turn; t != nil && t.trip.kept != nil {
+		return false // it was sent, and may just be sent again, with the same memory
+	}
+	return err != nil || (call.Explain || q.slow(call)) && (!call.OneWay || call.turn == nil) // else it may be on its way yet: see Call.keep
 }
 
 // slow reports whether a call that has ended with success was slow.

@@ -240,13 +240,16 @@ func unsendable(call *Call, b *binding) *Error {
 		(b.Kind == wire.Unary || b.Kind == wire.Feed) {
 		return refusal("YDL2103", "%s: the request is a nil %T", call.Method, call.Args)
 	}
+	if decodable(call.Reply) {
+		return nil
+	}
 	if values, ok := call.Reply.(Values); ok {
 		for i, value := range values {
 			if !decodable(value) {
 				return refusal("YDL2102", "%s: result %d cannot be decoded into %T: give a pointer to it", call.Method, i+1, value)
 			}
 		}
-	} else if call.Reply != nil && !decodable(call.Reply) {
+	} else if call.Reply != nil {
 		return refusal("YDL2102", "%s: the reply cannot be decoded into %s: give a pointer to it", call.Method, kindOfReply(call.Reply))
 	}
 	return nil

@@ -62,7 +62,7 @@ func before(ctx context.Context, root, revision string) (program, error) {
 	}
 	binary := filepath.Join(dir, yodel)
 	return program{
-		key: yodelBefore, kind: kindVariant, argv: []string{binary},
+		key: yodelBefore, name: "before", kind: kindVariant, argv: []string{binary},
 		build: []string{"go", "build", "-o", binary, "."}, buildDir: filepath.Join(sources, "bench", "peers", yodel),
 	}, nil
 }

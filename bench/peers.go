@@ -20,6 +20,7 @@ import (
 // A program is how a peer is started: argv and, behind it, "serve" or "load".
 type program struct {
 	key  string
+	name string // in tables, instead of what it says of itself
 	kind Kind
 	argv []string
 	dir  string // to start it in

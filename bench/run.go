@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -152,7 +153,7 @@ func (b *bout) serve(ctx context.Context) (addrs []string, err error) {
 		if said.Addr == "" {
 			return nil, fmt.Errorf("%s does not serve: %s", server.name, said.Text)
 		}
-		b.info.Name, b.info.Version, b.info.Setup = said.Name, said.Version, said.Setup
+		b.info.Name, b.info.Version, b.info.Setup = cmp.Or(b.peer.name, said.Name), said.Version, said.Setup
 		addrs = append(addrs, said.Addr)
 	}
 	return addrs, nil

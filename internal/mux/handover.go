@@ -41,13 +41,16 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	rd.current = r
 	state := rd.enter(running)
 	r.rd, r.running = rd, state
-	normal := false
+	normal, told := false, true
 	defer func() {
-		if !normal { // runtime.Goexit: this goroutine cannot go on reading
+		switch { // runtime.Goexit: this goroutine cannot go on reading
+		case !normal:
 			c.handOver(rd, state)
 			r.Reply = goexitOutcome()
 			c.finish(r)
 			c.doneLate(r, 0)
+		case !told:
+			c.handOver(rd, rd.enter(running))
 		}
 	}()
 	if refused := c.refusing.Load(); refused || rd.tooLate(r) { // whoever said so has seen this request running, or this sees it
@@ -78,7 +81,9 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	rd.reply(r)
 	rd.scratch = r.Scratch
 	r.Body, r.Attachment, r.Scratch = nil, nil, nil
-	rd.done(r, took)
+	told = false
+	r.target.Done(r, took, false)
+	told = true
 	if r.Left != 0 {
 		rd.clock = int64(r.Left)
 	}
@@ -99,18 +104,6 @@ func (rd *reader) finishLate(r *Request, began int64) {
 	r.sayTimes(time.Duration(now))
 	c.finish(r)
 	c.doneLate(r, time.Duration(now-began))
-}
-
-// done is Done of a request that has run inline. Another reader takes over when it ends the goroutine.
-func (rd *reader) done(r *Request, took time.Duration) {
-	returned := false
-	defer func() {
-		if !returned {
-			rd.c.handOver(rd, rd.enter(running))
-		}
-	}()
-	r.target.Done(r, took, false)
-	returned = true
 }
 
 // doneLate is Done of a request that held up the reading.
