@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/iface"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -80,6 +81,7 @@ type binding struct {
 	of    *remoteMethod
 	codec Codec
 	pack  packer
+	reply atomic.Uintptr // the type of the last reply, a pointer: see iface.TypeOf
 }
 
 // take returns an outgoing to be used for one call.
@@ -236,11 +238,17 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 // zeros, and what is no pointer cannot take the reply in, which would be found out when the method has
 // been executed.
 func unsendable(call *Call, b *binding) *Error {
-	if v := reflect.ValueOf(call.Args); v.Kind() == reflect.Pointer && v.IsNil() && !hasNoContent(v.Type().Elem()) &&
-		(b.Kind == wire.Unary || b.Kind == wire.Feed) {
-		return refusal("YDL2103", "%s: the request is a nil %T", call.Method, call.Args)
+	if iface.IsNil(call.Args) && call.Args != nil {
+		if v := reflect.ValueOf(call.Args); v.Kind() == reflect.Pointer && !hasNoContent(v.Type().Elem()) && (b.Kind == wire.Unary || b.Kind == wire.Feed) {
+			return refusal("YDL2103", "%s: the request is a nil %T", call.Method, call.Args)
+		}
+	}
+	as := iface.TypeOf(call.Reply)
+	if as == b.reply.Load() && !iface.IsNil(call.Reply) {
+		return nil
 	}
 	if decodable(call.Reply) {
+		b.reply.Store(as)
 		return nil
 	}
 	if values, ok := call.Reply.(Values); ok {

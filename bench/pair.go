@@ -27,44 +27,49 @@ var pairScenarios = regexp.MustCompile(`^(closed-(1|100|1000|5000)|async-message
 // pairRounds is how many rounds a pair runs unless -rounds says so.
 const pairRounds = 9
 
-// before returns the peer that is built from revision. Its sources go to a folder in bin, once for each commit.
+// before returns the peer as it was at revision. Its program is kept in bin, and built if it is not there.
 func before(ctx context.Context, root, revision string) (program, error) {
-	git := func(args ...string) ([]byte, error) {
-		cmd := exec.CommandContext(ctx, "git", args...)
-		cmd.Dir = filepath.Dir(root)
-		out, err := cmd.Output()
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			err = fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(string(exit.Stderr)))
-		}
-		return out, err
-	}
-	hash, err := git("rev-parse", "--verify", "--end-of-options", revision+"^{commit}")
+	hash, err := output(ctx, filepath.Dir(root), "git", "rev-parse", "--verify", "--end-of-options", revision+"^{commit}")
 	if err != nil {
 		return program{}, err
 	}
-	dir := filepath.Join(root, "bin", "before-"+strings.TrimSpace(string(hash)))
-	sources := filepath.Join(dir, "src")
-	if _, err := os.Stat(sources); err != nil {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return program{}, err
-		}
-		archive := filepath.Join(dir, "src.tar")
-		if _, err := git("archive", "--prefix=src/", "-o", archive, strings.TrimSpace(string(hash))); err != nil {
-			return program{}, err
-		}
-		if out, err := exec.CommandContext(ctx, "tar", "-xf", archive, "-C", dir).CombinedOutput(); err != nil {
-			return program{}, errors.Join(fmt.Errorf("tar: %w: %s", err, out), os.RemoveAll(sources))
-		}
-		if err := os.Remove(archive); err != nil {
+	binary := filepath.Join(root, "bin", "before-"+hash)
+	if _, err := os.Stat(binary); err != nil {
+		if err := buildBefore(ctx, filepath.Dir(root), hash, binary); err != nil {
 			return program{}, err
 		}
 	}
-	binary := filepath.Join(dir, yodel)
-	return program{
-		key: yodelBefore, name: "before", kind: kindVariant, argv: []string{binary},
-		build: []string{"go", "build", "-o", binary, "."}, buildDir: filepath.Join(sources, "bench", "peers", yodel),
-	}, nil
+	return program{key: yodelBefore, name: "before", kind: kindVariant, argv: []string{binary}}, nil
+}
+
+// buildBefore builds the peer from the sources of a commit, which it has in a temporary folder meanwhile.
+func buildBefore(ctx context.Context, repository, hash, binary string) (err error) {
+	folder, err := os.MkdirTemp("", "yodel-before")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	archive := filepath.Join(folder, "sources.tar")
+	if _, err := output(ctx, repository, "git", "archive", "-o", archive, hash); err != nil {
+		return err
+	}
+	if _, err := output(ctx, folder, "tar", "-xf", archive); err != nil {
+		return err
+	}
+	return build(ctx, program{
+		key: yodelBefore, build: []string{"go", "build", "-o", binary, "."}, buildDir: filepath.Join(folder, "bench", "peers", yodel),
+	})
+}
+
+// output runs a program in a folder and returns what it says.
+func output(ctx context.Context, folder, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = folder
+	out, err := cmd.Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		err = fmt.Errorf("%s %s: %w: %s", name, args[0], err, strings.TrimSpace(string(exit.Stderr)))
+	}
+	return strings.TrimSpace(string(out)), err
 }
 
 // planPair is what -pair measures.

@@ -25,7 +25,7 @@ type program struct {
 	argv []string
 	dir  string // to start it in
 
-	build    []string // the command that makes it
+	build    []string // the command that makes it; nil if it is there
 	buildDir string
 }
 
@@ -119,6 +119,10 @@ func keysOf(programs []program) []string {
 func buildPeers(ctx context.Context, programs []program, saying func(string)) (built []program, failed []error) {
 	done := make(map[string]error) // by folder: the peers on the JVM share one
 	for _, p := range programs {
+		if p.build == nil {
+			built = append(built, p)
+			continue
+		}
 		err, known := done[p.buildDir]
 		if !known {
 			saying("building " + p.key)
