@@ -75,7 +75,7 @@ func (l *Limits) withDefaults() Limits {
 		MaxMetadata:     min(orDefault(l.MaxMetadata, maxMetadata), maxMetadata),
 		MaxPairs:        orDefault(l.MaxPairs, 128),
 		MaxOpen:         min(orDefault(l.MaxOpen, 16<<10), wire.MaxSlots),
-		MaxMemory:       orDefault(l.MaxMemory, max(64<<20, 8*l.MaxMessage)),
+		MaxMemory:       orDefault(l.MaxMemory, max(64<<20, 8*min(l.MaxMessage, math.MaxInt/64))),
 		MaxUnsent:       orDefault(l.MaxUnsent, 4<<20),
 		StreamWindow:    orDefault(l.StreamWindow, 64<<10),
 		MaxMethods:      orDefault(l.MaxMethods, 1024),

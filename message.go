@@ -162,19 +162,25 @@ type account interface {
 func (p packer) unpack(a account, memory, body []byte, limit int) ([]byte, error) {
 	const first, factor = 4 << 10, 8
 	for n := min(max(factor*len(body), first), limit); ; n = min(factor*n, limit) {
-		if !a.Take(n) {
-			return nil, mux.ErrMemory
-		}
-		out, err := p.Decompress(memory, body, n)
-		if err == nil {
-			a.Give(n - len(out))
-			return out, nil
-		}
-		a.Give(n)
+		out, err := p.unpackWithin(a, memory, body, n)
 		if n == limit || !errors.Is(err, ErrTooLarge) {
-			return nil, err
+			return out, err
 		}
 	}
+}
+
+// unpackWithin is unpack for at most n bytes. It gives them back also when the compressor panics or ends its goroutine.
+func (p packer) unpackWithin(a account, memory, body []byte, n int) (out []byte, err error) {
+	if !a.Take(n) {
+		return nil, mux.ErrMemory
+	}
+	kept := 0
+	defer func() { a.Give(n - kept) }()
+	if out, err = p.Decompress(memory, body, n); err != nil {
+		return nil, err
+	}
+	kept = len(out)
+	return out, nil
 }
 
 // compressAbove is the size from which bodies are compressed when nothing else is said.

@@ -3,8 +3,11 @@
 package yodel
 
 import (
+	"math"
 	"reflect"
 	"testing"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
 // FuzzValues decodes any bytes as several values. What it accepts is encoded and decoded again to the same.
@@ -38,4 +41,40 @@ func FuzzValues(f *testing.F) {
 			t.Errorf("got %v, %v, want %v", got, err, values)
 		}
 	})
+}
+
+type panickingCompressor struct{}
+
+func (panickingCompressor) Name() string                           { return "panicking" }
+func (panickingCompressor) Append(dst, src []byte) ([]byte, error) { return append(dst, src...), nil }
+func (panickingCompressor) Decompress([]byte, []byte, int) ([]byte, error) {
+	panic("a broken block")
+}
+
+// What is counted for a body is given back when the compressor panics. Otherwise a peer with a body that makes it panic could use up
+// the memory of all connections.
+func TestUnpackGivesBackWhenTheCompressorPanics(t *testing.T) {
+	m := mux.NewMemory(1 << 20)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic does not get through")
+			}
+		}()
+		_, _ = packer{Compressor: panickingCompressor{}}.unpack(m, nil, []byte("body"), 1<<16) // it panics
+	}()
+	if used := m.Used(); used != 0 {
+		t.Errorf("%d bytes are still counted", used)
+	}
+}
+
+func TestLargeMessagesRaiseTheMemoryOfAConnection(t *testing.T) {
+	for _, test := range []struct{ message, want int }{
+		{0, 64 << 20}, {1 << 20, 64 << 20}, {16 << 20, 128 << 20}, {math.MaxInt, math.MaxInt / 64 * 8}, {math.MaxInt / 4, math.MaxInt / 64 * 8},
+	} {
+		limits := Limits{MaxMessage: test.message}
+		if got := limits.withDefaults().MaxMemory; got != test.want {
+			t.Errorf("with MaxMessage %d, MaxMemory is %d, want %d", test.message, got, test.want)
+		}
+	}
 }
