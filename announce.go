@@ -146,18 +146,21 @@ func (a *announcer) keep(ctx context.Context, r Registrar, o *overrides) {
 
 // log says what has become of a server in a registry.
 func (a *announcer) log(event string, r Registrar, at place) {
-	a.server.opts.Logger.Info("yodel: "+event, "service", at.service, "registry", registryName(r), "addr", at.addr)
+	a.server.opts.Logger.Info("yodel: "+event, "service", at.service, "registry", a.registryName(r), "addr", at.addr)
 }
 
 // guarded returns r so that it can do no harm to the goroutine that announces.
 func (a *announcer) guarded(r Registrar) Registrar { return guardedRegistrar{r, &a.server.guard} }
 
 // registryName names a registry in a log: by its String method, or else by its package.
-func registryName(r Registrar) string {
-	if s, ok := r.(fmt.Stringer); ok {
-		return s.String()
-	}
+func (a *announcer) registryName(r Registrar) string {
 	name, _, _ := strings.Cut(strings.TrimLeft(fmt.Sprintf("%T", r), "*"), ".")
+	if s, ok := r.(fmt.Stringer); ok {
+		_ = a.server.guard.apart("the Registrar's String", nil, func() error { // that it failed is in the log
+			name = s.String()
+			return nil
+		})
+	}
 	return name
 }
 

@@ -4,7 +4,9 @@ package yodel
 
 import (
 	"fmt"
+	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -45,5 +47,18 @@ func TestServerNamesItsServices(t *testing.T) {
 	}
 	if got := named(s); got != nil {
 		t.Errorf("a list of %d services that is too long was sent in part", len(got))
+	}
+}
+
+type panickingKeys struct{}
+
+func (panickingKeys) Guard(next Handler) Handler     { return next }
+func (panickingKeys) Scope() (string, time.Duration) { panic("no name") }
+
+// A server whose KeyMemory panics says that it remembers no keys, and no lock that it holds when it asks stays locked.
+func TestServerSurvivesItsKeyMemory(t *testing.T) {
+	s := NewServer(&ServerOptions{Keys: panickingKeys{}, Logger: slog.New(slog.DiscardHandler)})
+	if name, keep := s.keyScope(); name != "" || keep != 0 {
+		t.Errorf("the scope is %q for %v, want none", name, keep)
 	}
 }

@@ -28,7 +28,8 @@ type KeyMemory interface {
 	// Scope names the memory, in at most 255 bytes, and says how long it remembers a key after a call with it came. Servers that
 	// share a memory return the same name, and no two memories have the same one. The name of a memory that ends with its
 	// process begins with "process:". An empty name says that the memory has no name yet: clients are told that the
-	// server remembers nothing. The server calls Scope when it begins to serve, and for each connection.
+	// server remembers nothing. The server calls Scope when it begins to serve, and for each connection. Scope must be short: the
+	// server lets no other connection in until it returns.
 	Scope() (name string, keep time.Duration)
 }
 
@@ -37,7 +38,12 @@ const processScope = "process:"
 
 // keyScope returns what the server says of its memory of keys in its settings.
 func (s *Server) keyScope() (name string, keep time.Duration) {
-	name, keep = s.opts.Keys.Scope()
+	if err := s.guard.apart("the KeyMemory's Scope", nil, func() error {
+		name, keep = s.opts.Keys.Scope()
+		return nil
+	}); err != nil {
+		return "", 0
+	}
 	if len(name) > wire.MaxKeyScope {
 		name = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(name)))
 	}
@@ -93,7 +99,7 @@ func (h *keyHold) obstacle(c *Call, err error) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.open == 0 && err == nil && c.out.fork:
+	case h.open == 0 && err == nil && c.out != nil && c.out.fork:
 		return "the first attempt has not been sent, so nobody knows where its idempotency key will be remembered"
 	case h.open == 0:
 		return ""

@@ -86,11 +86,11 @@ func (o *overrides) update(service string, all []Instance) {
 	if now.State == before.State && now.Weight == before.Weight {
 		return
 	}
-	s := o.announcer.server
+	s, registry := o.announcer.server, o.announcer.registryName(o.registrar)
 	if now.State == "" && now.Weight == 0 {
-		s.opts.Logger.Info("yodel: an operator's settings were removed", "service", service, "registry", registryName(o.registrar), "addr", addr)
+		s.opts.Logger.Info("yodel: an operator's settings were removed", "service", service, "registry", registry, "addr", addr)
 	} else {
-		s.opts.Logger.Info("yodel: an operator has set the instance", "service", service, "registry", registryName(o.registrar), "addr", addr,
+		s.opts.Logger.Info("yodel: an operator has set the instance", "service", service, "registry", registry, "addr", addr,
 			"state", now.State, "weight", now.Weight)
 	}
 	s.announceAgain()
@@ -108,14 +108,12 @@ func settingFor(all []Instance, addr string) Instance {
 
 // describe lists what is in force.
 func (o *overrides) describe() (list []introspect.Override) {
-	addr := o.announcer.advertised()
+	addr, registry := o.announcer.advertised(), o.announcer.registryName(o.registrar)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for service, all := range o.services {
 		if set := settingFor(all, addr); set.State != "" || set.Weight != 0 {
-			list = append(list, introspect.Override{
-				Service: service, Registry: registryName(o.registrar), Addr: addr, State: set.State, Weight: set.Weight,
-			})
+			list = append(list, introspect.Override{Service: service, Registry: registry, Addr: addr, State: set.State, Weight: set.Weight})
 		}
 	}
 	return list

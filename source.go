@@ -62,13 +62,18 @@ func (s *source) list(ctx context.Context, c *Client, patience time.Duration) {
 	done := make(chan struct{})
 	listing := c.Background(func(life context.Context) {
 		defer close(done)
+		similar, known := "", false
+		defer func() { // also when Services panics or ends its goroutine
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.listing = false; known {
+				s.similar = similar
+			}
+		}()
 		limited, cancel := context.WithTimeout(life, listTime)
 		defer cancel()
-		asked, known, err := s.lister.Services(limited)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.listing = false; err == nil {
-			s.similar = similarServices(asked, known)
+		if asked, services, err := s.lister.Services(limited); err == nil {
+			similar, known = similarServices(asked, services), true
 		}
 	})
 	if !listing || patience == 0 {
