@@ -103,7 +103,9 @@ func (c *Client) start(ctx context.Context, o *outgoing, call *Call, done ender)
 			if call.IdempotencyKey == "" {
 				err = c.prepare(ctx, o, call)
 			} else if conn, err = call.claimKey(ep, conn); err == nil {
-				err = c.prepareKeyed(ctx, call, conn)
+				if err = c.prepareKeyed(ctx, call, conn); err != nil {
+					call.hold.release(err)
+				}
 			}
 			away = true
 			c.startOn(o, ep, conn, err)
