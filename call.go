@@ -74,8 +74,8 @@ type Call struct {
 	// key is remembered, and only there. A server without executes every call that comes. A stream is not sent again because it has a key.
 	IdempotencyKey string
 
-	// Idempotent says that executing the call twice does no harm. Only then is a call sent again
-	// that may have been executed. A method can be declared idempotent on the server too, and for a
+	// Idempotent says that executing the call twice does no harm. Only such a call is sent again
+	// when it may have been executed, or one whose IdempotencyKey is remembered. A method can be declared idempotent on the server too, and for a
 	// whole client in ClientOptions.Idempotent.
 	Idempotent bool
 
@@ -84,7 +84,8 @@ type Call struct {
 	NoWait bool
 
 	// OneWay asks for no reply: Do returns when the request is queued for sending. Whether it was
-	// executed is never known. Its context ends 30 s after the client has disconnected. While as many one-way calls run
+	// executed is never known. Its context ends 30 s after the client has disconnected, or at
+	// once if the server has many such calls. While as many one-way calls run
 	// on a connection as its server allows, the server reads no other calls from it: do not send many to a slow method.
 	OneWay bool
 

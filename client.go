@@ -54,10 +54,12 @@ type ClientOptions struct {
 	Checksum bool
 	// Server is whose methods the servers that this client connects to may call, over the client's own connections: see
 	// Server.Peers and Call.Peer. It need not listen. Its Accept, OnConn and MaxConns are for its listeners only; what it says of
-	// how much may be open holds for what comes in. Default none.
+	// how much may be open holds for what comes in, and its MaxMemory and Limits.MaxMemory for all that these
+	// connections hold. Default none.
 	Server *Server
 	// MaxMemory is how many bytes all servers together can make the client hold, as ServerOptions.MaxMemory is for a server. A reply
-	// counts until it has come whole, and while it is decompressed. Default as there.
+	// counts until it has come whole, and while it is decompressed. With
+	// Server, that server's limits hold for the connections, and this one for replies while they are decompressed. Default as there.
 	MaxMemory int
 	// Limits bounds what a connection may cost.
 	Limits Limits
@@ -176,8 +178,8 @@ var errNoResolver = errors.New("NewClient was given no resolver")
 // wait for a connection: a call does, or Ready.
 func Dial(addrs ...string) *Client { return NewClient(Static(addrs...), nil) }
 
-// Close ends the client: calls that are open fail. It returns within about a second. Hooks and callbacks may call it: it does not
-// wait for them longer than that.
+// Close ends the client: calls that are open fail. Connections end within a second. Hooks and callbacks may call Close: it waits for
+// the code of users for 1.5 s at most.
 func (c *Client) Close() {
 	c.hooks.letGo()
 	if c.shut.Swap(true) {
@@ -441,8 +443,8 @@ func (q *requester) declared(method string) bool {
 	return m.idempotent.Load()
 }
 
-// Background runs f on a goroutine of the client's: ctx ends when the client is closed, which waits for f to return. It does nothing, and returns
-// false, once that has happened.
+// Background runs f on a goroutine of the client's. Ctx ends when the client is closed, and Close waits for f to return, for 1.5 s at
+// most. Once the client has been closed, Background does nothing and returns false.
 func (c *Client) Background(f func(ctx context.Context)) bool {
 	c.ending.Lock()
 	defer c.ending.Unlock()

@@ -55,10 +55,13 @@ type Transport interface {
 // A Resolver knows the instances of one service. One that does not hear of every change at once may have a method Refresh(), which clients call
 // when a connection to an instance could not be made or was lost: then it looks again soon. Refresh must not block.
 //
-// Two more optional methods are for the messages of errors. String returns what is resolved, without secrets, for example
-// service "Arith" in etcd at 10.0.0.1:2379. Services returns the name of the service that was asked for, and the names of the services
-// that the registry knows, so that a client without instances can tell its callers which name was meant. It has two seconds, and
-// may leave out names beyond some hundreds.
+// ServiceName() string, which is optional too, returns the service whose methods the client calls, or "". With it, a client does not use a
+// server of another service that listens at the address of an instance (YDL1109).
+//
+// Two more optional methods are for the messages of errors. String() string returns what is resolved, without secrets, for example
+// service "Arith" in etcd at 10.0.0.1:2379. Services(ctx context.Context) (asked string, known []string, err error) returns the name of the
+// service that was asked for, and the names of the services that the registry knows, so that a client without instances can tell its
+// callers which name was meant. It has two seconds, and may leave out names beyond some hundreds.
 type Resolver interface {
 	// Watch calls update with the whole set of instances, at once and after every change, until ctx
 	// ends. The caller does not change the slice. An error means that the set is not known any more:

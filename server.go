@@ -51,9 +51,9 @@ type ServerOptions struct {
 	// MaxOpen is how many requests may be open at once on all connections together, those being executed and those waiting for
 	// that. Each connection is allowed its share, which follows what it needs; callers beyond it wait, on the client. One request is
 	// allowed to each connection in any case. One-way requests are counted by themselves, up to as many. A sixteenth is a
-	// reserve for clients that have less than an equal share. One-way requests whose client has disconnected do not
-	// count: up to a quarter of MaxOpen go on, for 30 s, and then their contexts end; the contexts of others end at
-	// once. Default 16,384.
+	// reserve for clients that have less than an equal share. When a client has disconnected, its one-way requests go on for
+	// 30 s without counting, up to a quarter of MaxOpen of all clients. Then their contexts end. The contexts of others end at
+	// once, and these count until their handlers return. Default 16,384.
 	MaxOpen int
 	// MaxMemory is how many bytes the peers of all connections together can make the server hold: see Limits.MaxMemory, which is for
 	// each. A connection gets no more than what is left for all others, so one that takes all it can has half at most.
@@ -288,6 +288,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}()
 	select {
 	case err := <-failed:
+		_ = l.Close() // unless Accept panicked, it is closed already
 		if here != nil {
 			here.withdraw()
 		}
