@@ -37,11 +37,7 @@ func (s *service) String() string {
 	if store, ok := s.store.(fmt.Stringer); ok {
 		where = store.String()
 	}
-	return fmt.Sprintf("service %q in %s (keys %s…)", s.name(), where, s.prefix)
-}
-
-func (s *service) name() string {
-	return unescape(strings.TrimSuffix(strings.TrimPrefix(s.prefix, s.opts.Prefix+"/"), "/"))
+	return fmt.Sprintf("service %q in %s (keys %s…)", s.name, where, s.prefix)
 }
 
 // Services implements the optional method of yodel.Resolver.
@@ -54,7 +50,7 @@ func (s *service) Services(ctx context.Context) (asked string, known []string, e
 	for _, name := range names {
 		known = append(known, unescape(name))
 	}
-	return s.name(), known, err
+	return s.name, known, err
 }
 
 // String says what is resolved, for errors and logs.
@@ -75,6 +71,27 @@ func (s *several) Services(ctx context.Context) (asked string, known []string, e
 		}
 	}
 	return "", nil, err
+}
+
+// ServiceName implements the optional method of yodel.Resolver. It returns "" unless all resolvers are for the same service.
+func (s *several) ServiceName() string {
+	name := ""
+	for i, r := range s.resolvers {
+		if of := serviceOf(r); i == 0 {
+			name = of
+		} else if of != name {
+			return ""
+		}
+	}
+	return name
+}
+
+// serviceOf returns the name of the service that r resolves, or "" if r does not say.
+func serviceOf(r yodel.Resolver) string {
+	if of, ok := r.(interface{ ServiceName() string }); ok {
+		return of.ServiceName()
+	}
+	return ""
 }
 
 // nameOf returns what r says that it resolves.

@@ -154,8 +154,15 @@ func (r *Registry) edited(ctx context.Context, service, addr string) (change set
 }
 
 // wrote remembers what this process has written.
-func (r *Registry) wrote(service string, in yodel.Instance) {
+func (r *Registry) wrote(key string, in yodel.Instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.written[r.key(service, in.Addr)] = in
+	r.written[key] = in
+}
+
+// forget takes note that it is not known what stands under key.
+func (r *Registry) forget(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.written, key)
 }

@@ -119,3 +119,70 @@ func TestOverrideRefusesNonsense(t *testing.T) {
 		}
 	}
 }
+
+// A lossyStore writes what it is given, and may say that it failed.
+type lossyStore struct {
+	values map[string][]byte
+	fails  bool
+}
+
+func (s *lossyStore) Put(_ context.Context, key string, value []byte, _ time.Duration) error {
+	s.values[key] = value
+	if s.fails {
+		return errSpeaker
+	}
+	return nil
+}
+
+func (s *lossyStore) Get(_ context.Context, key string) ([]byte, error) { return s.values[key], nil }
+
+func (s *lossyStore) Delete(_ context.Context, key string) error {
+	delete(s.values, key)
+	return nil
+}
+
+func (s *lossyStore) Watch(ctx context.Context, _ string, _ *registry.View) error {
+	<-ctx.Done()
+	return nil
+}
+
+// A record that was written although the announcement failed is the server's own, and no edit of an operator.
+func TestAFailedAnnouncementIsNoEdit(t *testing.T) {
+	store := &lossyStore{values: make(map[string][]byte)}
+	r := registry.New(store, nil)
+	in := yodel.Instance{Addr: "shop", Weight: 5, Started: time.Unix(1, 0).UTC()}
+	must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
+	store.fails, in.State, in.Weight = true, "inactive", 1
+	if err := r.Announce(t.Context(), "Shop", in, time.Minute); err == nil {
+		t.Fatal("the announcement does not fail")
+	}
+	store.fails, in.State, in.Weight = false, "", 5
+	must(t, r.Announce(t.Context(), "Shop", in, time.Minute))
+	for key, value := range store.values {
+		if strings.Contains(key, "overrides") || strings.Contains(string(value), "inactive") {
+			t.Errorf("%s is %s", key, value)
+		}
+	}
+}
+
+// Resolvers that are made of others say which service they resolve, if all of these are for one.
+func TestResolversOfOthersNameTheService(t *testing.T) {
+	r := memory.New(nil)
+	shop, other := r.Service("Shop"), r.Service("Other")
+	for name, test := range map[string]struct {
+		resolver yodel.Resolver
+		want     string
+	}{
+		"of a registry":     {shop, "Shop"},
+		"snapshot":          {registry.Snapshot("unused", shop), "Shop"},
+		"merged":            {registry.Merge(shop, r.Service("Shop")), "Shop"},
+		"different":         {registry.Prefer(shop, other), ""},
+		"one does not say":  {registry.Prefer(shop, yodel.Static("shop")), ""},
+		"of nothing at all": {registry.Merge(), ""},
+	} {
+		named, ok := test.resolver.(interface{ ServiceName() string })
+		if !ok || named.ServiceName() != test.want {
+			t.Errorf("%s: want %q", name, test.want)
+		}
+	}
+}

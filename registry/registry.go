@@ -91,19 +91,19 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 	if err != nil {
 		return fmt.Errorf("write the record of %s: %w", in.Addr, err)
 	}
-	if err := r.store.Put(ctx, r.key(service, in.Addr), value, ttl); err != nil {
+	key := r.key(service, in.Addr)
+	if err := r.store.Put(ctx, key, value, ttl); err != nil {
+		r.forget(key) // it may have been written all the same, and then is no edit of an operator
 		return err
 	}
-	r.wrote(service, in)
+	r.wrote(key, in)
 	return nil
 }
 
 // Withdraw implements yodel.Registrar.
 func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	key := r.key(service, addr)
-	r.mu.Lock()
-	delete(r.written, key)
-	r.mu.Unlock()
+	r.forget(key)
 	return r.store.Delete(ctx, key)
 }
 
@@ -119,11 +119,11 @@ func (r *Registry) Service(name string) yodel.Resolver { return &service{r, name
 // A service is one of a registry, as a resolver.
 type service struct {
 	*Registry
-	called, prefix string
+	name, prefix string
 }
 
-// ServiceName returns the name of the service, so that a client can tell whether a server at the address of an instance has it.
-func (s *service) ServiceName() string { return s.called }
+// ServiceName implements the optional method of yodel.Resolver.
+func (s *service) ServiceName() string { return s.name }
 
 // Watch implements yodel.Resolver.
 func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) error {

@@ -100,8 +100,11 @@ func (s *snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) err
 // Refresh has the resolver look again if it can: see yodel.Resolver.
 func (s *snapshot) Refresh() { refresh(s.of) }
 
-// String and Services are those of the resolver: see yodel.Resolver.
+// String, ServiceName and Services are those of the resolver: see yodel.Resolver.
 func (s *snapshot) String() string { return nameOf(s.of) }
+
+// ServiceName implements the optional method of yodel.Resolver.
+func (s *snapshot) ServiceName() string { return serviceOf(s.of) }
 
 // Services implements the optional method of yodel.Resolver.
 func (s *snapshot) Services(ctx context.Context) (asked string, known []string, err error) {
