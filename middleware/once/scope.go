@@ -6,6 +6,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 )
 
 // A scope is the name of the store, which may have to be asked for it.
@@ -48,12 +50,14 @@ func (g *guard) Scope() (name string, keep time.Duration) {
 		return s.name, g.Keep
 	}
 	go func() {
-		name, err := ask()
+		var name string
+		var err error
+		if aside.Do("the Store's Identity", g.Logger, func() { name, err = ask() }) != nil || err != nil {
+			return // a later call asks again
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if err == nil {
-			s.name = name
-		}
+		s.name = name
 	}()
 	return "", g.Keep
 }
