@@ -125,7 +125,7 @@ func (a *learner) follow(took time.Duration, rate float64) {
 }
 
 // brake lowers the limit when most calls end too late to be of use. As many calls are enough as can be served, at this rate, within half
-// of the time that calls are allowed. The limit is halved at most, because the rate is that of a short time.
+// of the time that calls are allowed. The limit does not fall below half of the calls that run now, because the rate is that of a short time.
 func (a *learner) brake(running uint64, rate float64, allowed time.Duration) {
 	enough := rate * allowed.Seconds() / 2
 	a.limit = min(a.limit, max(min(a.limit, float64(running))/2, enough))
