@@ -23,9 +23,9 @@ const (
 // machine's memory or the control group's, whichever is less, because a heap may grow to twice what is in use. At least 64 MiB.
 func DefaultMemory() int {
 	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64/2 {
-		return max(int(limit/2), leastMemory)
+		return max(int(min(limit/2, math.MaxInt)), leastMemory)
 	}
-	return max(int(machineMemory(os.DirFS("/"))/4), leastMemory)
+	return max(int(min(machineMemory(os.DirFS("/"))/4, math.MaxInt)), leastMemory)
 }
 
 // machineMemory returns the bytes of memory that the process can have, as Linux tells in files below root.
