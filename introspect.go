@@ -201,6 +201,11 @@ func (s *Server) registered(f func(names []string, m *method)) {
 func (s *Server) info() *introspect.Info {
 	info := &introspect.Info{Agent: agent, Started: s.started, Codecs: strings.Split(names(s.codecs), ", ")}
 	info.Overrides = s.overrides()
+	if !s.opts.Diagnostics { // strangers do not learn where the registry is
+		for i := range info.Overrides {
+			info.Overrides[i].Registry = ""
+		}
+	}
 	if len(s.compressors) > 0 {
 		info.Compressors = strings.Split(names(s.compressors), ", ")
 	}

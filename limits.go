@@ -48,8 +48,8 @@ type Limits struct {
 	MaxMethods int
 	// KeepAlive is the silence after which a peer is asked for a sign of life; after twice
 	// that the connection is closed. While bytes move on it, it is not silent, also when a large message takes longer than
-	// that. But a peer that sends less than 4 KiB a second in twice that, while a request or a message of a stream
-	// has not come whole, loses that: it must not hold memory by pings alone. Default 15 s.
+	// that. But a peer that sends less than 4 KiB a second in twice that, while a request of its own, or a message of a stream that it
+	// has opened, has not come whole, loses that: it must not hold memory by pings alone. Default 15 s.
 	KeepAlive time.Duration
 	// Handshake is how long the peer may take to say that it speaks the protocol. Default 10 s.
 	Handshake time.Duration

@@ -24,7 +24,7 @@ type Info struct {
 // An Override is what an operator has set for an instance of a service in a registry.
 type Override struct {
 	Service  string `json:"service"`
-	Registry string `json:"registry"`
+	Registry string `json:"registry,omitempty"` // only with ServerOptions.Diagnostics
 	Addr     string `json:"addr"`
 	State    string `json:"state,omitempty"`  // empty leaves the instance's own
 	Weight   int    `json:"weight,omitempty"` // 0 leaves the instance's own

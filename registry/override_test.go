@@ -68,7 +68,7 @@ func TestAnOperatorsSettingsWin(t *testing.T) {
 		c := yodel.NewClient(yodel.Static("shop"), &yodel.ClientOptions{Transport: network})
 		defer c.Close()
 		info, err := yodel.GetInfo.Call(t.Context(), c, &yodel.Empty{})
-		if err != nil || len(info.Overrides) != 1 || info.Overrides[0].State != "inactive" || info.Overrides[0].Service != "Shop" {
+		if err != nil || len(info.Overrides) != 1 || info.Overrides[0].State != "inactive" || info.Overrides[0].Service != "Shop" || info.Overrides[0].Registry != "" {
 			t.Errorf("Info shows %+v, %v", info.Overrides, err)
 		}
 		if err := registry.Override(t.Context(), r, "Shop", "shop", "", 0); err != nil {
