@@ -24,9 +24,8 @@ SERVED := /(registry/etcd|registry/redis|registry/zookeeper|middleware/redis|exa
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: ## vet and test all that needs no other server, with the race detector, in minutes
-	$(GOTEST) -race -vet=all $$(go list work | grep -Ev '$(SERVED)')
-	$(GOTEST) -run Alloc . ./internal/mux ./middleware/... ./balance ./recommended
+test: ## vet and test all that needs no other server, in minutes; test-all adds the race detector
+	$(GOTEST) -vet=all -p 4 $$(go list work | grep -Ev '$(SERVED)')
 
 test-all: ## vet and test everything, with real servers: what a change has to pass
 	YODEL_REAL=1 $(GOTEST) -race -vet=all -timeout 30m work
