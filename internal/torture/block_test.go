@@ -80,40 +80,46 @@ func TestBlockingHandlersAreNeverThePrice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	alone := yodel.Dial(server.addr)
+	defer alone.Close()
 	bound := 5 * time.Millisecond
 	if raceEnabled {
 		bound *= 10
 	}
-	// A machine that does something else meanwhile is slow in some windows, a server that makes calls wait is so in all.
+	// A machine that does something else meanwhile is slow in some windows, and for calls on a connection of their own too. A server
+	// that makes calls wait is slow in all windows, and not for those.
 	const windows = 5
-	best := time.Hour
-	for n := 0; n < windows && best > bound; n++ {
-		shorts, sleeps := mix(t, c, time.Second)
-		p99 := shorts[len(shorts)*99/100]
-		best = min(best, p99)
-		t.Logf("%d short calls beside others, of which %d slept 100 ms: p50 %v, p99 %v, p99.9 %v, max %v",
-			len(shorts), sleeps, shorts[len(shorts)/2], p99, shorts[len(shorts)*999/1000], shorts[len(shorts)-1])
+	good := false
+	for n := 0; n < windows && !good; n++ {
+		shorts, control, sleeps := mix(t, c, alone, time.Second)
+		p99, most := percentile99(shorts), max(bound, 2*percentile99(control))
+		good = p99 <= most
+		t.Logf("%d short calls beside others, of which %d slept 100 ms: p50 %v, p99 %v, want at most %v, p99.9 %v, max %v",
+			len(shorts), sleeps, shorts[len(shorts)/2], p99, most, shorts[len(shorts)*999/1000], shorts[len(shorts)-1])
 		if sleeps == 0 {
 			t.Error("nothing slept: the test did not test anything")
 		}
 	}
-	if best > bound {
-		t.Errorf("a short call took %v in the best of %d windows, more than %v (p99)", best, windows, bound)
+	if !good {
+		t.Errorf("in each of %d windows a short call took longer than %v, and than twice what one took on a connection of its own (p99)", windows, bound)
 	}
 	stats, err := yodel.GetStats.Call(t.Context(), c, &yodel.Empty{})
-	if err != nil || stats.Conns != 1 {
-		t.Errorf("want all that on one connection, got %v, %v", stats, err)
+	if err != nil || stats.Conns != 2 {
+		t.Errorf("want all that on two connections, got %v, %v", stats, err)
 	}
 }
 
+// percentile99 is the 99th percentile of what is in order.
+func percentile99(took []time.Duration) time.Duration { return took[len(took)*99/100] }
+
 // mix makes 2 short calls, 1 of the sleeper and 10 of the deceiver each millisecond, or a quarter as many under the race detector, with which a busy
-// machine does not keep up, all from one goroutine, and returns how long the short
-// ones took, in order, and how many of the deceiver's were not.
-func mix(t *testing.T, c *yodel.Client, lasts time.Duration) (shorts []time.Duration, sleeps int) {
+// machine does not keep up, all from one goroutine. It makes another short call by alone. It returns how long the short ones
+// took, in order, how long those by alone took, and how many of the deceiver's were not short.
+func mix(t *testing.T, c, alone *yodel.Client, lasts time.Duration) (shorts, control []time.Duration, sleeps int) {
 	t.Helper()
 	var mu sync.Mutex
 	var open sync.WaitGroup
-	call := func(method yodel.Method[Job, Done], id int, due time.Time, ended func(took time.Duration)) {
+	call := func(c *yodel.Client, method yodel.Method[Job, Done], id int, due time.Time, ended func(took time.Duration)) {
 		open.Add(1)
 		method.Then(t.Context(), c, &Job{id}, func(done *Done, err error) {
 			defer open.Done()
@@ -135,20 +141,22 @@ func mix(t *testing.T, c *yodel.Client, lasts time.Duration) (shorts []time.Dura
 	for begin, n := time.Now(), 0; time.Since(begin) < lasts; <-tick.C { // a tick that comes late has all its calls to make
 		for ; time.Duration(n)*every <= time.Since(begin); n++ {
 			due := begin.Add(time.Duration(n) * every)
-			call(sleeper, n, due, func(time.Duration) {})
+			call(c, sleeper, n, due, func(time.Duration) {})
 			for i := range 10 {
-				call(deceiver, i, due, func(took time.Duration) {
+				call(c, deceiver, i, due, func(took time.Duration) {
 					if took >= deceiverSleep {
 						sleeps++
 					}
 				})
 			}
 			for i := range 2 {
-				call(short, i, due, func(took time.Duration) { shorts = append(shorts, took) })
+				call(c, short, i, due, func(took time.Duration) { shorts = append(shorts, took) })
 			}
+			call(alone, short, n, due, func(took time.Duration) { control = append(control, took) })
 		}
 	}
 	open.Wait()
 	slices.Sort(shorts)
-	return shorts, sleeps
+	slices.Sort(control)
+	return shorts, control, sleeps
 }

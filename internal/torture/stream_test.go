@@ -314,7 +314,7 @@ func TestStreamsUnderPressure(t *testing.T) {
 			if raceEnabled { // its own memory grows with what happens
 				limit = 1.5
 			}
-			const late = 512 << 10 // what a young process of 13 MiB still takes for itself
+			const late = 2 << 20 // what a young process of 13 MiB still takes for itself, most when the machine is busy; 16 streams send 10 MB meanwhile
 			for side, memory := range map[string][2]int{"server": {serverBefore, serverAfter}, "client": {clientBefore, clientAfter}} {
 				if float64(memory[1]) > limit*float64(memory[0])+late {
 					t.Errorf("the memory of the %s grew from %d to %d bytes", side, memory[0], memory[1])
