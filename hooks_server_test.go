@@ -153,6 +153,7 @@ func TestServerHooks(t *testing.T) {
 			}
 			h := serveHooked(t, network, l, &yodel.ServerOptions{Observers: []yodel.Observer{log.observer("request")}, OnConn: log.event}, nil)
 			h.works(t, 42)
+			synctest.Wait()     // observers see the end of the call after its reply has gone
 			failing.Store(true) // the connection ends without an answer
 			if _, err := h.double(t); !errors.Is(err, yodel.Unavailable) {
 				t.Errorf("got %v, want unavailable", err)
