@@ -84,8 +84,8 @@ type Call struct {
 	NoWait bool
 
 	// OneWay asks for no reply: Do returns when the request is queued for sending. Whether it was
-	// executed is never known. Its context ends 30 s after the client has disconnected, or at
-	// once if the server has many such calls. While as many one-way calls run
+	// executed is never known. Its context ends 30 s after the client has disconnected, or
+	// half a second after if the server has many such calls. While as many one-way calls run
 	// on a connection as its server allows, the server reads no other calls from it: do not send many to a slow method.
 	OneWay bool
 

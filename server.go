@@ -52,8 +52,8 @@ type ServerOptions struct {
 	// that. Each connection is allowed its share, which follows what it needs; callers beyond it wait, on the client. One request is
 	// allowed to each connection in any case. One-way requests are counted by themselves, up to as many. A sixteenth is a
 	// reserve for clients that have less than an equal share. When a client has disconnected, its one-way requests go on for
-	// 30 s without counting, up to a quarter of MaxOpen of all clients. Then their contexts end. The contexts of others end at
-	// once, and these count until their handlers return. Default 16,384.
+	// 30 s without counting, up to a quarter of MaxOpen of all clients. Then their contexts end. The contexts of others end after
+	// half a second, and these count until their handlers return. Default 16,384.
 	MaxOpen int
 	// MaxMemory is how many bytes the peers of all connections together can make the server hold: see Limits.MaxMemory, which is for
 	// each. A connection gets no more than what is left for all others, so one that takes all it can has half at most.

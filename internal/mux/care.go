@@ -968,7 +968,8 @@ func (c *Conn) endLocked(err error) {
 		if r == nil {
 			continue
 		}
-		if r.OneWay && r.collected == nil && !errors.Is(err, ErrClosed) && c.orphanLocked(r) {
+		if r.OneWay && r.collected == nil && !errors.Is(err, ErrClosed) {
+			c.orphanLocked(r)
 			continue
 		}
 		requests = append(requests, r)
@@ -977,8 +978,10 @@ func (c *Conn) endLocked(err error) {
 		}
 	}
 	for r := range c.oneWay {
-		if errors.Is(err, ErrClosed) || !r.alone() || !c.orphanLocked(r) {
+		if errors.Is(err, ErrClosed) || !r.alone() {
 			requests = append(requests, r)
+		} else {
+			c.orphanLocked(r)
 		}
 	}
 	c.leaveBudgetLocked()

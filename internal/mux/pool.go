@@ -24,8 +24,10 @@ type Pool struct {
 	waited  atomic.Bool  // somebody waits in Settled
 	mu      sync.Mutex
 	orphans map[*Request]int64 // one-way requests whose connections have ended, and when they are canceled
+	kept    int                // how many of them are no surplus
 	end     *time.Timer        // cancels them; nil before there were any
 	ending  bool               // it is set
+	endAt   int64              // when it fires
 	settled chan struct{}      // closed when nothing runs; nil when nobody waits for that
 }
 
@@ -41,26 +43,34 @@ func NewPool() *Pool {
 	}
 }
 
-// orphanTime is how long a one-way request may go on when its connection has been lost. Then its context ends.
-const orphanTime = 30 * time.Second
+const (
+	// orphanTime is how long a one-way request may go on when its connection has been lost. Then its context ends.
+	orphanTime = 30 * time.Second
+	// surplusTime is the same when there are orphans enough: what is short, or was sent just before its client left, ends by itself.
+	surplusTime = 500 * time.Millisecond
+)
 
-// adopt takes over a one-way request whose connection has ended, unless there are as many already as may be.
+// adopt takes over a one-way request whose connection has ended. It returns false if there are as many already as may be: such a one is
+// canceled soon.
 func (p *Pool) adopt(r *Request, most int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.orphans) >= most {
-		return false
+	within, life := p.kept < most, surplusTime
+	if within {
+		p.kept++
+		life = orphanTime
 	}
-	if !p.ending {
-		p.ending = true
+	end := int64(Clock() + life)
+	p.orphans[r] = end
+	if !p.ending || end < p.endAt {
+		p.ending, p.endAt = true, end
 		if p.end == nil {
-			p.end = time.AfterFunc(orphanTime, p.endOrphans)
+			p.end = time.AfterFunc(life, p.endOrphans)
 		} else {
-			p.end.Reset(orphanTime)
+			p.end.Reset(life)
 		}
 	}
-	p.orphans[r] = int64(Clock() + orphanTime)
-	return true
+	return within
 }
 
 // endOrphans cancels the orphans that have had their time.
@@ -78,7 +88,7 @@ func (p *Pool) endOrphans() {
 			next = min(next, end)
 		}
 	}
-	if p.ending = next != never; p.ending {
+	if p.ending, p.endAt = next != never, next; p.ending {
 		p.end.Reset(time.Duration(next - now))
 	}
 	p.mu.Unlock()
@@ -87,10 +97,14 @@ func (p *Pool) endOrphans() {
 	}
 }
 
-func (p *Pool) disown(r *Request) {
+// disown forgets a request that has ended. Kept is what adopt returned.
+func (p *Pool) disown(r *Request, kept bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.orphans, r)
+	if kept {
+		p.kept--
+	}
 }
 
 // Executing returns the targets of one-way requests whose connections have ended before them.

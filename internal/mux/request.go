@@ -78,6 +78,7 @@ type Request struct {
 	unwanted  bool       // the peer canceled it
 	stray     bool       // the peer used the id twice, which was seen too late; guarded by Conn.mu
 	orphan    bool       // its connection has ended and its caller was not waiting; guarded by Conn.mu
+	surplus   bool       // the same, and there are enough orphans
 	held      *[]byte    // the body's memory when it is not the read buffer
 	collected *collector // while it comes in pieces; changed with Conn.mu held, by the reader
 	stream    *Stream    // nil for a unary method
@@ -142,20 +143,21 @@ func (c *Conn) enterTableLocked(r *Request) {
 	}
 	switch {
 	case c.err == nil:
-	case r.OneWay && !errors.Is(c.err, ErrClosed) && c.orphanLocked(r):
+	case r.OneWay && !errors.Is(c.err, ErrClosed):
+		c.orphanLocked(r)
 	default:
 		go r.cancel(context.Canceled, c.err)
 	}
 }
 
 // orphanLocked leaves a one-way request to the pool when its connection is lost: its caller was not waiting for it. From there on it does
-// not count in the budget, so that clients that leave do not take room from those that stay. It returns false when the pool has enough
-// of them: then the request is canceled and goes on counting.
-func (c *Conn) orphanLocked(r *Request) bool {
-	if r.orphan = c.cfg.Pool.adopt(r, c.cfg.mostOrphans()); r.orphan {
+// not count in the budget, so that clients that leave do not take room from those that stay. When the pool has enough of them, the
+// request goes on counting, and is canceled soon.
+func (c *Conn) orphanLocked(r *Request) {
+	r.orphan = c.cfg.Pool.adopt(r, c.cfg.mostOrphans())
+	if r.surplus = !r.orphan; r.orphan {
 		c.seldomLocked().orphans++
 	}
-	return r.orphan
 }
 
 // mostOrphans is how many orphans a server may have: a quarter of the requests that it may have open.
@@ -168,8 +170,10 @@ func (cfg *Config) mostOrphans() int {
 }
 
 func (c *Conn) leaveTableLocked(r *Request) {
+	if r.orphan || r.surplus {
+		c.cfg.Pool.disown(r, r.orphan)
+	}
 	if r.orphan {
-		c.cfg.Pool.disown(r)
 		c.seldomLocked().orphans--
 	}
 	if r.turn != nil {
