@@ -41,6 +41,7 @@ func TestAttacksWithCompressedMessages(t *testing.T) {
 			Name:      "bombsmany of " + compressor.Name(),
 			Do:        func(a *attacks.Attacker) { send(a, compressor, bomb, 60) },
 			Peak:      300 * mib,
+			Held:      68 * mib, // 64 MiB of messages, and buffers
 			NoLatency: "decompressing 16 MiB is work of milliseconds, for each request that is not refused",
 		}, attacks.Attack{
 			// 300 messages of a few bytes that claim 16 MiB each.

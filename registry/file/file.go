@@ -162,22 +162,36 @@ type seen struct {
 	value []byte
 }
 
+// list returns what is in the folder of a service, which is nothing if nobody has announced it yet.
+func (s *store) list(folder string) ([]fs.DirEntry, error) {
+	entries, err := os.ReadDir(folder)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return entries, err
+	}
+	if _, err := os.Stat(s.folder); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s does not exist; a server makes the folder, if it is given the same path: %w", s.folder, fs.ErrNotExist)
+	} else if err != nil {
+		return nil, err
+	}
+	// There is a registry. It may have come back between the two looks, with the service in it.
+	if entries, err = os.ReadDir(folder); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return entries, err
+}
+
 // look brings known, the files of a folder, up to date, and reports whether a value has changed.
 func (s *store) look(folder string, known map[string]seen) (changed bool, err error) {
-	entries, err := os.ReadDir(folder)
-	if errors.Is(err, fs.ErrNotExist) { // of a service that nobody has announced yet, if there is a registry at all
-		if _, err = os.Stat(s.folder); errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("%s does not exist; a server makes the folder, if it is given the same path: %w", s.folder, fs.ErrNotExist)
-		}
-	}
+	entries, err := s.list(folder)
 	if err != nil {
 		return false, err
 	}
 	now := time.Now()
-	there := make(map[string]bool, len(entries))
+	there, vanished := make(map[string]bool, len(entries)), false
 	for _, entry := range entries {
 		file := entry.Name()
 		info, err := entry.Info()
+		vanished = vanished || err != nil
 		if err != nil || file[0] == '.' || !info.Mode().IsRegular() {
 			continue // withdrawn meanwhile, not complete yet, or nothing of ours
 		}
@@ -193,6 +207,7 @@ func (s *store) look(folder string, known map[string]seen) (changed bool, err er
 			value, err := os.ReadFile(filepath.Join(folder, file)) //nolint:gosec // it is what ReadDir found
 			if err != nil {
 				if errors.Is(err, fs.ErrNotExist) {
+					vanished = true
 					continue
 				}
 				return false, err
@@ -205,6 +220,11 @@ func (s *store) look(folder string, known map[string]seen) (changed bool, err er
 			known[file] = seen{name, end, info.Size(), value}
 		}
 		there[file] = true
+	}
+	if vanished { // the records, or the whole folder with them
+		if _, err := os.Stat(folder); err != nil {
+			return false, err
+		}
 	}
 	for file := range known {
 		if !there[file] {
