@@ -51,7 +51,7 @@ func (panickingCompressor) Decompress([]byte, []byte, int) ([]byte, error) {
 	panic("a broken block")
 }
 
-// What is counted for a body is given back when the compressor panics. Otherwise a peer with a body that makes it panic could use up
+// A compressor that panics does not keep the memory that was counted for its body. Otherwise a peer with a body that makes it panic could use up
 // the memory of all connections.
 func TestUnpackGivesBackWhenTheCompressorPanics(t *testing.T) {
 	m := mux.NewMemory(1 << 20)

@@ -160,7 +160,7 @@ func (r *Registry) wrote(key string, in yodel.Instance) {
 	r.written[key] = in
 }
 
-// forget takes note that it is not known what stands under key.
+// forget notes that the value of key in the registry is unknown.
 func (r *Registry) forget(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

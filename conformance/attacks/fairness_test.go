@@ -60,9 +60,7 @@ var fairness = []attacks.Attack{
 			_ = c.Close() // what the attack is about
 		},
 		Check: func(a *attacks.Attacker) {
-			if !a.Until(3*time.Second, func(s attacks.Stats) bool { return s.Running <= orphans }) {
-				a.Errorf("%d calls run although their client has gone, want at most %d", a.Stats().Running, orphans)
-			}
+			orphansEnd(a, 3*time.Second)
 			othersGetPlaces(a)
 		},
 		Held:      128 * mib, // goroutines of the calls that are accepted
@@ -89,14 +87,19 @@ var fairness = []attacks.Attack{
 			conns.Wait()
 		},
 		Check: func(a *attacks.Attacker) {
-			if !a.Until(5*time.Second, func(s attacks.Stats) bool { return s.Running <= orphans }) {
-				a.Errorf("%d calls run although their clients have gone, want at most %d", a.Stats().Running, orphans)
-			}
+			orphansEnd(a, 5*time.Second)
 			othersGetPlaces(a)
 		},
 		Held:      128 * mib, // goroutines of the calls that are accepted
 		StillRuns: orphans,
 	},
+}
+
+// orphansEnd fails the test unless, within patience, the attacker's calls have ended but for those that may go on without their client.
+func orphansEnd(a *attacks.Attacker, patience time.Duration) {
+	if !a.Until(patience, func(s attacks.Stats) bool { return s.Running <= orphans }) {
+		a.Errorf("%d calls run although their clients have gone, want at most %d", a.Stats().Running, orphans)
+	}
 }
 
 // othersGetPlaces fails the test unless a client that comes now has hundreds of calls executed at once.

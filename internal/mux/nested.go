@@ -104,7 +104,7 @@ func (c *Conn) awaitRoomLocked() (stuck bool) {
 	if last.room == nil {
 		last.room = make(chan struct{})
 	}
-	if now-last.looked > 2*int64(hangUpTime) { // this side has read meanwhile
+	if last.looked == 0 || now-last.looked > 2*int64(hangUpTime) { // this side has read meanwhile
 		last.looked = now
 	}
 	for room, late := last.room, later(now, c.stuckTime()); ; {

@@ -23,12 +23,17 @@ type Pool struct {
 	busy    atomic.Int64 // requests that run, until their Done has returned
 	waited  atomic.Bool  // somebody waits in Settled
 	mu      sync.Mutex
-	orphans map[*Request]int64 // one-way requests whose connections have ended, and when they are canceled
-	kept    int                // how many of them are no surplus
-	end     *time.Timer        // cancels them; nil before there were any
-	ending  bool               // it is set
-	endAt   int64              // when it fires
-	settled chan struct{}      // closed when nothing runs; nil when nobody waits for that
+	orphans map[*Request]orphan // one-way requests whose connections have ended
+	kept    int                 // how many of them are kept
+	end     *time.Timer         // cancels them; nil before there were any
+	endAt   int64               // when it fires, or never
+	settled chan struct{}       // closed when nothing runs; nil when nobody waits for that
+}
+
+// An orphan is what a pool knows of a one-way request whose connection has ended.
+type orphan struct {
+	end  int64 // when its context is canceled; never when that was done
+	kept bool  // it is no surplus: it has orphanTime
 }
 
 // maxIdle is how many goroutines of a pool wait for work.
@@ -38,8 +43,8 @@ const maxIdle = 256
 func NewPool() *Pool {
 	return &Pool{
 		work: make(chan *Request), quit: make(chan struct{}), idle: make(chan struct{}, maxIdle),
-		buffers: sync.Pool{New: func() any { return new([]byte) }}, orphans: make(map[*Request]int64),
-		waiters: sync.Pool{New: newWaiter},
+		buffers: sync.Pool{New: func() any { return new([]byte) }}, waiters: sync.Pool{New: newWaiter},
+		orphans: make(map[*Request]orphan), endAt: never,
 	}
 }
 
@@ -50,46 +55,45 @@ const (
 	surplusTime = 500 * time.Millisecond
 )
 
-// adopt takes over a one-way request whose connection has ended. It returns false if there are as many already as may be: such a one is
-// canceled soon.
-func (p *Pool) adopt(r *Request, most int) bool {
+// adopt takes over a one-way request whose connection has ended. It keeps as many as most for orphanTime, and reports whether this is one of
+// them. Others are canceled soon.
+func (p *Pool) adopt(r *Request, most int) (kept bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	within, life := p.kept < most, surplusTime
-	if within {
+	life := surplusTime
+	if kept = p.kept < most; kept {
 		p.kept++
 		life = orphanTime
 	}
-	end := int64(Clock() + life)
-	p.orphans[r] = end
-	if !p.ending || end < p.endAt {
-		p.ending, p.endAt = true, end
+	o := orphan{end: int64(Clock() + life), kept: kept}
+	p.orphans[r] = o
+	if o.end < p.endAt {
+		p.endAt = o.end
 		if p.end == nil {
 			p.end = time.AfterFunc(life, p.endOrphans)
 		} else {
 			p.end.Reset(life)
 		}
 	}
-	return within
+	return kept
 }
 
 // endOrphans cancels the orphans that have had their time.
 func (p *Pool) endOrphans() {
-	now, next := int64(Clock()), int64(never)
+	now := int64(Clock())
 	var late []*Request
 	p.mu.Lock()
-	for r, end := range p.orphans {
-		switch {
-		case end == 0: // it was canceled
-		case end <= now:
-			p.orphans[r] = 0
+	p.endAt = never
+	for r, o := range p.orphans {
+		if o.end <= now {
 			late = append(late, r)
-		default:
-			next = min(next, end)
+			o.end = never
+			p.orphans[r] = o
 		}
+		p.endAt = min(p.endAt, o.end)
 	}
-	if p.ending, p.endAt = next != never, next; p.ending {
-		p.end.Reset(time.Duration(next - now))
+	if p.endAt != never {
+		p.end.Reset(time.Duration(p.endAt - now))
 	}
 	p.mu.Unlock()
 	for _, r := range late {
@@ -97,14 +101,15 @@ func (p *Pool) endOrphans() {
 	}
 }
 
-// disown forgets a request that has ended. Kept is what adopt returned.
-func (p *Pool) disown(r *Request, kept bool) {
+// disown forgets a request that has ended, and reports what adopt did.
+func (p *Pool) disown(r *Request) (kept bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.orphans, r)
-	if kept {
+	if kept = p.orphans[r].kept; kept {
 		p.kept--
 	}
+	delete(p.orphans, r)
+	return kept
 }
 
 // Executing returns the targets of one-way requests whose connections have ended before them.

@@ -78,7 +78,6 @@ type Request struct {
 	unwanted  bool       // the peer canceled it
 	stray     bool       // the peer used the id twice, which was seen too late; guarded by Conn.mu
 	orphan    bool       // its connection has ended and its caller was not waiting; guarded by Conn.mu
-	surplus   bool       // the same, and there are enough orphans
 	held      *[]byte    // the body's memory when it is not the read buffer
 	collected *collector // while it comes in pieces; changed with Conn.mu held, by the reader
 	stream    *Stream    // nil for a unary method
@@ -154,8 +153,8 @@ func (c *Conn) enterTableLocked(r *Request) {
 // not count in the budget, so that clients that leave do not take room from those that stay. When the pool has enough of them, the
 // request goes on counting, and is canceled soon.
 func (c *Conn) orphanLocked(r *Request) {
-	r.orphan = c.cfg.Pool.adopt(r, c.cfg.mostOrphans())
-	if r.surplus = !r.orphan; r.orphan {
+	r.orphan = true
+	if c.cfg.Pool.adopt(r, c.cfg.mostOrphans()) {
 		c.seldomLocked().orphans++
 	}
 }
@@ -170,10 +169,7 @@ func (cfg *Config) mostOrphans() int {
 }
 
 func (c *Conn) leaveTableLocked(r *Request) {
-	if r.orphan || r.surplus {
-		c.cfg.Pool.disown(r, r.orphan)
-	}
-	if r.orphan {
+	if r.orphan && c.cfg.Pool.disown(r) {
 		c.seldomLocked().orphans--
 	}
 	if r.turn != nil {
