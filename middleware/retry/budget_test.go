@@ -309,6 +309,10 @@ func TestAnyTakesTheFirstThatIsHealthy(t *testing.T) {
 			}
 		}
 		stopB, stopC := start("b"), start("c")
+		if err := c.Do(t.Context(), idempotent()); err != nil { // by the one that is connected first
+			t.Error(err)
+		}
+		synctest.Wait()
 		call("bbb") // a is not there
 		stopA := start("a")
 		time.Sleep(3 * time.Second) // it connects again by itself
