@@ -308,6 +308,7 @@ func TestBoundedFollowsTheLoadOfManyEndpoints(t *testing.T) {
 	b := balance.Bounded(1.25, balance.ByKey)
 	f := newFleetOn(t, newWorks(t), b)
 	all := f.become(instances(n)...)
+	connect(t, f.client)
 	picker := b(all, nil)
 	home := picker.Pick(keyed(1))
 	work := newWorkload(t, f)
