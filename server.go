@@ -283,8 +283,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		failed <- s.guard.apart("the listener", nil, func() error { return s.accept(l) })
 		s.mu.Lock()
 		s.accepting--
+		s.arriving-- // with accepting, so that a loop that ends does not look like a connection
+		s.emptyLocked()
 		s.mu.Unlock()
-		s.arrived()
 	}()
 	select {
 	case err := <-failed:
