@@ -344,6 +344,7 @@ func TestATenthServerUnderLoad(t *testing.T) {
 			f := newFleetOn(t, newWorks(t), p.balance)
 			records := instances(n)
 			f.become(records[:n-1]...)
+			connect(t, f.client)
 			came := make(chan struct{})
 			var was, is [keys]string // written by one caller each
 			var wg, first sync.WaitGroup
@@ -375,6 +376,7 @@ func TestATenthServerUnderLoad(t *testing.T) {
 			}
 			first.Wait()
 			f.become(records...)
+			connect(t, f.client) // until then its keys go to others
 			close(came)
 			wg.Wait()
 			moved, stray := 0, 0
