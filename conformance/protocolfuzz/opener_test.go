@@ -90,6 +90,7 @@ type call struct {
 	epoch   uint64
 
 	canceled, halfway, timed, skipped bool
+	early                             bool // it was sent before the settings came
 
 	reply     collector
 	replying  bool
@@ -216,7 +217,7 @@ func (o *opener) openLocked() {
 		o.keys, o.epoch = keys, epoch
 		return
 	}
-	c.index = o.sent
+	c.index, c.early = o.sent, !o.greeted
 	o.sent++
 	h := wire.Header{Type: wire.Request, Flags: flags, Arg: uint16(number)}
 	first := message
@@ -625,6 +626,8 @@ func (o *opener) outcomeLocked(c *call) string {
 		return "" // the model may have refused the call that it makes
 	case (c.method == upload || c.method == duplex) && c.canceled:
 		return ""
+	case c.early && c.replyNP && c.replyCode == 8:
+		return "" // W15: it was more than the settings allow
 	case c.replyCode != wantCode:
 		return fmt.Sprintf("want code %d", wantCode)
 	case wantCode != 0:
