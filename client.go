@@ -63,7 +63,8 @@ type ClientOptions struct {
 	MaxMemory int
 	// Limits bounds what a connection may cost.
 	Limits Limits
-	// OnConn is called with each connection event. It must return soon, and may close the client. Default none.
+	// OnConn is called with each connection event. It must return soon, and may close the client.
+	// Default none.
 	OnConn func(ConnEvent)
 	// Logger is told of what goes wrong without failing a call. Default slog.Default().
 	Logger *slog.Logger

@@ -51,8 +51,8 @@ func (panickingCompressor) Decompress([]byte, []byte, int) ([]byte, error) {
 	panic("a broken block")
 }
 
-// A compressor that panics does not keep the memory that was counted for its body. Otherwise a peer with a body that makes it panic could use up
-// the memory of all connections.
+// A compressor that panics does not keep the memory that was counted for its body. Otherwise a peer
+// with a body that makes it panic could use up the memory of all connections.
 func TestUnpackGivesBackWhenTheCompressorPanics(t *testing.T) {
 	m := mux.NewMemory(1 << 20)
 	func() {

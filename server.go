@@ -48,12 +48,15 @@ type ServerOptions struct {
 	Connect func(ctx context.Context, peer *Peer) error
 	// MaxConns is how many connections may be open at once. Default 65,536.
 	MaxConns int
-	// MaxOpen is how many requests may be open at once on all connections together, those being executed and those waiting for
-	// that. Each connection is allowed its share, which follows what it needs; callers beyond it wait, on the client. A sixteenth is the
-	// reserve for clients that have less than an equal share. Each connection may have one request open in any case. These come on
-	// top when there are more connections than the reserve has requests. One-way requests are counted by themselves, up to as
-	// many. When a client has disconnected, its one-way requests go on for 30 s without counting, up to a quarter of MaxOpen of all clients. Then their contexts end. The contexts of others end after
-	// half a second, and these count until their handlers return. Default 16,384.
+	// MaxOpen is how many requests may be open at once on all connections together, those being
+	// executed and those waiting for that. Each connection is allowed its share, which follows what
+	// it needs; callers beyond it wait, on the client. A sixteenth is the reserve for clients that
+	// have less than an equal share. Each connection may have one request open in any case. These
+	// come on top when there are more connections than the reserve has requests. One-way requests
+	// are counted by themselves, up to as many. When a client has disconnected, its one-way
+	// requests go on for 30 s without counting, up to a quarter of MaxOpen of all clients. Then
+	// their contexts end. The contexts of others end after half a second, and these count until
+	// their handlers return. Default 16,384.
 	MaxOpen int
 	// MaxMemory is how many bytes the peers of all connections together can make the server hold: see Limits.MaxMemory, which is for
 	// each. A connection gets no more than what is left for all others, so one that takes all it can has half at most.
@@ -82,7 +85,8 @@ type ServerOptions struct {
 	NoIntrospection bool
 	// Limits bounds what a connection may cost.
 	Limits Limits
-	// OnConn is called with each connection event. It must return soon, and may shut the server down. Default none.
+	// OnConn is called with each connection event. It must return soon, and may shut the server
+	// down. Default none.
 	OnConn func(ConnEvent)
 	// OnRegister is told of every method that is registered. An error undoes it and is what Register returns. Default none.
 	OnRegister func(method string) error

@@ -95,7 +95,8 @@ var fairness = []attacks.Attack{
 	},
 }
 
-// orphansEnd fails the test unless, within patience, the attacker's calls have ended but for those that may go on without their client.
+// orphansEnd fails the test unless, within patience, the attacker's calls have ended but for those
+// that may go on without their client.
 func orphansEnd(a *attacks.Attacker, patience time.Duration) {
 	if !a.Until(patience, func(s attacks.Stats) bool { return s.Running <= orphans }) {
 		a.Errorf("%d calls run although their clients have gone, want at most %d", a.Stats().Running, orphans)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package iface looks at interface values without loading the descriptions of their types, as package reflect does. Those are not in the
-// processor's cache when there are many callers: with 1000, calls took 1 % more CPU through reflect, asynchronous ones 1.6 %. It relies
-// on the layout that the runtime gives values of type any.
+// Package iface looks at interface values without loading the descriptions of their types, as
+// package reflect does. Those are not in the processor's cache when there are many callers: with
+// 1000, calls took 1 % more CPU through reflect, asynchronous ones 1.6 %. It relies on the layout
+// that the runtime gives values of type any.
 package iface
 
 import "unsafe"

@@ -15,10 +15,11 @@ import (
 // connection has a share of it, which its peer is told: first by the settings, later by Credit frames. The shares
 // follow who needs them. No connection gets more by asking for more: those that want more than there is get equal shares.
 //
-// A share is lowered in two steps. The peer is told, and then pinged: when the pong comes, all that the peer sent
-// under the old limit has come too. Only then does the room belong to others, so that the sum of all shares never exceeds
-// the total, but for the one request that every connection is allowed. Those come on top when there are more connections than the reserve
-// has requests, and when Reserve has not been called, or in vain.
+// A share is lowered in two steps. The peer is told, and then pinged: when the pong comes, all that
+// the peer sent under the old limit has come too. Only then does the room belong to others, so that
+// the sum of all shares never exceeds the total, but for the one request that every connection is
+// allowed. Those come on top when there are more connections than the reserve has requests, and
+// when Reserve has not been called, or in vain.
 //
 // Its methods may be called concurrently. Where both are held, Conn.mu comes before Budget.mu.
 type Budget struct {

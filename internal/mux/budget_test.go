@@ -615,7 +615,8 @@ func TestAPeerThatAnswersNoPingLosesItsShare(t *testing.T) {
 	})
 }
 
-// One-way requests whose client has left take no room from others. Their contexts end after a while, and soon when there are many.
+// One-way requests whose client has left take no room from others. Their contexts end after a
+// while, and soon when there are many.
 func TestOneWayRequestsOfClientsThatLeftEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const total = 1600

@@ -49,14 +49,16 @@ func NewPool() *Pool {
 }
 
 const (
-	// orphanTime is how long a one-way request may go on when its connection has been lost. Then its context ends.
+	// orphanTime is how long a one-way request may go on when its connection has been lost. Then
+	// its context ends.
 	orphanTime = 30 * time.Second
-	// surplusTime is the same when there are orphans enough: what is short, or was sent just before its client left, ends by itself.
+	// surplusTime is the same when there are orphans enough: what is short, or was sent just before
+	// its client left, ends by itself.
 	surplusTime = 500 * time.Millisecond
 )
 
-// adopt takes over a one-way request whose connection has ended. It keeps as many as most for orphanTime, and reports whether this is one of
-// them. Others are canceled soon.
+// adopt takes over a one-way request whose connection has ended. It keeps as many as most for
+// orphanTime, and reports whether this is one of them. Others are canceled soon.
 func (p *Pool) adopt(r *Request, most int) (kept bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

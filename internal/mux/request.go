@@ -149,9 +149,10 @@ func (c *Conn) enterTableLocked(r *Request) {
 	}
 }
 
-// orphanLocked leaves a one-way request to the pool when its connection is lost: its caller was not waiting for it. From there on it does
-// not count in the budget, so that clients that leave do not take room from those that stay. When the pool has enough of them, the
-// request goes on counting, and is canceled soon.
+// orphanLocked leaves a one-way request to the pool when its connection is lost: its caller was not
+// waiting for it. From there on it does not count in the budget, so that clients that leave do not
+// take room from those that stay. When the pool has enough of them, the request goes on counting,
+// and is canceled soon.
 func (c *Conn) orphanLocked(r *Request) {
 	r.orphan = true
 	if c.cfg.Pool.adopt(r, c.cfg.mostOrphans()) {
