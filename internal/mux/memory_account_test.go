@@ -229,7 +229,7 @@ func TestARequestThatDoesNotComeWholeEnds(t *testing.T) {
 // A peer that asks for large replies and does not read them has few handlers begun. All of its requests are answered once it reads.
 func TestRepliesWaitBeforeTheyAreMade(t *testing.T) {
 	for name, test := range map[string]struct{ size, requests, most int }{
-		"large":  {1 << 20, 300, 20},  // MaxMemory, and those that run while the first reply is made
+		"large":  {1 << 20, 300, 20},  // MaxMemory, MaxUnsent, and what the system buffers
 		"medium": {30_000, 3000, 650}, // MaxMemory, MaxUnsent in the output, and up to 10 MiB that the system buffers
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -245,9 +245,10 @@ func TestRepliesWaitBeforeTheyAreMade(t *testing.T) {
 			}
 			s := &setup{server: mux.Config{Limits: limits, Memory: m}, serves: map[string]*handler{"big": big}}
 			peer, srv := s.facingServer(t)
-			peer.write(hello(nil), method(0, "big"))
-			for i := range uint32(test.requests) {
-				peer.write(request(0, wire.NextID(i), ""))
+			peer.write(hello(nil), method(0, "big"), request(0, wire.NextID(0), ""))
+			eventually(t, "the size of a reply is known", func() bool { return big.expects.Load() > 0 })
+			for i := range uint32(test.requests - 1) {
+				peer.write(request(0, wire.NextID(i+1), ""))
 			}
 			eventually(t, "nothing moves", func() bool {
 				was, received := begun.Load(), srv.Received()
