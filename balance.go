@@ -169,16 +169,16 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 		return false
 	}
 	_, absent := errors.AsType[*dialError](e.Cause)
-	if e.Code != Unavailable && !absent && e.ID != "YDL1106" { // a breach, which ended the connection, says nothing of other servers
+	if e.Code != Unavailable && !absent && !e.is(breach) { // a breach, which ended the connection, says nothing of other servers
 		return false
 	}
 	// The connection was at fault, or the epoch, not the endpoint: a new one may do.
-	stale := e.ID == "YDL3004" || e.ID == "YDL1104" && !absent || e.ID == "YDL3005"
-	if stale {
+	old := e.Stale() && (!absent || !e.AboutConnection())
+	if old {
 		call.Endpoint.prune() // this may come before the connection's own news of its end
 	}
 	// That a connection drains happens again and again when none may become old.
-	again := (e.ID == "YDL3004" || stale && (resends < staleResends || !slices.Contains(call.tried, call.Endpoint))) && !call.Endpoint.unreachable()
+	again := (e.is(draining) || old && (resends < staleResends || !slices.Contains(call.tried, call.Endpoint))) && !call.Endpoint.unreachable()
 	call.Avoid(call.Endpoint)
 	if call.pinned() {
 		return again

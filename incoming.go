@@ -51,11 +51,21 @@ type target struct {
 	several bool          // the body is Values
 	kind    uint64        // what kind of method the peer takes it for
 	told    atomic.Uint32 // which traits of the method the peer knows
-	wrong   string        // the id of why no call of this target can succeed, or ""
+	wrong   wrong         // why no call of this target can succeed
 	absent  string        // the codec or compressor that the server lacks
 
 	similar atomic.Pointer[string] // the method's name that is most like name, once it was looked for
 }
+
+// A wrong is why no call of a target can succeed.
+type wrong uint8
+
+const (
+	nothingWrong    wrong = iota
+	wrongTime             // the server has been shut down
+	wrongCodec            // the server lacks the codec
+	wrongCompressor       // the server lacks the compressor
+)
 
 type callKey struct{}
 
@@ -142,11 +152,11 @@ func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info)
 	compressor := s.compressors[string(b.Compressor)]
 	switch {
 	case sc.late:
-		t.wrong = "YDL3004"
+		t.wrong = wrongTime
 	case t.codec == nil:
-		t.wrong, t.absent = "YDL2003", string(b.Codec)
+		t.wrong, t.absent = wrongCodec, string(b.Codec)
 	case compressor == nil && len(b.Compressor) > 0:
-		t.wrong, t.absent = "YDL2004", string(b.Compressor)
+		t.wrong, t.absent = wrongCompressor, string(b.Compressor)
 	case compressor != nil:
 		t.pack = packer{compressor, s.opts.CompressAbove}
 	}
@@ -169,7 +179,7 @@ func (t *target) find() *method {
 // kept a text for each method number would hold several times the bytes that its peer sent.
 func (t *target) check(m *method) *Error {
 	switch {
-	case t.wrong != "":
+	case t.wrong != nothingWrong:
 		return t.refusal()
 	case m == nil:
 		return t.conn.server.unknown(t.name, t.suggestion())
@@ -184,13 +194,13 @@ func (t *target) check(m *method) *Error {
 // refusal explains t.wrong.
 func (t *target) refusal() *Error {
 	s := t.conn.server
-	switch t.wrong {
-	case "YDL2003":
-		return refusal(t.wrong, "%s: this server does not have the codec %q; it has %s", t.name, t.absent, names(s.codecs))
-	case "YDL2004":
-		return refusal(t.wrong, "%s: this server does not have the compressor %q; it has %s", t.name, t.absent, names(s.compressors))
+	switch t.wrong { //nolint:exhaustive // there is something wrong
+	case wrongCodec:
+		return refusal("YDL2003", "%s: this server does not have the codec %q; it has %s", t.name, t.absent, names(s.codecs))
+	case wrongCompressor:
+		return refusal("YDL2004", "%s: this server does not have the compressor %q; it has %s", t.name, t.absent, names(s.compressors))
 	}
-	return refusal(t.wrong, "%s: the server has been shut down", t.name)
+	return refusal("YDL3004", "%s: the server has been shut down", t.name)
 }
 
 // Inline implements mux.Target.

@@ -195,14 +195,7 @@ func gaveUp(ctx context.Context, err error) bool {
 		return true
 	}
 	e, ok := errors.AsType[*Error](err)
-	if !ok {
-		return false
-	}
-	switch e.ID {
-	case "YDL1004", "YDL1005", "YDL1006", "YDL1007":
-		return true
-	}
-	return false
+	return ok && e.is(impatient)
 }
 
 // choose returns the endpoint of the next attempt. An ordered call waits for its turn first, and may have to go

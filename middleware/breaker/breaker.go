@@ -150,7 +150,7 @@ func Failed(err error) bool {
 	case yodel.Unavailable, yodel.DeadlineExceeded, yodel.DataLoss:
 		return true
 	case yodel.Internal:
-		return !ok || !strings.HasPrefix(e.ID, "YDL21") // which are about types
+		return !ok || !e.AboutMessage()
 	default:
 		return false
 	}

@@ -238,7 +238,7 @@ func away(ctx context.Context, err error) bool {
 		return true
 	case yodel.ResourceExhausted:
 		e, ok := errors.AsType[*yodel.Error](err)
-		return !ok || !strings.HasPrefix(e.ID, "YDL22") // which are about the message
+		return !ok || !e.AboutMessage()
 	default:
 		return false
 	}

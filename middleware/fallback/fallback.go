@@ -111,7 +111,7 @@ func (f *fallback) covers(ctx context.Context, call *yodel.Call, err error) bool
 		return false
 	}
 	e, ok := errors.AsType[*yodel.Error](err)
-	return !ok || !strings.HasPrefix(e.ID, "YDL22") // which are about the message
+	return !ok || !e.AboutMessage()
 }
 
 // instead answers a call that failed with err, or was not made.

@@ -128,7 +128,7 @@ func (o *Options) withDefaults() *Options {
 // Failed reports whether an error is the server's fault by default: see the package's comment. Options.Failure may ask it.
 func Failed(err error) bool {
 	e, ok := errors.AsType[*yodel.Error](err)
-	if ok && (strings.HasPrefix(e.ID, "YDL21") || strings.HasPrefix(e.ID, "YDL22")) && e.ID != "YDL2205" { // types and sizes
+	if ok && e.AboutMessage() {
 		return false
 	}
 	switch yodel.CodeOf(err) {
@@ -157,7 +157,7 @@ func certain(err error) bool {
 // own reports whether an error is one of the client's own refusals, which say nothing about the server; that its window is full does.
 func own(err error) bool {
 	e, ok := errors.AsType[*yodel.Error](err)
-	return ok && e.NotProcessed && (strings.HasPrefix(e.ID, "YDL1") && e.ID != "YDL1008" || e.ID == "YDL3004" || e.ID == "YDL3005")
+	return ok && e.NotProcessed && (e.OfClient() || e.AboutConnection() || e.Stale())
 }
 
 // measured reports whether a call is one that should end soon.

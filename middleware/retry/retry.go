@@ -189,7 +189,7 @@ func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (ex
 		if err = o.next(ctx, call); err == nil {
 			return executed, nil
 		}
-		if e, ok := err.(*yodel.Error); ok && e.ID == notRepeated { //nolint:errorlint // one that is wrapped belongs to who wrapped it
+		if e, ok := err.(*yodel.Error); ok && e.NotRepeated() { //nolint:errorlint // one that is wrapped belongs to who wrapped it
 			return executed, declined(call, before, call.NoRepeat(err))
 		}
 		longest = min(2*longest, o.MaxBackoff)
@@ -197,8 +197,6 @@ func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (ex
 	return executed, err
 }
 
-// notRepeated is the ID of the error of an attempt that was not made, because the key is not remembered where it would have gone.
-const notRepeated = "YDL1010"
 
 // declined is err, of a call that is not sent again, with the reason.
 func declined(call *yodel.Call, err error, why string) error {
@@ -257,7 +255,7 @@ func transient(err error) bool {
 		return true
 	case yodel.ResourceExhausted:
 		e, ok := errors.AsType[*yodel.Error](err)
-		return ok && e.NotProcessed && !strings.HasPrefix(e.ID, "YDL22") // which are about the message
+		return ok && e.NotProcessed && !e.AboutMessage()
 	default:
 		return false
 	}
