@@ -41,11 +41,11 @@ func TestCallReturnsReply(t *testing.T) {
 func TestHandlerErrorsKeepTheirCodeMessageAndDetails(t *testing.T) {
 	s := newServer(t, nil)
 	handle(t, s, "Fail", func(context.Context, *Empty) (*Empty, error) {
-		return nil, &yodel.Error{Code: yodel.NotFound, Message: "no such book", Details: []byte{0, 1, 255}}
+		return nil, &yodel.Error{Code: yodel.NotFound, Message: "no such book", Details: []yodel.Detail{{Type: "shelf", Value: []byte{0, 1, 255}}, {Type: "none"}}}
 	})
 	handle(t, s, "FailPlainly", func(context.Context, *Empty) (*Empty, error) { return nil, fmt.Errorf("out of %s", "paper") })
 	handle(t, s, "FailWrapped", func(context.Context, *Empty) (*Empty, error) {
-		return nil, fmt.Errorf("shelf 7: %w", &yodel.Error{Code: yodel.Aborted, Message: "taken", Details: []byte("x")})
+		return nil, fmt.Errorf("shelf 7: %w", &yodel.Error{Code: yodel.Aborted, Message: "taken", Details: []yodel.Detail{{Type: "t", Value: []byte("x")}}})
 	})
 	handle(t, s, "FailWithCode", func(context.Context, *Empty) (*Empty, error) { return nil, yodel.OutOfRange })
 	c := connect(t, s, nil)
@@ -55,14 +55,14 @@ func TestHandlerErrorsKeepTheirCodeMessageAndDetails(t *testing.T) {
 		text    string
 		details string
 	}{
-		{"Fail", yodel.NotFound, "not_found: no such book", "\x00\x01\xff"},
-		{"FailPlainly", yodel.Unknown, "unknown: out of paper", ""},
-		{"FailWrapped", yodel.Aborted, "aborted: shelf 7: aborted: taken", "x"},
-		{"FailWithCode", yodel.OutOfRange, "out_of_range: out_of_range", ""},
+		{"Fail", yodel.NotFound, "not_found: no such book", "[{shelf [0 1 255]} {none []}]"},
+		{"FailPlainly", yodel.Unknown, "unknown: out of paper", "[]"},
+		{"FailWrapped", yodel.Aborted, "aborted: shelf 7: aborted: taken", "[{t [120]}]"},
+		{"FailWithCode", yodel.OutOfRange, "out_of_range: out_of_range", "[]"},
 	} {
 		e := wantError(t, c.Call(t.Context(), test.method, &Empty{}, nil), test.code, "")
-		if e.Error() != test.text || string(e.Details) != test.details || e.NotProcessed {
-			t.Errorf("%s: got %q, details %q, not processed %t, want %q, %q", test.method, e, e.Details, e.NotProcessed, test.text, test.details)
+		if e.Error() != test.text || fmt.Sprint(e.Details) != test.details || e.NotProcessed {
+			t.Errorf("%s: got %q, details %v, not processed %t, want %q, %s", test.method, e, e.Details, e.NotProcessed, test.text, test.details)
 		}
 	}
 	// A failed call leaves the connection as it was.

@@ -79,7 +79,9 @@ func TestErrorsOfPeersAreBoundedAndCleanedWhereTheyAreRead(t *testing.T) {
 		"a very long id":  {ErrorID: []byte(strings.Repeat("\n", 60000))},
 		"a forged id":     {ErrorID: []byte(forged), Message: []byte(forged)},
 		"a long message":  {Message: []byte(strings.Repeat("\x9b", 60000))},
-		"large details":   {Details: make([]byte, 60000), Message: []byte("no")},
+		"large details":   {Details: wire.AppendDetail(nil, "t", make([]byte, 60000)), Message: []byte("no")},
+		"many details":    {Details: make([]byte, 2000), Message: []byte("no")}, // pairs of nothing
+		"broken details":  {Details: []byte{1, 'x', 200}, Message: []byte("no")},
 		"nothing at all":  {},
 		"a broken string": {ErrorID: []byte("\xff\xfe"), Message: []byte("\xff\xfe")},
 	} {
@@ -87,7 +89,7 @@ func TestErrorsOfPeersAreBoundedAndCleanedWhereTheyAreRead(t *testing.T) {
 			t.Run(name+" "+way, func(t *testing.T) {
 				c := newClient(t, nil, replying(t, 13, f))
 				e := wantCode(t, callIn(t, c, way), yodel.Internal)
-				if len(e.Error()) > 300 || len(e.ID) > 64 || len(e.Message) > 5000 || len(e.Details) > 16<<10 {
+				if len(e.Error()) > 300 || len(e.ID) > 64 || len(e.Message) > 5000 || len(e.Details) > 64 {
 					t.Errorf("got an error of %d bytes with an id of %d, a message of %d and details of %d", len(e.Error()), len(e.ID), len(e.Message), len(e.Details))
 				}
 				wantClean(t, "the error", e.Error())
@@ -193,7 +195,7 @@ func FuzzErrorTexts(f *testing.F) {
 	f.Add(uint8(13), forged, strings.Repeat("x", 400), "S.M", []byte{1})
 	f.Add(uint8(255), strings.Repeat("ä", 300), "YDL1003", "", []byte(nil))
 	f.Fuzz(func(t *testing.T, code uint8, message, id, method string, details []byte) {
-		e := &yodel.Error{Code: yodel.Code(code), Message: message, ID: id, Details: details}
+		e := &yodel.Error{Code: yodel.Code(code), Message: message, ID: id, Details: []yodel.Detail{{Type: id, Value: details}}}
 		e.Report = &yodel.CallReport{Method: method, Code: e.Code.String(), ID: id, Message: message, Attempts: []introspect.Attempt{{Addr: method, Message: message}}}
 		line := e.Error()
 		wantClean(t, "the error", line)

@@ -77,8 +77,9 @@ type Error struct {
 	Message string `json:"message"`
 	// ID names the situation in docs/errors.md, for example "YDL1003". Errors of handlers have none.
 	ID string `json:"id,omitempty"`
-	// Details is bytes for the caller's program. They travel with the error.
-	Details []byte `json:"details,omitempty"`
+	// Details are for the caller's program. They travel with the error: at most 64 of them, and 16 KiB in all. More are left out, all of
+	// them.
+	Details []Detail `json:"details,omitempty"`
 	// NotProcessed says that the method was certainly not executed, so that any call may be sent again.
 	NotProcessed bool `json:"notProcessed,omitempty"`
 	// RetryAfter is how long the server asks not to be called for this again, in nanoseconds; 0 when it does not say. It travels with

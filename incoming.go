@@ -586,17 +586,11 @@ func (in *incoming) reply() {
 	if e.RetryAfter > 0 {
 		f.RetryAfter = uint64((e.RetryAfter + time.Microsecond - 1) / time.Microsecond)
 	}
-	f.Details = e.Details
-	if len(e.Details) > maxErrorDetails {
-		f.Details = nil
-	}
+	f.Details = encodeDetails(e.Details)
 }
 
-// Bounds of what an error carries across the wire, in bytes.
-const (
-	maxErrorText    = 4 << 10
-	maxErrorDetails = 16 << 10
-)
+// maxErrorText bounds the text of an error that travels, in bytes.
+const maxErrorText = 4 << 10
 
 // encode makes the body of the reply.
 func (in *incoming) encode(out *mux.Outcome) (err error) {

@@ -76,7 +76,7 @@ func TestAServerCallsMethodsOfItsClient(t *testing.T) {
 		return in, nil
 	})
 	handle(t, served, "Fail", func(context.Context, *Empty) (*Empty, error) {
-		return nil, &yodel.Error{Code: yodel.NotFound, Message: "no such window", Details: []byte("w")}
+		return nil, &yodel.Error{Code: yodel.NotFound, Message: "no such window", Details: []yodel.Detail{{Type: "window", Value: []byte("w")}}}
 	})
 	const Tell yodel.Method[string, string] = "Tell"
 	for _, codec := range []yodel.Codec{nil, gob.Codec} {
@@ -103,7 +103,7 @@ func TestAServerCallsMethodsOfItsClient(t *testing.T) {
 			t.Errorf("several values: got %d, %d, %v", quotient, remainder, err)
 		}
 		e := wantError(t, p.peer.Do(t.Context(), &yodel.Call{Method: "Fail", Args: &Empty{}}), yodel.NotFound, "")
-		if e.Message != "no such window" || string(e.Details) != "w" {
+		if e.Message != "no such window" || len(e.Details) != 1 || e.Details[0].Type != "window" || string(e.Details[0].Value) != "w" {
 			t.Errorf("got %+v", e)
 		}
 		e = wantError(t, p.peer.Do(t.Context(), &yodel.Call{Method: "Arith.Nul", Args: &Empty{}}), yodel.Unimplemented, "YDL2002")

@@ -507,9 +507,7 @@ func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 		NotProcessed: a.Flags&wire.NotProcessed != 0,
 		RetryAfter:   time.Duration(min(f.RetryAfter, maxRetryAfter)) * time.Microsecond,
 	}
-	if len(f.Details) <= maxErrorDetails {
-		e.Details = append([]byte(nil), f.Details...)
-	}
+	e.Details = parseDetails(f.Details)
 	if e.ID != "" {
 		e.Message = fmt.Sprintf("%s: %s: %s", call.Method, addrOf(call), strings.TrimPrefix(e.Message, call.Method+": "))
 	}

@@ -195,7 +195,7 @@ func TestAServerRepliesBeforeTheUploadIsOver(t *testing.T) {
 
 func TestErrorsInTheMiddleOfAStreamReachTheCaller(t *testing.T) {
 	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Logger: new(logbook).logger()})
-	aborted := &yodel.Error{Code: yodel.Aborted, Message: "in the middle", Details: []byte("d")}
+	aborted := &yodel.Error{Code: yodel.Aborted, Message: "in the middle", Details: []yodel.Detail{{Type: "t", Value: []byte("d")}}}
 	count.Handle(s, func(_ context.Context, in *int, send yodel.Send[int]) error {
 		for i := range 100 {
 			if err := send(&i); err != nil {
@@ -235,8 +235,8 @@ func TestErrorsInTheMiddleOfAStreamReachTheCaller(t *testing.T) {
 		}
 	}
 	_, err := sum.Call(t.Context(), c, forever)
-	if e := wantError(t, err, yodel.Aborted, ""); string(e.Details) != "d" {
-		t.Errorf("got details %q", e.Details)
+	if e := wantError(t, err, yodel.Aborted, ""); len(e.Details) != 1 || string(e.Details[0].Value) != "d" {
+		t.Errorf("got details %v", e.Details)
 	}
 	err = echo2.Call(t.Context(), c, func(recv yodel.Recv[int], send yodel.Send[int]) error {
 		must(t, send(new(int)))
@@ -450,7 +450,7 @@ func TestNothingIsSentAfterTheHandlerHasReturned(t *testing.T) {
 			}
 		}()
 		<-sent
-		return &yodel.Error{Code: yodel.Aborted, Message: "left", Details: make([]byte, 15<<10)}
+		return &yodel.Error{Code: yodel.Aborted, Message: "left", Details: []yodel.Detail{{Value: make([]byte, 15<<10)}}}
 	})
 	c := connect(t, s, &yodel.ClientOptions{Codec: yodel.Raw})
 	for range 50 {
@@ -460,8 +460,8 @@ func TestNothingIsSentAfterTheHandlerHasReturned(t *testing.T) {
 			}
 			return nil
 		})
-		if e := wantError(t, err, yodel.Aborted, ""); len(e.Details) != 15<<10 {
-			t.Errorf("got %d bytes of details", len(e.Details))
+		if e := wantError(t, err, yodel.Aborted, ""); len(e.Details) != 1 || len(e.Details[0].Value) != 15<<10 {
+			t.Errorf("got %d details", len(e.Details))
 		}
 		if err := receive(t, stopped, "the goroutine cannot send any more"); yodel.CodeOf(err) != yodel.Canceled {
 			t.Errorf("sending after the end: %v", err)

@@ -196,7 +196,12 @@ func (f *Fields) OnlyUsual() bool {
 }
 
 // AppendPair appends one key and value of a metadata block.
-func AppendPair(dst []byte, key, value string) []byte {
+func AppendPair(dst []byte, key, value string) []byte { return appendPair(dst, key, value) }
+
+// AppendDetail appends a detail of an error, which is a pair of a type and a value.
+func AppendDetail(dst []byte, name string, value []byte) []byte { return appendPair(dst, name, value) }
+
+func appendPair[V string | []byte](dst []byte, key string, value V) []byte {
 	dst = append(binary.AppendUvarint(dst, uint64(len(key))), key...)
 	return append(binary.AppendUvarint(dst, uint64(len(value))), value...)
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -117,8 +118,8 @@ func TestCheckLetsInOnlyCallersWithAValidToken(t *testing.T) {
 			err: &yodel.Error{Code: yodel.PermissionDenied, ID: "YDL3102", Message: prefix + "ask an admin"},
 		},
 		{
-			name: "an error of its own", check: fails(&yodel.Error{Code: yodel.ResourceExhausted, Message: "pay first", Details: []byte{7}}), md: token(secret),
-			err: &yodel.Error{Code: yodel.ResourceExhausted, Message: "pay first", Details: []byte{7}},
+			name: "an error of its own", check: fails(&yodel.Error{Code: yodel.ResourceExhausted, Message: "pay first", Details: []yodel.Detail{{Type: "price", Value: []byte{7}}}}), md: token(secret),
+			err: &yodel.Error{Code: yodel.ResourceExhausted, Message: "pay first", Details: []yodel.Detail{{Type: "price", Value: []byte{7}}}},
 		},
 		{
 			name: "a bare code", check: fails(yodel.Unavailable), md: token(secret),
@@ -143,7 +144,7 @@ func TestCheckLetsInOnlyCallersWithAValidToken(t *testing.T) {
 				return
 			}
 			e, ok := errors.AsType[*yodel.Error](err)
-			if !ok || e.Code != test.err.Code || e.ID != test.err.ID || e.Message != test.err.Message || !bytes.Equal(e.Details, test.err.Details) {
+			if !ok || e.Code != test.err.Code || e.ID != test.err.ID || e.Message != test.err.Message || !reflect.DeepEqual(e.Details, test.err.Details) {
 				t.Fatalf("got %v, want %v", err, test.err)
 			}
 			if !yodel.NotProcessed(err) {

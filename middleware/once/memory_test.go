@@ -87,7 +87,7 @@ func TestTheMemoryForgetsTheOldestReplies(t *testing.T) {
 func TestALargeReplyIsNotKept(t *testing.T) {
 	c := newCounter(t, &once.Options{MaxReply: 100}, func(_ context.Context, in string) error {
 		if in[0] == 'e' {
-			return &yodel.Error{Code: yodel.NotFound, Message: in, Details: []byte(in)}
+			return &yodel.Error{Code: yodel.NotFound, Message: in, Details: []yodel.Detail{{Value: []byte(in)}}}
 		}
 		return nil
 	})

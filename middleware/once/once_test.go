@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"reflect"
 	"runtime"
 	"strconv"
 	"strings"
@@ -116,7 +117,7 @@ func TestWhichErrorsAreRecorded(t *testing.T) {
 		{yodel.Errorf(yodel.Internal, "broken"), true},
 		{context.DeadlineExceeded, true},
 		{yodel.Canceled, true},
-		{&yodel.Error{Code: yodel.FailedPrecondition, Message: "x", Details: []byte("\x00y"), RetryAfter: time.Second}, true},
+		{&yodel.Error{Code: yodel.FailedPrecondition, Message: "x", Details: []yodel.Detail{{Type: "t", Value: []byte("\x00y")}, {Type: "u"}}, RetryAfter: time.Second}, true},
 		{&yodel.Error{Code: yodel.NotFound, Message: "behind it", ID: "YDL2002", NotProcessed: true}, true}, // of a call that the method made
 		{yodel.Errorf(yodel.Unavailable, "not yet"), false},
 		{fmt.Errorf("x: %w", yodel.ResourceExhausted), false},
@@ -131,7 +132,7 @@ func TestWhichErrorsAreRecorded(t *testing.T) {
 			}
 			a, _ := errors.AsType[*yodel.Error](first)
 			b, _ := errors.AsType[*yodel.Error](second)
-			if string(a.Details) != string(b.Details) || a.RetryAfter != b.RetryAfter || b.NotProcessed {
+			if !reflect.DeepEqual(a.Details, b.Details) || a.RetryAfter != b.RetryAfter || b.NotProcessed {
 				t.Errorf("got %+v and then %+v", a, b)
 			}
 			if n := c.n.Load(); (n == 1) != test.recorded {

@@ -101,7 +101,12 @@ func appendError(p fingerprint, call *yodel.Call, err error, limit int) []byte {
 func appendFailure(dst []byte, e *yodel.Error) []byte {
 	dst = binary.AppendUvarint(dst, uint64(e.Code))
 	dst = binary.AppendUvarint(dst, uint64(max(e.RetryAfter, 0)))
-	return appendText(appendText(appendText(dst, e.ID), e.Message), e.Details)
+	dst = appendText(appendText(dst, e.ID), e.Message)
+	dst = binary.AppendUvarint(dst, uint64(len(e.Details)))
+	for _, d := range e.Details {
+		dst = appendText(appendText(dst, d.Type), d.Value)
+	}
+	return dst
 }
 
 // shortFailure is the record of an error of which little more is kept than its code.
@@ -144,7 +149,10 @@ func readOutcome(record []byte) (*outcome, error) {
 	case failed:
 		o.err = &yodel.Error{Code: yodel.Code(r.number())} //nolint:gosec // it was a Code
 		o.err.RetryAfter = time.Duration(r.number())       //nolint:gosec // it was a Duration
-		o.err.ID, o.err.Message, o.err.Details = string(r.text()), string(r.text()), r.text()
+		o.err.ID, o.err.Message = string(r.text()), string(r.text())
+		for n := r.number(); n > 0 && !r.broken; n-- {
+			o.err.Details = append(o.err.Details, yodel.Detail{Type: string(r.text()), Value: r.text()})
+		}
 	default:
 		return nil, errBroken
 	}

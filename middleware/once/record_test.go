@@ -13,7 +13,7 @@ import (
 func FuzzRecord(f *testing.F) {
 	call := &yodel.Call{Trailer: yodel.Metadata{"a": "b"}, ReplyAttachment: []byte("x")}
 	f.Add(appendReply(fingerprint{}, call, &yodel.Encoded{Body: []byte("body"), Several: true}, 100))
-	f.Add(appendError(fingerprint{}, call, &yodel.Error{Code: yodel.NotFound, ID: "X", Message: "m", Details: []byte("d"), RetryAfter: time.Second}, 1000))
+	f.Add(appendError(fingerprint{}, call, &yodel.Error{Code: yodel.NotFound, ID: "X", Message: "m", Details: []yodel.Detail{{Type: "t", Value: []byte("d")}}, RetryAfter: time.Second}, 1000))
 	f.Add(appendRecord(nil, lost, fingerprint{}))
 	f.Fuzz(func(t *testing.T, record []byte) {
 		o, err := readOutcome(record)
