@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
@@ -169,7 +170,7 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 		return false
 	}
 	_, absent := errors.AsType[*dialError](e.Cause)
-	if e.Code != Unavailable && !absent && !e.is(breach) { // a breach, which ended the connection, says nothing of other servers
+	if e.Code != Unavailable && !absent && !e.is(catalogue.Breach) { // a breach, which ended the connection, says nothing of other servers
 		return false
 	}
 	// The connection was at fault, or the epoch, not the endpoint: a new one may do.
@@ -178,7 +179,7 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 		call.Endpoint.prune() // this may come before the connection's own news of its end
 	}
 	// That a connection drains happens again and again when none may become old.
-	again := (e.is(draining) || old && (resends < staleResends || !slices.Contains(call.tried, call.Endpoint))) && !call.Endpoint.unreachable()
+	again := (e.is(catalogue.Draining) || old && (resends < staleResends || !slices.Contains(call.tried, call.Endpoint))) && !call.Endpoint.unreachable()
 	call.Avoid(call.Endpoint)
 	if call.pinned() {
 		return again

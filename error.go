@@ -3,12 +3,14 @@
 package yodel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/text"
 )
 
@@ -203,3 +205,21 @@ var ErrTooLarge = errors.New("larger than the limit")
 
 // shorten cuts s to at most limit bytes, between two runes, and marks the cut.
 func shorten(s string, limit int) string { return text.Cut(s, limit) }
+
+// failure makes the error with an ID of the catalogue.
+func failure(id, format string, args ...any) *Error {
+	return &Error{Code: Code(catalogue.Of(id).Code), ID: id, Message: fmt.Sprintf(format, args...)}
+}
+
+// refusal is a failure that says that the method was certainly not executed.
+func refusal(id, format string, args ...any) *Error {
+	e := failure(id, format, args...)
+	e.NotProcessed = true
+	return e
+}
+
+// Explain returns what the error's ID means and what to do about it, and whether there is such an ID.
+func (e *Error) Explain() (title, next string, ok bool) {
+	entry := catalogue.Of(e.ID)
+	return entry.Title, cmp.Or(e.next, entry.Next), entry.Title != ""
+}

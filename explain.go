@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -180,7 +181,7 @@ func commonNext(attempts []introspect.Attempt) string {
 			return ""
 		}
 	}
-	return catalogue[attempts[0].ID].next
+	return catalogue.Of(attempts[0].ID).Next
 }
 
 // explain makes what the connection says an Error: who, where, what, and whether the call may have been
@@ -363,7 +364,7 @@ func (e *waitError) Unwrap() error { return e.cause }
 
 // tooLate returns the error of a call that waited for what text says, until cause ended it.
 func tooLate(cause error, next, format string, args ...any) error {
-	return &mux.CallError{Cause: &waitError{cause, fmt.Sprintf(format, args...), catalogue[next].next}, NotProcessed: true}
+	return &mux.CallError{Cause: &waitError{cause, fmt.Sprintf(format, args...), catalogue.Of(next).Next}, NotProcessed: true}
 }
 
 // waitOf returns what a call was waiting for that ended with err before it was sent.
@@ -380,10 +381,10 @@ func waitOf(call *Call, err error) *waitError {
 	case lost == nil:
 	case lost.Awaited == mux.AwaitedWindow:
 		text := fmt.Sprintf(" after %v in the queue for the server's window: as many requests are open as the server allows", waited)
-		return &waitError{text: text, next: catalogue["YDL1008"].next}
+		return &waitError{text: text, next: catalogue.Of("YDL1008").Next}
 	case lost.Awaited == mux.AwaitedOutput:
 		text := fmt.Sprintf(" after %v of waiting to be sent: the server, or the network, is slow to take what was sent before", waited)
-		return &waitError{text: text, next: catalogue["YDL1105"].next}
+		return &waitError{text: text, next: catalogue.Of("YDL1105").Next}
 	}
 	return &waitError{text: " before the call was sent"}
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -195,7 +196,7 @@ func gaveUp(ctx context.Context, err error) bool {
 		return true
 	}
 	e, ok := errors.AsType[*Error](err)
-	return ok && e.is(impatient)
+	return ok && e.is(catalogue.Impatient)
 }
 
 // choose returns the endpoint of the next attempt. An ordered call waits for its turn first, and may have to go

@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync/atomic"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
@@ -141,7 +142,7 @@ func (p *Peer) once(ctx context.Context, call *Call) error {
 // has open itself, if it is told that this is such a call.
 func (p *Peer) again(ctx context.Context, call *Call, err error) bool {
 	e, ok := err.(*Error) //nolint:errorlint // as send returns it
-	if !ok || !e.is(draining) || !e.NotProcessed || call.out.req.Nest || mux.ConnOf(ctx) != p.link {
+	if !ok || !e.is(catalogue.Draining) || !e.NotProcessed || call.out.req.Nest || mux.ConnOf(ctx) != p.link {
 		return false
 	}
 	call.out.req.Nest = true

@@ -63,32 +63,39 @@ func sleepFaults(in folder) []string {
 	return faults
 }
 
-// idFaults refuses code that decides by the ID of an error, which is for people: an error of another system has none. Traits say what an
-// error is about, in reason.go.
+// idFaults refuses code that decides by the ID of an error. IDs are for people, and errors of other systems have none: traits say what an
+// error is about. What is below the root names no IDs at all but through package catalogue.
 func idFaults(in folder) []string {
 	var faults []string
+	internal := strings.HasPrefix(in.path, "internal/") && in.path != "internal/catalogue"
 	for _, file := range in.files {
 		if file.isTest() {
 			continue
 		}
 		for node := range ast.Preorder(file.ast) {
-			var compared []ast.Expr
-			switch node := node.(type) {
-			case *ast.BinaryExpr:
-				compared = []ast.Expr{node.X, node.Y}
-			case *ast.CaseClause:
-				compared = node.List
-			case *ast.CallExpr:
-				if callee, ok := node.Fun.(*ast.SelectorExpr); ok && callee.Sel.Name == "HasPrefix" {
-					compared = node.Args
-				}
-			}
-			if slices.ContainsFunc(compared, isErrorID) {
+			if expr, ok := node.(ast.Expr); internal && ok && isErrorID(expr) {
+				faults = append(faults, fmt.Sprintf("%s names the ID of an error: use package catalogue", file.path))
+			} else if slices.ContainsFunc(compared(node), isErrorID) {
 				faults = append(faults, fmt.Sprintf("%s decides by the ID of an error: use its methods, or a trait", file.path))
 			}
 		}
 	}
 	return faults
+}
+
+// compared returns what node compares with something else.
+func compared(node ast.Node) []ast.Expr {
+	switch node := node.(type) {
+	case *ast.BinaryExpr:
+		return []ast.Expr{node.X, node.Y}
+	case *ast.CaseClause:
+		return node.List
+	case *ast.CallExpr:
+		if callee, ok := node.Fun.(*ast.SelectorExpr); ok && callee.Sel.Name == "HasPrefix" {
+			return node.Args
+		}
+	}
+	return nil
 }
 
 func isErrorID(e ast.Expr) bool {
@@ -174,6 +181,8 @@ func TestFolderRulesCatchViolations(t *testing.T) {
 		{"error by its ID", idFaults, "a", "a.go", "package a\n\nfunc f(e *yodel.Error) bool { return e.ID == \"YDL1004\" }\n", true},
 		{"error by its ID in a switch", idFaults, "a", "a.go", "package a\n\nfunc f(e *yodel.Error) { switch e.ID {\n\tcase \"YDL1004\":\n\t}\n}\n", true},
 		{"error by the beginning of its ID", idFaults, "a", "a.go", "package a\n\nfunc f(e *yodel.Error) bool { return strings.HasPrefix(e.ID, \"YDL21\") }\n", true},
+		{"ID in the catalogue", idFaults, "internal/catalogue", "a.go", "package a\n\nconst id = \"YDL1004\"\n", false},
+		{"ID below the root", idFaults, "internal/mux", "a.go", "package a\n\nconst id = \"YDL1004\"\n", true},
 		{"folder name", nameFaults, "middleware/retry", "a.go", "package a\n", false},
 		{"folder name that says nothing", nameFaults, "internal/utils", "a.go", "package a\n", true},
 		{"no tests", leakFaults, "a", "a.go", "package a\n", false},

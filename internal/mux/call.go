@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -741,10 +742,9 @@ func (c *Conn) abandonLocked(id uint32, why error) {
 		s.part = unwanted
 	}
 	c.dropStreamLocked(s)
-	const canceled, deadlineExceeded = 1, 4 // codes
-	code := uint16(canceled)
+	code := catalogue.Canceled
 	if isDeadline(why) {
-		code = deadlineExceeded
+		code = catalogue.DeadlineExceeded
 	}
 	start := c.beginLocked(wire.Header{Type: wire.Cancel, Arg: code, ID: id})
 	c.finishLocked(start)

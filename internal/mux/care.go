@@ -11,6 +11,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -198,7 +199,7 @@ func (c *Conn) onMethod(h wire.Header, payload []byte) bool {
 		old = b.cost
 	}
 	if !c.memory.keep(cost - old) {
-		c.refuse(&Refusal{Code: codeExhausted, ID: memoryID, Message: ErrMemory.Error()}, ErrMemory)
+		c.refuse(&Refusal{Code: catalogue.ResourceExhausted, ID: catalogue.NoMemory, Message: ErrMemory.Error()}, ErrMemory)
 		return false
 	}
 	t, info := Target(unserved{}), wire.Info{}
@@ -244,7 +245,7 @@ func (c *Conn) onCancel(h wire.Header) {
 	if r != nil && r.collected != nil {
 		// It will not come whole. It has not begun either.
 		c.leaveTableLocked(r)
-		c.refuseLocked(r, max(h.Arg, canceledCode), "", "canceled before the request had come")
+		c.refuseForLocked(r, max(h.Arg, catalogue.Canceled), "", "canceled before the request had come")
 		c.flushLocked(false)
 		return
 	}
@@ -260,17 +261,12 @@ func (c *Conn) onCancel(h wire.Header) {
 	if r == nil {
 		return
 	}
-	if h.Arg == deadlineCode {
+	if h.Arg == catalogue.DeadlineExceeded {
 		r.cancel(context.DeadlineExceeded, ErrDeadline)
 		return
 	}
 	r.cancel(context.Canceled, ErrCallerGone)
 }
-
-const (
-	canceledCode = 1
-	deadlineCode = 4
-)
 
 // ErrCallerGone is why a request of the peer ends that it does not want any more.
 var ErrCallerGone = errors.New("the caller canceled the call")
@@ -672,7 +668,7 @@ func (c *Conn) refuse(why *Refusal, err error) {
 // breach ends the connection because of the peer, and tells it.
 func (c *Conn) breach(what string) {
 	err := &ProtocolError{What: what}
-	c.refuse(&Refusal{Code: internalCode, ID: "YDL1106", Message: err.Error()}, err)
+	c.refuse(&Refusal{Code: catalogue.Internal, ID: catalogue.ProtocolBroken, Message: err.Error()}, err)
 }
 
 // careLocked makes the care timer fire at t or before.
@@ -868,7 +864,7 @@ func (c *Conn) endStalledLocked(now int64) {
 		if r.collected == nil {
 			r.stream.closeReceiveLocked(&BrokenError{Cause: errStalled})
 		} else if int64(r.Arrived) <= last.stallFrom {
-			c.abandonRequestLocked(r, deadlineCode, "YDL3008", "the rest of the request did not come in time")
+			c.abandonRequestLocked(r, catalogue.RequestCutShort, "the rest of the request did not come in time")
 		}
 	}
 	last.stallFrom = 0

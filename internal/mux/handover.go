@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -141,7 +142,7 @@ func (rd *reader) tooLate(r *Request) bool {
 // this is still the reader.
 func (rd *reader) withdraw(r *Request, state uint64) (still bool) {
 	c := rd.c
-	r.Reply = refusedOutcome()
+	r.Reply = refusedWith(catalogue.ShuttingDown, shuttingDown)
 	if !rd.leave(state) {
 		c.finish(r)
 		c.cfg.Pool.ran()

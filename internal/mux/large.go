@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -70,16 +71,16 @@ func (rd *reader) collected(h wire.Header, p *collector) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.findLocked(h.ID); r != nil && r.collected == p {
-		c.abandonRequestLocked(r, codeExhausted, memoryID, memoryText)
+		c.abandonRequestLocked(r, catalogue.NoMemory, memoryText)
 		rd.answered = true
 	}
 	return true
 }
 
 // abandonRequestLocked refuses a request that has not come whole.
-func (c *Conn) abandonRequestLocked(r *Request, code uint16, errorID, text string) {
+func (c *Conn) abandonRequestLocked(r *Request, errorID, text string) {
 	c.leaveTableLocked(r)
-	c.refuseLocked(r, code, errorID, text)
+	c.refuseLocked(r, errorID, text)
 }
 
 // onLargeReply begins to gather a reply that comes in pieces, if its call was made and somebody waits for it.

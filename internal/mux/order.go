@@ -5,6 +5,7 @@ package mux
 import (
 	"context"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -161,20 +162,17 @@ func (t *turn) waiting() bool { return t != nil && t.line != nil && t.prev != ni
 // cancelWaitingLocked answers a request that is canceled before its turn, at once: its window is for others to use.
 func (c *Conn) cancelWaitingLocked(r *Request, code uint16) {
 	c.leaveTableLocked(r)
-	c.refuseLocked(r, max(code, canceledCode), "YDL1006", "the caller canceled it before its turn came")
+	c.refuseForLocked(r, max(code, catalogue.Canceled), catalogue.CallCanceled, "the caller canceled it before its turn came")
 	r.releaseBody(c.cfg.Pool)
 }
 
 // skipped is what a request is for whose key is broken.
 type skipped struct{ unserved }
 
-const (
-	skippedID   = "YDL3005"
-	skippedText = "an earlier call with this key was refused"
-)
+const skippedText = "an earlier call with this key was refused"
 
 func (skipped) Serve(r *Request) {
-	r.Reply = Outcome{Code: codeUnavailable, NotProcessed: true, Fields: &wire.Fields{Message: []byte(skippedText), ErrorID: []byte(skippedID)}}
+	r.Reply = refusedWith(catalogue.EarlierRefused, skippedText)
 }
 
 // A Follower is a Completer that wants to know when the peer is done with a call, also after its caller has given it up.

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -520,7 +521,7 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 	if r.alone() {
 		c.roomLocked(r) // nobody could be told of a refusal: the reading waits
 	}
-	switch code, errorID, text := c.objectionLocked(r); {
+	switch errorID, text := c.objectionLocked(r); {
 	case c.err != nil:
 		c.mu.Unlock()
 		return false, false
@@ -528,10 +529,10 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 		c.mu.Unlock()
 		c.breach(fmt.Sprintf("a request with id %d, which is open", r.id))
 		return false, false
-	case code != 0:
-		c.refuseLocked(r, code, errorID, text)
+	case errorID != "":
+		c.refuseLocked(r, errorID, text)
 	case !c.takeLocked(r.memory):
-		c.refuseLocked(r, codeExhausted, memoryID, memoryText)
+		c.refuseLocked(r, catalogue.NoMemory, memoryText)
 	default:
 		if r.stream != nil && r.collected == nil {
 			r.bytes = 0 // it may be open for ever
@@ -548,30 +549,30 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 	return false, true
 }
 
-// objectionLocked is why r is refused, or a code of 0.
-func (c *Conn) objectionLocked(r *Request) (code uint16, errorID, text string) {
+// objectionLocked returns why r is refused: the ID of an error and its text, or an empty ID.
+func (c *Conn) objectionLocked(r *Request) (errorID, text string) {
 	switch limit := c.cfg.MaxMessage; {
 	case r.turn != nil && c.seldomLocked().order.brokenLocked(r.turn):
-		return codeUnavailable, skippedID, skippedText
+		return catalogue.EarlierRefused, skippedText
 	case r.bytes > limit:
-		return codeExhausted, "YDL2201", fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit)
+		return catalogue.RequestTooLarge, fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit)
 	case r.nested:
 	// The reader counts a request before it comes here, so that the drain notice may have promised that this one is processed.
 	case c.refusing.Load(), c.draining.Load() && !r.OneWay && c.received.Load() > c.promised:
-		return codeUnavailable, "YDL3004", "the server is shutting down"
+		return catalogue.ShuttingDown, shuttingDown
 	}
 	open, bytes, maxOpen, maxBytes := c.openLocked(r)
 	switch {
 	case r.alone(): // roomLocked has decided
 	case open >= maxOpen:
-		return codeExhausted, "YDL3002", fmt.Sprintf("%d requests are open on this connection, the limit is %d", open, maxOpen)
+		return catalogue.TooManyOpen, fmt.Sprintf("%d requests are open on this connection, the limit is %d", open, maxOpen)
 	case bytes > 0 && bytes+r.bytes > maxBytes:
-		return codeExhausted, "YDL3002", fmt.Sprintf("the open requests on this connection hold %d bytes, the limit is %d", bytes, maxBytes)
+		return catalogue.TooManyOpen, fmt.Sprintf("the open requests on this connection hold %d bytes, the limit is %d", bytes, maxBytes)
 	}
 	if !r.nested && !r.alone() && !c.bearsLocked(r, open, bytes) {
-		return codeExhausted, "YDL3002", fmt.Sprintf("%d requests are open on this connection, and the server has no room for more than it allowed", open)
+		return catalogue.TooManyOpen, fmt.Sprintf("%d requests are open on this connection, and the server has no room for more than it allowed", open)
 	}
-	return 0, "", ""
+	return "", ""
 }
 
 // openLocked returns how many requests of r's kind are open, and their bytes, and the limits. One-way ones are counted by themselves:
@@ -587,16 +588,8 @@ func (c *Conn) openLocked(r *Request) (open, bytes, maxOpen, maxBytes int) {
 	return c.inOpen - len(c.oneWay) - c.inNested, c.inBytes - c.oneWayBytes - c.inNestBytes, limit.MaxOpen, limit.MaxOpenBytes
 }
 
-// What a request is refused with for which there is no memory.
-const (
-	memoryID   = "YDL3007"
-	memoryText = "the server has no memory left for what its peers make it hold"
-)
-
-const (
-	codeExhausted   = 8
-	codeUnavailable = 14
-)
+// memoryText refuses a request for which there is no memory.
+const memoryText = "the server has no memory left for what its peers make it hold"
 
 // hold copies a request out of the read buffer.
 func (r *Request) hold(p *Pool, fields []byte) {

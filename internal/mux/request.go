@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -369,8 +370,13 @@ func (r *Request) replyMessage() (wire.Header, message) {
 	return wire.Header{Type: wire.Reply, Arg: r.Reply.Code, ID: r.id}, m
 }
 
-// refuseLocked answers a request that is not executed.
-func (c *Conn) refuseLocked(r *Request, code uint16, errorID, text string) {
+// refuseLocked answers a request that is not executed, with an error of the catalogue.
+func (c *Conn) refuseLocked(r *Request, errorID, text string) {
+	c.refuseForLocked(r, catalogue.Of(errorID).Code, errorID, text)
+}
+
+// refuseForLocked is refuseLocked with a code that the peer chose.
+func (c *Conn) refuseForLocked(r *Request, code uint16, errorID, text string) {
 	if r.alone() {
 		return
 	}
@@ -388,26 +394,24 @@ func (unserved) Inline() (bool, bool)  { return false, false }
 func (unserved) Expects() int          { return 0 }
 func (unserved) New(*Request) *Request { return new(Request) }
 func (unserved) Serve(r *Request) {
-	r.Reply = Outcome{Code: unimplementedCode, NotProcessed: true, Fields: &wire.Fields{
-		ErrorID: []byte("YDL2010"), Message: []byte("this side of the connection serves nothing"),
-	}}
+	r.Reply = refusedWith(catalogue.NothingServed, "this side of the connection serves nothing")
 }
 func (unserved) Done(*Request, time.Duration, bool) {}
 
-const (
-	unimplementedCode = 12
-	internalCode      = 13
-)
+// shuttingDown refuses the requests that come after the drain notice.
+const shuttingDown = "the server is shutting down"
 
-func refusedOutcome() Outcome {
-	return Outcome{Code: codeUnavailable, NotProcessed: true, Fields: &wire.Fields{
-		ErrorID: []byte("YDL3004"), Message: []byte("the server is shutting down"),
-	}}
+// refusedWith is the outcome of a request that is not executed.
+func refusedWith(errorID, text string) Outcome {
+	o := failedWith(errorID, text)
+	o.NotProcessed = true
+	return o
+}
+
+func failedWith(errorID, text string) Outcome {
+	return Outcome{Code: catalogue.Of(errorID).Code, Fields: &wire.Fields{ErrorID: []byte(errorID), Message: []byte(text)}}
 }
 
 func goexitOutcome() Outcome {
-	return Outcome{Code: internalCode, Fields: &wire.Fields{
-		ErrorID: []byte("YDL5002"),
-		Message: []byte("the handler ended its goroutine (runtime.Goexit) instead of returning"),
-	}}
+	return failedWith(catalogue.HandlerGoexited, "the handler ended its goroutine (runtime.Goexit) instead of returning")
 }
