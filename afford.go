@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// An allowance is how much load beyond its calls a client may make for one purpose: a bucket of tokens, each of them leave for one attempt.
-// A share of a token comes with each attempt that is made anyway, and one comes each second. It is reckoned up only when somebody asks, so that
-// calls that go well pay nothing for it.
+// An allowance is how much load beyond its calls a client may make for one purpose: a bucket of
+// tokens, each of them leave for one attempt. A share of a token comes with each attempt that is
+// made anyway, and one comes each second. It is reckoned up only when somebody asks, so that calls
+// that go well pay nothing for it.
 type allowance struct {
 	mu     sync.Mutex
 	tokens float64
@@ -37,7 +38,8 @@ func (a *allowance) take(now time.Duration, share float64, reserve int, attempts
 	if passed := now - a.at; passed >= allowanceNap {
 		n := attempts()
 		traffic := float64(max(n-a.seen-a.taken, 0)) // without those it allowed
-		// What the traffic of a second makes is kept. When that becomes less, what was kept goes slowly: by half in each second.
+		// What the traffic of a second makes is kept. When that becomes less, what was kept goes
+		// slowly: by half in each second.
 		a.limit = max(float64(reserve), share*traffic/passed.Seconds(), a.limit*math.Exp2(-passed.Seconds()))
 		second := 0.0
 		if reserve > 0 {
@@ -54,9 +56,11 @@ func (a *allowance) take(now time.Duration, share float64, reserve int, attempts
 	return true
 }
 
-// Afford takes leave for one attempt more than there are calls, and reports whether there was any: for middleware that makes calls again, or several
-// times at once, in the name of by. It may make a share of the attempts that all do, and reserve at once besides, of which one comes back each second, so
-// that a client with few calls can. So a failing service gets little more load than a healthy one, whatever each call would like.
+// Afford takes leave for one attempt more than there are calls, and reports whether there was any:
+// for middleware that makes calls again, or several times at once, in the name of by. It may make a
+// share of the attempts that all do, and reserve at once besides, of which one comes back each
+// second, so that a client with few calls can. So a failing service gets little more load than a
+// healthy one, whatever each call would like.
 func (c *Client) Afford(by string, share float64, reserve int) bool {
 	a := c.states.get(allowanceKey{by}, func() any { return &allowance{at: c.born} }).(*allowance) //nolint:forcetypeassert // nobody else has such a key
 	return a.take(clock(), share, reserve, c.attempts)

@@ -14,7 +14,8 @@ import (
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
-// Whatever is asked of an allowance when, it never gives more than the share of the traffic, the reserve, and one each second.
+// Whatever is asked of an allowance when, it never gives more than the share of the traffic, the
+// reserve, and one each second.
 func TestAnAllowanceHasABound(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 7))
@@ -44,7 +45,8 @@ func TestAnAllowanceHasABound(t *testing.T) {
 	}
 }
 
-// The first time that it is asked counts what there was before: a client whose first server dies may have a hundred calls to send again.
+// The first time that it is asked counts what there was before: a client whose first server dies
+// may have a hundred calls to send again.
 func TestAnAllowanceCountsFromTheBeginning(t *testing.T) {
 	a := yodel.NewAllowance(1, 0)
 	n := 0

@@ -118,7 +118,8 @@ func TestAnIdleConnectionIsMadeAgainForACall(t *testing.T) {
 	}
 }
 
-// A connection is added when all are saturated, not when they are busy, and goes again when it has been idle.
+// A connection is added when all are saturated, not when they are busy, and goes again when it has
+// been idle.
 func TestConnectionsAreAddedWhenAllAreSaturated(t *testing.T) {
 	const most, window = 3, 4
 	release := make(chan struct{})

@@ -13,9 +13,9 @@ import (
 	"github.com/yodel-rpc/yodel/codec/gencode"
 )
 
-// A call allocates, on both sides together, the server's Call, which is the handler's context as well, and what
-// the messages are made of. The tests below count every object of the process: the client, the server and
-// what both of them do in the background.
+// A call allocates, on both sides together, the server's Call, which is the handler's context as
+// well, and what the messages are made of. The tests below count every object of the process: the
+// client, the server and what both of them do in the background.
 
 // A tagged is a message with the methods that gencode generates.
 type tagged struct {
@@ -131,7 +131,8 @@ const (
 	allocWarmUp = 2_000
 	allocCalls  = 20_000
 	allocOpen   = 32 // calls at once, of those that are asynchronous
-	// allocSlack is for what is not done for each call: pools that a collection empties, tables, timers.
+	// allocSlack is for what is not done for each call: pools that a collection empties, tables,
+	// timers.
 	allocSlack = 0.05
 )
 
@@ -205,7 +206,8 @@ func (a *allocations) ofAPeer(t *testing.T, peer *yodel.Peer) func(n int) {
 	}
 }
 
-// asynchronous returns what makes n calls with Go, allocOpen of them at once. Calls and callbacks are used again.
+// asynchronous returns what makes n calls with Go, allocOpen of them at once. Calls and callbacks
+// are used again.
 func (a *allocations) asynchronous(t *testing.T, c *yodel.Client) func(n int) {
 	t.Helper()
 	type slot struct {
@@ -213,7 +215,8 @@ func (a *allocations) asynchronous(t *testing.T, c *yodel.Client) func(n int) {
 		err  error
 		done func(error)
 	}
-	// A context that can end costs three objects more, with which context.AfterFunc watches it: nobody else waits.
+	// A context that can end costs three objects more, with which context.AfterFunc watches it:
+	// nobody else waits.
 	ctx, free := context.Background(), make(chan *slot, allocOpen)
 	for range allocOpen {
 		sl := &slot{call: yodel.Call{Method: a.method, Args: a.args, Reply: a.newReply()}}
@@ -241,8 +244,8 @@ func (a *allocations) asynchronous(t *testing.T, c *yodel.Client) func(n int) {
 	}
 }
 
-// The memory of a served call is used again for the next one, which finds in it nothing of the call before. Without the race detector only: with it,
-// none is.
+// The memory of a served call is used again for the next one, which finds in it nothing of the call
+// before. Without the race detector only: with it, none is.
 func TestAllocationsUsedAgainAreClean(t *testing.T) {
 	s := newServer(t, nil)
 	asks := false

@@ -19,15 +19,16 @@ import (
 	"time"
 )
 
-// This file keeps registries in step with a server: what it serves is announced when it listens, again and again while it
-// serves, and withdrawn before it drains. An announcement that failed, or that a registry has lost, is made again by the
-// same loop that keeps it alive, for as long as the server serves.
+// This file keeps registries in step with a server: what it serves is announced when it listens,
+// again and again while it serves, and withdrawn before it drains. An announcement that failed, or
+// that a registry has lost, is made again by the same loop that keeps it alive, for as long as the
+// server serves.
 
 // leases is how many times in a row an announcement may fail, or be late, before it is forgotten.
 const leases = 3
 
-// An announcement that is under way when a server shuts down may take finishTime more. Then the withdrawals have withdrawTime. The
-// lease of a record that could not be withdrawn ends by itself.
+// An announcement that is under way when a server shuts down may take finishTime more. Then the
+// withdrawals have withdrawTime. The lease of a record that could not be withdrawn ends by itself.
 const (
 	finishTime   = time.Second
 	withdrawTime = 2 * time.Second
@@ -50,7 +51,8 @@ type announcer struct {
 	since  time.Time
 }
 
-// announce begins to announce what listens at addr, if the server is to be found. The caller holds s.mu.
+// announce begins to announce what listens at addr, if the server is to be found. The caller holds
+// s.mu.
 func (s *Server) announce(addr net.Addr) *announcer {
 	if len(s.opts.Registrars) == 0 || s.withdrawn {
 		return nil
@@ -73,8 +75,9 @@ func (a *announcer) withdraw() {
 	a.wg.Wait()
 }
 
-// leave prepares for the end of the server. What ended it may say that another process serves at an address from now on, or still, as package
-// restart does: that process announces the address itself, and it is not this one's to withdraw.
+// leave prepares for the end of the server. What ended it may say that another process serves at an
+// address from now on, or still, as package restart does: that process announces the address
+// itself, and it is not this one's to withdraw.
 func (s *Server) leave(why error) {
 	other, ok := errors.AsType[interface {
 		error
@@ -171,10 +174,10 @@ func (p place) compare(other place) int {
 	return cmp.Or(strings.Compare(p.service, other.service), strings.Compare(p.addr, other.addr))
 }
 
-// tell announces all services once, and withdraws what is no more: services that have gone, and the address before the server was told another
-// one. What fails with one of them does not keep the others from being
-// told; some means that there were such. What is under way when ctx ends is let finish, for a moment: it must not overtake the withdrawal
-// that comes next.
+// tell announces all services once, and withdraws what is no more: services that have gone, and the
+// address before the server was told another one. What fails with one of them does not keep the
+// others from being told; some means that there were such. What is under way when ctx ends is let
+// finish, for a moment: it must not overtake the withdrawal that comes next.
 func (a *announcer) tell(ctx context.Context, r Registrar, o *overrides, known map[place]bool) (some bool, err error) {
 	ttl := leases * a.server.opts.AnnounceEvery
 	one, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl)
@@ -232,8 +235,8 @@ func (a *announcer) advertised() string {
 	return cmp.Or(a.server.instance.Addr, a.addr)
 }
 
-// instance returns the record to announce. The load in it is the one announced before, unless it has changed much: each write
-// is news for every client.
+// instance returns the record to announce. The load in it is the one announced before, unless it
+// has changed much: each write is news for every client.
 func (a *announcer) instance() Instance {
 	s := a.server
 	s.mu.Lock()
@@ -274,8 +277,8 @@ func (s *Server) load() (calls uint64, inflight int) {
 	return calls, max(inflight, 0)
 }
 
-// services returns the services that the server has methods of, beside the built-in one. A method that belongs to no service is
-// one of its own.
+// services returns the services that the server has methods of, beside the built-in one. A method
+// that belongs to no service is one of its own.
 func (s *Server) services() []string {
 	var services []string
 	for name := range *s.methods.Load() {
@@ -294,8 +297,9 @@ func (s *Server) services() []string {
 // builtInService is what introspection serves.
 const builtInService = "yodel"
 
-// UpdateInstance changes what the server says of itself in registries, and what clients make of it: its weight, its state. Change must
-// be short. It takes effect at once where the server is announced.
+// UpdateInstance changes what the server says of itself in registries, and what clients make of it:
+// its weight, its state. Change must be short. It takes effect at once where the server is
+// announced.
 func (s *Server) UpdateInstance(change func(*Instance)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -322,8 +326,8 @@ func (s *Server) announceAgainLocked() {
 	s.anew = make(chan struct{})
 }
 
-// advertised returns where others reach what listens at addr: a listener on all addresses of the host is reached at the first one
-// that is not for the host alone.
+// advertised returns where others reach what listens at addr: a listener on all addresses of the
+// host is reached at the first one that is not for the host alone.
 func advertised(addr net.Addr) string {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok || !tcp.IP.IsUnspecified() {

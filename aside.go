@@ -10,7 +10,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file is for middleware that answers calls itself, from a cache or with a fallback, or makes calls beside the one that it has.
+// This file is for middleware that answers calls itself, from a cache or with a fallback, or makes
+// calls beside the one that it has.
 
 // Streams reports whether the call is one of a Feed, an Upload or a Duplex.
 func (c *Call) Streams() bool {
@@ -20,7 +21,8 @@ func (c *Call) Streams() bool {
 	return c.kind() != wire.Unary
 }
 
-// Encoding returns the codec of the call's messages: its own, or else that of whoever carries it out. It is nil when nobody does.
+// Encoding returns the codec of the call's messages: its own, or else that of whoever carries it
+// out. It is nil when nobody does.
 func (c *Call) Encoding() Codec {
 	if c.Codec == nil && c.out != nil {
 		return c.out.from.codec
@@ -28,8 +30,9 @@ func (c *Call) Encoding() Codec {
 	return c.Codec
 }
 
-// Request encodes the arguments into e, in place of what it has, and leaves the call as it is. On the server it copies what came, also before
-// it was decoded, and fails if no such call can succeed. Two requests with the same method, codec and bytes are the same.
+// Request encodes the arguments into e, in place of what it has, and leaves the call as it is. On
+// the server it copies what came, also before it was decoded, and fails if no such call can
+// succeed. Two requests with the same method, codec and bytes are the same.
 func (c *Call) Request(e *Encoded) error {
 	if c.in != nil {
 		return c.in.request(e)
@@ -55,8 +58,9 @@ func (in *incoming) request(e *Encoded) error {
 	return nil
 }
 
-// Answer makes e, which is in the codec of the call, the call's reply: on the client it is decoded into Reply, which shares no memory with
-// it, and on the server it is sent, and must not be changed any more. A stream cannot be answered.
+// Answer makes e, which is in the codec of the call, the call's reply: on the client it is decoded
+// into Reply, which shares no memory with it, and on the server it is sent, and must not be changed
+// any more. A stream cannot be answered.
 func (c *Call) Answer(e *Encoded) error {
 	if c.Streams() {
 		return Errorf(Internal, "%s: a stream has no reply that something else could stand for", c.Method)
@@ -93,9 +97,11 @@ func (c *Call) Answer(e *Encoded) error {
 	return nil
 }
 
-// Apart returns a call for the same as c, for middleware of a client, to go down the same chain on another goroutine. Unlike a Fork it may go on
-// when c has ended, so it has no deadline, and shares no memory with c but what Args points to: put an *Encoded there. Its Reply is to be set. It
-// takes along what c has of a budget. End ends it. It returns nil for a call that is one-way, ordered, or has a stream.
+// Apart returns a call for the same as c, for middleware of a client, to go down the same chain on
+// another goroutine. Unlike a Fork it may go on when c has ended, so it has no deadline, and shares
+// no memory with c but what Args points to: put an *Encoded there. Its Reply is to be set. It takes
+// along what c has of a budget. End ends it. It returns nil for a call that is one-way, ordered, or
+// has a stream.
 func (c *Call) Apart() *Call {
 	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.Streams() {
 		return nil

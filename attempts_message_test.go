@@ -13,8 +13,8 @@ import (
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
-// The error of several attempts tells each reason once and whole, with the addresses it applies to. Only what does not fit into the
-// line is shortened, the longest reason first.
+// The error of several attempts tells each reason once and whole, with the addresses it applies to.
+// Only what does not fit into the line is shortened, the longest reason first.
 func TestEachReasonOfSeveralAttemptsIsToldOnce(t *testing.T) {
 	const expired = "TLS: the server's certificate expired on 2026-11-21"
 	long := "a reason that " + strings.Repeat("goes on and ", 30) + "ends"

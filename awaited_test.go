@@ -17,8 +17,8 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 )
 
-// A deadline that passes before a call was sent says what the call was waiting for, and what that has said so far. The text and the
-// ID are the same wherever the deadline was set.
+// A deadline that passes before a call was sent says what the call was waiting for, and what that
+// has said so far. The text and the ID are the same wherever the deadline was set.
 func TestTheErrorOfADeadlineSaysWhatWasAwaited(t *testing.T) {
 	const limit = 40 * time.Millisecond
 	silent := speak(t, false, "")

@@ -11,13 +11,16 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// maxResends bounds how often a call that was certainly not processed is sent again without anybody asking.
+// maxResends bounds how often a call that was certainly not processed is sent again without anybody
+// asking.
 const maxResends = 8
 
-// staleResends bounds how often one of them goes to the endpoint on which it was, because only the connection had ended.
+// staleResends bounds how often one of them goes to the endpoint on which it was, because only the
+// connection had ended.
 const staleResends = 3
 
-// Which endpoints a call avoids, relaxed pass by pass. While no endpoint is connected, those that are not count as the others.
+// Which endpoints a call avoids, relaxed pass by pass. While no endpoint is connected, those that
+// are not count as the others.
 const (
 	avoidUnready = iota // those that are not ready, not connected, or were tried before
 	avoidLost           // those that are not ready, or were tried before
@@ -26,9 +29,10 @@ const (
 	avoidNone
 )
 
-// Avoids reports whether the call should not go to ep, for a Picker to ask: ep was tried before, is not ready while others
-// are, is not connected while others are, or does not remember the call's idempotency key, which another endpoint does. An
-// endpoint that is not connected is connected to in the background, so that a later call can go there.
+// Avoids reports whether the call should not go to ep, for a Picker to ask: ep was tried before, is
+// not ready while others are, is not connected while others are, or does not remember the call's
+// idempotency key, which another endpoint does. An endpoint that is not connected is connected to
+// in the background, so that a later call can go there.
 func (c *Call) Avoids(ep *Endpoint) bool {
 	if c.hold != nil && c.holds(ep) {
 		return true
@@ -52,7 +56,8 @@ func (c *Call) Avoids(ep *Endpoint) bool {
 	return slices.Contains(c.tried, ep) || c.besides(ep)
 }
 
-// Tolerate makes the call not avoid endpoints that are not ready, for a Picker that asks another one: until the pick ends.
+// Tolerate makes the call not avoid endpoints that are not ready, for a Picker that asks another
+// one: until the pick ends.
 func (c *Call) Tolerate() { c.pass = max(c.pass, avoidOffline) }
 
 // Avoid makes later attempts of the call go to other endpoints, while there are any.
@@ -68,10 +73,11 @@ func (c *Call) Stay() { c.stays = true }
 // pinned reports whether the endpoint is chosen already, by the user or for good.
 func (c *Call) pinned() bool { return c.Endpoint != nil && (c.Endpoint != c.picked || c.stays) }
 
-// balance returns the handler between middleware and endpoint middleware: it chooses the endpoint. It sends a call
-// that was certainly not processed to another one, because that is always right. The handler is no method, which would have a wrapper
-// below it on the stack: see decodeBody. For the same reason it makes the first attempt itself, if it can: each of
-// recovery, timeout, retry, token and observers leaves 1000 callers' stacks at 4 KiB, which any of them doubled before.
+// balance returns the handler between middleware and endpoint middleware: it chooses the endpoint.
+// It sends a call that was certainly not processed to another one, because that is always right.
+// The handler is no method, which would have a wrapper below it on the stack: see decodeBody. For
+// the same reason it makes the first attempt itself, if it can: each of recovery, timeout, retry,
+// token and observers leaves 1000 callers' stacks at 4 KiB, which any of them doubled before.
 func (c *Client) balance() Handler {
 	bare := len(c.opts.EndpointMiddleware) == 0
 	return func(ctx context.Context, call *Call) error {
@@ -162,15 +168,17 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 	}
 }
 
-// resend reports whether a failed call is sent again here, to an endpoint that was not tried. One that could not be connected to is not sent on to others that
-// could not be either: while no server is there, that would be an attempt with each of them for every call.
+// resend reports whether a failed call is sent again here, to an endpoint that was not tried. One
+// that could not be connected to is not sent on to others that could not be either: while no server
+// is there, that would be an attempt with each of them for every call.
 func (c *Client) resend(call *Call, err error, resends int) bool {
 	e, ok := errors.AsType[*Error](err)
 	if !ok || !e.NotProcessed || call.stream != nil && call.stream.begun || resends >= maxResends || call.Endpoint == nil {
 		return false
 	}
 	_, absent := errors.AsType[*dialError](e.Cause)
-	if e.Code != Unavailable && !absent && !e.is(catalogue.Breach) { // a breach, which ended the connection, says nothing of other servers
+	// a breach, which ended the connection, says nothing of other servers
+	if e.Code != Unavailable && !absent && !e.is(catalogue.Breach) {
 		return false
 	}
 	// The connection was at fault, or the epoch, not the endpoint: a new one may do.
@@ -188,7 +196,8 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 	untried := 0
 	for _, ep := range all {
 		switch {
-		case slices.Contains(call.tried, ep), call.besides(ep), call.holds(ep): // the picker would rather take one that was tried
+		// the picker would rather take one that was tried
+		case slices.Contains(call.tried, ep), call.besides(ep), call.holds(ep):
 		case !absent || !ep.unreachable():
 			return true
 		default:
@@ -201,7 +210,8 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 	return again
 }
 
-// event tells the user of a connection event, and the resolver that its instances are perhaps elsewhere.
+// event tells the user of a connection event, and the resolver that its instances are perhaps
+// elsewhere.
 func (c *Client) event(e ConnEvent) {
 	if c.refresh != nil && e.Kind != eventConnected && e.Kind != eventClosed {
 		_ = c.guard.apart("the resolver's Refresh", nil, func() error { // that it failed is in the log

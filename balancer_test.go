@@ -22,7 +22,8 @@ func TestStaticKeepsTheContract(t *testing.T) {
 	yodeltest.TestResolver(t, yodel.Static("127.0.0.1:1", "127.0.0.1:2"), nil, nil)
 }
 
-// endpoints returns n endpoints that no call reaches. All are ready, because nobody tries to connect.
+// endpoints returns n endpoints that no call reaches. All are ready, because nobody tries to
+// connect.
 func endpoints(t testing.TB, n int) []*yodel.Endpoint {
 	t.Helper()
 	addrs := make([]string, n)
@@ -101,7 +102,8 @@ func TestCallsThatAvoidAnEndpointSpreadOverTheOthers(t *testing.T) {
 	wantEven(t, picks(p, calls, all[0]), []*yodel.Endpoint{all[1], all[2], all[4]}, calls)
 }
 
-// wantEven checks that the endpoints share the picks, each within a fifth: more than 6 standard deviations.
+// wantEven checks that the endpoints share the picks, each within a fifth: more than 6 standard
+// deviations.
 func wantEven(t *testing.T, counts map[*yodel.Endpoint]int, among []*yodel.Endpoint, picks int) {
 	t.Helper()
 	total := 0
@@ -116,7 +118,8 @@ func wantEven(t *testing.T, counts map[*yodel.Endpoint]int, among []*yodel.Endpo
 	}
 }
 
-// A call is tried with each endpoint as long as one of them may be there. When there is none, one attempt says so.
+// A call is tried with each endpoint as long as one of them may be there. When there is none, one
+// attempt says so.
 func TestWhenNoServerIsThereOneAttemptIsEnough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var attempts atomic.Int32

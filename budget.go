@@ -11,12 +11,16 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file is what a call hands down to the calls that are made for it: its budget of attempts, its class, its tenant.
+// This file is what a call hands down to the calls that are made for it: its budget of attempts,
+// its class, its tenant.
 //
-// The budget is tokens, each of which is leave for one attempt more than the first. A token is in one place only. Whoever sends a request to
-// a method that makes calls of its own, as its server says once it has seen that, keeps one, and lets it take the others along; the reply says how many were used, and brings the rest back, also
-// that of a stream whose caller has left it. Those that went with a request to which no reply came are gone: they may be in use. So there are never more attempts at any level of the tree than the root was given,
-// those who are nearest to the failure repeat first, and a server that dies does not take the last chance with it.
+// The budget is tokens, each of which is leave for one attempt more than the first. A token is in
+// one place only. Whoever sends a request to a method that makes calls of its own, as its server
+// says once it has seen that, keeps one, and lets it take the others along; the reply says how many
+// were used, and brings the rest back, also that of a stream whose caller has left it. Those that
+// went with a request to which no reply came are gone: they may be in use. So there are never more
+// attempts at any level of the tree than the root was given, those who are nearest to the failure
+// repeat first, and a server that dies does not take the last chance with it.
 
 // A budget is tokens.
 type budget struct{ spare atomic.Int32 }
@@ -57,8 +61,9 @@ func (b *budget) repay(lent int32, used uint64) {
 // maxBudget bounds what is believed of a budget.
 const maxBudget = 1 << 20
 
-// Again takes leave to send the call once more out of its budget, and reports whether there was any. Whoever sends calls
-// again asks before each attempt but the first. Without a budget it returns true.
+// Again takes leave to send the call once more out of its budget, and reports whether there was
+// any. Whoever sends calls again asks before each attempt but the first. Without a budget it
+// returns true.
 func (c *Call) Again() bool {
 	b := c.tokens()
 	return b == nil || b.take()
@@ -73,8 +78,10 @@ func (c *Call) tokens() *budget {
 	return c.budget
 }
 
-// lend lets an attempt take tokens along, if the method is known to make calls of its own: a reply that does not come takes them with it. None is kept where
-// nobody could use it: by a call that sends a stream, which cannot be made again once the server has taken it, and shares its budget with no other one.
+// lend lets an attempt take tokens along, if the method is known to make calls of its own: a reply
+// that does not come takes them with it. None is kept where nobody could use it: by a call that
+// sends a stream, which cannot be made again once the server has taken it, and shares its budget
+// with no other one.
 func (o *outgoing) lend(call *Call) {
 	b := call.tokens()
 	o.lent = 0
@@ -94,7 +101,8 @@ func (o *outgoing) repay(call *Call, used uint64) {
 	o.lent = 0
 }
 
-// lender returns who is told of the end of a stream. When the request has taken tokens of a handler's along, that is a lender. Those of the call's own end with it.
+// lender returns who is told of the end of a stream. When the request has taken tokens of a
+// handler's along, that is a lender. Those of the call's own end with it.
 func (c *Call) lender(ctx context.Context, st *mux.Stream) mux.Completer {
 	if c.out.lent == 0 {
 		return st
@@ -105,7 +113,8 @@ func (c *Call) lender(ctx context.Context, st *mux.Stream) mux.Completer {
 	return &lender{st, loan{c.budget, c.out.lent}}
 }
 
-// A lender is a stream that is told also of the end of a call that its caller has left: then it gets back what was not used.
+// A lender is a stream that is told also of the end of a call that its caller has left: then it
+// gets back what was not used.
 type lender struct {
 	*mux.Stream
 	loan
@@ -149,7 +158,8 @@ type heritageKey struct{}
 // background is the context that most calls without a handler have.
 var background = context.Background()
 
-// inherit gives a call what it has of the one whose handler's context ctx is. A context that is nobody's costs a comparison.
+// inherit gives a call what it has of the one whose handler's context ctx is. A context that is
+// nobody's costs a comparison.
 func (c *Call) inherit(ctx context.Context) {
 	if ctx == background {
 		return
@@ -191,7 +201,8 @@ func (c *Call) disinherit() {
 	}
 }
 
-// heritage returns what calls inherit that are made with the handler's context, or nil. It may be called concurrently.
+// heritage returns what calls inherit that are made with the handler's context, or nil. It may be
+// called concurrently.
 func (in *incoming) heritage() *heritage {
 	if h := in.heirs.Load(); h != nil {
 		return h

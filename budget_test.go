@@ -12,7 +12,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A worker pool is what limits many servers: so many at once, each for a while. It counts what waits for it too.
+// A worker pool is what limits many servers: so many at once, each for a while. It counts what
+// waits for it too.
 type workers struct {
 	slots      chan struct{}
 	took       time.Duration
@@ -54,7 +55,8 @@ func jain(shares []int64) float64 {
 	return sum * sum / (float64(len(shares)) * squares)
 }
 
-// flood makes each client begin calls as fast as it can until so many have ended, and returns how many ended well and how many did not.
+// flood makes each client begin calls as fast as it can until so many have ended, and returns how
+// many ended well and how many did not.
 func flood(t *testing.T, clients []*yodel.Client, calls int64) (done []int64, failed int64) {
 	t.Helper()
 	counts := make([]atomic.Int64, len(clients))
@@ -85,8 +87,8 @@ func flood(t *testing.T, clients []*yodel.Client, calls int64) (done []int64, fa
 	return done, failures.Load()
 }
 
-// Thirty clients offer all the load that they can to a server that is the bottleneck. It has no more requests open than it
-// allows, none fails, and each client has as much done as any other.
+// Thirty clients offer all the load that they can to a server that is the bottleneck. It has no
+// more requests open than it allows, none fails, and each client has as much done as any other.
 func TestClientsShareTheServersBudget(t *testing.T) {
 	for _, test := range []struct{ clients, budget int }{{30, 600}, {30, 100}, {30, 45}} {
 		w := newWorkers(10, time.Millisecond)

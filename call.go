@@ -16,8 +16,9 @@ import (
 // On the client the caller fills in what it needs and Client.Do sends it. On the server the
 // framework fills it in from the request, and the handler finds it with CallFrom.
 //
-// A Call belongs to one goroutine at a time. Middleware and observers must not keep a Call after they
-// have returned: those of the server, and those made by Client.Call and Method.Call, are used again.
+// A Call belongs to one goroutine at a time. Middleware and observers must not keep a Call after
+// they have returned: those of the server, and those made by Client.Call and Method.Call, are used
+// again.
 type Call struct {
 	// Method is the name of the method on the wire, for example "Arith.Mul".
 	Method string
@@ -26,12 +27,12 @@ type Call struct {
 	// On the server it is nil until Decode, which the method itself calls last of all.
 	Args any
 
-	// Reply is what the reply is decoded into: a pointer, or Values of pointers. On the server it is
-	// what the method returned. A nil Reply on the client discards the reply's body.
+	// Reply is what the reply is decoded into: a pointer, or Values of pointers. On the server it
+	// is what the method returned. A nil Reply on the client discards the reply's body.
 	Reply any
 
-	// Metadata travels with the request. The framework never changes a map that the user made. On the server it belongs to the
-	// call: it is used again with it.
+	// Metadata travels with the request. The framework never changes a map that the user made. On
+	// the server it belongs to the call: it is used again with it.
 	Metadata Metadata
 
 	// Trailer travels with the reply, also with an error: set by the server, read by the client.
@@ -57,60 +58,68 @@ type Call struct {
 	// Key is what consistent hashing and keyed order go by.
 	Key string
 
-	// Ordered keeps calls in order: those of one Client with the same Key and Ordered begin and return in the order in which
-	// they were made, one after the other, while others run in parallel. No key is a key too. None waits for
-	// the reply of the one before it to be sent. Callbacks are called one after the other; a call that its caller gives
-	// up returns at once. On the server it says that the call came in such an order.
+	// Ordered keeps calls in order: those of one Client with the same Key and Ordered begin and
+	// return in the order in which they were made, one after the other, while others run in
+	// parallel. No key is a key too. None waits for the reply of the one before it to be sent.
+	// Callbacks are called one after the other; a call that its caller gives up returns at once. On
+	// the server it says that the call came in such an order.
 	//
-	// Nothing overtakes: a call that is sent again keeps its place, and one that may have been executed is not sent again
-	// when a later one may have been, too. When the connection is lost and nobody knows whether a call was executed, the later
-	// ones that have been made by then and were not sent fail with YDL1009, certainly not executed; calls made
-	// afterwards begin afresh. Ordered calls must not be hedged, and a handler must not make a call with the key that it
+	// Nothing overtakes: a call that is sent again keeps its place, and one that may have been
+	// executed is not sent again when a later one may have been, too. When the connection is lost
+	// and nobody knows whether a call was executed, the later ones that have been made by then and
+	// were not sent fail with YDL1009, certainly not executed; calls made afterwards begin afresh.
+	// Ordered calls must not be hedged, and a handler must not make a call with the key that it
 	// serves to its own server. Streams, and calls to a Peer, have no order. Default false.
 	Ordered bool
 
-	// IdempotencyKey names the intent behind the call: two calls with one key are one intent. A server that has ServerOptions.Keys
-	// executes the method once for each key that it remembers, and the client sends a call that may have been executed again where its
-	// key is remembered, and only there. A server without executes every call that comes. A stream is not sent again because it has a key.
+	// IdempotencyKey names the intent behind the call: two calls with one key are one intent. A
+	// server that has ServerOptions.Keys executes the method once for each key that it remembers,
+	// and the client sends a call that may have been executed again where its key is remembered,
+	// and only there. A server without executes every call that comes. A stream is not sent again
+	// because it has a key.
 	IdempotencyKey string
 
 	// Idempotent says that executing the call twice does no harm. Only such a call is sent again
-	// when it may have been executed, or one whose IdempotencyKey is remembered. A method can be declared idempotent on the server too, and for a
-	// whole client in ClientOptions.Idempotent.
+	// when it may have been executed, or one whose IdempotencyKey is remembered. A method can be
+	// declared idempotent on the server too, and for a whole client in ClientOptions.Idempotent.
 	Idempotent bool
 
-	// NoWait makes the call fail at once when the connection's limits are reached, instead of waiting. ClientOptions.NoWait
-	// does so for all calls.
+	// NoWait makes the call fail at once when the connection's limits are reached, instead of
+	// waiting. ClientOptions.NoWait does so for all calls.
 	NoWait bool
 
 	// OneWay asks for no reply: Do returns when the request is queued for sending. Whether it was
-	// executed is never known. Its context ends 30 s after the client has disconnected, or
-	// half a second after if the server has many such calls. While as many one-way calls run
-	// on a connection as its server allows, the server reads no other calls from it: do not send many to a slow method.
+	// executed is never known. Its context ends 30 s after the client has disconnected, or half a
+	// second after if the server has many such calls. While as many one-way calls run on a
+	// connection as its server allows, the server reads no other calls from it: do not send many to
+	// a slow method.
 	OneWay bool
 
 	// Attempt counts how often the request was sent before: 0 the first time.
 	Attempt int
 
-	// Budget is how many attempts may be made in all of the call, and of the calls that its handlers make to carry it out, and so on:
-	// it travels down the call tree, in which nobody retries when it is used up. See Again. A call that a handler makes
-	// with its own context shares what is left of the handler's call, whatever is set here. On the server it is what the request came with.
-	// Zero is no bound.
+	// Budget is how many attempts may be made in all of the call, and of the calls that its
+	// handlers make to carry it out, and so on: it travels down the call tree, in which nobody
+	// retries when it is used up. See Again. A call that a handler makes with its own context
+	// shares what is left of the handler's call, whatever is set here. On the server it is what the
+	// request came with. Zero is no bound.
 	Budget int
 
-	// Criticality says which calls are carried out when not all can be: package criticality has the classes. It travels with the
-	// request, and down the call tree. Zero is normal.
+	// Criticality says which calls are carried out when not all can be: package criticality has the
+	// classes. It travels with the request, and down the call tree. Zero is normal.
 	Criticality int
 
-	// Tenant is on whose behalf the call is made, for those who divide what there is among tenants. It travels as Criticality does.
+	// Tenant is on whose behalf the call is made, for those who divide what there is among tenants.
+	// It travels as Criticality does.
 	Tenant string
 
-	// Explain asks for the record of the call also when it succeeds and is not slow: see Report. It travels with the request, so that the server says where its
-	// time went and keeps a record too, and down the call tree. On the server it says that the caller asked for it.
+	// Explain asks for the record of the call also when it succeeds and is not slow: see Report. It
+	// travels with the request, so that the server says where its time went and keeps a record too,
+	// and down the call tree. On the server it says that the caller asked for it.
 	Explain bool
 
-	// Endpoint is where the balancer sends this attempt. Setting it before the balancer pins the call.
-	// Nil on the server.
+	// Endpoint is where the balancer sends this attempt. Setting it before the balancer pins the
+	// call. Nil on the server.
 	Endpoint *Endpoint
 
 	out     *outgoing       // on the side that calls: what Do made of the call
@@ -150,8 +159,8 @@ const (
 // are any bytes.
 type Metadata map[string]string
 
-// Values is the arguments or the results of a method that has several of either: in Call.Args the values, in Call.Reply
-// pointers to where they go.
+// Values is the arguments or the results of a method that has several of either: in Call.Args the
+// values, in Call.Reply pointers to where they go.
 //
 //	var quotient, remainder int
 //	err := client.Call(ctx, "Arith.DivMod", yodel.Values{17, 5}, yodel.Values{&quotient, &remainder})
@@ -169,7 +178,8 @@ type Middleware func(next Handler) Handler
 type EndpointMiddleware func(ep *Endpoint, next Handler) Handler
 
 // An Observer watches calls without treating them, so that, unlike a Middleware, it costs an
-// asynchronous call no goroutine. Either function may be nil. Both run concurrently, and must be short.
+// asynchronous call no goroutine. Either function may be nil. Both run concurrently, and must be
+// short.
 type Observer struct {
 	// Start runs before the call is sent or its handler is called. The context it returns is the
 	// call's from then on.
@@ -179,10 +189,12 @@ type Observer struct {
 	End func(ctx context.Context, call *Call, err error)
 }
 
-// Took is how long a call has taken by now, for its observers: since just before the first of them was told that it
-// starts. From when it has ended it stays as it is, the same for all of them. Where nobody observes calls it is zero.
+// Took is how long a call has taken by now, for its observers: since just before the first of them
+// was told that it starts. From when it has ended it stays as it is, the same for all of them.
+// Where nobody observes calls it is zero.
 //
-// It is here, and not with each observer, because a time that is kept in a context costs an allocation and two readings of the clock.
+// It is here, and not with each observer, because a time that is kept in a context costs an
+// allocation and two readings of the clock.
 func (c *Call) Took() time.Duration {
 	if c.watch == watching {
 		return clock() - c.began
@@ -190,9 +202,9 @@ func (c *Call) Took() time.Duration {
 	return c.took
 }
 
-// Now returns the time, for middleware that reckons with it. On the client, until the call's first attempt goes to an endpoint, that
-// is when its caller made it: all who ask, and the observers, share one reading of the clock, which takes as long as three
-// middlewares.
+// Now returns the time, for middleware that reckons with it. On the client, until the call's first
+// attempt goes to an endpoint, that is when its caller made it: all who ask, and the observers,
+// share one reading of the clock, which takes as long as three middlewares.
 func (c *Call) Now() time.Time {
 	if c.in != nil || c.out == nil || c.out.began != 0 {
 		return time.Now()
@@ -211,7 +223,8 @@ func (c *Call) made() time.Duration {
 // clock is one reading of the monotonic clock, half of what time.Now costs.
 func clock() time.Duration { return mux.Clock() }
 
-// startAll begins the watch of a call. What it needs of the stack must not stand under the whole call: see decodeBody.
+// startAll begins the watch of a call. What it needs of the stack must not stand under the whole
+// call: see decodeBody.
 //
 //go:noinline
 func startAll(ctx context.Context, observers []Observer, call *Call) context.Context {

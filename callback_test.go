@@ -27,7 +27,8 @@ func TestCallbacksOfOneClientRunConcurrently(t *testing.T) {
 			}
 			until(t, "there are two endpoints", func() bool { return len(c.Endpoints()) == 2 })
 			for i, ep := range c.Endpoints() {
-				must(t, c.Do(t.Context(), &yodel.Call{Method: string(Mul), Args: &Args{}, Endpoint: ep})) // it is connected
+				// it is connected
+				must(t, c.Do(t.Context(), &yodel.Call{Method: string(Mul), Args: &Args{}, Endpoint: ep}))
 				call := &yodel.Call{Method: string(Mul), Args: &Args{}, Reply: new(Reply), Endpoint: ep}
 				c.Go(context.Background(), call, func(err error) {
 					close(running[i])

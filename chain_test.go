@@ -64,7 +64,8 @@ func parts() []part {
 	return append(list, all)
 }
 
-// The chain allocates nothing: neither what stands around a call, nor what it sends along, nor the clock.
+// The chain allocates nothing: neither what stands around a call, nor what it sends along, nor the
+// clock.
 func TestAllocationsOfTheChain(t *testing.T) {
 	const Echo yodel.Method[[]byte, []byte] = "Alloc.Echo"
 	if raceEnabled {
@@ -152,7 +153,8 @@ func TestTook(t *testing.T) {
 	})
 }
 
-// Middleware that asks for the time of a call gets when it was made, until its first attempt; afterwards the time.
+// Middleware that asks for the time of a call gets when it was made, until its first attempt;
+// afterwards the time.
 func TestNow(t *testing.T) {
 	const Wait yodel.Method[yodel.Empty, yodel.Empty] = "Test.Wait"
 	synctest.Test(t, func(t *testing.T) {
@@ -188,7 +190,8 @@ func TestNow(t *testing.T) {
 			})
 			began := time.Now()
 			_, err := Wait.Call(t.Context(), c, &yodel.Empty{})
-			// The wait before the first attempt is part of its time, and the second one has its own.
+			// The wait before the first attempt is part of its time, and the second one has its
+			// own.
 			if took := time.Since(began); took != 6*time.Second || yodel.CodeOf(err) != yodel.DeadlineExceeded {
 				t.Errorf("%s: took %v, want 6s: %v", name, took, err)
 			}
@@ -255,8 +258,8 @@ func TestMetadataThatComesAgain(t *testing.T) {
 	}
 }
 
-// BenchmarkChain shows what each part costs a call, from many callers. What a scenario of the suite measures is CPU time; this is where to
-// look for it.
+// BenchmarkChain shows what each part costs a call, from many callers. What a scenario of the suite
+// measures is CPU time; this is where to look for it.
 func BenchmarkChain(b *testing.B) {
 	const Echo yodel.Method[[]byte, []byte] = "Alloc.Echo"
 	for _, p := range append([]part{{name: "none"}}, parts()...) {
@@ -281,7 +284,8 @@ func BenchmarkChain(b *testing.B) {
 	}
 }
 
-// A greedy codec is raw and takes as much of the stack as the method that is generated for a large message.
+// A greedy codec is raw and takes as much of the stack as the method that is generated for a large
+// message.
 type greedy struct{ yodel.Codec }
 
 func (g greedy) Decode(src []byte, v any) error {
@@ -290,7 +294,8 @@ func (g greedy) Decode(src []byte, v any) error {
 	return g.Codec.Decode(append(make([]byte, 0, 64), much[:n]...), v)
 }
 
-// BenchmarkStacks shows how much of the stack many callers keep, which with a chain of middleware is easily twice as much.
+// BenchmarkStacks shows how much of the stack many callers keep, which with a chain of middleware
+// is easily twice as much.
 func BenchmarkStacks(b *testing.B) {
 	const callers = 1000
 	const Echo yodel.Method[[]byte, []byte] = "Alloc.Echo"

@@ -18,7 +18,8 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// replying serves an address at which each request is answered with the same error, until the test ends.
+// replying serves an address at which each request is answered with the same error, until the test
+// ends.
 func replying(t testing.TB, code uint16, fields *wire.Fields) string {
 	t.Helper()
 	l := listen(t)

@@ -25,41 +25,50 @@ type ClientOptions struct {
 	Transport Transport
 	// Balancer chooses among instances. Default RoundRobin.
 	Balancer Balancer
-	// Middleware sees each call once, the first one outermost. An asynchronous call takes a goroutine
-	// when there is any. Default none.
+	// Middleware sees each call once, the first one outermost. An asynchronous call takes a
+	// goroutine when there is any. Default none.
 	Middleware []Middleware
 	// EndpointMiddleware sees each attempt, below the balancer. Default none.
 	EndpointMiddleware []EndpointMiddleware
 	// Observers watch calls, outside of all middleware. Default none.
 	Observers []Observer
-	// SlowAfter is how long a call may take until there is a record of it although it succeeds: see Call.Report and Client.Samples. It counts from when the call
-	// was made until its reply came, and for a stream until the server took it. Default 1 s; negative is for ever.
+	// SlowAfter is how long a call may take until there is a record of it although it succeeds: see
+	// Call.Report and Client.Samples. It counts from when the call was made until its reply came,
+	// and for a stream until the server took it. Default 1 s; negative is for ever.
 	SlowAfter time.Duration
-	// Idempotent names methods that may be executed twice, as Call.Idempotent does for a call. Default none.
+	// Idempotent names methods that may be executed twice, as Call.Idempotent does for a call.
+	// Default none.
 	Idempotent []string
 	// Timeout ends calls that have no deadline of their own. Default none.
 	Timeout time.Duration
-	// DialTimeout ends attempts to connect, and the wait for the first set of instances. Default 3 s.
+	// DialTimeout ends attempts to connect, and the wait for the first set of instances. Default 3
+	// s.
 	DialTimeout time.Duration
-	// ConnsPerEndpoint is how many connections a client makes to one instance, at most. One is the fastest for most loads,
-	// because many calls share each write. Another one is made when those there are have become saturated: callers wait for the server's
-	// window, or behind what waits to be written. It is closed when it has been idle for Limits.IdleTimeout, or for 30 s
-	// if that is not set. Default 1.
+	// ConnsPerEndpoint is how many connections a client makes to one instance, at most. One is the
+	// fastest for most loads, because many calls share each write. Another one is made when those
+	// there are have become saturated: callers wait for the server's window, or behind what waits
+	// to be written. It is closed when it has been idle for Limits.IdleTimeout, or for 30 s if that
+	// is not set. Default 1.
 	ConnsPerEndpoint int
-	// ConnMetadata is what the server learns of this client once per connection: a token, a name. Default none.
+	// ConnMetadata is what the server learns of this client once per connection: a token, a name.
+	// Default none.
 	ConnMetadata Metadata
-	// NoWait makes calls fail at once when a connection's limits are reached, instead of waiting. Default false.
+	// NoWait makes calls fail at once when a connection's limits are reached, instead of waiting.
+	// Default false.
 	NoWait bool
-	// Checksum adds a CRC-32C to each message, both ways. Default false: TCP and TLS have their own.
+	// Checksum adds a CRC-32C to each message, both ways. Default false: TCP and TLS have their
+	// own.
 	Checksum bool
-	// Server is whose methods the servers that this client connects to may call, over the client's own connections: see
-	// Server.Peers and Call.Peer. It need not listen. Its Accept, OnConn and MaxConns are for its listeners only; what it says of
-	// how much may be open holds for what comes in, and its MaxMemory and Limits.MaxMemory for all that these
-	// connections hold. Default none.
+	// Server is whose methods the servers that this client connects to may call, over the client's
+	// own connections: see Server.Peers and Call.Peer. It need not listen. Its Accept, OnConn and
+	// MaxConns are for its listeners only; what it says of how much may be open holds for what
+	// comes in, and its MaxMemory and Limits.MaxMemory for all that these connections hold. Default
+	// none.
 	Server *Server
-	// MaxMemory is how many bytes all servers together can make the client hold, as ServerOptions.MaxMemory is for a server. A reply
-	// counts until it has come whole, and while it is decompressed. With
-	// Server, that server's limits hold for the connections, and this one for replies while they are decompressed. Default as there.
+	// MaxMemory is how many bytes all servers together can make the client hold, as
+	// ServerOptions.MaxMemory is for a server. A reply counts until it has come whole, and while it
+	// is decompressed. With Server, that server's limits hold for the connections, and this one for
+	// replies while they are decompressed. Default as there.
 	MaxMemory int
 	// Limits bounds what a connection may cost.
 	Limits Limits
@@ -97,7 +106,8 @@ type Client struct {
 	left    chan struct{} // closed when Close has returned for the first time
 }
 
-// NewClient returns a client for the instances that r knows. It does not wait for them, nor for a connection.
+// NewClient returns a client for the instances that r knows. It does not wait for them, nor for a
+// connection.
 func NewClient(r Resolver, o *ClientOptions) *Client {
 	if o == nil {
 		o = &ClientOptions{}
@@ -179,8 +189,8 @@ var errNoResolver = errors.New("NewClient was given no resolver")
 // wait for a connection: a call does, or Ready.
 func Dial(addrs ...string) *Client { return NewClient(Static(addrs...), nil) }
 
-// Close ends the client: calls that are open fail. Connections end within a second. Hooks and callbacks may call Close: it waits for
-// the code of users for 1.5 s at most.
+// Close ends the client: calls that are open fail. Connections end within a second. Hooks and
+// callbacks may call Close: it waits for the code of users for 1.5 s at most.
 func (c *Client) Close() {
 	c.hooks.letGo()
 	if c.shut.Swap(true) {
@@ -204,7 +214,8 @@ func (c *Client) Close() {
 	}
 }
 
-// closeTime bounds how long Close waits for what runs, which may be what has called it. Connections take a second at most.
+// closeTime bounds how long Close waits for what runs, which may be what has called it. Connections
+// take a second at most.
 const closeTime = 1500 * time.Millisecond
 
 // waitFor waits for ch to be closed, for at most d.
@@ -220,7 +231,8 @@ func waitFor(ch <-chan struct{}, d time.Duration) {
 // Endpoints returns the current set of endpoints.
 func (c *Client) Endpoints() []*Endpoint { return c.cluster.endpoints() }
 
-// Several reports whether there is more than one endpoint, or may be because the resolver has not spoken yet: whether a call can go to another one.
+// Several reports whether there is more than one endpoint, or may be because the resolver has not
+// spoken yet: whether a call can go to another one.
 func (c *Client) Several() bool {
 	set := c.cluster.set.Load()
 	return set == nil || len(set.endpoints) > 1
@@ -229,8 +241,9 @@ func (c *Client) Several() bool {
 // Ready waits until one instance is connected, or explains why none is.
 func (c *Client) Ready(ctx context.Context) error { return c.cluster.ready(ctx) }
 
-// Call calls a method: in is a pointer to the request, out a pointer to what the reply is decoded into; both may
-// be Values, and out may be nil. It allocates nothing. For anything more than that, see Do.
+// Call calls a method: in is a pointer to the request, out a pointer to what the reply is decoded
+// into; both may be Values, and out may be nil. It allocates nothing. For anything more than that,
+// see Do.
 func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	if c == nil || ctx == nil {
 		return missing(ctx, method)
@@ -293,7 +306,8 @@ func missing(ctx context.Context, method string) error {
 	return refusal("YDL2008", "%s: the client is nil", method)
 }
 
-// timeout begins the time of a call, if somebody wants to know of it before it comes to an endpoint.
+// timeout begins the time of a call, if somebody wants to know of it before it comes to an
+// endpoint.
 func (c *Client) timeout(call *Call) {
 	if c.opts.Timeout > 0 && call.Deadline.IsZero() {
 		call.Deadline, call.limited = mux.TimeOf(call.made()+c.opts.Timeout), true
@@ -302,18 +316,20 @@ func (c *Client) timeout(call *Call) {
 	}
 }
 
-// Go carries out a call without waiting for the reply, and calls done, which may be nil, when it has ended. The call, and what it
-// points to, belong to the client until then.
+// Go carries out a call without waiting for the reply, and calls done, which may be nil, when it
+// has ended. The call, and what it points to, belong to the client until then.
 //
-// Done is called exactly once. It usually runs on the goroutine that reads the connection, so it should be short. It runs on another
-// goroutine if the client has middleware, or if the call could not be sent at once on an existing connection. Go may call it before
-// it returns: for a one-way call, for a call that cannot be sent, and, while too many calls are open, in a handler or after ctx has
-// ended. Callbacks of one client may run concurrently.
+// Done is called exactly once. It usually runs on the goroutine that reads the connection, so it
+// should be short. It runs on another goroutine if the client has middleware, or if the call could
+// not be sent at once on an existing connection. Go may call it before it returns: for a one-way
+// call, for a call that cannot be sent, and, while too many calls are open, in a handler or after
+// ctx has ended. Callbacks of one client may run concurrently.
 //
-// A panic of done is logged. A panic of other code that the call passes, such as a codec, is logged too, and done gets an error
-// (YDL5004).
+// A panic of done is logged. A panic of other code that the call passes, such as a codec, is logged
+// too, and done gets an error (YDL5004).
 //
-// When more calls are open than the limits allow, Go waits. With middleware, each call takes a goroutine.
+// When more calls are open than the limits allow, Go waits. With middleware, each call takes a
+// goroutine.
 func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
 	if c == nil || ctx == nil {
 		callback(done).ended(missing(ctx, call.Method))
@@ -360,7 +376,8 @@ func (c *Client) goInOwnGoroutine(ctx context.Context, call *Call, done func(err
 	go c.doLater(ctx, call, done, true)
 }
 
-// doLater carries out an asynchronous call, and gives back the token for the goroutine that it takes, if it has one.
+// doLater carries out an asynchronous call, and gives back the token for the goroutine that it
+// takes, if it has one.
 func (c *Client) doLater(ctx context.Context, call *Call, done func(error), token bool) {
 	ended, err := false, error(nil)
 	defer func() {
@@ -376,8 +393,9 @@ func (c *Client) doLater(ctx context.Context, call *Call, done func(error), toke
 	ended = true
 }
 
-// token waits for leave to take a goroutine for an asynchronous call. Without it the call is carried out on the caller's: when ctx has
-// ended, or the caller is a handler, whom those that have the tokens may be waiting for.
+// token waits for leave to take a goroutine for an asynchronous call. Without it the call is
+// carried out on the caller's: when ctx has ended, or the caller is a handler, whom those that have
+// the tokens may be waiting for.
 func (c *Client) token(ctx context.Context) bool {
 	select {
 	case c.async <- struct{}{}:
@@ -398,7 +416,8 @@ func (c *Client) token(ctx context.Context) bool {
 // begin readies a call of the user's, which may have been used before.
 func (c *Call) begin(ctx context.Context, o *outgoing) {
 	c.out, c.Attempt = o, 0
-	// What is as it should be is not written: the reading goroutine has it in its processor's cache.
+	// What is as it should be is not written: the reading goroutine has it in its processor's
+	// cache.
 	if c.tried != nil {
 		c.tried = nil
 	}
@@ -444,8 +463,9 @@ func (q *requester) declared(method string) bool {
 	return m.idempotent.Load()
 }
 
-// Background runs f on a goroutine of the client's. Ctx ends when the client is closed, and Close waits for f to return, for 1.5 s at
-// most. Once the client has been closed, Background does nothing and returns false.
+// Background runs f on a goroutine of the client's. Ctx ends when the client is closed, and Close
+// waits for f to return, for 1.5 s at most. Once the client has been closed, Background does
+// nothing and returns false.
 func (c *Client) Background(f func(ctx context.Context)) bool {
 	c.ending.Lock()
 	defer c.ending.Unlock()

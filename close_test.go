@@ -153,8 +153,8 @@ func TestCloseEndsCallsOnEndpointsThatHaveGone(t *testing.T) {
 	wantError(t, receive(t, outcome, "the call ends with Close"), yodel.Canceled, "YDL1007")
 }
 
-// A server that divides a small budget says so all the time, and what it says must not make the client's end destroy what the client
-// has sent.
+// A server that divides a small budget says so all the time, and what it says must not make the
+// client's end destroy what the client has sent.
 func TestOneWayCallsSentBeforeCloseArrive(t *testing.T) {
 	for _, budget := range []int{0, 16} {
 		s := newServer(t, &yodel.ServerOptions{MaxOpen: budget})

@@ -55,7 +55,8 @@ type endpointSet struct {
 	past      int64 // attempts that were made on endpoints that have left
 }
 
-// attempts returns how many attempts have been made on the endpoints, and on those that there were before.
+// attempts returns how many attempts have been made on the endpoints, and on those that there were
+// before.
 func (s *endpointSet) attempts() int64 {
 	n := s.past
 	for _, ep := range s.endpoints {
@@ -264,8 +265,8 @@ func (s *endpointSet) pick(call *Call) *Endpoint {
 	return nil
 }
 
-// instead returns an endpoint that is connected, if the picker has one, or else ep, which it picked although that is not connected and
-// others are: not every picker heeds Avoids.
+// instead returns an endpoint that is connected, if the picker has one, or else ep, which it picked
+// although that is not connected and others are: not every picker heeds Avoids.
 func (s *endpointSet) instead(call *Call, ep *Endpoint) *Endpoint {
 	tried := call.tried
 	defer func() { call.tried = tried }()
@@ -318,7 +319,8 @@ func (cl *cluster) first(ctx context.Context, call *Call) (*endpointSet, error) 
 	}
 }
 
-// unnamed returns the error of a call that waited for the first set of instances until cause ended it.
+// unnamed returns the error of a call that waited for the first set of instances until cause ended
+// it.
 func (cl *cluster) unnamed(cause error, waited time.Duration) error {
 	if waited < time.Millisecond { // the call's time was over before
 		return &mux.CallError{Cause: cause, NotProcessed: true}

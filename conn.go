@@ -26,7 +26,8 @@ type ConnEvent struct {
 	//	"write failed"     writing failed
 	//	"closed"           this side closed the connection
 	//
-	// A connection that was accepted or connected ends with exactly one of the last four, or is refused.
+	// A connection that was accepted or connected ends with exactly one of the last four, or is
+	// refused.
 	Kind string
 	// Addr is the peer's address, or that of the listener.
 	Addr string
@@ -101,8 +102,8 @@ func byteAt(s string, i int) byte {
 	return 0
 }
 
-// parseMetadata makes a map of metadata that a peer has sent. It allocates nothing before it has found that the metadata
-// is within the limits.
+// parseMetadata makes a map of metadata that a peer has sent. It allocates nothing before it has
+// found that the metadata is within the limits.
 func parseMetadata(l *Limits, b []byte) (Metadata, error) {
 	if len(b) == 0 {
 		return nil, nil //nolint:nilnil // no metadata is a valid value
@@ -131,7 +132,8 @@ type metadataError string
 
 func (e metadataError) Error() string { return string(e) }
 
-// metadataFits reports whether metadata with so many pairs and bytes is within the limits: nil, or a metadataError.
+// metadataFits reports whether metadata with so many pairs and bytes is within the limits: nil, or
+// a metadataError.
 func metadataFits(l *Limits, pairs, bytes int) error {
 	switch {
 	case bytes > l.MaxMetadata:
@@ -148,8 +150,8 @@ func tooMuch(err error) string {
 	return string(e)
 }
 
-// A repeatedMetadata is metadata that comes or goes with one call after the other, as a token does. It does not change: all
-// calls share it, so that it is in the processor's cache.
+// A repeatedMetadata is metadata that comes or goes with one call after the other, as a token does.
+// It does not change: all calls share it, so that it is in the processor's cache.
 type repeatedMetadata struct {
 	raw   []byte // encoded
 	pairs []pair
@@ -165,7 +167,8 @@ func newRepeatedMetadata(raw []byte, md Metadata) *repeatedMetadata {
 
 type pair struct{ key, value string }
 
-// is reports whether md is the same. To look each key up takes a quarter of the time of an iteration over a map.
+// is reports whether md is the same. To look each key up takes a quarter of the time of an
+// iteration over a map.
 func (r *repeatedMetadata) is(md Metadata) bool {
 	for i := range r.pairs {
 		if value, ok := md[r.pairs[i].key]; !ok || value != r.pairs[i].value {
@@ -184,14 +187,16 @@ func (r *repeatedMetadata) decode() Metadata {
 	return md
 }
 
-// Bounds of what is remembered of metadata for each connection that is served, and for each client: its size, and how seldom metadata that is new each time is.
+// Bounds of what is remembered of metadata for each connection that is served, and for each client:
+// its size, and how seldom metadata that is new each time is.
 const (
 	maxRepeatedMetadata = 1 << 10
 	metadataMisses      = 16
 )
 
-// readMetadata makes call.Metadata of b. To parse it takes a map and a string for each key and value, a tenth of a short call.
-// So what comes again is only copied, and a call that is used again keeps its map for it, when nobody has changed that.
+// readMetadata makes call.Metadata of b. To parse it takes a map and a string for each key and
+// value, a tenth of a short call. So what comes again is only copied, and a call that is used again
+// keeps its map for it, when nobody has changed that.
 func (in *incoming) readMetadata(b []byte) error {
 	if len(b) == 0 {
 		return nil

@@ -17,7 +17,8 @@ import (
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
-// Ready does not connect to all of thousands, and to nobody if somebody is connected; but it finds the one that is there.
+// Ready does not connect to all of thousands, and to nobody if somebody is connected; but it finds
+// the one that is there.
 func TestReadyConnectsToFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.New()

@@ -13,14 +13,16 @@ import (
 	"sync/atomic"
 )
 
-// Raw passes bytes through: messages are []byte, View or pointers to either. Decoding copies, into the capacity
-// that the target already has; a large body becomes the target's without being copied when that is not enough. What a handler has
-// returned is sent from where it is, and must not be changed any more. Small messages of a stream that came together share an allocation
-// of 2 KiB, which lasts as long as any of them is kept.
+// Raw passes bytes through: messages are []byte, View or pointers to either. Decoding copies, into
+// the capacity that the target already has; a large body becomes the target's without being copied
+// when that is not enough. What a handler has returned is sent from where it is, and must not be
+// changed any more. Small messages of a stream that came together share an allocation of 2 KiB,
+// which lasts as long as any of them is kept.
 var Raw Codec = rawCodec{}
 
-// A View is a message of bytes for the Raw codec that a handler only looks at. As the argument of a unary method it is not copied: it is
-// valid until the handler returns, and must not be changed. The handler may answer with it. Everywhere else a View is like a []byte.
+// A View is a message of bytes for the Raw codec that a handler only looks at. As the argument of a
+// unary method it is not copied: it is valid until the handler returns, and must not be changed.
+// The handler may answer with it. Everywhere else a View is like a []byte.
 type View []byte
 
 // TCP is the transport of clients and servers that name none. Addresses are host:port.

@@ -195,7 +195,8 @@ func TestUnlistedInstancesThatNeverAnsweredAreNotKept(t *testing.T) {
 	})
 }
 
-// While an unlisted endpoint answers, it may lose its connection. What listens at its address after a restart has to be named again.
+// While an unlisted endpoint answers, it may lose its connection. What listens at its address after
+// a restart has to be named again.
 func TestAnUnlistedInstanceIsKnownByItsIncarnation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startFleet(t, "a", "b", "c")
@@ -214,7 +215,8 @@ func TestAnUnlistedInstanceIsKnownByItsIncarnation(t *testing.T) {
 	})
 }
 
-// The registry is restored to an older state: two addresses at which nobody listens instead of three that answer.
+// The registry is restored to an older state: two addresses at which nobody listens instead of
+// three that answer.
 func TestDeadReplacementsEvictNobodyWhoAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startFleet(t, "a", "b", "c")
@@ -340,7 +342,8 @@ func TestInactiveInstancesGetNoCalls(t *testing.T) {
 	})
 }
 
-// A registry that has lost its memory learns again server by server. Nothing has changed, so no endpoint is replaced by another one, which knows nothing and has to connect.
+// A registry that has lost its memory learns again server by server. Nothing has changed, so no
+// endpoint is replaced by another one, which knows nothing and has to connect.
 func TestASetThatGrowsAgainReplacesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := []string{"a", "b", "c", "d", "e", "f"}

@@ -17,8 +17,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// An Endpoint is an instance as one client sees it: its connections, its load, and whether it is ready.
-// Its methods may be called concurrently.
+// An Endpoint is an instance as one client sees it: its connections, its load, and whether it is
+// ready. Its methods may be called concurrently.
 type Endpoint struct {
 	instance atomic.Pointer[Instance]
 	client   *Client
@@ -29,18 +29,20 @@ type Endpoint struct {
 	conns    atomic.Pointer[[]*mux.Conn]    // never nil
 	identity atomic.Pointer[serverIdentity] // of the server of the last connection; nil before there was one
 	states   states
-	// status is how many say that the endpoint is not ready, and offline while there is no connection.
+	// status is how many say that the endpoint is not ready, and offline while there is no
+	// connection.
 	status   atomic.Int32
-	reached  atomic.Bool     // there was a connection at some time
-	suspect  atomic.Bool     // an attempt to connect failed, or takes long, and there never was a connection
-	busy     atomic.Bool     // it is being dialled, or a timer will dial it
-	unlisted atomic.Bool     // the resolver does not name it any more, see leaving.go
-	stranger atomic.Bool     // another server than the one that was named listens at its address
-	away     atomic.Bool     // no connection could be made since the last one that was
-	told     atomic.Bool     // a call was told so
-	lostAt   atomic.Int64    // when the last connection was lost, in nanoseconds since 1970; 0 while there is nothing wrong
-	ctx      context.Context //nolint:containedctx // ends with the endpoint
-	cancel   context.CancelFunc
+	reached  atomic.Bool // there was a connection at some time
+	suspect  atomic.Bool // an attempt to connect failed, or takes long, and there never was a connection
+	busy     atomic.Bool // it is being dialled, or a timer will dial it
+	unlisted atomic.Bool // the resolver does not name it any more, see leaving.go
+	stranger atomic.Bool // another server than the one that was named listens at its address
+	away     atomic.Bool // no connection could be made since the last one that was
+	told     atomic.Bool // a call was told so
+	// when the last connection was lost, in nanoseconds since 1970; 0 while there is nothing wrong
+	lostAt atomic.Int64
+	ctx    context.Context //nolint:containedctx // ends with the endpoint
+	cancel context.CancelFunc
 
 	joined time.Time // when the resolver named it first; does not change
 	left   time.Time // when it became unlisted; guarded by cluster.mu
@@ -55,16 +57,17 @@ type Endpoint struct {
 	retry    *time.Timer     // the next dial
 	retryAt  time.Time
 	closed   bool
-	// enough is until when no connection beside the ones there are is wanted, in nanoseconds since 1970: one is being made, or
-	// could not be made.
+	// enough is until when no connection beside the ones there are is wanted, in nanoseconds since
+	// 1970: one is being made, or could not be made.
 	enough atomic.Int64
 }
 
 // offline is the bit of Endpoint.status that says that there is no connection.
 const offline = 1 << 16
 
-// An inflight counts calls that are being worked on. Asynchronous calls begin on one processor and end on another: a counter that both
-// of them wrote took each call 40 ns, most of it waiting for the other one's cache.
+// An inflight counts calls that are being worked on. Asynchronous calls begin on one processor and
+// end on another: a counter that both of them wrote took each call 40 ns, most of it waiting for
+// the other one's cache.
 type inflight struct {
 	_       [cacheLine]byte
 	begun   atomic.Int64
@@ -94,7 +97,8 @@ type dialing struct {
 	err      error
 }
 
-// spareTime is how long a connection beside others may be idle, or one that no call needed, when there is no other limit.
+// spareTime is how long a connection beside others may be idle, or one that no call needed, when
+// there is no other limit.
 const spareTime = 30 * time.Second
 
 // Backoff between attempts to connect: doubling, with jitter of half of it.
@@ -123,12 +127,13 @@ func (ep *Endpoint) Instance() Instance { return *ep.instance.Load() }
 // Addr returns the address of the instance.
 func (ep *Endpoint) Addr() string { return ep.instance.Load().Addr }
 
-// Inflight returns how many calls of this client the endpoint is working on. Those that wait for a connection to it count too: otherwise one that
-// lets nobody connect would look idle to balancers, and get all calls until that is certain.
+// Inflight returns how many calls of this client the endpoint is working on. Those that wait for a
+// connection to it count too: otherwise one that lets nobody connect would look idle to balancers,
+// and get all calls until that is certain.
 func (ep *Endpoint) Inflight() int { return ep.inflight.sent() + int(ep.inflight.waiting.Load()) }
 
-// begun and ended count calls in flight. A peer has no endpoint. Begun returns when that was if a Learner wants to know, and
-// otherwise 0.
+// begun and ended count calls in flight. A peer has no endpoint. Begun returns when that was if a
+// Learner wants to know, and otherwise 0.
 func (ep *Endpoint) begun() (at time.Duration) {
 	if ep == nil {
 		return 0
@@ -149,18 +154,20 @@ func (ep *Endpoint) ended() {
 // Connected reports whether there is a connection.
 func (ep *Endpoint) Connected() bool { return len(*ep.conns.Load()) > 0 }
 
-// unreachable reports whether there is no connection, and a call was told that the transport could make none since the last one.
+// unreachable reports whether there is no connection, and a call was told that the transport could
+// make none since the last one.
 func (ep *Endpoint) unreachable() bool { return ep.away.Load() && ep.told.Load() && !ep.Connected() }
 
-// Ready reports whether the endpoint should get calls: nobody has said otherwise with SetReady, and its connection was not lost. An
-// endpoint that was not connected to yet is ready; calls go there when it is connected, or when no endpoint is.
+// Ready reports whether the endpoint should get calls: nobody has said otherwise with SetReady, and
+// its connection was not lost. An endpoint that was not connected to yet is ready; calls go there
+// when it is connected, or when no endpoint is.
 func (ep *Endpoint) Ready() bool { return ep.status.Load()&^offline == 0 }
 
 // offline reports whether there is no connection.
 func (ep *Endpoint) offline() bool { return ep.status.Load()&offline != 0 }
 
-// SetReady says, in the name of by, whether the endpoint should get calls. It gets calls while nobody says
-// that it should not, and when no endpoint is ready.
+// SetReady says, in the name of by, whether the endpoint should get calls. It gets calls while
+// nobody says that it should not, and when no endpoint is ready.
 func (ep *Endpoint) SetReady(by string, ready bool) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -179,7 +186,8 @@ func (ep *Endpoint) setReadyLocked(by string, ready bool) {
 	ep.status.Store(int32(len(ep.by)) | ep.status.Load()&offline) //nolint:gosec // few
 }
 
-// setConnsLocked replaces the connections. It reports whether the client has no connection to any endpoint now, and had one.
+// setConnsLocked replaces the connections. It reports whether the client has no connection to any
+// endpoint now, and had one.
 func (ep *Endpoint) setConnsLocked(conns []*mux.Conn) (last bool) {
 	before := len(*ep.conns.Load())
 	ep.conns.Store(&conns)
@@ -200,8 +208,8 @@ func (ep *Endpoint) restsLocked() bool {
 	return len(*ep.conns.Load()) == 0 && ep.dialing == nil && ep.retry == nil
 }
 
-// State returns the value kept under key on this endpoint, made with create the first time. Middleware
-// keeps there what must survive a new chain.
+// State returns the value kept under key on this endpoint, made with create the first time.
+// Middleware keeps there what must survive a new chain.
 func (ep *Endpoint) State(key any, create func() any) any {
 	return ep.states.get(key, create)
 }
@@ -220,8 +228,9 @@ func (s *states) get(key any, create func() any) any {
 // Client returns the client whose endpoint it is.
 func (ep *Endpoint) Client() *Client { return ep.client }
 
-// Go runs f on a goroutine of the endpoint's: ctx ends when the endpoint is no longer one of the client's, or the client is closed, which waits
-// for f to return. It does nothing once that has happened.
+// Go runs f on a goroutine of the endpoint's: ctx ends when the endpoint is no longer one of the
+// client's, or the client is closed, which waits for f to return. It does nothing once that has
+// happened.
 func (ep *Endpoint) Go(f func(ctx context.Context)) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -236,7 +245,8 @@ func (ep *Endpoint) Go(f func(ctx context.Context)) {
 // byConn is who says that an endpoint is not ready because it is not connected.
 const byConn = "connection"
 
-// do returns the handler that makes one attempt on this endpoint; see balance for why it is no method.
+// do returns the handler that makes one attempt on this endpoint; see balance for why it is no
+// method.
 func (ep *Endpoint) do() Handler {
 	c := ep.client
 	return func(ctx context.Context, call *Call) error {
@@ -260,14 +270,16 @@ func (ep *Endpoint) do() Handler {
 	}
 }
 
-// ready returns a connection for the next call, or nil if there is none yet, or one more is worth having.
+// ready returns a connection for the next call, or nil if there is none yet, or one more is worth
+// having.
 func (ep *Endpoint) ready(ctx context.Context) *mux.Conn {
 	conns := *ep.conns.Load()
 	if len(conns) == 1 && ep.client.opts.ConnsPerEndpoint == 1 {
 		return conns[0]
 	}
 	if ep.client.opts.Server != nil {
-		// A handler calls its caller back on the same connection, which knows that this must not wait for its own cause.
+		// A handler calls its caller back on the same connection, which knows that this must not
+		// wait for its own cause.
 		if conn := mux.ConnOf(ctx); conn != nil && slices.Contains(conns, conn) {
 			return conn
 		}
@@ -279,8 +291,8 @@ func (ep *Endpoint) ready(ctx context.Context) *mux.Conn {
 	return conn
 }
 
-// leastLoaded returns the connection that has the fewest calls open, the oldest of several, and whether all are saturated. One that
-// is not comes before one that is.
+// leastLoaded returns the connection that has the fewest calls open, the oldest of several, and
+// whether all are saturated. One that is not comes before one that is.
 func leastLoaded(conns []*mux.Conn) (least *mux.Conn, saturated bool) {
 	fewest := 0
 	for _, conn := range conns {
@@ -292,8 +304,8 @@ func leastLoaded(conns []*mux.Conn) (least *mux.Conn, saturated bool) {
 	return least, saturated
 }
 
-// connected returns a connection, after dialling if need be. With alone there is no other endpoint for who asks: it is dialled at once although
-// an attempt just failed.
+// connected returns a connection, after dialling if need be. With alone there is no other endpoint
+// for who asks: it is dialled at once although an attempt just failed.
 func (ep *Endpoint) connected(ctx context.Context, deadline time.Time, alone bool) (*mux.Conn, error) {
 	if conn := ep.ready(ctx); conn != nil {
 		return conn, nil
@@ -396,8 +408,8 @@ func (ep *Endpoint) await(ctx context.Context, d *dialing, deadline time.Time) (
 	}
 }
 
-// notConnected returns the error of a call that waited for d until cause ended it. It says how far d has come, and how the attempt
-// before it ended.
+// notConnected returns the error of a call that waited for d until cause ended it. It says how far
+// d has come, and how the attempt before it ended.
 func (ep *Endpoint) notConnected(d *dialing, cause error) error {
 	took := clock() - d.began
 	if took < time.Millisecond { // the call's time was over before
@@ -480,8 +492,9 @@ func (ep *Endpoint) dial(d *dialing) {
 	close(d.done)
 }
 
-// connect makes a connection and waits until the server has answered: one that is just being shut down may take a
-// connection and never look at it, and then nobody could say whether calls on it were executed.
+// connect makes a connection and waits until the server has answered: one that is just being shut
+// down may take a connection and never look at it, and then nobody could say whether calls on it
+// were executed.
 func (ep *Endpoint) connect(ctx context.Context, d *dialing) (*mux.Conn, *dialError) {
 	c := ep.client
 	fail := func(err *dialError) (*mux.Conn, *dialError) {
@@ -530,9 +543,10 @@ func (ep *Endpoint) connect(ctx context.Context, d *dialing) (*mux.Conn, *dialEr
 	}
 }
 
-// sayNewline ends the line that a silent server may be waiting for, and returns why the server has said nothing. HTTP servers read
-// a line before they answer, and what they answer tells what they are. A yodel server that is late takes the four bytes for the
-// beginning of a frame, and the connection ends before the rest.
+// sayNewline ends the line that a silent server may be waiting for, and returns why the server has
+// said nothing. HTTP servers read a line before they answer, and what they answer tells what they
+// are. A yodel server that is late takes the four bytes for the beginning of a frame, and the
+// connection ends before the rest.
 func sayNewline(conn *mux.Conn, nc net.Conn, answered <-chan struct{}) error {
 	const patience = 50 * time.Millisecond
 	_ = nc.SetWriteDeadline(time.Now().Add(patience)) // nothing else is written any more
@@ -609,7 +623,8 @@ func (d *dialledConn) ended(err error) {
 	d.answer()
 }
 
-// retryLocked makes the next attempt to connect happen after a while. Until then calls go elsewhere.
+// retryLocked makes the next attempt to connect happen after a while. Until then calls go
+// elsewhere.
 func (ep *Endpoint) retryLocked(err *dialError) {
 	ep.lastErr, ep.failedAt = err, time.Now()
 	ep.lostLocked()
@@ -627,7 +642,8 @@ func (ep *Endpoint) lostLocked() {
 	ep.lostAt.CompareAndSwap(0, time.Now().UnixNano())
 }
 
-// waitLocked makes the next attempt to connect happen after a while, or later if there are too many at that time.
+// waitLocked makes the next attempt to connect happen after a while, or later if there are too many
+// at that time.
 func (ep *Endpoint) waitLocked(backoff time.Duration) {
 	ep.busy.Store(true)
 	ep.retryAt = time.Now().Add(backoff)
@@ -659,8 +675,8 @@ func (ep *Endpoint) prune() {
 	}
 }
 
-// remove takes out a connection that accepts no more calls, and begins to connect again if it was the last, unless it
-// was only idle or old: then the next call connects.
+// remove takes out a connection that accepts no more calls, and begins to connect again if it was
+// the last, unless it was only idle or old: then the next call connects.
 func (ep *Endpoint) remove(conn *mux.Conn) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -698,7 +714,8 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 	ep.retryLocked(&dialError{err: err, connected: true})
 }
 
-// broke reports whether a connection ended with err because of the network or a server that goes, not because one side refuses the other.
+// broke reports whether a connection ended with err because of the network or a server that goes,
+// not because one side refuses the other.
 func broke(err error) bool {
 	_, refused := errors.AsType[*mux.Refusal](err)
 	_, foreign := errors.AsType[*mux.PrefaceError](err)
@@ -706,7 +723,8 @@ func broke(err error) bool {
 	return !refused && !foreign && !broken
 }
 
-// workedFrames is how many frames come on a connection on which calls were answered, and not on one that ends at once.
+// workedFrames is how many frames come on a connection on which calls were answered, and not on one
+// that ends at once.
 const workedFrames = 8
 
 // close ends the endpoint. At once closes its connections now, and otherwise when the calls on them

@@ -14,7 +14,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/text"
 )
 
-// A Code is the kind of an error, one of gRPC's sixteen. Codes are errors themselves, to compare with:
+// A Code is the kind of an error, one of gRPC's sixteen. Codes are errors themselves, to compare
+// with:
 //
 //	if errors.Is(err, yodel.Unavailable) { … }
 type Code uint8
@@ -77,15 +78,17 @@ type Error struct {
 	Code Code `json:"code"`
 	// Message says what happened, for the caller to read.
 	Message string `json:"message"`
-	// ID names the situation in docs/errors.md, for example "YDL1003". Errors of handlers have none.
+	// ID names the situation in docs/errors.md, for example "YDL1003". Errors of handlers have
+	// none.
 	ID string `json:"id,omitempty"`
-	// Details are for the caller's program. They travel with the error: at most 64 of them, and 16 KiB in all. More are left out, all of
-	// them.
+	// Details are for the caller's program. They travel with the error: at most 64 of them, and 16
+	// KiB in all. More are left out, all of them.
 	Details []Detail `json:"details,omitempty"`
-	// NotProcessed says that the method was certainly not executed, so that any call may be sent again.
+	// NotProcessed says that the method was certainly not executed, so that any call may be sent
+	// again.
 	NotProcessed bool `json:"notProcessed,omitempty"`
-	// RetryAfter is how long the server asks not to be called for this again, in nanoseconds; 0 when it does not say. It travels with
-	// the error.
+	// RetryAfter is how long the server asks not to be called for this again, in nanoseconds; 0
+	// when it does not say. It travels with the error.
 	RetryAfter time.Duration `json:"retryAfter,omitempty"`
 	// Cause stays in this process; errors.Is and errors.As find it.
 	Cause error `json:"-"`
@@ -104,8 +107,8 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: err.Error(), Cause: errors.Unwrap(err)}
 }
 
-// Error returns the error in one line of at most 300 bytes, which ends in the ID if there is one. Control characters of the
-// message become spaces, and the ID is cut after 64 bytes.
+// Error returns the error in one line of at most 300 bytes, which ends in the ID if there is one.
+// Control characters of the message become spaces, and the ID is cut after 64 bytes.
 func (e *Error) Error() string {
 	tail := ""
 	if e.ID != "" {
@@ -218,7 +221,8 @@ func refusal(id, format string, args ...any) *Error {
 	return e
 }
 
-// Explain returns what the error's ID means and what to do about it, and whether there is such an ID.
+// Explain returns what the error's ID means and what to do about it, and whether there is such an
+// ID.
 func (e *Error) Explain() (title, next string, ok bool) {
 	entry := catalogue.Of(e.ID)
 	return entry.Title, cmp.Or(e.next, entry.Next), entry.Title != ""

@@ -21,9 +21,9 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
-	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/fanout"
+	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/middleware/breaker"
@@ -156,7 +156,8 @@ var scenarios = []scenario{
 		return err
 	}},
 	{"YDL1004", "a slow method", yodel.DeadlineExceeded, false, []string{"no reply before the deadline"}, false, func(p *provocation) error {
-		s := p.with(nil, func(*string) (*string, error) { <-p.Context().Done(); return nil, nil }) // whatever its own context says
+		// whatever its own context says
+		s := p.with(nil, func(*string) (*string, error) { <-p.Context().Done(); return nil, nil })
 		p.addr = serve(p, s)
 		c := newClient(p, &yodel.ClientOptions{Timeout: 20 * time.Millisecond}, p.addr)
 		must(p, c.Ready(p.Context()))
@@ -451,7 +452,9 @@ var scenarios = []scenario{
 		return nil
 	}},
 	{"YDL3004", "a server that shuts down", yodel.Unavailable, true, []string{"is shutting down"}, false, func(p *provocation) error {
-		for range 50 { // it may be that the client hears of the shutdown before it has sent another call, and then cannot connect again
+		// it may be that the client hears of the shutdown before it has sent another call, and then
+		// cannot connect again
+		for range 50 {
 			if e, ok := errors.AsType[*yodel.Error](p.drained()); ok && e.ID == "YDL3004" {
 				return e
 			}
@@ -675,7 +678,8 @@ func (noStore) Claim(context.Context, string, string, []byte, time.Duration, tim
 
 func (noStore) Drop(context.Context, string, string) error { return io.ErrUnexpectedEOF }
 
-// drained calls a server that has just begun to shut down, and returns the error of the first attempt that failed.
+// drained calls a server that has just begun to shut down, and returns the error of the first
+// attempt that failed.
 func (p *provocation) drained() error {
 	s := newBlocking(p, nil, true)
 	p.addr = serve(p, s.Server)
@@ -718,7 +722,8 @@ func TestEveryErrorIsProvoked(t *testing.T) {
 	provoked := map[string]bool{}
 	for _, test := range scenarios {
 		provoked[test.id] = true
-		if test.id != "YDL1107" && uint16(test.code) != codes[test.id].Code { // ServerOptions.Connect chooses that one's code
+		// ServerOptions.Connect chooses that one's code
+		if test.id != "YDL1107" && uint16(test.code) != codes[test.id].Code {
 			t.Errorf("%s is to have the code %v, and the catalogue says %v", test.id, test.code, yodel.Code(codes[test.id].Code))
 		}
 		t.Run(test.id+" "+test.name, func(t *testing.T) {
@@ -789,12 +794,14 @@ func checkForm(t *testing.T, e *yodel.Error) {
 	}
 }
 
-// unattempted is the errors of calls that never came to an endpoint, of servers, and of single attempts.
+// unattempted is the errors of calls that never came to an endpoint, of servers, and of single
+// attempts.
 var unattempted = []string{
 	"YDL1001", "YDL1002", "YDL1009", "YDL1201", "YDL3005", "YDL2007", "YDL2008", "YDL3002", "YDL3003", "YDL3004", "YDL3008", "YDL3521", "YDL4001", "YDL4002", "YDL4003", "YDL4004", "YDL4005", "YDL4006",
 }
 
-// checkReport checks the record of the attempts, which errors of calls carry that came to an endpoint.
+// checkReport checks the record of the attempts, which errors of calls carry that came to an
+// endpoint.
 func checkReport(t *testing.T, e *yodel.Error, attempted bool) {
 	t.Helper()
 	var report *yodel.CallReport

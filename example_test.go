@@ -10,7 +10,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A server pushes news to all clients that are connected, and calls a client back while it works on its call.
+// A server pushes news to all clients that are connected, and calls a client back while it works on
+// its call.
 func ExampleServer_Peers() {
 	const (
 		News yodel.Method[string, yodel.Empty] = "News"
@@ -21,7 +22,8 @@ func ExampleServer_Peers() {
 	defer cancel()
 	server := yodel.NewServer(nil)
 	Join.Handle(server, func(ctx context.Context, _ *yodel.Empty) (*string, error) {
-		name, err := Name.Call(ctx, yodel.CallFrom(ctx).Peer(), &yodel.Empty{}) // over the connection that the call came on
+		// over the connection that the call came on
+		name, err := Name.Call(ctx, yodel.CallFrom(ctx).Peer(), &yodel.Empty{})
 		if err != nil {
 			return nil, err
 		}

@@ -41,8 +41,9 @@ func retryOnce(next yodel.Handler) yodel.Handler {
 	}
 }
 
-// TestLostConnectionsExecuteNothingTwice cuts and resets connections under load. Every caller has one outcome. A call that was
-// answered has been executed once, one that says so has not been executed, and no other was executed twice.
+// TestLostConnectionsExecuteNothingTwice cuts and resets connections under load. Every caller has
+// one outcome. A call that was answered has been executed once, one that says so has not been
+// executed, and no other was executed twice.
 func TestLostConnectionsExecuteNothingTwice(t *testing.T) {
 	const callers, each = 16, 150
 	s := yodel.NewServer(nil)
@@ -78,7 +79,8 @@ func TestLostConnectionsExecuteNothingTwice(t *testing.T) {
 	for i := range callers {
 		c := clients[i%2]
 		wg.Go(func() {
-			for k := 0; k < each || unknown.Load() == 0 && k < 50*each; k++ { // a machine may be through before the first cut
+			// a machine may be through before the first cut
+			for k := 0; k < each || unknown.Load() == 0 && k < 50*each; k++ {
 				id := int(ids.Add(1))
 				if k%4 != 0 {
 					got, err := Do.Call(t.Context(), c, &id)
@@ -137,7 +139,8 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// What may be executed twice is told in four ways, and then a call is repeated that may have been executed.
+// What may be executed twice is told in four ways, and then a call is repeated that may have been
+// executed.
 func TestIdempotentCallsMayBeRepeated(t *testing.T) {
 	for _, test := range []struct {
 		name   string

@@ -17,13 +17,13 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file puts the failures of calls into words. What a connection, a transport or a context reports becomes an Error with
-// the message "method: address: reason". The address stands once, in front, so that equal reasons of several attempts can be
-// told once, see attemptsMessage.
+// This file puts the failures of calls into words. What a connection, a transport or a context
+// reports becomes an Error with the message "method: address: reason". The address stands once, in
+// front, so that equal reasons of several attempts can be told once, see attemptsMessage.
 
-// failed returns the error that the caller gets when the last attempt failed with err. It carries the record of the call. If
-// several attempts found no server that answered, the error covers all of them (YDL1003). Errors that middleware made stay as
-// they are.
+// failed returns the error that the caller gets when the last attempt failed with err. It carries
+// the record of the call. If several attempts found no server that answered, the error covers all
+// of them (YDL1003). Errors that middleware made stay as they are.
 func (c *Call) failed(err error) error {
 	e, ok := err.(*Error) //nolint:errorlint // one that is wrapped belongs to who wrapped it
 	if !ok || c.rare == nil || len(c.rare.attempts) == 0 {
@@ -59,7 +59,8 @@ func (c *Call) failed(err error) error {
 	return &final
 }
 
-// afterOneAttempt returns what the message of a call says of further attempts, when e ended the only one.
+// afterOneAttempt returns what the message of a call says of further attempts, when e ended the
+// only one.
 func (c *Call) afterOneAttempt(e *Error) string {
 	after := ""
 	if dial, ok := errors.AsType[*dialError](e.Cause); ok && dial.next > 0 {
@@ -84,8 +85,9 @@ const (
 	maxAddresses = 3
 )
 
-// attemptsMessage returns the message for a call of which made attempts failed. Each reason is told once, with all the addresses
-// it applies to. The longest reasons are shortened only if the line of the error has no room for all of them.
+// attemptsMessage returns the message for a call of which made attempts failed. Each reason is told
+// once, with all the addresses it applies to. The longest reasons are shortened only if the line of
+// the error has no room for all of them.
 func attemptsMessage(method string, attempts []introspect.Attempt, made int) string {
 	reasons := shareReasons(method, attempts)
 	rest := made
@@ -127,7 +129,8 @@ func attemptsMessage(method string, attempts []introspect.Attempt, made int) str
 	return head + strings.Join(texts, ";") + more
 }
 
-// shareReasons groups attempts by the reason of their failure, in the order in which the reasons came first.
+// shareReasons groups attempts by the reason of their failure, in the order in which the reasons
+// came first.
 func shareReasons(method string, attempts []introspect.Attempt) (reasons []*sharedReason) {
 	for i := range attempts {
 		a := &attempts[i]
@@ -160,7 +163,8 @@ func addresses(all []string) string {
 	return strings.Join(all, "")
 }
 
-// fit shortens the longest of texts until they take at most room bytes together. Each keeps at least minReason bytes.
+// fit shortens the longest of texts until they take at most room bytes together. Each keeps at
+// least minReason bytes.
 func fit(texts []string, room int) {
 	const minReason = 24
 	order := make([]int, len(texts))
@@ -174,7 +178,8 @@ func fit(texts []string, room int) {
 	}
 }
 
-// commonNext returns the next step that fits every attempt, or "" if the attempts failed in different ways.
+// commonNext returns the next step that fits every attempt, or "" if the attempts failed in
+// different ways.
 func commonNext(attempts []introspect.Attempt) string {
 	for _, a := range attempts {
 		if a.ID != attempts[0].ID {
@@ -184,8 +189,8 @@ func commonNext(attempts []introspect.Attempt) string {
 	return catalogue.Of(attempts[0].ID).Next
 }
 
-// explain makes what the connection says an Error: who, where, what, and whether the call may have been
-// executed.
+// explain makes what the connection says an Error: who, where, what, and whether the call may have
+// been executed.
 func (c *Client) explain(ctx context.Context, call *Call, ep *Endpoint, err error) error {
 	where := ""
 	if ep != nil {
@@ -214,7 +219,8 @@ func (q *requester) explainAt(ctx context.Context, call *Call, where string, err
 	return e
 }
 
-// ofTransport reports whether an Error in err comes from the transport: it is why a connection could not be made, or ended.
+// ofTransport reports whether an Error in err comes from the transport: it is why a connection
+// could not be made, or ended.
 func ofTransport(err error) bool {
 	if _, ok := errors.AsType[*dialError](err); ok {
 		return true
@@ -400,7 +406,8 @@ func rounded(d time.Duration) time.Duration {
 	return d
 }
 
-// plain is the innermost cause of a network error: what happened, without the layers that it passed.
+// plain is the innermost cause of a network error: what happened, without the layers that it
+// passed.
 func plain(err error) string {
 	for {
 		inner := errors.Unwrap(err)
@@ -411,7 +418,8 @@ func plain(err error) string {
 	}
 }
 
-// unaddressed returns what err says, without the addresses and system calls of network errors: a transport may have said what it was doing.
+// unaddressed returns what err says, without the addresses and system calls of network errors: a
+// transport may have said what it was doing.
 func unaddressed(err error) string {
 	inner := errors.Unwrap(err)
 	if inner == nil {

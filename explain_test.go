@@ -29,7 +29,8 @@ import (
 type explained struct {
 	t       *testing.T
 	network *mem.Network
-	// delay is what each read on a connection of the client takes longer, and dial what connecting takes.
+	// delay is what each read on a connection of the client takes longer, and dial what connecting
+	// takes.
 	delay, dial time.Duration
 }
 
@@ -195,8 +196,10 @@ func TestARecordHasTheCandidates(t *testing.T) {
 		endpoints := c.Endpoints()
 		endpoints[2].SetReady("breaker", false)
 		endpoints[2].SetReady("ejection", false)
-		c.Do(t.Context(), &yodel.Call{Method: "Work", Args: &Empty{}, Endpoint: endpoints[4]}) // whom nobody can connect to
-		for _, explain := range []bool{true, false} {                                          // at each pick, and when the call had failed
+		// whom nobody can connect to
+		c.Do(t.Context(), &yodel.Call{Method: "Work", Args: &Empty{}, Endpoint: endpoints[4]})
+		// at each pick, and when the call had failed
+		for _, explain := range []bool{true, false} {
 			call := &yodel.Call{Method: "Work", Args: &Empty{}, Idempotent: true, Explain: explain}
 			err := c.Do(t.Context(), call)
 			var r *yodel.CallReport
@@ -321,7 +324,8 @@ func TestARecordHasTheForks(t *testing.T) {
 	}
 }
 
-// beside makes a second attempt while the first one has not ended, and returns the first good outcome when both have.
+// beside makes a second attempt while the first one has not ended, and returns the first good
+// outcome when both have.
 func beside(after time.Duration) yodel.Middleware {
 	return func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
@@ -585,8 +589,8 @@ func TestACallThatIsUsedAgainForgetsItsRecord(t *testing.T) {
 	}
 }
 
-// samplesOf returns the records that the client has kept of calls of Work, if q.Side is "client", and
-// otherwise those of its server.
+// samplesOf returns the records that the client has kept of calls of Work, if q.Side is "client",
+// and otherwise those of its server.
 func samplesOf(t *testing.T, c *yodel.Client, q introspect.SamplesQuery) []introspect.CallReport {
 	t.Helper()
 	q.Method = "Work"
@@ -666,7 +670,8 @@ func TestRecordsBelongToTheirServer(t *testing.T) {
 		if err := outer.Do(t.Context(), &yodel.Call{Method: "Work", Args: &Empty{}}); err == nil {
 			t.Fatal("the call succeeded")
 		}
-		if err := inner.Do(t.Context(), &yodel.Call{Method: "Work", Args: &Empty{}}); err == nil { // outside of a handler
+		// outside of a handler
+		if err := inner.Do(t.Context(), &yodel.Call{Method: "Work", Args: &Empty{}}); err == nil {
 			t.Fatal("the call succeeded")
 		}
 		synctest.Wait()
@@ -741,7 +746,8 @@ func TestSamplesAreFiltered(t *testing.T) {
 	})
 }
 
-// A storm of failing calls leaves a bounded number of records, does not wash away those of another kind, and is counted.
+// A storm of failing calls leaves a bounded number of records, does not wash away those of another
+// kind, and is counted.
 func TestAStormOfFailingCallsIsLeftOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const storm = 1000
@@ -787,7 +793,8 @@ func TestAStormOfFailingCallsIsLeftOut(t *testing.T) {
 	})
 }
 
-// In a storm, a refusal that never came to an endpoint costs no record, unless somebody has asked for it.
+// In a storm, a refusal that never came to an endpoint costs no record, unless somebody has asked
+// for it.
 func TestRefusalsInAStormHaveNoRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newExplained(t)
@@ -838,7 +845,8 @@ func TestSamplesAreReadWhileTheyAreMade(t *testing.T) {
 	wg.Wait()
 }
 
-// A record is printed as docs/explain.md shows it: of a call that was sent twice at a time, then once more, while a breaker kept it from one of the instances.
+// A record is printed as docs/explain.md shows it: of a call that was sent twice at a time, then
+// once more, while a breaker kept it from one of the instances.
 func TestARecordReadsAsDocumented(t *testing.T) {
 	document, err := os.ReadFile("docs/explain.md")
 	must(t, err)
@@ -871,7 +879,8 @@ func TestARecordReadsAsDocumented(t *testing.T) {
 		shop("10.0.0.5:8972", tired(0))
 
 		c := x.client(&yodel.ClientOptions{
-			Middleware:         []yodel.Middleware{hedge.After(100 * time.Millisecond), retry.With(&retry.Options{Times: 2, Backoff: 1})}, // which makes its waits 0
+			// which makes its waits 0
+			Middleware:         []yodel.Middleware{hedge.After(100 * time.Millisecond), retry.With(&retry.Options{Times: 2, Backoff: 1})},
 			EndpointMiddleware: []yodel.EndpointMiddleware{breaker.After(1, time.Hour)}, Balancer: inOrder, Timeout: time.Second,
 		}, "10.0.0.1:8972", "10.0.0.2:8972", "10.0.0.3:8972", "10.0.0.4:8972", "10.0.0.5:8972")
 		broken := &yodel.Call{Method: "Shop.Buy", Args: &Args{7, 8}, Endpoint: c.Endpoints()[3]}

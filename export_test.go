@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// OrderedKeys returns how many keys of ordered calls the client remembers, for the tests that want none to be forgotten
-// there.
+// OrderedKeys returns how many keys of ordered calls the client remembers, for the tests that want
+// none to be forgotten there.
 func (c *Client) OrderedKeys() int {
 	c.orders.mu.Lock()
 	defer c.orders.mu.Unlock()
@@ -23,7 +23,8 @@ func (ep *Endpoint) ForgetRTT() { ep.trip.took.Store(0) }
 // An Allowance is what Client.Afford keeps.
 type Allowance struct{ allowance }
 
-// NewAllowance returns that of a client which was made at a reading of the clock, and has counted so many attempts by then.
+// NewAllowance returns that of a client which was made at a reading of the clock, and has counted
+// so many attempts by then.
 func NewAllowance(now time.Duration, attempts int64) *Allowance {
 	return &Allowance{allowance{at: now, seen: attempts}}
 }

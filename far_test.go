@@ -15,8 +15,8 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 )
 
-// setLargest sets a field of a struct of options to the largest value of its type. It returns false for a field that is neither a number
-// nor a duration.
+// setLargest sets a field of a struct of options to the largest value of its type. It returns false
+// for a field that is neither a number nor a duration.
 func setLargest(field reflect.Value) bool {
 	switch field.Kind() {
 	case reflect.Int, reflect.Int64: // durations too
@@ -84,8 +84,8 @@ func farDeadlines() (cases []farCase) {
 		}))})
 }
 
-// The largest values of options, and times that are as far away as can be, mean that there is no limit: calls succeed, and those with a
-// deadline keep it.
+// The largest values of options, and times that are as far away as can be, mean that there is no
+// limit: calls succeed, and those with a deadline keep it.
 func TestFarTimesAndLargeLimitsMeanNone(t *testing.T) {
 	t.Parallel()
 	for _, test := range append(eachOption(), farDeadlines()...) {

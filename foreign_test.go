@@ -11,7 +11,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// What speaks another protocol gets no answer that matters, one line in the log that says what it is, and disturbs nobody.
+// What speaks another protocol gets no answer that matters, one line in the log that says what it
+// is, and disturbs nobody.
 func TestForeignClientsAreNamedInTheLog(t *testing.T) {
 	for sent, want := range map[string]string{
 		"GET / HTTP/1.1\r\nHost: a\r\n\r\n":            "an HTTP request",

@@ -14,9 +14,11 @@ import (
 
 // This file is for middleware that makes more of a call than attempts one after the other.
 
-// Forkable notes what c is, so that Fork can make the same call again while c is under way, and reports whether that is possible: not of a call that is
-// one-way, ordered, pinned to an endpoint, or itself a fork, that has a stream, or whose Reply nothing can be decoded into. It is for middleware of a client that
-// makes attempts at the same time. If it is true, Join must follow, whether or not there was a fork.
+// Forkable notes what c is, so that Fork can make the same call again while c is under way, and
+// reports whether that is possible: not of a call that is one-way, ordered, pinned to an endpoint,
+// or itself a fork, that has a stream, or whose Reply nothing can be decoded into. It is for
+// middleware of a client that makes attempts at the same time. If it is true, Join must follow,
+// whether or not there was a fork.
 func (c *Call) Forkable() bool {
 	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.kind() != wire.Unary || c.stays || c.pinned() || c.group != nil || !fillable(c.Reply) {
 		return false
@@ -38,9 +40,11 @@ func (c *Call) Forkable() bool {
 	return true
 }
 
-// Fork returns a call for the same as c was when Forkable was true, without which it must not be called: it goes down the same chain, on a goroutine of its own, has a reply of its own, shares the
-// budget, and goes to other endpoints than c and its other forks while there are any. Forks are made one after the other, while c is under way or before, and
-// Join ends each when all of them, and c, have ended.
+// Fork returns a call for the same as c was when Forkable was true, without which it must not be
+// called: it goes down the same chain, on a goroutine of its own, has a reply of its own, shares
+// the budget, and goes to other endpoints than c and its other forks while there are any. Forks are
+// made one after the other, while c is under way or before, and Join ends each when all of them,
+// and c, have ended.
 func (c *Call) Fork() *Call {
 	g := &c.out.group
 	o := c.out.client.take()
@@ -76,8 +80,9 @@ func (g *group) clear() {
 	}
 }
 
-// Join ends a fork, which must not be used afterwards. With take, its outcome becomes the call's: the reply, what came beside it, and the
-// endpoint. What it tried becomes part of the call's record, and later attempts avoid it. When there was no fork, Join is called with nil.
+// Join ends a fork, which must not be used afterwards. With take, its outcome becomes the call's:
+// the reply, what came beside it, and the endpoint. What it tried becomes part of the call's
+// record, and later attempts avoid it. When there was no fork, Join is called with nil.
 func (c *Call) Join(f *Call, take bool) {
 	c.group = nil
 	if f == nil {
@@ -124,7 +129,8 @@ func (c *Call) besides(ep *Endpoint) bool {
 	return forks != nil && slices.ContainsFunc(*forks, func(f *Call) bool { return f != c && f.out.at.Load() == ep })
 }
 
-// fillable reports whether a reply is what it is to be: nothing, or pointers. What is wrong with any other the codec says.
+// fillable reports whether a reply is what it is to be: nothing, or pointers. What is wrong with
+// any other the codec says.
 func fillable(reply any) bool {
 	if reply == nil {
 		return true
@@ -173,8 +179,9 @@ func (c *Call) Client() *Client {
 	return c.out.client
 }
 
-// State returns the value kept under key by the client or the server that carries the call out, made with create the first
-// time. Middleware keeps there what must survive a new chain. It may be called concurrently.
+// State returns the value kept under key by the client or the server that carries the call out,
+// made with create the first time. Middleware keeps there what must survive a new chain. It may be
+// called concurrently.
 func (c *Call) State(key any, create func() any) any {
 	var states *states
 	switch {
@@ -236,8 +243,9 @@ func (r *rareCall) note(n note) {
 	r.notes = append(r.notes, n)
 }
 
-// Note adds to the record of the call what the middleware called by did with it, for the people who find out why a call failed, or was slow. It is for what
-// is unusual: that the call had to wait, or was sent again, not that all was well.
+// Note adds to the record of the call what the middleware called by did with it, for the people who
+// find out why a call failed, or was slow. It is for what is unusual: that the call had to wait, or
+// was sent again, not that all was well.
 func (c *Call) Note(by, what string) {
 	c.rarely().note(note{clock(), by, what})
 }

@@ -18,16 +18,18 @@ import (
 	"github.com/yodel-rpc/yodel/internal/text"
 )
 
-// This file is what stands between the framework and the code that users give it: hooks, observers, codecs, learners, balancers,
-// dials, callbacks. On a goroutine of the framework such code must not end the process with a panic, and must not take a place, a
-// token or a goroutine with it by runtime.Goexit. There are two ways:
+// This file is what stands between the framework and the code that users give it: hooks, observers,
+// codecs, learners, balancers, dials, callbacks. On a goroutine of the framework such code must not
+// end the process with a panic, and must not take a place, a token or a goroutine with it by
+// runtime.Goexit. There are two ways:
 //
-//   - Rare code, hooks of connections for example, runs on a goroutine of its own, for which the framework waits: apart.
-//   - Code of each call runs where the call is. What the call holds is given back in deferred functions, which run in either case,
-//     and a panic is recovered there.
+//   - Rare code, hooks of connections for example, runs on a goroutine of its own, for which the
+//     framework waits: apart.
+//   - Code of each call runs where the call is. What the call holds is given back in deferred
+//     functions, which run in either case, and a panic is recovered there.
 //
-// Code that runs on the goroutine of Client.Call, Do or Range may panic there, as the caller's own code: the call has then
-// given back all that it held.
+// Code that runs on the goroutine of Client.Call, Do or Range may panic there, as the caller's own
+// code: the call has then given back all that it held.
 
 // A guard runs the code of the users of a client or a server, and reports what it does to it.
 type guard struct {
@@ -35,8 +37,9 @@ type guard struct {
 	panics atomic.Uint64 // and exits; errors and log lines have the number of theirs
 }
 
-// apart calls f on a goroutine of its own and waits until it returns. It returns the error of f, or one that says that f panicked or
-// ended its goroutine. What names f. It returns errLetGo when release is closed first, which may be nil.
+// apart calls f on a goroutine of its own and waits until it returns. It returns the error of f, or
+// one that says that f panicked or ended its goroutine. What names f. It returns errLetGo when
+// release is closed first, which may be nil.
 func (g *guard) apart(what string, release <-chan struct{}, f func() error) error {
 	ended := make(chan error, 1)
 	go func() {
@@ -82,16 +85,16 @@ func (g *guard) tell(done ender, err error) {
 	returned = true
 }
 
-// interrupted is the error of a call that user code has interrupted by a panic with value, or, if that is nil, by
-// ending its goroutine.
+// interrupted is the error of a call that user code has interrupted by a panic with value, or, if
+// that is nil, by ending its goroutine.
 func (g *guard) interrupted(ctx context.Context, method string, value any) error {
 	e := g.note(ctx, "code that a call passes", value, "method", method)
 	e.Message = text.Line(method) + ": " + e.Message
 	return e
 }
 
-// note logs that user code panicked with value, or, if that is nil, ended its goroutine, and returns the error that this is to
-// those who wait for it. What names the code.
+// note logs that user code panicked with value, or, if that is nil, ended its goroutine, and
+// returns the error that this is to those who wait for it. What names the code.
 func (g *guard) note(ctx context.Context, what string, value any, attrs ...any) *Error {
 	n := g.panics.Add(1)
 	if value == nil {
@@ -102,8 +105,8 @@ func (g *guard) note(ctx context.Context, what string, value any, attrs ...any) 
 	return failure("YDL5004", "%s panicked; it has number %d in the log of this process", what, n)
 }
 
-// logPanic logs a panic in one line that people can read. It is called by the function that has recovered it. The whole stack is
-// a line of its own at Debug.
+// logPanic logs a panic in one line that people can read. It is called by the function that has
+// recovered it. The whole stack is a line of its own at Debug.
 func (g *guard) logPanic(ctx context.Context, msg string, n uint64, value any, attrs ...any) {
 	attrs = append(attrs, "log id", n, "panic", described(value), "stack", panicFrames())
 	g.log.ErrorContext(ctx, msg, attrs...)
@@ -125,8 +128,9 @@ func described(value any) (said string) {
 // maxFrames is how many functions of a panic's stack the log names.
 const maxFrames = 8
 
-// panicFrames returns where the panic happened that is being recovered: the function that panicked, and those functions below
-// it that are neither this framework's nor the runtime's, as "file:line function".
+// panicFrames returns where the panic happened that is being recovered: the function that panicked,
+// and those functions below it that are neither this framework's nor the runtime's, as "file:line
+// function".
 func panicFrames() string {
 	pcs := make([]uintptr, 128)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
@@ -160,7 +164,8 @@ type hooks struct {
 	released chan struct{} // closed when the hooks that run are not waited for any more
 }
 
-// run runs a hook and waits for it, unless the hooks are let go meanwhile: then it returns errLetGo.
+// run runs a hook and waits for it, unless the hooks are let go meanwhile: then it returns
+// errLetGo.
 func (h *hooks) run(g *guard, what string, f func() error) error {
 	h.mu.Lock()
 	h.running++

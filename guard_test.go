@@ -307,7 +307,8 @@ var pluginPlaces = []place{
 	}},
 }
 
-// failsFirst fails idempotent calls, and does harm to them in the background, where retry.Later makes them again.
+// failsFirst fails idempotent calls, and does harm to them in the background, where retry.Later
+// makes them again.
 func failsFirst(harm func()) yodel.Middleware {
 	return hookBefore(func(_ context.Context, call *yodel.Call) error {
 		if _, background := call.Args.(*yodel.Encoded); background {
@@ -351,8 +352,8 @@ func callPeers(t *testing.T, s *yodel.Server, harm func()) error {
 	return errors.Join(errs...)
 }
 
-// Whatever user code does to its goroutine, at any place where the framework calls it: the process lives, calls end, and afterwards
-// everything works and nothing is missing.
+// Whatever user code does to its goroutine, at any place where the framework calls it: the process
+// lives, calls end, and afterwards everything works and nothing is missing.
 func TestUserCodeCannotEndTheProcessNorLoseAPlace(t *testing.T) { //nolint:tparallel // its parts run beside each other, and not beside other tests
 	for side, places := range map[string][]place{"server": serverPlaces, "client": clientPlaces, "plug-in": pluginPlaces} {
 		for _, p := range places {
@@ -772,7 +773,8 @@ func TestShutdownInHooksReturns(t *testing.T) { //nolint:tparallel // its parts 
 			ended := make(chan error, 100)
 			o := &yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)}
 			put(o, func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond) // for those hooks that decide
+				// for those hooks that decide
+				ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 				defer cancel()
 				ended <- s.Shutdown(ctx)
 			})

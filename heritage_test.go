@@ -39,8 +39,8 @@ func again(n int) yodel.Middleware {
 	}
 }
 
-// tiers starts n servers in fake time, each of which calls the next one with what options says, and the last of which runs last. It returns a
-// client of the first.
+// tiers starts n servers in fake time, each of which calls the next one with what options says, and
+// the last of which runs last. It returns a client of the first.
 func tiers(t *testing.T, n int, options func() *yodel.ClientOptions, last func(ctx context.Context, in *int) (*int, error)) *yodel.Client {
 	t.Helper()
 	network := mem.New()
@@ -80,7 +80,8 @@ func start(t *testing.T, s *yodel.Server, l net.Listener) {
 	})
 }
 
-// In a tree of calls nobody makes more attempts than the root was given, whoever retries, and the callers nearest to the failure do.
+// In a tree of calls nobody makes more attempts than the root was given, whoever retries, and the
+// callers nearest to the failure do.
 func TestABudgetBoundsTheAttemptsOfATree(t *testing.T) {
 	for depth := 1; depth <= 4; depth++ {
 		synctest.Test(t, func(t *testing.T) {
@@ -104,7 +105,8 @@ func TestABudgetBoundsTheAttemptsOfATree(t *testing.T) {
 	}
 }
 
-// What was not used comes back: a handler may retry each of the calls that it makes one after the other.
+// What was not used comes back: a handler may retry each of the calls that it makes one after the
+// other.
 func TestABudgetThatWasNotUsedComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
@@ -135,7 +137,8 @@ func TestACallToAPeerThatWasNotSentBringsItsBudgetBack(t *testing.T) {
 		nest.Handle(own, func(ctx context.Context, in *int) (*int, error) { return relay.Call(ctx, leaf, in) })
 		x.serve("server", nil, workKinds[0], func(ctx context.Context) error {
 			peer := yodel.CallFrom(ctx).Peer()
-			for _, deadline := range []time.Time{{}, {}, time.Now().Add(-time.Second), {}} { // the first tells that the method makes calls
+			// the first tells that the method makes calls
+			for _, deadline := range []time.Time{{}, {}, time.Now().Add(-time.Second), {}} {
 				call := &yodel.Call{Deadline: deadline, Explain: true}
 				if _, err := nest.Do(ctx, peer, call, new(int)); (err != nil) != !deadline.IsZero() || err != nil && !yodel.NotProcessed(err) {
 					t.Errorf("got %v", err)
@@ -357,7 +360,8 @@ func TestAForkGoesElsewhereAndHasItsOwnReply(t *testing.T) {
 	}
 }
 
-// A reply that nothing can be decoded into is an error, and no panic, also of a call that would be made twice.
+// A reply that nothing can be decoded into is an error, and no panic, also of a call that would be
+// made twice.
 func TestACallWithAnImpossibleReplyIsNotForked(t *testing.T) {
 	s := newServer(t, nil)
 	handle(t, s, "One", func(_ context.Context, in *int) (*int, error) { return in, nil })

@@ -29,8 +29,8 @@ type hooked struct {
 	stop    func() // shuts the server down and waits for it
 }
 
-// startHooked runs both for the length of the test. Either options may be nil; the transport of the client's may be one
-// of its own, around the network.
+// startHooked runs both for the length of the test. Either options may be nil; the transport of the
+// client's may be one of its own, around the network.
 func startHooked(t *testing.T, network *mem.Network, so *yodel.ServerOptions, co *yodel.ClientOptions) *hooked {
 	t.Helper()
 	l, err := network.Listen("server")

@@ -160,7 +160,8 @@ func TestServerHooks(t *testing.T) {
 			}
 			synctest.Wait()
 			log.begins(t, "accepted", "bytes", "request start", "request end")
-			log.has(t, "accepted", "bytes", "request start", "request end", "read failed", "accepted", "read failed") // the client connects again at once
+			// the client connects again at once
+			log.has(t, "accepted", "bytes", "request start", "request end", "read failed", "accepted", "read failed")
 		})
 	})
 
@@ -310,7 +311,8 @@ func TestServerHooks(t *testing.T) {
 			}
 			h := serveHooked(t, network, l, &yodel.ServerOptions{
 				OnConn: conns.event,
-				Observers: []yodel.Observer{{End: func(_ context.Context, call *yodel.Call, err error) { // HandleServiceError
+				// HandleServiceError
+				Observers: []yodel.Observer{{End: func(_ context.Context, call *yodel.Call, err error) {
 					calls.add(call.Method + " " + yodel.CodeOf(err).String())
 				}}},
 			}, nil)

@@ -16,8 +16,8 @@ import (
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
-// These tests show where each hook of rpcx has its place: docs/hooks.md is their table of contents. The names of the
-// subtests are the names of rpcx's hooks.
+// These tests show where each hook of rpcx has its place: docs/hooks.md is their table of contents.
+// The names of the subtests are the names of rpcx's hooks.
 
 func TestOrderOfHooks(t *testing.T) {
 	t.Run("server", func(t *testing.T) {
@@ -167,7 +167,8 @@ func TestSeedClientHooks(t *testing.T) {
 		log.is(t, "before")
 	})
 
-	// Bytes are all that there is to see of these three: a write carries many calls, and so does a read.
+	// Bytes are all that there is to see of these three: a write carries many calls, and so does a
+	// read.
 	for _, name := range []string{"PostWriteRequest", "PreReadResponseHeader", "PostReadResponseHeader"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -26,8 +26,8 @@ type serviceList struct {
 	encoded []byte
 }
 
-// encodedServices returns the services of the server for its settings: nil, which says nothing, if there are none or more
-// than fit. It may be called concurrently.
+// encodedServices returns the services of the server for its settings: nil, which says nothing, if
+// there are none or more than fit. It may be called concurrently.
 func (s *Server) encodedServices() []byte {
 	methods := s.methods.Load()
 	if list := s.serviceList.Load(); list != nil && list.methods == methods {
@@ -47,7 +47,8 @@ func (s *Server) encodedServices() []byte {
 	return list.encoded
 }
 
-// A serverIdentity is what a server said of itself when a connection to it began. It does not change.
+// A serverIdentity is what a server said of itself when a connection to it began. It does not
+// change.
 type serverIdentity struct {
 	incarnation string        // empty if the server did not say
 	services    string        // encoded; empty if the server did not say
@@ -55,8 +56,8 @@ type serverIdentity struct {
 	keyKeep     time.Duration // how long that remembers a key
 }
 
-// identityOf returns what the peer's settings say of it. It returns last, what the server at the same address said
-// before, if that is the same.
+// identityOf returns what the peer's settings say of it. It returns last, what the server at the
+// same address said before, if that is the same.
 func identityOf(l *wire.Limits, last *serverIdentity) *serverIdentity {
 	keep := time.Duration(min(l.KeyKeep, math.MaxInt64/1000)) * time.Microsecond
 	if last != nil && last.keyKeep == keep && last.incarnation == string(l.Incarnation) && last.services == string(l.Services) && last.keyScope == string(l.KeyScope) {
@@ -68,12 +69,14 @@ func identityOf(l *wire.Limits, last *serverIdentity) *serverIdentity {
 // name returns the incarnation as records of instances have it.
 func (id *serverIdentity) name() string { return hex.EncodeToString([]byte(id.incarnation)) }
 
-// serves reports whether the server may have methods of service: it said so, or did not say which services it has.
+// serves reports whether the server may have methods of service: it said so, or did not say which
+// services it has.
 func (id *serverIdentity) serves(service string) bool {
 	if id.services == "" {
 		return true
 	}
 	found := false
-	_ = wire.EachService([]byte(id.services), func(name []byte) { found = found || string(name) == service }) // it was read before
+	// it was read before
+	_ = wire.EachService([]byte(id.services), func(name []byte) { found = found || string(name) == service })
 	return found
 }

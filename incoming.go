@@ -14,8 +14,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// An incoming is a call on the server, in one allocation with its request. It is used again when the handler ran on the
-// reading goroutine and did not ask for the call: see callContext.
+// An incoming is a call on the server, in one allocation with its request. It is used again when
+// the handler ran on the reading goroutine and did not ask for the call: see callContext.
 type incoming struct {
 	mux.Request
 	call     Call
@@ -69,16 +69,17 @@ const (
 
 type callKey struct{}
 
-// CallFrom returns the call that a handler is carrying out, from its context: metadata, the attachment, the
-// trailer to be sent, the peer. It returns nil elsewhere. A goroutine that outlives its handler asks before the
-// handler returns: afterwards there may be nothing left but the method's name.
+// CallFrom returns the call that a handler is carrying out, from its context: metadata, the
+// attachment, the trailer to be sent, the peer. It returns nil elsewhere. A goroutine that outlives
+// its handler asks before the handler returns: afterwards there may be nothing left but the
+// method's name.
 func CallFrom(ctx context.Context) *Call {
 	call, _ := ctx.Value(callKey{}).(*Call)
 	return call
 }
 
-// Peer returns the caller of a call that a handler carries out: calls of its methods go back over the connection that
-// this one came on. It returns nil for a call that this side makes.
+// Peer returns the caller of a call that a handler carries out: calls of its methods go back over
+// the connection that this one came on. It returns nil for a call that this side makes.
 func (c *Call) Peer() *Peer {
 	if c.in == nil {
 		return nil
@@ -108,7 +109,8 @@ func (x *callContext) Value(key any) any {
 	return x.Context.Value(key)
 }
 
-// hold returns what the context belongs to, which then serves no other call; nil if it does already.
+// hold returns what the context belongs to, which then serves no other call; nil if it does
+// already.
 func (x *callContext) hold() *incoming {
 	if in := x.in; in.own.Load() == x {
 		in.asked.Store(true)
@@ -119,8 +121,9 @@ func (x *callContext) hold() *incoming {
 	return nil
 }
 
-// newContext returns a context that was never used. They are allocated in groups, because one by one they are a tenth of what a
-// short call costs; the group lives as long as a handler keeps one of them.
+// newContext returns a context that was never used. They are allocated in groups, because one by
+// one they are a tenth of what a short call costs; the group lives as long as a handler keeps one
+// of them.
 func (sc *serverConn) newContext() *callContext {
 	const group = 8 // half a KiB
 	if len(sc.contexts) == 0 {
@@ -131,7 +134,8 @@ func (sc *serverConn) newContext() *callContext {
 	return x
 }
 
-// free ends the use of in for a call, and reports whether it may be used for another one, whose context is next.
+// free ends the use of in for a call, and reports whether it may be used for another one, whose
+// context is next.
 func (in *incoming) free(next *callContext) bool {
 	if poison || in.asked.Load() {
 		return false
@@ -175,8 +179,9 @@ func (t *target) find() *method {
 	return m
 }
 
-// check reports why a call of m cannot succeed, whatever its body is. It makes the error's text for each call: a connection that
-// kept a text for each method number would hold several times the bytes that its peer sent.
+// check reports why a call of m cannot succeed, whatever its body is. It makes the error's text for
+// each call: a connection that kept a text for each method number would hold several times the
+// bytes that its peer sent.
 func (t *target) check(m *method) *Error {
 	switch {
 	case t.wrong != nothingWrong:
@@ -215,7 +220,8 @@ func (t *target) Inline() (inline, timed bool) {
 const (
 	// leastReply is what a method's replies must have for it to wait for memory.
 	leastReply = 8 << 10
-	// leastLargeReply is what they must have so that the reader does not run it itself: sending takes several frames.
+	// leastLargeReply is what they must have so that the reader does not run it itself: sending
+	// takes several frames.
 	leastLargeReply = 64 << 10
 )
 
@@ -227,7 +233,8 @@ func (t *target) Expects() int {
 	return 0
 }
 
-// replied learns from a reply of n bytes how large those are that come next: as large as this one, and less only slowly.
+// replied learns from a reply of n bytes how large those are that come next: as large as this one,
+// and less only slowly.
 func (m *method) replied(n int) {
 	old := m.replySize.Load()
 	if n < leastReply && old == 0 {
@@ -266,8 +273,9 @@ func (t *target) New(used *mux.Request) *mux.Request {
 	return &in.Request
 }
 
-// again readies in for another call of the same method, when the last one was as most are: nobody can have changed anything but what
-// is set for each call. To clear all of in takes as long as a tenth of a short call.
+// again readies in for another call of the same method, when the last one was as most are: nobody
+// can have changed anything but what is set for each call. To clear all of in takes as long as a
+// tenth of a short call.
 func (in *incoming) again(t *target) bool {
 	if in.target != t || !t.conn.server.plain || in.Fields != nil || in.Reply.Fields != nil || in.err != nil || in.Broken != nil || in.OneWay {
 		return false
@@ -416,11 +424,13 @@ func (c *Call) Decode() error {
 	return nil
 }
 
-// Executed reports whether the method itself has begun, on the server: whatever middleware says that fails a call before that, it was not executed.
+// Executed reports whether the method itself has begun, on the server: whatever middleware says
+// that fails a call before that, it was not executed.
 func (c *Call) Executed() bool { return c.in != nil && c.in.executed }
 
-// Body returns what the arguments are encoded in, decompressed, on the server, for middleware that compares requests without decoding
-// them. It is valid until the method returns, and must not be changed. Decode then need not decompress it again. A stream has none, which is an error.
+// Body returns what the arguments are encoded in, decompressed, on the server, for middleware that
+// compares requests without decoding them. It is valid until the method returns, and must not be
+// changed. Decode then need not decompress it again. A stream has none, which is an error.
 func (c *Call) Body() ([]byte, error) {
 	in := c.in
 	if in == nil {
@@ -530,8 +540,8 @@ func (in *incoming) execute(ctx context.Context) (reply any, err error) {
 	return reply, err
 }
 
-// Draining returns a channel that is closed when the server begins to shut down, on the server: a handler whose stream has no
-// end of its own should then end it. It is nil on the client.
+// Draining returns a channel that is closed when the server begins to shut down, on the server: a
+// handler whose stream has no end of its own should then end it. It is nil on the client.
 func (c *Call) Draining() <-chan struct{} {
 	if c.in == nil {
 		return nil
@@ -665,8 +675,9 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 // smallMessage is the size of a message, in bytes, up to which an ended call may keep it.
 const smallMessage = 256
 
-// forget lets go of the messages of a call that has ended, unless a handler or its goroutines may have the call. Its context
-// would keep them otherwise: contexts are allocated in groups, and an idle connection keeps its last group.
+// forget lets go of the messages of a call that has ended, unless a handler or its goroutines may
+// have the call. Its context would keep them otherwise: contexts are allocated in groups, and an
+// idle connection keeps its last group.
 func (in *incoming) forget() {
 	last := in.own.Swap(nil)
 	if in.asked.Load() {
@@ -677,7 +688,8 @@ func (in *incoming) forget() {
 	in.Body, in.Reply.Body = nil, nil
 }
 
-// left reports whether the call was a stream that its caller has ended. Many have no other end, which would fill the records of what has failed.
+// left reports whether the call was a stream that its caller has ended. Many have no other end,
+// which would fill the records of what has failed.
 func (in *incoming) left() bool {
 	return in.Stream() != nil && in.executed && CodeOf(in.err) == Canceled && in.Cause() == mux.ErrCallerGone //nolint:errorlint // it is set bare
 }

@@ -26,8 +26,9 @@ const (
 	GetStats Method[Empty, introspect.Stats] = "yodel.Stats"
 	// GetHealth says whether the server accepts calls.
 	GetHealth Method[Empty, introspect.Health] = "yodel.Health"
-	// GetSamples returns records of calls that the server has carried out, and of calls that it and its
-	// handlers have made: of those that failed lately, that were slow, and that were to be explained.
+	// GetSamples returns records of calls that the server has carried out, and of calls that it and
+	// its handlers have made: of those that failed lately, that were slow, and that were to be
+	// explained.
 	GetSamples Method[introspect.SamplesQuery, introspect.Samples] = "yodel.Samples"
 	// Ping does nothing.
 	Ping Method[Empty, Empty] = "yodel.Ping"
@@ -48,7 +49,8 @@ type methodStats struct {
 	short    atomic.Bool
 }
 
-// A call that is not timed, as most short ones, takes two atomic instructions to be counted: it is added to pulse, and moves up in it.
+// A call that is not timed, as most short ones, takes two atomic instructions to be counted: it is
+// added to pulse, and moves up in it.
 const (
 	untimedOne = 1 << 32
 	inflight32 = untimedOne - 1
@@ -100,8 +102,9 @@ func bucketEnd(i int) time.Duration {
 	return time.Duration((uint64(perOctave+i%perOctave)+1)<<(octave-2) - 1) //nolint:gosec // within 64 bits
 }
 
-// record counts a call that has ended. One that was timed stands for those before it that were not. How long it takes to refuse a call says
-// nothing of how long it takes to execute one: an overloaded server would take its slow methods for short ones.
+// record counts a call that has ended. One that was timed stands for those before it that were not.
+// How long it takes to refuse a call says nothing of how long it takes to execute one: an
+// overloaded server would take its slow methods for short ones.
 func (st *methodStats) record(took time.Duration, code Code, handedOver, executed bool) {
 	if took == mux.Untimed && code == 0 {
 		st.pulse.Add(untimedOne - 1)

@@ -11,8 +11,8 @@ import (
 // JSON encodes messages with encoding/json. It is the codec of a client that names none.
 var JSON Codec = new(jsonCodec)
 
-// A jsonCodec keeps encoders and decoders, which have memory of their own. A call that multiplies two numbers makes six
-// allocations with them, and 16 with json.Marshal and json.Unmarshal.
+// A jsonCodec keeps encoders and decoders, which have memory of their own. A call that multiplies
+// two numbers makes six allocations with them, and 16 with json.Marshal and json.Unmarshal.
 type jsonCodec struct {
 	encoders sync.Pool // of *jsonEncoder
 	decoders sync.Pool // of *jsonDecoder
@@ -67,8 +67,8 @@ type jsonDecoder struct {
 	src bytes.Reader
 }
 
-// whole decodes src, and reports whether that was one message without an error, and nothing behind it. If not, the decoder is
-// not used again.
+// whole decodes src, and reports whether that was one message without an error, and nothing behind
+// it. If not, the decoder is not used again.
 func (d *jsonDecoder) whole(src []byte, v any) bool {
 	before := d.InputOffset()
 	d.src.Reset(src)

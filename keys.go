@@ -16,20 +16,22 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file decides where a call with an idempotency key may be sent again: only where the outcome of the first attempt is
-// remembered. See docs/decisions/0032-where-a-key-is-remembered.md.
+// This file decides where a call with an idempotency key may be sent again: only where the outcome
+// of the first attempt is remembered. See docs/decisions/0032-where-a-key-is-remembered.md.
 
-// A KeyMemory remembers the outcomes of calls that have an idempotency key. Package once has one. Its methods are called
-// concurrently.
+// A KeyMemory remembers the outcomes of calls that have an idempotency key. Package once has one.
+// Its methods are called concurrently.
 type KeyMemory interface {
-	// Guard returns a handler that calls next once for each key, and answers later calls with the same key with the outcome of
-	// the first. The server calls it once and puts the handler below its middleware, so that every method is guarded.
+	// Guard returns a handler that calls next once for each key, and answers later calls with the
+	// same key with the outcome of the first. The server calls it once and puts the handler below
+	// its middleware, so that every method is guarded.
 	Guard(next Handler) Handler
-	// Scope names the memory, in at most 255 bytes, and says how long it remembers a key after a call with it came. Servers that
-	// share a memory return the same name, and no two memories have the same one. The name of a memory that ends with its
-	// process begins with "process:". An empty name says that the memory has no name yet: clients are told that the
-	// server remembers nothing. The server calls Scope when it begins to serve, and for each connection. Scope must be short: the
-	// server lets no other connection in until it returns.
+	// Scope names the memory, in at most 255 bytes, and says how long it remembers a key after a
+	// call with it came. Servers that share a memory return the same name, and no two memories have
+	// the same one. The name of a memory that ends with its process begins with "process:". An
+	// empty name says that the memory has no name yet: clients are told that the server remembers
+	// nothing. The server calls Scope when it begins to serve, and for each connection. Scope must
+	// be short: the server lets no other connection in until it returns.
 	Scope() (name string, keep time.Duration)
 }
 
@@ -50,7 +52,8 @@ func (s *Server) keyScope() (name string, keep time.Duration) {
 	return name, keep
 }
 
-// A keyHold says where a call with an idempotency key may have been executed, or is being executed. A call and its forks share it.
+// A keyHold says where a call with an idempotency key may have been executed, or is being executed.
+// A call and its forks share it.
 type keyHold struct {
 	mu    sync.Mutex
 	open  int             // attempts that are under way, or may have been executed
@@ -62,13 +65,15 @@ type keyHold struct {
 // harmless reports whether executing the call twice does no harm.
 func (c *Call) harmless() bool { return c.Idempotent || c.out != nil && c.out.from.declared(c.Method) }
 
-// MayRepeat reports whether a call that failed with err may be sent again: it was certainly not executed, executing it twice does
-// no harm, or its idempotency key is remembered where it may have been executed. The client sends such a call only to servers that
-// share that memory. NoRepeat says why not.
+// MayRepeat reports whether a call that failed with err may be sent again: it was certainly not
+// executed, executing it twice does no harm, or its idempotency key is remembered where it may have
+// been executed. The client sends such a call only to servers that share that memory. NoRepeat says
+// why not.
 func (c *Call) MayRepeat(err error) bool { return c.NoRepeat(err) == "" }
 
-// NoRepeat returns why a call that failed with err must not be sent again, for people, and nothing if it may be. With a nil error
-// it says why no second attempt may be made while the first one is under way.
+// NoRepeat returns why a call that failed with err must not be sent again, for people, and nothing
+// if it may be. With a nil error it says why no second attempt may be made while the first one is
+// under way.
 func (c *Call) NoRepeat(err error) (why string) {
 	switch unsent := NotProcessed(err); {
 	case c.stream != nil && c.stream.begun:
@@ -145,7 +150,8 @@ func (h *keyHold) aloneLocked() string {
 	return "no other endpoint shares the memory of idempotency keys of " + h.addr
 }
 
-// sharedLocked reports whether ep may have the memory of the servers that got the call: its server says so, or has not said yet.
+// sharedLocked reports whether ep may have the memory of the servers that got the call: its server
+// says so, or has not said yet.
 func (h *keyHold) sharedLocked(ep *Endpoint) bool {
 	if h.at.keyScope == "" {
 		return false
@@ -167,7 +173,8 @@ func (h *keyHold) connLocked(ep *Endpoint) *mux.Conn {
 	return conns[i]
 }
 
-// holds reports whether the call may only go to servers that share a memory, and ep is not known to be one of them.
+// holds reports whether the call may only go to servers that share a memory, and ep is not known to
+// be one of them.
 func (c *Call) holds(ep *Endpoint) bool {
 	h := c.hold
 	if h == nil || c.harmless() {
@@ -178,8 +185,8 @@ func (c *Call) holds(ep *Endpoint) bool {
 	return h.open > 0 && !h.sharedLocked(ep)
 }
 
-// held returns why the call, which may have been executed, must not be sent anywhere but where its key is remembered; empty if
-// it may go anywhere.
+// held returns why the call, which may have been executed, must not be sent anywhere but where its
+// key is remembered; empty if it may go anywhere.
 func (c *Call) held() string {
 	h := c.hold
 	if h == nil || c.harmless() {
@@ -196,7 +203,8 @@ func (c *Call) held() string {
 	return h.aloneLocked()
 }
 
-// heldToOne reports whether the call may only go to one endpoint, because its key is not remembered elsewhere.
+// heldToOne reports whether the call may only go to one endpoint, because its key is not remembered
+// elsewhere.
 func (c *Call) heldToOne() bool {
 	h := c.hold
 	if h == nil || c.out == nil || c.out.client == nil || c.held() == "" {
@@ -211,9 +219,10 @@ func (c *Call) heldToOne() bool {
 	return n == 1
 }
 
-// claimKey notes that an attempt of a call with a key is about to be sent to ep over conn. It returns the connection to use, which is
-// another one if only that leads to where the key is remembered, or an error if the call may have been executed elsewhere. Unless it
-// fails, release must follow when the attempt has failed.
+// claimKey notes that an attempt of a call with a key is about to be sent to ep over conn. It
+// returns the connection to use, which is another one if only that leads to where the key is
+// remembered, or an error if the call may have been executed elsewhere. Unless it fails, release
+// must follow when the attempt has failed.
 func (c *Call) claimKey(ep *Endpoint, conn *mux.Conn) (*mux.Conn, error) {
 	if c.hold == nil {
 		c.hold = new(keyHold)
@@ -242,7 +251,8 @@ func (c *Call) claimKey(ep *Endpoint, conn *mux.Conn) (*mux.Conn, error) {
 	return conn, nil
 }
 
-// keyBegan says when a request with the key was first sent, for the server behind conn; 0 if that does not remember keys.
+// keyBegan says when a request with the key was first sent, for the server behind conn; 0 if that
+// does not remember keys.
 func (h *keyHold) keyBegan(conn *mux.Conn) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -289,7 +299,8 @@ func (c *Call) claimInOrder(ep *Endpoint, conn *mux.Conn) error {
 	return err
 }
 
-// wasUnsent reports whether an attempt that failed with err was certainly not executed, before explain has made an Error of it.
+// wasUnsent reports whether an attempt that failed with err was certainly not executed, before
+// explain has made an Error of it.
 func wasUnsent(err error) bool {
 	return unsent(err) || NotProcessed(err)
 }
@@ -343,7 +354,8 @@ func (q *requester) prepareKeyed(ctx context.Context, call *Call, conn *mux.Conn
 	return nil
 }
 
-// unremembered logs, once for the client, that keys are sent to a server that does not remember them.
+// unremembered logs, once for the client, that keys are sent to a server that does not remember
+// them.
 func (c *Client) unremembered(call *Call, ep *Endpoint) {
 	if !c.toldKeys.Load() && c.toldKeys.CompareAndSwap(false, true) {
 		c.opts.Logger.Warn("yodel: a call has an idempotency key, and its server does not remember keys: each call with the key is executed, "+
@@ -351,9 +363,10 @@ func (c *Client) unremembered(call *Call, ep *Endpoint) {
 	}
 }
 
-// Resume makes the attempts of another call, from, count as attempts of this one: if from may have been executed, c is sent only
-// where their idempotency key is remembered. It is for middleware of a client that makes a new call for the one that it has, with
-// the same key, and is called before that begins.
+// Resume makes the attempts of another call, from, count as attempts of this one: if from may have
+// been executed, c is sent only where their idempotency key is remembered. It is for middleware of
+// a client that makes a new call for the one that it has, with the same key, and is called before
+// that begins.
 func (c *Call) Resume(from *Call) {
 	if c.resumed = from.hold; c.resumed == nil && c.IdempotencyKey != "" && from.out != nil {
 		from.hold = new(keyHold)
@@ -361,8 +374,9 @@ func (c *Call) Resume(from *Call) {
 	}
 }
 
-// KeyAge returns, on the server, how long ago the caller first sent a request with the call's idempotency key, at most. It is 0 if
-// the caller did not say, as callers do not that were told of no KeyMemory.
+// KeyAge returns, on the server, how long ago the caller first sent a request with the call's
+// idempotency key, at most. It is 0 if the caller did not say, as callers do not that were told of
+// no KeyMemory.
 func (c *Call) KeyAge() time.Duration {
 	if c.in == nil || c.in.Fields == nil || c.in.Fields.KeyBegan == 0 {
 		return 0
@@ -372,8 +386,8 @@ func (c *Call) KeyAge() time.Duration {
 	return max(clock()-c.in.target.conn.began-after, 0)
 }
 
-// sharing returns the endpoint of the next attempt of a call that has to go where its key is remembered. The picker has chosen none
-// of those.
+// sharing returns the endpoint of the next attempt of a call that has to go where its key is
+// remembered. The picker has chosen none of those.
 func (s *endpointSet) sharing(call *Call) (*Endpoint, error) {
 	var best *Endpoint
 	least := 0

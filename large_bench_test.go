@@ -26,11 +26,12 @@ import (
 
 const largeEcho yodel.Method[[]byte, []byte] = "Large.Echo"
 
-// BenchmarkLarge echoes large bodies through yodel, on one connection, and through plain TCP connections, one for each caller: a
-// length and the bytes. The other side is a process of its own, and every echo is compared. An iteration is a round of both, one
-// after the other, and a third part in which ten callers make small calls beside the large ones; use -benchtime=9x or so. The figures are the
-// medians of the rounds: what plain TCP moves, which part of that yodel does, how much more CPU time it takes in both processes, and
-// of all small calls the latencies.
+// BenchmarkLarge echoes large bodies through yodel, on one connection, and through plain TCP
+// connections, one for each caller: a length and the bytes. The other side is a process of its own,
+// and every echo is compared. An iteration is a round of both, one after the other, and a third
+// part in which ten callers make small calls beside the large ones; use -benchtime=9x or so. The
+// figures are the medians of the rounds: what plain TCP moves, which part of that yodel does, how
+// much more CPU time it takes in both processes, and of all small calls the latencies.
 func BenchmarkLarge(b *testing.B) {
 	server := startLargeServer(b)
 	for _, size := range []int{64 << 10, 1 << 20, 16<<20 - 1024} {
@@ -97,8 +98,8 @@ type largeServer struct {
 // callersBeside is how many make small calls beside the large ones.
 const callersBeside = 10
 
-// measure lets callers echo for a while, and calls beside meanwhile. It returns how much moved in a second, in MB one way, and
-// the CPU time that a byte took.
+// measure lets callers echo for a while, and calls beside meanwhile. It returns how much moved in a
+// second, in MB one way, and the CPU time that a byte took.
 func (s *largeServer) measure(b *testing.B, callers, size int, echo, beside func(caller int) error) (moved, cpu float64) {
 	b.Helper()
 	const while = 300 * time.Millisecond

@@ -10,8 +10,9 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// What the raw codec gives to a handler and to a caller is theirs, whatever its size and whether it was copied: no later call
-// changes it. A reply goes into the memory that the caller has for it, if it is enough.
+// What the raw codec gives to a handler and to a caller is theirs, whatever its size and whether it
+// was copied: no later call changes it. A reply goes into the memory that the caller has for it, if
+// it is enough.
 func TestRawBodiesAreTheUsers(t *testing.T) {
 	const calls = 12
 	kept := make(chan []byte, 2*calls)

@@ -7,18 +7,20 @@ import (
 	"time"
 )
 
-// This file decides which endpoints there are: those that the resolver names, and those that it named before and that stay
-// because the resolver may be wrong. docs/discovery.md has the rule in words.
+// This file decides which endpoints there are: those that the resolver names, and those that it
+// named before and that stay because the resolver may be wrong. docs/discovery.md has the rule in
+// words.
 
-// leaveTime is how long an endpoint that answers stays although the resolver does not name it any more, if others that it names
-// answer; and how long one may not answer until it is dropped.
+// leaveTime is how long an endpoint that answers stays although the resolver does not name it any
+// more, if others that it names answer; and how long one may not answer until it is dropped.
 const leaveTime = 30 * time.Second
 
-// peakTime is how long a size of the set is remembered: longer than the leases of servers that die together take to end one
-// by one.
+// peakTime is how long a size of the set is remembered: longer than the leases of servers that die
+// together take to end one by one.
 const peakTime = 2 * time.Minute
 
-// update makes the set what the resolver says. Endpoints that stay keep their connections and state.
+// update makes the set what the resolver says. Endpoints that stay keep their connections and
+// state.
 func (cl *cluster) update(instances []Instance) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
@@ -39,7 +41,8 @@ func (cl *cluster) update(instances []Instance) {
 		active, named := seen[addr]
 		switch {
 		case active:
-		case named || !ep.reached.Load(): // its record says that it gets no calls, or nothing says that it ever answered
+		// its record says that it gets no calls, or nothing says that it ever answered
+		case named || !ep.reached.Load():
 			gone = append(gone, ep)
 		default:
 			doubted = doubted || ep.unlisted.Load()
@@ -61,8 +64,8 @@ func (cl *cluster) update(instances []Instance) {
 	cl.probeLocked(now)
 }
 
-// namedLocked returns the endpoints of the instances that get calls, those of before if there are, and which addresses the
-// instances have: true for those that get calls.
+// namedLocked returns the endpoints of the instances that get calls, those of before if there are,
+// and which addresses the instances have: true for those that get calls.
 func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoints []*Endpoint, seen map[string]bool) {
 	known := make(map[string]*Endpoint, len(before))
 	for _, ep := range before {
@@ -91,9 +94,10 @@ func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoi
 	return endpoints, seen
 }
 
-// doubtfulLocked reports whether a set of this size is so much smaller than another one lately that the registry may have lost its
-// memory, or have been cut off from the servers. If one was doubted just now, the registry may be
-// learning again, server by server, and is doubted until it knows as many as before.
+// doubtfulLocked reports whether a set of this size is so much smaller than another one lately that
+// the registry may have lost its memory, or have been cut off from the servers. If one was doubted
+// just now, the registry may be learning again, server by server, and is doubted until it knows as
+// many as before.
 func (cl *cluster) doubtfulLocked(size int, doubted bool) bool {
 	now := time.Now()
 	if now.Sub(cl.peakAt) > peakTime {
@@ -139,14 +143,15 @@ func (cl *cluster) partLocked(endpoints []*Endpoint, now time.Time) (stay, leave
 	return stay, leave
 }
 
-// silent reports whether an unlisted endpoint does not answer: another server listens at its address, or there has been no
-// connection for leaveTime although attempts were made.
+// silent reports whether an unlisted endpoint does not answer: another server listens at its
+// address, or there has been no connection for leaveTime although attempts were made.
 func (ep *Endpoint) silent(now time.Time) bool {
 	lost := ep.lostAt.Load()
 	return ep.stranger.Load() || lost != 0 && now.Sub(time.Unix(0, lost)) > leaveTime && now.Sub(ep.left) > leaveTime
 }
 
-// replacedSince reports whether at least half of the endpoints that the resolver has named since then were connected to.
+// replacedSince reports whether at least half of the endpoints that the resolver has named since
+// then were connected to.
 func replacedSince(named []*Endpoint, then time.Time) bool {
 	joined, reached := 0, 0
 	for _, ep := range named {
@@ -182,8 +187,8 @@ func (cl *cluster) settle() {
 	cl.probeLocked(now)
 }
 
-// probeLocked has endpoints that the resolver names dialled, while others wait for them to answer, and looks at those again
-// when their time has passed.
+// probeLocked has endpoints that the resolver names dialled, while others wait for them to answer,
+// and looks at those again when their time has passed.
 func (cl *cluster) probeLocked(now time.Time) {
 	if cl.leaving.Load() == 0 {
 		return

@@ -15,11 +15,13 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// This file ends a server: it withdraws it from registries, drains it, cuts off what does not end in time, and logs each step.
+// This file ends a server: it withdraws it from registries, drains it, cuts off what does not end
+// in time, and logs each step.
 
-// Addr returns the address at which the server listens, or nil before it listens. With several listeners it is the address of the
-// first one. It tells which port the system has chosen for an address such as "127.0.0.1:0". ListenAndServe may not have begun to
-// listen yet; a program that needs the address at once calls net.Listen, or Listen of a Transport, and then Serve.
+// Addr returns the address at which the server listens, or nil before it listens. With several
+// listeners it is the address of the first one. It tells which port the system has chosen for an
+// address such as "127.0.0.1:0". ListenAndServe may not have begun to listen yet; a program that
+// needs the address at once calls net.Listen, or Listen of a Transport, and then Serve.
 func (s *Server) Addr() net.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,17 +31,18 @@ func (s *Server) Addr() net.Addr {
 	return s.listeners[0].Addr()
 }
 
-// Shutdown withdraws the server from its registries, refuses new calls in a way that sends clients to other instances, waits for the
-// calls that were accepted, and closes all connections. It returns nil when every accepted call has ended. When ctx ends first, it
-// cuts off the rest and returns an error that names these calls (YDL4006) and has the cause of ctx as its cause.
+// Shutdown withdraws the server from its registries, refuses new calls in a way that sends clients
+// to other instances, waits for the calls that were accepted, and closes all connections. It
+// returns nil when every accepted call has ended. When ctx ends first, it cuts off the rest and
+// returns an error that names these calls (YDL4006) and has the cause of ctx as its cause.
 //
-// Withdrawing takes at most a quarter of the time that ctx allows, and 3 s at most. The server then drains, even if a registry has not
-// answered yet. Shutdown always returns when ctx ends.
+// Withdrawing takes at most a quarter of the time that ctx allows, and 3 s at most. The server then
+// drains, even if a registry has not answered yet. Shutdown always returns when ctx ends.
 //
 // A handler must not call Shutdown on its own goroutine, because Shutdown waits for that handler.
 //
-// Connections of clients that have the server in their options belong to the clients. They stay open, without serving calls, and the
-// clients' own calls go on.
+// Connections of clients that have the server in their options belong to the clients. They stay
+// open, without serving calls, and the clients' own calls go on.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.hooks.letGo()
 	began := time.Now()
@@ -70,7 +73,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// leaving notes that the server is about to end, and reports whether that is worth a line in the log: a server that serves says it once.
+// leaving notes that the server is about to end, and reports whether that is worth a line in the
+// log: a server that serves says it once.
 func (s *Server) leaving() (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,8 +83,8 @@ func (s *Server) leaving() (first bool) {
 	return first
 }
 
-// withdraw takes the server out of all registries. It returns when that has ended, or when its share of the time that ctx allows is
-// over. The channel is closed when the withdrawal has ended.
+// withdraw takes the server out of all registries. It returns when that has ended, or when its
+// share of the time that ctx allows is over. The channel is closed when the withdrawal has ended.
 func (s *Server) withdraw(ctx context.Context, first bool) (ended <-chan struct{}) {
 	s.mu.Lock()
 	announced := s.announced
@@ -161,7 +165,8 @@ func (d *drain) wait(ctx context.Context) error {
 	return wait(ctx, settled)
 }
 
-// wait waits for all of the channels, and returns why it did not. A channel that is closed already counts although ctx has ended.
+// wait waits for all of the channels, and returns why it did not. A channel that is closed already
+// counts although ctx has ended.
 func wait(ctx context.Context, channels []<-chan struct{}) error {
 	for _, ch := range channels {
 		select {
@@ -178,7 +183,8 @@ func wait(ctx context.Context, channels []<-chan struct{}) error {
 	return nil
 }
 
-// cutOff ends what did not end in time. It says what that was, for a log, and in an error; both are empty if there was nothing.
+// cutOff ends what did not end in time. It says what that was, for a log, and in an error; both are
+// empty if there was nothing.
 func (s *Server) cutOff(d *drain, began time.Time, why error) (what string, err error) {
 	open := s.openCalls()
 	for _, link := range d.links {
@@ -239,7 +245,8 @@ func (s *Server) openCalls() []openCall {
 // maxListed is how many methods and peers a line about open calls names.
 const maxListed = 4
 
-// listCalls names calls in a few words, the most frequent first: "Shop.Buy from 10.0.0.7:4711 (2), Shop.Price from 10.0.0.8:4712".
+// listCalls names calls in a few words, the most frequent first: "Shop.Buy from 10.0.0.7:4711 (2),
+// Shop.Price from 10.0.0.8:4712".
 func listCalls(open []openCall) string {
 	counts := make(map[openCall]int)
 	for _, call := range open {

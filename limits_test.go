@@ -144,7 +144,8 @@ func pairs(n int) (encoded []byte, md yodel.Metadata) {
 	return encoded, md
 }
 
-// Metadata that takes few bytes on the wire can take much memory: the pairs are counted before any is kept.
+// Metadata that takes few bytes on the wire can take much memory: the pairs are counted before any
+// is kept.
 func TestPairsOfMetadataAreBounded(t *testing.T) {
 	const limit = 128
 	few, _ := pairs(limit)

@@ -13,13 +13,14 @@ import (
 
 // This file knows when ordered calls may be sent and told their outcome; order.go sends them.
 //
-// The ordered calls of one key that are alive form a line, in the order in which they were made. A call may be sent when all
-// calls before it are in flight or done. Requests go to one connection, in one epoch, until one of them comes back
-// refused or is lost. Then no more are sent until all in flight have come back, and the first call that is to be sent
-// begins a new epoch, on an endpoint and a connection that are chosen anew.
+// The ordered calls of one key that are alive form a line, in the order in which they were made. A
+// call may be sent when all calls before it are in flight or done. Requests go to one connection,
+// in one epoch, until one of them comes back refused or is lost. Then no more are sent until all in
+// flight have come back, and the first call that is to be sent begins a new epoch, on an endpoint
+// and a connection that are chosen anew.
 //
-// In flight is what the server has not ended, whether anybody waits for it or not: a call that its caller has given up
-// keeps its place until then, and so does a one-way call.
+// In flight is what the server has not ended, whether anybody waits for it or not: a call that its
+// caller has given up keeps its place until then, and so does a one-way call.
 
 // Orders keeps the lines of a client.
 type orders struct {
@@ -112,7 +113,8 @@ var (
 	errTwice     = errors.New("it is in flight")
 )
 
-// enter makes a call the last of its line. An asynchronous one waits while too many outcomes of the line are untold.
+// enter makes a call the last of its line. An asynchronous one waits while too many outcomes of the
+// line are untold.
 func (o *orders) enter(ctx context.Context, key string, goes bool) (*turn, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -164,8 +166,9 @@ func (o *orders) enterLocked(key string, goes bool) *turn {
 	return t
 }
 
-// embark is enter and await for an asynchronous call that can be sent at once, and nil when it cannot: then it has not
-// entered. A call that would begin an epoch needs a connection, and begins it there.
+// embark is enter and await for an asynchronous call that can be sent at once, and nil when it
+// cannot: then it has not entered. A call that would begin an epoch needs a connection, and begins
+// it there.
 func (o *orders) embark(key string, pin, ep *Endpoint, conn *mux.Conn) (t *turn, needsConn bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -226,7 +229,8 @@ func (l *line) barred(t *turn) error {
 	return nil
 }
 
-// A bell makes a goroutine look again at what it waits for. It is guarded by orders.mu, and nil until somebody waits.
+// A bell makes a goroutine look again at what it waits for. It is guarded by orders.mu, and nil
+// until somebody waits.
 type bell chan struct{}
 
 func (b bell) ring() {
@@ -239,7 +243,8 @@ func (b bell) ring() {
 	}
 }
 
-// waitLocked waits for a bell, or for done, late or closing. It returns with the lock held, and whether it was the bell.
+// waitLocked waits for a bell, or for done, late or closing. It returns with the lock held, and
+// whether it was the bell.
 func (o *orders) waitLocked(b *bell, done <-chan struct{}, late <-chan time.Time, closing <-chan struct{}) (rang bool) {
 	if *b == nil {
 		*b = make(bell, 1)
@@ -257,7 +262,8 @@ func (o *orders) waitLocked(b *bell, done <-chan struct{}, late <-chan time.Time
 	return false
 }
 
-// await waits until an attempt may be sent: where the ones before it went, or, when it returns nil, anywhere.
+// await waits until an attempt may be sent: where the ones before it went, or, when it returns nil,
+// anywhere.
 func (t *turn) await(ctx context.Context, deadline time.Time, closing <-chan struct{}, pin *Endpoint) (*Endpoint, error) {
 	l := t.line
 	o := l.of
@@ -354,8 +360,8 @@ func (t *turn) restLocked(usable bool) {
 	}
 }
 
-// wasSent says that an attempt was sent: the next one may follow. It reports whether a one-way call has come back
-// meanwhile. Another call may have come back too, and be sent again already.
+// wasSent says that an attempt was sent: the next one may follow. It reports whether a one-way call
+// has come back meanwhile. Another call may have come back too, and be sent again already.
 func (t *turn) wasSent(attempt uint64) (back bool) {
 	l := t.line
 	l.of.mu.Lock()
@@ -434,8 +440,8 @@ func (t *turn) abandonLocked() {
 	t.line.backTo(t)
 }
 
-// goneLocked says how a request ended that nobody waits for. Again says that it should be sent again if it was refused;
-// it reports whether that is to be done now.
+// goneLocked says how a request ended that nobody waits for. Again says that it should be sent
+// again if it was refused; it reports whether that is to be done now.
 func (t *turn) goneLocked(how landing, again bool) (back bool) {
 	l := t.line
 	l.flights--
@@ -523,8 +529,8 @@ func (l *line) tellLocked(t *turn) {
 	l.untold++
 }
 
-// leave ends a synchronous call: when all before it have their outcomes, or when its caller cannot wait any more. It
-// never waits for callbacks: they may wait for this call.
+// leave ends a synchronous call: when all before it have their outcomes, or when its caller cannot
+// wait any more. It never waits for callbacks: they may wait for this call.
 func (t *turn) leave(ctx context.Context, deadline time.Time, gaveUp bool) {
 	l := t.line
 	l.of.mu.Lock()
@@ -574,7 +580,8 @@ func (l *line) closeLocked() {
 	}
 }
 
-// deliver calls the callbacks of a line in order, one after the other, unless somebody does so already.
+// deliver calls the callbacks of a line in order, one after the other, unless somebody does so
+// already.
 func (l *line) deliver() {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
@@ -617,8 +624,8 @@ func (t *turn) concludeUnlocked() {
 	t.trip.conclude()
 }
 
-// finish ends an asynchronous call: its callback is called behind those of the calls before it, or, when its
-// caller has given up, at once.
+// finish ends an asynchronous call: its callback is called behind those of the calls before it, or,
+// when its caller has given up, at once.
 func (t *turn) finish(gaveUp bool) {
 	l := t.line
 	l.of.mu.Lock()

@@ -12,14 +12,14 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file is what balancers are told: how attempts end, how much a server has to do, how far away it is. A call for which nobody asks
-// pays a load and a comparison for all of it.
+// This file is what balancers are told: how attempts end, how much a server has to do, how far away
+// it is. A call for which nobody asks pays a load and a comparison for all of it.
 
 // learned reports whether there is a Learner.
 func (ep *Endpoint) learned() bool { return ep.client.cluster.learner.Load() != nil }
 
-// learn tells the Learner of an attempt that began at a reading of the clock, 0 for none that counts. It must not stand under a whole
-// call on the stack: see balance.
+// learn tells the Learner of an attempt that began at a reading of the clock, 0 for none that
+// counts. It must not stand under a whole call on the stack: see balance.
 //
 //go:noinline
 func (ep *Endpoint) learn(ctx context.Context, call *Call, at time.Duration, a *mux.Answer, err error) {
@@ -48,12 +48,14 @@ type loadReport struct {
 	fading atomic.Bool  // a timer looks after it
 }
 
-// fadeTime is how long a report holds. Afterwards half of it holds for as long, and so on: a client that sends an endpoint nothing
-// because it was busy once would never hear that it is not any more. A server says again what has not changed (renewLoad).
+// fadeTime is how long a report holds. Afterwards half of it holds for as long, and so on: a client
+// that sends an endpoint nothing because it was busy once would never hear that it is not any more.
+// A server says again what has not changed (renewLoad).
 const fadeTime = 2 * time.Second
 
-// Load returns how many calls the endpoint's server is working on: of this client now, and of others as the server said last
-// on a reply. Before it has, that is what the registry says (Instance.Inflight).
+// Load returns how many calls the endpoint's server is working on: of this client now, and of
+// others as the server said last on a reply. Before it has, that is what the registry says
+// (Instance.Inflight).
 func (ep *Endpoint) Load() int {
 	others := int(ep.report.others.Load() - 1)
 	if others < 0 {
@@ -62,7 +64,8 @@ func (ep *Endpoint) Load() int {
 	return others + ep.Inflight()
 }
 
-// reported takes note of what came with the reply to a call that is not in flight any more: n includes it.
+// reported takes note of what came with the reply to a call that is not in flight any more: n
+// includes it.
 func (ep *Endpoint) reported(n uint64) {
 	r := &ep.report
 	others := max(int64(min(n, math.MaxInt32))-1-int64(ep.inflight.sent()), 0)
@@ -100,8 +103,9 @@ type roundTrip struct {
 // rttAge is how old a round trip may be.
 const rttAge = 5 * time.Second
 
-// RTT returns how long the network takes to the endpoint and back, as the last ping on a connection found it; 0 before there was one. If that is more
-// than 5 s ago and there is a connection, it sends a ping, and does not wait for it. So nobody pays for pings who does not ask.
+// RTT returns how long the network takes to the endpoint and back, as the last ping on a connection
+// found it; 0 before there was one. If that is more than 5 s ago and there is a connection, it
+// sends a ping, and does not wait for it. So nobody pays for pings who does not ask.
 func (ep *Endpoint) RTT() time.Duration {
 	if due := ep.trip.due.Load(); due == 0 || int64(clock()) >= due {
 		ep.ping(due)
@@ -123,7 +127,8 @@ func (ep *Endpoint) ping(due int64) {
 	ep.client.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ep.ctx, rttAge)
 		defer cancel()
-		if took, err := conns[0].Ping(ctx); err == nil { // else the connection has ended, or nothing is known: asked again, it is tried again
+		// else the connection has ended, or nothing is known: asked again, it is tried again
+		if took, err := conns[0].Ping(ctx); err == nil {
 			ep.trip.took.Store(int64(max(took, 1)))
 		}
 		ep.trip.due.Store(int64(clock() + rttAge))
@@ -143,15 +148,17 @@ type toldLoad struct {
 	due   atomic.Int64 // when it is looked at again
 }
 
-// How often the load is counted, and told. A reply with fields takes an allocation and some ten bytes more.
+// How often the load is counted, and told. A reply with fields takes an allocation and some ten
+// bytes more.
 const (
 	countLoad = 10 * time.Millisecond // at most
 	renewLoad = int64(fadeTime / 4)   // when there is any, though it has not changed
 	loadShare = 8                     // it is told when it has changed by more than this part
 )
 
-// newLoad returns how many calls the server is working on, the one that is being replied to included, if the peer is to be told, and otherwise 0.
-// Now is about now: when the call was taken up.
+// newLoad returns how many calls the server is working on, the one that is being replied to
+// included, if the peer is to be told, and otherwise 0. Now is about now: when the call was taken
+// up.
 func (sc *serverConn) newLoad(now time.Duration) uint64 {
 	t, at := &sc.told, int64(now)
 	if due := t.due.Load(); due != 0 && at < due {

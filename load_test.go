@@ -173,7 +173,8 @@ type deaf struct{ yodel.Picker }
 
 func (deaf) Ended(*yodel.Endpoint, time.Duration, error) {}
 
-// A client hears on its replies how many calls of others its server is working on, and that there are none any more.
+// A client hears on its replies how many calls of others its server is working on, and that there
+// are none any more.
 func TestAServerSaysHowBusyItIs(t *testing.T) {
 	s := newServer(t, nil)
 	release := make(chan struct{})

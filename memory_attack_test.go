@@ -14,7 +14,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// heapPeak measures the largest live heap until stop is called, which returns by how much it exceeded the beginning.
+// heapPeak measures the largest live heap until stop is called, which returns by how much it
+// exceeded the beginning.
 func heapPeak() (stop func() int64) {
 	live := func() int64 {
 		var m runtime.MemStats
@@ -80,7 +81,8 @@ func TestUnreadRepliesAreBounded(t *testing.T) {
 	}
 }
 
-// Messages that decompress to a multiple of what was sent are within the memory of their connection.
+// Messages that decompress to a multiple of what was sent are within the memory of their
+// connection.
 func TestDecompressedRequestsAreBounded(t *testing.T) {
 	const requests, size = 100, 16 << 20
 	bomb, err := flate.Compressor.Append(nil, make([]byte, size))

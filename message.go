@@ -10,15 +10,17 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// An Encoded is a message, or Values, that is encoded in the codec of its call, and is sent as it is: in place of arguments, or of a reply. As a
-// client's Reply, it takes in the reply without decoding it, compressed or not. See Call.Encode.
+// An Encoded is a message, or Values, that is encoded in the codec of its call, and is sent as it
+// is: in place of arguments, or of a reply. As a client's Reply, it takes in the reply without
+// decoding it, compressed or not. See Call.Encode.
 type Encoded struct {
 	Body    []byte
 	Several bool // of Values
 }
 
-// Encode encodes what this side of the call sends, and puts it in place of that: on the client the arguments, which may be changed from then on,
-// and on the server the reply, once the method has returned it. Encoding twice does nothing.
+// Encode encodes what this side of the call sends, and puts it in place of that: on the client the
+// arguments, which may be changed from then on, and on the server the reply, once the method has
+// returned it. Encoding twice does nothing.
 func (c *Call) Encode() (*Encoded, error) {
 	codec, message := c.Encoding(), &c.Args
 	if c.in != nil {
@@ -72,8 +74,8 @@ func several(message any) bool {
 	return false
 }
 
-// This file turns messages into bodies and back, the same on both sides: the codec, several values in
-// one body, the compressor.
+// This file turns messages into bodies and back, the same on both sides: the codec, several values
+// in one body, the compressor.
 
 // appendBody encodes v behind dst.
 func appendBody(dst []byte, c Codec, v any) ([]byte, error) {
@@ -98,8 +100,9 @@ func appendBody(dst []byte, c Codec, v any) ([]byte, error) {
 
 var errValues = errors.New("a broken list of values")
 
-// decodeBody decodes a body into v. It is small on purpose, as is all that stands below a generated message's own method on the stack of
-// a caller: such a method may take more than a KiB of it. With 5000 callers of one that does, their stacks have 4 KiB each instead of 8.
+// decodeBody decodes a body into v. It is small on purpose, as is all that stands below a generated
+// message's own method on the stack of a caller: such a method may take more than a KiB of it. With
+// 5000 callers of one that does, their stacks have 4 KiB each instead of 8.
 func decodeBody(body []byte, c Codec, v any) error {
 	if values, ok := v.(Values); ok {
 		return decodeValues(body, c, values)
@@ -156,9 +159,10 @@ type account interface {
 	Give(n int)
 }
 
-// unpack decompresses body behind memory, if that makes at most limit bytes and a has room for them. How many they are is not known
-// before, so it tries with eight times the body first, and with eight times as much each time that this is not enough: that takes a seventh longer
-// at most. The bytes of the result stay counted.
+// unpack decompresses body behind memory, if that makes at most limit bytes and a has room for
+// them. How many they are is not known before, so it tries with eight times the body first, and
+// with eight times as much each time that this is not enough: that takes a seventh longer at most.
+// The bytes of the result stay counted.
 func (p packer) unpack(a account, memory, body []byte, limit int) ([]byte, error) {
 	const first, factor = 4 << 10, 8
 	for n := min(max(factor*len(body), first), limit); ; n = min(factor*n, limit) {
@@ -169,7 +173,8 @@ func (p packer) unpack(a account, memory, body []byte, limit int) ([]byte, error
 	}
 }
 
-// unpackWithin is unpack for at most n bytes. It gives them back also when the compressor panics or ends its goroutine.
+// unpackWithin is unpack for at most n bytes. It gives them back also when the compressor panics or
+// ends its goroutine.
 func (p packer) unpackWithin(a account, memory, body []byte, n int) (out []byte, err error) {
 	if !a.Take(n) {
 		return nil, mux.ErrMemory

@@ -10,7 +10,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// FuzzValues decodes any bytes as several values. What it accepts is encoded and decoded again to the same.
+// FuzzValues decodes any bytes as several values. What it accepts is encoded and decoded again to
+// the same.
 func FuzzValues(f *testing.F) {
 	for _, values := range []Values{{}, {1, "two", 3.5}, {-1, "", 0.0}} {
 		body, err := appendBody(nil, JSON, values)

@@ -9,8 +9,8 @@ import (
 	"reflect"
 )
 
-// A Method is the name of a method together with the types of its request and its reply: the contract that
-// both sides share.
+// A Method is the name of a method together with the types of its request and its reply: the
+// contract that both sides share.
 //
 //	const Mul yodel.Method[Args, Reply] = "Arith.Mul"
 type Method[In, Out any] string
@@ -33,8 +33,9 @@ func (m Method[In, Out]) Call(ctx context.Context, c Caller, in *In) (*Out, erro
 	return out, nil
 }
 
-// Do is Call with all that a Call can carry: call has metadata, an attachment, a deadline, a codec and
-// so on, and afterwards the trailer and the reply's attachment. Its method, arguments and reply are set by Do.
+// Do is Call with all that a Call can carry: call has metadata, an attachment, a deadline, a codec
+// and so on, and afterwards the trailer and the reply's attachment. Its method, arguments and reply
+// are set by Do.
 func (m Method[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) (*Out, error) {
 	out := new(Out)
 	call.Method, call.Args, call.Reply = string(m), in, out
@@ -66,8 +67,8 @@ func (m Method[In, Out]) Go(ctx context.Context, c Caller, in *In) *Future[Out] 
 	return f
 }
 
-// Then is Go with a callback: done gets the reply or the error. It runs where the callback of Client.Go runs, and should be short.
-// Callbacks of one client may run concurrently.
+// Then is Go with a callback: done gets the reply or the error. It runs where the callback of
+// Client.Go runs, and should be short. Callbacks of one client may run concurrently.
 func (m Method[In, Out]) Then(ctx context.Context, c Caller, in *In, done func(*Out, error)) {
 	t := &then[Out]{done: done}
 	if client, ok := c.(*Client); ok {
@@ -126,8 +127,8 @@ func (m Method[In, Out]) method(f func(ctx context.Context, in *In) (*Out, error
 // errNoReply is what a method returns whose handler returned neither a reply nor an error.
 var errNoReply = errors.New("no reply")
 
-// orNothing returns what a handler's nil reply stands for: the error beside it, or an empty reply if
-// the type has no content. A caller cannot tell any other nil from a reply of zeros.
+// orNothing returns what a handler's nil reply stands for: the error beside it, or an empty reply
+// if the type has no content. A caller cannot tell any other nil from a reply of zeros.
 func orNothing[Out any](err error) (any, error) {
 	out := new(Out)
 	if err == nil && !hasNoContent(reflect.TypeFor[Out]()) {
@@ -151,7 +152,8 @@ type Future[Out any] struct {
 // Done is closed when the call has ended.
 func (f *Future[Out]) Done() <-chan struct{} { return f.ended }
 
-// Get waits for the call to end and returns its outcome. The call ends with the context it was begun with.
+// Get waits for the call to end and returns its outcome. The call ends with the context it was
+// begun with.
 func (f *Future[Out]) Get() (*Out, error) {
 	<-f.ended
 	if f.err != nil {

@@ -192,7 +192,8 @@ func TestMistakesAreExplained(t *testing.T) {
 	}
 }
 
-// An element of a list of options that is nil is refused when the client or the server is made, not by the first call.
+// An element of a list of options that is nil is refused when the client or the server is made, not
+// by the first call.
 func TestNilMiddlewareIsRefused(t *testing.T) {
 	for want, create := range map[string]func(){
 		"yodel: ClientOptions.Middleware[1] is nil": func() {
@@ -217,7 +218,8 @@ func TestNilMiddlewareIsRefused(t *testing.T) {
 	}
 }
 
-// The text of a handler's error is what the handler said. Its long form and a log name the method and the server as well.
+// The text of a handler's error is what the handler said. Its long form and a log name the method
+// and the server as well.
 func TestAHandlersErrorNamesMethodAndServerInALog(t *testing.T) {
 	s := newServer(t, nil)
 	handle(t, s, "Arith.Div", func(*Args) (*Reply, error) { return nil, errors.New("divide by zero") })
@@ -235,7 +237,8 @@ func TestAHandlersErrorNamesMethodAndServerInALog(t *testing.T) {
 	}
 }
 
-// inventory returns a registry in which the service Inventory is announced, unless o has another prefix.
+// inventory returns a registry in which the service Inventory is announced, unless o has another
+// prefix.
 func inventory(t testing.TB, o *registry.Options) *registry.Registry {
 	t.Helper()
 	r := memory.New(o)
@@ -277,8 +280,8 @@ func (r *failingResolver) Watch(ctx context.Context, update func([]yodel.Instanc
 	return nil
 }
 
-// The services of a registry are listed in the background: however long that takes, a call waits at most for a moment, and only with
-// the first set of instances.
+// The services of a registry are listed in the background: however long that takes, a call waits at
+// most for a moment, and only with the first set of instances.
 func TestAListOfServicesHoldsUpNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := yodel.NewClient(hangingLister{}, nil)
@@ -341,7 +344,8 @@ func TestAnAddressThatIsNoneIsPassedOver(t *testing.T) {
 	}
 }
 
-// When all instances have withdrawn and none answers, the error says so, and not why the last one failed.
+// When all instances have withdrawn and none answers, the error says so, and not why the last one
+// failed.
 func TestTheErrorSaysThatAllInstancesHaveWithdrawn(t *testing.T) {
 	addr := closed(t)
 	r := newSettable(addr)

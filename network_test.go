@@ -147,7 +147,8 @@ func (p *proxy) cut() {
 	clear(p.conns)
 }
 
-// reset ends all connections as a crash of the server's machine does: with a reset, and without the last words.
+// reset ends all connections as a crash of the server's machine does: with a reset, and without the
+// last words.
 func (p *proxy) reset() {
 	p.mu.Lock()
 	for c := range p.conns {

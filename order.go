@@ -15,13 +15,14 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file carries out ordered calls: see Call.Ordered. The server executes the ordered requests of one key on one connection in
-// the order in which they come (internal/mux/order.go). What the client has to do is to send them in order, on one connection while any is open
-// there, and to know of each that came back whether a later one may have been executed: line.go. The place of a call in its
-// line is taken outside of all middleware, and kept until its caller has the outcome.
+// This file carries out ordered calls: see Call.Ordered. The server executes the ordered requests
+// of one key on one connection in the order in which they come (internal/mux/order.go). What the
+// client has to do is to send them in order, on one connection while any is open there, and to know
+// of each that came back whether a later one may have been executed: line.go. The place of a call
+// in its line is taken outside of all middleware, and kept until its caller has the outcome.
 
-// minUntold is how many outcomes of a key may wait for callbacks at least, whatever the limits: a callback that makes
-// calls of its own key, and waits for them, holds up those between.
+// minUntold is how many outcomes of a key may wait for callbacks at least, whatever the limits: a
+// callback that makes calls of its own key, and waits for them, holds up those between.
 const minUntold = 1024
 
 // A trip is what a turn sends, and how its outcome is told.
@@ -79,7 +80,8 @@ func (c *Client) goOrdered(ctx context.Context, call *Call, done func(error)) {
 	if done == nil {
 		done = func(error) {}
 	}
-	// The token comes first: whoever waits for one must not have a place yet for which others wait that have one.
+	// The token comes first: whoever waits for one must not have a place yet for which others wait
+	// that have one.
 	token := c.token(ctx)
 	t, err := c.orders.enter(ctx, call.Key, true)
 	if err != nil {
@@ -97,7 +99,8 @@ func (c *Client) goOrdered(ctx context.Context, call *Call, done func(error)) {
 	go c.carryOut(ctx, call, t, true)
 }
 
-// carryOut makes an asynchronous call on a goroutine that waits for it, and gives back the token for that goroutine.
+// carryOut makes an asynchronous call on a goroutine that waits for it, and gives back the token
+// for that goroutine.
 func (c *Client) carryOut(ctx context.Context, call *Call, t *turn, token bool) {
 	o := c.take()
 	call.begin(ctx, o)
@@ -162,7 +165,8 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	if pin == nil {
 		call.Endpoint, call.picked = ep, ep
 	}
-	oneWay := call.OneWay                      // once it has been sent, the call may have ended, and be the user's again
+	// once it has been sent, the call may have ended, and be the user's again
+	oneWay := call.OneWay
 	err := c.sendInTurn(o.ctx, ep, call, true) //nolint:contextcheck // it is ctx, with what the observers added
 	sent = true
 	if err != nil {
@@ -173,8 +177,8 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	return true
 }
 
-// pickForGo is pick for a call with a callback, which is told when the Picker ends the goroutine. One that panics is asked again, where that
-// is an error of the call.
+// pickForGo is pick for a call with a callback, which is told when the Picker ends the goroutine.
+// One that panics is asked again, where that is an error of the call.
 func (c *Client) pickForGo(ctx context.Context, call *Call, done func(error)) (ep *Endpoint, err error) {
 	picked := false
 	defer func() {
@@ -190,7 +194,8 @@ func (c *Client) pickForGo(ctx context.Context, call *Call, done func(error)) (e
 	return ep, err
 }
 
-// gaveUp reports whether a call ended because its caller would not wait: such a one is told at once.
+// gaveUp reports whether a call ended because its caller would not wait: such a one is told at
+// once.
 func gaveUp(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return true
@@ -199,8 +204,8 @@ func gaveUp(ctx context.Context, err error) bool {
 	return ok && e.is(catalogue.Impatient)
 }
 
-// choose returns the endpoint of the next attempt. An ordered call waits for its turn first, and may have to go
-// where those before it went.
+// choose returns the endpoint of the next attempt. An ordered call waits for its turn first, and
+// may have to go where those before it went.
 func (c *Client) choose(ctx context.Context, call *Call) (*Endpoint, error) {
 	t := call.turn
 	if t == nil {
@@ -235,8 +240,9 @@ func (c *Call) outOfOrder(err error) error {
 	return err
 }
 
-// broughtBack reports whether an attempt failed only because of the calls before it: they took it to this connection, and it
-// was refused with them or could not be sent there. It is no attempt of its own then.
+// broughtBack reports whether an attempt failed only because of the calls before it: they took it
+// to this connection, and it was refused with them or could not be sent there. It is no attempt of
+// its own then.
 func (c *Call) broughtBack(err error) bool {
 	if c.turn == nil || !c.turn.follows {
 		return false
@@ -267,8 +273,8 @@ func (c *Client) doInTurn(ctx context.Context, ep *Endpoint, call *Call) error {
 	return t.result()
 }
 
-// sendInTurn sends an attempt that may be sent. It returns when the request has been queued, so that the next call
-// can follow.
+// sendInTurn sends an attempt that may be sent. It returns when the request has been queued, so
+// that the next call can follow.
 func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direct bool) error {
 	t, o := call.turn, call.out
 	if err := c.prepare(ctx, o, call); err != nil {
@@ -320,7 +326,8 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 	return nil
 }
 
-// spares reports whether a connection on which a request could not be sent is not to blame for that.
+// spares reports whether a connection on which a request could not be sent is not to blame for
+// that.
 func spares(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, mux.ErrDeadline) || errors.Is(err, mux.ErrWindow)
 }
@@ -332,7 +339,8 @@ func (t *turn) give(o *outgoing) {
 	}
 }
 
-// keep returns what is needed to send a one-way call again when its caller has gone: nothing in it is the caller's.
+// keep returns what is needed to send a one-way call again when its caller has gone: nothing in it
+// is the caller's.
 func (c *Call) keep() *Call {
 	kept := *c
 	kept.Args, kept.Reply, kept.Attachment, kept.rare, kept.Explain = nil, nil, nil, nil, false
@@ -341,8 +349,8 @@ func (c *Call) keep() *Call {
 	return &kept
 }
 
-// sendAgain sends a one-way call again, in its place, that was refused after its caller had been told that it was sent.
-// No middleware sees that.
+// sendAgain sends a one-way call again, in its place, that was refused after its caller had been
+// told that it was sent. No middleware sees that.
 func (c *Client) sendAgain(t *turn) {
 	ctx, p := context.Background(), &t.trip
 	call := p.kept

@@ -21,7 +21,8 @@ import (
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
-// Random calls with everything that can happen to them, in fake time, against what keyed order promises.
+// Random calls with everything that can happen to them, in fake time, against what keyed order
+// promises.
 
 // A history is what happened, each event at an instant of its own.
 type history struct {
@@ -74,7 +75,8 @@ func (f *fate) gaveUp() bool {
 	return f.left || errors.Is(f.err, yodel.Canceled) || errors.Is(f.err, yodel.DeadlineExceeded)
 }
 
-// uncertain reports whether a caller was told that its call may have been executed, or was told nothing.
+// uncertain reports whether a caller was told that its call may have been executed, or was told
+// nothing.
 func (f *fate) uncertain() bool { return f.oneWay || f.err != nil && !yodel.NotProcessed(f.err) }
 
 // check looks for what must not have happened.
@@ -105,8 +107,8 @@ func (h *history) checkRuns(t *testing.T, f *fate) {
 	}
 }
 
-// checkPair checks that a call was not overtaken by a later one, unless its caller had been told that nobody
-// knows what became of it, with a connection, before the later one was made.
+// checkPair checks that a call was not overtaken by a later one, unless its caller had been told
+// that nobody knows what became of it, with a connection, before the later one was made.
 func (h *history) checkPair(t *testing.T, f, later *fate) {
 	for _, b := range later.runs {
 		for _, a := range f.runs {
@@ -262,7 +264,8 @@ func (c *chaos) options() *yodel.ClientOptions {
 	return o
 }
 
-// stubborn is middleware that makes idempotent calls again, also after their time, without asking whether it may.
+// stubborn is middleware that makes idempotent calls again, also after their time, without asking
+// whether it may.
 func stubborn(next yodel.Handler) yodel.Handler {
 	return func(ctx context.Context, call *yodel.Call) error {
 		short, cancel := context.WithTimeout(ctx, 3*time.Millisecond)

@@ -171,8 +171,8 @@ var orderedClients = map[string]func() *yodel.ClientOptions{
 	},
 }
 
-// Calls of a key begin, and are told, in the order in which they were made, one after the other, whichever way they take;
-// other keys go on beside them, and instances share the keys.
+// Calls of a key begin, and are told, in the order in which they were made, one after the other,
+// whichever way they take; other keys go on beside them, and instances share the keys.
 func TestOrderedCallsOfAKeyBeginAndReturnInOrder(t *testing.T) {
 	const keys, each = 7, 60
 	for name, options := range orderedClients {
@@ -318,8 +318,8 @@ func refuse(code yodel.Code, steps ...string) yodel.Middleware {
 	}
 }
 
-// A call that was refused is sent again in its place, by the client itself or by middleware, and those sent behind it
-// wait for it. When it is not, they go on without it.
+// A call that was refused is sent again in its place, by the client itself or by middleware, and
+// those sent behind it wait for it. When it is not, they go on without it.
 func TestARefusedCallKeepsItsPlace(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -373,7 +373,8 @@ func TestARefusedCallKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// A call that was executed is not sent again, idempotent or not, when one behind it may have been executed.
+// A call that was executed is not sent again, idempotent or not, when one behind it may have been
+// executed.
 func TestNothingIsExecutedBehindALaterCall(t *testing.T) {
 	onTrack(t, func(t *testing.T, tr *track) {
 		tr.handler = func(_ context.Context, step *Step) error {
@@ -404,7 +405,8 @@ func TestNothingIsExecutedBehindALaterCall(t *testing.T) {
 	})
 }
 
-// What waits behind a call whose outcome is unknown fails, and what is made afterwards begins afresh.
+// What waits behind a call whose outcome is unknown fails, and what is made afterwards begins
+// afresh.
 func TestAnInterruptedCallEndsThoseBehindIt(t *testing.T) {
 	for _, way := range []string{"waiting", "given up", "one-way"} {
 		for name, middleware := range map[string][]yodel.Middleware{"direct": nil, "middleware": {through}} {

@@ -10,11 +10,12 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// An outgoing is a call as the client works on it. It is reused: what users can see of it, the
-// Call of Client.Call and Method.Call, is documented not to be kept, and under the race detector is not
+// An outgoing is a call as the client works on it. It is reused: what users can see of it, the Call
+// of Client.Call and Method.Call, is documented not to be kept, and under the race detector is not
 // reused, so that the race is seen.
 type outgoing struct {
-	// Of asynchronous calls, first of all, because another processor reads it than the one that writes it.
+	// Of asynchronous calls, first of all, because another processor reads it than the one that
+	// writes it.
 	client *Client         // whose pool it is from; nil for a server's
 	peer   *Peer           // to whom it goes; nil for an endpoint
 	ctx    context.Context //nolint:containedctx // it belongs to the call, which waits in the connection
@@ -37,8 +38,9 @@ type outgoing struct {
 	serverTime time.Duration // as the server said; 0 when it did not
 	serverWait time.Duration
 	connecting time.Duration
-	// Of the call.
-	opened    time.Duration // of its last attempt that is in the record: when the server took its stream, or answered; 0 if it did not
+	// Of the call. of its last attempt that is in the record: when the server took its stream, or
+	// answered; 0 if it did not
+	opened    time.Duration
 	counted   int           // attempts that are in the record
 	resolving time.Duration // what it waited for the first set of instances
 	fork      bool

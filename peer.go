@@ -12,11 +12,12 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// A Peer is the other side of a connection. It is a Caller: its methods are those that it serves on this very connection. A server
-// finds its clients with Server.Peers, and a handler its caller with Call.Peer.
+// A Peer is the other side of a connection. It is a Caller: its methods are those that it serves on
+// this very connection. A server finds its clients with Server.Peers, and a handler its caller with
+// Call.Peer.
 //
-// It is one object for as long as the connection lasts, and may be used concurrently. Calls to it pass no middleware
-// and no balancer of this side: they go over this connection, or fail.
+// It is one object for as long as the connection lasts, and may be used concurrently. Calls to it
+// pass no middleware and no balancer of this side: they go over this connection, or fail.
 type Peer struct {
 	// Addr is the peer's network address.
 	Addr net.Addr
@@ -51,8 +52,8 @@ func (p *Peer) Done() <-chan struct{} {
 	return p.link.Ended()
 }
 
-// Do carries out a call of a method of the peer. It is sent once: what cannot be sent on this connection fails. The call may be used
-// again afterwards.
+// Do carries out a call of a method of the peer. It is sent once: what cannot be sent on this
+// connection fails. The call may be used again afterwards.
 func (p *Peer) Do(ctx context.Context, call *Call) error {
 	if p.link == nil {
 		return p.unconnected(call)
@@ -79,11 +80,13 @@ func (p *Peer) call(ctx context.Context, method string, in, out any) error {
 	return err
 }
 
-// Go carries out a call without waiting for the reply, and calls done, which may be nil, when it has ended. The call, and what it
-// points to, belong to the connection until then. When more calls are open than the limits allow, Go waits.
+// Go carries out a call without waiting for the reply, and calls done, which may be nil, when it
+// has ended. The call, and what it points to, belong to the connection until then. When more calls
+// are open than the limits allow, Go waits.
 //
-// Done is called exactly once. It usually runs on the goroutine that reads the connection, so it should be short. It runs on another
-// goroutine if the call could not be sent, and Go calls it before it returns for a one-way call. Callbacks may run concurrently.
+// Done is called exactly once. It usually runs on the goroutine that reads the connection, so it
+// should be short. It runs on another goroutine if the call could not be sent, and Go calls it
+// before it returns for a one-way call. Callbacks may run concurrently.
 func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 	if p.link == nil {
 		callback(done).ended(p.unconnected(call))
@@ -138,8 +141,8 @@ func (p *Peer) once(ctx context.Context, call *Call) error {
 	return p.requests.attempt(ctx, call, p.link, nil)
 }
 
-// again reports whether a call that failed with err is sent again: a peer that shuts down still takes what the calls need that it
-// has open itself, if it is told that this is such a call.
+// again reports whether a call that failed with err is sent again: a peer that shuts down still
+// takes what the calls need that it has open itself, if it is told that this is such a call.
 func (p *Peer) again(ctx context.Context, call *Call, err error) bool {
 	e, ok := err.(*Error) //nolint:errorlint // as send returns it
 	if !ok || !e.is(catalogue.Draining) || !e.NotProcessed || call.out.req.Nest || mux.ConnOf(ctx) != p.link {
@@ -228,8 +231,9 @@ func (p *Peer) unconnected(call *Call) error {
 // connectKey finds in the context of ServerOptions.Connect the peer that it decides about.
 type connectKey struct{}
 
-// Peers returns the peers that are connected now and have said who they are: the clients of this server, and the servers that clients
-// with this server in their options are connected to. They come in no order.
+// Peers returns the peers that are connected now and have said who they are: the clients of this
+// server, and the servers that clients with this server in their options are connected to. They
+// come in no order.
 //
 //	for _, peer := range server.Peers() {
 //		if err := News.Notify(ctx, peer, &item); err != nil { … } // it has gone meanwhile
@@ -249,7 +253,8 @@ func (s *Server) Peers() []*Peer {
 	return peers
 }
 
-// connect asks the Connect hook about a peer that has said who it is. It returns why it is not let in, or nil.
+// connect asks the Connect hook about a peer that has said who it is. It returns why it is not let
+// in, or nil.
 func (sc *serverConn) connect() error {
 	hook := sc.server.opts.Connect
 	if hook == nil {
@@ -261,8 +266,9 @@ func (sc *serverConn) connect() error {
 	return sc.server.guard.apart("the Connect hook", nil, func() error { return hook(ctx, sc.peer) })
 }
 
-// lend makes the methods of the server served on connections with this config, which a client is about to make: what comes in
-// keeps to the limits of the server, what goes out to those of the client.
+// lend makes the methods of the server served on connections with this config, which a client is
+// about to make: what comes in keeps to the limits of the server, what goes out to those of the
+// client.
 func (s *Server) lend(config *mux.Config) {
 	config.OwnOpen, config.OwnOpenBytes = config.MaxOpen, config.MaxOpenBytes
 	limits := s.limits.mux()
@@ -281,7 +287,8 @@ func (s *Server) takeBack(pool *mux.Pool) {
 	delete(s.pools, pool)
 }
 
-// link returns what a new connection of the client is to the Server in its options, or nil without one.
+// link returns what a new connection of the client is to the Server in its options, or nil without
+// one.
 func (c *Client) link(nc net.Conn) *serverConn {
 	s := c.opts.Server
 	if s == nil {

@@ -362,7 +362,8 @@ func TestAServerListsItsClientsAndPushesToAll(t *testing.T) {
 // Deep is how often a call calls back.
 const Deep yodel.Method[int, int] = "Deep"
 
-// deepen calls the caller back, whose method does the same, until n is 0. It returns how deep that was.
+// deepen calls the caller back, whose method does the same, until n is 0. It returns how deep that
+// was.
 func deepen(ctx context.Context, caller yodel.Caller, n int) (*int, error) {
 	if n == 0 {
 		return new(int), nil
@@ -381,7 +382,8 @@ func newDeep(t testing.TB, limits yodel.Limits, conns int, place func(*yodel.Ser
 	t.Helper()
 	served, server := newServer(t, nil), newServer(t, &yodel.ServerOptions{Limits: limits})
 	c := connect(t, server, &yodel.ClientOptions{Server: served, Limits: limits, ConnsPerEndpoint: conns})
-	// The client's half alternates between the peer and the client itself, which has to find the same connection.
+	// The client's half alternates between the peer and the client itself, which has to find the
+	// same connection.
 	Deep.Handle(served, func(ctx context.Context, n *int) (*int, error) {
 		if *n%4 < 2 && !onlyPeers {
 			return deepen(ctx, c, *n)
@@ -462,7 +464,8 @@ func TestRecursionWithoutEndEnds(t *testing.T) {
 	}
 }
 
-// Both sides have more calls open than the limits allow, and each call calls back, which calls back.
+// Both sides have more calls open than the limits allow, and each call calls back, which calls
+// back.
 func TestTwoSidesThatSaturateEachOtherComplete(t *testing.T) {
 	for _, test := range []struct{ maxOpen, conns, callers, calls int }{
 		{1, 1, 40, 25}, {16, 1, 100, 20}, {1, 3, 40, 25}, {0, 1, 20_000, 1},
@@ -532,8 +535,9 @@ func TestTwoSidesThatSaturateEachOtherComplete(t *testing.T) {
 	}
 }
 
-// A callback that begins another call while the window is full waits for what only the reading brings, and runs on the goroutine
-// that reads. Were it noticed by the watch alone, each of these calls would take more than a millisecond.
+// A callback that begins another call while the window is full waits for what only the reading
+// brings, and runs on the goroutine that reads. Were it noticed by the watch alone, each of these
+// calls would take more than a millisecond.
 func TestCallbacksThatCallAtAFullWindowDoNotCrawl(t *testing.T) {
 	const chains, calls = 20, 50
 	c := connect(t, newServer(t, nil), &yodel.ClientOptions{Limits: yodel.Limits{MaxOpen: 1}})
@@ -602,7 +606,8 @@ func TestCallsThatDoNotWaitFailAtOnce(t *testing.T) {
 	p.settled(t)
 }
 
-// More one-way calls are running than the limits allow, and each calls back. While they wait for replies, the reading goes on.
+// More one-way calls are running than the limits allow, and each calls back. While they wait for
+// replies, the reading goes on.
 func TestOneWayCallsMayCallBack(t *testing.T) {
 	const calls = 500
 	var back atomic.Int64
@@ -695,7 +700,8 @@ func TestShutdownOfAClientsServerReturnsByItsContext(t *testing.T) {
 	}
 }
 
-// While either side shuts down, the calls that it has accepted may still call back and be called back.
+// While either side shuts down, the calls that it has accepted may still call back and be called
+// back.
 func TestShutdownFinishesCallsThatCallBack(t *testing.T) {
 	for _, of := range []string{"the server", "the client's server"} {
 		for _, async := range []bool{false, true} {

@@ -34,7 +34,8 @@ const (
 	linePeriod     = 10 * time.Second
 )
 
-// peerLines logs what peers do wrong. Its memory is constant, and so is the work for a line that is left out.
+// peerLines logs what peers do wrong. Its memory is constant, and so is the work for a line that is
+// left out.
 type peerLines struct {
 	log *slog.Logger
 
@@ -46,7 +47,8 @@ type peerLines struct {
 	}
 }
 
-// warn logs a line, unless there have been too many of its kind. Attrs is called only for a line that is logged.
+// warn logs a line, unless there have been too many of its kind. Attrs is called only for a line
+// that is logged.
 func (p *peerLines) warn(kind peerLine, attrs func() []any) {
 	if p.admit(kind) {
 		p.log.Warn(peerLineTexts[kind], attrs()...)

@@ -13,7 +13,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// An outgoingStream is what a call does that opens a stream: it runs body when a server has taken the call.
+// An outgoingStream is what a call does that opens a stream: it runs body when a server has taken
+// the call.
 type outgoingStream struct {
 	kind  uint64
 	body  func(p *pipe) error
@@ -23,7 +24,8 @@ type outgoingStream struct {
 	traffic mux.Traffic // of the last attempt, when it has ended; for its record
 }
 
-// A pipe carries messages over a stream, the same on both sides: it knows how they are encoded, not their types.
+// A pipe carries messages over a stream, the same on both sides: it knows how they are encoded, not
+// their types.
 type pipe struct {
 	stream  *mux.Stream
 	ctx     context.Context //nolint:containedctx // of all waits: it ends with the stream
@@ -49,23 +51,25 @@ type pipe struct {
 	reuse    bool // the memory of the message before
 }
 
-// A slab is what small raw messages are cut from that have come together: an allocation for each, and for the slice that the receiver gets
-// a pointer to, would cost as much as all else that is done for them.
+// A slab is what small raw messages are cut from that have come together: an allocation for each,
+// and for the slice that the receiver gets a pointer to, would cost as much as all else that is
+// done for them.
 type slab struct {
 	messages [][]byte
 	memory   []byte
 }
 
 const (
-	// maxSlab is about how many bytes a slab has, and so what somebody keeps who keeps one of its messages. More than this makes no
-	// difference any more: 1 and 2 KiB, 4 and 8 cost the same within what can be measured.
+	// maxSlab is about how many bytes a slab has, and so what somebody keeps who keeps one of its
+	// messages. More than this makes no difference any more: 1 and 2 KiB, 4 and 8 cost the same
+	// within what can be measured.
 	maxSlab = 2 << 10
 	// sliceSize is what the slice takes.
 	sliceSize = 24
 )
 
-// cut returns a raw message. The first one of several that have come decides how large the slab is, so one that comes alone has
-// memory of its own.
+// cut returns a raw message. The first one of several that have come decides how large the slab is,
+// so one that comes alone has memory of its own.
 func (p *pipe) cut(body []byte) *[]byte {
 	if p.stats != nil {
 		p.stats.received.Add(1)
@@ -140,7 +144,8 @@ func (p *pipe) end() {
 	p.stream.End()
 }
 
-// receive waits for the body of a message, which is valid until the next one. It returns io.EOF after the last one.
+// receive waits for the body of a message, which is valid until the next one. It returns io.EOF
+// after the last one.
 func (p *pipe) receive() ([]byte, error) {
 	body, flags, err := p.stream.Receive(p.ctx)
 	if err != nil {
@@ -215,7 +220,8 @@ func (p *pipe) failed(err error) error {
 	return p.explain(err)
 }
 
-// keep returns memory for the next message, unless it has become so large that keeping it would be a waste.
+// keep returns memory for the next message, unless it has become so large that keeping it would be
+// a waste.
 func keep(b []byte) []byte {
 	if cap(b) > keepScratch {
 		return nil
@@ -289,14 +295,14 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 	return endErr
 }
 
-// A bodyError is an error that the caller's own function returned. The chain sees a call that was canceled because of it, and
-// the caller gets it back as it was.
+// A bodyError is an error that the caller's own function returned. The chain sees a call that was
+// canceled because of it, and the caller gets it back as it was.
 type bodyError struct{ error }
 
 func (e *bodyError) Unwrap() error { return e.error }
 
-// rest waits for the end of a call whose caller has nothing more to say, and drops what still comes. An error means that
-// it cannot be waited for.
+// rest waits for the end of a call whose caller has nothing more to say, and drops what still
+// comes. An error means that it cannot be waited for.
 func (p *pipe) rest(kind uint64) error {
 	if kind != wire.Feed {
 		p.end()

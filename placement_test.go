@@ -11,9 +11,11 @@ import (
 	"time"
 )
 
-// TestSlowHandlersDoNotDelayShortOnes has, on one connection and with no option set, a method that always sleeps, and one that
-// was short for 10,000 calls and then sleeps 100 ms once in 1,000. A short method beside them is not delayed by more than 10 ms: without the race detector, on a loaded
-// machine with 2 cores, the worst of 11,000 calls took 9.6 ms with GOMAXPROCS 1, and of 16,000 calls 5.0 ms with 2.
+// TestSlowHandlersDoNotDelayShortOnes has, on one connection and with no option set, a method that
+// always sleeps, and one that was short for 10,000 calls and then sleeps 100 ms once in 1,000. A
+// short method beside them is not delayed by more than 10 ms: without the race detector, on a
+// loaded machine with 2 cores, the worst of 11,000 calls took 9.6 ms with GOMAXPROCS 1, and of
+// 16,000 calls 5.0 ms with 2.
 func TestSlowHandlersDoNotDelayShortOnes(t *testing.T) {
 	for _, procs := range []int{1, 2} {
 		func() {
@@ -70,8 +72,9 @@ func TestSlowHandlersDoNotDelayShortOnes(t *testing.T) {
 			worst, most := took[len(took)-1], took[len(took)*95/100]
 			t.Logf("GOMAXPROCS %d: %d short calls: median %v, 99.9th percentile %v, at worst %v",
 				procs, len(took), took[len(took)/2], took[len(took)*999/1000], worst)
-			// On a machine of its own the worst stays below 10 ms. One that does something else delays a few of them, but
-			// a handler that holds the connection up would delay nearly all.
+			// On a machine of its own the worst stays below 10 ms. One that does something else
+			// delays a few of them, but a handler that holds the connection up would delay nearly
+			// all.
 			if most > 10*time.Millisecond {
 				t.Errorf("GOMAXPROCS %d: one short call in 20 took %v and more", procs, most)
 			}

@@ -13,40 +13,47 @@ import (
 
 // This file decides when endpoints are connected to.
 //
-// While an endpoint is connected, no call waits for one that is not: calls avoid those, and have the ones that their balancer
-// would have chosen dialled in the background. An endpoint that could not be connected to, and never was, is a suspect: balancers do not
-// see it until it answers.
+// While an endpoint is connected, no call waits for one that is not: calls avoid those, and have
+// the ones that their balancer would have chosen dialled in the background. An endpoint that could
+// not be connected to, and never was, is a suspect: balancers do not see it until it answers.
 //
-// While none is connected, the first call starts a search: several endpoints are dialled at the same time, and calls wait for the first one
-// that answers.
+// While none is connected, the first call starts a search: several endpoints are dialled at the
+// same time, and calls wait for the first one that answers.
 
 const (
-	// maxDials bounds the attempts to connect that a client makes at the same time in the background.
+	// maxDials bounds the attempts to connect that a client makes at the same time in the
+	// background.
 	maxDials = 64
 	// maxDemands is how many endpoints a pick has dialled in the background.
 	maxDemands = 2
-	// suspectAfter is how long the first attempt to connect to an endpoint may take until it is a suspect.
+	// suspectAfter is how long the first attempt to connect to an endpoint may take until it is a
+	// suspect.
 	suspectAfter = 250 * time.Millisecond
-	// reshapeAfter is how long balancers do not learn that more endpoints are suspects, or are not any more.
+	// reshapeAfter is how long balancers do not learn that more endpoints are suspects, or are not
+	// any more.
 	reshapeAfter = 50 * time.Millisecond
-	// urgentBackoff bounds the pause between attempts to connect to an endpoint that calls wait for. It is random, from a half of this up, or else
-	// the clients of servers that end and return together would all come back at the same moment.
+	// urgentBackoff bounds the pause between attempts to connect to an endpoint that calls wait
+	// for. It is random, from a half of this up, or else the clients of servers that end and return
+	// together would all come back at the same moment.
 	urgentBackoff = 300 * time.Millisecond
-	// readyAtOnce is how many endpoints a search dials at the same time. It dials as many more each widenAfter, up to maxDials.
+	// readyAtOnce is how many endpoints a search dials at the same time. It dials as many more each
+	// widenAfter, up to maxDials.
 	readyAtOnce = 8
 	widenAfter  = 100 * time.Millisecond
-	// settleLeast and settleMost bound how long a search that found an endpoint waits for the others that it has dialled.
+	// settleLeast and settleMost bound how long a search that found an endpoint waits for the
+	// others that it has dialled.
 	settleLeast = 5 * time.Millisecond
 	settleMost  = 50 * time.Millisecond
 	// hastened is how many endpoints that have failed lately a search dials.
 	hastened = 16
-	// lostSpacing bounds how often a client whose endpoints cannot be reached dials in the background, and longestWait how rarely.
+	// lostSpacing bounds how often a client whose endpoints cannot be reached dials in the
+	// background, and longestWait how rarely.
 	lostSpacing = 20 * time.Millisecond
 	longestWait = time.Minute
 )
 
-// shuns reports whether a call avoids an endpoint that has this status, which is not 0, while there are better ones. It has
-// an endpoint that is not connected dialled.
+// shuns reports whether a call avoids an endpoint that has this status, which is not 0, while there
+// are better ones. It has an endpoint that is not connected dialled.
 func (c *Call) shuns(ep *Endpoint, status int32) bool {
 	if status != offline {
 		return true
@@ -76,7 +83,8 @@ func (ep *Endpoint) dialQuietly() {
 	}
 }
 
-// urge returns the attempt to connect that is under way, or begins one. It returns nil if none is needed.
+// urge returns the attempt to connect that is under way, or begins one. It returns nil if none is
+// needed.
 func (ep *Endpoint) urge() *dialing {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -101,7 +109,8 @@ func (ep *Endpoint) hastenLocked() *dialing {
 	return ep.dialLocked(false, max(0, time.Until(ep.failedAt.Add(pause))))
 }
 
-// hasten has endpoints that were lost dialled at once, because the last connection has just been lost.
+// hasten has endpoints that were lost dialled at once, because the last connection has just been
+// lost.
 func (cl *cluster) hasten() {
 	set := cl.set.Load()
 	if set == nil {
@@ -165,7 +174,8 @@ func (cl *cluster) reshape(now bool) {
 	}
 }
 
-// believable returns the endpoints that balancers see: those that are no suspects, or all if there are only suspects.
+// believable returns the endpoints that balancers see: those that are no suspects, or all if there
+// are only suspects.
 func believable(endpoints []*Endpoint) []*Endpoint {
 	isSuspect := func(ep *Endpoint) bool { return ep.suspect.Load() && !ep.reached.Load() }
 	if !slices.ContainsFunc(endpoints, isSuspect) {
@@ -177,7 +187,8 @@ func believable(endpoints []*Endpoint) []*Endpoint {
 	return endpoints
 }
 
-// longestBackoff is how long an endpoint that cannot be connected to is left alone: longer when there are many of them.
+// longestBackoff is how long an endpoint that cannot be connected to is left alone: longer when
+// there are many of them.
 func (cl *cluster) longestBackoff() time.Duration {
 	set := cl.set.Load()
 	if set == nil {
@@ -194,9 +205,10 @@ type search struct {
 	done  chan struct{} // closed when the search has ended, with or without success
 }
 
-// awaitAny waits until some endpoint is connected, in a search that begins with ep if none is under way, or the search has ended
-// in vain. It returns an error if there is no time left, or if the call should go to another endpoint than ep. It returns
-// a connection to ep that was made and ended, if there was one: how a server turned a client away is worth telling.
+// awaitAny waits until some endpoint is connected, in a search that begins with ep if none is under
+// way, or the search has ended in vain. It returns an error if there is no time left, or if the
+// call should go to another endpoint than ep. It returns a connection to ep that was made and
+// ended, if there was one: how a server turned a client away is worth telling.
 func (cl *cluster) awaitAny(ctx context.Context, deadline time.Time, ep *Endpoint) (*mux.Conn, error) {
 	began := clock()
 	s := cl.join(ep)
@@ -307,8 +319,9 @@ func (cl *cluster) find(ctx context.Context, s *search) {
 	}
 }
 
-// awaitRest waits for the other attempts for about as long as the first one took, so that the calls of a new client are
-// balanced from the beginning, and longer for the one to the endpoint that the balancer picked.
+// awaitRest waits for the other attempts for about as long as the first one took, so that the calls
+// of a new client are balanced from the beginning, and longer for the one to the endpoint that the
+// balancer picked.
 func awaitRest(ended <-chan *dialing, open int, picked *dialing, took time.Duration) {
 	timer := time.NewTimer(min(max(took, settleLeast), settleMost))
 	defer timer.Stop()
@@ -329,8 +342,9 @@ func awaitRest(ended <-chan *dialing, open int, picked *dialing, took time.Durat
 	}
 }
 
-// candidates returns the endpoints that a search dials, in their order: first, those that were connected once, those that were
-// never tried, suspects. Of those that failed a moment ago it returns a few.
+// candidates returns the endpoints that a search dials, in their order: first, those that were
+// connected once, those that were never tried, suspects. Of those that failed a moment ago it
+// returns a few.
 func (cl *cluster) candidates(first *Endpoint) []*Endpoint {
 	var lost, untried, suspects []*Endpoint
 	recent := hastened
@@ -361,7 +375,8 @@ func (cl *cluster) candidates(first *Endpoint) []*Endpoint {
 // errStranger says that the server at the address of an instance is another one.
 var errStranger = refusal("YDL1109", "another server listens at the address of the instance")
 
-// admitted returns a new connection if the server at its other end is the one that the endpoint stands for.
+// admitted returns a new connection if the server at its other end is the one that the endpoint
+// stands for.
 func (ep *Endpoint) admitted(d *dialledConn, conn *mux.Conn) (*mux.Conn, *dialError) {
 	if ep.is(d.server) {
 		return conn, nil
@@ -373,9 +388,10 @@ func (ep *Endpoint) admitted(d *dialledConn, conn *mux.Conn) (*mux.Conn, *dialEr
 	return nil, &dialError{err: &e}
 }
 
-// is reports whether a server that says id of itself may be the one that the endpoint stands for. While the resolver names
-// the endpoint, a server that was started again is: its record may be older, unless it does not even have the service. When the
-// resolver does not name it any more, only the same server as before is.
+// is reports whether a server that says id of itself may be the one that the endpoint stands for.
+// While the resolver names the endpoint, a server that was started again is: its record may be
+// older, unless it does not even have the service. When the resolver does not name it any more,
+// only the same server as before is.
 func (ep *Endpoint) is(id *serverIdentity) bool {
 	if ep.unlisted.Load() {
 		last := ep.identity.Load()

@@ -7,21 +7,25 @@ import "github.com/yodel-rpc/yodel/internal/catalogue"
 // is reports whether the error is one of yodel's own that has the trait.
 func (e *Error) is(t catalogue.Traits) bool { return catalogue.Of(e.ID).Traits&t != 0 }
 
-// AboutMessage reports whether the types or the size of a message are why the call failed: a message that does not fit the method,
-// cannot be encoded or decoded, or exceeds a limit. Another server with the same limits would fail it too, and so would a
-// second attempt. Of a message that was damaged on its way it returns false, and of the errors of handlers.
+// AboutMessage reports whether the types or the size of a message are why the call failed: a
+// message that does not fit the method, cannot be encoded or decoded, or exceeds a limit. Another
+// server with the same limits would fail it too, and so would a second attempt. Of a message that
+// was damaged on its way it returns false, and of the errors of handlers.
 func (e *Error) AboutMessage() bool { return e.is(catalogue.AboutMessage) }
 
-// AboutConnection reports whether the call failed because there was no connection to a server, or because the connection ended.
+// AboutConnection reports whether the call failed because there was no connection to a server, or
+// because the connection ended.
 func (e *Error) AboutConnection() bool { return e.is(catalogue.AboutConnection) }
 
-// OfClient reports whether the client failed the call by itself, for example because no instance is known, a breaker is open, the
-// client is closed, or the caller would not wait any longer. It says nothing of the server.
+// OfClient reports whether the client failed the call by itself, for example because no instance is
+// known, a breaker is open, the client is closed, or the caller would not wait any longer. It says
+// nothing of the server.
 func (e *Error) OfClient() bool { return e.is(catalogue.OfClient) }
 
-// Stale reports whether the connection was at fault and not the server: it had just ended, or the server was shutting down. Another
-// connection to the same address may do.
+// Stale reports whether the connection was at fault and not the server: it had just ended, or the
+// server was shutting down. Another connection to the same address may do.
 func (e *Error) Stale() bool { return e.is(catalogue.Stale) }
 
-// NotRepeated reports whether the call was not sent again because its idempotency key is not remembered where it would have gone.
+// NotRepeated reports whether the call was not sent again because its idempotency key is not
+// remembered where it would have gone.
 func (e *Error) NotRepeated() bool { return e.is(catalogue.NotRepeated) }

@@ -10,7 +10,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// What errors are about, by ID. An ID that is not listed says nothing of it, and neither does one that yodel does not know.
+// What errors are about, by ID. An ID that is not listed says nothing of it, and neither does one
+// that yodel does not know.
 func TestWhatErrorsAreAbout(t *testing.T) {
 	const message, connection, client, stale, notRepeated = "message", "connection", "client", "stale", "not repeated"
 	about := map[string][]string{

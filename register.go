@@ -91,8 +91,8 @@ func structOf(t reflect.Type) reflect.Type {
 	return t
 }
 
-// promotedFrom returns the type that t embeds and that declares the method with this name, or nil if
-// t declares it itself. As in the language, the least deeply embedded type counts.
+// promotedFrom returns the type that t embeds and that declares the method with this name, or nil
+// if t declares it itself. As in the language, the least deeply embedded type counts.
 func promotedFrom(t reflect.Type, name string) reflect.Type {
 	t = structOf(t)
 	if declares(t, name) {

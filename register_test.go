@@ -338,7 +338,8 @@ func TestMethodsMayBeRegisteredWhileServing(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	Late.Handle(s, func(_ context.Context, n *int) (*int, error) { return n, nil })
-	if got, err := Late.Call(t.Context(), c, new(7)); err != nil || *got != 7 { // on the connection where it was unknown
+	// on the connection where it was unknown
+	if got, err := Late.Call(t.Context(), c, new(7)); err != nil || *got != 7 {
 		t.Errorf("got %v, %v", got, err)
 	}
 	var wg sync.WaitGroup

@@ -17,12 +17,13 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file makes the records of calls: of those that failed, that were slow, and that were to be explained. They are put together
-// when the call has ended, of what is there by then, so that a call of which nobody wants a record pays two comparisons. That it was slow is seen from the time
+// This file makes the records of calls: of those that failed, that were slow, and that were to be
+// explained. They are put together when the call has ended, of what is there by then, so that a
+// call of which nobody wants a record pays two comparisons. That it was slow is seen from the time
 // at which the reading goroutine read its reply, which it knows anyway.
 
-// A CallReport is the record of a call. The error of a call that failed has it, and Call.Report returns it; GetSamples returns those that were
-// kept.
+// A CallReport is the record of a call. The error of a call that failed has it, and Call.Report
+// returns it; GetSamples returns those that were kept.
 //
 //	var report *yodel.CallReport
 //	if errors.As(err, &report) { … }
@@ -51,8 +52,8 @@ const (
 	maxReportShort = 100 // of a name that others have chosen
 )
 
-// Report returns the record of a call that has ended, on the client: if it failed, was slow (see ClientOptions.SlowAfter), or Explain is set, and otherwise
-// nil. It must not be changed.
+// Report returns the record of a call that has ended, on the client: if it failed, was slow (see
+// ClientOptions.SlowAfter), or Explain is set, and otherwise nil. It must not be changed.
 func (c *Call) Report() *CallReport {
 	if c.rare == nil {
 		return nil
@@ -70,7 +71,8 @@ func (c *Call) start() time.Duration {
 	return c.began
 }
 
-// attempted makes the record of the attempt that began at a reading of the clock and has ended, but for its outcome.
+// attempted makes the record of the attempt that began at a reading of the clock and has ended, but
+// for its outcome.
 func (c *Call) attempted(began, ended time.Duration) introspect.Attempt {
 	o, start := c.out, c.start()
 	a := introspect.Attempt{
@@ -93,7 +95,8 @@ func (c *Call) attempted(began, ended time.Duration) introspect.Attempt {
 	return a
 }
 
-// describe adds to the record of an attempt what went over its stream, which the server had taken, or answered, at a reading of the clock, if ever.
+// describe adds to the record of an attempt what went over its stream, which the server had taken,
+// or answered, at a reading of the clock, if ever.
 func (s *outgoingStream) describe(a *introspect.Attempt, began, taken time.Duration) {
 	if s.begun {
 		a.Taken = max(taken-began, 0)
@@ -108,7 +111,8 @@ func (s *outgoingStream) describe(a *introspect.Attempt, began, taken time.Durat
 // add adds an attempt to the record, in which those in the middle give way when there are too many.
 func (r *rareCall) add(a *introspect.Attempt) {
 	if len(r.attempts) == maxAttempts {
-		r.attempts = slices.Delete(slices.Clone(r.attempts), maxAttempts/2, maxAttempts/2+1) // errors that somebody has may point to the old ones
+		// errors that somebody has may point to the old ones
+		r.attempts = slices.Delete(slices.Clone(r.attempts), maxAttempts/2, maxAttempts/2+1)
 		r.unlisted++
 	}
 	if r.attempts == nil {
@@ -149,8 +153,8 @@ func (c *Call) recordGood() {
 	c.rarely().add(&a)
 }
 
-// conclude ends a call of which there may have to be a record, and returns the error that its caller gets. Of a call that is observed, that has happened: see
-// observe.
+// conclude ends a call of which there may have to be a record, and returns the error that its
+// caller gets. Of a call that is observed, that has happened: see observe.
 func (q *requester) conclude(ctx context.Context, call *Call, err error) error {
 	if call.watch != unwatched {
 		return err
@@ -170,7 +174,8 @@ func (q *requester) remarkable(call *Call, err error) bool {
 	if t := call.turn; t != nil && t.trip.kept != nil {
 		return false // it was sent, and may just be sent again, with the same memory
 	}
-	return err != nil || (call.Explain || q.slow(call)) && (!call.OneWay || call.turn == nil) // else it may be on its way yet: see Call.keep
+	// else it may be on its way yet: see Call.keep
+	return err != nil || (call.Explain || q.slow(call)) && (!call.OneWay || call.turn == nil)
 }
 
 // slow reports whether a call that has ended with success was slow.
@@ -191,8 +196,9 @@ func (q *requester) slow(call *Call) bool {
 	return ended-call.start() >= q.slowAfter
 }
 
-// report makes the record of a call that has ended, once, and returns err with it. When more calls fail than records are kept, what takes long to find out
-// is left out, and all of it of a call that never came to an endpoint.
+// report makes the record of a call that has ended, once, and returns err with it. When more calls
+// fail than records are kept, what takes long to find out is left out, and all of it of a call that
+// never came to an endpoint.
 func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	o := call.out
 	if o.concluded {
@@ -267,8 +273,9 @@ func (c *Call) describe(r *CallReport, began, now time.Duration) {
 	}
 }
 
-// attach returns err with its record. An error that somebody may have already is not changed, nor is one that middleware has wrapped or made without an ID, or
-// that has the record of another call. Before is the record of the attempts that err may have, and own an error that nobody else has.
+// attach returns err with its record. An error that somebody may have already is not changed, nor
+// is one that middleware has wrapped or made without an ID, or that has the record of another call.
+// Before is the record of the attempts that err may have, and own an error that nobody else has.
 func (q *requester) attach(err error, r, before *CallReport, own *Error) error {
 	e, ok := err.(*Error) //nolint:errorlint // one that is wrapped belongs to who wrapped it
 	switch {
@@ -288,7 +295,8 @@ func (q *requester) attach(err error, r, before *CallReport, own *Error) error {
 
 // wallOf returns the time of a reading of the clock, to be shown to people, now being another one.
 func wallOf(now, at time.Duration) time.Time {
-	return time.Now().Add(at - now).Round(0).UTC() // without its monotonic part, and the clock of the wall may have been set
+	// without its monotonic part, and the clock of the wall may have been set
+	return time.Now().Add(at - now).Round(0).UTC()
 }
 
 // fail notes how the call ended.
@@ -318,7 +326,8 @@ func (x *rareCall) printNotes(r *CallReport, began time.Duration) {
 	for _, n := range x.notes {
 		r.Notes = append(r.Notes, introspect.Note{At: max(n.at-began, 0), By: n.by, What: shorten(n.what, maxReportText)})
 	}
-	slices.SortStableFunc(r.Notes, func(a, b introspect.Note) int { return cmp.Compare(a.At, b.At) }) // those of forks came last
+	// those of forks came last
+	slices.SortStableFunc(r.Notes, func(a, b introspect.Note) int { return cmp.Compare(a.At, b.At) })
 }
 
 // describe says what is known of the instances.
@@ -346,7 +355,8 @@ type survey struct {
 	at         time.Duration // on the clock
 }
 
-// survey notes for the call's record whom its attempt can go to, or could have gone to, now, and that picked was chosen.
+// survey notes for the call's record whom its attempt can go to, or could have gone to, now, and
+// that picked was chosen.
 func (cl *cluster) survey(call *Call, picked *Endpoint, now time.Duration) {
 	set := cl.set.Load()
 	if set == nil {
@@ -373,7 +383,8 @@ func (cl *cluster) survey(call *Call, picked *Endpoint, now time.Duration) {
 	call.rarely().survey = v
 }
 
-// candidate describes the endpoint to the record of a call, and reports whether there is something to tell of it.
+// candidate describes the endpoint to the record of a call, and reports whether there is something
+// to tell of it.
 func (ep *Endpoint) candidate(call *Call, picked *Endpoint) (c introspect.Candidate, told bool) {
 	in := ep.instance.Load()
 	c = introspect.Candidate{
@@ -428,7 +439,8 @@ func (in *incoming) queued() time.Duration {
 	return max(in.Taken-in.Arrived, 0)
 }
 
-// slow reports whether the call was slow, which took so long since it was taken up. A stream whose method has begun may go on for ever.
+// slow reports whether the call was slow, which took so long since it was taken up. A stream whose
+// method has begun may go on for ever.
 func (in *incoming) slow(took time.Duration) bool {
 	if in.Stream() != nil && in.executed {
 		took = 0
@@ -456,7 +468,8 @@ func (in *incoming) report(took time.Duration) {
 	if st := in.Stream(); st != nil {
 		t := st.Traffic()
 		r.Kind, r.Sent, r.Received = kindName(in.target.kind), t.Sent, t.Received
-		r.BytesIn = len(in.Body) + len(in.Attachment) + t.ReceivedBytes // its size is for the budget, which a stream takes nothing of
+		// its size is for the budget, which a stream takes nothing of
+		r.BytesIn = len(in.Body) + len(in.Attachment) + t.ReceivedBytes
 		r.BytesOut += t.SentBytes
 	}
 	fail(r, in.err)
@@ -491,15 +504,15 @@ func (in *incoming) report(took time.Duration) {
 func (c *Client) Samples(q *introspect.SamplesQuery) *introspect.Samples { return c.samples.read(q) }
 
 // Samples returns records of calls that the server has carried out, and of calls that it and its
-// handlers have made. GetSamples returns the same to callers, if ServerOptions.Diagnostics is set. A nil
-// query asks for all. It may be called concurrently.
+// handlers have made. GetSamples returns the same to callers, if ServerOptions.Diagnostics is set.
+// A nil query asks for all. It may be called concurrently.
 func (s *Server) Samples(q *introspect.SamplesQuery) *introspect.Samples { return s.samples.read(q) }
 
 // samplerKey finds the sampler of the server whose handler's context is asked.
 type samplerKey struct{}
 
-// A sampler keeps records of the calls of one client or server, a bounded number of them, and takes in
-// a bounded number in a second.
+// A sampler keeps records of the calls of one client or server, a bounded number of them, and takes
+// in a bounded number in a second.
 type sampler struct {
 	kinds   [kindsOfSamples]sampled
 	leftOut atomic.Uint64
@@ -524,7 +537,8 @@ const (
 	kindsOfSamples
 )
 
-// How many records are kept, and how many of each kind are taken in: those that failed, in a second.
+// How many records are kept, and how many of each kind are taken in: those that failed, in a
+// second.
 const (
 	keptFailed    = 128
 	keptSlow      = 64

@@ -21,8 +21,9 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A requester makes requests of calls and takes their replies in, on connections that it is given. A client has
-// one for all its endpoints, a server has one for all its peers: the handles of its bindings are known to all these connections.
+// A requester makes requests of calls and takes their replies in, on connections that it is given.
+// A client has one for all its endpoints, a server has one for all its peers: the handles of its
+// bindings are known to all these connections.
 type requester struct {
 	codec         Codec      // of calls that name none
 	compressor    Compressor // likewise; nil for none
@@ -235,8 +236,8 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 }
 
 // unsendable refuses a call whose arguments or reply are of no use: a nil pointer would arrive as
-// zeros, and what is no pointer cannot take the reply in, which would be found out when the method has
-// been executed.
+// zeros, and what is no pointer cannot take the reply in, which would be found out when the method
+// has been executed.
 func unsendable(call *Call, b *binding) *Error {
 	if iface.IsNil(call.Args) && call.Args != nil {
 		if v := reflect.ValueOf(call.Args); v.Kind() == reflect.Pointer && !hasNoContent(v.Type().Elem()) && (b.Kind == wire.Unary || b.Kind == wire.Feed) {
@@ -277,7 +278,8 @@ func kindOfReply(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// encodeFields makes what travels beside the body. Endpoint middleware may change it for each attempt.
+// encodeFields makes what travels beside the body. Endpoint middleware may change it for each
+// attempt.
 func (q *requester) encodeFields(o *outgoing, call *Call) error {
 	req := &o.req
 	req.Metadata = nil
@@ -339,7 +341,8 @@ func (q *requester) prepare(ctx context.Context, o *outgoing, call *Call) error 
 	return nil
 }
 
-// attempt makes one attempt of call on conn. It is in flight on ep, unless that is nil, while nothing runs that may panic, as codecs do.
+// attempt makes one attempt of call on conn. It is in flight on ep, unless that is nil, while
+// nothing runs that may panic, as codecs do.
 func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
 	if call.IdempotencyKey != "" {
 		return q.attemptKeyed(ctx, call, conn, ep)
@@ -499,8 +502,8 @@ func addrOf(call *Call) string {
 // maxRetryAfter bounds what is believed of a server that asks for patience, in microseconds: a day.
 const maxRetryAfter = 24 * 3600 * 1e6
 
-// remoteError is the error that the server answered with. Yodel's own say where they come from. What the server sent is
-// bounded and cleaned here, so that nothing that shows the error has to.
+// remoteError is the error that the server answered with. Yodel's own say where they come from.
+// What the server sent is bounded and cleaned here, so that nothing that shows the error has to.
 func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 	e := &Error{
 		Code: Code(min(a.Code, 255)), Message: text.Clip(string(f.Message), maxErrorText), ID: text.ID(string(f.ErrorID)),

@@ -20,11 +20,13 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// The tests of this page run schedules of faults during which a server answers at every moment, and allow no failed call.
+// The tests of this page run schedules of faults during which a server answers at every moment, and
+// allow no failed call.
 
 var schedules = flag.Duration("schedules", 0, "how long each schedule of faults runs, beside its short form")
 
-// scheduled returns how long a schedule runs: a quarter as long with the race detector, with which it takes ten times as long.
+// scheduled returns how long a schedule runs: a quarter as long with the race detector, with which
+// it takes ten times as long.
 func scheduled(short time.Duration) time.Duration {
 	if raceEnabled {
 		short /= 4
@@ -38,8 +40,8 @@ type tally struct {
 	longest                           atomic.Int64
 }
 
-// callers has n goroutines call c, each after a pause, until stop is called, which waits for them. What may have been executed
-// is in doubt and not failed.
+// callers has n goroutines call c, each after a pause, until stop is called, which waits for them.
+// What may have been executed is in doubt and not failed.
 func (y *tally) callers(t *testing.T, c *yodel.Client, n int, pause time.Duration) (stop func()) {
 	ended := make(chan struct{})
 	var wg sync.WaitGroup
@@ -84,7 +86,8 @@ func named3(kind string, n int) []string {
 	return addrs
 }
 
-// Three servers answer, and the resolver names instances besides that refuse or are silent. No call waits for those.
+// Three servers answer, and the resolver names instances besides that refuse or are silent. No call
+// waits for those.
 func TestInstancesThatDoNotAnswerCostNoCall(t *testing.T) {
 	for _, s := range []struct {
 		kind string
@@ -164,7 +167,8 @@ func TestTwoServersThatTakeTurns(t *testing.T) {
 	})
 }
 
-// The connections to a single server are cut again and again. Calls that were not executed wait for the next one.
+// The connections to a single server are cut again and again. Calls that were not executed wait for
+// the next one.
 func TestResetsOfASingleServer(t *testing.T) {
 	for _, every := range []time.Duration{5 * time.Millisecond, 40 * time.Millisecond, 2 * time.Second} {
 		t.Run(every.String(), func(t *testing.T) {
@@ -215,7 +219,8 @@ func TestResetsOfASingleServerThroughSockets(t *testing.T) {
 	y.log(t)
 }
 
-// A call that was certainly not executed, because its connection broke the protocol, goes to another endpoint.
+// A call that was certainly not executed, because its connection broke the protocol, goes to
+// another endpoint.
 func TestAConnectionThatBrokeTheProtocolCostsNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startFleet(t, "a", "b")
@@ -239,7 +244,8 @@ func TestAConnectionThatBrokeTheProtocolCostsNoCall(t *testing.T) {
 	})
 }
 
-// While its connection is the only one that is lost, a call without a deadline does not wait for ever for a server that is gone.
+// While its connection is the only one that is lost, a call without a deadline does not wait for
+// ever for a server that is gone.
 func TestCallsDoNotWaitForAServerThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startFleet(t, "a", "b")

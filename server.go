@@ -22,29 +22,31 @@ import (
 type ServerOptions struct {
 	// Codecs the server understands, beside JSON and Raw. It answers in the codec of the request.
 	Codecs []Codec
-	// Codec encodes messages of calls that the server makes of its peers and that name none. Default JSON.
+	// Codec encodes messages of calls that the server makes of its peers and that name none.
+	// Default JSON.
 	Codec Codec
-	// Compressors the server understands. It compresses a reply as the request's method says. Default none.
+	// Compressors the server understands. It compresses a reply as the request's method says.
+	// Default none.
 	Compressors []Compressor
 	// CompressAbove is the size from which replies are compressed, in bytes. Default 1024.
 	CompressAbove int
 	// Transport listens, for ListenAndServe. Default TCP.
 	Transport Transport
-	// Middleware sees each call, before its body is decoded; the first one is outermost. It sees calls of
-	// methods that do not exist too. Default none.
+	// Middleware sees each call, before its body is decoded; the first one is outermost. It sees
+	// calls of methods that do not exist too. Default none.
 	Middleware []Middleware
-	// Keys remembers the outcomes of calls that have an idempotency key, below all Middleware: see package once. Clients are told
-	// when they connect, and send such a call again only where its key is remembered. Default none: each call with a key is
-	// executed.
+	// Keys remembers the outcomes of calls that have an idempotency key, below all Middleware: see
+	// package once. Clients are told when they connect, and send such a call again only where its
+	// key is remembered. Default none: each call with a key is executed.
 	Keys KeyMemory
 	// Observers watch calls, outside of all middleware. Default none.
 	Observers []Observer
-	// Accept decides about a connection before anything is read from it or written to it. An error closes
-	// it. Nothing bypasses it. Default: all are let in.
+	// Accept decides about a connection before anything is read from it or written to it. An error
+	// closes it. Nothing bypasses it. Default: all are let in.
 	Accept func(net.Conn) error
 	// Connect decides about a peer when it has said who it is, before any of its calls. The error's
-	// code and message are the peer's answer. Nothing that the peer sends is read meanwhile, so that the hook cannot wait for
-	// calls to it; they may be begun. Default: all may call.
+	// code and message are the peer's answer. Nothing that the peer sends is read meanwhile, so
+	// that the hook cannot wait for calls to it; they may be begun. Default: all may call.
 	Connect func(ctx context.Context, peer *Peer) error
 	// MaxConns is how many connections may be open at once. Default 65,536.
 	MaxConns int
@@ -58,41 +60,50 @@ type ServerOptions struct {
 	// their contexts end. The contexts of others end after half a second, and these count until
 	// their handlers return. Default 16,384.
 	MaxOpen int
-	// MaxMemory is how many bytes the peers of all connections together can make the server hold: see Limits.MaxMemory, which is for
-	// each. A connection gets no more than what is left for all others, so one that takes all it can has half at most.
-	// Half of it is for the bodies of open requests, and divided among the connections as MaxOpen is. Default: half of GOMEMLIMIT if that is set,
-	// else a quarter of the memory of the machine or of its control group, and at least 64 MiB.
+	// MaxMemory is how many bytes the peers of all connections together can make the server hold:
+	// see Limits.MaxMemory, which is for each. A connection gets no more than what is left for all
+	// others, so one that takes all it can has half at most. Half of it is for the bodies of open
+	// requests, and divided among the connections as MaxOpen is. Default: half of GOMEMLIMIT if
+	// that is set, else a quarter of the memory of the machine or of its control group, and at
+	// least 64 MiB.
 	MaxMemory int
-	// DrainTimeout is how long ListenAndServe and Serve let calls finish after their context ended. Default 10 s.
+	// DrainTimeout is how long ListenAndServe and Serve let calls finish after their context ended.
+	// Default 10 s.
 	DrainTimeout time.Duration
-	// Registrars are where the server is announced when it listens, so that clients find it, each service that it has methods of. It is
-	// withdrawn before it drains. Default none.
+	// Registrars are where the server is announced when it listens, so that clients find it, each
+	// service that it has methods of. It is withdrawn before it drains. Default none.
 	Registrars []Registrar
-	// Instance is what is announced. Its Addr is the listener's by default, with the first address of the host if that listens on
-	// all of them. UpdateInstance changes it.
+	// Instance is what is announced. Its Addr is the listener's by default, with the first address
+	// of the host if that listens on all of them. UpdateInstance changes it.
 	Instance Instance
-	// AnnounceEvery is how often the announcement is renewed. A registry forgets the server when it was not for three times
-	// that. Default 10 s.
+	// AnnounceEvery is how often the announcement is renewed. A registry forgets the server when it
+	// was not for three times that. Default 10 s.
 	AnnounceEvery time.Duration
-	// SlowAfter is how long a call may take until there is a record of it although it succeeds: see Server.Samples. It counts from when the request was read
-	// until its reply is there, and for a stream until its method begins. It holds for calls to peers too, as ClientOptions.SlowAfter does. Default 1 s; negative is for ever.
+	// SlowAfter is how long a call may take until there is a record of it although it succeeds: see
+	// Server.Samples. It counts from when the request was read until its reply is there, and for a
+	// stream until its method begins. It holds for calls to peers too, as ClientOptions.SlowAfter
+	// does. Default 1 s; negative is for ever.
 	SlowAfter time.Duration
-	// Diagnostics lets callers read yodel.Stats and yodel.Samples, which name methods, peers and tenants
-	// and have the texts of errors. Every caller that Middleware lets in may read them: put authorization
-	// there, for example middleware/auth. Default false: both answer permission_denied.
+	// Diagnostics lets callers read yodel.Stats and yodel.Samples, which name methods, peers and
+	// tenants and have the texts of errors. Every caller that Middleware lets in may read them: put
+	// authorization there, for example middleware/auth. Default false: both answer
+	// permission_denied.
 	Diagnostics bool
-	// NoIntrospection leaves out the built-in methods yodel.Info, Stats, Health, Samples and Ping. Default false.
+	// NoIntrospection leaves out the built-in methods yodel.Info, Stats, Health, Samples and Ping.
+	// Default false.
 	NoIntrospection bool
 	// Limits bounds what a connection may cost.
 	Limits Limits
 	// OnConn is called with each connection event. It must return soon, and may shut the server
 	// down. Default none.
 	OnConn func(ConnEvent)
-	// OnRegister is told of every method that is registered. An error undoes it and is what Register returns. Default none.
+	// OnRegister is told of every method that is registered. An error undoes it and is what
+	// Register returns. Default none.
 	OnRegister func(method string) error
-	// Logger gets a line at level Info when the server listens, is announced in a registry and withdrawn, drains, and has stopped, and
-	// lines at level Warn or Error when something goes wrong. Lines that peers can cause at will are limited: ten of a kind in ten
-	// seconds, then the number of those that were left out. Default slog.Default().
+	// Logger gets a line at level Info when the server listens, is announced in a registry and
+	// withdrawn, drains, and has stopped, and lines at level Warn or Error when something goes
+	// wrong. Lines that peers can cause at will are limited: ten of a kind in ten seconds, then the
+	// number of those that were left out. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -205,7 +216,8 @@ func NewServer(o *ServerOptions) *Server {
 	opts.MaxMemory = orDefault(opts.MaxMemory, 0)
 	s.memory = mux.NewMemory(opts.MaxMemory)
 	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxMemory/2)
-	opts.AnnounceEvery = min(orDefault(opts.AnnounceEvery, 10*time.Second), forever/10) // a registry is given a multiple of it
+	// a registry is given a multiple of it
+	opts.AnnounceEvery = min(orDefault(opts.AnnounceEvery, 10*time.Second), forever/10)
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
 	s.slowAfter = slowAfter(opts.SlowAfter)
 	s.samples = newSampler()
@@ -239,11 +251,12 @@ func NewServer(o *ServerOptions) *Server {
 	return s
 }
 
-// ListenAndServe listens at addr and serves until ctx ends, then shuts the server down within DrainTimeout and returns nil. It
-// returns an error when it could not listen or had to cut off calls.
+// ListenAndServe listens at addr and serves until ctx ends, then shuts the server down within
+// DrainTimeout and returns nil. It returns an error when it could not listen or had to cut off
+// calls.
 //
-// A program that ends with a signal gives Ctrl-C its usual effect back when the first one has come, so that a second Ctrl-C ends the
-// process at once:
+// A program that ends with a signal gives Ctrl-C its usual effect back when the first one has come,
+// so that a second Ctrl-C ends the process at once:
 //
 //	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 //	context.AfterFunc(ctx, stop)
@@ -361,8 +374,8 @@ func (s *Server) emptyLocked() {
 	}
 }
 
-// serve runs the protocol on a new connection. One that was accepted just before the server began to close is let
-// in too, and told so: a reset would leave its calls in doubt.
+// serve runs the protocol on a new connection. One that was accepted just before the server began
+// to close is let in too, and told so: a reset would leave its calls in doubt.
 func (s *Server) serve(nc net.Conn) {
 	defer s.arrived()
 	defer s.guard.rescue("a connection's own code")
@@ -503,8 +516,8 @@ func asError(err error) *Error {
 	return e
 }
 
-// panicked logs a handler's panic, and makes the error that the caller gets of it: nothing of the panic
-// leaves the process.
+// panicked logs a handler's panic, and makes the error that the caller gets of it: nothing of the
+// panic leaves the process.
 func (s *Server) panicked(ctx context.Context, method string, value any) *Error {
 	n := s.guard.panics.Add(1)
 	s.guard.logPanic(ctx, "yodel: handler panicked", n, value, "method", method)

@@ -221,8 +221,8 @@ func TestShutdownDoesNotWaitForSilentConnections(t *testing.T) {
 	}
 }
 
-// A connection that comes while the server shuts down is told so. A reset would leave its calls in doubt, which
-// are sent before the server has answered.
+// A connection that comes while the server shuts down is told so. A reset would leave its calls in
+// doubt, which are sent before the server has answered.
 func TestConnectionsThatComeDuringShutdownAreTold(t *testing.T) {
 	come, goOn := make(chan struct{}, 1), make(chan struct{})
 	s := newServer(t, &yodel.ServerOptions{Accept: func(net.Conn) error {
@@ -300,8 +300,9 @@ func TestShutdownDoesNotWaitForTheAcceptFilterForEver(t *testing.T) {
 	must(t, s.Shutdown(t.Context()))
 }
 
-// TestSuccessorAtTheSameAddressLosesNoCall replaces the server behind the only address that a client knows. It is
-// connected to at once, and calls wait for it: each finds the old server or the new one.
+// TestSuccessorAtTheSameAddressLosesNoCall replaces the server behind the only address that a
+// client knows. It is connected to at once, and calls wait for it: each finds the old server or the
+// new one.
 func TestSuccessorAtTheSameAddressLosesNoCall(t *testing.T) {
 	const rounds = 10
 	var addr atomic.Pointer[string]
@@ -345,8 +346,8 @@ func TestSuccessorAtTheSameAddressLosesNoCall(t *testing.T) {
 	wg.Wait()
 }
 
-// TestDrainUnderLoadLosesNoCall restarts one server after the other under load. No call fails, with retries
-// off, and each is executed once.
+// TestDrainUnderLoadLosesNoCall restarts one server after the other under load. No call fails, with
+// retries off, and each is executed once.
 func TestDrainUnderLoadLosesNoCall(t *testing.T) {
 	const rounds = 12
 	var executed sync.Map // id → *atomic.Int64

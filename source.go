@@ -15,8 +15,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/text"
 )
 
-// A source describes a client's resolver in errors and logs: which service it resolves, where, and which services there have
-// similar names.
+// A source describes a client's resolver in errors and logs: which service it resolves, where, and
+// which services there have similar names.
 type source struct {
 	name   string        // what the resolver says it resolves; "" if it does not say
 	lister serviceLister // nil if the resolver cannot list services
@@ -34,8 +34,8 @@ type serviceLister interface {
 // Bounds of what is asked of a resolver for the sake of messages.
 const (
 	maxSourceName = 120
-	// listTime is how long the services of a registry may take to list, and firstListTime is how long the first set of instances is
-	// held back for it if that is empty.
+	// listTime is how long the services of a registry may take to list, and firstListTime is how
+	// long the first set of instances is held back for it if that is empty.
 	listTime      = 2 * time.Second
 	firstListTime = 250 * time.Millisecond
 	shownServices = 3
@@ -49,8 +49,8 @@ func (s *source) describe(r Resolver) {
 	s.lister, _ = r.(serviceLister)
 }
 
-// list lists the services of the registry on a goroutine of c, and waits for the result, at most for patience. No call waits for
-// it, except that the first set of instances comes later.
+// list lists the services of the registry on a goroutine of c, and waits for the result, at most
+// for patience. No call waits for it, except that the first set of instances comes later.
 func (s *source) list(ctx context.Context, c *Client, patience time.Duration) {
 	s.mu.Lock()
 	busy := s.lister == nil || s.listing
@@ -96,14 +96,16 @@ func (s *source) of() string {
 	return " of " + s.name
 }
 
-// none says that there is no instance, of which service in which registry, and what similar services there are.
+// none says that there is no instance, of which service in which registry, and what similar
+// services there are.
 func (s *source) none() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return "no instance is known" + s.of() + s.similar
 }
 
-// similarServices names the known services that are most like the one that was asked for, as the end of a message.
+// similarServices names the known services that are most like the one that was asked for, as the
+// end of a message.
 func similarServices(asked string, known []string) string {
 	type service struct {
 		name     string

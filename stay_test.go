@@ -12,7 +12,8 @@ import (
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
-// A call that stays is sent again to the endpoint that was picked for it, and is told when that can be; used again, it may be sent anywhere.
+// A call that stays is sent again to the endpoint that was picked for it, and is told when that can
+// be; used again, it may be sent anywhere.
 func TestACallThatStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.New()
@@ -101,7 +102,8 @@ func TestWhatRunsInTheBackgroundEndsWithTheClient(t *testing.T) {
 	})
 }
 
-// Endpoint middleware may begin something in the background when it is made, which is when the set of endpoints is.
+// Endpoint middleware may begin something in the background when it is made, which is when the set
+// of endpoints is.
 func TestEndpointMiddlewareBeginsInTheBackground(t *testing.T) {
 	begun := make(chan struct{}, 1)
 	made := make(chan *yodel.Client, 1)

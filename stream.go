@@ -25,32 +25,36 @@ type Upload[In, Out any] string
 // A Duplex is the name of a method with a stream of messages in each direction.
 type Duplex[In, Out any] string
 
-// Send sends a message to the other side of a stream. The message is encoded before Send returns. It waits while the other
-// side has enough to do, until the stream ends: then it returns io.EOF if the other side has ended the call, whose outcome says
-// why, and otherwise the reason. What the other side sent before is still to be received then. It may be called concurrently.
+// Send sends a message to the other side of a stream. The message is encoded before Send returns.
+// It waits while the other side has enough to do, until the stream ends: then it returns io.EOF if
+// the other side has ended the call, whose outcome says why, and otherwise the reason. What the
+// other side sent before is still to be received then. It may be called concurrently.
 type Send[T any] func(msg *T) error
 
 // End says that no more messages will be sent. Ending twice does no harm.
 func (s Send[T]) End() error { return s(nil) }
 
-// Recv is the messages that come on a stream, to be ranged over; convert it to an iter.Seq2 where one is wanted. It ends after
-// the last message, or with an error, which is the second value of the last round. Leaving the loop does not end the stream: another
-// loop goes on behind it. It is for one goroutine at a time.
+// Recv is the messages that come on a stream, to be ranged over; convert it to an iter.Seq2 where
+// one is wanted. It ends after the last message, or with an error, which is the second value of the
+// last round. Leaving the loop does not end the stream: another loop goes on behind it. It is for
+// one goroutine at a time.
 type Recv[T any] iter.Seq2[*T, error]
 
-// Reuse makes r decode each message into the variable of the one before, and returns r: a message is then valid until the next one is
-// asked for. That halves the cost of receiving where there are many, and none is kept:
+// Reuse makes r decode each message into the variable of the one before, and returns r: a message
+// is then valid until the next one is asked for. That halves the cost of receiving where there are
+// many, and none is kept:
 //
 //	for tick, err := range Watch.Call(ctx, client, &Query{"GOOG"}).Reuse() { … }
 //
-// The variable is cleared in between; raw bytes keep their capacity. A Recv of another's making is called with nil for this.
+// The variable is cleared in between; raw bytes keep their capacity. A Recv of another's making is
+// called with nil for this.
 func (r Recv[T]) Reuse() Recv[T] {
 	r(nil)
 	return r
 }
 
-// Next waits for the next message. It returns io.EOF after the last one. Of the result of a Feed's Call it takes the first message,
-// and leaves.
+// Next waits for the next message. It returns io.EOF after the last one. Of the result of a Feed's
+// Call it takes the first message, and leaves.
 func (r Recv[T]) Next() (*T, error) {
 	next := struct { // one allocation; a loop would take three
 		msg *T
@@ -63,13 +67,15 @@ func (r Recv[T]) Next() (*T, error) {
 	return next.msg, next.err
 }
 
-// Call calls the method when the result is ranged over, once. Leaving the loop cancels the call, which is no failure: middleware and observers
-// see it end without an error, as its caller does. An error is the second value of the last round.
+// Call calls the method when the result is ranged over, once. Leaving the loop cancels the call,
+// which is no failure: middleware and observers see it end without an error, as its caller does. An
+// error is the second value of the last round.
 func (m Feed[In, Out]) Call(ctx context.Context, c Caller, in *In) Recv[Out] {
 	return m.Do(ctx, c, &Call{}, in)
 }
 
-// Do is Call with all that a Call can carry, as in Method.Do. The trailer is there when the loop has ended.
+// Do is Call with all that a Call can carry, as in Method.Do. The trailer is there when the loop
+// has ended.
 func (m Feed[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) Recv[Out] {
 	used, reuse := false, false
 	return func(yield func(*Out, error) bool) {
@@ -101,15 +107,17 @@ func (m Feed[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) Rec
 	}
 }
 
-// errLeft is why a call ends whose caller has left the loop: for the server it is canceled, for its caller and the chain it has ended well.
+// errLeft is why a call ends whose caller has left the loop: for the server it is canceled, for its
+// caller and the chain it has ended well.
 var errLeft = errors.New("the caller left the loop")
 
 // errGone is why a call ends whose caller will never hear of it.
 var errGone = failure("YDL1006", "the caller's own function panicked, or ended its goroutine")
 
-// Call calls the method and runs body, which sends the messages, once a server has taken the call. When body returns nil, Call
-// waits for the reply. When it returns an error, the call is canceled, and Call returns that error. A server may reply before it
-// has all messages: then sending returns io.EOF, and so may body.
+// Call calls the method and runs body, which sends the messages, once a server has taken the call.
+// When body returns nil, Call waits for the reply. When it returns an error, the call is canceled,
+// and Call returns that error. A server may reply before it has all messages: then sending returns
+// io.EOF, and so may body.
 func (m Upload[In, Out]) Call(ctx context.Context, c Caller, body func(send Send[In]) error) (*Out, error) {
 	return m.Do(ctx, c, &Call{}, body)
 }
@@ -124,9 +132,10 @@ func (m Upload[In, Out]) Do(ctx context.Context, c Caller, call *Call, body func
 	return out, nil
 }
 
-// Call calls the method and runs body once a server has taken the call. When body returns nil, Call sends no more, and waits for
-// the server to end the call; what still comes is dropped. When body returns an error, the call is canceled, and Call returns that error.
-// Body may send and receive on different goroutines, and should wait for them before it returns.
+// Call calls the method and runs body once a server has taken the call. When body returns nil, Call
+// sends no more, and waits for the server to end the call; what still comes is dropped. When body
+// returns an error, the call is canceled, and Call returns that error. Body may send and receive on
+// different goroutines, and should wait for them before it returns.
 func (m Duplex[In, Out]) Call(ctx context.Context, c Caller, body func(recv Recv[Out], send Send[In]) error) error {
 	return m.Do(ctx, c, &Call{}, body)
 }
@@ -138,8 +147,8 @@ func (m Duplex[In, Out]) Do(ctx context.Context, c Caller, call *Call, body func
 	})
 }
 
-// Handle registers the function that carries out the method: its context ends with the stream, and what it returns ends the
-// stream. It panics when the name is taken, or f is nil.
+// Handle registers the function that carries out the method: its context ends with the stream, and
+// what it returns ends the stream. It panics when the name is taken, or f is nil.
 func (m Feed[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In, send Send[Out]) error) {
 	s.mustAdd(string(m), f == nil, &method{
 		kind: wire.Feed, in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
@@ -221,7 +230,8 @@ func receiver[T any](p *pipe) Recv[T] {
 	}
 }
 
-// receive waits for a message. With p.reuse it goes where the last one is, if there was one. It returns io.EOF after the end.
+// receive waits for a message. With p.reuse it goes where the last one is, if there was one. It
+// returns io.EOF after the end.
 func receive[T any](p *pipe, last *T) (*T, error) {
 	body, err := p.receive()
 	if err != nil {

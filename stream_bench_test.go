@@ -11,8 +11,9 @@ import (
 	"github.com/yodel-rpc/yodel/codec/gencode"
 )
 
-// The methods of the benchmarks: a feed of as many messages as the request's number says, an upload that counts, an echo, and a feed of raw
-// bytes: the request is a number of 8 bytes, and the message to send.
+// The methods of the benchmarks: a feed of as many messages as the request's number says, an upload
+// that counts, an echo, and a feed of raw bytes: the request is a number of 8 bytes, and the
+// message to send.
 const (
 	tickFeed   yodel.Feed[tagged, tagged]   = "Bench.Feed"
 	tickUpload yodel.Upload[tagged, tagged] = "Bench.Upload"
@@ -66,7 +67,8 @@ func ticks(t testing.TB) *yodel.Client {
 	return connect(t, s, &yodel.ClientOptions{Codec: gencode.Codec})
 }
 
-// runFeed receives n messages on one stream, runUpload sends them, and runEcho sends each one when the one before has come back.
+// runFeed receives n messages on one stream, runUpload sends them, and runEcho sends each one when
+// the one before has come back.
 func runFeed(t testing.TB, c *yodel.Client, n int) {
 	t.Helper()
 	next := uint64(0)
@@ -111,8 +113,8 @@ func runEcho(t testing.TB, c *yodel.Client, n int) {
 	must(t, err)
 }
 
-// runRaw receives n raw messages of 128 bytes on streams of at most 10,000, as the suite in bench/ does, and runRawReuse does so without
-// keeping any.
+// runRaw receives n raw messages of 128 bytes on streams of at most 10,000, as the suite in bench/
+// does, and runRawReuse does so without keeping any.
 func runRaw(t testing.TB, c *yodel.Client, n int)      { t.Helper(); receiveRaw(t, c, n, false) }
 func runRawReuse(t testing.TB, c *yodel.Client, n int) { t.Helper(); receiveRaw(t, c, n, true) }
 
@@ -138,7 +140,8 @@ func receiveRaw(t testing.TB, c *yodel.Client, n int, reuse bool) {
 	}
 }
 
-// The messages of the benchmarks have 8 bytes, and raw ones 128. An operation is a message, and in Echo one there and one back.
+// The messages of the benchmarks have 8 bytes, and raw ones 128. An operation is a message, and in
+// Echo one there and one back.
 func BenchmarkStreamFeed(b *testing.B)   { benchmarkStream(b, runFeed) }
 func BenchmarkStreamUpload(b *testing.B) { benchmarkStream(b, runUpload) }
 func BenchmarkStreamEcho(b *testing.B)   { benchmarkStream(b, runEcho) }
@@ -156,8 +159,8 @@ func benchmarkStream(b *testing.B, run func(testing.TB, *yodel.Client, int)) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
 }
 
-// A message of a stream allocates what its receiver gets, and nothing else, on both sides together. What a stream costs once is spread over
-// its messages.
+// A message of a stream allocates what its receiver gets, and nothing else, on both sides together.
+// What a stream costs once is spread over its messages.
 func TestAllocationsOfStreams(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates, and makes pools forget")

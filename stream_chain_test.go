@@ -15,7 +15,8 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/retry"
 )
 
-// A stream passes middleware and observers of both sides as a call does: it opens once and ends once, with its outcome.
+// A stream passes middleware and observers of both sides as a call does: it opens once and ends
+// once, with its outcome.
 func TestAStreamPassesTheChainAsACall(t *testing.T) {
 	type key struct{}
 	log := &hookLog{}
@@ -262,8 +263,8 @@ func TestStreamsGoElsewhereWhileAServerDrains(t *testing.T) {
 	must(t, receive(t, down, "Shutdown returns"))
 }
 
-// A stream that failed before anything came of it may be repeated if it is idempotent. One of which messages have come, or may have
-// been sent, cannot: the caller has seen half of it.
+// A stream that failed before anything came of it may be repeated if it is idempotent. One of which
+// messages have come, or may have been sent, cannot: the caller has seen half of it.
 func TestOnlyStreamsThatHaveNotBegunAreRetried(t *testing.T) {
 	var attempts atomic.Int64
 	at := 0 // after how many messages the server fails
@@ -318,7 +319,8 @@ func TestOnlyStreamsThatHaveNotBegunAreRetried(t *testing.T) {
 	}
 }
 
-// A middleware that makes a call again all the same gets an error, and the function does not see a second stream.
+// A middleware that makes a call again all the same gets an error, and the function does not see a
+// second stream.
 func TestAStreamThatHasBegunCannotBeMadeAgain(t *testing.T) {
 	s := yodel.NewServer(nil)
 	streams(s)

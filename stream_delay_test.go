@@ -12,7 +12,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A large message, in a call or in a stream, does not hold up the small calls on its connection: they get in between its pieces.
+// A large message, in a call or in a stream, does not hold up the small calls on its connection:
+// they get in between its pieces.
 func TestLargeMessagesDoNotDelaySmallCalls(t *testing.T) {
 	const large, bound = 16<<20 - 1024, 10 * time.Millisecond // as much as the limits allow
 	const (
@@ -126,8 +127,8 @@ func TestLargeMessagesDoNotDelaySmallCalls(t *testing.T) {
 			if raceEnabled {
 				limit *= 10
 			}
-			// On a machine of its own the worst stays below the bound. One that does something else delays a few, and those on a connection
-			// of their own, too.
+			// On a machine of its own the worst stays below the bound. One that does something else
+			// delays a few, and those on a connection of their own, too.
 			if most, other := took[calls*95/100], alone[calls*95/100]; most > limit+3*other {
 				t.Errorf("one small call in 20 took %v and more, and %v on a connection of its own", most, other)
 			}

@@ -111,7 +111,8 @@ func TestLeavingTheLoopOfAFeedCancels(t *testing.T) {
 	receive(t, s.ended, "the handler's context ends")
 }
 
-// What the caller's function returns is what Call returns, as it is, and the call is canceled: a file that ends is no end of the stream.
+// What the caller's function returns is what Call returns, as it is, and the call is canceled: a
+// file that ends is no end of the stream.
 func TestWhatTheFunctionReturnsIsWhatCallReturns(t *testing.T) {
 	s := newEndless(nil)
 	seen := make(chan error, 1)
@@ -146,7 +147,8 @@ func TestWhatTheFunctionReturnsIsWhatCallReturns(t *testing.T) {
 	}
 }
 
-// A server may reply before it has everything. Then sending says that the call has ended, and the reply counts.
+// A server may reply before it has everything. Then sending says that the call has ended, and the
+// reply counts.
 func TestAServerRepliesBeforeTheUploadIsOver(t *testing.T) {
 	s := yodel.NewServer(diagnosed(nil))
 	sum.Handle(s, func(_ context.Context, recv yodel.Recv[int]) (*int, error) {
@@ -303,7 +305,8 @@ func TestAPanicInTheCallersFunctionEndsTheStream(t *testing.T) {
 	}
 }
 
-// Deadlines end streams of all kinds on both sides: that of the call, of its context, of the client, and of the server.
+// Deadlines end streams of all kinds on both sides: that of the call, of its context, of the
+// client, and of the server.
 func TestDeadlinesEndStreams(t *testing.T) {
 	const soon = 30 * time.Millisecond
 	for name, test := range map[string]struct {
@@ -347,7 +350,8 @@ func TestDeadlinesEndStreams(t *testing.T) {
 	}
 }
 
-// A context that ends, ends sending and receiving with its cause, and so does a client that is closed.
+// A context that ends, ends sending and receiving with its cause, and so does a client that is
+// closed.
 func TestStreamsEndWithTheirContextAndTheirClient(t *testing.T) {
 	s := newEndless(nil)
 	addr := serve(t, s.Server)
@@ -373,7 +377,8 @@ func TestStreamsEndWithTheirContextAndTheirClient(t *testing.T) {
 	}
 }
 
-// A connection that is lost in the middle says so, after what had come. The server's side says so too.
+// A connection that is lost in the middle says so, after what had come. The server's side says so
+// too.
 func TestALostConnectionEndsItsStreams(t *testing.T) {
 	s := yodel.NewServer(diagnosed(nil))
 	seen := make(chan error, 3)

@@ -19,12 +19,14 @@ import (
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
-// A workKind is a method of one kind that does some work. What governs calls is to be true of each of them.
+// A workKind is a method of one kind that does some work. What governs calls is to be true of each
+// of them.
 type workKind struct {
 	name    string
 	repeats bool // it may be made again although its handler has begun
 	handle  func(s *yodel.Server, work func(ctx context.Context) error)
-	call    func(ctx context.Context, c yodel.Caller, call *yodel.Call) error // with one message each way that the kind has
+	// with one message each way that the kind has
+	call func(ctx context.Context, c yodel.Caller, call *yodel.Call) error
 }
 
 const (
@@ -125,8 +127,8 @@ func eachPair(t *testing.T, test func(t *testing.T, x tree, upper, lower workKin
 	}
 }
 
-// Whatever the methods of a tree are, the last of them is not executed more often than the root's budget says, and as often when
-// it is known which of them make calls.
+// Whatever the methods of a tree are, the last of them is not executed more often than the root's
+// budget says, and as often when it is known which of them make calls.
 func TestABudgetBoundsTheAttemptsBelowStreams(t *testing.T) {
 	eachPair(t, func(t *testing.T, x tree, upper, lower workKind) {
 		var executed atomic.Int32
@@ -193,7 +195,8 @@ func TestAStreamBringsItsBudgetBack(t *testing.T) {
 	})
 }
 
-// What a stream took along comes back also when its caller has left it, once the server says how much of it was used.
+// What a stream took along comes back also when its caller has left it, once the server says how
+// much of it was used.
 func TestAStreamThatIsLeftBringsItsBudgetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := tree{t, mem.New()}
@@ -208,7 +211,8 @@ func TestAStreamThatIsLeftBringsItsBudgetBack(t *testing.T) {
 		below := x.client(patient(), "last")
 		lower := yodel.NewServer(nil)
 		workFeed.Handle(lower, func(ctx context.Context, in *int, send yodel.Send[int]) error {
-			if err := errors.Join(workKinds[0].call(ctx, below, &yodel.Call{Tenant: "acme"}), send(in)); err != nil { // it uses one
+			// it uses one
+			if err := errors.Join(workKinds[0].call(ctx, below, &yodel.Call{Tenant: "acme"}), send(in)); err != nil {
 				return err
 			}
 			<-ctx.Done()
@@ -238,7 +242,8 @@ func TestAStreamThatIsLeftBringsItsBudgetBack(t *testing.T) {
 	})
 }
 
-// Leaving a loop is no failure on either side; a record that was asked for says that it was left. A function that fails is one, for its caller.
+// Leaving a loop is no failure on either side; a record that was asked for says that it was left. A
+// function that fails is one, for its caller.
 func TestLeavingALoopIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := tree{t, mem.New()}
@@ -285,7 +290,8 @@ func TestLeavingALoopIsNoFailure(t *testing.T) {
 	})
 }
 
-// A handler's class, tenant and wish for records go down with its context, from and to streams as from and to other calls. What is the call's alone goes no further.
+// A handler's class, tenant and wish for records go down with its context, from and to streams as
+// from and to other calls. What is the call's alone goes no further.
 func TestWhatACallHasTravelsDownTheTreeThroughStreams(t *testing.T) {
 	eachPair(t, func(t *testing.T, x tree, upper, lower workKind) {
 		type seen struct {
@@ -377,7 +383,8 @@ func TestStreamsHaveRecordsOnBothSides(t *testing.T) {
 	}
 }
 
-// checkRecords checks what the two sides say of a call of a kind that sends one message of one byte each way that it has.
+// checkRecords checks what the two sides say of a call of a kind that sends one message of one byte
+// each way that it has.
 func checkRecords(t *testing.T, name, why string, client, server *introspect.CallReport) {
 	t.Helper()
 	type traffic struct{ sent, received, bytesOut, bytesIn int }
@@ -472,7 +479,8 @@ func TestAFailedStreamIsSlowOnlyWhenItWasSlowToBeTaken(t *testing.T) {
 	}
 }
 
-// Each attempt of a stream has its own part of the record, and messages count whole, whatever they are cut into.
+// Each attempt of a stream has its own part of the record, and messages count whole, whatever they
+// are cut into.
 func TestTheMessagesOfEachAttemptAreCounted(t *testing.T) {
 	var feed yodel.Feed[[]byte, []byte] = "Feed"
 	attempts, large := 0, 300<<10
@@ -503,7 +511,8 @@ func TestTheMessagesOfEachAttemptAreCounted(t *testing.T) {
 	}
 }
 
-// An idempotency key does not make it harmless to send a stream again of which nothing has come: no server remembers it.
+// An idempotency key does not make it harmless to send a stream again of which nothing has come: no
+// server remembers it.
 func TestAKeyDoesNotMakeAStreamRepeatable(t *testing.T) {
 	for _, k := range workKinds {
 		t.Run(k.name, func(t *testing.T) {

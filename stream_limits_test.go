@@ -167,7 +167,8 @@ func TestMessagesOfStreamsAreCompressed(t *testing.T) {
 	}
 }
 
-// Messages beyond a limit end their stream with an error that says so, in either direction, also those that fit in one frame.
+// Messages beyond a limit end their stream with an error that says so, in either direction, also
+// those that fit in one frame.
 func TestLimitsHoldForMessagesOfStreams(t *testing.T) {
 	large := strings.Repeat("x", 5000)
 	limit := yodel.Limits{MaxMessage: 1000}
@@ -237,7 +238,8 @@ func TestLimitsHoldForMessagesOfStreams(t *testing.T) {
 	}
 }
 
-// What a caller does not read any more is dropped, and a message that is too large among it is no silent hang.
+// What a caller does not read any more is dropped, and a message that is too large among it is no
+// silent hang.
 func TestWhatTheFunctionDoesNotReadIsDropped(t *testing.T) {
 	s := yodel.NewServer(diagnosed(nil))
 	const flood yodel.Duplex[int, string] = "Flood"
@@ -387,7 +389,8 @@ func TestStreamsAreCounted(t *testing.T) {
 	}
 }
 
-// A hundred goroutines send on one stream in each direction. Each message arrives once, and those of one goroutine in their order.
+// A hundred goroutines send on one stream in each direction. Each message arrives once, and those
+// of one goroutine in their order.
 func TestManyGoroutinesSendOnOneStream(t *testing.T) {
 	const senders, each = 100, 100
 	type message struct{ From, Nth int }
@@ -440,8 +443,8 @@ func TestManyGoroutinesSendOnOneStream(t *testing.T) {
 	must(t, chat.Call(t.Context(), connect(t, s, nil), both))
 }
 
-// Shutdown tells handlers that have no end of their own, lets streams finish, and ends those that do not by its context. The client
-// is told what happened.
+// Shutdown tells handlers that have no end of their own, lets streams finish, and ends those that
+// do not by its context. The client is told what happened.
 func TestShutdownAndStreams(t *testing.T) {
 	t.Run("draining", func(t *testing.T) {
 		s := yodel.NewServer(diagnosed(nil))

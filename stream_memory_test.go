@@ -13,7 +13,8 @@ import (
 
 // Whose the memory of a stream's messages is.
 
-// Messages that came together share memory, and nobody can tell: each stays as it is, whatever is done with the others.
+// Messages that came together share memory, and nobody can tell: each stays as it is, whatever is
+// done with the others.
 func TestRawMessagesAreTheirReceivers(t *testing.T) {
 	const rounds = 500
 	sizes := []int{128, 0, 1, 128, 128, 3000, 100, 128, 70_000, 2048, 12, 128}
@@ -54,7 +55,8 @@ type pair struct {
 	Value int    `json:",omitempty"`
 }
 
-// With Reuse there is one message, in every position that a Recv has, and nothing of the one before is left in it.
+// With Reuse there is one message, in every position that a Recv has, and nothing of the one before
+// is left in it.
 func TestReuseReceivesIntoOneMessage(t *testing.T) {
 	sent := []pair{{"one", 1}, {"two", 0}, {"", 3}, {}, {"five", 5}}
 	feed, upload, duplex := yodel.Feed[pair, pair]("Reuse.Feed"), yodel.Upload[pair, pair]("Reuse.Upload"), yodel.Duplex[pair, pair]("Reuse.Duplex")
@@ -107,7 +109,8 @@ func TestReuseReceivesIntoOneMessage(t *testing.T) {
 	}))
 }
 
-// What a loop has left is there after it, also the memory: the next loop over a Recv goes on with it.
+// What a loop has left is there after it, also the memory: the next loop over a Recv goes on with
+// it.
 func TestReuseLastsOverLoops(t *testing.T) {
 	s := yodeltest.NewServer(t, nil)
 	streams(s.Server)

@@ -12,7 +12,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Counter has streams of all kinds, to be found by reflection, and methods that look like streams.
+// A Counter has streams of all kinds, to be found by reflection, and methods that look like
+// streams.
 type Counter struct{}
 
 func (Counter) Count(_ context.Context, in *int, send yodel.Send[int]) error {
@@ -140,7 +141,8 @@ func TestStreamsAreFoundByReflection(t *testing.T) {
 	wantError(t, s.Handle("Backwards", Counter{}.Backwards), yodel.InvalidArgument, "YDL4001")
 }
 
-// A method is called as the kind that it is, and the error says which kind that is. The caller's function never runs.
+// A method is called as the kind that it is, and the error says which kind that is. The caller's
+// function never runs.
 func TestMethodsOfAnotherKindAreRefused(t *testing.T) {
 	s := newServer(t, nil)
 	must(t, s.Register(Counter{}, "Count", "Sum", "Echo"))
@@ -235,7 +237,8 @@ func TestStreamsCarryMetadataAndTrailers(t *testing.T) {
 	}
 }
 
-// Leaving a loop over what a Recv brings does not end the stream on the server's side, nor in a Duplex: the next one goes on behind it.
+// Leaving a loop over what a Recv brings does not end the stream on the server's side, nor in a
+// Duplex: the next one goes on behind it.
 func TestAReceiverGoesOnWhereALoopWasLeft(t *testing.T) {
 	s := yodel.NewServer(nil)
 	pairs := func(recv yodel.Recv[int]) (loops, total int, err error) {

@@ -17,10 +17,11 @@ import (
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-// TestStreamsEndAtAnyPoint ends 10,000 streams of all kinds at random points, in all ways that there are: by canceling, by a deadline, by
-// the function, by the handler, by a loop that is left, regularly, and by losing the connection. Afterwards nothing is left of them:
-// no goroutine, no call at the endpoint or the server, and as many streams as at first can be opened at once, with messages in both
-// directions: so no slot and no credit is lost.
+// TestStreamsEndAtAnyPoint ends 10,000 streams of all kinds at random points, in all ways that
+// there are: by canceling, by a deadline, by the function, by the handler, by a loop that is left,
+// regularly, and by losing the connection. Afterwards nothing is left of them: no goroutine, no
+// call at the endpoint or the server, and as many streams as at first can be opened at once, with
+// messages in both directions: so no slot and no credit is lost.
 func TestStreamsEndAtAnyPoint(t *testing.T) {
 	const total, callers, most = 10_000, 32, 48
 	yodeltest.NoLeaks(t)
@@ -79,8 +80,8 @@ func TestStreamsEndAtAnyPoint(t *testing.T) {
 		until(t, "no call is open", func() bool { return c.Endpoints()[0].Inflight() == 0 })
 		wantRoomFor(t, c, most)
 	}
-	// Buffers that are kept for the next streams may be there, but not those of thousands. The reserve of a busy process (docs/decisions/0028)
-	// goes with the collections that heap makes.
+	// Buffers that are kept for the next streams may be there, but not those of thousands. The
+	// reserve of a busy process (docs/decisions/0028) goes with the collections that heap makes.
 	until(t, "no memory of the streams is left", func() bool { return int64(heap())-int64(before) <= 8<<20 })
 }
 
@@ -104,7 +105,8 @@ const (
 	wayCount
 )
 
-// allowed reports whether a stream that was to end in a way may have ended with a code: another end may have come first.
+// allowed reports whether a stream that was to end in a way may have ended with a code: another end
+// may have come first.
 func allowed(way int, code yodel.Code) bool {
 	if code == 0 { // it was quicker
 		return way != wayFunction
@@ -114,7 +116,8 @@ func allowed(way int, code yodel.Code) bool {
 	}[way]
 }
 
-// tortured registers methods whose first message says after how many they fail; a negative number is never.
+// tortured registers methods whose first message says after how many they fail; a negative number
+// is never.
 func tortured(s *yodel.Server) {
 	aborted := yodel.Errorf(yodel.Aborted, "as told")
 	count.Handle(s, func(_ context.Context, in *int, send yodel.Send[int]) error {
@@ -249,8 +252,8 @@ func oneTorture(ctx context.Context, c *yodel.Client, r *rand.Rand, way int) err
 	}
 }
 
-// wantRoomFor wants that most streams can be open at once, which is as many as the limits of c allow, in slots and in bytes, and that each
-// of them carries messages.
+// wantRoomFor wants that most streams can be open at once, which is as many as the limits of c
+// allow, in slots and in bytes, and that each of them carries messages.
 func wantRoomFor(t *testing.T, c *yodel.Client, most int) {
 	t.Helper()
 	var open, done sync.WaitGroup

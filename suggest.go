@@ -18,7 +18,8 @@ import (
 // A suggester bounds the searches for similar names.
 type suggester struct {
 	services atomic.Pointer[serviceSet]
-	due      atomic.Int64 // on the clock, 0 before the first: how far it is behind is how many searches are left at once
+	// on the clock, 0 before the first: how far it is behind is how many searches are left at once
+	due atomic.Int64
 }
 
 // A serviceSet is the services that a server has methods of.
@@ -35,7 +36,8 @@ const (
 	suggestLongest = 64  // bytes; longer names are not compared
 )
 
-// suggestion returns the name of a method that is most like the one that t has no method for, or "".
+// suggestion returns the name of a method that is most like the one that t has no method for, or
+// "".
 func (t *target) suggestion() string {
 	if known := t.similar.Load(); known != nil {
 		return *known
@@ -104,8 +106,8 @@ func (s *Server) unknown(name, similar string) *Error {
 	return refusal(id, "%s", what)
 }
 
-// nearest returns the method whose name is most like name, or "" if none is like it. Of two that are
-// equally like it, it returns the first in alphabetical order.
+// nearest returns the method whose name is most like name, or "" if none is like it. Of two that
+// are equally like it, it returns the first in alphabetical order.
 func nearest(name string, methods map[string]*method) string {
 	service := serviceOf(name)
 	best, distance, compared := "", len(name), 0

@@ -15,9 +15,9 @@ import (
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
-// TestSearchesForSimilarNamesAreBounded calls methods that a server does not have, each under a name
-// of its own. The first calls are told a similar name. Then the server refuses without a search, and
-// suggests again at a bounded rate.
+// TestSearchesForSimilarNamesAreBounded calls methods that a server does not have, each under a
+// name of its own. The first calls are told a similar name. Then the server refuses without a
+// search, and suggests again at a bounded rate.
 func TestSearchesForSimilarNamesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.New()

@@ -25,8 +25,8 @@ import (
 	"github.com/yodel-rpc/yodel/transport/tls"
 )
 
-// A TLS handshake that fails is one line on each side, with and without retry: the caller's error names the check that failed, and
-// the server's log has one warning per connection.
+// A TLS handshake that fails is one line on each side, with and without retry: the caller's error
+// names the check that failed, and the server's log has one warning per connection.
 func TestTLSMistakesAreToldOnBothSides(t *testing.T) {
 	ca, stranger := newAuthority(t, "our authority"), newAuthority(t, "some authority")
 	good := func(name string) []stdtls.Certificate {
@@ -68,7 +68,8 @@ func TestTLSMistakesAreToldOnBothSides(t *testing.T) {
 		},
 		"a client certificate of another authority": {
 			both, &stdtls.Config{RootCAs: ca.pool, Certificates: []stdtls.Certificate{stranger.certify(t, "client", time.Now().Add(-time.Hour), time.Now().Add(time.Hour))}},
-			"ADDR: TLS: the server refused the handshake: certificate required", // Go's client shows none that the server would not trust
+			// Go's client shows none that the server would not trust
+			"ADDR: TLS: the server refused the handshake: certificate required",
 			`reason="TLS: client didn't provide a certificate" id=YDL1108`,
 		},
 		"a client certificate that has expired": {
@@ -181,7 +182,8 @@ func (l *logged) lines() []string {
 	return slices.DeleteFunc(strings.Split(l.text.String(), "\n"), func(line string) bool { return line == "" })
 }
 
-// wait waits until there is one warning for each connection so far, and checks that it says what is wanted.
+// wait waits until there is one warning for each connection so far, and checks that it says what is
+// wanted.
 func (l *logged) wait(t *testing.T, want string) {
 	t.Helper()
 	var warnings []string

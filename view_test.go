@@ -18,8 +18,8 @@ const (
 	viewed   yodel.Method[yodel.View, yodel.View] = yodel.Method[yodel.View, yodel.View](viewEcho)
 )
 
-// A handler that borrows its argument finds in it what its own caller sent until it returns, wherever it runs, also when it waits while
-// other requests are read, and can answer with it.
+// A handler that borrows its argument finds in it what its own caller sent until it returns,
+// wherever it runs, also when it waits while other requests are read, and can answer with it.
 func TestAViewIsValidUntilTheHandlerReturns(t *testing.T) {
 	for where := range placements(newServer(t, nil)) {
 		for _, codec := range []yodel.Codec{yodel.Raw, yodel.JSON} {

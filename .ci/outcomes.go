@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command outcomes joins the event files of several test runs into one stream of go test -json events.
-// It leaves out the skips of tests that another run has executed, for example those that are skipped
-// only under the race detector. What remains as skipped was executed in no run.
+// Command outcomes joins the event files of several test runs into one stream of go test -json
+// events. It leaves out the skips of tests that another run has executed, for example those that
+// are skipped only under the race detector. What remains as skipped was executed in no run.
 //
 //	go run .ci/outcomes.go race.json norace.json
 package main

@@ -20,8 +20,8 @@ import (
 
 // Allow returns a filter that lets in the addresses that a pattern matches, and nobody else. A
 // pattern is an IP address, "192.0.2.1" or "::1", or a range of them, "10.0.0.0/8" or
-// "2001:db8::/32". An IPv4 address is the same in its IPv6 form, "::ffff:192.0.2.1", and in no other
-// range of IPv6: "::/0" is all of IPv6 and nothing of IPv4.
+// "2001:db8::/32". An IPv4 address is the same in its IPv6 form, "::ffff:192.0.2.1", and in no
+// other range of IPv6: "::/0" is all of IPv6 and nothing of IPv4.
 //
 // A connection without an IP address (through memory, over a unix socket) is refused: no pattern
 // lets it in. Without patterns everyone is.
@@ -49,7 +49,8 @@ func Allow(patterns ...string) (func(net.Conn) error, error) {
 }
 
 // Deny returns a filter that refuses the addresses that a pattern matches, and lets in everyone
-// else, a connection without an IP address too: no pattern is about it. Patterns are those of Allow.
+// else, a connection without an IP address too: no pattern is about it. Patterns are those of
+// Allow.
 //
 // The filter is used concurrently. Its error says who was refused and by which pattern.
 func Deny(patterns ...string) (func(net.Conn) error, error) {

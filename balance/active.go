@@ -8,12 +8,14 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// ActiveWeight takes, of up to ten neighbours that begin anywhere in the set and that the call does not avoid, one that is working on the
-// fewest calls of this client. It is as cheap for thousands of endpoints as for ten. Weights are not looked at.
+// ActiveWeight takes, of up to ten neighbours that begin anywhere in the set and that the call does
+// not avoid, one that is working on the fewest calls of this client. It is as cheap for thousands
+// of endpoints as for ten. Weights are not looked at.
 //
-// The algorithm is that of Motan's default, ActiveWeightLoadBalance ("low concurrency first"), with one change: of several that
-// work on equally few calls any is taken, where Motan takes the first, so that an idle client does not send what an endpoint that is
-// not ready would get to its neighbour.
+// The algorithm is that of Motan's default, ActiveWeightLoadBalance ("low concurrency first"), with
+// one change: of several that work on equally few calls any is taken, where Motan takes the first,
+// so that an idle client does not send what an endpoint that is not ready would get to its
+// neighbour.
 func ActiveWeight(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
 	return activeWeight(endpoints)
 }

@@ -8,13 +8,17 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Bounded is Ketama with a bound to what a popular key does: an endpoint that works on more than load times its share of this client's
-// calls gets no more, and its keys go on along the ring to the first one that has room, until there is room again. With a load
-// of 1.25 nobody works on more than a quarter above the mean, rounded up to whole calls, so that with fewer calls than endpoints nobody works on two; 1 and less mean none above it. Large loads keep keys in their places.
+// Bounded is Ketama with a bound to what a popular key does: an endpoint that works on more than
+// load times its share of this client's calls gets no more, and its keys go on along the ring to
+// the first one that has room, until there is room again. With a load of 1.25 nobody works on more
+// than a quarter above the mean, rounded up to whole calls, so that with fewer calls than endpoints
+// nobody works on two; 1 and less mean none above it. Large loads keep keys in their places.
 //
-// The algorithm is that of "Consistent Hashing with Bounded Loads" (Mirrokni, Thorup and Zadimoghaddam, 2016), with the calls in flight as
-// the balls. Each client bounds its own calls: it does not know of others'. Callers that pick at the same moment may pass the bound by as many.
-// How many calls there are in all is an estimate where there are more than 32 endpoints, so that a pick stays short.
+// The algorithm is that of "Consistent Hashing with Bounded Loads" (Mirrokni, Thorup and
+// Zadimoghaddam, 2016), with the calls in flight as the balls. Each client bounds its own calls: it
+// does not know of others'. Callers that pick at the same moment may pass the bound by as many. How
+// many calls there are in all is an estimate where there are more than 32 endpoints, so that a pick
+// stays short.
 func Bounded(load float64, by func(*yodel.Call) uint64) yodel.Balancer {
 	if by == nil {
 		panic("balance: Bounded with a nil function")

@@ -9,9 +9,10 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A census knows of some endpoints how many calls they are working on together, and the weight of those that are ready. Up to 32
-// endpoints are looked at for each count. Of more, each count looks at a few, and takes the others as they were when they were looked at
-// last: with 5,000 endpoints and 10,000 calls a second that is two tenths of a second ago on average.
+// A census knows of some endpoints how many calls they are working on together, and the weight of
+// those that are ready. Up to 32 endpoints are looked at for each count. Of more, each count looks
+// at a few, and takes the others as they were when they were looked at last: with 5,000 endpoints
+// and 10,000 calls a second that is two tenths of a second ago on average.
 type census struct {
 	endpoints []*yodel.Endpoint
 	weights   []int64
@@ -36,7 +37,8 @@ func newCensus(endpoints []*yodel.Endpoint, weights []int64) *census {
 	return c
 }
 
-// look takes note of one endpoint. The sums are always those of seen, because what is added is the difference to what was there.
+// look takes note of one endpoint. The sums are always those of seen, because what is added is the
+// difference to what was there.
 func (c *census) look(i int) {
 	ep := c.endpoints[i]
 	now := 2 * int64(ep.Inflight())

@@ -26,7 +26,8 @@ var hashing = []policy{
 	{"Jump(ByKey)", balance.Jump(balance.ByKey)},
 }
 
-// policies are those of this package that need nothing of a call but what the caller says, and of an instance nothing but its record.
+// policies are those of this package that need nothing of a call but what the caller says, and of
+// an instance nothing but its record.
 var policies = append([]policy{
 	{"Random", balance.Random},
 	{"Weighted", balance.Weighted},
@@ -62,7 +63,8 @@ func TestPicksAllocateNothing(t *testing.T) {
 	}
 }
 
-// Endpoints come, go, weigh more and less and are not ready, while calls are made: a pick is of the set that its picker was made for, and there is one.
+// Endpoints come, go, weigh more and less and are not ready, while calls are made: a pick is of the
+// set that its picker was made for, and there is one.
 func TestPicksAreRightWhileEverythingChanges(t *testing.T) {
 	for _, p := range policies {
 		t.Run(p.name, func(t *testing.T) { churn(t, p.balance) })
@@ -78,7 +80,8 @@ func churn(t *testing.T, b yodel.Balancer) {
 		for i := range all {
 			all[i].Weight = (i*round)%7 + 1
 		}
-		// Clients go on looking for endpoints that a registry does not name any more, which are not ready then: these are all named.
+		// Clients go on looking for endpoints that a registry does not name any more, which are not
+		// ready then: these are all named.
 		endpoints := f.become(all...)[:1+(round*29)%len(all)]
 		picker = b(endpoints, picker)
 		known := make(map[*yodel.Endpoint]bool)
@@ -150,7 +153,8 @@ func BenchmarkPickOnAllProcessors(b *testing.B) {
 	}
 }
 
-// What a change costs: of nothing that a balancer looks at, of one endpoint of 5,000, and when all are new.
+// What a change costs: of nothing that a balancer looks at, of one endpoint of 5,000, and when all
+// are new.
 func BenchmarkChange(b *testing.B) {
 	const n = 5000
 	weights := make([]int, n)

@@ -27,8 +27,8 @@ func tableOf(t *testing.T, header string, rows func(w io.Writer)) {
 	t.Logf("\n%s", b.String())
 }
 
-// chiSquare says how far counts are from the shares that are expected. For up to 10 endpoints that are picked by chance alone it is above
-// certainlyFalse once in 10^16 runs.
+// chiSquare says how far counts are from the shares that are expected. For up to 10 endpoints that
+// are picked by chance alone it is above certainlyFalse once in 10^16 runs.
 func chiSquare(counts map[*yodel.Endpoint]int, all []*yodel.Endpoint, share func(i int) float64) float64 {
 	picks := 0
 	for _, n := range counts {
@@ -117,7 +117,8 @@ func TestDistributionOfKeysThatMove(t *testing.T) {
 			all[4].SetReady("test", true)
 			joined := moved(was, is)
 			fmt.Fprintf(w, "%s\t%.1f%%\t%.1f%%\t%.1f%%\t%.2f%%\t%.1f%%\t\n", p.name, lastGone, fifthGone, joined, float64(stray)*100/keys, unready)
-			// A share may be larger than a tenth by what the shares of a ring of 160 points differ; Maglev moves a few more.
+			// A share may be larger than a tenth by what the shares of a ring of 160 points differ;
+			// Maglev moves a few more.
 			most, strays := 13.0, 0
 			if strings.HasPrefix(p.name, "Maglev") {
 				strays = keys * 2 / 100

@@ -8,11 +8,12 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// draws is how often endpoints are drawn by chance until all of them are looked at, because many are avoided.
+// draws is how often endpoints are drawn by chance until all of them are looked at, because many
+// are avoided.
 const draws = 3
 
-// drawTwo returns two different endpoints that the call does not avoid, each pair with the same chance; b is nil when there is only one,
-// and both are when there is none.
+// drawTwo returns two different endpoints that the call does not avoid, each pair with the same
+// chance; b is nil when there is only one, and both are when there is none.
 func drawTwo(all []*yodel.Endpoint, call *yodel.Call) (a, b *yodel.Endpoint) {
 	n := len(all)
 	for range draws {

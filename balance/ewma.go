@@ -11,13 +11,16 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// EWMA takes the one of two endpoints, drawn by chance, where a call should end sooner: the time that its replies take, times the
-// calls of this client in flight there and one. The time is a mean that forgets within about 10 s, but follows a slow reply at once, so that an
-// endpoint that becomes slow loses its share within a call and gets it back little by little. One that was not measured yet is taken
-// first, and then, until its first reply has come, only where nothing else is left and once in 10 s: what it works on may be a stream, of which there is no reply.
+// EWMA takes the one of two endpoints, drawn by chance, where a call should end sooner: the time
+// that its replies take, times the calls of this client in flight there and one. The time is a mean
+// that forgets within about 10 s, but follows a slow reply at once, so that an endpoint that
+// becomes slow loses its share within a call and gets it back little by little. One that was not
+// measured yet is taken first, and then, until its first reply has come, only where nothing else is
+// left and once in 10 s: what it works on may be a stream, of which there is no reply.
 //
-// The algorithm is the "peak EWMA" of Twitter's Finagle (com.twitter.finagle.loadbalancer.PeakEwma). Here failures of a server count as
-// ten times as slow as it was, for one that refuses everything would be the fastest of all.
+// The algorithm is the "peak EWMA" of Twitter's Finagle
+// (com.twitter.finagle.loadbalancer.PeakEwma). Here failures of a server count as ten times as slow
+// as it was, for one that refuses everything would be the fastest of all.
 func EWMA(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
 	p := &ewma{endpoints: endpoints}
 	for _, ep := range endpoints {
@@ -80,8 +83,9 @@ func costOf(ep *yodel.Endpoint) *cost { return ep.State(ewmaKey{}, newCost).(*co
 
 func newCost() any { return new(cost) }
 
-// A cost is a mean time in nanoseconds, as a float32, and below it when that was, in milliseconds of 32 bits: both in one word, so that
-// they change together without a lock. A mean of 0 is no measurement; then the time is when the endpoint was tried.
+// A cost is a mean time in nanoseconds, as a float32, and below it when that was, in milliseconds
+// of 32 bits: both in one word, so that they change together without a lock. A mean of 0 is no
+// measurement; then the time is when the endpoint was tried.
 type cost struct {
 	word atomic.Uint64
 	_    [56]byte // each endpoint's has a cache line for itself
@@ -105,7 +109,8 @@ func weightAfter(ms uint32) float64 {
 	return math.Exp(-float64(ms) / float64(ewmaDecay/time.Millisecond))
 }
 
-// mean returns the time that replies take. It falls while there are none, so that a slow endpoint is tried again.
+// mean returns the time that replies take. It falls while there are none, so that a slow endpoint
+// is tried again.
 func (c *cost) mean(now uint32) float64 {
 	mean, at := unpackCost(c.word.Load())
 	if mean == 0 || now == at {
@@ -114,7 +119,8 @@ func (c *cost) mean(now uint32) float64 {
 	return mean * weightAfter(elapsed(at, now))
 }
 
-// elapsed is how long ago at was, which may be weeks. Another goroutine may have read the clock later than this one, by a minute at most.
+// elapsed is how long ago at was, which may be weeks. Another goroutine may have read the clock
+// later than this one, by a minute at most.
 func elapsed(at, now uint32) uint32 {
 	if d := now - at; d < math.MaxUint32-uint32(time.Minute/time.Millisecond) {
 		return d
@@ -137,12 +143,14 @@ func (c *cost) of(ep *yodel.Endpoint, now uint32) float64 {
 // try notes that an endpoint of which nothing is known gets a call.
 func (c *cost) try(now uint32) {
 	word := c.word.Load()
-	if mean, at := unpackCost(word); mean*weightAfter(elapsed(at, now)) == 0 && at != now { // else it has just been measured, or tried
+	// else it has just been measured, or tried
+	if mean, at := unpackCost(word); mean*weightAfter(elapsed(at, now)) == 0 && at != now {
 		c.word.CompareAndSwap(word, packCost(0, now))
 	}
 }
 
-// observe takes note of a reply. Of those within a millisecond the first one counts, and the slowest.
+// observe takes note of a reply. Of those within a millisecond the first one counts, and the
+// slowest.
 func (c *cost) observe(took time.Duration, now uint32) {
 	for {
 		word := c.word.Load()

@@ -110,7 +110,8 @@ func places(p yodel.Picker, n int) []*yodel.Endpoint {
 	return all
 }
 
-// A works is a server on which calls pass, or stay until the test ends. It is reached at every address.
+// A works is a server on which calls pass, or stay until the test ends. It is reached at every
+// address.
 type works struct {
 	addr  string
 	stays *atomic.Int64 // calls that came to stay
@@ -161,7 +162,8 @@ type workload struct {
 	wg     sync.WaitGroup
 }
 
-// connect connects a client to all of its endpoints: while any is connected, calls avoid the others.
+// connect connects a client to all of its endpoints: while any is connected, calls avoid the
+// others.
 func connect(t testing.TB, c *yodel.Client) {
 	t.Helper()
 	for _, ep := range c.Endpoints() {
@@ -182,7 +184,8 @@ func newWorkload(t testing.TB, f *fleet) *workload {
 	return w
 }
 
-// add makes a call that stays, on ep or where the balancer sends it, and returns when it is executed.
+// add makes a call that stays, on ep or where the balancer sends it, and returns when it is
+// executed.
 func (w *workload) add(ep *yodel.Endpoint, key string) {
 	w.t.Helper()
 	before := w.stays.Load()

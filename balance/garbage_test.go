@@ -15,7 +15,8 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/retry"
 )
 
-// garbage is what stands in a folder or a registry beside records of instances, and is taken for addresses.
+// garbage is what stands in a folder or a registry beside records of instances, and is taken for
+// addresses.
 var garbage = []string{
 	"", " ", "tcp@10.0.0.1:8972", "tcp@127.0.0.1", "localhost", "127.0.0.1", ":", ":0x50", "::1:80", "[::1", "host:port:more", "http://127.0.0.1:80/",
 	"a,b", "127.0.0.1:1,127.0.0.1:2", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:-1", "127.0.0.1:http!", "README.md", ".hidden", "instance.json.tmp", "ä:1",

@@ -12,8 +12,9 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// The functions of this page say what of a call consistent hashing goes by. Any other function will do as well. It must return the
-// same number in every client for calls that belong together, and the numbers need not look random: they are mixed.
+// The functions of this page say what of a call consistent hashing goes by. Any other function will
+// do as well. It must return the same number in every client for calls that belong together, and
+// the numbers need not look random: they are mixed.
 
 // Hash is for functions of your own: it returns a number for s, the same in every client.
 func Hash(s string) uint64 { return hashString(s) }
@@ -31,11 +32,14 @@ func ByKey(call *yodel.Call) uint64 {
 
 // ByArgs sends all calls of a method with equal arguments to one endpoint.
 //
-// Arguments are read by reflection, without an allocation: numbers, strings, bytes, times, what pointers and interfaces point to,
-// elements in their order, and exported fields in theirs, whatever their names are. Fields that are not exported do not count, because no codec
-// sends them; so a type that keeps everything in such fields (big.Int, a message of protobuf's opaque API) hashes to one number, and needs a
-// function of its own. Of arguments that are larger than 4,096 values the first ones count, and of a map of more than half of what is left, its length. Maps cost an allocation or two for each entry. It
-// takes a nanosecond for each byte of strings and some ten for each value: where a few bytes say which calls belong together, ByKey is faster.
+// Arguments are read by reflection, without an allocation: numbers, strings, bytes, times, what
+// pointers and interfaces point to, elements in their order, and exported fields in theirs,
+// whatever their names are. Fields that are not exported do not count, because no codec sends them;
+// so a type that keeps everything in such fields (big.Int, a message of protobuf's opaque API)
+// hashes to one number, and needs a function of its own. Of arguments that are larger than 4,096
+// values the first ones count, and of a map of more than half of what is left, its length. Maps
+// cost an allocation or two for each entry. It takes a nanosecond for each byte of strings and some
+// ten for each value: where a few bytes say which calls belong together, ByKey is faster.
 func ByArgs(call *yodel.Call) uint64 {
 	d := digest{sum: hashString(call.Method), left: 4096}
 	d.value(reflect.ValueOf(call.Args), 0)
@@ -122,7 +126,8 @@ func (d *digest) fields(v reflect.Value, depth int) {
 	}
 }
 
-// time adds the instant, whatever its location: a struct that cannot be pointed to costs an allocation.
+// time adds the instant, whatever its location: a struct that cannot be pointed to costs an
+// allocation.
 func (d *digest) time(v reflect.Value) {
 	var t time.Time
 	if v.CanAddr() {
@@ -140,7 +145,8 @@ func (d *digest) entries(v reflect.Value, depth int) {
 	if v.Len() == 0 {
 		return
 	}
-	// The same for every entry, because which come first is not known, and half of what is left for what follows.
+	// The same for every entry, because which come first is not known, and half of what is left for
+	// what follows.
 	sum, each := uint64(0), d.left/2/v.Len()
 	for entry := v.MapRange(); each > 0 && entry.Next(); {
 		one := digest{left: each}
@@ -161,8 +167,8 @@ func hashString[T string | []byte](s T) uint64 {
 	return mix(h)
 }
 
-// mix makes every bit of the result depend on every bit of h, one result for one h: the last step of SplitMix64 (Steele, Lea
-// and Flood, 2014).
+// mix makes every bit of the result depend on every bit of h, one result for one h: the last step
+// of SplitMix64 (Steele, Lea and Flood, 2014).
 func mix(h uint64) uint64 {
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb

@@ -59,7 +59,8 @@ func TestKeysComeBackWithTheAddress(t *testing.T) {
 	}
 }
 
-// A call that avoids the endpoint of its key goes to one other, the same in each client, and the keys of one endpoint spread over the others.
+// A call that avoids the endpoint of its key goes to one other, the same in each client, and the
+// keys of one endpoint spread over the others.
 func TestAvoidedKeysGoToTheSameOther(t *testing.T) {
 	for _, p := range hashing {
 		all := numbered(t, 10)
@@ -91,7 +92,8 @@ func TestAvoidedKeysGoToTheSameOther(t *testing.T) {
 	}
 }
 
-// A new weight moves no more keys than twice what the shares change by, and the new shares are right at once.
+// A new weight moves no more keys than twice what the shares change by, and the new shares are
+// right at once.
 func TestWeightsThatChangeMoveTheirShare(t *testing.T) {
 	for _, p := range []policy{hashing[0], hashing[2]} {
 		const n, keys = 10, 50_000
@@ -275,8 +277,8 @@ func BenchmarkByArgs(b *testing.B) {
 	})
 }
 
-// One key gets all the calls. Nobody gets more than load allows, what is over goes to the same others, and the first has its key
-// again when there is room.
+// One key gets all the calls. Nobody gets more than load allows, what is over goes to the same
+// others, and the first has its key again when there is room.
 func TestBoundedSpillsAPopularKey(t *testing.T) {
 	const n, load = 10, 1.25
 	b := balance.Bounded(load, balance.ByKey)
@@ -337,7 +339,8 @@ func TestBoundedFollowsTheLoadOfManyEndpoints(t *testing.T) {
 
 // Calls go on while a tenth server comes: none fails, and no more keys go elsewhere than its share.
 func TestATenthServerUnderLoad(t *testing.T) {
-	roomy := policy{"Bounded(20, ByKey)", balance.Bounded(20, balance.ByKey)} // four callers are no load that has to spill
+	// four callers are no load that has to spill
+	roomy := policy{"Bounded(20, ByKey)", balance.Bounded(20, balance.ByKey)}
 	for _, p := range []policy{hashing[0], roomy, hashing[2], hashing[3]} {
 		t.Run(p.name, func(t *testing.T) {
 			const n, keys, callers = 10, 1000, 4

@@ -10,14 +10,18 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Jump sends calls for which by returns the same number to the same endpoint, as Ketama does, with exactly even shares and without a
-// table. It is for endpoints that are numbered and of which only the last comes and goes, such as cart-0, cart-1, cart-2 of a
-// stateful set: they are ordered by address, and numbers in it by value, so that every client counts in the same way. When the last one comes or goes, the
-// expected share of the keys moves and no other. When another one goes, those behind it move up, and most of their keys move too: Ketama and Maglev are for that.
-// One that is merely not ready keeps its number; its keys spread over the others. Weights are not looked at.
+// Jump sends calls for which by returns the same number to the same endpoint, as Ketama does, with
+// exactly even shares and without a table. It is for endpoints that are numbered and of which only
+// the last comes and goes, such as cart-0, cart-1, cart-2 of a stateful set: they are ordered by
+// address, and numbers in it by value, so that every client counts in the same way. When the last
+// one comes or goes, the expected share of the keys moves and no other. When another one goes,
+// those behind it move up, and most of their keys move too: Ketama and Maglev are for that. One
+// that is merely not ready keeps its number; its keys spread over the others. Weights are not
+// looked at.
 //
-// The algorithm is that of "A Fast, Minimal Memory, Consistent Hash Algorithm" (Lamping and Veach, 2014). A key whose endpoint the
-// call avoids is hashed again, so that it goes to the same other one in all clients.
+// The algorithm is that of "A Fast, Minimal Memory, Consistent Hash Algorithm" (Lamping and Veach,
+// 2014). A key whose endpoint the call avoids is hashed again, so that it goes to the same other
+// one in all clients.
 func Jump(by func(*yodel.Call) uint64) yodel.Balancer {
 	if by == nil {
 		panic("balance: Jump with a nil function")
@@ -38,8 +42,8 @@ type jump struct {
 	members   members
 }
 
-// rehashes is how often a key is hashed again before all endpoints are looked at. When half of them are avoided, that is one in 65,536
-// picks.
+// rehashes is how often a key is hashed again before all endpoints are looked at. When half of them
+// are avoided, that is one in 65,536 picks.
 const rehashes = 16
 
 func (p *jump) Pick(call *yodel.Call) *yodel.Endpoint {
@@ -83,7 +87,8 @@ func compareNumbered(a, b string) int {
 		}
 		x, y = x[n:], y[m:]
 	}
-	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) // one begins as the other one, or with zeros they have the same numbers
+	// one begins as the other one, or with zeros they have the same numbers
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 
 // digits returns how many digits s begins with.

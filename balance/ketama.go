@@ -10,14 +10,17 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Ketama sends calls for which by returns the same number to the same endpoint: every client does, because endpoints are placed by their
-// addresses. An endpoint that comes takes its share of the keys from all others, and no other key moves; the keys of one that goes spread
-// over all others. Shares follow the weights; when the mean weight changes, up to as many keys again move. A key whose endpoint the call avoids goes to the next one on the ring, which is the
-// same one for all calls with this key.
+// Ketama sends calls for which by returns the same number to the same endpoint: every client does,
+// because endpoints are placed by their addresses. An endpoint that comes takes its share of the
+// keys from all others, and no other key moves; the keys of one that goes spread over all others.
+// Shares follow the weights; when the mean weight changes, up to as many keys again move. A key
+// whose endpoint the call avoids goes to the next one on the ring, which is the same one for all
+// calls with this key.
 //
-// The algorithm is that of libketama (R. Jones, Last.fm, 2007): each endpoint has 160 points on a ring, more or fewer as its weight is to the mean,
-// and a key belongs to the next point. Shares differ by some 8% from what they should be. The points are not those of libketama, which are made with
-// MD5. The ring is changed point by point when the set changes.
+// The algorithm is that of libketama (R. Jones, Last.fm, 2007): each endpoint has 160 points on a
+// ring, more or fewer as its weight is to the mean, and a key belongs to the next point. Shares
+// differ by some 8% from what they should be. The points are not those of libketama, which are made
+// with MD5. The ring is changed point by point when the set changes.
 func Ketama(by func(*yodel.Call) uint64) yodel.Balancer {
 	if by == nil {
 		panic("balance: Ketama with a nil function")
@@ -36,8 +39,8 @@ func Ketama(by func(*yodel.Call) uint64) yodel.Balancer {
 	}
 }
 
-// A set is what a picker was made for, so that the next one can tell whether anything changed that it cares about: registries
-// tell often that an instance has become busier.
+// A set is what a picker was made for, so that the next one can tell whether anything changed that
+// it cares about: registries tell often that an instance has become busier.
 type set struct {
 	endpoints []*yodel.Endpoint
 	weights   []int64
@@ -56,7 +59,8 @@ type ketama struct {
 	owners  []int32  // of the points: places in members
 }
 
-// A member is an endpoint to consistent hashing. Its place in members does not change while it stays.
+// A member is an endpoint to consistent hashing. Its place in members does not change while it
+// stays.
 type member struct {
 	ep     *yodel.Endpoint // nil: nobody has this place
 	addr   string
@@ -75,8 +79,8 @@ func membersOf(endpoints []*yodel.Endpoint) members {
 	return all
 }
 
-// A point of the ring belongs to a member. Two of 800,000 have the same hash with a probability of 2 to 100 million, and then clients might disagree about
-// the key that hits it.
+// A point of the ring belongs to a member. Two of 800,000 have the same hash with a probability of
+// 2 to 100 million, and then clients might disagree about the key that hits it.
 type point struct {
 	hash  uint64
 	owner int32
@@ -89,8 +93,8 @@ func (a point) compare(b point) int {
 	return cmp.Compare(a.owner, b.owner)
 }
 
-// sorted returns points in their order. Hashes are spread evenly, so that many are dealt to heaps of a few first, which takes a quarter of
-// the time.
+// sorted returns points in their order. Hashes are spread evenly, so that many are dealt to heaps
+// of a few first, which takes a quarter of the time.
 func sorted(points []point) []point {
 	const few = 1024
 	if len(points) < few {
@@ -182,7 +186,8 @@ func (p *ketama) changeRing(old *ketama, joined []member) {
 // appendPoints appends the points of a member in this place from one number to another.
 func (m *member) appendPoints(points []point, place, from, to int) []point {
 	for k := from; k < to; k++ {
-		// SplitMix64, begun at the address: a sequence of numbers that look random, any of which can be told.
+		// SplitMix64, begun at the address: a sequence of numbers that look random, any of which
+		// can be told.
 		hash := mix(m.hash + uint64(k+1)*0x9e3779b97f4a7c15)
 		points = append(points, point{hash: hash, owner: int32(place)}) //nolint:gosec // nobody has that many endpoints
 	}
@@ -247,12 +252,12 @@ func (p *ketama) after(key uint64) int {
 	return at
 }
 
-// farthest is how many points are looked at for one that belongs to an endpoint which the call does not avoid. When half of all
-// endpoints are avoided, there is one as good as always.
+// farthest is how many points are looked at for one that belongs to an endpoint which the call does
+// not avoid. When half of all endpoints are avoided, there is one as good as always.
 const farthest = 256
 
-// other finds the endpoint of a key when nearly all are avoided: the one that fits best, in the same way in every client. It is
-// rendezvous hashing (Thaler and Ravishankar, 1998).
+// other finds the endpoint of a key when nearly all are avoided: the one that fits best, in the
+// same way in every client. It is rendezvous hashing (Thaler and Ravishankar, 1998).
 func (all members) other(call *yodel.Call, key uint64) *yodel.Endpoint {
 	var picked *yodel.Endpoint
 	best := uint64(0)

@@ -11,12 +11,14 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// LowestLatency takes an endpoint to which the network is the shortest: one whose round trip is that of the shortest and half of it more, or
-// 0.5 ms more, each of these with the same chance. When the call avoids all of them it takes the nearest one that is left. One that was not
-// measured yet counts as near, for it is measured when calls have connected to it.
+// LowestLatency takes an endpoint to which the network is the shortest: one whose round trip is
+// that of the shortest and half of it more, or 0.5 ms more, each of these with the same chance.
+// When the call avoids all of them it takes the nearest one that is left. One that was not measured
+// yet counts as near, for it is measured when calls have connected to it.
 //
-// The time is that of pings on the client's own connections (see yodel.Endpoint.RTT), which no handler makes longer. It has the role of rpcx's
-// WeightedICMP, which needs the right to send ICMP packets, and looks once.
+// The time is that of pings on the client's own connections (see yodel.Endpoint.RTT), which no
+// handler makes longer. It has the role of rpcx's WeightedICMP, which needs the right to send ICMP
+// packets, and looks once.
 func LowestLatency(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
 	return newLowestLatency(endpoints, (*yodel.Endpoint).RTT)
 }
@@ -47,7 +49,8 @@ func newLowestLatency(endpoints []*yodel.Endpoint, rtt func(*yodel.Endpoint) tim
 	return p
 }
 
-// look finds out which endpoints are near. A pick at the same time may see some of the ones before and some of the new ones.
+// look finds out which endpoints are near. A pick at the same time may see some of the ones before
+// and some of the new ones.
 func (p *lowestLatency) look() {
 	nearest := time.Duration(0)
 	for i, ep := range p.endpoints {

@@ -14,8 +14,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/realserver"
 )
 
-// TestLowestLatencyPrefersTheNearServer measures round trips on real sockets: one of three servers is
-// near, and proxies delay the others by 60 ms each way.
+// TestLowestLatencyPrefersTheNearServer measures round trips on real sockets: one of three servers
+// is near, and proxies delay the others by 60 ms each way.
 func TestLowestLatencyPrefersTheNearServer(t *testing.T) {
 	const where yodel.Method[yodel.Empty, string] = "Place.Where"
 	serve := func(name string) (addr string) {
@@ -46,8 +46,9 @@ func TestLowestLatencyPrefersTheNearServer(t *testing.T) {
 		Balancer: balance.LowestLatency, Logger: slog.New(slog.DiscardHandler),
 	})
 	defer c.Close()
-	// The balancer looks once a second, and measures only endpoints that calls have connected. It has
-	// found the near server when 100 calls in a row go there: chance alone does that once in 3^100.
+	// The balancer looks once a second, and measures only endpoints that calls have connected. It
+	// has found the near server when 100 calls in a row go there: chance alone does that once in
+	// 3^100.
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	// Calls go to the near one alone at first, because it is connected before the others.

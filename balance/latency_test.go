@@ -38,7 +38,8 @@ func TestLowestLatencySharesAmongTheNearest(t *testing.T) {
 	})
 }
 
-// A look at the round trips that lasts until the next one is due must not meet that one: what both note together can mean that nobody is near.
+// A look at the round trips that lasts until the next one is due must not meet that one: what both
+// note together can mean that nobody is near.
 func TestLowestLatencyLooksOnceAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := withLoads(t, 0, 0)

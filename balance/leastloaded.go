@@ -8,12 +8,14 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// LeastLoaded takes the endpoint that has the least to do, by chance if several have: the calls of this client that are in flight there,
-// and those of others, as its server says on replies and, before the first, the registry does (see yodel.Endpoint.Load).
+// LeastLoaded takes the endpoint that has the least to do, by chance if several have: the calls of
+// this client that are in flight there, and those of others, as its server says on replies and,
+// before the first, the registry does (see yodel.Endpoint.Load).
 //
-// It looks at all endpoints up to 32 and above that at 16 drawn by chance. That is "least connections" as HAProxy and nginx have it, with
-// the load of other clients; the sample is the power of d choices (Mitzenmacher 1996), of which 16 find one of the best 25 in 100
-// in 99 of 100 picks.
+// It looks at all endpoints up to 32 and above that at 16 drawn by chance. That is "least
+// connections" as HAProxy and nginx have it, with the load of other clients; the sample is the
+// power of d choices (Mitzenmacher 1996), of which 16 find one of the best 25 in 100 in 99 of 100
+// picks.
 func LeastLoaded(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
 	return leastLoaded(endpoints)
 }
@@ -51,7 +53,8 @@ func (p leastLoaded) sample(call *yodel.Call) *yodel.Endpoint {
 	return least.ep
 }
 
-// A leader is the least loaded one of the endpoints that it has met; of several, each with the same chance.
+// A leader is the least loaded one of the endpoints that it has met; of several, each with the same
+// chance.
 type leader struct {
 	ep   *yodel.Endpoint
 	load int

@@ -38,7 +38,8 @@ func TestLeastLoadedSamplesMany(t *testing.T) {
 			busier += n
 		}
 	}
-	// The least of 16 of 0 to 99 is 5.4 on average, with a deviation of 5.4; one of the busier half with a chance of 1 in 65,536.
+	// The least of 16 of 0 to 99 is 5.4 on average, with a deviation of 5.4; one of the busier half
+	// with a chance of 1 in 65,536.
 	if mean := float64(sum) / picks; mean < 4.9 || mean > 6 {
 		t.Errorf("the mean load of those picked is %.2f, want about 5.4", mean)
 	}
@@ -62,7 +63,8 @@ func TestALoadThatCannotBe(t *testing.T) {
 	}
 }
 
-// An endpoint that lets nobody connect gets its share of the calls until that is certain, and not all of them.
+// An endpoint that lets nobody connect gets its share of the calls until that is certain, and not
+// all of them.
 func TestCallsThatWaitForAConnectionCount(t *testing.T) {
 	for name, b := range map[string]yodel.Balancer{
 		"LeastLoaded": balance.LeastLoaded, "P2C": balance.P2C, "ActiveWeight": balance.ActiveWeight, "EWMA": balance.EWMA,

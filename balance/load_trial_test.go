@@ -62,8 +62,9 @@ func tally(p yodel.Picker, n int, avoid ...*yodel.Endpoint) map[*yodel.Endpoint]
 	return counts
 }
 
-// wantShares checks that the counts are as the shares say, each endpoint's being that at its index: by chi-square, which is wrong in one of a billion
-// tests. Those with a share of 0 must not be picked at all.
+// wantShares checks that the counts are as the shares say, each endpoint's being that at its index:
+// by chi-square, which is wrong in one of a billion tests. Those with a share of 0 must not be
+// picked at all.
 func wantShares(t *testing.T, what string, all []*yodel.Endpoint, counts map[*yodel.Endpoint]int, shares ...float64) {
 	t.Helper()
 	total, sum := 0, 0.0

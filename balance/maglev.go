@@ -9,14 +9,17 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Maglev sends calls for which by returns the same number to the same endpoint, as Ketama does: every client does, because endpoints are
-// placed by their addresses. A pick is faster, being one look into a table, and shares are far more even: they follow the weights to within one slot
-// of the table's 65,537. In return some keys of others move, too, when an endpoint comes or goes: one or two in a hundred. A weight below a hundredth of the
-// largest counts as a hundredth. A key whose endpoint the call avoids goes to that of the next slot, in all clients.
+// Maglev sends calls for which by returns the same number to the same endpoint, as Ketama does:
+// every client does, because endpoints are placed by their addresses. A pick is faster, being one
+// look into a table, and shares are far more even: they follow the weights to within one slot of
+// the table's 65,537. In return some keys of others move, too, when an endpoint comes or goes: one
+// or two in a hundred. A weight below a hundredth of the largest counts as a hundredth. A key whose
+// endpoint the call avoids goes to that of the next slot, in all clients.
 //
-// The algorithm is that of "Maglev: A Fast and Reliable Software Network Load Balancer" (Eisenbud and others, 2016), section 3.4, with
-// weights as Envoy has them: an endpoint takes its turn in as many rounds as its weight is to the largest. The table is made anew when the set or
-// weights change.
+// The algorithm is that of "Maglev: A Fast and Reliable Software Network Load Balancer" (Eisenbud
+// and others, 2016), section 3.4, with weights as Envoy has them: an endpoint takes its turn in as
+// many rounds as its weight is to the largest. The table is made anew when the set or weights
+// change.
 func Maglev(by func(*yodel.Call) uint64) yodel.Balancer {
 	if by == nil {
 		panic("balance: Maglev with a nil function")

@@ -11,12 +11,13 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Nearest takes the endpoint whose Instance is nearest to a place on earth, in degrees: where the client runs. Those that are equally far, to the
-// kilometre, share the calls evenly. When the call avoids all of them it goes to the next nearest. Instances whose place is not known, or none on earth, come last.
-// Weights are not looked at.
+// Nearest takes the endpoint whose Instance is nearest to a place on earth, in degrees: where the
+// client runs. Those that are equally far, to the kilometre, share the calls evenly. When the call
+// avoids all of them it goes to the next nearest. Instances whose place is not known, or none on
+// earth, come last. Weights are not looked at.
 //
-// Distances are those of the haversine formula on a sphere of 6,371 km, which is right to half a percent. It is rpcx's Closest, which leaves
-// out servers without coordinates.
+// Distances are those of the haversine formula on a sphere of 6,371 km, which is right to half a
+// percent. It is rpcx's Closest, which leaves out servers without coordinates.
 func Nearest(latitude, longitude float64) yodel.Balancer {
 	return func(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
 		all := make([]placed, len(endpoints))
@@ -72,7 +73,8 @@ func (p *nearest) Pick(call *yodel.Call) *yodel.Endpoint {
 	return picked
 }
 
-// kilometres returns the distance of two places that are given in degrees; the largest number when one is none.
+// kilometres returns the distance of two places that are given in degrees; the largest number when
+// one is none.
 func kilometres(lat1, lon1, lat2, lon2 float64) int {
 	const radians, radius = math.Pi / 180, 6371
 	lat, lon := math.Sin((lat2-lat1)*radians/2), math.Sin((lon2-lon1)*radians/2)

@@ -8,7 +8,8 @@ import (
 	"github.com/yodel-rpc/yodel/balance"
 )
 
-// The k-th least loaded of n is taken when the other one drawn is one of the n-k that have more to do.
+// The k-th least loaded of n is taken when the other one drawn is one of the n-k that have more to
+// do.
 func TestP2CTakesTheLessLoadedOfTwo(t *testing.T) {
 	all := withLoads(t, 40, 10, 30, 0, 20)
 	p := balance.P2C(all, nil)

@@ -10,9 +10,10 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Panic makes b ignore which endpoints are ready while fewer than this share of them is, between 0 and 1: what makes so many unready at once is
-// rather something else than they, and the few that are left would break down under the load of all. Endpoints that a call
-// was tried on are still avoided.
+// Panic makes b ignore which endpoints are ready while fewer than this share of them is, between 0
+// and 1: what makes so many unready at once is rather something else than they, and the few that
+// are left would break down under the load of all. Endpoints that a call was tried on are still
+// avoided.
 //
 // That is Envoy's panic threshold, whose default is 0.5.
 func Panic(below float64, b yodel.Balancer) yodel.Balancer {
@@ -43,7 +44,8 @@ type panicking struct {
 	few       atomic.Bool // too few were ready at the last count
 }
 
-// counted is how many endpoints are looked at for a pick, on average: of more, not every pick counts.
+// counted is how many endpoints are looked at for a pick, on average: of more, not every pick
+// counts.
 const counted = 32
 
 func (p *panicking) Pick(call *yodel.Call) *yodel.Endpoint {

@@ -298,7 +298,8 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// What does not pass gets no call even when nobody else is there, and what a balancer knew is not lost when nobody passes for a while.
+// What does not pass gets no call even when nobody else is there, and what a balancer knew is not
+// lost when nobody passes for a while.
 func TestFiltersKeepTheirBalancersState(t *testing.T) {
 	f := newFleet(t, nil)
 	b := balance.Group("blue", balance.Version("1", balance.Sticky))
@@ -334,7 +335,8 @@ func TestFiltersKeepTheirBalancersState(t *testing.T) {
 	}
 }
 
-// A filter that nobody passes fails calls before they are sent, so that whoever made a mistake learns of it at once.
+// A filter that nobody passes fails calls before they are sent, so that whoever made a mistake
+// learns of it at once.
 func TestACallThatNobodyPassesForFails(t *testing.T) {
 	f := newFleet(t, balance.Version("3", balance.Random))
 	f.become(instances(3)...)

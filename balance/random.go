@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package balance chooses among the instances of a service: each function is a yodel.Balancer, or makes one.
+// Package balance chooses among the instances of a service: each function is a yodel.Balancer, or
+// makes one.
 package balance
 
 import (

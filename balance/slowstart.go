@@ -12,12 +12,14 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// SlowStart makes b give a new endpoint a share of its calls that grows, from a tenth to all of them in this time: caches are cold, code is
-// not compiled, and a new one that has no load would get the calls of all clients at once. It works around any balancer: of the
-// calls that b has for a new endpoint, those beyond the share go where b would send them if there were none.
+// SlowStart makes b give a new endpoint a share of its calls that grows, from a tenth to all of
+// them in this time: caches are cold, code is not compiled, and a new one that has no load would
+// get the calls of all clients at once. It works around any balancer: of the calls that b has for a
+// new endpoint, those beyond the share go where b would send them if there were none.
 //
-// An endpoint is new since its server was started, if the registry says so (yodel.Instance.Started), and otherwise since the client knows of it; those that
-// a client begins with are not. While all are new, nothing is held back.
+// An endpoint is new since its server was started, if the registry says so
+// (yodel.Instance.Started), and otherwise since the client knows of it; those that a client begins
+// with are not. While all are new, nothing is held back.
 //
 // The growth is that of Envoy's slow start with aggression 1, and its least share.
 func SlowStart(over time.Duration, b yodel.Balancer) yodel.Balancer {
@@ -90,8 +92,8 @@ type startingStage struct {
 	others yodel.Picker                  // for the old ones
 }
 
-// divideLocked tells new endpoints from old ones, and does so again when the next one has become old. The picker of the old ones before
-// is last.
+// divideLocked tells new endpoints from old ones, and does so again when the next one has become
+// old. The picker of the old ones before is last.
 func (s *starting) divideLocked(last yodel.Picker) {
 	now := time.Now()
 	next := s.over

@@ -11,14 +11,17 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Smooth takes the endpoints in turn, each as often as its weight says, and spreads the turns of a heavy one over the cycle: weights
-// 5, 1 and 1 give abaaaca, never aaaaabc. A cycle is as long as the sum of the weights divided by their greatest common
-// divisor, and in each cycle the counts are exact. Where that would be longer than 65,536 turns, weights are rounded to fit.
+// Smooth takes the endpoints in turn, each as often as its weight says, and spreads the turns of a
+// heavy one over the cycle: weights 5, 1 and 1 give abaaaca, never aaaaabc. A cycle is as long as
+// the sum of the weights divided by their greatest common divisor, and in each cycle the counts are
+// exact. Where that would be longer than 65,536 turns, weights are rounded to fit.
 //
-// The algorithm is nginx's smooth weighted round robin (src/http/ngx_http_upstream_round_robin.c, 2012). There, each pick raises the current
-// weight of every endpoint by its own and lowers that of the largest by the sum, under a lock. Here a cycle is worked out when
-// weights change, so that a pick is one atomic addition; endpoints of the same weight take turns in the place of one, so that 5,000
-// of them cost no more than a few. The turn of an endpoint that a call avoids passes to the next in the cycle.
+// The algorithm is nginx's smooth weighted round robin (src/http/ngx_http_upstream_round_robin.c,
+// 2012). There, each pick raises the current weight of every endpoint by its own and lowers that of
+// the largest by the sum, under a lock. Here a cycle is worked out when weights change, so that a
+// pick is one atomic addition; endpoints of the same weight take turns in the place of one, so that
+// 5,000 of them cost no more than a few. The turn of an endpoint that a call avoids passes to the
+// next in the cycle.
 func Smooth(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 	p := &smooth{endpoints: endpoints, weights: weightsOf(endpoints)}
 	old, ok := last.(*smooth)

@@ -8,11 +8,12 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Sticky takes one endpoint, any, for all calls, until it is not ready or has gone; then another one, and it stays with that. A call that
-// has tried it goes elsewhere, alone. Weights are not looked at.
+// Sticky takes one endpoint, any, for all calls, until it is not ready or has gone; then another
+// one, and it stays with that. A call that has tried it goes elsewhere, alone. Weights are not
+// looked at.
 //
-// It is rpcx's option Sticky, which keeps a server until its connection is bad, and gRPC's pick first, begun anywhere so that many clients
-// spread.
+// It is rpcx's option Sticky, which keeps a server until its connection is bad, and gRPC's pick
+// first, begun anywhere so that many clients spread.
 func Sticky(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 	p := &sticky{endpoints: endpoints}
 	old, ok := last.(*sticky)
@@ -43,6 +44,7 @@ func (p *sticky) Pick(call *yodel.Call) *yodel.Endpoint {
 		if other == nil || held != nil && held.Ready() || p.held.CompareAndSwap(held, other) {
 			return other
 		}
-		// Somebody else found another one just now: all go there. It ends, because there is a new one each time.
+		// Somebody else found another one just now: all go there. It ends, because there is a new
+		// one each time.
 	}
 }

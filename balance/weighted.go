@@ -9,11 +9,12 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Weighted takes any endpoint, each with a chance in proportion to its weight. A pick takes the same short time however many
-// endpoints there are, and new weights count from the next pick on.
+// Weighted takes any endpoint, each with a chance in proportion to its weight. A pick takes the
+// same short time however many endpoints there are, and new weights count from the next pick on.
 //
-// The algorithm is the alias method as M. D. Vose builds it: "A linear algorithm for generating random numbers with a given
-// distribution" (1991). Its table is made of integers, so that the chances are exact.
+// The algorithm is the alias method as M. D. Vose builds it: "A linear algorithm for generating
+// random numbers with a given distribution" (1991). Its table is made of integers, so that the
+// chances are exact.
 func Weighted(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 	p := &weighted{endpoints: endpoints, weights: weightsOf(endpoints)}
 	if old, ok := last.(*weighted); ok && slices.Equal(old.weights, p.weights) {
@@ -31,8 +32,8 @@ type weighted struct {
 	aliases   []alias
 }
 
-// An alias is one of as many columns of equal height as there are endpoints: the lower part of column i is endpoint i, and what
-// is above belongs to one other.
+// An alias is one of as many columns of equal height as there are endpoints: the lower part of
+// column i is endpoint i, and what is above belongs to one other.
 type alias struct {
 	height int64 // of the lower part, of total
 	other  int
@@ -82,10 +83,12 @@ func (p *weighted) Pick(call *yodel.Call) *yodel.Endpoint {
 	return anyByWeight(call, p.endpoints, p.weights)
 }
 
-// redraws is how often a picker tries its luck before it looks at all endpoints, to find those that the call does not avoid.
+// redraws is how often a picker tries its luck before it looks at all endpoints, to find those that
+// the call does not avoid.
 const redraws = 4
 
-// anyByWeight takes any of the endpoints that the call does not avoid, each with a chance in proportion to its weight.
+// anyByWeight takes any of the endpoints that the call does not avoid, each with a chance in
+// proportion to its weight.
 func anyByWeight(call *yodel.Call, endpoints []*yodel.Endpoint, weights []int64) *yodel.Endpoint {
 	var picked *yodel.Endpoint
 	total := int64(0)
@@ -101,7 +104,8 @@ func anyByWeight(call *yodel.Call, endpoints []*yodel.Endpoint, weights []int64)
 	return picked
 }
 
-// weightsOf returns the weights of endpoints: at least 1, and so small that sums and products of many do not overflow.
+// weightsOf returns the weights of endpoints: at least 1, and so small that sums and products of
+// many do not overflow.
 func weightsOf(endpoints []*yodel.Endpoint) []int64 {
 	const largest = 1 << 30
 	weights := make([]int64, len(endpoints))

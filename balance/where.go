@@ -11,8 +11,10 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// The functions of this page stand in front of another balancer, or of each other, and leave it some of the endpoints. What does not
-// pass gets no call, even when nobody else is ready. When no instance passes, calls fail with YDL1002. Instances are looked at when the set changes, never for a call.
+// The functions of this page stand in front of another balancer, or of each other, and leave it
+// some of the endpoints. What does not pass gets no call, even when nobody else is ready. When no
+// instance passes, calls fail with YDL1002. Instances are looked at when the set changes, never for
+// a call.
 
 // Where has b choose among the endpoints whose instances keep accepts.
 func Where(keep func(yodel.Instance) bool, b yodel.Balancer) yodel.Balancer {
@@ -22,8 +24,8 @@ func Where(keep func(yodel.Instance) bool, b yodel.Balancer) yodel.Balancer {
 	return filter(b, keep, func([]*yodel.Endpoint) string { return "Where keeps none of them" })
 }
 
-// Group has b choose among the endpoints whose instances are in a group; an instance may be in several, separated by commas. With "" it
-// is those that are in none.
+// Group has b choose among the endpoints whose instances are in a group; an instance may be in
+// several, separated by commas. With "" it is those that are in none.
 func Group(name string, b yodel.Balancer) yodel.Balancer {
 	return filter(b,
 		func(in yodel.Instance) bool {
@@ -85,7 +87,8 @@ func filter(b yodel.Balancer, keep func(yodel.Instance) bool, why func(all []*yo
 	}
 }
 
-// A nobody is the picker of a filter that nothing passes. It keeps the picker behind the filter for when something does.
+// A nobody is the picker of a filter that nothing passes. It keeps the picker behind the filter for
+// when something does.
 type nobody struct {
 	last yodel.Picker
 	why  string

@@ -9,13 +9,15 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Zone keeps calls among the endpoints of one zone, the client's own, as long as enough of them are ready, and has b choose there; beyond that b
-// chooses among all other endpoints.
+// Zone keeps calls among the endpoints of one zone, the client's own, as long as enough of them are
+// ready, and has b choose there; beyond that b chooses among all other endpoints.
 //
-// The rule is Envoy's for priority levels, with its overprovisioning factor of 1.4: of the calls, 1.4 times the ready share of the zone's
-// weight stays in the zone. So while at least 72% of the zone is ready all calls stay; when half of it is ready, 70% do; and when none is, or the zone has no endpoint, none does. A call that
-// avoids all endpoints on its side goes to the other one. How many clients there are in the zone is not known, and not looked at: a zone that has
-// many clients and few servers should have more servers.
+// The rule is Envoy's for priority levels, with its overprovisioning factor of 1.4: of the calls,
+// 1.4 times the ready share of the zone's weight stays in the zone. So while at least 72% of the
+// zone is ready all calls stay; when half of it is ready, 70% do; and when none is, or the zone has
+// no endpoint, none does. A call that avoids all endpoints on its side goes to the other one. How
+// many clients there are in the zone is not known, and not looked at: a zone that has many clients
+// and few servers should have more servers.
 //
 // The share is an estimate where the zone has more than 32 endpoints, so that a pick stays short.
 func Zone(name string, b yodel.Balancer) yodel.Balancer {
@@ -44,7 +46,8 @@ func Zone(name string, b yodel.Balancer) yodel.Balancer {
 		}
 		p.own, p.others = b(own, old.own), b(others, old.others)
 		p.alone = len(others) == 0
-		for _, side := range []yodel.Picker{p.own, p.others} { // a filter that nobody passes in one of them does not learn
+		// a filter that nobody passes in one of them does not learn
+		for _, side := range []yodel.Picker{p.own, p.others} {
 			if l, ok := side.(yodel.Learner); ok {
 				return &zoneLearner{zone: p, learner: l}
 			}

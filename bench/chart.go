@@ -166,8 +166,8 @@ func (r *Report) writeNames(whole draw.Canvas, p *plot.Plot, axes draw.Canvas, l
 	}
 }
 
-// spreadOut moves ascending positions as little as it can so that they are gap apart and within bounds. When there are
-// too many for that, they pass the upper bound.
+// spreadOut moves ascending positions as little as it can so that they are gap apart and within
+// bounds. When there are too many for that, they pass the upper bound.
 func spreadOut(wanted []vg.Length, gap, low, high vg.Length) []vg.Length {
 	placed := slices.Clone(wanted)
 	for i := len(placed) - 1; i >= 0; i-- { // from above: below the bound, and below the one before
@@ -193,7 +193,8 @@ var palette = []color.RGBA{
 	{0x6d, 0xb6, 0x6d, 255}, {0x3b, 0x5b, 0xdb, 255}, {0xc9, 0xa2, 0x27, 255},
 }
 
-// style is how a peer is drawn, in all charts alike: yodel thick, the ceiling and those on the JVM dashed.
+// style is how a peer is drawn, in all charts alike: yodel thick, the ceiling and those on the JVM
+// dashed.
 func (r *Report) style(p PeerInfo) draw.LineStyle {
 	switch p.Kind {
 	case kindYodel:

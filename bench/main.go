@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Bench measures RPC frameworks side by side: it starts each one's server and client as processes on loopback, interleaves
-// their runs, and reports medians over rounds, as a table, JSON, CSV, charts and a page. README.md says what is measured.
+// Bench measures RPC frameworks side by side: it starts each one's server and client as processes
+// on loopback, interleaves their runs, and reports medians over rounds, as a table, JSON, CSV,
+// charts and a page. README.md says what is measured.
 package main
 
 import (
@@ -54,7 +55,8 @@ func main() {
 	os.Exit(code)
 }
 
-// command is the program: its exit code is 2 for wrong use, 1 when something failed or a target is missed, otherwise 0.
+// command is the program: its exit code is 2 for wrong use, 1 when something failed or a target is
+// missed, otherwise 0.
 func command(ctx context.Context, args []string, out, errs io.Writer) int {
 	o, err := parse(args, errs)
 	switch {
@@ -272,7 +274,8 @@ func (b *bench) choose(found []program) ([]program, error) {
 	return nil, err
 }
 
-// selectScenarios are those whose names match the pattern, or without one those of a usual or a full run.
+// selectScenarios are those whose names match the pattern, or without one those of a usual or a
+// full run.
 func selectScenarios(pattern string, full bool) ([]Scenario, error) {
 	matching, err := regexp.Compile(pattern)
 	if err != nil {
@@ -326,7 +329,8 @@ func (b *bench) printList() error {
 	return nil
 }
 
-// folder is that of this file: the peers are beside it. The command is made to be run by go run, in it.
+// folder is that of this file: the peers are beside it. The command is made to be run by go run, in
+// it.
 func folder() (string, error) {
 	_, file, _, _ := runtime.Caller(0)
 	root := filepath.Dir(file)

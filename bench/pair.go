@@ -15,8 +15,9 @@ import (
 	"text/tabwriter"
 )
 
-// A pair is yodel as it is in the working tree, and as it was at another commit. Both run each scenario in each round, one
-// right after the other, so that their ratio in a round depends little on what else the machine does.
+// A pair is yodel as it is in the working tree, and as it was at another commit. Both run each
+// scenario in each round, one right after the other, so that their ratio in a round depends little
+// on what else the machine does.
 
 // yodelBefore is yodel at the other commit.
 const yodelBefore = "yodel-before"
@@ -27,7 +28,8 @@ var pairScenarios = regexp.MustCompile(`^(closed-(1|100|1000|5000)|async-message
 // pairRounds is how many rounds a pair runs unless -rounds says so.
 const pairRounds = 9
 
-// before returns the peer as it was at revision. Its program is kept in bin, and built if it is not there.
+// before returns the peer as it was at revision. Its program is kept in bin, and built if it is not
+// there.
 func before(ctx context.Context, root, revision string) (program, error) {
 	hash, err := output(ctx, filepath.Dir(root), "git", "rev-parse", "--verify", "--end-of-options", revision+"^{commit}")
 	if err != nil {
@@ -42,7 +44,8 @@ func before(ctx context.Context, root, revision string) (program, error) {
 	return program{key: yodelBefore, name: "before", kind: kindVariant, argv: []string{binary}}, nil
 }
 
-// buildBefore builds the peer from the sources of a commit, which it has in a temporary folder meanwhile.
+// buildBefore builds the peer from the sources of a commit, which it has in a temporary folder
+// meanwhile.
 func buildBefore(ctx context.Context, repository, hash, binary string) (err error) {
 	folder, err := os.MkdirTemp("", "yodel-before")
 	if err != nil {

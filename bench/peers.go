@@ -29,8 +29,8 @@ type program struct {
 	buildDir string
 }
 
-// findPeers lists the programs under root, the folder of this file: every module in peers, and with java those that
-// java/peers.json names.
+// findPeers lists the programs under root, the folder of this file: every module in peers, and with
+// java those that java/peers.json names.
 func findPeers(root string, java bool) ([]program, error) {
 	folders, err := filepath.Glob(filepath.Join(root, "peers", "*", "go.mod"))
 	if err != nil {
@@ -90,8 +90,8 @@ func javaPeers(folder string) ([]program, error) {
 	return found, nil
 }
 
-// selects says whether name, as given to -peers, means the peer key: itself, or all that begin so: "kitex" means
-// kitex-thrift and kitex-protobuf.
+// selects says whether name, as given to -peers, means the peer key: itself, or all that begin so:
+// "kitex" means kitex-thrift and kitex-protobuf.
 func selects(name, key string) bool { return key == name || strings.HasPrefix(key, name+"-") }
 
 // choose keeps the peers that the names mean. A name that means none is an error.
@@ -114,8 +114,9 @@ func keysOf(programs []program) []string {
 	return keys
 }
 
-// buildPeers builds the programs, outside of the workspace: each peer has the dependencies of its own go.mod. Those that
-// do not build are left out, and said to be in the errors. saying tells what is going on. When ctx is done nothing more is built.
+// buildPeers builds the programs, outside of the workspace: each peer has the dependencies of its
+// own go.mod. Those that do not build are left out, and said to be in the errors. saying tells what
+// is going on. When ctx is done nothing more is built.
 func buildPeers(ctx context.Context, programs []program, saying func(string)) (built []program, failed []error) {
 	done := make(map[string]error) // by folder: the peers on the JVM share one
 	for _, p := range programs {
@@ -146,7 +147,8 @@ func build(ctx context.Context, p program) error {
 	cmd := exec.CommandContext(ctx, p.build[0], p.build[1:]...)
 	cmd.Dir = p.buildDir
 	cmd.Env = append(os.Environ(), "GOWORK=off")
-	// A group of its own, so that all that it has started ends with it: first as by Control-C, for it to tidy up.
+	// A group of its own, so that all that it has started ends with it: first as by Control-C, for
+	// it to tidy up.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 5 * time.Second

@@ -20,12 +20,13 @@ type plan struct {
 	jvmWarmup time.Duration // instead of timing.warmup: just-in-time compilers need longer
 }
 
-// carryOut runs the plan until it is done or ctx is, and adds what it finds to the report. after is called with each scenario
-// after its last round, also with those that ctx has cut short, if anything of them was measured.
+// carryOut runs the plan until it is done or ctx is, and adds what it finds to the report. after is
+// called with each scenario after its last round, also with those that ctx has cut short, if
+// anything of them was measured.
 //
-// The rounds of a group follow each other. In each, its scenarios follow each other, and in each of these every peer has its
-// turn, each round beginning with another one: what is compared has run within seconds, or in a group within a minute or two, and
-// nobody always behind the same.
+// The rounds of a group follow each other. In each, its scenarios follow each other, and in each of
+// these every peer has its turn, each round beginning with another one: what is compared has run
+// within seconds, or in a group within a minute or two, and nobody always behind the same.
 func (p *plan) carryOut(ctx context.Context, r *Report, show *progress, after func(Scenario)) {
 	show.begin(p.runs())
 	for _, group := range p.groups() {

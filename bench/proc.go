@@ -15,11 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A usage is what the kernel has counted for a process since its start. It is the same for every language.
+// A usage is what the kernel has counted for a process since its start. It is the same for every
+// language.
 //
-// Reads and writes are system calls of these two families on any file, also vain ones and those that wake a poller; recv,
-// send and their relatives are not among them. In a program that does nothing but talk over sockets with read and
-// write they are those of the sockets.
+// Reads and writes are system calls of these two families on any file, also vain ones and those
+// that wake a poller; recv, send and their relatives are not among them. In a program that does
+// nothing but talk over sockets with read and write they are those of the sockets.
 type usage struct {
 	cpu                              time.Duration
 	reads, writes, bytesIn, bytesOut uint64
@@ -45,8 +46,9 @@ func usageOf(pid int) (usage, error) {
 	}, nil
 }
 
-// cpuOf reads the processor time of a process, user and system together. /proc/PID/stat has the same sum in steps of
-// 10 ms, and /proc/PID/task/*/schedstat forgets threads that have ended: the process's own clock is exact.
+// cpuOf reads the processor time of a process, user and system together. /proc/PID/stat has the
+// same sum in steps of 10 ms, and /proc/PID/task/*/schedstat forgets threads that have ended: the
+// process's own clock is exact.
 func cpuOf(pid int) (time.Duration, error) {
 	const wholeProcess = 2 // CPUCLOCK_SCHED; clock_getcpuclockid(3) does this
 	var t unix.Timespec
@@ -65,8 +67,9 @@ func memoryOf(pid int) (now, peak uint64, err error) {
 	return fields["VmRSS"] << 10, fields["VmHWM"] << 10, nil
 }
 
-// wireOf reads how many bytes and packets the loopback interface has carried, with the headers of IP and TCP and with what
-// only acknowledges. It misses nothing, but it is that of all programs of the machine.
+// wireOf reads how many bytes and packets the loopback interface has carried, with the headers of
+// IP and TCP and with what only acknowledges. It misses nothing, but it is that of all programs of
+// the machine.
 func wireOf() (wire, error) {
 	text, err := os.ReadFile("/proc/net/dev")
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// killGrace is how long a process may take to die once it is killed. The kernel has thousands of connections to close.
+// killGrace is how long a process may take to die once it is killed. The kernel has thousands of
+// connections to close.
 const killGrace = 30 * time.Second
 
 // A process is a peer's program that runs: it reads lines of JSON and answers with lines of JSON.
@@ -35,8 +36,8 @@ type process struct {
 	stderr lastText
 }
 
-// startProcess starts a program in a process group of its own, so that an interrupt at the terminal reaches only us, and
-// we end it in our own way.
+// startProcess starts a program in a process group of its own, so that an interrupt at the terminal
+// reaches only us, and we end it in our own way.
 func startProcess(name, dir string, grace time.Duration, argv ...string) (*process, error) {
 	p := &process{
 		name: name, grace: grace,
@@ -74,7 +75,8 @@ func (p *process) read(stdout io.Reader) {
 	}
 	p.broken = scanner.Err()
 	close(p.lines)
-	// What it says after that is nobody's business, but it must not block on a full pipe. Wait closes the pipe.
+	// What it says after that is nobody's business, but it must not block on a full pipe. Wait
+	// closes the pipe.
 	io.Copy(io.Discard, stdout) //nolint:errcheck // the end is all we wait for
 	p.err = p.cmd.Wait()
 	close(p.ended)
@@ -94,7 +96,8 @@ func (p *process) tell(message any) error {
 	return nil
 }
 
-// hear reads one line into answer. It waits no longer than timeout for it; what it waited for is said in the error.
+// hear reads one line into answer. It waits no longer than timeout for it; what it waited for is
+// said in the error.
 func (p *process) hear(ctx context.Context, timeout time.Duration, what string, answer any) error {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -140,8 +143,8 @@ func (p *process) fate(err error) error {
 	return p.gone("its figures")
 }
 
-// stop ends the process: by the end of its input, and when that does not help, by force. The error says that it had to be
-// forced, or how it failed.
+// stop ends the process: by the end of its input, and when that does not help, by force. The error
+// says that it had to be forced, or how it failed.
 func (p *process) stop() error {
 	select {
 	case <-p.quit: // stopped before
@@ -183,7 +186,8 @@ func (t *lastText) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// quoted is what a reader wants to see of it: a panic from its first line on, otherwise the last lines.
+// quoted is what a reader wants to see of it: a panic from its first line on, otherwise the last
+// lines.
 func (t *lastText) quoted() string {
 	t.mu.Lock()
 	text := strings.TrimSpace(string(t.text))

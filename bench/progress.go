@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A progress says what is going on: on a terminal in one line that is written over again and again, elsewhere in a line
-// for each run.
+// A progress says what is going on: on a terminal in one line that is written over again and again,
+// elsewhere in a line for each run.
 type progress struct {
 	out      io.Writer
 	terminal bool

@@ -41,8 +41,8 @@ func TestSpreadOf(t *testing.T) {
 	}
 }
 
-// sample is a report of invented figures: yodel, the ceiling, two Go peers and one on the JVM, in two scenarios and three
-// rounds.
+// sample is a report of invented figures: yodel, the ceiling, two Go peers and one on the JVM, in
+// two scenarios and three rounds.
 func sample() *Report {
 	r := &Report{Rounds: 3, Machine: Machine{Cores: 2, CPU: "Test | CPU", Java: "openjdk 17"}, Peers: []PeerInfo{
 		{"yodel", kindYodel, "yodel", "as here", "defaults"},
@@ -71,7 +71,8 @@ func sample() *Report {
 func TestRatioIsTakenWithinRounds(t *testing.T) {
 	t.Parallel()
 	r := sample()
-	// In the second round rpcx is better than Kitex, and in the third Kitex has failed and rpcx with errors does not count.
+	// In the second round rpcx is better than Kitex, and in the third Kitex has failed and rpcx
+	// with errors does not count.
 	for i := range r.Results {
 		run := &r.Results[i]
 		switch {
@@ -100,7 +101,8 @@ func TestRatioIsTakenWithinRounds(t *testing.T) {
 	}
 }
 
-// Whoever's calls failed, the round says nothing of a promise: of yodel's it would be kept by calls that were not made.
+// Whoever's calls failed, the round says nothing of a promise: of yodel's it would be kept by calls
+// that were not made.
 func TestRoundsWithErrorsKeepNoPromise(t *testing.T) {
 	t.Parallel()
 	r := sample()
@@ -240,8 +242,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// The peak is where the median is greatest, and the share is taken in each round: a machine that is slow in one round is
-// slow for both.
+// The peak is where the median is greatest, and the share is taken in each round: a machine that is
+// slow in one round is slow for both.
 func TestShareOfThePeakIsTakenWithinRounds(t *testing.T) {
 	t.Parallel()
 	r := Report{Scenarios: scenarios}
@@ -267,7 +269,8 @@ func TestCheckMissesWhatIsNotMeasured(t *testing.T) {
 	if err != nil {
 		missed = strings.Split(err.Error(), "\n")
 	}
-	// Of two scenarios the sample has figures: latency and system calls miss their targets, and the asynchronous ones have none.
+	// Of two scenarios the sample has figures: latency and system calls miss their targets, and the
+	// asynchronous ones have none.
 	if len(missed) != 4+2+3 {
 		t.Errorf("got %d misses:\n%v", len(missed), err)
 	}

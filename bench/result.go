@@ -36,7 +36,8 @@ type PeerInfo struct {
 // A Kind is what a peer counts as in ratios.
 type Kind string
 
-// The kinds. The best Go peer is the best of kindGo: neither yodel itself, in whatever setup, nor the ceiling is a peer in that sense.
+// The kinds. The best Go peer is the best of kindGo: neither yodel itself, in whatever setup, nor
+// the ceiling is a peer in that sense.
 const (
 	kindYodel   Kind = "yodel"
 	kindVariant Kind = "variant" // yodel in another setup, to be compared with itself
@@ -51,7 +52,8 @@ type Result struct {
 	Peer     string `json:"peer"`
 	Round    int    `json:"round"` // from 1
 
-	// Cannot says why the peer does not take part in the scenario, Problem what went wrong. There are no figures with either.
+	// Cannot says why the peer does not take part in the scenario, Problem what went wrong. There
+	// are no figures with either.
 	Cannot  string `json:"cannot,omitempty"`
 	Problem string `json:"problem,omitempty"`
 	// Note is something odd that leaves the figures valid.
@@ -61,17 +63,18 @@ type Result struct {
 	Errors     int64   `json:"errors"`
 	FirstError string  `json:"first_error,omitempty"`
 	Late       int64   `json:"late"`
-	Rate       float64 `json:"rate"`             // calls a second
-	Beside     float64 `json:"beside,omitempty"` // calls a second beside those: all other figures but those of the processes are without them
-	Latency    Latency `json:"latency_us"`
-	Client     Side    `json:"client"`
-	Server     Side    `json:"server"`
-	Wire       float64 `json:"wire_bytes"` // over loopback, both ways, headers included
-	Packets    float64 `json:"packets"`    // likewise
+	Rate       float64 `json:"rate"` // calls a second
+	// calls a second beside those: all other figures but those of the processes are without them
+	Beside  float64 `json:"beside,omitempty"`
+	Latency Latency `json:"latency_us"`
+	Client  Side    `json:"client"`
+	Server  Side    `json:"server"`
+	Wire    float64 `json:"wire_bytes"` // over loopback, both ways, headers included
+	Packets float64 `json:"packets"`    // likewise
 }
 
-// A Latency is in microseconds. Of several client processes it is the least minimum, the greatest maximum, and the mean
-// of the rest.
+// A Latency is in microseconds. Of several client processes it is the least minimum, the greatest
+// maximum, and the mean of the rest.
 type Latency struct {
 	Min  float64 `json:"min"`
 	Mean float64 `json:"mean"`
@@ -82,7 +85,8 @@ type Latency struct {
 	Max  float64 `json:"max"`
 }
 
-// A Side is what the processes of one side used during the measurement; memory is that of all of them at its end.
+// A Side is what the processes of one side used during the measurement; memory is that of all of
+// them at its end.
 type Side struct {
 	CPU      float64 `json:"cpu_seconds"`
 	Reads    float64 `json:"reads"`
@@ -142,7 +146,8 @@ func (r *Report) good(scenario string) map[string][]Result {
 	return runs
 }
 
-// faultless are those of the good runs in which no call has failed. Promises are judged by them alone.
+// faultless are those of the good runs in which no call has failed. Promises are judged by them
+// alone.
 func (r *Report) faultless(scenario string) map[string][]Result {
 	runs := r.good(scenario)
 	for peer := range runs {
@@ -160,15 +165,16 @@ func (r *Report) spread(scenario, peer string, f figure) (Spread, bool) {
 	return spreadOf(values), len(values) > 0
 }
 
-// A ratio compares a peer's figure with the best of others in the same round, and says over the rounds how that went.
+// A ratio compares a peer's figure with the best of others in the same round, and says over the
+// rounds how that went.
 type ratio struct {
 	Spread
 	Against string // who was the best of the others most often
 }
 
-// ratio divides, round by round, the figure of peer by the best of the same round among the peers that others admits;
-// best is the greatest, or with least the least. Runs with errors have no part in it, whoever's they are. It is false if there is no
-// round with both.
+// ratio divides, round by round, the figure of peer by the best of the same round among the peers
+// that others admits; best is the greatest, or with least the least. Runs with errors have no part
+// in it, whoever's they are. It is false if there is no round with both.
 func (r *Report) ratio(scenario, peer string, f figure, least bool, others func(PeerInfo) bool) (ratio, bool) {
 	runs := r.faultless(scenario)
 	wins := make(map[string]int)

@@ -50,8 +50,9 @@ type order struct {
 // A timing says how long the parts of a run take.
 type timing struct {
 	warmup, measure time.Duration
-	patience        time.Duration // for an answer that takes no time of its own; a wait for it that lasts longer is a hang
-	grace           time.Duration // for a program to end after its input has
+	// for an answer that takes no time of its own; a wait for it that lasts longer is a hang
+	patience time.Duration
+	grace    time.Duration // for a program to end after its input has
 }
 
 // errCannot is a client's word that it does not do such a load.
@@ -72,11 +73,12 @@ type bout struct {
 // errNoCall says that no call both began in the measurement and came back.
 var errNoCall = errors.New("no call began and came back")
 
-// longestMeasure is how long those are measured at most who are too slow for the time that suits the others. Who makes no call in
-// it is broken.
+// longestMeasure is how long those are measured at most who are too slow for the time that suits
+// the others. Who makes no call in it is broken.
 const longestMeasure = 20 * time.Second
 
-// fight runs a scenario once, and once more with a longer measurement when it was too short for the peer.
+// fight runs a scenario once, and once more with a longer measurement when it was too short for the
+// peer.
 func fight(ctx context.Context, peer program, s Scenario, t timing) (Result, PeerInfo) {
 	result, info, err := once(ctx, peer, s, t)
 	for wanted := t.measure; errors.Is(err, errNoCall) && 4*t.measure <= longestMeasure; {
@@ -110,8 +112,8 @@ func once(ctx context.Context, peer program, s Scenario, t timing) (Result, Peer
 	return result, b.info, err
 }
 
-// lostServers says which servers have not ended as they should, beyond what the error says: a client whose server has died says only
-// that its connection is gone.
+// lostServers says which servers have not ended as they should, beyond what the error says: a
+// client whose server has died says only that its connection is gone.
 func (b *bout) lostServers(err error) (text string) {
 	for _, server := range b.servers {
 		if server.ending != nil && !strings.Contains(err.Error(), server.name) {
@@ -186,10 +188,11 @@ func (b *bout) start(what string) (*process, error) {
 
 // measure lets the clients count, and adds up what they and the kernel say.
 //
-// What the kernel counts is taken over as long as the clients count, and beginning with them, but for an open loop not to the
-// end of the last call: calls of before the measurement, which do not count, use as much after its begin as those that do count
-// use after its end. Several thousand callers of a slow peer would else make each call dearer than it is. An open loop is
-// to make all its calls, however late, and has few open where it keeps up.
+// What the kernel counts is taken over as long as the clients count, and beginning with them, but
+// for an open loop not to the end of the last call: calls of before the measurement, which do not
+// count, use as much after its begin as those that do count use after its end. Several thousand
+// callers of a slow peer would else make each call dearer than it is. An open loop is to make all
+// its calls, however late, and has few open where it keeps up.
 func (b *bout) measure(ctx context.Context) (Result, error) {
 	before, err := b.look(ctx)
 	if err != nil {
@@ -227,8 +230,9 @@ func (b *bout) measure(ctx context.Context) (Result, error) {
 	return r, nil
 }
 
-// use adds what the processes have used between two looks. When these are further apart than the time in which the
-// calls were made, or nearer to each other, it is scaled, since their number is that of this time.
+// use adds what the processes have used between two looks. When these are further apart than the
+// time in which the calls were made, or nearer to each other, it is scaled, since their number is
+// that of this time.
 func (b *bout) use(r *Result, before, after *sight, done []event) {
 	r.Wire, r.Packets = after.wire.bytes-before.wire.bytes, after.wire.packets-before.wire.packets
 	r.Client = side(b.clients, before, after)
@@ -293,7 +297,8 @@ func (b *bout) lookAt(ctx context.Context, at time.Time) (*sight, error) {
 	}
 }
 
-// look asks the kernel about all processes, and then the servers about their runtimes: they may take a while.
+// look asks the kernel about all processes, and then the servers about their runtimes: they may
+// take a while.
 func (b *bout) look(ctx context.Context) (*sight, error) {
 	seen := &sight{at: time.Now(), of: make(map[*process]look)}
 	var err error

@@ -28,7 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fake speaks the process protocol without making calls. Its behaviour is something that it does wrong, and in which role.
+// fake speaks the process protocol without making calls. Its behaviour is something that it does
+// wrong, and in which role.
 func fake(behaviour, role string) {
 	wrong := ""
 	for one := range strings.FieldsSeq(behaviour) {
@@ -94,8 +95,8 @@ func fake(behaviour, role string) {
 	}
 }
 
-// drains is a peer whose last calls take until its server is looked at for the second time, and use a lot after that: they are two of
-// a thousand. A named pipe tells the client.
+// drains is a peer whose last calls take until its server is looked at for the second time, and use
+// a lot after that: they are two of a thousand. A named pipe tells the client.
 func drains(pipe, role string) {
 	input := bufio.NewScanner(os.Stdin)
 	if role == "serve" {
@@ -144,7 +145,8 @@ func fakePeer(t *testing.T, key, behaviour string) program {
 	return program{key: key, kind: kindOf(key), argv: []string{self, "fake", behaviour}}
 }
 
-// Timings: one that waits as long as a busy machine needs, and one for those who would be waited for in vain.
+// Timings: one that waits as long as a busy machine needs, and one for those who would be waited
+// for in vain.
 var (
 	patiently = timing{warmup: time.Millisecond, measure: time.Millisecond, patience: time.Minute, grace: time.Minute}
 	briefly   = timing{warmup: time.Millisecond, measure: time.Millisecond, patience: 4 * time.Second, grace: 2 * time.Second}
@@ -175,7 +177,8 @@ func TestRunAddsUpProcesses(t *testing.T) {
 	}
 }
 
-// The calls that are open at the end of a measurement are done when it is over, as those that were open at its begin were.
+// The calls that are open at the end of a measurement are done when it is over, as those that were
+// open at its begin were.
 func TestWhatIsUsedAfterTheMeasurementDoesNotCount(t *testing.T) {
 	t.Parallel()
 	pipe := filepath.Join(t.TempDir(), "pipe")

@@ -24,13 +24,15 @@ type Load struct {
 	MeasureMS int      `json:"measure_ms"`
 }
 
-// A Beside is what goes on beside the calls that are measured, on the same connections: an echo in a closed loop.
+// A Beside is what goes on beside the calls that are measured, on the same connections: an echo in
+// a closed loop.
 type Beside struct {
 	Size    int `json:"size"`
 	Callers int `json:"callers"`
 }
 
-// A Scenario is one row of the measurement's plan. All peers that can do its load run it, one after the other, in each round.
+// A Scenario is one row of the measurement's plan. All peers that can do its load run it, one after
+// the other, in each round.
 type Scenario struct {
 	Name  string `json:"name"`
 	Title string `json:"title"` // above its table
@@ -170,8 +172,8 @@ func (s Scenario) connecting() time.Duration {
 	return time.Duration(max(s.Load.Conns, s.Load.Callers)) * 10 * time.Millisecond
 }
 
-// catchingUp is how long a client may take to make the calls of an open loop that the peer was too slow for. Who makes
-// less than 2,000 a second is not waited for.
+// catchingUp is how long a client may take to make the calls of an open loop that the peer was too
+// slow for. Who makes less than 2,000 a second is not waited for.
 func (s Scenario) catchingUp(t timing) time.Duration {
 	return time.Duration(float64(s.Load.Rate) * float64(t.warmup+t.measure) / 2_000)
 }

@@ -264,8 +264,8 @@ func microseconds(n float64) string {
 
 func two(client, server float64) string { return amount(client) + "+" + amount(server) }
 
-// SystemCalls writes reads or writes per call, unless the peer makes them in a way that the kernel does not count: then not even a
-// byte per call has gone through those it does count.
+// SystemCalls writes reads or writes per call, unless the peer makes them in a way that the kernel
+// does not count: then not even a byte per call has gone through those it does count.
 func (r Result) SystemCalls(client, server float64) string {
 	if max(r.Client.BytesOut, r.Server.BytesOut) < 1 {
 		return "–"

@@ -18,7 +18,8 @@ type Target struct {
 	Check  bool // part of -check
 }
 
-// yodel is the peer that has to meet the targets. Its variants are the same with middleware and observers, and without polling.
+// yodel is the peer that has to meet the targets. Its variants are the same with middleware and
+// observers, and without polling.
 const (
 	yodel      = "yodel"
 	yodelChain = "yodel-chain"
@@ -46,7 +47,8 @@ func itself(scenario string, f figure) func(*Report) (ratio, bool) {
 
 func itselfOnly(p PeerInfo) bool { return p.Key == yodel }
 
-// chainCost is the CPU time of a call with the full chain, next to one without in the same round and over the same servers.
+// chainCost is the CPU time of a call with the full chain, next to one without in the same round
+// and over the same servers.
 func chainCost(scenario string) func(*Report) (ratio, bool) {
 	return func(r *Report) (ratio, bool) { return r.ratio(scenario, yodelChain, cpu, true, itselfOnly) }
 }
@@ -58,8 +60,8 @@ func pollingCost(r *Report) (ratio, bool) {
 
 func stillRate(r *Report) (ratio, bool) { return r.ratio("closed-1", yodelStill, rate, false, goPeers) }
 
-// ofPeak is throughput with so many callers as a share of that in the same round with as many callers as are best for the
-// median. A peak for each round would be the one with the most luck.
+// ofPeak is throughput with so many callers as a share of that in the same round with as many
+// callers as are best for the median. A peak for each round would be the one with the most luck.
 func ofPeak(scenario string) func(*Report) (ratio, bool) {
 	return func(r *Report) (ratio, bool) {
 		peak, most := "", 0.0
@@ -86,7 +88,8 @@ func systemCalls(r Result) float64 {
 	return perCall(r, max(r.Client.Reads, r.Client.Writes, r.Server.Reads, r.Server.Writes))
 }
 
-// memoryPerConnection is how much more memory the server has with 10,000 connections than with one, in KiB of each.
+// memoryPerConnection is how much more memory the server has with 10,000 connections than with one,
+// in KiB of each.
 func memoryPerConnection(r *Report, peer string) (ratio, bool) {
 	memory := func(run Result) float64 { return run.Server.Memory }
 	one, ok1 := r.spread("idle-1", peer, memory)
@@ -220,7 +223,8 @@ func (v Verdict) Judgement(tolerance float64) string {
 // checkTolerance is by how much -check lets a target be missed: a machine has bad minutes.
 const checkTolerance = 0.1
 
-// What -check measures. Its asynchronous scenario needs the ceiling and only those that can call so.
+// What -check measures. Its asynchronous scenario needs the ceiling and only those that can call
+// so.
 var (
 	checkPeers = []string{yodel, "raw", "rpcx", "grpc-go", "kitex", "arpc"}
 	checkWith  = map[string][]string{
@@ -240,7 +244,8 @@ func checkScenarios() []Scenario {
 	return checked
 }
 
-// check prints a line for each ratio that -check is about. The error is that of a target missed by more than a tenth.
+// check prints a line for each ratio that -check is about. The error is that of a target missed by
+// more than a tenth.
 func (r *Report) check(out io.Writer) error {
 	var missed []error
 	fmt.Fprintln(out)

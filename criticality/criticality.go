@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package criticality has the classes of calls: which are carried out when not all can be. They are values of yodel.Call.Criticality; those who
-// limit calls refuse the lower ones first.
+// Package criticality has the classes of calls: which are carried out when not all can be. They are
+// values of yodel.Call.Criticality; those who limit calls refuse the lower ones first.
 //
 // The classes are those of Google's Site Reliability Engineering, chapter 21, Handling Overload.
 package criticality

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package examples_test runs each example as a process of its own, and compares what it prints with what the documents
-// say that it prints.
+// Package examples_test runs each example as a process of its own, and compares what it prints with
+// what the documents say that it prints.
 package examples_test
 
 import (
@@ -62,7 +62,8 @@ func TestExamples(t *testing.T) {
 	t.Run("restart killed", e.testRestartKilled)
 }
 
-// withCluster says that the example with an etcd server in it is built and tested, which takes minutes.
+// withCluster says that the example with an etcd server in it is built and tested, which takes
+// minutes.
 var withCluster = os.Getenv("YODEL_REAL") != ""
 
 // examples is the folder with the built programs.
@@ -91,7 +92,8 @@ func raceDetector() bool {
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// command returns a command that runs an example, and is ended with the test. If it ends by itself, it has to leave no temporary file.
+// command returns a command that runs an example, and is ended with the test. If it ends by itself,
+// it has to leave no temporary file.
 func (e examples) command(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	temporary, err := os.MkdirTemp(string(e), "tmp") //nolint:usetesting // those that a killed program has started may use it for a moment longer than the test lasts
@@ -242,7 +244,8 @@ func (p *process) signal(t *testing.T, sig os.Signal) {
 // ends are the signals that end a program in good order.
 var ends = []os.Signal{os.Interrupt, syscall.SIGTERM}
 
-// listens waits until somebody listens at addr, and reports whether that happened before the program ended.
+// listens waits until somebody listens at addr, and reports whether that happened before the
+// program ended.
 func (p *process) listens(addr string) bool {
 	return waitFor(p.gone, func() bool { return answers(addr) })
 }
@@ -433,7 +436,8 @@ func wantGone(t *testing.T, p *process, instances []string) {
 	}
 }
 
-// startInstances starts a program that goes on for longer than the test takes, and returns the addresses of its instances.
+// startInstances starts a program that goes on for longer than the test takes, and returns the
+// addresses of its instances.
 func (e examples) startInstances(t *testing.T, name string, args ...string) (p *process, instances []string) {
 	t.Helper()
 	p = e.start(t, name, args...)
@@ -453,7 +457,8 @@ func (e examples) startInstances(t *testing.T, name string, args ...string) (p *
 	return p, instances
 }
 
-// block returns what stands in a document between a line and the end of the block of code, or the next command in it.
+// block returns what stands in a document between a line and the end of the block of code, or the
+// next command in it.
 func block(t *testing.T, document, line string) string {
 	t.Helper()
 	_, rest, ok := strings.Cut(document, "\n"+line)

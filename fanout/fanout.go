@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fanout makes a call to all endpoints of a client at once: to tell every instance something, to ask all and take the first
-// answer, or to hear what each has to say.
+// Package fanout makes a call to all endpoints of a client at once: to tell every instance
+// something, to ask all and take the first answer, or to hear what each has to say.
 //
 //	receipts, err := fanout.Broadcast(ctx, client, Invalidate, &Key{"user/7"}, nil)  // all must succeed
 //	quote, err := fanout.First(ctx, client, GetQuote, &Query{"GOOG"}, nil)            // the first success wins
 //	receipts, err := fanout.Inform(ctx, client, yodel.GetStats, &yodel.Empty{}, nil)  // a receipt for each
 //
-// Each endpoint gets a call of its own, with a reply of its own, that is pinned to it (see yodel.Call.Endpoint) and goes through all of the client's
-// middleware. An endpoint that is not ready, or cannot be reached, is an endpoint that fails: nobody is left out in silence. When no
-// instance is known, all three fail with YDL3521, after having waited for the first set as any call does.
-// An idempotency key is that of all these calls: servers that share a memory of keys execute one of them, and all others execute theirs.
+// Each endpoint gets a call of its own, with a reply of its own, that is pinned to it (see
+// yodel.Call.Endpoint) and goes through all of the client's middleware. An endpoint that is not
+// ready, or cannot be reached, is an endpoint that fails: nobody is left out in silence. When no
+// instance is known, all three fail with YDL3521, after having waited for the first set as any call
+// does. An idempotency key is that of all these calls: servers that share a memory of keys execute
+// one of them, and all others execute theirs.
 //
-// They return when all calls have ended, and none of the calls outlasts ctx or the call's deadline. First cancels the others, and waits for
-// their ends: a server that is asked to stop may have executed the call by then, or be executing it still.
+// They return when all calls have ended, and none of the calls outlasts ctx or the call's deadline.
+// First cancels the others, and waits for their ends: a server that is asked to stop may have
+// executed the call by then, or be executing it still.
 package fanout
 
 import (
@@ -46,14 +49,16 @@ type Receipt[Out any] struct {
 	Took    time.Duration
 }
 
-// Broadcast calls a method of all endpoints, all of which must succeed: otherwise the error, YDL3522, names those that failed, and has their errors.
-// The receipts are those of all endpoints, also then.
+// Broadcast calls a method of all endpoints, all of which must succeed: otherwise the error,
+// YDL3522, names those that failed, and has their errors. The receipts are those of all endpoints,
+// also then.
 func Broadcast[In, Out any](ctx context.Context, c *yodel.Client, m yodel.Method[In, Out], in *In, o *Options) ([]Receipt[Out], error) {
 	outcomes, err := BroadcastCall(ctx, c, template(m, in), o)
 	return receipts[Out](outcomes), err
 }
 
-// First calls a method of all endpoints and returns the first reply. The other calls are canceled. When all fail, the error is YDL3523, and has theirs.
+// First calls a method of all endpoints and returns the first reply. The other calls are canceled.
+// When all fail, the error is YDL3523, and has theirs.
 func First[In, Out any](ctx context.Context, c *yodel.Client, m yodel.Method[In, Out], in *In, o *Options) (*Out, error) {
 	call := template(m, in)
 	if err := FirstCall(ctx, c, call, o); err != nil {
@@ -62,20 +67,23 @@ func First[In, Out any](ctx context.Context, c *yodel.Client, m yodel.Method[In,
 	return call.Reply.(*Out), nil //nolint:forcetypeassert // template made it
 }
 
-// Inform calls a method of all endpoints and returns a receipt for each. The error is about there being none to call.
+// Inform calls a method of all endpoints and returns a receipt for each. The error is about there
+// being none to call.
 func Inform[In, Out any](ctx context.Context, c *yodel.Client, m yodel.Method[In, Out], in *In, o *Options) ([]Receipt[Out], error) {
 	outcomes, err := InformCall(ctx, c, template(m, in), o)
 	return receipts[Out](outcomes), err
 }
 
-// An Outcome is the call that was made to one endpoint, with its reply and trailer, and how it ended.
+// An Outcome is the call that was made to one endpoint, with its reply and trailer, and how it
+// ended.
 type Outcome struct {
 	Call *yodel.Call
 	Err  error
 	Took time.Duration
 }
 
-// BroadcastCall is Broadcast with all that a Call can carry, but an order: each endpoint is called with a copy of call, whose Reply is a new variable like call's.
+// BroadcastCall is Broadcast with all that a Call can carry, but an order: each endpoint is called
+// with a copy of call, whose Reply is a new variable like call's.
 func BroadcastCall(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options) ([]Outcome, error) {
 	outcomes, err := InformCall(ctx, c, call, o)
 	if err != nil {
@@ -84,7 +92,8 @@ func BroadcastCall(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Op
 	return outcomes, failure("YDL3522", call, outcomes)
 }
 
-// FirstCall is First with all that a Call can carry. The winner's reply, trailer and attachment become call's.
+// FirstCall is First with all that a Call can carry. The winner's reply, trailer and attachment
+// become call's.
 func FirstCall(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -111,7 +120,8 @@ func InformCall(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Optio
 	return each(ctx, c, call, o, func(*Outcome) {})
 }
 
-// each makes a copy of call to each endpoint, and tells ended of each outcome, on several goroutines.
+// each makes a copy of call to each endpoint, and tells ended of each outcome, on several
+// goroutines.
 func each(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options, ended func(*Outcome)) ([]Outcome, error) {
 	if o == nil {
 		o = &Options{}
@@ -126,7 +136,8 @@ func each(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options, en
 	}
 	outcomes := make([]Outcome, len(endpoints))
 	for i, ep := range endpoints {
-		outcomes[i] = Outcome{Call: copyOf(call, ep), Err: yodel.Errorf(yodel.Internal, "%s: the call ended its goroutine", call.Method)} // unless Do returns
+		// unless Do returns
+		outcomes[i] = Outcome{Call: copyOf(call, ep), Err: yodel.Errorf(yodel.Internal, "%s: the call ended its goroutine", call.Method)}
 	}
 	var next atomic.Int64
 	var panicked atomic.Pointer[any]

@@ -346,7 +346,8 @@ func until(t *testing.T, ok func() bool) {
 	}
 }
 
-// A panic below, in a codec for example, gets to the caller, who may be prepared for it, when all calls have ended.
+// A panic below, in a codec for example, gets to the caller, who may be prepared for it, when all
+// calls have ended.
 func TestAPanicGetsToTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, services := start(t, &yodel.ClientOptions{Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package introspect has the messages of a server's built-in methods, yodel.GetInfo and its like: what a server says of itself.
+// Package introspect has the messages of a server's built-in methods, yodel.GetInfo and its like:
+// what a server says of itself.
 package introspect
 
 import (
@@ -16,8 +17,8 @@ type Info struct {
 	Codecs      []string  `json:"codecs"`
 	Compressors []string  `json:"compressors,omitempty"`
 	Methods     []Method  `json:"methods"`
-	// Overrides is what operators have set for the server in registries. It wins over what the server
-	// announces.
+	// Overrides is what operators have set for the server in registries. It wins over what the
+	// server announces.
 	Overrides []Override `json:"overrides,omitempty"`
 }
 
@@ -57,9 +58,10 @@ type Schema struct {
 
 // Stats is what a server counted since it started.
 type Stats struct {
-	Since   time.Time     `json:"since"`
-	Conns   int           `json:"conns"`   // open now
-	Open    int           `json:"open"`    // requests open now, without those of short methods; see yodel.ServerOptions.MaxOpen
+	Since time.Time `json:"since"`
+	Conns int       `json:"conns"` // open now
+	// requests open now, without those of short methods; see yodel.ServerOptions.MaxOpen
+	Open    int           `json:"open"`
 	Granted int           `json:"granted"` // requests that the clients may have open now
 	Panics  uint64        `json:"panics"`  // of handlers
 	Methods []MethodStats `json:"methods"`
@@ -73,7 +75,8 @@ type MethodStats struct {
 	Inflight int64             `json:"inflight"`
 	Received uint64            `json:"received,omitempty"` // messages on streams
 	Sent     uint64            `json:"sent,omitempty"`     // likewise
-	// Latency is how long the calls took on the server, middleware and decoding included: the number of calls in each bucket.
+	// Latency is how long the calls took on the server, middleware and decoding included: the
+	// number of calls in each bucket.
 	Latency []Bucket `json:"latency,omitempty"`
 }
 
@@ -83,8 +86,8 @@ type Bucket struct {
 	Calls uint64        `json:"calls"`
 }
 
-// Quantile returns the latency that a share q of the calls did not exceed, at most a fifth too high: 0.99 is the
-// 99th percentile. It is 0 without calls.
+// Quantile returns the latency that a share q of the calls did not exceed, at most a fifth too
+// high: 0.99 is the 99th percentile. It is 0 without calls.
 func (m *MethodStats) Quantile(q float64) time.Duration {
 	var total, seen uint64
 	for _, b := range m.Latency {

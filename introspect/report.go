@@ -10,15 +10,18 @@ import (
 	"github.com/yodel-rpc/yodel/internal/text"
 )
 
-// A CallReport is the record of one call, which is made when it has failed, was slow, or was to be explained. Its caller makes one, and the server that carried it out
-// another one, which knows less of the network and more of what happened on the server. Durations in JSON are nanoseconds. It has
+// A CallReport is the record of one call, which is made when it has failed, was slow, or was to be
+// explained. Its caller makes one, and the server that carried it out another one, which knows less
+// of the network and more of what happened on the server. Durations in JSON are nanoseconds. It has
 // nothing of what was sent: no argument, no metadata, no attachment. It must not be changed.
 type CallReport struct {
-	Method    string        `json:"method"`
-	Kind      string        `json:"kind,omitempty"` // feed, upload or duplex; empty for one request and one reply
-	Side      string        `json:"side"`           // who tells this: the "client" that made the call, or the "server" that carried it out
-	Began     time.Time     `json:"began"`          // when the call was made, or came in
-	Took      time.Duration `json:"took"`           // in all; 0 of a call on the server that was so short that nobody looked
+	Method string `json:"method"`
+	Kind   string `json:"kind,omitempty"` // feed, upload or duplex; empty for one request and one reply
+	// who tells this: the "client" that made the call, or the "server" that carried it out
+	Side  string    `json:"side"`
+	Began time.Time `json:"began"` // when the call was made, or came in
+	// in all; 0 of a call on the server that was so short that nobody looked
+	Took      time.Duration `json:"took"`
 	Slow      bool          `json:"slow,omitempty"`
 	Explained bool          `json:"explained,omitempty"` // its caller has asked for this record
 
@@ -40,14 +43,16 @@ type CallReport struct {
 	MoreCandidates int           `json:"moreCandidates,omitempty"` // how many were left out
 	CandidatesAt   time.Duration `json:"candidatesAt,omitempty"`   // when they were looked at, after Began
 	Turn           time.Duration `json:"turn,omitempty"`           // an ordered call waited for those before it
-	Attempts       []Attempt     `json:"attempts,omitempty"`       // in the order in which they ended; the last one decided
-	MoreAttempts   int           `json:"moreAttempts,omitempty"`   // how many were left out, in the middle
+	// in the order in which they ended; the last one decided
+	Attempts     []Attempt `json:"attempts,omitempty"`
+	MoreAttempts int       `json:"moreAttempts,omitempty"` // how many were left out, in the middle
 
 	// On the server.
 
-	Peer     string        `json:"peer,omitempty"`     // who called
-	Attempt  int           `json:"attempt,omitempty"`  // how often the caller had sent it before
-	Queue    time.Duration `json:"queue,omitempty"`    // until the method began: receiving it, waiting, middleware, decoding
+	Peer    string `json:"peer,omitempty"`    // who called
+	Attempt int    `json:"attempt,omitempty"` // how often the caller had sent it before
+	// until the method began: receiving it, waiting, middleware, decoding
+	Queue    time.Duration `json:"queue,omitempty"`
 	Handler  time.Duration `json:"handler,omitempty"`  // the rest: the method, and encoding its reply
 	BytesIn  int           `json:"bytesIn,omitempty"`  // of the request, and of the messages that came
 	BytesOut int           `json:"bytesOut,omitempty"` // of the reply, and of the messages that were sent
@@ -74,8 +79,10 @@ type Resolver struct {
 
 // A Candidate is an instance that an attempt could have gone to.
 type Candidate struct {
-	Addr    string `json:"addr"`
-	Verdict string `json:"verdict"` // picked, tried before, another attempt is on its way to it, not ready, the call is pinned elsewhere, or not chosen
+	Addr string `json:"addr"`
+	// picked, tried before, another attempt is on its way to it, not ready, the call is pinned
+	// elsewhere, or not chosen
+	Verdict string `json:"verdict"`
 	// NotReady is who says that it should get no calls: a breaker, "connection".
 	NotReady []string      `json:"notReady,omitempty"`
 	Unlisted bool          `json:"unlisted,omitempty"` // the resolver does not name it any more
@@ -93,18 +100,22 @@ type Attempt struct {
 	Took  time.Duration `json:"took"`  // until the outcome was known
 	Fork  bool          `json:"fork,omitempty"`
 
-	// Where that went. The server has told of its part when Queue or Handler is not 0, and Network is then the rest.
+	// Where that went. The server has told of its part when Queue or Handler is not 0, and Network
+	// is then the rest.
 
 	Connecting time.Duration `json:"connecting,omitempty"` // waiting for a connection
-	Credit     time.Duration `json:"credit,omitempty"`     // waiting for the server's window, or until what was to be sent before had been written
-	Network    time.Duration `json:"network,omitempty"`
-	Queue      time.Duration `json:"queue,omitempty"`   // on the server, until the method began
-	Handler    time.Duration `json:"handler,omitempty"` // the method
+	// waiting for the server's window, or until what was to be sent before had been written
+	Credit  time.Duration `json:"credit,omitempty"`
+	Network time.Duration `json:"network,omitempty"`
+	Queue   time.Duration `json:"queue,omitempty"`   // on the server, until the method began
+	Handler time.Duration `json:"handler,omitempty"` // the method
 
-	// Taken is when the server had taken the stream, or the first message of a feed had come, after the attempt began. A stream is slow by this alone.
+	// Taken is when the server had taken the stream, or the first message of a feed had come, after
+	// the attempt began. A stream is slow by this alone.
 	Taken time.Duration `json:"taken,omitempty"`
 
-	BytesOut int `json:"bytesOut,omitempty"` // body, attachment and metadata, as they were sent, and the messages of a stream
+	// body, attachment and metadata, as they were sent, and the messages of a stream
+	BytesOut int `json:"bytesOut,omitempty"`
 	BytesIn  int `json:"bytesIn,omitempty"`
 	Sent     int `json:"sent,omitempty"`     // messages of the stream
 	Received int `json:"received,omitempty"` // likewise, that came
@@ -122,7 +133,8 @@ type Note struct {
 	What string        `json:"what"`
 }
 
-// SamplesQuery says which records yodel.GetSamples returns. Those of a kind that is named, or all when none is.
+// SamplesQuery says which records yodel.GetSamples returns. Those of a kind that is named, or all
+// when none is.
 type SamplesQuery struct {
 	Method    string `json:"method,omitempty"` // only of this one; empty is all
 	Side      string `json:"side,omitempty"`   // only "client" or only "server"; empty is both
@@ -132,8 +144,9 @@ type SamplesQuery struct {
 	Limit     int    `json:"limit,omitempty"` // how many at most; 0 is all
 }
 
-// Samples has the records that a client or server has kept, the newest first, and counts the calls of which it could have kept
-// one. A call that is of several kinds is counted once: as one that was to be explained, or else as one that failed.
+// Samples has the records that a client or server has kept, the newest first, and counts the calls
+// of which it could have kept one. A call that is of several kinds is counted once: as one that was
+// to be explained, or else as one that failed.
 type Samples struct {
 	Calls     []CallReport `json:"calls"`
 	Failed    uint64       `json:"failed"`
@@ -142,7 +155,8 @@ type Samples struct {
 	LeftOut   uint64       `json:"leftOut"` // of these, because there were too many at a time
 }
 
-// Error returns the record for people to read. With it errors.As finds a record in the error of a call.
+// Error returns the record for people to read. With it errors.As finds a record in the error of a
+// call.
 func (r *CallReport) Error() string { return r.String() }
 
 // String returns the record for people to read: one line for each thing to know.
@@ -363,8 +377,8 @@ func (a *Attempt) print(p *page, number int) {
 	}
 }
 
-// A page is lines with a word before each that says what it is about. Names and messages come from outside: whatever they hold,
-// they neither add a line nor control a terminal.
+// A page is lines with a word before each that says what it is about. Names and messages come from
+// outside: whatever they hold, they neither add a line nor control a terminal.
 type page struct{ lines []string }
 
 func (p *page) linef(about, format string, args ...any) {

@@ -13,7 +13,8 @@ import (
 	"github.com/yodel-rpc/yodel/recommended"
 )
 
-// Both chains together allocate nothing for a call that goes well, but for the contexts of calls that may be hedged, which are made 16 at a time and not used again.
+// Both chains together allocate nothing for a call that goes well, but for the contexts of calls
+// that may be hedged, which are made 16 at a time and not used again.
 func TestTheChainAllocatesNothing(t *testing.T) {
 	allocs := func(method yodel.Method[int, int], co *yodel.ClientOptions, so *yodel.ServerOptions) float64 {
 		addrs, _ := newShelves(t, 3, so, nil)

@@ -34,7 +34,8 @@ func Example() {
 	// Output:
 }
 
-// newShelves returns addresses of servers on loopback, the first of which is unwell, and how often each method was executed on all.
+// newShelves returns addresses of servers on loopback, the first of which is unwell, and how often
+// each method was executed on all.
 func newShelves(t testing.TB, n int, o *yodel.ServerOptions, unwell func() error) (addrs []string, executed *atomic.Int64) {
 	t.Helper()
 	executed = new(atomic.Int64)
@@ -75,7 +76,8 @@ func newClient(t testing.TB, addrs []string, o *yodel.ClientOptions) *yodel.Clie
 	return c
 }
 
-// Calls that may be repeated do not fail with one of three servers, and those that must not be executed twice are not.
+// Calls that may be repeated do not fail with one of three servers, and those that must not be
+// executed twice are not.
 func TestOneServerThatFailsIsNoticedByNobodyWhoMayRepeat(t *testing.T) {
 	addrs, executed := newShelves(t, 3, recommended.Server(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)}), func() error {
 		return yodel.Errorf(yodel.Unavailable, "unwell")

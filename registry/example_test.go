@@ -63,7 +63,8 @@ func Example() {
 	// Output: 42
 }
 
-// What a client follows may be made of several registries, and may be kept in a file for the day on which none answers.
+// What a client follows may be made of several registries, and may be kept in a file for the day on
+// which none answers.
 func ExampleSnapshot() {
 	folder, err := os.MkdirTemp("", "yodel-example-")
 	if err != nil {

@@ -23,8 +23,9 @@ type Layout interface {
 	Name(addr string) string
 	// Value is what stands under the key.
 	Value(in yodel.Instance) ([]byte, error)
-	// Instance reads what Value wrote under a key that ends with name, or what others have. An instance with an address beside an error is
-	// what could be read, and used: others may write what nobody understands, and serve all the same.
+	// Instance reads what Value wrote under a key that ends with name, or what others have. An
+	// instance with an address beside an error is what could be read, and used: others may write
+	// what nobody understands, and serve all the same.
 	Instance(name string, value []byte) (yodel.Instance, error)
 }
 

@@ -121,7 +121,8 @@ func TestBrokenRecordsAreErrors(t *testing.T) {
 	}
 }
 
-// A server of rpcx with metadata that nobody understands serves all the same, and rpcx's clients call it.
+// A server of rpcx with metadata that nobody understands serves all the same, and rpcx's clients
+// call it.
 func TestWhatCanBeReadOfARecordIsUsed(t *testing.T) {
 	for _, test := range []struct {
 		layout      registry.Layout

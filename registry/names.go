@@ -12,16 +12,16 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Lister is a Store that can list folders without reading the values in them. With it, the error of a client that has no
-// instance names the services that there are.
+// A Lister is a Store that can list folders without reading the values in them. With it, the error
+// of a client that has no instance names the services that there are.
 type Lister interface {
-	// List returns the names of the folders right below prefix, which ends with a slash. It may leave out names beyond some
-	// hundreds.
+	// List returns the names of the folders right below prefix, which ends with a slash. It may
+	// leave out names beyond some hundreds.
 	List(ctx context.Context, prefix string) ([]string, error)
 }
 
-// String names the registry in logs, without secrets, for example "etcd at 10.0.0.1:2379". A Store without a method String is named by
-// its package.
+// String names the registry in logs, without secrets, for example "etcd at 10.0.0.1:2379". A Store
+// without a method String is named by its package.
 func (r *Registry) String() string {
 	if store, ok := r.store.(fmt.Stringer); ok {
 		return store.String()
@@ -30,8 +30,8 @@ func (r *Registry) String() string {
 	return name
 }
 
-// String says what is resolved, for errors and logs: the service, the registry and the prefix of the keys. A Store names itself with
-// a method String, without secrets.
+// String says what is resolved, for errors and logs: the service, the registry and the prefix of
+// the keys. A Store names itself with a method String, without secrets.
 func (s *service) String() string {
 	where := "a registry"
 	if store, ok := s.store.(fmt.Stringer); ok {
@@ -62,7 +62,8 @@ func (s *several) String() string {
 	return strings.Join(names, " and ")
 }
 
-// Services implements the optional method of yodel.Resolver. It asks the first resolver that can list services.
+// Services implements the optional method of yodel.Resolver. It asks the first resolver that can
+// list services.
 func (s *several) Services(ctx context.Context) (asked string, known []string, err error) {
 	err = errors.New("no resolver can list services")
 	for _, r := range s.resolvers {
@@ -73,7 +74,8 @@ func (s *several) Services(ctx context.Context) (asked string, known []string, e
 	return "", nil, err
 }
 
-// ServiceName implements the optional method of yodel.Resolver. It returns "" unless all resolvers are for the same service.
+// ServiceName implements the optional method of yodel.Resolver. It returns "" unless all resolvers
+// are for the same service.
 func (s *several) ServiceName() string {
 	name := ""
 	for i, r := range s.resolvers {

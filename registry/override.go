@@ -12,14 +12,14 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// This file keeps what operators set for instances. A setting is a record of its own beside those of
-// the service, so that it outlives the announcement and a restart of the server:
+// This file keeps what operators set for instances. A setting is a record of its own beside those
+// of the service, so that it outlives the announcement and a restart of the server:
 //
 //	yodel/Inventory/10.0.0.7:8972             what the server announces
 //	yodel/Inventory^overrides/10.0.0.7:8972   what an operator has set: {"addr":"10.0.0.7:8972","state":"inactive"}
 
-// overridden is added to the escaped name of a service for its settings. No service has such a name,
-// because escape does not leave a ^.
+// overridden is added to the escaped name of a service for its settings. No service has such a
+// name, because escape does not leave a ^.
 const overridden = "^overrides"
 
 // An overrider is a registry that keeps what operators set.
@@ -27,11 +27,11 @@ type overrider interface {
 	Override(ctx context.Context, service, addr, state string, weight int) error
 }
 
-// Override sets the state and the weight of the instance of a service at addr. They win over what the
-// instance announces, survive its restart, and stay until they are removed: with an empty state and a
-// weight of 0, which is also what leaves one of the two to the instance. State is "active" or
-// "inactive": an inactive instance gets no calls. A server that is announced there takes them over at
-// once; yodel.GetInfo lists them.
+// Override sets the state and the weight of the instance of a service at addr. They win over what
+// the instance announces, survive its restart, and stay until they are removed: with an empty state
+// and a weight of 0, which is also what leaves one of the two to the instance. State is "active" or
+// "inactive": an inactive instance gets no calls. A server that is announced there takes them over
+// at once; yodel.GetInfo lists them.
 //
 // The registries made by New keep such settings, and so does Consul. Override fails for others.
 func Override(ctx context.Context, r yodel.Registrar, service, addr, state string, weight int) error {
@@ -54,8 +54,8 @@ func (r *Registry) Override(ctx context.Context, service, addr, state string, we
 	return r.store.Put(ctx, r.overrideKey(service, addr), value, 0)
 }
 
-// Setting returns what a registry writes to keep a state and a weight that an operator has set, in the
-// layout JSON, or nil if there is nothing to keep. It refuses what Override refuses.
+// Setting returns what a registry writes to keep a state and a weight that an operator has set, in
+// the layout JSON, or nil if there is nothing to keep. It refuses what Override refuses.
 func Setting(service, addr, state string, weight int) ([]byte, error) {
 	switch {
 	case addr == "":
@@ -70,8 +70,8 @@ func Setting(service, addr, state string, weight int) ([]byte, error) {
 	return json.Marshal(yodel.Instance{Addr: addr, State: state, Weight: weight})
 }
 
-// Overrides returns what operators have set for the instances of a service, as records of which Addr,
-// State and Weight count. Servers watch it.
+// Overrides returns what operators have set for the instances of a service, as records of which
+// Addr, State and Weight count. Servers watch it.
 func (r *Registry) Overrides(name string) yodel.Resolver {
 	opts := r.opts
 	opts.Layout = JSON // whatever other systems write into the service itself
@@ -86,9 +86,9 @@ func (r *Registry) overrideKey(service, addr string) string {
 	return r.overridePrefix(service) + JSON.Name(addr)
 }
 
-// settled returns in with what operators have set for it. What an operator has changed in the record
-// of the instance itself becomes a setting: a state or weight that differs from what this process wrote
-// there last.
+// settled returns in with what operators have set for it. What an operator has changed in the
+// record of the instance itself becomes a setting: a state or weight that differs from what this
+// process wrote there last.
 func (r *Registry) settled(ctx context.Context, service string, in yodel.Instance) (yodel.Instance, error) {
 	set, err := r.setting(ctx, service, in.Addr)
 	if err != nil {

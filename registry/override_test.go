@@ -16,8 +16,9 @@ import (
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
-// TestAnOperatorsSettingsWin has a server that announces itself every second. An operator's settings
-// win over the server's own, at once and for as long as they are there, also after a restart.
+// TestAnOperatorsSettingsWin has a server that announces itself every second. An operator's
+// settings win over the server's own, at once and for as long as they are there, also after a
+// restart.
 func TestAnOperatorsSettingsWin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, network := memory.New(nil), mem.New()
@@ -146,7 +147,8 @@ func (s *lossyStore) Watch(ctx context.Context, _ string, _ *registry.View) erro
 	return nil
 }
 
-// A record that was written although the announcement failed is the server's own, and no edit of an operator.
+// A record that was written although the announcement failed is the server's own, and no edit of an
+// operator.
 func TestAFailedAnnouncementIsNoEdit(t *testing.T) {
 	store := &lossyStore{values: make(map[string][]byte)}
 	r := registry.New(store, nil)

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registry is what registries have in common. The packages below it are the registries: a server is given one as a
-// yodel.Registrar, a client the yodel.Resolver that its method Service returns.
+// Package registry is what registries have in common. The packages below it are the registries: a
+// server is given one as a yodel.Registrar, a client the yodel.Resolver that its method Service
+// returns.
 //
 //	r := etcd.New("10.0.0.1:2379", nil)
 //	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
 //	c := yodel.NewClient(r.Service("Arith"), nil)
 //
-// A registry on top of something that keeps keys and values is a Store, which New makes a registry of. How instances are written
-// there is its Layout. Merge and Prefer make one resolver of several, and Snapshot lets a client start when its registry is down.
+// A registry on top of something that keeps keys and values is a Store, which New makes a registry
+// of. How instances are written there is its Layout. Merge and Prefer make one resolver of several,
+// and Snapshot lets a client start when its registry is down.
 package registry
 
 import (
@@ -25,15 +27,17 @@ import (
 
 // A Store keeps values under keys, for other processes to see. It is used concurrently.
 type Store interface {
-	// Put makes value the one of key. The store forgets it when ttl has passed since the last Put of the key, or soon after that, and not
-	// before. A ttl of 0 is for ever. It must not rely on what earlier calls wrote, which may be lost.
+	// Put makes value the one of key. The store forgets it when ttl has passed since the last Put
+	// of the key, or soon after that, and not before. A ttl of 0 is for ever. It must not rely on
+	// what earlier calls wrote, which may be lost.
 	Put(ctx context.Context, key string, value []byte, ttl time.Duration) error
 	// Get returns the value of a key, or nil if there is none.
 	Get(ctx context.Context, key string) ([]byte, error)
 	// Delete forgets a key, which it may not know.
 	Delete(ctx context.Context, key string) error
-	// Watch tells view of the keys that begin with prefix: of all, by Replace, and then of every change, until ctx ends. An error
-	// means that changes may have been missed; Watch is called again then, and now and then without one.
+	// Watch tells view of the keys that begin with prefix: of all, by Replace, and then of every
+	// change, until ctx ends. An error means that changes may have been missed; Watch is called
+	// again then, and now and then without one.
 	Watch(ctx context.Context, prefix string, view *View) error
 }
 
@@ -43,7 +47,8 @@ type Options struct {
 	Prefix string
 	// Layout is how instances are written. Default JSON.
 	Layout Layout
-	// Reconcile is how often everything is read again, in case that a change was missed. Default 1 min.
+	// Reconcile is how often everything is read again, in case that a change was missed. Default 1
+	// min.
 	Reconcile time.Duration
 	// Logger is told of records that cannot be read. Default slog.Default().
 	Logger *slog.Logger

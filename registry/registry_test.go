@@ -24,7 +24,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A speaker is a resolver that says what it is told to say. What it is told while nobody watches waits.
+// A speaker is a resolver that says what it is told to say. What it is told while nobody watches
+// waits.
 type speaker struct {
 	say  chan []yodel.Instance
 	fail chan error

@@ -8,8 +8,8 @@ import (
 	"runtime/debug"
 )
 
-// safely calls f, which is the code of a user, on a goroutine of its own, and returns its error. If f panics or ends its goroutine,
-// that is the error.
+// safely calls f, which is the code of a user, on a goroutine of its own, and returns its error. If
+// f panics or ends its goroutine, that is the error.
 func safely(what string, f func() error) error {
 	ended := make(chan error, 1)
 	go func() {

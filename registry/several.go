@@ -15,9 +15,9 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Merge returns a resolver of the instances that any of the resolvers knows. Of several records of one address the one of the
-// first resolver counts. What a resolver that fails said last stays. That it fails is an error if none of them has said anything yet, and
-// else a line in the log.
+// Merge returns a resolver of the instances that any of the resolvers knows. Of several records of
+// one address the one of the first resolver counts. What a resolver that fails said last stays.
+// That it fails is an error if none of them has said anything yet, and else a line in the log.
 func Merge(resolvers ...yodel.Resolver) yodel.Resolver {
 	return newSeveral(resolvers, func(sets [][]yodel.Instance) []yodel.Instance {
 		var all []yodel.Instance
@@ -34,8 +34,8 @@ func Merge(resolvers ...yodel.Resolver) yodel.Resolver {
 	})
 }
 
-// Prefer returns a resolver of the instances of the first resolver that knows any which are not inactive: of a registry in another
-// data center, for example, when there are none left here.
+// Prefer returns a resolver of the instances of the first resolver that knows any which are not
+// inactive: of a registry in another data center, for example, when there are none left here.
 func Prefer(resolvers ...yodel.Resolver) yodel.Resolver {
 	return newSeveral(resolvers, func(sets [][]yodel.Instance) []yodel.Instance {
 		for _, set := range sets {
@@ -58,12 +58,12 @@ func newSeveral(resolvers []yodel.Resolver, choose func([][]yodel.Instance) []yo
 	return &several{resolvers, choose, make([]atomic.Bool, len(resolvers))}
 }
 
-// firstTime is how long the first update waits for all resolvers. A registry that is down must not hold up a start, and one
-// that is a little slower than another must not be left out of it.
+// firstTime is how long the first update waits for all resolvers. A registry that is down must not
+// hold up a start, and one that is a little slower than another must not be left out of it.
 const firstTime = 500 * time.Millisecond
 
-// Watch implements yodel.Resolver. A resolver that fails is asked again. It fails when all have failed and none has said anything, so that the
-// client can say why it knows of no instance.
+// Watch implements yodel.Resolver. A resolver that fails is asked again. It fails when all have
+// failed and none has said anything, so that the client can say why it knows of no instance.
 func (s *several) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 	if len(s.resolvers) == 0 {
 		return errors.New("no resolvers to choose from")
@@ -152,7 +152,8 @@ func persist(ctx context.Context, r yodel.Resolver, heard func([]yodel.Instance)
 	backoff := first
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := safely("the Watch of a resolver", func() error { return r.Watch(ctx, heard) }) // what it said last stays in use, and it is asked again
+		// what it said last stays in use, and it is asked again
+		err := safely("the Watch of a resolver", func() error { return r.Watch(ctx, heard) })
 		if ctx.Err() != nil {
 			return
 		}

@@ -16,10 +16,12 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Snapshot returns a resolver that keeps what r says in a file, and begins with that when r says nothing for a moment, fails, or
-// knows of no instance: so a client starts while its registry is down, or has lost its memory. What r says then counts as always. A
-// set without instances is not kept. Several processes may use the file: it is replaced as a whole. It is read only until r has said
-// something: what was heard is newer than what a file says, which perhaps cannot be written any more.
+// Snapshot returns a resolver that keeps what r says in a file, and begins with that when r says
+// nothing for a moment, fails, or knows of no instance: so a client starts while its registry is
+// down, or has lost its memory. What r says then counts as always. A set without instances is not
+// kept. Several processes may use the file: it is replaced as a whole. It is read only until r has
+// said something: what was heard is newer than what a file says, which perhaps cannot be written
+// any more.
 func Snapshot(path string, r yodel.Resolver) yodel.Resolver { return &snapshot{path: path, of: r} }
 
 type snapshot struct {
@@ -114,7 +116,8 @@ func (s *snapshot) Services(ctx context.Context) (asked string, known []string, 
 // keepTime is how long after a change the file is written, at most once for all changes meanwhile.
 const keepTime = time.Second
 
-// load returns what was said last, or else what is in the file. Without a readable one the client starts as it would without a snapshot.
+// load returns what was said last, or else what is in the file. Without a readable one the client
+// starts as it would without a snapshot.
 func (s *snapshot) load() []yodel.Instance {
 	s.mu.Lock()
 	latest := s.latest

@@ -123,8 +123,8 @@ func TestSnapshotStartsWithoutARegistry(t *testing.T) {
 	})
 }
 
-// A client whose registry fails for a moment keeps what it heard, whatever the file says: it may be of last week if the disk is full, or
-// of another process that knows less.
+// A client whose registry fails for a moment keeps what it heard, whatever the file says: it may be
+// of last week if the disk is full, or of another process that knows less.
 func TestSnapshotIsForAStartAlone(t *testing.T) {
 	path := snapshotOf(t, "old")
 	synctest.Test(t, func(t *testing.T) {

@@ -14,9 +14,9 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A View is the keys below a prefix as a Store tells of them. Many changes soon after each other are one update of the client's
-// set, because each takes time in proportion to the size of the set: with 5,000 instances and 1,000 changes a second
-// nothing else would be done.
+// A View is the keys below a prefix as a Store tells of them. Many changes soon after each other
+// are one update of the client's set, because each takes time in proportion to the size of the set:
+// with 5,000 instances and 1,000 changes a second nothing else would be done.
 type View struct {
 	of *service
 
@@ -84,7 +84,8 @@ func (v *View) changed() {
 	}
 }
 
-// parse reads a record. One that cannot be read is as good as none, and said once; of one that can be read in parts these count.
+// parse reads a record. One that cannot be read is as good as none, and said once; of one that can
+// be read in parts these count.
 func (v *View) parse(key string, value []byte) record {
 	r := record{value: bytes.Clone(value)}
 	s := v.of

@@ -17,8 +17,9 @@ import (
 // variable tells a successor what it inherits: a testament, as JSON.
 const variable = "YODEL_RESTART"
 
-// A testament describes the files that a successor inherits: firstFile is where it says that it is ready, and what it
-// keeps open as long as it lives; the next one ends when it may accept connections; the sockets follow.
+// A testament describes the files that a successor inherits: firstFile is where it says that it is
+// ready, and what it keeps open as long as it lives; the next one ends when it may accept
+// connections; the sockets follow.
 type testament struct {
 	Sockets []bequest `json:"sockets"`
 }
@@ -32,10 +33,12 @@ type bequest struct {
 // firstFile is the first one behind standard input, output and error.
 const firstFile = 3
 
-// A legacy is what this process was left by its predecessor. A nil one is that of the first process in a row.
+// A legacy is what this process was left by its predecessor. A nil one is that of the first process
+// in a row.
 type legacy struct {
-	// readiness is where this process says that it is ready. It stays open until the process has ended, whatever becomes
-	// of this value, because that is how the predecessor knows: so it is no os.File.
+	// readiness is where this process says that it is ready. It stays open until the process has
+	// ended, whatever becomes of this value, because that is how the predecessor knows: so it is no
+	// os.File.
 	readiness int
 	agreement *os.File // ends when connections may be accepted
 	sockets   []inheritance
@@ -47,7 +50,8 @@ type inheritance struct {
 	file *os.File
 }
 
-// inherit takes what the predecessor left, if there is one. What this process starts from then on inherits none of it.
+// inherit takes what the predecessor left, if there is one. What this process starts from then on
+// inherits none of it.
 func inherit() (*legacy, error) {
 	text, ok := os.LookupEnv(variable)
 	if !ok {

@@ -17,9 +17,10 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Transport returns a transport that dials as over does, and whose listeners are handed over. It listens on the
-// socket that the predecessor had for the very same address, port 0 included, and makes a new one if there was
-// none. Over is yodel.TCP or unix.Transport, or another one whose listeners are sockets of the system.
+// Transport returns a transport that dials as over does, and whose listeners are handed over. It
+// listens on the socket that the predecessor had for the very same address, port 0 included, and
+// makes a new one if there was none. Over is yodel.TCP or unix.Transport, or another one whose
+// listeners are sockets of the system.
 //
 // Listen is called before Run. Listeners that are closed are not handed over.
 func (p *Process) Transport(over yodel.Transport) yodel.Transport { return &transport{p, over} }
@@ -94,7 +95,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	return l.socket.Accept()
 }
 
-// Close closes this process's end of the socket. The file of a unix socket stays if another process listens there.
+// Close closes this process's end of the socket. The file of a unix socket stays if another process
+// listens there.
 func (l *listener) Close() error {
 	err := error(&net.OpError{Op: "close", Net: l.Addr().Network(), Addr: l.Addr(), Err: net.ErrClosed})
 	l.once.Do(func() {
@@ -112,8 +114,9 @@ func (l *listener) Close() error {
 	return err
 }
 
-// file returns a copy of the socket. (*net.TCPListener).File will not do: what it returns puts the socket into blocking
-// mode when it is passed on, and with it the one that this process accepts from.
+// file returns a copy of the socket. (*net.TCPListener).File will not do: what it returns puts the
+// socket into blocking mode when it is passed on, and with it the one that this process accepts
+// from.
 func (l *listener) file() (*os.File, error) {
 	raw, err := l.socket.(syscall.Conn).SyscallConn() //nolint:forcetypeassert // Listen has checked it
 	if err != nil {
@@ -161,8 +164,8 @@ func (ended) Error() string { return "restart: this process serves no longer" }
 
 func (ended) Unwrap() error { return context.Canceled }
 
-// Serves reports whether another process serves at an address of this one. A yodel.Server asks, so that it does not withdraw from
-// registries what the other one has announced there.
+// Serves reports whether another process serves at an address of this one. A yodel.Server asks, so
+// that it does not withdraw from registries what the other one has announced there.
 func (e ended) Serves(addr net.Addr) bool {
 	others := e.of.each(func(l *listener) bool { return !l.owned && l.Addr().String() == addr.String() })
 	return len(others) > 0

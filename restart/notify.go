@@ -36,8 +36,8 @@ func send(socket, text string) error {
 // notifyServing says that this process serves, as the first in a row.
 func (p *Process) notifyServing(ctx context.Context) { p.notify(ctx, "READY=1") }
 
-// notifySuccessor says that another process is the service from now on. It comes from the process that is so far,
-// whom systemd believes.
+// notifySuccessor says that another process is the service from now on. It comes from the process
+// that is so far, whom systemd believes.
 func (p *Process) notifySuccessor(ctx context.Context, pid int) {
 	p.notify(ctx, fmt.Sprintf("MAINPID=%d\nREADY=1", pid))
 }

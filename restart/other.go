@@ -15,7 +15,8 @@ import (
 
 const hangUp = syscall.SIGHUP
 
-// A Process is this process as one in a row of them that listen on the same sockets. There is none on this system.
+// A Process is this process as one in a row of them that listen on the same sockets. There is none
+// on this system.
 type Process struct{}
 
 // New returns an error: no process can hand its sockets over on this system.

@@ -27,8 +27,9 @@ import (
 	"github.com/yodel-rpc/yodel/transport/unix"
 )
 
-// scriptVariable makes the test binary a server that does what the file of this name says, when it starts. What it
-// does then, it says in lines on its standard output, which it shares with the other processes of its row.
+// scriptVariable makes the test binary a server that does what the file of this name says, when it
+// starts. What it does then, it says in lines on its standard output, which it shares with the
+// other processes of its row.
 const scriptVariable = "YODEL_RESTART_SCRIPT"
 
 // A script is what a process does.
@@ -146,7 +147,8 @@ func playScript(name string) error {
 	return process.Run(ctx, serve...)
 }
 
-// misbehave does what a process should not do before it serves, and returns if it is to serve all the same.
+// misbehave does what a process should not do before it serves, and returns if it is to serve all
+// the same.
 func misbehave(does string) {
 	switch does {
 	case "crash":

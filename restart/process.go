@@ -20,8 +20,8 @@ import (
 
 const hangUp = syscall.SIGHUP
 
-// A Process is this process as one in a row of them that listen on the same sockets. Its methods may be called
-// concurrently.
+// A Process is this process as one in a row of them that listen on the same sockets. Its methods
+// may be called concurrently.
 type Process struct {
 	opts    Options
 	program program
@@ -36,8 +36,9 @@ type Process struct {
 	running   bool // no more listeners may come
 }
 
-// New makes this process one that hands over, and takes what its predecessor left to it, if there is one. Call it
-// once, before the process starts others: they must not inherit what is meant for this one.
+// New makes this process one that hands over, and takes what its predecessor left to it, if there
+// is one. Call it once, before the process starts others: they must not inherit what is meant for
+// this one.
 //
 // A signal that comes before Run waits for it.
 func New(o *Options) (*Process, error) {
@@ -90,9 +91,10 @@ func findProgram(command []string) (program, error) {
 	return p, nil
 }
 
-// Run runs the functions, which serve the listeners that Transport has made. It returns when all of them have, with
-// their errors. Their context ends when ctx does, when one of them has returned, or when a successor has taken over:
-// then they finish what they have begun, as yodel.Server.Serve does. Run is called once.
+// Run runs the functions, which serve the listeners that Transport has made. It returns when all of
+// them have, with their errors. Their context ends when ctx does, when one of them has returned, or
+// when a successor has taken over: then they finish what they have begun, as yodel.Server.Serve
+// does. Run is called once.
 //
 // This process is ready, and its predecessor leaves, when somebody accepts from every listener.
 func (p *Process) Run(ctx context.Context, serve ...func(context.Context) error) error {
@@ -151,8 +153,9 @@ func (p *Process) askedLocked() {
 	close(p.accepting)
 }
 
-// takeOver tells the predecessor that this process is ready, and lets it accept connections as soon as the predecessor
-// agrees or is gone. It reports whether it did: not when the process ends before.
+// takeOver tells the predecessor that this process is ready, and lets it accept connections as soon
+// as the predecessor agrees or is gone. It reports whether it did: not when the process ends
+// before.
 func (p *Process) takeOver(ctx context.Context, s *service) bool {
 	select {
 	case <-p.accepting:
@@ -183,7 +186,8 @@ func (p *Process) takeOver(ctx context.Context, s *service) bool {
 	return true
 }
 
-// handOver starts a successor, and returns it when it is ready. Until then this process serves as ever.
+// handOver starts a successor, and returns it when it is ready. Until then this process serves as
+// ever.
 func (p *Process) handOver(ctx context.Context, s *service) *successor {
 	log := p.opts.Logger
 	began := time.Now()
@@ -257,8 +261,8 @@ type service struct {
 }
 
 func (p *Process) start(ctx context.Context, serve []func(context.Context) error) *service {
-	// When it stops is decided in one place: a successor that has been agreed to must not find the sockets closed
-	// as at the end of it all.
+	// When it stops is decided in one place: a successor that has been agreed to must not find the
+	// sockets closed as at the end of it all.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := func() { cancel(ended{p}) }
 	s := &service{stop: stop, ended: make(chan struct{})}

@@ -65,7 +65,8 @@ type line struct {
 	rest string
 }
 
-// newRow starts the first process of a row, which does what s says. Change may change how it is started.
+// newRow starts the first process of a row, which does what s says. Change may change how it is
+// started.
 func newRow(t *testing.T, s script, change ...func(*exec.Cmd)) *row {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "yodel") //nolint:usetesting // a unix socket's path must be short
@@ -160,7 +161,8 @@ func (r *row) says(pid int, what, containing string) line {
 	})
 }
 
-// serving awaits that a process serves which is none of the former ones, and returns its id and where it listens.
+// serving awaits that a process serves which is none of the former ones, and returns its id and
+// where it listens.
 func (r *row) serving(former ...int) (pid int, addrs []string) {
 	r.t.Helper()
 	up := r.await("another process serves", func(l line) bool { return l.what == "up" && !slices.Contains(former, l.pid) })
@@ -242,7 +244,8 @@ type load struct {
 	by map[int]int // answers, by process
 }
 
-// startLoad starts callers. They share a client but for the first one, which makes a new one for each call.
+// startLoad starts callers. They share a client but for the first one, which makes a new one for
+// each call.
 func startLoad(t *testing.T, transport yodel.Transport, addrs ...string) *load {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -374,7 +377,8 @@ func TestASuccessorThatFailsChangesNothing(t *testing.T) {
 	}{
 		{"crash", 0, `why="it ended before it was ready" state="exit status 3"`},
 		{"hang", time.Second, `why="it was not ready within 1s" state="signal: terminated"`},
-		{"hang stubbornly", time.Second, `why="it was not ready within 1s"`}, // it may not have come so far as to be stubborn
+		// it may not have come so far as to be stubborn
+		{"hang stubbornly", time.Second, `why="it was not ready within 1s"`},
 	} {
 		t.Run(test.does, func(t *testing.T) {
 			works := script{Addrs: []string{"127.0.0.1:0"}, ReadyTimeout: test.timeout}
@@ -514,7 +518,8 @@ func TestTLSIsLaidOverWhatIsHandedOver(t *testing.T) {
 	l.check(r, 4)
 }
 
-// A connection that nobody has accepted when a process dies is served by its successor, which did not know of it.
+// A connection that nobody has accepted when a process dies is served by its successor, which did
+// not know of it.
 func TestASuccessorServesWhatItsPredecessorLeftWhenItWasKilled(t *testing.T) {
 	works := script{Addrs: []string{"127.0.0.1:0"}}
 	r := newRow(t, works)
@@ -557,7 +562,8 @@ func (d *dialTells) Dial(ctx context.Context, addr string) (net.Conn, error) {
 
 func (*dialTells) Listen(addr string) (net.Listener, error) { return yodel.TCP.Listen(addr) }
 
-// A signal that comes while a hand-over is under way asks for one more: there may be a still newer program.
+// A signal that comes while a hand-over is under way asks for one more: there may be a still newer
+// program.
 func TestASecondSignalIsNotLost(t *testing.T) {
 	works := script{Addrs: []string{"127.0.0.1:0"}}
 	slow := works

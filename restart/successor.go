@@ -24,7 +24,8 @@ type successor struct {
 	ended     chan struct{} // closed when life has ended
 }
 
-// endTime is how long a successor that is not wanted any more may take to end. It has accepted nothing.
+// endTime is how long a successor that is not wanted any more may take to end. It has accepted
+// nothing.
 const endTime = time.Second
 
 // startSuccessor starts the program of this process with its sockets.

@@ -15,8 +15,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// TestBalancer checks that b keeps the contracts of yodel.Balancer and yodel.Picker. It picks concurrently, so that the
-// race detector has something to see: use go test -race.
+// TestBalancer checks that b keeps the contracts of yodel.Balancer and yodel.Picker. It picks
+// concurrently, so that the race detector has something to see: use go test -race.
 //
 //	func TestBalancer(t *testing.T) { yodeltest.TestBalancer(t, yodel.RoundRobin) }
 func TestBalancer(t *testing.T, b yodel.Balancer) {

@@ -239,7 +239,8 @@ func panicsAtShort(src []byte, v any) error {
 	return yodel.JSON.Decode(src, v)
 }
 
-// lengthPrefixed is a codec for []byte that allocates what a length of three bytes says before it looks.
+// lengthPrefixed is a codec for []byte that allocates what a length of three bytes says before it
+// looks.
 type lengthPrefixed struct{}
 
 func (lengthPrefixed) Name() string { return "lengthprefixed" }

@@ -16,33 +16,36 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Registry is a registry to check, and what a test can do to its server. Registrar and Service are needed. A rule that needs
-// something else which is nil is skipped, and the output of the test says so.
+// A Registry is a registry to check, and what a test can do to its server. Registrar and Service
+// are needed. A rule that needs something else which is nil is skipped, and the output of the test
+// says so.
 type Registry struct {
 	// Registrar announces to the registry.
 	Registrar yodel.Registrar
-	// Service returns what a client would follow a service with: a new one each time, that shares nothing with the others.
+	// Service returns what a client would follow a service with: a new one each time, that shares
+	// nothing with the others.
 	Service func(name string) yodel.Resolver
 
-	// TTL is the shortest time to live that the registry keeps to, and Late how long after it a record may still be
-	// there. Default 1 s and 2 s.
+	// TTL is the shortest time to live that the registry keeps to, and Late how long after it a
+	// record may still be there. Default 1 s and 2 s.
 	TTL, Late time.Duration
 	// Instances is how many the largest service has. Default 5,000.
 	Instances int
 
-	// Kill ends the server as kill -9 does. Restart starts it again with what it has stored, RestartEmpty without. They return
-	// when it answers.
+	// Kill ends the server as kill -9 does. Restart starts it again with what it has stored,
+	// RestartEmpty without. They return when it answers.
 	Kill, Restart, RestartEmpty func()
 	// Stop makes the server hang, or cuts it off from everybody. Continue ends that.
 	Stop, Continue func()
 	// Slow delays everything that the server sends. 0 ends that.
 	Slow func(delay time.Duration)
-	// Expire ends the leases or sessions by which records live, behind the back of whoever holds them.
+	// Expire ends the leases or sessions by which records live, behind the back of whoever holds
+	// them.
 	Expire func()
 }
 
-// TestRegistry checks that a registry keeps the contracts of yodel.Registrar and yodel.Resolver, also while its server is in trouble.
-// It takes about half a minute, because leases have to end.
+// TestRegistry checks that a registry keeps the contracts of yodel.Registrar and yodel.Resolver,
+// also while its server is in trouble. It takes about half a minute, because leases have to end.
 func TestRegistry(t *testing.T, r Registry) {
 	t.Helper()
 	for _, rule := range registryRules(r, 20*time.Second, t.Logf) {
@@ -109,7 +112,8 @@ type registryTrial struct {
 	logf     func(string, ...any)
 }
 
-// name returns the name of a service that nobody else uses: a registry may remember what an earlier rule or test did.
+// name returns the name of a service that nobody else uses: a registry may remember what an earlier
+// rule or test did.
 func (x registryTrial) name() string { return fmt.Sprintf("Yodel.Test%x", rand.Uint64()) }
 
 // long is a ttl that does not end while a rule is tried.

@@ -15,8 +15,9 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// TestResolver checks that r keeps the contract of yodel.Resolver. Set makes the source that r looks at hold just these
-// instances; it is nil when that is not possible, and what is known then is not changed. Fail makes the source fail for good, or is nil.
+// TestResolver checks that r keeps the contract of yodel.Resolver. Set makes the source that r
+// looks at hold just these instances; it is nil when that is not possible, and what is known then
+// is not changed. Fail makes the source fail for good, or is nil.
 //
 //	func TestStatic(t *testing.T) { yodeltest.TestResolver(t, yodel.Static("a:1"), nil, nil) }
 func TestResolver(t *testing.T, r yodel.Resolver, set func([]yodel.Instance), fail func()) {

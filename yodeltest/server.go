@@ -14,17 +14,19 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Server is a yodel server that clients of NewClient reach without a network. It does all that a server
-// does: its messages are encoded and its frames written. In a testing/synctest bubble it runs in fake time.
+// A Server is a yodel server that clients of NewClient reach without a network. It does all that a
+// server does: its messages are encoded and its frames written. In a testing/synctest bubble it
+// runs in fake time.
 type Server struct {
 	*yodel.Server
 	listener pipeListener
 }
 
-// NewServer returns a server without methods, which serves until the test ends. The test's output has what the server logs at level
-// Warn and above, unless o, which may be nil, has a Logger.
+// NewServer returns a server without methods, which serves until the test ends. The test's output
+// has what the server logs at level Warn and above, unless o, which may be nil, has a Logger.
 //
-// The test fails if a handler is still running when it ends, and does not return soon when its context is canceled.
+// The test fails if a handler is still running when it ends, and does not return soon when its
+// context is canceled.
 func NewServer(t testing.TB, o *yodel.ServerOptions) *Server {
 	t.Helper()
 	opts := yodel.ServerOptions{}
@@ -48,8 +50,8 @@ func NewServer(t testing.TB, o *yodel.ServerOptions) *Server {
 }
 
 // NewClient returns a client of the servers, which it takes for the instances of one service, and
-// closes it when the test ends. O may be nil; its Transport is not used. The addresses in errors are server-1, server-2
-// and so on.
+// closes it when the test ends. O may be nil; its Transport is not used. The addresses in errors
+// are server-1, server-2 and so on.
 func NewClient(t testing.TB, o *yodel.ClientOptions, servers ...*Server) *yodel.Client {
 	t.Helper()
 	opts := yodel.ClientOptions{}

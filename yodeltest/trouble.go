@@ -35,8 +35,8 @@ func (x registryTrial) hangs() error {
 	return x.outage(x.Stop, x.Continue, false)
 }
 
-// outage follows a service through the time in which its registry does not work. Stored says that what was announced once is still
-// there afterwards.
+// outage follows a service through the time in which its registry does not work. Stored says that
+// what was announced once is still there afterwards.
 func (x registryTrial) outage(down, up func(), stored bool) error {
 	service := x.name()
 	addrs := []string{"127.0.0.1:1"}
@@ -86,7 +86,8 @@ func (x registryTrial) outage(down, up func(), stored bool) error {
 	return errors.Join(err, x.withdraw(service, addrs...))
 }
 
-// refused checks that calls of a server that does not answer fail, and end when their contexts are canceled.
+// refused checks that calls of a server that does not answer fail, and end when their contexts are
+// canceled.
 func (x registryTrial) refused(service string) error {
 	try := func(what string, do func(ctx context.Context) error) error {
 		ctx, cancel := context.WithCancel(context.Background()) // a deadline could be kept without heeding the context

@@ -41,8 +41,8 @@ func TestEveryReplyIsRight(t *testing.T) {
 	}
 }
 
-// Benchmark is each row with one caller and with a hundred. Frameworks with the same codec follow each other, so that they find
-// the machine alike.
+// Benchmark is each row with one caller and with a hundred. Frameworks with the same codec follow
+// each other, so that they find the machine alike.
 func Benchmark(b *testing.B) {
 	for _, r := range rows() {
 		for _, callers := range []int{1, 100} {
@@ -105,8 +105,8 @@ func each(callers int, times func(i int) int, call func() error) error {
 	return first
 }
 
-// processorTime is what the process has used, client and server together: unlike the time that has passed, it hardly depends on
-// what else the machine does.
+// processorTime is what the process has used, client and server together: unlike the time that has
+// passed, it hardly depends on what else the machine does.
 func processorTime(tb testing.TB) time.Duration {
 	tb.Helper()
 	var u syscall.Rusage

@@ -23,8 +23,8 @@ import (
 	gencodecodec "github.com/yodel-rpc/yodel/codec/gencode"
 )
 
-// All frameworks find the method by reflection, call it over one connection of loopback TCP, and decode into a new reply each
-// time.
+// All frameworks find the method by reflection, call it over one connection of loopback TCP, and
+// decode into a new reply each time.
 
 // A service is what yodel and rpcx register.
 type service[In, Out any] struct{ serve func(in *In, out *Out) }
@@ -174,7 +174,8 @@ const (
 	vtprotobufOfRPCX
 )
 
-// registerCodecs is to be called before a server or a client runs: rpcx reads its table of codecs without a lock.
+// registerCodecs is to be called before a server or a client runs: rpcx reads its table of codecs
+// without a lock.
 func registerCodecs() {
 	share.RegisterCodec(gobOfRPCX, gobRPCX{})
 	share.RegisterCodec(gencodeOfRPCX, gencodeRPCX{})

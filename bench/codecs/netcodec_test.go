@@ -13,9 +13,9 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A netCodec is what net/rpc reads and writes with when it is neither gob nor JSON. A message is its number, the name of the
-// method, the error and the body, the last three with their lengths before them. One goroutine reads; net/rpc
-// writes under a lock.
+// A netCodec is what net/rpc reads and writes with when it is neither gob nor JSON. A message is
+// its number, the name of the method, the error and the body, the last three with their lengths
+// before them. One goroutine reads; net/rpc writes under a lock.
 type netCodec struct {
 	conn  net.Conn
 	r     *bufio.Reader

@@ -121,8 +121,9 @@ func (w *work[In, Out]) check(out *Out) error {
 	return nil
 }
 
-// filled is the work of the benchmarks of RPC frameworks since 2016: the server sets field1 and field2 of the message that it
-// has got, and returns it. M is a struct with the fields of BenchmarkMessage, or with pointers to them.
+// filled is the work of the benchmarks of RPC frameworks since 2016: the server sets field1 and
+// field2 of the message that it has got, and returns it. M is a struct with the fields of
+// BenchmarkMessage, or with pointers to them.
 func filled[M any](assign func(to, from *M)) *work[M, M] {
 	in := new(M)
 	for f, v := range reflect.ValueOf(in).Elem().Fields() {
@@ -147,7 +148,8 @@ func filled[M any](assign func(to, from *M)) *work[M, M] {
 // assign is for plain structs.
 func assign[M any](to, from *M) { *to = *from }
 
-// assignFields is for messages that must not be assigned as a whole, for what they have besides their fields.
+// assignFields is for messages that must not be assigned as a whole, for what they have besides
+// their fields.
 func assignFields[M any]() func(to, from *M) {
 	var exported []int
 	for f := range reflect.TypeFor[M]().Fields() {

@@ -12,7 +12,8 @@ import (
 // Text is what every string of the message is: the text that everybody uses.
 const Text = "许多往事在眼前一幕一幕，变的那麼模糊"
 
-// New returns the message that a client sends: every singular field is set, as the benchmarks of RPC frameworks do.
+// New returns the message that a client sends: every singular field is set, as the benchmarks of
+// RPC frameworks do.
 func New() *BenchmarkMessage {
 	m := new(BenchmarkMessage)
 	fields := m.ProtoReflect().Descriptor().Fields()

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An alarm sleeps to within some ten microseconds. The runtime's timers are as good while it is busy, but an idle runtime
-// sleeps in epoll_wait, which counts in milliseconds. A timer that is a file wakes it as a reply from the network does.
+// An alarm sleeps to within some ten microseconds. The runtime's timers are as good while it is
+// busy, but an idle runtime sleeps in epoll_wait, which counts in milliseconds. A timer that is a
+// file wakes it as a reply from the network does.
 type alarm struct {
 	fd   int
 	file *os.File

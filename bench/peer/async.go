@@ -9,9 +9,10 @@ import (
 
 // An issuer starts calls from one goroutine, and sleeps while as many are open as may be.
 //
-// It is to cost little beside a framework that makes millions of calls a second: the issuer and the goroutine that
-// gets the replies have a counter each, so that no memory is written by both; the issuer is woken when half of the
-// calls have ended, not for each of them; the clock is read for one call in 64.
+// It is to cost little beside a framework that makes millions of calls a second: the issuer and the
+// goroutine that gets the replies have a counter each, so that no memory is written by both; the
+// issuer is woken when half of the calls have ended, not for each of them; the clock is read for
+// one call in 64.
 type issuer struct {
 	run    *run
 	issued int64 // calls, and of these the issuer knows that seen have ended

@@ -8,8 +8,8 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Latencies are recorded by thousands of goroutines in a few histograms, each with a mutex that is hardly ever taken: a
-// histogram for each goroutine would be a gigabyte.
+// Latencies are recorded by thousands of goroutines in a few histograms, each with a mutex that is
+// hardly ever taken: a histogram for each goroutine would be a gigabyte.
 type latencies []shard
 
 type shard struct {

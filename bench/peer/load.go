@@ -40,8 +40,8 @@ type order struct {
 	MeasureMS int      `json:"measure_ms"`
 }
 
-// A beside is what goes on beside the calls that are measured, on the same connections: callers that echo bodies of another
-// size in a closed loop.
+// A beside is what goes on beside the calls that are measured, on the same connections: callers
+// that echo bodies of another size in a closed loop.
 type beside struct {
 	Size    int `json:"size"`
 	Callers int `json:"callers"`
@@ -163,7 +163,8 @@ func (r *run) spawnBeside(client Client) error {
 	return nil
 }
 
-// accompany is a closed loop of which nothing counts but how many calls it made, and that they were right.
+// accompany is a closed loop of which nothing counts but how many calls it made, and that they were
+// right.
 func (r *run) accompany(call func() error) {
 	for begin := r.now(); begin < r.until.Load(); begin = r.now() {
 		switch err := call(); {
@@ -260,10 +261,12 @@ func (r *run) schedule(due chan<- int64) {
 	}
 }
 
-// shortest is how long a schedule sleeps at least, so that fast ones do not take a processor for themselves.
+// shortest is how long a schedule sleeps at least, so that fast ones do not take a processor for
+// themselves.
 const shortest = 50 * time.Microsecond
 
-// take makes calls that are due. Their latency is counted from the moment at which they were to begin.
+// take makes calls that are due. Their latency is counted from the moment at which they were to
+// begin.
 func (r *run) take(due <-chan int64, call func() error, s *shard) {
 	var calls, last int64
 	for at := range due {
@@ -317,7 +320,8 @@ func (r *run) warmUp() error {
 	}
 }
 
-// awaitGo waits for the word to begin, and reports whether it came. When the input ends, nobody is interested any more.
+// awaitGo waits for the word to begin, and reports whether it came. When the input ends, nobody is
+// interested any more.
 func (r *run) awaitGo(lines *json.Decoder) (proceed bool, err error) {
 	word := make(chan error, 1)
 	var c command
@@ -382,10 +386,12 @@ func (r *run) measure() (*done, error) {
 
 const drainTimeout = 30 * time.Second
 
-// took returns the time in which the calls were made. It is that of the measurement with some exceptions: a single caller makes
-// them between the begin of its first one and the end of its last one, so that long calls, of which few fit into a measurement,
-// are counted right too; an open loop that cannot keep up takes longer than it was meant to; an asynchronous one reads the
-// clock now and then only. Several callers end one after the other, with less and less load, which therefore has no part in it.
+// took returns the time in which the calls were made. It is that of the measurement with some
+// exceptions: a single caller makes them between the begin of its first one and the end of its last
+// one, so that long calls, of which few fit into a measurement, are counted right too; an open loop
+// that cannot keep up takes longer than it was meant to; an asynchronous one reads the clock now
+// and then only. Several callers end one after the other, with less and less load, which therefore
+// has no part in it.
 func (r *run) took(length time.Duration) time.Duration {
 	busy := time.Duration(r.busy.Load())
 	switch {

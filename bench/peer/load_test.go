@@ -230,7 +230,8 @@ func TestOpenLoopOwnsUpToItsOwnDelays(t *testing.T) {
 	})
 }
 
-// measureOffBeat is measure in a bubble of fake time, where calls would else end just when the measurement begins.
+// measureOffBeat is measure in a bubble of fake time, where calls would else end just when the
+// measurement begins.
 func measureOffBeat(t *testing.T, r *run, p *Peer) *done {
 	t.Helper()
 	return measure(t, r, p, func() { time.Sleep(offBeat) })
@@ -277,7 +278,8 @@ func TestAsyncNeverExceedsTheWindow(t *testing.T) {
 			if most.Load() != int64(window) {
 				t.Errorf("window %d: %d calls were open at once", window, most.Load())
 			}
-			// Half of the window is the least that is open when the issuer is woken in the midst of the ends of a moment.
+			// Half of the window is the least that is open when the issuer is woken in the midst of
+			// the ends of a moment.
 			if got := d.Calls + d.Errors; got != begun.Load() || d.Errors != failed.Load() || got < int64(window)*100/2 {
 				t.Errorf("window %d: got %+v, want %d calls and %d errors", window, d, begun.Load(), failed.Load())
 			}
@@ -340,8 +342,8 @@ func TestAlarmSleepsLongEnough(t *testing.T) {
 	}
 }
 
-// The percentiles are compared with those of the sorted values themselves, of the rank that is next, and the mean and the bounds
-// with theirs.
+// The percentiles are compared with those of the sorted values themselves, of the rank that is
+// next, and the mean and the bounds with theirs.
 func TestPercentiles(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{1, 2, 10, 999, 1000, 1001, 123_456} {
@@ -364,7 +366,8 @@ func TestPercentiles(t *testing.T) {
 	}
 }
 
-// What the calls allocate that are open at the end is no part of it: so did at the begin those that do not count.
+// What the calls allocate that are open at the end is no part of it: so did at the begin those that
+// do not count.
 func TestAllocationsAreThoseOfTheMeasurement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sink []byte

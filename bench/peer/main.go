@@ -17,8 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main is the program of a framework: `PROGRAM serve` or `PROGRAM load`. It speaks JSON, an object on each line, over its
-// standard input and output, and ends with its input. bench/README.md has the protocol.
+// Main is the program of a framework: `PROGRAM serve` or `PROGRAM load`. It speaks JSON, an object
+// on each line, over its standard input and output, and ends with its input. bench/README.md has
+// the protocol.
 func Main(p Peer) {
 	out, err := claimStdout()
 	if err != nil {
@@ -44,7 +45,8 @@ func Main(p Peer) {
 	}
 }
 
-// claimStdout returns the standard output for our own use. What frameworks print there goes to the standard error.
+// claimStdout returns the standard output for our own use. What frameworks print there goes to the
+// standard error.
 func claimStdout() (io.Writer, error) {
 	own, err := unix.Dup(1)
 	if err != nil {
@@ -126,7 +128,8 @@ func serve(p *Peer, in io.Reader, out io.Writer) error {
 	}
 }
 
-// version returns the version of a module that the program was built with. The standard library has Go's.
+// version returns the version of a module that the program was built with. The standard library has
+// Go's.
 func version(module string) string {
 	if module == "std" {
 		return runtime.Version()
@@ -147,7 +150,8 @@ func version(module string) string {
 	return ""
 }
 
-// load makes the calls that the first line of the input orders. The second line begins the measurement.
+// load makes the calls that the first line of the input orders. The second line begins the
+// measurement.
 func load(p *Peer, in io.Reader, out io.Writer) error {
 	lines := json.NewDecoder(in)
 	var o order

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// What the loops cost for each call, beside the call: closed, then asynchronous with replies on another goroutine.
+// What the loops cost for each call, beside the call: closed, then asynchronous with replies on
+// another goroutine.
 
 func BenchmarkClosedLoop(b *testing.B) {
 	r := newRun(order{Mode: closed, Callers: 1}, time.Sleep)

@@ -7,7 +7,8 @@ import (
 	"reflect"
 )
 
-// A PlainMessage has the fields of the benchmark's message as a plain struct, for codecs that work by reflection.
+// A PlainMessage has the fields of the benchmark's message as a plain struct, for codecs that work
+// by reflection.
 type PlainMessage struct {
 	Field1, Field9, Field18, Field4, Field7, Field102, Field103, Field129                    string
 	Field80, Field81, Field59, Field12, Field17, Field13, Field14, Field30, Field24, Field78 bool

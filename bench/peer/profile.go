@@ -9,7 +9,8 @@ import (
 	"runtime/pprof"
 )
 
-// profile writes a CPU profile of the program to the file that PEER_PROFILE names, with the role behind it:
+// profile writes a CPU profile of the program to the file that PEER_PROFILE names, with the role
+// behind it:
 //
 //	PEER_PROFILE=/tmp/yodel yodel load
 //	go tool pprof -top /tmp/yodel.load

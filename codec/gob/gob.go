@@ -2,9 +2,9 @@
 
 // Package gob encodes messages with encoding/gob: any Go value, between Go programs.
 //
-// Every message is complete, so that a plain gob.Decoder reads it. What makes that slow elsewhere is
-// that a gob begins with definitions of the types in it, which a coder has to compile: here coders
-// that have done so are kept, for each type and each peer's definitions of it.
+// Every message is complete, so that a plain gob.Decoder reads it. What makes that slow elsewhere
+// is that a gob begins with definitions of the types in it, which a coder has to compile: here
+// coders that have done so are kept, for each type and each peer's definitions of it.
 //
 // The standard package is not made for bytes from strangers. Here a message is checked before that
 // package sees it, but for types with interfaces in them, which leave it to the sender what is

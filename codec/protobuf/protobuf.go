@@ -16,8 +16,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Codec is called "protobuf". Its messages are pointers to generated structs; encoding a value costs
-// a copy that encoding a pointer does not. Decoding replaces what a message held before.
+// Codec is called "protobuf". Its messages are pointers to generated structs; encoding a value
+// costs a copy that encoding a pointer does not. Decoding replaces what a message held before.
 var Codec yodel.Codec = new(codec)
 
 type codec struct{ cyclic sync.Map } // from protoreflect.FullName to what cyclic says of the message
@@ -87,8 +87,8 @@ func (c *codec) Decode(src []byte, v any) error {
 func broken(v any, err error) error { return fmt.Errorf("protobuf: decode %T: %w", v, err) }
 
 // deep reports whether src could nest messages so deep that the stack, which they use up in
-// UnmarshalVT, ends the process. Package proto refuses more than 10,000 levels; UnmarshalVT does not
-// count them. A level is at least two bytes of src, and about 500 of the stack.
+// UnmarshalVT, ends the process. Package proto refuses more than 10,000 levels; UnmarshalVT does
+// not count them. A level is at least two bytes of src, and about 500 of the stack.
 func (c *codec) deep(src []byte, m proto.Message) bool {
 	if len(src) <= 64<<10 {
 		return false

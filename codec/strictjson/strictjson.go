@@ -8,10 +8,10 @@
 //
 //	s := yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{strictjson.Codec}})
 //
-// Its name on the wire is "json", so that it takes the place of yodel.JSON on the side that uses it;
-// the other side needs no change. A client with ClientOptions.Codec set to it refuses replies likewise,
-// which have been executed by then. Use it where both sides are released together. Decoding takes
-// longer than with yodel.JSON and allocates a decoder for each message.
+// Its name on the wire is "json", so that it takes the place of yodel.JSON on the side that uses
+// it; the other side needs no change. A client with ClientOptions.Codec set to it refuses replies
+// likewise, which have been executed by then. Use it where both sides are released together.
+// Decoding takes longer than with yodel.JSON and allocates a decoder for each message.
 package strictjson
 
 import (

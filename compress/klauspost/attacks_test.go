@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package klauspost has no code but this test: attacks with compressed messages against a server with the compressors of
-// this module.
+// Package klauspost has no code but this test: attacks with compressed messages against a server
+// with the compressors of this module.
 package klauspost_test
 
 import (
@@ -28,7 +28,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// TestAttacksWithCompressedMessages sends messages that are small on the wire and large in memory, or claim to be.
+// TestAttacksWithCompressedMessages sends messages that are small on the wire and large in memory,
+// or claim to be.
 func TestAttacksWithCompressedMessages(t *testing.T) {
 	var all []attacks.Attack
 	for _, compressor := range compressors {

@@ -24,8 +24,8 @@ type Attack struct {
 	Name string
 	// Victim names the server: a key of what was given to PlayRole.
 	Victim string
-	// Prepare does what is ordinary load and no attack, for example opening the calls that then hold places. The latency of
-	// the good client is judged afterwards. Nil does nothing.
+	// Prepare does what is ordinary load and no attack, for example opening the calls that then
+	// hold places. The latency of the good client is judged afterwards. Nil does nothing.
 	Prepare func(a *Attacker)
 	// Do carries out the attack. Nil does nothing but wait.
 	Do func(a *Attacker)
@@ -36,7 +36,8 @@ type Attack struct {
 	Held int64
 	// Peak bounds the growth of the resident memory. Default three times Held.
 	Peak int64
-	// CPU bounds the processor time that the victim spends until the attack is over. The zero value does not bound it.
+	// CPU bounds the processor time that the victim spends until the attack is over. The zero value
+	// does not bound it.
 	CPU time.Duration
 	// StillRuns is how many calls may go on when the attacker has left. Default none.
 	StillRuns int64
@@ -105,8 +106,8 @@ type result struct {
 	beside     Window // its calls to another server meanwhile, which nobody attacks
 }
 
-// once carries the attack out against a new victim. It returns what is wrong with the latency of the good client; anything else
-// that is wrong fails the test.
+// once carries the attack out against a new victim. It returns what is wrong with the latency of
+// the good client; anything else that is wrong fails the test.
 func (attack *Attack) once(t *testing.T, good *goodClient, attempt int) (slow string) {
 	a := &Attacker{TB: t, victim: StartRole(t, victimRole, attack.Victim)}
 	var err error
@@ -204,7 +205,8 @@ func (r result) slow() string {
 	return ""
 }
 
-// awaitCalm closes the attacker's connections and waits until the victim has freed what it held for them.
+// awaitCalm closes the attacker's connections and waits until the victim has freed what it held for
+// them.
 func (a *Attacker) awaitCalm(before Stats, stillRuns int64) {
 	a.Helper()
 	a.closeAll()

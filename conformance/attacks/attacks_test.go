@@ -50,7 +50,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// TestAttacks runs every attack of this module. Those on compressors and codecs with dependencies are in their modules.
+// TestAttacks runs every attack of this module. Those on compressors and codecs with dependencies
+// are in their modules.
 func TestAttacks(t *testing.T) {
 	all := []attacks.Attack{}
 	for _, group := range [][]attacks.Attack{fairness, memory, processor, connections} {

@@ -35,7 +35,8 @@ var connections = []attacks.Attack{
 		Held: 16 * mib,
 	},
 	{
-		// 500 connections that begin a frame of 64 KiB and do not go on. They may stay while they answer pings; these do not.
+		// 500 connections that begin a frame of 64 KiB and do not go on. They may stay while they
+		// answer pings; these do not.
 		Name: "unfinished frames", Victim: hasty,
 		Do: func(a *attacks.Attacker) {
 			conns := dialMany(a, 500)
@@ -165,7 +166,8 @@ func sendBrokenFrames(a *attacks.Attacker) {
 		frame(wire.Header{Type: wire.Request, Flags: wire.HasFields, ID: id}, "\xff\xff"),
 		frame(wire.Header{Type: wire.Request, Flags: wire.HasChecksum, ID: id}, "abcd"),
 		frame(wire.Header{Type: wire.Request, Flags: wire.HasAttachment, ID: id}, "\xff\xff\xff\xff\x01"),
-		frame(wire.Header{Type: wire.Request, Flags: wire.HasFields, ID: id}, "\x0b\x00\x02\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), // no end of time
+		// no end of time
+		frame(wire.Header{Type: wire.Request, Flags: wire.HasFields, ID: id}, "\x0b\x00\x02\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
 		frame(wire.Header{Type: wire.Request, Flags: wire.HasFields | wire.More, ID: id}, "\x0b\x00\x04\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
 		frame(wire.Header{Type: wire.Request, Flags: wire.More, ID: id}, "no size"),
 	}

@@ -91,7 +91,8 @@ func eachFrame(c net.Conn, f func(wire.Header)) {
 	}
 }
 
-// beClient calls a server at an address, synchronously and not, and prints the length of what the errors say.
+// beClient calls a server at an address, synchronously and not, and prints the length of what the
+// errors say.
 func beClient(addr string) {
 	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Codec: yodel.Raw, Observers: []yodel.Observer{
 		accesslog.To(slog.New(slog.NewTextHandler(os.Stdout, nil)), &accesslog.Options{ErrorText: true}),
@@ -106,7 +107,8 @@ func beClient(addr string) {
 	fmt.Println("done")
 }
 
-// TestALongErrorIDDoesNotEndAClient: a server must not end a client by what it says, nor write lines into the client's log.
+// TestALongErrorIDDoesNotEndAClient: a server must not end a client by what it says, nor write
+// lines into the client's log.
 func TestALongErrorIDDoesNotEndAClient(t *testing.T) {
 	for name, goAway := range map[string]bool{"in replies": false, "in a notice": true} {
 		t.Run(name, func(t *testing.T) {
@@ -115,7 +117,8 @@ func TestALongErrorIDDoesNotEndAClient(t *testing.T) {
 	}
 }
 
-// wantSoundErrors reads what a process prints about errors, which must be short and one line each, and wants it to end well.
+// wantSoundErrors reads what a process prints about errors, which must be short and one line each,
+// and wants it to end well.
 func wantSoundErrors(t *testing.T, p *attacks.Process) {
 	t.Helper()
 	for {
@@ -135,7 +138,8 @@ func wantSoundErrors(t *testing.T, p *attacks.Process) {
 	}
 }
 
-// beServerThatCalls serves, prints its address, calls each client that connects, and prints the length of what the error says.
+// beServerThatCalls serves, prints its address, calls each client that connects, and prints the
+// length of what the error says.
 func beServerThatCalls(string) {
 	ended := make(chan struct{})
 	s := yodel.NewServer(&yodel.ServerOptions{

@@ -15,8 +15,8 @@ import (
 // orphans is how many one-way calls may go on when their client has gone.
 const orphans = 16 << 10 / 4
 
-// fairness is the attacks that take places for calls from other clients. Opening 16,384 calls is load that any client may cause,
-// so latency is judged while they are open.
+// fairness is the attacks that take places for calls from other clients. Opening 16,384 calls is
+// load that any client may cause, so latency is judged while they are open.
 var fairness = []attacks.Attack{
 	{
 		// One connection ignores its window and opens as many calls as the server has places.
@@ -43,7 +43,8 @@ var fairness = []attacks.Attack{
 		Held:  128 * mib, // goroutines of the calls that are accepted
 	},
 	{
-		// The attacker leaves, and its one-way calls would go on. A quarter of the server's places are for such calls, for 30 s.
+		// The attacker leaves, and its one-way calls would go on. A quarter of the server's places
+		// are for such calls, for 30 s.
 		Name: "onewaystarve",
 		Prepare: func(a *attacks.Attacker) {
 			const calls = 11_000
@@ -67,7 +68,8 @@ var fairness = []attacks.Attack{
 		StillRuns: orphans,
 	},
 	{
-		// Six connections send one-way calls until the server reads no more of them, and leave. Each leaves behind more than the server has read.
+		// Six connections send one-way calls until the server reads no more of them, and leave.
+		// Each leaves behind more than the server has read.
 		Name: "onewayleave",
 		Prepare: func(a *attacks.Attacker) {
 			var conns sync.WaitGroup
@@ -103,7 +105,8 @@ func orphansEnd(a *attacks.Attacker, patience time.Duration) {
 	}
 }
 
-// othersGetPlaces fails the test unless a client that comes now has hundreds of calls executed at once.
+// othersGetPlaces fails the test unless a client that comes now has hundreds of calls executed at
+// once.
 func othersGetPlaces(a *attacks.Attacker) {
 	const wanted, callers = 300, 500
 	a.Foundf("the attacker has %d calls running", a.Stats().Running)

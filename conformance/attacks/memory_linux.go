@@ -37,7 +37,8 @@ func processorTime() time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// residentMemory returns the resident memory of a process, in bytes, and the most that it was since resetPeak.
+// residentMemory returns the resident memory of a process, in bytes, and the most that it was since
+// resetPeak.
 func residentMemory(pid int) (now, peak int64, err error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

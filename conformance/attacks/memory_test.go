@@ -13,7 +13,8 @@ import (
 
 const mib = attacks.MiB
 
-// memory is the attacks that make the victim hold memory. Unless it says otherwise, one connection may hold 64 MiB.
+// memory is the attacks that make the victim hold memory. Unless it says otherwise, one connection
+// may hold 64 MiB.
 var memory = []attacks.Attack{
 	{
 		// 2000 calls with a reply of 1 MiB each, none of which the attacker reads.
@@ -29,7 +30,8 @@ var memory = []attacks.Attack{
 		NoLatency: "copying 1 MiB for each reply is the work that the method asks for",
 	},
 	{
-		// Each call has 16 KiB of metadata in pairs of 4 bytes, which take 26 times as much in a map.
+		// Each call has 16 KiB of metadata in pairs of 4 bytes, which take 26 times as much in a
+		// map.
 		Name: "metadata",
 		Do: func(a *attacks.Attacker) {
 			c := a.Connect()
@@ -79,7 +81,8 @@ var memory = []attacks.Attack{
 		Held: 32 * mib,
 	},
 	{
-		// The same with names of codecs, which the refusal quotes, before the caller has shown a token.
+		// The same with names of codecs, which the refusal quotes, before the caller has shown a
+		// token.
 		Name: "methodsauth", Victim: authorized,
 		Do: func(a *attacks.Attacker) {
 			manyMethods(a, &wire.Binding{Name: []byte("T.Block"), Codec: make([]byte, 65_000)})
@@ -134,8 +137,8 @@ var memory = []attacks.Attack{
 		Held: 32 * mib, // 64 KiB a connection
 	},
 	{
-		// One message of 16 MiB that decodes to 2.9 GB with a decoder that trusts it; here 2 MiB. Decoders are not bounded but by
-		// MaxMessage, so that this tells the factor and not more.
+		// One message of 16 MiB that decodes to 2.9 GB with a decoder that trusts it; here 2 MiB.
+		// Decoders are not bounded but by MaxMessage, so that this tells the factor and not more.
 		Name: "amplification of JSON", Victim: codecs,
 		Do: func(a *attacks.Attacker) {
 			body := append(append([]byte{'['}, bytes.Repeat([]byte("{},"), 2*mib/3)...), '{', '}', ']')
@@ -269,7 +272,8 @@ func unfinished(a *attacks.Attacker, size int) {
 	}
 }
 
-// unreadStreams opens streams on one connection, and fills the window of each once it has been granted.
+// unreadStreams opens streams on one connection, and fills the window of each once it has been
+// granted.
 func unreadStreams(a *attacks.Attacker, streams int) {
 	c := a.Connect()
 	c.Bind(0, string(attacks.Quiet), wire.Duplex)

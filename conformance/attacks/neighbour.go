@@ -120,8 +120,8 @@ func quantile(took []time.Duration, q float64) time.Duration {
 	return took[int(q*float64(len(took)-1))]
 }
 
-// A goodClient is two neighbours, as the test sees them: one calls the victim, the other a server that nobody attacks. What
-// slows both down is the machine and not the attack.
+// A goodClient is two neighbours, as the test sees them: one calls the victim, the other a server
+// that nobody attacks. What slows both down is the machine and not the attack.
 type goodClient struct{ victim, other *Process }
 
 func startNeighbour(t testing.TB) *goodClient {

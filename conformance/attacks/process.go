@@ -21,8 +21,8 @@ const roleEnv = "YODEL_ATTACKS_ROLE"
 // argEnv is the argument of the role.
 const argEnv = "YODEL_ATTACKS_ARG"
 
-// PlayRole plays the role that this process was started for, and reports whether there was any: TestMain returns then.
-// Roles are further roles that the tests start with StartRole.
+// PlayRole plays the role that this process was started for, and reports whether there was any:
+// TestMain returns then. Roles are further roles that the tests start with StartRole.
 func PlayRole(victims map[string]Victim, roles map[string]func(arg string)) bool {
 	role, arg := os.Getenv(roleEnv), os.Getenv(argEnv)
 	switch {
@@ -111,7 +111,8 @@ func (p *Process) ask(command string, reply any) error {
 	return json.Unmarshal([]byte(line), reply)
 }
 
-// Wait waits until the process has ended by itself and returns how, with the end of what it wrote to its standard error.
+// Wait waits until the process has ended by itself and returns how, with the end of what it wrote
+// to its standard error.
 func (p *Process) Wait(patience time.Duration) (errors string, state error) {
 	select {
 	case <-p.ended:
@@ -121,7 +122,8 @@ func (p *Process) Wait(patience time.Duration) (errors string, state error) {
 	}
 }
 
-// answer reads commands from the standard input and prints what the function returns for each, until the input ends.
+// answer reads commands from the standard input and prints what the function returns for each,
+// until the input ends.
 func answer(reply func(command string) any) {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {

@@ -10,7 +10,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// processor is the attacks on processor time. The bounds of CPU include the good client's calls, which cost about 30 ms in a window.
+// processor is the attacks on processor time. The bounds of CPU include the good client's calls,
+// which cost about 30 ms in a window.
 var processor = []attacks.Attack{
 	{
 		// Calls without a token, with as much metadata as is accepted.
@@ -31,7 +32,8 @@ var processor = []attacks.Attack{
 		CPU: 400 * time.Millisecond, // 0.4 ms a call, of which the parsing of 16 KiB is a tenth
 	},
 	{
-		// Calls of methods that do not exist, each with another name, of a server with 1000 methods.
+		// Calls of methods that do not exist, each with another name, of a server with 1000
+		// methods.
 		Name: "nearest1", Victim: thousand,
 		Do: func(a *attacks.Attacker) {
 			c := a.Connect()
@@ -79,7 +81,8 @@ var processor = []attacks.Attack{
 		CPU: 500 * time.Millisecond, // 300 connections cost 200 ms of it
 	},
 	{
-		// Connections that say something else than the protocol: what is logged of them must not grow with their number.
+		// Connections that say something else than the protocol: what is logged of them must not
+		// grow with their number.
 		Name: "settingsflood",
 		Do: func(a *attacks.Attacker) {
 			const bad = 3000
@@ -99,7 +102,8 @@ var processor = []attacks.Attack{
 		},
 	},
 	{
-		// 12,000 ordered calls of one key that are refused, each in a higher epoch than the one before.
+		// 12,000 ordered calls of one key that are refused, each in a higher epoch than the one
+		// before.
 		Name: "ordered refusals",
 		Do: func(a *attacks.Attacker) {
 			const calls = 12_000

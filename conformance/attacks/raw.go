@@ -17,7 +17,8 @@ import (
 // writePatience is how long a victim may not read until the attacker stops writing.
 const writePatience = 500 * time.Millisecond
 
-// A Conn is a connection of the attacker, which writes any frames it likes. Methods that write append to a buffer; Flush sends it.
+// A Conn is a connection of the attacker, which writes any frames it likes. Methods that write
+// append to a buffer; Flush sends it.
 type Conn struct {
 	net.Conn
 
@@ -157,7 +158,8 @@ func (c *Conn) count(h wire.Header) {
 // Code returns how many replies with a code have come.
 func (c *Conn) Code(code int) int64 { return c.codes[code].Load() }
 
-// Await waits until n final frames have come, the victim has closed the connection, or the patience is over. It reports the first.
+// Await waits until n final frames have come, the victim has closed the connection, or the patience
+// is over. It reports the first.
 func (c *Conn) Await(n int64, patience time.Duration) bool {
 	for deadline := time.Now().Add(patience); c.Replies.Load() < n; {
 		select {
@@ -192,8 +194,8 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// ReceiveCredits reads in the background what the victim sends, and calls granted with the first credit of each stream until n
-// have come. It returns then, or when the patience is over.
+// ReceiveCredits reads in the background what the victim sends, and calls granted with the first
+// credit of each stream until n have come. It returns then, or when the patience is over.
 func (c *Conn) ReceiveCredits(granted func(id uint32, bytes int), n int, patience time.Duration) {
 	all := make(chan struct{})
 	c.readers.Go(func() {

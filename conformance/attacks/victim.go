@@ -74,7 +74,8 @@ type Stats struct {
 // The counters of this process, which is a victim.
 var running, waiting, logLines, logBytes atomic.Int64
 
-// serveVictim is the victim's process. It prints its address. The commands are "stats", which collects garbage first, and "count".
+// serveVictim is the victim's process. It prints its address. The commands are "stats", which
+// collects garbage first, and "count".
 func serveVictim(v Victim) {
 	raiseFileLimit()
 	if err := limitAddressSpace(victimMemory); err != nil {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package failmodes has no code but this test: what becomes of a call in each fail mode, under each fault.
+// Package failmodes has no code but this test: what becomes of a call in each fail mode, under each
+// fault.
 //
 // The table is docs/failmodes.md. The test fails when it is not what happens; -update writes it.
 package failmodes_test
@@ -43,7 +44,8 @@ var update = flag.Bool("update", false, "write docs/failmodes.md")
 // work answers with the name of the instance that did it.
 const work yodel.Method[string, string] = "Work.Do"
 
-// A fleet is three instances, of which the first is the one in trouble, and a client that prefers them in their order.
+// A fleet is three instances, of which the first is the one in trouble, and a client that prefers
+// them in their order.
 type fleet struct {
 	*mem.Network
 
@@ -69,8 +71,8 @@ type fault struct {
 	prepare    func(f *fleet) // before the call
 	handler    func(f *fleet, ctx context.Context) error
 	cancel     bool
-	// inFlight says that the fault happens during the call: a proxy stands in front of the first instance, and prepare sees that
-	// happened is set when an attempt has met the fault.
+	// inFlight says that the fault happens during the call: a proxy stands in front of the first
+	// instance, and prepare sees that happened is set when an attempt has met the fault.
 	inFlight bool
 	limited  bool          // the first instance has a concurrency limit of 1
 	idle     time.Duration // the client's Limits.IdleTimeout
@@ -99,9 +101,11 @@ var faults = []fault{
 type mode struct {
 	name, with string
 	middleware []yodel.Middleware
-	balancer   yodel.Balancer                                                                          // inOrder if nil
-	call       func(ctx context.Context, c *yodel.Client, call *yodel.Call) (result string, err error) // Client.Do if nil
-	noReply    bool                                                                                    // success comes without one
+	balancer   yodel.Balancer // inOrder if nil
+	// Client.Do if nil
+	call func(ctx context.Context, c *yodel.Client, call *yodel.Call) (result string, err error)
+	// success comes without one
+	noReply bool
 }
 
 var modes = []mode{
@@ -284,7 +288,9 @@ func start(t *testing.T, m mode, broken fault) *fleet {
 		f.servers[name] = s
 		work.Handle(s, func(ctx context.Context, _ *string) (*string, error) {
 			f.executed[name].Add(1)
-			<-time.After(time.Millisecond) // so that calls that are made at the same time have all begun before the first of them ends
+			// so that calls that are made at the same time have all begun before the first of them
+			// ends
+			<-time.After(time.Millisecond)
 			if first && broken.handler != nil {
 				if err := broken.handler(f, ctx); err != nil {
 					return nil, err
@@ -378,7 +384,8 @@ func (o ordered) Pick(call *yodel.Call) *yodel.Endpoint {
 	return nil
 }
 
-// Dial implements yodel.Transport: writes on the connection to the first instance can be made to fail.
+// Dial implements yodel.Transport: writes on the connection to the first instance can be made to
+// fail.
 func (f *fleet) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	c, err := f.Network.Dial(ctx, addr)
 	if addr != names[0] {
@@ -422,7 +429,8 @@ func (f *fleet) reset() {
 
 func (f *fleet) breakWrites() { f.broken.Store(true) }
 
-// refuseDials lets the connections end because they are idle, and refuses new ones to the first instance.
+// refuseDials lets the connections end because they are idle, and refuses new ones to the first
+// instance.
 func (f *fleet) refuseDials() {
 	time.Sleep(20 * time.Second)
 	f.proxy.refuse()
@@ -473,7 +481,8 @@ func (f *fleet) drainInFlight() {
 	})
 }
 
-// drainInFlightLate is drainInFlight, and holds the notice until the server has refused the request.
+// drainInFlightLate is drainInFlight, and holds the notice until the server has refused the
+// request.
 func (f *fleet) drainInFlightLate() {
 	notice := f.proxy.down.hold()
 	f.whileHeld(func() {
@@ -490,8 +499,8 @@ func (f *fleet) drainMeanwhile(context.Context) error {
 	return nil
 }
 
-// whileHeld has the proxy hold the next request, runs happen, lets the request go, and runs then when the server has dealt
-// with it.
+// whileHeld has the proxy hold the next request, runs happen, lets the request go, and runs then
+// when the server has dealt with it.
 func (f *fleet) whileHeld(happen func(), then ...func()) {
 	came := f.proxy.up.hold()
 	var wg sync.WaitGroup
@@ -524,13 +533,15 @@ func (f *fleet) occupy() {
 	ep := f.client.Endpoints()[slices.IndexFunc(f.client.Endpoints(), func(ep *yodel.Endpoint) bool { return ep.Addr() == names[0] })]
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_ = f.client.Do(ctx, &yodel.Call{Method: "Hold", Args: yodel.Values{}, Reply: yodel.Values{}, Endpoint: ep}) // it is canceled
+		// it is canceled
+		_ = f.client.Do(ctx, &yodel.Call{Method: "Hold", Args: yodel.Values{}, Reply: yodel.Values{}, Endpoint: ep})
 	})
 	<-hold
 	f.stop = append([]func(){cancel, wg.Wait}, f.stop...)
 }
 
-// shutDown begins to shut the first instance down. What is left when the fleet is closed is cut off.
+// shutDown begins to shut the first instance down. What is left when the fleet is closed is cut
+// off.
 func (f *fleet) shutDown() {
 	f.shut.Do(func() {
 		ctx, cancel := context.WithCancel(context.Background())

@@ -13,8 +13,9 @@ import (
 	"github.com/yodel-rpc/yodel/registry"
 )
 
-// Chaos checks that no call fails while the registry is killed, hangs, loses its data, is slow, or cut off; that a client starts
-// meanwhile from its snapshot; and that all servers are registered again within one lease afterwards.
+// Chaos checks that no call fails while the registry is killed, hangs, loses its data, is slow, or
+// cut off; that a client starts meanwhile from its snapshot; and that all servers are registered
+// again within one lease afterwards.
 func Chaos(t *testing.T, r Registry) {
 	t.Helper()
 	away, s := 2*time.Second, r.Server
@@ -83,7 +84,8 @@ func kept(t *testing.T, path string, addrs []string) {
 	}
 }
 
-// Roll checks that no call fails and no stream breaks while all servers of a fleet are replaced, one after the other.
+// Roll checks that no call fails and no stream breaks while all servers of a fleet are replaced,
+// one after the other.
 func Roll(t *testing.T, r Registry) {
 	t.Helper()
 	rounds, callers, streams := 2, 30, 6

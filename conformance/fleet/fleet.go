@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet tries registries with whole fleets: servers that announce themselves in a real one, and clients that find them there and
-// call them all the time. What it tries takes a few seconds each; with -fleet.long it takes as long as trouble does.
+// Package fleet tries registries with whole fleets: servers that announce themselves in a real one,
+// and clients that find them there and call them all the time. What it tries takes a few seconds
+// each; with -fleet.long it takes as long as trouble does.
 package fleet
 
 import (
@@ -103,8 +104,8 @@ func newClient(t testing.TB, r yodel.Resolver) *yodel.Client {
 	return c
 }
 
-// found waits until a resolver says what is wanted, and returns an error when it does not within a time. It asks again when the
-// resolver fails, as a client does.
+// found waits until a resolver says what is wanted, and returns an error when it does not within a
+// time. It asks again when the resolver fails, as a client does.
 func found(r yodel.Resolver, within time.Duration, wanted func([]yodel.Instance) bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()

@@ -28,8 +28,9 @@ const (
 	followEnv = "YODEL_FLEET_FOLLOW"
 )
 
-// Many says what a client costs whose service has 5,000 instances, when nothing changes and when 1,000 records a second do, and checks that its
-// picks do not suffer. The client is a process of its own: the test binary, whose TestMain calls Follow.
+// Many says what a client costs whose service has 5,000 instances, when nothing changes and when
+// 1,000 records a second do, and checks that its picks do not suffer. The client is a process of
+// its own: the test binary, whose TestMain calls Follow.
 func Many(t *testing.T, r Registry) {
 	t.Helper()
 	c := r.Open(t, r.Server.Addr, registry.Options{})
@@ -146,7 +147,8 @@ func (f figures) String() string {
 		100*f.cpu, f.heap>>20, f.total>>20, f.updates, f.median, f.slow)
 }
 
-// Follow makes the process a client, if Many has started it as one, and does not return then. It is called by TestMain.
+// Follow makes the process a client, if Many has started it as one, and does not return then. It is
+// called by TestMain.
 func Follow(open func(addr string) Client) {
 	addr := os.Getenv(followEnv)
 	if addr == "" {
@@ -207,7 +209,8 @@ func (m *meter) begin() (end func()) {
 	}
 }
 
-// pick picks a hundred times each millisecond until stop is closed, and returns how long one pick took each time.
+// pick picks a hundred times each millisecond until stop is closed, and returns how long one pick
+// took each time.
 func (m *meter) pick(stop <-chan struct{}) (took []time.Duration) {
 	const atOnce = 100
 	call := &yodel.Call{Method: string(double)}

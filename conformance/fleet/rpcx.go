@@ -13,8 +13,8 @@ import (
 	"github.com/yodel-rpc/yodel/registry"
 )
 
-// RPCX checks that yodel finds a server that rpcx has registered, and rpcx one that yodel has announced: a fleet may be mixed. Kind is
-// what the registry is: "etcd", "zookeeper" or "redis".
+// RPCX checks that yodel finds a server that rpcx has registered, and rpcx one that yodel has
+// announced: a fleet may be mixed. Kind is what the registry is: "etcd", "zookeeper" or "redis".
 func RPCX(t *testing.T, r Registry, kind string) {
 	t.Helper()
 	const base = "/rpcx_test"

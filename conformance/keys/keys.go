@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package keys checks that no call with an idempotency key is executed twice because of its key. It sends calls with keys to three
-// servers while connections are reset, requests are held up, and servers are killed and started again at the same addresses. The
-// clients retry and hedge in every way there is. It runs for each kind of server: one that does not remember keys, one
-// that remembers them in its process, and servers that share a memory.
+// Package keys checks that no call with an idempotency key is executed twice because of its key. It
+// sends calls with keys to three servers while connections are reset, requests are held up, and
+// servers are killed and started again at the same addresses. The clients retry and hedge in every
+// way there is. It runs for each kind of server: one that does not remember keys, one that
+// remembers them in its process, and servers that share a memory.
 //
 //	go test ./conformance/keys                      # a few seconds
 //	go test ./conformance/keys -keys.for=3m -v      # three minutes for each kind
@@ -32,12 +33,14 @@ import (
 // A Kind is what servers remember.
 type Kind struct {
 	Name string
-	// Memory makes the memory of a server that starts, and returns what happens to it when the server is killed. A nil
-	// Memory is that of a server that does not remember keys.
+	// Memory makes the memory of a server that starts, and returns what happens to it when the
+	// server is killed. A nil Memory is that of a server that does not remember keys.
 	Memory func() (m yodel.KeyMemory, killed func())
-	// Recommended is recommended.Client, which a package cannot import. Default: no client has those options.
+	// Recommended is recommended.Client, which a package cannot import. Default: no client has
+	// those options.
 	Recommended func(o *yodel.ClientOptions) *yodel.ClientOptions
-	// Repeats says that calls which may have been executed are expected to be sent again with success.
+	// Repeats says that calls which may have been executed are expected to be sent again with
+	// success.
 	Repeats bool
 }
 
@@ -45,8 +48,9 @@ type Kind struct {
 type Counts struct {
 	Calls, Succeeded, NotExecuted, Doubtful int // what their callers were told
 	Executed, Twice                         int // keys
-	Repeated                                int // calls that succeeded although an attempt of theirs may have been executed before
-	Attempts, Resets, Kills, Delays         int
+	// calls that succeeded although an attempt of theirs may have been executed before
+	Repeated                        int
+	Attempts, Resets, Kills, Delays int
 }
 
 func (c Counts) String() string {
@@ -74,7 +78,8 @@ type run struct {
 	counts Counts
 }
 
-// Run runs a schedule, and fails the test if a key was executed twice, or a caller was told something wrong.
+// Run runs a schedule, and fails the test if a key was executed twice, or a caller was told
+// something wrong.
 func Run(t testing.TB, kind Kind, seed uint64, length time.Duration) Counts {
 	t.Helper()
 	r := &run{TB: t, kind: kind, random: rand.New(rand.NewPCG(seed, 12))}
@@ -319,7 +324,8 @@ func (n *node) start() {
 	n.proxy.target.Store(l.Addr().String())
 }
 
-// kill ends the server as the end of its process would: its memory is gone, and nobody is told anything.
+// kill ends the server as the end of its process would: its memory is gone, and nobody is told
+// anything.
 func (n *node) kill() {
 	n.proxy.target.Store("")
 	n.proxy.reset()

@@ -52,7 +52,8 @@ func (p *proxy) close() {
 	p.wg.Wait()
 }
 
-// reset resets the connections of clients. What they have sent by then still gets to the server, after the delay.
+// reset resets the connections of clients. What they have sent by then still gets to the server,
+// after the delay.
 func (p *proxy) reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -82,8 +82,8 @@ func slow(ctx context.Context) {
 	}
 }
 
-// Servers with the recommended options remember keys in their own processes only. A call that may have been executed by one of them
-// is not sent to the other one.
+// Servers with the recommended options remember keys in their own processes only. A call that may
+// have been executed by one of them is not sent to the other one.
 func TestRecommendedPaysOnce(t *testing.T) {
 	for name, first := range map[string]func(context.Context){"lost": lose, "slow": slow} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +105,8 @@ func TestRecommendedPaysOnce(t *testing.T) {
 	}
 }
 
-// A server without ServerOptions.Keys executes whatever comes, so nothing that may have been executed is sent again.
+// A server without ServerOptions.Keys executes whatever comes, so nothing that may have been
+// executed is sent again.
 func TestKeyAloneDoesNotMakeACallRepeatable(t *testing.T) {
 	b := &bank{T: t, paid: make(map[string]int)}
 	s := b.serve(&yodel.ServerOptions{}, lose)
@@ -131,7 +132,8 @@ func TestKeyAloneDoesNotMakeACallRepeatable(t *testing.T) {
 	}
 }
 
-// A redirect is a transport that connects to the same address with one server, and later with another one.
+// A redirect is a transport that connects to the same address with one server, and later with
+// another one.
 type redirect struct {
 	*mem.Network
 
@@ -142,7 +144,8 @@ func (r *redirect) Dial(ctx context.Context, _ string) (net.Conn, error) {
 	return r.Network.Dial(ctx, r.to.Load().(string))
 }
 
-// When the process that alone remembers a key has ended, the call is not sent to another one that serves at its address.
+// When the process that alone remembers a key has ended, the call is not sent to another one that
+// serves at its address.
 func TestKeyIsNotSentToTheSuccessorOfItsProcess(t *testing.T) {
 	b := &bank{T: t, paid: make(map[string]int)}
 	network := &redirect{Network: mem.New()}
@@ -174,7 +177,8 @@ func TestKeyIsNotSentToTheSuccessorOfItsProcess(t *testing.T) {
 	b.judge()
 }
 
-// A call whose connection was lost is sent again to the process that remembers its key, over a new connection.
+// A call whose connection was lost is sent again to the process that remembers its key, over a new
+// connection.
 func TestKeyIsSentAgainToItsProcess(t *testing.T) {
 	b := &bank{T: t, paid: make(map[string]int)}
 	servers := []*yodeltest.Server{b.serve(&yodel.ServerOptions{Keys: once.With(nil)}, lose), b.serve(&yodel.ServerOptions{Keys: once.With(nil)}, lose)}

@@ -129,7 +129,8 @@ func quantile(took []time.Duration, q float64) time.Duration {
 	return took[min(int(q*float64(len(took))), len(took)-1)]
 }
 
-// offer makes rate calls in a second, whatever becomes of them, and returns the results by class, with -128 for all of them.
+// offer makes rate calls in a second, whatever becomes of them, and returns the results by class,
+// with -128 for all of them.
 func (tr *trial) offer(c *yodel.Client, rate float64, lasts time.Duration, m mix) (map[int]*result, time.Duration) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -157,7 +158,8 @@ func (tr *trial) offer(c *yodel.Client, rate float64, lasts time.Duration, m mix
 	for last < min(lasts, longest) {
 		<-ticks.C
 		now := time.Since(began)
-		if gap := now - last; gap > stall { // this process did not run; what it did not offer meanwhile would come all at once
+		// this process did not run; what it did not offer meanwhile would come all at once
+		if gap := now - last; gap > stall {
 			tr.stalled += gap
 			made += int(rate * (gap - stall).Seconds())
 			lasts += gap - stall
@@ -192,7 +194,8 @@ func attempt(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler {
 	}
 }
 
-// peak is how many calls the server serves in a second when there are always enough, and never too many.
+// peak is how many calls the server serves in a second when there are always enough, and never too
+// many.
 func (tr *trial) peak(c *yodel.Client, lasts time.Duration) float64 {
 	var served atomic.Int64
 	var wg sync.WaitGroup
@@ -230,7 +233,8 @@ func table(results map[int]*result, lasted time.Duration) string {
 
 func micro(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// overload tries until what was to be shown has been. A machine that has no time for this process shows nothing.
+// overload tries until what was to be shown has been. A machine that has no time for this process
+// shows nothing.
 func (tr *trial) overload() {
 	tr.Helper()
 	rounds := 3
@@ -251,10 +255,12 @@ func (tr *trial) overload() {
 	tr.Error(strings.Join(faults, "; "))
 }
 
-// round measures the server without a limiter and without overload, and then with both, and compares.
+// round measures the server without a limiter and without overload, and then with both, and
+// compares.
 func (tr *trial) round() (faults []string) {
 	tr.Helper()
-	lasts, measure, strict := 2*time.Second, time.Second, 0.8 // machines have other work, and that does not average out in so short a time
+	// machines have other work, and that does not average out in so short a time
+	lasts, measure, strict := 2*time.Second, time.Second, 0.8
 	if *long {
 		lasts, measure, strict = 30*time.Second, 5*time.Second, 1
 	}
@@ -300,7 +306,8 @@ func TestAdaptiveLimit(t *testing.T) {
 	tr.overload()
 }
 
-// Those who are refused come again, up to three times, which is up to thirty times what can be served.
+// Those who are refused come again, up to three times, which is up to thirty times what can be
+// served.
 func TestCallersThatRetry(t *testing.T) {
 	tr := &trial{T: t, takes: 4 * takes, limiter: limit.Concurrency(slots), clients: []yodel.Middleware{retry.Times(3)}}
 	tr.overload()

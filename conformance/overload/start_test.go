@@ -15,8 +15,9 @@ import (
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-// A server with the recommended options that gets 20 times what it can serve, from its first call on, serves 80 % of what it can from
-// the fourth second on. Time is that of a bubble, so other work on the machine does not matter.
+// A server with the recommended options that gets 20 times what it can serve, from its first call
+// on, serves 80 % of what it can from the fourth second on. Time is that of a bubble, so other work
+// on the machine does not matter.
 func TestRecommendedServesFromTheStart(t *testing.T) {
 	const (
 		places   = 4

@@ -356,7 +356,8 @@ func (a *answerer) goOnFeedLocked(s *served) {
 	}
 }
 
-// sendQueuedLocked sends a message or a piece of one. It reports whether there was credit and something to send.
+// sendQueuedLocked sends a message or a piece of one. It reports whether there was credit and
+// something to send.
 func (a *answerer) sendQueuedLocked(s *served) bool {
 	if s.sending == nil {
 		if len(s.queue) == 0 || s.method == theirUpload {

@@ -69,7 +69,8 @@ func laps(t *testing.T, lap func(seed uint64, rng *rand.Rand, steps int) []strin
 	t.Logf("%d conversations, %d steps, %d frames of the real side", conversations.Load(), stepsTaken.Load(), framesRead.Load())
 }
 
-// howLong is how long the tests take. Everything that CI tests is tested with servers of other systems, which this variable asks for.
+// howLong is how long the tests take. Everything that CI tests is tested with servers of other
+// systems, which this variable asks for.
 func howLong() time.Duration {
 	switch {
 	case *lasts != 0:
@@ -113,7 +114,8 @@ func (l *pipes) dial() (net.Conn, error) {
 	}
 }
 
-// listen returns a listener, and a function that connects to it: through pipes, or through the loopback interface.
+// listen returns a listener, and a function that connects to it: through pipes, or through the
+// loopback interface.
 func listen(rng *rand.Rand) (net.Listener, func() (net.Conn, error)) {
 	if rng.IntN(2) == 0 {
 		if l, err := net.Listen("tcp", "127.0.0.1:0"); err == nil {
@@ -124,7 +126,8 @@ func listen(rng *rand.Rand) (net.Listener, func() (net.Conn, error)) {
 	return l, l.dial
 }
 
-// serverLap has models talk to a server, which is shut down in the end or meanwhile. It returns what was against the rules.
+// serverLap has models talk to a server, which is shut down in the end or meanwhile. It returns
+// what was against the rules.
 func serverLap(seed uint64, rng *rand.Rand, steps int) []string {
 	w := newWorld()
 	l, dial := listen(rng)

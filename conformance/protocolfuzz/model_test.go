@@ -22,7 +22,8 @@ import (
 // finishPatience is how long the real side may be silent while something is open.
 const finishPatience = 20 * time.Second
 
-// A conversation is one connection between the model and a real side. Its methods whose names end in Locked need mu.
+// A conversation is one connection between the model and a real side. Its methods whose names end
+// in Locked need mu.
 type conversation struct {
 	net.Conn
 

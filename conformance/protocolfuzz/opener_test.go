@@ -278,7 +278,8 @@ func (o *opener) contentLocked(c *call, f *wire.Fields) {
 	}
 }
 
-// orderLocked makes a call ordered, and notes whether it has to be refused because an earlier one was.
+// orderLocked makes a call ordered, and notes whether it has to be refused because an earlier one
+// was.
 func (o *opener) orderLocked(c *call, f *wire.Fields) {
 	n := o.rng.IntN(len(o.keys))
 	k := &o.keys[n]
@@ -356,7 +357,8 @@ func (o *opener) cancelLocked(c *call) {
 	o.sendLocked(wire.AppendFrame(nil, wire.Header{Type: wire.Cancel, Arg: []uint16{0, 1, 4}[o.rng.IntN(3)], ID: c.id}, nil))
 }
 
-// goOnLocked sends more of a request or a message, or credit. It reports whether there was anything to send.
+// goOnLocked sends more of a request or a message, or credit. It reports whether there was anything
+// to send.
 func (o *opener) goOnLocked(c *call) bool {
 	switch {
 	case c.rest != nil:

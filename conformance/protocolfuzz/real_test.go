@@ -257,7 +257,8 @@ func (w *world) work(rng *rand.Rand, c yodel.Caller, calls int, over func() bool
 		case expired:
 			w.faultf("a call to the model hangs: %v", err)
 		case errors.Is(err, yodel.Internal) && w.breached.Load():
-		case errors.Is(err, yodel.Unavailable), errors.Is(err, yodel.Aborted): // the connection has ended, or is being drained
+		// the connection has ended, or is being drained
+		case errors.Is(err, yodel.Unavailable), errors.Is(err, yodel.Aborted):
 		default:
 			w.faultf("a call to the model failed: %v", err)
 		}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command async makes calls without waiting for each: with futures, with a callback, one-way, and many within a window.
+// Command async makes calls without waiting for each: with futures, with a callback, one-way, and
+// many within a window.
 //
 //	go run ./examples/async
 //
@@ -55,7 +56,8 @@ func futures(ctx context.Context, c *yodel.Client) {
 	fmt.Printf("futures   2 squared is %d, 3 squared is %d\n", valueOf(a.Get()), valueOf(b.Get()))
 }
 
-// callback has a function called with the reply. It should be short, for the next replies wait for it.
+// callback has a function called with the reply. It should be short, for the next replies wait for
+// it.
 func callback(ctx context.Context, c *yodel.Client) {
 	four, called := 4, make(chan struct{})
 	Square.Then(ctx, c, &four, func(reply *int, err error) {
@@ -65,7 +67,8 @@ func callback(ctx context.Context, c *yodel.Client) {
 	<-called
 }
 
-// oneWay sends a request that gets no reply. All that the client knows is that it was queued for sending.
+// oneWay sends a request that gets no reply. All that the client knows is that it was queued for
+// sending.
 func oneWay(ctx context.Context, c *yodel.Client, s *service) {
 	line := "done"
 	if err := Note.Notify(ctx, c, &line); err != nil {
@@ -74,7 +77,8 @@ func oneWay(ctx context.Context, c *yodel.Client, s *service) {
 	fmt.Printf("one-way   the server noted %q\n", <-s.noted)
 }
 
-// window begins many calls and leaves it to the client how many of them are open. The others wait for their turn.
+// window begins many calls and leaves it to the client how many of them are open. The others wait
+// for their turn.
 func window(ctx context.Context, c *yodel.Client, s *service) {
 	const calls = 200
 	var wg sync.WaitGroup

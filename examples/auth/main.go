@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command auth lets in callers that have a token: for one server the token goes with each call, for the other one with
-// the connection, which costs the calls nothing. A token is a secret, so a program that is not a demonstration uses TLS.
+// Command auth lets in callers that have a token: for one server the token goes with each call, for
+// the other one with the connection, which costs the calls nothing. A token is a secret, so a
+// program that is not a demonstration uses TLS.
 //
 //	go run ./examples/auth
 //

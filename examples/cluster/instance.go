@@ -14,9 +14,10 @@ import (
 	"github.com/yodel-rpc/yodel/registry/etcd"
 )
 
-// serve is what an instance does. Clients find it through etcd. On its standard output it says where it listens, for this program's
-// books, and then which orders it carries out. On its standard input it is told what to say of itself. When it is told to end, it
-// finishes what it has begun and returns.
+// serve is what an instance does. Clients find it through etcd. On its standard output it says
+// where it listens, for this program's books, and then which orders it carries out. On its standard
+// input it is told what to say of itself. When it is told to end, it finishes what it has begun and
+// returns.
 func serve(name, endpoint string) error {
 	registry := etcd.New(endpoint, nil)
 	s := newServer(name, registry, func(id int) { fmt.Println(id) }) // what is in the pipe outlives the process

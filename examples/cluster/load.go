@@ -55,7 +55,8 @@ type outcome struct {
 	err    error
 }
 
-// startLoad starts callers of the instances that etcd knows, now and later. They call until they are stopped.
+// startLoad starts callers of the instances that etcd knows, now and later. They call until they
+// are stopped.
 func startLoad(ctx context.Context, endpoint string, callers int) *load {
 	l := &load{registry: etcd.New(endpoint, nil), began: time.Now(), answered: make(map[string]*atomic.Int64)}
 	for _, name := range names {
@@ -85,7 +86,8 @@ func (l *load) countTries(next yodel.Handler) yodel.Handler {
 	}
 }
 
-// countAttempts stands below the balancer, and so sees what is sent again without anybody asking too.
+// countAttempts stands below the balancer, and so sees what is sent again without anybody asking
+// too.
 func (l *load) countAttempts(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler {
 	return func(ctx context.Context, call *yodel.Call) error {
 		l.attempts.Add(1)
@@ -126,7 +128,8 @@ func (l *load) call(ctx context.Context, method yodel.Method[Order, Receipt], id
 	return o
 }
 
-// onlyIdempotent has callers make only calls that may be executed twice, until done is called. It returns when no other is open.
+// onlyIdempotent has callers make only calls that may be executed twice, until done is called. It
+// returns when no other is open.
 func (l *load) onlyIdempotent() (done func()) {
 	l.buying.Lock()
 	return sync.OnceFunc(l.buying.Unlock)
@@ -187,7 +190,8 @@ func (l *load) event(what string) {
 	fmt.Println(l.line(what))
 }
 
-// line says in one line of always the same length how many calls per second each instance has answered lately.
+// line says in one line of always the same length how many calls per second each instance has
+// answered lately.
 func (l *load) line(what string) string {
 	first, last := l.samples[0], l.samples[len(l.samples)-1]
 	var rates strings.Builder

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cluster shows how traffic follows a registry, on one machine, with nothing else installed:
+// Command cluster shows how traffic follows a registry, on one machine, with nothing else
+// installed:
 //
 //	go run ./examples/cluster
 //
-// It runs etcd inside of itself, and instances of a service as processes of their own, which announce themselves there. A client
-// follows them, and callers call through it. Meanwhile instances are added, killed, weighted, disabled, enabled and shut down, one
-// step after the other, while a line shows how many calls each executes per second. In the end it says how the calls of each step were
-// shared out, compares what callers were told with what the instances did, and fails if a call failed, was executed twice though it must
-// not be, or if the shares are not the weights.
+// It runs etcd inside of itself, and instances of a service as processes of their own, which
+// announce themselves there. A client follows them, and callers call through it. Meanwhile
+// instances are added, killed, weighted, disabled, enabled and shut down, one step after the other,
+// while a line shows how many calls each executes per second. In the end it says how the calls of
+// each step were shared out, compares what callers were told with what the instances did, and fails
+// if a call failed, was executed twice though it must not be, or if the shares are not the weights.
 //
-// The steps are in steps.go, the service in shop.go, its processes are in instance.go, etcd is in etcd.go, the callers are in load.go,
-// the reckoning is in report.go.
+// The steps are in steps.go, the service in shop.go, its processes are in instance.go, etcd is in
+// etcd.go, the callers are in load.go, the reckoning is in report.go.
 package main
 
 import (

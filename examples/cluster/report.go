@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// report prints what became of the calls. It returns an error unless each had the outcome that it has to have.
+// report prints what became of the calls. It returns an error unless each had the outcome that it
+// has to have.
 func report(l *load, s *shop) error {
 	failures := shares(l.outcomes, s.steps)
 	var took []time.Duration
@@ -46,7 +47,8 @@ func report(l *load, s *shop) error {
 	return nil
 }
 
-// shares prints how the calls of each step were shared out, beside how they should have been, and returns what is too far off.
+// shares prints how the calls of each step were shared out, beside how they should have been, and
+// returns what is too far off.
 func shares(outcomes []outcome, steps []step) (faults []error) {
 	fmt.Printf("\n%-14s %7s %7s", "step", "known", "calls")
 	for _, name := range names {

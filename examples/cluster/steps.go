@@ -17,7 +17,8 @@ type shop struct {
 	steps     []step
 }
 
-// A step is something that happened to the instances, and the time after it, in which nothing else did.
+// A step is something that happened to the instances, and the time after it, in which nothing else
+// did.
 type step struct {
 	what       string
 	took       time.Duration  // until the client knew

@@ -129,7 +129,8 @@ func (l *load) measure(ctx context.Context, f *fault, length time.Duration) wind
 	return w
 }
 
-// took returns how long the calls took that began in a window, shortest first, and how many of them the server answered that was bad.
+// took returns how long the calls took that began in a window, shortest first, and how many of them
+// the server answered that was bad.
 func (l *load) took(w window) (took []time.Duration, byBad int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

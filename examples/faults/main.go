@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command faults shows what becomes of calls when one of ten servers goes bad, on one machine, with nothing else installed:
+// Command faults shows what becomes of calls when one of ten servers goes bad, on one machine, with
+// nothing else installed:
 //
 //	go run ./examples/faults
 //
-// It runs ten servers as processes of their own, whose method takes 20 ms, and callers that call it all the time with the recommended chain. Then
-// one server is made slow, one is stopped, one is cut off by a proxy that drops what is sent, and one fails half of its calls: one after the other, with all being well in
-// between. Each of them has not been bad before, because a client gives a server that was more time each time. Of each fault it measures the calls that are made from 2 s
-// after its begin, and compares them with those while all was well before and after it. No call may fail, and the 99th percentile may be a tenth larger, times the
-// factor by which the healthy windows of the same run differ from each other: on a busy machine they differ more.
+// It runs ten servers as processes of their own, whose method takes 20 ms, and callers that call it
+// all the time with the recommended chain. Then one server is made slow, one is stopped, one is cut
+// off by a proxy that drops what is sent, and one fails half of its calls: one after the other,
+// with all being well in between. Each of them has not been bad before, because a client gives a
+// server that was more time each time. Of each fault it measures the calls that are made from 2 s
+// after its begin, and compares them with those while all was well before and after it. No call may
+// fail, and the 99th percentile may be a tenth larger, times the factor by which the healthy
+// windows of the same run differ from each other: on a busy machine they differ more.
 //
-// The servers are in server.go, the proxy is in proxy.go, the callers are in load.go, the reckoning is in report.go.
+// The servers are in server.go, the proxy is in proxy.go, the callers are in load.go, the reckoning
+// is in report.go.
 package main
 
 import (

@@ -8,8 +8,9 @@ import (
 	"sync"
 )
 
-// A proxy stands before a server. While it drops, nothing passes it in either direction, and nobody is told, as when a network has lost
-// its way; what was sent meanwhile arrives when that is over, as TCP sends again what was lost.
+// A proxy stands before a server. While it drops, nothing passes it in either direction, and nobody
+// is told, as when a network has lost its way; what was sent meanwhile arrives when that is over,
+// as TCP sends again what was lost.
 type proxy struct {
 	listener net.Listener
 	server   string
@@ -63,7 +64,8 @@ func (p *proxy) pass(client net.Conn) {
 		return
 	}
 	defer p.end(client)
-	server, err := new(net.Dialer).DialContext(context.Background(), "tcp", p.server) // nobody but close ends it, and it is on this machine
+	// nobody but close ends it, and it is on this machine
+	server, err := new(net.Dialer).DialContext(context.Background(), "tcp", p.server)
 	if err != nil || !p.open(server) {
 		return
 	}
@@ -92,7 +94,8 @@ func (p *proxy) copy(to, from net.Conn) {
 	}
 }
 
-// passes waits while the proxy drops, and reports whether there is anybody left to pass anything to.
+// passes waits while the proxy drops, and reports whether there is anybody left to pass anything
+// to.
 func (p *proxy) passes() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -27,14 +27,15 @@ type Answer struct {
 	Server string
 }
 
-// takes is how long a server takes for an answer, and slower is how much longer one that is slow does.
+// takes is how long a server takes for an answer, and slower is how much longer one that is slow
+// does.
 const (
 	takes  = 20 * time.Millisecond
 	slower = 200 * time.Millisecond
 )
 
-// serve is what a server does. On its standard output it says where it listens, on its standard input it is told how it shall be: well, slow or
-// failing.
+// serve is what a server does. On its standard output it says where it listens, on its standard
+// input it is told how it shall be: well, slow or failing.
 func serve(name string) error {
 	var state atomic.Value
 	state.Store("well")

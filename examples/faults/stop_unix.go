@@ -6,7 +6,8 @@ package main
 
 import "syscall"
 
-// stopped has a server stand still for as long as the fault lasts: its connections stay, and nobody answers.
+// stopped has a server stand still for as long as the fault lasts: its connections stay, and nobody
+// answers.
 func stopped(number int, s server) []fault {
 	return []fault{{"stopped", number, s.signal(syscall.SIGSTOP), s.signal(syscall.SIGCONT)}}
 }

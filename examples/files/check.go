@@ -15,7 +15,8 @@ const (
 	maxMemory  = 100_000_000 // of each process
 )
 
-// check tries all that the program promises, prints a line for each, and fails if one of them fails.
+// check tries all that the program promises, prints a line for each, and fails if one of them
+// fails.
 func check(ctx context.Context, size int64, slow time.Duration) error {
 	b, err := newBed(ctx, size, slow)
 	if err != nil {

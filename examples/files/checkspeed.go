@@ -17,7 +17,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// smallCalls makes small calls on the connection that carries a file in each direction, and wants not more than 1 in 20 to be slow.
+// smallCalls makes small calls on the connection that carries a file in each direction, and wants
+// not more than 1 in 20 to be slow.
 func (b *bed) smallCalls(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -58,7 +59,8 @@ func (b *bed) smallCalls(ctx context.Context) (string, error) {
 	return text, nil
 }
 
-// throughput compares transfers with io.Copy over a connection of its own that does the same with the file.
+// throughput compares transfers with io.Copy over a connection of its own that does the same with
+// the file.
 func (b *bed) throughput(ctx context.Context) (string, error) {
 	rates, err := b.best(2,
 		func() error { return b.put(ctx, "big", noReport) },
@@ -110,7 +112,8 @@ func (b *bed) streamThroughput(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s/s: %d %% of io.Copy over bare TCP (%s/s), both from memory to nowhere", megabytes(stream), 100*stream/bare, megabytes(bare)), nil
 }
 
-// best runs what moves as many bytes as the big file has, in turn, and returns the best rate of each: the machine may be busy.
+// best runs what moves as many bytes as the big file has, in turn, and returns the best rate of
+// each: the machine may be busy.
 func (b *bed) best(rounds int, runs ...func() error) (bytesPerSecond []int64, err error) {
 	rates := make([]int64, len(runs))
 	for range rounds {

@@ -11,11 +11,12 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A progress is told how far a transfer has come, first where it begins, and how large the file is, in bytes.
+// A progress is told how far a transfer has come, first where it begins, and how large the file is,
+// in bytes.
 type progress func(at, size int64)
 
-// put sends a file to the server, where it gets the name that it has here, and goes on where an earlier transfer has
-// ended.
+// put sends a file to the server, where it gets the name that it has here, and goes on where an
+// earlier transfer has ended.
 func put(ctx context.Context, c yodel.Caller, path string, report progress) error {
 	name := filepath.Base(path)
 	if err := checkName(name); err != nil {
@@ -96,7 +97,8 @@ func getFrom(ctx context.Context, c yodel.Caller, p *part, name string, size, of
 	})
 }
 
-// fromOffset makes a transfer that begins behind what there is, or, if that is of another file, at 0.
+// fromOffset makes a transfer that begins behind what there is, or, if that is of another file, at
+// 0.
 func fromOffset(have, size int64, transfer func(offset int64) error) error {
 	if have > size {
 		have = 0

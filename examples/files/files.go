@@ -14,8 +14,8 @@ import (
 
 // region contract
 
-// The service. The streams carry the file from Transfer.Offset to Transfer.Size as raw bytes, in messages of any size, and
-// then, as the last message, the SHA-256 of the whole file.
+// The service. The streams carry the file from Transfer.Offset to Transfer.Size as raw bytes, in
+// messages of any size, and then, as the last message, the SHA-256 of the whole file.
 const (
 	// Stat says what there is of a file.
 	Stat yodel.Method[string, Info] = "Files.Stat"
@@ -33,7 +33,8 @@ type Info struct {
 	Part int64 `json:"part"` // how much an upload has left that did not come to its end
 }
 
-// A Transfer is what the two sides of a stream agree on before its first byte. It travels in the metadata of the call.
+// A Transfer is what the two sides of a stream agree on before its first byte. It travels in the
+// metadata of the call.
 type Transfer struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"size"`   // of the whole file
@@ -42,7 +43,8 @@ type Transfer struct {
 }
 
 const (
-	// chunkSize is how much of a file is in memory, on each side and for each transfer, beside the window of the stream.
+	// chunkSize is how much of a file is in memory, on each side and for each transfer, beside the
+	// window of the stream.
 	chunkSize = 64 << 10
 	// partSuffix marks a file that is not complete.
 	partSuffix = ".part"
@@ -68,7 +70,8 @@ func transferFrom(ctx context.Context) (*Transfer, error) {
 	return t, checkName(t.Name)
 }
 
-// checkName says clearly what is wrong with a name. That no name leaves the folder, by whatever links, os.Root sees to.
+// checkName says clearly what is wrong with a name. That no name leaves the folder, by whatever
+// links, os.Root sees to.
 func checkName(name string) error {
 	switch {
 	case !filepath.IsLocal(name) || filepath.Clean(name) != name || name == ".":

@@ -7,11 +7,13 @@
 //	go run ./examples/files get NAME
 //	go run ./examples/files -check
 //
-// A file of any size is a stream on the connection that all other calls use, with their TLS and their authentication. A
-// transfer that was interrupted is gone on with when the same command runs again.
+// A file of any size is a stream on the connection that all other calls use, with their TLS and
+// their authentication. A transfer that was interrupted is gone on with when the same command runs
+// again.
 //
-// The contract is in files.go, the server in store.go, the client in client.go; what both do with a file that is sent is in
-// source.go, and with one that comes in part.go. The last command shows that all of it works: check.go.
+// The contract is in files.go, the server in store.go, the client in client.go; what both do with a
+// file that is sent is in source.go, and with one that comes in part.go. The last command shows
+// that all of it works: check.go.
 package main
 
 import (

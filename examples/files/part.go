@@ -55,8 +55,8 @@ func (p *part) keep(ctx context.Context, n int64) ([]byte, error) {
 	return p.hash.Sum(nil), diskError(p.file.Truncate(n))
 }
 
-// receive appends what comes until the file has size bytes, and puts it in its place if its hash is the sender's.
-// After an error it can be gone on with later.
+// receive appends what comes until the file has size bytes, and puts it in its place if its hash is
+// the sender's. After an error it can be gone on with later.
 func (p *part) receive(recv yodel.Recv[[]byte], size int64, progress func(at int64) error) error {
 	var sum []byte
 	for chunk, err := range recv {

@@ -29,7 +29,8 @@ type upload struct {
 	ended chan struct{} // closed when it is not open any more
 }
 
-// patience is how long an upload waits for another one of the same file: one that was interrupted may take a moment to end.
+// patience is how long an upload waits for another one of the same file: one that was interrupted
+// may take a moment to end.
 const patience = time.Second
 
 // newServer returns a server for the folder.
@@ -119,12 +120,14 @@ func (s *store) get(ctx context.Context, _ *[]byte, send yodel.Send[[]byte]) err
 	}, func(int64) {})
 }
 
-// otherPrefix is the answer to a caller who has, or thinks that the server has, the beginning of another file.
+// otherPrefix is the answer to a caller who has, or thinks that the server has, the beginning of
+// another file.
 func otherPrefix(t *Transfer) error {
 	return yodel.Errorf(yodel.Aborted, "what there is of %q is not its first %d bytes: begin at 0", t.Name, t.Offset)
 }
 
-// draining ends a transfer when the server shuts down: it can be gone on with when the server is back.
+// draining ends a transfer when the server shuts down: it can be gone on with when the server is
+// back.
 func draining(ctx context.Context) error {
 	select {
 	case <-yodel.CallFrom(ctx).Draining():
@@ -153,8 +156,8 @@ func (s *store) begin(ctx context.Context, name string) (*upload, error) {
 	}
 }
 
-// tryBegin returns the upload, or the other one that is in its way. It opens the part with the lock held: whoever ends an upload
-// has given the part its final name before.
+// tryBegin returns the upload, or the other one that is in its way. It opens the part with the lock
+// held: whoever ends an upload has given the part its final name before.
 func (s *store) tryBegin(name string) (u, other *upload, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hello is what the server and the client of the first example share: the name of a method with the types of
-// its request and its reply.
+// Package hello is what the server and the client of the first example share: the name of a method
+// with the types of its request and its reply.
 package hello
 
 import "github.com/yodel-rpc/yodel"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command middleware wraps calls on both sides: a Middleware of the client sees each call once, an EndpointMiddleware
-// each attempt and where it goes, and a Middleware of the server sees it before the method does.
+// Command middleware wraps calls on both sides: a Middleware of the client sees each call once, an
+// EndpointMiddleware each attempt and where it goes, and a Middleware of the server sees it before
+// the method does.
 //
 //	go run ./examples/middleware
 //

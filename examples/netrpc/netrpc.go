@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netrpc is a service as it was written for net/rpc. The program in before serves and calls it with net/rpc, the
-// one in after with yodel: the service itself stays as it is.
+// Package netrpc is a service as it was written for net/rpc. The program in before serves and calls
+// it with net/rpc, the one in after with yodel: the service itself stays as it is.
 package netrpc
 
 import "errors"

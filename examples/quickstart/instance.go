@@ -12,8 +12,9 @@ import (
 	"github.com/yodel-rpc/yodel/registry/file"
 )
 
-// serve is what an instance does. Clients find it through the registry in a folder. On its standard output it says where it listens, for this program's
-// books, and then which orders it carries out. When it is told to end, it finishes what it has begun and returns.
+// serve is what an instance does. Clients find it through the registry in a folder. On its standard
+// output it says where it listens, for this program's books, and then which orders it carries out.
+// When it is told to end, it finishes what it has begun and returns.
 func serve(name, folder string) error {
 	ctx := process.UntilToldToEnd(func(string) error { return nil })
 	l, err := net.Listen("tcp", "127.0.0.1:0")

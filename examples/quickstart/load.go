@@ -41,7 +41,8 @@ type outcome struct {
 	err    error
 }
 
-// startLoad starts callers of the instances that a registry knows, now and later. They call until they are stopped.
+// startLoad starts callers of the instances that a registry knows, now and later. They call until
+// they are stopped.
 func startLoad(ctx context.Context, registry yodel.Resolver, names []string, callers int) *load {
 	l := &load{names: names, began: time.Now(), answered: make(map[string]*atomic.Int64)}
 	for _, name := range names {
@@ -68,7 +69,8 @@ func (l *load) countTries(next yodel.Handler) yodel.Handler {
 	}
 }
 
-// countAttempts stands below the balancer, and so sees what is sent again without anybody asking too.
+// countAttempts stands below the balancer, and so sees what is sent again without anybody asking
+// too.
 func (l *load) countAttempts(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler {
 	return func(ctx context.Context, call *yodel.Call) error {
 		l.attempts.Add(1)

@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command quickstart shows the main job of yodel in a few seconds, on one machine, with nothing else installed:
+// Command quickstart shows the main job of yodel in a few seconds, on one machine, with nothing
+// else installed:
 //
 //	go run ./examples/quickstart
 //
-// It starts three instances of a service as processes of their own and keeps calling them. They announce themselves to a registry, a
-// folder here, and the client follows it. Meanwhile it kills one of them, starts a fourth one, and shuts another one down. In the end it compares what the callers were told with what the instances did, and
-// fails unless every call had the outcome it has to have:
+// It starts three instances of a service as processes of their own and keeps calling them. They
+// announce themselves to a registry, a folder here, and the client follows it. Meanwhile it kills
+// one of them, starts a fourth one, and shuts another one down. In the end it compares what the
+// callers were told with what the instances did, and fails unless every call had the outcome it has
+// to have:
 //
-//   - One that was certainly not executed is sent to another instance. The client does so by itself.
-//   - One that may have been executed is sent again if its method was declared idempotent. A middleware does so.
-//   - The rest, those that the killed process had begun, are interrupted: their callers are told so.
+//   - One that was certainly not executed is sent to another instance. The client does so by
+//     itself.
+//   - One that may have been executed is sent again if its method was declared idempotent. A
+//     middleware does so.
+//   - The rest, those that the killed process had begun, are interrupted: their callers are told
+//     so.
 //   - Everything else succeeds, once.
 //
-// The service is in shop.go, its processes are in instance.go, the callers in load.go, the reckoning in report.go.
+// The service is in shop.go, its processes are in instance.go, the callers in load.go, the
+// reckoning in report.go.
 package main
 
 import (

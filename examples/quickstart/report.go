@@ -11,7 +11,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// report prints what became of the calls. It returns an error unless each had an outcome that it may have.
+// report prints what became of the calls. It returns an error unless each had an outcome that it
+// may have.
 func report(l *load, shop []*instance) error {
 	var took []time.Duration
 	var interrupted, failures []error
@@ -53,8 +54,8 @@ func report(l *load, shop []*instance) error {
 	return nil
 }
 
-// wasInterrupted reports whether a call failed as it has to: it was lost with the process that was killed, might have
-// been executed by it, and must not be executed twice.
+// wasInterrupted reports whether a call failed as it has to: it was lost with the process that was
+// killed, might have been executed by it, and must not be executed twice.
 func wasInterrupted(o outcome, shop []*instance) bool {
 	var r *yodel.CallReport
 	if o.method != Buy || yodel.NotProcessed(o.err) || !errors.Is(o.err, yodel.Unavailable) || !errors.As(o.err, &r) || len(r.Attempts) == 0 {

@@ -27,10 +27,12 @@ type Receipt struct {
 	Instance string
 }
 
-// announceEvery is how often an instance says that it is there. It is forgotten after three times as long.
+// announceEvery is how often an instance says that it is there. It is forgotten after three times
+// as long.
 const announceEvery = time.Second
 
-// newServer returns a server of the shop, which announces itself to a registry. It records each order before it carries it out.
+// newServer returns a server of the shop, which announces itself to a registry. It records each
+// order before it carries it out.
 func newServer(name string, registry yodel.Registrar, record func(id int)) *yodel.Server {
 	carryOut := func(ctx context.Context, order *Order) (*Receipt, error) {
 		record(order.ID)

@@ -11,9 +11,10 @@ import (
 
 // region drain
 
-// untilDrain is the messages that come until the server drains. A loop over recv itself would go on until the caller has
-// no more to send, however long that takes. A message that has come and was not handed out by then is dropped: the
-// handler does not say that it has dealt with it, so the caller sends it again.
+// untilDrain is the messages that come until the server drains. A loop over recv itself would go on
+// until the caller has no more to send, however long that takes. A message that has come and was
+// not handed out by then is dropped: the handler does not say that it has dealt with it, so the
+// caller sends it again.
 func untilDrain[T any](ctx context.Context, recv yodel.Recv[T]) iter.Seq2[*T, error] {
 	type arrival struct {
 		msg *T

@@ -135,7 +135,8 @@ func (r *row) await(what string) (news, error) {
 	}
 }
 
-// handOver makes the process of the instance hand over to a successor, and returns when it has ended.
+// handOver makes the process of the instance hand over to a successor, and returns when it has
+// ended.
 func (in *instance) handOver() (what string, err error) {
 	r := in.row
 	old := r.pid()

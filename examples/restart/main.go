@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command restart shows that the instances of a service can be restarted under load and nobody notices: with retries off,
-// and with streams that have no end.
+// Command restart shows that the instances of a service can be restarted under load and nobody
+// notices: with retries off, and with streams that have no end.
 //
 //	go run ./examples/restart -check
 //
-// It starts three instances as processes of their own. Callers and streams use them through one client, while one
-// instance after the other is restarted, in two ways in turn: its process hands the socket over to a successor (package
-// restart), or it is stopped and started anew at the same address. In the end it compares what the callers were told with
-// what the processes did, and fails if a call or a message was lost or executed twice.
+// It starts three instances as processes of their own. Callers and streams use them through one
+// client, while one instance after the other is restarted, in two ways in turn: its process hands
+// the socket over to a successor (package restart), or it is stopped and started anew at the same
+// address. In the end it compares what the callers were told with what the processes did, and fails
+// if a call or a message was lost or executed twice.
 //
-// The service is in service.go; streams.go is the other side of its streams and is worth copying. What a process of the
-// service does is in process.go, how it is restarted in instance.go, the callers in load.go, the reckoning in report.go.
+// The service is in service.go; streams.go is the other side of its streams and is worth copying.
+// What a process of the service does is in process.go, how it is restarted in instance.go, the
+// callers in load.go, the reckoning in report.go.
 package main
 
 import (
@@ -25,7 +27,8 @@ import (
 	"time"
 )
 
-// A plan is when the show ends: after that many restarts, with pauses between them, and that many calls.
+// A plan is when the show ends: after that many restarts, with pauses between them, and that many
+// calls.
 type plan struct {
 	restarts int
 	pause    time.Duration

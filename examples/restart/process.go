@@ -16,9 +16,10 @@ import (
 	"github.com/yodel-rpc/yodel/restart"
 )
 
-// serve is what a process of the service does. On its standard output, which a successor inherits, it says where it listens,
-// what it has done, and that it ends. A SIGHUP makes it hand over to a successor; at a SIGTERM, or when its standard input
-// ends because the parent has died, it finishes what it has begun and returns.
+// serve is what a process of the service does. On its standard output, which a successor inherits,
+// it says where it listens, what it has done, and that it ends. A SIGHUP makes it hand over to a
+// successor; at a SIGTERM, or when its standard input ends because the parent has died, it finishes
+// what it has begun and returns.
 func serve(addr string) error {
 	slog.SetLogLoggerLevel(slog.LevelWarn)
 	signal.Ignore(os.Interrupt) // Ctrl-C reaches parent and children alike, and the parent decides

@@ -43,7 +43,8 @@ type audit struct {
 	faults      []error
 }
 
-// compare wants each thing from 1 to n to have been done once. Failed says why the caller of one was told otherwise.
+// compare wants each thing from 1 to n to have been done once. Failed says why the caller of one
+// was told otherwise.
 func (a *audit) compare(what string, times []uint8, n int, failed func(id int) error) {
 	for id := 1; id <= n || id < len(times); id++ {
 		done := 0
@@ -68,8 +69,8 @@ func (a *audit) compare(what string, times []uint8, n int, failed func(id int) e
 	}
 }
 
-// stream compares what is known of a stream on either side. The items of a feed are made by servers, and so only those are
-// known that have come.
+// stream compares what is known of a stream on either side. The items of a feed are made by
+// servers, and so only those are known that have come.
 func (a *audit) stream(s *stream, times []uint8) {
 	if s.err != nil {
 		a.faults = append(a.faults, fmt.Errorf("stream %d, %s: %w", s.id, s.kind, s.err))
@@ -83,8 +84,8 @@ func (a *audit) stream(s *stream, times []uint8) {
 	})
 }
 
-// report prints what became of calls and items. It returns an error unless each was dealt with once, and nothing else
-// went wrong: failed is why the show ended early.
+// report prints what became of calls and items. It returns an error unless each was dealt with
+// once, and nothing else went wrong: failed is why the show ended early.
 func report(l *load, service []*instance, b *books, failed error) error {
 	a := new(audit)
 	if failed != nil {

@@ -55,7 +55,8 @@ func (h *handler) work(ctx context.Context, job *Job) (*Done, error) {
 
 // region feed
 
-// follow sends items until the server drains. What it has sent by then arrives, and the caller goes on from there.
+// follow sends items until the server drains. What it has sent by then arrives, and the caller goes
+// on from there.
 func (h *handler) follow(ctx context.Context, after *Position, send yodel.Send[Item]) error {
 	draining := yodel.CallFrom(ctx).Draining()
 	for seq := after.Seq + 1; ; seq++ {
@@ -78,8 +79,8 @@ func (h *handler) follow(ctx context.Context, after *Position, send yodel.Send[I
 
 // region upload
 
-// store stores items until there are no more, or the server drains. Then it says how far it has come: the caller sends the
-// rest to another server.
+// store stores items until there are no more, or the server drains. Then it says how far it has
+// come: the caller sends the rest to another server.
 func (h *handler) store(ctx context.Context, recv yodel.Recv[Item]) (*Position, error) {
 	stored := new(Position)
 	for item, err := range untilDrain(ctx, recv) {

@@ -10,12 +10,14 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// This file is the callers' side of streams that outlive the servers. A server that drains ends its streams without an
-// error, and says how far it has come. The caller opens the next stream, which goes to another server, and goes on behind
-// that. Nothing is dealt with twice, because it sends again only what no server has looked at.
+// This file is the callers' side of streams that outlive the servers. A server that drains ends its
+// streams without an error, and says how far it has come. The caller opens the next stream, which
+// goes to another server, and goes on behind that. Nothing is dealt with twice, because it sends
+// again only what no server has looked at.
 //
-// An error is another matter, a server that has crashed perhaps. A feed can go on behind the last item that came. Who
-// sends items does not know how far the server has come: only then has the service to recognize items that it knows.
+// An error is another matter, a server that has crashed perhaps. A feed can go on behind the last
+// item that came. Who sends items does not know how far the server has come: only then has the
+// service to recognize items that it knows.
 
 // region follow
 
@@ -61,7 +63,8 @@ func store(ctx context.Context, c yodel.Caller, s *stream) error {
 
 // region process
 
-// process sends the items of a stream and receives their acknowledgements, on as many streams as it takes.
+// process sends the items of a stream and receives their acknowledgements, on as many streams as it
+// takes.
 func process(ctx context.Context, c yodel.Caller, s *stream) error {
 	for s.await(s.done + 1) {
 		s.opens()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command streams calls a method of each kind that has a stream: a feed from the server, an upload to it, and both at once.
+// Command streams calls a method of each kind that has a stream: a feed from the server, an upload
+// to it, and both at once.
 //
 //	go run ./examples/streams
 //
@@ -85,7 +86,8 @@ func upload(ctx context.Context, c *yodel.Client) error {
 	return nil
 }
 
-// duplex asks, and waits for the answer before it asks again. It could do both at once too, on two goroutines.
+// duplex asks, and waits for the answer before it asks again. It could do both at once too, on two
+// goroutines.
 func duplex(ctx context.Context, c *yodel.Client) error {
 	return Ask.Call(ctx, c, func(recv yodel.Recv[Tick], send yodel.Send[Query]) error {
 		for _, symbol := range []string{"GOOG", "IBM"} {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package catalogue lists the errors that yodel itself makes: their IDs, their codes, and what they are about.
+// Package catalogue lists the errors that yodel itself makes: their IDs, their codes, and what they
+// are about.
 package catalogue
 
 import "maps"
@@ -26,12 +27,13 @@ const (
 	Unauthenticated
 )
 
-// Traits say what an error is about. Code asks for traits and never compares IDs or texts: IDs are for people, and errors of handlers
-// and of other systems have none.
+// Traits say what an error is about. Code asks for traits and never compares IDs or texts: IDs are
+// for people, and errors of handlers and of other systems have none.
 type Traits uint8
 
 const (
-	// AboutMessage: the types or the size of a message caused the error. Every server would return it.
+	// AboutMessage: the types or the size of a message caused the error. Every server would return
+	// it.
 	AboutMessage Traits = 1 << iota
 	// AboutConnection: there is no connection to the server, or the connection ended.
 	AboutConnection
@@ -43,13 +45,15 @@ const (
 	Draining
 	// Impatient: the caller stopped waiting.
 	Impatient
-	// NotRepeated: the call was not sent again, because no server there remembers its idempotency key.
+	// NotRepeated: the call was not sent again, because no server there remembers its idempotency
+	// key.
 	NotRepeated
 	// Breach: the peer broke the protocol, which ended the connection.
 	Breach
 )
 
-// An Entry describes one situation in which yodel itself fails a call. docs/errors.md has the long form of each entry.
+// An Entry describes one situation in which yodel itself fails a call. docs/errors.md has the long
+// form of each entry.
 type Entry struct {
 	Code   uint16
 	Traits Traits

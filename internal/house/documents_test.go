@@ -15,15 +15,15 @@ import (
 	"testing"
 )
 
-// Go code in a document is code of a program or a test in the workspace, which the compiler checks with everything
-// else. A comment above the block says where it stands:
+// Go code in a document is code of a program or a test in the workspace, which the compiler checks
+// with everything else. A comment above the block says where it stands:
 //
 //	<!-- file: examples/hello/server/main.go -->     the file, from its package clause on
 //	<!-- file: examples/hello/server/main.go#serve --> what stands between // region serve and // endregion serve,
 //	                                                 without its common indentation
 //
-// A block of another language may have such a comment too. Code that is not meant to compile is a text block. Decisions
-// are free, for they also show what was not chosen.
+// A block of another language may have such a comment too. Code that is not meant to compile is a
+// text block. Decisions are free, for they also show what was not chosen.
 var marker = regexp.MustCompile(`^<!-- file: ([^\s#]+)(?:#(\S+))? -->$`)
 
 // A block is a fenced block of code in a document.
@@ -67,7 +67,8 @@ func splitDocument(text string) (blocks []block, prose []string) {
 	return blocks, prose
 }
 
-// excerpt returns a region of a source, or all of it from the package clause on, without the comments that mark regions.
+// excerpt returns a region of a source, or all of it from the package clause on, without the
+// comments that mark regions.
 func excerpt(source, region string) (string, error) {
 	inside := region == ""
 	if at := strings.Index("\n"+source, "\npackage "); inside && at >= 0 {
@@ -131,7 +132,8 @@ var (
 	definition = regexp.MustCompile(`^\s*\[[^\]]+\]:\s+(\S+)`)
 )
 
-// relativeLinks returns the links in a line of prose that lead to other files, without their fragments.
+// relativeLinks returns the links in a line of prose that lead to other files, without their
+// fragments.
 func relativeLinks(line string) []string {
 	line = inlineCode.ReplaceAllString(line, "")
 	var links []string

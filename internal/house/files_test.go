@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 const header = "// SPDX-License-Identifier: Apache-2.0\n\n"
@@ -43,7 +44,8 @@ func nameFaults(in folder) []string {
 	return nil
 }
 
-// leakFaults wants the tests of every package of the workspace to fail when one leaves a goroutine behind.
+// leakFaults wants the tests of every package of the workspace to fail when one leaves a goroutine
+// behind.
 func leakFaults(in folder) []string {
 	if inBench(in.path) || !slices.ContainsFunc(in.files, goFile.isTest) || slices.ContainsFunc(in.files, verifiesLeaks) {
 		return nil
@@ -51,8 +53,8 @@ func leakFaults(in folder) []string {
 	return []string{fmt.Sprintf("%s has tests but no TestMain that calls yodeltest.VerifyNoLeaks (in an external test package, which may import it everywhere)", in.path)}
 }
 
-// sleepFaults wants tests to sleep in the fake time of a synctest bubble only, where it takes none. It goes by the imports
-// of the file, because what a bubble calls may stand anywhere in it.
+// sleepFaults wants tests to sleep in the fake time of a synctest bubble only, where it takes none.
+// It goes by the imports of the file, because what a bubble calls may stand anywhere in it.
 func sleepFaults(in folder) []string {
 	var faults []string
 	for _, file := range in.files {
@@ -63,8 +65,9 @@ func sleepFaults(in folder) []string {
 	return faults
 }
 
-// idFaults refuses code that decides by the ID of an error. IDs are for people, and errors of other systems have none: traits say what an
-// error is about. What is below the root names no IDs at all but through package catalogue.
+// idFaults refuses code that decides by the ID of an error. IDs are for people, and errors of other
+// systems have none: traits say what an error is about. What is below the root names no IDs at all
+// but through package catalogue.
 func idFaults(in folder) []string {
 	var faults []string
 	internal := strings.HasPrefix(in.path, "internal/") && in.path != "internal/catalogue"
@@ -101,6 +104,23 @@ func compared(node ast.Node) []ast.Expr {
 func isErrorID(e ast.Expr) bool {
 	literal, ok := e.(*ast.BasicLit)
 	return ok && strings.HasPrefix(literal.Value, `"YDL`)
+}
+
+// widthFaults refuses comments that are wider than people read with ease. What is preformatted, and
+// what tools read, may be wider.
+func widthFaults(in folder) []string {
+	const most = 100
+	var faults []string
+	for _, file := range in.files {
+		for i, line := range strings.Split(file.text, "\n") {
+			text := strings.TrimLeft(line, "\t")
+			prose := strings.HasPrefix(text, "// ") && !strings.HasPrefix(text, "//  ") || strings.HasPrefix(text, "//   - ")
+			if width := len(line) - len(text); prose && 4*width+utf8.RuneCountInString(text) > most {
+				faults = append(faults, fmt.Sprintf("%s:%d: the comment is wider than %d columns", file.path, i+1, most))
+			}
+		}
+	}
+	return faults
 }
 
 func imports(file goFile, imported string) bool {
@@ -146,6 +166,7 @@ var folderRules = []struct {
 	{"leak check", leakFaults},
 	{"sleep", sleepFaults},
 	{"error IDs", idFaults},
+	{"width of comments", widthFaults},
 }
 
 func TestEveryFolderKeepsTheRules(t *testing.T) {
@@ -183,6 +204,8 @@ func TestFolderRulesCatchViolations(t *testing.T) {
 		{"error by the beginning of its ID", idFaults, "a", "a.go", "package a\n\nfunc f(e *yodel.Error) bool { return strings.HasPrefix(e.ID, \"YDL21\") }\n", true},
 		{"ID in the catalogue", idFaults, "internal/catalogue", "a.go", "package a\n\nconst id = \"YDL1004\"\n", false},
 		{"ID below the root", idFaults, "internal/mux", "a.go", "package a\n\nconst id = \"YDL1004\"\n", true},
+		{"narrow comment", widthFaults, "a", "a.go", "package a\n\n// " + strings.Repeat("é", 97) + "\n//\t" + strings.Repeat("e", 200) + "\n", false},
+		{"wide comment", widthFaults, "a", "a.go", "package a\n\n\t// " + strings.Repeat("e", 94) + "\n", true},
 		{"folder name", nameFaults, "middleware/retry", "a.go", "package a\n", false},
 		{"folder name that says nothing", nameFaults, "internal/utils", "a.go", "package a\n", true},
 		{"no tests", leakFaults, "a", "a.go", "package a\n", false},

@@ -12,7 +12,8 @@ import (
 
 // Imports point one way: programs → plug-ins → root → internal → standard library.
 //
-// What is third party is not restricted where it is allowed at all: the go.mod of the module lists it.
+// What is third party is not restricted where it is allowed at all: the go.mod of the module lists
+// it.
 var layers = map[string]struct {
 	may        []string // the layers that a package of this one may import
 	thirdParty bool
@@ -27,7 +28,8 @@ var layers = map[string]struct {
 	"measure":   {[]string{"root", "messages", "internal", "plug-in", "yodeltest", "measure"}, true, "nothing imports a program"},
 }
 
-// The layers of the folders at the top. A folder that is not listed is a plug-in or a family of them.
+// The layers of the folders at the top. A folder that is not listed is a plug-in or a family of
+// them.
 var layerOfFolder = map[string]string{
 	".":           "root",
 	"internal":    "internal",
@@ -42,8 +44,8 @@ var layerOfFolder = map[string]string{
 	"bench":       "measure",
 }
 
-// Every folder in one of these is a plug-in of its own, except internal, which is what several of them share, as is the package of the
-// family itself.
+// Every folder in one of these is a plug-in of its own, except internal, which is what several of
+// them share, as is the package of the family itself.
 var families = []string{"accept", "codec", "compress", "middleware", "protocol", "registry", "transport"}
 
 func layerOf(folder string) string {
@@ -64,7 +66,8 @@ func unitOf(folder string) string {
 	return top + "/" + second
 }
 
-// sharedBy reports whether folder is a part of the family of plug-ins that another folder is in, and no plug-in itself.
+// sharedBy reports whether folder is a part of the family of plug-ins that another folder is in,
+// and no plug-in itself.
 func sharedBy(folder, plugin string) bool {
 	top, _, _ := strings.Cut(plugin, "/")
 	return slices.Contains(families, top) && (folder == top || unitOf(folder) == top+"/internal")
@@ -90,7 +93,8 @@ func called(folder string) string {
 	return folder
 }
 
-// folderOfImport returns the folder that an import path names, or the path itself when it is not ours.
+// folderOfImport returns the folder that an import path names, or the path itself when it is not
+// ours.
 func folderOfImport(imported string) (folder string, ours bool) {
 	if imported == module {
 		return ".", true

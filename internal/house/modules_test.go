@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// moduleFaults holds the go.mod of a folder to what every release needs: its place in its path, nothing replaced, for
-// that breaks go install, and no requirement at all in the root.
+// moduleFaults holds the go.mod of a folder to what every release needs: its place in its path,
+// nothing replaced, for that breaks go install, and no requirement at all in the root.
 func moduleFaults(folder, text string) []string {
 	var faults []string
 	want := path.Join(module, folder)

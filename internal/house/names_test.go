@@ -14,9 +14,10 @@ import (
 // maxNames is how many names the root package may export, so that one person can know them all.
 const maxNames = 60
 
-// exportedNames returns the names that a package exports, sorted: types, functions, variables and constants at the top
-// level. Methods and fields do not count, for they are found from their type. The error codes, which are the constants
-// of the block that begins with one of type Code, count as one name.
+// exportedNames returns the names that a package exports, sorted: types, functions, variables and
+// constants at the top level. Methods and fields do not count, for they are found from their type.
+// The error codes, which are the constants of the block that begins with one of type Code, count as
+// one name.
 func exportedNames(in folder) []string {
 	var names []string
 	for _, file := range in.files {

@@ -61,8 +61,8 @@ func readRepository(t *testing.T) tree {
 	return found
 }
 
-// readTree reads what is under version control or about to be: no hidden folders, installed tools, foreign packages or
-// test data.
+// readTree reads what is under version control or about to be: no hidden folders, installed tools,
+// foreign packages or test data.
 func readTree(fsys fs.FS) (tree, error) {
 	var found tree
 	files := map[string][]goFile{}
@@ -123,7 +123,8 @@ func folderOf(t *testing.T, name string, texts map[string]string) folder {
 	return made
 }
 
-// directives returns the directives of a go.mod or go.work, one list of words each, with blocks written out.
+// directives returns the directives of a go.mod or go.work, one list of words each, with blocks
+// written out.
 func directives(text string) [][]string {
 	var all [][]string
 	block := ""
@@ -162,6 +163,6 @@ func report(t *testing.T, faults []string) {
 	}
 }
 
-// inBench reports whether a path is in bench, which stands outside of the workspace so that other frameworks'
-// dependencies do not reach ours.
+// inBench reports whether a path is in bench, which stands outside of the workspace so that other
+// frameworks' dependencies do not reach ours.
 func inBench(name string) bool { return name == "bench" || strings.HasPrefix(name, "bench/") }

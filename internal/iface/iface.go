@@ -8,7 +8,8 @@ package iface
 
 import "unsafe"
 
-// words are the two words of a value of type any: its type, and what it holds, which for a pointer is the pointer.
+// words are the two words of a value of type any: its type, and what it holds, which for a pointer
+// is the pointer.
 type words struct {
 	typ  uintptr
 	data unsafe.Pointer

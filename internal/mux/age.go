@@ -4,8 +4,9 @@ package mux
 
 import "math/rand/v2"
 
-// Connections that do nothing, or have been open for long enough, are ended without losing a call: a client stops using
-// them, a server tells the client to. Either way the client may connect again at once.
+// Connections that do nothing, or have been open for long enough, are ended without losing a call:
+// a client stops using them, a server tells the client to. Either way the client may connect again
+// at once.
 
 // aging is when that is due. Guarded by Conn.mu.
 type aging struct {
@@ -17,13 +18,14 @@ type aging struct {
 	over     bool   // this side or the peer has said that the time of the connection is over
 }
 
-// idleLooks is how often it is looked, in the time after which a connection counts as idle. Nothing need be noted when
-// calls begin and end.
+// idleLooks is how often it is looked, in the time after which a connection counts as idle. Nothing
+// need be noted when calls begin and end.
 const idleLooks = 4
 
 func (a *aging) nextLocked() int64 { return min(orNever(a.retireAt), orNever(a.lookAt)) }
 
-// ageLocked begins to count the age of the connection. Connections that were made together do not end together.
+// ageLocked begins to count the age of the connection. Connections that were made together do not
+// end together.
 func (c *Conn) ageLocked(now int64) {
 	if age := c.cfg.MaxAge; age > 0 {
 		c.seldomLocked().aging.retireAt = later(now, age-age/10, rand.N(age/5+1))
@@ -65,7 +67,8 @@ func (c *Conn) retire() {
 	c.closeWhenIdle(ErrAged)
 }
 
-// Aged reports whether the connection ends because it was idle or old, on this side or the peer's: nothing is wrong with the peer.
+// Aged reports whether the connection ends because it was idle or old, on this side or the peer's:
+// nothing is wrong with the peer.
 func (c *Conn) Aged() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,7 +20,8 @@ func agingLimits(idle, age time.Duration) mux.Limits {
 	return limits
 }
 
-// A connection is closed when it has been idle on the side that says so, and not while a call is open in either direction.
+// A connection is closed when it has been idle on the side that says so, and not while a call is
+// open in either direction.
 func TestAnIdleConnectionIsClosed(t *testing.T) {
 	const idle = time.Minute
 	for _, byClient := range []bool{true, false} {
@@ -64,8 +65,8 @@ func TestAnIdleConnectionIsClosed(t *testing.T) {
 	}
 }
 
-// A connection that has had its time finishes what is open, takes nothing new, and says that it was not sent. Connections that
-// were made together do not end together.
+// A connection that has had its time finishes what is open, takes nothing new, and says that it was
+// not sent. Connections that were made together do not end together.
 func TestAnOldConnectionIsReplaced(t *testing.T) {
 	const age = time.Hour
 	for _, byClient := range []bool{true, false} {

@@ -16,8 +16,8 @@ import (
 // told is where the one-way handler of the test below says that it ran.
 var told atomic.Pointer[chan struct{}]
 
-// In steady state a call costs one allocation on both sides together: the Request, which is the context of its
-// handler and may be kept by it.
+// In steady state a call costs one allocation on both sides together: the Request, which is the
+// context of its handler and may be kept by it.
 func TestACallAllocatesItsRequestOnly(t *testing.T) {
 	ways := map[string]func(t *testing.T, c *mux.Conn, out *mux.Out) func(){
 		"call": func(t *testing.T, c *mux.Conn, out *mux.Out) func() {
@@ -110,7 +110,8 @@ func TestFieldsAllocateThemselvesOnly(t *testing.T) {
 	}
 }
 
-// A stream that has grown its window keeps the memory for it, instead of taking as much again for each windowful.
+// A stream that has grown its window keeps the memory for it, instead of taking as much again for
+// each windowful.
 func TestAFastStreamTakesMemoryOnce(t *testing.T) {
 	const size, count = 60_000, 2000
 	s := &setup{serves: map[string]*handler{"drain": {serve: func(r *mux.Request) {

@@ -23,14 +23,16 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// These benchmarks have the server in another process, because that is what decides how long a lone caller waits: beside the time
-// for each call they report the median (p50-µs), the CPU time of each side (ccpu-µs, scpu-µs) and the client's reads. Compare only
-// runs that alternate: how long a sleeping processor takes to wake up changes from hour to hour.
+// These benchmarks have the server in another process, because that is what decides how long a lone
+// caller waits: beside the time for each call they report the median (p50-µs), the CPU time of each
+// side (ccpu-µs, scpu-µs) and the client's reads. Compare only runs that alternate: how long a
+// sleeping processor takes to wake up changes from hour to hour.
 
 const benchBody = 581
 
-// serveBench is the other process. It serves with mux, with mux that is parked, which is to say that it does not poll, or raw: with a
-// loop over a socket. It prints its address, then its CPU time for each line that it reads, and ends with its input.
+// serveBench is the other process. It serves with mux, with mux that is parked, which is to say
+// that it does not poll, or raw: with a loop over a socket. It prints its address, then its CPU
+// time for each line that it reads, and ends with its input.
 func serveBench(with string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -250,8 +252,8 @@ func (s *served) connect(with string) (*mux.Conn, benchCaller) {
 	}
 }
 
-// BenchmarkIdle reports the CPU time of both sides in a second without calls, just after many: for 10 connections, each with a
-// lone caller before.
+// BenchmarkIdle reports the CPU time of both sides in a second without calls, just after many: for
+// 10 connections, each with a lone caller before.
 func BenchmarkIdle(b *testing.B) {
 	for _, with := range []string{"mux", "parked"} {
 		b.Run(with, func(b *testing.B) {

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// This file calls the connection below, which may be the code of a user's transport. Such code may panic, which is an error of that
-// connection, or end its goroutine, which ends the connection from another one.
+// This file calls the connection below, which may be the code of a user's transport. Such code may
+// panic, which is an error of that connection, or end its goroutine, which ends the connection from
+// another one.
 
 // A BelowError says that the connection below panicked or ended its goroutine.
 type BelowError struct {
@@ -84,7 +85,8 @@ func (c *Conn) callBelow(f func() error) error {
 // closeBelow closes the connection below.
 func (c *Conn) closeBelow() { _ = c.callBelow(c.nc.Close) } // what there was to say is in c.err
 
-// finishBelow says that nothing more is written, and reports whether the connection below can say that.
+// finishBelow says that nothing more is written, and reports whether the connection below can say
+// that.
 func (c *Conn) finishBelow() bool {
 	half, ok := c.nc.(interface{ CloseWrite() error })
 	return ok && c.callBelow(half.CloseWrite) == nil

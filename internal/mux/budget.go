@@ -11,9 +11,10 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A Budget bounds how many requests are open on all connections of a server together, and how many bytes these have. Each
-// connection has a share of it, which its peer is told: first by the settings, later by Credit frames. The shares
-// follow who needs them. No connection gets more by asking for more: those that want more than there is get equal shares.
+// A Budget bounds how many requests are open on all connections of a server together, and how many
+// bytes these have. Each connection has a share of it, which its peer is told: first by the
+// settings, later by Credit frames. The shares follow who needs them. No connection gets more by
+// asking for more: those that want more than there is get equal shares.
 //
 // A share is lowered in two steps. The peer is told, and then pinged: when the pong comes, all that
 // the peer sent under the old limit has come too. Only then does the room belong to others, so that
@@ -65,29 +66,32 @@ const (
 	measurePeriod = 100 * time.Millisecond
 	// gather is how long changes in membership gather until the budget is divided again.
 	gather = 2 * time.Millisecond
-	// reserveTime is how long a new connection waits for others to give something up, until it has one request more than there are.
+	// reserveTime is how long a new connection waits for others to give something up, until it has
+	// one request more than there are.
 	reserveTime = time.Second
 
-	// idleShare is that of a connection that needs nothing, at most, while there is enough. What calls of short methods need is
-	// hardly seen, because they are not open for long: with 1024, the callers beyond that waited for nothing, and 5000 of them made
-	// 106 thousand calls a second instead of 150.
+	// idleShare is that of a connection that needs nothing, at most, while there is enough. What
+	// calls of short methods need is hardly seen, because they are not open for long: with 1024,
+	// the callers beyond that waited for nothing, and 5000 of them made 106 thousand calls a second
+	// instead of 150.
 	idleShare   = 8 << 10
 	scarceShare = 16       // the same while others need more than there is
 	minBytes    = 64 << 10 // of each
-	// obeyTime is how long a peer may take to answer the ping behind a lower limit. After that what exceeds the limit is refused, and what the
-	// peer does not use is given to others. A peer that is alive answers sooner: see Limits.KeepAlive.
+	// obeyTime is how long a peer may take to answer the ping behind a lower limit. After that what
+	// exceeds the limit is refused, and what the peer does not use is given to others. A peer that
+	// is alive answers sooner: see Limits.KeepAlive.
 	obeyTime      = 30 * time.Second
 	fewestToShare = 4 // below this, one more or less is a difference
 )
 
-// NewBudget returns a budget of this many requests and bytes. It needs not be closed: it holds a timer only while
-// requests are open.
+// NewBudget returns a budget of this many requests and bytes. It needs not be closed: it holds a
+// timer only while requests are open.
 func NewBudget(open, openBytes int) *Budget {
 	return &Budget{total: min(max(open, 1), math.MaxInt/64), totalBytes: min(openBytes, math.MaxInt/64)}
 }
 
-// Reserve makes sure that there is something left for a new connection: New, or Unreserve, is to be called next. It waits while others
-// give up what they do not need, for a second at most.
+// Reserve makes sure that there is something left for a new connection: New, or Unreserve, is to be
+// called next. It waits while others give up what they do not need, for a second at most.
 func (b *Budget) Reserve() {
 	late := time.NewTimer(reserveTime)
 	defer late.Stop()
@@ -130,7 +134,8 @@ func (b *Budget) Granted() int {
 	return b.granted
 }
 
-// Open returns how many requests are open on all connections, those excepted that run on a reading goroutine.
+// Open returns how many requests are open on all connections, those excepted that run on a reading
+// goroutine.
 func (b *Budget) Open() (open int) {
 	b.mu.Lock()
 	conns := make([]*Conn, 0, len(b.members))
@@ -149,8 +154,8 @@ func (b *Budget) Open() (open int) {
 // reserve is what is kept free for connections that come.
 func (b *Budget) reserve() int { return min(max(b.total/16, 1), b.total-1) }
 
-// idle is the share of a connection that needs nothing, when there are n: half of what there is, so that the other half is for those
-// that need something.
+// idle is the share of a connection that needs nothing, when there are n: half of what there is, so
+// that the other half is for those that need something.
 func (b *Budget) idle(n int) int { return min(max((b.total-b.reserve())/(2*n), 1), idleShare) }
 
 // bytesOf is the limit of bytes that goes with a limit of requests.
@@ -207,7 +212,8 @@ func (b *Budget) touch(s *share) {
 	b.soonLocked(measurePeriod)
 }
 
-// settle takes back what a connection neither has been granted any more nor uses, and returns what it has now.
+// settle takes back what a connection neither has been granted any more nor uses, and returns what
+// it has now.
 func (b *Budget) settle(s *share, open, bytes int) (int, int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -256,8 +262,8 @@ func (b *Budget) removeLocked(s *share) {
 	b.members = b.members[:last]
 }
 
-// borrow lets a connection have open requests of so many bytes open, which is more than its share, if that leaves the reserve alone. A peer
-// that had not heard of its limit needs that.
+// borrow lets a connection have open requests of so many bytes open, which is more than its share,
+// if that leaves the reserve alone. A peer that had not heard of its limit needs that.
 func (b *Budget) borrow(s *share, open, bytes int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -344,7 +350,8 @@ func (c *Conn) settleLocked() {
 	if c.share == nil {
 		return
 	}
-	open := max(c.inOpen-c.inNested-len(c.oneWay), len(c.oneWay)) // one-way requests have as large a window of their own
+	// one-way requests have as large a window of their own
+	open := max(c.inOpen-c.inNested-len(c.oneWay), len(c.oneWay))
 	if c.orphans > 0 {
 		open = max(c.inOpen-c.inNested-c.orphans, 0) // orphans have a bound of their own
 	}
@@ -399,7 +406,8 @@ func (c *Conn) obeyedLocked(n uint64) {
 	}
 }
 
-// enforce lowers the limit of a peer that has not answered the ping behind a lower limit for obeyTime.
+// enforce lowers the limit of a peer that has not answered the ping behind a lower limit for
+// obeyTime.
 func (c *Conn) enforce() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -50,7 +50,8 @@ func raise(most *atomic.Int64, n int64) {
 	}
 }
 
-// join connects a client over TCP or in memory, as a server would, and returns when the client has heard of its limit.
+// join connects a client over TCP or in memory, as a server would, and returns when the client has
+// heard of its limit.
 func (s *setup) join(t testing.TB, b *mux.Budget, client, server net.Conn) (c, srv *mux.Conn) {
 	t.Helper()
 	greeted := make(chan struct{})
@@ -105,8 +106,8 @@ func windows(conns []*mux.Conn) (sum, least, most int) {
 	return sum, least, most
 }
 
-// Shares follow membership: they become smaller when connections come and larger when they go, and nothing of them is left
-// at the end.
+// Shares follow membership: they become smaller when connections come and larger when they go, and
+// nothing of them is left at the end.
 func TestSharesFollowMembership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(t, 1600, 1<<30)
@@ -173,8 +174,8 @@ func TestUnusedSharesGoToWhoNeedsThem(t *testing.T) {
 	})
 }
 
-// Connections that all want more than there is have equally much, also if that is only a handful each or not even one more for all;
-// and when it does not change, nothing is said about it.
+// Connections that all want more than there is have equally much, also if that is only a handful
+// each or not even one more for all; and when it does not change, nothing is said about it.
 func TestHungryConnectionsHaveEqualShares(t *testing.T) {
 	for _, test := range []struct {
 		total int
@@ -249,7 +250,8 @@ func creditAndPing(p *rawPeer) (w wire.Window, ping []byte) {
 	return w, frame[wire.HeaderSize:]
 }
 
-// What a connection has less is others' only when its peer has obeyed: until then requests may come that were sent before.
+// What a connection has less is others' only when its peer has obeyed: until then requests may come
+// that were sent before.
 func TestALowerLimitWaitsForThePong(t *testing.T) {
 	b := newBudget(t, 160, 1<<30)
 	release := make(chan struct{})
@@ -319,7 +321,8 @@ func TestThePongFreesTheRest(t *testing.T) {
 	wg.Wait()
 }
 
-// A peer that has not heard of its limit is allowed what is free but for the reserve, and refused what is not.
+// A peer that has not heard of its limit is allowed what is free but for the reserve, and refused
+// what is not.
 func TestTheBudgetRefusesWhatItCannotBear(t *testing.T) {
 	for _, test := range []struct {
 		name        string
@@ -370,7 +373,8 @@ func TestTheBudgetRefusesWhatItCannotBear(t *testing.T) {
 	}
 }
 
-// What a lost connection has been granted is given back with its end, but for what is still executed.
+// What a lost connection has been granted is given back with its end, but for what is still
+// executed.
 func TestALostConnectionGivesItsShareBack(t *testing.T) {
 	b := newBudget(t, 100, 1<<30)
 	release := make(chan struct{})
@@ -394,7 +398,8 @@ func TestALostConnectionGivesItsShareBack(t *testing.T) {
 	eventually(t, "everything is given back", func() bool { n, _ := b.Members(); return b.Granted() == 0 && n == 0 })
 }
 
-// The limit of bytes is the same share of all bytes. A request that is larger is sent when nothing else is open.
+// The limit of bytes is the same share of all bytes. A request that is larger is sent when nothing
+// else is open.
 func TestBytesAreSharedToo(t *testing.T) {
 	b := newBudget(t, 64, 4<<20)
 	s := budgeted(b, nil)
@@ -460,7 +465,8 @@ func TestLargeRequestsMakeHungryToo(t *testing.T) {
 	})
 }
 
-// One-way requests are not counted by who sends them: the reading waits when there are as many as were granted.
+// One-way requests are not counted by who sends them: the reading waits when there are as many as
+// were granted.
 func TestOneWayRequestsAreWithinTheBudget(t *testing.T) {
 	b := newBudget(t, 64, 1<<30)
 	release := make(chan struct{})
@@ -493,14 +499,15 @@ func TestOneWayRequestsAreWithinTheBudget(t *testing.T) {
 	}
 }
 
-// openMany opens as many calls of "other" as the connection takes, and returns how many the server has open.
+// openMany opens as many calls of "other" as the connection takes, and returns how many the server
+// has open.
 func openMany(ctx context.Context, wg *sync.WaitGroup, c, srv *mux.Conn) func() int {
 	openAll(ctx, wg, c, other, func(error) {})
 	return func() int { return srv.Tables().InOpen }
 }
 
-// A client whose requests do not end leaves the others the reserve, which they divide: each one that comes has its part when its need has been
-// measured once, after 100 ms.
+// A client whose requests do not end leaves the others the reserve, which they divide: each one
+// that comes has its part when its need has been measured once, after 100 ms.
 func TestNewClientsShareTheReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const total, reserve = 16384, 1024
@@ -534,8 +541,8 @@ func TestNewClientsShareTheReserve(t *testing.T) {
 	})
 }
 
-// A peer that ignores its window is refused what exceeds it, from when it has answered a ping on, and before that what exceeds the 1024
-// requests that it may send before the settings have come.
+// A peer that ignores its window is refused what exceeds it, from when it has answered a ping on,
+// and before that what exceeds the 1024 requests that it may send before the settings have come.
 func TestAPeerThatIgnoresItsWindowIsRefused(t *testing.T) {
 	const total = 16384
 	for _, pongs := range []bool{false, true} {
@@ -580,7 +587,8 @@ func TestAPeerThatIgnoresItsWindowIsRefused(t *testing.T) {
 	}
 }
 
-// What a peer has been told to give up, and does not use, is others' after a while, also when the peer does not answer the ping.
+// What a peer has been told to give up, and does not use, is others' after a while, also when the
+// peer does not answer the ping.
 func TestAPeerThatAnswersNoPingLosesItsShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(t, 160, 1<<30)
@@ -676,7 +684,8 @@ func TestOneWayRequestsOfClientsThatLeftEnd(t *testing.T) {
 	})
 }
 
-// Clients come, go, are cut off, call much and little. Nobody's call is refused, the sum is never exceeded, and it is exactly zero at the end.
+// Clients come, go, are cut off, call much and little. Nobody's call is refused, the sum is never
+// exceeded, and it is exactly zero at the end.
 func TestTheBudgetUnderChange(t *testing.T) {
 	const total = 640 // its reserve, a sixteenth, exceeds the number of connections
 	b := newBudget(t, total, 8<<20)
@@ -726,8 +735,8 @@ func TestTheBudgetUnderChange(t *testing.T) {
 	}
 }
 
-// A caller may be let go ahead just before a lower limit is heard of. It waits again: the answer to the ping behind the limit says that no
-// such request follows.
+// A caller may be let go ahead just before a lower limit is heard of. It waits again: the answer to
+// the ping behind the limit says that no such request follows.
 func TestCallersThatWereAdmittedHeedALowerLimit(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that the reader is through before the callers wake
 	heeded := 0

@@ -131,7 +131,8 @@ func replies(ids []uint32) [][]byte {
 	}
 }
 
-// outcomes feeds a client that has made five calls, two of them asynchronous, and returns how they ended.
+// outcomes feeds a client that has made five calls, two of them asynchronous, and returns how they
+// ended.
 func outcomes(t *testing.T, feed func(w io.Writer, ids []uint32)) string {
 	t.Helper()
 	s := &setup{}

@@ -37,8 +37,8 @@ type numbering struct {
 // Out is a request on its way out. The caller keeps body and attachment unchanged until Call or
 // Start has returned; what is written later is a copy.
 //
-// What every call sets comes first, and what few do last: an Out that is used again goes from the processor of who calls to that of who
-// reads, and back.
+// What every call sets comes first, and what few do last: an Out that is used again goes from the
+// processor of who calls to that of who reads, and back.
 type Out struct {
 	Method     *Method
 	Body       []byte
@@ -47,9 +47,11 @@ type Out struct {
 	Bare       bool   // no other field is set: the connection need not look for one
 	Compressed bool
 	Checksum   bool
-	OneWay     bool          // set by Notify and its like
-	NoWait     bool          // fail at once instead of waiting for the peer's window
-	Nest       bool          // name the peer's request that the context belongs to, if it is open: the peer lets it in while it drains
+	OneWay     bool // set by Notify and its like
+	NoWait     bool // fail at once instead of waiting for the peer's window
+	// name the peer's request that the context belongs to, if it is open: the peer lets it in while
+	// it drains
+	Nest       bool
 	sent       bool          // the connection has set fields itself
 	Began      time.Duration // set by Start: about when it was, see Clock
 	Waited     time.Duration // set by Call and its like: for the peer's window, and for room in the output
@@ -77,8 +79,9 @@ func (out *Out) Reset() {
 	}
 }
 
-// A Completer is told how an asynchronous call ended. Answer is valid until Complete returns. With a reply it runs on
-// the reading goroutine: when it blocks, the reading is handed to another one. Without one it runs on a goroutine of its own.
+// A Completer is told how an asynchronous call ended. Answer is valid until Complete returns. With
+// a reply it runs on the reading goroutine: when it blocks, the reading is handed to another one.
+// Without one it runs on a goroutine of its own.
 type Completer interface {
 	Complete(a *Answer, err error)
 }
@@ -96,8 +99,8 @@ type Answer struct {
 	own    bool // the memory is for this message only
 }
 
-// Keep gives Body, Attachment and Fields to the caller for good, if they are in memory for this message only, and reports whether
-// they are.
+// Keep gives Body, Attachment and Fields to the caller for good, if they are in memory for this
+// message only, and reports whether they are.
 func (a *Answer) Keep() bool {
 	own := a.own
 	if own {
@@ -120,7 +123,8 @@ func (a *Answer) Release() {
 }
 
 // A slot is an entry in the table of calls that this side opened. It is taken from the request
-// until the final frame has come, also when nobody waits any more, so that ids are never reused too early.
+// until the final frame has come, also when nobody waits any more, so that ids are never reused too
+// early.
 type slot struct {
 	id     uint32 // of the call now, or of the one before while the slot is free
 	taken  bool
@@ -136,7 +140,8 @@ type slot struct {
 
 // A waiter is somebody who waits for a call to end: a goroutine with a channel, or a Completer.
 //
-// What a Completer needs is in the first 64 bytes: these go from the processor of who calls to that of who reads, and back.
+// What a Completer needs is in the first 64 bytes: these go from the processor of who calls to that
+// of who reads, and back.
 type waiter struct {
 	// id is the call's while it is waited for. Whoever swaps it to 0 decides how the call ends: the
 	// reader with the reply, the caller who gives up, the deadline, or the end of the connection.
@@ -169,8 +174,8 @@ type ticket struct {
 	flooded  bool // it was sent away: see floodedLocked
 }
 
-// Call sends a request and waits for the answer, which the caller must Release. It ends with ctx, and
-// with the deadline, at once; the peer is told.
+// Call sends a request and waits for the answer, which the caller must Release. It ends with ctx,
+// and with the deadline, at once; the peer is told.
 func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	waiters := &c.cfg.Pool.waiters
 	w := waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
@@ -213,13 +218,14 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	return &w.answer, nil
 }
 
-// A halter is a context that ends with the one around it, or when somebody ends it: that one calls Halt. One that is made for each of many calls is not
-// worth a channel, nor what closes that when the context around it ends.
+// A halter is a context that ends with the one around it, or when somebody ends it: that one calls
+// Halt. One that is made for each of many calls is not worth a channel, nor what closes that when
+// the context around it ends.
 type halter interface {
 	// Outer returns Done of the context around it.
 	Outer() <-chan struct{}
-	// Await says which call to halt, at once if the context has ended; nil is none. It waits until a Halt that is in progress has
-	// returned: conn is not used after that.
+	// Await says which call to halt, at once if the context has ended; nil is none. It waits until
+	// a Halt that is in progress has returned: conn is not used after that.
 	Await(conn interface{ Halt(id uint32) }, id uint32)
 }
 
@@ -248,15 +254,16 @@ func (w *waiter) wait(done <-chan struct{}) bool {
 	}
 }
 
-// Start sends a request and returns; to is told how the call ended, unless Start returns an error. It
-// waits, until ctx ends, only while the peer's window or the connection's output is full.
+// Start sends a request and returns; to is told how the call ended, unless Start returns an error.
+// It waits, until ctx ends, only while the peer's window or the connection's output is full.
 func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
 	out.OneWay = false
 	id, nth, err := c.send(ctx, out, nil, to) // which may have given out away
 	if err != nil || ctx.Done() == nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { c.giveUp(id, nth, ctx.Err(), context.Cause(ctx)) }) // it may run code that needs c.mu
+	// it may run code that needs c.mu
+	stop := context.AfterFunc(ctx, func() { c.giveUp(id, nth, ctx.Err(), context.Cause(ctx)) })
 	c.mu.Lock()
 	s := c.callLocked(id, nth)
 	open := s != nil && s.wanted()
@@ -303,7 +310,8 @@ func (out *Out) message() message {
 // fieldsSize is an upper bound of the bytes that travel beside body and attachment.
 func (out *Out) fieldsSize() int { return wire.FieldsSize(&out.Fields) + len(out.Metadata) }
 
-// addFields adds to its message what travels beside the body, and for how many microseconds the call may go on.
+// addFields adds to its message what travels beside the body, and for how many microseconds the
+// call may go on.
 func (out *Out) addFields(m *message, timeout uint64) {
 	if !out.sent && (out.Bare || out.Fields.OnlyUsual()) {
 		m.timeout, m.metadata, m.budget = timeout, out.Metadata, out.Budget
@@ -313,8 +321,8 @@ func (out *Out) addFields(m *message, timeout uint64) {
 	m.fields.Timeout, m.fields.Metadata, m.fields.Budget = timeout, out.Metadata, out.Budget
 }
 
-// counted returns how many bytes a request counts with in the window. A stream may be open for ever, and takes no room from others
-// for its beginning, unless that is large.
+// counted returns how many bytes a request counts with in the window. A stream may be open for
+// ever, and takes no room from others for its beginning, unless that is large.
 func (out *Out) counted(m *message) int {
 	if m.simple() && out.Stream == nil {
 		return len(m.body)
@@ -326,8 +334,8 @@ func (out *Out) counted(m *message) int {
 	return size
 }
 
-// send admits a request and appends it to the output. W or to is told how it ended; without either it is alone. Nth is the number of
-// the request among all that the connection sent.
+// send admits a request and appends it to the output. W or to is told how it ended; without either
+// it is alone. Nth is the number of the request among all that the connection sent.
 func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id uint32, nth uint64, err error) {
 	m := out.message()
 	size := out.counted(&m)
@@ -399,10 +407,12 @@ func (c *Conn) sentLocked(s *slot, nested, large bool) {
 	}
 }
 
-// farAway is how far away a deadline is that counts as none, 146 years: with a later one sums overflow, and the peer could not be told.
+// farAway is how far away a deadline is that counts as none, 146 years: with a later one sums
+// overflow, and the peer could not be told.
 const farAway = maxTimeout * time.Microsecond
 
-// timeLocked returns when the time of out ends on the connection's clock, and the microseconds until then; 0 for never.
+// timeLocked returns when the time of out ends on the connection's clock, and the microseconds
+// until then; 0 for never.
 func (c *Conn) timeLocked(out *Out) (deadline int64, timeout uint64, err error) {
 	if out.Deadline.IsZero() {
 		return 0, 0, nil
@@ -425,9 +435,10 @@ func (c *Conn) timeLocked(out *Out) (deadline int64, timeout uint64, err error) 
 	return deadline, (uint64(deadline-now) + 999) / 1000, nil //nolint:gosec // positive
 }
 
-// sendLargeLocked sends what did not fit in the opening frame, with that, and unlocks.
-// The outcome goes to the waiter in any case. Who is told of it while this goes on may use the memory again at once: what an
-// asynchronous caller gave is copied with c.mu held, when it is certain that he has not been told.
+// sendLargeLocked sends what did not fit in the opening frame, with that, and unlocks. The outcome
+// goes to the waiter in any case. Who is told of it while this goes on may use the memory again at
+// once: what an asynchronous caller gave is copied with c.mu held, when it is certain that he has
+// not been told.
 func (c *Conn) sendLargeLocked(ctx context.Context, deadline time.Time, id uint32, nth uint64, rest pieces, flags wire.Flags, async bool) {
 	h := wire.Header{Type: wire.Data, Flags: flags & wire.HasChecksum, ID: id}
 	err := c.sendRestLocked(ctx, deadline, h, rest, async, func(size int, last bool) bool {
@@ -492,8 +503,9 @@ func (c *Conn) mayEnterLocked(size int) bool {
 	return len(c.admission) == 0 && c.drained == nil && !c.flooded && c.fitsLocked(size)
 }
 
-// admitSlowlyLocked is admitLocked for a request that cannot be sent at once. One that is made in the service of a call of the
-// peer must not wait for those before it: they may be its ancestors, which end after it.
+// admitSlowlyLocked is admitLocked for a request that cannot be sent at once. One that is made in
+// the service of a call of the peer must not wait for those before it: they may be its ancestors,
+// which end after it.
 func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error {
 	out.Now = 0 // it waits
 	c.mu.Unlock()
@@ -524,8 +536,9 @@ func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error 
 	return err
 }
 
-// nestLocked sends a request beyond the peer's window: the peer lets it in because of its own call, parent, which this side is
-// working on. It never waits, so that calls which call each other without end do end.
+// nestLocked sends a request beyond the peer's window: the peer lets it in because of its own call,
+// parent, which this side is working on. It never waits, so that calls which call each other
+// without end do end.
 func (c *Conn) nestLocked(out *Out, size int, parent uint32) error {
 	if c.nested >= extraOpen(c.mostOpen) || c.open >= maxSlots(c.mostOpen) || c.nested > 0 && c.nestedBytes+size > extraBytes(c.mostBytes) {
 		return &CallError{Cause: ErrWindow, NotProcessed: true}
@@ -712,8 +725,9 @@ func (c *Conn) dropStreamLocked(s *slot) {
 	}
 }
 
-// callLocked returns the slot of the nth request that this side sent, if that call is open, or nil. Unlike slotLocked it is for
-// callers that did not hold c.mu since they saw the call open: its id is used again after 4095 calls in the same slot.
+// callLocked returns the slot of the nth request that this side sent, if that call is open, or nil.
+// Unlike slotLocked it is for callers that did not hold c.mu since they saw the call open: its id
+// is used again after 4095 calls in the same slot.
 func (c *Conn) callLocked(id uint32, nth uint64) *slot {
 	if s := c.slotLocked(id); s != nil && s.nth == nth {
 		return s
@@ -721,8 +735,8 @@ func (c *Conn) callLocked(id uint32, nth uint64) *slot {
 	return nil
 }
 
-// abandon clears the waiter of a call whose caller has taken it back, and tells the peer that nobody waits for the reply any more.
-// The slot stays taken until the final frame comes.
+// abandon clears the waiter of a call whose caller has taken it back, and tells the peer that
+// nobody waits for the reply any more. The slot stays taken until the final frame comes.
 func (c *Conn) abandon(id uint32, nth uint64, why error) {
 	c.mu.Lock()
 	if c.callLocked(id, nth) != nil {
@@ -765,8 +779,8 @@ func (c *Conn) giveUp(id uint32, nth uint64, why, err error) {
 	w.fail(err)
 }
 
-// fail ends the wait with an error. Whoever calls it has swapped w.id to 0. A Completer, which may block, holds
-// nobody up.
+// fail ends the wait with an error. Whoever calls it has swapped w.id to 0. A Completer, which may
+// block, holds nobody up.
 func (w *waiter) fail(err error) {
 	if w.to == nil {
 		w.err = err
@@ -782,8 +796,9 @@ func (w *waiter) fail(err error) {
 	}()
 }
 
-// waiterLocked returns a waiter for a Completer. These have a list of their own, which costs nothing where c.mu is held: one
-// goroutine sends such calls and another one completes them, and a sync.Pool is slow to move things from one to the other.
+// waiterLocked returns a waiter for a Completer. These have a list of their own, which costs
+// nothing where c.mu is held: one goroutine sends such calls and another one completes them, and a
+// sync.Pool is slow to move things from one to the other.
 func (c *Conn) waiterLocked() *waiter {
 	n := len(c.idleWaiters)
 	if n == 0 {
@@ -826,18 +841,21 @@ func (a *Answer) parse(frame []byte) error {
 // birth is what Clock and now count from, which are never 0.
 var birth = time.Now().Add(-1)
 
-// Clock is the time since the program began: one reading of the monotonic clock, half of what time.Now costs.
+// Clock is the time since the program began: one reading of the monotonic clock, half of what
+// time.Now costs.
 func Clock() time.Duration { return time.Since(birth) }
 
-// TimeOf returns the time of a reading of Clock. Its monotonic reading is right; what the clock of the wall shows is reckoned from when the
-// program began, so that none is read.
+// TimeOf returns the time of a reading of Clock. Its monotonic reading is right; what the clock of
+// the wall shows is reckoned from when the program began, so that none is read.
 func TimeOf(reading time.Duration) time.Time { return birth.Add(reading) }
 
-// timedStarts is how many calls of a batch begin at the same time, as far as Out.Began is concerned.
+// timedStarts is how many calls of a batch begin at the same time, as far as Out.Began is
+// concerned.
 const timedStarts = 32
 
-// beganLocked returns about when an asynchronous call begins that is sent now: when the batch did that it goes out with. The clock
-// takes as long as a tenth of all that is done to start such a call.
+// beganLocked returns about when an asynchronous call begins that is sent now: when the batch did
+// that it goes out with. The clock takes as long as a tenth of all that is done to start such a
+// call.
 func (c *Conn) beganLocked() time.Duration {
 	if len(c.out) == 0 || c.opened%timedStarts == 0 {
 		c.batchBegan = Clock()

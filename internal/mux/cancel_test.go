@@ -20,8 +20,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// Calls that are given up before they are sent, while they are open, and when they have just been answered leave
-// nothing behind, and disturb nobody.
+// Calls that are given up before they are sent, while they are open, and when they have just been
+// answered leave nothing behind, and disturb nobody.
 func TestCanceledCallsLeaveNothing(t *testing.T) {
 	const calls, callers = 10_000, 100
 	serve := func(r *mux.Request) {
@@ -183,8 +183,9 @@ func TestCancelingACallCancelsItsHandler(t *testing.T) {
 	}
 }
 
-// The end of the connection is the end of its requests, and the return of a handler that of its context. Of one-way
-// requests nobody was waiting for the end: they go on until their owner wants an end.
+// The end of the connection is the end of its requests, and the return of a handler that of its
+// context. Of one-way requests nobody was waiting for the end: they go on until their owner wants
+// an end.
 func TestTheContextOfAHandlerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := make(chan *mux.Request, 2)
@@ -412,7 +413,8 @@ func TestIDsAreReusedSafely(t *testing.T) {
 	}
 }
 
-// Whoever shuts down waits until nothing runs any more, wherever it runs, and its end has been told.
+// Whoever shuts down waits until nothing runs any more, wherever it runs, and its end has been
+// told.
 func TestThePoolSettlesWhenNothingRuns(t *testing.T) {
 	for _, inline := range []bool{true, false} {
 		for _, oneWay := range []bool{true, false} {

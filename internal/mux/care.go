@@ -16,15 +16,18 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file is a connection's life beside its calls: beginning, settings, deadlines, keepalive, drain and end.
+// This file is a connection's life beside its calls: beginning, settings, deadlines, keepalive,
+// drain and end.
 
-// New runs the protocol on nc, which it owns from here on. Prefix is what has been read of it already. The side that dialled is
-// the client: it sends first. Requests may be sent at once, without waiting for the peer.
+// New runs the protocol on nc, which it owns from here on. Prefix is what has been read of it
+// already. The side that dialled is the client: it sends first. Requests may be sent at once,
+// without waiting for the peer.
 func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	return NewOf(nil, nc, prefix, client, cfg)
 }
 
-// NewOf is New for an owner who has several connections with one Config. The functions in that find it with Owner.
+// NewOf is New for an owner who has several connections with one Config. The functions in that find
+// it with Owner.
 func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c := &Conn{
 		cfg: cfg, owner: owner, nc: nc, client: client,
@@ -111,8 +114,9 @@ func (c *Conn) endedLocked() <-chan struct{} {
 	return c.ended
 }
 
-// Load returns how many calls this side has open on the connection, waiting ones included, and whether it is saturated:
-// another call would wait for the peer's window, or behind much that waits to be written.
+// Load returns how many calls this side has open on the connection, waiting ones included, and
+// whether it is saturated: another call would wait for the peer's window, or behind much that waits
+// to be written.
 func (c *Conn) Load() (calls int, saturated bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +130,8 @@ func (c *Conn) Usable() bool {
 	return c.err == nil && c.drained == nil
 }
 
-// Accepted returns how many of this side's requests a peer that drains has accepted, and 0 before it drains.
+// Accepted returns how many of this side's requests a peer that drains has accepted, and 0 before
+// it drains.
 func (c *Conn) Accepted() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -432,9 +437,9 @@ func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
 // maxRefusal bounds what is kept of a peer's reason for ending the connection, in bytes.
 const maxRefusal = 1 << 10
 
-// restLocked has a connection that drains closed once nothing is open on it. The side that was asked to go does it:
-// were it the other one, replies that are still on their way could be destroyed, because TCP answers what comes to a closed
-// socket with a reset.
+// restLocked has a connection that drains closed once nothing is open on it. The side that was
+// asked to go does it: were it the other one, replies that are still on their way could be
+// destroyed, because TCP answers what comes to a closed socket with a reset.
 func (c *Conn) restLocked() {
 	switch {
 	case c.open > 0 || c.inOpen > 0:
@@ -475,14 +480,15 @@ func (c *Conn) drainBegunLocked() {
 	}
 }
 
-// Refuse accepts no more requests. The connection goes on, for the calls of this side. The channel is closed when the requests that
-// were accepted have ended.
+// Refuse accepts no more requests. The connection goes on, for the calls of this side. The channel
+// is closed when the requests that were accepted have ended.
 func (c *Conn) Refuse() (quiet <-chan struct{}) {
 	c.mu.Lock()
 	c.drainBegunLocked()
 	c.refusing.Store(true)
 	c.mu.Unlock()
-	// One that runs on the reading goroutine is not in the table. It begins before this and is seen here, or sees refusing.
+	// One that runs on the reading goroutine is not in the table. It begins before this and is seen
+	// here, or sees refusing.
 	rd := c.reader.Load()
 	if state := rd.state.Load(); state&running != 0 {
 		c.handOver(rd, state)
@@ -518,8 +524,9 @@ func (c *Conn) CancelRequests() {
 	}
 }
 
-// Executing returns the target of each request that the peer has open. A request that runs on the reading goroutine is missing
-// until another goroutine has taken over the reading, which takes milliseconds.
+// Executing returns the target of each request that the peer has open. A request that runs on the
+// reading goroutine is missing until another goroutine has taken over the reading, which takes
+// milliseconds.
 func (c *Conn) Executing() []Target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -564,16 +571,16 @@ func (c *Conn) Abort() {
 	c.endLocked(ErrClosed)
 }
 
-// graciousLocked reports whether the connection, which has ended, can be left in such a way that nothing is destroyed which is on
-// its way to the peer.
+// graciousLocked reports whether the connection, which has ended, can be left in such a way that
+// nothing is destroyed which is on its way to the peer.
 func (c *Conn) graciousLocked() bool {
 	written := !c.flushing && len(c.out) == 0 && c.writeErr == nil
 	return written && !c.abrupt && (errors.Is(c.err, ErrClosed) || errors.Is(c.err, ErrDrained) || errors.Is(c.err, ErrRetired) || errors.Is(c.err, ErrAged))
 }
 
-// part closes the connection below. TCP answers what comes to a closed socket, or is in it unread, with a reset, which destroys what the
-// peer has not read yet. So a gracious end is only to say that nothing more is sent: the reader reads on until the peer closes
-// too, for a moment.
+// part closes the connection below. TCP answers what comes to a closed socket, or is in it unread,
+// with a reset, which destroys what the peer has not read yet. So a gracious end is only to say
+// that nothing more is sent: the reader reads on until the peer closes too, for a moment.
 func (c *Conn) part(gracious bool) {
 	if gracious && c.finishBelow() && c.readUntil(time.Now().Add(partingTime/2)) == nil {
 		return
@@ -641,8 +648,8 @@ func (c *Conn) writtenLocked(ctx context.Context) {
 }
 
 // refuse ends the connection for a reason that the peer is told. It is called by the reader, and
-// takes its time: the peer's words are read and dropped for a while, because closing a socket with unread
-// bytes in it would destroy what the peer has not read.
+// takes its time: the peer's words are read and dropped for a while, because closing a socket with
+// unread bytes in it would destroy what the peer has not read.
 func (c *Conn) refuse(why *Refusal, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), partingTime)
 	defer cancel()
@@ -734,8 +741,8 @@ func (c *Conn) takeCare() {
 	}
 }
 
-// lastWordsLocked reports whether a peer that cannot be written to any more is still heard: what it sent before it went
-// may have to wait until there is room for it.
+// lastWordsLocked reports whether a peer that cannot be written to any more is still heard: what it
+// sent before it went may have to wait until there is room for it.
 func (c *Conn) lastWordsLocked(now int64) bool {
 	frames := c.count.framesIn.Load()
 	if now >= c.partBy || !c.holding && frames == c.partFrames {
@@ -771,7 +778,8 @@ func (c *Conn) drainedLocked(now int64) error {
 // restTime is how often a drained connection looks whether its last bytes have been written.
 const restTime = time.Millisecond
 
-// later returns a reading of the clock that is so much later than now, or never when there is no such reading.
+// later returns a reading of the clock that is so much later than now, or never when there is no
+// such reading.
 func later(now int64, by ...time.Duration) int64 {
 	for _, d := range by {
 		if now > 0 && int64(d) > never-now { // in the fake time of tests it is negative
@@ -789,9 +797,10 @@ func orNever(t int64) int64 {
 	return t
 }
 
-// keepAliveLocked pings a peer that has been silent, and reports whether it is alive. A peer is alive that sends something, or that
-// takes what was written to it. Over a slow line a ping comes behind megabytes of a message. So a side that receives and has nothing to
-// send pings as well: its peer hears it although it cannot answer yet.
+// keepAliveLocked pings a peer that has been silent, and reports whether it is alive. A peer is
+// alive that sends something, or that takes what was written to it. Over a slow line a ping comes
+// behind megabytes of a message. So a side that receives and has nothing to send pings as well: its
+// peer hears it although it cannot answer yet.
 func (c *Conn) keepAliveLocked(now int64) bool {
 	c.pingAt = later(now, c.cfg.KeepAlive)
 	c.trimMemoryLocked()
@@ -815,9 +824,10 @@ func (c *Conn) keepAliveLocked(now int64) bool {
 	return true
 }
 
-// acknowledgesLocked reports whether the peer has acknowledged something since the last call that it had not acknowledged then. The
-// system of a peer whose process stands still acknowledges as well, but only until its buffer is full. What it acknowledges at once, as
-// it does pings, says nothing.
+// acknowledgesLocked reports whether the peer has acknowledged something since the last call that
+// it had not acknowledged then. The system of a peer whose process stands still acknowledges as
+// well, but only until its buffer is full. What it acknowledges at once, as it does pings, says
+// nothing.
 func (c *Conn) acknowledgesLocked() bool {
 	if c.open == 0 && c.inOpen == 0 {
 		return false
@@ -836,12 +846,13 @@ func (c *Conn) acknowledgesLocked() bool {
 	return before != 0 && last.acknowledged != before
 }
 
-// leastProgress is how many bytes a second a peer has to send, on average, while a message of it has not come whole. Links that are
-// slower than that are not worth waiting for.
+// leastProgress is how many bytes a second a peer has to send, on average, while a message of it
+// has not come whole. Links that are slower than that are not worth waiting for.
 const leastProgress = 4 << 10
 
-// endStalledLocked ends requests and messages that have not come whole when the peer has sent hardly anything for as long as it takes
-// to find a peer dead. Pings keep a connection, and must not keep the memory of a message that does not come.
+// endStalledLocked ends requests and messages that have not come whole when the peer has sent
+// hardly anything for as long as it takes to find a peer dead. Pings keep a connection, and must
+// not keep the memory of a message that does not come.
 func (c *Conn) endStalledLocked(now int64) {
 	unfinished := c.unfinishedLocked()
 	if len(unfinished) == 0 {
@@ -872,7 +883,8 @@ func (c *Conn) endStalledLocked(now int64) {
 
 var errStalled = errors.New("the rest of it did not come in time")
 
-// unfinishedLocked returns the requests of the peer that have not come whole, and those with a stream on which a large message has not.
+// unfinishedLocked returns the requests of the peer that have not come whole, and those with a
+// stream on which a large message has not.
 func (c *Conn) unfinishedLocked() (unfinished []*Request) {
 	for in := range c.in.all() {
 		if r := *in; r != nil && (r.collected != nil || r.stream != nil && r.stream.reserved > 0) {
@@ -882,7 +894,8 @@ func (c *Conn) unfinishedLocked() (unfinished []*Request) {
 	return unfinished
 }
 
-// expiredLocked finds the calls and the requests whose deadline has passed, and when the next one's does.
+// expiredLocked finds the calls and the requests whose deadline has passed, and when the next one's
+// does.
 func (c *Conn) expiredLocked(now int64) (late []*waiter, requests []*Request, next int64) {
 	next = never
 	for i := range c.slots {
@@ -1020,9 +1033,10 @@ func (c *Conn) reasonLocked(err error) error {
 	return err
 }
 
-// notProcessedLocked reports whether the peer certainly did not execute the call in s: its last byte was
-// never given to a write, or the peer said that it would not.
+// notProcessedLocked reports whether the peer certainly did not execute the call in s: its last
+// byte was never given to a write, or the peer said that it would not.
 func (c *Conn) notProcessedLocked(s *slot) bool {
-	// A peer that drains executes one-way requests, and those in the service of its own calls, whatever it has said.
+	// A peer that drains executes one-way requests, and those in the service of its own calls,
+	// whatever it has said.
 	return s.end > c.taken || (c.drained != nil && s.nth > c.accepted && !s.oneWay && !s.nested)
 }

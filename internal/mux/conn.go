@@ -33,7 +33,9 @@ type Limits struct {
 	MaxMemory    int // bytes that the peer makes this side hold in all; 0 is without bound
 	MaxMethods   int // method numbers
 	MaxUnsent    int // bytes waiting to be written, past which this side stops reading
-	StreamWindow int // bytes that the peer may send on a stream before they are consumed; 0 is the default of the specification
+	// bytes that the peer may send on a stream before they are consumed; 0 is the default of the
+	// specification
+	StreamWindow int
 
 	KeepAlive   time.Duration // a peer that was silent for so long is pinged, and dead after as long again; 0 never
 	Handshake   time.Duration // until the peer's preface and settings must have come
@@ -46,16 +48,17 @@ type Limits struct {
 type Config struct {
 	Limits
 
-	// OwnOpen and OwnOpenBytes bound this side's own requests instead of MaxOpen and MaxOpenBytes; 0 does not.
+	// OwnOpen and OwnOpenBytes bound this side's own requests instead of MaxOpen and MaxOpenBytes;
+	// 0 does not.
 	OwnOpen      int
 	OwnOpenBytes int
 
 	Metadata []byte // sent with the settings
 	Agent    string // sent with the settings
 
-	// What a side that serves says of itself in its settings, see wire.Limits. Services and Keys, if not nil, return the list
-	// of services, and the scope of the key memory and how long it keeps a key, at the time when a connection begins.
-	// They are called by several goroutines.
+	// What a side that serves says of itself in its settings, see wire.Limits. Services and Keys,
+	// if not nil, return the list of services, and the scope of the key memory and how long it
+	// keeps a key, at the time when a connection begins. They are called by several goroutines.
 	Incarnation []byte
 	Services    func() []byte
 	Keys        func() (scope string, keep time.Duration)
@@ -63,12 +66,13 @@ type Config struct {
 	// Bind tells what a method number of the peer stands for. Nil when this side serves nothing.
 	// It is called by the reading goroutine, and what it is given aliases the read buffer.
 	Bind func(c *Conn, b *wire.Binding) (Target, wire.Info)
-	// Hello sees the peer's settings, which alias the read buffer, before any of its requests is served. A refusal ends the connection.
+	// Hello sees the peer's settings, which alias the read buffer, before any of its requests is
+	// served. A refusal ends the connection.
 	Hello func(c *Conn, peer *wire.Limits) *Refusal
 	// Learned sees what the peer says of a method that this side calls.
 	Learned func(c *Conn, handle int, info wire.Info)
-	// Unusable is called when no more requests can be sent: the peer drains the connection, or it has ended. It is
-	// called before the calls on it are told, so that they can go elsewhere.
+	// Unusable is called when no more requests can be sent: the peer drains the connection, or it
+	// has ended. It is called before the calls on it are told, so that they can go elsewhere.
 	Unusable func(c *Conn)
 	// Ended is called once when the connection has ended, with the reason, never nil.
 	Ended func(c *Conn, err error)
@@ -160,7 +164,8 @@ func (e *IOError) Error() string {
 	return string(e.Op) + ": " + e.Err.Error()
 }
 
-// Unwrap returns the cause. That of an EndOfStream is not shown: io.EOF is how streams of messages end when all is well.
+// Unwrap returns the cause. That of an EndOfStream is not shown: io.EOF is how streams of messages
+// end when all is well.
 func (e *IOError) Unwrap() error {
 	if e.Op == EndOfStream {
 		return nil
@@ -191,8 +196,8 @@ func (e *CallError) Error() string { return e.Cause.Error() }
 func (e *CallError) Unwrap() error { return e.Cause }
 
 const (
-	// maxFrame is the payload of the largest frame that is sent and accepted. A larger message takes
-	// several, so that small calls get in between.
+	// maxFrame is the payload of the largest frame that is sent and accepted. A larger message
+	// takes several, so that small calls get in between.
 	maxFrame = 64 << 10
 
 	minReadBuffer = 512 // of an idle connection, and of all that it takes (10 KiB) the part that can be small
@@ -202,8 +207,9 @@ const (
 	defaultMaxMethods = 1024
 )
 
-// Conn is one connection. Its methods may be called concurrently. Many of them may do nothing for long, so it is kept small: what few
-// of them need is behind a pointer, and nothing is made before it is needed.
+// Conn is one connection. Its methods may be called concurrently. Many of them may do nothing for
+// long, so it is kept small: what few of them need is behind a pointer, and nothing is made before
+// it is needed.
 type Conn struct {
 	cfg    *Config
 	nc     net.Conn
@@ -287,7 +293,8 @@ type Conn struct {
 	progress uint64 // what written was at the last keepalive
 }
 
-// calls is what a connection keeps of the calls that this side opens, see call.go. Guarded by Conn.mu.
+// calls is what a connection keeps of the calls that this side opens, see call.go. Guarded by
+// Conn.mu.
 type calls struct {
 	slots     []slot
 	free      []uint32 // slots not in use
@@ -317,40 +324,41 @@ func (c *Conn) callsLocked() *calls {
 
 // seldom is what most connections never need, and others only when they end. Guarded by Conn.mu.
 type seldom struct {
-	accepted     uint64                // how many requests the peer will process, once it drains
-	drained      error                 // set when the peer accepts no more requests
-	reserved     int                   // bytes that streams may hold beyond their smallest windows
-	partial      int                   // how many of them are for messages that have not come whole
-	reserving    []*Stream             // that wait for it
-	oneWay       map[*Request]struct{} // requests of the peer that have no slot
-	oneWayBytes  int                   // of inBytes
-	orphans      int                   // how many of inOpen the pool has adopted
-	inNested     int                   // how many of inOpen serve calls of this side and are not in the window
-	inNestBytes  int
-	flushAll     func()                   // flush, made once: starting a goroutine with it costs no allocation
-	space        chan struct{}            // closed when out has been taken to be written; nil when nobody waits
-	flushed      chan struct{}            // closed when all has been written; nil when nobody waits
-	room         chan struct{}            // closed when a request leaves the table; nil when nobody waits
-	writeErr     *IOError                 // a write has failed, or the peer has hung up
-	quiet        chan struct{}            // closed when no request is open; nil when nobody asked
-	drainBegun   chan struct{}            // closed when no more are accepted; nil when nobody asked
-	order        order                    // see order.go
-	replies      replies                  // see replies.go
-	aging        aging                    // see age.go
-	ended        chan struct{}            // closed when err is set; nil when nobody waits
-	gone         chan struct{}            // closed when the reader has gone; nil when nobody waits
-	pings        map[uint64]chan struct{} // by number
-	nextPing     uint64                   // the number of the last one
-	lowering     uint64                   // the ping whose pong says that the peer has obeyed a lower limit; 0 for none
-	why          error                    // set when this side has begun to end it, with a word to the peer
-	parting      int64                    // when the connection ends because of writeErr; 0 when it does not
-	partBy       int64                    // and when it does at the latest
-	partFrames   uint64                   // how many frames had come when that was looked at last
-	looked       int64                    // when this side, which does not read, looked whether the peer has hung up
-	stallFrom    int64                    // since when an unfinished message is watched; 0 when there was none
-	stallBytes   uint64                   // how many bytes had come then
-	acknowledged int64                    // how much of written the peer had acknowledged at the last keepalive; 0 for all of it
-	linger       int64                    // when a drained connection is closed; 0 when it is not drained
+	accepted    uint64                // how many requests the peer will process, once it drains
+	drained     error                 // set when the peer accepts no more requests
+	reserved    int                   // bytes that streams may hold beyond their smallest windows
+	partial     int                   // how many of them are for messages that have not come whole
+	reserving   []*Stream             // that wait for it
+	oneWay      map[*Request]struct{} // requests of the peer that have no slot
+	oneWayBytes int                   // of inBytes
+	orphans     int                   // how many of inOpen the pool has adopted
+	inNested    int                   // how many of inOpen serve calls of this side and are not in the window
+	inNestBytes int
+	flushAll    func()                   // flush, made once: starting a goroutine with it costs no allocation
+	space       chan struct{}            // closed when out has been taken to be written; nil when nobody waits
+	flushed     chan struct{}            // closed when all has been written; nil when nobody waits
+	room        chan struct{}            // closed when a request leaves the table; nil when nobody waits
+	writeErr    *IOError                 // a write has failed, or the peer has hung up
+	quiet       chan struct{}            // closed when no request is open; nil when nobody asked
+	drainBegun  chan struct{}            // closed when no more are accepted; nil when nobody asked
+	order       order                    // see order.go
+	replies     replies                  // see replies.go
+	aging       aging                    // see age.go
+	ended       chan struct{}            // closed when err is set; nil when nobody waits
+	gone        chan struct{}            // closed when the reader has gone; nil when nobody waits
+	pings       map[uint64]chan struct{} // by number
+	nextPing    uint64                   // the number of the last one
+	lowering    uint64                   // the ping whose pong says that the peer has obeyed a lower limit; 0 for none
+	why         error                    // set when this side has begun to end it, with a word to the peer
+	parting     int64                    // when the connection ends because of writeErr; 0 when it does not
+	partBy      int64                    // and when it does at the latest
+	partFrames  uint64                   // how many frames had come when that was looked at last
+	looked      int64                    // when this side, which does not read, looked whether the peer has hung up
+	stallFrom   int64                    // since when an unfinished message is watched; 0 when there was none
+	stallBytes  uint64                   // how many bytes had come then
+	// how much of written the peer had acknowledged at the last keepalive; 0 for all of it
+	acknowledged int64
+	linger       int64 // when a drained connection is closed; 0 when it is not drained
 }
 
 // noneYet is that of all connections that have not needed it. It is not changed.

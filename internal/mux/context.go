@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// A Context is the context of a request's handler: done when the peer cancels, when the deadline passes, when the connection ends,
-// and when the handler has returned. It is small because each request has one that is never used again: handlers keep contexts.
+// A Context is the context of a request's handler: done when the peer cancels, when the deadline
+// passes, when the connection ends, and when the handler has returned. It is small because each
+// request has one that is never used again: handlers keep contexts.
 type Context struct {
 	conn     *Conn
 	id       uint32 // of the request; 0 when it has none
@@ -33,7 +34,8 @@ type ending struct {
 
 type afterFunc struct{ f func() }
 
-// returned is the ending of contexts whose handlers have returned without anybody waiting: most of them.
+// returned is the ending of contexts whose handlers have returned without anybody waiting: most of
+// them.
 var returned = &ending{err: context.Canceled, done: closedChan()}
 
 func closedChan() chan struct{} {
@@ -45,14 +47,15 @@ func closedChan() chan struct{} {
 // Conn returns the connection that the request came on.
 func (x *Context) Conn() *Conn { return x.conn }
 
-// alone reports whether the request is one-way and so small that it has no id: it gets no final frame.
+// alone reports whether the request is one-way and so small that it has no id: it gets no final
+// frame.
 func (x *Context) alone() bool { return x.id == 0 }
 
 // Expired reports whether the deadline has passed.
 func (x *Context) Expired() bool { return x.deadline != 0 && x.conn.now() >= x.deadline }
 
-// Fresh reports whether the request has just been read, since its handler runs on the reading goroutine: its deadline, which is some
-// time from then, needs no look at the clock.
+// Fresh reports whether the request has just been read, since its handler runs on the reading
+// goroutine: its deadline, which is some time from then, needs no look at the clock.
 func (x *Context) Fresh() bool { return x.rd != nil }
 
 // Deadline implements context.Context.
@@ -106,8 +109,8 @@ func (x *Context) Err() error {
 	return e.err
 }
 
-// Value implements context.Context; the owner has more to say. Calls that are made with this context, or one derived from it, are
-// known by it to serve the request: see Conn.serving.
+// Value implements context.Context; the owner has more to say. Calls that are made with this
+// context, or one derived from it, are known by it to serve the request: see Conn.serving.
 func (x *Context) Value(key any) any {
 	if _, ok := key.(requestKey); ok {
 		return x
@@ -178,8 +181,8 @@ func (x *Context) cancel(err, cause error) {
 	}
 }
 
-// Draining returns a channel that is closed when this side begins to drain the connection: whoever works on something
-// without end should end it.
+// Draining returns a channel that is closed when this side begins to drain the connection: whoever
+// works on something without end should end it.
 func (x *Context) Draining() <-chan struct{} {
 	c := x.conn
 	c.mu.Lock()

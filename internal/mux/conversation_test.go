@@ -18,7 +18,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// The conversations in spec/vectors are what an implementation in another language can be held against.
+// The conversations in spec/vectors are what an implementation in another language can be held
+// against.
 
 type conversationStep struct {
 	Client, Server hexBytes

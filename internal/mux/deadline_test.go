@@ -49,8 +49,8 @@ func TestADeadlineEndsTheCallOnBothSides(t *testing.T) {
 	}
 }
 
-// The slot of a call that was given up stays taken until the final frame has come, so that its id is not reused while
-// the peer may still answer.
+// The slot of a call that was given up stays taken until the final frame has come, so that its id
+// is not reused while the peer may still answer.
 func TestASlotIsKeptUntilTheFinalFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := memoryPair(0)
@@ -114,7 +114,8 @@ func TestDeadlinesCostNoTimers(t *testing.T) {
 		}
 		a.Release()
 	})
-	if allocs > 1.1 && !raceEnabled { // the Request, on the server; a sync.Pool forgets on purpose with the race detector
+	// the Request, on the server; a sync.Pool forgets on purpose with the race detector
+	if allocs > 1.1 && !raceEnabled {
 		t.Errorf("%v allocations for a call with a deadline, want 1", allocs)
 	}
 }
@@ -232,7 +233,8 @@ func TestACallWhoseDeadlineHasPassedIsNotSent(t *testing.T) {
 	wantEmpty(t, "the client", c)
 }
 
-// A peer that does not read must not keep a caller longer than its deadline or its context, wherever it waits.
+// A peer that does not read must not keep a caller longer than its deadline or its context,
+// wherever it waits.
 func TestADeadlineEndsWaitingForAPeerThatDoesNotRead(t *testing.T) {
 	for _, way := range []string{"large call", "large start", "many starts", "many calls", "one-way"} {
 		for _, end := range []string{"deadline", "context"} {

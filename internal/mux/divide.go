@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// This file is how a Budget is divided. It goes by what is, not by what has happened: each time the whole is made what it should be.
+// This file is how a Budget is divided. It goes by what is, not by what has happened: each time the
+// whole is made what it should be.
 
 // A change is a new limit to be told.
 type change struct {
@@ -52,7 +53,8 @@ func (b *Budget) look() {
 	b.mu.Unlock()
 }
 
-// measured takes note of how much a connection used at most since it was measured last, and what it uses now.
+// measured takes note of how much a connection used at most since it was measured last, and what it
+// uses now.
 func (b *Budget) measuredAs(s *share, peak, peakBytes, open int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -63,8 +65,8 @@ func (b *Budget) measuredAs(s *share, peak, peakBytes, open int) {
 	}
 }
 
-// needLocked sets what a connection should be allowed, were there enough for all, and whether it may be more than what it has: because it
-// used most of that.
+// needLocked sets what a connection should be allowed, were there enough for all, and whether it
+// may be more than what it has: because it used most of that.
 func (b *Budget) needLocked(s *share, floor int) {
 	limit, bytes := s.conn.hardLimit(), b.bytesOf(s, s.told)
 	// A window of bytes is full when the next request does not fit in it, which may be half of it.
@@ -77,8 +79,9 @@ func (b *Budget) needLocked(s *share, floor int) {
 	s.target = min(max(2*s.recent, 3*inUnits, floor), limit)
 }
 
-// divideLocked decides who gets how much, as of now, and returns whom to tell. Small changes are left alone. Known says that it has just been
-// measured what is needed: only then, and when nobody needs anything, do idle connections get more.
+// divideLocked decides who gets how much, as of now, and returns whom to tell. Small changes are
+// left alone. Known says that it has just been measured what is needed: only then, and when nobody
+// needs anything, do idle connections get more.
 func (b *Budget) divideLocked(known bool) []change {
 	b.targetsLocked()
 	now := time.Now()
@@ -123,9 +126,10 @@ func (b *Budget) divideLocked(known bool) []change {
 	return append(changes, b.relieveLocked()...)
 }
 
-// relieveLocked gives of the reserve to connections that need more and have less than an equal share. Others may not give anything up for
-// long, when their requests do not end. With n such connections each may have up to one of n+1 parts of the reserve, so that there is a
-// part for the next one that comes.
+// relieveLocked gives of the reserve to connections that need more and have less than an equal
+// share. Others may not give anything up for long, when their requests do not end. With n such
+// connections each may have up to one of n+1 parts of the reserve, so that there is a part for the
+// next one that comes.
 func (b *Budget) relieveLocked() (changes []change) {
 	equal, left, n, single := b.total/max(len(b.members), 1), b.total-b.granted, 0, 0
 	for _, s := range b.members {
@@ -136,7 +140,8 @@ func (b *Budget) relieveLocked() (changes []change) {
 			single++
 		}
 	}
-	if len(b.members) > b.reserve() { // the one request that each connection may have in any case must not use the reserve up
+	// the one request that each connection may have in any case must not use the reserve up
+	if len(b.members) > b.reserve() {
 		left += single
 	}
 	level := min(equal, b.reserve()/(n+1))
@@ -170,8 +175,8 @@ func (b *Budget) disobedient() (found []*share) {
 // free reports whether the connection can be told another limit now.
 func (s *share) free() bool { return s.greeted && !s.gone && !s.lowering }
 
-// targetsLocked sets what each connection should have. When there is not enough, those which need little have that, and the others
-// equally much.
+// targetsLocked sets what each connection should have. When there is not enough, those which need
+// little have that, and the others equally much.
 func (b *Budget) targetsLocked() {
 	n, pool := 0, b.total-b.reserve()
 	for _, s := range b.members {
@@ -218,8 +223,8 @@ func (b *Budget) targetsLocked() {
 	}
 }
 
-// levelLocked divides pool among the n connections that are not satisfied. What is left over goes to those that had one more
-// before, or when it matters, to one after the other.
+// levelLocked divides pool among the n connections that are not satisfied. What is left over goes
+// to those that had one more before, or when it matters, to one after the other.
 func (b *Budget) levelLocked(n, pool int) {
 	level, left := pool/n, pool%n
 	i := 0

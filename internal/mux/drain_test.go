@@ -16,7 +16,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// What was accepted before the drain is answered, what comes later is refused, and then the client closes.
+// What was accepted before the drain is answered, what comes later is refused, and then the client
+// closes.
 func TestADrainFinishesWhatWasAccepted(t *testing.T) {
 	release := make(chan struct{})
 	s := &setup{serves: map[string]*handler{
@@ -61,7 +62,8 @@ func TestADrainFinishesWhatWasAccepted(t *testing.T) {
 	}
 }
 
-// A request that the notice counts is answered, although the drain begins while the server reads it.
+// A request that the notice counts is answered, although the drain begins while the server reads
+// it.
 func TestADrainAnswersTheRequestThatIsBeingRead(t *testing.T) {
 	var drain atomic.Pointer[mux.Conn]
 	begun := func() { drain.Load().Drain() }
@@ -154,7 +156,8 @@ func TestADrainLosesNothing(t *testing.T) {
 	}
 }
 
-// One-way requests that were sent before the notice was read are executed: nobody could be told of a refusal.
+// One-way requests that were sent before the notice was read are executed: nobody could be told of
+// a refusal.
 func TestOneWayRequestsAreExecutedDuringADrain(t *testing.T) {
 	var executed atomic.Int64
 	release := make(chan struct{})
@@ -268,7 +271,8 @@ func TestADrainDoesNotWaitForThePeerToGo(t *testing.T) {
 	})
 }
 
-// A drained client that has calls of its own closes when they have ended; one that executes requests finishes them.
+// A drained client that has calls of its own closes when they have ended; one that executes
+// requests finishes them.
 func TestCloseWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &setup{serves: map[string]*handler{"echo": {serve: func(r *mux.Request) { time.Sleep(time.Second); answerEcho(r) }}}}

@@ -48,7 +48,8 @@ func TestEachCallHasOneOutcomeHoweverTheConnectionEnds(t *testing.T) {
 		{"close in a header", append(hello(nil), 1, 0, 0), "close", failed(mux.EndOfStream)},
 		{"close in a frame", append(hello(nil), reply(callID(0, 1), "long")[:wire.HeaderSize+2]...), "close", failed(mux.EndOfStream)},
 		{"reset", hello(nil), "reset", func(err error) bool {
-			// The system says so once, to whoever asks first. When that is a write, a read at the same moment finds the end of the stream.
+			// The system says so once, to whoever asks first. When that is a write, a read at the
+			// same moment finds the end of the stream.
 			return failed(mux.Read)(err) || failed(mux.Write)(err) || failed(mux.EndOfStream)(err)
 		}},
 		{"another protocol", []byte("HTTP/1.1 400 Bad Request\r\n\r\n"), "", preface},

@@ -37,7 +37,8 @@ func (e *executions) of(body string) int64 {
 	return n.(*atomic.Int64).Load()
 }
 
-// A trickle is a connection that takes writes in small portions, so that it is killed in the middle of them.
+// A trickle is a connection that takes writes in small portions, so that it is killed in the middle
+// of them.
 type trickle struct {
 	net.Conn
 	random *rand.Rand
@@ -75,7 +76,8 @@ func TestNotProcessedMeansNotExecuted(t *testing.T) {
 	}
 }
 
-// killInTheMiddle makes calls on a connection that ends at a random moment, in one of the ways that there are.
+// killInTheMiddle makes calls on a connection that ends at a random moment, in one of the ways that
+// there are.
 func killInTheMiddle(t *testing.T, round int, answered, notExecuted, unknown *atomic.Int64) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(uint64(round), 7))
@@ -220,7 +222,8 @@ func TestAFailedWriteMayHaveArrived(t *testing.T) {
 	})
 }
 
-// What was not given to the connection below was certainly not executed, and neither was what has not come whole.
+// What was not given to the connection below was certainly not executed, and neither was what has
+// not come whole.
 func TestWhatWasNotSentWasNotProcessed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := memoryPair(10_000)

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Tables is what a connection keeps of its calls, for the tests that want none to be forgotten in it.
+// Tables is what a connection keeps of its calls, for the tests that want none to be forgotten in
+// it.
 type Tables struct {
 	Open, OpenBytes, Taken, Waiting int // of this side's calls; Taken slots, Waiting for the window
 	InOpen, InBytes, In             int // of the peer's; In its table
@@ -182,7 +183,8 @@ func SharedIsChanged() string {
 	return ""
 }
 
-// Look looks at once for connections to lay down, as a timer does that is set again when it has just fired.
+// Look looks at once for connections to lay down, as a timer does that is set again when it has
+// just fired.
 func Look() { theLookout.look() }
 
 // Looking reports whether a look is going on.

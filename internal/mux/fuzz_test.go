@@ -18,7 +18,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// Whatever a peer says, a side neither crashes nor hangs, keeps nothing, and uses memory in proportion to what was said.
+// Whatever a peer says, a side neither crashes nor hangs, keeps nothing, and uses memory in
+// proportion to what was said.
 
 // memoryBound is what n bytes from a peer may make this side allocate.
 func memoryBound(n int) uint64 { return uint64(8<<20 + 2048*n) }
@@ -155,8 +156,8 @@ func FuzzClient(f *testing.F) {
 	f.Fuzz(func(t *testing.T, said []byte) { callSpoken(t, append(announced(), said...)) })
 }
 
-// frames makes frames of bytes, four of them for each, so that the fuzzer finds sequences rather than headers. Most
-// are legal by themselves.
+// frames makes frames of bytes, four of them for each, so that the fuzzer finds sequences rather
+// than headers. Most are legal by themselves.
 func frames(script []byte) (said []byte) {
 	said = announced()
 	for ; len(script) >= 4; script = script[4:] {

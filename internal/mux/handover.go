@@ -14,10 +14,11 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// Short handlers and callbacks run on the reading goroutine: a goroutine each costs three times as much CPU. Whether
-// one is short is learned by its owner, and can turn out wrong: it asks for ctx.Done, sleeps, or calls somebody. Then the
-// reading, with what has not been handled, goes to a new goroutine. The one that was held up keeps the part of the buffer that
-// its message is in, sends its own reply when it is done, and ends.
+// Short handlers and callbacks run on the reading goroutine: a goroutine each costs three times as
+// much CPU. Whether one is short is learned by its owner, and can turn out wrong: it asks for
+// ctx.Done, sleeps, or calls somebody. Then the reading, with what has not been handled, goes to a
+// new goroutine. The one that was held up keeps the part of the buffer that its message is in,
+// sends its own reply when it is done, and ends.
 
 // What a reader is doing, the low bits of reader.state. The rest counts.
 const (
@@ -28,7 +29,8 @@ const (
 	stateBits  = 3
 )
 
-// batchTime is how long, in nanoseconds, replies of inline handlers may wait for the rest of the batch.
+// batchTime is how long, in nanoseconds, replies of inline handlers may wait for the rest of the
+// batch.
 const batchTime = int64(200 * time.Microsecond)
 
 // serve runs a request inline. It returns false when another reader took over meanwhile.
@@ -54,7 +56,8 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 			c.handOver(rd, rd.enter(running))
 		}
 	}()
-	if refused := c.refusing.Load(); refused || rd.tooLate(r) { // whoever said so has seen this request running, or this sees it
+	// whoever said so has seen this request running, or this sees it
+	if refused := c.refusing.Load(); refused || rd.tooLate(r) {
 		normal = true
 		return rd.withdraw(r, state) && refused
 	}
@@ -95,7 +98,8 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	return true
 }
 
-// finishLate ends a request that began to hold up the reading at a reading of the clock, or not much before.
+// finishLate ends a request that began to hold up the reading at a reading of the clock, or not
+// much before.
 func (rd *reader) finishLate(r *Request, began int64) {
 	c := rd.c
 	now := c.now()
@@ -132,14 +136,15 @@ func (rd *reader) overdue() bool {
 	return rd.clock-rd.since > batchTime
 }
 
-// tooLate reports whether the connection has ended before r could begin. Another reader may have come to its end meanwhile; a one-way
-// request is executed all the same, unless this side wanted the end.
+// tooLate reports whether the connection has ended before r could begin. Another reader may have
+// come to its end meanwhile; a one-way request is executed all the same, unless this side wanted
+// the end.
 func (rd *reader) tooLate(r *Request) bool {
 	return !rd.alive() && (!r.alone() || errors.Is(rd.c.Err(), ErrClosed))
 }
 
-// withdraw ends a request that was about to run when the connection ended, or accepted no more requests. It reports whether
-// this is still the reader.
+// withdraw ends a request that was about to run when the connection ended, or accepted no more
+// requests. It reports whether this is still the reader.
 func (rd *reader) withdraw(r *Request, state uint64) (still bool) {
 	c := rd.c
 	r.Reply = refusedWith(catalogue.ShuttingDown, shuttingDown)
@@ -256,9 +261,10 @@ func (c *Conn) handOver(rd *reader, state uint64) {
 	go next.takeOver()
 }
 
-// passOnReadingLocked is for a caller that is about to wait for the peer's window. It may be a callback, and so hold up the reading
-// that it waits for: it is not known whose goroutine this is. A callback that does not end while others get their turn loses the
-// reading now, not with the next tick of the watch.
+// passOnReadingLocked is for a caller that is about to wait for the peer's window. It may be a
+// callback, and so hold up the reading that it waits for: it is not known whose goroutine this is.
+// A callback that does not end while others get their turn loses the reading now, not with the next
+// tick of the watch.
 func (c *Conn) passOnReadingLocked() {
 	rd := c.reader.Load()
 	state := rd.state.Load()
@@ -296,10 +302,10 @@ func pow2(n int) int {
 	return p
 }
 
-// endBatch writes what the batch brought about. When the peer does not read its answers, it gets no more of
-// them: nothing is read until it does. While calls of this side wait for the peer's answers that could last for ever,
-// because the peer may do the same: then the reading goes on, and handlers wait with their replies elsewhere. It
-// returns false when the connection has ended.
+// endBatch writes what the batch brought about. When the peer does not read its answers, it gets no
+// more of them: nothing is read until it does. While calls of this side wait for the peer's answers
+// that could last for ever, because the peer may do the same: then the reading goes on, and
+// handlers wait with their replies elsewhere. It returns false when the connection has ended.
 func (rd *reader) endBatch() bool {
 	c := rd.c
 	rd.clock = 0    // it may have to wait
@@ -329,8 +335,8 @@ func (rd *reader) endBatch() bool {
 	return c.err == nil
 }
 
-// misconduct is how much waits beyond the limit only when the peer does not keep to its window, and has to be
-// refused all the time.
+// misconduct is how much waits beyond the limit only when the peer does not keep to its window, and
+// has to be refused all the time.
 const misconduct = 2 * highWater
 
 func (rd *reader) appendRepliesLocked() {
@@ -351,16 +357,17 @@ func (rd *reader) appendRepliesLocked() {
 	c.restLocked()
 }
 
-// A Watch looks after readers that run user code: one that it finds in the same call for two ticks is
-// held up, and another takes over. It sleeps when nothing runs. It belongs to a server or a client.
+// A Watch looks after readers that run user code: one that it finds in the same call for two ticks
+// is held up, and another takes over. It sleeps when nothing runs. It belongs to a server or a
+// client.
 type Watch struct {
 	mu    sync.Mutex
 	conns map[*Conn]uint64 // and the state that each was seen in
 	timer *time.Timer
 }
 
-// tick is so short that a handler that blocks holds others up for about 1 ms, and so long that looking
-// costs nothing that shows.
+// tick is so short that a handler that blocks holds others up for about 1 ms, and so long that
+// looking costs nothing that shows.
 const tick = 750 * time.Microsecond
 
 // NewWatch returns a Watch. It holds a timer only while there is something to watch.

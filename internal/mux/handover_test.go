@@ -43,7 +43,8 @@ func waitDerived(r *mux.Request, release <-chan struct{}) {
 // asContext is what the root package makes of a request.
 type asContext struct{ *mux.Request }
 
-// bothProcs runs a test with one processor and with two: with one nothing runs beside a handler by itself.
+// bothProcs runs a test with one processor and with two: with one nothing runs beside a handler by
+// itself.
 func bothProcs(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	for _, n := range []int{1, 2} {
@@ -283,7 +284,8 @@ func TestACallMadeByAHandlerWithItsOwnContext(t *testing.T) {
 	}
 }
 
-// A reply that does not fit in one frame is sent piece by piece, while the reader goes on and reuses its memory.
+// A reply that does not fit in one frame is sent piece by piece, while the reader goes on and
+// reuses its memory.
 func TestALargeReplyOfAShortHandlerIsNotOverwritten(t *testing.T) {
 	type owned struct {
 		mux.Request
@@ -415,7 +417,8 @@ func TestManyHandersBlockInARow(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
-// Many handlers that block may stand in one buffer: what follows each of them is handed over, not copied.
+// Many handlers that block may stand in one buffer: what follows each of them is handed over, not
+// copied.
 func TestHandingOverCopiesNothing(t *testing.T) {
 	const handlers = 1000
 	release := make(chan struct{})

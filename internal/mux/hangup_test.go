@@ -13,7 +13,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A peer that sends one-way requests until this side reads no more of them, and leaves, is noticed although what it sent is never read.
+// A peer that sends one-way requests until this side reads no more of them, and leaves, is noticed
+// although what it sent is never read.
 func TestAPeerThatLeavesWhileItIsNotReadIsNoticed(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

@@ -15,12 +15,14 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A message that does not fit in a frame comes in pieces, between which other frames come. They are gathered in memory that is
-// allocated once, of the right size, and becomes the receiver's. What has not come yet of a piece is read to its place there, past
-// the reader's buffer: copying it would take as long as reading does. On Linux the pieces that are likely to follow are read with
+// A message that does not fit in a frame comes in pieces, between which other frames come. They are
+// gathered in memory that is allocated once, of the right size, and becomes the receiver's. What
+// has not come yet of a piece is read to its place there, past the reader's buffer: copying it
+// would take as long as reading does. On Linux the pieces that are likely to follow are read with
 // it.
 
-// A collector gathers a message that comes in pieces. It belongs to the reader, until the message is whole.
+// A collector gathers a message that comes in pieces. It belongs to the reader, until the message
+// is whole.
 type collector struct {
 	c     *Conn
 	buf   []byte // begins with the opening frame's header
@@ -39,10 +41,11 @@ var (
 )
 
 const (
-	// firstGrant is how much of a large message must have come until the rest is believed, and allocated in one piece. Before
-	// that, memory is a multiple of what has come.
+	// firstGrant is how much of a large message must have come until the rest is believed, and
+	// allocated in one piece. Before that, memory is a multiple of what has come.
 	firstGrant = 256 << 10
-	// earlyGrant is that multiple for a message that it is enough for, and lateGrant for others, which are copied once more.
+	// earlyGrant is that multiple for a message that it is enough for, and lateGrant for others,
+	// which are copied once more.
 	earlyGrant, lateGrant = 16, 4
 	// leastGrant is always allocated, of a message that has so much.
 	leastGrant = 4 << 10
@@ -62,7 +65,8 @@ func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
 	return rd.collected(h, r.collected)
 }
 
-// collected ends a request that there is no memory for: what has come of it is dropped, and what still comes ignored.
+// collected ends a request that there is no memory for: what has come of it is dropped, and what
+// still comes ignored.
 func (rd *reader) collected(h wire.Header, p *collector) bool {
 	if p.err != ErrMemory || h.Flags&wire.OfReply != 0 { //nolint:errorlint // it is set bare
 		return true
@@ -83,7 +87,8 @@ func (c *Conn) abandonRequestLocked(r *Request, errorID, text string) {
 	c.refuseLocked(r, errorID, text)
 }
 
-// onLargeReply begins to gather a reply that comes in pieces, if its call was made and somebody waits for it.
+// onLargeReply begins to gather a reply that comes in pieces, if its call was made and somebody
+// waits for it.
 func (c *Conn) onLargeReply(h wire.Header, frame []byte) bool {
 	if !c.setPart(h.ID, unwanted) {
 		return true
@@ -140,8 +145,8 @@ func (p *collector) begin(c *Conn, h wire.Header, size int, frame, msg []byte) {
 	p.add(msg)
 }
 
-// grow moves what has come to memory of n bytes, which are counted first. It returns false when there is no such memory, or the message
-// is not wanted any more.
+// grow moves what has come to memory of n bytes, which are counted first. It returns false when
+// there is no such memory, or the message is not wanted any more.
 func (p *collector) grow(n int) bool {
 	c := p.c
 	c.mu.Lock()
@@ -223,8 +228,8 @@ func (p *collector) broken() error {
 	return &BrokenError{Cause: p.err}
 }
 
-// gathererLocked returns who gathers the message that a Data frame belongs to: a collector, or else a stream. There is neither when
-// its call was given up, or refused.
+// gathererLocked returns who gathers the message that a Data frame belongs to: a collector, or else
+// a stream. There is neither when its call was given up, or refused.
 func (c *Conn) gathererLocked(h wire.Header) (p *collector, st *Stream) {
 	if h.Flags&wire.OfReply != 0 {
 		if s := c.slotLocked(h.ID); s != nil {
@@ -326,9 +331,10 @@ func (r *Request) whole(p *collector) {
 // little is how much is copied rather than sent, or read, by itself.
 const little = 4 << 10
 
-// opening returns how much of a message that needs several frames the opening one carries, of which there is so much room. What it
-// carries is copied on both sides, what the others carry is not, but a read of its own. So of a message that is hardly longer, all
-// that fits, and else as much as makes the others full ones, if that is little. The prefix is in it anyway.
+// opening returns how much of a message that needs several frames the opening one carries, of which
+// there is so much room. What it carries is copied on both sides, what the others carry is not, but
+// a read of its own. So of a message that is hardly longer, all that fits, and else as much as
+// makes the others full ones, if that is little. The prefix is in it anyway.
 func (p *pieces) opening(room int) int {
 	prefix, size := len(p[0]), p.size()
 	if size-room <= little {
@@ -340,17 +346,18 @@ func (p *pieces) opening(room int) int {
 	return prefix
 }
 
-// remainder is rest, without its way through m: what the system is given would put m on the heap. The prefix is always in the
-// opening frame.
+// remainder is rest, without its way through m: what the system is given would put m on the heap.
+// The prefix is always in the opening frame.
 func (m *message) remainder(rest pieces) pieces {
 	return pieces{1: m.body[len(m.body)-len(rest[1]):], 2: m.attachment[len(m.attachment)-len(rest[2]):]}
 }
 
-// sendRestLocked sends the remainder of a message in Data frames, a few at a time, so that other calls get in between, and unlocks.
-// The opening frame waits to be written, and goes with the first of them. Nothing that is
-// written later points into the caller's memory. Before each frame step, called with c.mu held, is told its size and whether it
-// is the last; it returns false when the message is not wanted any more, which ends the sending without an error. With copied,
-// nothing is read of the message after that.
+// sendRestLocked sends the remainder of a message in Data frames, a few at a time, so that other
+// calls get in between, and unlocks. The opening frame waits to be written, and goes with the first
+// of them. Nothing that is written later points into the caller's memory. Before each frame step,
+// called with c.mu held, is told its size and whether it is the last; it returns false when the
+// message is not wanted any more, which ends the sending without an error. With copied, nothing is
+// read of the message after that.
 func (c *Conn) sendRestLocked(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, copied bool, step func(size int, last bool) bool) error {
 	for {
 		var wanted bool
@@ -383,7 +390,8 @@ func (c *Conn) sendRestLocked(ctx context.Context, deadline time.Time, h wire.He
 	}
 }
 
-// nextPiece makes h the header of the next frame, of a message of which so much is left, and reports whether it is wanted.
+// nextPiece makes h the header of the next frame, of a message of which so much is left, and
+// reports whether it is wanted.
 func nextPiece(h *wire.Header, left int, step func(size int, last bool) bool) bool {
 	n := min(left, maxPart)
 	h.Len = uint32(n) //nolint:gosec // within maxPart
@@ -408,13 +416,13 @@ func (p *pieces) take(n int) (taken pieces) {
 	return taken
 }
 
-// atOnce is how many pieces are given to a write. One would cost a third more CPU time, because the system moves more than that
-// at a time; and a small call waits for all of them. With 16, small calls beside four echoes of 1 MiB
-// waited longer in each of three pairs of runs.
+// atOnce is how many pieces are given to a write. One would cost a third more CPU time, because the
+// system moves more than that at a time; and a small call waits for all of them. With 16, small
+// calls beside four echoes of 1 MiB waited longer in each of three pairs of runs.
 const atOnce = 4
 
-// sendStraightLocked writes a few Data frames whose payload is still the caller's memory, behind all that waits to be written, and
-// unlocks. Nobody is flushing. It reports whether more is wanted.
+// sendStraightLocked writes a few Data frames whose payload is still the caller's memory, behind
+// all that waits to be written, and unlocks. Nobody is flushing. It reports whether more is wanted.
 func (c *Conn) sendStraightLocked(h wire.Header, rest *pieces, step func(size int, last bool) bool) (wanted bool) {
 	var ends [atOnce]int // of the headers, in out
 	var payloads [atOnce]pieces
@@ -453,7 +461,8 @@ func (c *Conn) sendStraightLocked(h wire.Header, rest *pieces, step func(size in
 	return wanted
 }
 
-// writeStraight writes parts, some of which are in buf. What the socket does not take is copied, and left to somebody who may block.
+// writeStraight writes parts, some of which are in buf. What the socket does not take is copied,
+// and left to somebody who may block.
 func (c *Conn) writeStraight(buf []byte, parts net.Buffers) {
 	n, left, err := writeSocketAll(c.socket, &c.count, parts)
 	c.mu.Lock()
@@ -493,7 +502,8 @@ func (c *Conn) writeStraight(buf []byte, parts net.Buffers) {
 	}
 }
 
-// A piece is a Data frame that has begun to come, and whose rest is read to its place in the message.
+// A piece is a Data frame that has begun to come, and whose rest is read to its place in the
+// message.
 type piece struct {
 	h    wire.Header
 	of   *collector
@@ -501,12 +511,13 @@ type piece struct {
 }
 
 const (
-	// minStraight is how much of a piece must be missing for that: less is copied faster than read by itself.
+	// minStraight is how much of a piece must be missing for that: less is copied faster than read
+	// by itself.
 	minStraight = 4 << 10
 	// peek is how much is read behind a piece, to see whether another one follows.
 	peek = 4 << 10
-	// ahead is how many pieces are read behind one that has begun to come. They are where they belong if they are the next ones of
-	// the same message, as nearly always. Else they are copied.
+	// ahead is how many pieces are read behind one that has begun to come. They are where they
+	// belong if they are the next ones of the same message, as nearly always. Else they are copied.
 	ahead = atOnce
 )
 
@@ -516,8 +527,8 @@ func (p *piece) space() []byte {
 	return p.of.buf[n : n+p.left]
 }
 
-// readStraight has the rest of the frame that the buffer ends with read to its place, if it is a piece of a large message that is
-// not broken.
+// readStraight has the rest of the frame that the buffer ends with read to its place, if it is a
+// piece of a large message that is not broken.
 func (rd *reader) readStraight(h wire.Header) {
 	begun := rd.buf[rd.r+wire.HeaderSize : rd.w]
 	left := int(h.Len) - len(begun)
@@ -545,8 +556,8 @@ type readAhead struct {
 	parts [][]byte // the rest of a piece; header and payload of those that should follow it; what is behind the message
 }
 
-// next returns the header of the piece behind the one that is followed by offset at in the message, if all pieces are as long as this
-// one.
+// next returns the header of the piece behind the one that is followed by offset at in the message,
+// if all pieces are as long as this one.
 func (p *piece) next(at int) wire.Header {
 	h := p.h
 	h.Flags &^= wire.More
@@ -558,8 +569,8 @@ func (p *piece) next(at int) wire.Header {
 	return h
 }
 
-// readPieces reads the rest of a piece, those that should follow it, and a bit of what is behind the message. It returns false when
-// this reader is done.
+// readPieces reads the rest of a piece, those that should follow it, and a bit of what is behind
+// the message. It returns false when this reader is done.
 func (rd *reader) readPieces() (alive bool, err error) {
 	p, of := rd.piece, rd.piece.of
 	a := rd.ahead
@@ -652,7 +663,8 @@ func (rd *reader) grew(n int) bool {
 	return rd.added(h, of)
 }
 
-// limit is how far the buffer is filled by the next read: while pieces are expected only so far that one can be seen coming.
+// limit is how far the buffer is filled by the next read: while pieces are expected only so far
+// that one can be seen coming.
 func (rd *reader) limit() int {
 	if rd.expecting {
 		return min(len(rd.buf), rd.w+peek)

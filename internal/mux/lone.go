@@ -12,22 +12,26 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A lone caller spends most of a call on being woken up. The reading goroutine, when it sees one call after another and
-// nothing else, therefore lends the reading to the callers, and ends. A caller then writes its request and reads the socket
-// itself. It handles its own reply and nothing else, because anything else may run code of others: for that a new goroutine takes
-// the reading over, with what has been read. So it does when others have calls open, when the caller's context could end while
-// it sleeps, and when no call came for a moment, so that an idle connection is watched.
+// A lone caller spends most of a call on being woken up. The reading goroutine, when it sees one
+// call after another and nothing else, therefore lends the reading to the callers, and ends. A
+// caller then writes its request and reads the socket itself. It handles its own reply and nothing
+// else, because anything else may run code of others: for that a new goroutine takes the reading
+// over, with what has been read. So it does when others have calls open, when the caller's context
+// could end while it sleeps, and when no call came for a moment, so that an idle connection is
+// watched.
 //
-// One caller, two processes on two busy processors, medians of alternating runs: by a goroutine 38.6 µs for each call and 44 µs of
-// processor time of both sides; by the caller 33 and 38; with polling (see poll.go) 20.7 and 20.7; a loop over a socket 22 and 28.
+// One caller, two processes on two busy processors, medians of alternating runs: by a goroutine
+// 38.6 µs for each call and 44 µs of processor time of both sides; by the caller 33 and 38; with
+// polling (see poll.go) 20.7 and 20.7; a loop over a socket 22 and 28.
 
 const (
 	// lendAfter is how many replies to lone callers have to come in a row.
 	lendAfter = 16
-	// lentTime is how long nobody reads, more or less, when no call comes. A timer for each call would cost more than it is worth; this
-	// one is set once for all calls of that time.
+	// lentTime is how long nobody reads, more or less, when no call comes. A timer for each call
+	// would cost more than it is worth; this one is set once for all calls of that time.
 	lentTime = 5 * time.Millisecond
-	// glanceTime is after how long without a reader the next caller looks whether the connection has ended, before it sends.
+	// glanceTime is after how long without a reader the next caller looks whether the connection
+	// has ended, before it sends.
 	glanceTime = int64(200 * time.Microsecond)
 )
 
@@ -50,7 +54,8 @@ type lone struct {
 	asleep *waiter // who sleeps in a read
 }
 
-// lend leaves the reading to callers, if it is time to. The caller is the reading goroutine, which ends then.
+// lend leaves the reading to callers, if it is time to. The caller is the reading goroutine, which
+// ends then.
 func (rd *reader) lend() bool {
 	c := rd.c
 	l := &c.lone
@@ -79,7 +84,8 @@ func (l *lone) sawCaller(w *waiter) {
 	l.single = !w.bound || l.brisk >= l.need
 }
 
-// lendLocked leaves the reading to the next caller, if only a call can bring something to read, or else the end of the connection.
+// lendLocked leaves the reading to the next caller, if only a call can bring something to read, or
+// else the end of the connection.
 func (c *Conn) lendLocked(rd *reader) bool {
 	if c.open > 0 || c.inOpen > 0 || c.err != nil || c.drained != nil || c.draining.Load() || c.lying.tired {
 		return false
@@ -146,8 +152,8 @@ func (rd *reader) resume() {
 	go rd.loop()
 }
 
-// glance is for a caller that is about to send, on a connection that nobody may have been reading: when it has ended, the call must
-// fail as one that was not sent.
+// glance is for a caller that is about to send, on a connection that nobody may have been reading:
+// when it has ended, the call must fail as one that was not sent.
 func (c *Conn) glance() {
 	l := &c.lone
 	if l.lent.Load() == nil || c.now()-l.left.Load() < glanceTime {
@@ -173,7 +179,8 @@ func (c *Conn) glance() {
 	rd.giveBackLocked()
 }
 
-// readLone reads the reply to call id, if the reading is lent. When it returns false, w is told how the call ended, as by any reader.
+// readLone reads the reply to call id, if the reading is lent. When it returns false, w is told how
+// the call ended, as by any reader.
 func (c *Conn) readLone(w *waiter, id uint32) bool {
 	rd := c.borrow()
 	if rd == nil {

@@ -45,7 +45,8 @@ func lend(t testing.TB, c *mux.Conn) {
 	})
 }
 
-// A goroutine reads again when no call comes, so that what the peer says of its own accord is heard.
+// A goroutine reads again when no call comes, so that what the peer says of its own accord is
+// heard.
 func TestALentConnectionIsWatchedWhenNoCallComes(t *testing.T) {
 	eachPolling(t, func(t *testing.T, limits mux.Limits) {
 		s := &setup{limits: limits, serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}}}
@@ -89,7 +90,8 @@ func TestALoneCallersAnswerSaysWhenItCame(t *testing.T) {
 	})
 }
 
-// A call beginning after the peer has gone must be known not to have been sent, although nobody may have been reading.
+// A call beginning after the peer has gone must be known not to have been sent, although nobody may
+// have been reading.
 func TestACallOnALentConnectionThatHasEndedIsNotSent(t *testing.T) {
 	eachPolling(t, func(t *testing.T, limits mux.Limits) {
 		s := &setup{limits: limits, serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}}}
@@ -188,7 +190,8 @@ func TestACallerThatReadsEndsWithTheConnection(t *testing.T) {
 	}
 }
 
-// Messages that were sent before a connection is closed in good order arrive, although a caller sleeps in a read of it.
+// Messages that were sent before a connection is closed in good order arrive, although a caller
+// sleeps in a read of it.
 func TestClosingDestroysNothingWhenACallerReads(t *testing.T) {
 	heard := make(chan string, 10)
 	s := &setup{limits: loneLimits(false), serves: map[string]*handler{
@@ -213,7 +216,8 @@ func TestClosingDestroysNothingWhenACallerReads(t *testing.T) {
 	}
 }
 
-// What the peer asks while a caller reads is served by another goroutine: the caller may hold what the handler needs.
+// What the peer asks while a caller reads is served by another goroutine: the caller may hold what
+// the handler needs.
 func TestACallerThatReadsServesNobody(t *testing.T) {
 	eachPolling(t, func(t *testing.T, limits mux.Limits) {
 		var held sync.Mutex

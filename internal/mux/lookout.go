@@ -9,26 +9,29 @@ import (
 	"time"
 )
 
-// A connection on which nothing happens is laid down: the goroutine that reads it ends, and all that only calls need goes with it. One
-// lookout for the whole process watches the sockets of those that lie (lookout_linux.go), and has a new goroutine read when something
-// comes, be it the end. For callers the reading of such a connection is lent, as it is for a lone caller: see lone.go.
+// A connection on which nothing happens is laid down: the goroutine that reads it ends, and all
+// that only calls need goes with it. One lookout for the whole process watches the sockets of those
+// that lie (lookout_linux.go), and has a new goroutine read when something comes, be it the end.
+// For callers the reading of such a connection is lent, as it is for a lone caller: see lone.go.
 //
-// Of the 7.7 KiB that an idle connection took, 2.6 were the goroutine's and 1.3 the reader's. The first call after that takes about 40 µs
-// longer when both sides lie.
+// Of the 7.7 KiB that an idle connection took, 2.6 were the goroutine's and 1.3 the reader's. The
+// first call after that takes about 40 µs longer when both sides lie.
 
 const (
-	// firstLook is how soon is looked for connections to lay down after one has been woken up, and seldomLook how often it is when
-	// none was for a while.
+	// firstLook is how soon is looked for connections to lay down after one has been woken up, and
+	// seldomLook how often it is when none was for a while.
 	firstLook, seldomLook = 50 * time.Millisecond, time.Second
 	// looks bounds how many connections are looked at each time: no more than 0.2 ms.
 	looks = 2048
-	// quietTime is how long nothing has come or gone on one that is laid down, and longQuietTime the same when there have been calls since
-	// it was laid down last: more may follow.
+	// quietTime is how long nothing has come or gone on one that is laid down, and longQuietTime
+	// the same when there have been calls since it was laid down last: more may follow.
 	quietTime     = 50 * time.Millisecond
 	longQuietTime = time.Second
-	// sweeps is how many sockets are looked at each time: when they are more, what is due with them is later than seldomLook.
+	// sweeps is how many sockets are looked at each time: when they are more, what is due with them
+	// is later than seldomLook.
 	sweeps = 8192
-	// patience is how far away must be what a connection that lies has to do by itself, to be left to the lookout.
+	// patience is how far away must be what a connection that lies has to do by itself, to be left
+	// to the lookout.
 	patience = 10 * time.Second
 )
 
@@ -112,8 +115,9 @@ func (l *lookout) forget(c *Conn) {
 	}
 }
 
-// look lays down what is quiet, and wakes up connections whose sockets this process has closed: of that nothing tells it. The timer may be set again when it
-// has fired already, and then fires while this goes on.
+// look lays down what is quiet, and wakes up connections whose sockets this process has closed: of
+// that nothing tells it. The timer may be set again when it has fired already, and then fires while
+// this goes on.
 func (l *lookout) look() {
 	l.mu.Lock()
 	if l.busy {
@@ -148,7 +152,8 @@ func (l *lookout) look() {
 	}
 }
 
-// care has takeCare called at t, or a bit later, so that the connection needs no timer, which has 140 bytes.
+// care has takeCare called at t, or a bit later, so that the connection needs no timer, which has
+// 140 bytes.
 func (l *lookout) care(c *Conn, t int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,7 +164,8 @@ func (l *lookout) care(c *Conn, t int64) bool {
 	return true
 }
 
-// tire interrupts the read of a connection that has been quiet for long enough, so that it is laid down.
+// tire interrupts the read of a connection that has been quiet for long enough, so that it is laid
+// down.
 func (c *Conn) tire() {
 	now, frames := c.now(), uint32(c.count.framesIn.Load()+c.count.writes.Load()) //nolint:gosec // it is only to change
 	if c.lying.frames != frames || c.lying.since == 0 {
@@ -180,7 +186,8 @@ func (c *Conn) tire() {
 	c.lying.tired = c.nc.SetReadDeadline(past) == nil
 }
 
-// restsLocked reports whether only a call can bring something to read, or what the connection does by itself.
+// restsLocked reports whether only a call can bring something to read, or what the connection does
+// by itself.
 func (c *Conn) restsLocked() bool {
 	written := !c.flushing && (len(c.out) == 0 || !c.preface) // a server's settings wait for the client's preface
 	return c.open == 0 && c.inOpen == 0 && len(c.admission) == 0 && written &&
@@ -190,8 +197,8 @@ func (c *Conn) restsLocked() bool {
 // requestsLocked is how many there have been, of both sides.
 func (c *Conn) requestsLocked() uint32 { return uint32(c.opened + c.received.Load()) } //nolint:gosec // it is only to change
 
-// lieDown is for a reader whose read has failed: it reports whether that was tire's doing, and whether the connection is laid
-// down now. The caller is the reading goroutine, which ends then.
+// lieDown is for a reader whose read has failed: it reports whether that was tire's doing, and
+// whether the connection is laid down now. The caller is the reading goroutine, which ends then.
 func (rd *reader) lieDown(err error) (tired, down bool) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false, false
@@ -208,8 +215,8 @@ func (rd *reader) lieDown(err error) (tired, down bool) {
 	return true, rd.layDownLocked()
 }
 
-// dozeOff is for a reader that was woken up: when no call has come but only what the connections do by themselves, it is laid down again.
-// It reports whether it is.
+// dozeOff is for a reader that was woken up: when no call has come but only what the connections do
+// by themselves, it is laid down again. It reports whether it is.
 func (rd *reader) dozeOff() bool {
 	if rd.drowsy--; rd.drowsy > 0 {
 		return false // this was the batch before the first read
@@ -257,8 +264,8 @@ func (c *Conn) wakeUpAgain() {
 // nobody is the reader of connections that lie. It does nothing, and is not changed.
 var nobody = new(reader)
 
-// freeReaders is for connections that wake up. State goes on counting in them, so that whoever has seen one at work for a connection
-// before does not take it for that one's.
+// freeReaders is for connections that wake up. State goes on counting in them, so that whoever has
+// seen one at work for a connection before does not take it for that one's.
 var freeReaders = sync.Pool{New: func() any { return new(reader) }}
 
 func takeReader(c *Conn) *reader {
@@ -267,7 +274,8 @@ func takeReader(c *Conn) *reader {
 	return rd
 }
 
-// giveReader gives up a reader that has handled all that it has read. Memory that calls needed is not for connections without.
+// giveReader gives up a reader that has handled all that it has read. Memory that calls needed is
+// not for connections without.
 func giveReader(rd *reader) {
 	rd.c, rd.used, rd.current, rd.err, rd.ahead = nil, nil, nil, nil, nil
 	rd.replies, rd.scratch, rd.settled, rd.answer = nil, nil, nil, Answer{}

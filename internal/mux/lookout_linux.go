@@ -12,15 +12,16 @@ import (
 // sleeping says that connections can be laid down.
 const sleeping = true
 
-// sockets is a set of sockets that are watched by one goroutine, which is there while there are any. It waits with the runtime's poller,
-// as for every file: the set is one. Guarded by lookout.mu.
+// sockets is a set of sockets that are watched by one goroutine, which is there while there are
+// any. It waits with the runtime's poller, as for every file: the set is one. Guarded by
+// lookout.mu.
 type sockets struct {
 	file *os.File
 	fd   int
 	n    int
 	turn int
-	// conns has the connection of each socket. Events name them by index. A socket leaves the set when it is closed; an event
-	// that comes too late wakes up another connection for nothing.
+	// conns has the connection of each socket. Events name them by index. A socket leaves the set
+	// when it is closed; an event that comes too late wakes up another connection for nothing.
 	conns []*Conn
 	free  []int32
 }

@@ -56,7 +56,8 @@ func TestCallsOnAConnectionThatLies(t *testing.T) {
 		"too late": func(t *testing.T, c *mux.Conn) {
 			t.Helper()
 			_, _, err := callOut(context.Background(), c, &mux.Out{Method: other, Deadline: time.Now().Add(20 * time.Millisecond)})
-			if err != nil && !errors.Is(err, mux.ErrDeadline) { // the server's clock may be first, and its handler answers then
+			// the server's clock may be first, and its handler answers then
+			if err != nil && !errors.Is(err, mux.ErrDeadline) {
 				t.Error(err)
 			}
 		},

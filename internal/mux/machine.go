@@ -19,8 +19,9 @@ const (
 	leastMemory = 64 << 20
 )
 
-// DefaultMemory is the limit of a Memory where nothing else is said: half of GOMEMLIMIT if that is set, and else a quarter of the
-// machine's memory or the control group's, whichever is less, because a heap may grow to twice what is in use. At least 64 MiB.
+// DefaultMemory is the limit of a Memory where nothing else is said: half of GOMEMLIMIT if that is
+// set, and else a quarter of the machine's memory or the control group's, whichever is less,
+// because a heap may grow to twice what is in use. At least 64 MiB.
 func DefaultMemory() int {
 	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64/2 {
 		return max(int(min(limit/2, math.MaxInt)), leastMemory)
@@ -28,7 +29,8 @@ func DefaultMemory() int {
 	return max(int(min(machineMemory(os.DirFS("/"))/4, math.MaxInt)), leastMemory)
 }
 
-// machineMemory returns the bytes of memory that the process can have, as Linux tells in files below root.
+// machineMemory returns the bytes of memory that the process can have, as Linux tells in files
+// below root.
 func machineMemory(root fs.FS) int64 {
 	memory := int64(unknownMachine)
 	if text, err := fs.ReadFile(root, "proc/meminfo"); err == nil {
@@ -43,7 +45,8 @@ func machineMemory(root fs.FS) int64 {
 	}
 	for _, file := range limitFiles(root) {
 		if text, err := fs.ReadFile(root, file); err == nil {
-			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 { // else it is "max"
+			// else it is "max"
+			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 {
 				memory = min(memory, n)
 			}
 		}
@@ -51,7 +54,8 @@ func machineMemory(root fs.FS) int64 {
 	return memory
 }
 
-// limitFiles returns the files that may say how much memory the control groups of the process may have.
+// limitFiles returns the files that may say how much memory the control groups of the process may
+// have.
 func limitFiles(root fs.FS) (files []string) {
 	const v1, v2 = "sys/fs/cgroup/memory", "sys/fs/cgroup"
 	files = append(files, path.Join(v1, "memory.limit_in_bytes"), path.Join(v2, "memory.max"))

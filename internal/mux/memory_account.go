@@ -9,18 +9,21 @@ import (
 	"sync/atomic"
 )
 
-// This file counts the memory that peers make this side hold, before it is allocated. A server, or a client, has one Memory, and each of
-// its connections has a holding in that. What counts: requests and their fields, messages that have not come whole, replies that
-// wait to be sent, windows of streams and what has come in them, decompressed bodies, metadata, the names of methods.
+// This file counts the memory that peers make this side hold, before it is allocated. A server, or
+// a client, has one Memory, and each of its connections has a holding in that. What counts:
+// requests and their fields, messages that have not come whole, replies that wait to be sent,
+// windows of streams and what has come in them, decompressed bodies, metadata, the names of
+// methods.
 
 // ErrMemory says that a peer's message needs more memory than this side lets its peers take.
 var ErrMemory = errors.New("this side has no memory left for what its peers make it hold")
 
-// A Memory bounds the bytes that all connections of a server, or of a client, make it hold together. Its methods may be called
-// concurrently.
+// A Memory bounds the bytes that all connections of a server, or of a client, make it hold
+// together. Its methods may be called concurrently.
 //
-// A single connection gets at most as much as is left for all others: one that takes all it can get has half, and of n such
-// connections each has a part of n+1, so that there is always room for a newcomer.
+// A single connection gets at most as much as is left for all others: one that takes all it can get
+// has half, and of n such connections each has a part of n+1, so that there is always room for a
+// newcomer.
 type Memory struct {
 	limit int64
 	used  atomic.Int64
@@ -32,7 +35,8 @@ func NewMemory(limit int) *Memory { return &Memory{limit: int64(limit)} }
 // Used returns how many bytes the connections have been granted.
 func (m *Memory) Used() int { return int(m.used.Load()) }
 
-// smallHolding is what a connection may hold as long as there is anything left, however much the others have.
+// smallHolding is what a connection may hold as long as there is anything left, however much the
+// others have.
 const smallHolding = 64 << 10
 
 // grant lets a connection have n bytes more, which is used in all then.
@@ -45,8 +49,8 @@ func (m *Memory) grant(n, used int64) bool {
 	return false
 }
 
-// A holding is the memory that one connection's peer makes this side hold. It takes from Memory in pieces, so that most calls of take
-// and give touch nothing that other connections use.
+// A holding is the memory that one connection's peer makes this side hold. It takes from Memory in
+// pieces, so that most calls of take and give touch nothing that other connections use.
 type holding struct {
 	of      *Memory // nil for none
 	limit   int64   // of this connection
@@ -92,7 +96,8 @@ func (h *holding) force(n int) {
 	}
 }
 
-// keep counts n bytes that are held until the connection ends; less than 0 when some are not held any more.
+// keep counts n bytes that are held until the connection ends; less than 0 when some are not held
+// any more.
 func (h *holding) keep(n int) bool {
 	if !h.take(n) {
 		return false
@@ -164,7 +169,8 @@ func (h *holding) shrink(ahead int64) {
 	}
 }
 
-// close says that the connection has ended. What is still in use is given back by those that use it.
+// close says that the connection has ended. What is still in use is given back by those that use
+// it.
 func (h *holding) close() {
 	h.mu.Lock()
 	h.closed.Store(true)
@@ -176,7 +182,8 @@ func (h *holding) close() {
 }
 
 const (
-	// requestCost is what an open request takes beside its bytes, its goroutine excepted: what is known of it, and its context.
+	// requestCost is what an open request takes beside its bytes, its goroutine excepted: what is
+	// known of it, and its context.
 	requestCost = 1 << 10
 	// methodCost is what a method number takes beside its names.
 	methodCost = 512
@@ -184,7 +191,8 @@ const (
 	mostStash = 64 << 10
 )
 
-// takeLocked is holding.take for a request. Most requests take what an earlier one has given back, which costs an addition.
+// takeLocked is holding.take for a request. Most requests take what an earlier one has given back,
+// which costs an addition.
 func (c *Conn) takeLocked(n int) bool {
 	if c.stash >= n {
 		c.stash -= n
@@ -228,21 +236,22 @@ func (c *Conn) closeMemoryLocked() {
 	c.memory.close()
 }
 
-// Take counts n bytes that the peer of one call makes the owner hold, for the connections together. It returns false when they must
-// not be allocated. Give takes them back.
+// Take counts n bytes that the peer of one call makes the owner hold, for the connections together.
+// It returns false when they must not be allocated. Give takes them back.
 func (m *Memory) Take(n int) bool { return m.grant(int64(n), int64(n)) }
 
 // Give takes back what was counted with Take.
 func (m *Memory) Give(n int) { m.used.Add(-int64(n)) }
 
-// Take counts n bytes that the request makes the owner hold. It returns false when they must not be allocated. Give takes them back.
+// Take counts n bytes that the request makes the owner hold. It returns false when they must not be
+// allocated. Give takes them back.
 func (r *Request) Take(n int) bool { return r.conn.memory.take(n) }
 
 // Give takes back what was counted with Take.
 func (r *Request) Give(n int) { r.conn.memory.give(n) }
 
-// Take counts n bytes for a message of the stream. It returns false when they must not be allocated. Give takes them back, and so does
-// the end of the call.
+// Take counts n bytes for a message of the stream. It returns false when they must not be
+// allocated. Give takes them back, and so does the end of the call.
 func (st *Stream) Take(n int) bool {
 	st.conn.mu.Lock()
 	defer st.conn.mu.Unlock()
@@ -265,5 +274,6 @@ func (st *Stream) Give(n int) {
 	st.conn.memory.give(n)
 }
 
-// Keep counts n bytes that are held until the connection ends. It returns false when they must not be allocated.
+// Keep counts n bytes that are held until the connection ends. It returns false when they must not
+// be allocated.
 func (c *Conn) Keep(n int) bool { return c.memory.keep(n) }

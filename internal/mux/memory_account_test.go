@@ -95,7 +95,8 @@ func (s *setup) nothingHeld(t *testing.T, m *mux.Memory) {
 	eventually(t, "all memory has been given back", func() bool { return m.Used() == 0 })
 }
 
-// What a request holds is counted, whichever part of it is large, and refused when it is too much. Nothing is left when the peer goes.
+// What a request holds is counted, whichever part of it is large, and refused when it is too much.
+// Nothing is left when the peer goes.
 func TestRequestsAreRefusedWhenThereIsNoMemory(t *testing.T) {
 	const limit, size, many = 2 << 20, 60_000, 100
 	opening := func(slot uint32) wire.Header {
@@ -149,7 +150,8 @@ func TestRequestsAreRefusedWhenThereIsNoMemory(t *testing.T) {
 	}
 }
 
-// The names of methods count as long as the connection, and a number that gets another meaning is counted once.
+// The names of methods count as long as the connection, and a number that gets another meaning is
+// counted once.
 func TestNamesOfMethodsAreCounted(t *testing.T) {
 	m := mux.NewMemory(64 << 20)
 	limits := defaultLimits()
@@ -181,7 +183,8 @@ func TestNamesOfMethodsAreCounted(t *testing.T) {
 	s.nothingHeld(t, m)
 }
 
-// A large message whose sender says nothing but pings does not stay. One that moves does, however slowly.
+// A large message whose sender says nothing but pings does not stay. One that moves does, however
+// slowly.
 func TestARequestThatDoesNotComeWholeEnds(t *testing.T) {
 	m := mux.NewMemory(64 << 20)
 	limits := defaultLimits()
@@ -226,7 +229,8 @@ func TestARequestThatDoesNotComeWholeEnds(t *testing.T) {
 	eventually(t, "its memory has been given back", func() bool { return m.Used() < 100_000 })
 }
 
-// A peer that asks for large replies and does not read them has few handlers begun. All of its requests are answered once it reads.
+// A peer that asks for large replies and does not read them has few handlers begun. All of its
+// requests are answered once it reads.
 func TestRepliesWaitBeforeTheyAreMade(t *testing.T) {
 	for name, test := range map[string]struct{ size, requests, most int }{
 		"large":  {1 << 20, 300, 20},  // MaxMemory, MaxUnsent, and what the system buffers

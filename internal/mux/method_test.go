@@ -43,7 +43,8 @@ func echoName(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) {
 	return &handler{inline: true, serve: func(r *mux.Request) { r.Reply.Body = []byte(name) }}, wire.Info{Known: 1}
 }
 
-// When the numbers have run out they are given new meanings, and calls that are on their way keep the old ones.
+// When the numbers have run out they are given new meanings, and calls that are on their way keep
+// the old ones.
 func TestNumbersAreReusedWhenTheyRunOut(t *testing.T) {
 	for _, most := range []int{1, 10, 1024, 65536} {
 		t.Run(fmt.Sprint(most), func(t *testing.T) {
@@ -51,7 +52,8 @@ func TestNumbersAreReusedWhenTheyRunOut(t *testing.T) {
 			limits.MaxMethods = most
 			s := &setup{server: mux.Config{Limits: limits, Bind: echoName}}
 			c, srv := s.overTCP(t)
-			if _, _, err := call(context.Background(), c, methodNamed(0, "0"), ""); err != nil { // so that the limit is known
+			// so that the limit is known
+			if _, _, err := call(context.Background(), c, methodNamed(0, "0"), ""); err != nil {
 				t.Fatal(err)
 			}
 			methods := min(2*most+3, 66_000)
@@ -82,7 +84,8 @@ func TestNumbersAreReusedWhenTheyRunOut(t *testing.T) {
 	}
 }
 
-// Numbers that are announced before the peer's limit is known must be accepted, as many as there may be.
+// Numbers that are announced before the peer's limit is known must be accepted, as many as there
+// may be.
 func TestNumbersBeforeTheSettingsAreAccepted(t *testing.T) {
 	limits := defaultLimits()
 	limits.MaxMethods = 2

@@ -30,5 +30,6 @@ func poll(fd uintptr, events int16, limit time.Duration) bool {
 	}{fd: int32(fd), events: events} //nolint:gosec // descriptors are small
 	until := syscall.NsecToTimespec(int64(limit))
 	n, _, _ := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&what)), 1, uintptr(unsafe.Pointer(&until)), 0, 0, 0) //nolint:gosec // the kernel is done with both when it returns
-	return int(n) > 0                                                                                                           // -1 when interrupted
+	// -1 when interrupted
+	return int(n) > 0
 }

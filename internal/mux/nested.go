@@ -11,17 +11,19 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// Calls that call back must not wait for each other. The handler of a call may call the caller, whose handler may call
-// back again: the first call keeps its place in the window until the last one has ended, so the last one must not wait for a place.
-// Three things see to that:
+// Calls that call back must not wait for each other. The handler of a call may call the caller,
+// whose handler may call back again: the first call keeps its place in the window until the last
+// one has ended, so the last one must not wait for a place. Three things see to that:
 //
-//   - A request in the service of a call of the peer goes beyond the peer's window when that is full, and names the call. The peer
-//     lets it in because of that, up to another limit. Beyond that it fails at once: a recursion without end ends.
+//   - A request in the service of a call of the peer goes beyond the peer's window when that is
+//     full, and names the call. The peer lets it in because of that, up to another limit. Beyond
+//     that it fails at once: a recursion without end ends.
 //   - A side with calls open reads on, also when more one-way requests come than it takes.
 //   - A callback that waits for the window does not hold up the reading: see passOnReadingLocked.
 
-// extraOpen is how many requests may be open beside a window of n because they serve calls of the receiver. When both windows are full
-// of calls, and each is called back and calls back, that makes two for each place.
+// extraOpen is how many requests may be open beside a window of n because they serve calls of the
+// receiver. When both windows are full of calls, and each is called back and calls back, that makes
+// two for each place.
 func extraOpen(n int) int { return max(2*min(n, wire.MaxSlots), initialWindow) }
 
 // extraBytes is how many bytes they may have, beside a window of n bytes.
@@ -33,8 +35,8 @@ func maxSlots(n int) int { return min(min(n, wire.MaxSlots)+extraOpen(n), wire.M
 // requestKey finds the request that a context belongs to.
 type requestKey struct{}
 
-// serving returns the context of the peer's request on this connection that a call made with ctx serves, or nil. Once it has
-// returned, an open one is in the table.
+// serving returns the context of the peer's request on this connection that a call made with ctx
+// serves, or nil. Once it has returned, an open one is in the table.
 func (c *Conn) serving(ctx context.Context) *Context {
 	x, ok := ctx.Value(requestKey{}).(*Context)
 	if !ok || x.conn != c || x.alone() {
@@ -50,7 +52,8 @@ func (c *Conn) isOpenLocked(x *Context) bool {
 	return r != nil && r.Context == x
 }
 
-// ConnOf returns the connection of the request that ctx is the context of, or derived from; nil for another context.
+// ConnOf returns the connection of the request that ctx is the context of, or derived from; nil for
+// another context.
 func ConnOf(ctx context.Context) *Conn {
 	if x, ok := ctx.Value(requestKey{}).(*Context); ok {
 		return x.conn
@@ -66,8 +69,9 @@ func (c *Conn) serves(r *Request) bool {
 	return !r.alone() && parent <= math.MaxUint32 && c.slotLocked(uint32(parent)) != nil
 }
 
-// roomLocked waits until the table has room for a one-way request. While calls of this side are open, the reading must not wait: a
-// handler may be among those who want their replies. Then more come in, up to another limit.
+// roomLocked waits until the table has room for a one-way request. While calls of this side are
+// open, the reading must not wait: a handler may be among those who want their replies. Then more
+// come in, up to another limit.
 func (c *Conn) roomLocked(r *Request) {
 	held := false
 	for c.err == nil && !c.refusing.Load() {
@@ -94,11 +98,12 @@ func (c *Conn) roomLocked(r *Request) {
 	}
 }
 
-// hangUpTime is how long it may take to notice that the peer has hung up while this side does not read. Once it has, what it sent is
-// read for as long again.
+// hangUpTime is how long it may take to notice that the peer has hung up while this side does not
+// read. Once it has, what it sent is read for as long again.
 const hangUpTime = time.Second
 
-// awaitRoomLocked waits until a request may have left the table. It returns true when none has for stuckTime.
+// awaitRoomLocked waits until a request may have left the table. It returns true when none has for
+// stuckTime.
 func (c *Conn) awaitRoomLocked() (stuck bool) {
 	last, now := c.seldomLocked(), c.now()
 	if last.room == nil {
@@ -120,8 +125,9 @@ func (c *Conn) awaitRoomLocked() (stuck bool) {
 	}
 }
 
-// lookForHangUpLocked sees whether the peer has hung up. The end of what it sent cannot come while the system has no room for that; so it
-// is sent a ping, to which the system of a peer that has gone answers with a reset, which has come when this side looks again.
+// lookForHangUpLocked sees whether the peer has hung up. The end of what it sent cannot come while
+// the system has no room for that; so it is sent a ping, to which the system of a peer that has
+// gone answers with a reset, which has come when this side looks again.
 func (c *Conn) lookForHangUpLocked() {
 	switch {
 	case c.writeErr != nil:
@@ -134,8 +140,8 @@ func (c *Conn) lookForHangUpLocked() {
 	}
 }
 
-// stuckTime is how long no one-way request may end, while more come than there is room for, until their handlers are taken to wait for
-// replies that are not read.
+// stuckTime is how long no one-way request may end, while more come than there is room for, until
+// their handlers are taken to wait for replies that are not read.
 func (c *Conn) stuckTime() time.Duration {
 	if c.cfg.KeepAlive > 0 {
 		return c.cfg.KeepAlive
@@ -143,8 +149,8 @@ func (c *Conn) stuckTime() time.Duration {
 	return 15 * time.Second
 }
 
-// floodedLocked fails the calls of this side: no reply is read, and the handlers of one-way requests, none of which has ended for
-// long, may be who makes them.
+// floodedLocked fails the calls of this side: no reply is read, and the handlers of one-way
+// requests, none of which has ended for long, may be who makes them.
 func (c *Conn) floodedLocked() {
 	c.flooded = true
 	for i := range c.slots {

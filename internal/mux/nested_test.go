@@ -61,7 +61,8 @@ func TestARequestThatServesACallGoesBeyondTheWindow(t *testing.T) {
 		if _, _, body := peer.expectReply(callID(7, 1)); body != "trip" {
 			t.Errorf("the handler's reply is %q", body)
 		}
-		// It is a place of its own: it was not given to the caller that waits, and the end of it admits nobody.
+		// It is a place of its own: it was not given to the caller that waits, and the end of it
+		// admits nobody.
 		waiting(t, c, 1)
 		within(t, "the handler has ended", ended)
 		if _, _, err := callOut(<-kept, c, &mux.Out{Method: echo, NoWait: true}); !errors.Is(err, mux.ErrWindow) {
@@ -231,7 +232,8 @@ func TestADrainIsNotForRequestsThatServeACall(t *testing.T) {
 	}
 }
 
-// Refuse accepts no more requests, finishes those that were accepted, and leaves the connection alone.
+// Refuse accepts no more requests, finishes those that were accepted, and leaves the connection
+// alone.
 func TestASideThatRefusesGoesOn(t *testing.T) {
 	release := make(chan struct{})
 	begun := make(chan *mux.Request, 1)
@@ -320,8 +322,8 @@ func TestNothingRunsOnceASideIsQuiet(t *testing.T) {
 	}
 }
 
-// More one-way requests come than are executed, and their handlers call back: their replies must be read. When there are
-// more of them than that, the calls fail, and no request is lost.
+// More one-way requests come than are executed, and their handlers call back: their replies must be
+// read. When there are more of them than that, the calls fail, and no request is lost.
 func TestAFloodOfOneWayRequestsDoesNotBlockTheirHandlers(t *testing.T) {
 	const flood = 3000
 	limits := defaultLimits()

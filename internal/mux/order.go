@@ -9,14 +9,16 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file is keyed order. A request with an epoch is ordered: those of one key on one connection are executed one after
-// the other, in the order in which they have come whole, and each begins when the reply of the one before has been
-// queued. They never run on the reading goroutine. A request that waits is in the table like every other, so that the
-// window, deadlines and cancellation are the same for it.
+// This file is keyed order. A request with an epoch is ordered: those of one key on one connection
+// are executed one after the other, in the order in which they have come whole, and each begins
+// when the reply of the one before has been queued. They never run on the reading goroutine. A
+// request that waits is in the table like every other, so that the window, deadlines and
+// cancellation are the same for it.
 //
-// The opener sends requests of a key without waiting for replies. When one of them was refused it will be sent again, and
-// what was sent behind it must not overtake it: so a refusal breaks the key, and all that follows is refused as well,
-// until the opener, who has seen it all come back, begins a new epoch.
+// The opener sends requests of a key without waiting for replies. When one of them was refused it
+// will be sent again, and what was sent behind it must not overtake it: so a refusal breaks the
+// key, and all that follows is refused as well, until the opener, who has seen it all come back,
+// begins a new epoch.
 
 // A turn is what an ordered request has beside others.
 type turn struct {
@@ -30,10 +32,13 @@ type turn struct {
 // A line is the ordered requests of one key, oldest first. The first one is being executed.
 type line struct {
 	first, last *Request
-	broken      uint64 // the highest epoch in which one of the line was refused: what waits behind it in that epoch is refused in its turn
+	// the highest epoch in which one of the line was refused: what waits behind it in that epoch is
+	// refused in its turn
+	broken uint64
 }
 
-// An order is what a connection keeps of ordered requests: memory for the keys in use, and for those that are broken.
+// An order is what a connection keeps of ordered requests: memory for the keys in use, and for
+// those that are broken.
 type order struct {
 	lines  map[string]*line  // of the keys that have requests
 	broken map[string]uint64 // by key, the epoch in which one was refused
@@ -42,8 +47,9 @@ type order struct {
 	floor  uint64            // every key is broken up to this epoch
 }
 
-// Broken keys that are remembered. An opener that does not come back to a key leaves it there, so that beyond these
-// bounds all keys are broken together instead: what is refused then without need is sent again in a new epoch.
+// Broken keys that are remembered. An opener that does not come back to a key leaves it there, so
+// that beyond these bounds all keys are broken together instead: what is refused then without need
+// is sent again in a new epoch.
 const (
 	maxBroken      = 1024
 	maxBrokenBytes = 64 << 10
@@ -130,7 +136,8 @@ func (c *Conn) passLocked(r *Request) {
 	if l == nil {
 		return
 	}
-	// Who gave up does not send it again: then nothing is overtaken. Nor does who let the time pass, or is gone.
+	// Who gave up does not send it again: then nothing is overtaken. Nor does who let the time
+	// pass, or is gone.
 	if r.Reply.NotProcessed && !t.skipped && !r.unwanted && c.err == nil && !r.Expired() {
 		c.order.breakLocked(t)
 		l.broken = max(l.broken, t.epoch)
@@ -146,7 +153,8 @@ func (c *Conn) passLocked(r *Request) {
 		t.prev.turn.next = t.next
 	case t.next != nil:
 		l.first = t.next
-		if l.first.turn.epoch <= l.broken || c.err != nil && !l.first.OneWay { // an ended connection is about to cancel it
+		// an ended connection is about to cancel it
+		if l.first.turn.epoch <= l.broken || c.err != nil && !l.first.OneWay {
 			l.first.turn.skipped, l.first.target = true, skipped{}
 		}
 		c.cfg.Pool.run(l.first)
@@ -159,7 +167,8 @@ func (c *Conn) passLocked(r *Request) {
 // waiting reports whether an ordered request is in a line and its turn has not come.
 func (t *turn) waiting() bool { return t != nil && t.line != nil && t.prev != nil }
 
-// cancelWaitingLocked answers a request that is canceled before its turn, at once: its window is for others to use.
+// cancelWaitingLocked answers a request that is canceled before its turn, at once: its window is
+// for others to use.
 func (c *Conn) cancelWaitingLocked(r *Request, code uint16) {
 	c.leaveTableLocked(r)
 	c.refuseForLocked(r, max(code, catalogue.Canceled), catalogue.CallCanceled, "the caller canceled it before its turn came")
@@ -175,11 +184,13 @@ func (skipped) Serve(r *Request) {
 	r.Reply = refusedWith(catalogue.EarlierRefused, skippedText)
 }
 
-// A Follower is a Completer that wants to know when the peer is done with a call, also after its caller has given it up.
+// A Follower is a Completer that wants to know when the peer is done with a call, also after its
+// caller has given it up.
 type Follower interface {
 	Completer
-	// Abandoned is called when the caller has given up a call whose request was sent, before Complete. What it returns is told
-	// of the call's true end: a reply, or the end of the connection. It must not block.
+	// Abandoned is called when the caller has given up a call whose request was sent, before
+	// Complete. What it returns is told of the call's true end: a reply, or the end of the
+	// connection. It must not block.
 	Abandoned() Completer
 }
 
@@ -199,8 +210,9 @@ func (c *Conn) followLocked(id uint32, to Completer) {
 // wanted reports whether somebody waits for the reply itself, not only for the end.
 func (s *slot) wanted() bool { return s.waiter != nil && !s.waiter.late }
 
-// Follow sends a one-way request, like Notify, and tells to of its end on the peer: it is sent with an id in any case. Who
-// called does not wait for that, so neither ctx nor the deadline ends it once it has been sent.
+// Follow sends a one-way request, like Notify, and tells to of its end on the peer: it is sent with
+// an id in any case. Who called does not wait for that, so neither ctx nor the deadline ends it
+// once it has been sent.
 func (c *Conn) Follow(ctx context.Context, out *Out, to Completer) error {
 	out.OneWay = true
 	_, _, err := c.send(ctx, out, nil, to)

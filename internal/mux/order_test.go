@@ -54,7 +54,8 @@ func (r *record) String() string {
 	return strings.Join(r.begun, " ")
 }
 
-// A gate is a method that notes what it was called with and waits for a word that lets it through: how it ends.
+// A gate is a method that notes what it was called with and waits for a word that lets it through:
+// how it ends.
 type gate struct {
 	record
 	words chan string
@@ -91,7 +92,8 @@ func (g *gate) serve(r *mux.Request) {
 	}
 }
 
-// facingGate returns a server with a method 0 that is a gate and a method 1 that answers at once, and its peer.
+// facingGate returns a server with a method 0 that is a gate and a method 1 that answers at once,
+// and its peer.
 func facingGate(t *testing.T, limits mux.Limits) (*rawPeer, *mux.Conn, *gate) {
 	t.Helper()
 	g := newGate()
@@ -122,8 +124,8 @@ func (p *rawPeer) expectCode(id uint32, code uint16) {
 	}
 }
 
-// Requests of one key are executed one after the other, whether their method is short or not, while those of other keys
-// and without a key go on beside them.
+// Requests of one key are executed one after the other, whether their method is short or not, while
+// those of other keys and without a key go on beside them.
 func TestOrderedRequestsAreExecutedInTurn(t *testing.T) {
 	const keys, each = 8, 300
 	var running [keys]atomic.Int32
@@ -173,7 +175,9 @@ func TestOrderedRequestsAreExecutedInTurn(t *testing.T) {
 				if err != nil || a.Code != 0 {
 					t.Errorf("key %d number %d: %v", key, n, err)
 				}
-				ended.Done() // a callback that loses the reading is overtaken by others: their order is the business of the owner
+				// a callback that loses the reading is overtaken by others: their order is the
+				// business of the owner
+				ended.Done()
 			})); err != nil {
 				t.Fatal(err)
 			}
@@ -185,7 +189,8 @@ func TestOrderedRequestsAreExecutedInTurn(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
-// A request that comes in pieces has its turn when the last piece has come: until then it holds nobody up.
+// A request that comes in pieces has its turn when the last piece has come: until then it holds
+// nobody up.
 func TestLargeOrderedRequestsHaveTheirTurnWhenTheyAreWhole(t *testing.T) {
 	peer, srv, g := facingGate(t, mux.Limits{})
 	open := func(id uint32, key string) []byte {
@@ -206,7 +211,8 @@ func TestLargeOrderedRequestsHaveTheirTurnWhenTheyAreWhole(t *testing.T) {
 	if got := g.String(); got != "small large one. last" {
 		t.Errorf("executed: %s", got)
 	}
-	// The pieces of one that is refused before it has come whole are dropped, and it is not executed in the end.
+	// The pieces of one that is refused before it has come whole are dropped, and it is not
+	// executed in the end.
 	peer.write(open(broken, "k"), ordered(0, behind, "k", 1, "refused"))
 	g.say(t, "refuse")
 	peer.expectCode(behind, codeNotFound)
@@ -251,7 +257,8 @@ func TestTheNextBeginsBehindALargeReply(t *testing.T) {
 	peer.expectCode(callID(1, 1), 0)
 }
 
-// A refusal, whoever refuses, breaks the key: what waits and what comes behind it is refused, until a new epoch.
+// A refusal, whoever refuses, breaks the key: what waits and what comes behind it is refused, until
+// a new epoch.
 func TestARefusalBreaksItsKey(t *testing.T) {
 	limits := defaultLimits()
 	limits.MaxOpen, limits.MaxOpenBytes, limits.MaxMessage = 8, 1000, 200
@@ -332,7 +339,8 @@ func TestARefusalBreaksItsKey(t *testing.T) {
 	})
 }
 
-// A request that is canceled while it waits is answered at once, is never executed, and those behind it are.
+// A request that is canceled while it waits is answered at once, is never executed, and those
+// behind it are.
 func TestAWaitingRequestIsCanceledAtOnce(t *testing.T) {
 	peer, srv, g := facingGate(t, mux.Limits{})
 	for i, body := range []string{"a", "b", "c", "d"} {
@@ -377,7 +385,8 @@ func TestAnOrderedRequestThatIsLateBreaksNothing(t *testing.T) {
 	peer.expectCode(callID(2, 1), 0)
 }
 
-// Broken keys take bounded memory: beyond that all keys are broken together, and go on in new epochs.
+// Broken keys take bounded memory: beyond that all keys are broken together, and go on in new
+// epochs.
 func TestBrokenKeysAreBounded(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -445,8 +454,8 @@ func TestANewEpochMendsItsKey(t *testing.T) {
 	}
 }
 
-// One-way requests have their turn too. With an id they get a final frame, and without an answer both kinds survive
-// the connection and a drain.
+// One-way requests have their turn too. With an id they get a final frame, and without an answer
+// both kinds survive the connection and a drain.
 func TestOrderedOneWayRequestsHaveTheirTurn(t *testing.T) {
 	withID := func(id uint32, body string) []byte {
 		return frameOf(wire.Header{Type: wire.Request, ID: id, Flags: wire.OneWay}, &wire.Fields{Key: []byte("k"), Epoch: 1}, []byte(body))
@@ -536,7 +545,8 @@ func (f *follower) Abandoned() mux.Completer {
 	return completed(func(_ *mux.Answer, err error) { f.over <- err })
 }
 
-// Who has given up a call is told of its true end all the same, if it wants: the final frame, or the connection's end.
+// Who has given up a call is told of its true end all the same, if it wants: the final frame, or
+// the connection's end.
 func TestAFollowerIsToldOfTheTrueEnd(t *testing.T) {
 	errGone := errors.New("gone")
 	for _, way := range []string{"context", "deadline"} {
@@ -617,7 +627,8 @@ func TestAFollowerOfAnAnsweredCall(t *testing.T) {
 	}
 }
 
-// A one-way request that is followed has an id and a final frame, and is not canceled by its caller's time or context.
+// A one-way request that is followed has an id and a final frame, and is not canceled by its
+// caller's time or context.
 func TestAFollowedOneWayRequestIsToldItsEnd(t *testing.T) {
 	for _, size := range []int{10, 200 << 10} {
 		g := newGate()
@@ -645,9 +656,9 @@ func TestAFollowedOneWayRequestIsToldItsEnd(t *testing.T) {
 	}
 }
 
-// Random requests, cancellations, refusals and one-way requests, against the rules: what is executed of a key is in order and one at
-// a time, nothing is executed behind a refusal in its epoch, everything with an id is answered once, and in the order of the
-// key what was executed.
+// Random requests, cancellations, refusals and one-way requests, against the rules: what is
+// executed of a key is in order and one at a time, nothing is executed behind a refusal in its
+// epoch, everything with an id is answered once, and in the order of the key what was executed.
 func TestOrderHoldsWhateverComes(t *testing.T) {
 	rounds := 30
 	if raceEnabled {
@@ -783,8 +794,9 @@ func anyOpen[T any](open map[uint32]T, is func(T) bool) bool {
 	return false
 }
 
-// The work for a refusal does not grow with the number of requests that wait behind it. Requests of one key in rising epochs, all of
-// which are refused, take about as long as requests that are refused without a key.
+// The work for a refusal does not grow with the number of requests that wait behind it. Requests of
+// one key in rising epochs, all of which are refused, take about as long as requests that are
+// refused without a key.
 func TestTheWorkForAnOrderedRefusalIsConstant(t *testing.T) {
 	const requests, rounds = 16_000, 3
 	refuseAll := func(send func(i int) []byte) time.Duration {

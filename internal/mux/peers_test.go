@@ -18,8 +18,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// The two sides of the tests' connections: package mux on both, or package mux on one and a peer on the other
-// that is written out frame by frame.
+// The two sides of the tests' connections: package mux on both, or package mux on one and a peer on
+// the other that is written out frame by frame.
 
 // A handler is a method of a side that serves.
 type handler struct {
@@ -78,7 +78,8 @@ const (
 	memoryConnBuffer = 1 << 30          // as good as unbounded
 )
 
-// A setup is what both sides of a connection are made from. Zero limits are replaced by defaultLimits.
+// A setup is what both sides of a connection are made from. Zero limits are replaced by
+// defaultLimits.
 type setup struct {
 	client, server mux.Config
 	limits         mux.Limits          // of both, where they have none of their own
@@ -196,8 +197,8 @@ func newStream(limit int) *stream {
 	return s
 }
 
-// memoryPair returns the two ends of a connection on which buffer bytes can be written without being read; 0 is
-// without bound.
+// memoryPair returns the two ends of a connection on which buffer bytes can be written without
+// being read; 0 is without bound.
 func memoryPair(buffer int) (a, b *memoryConn) {
 	if buffer == 0 {
 		buffer = memoryConnBuffer
@@ -465,8 +466,8 @@ func callOut(ctx context.Context, c *mux.Conn, out *mux.Out) (code uint16, reply
 	return a.Code, string(a.Body), nil
 }
 
-// mustEcho fails the test unless a call is answered with what it said.
-// messageOf returns what a frame carries beside its fields: a reply that took long has some that say so.
+// mustEcho fails the test unless a call is answered with what it said. messageOf returns what a
+// frame carries beside its fields: a reply that took long has some that say so.
 func messageOf(h wire.Header, frame []byte) string {
 	_, message, err := wire.SplitFields(h.Flags, frame[wire.HeaderSize:])
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Sockets are read and written directly on unix only; elsewhere Read is used, and a goroutine does the writing.
+// Sockets are read and written directly on unix only; elsewhere Read is used, and a goroutine does
+// the writing.
 func socketOf(net.Conn) syscall.RawConn { return nil }
 
 func readSocket(syscall.RawConn, []byte, time.Duration, bool) (int, error) {

@@ -25,14 +25,16 @@ type poller struct {
 	err error
 }
 
-// freePollers is shared: a poller of its own would cost each connection 100 bytes, and most have nothing to read most of the time.
+// freePollers is shared: a poller of its own would cost each connection 100 bytes, and most have
+// nothing to read most of the time.
 var freePollers = sync.Pool{New: func() any {
 	p := new(poller)
 	p.try = p.look
 	return p
 }}
 
-// socketOf returns nil for what is no socket, and for types that may wrap one and do something of their own in Read and Write.
+// socketOf returns nil for what is no socket, and for types that may wrap one and do something of
+// their own in Read and Write.
 func socketOf(nc net.Conn) syscall.RawConn {
 	switch nc.(type) {
 	case *net.TCPConn, *net.UnixConn:
@@ -46,8 +48,8 @@ func socketOf(nc net.Conn) syscall.RawConn {
 	return raw
 }
 
-// readSocket returns 0 and no error when nothing came in time; with no time it looks once, after a nap if it may. There is one caller at
-// a time for a socket.
+// readSocket returns 0 and no error when nothing came in time; with no time it looks once, after a
+// nap if it may. There is one caller at a time for a socket.
 func readSocket(socket syscall.RawConn, buf []byte, limit time.Duration, mayNap bool) (n int, err error) {
 	p := freePollers.Get().(*poller) //nolint:forcetypeassert // the pool holds nothing else
 	p.buf, p.max, p.nap, p.n, p.err = buf, limit, mayNap, 0, nil
@@ -61,8 +63,9 @@ func readSocket(socket syscall.RawConn, buf []byte, limit time.Duration, mayNap 
 }
 
 const (
-	// looksPerTurn is how often is looked until the process's other goroutines get their turn. When there are none, runtime.Gosched
-	// wakes up a thread that looks for some: with one for each look, the median time of a call was 49 µs instead of 23.
+	// looksPerTurn is how often is looked until the process's other goroutines get their turn. When
+	// there are none, runtime.Gosched wakes up a thread that looks for some: with one for each
+	// look, the median time of a call was 49 µs instead of 23.
 	looksPerTurn = 16
 	// longTurn is so long that others were at work.
 	longTurn = 10 * time.Microsecond

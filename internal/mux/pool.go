@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// A Pool runs handlers that are not short, on goroutines that it keeps for a while because a goroutine
-// with a grown stack is cheaper than a new one. It belongs to a server or a client. It does not bound how many run: the
-// connections do, by the requests that each may have open.
+// A Pool runs handlers that are not short, on goroutines that it keeps for a while because a
+// goroutine with a grown stack is cheaper than a new one. It belongs to a server or a client. It
+// does not bound how many run: the connections do, by the requests that each may have open.
 type Pool struct {
 	work    chan *Request
 	quit    chan struct{}
@@ -125,8 +125,8 @@ func (p *Pool) Executing() []Target {
 	return targets
 }
 
-// Settled returns a channel that is closed when nothing runs any more, once no connection is left: not the one-way
-// requests whose connections ended before them, and nothing that follows a reply.
+// Settled returns a channel that is closed when nothing runs any more, once no connection is left:
+// not the one-way requests whose connections ended before them, and nothing that follows a reply.
 func (p *Pool) Settled() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,8 +204,8 @@ func (p *Pool) worker(r *Request) {
 
 func (p *Pool) buffer() *[]byte { return p.buffers.Get().(*[]byte) } //nolint:forcetypeassert // the pool holds nothing else
 
-// bufferOf is buffer for n bytes that may be held for long. A buffer that is much larger is left to others: what is counted for the
-// holder is n.
+// bufferOf is buffer for n bytes that may be held for long. A buffer that is much larger is left to
+// others: what is counted for the holder is n.
 func (p *Pool) bufferOf(n int) *[]byte {
 	const small, factor = 4 << 10, 4
 	b := p.buffer()

@@ -12,8 +12,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A reader is the goroutine that reads a connection, with all it owns. When a handler holds it up, a new
-// reader takes over: see handover.go.
+// A reader is the goroutine that reads a connection, with all it owns. When a handler holds it up,
+// a new reader takes over: see handover.go.
 type reader struct {
 	c   *Conn
 	buf []byte
@@ -162,8 +162,8 @@ func readError(err error) error {
 	return &IOError{Op: Read, Err: err}
 }
 
-// makeRoom gets the buffer ready for the next read: it moves what is left of a frame to the front, and
-// doubles the buffer when the last read filled it, or a frame does not fit.
+// makeRoom gets the buffer ready for the next read: it moves what is left of a frame to the front,
+// and doubles the buffer when the last read filled it, or a frame does not fit.
 func (rd *reader) makeRoom() {
 	size, left := len(rd.buf), rd.w-rd.r
 	little := rd.w > size/2 // room behind w
@@ -241,7 +241,8 @@ func (rd *reader) handle() bool {
 // alive reports whether the connection has not ended.
 func (rd *reader) alive() bool { return !rd.c.over.Load() }
 
-// readPreface checks as much of the preface as has come, so that a peer of another protocol is told from its first bytes.
+// readPreface checks as much of the preface as has come, so that a peer of another protocol is told
+// from its first bytes.
 func (rd *reader) readPreface() bool {
 	got := rd.buf[rd.r:rd.w]
 	n := min(len(got), len(wire.Preface))
@@ -259,8 +260,8 @@ func (rd *reader) readPreface() bool {
 	return true
 }
 
-// maxSettled is how many replies are told of at once: so many that the lock costs nothing, and so few that nobody waits for it for long
-// and that all of them stay in the processor's nearest cache.
+// maxSettled is how many replies are told of at once: so many that the lock costs nothing, and so
+// few that nobody waits for it for long and that all of them stay in the processor's nearest cache.
 const maxSettled = 64
 
 // settle frees the slot of a final frame and remembers whom to tell.
@@ -268,8 +269,9 @@ func (rd *reader) settle(h wire.Header, frame []byte) {
 	rd.settled = append(rd.settled, settled{id: h.ID, frame: frame})
 }
 
-// tell gives the replies that have gathered to those who wait for them: one lock for all, then
-// one wake-up for each, and one write for what those who were woken ask next. It returns false when another reader has taken over, which tells the rest.
+// tell gives the replies that have gathered to those who wait for them: one lock for all, then one
+// wake-up for each, and one write for what those who were woken ask next. It returns false when
+// another reader has taken over, which tells the rest.
 func (rd *reader) tell() bool {
 	if len(rd.settled) == 0 {
 		return true
@@ -478,15 +480,17 @@ func (c *Conn) validOpening(h wire.Header) bool {
 	if h.ID == 0 {
 		return h.Flags&(wire.OneWay|wire.More) == wire.OneWay // Data frames need an id
 	}
-	// The table is as large as the highest slot: one that the limit does not allow would cost memory.
+	// The table is as large as the highest slot: one that the limit does not allow would cost
+	// memory.
 	return h.ID>>wire.SlotBits != 0 && int(wire.Slot(h.ID)) < maxSlots(c.cfg.MaxOpen)
 }
 
-// maxTimeout bounds a request's timeout to what a time.Duration holds: about 146 years, in microseconds.
+// maxTimeout bounds a request's timeout to what a time.Duration holds: about 146 years, in
+// microseconds.
 const maxTimeout = 1<<62/1000 - 1
 
-// readFields reads the block of fields and returns the timeout that is in it. Most calls have no more than the usual ones, and the
-// others are large.
+// readFields reads the block of fields and returns the timeout that is in it. Most calls have no
+// more than the usual ones, and the others are large.
 func (r *Request) readFields(block []byte) (timeout uint64, err error) {
 	timeout, metadata, budget, ok := wire.ParseUsualFields(block)
 	if ok {
@@ -557,7 +561,8 @@ func (c *Conn) objectionLocked(r *Request) (errorID, text string) {
 	case r.bytes > limit:
 		return catalogue.RequestTooLarge, fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit)
 	case r.nested:
-	// The reader counts a request before it comes here, so that the drain notice may have promised that this one is processed.
+	// The reader counts a request before it comes here, so that the drain notice may have promised
+	// that this one is processed.
 	case c.refusing.Load(), c.draining.Load() && !r.OneWay && c.received.Load() > c.promised:
 		return catalogue.ShuttingDown, shuttingDown
 	}
@@ -575,13 +580,15 @@ func (c *Conn) objectionLocked(r *Request) (errorID, text string) {
 	return "", ""
 }
 
-// openLocked returns how many requests of r's kind are open, and their bytes, and the limits. One-way ones are counted by themselves:
-// the peer does not count them in its window, and they must not use up what it counts on. So are those that serve calls of this side.
+// openLocked returns how many requests of r's kind are open, and their bytes, and the limits.
+// One-way ones are counted by themselves: the peer does not count them in its window, and they must
+// not use up what it counts on. So are those that serve calls of this side.
 func (c *Conn) openLocked(r *Request) (open, bytes, maxOpen, maxBytes int) {
 	limit := &c.cfg.Limits
 	switch {
 	case r.alone():
-		return len(c.oneWay), c.oneWayBytes, c.limit, c.limitBytes // nobody else keeps these within what the budget grants
+		// nobody else keeps these within what the budget grants
+		return len(c.oneWay), c.oneWayBytes, c.limit, c.limitBytes
 	case r.nested:
 		return c.inNested, c.inNestBytes, extraOpen(limit.MaxOpen), extraBytes(limit.MaxOpenBytes)
 	}
@@ -612,7 +619,8 @@ func (r *Request) hold(p *Pool, fields []byte) {
 	}
 }
 
-// streamData gives a frame, and what belongs to the same stream behind it, to its stream. The caller holds c.mu, which it unlocks.
+// streamData gives a frame, and what belongs to the same stream behind it, to its stream. The
+// caller holds c.mu, which it unlocks.
 func (rd *reader) streamData(st *Stream, h wire.Header, frame, payload []byte, err error) bool {
 	what := ""
 	if size, n := st.wholeLocked(rd.buf[rd.r-len(frame) : rd.w]); n > 0 {

@@ -4,16 +4,18 @@ package mux
 
 import "context"
 
-// Replies take memory that the peer has not sent. A few bytes can ask for megabytes, and a peer that does not read its replies, or
-// reads them slowly, makes this side hold them. So a request is begun only when there is room for its reply:
+// Replies take memory that the peer has not sent. A few bytes can ask for megabytes, and a peer
+// that does not read its replies, or reads them slowly, makes this side hold them. So a request is
+// begun only when there is room for its reply:
 //
-//   - Replies that wait because the peer does not read are at most MaxUnsent bytes, in addition to as many in the output. Beyond that no
-//     handler is begun.
-//   - A method whose replies have been large of late is begun only when the memory of the connection has room for another one. At
-//     least one of them always runs, and its end begins the next, so nothing waits for ever.
+//   - Replies that wait because the peer does not read are at most MaxUnsent bytes, in addition to
+//     as many in the output. Beyond that no handler is begun.
+//   - A method whose replies have been large of late is begun only when the memory of the
+//     connection has room for another one. At least one of them always runs, and its end begins the
+//     next, so nothing waits for ever.
 //
-// Requests that serve calls of this side, see nested.go, are always begun: a call of this side may wait for them, and the
-// peer reads while it has calls open. One-way requests have no reply.
+// Requests that serve calls of this side, see nested.go, are always begun: a call of this side may
+// wait for them, and the peer reads while it has calls open. One-way requests have no reply.
 
 // replies is what a connection knows of the replies that it has yet to send. Guarded by Conn.mu.
 type replies struct {
@@ -23,7 +25,8 @@ type replies struct {
 	inOut   int        // bytes of Conn.out that are counted
 }
 
-// park reports whether r, which is in the table, must wait until there is room for its reply. Then it is run later.
+// park reports whether r, which is in the table, must wait until there is room for its reply. Then
+// it is run later.
 func (r *Request) park() bool {
 	c := r.conn
 	if r.admitted || r.alone() || r.nested {
@@ -68,7 +71,8 @@ func (c *Conn) admitReplyLocked(r *Request, expects int) bool {
 	return true
 }
 
-// unparkLocked begins requests for whose replies there is room now, or all of them when the connection has ended.
+// unparkLocked begins requests for whose replies there is room now, or all of them when the
+// connection has ended.
 func (c *Conn) unparkLocked() {
 	rep := &c.replies
 	for len(rep.small) > 0 && (c.err != nil || c.admitReplyLocked(rep.small[0], 0)) {
@@ -104,7 +108,8 @@ func (c *Conn) replyGoneLocked(r *Request) {
 // untilEnd is the context of waits that end with the connection.
 var untilEnd = context.Background()
 
-// awaitReplySpaceLocked is spaceLocked for the reply of r, which counts until it is in the output or, if it is large, sent.
+// awaitReplySpaceLocked is spaceLocked for the reply of r, which counts until it is in the output
+// or, if it is large, sent.
 func (c *Conn) awaitReplySpaceLocked(r *Request) error {
 	size := len(r.Reply.Body) + len(r.Reply.Attachment)
 	if full := len(c.out) >= c.cfg.MaxUnsent; !full && size <= maxPart {
@@ -123,7 +128,8 @@ func (c *Conn) awaitReplySpaceLocked(r *Request) error {
 	return err
 }
 
-// countOutLocked counts what waits in the output, when that is much, and reports whether the memory bears it.
+// countOutLocked counts what waits in the output, when that is much, and reports whether the memory
+// bears it.
 func (c *Conn) countOutLocked() (bears bool) {
 	n := len(c.out) - mostStash
 	if n <= 0 && c.replies.inOut == 0 || c.err != nil {

@@ -11,31 +11,34 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A Target is what a method number stands for on the side that serves it: the method's name, found, with
-// its codec. Its methods are called concurrently.
+// A Target is what a method number stands for on the side that serves it: the method's name, found,
+// with its codec. Its methods are called concurrently.
 type Target interface {
-	// Inline reports whether the method is known to be short, so that it runs on the reading goroutine, and whether this
-	// call is to be timed: reading the clock takes longer than the shortest methods. The reading goroutine asks, once
-	// for each request.
+	// Inline reports whether the method is known to be short, so that it runs on the reading
+	// goroutine, and whether this call is to be timed: reading the clock takes longer than the
+	// shortest methods. The reading goroutine asks, once for each request.
 	Inline() (inline, timed bool)
-	// Expects returns how many bytes the replies of the method have had of late, if that is much; 0 if it is little.
+	// Expects returns how many bytes the replies of the method have had of late, if that is much; 0
+	// if it is little.
 	Expects() int
-	// New returns a Request, embedded in whatever the owner needs beside it. Used is nil, or one that this side's targets have
-	// returned before and that has run inline to its end, to be used again.
+	// New returns a Request, embedded in whatever the owner needs beside it. Used is nil, or one
+	// that this side's targets have returned before and that has run inline to its end, to be used
+	// again.
 	New(used *Request) *Request
-	// Serve carries out the call and leaves the reply in the request. It must not panic. It may end its
-	// goroutine.
+	// Serve carries out the call and leaves the reply in the request. It must not panic. It may end
+	// its goroutine.
 	Serve(r *Request)
-	// Done is told when the reply has been queued, how long Serve took, or that it was not timed, and whether it held up the
-	// reading goroutine so long that another one took over. It must not panic. It may end its goroutine.
+	// Done is told when the reply has been queued, how long Serve took, or that it was not timed,
+	// and whether it held up the reading goroutine so long that another one took over. It must not
+	// panic. It may end its goroutine.
 	Done(r *Request, took time.Duration, handedOver bool)
 }
 
 // Untimed is how long a call took that was not timed.
 const Untimed time.Duration = -1
 
-// A Request is a call that the peer opened. One that has run inline to its end may be used again: nobody but its reader has
-// seen it. Handlers keep contexts, so its Context never is.
+// A Request is a call that the peer opened. One that has run inline to its end may be used again:
+// nobody but its reader has seen it. Handlers keep contexts, so its Context never is.
 type Request struct {
 	*Context // New sets it, or else the reader does
 
@@ -45,18 +48,22 @@ type Request struct {
 	// The request, as it came. Body and Attachment are valid until Done.
 	OneWay     bool
 	Compressed bool
-	Metadata   []byte       // pairs, see wire.EachPair; as long valid as Body
-	Budget     uint64       // of attempts; 0 is without end
-	Fields     *wire.Fields // nil when there are none but the timeout, the metadata and the budget; its slices are valid until Done
+	Metadata   []byte // pairs, see wire.EachPair; as long valid as Body
+	Budget     uint64 // of attempts; 0 is without end
+	// nil when there are none but the timeout, the metadata and the budget; its slices are valid
+	// until Done
+	Fields     *wire.Fields
 	Body       []byte
 	Attachment []byte
 	Broken     error // not nil when the message could not be read; Serve makes the reply of it
 
-	// Taken is when it was taken up, on Clock; 0 when the reading goroutine, which runs it, has not looked. Left is when Done
-	// returned; 0 when that has not looked. So a reading of the clock at the end of one call is that at the beginning of the next.
+	// Taken is when it was taken up, on Clock; 0 when the reading goroutine, which runs it, has not
+	// looked. Left is when Done returned; 0 when that has not looked. So a reading of the clock at
+	// the end of one call is that at the beginning of the next.
 	Taken, Left time.Duration
-	// Arrived is when it was read, its first frame if it came in several, on Clock; 0 when the reading goroutine, which runs it, has not
-	// looked. Began is when the method itself began, if Serve has said so.
+	// Arrived is when it was read, its first frame if it came in several, on Clock; 0 when the
+	// reading goroutine, which runs it, has not looked. Began is when the method itself began, if
+	// Serve has said so.
 	Arrived, Began time.Duration
 
 	// The reply, to be filled in by Serve. Scratch is memory to encode it into; Serve leaves it
@@ -95,8 +102,8 @@ type Outcome struct {
 	Attachment   []byte
 }
 
-// Inform tells the peer what is known of the method that it calls. A peer that must not know yet is told
-// nothing by Config.Bind, and by this once it may.
+// Inform tells the peer what is known of the method that it calls. A peer that must not know yet is
+// told nothing by Config.Bind, and by this once it may.
 func (r *Request) Inform(info wire.Info) {
 	c := r.conn
 	c.mu.Lock()
@@ -106,7 +113,8 @@ func (r *Request) Inform(info wire.Info) {
 	c.flushLocked(true)
 }
 
-// Keep gives Body and Attachment to the caller for good, if they are in memory for this message only, and reports whether they are.
+// Keep gives Body and Attachment to the caller for good, if they are in memory for this message
+// only, and reports whether they are.
 func (r *Request) Keep() bool {
 	if r.own {
 		r.held = nil
@@ -161,7 +169,8 @@ func (c *Conn) orphanLocked(r *Request) {
 	}
 }
 
-// mostOrphans is how many orphans a server may have: a quarter of the requests that it may have open.
+// mostOrphans is how many orphans a server may have: a quarter of the requests that it may have
+// open.
 func (cfg *Config) mostOrphans() int {
 	most := cfg.MaxOpen
 	if cfg.Budget != nil {
@@ -268,7 +277,8 @@ func (r *Request) Size() int { return r.bytes }
 // explained reports whether the peer wants to know where the time went.
 func (r *Request) explained() bool { return r.Fields != nil && r.Fields.Explain != 0 }
 
-// sayTime is from when on a reply says how long the call took, without being asked: fields take an allocation and some bytes.
+// sayTime is from when on a reply says how long the call took, without being asked: fields take an
+// allocation and some bytes.
 const sayTime = 10 * time.Millisecond
 
 // sayTimesIfAsked is sayTimes for a request that has not been timed, if it has to be.
@@ -317,7 +327,8 @@ func (c *Conn) finish(r *Request) {
 	r.hasReturned()
 	c.mu.Lock()
 	if r.stream != nil {
-		r.stream.endLocked(context.Canceled) // a goroutine that the handler has left behind must not send into the reply
+		// a goroutine that the handler has left behind must not send into the reply
+		r.stream.endLocked(context.Canceled)
 	}
 	// A peer that does not read gets no more replies into memory.
 	if r.alone() || c.awaitReplySpaceLocked(r) != nil {
@@ -336,8 +347,8 @@ func (c *Conn) finish(r *Request) {
 	c.flushLocked(c.inOpen > 0)
 }
 
-// finishLargeLocked sends the rest of a reply, and unlocks, and takes its request out of the table together with the last piece: the
-// peer may use the id again as soon as it has that.
+// finishLargeLocked sends the rest of a reply, and unlocks, and takes its request out of the table
+// together with the last piece: the peer may use the id again as soon as it has that.
 func (c *Conn) finishLargeLocked(r *Request, h wire.Header, rest pieces) {
 	left := false
 	// An error is the end of the connection; the peer will know.

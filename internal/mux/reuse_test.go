@@ -13,8 +13,9 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A waiter goes back to the pool after its call's slot was cleared. Before that the reader of its connection could complete a call
-// on another connection, which had taken the waiter from the pool and had the same id.
+// A waiter goes back to the pool after its call's slot was cleared. Before that the reader of its
+// connection could complete a call on another connection, which had taken the waiter from the pool
+// and had the same id.
 func TestAWaiterIsReusedOnlyAfterItsSlotIsCleared(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that a pool returns what was put there last
 	for range 8 {                                   // the race detector has pools drop some of it
@@ -22,8 +23,8 @@ func TestAWaiterIsReusedOnlyAfterItsSlotIsCleared(t *testing.T) {
 	}
 }
 
-// swapWaiters has a caller give up when the reply to its call has been read, and has a call made on another connection before the
-// first caller can clear its slot.
+// swapWaiters has a caller give up when the reply to its call has been read, and has a call made on
+// another connection before the first caller can clear its slot.
 func swapWaiters(t *testing.T) {
 	t.Helper()
 	s := new(setup)

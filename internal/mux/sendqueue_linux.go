@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// unacknowledged returns how many bytes that were written to nc its peer has not acknowledged yet. It returns false when there is no
-// socket below nc.
+// unacknowledged returns how many bytes that were written to nc its peer has not acknowledged yet.
+// It returns false when there is no socket below nc.
 func unacknowledged(nc net.Conn) (n int, ok bool) {
 	socket := socketBelow(nc)
 	if socket == nil {
@@ -29,11 +29,13 @@ func hungUp(nc net.Conn) (gone bool) {
 	if socket == nil {
 		return false
 	}
-	_ = socket.Control(func(fd uintptr) { gone = poll(fd, pollClosed|pollHungUp|pollError, 0) }) // it fails once this side has closed nc
+	// it fails once this side has closed nc
+	_ = socket.Control(func(fd uintptr) { gone = poll(fd, pollClosed|pollHungUp|pollError, 0) })
 	return gone
 }
 
-// socketBelow returns the socket below a connection that may wrap one, as that of TLS does. It returns nil when there is none.
+// socketBelow returns the socket below a connection that may wrap one, as that of TLS does. It
+// returns nil when there is none.
 func socketBelow(nc net.Conn) syscall.RawConn {
 	for {
 		if socket := socketOf(nc); socket != nil {

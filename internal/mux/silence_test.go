@@ -109,7 +109,8 @@ func TestASlowPeerIsNotDead(t *testing.T) {
 	})
 }
 
-// A side that does not read because it has too much to do does not take its peer for dead, and is not taken for dead.
+// A side that does not read because it has too much to do does not take its peer for dead, and is
+// not taken for dead.
 func TestASideThatIsBusyIsNotDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limits := quietLimits(10*time.Second, time.Second)
@@ -180,7 +181,8 @@ func TestPing(t *testing.T) {
 	})
 }
 
-// Whoever is told first: a client is not greeted by a server that has not heard the protocol's name.
+// Whoever is told first: a client is not greeted by a server that has not heard the protocol's
+// name.
 func TestAServerDoesNotGreetStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := memoryPair(0)

@@ -18,7 +18,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// A throttle is a proxy between the two ends of a connection. Each direction passes so many bytes and then pauses.
+// A throttle is a proxy between the two ends of a connection. Each direction passes so many bytes
+// and then pauses.
 type throttle struct {
 	bytes   int
 	pause   time.Duration
@@ -35,8 +36,9 @@ func throttled(t *testing.T, p *throttle) (client, server net.Conn) {
 	return client, server
 }
 
-// narrowPair is tcpPair with small segments and a small buffer on the receiving side, as a real line has: over the loopback a segment has
-// 64 KiB, and a receiver whose buffer was full makes the sender wait for as much.
+// narrowPair is tcpPair with small segments and a small buffer on the receiving side, as a real
+// line has: over the loopback a segment has 64 KiB, and a receiver whose buffer was full makes the
+// sender wait for as much.
 func narrowPair(t *testing.T) (client, server net.Conn) {
 	t.Helper()
 	narrow := func(_, _ string, raw syscall.RawConn) error {
@@ -94,7 +96,8 @@ type hidden struct{ net.Conn }
 // A connection that is slow lives as long as bytes move, however long a message takes.
 func TestASlowConnectionThatMovesLives(t *testing.T) {
 	t.Parallel()
-	const keepAlive, size = 250 * time.Millisecond, 384 << 10 // at 128 KiB a second: 3 s, 12 times the silence that is asked about
+	// at 128 KiB a second: 3 s, 12 times the silence that is asked about
+	const keepAlive, size = 250 * time.Millisecond, 384 << 10
 	plain := func(nc net.Conn) net.Conn { return nc }
 	for _, test := range []struct {
 		name             string
@@ -134,7 +137,8 @@ func TestASlowConnectionThatMovesLives(t *testing.T) {
 	}
 }
 
-// A connection on which nothing moves any more is found out in time, also in the middle of a large message.
+// A connection on which nothing moves any more is found out in time, also in the middle of a large
+// message.
 func TestASlowConnectionThatStopsIsFoundOut(t *testing.T) {
 	const keepAlive, size = 250 * time.Millisecond, 4 << 20
 	p := &throttle{bytes: 4 << 10, pause: 32 * time.Millisecond}
@@ -144,7 +148,8 @@ func TestASlowConnectionThatStopsIsFoundOut(t *testing.T) {
 	ended := startCall(c, context.Background(), &mux.Out{Method: echo, Body: filled('x', size)})
 	eventually(t, "the message is on its way", func() bool { return srv.Counters().BytesIn > 20<<10 })
 	p.stopped.Store(true)
-	// The proxy still takes what comes, and passes nothing on: the client sees that its bytes move, and hears nothing.
+	// The proxy still takes what comes, and passes nothing on: the client sees that its bytes move,
+	// and hears nothing.
 	began := time.Now()
 	within(t, "the server notices", srv.Ended())
 	if took := time.Since(began); took > 10*keepAlive || !errors.Is(srv.Err(), mux.ErrDead) {

@@ -4,8 +4,9 @@ package mux
 
 import "iter"
 
-// A sparseTable is a slice whose indices the peer chooses. It takes memory for the elements in use, not for all up to the highest
-// one: the first ones are a slice, as of a peer that takes the lowest index that is free, and the others are in pages.
+// A sparseTable is a slice whose indices the peer chooses. It takes memory for the elements in use,
+// not for all up to the highest one: the first ones are a slice, as of a peer that takes the lowest
+// index that is free, and the others are in pages.
 type sparseTable[T any] struct {
 	first []T
 	pages *[]*[pageLen]T // without the first page; nil before there are any

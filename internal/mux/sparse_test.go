@@ -20,7 +20,8 @@ func untilCanceled(r *mux.Request) {
 // highestSlot is the highest one that the default limits allow.
 const highestSlot = 3*16384 - 1
 
-// A peer that uses the highest slot and the highest method number takes memory for one request and one method.
+// A peer that uses the highest slot and the highest method number takes memory for one request and
+// one method.
 func TestHighNumbersTakeLittleMemory(t *testing.T) {
 	const conns, most = 100, 40 << 10
 	s := &setup{serves: map[string]*handler{"wait": {serve: untilCanceled}}}

@@ -17,7 +17,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// piecesOf cuts a message into the frames of a request. Checksums keep them from being read to their place.
+// piecesOf cuts a message into the frames of a request. Checksums keep them from being read to
+// their place.
 func piecesOf(id uint32, body []byte, checksum wire.Flags, random *rand.Rand) (frames [][]byte) {
 	size := uint64(len(body))
 	h := wire.Header{Type: wire.Request, Flags: wire.More | checksum, ID: id}
@@ -41,8 +42,9 @@ func piecesOf(id uint32, body []byte, checksum wire.Flags, random *rand.Rand) (f
 	return frames
 }
 
-// Large requests arrive whole however their pieces are cut by the stream, and whatever comes between these: small requests, others'
-// pieces, those of a request that was canceled or is longer than it said.
+// Large requests arrive whole however their pieces are cut by the stream, and whatever comes
+// between these: small requests, others' pieces, those of a request that was canceled or is longer
+// than it said.
 func TestPiecesArriveHoweverTheyAreCut(t *testing.T) {
 	s := &setup{serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}, "sum": {serve: func(r *mux.Request) {
 		if answerEcho(r); r.Reply.Code == 0 {
@@ -132,7 +134,8 @@ func mixed(flows [][][]byte, random *rand.Rand) (stream []byte) {
 	return stream
 }
 
-// When a call has returned, nothing of it is sent any more from its caller's memory, however full the socket is.
+// When a call has returned, nothing of it is sent any more from its caller's memory, however full
+// the socket is.
 func TestTheCallersMemoryIsItsOwnAgain(t *testing.T) {
 	peer, c := new(setup).facingClient(t)
 	first := startCall(c, context.Background(), &mux.Out{Method: echo})

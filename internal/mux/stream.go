@@ -12,14 +12,16 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A Stream is the messages of a call that has more than one of them, in either direction or both. It begins with
-// Start, whose Out names it, or with a Request of the peer, and ends with the call: with the final frame, its
-// deadline, its cancellation, the connection.
+// A Stream is the messages of a call that has more than one of them, in either direction or both.
+// It begins with Start, whose Out names it, or with a Request of the peer, and ends with the call:
+// with the final frame, its deadline, its cancellation, the connection.
 //
-// Each direction has a window: what the receiver has said that it will hold. Who sends more than that waits, so a slow
-// receiver costs nobody memory. A window grows when it turns out to be what keeps a fast receiver waiting.
+// Each direction has a window: what the receiver has said that it will hold. Who sends more than
+// that waits, so a slow receiver costs nobody memory. A window grows when it turns out to be what
+// keeps a fast receiver waiting.
 //
-// Send and End may be called concurrently with each other and with Receive; Receive is for one goroutine at a time.
+// Send and End may be called concurrently with each other and with Receive; Receive is for one
+// goroutine at a time.
 type Stream struct {
 	conn   *Conn
 	kind   uint64
@@ -72,7 +74,8 @@ type Stream struct {
 	err    error
 }
 
-// Traffic is the messages of a stream that were sent and that have come, whole ones only, and their bytes as they went over the wire, without what is around them.
+// Traffic is the messages of a stream that were sent and that have come, whole ones only, and their
+// bytes as they went over the wire, without what is around them.
 type Traffic struct{ Sent, SentBytes, Received, ReceivedBytes int }
 
 // Traffic returns what has gone over the stream by now.
@@ -95,15 +98,17 @@ func (t *Traffic) in(messages, bytes int) {
 	t.ReceivedBytes += bytes
 }
 
-// A record in the memory of a stream is a message behind a header. A message that came as one frame, without fields or a checksum, is
-// kept as it came: so what a read has brought is taken in by copying it, some hundred messages at a time. The record of any other has
-// the type gathered, and what the message cost instead of an id.
+// A record in the memory of a stream is a message behind a header. A message that came as one
+// frame, without fields or a checksum, is kept as it came: so what a read has brought is taken in
+// by copying it, some hundred messages at a time. The record of any other has the type gathered,
+// and what the message cost instead of an id.
 const gathered wire.Type = 0
 
 const (
 	// defaultStreamWindow is what a side takes that says nothing else.
 	defaultStreamWindow = 64 << 10
-	// minStreamWindow is the least a window can be: frames smaller than half of it would be mostly headers.
+	// minStreamWindow is the least a window can be: frames smaller than half of it would be mostly
+	// headers.
 	minStreamWindow = 4 << 10
 	// maxStreamWindow is how far a window grows: 40 MB/s over a round trip of 100 ms.
 	maxStreamWindow = 4 << 20
@@ -162,8 +167,9 @@ func newIncomingStream(c *Conn, kind uint64, id uint32, flags wire.Flags) *Strea
 	return st
 }
 
-// Accept lets the peer, which opened the stream, send. Until then it sends nothing, so that a call that is refused can go
-// elsewhere whole. When the streams of the connection hold much already, the window is small.
+// Accept lets the peer, which opened the stream, send. Until then it sends nothing, so that a call
+// that is refused can go elsewhere whole. When the streams of the connection hold much already, the
+// window is small.
 func (st *Stream) Accept() {
 	if !openerSends(st.kind) {
 		return
@@ -196,8 +202,9 @@ func (st *Stream) Accepted(ctx context.Context) error {
 	return st.over
 }
 
-// Send sends a message, and keeps nothing of it. It waits while the peer's window, or the connection's output, is full. It ends with
-// ctx and with the stream: io.EOF says that the peer has ended the call.
+// Send sends a message, and keeps nothing of it. It waits while the peer's window, or the
+// connection's output, is full. It ends with ctx and with the stream: io.EOF says that the peer has
+// ended the call.
 func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -235,7 +242,8 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 	return err
 }
 
-// sendAtOnceLocked sends a message that fits in a frame, if there is nothing to wait for: most need no more, and cost half as much so.
+// sendAtOnceLocked sends a message that fits in a frame, if there is nothing to wait for: most need
+// no more, and cost half as much so.
 func (st *Stream) sendAtOnceLocked(flags wire.Flags, msg []byte) bool {
 	c := st.conn
 	cost := wire.HeaderSize + wire.ChecksumSize + len(msg)
@@ -253,8 +261,8 @@ func (st *Stream) sendAtOnceLocked(flags wire.Flags, msg []byte) bool {
 	return true
 }
 
-// largest is what a frame may cost. Half of the window is always granted again once the peer has consumed what came, so a frame of that
-// cost can be waited for.
+// largest is what a frame may cost. Half of the window is always granted again once the peer has
+// consumed what came, so a frame of that cost can be waited for.
 func (st *Stream) largest() int {
 	return min(int(st.room/2), wire.HeaderSize+maxPart) //nolint:gosec // a window is small
 }
@@ -318,7 +326,8 @@ func (st *Stream) frameLocked(ctx context.Context, h wire.Header, announced int,
 	return nil
 }
 
-// roomLocked waits until a frame of cost bytes may be sent, and reports whether it was the window that it had to wait for.
+// roomLocked waits until a frame of cost bytes may be sent, and reports whether it was the window
+// that it had to wait for.
 func (st *Stream) roomLocked(ctx context.Context, cost uint64) (waited bool, err error) {
 	c := st.conn
 	for {
@@ -383,8 +392,8 @@ func (st *Stream) moreLocked() {
 	}
 }
 
-// Receive returns the next message, which is valid until it is called again. It waits for one, and ends with ctx and
-// with the stream: io.EOF is its regular end.
+// Receive returns the next message, which is valid until it is called again. It waits for one, and
+// ends with ctx and with the stream: io.EOF is its regular end.
 func (st *Stream) Receive(ctx context.Context) (msg []byte, flags wire.Flags, err error) {
 	if ctx.Err() != nil {
 		return nil, 0, context.Cause(ctx)
@@ -412,7 +421,8 @@ func (st *Stream) Receive(ctx context.Context) (msg []byte, flags wire.Flags, er
 	return record[wire.HeaderSize:n:n], h.Flags & opening, nil
 }
 
-// Buffered is how many bytes of messages can be received, headers included, without a look at what has come meanwhile.
+// Buffered is how many bytes of messages can be received, headers included, without a look at what
+// has come meanwhile.
 func (st *Stream) Buffered() int { return len(st.out) - st.at }
 
 // refill takes over what has come, or waits for it.
@@ -446,8 +456,9 @@ func (st *Stream) refill(ctx context.Context) error {
 	return nil
 }
 
-// giveMemoryLocked gives the memory of a stream of which nothing more is received to other streams. The body of a duplex may have left a
-// goroutine behind that still looks at a message, while its call waits for the end.
+// giveMemoryLocked gives the memory of a stream of which nothing more is received to other streams.
+// The body of a duplex may have left a goroutine behind that still looks at a message, while its
+// call waits for the end.
 func (st *Stream) giveMemoryLocked() {
 	if !st.opener || st.kind == wire.Feed {
 		giveMemory(st.in)
@@ -514,8 +525,9 @@ func (st *Stream) creditedLocked(sum uint64) {
 // opening are the flags that hold for a whole message.
 const opening = wire.Compressed | wire.HasAttachment
 
-// wholeLocked takes in the messages that frames begins with, as far as they are whole ones of this stream that have nothing special, and
-// returns how many bytes and messages that was. What comes then is for dataLocked.
+// wholeLocked takes in the messages that frames begins with, as far as they are whole ones of this
+// stream that have nothing special, and returns how many bytes and messages that was. What comes
+// then is for dataLocked.
 func (st *Stream) wholeLocked(frames []byte) (size, n int) {
 	if st.closed != nil || len(st.in) > st.complete {
 		return 0, 0
@@ -546,8 +558,8 @@ func (st *Stream) wholeLocked(frames []byte) (size, n int) {
 	return size, n
 }
 
-// keepLocked appends to what has come and is not consumed. Large memory is that of streams that have ended: for one of 10,000 messages
-// of 128 bytes it would be twice as much as they are.
+// keepLocked appends to what has come and is not consumed. Large memory is that of streams that
+// have ended: for one of 10,000 messages of 128 bytes it would be twice as much as they are.
 func (st *Stream) keepLocked(b []byte) {
 	if n := len(st.in) + len(b); n > cap(st.in) && n >= minLarge {
 		in := append(takeMemory(pow2(n)), st.in...)
@@ -653,16 +665,18 @@ func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) 
 	st.doneWithPartLocked()
 }
 
-// growTo makes room for n bytes in all. Unlike append, make takes new memory from the system as it is: what is not written yet is not
-// touched, which would hold up everybody else on the connection for milliseconds.
+// growTo makes room for n bytes in all. Unlike append, make takes new memory from the system as it
+// is: what is not written yet is not touched, which would hold up everybody else on the connection
+// for milliseconds.
 func (st *Stream) growTo(n int) {
 	if n > cap(st.in) {
 		st.in = append(make([]byte, 0, n), st.in...)
 	}
 }
 
-// pieceLocked consumes the pieces of a message that is larger than the window. Only a message that the consumer waits for begins to
-// be taken in so, and only with a reservation for all of it: otherwise several could keep each other from ever being complete.
+// pieceLocked consumes the pieces of a message that is larger than the window. Only a message that
+// the consumer waits for begins to be taken in so, and only with a reservation for all of it:
+// otherwise several could keep each other from ever being complete.
 func (st *Stream) pieceLocked() {
 	if st.pending == 0 || st.complete > 0 || st.queued {
 		return
@@ -703,7 +717,8 @@ func (st *Stream) closeReceiveLocked(err error) {
 	st.signalLocked()
 }
 
-// endLocked ends the stream with its call: nothing more is sent or received, and nothing kept for it.
+// endLocked ends the stream with its call: nothing more is sent or received, and nothing kept for
+// it.
 func (st *Stream) endLocked(why error) {
 	if st.over == nil {
 		st.over = why
@@ -726,7 +741,8 @@ func (st *Stream) endLocked(why error) {
 	st.least, st.taken = 0, 0
 }
 
-// doneWithPartLocked gives back what is reserved for the incomplete message, or its place in the queue for that.
+// doneWithPartLocked gives back what is reserved for the incomplete message, or its place in the
+// queue for that.
 func (st *Stream) doneWithPartLocked() {
 	c := st.conn
 	if st.queued { // the window was enough, or the message will not come
@@ -739,8 +755,9 @@ func (st *Stream) doneWithPartLocked() {
 	c.unreserveLocked(&st.reserved)
 }
 
-// reserveLocked takes room for the incomplete message of st, or puts it in the queue for that. When there is not enough, it gets
-// room all the same if no other message is on its way: it would wait for consumers, who may be waiting for it.
+// reserveLocked takes room for the incomplete message of st, or puts it in the queue for that. When
+// there is not enough, it gets room all the same if no other message is on its way: it would wait
+// for consumers, who may be waiting for it.
 func (c *Conn) reserveLocked(st *Stream) bool {
 	if len(c.reserving) > 0 && !st.queued || c.partial > 0 && c.reserved+st.want > c.cfg.MaxOpenBytes {
 		if !st.queued {
@@ -760,7 +777,8 @@ func (c *Conn) reserveLocked(st *Stream) bool {
 	return true
 }
 
-// widenLocked takes n bytes for the window of a stream, if the streams of the connection have not enough already.
+// widenLocked takes n bytes for the window of a stream, if the streams of the connection have not
+// enough already.
 func (c *Conn) widenLocked(n int) bool {
 	most := c.cfg.MaxOpenBytes / 2
 	if c.cfg.MaxMemory > 0 {
@@ -782,7 +800,8 @@ func (c *Conn) unreserveLocked(n *int) {
 	c.admitStreamsLocked()
 }
 
-// admitStreamsLocked gives those that wait for a reservation what there is room for, in their order.
+// admitStreamsLocked gives those that wait for a reservation what there is room for, in their
+// order.
 func (c *Conn) admitStreamsLocked() {
 	for len(c.reserving) > 0 {
 		next := c.reserving[0]
@@ -824,10 +843,12 @@ func (st *Stream) Ended() bool {
 	}
 }
 
-// Cancel ends a call that this side opened, if it has not ended: the peer is told, and the outcome is err.
+// Cancel ends a call that this side opened, if it has not ended: the peer is told, and the outcome
+// is err.
 func (st *Stream) Cancel(err error) { st.conn.giveUp(st.id, st.nth, context.Canceled, err) }
 
-// Wait waits for the end of a call that this side opened, and returns the answer or why there is none.
+// Wait waits for the end of a call that this side opened, and returns the answer or why there is
+// none.
 func (st *Stream) Wait() (*Answer, error) {
 	<-st.done
 	return st.answer, st.err

@@ -14,8 +14,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// The messages that one read has brought are taken in together, up to the first frame that has something special. What a receiver gets must
-// not depend on it.
+// The messages that one read has brought are taken in together, up to the first frame that has
+// something special. What a receiver gets must not depend on it.
 
 // batchOf makes frames of two streams: mostly whole messages, and all that may stand between them.
 func batchOf(r *rand.Rand) (frames [][]byte) {
@@ -72,7 +72,8 @@ func receivedOf(t *testing.T, parts [][]byte) (all string) {
 	synctest.Test(t, func(t *testing.T) {
 		of := make([]string, 2)
 		begin := make(chan struct{})
-		ctx, stop := context.WithCancel(context.Background()) // not that of the call: what came before its end counts too
+		// not that of the call: what came before its end counts too
+		ctx, stop := context.WithCancel(context.Background())
 		limits := limitsWith(4096, 1<<20)
 		limits.MaxMessage = 1500
 		s := &setup{limits: limits, serves: map[string]*handler{"upload": {serve: func(r *mux.Request) {

@@ -11,7 +11,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// In steady state a message costs no allocation on either side: not going there, nor coming back, nor in pieces.
+// In steady state a message costs no allocation on either side: not going there, nor coming back,
+// nor in pieces.
 func TestAMessageOfAStreamAllocatesNothing(t *testing.T) {
 	s := &setup{serves: map[string]*handler{"duplex": {serve: echoStream}}}
 	c, _ := s.overTCP(t)

@@ -23,7 +23,8 @@ import (
 
 // How streams end, and what is left of them then: nothing.
 
-// The reply ends both directions, also before the opener has sent its end. What comes after it is ignored.
+// The reply ends both directions, also before the opener has sent its end. What comes after it is
+// ignored.
 func TestTheReplyEndsAStream(t *testing.T) {
 	peer, c, st, id := facingStream(t, defaultLimits(), "duplex", nil)
 	peer.write(credit(id, wire.OfReply, 100), data(id, wire.OfReply, "before 1"), data(id, wire.OfReply, "before 2"), reply(id, "the reply"),
@@ -48,7 +49,8 @@ func TestTheReplyEndsAStream(t *testing.T) {
 	wantEmpty(t, "the client", c)
 }
 
-// On the side of the receiver too: frames of streams that are not open are ignored, also of those that were refused.
+// On the side of the receiver too: frames of streams that are not open are ignored, also of those
+// that were refused.
 func TestFramesOfStreamsThatAreNotOpenAreIgnored(t *testing.T) {
 	h := newHolder()
 	peer, srv, r := openedPeer(t, h, defaultLimits(), "duplex", nil)
@@ -71,7 +73,8 @@ func TestFramesOfStreamsThatAreNotOpenAreIgnored(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
-// A handler's own goroutines end with its stream, keep nothing of it, and do not write into a reply that comes in pieces.
+// A handler's own goroutines end with its stream, keep nothing of it, and do not write into a reply
+// that comes in pieces.
 func TestWhatAHandlerLeavesBehindEndsWithItsStream(t *testing.T) {
 	large := patterned(500_000, 1)
 	var left sync.WaitGroup
@@ -253,7 +256,8 @@ func (c *lateContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// A message that comes in the very moment in which its consumer stops waiting is not lost, and holds up nobody.
+// A message that comes in the very moment in which its consumer stops waiting is not lost, and
+// holds up nobody.
 func TestAMessageMeetsACancellation(t *testing.T) {
 	h := newHolder()
 	defer h.end()
@@ -546,7 +550,8 @@ func TestAClientReadsStreamsHoweverTheyAreCut(t *testing.T) {
 	})
 }
 
-// Streams of all kinds that end at any point, by whatever ends them, leave nothing behind on either side.
+// Streams of all kinds that end at any point, by whatever ends them, leave nothing behind on either
+// side.
 func TestStreamsThatEndAnywhereLeaveNothing(t *testing.T) {
 	const streams, each, atOnce = 10_000, 250, 50 // in all, on one connection, and of them at once
 	var outcomes [6]atomic.Int64
@@ -639,7 +644,8 @@ func sizeAtRandom(random *rand.Rand) int {
 	return []int{0, 10, 500, 3000, 20_000, 100_000}[random.IntN(6)] * random.IntN(2)
 }
 
-// oneStreamAtRandom opens a stream, uses it, ends it in one of the ways there are, and returns how it ended.
+// oneStreamAtRandom opens a stream, uses it, ends it in one of the ways there are, and returns how
+// it ended.
 func oneStreamAtRandom(t *testing.T, random *rand.Rand, c *mux.Conn, moved *atomic.Int64) int {
 	kind := []string{"feed", "upload", "duplex"}[random.IntN(3)]
 	ctx, cancel := context.WithCancel(context.Background())

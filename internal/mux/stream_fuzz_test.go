@@ -16,8 +16,9 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// Whatever a peer says on streams, legal or not: the side keeps to its peer's credit, answers each request once at most, keeps
-// nothing and little memory, and the connection either works afterwards or has ended because of a breach.
+// Whatever a peer says on streams, legal or not: the side keeps to its peer's credit, answers each
+// request once at most, keeps nothing and little memory, and the connection either works afterwards
+// or has ended because of a breach.
 
 // streamLimits are small, so that short scripts reach them.
 func streamLimits() mux.Limits {
@@ -26,8 +27,8 @@ func streamLimits() mux.Limits {
 	return l
 }
 
-// streamFrames makes frames of a script, four bytes for each: what, of which call, and two to vary it. Towards is OfReply if they are for the
-// opener of the streams.
+// streamFrames makes frames of a script, four bytes for each: what, of which call, and two to vary
+// it. Towards is OfReply if they are for the opener of the streams.
 func streamFrames(script []byte, towards wire.Flags) (frames [][]byte) {
 	for ; len(script) >= 4; script = script[4:] {
 		what, slot, a, b := script[0]%16, uint32(script[1]%4), script[2], int(script[3])
@@ -109,7 +110,8 @@ func fuzzStreams() map[string]*handler {
 	return methods
 }
 
-// stepwise says frames one by one, so that a side has done with each before the next, and closes. It reports what came back.
+// stepwise says frames one by one, so that a side has done with each before the next, and closes.
+// It reports what came back.
 func stepwise(t *testing.T, c *mux.Conn, peer *memoryConn, frames [][]byte) (back []byte) {
 	t.Helper()
 	for _, frame := range frames {
@@ -186,16 +188,26 @@ func keptTo(t *testing.T, back []byte, frames [][]byte, own wire.Flags, first in
 
 func addStreamScripts(f *testing.F) {
 	f.Helper()
-	const second = 0x40                                                                                                     // generation
-	f.Add([]byte{0, 0, 0, 100, 11, 0, 0x80, 0, 11, 0, 0xff, 0})                                                             // a feed, with credit
-	f.Add([]byte{0, 0, 1, 0, 3, 0, 0, 100, 4, 0, 8, 0, 10, 0, 0, 0})                                                        // an upload
-	f.Add([]byte{0, 0, 2, 0, 3, 0, 0x10, 100, 5, 0, 0x20, 255, 5, 0, 0x20, 255, 10, 0, 0, 0})                               // a duplex
-	f.Add([]byte{0, 0, 1, 0, 6, 0, 100, 50, 8, 0, 100, 50, 10, 0, 0, 0})                                                    // a large message
-	f.Add([]byte{0, 0, 2, 0, 6, 0, 255, 150, 7, 0, 0, 255, 7, 0, 0, 255, 7, 0, 0, 255, 7, 0, 0, 255, 12, 0, 1, 0})          // one beyond the window, canceled
-	f.Add([]byte{0, 0, 1, 0, 0, 1, 1, 0, 6, 0, 255, 190, 6, 1, 255, 190, 7, 0, 0, 250, 7, 1, 0, 250, 12, 0, 1, 0, 7, 1, 0}) // two that wait for room
-	f.Add([]byte{0, 0, 3, 0, 3, 0, 0, 255, 3, 0, 0, 255, 3, 0, 0, 255})                                                     // more than a window
-	f.Add([]byte{0, 0, 2, 0, 6, 0, 20, 50, 10, 0, 0, 0, 0, second, 2, 0, 14, second, 1, 9, 3, 0, 0, 1})                     // ends in the middle
-	f.Add([]byte{2, 0, 0, 9, 3, 0, 0, 1, 3, 0, 0, 1, 15, 0, 0, 1, 0, 1, 1, 0, 13, 0, 0, 5})                                 // a request in pieces, a drain
+	// generation
+	const second = 0x40
+	// a feed, with credit
+	f.Add([]byte{0, 0, 0, 100, 11, 0, 0x80, 0, 11, 0, 0xff, 0})
+	// an upload
+	f.Add([]byte{0, 0, 1, 0, 3, 0, 0, 100, 4, 0, 8, 0, 10, 0, 0, 0})
+	// a duplex
+	f.Add([]byte{0, 0, 2, 0, 3, 0, 0x10, 100, 5, 0, 0x20, 255, 5, 0, 0x20, 255, 10, 0, 0, 0})
+	// a large message
+	f.Add([]byte{0, 0, 1, 0, 6, 0, 100, 50, 8, 0, 100, 50, 10, 0, 0, 0})
+	// one beyond the window, canceled
+	f.Add([]byte{0, 0, 2, 0, 6, 0, 255, 150, 7, 0, 0, 255, 7, 0, 0, 255, 7, 0, 0, 255, 7, 0, 0, 255, 12, 0, 1, 0})
+	// two that wait for room
+	f.Add([]byte{0, 0, 1, 0, 0, 1, 1, 0, 6, 0, 255, 190, 6, 1, 255, 190, 7, 0, 0, 250, 7, 1, 0, 250, 12, 0, 1, 0, 7, 1, 0})
+	// more than a window
+	f.Add([]byte{0, 0, 3, 0, 3, 0, 0, 255, 3, 0, 0, 255, 3, 0, 0, 255})
+	// ends in the middle
+	f.Add([]byte{0, 0, 2, 0, 6, 0, 20, 50, 10, 0, 0, 0, 0, second, 2, 0, 14, second, 1, 9, 3, 0, 0, 1})
+	// a request in pieces, a drain
+	f.Add([]byte{2, 0, 0, 9, 3, 0, 0, 1, 3, 0, 0, 1, 15, 0, 0, 1, 0, 1, 1, 0, 13, 0, 0, 5})
 	f.Add([]byte{11, 0, 0x20, 0, 3, 0, 0, 10, 11, 1, 0xf0, 0, 11, 2, 0xff, 255, 3, 2, 0, 40, 0, 2, 0, 3, 2, 1, 0, 0, 3, 1, 0, 0})
 }
 
@@ -271,7 +283,8 @@ func callStreams(t *testing.T, script []byte) {
 	})
 }
 
-// useStream opens a stream and uses it both ways, as far as its kind lets it, until it ends. It says twice that it has ended.
+// useStream opens a stream and uses it both ways, as far as its kind lets it, until it ends. It
+// says twice that it has ended.
 func useStream(t *testing.T, c *mux.Conn, i int, kind string, ended chan<- struct{}) {
 	t.Helper()
 	st := mux.NewStream()

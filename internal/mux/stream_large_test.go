@@ -21,13 +21,15 @@ func pieceOf(id uint32, flags wire.Flags, n int) []byte {
 	return data(id, flags, string(make([]byte, n-wire.HeaderSize)))
 }
 
-// beginning returns the first frame of a message of size bytes, which costs n, and how much of the message it has.
+// beginning returns the first frame of a message of size bytes, which costs n, and how much of the
+// message it has.
 func beginning(id uint32, flags wire.Flags, size, n int) (frame []byte, has int) {
 	opening := len(sized(id, flags, size, ""))
 	return sized(id, flags|wire.More, size, string(make([]byte, n-opening))), n - opening
 }
 
-// The pieces of the message that a receiver waits for are granted beyond its window, and those of another one are not.
+// The pieces of the message that a receiver waits for are granted beyond its window, and those of
+// another one are not.
 func TestPiecesOfAnAwaitedMessageAreGranted(t *testing.T) {
 	const size = 100_000
 	h := newHolder()
@@ -79,7 +81,8 @@ func TestPiecesOfAnAwaitedMessageAreGranted(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
-// Large messages are taken in one after the other, in the order in which they were waited for, as far as there is room.
+// Large messages are taken in one after the other, in the order in which they were waited for, as
+// far as there is room.
 func TestLargeMessagesWaitForRoom(t *testing.T) {
 	const size, streams = 100_000, 5
 	h := newHolder()
@@ -132,7 +135,8 @@ func TestLargeMessagesWaitForRoom(t *testing.T) {
 		if n := within(t, "the message comes", all[i]); n.messages != 1 || n.bytes != size || n.err != io.EOF {
 			t.Errorf("stream %d: got %+v", i, n)
 		}
-		for next := false; i+2 < streams && !next; { // and it has made room for the next one; its own credit may come before
+		// and it has made room for the next one; its own credit may come before
+		for next := false; i+2 < streams && !next; {
 			hd, _ := peer.expect(wire.Credit)
 			next = hd.ID == callID(i+2, 1)
 		}
@@ -145,7 +149,8 @@ func TestLargeMessagesWaitForRoom(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
-// One that is larger than all the room there is comes when no other does, whatever windows have been given.
+// One that is larger than all the room there is comes when no other does, whatever windows have
+// been given.
 func TestAMessageLargerThanTheRoomComesAlone(t *testing.T) {
 	limits := limitsWith(32<<10, 128<<10)
 	limits.MaxMessage = 4 << 20
@@ -206,7 +211,8 @@ func TestManyLargeMessagesAtOnceArrive(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
-// A consumer that keeps a message, and one that has gone away while one was coming, hold up no other stream.
+// A consumer that keeps a message, and one that has gone away while one was coming, hold up no
+// other stream.
 func TestConsumersDoNotHoldUpEachOther(t *testing.T) {
 	const room, size, streams = 300_000, 200_000, 6
 	h := newHolder()
@@ -293,7 +299,8 @@ func TestConcurrentMessagesAreNotMixed(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
-// A sender that gives up in the middle of a message tells its peer, whose stream is broken; nothing is kept for it.
+// A sender that gives up in the middle of a message tells its peer, whose stream is broken; nothing
+// is kept for it.
 func TestASenderGivesUpInTheMiddleOfAMessage(t *testing.T) {
 	h := newHolder()
 	s := &setup{limits: limitsWith(4096, 200_000), serves: h.handlers()}
@@ -308,7 +315,8 @@ func TestASenderGivesUpInTheMiddleOfAMessage(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		in := from.conn.Counters().FramesIn
 		sent := sending(ctx, from.sender, make([]byte, 500_000))
-		eventually(t, "the first pieces have come", func() bool { return from.conn.Counters().FramesIn > in+1 }) // and nobody takes them
+		// and nobody takes them
+		eventually(t, "the first pieces have come", func() bool { return from.conn.Counters().FramesIn > in+1 })
 		other := sending(context.Background(), from.sender, []byte("behind it"))
 		cancel(errGone)
 		if err := within(t, "Send returns", sent); err != errGone {
@@ -335,7 +343,8 @@ func TestASenderGivesUpInTheMiddleOfAMessage(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
-// Room that was made for a message which will not come is given back at once, not with the end of the stream.
+// Room that was made for a message which will not come is given back at once, not with the end of
+// the stream.
 func TestABrokenMessageGivesItsRoomBack(t *testing.T) {
 	for how, frame := range map[string][]byte{"ended": data(firstID, wire.End, ""), "shorter": data(firstID, 0, ""), "longer": pieceOf(firstID, 0, 4000)} {
 		h := newHolder()
@@ -417,7 +426,8 @@ func TestAnAnnouncedMessageOfAStreamCostsLittleMemory(t *testing.T) {
 	}
 }
 
-// Who waits for room and does not need it any more leaves the queue, and lets those behind it go on.
+// Who waits for room and does not need it any more leaves the queue, and lets those behind it go
+// on.
 func TestLeavingTheQueueLetsOthersGoOn(t *testing.T) {
 	const window = 4096
 	leave := map[string]func(peer *rawPeer, id uint32){

@@ -55,7 +55,8 @@ func limitsWith(window, maxOpenBytes int) mux.Limits {
 	return l
 }
 
-// openedPeer is a raw client that has opened a stream to a holder, with its first credit read if the kind has one.
+// openedPeer is a raw client that has opened a stream to a holder, with its first credit read if
+// the kind has one.
 func openedPeer(t *testing.T, h *holder, limits mux.Limits, name string, settings *wire.Limits) (*rawPeer, *mux.Conn, *mux.Request) {
 	t.Helper()
 	s := &setup{limits: limits, serves: h.handlers()}
@@ -109,7 +110,8 @@ func (p *rawPeer) expectCredit(id uint32, flags wire.Flags) uint64 {
 	return w.StreamBytes
 }
 
-// expectData reads a frame of a stream and returns its flags, the size that it announces, and what it carries.
+// expectData reads a frame of a stream and returns its flags, the size that it announces, and what
+// it carries.
 func (p *rawPeer) expectData(id uint32) (flags wire.Flags, size uint64, piece string) {
 	p.t.Helper()
 	h, frame := p.expect(wire.Data)
@@ -128,7 +130,8 @@ func (p *rawPeer) expectData(id uint32) (flags wire.Flags, size uint64, piece st
 	return h.Flags, f.Size, string(msg)
 }
 
-// expectRest reads the pieces of a message whose first frame has been read, and returns them and their flags.
+// expectRest reads the pieces of a message whose first frame has been read, and returns them and
+// their flags.
 func (p *rawPeer) expectRest(id uint32, flags wire.Flags) (rest string, all []wire.Flags) {
 	p.t.Helper()
 	var b strings.Builder

@@ -147,7 +147,8 @@ func TestASenderKeepsToTheCredit(t *testing.T) {
 	peer.quiet(2)
 	peer.write(credit(id, wire.OfReply, 100), credit(id, wire.OfReply, 0))
 	peer.quiet(3)
-	peer.write(credit(id, 0, 1<<20), credit(id+1, wire.OfReply, 1<<20), credit(callID(0, 2), wire.OfReply, 1<<20)) // of other streams
+	// of other streams
+	peer.write(credit(id, 0, 1<<20), credit(id+1, wire.OfReply, 1<<20), credit(callID(0, 2), wire.OfReply, 1<<20))
 	peer.quiet(4)
 	peer.write(credit(id, wire.OfReply, 4*cost+size))
 	expect(1, true)
@@ -155,7 +156,8 @@ func TestASenderKeepsToTheCredit(t *testing.T) {
 	expect(6, true)
 }
 
-// The receiver of a call may send as much at once as the opener's settings say: at least 4096 bytes, by default 64 KiB.
+// The receiver of a call may send as much at once as the opener's settings say: at least 4096
+// bytes, by default 64 KiB.
 func TestTheReceiverMaySendAtOnce(t *testing.T) {
 	for _, test := range []struct {
 		setting uint64
@@ -180,7 +182,8 @@ func TestTheReceiverMaySendAtOnce(t *testing.T) {
 	}
 }
 
-// Half of the window is what a sender may always wait for: a smaller message goes in one frame, a larger one in pieces of that.
+// Half of the window is what a sender may always wait for: a smaller message goes in one frame, a
+// larger one in pieces of that.
 func TestMessagesLargerThanHalfOfAWindowGoInPieces(t *testing.T) {
 	for _, test := range []struct{ first, largest int }{
 		{1, 2048}, {4096, 2048}, {10_000, 5000}, {64 << 10, 32 << 10}, {1 << 20, wire.HeaderSize + mux.MaxFrame - 16}, {1 << 30, wire.HeaderSize + mux.MaxFrame - 16},
@@ -265,7 +268,8 @@ func waitInVain(st *mux.Stream) error {
 	return nil
 }
 
-// A sender that keeps to the rules can always go on when what it sent is consumed, whatever the sizes.
+// A sender that keeps to the rules can always go on when what it sent is consumed, whatever the
+// sizes.
 func TestWindowsNeverBlockForEver(t *testing.T) {
 	for _, window := range []int{1, 5000, 0, 300_000} {
 		s := &setup{limits: limitsWith(window, 1<<20), serves: map[string]*handler{"duplex": {serve: echoStream}}}
@@ -434,8 +438,8 @@ func TestAHandlerThatWaitsIsWoken(t *testing.T) {
 	}
 }
 
-// A sender that had to wait says so, and the window of a receiver that waits too doubles: up to 4 MiB, and up to half of what
-// the streams of the connection may hold.
+// A sender that had to wait says so, and the window of a receiver that waits too doubles: up to 4
+// MiB, and up to half of what the streams of the connection may hold.
 func TestTheWindowGrowsForAReceiverThatWaits(t *testing.T) {
 	for _, test := range []struct{ maxOpenBytes, largest int }{{1 << 30, 4 << 20}, {8 << 20, 4 << 20}, {8<<20 - 1, 2 << 20}, {64 << 10, 32 << 10}, {12 << 10, 4096}} {
 		h := newHolder()
@@ -474,7 +478,8 @@ func TestTheWindowGrowsForAReceiverThatWaits(t *testing.T) {
 	}
 }
 
-// Where the streams of a connection hold half of what they may, further ones have small windows, and still go on.
+// Where the streams of a connection hold half of what they may, further ones have small windows,
+// and still go on.
 func TestTheWindowsOfManyStreamsAreBounded(t *testing.T) {
 	const bound, window = 1 << 20, 64 << 10
 	h := newHolder()
@@ -554,7 +559,8 @@ func TestTheGrowthOfWindowsIsBounded(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
-// A stream may be open for ever. It counts as one of the open requests, but with no bytes, unless its request takes several frames.
+// A stream may be open for ever. It counts as one of the open requests, but with no bytes, unless
+// its request takes several frames.
 func TestAStreamCountsWithItsRequest(t *testing.T) {
 	const large = 70_000
 	peer, c := (&setup{}).facingClient(t)
@@ -591,7 +597,8 @@ func TestAStreamCountsWithItsRequest(t *testing.T) {
 	wantEmpty(t, "the client", c)
 }
 
-// A peer that sends and never reads must know what it will be granted; it costs bounded memory all the same.
+// A peer that sends and never reads must know what it will be granted; it costs bounded memory all
+// the same.
 func TestCreditForAPeerThatDoesNotReadIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limits := limitsWith(4096, 1<<20)

@@ -15,7 +15,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A peer that sends requests and does not read the replies: memory is bounded, and it goes on when it reads again.
+// A peer that sends requests and does not read the replies: memory is bounded, and it goes on when
+// it reads again.
 func TestAPeerThatDoesNotReadCostsBoundedMemory(t *testing.T) {
 	for _, inline := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -114,7 +115,8 @@ func TestAnswersWithoutHandlersAreBounded(t *testing.T) {
 				if n := srv.Tables().Unsent; n > bound {
 					t.Errorf("%d bytes wait to be written to a peer that does not read", n)
 				}
-				if in := srv.Counters().BytesIn; in > 1<<20 && name != "pings" { // those that come too fast are not answered
+				// those that come too fast are not answered
+				if in := srv.Counters().BytesIn; in > 1<<20 && name != "pings" {
 					t.Errorf("%d bytes were read of a peer that does not read", in)
 				}
 				if srv.Err() != nil {
@@ -162,8 +164,8 @@ func TestAPeerThatDoesNotReadDisturbsNobody(t *testing.T) {
 	srv.Abort()
 }
 
-// Both sides call each other with more than the sockets hold, and with handlers on the reading goroutine: neither
-// may wait for the other to read.
+// Both sides call each other with more than the sockets hold, and with handlers on the reading
+// goroutine: neither may wait for the other to read.
 func TestTwoSidesThatFloodEachOtherDoNotBlock(t *testing.T) {
 	limits := quietLimits(0, 0)
 	limits.MaxUnsent = 70_000

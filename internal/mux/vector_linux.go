@@ -13,8 +13,8 @@ import (
 // vectored says that several pieces of memory can be written at once.
 const vectored = true
 
-// writev writes what the socket takes at once of parts, of the first ones when there are many. The standard library has this only in a
-// form that blocks.
+// writev writes what the socket takes at once of parts, of the first ones when there are many. The
+// standard library has this only in a form that blocks.
 func writev(fd int, parts net.Buffers) (int, error) {
 	var vector [4 * atOnce]syscall.Iovec
 	n := 0

@@ -32,7 +32,8 @@ func startCall(c *mux.Conn, ctx context.Context, out *mux.Out) <-chan calling { 
 	return ended
 }
 
-// fullWindow returns a client whose window of open requests is used up, the peer, and the ids of the open calls.
+// fullWindow returns a client whose window of open requests is used up, the peer, and the ids of
+// the open calls.
 func fullWindow(t *testing.T, s *setup, open int) (peer *rawPeer, c *mux.Conn, ids []uint32, ends []<-chan calling) {
 	t.Helper()
 	peer, c = s.facingClient(t)
@@ -198,7 +199,8 @@ func TestWaitingForTheWindowEndsAtOnce(t *testing.T) {
 	}
 }
 
-// A caller may be admitted just when the peer stops accepting requests: its place must not be forgotten.
+// A caller may be admitted just when the peer stops accepting requests: its place must not be
+// forgotten.
 func TestACallerAdmittedIntoADrainGivesItsPlaceBack(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that the reader is through before the caller wakes
 	for range 20 {
@@ -307,7 +309,8 @@ func TestTheWindowIsTheSameOnBothSides(t *testing.T) {
 	wantEmpty(t, "the server", srv)
 }
 
-// One-way requests wait in the reader when there are too many, and do not use up the window of calls.
+// One-way requests wait in the reader when there are too many, and do not use up the window of
+// calls.
 func TestOneWayRequestsHaveAWindowOfTheirOwn(t *testing.T) {
 	limits := defaultLimits()
 	limits.MaxOpen = 4

@@ -18,7 +18,8 @@ const (
 	// highWater is how much may wait to be written before the next piece of a large message, and an
 	// asynchronous or one-way call, has to wait. It bounds how long a small call waits behind them.
 	highWater = 256 << 10
-	// maxWrite is how much is given to a write that may block, so that it is seen to move: see keepAliveLocked.
+	// maxWrite is how much is given to a write that may block, so that it is seen to move: see
+	// keepAliveLocked.
 	maxWrite = 256 << 10
 	// keepBuffer is the largest write buffer that is kept.
 	keepBuffer = 512 << 10
@@ -28,10 +29,11 @@ const (
 
 // flushLocked sees to it that out is written, and unlocks. The caller holds c.mu.
 //
-// Who finds nobody flushing does it. When others are at work too (company), it first lets them run: what they
-// append meanwhile goes out in the same write. At 100 callers this one yield more than doubles the calls
-// per second; more of them add nothing. Who appends so much meanwhile that waiting for more does not pay takes the flushing over:
-// else what 1000 callers append goes out in one write, for which the peer waits, from a buffer that is made anew each time.
+// Who finds nobody flushing does it. When others are at work too (company), it first lets them run:
+// what they append meanwhile goes out in the same write. At 100 callers this one yield more than
+// doubles the calls per second; more of them add nothing. Who appends so much meanwhile that
+// waiting for more does not pay takes the flushing over: else what 1000 callers append goes out in
+// one write, for which the peer waits, from a buffer that is made anew each time.
 func (c *Conn) flushLocked(company bool) {
 	if c.flushing && !c.mayTakeOverLocked() || len(c.out) == 0 || c.err != nil {
 		c.mu.Unlock()
@@ -77,10 +79,12 @@ func (c *Conn) flushLocked(company bool) {
 	c.mu.Unlock()
 }
 
-// gatherLocked has the reader flush what the callers append that it is about to wake, once they have run: the first of them would
-// often write before the last has run. With 2 callers there are 0.63 writes for each call instead of 1.10, with 10 of them 0.15 instead
-// of 0.27, and the server is woken that much less: 6 to 24 % less processor time on both sides, more on a machine with less to do.
-// More than mostGathered make one write anyway, and a caller that is alone writes soonest by itself.
+// gatherLocked has the reader flush what the callers append that it is about to wake, once they
+// have run: the first of them would often write before the last has run. With 2 callers there are
+// 0.63 writes for each call instead of 1.10, with 10 of them 0.15 instead of 0.27, and the server
+// is woken that much less: 6 to 24 % less processor time on both sides, more on a machine with less
+// to do. More than mostGathered make one write anyway, and a caller that is alone writes soonest by
+// itself.
 func (c *Conn) gatherLocked(callers int) bool {
 	if c.flushing || c.socket == nil || c.err != nil || callers > mostGathered || callers+c.open < 2 {
 		return false
@@ -183,14 +187,16 @@ func (c *Conn) flushRest(buf []byte, from int) {
 	c.mu.Unlock()
 }
 
-// writeFailedLocked ends the connection soon, and unlocks. What the peer said before it went is still to be read: it may be
-// why. Nothing is written any more: whoever failed remains the one who flushes.
+// writeFailedLocked ends the connection soon, and unlocks. What the peer said before it went is
+// still to be read: it may be why. Nothing is written any more: whoever failed remains the one who
+// flushes.
 func (c *Conn) writeFailedLocked(err error) {
 	c.peerGoneLocked(&IOError{Op: Write, Err: err}, c.stuckTime())
 	c.mu.Unlock()
 }
 
-// peerGoneLocked ends the connection with err when the peer's last words have been read, or after limit.
+// peerGoneLocked ends the connection with err when the peer's last words have been read, or after
+// limit.
 func (c *Conn) peerGoneLocked(err *IOError, limit time.Duration) {
 	if c.writeErr != nil {
 		return
@@ -252,8 +258,8 @@ func (c *Conn) waitForSpaceLocked(ctx context.Context, deadline time.Time) error
 	return err
 }
 
-// waitLocked waits for wake, ctx, the deadline if there is one, or the end of the connection, and reports which of
-// the middle two it was. Meanwhile c.mu is not held.
+// waitLocked waits for wake, ctx, the deadline if there is one, or the end of the connection, and
+// reports which of the middle two it was. Meanwhile c.mu is not held.
 func (c *Conn) waitLocked(ctx context.Context, deadline time.Time, wake <-chan struct{}) error {
 	ended := c.endedLocked()
 	c.mu.Unlock()
@@ -314,7 +320,8 @@ type message struct {
 	prefix     [10]byte // the length of the body, when there is an attachment
 }
 
-// simple reports whether the message is nothing but a small body, as most are: about 40 ns less for each of them.
+// simple reports whether the message is nothing but a small body, as most are: about 40 ns less for
+// each of them.
 func (m *message) simple() bool { return m.plain() && !m.hasUsual() }
 
 // plain reports whether the message is a small body, with no more beside it than the usual fields.
@@ -366,7 +373,8 @@ func (c *Conn) appendPlainLocked(h wire.Header, m *message) {
 	c.finishLocked(start)
 }
 
-// appendAnyLocked is appendMessageLocked for messages that are more than a small body. It takes much of the stack.
+// appendAnyLocked is appendMessageLocked for messages that are more than a small body. It takes
+// much of the stack.
 func (c *Conn) appendAnyLocked(h wire.Header, m *message) (rest pieces) {
 	parts, size := m.pieces()
 	h.Flags |= m.flags

@@ -4,5 +4,6 @@
 
 package mux
 
-// yieldProcessor would let other threads run. Elsewhere than on Linux the goroutines' turns have to do.
+// yieldProcessor would let other threads run. Elsewhere than on Linux the goroutines' turns have to
+// do.
 func yieldProcessor() {}

@@ -12,9 +12,9 @@ import (
 	"runtime"
 )
 
-// Built returns the path of a server that Go builds: the program pkg ("." or an import path) of the module testdata/NAME. The modules
-// are in testdata because they are no part of the workspace: their requirements would reach every other module, and some
-// replace modules.
+// Built returns the path of a server that Go builds: the program pkg ("." or an import path) of the
+// module testdata/NAME. The modules are in testdata because they are no part of the workspace:
+// their requirements would reach every other module, and some replace modules.
 func Built(name, pkg string) (string, error) {
 	folder, err := Made(name, name, func(source, folder string) error {
 		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", filepath.Join(folder, name), pkg)
@@ -24,8 +24,9 @@ func Built(name, pkg string) (string, error) {
 	return filepath.Join(folder, name), err
 }
 
-// Made returns the folder that fill fills with what testdata/NAME describes, which is complete when the file that is filled in last is
-// there. It is filled once for each version of testdata/NAME and of Go, and kept in the user's cache.
+// Made returns the folder that fill fills with what testdata/NAME describes, which is complete when
+// the file that is filled in last is there. It is filled once for each version of testdata/NAME and
+// of Go, and kept in the user's cache.
 func Made(name, last string, fill func(source, folder string) error) (string, error) {
 	_, here, _, ok := runtime.Caller(0)
 	if !ok || !filepath.IsAbs(here) {
@@ -48,7 +49,8 @@ func Made(name, last string, fill func(source, folder string) error) (string, er
 	if err = os.MkdirAll(filepath.Dir(folder), 0o750); err != nil {
 		return "", err
 	}
-	// Two test processes may build at once: each moves a whole folder into place, and the first one's stays.
+	// Two test processes may build at once: each moves a whole folder into place, and the first
+	// one's stays.
 	unfinished, err := os.MkdirTemp(filepath.Dir(folder), "unfinished")
 	if err != nil {
 		return "", err

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Consul starts a Consul agent that is its own server, with more configuration in HCL if need be. The first time it is built, which takes
-// some minutes of a processor.
+// Consul starts a Consul agent that is its own server, with more configuration in HCL if need be.
+// The first time it is built, which takes some minutes of a processor.
 func Consul(t testing.TB, config ...string) *Server {
 	t.Helper()
 	_, gossip, _ := net.SplitHostPort(FreeAddr(t)) // nobody connects to these, but it listens

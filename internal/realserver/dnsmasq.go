@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// Dnsmasq starts a DNS server that knows all of the zone example: the hosts in a file like /etc/hosts, read when it starts, and what settings
-// like "srv-host=_arith._tcp.example,host.example,8972" say.
+// Dnsmasq starts a DNS server that knows all of the zone example: the hosts in a file like
+// /etc/hosts, read when it starts, and what settings like
+// "srv-host=_arith._tcp.example,host.example,8972" say.
 func Dnsmasq(t testing.TB, hosts string, settings ...string) *Server {
 	t.Helper()
 	return Start(t, Program{

@@ -32,8 +32,8 @@ type KubernetesServer struct {
 	etcd *Server
 }
 
-// Kubernetes starts an API server of Kubernetes, and nothing behind it: no controller, no node. The first time it is built, which
-// takes many minutes of a processor.
+// Kubernetes starts an API server of Kubernetes, and nothing behind it: no controller, no node. The
+// first time it is built, which takes many minutes of a processor.
 func Kubernetes(t testing.TB) *KubernetesServer {
 	t.Helper()
 	certificate, key := identity(t)

@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// Nacos starts a Nacos server with settings like "nacos.core.auth.enabled=true". The first time it is downloaded. It listens on all
-// interfaces, and therefore has a network of its own, in which there is nobody else.
+// Nacos starts a Nacos server with settings like "nacos.core.auth.enabled=true". The first time it
+// is downloaded. It listens on all interfaces, and therefore has a network of its own, in which
+// there is nobody else.
 func Nacos(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "nacos") //nolint:usetesting // the path of a socket must be short, that of a test's own folder is not
@@ -34,14 +35,17 @@ func Nacos(t testing.TB, settings ...string) *Server {
 			if err != nil {
 				return nil, err
 			}
-			// It gives up when its database is slow to be made, and then neither repairs it nor makes it anew.
+			// It gives up when its database is slow to be made, and then neither repairs it nor
+			// makes it anew.
 			database := filepath.Join(folder, "data", "derby-data")
 			if _, err = os.Stat(filepath.Join(database, "service.properties")); err != nil {
 				if err = os.RemoveAll(database); err != nil {
 					return nil, err
 				}
 			}
-			temporary := filepath.Join(folder, "tmp") // of it, and of Tomcat and RocksDB in it, which leave there what they had when they are killed
+			// of it, and of Tomcat and RocksDB in it, which leave there what they had when they are
+			// killed
+			temporary := filepath.Join(folder, "tmp")
 			if err = errors.Join(os.RemoveAll(temporary), os.Mkdir(temporary, 0o700)); err != nil {
 				return nil, err
 			}

@@ -25,7 +25,8 @@ type Proxy struct {
 	whole chan struct{} // closed unless the network is cut
 }
 
-// Between starts a proxy for the server at an address, or at the unix socket with an absolute path. It ends with the test.
+// Between starts a proxy for the server at an address, or at the unix socket with an absolute path.
+// It ends with the test.
 func Between(t testing.TB, addr string) *Proxy {
 	t.Helper()
 	return between(t, addr, func(l net.Listener) net.Listener { return l })

@@ -15,8 +15,9 @@ import (
 	"testing"
 )
 
-// Python returns a Python, and what to set PYTHONPATH to so that it has these packages, each "name==version" with everything that
-// it needs listed too. They are installed once, into the user's cache.
+// Python returns a Python, and what to set PYTHONPATH to so that it has these packages, each
+// "name==version" with everything that it needs listed too. They are installed once, into the
+// user's cache.
 func Python(t testing.TB, packages ...string) (python, path string) {
 	t.Helper()
 	wanted(t, "Python with "+strings.Join(packages, ", "))

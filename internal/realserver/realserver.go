@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package realserver starts real servers for tests: registries on loopback, each with its data and its log in a temporary folder
-// and ended with the test.
+// Package realserver starts real servers for tests: registries on loopback, each with its data and
+// its log in a temporary folder and ended with the test.
 //
 //	s := realserver.Redis(t)
 //	client := redis.NewClient(&redis.Options{Addr: s.Addr})
@@ -9,8 +9,8 @@
 //	s.Restart()
 //
 // The servers are used only if YODEL_REAL is set, as in make test-all and CI: some take minutes to
-// build. Otherwise their tests are skipped. A server that is missing then fails its tests, which say
-// what to install. To add a server, write a file like redis.go.
+// build. Otherwise their tests are skipped. A server that is missing then fails its tests, which
+// say what to install. To add a server, write a file like redis.go.
 package realserver
 
 import (
@@ -31,10 +31,11 @@ type Program struct {
 	Name string
 	// Install says what to do when Find fails.
 	Install string
-	// Find returns the path of the program, or of whatever else Command needs. It may build it: see Built.
+	// Find returns the path of the program, or of whatever else Command needs. It may build it: see
+	// Built.
 	Find func() (string, error)
-	// Command returns what runs the program in the foreground, serving clients at addr and keeping its data in a folder of its own. It
-	// may write files into the folder.
+	// Command returns what runs the program in the foreground, serving clients at addr and keeping
+	// its data in a folder of its own. It may write files into the folder.
 	Command func(found, addr, folder string) (*exec.Cmd, error)
 	// Probe succeeds when the server at addr answers its clients.
 	Probe func(ctx context.Context, addr string) error
@@ -119,7 +120,8 @@ func (s *Server) Kill() {
 	s.stopProcess()
 }
 
-// Restart starts the server again at its address with the data it had. It returns when the server answers.
+// Restart starts the server again at its address with the data it had. It returns when the server
+// answers.
 func (s *Server) Restart() {
 	s.t.Helper()
 	if s.cmd != nil {
@@ -170,7 +172,8 @@ func (s *Server) Continue() {
 // Pid is the process, for tests that measure it.
 func (s *Server) Pid() int { return s.cmd.Process.Pid }
 
-// start starts the process and waits until it answers. Whether or not it does, the process may run afterwards.
+// start starts the process and waits until it answers. Whether or not it does, the process may run
+// afterwards.
 func (s *Server) start() error {
 	if err := os.MkdirAll(s.Folder, 0o700); err != nil {
 		return err
@@ -252,8 +255,8 @@ func (s *Server) logged() []byte {
 	return bytes.Join(lines[max(0, len(lines)-30):], nil)
 }
 
-// Ask connects to addr, sends a question, and returns an error unless the answer begins with want: a probe for servers that speak
-// in lines.
+// Ask connects to addr, sends a question, and returns an error unless the answer begins with want:
+// a probe for servers that speak in lines.
 func Ask(ctx context.Context, addr, question, want string) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {

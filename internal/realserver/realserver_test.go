@@ -21,7 +21,8 @@ import (
 
 func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
-// redis sends a command of words without spaces and returns the first line of the answer that does not say how long the next one is.
+// redis sends a command of words without spaces and returns the first line of the answer that does
+// not say how long the next one is.
 func redis(addr, command string, within time.Duration) (string, error) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {

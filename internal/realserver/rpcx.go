@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// RPCX starts a server of rpcx, whose service Arith its own plug-in registers, with metadata, in the registry of a kind ("etcd",
-// "zookeeper", "redis", "consul") at an address.
+// RPCX starts a server of rpcx, whose service Arith its own plug-in registers, with metadata, in
+// the registry of a kind ("etcd", "zookeeper", "redis", "consul") at an address.
 func RPCX(t testing.TB, kind, registry, base, metadata string) *Server {
 	t.Helper()
 	return Start(t, Program{
@@ -36,8 +36,8 @@ const installRPCX = "nothing: Go builds it, and needs its modules for that"
 
 func builtRPCX() (string, error) { return Built("rpcx", ".") }
 
-// FoundByRPCX returns what rpcx's own discovery finds of a service: a line for each server, with its key and its metadata. It knows no Consul,
-// where there is nothing of yodel's to be found.
+// FoundByRPCX returns what rpcx's own discovery finds of a service: a line for each server, with
+// its key and its metadata. It knows no Consul, where there is nothing of yodel's to be found.
 func FoundByRPCX(ctx context.Context, kind, registry, base, service string) (string, error) {
 	program, err := builtRPCX()
 	if err != nil {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package text makes strings from outside the process safe to show in a log, a terminal or an error.
+// Package text makes strings from outside the process safe to show in a log, a terminal or an
+// error.
 package text
 
 import (
@@ -12,9 +13,9 @@ import (
 // MaxID is the length of the longest error id, in bytes.
 const MaxID = 64
 
-// Line returns s as one line of valid UTF-8. Control characters (C0, DEL and C1), line and paragraph
-// separators and the characters that reverse the direction of text become spaces. Bytes that are not
-// UTF-8 become U+FFFD.
+// Line returns s as one line of valid UTF-8. Control characters (C0, DEL and C1), line and
+// paragraph separators and the characters that reverse the direction of text become spaces. Bytes
+// that are not UTF-8 become U+FFFD.
 func Line(s string) string {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c >= 0x7f {
@@ -62,8 +63,8 @@ func whole(s string) string {
 // Clip returns s as one line of at most limit bytes. It takes time for at most limit bytes of s.
 func Clip(s string, limit int) string { return Cut(Line(Cut(s, limit)), limit) }
 
-// ID returns an error id as it may be shown: at most MaxID of its bytes, of which those that are not
-// letters, digits or one of "_.:-" become underscores.
+// ID returns an error id as it may be shown: at most MaxID of its bytes, of which those that are
+// not letters, digits or one of "_.:-" become underscores.
 func ID(s string) string {
 	s = s[:min(len(s), MaxID)]
 	for i := range len(s) {

@@ -16,8 +16,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// blocker is the value of serverEnv that makes the test binary the server of TestBlockingHandlersAreNeverThePrice, with no
-// option set.
+// blocker is the value of serverEnv that makes the test binary the server of
+// TestBlockingHandlersAreNeverThePrice, with no option set.
 const blocker = "blocker"
 
 const (
@@ -65,9 +65,10 @@ func serveBlocking() {
 	}
 }
 
-// TestBlockingHandlersAreNeverThePrice calls a short method beside one that always sleeps and one that was short for 10,000 calls and then
-// sleeps 100 ms once in 1,000, on the same connection, with no option set on either side. Latency counts from when a
-// call was due, so that calls that wait for others are not left out.
+// TestBlockingHandlersAreNeverThePrice calls a short method beside one that always sleeps and one
+// that was short for 10,000 calls and then sleeps 100 ms once in 1,000, on the same connection,
+// with no option set on either side. Latency counts from when a call was due, so that calls that
+// wait for others are not left out.
 func TestBlockingHandlersAreNeverThePrice(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds")
@@ -86,8 +87,9 @@ func TestBlockingHandlersAreNeverThePrice(t *testing.T) {
 	if raceEnabled {
 		bound *= 10
 	}
-	// A machine that does something else meanwhile is slow in some windows, and for calls on a connection of their own too. A server
-	// that makes calls wait is slow in all windows, and not for those.
+	// A machine that does something else meanwhile is slow in some windows, and for calls on a
+	// connection of their own too. A server that makes calls wait is slow in all windows, and not
+	// for those.
 	const windows = 5
 	good := false
 	for n := 0; n < windows && !good; n++ {
@@ -112,9 +114,10 @@ func TestBlockingHandlersAreNeverThePrice(t *testing.T) {
 // percentile99 is the 99th percentile of what is in order.
 func percentile99(took []time.Duration) time.Duration { return took[len(took)*99/100] }
 
-// mix makes 2 short calls, 1 of the sleeper and 10 of the deceiver each millisecond, or a quarter as many under the race detector, with which a busy
-// machine does not keep up, all from one goroutine. It makes another short call by alone. It returns how long the short ones
-// took, in order, how long those by alone took, and how many of the deceiver's were not short.
+// mix makes 2 short calls, 1 of the sleeper and 10 of the deceiver each millisecond, or a quarter
+// as many under the race detector, with which a busy machine does not keep up, all from one
+// goroutine. It makes another short call by alone. It returns how long the short ones took, in
+// order, how long those by alone took, and how many of the deceiver's were not short.
 func mix(t *testing.T, c, alone *yodel.Client, lasts time.Duration) (shorts, control []time.Duration, sleeps int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -138,7 +141,8 @@ func mix(t *testing.T, c, alone *yodel.Client, lasts time.Duration) (shorts, con
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for begin, n := time.Now(), 0; time.Since(begin) < lasts; <-tick.C { // a tick that comes late has all its calls to make
+	// a tick that comes late has all its calls to make
+	for begin, n := time.Now(), 0; time.Since(begin) < lasts; <-tick.C {
 		for ; time.Duration(n)*every <= time.Since(begin); n++ {
 			due := begin.Add(time.Duration(n) * every)
 			call(c, sleeper, n, due, func(time.Duration) {})

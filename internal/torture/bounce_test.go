@@ -18,8 +18,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// bouncer is the value of serverEnv that makes the test binary the other half of TestTwoProcessesThatCallEachOther: a client
-// of addrEnv that is called back.
+// bouncer is the value of serverEnv that makes the test binary the other half of
+// TestTwoProcessesThatCallEachOther: a client of addrEnv that is called back.
 const (
 	bouncer = "bouncer"
 	addrEnv = "YODEL_TORTURE_ADDR"
@@ -75,7 +75,8 @@ func (s *side) bounce(ctx context.Context, in *Bounce) (*Bounced, error) {
 	return &Bounced{out.Times + 1}, nil
 }
 
-// load calls to as often as l says: half of it one by one, half of it by callbacks that make the next call.
+// load calls to as often as l says: half of it one by one, half of it by callbacks that make the
+// next call.
 func (s *side) load(ctx context.Context, to yodel.Caller, l *Load) error {
 	failed := make(chan error, l.Callers)
 	var wg sync.WaitGroup
@@ -133,7 +134,8 @@ func (s *side) tally() *Tally {
 
 func limitsOf(maxOpen int) yodel.Limits { return yodel.Limits{MaxOpen: maxOpen} }
 
-// bounceBack is the other process. It serves over the connection of its client until its standard input ends.
+// bounceBack is the other process. It serves over the connection of its client until its standard
+// input ends.
 func bounceBack() {
 	maxOpen, err := strconv.Atoi(os.Getenv(openEnv))
 	if err != nil {
@@ -143,7 +145,8 @@ func bounceBack() {
 	s, served := new(side), yodel.NewServer(&yodel.ServerOptions{Diagnostics: true})
 	bounce.Handle(served, s.bounce)
 	c := yodel.NewClient(yodel.Static(os.Getenv(addrEnv)), &yodel.ClientOptions{Server: served, Limits: limitsOf(maxOpen)})
-	begin.Handle(served, func(ctx context.Context, l *Load) (*yodel.Empty, error) { // one-way: it takes no place in the window
+	// one-way: it takes no place in the window
+	begin.Handle(served, func(ctx context.Context, l *Load) (*yodel.Empty, error) {
 		err := s.load(context.WithoutCancel(ctx), c, l)
 		s.ended.Store(&err)
 		return nil, err
@@ -157,8 +160,9 @@ func bounceBack() {
 	c.Close()
 }
 
-// TestTwoProcessesThatCallEachOther has two processes call each other over one connection, both with more calls than the limits allow
-// at once. Each call is called back, which calls back. All of them end, and each was executed once.
+// TestTwoProcessesThatCallEachOther has two processes call each other over one connection, both
+// with more calls than the limits allow at once. Each call is called back, which calls back. All of
+// them end, and each was executed once.
 func TestTwoProcessesThatCallEachOther(t *testing.T) {
 	for _, test := range []struct {
 		maxOpen int

@@ -13,8 +13,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// TestIdleConnectionsTakeNoProcessorTime makes lone calls on ten connections, so that all sides poll, and looks at what the process
-// takes when the calls have ended: polling ends with them.
+// TestIdleConnectionsTakeNoProcessorTime makes lone calls on ten connections, so that all sides
+// poll, and looks at what the process takes when the calls have ended: polling ends with them.
 func TestIdleConnectionsTakeNoProcessorTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds")

@@ -29,12 +29,13 @@ type Step struct{ Key, N int }
 
 const step yodel.Method[Step, Step] = "Torture.Step"
 
-// serveSteps registers what the tests of keyed order call, in a process that may be killed. Each execution prints when it
-// began and when it ended.
+// serveSteps registers what the tests of keyed order call, in a process that may be killed. Each
+// execution prints when it began and when it ended.
 func serveSteps(s *yodel.Server) {
 	step.Handle(s, func(ctx context.Context, in *Step) (*Step, error) {
 		say := func(what string) {
-			_, _ = fmt.Fprintf(os.Stdout, "%s %d %d %d\n", what, in.Key, in.N, time.Now().UnixNano()) // the parent may be gone
+			// the parent may be gone
+			_, _ = fmt.Fprintf(os.Stdout, "%s %d %d %d\n", what, in.Key, in.N, time.Now().UnixNano())
 		}
 		say("begin")
 		defer say("end")
@@ -56,8 +57,9 @@ func refuseSteps(next yodel.Handler) yodel.Handler {
 	}
 }
 
-// TestKeyedOrder makes calls with 64 keys to a method that takes up to 2 ms, for at most 10 at once. Ordered, none begins and none
-// is told out of order, and there are as many of them in a second as without an order. A single key has one tenth of that.
+// TestKeyedOrder makes calls with 64 keys to a method that takes up to 2 ms, for at most 10 at
+// once. Ordered, none begins and none is told out of order, and there are as many of them in a
+// second as without an order. A single key has one tenth of that.
 func TestKeyedOrder(t *testing.T) {
 	const keys, workers = 64, 10
 	calls := 20_000
@@ -233,9 +235,10 @@ type fate struct {
 // A run is one execution; ended is 0 when the process was killed before.
 type run struct{ began, ended int64 }
 
-// TestKeyedOrderWhenServersAreKilled kills a server twenty times while ordered calls are made, canceled, refused and retried.
-// Nothing begins before a call made earlier has ended, unless the caller of that one had been told before that nobody
-// knows what became of it; nothing is executed twice that may not be.
+// TestKeyedOrderWhenServersAreKilled kills a server twenty times while ordered calls are made,
+// canceled, refused and retried. Nothing begins before a call made earlier has ended, unless the
+// caller of that one had been told before that nobody knows what became of it; nothing is executed
+// twice that may not be.
 func TestKeyedOrderWhenServersAreKilled(t *testing.T) {
 	const rounds, keys, each = 20, 16, 60
 	survivor := start(t)

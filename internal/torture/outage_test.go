@@ -93,7 +93,8 @@ func (m *moments) add() {
 // within is how long what may come at once is counted.
 const within = 100 * time.Millisecond
 
-// between returns how often it happened, how often at most within 100 ms, and the longest time without it.
+// between returns how often it happened, how often at most within 100 ms, and the longest time
+// without it.
 func (m *moments) between(from, to time.Time) (n, most int, longest time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -176,7 +177,8 @@ func (r *traffic) run(ctx context.Context) {
 			defer tick.Stop()
 			began := time.Now()
 			for n := 0; ctx.Err() == nil; {
-				for ; n < int(time.Since(began)/(time.Second/100)); n++ { // also what should have been made while others had the processors
+				// also what should have been made while others had the processors
+				for ; n < int(time.Since(began)/(time.Second/100)); n++ {
 					r.open.Go(func() { r.call(c, i) }) //nolint:contextcheck // a call may outlive the traffic
 				}
 				select {
@@ -223,9 +225,10 @@ func (r *traffic) end() {
 	}
 }
 
-// TestTotalOutage has all servers of eight clients with the recommended chain killed, and started again where they were; and then stopped, so that their
-// connections stay and nobody answers, and continued. Meanwhile there are few more attempts than calls, and afterwards neither a stampede nor a
-// long wait; and nothing is executed twice that may not be.
+// TestTotalOutage has all servers of eight clients with the recommended chain killed, and started
+// again where they were; and then stopped, so that their connections stay and nobody answers, and
+// continued. Meanwhile there are few more attempts than calls, and afterwards neither a stampede
+// nor a long wait; and nothing is executed twice that may not be.
 func TestTotalOutage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes some seconds")
@@ -254,7 +257,8 @@ func TestTotalOutage(t *testing.T) {
 	}
 }
 
-// An outage is when everything was: it began; it began to end; all servers listened; and nobody looked any more.
+// An outage is when everything was: it began; it began to end; all servers listened; and nobody
+// looked any more.
 type outage struct {
 	*traffic
 
@@ -284,7 +288,8 @@ func (r *traffic) suffer(t *testing.T, begin, end func()) *outage {
 // recovery is how long calls may fail when the servers are back.
 const recovery = 2 * time.Second
 
-// checkMeanwhile checks that there are few more attempts than calls, including those that fail at once because no server is there.
+// checkMeanwhile checks that there are few more attempts than calls, including those that fail at
+// once because no server is there.
 func (o *outage) checkMeanwhile(t *testing.T) {
 	t.Helper()
 	calls, _, _ := o.calls.between(o.down, o.back)
@@ -307,7 +312,8 @@ func (o *outage) checkMeanwhile(t *testing.T) {
 	}
 }
 
-// checkReturn checks that all clients soon have replies, and that nobody was trampled down for that. So many connections are to be made.
+// checkReturn checks that all clients soon have replies, and that nobody was trampled down for
+// that. So many connections are to be made.
 func (o *outage) checkReturn(t *testing.T, conns int) {
 	t.Helper()
 	var failing time.Duration // the last call that fails was made so long after the return

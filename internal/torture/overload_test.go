@@ -14,8 +14,9 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// timeEnv is how long the overload lasts, for example 30s. Only then is it judged how much was done: a queue of 16,384 is nearly
-// two seconds long, and other tests take their part of the machine.
+// timeEnv is how long the overload lasts, for example 30s. Only then is it judged how much was
+// done: a queue of 16,384 is nearly two seconds long, and other tests take their part of the
+// machine.
 const timeEnv = "YODEL_TORTURE_TIME"
 
 const (
@@ -46,8 +47,9 @@ func newBench(ctx context.Context) *bench {
 	return b
 }
 
-// worker does one call after the other. A timer may be a millisecond late when the process has sockets to look after, because that is
-// how exactly the system's poll waits. That is made up for with the calls that follow, or else it would be Go's timers that are measured.
+// worker does one call after the other. A timer may be a millisecond late when the process has
+// sockets to look after, because that is how exactly the system's poll waits. That is made up for
+// with the calls that follow, or else it would be Go's timers that are measured.
 func (b *bench) worker(ctx context.Context) {
 	const takes, late = time.Millisecond, 20 * time.Millisecond
 	t := time.NewTimer(0)
@@ -107,9 +109,10 @@ func (b *bench) capacity(ctx context.Context, _ *Job) (*Done, error) {
 	return &Done{int(n.Load() / seconds)}, nil
 }
 
-// TestOverload has 200 clients with default settings offer all the load that they can, without a break, to a server with
-// default settings that can do a hundredth of it. Nobody has an error, the server does as much as without clients, its memory
-// does not grow, and the clients are treated alike.
+// TestOverload has 200 clients with default settings offer all the load that they can, without a
+// break, to a server with default settings that can do a hundredth of it. Nobody has an error, the
+// server does as much as without clients, its memory does not grow, and the clients are treated
+// alike.
 func TestOverload(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds")

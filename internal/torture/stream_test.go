@@ -24,7 +24,8 @@ import (
 )
 
 const (
-	// clientEnv makes the test binary the client of a server at this address, and caseEnv says what it does.
+	// clientEnv makes the test binary the client of a server at this address, and caseEnv says what
+	// it does.
 	clientEnv = "YODEL_TORTURE_CLIENT"
 	caseEnv   = "YODEL_TORTURE_CASE"
 	// longEnv makes streams wait for 30 seconds instead of 6.
@@ -83,8 +84,9 @@ func endlessly(send yodel.Send[[]byte]) error {
 	}
 }
 
-// pressOn is the client's process. It opens its streams and says so, keeps them under pressure until it gets a line, ends them, and says whether
-// all of it went as it should, and how many messages it has sent.
+// pressOn is the client's process. It opens its streams and says so, keeps them under pressure
+// until it gets a line, ends them, and says whether all of it went as it should, and how many
+// messages it has sent.
 func pressOn(addr string) {
 	valve := &valve{}
 	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{
@@ -181,7 +183,8 @@ func (p *press) duplex(ctx context.Context) error {
 	})
 }
 
-// full wants that as many streams as at first can be opened at once, not one more, and that they carry much in both directions.
+// full wants that as many streams as at first can be opened at once, not one more, and that they
+// carry much in both directions.
 func (p *press) full() error {
 	c := p.client
 	for end := time.Now().Add(10 * time.Second); c.Endpoints()[0].Inflight() > 0 && time.Now().Before(end); {
@@ -203,7 +206,8 @@ func (p *press) full() error {
 			return err
 		})
 	}
-	// The final frames of the canceled streams are on their way: until they have come, their slots are taken.
+	// The final frames of the canceled streams are on their way: until they have come, their slots
+	// are taken.
 	for end := time.Now().Add(10 * time.Second); ; {
 		_, err := yodel.Ping.Do(context.Background(), c, &yodel.Call{Codec: yodel.JSON}, &yodel.Empty{})
 		if err == nil {
@@ -275,8 +279,9 @@ func (c *valvedConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// TestStreamsUnderPressure has senders that do not stop, and receivers that are slow, asleep, or read nothing at all. The memory of
-// both processes stays where it is, because the senders wait. Nothing fails, and afterwards the client may open as many streams as before.
+// TestStreamsUnderPressure has senders that do not stop, and receivers that are slow, asleep, or
+// read nothing at all. The memory of both processes stays where it is, because the senders wait.
+// Nothing fails, and afterwards the client may open as many streams as before.
 func TestStreamsUnderPressure(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc")
@@ -314,7 +319,9 @@ func TestStreamsUnderPressure(t *testing.T) {
 			if raceEnabled { // its own memory grows with what happens
 				limit = 1.5
 			}
-			const late = 2 << 20 // what a young process of 13 MiB still takes for itself, most when the machine is busy; 16 streams send 10 MB meanwhile
+			// what a young process of 13 MiB still takes for itself, most when the machine is busy;
+			// 16 streams send 10 MB meanwhile
+			const late = 2 << 20
 			for side, memory := range map[string][2]int{"server": {serverBefore, serverAfter}, "client": {clientBefore, clientAfter}} {
 				if float64(memory[1]) > limit*float64(memory[0])+late {
 					t.Errorf("the memory of the %s grew from %d to %d bytes", side, memory[0], memory[1])
@@ -331,7 +338,8 @@ func TestStreamsUnderPressure(t *testing.T) {
 			}
 			sent := client.finish(t)
 			t.Logf("the server sent %d messages and took %d, the client sent %d", after.Sent, after.Received, sent)
-			// What is sent and not taken is within the first window of each stream, and what a connection buffers.
+			// What is sent and not taken is within the first window of each stream, and what a
+			// connection buffers.
 			if onWay := (sent - int(after.Received)) * pressSize; onWay > pressed*64<<10+4<<20 {
 				t.Errorf("%d bytes were sent that nobody took", onWay)
 			}

@@ -93,7 +93,8 @@ func serve() {
 	}
 }
 
-// listen takes an address as soon as it is free: somebody's outgoing connection may have the port just now.
+// listen takes an address as soon as it is free: somebody's outgoing connection may have the port
+// just now.
 func listen(addr string) (net.Listener, error) {
 	const patience = 5 * time.Second
 	for began := time.Now(); ; <-time.After(time.Millisecond) {
@@ -177,9 +178,10 @@ func (c *child) kill() {
 	_ = c.cmd.Wait() // the error is that it was killed
 }
 
-// TestKilledServer kills a server with a thousand calls in flight, fifty times. Every caller has the outcome within
-// 100 ms of the kill: a reply from the other server, if the call was certainly not executed or may be executed
-// twice, or an error that says that it may have been executed. No call that may be executed once is executed twice.
+// TestKilledServer kills a server with a thousand calls in flight, fifty times. Every caller has
+// the outcome within 100 ms of the kill: a reply from the other server, if the call was certainly
+// not executed or may be executed twice, or an error that says that it may have been executed. No
+// call that may be executed once is executed twice.
 func TestKilledServer(t *testing.T) {
 	const rounds, callers = 50, 1000
 	var interrupted, resent, slowest = 0, 0, []time.Duration{}

@@ -18,11 +18,14 @@ type Limits struct {
 	MostOpenBytes uint64
 	Metadata      []byte // of the connection: pairs, see AppendPair
 	Agent         []byte // the implementation, for people
-	// Incarnation identifies this run of the server. It is random, and empty when the sender serves nothing.
+	// Incarnation identifies this run of the server. It is random, and empty when the sender serves
+	// nothing.
 	Incarnation []byte
-	// Services lists the services that the server has methods of, see AppendService. Empty says nothing.
+	// Services lists the services that the server has methods of, see AppendService. Empty says
+	// nothing.
 	Services []byte
-	// KeyScope names the memory in which the server remembers idempotency keys. Empty says that it remembers none.
+	// KeyScope names the memory in which the server remembers idempotency keys. Empty says that it
+	// remembers none.
 	KeyScope []byte
 	// KeyKeep is how long that memory keeps a key at least, in microseconds.
 	KeyKeep uint64
@@ -74,8 +77,8 @@ func AppendSettings(dst []byte, l *Limits) []byte {
 	return Finish(dst, start)
 }
 
-// ParseSettings reads the payload of a Settings frame. It returns ErrBounds for a field that is longer than the
-// specification allows.
+// ParseSettings reads the payload of a Settings frame. It returns ErrBounds for a field that is
+// longer than the specification allows.
 func ParseSettings(b []byte, l *Limits) error {
 	*l = Limits{}
 	err := eachField(b, func(tag byte, n uint64, value []byte) {
@@ -188,8 +191,8 @@ const (
 	tagNests      = 9 << 1
 )
 
-// AppendMethod appends a whole Method frame. MethodInfo repeats the id, so that an answer that was on its way when the
-// number got a new meaning is not taken for the new one's.
+// AppendMethod appends a whole Method frame. MethodInfo repeats the id, so that an answer that was
+// on its way when the number got a new meaning is not taken for the new one's.
 func AppendMethod(dst []byte, number uint16, id uint32, m *Binding) []byte {
 	start := len(dst)
 	dst = Begin(dst, Header{Type: Method, Arg: number, ID: id})

@@ -56,7 +56,8 @@ type Fields struct {
 	Epoch          uint64 // of the order key
 	Explain        uint64 // 1: the reply should say where the time went
 	Parent         uint64 // id of the receiver's own call that this one serves
-	KeyBegan       uint64 // zigzag: when a request with this key was first sent, in microseconds after the settings came
+	// zigzag: when a request with this key was first sent, in microseconds after the settings came
+	KeyBegan uint64
 
 	// Of replies.
 	Message    []byte // of an error
@@ -98,8 +99,9 @@ func AppendFields(dst []byte, f *Fields) []byte {
 	return dst
 }
 
-// AppendUsualFields is AppendFields for the fields that ordinary requests have: how long the call may take, metadata, and how many
-// attempts are left. It does not look for the others, and takes little of the stack.
+// AppendUsualFields is AppendFields for the fields that ordinary requests have: how long the call
+// may take, metadata, and how many attempts are left. It does not look for the others, and takes
+// little of the stack.
 func AppendUsualFields(dst []byte, timeout uint64, metadata []byte, budget uint64) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0)
@@ -115,7 +117,8 @@ func UsualFieldsSize(metadata []byte) int {
 	return fieldsLenSize + 3*(1+binary.MaxVarintLen64) + len(metadata)
 }
 
-// ParseUsualFields is ParseFields for a block that AppendUsualFields made. It returns false for any other, also for a broken one.
+// ParseUsualFields is ParseFields for a block that AppendUsualFields made. It returns false for any
+// other, also for a broken one.
 func ParseUsualFields(b []byte) (timeout uint64, metadata []byte, budget uint64, ok bool) {
 	var err error
 	if len(b) > 0 && b[0] == tagTimeout {
@@ -206,7 +209,8 @@ func appendPair[V string | []byte](dst []byte, key string, value V) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(value))), value...)
 }
 
-// CountPairs returns how many pairs a metadata block has. It stops counting behind limit, so that its work is bounded by that.
+// CountPairs returns how many pairs a metadata block has. It stops counting behind limit, so that
+// its work is bounded by that.
 func CountPairs(b []byte, limit int) (n int, err error) {
 	for ; len(b) > 0 && n <= limit; n++ {
 		for range 2 { // a key and its value

@@ -14,8 +14,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// The vectors in spec/vectors are the protocol in bytes, for every language. They were made by another
-// program than the one that is tested here.
+// The vectors in spec/vectors are the protocol in bytes, for every language. They were made by
+// another program than the one that is tested here.
 
 const vectorFolder = "../../spec/vectors/"
 
@@ -312,7 +312,8 @@ func parseVector(t *testing.T, v *vector) {
 	}
 }
 
-// compare compares what was parsed with what stands in the vector. Empty and absent bytes are the same.
+// compare compares what was parsed with what stands in the vector. Empty and absent bytes are the
+// same.
 func compare[T any](t *testing.T, err error, got, want T) {
 	t.Helper()
 	if err != nil {
@@ -335,7 +336,8 @@ func TestBrokenFramesAreRefusedAsSpecified(t *testing.T) {
 	}
 }
 
-// parseAll parses a whole frame as its type wants it, and returns the first error and the part that it is in.
+// parseAll parses a whole frame as its type wants it, and returns the first error and the part that
+// it is in.
 func parseAll(frame []byte) (where string, err error) {
 	h := wire.ParseHeader(frame)
 	payload, err := wire.Payload(frame)
@@ -451,7 +453,8 @@ func TestTruncatedFramesDoNoHarm(t *testing.T) {
 	}
 }
 
-// The results alias the input, so that nothing is copied, and cannot be appended to over what follows.
+// The results alias the input, so that nothing is copied, and cannot be appended to over what
+// follows.
 func TestParsedBytesAreCutOff(t *testing.T) {
 	frame := wire.AppendMethod(nil, 1, 2, &wire.Binding{Name: []byte("name"), Codec: []byte("codec")})
 	var m wire.Binding

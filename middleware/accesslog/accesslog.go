@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package accesslog writes one line for each call, on the client or on the server: the method, the peer or
-// the endpoint, the outcome, how long it took.
+// Package accesslog writes one line for each call, on the client or on the server: the method, the
+// peer or the endpoint, the outcome, how long it took.
 //
-// It is an observer, outside of all middleware: it sees calls that middleware refuses, a call that was
-// tried several times is one line, and asynchronous calls stay without a goroutine. It allocates
-// nothing beside what the logger does, and nothing at all for a line that the logger's level keeps out.
+// It is an observer, outside of all middleware: it sees calls that middleware refuses, a call that
+// was tried several times is one line, and asynchronous calls stay without a goroutine. It
+// allocates nothing beside what the logger does, and nothing at all for a line that the logger's
+// level keeps out.
 //
 // The level follows the outcome:
 //
@@ -14,8 +15,8 @@
 //	Warn   other errors, and what took as long as Options.Slow says
 //	Error  something is broken: unknown, unimplemented, internal, data_loss
 //
-// A line has no metadata but what the options name, and no text of errors unless they say so: both may
-// hold secrets.
+// A line has no metadata but what the options name, and no text of errors unless they say so: both
+// may hold secrets.
 package accesslog
 
 import (
@@ -32,16 +33,18 @@ import (
 type Options struct {
 	// Slow is the duration from which a call is worth a warning. Default: none is.
 	Slow time.Duration
-	// Skip names methods whose calls are logged only when they fail or are slow, for example "yodel.Health".
-	// Default none.
+	// Skip names methods whose calls are logged only when they fail or are slow, for example
+	// "yodel.Health". Default none.
 	Skip []string
 	// Metadata names keys whose values are logged. Default none.
 	Metadata []string
-	// ErrorText adds what the errors say. Default false: a method may have written anything into them.
+	// ErrorText adds what the errors say. Default false: a method may have written anything into
+	// them.
 	ErrorText bool
 }
 
-// To returns an observer that logs to logger, or to slog.Default() if it is nil. The attributes of a line are
+// To returns an observer that logs to logger, or to slog.Default() if it is nil. The attributes of
+// a line are
 //
 //	method    its name
 //	peer      on the server, the caller's address

@@ -119,8 +119,9 @@ func TestOneLineForEachCall(t *testing.T) {
 			server: "level=ERROR method=Test.None peer=server/1 code=unimplemented took=0s attempt=1 id=YDL2002",
 		},
 		{
-			name:   "deadline",
-			call:   yodel.Call{Deadline: time.Date(2000, 1, 1, 0, 0, 2, 0, time.UTC)}, // two seconds after a bubble begins
+			name: "deadline",
+			// two seconds after a bubble begins
+			call:   yodel.Call{Deadline: time.Date(2000, 1, 1, 0, 0, 2, 0, time.UTC)},
 			f:      func(ctx context.Context) error { <-ctx.Done(); time.Sleep(time.Second); return ctx.Err() },
 			client: "level=WARN method=Test.Work endpoint=server code=deadline_exceeded took=2s attempt=1 id=YDL1004",
 			server: "level=WARN method=Test.Work peer=server/1 code=deadline_exceeded took=3s attempt=1",

@@ -3,16 +3,18 @@
 // Package auth lets in callers that have a valid token, for each call or once for each connection.
 //
 // For each call, the client puts a token into the metadata (Token, TokenFunc) and the server looks
-// at it (Check). Check belongs outermost: whatever stands above it also runs for strangers. It sees a call
-// before the body is decoded, and whether or not the method exists, so that a stranger can neither feed a
-// decoder nor learn the names of methods. It covers the built-in methods like any other.
+// at it (Check). Check belongs outermost: whatever stands above it also runs for strangers. It sees
+// a call before the body is decoded, and whether or not the method exists, so that a stranger can
+// neither feed a decoder nor learn the names of methods. It covers the built-in methods like any
+// other.
 //
-// For each connection, which costs the calls nothing, the client sends the token when it connects (ConnToken)
-// and the server looks at it then (Conn). Every call on the connection has the rights of that token, until
-// the connection ends.
+// For each connection, which costs the calls nothing, the client sends the token when it connects
+// (ConnToken) and the server looks at it then (Conn). Every call on the connection has the rights
+// of that token, until the connection ends.
 //
-// The token is a secret that travels as it is: use it over TLS. It stands under the key "authorization",
-// bare or behind the word Bearer, as HTTP and gRPC write it. This package writes it neither into an error nor into a log.
+// The token is a secret that travels as it is: use it over TLS. It stands under the key
+// "authorization", bare or behind the word Bearer, as HTTP and gRPC write it. This package writes
+// it neither into an error nor into a log.
 package auth
 
 import (
@@ -29,13 +31,13 @@ import (
 // key is where a token stands in metadata.
 const key = "authorization"
 
-// Check makes a server ask check about every call. The context that check returns, with whatever it learned
-// of the caller, is the method's; nil stands for the one that it was given. Methods in exempt are
-// open to everybody, for example "yodel.Health".
+// Check makes a server ask check about every call. The context that check returns, with whatever it
+// learned of the caller, is the method's; nil stands for the one that it was given. Methods in
+// exempt are open to everybody, for example "yodel.Health".
 //
-// A call without a token fails with Unauthenticated (YDL3101) and check is not asked. An error of check's
-// with a code goes to the caller with its code and message; of any other the caller learns nothing
-// but PermissionDenied (YDL3102). All of them say that the call was not executed.
+// A call without a token fails with Unauthenticated (YDL3101) and check is not asked. An error of
+// check's with a code goes to the caller with its code and message; of any other the caller learns
+// nothing but PermissionDenied (YDL3102). All of them say that the call was not executed.
 func Check(check func(ctx context.Context, method, token string) (context.Context, error), exempt ...string) yodel.Middleware {
 	return func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
@@ -58,8 +60,8 @@ func Check(check func(ctx context.Context, method, token string) (context.Contex
 	}
 }
 
-// Conn returns a function for yodel.ServerOptions.Connect that asks check about every connection. Its errors are
-// those of Check, and every call on the connection fails with them.
+// Conn returns a function for yodel.ServerOptions.Connect that asks check about every connection.
+// Its errors are those of Check, and every call on the connection fails with them.
 func Conn(check func(ctx context.Context, peer *yodel.Peer, token string) error) func(context.Context, *yodel.Peer) error {
 	return func(ctx context.Context, peer *yodel.Peer) error {
 		token := tokenIn(peer.Metadata)
@@ -75,8 +77,8 @@ func Conn(check func(ctx context.Context, peer *yodel.Peer, token string) error)
 
 // Token makes a client send token with every call. A call that has one keeps it.
 //
-// It allocates nothing for a call without metadata of its own: the map with the token is used again by later calls, unless somebody
-// below has changed it.
+// It allocates nothing for a call without metadata of its own: the map with the token is used again
+// by later calls, unless somebody below has changed it.
 func Token(token string) yodel.Middleware {
 	others := TokenFunc(func(context.Context) (string, error) { return token, nil })
 	unused := &lone{token: token, maps: sync.Pool{New: func() any { return yodel.Metadata{key: token} }}}
@@ -107,7 +109,8 @@ func (l *lone) take() yodel.Metadata {
 	return l.maps.Get().(yodel.Metadata) //nolint:forcetypeassert // the pool holds nothing else
 }
 
-// giveBack is kept out of the handler, as what it needs of the stack would stand under the whole call.
+// giveBack is kept out of the handler, as what it needs of the stack would stand under the whole
+// call.
 //
 //go:noinline
 func (l *lone) giveBack(md yodel.Metadata) {
@@ -116,8 +119,8 @@ func (l *lone) giveBack(md yodel.Metadata) {
 	}
 }
 
-// TokenFunc makes a client send with every call what token returns, which is called for each, concurrently. When it
-// fails, the call does, and is not sent. A call that has a token keeps it.
+// TokenFunc makes a client send with every call what token returns, which is called for each,
+// concurrently. When it fails, the call does, and is not sent. A call that has a token keeps it.
 func TokenFunc(token func(ctx context.Context) (string, error)) yodel.Middleware {
 	return func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {

@@ -112,7 +112,8 @@ func (m *model) tripped(now time.Time) bool {
 	return m.Share > 0 && m.rate(now)
 }
 
-// rate reckons with all calls since the step of the window that was 9 steps ago began. Successes are in the time between the looks at the clock.
+// rate reckons with all calls since the step of the window that was 9 steps ago began. Successes
+// are in the time between the looks at the clock.
 func (m *model) rate(now time.Time) bool {
 	step := m.Window / 10
 	from := m.born.Add(now.Sub(m.born).Truncate(step) - 9*step)
@@ -529,7 +530,8 @@ func TestCallsGoElsewhere(t *testing.T) {
 	})
 }
 
-// Of one-way calls nobody knows how they end, so they cannot close a breaker. They must not be refused for ever for that.
+// Of one-way calls nobody knows how they end, so they cannot close a breaker. They must not be
+// refused for ever for that.
 func TestOneWayCallsPassWhereProbesMay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ep := endpoint(t)

@@ -22,7 +22,8 @@ func TestOnChangeIsToldOfEachChange(t *testing.T) {
 		var h yodel.Handler
 		h = breaker.With(&breaker.Options{Errors: 2, Open: time.Second, Probes: 1, OnChange: func(of *yodel.Endpoint, state, why string, d time.Duration) {
 			told = append(told, fmt.Sprintf("%s %s %s %t", of.Addr(), state, why, d > 0))
-			if state == "open" && !isRefused(h(t.Context(), &yodel.Call{Method: "Test.Work"})) { // it may call the endpoint
+			// it may call the endpoint
+			if state == "open" && !isRefused(h(t.Context(), &yodel.Call{Method: "Test.Work"})) {
 				t.Error("a call is not refused")
 			}
 			panic("OnChange panics")

@@ -13,13 +13,15 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/internal/spell"
 )
 
-// A circuit is the breaker of an endpoint. What closed ones do for calls that succeed takes no lock; all the rest does.
+// A circuit is the breaker of an endpoint. What closed ones do for calls that succeed takes no
+// lock; all the rest does.
 type circuit struct {
 	ep   *yodel.Endpoint
 	name string
 	born time.Time
 
-	// word is the state, and above it a number that is another one after each change: what is heard of calls that began before it is old.
+	// word is the state, and above it a number that is another one after each change: what is heard
+	// of calls that began before it is old.
 	word  atomic.Uint64
 	row   atomic.Int64 // failures in a row
 	goods atomic.Int64 // that are not in the window yet

@@ -4,8 +4,9 @@ package breaker
 
 import "time"
 
-// A window counts the calls of the last while, in steps of a tenth of it. Failures are counted when they happen. Successes come in
-// lots, so that not each of them has to read the clock, and are spread evenly over the time since the lot before.
+// A window counts the calls of the last while, in steps of a tenth of it. Failures are counted when
+// they happen. Successes come in lots, so that not each of them has to read the clock, and are
+// spread evenly over the time since the lot before.
 type window struct {
 	size time.Duration // 0 before the first look
 	at   time.Duration // of the last look, on the clock

@@ -2,23 +2,30 @@
 
 // Package cache answers calls with the replies that calls like them have had.
 //
-// Only methods that are named are cached: those whose replies depend on nothing but the request, and may be a little old. Calls are alike
-// when they have the same method, codec, arguments and tenant, and the same metadata, unless Options.Vary says which of it counts. So nobody gets
-// what was meant for somebody else by accident, but where there is a trace ID in the metadata nobody gets anything: name what counts. Who is
-// connected (auth.Conn) does not count on a server, unless Options.Key says so.
+// Only methods that are named are cached: those whose replies depend on nothing but the request,
+// and may be a little old. Calls are alike when they have the same method, codec, arguments and
+// tenant, and the same metadata, unless Options.Vary says which of it counts. So nobody gets what
+// was meant for somebody else by accident, but where there is a trace ID in the metadata nobody
+// gets anything: name what counts. Who is connected (auth.Conn) does not count on a server, unless
+// Options.Key says so.
 //
-// On a client it belongs above retry and timeout, and below fallback. It takes the reply in without decoding it, and decodes it for
-// each caller, so that none shares memory with another. On a server it belongs below what decides who may call (auth, limits): a call
-// that is answered is neither decoded nor carried out.
+// On a client it belongs above retry and timeout, and below fallback. It takes the reply in without
+// decoding it, and decodes it for each caller, so that none shares memory with another. On a server
+// it belongs below what decides who may call (auth, limits): a call that is answered is neither
+// decoded nor carried out.
 //
-// Calls that fail are not kept, nor are fallbacks. With Options.Stale a reply that is too old answers calls that find the service away: the
-// codes are Unavailable, DeadlineExceeded, and ResourceExhausted when it is not about the message. The trailer says so, under Key.
-// One-way calls, streams, calls with an attachment or an idempotency key, and those pinned to an endpoint pass.
+// Calls that fail are not kept, nor are fallbacks. With Options.Stale a reply that is too old
+// answers calls that find the service away: the codes are Unavailable, DeadlineExceeded, and
+// ResourceExhausted when it is not about the message. The trailer says so, under Key. One-way
+// calls, streams, calls with an attachment or an idempotency key, and those pinned to an endpoint
+// pass.
 //
 // Package coalesce, just below, makes one call of many that miss at the same time.
 //
-// Options.Contents counts hits and misses, and takes out what is not true any more. What is kept is bounded, in entries and in bytes. What goes first is decided by SIEVE (Zhang and others, SIEVE is Simpler than LRU,
-// NSDI 2024): a hit only sets a bit, and takes no lock that another hit waits for.
+// Options.Contents counts hits and misses, and takes out what is not true any more. What is kept is
+// bounded, in entries and in bytes. What goes first is decided by SIEVE (Zhang and others, SIEVE is
+// Simpler than LRU, NSDI 2024): a hit only sets a bit, and takes no lock that another hit waits
+// for.
 package cache
 
 import (
@@ -35,7 +42,8 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/internal/identity"
 )
 
-// Key is where the trailer of a call says that its reply is too old: the value is how old, for example "1m30s".
+// Key is where the trailer of a call says that its reply is too old: the value is how old, for
+// example "1m30s".
 const Key = "yodel-stale"
 
 // fallbackKey is where package fallback says that a reply is one.
@@ -47,13 +55,16 @@ type Options struct {
 	Methods []string
 	// For is how long a reply is good. Default 10 s.
 	For time.Duration
-	// Stale is for how much longer it answers calls that find the service away. Default 0: not at all.
+	// Stale is for how much longer it answers calls that find the service away. Default 0: not at
+	// all.
 	Stale time.Duration
 	// MaxEntries is how many replies are kept at most. Default 10000.
 	MaxEntries int
-	// MaxBytes is how many bytes they take at most, with their keys and 200 bytes for each. Default 16 MiB.
+	// MaxBytes is how many bytes they take at most, with their keys and 200 bytes for each. Default
+	// 16 MiB.
 	MaxBytes int
-	// Vary is the keys of metadata that replies depend on. Nil is all of them; an empty slice is none.
+	// Vary is the keys of metadata that replies depend on. Nil is all of them; an empty slice is
+	// none.
 	Vary []string
 	// Key returns what else replies depend on. It is called concurrently. Default nothing.
 	Key func(ctx context.Context, call *yodel.Call) string
@@ -66,7 +77,8 @@ func For(d time.Duration, methods ...string) yodel.Middleware {
 	return With(&Options{For: d, Methods: methods})
 }
 
-// forever is the longest duration of an option, a hundred years: sums of two such durations do not overflow.
+// forever is the longest duration of an option, a hundred years: sums of two such durations do not
+// overflow.
 const forever = 100 * 365 * 24 * time.Hour
 
 // With keeps replies as o says; nil keeps none.
@@ -111,8 +123,8 @@ type freshKey struct{}
 // Fresh returns a context whose calls are not answered with what was kept. Their replies are kept.
 func Fresh(ctx context.Context) context.Context { return context.WithValue(ctx, freshKey{}, true) }
 
-// A storeKey is where the client or the server keeps the store, so that it survives a new chain, unless that one tells calls apart by other
-// things.
+// A storeKey is where the client or the server keeps the store, so that it survives a new chain,
+// unless that one tells calls apart by other things.
 type storeKey struct {
 	methods, varying    string
 	function            *Options

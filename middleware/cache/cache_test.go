@@ -370,7 +370,8 @@ func TestContentsArePurgedAndCounted(t *testing.T) {
 	}
 }
 
-// A reply that was on its way when the contents were purged may be older than the purge: it is not kept.
+// A reply that was on its way when the contents were purged may be older than the purge: it is not
+// kept.
 func TestAReplyOnItsWayIsNotKeptAfterAPurge(t *testing.T) {
 	contents := &cache.Contents{}
 	s, server := serve(t)
@@ -429,7 +430,8 @@ func BenchmarkHit(b *testing.B) {
 	}
 }
 
-// A Call that is used again has the endpoint of the last time in it, which is not one of its caller's choice.
+// A Call that is used again has the endpoint of the last time in it, which is not one of its
+// caller's choice.
 func TestACallThatIsUsedAgainIsCached(t *testing.T) {
 	s, server := serve(t)
 	c := client(t, server, cache.For(time.Minute, string(get)))

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Contents is what caches keep: those of the clients and servers whose Options name it, for as long as there is the Contents. Its zero value is ready. It may be
-// used concurrently.
+// Contents is what caches keep: those of the clients and servers whose Options name it, for as long
+// as there is the Contents. Its zero value is ready. It may be used concurrently.
 type Contents struct {
 	mu     sync.Mutex
 	stores []*store
@@ -18,10 +18,11 @@ type Contents struct {
 // Stats is what is kept, and what has been done with it.
 type Stats struct {
 	Entries int    `json:"entries"`
-	Bytes   int    `json:"bytes"`   // with the keys and 200 for each entry
-	Hits    uint64 `json:"hits"`    // calls that were answered
-	Misses  uint64 `json:"misses"`  // calls that were made
-	Stale   uint64 `json:"stale"`   // misses that were answered with a reply that was too old, because the service was away
+	Bytes   int    `json:"bytes"`  // with the keys and 200 for each entry
+	Hits    uint64 `json:"hits"`   // calls that were answered
+	Misses  uint64 `json:"misses"` // calls that were made
+	// misses that were answered with a reply that was too old, because the service was away
+	Stale   uint64 `json:"stale"`
 	Evicted uint64 `json:"evicted"` // replies that had to make room for others
 }
 
@@ -56,13 +57,15 @@ func (sh *shard) count(sum *Stats) {
 	sum.Stale += sh.stale.Load()
 }
 
-// Purge removes the replies of methods, or all when none is named, and returns how many these were. A call that is under way meanwhile is answered with what
-// it gets, and that is not kept. Package coalesce below may let a call that is made afterwards share one that was made before.
+// Purge removes the replies of methods, or all when none is named, and returns how many these were.
+// A call that is under way meanwhile is answered with what it gets, and that is not kept. Package
+// coalesce below may let a call that is made afterwards share one that was made before.
 func (c *Contents) Purge(methods ...string) int {
 	return c.purge(func(e *entry) bool { return len(methods) == 0 || slices.Contains(methods, e.method) })
 }
 
-// PurgeFunc removes the replies that match chooses, as Purge does: those to a certain request, for example. Where one is to be replaced, a call with Fresh does so too.
+// PurgeFunc removes the replies that match chooses, as Purge does: those to a certain request, for
+// example. Where one is to be replaced, a call with Fresh does so too.
 func (c *Contents) PurgeFunc(match func(e Entry) bool) int {
 	return c.purge(func(e *entry) bool {
 		return match(Entry{Method: e.method, Tenant: e.tenant, Args: []byte(e.key[len(e.key)-e.args:]), Made: e.made, Size: e.size()})

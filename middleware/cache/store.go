@@ -13,7 +13,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// An entry is a reply that is kept. Only its place in the queue, which the shard's lock guards, and visited change.
+// An entry is a reply that is kept. Only its place in the queue, which the shard's lock guards, and
+// visited change.
 type entry struct {
 	key        string // ends in the arguments
 	args       int    // bytes
@@ -48,8 +49,8 @@ type store struct {
 	purges atomic.Uint64
 }
 
-// A shard is a queue of entries, the newest first, that a hand goes along from the oldest: it spares those that were visited since it was
-// there, once, and takes the first that was not.
+// A shard is a queue of entries, the newest first, that a hand goes along from the oldest: it
+// spares those that were visited since it was there, once, and takes the first that was not.
 type shard struct {
 	mu                   sync.RWMutex
 	entries              map[string]*entry
@@ -61,8 +62,8 @@ type shard struct {
 	hits, misses, stale atomic.Uint64
 }
 
-// maxShards bounds how many shards there are, minEntries and minSize how little each may hold: shares of a bound are worth less than
-// all of it where replies differ in size.
+// maxShards bounds how many shards there are, minEntries and minSize how little each may hold:
+// shares of a bound are worth less than all of it where replies differ in size.
 const (
 	maxShards  = 16
 	minEntries = 64
@@ -97,8 +98,8 @@ func (sh *shard) find(key []byte) *entry {
 	return e
 }
 
-// keep keeps an entry in place of the one that has its key. One that is larger than a shard is not kept, nor one whose call began before something was purged: its
-// reply may be older than that.
+// keep keeps an entry in place of the one that has its key. One that is larger than a shard is not
+// kept, nor one whose call began before something was purged: its reply may be older than that.
 func (s *store) keep(e *entry) {
 	sh := &s.shards[maphash.String(s.seed, e.key)%uint64(len(s.shards))]
 	size := e.size()

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package coalesce makes one call of several that are for the same at the same time: one is sent, and all get its outcome.
+// Package coalesce makes one call of several that are for the same at the same time: one is sent,
+// and all get its outcome.
 //
-// It belongs on a client, for methods that are named: those that only read. Above retry, so that the attempts are those of all of them, and just
-// below cache, so that a thousand calls that miss at once are one. Calls to a server's peers and calls on a server pass.
+// It belongs on a client, for methods that are named: those that only read. Above retry, so that
+// the attempts are those of all of them, and just below cache, so that a thousand calls that miss
+// at once are one. Calls to a server's peers and calls on a server pass.
 //
-// Calls are for the same when they have the same method, codec, arguments, tenant and criticality, and the same metadata, unless Options.Vary
-// says which of it counts. One-way and ordered calls, streams, calls with an attachment or an idempotency key, and those pinned to an
-// endpoint are like no other.
+// Calls are for the same when they have the same method, codec, arguments, tenant and criticality,
+// and the same metadata, unless Options.Vary says which of it counts. One-way and ordered calls,
+// streams, calls with an attachment or an idempotency key, and those pinned to an endpoint are like
+// no other.
 //
-// The shared call goes down the rest of the chain on its own goroutine, which the client owns. Each caller waits for as long as its own context and
-// deadline allow, and leaves without disturbing the others; when the last one has left, the shared call is canceled. It has no
-// deadline but that. Each caller has the reply decoded for itself. A caller that comes when the reply has come makes a call of its own: nobody gets a
-// reply that is older than its call by more than the time that one takes.
+// The shared call goes down the rest of the chain on its own goroutine, which the client owns. Each
+// caller waits for as long as its own context and deadline allow, and leaves without disturbing the
+// others; when the last one has left, the shared call is canceled. It has no deadline but that.
+// Each caller has the reply decoded for itself. A caller that comes when the reply has come makes a
+// call of its own: nobody gets a reply that is older than its call by more than the time that one
+// takes.
 //
-// The idea is that of Go's singleflight and of Groupcache, in which callers have no contexts of their own.
+// The idea is that of Go's singleflight and of Groupcache, in which callers have no contexts of
+// their own.
 package coalesce
 
 import (
@@ -36,7 +42,8 @@ import (
 type Options struct {
 	// Methods whose calls are. Default none.
 	Methods []string
-	// Vary is the keys of metadata that replies depend on. Nil is all of them; an empty slice is none.
+	// Vary is the keys of metadata that replies depend on. Nil is all of them; an empty slice is
+	// none.
 	Vary []string
 	// Key returns what else replies depend on. It is called concurrently. Default nothing.
 	Key func(ctx context.Context, call *yodel.Call) string
@@ -112,7 +119,8 @@ func (g *group) do(ctx context.Context, call *yodel.Call) error {
 	return f.wait(ctx, call)
 }
 
-// board returns the flight for a call, which it begins if there is none; nil when the client is closed.
+// board returns the flight for a call, which it begins if there is none; nil when the client is
+// closed.
 func (g *group) board(ctx context.Context, call *yodel.Call, id *identity.Scratch) (f *flight, joined bool) {
 	sh := &g.shards[maphash.Bytes(g.seed, id.Key)%uint64(len(g.shards))]
 	sh.mu.Lock()

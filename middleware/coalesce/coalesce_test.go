@@ -81,7 +81,8 @@ func TestCallsForTheSameAreOne(t *testing.T) {
 						t.Errorf("got %+v, %v, trailer %v, attachment %q", quote, err, call.Trailer, call.ReplyAttachment)
 						return
 					}
-					quote.Tags[0], call.Trailer["n"], call.ReplyAttachment[0] = "changed", "changed", '!' // the race detector sees who shares
+					// the race detector sees who shares
+					quote.Tags[0], call.Trailer["n"], call.ReplyAttachment[0] = "changed", "changed", '!'
 				})
 			}
 			all.Wait()
@@ -235,7 +236,8 @@ func TestTheBudgetIsSpentOnce(t *testing.T) {
 	var budgets []int
 	get.Handle(server.Server, func(ctx context.Context, in *string) (*Quote, error) {
 		budgets = append(budgets, yodel.CallFrom(ctx).Budget)
-		return &Quote{Symbol: *in}, below.Call(ctx, string(yodel.Ping), &yodel.Empty{}, nil) // only such methods are given more than one attempt
+		// only such methods are given more than one attempt
+		return &Quote{Symbol: *in}, below.Call(ctx, string(yodel.Ping), &yodel.Empty{}, nil)
 	})
 	again := func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {

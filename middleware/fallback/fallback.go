@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fallback answers calls of a service that is not available: with a given reply (failsafe), with what a function makes, or with
-// what another service says.
+// Package fallback answers calls of a service that is not available: with a given reply (failsafe),
+// with what a function makes, or with what another service says.
 //
-// On a client it belongs outermost, above timeout and retry: it comes when all else has failed. On a server it stands for a method that
-// cannot do its work, and belongs above what refuses calls.
+// On a client it belongs outermost, above timeout and retry: it comes when all else has failed. On
+// a server it stands for a method that cannot do its work, and belongs above what refuses calls.
 //
-// A call falls back when its error says that the service is not there for anybody, and not when the caller made a mistake or a handler
-// chose to refuse:
+// A call falls back when its error says that the service is not there for anybody, and not when the
+// caller made a mistake or a handler chose to refuse:
 //
 //	Unavailable        always
 //	DeadlineExceeded   always: that nobody answered in time is what fallbacks are for
 //	ResourceExhausted  a limit. Not when the message itself is too large (YDL22…)
 //	every other code   never, unless Options.Codes names it
 //
-// A call that its caller has canceled never does, nor does a stream. With Options.Force calls are not even made, for as long as it is set:
-// Dubbo calls the two mock=fail and mock=force.
+// A call that its caller has canceled never does, nor does a stream. With Options.Force calls are
+// not even made, for as long as it is set: Dubbo calls the two mock=fail and mock=force.
 //
-// A reply gets to the caller through the call's codec, as any other does, so that no two callers share its memory. It must be of
-// the type that the caller wants, or the call fails with YDL3501, whose cause is the error that the call failed with: there is no success without
-// a reply. (A server does not know what its callers want; there a reply of another type fails on the client, if its codec notices.)
+// A reply gets to the caller through the call's codec, as any other does, so that no two callers
+// share its memory. It must be of the type that the caller wants, or the call fails with YDL3501,
+// whose cause is the error that the call failed with: there is no success without a reply. (A
+// server does not know what its callers want; there a reply of another type fails on the client, if
+// its codec notices.)
 //
-// The caller finds the mark in the trailer, under Key, and so does whoever logs or records the call.
+// The caller finds the mark in the trailer, under Key, and so does whoever logs or records the
+// call.
 //
 // The middleware takes no time and no memory of a call that succeeds, but for a look at its name.
 package fallback
@@ -39,19 +42,22 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Key is where the trailer of a call says that its reply is a fallback. The value is the code of the error that the call
-// failed with, for example "unavailable", or "forced".
+// Key is where the trailer of a call says that its reply is a fallback. The value is the code of
+// the error that the call failed with, for example "unavailable", or "forced".
 const Key = "yodel-fallback"
 
-// Options says what calls fall back to, and when. What it has of Func, Caller and Reply is used in this order.
+// Options says what calls fall back to, and when. What it has of Func, Caller and Reply is used in
+// this order.
 type Options struct {
-	// Func makes the reply, of err, which is nil when the call was not made (Force). An error that it returns is the call's; it may be err. It is called
-	// concurrently, also when the time of ctx is up.
+	// Func makes the reply, of err, which is nil when the call was not made (Force). An error that
+	// it returns is the call's; it may be err. It is called concurrently, also when the time of ctx
+	// is up.
 	Func func(ctx context.Context, call *yodel.Call, err error) (reply any, failed error)
-	// Caller is who is called instead, with the same arguments and what time is left. When it fails too, the error is its own, and names the first.
+	// Caller is who is called instead, with the same arguments and what time is left. When it fails
+	// too, the error is its own, and names the first.
 	Caller yodel.Caller
-	// Reply is given: a message, a pointer to one, Values, or a *yodel.Encoded in the call's codec. It must not be changed afterwards. Nil will
-	// do for a caller who wants no reply, or an Empty.
+	// Reply is given: a message, a pointer to one, Values, or a *yodel.Encoded in the call's codec.
+	// It must not be changed afterwards. Nil will do for a caller who wants no reply, or an Empty.
 	Reply any
 	// Methods that have a fallback. Default all.
 	Methods []string
@@ -61,7 +67,8 @@ type Options struct {
 	Force *atomic.Bool
 }
 
-// To answers calls of methods, or of all if none is named, with reply when the service is not available.
+// To answers calls of methods, or of all if none is named, with reply when the service is not
+// available.
 func To(reply any, methods ...string) yodel.Middleware {
 	return With(&Options{Reply: reply, Methods: methods})
 }
@@ -181,7 +188,8 @@ func misfit(call *yodel.Call, reply any) string {
 	return fmt.Sprintf("is %T, and the caller wants %T", reply, call.Reply)
 }
 
-// fits reports whether reply can be decoded into what want points to: it is of that type, or points to it.
+// fits reports whether reply can be decoded into what want points to: it is of that type, or points
+// to it.
 func fits(reply, want any) bool {
 	wants, several := want.(yodel.Values)
 	values, ok := reply.(yodel.Values)

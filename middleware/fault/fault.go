@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault makes calls slow, or fail, on purpose: to see what the rest of a system makes of it.
+// Package fault makes calls slow, or fail, on purpose: to see what the rest of a system makes of
+// it.
 //
-// An Injector has rules, which can be changed while calls run. It is put into a chain once, on the client or the server, and does
-// nothing while it has none:
+// An Injector has rules, which can be changed while calls run. It is put into a chain once, on the
+// client or the server, and does nothing while it has none:
 //
 //	var faults fault.Injector
 //	client := yodel.NewClient(r, &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{faults.Attempts}})
 //	err := faults.Set(fault.Rule{Percent: 1, Delay: 200 * time.Millisecond})
 //
-// On a client, Attempts is below the balancer, where faults look like those of a network or a server, and retries, breakers and
-// hedges see them; it belongs innermost there. Calls is above: what is below it is not tried. On a server, Calls belongs where the
-// faults of the method itself would be: innermost.
+// On a client, Attempts is below the balancer, where faults look like those of a network or a
+// server, and retries, breakers and hedges see them; it belongs innermost there. Calls is above:
+// what is below it is not tried. On a server, Calls belongs where the faults of the method itself
+// would be: innermost.
 //
-// The first rule that is for a call, and whose percentage hits, is the one that is applied. Errors have the ID YDL3511 and name the rule, so
-// that nobody looks for a cause elsewhere; what Rule.Lose and Rule.Code let the caller know is what it would know in earnest. A delay is
-// in the call's record.
+// The first rule that is for a call, and whose percentage hits, is the one that is applied. Errors
+// have the ID YDL3511 and name the rule, so that nobody looks for a cause elsewhere; what Rule.Lose
+// and Rule.Code let the caller know is what it would know in earnest. A delay is in the call's
+// record.
 //
-// The actions are those of Envoy's fault filter and of Twitter's and Google's practice of failing on purpose (Principles of Chaos Engineering).
+// The actions are those of Envoy's fault filter and of Twitter's and Google's practice of failing
+// on purpose (Principles of Chaos Engineering).
 package fault
 
 import (
@@ -44,7 +48,8 @@ type Rule struct {
 	Methods []string `json:"methods,omitempty"`
 	// Metadata that calls have to have. Default any.
 	Metadata yodel.Metadata `json:"metadata,omitempty"`
-	// Addr is the address of the endpoint that the attempt goes to, or the caller's on a server, which may lack the port. Default any.
+	// Addr is the address of the endpoint that the attempt goes to, or the caller's on a server,
+	// which may lack the port. Default any.
 	Addr string `json:"addr,omitempty"`
 	// If says whether it is for a call. It is called concurrently. Default yes.
 	If func(ctx context.Context, call *yodel.Call) bool `json:"-"`
@@ -53,13 +58,16 @@ type Rule struct {
 	Delay time.Duration `json:"delay,omitempty"`
 	// Jitter is added to the delay: a random share of it.
 	Jitter time.Duration `json:"jitter,omitempty"`
-	// Code makes the call fail with it, not executed, as a limit or a server that drains refuses calls.
+	// Code makes the call fail with it, not executed, as a limit or a server that drains refuses
+	// calls.
 	Code yodel.Code `json:"code,omitempty"`
 	// Message is that of the error. Default "an injected fault".
 	Message string `json:"message,omitempty"`
-	// Lose makes the call fail as when the connection is lost: Unavailable, and the caller cannot know whether it was executed.
+	// Lose makes the call fail as when the connection is lost: Unavailable, and the caller cannot
+	// know whether it was executed.
 	Lose Loss `json:"lose,omitempty"`
-	// Reset closes the connection that the call came on. On a server, where calls have one; other calls on it fail too.
+	// Reset closes the connection that the call came on. On a server, where calls have one; other
+	// calls on it fail too.
 	Reset bool `json:"reset,omitempty"`
 }
 
@@ -73,7 +81,8 @@ const (
 	Reply   Loss = "reply"   // it is
 )
 
-// An Injector injects faults. The zero value has no rules. It may be used concurrently, and in several chains.
+// An Injector injects faults. The zero value has no rules. It may be used concurrently, and in
+// several chains.
 type Injector struct {
 	rules atomic.Pointer[[]rule]
 }
@@ -89,8 +98,8 @@ type rule struct {
 // everything is the steps of a percentage: one hundredth of a percent each.
 const everything = 10_000
 
-// Set puts rules in place of those that there are, for all calls that begin from then on. None ends all faults. It changes nothing when one of them
-// makes no sense.
+// Set puts rules in place of those that there are, for all calls that begin from then on. None ends
+// all faults. It changes nothing when one of them makes no sense.
 func (i *Injector) Set(rules ...Rule) error {
 	ready := make([]rule, 0, len(rules))
 	for n, r := range rules {

@@ -25,7 +25,8 @@ func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
 const work yodel.Method[int, int] = "Test.Work"
 
-// start returns a client of a server, with faults on one side, and how often the method was executed.
+// start returns a client of a server, with faults on one side, and how often the method was
+// executed.
 func start(t testing.TB, side string, faults *fault.Injector, above ...yodel.Middleware) (*yodel.Client, *atomic.Int32) {
 	t.Helper()
 	executed := new(atomic.Int32)
@@ -157,7 +158,8 @@ func TestWhichCallsARuleIsFor(t *testing.T) {
 			}
 			return false
 		}})
-		if _, err := work.Call(t.Context(), c, new(7)); err != nil || (addr == "") != (side == "calls") { // where no endpoint is chosen yet
+		// where no endpoint is chosen yet
+		if _, err := work.Call(t.Context(), c, new(7)); err != nil || (addr == "") != (side == "calls") {
 			t.Errorf("%s: the address is %q, %v", side, addr, err)
 		}
 		set(t, &faults, fault.Rule{Addr: addr, Code: yodel.Internal})

@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package health asks each endpoint every now and then whether it is well, and takes those that are not out of use.
+// Package health asks each endpoint every now and then whether it is well, and takes those that are
+// not out of use.
 //
-// It is an EndpointMiddleware of the client, and costs calls nothing: the checks are calls of its own, on a goroutine of each endpoint (active
-// checks). They begin when the client learns of the endpoint, whether or not there are calls to it, so they also connect to it. An endpoint that is not
-// well is not ready (see yodel.Endpoint.SetReady): the balancer sends calls elsewhere while anybody is ready, and when nobody is, to all of them. What
-// calls find out about an endpoint (passive checks) is the matter of packages outlier and breaker, which are faster and do not see an endpoint that gets
-// no calls.
+// It is an EndpointMiddleware of the client, and costs calls nothing: the checks are calls of its
+// own, on a goroutine of each endpoint (active checks). They begin when the client learns of the
+// endpoint, whether or not there are calls to it, so they also connect to it. An endpoint that is
+// not well is not ready (see yodel.Endpoint.SetReady): the balancer sends calls elsewhere while
+// anybody is ready, and when nobody is, to all of them. What calls find out about an endpoint
+// (passive checks) is the matter of packages outlier and breaker, which are faster and do not see
+// an endpoint that gets no calls.
 //
-// A check asks the built-in method yodel.Health, or another one, through the whole chain of the client, pinned to the endpoint, so that it has a token if calls
-// have one. Bad is no answer in time, any error that says that something is wrong, and an answer that says that the server is not serving. Good is every
-// other answer, also that the server knows no such method (Unimplemented), does not let this client ask (Unauthenticated, PermissionDenied),
-// or has too much to do (ResourceExhausted): it is there, and to take it out of use would give what it does to the others, who have too much to do as well.
+// A check asks the built-in method yodel.Health, or another one, through the whole chain of the
+// client, pinned to the endpoint, so that it has a token if calls have one. Bad is no answer in
+// time, any error that says that something is wrong, and an answer that says that the server is not
+// serving. Good is every other answer, also that the server knows no such method (Unimplemented),
+// does not let this client ask (Unauthenticated, PermissionDenied), or has too much to do
+// (ResourceExhausted): it is there, and to take it out of use would give what it does to the
+// others, who have too much to do as well.
 package health
 
 import (
@@ -30,18 +36,21 @@ import (
 
 // Options changes how endpoints are checked. The zero value is a good choice.
 type Options struct {
-	// Every is the time between two checks of an endpoint: a quarter more or less, by chance, so that many clients do not ask at once. At least 10 ms. Default 5 s.
+	// Every is the time between two checks of an endpoint: a quarter more or less, by chance, so
+	// that many clients do not ask at once. At least 10 ms. Default 5 s.
 	Every time.Duration
 	// Timeout is how long an answer may take. Default 1 s, or Every if that is shorter.
 	Timeout time.Duration
-	// Method is what is called, without arguments. Default "yodel.Health", whose answer says whether the server is serving; any answer of another one is
-	// good.
+	// Method is what is called, without arguments. Default "yodel.Health", whose answer says
+	// whether the server is serving; any answer of another one is good.
 	Method string
-	// Failures is how many checks in a row must be bad before the endpoint is out of use, the first of all excepted: one will do. Default 2.
+	// Failures is how many checks in a row must be bad before the endpoint is out of use, the first
+	// of all excepted: one will do. Default 2.
 	Failures int
 	// Successes is how many must be good before it is in use again. Default 2.
 	Successes int
-	// OnChange is told when an endpoint is well again, with a nil error, and when it is not, and why. It must be short. Default none.
+	// OnChange is told when an endpoint is well again, with a nil error, and when it is not, and
+	// why. It must be short. Default none.
 	OnChange func(ep *yodel.Endpoint, err error)
 }
 
@@ -50,7 +59,9 @@ const who = "health"
 
 // Check checks endpoints as o says; nil is the default.
 //
-// It belongs once into a chain: of several the outermost counts. A new chain changes how endpoints are checked. One without Check does not end the checks, which go on for as long as the endpoint is there.
+// It belongs once into a chain: of several the outermost counts. A new chain changes how endpoints
+// are checked. One without Check does not end the checks, which go on for as long as the endpoint
+// is there.
 func Check(o *Options) yodel.EndpointMiddleware {
 	p := o.withDefaults()
 	return func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
@@ -131,7 +142,8 @@ func (c *checker) run(ctx context.Context) {
 	}
 }
 
-// placed reports whether the client has put the endpoint in its set. Until then its chain is being built.
+// placed reports whether the client has put the endpoint in its set. Until then its chain is being
+// built.
 func (c *checker) placed() bool { return slices.Contains(c.ep.Client().Endpoints(), c.ep) }
 
 // check asks the endpoint once. An error says why it is not well.

@@ -219,7 +219,8 @@ func TestNobodyIsWell(t *testing.T) {
 	})
 }
 
-// A new chain does not begin a second goroutine, and changes the period; the goroutine ends with the endpoint.
+// A new chain does not begin a second goroutine, and changes the period; the goroutine ends with
+// the endpoint.
 func TestNewChain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newPatient(t, yodel.ServerOptions{})

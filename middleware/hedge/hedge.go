@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hedge makes a second attempt of a call elsewhere when the first one is slow: the backup request of "The Tail at Scale" (Dean and
-// Barroso, 2013). The first good answer wins.
+// Package hedge makes a second attempt of a call elsewhere when the first one is slow: the backup
+// request of "The Tail at Scale" (Dean and Barroso, 2013). The first good answer wins.
 //
 //	hedge.After(20 * time.Millisecond)   after a fixed time
 //	hedge.Percentile(99)                 when it takes longer than 99 % of the last calls of the method did
 //
-// It belongs on the client, below timeout and above retry: then each of the two attempts is repeated by itself. Above retry, a
-// slow first attempt is hedged while it waits to be repeated. On a server it does nothing.
+// It belongs on the client, below timeout and above retry: then each of the two attempts is
+// repeated by itself. Above retry, a slow first attempt is hedged while it waits to be repeated. On
+// a server it does nothing.
 //
-// Only calls are hedged that may be executed twice: those that are idempotent, or whose method is declared so, or whose idempotency key is
-// remembered in a memory that another endpoint shares; they are hedged there. And of these no one-way, ordered or pinned calls, no streams, and none while no endpoint is ready. With a single endpoint it costs next to
-// nothing, and learns nothing.
+// Only calls are hedged that may be executed twice: those that are idempotent, or whose method is
+// declared so, or whose idempotency key is remembered in a memory that another endpoint shares;
+// they are hedged there. And of these no one-way, ordered or pinned calls, no streams, and none
+// while no endpoint is ready. With a single endpoint it costs next to nothing, and learns nothing.
 //
-// A good answer is one without an error. When an attempt fails while the other one is under way, the call waits for that. When both fail, it has
-// the error of the first. An attempt that fails before there is a second one ends the call: to try again is up to retry. Whoever loses is
+// A good answer is one without an error. When an attempt fails while the other one is under way,
+// the call waits for that. When both fail, it has the error of the first. An attempt that fails
+// before there is a second one ends the call: to try again is up to retry. Whoever loses is
 // cancelled, which its server is told, and has ended when the call returns.
 //
-// The extra load is bounded, so that a service that is slow because it has too much to do does not get twice as much: a share of the client's attempts
-// may be hedges, and a few more (see yodel.Client.Afford). A hedge also takes from the attempts of the call tree (yodel.Call.Again). The record of a call
-// says that it was hedged, or why it was not although it was slow.
+// The extra load is bounded, so that a service that is slow because it has too much to do does not
+// get twice as much: a share of the client's attempts may be hedges, and a few more (see
+// yodel.Client.Afford). A hedge also takes from the attempts of the call tree (yodel.Call.Again).
+// The record of a call says that it was hedged, or why it was not although it was slow.
 package hedge
 
 import (
@@ -34,15 +38,18 @@ import (
 type Options struct {
 	// After is how long the first attempt has alone. Default 0: as long as Percentile says.
 	After time.Duration
-	// Percentile is of how many of the last calls of the method, in percent, the first attempt may take the time; more than 0 and less than 100. It is learned
-	// for each method, from its hundredth call on. The less, the more calls are made twice: with the 95 of the paper one of twenty, which helps more when
-	// a few calls of a hundred are slow everywhere. Default 99.
+	// Percentile is of how many of the last calls of the method, in percent, the first attempt may
+	// take the time; more than 0 and less than 100. It is learned for each method, from its
+	// hundredth call on. The less, the more calls are made twice: with the 95 of the paper one of
+	// twenty, which helps more when a few calls of a hundred are slow everywhere. Default 99.
 	Percentile float64
 	// AtLeast is how long the first attempt has alone, whatever was learned. Default 1 ms.
 	AtLeast time.Duration
-	// Share is how many of the client's attempts may be hedges; 1 or more is no bound. Default 0.05.
+	// Share is how many of the client's attempts may be hedges; 1 or more is no bound. Default
+	// 0.05.
 	Share float64
-	// Reserve is how many hedges a client may make whatever its traffic is. One of them comes back each second. Default 10.
+	// Reserve is how many hedges a client may make whatever its traffic is. One of them comes back
+	// each second. Default 10.
 	Reserve int
 }
 
@@ -54,7 +61,8 @@ func After(d time.Duration) yodel.Middleware {
 	return With(&Options{After: d})
 }
 
-// Percentile makes a second attempt when the first one takes longer than p percent of the last calls did.
+// Percentile makes a second attempt when the first one takes longer than p percent of the last
+// calls did.
 func Percentile(p float64) yodel.Middleware { return With(&Options{Percentile: p}) }
 
 // With hedges calls as o says; nil is the default.

@@ -157,7 +157,8 @@ func TestTheFirstGoodAnswerWins(t *testing.T) {
 	}
 }
 
-// rpcx's Failbackup returns success with an empty reply when the second attempt cannot be placed while the first one is pending.
+// rpcx's Failbackup returns success with an empty reply when the second attempt cannot be placed
+// while the first one is pending.
 func TestASecondAttemptThatCannotBePlacedIsNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network, _ := serve(t, reply{100 * time.Millisecond, nil})
@@ -294,7 +295,8 @@ func (r changing) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 	}
 }
 
-// Calls are hedged as soon as there is a second endpoint, and no longer than there is one; also that of a call which is under way.
+// Calls are hedged as soon as there is a second endpoint, and no longer than there is one; also
+// that of a call which is under way.
 func TestASecondEndpointMayComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slow = 100 * time.Millisecond
@@ -388,7 +390,8 @@ func TestThePercentileIsLearned(t *testing.T) {
 	})
 }
 
-// The percentile of what was learned is that of the last calls, as a list of them that is sorted says.
+// The percentile of what was learned is that of the last calls, as a list of them that is sorted
+// says.
 func TestLatencyAgainstAModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 14))
 	for _, percentile := range []float64{50, 90, 95, 99} {
@@ -425,7 +428,8 @@ func TestLatencyAgainstAModel(t *testing.T) {
 	}
 }
 
-// Whoever waits for the context of an attempt, in whichever way, is told when it has lost, and when the call has ended.
+// Whoever waits for the context of an attempt, in whichever way, is told when it has lost, and when
+// the call has ended.
 func TestContextsOfAttemptsEnd(t *testing.T) {
 	type key struct{}
 	for name, wait := range map[string]func(ctx context.Context){
@@ -463,7 +467,8 @@ func TestContextsOfAttemptsEnd(t *testing.T) {
 						return next(ctx, call)
 					}
 				})
-				if got, err := call(context.WithValue(t.Context(), key{}, "value"), c); got != "hello a" || err != nil { // a is free
+				// a is free
+				if got, err := call(context.WithValue(t.Context(), key{}, "value"), c); got != "hello a" || err != nil {
 					t.Errorf("got %q, %v", got, err)
 				}
 				for i, ctx := range kept {
@@ -590,7 +595,8 @@ func TestManyCallersAndRandomServers(t *testing.T) {
 	wg.Wait()
 }
 
-// Each first attempt that is under way after its time has a second one, at that time exactly, and no other has: of many that begin and end in any order.
+// Each first attempt that is under way after its time has a second one, at that time exactly, and
+// no other has: of many that begin and end in any order.
 func TestWhoIsSlowIsSeenInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const after, callers, calls = 10 * time.Millisecond, 50, 40
@@ -619,7 +625,8 @@ func TestWhoIsSlowIsSeenInTime(t *testing.T) {
 			wg.Go(func() {
 				for i := range calls {
 					takes := time.Duration(r.Int64N(int64(2 * after)))
-					takes = takes/callers/calls*callers*calls + time.Duration(caller*calls+i) // no two take as long, so that it tells the call
+					// no two take as long, so that it tells the call
+					takes = takes/callers/calls*callers*calls + time.Duration(caller*calls+i)
 					if takes == after {
 						takes++
 					}

@@ -18,12 +18,15 @@ const (
 	enough  = 100  // calls before anything is known
 	renewal = 64   // calls until the percentile is looked up again
 	window  = 2048 // calls that count; then half of them are forgotten
-	rarity  = 4    // one of so many calls is measured, once something is known: a reading of the clock takes as long as a middleware
-	most    = 256  // methods that are known by themselves
+	// one of so many calls is measured, once something is known: a reading of the clock takes as
+	// long as a middleware
+	rarity = 4
+	most   = 256 // methods that are known by themselves
 )
 
-// A latency is how long the last calls of a method took: a histogram of which each bucket is an eighth of a power of two wide. What is
-// learned is forgotten slowly: when the window is full, each bucket loses half of what is in it.
+// A latency is how long the last calls of a method took: a histogram of which each bucket is an
+// eighth of a power of two wide. What is learned is forgotten slowly: when the window is full, each
+// bucket loses half of what is in it.
 type latency struct {
 	delay   atomicDuration // the percentile; 0 when it is not known
 	count   atomic.Int32   // calls in the buckets, about
@@ -37,7 +40,8 @@ type atomicDuration struct{ n atomic.Int64 }
 func (d *atomicDuration) Load() time.Duration   { return time.Duration(d.n.Load()) }
 func (d *atomicDuration) Store(v time.Duration) { d.n.Store(int64(v)) }
 
-// Of the buckets, each power of two has eight. Shorter times than the first of them are as good as it, and so with longer ones.
+// Of the buckets, each power of two has eight. Shorter times than the first of them are as good as
+// it, and so with longer ones.
 const (
 	eighths  = 3
 	shortest = 10 // 2^10 ns is 1 µs

@@ -8,9 +8,10 @@ import (
 	"sync/atomic"
 )
 
-// A leg is the context of an attempt: it ends with the call's context, or when the attempt has lost. It costs a call nothing but its memory: a
-// connection says what there is to halt (see Await), and for everybody else there is a context of the standard library when somebody
-// wants to wait.
+// A leg is the context of an attempt: it ends with the call's context, or when the attempt has
+// lost. It costs a call nothing but its memory: a connection says what there is to halt (see
+// Await), and for everybody else there is a context of the standard library when somebody wants to
+// wait.
 type leg struct {
 	context.Context //nolint:containedctx // it is one, around the call's
 
@@ -29,7 +30,8 @@ type inner struct {
 	stop context.CancelFunc
 }
 
-// Outer is for yodel's connections, as Await is: the channel that is closed when the call's context ends.
+// Outer is for yodel's connections, as Await is: the channel that is closed when the call's context
+// ends.
 func (l *leg) Outer() <-chan struct{} { return l.Context.Done() }
 
 // Await says that the attempt is under way on conn; nil says that it is no more.

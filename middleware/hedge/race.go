@@ -11,8 +11,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A race is between the two attempts of a call: the first on the goroutine of the caller, the second on one of its own. It is used again, its
-// contexts are not: somebody may keep them.
+// A race is between the two attempts of a call: the first on the goroutine of the caller, the
+// second on one of its own. It is used again, its contexts are not: somebody may keep them.
 type race struct {
 	*hedger
 
@@ -79,7 +79,8 @@ func (r *race) allowed() bool {
 	switch {
 	case !c.Several(): // any more
 		why = "slow, but no second attempt: there is no other endpoint"
-	case !slices.ContainsFunc(c.Endpoints(), (*yodel.Endpoint).Ready): // when all servers are away, the first attempt waits for them too
+	// when all servers are away, the first attempt waits for them too
+	case !slices.ContainsFunc(c.Endpoints(), (*yodel.Endpoint).Ready):
 		why = "slow, but no second attempt: no endpoint is ready"
 	case r.fork.NoRepeat(nil) != "":
 		why = "slow, but no second attempt: " + r.fork.NoRepeat(nil)
@@ -94,7 +95,8 @@ func (r *race) allowed() bool {
 	return false
 }
 
-// settle waits for the second attempt when the first one has ended with err, and says how the call ends.
+// settle waits for the second attempt when the first one has ended with err, and says how the call
+// ends.
 func (r *race) settle(err error) error {
 	if second := r.second.Load(); err == nil && r.winner.CompareAndSwap(nobody, original) && second != nil {
 		second.cancel()

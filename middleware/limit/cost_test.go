@@ -16,8 +16,9 @@ import (
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-// BenchmarkServer is what a limiter costs a short method, in processor time of both sides: none, one that is never reached, and one that is reached all
-// the time, because four connections want to run a call each, and one or two may.
+// BenchmarkServer is what a limiter costs a short method, in processor time of both sides: none,
+// one that is never reached, and one that is reached all the time, because four connections want to
+// run a call each, and one or two may.
 func BenchmarkServer(b *testing.B) {
 	for _, test := range []struct {
 		name string

@@ -7,17 +7,20 @@ import (
 	"time"
 )
 
-// A learner finds how many calls at a time are worth having. It looks at one window after the other, and at two figures of each: how many calls
-// ended in a second, and how long they took.
+// A learner finds how many calls at a time are worth having. It looks at one window after the
+// other, and at two figures of each: how many calls ended in a second, and how long they took.
 //
-// By Little's law, what is served at a time is the rate times the time a call takes. What is served without a wait inside, for a
-// processor, a lock, a pool or a disk, is the highest rate times the shortest time: more calls at a time wait somewhere behind the limiter, and
-// no more of them are served. That is brpc's automatic limiter (docs/en/auto_concurrency_limiter.md there), and BBR's model of a network.
-// From there the limit follows the gradient, shortest time to time of late, as Netflix's Gradient2 (concurrency-limits) does.
+// By Little's law, what is served at a time is the rate times the time a call takes. What is served
+// without a wait inside, for a processor, a lock, a pool or a disk, is the highest rate times the
+// shortest time: more calls at a time wait somewhere behind the limiter, and no more of them are
+// served. That is brpc's automatic limiter (docs/en/auto_concurrency_limiter.md there), and BBR's
+// model of a network. From there the limit follows the gradient, shortest time to time of late, as
+// Netflix's Gradient2 (concurrency-limits) does.
 //
-// The shortest time is what both are easily wrong about: a server that is overloaded from its first call has never seen it, and one that has
-// become slower will not see the old one again. So from time to time, when calls take twice as long, and in the beginning, the learner goes down
-// in steps until fewer calls are served: below that nobody waits inside, and the time is the shortest.
+// The shortest time is what both are easily wrong about: a server that is overloaded from its first
+// call has never seen it, and one that has become slower will not see the old one again. So from
+// time to time, when calls take twice as long, and in the beginning, the learner goes down in steps
+// until fewer calls are served: below that nobody waits inside, and the time is the shortest.
 type learner struct {
 	least, most float64
 	limit       float64
@@ -54,8 +57,9 @@ func (a *learner) bound(o Options) {
 // whole returns the limit.
 func (a *learner) whole() uint64 { return uint64(math.Round(a.limit)) }
 
-// window takes in what has happened in a window: how long calls took in the mean, how many ended in a second, and whether any
-// had to wait. It returns why the limit is what it is, when there is something to say.
+// window takes in what has happened in a window: how long calls took in the mean, how many ended in
+// a second, and whether any had to wait. It returns why the limit is what it is, when there is
+// something to say.
 func (a *learner) window(now, took time.Duration, rate float64, crowded bool) {
 	switch {
 	case !crowded:
@@ -71,7 +75,8 @@ func (a *learner) window(now, took time.Duration, rate float64, crowded bool) {
 	a.limit = min(max(a.limit, a.least), a.most)
 }
 
-// idle is for a window in which the limit was not reached. Calls that are few by themselves take the shortest time, whatever it was before.
+// idle is for a window in which the limit was not reached. Calls that are few by themselves take
+// the shortest time, whatever it was before.
 func (a *learner) idle(took time.Duration, rate float64) {
 	a.descending, a.slow = false, 0
 	few := rate*took.Seconds() < a.limit/2
@@ -120,12 +125,14 @@ func (a *learner) follow(took time.Duration, rate float64) {
 	if wanted < a.limit {
 		wanted = (a.limit + wanted) / 2
 	}
-	// Fewer than that can serve less, however long calls seem to take: the machine may have other work.
+	// Fewer than that can serve less, however long calls seem to take: the machine may have other
+	// work.
 	a.limit = max(wanted, min(a.limit, a.best*a.base.Seconds()))
 }
 
-// brake lowers the limit when most calls end too late to be of use. As many calls are enough as can be served, at this rate, within half
-// of the time that calls are allowed. The limit does not fall below half of the calls that run now, because the rate is that of a short time.
+// brake lowers the limit when most calls end too late to be of use. As many calls are enough as can
+// be served, at this rate, within half of the time that calls are allowed. The limit does not fall
+// below half of the calls that run now, because the rate is that of a short time.
 func (a *learner) brake(running uint64, rate float64, allowed time.Duration) {
 	enough := rate * allowed.Seconds() / 2
 	a.limit = min(a.limit, max(min(a.limit, float64(running))/2, enough))
@@ -133,8 +140,9 @@ func (a *learner) brake(running uint64, rate float64, allowed time.Duration) {
 	a.descending = false
 }
 
-// A lateness is what a limiter has seen of deadlines since a time. It does not wait for calls that began after the limit changed: in an
-// overload these would take seconds, and tell that it is one when nobody waits any more.
+// A lateness is what a limiter has seen of deadlines since a time. It does not wait for calls that
+// began after the limit changed: in an overload these would take seconds, and tell that it is one
+// when nobody waits any more.
 type lateness struct {
 	since   time.Duration
 	ended   uint32        // calls, by then
@@ -153,8 +161,8 @@ type sample struct {
 	crowded bool
 }
 
-// A window is at least that long, at least four calls one after the other, and at least leastCalls of those that are timed: calls that were under way when the
-// limit changed are no part of it.
+// A window is at least that long, at least four calls one after the other, and at least leastCalls
+// of those that are timed: calls that were under way when the limit changed are no part of it.
 const (
 	leastWindow = 100 * time.Millisecond
 	leastCalls  = 10
@@ -186,7 +194,8 @@ func (l *limiter) endedLocked() uint32 {
 	return uint32(state/begunOne - state&running) //nolint:gosec // it wraps around
 }
 
-// lateLocked takes in how a timed call ended that was allowed to take until end, and lowers the limit when most calls are late.
+// lateLocked takes in how a timed call ended that was allowed to take until end, and lowers the
+// limit when most calls are late.
 func (l *limiter) lateLocked(now, began, end time.Duration, err error) {
 	if l.learn == nil {
 		return

@@ -109,7 +109,8 @@ func TestLearnedLimitHasBounds(t *testing.T) {
 	}
 }
 
-// When most calls end too late, the limit comes down to what can be served in time, by half at most.
+// When most calls end too late, the limit comes down to what can be served in time, by half at
+// most.
 func TestLateCallsBrakeTheLimit(t *testing.T) {
 	a := newLearner(Options{Initial: 1000, Min: 1, Max: 10_000})
 	for i, want := range []float64{500, 250, 125, 100, 100} {

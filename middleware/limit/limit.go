@@ -1,27 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package limit lets only so many calls run at a time, so that a server that gets more calls than it can serve goes on serving as many as it can,
-// as fast as ever, and refuses the others at once.
+// Package limit lets only so many calls run at a time, so that a server that gets more calls than
+// it can serve goes on serving as many as it can, as fast as ever, and refuses the others at once.
 //
-// On a server it belongs below auth, which says whose calls they are, and above all that costs something. On a client it is a
-// bulkhead: one service that has become slow does not take all goroutines and memory there are. As Middleware it is for all of the client's calls, and
-// belongs above retry, which would otherwise wait for places of its own; as EndpointMiddleware (PerEndpoint) for the attempts
-// on one endpoint, below retry, which goes to another endpoint with what was refused here. With Options.PerMethod each method has its own limit.
+// On a server it belongs below auth, which says whose calls they are, and above all that costs
+// something. On a client it is a bulkhead: one service that has become slow does not take all
+// goroutines and memory there are. As Middleware it is for all of the client's calls, and belongs
+// above retry, which would otherwise wait for places of its own; as EndpointMiddleware
+// (PerEndpoint) for the attempts on one endpoint, below retry, which goes to another endpoint with
+// what was refused here. With Options.PerMethod each method has its own limit.
 //
-// Before a limiter on a client sees a call, the call's own goroutine runs; after it, the call may wait for the window that the server lets
-// the connection have (ServerOptions.MaxOpen, Limits.MaxOpen). The window bounds what is open on the wire, several thousands, and those
-// beyond it wait in the client. The limiter on the server bounds what of it runs, and refuses what would wait too long. That is why the window should stay
-// much larger than the limit: calls that wait for the window are invisible to the limiter, and have no classes.
+// Before a limiter on a client sees a call, the call's own goroutine runs; after it, the call may
+// wait for the window that the server lets the connection have (ServerOptions.MaxOpen,
+// Limits.MaxOpen). The window bounds what is open on the wire, several thousands, and those beyond
+// it wait in the client. The limiter on the server bounds what of it runs, and refuses what would
+// wait too long. That is why the window should stay much larger than the limit: calls that wait for
+// the window are invisible to the limiter, and have no classes.
 //
 // # Who waits
 //
-// While there are free places, a call takes one; that costs two atomic instructions and no allocation. When there are none, calls wait in a
-// short queue, the more critical first (yodel.Call.Criticality), and within a class by tenants (yodel.Call.Tenant): a place that becomes
-// free goes to the tenant that holds the fewest. A call that finds the queue full takes the place of a less critical one, or of one of a
-// tenant that has more than its own. Tenants are what callers say they are, unless a middleware above sets them.
+// While there are free places, a call takes one; that costs two atomic instructions and no
+// allocation. When there are none, calls wait in a short queue, the more critical first
+// (yodel.Call.Criticality), and within a class by tenants (yodel.Call.Tenant): a place that becomes
+// free goes to the tenant that holds the fewest. A call that finds the queue full takes the place
+// of a less critical one, or of one of a tenant that has more than its own. Tenants are what
+// callers say they are, unless a middleware above sets them.
 //
-// A wait on a server gives up the goroutine that reads the connection: a short method costs a goroutine while its calls have to wait, and
-// is run where it is read again soon after they have not.
+// A wait on a server gives up the goroutine that reads the connection: a short method costs a
+// goroutine while its calls have to wait, and is run where it is read again soon after they have
+// not.
 //
 // # Who is refused
 //
@@ -30,23 +37,27 @@
 //	YDL3203  DeadlineExceeded   the deadline passed in the queue
 //	YDL1006  Canceled           the caller canceled it in the queue
 //
-// None of them was executed, so all may be sent elsewhere. The first two say how long to stay away (Error.RetryAfter), unless it is the limit of
-// one endpoint of several: another one may have room.
+// None of them was executed, so all may be sent elsewhere. The first two say how long to stay away
+// (Error.RetryAfter), unless it is the limit of one endpoint of several: another one may have room.
 //
-// Queues are for bursts. When calls of a class have been waiting for an interval, that is no burst, and the queue of each tenant becomes so short
-// that one waits for about a quarter of what it takes to serve it; what has waited for twice that is refused. This is CoDel's
-// distinction of good and bad queues (Nichols and Jacobson, Controlling Queue Delay, 2012) with a fixed delay instead of a growing rate
-// of drops, because callers do not slow down as TCP does: see Maurer, Fail at Scale, 2015. Newest first, which that article has besides, was not
-// taken over: with a queue of a quarter of a call's time, it could save no more than that, and those who wait for nothing would wait longer.
+// Queues are for bursts. When calls of a class have been waiting for an interval, that is no burst,
+// and the queue of each tenant becomes so short that one waits for about a quarter of what it takes
+// to serve it; what has waited for twice that is refused. This is CoDel's distinction of good and
+// bad queues (Nichols and Jacobson, Controlling Queue Delay, 2012) with a fixed delay instead of a
+// growing rate of drops, because callers do not slow down as TCP does: see Maurer, Fail at Scale,
+// 2015. Newest first, which that article has besides, was not taken over: with a queue of a quarter
+// of a call's time, it could save no more than that, and those who wait for nothing would wait
+// longer.
 //
 // # What is not limited
 //
-// The server's own methods (yodel.Health and its like), which tell that it is overloaded; streams, which last as long as they please, unless
-// Options.Streams counts them; and on a client ordered calls, of which a later one must not hold what an earlier one waits for.
-// A server that is being shut down finishes those who wait as those who run: both end with their contexts.
+// The server's own methods (yodel.Health and its like), which tell that it is overloaded; streams,
+// which last as long as they please, unless Options.Streams counts them; and on a client ordered
+// calls, of which a later one must not hold what an earlier one waits for. A server that is being
+// shut down finishes those who wait as those who run: both end with their contexts.
 //
-// A handler that calls its own server holds a place while it waits for another one. It does not wait for ever, but a limit is
-// better on the methods that are called from outside only.
+// A handler that calls its own server holds a place while it waits for another one. It does not
+// wait for ever, but a limit is better on the methods that are called from outside only.
 package limit
 
 import (
@@ -71,10 +82,11 @@ type Options struct {
 
 	// Queue is how many calls may wait. Default as many as run, at least 4; negative: none.
 	Queue int
-	// Interval is how long a burst may last, and a call wait in it. When somebody has been waiting for longer, that is an
-	// overload. It is at least ten targets. Default 100 ms.
+	// Interval is how long a burst may last, and a call wait in it. When somebody has been waiting
+	// for longer, that is an overload. It is at least ten targets. Default 100 ms.
 	Interval time.Duration
-	// Target is how long calls may wait in an overload. Default a quarter of what calls take, at least 1 ms.
+	// Target is how long calls may wait in an overload. Default a quarter of what calls take, at
+	// least 1 ms.
 	Target time.Duration
 
 	// Methods are the methods that are limited, by name. Default all of them.
@@ -84,9 +96,10 @@ type Options struct {
 	// Streams limits streams too, each for as long as it lasts. Default false.
 	Streams bool
 
-	// Name tells limiters of one client, server or endpoint apart. What was learned and who waits belongs to the name, and stays when the
-	// chain is built anew with other options. Two limiters in one chain must not have the same name. Default made of Methods, PerMethod and
-	// whether the limit is learned.
+	// Name tells limiters of one client, server or endpoint apart. What was learned and who waits
+	// belongs to the name, and stays when the chain is built anew with other options. Two limiters
+	// in one chain must not have the same name. Default made of Methods, PerMethod and whether the
+	// limit is learned.
 	Name string
 
 	endpoint *yodel.Endpoint // whose limit it is; nil for no endpoint's
@@ -98,7 +111,8 @@ const (
 	leastQueue  = 4
 )
 
-// forever is longer than anybody waits, and so short that what is reckoned with it does not overflow.
+// forever is longer than anybody waits, and so short that what is reckoned with it does not
+// overflow.
 const forever = 1 << 55 * time.Nanosecond // a year
 
 // Concurrency lets at most n calls run at a time. An n of less than one is one.
@@ -133,7 +147,8 @@ func With(o *Options) yodel.Middleware {
 	}
 }
 
-// PerEndpoint limits the attempts on each endpoint of a client as o says; nil is the default. What was learned and who waits belongs to the endpoint.
+// PerEndpoint limits the attempts on each endpoint of a client as o says; nil is the default. What
+// was learned and who waits belongs to the endpoint.
 func PerEndpoint(o *Options) yodel.EndpointMiddleware {
 	common, what := o.complete(), o.describe()
 	return func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {

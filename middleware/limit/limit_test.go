@@ -127,7 +127,8 @@ func TestCriticalCallsComeFirst(t *testing.T) {
 	})
 }
 
-// One tenant sends ten times as much as it gets; the others get what is theirs by max-min fairness, and one that wants less gets all of that.
+// One tenant sends ten times as much as it gets; the others get what is theirs by max-min fairness,
+// and one that wants less gets all of that.
 func TestTenantsGetTheirShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const capacity = 1000 // calls in a second
@@ -294,7 +295,8 @@ func TestAWaitEndsWithTheServer(t *testing.T) {
 			cancel()
 			wg.Wait()
 			took, n := time.Since(began), executed.Load()
-			// The calls are canceled one after the other: the place of the first may be the next one's before that one is.
+			// The calls are canceled one after the other: the place of the first may be the next
+			// one's before that one is.
 			if hurry && (err == nil || took > 10*time.Second || failed.Load() != 3) {
 				t.Errorf("in a hurry: %v after %v, %d executed, %d failed", err, took, n, failed.Load())
 			}
@@ -491,7 +493,8 @@ func TestOddOptionsAreMended(t *testing.T) {
 	}
 }
 
-// A refusal is no sign of a short method: one that blocks must not run where the connection is read.
+// A refusal is no sign of a short method: one that blocks must not run where the connection is
+// read.
 func TestRefusalsDoNotMakeAMethodShort(t *testing.T) {
 	s := yodeltest.NewServer(t, limited(limit.With(&limit.Options{Limit: 1, Queue: -1})))
 	begun, release := make(chan struct{}, 1), make(chan struct{})
@@ -615,7 +618,8 @@ func TestTimesWithoutEnd(t *testing.T) {
 	}
 }
 
-// A chain may be built anew, with other options for the same name, while calls of the old one begin.
+// A chain may be built anew, with other options for the same name, while calls of the old one
+// begin.
 func TestPerMethodMayChange(t *testing.T) {
 	for range 1000 {
 		var chains [2]yodel.Handler

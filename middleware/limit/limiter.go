@@ -15,8 +15,9 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A limiter lets so many calls run at a time. While nobody waits, a call costs one compare-and-swap at its beginning and one at its end. While
-// somebody waits, state has the mark crowded, and all goes by mu: so nobody overtakes those who wait, and a place goes from hand to hand.
+// A limiter lets so many calls run at a time. While nobody waits, a call costs one compare-and-swap
+// at its beginning and one at its end. While somebody waits, state has the mark crowded, and all
+// goes by mu: so nobody overtakes those who wait, and a place goes from hand to hand.
 type limiter struct {
 	state atomic.Uint64 // see below
 	limit atomic.Uint64
@@ -94,8 +95,9 @@ func (l *limiter) paceLocked() {
 	}
 }
 
-// lock takes the mutex. It does not queue up for it while it need not: once somebody has queued for a millisecond, a mutex goes from hand to
-// hand, each of which has to be scheduled first, and on a machine without a processor to spare that takes longer than all that is done here.
+// lock takes the mutex. It does not queue up for it while it need not: once somebody has queued for
+// a millisecond, a mutex goes from hand to hand, each of which has to be scheduled first, and on a
+// machine without a processor to spare that takes longer than all that is done here.
 func (l *limiter) lock() {
 	const turns = 16
 	for range turns {
@@ -182,7 +184,8 @@ func (l *limiter) leaveTimed(ctx context.Context, call *yodel.Call, line *line, 
 	l.dispatchLocked(now)
 }
 
-// noteLocked takes note of how long a call took: the mean, and about the least of late, which every call brings nearer.
+// noteLocked takes note of how long a call took: the mean, and about the least of late, which every
+// call brings nearer.
 func (l *limiter) noteLocked(took time.Duration) {
 	const weight, forget = 16, 128
 	if l.took == 0 {
@@ -240,8 +243,9 @@ func (l *limiter) intervalLocked() time.Duration {
 	return max(l.opts.Interval, 10*l.targetLocked())
 }
 
-// standingLocked reports whether calls of the class, or of one above it, have been waiting for so long that this is no burst. A moment in which
-// none does, soon after that, does not end it, nor that those who are let in wait for a short time only: it ends when there was room for all of them
+// standingLocked reports whether calls of the class, or of one above it, have been waiting for so
+// long that this is no burst. A moment in which none does, soon after that, does not end it, nor
+// that those who are let in wait for a short time only: it ends when there was room for all of them
 // for an interval.
 func (l *limiter) standingLocked(own *class, now time.Duration) bool {
 	interval := l.intervalLocked()
@@ -263,7 +267,8 @@ func (l *limiter) emptiedLocked(c *class, now time.Duration) {
 	}
 }
 
-// latestLocked is when a call must have begun to run. Its class may have come to stand while it waited.
+// latestLocked is when a call must have begun to run. Its class may have come to stand while it
+// waited.
 func (l *limiter) latestLocked(w *waiter, now time.Duration) time.Duration {
 	if l.standingLocked(w.line.class, now) {
 		return min(w.latest, w.since+2*l.targetLocked())
@@ -271,8 +276,9 @@ func (l *limiter) latestLocked(w *waiter, now time.Duration) time.Duration {
 	return w.latest
 }
 
-// roomLocked is how many calls of one tenant of a class may wait in an overload: as many as can be begun within the target. Whoever came after
-// them would wait in vain. It is not divided among tenants, because then there would be nobody to choose from when several places become free at a
+// roomLocked is how many calls of one tenant of a class may wait in an overload: as many as can be
+// begun within the target. Whoever came after them would wait in vain. It is not divided among
+// tenants, because then there would be nobody to choose from when several places become free at a
 // time; those of them who wait for too long are refused then.
 func (l *limiter) roomLocked() int {
 	if l.took == 0 {
@@ -290,7 +296,8 @@ func (l *limiter) mostLocked() int {
 	return max(l.opts.Queue, 0)
 }
 
-// wait waits for a place. It returns the line that the call has come from, nil when it did not have to wait after all, and when it began.
+// wait waits for a place. It returns the line that the call has come from, nil when it did not have
+// to wait after all, and when it began.
 //
 //go:noinline
 func (l *limiter) wait(ctx context.Context, call *yodel.Call) (*line, time.Duration, error) {
@@ -321,7 +328,8 @@ func (l *limiter) endOf(ctx context.Context, call *yodel.Call, now time.Duration
 // levelOf bounds how many classes there are.
 func levelOf(call *yodel.Call) int { return min(max(call.Criticality, math.MinInt8), math.MaxInt8) }
 
-// queueUp takes a place, for which it returns neither a waiter nor an error, or puts the call into the queue, or refuses it.
+// queueUp takes a place, for which it returns neither a waiter nor an error, or puts the call into
+// the queue, or refuses it.
 func (l *limiter) queueUp(call *yodel.Call, now, end time.Duration) (*waiter, error) {
 	key := lineKey{levelOf(call), call.Tenant}
 	l.lock()
@@ -389,7 +397,8 @@ func (l *limiter) makeRoomLocked(c *class, key lineKey, now time.Duration, stand
 	return true
 }
 
-// takeLocked takes a place if there is one and nobody waits, and otherwise marks the state as crowded.
+// takeLocked takes a place if there is one and nobody waits, and otherwise marks the state as
+// crowded.
 func (l *limiter) takeLocked() bool {
 	for {
 		s := l.state.Load()
@@ -406,7 +415,8 @@ func (l *limiter) takeLocked() bool {
 	}
 }
 
-// await waits until the wait ends: with an outcome, or because the context has, or the time that it is worth waiting.
+// await waits until the wait ends: with an outcome, or because the context has, or the time that it
+// is worth waiting.
 func (l *limiter) await(ctx context.Context, w *waiter) (o outcome, ended error) {
 	defer w.timer.Stop()
 	select {
@@ -430,7 +440,8 @@ func (l *limiter) await(ctx context.Context, w *waiter) (o outcome, ended error)
 	return o, ended
 }
 
-// settle makes of the end of a wait what the call has to know, and keeps the waiter for another one.
+// settle makes of the end of a wait what the call has to know, and keeps the waiter for another
+// one.
 func (l *limiter) settle(ctx context.Context, call *yodel.Call, w *waiter, line *line, o outcome, ended error, end time.Duration) (*line, time.Duration, error) {
 	l.lock()
 	defer l.mu.Unlock()
@@ -470,8 +481,9 @@ func (l *limiter) settle(ctx context.Context, call *yodel.Call, w *waiter, line 
 	}
 }
 
-// refusedLocked is the error of a call for which there was no room. It asks to stay away for as long as those who wait need, and in an
-// overload that lasts for as long as it took to know that. Where another endpoint may have room it asks for nothing.
+// refusedLocked is the error of a call for which there was no room. It asks to stay away for as
+// long as those who wait need, and in an overload that lasts for as long as it took to know that.
+// Where another endpoint may have room it asks for nothing.
 func (l *limiter) refusedLocked(call *yodel.Call, id string, c *class, now time.Duration, why string) *yodel.Error {
 	e := l.failedLocked(call, yodel.ResourceExhausted, id, why, nil)
 	if ep := l.opts.endpoint; ep != nil && ep.Client().Several() {

@@ -18,7 +18,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A visit is a call as the model sees it, and what became of it. All that happens to different visits happens at different times.
+// A visit is a call as the model sees it, and what became of it. All that happens to different
+// visits happens at different times.
 type visit struct {
 	at, holds   time.Duration
 	deadline    time.Duration // 0 for none

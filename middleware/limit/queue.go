@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// A queue is the calls that wait, ordered by class, and within a class divided among tenants: the place that becomes free goes to the tenant
-// that holds the fewest, of several to the one whose turn was longest ago, and there to the call that came first. That is max-min
-// fairness in places, not in calls: a tenant whose calls take ten times as long gets a tenth as many of them.
+// A queue is the calls that wait, ordered by class, and within a class divided among tenants: the
+// place that becomes free goes to the tenant that holds the fewest, of several to the one whose
+// turn was longest ago, and there to the call that came first. That is max-min fairness in places,
+// not in calls: a tenant whose calls take ten times as long gets a tenth as many of them.
 //
 // It knows nothing of time, locks or goroutines.
 type queue struct {
@@ -97,8 +98,9 @@ func (q *queue) own(key lineKey) int {
 	return 0
 }
 
-// below returns the call that has to go for one of class c when there is no room for both: of the lowest class, if that is a lower one, the last
-// one of the tenant that has most. It returns nil when there is none.
+// below returns the call that has to go for one of class c when there is no room for both: of the
+// lowest class, if that is a lower one, the last one of the tenant that has most. It returns nil
+// when there is none.
 func (q *queue) below(c *class) *waiter {
 	for _, lowest := range slices.Backward(q.classes) {
 		if lowest.level <= c.level {
@@ -112,7 +114,8 @@ func (q *queue) below(c *class) *waiter {
 	return nil
 }
 
-// beside returns the call that has to go for one of key because its tenant has more of the class c, even then, or nil.
+// beside returns the call that has to go for one of key because its tenant has more of the class c,
+// even then, or nil.
 func (q *queue) beside(c *class, key lineKey) *waiter {
 	if c.n == 0 {
 		return nil

@@ -14,14 +14,17 @@ import (
 
 // Stats is what a limiter does at the moment, and what it has done.
 type Stats struct {
-	What      string        `json:"what"`                // is limited
-	Learned   bool          `json:"learned,omitempty"`   // the limit is learned
-	Limit     int           `json:"limit"`               // how many calls may run at a time
-	Running   int           `json:"running"`             // calls that do
-	Waiting   int           `json:"waiting"`             // calls that wait
-	Overload  bool          `json:"overload,omitempty"`  // of some class somebody has been waiting for longer than a burst lasts
-	Took      time.Duration `json:"took"`                // a call that was timed, in the mean of late; 0 when it is not known
-	Base      time.Duration `json:"base,omitempty"`      // of a limit that is learned: what a call takes that waits for nobody
+	What    string `json:"what"`              // is limited
+	Learned bool   `json:"learned,omitempty"` // the limit is learned
+	Limit   int    `json:"limit"`             // how many calls may run at a time
+	Running int    `json:"running"`           // calls that do
+	Waiting int    `json:"waiting"`           // calls that wait
+	// of some class somebody has been waiting for longer than a burst lasts
+	Overload bool `json:"overload,omitempty"`
+	// a call that was timed, in the mean of late; 0 when it is not known
+	Took time.Duration `json:"took"`
+	// of a limit that is learned: what a call takes that waits for nobody
+	Base      time.Duration `json:"base,omitempty"`
 	Rate      float64       `json:"rate,omitempty"`      // likewise: the most calls in a second of late
 	Waited    uint64        `json:"waited,omitempty"`    // calls that had to wait
 	Full      uint64        `json:"full,omitempty"`      // calls refused because enough others waited
@@ -61,8 +64,9 @@ func (l *limiter) stats() Stats {
 	return s
 }
 
-// Of returns what the limiters do of the server or the client that carries call out, in the order of their names: in a handler those of the server,
-// and in a middleware or an observer of a client those of the client. Those of endpoints are left out: see OfEndpoint.
+// Of returns what the limiters do of the server or the client that carries call out, in the order
+// of their names: in a handler those of the server, and in a middleware or an observer of a client
+// those of the client. Those of endpoints are left out: see OfEndpoint.
 func Of(call *yodel.Call) []Stats {
 	if call == nil {
 		return nil

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mirror sends a share of calls to another service as well, in the background: a new version that is to be tried with real requests, and
-// whose replies nobody gets.
+// Package mirror sends a share of calls to another service as well, in the background: a new
+// version that is to be tried with real requests, and whose replies nobody gets.
 //
-// On a client it belongs innermost, so that what is answered without being sent is not mirrored; on a server it belongs below what decides
-// who may call. Either way the mirrored call is a copy: with its arguments encoded, its metadata, key and tenant, and without its idempotency
-// key, in the class below (criticality.Sheddable, or lower), under a deadline of its own. Its metadata has Key, so that who serves it can tell, and a
-// mirrored call is not mirrored again. One-way calls are mirrored as calls with a reply; streams are not mirrored.
+// On a client it belongs innermost, so that what is answered without being sent is not mirrored; on
+// a server it belongs below what decides who may call. Either way the mirrored call is a copy: with
+// its arguments encoded, its metadata, key and tenant, and without its idempotency key, in the
+// class below (criticality.Sheddable, or lower), under a deadline of its own. Its metadata has Key,
+// so that who serves it can tell, and a mirrored call is not mirrored again. One-way calls are
+// mirrored as calls with a reply; streams are not mirrored.
 //
-// The call itself notices nothing: it takes the time that encoding its arguments takes, and no error of the mirror's. What cannot be sent
-// soon is dropped: at most Options.Concurrency calls are under way, and Options.Queue wait, of Options.MaxBytes in all. The goroutines that send are those
+// The call itself notices nothing: it takes the time that encoding its arguments takes, and no
+// error of the mirror's. What cannot be sent soon is dropped: at most Options.Concurrency calls are
+// under way, and Options.Queue wait, of Options.MaxBytes in all. The goroutines that send are those
 // of the client that they send with, and end when it is closed.
 //
-// With Options.Compare the mirrored call is made after the call has ended, and a function is told how both ended.
+// With Options.Compare the mirrored call is made after the call has ended, and a function is told
+// how both ended.
 //
 // The idea is Finagle's dark traffic filter; Envoy calls it request mirroring.
 package mirror
@@ -45,11 +49,13 @@ type Options struct {
 	Concurrency int
 	// Queue is how many wait at most, up to 65,536. Default 128.
 	Queue int
-	// MaxBytes is how many bytes the arguments of these take at most, and with Compare the replies. Default 16 MiB.
+	// MaxBytes is how many bytes the arguments of these take at most, and with Compare the replies.
+	// Default 16 MiB.
 	MaxBytes int
 	// Timeout ends mirrored calls. Default 5 s.
 	Timeout time.Duration
-	// Compare is told the outcomes of a call and of its mirror. It is called concurrently. Default none.
+	// Compare is told the outcomes of a call and of its mirror. It is called concurrently. Default
+	// none.
 	Compare func(method string, original, mirrored *Outcome)
 	// Stats counts what becomes of mirrored calls. Default nobody counts.
 	Stats *Stats

@@ -174,7 +174,8 @@ func TestAShareIsMirrored(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Minute)
-		if n := stats.Sent.Load() + stats.Dropped.Load(); n < calls*15/100 || n > calls*25/100 { // more than five standard deviations
+		// more than five standard deviations
+		if n := stats.Sent.Load() + stats.Dropped.Load(); n < calls*15/100 || n > calls*25/100 {
 			t.Errorf("%d of %d calls were mirrored, want 20 %%", n, calls)
 		}
 	})

@@ -17,7 +17,8 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/retry"
 )
 
-// Calls with keys are retried while their connections are cut again and again: each succeeds and is executed once.
+// Calls with keys are retried while their connections are cut again and again: each succeeds and is
+// executed once.
 func TestEachCallIsExecutedOnceWhateverBecomesOfItsConnection(t *testing.T) {
 	const callers, each, cut = 32, 30, 12 // a client waits longer each time before it connects again
 	s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler), Keys: once.With(nil)})

@@ -48,7 +48,8 @@ func (f *flights) land(key string, one *flight) {
 	close(one.landed)
 }
 
-// outlive returns a context for the method, which goes on for a while when its caller has gone. Ended is called when it has returned.
+// outlive returns a context for the method, which goes on for a while when its caller has gone.
+// Ended is called when it has returned.
 func (in *intent) outlive(ctx context.Context) (going context.Context, ended func()) {
 	detached := context.WithoutCancel(ctx)
 	var cancel context.CancelFunc
@@ -105,7 +106,8 @@ func (in *intent) beat(ctx context.Context) *heart {
 		}
 		asking, cancel := context.WithTimeout(ctx, in.Timeout)
 		defer cancel()
-		// An error is no reason to do anything: there is another try before the lease ends, and then the outcome is unknown until it is put.
+		// An error is no reason to do anything: there is another try before the lease ends, and
+		// then the outcome is unknown until it is put.
 		_ = aside.Do("the Store's Renew", nil, func() { _ = in.Store.Renew(asking, in.key, in.owner, in.Lease) })
 		h.timer.Reset(in.Lease / 3)
 	})

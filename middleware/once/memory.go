@@ -16,11 +16,12 @@ import (
 
 // MemoryOptions bounds what a Memory may cost. The zero value is good.
 type MemoryOptions struct {
-	// MaxKeys is how many keys are remembered. Each takes some 300 bytes beside its reply. A key is not forgotten before its time: when there are as many,
-	// calls with new ones are refused. Default 262,144.
+	// MaxKeys is how many keys are remembered. Each takes some 300 bytes beside its reply. A key is
+	// not forgotten before its time: when there are as many, calls with new ones are refused.
+	// Default 262,144.
 	MaxKeys int
-	// MaxBytes is how many bytes all replies may have together. Beyond that those are forgotten whose time ends first; that their calls were executed is
-	// not. Default 64 MiB.
+	// MaxBytes is how many bytes all replies may have together. Beyond that those are forgotten
+	// whose time ends first; that their calls were executed is not. Default 64 MiB.
 	MaxBytes int
 }
 
@@ -181,7 +182,8 @@ func (m *Memory) settle(key, owner string, value []byte, ends time.Time) {
 	}
 	m.bytes.Add(int64(len(value) - len(e.value)))
 	e.value, e.settled, e.ends = slices.Clone(value), true, ends
-	i, _ := slices.BinarySearchFunc(p.settled, ends, func(e *entry, ends time.Time) int { // nearly always the last place
+	// nearly always the last place
+	i, _ := slices.BinarySearchFunc(p.settled, ends, func(e *entry, ends time.Time) int {
 		return cmp.Or(e.ends.Compare(ends), -1)
 	})
 	p.settled, p.short = slices.Insert(p.settled, i, e), min(p.short, i)

@@ -208,7 +208,8 @@ func TestABrokenStore(t *testing.T) {
 	})
 }
 
-// Servers that keep outcomes for different times may share a memory: those whose time is over are forgotten behind others whose is not.
+// Servers that keep outcomes for different times may share a memory: those whose time is over are
+// forgotten behind others whose is not.
 func TestAKeyIsForgottenBehindOneThatIsKeptForLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := once.NewMemory(&once.MemoryOptions{MaxKeys: 1000, MaxBytes: 60_000})

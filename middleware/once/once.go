@@ -1,45 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package once remembers the outcomes of calls that have an idempotency key: the first call with a key is executed and its outcome recorded,
-// and later ones with the same key get what was recorded. So a call with a key may be sent again, to where its key is remembered, when a
-// connection was lost and nobody knows what became of it.
+// Package once remembers the outcomes of calls that have an idempotency key: the first call with a
+// key is executed and its outcome recorded, and later ones with the same key get what was recorded.
+// So a call with a key may be sent again, to where its key is remembered, when a connection was
+// lost and nobody knows what became of it.
 //
 //	yodel.NewServer(&yodel.ServerOptions{Keys: once.With(nil), Middleware: []yodel.Middleware{auth.Check(check)}})
 //	yodel.NewClient(resolver, &yodel.ClientOptions{Middleware: []yodel.Middleware{timeout.After(time.Second), once.Keys(), retry.Times(3)}})
 //
-// On a server With is an option and not a middleware, so that it covers every method: the server tells its clients that it remembers
-// keys. It stands below all middleware; authentication and limits decide about each attempt. What is a part of carrying the call out, such as
-// a transaction, belongs in Options.Inner. Calls without a key pass and cost nothing. Calls with a key wait for another one with the same
-// key that is being executed, as long as their contexts allow. A stream with a key is refused (YDL2006): its messages are not
-// remembered. On a client Keys belongs above retry and hedging.
+// On a server With is an option and not a middleware, so that it covers every method: the server
+// tells its clients that it remembers keys. It stands below all middleware; authentication and
+// limits decide about each attempt. What is a part of carrying the call out, such as a transaction,
+// belongs in Options.Inner. Calls without a key pass and cost nothing. Calls with a key wait for
+// another one with the same key that is being executed, as long as their contexts allow. A stream
+// with a key is refused (YDL2006): its messages are not remembered. On a client Keys belongs above
+// retry and hedging.
 //
 // # Where a key is remembered
 //
-// A Memory, the default, is that of one process. A client sends a call that may have been executed again to this process only, and
-// hedges it nowhere. A shared store, such as that of package middleware/redis, is told from others by its name (Options.Scope). A client
-// sends such a call again to any server that names the same store. A call that the program makes a second time, with the key of the
-// first one, goes where the balancer sends it: with a Memory, it may be executed again by another process.
+// A Memory, the default, is that of one process. A client sends a call that may have been executed
+// again to this process only, and hedges it nowhere. A shared store, such as that of package
+// middleware/redis, is told from others by its name (Options.Scope). A client sends such a call
+// again to any server that names the same store. A call that the program makes a second time, with
+// the key of the first one, goes where the balancer sends it: with a Memory, it may be executed
+// again by another process.
 //
-// A key is remembered for Options.Keep. In that time it is never executed twice while the store lives. A request that comes later than that
-// after its key was first sent is refused with YDL3406 if nothing is known of the key. When the server dies in the middle of a call, or its
-// outcome cannot be recorded, later calls with the key fail with YDL3402, which does not say that it was not executed. A reply that is too
-// large, or had to make room, is not kept: later calls fail with YDL3403, which says that it was executed.
+// A key is remembered for Options.Keep. In that time it is never executed twice while the store
+// lives. A request that comes later than that after its key was first sent is refused with YDL3406
+// if nothing is known of the key. When the server dies in the middle of a call, or its outcome
+// cannot be recorded, later calls with the key fail with YDL3402, which does not say that it was
+// not executed. A reply that is too large, or had to make room, is not kept: later calls fail with
+// YDL3403, which says that it was executed.
 //
 // # Which outcomes are recorded
 //
-// Replies, and the errors of methods, with what travels beside them. Not recorded are the errors after which a method may be called again: those of calls that did not
-// reach the method (it was certainly not executed), and the codes with which a method says "not now": Unavailable, ResourceExhausted and
-// Aborted. A method that has done something which must not be done twice must not return them. Options.Final changes which errors count. A
-// method that panics leaves an outcome that is not known: YDL3402.
+// Replies, and the errors of methods, with what travels beside them. Not recorded are the errors
+// after which a method may be called again: those of calls that did not reach the method (it was
+// certainly not executed), and the codes with which a method says "not now": Unavailable,
+// ResourceExhausted and Aborted. A method that has done something which must not be done twice must
+// not return them. Options.Final changes which errors count. A method that panics leaves an outcome
+// that is not known: YDL3402.
 //
-// A method goes on when the connection of its caller is lost, for Options.Outlive, because the next attempt comes for the outcome. Its deadline stays.
+// A method goes on when the connection of its caller is lost, for Options.Outlive, because the next
+// attempt comes for the outcome. Its deadline stays.
 //
 // # Who gets whose outcome
 //
-// A key is known by its method and its tenant, and by the caller if Options.Caller says who that is: two callers may then use the same key. Without Caller, the
-// request and the credentials of the caller (the token in the metadata of the call and of the connection, the identity in its certificate) have to be the same as the first
-// time: otherwise the call is refused with YDL3401, so that nobody reads another one's reply by guessing a key. Different arguments are refused, too. They
-// are compared as they are encoded: see Keys.
+// A key is known by its method and its tenant, and by the caller if Options.Caller says who that
+// is: two callers may then use the same key. Without Caller, the request and the credentials of the
+// caller (the token in the metadata of the call and of the connection, the identity in its
+// certificate) have to be the same as the first time: otherwise the call is refused with YDL3401,
+// so that nobody reads another one's reply by guessing a key. Different arguments are refused, too.
+// They are compared as they are encoded: see Keys.
 package once
 
 import (
@@ -58,32 +70,40 @@ import (
 
 // Options changes what is recorded, where, and for how long. The zero value is good.
 type Options struct {
-	// Keep is how long an outcome is remembered, and for how long at least a key is. Default 10 min.
+	// Keep is how long an outcome is remembered, and for how long at least a key is. Default 10
+	// min.
 	Keep time.Duration
-	// MaxReply is how many bytes an outcome may have to be kept, with what travels beside it. Default 256 KiB.
+	// MaxReply is how many bytes an outcome may have to be kept, with what travels beside it.
+	// Default 256 KiB.
 	MaxReply int
-	// Caller returns who makes a call, for example the user that a middleware above has put into the context. It must be the same for all attempts of a
-	// call, also when a token has been renewed between them. Default: see the package.
+	// Caller returns who makes a call, for example the user that a middleware above has put into
+	// the context. It must be the same for all attempts of a call, also when a token has been
+	// renewed between them. Default: see the package.
 	Caller func(ctx context.Context, call *yodel.Call) string
 	// AnyRequest does not compare the requests of calls with the same key. Default false.
 	AnyRequest bool
-	// Final reports whether an error of a method is recorded. Default: unless its code is Unavailable, ResourceExhausted or Aborted.
+	// Final reports whether an error of a method is recorded. Default: unless its code is
+	// Unavailable, ResourceExhausted or Aborted.
 	Final func(err error) bool
-	// Outlive is how long a method goes on when its caller has gone. It ends earlier when the server drains. Default 30 s.
+	// Outlive is how long a method goes on when its caller has gone. It ends earlier when the
+	// server drains. Default 30 s.
 	Outlive time.Duration
 
-	// Store is where outcomes are recorded. Default: in the memory of the server, with the bounds of NewMemory(nil).
+	// Store is where outcomes are recorded. Default: in the memory of the server, with the bounds
+	// of NewMemory(nil).
 	Store Store
-	// Scope names Store. All servers that share it must say the same, and no others: clients send a call that may have been
-	// executed again where the name is the same. Default: what the store says of itself, which a Memory does, and every Store
-	// that has the method Identity(context.Context) (string, error), as that of package middleware/redis. Without a name clients are told
-	// that the server does not remember keys.
+	// Scope names Store. All servers that share it must say the same, and no others: clients send a
+	// call that may have been executed again where the name is the same. Default: what the store
+	// says of itself, which a Memory does, and every Store that has the method
+	// Identity(context.Context) (string, error), as that of package middleware/redis. Without a
+	// name clients are told that the server does not remember keys.
 	Scope string
-	// Inner is middleware that is part of carrying a call out, such as one that commits a transaction: it runs once for each
-	// key, like the method, and its errors are recorded like those of the method. Default none.
+	// Inner is middleware that is part of carrying a call out, such as one that commits a
+	// transaction: it runs once for each key, like the method, and its errors are recorded like
+	// those of the method. Default none.
 	Inner []yodel.Middleware
-	// Lease is how long after the death of a server it is known that it does not execute a call any more. The server renews it three times as
-	// often. Default 15 s, or Keep if that is shorter.
+	// Lease is how long after the death of a server it is known that it does not execute a call any
+	// more. The server renews it three times as often. Default 15 s, or Keep if that is shorter.
 	Lease time.Duration
 	// Timeout is how long Store may take to answer. Default 1 s.
 	Timeout time.Duration
@@ -91,23 +111,26 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// A Store keeps a value under a key, for whoever claimed the key first. It is used concurrently. All methods end with ctx, which has a deadline.
-// Package oncetest has its tests.
+// A Store keeps a value under a key, for whoever claimed the key first. It is used concurrently.
+// All methods end with ctx, which has a deadline. Package oncetest has its tests.
 type Store interface {
-	// Claim keeps value for the owner, who executes the call now, and returns nil. If there is a value already, it changes nothing and returns that, and whether
-	// its owner is alive: has put its outcome, or claimed or renewed it less than its lease ago. The value stays for keep in any case. When
-	// there is no room it returns an error with the code ResourceExhausted.
+	// Claim keeps value for the owner, who executes the call now, and returns nil. If there is a
+	// value already, it changes nothing and returns that, and whether its owner is alive: has put
+	// its outcome, or claimed or renewed it less than its lease ago. The value stays for keep in
+	// any case. When there is no room it returns an error with the code ResourceExhausted.
 	Claim(ctx context.Context, key, owner string, value []byte, lease, keep time.Duration) (found []byte, alive bool, err error)
-	// Renew says that the owner is alive. The time for which the value stays begins afresh: a method may take longer than that.
+	// Renew says that the owner is alive. The time for which the value stays begins afresh: a
+	// method may take longer than that.
 	Renew(ctx context.Context, key, owner string, lease time.Duration) error
-	// Put replaces what the owner claimed, for keep. It may not be able to, when that is gone: then nothing happens.
+	// Put replaces what the owner claimed, for keep. It may not be able to, when that is gone: then
+	// nothing happens.
 	Put(ctx context.Context, key, owner string, value []byte, keep time.Duration) error
 	// Drop makes the key free again, unless the owner has put an outcome.
 	Drop(ctx context.Context, key, owner string) error
 }
 
-// With returns a memory of keys for yodel.ServerOptions.Keys; nil is the default. Servers of one process that are given the same one
-// share it.
+// With returns a memory of keys for yodel.ServerOptions.Keys; nil is the default. Servers of one
+// process that are given the same one share it.
 func With(o *Options) yodel.KeyMemory {
 	g := &guard{}
 	if o != nil {
@@ -220,7 +243,8 @@ func (in *intent) leadAndLand(ctx context.Context) error {
 	return in.lead(ctx)
 }
 
-// lead carries out the call, or finds out what became of it, for all others with the key on this server. What it finds is in flight.record.
+// lead carries out the call, or finds out what became of it, for all others with the key on this
+// server. What it finds is in flight.record.
 func (in *intent) lead(ctx context.Context) error {
 	if in.local() {
 		in.owner = strconv.FormatUint(owners.Add(1), 36)
@@ -314,7 +338,8 @@ func (in *intent) detached(ctx context.Context, tell func(ctx context.Context) e
 	return tell(asking)
 }
 
-// local reports whether the store is in this process: then it answers at once, and no lease is needed.
+// local reports whether the store is in this process: then it answers at once, and no lease is
+// needed.
 func (in *intent) local() bool {
 	_, local := in.Store.(*Memory)
 	return local
@@ -328,7 +353,8 @@ func (in *intent) asking(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, in.Timeout)
 }
 
-// unclaimed is the error of a call whose key could not be claimed. The store may have taken note of it all the same.
+// unclaimed is the error of a call whose key could not be claimed. The store may have taken note of
+// it all the same.
 func (in *intent) unclaimed(ctx context.Context, err error) error {
 	if yodel.CodeOf(err) == yodel.ResourceExhausted {
 		e := in.refusal(yodel.ResourceExhausted, "YDL3404", "the store has no room for another idempotency key")
@@ -349,7 +375,8 @@ func (in *intent) unclaimed(ctx context.Context, err error) error {
 	return e
 }
 
-// tooLate is the error of a call that nobody knows, and that was first sent so long ago that it may have been forgotten.
+// tooLate is the error of a call that nobody knows, and that was first sent so long ago that it may
+// have been forgotten.
 func (in *intent) tooLate(ctx context.Context) error {
 	in.drop(ctx)
 	return in.refusal(yodel.Aborted, "YDL3406", fmt.Sprintf("the idempotency key was first sent %v ago, and keys are remembered for %v",
@@ -388,8 +415,8 @@ func (in *intent) answer(record []byte) error {
 	return nil
 }
 
-// other is the error of a call with a key that was used for another one. It does not say that the call was not executed, because the
-// same arguments may have been encoded in another way.
+// other is the error of a call with a key that was used for another one. It does not say that the
+// call was not executed, because the same arguments may have been encoded in another way.
 func (in *intent) other() error {
 	in.call.Note("once", "refused: the key belongs to another call")
 	return &yodel.Error{
@@ -410,7 +437,8 @@ func (in *intent) refusal(code yodel.Code, id, why string) *yodel.Error {
 	return &yodel.Error{Code: code, ID: id, Message: fmt.Sprintf("%s: %s", in.call.Method, why), NotProcessed: true}
 }
 
-// gaveUp is the error of a call that did not wait for the end of another one, which may have executed it.
+// gaveUp is the error of a call that did not wait for the end of another one, which may have
+// executed it.
 func (in *intent) gaveUp(ctx context.Context) *yodel.Error {
 	e := &yodel.Error{Code: yodel.Canceled, ID: "YDL1006", Cause: context.Cause(ctx)}
 	e.Message = in.call.Method + ": the caller canceled it while another call with the same idempotency key was being executed"

@@ -42,7 +42,8 @@ type counter struct {
 	n      atomic.Int32
 }
 
-// newCounter serves a method that answers with its argument and how often it was executed, after f, which may be nil.
+// newCounter serves a method that answers with its argument and how often it was executed, after f,
+// which may be nil.
 func newCounter(t *testing.T, o *once.Options, f func(ctx context.Context, in string) error, above ...yodel.Middleware) *counter {
 	t.Helper()
 	c := &counter{T: t}
@@ -118,7 +119,8 @@ func TestWhichErrorsAreRecorded(t *testing.T) {
 		{context.DeadlineExceeded, true},
 		{yodel.Canceled, true},
 		{&yodel.Error{Code: yodel.FailedPrecondition, Message: "x", Details: []yodel.Detail{{Type: "t", Value: []byte("\x00y")}, {Type: "u"}}, RetryAfter: time.Second}, true},
-		{&yodel.Error{Code: yodel.NotFound, Message: "behind it", ID: "YDL2002", NotProcessed: true}, true}, // of a call that the method made
+		// of a call that the method made
+		{&yodel.Error{Code: yodel.NotFound, Message: "behind it", ID: "YDL2002", NotProcessed: true}, true},
 		{yodel.Errorf(yodel.Unavailable, "not yet"), false},
 		{fmt.Errorf("x: %w", yodel.ResourceExhausted), false},
 		{yodel.Aborted, false},
@@ -308,7 +310,8 @@ func TestAPanicLeavesAnUnknownOutcome(t *testing.T) {
 	}
 }
 
-// The connection of the first attempt is lost in the middle: the method goes on, and the second attempt gets its reply.
+// The connection of the first attempt is lost in the middle: the method goes on, and the second
+// attempt gets its reply.
 func TestAMethodOutlivesItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCounter(t, nil, func(ctx context.Context, _ string) error {

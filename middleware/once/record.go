@@ -17,7 +17,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A record is what a store keeps: a kind, a fingerprint, and for some kinds the outcome. Numbers are varints, and texts begin with their length.
+// A record is what a store keeps: a kind, a fingerprint, and for some kinds the outcome. Numbers
+// are varints, and texts begin with their length.
 //
 //	reply   several, body, attachment, trailer
 //	failed  code, retry after in nanoseconds, ID, message, details, attachment, trailer
@@ -90,7 +91,8 @@ func appendError(p fingerprint, call *yodel.Call, err error, limit int) []byte {
 	if !ok {
 		e = &yodel.Error{Code: yodel.CodeOf(err), Message: err.Error()}
 	}
-	// The calls that the method made may have reports, which do not travel, and where it says that it was not executed, that was another one.
+	// The calls that the method made may have reports, which do not travel, and where it says that
+	// it was not executed, that was another one.
 	record := appendFailure(appendRecord(nil, failed, p), e)
 	if record = appendBeside(record, call); len(record) > headSize+16+limit {
 		return shortFailure(p, e)

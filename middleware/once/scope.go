@@ -20,8 +20,8 @@ type scope struct {
 // askAgain is how long a store that did not answer is not asked again.
 const askAgain = time.Second
 
-// Scope implements yodel.KeyMemory. The first call waits for the store, up to Options.Timeout. If the store does not answer, a later
-// call asks it again in the background.
+// Scope implements yodel.KeyMemory. The first call waits for the store, up to Options.Timeout. If
+// the store does not answer, a later call asks it again in the background.
 func (g *guard) Scope() (name string, keep time.Duration) {
 	store, named := g.Store.(interface {
 		Identity(ctx context.Context) (string, error)

@@ -30,12 +30,14 @@ const (
 	few    = 8                      // but not before so many more calls
 	doubt  = time.Minute            // and what was suspected
 
-	// A test that decides too soon takes a pause of one server, for its garbage or for a lost packet, for a sickness. However many calls tell it so,
-	// the suspicion needs this long to grow from nothing to certainty.
+	// A test that decides too soon takes a pause of one server, for its garbage or for a lost
+	// packet, for a sickness. However many calls tell it so, the suspicion needs this long to grow
+	// from nothing to certainty.
 	soonest   = 500 * time.Millisecond
 	certainty = 13.8 // natural logarithm of a million: how much likelier what is seen is when the member is bad
 
-	// An ejected member comes back from this far below certainty: one bad call is too much for it. Good ones must take it as far down again.
+	// An ejected member comes back from this far below certainty: one bad call is too much for it.
+	// Good ones must take it as far down again.
 	trialRoom = 2.0
 	trialGood = 0.8
 
@@ -78,7 +80,8 @@ type judged struct {
 	despair            float64 // from failures, however many the others have
 	share              float64 // of bad calls, the overdue ones included
 
-	// Calls that had begun by a time that is at least the time of a slow call ago, and by a later one.
+	// Calls that had begun by a time that is at least the time of a slow call ago, and by a later
+	// one.
 	old, mark int64
 	markAt    time.Time
 	lost      int64 // of those, how many began in earlier epochs and have not ended in them
@@ -141,7 +144,8 @@ func (f *fleet) run(ctx context.Context) {
 		} else if f.last.Sub(busy) > idleTime {
 			called := f.called()
 			f.running.Store(false)
-			if !called() || !f.running.CompareAndSwap(false, true) { // a call that has just begun counts on this goroutine
+			// a call that has just begun counts on this goroutine
+			if !called() || !f.running.CompareAndSwap(false, true) {
 				return
 			}
 			busy = f.last
@@ -150,8 +154,8 @@ func (f *fleet) run(ctx context.Context) {
 	}
 }
 
-// called returns a function that reports whether calls have begun since the last sweep. Another goroutine may sweep meanwhile, so it looks at nothing that
-// sweeps change.
+// called returns a function that reports whether calls have begun since the last sweep. Another
+// goroutine may sweep meanwhile, so it looks at nothing that sweeps change.
 func (f *fleet) called() func() bool {
 	members, seen := slices.Clone(f.members), make([]int64, len(f.members))
 	for i, m := range members {
@@ -224,7 +228,8 @@ func (m *member) take(now time.Time, past, slow time.Duration) sample {
 	return s
 }
 
-// maskFor returns the mask with which enough calls are measured, when so many were with another one.
+// maskFor returns the mask with which enough calls are measured, when so many were with another
+// one.
 func maskFor(n float64, past time.Duration, mask uint32) uint32 {
 	if past < every/2 {
 		return mask // too short to tell
@@ -378,7 +383,8 @@ func (f *fleet) decide(p *Options, now time.Time, r *reference) {
 			m.continueTrial(p, now, r)
 		}
 	}
-	slices.SortFunc(f.suspects, func(a, b suspect) int { return cmp.Compare(b.judged.share, a.judged.share) }) // not all may fit
+	// not all may fit
+	slices.SortFunc(f.suspects, func(a, b suspect) int { return cmp.Compare(b.judged.share, a.judged.share) })
 	for _, s := range f.suspects {
 		others := ready
 		if s.ep.Ready() {

@@ -130,7 +130,8 @@ func newFleet(t *testing.T, n int, o *outlier.Options, c *yodel.ClientOptions) *
 	return f
 }
 
-// load makes calls at a rate for a time, and returns how many of each server's were begun meanwhile. It waits for none to end.
+// load makes calls at a rate for a time, and returns how many of each server's were begun
+// meanwhile. It waits for none to end.
 func (f *fleet) load(rate int, d time.Duration) (shares []float64) {
 	before := make([]int64, len(f.servers))
 	for i, s := range f.servers {
@@ -169,7 +170,8 @@ func (f *fleet) explain() {
 	}
 }
 
-// givesUp cancels attempts that take twice as long as usual, as a hedge does whose second attempt has won.
+// givesUp cancels attempts that take twice as long as usual, as a hedge does whose second attempt
+// has won.
 func givesUp(next yodel.Handler) yodel.Handler {
 	return func(ctx context.Context, call *yodel.Call) error {
 		ctx, cancel := context.WithCancel(ctx)
@@ -180,7 +182,8 @@ func givesUp(next yodel.Handler) yodel.Handler {
 	}
 }
 
-// One of ten becomes bad: two seconds later it has less than a hundredth of the calls, and when it is well again it has its tenth.
+// One of ten becomes bad: two seconds later it has less than a hundredth of the calls, and when it
+// is well again it has its tenth.
 func TestOneOfTenIsBad(t *testing.T) {
 	balancers := map[string]yodel.Balancer{"round robin": yodel.RoundRobin, "random": balance.Random, "P2C": balance.P2C}
 	for _, rate := range []int{100, 300, 1000} {
@@ -212,7 +215,8 @@ func TestOneOfTenIsBad(t *testing.T) {
 						}
 						f.servers[3].becomes(nil)
 						f.load(rate, 12*time.Second)
-						if share := f.load(rate, 5*time.Second)[3]; f.ready() != 10 || share < 0.05 { // a tenth, and what chance does to 500 calls
+						// a tenth, and what chance does to 500 calls
+						if share := f.load(rate, 5*time.Second)[3]; f.ready() != 10 || share < 0.05 {
 							t.Errorf("well again, it has %.1f%% of the calls, and %d of 10 are ready", 100*share, f.ready())
 						}
 						if t.Failed() || testing.Verbose() {

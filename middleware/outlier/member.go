@@ -99,7 +99,8 @@ func (m *member) end(p *Options, f *fleet, took time.Duration, err error) {
 	code := yodel.CodeOf(err)
 	switch {
 	case errors.Is(err, errGone):
-	case code == yodel.Canceled, code == yodel.DeadlineExceeded && yodel.NotProcessed(err): // which waited for a connection
+	// which waited for a connection
+	case code == yodel.Canceled, code == yodel.DeadlineExceeded && yodel.NotProcessed(err):
 		if int64(took) > f.usual.Load() {
 			m.late.Add(1)
 		}
@@ -146,7 +147,8 @@ func (m *member) count(p *Options, f *fleet, err error) {
 	}
 }
 
-// try makes a call the one that tries, if there is none yet, and the balancer go elsewhere until it has ended.
+// try makes a call the one that tries, if there is none yet, and the balancer go elsewhere until it
+// has ended.
 func (m *member) try(call *yodel.Call) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -22,7 +22,8 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/outlier"
 )
 
-// stub makes endpoints whose attempts end as answer says, without servers. Eject stands in front of it.
+// stub makes endpoints whose attempts end as answer says, without servers. Eject stands in front of
+// it.
 func stub(t testing.TB, n int, o *outlier.Options, answer func(ctx context.Context, i int, call *yodel.Call) error) *yodel.Client {
 	t.Helper()
 	var addrs []string
@@ -61,7 +62,8 @@ func outOf(ep *yodel.Endpoint) *atomic.Bool {
 	return ep.State(outKey{}, func() any { return new(atomic.Bool) }).(*atomic.Bool)
 }
 
-// isOut reports whether an endpoint is ejected. One that is tried just now is, and may be ready for a moment.
+// isOut reports whether an endpoint is ejected. One that is tried just now is, and may be ready for
+// a moment.
 func isOut(ep *yodel.Endpoint) bool { return outOf(ep).Load() }
 
 // load makes calls at random times, so many a second on average, and waits until they have ended.
@@ -89,8 +91,8 @@ func readyOf(c *yodel.Client) (n int) {
 	return n
 }
 
-// What is bad with all of them alike ejects nobody, or hardly ever: five minutes each. Where one call of ten is heavy, at 1000 a second, chance has about two
-// ejections in that time.
+// What is bad with all of them alike ejects nobody, or hardly ever: five minutes each. Where one
+// call of ten is heavy, at 1000 a second, chance has about two ejections in that time.
 func TestAllAlikeAreNotEjected(t *testing.T) {
 	const minutes = 5
 	for name, answer := range map[string]func(r *rand.Rand, since time.Duration) error{
@@ -175,7 +177,8 @@ func TestAllAlikeAreNotEjected(t *testing.T) {
 	}
 }
 
-// Endpoints become bad and well again by chance: there are never more ejected than may be, and in the end none.
+// Endpoints become bad and well again by chance: there are never more ejected than may be, and in
+// the end none.
 func TestMaximumShareIsNeverExceeded(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7, 10, 20} {
 		for _, share := range []float64{0, 0.1, 0.5, 1} {
@@ -297,7 +300,8 @@ func TestMostAreBad(t *testing.T) {
 	})
 }
 
-// When too few are ready, for whatever reason, those that were ejected come back; and when none is ready, calls go on all the same.
+// When too few are ready, for whatever reason, those that were ejected come back; and when none is
+// ready, calls go on all the same.
 func TestPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(10, 10))
@@ -390,7 +394,8 @@ func TestStateOutlivesTheChain(t *testing.T) {
 	})
 }
 
-// A call that tries, and takes as long as many others do, does not keep its endpoint out until it ends.
+// A call that tries, and takes as long as many others do, does not keep its endpoint out until it
+// ends.
 func TestALongPollMayTry(t *testing.T) {
 	const poll yodel.Method[yodel.Empty, yodel.Empty] = "Test.Poll"
 	synctest.Test(t, func(t *testing.T) {

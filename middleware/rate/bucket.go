@@ -65,7 +65,8 @@ func (b *bucket) wait(now, interval, burst, ahead int64) int64 {
 	return max(max(b.full.Load(), now)+before-burst-now, 0)
 }
 
-// enter waits for the turn, until a time or until ctx ends, and reports whether it came. Leave ends it.
+// enter waits for the turn, until a time or until ctx ends, and reports whether it came. Leave ends
+// it.
 func (b *bucket) enter(ctx context.Context, until time.Time) bool {
 	select {
 	case b.turn <- struct{}{}:
@@ -88,8 +89,9 @@ func (b *bucket) leave() { <-b.turn }
 // ways is among how many buckets a key has its place.
 const ways = 8
 
-// A table holds the buckets of the keys that were used last. It does not keep the keys, which may be long: of two whose hashes are equal
-// (64 bits, which nobody outside can reckon) both count together.
+// A table holds the buckets of the keys that were used last. It does not keep the keys, which may
+// be long: of two whose hashes are equal (64 bits, which nobody outside can reckon) both count
+// together.
 type table struct {
 	seed maphash.Seed
 	sets []set
@@ -127,7 +129,8 @@ func (s *set) find(hash uint64) *bucket {
 	return nil
 }
 
-// add puts in a new bucket, in place of the one that is full, or will be soonest. Whoever still holds that one goes on with it.
+// add puts in a new bucket, in place of the one that is full, or will be soonest. Whoever still
+// holds that one goes on with it.
 func (s *set) add(hash uint64) *bucket {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -123,7 +123,8 @@ func TestWhatOneEndpointMayNotTakeGoesToAnother(t *testing.T) {
 	})
 }
 
-// The counts are the endpoint's: a chain that is built anew finds them, by the PerEndpoint or by the name.
+// The counts are the endpoint's: a chain that is built anew finds them, by the PerEndpoint or by
+// the name.
 func TestTheCountsOfAnEndpointOutliveItsChain(t *testing.T) {
 	plain := rate.PerEndpoint(&rate.Limit{PerSecond: 1, Burst: 4})
 	named := func(l rate.Limit) yodel.EndpointMiddleware {

@@ -12,7 +12,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Key says whose limit a call counts against: calls with equal keys have one together. Fields may be combined, as in
+// A Key says whose limit a call counts against: calls with equal keys have one together. Fields may
+// be combined, as in
 //
 //	By: func(call *yodel.Call) rate.Key { return rate.Key{Method: call.Method, Tenant: call.Tenant} }
 type Key struct {
@@ -26,11 +27,13 @@ type Key struct {
 // Method gives each method a limit of its own. Methods that do not exist have keys too.
 func Method(call *yodel.Call) Key { return Key{Method: call.Method} }
 
-// Tenant gives each tenant a limit of its own. The tenant is what the caller says it is, unless a middleware above has checked it.
+// Tenant gives each tenant a limit of its own. The tenant is what the caller says it is, unless a
+// middleware above has checked it.
 func Tenant(call *yodel.Call) Key { return Key{Tenant: call.Tenant} }
 
-// Peer gives each network address a limit of its own, whatever its port, on a server. In IPv6 the address is the network of 64 bits, in which
-// one host can have any number of addresses. Peers without one, as in memory, share a limit.
+// Peer gives each network address a limit of its own, whatever its port, on a server. In IPv6 the
+// address is the network of 64 bits, in which one host can have any number of addresses. Peers
+// without one, as in memory, share a limit.
 func Peer(call *yodel.Call) Key {
 	peer := call.Peer()
 	if peer == nil {
@@ -50,7 +53,8 @@ func Peer(call *yodel.Call) Key {
 	return Key{Addr: addr}
 }
 
-// Metadata gives each value of an entry of the metadata a limit of its own. Calls without the entry share one.
+// Metadata gives each value of an entry of the metadata a limit of its own. Calls without the entry
+// share one.
 func Metadata(name string) func(*yodel.Call) Key {
 	return func(call *yodel.Call) Key { return Key{Name: call.Metadata[name]} }
 }

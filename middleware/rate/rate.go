@@ -1,30 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rate limits how often calls are made: in all, of each method, of each caller, or by whatever a call can be told apart by.
+// Package rate limits how often calls are made: in all, of each method, of each caller, or by
+// whatever a call can be told apart by.
 //
 //	rate.PerSecond(1000)                                              // all calls together
 //	rate.With(&rate.Limit{PerSecond: 10, Burst: 20, By: rate.Tenant}) // each tenant
 //	rate.With(&rate.Limit{PerSecond: 50, Wait: time.Second})          // late rather than refused
 //	rate.PerEndpoint(&rate.Limit{PerSecond: 100})                     // each server that a client calls
 //
-// On a server it protects what is behind it. It belongs below authentication, so that strangers cannot use up the limit of others, and above what
-// costs anything. Several limits stand one below the other: the one for each caller first, so that a call which
-// that refuses does not count for all. On a client it keeps to a limit that the other side has, and belongs below retry if each attempt shall
-// count, above it if the attempts of a call shall count once. What each single server is to be spared is a limit on the endpoint (PerEndpoint). A stream
-// counts once, when it begins.
+// On a server it protects what is behind it. It belongs below authentication, so that strangers
+// cannot use up the limit of others, and above what costs anything. Several limits stand one below
+// the other: the one for each caller first, so that a call which that refuses does not count for
+// all. On a client it keeps to a limit that the other side has, and belongs below retry if each
+// attempt shall count, above it if the attempts of a call shall count once. What each single server
+// is to be spared is a limit on the endpoint (PerEndpoint). A stream counts once, when it begins.
 //
-// A refused call fails with ResourceExhausted (YDL3301), was certainly not executed, and says when to come back (RetryAfter). With
-// Limit.Wait a call waits for its turn instead, first come, first served, if that comes before its deadline; if not, it is refused at once. A caller who
-// gives up while it waits uses nothing up.
+// A refused call fails with ResourceExhausted (YDL3301), was certainly not executed, and says when
+// to come back (RetryAfter). With Limit.Wait a call waits for its turn instead, first come, first
+// served, if that comes before its deadline; if not, it is refused at once. A caller who gives up
+// while it waits uses nothing up.
 //
-// The algorithm is the generic cell rate algorithm, the token bucket that needs one number (ITU-T I.371; "GCRA" also at
-// brandur.org/rate-limiting): the time at which the bucket would be full again. It is one atomic word, so that a call that passes takes no
-// lock and no memory.
+// The algorithm is the generic cell rate algorithm, the token bucket that needs one number (ITU-T
+// I.371; "GCRA" also at brandur.org/rate-limiting): the time at which the bucket would be full
+// again. It is one atomic word, so that a call that passes takes no lock and no memory.
 //
-// Keys are what callers say, and somebody may invent them. Limit.MaxKeys of them are known at a time, in memory that is allocated
-// once. Which one makes room for a new one: the one whose bucket is full, or will be soonest, of a few; when its bucket was full, as it is after a pause, nothing
-// is lost, and otherwise it begins afresh. Whoever invents keys gets a burst for each, so a limit by
-// something that callers choose needs one for all beside it.
+// Keys are what callers say, and somebody may invent them. Limit.MaxKeys of them are known at a
+// time, in memory that is allocated once. Which one makes room for a new one: the one whose bucket
+// is full, or will be soonest, of a few; when its bucket was full, as it is after a pause, nothing
+// is lost, and otherwise it begins afresh. Whoever invents keys gets a burst for each, so a limit
+// by something that callers choose needs one for all beside it.
 //
 // A limit for all servers together has a Store: see Limit.Store, and package middleware/redis.
 package rate
@@ -42,34 +46,43 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Limit is how often calls may be made. One limit is one, however many clients and servers it is given to.
+// A Limit is how often calls may be made. One limit is one, however many clients and servers it is
+// given to.
 type Limit struct {
-	// PerSecond is how many calls may be made in a second, for long. It may be less than one. Zero or less is no limit.
+	// PerSecond is how many calls may be made in a second, for long. It may be less than one. Zero
+	// or less is no limit.
 	PerSecond float64
-	// Burst is how many may be made at once after a pause. Default a tenth of PerSecond, at least 1.
+	// Burst is how many may be made at once after a pause. Default a tenth of PerSecond, at least
+	// 1.
 	Burst int
 	// By says whose limit a call counts against. Default: there is one for all calls.
 	By func(call *yodel.Call) Key
 	// Wait is how long a call may wait for its turn. Default 0: it is refused at once.
 	Wait time.Duration
-	// Exempt are methods that do not count. Default: yodel.Health and yodel.Ping, without which a busy server would look dead.
+	// Exempt are methods that do not count. Default: yodel.Health and yodel.Ping, without which a
+	// busy server would look dead.
 	Exempt []string
-	// MaxKeys is about how many keys are known at a time, up to 16,777,216. Each takes some 100 bytes. Default 16,384.
+	// MaxKeys is about how many keys are known at a time, up to 16,777,216. Each takes some 100
+	// bytes. Default 16,384.
 	MaxKeys int
-	// Name keeps the counts of a client or server when its chain is built anew, with a limit of the same name, which may have
-	// another rate. Default: a new limit begins afresh. It is also what a Store knows the limit by: without a name that is PerSecond and Burst, and two
-	// limits of one store that are alike in these are one.
+	// Name keeps the counts of a client or server when its chain is built anew, with a limit of the
+	// same name, which may have another rate. Default: a new limit begins afresh. It is also what a
+	// Store knows the limit by: without a name that is PerSecond and Burst, and two limits of one
+	// store that are alike in these are one.
 	Name string
 
-	// Store holds the counts of a limit that several processes have together. Default: this process has its own.
+	// Store holds the counts of a limit that several processes have together. Default: this process
+	// has its own.
 	Store Store
-	// Batch is how many calls are asked for at once from Store, for the next calls to need no answer from it. Of N processes all together
-	// then admit at most N times Batch-1 calls more than the limit in any time. Default a tenth of Burst, at least 1.
+	// Batch is how many calls are asked for at once from Store, for the next calls to need no
+	// answer from it. Of N processes all together then admit at most N times Batch-1 calls more
+	// than the limit in any time. Default a tenth of Burst, at least 1.
 	Batch int
 	// Timeout is how long Store may take to answer. Default 250 ms.
 	Timeout time.Duration
-	// Strict refuses calls when Store does not answer, with YDL3302. Default false: each process then has a limit of its own, of the same rate, and logs it
-	// once; it asks again after a second.
+	// Strict refuses calls when Store does not answer, with YDL3302. Default false: each process
+	// then has a limit of its own, of the same rate, and logs it once; it asks again after a
+	// second.
 	Strict bool
 	// Logger is told when Store does not answer, and when it does again. Default slog.Default().
 	Logger *slog.Logger
@@ -105,10 +118,12 @@ func With(l *Limit) yodel.Middleware {
 
 type stateKey struct{ name string }
 
-// PerEndpoint gives each endpoint of a client a limit as l says, for the attempts on it; nil is no limit. What is refused on one endpoint retry sends
-// to another one: the error says when to come back only if there is none. The counts belong to the endpoint: they stay while a chain is
-// built anew with the same PerEndpoint, or one of the same Limit.Name. Of Limit.MaxKeys each endpoint knows 1024, if nothing else is said. With a Store, the limit
-// of an endpoint is that of all processes together, by what the store knows the limit by and the endpoint's address.
+// PerEndpoint gives each endpoint of a client a limit as l says, for the attempts on it; nil is no
+// limit. What is refused on one endpoint retry sends to another one: the error says when to come
+// back only if there is none. The counts belong to the endpoint: they stay while a chain is built
+// anew with the same PerEndpoint, or one of the same Limit.Name. Of Limit.MaxKeys each endpoint
+// knows 1024, if nothing else is said. With a Store, the limit of an endpoint is that of all
+// processes together, by what the store knows the limit by and the endpoint's address.
 func PerEndpoint(l *Limit) yodel.EndpointMiddleware {
 	if l == nil || !(l.PerSecond > 0) { // nor NaN
 		return func(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler { return next }
@@ -179,7 +194,8 @@ func newLimiter(limit *Limit) *limiter {
 // longest is a year: what is reckoned with it does not overflow.
 const longest = time.Duration(1 << 55)
 
-// emission makes a rate the nanoseconds between two calls, and those of a burst, which is corrected to what can be had.
+// emission makes a rate the nanoseconds between two calls, and those of a burst, which is corrected
+// to what can be had.
 func emission(perSecond float64, burst int) (interval, whole int64, calls int) {
 	interval = max(int64(min(float64(time.Second)/perSecond, float64(longest))), 1)
 	if burst <= 0 {
@@ -238,7 +254,8 @@ func (l *limiter) late(ctx context.Context, call *yodel.Call, b *bucket, key *Ke
 	return l.refused(call, key, time.Duration(b.wait(now, l.interval, l.burst, 0)))
 }
 
-// bucket returns the bucket of a key. Counts that were kept under a name may be those of a limit without keys.
+// bucket returns the bucket of a key. Counts that were kept under a name may be those of a limit
+// without keys.
 func (c *counts) bucket(key *Key) *bucket {
 	if c.keys == nil {
 		return c.all
@@ -289,7 +306,8 @@ func (l *limiter) until(ctx context.Context, call *yodel.Call, now time.Time) ti
 	return until
 }
 
-// refused is the error of a call that comes too soon. What keys callers have is nobody's business but for the method, the tenant and the address.
+// refused is the error of a call that comes too soon. What keys callers have is nobody's business
+// but for the method, the tenant and the address.
 func (l *limiter) refused(call *yodel.Call, key *Key, after time.Duration) error {
 	after = max(after, time.Microsecond)
 	e := &yodel.Error{Code: yodel.ResourceExhausted, ID: "YDL3301", NotProcessed: true, RetryAfter: after}

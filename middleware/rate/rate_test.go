@@ -346,7 +346,8 @@ func TestWhoGivesUpWhileWaitingUsesNothingUp(t *testing.T) {
 	})
 }
 
-// Waiting against a model: whatever comes and goes, never more than the limit passes, and none waits when it need not.
+// Waiting against a model: whatever comes and goes, never more than the limit passes, and none
+// waits when it need not.
 func TestWaitingKeepsTheRate(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -428,7 +429,8 @@ func TestAClientWaits(t *testing.T) {
 	})
 }
 
-// A limit with a name finds the counts of the one before it on the same server, and not those of another server.
+// A limit with a name finds the counts of the one before it on the same server, and not those of
+// another server.
 func TestANamedLimitKeepsItsCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		named := func(perSecond float64) yodel.Middleware {
@@ -436,7 +438,8 @@ func TestANamedLimitKeepsItsCounts(t *testing.T) {
 		}
 		shared := named(1)
 		for range 2 {
-			s := yodeltest.NewServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{shared, named(1)}}) // each call counts twice
+			// each call counts twice
+			s := yodeltest.NewServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{shared, named(1)}})
 			work.Handle(s.Server, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { return nil, nil })
 			c := yodeltest.NewClient(t, nil, s)
 			for range 2 {

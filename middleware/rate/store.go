@@ -12,8 +12,9 @@ import (
 
 // A Store counts for several processes. It is used concurrently. Package ratetest has its tests.
 type Store interface {
-	// Take takes up to n calls out of the bucket of key, which has room for burst and is filled perSecond. It returns how many it
-	// got, and when it is none, after how long there will be one. It ends with ctx, which has a deadline.
+	// Take takes up to n calls out of the bucket of key, which has room for burst and is filled
+	// perSecond. It returns how many it got, and when it is none, after how long there will be one.
+	// It ends with ctx, which has a deadline.
 	Take(ctx context.Context, key string, n int, perSecond float64, burst int) (got int, after time.Duration, err error)
 }
 
@@ -64,7 +65,8 @@ func (b *bucket) touch(now int64) {
 	}
 }
 
-// ask gets leave for a call from the store. One call of each key asks, for others too, which wait meanwhile.
+// ask gets leave for a call from the store. One call of each key asks, for others too, which wait
+// meanwhile.
 func (l *limiter) ask(ctx context.Context, call *yodel.Call, b *bucket, key *Key) error {
 	now := time.Now()
 	if !l.counts.isAway(now) {

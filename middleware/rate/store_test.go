@@ -65,7 +65,8 @@ func TestTheStoreIsAskedOncePerBatch(t *testing.T) {
 	})
 }
 
-// Two limits that nobody has named do not count in one bucket because they have a store in common: one call of the slow one would cost the fast one a second.
+// Two limits that nobody has named do not count in one bucket because they have a store in common:
+// one call of the slow one would cost the fast one a second.
 func TestLimitsOfOneStoreAreToldApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := rate.NewMemory(0)
@@ -76,7 +77,8 @@ func TestLimitsOfOneStoreAreToldApart(t *testing.T) {
 			must(t, fast(&yodel.Call{}))
 		}
 		refusal(t, fast(&yodel.Call{}))
-		refusal(t, limited(&rate.Limit{PerSecond: 1, Burst: 1, Store: store})(&yodel.Call{})) // the same in another process
+		// the same in another process
+		refusal(t, limited(&rate.Limit{PerSecond: 1, Burst: 1, Store: store})(&yodel.Call{}))
 	})
 }
 

@@ -112,7 +112,8 @@ func TestOnAClientPanicsOfWhatIsBelowAreCaught(t *testing.T) {
 		}),
 		broken,
 	}})
-	if _, err := work.Go(t.Context(), c, &yodel.Empty{}).Get(); !errors.Is(err, yodel.Internal) { // on a goroutine of the client's
+	// on a goroutine of the client's
+	if _, err := work.Go(t.Context(), c, &yodel.Empty{}).Get(); !errors.Is(err, yodel.Internal) {
 		t.Errorf("got %v, want internal", err)
 	}
 }

@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package redis keeps what several servers have to know together in Redis, 5 or later, or in what speaks its protocol and knows scripts: the counts
-// of rate limits, and the outcomes of calls with idempotency keys.
+// Package redis keeps what several servers have to know together in Redis, 5 or later, or in what
+// speaks its protocol and knows scripts: the counts of rate limits, and the outcomes of calls with
+// idempotency keys.
 //
 //	store := redis.New("10.0.0.1:6379", nil)
 //	rate.With(&rate.Limit{PerSecond: 1000, Store: store})
 //	once.With(&once.Options{Store: store})
 //
-// Each question is one script about one key, and so one round trip, and one step in Redis; Redis Cluster and Sentinel will do, with a client of your
-// own. Times are those of Redis. All keys but one expire.
+// Each question is one script about one key, and so one round trip, and one step in Redis; Redis
+// Cluster and Sentinel will do, with a client of your own. Times are those of Redis. All keys but
+// one expire.
 //
 //	yodel:rate:KEY   when the bucket will be full again, in microseconds; as in package rate. It expires when the bucket is full
 //	yodel:once:identity   the name of this memory, which servers tell their clients: see yodel.KeyMemory
 //	yodel:once:KEY   a hash: v, the value; o, its owner; until there is an outcome e, when the lease ends, and k, how long to keep it, in milliseconds
 //
-// What Redis forgets may be executed twice. It must not evict keys before their time (maxmemory-policy noeviction: it then refuses new ones), and a
-// restart, or a fail-over to a replica, loses the last moment: how much is a matter of appendfsync and of WAIT, which this package does not use.
+// What Redis forgets may be executed twice. It must not evict keys before their time
+// (maxmemory-policy noeviction: it then refuses new ones), and a restart, or a fail-over to a
+// replica, loses the last moment: how much is a matter of appendfsync and of WAIT, which this
+// package does not use.
 package redis
 
 import (
@@ -45,9 +49,11 @@ type Options struct {
 	DB int
 	// TLS is how to connect. Default: without TLS.
 	TLS *tls.Config
-	// Timeout is how long Redis may take to answer, if who asks does not give up earlier. Default 1 s.
+	// Timeout is how long Redis may take to answer, if who asks does not give up earlier. Default 1
+	// s.
 	Timeout time.Duration
-	// Client is used instead of a new one, for Redis Sentinel and Cluster for example. It stays open.
+	// Client is used instead of a new one, for Redis Sentinel and Cluster for example. It stays
+	// open.
 	Client redis.UniversalClient
 }
 
@@ -58,7 +64,8 @@ type Store struct {
 	close  func() error
 }
 
-// New returns a store in the Redis server at addr. It does not wait for a connection, and connects again whenever it was lost.
+// New returns a store in the Redis server at addr. It does not wait for a connection, and connects
+// again whenever it was lost.
 func New(addr string, o *Options) *Store {
 	if o == nil {
 		o = &Options{}
@@ -87,8 +94,9 @@ func (s *Store) Close() error { return s.close() }
 
 // The scripts. In all of them, now is the time of Redis.
 var (
-	// take takes the microseconds between two calls, the burst, and how many calls are wanted. It returns how many there are, and
-	// the microseconds until there is one. A clock that was set back does not make it wait for longer than an empty bucket does.
+	// take takes the microseconds between two calls, the burst, and how many calls are wanted. It
+	// returns how many there are, and the microseconds until there is one. A clock that was set
+	// back does not make it wait for longer than an empty bucket does.
 	take = redis.NewScript(`
 		local time = redis.call('TIME')
 		local now = time[1] * 1000000 + time[2]
@@ -102,8 +110,9 @@ var (
 		full = math.ceil(full + some * interval)
 		redis.call('SET', KEYS[1], string.format('%.0f', full), 'PX', string.format('%.0f', math.ceil((full - now) / 1000) + 1))
 		return {some, 0}`)
-	// claim takes the owner, the value, and the milliseconds of the lease and the time to keep. It returns nothing, or the value that is there, and whether
-	// its owner is alive. The owner himself may ask again.
+	// claim takes the owner, the value, and the milliseconds of the lease and the time to keep. It
+	// returns nothing, or the value that is there, and whether its owner is alive. The owner
+	// himself may ask again.
 	claim = redis.NewScript(`
 		local time = redis.call('TIME')
 		local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -115,7 +124,8 @@ var (
 		redis.call('HSET', KEYS[1], 'v', ARGV[2], 'o', ARGV[1], 'e', string.format('%.0f', now + ARGV[3]), 'k', ARGV[4])
 		redis.call('PEXPIRE', KEYS[1], ARGV[4])
 		return {}`)
-	// renew takes the owner and the milliseconds of the lease. The time to keep the key begins afresh.
+	// renew takes the owner and the milliseconds of the lease. The time to keep the key begins
+	// afresh.
 	renew = redis.NewScript(`
 		local found = redis.call('HMGET', KEYS[1], 'o', 'e', 'k')
 		if found[1] ~= ARGV[1] or not found[2] then return 0 end
@@ -156,8 +166,9 @@ func (s *Store) Take(ctx context.Context, key string, n int, perSecond float64, 
 	return int(answer[0]), time.Duration(answer[1]) * time.Microsecond, nil
 }
 
-// Identity returns a random name that is kept in Redis beside the keys of idempotent calls: the same for all servers that use the same
-// database with the same Prefix, whatever address they know it by. It is another one when Redis has lost its data.
+// Identity returns a random name that is kept in Redis beside the keys of idempotent calls: the
+// same for all servers that use the same database with the same Prefix, whatever address they know
+// it by. It is another one when Redis has lost its data.
 func (s *Store) Identity(ctx context.Context) (string, error) {
 	name, err := identify.Run(ctx, s.client, s.keys("once", "identity"), "redis:"+rand.Text()).Text()
 	return name, failed("name the memory of idempotency keys", err)
@@ -194,7 +205,8 @@ func (s *Store) Drop(ctx context.Context, key, owner string) error {
 	return failed("free an idempotency key", drop.Run(ctx, s.client, s.keys("once", key), owner).Err())
 }
 
-// keys returns the one key of a script. One that is long, because a caller made it so, is there by its hash.
+// keys returns the one key of a script. One that is long, because a caller made it so, is there by
+// its hash.
 func (s *Store) keys(kind, key string) []string {
 	const long = 200
 	if len(key) > long {

@@ -133,7 +133,8 @@ func expire(t *testing.T, s *realserver.Server) {
 	}
 }
 
-// A client that asks again by itself, because it has got no answer, claims the key for the same owner.
+// A client that asks again by itself, because it has got no answer, claims the key for the same
+// owner.
 func TestTheOwnerMayClaimAgain(t *testing.T) {
 	s := open(t, realserver.Redis(t).Addr, nil)
 	for range 2 {
@@ -148,7 +149,8 @@ func TestTheOwnerMayClaimAgain(t *testing.T) {
 	}
 }
 
-// A method may take longer than its key is kept for: nobody else may get the key meanwhile, nor may its outcome be lost.
+// A method may take longer than its key is kept for: nobody else may get the key meanwhile, nor may
+// its outcome be lost.
 func TestAKeyStaysWhileItsOwnerLives(t *testing.T) {
 	server := realserver.Redis(t)
 	s, client := open(t, server.Addr, nil), direct(t, server.Addr)
@@ -213,7 +215,8 @@ func TestWithoutRedis(t *testing.T) {
 	}
 }
 
-// Several servers with one Redis, of which some are killed: no call is executed twice, and the caller learns the outcome, or that it is not known.
+// Several servers with one Redis, of which some are killed: no call is executed twice, and the
+// caller learns the outcome, or that it is not known.
 func TestServersAreKilled(t *testing.T) {
 	const callers, each = 8, 60
 	store := realserver.Redis(t)
@@ -265,7 +268,8 @@ func TestServersAreKilled(t *testing.T) {
 	}
 }
 
-// Redis cannot be reached now and then, while it is asked: what is not known is refused, or said to be unknown, and nothing is executed twice.
+// Redis cannot be reached now and then, while it is asked: what is not known is refused, or said to
+// be unknown, and nothing is executed twice.
 func TestRedisIsCutOff(t *testing.T) {
 	const callers, each = 8, 40
 	proxy := realserver.Between(t, realserver.Redis(t).Addr)

@@ -175,7 +175,8 @@ func TestTheServersPatience(t *testing.T) {
 	}
 }
 
-// In three tiers that each try three times, the last one is asked three times when it fails, not 27 times.
+// In three tiers that each try three times, the last one is asked three times when it fails, not 27
+// times.
 func TestThreeTiersOfThreeAttempts(t *testing.T) {
 	for name, middleware := range map[string]func() yodel.Middleware{
 		"failover": func() yodel.Middleware { return retry.Times(3) },
@@ -240,7 +241,8 @@ func TestSameStays(t *testing.T) {
 				counts = append(counts, executed[j].Load())
 			}
 			slices.Sort(counts)
-			if want := [][]int32{{0, 0, 3}, {0, 3, 3}, {3, 3, 3}}[i]; !slices.Equal(counts, want) { // round robin begins anywhere
+			// round robin begins anywhere
+			if want := [][]int32{{0, 0, 3}, {0, 3, 3}, {3, 3, 3}}[i]; !slices.Equal(counts, want) {
 				t.Errorf("after %d calls the servers had %d attempts, want %d", i+1, counts, want)
 			}
 		}
@@ -329,7 +331,8 @@ func TestAnyTakesTheFirstThatIsHealthy(t *testing.T) {
 	})
 }
 
-// A primary that comes back to the registry, or that had no call for a while, is not connected, and is the one all the same.
+// A primary that comes back to the registry, or that had no call for a while, is not connected, and
+// is the one all the same.
 func TestAnyComesBackToOneThatIsNotConnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.New()

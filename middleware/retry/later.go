@@ -28,37 +28,44 @@ type LaterOptions struct {
 	QueueBytes int
 	// Times is how many attempts each gets in the background. Default 10.
 	Times int
-	// Backoff is the longest wait before the first of them. It doubles with each one. The wait is a random share of it, half of it at least.
-	// Default 1 s.
+	// Backoff is the longest wait before the first of them. It doubles with each one. The wait is a
+	// random share of it, half of it at least. Default 1 s.
 	Backoff time.Duration
 	// MaxBackoff is the longest wait of all. Default 1 min.
 	MaxBackoff time.Duration
 	// Timeout ends each of these attempts. Default 10 s.
 	Timeout time.Duration
-	// Dropped is told of each call that is given up, and why: that it cannot be repeated after this error, that it has had all its attempts, or
-	// that the client was closed (YDL1402). Its Args are an *yodel.Encoded. It runs on the goroutines that repeat the calls, for which Client.Close
-	// waits, and must not close the client; it may be called concurrently. Default none: they are logged, as they always are.
+	// Dropped is told of each call that is given up, and why: that it cannot be repeated after this
+	// error, that it has had all its attempts, or that the client was closed (YDL1402). Its Args
+	// are an *yodel.Encoded. It runs on the goroutines that repeat the calls, for which
+	// Client.Close waits, and must not close the client; it may be called concurrently. Default
+	// none: they are logged, as they always are.
 	Dropped func(call *yodel.Call, err error)
 	// Logger is told of dropped calls. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// Later is failback: when a call fails, its caller is told that all is well, and the call is made again in the background, until it succeeds or has had its
-// attempts. It is for notifications and the like, that somebody should get some time; nil is the default.
+// Later is failback: when a call fails, its caller is told that all is well, and the call is made
+// again in the background, until it succeeds or has had its attempts. It is for notifications and
+// the like, that somebody should get some time; nil is the default.
 //
-// The caller waits for the first attempt. If that succeeds, it has its reply. If it fails with an error that allows another attempt (see the
-// package), Do returns nil for a call that has no use for a reply: its Reply is nil, an *Empty or no Values, or it is one-way. Every other call gets its error, as without Later:
-// success without the reply would be a lie, and what failed for its caller must not be done behind its back. Ordered calls and
-// streams get theirs too.
+// The caller waits for the first attempt. If that succeeds, it has its reply. If it fails with an
+// error that allows another attempt (see the package), Do returns nil for a call that has no use
+// for a reply: its Reply is nil, an *Empty or no Values, or it is one-way. Every other call gets
+// its error, as without Later: success without the reply would be a lie, and what failed for its
+// caller must not be done behind its back. Ordered calls and streams get theirs too.
 //
-// The arguments are encoded before Do returns, and may be changed then. The repeated call has the method, arguments, attachment, metadata, keys, class and tenant of the
-// first one, but not its context, with which nothing of it ends, nor its deadline: each attempt has Timeout. It goes down the client's whole chain.
-// So observers see a call for each attempt, and a retry.Times below Later makes several of one.
+// The arguments are encoded before Do returns, and may be changed then. The repeated call has the
+// method, arguments, attachment, metadata, keys, class and tenant of the first one, but not its
+// context, with which nothing of it ends, nor its deadline: each attempt has Timeout. It goes down
+// the client's whole chain. So observers see a call for each attempt, and a retry.Times below Later
+// makes several of one.
 //
-// The queue is the client's, bounded, and in memory only. When it is full the caller gets an error (YDL1401). Calls are repeated one after the other, out of the client's budget
-// for retries as long as they fail, so that a queue that has grown during an outage is no stampede when it is over. One that takes longer than a second does not
-// hold up the others: up to 16 may be under way. Closing the client drops what is left.
-// What is dropped is logged, and Dropped is told.
+// The queue is the client's, bounded, and in memory only. When it is full the caller gets an error
+// (YDL1401). Calls are repeated one after the other, out of the client's budget for retries as long
+// as they fail, so that a queue that has grown during an outage is no stampede when it is over. One
+// that takes longer than a second does not hold up the others: up to 16 may be under way. Closing
+// the client drops what is left. What is dropped is logged, and Dropped is told.
 func Later(o *LaterOptions) yodel.Middleware {
 	var opts LaterOptions
 	if o != nil {
@@ -87,7 +94,8 @@ func Later(o *LaterOptions) yodel.Middleware {
 	}
 }
 
-// avoidLast makes a call that is repeated go to another endpoint than the last time, if there is one.
+// avoidLast makes a call that is repeated go to another endpoint than the last time, if there is
+// one.
 func avoidLast(ctx context.Context, call *yodel.Call) {
 	if t, ok := ctx.Value(taskKey{}).(*task); ok && t.last != nil {
 		call.Avoid(t.last)
@@ -216,7 +224,8 @@ func (t *task) drop(err error) {
 	t.Logger.Warn("yodel: a call that was to be repeated in the background is dropped",
 		"method", t.call.Method, "attempts", t.attempts, "after", time.Since(t.since).Round(time.Millisecond), "err", err)
 	if t.Dropped != nil {
-		_ = aside.Do("retry.LaterOptions.Dropped", t.Logger, func() { t.Dropped(&t.call, err) }) // that it failed is in the log
+		// that it failed is in the log
+		_ = aside.Do("retry.LaterOptions.Dropped", t.Logger, func() { t.Dropped(&t.call, err) })
 	}
 }
 
@@ -226,8 +235,8 @@ const (
 	maxWorkers = 16
 )
 
-// A backlog is a client's tasks. A worker, a goroutine of the client's, takes them one after the other while there are any. One that an attempt holds up
-// stands aside for another.
+// A backlog is a client's tasks. A worker, a goroutine of the client's, takes them one after the
+// other while there are any. One that an attempt holds up stands aside for another.
 type backlog struct {
 	client *yodel.Client
 	news   chan struct{} // of a task that may be the first one due
@@ -257,7 +266,8 @@ func (b *backlog) add(t *task) error {
 	return nil
 }
 
-// staffLocked sees to it that a worker takes tasks, unless there are enough that will do so again. It returns false when nobody will.
+// staffLocked sees to it that a worker takes tasks, unless there are enough that will do so again.
+// It returns false when nobody will.
 func (b *backlog) staffLocked() bool {
 	if !b.taking && b.workers < maxWorkers && b.client.Background(b.work) {
 		if b.taking = true; b.workers == 0 {
@@ -363,7 +373,8 @@ func (b *backlog) attempt(ctx context.Context, t *task) error {
 	return err
 }
 
-// first waits until a task is due, and takes it. It returns nil, and the worker ends, when there are none left, all dropped if ctx has ended.
+// first waits until a task is due, and takes it. It returns nil, and the worker ends, when there
+// are none left, all dropped if ctx has ended.
 func (b *backlog) first(ctx context.Context) *task {
 	for {
 		b.mu.Lock()

@@ -78,7 +78,8 @@ func newFailback(t *testing.T, o retry.LaterOptions, above ...yodel.Middleware) 
 		f.drops = append(f.drops, drop{string(encoded.Body), err})
 	}
 	f.client = dial(t, network, []string{"a"}, append(above, retry.Later(&o))...)
-	if _, err := yodel.Ping.Call(t.Context(), f.client, &yodel.Empty{}); err != nil { // so that it knows what is idempotent
+	// so that it knows what is idempotent
+	if _, err := yodel.Ping.Call(t.Context(), f.client, &yodel.Empty{}); err != nil {
 		t.Fatal(err)
 	}
 	return f

@@ -1,37 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package retry sends a failed call again: failover, failtry, failback. And it has the balancer that balances nothing.
+// Package retry sends a failed call again: failover, failtry, failback. And it has the balancer
+// that balances nothing.
 //
 //	retry.Times(3)     up to three attempts, each on an endpoint not tried yet while there is one
 //	retry.Same(3)      up to three attempts on the same endpoint, reconnecting
 //	retry.Later(nil)   answer the caller, and try again in the background
 //	retry.Any          a Balancer: always the first endpoint that is healthy
 //
-// It belongs on the client, above the balancer, so that each attempt can go to an endpoint that was not
-// tried; below timeout, so that the attempts share one deadline; and below what should see a call once. On a server
-// it does nothing: the client knows whether there is time left, and the other endpoints.
+// It belongs on the client, above the balancer, so that each attempt can go to an endpoint that was
+// not tried; below timeout, so that the attempts share one deadline; and below what should see a
+// call once. On a server it does nothing: the client knows whether there is time left, and the
+// other endpoints.
 //
-// A call is sent again only when that can do no harm: when it was certainly not executed, when its method
-// is declared idempotent, or where its idempotency key is remembered (see yodel.Call.MayRepeat). With a key that only one process remembers,
-// all further attempts go to that process. A call that is not sent again says why, in its error and in its record. And only when another attempt can have another outcome:
+// A call is sent again only when that can do no harm: when it was certainly not executed, when its
+// method is declared idempotent, or where its idempotency key is remembered (see
+// yodel.Call.MayRepeat). With a key that only one process remembers, all further attempts go to
+// that process. A call that is not sent again says why, in its error and in its record. And only
+// when another attempt can have another outcome:
 //
 //	Unavailable        always
 //	ResourceExhausted  when it was not executed: a limit. Not when the message itself is too large (YDL22…)
 //	DeadlineExceeded   when only the attempt's time ran out, and the caller has some left
 //	every other code   never. Aborted too: the caller has to begin the whole transaction again
 //
-// Between attempts it waits, longer each time, by a random share so that many clients do not
-// come back at once, and not before the server wants it back (yodel.Error.RetryAfter). It gives up when the wait would not end before the deadline,
-// when the server asks for more patience than MaxBackoff, and when the caller's context ends. A one-way call that was queued for sending has succeeded, and
-// is not sent again.
+// Between attempts it waits, longer each time, by a random share so that many clients do not come
+// back at once, and not before the server wants it back (yodel.Error.RetryAfter). It gives up when
+// the wait would not end before the deadline, when the server asks for more patience than
+// MaxBackoff, and when the caller's context ends. A one-way call that was queued for sending has
+// succeeded, and is not sent again.
 //
-// Two budgets keep retries from making a bad day worse. The client's: a share of its traffic may be retries, and a few more so that
-// a quiet client can retry, as in Finagle's retry budget (see yodel.Client.Afford). And the call tree's: a call that has none
-// gets Times as its Call.Budget, which the calls made to carry it out share, so that three tiers with three attempts each are not 27 of the last
-// one. A call that is refused another attempt fails with the error of the last one; its record says so.
+// Two budgets keep retries from making a bad day worse. The client's: a share of its traffic may be
+// retries, and a few more so that a quiet client can retry, as in Finagle's retry budget (see
+// yodel.Client.Afford). And the call tree's: a call that has none gets Times as its Call.Budget,
+// which the calls made to carry it out share, so that three tiers with three attempts each are not
+// 27 of the last one. A call that is refused another attempt fails with the error of the last one;
+// its record says so.
 //
-// What the client sends elsewhere by itself, because no server has begun with it, is no attempt here. The
-// error has the record of all of them (see yodel.CallReport).
+// What the client sends elsewhere by itself, because no server has begun with it, is no attempt
+// here. The error has the record of all of them (see yodel.CallReport).
 package retry
 
 import (
@@ -49,16 +56,20 @@ import (
 type Options struct {
 	// Times is how many attempts a call gets in all. Default 3.
 	Times int
-	// Backoff is the longest wait before the second attempt. It doubles with each one. The wait is a random share
-	// of it; with Same half of it at least, for the endpoint to be connected to again. Default 50 ms, with Same 100 ms.
+	// Backoff is the longest wait before the second attempt. It doubles with each one. The wait is
+	// a random share of it; with Same half of it at least, for the endpoint to be connected to
+	// again. Default 50 ms, with Same 100 ms.
 	Backoff time.Duration
 	// MaxBackoff is the longest wait of all. Default 2 s.
 	MaxBackoff time.Duration
-	// Same makes all attempts go to the endpoint of the first one. Default false: each goes to one that was not tried, while there is one.
+	// Same makes all attempts go to the endpoint of the first one. Default false: each goes to one
+	// that was not tried, while there is one.
 	Same bool
-	// Share is how many of the client's attempts may be retries; 1 or more is no bound. Default 0.1.
+	// Share is how many of the client's attempts may be retries; 1 or more is no bound. Default
+	// 0.1.
 	Share float64
-	// Reserve is how many retries a client may make whatever its traffic is. One of them comes back each second. Default 10.
+	// Reserve is how many retries a client may make whatever its traffic is. One of them comes back
+	// each second. Default 10.
 	Reserve int
 }
 
@@ -68,12 +79,15 @@ const (
 	reserve = 10
 )
 
-// Times gives each call up to n attempts in all: failover. Of a method that makes calls of its own, an attempt to which no reply comes takes with it what it was
-// given of the call tree's attempts, all but one, because servers further down may be using them: such a call is not sent a third time when two of its attempts end without a word.
+// Times gives each call up to n attempts in all: failover. Of a method that makes calls of its own,
+// an attempt to which no reply comes takes with it what it was given of the call tree's attempts,
+// all but one, because servers further down may be using them: such a call is not sent a third time
+// when two of its attempts end without a word.
 func Times(n int) yodel.Middleware { return With(&Options{Times: max(n, 1)}) }
 
-// Same gives each call up to n attempts in all on the endpoint that the balancer picked for the first one, which connects again in between if it has to: failtry. It
-// is for servers that have what no other one has.
+// Same gives each call up to n attempts in all on the endpoint that the balancer picked for the
+// first one, which connects again in between if it has to: failtry. It is for servers that have
+// what no other one has.
 func Same(n int) yodel.Middleware { return With(&Options{Times: max(n, 1), Same: true}) }
 
 // With gives each call several attempts as o says; nil is the default.
@@ -124,7 +138,8 @@ type retrier struct {
 	next yodel.Handler
 }
 
-// other is for what is less usual than a call of a client that may go anywhere and has no budget yet.
+// other is for what is less usual than a call of a client that may go anywhere and has no budget
+// yet.
 func (o *retrier) other(ctx context.Context, call *yodel.Call) error {
 	if call.Peer() != nil {
 		return o.next(ctx, call)
@@ -197,7 +212,6 @@ func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (ex
 	return executed, err
 }
 
-
 // declined is err, of a call that is not sent again, with the reason.
 func declined(call *yodel.Call, err error, why string) error {
 	call.Note("retry", "not sent again: "+why)
@@ -210,8 +224,9 @@ func declined(call *yodel.Call, err error, why string) error {
 	return &own
 }
 
-// doubtful is err, which says that it was not executed, of a call that was sent before: what is between here and the balancer may have refused the last
-// attempt. The balancer knows of the others itself.
+// doubtful is err, which says that it was not executed, of a call that was sent before: what is
+// between here and the balancer may have refused the last attempt. The balancer knows of the others
+// itself.
 func doubtful(err error) error {
 	e, _ := errors.AsType[*yodel.Error](err) // there is one, which says so
 	own := *e
@@ -219,7 +234,8 @@ func doubtful(err error) error {
 	return &own
 }
 
-// allowed takes leave for one more attempt, of the call tree first: what the client does not have it should not spend.
+// allowed takes leave for one more attempt, of the call tree first: what the client does not have
+// it should not spend.
 func (o *retrier) allowed(call *yodel.Call, attempt int) bool {
 	if !call.Again() {
 		call.Note("retry", fmt.Sprintf("no attempt %d: the attempts of the call tree are used up", attempt+1))
@@ -244,8 +260,8 @@ func retryAfter(err error) time.Duration {
 	return e.RetryAfter
 }
 
-// worthwhile reports whether a call that failed with err may be sent again, and another attempt can have another
-// outcome.
+// worthwhile reports whether a call that failed with err may be sent again, and another attempt can
+// have another outcome.
 func worthwhile(call *yodel.Call, err error) bool { return transient(err) && call.MayRepeat(err) }
 
 // transient reports whether another attempt can have another outcome than err.

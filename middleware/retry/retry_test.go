@@ -424,7 +424,8 @@ func TestSuccessAllocatesNothing(t *testing.T) {
 	}
 }
 
-// What refuses a later attempt, without knowing of the first one, does not make the call one that was certainly not executed.
+// What refuses a later attempt, without knowing of the first one, does not make the call one that
+// was certainly not executed.
 func TestACallThatMayHaveBeenExecutedIsNotSaidNotToBe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refusal := &yodel.Error{Code: yodel.ResourceExhausted, ID: "YDL3301", Message: "the limit is used up", NotProcessed: true}

@@ -2,14 +2,15 @@
 
 // Package timeout ends calls that take too long, on the client and on the server.
 //
-// On a client it belongs above retry, so that all attempts share the time; below retry, each attempt
-// has its own. The time counts from when the caller made the call, and for further attempts from when they begin: see
-// Call.Now. It sets Call.Deadline and nothing else: the connection enforces it and tells the
-// server, without a timer or a memory allocation for each call.
+// On a client it belongs above retry, so that all attempts share the time; below retry, each
+// attempt has its own. The time counts from when the caller made the call, and for further attempts
+// from when they begin: see Call.Now. It sets Call.Deadline and nothing else: the connection
+// enforces it and tells the server, without a timer or a memory allocation for each call.
 //
-// On a server it makes the context end that the method is given, and Call.Deadline tells when. It belongs
-// above what should count as part of the call. A method that ignores its context goes on, and what it
-// returns is sent. A method that never waits on its context costs one allocation and no timer.
+// On a server it makes the context end that the method is given, and Call.Deadline tells when. It
+// belongs above what should count as part of the call. A method that ignores its context goes on,
+// and what it returns is sent. A method that never waits on its context costs one allocation and no
+// timer.
 //
 // An earlier deadline, of the caller or of the context, stays as it is.
 package timeout
@@ -66,9 +67,9 @@ func serve(ctx context.Context, call *yodel.Call, deadline time.Time, next yodel
 	return next(b, call)
 }
 
-// A bounded context is a call's context with a deadline. It makes the context of the standard library when
-// somebody waits for it: that takes a timer, and asking the call's own context for its Done channel moves the
-// call off the reading goroutine, which a short call does not need.
+// A bounded context is a call's context with a deadline. It makes the context of the standard
+// library when somebody waits for it: that takes a timer, and asking the call's own context for its
+// Done channel moves the call off the reading goroutine, which a short call does not need.
 type bounded struct {
 	context.Context //nolint:containedctx // it is one, around the call's
 

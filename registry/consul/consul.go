@@ -1,28 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package consul is a registry in the catalog of Consul: servers are services of Consul, which its UI, its API and its other clients
-// see as such.
+// Package consul is a registry in the catalog of Consul: servers are services of Consul, which its
+// UI, its API and its other clients see as such.
 //
 //	r := consul.New("127.0.0.1:8500", nil)
 //	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
 //	c := yodel.NewClient(r.Service("Arith"), nil)
 //
-// A server registers with the Consul agent at that address, which should be on its own machine: it is the agent that knows the
-// service and its check, and an agent that has gone takes its services with it. The check has a time to live, which each
-// announcement renews. When it was not renewed in time the service is critical, which is as good as gone, and later on Consul removes
-// it. An agent that has lost its memory is told again.
+// A server registers with the Consul agent at that address, which should be on its own machine: it
+// is the agent that knows the service and its check, and an agent that has gone takes its services
+// with it. The check has a time to live, which each announcement renews. When it was not renewed in
+// time the service is critical, which is as good as gone, and later on Consul removes it. An agent
+// that has lost its memory is told again.
 //
-// Clients follow the passing services of a name by blocking queries, also those that others registered. One that is in maintenance, as
-// Consul calls it, is not among them. Consul answers with the whole list after each change: a service of thousands of instances that
-// change all the time is dear.
+// Clients follow the passing services of a name by blocking queries, also those that others
+// registered. One that is in maintenance, as Consul calls it, is not among them. Consul answers
+// with the whole list after each change: a service of thousands of instances that change all the
+// time is dear.
 //
-// Address, port, tags and weight of an instance are Consul's own; the rest is in Meta: group, version, zone, latitude, longitude,
-// state, started, callRate and inflight under these names, and the instance's metadata under its own ones. What Consul does
-// not allow there, as it allows only letters, digits, hyphens and underscores in a key, is in the entry metadata, as JSON. Consul
-// takes 64 entries of 512 bytes each, and refuses an instance with more. Consul does not tell names apart that differ only
-// in case: clients do.
+// Address, port, tags and weight of an instance are Consul's own; the rest is in Meta: group,
+// version, zone, latitude, longitude, state, started, callRate and inflight under these names, and
+// the instance's metadata under its own ones. What Consul does not allow there, as it allows only
+// letters, digits, hyphens and underscores in a key, is in the entry metadata, as JSON. Consul
+// takes 64 entries of 512 bytes each, and refuses an instance with more. Consul does not tell names
+// apart that differ only in case: clients do.
 //
-// Of rpcx, which keeps its servers in Consul's key-value store, instances can be found with Registry.RPCX. Yodel does not write there.
+// Of rpcx, which keeps its servers in Consul's key-value store, instances can be found with
+// Registry.RPCX. Yodel does not write there.
 package consul
 
 import (
@@ -47,10 +51,12 @@ import (
 
 // Options changes how the registry works. The zero value is good.
 type Options struct {
-	// Token is for Consul's access control: servers need service:write, and key:read to learn what operators have set; clients service:read and node:read. To a client that has no
-	// token at all, and would need one, Consul says that there are no instances.
+	// Token is for Consul's access control: servers need service:write, and key:read to learn what
+	// operators have set; clients service:read and node:read. To a client that has no token at all,
+	// and would need one, Consul says that there are no instances.
 	Token string
-	// Datacenter is where clients look. Default: that of the agent. Servers are always in that of the agent.
+	// Datacenter is where clients look. Default: that of the agent. Servers are always in that of
+	// the agent.
 	Datacenter string
 	// TLS is how to connect. Default: without TLS.
 	TLS *tls.Config
@@ -78,7 +84,8 @@ type registered struct {
 	as   string        // the last definition that it took
 }
 
-// New returns a registry in the Consul whose agent serves HTTP, or with the option TLS HTTPS, at addr. It does not wait for a connection.
+// New returns a registry in the Consul whose agent serves HTTP, or with the option TLS HTTPS, at
+// addr. It does not wait for a connection.
 func New(addr string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
@@ -97,7 +104,8 @@ func New(addr string, o *Options) *Registry {
 	return r
 }
 
-// Close closes the connections to Consul that nobody uses. What was announced stays until its time to live has passed.
+// Close closes the connections to Consul that nobody uses. What was announced stays until its time
+// to live has passed.
 func (r *Registry) Close() error {
 	r.transport.CloseIdleConnections()
 	return nil
@@ -221,7 +229,8 @@ func (r *Registry) send(ctx context.Context, method, path string, query url.Valu
 	if err != nil {
 		return nil, err
 	}
-	req.Header["Idempotency-Key"] = nil // not sent: it tells net/http that each request may be sent again when a connection was lost
+	// not sent: it tells net/http that each request may be sent again when a connection was lost
+	req.Header["Idempotency-Key"] = nil
 	if r.opts.Token != "" {
 		req.Header.Set("X-Consul-Token", r.opts.Token)
 	}

@@ -100,7 +100,8 @@ func TestAPartition(t *testing.T) {
 	})
 }
 
-// An agent has the services of one machine, and writes each to its disk: the suite has some hundreds. A catalog has those of all.
+// An agent has the services of one machine, and writes each to its disk: the suite has some
+// hundreds. A catalog has those of all.
 func TestFiveThousandInstances(t *testing.T) {
 	const n, atOnce = 5000, 50
 	s := realserver.Consul(t)
@@ -211,12 +212,14 @@ func TestServicesOfOthers(t *testing.T) {
 	register := func(definition string) {
 		request(t, http.MethodPut, s.Addr, "/v1/agent/service/register", definition, nil)
 	}
-	register(`{"ID": "0", "Name": "Shop", "Address": "10.0.0.2", "Port": 80, "Weights": {"Passing": 7, "Warning": 1}}`) // the later one counts
+	// the later one counts
+	register(`{"ID": "0", "Name": "Shop", "Address": "10.0.0.2", "Port": 80, "Weights": {"Passing": 7, "Warning": 1}}`)
 	register(`{"ID": "1", "Name": "Shop", "Port": 80}`)
 	register(`{"ID": "2", "Name": "Shop", "Address": "10.0.0.2", "Port": 80, "Weights": {"Passing": 9, "Warning": 1}, "Meta": {"zone": "z", "weight": "heavy",
 		"latitude": "NaN", "started": "yesterday", "metadata": "none", "team": "a"}}`)
 	register(`{"ID": "3", "Name": "Shop"}`)
-	register(`{"ID": "4", "Name": "Shop", "Address": "10.0.0.4", "Port": 80, "Check": {"TTL": "1m"}}`) // critical until it is passed
+	// critical until it is passed
+	register(`{"ID": "4", "Name": "Shop", "Address": "10.0.0.4", "Port": 80, "Check": {"TTL": "1m"}}`)
 	register(`{"ID": "5", "Name": "shop", "Address": "10.0.0.5", "Port": 80}`)
 	reach(t, r.Service("Shop"), yodel.Instance{
 		Addr: "10.0.0.2:80", Weight: 9, Zone: "z", Metadata: yodel.Metadata{
@@ -249,7 +252,8 @@ func TestRecordsOfRPCX(t *testing.T) {
 	reach(t, found, one)
 }
 
-// What rpcx's own library writes for a server of its own is found, and is gone with the server's session.
+// What rpcx's own library writes for a server of its own is found, and is gone with the server's
+// session.
 func TestAServerOfRPCX(t *testing.T) {
 	s := realserver.Consul(t)
 	theirs := realserver.RPCX(t, "consul", s.Addr, "/rpcx_test", "group=red&group=blue&weight=7&owner=anna")
@@ -367,7 +371,8 @@ func TestTokenDatacenterAndTLS(t *testing.T) {
 	}
 }
 
-// A query is asked with the last index, and from the beginning when that went backwards or was not given.
+// A query is asked with the last index, and from the beginning when that went backwards or was not
+// given.
 func TestTheIndex(t *testing.T) {
 	given := []string{"7", "9", "3", "4", "", "5", "6"}
 	asked := []string{"", "7", "9", "", "4", "", "5"}

@@ -29,7 +29,8 @@ func (q *query) String() string {
 	return fmt.Sprintf("the keys of %s in %s", q.path, where)
 }
 
-// service returns the name of the service that is resolved, if it is not one in the key-value store.
+// service returns the name of the service that is resolved, if it is not one in the key-value
+// store.
 func (q *query) service() (name string, ok bool) {
 	name, ok = strings.CutPrefix(q.path, ofService)
 	for range 2 { // once for Consul, and once for the path

@@ -18,8 +18,9 @@ import (
 // overridesBase is where the key-value store has what operators set: yodel-overrides/SERVICE/ADDR.
 const overridesBase = "yodel-overrides"
 
-// Override sets the state and the weight of an instance, as registry.Override says. The setting stands
-// in Consul's key-value store, in the data center where this registry's clients look, for which a token needs key:write.
+// Override sets the state and the weight of an instance, as registry.Override says. The setting
+// stands in Consul's key-value store, in the data center where this registry's clients look, for
+// which a token needs key:write.
 func (r *Registry) Override(ctx context.Context, service, addr, state string, weight int) error {
 	value, err := registry.Setting(service, addr, state, weight)
 	if err != nil {
@@ -39,7 +40,8 @@ func (r *Registry) Override(ctx context.Context, service, addr, state string, we
 	return resp.Body.Close()
 }
 
-// Overrides returns what operators have set for the instances of a service in the agent's data center, where servers are.
+// Overrides returns what operators have set for the instances of a service in the agent's data
+// center, where servers are.
 func (r *Registry) Overrides(service string) yodel.Resolver {
 	return r.keys(overridesBase, escape(service), registry.JSON, url.Values{"recurse": {"1"}})
 }
@@ -48,8 +50,8 @@ func overrideKey(service, addr string) string {
 	return path("v1", "kv", overridesBase, escape(service), registry.JSON.Name(addr))
 }
 
-// settled returns in with what operators have set for it. A token that may not read the key-value store
-// finds nothing set.
+// settled returns in with what operators have set for it. A token that may not read the key-value
+// store finds nothing set.
 func (r *Registry) settled(ctx context.Context, service string, in yodel.Instance) (yodel.Instance, error) {
 	key := overrideKey(service, in.Addr)
 	resp, err := r.send(ctx, http.MethodGet, key, nil, nil)

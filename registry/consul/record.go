@@ -164,8 +164,8 @@ func allowed(key string) bool {
 	return key != "" && len(key) <= longestKey && !slices.Contains(ours, key)
 }
 
-// instances returns those of the services of a name that have an address, the latest of an address first. Consul also lists the services
-// of names that differ in case.
+// instances returns those of the services of a name that have an address, the latest of an address
+// first. Consul also lists the services of names that differ in case.
 func (r *Registry) instances(name string, entries []entry, said map[string]bool) []yodel.Instance {
 	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(b.Service.ModifyIndex, a.Service.ModifyIndex) })
 	instances := make([]yodel.Instance, 0, len(entries))
@@ -183,7 +183,8 @@ func (r *Registry) instances(name string, entries []entry, said map[string]bool)
 	return instances
 }
 
-// instance reads what define wrote, or what others have registered. An entry of Meta that is not what ours would be is metadata.
+// instance reads what define wrote, or what others have registered. An entry of Meta that is not
+// what ours would be is metadata.
 func (e *entry) instance() yodel.Instance {
 	s := &e.Service
 	in := yodel.Instance{Addr: s.Address}

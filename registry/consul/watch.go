@@ -48,7 +48,8 @@ func (r *Registry) there(values url.Values) url.Values {
 	return values
 }
 
-// RPCX returns the instances of a service that rpcx's servers keep in Consul's key-value store. Base is the BasePath of their plugin.
+// RPCX returns the instances of a service that rpcx's servers keep in Consul's key-value store.
+// Base is the BasePath of their plugin.
 func (r *Registry) RPCX(base, service string) yodel.Resolver {
 	return r.keys(base, service, registry.RPCX, r.there(url.Values{"recurse": {"1"}}))
 }
@@ -91,7 +92,8 @@ func (r *Registry) unusable(said map[string]bool, what string, err error) {
 	}
 }
 
-// pause is the least time between two questions, and blind the one when Consul does not say what state of its own it answered from.
+// pause is the least time between two questions, and blind the one when Consul does not say what
+// state of its own it answered from.
 const (
 	pause = 20 * time.Millisecond
 	blind = time.Second
@@ -138,7 +140,8 @@ type answer struct {
 	at        time.Time // when it began to arrive
 }
 
-// ask asks what there is, and if index is not 0 waits until Consul has something newer, or for a while.
+// ask asks what there is, and if index is not 0 waits until Consul has something newer, or for a
+// while.
 func (q *query) ask(ctx context.Context, index uint64, said map[string]bool) (answer, error) {
 	r := q.registry
 	values, limit := maps.Clone(q.values), r.opts.Timeout
@@ -161,7 +164,8 @@ func (q *query) ask(ctx context.Context, index uint64, said map[string]bool) (an
 		defer resp.Body.Close()
 		header = resp.Header
 		a.instances, err = q.read(json.NewDecoder(resp.Body), said)
-	case errors.As(err, &no) && no.code == http.StatusNotFound && no.header.Get(indexHeader) != "": // of keys, when there are none
+	// of keys, when there are none
+	case errors.As(err, &no) && no.code == http.StatusNotFound && no.header.Get(indexHeader) != "":
 		header, err = no.header, nil
 	}
 	if err == nil && len(a.instances) == 0 && header.Get(filteredHeader) == "true" {

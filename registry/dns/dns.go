@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dns resolves services by DNS: by the addresses of a name, or by SRV records. Names are looked up again and again, because
-// DNS tells nobody of a change.
+// Package dns resolves services by DNS: by the addresses of a name, or by SRV records. Names are
+// looked up again and again, because DNS tells nobody of a change.
 //
 //	c := yodel.NewClient(dns.Host("arith.example:8972", nil), nil)
 //	c := yodel.NewClient(dns.Service("_arith._tcp.example", nil), nil)
 //
-// Names are looked up again every 10 s, and at once when a connection to an instance could not be made or was lost.
-// A name that does not exist has no instances. When the servers fail or do not answer, clients keep what they know.
+// Names are looked up again every 10 s, and at once when a connection to an instance could not be
+// made or was lost. A name that does not exist has no instances. When the servers fail or do not
+// answer, clients keep what they know.
 package dns
 
 import (
@@ -30,8 +31,8 @@ type Options struct {
 	Every time.Duration
 	// Timeout is for one look. Default 5 s.
 	Timeout time.Duration
-	// Resolver is what looks. By default it is Go's own, and strict: when the question for IPv4 is answered and the one for IPv6 fails,
-	// that is a failure.
+	// Resolver is what looks. By default it is Go's own, and strict: when the question for IPv4 is
+	// answered and the one for IPv6 fails, that is a failure.
 	Resolver *net.Resolver
 }
 
@@ -56,8 +57,9 @@ func Host(addr string, o *Options) *Resolver {
 	})
 }
 
-// Service resolves a name that has SRV records, like _arith._tcp.example. Only the targets of the first priority that has any
-// instances count, each with its weight: the others are for when there are none.
+// Service resolves a name that has SRV records, like _arith._tcp.example. Only the targets of the
+// first priority that has any instances count, each with its weight: the others are for when there
+// are none.
 func Service(name string, o *Options) *Resolver {
 	return newResolver("the SRV records of "+name, o, func(ctx context.Context, r *net.Resolver) ([]yodel.Instance, error) {
 		_, records, err := r.LookupSRV(ctx, "", "", name)
@@ -109,7 +111,8 @@ func addresses(ctx context.Context, r *net.Resolver, host, port string, weight i
 	return instances, nil
 }
 
-// unlessUnknown returns err unless it says that there is no such name, or that it has no such records.
+// unlessUnknown returns err unless it says that there is no such name, or that it has no such
+// records.
 func unlessUnknown(err error) error {
 	var unknown *net.DNSError
 	if errors.As(err, &unknown) && unknown.IsNotFound {
@@ -118,8 +121,9 @@ func unlessUnknown(err error) error {
 	return err
 }
 
-// Refresh has the name looked up again now. A client does so by itself when a connection could not be made or was lost, which may be because
-// the instances have moved. However often it is called, no more than one question a second is asked.
+// Refresh has the name looked up again now. A client does so by itself when a connection could not
+// be made or was lost, which may be because the instances have moved. However often it is called,
+// no more than one question a second is asked.
 func (r *Resolver) Refresh() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -157,7 +161,8 @@ func (r *Resolver) Watch(ctx context.Context, update func([]yodel.Instance)) err
 
 func same(a, b yodel.Instance) bool { return a.Addr == b.Addr && a.Weight == b.Weight }
 
-// forever is the longest duration of an option, a hundred years: sums of two such durations do not overflow.
+// forever is the longest duration of an option, a hundred years: sums of two such durations do not
+// overflow.
 const forever = 100 * 365 * 24 * time.Hour
 
 // pause waits until it is time for the next question.

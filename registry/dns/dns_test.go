@@ -83,7 +83,8 @@ func (z *zone) options() *dns.Options {
 	}
 }
 
-// answer answers a question: a header of 12 bytes, the name in labels, type and class, and what may follow.
+// answer answers a question: a header of 12 bytes, the name in labels, type and class, and what may
+// follow.
 func (z *zone) answer(question []byte) []byte {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -151,7 +152,8 @@ func (z *zone) recordsOf(name string, kind uint16) (records [][]byte) {
 	return records
 }
 
-// servicesAre makes a service have instances, each of which has a port of its own and the address of one host.
+// servicesAre makes a service have instances, each of which has a port of its own and the address
+// of one host.
 func (z *zone) servicesAre(name string) func([]yodel.Instance) {
 	return func(instances []yodel.Instance) {
 		z.set(func(z *zone) {

@@ -7,8 +7,9 @@
 //	server := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
 //	client := yodel.NewClient(r.Service("Shop"), nil)
 //
-// Each record has a lease of its own, which ends when the server that announced it is gone. etcd counts leases in whole seconds,
-// and gives none shorter than one and a half of its election timeouts.
+// Each record has a lease of its own, which ends when the server that announced it is gone. etcd
+// counts leases in whole seconds, and gives none shorter than one and a half of its election
+// timeouts.
 package etcd
 
 import (
@@ -46,8 +47,8 @@ type Registry struct {
 	store *store
 }
 
-// New returns a registry in the etcd cluster with these endpoints, separated by commas. It does not wait for a connection, and connects
-// again whenever it was lost.
+// New returns a registry in the etcd cluster with these endpoints, separated by commas. It does not
+// wait for a connection, and connects again whenever it was lost.
 func New(endpoints string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
@@ -64,7 +65,8 @@ func New(endpoints string, o *Options) *Registry {
 		Endpoints: strings.Split(endpoints, ","), Username: o.Username, Password: o.Password, TLS: o.TLS,
 		DialKeepAliveTime: s.timeout, DialKeepAliveTimeout: s.timeout,
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			// By default gRPC waits up to two minutes: servers that are back would not be known for as long.
+			// By default gRPC waits up to two minutes: servers that are back would not be known for
+			// as long.
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second / 2},
 			MinConnectTimeout: s.timeout,
 		})},
@@ -102,8 +104,8 @@ type store struct {
 	leases map[string]lease // of keys that were put
 }
 
-// open makes the client, if there is none. With a password the library waits for an answer meanwhile, and fails for good without one: so it is
-// tried again each time.
+// open makes the client, if there is none. With a password the library waits for an answer
+// meanwhile, and fails for good without one: so it is tried again each time.
 func (s *store) open(ctx context.Context) error {
 	select {
 	case s.turn <- struct{}{}:
@@ -135,12 +137,14 @@ func (s *store) open(ctx context.Context) error {
 	return nil
 }
 
-// failed says where, too, and what became of the connection: without one, the library knows only that the time is up.
+// failed says where, too, and what became of the connection: without one, the library knows only
+// that the time is up.
 func (s *store) failed(what string, err error) error {
 	return fmt.Errorf("etcd at %q (connection: %s): %s: %w", s.endpoints, strings.ToLower(s.client.ActiveConnection().GetState().String()), what, err)
 }
 
-// Put keeps the lease of the key alive, and writes the record again unless it stands there with that lease.
+// Put keeps the lease of the key alive, and writes the record again unless it stands there with
+// that lease.
 func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -204,8 +208,9 @@ func (s *store) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// Watch implements registry.Store. It ends when the connection was lost: the library would go on at the revision it had come to, and
-// an etcd that has lost its data counts from 1 again, so that nothing would be heard of it until then, or a part of it missed.
+// Watch implements registry.Store. It ends when the connection was lost: the library would go on at
+// the revision it had come to, and an etcd that has lost its data counts from 1 again, so that
+// nothing would be heard of it until then, or a part of it missed.
 func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) error {
 	first, opened := context.WithTimeout(ctx, s.timeout)
 	err := s.open(first)
@@ -270,8 +275,8 @@ func tell(view *registry.View, changes []*clientv3.Event) {
 	}
 }
 
-// connect waits until there is a connection. It is not patient where nobody lets it in: clients that know no instances yet wait for the
-// reason, and do so for 3 s by default.
+// connect waits until there is a connection. It is not patient where nobody lets it in: clients
+// that know no instances yet wait for the reason, and do so for 3 s by default.
 func (s *store) connect(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

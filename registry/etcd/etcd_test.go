@@ -102,7 +102,8 @@ func find(t *testing.T, r *etcd.Registry, service, addr string) error {
 	return err
 }
 
-// A user of etcd's own who may write below one prefix and read there, and no more, is enough; and there is TLS with certificates for both sides.
+// A user of etcd's own who may write below one prefix and read there, and no more, is enough; and
+// there is TLS with certificates for both sides.
 func TestUsersAndTLS(t *testing.T) {
 	t.Parallel()
 	p, secure := realserver.Secured(t, realserver.Etcd(t).Addr)
@@ -160,8 +161,8 @@ func handled(t *testing.T, addr, method string) (n int) {
 	return n
 }
 
-// A login is the dearest thing that etcd does, so that servers must not log in each time they are announced; and one that etcd
-// has forgotten does not keep them from being announced.
+// A login is the dearest thing that etcd does, so that servers must not log in each time they are
+// announced; and one that etcd has forgotten does not keep them from being announced.
 func TestALoginIsForManyAnnouncements(t *testing.T) {
 	t.Parallel()
 	s := realserver.Etcd(t)
@@ -197,7 +198,8 @@ func TestALoginIsForManyAnnouncements(t *testing.T) {
 	}
 }
 
-// A server or a client that logs in starts while etcd is down, or does not know its user yet, and works when it can.
+// A server or a client that logs in starts while etcd is down, or does not know its user yet, and
+// works when it can.
 func TestAUserWhoComesBeforeEtcd(t *testing.T) {
 	t.Parallel()
 	s := realserver.Etcd(t)

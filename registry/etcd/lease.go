@@ -42,14 +42,16 @@ func (s *store) lease(ctx context.Context, key string, ttl time.Duration) (clien
 	return granted.ID, nil
 }
 
-// A renewal is a stream over which leases are kept alive, one after the other. The library's KeepAliveOnce begins one for each lease, which
-// with a password is a login each time, the dearest thing that etcd does; and one that a proxy refuses it begins again without a pause.
+// A renewal is a stream over which leases are kept alive, one after the other. The library's
+// KeepAliveOnce begins one for each lease, which with a password is a login each time, the dearest
+// thing that etcd does; and one that a proxy refuses it begins again without a pause.
 type renewal struct {
 	stream pb.Lease_LeaseKeepAliveClient
 	end    context.CancelFunc
 }
 
-// idleRenewals is how many streams are kept. A server tells of one service after the other, and needs one.
+// idleRenewals is how many streams are kept. A server tells of one service after the other, and
+// needs one.
 const idleRenewals = 4
 
 // renew keeps a lease alive, if etcd knows it.

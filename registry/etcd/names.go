@@ -18,7 +18,8 @@ const (
 	listKeys   = 200 // in one round
 )
 
-// List implements registry.Lister. It reads keys only, and skips what is left of a folder after each round.
+// List implements registry.Lister. It reads keys only, and skips what is left of a folder after
+// each round.
 func (s *store) List(ctx context.Context, prefix string) ([]string, error) {
 	if err := s.open(ctx); err != nil {
 		return nil, err

@@ -13,12 +13,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// refusal returns why there is no connection. The library tells it to calls that do not wait for one, and to nobody else.
+// refusal returns why there is no connection. The library tells it to calls that do not wait for
+// one, and to nobody else.
 func (s *store) refusal() string {
 	ctx, cancel := context.WithTimeout(s.life, time.Second)
 	defer cancel()
 	err := s.client.ActiveConnection().Invoke(ctx, "/etcdserverpb.Maintenance/Status",
-		new(clientv3.StatusResponse), new(clientv3.StatusResponse), grpc.WaitForReady(false)) // an empty message is as good as any
+		// an empty message is as good as any
+		new(clientv3.StatusResponse), new(clientv3.StatusResponse), grpc.WaitForReady(false))
 	switch status.Code(err) { //nolint:exhaustive // the others are answers
 	case codes.OK:
 		return "it is there now"

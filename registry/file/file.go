@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package file is a registry in a folder that processes on one machine share, and a resolver of a list in a file that people write.
+// Package file is a registry in a folder that processes on one machine share, and a resolver of a
+// list in a file that people write.
 package file
 
 import (
@@ -18,8 +19,9 @@ import (
 	"github.com/yodel-rpc/yodel/registry"
 )
 
-// New returns a registry whose records are files: FOLDER/PREFIX/SERVICE/ADDRESS. A record lives until the time of the last change
-// that its file has, which is set to the end of its ttl. Clients look five times a second, less often at thousands of files.
+// New returns a registry whose records are files: FOLDER/PREFIX/SERVICE/ADDRESS. A record lives
+// until the time of the last change that its file has, which is set to the end of its ttl. Clients
+// look five times a second, less often at thousands of files.
 func New(folder string, o *registry.Options) *registry.Registry {
 	prefix := "yodel" // as New has it
 	if o != nil && o.Prefix != "" {
@@ -28,13 +30,15 @@ func New(folder string, o *registry.Options) *registry.Registry {
 	return registry.New(&store{folder, strings.Count(prefix, "/") + 3}, o)
 }
 
-// every is how often clients look, and seldom how often they do when a look takes long, as it does with thousands of files.
+// every is how often clients look, and seldom how often they do when a look takes long, as it does
+// with thousands of files.
 const (
 	every  = 200 * time.Millisecond
 	seldom = 2 * time.Second
 )
 
-// grace is for how long a file whose record has ended is left alone: its server may be late, and about to renew it.
+// grace is for how long a file whose record has ended is left alone: its server may be late, and
+// about to renew it.
 const grace = 10 * time.Second
 
 // never is when a record ends that has no end.

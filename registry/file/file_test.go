@@ -31,7 +31,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// suite has server and clients share a folder and nothing else, like processes. Where it was is something else while it is down.
+// suite has server and clients share a folder and nothing else, like processes. Where it was is
+// something else while it is down.
 func suite(t *testing.T, o *registry.Options) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "registry")
@@ -107,7 +108,8 @@ func TestWhatHasEndedIsRemoved(t *testing.T) {
 	if len(got) != 1 || got[0].Addr != "a:3" {
 		t.Errorf("got %v, want the one that lives", got)
 	}
-	for addr, want := range map[string]bool{"a:1": false, "a:2": true, "a:3": true} { // the second one may be renewed yet
+	// the second one may be renewed yet
+	for addr, want := range map[string]bool{"a:1": false, "a:2": true, "a:3": true} {
 		if _, err := os.Stat(filepath.Join(folder, "yodel", "Shop", addr)); (err == nil) != want {
 			t.Errorf("the file of %s: %v", addr, err)
 		}
@@ -126,7 +128,8 @@ func TestListKeepsTheContract(t *testing.T) {
 	set := func(instances []yodel.Instance) {
 		text, err := json.Marshal(instances)
 		must(t, err)
-		must(t, os.WriteFile(path+".new", text, 0o600)) // it may take long to write a file that has been emptied, on a busy disk
+		// it may take long to write a file that has been emptied, on a busy disk
+		must(t, os.WriteFile(path+".new", text, 0o600))
 		must(t, os.Rename(path+".new", path))
 	}
 	set(nil)
@@ -168,8 +171,8 @@ func TestListReadsBothForms(t *testing.T) {
 	}
 }
 
-// TestAnEditedRecordWins edits the record of an instance as a person would, while its server announces
-// it again and again. What was set becomes a setting of its own, and stays.
+// TestAnEditedRecordWins edits the record of an instance as a person would, while its server
+// announces it again and again. What was set becomes a setting of its own, and stays.
 func TestAnEditedRecordWins(t *testing.T) {
 	folder := t.TempDir()
 	r := file.New(folder, nil)

@@ -16,16 +16,17 @@ import (
 	"github.com/yodel-rpc/yodel/registry"
 )
 
-// List returns a resolver of the instances in a file, which is read again when it changes. It has an address on each line, and
-// perhaps what else there is to say, written as in registry.RPCX:
+// List returns a resolver of the instances in a file, which is read again when it changes. It has
+// an address on each line, and perhaps what else there is to say, written as in registry.RPCX:
 //
 //	# the old machines
 //	10.0.0.1:8972
 //	10.0.0.2:8972?weight=2&zone=a
 //
-// or is a JSON array of yodel.Instance. A file that cannot be read, or says nothing, is an error, and clients keep what it said
-// before; [] says that there are no instances. Renaming another file to it replaces it at once; one that is written in place is read when it has not changed
-// for a moment.
+// or is a JSON array of yodel.Instance. A file that cannot be read, or says nothing, is an error,
+// and clients keep what it said before; [] says that there are no instances. Renaming another file
+// to it replaces it at once; one that is written in place is read when it has not changed for a
+// moment.
 func List(path string) yodel.Resolver { return list(path) }
 
 type list string
@@ -42,7 +43,8 @@ func (l list) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 			instances, err := l.read()
 			now, gone := os.Stat(string(l))
 			switch {
-			case gone != nil || !same(now, info) || !settled(now): // somebody is writing it: a part of it can look like a whole
+			// somebody is writing it: a part of it can look like a whole
+			case gone != nil || !same(now, info) || !settled(now):
 			case err == nil:
 				was = info
 				update(instances)

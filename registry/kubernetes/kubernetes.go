@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubernetes finds instances by the EndpointSlices of Kubernetes, and knows a registry for servers that have no Service there.
+// Package kubernetes finds instances by the EndpointSlices of Kubernetes, and knows a registry for
+// servers that have no Service there.
 //
 //	c := yodel.NewClient(kubernetes.Service("shop/arith:yodel", nil), nil)
 //
-// Kubernetes itself registers the pods of a Service, and withdraws them before it ends them. A client in the same cluster needs no
-// more than the permission to list and watch endpointslices in the namespace. It is told of every change at once.
+// Kubernetes itself registers the pods of a Service, and withdraws them before it ends them. A
+// client in the same cluster needs no more than the permission to list and watch endpointslices in
+// the namespace. It is told of every change at once.
 //
-// The package speaks to the API server with the standard library alone; client-go would add 29 MB to a program.
+// The package speaks to the API server with the standard library alone; client-go would add 29 MB
+// to a program.
 package kubernetes
 
 import (
@@ -37,12 +40,14 @@ import (
 type Options struct {
 	// Options are for New, except for Reconcile and Logger. Reconcile is 5 min by default.
 	registry.Options
-	// Server is the URL of the API server. Default: the one of the cluster that the process runs in.
+	// Server is the URL of the API server. Default: the one of the cluster that the process runs
+	// in.
 	Server string
-	// Namespace is where New keeps its records, and Service looks when it is told no namespace. Default: the one of the pod.
+	// Namespace is where New keeps its records, and Service looks when it is told no namespace.
+	// Default: the one of the pod.
 	Namespace string
-	// TokenFile has the token of a service account. It is read for every request, because Kubernetes replaces it every hour.
-	// Default: the one of the pod, for the default Server.
+	// TokenFile has the token of a service account. It is read for every request, because
+	// Kubernetes replaces it every hour. Default: the one of the pod, for the default Server.
 	TokenFile string
 	// TLS is how to connect. Default: to servers with a certificate from the cluster.
 	TLS *tls.Config
@@ -63,7 +68,8 @@ type api struct {
 	close context.CancelFunc // closes the connections, whatever they are used for
 }
 
-// connect returns the API server that o says. It does not wait for it. Its connections live until it is closed.
+// connect returns the API server that o says. It does not wait for it. Its connections live until
+// it is closed.
 func connect(o *Options) (*api, error) { return connectFrom(o, mounted) }
 
 func connectFrom(o *Options, mounted string) (*api, error) {

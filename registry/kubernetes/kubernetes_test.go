@@ -115,7 +115,8 @@ func TestRegistry(t *testing.T) {
 	t.Run("contract", func(t *testing.T) { contract(t, direct, server.Kill) })
 }
 
-// partition tries what differs from a server that is stopped: the server lives, and its watches end.
+// partition tries what differs from a server that is stopped: the server lives, and its watches
+// end.
 func partition(t *testing.T, server *realserver.KubernetesServer) {
 	network := realserver.Between(t, server.Addr)
 	o := options(t, server, network.Addr)
@@ -245,7 +246,8 @@ func services(t *testing.T, o *Options) {
 	must(t, <-ended)
 }
 
-// contract runs the suite for resolvers. Kubernetes refuses addresses on loopback, except as if they were names.
+// contract runs the suite for resolvers. Kubernetes refuses addresses on loopback, except as if
+// they were names.
 func contract(t *testing.T, o *Options, fail func()) {
 	a := newAdmin(t, o)
 	known := make(map[string]bool)
@@ -344,8 +346,8 @@ func TestInCluster(t *testing.T) {
 	}
 }
 
-// TestAWatchGoesOn checks what happens when a watch ends, and when the server has forgotten where it was, which takes a real one
-// minutes.
+// TestAWatchGoesOn checks what happens when a watch ends, and when the server has forgotten where
+// it was, which takes a real one minutes.
 func TestAWatchGoesOn(t *testing.T) {
 	var asked atomic.Int64
 	lists := make(chan string, 10)

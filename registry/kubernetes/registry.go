@@ -32,17 +32,20 @@ const (
 	annotationTime  = ours + "renewed" // when it was written, for people
 )
 
-// A Registry is a registry in Kubernetes for servers without a Service there: outside of the cluster, or with several ports. Where
-// there is a Service, use that instead.
+// A Registry is a registry in Kubernetes for servers without a Service there: outside of the
+// cluster, or with several ports. Where there is a Service, use that instead.
 //
-// Each record is an EndpointSlice of its own without the label of a Service, so that Kubernetes sends nothing there. Kubernetes knows
-// no leases for them: a server writes each of its records again, three times in its time to live, and that is a write to etcd and an
-// event for every client of the service. Hundreds of servers are fine, thousands are not. A client that has watched a record for its
-// time to live and seen no change asks once more, and then knows it no longer, whatever the clocks of others say; and some time
-// later it deletes the record, if it may. A client that is new to a record gives it its whole time first.
+// Each record is an EndpointSlice of its own without the label of a Service, so that Kubernetes
+// sends nothing there. Kubernetes knows no leases for them: a server writes each of its records
+// again, three times in its time to live, and that is a write to etcd and an event for every client
+// of the service. Hundreds of servers are fine, thousands are not. A client that has watched a
+// record for its time to live and seen no change asks once more, and then knows it no longer,
+// whatever the clocks of others say; and some time later it deletes the record, if it may. A client
+// that is new to a record gives it its whole time first.
 //
-// Servers need the permission to patch, create, delete, get, list and watch endpointslices: they read what operators have set.
-// Clients need to list, watch and get them and, so that what nobody keeps alive does not stay for ever, to delete them.
+// Servers need the permission to patch, create, delete, get, list and watch endpointslices: they
+// read what operators have set. Clients need to list, watch and get them and, so that what nobody
+// keeps alive does not stay for ever, to delete them.
 type Registry struct {
 	*registry.Registry
 	store *store
@@ -60,7 +63,8 @@ func New(o *Options) *Registry {
 	return &Registry{registry.New(s, options), s}
 }
 
-// Close closes the connections to the API server. What was announced stays until its time to live has passed.
+// Close closes the connections to the API server. What was announced stays until its time to live
+// has passed.
 func (r *Registry) Close() error {
 	if r.store.err == nil {
 		r.store.api.close()
@@ -91,7 +95,8 @@ func (s *store) prefix(key string) string {
 	return s.base + service + "/"
 }
 
-// name returns a name for something that Kubernetes accepts: what people can read of it, and a hash.
+// name returns a name for something that Kubernetes accepts: what people can read of it, and a
+// hash.
 func name(of string, limit int) string {
 	readable := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
@@ -164,7 +169,8 @@ func (s *store) Get(ctx context.Context, key string) ([]byte, error) {
 	return one.value(), nil
 }
 
-// show makes the address in the name of a record the one of its slice, for people, if Kubernetes accepts it.
+// show makes the address in the name of a record the one of its slice, for people, if Kubernetes
+// accepts it.
 func show(one *slice, name string) {
 	addr, err := url.PathUnescape(name)
 	at, bad := netip.ParseAddrPort(addr[strings.LastIndexByte(addr, '@')+1:])
@@ -241,7 +247,8 @@ type records struct {
 	dead  map[string]time.Time // those of them that nobody keeps alive, and when to delete them
 }
 
-// longest is the longest time to live that is believed: anybody can write a record, and sums of them must not overflow.
+// longest is the longest time to live that is believed: anybody can write a record, and sums of
+// them must not overflow.
 const longest = 365 * 24 * time.Hour
 
 func (s slice) ttl() time.Duration {
@@ -345,7 +352,8 @@ func (r *records) late() (silent, dead []slice) {
 	return silent, dead
 }
 
-// confirm asks the API server whether a record was not renewed indeed: its watch may be late, or broken.
+// confirm asks the API server whether a record was not renewed indeed: its watch may be late, or
+// broken.
 func (r *records) confirm(ctx context.Context, one slice) error {
 	ctx, cancel := context.WithTimeout(ctx, max(one.ttl(), time.Second))
 	defer cancel()

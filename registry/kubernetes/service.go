@@ -27,17 +27,20 @@ const (
 	labelWeight  = ours + "weight"
 )
 
-// Service returns the instances of a Service of Kubernetes: NAMESPACE/NAME:PORT, where the namespace may be missing, and the port too
-// if the Service has only one. The port is its name or, of the pods, its number.
+// Service returns the instances of a Service of Kubernetes: NAMESPACE/NAME:PORT, where the
+// namespace may be missing, and the port too if the Service has only one. The port is its name or,
+// of the pods, its number.
 //
-// A pod that is ready is an instance; zone, pod and node are told. One that terminates is inactive, though it may still serve: it gets
-// no new calls from the moment at which Kubernetes has decided that it ends, because that gives it all its time for the calls that
-// it has. One that is not ready is not listed. That is what a client doubts when it is said of most pods at once, as Kubernetes
+// A pod that is ready is an instance; zone, pod and node are told. One that terminates is inactive,
+// though it may still serve: it gets no new calls from the moment at which Kubernetes has decided
+// that it ends, because that gives it all its time for the calls that it has. One that is not ready
+// is not listed. That is what a client doubts when it is said of most pods at once, as Kubernetes
 // says of the pods of nodes that it cannot reach: those that answer are called on.
 //
-// Version, group and weight are of all pods of the Service: its labels app.kubernetes.io/version, yodel-rpc.github.io/group and
-// yodel-rpc.github.io/weight, which Kubernetes copies to the slices. Those of each pod would need the permission to read pods.
-// Of a pod with an address of IPv4 and one of IPv6 that of IPv4 is used.
+// Version, group and weight are of all pods of the Service: its labels app.kubernetes.io/version,
+// yodel-rpc.github.io/group and yodel-rpc.github.io/weight, which Kubernetes copies to the slices.
+// Those of each pod would need the permission to read pods. Of a pod with an address of IPv4 and
+// one of IPv6 that of IPv4 is used.
 func Service(target string, o *Options) yodel.Resolver {
 	s := &service{opts: o}
 	namespace, name, ok := strings.Cut(target, "/")

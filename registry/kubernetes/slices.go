@@ -77,8 +77,8 @@ type follower interface {
 	change(s slice, gone bool)
 }
 
-// follow tells f of the slices with a label, until ctx ends or the API server fails. When the server does not remember what
-// happened since the last event, they are listed again.
+// follow tells f of the slices with a label, until ctx ends or the API server fails. When the
+// server does not remember what happened since the last event, they are listed again.
 func (a *api) follow(ctx context.Context, namespace, selector string, f follower) error {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -103,7 +103,8 @@ func (a *api) listAndWatch(ctx context.Context, namespace, selector string, f fo
 	f.replace(all.Items)
 	r.query.Set("watch", "true")
 	r.query.Set("allowWatchBookmarks", "true")
-	r.query.Set("timeoutSeconds", strconv.Itoa(int(a.Reconcile/time.Second)+1)) // in case that it does not see that nobody is there any more
+	// in case that it does not see that nobody is there any more
+	r.query.Set("timeoutSeconds", strconv.Itoa(int(a.Reconcile/time.Second)+1))
 	version := all.Metadata.ResourceVersion
 	for {
 		began := time.Now()
@@ -112,14 +113,16 @@ func (a *api) listAndWatch(ctx context.Context, namespace, selector string, f fo
 		if version, err = a.watch(ctx, r, version, f); err != nil {
 			return err
 		}
-		// The server, or a proxy, ends watches now and then. That is no reason to list everything again.
+		// The server, or a proxy, ends watches now and then. That is no reason to list everything
+		// again.
 		if time.Since(began) < shortest {
 			return errors.New("kubernetes: the API server ends a watch at once")
 		}
 	}
 }
 
-// watch tells f of changes until the API server ends the stream, and returns the version that comes last.
+// watch tells f of changes until the API server ends the stream, and returns the version that comes
+// last.
 func (a *api) watch(ctx context.Context, r request, version string, f follower) (string, error) {
 	resp, err := a.send(ctx, r)
 	if err != nil {

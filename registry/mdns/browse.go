@@ -28,8 +28,8 @@ type service struct {
 }
 
 const (
-	// gathering is how long the rest of the answers is waited for: they come after up to 120 ms. When there is none, the question
-	// is asked once more, and only then there are no instances.
+	// gathering is how long the rest of the answers is waited for: they come after up to 120 ms.
+	// When there is none, the question is asked once more, and only then there are no instances.
 	gathering = 300 * time.Millisecond
 	// pause is the least time between two updates.
 	pause = 20 * time.Millisecond
@@ -133,7 +133,8 @@ type life struct {
 // enoughTries is how often what is missing of an entry is asked for out of turn.
 const enoughTries = 3
 
-// newBrowser asks at once, and has something to tell when the first answers are there: at least that there are none.
+// newBrowser asks at once, and has something to tell when the first answers are there: at least
+// that there are none.
 func newBrowser(s *service, now time.Time) *browser {
 	return &browser{
 		service: s, entries: make(map[string]*entry), at: make(map[string]entrySet), hosts: make(map[string]netip.Addr),
@@ -195,7 +196,8 @@ func (b *browser) learnOne(rr dns.RR, now time.Time) {
 	}
 }
 
-// entry returns what is known of a name, or nil if it is none of an instance, or one that says goodbye.
+// entry returns what is known of a name, or nil if it is none of an instance, or one that says
+// goodbye.
 func (b *browser) entry(name string, ttl uint32) *entry {
 	e := b.entries[name]
 	at := len(name) - len(b.kind)
@@ -222,7 +224,8 @@ func (b *browser) news(e *entry) {
 	}
 }
 
-// live notes how long a part of an entry is known. It is asked for again when four fifths of the time have passed.
+// live notes how long a part of an entry is known. It is asked for again when four fifths of the
+// time have passed.
 func (b *browser) live(e *entry, part int, ttl uint32, now time.Time) {
 	if e == nil {
 		return
@@ -272,7 +275,8 @@ func (b *browser) place(head *dns.RR_Header, ip net.IP) {
 	}
 }
 
-// joinHost and leaveHost keep the index of entries by host, without which each address in a packet would cost a look at all entries.
+// joinHost and leaveHost keep the index of entries by host, without which each address in a packet
+// would cost a look at all entries.
 func (b *browser) joinHost(e *entry) {
 	host := strings.ToLower(e.host)
 	if b.at[host] == nil {
@@ -307,8 +311,8 @@ func (b *browser) forget(now time.Time) {
 	}
 }
 
-// question returns what is to be asked now, or nil. Instances that are known are not listed in it: their owners would leave out
-// what has changed then.
+// question returns what is to be asked now, or nil. Instances that are known are not listed in it:
+// their owners would leave out what has changed then.
 func (b *browser) question(now time.Time) *dns.Msg {
 	if now.Before(b.nextAsk()) {
 		return nil
@@ -345,8 +349,8 @@ func (b *browser) missing(name string, e *entry) string {
 	return ""
 }
 
-// nextAsk is when something is to be asked: by the clock, or sooner because something of this service is about to be forgotten, or
-// not whole; but not twice within a second.
+// nextAsk is when something is to be asked: by the clock, or sooner because something of this
+// service is about to be forgotten, or not whole; but not twice within a second.
 func (b *browser) nextAsk() time.Time {
 	at := b.askAt
 	for name, e := range b.entries {

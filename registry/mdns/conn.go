@@ -25,7 +25,9 @@ type conn struct {
 	packets *ipv4.PacketConn
 	names   []string // of the interfaces that were asked for
 
-	mu         sync.Mutex // also because an interface is chosen for the socket, not for a packet: not every system can do that
+	// also because an interface is chosen for the socket, not for a packet: not every system can do
+	// that
+	mu         sync.Mutex
 	interfaces []net.Interface
 	looked     time.Time // at what interfaces there are
 }
@@ -35,7 +37,8 @@ const lookEvery = 30 * time.Second
 
 // open joins the group on the interfaces of these names, or on all that can.
 func open(names []string) (*conn, error) {
-	// A multicast address lets others listen at the port too: each process has a socket, and so has every other program that speaks mDNS.
+	// A multicast address lets others listen at the port too: each process has a socket, and so has
+	// every other program that speaks mDNS.
 	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(224, 0, 0, 0), Port: port})
 	if err != nil {
 		return nil, err

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mdns is a registry without a server: processes on one network tell each other who serves what, by DNS-SD (RFC 6763) over
-// multicast DNS (RFC 6762). It is for an office, a workshop, a laptop; what it has room for is hundreds of instances, not thousands.
+// Package mdns is a registry without a server: processes on one network tell each other who serves
+// what, by DNS-SD (RFC 6763) over multicast DNS (RFC 6762). It is for an office, a workshop, a
+// laptop; what it has room for is hundreds of instances, not thousands.
 //
-// An instance is one of the type _yodel._tcp in the domain local, with a name like "Arith 10.0.0.1:8972", an SRV record and a TXT record
-// with what it says of itself, for example "service=Arith", "addr=10.0.0.1:8972", "weight=3". Tools that speak DNS-SD show it. What
-// others announce is found if its TXT record says which service it is; without an "addr" in there, its address is that of its SRV record.
+// An instance is one of the type _yodel._tcp in the domain local, with a name like "Arith
+// 10.0.0.1:8972", an SRV record and a TXT record with what it says of itself, for example
+// "service=Arith", "addr=10.0.0.1:8972", "weight=3". Tools that speak DNS-SD show it. What others
+// announce is found if its TXT record says which service it is; without an "addr" in there, its
+// address is that of its SRV record.
 //
-// Whoever is on the network can announce, and be believed: a server has to prove who it is in another way, for example by TLS.
+// Whoever is on the network can announce, and be believed: a server has to prove who it is in
+// another way, for example by TLS.
 //
-// It speaks IPv4 multicast, about addresses of all kinds. Names hold an address, which nobody else has, so it does not probe for
-// conflicts.
+// It speaks IPv4 multicast, about addresses of all kinds. Names hold an address, which nobody else
+// has, so it does not probe for conflicts.
 package mdns
 
 import (
@@ -35,14 +39,15 @@ const domain = "local."
 type Options struct {
 	// Type is what instances are of, by RFC 6763. Default "_yodel._tcp".
 	Type string
-	// Interfaces are the names of the network interfaces to use, for example "eth0", or "lo" for one machine. Default: all that
-	// are up and know multicast.
+	// Interfaces are the names of the network interfaces to use, for example "eth0", or "lo" for
+	// one machine. Default: all that are up and know multicast.
 	Interfaces []string
 	// Logger is told of records that cannot be read. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// A Registry announces instances on the network, and follows those of others. It may be used concurrently.
+// A Registry announces instances on the network, and follows those of others. It may be used
+// concurrently.
 type Registry struct {
 	opts Options
 	kind string // of instances, as a name
@@ -110,7 +115,8 @@ func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	return r.conn.send(answer(rec.answers(0)))
 }
 
-// Close says goodbye for everything that is still announced, and leaves the network. Who follows a service goes on.
+// Close says goodbye for everything that is still announced, and leaves the network. Who follows a
+// service goes on.
 func (r *Registry) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,8 +171,8 @@ func (r *Registry) openLocked() error {
 // enumeration is the name by which all types are asked for.
 const enumeration = "_services._dns-sd._udp." + domain
 
-// hear looks whether a message asks for something that is announced here. The answer waits for a moment, as RFC 6762 wants it,
-// because many may have one; who asks meanwhile gets the same.
+// hear looks whether a message asks for something that is announced here. The answer waits for a
+// moment, as RFC 6762 wants it, because many may have one; who asks meanwhile gets the same.
 func (r *Registry) hear(m *dns.Msg) {
 	if m.Response {
 		return

@@ -19,7 +19,8 @@ import (
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-// serverOf is set for a process of its own, which TestProcesses starts: it serves, and is of this type.
+// serverOf is set for a process of its own, which TestProcesses starts: it serves, and is of this
+// type.
 const serverOf = "YODEL_MDNS_SERVER"
 
 func TestMain(m *testing.M) {
@@ -59,7 +60,8 @@ func join(t *testing.T, kind string) *mdns.Registry {
 	return r
 }
 
-// There is no server to be in trouble, and what fits into the packets of a network are hundreds of instances, not thousands.
+// There is no server to be in trouble, and what fits into the packets of a network are hundreds of
+// instances, not thousands.
 func TestRegistry(t *testing.T) {
 	t.Parallel()
 	client := join(t, "_yodel-suite._tcp")
@@ -118,7 +120,8 @@ func (f *follower) untilAt(t *testing.T, addrs ...string) time.Duration {
 	})
 }
 
-// every is how often servers announce themselves in tests. They are forgotten after three times as long.
+// every is how often servers announce themselves in tests. They are forgotten after three times as
+// long.
 const every = time.Second
 
 // serve is a server that lives until its standard input ends.
@@ -147,7 +150,8 @@ func serve(kind string) error {
 	return r.Close()
 }
 
-// startServer starts a server as a process of its own. It returns where it serves, and how to end it in two ways.
+// startServer starts a server as a process of its own. It returns where it serves, and how to end
+// it in two ways.
 func startServer(t *testing.T, kind string) (addr string, kill, shutDown func()) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])

@@ -57,7 +57,8 @@ func startPeer(t *testing.T, kind string) *peer {
 		t.Fatal(err)
 	}
 	ended := make(chan struct{})
-	p := &peer{stdin: stdin, seen: make(chan sighting, 100), kill: func() { _ = cmd.Process.Kill(); <-ended }} // it may have ended
+	// it may have ended
+	p := &peer{stdin: stdin, seen: make(chan sighting, 100), kill: func() { _ = cmd.Process.Kill(); <-ended }}
 	t.Cleanup(p.kill)
 	go func() {
 		defer close(ended)

@@ -28,7 +28,8 @@ type record struct {
 	until time.Time // it is forgotten
 }
 
-// newRecord returns the record of an instance. Clients of yodel read its text; its host and port are for others.
+// newRecord returns the record of an instance. Clients of yodel read its text; its host and port
+// are for others.
 func newRecord(kind, service string, in yodel.Instance) (*record, error) {
 	text, err := textOf(service, in)
 	if err != nil {
@@ -58,8 +59,8 @@ func dashed(c rune) rune {
 	return c
 }
 
-// label returns the part of an instance's name that is its own, which has room for 63 bytes. The address in it is nobody else's,
-// so that there are no conflicts to be found by probing.
+// label returns the part of an instance's name that is its own, which has room for 63 bytes. The
+// address in it is nobody else's, so that there are no conflicts to be found by probing.
 func label(service, addr string) string {
 	full := service + " " + addr
 	if len(full) <= 63 {

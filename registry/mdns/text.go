@@ -15,8 +15,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// The keys of the TXT record, by RFC 6763, section 6. A key of the metadata stands behind "md-", escaped as in URLs, and so
-// do tags, with commas between them.
+// The keys of the TXT record, by RFC 6763, section 6. A key of the metadata stands behind "md-",
+// escaped as in URLs, and so do tags, with commas between them.
 const (
 	keyService   = "service"
 	keyAddr      = "addr"

@@ -13,7 +13,8 @@ import (
 	"github.com/yodel-rpc/yodel/registry/memory"
 )
 
-// Servers say in the registry how busy they are, so that a client knows where to send its first call, of which there has been no reply.
+// Servers say in the registry how busy they are, so that a client knows where to send its first
+// call, of which there has been no reply.
 func TestANewClientBeginsWithTheLeastLoaded(t *testing.T) {
 	r := memory.New(nil)
 	release := make(chan struct{})

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memory is a registry inside the process: for tests, and for programs that are client and server in one.
+// Package memory is a registry inside the process: for tests, and for programs that are client and
+// server in one.
 package memory
 
 import (

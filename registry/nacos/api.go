@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// This file is the Open API of Nacos: https://nacos.io/en/docs/v3.0/manual/user/open-api/ and, for version 1,
-// https://nacos.io/en/docs/v1/open-api/.
+// This file is the Open API of Nacos: https://nacos.io/en/docs/v3.0/manual/user/open-api/ and, for
+// version 1, https://nacos.io/en/docs/v1/open-api/.
 
 const (
 	instanceV3 = "/nacos/v3/client/ns/instance"
@@ -226,7 +226,8 @@ type session struct {
 	until time.Time // when to log in again
 }
 
-// token returns a token for requests, and not the one that was refused. It is empty without authentication.
+// token returns a token for requests, and not the one that was refused. It is empty without
+// authentication.
 func (r *Registry) token(ctx context.Context, refused string) (string, error) {
 	if r.opts.Username == "" {
 		return "", nil

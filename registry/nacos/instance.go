@@ -39,7 +39,8 @@ const preserved = "preserved."
 
 const inactive = "inactive"
 
-// split returns an address as Nacos wants it. Not ok means that it cannot be put together again from that.
+// split returns an address as Nacos wants it. Not ok means that it cannot be put together again
+// from that.
 func split(addr string) (ip, port string, ok bool) {
 	ip, port, err := net.SplitHostPort(addr)
 	n, bad := strconv.ParseUint(port, 10, 16)

@@ -6,14 +6,16 @@
 //	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
 //	c := yodel.NewClient(r.Service("Arith"), nil)
 //
-// It uses the standard library alone; the SDK of Nacos needs 259 modules. What that costs is that Nacos tells nobody of a change over
-// HTTP: a client asks again every two seconds, and is sent the whole service, 400 bytes for each instance.
+// It uses the standard library alone; the SDK of Nacos needs 259 modules. What that costs is that
+// Nacos tells nobody of a change over HTTP: a client asks again every two seconds, and is sent the
+// whole service, 400 bytes for each instance.
 //
-// Records are ephemeral instances that a heartbeat keeps alive, as the SDK writes them: Nacos's console shows their address, weight
-// and metadata, other clients of Nacos can call them, and what others have registered can be resolved. The fields of
-// yodel.Instance for which Nacos has no field of its own are metadata: version, zone, group and so on; all metadata together may have
-// 1,024 bytes. An inactive instance has weight 0, which Nacos's own clients do not call either. Nacos looks for records whose time
-// to live has passed every 5 s, and forgets all when it is restarted.
+// Records are ephemeral instances that a heartbeat keeps alive, as the SDK writes them: Nacos's
+// console shows their address, weight and metadata, other clients of Nacos can call them, and what
+// others have registered can be resolved. The fields of yodel.Instance for which Nacos has no field
+// of its own are metadata: version, zone, group and so on; all metadata together may have 1,024
+// bytes. An inactive instance has weight 0, which Nacos's own clients do not call either. Nacos
+// looks for records whose time to live has passed every 5 s, and forgets all when it is restarted.
 package nacos
 
 import (
@@ -31,12 +33,14 @@ import (
 
 // Options changes how the registry works. The zero value is good.
 type Options struct {
-	// Namespace, Group and Cluster are where in Nacos services are: the id of a namespace, a group of services, a cluster of the
-	// instances of each. Default "public", "DEFAULT_GROUP" and "DEFAULT".
+	// Namespace, Group and Cluster are where in Nacos services are: the id of a namespace, a group
+	// of services, a cluster of the instances of each. Default "public", "DEFAULT_GROUP" and
+	// "DEFAULT".
 	Namespace, Group, Cluster string
 	// Username and Password are for Nacos's authentication. Default none.
 	Username, Password string
-	// TLS is how to connect to servers with https:// before their address. Default: as the system does.
+	// TLS is how to connect to servers with https:// before their address. Default: as the system
+	// does.
 	TLS *tls.Config
 	// Every is how often, about, clients ask for what has changed. Default 2 s.
 	Every time.Duration
@@ -61,10 +65,12 @@ type Registry struct {
 // A record is one of a service and an address.
 type record struct{ service, addr string }
 
-// forever is the longest duration of an option, a hundred years: sums of two such durations do not overflow.
+// forever is the longest duration of an option, a hundred years: sums of two such durations do not
+// overflow.
 const forever = 100 * 365 * 24 * time.Hour
 
-// New returns a registry in the Nacos servers at these addresses, separated by commas. Each is HOST:PORT or a URL.
+// New returns a registry in the Nacos servers at these addresses, separated by commas. Each is
+// HOST:PORT or a URL.
 func New(servers string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
@@ -90,14 +96,15 @@ func New(servers string, o *Options) *Registry {
 	return r
 }
 
-// Close closes the connections to Nacos that are idle. What was announced stays until its time to live has passed.
+// Close closes the connections to Nacos that are idle. What was announced stays until its time to
+// live has passed.
 func (r *Registry) Close() error {
 	r.http.CloseIdleConnections()
 	return nil
 }
 
-// Announce implements yodel.Registrar. A record that Nacos knows as it is gets a heartbeat: that is no news for other clients, while
-// registering it again would be.
+// Announce implements yodel.Registrar. A record that Nacos knows as it is gets a heartbeat: that is
+// no news for other clients, while registering it again would be.
 func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
 	about, err := r.describe(service, in, ttl)
 	if err != nil {
@@ -155,5 +162,6 @@ func (r *Registry) about(service string) url.Values {
 	return url.Values{"namespaceId": {r.opts.Namespace}, "groupName": {r.opts.Group}, "serviceName": {escape(service)}}
 }
 
-// escape makes of a name one without the characters that Nacos refuses, and without those between its groups and services.
+// escape makes of a name one without the characters that Nacos refuses, and without those between
+// its groups and services.
 func escape(name string) string { return strings.ReplaceAll(url.PathEscape(name), "@@", "%40%40") }

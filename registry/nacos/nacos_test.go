@@ -41,7 +41,8 @@ func connect(t *testing.T, servers string, o nacos.Options) *nacos.Registry {
 	return r
 }
 
-// A recorder remembers what was announced, for a test that withdraws it behind the back of whoever did.
+// A recorder remembers what was announced, for a test that withdraws it behind the back of whoever
+// did.
 type recorder struct {
 	*nacos.Registry
 
@@ -78,8 +79,9 @@ func TestRegistry(t *testing.T) {
 	yodeltest.TestRegistry(t, yodeltest.Registry{
 		Registrar: r,
 		Service:   func(name string) yodel.Resolver { return connect(t, network.Addr, nacos.Options{}).Service(name) },
-		Late:      8 * time.Second,                                // it looks every 5 s
-		Kill:      server.Kill, RestartEmpty: server.RestartEmpty, // no Restart: it keeps no ephemeral instance when it ends
+		Late:      8 * time.Second, // it looks every 5 s
+		// no Restart: it keeps no ephemeral instance when it ends
+		Kill: server.Kill, RestartEmpty: server.RestartEmpty,
 		Stop: server.Stop, Continue: server.Continue, Slow: network.Slow,
 		Expire: func() { r.expire(t, connect(t, server.Addr, nacos.Options{})) },
 	})

@@ -24,7 +24,8 @@ func (s *store) failed(what string, err error) error {
 	return fmt.Errorf("redis at %s: %s: %w%s", s.client.Options().Addr, what, err, hint)
 }
 
-// listRounds bounds how much of a database List looks at, which may hold more than a registry: so many times atOnce keys.
+// listRounds bounds how much of a database List looks at, which may hold more than a registry: so
+// many times atOnce keys.
 const listRounds = 10
 
 // List implements registry.Lister.

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package redis is a registry in Redis, 5 or later, or in what speaks its protocol and knows scripts: Valkey, KeyDB.
+// Package redis is a registry in Redis, 5 or later, or in what speaks its protocol and knows
+// scripts: Valkey, KeyDB.
 //
 //	r := redis.New("10.0.0.1:6379", nil)
 //	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
 //	c := yodel.NewClient(r.Service("Arith"), nil)
 //
-// The record of an instance is a string that expires, at yodel/SERVICE/ADDRESS. The addresses of a service are the sorted set
-// yodel/SERVICE, each with the time of its end in milliseconds, because Redis can find keys by their beginning only by looking at all of
-// its keys. Changes are published on a channel of the same name; the keyspace events of Redis are off by default. Messages may be lost, and
-// nothing is published when a record expires: so clients ask once a second for what has expired, and read everything again
-// when their connection was lost, and now and then.
+// The record of an instance is a string that expires, at yodel/SERVICE/ADDRESS. The addresses of a
+// service are the sorted set yodel/SERVICE, each with the time of its end in milliseconds, because
+// Redis can find keys by their beginning only by looking at all of its keys. Changes are published
+// on a channel of the same name; the keyspace events of Redis are off by default. Messages may be
+// lost, and nothing is published when a record expires: so clients ask once a second for what has
+// expired, and read everything again when their connection was lost, and now and then.
 //
 //	redis-cli get yodel/Arith/10.0.0.7:8972
 //	redis-cli zrange yodel/Arith 0 -1 withscores
 //	redis-cli subscribe yodel/Arith
 //
-// With registry.RPCX as the layout, records are as rpcx's Redis plugin keeps them: the prefix is its BasePath, and there is no sorted set,
-// which rpcx does not keep. Clients then look at all keys of Redis every time, with SCAN: give it a Redis, or a database, of its own.
+// With registry.RPCX as the layout, records are as rpcx's Redis plugin keeps them: the prefix is
+// its BasePath, and there is no sorted set, which rpcx does not keep. Clients then look at all keys
+// of Redis every time, with SCAN: give it a Redis, or a database, of its own.
 //
 // Redis Cluster is not supported: what belongs together is not in one slot.
 package redis
@@ -51,7 +54,8 @@ type Options struct {
 	TLS *tls.Config
 	// Timeout is how long Redis may take to answer. Default 5 s.
 	Timeout time.Duration
-	// Every is how often clients ask for what has expired, about, and in the layout of rpcx for everything. Default 1 s.
+	// Every is how often clients ask for what has expired, about, and in the layout of rpcx for
+	// everything. Default 1 s.
 	Every time.Duration
 	// Client is used instead of a new one, for Redis Sentinel for example. It stays open.
 	Client *redis.Client
@@ -63,7 +67,8 @@ type Registry struct {
 	close func() error
 }
 
-// New returns a registry in the Redis server at addr. It does not wait for a connection, and connects again whenever it was lost.
+// New returns a registry in the Redis server at addr. It does not wait for a connection, and
+// connects again whenever it was lost.
 func New(addr string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
@@ -109,10 +114,12 @@ type store struct {
 	changing map[string]chan struct{} // the records that a command changes now; closed when it has ended
 }
 
-// The scripts make one step of what belongs together, by the clock of Redis. Their keys are a record and the set of its service.
-// What has ended stays in a set for a minute, so that clients learn of it, and a set ends a minute after its last record.
+// The scripts make one step of what belongs together, by the clock of Redis. Their keys are a
+// record and the set of its service. What has ended stays in a set for a minute, so that clients
+// learn of it, and a set ends a minute after its last record.
 var (
-	// put takes the value, the ttl in milliseconds, which is 0 for ever, and whether there is a set.
+	// put takes the value, the ttl in milliseconds, which is 0 for ever, and whether there is a
+	// set.
 	//nolint:dupword // Lua
 	put = redis.NewScript(`
 		local old = redis.call('GET', KEYS[1])
@@ -159,8 +166,8 @@ var (
 // atOnce is how many records are read at once: Redis does nothing else meanwhile.
 const atOnce = 1000
 
-// place returns the key that Redis has for one of ours, and the name of the set of its service. Rpcx's library begins every key
-// with a slash, in addition to one that may be there.
+// place returns the key that Redis has for one of ours, and the name of the set of its service.
+// Rpcx's library begins every key with a slash, in addition to one that may be there.
 func (s *store) place(key string) (record, service string) {
 	parts := strings.SplitN(key, "/", s.parts)
 	service = strings.Join(parts[:s.parts-1], "/")
@@ -177,7 +184,8 @@ type pair struct {
 	LastIndex uint64 `json:"LastIndex"`
 }
 
-// ask carries out a command within the timeout. It does not wait for the client, which does not notice that ctx was canceled.
+// ask carries out a command within the timeout. It does not wait for the client, which does not
+// notice that ctx was canceled.
 func ask[T any](ctx context.Context, s *store, what string, command func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
@@ -252,9 +260,10 @@ func (s *store) Delete(ctx context.Context, key string) error {
 	})
 }
 
-// write carries out a command that changes a record. It returns when ctx ends, although the client may go on waiting for the answer.
-// Commands that change one record run one after the other, because they could overtake each other on different connections: a Delete
-// waits for a Put that was canceled.
+// write carries out a command that changes a record. It returns when ctx ends, although the client
+// may go on waiting for the answer. Commands that change one record run one after the other,
+// because they could overtake each other on different connections: a Delete waits for a Put that
+// was canceled.
 func (s *store) write(ctx context.Context, what, record string, command func(context.Context) error) error {
 	end, err := s.turn(ctx, record)
 	if err != nil {
@@ -400,7 +409,8 @@ func literal(text string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(text)
 }
 
-// learn tells view of the records that a message names, and the ones behind it. A subscription that was made again may have missed some.
+// learn tells view of the records that a message names, and the ones behind it. A subscription that
+// was made again may have missed some.
 func (s *store) learn(ctx context.Context, prefix string, view *registry.View, one any, more <-chan any) error {
 	first, _ := s.place(prefix)
 	var records []string

@@ -100,7 +100,8 @@ func TestRecordsAreForPeopleToRead(t *testing.T) {
 	must(t, r.Withdraw(t.Context(), "Shop", "10.0.0.1:8972"))
 	must(t, r.Withdraw(t.Context(), "Shop", "10.0.0.1:8972"))
 	must(t, client.Publish(t.Context(), "yodel/Shop", "end").Err())
-	for _, want := range []string{key, key, key, "end"} { // new, changed, withdrawn; what changes nothing is not published
+	// new, changed, withdrawn; what changes nothing is not published
+	for _, want := range []string{key, key, key, "end"} {
 		got, err := sub.ReceiveMessage(t.Context())
 		must(t, err)
 		if got.Payload != want {
@@ -151,7 +152,8 @@ func follow(t *testing.T, r *redis.Registry, service string, seen func([]yodel.I
 	}
 }
 
-// What rpcx's plugin writes through its library: a key that begins with one more slash, and JSON around the value.
+// What rpcx's plugin writes through its library: a key that begins with one more slash, and JSON
+// around the value.
 func TestRecordsOfRPCX(t *testing.T) {
 	s := realserver.Redis(t)
 	client := direct(t, s)
@@ -206,7 +208,8 @@ func TestFleetsWithRPCX(t *testing.T) {
 	}}, "redis")
 }
 
-// A connection that was lost may have missed messages, and records that others wrote without a word are found by reading all again.
+// A connection that was lost may have missed messages, and records that others wrote without a word
+// are found by reading all again.
 func TestWhatWasMissedIsFound(t *testing.T) {
 	s := realserver.Redis(t)
 	r := newRegistry(t, s.Addr, nil)

@@ -17,9 +17,10 @@ import (
 // triesPerServer is how often a session tries to connect to each of its servers.
 const triesPerServer = 3
 
-// A session is one with the servers. The library connects again when the connection was lost, and takes a new session when the old one
-// has ended. But a server that has lost its data refuses who has seen some of it, for ever, and what a watch has
-// missed meanwhile is not told: a session is then over, and another one begun.
+// A session is one with the servers. The library connects again when the connection was lost, and
+// takes a new session when the old one has ended. But a server that has lost its data refuses who
+// has seen some of it, for ever, and what a watch has missed meanwhile is not told: a session is
+// then over, and another one begun.
 type session struct {
 	conn   *zk.Conn
 	secure *tls.Config    // nil for none
@@ -56,7 +57,8 @@ func (s *store) announcing() (*session, error) {
 	return s.current, err
 }
 
-// begin begins a session, without waiting for a connection. The names of the servers are looked up again each time.
+// begin begins a session, without waiting for a connection. The names of the servers are looked up
+// again each time.
 func (s *store) begin(heard func(zk.Event)) (*session, error) {
 	x := &session{secure: s.opts.TLS, limit: s.opts.Session, tries: triesPerServer * len(s.servers), heard: heard, isOver: make(chan struct{})}
 	conn, events, err := zk.Connect(s.servers, s.opts.Session, zk.WithLogger(silent{}), zk.WithLogInfo(false),
@@ -160,8 +162,8 @@ func (x *session) connect(ctx context.Context, network, addr string) (net.Conn, 
 	return (&net.Dialer{}).DialContext(ctx, network, addr)
 }
 
-// A line is a connection whose deadlines the library may change when the server has greeted: it would wait for that almost seven times
-// as long as a session lasts.
+// A line is a connection whose deadlines the library may change when the server has greeted: it
+// would wait for that almost seven times as long as a session lasts.
 type line struct {
 	net.Conn
 

@@ -15,8 +15,8 @@ import (
 	"github.com/yodel-rpc/yodel/registry"
 )
 
-// A watch is one Watch of the children of a node. ZooKeeper says once of a node that it has changed, and nothing more; whoever wants to
-// know what, and what comes next, reads it again.
+// A watch is one Watch of the children of a node. ZooKeeper says once of a node that it has
+// changed, and nothing more; whoever wants to know what, and what comes next, reads it again.
 type watch struct {
 	conn   *zk.Conn
 	node   string

@@ -7,8 +7,9 @@
 //	server := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
 //	client := yodel.NewClient(r.Service("Shop"), nil)
 //
-// Its records are ephemeral nodes: they end with the session of the process that announced them, or when that does not announce them
-// again. Every service that a client follows has a session of its own.
+// Its records are ephemeral nodes: they end with the session of the process that announced them, or
+// when that does not announce them again. Every service that a client follows has a session of its
+// own.
 package zookeeper
 
 import (
@@ -30,16 +31,18 @@ import (
 
 // Options changes how the registry works. The zero value is good.
 type Options struct {
-	// Options are those of all registries, except for Reconcile, which is 10 min by default: sessions tell of every change.
+	// Options are those of all registries, except for Reconcile, which is 10 min by default:
+	// sessions tell of every change.
 	registry.Options
-	// Session is how long ZooKeeper waits for a process that it does not hear of, until it forgets what that has announced. The server may
-	// have bounds of its own. Default 10 s.
+	// Session is how long ZooKeeper waits for a process that it does not hear of, until it forgets
+	// what that has announced. The server may have bounds of its own. Default 10 s.
 	Session time.Duration
-	// Username and Password are for ZooKeeper's digest authentication. The service that is announced first with them can be announced
-	// with them alone from then on, and read by all: its folder in ZooKeeper belongs to them. Default none.
+	// Username and Password are for ZooKeeper's digest authentication. The service that is
+	// announced first with them can be announced with them alone from then on, and read by all: its
+	// folder in ZooKeeper belongs to them. Default none.
 	Username, Password string
-	// TLS is how to connect. Default: without TLS. Its ServerName is needed when certificates are for names: the names of the servers are looked up
-	// before.
+	// TLS is how to connect. Default: without TLS. Its ServerName is needed when certificates are
+	// for names: the names of the servers are looked up before.
 	TLS *tls.Config
 }
 
@@ -49,8 +52,8 @@ type Registry struct {
 	store *store
 }
 
-// New returns a registry in the ZooKeeper ensemble at these servers, separated by commas. It connects when it has something to do, and
-// again whenever the connection was lost.
+// New returns a registry in the ZooKeeper ensemble at these servers, separated by commas. It
+// connects when it has something to do, and again whenever the connection was lost.
 func New(servers string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
@@ -146,8 +149,9 @@ func undotted(name string) string {
 	return name
 }
 
-// change has do change a node, alone. The library knows no context: when ctx ends first, the step that do has come to ends by itself or
-// with the connection, and others who want to change the node wait for that.
+// change has do change a node, alone. The library knows no context: when ctx ends first, the step
+// that do has come to ends by itself or with the connection, and others who want to change the node
+// wait for that.
 func (s *store) change(ctx context.Context, what, node string, do func(ctx context.Context, conn *zk.Conn, r *record) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Session)
 	defer cancel()
@@ -206,7 +210,8 @@ func (s *store) try(ctx context.Context, r *record, do func(ctx context.Context,
 	return err
 }
 
-// another reports whether the next connection may do better: this one was perhaps tried before the server was there.
+// another reports whether the next connection may do better: this one was perhaps tried before the
+// server was there.
 func another(err error) bool {
 	return errors.Is(err, zk.ErrNoServer) || errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrClosing) ||
 		errors.Is(err, zk.ErrSessionExpired)
@@ -297,7 +302,8 @@ func (s *store) Get(ctx context.Context, key string) (value []byte, err error) {
 	return <-found, nil
 }
 
-// makeParents makes the folder of records, which stays, and those above. ZooKeeper asks the folder who may delete a node in it, not the node.
+// makeParents makes the folder of records, which stays, and those above. ZooKeeper asks the folder
+// who may delete a node in it, not the node.
 func (s *store) makeParents(ctx context.Context, conn *zk.Conn, node string, acl []zk.ACL) error {
 	if node == "/" {
 		return nil

@@ -89,7 +89,8 @@ func find(t *testing.T, r *zookeeper.Registry, service string, want yodel.Instan
 	}
 }
 
-// A service that was announced with a password can be changed by nobody else, and read by all; and others may have theirs beside it.
+// A service that was announced with a password can be changed by nobody else, and read by all; and
+// others may have theirs beside it.
 func TestPasswordAndTLS(t *testing.T) {
 	t.Parallel()
 	p, secure := realserver.Secured(t, realserver.ZooKeeper(t).Addr)

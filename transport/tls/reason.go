@@ -23,9 +23,10 @@ const (
 	client = "client"
 )
 
-// failed returns the error of a handshake with the peer at addr that ended with err. If TLS is the reason, that is a
-// *yodel.Error, which says in plain words which check failed: a client gives it to its caller, and a server logs it. If the peer
-// went away or the time was over, nothing can be said of TLS.
+// failed returns the error of a handshake with the peer at addr that ended with err. If TLS is the
+// reason, that is a *yodel.Error, which says in plain words which check failed: a client gives it
+// to its caller, and a server logs it. If the peer went away or the time was over, nothing can be
+// said of TLS.
 func failed(err error, peer, addr string, now func() time.Time) error {
 	why := reason(err, peer, now)
 	if why == "" {
@@ -113,8 +114,8 @@ func other(side string) string {
 	return server
 }
 
-// alert is what a client that does not speak TLS is sent: a fatal alert, "unexpected message". Its first bytes tell any client that
-// it has met TLS.
+// alert is what a client that does not speak TLS is sent: a fatal alert, "unexpected message". Its
+// first bytes tell any client that it has met TLS.
 var alert = []byte{0x15, 3, 1, 0, 2, 2, 10}
 
 // hint sends the alert to a client that does not speak TLS.

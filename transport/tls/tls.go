@@ -33,12 +33,13 @@ import (
 // With TLS 1.3 a client has finished its handshake before the server looks at the client's
 // certificate: when the server refuses it, Dial succeeds and the first Read fails.
 //
-// A handshake that fails because of TLS is a *yodel.Error with the ID YDL1108, which names the check that failed. The caller of the
-// client gets it, and the server logs it in one line. A client that does not speak TLS is sent a TLS alert, by which it can tell.
+// A handshake that fails because of TLS is a *yodel.Error with the ID YDL1108, which names the
+// check that failed. The caller of the client gets it, and the server logs it in one line. A client
+// that does not speak TLS is sent a TLS alert, by which it can tell.
 type Transport struct {
 	// Server is how to listen. It needs a certificate. With ClientCAs, and ClientAuth left alone,
-	// every client must show a certificate of theirs. The same defaults hold for a configuration that
-	// GetConfigForClient returns, which must not be changed afterwards. Default: Listen fails.
+	// every client must show a certificate of theirs. The same defaults hold for a configuration
+	// that GetConfigForClient returns, which must not be changed afterwards. Default: Listen fails.
 	Server *tls.Config
 	// Client is how to dial. Without a ServerName the server must prove to be the host of the
 	// address. Default: trust what this machine trusts.
@@ -185,7 +186,8 @@ func (c *conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// refused is the error of the first Read. With TLS 1.3 that is where a client learns that the server refused its certificate.
+// refused is the error of the first Read. With TLS 1.3 that is where a client learns that the
+// server refused its certificate.
 func (c *conn) refused(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" {
 		return failed(err, c.peer, c.addr, c.now)

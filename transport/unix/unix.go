@@ -32,7 +32,8 @@ func (t Transport) Dial(ctx context.Context, path string) (net.Conn, error) {
 // Listen makes a socket file at path, which Close removes. A socket file that a dead server left
 // there is replaced. Anything else there is an error, a socket that somebody listens on included.
 //
-// The abstract addresses of Linux, "@name", are refused: they have no file, so no mode protects them.
+// The abstract addresses of Linux, "@name", are refused: they have no file, so no mode protects
+// them.
 func (t Transport) Listen(path string) (net.Listener, error) {
 	if path == "" || strings.HasPrefix(path, "@") {
 		return nil, fmt.Errorf("listen unix %q: the address is no path", path)

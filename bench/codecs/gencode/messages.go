@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gencode has the messages with the methods that gencode (github.com/andyleap/gencode) makes, in its format. The
-// generator is gone, so they are written by hand, a loop where it would repeat itself:
+// Package gencode has the messages with the methods that gencode (github.com/andyleap/gencode)
+// makes, in its format. The generator is gone, so they are written by hand, a loop where it would
+// repeat itself:
 //
 //	struct Args { A vint64  B vint64 }
 //	struct Reply { C vint64 }

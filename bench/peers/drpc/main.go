@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// drpc, with code generated for vtprotobuf and a pool of connections, since each carries one call at a time.
+// drpc, with code generated for vtprotobuf and a pool of connections, since each carries one call
+// at a time.
 package main
 
 import (

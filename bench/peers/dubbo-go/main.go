@@ -59,7 +59,8 @@ func main() {
 	})
 }
 
-// The two descriptions of the service are what protoc-gen-go-triple would write. The Go module proxy does not have it.
+// The two descriptions of the service are what protoc-gen-go-triple would write. The Go module
+// proxy does not have it.
 
 const service = "yodel.bench.Bench"
 

@@ -72,7 +72,8 @@ func (*handler) Stream(ctx context.Context, request *bench.StreamRequest, stream
 	return nil
 }
 
-// serve starts two servers: the one of multiplexed connections says where the other is, which serves streams.
+// serve starts two servers: the one of multiplexed connections says where the other is, which
+// serves streams.
 func serve(addr string) (string, func(), error) {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -139,7 +140,8 @@ func dial(ctx context.Context, o peer.Options) (peer.Client, error) {
 // patience is for dialling: the default of 50 ms is too short where all processors are busy.
 var patience = client.WithConnectTimeout(5 * time.Second)
 
-// to returns a client of some servers. It is what WithMuxConnection makes, with a pool that can be closed.
+// to returns a client of some servers. It is what WithMuxConnection makes, with a pool that can be
+// closed.
 func (c *connection) to(addrs ...string) (multiplexed.Client, error) {
 	return multiplexed.NewClient("bench", client.WithHostPorts(addrs...), patience, client.WithConnPool(c.pool),
 		client.WithTransHandlerFactory(netpollmux.NewCliTransHandlerFactory()), client.WithTransportProtocol(transport.TTHeader))
@@ -220,7 +222,8 @@ func (c *connection) stream(request *bench.StreamRequest) error {
 	}
 }
 
-// filled returns the message with the values that it has in protobuf, where field5 is a list and empty.
+// filled returns the message with the values that it has in protobuf, where field5 is a list and
+// empty.
 func filled() *bench.BenchmarkMessage {
 	m := new(bench.BenchmarkMessage)
 	for name, field := range reflect.ValueOf(m).Elem().Fields() {

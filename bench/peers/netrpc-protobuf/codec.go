@@ -14,8 +14,9 @@ import (
 	"github.com/yodel-rpc/yodel/bench/message"
 )
 
-// A codec writes a header and a body, each with its length before it: the number of the call and the name of the method, or the error,
-// as text; protobuf, or bytes as they are. It is the codec of a client or a server.
+// A codec writes a header and a body, each with its length before it: the number of the call and
+// the name of the method, or the error, as text; protobuf, or bytes as they are. It is the codec of
+// a client or a server.
 type codec struct {
 	conn net.Conn
 	in   *bufio.Reader

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The peer net/rpc with protobuf: the standard library's package with a codec of our own, which is what those get who
-// find gob too slow.
+// The peer net/rpc with protobuf: the standard library's package with a codec of our own, which is
+// what those get who find gob too slow.
 package main
 
 import (
@@ -28,7 +28,8 @@ func main() {
 // Bench is the service.
 type Bench struct{}
 
-// Say replies with the message that came. A pointer to the reply's pointer spares a copy of the struct, which has a lock.
+// Say replies with the message that came. A pointer to the reply's pointer spares a copy of the
+// struct, which has a lock.
 func (Bench) Say(in *message.BenchmarkMessage, out **message.BenchmarkMessage) error {
 	message.Answer(in)
 	*out = in

@@ -188,7 +188,8 @@ func (c *client) Caller() (func() error, error) {
 	}, nil
 }
 
-// call returns a call's method and arguments, and a new reply: gob leaves fields alone that did not come.
+// call returns a call's method and arguments, and a new reply: gob leaves fields alone that did not
+// come.
 func (c *client) call() (method string, args, reply any) {
 	switch c.Work {
 	case peer.Message, peer.Plain:

@@ -10,7 +10,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// A msgpackCodec is what packages for net/rpc with msgpack do: header and body follow each other, and leave in one write.
+// A msgpackCodec is what packages for net/rpc with msgpack do: header and body follow each other,
+// and leave in one write.
 type msgpackCodec struct {
 	io.Closer
 	dec *msgpack.Decoder

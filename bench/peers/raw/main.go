@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The peer raw is no framework but the ceiling: a program written for the benchmark alone that does the same job over TCP with as little as
-// possible. Callers have a connection each and call in turns; asynchronous calls share one connection and are written and
-// read many at a time. There are no deadlines, no limits, no names of methods, no errors, one message in the air per connection or all in order.
+// The peer raw is no framework but the ceiling: a program written for the benchmark alone that does
+// the same job over TCP with as little as possible. Callers have a connection each and call in
+// turns; asynchronous calls share one connection and are written and read many at a time. There are
+// no deadlines, no limits, no names of methods, no errors, one message in the air per connection or
+// all in order.
 //
-// A connection begins with a byte that says the work. A frame is a header of 8 bytes, the body's length and the call's number,
-// and the body.
+// A connection begins with a byte that says the work. A frame is a header of 8 bytes, the body's
+// length and the call's number, and the body.
 package main
 
 import (

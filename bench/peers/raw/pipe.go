@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// A pipe carries asynchronous calls over one connection. Who starts one appends to a buffer, which a goroutine writes while
-// another buffer is filled; replies come in the order of the calls.
+// A pipe carries asynchronous calls over one connection. Who starts one appends to a buffer, which
+// a goroutine writes while another buffer is filled; replies come in the order of the calls.
 type pipe struct {
 	request func(dst []byte) []byte
 	check   func(reply []byte) error

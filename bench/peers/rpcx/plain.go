@@ -25,7 +25,8 @@ func (plainService) Say(_ context.Context, in, out *peer.PlainMessage) error {
 // gobType is a number that rpcx does not use: it has no gob.
 const gobType protocol.SerializeType = 10
 
-// gobCodec is what its users register. A message of rpcx stands alone, so each has a coder of its own.
+// gobCodec is what its users register. A message of rpcx stands alone, so each has a coder of its
+// own.
 type gobCodec struct{}
 
 func (gobCodec) Encode(v any) ([]byte, error) {

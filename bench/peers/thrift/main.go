@@ -181,7 +181,8 @@ func kiss(c *connection, k *bench.Kiss) error {
 	return nil
 }
 
-// filled returns the message with the values that it has in protobuf, where field5 is a list and empty.
+// filled returns the message with the values that it has in protobuf, where field5 is a list and
+// empty.
 func filled() *bench.BenchmarkMessage {
 	m := new(bench.BenchmarkMessage)
 	for name, field := range reflect.ValueOf(m).Elem().Fields() {

@@ -31,8 +31,8 @@ import (
 	"github.com/yodel-rpc/yodel/bench/peers/trpc-go/gen/bench"
 )
 
-// With trpc.group/trpc-go/trpc-cmdline v1.0.9, protoc 3.21.12 (Debian's protobuf-compiler), protoc-gen-go v1.36.12 and
-// golang.org/x/tools/cmd/goimports v0.38.0.
+// With trpc.group/trpc-go/trpc-cmdline v1.0.9, protoc 3.21.12 (Debian's protobuf-compiler),
+// protoc-gen-go v1.36.12 and golang.org/x/tools/cmd/goimports v0.38.0.
 //
 //go:generate trpc create -p bench.proto -d . -d ../../message --rpconly --nogomod --mock=false -f -o gen/bench
 //go:generate sed -i "s|^package|// Package bench is generated from bench.proto.\\n&|" gen/bench/bench.trpc.go

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The peer yodel with a full chain around each call: what a service in production would have, on the client and on the
-// server. What it costs is the difference to the peer yodel over as many servers.
+// The peer yodel with a full chain around each call: what a service in production would have, on
+// the client and on the server. What it costs is the difference to the peer yodel over as many
+// servers.
 package main
 
 import (
@@ -76,7 +77,8 @@ func silent() yodel.Observer {
 	return accesslog.To(slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError + 1})), nil)
 }
 
-// Metrics are what a dashboard would show: how many calls are open, how many failed, how long they took.
+// Metrics are what a dashboard would show: how many calls are open, how many failed, how long they
+// took.
 type metrics struct {
 	open, failed atomic.Int64
 	took         [64]atomic.Int64 // by the number of bits of the nanoseconds

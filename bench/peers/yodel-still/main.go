@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The peer yodel without polling: neither side looks for the next message before it sleeps. What polling gains and costs is the
-// difference to the peer yodel.
+// The peer yodel without polling: neither side looks for the next message before it sleeps. What
+// polling gains and costs is the difference to the peer yodel.
 package main
 
 import (

@@ -23,12 +23,15 @@ import (
 )
 
 const (
-	say   yodel.Method[message.BenchmarkMessage, message.BenchmarkMessage] = "Bench.Say"
-	echo  yodel.Method[[]byte, []byte]                                     = "Bench.Echo"
-	look  yodel.Method[yodel.View, yodel.View]                             = "Bench.Echo" // as the server has it: it keeps no bytes
-	kiss                                                                   = "Bench.Kiss" // takes and returns several values
-	plain yodel.Method[peer.PlainMessage, peer.PlainMessage]               = "Plain.Say"
-	feed  yodel.Feed[[]byte, []byte]                                       = "Bench.Feed" // a count of 8 bytes, and the message to send
+	say  yodel.Method[message.BenchmarkMessage, message.BenchmarkMessage] = "Bench.Say"
+	echo yodel.Method[[]byte, []byte]                                     = "Bench.Echo"
+	// as the server has it: it keeps no bytes
+	look yodel.Method[yodel.View, yodel.View] = "Bench.Echo"
+	// takes and returns several values
+	kiss                                                     = "Bench.Kiss"
+	plain yodel.Method[peer.PlainMessage, peer.PlainMessage] = "Plain.Say"
+	// a count of 8 bytes, and the message to send
+	feed yodel.Feed[[]byte, []byte] = "Bench.Feed"
 )
 
 func main() {

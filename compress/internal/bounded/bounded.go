@@ -13,8 +13,9 @@ import (
 const least = 512
 
 // Append appends what r holds to dst. More than limit bytes are yodel.ErrTooLarge, at once. It
-// allocates as it reads, so that a short stream is cheap whatever the limit, and about twice the limit in all
-// at most: each time as much again as there was, or what is left of the limit when that is about as much.
+// allocates as it reads, so that a short stream is cheap whatever the limit, and about twice the
+// limit in all at most: each time as much again as there was, or what is left of the limit when
+// that is about as much.
 func Append(dst []byte, r io.Reader, limit int) ([]byte, error) {
 	for {
 		if len(dst) == cap(dst) {

@@ -71,7 +71,8 @@ func TestAppendReturnsTheReadersError(t *testing.T) {
 	}
 }
 
-// A message that is as large as may be costs twice that in allocations, not six times, as growing slices with append does.
+// A message that is as large as may be costs twice that in allocations, not six times, as growing
+// slices with append does.
 func TestAppendAllocatesTwiceTheLimitAtMost(t *testing.T) {
 	for _, limit := range []int{100, 100_000, 1 << 20, 16 << 20} {
 		for _, size := range []int{limit / 3, limit, limit + 1, 2 * limit} {

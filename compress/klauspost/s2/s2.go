@@ -13,8 +13,8 @@ import (
 	"github.com/yodel-rpc/yodel/compress/klauspost/internal/block"
 )
 
-// Compressor is called "s2". A few bytes of S2 can truly be 16 MiB. Decompress makes room for so much only when it has found
-// that it is true.
+// Compressor is called "s2". A few bytes of S2 can truly be 16 MiB. Decompress makes room for so
+// much only when it has found that it is true.
 var Compressor yodel.Compressor = compressor{}
 
 type compressor struct{}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package process lets a program run copies of itself as processes: the servers of an example are real ones, which can be killed, with
-// nothing to build or to start but the example.
+// Package process lets a program run copies of itself as processes: the servers of an example are
+// real ones, which can be killed, with nothing to build or to start but the example.
 package process
 
 import (
@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// A Process is a copy of this program, as its parent sees it. Its methods are for one goroutine at a time.
+// A Process is a copy of this program, as its parent sees it. Its methods are for one goroutine at
+// a time.
 type Process struct {
 	// First is the first line that it wrote.
 	First string
@@ -39,8 +40,9 @@ type Process struct {
 	gone chan struct{}
 }
 
-// Start starts a copy of this program with other arguments, and returns when it has written a line. Each further line goes to line, on a goroutine of the process's, until
-// it has ended. The process outlives ctx: Kill or ShutDown ends it, or the end of this program.
+// Start starts a copy of this program with other arguments, and returns when it has written a line.
+// Each further line goes to line, on a goroutine of the process's, until it has ended. The process
+// outlives ctx: Kill or ShutDown ends it, or the end of this program.
 func Start(ctx context.Context, line func(string), args ...string) (*Process, error) {
 	binary, err := os.Executable()
 	if err != nil {
@@ -114,9 +116,10 @@ func (p *Process) Wait() {
 	}
 }
 
-// UntilToldToEnd is for the copy: it returns a context that ends when its parent has closed its standard input, or has died, whatever it was. Each line that
-// comes before goes to order; an error of that ends the context as well, and is its cause. Control-C, which reaches parent and
-// children alike, is left to the parent.
+// UntilToldToEnd is for the copy: it returns a context that ends when its parent has closed its
+// standard input, or has died, whatever it was. Each line that comes before goes to order; an error
+// of that ends the context as well, and is its cause. Control-C, which reaches parent and children
+// alike, is left to the parent.
 func UntilToldToEnd(order func(line string) error) context.Context {
 	signal.Ignore(os.Interrupt)
 	ctx, cancel := context.WithCancelCause(context.Background())

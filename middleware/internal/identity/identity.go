@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity tells which calls are for the same: what a cache finds replies by, and what makes one call of several.
+// Package identity tells which calls are for the same: what a cache finds replies by, and what
+// makes one call of several.
 package identity
 
 import (
@@ -32,8 +33,9 @@ var scratches = sync.Pool{New: func() any { return new(Scratch) }}
 // keepScratch is the largest memory that is kept, in bytes.
 const keepScratch = 64 << 10
 
-// Of returns what calls that are for the same as call have in common, in Key, and its arguments, encoded, in Request. The caller releases it. It is
-// nil for a call that is like no other: one that is one-way, is ordered, has a stream, an attachment or an idempotency key, goes to an endpoint of
+// Of returns what calls that are for the same as call have in common, in Key, and its arguments,
+// encoded, in Request. The caller releases it. It is nil for a call that is like no other: one that
+// is one-way, is ordered, has a stream, an attachment or an idempotency key, goes to an endpoint of
 // its caller's choice, or cannot be encoded.
 func Of(ctx context.Context, call *yodel.Call, o *Options) *Scratch {
 	if call.OneWay || call.Ordered || call.Endpoint != nil || len(call.Attachment) > 0 || call.IdempotencyKey != "" || call.Streams() {

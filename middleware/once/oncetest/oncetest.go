@@ -16,8 +16,9 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/once"
 )
 
-// Test holds a store to the contract of once.Store. Open returns the store as one more process would see it: they all have the same keys. Leases says
-// whether the store outlives its processes, so that leases mean something. The keys of different tests differ.
+// Test holds a store to the contract of once.Store. Open returns the store as one more process
+// would see it: they all have the same keys. Leases says whether the store outlives its processes,
+// so that leases mean something. The keys of different tests differ.
 func Test(t *testing.T, leases bool, open func(t *testing.T) once.Store) {
 	t.Helper()
 	for name, test := range map[string]func(t *testing.T, s *opened){

@@ -15,8 +15,8 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/rate"
 )
 
-// Test holds a store to the contract of rate.Store. Open returns the store as one more process would see it: all that it returns count together. The
-// keys of different tests differ.
+// Test holds a store to the contract of rate.Store. Open returns the store as one more process
+// would see it: all that it returns count together. The keys of different tests differ.
 func Test(t *testing.T, open func(t *testing.T) rate.Store) {
 	t.Helper()
 	for name, test := range map[string]func(t *testing.T, s *opened){

@@ -161,8 +161,8 @@ func FuzzDecode(f *testing.F) {
 			if err != nil {
 				t.Fatalf("cannot encode what was decoded: %v", err)
 			}
-			// In unknown fields, and in the wire types of map entries, UnmarshalVT is less strict than package
-			// proto. What package proto does not keep whole is not compared.
+			// In unknown fields, and in the wire types of map entries, UnmarshalVT is less strict
+			// than package proto. What package proto does not keep whole is not compared.
 			known := proto.UnmarshalOptions{DiscardUnknown: true}
 			want := got.ProtoReflect().New().Interface()
 			if known.Unmarshal(src, want) != nil || known.Unmarshal(again, got) != nil || proto.Size(want) != len(src) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package block is what Snappy and S2 have in common: blocks that begin with the decompressed length.
+// Package block is what Snappy and S2 have in common: blocks that begin with the decompressed
+// length.
 package block
 
 import (
@@ -23,12 +24,13 @@ func Append(dst, src []byte, encode func(dst, src []byte) []byte) ([]byte, error
 	return dst[:len(dst)+len(b)], nil
 }
 
-// believed is how many bytes a block may announce for each of its own before Decompress checks that. No block of Snappy has
-// more, and few of S2.
+// believed is how many bytes a block may announce for each of its own before Decompress checks
+// that. No block of Snappy has more, and few of S2.
 const believed = 32
 
-// Decompress appends the decompressed src to dst, if that is at most limit bytes. It allocates no more than that. A length that
-// is large compared with src is not allocated before the block has been checked: six bytes can announce any length.
+// Decompress appends the decompressed src to dst, if that is at most limit bytes. It allocates no
+// more than that. A length that is large compared with src is not allocated before the block has
+// been checked: six bytes can announce any length.
 func Decompress(dst, src []byte, limit int) ([]byte, error) {
 	n, err := s2.DecodedLen(src)
 	if err != nil {
@@ -48,7 +50,8 @@ func Decompress(dst, src []byte, limit int) ([]byte, error) {
 	return dst[:len(dst)+len(b)], nil
 }
 
-// decodesTo reports whether a block decompresses to n bytes. It goes through the elements without writing what they stand for.
+// decodesTo reports whether a block decompresses to n bytes. It goes through the elements without
+// writing what they stand for.
 func decodesTo(src []byte, n int) bool {
 	_, size := binary.Uvarint(src)
 	src = src[size:]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command etcd is the etcd server: it cannot be installed with go install, because its own module replaces others.
+// Command etcd is the etcd server: it cannot be installed with go install, because its own module
+// replaces others.
 package main
 
 import (

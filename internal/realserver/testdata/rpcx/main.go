@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command rpcx is a server of rpcx that registers itself with rpcx's own plug-in, or says what rpcx's own discovery finds:
+// Command rpcx is a server of rpcx that registers itself with rpcx's own plug-in, or says what
+// rpcx's own discovery finds:
 //
 //	rpcx -registry etcd -at ADDR -base /rpcx_test -listen ADDR -metadata "group=a&weight=7"
 //	rpcx -registry zookeeper -at ADDR -base /rpcx_test -find Arith
@@ -94,7 +95,8 @@ func register() (server.Plugin, error) {
 	return p, p.Start()
 }
 
-// A consulPlugin does with rpcx's library what the plug-in of github.com/rpcxio/rpcx-consul does, whose module is not to be had.
+// A consulPlugin does with rpcx's library what the plug-in of github.com/rpcxio/rpcx-consul does,
+// whose module is not to be had.
 type consulPlugin struct {
 	addr string
 	kv   store.Store
@@ -148,7 +150,8 @@ func discover() error {
 	return nil
 }
 
-// list does with rpcx's library what the discovery of github.com/rpcxio/rpcx-redis does, whose module is not to be had.
+// list does with rpcx's library what the discovery of github.com/rpcxio/rpcx-redis does, whose
+// module is not to be had.
 func list() error {
 	redis.Register()
 	kv, err := libkv.NewStore(store.REDIS, []string{*at}, nil)

@@ -18,7 +18,8 @@ import (
 	"trpc.group/trpc-go/trpc-go/stream"
 )
 
-// START ======================================= Server Service Definition ======================================= START
+// START ======================================= Server Service Definition
+// ======================================= START
 
 // BenchService defines service.
 type BenchService interface {
@@ -141,7 +142,8 @@ func RegisterBenchService(s server.Service, svr BenchService) {
 	}
 }
 
-// START --------------------------------- Default Unimplemented Server Service --------------------------------- START
+// START --------------------------------- Default Unimplemented Server Service
+// --------------------------------- START
 
 type UnimplementedBench struct{}
 
@@ -158,11 +160,14 @@ func (s *UnimplementedBench) Stream(req *StreamRequest, stream Bench_StreamServe
 	return errors.New("rpc Stream of service Bench is not implemented")
 }
 
-// END --------------------------------- Default Unimplemented Server Service --------------------------------- END
+// END --------------------------------- Default Unimplemented Server Service
+// --------------------------------- END
 
-// END ======================================= Server Service Definition ======================================= END
+// END ======================================= Server Service Definition
+// ======================================= END
 
-// START ======================================= Client Service Definition ======================================= START
+// START ======================================= Client Service Definition
+// ======================================= START
 
 // BenchClientProxy defines service client proxy
 type BenchClientProxy interface {
@@ -296,4 +301,5 @@ func (x *benchStreamClient) Recv() (*Body, error) {
 	return m, nil
 }
 
-// END ======================================= Client Service Definition ======================================= END
+// END ======================================= Client Service Definition
+// ======================================= END

@@ -9,7 +9,8 @@ import (
 	bench "github.com/yodel-rpc/yodel/bench/peers/kitex-protobuf/gen/bench"
 )
 
-// Client is designed to provide IDL-compatible methods with call-option parameter for kitex framework.
+// Client is designed to provide IDL-compatible methods with call-option parameter for kitex
+// framework.
 type Client interface {
 	Say(ctx context.Context, Req *bench.BenchmarkMessage, callOptions ...callopt.Option) (r *bench.BenchmarkMessage, err error)
 	Echo(ctx context.Context, Req *bench.Body, callOptions ...callopt.Option) (r *bench.Body, err error)

@@ -11,7 +11,8 @@ import (
 	bench "github.com/yodel-rpc/yodel/bench/peers/kitex-protobuf/gen/bench"
 )
 
-// Client is designed to provide IDL-compatible methods with call-option parameter for kitex framework.
+// Client is designed to provide IDL-compatible methods with call-option parameter for kitex
+// framework.
 type Client interface {
 	Stream(ctx context.Context, Req *bench.StreamRequest, callOptions ...streamcall.Option) (stream Streams_StreamClient, err error)
 }

@@ -9,7 +9,8 @@ import (
 	bench "github.com/yodel-rpc/yodel/bench/peers/kitex/gen/bench"
 )
 
-// Client is designed to provide IDL-compatible methods with call-option parameter for kitex framework.
+// Client is designed to provide IDL-compatible methods with call-option parameter for kitex
+// framework.
 type Client interface {
 	Say(ctx context.Context, message *bench.BenchmarkMessage, callOptions ...callopt.Option) (r *bench.BenchmarkMessage, err error)
 	Echo(ctx context.Context, body []byte, callOptions ...callopt.Option) (r []byte, err error)
