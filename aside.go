@@ -16,7 +16,7 @@ import (
 // Streams reports whether the call is one of a Feed, an Upload or a Duplex.
 func (c *Call) Streams() bool {
 	if c.in != nil {
-		return c.in.target.kind != wire.Unary
+		return c.in.as.kind != wire.Unary
 	}
 	return c.kind() != wire.Unary
 }
@@ -49,12 +49,12 @@ func (c *Call) Request(e *Encoded) error {
 	return nil
 }
 
-func (in *incoming) request(e *Encoded) error {
-	body, err := in.call.Body()
+func (c *serverCall) request(e *Encoded) error {
+	body, err := c.call.Body()
 	if err != nil {
 		return err
 	}
-	e.Body, e.Several = append(e.Body[:0], body...), in.target.several
+	e.Body, e.Several = append(e.Body[:0], body...), c.as.positional
 	return nil
 }
 
@@ -66,7 +66,7 @@ func (c *Call) Answer(e *Encoded) error {
 		return Errorf(Internal, "%s: a stream has no reply that something else could stand for", c.Method)
 	}
 	if c.in != nil {
-		if want := c.in.target.several; want != e.Several {
+		if want := c.in.as.positional; want != e.Several {
 			return failure("YDL2104", "%s: the reply is of several values: %v; that of the method: %v", c.Method, e.Several, want)
 		}
 		c.Reply = e

@@ -203,11 +203,11 @@ func (c *Call) disinherit() {
 
 // heritage returns what calls inherit that are made with the handler's context, or nil. It may be
 // called concurrently.
-func (in *incoming) heritage() *heritage {
-	if h := in.heirs.Load(); h != nil {
+func (c *serverCall) heritage() *heritage {
+	if h := c.heirs.Load(); h != nil {
 		return h
 	}
-	call := &in.call // as middleware has left it
+	call := &c.call // as middleware has left it
 	if call.Budget == 0 && call.Criticality == 0 && call.Tenant == "" && !call.Explain {
 		return nil
 	}
@@ -216,15 +216,15 @@ func (in *incoming) heritage() *heritage {
 		criticality: call.Criticality, tenant: call.Tenant, explain: call.Explain,
 	}
 	h.budget.spare.Store(h.given)
-	if !in.heirs.CompareAndSwap(nil, h) {
-		return in.heirs.Load()
+	if !c.heirs.CompareAndSwap(nil, h) {
+		return c.heirs.Load()
 	}
 	return h
 }
 
 // used returns how many tokens of the request's the calls made for it have used, or lost.
-func (in *incoming) used() uint64 {
-	h := in.heirs.Load()
+func (c *serverCall) used() uint64 {
+	h := c.heirs.Load()
 	if h == nil || !h.bounded {
 		return 0
 	}

@@ -128,7 +128,7 @@ type Call struct {
 	pass    int8            // how strictly it avoids
 	stays   bool            // picked is for all attempts
 	demands uint8           // endpoints that its pick has had dialled
-	in      *incoming       // on the side that serves: what it came from
+	in      *serverCall     // on the side that serves: what it came from
 	tried   []*Endpoint     // endpoints this call avoids
 	stream  *outgoingStream // client: nil for a unary method
 

@@ -209,7 +209,7 @@ func (in *incoming) readMetadata(b []byte) error {
 			if !in.Take(cost) {
 				return mux.ErrMemory
 			}
-			in.taken += cost
+			in.counted += cost
 		}
 		md, err := parseMetadata(&sc.server.limits, b)
 		if err == nil && len(b) <= maxRepeatedMetadata && sc.unlike.Add(1)%metadataMisses == 1 {

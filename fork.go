@@ -186,7 +186,7 @@ func (c *Call) State(key any, create func() any) any {
 	var states *states
 	switch {
 	case c.in != nil:
-		states = &c.in.target.conn.server.calls.states
+		states = &c.in.server.calls.states
 	case c.out != nil:
 		states = &c.out.from.states
 	default:

@@ -378,12 +378,10 @@ func (c *Call) Resume(from *Call) {
 // idempotency key, at most. It is 0 if the caller did not say, as callers do not that were told of
 // no KeyMemory.
 func (c *Call) KeyAge() time.Duration {
-	if c.in == nil || c.in.Fields == nil || c.in.Fields.KeyBegan == 0 {
+	if c.in == nil || c.in.keySent == 0 {
 		return 0
 	}
-	n := c.in.Fields.KeyBegan
-	after := time.Duration(int64(n>>1)^-int64(n&1)) * time.Microsecond
-	return max(clock()-c.in.target.conn.began-after, 0)
+	return max(clock()-c.in.keySent, 0)
 }
 
 // sharing returns the endpoint of the next attempt of a call that has to go where its key is

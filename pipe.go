@@ -27,7 +27,7 @@ type outgoingStream struct {
 // A pipe carries messages over a stream, the same on both sides: it knows how they are encoded, not
 // their types.
 type pipe struct {
-	stream  *mux.Stream
+	stream  messageStream
 	ctx     context.Context //nolint:containedctx // of all waits: it ends with the stream
 	method  string
 	where   string // the peer
@@ -317,20 +317,18 @@ func (p *pipe) rest(kind uint64) error {
 }
 
 // runStream runs a method that has a stream.
-func (in *incoming) runStream(ctx context.Context) (any, error) {
-	t := in.target
-	where := in.call.Peer().Addr.String()
-	st := in.Stream()
-	st.Accept()
-	return in.method.stream(ctx, &pipe{
-		stream: st, ctx: ctx, method: t.name, where: where, codec: t.codec, raw: t.codec == Raw, pack: t.pack, limits: &t.conn.server.limits, stats: &in.method.stats,
+func (c *serverCall) runStream(ctx context.Context) (any, error) {
+	b, where := c.as, c.peer.Addr.String()
+	c.stream.Accept()
+	return c.method.stream(ctx, &pipe{
+		stream: c.stream, ctx: ctx, method: b.name, where: where, codec: b.codec, raw: b.codec == Raw, pack: b.pack, limits: &c.server.limits, stats: &c.method.stats,
 		explain: func(err error) error {
-			if cause := in.Cause(); cause != nil { // it says more than a context that has ended
+			if cause := c.protocol.Cause(); cause != nil { // it says more than a context that has ended
 				err = cause
 			}
-			return explainStream(ctx, t.name, where, err)
+			return explainStream(ctx, b.name, where, err)
 		},
-	}, in.call.Args)
+	}, c.call.Args)
 }
 
 // explainStream makes an Error of why a server's stream has ended before its method.

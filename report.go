@@ -432,57 +432,56 @@ func (ep *Endpoint) notReady() []string {
 }
 
 // queued returns how long the request waited before it was taken up, as far as is known.
-func (in *incoming) queued() time.Duration {
-	if in.Arrived == 0 {
+func (c *serverCall) queued() time.Duration {
+	if c.arrived == 0 {
 		return 0
 	}
-	return max(in.Taken-in.Arrived, 0)
+	return max(c.taken-c.arrived, 0)
 }
 
 // slow reports whether the call was slow, which took so long since it was taken up. A stream whose
 // method has begun may go on for ever.
-func (in *incoming) slow(took time.Duration) bool {
-	if in.Stream() != nil && in.executed {
+func (c *serverCall) slow(took time.Duration) bool {
+	if c.stream != nil && c.executed {
 		took = 0
-		if in.Began != 0 { // nothing was above the method otherwise
-			took = in.Began - in.Taken
+		if c.began != 0 { // nothing was above the method otherwise
+			took = c.began - c.taken
 		}
 	}
-	return took+in.queued() >= in.target.conn.server.slowAfter
+	return took+c.queued() >= c.server.slowAfter
 }
 
 // report makes the record of a call that this server carried out.
-func (in *incoming) report(took time.Duration) {
-	call := &in.call
+func (c *serverCall) report(took time.Duration) {
+	call := &c.call
 	now := clock()
-	kept := in.target.conn.server.samples
-	if !kept.admit(kindOf(call.Explain, in.err != nil), now) {
+	kept := c.server.samples
+	if !kept.admit(kindOf(call.Explain, c.err != nil), now) {
 		return
 	}
-	queue := in.queued()
+	queue := c.queued()
 	r := &CallReport{
-		Method: shorten(call.Method, maxReportShort), Side: serverSide, Slow: took != mux.Untimed && in.slow(took), Explained: call.Explain,
-		Peer: in.target.conn.peer.Addr.String(), Attempt: call.Attempt, Criticality: call.Criticality, Tenant: shorten(call.Tenant, maxReportShort),
-		BytesIn: in.Size(), BytesOut: len(in.Reply.Body) + len(in.Reply.Attachment),
+		Method: shorten(call.Method, maxReportShort), Side: serverSide, Slow: took != mux.Untimed && c.slow(took), Explained: call.Explain,
+		Peer: c.peer.Addr.String(), Attempt: call.Attempt, Criticality: call.Criticality, Tenant: shorten(call.Tenant, maxReportShort),
 	}
-	if st := in.Stream(); st != nil {
-		t := st.Traffic()
-		r.Kind, r.Sent, r.Received = kindName(in.target.kind), t.Sent, t.Received
-		// its size is for the budget, which a stream takes nothing of
-		r.BytesIn = len(in.Body) + len(in.Attachment) + t.ReceivedBytes
+	r.BytesIn, r.BytesOut = c.protocol.sizes()
+	if c.stream != nil {
+		t := c.stream.Traffic()
+		r.Kind, r.Sent, r.Received = kindName(c.as.kind), t.Sent, t.Received
+		r.BytesIn += t.ReceivedBytes
 		r.BytesOut += t.SentBytes
 	}
-	fail(r, in.err)
-	r.NotProcessed = in.Reply.NotProcessed
+	fail(r, c.err)
+	r.NotProcessed = c.notProcessed
 	began := now
 	if took != mux.Untimed {
 		r.Took = queue + took
-		began = in.Taken - queue
-		if in.Taken == 0 {
+		began = c.taken - queue
+		if c.taken == 0 {
 			began = now - r.Took
 		}
-		if in.Began >= began && in.Began != 0 {
-			queue = min(in.Began-began, r.Took)
+		if c.began >= began && c.began != 0 {
+			queue = min(c.began-began, r.Took)
 		}
 		r.Queue, r.Handler = queue, r.Took-queue
 	}
@@ -491,7 +490,7 @@ func (in *incoming) report(took time.Duration) {
 		r.Timeout = max(call.Deadline.Sub(mux.TimeOf(began)), 1)
 	}
 	if call.Budget > 0 {
-		r.Budget = &introspect.Budget{Given: call.Budget, Left: max(call.Budget-1-int(min(in.used(), maxBudget)), 0)}
+		r.Budget = &introspect.Budget{Given: call.Budget, Left: max(call.Budget-1-int(min(c.used(), maxBudget)), 0)}
 	}
 	if call.rare != nil {
 		call.rare.printNotes(r, began)

@@ -36,18 +36,18 @@ const (
 	suggestLongest = 64  // bytes; longer names are not compared
 )
 
-// suggestion returns the name of a method that is most like the one that t has no method for, or
+// suggestion returns the name of a method that is most like the one that b has no method for, or
 // "".
-func (t *target) suggestion() string {
-	if known := t.similar.Load(); known != nil {
+func (b *boundMethod) suggestion() string {
+	if known := b.similar.Load(); known != nil {
 		return *known
 	}
-	s := t.conn.server
+	s := b.server
 	if !s.suggester.admit(clock()) {
 		return ""
 	}
-	found := nearest(t.name, *s.methods.Load())
-	t.similar.Store(&found)
+	found := nearest(b.name, *s.methods.Load())
+	b.similar.Store(&found)
 	return found
 }
 

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"errors"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/text"
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// This file is the adapter of yodel's own protocol: it makes a serverCall of a request of package
+// mux, and a reply of its outcome.
+
+// An incoming is a call on the server, in one allocation with its request. It is used again when
+// the handler ran on the reading goroutine and did not ask for the call: see callRef.
+type incoming struct {
+	mux.Request
+	serverCall
+	target   *target
+	handling *callContext      // the handler's context, without what the observers made of it
+	metadata Metadata          // a copy of repeated's, the call's or to be that of a later one
+	repeated *repeatedMetadata // nil for none
+}
+
+// A callContext is the context of a handler.
+type callContext struct {
+	mux.Context
+	callRef
+}
+
+// Value implements context.Context.
+func (x *callContext) Value(key any) any {
+	if value, known := x.value(key); known {
+		return value
+	}
+	return x.Context.Value(key)
+}
+
+// A target is a method as one connection calls it.
+type target struct {
+	boundMethod
+	conn *serverConn
+}
+
+// newContext returns a context that was never used. They are allocated in groups, because one by
+// one they are a tenth of what a short call costs; the group lives as long as a handler keeps one
+// of them.
+func (sc *serverConn) newContext() *callContext {
+	const group = 8 // half a KiB
+	if len(sc.contexts) == 0 {
+		sc.contexts = make([]callContext, group)
+	}
+	x := &sc.contexts[0]
+	sc.contexts = sc.contexts[1:]
+	return x
+}
+
+// bind finds what a method number of the peer stands for.
+func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) {
+	s := sc.server
+	t := &target{conn: sc}
+	t.server, t.name, t.codec = s, text.Line(string(b.Name)), s.codecs[string(b.Codec)]
+	t.positional, t.kind = b.Positional != 0, b.Kind
+	compressor := s.compressors[string(b.Compressor)]
+	switch {
+	case sc.late:
+		t.wrong = wrongTime
+	case t.codec == nil:
+		t.wrong, t.absent = wrongCodec, string(b.Codec)
+	case compressor == nil && len(b.Compressor) > 0:
+		t.wrong, t.absent = wrongCompressor, string(b.Compressor)
+	case compressor != nil:
+		t.pack = packer{compressor, s.opts.CompressAbove}
+	}
+	t.find()
+	return t, wire.Info{} // which methods there are is for callers who may call them: see invoke
+}
+
+// Inline implements mux.Target.
+func (t *target) Inline() (inline, timed bool) {
+	m := t.method.Load()
+	if m == nil || !m.inline() || m.replySize.Load() >= leastLargeReply {
+		return false, true
+	}
+	return true, m.stats.due()
+}
+
+const (
+	// leastReply is what a method's replies must have for it to wait for memory.
+	leastReply = 8 << 10
+	// leastLargeReply is what they must have so that the reader does not run it itself: sending
+	// takes several frames.
+	leastLargeReply = 64 << 10
+)
+
+// Expects implements mux.Target.
+func (t *target) Expects() int {
+	if m := t.method.Load(); m != nil {
+		return int(m.replySize.Load())
+	}
+	return 0
+}
+
+// New implements mux.Target.
+func (t *target) New(used *mux.Request) *mux.Request {
+	x := t.conn.newContext()
+	x.as = &t.boundMethod
+	var in *incoming
+	if used != nil && used.Owner.(*incoming).free(&x.callRef) { //nolint:forcetypeassert // New made it
+		in = used.Owner.(*incoming) //nolint:forcetypeassert // New made it
+		if !in.again(t) {
+			in.clear()
+		}
+	} else {
+		in = new(incoming)
+		in.current.Store(&x.callRef)
+	}
+	x.in, in.handling = &in.serverCall, x
+	in.Context = &x.Context
+	if in.target != t {
+		in.target, in.Owner, in.protocol = t, in, in
+		in.server, in.peer, in.as = t.server, t.conn.peer, &t.boundMethod
+		in.call.Method, in.call.in = t.name, &in.serverCall
+		in.call.Codec, in.call.Compressor = t.codec, t.pack.Compressor
+	}
+	in.method = t.find()
+	return &in.Request
+}
+
+// again readies in for another call of the same method, when the last one was as most are: nobody
+// can have changed anything but what is set for each call. To clear all of in takes as long as a
+// tenth of a short call.
+func (in *incoming) again(t *target) bool {
+	if in.target != t || !t.server.plain || in.Fields != nil || in.Reply.Fields != nil || in.err != nil || in.Broken != nil || in.OneWay {
+		return false
+	}
+	in.Reply.Body, in.Reply.Compressed = nil, false
+	in.call.Args, in.call.Reply = nil, nil
+	in.executed = false
+	if in.Metadata != nil || in.Budget != 0 { // the reader sets them when there are any
+		in.Metadata, in.call.Metadata, in.Budget, in.call.Budget = nil, nil, 0, 0
+	}
+	return true
+}
+
+// clear resets in for reuse but keeps its buffers.
+func (in *incoming) clear() {
+	in.Request, in.target = mux.Request{}, nil
+	in.call, in.method, in.executed, in.notProcessed, in.stream = Call{}, nil, false, false, nil
+	in.ctx, in.err, in.packed, in.view, in.keySent = nil, nil, nil, nil, 0
+}
+
+// Serve implements mux.Target.
+func (t *target) Serve(r *mux.Request) {
+	in := r.Owner.(*incoming) //nolint:forcetypeassert // New made it
+	if in.method != nil {
+		in.method.stats.begun()
+	}
+	in.body, in.compressed, in.began = r.Body, r.Compressed, 0
+	if st := r.Stream(); st != nil {
+		in.stream = st
+	}
+	early := in.early()
+	in.call.began = r.Taken
+	in.run(in.handling, early)
+	in.reply()
+}
+
+// early reads what comes before the body, and returns why the call cannot begin, or nil.
+func (in *incoming) early() *Error {
+	var opened *Error
+	if in.Broken == nil {
+		opened = in.open()
+	}
+	switch canceled := in.Err() != nil; {
+	case in.Broken != nil:
+		return refusal("YDL2205", "%s: the request is broken: %v", in.call.Method, in.Broken)
+	case canceled && !in.Expired():
+		return refusal("YDL1006", "%s: the caller canceled it before the server could begin", in.call.Method)
+	case canceled || !in.Fresh() && in.Expired():
+		return refusal("YDL1005", "%s: the deadline passed before the server could begin", in.call.Method)
+	}
+	return opened
+}
+
+// open reads what comes before the body.
+func (in *incoming) open() *Error {
+	call := &in.call
+	call.Attachment, call.OneWay = in.Attachment, in.OneWay
+	call.Deadline, _ = in.Deadline()
+	f := in.Fields
+	if f != nil || len(in.Metadata) > 0 {
+		if err := in.openMetadata(f); err != nil {
+			return err
+		}
+	}
+	if in.Budget != 0 {
+		call.Budget = int(min(in.Budget, maxBudget))
+	}
+	if f == nil {
+		return nil
+	}
+	call.Criticality, call.Tenant, call.Explain = criticalityOf(f.Criticality), string(f.Tenant), f.Explain != 0
+	call.IdempotencyKey, call.Key = string(f.IdempotencyKey), string(f.Key)
+	call.Ordered = f.Epoch > 0
+	call.Attempt = int(min(f.Attempt, 1<<30))
+	if n := f.KeyBegan; n != 0 {
+		after := time.Duration(int64(n>>1)^-int64(n&1)) * time.Microsecond
+		in.keySent = in.target.conn.began + after
+	}
+	return nil
+}
+
+// openMetadata reads the metadata, unless it and what counts as metadata exceed the limits.
+func (in *incoming) openMetadata(f *wire.Fields) *Error {
+	n := len(in.Metadata)
+	if f != nil {
+		n += len(f.IdempotencyKey) + len(f.Key) + len(f.Tenant)
+	}
+	err := metadataFits(&in.server.limits, 0, n)
+	if err == nil {
+		err = in.readMetadata(in.Metadata)
+	}
+	switch what := tooMuch(err); {
+	case err == nil:
+		return nil
+	case what != "":
+		return refusal("YDL2203", "%s: the metadata %s on the server", in.call.Method, what)
+	case errors.Is(err, mux.ErrMemory):
+		return refusal("YDL3007", "%s: the server has no memory left for the metadata", in.call.Method)
+	}
+	return refusal("YDL2205", "%s: the metadata is broken: %v", in.call.Method, err)
+}
+
+// learned tells the caller of the method's traits.
+func (in *incoming) learned(traits uint32) {
+	info := wire.Info{Known: 1}
+	if traits&traitIdempotent != 0 {
+		info.Idempotent = 1
+	}
+	if traits&traitNests != 0 {
+		info.Nests = 1
+	}
+	in.Inform(info)
+}
+
+// sizes implements protocolCall. That of a stream is for the budget, which a stream takes nothing
+// of.
+func (in *incoming) sizes() (request, reply int) {
+	request, reply = in.Size(), len(in.Reply.Body)+len(in.Reply.Attachment)
+	if in.stream != nil {
+		request = len(in.Body) + len(in.Attachment)
+	}
+	return request, reply
+}
+
+// reply makes the reply of the outcome of the call.
+func (in *incoming) reply() {
+	in.Began = in.began
+	if in.OneWay {
+		return
+	}
+	call, out := &in.call, &in.Reply
+	if in.err == nil {
+		out.Body, out.Compressed = in.encode(&in.Scratch)
+	}
+	out.Attachment = call.ReplyAttachment // also with an error
+	if in.method != nil {
+		in.method.replied(len(out.Body) + len(out.Attachment))
+	}
+	load := uint64(0)
+	if in.Taken != 0 { // as it is of every call but most of those of short methods
+		load = in.target.conn.newLoad(in.Taken)
+	}
+	used := in.used()
+	if in.err == nil && call.Trailer == nil && load == 0 && used == 0 {
+		return
+	}
+	f := &wire.Fields{Load: load, Budget: used}
+	out.Fields = f
+	if call.Trailer != nil {
+		f.Metadata = appendMetadata(nil, call.Trailer)
+		if err := metadataFits(&in.server.limits, len(call.Trailer), len(f.Metadata)); err != nil {
+			f.Metadata = nil
+			in.err = failure("YDL2203", "%s: the reply's metadata %v on the server", call.Method, err)
+		}
+	}
+	if in.err == nil {
+		return
+	}
+	e := in.outcome()
+	out.Code, out.NotProcessed = uint16(e.Code), e.NotProcessed
+	f.Message, f.ErrorID, f.Details = []byte(e.Message), []byte(e.ID), encodeDetails(e.Details)
+	if e.RetryAfter > 0 {
+		f.RetryAfter = uint64((e.RetryAfter + time.Microsecond - 1) / time.Microsecond)
+	}
+}
+
+// Done implements mux.Target.
+func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
+	in := r.Owner.(*incoming) //nolint:forcetypeassert // New made it
+	in.arrived, in.taken = r.Arrived, r.Taken
+	in.done(Code(r.Reply.Code), took, handedOver) //nolint:gosec // set from a Code
+	if in.call.watch == watched {
+		r.Left = in.call.began + in.call.took
+	}
+	if r.Size() > smallMessage || len(r.Body) > smallMessage || len(r.Reply.Body) > smallMessage || r.Compressed {
+		in.forget()
+	}
+}
+
+// smallMessage is the size of a message, in bytes, up to which an ended call may keep it.
+const smallMessage = 256
+
+// forget lets go of the messages of a call that has ended, unless a handler or its goroutines may
+// have the call. Its context would keep them otherwise: contexts are allocated in groups, and an
+// idle connection keeps its last group.
+func (in *incoming) forget() {
+	last := in.current.Swap(nil)
+	if in.asked.Load() {
+		in.current.Store(last)
+		return
+	}
+	in.call.Args, in.call.Reply, in.view = nil, nil, nil
+	in.Body, in.Reply.Body, in.body = nil, nil, nil
+}
