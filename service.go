@@ -150,7 +150,7 @@ func (s *Server) Handle(name string, function any) error {
 func (s *Server) Alias(name string, aliases ...string) error {
 	m := (*s.methods.Load())[name]
 	if m == nil {
-		return s.unknown(name, nearest(name, *s.methods.Load()))
+		return s.unknown(name, s.nearest(name))
 	}
 	for _, alias := range aliases {
 		if err := s.add(alias, m); err != nil {
@@ -182,7 +182,7 @@ func (s *Server) mark(names []string, mark func(*method)) {
 	for _, name := range names {
 		m := (*s.methods.Load())[name]
 		if m == nil {
-			panic("yodel: mark: " + s.unknown(name, nearest(name, *s.methods.Load())).Message)
+			panic("yodel: mark: " + s.unknown(name, s.nearest(name)).Message)
 		}
 		mark(m)
 	}

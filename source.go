@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/nearest"
 	"github.com/yodel-rpc/yodel/internal/text"
 )
 
@@ -116,7 +117,7 @@ func similarServices(asked string, known []string) string {
 	for _, name := range known {
 		d := 0
 		if !strings.EqualFold(name, asked) {
-			d = editDistance(name, asked, limit)
+			d = nearest.Distance(name, asked, limit)
 		}
 		switch {
 		case name == asked: // it has records, and no instance

@@ -3,11 +3,11 @@
 package yodel
 
 import (
-	"cmp"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/nearest"
 )
 
 // This file answers calls of methods that a server does not have. Any peer can make such calls, so
@@ -30,10 +30,8 @@ type serviceSet struct {
 }
 
 const (
-	suggestEvery   = 100 * time.Millisecond // one search, after a burst of
-	suggestBurst   = 50
-	suggestAmong   = 256 // names at most are compared with the unknown one
-	suggestLongest = 64  // bytes; longer names are not compared
+	suggestEvery = 100 * time.Millisecond // one search, after a burst of
+	suggestBurst = 50
 )
 
 // suggestion returns the name of a method that is most like the one that b has no method for, or
@@ -46,9 +44,14 @@ func (b *boundMethod) suggestion() string {
 	if !s.suggester.admit(clock()) {
 		return ""
 	}
-	found := nearest(b.name, *s.methods.Load())
+	found := s.nearest(b.name)
 	b.similar.Store(&found)
 	return found
+}
+
+// nearest returns the name of a method that is most like name, or "".
+func (s *Server) nearest(name string) string {
+	return nearest.Name(name, *s.methods.Load(), serviceOf)
 }
 
 // admit takes one search from the rate and reports whether there was one left.
@@ -104,63 +107,4 @@ func (s *Server) unknown(name, similar string) *Error {
 		what += ": no methods were registered"
 	}
 	return refusal(id, "%s", what)
-}
-
-// nearest returns the method whose name is most like name, or "" if none is like it. Of two that
-// are equally like it, it returns the first in alphabetical order.
-func nearest(name string, methods map[string]*method) string {
-	service := serviceOf(name)
-	best, distance, compared := "", len(name), 0
-	inService := "" // the method that name is without its service
-	for other := range methods {
-		if compared++; compared > suggestAmong {
-			break
-		}
-		of := serviceOf(other)
-		limit := len(name)/3 + 1
-		if of == service { // what they have in common makes them no more alike
-			limit = min(limit, (len(name)-len(service)+1)/3+1)
-		}
-		d := 0
-		if !strings.EqualFold(other, name) {
-			d = editDistance(name, other, limit)
-		}
-		if d < limit && (d < distance || d == distance && other < best) {
-			best, distance = other, d
-		}
-		if service == "" && of != "" && strings.EqualFold(other[len(of)+1:], name) && (inService == "" || other < inService) {
-			inService = other
-		}
-	}
-	return cmp.Or(best, inService)
-}
-
-// editDistance is Levenshtein's: how many letters have to be changed, added or removed. It returns
-// limit if there are at least that many, and for long names.
-func editDistance(a, b string, limit int) int {
-	if len(a) > suggestLongest || len(b) > suggestLongest || max(len(a)-len(b), len(b)-len(a)) >= limit {
-		return limit
-	}
-	var memory [suggestLongest + 1]int
-	row := memory[:len(b)+1]
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal, least := row[0], i+1
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-			least = min(least, row[j+1])
-		}
-		if least >= limit {
-			return limit
-		}
-	}
-	return min(row[len(b)], limit)
 }
