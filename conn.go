@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -62,44 +61,6 @@ func ending(addr string, err error) ConnEvent {
 		e.Kind = eventReadFailed
 	}
 	return e
-}
-
-// foreign says in words what a peer speaks that began with got, instead of this protocol.
-func foreign(got []byte) string {
-	s := string(got)
-	for _, known := range []struct{ prefix, what string }{
-		{"HTTP/", "it answered " + firstLine(s)},
-		{"PRI * HTTP/2", "an HTTP/2 preface: a gRPC client?"},
-		{"GET ", "an HTTP request"},
-		{"POST ", "an HTTP request"},
-		{"PUT ", "an HTTP request"},
-		{"HEAD ", "an HTTP request"},
-		{"CONNECT ", "an HTTP request"},
-		{"OPTIONS ", "an HTTP request"},
-		{"\x16\x03", "a TLS handshake; is TLS set up on one side only?"},
-		{"\x15\x03", "a TLS alert; is TLS set up on one side only?"},
-		{"SSH-", "an SSH server or client"},
-		{"\x08", "an rpcx message"},
-		{"{", "JSON"},
-		{wire.Magic, fmt.Sprintf("another version of the protocol, %d; this is version %d", byteAt(s, len(wire.Magic)), wire.Preface[len(wire.Magic)])},
-	} {
-		if strings.HasPrefix(s, known.prefix) {
-			return known.what
-		}
-	}
-	return fmt.Sprintf("%.24q", s)
-}
-
-func firstLine(s string) string {
-	line, _, _ := strings.Cut(s, "\n")
-	return fmt.Sprintf("%.60q", strings.TrimSpace(line))
-}
-
-func byteAt(s string, i int) byte {
-	if i < len(s) {
-		return s[i]
-	}
-	return 0
 }
 
 // parseMetadata makes a map of metadata that a peer has sent. It allocates nothing before it has

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -300,7 +301,7 @@ func (q *requester) reason(ctx context.Context, err error) reason {
 		return reason{id: "YDL1107", text: "the server refused the connection: " + refused.Message}
 	}
 	if preface, ok := errors.AsType[*mux.PrefaceError](err); ok {
-		return reason{id: "YDL1101", text: "the server does not speak yodel: " + foreign(preface.Got)}
+		return reason{id: "YDL1101", text: "the server does not speak yodel: " + firstbytes.Describe(preface.Got)}
 	}
 	return q.connReason(ctx, err)
 }

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
@@ -482,7 +483,7 @@ func (sc *serverConn) ended(_ *mux.Conn, err error) {
 	s := sc.server
 	addr := sc.peer.Addr.String()
 	if preface, ok := errors.AsType[*mux.PrefaceError](err); ok {
-		s.peerLines.warn(lineForeign, func() []any { return []any{"peer", addr, "sent", foreign(preface.Got), "id", "YDL1101"} })
+		s.peerLines.warn(lineForeign, func() []any { return []any{"peer", addr, "sent", firstbytes.Describe(preface.Got), "id", "YDL1101"} })
 	} else if breach, ok := errors.AsType[*mux.ProtocolError](err); ok {
 		s.peerLines.warn(lineBreach, func() []any { return []any{"peer", addr, "what", breach.What, "id", "YDL1106"} })
 	} else if errors.Is(err, mux.ErrHandshake) {
