@@ -17,6 +17,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/stats"
 )
 
 // This file keeps registries in step with a server: what it serves is announced when it listens,
@@ -270,9 +272,10 @@ func differs(now, before float64) bool {
 // load returns how many calls the server has executed, and how many are open.
 func (s *Server) load() (calls uint64, inflight int) {
 	s.registered(func(_ []string, m *method) {
-		stats := m.stats.read("")
-		calls += stats.Calls
-		inflight += int(stats.Inflight)
+		for code := range stats.Codes {
+			calls += m.stats.Calls(code)
+		}
+		inflight += int(m.stats.Inflight())
 	})
 	return calls, max(inflight, 0)
 }

@@ -4,14 +4,11 @@ package yodel
 
 import (
 	"context"
-	"math/bits"
 	"reflect"
 	"slices"
 	"strings"
-	"sync/atomic"
-	"time"
 
-	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -36,113 +33,6 @@ const (
 
 // Empty is a message without content.
 type Empty struct{}
-
-// methodStats counts the calls of a method, and learns whether they are short.
-type methodStats struct {
-	pulse    atomic.Uint64 // calls in flight, and above them, by untimedOne, those that succeeded since one was timed
-	received atomic.Uint64 // messages on streams
-	sent     atomic.Uint64
-	codes    [len(codeNames)]atomic.Uint64
-	buckets  [64 * perOctave]atomic.Uint64
-	mean     atomic.Int64 // nanoseconds
-	measured atomic.Int64 // how many calls mean comes from, up to learnCalls
-	short    atomic.Bool
-}
-
-// A call that is not timed, as most short ones, takes two atomic instructions to be counted: it is
-// added to pulse, and moves up in it.
-const (
-	untimedOne = 1 << 32
-	inflight32 = untimedOne - 1
-)
-
-func (st *methodStats) begun() { st.pulse.Add(1) }
-
-func (st *methodStats) inflight() int64 { return int64(st.pulse.Load() & inflight32) }
-
-func (st *methodStats) untimed() uint64 { return st.pulse.Load() / untimedOne }
-
-// takeUntimed makes the calls that were not timed counted ones.
-func (st *methodStats) takeUntimed() (calls uint64) {
-	for {
-		n := st.pulse.Load()
-		if calls = n / untimedOne; calls == 0 {
-			return 0
-		}
-		if st.pulse.CompareAndSwap(n, n&inflight32) {
-			st.codes[0].Add(calls)
-			return calls
-		}
-	}
-}
-
-// due reports whether the next call is to be timed.
-func (st *methodStats) due() bool {
-	return st.untimed() >= timedEvery-1 || st.mean.Load() >= quick
-}
-
-// perOctave is how many latency buckets there are between a duration and its double.
-const perOctave = 4
-
-// bucketOf returns the bucket of a duration in nanoseconds.
-func bucketOf(ns uint64) int {
-	if ns < perOctave {
-		return int(ns)
-	}
-	octave := bits.Len64(ns) - 1
-	return (octave-1)*perOctave + int(ns>>(octave-2))&(perOctave-1) //nolint:gosec // small
-}
-
-// bucketEnd returns the longest duration of a bucket.
-func bucketEnd(i int) time.Duration {
-	if i < perOctave {
-		return time.Duration(i)
-	}
-	octave := i/perOctave + 1
-	return time.Duration((uint64(perOctave+i%perOctave)+1)<<(octave-2) - 1) //nolint:gosec // within 64 bits
-}
-
-// record counts a call that has ended. One that was timed stands for those before it that were not.
-// How long it takes to refuse a call says nothing of how long it takes to execute one: an
-// overloaded server would take its slow methods for short ones.
-func (st *methodStats) record(took time.Duration, code Code, handedOver, executed bool) {
-	if took == mux.Untimed && code == 0 {
-		st.pulse.Add(untimedOne - 1)
-		return
-	}
-	st.pulse.Add(^uint64(0))
-	st.codes[min(int(code), len(st.codes)-1)].Add(1)
-	if took == mux.Untimed {
-		took = time.Duration(st.mean.Load())
-		st.buckets[bucketOf(uint64(took))].Add(1) //nolint:gosec // not negative
-		return
-	}
-	calls := 1 + st.takeUntimed()
-	st.buckets[bucketOf(uint64(max(took, 0)))].Add(calls)
-
-	if !executed && code != 0 && !handedOver {
-		return
-	}
-	// Updates may be lost to others at the same moment: it is a mean.
-	d := min(int64(took), outlier)
-	if handedOver {
-		d = outlier
-	}
-	mean := st.mean.Load()
-	mean += (d - mean) / weight
-	st.mean.Store(mean)
-	n := st.measured.Load()
-	if n < learnCalls {
-		st.measured.Store(n + 1)
-		return
-	}
-	switch isShort := st.short.Load(); {
-	case isShort && mean > long:
-		st.short.Store(false)
-	case !isShort && mean < short:
-		st.short.Store(true)
-	}
-}
 
 // introspect registers the built-in methods.
 func (s *Server) introspect() {
@@ -223,22 +113,20 @@ func (s *Server) info() *introspect.Info {
 
 func (s *Server) stats() *introspect.Stats {
 	s.mu.Lock()
-	stats := &introspect.Stats{Since: s.started, Conns: len(s.conns) + len(s.links), Panics: s.guard.panics.Load()}
+	out := &introspect.Stats{Since: s.started, Conns: len(s.conns) + len(s.links), Panics: s.guard.panics.Load()}
 	s.mu.Unlock()
-	stats.Open, stats.Granted = s.budget.Open(), s.budget.Granted()
+	out.Open, out.Granted = s.budget.Open(), s.budget.Granted()
 	s.registered(func(names []string, m *method) {
-		stats.Methods = append(stats.Methods, m.stats.read(names[0]))
+		out.Methods = append(out.Methods, methodStats(names[0], &m.stats))
 	})
-	return stats
+	return out
 }
 
-func (st *methodStats) read(name string) introspect.MethodStats {
-	out := introspect.MethodStats{Name: name, Inflight: st.inflight(), Received: st.received.Load(), Sent: st.sent.Load()}
-	for code := range st.codes {
-		n := st.codes[code].Load()
-		if code == 0 {
-			n += st.untimed()
-		}
+// methodStats returns what was counted of a method.
+func methodStats(name string, m *stats.Method) introspect.MethodStats {
+	out := introspect.MethodStats{Name: name, Inflight: m.Inflight(), Received: m.Received.Load(), Sent: m.Sent.Load()}
+	for code := range stats.Codes {
+		n := m.Calls(code)
 		out.Calls += n
 		if n > 0 && code > 0 {
 			if out.Errors == nil {
@@ -247,10 +135,8 @@ func (st *methodStats) read(name string) introspect.MethodStats {
 			out.Errors[codeNames[code]] = n
 		}
 	}
-	for i := range st.buckets {
-		if n := st.buckets[i].Load(); n > 0 {
-			out.Latency = append(out.Latency, introspect.Bucket{UpTo: bucketEnd(i), Calls: n})
-		}
+	for upTo, calls := range m.Latency() {
+		out.Latency = append(out.Latency, introspect.Bucket{UpTo: upTo, Calls: calls})
 	}
 	return out
 }

@@ -184,7 +184,7 @@ func (s *Server) working(now time.Duration) int64 {
 		calls := int64(0)
 		for name, m := range *s.methods.Load() {
 			if name == m.names[0] { // it may have others
-				calls += m.stats.inflight()
+				calls += m.stats.Inflight()
 			}
 		}
 		s.methodsMu.Unlock()

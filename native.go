@@ -85,7 +85,7 @@ func (t *target) Inline() (inline, timed bool) {
 	if m == nil || !m.inline() || m.replySize.Load() >= leastLargeReply {
 		return false, true
 	}
-	return true, m.stats.due()
+	return true, m.stats.TimeNext()
 }
 
 const (
@@ -157,7 +157,7 @@ func (in *incoming) clear() {
 func (t *target) Serve(r *mux.Request) {
 	in := r.Owner.(*incoming) //nolint:forcetypeassert // New made it
 	if in.method != nil {
-		in.method.stats.begun()
+		in.method.stats.Begin()
 	}
 	in.body, in.compressed, in.began = r.Body, r.Compressed, 0
 	if st := r.Stream(); st != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -36,7 +37,7 @@ type pipe struct {
 	pack    packer
 	limits  *Limits
 	explain func(err error) error // makes an Error of what the connection says
-	stats   *methodStats          // nil on the side that calls
+	stats   *stats.Method         // nil on the side that calls
 	begun   *bool                 // set with the first message that comes; nil where that changes nothing
 	opened  *time.Duration        // set then to the clock; nil where begun is
 
@@ -72,7 +73,7 @@ const (
 // so one that comes alone has memory of its own.
 func (p *pipe) cut(body []byte) *[]byte {
 	if p.stats != nil {
-		p.stats.received.Add(1)
+		p.stats.Received.Add(1)
 	}
 	s := &p.slab
 	if len(s.messages) == 0 || len(s.memory) < len(body) {
@@ -117,7 +118,7 @@ func (p *pipe) send(msg any) error {
 		return p.failed(err)
 	}
 	if p.stats != nil {
-		p.stats.sent.Add(1)
+		p.stats.Sent.Add(1)
 	}
 	return nil
 }
@@ -169,7 +170,7 @@ func (p *pipe) decode(body []byte, msg any) error {
 		return e
 	}
 	if p.stats != nil {
-		p.stats.received.Add(1)
+		p.stats.Received.Add(1)
 	}
 	return nil
 }

@@ -491,7 +491,7 @@ func (c *serverCall) done(code Code, took time.Duration, handedOver bool) {
 		code = CodeOf(c.err)
 	}
 	if c.method != nil {
-		c.method.stats.record(took, code, handedOver, c.executed)
+		c.method.stats.End(took, int(code), handedOver, c.executed)
 	}
 	if c.err == nil && code != 0 { // it never came to a reply: the handler ended its goroutine
 		c.err = failure("YDL5002", "%s: the handler ended its goroutine", c.as.name)

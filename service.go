@@ -12,8 +12,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
+	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -31,7 +31,7 @@ type method struct {
 	idempotent atomic.Bool
 	nests      atomic.Bool  // it makes calls with its context
 	where      atomic.Int32 // a hint, see below
-	stats      methodStats
+	stats      stats.Method
 	replySize  atomic.Int64 // of late, if that is much; 0 if it is little
 }
 
@@ -556,22 +556,6 @@ const (
 	whereConcurrent
 )
 
-// What decides where a method runs. Below short it runs on the goroutine that reads the connection,
-// above long it gets one of its own; between the two it stays where it is.
-const (
-	learnCalls = 64
-	short      = int64(20 * time.Microsecond)
-	long       = int64(50 * time.Microsecond)
-	// outlier is what a single long call counts at most: pre-emption looks just the same.
-	outlier = int64(640 * time.Microsecond)
-	weight  = 64 // of the past in the mean
-
-	// The clock takes 30 to 50 ns, a tenth of a call of the shortest methods: below quick, one call
-	// stands for timedEvery.
-	quick      = int64(5 * time.Microsecond)
-	timedEvery = 16
-)
-
 func (m *method) inline() bool {
 	switch m.where.Load() {
 	case whereInline:
@@ -579,7 +563,7 @@ func (m *method) inline() bool {
 	case whereConcurrent:
 		return false
 	default:
-		return m.stats.short.Load()
+		return m.stats.Short()
 	}
 }
 

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stats counts the calls of a method: how many there were, how they ended and how long they
+// took. From that it learns whether the method is short, which decides where its calls run.
+package stats
+
+import (
+	"iter"
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/mux"
+)
+
+// Codes is how many outcomes are told apart: success, which is 0, and the codes of errors.
+const Codes = int(catalogue.Unauthenticated) + 1
+
+// A Method counts the calls of a method, and learns whether they are short. Its zero value has
+// counted none. It may be used concurrently.
+type Method struct {
+	pulse    atomic.Uint64 // calls in flight, and above them, by untimedOne, those that succeeded since one was timed
+	Received atomic.Uint64 // messages on streams
+	Sent     atomic.Uint64 // likewise
+	codes    [Codes]atomic.Uint64
+	buckets  [64 * perOctave]atomic.Uint64
+	mean     atomic.Int64 // nanoseconds
+	measured atomic.Int64 // how many calls mean comes from, up to learnCalls
+	short    atomic.Bool
+}
+
+// A call that is not timed, as most short ones, takes two atomic instructions to be counted: it is
+// added to pulse, and moves up in it.
+const (
+	untimedOne = 1 << 32
+	inflight32 = untimedOne - 1
+)
+
+// What decides where a method runs. Below short it runs on the goroutine that reads the connection,
+// above long it gets one of its own; between the two it stays where it is.
+const (
+	learnCalls = 64
+	short      = int64(20 * time.Microsecond)
+	long       = int64(50 * time.Microsecond)
+	// outlier is what a single long call counts at most: pre-emption looks just the same.
+	outlier = int64(640 * time.Microsecond)
+	weight  = 64 // of the past in the mean
+
+	// The clock takes 30 to 50 ns, a tenth of a call of the shortest methods: below quick, one call
+	// stands for timedEvery.
+	quick      = int64(5 * time.Microsecond)
+	timedEvery = 16
+)
+
+// Begin counts a call that begins.
+func (m *Method) Begin() { m.pulse.Add(1) }
+
+// Inflight returns how many calls have begun and not ended.
+func (m *Method) Inflight() int64 { return int64(m.pulse.Load() & inflight32) }
+
+// Short reports whether the calls are so short that they may run on the goroutine that reads the
+// connection.
+func (m *Method) Short() bool { return m.short.Load() }
+
+func (m *Method) untimed() uint64 { return m.pulse.Load() / untimedOne }
+
+// takeUntimed makes the calls that were not timed counted ones.
+func (m *Method) takeUntimed() (calls uint64) {
+	for {
+		n := m.pulse.Load()
+		if calls = n / untimedOne; calls == 0 {
+			return 0
+		}
+		if m.pulse.CompareAndSwap(n, n&inflight32) {
+			m.codes[0].Add(calls)
+			return calls
+		}
+	}
+}
+
+// TimeNext reports whether the next call is to be timed.
+func (m *Method) TimeNext() bool {
+	return m.untimed() >= timedEvery-1 || m.mean.Load() >= quick
+}
+
+// perOctave is how many latency buckets there are between a duration and its double.
+const perOctave = 4
+
+// bucketOf returns the bucket of a duration in nanoseconds.
+func bucketOf(ns uint64) int {
+	if ns < perOctave {
+		return int(ns)
+	}
+	octave := bits.Len64(ns) - 1
+	return (octave-1)*perOctave + int(ns>>(octave-2))&(perOctave-1) //nolint:gosec // small
+}
+
+// bucketEnd returns the longest duration of a bucket.
+func bucketEnd(i int) time.Duration {
+	if i < perOctave {
+		return time.Duration(i)
+	}
+	octave := i/perOctave + 1
+	return time.Duration((uint64(perOctave+i%perOctave)+1)<<(octave-2) - 1) //nolint:gosec // within 64 bits
+}
+
+// End counts a call that has ended. Took is mux.Untimed if the call was not timed, and code is 0 if
+// it succeeded. HandedOver says that reading the connection went on elsewhere while the call ran,
+// and executed that the method was called.
+//
+// A call that was timed stands for those before it that were not. How long it takes to refuse a
+// call says nothing of how long it takes to execute one: an overloaded server would take its slow
+// methods for short ones.
+func (m *Method) End(took time.Duration, code int, handedOver, executed bool) {
+	if took == mux.Untimed && code == 0 {
+		m.pulse.Add(untimedOne - 1)
+		return
+	}
+	m.pulse.Add(^uint64(0))
+	m.codes[min(code, len(m.codes)-1)].Add(1)
+	if took == mux.Untimed {
+		took = time.Duration(m.mean.Load())
+		m.buckets[bucketOf(uint64(took))].Add(1) //nolint:gosec // not negative
+		return
+	}
+	calls := 1 + m.takeUntimed()
+	m.buckets[bucketOf(uint64(max(took, 0)))].Add(calls)
+
+	if !executed && code != 0 && !handedOver {
+		return
+	}
+	// Updates may be lost to others at the same moment: it is a mean.
+	d := min(int64(took), outlier)
+	if handedOver {
+		d = outlier
+	}
+	mean := m.mean.Load()
+	mean += (d - mean) / weight
+	m.mean.Store(mean)
+	n := m.measured.Load()
+	if n < learnCalls {
+		m.measured.Store(n + 1)
+		return
+	}
+	switch isShort := m.short.Load(); {
+	case isShort && mean > long:
+		m.short.Store(false)
+	case !isShort && mean < short:
+		m.short.Store(true)
+	}
+}
+
+// Calls returns how many calls have ended with a code, which is less than Codes.
+func (m *Method) Calls(code int) uint64 {
+	n := m.codes[code].Load()
+	if code == 0 {
+		n += m.untimed()
+	}
+	return n
+}
+
+// Latency returns the buckets that have calls, from the shortest to the longest: the longest
+// duration that belongs into a bucket, and the number of its calls.
+func (m *Method) Latency() iter.Seq2[time.Duration, uint64] {
+	return func(yield func(time.Duration, uint64) bool) {
+		for i := range m.buckets {
+			if n := m.buckets[i].Load(); n > 0 && !yield(bucketEnd(i), n) {
+				return
+			}
+		}
+	}
+}
