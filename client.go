@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/samples"
 )
 
 // ClientOptions changes how a client works. The zero value is a good client.
@@ -118,7 +119,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.guard = &guard{log: opts.Logger}
 	c.codec, c.compressor, c.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove
 	c.noWait, c.checksum, c.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
-	c.side, c.slowAfter, c.samples = clientSide, slowAfter(opts.SlowAfter), newSampler()
+	c.side, c.slowAfter, c.samples = clientSide, slowAfter(opts.SlowAfter), samples.New[CallReport]()
 	c.client = c
 	c.memory = mux.NewMemory(opts.MaxMemory)
 	c.setUp(opts.Idempotent)

@@ -38,7 +38,7 @@ type Empty struct{}
 func (s *Server) introspect() {
 	builtIn(s, GetInfo, func(*Empty) *introspect.Info { return s.info() })
 	diagnostic(s, GetStats, func(*Empty) *introspect.Stats { return s.stats() })
-	diagnostic(s, GetSamples, s.samples.read)
+	diagnostic(s, GetSamples, s.Samples)
 	builtIn(s, GetHealth, func(*Empty) *introspect.Health {
 		s.mu.Lock()
 		defer s.mu.Unlock()

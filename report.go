@@ -8,11 +8,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -206,11 +205,11 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	}
 	o.concluded = true
 	now := clock()
-	kind := kindOf(call.Explain, err != nil)
-	kept := q.samples.admit(kind, now)
+	kind := samples.KindOf(call.Explain, err != nil)
+	kept := q.samples.Admit(kind, now)
 	// An operator who asks a server sees the calls that its handlers have made, too.
 	server, _ := ctx.Value(samplerKey{}).(*sampler)
-	if server == q.samples || server != nil && !server.admit(kind, now) {
+	if server == q.samples || server != nil && !server.Admit(kind, now) {
 		server = nil
 	}
 	whole := kept || server != nil || call.Explain
@@ -248,10 +247,10 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 		call.describe(r, began, now)
 	}
 	if kept {
-		q.samples.keep(r)
+		q.samples.Keep(kind, r)
 	}
 	if server != nil {
-		server.keep(r)
+		server.Keep(kind, r)
 	}
 	before := x.report
 	x.report = r
@@ -456,7 +455,8 @@ func (c *serverCall) report(took time.Duration) {
 	call := &c.call
 	now := clock()
 	kept := c.server.samples
-	if !kept.admit(kindOf(call.Explain, c.err != nil), now) {
+	kind := samples.KindOf(call.Explain, c.err != nil)
+	if !kept.Admit(kind, now) {
 		return
 	}
 	queue := c.queued()
@@ -495,129 +495,43 @@ func (c *serverCall) report(took time.Duration) {
 	if call.rare != nil {
 		call.rare.printNotes(r, began)
 	}
-	kept.keep(r)
+	kept.Keep(kind, r)
 }
 
 // Samples returns records of calls that the client has made: of those that failed lately, that were
 // slow, and that were to be explained. A nil query asks for all. It may be called concurrently.
-func (c *Client) Samples(q *introspect.SamplesQuery) *introspect.Samples { return c.samples.read(q) }
+func (c *Client) Samples(q *introspect.SamplesQuery) *introspect.Samples {
+	return readSamples(c.samples, q)
+}
 
 // Samples returns records of calls that the server has carried out, and of calls that it and its
 // handlers have made. GetSamples returns the same to callers, if ServerOptions.Diagnostics is set.
 // A nil query asks for all. It may be called concurrently.
-func (s *Server) Samples(q *introspect.SamplesQuery) *introspect.Samples { return s.samples.read(q) }
+func (s *Server) Samples(q *introspect.SamplesQuery) *introspect.Samples {
+	return readSamples(s.samples, q)
+}
 
 // samplerKey finds the sampler of the server whose handler's context is asked.
 type samplerKey struct{}
 
-// A sampler keeps records of the calls of one client or server, a bounded number of them, and takes
-// in a bounded number in a second.
-type sampler struct {
-	kinds   [kindsOfSamples]sampled
-	leftOut atomic.Uint64
-}
+// A sampler keeps the records of the calls of one client or server.
+type sampler = samples.Sampler[CallReport]
 
-// Sampled is the records of one kind.
-type sampled struct {
-	seen atomic.Uint64
-	due  atomic.Int64 // on the clock: how many may still be taken in at once is how far it is behind
-
-	mu    sync.Mutex
-	calls []*CallReport // a ring
-	next  int           // of it is the oldest
-	limit int
-}
-
-// The kinds of records. A storm of one does not wash away the others.
-const (
-	explainedSamples = iota
-	failedSamples
-	slowSamples
-	kindsOfSamples
-)
-
-// How many records are kept, and how many of each kind are taken in: those that failed, in a
-// second.
-const (
-	keptFailed    = 128
-	keptSlow      = 64
-	keptExplained = 64
-	sampleEvery   = 10 * time.Millisecond // one, after a burst of
-	sampleBurst   = 64
-)
-
-func newSampler() *sampler {
-	s := &sampler{}
-	for kind, limit := range [...]int{explainedSamples: keptExplained, failedSamples: keptFailed, slowSamples: keptSlow} {
-		s.kinds[kind].limit = limit
-	}
-	return s
-}
-
-// kindOf returns as what a record is kept of a call that has ended: an index of kinds.
-func kindOf(explained, failed bool) int {
-	switch {
-	case explained:
-		return explainedSamples
-	case failed:
-		return failedSamples
-	}
-	return slowSamples
-}
-
-// admit counts a call of which there may be a record, and reports whether that is to be kept.
-func (s *sampler) admit(kind int, now time.Duration) bool {
-	k := &s.kinds[kind]
-	k.seen.Add(1)
-	for {
-		due := k.due.Load()
-		from := int64(now - sampleBurst*sampleEvery)
-		if due < int64(now+10*sampleEvery) { // else the clock is another one: tests have their own
-			from = max(from, due)
-		}
-		if from >= int64(now) {
-			s.leftOut.Add(1)
-			return false
-		}
-		if k.due.CompareAndSwap(due, from+int64(sampleEvery)) {
-			return true
-		}
-	}
-}
-
-// keep keeps a record that was admitted.
-func (s *sampler) keep(r *CallReport) {
-	k := &s.kinds[kindOf(r.Explained, r.Code != "")]
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if len(k.calls) < k.limit {
-		k.calls = append(k.calls, r)
-		return
-	}
-	k.calls[k.next] = r
-	k.next = (k.next + 1) % k.limit
-}
-
-// read returns the records that q asks for.
-func (s *sampler) read(q *introspect.SamplesQuery) *introspect.Samples {
+// readSamples returns the records that q asks for.
+func readSamples(s *sampler, q *introspect.SamplesQuery) *introspect.Samples {
 	if q == nil {
 		q = &introspect.SamplesQuery{}
 	}
 	out := &introspect.Samples{
-		Failed: s.kinds[failedSamples].seen.Load(), Slow: s.kinds[slowSamples].seen.Load(), Explained: s.kinds[explainedSamples].seen.Load(),
-		LeftOut: s.leftOut.Load(), Calls: []introspect.CallReport{},
+		Failed: s.Seen(samples.Failed), Slow: s.Seen(samples.Slow), Explained: s.Seen(samples.Explained),
+		LeftOut: s.LeftOut(), Calls: []introspect.CallReport{},
 	}
 	all := !q.Failed && !q.Slow && !q.Explained
-	for i := range s.kinds {
-		k := &s.kinds[i]
-		k.mu.Lock()
-		for _, r := range k.calls {
-			kind := all || q.Failed && r.Code != "" || q.Slow && r.Slow || q.Explained && r.Explained
-			if kind && (q.Method == "" || q.Method == r.Method) && (q.Side == "" || q.Side == r.Side) {
-				out.Calls = append(out.Calls, *r)
-			}
+	for _, r := range s.Records() {
+		kind := all || q.Failed && r.Code != "" || q.Slow && r.Slow || q.Explained && r.Explained
+		if kind && (q.Method == "" || q.Method == r.Method) && (q.Side == "" || q.Side == r.Side) {
+			out.Calls = append(out.Calls, *r)
 		}
-		k.mu.Unlock()
 	}
 	slices.SortStableFunc(out.Calls, func(a, b introspect.CallReport) int { return b.Began.Add(b.Took).Compare(a.Began.Add(a.Took)) })
 	if q.Limit > 0 && q.Limit < len(out.Calls) {

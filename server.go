@@ -15,6 +15,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/firstbytes"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -221,7 +222,7 @@ func NewServer(o *ServerOptions) *Server {
 	opts.AnnounceEvery = min(orDefault(opts.AnnounceEvery, 10*time.Second), forever/10)
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
 	s.slowAfter = slowAfter(opts.SlowAfter)
-	s.samples = newSampler()
+	s.samples = samples.New[CallReport]()
 	s.calls.slowAfter, s.calls.samples = s.slowAfter, s.samples
 	s.calls.codec, s.calls.compressAbove, s.calls.limits, s.calls.side = opts.Codec, opts.CompressAbove, s.limits, serverSide
 	if opts.Codec == nil {
