@@ -141,7 +141,7 @@ func TestWhenNoServerIsThereOneAttemptIsEnough(t *testing.T) {
 			{1, "; no other of 4 endpoints is connected"},
 		} {
 			attempts.Store(0)
-			err := c.Call(t.Context(), "Try", &yodel.Empty{}, nil)
+			err := c.Call(t.Context(), "Try", &struct{}{}, nil)
 			if n := attempts.Load(); n != want.attempts || !errors.Is(err, yodel.Unavailable) || !yodel.NotProcessed(err) || !strings.Contains(err.Error(), want.says) {
 				t.Errorf("call %d: %d attempts, %v; want %d, and %q", i, n, err, want.attempts, want.says)
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 )
 
 // A worker pool is what limits many servers: so many at once, each for a while. It counts what
@@ -24,14 +25,14 @@ func newWorkers(n int, took time.Duration) *workers {
 	return &workers{slots: make(chan struct{}, n), took: took}
 }
 
-func (w *workers) work(context.Context, *yodel.Empty) (*yodel.Empty, error) {
+func (w *workers) work(context.Context, *struct{}) (*struct{}, error) {
 	n := w.open.Add(1)
 	defer w.open.Add(-1)
 	raise(&w.most, n)
 	w.slots <- struct{}{}
 	<-time.After(w.took)
 	<-w.slots
-	return &yodel.Empty{}, nil
+	return &struct{}{}, nil
 }
 
 // raise makes most at least n.
@@ -43,7 +44,7 @@ func raise(most *atomic.Int64, n int64) {
 	}
 }
 
-const Work yodel.Method[yodel.Empty, yodel.Empty] = "Work"
+const Work yodel.Method[struct{}, struct{}] = "Work"
 
 // jain is Jain's index of fairness: 1 when all are equal, 1/n when one has everything.
 func jain(shares []int64) float64 {
@@ -67,7 +68,7 @@ func flood(t *testing.T, clients []*yodel.Client, calls int64) (done []int64, fa
 			var open sync.WaitGroup
 			for all.Load() < calls {
 				open.Add(1)
-				c.Go(t.Context(), &yodel.Call{Method: string(Work), Args: &yodel.Empty{}}, func(err error) {
+				c.Go(t.Context(), &yodel.Call{Method: string(Work), Args: &struct{}{}}, func(err error) {
 					if err == nil {
 						counts[i].Add(1)
 					} else if failures.Add(1) < 10 {
@@ -106,7 +107,7 @@ func TestClientsShareTheServersBudget(t *testing.T) {
 		for _, n := range done {
 			sum += n
 		}
-		stats, err := yodel.GetStats.Call(t.Context(), clients[0], &yodel.Empty{})
+		stats, err := inspect.Stats.Call(t.Context(), clients[0], &inspect.Empty{})
 		if err != nil || stats.Granted < test.budget/4 || stats.Granted > test.budget || stats.Open > 1 {
 			t.Errorf("afterwards %d of %d are granted, and %d open: %v", stats.Granted, test.budget, stats.Open, err)
 		}

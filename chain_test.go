@@ -156,7 +156,7 @@ func TestTook(t *testing.T) {
 // Middleware that asks for the time of a call gets when it was made, until its first attempt;
 // afterwards the time.
 func TestNow(t *testing.T) {
-	const Wait yodel.Method[yodel.Empty, yodel.Empty] = "Test.Wait"
+	const Wait yodel.Method[struct{}, struct{}] = "Test.Wait"
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.New()
 		l, err := network.Listen("server")
@@ -164,7 +164,7 @@ func TestNow(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := yodel.NewServer(nil)
-		Wait.Handle(s, func(ctx context.Context, _ *yodel.Empty) (*yodel.Empty, error) {
+		Wait.Handle(s, func(ctx context.Context, _ *struct{}) (*struct{}, error) {
 			if deadline, _ := ctx.Deadline(); yodel.CallFrom(ctx).Now() != time.Now() || time.Until(deadline) > 3*time.Second {
 				t.Errorf("on the server it is %v, and the deadline %v", yodel.CallFrom(ctx).Now(), deadline)
 			}
@@ -189,7 +189,7 @@ func TestNow(t *testing.T) {
 				Transport: network, Observers: observers, Middleware: []yodel.Middleware{noting, twice, timeout.After(3 * time.Second)},
 			})
 			began := time.Now()
-			_, err := Wait.Call(t.Context(), c, &yodel.Empty{})
+			_, err := Wait.Call(t.Context(), c, &struct{}{})
 			// The wait before the first attempt is part of its time, and the second one has its
 			// own.
 			if took := time.Since(began); took != 6*time.Second || yodel.CodeOf(err) != yodel.DeadlineExceeded {
@@ -213,7 +213,7 @@ func noting(next yodel.Handler) yodel.Handler {
 
 // Metadata that comes again is not parsed again, and yet every call has its own.
 func TestMetadataThatComesAgain(t *testing.T) {
-	const Tell yodel.Method[yodel.Empty, yodel.Metadata] = "Test.Tell"
+	const Tell yodel.Method[struct{}, yodel.Metadata] = "Test.Tell"
 	var change atomic.Bool
 	s := newServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
@@ -225,15 +225,15 @@ func TestMetadataThatComesAgain(t *testing.T) {
 			return next(ctx, call)
 		}
 	}}})
-	Tell.Handle(s, func(context.Context, *yodel.Empty) (*yodel.Metadata, error) { return &yodel.Metadata{}, nil })
+	Tell.Handle(s, func(context.Context, *struct{}) (*yodel.Metadata, error) { return &yodel.Metadata{}, nil })
 	kept := make(chan *yodel.Call, 1)
-	handle(t, s, "Test.Keep", func(ctx context.Context, _ *yodel.Empty) (*yodel.Empty, error) {
+	handle(t, s, "Test.Keep", func(ctx context.Context, _ *struct{}) (*struct{}, error) {
 		kept <- yodel.CallFrom(ctx)
-		return &yodel.Empty{}, nil
+		return &struct{}{}, nil
 	})
 	c := connect(t, s, nil)
 	call := func(method string, md yodel.Metadata) yodel.Metadata {
-		call := yodel.Call{Method: method, Args: &yodel.Empty{}, Metadata: md}
+		call := yodel.Call{Method: method, Args: &struct{}{}, Metadata: md}
 		if err := c.Do(t.Context(), &call); err != nil {
 			t.Error(err)
 		}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -109,7 +110,7 @@ func (f *fleet) stop(addr string) {
 
 func (f *fleet) call(t *testing.T) {
 	t.Helper()
-	if _, err := yodel.Ping.Call(t.Context(), f.client, &yodel.Empty{}); err != nil {
+	if _, err := inspect.Ping.Call(t.Context(), f.client, &inspect.Empty{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -333,7 +334,7 @@ func TestInactiveInstancesGetNoCalls(t *testing.T) {
 		f.knows(t, "b")
 		set("inactive", "inactive") // that is not doubtful: it has been said
 		f.knows(t)
-		_, err := yodel.Ping.Call(t.Context(), f.client, &yodel.Empty{})
+		_, err := inspect.Ping.Call(t.Context(), f.client, &inspect.Empty{})
 		if e := wantError(t, err, yodel.Unavailable, "YDL1001"); !strings.Contains(e.Message, "no instance is active of 2 that are known") {
 			t.Errorf("a call fails with %v", e)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/fanout"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/middleware/auth"
@@ -713,7 +714,7 @@ func nobody(context.Context, string, string) (context.Context, error) {
 func asksForStats(p *provocation) error {
 	s := yodel.NewServer(nil)
 	p.addr = serve(p, s)
-	_, err := yodel.GetStats.Call(p.Context(), newClient(p, nil, p.addr), &Empty{})
+	_, err := inspect.Stats.Call(p.Context(), newClient(p, nil, p.addr), &Empty{})
 	return err
 }
 

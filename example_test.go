@@ -14,16 +14,16 @@ import (
 // its call.
 func ExampleServer_Peers() {
 	const (
-		News yodel.Method[string, yodel.Empty] = "News"
-		Name yodel.Method[yodel.Empty, string] = "Name"
-		Join yodel.Method[yodel.Empty, string] = "Join"
+		News yodel.Method[string, struct{}] = "News"
+		Name yodel.Method[struct{}, string] = "Name"
+		Join yodel.Method[struct{}, string] = "Join"
 	)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	server := yodel.NewServer(nil)
-	Join.Handle(server, func(ctx context.Context, _ *yodel.Empty) (*string, error) {
+	Join.Handle(server, func(ctx context.Context, _ *struct{}) (*string, error) {
 		// over the connection that the call came on
-		name, err := Name.Call(ctx, yodel.CallFrom(ctx).Peer(), &yodel.Empty{})
+		name, err := Name.Call(ctx, yodel.CallFrom(ctx).Peer(), &struct{}{})
 		if err != nil {
 			return nil, err
 		}
@@ -40,16 +40,16 @@ func ExampleServer_Peers() {
 
 	heard := make(chan string)
 	own := yodel.NewServer(nil) // what the client serves; it does not listen
-	News.Handle(own, func(_ context.Context, text *string) (*yodel.Empty, error) {
+	News.Handle(own, func(_ context.Context, text *string) (*struct{}, error) {
 		heard <- *text
 		return nil, nil
 	})
-	Name.Handle(own, func(context.Context, *yodel.Empty) (*string, error) {
+	Name.Handle(own, func(context.Context, *struct{}) (*string, error) {
 		name := "anna"
 		return &name, nil
 	})
 	client := yodel.NewClient(yodel.Static(l.Addr().String()), &yodel.ClientOptions{Server: own})
-	welcome, err := Join.Call(ctx, client, &yodel.Empty{})
+	welcome, err := Join.Call(ctx, client, &struct{}{})
 	if err != nil {
 		fmt.Println(err)
 		return

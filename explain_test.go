@@ -17,6 +17,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/breaker"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
@@ -597,7 +598,7 @@ func samplesOf(t *testing.T, c *yodel.Client, q introspect.SamplesQuery) []intro
 	if q.Side == "client" {
 		return c.Samples(&q).Calls
 	}
-	got, err := yodel.GetSamples.Call(t.Context(), c, &q)
+	got, err := inspect.Samples.Call(t.Context(), c, &q)
 	must(t, err)
 	return got.Calls
 }
@@ -736,7 +737,7 @@ func TestSamplesAreFiltered(t *testing.T) {
 				t.Errorf("%+v: got the records of %v, want %s", test.q, got, test.want)
 			}
 		}
-		got, err := yodel.GetSamples.Call(t.Context(), c, &introspect.SamplesQuery{Method: "Nothing"})
+		got, err := inspect.Samples.Call(t.Context(), c, &introspect.SamplesQuery{Method: "Nothing"})
 		must(t, err)
 		for _, got := range []*introspect.Samples{got, c.Samples(&introspect.SamplesQuery{Method: "Nothing"})} {
 			if len(got.Calls) != 0 || got.Failed != 1 || got.Slow != 1 || got.Explained != 1 || got.LeftOut != 0 {
@@ -768,7 +769,7 @@ func TestAStormOfFailingCallsIsLeftOut(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		got, err := yodel.GetSamples.Call(t.Context(), c, &introspect.SamplesQuery{})
+		got, err := inspect.Samples.Call(t.Context(), c, &introspect.SamplesQuery{})
 		must(t, err)
 		failed, explained := 0, 0
 		for _, r := range got.Calls {
@@ -836,7 +837,7 @@ func TestSamplesAreReadWhileTheyAreMade(t *testing.T) {
 		})
 	}
 	for range 20 {
-		got, err := yodel.GetSamples.Call(t.Context(), c, &introspect.SamplesQuery{})
+		got, err := inspect.Samples.Call(t.Context(), c, &introspect.SamplesQuery{})
 		must(t, err)
 		for _, r := range got.Calls {
 			_ = r.String()

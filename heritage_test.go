@@ -16,6 +16,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -344,7 +345,7 @@ func TestAForkGoesElsewhereAndHasItsOwnReply(t *testing.T) {
 	}
 	total := uint64(0)
 	for _, addr := range addrs {
-		stats, err := yodel.GetStats.Call(t.Context(), newClient(t, nil, addr), &yodel.Empty{})
+		stats, err := inspect.Stats.Call(t.Context(), newClient(t, nil, addr), &inspect.Empty{})
 		must(t, err)
 		for _, m := range stats.Methods {
 			if m.Name == "Which" {

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -82,7 +83,7 @@ func TestClientHooks(t *testing.T) {
 		refuse.Store(true)
 		other := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: transport})
 		defer other.Close()
-		if _, err := yodel.Ping.Call(t.Context(), other, &yodel.Empty{}); err == nil {
+		if _, err := inspect.Ping.Call(t.Context(), other, &inspect.Empty{}); err == nil {
 			t.Error("a connection that the hook refuses: the call succeeded")
 		}
 	})
@@ -91,7 +92,7 @@ func TestClientHooks(t *testing.T) {
 		failed := make(chan yodel.ConnEvent, 100)
 		c := yodel.NewClient(yodel.Static("nobody"), &yodel.ClientOptions{Transport: mem.New(), OnConn: func(e yodel.ConnEvent) { failed <- e }})
 		defer c.Close()
-		if _, err := yodel.Ping.Call(t.Context(), c, &yodel.Empty{}); !errors.Is(err, yodel.Unavailable) {
+		if _, err := inspect.Ping.Call(t.Context(), c, &inspect.Empty{}); !errors.Is(err, yodel.Unavailable) {
 			t.Errorf("got %v, want unavailable", err)
 		}
 		if e := <-failed; e.Kind != "connect failed" || e.Addr != "nobody" || e.Err == nil {

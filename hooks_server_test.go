@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -112,7 +113,7 @@ func TestServerHooks(t *testing.T) {
 			refuse.Store(true)
 			other := yodel.NewClient(yodel.Static("server"), &yodel.ClientOptions{Transport: network})
 			defer other.Close()
-			if _, err := yodel.Ping.Call(t.Context(), other, &yodel.Empty{}); !errors.Is(err, yodel.Unavailable) {
+			if _, err := inspect.Ping.Call(t.Context(), other, &inspect.Empty{}); !errors.Is(err, yodel.Unavailable) {
 				t.Errorf("a refused connection: got %v, want unavailable", err)
 			}
 			synctest.Wait()
@@ -219,7 +220,7 @@ func TestServerHooks(t *testing.T) {
 			t.Errorf("got %v, want the hook's error", err)
 		}
 		log.is(t)
-		if _, err := yodel.Ping.Call(t.Context(), h.client, &yodel.Empty{}); err != nil {
+		if _, err := inspect.Ping.Call(t.Context(), h.client, &inspect.Empty{}); err != nil {
 			t.Errorf("another method: got %v", err)
 		}
 	})
@@ -367,7 +368,7 @@ func TestServerHooks(t *testing.T) {
 				OnConn: func(e yodel.ConnEvent) { log.add(e.Kind) },
 				Limits: yodel.Limits{KeepAlive: time.Second},
 			}, nil)
-			if _, err := yodel.Ping.Call(t.Context(), h.client, &yodel.Empty{}); err != nil {
+			if _, err := inspect.Ping.Call(t.Context(), h.client, &inspect.Empty{}); err != nil {
 				t.Error(err)
 			}
 			time.Sleep(time.Minute) // the connections' own signs of life are enough

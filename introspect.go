@@ -13,38 +13,18 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// The built-in methods. They are served like any other, through the same middleware, so that
-// authorization covers them. ServerOptions.NoIntrospection leaves them out. GetStats and GetSamples
-// answer only if ServerOptions.Diagnostics is set: they name methods, peers, tenants and errors.
-const (
-	// GetInfo says which methods a server has.
-	GetInfo Method[Empty, introspect.Info] = "yodel.Info"
-	// GetStats says how often they were called, with what outcome, and how long they took.
-	GetStats Method[Empty, introspect.Stats] = "yodel.Stats"
-	// GetHealth says whether the server accepts calls.
-	GetHealth Method[Empty, introspect.Health] = "yodel.Health"
-	// GetSamples returns records of calls that the server has carried out, and of calls that it and
-	// its handlers have made: of those that failed lately, that were slow, and that were to be
-	// explained.
-	GetSamples Method[introspect.SamplesQuery, introspect.Samples] = "yodel.Samples"
-	// Ping does nothing.
-	Ping Method[Empty, Empty] = "yodel.Ping"
-)
-
-// Empty is a message without content.
-type Empty struct{}
-
-// introspect registers the built-in methods.
+// introspect registers the built-in methods, which package inspect documents and has as Methods.
+// They are served like any other, through the same middleware, so that authorization covers them.
 func (s *Server) introspect() {
-	builtIn(s, GetInfo, func(*Empty) *introspect.Info { return s.info() })
-	diagnostic(s, GetStats, func(*Empty) *introspect.Stats { return s.stats() })
-	diagnostic(s, GetSamples, s.Samples)
-	builtIn(s, GetHealth, func(*Empty) *introspect.Health {
+	builtIn(s, "yodel.Info", func(*struct{}) *introspect.Info { return s.info() })
+	diagnostic(s, "yodel.Stats", func(*struct{}) *introspect.Stats { return s.stats() })
+	diagnostic(s, "yodel.Samples", s.Samples)
+	builtIn(s, "yodel.Health", func(*struct{}) *introspect.Health {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return &introspect.Health{Serving: !s.closing}
 	})
-	builtIn(s, Ping, func(*Empty) *Empty { return &Empty{} })
+	builtIn(s, "yodel.Ping", func(in *struct{}) *struct{} { return in })
 }
 
 // diagnostic registers a built-in method that answers only if ServerOptions.Diagnostics is set.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -62,7 +63,7 @@ const orderSchema = `{
 // infoOf asks a server for what it says of a method.
 func infoOf(t testing.TB, c *yodel.Client, name string) introspect.Method {
 	t.Helper()
-	info, err := yodel.GetInfo.Call(t.Context(), c, &Empty{})
+	info, err := inspect.Info.Call(t.Context(), c, &Empty{})
 	must(t, err)
 	i := slices.IndexFunc(info.Methods, func(m introspect.Method) bool { return m.Name == name })
 	if i < 0 {
@@ -74,7 +75,7 @@ func infoOf(t testing.TB, c *yodel.Client, name string) introspect.Method {
 // statsOf asks a server for what it counted of a method.
 func statsOf(t testing.TB, c *yodel.Client, name string) introspect.MethodStats {
 	t.Helper()
-	stats, err := yodel.GetStats.Call(t.Context(), c, &Empty{})
+	stats, err := inspect.Stats.Call(t.Context(), c, &Empty{})
 	must(t, err)
 	i := slices.IndexFunc(stats.Methods, func(m introspect.MethodStats) bool { return m.Name == name })
 	if i < 0 {
@@ -102,7 +103,7 @@ func TestInfoDescribesTheMethods(t *testing.T) {
 	must(t, s.Alias("Shop.Order", "shop/order", "Buy"))
 	s.MarkIdempotent("Arith.Mul")
 	c := connect(t, s, nil)
-	info, err := yodel.GetInfo.Call(t.Context(), c, &Empty{})
+	info, err := inspect.Info.Call(t.Context(), c, &Empty{})
 	must(t, err)
 	if info.Agent == "" || info.Started.IsZero() || time.Since(info.Started) < 0 || !slices.Equal(info.Codecs, []string{"json", "raw", "toml"}) {
 		t.Errorf("got %+v, want the agent, the start and the codecs", info)
@@ -151,7 +152,7 @@ func TestStatsCountCallsErrorsAndLatency(t *testing.T) {
 		}
 		synctest.Wait()
 
-		stats, err := yodel.GetStats.Call(t.Context(), c, &Empty{})
+		stats, err := inspect.Stats.Call(t.Context(), c, &Empty{})
 		must(t, err)
 		if stats.Conns != 1 || stats.Panics != 1 || stats.Since.IsZero() {
 			t.Errorf("got %d connections and %d panics since %v, want one of each", stats.Conns, stats.Panics, stats.Since)
@@ -218,11 +219,11 @@ func TestStatsShowCallsInFlight(t *testing.T) {
 
 func TestHealthAndPing(t *testing.T) {
 	c := connect(t, newServer(t, nil), nil)
-	health, err := yodel.GetHealth.Call(t.Context(), c, &Empty{})
+	health, err := inspect.Health.Call(t.Context(), c, &Empty{})
 	if err != nil || !health.Serving {
 		t.Errorf("got %+v, %v, want a server that serves", health, err)
 	}
-	if _, err := yodel.Ping.Call(t.Context(), c, &Empty{}); err != nil {
+	if _, err := inspect.Ping.Call(t.Context(), c, &Empty{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -238,7 +239,7 @@ func TestHealthIsNotServingDuringShutdown(t *testing.T) {
 			}
 		}}})
 		c := yodeltest.NewClient(t, nil, s)
-		asked := yodel.GetHealth.Go(t.Context(), c, &Empty{})
+		asked := inspect.Health.Go(t.Context(), c, &Empty{})
 		synctest.Wait() // the call is accepted
 		down := make(chan error, 1)
 		go func() { down <- s.Shutdown(t.Context()) }()
@@ -253,7 +254,7 @@ func TestHealthIsNotServingDuringShutdown(t *testing.T) {
 
 func TestNoIntrospectionLeavesTheBuiltInMethodsOut(t *testing.T) {
 	c := connect(t, newServer(t, &yodel.ServerOptions{NoIntrospection: true}), nil)
-	for _, name := range []string{string(yodel.GetInfo), string(yodel.GetStats), string(yodel.GetHealth), string(yodel.GetSamples), string(yodel.Ping)} {
+	for _, name := range []string{string(inspect.Info), string(inspect.Stats), string(inspect.Health), string(inspect.Samples), string(inspect.Ping)} {
 		wantError(t, c.Call(t.Context(), name, &Empty{}, nil), yodel.Unimplemented, "YDL2001")
 	}
 	if _, err := Mul.Call(t.Context(), c, &Args{}); err != nil {
@@ -275,7 +276,7 @@ func TestBuiltInMethodsPassTheMiddleware(t *testing.T) {
 			return next(ctx, call)
 		}
 	}}}), nil)
-	want := []string{string(yodel.GetInfo), string(yodel.GetStats), string(yodel.GetHealth), string(yodel.GetSamples), string(yodel.Ping)}
+	want := []string{string(inspect.Info), string(inspect.Stats), string(inspect.Health), string(inspect.Samples), string(inspect.Ping)}
 	for _, name := range want {
 		if err := c.Call(t.Context(), name, &Empty{}, nil); !errors.Is(err, yodel.PermissionDenied) {
 			t.Errorf("%s: got %v, want what the middleware says", name, err)
@@ -298,7 +299,7 @@ func TestFailedOneWayCallsAreCounted(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
-		stats, err := yodel.GetStats.Call(t.Context(), h.client, &yodel.Empty{})
+		stats, err := inspect.Stats.Call(t.Context(), h.client, &inspect.Empty{})
 		if err != nil {
 			t.Fatal(err)
 		}

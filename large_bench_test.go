@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 )
 
 const largeEcho yodel.Method[[]byte, []byte] = "Large.Echo"
@@ -56,7 +57,7 @@ func BenchmarkLarge(b *testing.B) {
 				var tookMu sync.Mutex
 				beside := func(int) error {
 					began := time.Now()
-					err := c.Do(b.Context(), &yodel.Call{Method: string(yodel.Ping), Args: &Empty{}, Codec: yodel.JSON})
+					err := c.Do(b.Context(), &yodel.Call{Method: string(inspect.Ping), Args: &Empty{}, Codec: yodel.JSON})
 					tookMu.Lock()
 					defer tookMu.Unlock()
 					took = append(took, time.Since(began))

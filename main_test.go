@@ -56,7 +56,7 @@ func (Arith) DivMod(a, b int) (quotient, remainder int, err error) {
 }
 
 // An Empty is a message without content.
-type Empty = yodel.Empty
+type Empty = struct{}
 
 // newServer returns a server of Arith.
 func newServer(t testing.TB, o *yodel.ServerOptions) *yodel.Server {

@@ -13,6 +13,11 @@ import (
 // contract that both sides share.
 //
 //	const Mul yodel.Method[Args, Reply] = "Arith.Mul"
+//
+// A method without arguments takes a struct{}. A method without a result replies with a struct{},
+// for which its handler may return nil.
+//
+//	const Reset yodel.Method[struct{}, struct{}] = "Arith.Reset"
 type Method[In, Out any] string
 
 // Call calls the method and waits for the reply.
@@ -137,7 +142,7 @@ func orNothing[Out any](err error) (any, error) {
 	return out, err
 }
 
-// hasNoContent reports whether all values of a type are the same, as those of Empty are.
+// hasNoContent reports whether all values of a type are the same, as those of struct{} are.
 func hasNoContent(t reflect.Type) bool { return t.Size() == 0 }
 
 // A Future is a call that was begun with Go.

@@ -15,7 +15,7 @@ import (
 // This file lets an operator change a server from outside: the state and the weight that an
 // operator has set in a registry win over those that the server announces, until the operator
 // removes them. The registrar writes them into the record. The server watches them, so that they
-// take effect at once, and so that its log and yodel.GetInfo tell of them.
+// take effect at once, and so that its log and inspect.Info tell of them.
 
 // An overrider is a Registrar that keeps what operators have set, and whose Announce writes it in
 // place of what the instance says. Overrides returns the settings for the instances of a service,

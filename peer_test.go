@@ -16,6 +16,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/compress/flate"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -53,12 +54,12 @@ func (p *peering) settled(t testing.TB) {
 			}
 		}
 		for _, of := range []yodel.Caller{p.client, p.peer} {
-			stats, err := yodel.GetStats.Call(t.Context(), of, &Empty{})
+			stats, err := inspect.Stats.Call(t.Context(), of, &Empty{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, m := range stats.Methods {
-				if m.Inflight != 0 && m.Name != string(yodel.GetStats) {
+				if m.Inflight != 0 && m.Name != string(inspect.Stats) {
 					return false
 				}
 			}
@@ -247,11 +248,11 @@ func TestWhatTheServersOptionsSayHoldsOnAClientToo(t *testing.T) {
 	wantError(t, p.peer.Do(t.Context(), &yodel.Call{Method: "Panic", Args: &Empty{}}), yodel.Internal, "YDL5001")
 	err := p.peer.Do(t.Context(), &yodel.Call{Method: "Arith.Mul", Args: &Args{}, Metadata: yodel.Metadata{"k": strings.Repeat("x", 100)}})
 	wantError(t, err, yodel.ResourceExhausted, "YDL2203")
-	info, err := yodel.GetInfo.Call(t.Context(), p.peer, &Empty{})
+	info, err := inspect.Info.Call(t.Context(), p.peer, &Empty{})
 	if err != nil || !slices.ContainsFunc(info.Methods, func(m introspect.Method) bool { return m.Name == "Panic" }) {
 		t.Errorf("Info: got %+v, %v", info, err)
 	}
-	stats, err := yodel.GetStats.Call(t.Context(), p.peer, &Empty{})
+	stats, err := inspect.Stats.Call(t.Context(), p.peer, &Empty{})
 	if err != nil || stats.Panics != 1 || stats.Conns != 1 {
 		t.Errorf("Stats: got %+v, %v", stats, err)
 	}

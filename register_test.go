@@ -15,13 +15,14 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
 // names asks a server which methods it has, without the built-in ones.
 func names(t testing.TB, c *yodel.Client) []string {
 	t.Helper()
-	info, err := yodel.GetInfo.Call(t.Context(), c, &Empty{})
+	info, err := inspect.Info.Call(t.Context(), c, &Empty{})
 	must(t, err)
 	var all []string
 	for _, m := range info.Methods {
@@ -389,7 +390,7 @@ func TestAnAliasThatOnRegisterRefusesIsForgotten(t *testing.T) {
 	if err := h.server.Alias(string(hookDouble), "Hook.Alias"); !errors.Is(err, errHook) {
 		t.Errorf("got %v, want the hook's error", err)
 	}
-	info, err := yodel.GetInfo.Call(t.Context(), h.client, &yodel.Empty{})
+	info, err := inspect.Info.Call(t.Context(), h.client, &inspect.Empty{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 // at which the reading goroutine read its reply, which it knows anyway.
 
 // A CallReport is the record of a call. The error of a call that failed has it, and Call.Report
-// returns it; GetSamples returns those that were kept.
+// returns it; inspect.Samples returns those that were kept.
 //
 //	var report *yodel.CallReport
 //	if errors.As(err, &report) { … }
@@ -505,8 +505,8 @@ func (c *Client) Samples(q *introspect.SamplesQuery) *introspect.Samples {
 }
 
 // Samples returns records of calls that the server has carried out, and of calls that it and its
-// handlers have made. GetSamples returns the same to callers, if ServerOptions.Diagnostics is set.
-// A nil query asks for all. It may be called concurrently.
+// handlers have made. inspect.Samples returns the same to callers, if ServerOptions.Diagnostics is
+// set. A nil query asks for all. It may be called concurrently.
 func (s *Server) Samples(q *introspect.SamplesQuery) *introspect.Samples {
 	return readSamples(s.samples, q)
 }

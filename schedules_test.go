@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 )
 
 // The tests of this page run schedules of faults during which a server answers at every moment, and
@@ -49,7 +50,7 @@ func (y *tally) callers(t *testing.T, c *yodel.Client, n int, pause time.Duratio
 		wg.Go(func() {
 			for !isClosed(ended) {
 				began := time.Now()
-				_, err := yodel.Ping.Call(t.Context(), c, &yodel.Empty{})
+				_, err := inspect.Ping.Call(t.Context(), c, &inspect.Empty{})
 				took := int64(time.Since(began))
 				for longest := y.longest.Load(); took > longest && !y.longest.CompareAndSwap(longest, took); {
 					longest = y.longest.Load()
@@ -134,7 +135,7 @@ func TestANewClientFindsWhoAnswers(t *testing.T) {
 					c := yodel.NewClient(yodel.Static(named3(s.kind, s.n)...), &yodel.ClientOptions{Transport: transportFunc(f.dial)})
 					began := time.Now()
 					for range 20 {
-						if _, err := yodel.Ping.Call(t.Context(), c, &yodel.Empty{}); err != nil {
+						if _, err := inspect.Ping.Call(t.Context(), c, &inspect.Empty{}); err != nil {
 							t.Error(err)
 						}
 					}
@@ -237,7 +238,7 @@ func TestAConnectionThatBrokeTheProtocolCostsNoCall(t *testing.T) {
 		})
 		defer c.Close()
 		for range 10 {
-			if _, err := yodel.Ping.Call(t.Context(), c, &yodel.Empty{}); err != nil {
+			if _, err := inspect.Ping.Call(t.Context(), c, &inspect.Empty{}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -253,13 +254,13 @@ func TestCallsDoNotWaitForAServerThatIsGone(t *testing.T) {
 		f.stop("b")
 		for range 50 {
 			began := time.Now()
-			_, err := yodel.Ping.Call(t.Context(), f.client, &yodel.Empty{})
+			_, err := inspect.Ping.Call(t.Context(), f.client, &inspect.Empty{})
 			if !errors.Is(err, yodel.Unavailable) || !yodel.NotProcessed(err) || time.Since(began) > 300*time.Millisecond {
 				t.Errorf("got %v after %v", err, time.Since(began))
 			}
 		}
 		f.start(t, "b")
-		if _, err := yodel.Ping.Call(t.Context(), f.client, &yodel.Empty{}); err != nil {
+		if _, err := inspect.Ping.Call(t.Context(), f.client, &inspect.Empty{}); err != nil {
 			t.Error(err)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 )
@@ -242,7 +243,7 @@ func TestStreamsGoElsewhereWhileAServerDrains(t *testing.T) {
 	err := echo2.Call(t.Context(), alone, func(recv yodel.Recv[int], send yodel.Send[int]) error {
 		go func() { down <- a.Shutdown(context.Background()) }()
 		until(t, "the server is shutting down", func() bool {
-			_, err := yodel.Ping.Call(t.Context(), alone, &Empty{})
+			_, err := inspect.Ping.Call(t.Context(), alone, &Empty{})
 			return err != nil
 		})
 		streamsWork(t.Context(), t, c, 10)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 )
 
 // A large message, in a call or in a stream, does not hold up the small calls on its connection:
@@ -86,7 +87,7 @@ func TestLargeMessagesDoNotDelaySmallCalls(t *testing.T) {
 			c, apart := newClient(t, &yodel.ClientOptions{Codec: yodel.Raw}, addr), newClient(t, nil, addr)
 			small := func(c *yodel.Client) time.Duration {
 				began := time.Now()
-				must(t, c.Do(t.Context(), &yodel.Call{Method: string(yodel.Ping), Args: &Empty{}, Codec: yodel.JSON}))
+				must(t, c.Do(t.Context(), &yodel.Call{Method: string(inspect.Ping), Args: &Empty{}, Codec: yodel.JSON}))
 				return time.Since(began)
 			}
 			small(c)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -256,7 +257,7 @@ func TestErrorsInTheMiddleOfAStreamReachTheCaller(t *testing.T) {
 		return nil
 	})
 	wantError(t, err, yodel.Aborted, "")
-	if _, err := yodel.GetStats.Call(t.Context(), c, &Empty{}); err != nil {
+	if _, err := inspect.Stats.Call(t.Context(), c, &Empty{}); err != nil {
 		t.Errorf("the connection afterwards: %v", err)
 	}
 }

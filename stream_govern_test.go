@@ -13,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/middleware/retry"
@@ -279,7 +280,7 @@ func TestLeavingALoopIsNoFailure(t *testing.T) {
 			t.Errorf("got %v, and an observer %v", err, seen)
 		}
 		synctest.Wait()
-		samples, err := yodel.GetSamples.Call(t.Context(), c, &introspect.SamplesQuery{})
+		samples, err := inspect.Samples.Call(t.Context(), c, &introspect.SamplesQuery{})
 		must(t, err)
 		if samples.Failed != 0 || samples.Slow != 0 || samples.Explained != 1 || len(samples.Calls) != 1 {
 			t.Errorf("got the server's records %+v", samples)
@@ -371,7 +372,7 @@ func TestStreamsHaveRecordsOnBothSides(t *testing.T) {
 						}
 					}
 					synctest.Wait()
-					samples, err := yodel.GetSamples.Call(t.Context(), c, &introspect.SamplesQuery{Side: "server", Method: call.Method})
+					samples, err := inspect.Samples.Call(t.Context(), c, &introspect.SamplesQuery{Side: "server", Method: call.Method})
 					must(t, err)
 					if len(samples.Calls) != 1 {
 						t.Fatalf("the server has %d records", len(samples.Calls))
@@ -469,7 +470,7 @@ func TestAFailedStreamIsSlowOnlyWhenItWasSlowToBeTaken(t *testing.T) {
 					t.Errorf("plain %t, slow %t: the record is\n%v", plain, slow, r)
 				}
 				synctest.Wait()
-				samples, err := yodel.GetSamples.Call(t.Context(), c, &introspect.SamplesQuery{Side: "server"})
+				samples, err := inspect.Samples.Call(t.Context(), c, &introspect.SamplesQuery{Side: "server"})
 				must(t, err)
 				if len(samples.Calls) != 1 || samples.Calls[0].Slow != slow || samples.Calls[0].Took < time.Hour {
 					t.Errorf("plain %t, slow %t: the server's records are %v", plain, slow, samples.Calls)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 )
 
 // A Counter has streams of all kinds, to be found by reflection, and methods that look like
@@ -112,7 +113,7 @@ func TestStreamsAreFoundByReflection(t *testing.T) {
 	if err != nil {
 		t.Errorf("the duplex: %v", err)
 	}
-	info, err := yodel.GetInfo.Call(t.Context(), c, &Empty{})
+	info, err := inspect.Info.Call(t.Context(), c, &Empty{})
 	must(t, err)
 	kinds := map[string]string{}
 	for _, m := range info.Methods {

@@ -100,7 +100,7 @@ func TestEWMATakesFailuresForSlow(t *testing.T) {
 // A server that becomes slow keeps few of the calls, whoever makes them.
 func TestEWMALeavesASlowServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const Work yodel.Method[yodel.Empty, yodel.Empty] = "Work"
+		const Work yodel.Method[struct{}, struct{}] = "Work"
 		var mu sync.Mutex
 		calls := make([]int, 3)
 		servers := make([]*yodeltest.Server, 3)
@@ -110,12 +110,12 @@ func TestEWMALeavesASlowServer(t *testing.T) {
 			if i == 1 {
 				takes = 50 * time.Millisecond
 			}
-			Work.Handle(servers[i].Server, func(context.Context, *yodel.Empty) (*yodel.Empty, error) {
+			Work.Handle(servers[i].Server, func(context.Context, *struct{}) (*struct{}, error) {
 				mu.Lock()
 				calls[i]++
 				mu.Unlock()
 				time.Sleep(takes)
-				return &yodel.Empty{}, nil
+				return &struct{}{}, nil
 			})
 		}
 		c := yodeltest.NewClient(t, &yodel.ClientOptions{Balancer: balance.EWMA}, servers...)
@@ -123,7 +123,7 @@ func TestEWMALeavesASlowServer(t *testing.T) {
 		for range 10 {
 			wg.Go(func() {
 				for range 300 {
-					if _, err := Work.Call(t.Context(), c, &yodel.Empty{}); err != nil {
+					if _, err := Work.Call(t.Context(), c, &struct{}{}); err != nil {
 						t.Error(err)
 						return
 					}
@@ -152,11 +152,11 @@ func TestEWMAWaitsForTheFirstReply(t *testing.T) {
 // A stream has no reply: an endpoint that has nothing but streams open is tried all the same.
 func TestEWMATriesAnEndpointThatHasStreamsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const Watch yodel.Method[yodel.Empty, yodel.Empty] = "Watch"
+		const Watch yodel.Method[struct{}, struct{}] = "Watch"
 		servers := make([]*yodeltest.Server, 2)
 		for i := range servers {
 			servers[i] = yodeltest.NewServer(t, nil)
-			Watch.Handle(servers[i].Server, func(ctx context.Context, _ *yodel.Empty) (*yodel.Empty, error) {
+			Watch.Handle(servers[i].Server, func(ctx context.Context, _ *struct{}) (*struct{}, error) {
 				<-ctx.Done()
 				return nil, context.Cause(ctx)
 			})
@@ -170,7 +170,7 @@ func TestEWMATriesAnEndpointThatHasStreamsOnly(t *testing.T) {
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer cancel()
-		wg.Go(func() { Watch.Do(ctx, c, &yodel.Call{Endpoint: all[1]}, &yodel.Empty{}) })
+		wg.Go(func() { Watch.Do(ctx, c, &yodel.Call{Endpoint: all[1]}, &struct{}{}) })
 		synctest.Wait()
 		if all[1].Inflight() != 1 {
 			t.Fatal("nothing is in flight")

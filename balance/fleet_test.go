@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 )
 
 // A fleet is a client's endpoints, whose instances a test changes at will.
@@ -167,7 +168,7 @@ type workload struct {
 func connect(t testing.TB, c *yodel.Client) {
 	t.Helper()
 	for _, ep := range c.Endpoints() {
-		if err := c.Do(context.Background(), &yodel.Call{Method: string(yodel.Ping), Args: &yodel.Empty{}, Endpoint: ep}); err != nil {
+		if err := c.Do(context.Background(), &yodel.Call{Method: string(inspect.Ping), Args: &struct{}{}, Endpoint: ep}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 )
 
@@ -55,7 +56,7 @@ func TestNamesThatAreNoAddressesCostNoCall(t *testing.T) {
 				for _, set := range [][]string{append(append([]string(nil), garbage...), addrs...), addrs} {
 					r <- set
 					for i := range 200 {
-						call := &yodel.Call{Method: string(yodel.Ping), Args: &yodel.Empty{}, Key: fmt.Sprint(i, round)}
+						call := &yodel.Call{Method: string(inspect.Ping), Args: &struct{}{}, Key: fmt.Sprint(i, round)}
 						if err := c.Do(t.Context(), call); err != nil {
 							t.Fatalf("round %d, call %d: %v", round, i, err)
 						}

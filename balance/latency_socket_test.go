@@ -17,10 +17,10 @@ import (
 // TestLowestLatencyPrefersTheNearServer measures round trips on real sockets: one of three servers
 // is near, and proxies delay the others by 60 ms each way.
 func TestLowestLatencyPrefersTheNearServer(t *testing.T) {
-	const where yodel.Method[yodel.Empty, string] = "Place.Where"
+	const where yodel.Method[struct{}, string] = "Place.Where"
 	serve := func(name string) (addr string) {
 		s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
-		where.Handle(s, func(context.Context, *yodel.Empty) (*string, error) { return &name, nil })
+		where.Handle(s, func(context.Context, *struct{}) (*string, error) { return &name, nil })
 		l, err := yodel.TCP.Listen("127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -56,7 +56,7 @@ func TestLowestLatencyPrefersTheNearServer(t *testing.T) {
 		return !slices.ContainsFunc(c.Endpoints(), func(ep *yodel.Endpoint) bool { return ep.RTT() == 0 })
 	}
 	for near := 0; near < 100 || !measured(); {
-		got, err := where.Call(ctx, c, &yodel.Empty{})
+		got, err := where.Call(ctx, c, &struct{}{})
 		if err != nil {
 			t.Fatalf("after %d calls in a row to the near server: %v", near, err)
 		}

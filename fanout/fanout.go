@@ -3,9 +3,9 @@
 // Package fanout makes a call to all endpoints of a client at once: to tell every instance
 // something, to ask all and take the first answer, or to hear what each has to say.
 //
-//	receipts, err := fanout.Broadcast(ctx, client, Invalidate, &Key{"user/7"}, nil)  // all must succeed
-//	quote, err := fanout.First(ctx, client, GetQuote, &Query{"GOOG"}, nil)            // the first success wins
-//	receipts, err := fanout.Inform(ctx, client, yodel.GetStats, &yodel.Empty{}, nil)  // a receipt for each
+//	receipts, err := fanout.Broadcast(ctx, client, Invalidate, &Key{"user/7"}, nil)    // all must succeed
+//	quote, err := fanout.First(ctx, client, GetQuote, &Query{"GOOG"}, nil)              // the first success wins
+//	receipts, err := fanout.Inform(ctx, client, inspect.Stats, &inspect.Empty{}, nil)  // a receipt for each
 //
 // Each endpoint gets a call of its own, with a reply of its own, that is pinned to it (see
 // yodel.Call.Endpoint) and goes through all of the client's middleware. An endpoint that is not

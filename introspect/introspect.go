@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package introspect has the messages of a server's built-in methods, yodel.GetInfo and its like:
-// what a server says of itself.
+// Package introspect has the messages of a server's built-in methods: what a server says of itself.
+// Package inspect has the methods.
 package introspect
 
 import (

@@ -133,7 +133,7 @@ type Note struct {
 	What string        `json:"what"`
 }
 
-// SamplesQuery says which records yodel.GetSamples returns. Those of a kind that is named, or all
+// SamplesQuery says which records inspect.Samples returns. Those of a kind that is named, or all
 // when none is.
 type SamplesQuery struct {
 	Method    string `json:"method,omitempty"` // only of this one; empty is all

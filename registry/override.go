@@ -31,7 +31,7 @@ type overrider interface {
 // the instance announces, survive its restart, and stay until they are removed: with an empty state
 // and a weight of 0, which is also what leaves one of the two to the instance. State is "active" or
 // "inactive": an inactive instance gets no calls. A server that is announced there takes them over
-// at once; yodel.GetInfo lists them.
+// at once; inspect.Info lists them.
 //
 // The registries made by New keep such settings, and so does Consul. Override fails for others.
 func Override(ctx context.Context, r yodel.Registrar, service, addr, state string, weight int) error {

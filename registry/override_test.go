@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -68,7 +69,7 @@ func TestAnOperatorsSettingsWin(t *testing.T) {
 		}
 		c := yodel.NewClient(yodel.Static("shop"), &yodel.ClientOptions{Transport: network})
 		defer c.Close()
-		info, err := yodel.GetInfo.Call(t.Context(), c, &yodel.Empty{})
+		info, err := inspect.Info.Call(t.Context(), c, &inspect.Empty{})
 		if err != nil || len(info.Overrides) != 1 || info.Overrides[0].State != "inactive" || info.Overrides[0].Service != "Shop" || info.Overrides[0].Registry != "" {
 			t.Errorf("Info shows %+v, %v", info.Overrides, err)
 		}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -118,7 +119,7 @@ func TestDeadlinesPassInFakeTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := yodeltest.NewServer(t, nil)
 		left := make(chan time.Duration, 1)
-		must(t, s.Handle("Wait", func(ctx context.Context, _ *yodel.Empty) (*yodel.Empty, error) {
+		must(t, s.Handle("Wait", func(ctx context.Context, _ *struct{}) (*struct{}, error) {
 			deadline, _ := ctx.Deadline()
 			left <- time.Until(deadline)
 			<-ctx.Done()
@@ -128,7 +129,7 @@ func TestDeadlinesPassInFakeTime(t *testing.T) {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := c.Call(ctx, "Wait", &yodel.Empty{}, nil); !errors.Is(err, yodel.DeadlineExceeded) {
+		if err := c.Call(ctx, "Wait", &struct{}{}, nil); !errors.Is(err, yodel.DeadlineExceeded) {
 			t.Errorf("got %v, want that the deadline is exceeded", err)
 		}
 		if took := time.Since(began); took != time.Hour {
@@ -144,10 +145,10 @@ func TestShutdownFinishesCallsAndRefusesLaterOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := yodeltest.NewServer(t, nil)
 		release := make(chan struct{})
-		must(t, s.Handle("Wait", func(context.Context, *yodel.Empty) (*yodel.Empty, error) { <-release; return nil, nil }))
+		must(t, s.Handle("Wait", func(context.Context, *struct{}) (*struct{}, error) { <-release; return nil, nil }))
 		c := yodeltest.NewClient(t, nil, s)
 		ended := make(chan error, 1)
-		go func() { ended <- c.Call(t.Context(), "Wait", &yodel.Empty{}, nil) }()
+		go func() { ended <- c.Call(t.Context(), "Wait", &struct{}{}, nil) }()
 		synctest.Wait()
 		down := make(chan error, 1)
 		go func() { down <- s.Shutdown(t.Context()) }()
@@ -156,7 +157,7 @@ func TestShutdownFinishesCallsAndRefusesLaterOnes(t *testing.T) {
 		if err := errors.Join(<-ended, <-down); err != nil {
 			t.Errorf("got %v, want that the call ends first", err)
 		}
-		_, err := yodel.Ping.Call(t.Context(), c, &yodel.Empty{})
+		_, err := inspect.Ping.Call(t.Context(), c, &inspect.Empty{})
 		if !errors.Is(err, yodel.Unavailable) || !yodel.NotProcessed(err) || !strings.Contains(err.Error(), "server-1") {
 			t.Errorf("a later call: got %v, want that server-1 did not execute it", err)
 		}
@@ -187,10 +188,10 @@ func TestClientAndServerEndWithTheTest(t *testing.T) {
 	own := &scene{}
 	s := yodeltest.NewServer(own, nil)
 	c := yodeltest.NewClient(own, nil, s)
-	_, err := yodel.Ping.Call(t.Context(), c, &yodel.Empty{})
+	_, err := inspect.Ping.Call(t.Context(), c, &inspect.Empty{})
 	must(t, err)
 	own.end()
-	if _, err = yodel.Ping.Call(t.Context(), c, &yodel.Empty{}); !errors.Is(err, yodel.Canceled) {
+	if _, err = inspect.Ping.Call(t.Context(), c, &inspect.Empty{}); !errors.Is(err, yodel.Canceled) {
 		t.Errorf("a call of the client: got %v, want that it is closed", err)
 	}
 	if err = s.ListenAndServe(t.Context(), "127.0.0.1:0"); !errors.Is(err, yodel.ErrServerClosed) {

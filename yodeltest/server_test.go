@@ -12,12 +12,12 @@ import (
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-const where yodel.Method[yodel.Empty, string] = "Where"
+const where yodel.Method[struct{}, string] = "Where"
 
 func serverNamed(t *testing.T, name string) *yodeltest.Server {
 	t.Helper()
 	s := yodeltest.NewServer(t, nil)
-	where.Handle(s.Server, func(ctx context.Context, _ *yodel.Empty) (*string, error) {
+	where.Handle(s.Server, func(ctx context.Context, _ *struct{}) (*string, error) {
 		select {
 		case <-time.After(time.Hour): // of fake time
 		case <-ctx.Done():
@@ -33,7 +33,7 @@ func TestServersInMemoryWorkInFakeTime(t *testing.T) {
 		c := yodeltest.NewClient(t, nil, a, b)
 		began, seen := time.Now(), map[string]bool{}
 		for range 2 {
-			name, err := where.Call(t.Context(), c, &yodel.Empty{})
+			name, err := where.Call(t.Context(), c, &struct{}{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -46,7 +46,7 @@ func TestServersInMemoryWorkInFakeTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 {
-			if name, err := where.Call(t.Context(), c, &yodel.Empty{}); err != nil || *name != "b" {
+			if name, err := where.Call(t.Context(), c, &struct{}{}); err != nil || *name != "b" {
 				t.Errorf("with one server down: %v", err)
 			}
 		}

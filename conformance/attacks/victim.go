@@ -142,7 +142,7 @@ func handleAll(s *yodel.Server, v Victim) {
 	})
 	for i := range v.Methods {
 		name := fmt.Sprintf("Warehouse.TakeOutOfSection%d", i)
-		if err := s.Handle(name, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { return new(yodel.Empty), nil }); err != nil {
+		if err := s.Handle(name, func(context.Context, *struct{}) (*struct{}, error) { return new(struct{}), nil }); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/fanout"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/fallback"
 	"github.com/yodel-rpc/yodel/middleware/hedge"
 	"github.com/yodel-rpc/yodel/middleware/limit"
@@ -333,7 +334,7 @@ func start(t *testing.T, m mode, broken fault) *fleet {
 		Limits:             yodel.Limits{IdleTimeout: broken.idle},
 	})
 	for _, ep := range f.client.Endpoints() { // connected, so that what is tried is the fault
-		if err := f.client.Do(t.Context(), &yodel.Call{Method: string(yodel.Ping), Args: &yodel.Empty{}, Endpoint: ep}); err != nil {
+		if err := f.client.Do(t.Context(), &yodel.Call{Method: string(inspect.Ping), Args: &struct{}{}, Endpoint: ep}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -26,7 +26,7 @@ var long = flag.Bool("overload.long", false, "overload lasts for 30 seconds")
 func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
 const (
-	hold yodel.Method[yodel.Empty, yodel.Empty] = "Slots.Hold"
+	hold yodel.Method[struct{}, struct{}] = "Slots.Hold"
 
 	slots = 10
 	times = 10 // as many calls as can be served
@@ -48,7 +48,7 @@ func (tr *trial) start(limiter ...yodel.Middleware) *yodel.Client {
 	tr.Helper()
 	s := yodel.NewServer(&yodel.ServerOptions{Middleware: limiter})
 	free := make(chan struct{}, slots)
-	hold.Handle(s, func(ctx context.Context, in *yodel.Empty) (*yodel.Empty, error) {
+	hold.Handle(s, func(ctx context.Context, in *struct{}) (*struct{}, error) {
 		if deadline, ok := ctx.Deadline(); ok && time.Now().After(deadline) {
 			tr.late.Add(1)
 		}
@@ -83,7 +83,7 @@ func (tr *trial) start(limiter ...yodel.Middleware) *yodel.Client {
 		}
 	})
 	tr.stats = func() (stats []limit.Stats) {
-		if err := c.Call(context.Background(), "Limits.Report", &yodel.Empty{}, &stats); err != nil {
+		if err := c.Call(context.Background(), "Limits.Report", &struct{}{}, &stats); err != nil {
 			tr.Error(err)
 		}
 		return stats
@@ -145,7 +145,7 @@ func (tr *trial) offer(c *yodel.Client, rate float64, lasts time.Duration, m mix
 	one := func(class int) {
 		var took time.Duration // the last attempt
 		err := c.Do(context.WithValue(context.Background(), tookKey{}, &took), &yodel.Call{
-			Method: string(hold), Args: &yodel.Empty{}, Criticality: class, Deadline: time.Now().Add(time.Second),
+			Method: string(hold), Args: &struct{}{}, Criticality: class, Deadline: time.Now().Add(time.Second),
 		})
 		mu.Lock()
 		defer mu.Unlock()
@@ -203,7 +203,7 @@ func (tr *trial) peak(c *yodel.Client, lasts time.Duration) float64 {
 	for range slots + 2 {
 		wg.Go(func() {
 			for time.Since(began) < lasts {
-				if _, err := hold.Call(context.Background(), c, &yodel.Empty{}); err != nil {
+				if _, err := hold.Call(context.Background(), c, &struct{}{}); err != nil {
 					tr.Error(err)
 					return
 				}

@@ -32,7 +32,7 @@ func TestRecommendedServesFromTheStart(t *testing.T) {
 				quiet := slog.New(slog.DiscardHandler)
 				s := yodeltest.NewServer(t, recommended.Server(&yodel.ServerOptions{Logger: quiet}))
 				free := make(chan struct{}, places)
-				hold.Handle(s.Server, func(ctx context.Context, in *yodel.Empty) (*yodel.Empty, error) {
+				hold.Handle(s.Server, func(ctx context.Context, in *struct{}) (*struct{}, error) {
 					var ended <-chan struct{}
 					if honours {
 						ended = ctx.Done()
@@ -55,7 +55,7 @@ func TestRecommendedServesFromTheStart(t *testing.T) {
 				for time.Since(began) < lasts*time.Second {
 					for range int(20 * capacity * every.Seconds()) {
 						calls.Go(func() {
-							if _, err := hold.Call(context.Background(), c, &yodel.Empty{}); err == nil {
+							if _, err := hold.Call(context.Background(), c, &struct{}{}); err == nil {
 								mu.Lock()
 								served[int(time.Since(began).Seconds())]++
 								mu.Unlock()

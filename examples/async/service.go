@@ -14,7 +14,7 @@ const (
 	// Square squares a number, which takes a while.
 	Square yodel.Method[int, int] = "Service.Square"
 	// Note takes note of a line, and has nothing to reply.
-	Note yodel.Method[string, yodel.Empty] = "Service.Note"
+	Note yodel.Method[string, struct{}] = "Service.Note"
 )
 
 // A service counts how many squares it was asked for at once.
@@ -49,7 +49,7 @@ func (s *service) count(change int) (most int) {
 	return s.most
 }
 
-func (s *service) note(_ context.Context, line *string) (*yodel.Empty, error) {
+func (s *service) note(_ context.Context, line *string) (*struct{}, error) {
 	s.noted <- *line
-	return &yodel.Empty{}, nil
+	return &struct{}{}, nil
 }

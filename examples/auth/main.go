@@ -28,7 +28,7 @@ import (
 )
 
 // WhoAmI answers with the name of the caller.
-const WhoAmI yodel.Method[yodel.Empty, string] = "Hello.WhoAmI"
+const WhoAmI yodel.Method[struct{}, string] = "Hello.WhoAmI"
 
 // users has the owner of each token.
 var users = map[string]string{"s3cret": "ann"}
@@ -49,7 +49,7 @@ func perCall() {
 		return context.WithValue(ctx, userKey{}, user), nil
 	}
 	s := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{auth.Check(check)}})
-	WhoAmI.Handle(s, func(ctx context.Context, _ *yodel.Empty) (*string, error) {
+	WhoAmI.Handle(s, func(ctx context.Context, _ *struct{}) (*string, error) {
 		greeting := fmt.Sprint("hello ", ctx.Value(userKey{}))
 		return &greeting, nil
 	})
@@ -69,7 +69,7 @@ func perConnection() {
 		return nil
 	}
 	s := yodel.NewServer(&yodel.ServerOptions{Connect: auth.Conn(check)})
-	WhoAmI.Handle(s, func(ctx context.Context, _ *yodel.Empty) (*string, error) {
+	WhoAmI.Handle(s, func(ctx context.Context, _ *struct{}) (*string, error) {
 		token := yodel.CallFrom(ctx).Peer().Metadata["authorization"]
 		greeting := "hello " + users[token]
 		return &greeting, nil
@@ -101,7 +101,7 @@ func serve(s *yodel.Server, use func(addr string)) {
 func call(what, addr string, o *yodel.ClientOptions) {
 	c := yodel.NewClient(yodel.Static(addr), o)
 	defer c.Close()
-	reply, err := WhoAmI.Call(context.Background(), c, &yodel.Empty{})
+	reply, err := WhoAmI.Call(context.Background(), c, &struct{}{})
 	if err != nil {
 		fmt.Println(what, yodel.CodeOf(err))
 		return

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 )
 
 // A transferFunc is b.put or b.get.
@@ -37,7 +38,7 @@ var (
 		during: func(b *bed, _ func()) error {
 			err := b.stdin.Close()
 			for refused := error(nil); refused == nil && err == nil; { // until the server has noticed
-				_, refused = yodel.Ping.Call(context.Background(), b.client, &yodel.Empty{})
+				_, refused = inspect.Ping.Call(context.Background(), b.client, &inspect.Empty{})
 			}
 			return err
 		},

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 )
 
 // smallCalls makes small calls on the connection that carries a file in each direction, and wants
@@ -28,7 +29,7 @@ func (b *bed) smallCalls(ctx context.Context) (string, error) {
 	var took []time.Duration
 	for open := 2; open > 0; {
 		began := time.Now()
-		_, err := yodel.Ping.Call(ctx, b.client, &yodel.Empty{})
+		_, err := inspect.Ping.Call(ctx, b.client, &inspect.Empty{})
 		took = append(took, time.Since(began))
 		select {
 		case e := <-ended:

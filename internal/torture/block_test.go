@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 )
 
 // blocker is the value of serverEnv that makes the test binary the server of
@@ -105,7 +106,7 @@ func TestBlockingHandlersAreNeverThePrice(t *testing.T) {
 	if !good {
 		t.Errorf("in each of %d windows a short call took longer than %v, and than twice what one took on a connection of its own (p99)", windows, bound)
 	}
-	stats, err := yodel.GetStats.Call(t.Context(), c, &yodel.Empty{})
+	stats, err := inspect.Stats.Call(t.Context(), c, &inspect.Empty{})
 	if err != nil || stats.Conns != 2 {
 		t.Errorf("want all that on two connections, got %v, %v", stats, err)
 	}

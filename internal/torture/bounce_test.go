@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 )
 
 // bouncer is the value of serverEnv that makes the test binary the other half of
@@ -44,9 +45,9 @@ type Tally struct {
 }
 
 const (
-	bounce yodel.Method[Bounce, Bounced]    = "Torture.Bounce"
-	begin  yodel.Method[Load, yodel.Empty]  = "Torture.Begin" // of the bouncer: it makes its calls
-	tally  yodel.Method[yodel.Empty, Tally] = "Torture.Tally" // of the bouncer
+	bounce yodel.Method[Bounce, Bounced] = "Torture.Bounce"
+	begin  yodel.Method[Load, struct{}]  = "Torture.Begin" // of the bouncer: it makes its calls
+	tally  yodel.Method[struct{}, Tally] = "Torture.Tally" // of the bouncer
 )
 
 // A side is one of two processes that call each other.
@@ -146,12 +147,12 @@ func bounceBack() {
 	bounce.Handle(served, s.bounce)
 	c := yodel.NewClient(yodel.Static(os.Getenv(addrEnv)), &yodel.ClientOptions{Server: served, Limits: limitsOf(maxOpen)})
 	// one-way: it takes no place in the window
-	begin.Handle(served, func(ctx context.Context, l *Load) (*yodel.Empty, error) {
+	begin.Handle(served, func(ctx context.Context, l *Load) (*struct{}, error) {
 		err := s.load(context.WithoutCancel(ctx), c, l)
 		s.ended.Store(&err)
 		return nil, err
 	})
-	tally.Handle(served, func(context.Context, *yodel.Empty) (*Tally, error) { return s.tally(), nil })
+	tally.Handle(served, func(context.Context, *struct{}) (*Tally, error) { return s.tally(), nil })
 	if err := c.Ready(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -214,7 +215,7 @@ func twoProcesses(t *testing.T, maxOpen int, l *Load) {
 	}
 	other := new(Tally)
 	for !other.Ended {
-		if other, err = tally.Call(ctx, peer, &yodel.Empty{}); err != nil {
+		if other, err = tally.Call(ctx, peer, &struct{}{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -260,7 +261,7 @@ func onlyPeer(ctx context.Context, t *testing.T, server *yodel.Server) *yodel.Pe
 func wantIdle(ctx context.Context, t *testing.T, peer *yodel.Peer) {
 	t.Helper()
 	for {
-		stats, err := yodel.GetStats.Call(ctx, peer, &yodel.Empty{})
+		stats, err := inspect.Stats.Call(ctx, peer, &inspect.Empty{})
 		if err != nil {
 			t.Fatal(err)
 		}

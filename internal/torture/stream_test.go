@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -209,7 +210,7 @@ func (p *press) full() error {
 	// The final frames of the canceled streams are on their way: until they have come, their slots
 	// are taken.
 	for end := time.Now().Add(10 * time.Second); ; {
-		_, err := yodel.Ping.Do(context.Background(), c, &yodel.Call{Codec: yodel.JSON}, &yodel.Empty{})
+		_, err := inspect.Ping.Do(context.Background(), c, &yodel.Call{Codec: yodel.JSON}, &inspect.Empty{})
 		if err == nil {
 			break
 		}
@@ -233,7 +234,7 @@ func (p *press) full() error {
 			return fmt.Errorf("fewer streams than at first: %w", err)
 		}
 	}
-	_, tooMany := yodel.Ping.Do(context.Background(), c, &yodel.Call{Codec: yodel.JSON}, &yodel.Empty{})
+	_, tooMany := inspect.Ping.Do(context.Background(), c, &yodel.Call{Codec: yodel.JSON}, &inspect.Empty{})
 	close(release)
 	for range pressed {
 		if err := <-results; err != nil {
@@ -359,7 +360,7 @@ func statsOf(t *testing.T, addr, method string) introspect.MethodStats {
 	t.Helper()
 	c := yodel.Dial(addr)
 	defer c.Close()
-	stats, err := yodel.GetStats.Call(t.Context(), c, &yodel.Empty{})
+	stats, err := inspect.Stats.Call(t.Context(), c, &inspect.Empty{})
 	if err != nil {
 		t.Fatal(err)
 	}

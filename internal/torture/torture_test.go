@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -313,7 +314,7 @@ func TestIdleConnections(t *testing.T) {
 		open = append(open, conn)
 	}
 	for {
-		stats, err := yodel.GetStats.Call(t.Context(), c, &yodel.Empty{})
+		stats, err := inspect.Stats.Call(t.Context(), c, &inspect.Empty{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -51,7 +51,7 @@ func (r *record) logger(level slog.Level) *slog.Logger {
 	}}))
 }
 
-const work yodel.Method[yodel.Empty, yodel.Empty] = "Test.Work"
+const work yodel.Method[struct{}, struct{}] = "Test.Work"
 
 // dial connects a client to a server with one method, for the length of the test.
 func dial(t *testing.T, so *yodel.ServerOptions, co *yodel.ClientOptions, f func(ctx context.Context) error) *yodel.Client {
@@ -62,7 +62,7 @@ func dial(t *testing.T, so *yodel.ServerOptions, co *yodel.ClientOptions, f func
 		t.Fatal(err)
 	}
 	s := yodel.NewServer(so)
-	work.Handle(s, func(ctx context.Context, _ *yodel.Empty) (*yodel.Empty, error) { return nil, f(ctx) })
+	work.Handle(s, func(ctx context.Context, _ *struct{}) (*struct{}, error) { return nil, f(ctx) })
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()
@@ -149,7 +149,7 @@ func TestOneLineForEachCall(t *testing.T) {
 					&yodel.ClientOptions{Observers: []yodel.Observer{accesslog.To(client.logger(slog.LevelInfo), nil)}},
 					test.f)
 				call := test.call
-				call.Args, call.Reply = &yodel.Empty{}, &yodel.Empty{}
+				call.Args, call.Reply = &struct{}{}, &struct{}{}
 				if call.Method == "" {
 					call.Method = string(work)
 				}
@@ -172,7 +172,7 @@ func TestAsynchronousCallsAreLogged(t *testing.T) {
 		c := dial(t, nil, &yodel.ClientOptions{Observers: []yodel.Observer{accesslog.To(client.logger(slog.LevelInfo), nil)}},
 			func(context.Context) error { time.Sleep(time.Second); return nil })
 		for range 2 { // the first one connects, the second one finds a connection
-			if _, err := work.Go(t.Context(), c, &yodel.Empty{}).Get(); err != nil {
+			if _, err := work.Go(t.Context(), c, &struct{}{}).Get(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -190,7 +190,7 @@ func TestACallThatReachedNobodyIsLogged(t *testing.T) {
 			Transport: mem.New(), Observers: []yodel.Observer{accesslog.To(client.logger(slog.LevelInfo), nil)},
 		})
 		defer c.Close()
-		if _, err := work.Call(t.Context(), c, &yodel.Empty{}); err == nil {
+		if _, err := work.Call(t.Context(), c, &struct{}{}); err == nil {
 			t.Error("the call succeeded")
 		}
 		const want = "level=WARN method=Test.Work code=unavailable took=0s attempt=0 id=YDL1001"
@@ -217,7 +217,7 @@ func TestAttemptsAreOneLineOnTheClientAndCountedOnTheServer(t *testing.T) {
 				}
 				return nil
 			})
-		if _, err := work.Call(t.Context(), c, &yodel.Empty{}); err != nil {
+		if _, err := work.Call(t.Context(), c, &struct{}{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -276,7 +276,7 @@ func TestOptions(t *testing.T) {
 				c := dial(t, nil, &yodel.ClientOptions{Observers: []yodel.Observer{accesslog.To(client.logger(test.level), &test.opts)}},
 					func(context.Context) error { time.Sleep(time.Second); return test.err })
 				call := &yodel.Call{
-					Method: string(work), Args: &yodel.Empty{}, Reply: &yodel.Empty{},
+					Method: string(work), Args: &struct{}{}, Reply: &struct{}{},
 					Metadata: yodel.Metadata{"authorization": "1234", "tenant": "blue"},
 				}
 				if err := c.Do(t.Context(), call); yodel.CodeOf(err) != yodel.CodeOf(test.err) {
@@ -299,7 +299,7 @@ func TestTwoLogsSayTheSame(t *testing.T) {
 			accesslog.To(inner.logger(slog.LevelInfo), nil),
 		}
 		c := dial(t, nil, &yodel.ClientOptions{Observers: observers}, func(context.Context) error { return nil })
-		if _, err := work.Call(t.Context(), c, &yodel.Empty{}); err != nil {
+		if _, err := work.Call(t.Context(), c, &struct{}{}); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(outer.lines(), "took=1s") || !strings.Contains(inner.lines(), "took=1s") {
@@ -325,7 +325,7 @@ func TestTheMethodsContextIsStillTheCallers(t *testing.T) {
 			})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := work.Call(ctx, c, &yodel.Empty{}); !errors.Is(err, yodel.DeadlineExceeded) {
+		if _, err := work.Call(ctx, c, &struct{}{}); !errors.Is(err, yodel.DeadlineExceeded) {
 			t.Errorf("got %v, want deadline_exceeded", err)
 		}
 		if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
@@ -349,7 +349,7 @@ func TestContextsDerivedOnAServerCostNoGoroutine(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := work.Call(t.Context(), c, &yodel.Empty{}); err != nil {
+	if _, err := work.Call(t.Context(), c, &struct{}{}); err != nil {
 		t.Error(err)
 	}
 }

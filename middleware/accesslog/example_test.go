@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/accesslog"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -44,7 +45,7 @@ func Example() {
 	for _, product := range []string{"pear", "plum"} {
 		client.Call(ctx, "Shop.Price", yodel.Values{product}, yodel.Values{&price})
 	}
-	yodel.Ping.Call(ctx, client, &yodel.Empty{})
+	inspect.Ping.Call(ctx, client, &inspect.Empty{})
 
 	client.Close()
 	stop()

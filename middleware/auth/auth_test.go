@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -26,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
-const whoAmI yodel.Method[yodel.Empty, string] = "Test.WhoAmI"
+const whoAmI yodel.Method[struct{}, string] = "Test.WhoAmI"
 
 const secret = "sesame-open-1234"
 
@@ -51,7 +52,7 @@ func serve(t *testing.T, network *mem.Network, o *yodel.ServerOptions) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := yodel.NewServer(o)
-	whoAmI.Handle(s, func(ctx context.Context, _ *yodel.Empty) (*string, error) {
+	whoAmI.Handle(s, func(ctx context.Context, _ *struct{}) (*string, error) {
 		name, _ := ctx.Value(userKey{}).(string)
 		return &name, nil
 	})
@@ -80,7 +81,7 @@ func dial(t *testing.T, network *mem.Network, o *yodel.ClientOptions) *yodel.Cli
 
 func call(t *testing.T, c *yodel.Client, md yodel.Metadata) (string, error) {
 	t.Helper()
-	name, err := whoAmI.Do(t.Context(), c, &yodel.Call{Metadata: md}, &yodel.Empty{})
+	name, err := whoAmI.Do(t.Context(), c, &yodel.Call{Metadata: md}, &struct{}{})
 	if err != nil {
 		return "", err
 	}
@@ -170,14 +171,14 @@ func TestCheckIsToldTheMethod(t *testing.T) {
 
 func TestBuiltInMethodsAreCoveredUnlessExempt(t *testing.T) {
 	network := mem.New()
-	serve(t, network, &yodel.ServerOptions{Middleware: []yodel.Middleware{auth.Check(check, string(yodel.GetHealth))}})
+	serve(t, network, &yodel.ServerOptions{Middleware: []yodel.Middleware{auth.Check(check, string(inspect.Health))}})
 	c := dial(t, network, nil)
-	for _, method := range []string{string(yodel.GetInfo), string(yodel.GetStats), string(yodel.Ping)} {
-		if err := c.Call(t.Context(), method, &yodel.Empty{}, nil); !errors.Is(err, yodel.Unauthenticated) {
+	for _, method := range []string{string(inspect.Info), string(inspect.Stats), string(inspect.Ping)} {
+		if err := c.Call(t.Context(), method, &struct{}{}, nil); !errors.Is(err, yodel.Unauthenticated) {
 			t.Errorf("%s: got %v, want unauthenticated", method, err)
 		}
 	}
-	if health, err := yodel.GetHealth.Call(t.Context(), c, &yodel.Empty{}); err != nil || !health.Serving {
+	if health, err := inspect.Health.Call(t.Context(), c, &inspect.Empty{}); err != nil || !health.Serving {
 		t.Errorf("health: got %v, %v, want serving", health, err)
 	}
 }
@@ -191,7 +192,7 @@ type explosive struct {
 func (e *explosive) Name() string { return "explosive" }
 
 func (e *explosive) Decode(src []byte, v any) error {
-	if _, request := v.(*yodel.Empty); request {
+	if _, request := v.(*struct{}); request {
 		e.decoded.Add(1)
 		panic("boom")
 	}
@@ -241,7 +242,7 @@ func TestStrangersCannotLearnWhichMethodsExist(t *testing.T) {
 			err := c.Call(t.Context(), method, args, nil)
 			return strings.ReplaceAll(err.Error(), method, "METHOD")
 		}
-		for _, args := range []any{&yodel.Empty{}, yodel.Values{1}, []int{7}} {
+		for _, args := range []any{&struct{}{}, yodel.Values{1}, []int{7}} {
 			existing, missing := said(string(whoAmI), args), said("Test.WhoAreYou", args)
 			if existing != missing || !strings.Contains(existing, "YDL3102") {
 				t.Errorf("of a method that exists it says\n%s\nand of one that does not\n%s", existing, missing)
@@ -350,7 +351,7 @@ func TestTheClientSendsItsToken(t *testing.T) {
 	} {
 		for range 2 {
 			call := &yodel.Call{Metadata: test.md}
-			if _, err := whoAmI.Do(t.Context(), c, call, &yodel.Empty{}); err != nil {
+			if _, err := whoAmI.Do(t.Context(), c, call, &struct{}{}); err != nil {
 				t.Errorf("%s: got %v, want success", test.name, err)
 			}
 			if !maps.Equal(call.Metadata, test.want) || !maps.Equal(sent, test.sent) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -26,7 +27,7 @@ func ExampleCheck() {
 					return nil, yodel.Errorf(yodel.Unauthenticated, "unknown token")
 				}
 				return context.WithValue(ctx, customer{}, "Ali"), nil
-			}, string(yodel.GetHealth)), // open to everybody
+			}, string(inspect.Health)), // open to everybody
 		},
 	})
 	server.Handle("Bank.Owner", func(ctx context.Context) string { return ctx.Value(customer{}).(string) })
@@ -43,7 +44,7 @@ func ExampleCheck() {
 
 	stranger := yodel.NewClient(yodel.Static("bank"), &yodel.ClientOptions{Transport: network})
 	fmt.Println(stranger.Call(ctx, "Bank.Owner", yodel.Values{}, yodel.Values{&owner}))
-	fmt.Println(yodel.GetHealth.Call(ctx, stranger, &yodel.Empty{}))
+	fmt.Println(inspect.Health.Call(ctx, stranger, &inspect.Empty{}))
 
 	client.Close()
 	stranger.Close()
@@ -80,7 +81,7 @@ func ExampleConn() {
 		Transport:    network,
 		ConnMetadata: auth.ConnToken("s3cret"),
 	})
-	_, err = yodel.Ping.Call(ctx, client, &yodel.Empty{})
+	_, err = inspect.Ping.Call(ctx, client, &inspect.Empty{})
 	fmt.Println(err)
 
 	client.Close()

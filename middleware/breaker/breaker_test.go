@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/breaker"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -23,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
-const work yodel.Method[yodel.Empty, yodel.Empty] = "Test.Work"
+const work yodel.Method[struct{}, struct{}] = "Test.Work"
 
 var errFailed = yodel.Errorf(yodel.Unavailable, "tired")
 
@@ -485,12 +486,12 @@ func TestCallsGoElsewhere(t *testing.T) {
 		sick.Store(true)
 		for i := range executed {
 			s := yodeltest.NewServer(t, nil)
-			work.Handle(s.Server, func(context.Context, *yodel.Empty) (*yodel.Empty, error) {
+			work.Handle(s.Server, func(context.Context, *struct{}) (*struct{}, error) {
 				executed[i].Add(1)
 				if i == 0 && sick.Load() {
 					return nil, errFailed
 				}
-				return &yodel.Empty{}, nil
+				return &struct{}{}, nil
 			})
 			servers = append(servers, s)
 		}
@@ -499,7 +500,7 @@ func TestCallsGoElsewhere(t *testing.T) {
 		}, servers...)
 		failed := 0
 		for range 100 {
-			if _, err := work.Call(t.Context(), c, &yodel.Empty{}); err != nil {
+			if _, err := work.Call(t.Context(), c, &struct{}{}); err != nil {
 				failed++
 			}
 		}
@@ -507,20 +508,20 @@ func TestCallsGoElsewhere(t *testing.T) {
 			t.Errorf("%d calls failed, and the sick server executed %d; want 5", failed, n)
 		}
 		ep := c.Endpoints()[0]
-		_, err := work.Do(t.Context(), c, &yodel.Call{Endpoint: ep}, &yodel.Empty{})
+		_, err := work.Do(t.Context(), c, &yodel.Call{Endpoint: ep}, &struct{}{})
 		if !isRefused(err) {
 			t.Errorf("a pinned call: got %v", err)
 		}
-		if _, err = yodel.Ping.Do(t.Context(), c, &yodel.Call{Endpoint: ep}, &yodel.Empty{}); err != nil {
+		if _, err = inspect.Ping.Do(t.Context(), c, &yodel.Call{Endpoint: ep}, &inspect.Empty{}); err != nil {
 			t.Errorf("a ping: %v", err)
 		}
-		if err = c.Do(t.Context(), &yodel.Call{Method: string(work), Args: &yodel.Empty{}, Endpoint: ep, OneWay: true}); !isRefused(err) {
+		if err = c.Do(t.Context(), &yodel.Call{Method: string(work), Args: &struct{}{}, Endpoint: ep, OneWay: true}); !isRefused(err) {
 			t.Errorf("a one-way call: got %v", err)
 		}
 		sick.Store(false)
 		time.Sleep(1300 * time.Millisecond)
 		for range 100 {
-			if _, err := work.Call(t.Context(), c, &yodel.Empty{}); err != nil {
+			if _, err := work.Call(t.Context(), c, &struct{}{}); err != nil {
 				t.Errorf("after it is well again: %v", err)
 			}
 		}
@@ -564,7 +565,7 @@ func TestAllAreOpen(t *testing.T) {
 		var servers []*yodeltest.Server
 		for range 3 {
 			s := yodeltest.NewServer(t, nil)
-			work.Handle(s.Server, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { return nil, errFailed })
+			work.Handle(s.Server, func(context.Context, *struct{}) (*struct{}, error) { return nil, errFailed })
 			servers = append(servers, s)
 		}
 		c := yodeltest.NewClient(t, &yodel.ClientOptions{
@@ -572,7 +573,7 @@ func TestAllAreOpen(t *testing.T) {
 		}, servers...)
 		var err error
 		for range 4 {
-			_, err = work.Call(t.Context(), c, &yodel.Empty{})
+			_, err = work.Call(t.Context(), c, &struct{}{})
 		}
 		var report *yodel.CallReport
 		other := func(a introspect.Attempt) bool { return a.ID != "YDL1301" }

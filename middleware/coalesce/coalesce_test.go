@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/coalesce"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -237,7 +238,7 @@ func TestTheBudgetIsSpentOnce(t *testing.T) {
 	get.Handle(server.Server, func(ctx context.Context, in *string) (*Quote, error) {
 		budgets = append(budgets, yodel.CallFrom(ctx).Budget)
 		// only such methods are given more than one attempt
-		return &Quote{Symbol: *in}, below.Call(ctx, string(yodel.Ping), &yodel.Empty{}, nil)
+		return &Quote{Symbol: *in}, below.Call(ctx, string(inspect.Ping), &struct{}{}, nil)
 	})
 	again := func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {

@@ -174,7 +174,7 @@ func answer(call *yodel.Call, reply any, err error) error {
 // misfit says why reply cannot be the call's; "" is that it can.
 func misfit(call *yodel.Call, reply any) string {
 	_, encoded := reply.(*yodel.Encoded)
-	_, empty := call.Reply.(*yodel.Empty)
+	_, empty := call.Reply.(*struct{})
 	server := call.Peer() != nil
 	switch {
 	case reply == nil && (server || call.Reply != nil && !empty):

@@ -23,9 +23,9 @@ type Quote struct {
 }
 
 const (
-	get   yodel.Method[string, Quote]       = "Quote.Get"
-	touch yodel.Method[string, yodel.Empty] = "Quote.Touch"
-	watch yodel.Feed[string, Quote]         = "Quote.Watch"
+	get   yodel.Method[string, Quote]    = "Quote.Get"
+	touch yodel.Method[string, struct{}] = "Quote.Touch"
+	watch yodel.Feed[string, Quote]      = "Quote.Watch"
 )
 
 // A service answers with an error, if it has one.
@@ -51,7 +51,7 @@ func serve(t *testing.T, ms ...yodel.Middleware) (*service, *yodeltest.Server) {
 	t.Helper()
 	s, server := &service{}, yodeltest.NewServer(t, &yodel.ServerOptions{Middleware: ms})
 	get.Handle(server.Server, s.get)
-	touch.Handle(server.Server, func(ctx context.Context, in *string) (*yodel.Empty, error) {
+	touch.Handle(server.Server, func(ctx context.Context, in *string) (*struct{}, error) {
 		_, err := s.get(ctx, in)
 		return nil, err
 	})
@@ -136,7 +136,7 @@ func TestTheReplyMustFit(t *testing.T) {
 		{"anything", "Quote.Get", Quote{Price: 1}, new(any), true},
 		{"nobody wants it", "Quote.Get", "x", nil, true},
 		{"nothing for nobody", "Quote.Get", nil, nil, true},
-		{"nothing for nothing", "Quote.Touch", nil, new(yodel.Empty), true},
+		{"nothing for nothing", "Quote.Touch", nil, new(struct{}), true},
 		{"values", "Quote.Range", yodel.Values{1, "one"}, yodel.Values{&price, &name}, true},
 		{"nothing", "Quote.Get", nil, new(Quote), false},
 		{"a nil pointer", "Quote.Get", (*Quote)(nil), new(Quote), false},

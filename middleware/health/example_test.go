@@ -20,7 +20,7 @@ func Example() {
 		return
 	}
 	server := yodel.NewServer(nil)
-	server.Handle("Shop.Ready", func(context.Context, *yodel.Empty) (*yodel.Empty, error) {
+	server.Handle("Shop.Ready", func(context.Context, *struct{}) (*struct{}, error) {
 		return nil, yodel.Errorf(yodel.FailedPrecondition, "the price list is not there")
 	})
 	ctx, stop := context.WithCancel(context.Background())

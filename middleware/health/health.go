@@ -86,7 +86,7 @@ func (o *Options) withDefaults() *Options {
 		p.Timeout = min(time.Second, p.Every)
 	}
 	if p.Method == "" {
-		p.Method = string(yodel.GetHealth)
+		p.Method = builtIn
 	}
 	if p.Failures <= 0 {
 		p.Failures = 2
@@ -96,6 +96,9 @@ func (o *Options) withDefaults() *Options {
 	}
 	return &p
 }
+
+// builtIn is the method of that name in package inspect.
+const builtIn = "yodel.Health"
 
 const (
 	leastEvery = 10 * time.Millisecond            // or checks would be a load of their own
@@ -152,10 +155,10 @@ func (c *checker) check(ctx context.Context, p *Options) error {
 	defer cancel()
 	health := introspect.Health{Serving: true}
 	call := &yodel.Call{
-		Method: p.Method, Args: &yodel.Empty{}, Endpoint: c.ep,
+		Method: p.Method, Args: &struct{}{}, Endpoint: c.ep,
 		Idempotent: true, NoWait: true, Criticality: criticality.Critical,
 	}
-	if p.Method == string(yodel.GetHealth) {
+	if p.Method == builtIn {
 		health.Serving = false // unless it says so
 		call.Reply = &health
 	}

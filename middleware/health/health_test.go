@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/middleware/health"
@@ -21,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
-const work yodel.Method[yodel.Empty, yodel.Empty] = "Test.Work"
+const work yodel.Method[struct{}, struct{}] = "Test.Work"
 
 // A patient is a server that answers checks as it is told.
 type patient struct {
@@ -52,9 +53,9 @@ func newPatient(t *testing.T, o yodel.ServerOptions) *patient {
 		}
 	})
 	p.Server = yodeltest.NewServer(t, &o)
-	work.Handle(p.Server.Server, func(context.Context, *yodel.Empty) (*yodel.Empty, error) {
+	work.Handle(p.Server.Server, func(context.Context, *struct{}) (*struct{}, error) {
 		p.calls.Add(1)
-		return &yodel.Empty{}, nil
+		return &struct{}{}, nil
 	})
 	return p
 }
@@ -91,7 +92,7 @@ func TestEndpointThatIsNotWellGetsNoCalls(t *testing.T) {
 					t.Helper()
 					a.calls.Store(0)
 					for range 10 {
-						if _, err := work.Call(t.Context(), c, &yodel.Empty{}); err != nil {
+						if _, err := work.Call(t.Context(), c, &struct{}{}); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -135,7 +136,7 @@ func TestNotServing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newPatient(t, yodel.ServerOptions{NoIntrospection: true}), newPatient(t, yodel.ServerOptions{})
 		var serving atomic.Bool
-		yodel.GetHealth.Handle(a.Server.Server, func(context.Context, *yodel.Empty) (*introspect.Health, error) {
+		inspect.Health.Handle(a.Server.Server, func(context.Context, *struct{}) (*introspect.Health, error) {
 			return &introspect.Health{Serving: serving.Load()}, nil
 		})
 		c := client(t, nil, a, b)
@@ -178,11 +179,11 @@ func TestAnotherMethod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := yodeltest.NewServer(t, nil)
 		var ill atomic.Bool
-		s.Handle("App.Ready", func(context.Context, *yodel.Empty) (*yodel.Empty, error) {
+		s.Handle("App.Ready", func(context.Context, *struct{}) (*struct{}, error) {
 			if ill.Load() {
 				return nil, errors.New("the cache is cold")
 			}
-			return &yodel.Empty{}, nil
+			return &struct{}{}, nil
 		})
 		c := yodeltest.NewClient(t, &yodel.ClientOptions{
 			EndpointMiddleware: []yodel.EndpointMiddleware{health.Check(&health.Options{Method: "App.Ready", Every: time.Second})},
@@ -212,7 +213,7 @@ func TestNobodyIsWell(t *testing.T) {
 			}
 		}
 		for range 10 {
-			if _, err := work.Call(t.Context(), c, &yodel.Empty{}); err != nil {
+			if _, err := work.Call(t.Context(), c, &struct{}{}); err != nil {
 				t.Error(err)
 			}
 		}

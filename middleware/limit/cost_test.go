@@ -32,7 +32,7 @@ func BenchmarkServer(b *testing.B) {
 		b.Run(test.name, func(b *testing.B) {
 			const clients, callers = 4, 25
 			s := yodeltest.NewServer(b, limited(test.m...))
-			work.Handle(s.Server, func(_ context.Context, in *yodel.Empty) (*yodel.Empty, error) { return in, nil })
+			work.Handle(s.Server, func(_ context.Context, in *struct{}) (*struct{}, error) { return in, nil })
 			b.ReportAllocs()
 			var wg sync.WaitGroup
 			began := processorTime(b)

@@ -58,7 +58,7 @@ func TestEachEndpointHasPlacesOfItsOwn(t *testing.T) {
 					t.Errorf("server %d works on %d calls, want 2", i, got)
 				}
 			}
-			_, err := work.Do(t.Context(), c, &yodel.Call{Endpoint: c.Endpoints()[0]}, &yodel.Empty{})
+			_, err := work.Do(t.Context(), c, &yodel.Call{Endpoint: c.Endpoints()[0]}, &struct{}{})
 			checkRefused(t, "one more", err, "YDL3201")
 			if e, ok := errors.AsType[*yodel.Error](err); !ok || n > 1 && e.RetryAfter != 0 {
 				t.Errorf("of %d endpoints one says to come back in %v", n, e.RetryAfter)
@@ -109,7 +109,7 @@ func TestCriticalStreamsComeFirst(t *testing.T) {
 		s := yodeltest.NewServer(t, limited(limit.With(&limit.Options{Limit: 1, Queue: 2, Interval: time.Hour, Streams: true})))
 		var mu sync.Mutex
 		var order []int
-		count.Handle(s.Server, func(ctx context.Context, _ *yodel.Empty, send yodel.Send[int]) error {
+		count.Handle(s.Server, func(ctx context.Context, _ *struct{}, send yodel.Send[int]) error {
 			mu.Lock()
 			order = append(order, yodel.CallFrom(ctx).Criticality)
 			mu.Unlock()
@@ -122,7 +122,7 @@ func TestCriticalStreamsComeFirst(t *testing.T) {
 		for _, class := range []int{criticality.Normal, criticality.Batch, criticality.Sheddable, criticality.Critical} {
 			wg.Go(func() {
 				var last error
-				for _, err := range count.Do(context.Background(), c, &yodel.Call{Criticality: class}, &yodel.Empty{}) {
+				for _, err := range count.Do(context.Background(), c, &yodel.Call{Criticality: class}, &struct{}{}) {
 					last = err
 				}
 				if class == criticality.Batch {

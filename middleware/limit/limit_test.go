@@ -17,14 +17,15 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/limit"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
 const (
-	work  yodel.Method[yodel.Empty, yodel.Empty] = "Test.Work"
-	other yodel.Method[yodel.Empty, yodel.Empty] = "Test.Other"
-	count yodel.Feed[yodel.Empty, int]           = "Test.Count"
+	work  yodel.Method[struct{}, struct{}] = "Test.Work"
+	other yodel.Method[struct{}, struct{}] = "Test.Other"
+	count yodel.Feed[struct{}, int]        = "Test.Count"
 )
 
 func limited(ms ...yodel.Middleware) *yodel.ServerOptions {
@@ -35,14 +36,14 @@ func limited(ms ...yodel.Middleware) *yodel.ServerOptions {
 func serve(t *testing.T, o *yodel.ServerOptions, f func(ctx context.Context) error) *yodeltest.Server {
 	t.Helper()
 	s := yodeltest.NewServer(t, o)
-	h := func(ctx context.Context, in *yodel.Empty) (*yodel.Empty, error) { return in, f(ctx) }
+	h := func(ctx context.Context, in *struct{}) (*struct{}, error) { return in, f(ctx) }
 	work.Handle(s.Server, h)
 	other.Handle(s.Server, h)
 	return s
 }
 
 func call(c yodel.Caller) error {
-	_, err := work.Call(context.Background(), c, &yodel.Empty{})
+	_, err := work.Call(context.Background(), c, &struct{}{})
 	return err
 }
 
@@ -111,7 +112,7 @@ func TestCriticalCallsComeFirst(t *testing.T) {
 		refused := map[int]int{}
 		for _, class := range []int{criticality.Normal, criticality.Batch, criticality.Sheddable, criticality.Batch, criticality.Critical, criticality.Normal} {
 			wg.Go(func() {
-				if _, err := work.Do(context.Background(), c, &yodel.Call{Criticality: class}, &yodel.Empty{}); err != nil {
+				if _, err := work.Do(context.Background(), c, &yodel.Call{Criticality: class}, &struct{}{}); err != nil {
 					checkRefused(t, "refused", err, "YDL3201")
 					mu.Lock()
 					refused[class]++
@@ -235,7 +236,7 @@ func TestAWaitEndsWithTheDeadlineAndTheContext(t *testing.T) {
 				synctest.Wait()
 				ends := func(what string, ctx context.Context, deadline time.Time, code yodel.Code) {
 					began := time.Now()
-					_, err := work.Do(ctx, c, &yodel.Call{Deadline: deadline}, &yodel.Empty{})
+					_, err := work.Do(ctx, c, &yodel.Call{Deadline: deadline}, &struct{}{})
 					if took := time.Since(began); took != time.Second || yodel.CodeOf(err) != code {
 						t.Errorf("%s: got %v after %v", what, err, took)
 					}
@@ -313,17 +314,17 @@ func TestWhatIsNotLimited(t *testing.T) {
 		o := &limit.Options{Limit: 1, Queue: -1}
 		so := limited(limit.With(o))
 		s := serve(t, so, func(context.Context) error { <-release; return nil })
-		count.Handle(s.Server, func(_ context.Context, _ *yodel.Empty, send yodel.Send[int]) error { return send(new(7)) })
+		count.Handle(s.Server, func(_ context.Context, _ *struct{}, send yodel.Send[int]) error { return send(new(7)) })
 		c := yodeltest.NewClient(t, &yodel.ClientOptions{Middleware: []yodel.Middleware{limit.With(o)}}, s)
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = call(c) })
 		synctest.Wait()
 		checkRefused(t, "one more", call(c), "YDL3201")
-		if _, err := yodel.GetHealth.Call(t.Context(), c, &yodel.Empty{}); err != nil {
+		if _, err := inspect.Health.Call(t.Context(), c, &inspect.Empty{}); err != nil {
 			t.Errorf("the server's own method: %v", err)
 		}
 		n := 0
-		for got, err := range count.Call(t.Context(), c, &yodel.Empty{}) {
+		for got, err := range count.Call(t.Context(), c, &struct{}{}) {
 			if err != nil {
 				t.Fatalf("a stream: %v", err)
 			}
@@ -332,7 +333,7 @@ func TestWhatIsNotLimited(t *testing.T) {
 		if n != 7 {
 			t.Errorf("the stream brought %d", n)
 		}
-		_, err := work.Do(t.Context(), c, &yodel.Call{Ordered: true}, &yodel.Empty{})
+		_, err := work.Do(t.Context(), c, &yodel.Call{Ordered: true}, &struct{}{})
 		if e, _ := errors.AsType[*yodel.Error](err); e == nil || !strings.Contains(e.Message, "server-1") {
 			t.Errorf("an ordered call is not let through to the server: %v", err)
 		}
@@ -345,10 +346,10 @@ func TestStreamsAreLimitedIfWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := yodeltest.NewServer(t, limited(limit.With(&limit.Options{Limit: 1, Queue: -1, Streams: true})))
 		release := make(chan struct{})
-		count.Handle(s.Server, func(context.Context, *yodel.Empty, yodel.Send[int]) error { <-release; return nil })
+		count.Handle(s.Server, func(context.Context, *struct{}, yodel.Send[int]) error { <-release; return nil })
 		c := yodeltest.NewClient(t, nil, s)
 		drain := func() (err error) {
-			for _, err = range count.Call(context.Background(), c, &yodel.Empty{}) { //nolint:revive // the last error counts
+			for _, err = range count.Call(context.Background(), c, &struct{}{}) { //nolint:revive // the last error counts
 			}
 			return err
 		}
@@ -371,9 +372,9 @@ func TestEachMethodHasALimitOfItsOwn(t *testing.T) {
 		s := serve(t, limited(limit.With(&limit.Options{Limit: 1, Queue: -1, PerMethod: true})), func(context.Context) error { <-release; return nil })
 		c := yodeltest.NewClient(t, nil, s)
 		var wg sync.WaitGroup
-		hold := func(m yodel.Method[yodel.Empty, yodel.Empty]) {
+		hold := func(m yodel.Method[struct{}, struct{}]) {
 			wg.Go(func() {
-				if _, err := m.Call(context.Background(), c, &yodel.Empty{}); err != nil {
+				if _, err := m.Call(context.Background(), c, &struct{}{}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -382,7 +383,7 @@ func TestEachMethodHasALimitOfItsOwn(t *testing.T) {
 		hold(work)
 		checkRefused(t, "work", call(c), "YDL3201")
 		hold(other)
-		_, err := other.Call(t.Context(), c, &yodel.Empty{})
+		_, err := other.Call(t.Context(), c, &struct{}{})
 		checkRefused(t, "other", err, "YDL3201")
 		close(release)
 		wg.Wait()
@@ -413,18 +414,18 @@ func TestUnknownMethodsDoNotFillTheMemory(t *testing.T) {
 	}
 	c := yodeltest.NewClient(t, nil, s)
 	for n := range 900 { // as many as a connection may name
-		if err := c.Call(t.Context(), fmt.Sprint("Unknown.", n), &yodel.Empty{}, nil); !errors.Is(err, yodel.Unimplemented) {
+		if err := c.Call(t.Context(), fmt.Sprint("Unknown.", n), &struct{}{}, nil); !errors.Is(err, yodel.Unimplemented) {
 			t.Fatal(err)
 		}
 	}
 	c = yodeltest.NewClient(t, nil, s)
 	for n := range 900 {
-		if err := c.Call(t.Context(), fmt.Sprint("Unknown2.", n), &yodel.Empty{}, nil); !errors.Is(err, yodel.Unimplemented) {
+		if err := c.Call(t.Context(), fmt.Sprint("Unknown2.", n), &struct{}{}, nil); !errors.Is(err, yodel.Unimplemented) {
 			t.Fatal(err)
 		}
 	}
 	var stats []limit.Stats
-	if err := c.Call(t.Context(), "Limits.Report", &yodel.Empty{}, &stats); err != nil || len(stats) != 1025 {
+	if err := c.Call(t.Context(), "Limits.Report", &struct{}{}, &stats); err != nil || len(stats) != 1025 {
 		t.Errorf("there are %d limiters (%v)", len(stats), err)
 	}
 }
@@ -451,7 +452,7 @@ func TestAChainIsSwapped(t *testing.T) {
 		var wg sync.WaitGroup
 		hold := func(md yodel.Metadata) {
 			wg.Go(func() {
-				if _, err := work.Do(context.Background(), c, &yodel.Call{Metadata: md}, &yodel.Empty{}); err != nil {
+				if _, err := work.Do(context.Background(), c, &yodel.Call{Metadata: md}, &struct{}{}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -498,7 +499,7 @@ func TestOddOptionsAreMended(t *testing.T) {
 func TestRefusalsDoNotMakeAMethodShort(t *testing.T) {
 	s := yodeltest.NewServer(t, limited(limit.With(&limit.Options{Limit: 1, Queue: -1})))
 	begun, release := make(chan struct{}, 1), make(chan struct{})
-	work.Handle(s.Server, func(_ context.Context, in *yodel.Empty) (*yodel.Empty, error) {
+	work.Handle(s.Server, func(_ context.Context, in *struct{}) (*struct{}, error) {
 		begun <- struct{}{}
 		<-release
 		return in, nil
@@ -607,7 +608,7 @@ func TestTimesWithoutEnd(t *testing.T) {
 				var wg sync.WaitGroup
 				for range 5 {
 					wg.Go(func() {
-						if _, err := work.Call(ctx, c, &yodel.Empty{}); err != nil {
+						if _, err := work.Call(ctx, c, &struct{}{}); err != nil {
 							t.Error(err)
 						}
 					})

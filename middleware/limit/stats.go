@@ -80,7 +80,7 @@ func OfEndpoint(ep *yodel.Endpoint) []Stats { return groupsIn(ep.State).stats() 
 // Report is a method for people who look at a server:
 //
 //	server.Handle("Limits.Report", limit.Report)
-func Report(ctx context.Context, _ *yodel.Empty) (*[]Stats, error) {
+func Report(ctx context.Context, _ *struct{}) (*[]Stats, error) {
 	stats := Of(yodel.CallFrom(ctx))
 	return &stats, nil
 }

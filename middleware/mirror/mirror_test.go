@@ -13,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/criticality"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/mirror"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -187,7 +188,7 @@ func TestWhatIsNotMirrored(t *testing.T) {
 		for _, err := range watch.Call(t.Context(), c, &Order{}) {
 			t.Error(err)
 		}
-		if err := c.Call(t.Context(), string(yodel.Ping), &yodel.Empty{}, nil); err != nil {
+		if err := c.Call(t.Context(), string(inspect.Ping), &struct{}{}, nil); err != nil {
 			t.Error(err)
 		}
 		if _, err := place.Do(t.Context(), c, &yodel.Call{Metadata: yodel.Metadata{mirror.Key: "1"}}, &Order{}); err != nil {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -474,7 +475,7 @@ func TestKeysOfAClient(t *testing.T) {
 	if len(keys) != 3 || keys[0] == keys[1] || len(keys[0]) < 20 || keys[2] != "own" {
 		t.Errorf("the keys are %q", keys)
 	}
-	must(t, c.Do(t.Context(), &yodel.Call{Method: string(yodel.Ping), Args: &yodel.Empty{}}))
+	must(t, c.Do(t.Context(), &yodel.Call{Method: string(inspect.Ping), Args: &struct{}{}}))
 	if keys[3] != "" {
 		t.Errorf("another method has the key %q", keys[3])
 	}

@@ -476,7 +476,7 @@ func (m *member) comeBack(p *Options, now time.Time) {
 func (m *member) ping(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pingTime)
 	defer cancel()
-	err := m.ep.Client().Do(ctx, &yodel.Call{Method: string(yodel.Ping), Args: &yodel.Empty{}, Endpoint: m.ep, Idempotent: true})
+	err := m.ep.Client().Do(ctx, &yodel.Call{Method: "yodel.Ping", Args: &struct{}{}, Endpoint: m.ep, Idempotent: true})
 	switch yodel.CodeOf(err) {
 	case yodel.Unavailable, yodel.DeadlineExceeded, yodel.Canceled:
 		m.asked.Store(silent)

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
-const work yodel.Method[yodel.Empty, yodel.Empty] = "Test.Work"
+const work yodel.Method[struct{}, struct{}] = "Test.Work"
 
 // A behaviour is how a server treats a call: n counts them.
 type behaviour func(ctx context.Context, n int64) error
@@ -84,9 +84,9 @@ func newFleet(t *testing.T, n int, o *outlier.Options, c *yodel.ClientOptions) *
 				return next(ctx, call)
 			}
 		}}})
-		work.Handle(srv, func(context.Context, *yodel.Empty) (*yodel.Empty, error) {
+		work.Handle(srv, func(context.Context, *struct{}) (*struct{}, error) {
 			time.Sleep(20 * time.Millisecond)
-			return &yodel.Empty{}, nil
+			return &struct{}{}, nil
 		})
 		l, err := network.Listen(addrs[i])
 		if err != nil {
@@ -139,7 +139,7 @@ func (f *fleet) load(rate int, d time.Duration) (shares []float64) {
 	}
 	end := time.Now().Add(d)
 	for time.Now().Before(end) {
-		go work.Call(context.Background(), f.client, &yodel.Empty{})
+		go work.Call(context.Background(), f.client, &struct{}{})
 		time.Sleep(time.Second / time.Duration(rate))
 	}
 	total := 0.0

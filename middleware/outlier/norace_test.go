@@ -17,7 +17,7 @@ func brief() bool { return testing.Short() }
 // Under the race detector calls are not used again.
 func TestSuccessAllocatesNothing(t *testing.T) {
 	c := stub(t, 2, nil, func(context.Context, int, *yodel.Call) error { return nil })
-	ctx, in := context.Background(), &yodel.Empty{}
+	ctx, in := context.Background(), &struct{}{}
 	if n := testing.AllocsPerRun(1000, func() {
 		if err := c.Call(ctx, string(work), in, nil); err != nil {
 			t.Error(err)

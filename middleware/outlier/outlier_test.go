@@ -72,7 +72,7 @@ func load(r *rand.Rand, c *yodel.Client, rate int, d time.Duration) {
 	begun := 0
 	for end := time.Now().Add(d); time.Now().Before(end); begun++ {
 		go func() {
-			c.Call(context.Background(), string(work), &yodel.Empty{}, nil)
+			c.Call(context.Background(), string(work), &struct{}{}, nil)
 			ended <- struct{}{}
 		}()
 		time.Sleep(time.Duration(r.ExpFloat64() * float64(time.Second) / float64(rate)))
@@ -397,7 +397,7 @@ func TestStateOutlivesTheChain(t *testing.T) {
 // A call that tries, and takes as long as many others do, does not keep its endpoint out until it
 // ends.
 func TestALongPollMayTry(t *testing.T) {
-	const poll yodel.Method[yodel.Empty, yodel.Empty] = "Test.Poll"
+	const poll yodel.Method[struct{}, struct{}] = "Test.Poll"
 	synctest.Test(t, func(t *testing.T) {
 		var sick atomic.Bool
 		c := stub(t, 3, nil, func(ctx context.Context, i int, call *yodel.Call) error {
@@ -550,7 +550,7 @@ func (r resolver) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 
 // Streams may be long, and count when they fail.
 func TestStreams(t *testing.T) {
-	const watch yodel.Feed[yodel.Empty, yodel.Empty] = "Test.Watch"
+	const watch yodel.Feed[struct{}, struct{}] = "Test.Watch"
 	synctest.Test(t, func(t *testing.T) {
 		var sick atomic.Bool
 		c := stub(t, 3, nil, func(_ context.Context, i int, call *yodel.Call) error {
@@ -568,7 +568,7 @@ func TestStreams(t *testing.T) {
 		open := func(n int) {
 			for range n {
 				go func() {
-					for range watch.Call(context.Background(), c, &yodel.Empty{}) {
+					for range watch.Call(context.Background(), c, &struct{}{}) {
 					}
 				}()
 				time.Sleep(10 * time.Millisecond)
@@ -675,7 +675,7 @@ func TestConcurrentCalls(t *testing.T) {
 		go func() {
 			failed := 0
 			for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); {
-				if c.Call(t.Context(), string(work), &yodel.Empty{}, nil) != nil {
+				if c.Call(t.Context(), string(work), &struct{}{}, nil) != nil {
 					failed++
 				}
 			}
@@ -693,7 +693,7 @@ func TestConcurrentCalls(t *testing.T) {
 
 func BenchmarkSuccess(b *testing.B) {
 	answer := func(context.Context, int, *yodel.Call) error { return nil }
-	ctx, in := context.Background(), &yodel.Empty{}
+	ctx, in := context.Background(), &struct{}{}
 	run := func(b *testing.B, c *yodel.Client) {
 		b.ReportAllocs()
 		for b.Loop() {

@@ -30,7 +30,7 @@ func newFleet(t *testing.T, n int, o *yodel.ClientOptions) *fleet {
 	var servers []*yodeltest.Server
 	for i := range n {
 		s := yodeltest.NewServer(t, nil)
-		work.Handle(s.Server, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { f.executed[i].Add(1); return nil, nil })
+		work.Handle(s.Server, func(context.Context, *struct{}) (*struct{}, error) { f.executed[i].Add(1); return nil, nil })
 		servers = append(servers, s)
 	}
 	f.Client = yodeltest.NewClient(t, o, servers...)
@@ -42,7 +42,7 @@ func newFleet(t *testing.T, n int, o *yodel.ClientOptions) *fleet {
 func (f *fleet) on(t *testing.T, i int, call *yodel.Call) error {
 	t.Helper()
 	call.Endpoint = f.Endpoints()[i]
-	_, err := work.Do(t.Context(), f, call, &yodel.Empty{})
+	_, err := work.Do(t.Context(), f, call, &struct{}{})
 	return err
 }
 
@@ -105,7 +105,7 @@ func TestWhatOneEndpointMayNotTakeGoesToAnother(t *testing.T) {
 		f := newFleet(t, 3, o)
 		began := time.Now()
 		for range 15 {
-			_, err := work.Call(t.Context(), f, &yodel.Empty{})
+			_, err := work.Call(t.Context(), f, &struct{}{})
 			must(t, err)
 		}
 		if took := time.Since(began); took > 5*time.Second {
@@ -116,7 +116,7 @@ func TestWhatOneEndpointMayNotTakeGoesToAnother(t *testing.T) {
 				t.Errorf("server %d has executed %d calls, want 5", i, n)
 			}
 		}
-		_, err := work.Call(t.Context(), f, &yodel.Empty{})
+		_, err := work.Call(t.Context(), f, &struct{}{})
 		if !errors.Is(err, yodel.ResourceExhausted) || !yodel.NotProcessed(err) {
 			t.Errorf("got %v", err)
 		}
@@ -183,9 +183,9 @@ func TestAnEndpointsLimitMayHaveKeysAndAStore(t *testing.T) {
 			return endpoints(rate.PerEndpoint(&rate.Limit{Name: "all", PerSecond: 0.001, Burst: 6, Batch: 1, Store: store}))
 		}
 		server := yodeltest.NewServer(t, nil)
-		work.Handle(server.Server, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { return nil, nil })
+		work.Handle(server.Server, func(context.Context, *struct{}) (*struct{}, error) { return nil, nil })
 		another := yodeltest.NewServer(t, nil)
-		work.Handle(another.Server, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { return nil, nil })
+		work.Handle(another.Server, func(context.Context, *struct{}) (*struct{}, error) { return nil, nil })
 		a, b := &fleet{Client: yodeltest.NewClient(t, o(), server, another)}, &fleet{Client: yodeltest.NewClient(t, o(), server, another)}
 		must(t, errors.Join(a.Ready(t.Context()), b.Ready(t.Context())))
 		for range 2 {

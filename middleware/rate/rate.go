@@ -186,7 +186,7 @@ func newLimiter(limit *Limit) *limiter {
 		l.Logger = slog.Default()
 	}
 	if l.Exempt == nil {
-		l.Exempt = []string{string(yodel.GetHealth), string(yodel.Ping)}
+		l.Exempt = []string{"yodel.Health", "yodel.Ping"}
 	}
 	return l
 }

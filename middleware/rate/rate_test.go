@@ -19,13 +19,14 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/rate"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
 func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
-const work yodel.Method[yodel.Empty, yodel.Empty] = "Test.Work"
+const work yodel.Method[struct{}, struct{}] = "Test.Work"
 
 func pass(context.Context, *yodel.Call) error { return nil }
 
@@ -192,7 +193,7 @@ func TestPeersAreToldApartByAddress(t *testing.T) {
 			return next(ctx, call)
 		}
 	}}})
-	work.Handle(s, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { return nil, nil })
+	work.Handle(s, func(context.Context, *struct{}) (*struct{}, error) { return nil, nil })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -200,7 +201,7 @@ func TestPeersAreToldApartByAddress(t *testing.T) {
 	go func() { served <- s.Serve(ctx, l) }()
 	for range 2 { // another port
 		c := yodel.Dial(l.Addr().String())
-		_, err = work.Call(t.Context(), c, &yodel.Empty{})
+		_, err = work.Call(t.Context(), c, &struct{}{})
 		must(t, err)
 		c.Close()
 	}
@@ -392,20 +393,20 @@ func TestAServerRefusesAndSaysWhenToComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := yodeltest.NewServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{rate.PerSecond(2)}})
 		executed := 0
-		work.Handle(s.Server, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { executed++; return nil, nil })
+		work.Handle(s.Server, func(context.Context, *struct{}) (*struct{}, error) { executed++; return nil, nil })
 		c := yodeltest.NewClient(t, nil, s)
-		_, err := work.Call(t.Context(), c, &yodel.Empty{})
+		_, err := work.Call(t.Context(), c, &struct{}{})
 		must(t, err)
-		_, err = work.Call(t.Context(), c, &yodel.Empty{})
+		_, err = work.Call(t.Context(), c, &struct{}{})
 		if e := refusal(t, err); e.RetryAfter != 500*time.Millisecond || !strings.Contains(e.Message, "the limit of 2 calls a second is used up") {
 			t.Errorf("got %v, come back in %v", e, e.RetryAfter)
 		}
 		for range 10 {
-			_, err = yodel.GetHealth.Call(t.Context(), c, &yodel.Empty{})
+			_, err = inspect.Health.Call(t.Context(), c, &inspect.Empty{})
 			must(t, err)
 		}
 		time.Sleep(500 * time.Millisecond)
-		_, err = work.Call(t.Context(), c, &yodel.Empty{})
+		_, err = work.Call(t.Context(), c, &struct{}{})
 		must(t, err)
 		if executed != 2 {
 			t.Errorf("%d calls were executed, want 2", executed)
@@ -416,11 +417,11 @@ func TestAServerRefusesAndSaysWhenToComeBack(t *testing.T) {
 func TestAClientWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := yodeltest.NewServer(t, nil)
-		work.Handle(s.Server, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { return nil, nil })
+		work.Handle(s.Server, func(context.Context, *struct{}) (*struct{}, error) { return nil, nil })
 		c := yodeltest.NewClient(t, &yodel.ClientOptions{Middleware: []yodel.Middleware{rate.With(&rate.Limit{PerSecond: 10, Burst: 1, Wait: time.Second})}}, s)
 		began := time.Now()
 		for range 5 {
-			_, err := work.Call(t.Context(), c, &yodel.Empty{})
+			_, err := work.Call(t.Context(), c, &struct{}{})
 			must(t, err)
 		}
 		if took := time.Since(began); took < 399*time.Millisecond || took > 401*time.Millisecond {
@@ -440,13 +441,13 @@ func TestANamedLimitKeepsItsCounts(t *testing.T) {
 		for range 2 {
 			// each call counts twice
 			s := yodeltest.NewServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{shared, named(1)}})
-			work.Handle(s.Server, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { return nil, nil })
+			work.Handle(s.Server, func(context.Context, *struct{}) (*struct{}, error) { return nil, nil })
 			c := yodeltest.NewClient(t, nil, s)
 			for range 2 {
-				_, err := work.Call(t.Context(), c, &yodel.Empty{})
+				_, err := work.Call(t.Context(), c, &struct{}{})
 				must(t, err)
 			}
-			_, err := work.Call(t.Context(), c, &yodel.Empty{})
+			_, err := work.Call(t.Context(), c, &struct{}{})
 			refusal(t, err)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/recovery"
 	"github.com/yodel-rpc/yodel/transport/mem"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -19,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
-const work yodel.Method[yodel.Empty, yodel.Empty] = "Test.Work"
+const work yodel.Method[struct{}, struct{}] = "Test.Work"
 
 // dial connects a client to a server whose one method panics, for the length of the test.
 func dial(t *testing.T, so *yodel.ServerOptions, co *yodel.ClientOptions) *yodel.Client {
@@ -31,7 +32,7 @@ func dial(t *testing.T, so *yodel.ServerOptions, co *yodel.ClientOptions) *yodel
 	}
 	so.Logger, so.Diagnostics = slog.New(slog.DiscardHandler), true
 	s := yodel.NewServer(so)
-	work.Handle(s, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { panic("the secret is 1234") })
+	work.Handle(s, func(context.Context, *struct{}) (*struct{}, error) { panic("the secret is 1234") })
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()
@@ -73,7 +74,7 @@ func TestTheFunctionChoosesTheErrorOfAServersCall(t *testing.T) {
 			return yodel.Errorf(yodel.Unavailable, "%s is being repaired", call.Method)
 		}),
 	}}, &yodel.ClientOptions{})
-	_, err := work.Call(t.Context(), c, &yodel.Empty{})
+	_, err := work.Call(t.Context(), c, &struct{}{})
 	if !errors.Is(err, yodel.Unavailable) || err.Error() != "unavailable: Test.Work is being repaired" || yodel.NotProcessed(err) {
 		t.Errorf("got %v", err)
 	}
@@ -90,12 +91,12 @@ func TestNilLetsThePanicGoOn(t *testing.T) {
 			return nil
 		}),
 	}}, &yodel.ClientOptions{})
-	_, err := work.Call(t.Context(), c, &yodel.Empty{})
+	_, err := work.Call(t.Context(), c, &struct{}{})
 	e, ok := errors.AsType[*yodel.Error](err)
 	if !ok || e.ID != "YDL5001" || strings.Contains(fmt.Sprintf("%+v", err), "1234") {
 		t.Errorf("got %+v, want YDL5001 without the text of the panic", err)
 	}
-	stats, err := yodel.GetStats.Call(t.Context(), c, &yodel.Empty{})
+	stats, err := inspect.Stats.Call(t.Context(), c, &inspect.Empty{})
 	if err != nil || stats.Panics != 1 {
 		t.Errorf("the server counted %+v (%v), want one panic", stats, err)
 	}
@@ -113,7 +114,7 @@ func TestOnAClientPanicsOfWhatIsBelowAreCaught(t *testing.T) {
 		broken,
 	}})
 	// on a goroutine of the client's
-	if _, err := work.Go(t.Context(), c, &yodel.Empty{}).Get(); !errors.Is(err, yodel.Internal) {
+	if _, err := work.Go(t.Context(), c, &struct{}{}).Get(); !errors.Is(err, yodel.Internal) {
 		t.Errorf("got %v, want internal", err)
 	}
 }

@@ -261,7 +261,7 @@ func TestSameReconnects(t *testing.T) {
 		defer c.Close()
 		ended := make(chan error, 1)
 		go func() {
-			_, err := work.Call(t.Context(), c, &yodel.Empty{}) // certainly not executed
+			_, err := work.Call(t.Context(), c, &struct{}{}) // certainly not executed
 			ended <- err
 		}()
 		time.Sleep(time.Second)
@@ -282,7 +282,7 @@ func TestAnyTakesTheFirstThatIsHealthy(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := yodel.NewServer(nil)
-			work.Handle(s, func(context.Context, *yodel.Empty) (*yodel.Empty, error) {
+			work.Handle(s, func(context.Context, *struct{}) (*struct{}, error) {
 				got.WriteString(addr)
 				return nil, nil
 			})
@@ -343,7 +343,7 @@ func TestAnyComesBackToOneThatIsNotConnected(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := yodel.NewServer(nil)
-			work.Handle(s, func(context.Context, *yodel.Empty) (*yodel.Empty, error) {
+			work.Handle(s, func(context.Context, *struct{}) (*struct{}, error) {
 				counts[addr]++
 				return nil, nil
 			})

@@ -49,7 +49,7 @@ func connect(addr string, ms []yodel.Middleware) *yodel.Client {
 // A whole call, on loopback: what the budget of the tree adds to the request counts as well.
 func BenchmarkLoopback(b *testing.B) {
 	s := yodel.NewServer(nil)
-	work.Handle(s, func(context.Context, *yodel.Empty) (*yodel.Empty, error) { return nil, nil })
+	work.Handle(s, func(context.Context, *struct{}) (*struct{}, error) { return nil, nil })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)

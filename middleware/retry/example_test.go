@@ -60,7 +60,7 @@ func Example() {
 
 // A caller need not wait for what can be done later.
 func ExampleLater() {
-	const Visited yodel.Method[string, yodel.Empty] = "Log.Visited"
+	const Visited yodel.Method[string, struct{}] = "Log.Visited"
 	network := mem.New()
 	client := yodel.NewClient(yodel.Static("log"), &yodel.ClientOptions{
 		Transport: network,
@@ -82,7 +82,7 @@ func ExampleLater() {
 	ctx, stop := context.WithCancel(context.Background())
 	server := yodel.NewServer(nil)
 	visited := make(chan string)
-	Visited.Handle(server, func(_ context.Context, page *string) (*yodel.Empty, error) {
+	Visited.Handle(server, func(_ context.Context, page *string) (*struct{}, error) {
 		visited <- *page
 		return nil, nil
 	})

@@ -148,7 +148,7 @@ func (o *LaterOptions) failed(ctx context.Context, call *yodel.Call, err error) 
 // wantsReply reports whether a caller has a use for a reply.
 func wantsReply(reply any) bool {
 	switch r := reply.(type) {
-	case nil, *yodel.Empty:
+	case nil, *struct{}:
 		return false
 	case yodel.Values:
 		return len(r) > 0

@@ -15,11 +15,12 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
-const note yodel.Method[string, yodel.Empty] = "Test.Note"
+const note yodel.Method[string, struct{}] = "Test.Note"
 
 // A journal is what a server noted, and how it fails.
 type journal struct {
@@ -41,7 +42,7 @@ func (j *journal) noted() string {
 	return strings.Join(j.lines, " ")
 }
 
-func (j *journal) note(_ context.Context, in *string) (*yodel.Empty, error) {
+func (j *journal) note(_ context.Context, in *string) (*struct{}, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.err == nil {
@@ -79,7 +80,7 @@ func newFailback(t *testing.T, o retry.LaterOptions, above ...yodel.Middleware) 
 	}
 	f.client = dial(t, network, []string{"a"}, append(above, retry.Later(&o))...)
 	// so that it knows what is idempotent
-	if _, err := yodel.Ping.Call(t.Context(), f.client, &yodel.Empty{}); err != nil {
+	if _, err := inspect.Ping.Call(t.Context(), f.client, &inspect.Empty{}); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -95,7 +96,7 @@ func TestLaterAnswersTheCallerAndTriesAgain(t *testing.T) {
 			line := fmt.Sprint("line", i)
 			call := &yodel.Call{Method: string(note), Args: &line, Idempotent: true, Metadata: yodel.Metadata{"k": "v"}}
 			if i%2 == 0 {
-				call.Reply = &yodel.Empty{}
+				call.Reply = &struct{}{}
 			}
 			if err := f.client.Do(ctx, call); err != nil {
 				t.Errorf("got %v", err)
@@ -136,7 +137,7 @@ func TestLaterTellsWhoeverNeedsToKnowOfTheError(t *testing.T) {
 		hidden bool
 	}{
 		{"no reply", unavailable, func(*yodel.Call) {}, true},
-		{"an empty one", unavailable, func(c *yodel.Call) { c.Reply = &yodel.Empty{} }, true},
+		{"an empty one", unavailable, func(c *yodel.Call) { c.Reply = &struct{}{} }, true},
 		{"no values", unavailable, func(c *yodel.Call) { c.Args, c.Reply = yodel.Values{"x"}, yodel.Values{} }, true},
 		{"a reply", unavailable, func(c *yodel.Call) { c.Reply = new(string) }, false},
 		{"values", unavailable, func(c *yodel.Call) { c.Args, c.Reply = yodel.Values{"x"}, yodel.Values{new(string)} }, false},

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -21,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
-const work yodel.Method[yodel.Empty, yodel.Empty] = "Test.Work"
+const work yodel.Method[struct{}, struct{}] = "Test.Work"
 
 // serve runs a server with one method for the length of the test.
 func serve(t *testing.T, network *mem.Network, addr string, o *yodel.ServerOptions, f func(ctx context.Context) error) *yodel.Server {
@@ -31,7 +32,7 @@ func serve(t *testing.T, network *mem.Network, addr string, o *yodel.ServerOptio
 		t.Fatal(err)
 	}
 	s := yodel.NewServer(o)
-	work.Handle(s, func(ctx context.Context, _ *yodel.Empty) (*yodel.Empty, error) { return nil, f(ctx) })
+	work.Handle(s, func(ctx context.Context, _ *struct{}) (*struct{}, error) { return nil, f(ctx) })
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()
@@ -53,7 +54,7 @@ func dial(t *testing.T, network *mem.Network, addrs []string, ms ...yodel.Middle
 }
 
 func idempotent() *yodel.Call {
-	return &yodel.Call{Method: string(work), Args: &yodel.Empty{}, Reply: &yodel.Empty{}, Idempotent: true}
+	return &yodel.Call{Method: string(work), Args: &struct{}{}, Reply: &struct{}{}, Idempotent: true}
 }
 
 func TestCodesThatCanChangeAreTriedAgain(t *testing.T) {
@@ -202,7 +203,7 @@ func TestRetryComesBackToATriedEndpointWhenThereIsNoOther(t *testing.T) {
 		})
 		s.MarkIdempotent(string(work)) // which the client learns
 		c := dial(t, network, []string{"a"}, retry.Times(3))
-		if _, err := work.Call(t.Context(), c, &yodel.Empty{}); err != nil || executed.Load() != 3 {
+		if _, err := work.Call(t.Context(), c, &struct{}{}); err != nil || executed.Load() != 3 {
 			t.Errorf("got %v after %d executions, want success after 3", err, executed.Load())
 		}
 	})
@@ -214,7 +215,7 @@ func TestRetryReachesAServerThatComesUp(t *testing.T) {
 		c := dial(t, network, []string{"a"}, retry.With(&retry.Options{Times: 20, Backoff: time.Second}))
 		ended := make(chan error, 1)
 		go func() {
-			_, err := work.Call(t.Context(), c, &yodel.Empty{}) // not idempotent, and certainly not executed
+			_, err := work.Call(t.Context(), c, &struct{}{}) // not idempotent, and certainly not executed
 			ended <- err
 		}()
 		synctest.Wait()
@@ -385,7 +386,7 @@ func TestAOneWayCallThatWasQueuedIsSentOnce(t *testing.T) {
 		if err := c.Do(t.Context(), call); err != nil {
 			t.Errorf("got %v, want success", err)
 		}
-		if _, err := yodel.Ping.Call(t.Context(), c, &yodel.Empty{}); err != nil {
+		if _, err := inspect.Ping.Call(t.Context(), c, &inspect.Empty{}); err != nil {
 			t.Error(err)
 		}
 		if time.Sleep(time.Minute); executed.Load() != 1 {

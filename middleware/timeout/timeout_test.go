@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 
-const work yodel.Method[yodel.Empty, yodel.Empty] = "Test.Work"
+const work yodel.Method[struct{}, struct{}] = "Test.Work"
 
 // dial connects a client to a server with one method, for the length of the test.
 func dial(t *testing.T, o *yodel.ServerOptions, f func(ctx context.Context) error) *yodel.Client {
@@ -29,7 +29,7 @@ func dial(t *testing.T, o *yodel.ServerOptions, f func(ctx context.Context) erro
 		t.Fatal(err)
 	}
 	s := yodel.NewServer(o)
-	work.Handle(s, func(ctx context.Context, _ *yodel.Empty) (*yodel.Empty, error) { return nil, f(ctx) })
+	work.Handle(s, func(ctx context.Context, _ *struct{}) (*struct{}, error) { return nil, f(ctx) })
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, l) }()
@@ -45,7 +45,7 @@ func dial(t *testing.T, o *yodel.ServerOptions, f func(ctx context.Context) erro
 }
 
 func call(c yodel.Caller) error {
-	_, err := work.Call(context.Background(), c, &yodel.Empty{})
+	_, err := work.Call(context.Background(), c, &struct{}{})
 	return err
 }
 
@@ -120,7 +120,7 @@ func TestEarlierDeadlineOfTheCallersContextStays(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
-		_, err := work.Call(ctx, through{timeout.After(time.Minute), c}, &yodel.Empty{})
+		_, err := work.Call(ctx, through{timeout.After(time.Minute), c}, &struct{}{})
 		if took := time.Since(began); took != time.Second || !errors.Is(err, yodel.DeadlineExceeded) {
 			t.Errorf("got %v after %v, want deadline_exceeded after 1s", err, took)
 		}
@@ -206,7 +206,7 @@ func TestServerContextEndsWithTheCaller(t *testing.T) {
 				ended <- ctx.Err()
 				return nil
 			})
-			if _, err := work.Call(ctx, c, &yodel.Empty{}); !errors.Is(err, yodel.Canceled) {
+			if _, err := work.Call(ctx, c, &struct{}{}); !errors.Is(err, yodel.Canceled) {
 				t.Errorf("got %v, want canceled", err)
 			}
 			if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -262,7 +262,7 @@ func TestDeadlineTravelsOnFromTheServer(t *testing.T) {
 		began := time.Now()
 		behind := dial(t, nil, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 		front := dial(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{timeout.After(time.Second)}}, func(ctx context.Context) error {
-			_, err := work.Call(ctx, behind, &yodel.Empty{})
+			_, err := work.Call(ctx, behind, &struct{}{})
 			return err
 		})
 		err := call(front)

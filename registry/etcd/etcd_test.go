@@ -248,7 +248,7 @@ func TestNobodyThereIsAReason(t *testing.T) {
 	defer r.Close()
 	c := yodel.NewClient(r.Service("Nobody"), nil)
 	defer c.Close()
-	err := c.Call(t.Context(), "Nobody.Home", &yodel.Empty{}, nil)
+	err := c.Call(t.Context(), "Nobody.Home", &struct{}{}, nil)
 	if want := fmt.Sprintf("it failed: etcd at %q", addr); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want that %s", err, want)
 	}

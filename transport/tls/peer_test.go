@@ -14,7 +14,7 @@ import (
 )
 
 // whoami answers with the name in the certificate of the caller.
-const whoami yodel.Method[yodel.Empty, string] = "Identity.WhoAmI"
+const whoami yodel.Method[struct{}, string] = "Identity.WhoAmI"
 
 // TestHandlersSeeTheCertificateOfTheirCaller makes calls with mutual TLS through real sockets. Two
 // clients are told apart by their certificates, and a client without one gets no call through.
@@ -24,7 +24,7 @@ func TestHandlersSeeTheCertificateOfTheirCaller(t *testing.T) {
 		Certificates: []stdtls.Certificate{ca.certificate(t, "server").pair(t)}, ClientCAs: ca.pool,
 	}}
 	s := yodel.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
-	whoami.Handle(s, func(ctx context.Context, _ *yodel.Empty) (*string, error) {
+	whoami.Handle(s, func(ctx context.Context, _ *struct{}) (*string, error) {
 		state := yodel.CallFrom(ctx).Peer().TLS()
 		if state == nil || len(state.VerifiedChains) == 0 {
 			return nil, yodel.Errorf(yodel.Unauthenticated, "the connection has no verified certificate")
@@ -53,7 +53,7 @@ func TestHandlersSeeTheCertificateOfTheirCaller(t *testing.T) {
 			Transport: &tls.Transport{Client: &stdtls.Config{RootCAs: ca.pool, Certificates: certificates}},
 			Timeout:   20 * time.Second, Logger: slog.New(slog.DiscardHandler),
 		})
-		got, err := whoami.Call(t.Context(), c, &yodel.Empty{})
+		got, err := whoami.Call(t.Context(), c, &struct{}{})
 		c.Close()
 		switch {
 		case name == "":
