@@ -34,6 +34,7 @@ const patience = time.Minute
 
 func TestExamples(t *testing.T) {
 	e := build(t)
+	t.Run("first", e.testFirst)
 	t.Run("hello", e.testHello)
 	for _, name := range []string{"async", "auth", "middleware", "streams"} {
 		t.Run(name, func(t *testing.T) {
@@ -147,9 +148,17 @@ func commentedOutput(t *testing.T, file string) string {
 	return want.String()
 }
 
+func (e examples) testFirst(t *testing.T) {
+	server, addr := e.startServer(t, "first", "-serve")
+	if got, want := e.output(t, "first", "-addr", addr), block(t, read(t, "../README.md"), "$ go run .\n"); got != want {
+		t.Errorf("it prints\n%s\nwant\n%s", got, want)
+	}
+	server.interrupt(t)
+}
+
 func (e examples) testHello(t *testing.T) {
-	first, one := e.startHello(t)
-	second, two := e.startHello(t)
+	first, one := e.startServer(t, "server")
+	second, two := e.startServer(t, "server")
 	// The document shows a run with one server at the usual address.
 	want := strings.ReplaceAll(block(t, read(t, "../README.md"), "$ go run ./examples/hello/client\n"), "127.0.0.1:8972", one)
 	if got := e.output(t, "client", "-servers", one); got != want {
@@ -168,8 +177,9 @@ func (e examples) testHello(t *testing.T) {
 	first.interrupt(t)
 }
 
-// startHello starts a server at any free address, and returns the address.
-func (e examples) startHello(t *testing.T) (p *process, addr string) {
+// startServer starts a program that listens where its flag -addr says, at any free address, and
+// returns the address.
+func (e examples) startServer(t *testing.T, name string, args ...string) (p *process, addr string) {
 	t.Helper()
 	for range 5 { // somebody else may take the port in between
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -178,7 +188,7 @@ func (e examples) startHello(t *testing.T) (p *process, addr string) {
 		}
 		addr = l.Addr().String()
 		l.Close()
-		p = e.start(t, "server", "-addr", addr)
+		p = e.start(t, name, append(slices.Clone(args), "-addr", addr)...)
 		if p.listens(addr) {
 			return p, addr
 		}
