@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nacos_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/registry/nacos"
+)
+
+const Double yodel.Method[int, int] = "Arith.Double"
+
+// A server announces its services in Nacos when it listens. It withdraws them when it
+// shuts down.
+func Example_server() { //nolint:testableexamples // it needs Nacos
+	r := nacos.New("10.0.0.1:8848,10.0.0.2:8848", nil)
+	defer r.Close()
+	s := yodel.NewServer(&yodel.ServerOptions{
+		Registrars: []yodel.Registrar{r},
+		Instance:   yodel.Instance{Version: "v2", Weight: 2},
+	})
+	Double.Handle(s, func(_ context.Context, n *int) (*int, error) { return new(2 * *n), nil })
+	if err := s.ListenAndServe(context.Background(), ":8972"); err != nil {
+		fmt.Println(err)
+	}
+}
+
+// A client in another program follows the service there.
+func Example_client() { //nolint:testableexamples // it needs Nacos
+	r := nacos.New("10.0.0.1:8848,10.0.0.2:8848", nil)
+	defer r.Close()
+	c := yodel.NewClient(r.Service("Arith"), nil)
+	defer c.Close()
+	reply, err := Double.Call(context.Background(), c, new(21))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(*reply)
+}
