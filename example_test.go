@@ -240,6 +240,54 @@ func ExampleServer_Register() {
 	// Output: 42 -42 3 2 <nil>
 }
 
+// Shutdown lets the calls finish that the server has accepted. What handlers use is closed
+// afterwards.
+func ExampleServer_Shutdown() {
+	const Order yodel.Method[string, string] = "Cafe.Order"
+	const Brew yodel.Method[string, string] = "Kitchen.Brew"
+	kitchen := yodel.NewServer(nil)
+	begun, finish := make(chan struct{}), make(chan struct{})
+	Brew.Handle(kitchen, func(_ context.Context, item *string) (*string, error) {
+		close(begun)
+		<-finish
+		return new("a cup of " + *item), nil
+	})
+	kitchenAddr, stopKitchen := serveInBackground(kitchen)
+	defer stopKitchen()
+	downstream := yodel.Dial(kitchenAddr) // what the handlers of the server use
+
+	s := yodel.NewServer(nil)
+	Order.Handle(s, func(ctx context.Context, item *string) (*string, error) {
+		return Brew.Call(ctx, downstream, item)
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	served := make(chan error)
+	go func() { served <- s.Serve(context.Background(), l) }()
+	c := yodel.Dial(l.Addr().String())
+	defer c.Close()
+	order := Order.Go(context.Background(), c, new("tea"))
+	<-begun
+	go close(finish) // the call ends while the server shuts down
+
+	// region shutdown
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // not the context that has just ended
+	defer cancel()
+	err = s.Shutdown(ctx) // an error names the calls that were cut off
+	downstream.Close()    // after the server: handlers used it until now
+	// endregion shutdown
+	fmt.Println(err, errors.Is(<-served, yodel.ErrServerClosed))
+
+	cup, err := order.Get()
+	fmt.Println(*cup, err)
+	// Output:
+	// <nil> true
+	// a cup of tea <nil>
+}
+
 // A server announces itself in a registry, and a client follows the service there: instances may
 // come and go. The registry of this example is in the process; registry/etcd and its neighbours are
 // used in the same way.
