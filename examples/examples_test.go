@@ -36,7 +36,7 @@ func TestExamples(t *testing.T) {
 	e := build(t)
 	t.Run("first", e.testFirst)
 	t.Run("hello", e.testHello)
-	for _, name := range []string{"async", "auth", "canary", "middleware", "streams", "tls"} {
+	for _, name := range []string{"async", "auth", "canary", "middleware", "rpcx", "streams", "tls"} {
 		t.Run(name, func(t *testing.T) {
 			got, want := e.output(t, name), commentedOutput(t, name+"/main.go")
 			if got != want {
@@ -291,6 +291,9 @@ func (e examples) testNetRPC(t *testing.T) {
 		if got, want := e.output(t, name), block(t, readme, "$ go run ./examples/netrpc/"+name+"\n"); got != want {
 			t.Errorf("%s prints\n%s\nwant\n%s", name, got, want)
 		}
+	}
+	if got, want := e.output(t, "both"), commentedOutput(t, "netrpc/both/main.go"); got != want {
+		t.Errorf("both prints\n%s\nwant\n%s", got, want)
 	}
 	diff := block(t, readme, "```diff\n")
 	for name, not := range map[string]byte{"before": '+', "after": '-'} {
