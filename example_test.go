@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/registry/memory"
 )
@@ -328,9 +329,9 @@ func waitForInstance(service yodel.Resolver) {
 // A handler chooses the code of its error, and can add details for the caller's program. The caller
 // compares codes.
 func ExampleError() {
-	const Order yodel.Method[string, yodel.Empty] = "Cafe.Order"
+	const Order yodel.Method[string, struct{}] = "Cafe.Order"
 	s := yodel.NewServer(nil)
-	Order.Handle(s, func(_ context.Context, item *string) (*yodel.Empty, error) {
+	Order.Handle(s, func(_ context.Context, item *string) (*struct{}, error) {
 		err := yodel.Errorf(yodel.NotFound, "there is no %s", *item)
 		err.Details = []yodel.Detail{{Type: "cafe.Instead", Value: []byte("tea")}}
 		return nil, err
@@ -363,9 +364,9 @@ func ExampleMiddleware() {
 			return next(ctx, call)
 		}
 	}
-	const Hello yodel.Method[yodel.Empty, string] = "Hello"
+	const Hello yodel.Method[struct{}, string] = "Hello"
 	s := yodel.NewServer(&yodel.ServerOptions{Middleware: []yodel.Middleware{known}})
-	Hello.Handle(s, func(ctx context.Context, _ *yodel.Empty) (*string, error) {
+	Hello.Handle(s, func(ctx context.Context, _ *struct{}) (*string, error) {
 		return new("hello " + yodel.CallFrom(ctx).Metadata["user"]), nil
 	})
 	addr, stop := serveInBackground(s)
@@ -374,9 +375,9 @@ func ExampleMiddleware() {
 	defer c.Close()
 	ctx := context.Background()
 
-	_, err := Hello.Call(ctx, c, &yodel.Empty{})
+	_, err := Hello.Call(ctx, c, &struct{}{})
 	fmt.Println(err)
-	text, err := Hello.Do(ctx, c, &yodel.Call{Metadata: yodel.Metadata{"user": "anna"}}, &yodel.Empty{})
+	text, err := Hello.Do(ctx, c, &yodel.Call{Metadata: yodel.Metadata{"user": "anna"}}, &struct{}{})
 	fmt.Println(*text, err)
 	// Output:
 	// unauthenticated: Hello: say who you are
@@ -403,8 +404,8 @@ func ExampleObserver() {
 	defer c.Close()
 	ctx := context.Background()
 
-	yodel.Ping.Call(ctx, c, &yodel.Empty{})
-	c.Call(ctx, "Nobody.Home", &yodel.Empty{}, nil)
+	inspect.Ping.Call(ctx, c, &struct{}{})
+	c.Call(ctx, "Nobody.Home", &struct{}{}, nil)
 	// Output:
 	// yodel.Ping ok true
 	// Nobody.Home unimplemented true

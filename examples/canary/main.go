@@ -27,7 +27,7 @@ import (
 )
 
 // version returns the version of the instance that was called.
-const version yodel.Method[yodel.Empty, string] = "Shop.Version"
+const version yodel.Method[struct{}, string] = "Shop.Version"
 
 func main() {
 	if err := run(context.Background()); err != nil {
@@ -117,7 +117,7 @@ func serve(ctx context.Context, r *registry.Registry, name string, weight int) (
 		Instance:   yodel.Instance{Version: name, Weight: weight},
 	})
 	// endregion server
-	version.Handle(s, func(context.Context, *yodel.Empty) (*string, error) { return &name, nil })
+	version.Handle(s, func(context.Context, *struct{}) (*string, error) { return &name, nil })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func follow(ctx context.Context, c *yodel.Client, addr string, weight int) error
 	again := time.NewTicker(time.Millisecond)
 	defer again.Stop()
 	for known(c, addr) != weight {
-		_, _ = version.Call(ctx, c, &yodel.Empty{}) // clients connect to new instances when they have a call to make
+		_, _ = version.Call(ctx, c, &struct{}{}) // clients connect to new instances when they have a call to make
 		select {
 		case <-again.C:
 		case <-ctx.Done():
@@ -165,7 +165,7 @@ func known(c *yodel.Client, addr string) int {
 func count(ctx context.Context, what string, c *yodel.Client) error {
 	calls := map[string]int{}
 	for range 200 {
-		name, err := version.Call(ctx, c, &yodel.Empty{})
+		name, err := version.Call(ctx, c, &struct{}{})
 		if err != nil {
 			return err
 		}

@@ -26,7 +26,7 @@ import (
 	"github.com/yodel-rpc/yodel/transport/tls"
 )
 
-const hello yodel.Method[yodel.Empty, string] = "Hello"
+const hello yodel.Method[struct{}, string] = "Hello"
 
 // region mutual
 
@@ -96,7 +96,7 @@ func run(folder string) error {
 	// region client
 	addr := l.Addr().String()
 	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Transport: transport})
-	text, err := hello.Call(ctx, c, &yodel.Empty{})
+	text, err := hello.Call(ctx, c, &struct{}{})
 	// endregion client
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func run(folder string) error {
 // region peer
 
 // greet greets the owner of the client's certificate.
-func greet(ctx context.Context, _ *yodel.Empty) (*string, error) {
+func greet(ctx context.Context, _ *struct{}) (*string, error) {
 	state := yodel.CallFrom(ctx).Peer().TLS()
 	name := state.PeerCertificates[0].Subject.CommonName
 	return new("hello " + name + ", over " + stdtls.VersionName(state.Version)), nil
@@ -132,7 +132,7 @@ func callAsStranger(ctx context.Context, folder, addr string) error {
 		Transport: &tls.Transport{Client: &stdtls.Config{RootCAs: authorities}},
 	})
 	defer c.Close()
-	_, err = hello.Call(ctx, c, &yodel.Empty{})
+	_, err = hello.Call(ctx, c, &struct{}{})
 	fmt.Println("without a certificate:", yodel.CodeOf(err))
 	return nil
 }

@@ -106,16 +106,18 @@ func isErrorID(e ast.Expr) bool {
 	return ok && strings.HasPrefix(literal.Value, `"YDL`)
 }
 
-// widthFaults refuses comments that are wider than people read with ease. What is preformatted, and
-// what tools read, may be wider.
+// widthFaults refuses comments that are wider than people read with ease. What is preformatted,
+// what tools read, and the output of examples may be wider.
 func widthFaults(in folder) []string {
 	const most = 100
 	var faults []string
 	for _, file := range in.files {
+		output := false
 		for i, line := range strings.Split(file.text, "\n") {
 			text := strings.TrimLeft(line, "\t")
+			output = strings.HasPrefix(text, "//") && (output || strings.HasPrefix(strings.ToLower(text), "// output:") || strings.HasPrefix(text, "// Unordered output:"))
 			prose := strings.HasPrefix(text, "// ") && !strings.HasPrefix(text, "//  ") || strings.HasPrefix(text, "//   - ")
-			if width := len(line) - len(text); prose && 4*width+utf8.RuneCountInString(text) > most {
+			if tabs := len(line) - len(text); prose && !output && 4*tabs+utf8.RuneCountInString(text) > most {
 				faults = append(faults, fmt.Sprintf("%s:%d: the comment is wider than %d columns", file.path, i+1, most))
 			}
 		}
@@ -205,6 +207,7 @@ func TestFolderRulesCatchViolations(t *testing.T) {
 		{"ID in the catalogue", idFaults, "internal/catalogue", "a.go", "package a\n\nconst id = \"YDL1004\"\n", false},
 		{"ID below the root", idFaults, "internal/mux", "a.go", "package a\n\nconst id = \"YDL1004\"\n", true},
 		{"narrow comment", widthFaults, "a", "a.go", "package a\n\n// " + strings.Repeat("é", 97) + "\n//\t" + strings.Repeat("e", 200) + "\n", false},
+		{"output of an example", widthFaults, "a", "a.go", "package a\n\n\t// Output:\n\t// " + strings.Repeat("e", 94) + "\n", false},
 		{"wide comment", widthFaults, "a", "a.go", "package a\n\n\t// " + strings.Repeat("e", 94) + "\n", true},
 		{"folder name", nameFaults, "middleware/retry", "a.go", "package a\n", false},
 		{"folder name that says nothing", nameFaults, "internal/utils", "a.go", "package a\n", true},

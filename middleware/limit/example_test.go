@@ -51,8 +51,9 @@ func Example() {
 	stop()
 	<-served
 	// Output:
-	// true true resource_exhausted: Report.Make: reports: no more may wait: concurrency has a limit
-	// of 1 calls at a time, and 0 wait [YDL3201] the report of 2025
+	// true true
+	// resource_exhausted: Report.Make: reports: no more may wait: concurrency has a limit of 1 calls at a time, and 0 wait [YDL3201]
+	// the report of 2025
 }
 
 // A bulkhead for each server: one that has become slow gets one call at a time, and the other one

@@ -42,6 +42,8 @@ func Example() {
 	stop()
 	<-served
 	// Output:
-	// 70 <nil> 70 <nil> 40 <nil> 0 invalid_argument: Bank.Withdraw: bank: the idempotency key was
-	// used before, for other arguments or by another caller [YDL3401]
+	// 70 <nil>
+	// 70 <nil>
+	// 40 <nil>
+	// 0 invalid_argument: Bank.Withdraw: bank: the idempotency key was used before, for other arguments or by another caller [YDL3401]
 }

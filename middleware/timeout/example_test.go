@@ -44,6 +44,6 @@ func Example() {
 	stop()
 	<-served
 	// Output:
-	// true deadline_exceeded: Report.Make: reports: no reply before the deadline; it may be
-	// executing still [YDL1004]
+	// true
+	// deadline_exceeded: Report.Make: reports: no reply before the deadline; it may be executing still [YDL1004]
 }
