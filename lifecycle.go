@@ -139,8 +139,8 @@ func (s *Server) drain() *drain {
 		close(s.stopped)
 	}
 	s.emptyLocked()
-	for sc := range s.conns {
-		go sc.mux.Drain()
+	for c := range s.conns {
+		go c.drain()
 	}
 	for sc := range s.links {
 		d.links = append(d.links, sc.peer.link)
@@ -193,8 +193,8 @@ func (s *Server) cutOff(d *drain, began time.Time, why error) (what string, err 
 	s.mu.Lock()
 	s.closed = true
 	conns := len(s.conns) + s.arriving - s.accepting
-	for sc := range s.conns {
-		go sc.mux.Abort()
+	for c := range s.conns {
+		go c.abort()
 	}
 	s.mu.Unlock()
 	switch {
@@ -214,30 +214,19 @@ func (s *Server) cutOff(d *drain, began time.Time, why error) (what string, err 
 type openCall struct{ method, peer string }
 
 // openCalls returns the calls that the server executes now.
-func (s *Server) openCalls() []openCall {
+func (s *Server) openCalls() (open []openCall) {
 	s.mu.Lock()
-	conns := make([]*mux.Conn, 0, len(s.conns)+len(s.links))
-	for sc := range s.conns {
-		conns = append(conns, sc.mux)
-	}
+	conns := slices.Collect(maps.Keys(s.conns))
 	for sc := range s.links {
-		conns = append(conns, sc.peer.link)
+		conns = append(conns, sc)
 	}
 	pools := append([]*mux.Pool{s.pool}, slices.Collect(maps.Keys(s.pools))...)
 	s.mu.Unlock()
-	var open []openCall
-	note := func(targets []mux.Target) {
-		for _, t := range targets {
-			if t, ok := t.(*target); ok && t.conn.server == s {
-				open = append(open, openCall{t.name, t.conn.peer.Addr.String()})
-			}
-		}
-	}
-	for _, conn := range conns {
-		note(conn.Executing())
+	for _, c := range conns {
+		open = append(open, c.executing()...)
 	}
 	for _, pool := range pools {
-		note(pool.Executing())
+		open = append(open, s.openOf(pool.Executing())...)
 	}
 	return open
 }

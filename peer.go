@@ -29,7 +29,8 @@ type Peer struct {
 	// Agent is the peer's implementation and version, for people.
 	Agent string
 
-	link     *mux.Conn // nil until the peer has said who it is
+	link     *mux.Conn       // nil until the peer has said who it is, and in other protocols
+	ended    <-chan struct{} // closed when a session in another protocol has ended; nil for none
 	requests *requester
 	deciding atomic.Bool // the Connect hook runs
 }
@@ -47,7 +48,7 @@ func (p *Peer) TLS() *tls.ConnectionState {
 // Done is closed when the connection has ended.
 func (p *Peer) Done() <-chan struct{} {
 	if p.link == nil {
-		return nil
+		return p.ended
 	}
 	return p.link.Ended()
 }
@@ -225,6 +226,9 @@ func (p *Peer) explain(ctx context.Context, call *Call, err error) error {
 }
 
 func (p *Peer) unconnected(call *Call) error {
+	if p.ended != nil {
+		return refusal("YDL2010", "%s: the peer's protocol takes no calls from a server", call.Method)
+	}
 	return refusal("YDL1104", "%s: the peer has no connection; it was not executed", call.Method)
 }
 
@@ -242,9 +246,9 @@ func (s *Server) Peers() []*Peer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	peers := make([]*Peer, 0, len(s.conns)+len(s.links))
-	for sc := range s.conns {
-		if sc.known {
-			peers = append(peers, sc.peer)
+	for c := range s.conns {
+		if peer := c.visible(); peer != nil {
+			peers = append(peers, peer)
 		}
 	}
 	for sc := range s.links {
@@ -255,15 +259,15 @@ func (s *Server) Peers() []*Peer {
 
 // connect asks the Connect hook about a peer that has said who it is. It returns why it is not let
 // in, or nil.
-func (sc *serverConn) connect() error {
-	hook := sc.server.opts.Connect
+func (s *Server) connect(peer *Peer) error {
+	hook := s.opts.Connect
 	if hook == nil {
 		return nil
 	}
-	sc.peer.deciding.Store(true)
-	defer sc.peer.deciding.Store(false)
-	ctx := context.WithValue(context.Background(), connectKey{}, sc.peer)
-	return sc.server.guard.apart("the Connect hook", nil, func() error { return hook(ctx, sc.peer) })
+	peer.deciding.Store(true)
+	defer peer.deciding.Store(false)
+	ctx := context.WithValue(context.Background(), connectKey{}, peer)
+	return s.guard.apart("the Connect hook", nil, func() error { return hook(ctx, peer) })
 }
 
 // lend makes the methods of the server served on connections with this config, which a client is

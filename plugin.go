@@ -53,6 +53,21 @@ type Transport interface {
 	Listen(addr string) (net.Listener, error)
 }
 
+// A Protocol serves connections to a server that do not speak yodel's own protocol. It is used
+// concurrently. Yodel's connections cost it nothing: they are recognized first.
+type Protocol interface {
+	// Name is what logs and errors call the protocol, for example "netrpc".
+	Name() string
+	// Match reports from the first bytes that a client has sent, 1 to 512 of them, whether the
+	// connection speaks this protocol. More says that more bytes may tell. It must not block.
+	Match(first []byte) (ok, more bool)
+	// Serve serves the connection and returns when that has ended, with the reason if it is not the
+	// client's regular end. The server closes the connection then. It ends with ctx, which the
+	// server cancels together with the connection when Shutdown cuts off what is left. Calls on
+	// other goroutines than Serve's run in Session.Go.
+	Serve(ctx context.Context, s *Session) error
+}
+
 // A Resolver knows the instances of one service. One that does not hear of every change at once may
 // have a method Refresh(), which clients call when a connection to an instance could not be made or
 // was lost: then it looks again soon. Refresh must not block.

@@ -99,6 +99,11 @@ type ServerOptions struct {
 	// OnConn is called with each connection event. It must return soon, and may shut the server
 	// down. Default none.
 	OnConn func(ConnEvent)
+	// Protocols are what the server speaks besides yodel's own protocol, on the same ports. The
+	// first bytes of a connection decide, in the order of the list. With Protocols a connection may
+	// say nothing for five minutes before it is closed, because clients of other protocols connect
+	// long before they call. Default none.
+	Protocols []Protocol
 	// OnRegister is told of every method that is registered. An error undoes it and is what
 	// Register returns. Default none.
 	OnRegister func(method string) error
@@ -122,6 +127,7 @@ type Server struct {
 	compressors map[string]Compressor
 	pool        *mux.Pool
 	watch       *mux.Watch
+	foreign     room // of all sessions together
 	budget      *mux.Budget
 	memory      *mux.Memory
 	config      mux.Config // of all connections that were accepted
@@ -146,7 +152,7 @@ type Server struct {
 	listeners []net.Listener
 	announced []*announcer
 	withdrawn bool // nothing is announced any more
-	conns     map[*serverConn]struct{}
+	conns     map[connection]struct{}
 	links     map[*serverConn]struct{} // the clients' connections over which this server serves, once the peer is known
 	pools     map[*mux.Pool]struct{}   // of these clients
 	arriving  int                      // accept loops, and connections that were accepted and are not in conns yet
@@ -155,6 +161,14 @@ type Server struct {
 	closing   bool
 	closed    bool          // nothing is let in any more
 	empty     chan struct{} // closed when the last connection has ended and none can come, once closing
+}
+
+// A connection is what a server knows of one that it has accepted, in whatever protocol.
+type connection interface {
+	drain()                // ends it when its calls have ended
+	abort()                // ends it
+	executing() []openCall // the calls that are executed now
+	visible() *Peer        // nil until the peer has said who it is; called with Server.mu held
 }
 
 // A serverConn is one connection of a server.
@@ -188,7 +202,7 @@ func NewServer(o *ServerOptions) *Server {
 	s := &Server{
 		opts: *o, limits: o.Limits.withDefaults(), codecs: make(map[string]Codec), compressors: make(map[string]Compressor),
 		pool: mux.NewPool(), watch: mux.NewWatch(), started: time.Now(),
-		conns: make(map[*serverConn]struct{}), links: make(map[*serverConn]struct{}),
+		conns: make(map[connection]struct{}), links: make(map[*serverConn]struct{}),
 		pools: make(map[*mux.Pool]struct{}), stopped: make(chan struct{}), empty: make(chan struct{}),
 		instance: o.Instance, anew: make(chan struct{}),
 	}
@@ -396,29 +410,122 @@ func (s *Server) serve(nc net.Conn) {
 			return
 		}
 	}
-	sc := &serverConn{server: s, began: clock(), peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}}
+	peer := &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}
 	s.event(ConnEvent{Kind: eventAccepted, Addr: addr})
-	s.budget.Reserve()
-	s.mu.Lock()
-	switch {
-	case s.closed:
-		s.mu.Unlock()
-		s.budget.Unreserve()
-		refuse(ErrServerClosed)
-		return
-	case len(s.conns) >= s.opts.MaxConns:
-		s.mu.Unlock()
-		s.budget.Unreserve()
-		refuse(failure("YDL3003", "%d connections are open, the limit is %d", s.opts.MaxConns, s.opts.MaxConns))
+	if len(s.opts.Protocols) == 0 {
+		if err := s.serveNative(nc, nil, peer, nil); err != nil {
+			refuse(err)
+		}
 		return
 	}
-	s.conns[sc] = struct{}{}
-	sc.mux = mux.NewOf(sc, nc, nil, false, &s.config)
-	closing := s.closing
-	s.mu.Unlock()
+	ses := newSession(s, nc, peer)
+	closing, err := s.enter(ses, nil, nil)
+	if err != nil {
+		refuse(err)
+		return
+	}
+	if closing {
+		go ses.drain()
+	}
+	go s.serveSession(ses, refuse)
+}
+
+// serveSession finds out which protocol a connection speaks, and serves it.
+func (s *Server) serveSession(ses *Session, refuse func(error)) {
+	defer s.forget(ses)
+	native := false
+	defer func() {
+		if !native {
+			ses.abort()
+		}
+	}()
+	defer s.guard.rescue("a connection's own code")
+	if p := ses.sniff(); p != nil {
+		ses.serve(p)
+		return
+	}
+	ses.Peer.ended = nil
+	if err := s.serveNative(ses.Conn, ses.first, ses.Peer, ses); err != nil {
+		refuse(err)
+		return
+	}
+	native = true
+}
+
+// enter lets a connection in, in place of old, which may be nil, and calls begin, which may be nil,
+// with s.mu held. It reports whether the server is shutting down.
+func (s *Server) enter(c, old connection, begin func()) (closing bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, old)
+	switch {
+	case s.closed:
+		return true, ErrServerClosed
+	case len(s.conns) >= s.opts.MaxConns:
+		return false, failure("YDL3003", "%d connections are open, the limit is %d", s.opts.MaxConns, s.opts.MaxConns)
+	}
+	s.conns[c] = struct{}{}
+	if begin != nil {
+		begin()
+	}
+	return s.closing, nil
+}
+
+// forget notes that a connection has ended.
+func (s *Server) forget(c connection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	s.emptyLocked()
+}
+
+// serveNative runs yodel's own protocol on a connection of which first was read already. The
+// connection was known as old, which may be nil.
+func (s *Server) serveNative(nc net.Conn, first []byte, peer *Peer, old connection) error {
+	sc := &serverConn{server: s, began: clock(), peer: peer}
+	s.budget.Reserve()
+	closing, err := s.enter(sc, old, func() { sc.mux = mux.NewOf(sc, nc, first, false, &s.config) })
+	if err != nil {
+		s.budget.Unreserve()
+		return err
+	}
 	if closing {
 		sc.mux.Drain()
 	}
+	return nil
+}
+
+// drain implements connection.
+func (sc *serverConn) drain() { sc.mux.Drain() }
+
+// abort implements connection.
+func (sc *serverConn) abort() { sc.mux.Abort() }
+
+// visible implements connection.
+func (sc *serverConn) visible() *Peer {
+	if !sc.known {
+		return nil
+	}
+	return sc.peer
+}
+
+// executing implements connection.
+func (sc *serverConn) executing() []openCall {
+	conn := sc.mux
+	if conn == nil { // a client dialled
+		conn = sc.peer.link
+	}
+	return sc.server.openOf(conn.Executing())
+}
+
+// openOf returns those of targets that are this server's.
+func (s *Server) openOf(targets []mux.Target) (open []openCall) {
+	for _, t := range targets {
+		if t, ok := t.(*target); ok && t.server == s {
+			open = append(open, openCall{t.name, t.conn.peer.Addr.String()})
+		}
+	}
+	return open
 }
 
 // event tells the user of a connection event.
@@ -444,7 +551,7 @@ func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 		return &mux.Refusal{Code: uint16(ResourceExhausted), ID: "YDL3007", Message: "the server has no memory left for the connection's metadata"}
 	}
 	peer.Metadata, peer.Agent, peer.link = md, agentOf(l), conn
-	if err = sc.connect(); err != nil {
+	if err = s.connect(peer); err != nil {
 		e := asError(err)
 		sc.refused.Store(true)
 		if !sc.dialled {
@@ -497,10 +604,7 @@ func (sc *serverConn) ended(_ *mux.Conn, err error) {
 	if !sc.refused.Load() {
 		s.event(ending(addr, err))
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.conns, sc)
-	s.emptyLocked()
+	s.forget(sc)
 }
 
 // asError returns err as an Error, with what it has.

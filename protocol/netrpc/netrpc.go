@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package netrpc lets unchanged programs that use the standard library's net/rpc call a yodel
+// server, on the port on which it serves yodel's own clients:
+//
+//	server := yodel.NewServer(&yodel.ServerOptions{
+//		Codecs:    []yodel.Codec{gob.Codec},
+//		Protocols: []yodel.Protocol{netrpc.Protocol},
+//	})
+//
+// Clients connect with rpc.Dial or rpc.DialHTTP. Their calls pass through the server's middleware
+// and observers, keep to its limits, and are counted in its statistics. The protocol has no
+// metadata and no deadlines: authorize by the address or the TLS certificate of the Peer, and bound
+// the time of calls with middleware/timeout on the server.
+//
+// A client gets the text of a handler's error as it is, and other errors with their code and ID. It
+// gets replies in any order. When its connection ends, the contexts of its calls end.
+package netrpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/rpc"
+	"strings"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Protocol serves clients of net/rpc with its default encoding, gob. The server needs the codec
+// "gob".
+var Protocol yodel.Protocol = protocol{}
+
+type protocol struct{}
+
+func (protocol) Name() string { return "netrpc" }
+
+const connect = "CONNECT " + rpc.DefaultRPCPath + " "
+
+// Match implements yodel.Protocol. A connection begins with the HTTP request of rpc.DialHTTP, or
+// with gob's definition of the type rpc.Request:
+//
+//	0x2e 0x7f 0x03 0x01 0x01 0x07 "Request"
+//
+// The first number is the length of the message, the second one is the ID of the type, which is
+// negative and larger in a program that has used gob before.
+func (protocol) Match(first []byte) (ok, more bool) {
+	if n := min(len(first), len(connect)); string(first[:n]) == connect[:n] {
+		return n == len(connect), true
+	}
+	const definition = "\x03\x01\x01\x07Request"
+	rest := first
+	for _, isID := range []bool{false, true} {
+		_, n := uintOf(rest)
+		switch {
+		case n == 0:
+			return false, len(rest) < maxUint
+		case n < 0 || isID && rest[n-1]&1 == 0:
+			return false, false
+		}
+		rest = rest[n:]
+	}
+	n := min(len(rest), len(definition))
+	return n == len(definition), string(rest[:n]) == definition[:n]
+}
+
+// maxUint is how many bytes a number has in a gob at most.
+const maxUint = 9
+
+// uintOf reads a number as gob encodes it: one byte below 128, or the negated count of the bytes
+// that follow, the highest first. It returns how many bytes that took, 0 if there are too few, and
+// -1 if it is no number.
+func uintOf(b []byte) (x uint64, n int) {
+	if len(b) == 0 {
+		return 0, 0
+	}
+	if b[0] < 0x80 {
+		return uint64(b[0]), 1
+	}
+	size := -int(int8(b[0])) //nolint:gosec // it is meant
+	if size > maxUint-1 {
+		return 0, -1
+	}
+	if len(b) <= size {
+		return 0, 0
+	}
+	for _, c := range b[1 : 1+size] {
+		x = x<<8 | uint64(c)
+	}
+	return x, 1 + size
+}
+
+// Serve implements yodel.Protocol.
+func (protocol) Serve(_ context.Context, s *yodel.Session) error {
+	codec := s.Codec("gob")
+	if codec == nil {
+		return errors.New(`net/rpc needs the codec "gob" in ServerOptions.Codecs`)
+	}
+	if err := acceptHTTP(s); err != nil {
+		return err
+	}
+	c := &conn{session: s, codec: codec, limits: s.Limits()}
+	c.headers = gob.NewDecoder(&c.fed)
+	c.writer.conn, c.writer.limits = s.Conn, c.limits
+	c.writer.encoder = gob.NewEncoder(&c.writer.encoded)
+	for {
+		if err := c.next(); err != nil {
+			return err
+		}
+	}
+}
+
+// acceptHTTP answers the request of rpc.DialHTTP, if the connection begins with one.
+func acceptHTTP(s *yodel.Session) error {
+	if first, err := s.Reader.Peek(1); err != nil || first[0] != connect[0] {
+		return err
+	}
+	const most = 8 << 10
+	for n := 0; n < most; {
+		line, err := s.Reader.ReadSlice('\n')
+		if err != nil {
+			return fmt.Errorf("read the CONNECT request: %w", err)
+		}
+		if n += len(line); len(bytes.TrimRight(line, "\r\n")) == 0 {
+			_, err = io.WriteString(s.Conn, "HTTP/1.0 200 Connected to Go RPC\n\n")
+			return err
+		}
+	}
+	return fmt.Errorf("the CONNECT request has more than %d bytes", most)
+}
+
+// A conn is the reading side of a connection.
+type conn struct {
+	session *yodel.Session
+	codec   yodel.Codec
+	limits  yodel.Limits
+
+	headers     *gob.Decoder // reads fed
+	fed         bytes.Buffer // what was read and headers has not seen
+	definitions []byte       // all that have come, with which every body is complete
+
+	writer writer
+}
+
+// maxDefinitions bounds the definitions of types on one connection, in bytes.
+const maxDefinitions = 64 << 10
+
+// next reads one request and begins it.
+func (c *conn) next() error {
+	size, err := c.toValue()
+	if err != nil {
+		return err
+	}
+	if size > c.limits.MaxMetadata {
+		return fmt.Errorf("a request's header has %d bytes, the limit is %d", size, c.limits.MaxMetadata)
+	}
+	if _, err = io.CopyN(&c.fed, c.session.Reader, int64(size)); err != nil {
+		return unexpected(err)
+	}
+	var header rpc.Request
+	if err = c.headers.Decode(&header); err != nil {
+		return fmt.Errorf("decode a request's header: %w", err)
+	}
+	if size, err = c.toValue(); err != nil {
+		return unexpected(err)
+	}
+	v := c.session.Begin(header.ServiceMethod, c.codec, nil)
+	if e := v.Admit(len(c.definitions)+size, true); e != nil {
+		_, err = io.CopyN(io.Discard, c.session.Reader, int64(size))
+		c.writer.reply(&header, v, e)
+		v.End()
+		return unexpected(err)
+	}
+	body := make([]byte, len(c.definitions)+size)
+	if _, err = io.ReadFull(c.session.Reader, body[copy(body, c.definitions):]); err != nil {
+		v.End()
+		return unexpected(err)
+	}
+	v.Body, v.Owned = body, true
+	c.session.Go(func() {
+		defer v.End()
+		defer func() { c.writer.reply(&header, v, v.Outcome()) }() // also when the handler ends the goroutine
+		_ = v.Run()                                                // it is the outcome
+	})
+	return nil
+}
+
+// toValue reads to the next message that is a value, and keeps the definitions of types before it.
+// It returns the size of that message with its length.
+func (c *conn) toValue() (size int, err error) {
+	for {
+		length, n, err := c.peekUint(0)
+		if err != nil {
+			return 0, err
+		}
+		id, idSize, err := c.peekUint(n)
+		if err != nil {
+			return 0, unexpected(err)
+		}
+		if length < uint64(idSize) || length > math.MaxInt32 { //nolint:gosec // positive
+			return 0, fmt.Errorf("a message has %d bytes", length)
+		}
+		size = n + int(length) //nolint:gosec // checked
+		if id&1 == 0 {         // the ID of a type; that of a definition is negative
+			return size, nil
+		}
+		if len(c.definitions)+size > maxDefinitions {
+			return 0, fmt.Errorf("the definitions of types have more than %d bytes", maxDefinitions)
+		}
+		at := len(c.definitions)
+		c.definitions = append(c.definitions, make([]byte, size)...)
+		if _, err := io.ReadFull(c.session.Reader, c.definitions[at:]); err != nil {
+			return 0, unexpected(err)
+		}
+		c.fed.Write(c.definitions[at:])
+	}
+}
+
+// peekUint returns the number that begins at an offset, and how many bytes it takes, without
+// reading on.
+func (c *conn) peekUint(at int) (x uint64, size int, err error) {
+	for n := 1; ; n++ {
+		b, err := c.session.Reader.Peek(at + n)
+		if err != nil {
+			if len(b) > 0 {
+				err = unexpected(err)
+			}
+			return 0, 0, err
+		}
+		switch x, size := uintOf(b[at:]); {
+		case size > 0:
+			return x, size, nil
+		case size < 0:
+			return 0, 0, errors.New("it is no gob")
+		}
+	}
+}
+
+// unexpected is err, where the connection should not have ended.
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// textOf is what a client gets of an error: a handler's own text, or what net/rpc says of a method
+// that does not exist, or else the code, the text and the ID.
+func textOf(method string, e *yodel.Error) string {
+	switch {
+	case e.Code == yodel.Unknown:
+		return strings.TrimSpace(e.Message)
+	case e.Code == yodel.Unimplemented && e.NotProcessed:
+		return "rpc: can't find service " + method
+	}
+	return e.Error()
+}

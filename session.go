@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// This file serves other protocols on the port of a server: it looks at the first bytes of each
+// connection, and gives those that are not yodel's to a Protocol.
+
+// A Session is a connection to a server in another protocol than yodel's. The Protocol that serves
+// it owns it.
+type Session struct {
+	// Conn is the connection, to write to. It is read through Reader.
+	Conn net.Conn
+	// Reader reads the connection from its first byte on, through a buffer of 32 KiB. When the
+	// server drains, it returns io.EOF as soon as no call has been open for 50 ms: a client whose
+	// protocol has no word for a drain would otherwise wait for the reply to a request that nobody
+	// reads.
+	Reader *bufio.Reader
+	// Peer is the client. A Protocol may set Agent and Metadata before the first call is admitted.
+	Peer *Peer
+
+	server *Server
+	ctx    context.Context //nolint:containedctx // of all calls: it ends with the session
+	cancel context.CancelCauseFunc
+	first  []byte // what was read before the protocol was known
+	calls  sync.WaitGroup
+	room   room // of this connection
+
+	draining  chan struct{}
+	drainOnce sync.Once
+	quiet     atomic.Bool // no call was open for quietTime while the server drains
+	native    bool        // it is yodel's own protocol; guarded by mu
+	known     atomic.Bool // the peer may be seen
+	greet     func() error
+
+	mu      sync.Mutex
+	bound   map[string]*boundMethod
+	open    map[*Served]struct{}
+	changed chan struct{} // closed when a call has begun or ended; nil when nobody waits
+}
+
+const (
+	// sniffed is how many bytes may be needed to tell a protocol.
+	sniffed = 512
+	// silentTime is how long a connection may say nothing at all to a server with Protocols:
+	// clients of some protocols connect long before they call.
+	silentTime = 5 * time.Minute
+	// quietTime is how long no call may have been open before a session of a server that drains
+	// ends.
+	quietTime = 50 * time.Millisecond
+)
+
+// newSession returns what a connection is until it is known which protocol it speaks.
+func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
+	ses := &Session{Conn: nc, Peer: peer, server: s, draining: make(chan struct{}), open: make(map[*Served]struct{})}
+	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
+	ses.greet = sync.OnceValue(ses.connect)
+	ses.Reader = bufio.NewReaderSize(sessionReader{ses}, 32<<10)
+	peer.ended = ses.ctx.Done()
+	return ses
+}
+
+// sniff reads until it is clear which protocol the connection speaks. It returns nil for yodel's
+// own, and for what no Protocol knows: package mux says what is wrong with that.
+func (ses *Session) sniff() Protocol {
+	buf := make([]byte, 0, sniffed)
+	_ = ses.Conn.SetReadDeadline(time.Now().Add(silentTime)) // a connection without deadlines ends with its peer
+	for len(buf) < cap(buf) {
+		n, err := ses.Conn.Read(buf[len(buf):cap(buf)])
+		if len(buf) == 0 {
+			_ = ses.Conn.SetReadDeadline(time.Now().Add(ses.server.limits.Handshake))
+		}
+		buf = buf[:len(buf)+n]
+		p, more := ses.server.protocolOf(buf)
+		if p != nil || !more || err != nil {
+			ses.decided(p == nil, buf)
+			return p
+		}
+	}
+	ses.decided(true, buf)
+	return nil
+}
+
+// decided ends the sniffing.
+func (ses *Session) decided(native bool, first []byte) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.native, ses.first = native, first
+	if !ses.quiet.Load() || native {
+		_ = ses.Conn.SetReadDeadline(time.Time{})
+	}
+}
+
+// protocolOf returns the Protocol of a connection that begins with first, or nil. More says that
+// the next bytes may tell.
+func (s *Server) protocolOf(first []byte) (p Protocol, more bool) {
+	if n := min(len(first), len(wire.Magic)); string(first[:n]) == wire.Magic[:n] {
+		return nil, n < len(wire.Magic)
+	}
+	for _, p := range s.opts.Protocols {
+		ok, maybe := p.Match(first)
+		if ok {
+			return p, false
+		}
+		more = more || maybe
+	}
+	return nil, more
+}
+
+// A sessionReader reads what was read before, and then the connection.
+type sessionReader struct{ *Session }
+
+func (r sessionReader) Read(b []byte) (int, error) {
+	if len(r.first) > 0 {
+		n := copy(b, r.first)
+		r.first = r.first[n:]
+		return n, nil
+	}
+	n, err := r.Conn.Read(b)
+	if errors.Is(err, os.ErrDeadlineExceeded) && r.quiet.Load() {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// serve runs the protocol to the end of the connection.
+func (ses *Session) serve(p Protocol) {
+	s, addr := ses.server, ses.Peer.Addr.String()
+	err := s.guard.apart("protocol "+p.Name(), nil, func() error { return p.Serve(ses.ctx, ses) })
+	ses.cancel(mux.ErrCallerGone)
+	_ = ses.Conn.Close() // there is nothing more to say
+	ses.calls.Wait()
+	e := ConnEvent{Kind: eventDisconnected, Addr: addr}
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		e.Kind, e.Err = eventReadFailed, err
+		s.peerLines.warn(lineBreach, func() []any { return []any{"peer", addr, "protocol", p.Name(), "what", err.Error(), "id", "YDL1106"} })
+	case ses.quiet.Load():
+		e.Kind = eventClosed
+	}
+	s.event(e)
+}
+
+// Codec returns the server's codec of a name, or nil.
+func (ses *Session) Codec(name string) Codec { return ses.server.codecs[name] }
+
+// Compressor returns the server's compressor of a name, or nil.
+func (ses *Session) Compressor(name string) Compressor { return ses.server.compressors[name] }
+
+// Limits returns the limits of the server, none of which is zero but for those that mean never.
+func (ses *Session) Limits() Limits { return ses.server.limits }
+
+// Draining is closed when the server begins to shut down.
+func (ses *Session) Draining() <-chan struct{} { return ses.draining }
+
+// Go calls f on a goroutine of its own, for which the server waits before it forgets the session. A
+// panic of f is logged.
+func (ses *Session) Go(f func()) {
+	ses.calls.Go(func() {
+		defer ses.server.guard.rescue("protocol code")
+		f()
+	})
+}
+
+// connect asks ServerOptions.Connect about the peer, once.
+func (ses *Session) connect() error {
+	if err := ses.server.connect(ses.Peer); err != nil {
+		ses.server.event(ConnEvent{Kind: eventRefused, Addr: ses.Peer.Addr.String(), Err: err})
+		return err
+	}
+	ses.known.Store(true)
+	return nil
+}
+
+// bind returns the method of a name as this session calls it. Names of methods that the server has
+// are remembered.
+func (ses *Session) bind(name string, codec Codec, compressor Compressor) *boundMethod {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if b := ses.bound[name]; b != nil && b.codec == codec && b.pack.Compressor == compressor {
+		return b
+	}
+	s := ses.server
+	b := &boundMethod{server: s, name: name, codec: codec, kind: wire.Unary}
+	if compressor != nil {
+		b.pack = packer{compressor, s.opts.CompressAbove}
+	}
+	if codec == nil {
+		b.wrong = wrongCodec
+	}
+	if b.find() != nil && len(ses.bound) < s.limits.MaxMethods {
+		if ses.bound == nil {
+			ses.bound = make(map[string]*boundMethod)
+		}
+		ses.bound[name] = b
+	}
+	return b
+}
+
+// drain implements connection. Calls go on, and the session ends when there were none for a while.
+func (ses *Session) drain() {
+	ses.drainOnce.Do(func() {
+		close(ses.draining)
+		for {
+			ses.mu.Lock()
+			idle := len(ses.open) == 0
+			if ses.changed == nil {
+				ses.changed = make(chan struct{})
+			}
+			changed := ses.changed
+			ses.mu.Unlock()
+			var quiet <-chan time.Time
+			if idle {
+				quiet = time.After(quietTime)
+			}
+			select {
+			case <-changed:
+			case <-ses.ctx.Done():
+				return
+			case <-quiet:
+				ses.stopReading()
+				return
+			}
+		}
+	})
+}
+
+// stopReading lets the reader see the end.
+func (ses *Session) stopReading() {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if !ses.native {
+		ses.quiet.Store(true)
+		_ = ses.Conn.SetReadDeadline(time.Unix(1, 0)) // a connection without deadlines ends with Shutdown's time
+	}
+}
+
+// abort implements connection.
+func (ses *Session) abort() {
+	ses.cancel(mux.ErrClosed)
+	_ = ses.Conn.Close() // it is given up
+}
+
+// executing implements connection.
+func (ses *Session) executing() (open []openCall) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	for v := range ses.open {
+		if v.in.began != 0 || v.in.taken != 0 {
+			open = append(open, openCall{v.in.as.name, ses.Peer.Addr.String()})
+		}
+	}
+	return open
+}
+
+// visible implements connection.
+func (ses *Session) visible() *Peer {
+	if !ses.known.Load() {
+		return nil
+	}
+	return ses.Peer
+}
+
+// note adds or removes an open call.
+func (ses *Session) note(v *Served, open bool) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if open {
+		ses.open[v] = struct{}{}
+	} else {
+		delete(ses.open, v)
+	}
+	if ses.changed != nil {
+		close(ses.changed)
+		ses.changed = nil
+	}
+}
+
+// A room bounds how many calls are open and how many bytes they have.
+type room struct {
+	mu    sync.Mutex
+	calls int
+	bytes int
+	freed chan struct{} // closed when a call has ended; nil when nobody waits
+}
+
+// enter takes room for a call of n bytes. If there is none, it waits until ctx ends, or returns
+// false at once. A call that is alone may have any number of bytes.
+func (r *room) enter(ctx context.Context, n, calls, bytes int, wait bool) bool {
+	for {
+		r.mu.Lock()
+		if r.calls < calls && (r.calls == 0 || r.bytes+n <= bytes) {
+			r.calls++
+			r.bytes += n
+			r.mu.Unlock()
+			return true
+		}
+		if r.freed == nil {
+			r.freed = make(chan struct{})
+		}
+		freed := r.freed
+		r.mu.Unlock()
+		if !wait {
+			return false
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (r *room) leave(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls--
+	r.bytes -= n
+	if r.freed != nil {
+		close(r.freed)
+		r.freed = nil
+	}
+}
