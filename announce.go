@@ -254,7 +254,7 @@ func (a *announcer) instance() Instance {
 	in.CallRate, in.Inflight = a.record.CallRate, a.record.Inflight
 	if took := time.Since(a.since); took >= s.opts.AnnounceEvery/2 {
 		calls, inflight := s.load()
-		rate := math.Round(float64(calls-a.calls) / took.Seconds())
+		rate := math.Round(float64(max(calls, a.calls)-a.calls) / took.Seconds()) // methods may have gone
 		a.calls, a.since = calls, time.Now()
 		if differs(rate, in.CallRate) || differs(float64(inflight), float64(in.Inflight)) {
 			in.CallRate, in.Inflight = rate, inflight

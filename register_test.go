@@ -16,6 +16,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -399,4 +400,199 @@ func TestAnAliasThatOnRegisterRefusesIsForgotten(t *testing.T) {
 			t.Errorf("%s has the aliases %q", m.Name, m.Aliases)
 		}
 	}
+}
+
+// Nobody can call a method that OnRegister has not agreed to, and a connection that asked for it
+// meanwhile does not keep it.
+func TestNobodyCallsAMethodBeforeOnRegisterAgrees(t *testing.T) {
+	refuse := true
+	var h *hooked
+	var during error
+	h = startHooked(t, mem.New(), &yodel.ServerOptions{OnRegister: func(method string) error {
+		if method != "Hook.New" {
+			return nil
+		}
+		during = h.client.Call(t.Context(), method, yodel.Values{1}, nil)
+		if err := h.server.Handle(method, func(n int) int { return n }); err == nil {
+			t.Error("another method got the name while the hook decided")
+		}
+		if refuse {
+			return errHook
+		}
+		return nil
+	}}, nil)
+	h.works(t, 42)
+	for _, refuse = range []bool{true, false} {
+		if err := h.server.Handle("Hook.New", func(n int) int { return n }); errors.Is(err, errHook) != refuse {
+			t.Errorf("refused is %t, and Handle returned %v", refuse, err)
+		}
+		if yodel.CodeOf(during) != yodel.Unimplemented {
+			t.Errorf("a call while the hook decided: got %v, want unimplemented", during)
+		}
+		err := h.client.Call(t.Context(), "Hook.New", yodel.Values{1}, nil)
+		if want := map[bool]yodel.Code{true: yodel.Unimplemented}[refuse]; yodel.CodeOf(err) != want {
+			t.Errorf("refused is %t, and a call returned %v", refuse, err)
+		}
+	}
+}
+
+// A name whose hook panicked can be registered later.
+func TestANameIsFreeAfterItsHookPanicked(t *testing.T) {
+	panics := true
+	s := yodel.NewServer(&yodel.ServerOptions{NoIntrospection: true, OnRegister: func(string) error {
+		if panics {
+			panic("no")
+		}
+		return nil
+	}})
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic of the hook did not reach its caller")
+			}
+		}()
+		_ = s.Handle("A.B", func() int { return 1 })
+	}()
+	panics = false
+	must(t, s.Handle("A.B", func() int { return 1 }))
+}
+
+func TestAMethodThatWasUnregisteredIsRefused(t *testing.T) {
+	s := newServer(t, nil)
+	const Late, Other yodel.Method[int, int] = "Late.Method", "Late.Other"
+	times := func(factor int) func(context.Context, *int) (*int, error) {
+		return func(_ context.Context, n *int) (*int, error) { return new(factor * *n), nil }
+	}
+	var mayRepeat bool
+	c := connect(t, s, &yodel.ClientOptions{Middleware: []yodel.Middleware{hookAfter(func(call *yodel.Call, err error) error {
+		mayRepeat = call.MayRepeat(yodel.Errorf(yodel.Unavailable, "lost"))
+		return err
+	})}})
+	gives := func(m yodel.Method[int, int], want int) {
+		t.Helper()
+		if got, err := m.Call(t.Context(), c, new(7)); err != nil || *got != want {
+			t.Errorf("%s: got %v, want %d", m, err, want)
+		}
+	}
+	refused := func(m yodel.Method[int, int]) {
+		t.Helper()
+		_, err := m.Call(t.Context(), c, new(7))
+		if yodel.CodeOf(err) != yodel.Unimplemented || !yodel.NotProcessed(err) {
+			t.Errorf("%s: got %v, want unimplemented, not executed", m, err)
+		}
+	}
+	Late.Handle(s, times(2))
+	must(t, s.Alias(string(Late), string(Other)))
+	s.MarkIdempotent(string(Late))
+	gives(Late, 14)
+	gives(Other, 14)
+	gives(Late, 14)
+	if !mayRepeat {
+		t.Error("the client has not learned that the method is idempotent")
+	}
+
+	if err := s.Unregister(string(Other), "Late.Nothing"); yodel.CodeOf(err) != yodel.Unimplemented {
+		t.Errorf("Unregister of an unknown name: got %v, want unimplemented", err)
+	}
+	gives(Other, 14)
+	must(t, s.Unregister(string(Late)))
+	refused(Late)
+	gives(Other, 14) // its other name
+	if err := s.Alias(string(Late), "Late.Third"); err == nil {
+		t.Error("a method that is not registered got an alias")
+	}
+
+	Late.Handle(s, times(3))
+	gives(Late, 21)
+	gives(Other, 14)
+	gives(Late, 21)
+	if mayRepeat {
+		t.Error("the client takes the new method for idempotent, as the old one was")
+	}
+	must(t, s.Unregister(string(Late), string(Other), string(Late)))
+	refused(Late)
+	refused(Other)
+	info, err := inspect.Info.Call(t.Context(), c, &inspect.Empty{})
+	must(t, err)
+	for _, m := range info.Methods {
+		if strings.HasPrefix(m.Name, "Late.") {
+			t.Errorf("the server still says that it has %s", m.Name)
+		}
+	}
+}
+
+// A service without methods is withdrawn from registries.
+func TestAServiceWhoseMethodsWereUnregisteredIsWithdrawn(t *testing.T) {
+	registry := memory.New(nil)
+	s := newServer(t, &yodel.ServerOptions{Registrars: []yodel.Registrar{registry}})
+	handle(t, s, "Late.Method", func(n int) int { return n })
+	serve(t, s)
+	known := make(chan int, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	watched := make(chan error, 1)
+	go func() {
+		watched <- registry.Service("Late").Watch(ctx, func(instances []yodel.Instance) { known <- len(instances) })
+	}()
+	for receive(t, known, "the service is announced") != 1 {
+	}
+	must(t, s.Unregister("Late.Method"))
+	for receive(t, known, "the service is withdrawn") != 0 {
+	}
+	cancel()
+	<-watched
+}
+
+// What is being executed ends as if nothing had happened.
+func TestUnregisterLetsCallsEnd(t *testing.T) {
+	s := newServer(t, nil)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	const Wait yodel.Method[int, int] = "Late.Wait"
+	Wait.Handle(s, func(_ context.Context, n *int) (*int, error) {
+		close(begun)
+		<-goOn
+		return n, nil
+	})
+	c := connect(t, s, nil)
+	ended := make(chan error, 1)
+	Wait.Then(t.Context(), c, new(1), func(_ *int, err error) { ended <- err })
+	<-begun
+	must(t, s.Unregister(string(Wait)))
+	close(goOn)
+	must(t, receive(t, ended, "the call ends"))
+}
+
+// A connection calls a method while it goes and comes. Each call is executed or refused.
+func TestMethodsGoAndComeWhileTheyAreCalled(t *testing.T) {
+	s := newServer(t, nil)
+	const Late yodel.Method[int, int] = "Late.Method"
+	register := func() { Late.Handle(s, func(_ context.Context, n *int) (*int, error) { return n, nil }) }
+	c := connect(t, s, nil)
+	register()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := Late.Call(t.Context(), c, new(1)); err != nil && yodel.CodeOf(err) != yodel.Unimplemented {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 200 {
+		must(t, s.Unregister(string(Late)))
+		_, err := Late.Call(t.Context(), c, new(1))
+		wantError(t, err, yodel.Unimplemented, "YDL2001")
+		register()
+		_, err = Late.Call(t.Context(), c, new(1))
+		must(t, err)
+	}
+	close(stop)
+	wg.Wait()
 }

@@ -182,10 +182,13 @@ func (q *requester) learned(_ *mux.Conn, handle int, info wire.Info) {
 	if handle >= len(q.bindings) {
 		return
 	}
-	if m := q.bindings[handle].of; info.Idempotent != 0 {
+	m := q.bindings[handle].of
+	if info.Idempotent != 0 {
 		m.idempotent.Store(true)
+	} else if info.Known != 0 { // another method may have been registered under the name
+		m.idempotent.Store(q.idempotent[m.name])
 	}
-	if m := q.bindings[handle].of; info.Nests != 0 {
+	if info.Nests != 0 {
 		m.nests.Store(true)
 	}
 }

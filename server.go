@@ -104,8 +104,8 @@ type ServerOptions struct {
 	// say nothing for five minutes before it is closed, because clients of other protocols connect
 	// long before they call. Default none.
 	Protocols []Protocol
-	// OnRegister is told of every method that is registered. An error undoes it and is what
-	// Register returns. Default none.
+	// OnRegister is called with the name of every method before it is registered: nobody can call
+	// the method yet. An error refuses it and is what Register returns. Default none.
 	OnRegister func(method string) error
 	// Logger gets a line at level Info when the server listens, is announced in a registry and
 	// withdrawn, drains, and has stopped, and lines at level Warn or Error when something goes
@@ -142,6 +142,7 @@ type Server struct {
 
 	methods     atomic.Pointer[map[string]*method]
 	methodsMu   sync.Mutex
+	reserved    map[string]bool // names that are being registered; guarded by methodsMu
 	suggester   suggester
 	samples     *sampler // of calls that it carries out, and that it and its handlers make
 	serviceList atomic.Pointer[serviceList]
@@ -254,6 +255,7 @@ func NewServer(o *ServerOptions) *Server {
 	}
 	s.scratch.New = func() any { return new([]byte) }
 	s.methods.Store(&map[string]*method{})
+	s.reserved = make(map[string]bool)
 	inner := Handler(invoke)
 	if opts.Keys != nil {
 		inner = opts.Keys.Guard(invoke)

@@ -186,13 +186,16 @@ func (c *serverCall) free(next *callRef) bool {
 	return true
 }
 
-// find returns the method, which may have been registered after the peer first asked for it.
+// find returns the method, which may have been registered or unregistered after the caller first
+// asked for it.
 func (b *boundMethod) find() *method {
 	m := b.method.Load()
-	if m == nil {
-		if m = (*b.server.methods.Load())[b.name]; m != nil {
-			b.method.Store(m)
+	if m == nil || m.unnamed.Load() { // perhaps of this name
+		now := (*b.server.methods.Load())[b.name]
+		if now != m {
+			b.method.Store(now)
 		}
+		return now
 	}
 	return m
 }
@@ -359,7 +362,7 @@ func invoke(ctx context.Context, call *Call) error {
 	if err := call.Decode(); err != nil {
 		return err
 	}
-	if traits := c.method.traits(); traits != 0 && traits != c.as.told.Load() && c.as.told.Swap(traits) != traits {
+	if traits := c.method.traits(); traits != c.as.told.Load() && c.as.told.Swap(traits) != traits {
 		c.protocol.learned(traits) // before the method can be interrupted
 	}
 	if c.method.kind != wire.Unary && c.stream == nil {

@@ -30,6 +30,7 @@ type method struct {
 	views      bool // it is unary and takes one View
 	idempotent atomic.Bool
 	nests      atomic.Bool  // it makes calls with its context
+	unnamed    atomic.Bool  // one of its names was unregistered: see target.find
 	where      atomic.Int32 // a hint, see below
 	stats      stats.Method
 	replySize  atomic.Int64 // of late, if that is much; 0 if it is little
@@ -112,7 +113,7 @@ func (s *Server) RegisterName(service string, rcvr any, methods ...string) error
 		return failure("YDL4001", "register %T as %s: no suitable method%s", rcvr, service, because(skipped))
 	}
 	registered := slices.Sorted(maps.Keys(found)) // before others may call the methods
-	if err := s.addAll(found); err != nil {
+	if err := s.addAll("", found); err != nil {
 		return err
 	}
 	line := []any{"methods", strings.Join(registered, " ")}
@@ -153,10 +154,40 @@ func (s *Server) Alias(name string, aliases ...string) error {
 		return s.unknown(name, s.nearest(name))
 	}
 	for _, alias := range aliases {
-		if err := s.add(alias, m); err != nil {
+		if err := s.addAll(name, map[string]*method{alias: m}); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// Unregister removes names that were given to methods by Register, Handle, Alias and their like:
+// all of them, or none and an error if there is no method of a name. When it has returned, calls of
+// these names are refused with Unimplemented, on every connection. Calls that have begun go on. A
+// method that has other names keeps them. The names may be registered again.
+func (s *Server) Unregister(names ...string) error {
+	s.methodsMu.Lock()
+	methods := maps.Clone(*s.methods.Load())
+	for _, name := range names {
+		if methods[name] == nil {
+			s.methodsMu.Unlock()
+			return s.unknown(name, s.nearest(name))
+		}
+	}
+	var removed []*method
+	for _, name := range names {
+		if m := methods[name]; m != nil { // else names has it twice
+			m.names = slices.DeleteFunc(m.names, func(other string) bool { return other == name })
+			delete(methods, name)
+			removed = append(removed, m)
+		}
+	}
+	s.methods.Store(&methods)
+	for _, m := range removed {
+		m.unnamed.Store(true)
+	}
+	s.methodsMu.Unlock()
+	s.announceAgain()
 	return nil
 }
 
@@ -190,7 +221,7 @@ func (s *Server) mark(names []string, mark func(*method)) {
 
 // add puts a method into the table.
 func (s *Server) add(name string, m *method) error {
-	return s.addAll(map[string]*method{name: m})
+	return s.addAll("", map[string]*method{name: m})
 }
 
 // mustAdd is add for a function of the right type, which may be nil.
@@ -208,11 +239,34 @@ func (s *Server) mustAdd(name string, isNil bool, m *method) {
 	}
 }
 
-// addAll puts methods into the table, all or none.
-func (s *Server) addAll(added map[string]*method) error {
+// addAll puts methods into the table, all or none. Of is the name of the method that the added
+// names are aliases of, or empty for new methods. OnRegister runs first: until it has agreed to all
+// names, the methods cannot be called, and nobody else can register the names.
+func (s *Server) addAll(of string, added map[string]*method) error {
 	names := slices.Sorted(maps.Keys(added))
+	if err := s.reserve(names); err != nil {
+		return err
+	}
+	defer s.unreserve(names) // also when OnRegister panics
+	for _, name := range names {
+		if s.opts.OnRegister == nil {
+			break
+		}
+		if err := s.opts.OnRegister(name); err != nil {
+			return fmt.Errorf("register %s: %w", name, err)
+		}
+	}
+	if err := s.publish(of, names, added); err != nil {
+		return err
+	}
+	s.announceAgain()
+	return nil
+}
+
+// reserve checks the names of methods and keeps others from registering them until unreserve.
+func (s *Server) reserve(names []string) error {
 	s.methodsMu.Lock()
-	methods := maps.Clone(*s.methods.Load())
+	defer s.methodsMu.Unlock()
 	for _, name := range names {
 		why := ""
 		switch {
@@ -220,48 +274,46 @@ func (s *Server) addAll(added map[string]*method) error {
 			why = "register: a method needs a name"
 		case len(name) > wire.MaxName:
 			why = fmt.Sprintf("register %.40s…: the name has %d bytes, the limit is %d", name, len(name), wire.MaxName)
-		case methods[name] != nil:
+		case (*s.methods.Load())[name] != nil || s.reserved[name]:
 			why = fmt.Sprintf("register %s: the name is taken", name)
 		}
 		if why != "" {
-			s.methodsMu.Unlock()
 			return failure("YDL4001", "%s", why)
 		}
-		methods[name] = added[name]
 	}
 	for _, name := range names {
-		m := added[name]
-		if len(m.names) == 0 { // else it may be running
-			m.views = m.kind == wire.Unary && !m.positional && len(m.in) == 1 && m.in[0] == reflect.TypeFor[View]()
-		}
-		m.names = append(m.names, name)
+		s.reserved[name] = true
 	}
-	s.methods.Store(&methods)
-	s.methodsMu.Unlock()
-	if s.opts.OnRegister == nil {
-		s.announceAgain()
-		return nil
-	}
-	for _, name := range names {
-		if err := s.opts.OnRegister(name); err != nil {
-			s.removeAll(names)
-			return fmt.Errorf("register %s: %w", name, err)
-		}
-	}
-	s.announceAgain()
 	return nil
 }
 
-func (s *Server) removeAll(names []string) {
+func (s *Server) unreserve(names []string) {
+	s.methodsMu.Lock()
+	defer s.methodsMu.Unlock()
+	for _, name := range names {
+		delete(s.reserved, name)
+	}
+}
+
+// publish puts methods whose names are reserved into the table. It fails if they are aliases of a
+// method that was unregistered meanwhile.
+func (s *Server) publish(of string, names []string, added map[string]*method) error {
 	s.methodsMu.Lock()
 	defer s.methodsMu.Unlock()
 	methods := maps.Clone(*s.methods.Load())
 	for _, name := range names {
-		m := methods[name]
-		m.names = slices.DeleteFunc(m.names, func(other string) bool { return other == name })
-		delete(methods, name)
+		m := added[name]
+		switch {
+		case of == "":
+			m.views = m.kind == wire.Unary && !m.positional && len(m.in) == 1 && m.in[0] == reflect.TypeFor[View]()
+		case methods[of] != m:
+			return s.unknown(of, "")
+		}
+		m.names = append(m.names, name)
+		methods[name] = m
 	}
 	s.methods.Store(&methods)
+	return nil
 }
 
 var (

@@ -37,10 +37,10 @@ const (
 // suggestion returns the name of a method that is most like the one that b has no method for, or
 // "".
 func (b *boundMethod) suggestion() string {
-	if known := b.similar.Load(); known != nil {
+	s := b.server
+	if known := b.similar.Load(); known != nil && (*known == "" || (*s.methods.Load())[*known] != nil) {
 		return *known
 	}
-	s := b.server
 	if !s.suggester.admit(clock()) {
 		return ""
 	}
