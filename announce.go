@@ -53,13 +53,17 @@ type announcer struct {
 	since  time.Time
 }
 
-// announce begins to announce what listens at addr, if the server is to be found. The caller holds
-// s.mu.
+// announce begins to announce what listens at addr, if the server is to be found.
 func (s *Server) announce(addr net.Addr) *announcer {
-	if len(s.opts.Registrars) == 0 || s.withdrawn {
+	if len(s.opts.Registrars) == 0 {
 		return nil
 	}
 	a := &announcer{server: s, at: addr, addr: advertised(addr), since: time.Now()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.withdrawn {
+		return nil
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
 	for _, r := range s.opts.Registrars {
@@ -301,12 +305,20 @@ func (s *Server) services() []string {
 const builtInService = "yodel"
 
 // UpdateInstance changes what the server says of itself in registries, and what clients make of it:
-// its weight, its state. Change must be short. It takes effect at once where the server is
-// announced.
+// its weight, its state. It takes effect at once where the server is announced. Changes run one
+// after the other, each on a copy of the record, so that no change is lost. Change may call methods
+// of the server, but not UpdateInstance, which would wait for it.
 func (s *Server) UpdateInstance(change func(*Instance)) {
+	s.updating <- struct{}{}
+	defer func() { <-s.updating }() // also when change panics: then nothing has changed
+	s.mu.Lock()
+	in := s.instance
+	s.mu.Unlock()
+	in.Tags, in.Metadata = slices.Clone(in.Tags), maps.Clone(in.Metadata) // announcers read them
+	change(&in)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	change(&s.instance)
+	s.instance = in
 	s.announceAgainLocked()
 }
 

@@ -30,26 +30,37 @@ type KeyMemory interface {
 	// call with it came. Servers that share a memory return the same name, and no two memories have
 	// the same one. The name of a memory that ends with its process begins with "process:". An
 	// empty name says that the memory has no name yet: clients are told that the server remembers
-	// nothing. The server calls Scope when it begins to serve, and for each connection. Scope must
-	// be short: the server lets no other connection in until it returns.
+	// nothing. The server calls Scope when it begins to serve, and for each connection, which
+	// begins when Scope has returned.
 	Scope() (name string, keep time.Duration)
 }
 
 // processScope is what the names of memories begin with that end with their process.
 const processScope = "process:"
 
-// keyScope returns what the server says of its memory of keys in its settings.
-func (s *Server) keyScope() (name string, keep time.Duration) {
+// A keyScope is what a server says of its memory of keys in the settings of a connection.
+type keyScope struct {
+	name string
+	keep time.Duration
+}
+
+// keyScope asks the KeyMemory for its scope, which is empty if that panics. It returns nil without
+// a KeyMemory. No lock may be held.
+func (s *Server) keyScope() *keyScope {
+	if s.opts.Keys == nil {
+		return nil
+	}
+	scope := &keyScope{}
 	if err := s.guard.apart("the KeyMemory's Scope", nil, func() error {
-		name, keep = s.opts.Keys.Scope()
+		scope.name, scope.keep = s.opts.Keys.Scope()
 		return nil
 	}); err != nil {
-		return "", 0
+		return &keyScope{}
 	}
-	if len(name) > wire.MaxKeyScope {
-		name = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(name)))
+	if len(scope.name) > wire.MaxKeyScope {
+		scope.name = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(scope.name)))
 	}
-	return name, keep
+	return scope
 }
 
 // A keyHold says where a call with an idempotency key may have been executed, or is being executed.

@@ -24,11 +24,12 @@ import (
 // needs the address at once calls net.Listen, or Listen of a Transport, and then Serve.
 func (s *Server) Addr() net.Addr {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.listeners) == 0 {
+	listeners := s.listeners
+	s.mu.Unlock()
+	if len(listeners) == 0 {
 		return nil
 	}
-	return s.listeners[0].Addr()
+	return listeners[0].Addr()
 }
 
 // Shutdown withdraws the server from its registries, refuses new calls in a way that sends clients
@@ -132,9 +133,7 @@ func (s *Server) drain() *drain {
 	s.mu.Lock()
 	d := &drain{first: !s.closing, empty: s.empty}
 	s.closing = true
-	for _, l := range s.listeners {
-		_ = l.Close() // nobody will accept from it
-	}
+	listeners := s.listeners
 	if d.first {
 		close(s.stopped)
 	}
@@ -147,6 +146,9 @@ func (s *Server) drain() *drain {
 	}
 	d.pools = append([]*mux.Pool{s.pool}, slices.Collect(maps.Keys(s.pools))...)
 	s.mu.Unlock()
+	for _, l := range listeners {
+		_ = l.Close() // nobody will accept from it
+	}
 	for _, link := range d.links {
 		d.quiet = append(d.quiet, link.Refuse())
 	}

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"net"
 	"sync/atomic"
+	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/mux"
@@ -278,7 +279,13 @@ func (s *Server) lend(config *mux.Config) {
 	limits := s.limits.mux()
 	config.MaxOpen, config.MaxOpenBytes, config.MaxMemory = limits.MaxOpen, limits.MaxOpenBytes, limits.MaxMemory
 	config.Budget, config.Memory = s.budget, s.memory
-	config.Incarnation, config.Services, config.Keys = s.config.Incarnation, s.config.Services, s.config.Keys
+	config.Incarnation, config.Services = s.config.Incarnation, s.config.Services
+	if s.opts.Keys != nil {
+		config.Keys = func(conn *mux.Conn) (string, time.Duration) {
+			keys := whose(conn).served.keys
+			return keys.name, keys.keep
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pools[config.Pool] = struct{}{}
@@ -298,5 +305,5 @@ func (c *Client) link(nc net.Conn) *serverConn {
 	if s == nil {
 		return nil
 	}
-	return &serverConn{server: s, dialled: true, peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &c.requester}}
+	return &serverConn{server: s, dialled: true, peer: &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &c.requester}, keys: s.keyScope()}
 }

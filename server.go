@@ -154,8 +154,10 @@ type Server struct {
 	announced []*announcer
 	withdrawn bool // nothing is announced any more
 	conns     map[connection]struct{}
+	admitted  int                      // connections that may be open and are not in conns yet
 	links     map[*serverConn]struct{} // the clients' connections over which this server serves, once the peer is known
 	pools     map[*mux.Pool]struct{}   // of these clients
+	updating  chan struct{}            // has the one UpdateInstance that runs
 	arriving  int                      // accept loops, and connections that were accepted and are not in conns yet
 	accepting int                      // accept loops
 	stopped   chan struct{}            // closed once closing
@@ -188,6 +190,8 @@ type serverConn struct {
 	unlike   atomic.Uint32                    // calls with other metadata
 	told     toldLoad
 
+	keys *keyScope // what the settings say of ServerOptions.Keys; nil without them
+
 	known bool // the peer may be seen; guarded by Server.mu
 	over  bool // the connection has ended; guarded by Server.mu
 }
@@ -205,7 +209,7 @@ func NewServer(o *ServerOptions) *Server {
 		pool: mux.NewPool(), watch: mux.NewWatch(), started: time.Now(),
 		conns: make(map[connection]struct{}), links: make(map[*serverConn]struct{}),
 		pools: make(map[*mux.Pool]struct{}), stopped: make(chan struct{}), empty: make(chan struct{}),
-		instance: o.Instance, anew: make(chan struct{}),
+		instance: o.Instance, anew: make(chan struct{}), updating: make(chan struct{}, 1),
 	}
 	opts := &s.opts
 	for _, c := range append([]Codec{JSON, Raw}, opts.Codecs...) {
@@ -259,7 +263,7 @@ func NewServer(o *ServerOptions) *Server {
 	inner := Handler(invoke)
 	if opts.Keys != nil {
 		inner = opts.Keys.Guard(invoke)
-		s.config.Keys = s.keyScope
+		s.config.Keys = func(c *mux.Conn) (string, time.Duration) { return served(c).keys.name, served(c).keys.keep }
 	}
 	s.handler = chain(opts.Middleware, inner)
 	s.plain = len(opts.Middleware) == 0 && len(opts.Observers) == 0 && opts.Keys == nil
@@ -310,9 +314,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.accepting++
 	s.mu.Unlock()
 	s.logListening(l)
-	s.mu.Lock()
 	here := s.announce(l.Addr())
-	s.mu.Unlock()
 	failed := make(chan error, 1)
 	go func() {
 		failed <- s.guard.apart("the listener", nil, func() error { return s.accept(l) })
@@ -412,8 +414,12 @@ func (s *Server) serve(nc net.Conn) {
 			return
 		}
 	}
-	peer := &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}
+	if err := s.admit(); err != nil {
+		refuse(err)
+		return
+	}
 	s.event(ConnEvent{Kind: eventAccepted, Addr: addr})
+	peer := &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}
 	if len(s.opts.Protocols) == 0 {
 		if err := s.serveNative(nc, nil, peer, nil); err != nil {
 			refuse(err)
@@ -454,17 +460,18 @@ func (s *Server) serveSession(ses *Session, refuse func(error)) {
 	native = true
 }
 
-// enter lets a connection in, in place of old, which may be nil, and calls begin, which may be nil,
+// enter lets a connection in that was admitted, or takes the place of old, and calls begin, which may be nil,
 // with s.mu held. It reports whether the server is shutting down.
 func (s *Server) enter(c, old connection, begin func()) (closing bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.conns, old)
-	switch {
-	case s.closed:
+	if old == nil {
+		s.admitted--
+	} else {
+		delete(s.conns, old)
+	}
+	if s.closed {
 		return true, ErrServerClosed
-	case len(s.conns) >= s.opts.MaxConns:
-		return false, failure("YDL3003", "%d connections are open, the limit is %d", s.opts.MaxConns, s.opts.MaxConns)
 	}
 	s.conns[c] = struct{}{}
 	if begin != nil {
@@ -485,6 +492,7 @@ func (s *Server) forget(c connection) {
 // connection was known as old, which may be nil.
 func (s *Server) serveNative(nc net.Conn, first []byte, peer *Peer, old connection) error {
 	sc := &serverConn{server: s, began: clock(), peer: peer}
+	sc.keys = s.keyScope()
 	s.budget.Reserve()
 	closing, err := s.enter(sc, old, func() { sc.mux = mux.NewOf(sc, nc, first, false, &s.config) })
 	if err != nil {
@@ -528,6 +536,21 @@ func (s *Server) openOf(targets []mux.Target) (open []openCall) {
 		}
 	}
 	return open
+}
+
+// admit reports why one more connection must not be open. Unless it fails, admitted counts the
+// connection until it is in conns or is refused.
+func (s *Server) admit() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return ErrServerClosed
+	case len(s.conns)+s.admitted >= s.opts.MaxConns:
+		return failure("YDL3003", "%d connections are open, the limit is %d", s.opts.MaxConns, s.opts.MaxConns)
+	}
+	s.admitted++
+	return nil
 }
 
 // event tells the user of a connection event.

@@ -54,7 +54,7 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 		settings.Services = cfg.Services()
 	}
 	if cfg.Keys != nil {
-		scope, keep := cfg.Keys()
+		scope, keep := cfg.Keys(c)
 		settings.KeyScope, settings.KeyKeep = []byte(scope), uint64(max(keep/time.Microsecond, 0)) // not negative
 	}
 	if open != cfg.MaxOpen {

@@ -58,10 +58,11 @@ type Config struct {
 
 	// What a side that serves says of itself in its settings, see wire.Limits. Services and Keys,
 	// if not nil, return the list of services, and the scope of the key memory and how long it
-	// keeps a key, at the time when a connection begins. They are called by several goroutines.
+	// keeps a key, at the time when a connection begins. They are called by several goroutines, by
+	// NewOf's caller, and must not run code of users.
 	Incarnation []byte
 	Services    func() []byte
-	Keys        func() (scope string, keep time.Duration)
+	Keys        func(c *Conn) (scope string, keep time.Duration)
 
 	// Bind tells what a method number of the peer stands for. Nil when this side serves nothing.
 	// It is called by the reading goroutine, and what it is given aliases the read buffer.

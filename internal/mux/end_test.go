@@ -261,7 +261,7 @@ func TestSettingsReachThePeer(t *testing.T) {
 		client: mux.Config{Limits: limits, Metadata: wire.AppendPair(nil, "zone", "eu"), Agent: "client", Hello: hear},
 		server: mux.Config{
 			Limits: limits, Agent: "server", Hello: hear, Incarnation: []byte("run"),
-			Keys:     func() (string, time.Duration) { return "here", time.Minute },
+			Keys:     func(*mux.Conn) (string, time.Duration) { return "here", time.Minute },
 			Services: func() []byte { return wire.AppendService(wire.AppendService(nil, "A"), "B") },
 		},
 	}
