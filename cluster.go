@@ -22,13 +22,20 @@ type cluster struct {
 	// learner is the set's picker, if it is one; nil otherwise.
 	learner atomic.Pointer[Learner]
 
+	// mu is never held while code of users runs. See rebuild.
 	mu      sync.Mutex
-	changed chan struct{} // closed and replaced when the set changes
+	changed chan struct{} // closed and replaced when the set, listed or err changes
 	err     error         // of the resolver's last failure, nil when it works
+	errText string        // of err
 	heard   time.Duration // when it last named instances, on the clock; 0 before
 	closed  bool
 
-	inactive int // that the resolver names
+	known    bool        // the resolver has spoken
+	listed   []*Endpoint // of which the next set is made; the slice does not change
+	gone     []*Endpoint // that are not listed any more, and may be in the set
+	stale    bool        // a set has to be made
+	building bool        // a goroutine makes sets
+	inactive int         // that the resolver names
 	source   source
 
 	size        int       // of the last set that was believed
@@ -41,7 +48,7 @@ type cluster struct {
 	service   string       // whose instances the resolver names; empty if it does not say
 	connected atomic.Int32 // endpoints that have a connection
 	dials     atomic.Int32 // attempts to connect that are under way
-	leaving   atomic.Int32 // endpoints of the set that are unlisted
+	leaving   atomic.Int32 // endpoints that are listed here and not by the resolver
 
 	searchMu sync.Mutex
 	search   *search // nil when none is under way
@@ -128,10 +135,11 @@ func (cl *cluster) heardOf(ctx context.Context, instances []Instance) {
 
 // fail takes note of a failure of the resolver, and reports whether that is news.
 func (cl *cluster) fail(err error) bool {
+	text := err.Error()
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	news := cl.err == nil || cl.err.Error() != err.Error()
-	cl.err = err
+	news := cl.err == nil || cl.errText != text
+	cl.err, cl.errText = err, text
 	cl.wakeLocked()
 	return news
 }
@@ -141,8 +149,86 @@ func (cl *cluster) wakeLocked() {
 	cl.changed = make(chan struct{})
 }
 
-// replaceLocked makes endpoints the set.
-func (cl *cluster) replaceLocked(endpoints []*Endpoint) {
+// listLocked makes endpoints those that the next set is made of. Gone are those that were listed
+// before. Rebuild, or rebuildSoon, must follow when cl.mu has been unlocked.
+func (cl *cluster) listLocked(endpoints, gone []*Endpoint) {
+	cl.listed, cl.gone = endpoints, append(cl.gone, gone...)
+	cl.known, cl.stale = true, true
+	leaving := int32(0)
+	for _, ep := range endpoints {
+		if ep.unlisted.Load() {
+			leaving++
+		}
+	}
+	cl.leaving.Store(leaving)
+	cl.wakeLocked()
+}
+
+// rebuild makes the set of what is listed. It runs the code of users that this takes, the Balancer
+// and the constructors of endpoint middleware, without a lock: that code may take long, and may
+// call the client. One goroutine makes sets at a time, until nothing has changed while it made the
+// last one, so that the newest list wins. Rebuild returns at once if another goroutine is doing
+// that. See docs/decisions/0040-user-code-runs-without-our-locks.md.
+func (cl *cluster) rebuild() {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if cl.building {
+		return
+	}
+	for cl.stale && !cl.closed {
+		cl.building, cl.stale = true, false
+		endpoints, gone := cl.listed, len(cl.gone)
+		cl.mu.Unlock()
+		set := cl.build(endpoints)
+		cl.mu.Lock()
+		if cl.closed {
+			break
+		}
+		cl.publishLocked(set)
+		left := cl.gone[:gone:gone]
+		cl.gone = cl.gone[gone:]
+		cl.mu.Unlock()
+		for _, ep := range left {
+			ep.close(false)
+		}
+		cl.mu.Lock()
+	}
+	if cl.building {
+		cl.building = false
+		cl.wakeLocked()
+	}
+}
+
+// rebuildSoon is rebuild for a goroutine that calls wait for. It waits until the set is made, but
+// not for a Balancer that takes long.
+func (cl *cluster) rebuildSoon() {
+	if !cl.client.Background(func(context.Context) { cl.rebuild() }) {
+		return // the client is closed
+	}
+	timer := time.NewTimer(reshapeAfter)
+	defer timer.Stop()
+	for {
+		cl.mu.Lock()
+		changed, busy := cl.changed, cl.stale || cl.building
+		cl.mu.Unlock()
+		if !busy {
+			return
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return
+		case <-cl.client.closing:
+			return
+		}
+	}
+}
+
+// build makes a set. Only rebuild calls it.
+func (cl *cluster) build(endpoints []*Endpoint) *endpointSet {
+	for _, ep := range endpoints {
+		ep.wrap()
+	}
 	var last Picker
 	if set := cl.set.Load(); set != nil {
 		last = set.picker
@@ -158,23 +244,20 @@ func (cl *cluster) replaceLocked(endpoints []*Endpoint) {
 	if picker == nil {
 		picker = noPicker{}
 	}
-	if l, ok := picker.(Learner); ok {
+	return &endpointSet{endpoints: endpoints, given: given, picker: picker}
+}
+
+// publishLocked has calls use a set.
+func (cl *cluster) publishLocked(set *endpointSet) {
+	if l, ok := set.picker.(Learner); ok {
 		cl.learner.Store(&l)
 	} else {
 		cl.learner.Store(nil)
 	}
-	set := &endpointSet{endpoints: endpoints, given: given, picker: picker}
 	if before := cl.set.Load(); before != nil {
 		set.past = max(before.attempts()-set.attempts(), 0)
 	}
 	cl.set.Store(set)
-	leaving := int32(0)
-	for _, ep := range endpoints {
-		if ep.unlisted.Load() {
-			leaving++
-		}
-	}
-	cl.leaving.Store(leaving)
 	cl.wakeLocked()
 }
 
@@ -193,14 +276,11 @@ func (p brokenPicker) String() string     { return p.Error() }
 func (cl *cluster) close() {
 	cl.mu.Lock()
 	cl.closed = true
-	set := cl.set.Load()
+	endpoints := slices.Concat(cl.listed, cl.gone)
 	cl.wakeLocked()
 	cl.mu.Unlock()
-	if set == nil {
-		return
-	}
 	var wg sync.WaitGroup
-	for _, ep := range set.endpoints {
+	for _, ep := range endpoints {
 		wg.Go(func() { ep.close(true) })
 	}
 	wg.Wait()
@@ -287,6 +367,13 @@ var errNotYet = errors.New("the instances are not known yet")
 
 // first waits for the first set of instances.
 func (cl *cluster) first(ctx context.Context, call *Call) (*endpointSet, error) {
+	err := cl.await(ctx, call, func() bool { return cl.set.Load() != nil })
+	return cl.set.Load(), err
+}
+
+// await waits until done, which is called with cl.mu held. That is one of: there is a set, the
+// resolver has spoken.
+func (cl *cluster) await(ctx context.Context, call *Call, done func() bool) error {
 	limit := cl.client.opts.DialTimeout
 	left := limit + 1
 	if !call.Deadline.IsZero() {
@@ -298,32 +385,39 @@ func (cl *cluster) first(ctx context.Context, call *Call) (*endpointSet, error) 
 	began := clock()
 	for {
 		cl.mu.Lock()
-		changed, closed := cl.changed, cl.closed
+		changed, closed, known, ended := cl.changed, cl.closed, cl.known, done()
 		cl.mu.Unlock()
-		if set := cl.set.Load(); set != nil {
-			return set, nil
+		if ended {
+			return nil
 		}
 		if closed {
-			return nil, refusal("YDL1007", "%s: the client is closed", call.Method)
+			return refusal("YDL1007", "%s: the client is closed", call.Method)
 		}
 		select {
 		case <-changed:
+			continue
 		case <-ctx.Done():
-			return nil, cl.unnamed(context.Cause(ctx), clock()-began)
+			return cl.unnamed(context.Cause(ctx), clock()-began, known)
 		case <-timer.C:
-			if left <= limit {
-				return nil, cl.unnamed(mux.ErrDeadline, clock()-began)
-			}
-			return nil, refusal("YDL1201", "%s: the resolver%s named no instances within %v%s", call.Method, cl.source.of(), limit.Round(time.Millisecond), cl.trouble())
 		}
+		if left <= limit {
+			return cl.unnamed(mux.ErrDeadline, clock()-began, known)
+		}
+		if known {
+			return refusal("YDL1002", "%s: instances are known, and the balancer has made no picker within %v", call.Method, limit.Round(time.Millisecond))
+		}
+		return refusal("YDL1201", "%s: the resolver%s named no instances within %v%s", call.Method, cl.source.of(), limit.Round(time.Millisecond), cl.trouble())
 	}
 }
 
 // unnamed returns the error of a call that waited for the first set of instances until cause ended
-// it.
-func (cl *cluster) unnamed(cause error, waited time.Duration) error {
+// it. Known says that the resolver has named instances.
+func (cl *cluster) unnamed(cause error, waited time.Duration, known bool) error {
 	if waited < time.Millisecond { // the call's time was over before
 		return &mux.CallError{Cause: cause, NotProcessed: true}
+	}
+	if known {
+		return tooLate(cause, "YDL1002", " after %v of waiting for the balancer, which has made no picker yet", rounded(waited))
 	}
 	return tooLate(cause, "YDL1201", " after %v of waiting for the resolver%s, which has named no instances yet%s", rounded(waited), cl.source.of(), cl.trouble())
 }
@@ -331,14 +425,15 @@ func (cl *cluster) unnamed(cause error, waited time.Duration) error {
 // trouble is what is wrong with the resolver, to be appended to a message.
 func (cl *cluster) trouble() string {
 	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	if cl.err == nil {
+	err, text := cl.err, cl.errText
+	cl.mu.Unlock()
+	if err == nil {
 		return ""
 	}
-	if errors.Is(cl.err, errNoResolver) || errors.Is(cl.err, errNoAddress) {
-		return fmt.Sprintf(": %v", cl.err)
+	if errors.Is(err, errNoResolver) || errors.Is(err, errNoAddress) {
+		return ": " + text
 	}
-	return fmt.Sprintf("; it failed: %v", cl.err)
+	return "; it failed: " + text
 }
 
 // nobody is why there is no endpoint.
@@ -355,18 +450,22 @@ func (cl *cluster) nobody() string {
 // ready waits until an endpoint is connected.
 func (cl *cluster) ready(ctx context.Context) error {
 	call := &Call{Method: "Ready"}
-	set, err := cl.first(ctx, call)
+	var endpoints []*Endpoint // the balancer need not know them
+	err := cl.await(ctx, call, func() bool {
+		endpoints = cl.listed
+		return cl.known
+	})
 	if err != nil {
 		return cl.client.explain(ctx, call, nil, err)
 	}
-	if len(set.endpoints) == 0 {
+	if len(endpoints) == 0 {
 		return refusal("YDL1001", "%s", cl.nobody())
 	}
-	if slices.ContainsFunc(set.endpoints, (*Endpoint).Connected) {
+	if slices.ContainsFunc(endpoints, (*Endpoint).Connected) {
 		return nil
 	}
 	results := make(chan error, readyAtOnce)
-	order := rand.Perm(len(set.endpoints))
+	order := rand.Perm(len(endpoints))
 	for begun, ended := 0, 0; ended < len(order) && (ended == 0 || ctx.Err() == nil); ended++ {
 		for ; begun < min(ended+readyAtOnce, len(order)); begun++ {
 			go func(ep *Endpoint) {
@@ -375,7 +474,7 @@ func (cl *cluster) ready(ctx context.Context) error {
 					err = cl.client.explain(ctx, call, ep, err)
 				}
 				results <- err
-			}(set.endpoints[order[begun]])
+			}(endpoints[order[begun]])
 		}
 		if err = <-results; err == nil {
 			return nil

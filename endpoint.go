@@ -22,7 +22,8 @@ import (
 type Endpoint struct {
 	instance atomic.Pointer[Instance]
 	client   *Client
-	handler  Handler // endpoint middleware and the connection
+	handler  Handler // endpoint middleware and the connection; without the former until wrapped
+	wrapped  bool    // set, as handler is, before the endpoint is in a set
 	inflight inflight
 	report   loadReport
 	trip     roundTrip
@@ -113,12 +114,28 @@ func newEndpoint(c *Client, in Instance) *Endpoint {
 	ep.instance.Store(&in)
 	ep.conns.Store(&[]*mux.Conn{})
 	ep.ctx, ep.cancel = context.WithCancel(context.Background())
-	h := ep.do()
-	for _, m := range slices.Backward(c.opts.EndpointMiddleware) {
-		h = m(ep, h)
+	ep.handler = ep.do()
+	return ep
+}
+
+// wrap puts the endpoint middleware around the connection, once. No lock may be held. If the
+// constructor of one panics, calls to the endpoint fail.
+func (ep *Endpoint) wrap() {
+	if ep.wrapped {
+		return
+	}
+	ep.wrapped = true
+	h := ep.handler
+	for _, m := range slices.Backward(ep.client.opts.EndpointMiddleware) {
+		if err := ep.client.guard.apart("an EndpointMiddleware", nil, func() error {
+			h = m(ep, h)
+			return nil
+		}); err != nil {
+			h = func(context.Context, *Call) error { return err }
+			break
+		}
 	}
 	ep.handler = h
-	return ep
 }
 
 // Instance returns what the resolver says of the endpoint now.

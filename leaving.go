@@ -22,16 +22,19 @@ const peakTime = 2 * time.Minute
 // update makes the set what the resolver says. Endpoints that stay keep their connections and
 // state.
 func (cl *cluster) update(instances []Instance) {
+	cl.list(instances)
+	cl.rebuild()
+}
+
+// list is the part of update that decides which endpoints there are.
+func (cl *cluster) list(instances []Instance) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	if cl.closed {
 		return
 	}
-	cl.err, cl.heard = nil, clock()
-	var before []*Endpoint
-	if set := cl.set.Load(); set != nil {
-		before = set.endpoints
-	}
+	cl.err, cl.errText, cl.heard = nil, "", clock()
+	before := cl.listed
 	endpoints, seen := cl.namedLocked(before, instances)
 	doubted := false // a set that was not believed is remembered by what it left out
 	var gone []*Endpoint
@@ -54,12 +57,9 @@ func (cl *cluster) update(instances []Instance) {
 	}
 	cl.implausible = cl.doubtfulLocked(len(seen), doubted)
 	endpoints, left := cl.partLocked(endpoints, now)
-	cl.replaceLocked(endpoints)
+	cl.listLocked(endpoints, append(gone, left...))
 	if len(endpoints) == 0 {
 		cl.source.list(context.Background(), cl.client, 0)
-	}
-	for _, ep := range append(gone, left...) {
-		ep.close(false)
 	}
 	cl.probeLocked(now)
 }
@@ -167,24 +167,28 @@ func replacedSince(named []*Endpoint, then time.Time) bool {
 
 // settle drops the unlisted endpoints that may leave by now.
 func (cl *cluster) settle() {
+	if cl.dropped() {
+		cl.rebuildSoon()
+	}
+}
+
+// dropped is the part of settle that decides. It reports whether an endpoint leaves.
+func (cl *cluster) dropped() bool {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	set := cl.set.Load()
-	if cl.closed || set == nil {
-		return
+	if cl.closed {
+		return false
 	}
 	now := time.Now()
-	stay, leave := cl.partLocked(set.endpoints, now)
+	stay, leave := cl.partLocked(cl.listed, now)
 	if len(leave) > 0 {
-		cl.replaceLocked(stay)
+		cl.listLocked(stay, leave)
 		if cl.leaving.Load() == 0 && cl.implausible { // the resolver was right
 			cl.size, cl.peak, cl.implausible = len(stay), len(stay), false
 		}
-		for _, ep := range leave {
-			ep.close(false)
-		}
 	}
 	cl.probeLocked(now)
+	return len(leave) > 0
 }
 
 // probeLocked has endpoints that the resolver names dialled, while others wait for them to answer,
@@ -194,7 +198,7 @@ func (cl *cluster) probeLocked(now time.Time) {
 		return
 	}
 	var next time.Duration
-	for _, ep := range cl.set.Load().endpoints {
+	for _, ep := range cl.listed {
 		if !ep.unlisted.Load() {
 			if ep.offline() && !ep.busy.Load() && cl.dials.Load() < readyAtOnce {
 				ep.dialQuietly()

@@ -133,7 +133,8 @@ type Learner interface {
 }
 
 // A Balancer makes a picker for a set of endpoints. It runs whenever the set changes, with the
-// picker it made before, so that it can take over that one's state; last is nil the first time.
+// picker it made before, so that it can take over that one's state; last is nil the first time. A
+// client runs it once at a time. It may call the client; calls use the set before until it returns.
 type Balancer func(endpoints []*Endpoint, last Picker) Picker
 
 // A Caller carries out calls: a Client is one, a Peer is one, and so is an in-memory server in a

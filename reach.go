@@ -157,19 +157,24 @@ func (cl *cluster) dialled(ep *Endpoint, ok bool) {
 // reshape has the balancer told which endpoints are suspects: now, or soon together with others.
 func (cl *cluster) reshape(now bool) {
 	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	switch set := cl.set.Load(); {
-	case cl.closed || set == nil:
-	case now:
-		cl.replaceLocked(set.endpoints)
-	case !cl.reshaping:
+	idle := cl.closed || !cl.known
+	later := !idle && !now && !cl.reshaping
+	if later {
 		cl.reshaping = true
+	} else if !idle && now {
+		cl.stale = true
+	}
+	cl.mu.Unlock()
+	switch {
+	case idle:
+	case now:
+		cl.rebuildSoon()
+	case later:
 		time.AfterFunc(reshapeAfter, func() {
 			cl.mu.Lock()
-			defer cl.mu.Unlock()
-			if cl.reshaping = false; !cl.closed {
-				cl.replaceLocked(cl.set.Load().endpoints)
-			}
+			cl.reshaping, cl.stale = false, true
+			cl.mu.Unlock()
+			cl.client.Background(func(context.Context) { cl.rebuild() })
 		})
 	}
 }

@@ -341,9 +341,7 @@ func (cl *cluster) describe(r *CallReport, call *Call) {
 	if cl.heard != 0 {
 		s.Age = clock() - cl.heard
 	}
-	if cl.err != nil {
-		s.Err = shorten(cl.err.Error(), maxReportText)
-	}
+	s.Err = shorten(cl.errText, maxReportText)
 }
 
 // A survey is whom an attempt can go to, or could have gone to.

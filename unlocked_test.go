@@ -3,9 +3,17 @@
 package yodel_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -208,4 +216,296 @@ func TestConnectionsThatAreBeingAcceptedCount(t *testing.T) {
 	})
 	log.has(t, "accepted", "accepted", "accepted", "refused", "refused", "refused", "refused", "refused")
 	close(goOn)
+}
+
+// tryCall calls the server behind c, which is asked for by code that c calls.
+func tryCall(t testing.TB, c *yodel.Client) {
+	t.Helper()
+	if _, err := Mul.Call(t.Context(), c, &Args{2, 3}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestABalancerMayCallItsClient(t *testing.T) {
+	first, second := serve(t, newServer(t, nil)), serve(t, newServer(t, nil))
+	r := newSettable(first)
+	built := make(chan int, 100)
+	c := yodel.NewClient(r, &yodel.ClientOptions{Balancer: func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
+		of := endpoints[0].Client()
+		if err := of.Ready(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if last != nil { // else there is nobody yet who could choose
+			tryCall(t, of)
+			if len(of.Endpoints()) == 0 {
+				t.Error("the client has no endpoints")
+			}
+		}
+		built <- len(endpoints)
+		return yodel.RoundRobin(endpoints, last)
+	}})
+	t.Cleanup(c.Close)
+	if n := receive(t, built, "the Balancer returns"); n != 1 {
+		t.Errorf("the Balancer got %d endpoints, want 1", n)
+	}
+	tryCall(t, c)
+	r.set(first, second)
+	for receive(t, built, "the Balancer gets the second endpoint") != 2 {
+	}
+	tryCall(t, c)
+}
+
+// With Static, the Balancer and the middleware run in NewClient.
+func TestNewClientRunsCodeThatCallsTheClient(t *testing.T) {
+	addr := serve(t, newServer(t, nil))
+	returns(t, "NewClient returns, and a call", func() {
+		ready := func(c *yodel.Client) {
+			if err := c.Ready(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		c := newClient(t, &yodel.ClientOptions{
+			Balancer: func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
+				ready(endpoints[0].Client())
+				return yodel.RoundRobin(endpoints, last)
+			},
+			EndpointMiddleware: []yodel.EndpointMiddleware{func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
+				ready(ep.Client())
+				// on the way that is there already
+				if err := ep.Client().Do(t.Context(), &yodel.Call{Method: string(Mul), Args: &Args{2, 3}, Reply: &Reply{}, Endpoint: ep}); err != nil {
+					t.Error(err)
+				}
+				return next
+			}},
+		}, addr)
+		if len(c.Endpoints()) != 1 {
+			t.Errorf("NewClient returned a client with %d endpoints", len(c.Endpoints()))
+		}
+		tryCall(t, c)
+	})
+}
+
+func TestABalancerMayCloseItsClient(t *testing.T) {
+	addr := serve(t, newServer(t, nil))
+	returns(t, "NewClient and Close return", func() {
+		c := newClient(t, &yodel.ClientOptions{Balancer: func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
+			endpoints[0].Client().Close()
+			return yodel.RoundRobin(endpoints, last)
+		}}, addr)
+		_, err := Mul.Call(t.Context(), c, &Args{2, 3})
+		wantError(t, err, yodel.Canceled, "YDL1007")
+	})
+}
+
+// A Balancer that takes long holds up nobody who can do with the set before. When it has returned,
+// the newest set is in use, whatever came between.
+func TestASlowBalancerHoldsUpNobody(t *testing.T) {
+	addrs := make([]string, 4)
+	for i := range addrs {
+		addrs[i] = serve(t, newServer(t, nil))
+	}
+	r := newSettable(addrs[0])
+	begun, goOn := make(chan struct{}, 100), make(chan struct{})
+	var running, builds atomic.Int32
+	var before yodel.Picker
+	c := newClientOf(t, r, &yodel.ClientOptions{Balancer: func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
+		if running.Add(1) != 1 {
+			t.Error("two Balancers run at the same time")
+		}
+		defer running.Add(-1)
+		if last != before {
+			t.Error("the Balancer was not given the picker that it made before")
+		}
+		if builds.Add(1) == 2 {
+			begun <- struct{}{}
+			<-goOn
+		}
+		before = yodel.RoundRobin(endpoints, last)
+		return before
+	}})
+	must(t, c.Ready(t.Context()))
+	r.set(addrs[:2]...)
+	receive(t, begun, "the Balancer runs")
+	returns(t, "calls return while the Balancer runs", func() {
+		for range 10 {
+			tryCall(t, c)
+		}
+		if err := c.Ready(t.Context()); err != nil {
+			t.Error(err)
+		}
+		err := c.Do(t.Context(), &yodel.Call{Method: "Arith.Nothing", Args: &Args{}, Explain: true})
+		wantError(t, err, yodel.Unimplemented, "YDL2002")
+	})
+	if n := len(c.Endpoints()); n != 1 {
+		t.Errorf("there are %d endpoints before the Balancer has returned", n)
+	}
+	r.set(addrs[:3]...)
+	r.set(addrs...)
+	close(goOn)
+	until(t, "the newest set is in use", func() bool { return len(c.Endpoints()) == 4 })
+	tryCall(t, c)
+}
+
+// newClientOf returns a client of what a resolver names, which is closed when the test ends.
+func newClientOf(t testing.TB, r yodel.Resolver, o *yodel.ClientOptions) *yodel.Client {
+	t.Helper()
+	c := yodel.NewClient(r, o)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// The connection that calls wait for is theirs although the Balancer has not heard of it yet.
+func TestASlowBalancerDoesNotKeepAConnectionFromCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := mem.New()
+		l, err := network.Listen("there")
+		must(t, err)
+		start(t, newServer(t, nil), l)
+		goOn := make(chan struct{})
+		var builds, dials atomic.Int32
+		c := newClient(t, &yodel.ClientOptions{
+			Transport: transportFunc(func(ctx context.Context, addr string) (net.Conn, error) {
+				if dials.Add(1) == 1 {
+					return nil, errors.New("not yet")
+				}
+				return network.Dial(ctx, addr)
+			}),
+			Balancer: func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
+				if builds.Add(1) > 1 {
+					<-goOn
+				}
+				return yodel.RoundRobin(endpoints, last)
+			},
+		}, "there")
+		_, err = Mul.Call(t.Context(), c, &Args{2, 3})
+		wantError(t, err, yodel.Unavailable, "YDL1103") // it is a suspect now
+		time.Sleep(5 * time.Second)                     // and answers
+		if builds.Load() < 2 {
+			t.Error("the Balancer was not told")
+		}
+		tryCall(t, c)
+		close(goOn)
+	})
+}
+
+// The last set that the resolver names wins, while connections come and go and the Balancer runs
+// because of them.
+func TestTheNewestSetWins(t *testing.T) {
+	network := mem.New()
+	const instances, rounds = 8, 100
+	addrs := make([]string, instances)
+	for i := range addrs {
+		addrs[i] = fmt.Sprintf("server%d", i)
+		if i%2 == 0 { // the others are suspects
+			l, err := network.Listen(addrs[i])
+			must(t, err)
+			start(t, newServer(t, nil), l)
+		}
+	}
+	r := newSettable(addrs...)
+	var mu sync.Mutex
+	var given []string // to the last Balancer
+	c := newClientOf(t, r, &yodel.ClientOptions{Transport: network, Balancer: func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
+		mu.Lock()
+		defer mu.Unlock()
+		given = nil
+		for _, ep := range endpoints {
+			given = append(given, ep.Addr())
+		}
+		return yodel.RoundRobin(endpoints, last)
+	}})
+	for i := range rounds {
+		in := make([]yodel.Instance, 0, instances)
+		for j, addr := range addrs {
+			state := ""
+			if (i+j)%3 == 0 && j > 0 {
+				state = "inactive"
+			}
+			in = append(in, yodel.Instance{Addr: addr, State: state})
+		}
+		r.setInstances(in)
+		tryCall(t, c)
+	}
+	r.set(addrs[0], addrs[2], addrs[1])
+	until(t, "the Balancer knows the last set", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		has := func(addr string) bool { return slices.Contains(given, addr) }
+		return has(addrs[0]) && has(addrs[2]) && !has(addrs[3]) && !has(addrs[5]) && !has(addrs[7])
+	})
+}
+
+// Where the constructor of a middleware panics, calls fail. Others go elsewhere.
+func TestAnEndpointMiddlewareThatPanicsTakesOneEndpointAway(t *testing.T) {
+	good, bad := serve(t, newServer(t, nil)), serve(t, newServer(t, nil))
+	c := newClient(t, &yodel.ClientOptions{
+		Logger: slog.New(slog.DiscardHandler),
+		EndpointMiddleware: []yodel.EndpointMiddleware{func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
+			if ep.Addr() == bad {
+				panic("no")
+			}
+			return next
+		}},
+	}, good, bad)
+	for _, ep := range c.Endpoints() {
+		err := c.Do(t.Context(), &yodel.Call{Method: string(Mul), Args: &Args{2, 3}, Endpoint: ep})
+		if ep.Addr() == good {
+			must(t, err)
+		} else {
+			wantError(t, err, yodel.Internal, "YDL5004")
+		}
+	}
+}
+
+// askingError is an error whose text asks the client.
+type askingError struct{ ask func() }
+
+func (e askingError) Error() string {
+	e.ask()
+	return "the resolver is unwell"
+}
+
+func TestTheErrorOfAResolverMayCallTheClient(t *testing.T) {
+	made := make(chan struct{})
+	var c *yodel.Client
+	failed := askingError{func() {
+		<-made
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_ = c.Ready(ctx)
+	}}
+	c = newClientOf(t, resolverFunc(func(context.Context, func([]yodel.Instance)) error { return failed }), &yodel.ClientOptions{
+		DialTimeout: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+	})
+	close(made)
+	returns(t, "a call returns", func() {
+		until(t, "the client knows what is wrong", func() bool {
+			_, err := Mul.Call(t.Context(), c, &Args{2, 3})
+			return strings.Contains(err.Error(), "the resolver is unwell")
+		})
+	})
+}
+
+// A call that waits for the first picker says so.
+func TestACallSaysThatItWaitedForTheBalancer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		c := newClientOf(t, newSettable("nobody"), &yodel.ClientOptions{Balancer: func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
+			<-goOn
+			return yodel.RoundRobin(endpoints, last)
+		}})
+		_, err := Mul.Call(t.Context(), c, &Args{2, 3})
+		e := wantError(t, err, yodel.Unavailable, "YDL1002")
+		if want := "the balancer has made no picker within 3s"; !strings.Contains(e.Message, want) {
+			t.Errorf("got %q, want %q in it", e.Message, want)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = Mul.Call(ctx, c, &Args{2, 3})
+		e = wantError(t, err, yodel.DeadlineExceeded, "YDL1005")
+		if want := "after 1s of waiting for the balancer"; !strings.Contains(e.Message, want) {
+			t.Errorf("got %q, want %q in it", e.Message, want)
+		}
+		close(goOn)
+	})
 }
