@@ -10,24 +10,25 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // kinds notes what happens to connections.
 type kinds struct {
 	mu    sync.Mutex
-	count map[string]int
+	count map[introspect.ConnEventKind]int
 }
 
 func (k *kinds) note(e yodel.ConnEvent) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.count == nil {
-		k.count = make(map[string]int)
+		k.count = make(map[introspect.ConnEventKind]int)
 	}
 	k.count[e.Kind]++
 }
 
-func (k *kinds) of(kind string) int {
+func (k *kinds) of(kind introspect.ConnEventKind) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.count[kind]
@@ -82,8 +83,8 @@ func TestNoCallIsLostWhenConnectionsAge(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			t.Logf("%d calls over %d connections, %d failed", calls.Load(), seen.of("connected"), failed.Load())
-			if n := seen.of("connected"); n < 5 {
+			t.Logf("%d calls over %d connections, %d failed", calls.Load(), seen.of(introspect.Connected), failed.Load())
+			if n := seen.of(introspect.Connected); n < 5 {
 				t.Errorf("there were %d connections: the test did not test anything", n)
 			}
 		})
@@ -108,9 +109,9 @@ func TestAnIdleConnectionIsMadeAgainForACall(t *testing.T) {
 				if reply, err := Mul.Call(t.Context(), c, &Args{6, i}); err != nil || reply.C != 6*i {
 					t.Fatalf("got %v, %v", reply, err)
 				}
-				until(t, "the connection is closed", func() bool { return seen.of("closed")+seen.of("disconnected") == i })
+				until(t, "the connection is closed", func() bool { return seen.of(introspect.Closed)+seen.of(introspect.Disconnected) == i })
 				<-time.After(2 * idle)
-				if n := seen.of("connected"); n != i || !c.Endpoints()[0].Ready() {
+				if n := seen.of(introspect.Connected); n != i || !c.Endpoints()[0].Ready() {
 					t.Errorf("%d connections were made for %d calls; the endpoint is ready: %t", n, i, c.Endpoints()[0].Ready())
 				}
 			}
@@ -150,21 +151,21 @@ func TestConnectionsAreAddedWhenAllAreSaturated(t *testing.T) {
 	for i := 1; i <= most; i++ {
 		begin(window)
 		until(t, "the window is full", func() bool { return held() == window*i })
-		if n := seen.of("connected"); n != i {
+		if n := seen.of(introspect.Connected); n != i {
 			t.Errorf("there are %d connections, and %d windows are full", n, i)
 		}
 		begin(1) // it waits in one of the windows that are full
 		if i < most {
-			until(t, "there is one more connection", func() bool { return seen.of("connected") == i+1 })
+			until(t, "there is one more connection", func() bool { return seen.of(introspect.Connected) == i+1 })
 		}
 	}
 	begin(5)
 	close(release)
 	wg.Wait()
-	until(t, "all have been idle", func() bool { return seen.of("closed") == most })
+	until(t, "all have been idle", func() bool { return seen.of(introspect.Closed) == most })
 	begin(1)
 	wg.Wait()
-	if n := seen.of("connected"); n != most+1 {
+	if n := seen.of(introspect.Connected); n != most+1 {
 		t.Errorf("then %d connections were made for a call", n-most)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // maxResends bounds how often a call that was certainly not processed is sent again without anybody
@@ -213,7 +214,7 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 // event tells the user of a connection event, and the resolver that its instances are perhaps
 // elsewhere.
 func (c *Client) event(e ConnEvent) {
-	if c.refresh != nil && e.Kind != eventConnected && e.Kind != eventClosed {
+	if c.refresh != nil && e.Kind != introspect.Connected && e.Kind != introspect.Closed {
 		_ = c.guard.apart("the resolver's Refresh", nil, func() error { // that it failed is in the log
 			c.refresh()
 			return nil

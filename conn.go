@@ -9,42 +9,18 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // A ConnEvent is something that happened to a connection or a listener.
 type ConnEvent struct {
-	// Kind is what happened:
-	//
-	//	"listen failed"    a listener could not be opened, or does not accept any more
-	//	"refused"          a server did not let a connection in: the accept filter, a limit, the Connect hook
-	//	"accepted"         a server has let a connection in
-	//	"connect failed"   a client could not connect
-	//	"connected"        a client's connection is ready for calls
-	//	"disconnected"     the peer closed the connection
-	//	"read failed"      reading failed, or what was read is not the protocol
-	//	"write failed"     writing failed
-	//	"closed"           this side closed the connection
-	//
-	// A connection that was accepted or connected ends with exactly one of the last four, or is
-	// refused.
-	Kind string
+	// Kind is what happened. Package introspect has the kinds.
+	Kind introspect.ConnEventKind
 	// Addr is the peer's address, or that of the listener.
 	Addr string
 	// Err says why, for the kinds that need a reason.
 	Err error
 }
-
-const (
-	eventListenFailed  = "listen failed"
-	eventRefused       = "refused"
-	eventAccepted      = "accepted"
-	eventConnectFailed = "connect failed"
-	eventConnected     = "connected"
-	eventDisconnected  = "disconnected"
-	eventReadFailed    = "read failed"
-	eventWriteFailed   = "write failed"
-	eventClosed        = "closed"
-)
 
 // ending is the event that the end of a connection is.
 func ending(addr string, err error) ConnEvent {
@@ -52,13 +28,13 @@ func ending(addr string, err error) ConnEvent {
 	op, _ := errors.AsType[*mux.IOError](err)
 	switch {
 	case errors.Is(err, mux.ErrClosed), errors.Is(err, mux.ErrRetired), errors.Is(err, mux.ErrAged):
-		e.Kind, e.Err = eventClosed, nil
+		e.Kind, e.Err = introspect.Closed, nil
 	case errors.Is(err, mux.ErrDrained), op != nil && op.Op == mux.EndOfStream:
-		e.Kind, e.Err = eventDisconnected, nil
+		e.Kind, e.Err = introspect.Disconnected, nil
 	case op != nil && op.Op == mux.Write:
-		e.Kind = eventWriteFailed
+		e.Kind = introspect.WriteFailed
 	default:
-		e.Kind = eventReadFailed
+		e.Kind = introspect.ReadFailed
 	}
 	return e
 }

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -62,14 +63,14 @@ func TestAConnectionThatIsMadeWhenTheClientCloses(t *testing.T) {
 		must(t, err)
 		start(t, newServer(t, nil), l)
 		var mu sync.Mutex
-		var kinds []string
+		var kinds []introspect.ConnEventKind
 		leaving, closed := make(chan struct{}), make(chan struct{})
 		var c *yodel.Client
 		c = newClient(t, &yodel.ClientOptions{Transport: network, OnConn: func(e yodel.ConnEvent) {
 			mu.Lock()
 			kinds = append(kinds, e.Kind)
 			mu.Unlock()
-			if e.Kind == "connected" {
+			if e.Kind == introspect.Connected {
 				go func() {
 					defer close(closed)
 					c.Close()
@@ -85,7 +86,7 @@ func TestAConnectionThatIsMadeWhenTheClientCloses(t *testing.T) {
 		<-closed
 		mu.Lock()
 		defer mu.Unlock()
-		if want := []string{"connected", "closed"}; !slices.Equal(kinds, want) {
+		if want := []introspect.ConnEventKind{introspect.Connected, introspect.Closed}; !slices.Equal(kinds, want) {
 			t.Errorf("when Close has returned there were %q, want %q", kinds, want)
 		}
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // An Endpoint is an instance as one client sees it: its connections, its load, and whether it is
@@ -515,7 +516,7 @@ func (ep *Endpoint) dial(d *dialing) {
 func (ep *Endpoint) connect(ctx context.Context, d *dialing) (*mux.Conn, *dialError) {
 	c := ep.client
 	fail := func(err *dialError) (*mux.Conn, *dialError) {
-		c.event(ConnEvent{Kind: eventConnectFailed, Addr: ep.Addr(), Err: err.err})
+		c.event(ConnEvent{Kind: introspect.ConnectFailed, Addr: ep.Addr(), Err: err.err})
 		return nil, err
 	}
 	var nc net.Conn
@@ -617,7 +618,7 @@ func (d *dialledConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	d.server = identityOf(l, d.ep.identity.Load())
 	d.up.Store(true)
 	c := d.ep.client
-	c.event(ConnEvent{Kind: eventConnected, Addr: d.ep.Addr()})
+	c.event(ConnEvent{Kind: introspect.Connected, Addr: d.ep.Addr()})
 	d.answer()
 	return nil
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/wire"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/auth"
 	"github.com/yodel-rpc/yodel/middleware/breaker"
 	"github.com/yodel-rpc/yodel/middleware/fallback"
@@ -389,7 +390,7 @@ var scenarios = []scenario{
 	{"YDL3003", "more connections than the server takes", yodel.ResourceExhausted, false, []string{"1 connections are open, the limit is 1"}, true, func(p *provocation) error {
 		refused := make(chan error, 10)
 		s := newServer(p, quiet(yodel.ServerOptions{MaxConns: 1, OnConn: func(e yodel.ConnEvent) {
-			if e.Kind == "refused" {
+			if e.Kind == introspect.Refused {
 				refused <- e.Err
 			}
 		}}))

@@ -19,6 +19,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/fanout"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/breaker"
 	"github.com/yodel-rpc/yodel/middleware/health"
 	"github.com/yodel-rpc/yodel/middleware/mirror"
@@ -712,7 +713,7 @@ func TestCloseInHooksReturns(t *testing.T) { //nolint:tparallel // its parts run
 		"connected": func(o *yodel.ClientOptions, end func()) { o.OnConn = func(yodel.ConnEvent) { end() } },
 		"closed": func(o *yodel.ClientOptions, end func()) {
 			o.OnConn = func(e yodel.ConnEvent) {
-				if e.Kind == "closed" {
+				if e.Kind == introspect.Closed {
 					end()
 				}
 			}

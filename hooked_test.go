@@ -138,7 +138,7 @@ func (l *hookLog) has(t *testing.T, want ...string) {
 }
 
 // event notes a connection event.
-func (l *hookLog) event(e yodel.ConnEvent) { l.add(e.Kind) }
+func (l *hookLog) event(e yodel.ConnEvent) { l.add(string(e.Kind)) }
 
 // around notes when a call comes down to a middleware and when it has come back.
 func (l *hookLog) around(name string) yodel.Middleware {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -95,7 +96,7 @@ func TestClientHooks(t *testing.T) {
 		if _, err := inspect.Ping.Call(t.Context(), c, &inspect.Empty{}); !errors.Is(err, yodel.Unavailable) {
 			t.Errorf("got %v, want unavailable", err)
 		}
-		if e := <-failed; e.Kind != "connect failed" || e.Addr != "nobody" || e.Err == nil {
+		if e := <-failed; e.Kind != introspect.ConnectFailed || e.Addr != "nobody" || e.Err == nil {
 			t.Errorf("got %v of %s because of %v", e.Kind, e.Addr, e.Err)
 		}
 	})
@@ -106,7 +107,7 @@ func TestClientHooks(t *testing.T) {
 		if err := h.client.Ready(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if e := <-connected; e.Kind != "connected" || e.Addr != "server" {
+		if e := <-connected; e.Kind != introspect.Connected || e.Addr != "server" {
 			t.Errorf("got %v of %s", e.Kind, e.Addr)
 		}
 	})
@@ -115,7 +116,7 @@ func TestClientHooks(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var log hookLog
 			h := startHooked(t, mem.New(), nil, &yodel.ClientOptions{OnConn: func(e yodel.ConnEvent) {
-				if e.Kind != "connect failed" { // it tries again
+				if e.Kind != introspect.ConnectFailed { // it tries again
 					log.event(e)
 				}
 			}})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -172,7 +173,7 @@ func TestServerHooks(t *testing.T) {
 			var decided atomic.Pointer[yodel.Handler]
 			h := startHooked(t, mem.New(), &yodel.ServerOptions{
 				OnConn: func(e yodel.ConnEvent) {
-					if strings.HasSuffix(e.Kind, " failed") { // reading or writing, whichever is first
+					if e.Kind == introspect.ReadFailed || e.Kind == introspect.WriteFailed { // whichever is first
 						log.add("failed")
 					}
 				},
@@ -365,7 +366,7 @@ func TestServerHooks(t *testing.T) {
 					log.add(call.Method)
 					return nil
 				})},
-				OnConn: func(e yodel.ConnEvent) { log.add(e.Kind) },
+				OnConn: log.event,
 				Limits: yodel.Limits{KeepAlive: time.Second},
 			}, nil)
 			if _, err := inspect.Ping.Call(t.Context(), h.client, &inspect.Empty{}); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/samples"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // ServerOptions changes how a server works. The zero value is a good server.
@@ -286,7 +287,7 @@ func NewServer(o *ServerOptions) *Server {
 func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
 	l, err := s.opts.Transport.Listen(addr)
 	if err != nil {
-		s.event(ConnEvent{Kind: eventListenFailed, Addr: addr, Err: err})
+		s.event(ConnEvent{Kind: introspect.ListenFailed, Addr: addr, Err: err})
 		if e, ok := errors.AsType[*Error](err); ok {
 			return e
 		}
@@ -361,7 +362,7 @@ func (s *Server) accept(l net.Listener) error {
 		if closing {
 			return ErrServerClosed
 		}
-		s.event(ConnEvent{Kind: eventListenFailed, Addr: l.Addr().String(), Err: err})
+		s.event(ConnEvent{Kind: introspect.ListenFailed, Addr: l.Addr().String(), Err: err})
 		if errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("accept: %w", err)
 		}
@@ -402,7 +403,7 @@ func (s *Server) serve(nc net.Conn) {
 	addr := nc.RemoteAddr().String()
 	refuse := func(err error) {
 		_ = nc.Close() // there is nothing more to say
-		s.event(ConnEvent{Kind: eventRefused, Addr: addr, Err: err})
+		s.event(ConnEvent{Kind: introspect.Refused, Addr: addr, Err: err})
 		if !errors.Is(err, ErrServerClosed) { // what comes late is no news
 			s.peerLines.warn(lineRefused, func() []any { return []any{"peer", addr, "err", err} })
 		}
@@ -418,7 +419,7 @@ func (s *Server) serve(nc net.Conn) {
 		refuse(err)
 		return
 	}
-	s.event(ConnEvent{Kind: eventAccepted, Addr: addr})
+	s.event(ConnEvent{Kind: introspect.Accepted, Addr: addr})
 	peer := &Peer{Addr: nc.RemoteAddr(), Conn: nc, requests: &s.calls}
 	if len(s.opts.Protocols) == 0 {
 		if err := s.serveNative(nc, nil, peer, nil); err != nil {
@@ -460,8 +461,8 @@ func (s *Server) serveSession(ses *Session, refuse func(error)) {
 	native = true
 }
 
-// enter lets a connection in that was admitted, or takes the place of old, and calls begin, which may be nil,
-// with s.mu held. It reports whether the server is shutting down.
+// enter lets a connection in that was admitted, or takes the place of old, and calls begin, which
+// may be nil, with s.mu held. It reports whether the server is shutting down.
 func (s *Server) enter(c, old connection, begin func()) (closing bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -580,7 +581,7 @@ func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 		e := asError(err)
 		sc.refused.Store(true)
 		if !sc.dialled {
-			s.event(ConnEvent{Kind: eventRefused, Addr: peer.Addr.String(), Err: err})
+			s.event(ConnEvent{Kind: introspect.Refused, Addr: peer.Addr.String(), Err: err})
 		}
 		return &mux.Refusal{Code: uint16(e.Code), ID: e.ID, Message: e.Message}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // This file serves other protocols on the port of a server: it looks at the first bytes of each
@@ -144,13 +145,13 @@ func (ses *Session) serve(p Protocol) {
 	ses.cancel(mux.ErrCallerGone)
 	_ = ses.Conn.Close() // there is nothing more to say
 	ses.calls.Wait()
-	e := ConnEvent{Kind: eventDisconnected, Addr: addr}
+	e := ConnEvent{Kind: introspect.Disconnected, Addr: addr}
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
-		e.Kind, e.Err = eventReadFailed, err
+		e.Kind, e.Err = introspect.ReadFailed, err
 		s.peerLines.warn(lineBreach, func() []any { return []any{"peer", addr, "protocol", p.Name(), "what", err.Error(), "id", "YDL1106"} })
 	case ses.quiet.Load():
-		e.Kind = eventClosed
+		e.Kind = introspect.Closed
 	}
 	s.event(e)
 }
@@ -179,7 +180,7 @@ func (ses *Session) Go(f func()) {
 // connect asks ServerOptions.Connect about the peer, once.
 func (ses *Session) connect() error {
 	if err := ses.server.connect(ses.Peer); err != nil {
-		ses.server.event(ConnEvent{Kind: eventRefused, Addr: ses.Peer.Addr.String(), Err: err})
+		ses.server.event(ConnEvent{Kind: introspect.Refused, Addr: ses.Peer.Addr.String(), Err: err})
 		return err
 	}
 	ses.known.Store(true)

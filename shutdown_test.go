@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // A blocking server has a method that runs until the test lets it go.
@@ -279,7 +280,7 @@ func TestShutdownDoesNotWaitForTheAcceptFilterForEver(t *testing.T) {
 			return nil
 		},
 		OnConn: func(e yodel.ConnEvent) {
-			if e.Kind == "refused" {
+			if e.Kind == introspect.Refused {
 				refused <- e
 			}
 		},

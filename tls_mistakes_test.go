@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/transport/tls"
 )
@@ -150,7 +151,7 @@ func TestAProbeOfATLSPortIsNotLogged(t *testing.T) {
 	serveOn(t, newServer(t, &yodel.ServerOptions{
 		Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		OnConn: func(e yodel.ConnEvent) {
-			if e.Kind != "accepted" {
+			if e.Kind != introspect.Accepted {
 				ended <- e.Err
 			}
 		},

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/registry/memory"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -200,7 +201,7 @@ func TestConnectionsThatAreBeingAcceptedCount(t *testing.T) {
 	goOn := make(chan struct{})
 	startHooked(t, network, &yodel.ServerOptions{MaxConns: limit, OnConn: func(e yodel.ConnEvent) {
 		log.event(e)
-		if e.Kind == "accepted" {
+		if e.Kind == introspect.Accepted {
 			<-goOn
 		}
 	}}, nil)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package introspect has the messages of a server's built-in methods: what a server says of itself.
-// Package inspect has the methods.
+// Package inspect has the methods. It also has the kinds of connection events.
 package introspect
 
 import (
