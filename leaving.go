@@ -22,16 +22,19 @@ const peakTime = 2 * time.Minute
 // update makes the set what the resolver says. Endpoints that stay keep their connections and
 // state.
 func (cl *cluster) update(instances []Instance) {
-	cl.list(instances)
+	if cl.list(instances) {
+		cl.source.list(context.Background(), cl.client, 0)
+	}
 	cl.rebuild()
 }
 
-// list is the part of update that decides which endpoints there are.
-func (cl *cluster) list(instances []Instance) {
+// list is the part of update that decides which endpoints there are. It reports whether there are
+// none.
+func (cl *cluster) list(instances []Instance) (none bool) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	if cl.closed {
-		return
+		return false
 	}
 	cl.err, cl.errText, cl.heard = nil, "", clock()
 	before := cl.listed
@@ -58,10 +61,8 @@ func (cl *cluster) list(instances []Instance) {
 	cl.implausible = cl.doubtfulLocked(len(seen), doubted)
 	endpoints, left := cl.partLocked(endpoints, now)
 	cl.listLocked(endpoints, append(gone, left...))
-	if len(endpoints) == 0 {
-		cl.source.list(context.Background(), cl.client, 0)
-	}
 	cl.probeLocked(now)
+	return len(endpoints) == 0
 }
 
 // namedLocked returns the endpoints of the instances that get calls, those of before if there are,

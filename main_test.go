@@ -173,6 +173,14 @@ func receive[T any](t testing.TB, ch <-chan T, what string) T {
 	}
 }
 
+// receiveValue receives from ch until want comes, in time.
+func receiveValue[T comparable](t testing.TB, ch <-chan T, want T, what string) {
+	t.Helper()
+	for got := receive(t, ch, what); got != want; {
+		got = receive(t, ch, what)
+	}
+}
+
 // wantError checks the code and the ID of an error.
 func wantError(t testing.TB, err error, code yodel.Code, id string) *yodel.Error {
 	t.Helper()

@@ -533,11 +533,9 @@ func TestAServiceWhoseMethodsWereUnregisteredIsWithdrawn(t *testing.T) {
 	go func() {
 		watched <- registry.Service("Late").Watch(ctx, func(instances []yodel.Instance) { known <- len(instances) })
 	}()
-	for receive(t, known, "the service is announced") != 1 {
-	}
+	receiveValue(t, known, 1, "the service is announced")
 	must(t, s.Unregister("Late.Method"))
-	for receive(t, known, "the service is withdrawn") != 0 {
-	}
+	receiveValue(t, known, 0, "the service is withdrawn")
 	cancel()
 	<-watched
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -251,8 +250,7 @@ func TestABalancerMayCallItsClient(t *testing.T) {
 	}
 	tryCall(t, c)
 	r.set(first, second)
-	for receive(t, built, "the Balancer gets the second endpoint") != 2 {
-	}
+	receiveValue(t, built, 2, "the Balancer gets the second endpoint")
 	tryCall(t, c)
 }
 
@@ -305,7 +303,21 @@ func TestASlowBalancerHoldsUpNobody(t *testing.T) {
 	for i := range addrs {
 		addrs[i] = serve(t, newServer(t, nil))
 	}
-	r := newSettable(addrs[0])
+	update := make(chan func([]yodel.Instance), 1)
+	set := func(to func([]yodel.Instance), addrs ...string) {
+		var all []yodel.Instance
+		for _, addr := range addrs {
+			all = append(all, yodel.Instance{Addr: addr})
+		}
+		to(all)
+	}
+	r := resolverFunc(func(ctx context.Context, to func([]yodel.Instance)) error {
+		set(to, addrs[0])
+		update <- to
+		set(to, addrs[:2]...)
+		<-ctx.Done()
+		return nil
+	})
 	begun, goOn := make(chan struct{}, 100), make(chan struct{})
 	var running, builds atomic.Int32
 	var before yodel.Picker
@@ -324,10 +336,9 @@ func TestASlowBalancerHoldsUpNobody(t *testing.T) {
 		before = yodel.RoundRobin(endpoints, last)
 		return before
 	}})
-	must(t, c.Ready(t.Context()))
-	r.set(addrs[:2]...)
 	receive(t, begun, "the Balancer runs")
-	returns(t, "calls return while the Balancer runs", func() {
+	to := <-update
+	returns(t, "calls and the resolver go on while the Balancer runs", func() {
 		for range 10 {
 			tryCall(t, c)
 		}
@@ -335,15 +346,20 @@ func TestASlowBalancerHoldsUpNobody(t *testing.T) {
 			t.Error(err)
 		}
 		err := c.Do(t.Context(), &yodel.Call{Method: "Arith.Nothing", Args: &Args{}, Explain: true})
-		wantError(t, err, yodel.Unimplemented, "YDL2002")
+		if yodel.CodeOf(err) != yodel.Unimplemented {
+			t.Errorf("got %v, want unimplemented", err)
+		}
+		set(to, addrs[:3]...)
+		set(to, addrs...)
 	})
 	if n := len(c.Endpoints()); n != 1 {
 		t.Errorf("there are %d endpoints before the Balancer has returned", n)
 	}
-	r.set(addrs[:3]...)
-	r.set(addrs...)
 	close(goOn)
 	until(t, "the newest set is in use", func() bool { return len(c.Endpoints()) == 4 })
+	if n := builds.Load(); n != 3 {
+		t.Errorf("the Balancer ran %d times, want 3: it need not see what has been replaced", n)
+	}
 	tryCall(t, c)
 }
 
@@ -389,51 +405,31 @@ func TestASlowBalancerDoesNotKeepAConnectionFromCalls(t *testing.T) {
 	})
 }
 
-// The last set that the resolver names wins, while connections come and go and the Balancer runs
-// because of them.
+// What the resolver names while the Balancer runs is in use at last, and nothing that it named
+// before. Here the resolver names the next set because of the Balancer.
 func TestTheNewestSetWins(t *testing.T) {
-	network := mem.New()
-	const instances, rounds = 8, 100
-	addrs := make([]string, instances)
-	for i := range addrs {
-		addrs[i] = fmt.Sprintf("server%d", i)
-		if i%2 == 0 { // the others are suspects
-			l, err := network.Listen(addrs[i])
-			must(t, err)
-			start(t, newServer(t, nil), l)
-		}
-	}
-	r := newSettable(addrs...)
-	var mu sync.Mutex
-	var given []string // to the last Balancer
-	c := newClientOf(t, r, &yodel.ClientOptions{Transport: network, Balancer: func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
-		mu.Lock()
-		defer mu.Unlock()
-		given = nil
-		for _, ep := range endpoints {
-			given = append(given, ep.Addr())
+	const sets = 20
+	instance := func(i int) []yodel.Instance { return []yodel.Instance{{Addr: fmt.Sprintf("server%d", i)}} }
+	var update func([]yodel.Instance)
+	var builds atomic.Int32
+	c := newClientOf(t, resolverFunc(func(ctx context.Context, name func([]yodel.Instance)) error {
+		update = name
+		update(instance(0))
+		<-ctx.Done()
+		return nil
+	}), &yodel.ClientOptions{Transport: mem.New(), Balancer: func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
+		if n := int(builds.Add(1)); n < sets {
+			update(instance(n))
 		}
 		return yodel.RoundRobin(endpoints, last)
 	}})
-	for i := range rounds {
-		in := make([]yodel.Instance, 0, instances)
-		for j, addr := range addrs {
-			state := ""
-			if (i+j)%3 == 0 && j > 0 {
-				state = "inactive"
-			}
-			in = append(in, yodel.Instance{Addr: addr, State: state})
-		}
-		r.setInstances(in)
-		tryCall(t, c)
-	}
-	r.set(addrs[0], addrs[2], addrs[1])
-	until(t, "the Balancer knows the last set", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		has := func(addr string) bool { return slices.Contains(given, addr) }
-		return has(addrs[0]) && has(addrs[2]) && !has(addrs[3]) && !has(addrs[5]) && !has(addrs[7])
+	until(t, "the last set is in use", func() bool {
+		all := c.Endpoints()
+		return len(all) == 1 && all[0].Addr() == instance(sets - 1)[0].Addr
 	})
+	if n := builds.Load(); n != sets {
+		t.Errorf("the Balancer ran %d times for %d sets", n, sets)
+	}
 }
 
 // Where the constructor of a middleware panics, calls fail. Others go elsewhere.
