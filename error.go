@@ -211,7 +211,7 @@ func shorten(s string, limit int) string { return text.Cut(s, limit) }
 
 // failure makes the error with an ID of the catalogue.
 func failure(id, format string, args ...any) *Error {
-	return &Error{Code: Code(catalogue.Of(id).Code), ID: id, Message: fmt.Sprintf(format, args...)}
+	return &Error{Code: Code(catalogue.Of(id).Code), ID: id, Message: fmt.Sprintf(format, args...)} //nolint:gosec // the catalogue has codes
 }
 
 // refusal is a failure that says that the method was certainly not executed.
