@@ -60,10 +60,15 @@ func (x *foreignContext) Value(key any) any {
 // Begin begins a call of a method. Body and reply are in codec, and may be compressed with
 // compressor, which may be nil. It never returns nil: a call that cannot succeed fails in Run.
 func (ses *Session) Begin(method string, codec Codec, compressor Compressor) *Served {
+	return ses.begin(method, codec, compressor, false)
+}
+
+// begin is Begin for a call whose request is of several values, if positional is set.
+func (ses *Session) begin(method string, codec Codec, compressor Compressor, positional bool) *Served {
 	v := new(Served)
 	in := &v.in
 	in.session, in.server, in.peer, in.protocol = ses, ses.server, ses.Peer, in
-	in.as = ses.bind(method, codec, compressor)
+	in.as = ses.bind(method, codec, compressor, positional)
 	in.method = in.as.find()
 	in.call.Method, in.call.in, in.call.Codec, in.call.Compressor = method, &in.serverCall, codec, compressor
 	in.arrived = clock()

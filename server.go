@@ -155,6 +155,8 @@ type Server struct {
 	announced []*announcer
 	withdrawn bool // nothing is announced any more
 	conns     map[connection]struct{}
+	local     *Session                 // of calls in this process; nil before the first
+	locals    int                      // how many of them are open
 	admitted  int                      // connections that may be open and are not in conns yet
 	links     map[*serverConn]struct{} // the clients' connections over which this server serves, once the peer is known
 	pools     map[*mux.Pool]struct{}   // of these clients

@@ -211,7 +211,7 @@ func (b *boundMethod) check(m *method) *Error {
 		return b.server.unknown(b.name, b.suggestion())
 	case m.kind != b.kind:
 		return refusal("YDL2006", "%s: the method is %s of %s; the call is for %s", b.name, oneOf(m.kind), m.types(), oneOf(b.kind))
-	case m.positional != b.positional:
+	case m.positional != b.positional && m.dynamic == nil:
 		return refusal("YDL2005", "%s: the method is %s", b.name, m.signature())
 	}
 	return nil
@@ -287,6 +287,23 @@ func (c *serverCall) decode() error {
 		return refusal("YDL2101", "%s: the request does not fit %s: %v (codec %s)", c.call.Method, c.method.argsName(), err, codec.Name())
 	}
 	c.call.Args = args
+	return nil
+}
+
+// DecodeInto decodes the request's body into v, a pointer or Values of pointers, on the server, for
+// methods that HandleCall registered.
+func (c *Call) DecodeInto(v any) error {
+	if c.in == nil {
+		return Errorf(Internal, "%s: there is no request to decode on this side", c.Method)
+	}
+	body, err := c.Body()
+	if err != nil {
+		return err
+	}
+	if err := decodeBody(body, c.in.as.codec, v); err != nil {
+		return refusal("YDL2101", "%s: the request does not fit %T: %v (codec %s)", c.Method, v, err, c.in.as.codec.Name())
+	}
+	c.Args = v
 	return nil
 }
 
@@ -380,9 +397,12 @@ func invoke(ctx context.Context, call *Call) error {
 }
 
 func (c *serverCall) execute(ctx context.Context) (reply any, err error) {
-	if c.method.kind != wire.Unary {
+	switch {
+	case c.method.kind != wire.Unary:
 		reply, err = c.runStream(ctx)
-	} else {
+	case c.method.dynamic != nil:
+		err = c.method.dynamic(ctx, &c.call)
+	default:
 		reply, err = c.method.call(ctx, c.call.Args)
 	}
 	if err == errNoReply { //nolint:errorlint // it is returned bare

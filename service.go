@@ -27,7 +27,8 @@ type method struct {
 	kind       uint64 // as in wire
 	// instead of call, when it is not unary
 	stream     func(ctx context.Context, p *pipe, args any) (reply any, err error)
-	views      bool // it is unary and takes one View
+	dynamic    Handler // instead of call, for HandleCall
+	views      bool    // it is unary and takes one View
 	idempotent atomic.Bool
 	nests      atomic.Bool  // it makes calls with its context
 	unnamed    atomic.Bool  // one of its names was unregistered: see target.find
@@ -145,6 +146,18 @@ func (s *Server) Handle(name string, function any) error {
 		return failure("YDL4001", "handle %s: %v", name, err)
 	}
 	return s.add(name, m)
+}
+
+// HandleCall registers a unary method whose types are not known when the program is compiled, for
+// bridges and proxies. Handler gets the call with its body encoded: Call.DecodeInto decodes it,
+// Call.Request copies it. It sets Call.Reply to a value, which is encoded in the codec of the call,
+// or to an *Encoded, which is sent as it is; nil is a reply without content. It must not keep the
+// call.
+func (s *Server) HandleCall(name string, handler Handler) error {
+	if handler == nil {
+		return failure("YDL4001", "handle %s: the handler is nil", name)
+	}
+	return s.add(name, &method{kind: wire.Unary, dynamic: handler})
 }
 
 // Alias gives a registered method more names.

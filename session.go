@@ -70,7 +70,9 @@ func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
 	ses := &Session{Conn: nc, Peer: peer, server: s, draining: make(chan struct{}), open: make(map[*Served]struct{})}
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
 	ses.greet = sync.OnceValue(ses.connect)
-	ses.Reader = bufio.NewReaderSize(sessionReader{ses}, 32<<10)
+	if nc != nil { // else it is that of calls in this process
+		ses.Reader = bufio.NewReaderSize(sessionReader{ses}, 32<<10)
+	}
 	peer.ended = ses.ctx.Done()
 	return ses
 }
@@ -189,14 +191,14 @@ func (ses *Session) connect() error {
 
 // bind returns the method of a name as this session calls it. Names of methods that the server has
 // are remembered.
-func (ses *Session) bind(name string, codec Codec, compressor Compressor) *boundMethod {
+func (ses *Session) bind(name string, codec Codec, compressor Compressor, positional bool) *boundMethod {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	if b := ses.bound[name]; b != nil && b.codec == codec && b.pack.Compressor == compressor {
+	if b := ses.bound[name]; b != nil && b.codec == codec && b.pack.Compressor == compressor && b.positional == positional {
 		return b
 	}
 	s := ses.server
-	b := &boundMethod{server: s, name: name, codec: codec, kind: wire.Unary}
+	b := &boundMethod{server: s, name: name, codec: codec, positional: positional, kind: wire.Unary}
 	if compressor != nil {
 		b.pack = packer{compressor, s.opts.CompressAbove}
 	}
@@ -216,6 +218,9 @@ func (ses *Session) bind(name string, codec Codec, compressor Compressor) *bound
 func (ses *Session) drain() {
 	ses.drainOnce.Do(func() {
 		close(ses.draining)
+		if ses.Conn == nil { // there is nobody to tell
+			return
+		}
 		for {
 			ses.mu.Lock()
 			idle := len(ses.open) == 0
@@ -244,7 +249,7 @@ func (ses *Session) drain() {
 func (ses *Session) stopReading() {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	if !ses.native {
+	if !ses.native && ses.Conn != nil {
 		ses.quiet.Store(true)
 		_ = ses.Conn.SetReadDeadline(time.Unix(1, 0)) // a connection without deadlines ends with Shutdown's time
 	}
@@ -253,7 +258,9 @@ func (ses *Session) stopReading() {
 // abort implements connection.
 func (ses *Session) abort() {
 	ses.cancel(mux.ErrClosed)
-	_ = ses.Conn.Close() // it is given up
+	if ses.Conn != nil {
+		_ = ses.Conn.Close() // it is given up
+	}
 }
 
 // executing implements connection.

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// This file lets a program call its own server.
+
+// localAddr is the address of callers in the same process.
+type localAddr struct{}
+
+func (localAddr) Network() string { return "local" }
+func (localAddr) String() string  { return "local" }
+
+// Do executes call on this server, without a connection. A Server is a Caller so that tests,
+// consoles and programs that are both client and server can call its methods like anybody else: the
+// call passes through middleware and observers, keeps to the limits, and is counted and recorded.
+// Arguments and reply are encoded in the call's codec, JSON by default, so that caller and handler
+// share no memory. The context passes on its deadline and its cancellation, but no values.
+// ServerOptions.Connect is not asked. Streams are Unimplemented. Do may be called concurrently;
+// Shutdown waits for the calls.
+func (s *Server) Do(ctx context.Context, call *Call) error {
+	if ctx == nil {
+		return refusal("YDL2008", "%s: the context is nil", call.Method)
+	}
+	if call.kind() != wire.Unary {
+		return refusal("YDL2006", "%s: a server calls its own unary methods only, not streams", call.Method)
+	}
+	codec := call.Codec
+	if codec == nil {
+		codec = JSON
+	}
+	var request Encoded
+	request.Several = several(call.Args)
+	body, err := appendBody(nil, codec, call.Args)
+	if err != nil {
+		e := refusal("YDL2103", "%s: %v (codec %s)", call.Method, err, codec.Name())
+		e.Cause = err
+		return e
+	}
+	ses, err := s.enterLocal(call.Method)
+	if err != nil {
+		return err
+	}
+	defer s.leaveLocal()
+	v := ses.begin(call.Method, codec, nil, request.Several)
+	defer v.End()
+	stop := context.AfterFunc(ctx, func() {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) { // which the handler's context has too
+			v.Cancel()
+		}
+	})
+	defer stop()
+	call.handOver(v.Call())
+	if at, ok := ctx.Deadline(); ok && (call.Deadline.IsZero() || at.Before(call.Deadline)) {
+		v.Call().Deadline = at
+	}
+	if e := v.Admit(len(body), true); e != nil {
+		return e
+	}
+	v.Body, v.Owned = body, true
+	e := v.Run()
+	if e == nil {
+		e = call.takeReply(v, codec)
+	}
+	call.Trailer, call.ReplyAttachment = v.Call().Trailer, v.Call().ReplyAttachment
+	if e != nil {
+		return e
+	}
+	return nil
+}
+
+// handOver copies what a caller sets to the call that the server executes.
+func (c *Call) handOver(to *Call) {
+	to.Metadata, to.Attachment, to.Deadline = c.Metadata, slices.Clone(c.Attachment), c.Deadline
+	to.OneWay, to.Key, to.IdempotencyKey = c.OneWay, c.Key, c.IdempotencyKey
+	to.Criticality, to.Tenant, to.Explain, to.Attempt = c.Criticality, c.Tenant, c.Explain, c.Attempt
+}
+
+// takeReply decodes the reply of a call that succeeded into c.Reply, which may be nil.
+func (c *Call) takeReply(v *Served, codec Codec) *Error {
+	if c.OneWay || c.Reply == nil {
+		return nil
+	}
+	body, _, e := v.AppendReply(nil)
+	if e != nil {
+		return e
+	}
+	if err := decodeBody(body, codec, c.Reply); err != nil {
+		e = failure("YDL2102", "%s: the reply does not fit %T: %v (codec %s)", c.Method, c.Reply, err, codec.Name())
+		e.Cause = err
+	}
+	return e
+}
+
+// enterLocal returns the session of the calls of this process, which is a connection of the server
+// while any is open.
+func (s *Server) enterLocal(method string) (*Session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return nil, refusal("YDL3004", "%s: the server has been shut down", method)
+	}
+	if s.local == nil {
+		s.local = newSession(s, nil, &Peer{Addr: localAddr{}, requests: &s.calls})
+		s.local.greet = func() error { return nil }
+	}
+	s.locals++
+	s.conns[s.local] = struct{}{}
+	return s.local, nil
+}
+
+func (s *Server) leaveLocal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.locals--; s.locals == 0 {
+		delete(s.conns, s.local)
+		s.emptyLocked()
+	}
+}
