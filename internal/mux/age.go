@@ -4,28 +4,27 @@ package mux
 
 import "math/rand/v2"
 
-// Connections that do nothing, or have been open for long enough, are ended without losing a call:
-// a client stops using them, a server tells the client to. Either way the client may connect again
-// at once.
+// Idle connections and old connections are ended without losing a call: a client stops using them,
+// and a server tells the client to stop. In both cases the client may connect again at once.
 
-// aging is when that is due. Guarded by Conn.mu.
+// aging says when the connection is to be ended. Conn.mu guards it.
 type aging struct {
-	retireAt int64  // because of its age; 0 never
-	lookAt   int64  // when it is seen next whether anything happens; 0 never
-	seen     uint64 // how many requests there had been when it was last looked
-	open     bool   // some were open then
-	quiet    int    // how often in a row nothing happened
-	over     bool   // this side or the peer has said that the time of the connection is over
+	retireAt int64  // when the connection is too old; 0 never
+	lookAt   int64  // when to check next for activity; 0 never
+	seen     uint64 // how many requests there had been at the last check
+	open     bool   // calls were open at the last check
+	quiet    int    // how many checks in a row found no activity
+	over     bool   // this side or the peer has ended the connection because of its age or idleness
 }
 
-// idleLooks is how often it is looked, in the time after which a connection counts as idle. Nothing
-// need be noted when calls begin and end.
+// idleLooks is the number of checks in Limits.IdleTimeout. With checks, the beginning and the end
+// of a call need not be recorded.
 const idleLooks = 4
 
 func (a *aging) nextLocked() int64 { return min(orNever(a.retireAt), orNever(a.lookAt)) }
 
-// ageLocked begins to count the age of the connection. Connections that were made together do not
-// end together.
+// ageLocked starts the checks of age and activity. The random part spreads the ends of connections
+// that began together.
 func (c *Conn) ageLocked(now int64) {
 	if age := c.cfg.MaxAge; age > 0 {
 		c.seldomLocked().aging.retireAt = later(now, age-age/10, rand.N(age/5+1))
@@ -36,12 +35,12 @@ func (c *Conn) ageLocked(now int64) {
 	c.careLocked(c.aging.nextLocked())
 }
 
-// agedLocked reports whether the time of the connection is over, once.
+// agedLocked reports, once, whether the connection is too old or has been idle for too long.
 func (c *Conn) agedLocked(now int64) bool {
 	a := &c.aging
 	if a.lookAt != 0 && now >= a.lookAt {
 		seen, open := c.opened+c.received.Load(), c.open+len(c.admission)+c.inOpen > 0
-		if seen != a.seen || open || a.open { // what was open may have ended just now
+		if seen != a.seen || open || a.open { // a call that was open may have ended just now
 			a.quiet = 0
 		} else {
 			a.quiet++
@@ -55,20 +54,20 @@ func (c *Conn) agedLocked(now int64) bool {
 	return c.drained == nil && !c.draining.Load()
 }
 
-// retire ends the connection when its time is over.
+// retire ends the connection because it is old or idle.
 func (c *Conn) retire() {
 	if !c.client {
 		c.drain(1)
 		return
 	}
 	if c.cfg.Unusable != nil {
-		c.cfg.Unusable(c) // first, so that no call is refused that could go elsewhere
+		c.cfg.Unusable(c) // first, so that calls that could go elsewhere are not refused
 	}
 	c.closeWhenIdle(ErrAged)
 }
 
-// Aged reports whether the connection ends because it was idle or old, on this side or the peer's:
-// nothing is wrong with the peer.
+// Aged reports whether this side or the peer ended the connection because it was idle or old.
+// Nothing is wrong with the peer then.
 func (c *Conn) Aged() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

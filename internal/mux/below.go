@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// This file calls the connection below, which may be the code of a user's transport. Such code may
-// panic, which is an error of that connection, or end its goroutine, which ends the connection from
-// another one.
+// This file calls the underlying connection, which may be code of a user's transport. If that code
+// panics, the panic becomes an error of the connection. If it ends its goroutine, another goroutine
+// ends the connection.
 
-// A BelowError says that the connection below panicked or ended its goroutine.
+// A BelowError says that the underlying connection panicked or ended its goroutine.
 type BelowError struct {
-	Value any // of the panic; nil when it ended its goroutine
+	Value any // the value of the panic; nil if the code ended its goroutine
 }
 
 func (e *BelowError) Error() string {
@@ -24,7 +24,7 @@ func (e *BelowError) Error() string {
 	return fmt.Sprintf("the connection's own code panicked: %v", e.Value)
 }
 
-// readBelow reads. It is called by the reader.
+// readBelow reads from the underlying connection. The reader calls it.
 func (c *Conn) readBelow(b []byte) (n int, err error) {
 	returned := false
 	defer func() {
@@ -33,7 +33,7 @@ func (c *Conn) readBelow(b []byte) (n int, err error) {
 		}
 		below := &BelowError{recover()}
 		if n, err = 0, below; below.Value == nil {
-			go func() { // in place of the reader
+			go func() { // it takes the place of the reader
 				c.end(&IOError{Op: Read, Err: below})
 				c.hush()
 			}()
@@ -44,7 +44,7 @@ func (c *Conn) readBelow(b []byte) (n int, err error) {
 	return n, err
 }
 
-// writeBelow writes. It is called by the goroutine that flushes.
+// writeBelow writes to the underlying connection. The flusher calls it.
 func (c *Conn) writeBelow(b []byte) (n int, err error) {
 	returned := false
 	defer func() {
@@ -62,7 +62,8 @@ func (c *Conn) writeBelow(b []byte) (n int, err error) {
 	return n, err
 }
 
-// callBelow calls f, which calls methods of the connection below, and returns its error.
+// callBelow calls f, which calls methods of the underlying connection, and returns its error.
+// Unless the connection is a socket, f runs on its own goroutine.
 func (c *Conn) callBelow(f func() error) error {
 	if c.socket != nil {
 		return f()
@@ -82,22 +83,22 @@ func (c *Conn) callBelow(f func() error) error {
 	return <-ended
 }
 
-// closeBelow closes the connection below.
-func (c *Conn) closeBelow() { _ = c.callBelow(c.nc.Close) } // what there was to say is in c.err
+// closeBelow closes the underlying connection.
+func (c *Conn) closeBelow() { _ = c.callBelow(c.nc.Close) } // c.err has the reason of the end
 
-// finishBelow says that nothing more is written, and reports whether the connection below can say
+// finishBelow closes the writing direction. It reports whether the underlying connection supports
 // that.
 func (c *Conn) finishBelow() bool {
 	half, ok := c.nc.(interface{ CloseWrite() error })
 	return ok && c.callBelow(half.CloseWrite) == nil
 }
 
-// readableUntil bounds what is read of the connection below.
+// readableUntil sets the read deadline of the underlying connection.
 func (c *Conn) readableUntil(t time.Time) error {
 	return c.callBelow(func() error { return c.nc.SetReadDeadline(t) })
 }
 
-// drainBelow reads and drops what still comes.
+// drainBelow reads and drops the data that still arrives.
 func (c *Conn) drainBelow() {
 	_ = c.callBelow(func() error {
 		_, err := io.Copy(io.Discard, c.nc)

@@ -11,87 +11,91 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A Budget bounds how many requests are open on all connections of a server together, and how many
-// bytes these have. Each connection has a share of it, which its peer is told: first by the
-// settings, later by Credit frames. The shares follow who needs them. No connection gets more by
-// asking for more: those that want more than there is get equal shares.
+// A Budget bounds how many requests are open on all connections of a server, and how many bytes
+// they have. Each connection has a share of it. The peer learns its share first from the settings,
+// and later from Credit frames. The shares follow need. Asking for more does not help: if the
+// connections need more than there is, those that need most get equal shares.
 //
-// A share is lowered in two steps. The peer is told, and then pinged: when the pong comes, all that
-// the peer sent under the old limit has come too. Only then does the room belong to others, so that
-// the sum of all shares never exceeds the total, but for the one request that every connection is
-// allowed. Those come on top when there are more connections than the reserve has requests, and
-// when Reserve has not been called, or in vain.
+// The budget lowers a share in two steps. First it sends the peer the new limit, and then a ping.
+// When the pong arrives, everything that the peer sent under the old limit has arrived too. Only
+// then do other connections get the room. So the sum of all shares never exceeds the total, with
+// one exception: every connection is allowed one request. Those requests come on top if there are
+// more connections than the reserve has requests, or if Reserve was not called or timed out.
 //
-// Its methods may be called concurrently. Where both are held, Conn.mu comes before Budget.mu.
+// The methods of a Budget may be called concurrently.
 type Budget struct {
 	total, totalBytes int
 
-	dividing sync.Mutex // held by look
+	dividing sync.Mutex // held by look; taken before Conn.mu
 
+	// guards all fields below, and the fields of every share except conn; taken after Conn.mu
 	mu      sync.Mutex
 	members []*share
-	active  []*share      // those to be measured
-	granted int           // the sum of all shares, and places
-	places  int           // reserved for connections that are being made
-	freed   chan struct{} // closed when some has been given back; nil when nobody waits
-	turn    int           // whose turn it is to have one more
+	active  []*share // the shares to measure
+	granted int      // the sum of all shares and places
+	places  int      // reserved for connections that are being set up
+	// closed when a connection has given something up; nil when no goroutine waits
+	freed   chan struct{}
+	turn    int // which connections get one more from an uneven division
 	timer   *time.Timer
 	due     time.Time // when timer fires; zero when it is not set
-	measure time.Time // not before this
+	measure time.Time // the earliest time of the next measurement
 	changed func()    // for tests: called with mu held when a share has changed
 }
 
-// A share is what a connection has of a budget. Guarded by Budget.mu.
+// A share is the part of a budget that a connection has. Budget.mu guards it.
 type share struct {
-	conn        *Conn
-	index       int       // in Budget.members
-	told        int       // the limit that the peer was told last
-	granted     int       // how much of the total is not for others: at least told, and more until the peer has obeyed
-	bytes       int       // the same of bytes
-	greeted     bool      // the peer has sent its settings, so that it can be told something
-	lowering    bool      // the peer has been told a lower limit, and its pong has not come
-	lowered     time.Time // when it was told that
-	active      bool      // is in Budget.active
+	conn  *Conn
+	index int // in Budget.members
+	told  int // the limit that the peer was sent last
+	// What the total has set aside for the connection. It is at least told, and more until the peer
+	// has obeyed.
+	granted     int
+	bytes       int       // the same for bytes
+	greeted     bool      // the peer has sent its settings, so it can receive limits
+	lowering    bool      // the peer was sent a lower limit, and its pong has not arrived
+	lowered     time.Time // when the lower limit was sent
+	active      bool      // the share is in Budget.active
 	gone        bool      // the connection has ended
-	recent      int       // how many requests were open at most, of late
+	recent      int       // the most requests that were open at once recently
 	recentBytes int
 
-	target int  // what it should have
-	hungry bool // it used most of what it has
-	fixed  bool // while targets are made: what it gets is settled
+	target int  // the limit that it should have
+	hungry bool // it used most of its limit
+	fixed  bool // target is final, in targetsLocked
 }
 
 const (
-	// measurePeriod is how often it is measured what connections need, while requests are open.
+	// measurePeriod is how often the need of connections is measured, while requests are open.
 	measurePeriod = 100 * time.Millisecond
-	// gather is how long changes in membership gather until the budget is divided again.
+	// gather is how long changes of membership are collected before the budget is divided again.
 	gather = 2 * time.Millisecond
-	// reserveTime is how long a new connection waits for others to give something up, until it has
-	// one request more than there are.
+	// reserveTime is how long a new connection waits for others to give something up. Then it gets
+	// one request beyond the total.
 	reserveTime = time.Second
 
-	// idleShare is that of a connection that needs nothing, at most, while there is enough. What
-	// calls of short methods need is hardly seen, because they are not open for long: with 1024,
-	// the callers beyond that waited for nothing, and 5000 of them made 106 thousand calls a second
-	// instead of 150.
+	// idleShare bounds the share of an idle connection while there is enough. Calls of short
+	// methods are rarely seen as open, so their need is measured too low. With 1024, callers beyond
+	// that waited without need, and 5000 callers made 106 thousand calls a second in place of 150
+	// thousand.
 	idleShare   = 8 << 10
-	scarceShare = 16       // the same while others need more than there is
-	minBytes    = 64 << 10 // of each
-	// obeyTime is how long a peer may take to answer the ping behind a lower limit. After that what
-	// exceeds the limit is refused, and what the peer does not use is given to others. A peer that
-	// is alive answers sooner: see Limits.KeepAlive.
+	scarceShare = 16       // the same while other connections need more than there is
+	minBytes    = 64 << 10 // the least limit of bytes of each share
+	// obeyTime is how long a peer may take to answer the ping behind a lower limit. After that,
+	// requests beyond the limit are refused, and other connections get what the peer does not use.
+	// A live peer answers sooner: see Limits.KeepAlive.
 	obeyTime      = 30 * time.Second
-	fewestToShare = 4 // below this, one more or less is a difference
+	fewestToShare = 4 // with smaller shares, one more or less makes a difference
 )
 
-// NewBudget returns a budget of this many requests and bytes. It needs not be closed: it holds a
-// timer only while requests are open.
+// NewBudget returns a budget of open requests and openBytes bytes. It need not be closed, because
+// it holds a timer only while requests are open.
 func NewBudget(open, openBytes int) *Budget {
 	return &Budget{total: min(max(open, 1), math.MaxInt/64), totalBytes: min(openBytes, math.MaxInt/64)}
 }
 
-// Reserve makes sure that there is something left for a new connection: New, or Unreserve, is to be
-// called next. It waits while others give up what they do not need, for a second at most.
+// Reserve reserves one request for a new connection. The caller must then call New or Unreserve.
+// Reserve waits for at most a second while other connections give up what they do not need.
 func (b *Budget) Reserve() {
 	late := time.NewTimer(reserveTime)
 	defer late.Stop()
@@ -119,7 +123,7 @@ func (b *Budget) Reserve() {
 	b.grantLocked(1)
 }
 
-// Unreserve says that there will be no new connection after all.
+// Unreserve releases a reservation that no connection will use.
 func (b *Budget) Unreserve() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,15 +131,15 @@ func (b *Budget) Unreserve() {
 	b.grantLocked(-1)
 }
 
-// Granted returns the sum of the limits of all connections.
+// Granted returns the sum of the limits of all connections, and of the reservations.
 func (b *Budget) Granted() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.granted
 }
 
-// Open returns how many requests are open on all connections, those excepted that run on a reading
-// goroutine.
+// Open returns how many requests are open on all connections. It does not count requests that run
+// on a reader goroutine.
 func (b *Budget) Open() (open int) {
 	b.mu.Lock()
 	conns := make([]*Conn, 0, len(b.members))
@@ -151,20 +155,20 @@ func (b *Budget) Open() (open int) {
 	return open
 }
 
-// reserve is what is kept free for connections that come.
+// reserve returns how many requests are kept free for new connections.
 func (b *Budget) reserve() int { return min(max(b.total/16, 1), b.total-1) }
 
-// idle is the share of a connection that needs nothing, when there are n: half of what there is, so
-// that the other half is for those that need something.
+// idle returns the share of an idle connection among n connections. Idle shares take at most half
+// of the total, so that the other half is for connections in need.
 func (b *Budget) idle(n int) int { return min(max((b.total-b.reserve())/(2*n), 1), idleShare) }
 
-// bytesOf is the limit of bytes that goes with a limit of requests.
+// bytesOf returns the limit of bytes that goes with a limit of requests.
 func (b *Budget) bytesOf(s *share, told int) int {
 	part := int(float64(b.totalBytes) * float64(told) / float64(b.total))
 	return min(max(part, minBytes), s.conn.cfg.MaxOpenBytes)
 }
 
-// join gives a new connection its first share: generous when there is much.
+// join gives a new connection its first share, which is generous when much is free.
 func (b *Budget) join(c *Conn) *share {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -193,7 +197,7 @@ func (b *Budget) grantLocked(n int) {
 	}
 }
 
-// greet says that the peer can be told new limits.
+// greet records that the peer can receive new limits.
 func (b *Budget) greet(s *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -201,7 +205,7 @@ func (b *Budget) greet(s *share) {
 	b.soonLocked(gather)
 }
 
-// touch has a connection measured that has requests open again.
+// touch makes the budget measure a connection that has open requests again.
 func (b *Budget) touch(s *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -212,8 +216,8 @@ func (b *Budget) touch(s *share) {
 	b.soonLocked(measurePeriod)
 }
 
-// settle takes back what a connection neither has been granted any more nor uses, and returns what
-// it has now.
+// settle takes back what a connection neither uses nor is allowed any more. It returns the limits
+// that the connection has now.
 func (b *Budget) settle(s *share, open, bytes int) (int, int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -237,14 +241,14 @@ func (b *Budget) settle(s *share, open, bytes int) (int, int) {
 	return s.granted, s.bytes
 }
 
-// obeyed says that the peer has obeyed a lower limit.
+// obeyed records that the peer has obeyed a lower limit.
 func (b *Budget) obeyed(s *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s.lowering = false
 }
 
-// leave says that the connection has ended. What it still executes remains its share.
+// leave records that the connection has ended. It keeps a share for the requests that still run.
 func (b *Budget) leave(s *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -262,8 +266,8 @@ func (b *Budget) removeLocked(s *share) {
 	b.members = b.members[:last]
 }
 
-// borrow lets a connection have open requests of so many bytes open, which is more than its share,
-// if that leaves the reserve alone. A peer that had not heard of its limit needs that.
+// borrow allows a connection to have open requests with bytes bytes, which is beyond its share, if
+// the reserve stays untouched. A peer that had not learned its limit needs that.
 func (b *Budget) borrow(s *share, open, bytes int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -285,7 +289,7 @@ func (b *Budget) borrow(s *share, open, bytes int) bool {
 	return true
 }
 
-// soonLocked has the budget divided within d.
+// soonLocked makes the timer divide the budget within d.
 func (b *Budget) soonLocked(d time.Duration) {
 	at := time.Now().Add(d)
 	if !b.due.IsZero() && !at.Before(b.due) {
@@ -299,12 +303,12 @@ func (b *Budget) soonLocked(d time.Duration) {
 	b.timer.Reset(d)
 }
 
-// What a connection does for its budget.
+// The methods of Conn for its budget.
 
-// hardLimit is how many requests of the peer may be open in any case.
+// hardLimit returns how many requests of the peer may be open in any case.
 func (c *Conn) hardLimit() int { return min(c.cfg.MaxOpen, wire.MaxSlots) }
 
-// joinBudget gives a new connection its share and returns the limits to begin with.
+// joinBudget gives a new connection its share and returns the initial limits.
 func (c *Conn) joinBudget() (open, bytes int) {
 	open, bytes = c.cfg.MaxOpen, c.cfg.MaxOpenBytes
 	if c.cfg.Budget != nil {
@@ -315,7 +319,7 @@ func (c *Conn) joinBudget() (open, bytes int) {
 	return open, bytes
 }
 
-// usedLocked notes how much is open.
+// usedLocked records how much is open.
 func (c *Conn) usedLocked(open, bytes int) {
 	if c.share == nil {
 		return
@@ -329,7 +333,7 @@ func (c *Conn) usedLocked(open, bytes int) {
 	c.peakBytes = max(c.peakBytes, bytes)
 }
 
-// bearsLocked reports whether the budget bears one more request.
+// bearsLocked reports whether the budget allows one more request.
 func (c *Conn) bearsLocked(r *Request, open, bytes int) bool {
 	if open == 0 || open < c.limit && (bytes == 0 || bytes+r.bytes <= c.limitBytes) {
 		return true
@@ -337,7 +341,8 @@ func (c *Conn) bearsLocked(r *Request, open, bytes int) bool {
 	if c.share == nil || open >= initialWindow || c.informed || !c.cfg.Budget.borrow(c.share, open+1, bytes+r.bytes) {
 		return false
 	}
-	if !c.inquired { // the pong says that the peer has its limits, which were sent before
+	// The peer read its settings, with the limits, before it answers the ping.
+	if !c.inquired {
 		c.inquired = true
 		c.sendPingLocked(wire.Ping, make([]byte, pingSize))
 	}
@@ -345,20 +350,20 @@ func (c *Conn) bearsLocked(r *Request, open, bytes int) bool {
 	return true
 }
 
-// settleLocked gives back what is not granted any more and not in use.
+// settleLocked gives back to the budget what is neither allowed any more nor in use.
 func (c *Conn) settleLocked() {
 	if c.share == nil {
 		return
 	}
-	// one-way requests have as large a window of their own
+	// one-way requests have a window of their own, of the same size
 	open := max(c.inOpen-c.inNested-len(c.oneWay), len(c.oneWay))
 	if c.orphans > 0 {
-		open = max(c.inOpen-c.inNested-c.orphans, 0) // orphans have a bound of their own
+		open = max(c.inOpen-c.inNested-c.orphans, 0) // mostOrphans bounds the orphans
 	}
 	c.limit, c.limitBytes = c.cfg.Budget.settle(c.share, open, c.inBytes-c.inNestBytes)
 }
 
-// leaveBudgetLocked ends the connection's membership. What it still executes goes on counting.
+// leaveBudgetLocked removes the connection from the budget. Requests that still run go on counting.
 func (c *Conn) leaveBudgetLocked() {
 	if c.share != nil {
 		c.cfg.Budget.leave(c.share)
@@ -366,17 +371,17 @@ func (c *Conn) leaveBudgetLocked() {
 	}
 }
 
-// measure tells the budget what was used.
+// measure reports to the budget how much was used.
 func (c *Conn) measure() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	open, bytes := c.inOpen-c.inNested, c.inBytes-c.inNestBytes // what is in the window
+	open, bytes := c.inOpen-c.inNested, c.inBytes-c.inNestBytes // the requests in the window
 	c.cfg.Budget.measuredAs(c.share, c.peak, c.peakBytes, open)
 	c.peak, c.peakBytes = open, bytes
 	c.settleLocked()
 }
 
-// tell tells the peer a new limit.
+// tell sends the peer a new limit.
 func (c *Conn) tell(ch change) {
 	c.mu.Lock()
 	if c.err != nil {
@@ -397,7 +402,8 @@ func (c *Conn) tell(ch change) {
 	c.flushLocked(false)
 }
 
-// obeyedLocked handles the pong to ping n: is it the one that lowered the limit?
+// obeyedLocked handles the pong to ping n. If that ping followed a lower limit, the peer has
+// obeyed.
 func (c *Conn) obeyedLocked(n uint64) {
 	if c.lowering == n && n != 0 {
 		c.lowering = 0
@@ -406,8 +412,7 @@ func (c *Conn) obeyedLocked(n uint64) {
 	}
 }
 
-// enforce lowers the limit of a peer that has not answered the ping behind a lower limit for
-// obeyTime.
+// enforce applies the lower limit to a peer that has not answered the ping for obeyTime.
 func (c *Conn) enforce() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

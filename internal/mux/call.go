@@ -15,9 +15,9 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A Method is what a caller calls on connections: it gets a number on each one.
+// A Method is a method that callers call. Each connection gives it a number.
 type Method struct {
-	// Handle tells methods of one owner apart. Handles are small: they index a slice.
+	// Handle distinguishes the methods of one owner. Handles are small, because they index a slice.
 	Handle     int
 	Name       string
 	Codec      string
@@ -27,45 +27,47 @@ type Method struct {
 	Idempotent bool
 }
 
-// A numbering is what one connection knows of a Method.
+// A numbering is the number that one connection has given to a Method.
 type numbering struct {
 	number uint16
 	known  bool
-	id     uint32 // of the Method frame, which the answer repeats
+	id     uint32 // of the Method frame, which the peer's MethodInfo repeats
 }
 
-// Out is a request on its way out. The caller keeps body and attachment unchanged until Call or
-// Start has returned; what is written later is a copy.
+// Out is a request that this side sends. The caller must not change Body and Attachment until Call
+// or Start has returned. Frames that are written after that are copies.
 //
-// What every call sets comes first, and what few do last: an Out that is used again goes from the
-// processor of who calls to that of who reads, and back.
+// The fields that every call sets come first, and rarely set ones last. A reused Out moves between
+// the processor of the caller and that of the reader, so fewer cache lines move.
 type Out struct {
 	Method     *Method
 	Body       []byte
 	Metadata   []byte // pairs, see wire.AppendPair
-	Budget     uint64 // of attempts
-	Bare       bool   // no other field is set: the connection need not look for one
+	Budget     uint64 // the budget of attempts
+	Bare       bool   // no other field is set, so the connection does not check them
 	Compressed bool
 	Checksum   bool
-	OneWay     bool // set by Notify and its like
-	NoWait     bool // fail at once instead of waiting for the peer's window
-	// name the peer's request that the context belongs to, if it is open: the peer lets it in while
-	// it drains
-	Nest       bool
-	sent       bool          // the connection has set fields itself
-	Began      time.Duration // set by Start: about when it was, see Clock
-	Waited     time.Duration // set by Call and its like: for the peer's window, and for room in the output
+	OneWay     bool // set by Notify and Follow
+	NoWait     bool // fail immediately instead of waiting for the peer's window
+	// Name the peer's request that the context belongs to, if it is open. A draining peer accepts
+	// such a request.
+	Nest  bool
+	sent  bool          // the connection has set Fields
+	Began time.Duration // set by Start: approximately when the call began, see Clock
+	// set by Call, Start, Notify and Follow: the time spent waiting for the peer's window and for
+	// space in the output
+	Waited     time.Duration
 	Deadline   time.Time
 	Now        time.Duration // a fresh reading of Clock; 0 for none
 	Attachment []byte
-	Stream     *Stream     // to be opened, for a method of a kind that has one; with Start only
-	Fields     wire.Fields // without Timeout, Metadata, Budget and Parent, which the connection sets
+	Stream     *Stream     // the stream to open, for a method of a streaming kind; only with Start
+	Fields     wire.Fields // the connection sets Timeout, Metadata, Budget and Parent
 }
 
 // nested reports whether out was sent beyond the window, see nested.go.
 func (out *Out) nested() bool { return out.sent && out.Fields.Parent != 0 }
 
-// Reset makes out the request of nothing.
+// Reset clears out for the next request.
 func (out *Out) Reset() {
 	if !out.Bare || out.sent {
 		out.Fields, out.Bare, out.sent = wire.Fields{}, true, false
@@ -79,9 +81,9 @@ func (out *Out) Reset() {
 	}
 }
 
-// A Completer is told how an asynchronous call ended. Answer is valid until Complete returns. With
-// a reply it runs on the reading goroutine: when it blocks, the reading is handed to another one.
-// Without one it runs on a goroutine of its own.
+// A Completer receives the outcome of an asynchronous call. The Answer is valid until Complete
+// returns. If there is a reply, Complete runs on the reader goroutine. If it blocks there, another
+// goroutine takes over the reading. If there is no reply, Complete runs on its own goroutine.
 type Completer interface {
 	Complete(a *Answer, err error)
 }
@@ -93,14 +95,15 @@ type Answer struct {
 	Fields     []byte
 	Body       []byte
 	Attachment []byte
-	At         time.Duration // about when it was read, on Clock; 0 for one of a stream
+	// approximately when the reply was read, on Clock; 0 for a reply to a stream
+	At time.Duration
 
 	waiter *waiter
-	own    bool // the memory is for this message only
+	own    bool // the memory belongs to this message alone
 }
 
-// Keep gives Body, Attachment and Fields to the caller for good, if they are in memory for this
-// message only, and reports whether they are.
+// Keep passes ownership of Body, Attachment and Fields to the caller if their memory belongs to
+// this message alone. It reports whether it does.
 func (a *Answer) Keep() bool {
 	own := a.own
 	if own {
@@ -112,7 +115,7 @@ func (a *Answer) Keep() bool {
 	return own
 }
 
-// Release gives back the memory of an answer that Call returned.
+// Release releases the memory of an answer that Call returned.
 func (a *Answer) Release() {
 	w := a.waiter
 	if a.own {
@@ -123,35 +126,37 @@ func (a *Answer) Release() {
 }
 
 // A slot is an entry in the table of calls that this side opened. It is taken from the request
-// until the final frame has come, also when nobody waits any more, so that ids are never reused too
-// early.
+// until the final frame has arrived, even if the caller no longer waits. So an id is not reused too
+// early. Conn.mu guards it.
 type slot struct {
-	id     uint32 // of the call now, or of the one before while the slot is free
+	id     uint32 // of the current call; of the previous call while the slot is free
 	taken  bool
-	nested bool    // it went beyond the window, see nested.go
-	waiter *waiter // nil when nobody waits
+	nested bool    // the request was sent beyond the window, see nested.go
+	waiter *waiter // nil when the caller no longer waits
 	bytes  int     // counted in openBytes
-	end    uint64  // offset behind the request's last byte in the connection's output
+	end    uint64  // offset behind the last byte of the request in the connection's output
 	nth    uint64  // the number of the request among all that the connection sent
 	oneWay bool
 	part   *collector
 	stream *Stream
 }
 
-// A waiter is somebody who waits for a call to end: a goroutine with a channel, or a Completer.
+// A waiter waits for a call to end. It stands for a goroutine with a channel, or for a Completer.
 //
-// What a Completer needs is in the first 64 bytes: these go from the processor of who calls to that
-// of who reads, and back.
+// The fields that a Completer needs are in the first 64 bytes. They move between the processor of
+// the caller and that of the reader.
 type waiter struct {
-	// id is the call's while it is waited for. Whoever swaps it to 0 decides how the call ends: the
-	// reader with the reply, the caller who gives up, the deadline, or the end of the connection.
-	id       atomic.Uint32
-	late     bool          // who called has given up, and to wants to know of the end only: see Follower
-	bound    bool          // its context may end
-	to       Completer     // instead of wake
+	// id is the id of the call that is waited for. The goroutine that swaps it to 0 decides how the
+	// call ends: the reader with the reply, the caller that cancels, the housekeeping timer with
+	// the deadline, or endLocked.
+	id atomic.Uint32
+	// the caller has canceled, and to only wants to learn of the end, see Follower
+	late     bool
+	bound    bool          // the call's context can end
+	to       Completer     // receives the outcome in place of wake
 	deadline int64         // on the connection's clock; 0 for none
-	stop     func() bool   // takes an asynchronous call's context off its watch; nil for none
-	wake     chan struct{} // capacity 1: one signal for each call
+	stop     func() bool   // stops the context.AfterFunc of an asynchronous call; nil for none
+	wake     chan struct{} // capacity 1: one signal per call
 	conn     *Conn
 	nth      uint64 // as in slot; set while a halter may call Halt
 	buf      []byte // the reply's frame
@@ -165,17 +170,17 @@ func newWaiter() any {
 	return w
 }
 
-// A ticket stands in the queue of callers that wait for the peer's window.
+// A ticket is an entry in the queue of callers that wait for the peer's window. Conn.mu guards it.
 type ticket struct {
-	nth      uint64 // of all tickets
+	nth      uint64 // the ticket's number among all tickets
 	wake     chan struct{}
 	bytes    int
-	admitted bool // its place in the window is taken for it
-	flooded  bool // it was sent away: see floodedLocked
+	admitted bool // space in the window is taken for it
+	flooded  bool // floodedLocked removed it from the queue
 }
 
-// Call sends a request and waits for the answer, which the caller must Release. It ends with ctx,
-// and with the deadline, at once; the peer is told.
+// Call sends a request and waits for the answer, which the caller must Release. Call returns as
+// soon as ctx ends or the deadline passes, and tells the peer.
 func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	waiters := &c.cfg.Pool.waiters
 	w := waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
@@ -200,10 +205,10 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	if !ended {
 		if w.id.CompareAndSwap(id, 0) {
 			c.abandon(id, nth, ctx.Err())
-			waiters.Put(w) // not before: until then w is in the slot, where the reader looks at it
+			waiters.Put(w) // not earlier: until then w is in the slot, where the reader looks at it
 			return nil, context.Cause(ctx)
 		}
-		<-w.wake // it is just ending
+		<-w.wake // the call is about to end
 	}
 	if w.err != nil {
 		err := w.err
@@ -218,18 +223,18 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	return &w.answer, nil
 }
 
-// A halter is a context that ends with the one around it, or when somebody ends it: that one calls
-// Halt. One that is made for each of many calls is not worth a channel, nor what closes that when
-// the context around it ends.
+// A halter is a cancelable context without a channel: canceling it calls Halt on the connection in
+// place of closing Done. It ends with its outer context too. It suits contexts that are created for
+// each of many calls, where a channel, and a goroutine to close it, would cost too much.
 type halter interface {
-	// Outer returns Done of the context around it.
+	// Outer returns Done of the outer context.
 	Outer() <-chan struct{}
-	// Await says which call to halt, at once if the context has ended; nil is none. It waits until
-	// a Halt that is in progress has returned: conn is not used after that.
+	// Await names the call to halt, and halts it at once if the context has ended. A nil conn names
+	// no call. Await waits until a running Halt has returned, so that conn is not used afterwards.
 	Await(conn interface{ Halt(id uint32) }, id uint32)
 }
 
-// ends returns what ends ctx.
+// ends returns the channel that ends ctx, and ctx as a halter if it is one.
 func ends(ctx context.Context) (done <-chan struct{}, h halter) {
 	if h, ok := ctx.(halter); ok {
 		return h.Outer(), h
@@ -237,10 +242,10 @@ func ends(ctx context.Context) (done <-chan struct{}, h halter) {
 	return ctx.Done(), nil
 }
 
-// Halt ends w's call, if it has not ended. See halter.
+// Halt cancels w's call if it has not ended. See halter.
 func (w *waiter) Halt(id uint32) { w.conn.giveUp(id, w.nth, context.Canceled, context.Canceled) }
 
-// wait waits for the end of the call, and reports whether that came before the end of its context.
+// wait waits for the end of the call. It returns false if the call's context ends first.
 func (w *waiter) wait(done <-chan struct{}) bool {
 	if done == nil {
 		<-w.wake // faster than a select
@@ -254,15 +259,17 @@ func (w *waiter) wait(done <-chan struct{}) bool {
 	}
 }
 
-// Start sends a request and returns; to is told how the call ended, unless Start returns an error.
-// It waits, until ctx ends, only while the peer's window or the connection's output is full.
+// Start sends a request and returns. Unless Start returns an error, to receives the outcome of the
+// call. Start waits only while the peer's window or the connection's output is full, and until ctx
+// ends at most.
 func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
 	out.OneWay = false
-	id, nth, err := c.send(ctx, out, nil, to) // which may have given out away
+	// out may have been reused when send returns, because the call may have ended
+	id, nth, err := c.send(ctx, out, nil, to)
 	if err != nil || ctx.Done() == nil {
 		return err
 	}
-	// it may run code that needs c.mu
+	// AfterFunc may run code that needs c.mu.
 	stop := context.AfterFunc(ctx, func() { c.giveUp(id, nth, ctx.Err(), context.Cause(ctx)) })
 	c.mu.Lock()
 	s := c.callLocked(id, nth)
@@ -277,22 +284,23 @@ func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
 	return nil
 }
 
-// Notify sends a request that gets no answer. It waits while the connection's output is full.
+// Notify sends a one-way request. It waits while the connection's output is full.
 func (c *Conn) Notify(ctx context.Context, out *Out) error {
 	if out.fieldsSize()+binary.MaxVarintLen64+len(out.Body)+len(out.Attachment) > maxPart {
-		return c.Follow(ctx, out, discard{}) // several frames need an id, and so a slot and a final frame
+		// several frames need an id, and therefore a slot and a final frame
+		return c.Follow(ctx, out, discard{})
 	}
 	out.OneWay = true
 	_, _, err := c.send(ctx, out, nil, nil)
 	return err
 }
 
-// discard is who is told of what nobody waits for.
+// discard is a Completer that drops the outcome.
 type discard struct{}
 
 func (discard) Complete(*Answer, error) {}
 
-// message returns what a request carries.
+// message returns the message of the request.
 func (out *Out) message() message {
 	m := message{body: out.Body, attachment: out.Attachment}
 	if out.Compressed {
@@ -307,11 +315,11 @@ func (out *Out) message() message {
 	return m
 }
 
-// fieldsSize is an upper bound of the bytes that travel beside body and attachment.
+// fieldsSize is an upper bound of the bytes that are sent in addition to body and attachment.
 func (out *Out) fieldsSize() int { return wire.FieldsSize(&out.Fields) + len(out.Metadata) }
 
-// addFields adds to its message what travels beside the body, and for how many microseconds the
-// call may go on.
+// addFields adds the fields of the request to its message. Timeout is the time until the deadline,
+// in microseconds.
 func (out *Out) addFields(m *message, timeout uint64) {
 	if !out.sent && (out.Bare || out.Fields.OnlyUsual()) {
 		m.timeout, m.metadata, m.budget = timeout, out.Metadata, out.Budget
@@ -321,8 +329,8 @@ func (out *Out) addFields(m *message, timeout uint64) {
 	m.fields.Timeout, m.fields.Metadata, m.fields.Budget = timeout, out.Metadata, out.Budget
 }
 
-// counted returns how many bytes a request counts with in the window. A stream may be open for
-// ever, and takes no room from others for its beginning, unless that is large.
+// counted returns how many bytes a request counts in the window. A stream may be open for ever, so
+// the opening request of a stream counts only if it takes more than one frame.
 func (out *Out) counted(m *message) int {
 	if m.simple() && out.Stream == nil {
 		return len(m.body)
@@ -334,8 +342,9 @@ func (out *Out) counted(m *message) int {
 	return size
 }
 
-// send admits a request and appends it to the output. W or to is told how it ended; without either
-// it is alone. Nth is the number of the request among all that the connection sent.
+// send admits a request and appends it to the output. W or to receives the outcome. A request
+// without either is a one-way request without an id. Nth is the number of the request among all
+// that the connection has sent.
 func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id uint32, nth uint64, err error) {
 	m := out.message()
 	size := out.counted(&m)
@@ -352,7 +361,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 		c.mu.Unlock()
 		return 0, 0, err
 	}
-	// From here on nothing waits until the request is queued.
+	// From here on send does not wait until the request is queued.
 	deadline, timeout, err := c.timeLocked(out)
 	if err != nil {
 		if !alone {
@@ -372,7 +381,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 		}
 		h.ID = c.takeSlotLocked(w, size)
 		w.deadline, id = 0, h.ID
-		if deadline != 0 && !out.OneWay { // else nobody waits
+		if deadline != 0 && !out.OneWay { // a one-way call has no caller that waits
 			w.deadline = deadline
 			c.careLocked(deadline)
 		}
@@ -399,20 +408,20 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 	return id, nth, nil
 }
 
-// sentLocked notes in its slot what is to be known of a request in case that the connection ends.
+// sentLocked records in the slot what decides about the call if the connection ends.
 func (c *Conn) sentLocked(s *slot, nested, large bool) {
 	s.nested, s.nth, s.end = nested, c.opened, c.queued
 	if large {
-		s.end = math.MaxUint64 // until the last piece
+		s.end = math.MaxUint64 // until the last piece is appended
 	}
 }
 
-// farAway is how far away a deadline is that counts as none, 146 years: with a later one sums
-// overflow, and the peer could not be told.
+// farAway is the distance from which a deadline counts as none, 146 years. With a later deadline,
+// sums would overflow, and the wire format could not carry it.
 const farAway = maxTimeout * time.Microsecond
 
-// timeLocked returns when the time of out ends on the connection's clock, and the microseconds
-// until then; 0 for never.
+// timeLocked returns the deadline of out on the connection's clock, and the microseconds until
+// then. Both are 0 if there is no deadline.
 func (c *Conn) timeLocked(out *Out) (deadline int64, timeout uint64, err error) {
 	if out.Deadline.IsZero() {
 		return 0, 0, nil
@@ -435,10 +444,10 @@ func (c *Conn) timeLocked(out *Out) (deadline int64, timeout uint64, err error) 
 	return deadline, (uint64(deadline-now) + 999) / 1000, nil //nolint:gosec // positive
 }
 
-// sendLargeLocked sends what did not fit in the opening frame, with that, and unlocks. The outcome
-// goes to the waiter in any case. Who is told of it while this goes on may use the memory again at
-// once: what an asynchronous caller gave is copied with c.mu held, when it is certain that he has
-// not been told.
+// sendLargeLocked sends the rest of a message that did not fit in the opening frame. It unlocks
+// c.mu. The waiter receives the outcome in any case. The caller of an asynchronous call may reuse
+// its memory as soon as it has the outcome, even while sendLargeLocked runs. So that memory is
+// copied with c.mu held, after a check that the outcome is still open.
 func (c *Conn) sendLargeLocked(ctx context.Context, deadline time.Time, id uint32, nth uint64, rest pieces, flags wire.Flags, async bool) {
 	h := wire.Header{Type: wire.Data, Flags: flags & wire.HasChecksum, ID: id}
 	err := c.sendRestLocked(ctx, deadline, h, rest, async, func(size int, last bool) bool {
@@ -451,7 +460,7 @@ func (c *Conn) sendLargeLocked(ctx context.Context, deadline time.Time, id uint3
 		}
 		return true
 	})
-	if err != nil { // ctx or the deadline: the caller gives up, as it would while waiting
+	if err != nil { // ctx or the deadline has ended: the call is canceled, as during a wait
 		why := ctx.Err()
 		if why == nil {
 			why = err
@@ -461,7 +470,8 @@ func (c *Conn) sendLargeLocked(ctx context.Context, deadline time.Time, id uint3
 }
 
 // admitLocked waits until the peer's window has room for a request of size bytes, and takes that
-// room. First come, first served. It returns with c.mu held.
+// room. Requests are admitted in order of arrival. It may unlock c.mu while it waits, and returns
+// with c.mu held.
 func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone bool) error {
 	switch {
 	case c.err != nil, c.drained != nil && alone:
@@ -474,7 +484,7 @@ func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone
 		limit = c.highWater()
 	}
 	if len(c.out) >= limit {
-		out.Now = 0 // it waits
+		out.Now = 0 // the reading is stale after a wait
 		if out.NoWait {
 			return &CallError{Cause: ErrWindow, NotProcessed: true}
 		}
@@ -498,18 +508,18 @@ func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone
 	return c.admitSlowlyLocked(ctx, out, size)
 }
 
-// mayEnterLocked reports whether a request of size bytes may be sent now, with nobody before it.
+// mayEnterLocked reports whether a request of size bytes may be sent now, with an empty queue.
 func (c *Conn) mayEnterLocked(size int) bool {
 	return len(c.admission) == 0 && c.drained == nil && !c.flooded && c.fitsLocked(size)
 }
 
-// admitSlowlyLocked is admitLocked for a request that cannot be sent at once. One that is made in
-// the service of a call of the peer must not wait for those before it: they may be its ancestors,
-// which end after it.
+// admitSlowlyLocked is admitLocked for a request that may have to wait. It unlocks c.mu meanwhile.
+// A request that serves a call of the peer must not wait for earlier requests. They may be its
+// ancestors, and those end after it.
 func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error {
-	out.Now = 0 // it waits
+	out.Now = 0 // the reading is stale after a wait
 	c.mu.Unlock()
-	serving := c.serving(ctx) // may run code that needs c.mu
+	serving := c.serving(ctx) // it may run code that needs c.mu
 	c.mu.Lock()
 	nested := serving != nil && c.isOpenLocked(serving)
 	switch {
@@ -536,9 +546,9 @@ func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error 
 	return err
 }
 
-// nestLocked sends a request beyond the peer's window: the peer lets it in because of its own call,
-// parent, which this side is working on. It never waits, so that calls which call each other
-// without end do end.
+// nestLocked sends a request beyond the peer's window. The peer accepts it because this side is
+// working on the peer's own call, parent. It never waits, so that an endless recursion of calls
+// fails.
 func (c *Conn) nestLocked(out *Out, size int, parent uint32) error {
 	if c.nested >= extraOpen(c.mostOpen) || c.open >= maxSlots(c.mostOpen) || c.nested > 0 && c.nestedBytes+size > extraBytes(c.mostBytes) {
 		return &CallError{Cause: ErrWindow, NotProcessed: true}
@@ -551,7 +561,7 @@ func (c *Conn) nestLocked(out *Out, size int, parent uint32) error {
 	return nil
 }
 
-// queueLocked waits for t's turn.
+// queueLocked waits until t is admitted. It unlocks c.mu while it waits.
 func (c *Conn) queueLocked(ctx context.Context, t *ticket, deadline time.Time) error {
 	c.passOnReadingLocked()
 	err := c.waitLocked(ctx, deadline, t.wake)
@@ -579,7 +589,7 @@ func (c *Conn) queueLocked(ctx context.Context, t *ticket, deadline time.Time) e
 	return c.notSentLocked(err, AwaitedWindow)
 }
 
-// requeueLocked takes t's place in the window back and has it wait where it did.
+// requeueLocked returns t's room in the window, and puts t back in its place in the queue.
 func (c *Conn) requeueLocked(t *ticket) {
 	t.admitted = false
 	c.open--
@@ -592,7 +602,7 @@ func (c *Conn) requeueLocked(t *ticket) {
 	c.admitNextLocked()
 }
 
-// notSentLocked is why a request was not sent: err if there is one, or the end of the connection.
+// notSentLocked returns why a request was not sent: err, or the end of the connection.
 func (c *Conn) notSentLocked(err error, awaited Awaited) error {
 	if err == nil || c.err != nil {
 		return c.refusedLocked()
@@ -608,8 +618,8 @@ func (c *Conn) refusedLocked() error {
 	return &CallError{Cause: err, NotProcessed: true}
 }
 
-// fitsLocked reports whether a request of size bytes may be sent now. One that is larger than the
-// whole window is sent when no bytes of others are open.
+// fitsLocked reports whether a request of size bytes may be sent now. A request that is larger than
+// the whole window may be sent when no other request has bytes in the window.
 func (c *Conn) fitsLocked(size int) bool {
 	open, bytes := c.open-c.nested, c.openBytes-c.nestedBytes
 	return open < c.maxOpen && c.open < maxSlots(c.mostOpen) && (bytes+size <= c.maxBytes || bytes == 0)
@@ -618,7 +628,8 @@ func (c *Conn) fitsLocked(size int) bool {
 func (c *Conn) enterLocked(size int) {
 	c.open++
 	c.openBytes += size
-	if c.open > 1 { // the reader, if it waits, now has something to read: see endBatch and roomLocked
+	// The first open call gives a waiting reader something to read: see endBatch and roomLocked.
+	if c.open > 1 {
 		return
 	}
 	if c.space != nil {
@@ -643,8 +654,8 @@ func (c *Conn) leaveLocked(size int, nested bool) {
 	}
 }
 
-// admitNextLocked admits those who wait, as far as there is room, and sends them away once the
-// peer accepts no more.
+// admitNextLocked admits queued callers while the window has room. Once this side sends no more
+// requests, it wakes all of them.
 func (c *Conn) admitNextLocked() {
 	for len(c.admission) > 0 {
 		t := c.admission[0]
@@ -663,7 +674,7 @@ func (c *Conn) admitNextLocked() {
 	}
 }
 
-// numberLocked returns the number of m on this connection, and tells the peer of a new one.
+// numberLocked returns the number of m on this connection. It announces a new number to the peer.
 func (c *Conn) numberLocked(m *Method) uint16 {
 	c.callsLocked()
 	if m.Handle >= len(c.numbers) {
@@ -673,7 +684,7 @@ func (c *Conn) numberLocked(m *Method) uint16 {
 	if n.known {
 		return n.number
 	}
-	if int(c.nextNum) >= int(c.maxNum) { // begin again: the newest meaning of a number counts
+	if int(c.nextNum) >= int(c.maxNum) { // start over: the newest meaning of a number applies
 		clear(c.numbers)
 		c.nextNum = 0
 	}
@@ -708,7 +719,7 @@ func (c *Conn) takeSlotLocked(w *waiter, size int) uint32 {
 	return s.id
 }
 
-// freeSlotLocked ends the life of a call on this connection.
+// freeSlotLocked frees the slot of a call that has ended, and its room in the window.
 func (c *Conn) freeSlotLocked(s *slot) {
 	s.part.dropLocked()
 	s.taken, s.waiter, s.part = false, nil, nil
@@ -717,7 +728,7 @@ func (c *Conn) freeSlotLocked(s *slot) {
 	c.leaveLocked(s.bytes, s.nested)
 }
 
-// dropStreamLocked ends the stream of a call that is not open any more, or not wanted.
+// dropStreamLocked ends the stream of a call that is closed or canceled.
 func (c *Conn) dropStreamLocked(s *slot) {
 	if s.stream != nil {
 		s.stream.endLocked(errStreamEnded)
@@ -725,9 +736,9 @@ func (c *Conn) dropStreamLocked(s *slot) {
 	}
 }
 
-// callLocked returns the slot of the nth request that this side sent, if that call is open, or nil.
-// Unlike slotLocked it is for callers that did not hold c.mu since they saw the call open: its id
-// is used again after 4095 calls in the same slot.
+// callLocked returns the slot of the nth request that this side sent, or nil if that call is
+// closed. Callers that released c.mu since they saw the call open use it in place of slotLocked,
+// because an id is reused after 4095 calls in the same slot.
 func (c *Conn) callLocked(id uint32, nth uint64) *slot {
 	if s := c.slotLocked(id); s != nil && s.nth == nth {
 		return s
@@ -735,8 +746,8 @@ func (c *Conn) callLocked(id uint32, nth uint64) *slot {
 	return nil
 }
 
-// abandon clears the waiter of a call whose caller has taken it back, and tells the peer that
-// nobody waits for the reply any more. The slot stays taken until the final frame comes.
+// abandon removes the waiter of a call that its caller has canceled, and sends a Cancel frame to
+// the peer. The slot stays taken until the final frame arrives.
 func (c *Conn) abandon(id uint32, nth uint64, why error) {
 	c.mu.Lock()
 	if c.callLocked(id, nth) != nil {
@@ -764,7 +775,7 @@ func (c *Conn) abandonLocked(id uint32, why error) {
 	c.finishLocked(start)
 }
 
-// giveUp ends a call for its waiter, with err. Why is what the peer is told.
+// giveUp ends a call with err for its waiter. Why determines the code in the Cancel frame.
 func (c *Conn) giveUp(id uint32, nth uint64, why, err error) {
 	c.mu.Lock()
 	s := c.callLocked(id, nth)
@@ -779,8 +790,8 @@ func (c *Conn) giveUp(id uint32, nth uint64, why, err error) {
 	w.fail(err)
 }
 
-// fail ends the wait with an error. Whoever calls it has swapped w.id to 0. A Completer, which may
-// block, holds nobody up.
+// fail ends the wait with an error. The caller must have swapped w.id to 0. A Completer may block,
+// so it runs on its own goroutine.
 func (w *waiter) fail(err error) {
 	if w.to == nil {
 		w.err = err
@@ -796,9 +807,9 @@ func (w *waiter) fail(err error) {
 	}()
 }
 
-// waiterLocked returns a waiter for a Completer. These have a list of their own, which costs
-// nothing where c.mu is held: one goroutine sends such calls and another one completes them, and a
-// sync.Pool is slow to move things from one to the other.
+// waiterLocked returns a waiter for a Completer. These waiters are on a free list under c.mu, which
+// costs nothing extra while c.mu is held. One goroutine sends such calls and another completes
+// them, and a sync.Pool is slow at moving objects from one processor to another.
 func (c *Conn) waiterLocked() *waiter {
 	n := len(c.idleWaiters)
 	if n == 0 {
@@ -809,10 +820,10 @@ func (c *Conn) waiterLocked() *waiter {
 	return w
 }
 
-// maxIdleWaiters is how many are kept.
+// maxIdleWaiters bounds the free list of waiters.
 const maxIdleWaiters = 1024
 
-// idleWaiterLocked takes a waiter back whose id has been swapped to 0.
+// idleWaiterLocked puts a waiter on the free list. Its id must have been swapped to 0.
 func (c *Conn) idleWaiterLocked(w *waiter) {
 	w.to, w.stop, w.late = nil, nil, false
 	if len(c.idleWaiters) < maxIdleWaiters {
@@ -820,7 +831,7 @@ func (c *Conn) idleWaiterLocked(w *waiter) {
 	}
 }
 
-// parse takes the frame of a reply, or the header and the collected message of a large one, apart.
+// parse splits the frame of a reply, or the header and the collected message of a large reply.
 func (a *Answer) parse(frame []byte) error {
 	h := wire.ParseHeader(frame)
 	payload, err := wire.Payload(frame)
@@ -838,24 +849,23 @@ func (a *Answer) parse(frame []byte) error {
 	return nil
 }
 
-// birth is what Clock and now count from, which are never 0.
+// birth is the zero of Clock and Conn.now. It is one nanosecond before the start, so that they are
+// never 0.
 var birth = time.Now().Add(-1)
 
-// Clock is the time since the program began: one reading of the monotonic clock, half of what
-// time.Now costs.
+// Clock returns the time since the program began. It reads the monotonic clock once, for half of
+// the cost of time.Now.
 func Clock() time.Duration { return time.Since(birth) }
 
-// TimeOf returns the time of a reading of Clock. Its monotonic reading is right; what the clock of
-// the wall shows is reckoned from when the program began, so that none is read.
+// TimeOf converts a reading of Clock to a time. Its monotonic part is exact. Its wall clock part is
+// computed from the program's start, so that the wall clock is not read.
 func TimeOf(reading time.Duration) time.Time { return birth.Add(reading) }
 
-// timedStarts is how many calls of a batch begin at the same time, as far as Out.Began is
-// concerned.
+// timedStarts is how many calls of a batch share one reading of the clock in Out.Began.
 const timedStarts = 32
 
-// beganLocked returns about when an asynchronous call begins that is sent now: when the batch did
-// that it goes out with. The clock takes as long as a tenth of all that is done to start such a
-// call.
+// beganLocked returns approximately when an asynchronous call begins: when the first call of its
+// batch began. Reading the clock takes up to a tenth of the time that starting such a call takes.
 func (c *Conn) beganLocked() time.Duration {
 	if len(c.out) == 0 || c.opened%timedStarts == 0 {
 		c.batchBegan = Clock()
@@ -863,7 +873,7 @@ func (c *Conn) beganLocked() time.Duration {
 	return c.batchBegan
 }
 
-// now is Clock in nanoseconds.
+// now returns Clock in nanoseconds.
 func (c *Conn) now() int64 { return int64(Clock()) }
 
 const never = math.MaxInt64

@@ -16,18 +16,18 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file is a connection's life beside its calls: beginning, settings, deadlines, keepalive,
-// drain and end.
+// This file is the life of a connection apart from its calls: beginning, settings, deadlines,
+// keepalive, drain and end.
 
-// New runs the protocol on nc, which it owns from here on. Prefix is what has been read of it
-// already. The side that dialled is the client: it sends first. Requests may be sent at once,
-// without waiting for the peer.
+// New runs the protocol on nc and takes ownership of nc. Prefix holds the bytes that the caller has
+// already read from nc. The side that dialled is the client, and sends first. Requests may be sent
+// at once, without waiting for the peer.
 func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	return NewOf(nil, nc, prefix, client, cfg)
 }
 
-// NewOf is New for an owner who has several connections with one Config. The functions in that find
-// it with Owner.
+// NewOf is New for an owner with several connections that share one Config. The functions of the
+// Config find the owner with Owner.
 func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c := &Conn{
 		cfg: cfg, owner: owner, nc: nc, client: client,
@@ -55,7 +55,8 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	}
 	if cfg.Keys != nil {
 		scope, keep := cfg.Keys(c)
-		settings.KeyScope, settings.KeyKeep = []byte(scope), uint64(max(keep/time.Microsecond, 0)) // not negative
+		// not negative
+		settings.KeyScope, settings.KeyKeep = []byte(scope), uint64(max(keep/time.Microsecond, 0))
 	}
 	if open != cfg.MaxOpen {
 		settings.MostOpen = uint64(cfg.MaxOpen)
@@ -81,23 +82,23 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	if client {
 		c.flushLocked(false)
 	} else {
-		c.mu.Unlock() // a server's settings go out when the client's have come
+		c.mu.Unlock() // a server sends its settings after it has received the client's
 	}
 	theLookout.rise(c)
 	go rd.loop()
 	return c
 }
 
-// initialWindow is how many requests may be open before the peer's settings have come.
+// initialWindow is how many requests may be open before the peer's settings have arrived.
 const initialWindow = 1024
 
-// Owner returns what NewOf was given.
+// Owner returns the owner that was passed to NewOf.
 func (c *Conn) Owner() any { return c.owner }
 
-// NetConn returns the connection below.
+// NetConn returns the underlying connection.
 func (c *Conn) NetConn() net.Conn { return c.nc }
 
-// Ended is closed when the connection has ended.
+// Ended returns a channel that is closed when the connection has ended.
 func (c *Conn) Ended() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,9 +115,9 @@ func (c *Conn) endedLocked() <-chan struct{} {
 	return c.ended
 }
 
-// Load returns how many calls this side has open on the connection, waiting ones included, and
-// whether it is saturated: another call would wait for the peer's window, or behind much that waits
-// to be written.
+// Load returns how many calls of this side are open on the connection, including those that wait.
+// Saturated says that another call would wait, either for the peer's window or because the output
+// is full.
 func (c *Conn) Load() (calls int, saturated bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,15 +131,15 @@ func (c *Conn) Usable() bool {
 	return c.err == nil && c.drained == nil
 }
 
-// Accepted returns how many of this side's requests a peer that drains has accepted, and 0 before
-// it drains.
+// Accepted returns how many of this side's requests a draining peer has accepted. It returns 0
+// before the peer drains.
 func (c *Conn) Accepted() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.accepted
 }
 
-// Counters returns what the connection did so far.
+// Counters returns the work that the connection has done so far.
 func (c *Conn) Counters() Counters {
 	n := &c.count
 	c.mu.Lock()
@@ -190,7 +191,7 @@ func (c *Conn) onMethod(h wire.Header, payload []byte) bool {
 		c.breach("a broken method: " + err.Error())
 		return false
 	}
-	if b.TooLong() { // the connection keeps them
+	if b.TooLong() { // the connection keeps them until it ends
 		c.breach(fmt.Sprintf("a method with a name, codec, compressor or schema of more than %d bytes", wire.MaxName))
 		return false
 	}
@@ -212,13 +213,13 @@ func (c *Conn) onMethod(h wire.Header, payload []byte) bool {
 		t, info = c.cfg.Bind(c, &b)
 	}
 	*c.targets.grow(number) = bound{target: t, id: h.ID, kind: b.Kind, cost: cost}
-	if info == (wire.Info{}) {
+	if info == (wire.Info{}) { // the peer needs no information about this method
 		return true // nothing that the peer needs to know
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.appendLocked(func(dst []byte) []byte { return wire.AppendMethodInfo(dst, h.Arg, h.ID, &info) })
-	return true // it goes out at the end of the batch
+	return true // the frame goes out at the end of the batch
 }
 
 func (c *Conn) onMethodInfo(h wire.Header, payload []byte) bool {
@@ -248,7 +249,7 @@ func (c *Conn) onCancel(h wire.Header) {
 	c.mu.Lock()
 	r := c.findLocked(h.ID)
 	if r != nil && r.collected != nil {
-		// It will not come whole. It has not begun either.
+		// The rest of the request will not arrive, and the request has not begun.
 		c.leaveTableLocked(r)
 		c.refuseForLocked(r, max(h.Arg, catalogue.Canceled), "", "canceled before the request had come")
 		c.flushLocked(false)
@@ -273,7 +274,7 @@ func (c *Conn) onCancel(h wire.Header) {
 	r.cancel(context.Canceled, ErrCallerGone)
 }
 
-// ErrCallerGone is why a request of the peer ends that it does not want any more.
+// ErrCallerGone ends a request whose result the peer no longer wants.
 var ErrCallerGone = errors.New("the caller canceled the call")
 
 func (c *Conn) onCredit(h wire.Header, payload []byte) bool {
@@ -310,7 +311,7 @@ func (cfg *Config) ownOpenBytes() int {
 	return cfg.MaxOpenBytes
 }
 
-// windowLocked takes over the peer's newest limits; 0 leaves one as it is.
+// windowLocked sets the peer's newest limits. 0 leaves a limit unchanged.
 func (c *Conn) windowLocked(open, bytes uint64) {
 	if open > 0 {
 		c.maxOpen = int(min(open, uint64(c.cfg.ownOpen()), wire.MaxSlots))
@@ -320,7 +321,7 @@ func (c *Conn) windowLocked(open, bytes uint64) {
 	}
 }
 
-// mostLocked takes over what the peer's limits will never exceed.
+// mostLocked sets the upper bounds of the limits that the peer will ever grant.
 func (c *Conn) mostLocked(l *wire.Limits) {
 	if open := max(l.MaxOpen, l.MostOpen); open > 0 {
 		n := int(min(open, wire.MaxSlots))
@@ -331,7 +332,7 @@ func (c *Conn) mostLocked(l *wire.Limits) {
 	}
 }
 
-// streamLocked returns the stream that a frame is of, or nil when it has ended.
+// streamLocked returns the stream that a frame belongs to, or nil if the stream has ended.
 func (c *Conn) streamLocked(h wire.Header) *Stream {
 	if h.Flags&wire.OfReply == 0 {
 		if r := c.findLocked(h.ID); r != nil {
@@ -349,7 +350,8 @@ func (c *Conn) onPing(payload []byte) bool {
 		return false
 	}
 	c.mu.Lock()
-	if len(c.out) < c.cfg.MaxUnsent { // else it will hear from us anyway
+	// otherwise the queued output shows the peer that this side is alive
+	if len(c.out) < c.cfg.MaxUnsent {
 		c.sendPingLocked(wire.Pong, payload)
 	}
 	c.flushLocked(false)
@@ -379,7 +381,7 @@ func (c *Conn) onPong(payload []byte) {
 	c.mu.Unlock()
 }
 
-// Ping waits for the peer's answer to a ping, and returns how long that took.
+// Ping sends a ping, waits for the answer and returns the round-trip time.
 func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 	ch := make(chan struct{})
 	began := time.Now()
@@ -434,17 +436,17 @@ func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
 	return true
 }
 
-// maxRefusal bounds what is kept of a peer's reason for ending the connection, in bytes.
+// maxRefusal is how many bytes of a peer's refusal message are kept.
 const maxRefusal = 1 << 10
 
-// restLocked has a connection that drains closed once nothing is open on it. The side that was
-// asked to go does it: were it the other one, replies that are still on their way could be
-// destroyed, because TCP answers what comes to a closed socket with a reset.
+// restLocked schedules the end of a draining connection once no call is open on it. The side that
+// received the drain notice closes the connection. If the draining side closed it, TCP could answer
+// late data with a reset, and the reset could destroy replies that are still in transit.
 func (c *Conn) restLocked() {
 	switch {
 	case c.open > 0 || c.inOpen > 0:
 	case c.drained != nil:
-		c.careLocked(c.now()) // at once, but not under the reader's feet
+		c.careLocked(c.now()) // at once, but on the timer's goroutine: the caller may be the reader
 	case c.draining.Load() && c.linger == 0:
 		c.seldomLocked().linger = c.now() + int64(lingerTime)
 		c.careLocked(c.linger)
@@ -454,8 +456,8 @@ func (c *Conn) restLocked() {
 // lingerTime is how long a drained connection waits for the peer to close it.
 const lingerTime = time.Second
 
-// Drain tells the peer that no more requests will be accepted, lets those finish that were, and
-// then closes the connection. It does not wait: see Ended.
+// Drain tells the peer that this side accepts no more requests. Accepted requests finish, and then
+// the connection closes. Drain does not wait for that, see Ended.
 func (c *Conn) Drain() { c.drain(0) }
 
 func (c *Conn) drain(again uint64) {
@@ -473,22 +475,22 @@ func (c *Conn) drain(again uint64) {
 	c.flushLocked(false)
 }
 
-// drainBegunLocked tells those who asked with Request.Draining, once.
+// drainBegunLocked closes the channel that Context.Draining returned, once.
 func (c *Conn) drainBegunLocked() {
 	if c.drainBegun != nil && !c.draining.Load() && !c.refusing.Load() {
 		close(c.drainBegun)
 	}
 }
 
-// Refuse accepts no more requests. The connection goes on, for the calls of this side. The channel
-// is closed when the requests that were accepted have ended.
+// Refuse makes this side accept no more requests. The connection goes on for the calls of this
+// side. The returned channel is closed when the accepted requests have ended.
 func (c *Conn) Refuse() (quiet <-chan struct{}) {
 	c.mu.Lock()
 	c.drainBegunLocked()
 	c.refusing.Store(true)
 	c.mu.Unlock()
-	// One that runs on the reading goroutine is not in the table. It begins before this and is seen
-	// here, or sees refusing.
+	// A request that runs on the reader goroutine is not in the table. Either it began before
+	// refusing was set, and handOver enters it now, or it sees refusing.
 	rd := c.reader.Load()
 	if state := rd.state.Load(); state&running != 0 {
 		c.handOver(rd, state)
@@ -507,13 +509,14 @@ func (c *Conn) quietLocked() {
 		return
 	}
 	select {
-	case <-c.quiet: // it was already: only requests that serve calls of this side have come since
+	// it was closed before: only requests that serve calls of this side have arrived since
+	case <-c.quiet:
 	default:
 		close(c.quiet)
 	}
 }
 
-// CancelRequests ends the contexts of the requests that are open.
+// CancelRequests cancels the contexts of all open requests.
 func (c *Conn) CancelRequests() {
 	c.mu.Lock()
 	requests := make([]*Request, 0, c.inOpen)
@@ -525,7 +528,7 @@ func (c *Conn) CancelRequests() {
 }
 
 // Executing returns the target of each request that the peer has open. A request that runs on the
-// reading goroutine is missing until another goroutine has taken over the reading, which takes
+// reader goroutine is missing until another goroutine has taken over the reading, which takes
 // milliseconds.
 func (c *Conn) Executing() []Target {
 	c.mu.Lock()
@@ -546,8 +549,8 @@ func (c *Conn) eachRequestLocked(f func(*Request)) {
 	}
 }
 
-// Close ends the connection: calls that are open fail at once. What has been queued for sending is
-// written first, for at most a second.
+// Close ends the connection: open calls fail at once. Close first writes the queued output, for at
+// most a second.
 func (c *Conn) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), partingTime)
 	defer cancel()
@@ -560,7 +563,7 @@ func (c *Conn) Close() {
 	select {
 	case <-gone:
 	case <-ctx.Done():
-		c.closeBelow() // the reader does so too
+		c.closeBelow() // the reader closes it too
 	}
 }
 
@@ -571,16 +574,17 @@ func (c *Conn) Abort() {
 	c.endLocked(ErrClosed)
 }
 
-// graciousLocked reports whether the connection, which has ended, can be left in such a way that
-// nothing is destroyed which is on its way to the peer.
+// graciousLocked reports whether the ended connection can be closed without destroying data that is
+// on its way to the peer.
 func (c *Conn) graciousLocked() bool {
 	written := !c.flushing && len(c.out) == 0 && c.writeErr == nil
 	return written && !c.abrupt && (errors.Is(c.err, ErrClosed) || errors.Is(c.err, ErrDrained) || errors.Is(c.err, ErrRetired) || errors.Is(c.err, ErrAged))
 }
 
-// part closes the connection below. TCP answers what comes to a closed socket, or is in it unread,
-// with a reset, which destroys what the peer has not read yet. So a gracious end is only to say
-// that nothing more is sent: the reader reads on until the peer closes too, for a moment.
+// part closes the underlying connection. If a socket is closed with unread data in it, or data
+// arrives after the close, TCP sends a reset, and the reset destroys what the peer has not read
+// yet. A gracious end therefore only closes the writing direction. The reader then reads on until
+// the peer closes too, for at most half of partingTime.
 func (c *Conn) part(gracious bool) {
 	if gracious && c.finishBelow() && c.readUntil(time.Now().Add(partingTime/2)) == nil {
 		return
@@ -588,9 +592,10 @@ func (c *Conn) part(gracious bool) {
 	c.closeBelow()
 }
 
-// hush is the last thing that the reader does, once the connection has ended.
+// hush closes the underlying connection. It is the last step of the reader after the connection has
+// ended.
 func (c *Conn) hush() {
-	c.drainBelow() // until the peer closes, the deadline passes, or at once
+	c.drainBelow() // returns when the peer closes, when the read deadline passes, or at once
 	c.closeBelow()
 	theLookout.forget(c)
 	c.mu.Lock()
@@ -601,7 +606,7 @@ func (c *Conn) hush() {
 	}
 }
 
-// goneLocked returns a channel that is closed when the reader has gone.
+// goneLocked returns a channel that is closed when the reader has ended.
 func (c *Conn) goneLocked() <-chan struct{} {
 	if c.gone == nil {
 		c.seldomLocked().gone = make(chan struct{})
@@ -612,8 +617,8 @@ func (c *Conn) goneLocked() <-chan struct{} {
 	return c.gone
 }
 
-// CloseWhenIdle accepts no more calls of this side, and closes the connection when those that are
-// open have ended.
+// CloseWhenIdle accepts no more calls of this side. It closes the connection when the open calls
+// have ended.
 func (c *Conn) CloseWhenIdle() { c.closeWhenIdle(ErrRetired) }
 
 func (c *Conn) closeWhenIdle(why error) {
@@ -627,10 +632,12 @@ func (c *Conn) closeWhenIdle(why error) {
 	c.restLocked()
 }
 
-// partingTime bounds how long an ending connection waits for its last words to be sent and heard.
+// partingTime bounds how long an ending connection waits until its last frames are written and
+// read.
 const partingTime = time.Second
 
-// writtenLocked waits until all output has been written. It returns with c.mu held.
+// writtenLocked waits until all output has been written. It unlocks c.mu while it waits, and
+// returns with c.mu held.
 func (c *Conn) writtenLocked(ctx context.Context) {
 	for (c.flushing || len(c.out) > 0) && c.err == nil && c.writeErr == nil && ctx.Err() == nil {
 		if c.flushed == nil {
@@ -647,9 +654,9 @@ func (c *Conn) writtenLocked(ctx context.Context) {
 	}
 }
 
-// refuse ends the connection for a reason that the peer is told. It is called by the reader, and
-// takes its time: the peer's words are read and dropped for a while, because closing a socket with
-// unread bytes in it would destroy what the peer has not read.
+// refuse ends the connection and sends the reason to the peer. The reader calls it. For a while it
+// reads and drops what the peer sends, because closing a socket with unread data in it would
+// destroy what the peer has not read.
 func (c *Conn) refuse(why *Refusal, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), partingTime)
 	defer cancel()
@@ -666,19 +673,20 @@ func (c *Conn) refuse(why *Refusal, err error) {
 	c.writtenLocked(ctx)
 	c.mu.Unlock()
 	if c.finishBelow() {
-		_ = c.readableUntil(time.Now().Add(partingTime / 2)) // it is only politeness
+		// if it fails, the peer may miss the reason
+		_ = c.readableUntil(time.Now().Add(partingTime / 2))
 		c.drainBelow()
 	}
 	c.end(err)
 }
 
-// breach ends the connection because of the peer, and tells it.
+// breach ends the connection because the peer violated the protocol, and tells the peer.
 func (c *Conn) breach(what string) {
 	err := &ProtocolError{What: what}
 	c.refuse(&Refusal{Code: catalogue.Internal, ID: catalogue.ProtocolBroken, Message: err.Error()}, err)
 }
 
-// careLocked makes the care timer fire at t or before.
+// careLocked makes the housekeeping timer fire at t or before.
 func (c *Conn) careLocked(t int64) {
 	if t >= c.careAt || c.err != nil {
 		return
@@ -702,7 +710,7 @@ func (c *Conn) dropTimerLocked() {
 	}
 }
 
-// takeCare does what is due and sets the timer for what is due next.
+// takeCare does the housekeeping that is due, and sets the timer for the next time.
 func (c *Conn) takeCare() {
 	c.mu.Lock()
 	if c.err != nil {
@@ -741,8 +749,8 @@ func (c *Conn) takeCare() {
 	}
 }
 
-// lastWordsLocked reports whether a peer that cannot be written to any more is still heard: what it
-// sent before it went may have to wait until there is room for it.
+// lastWordsLocked reports whether this side goes on reading from a peer that it can no longer write
+// to. Frames that the peer sent before it went away may have to wait until there is room for them.
 func (c *Conn) lastWordsLocked(now int64) bool {
 	frames := c.count.framesIn.Load()
 	if now >= c.partBy || !c.holding && frames == c.partFrames {
@@ -752,11 +760,11 @@ func (c *Conn) lastWordsLocked(now int64) bool {
 	return true
 }
 
-// drainedLocked returns why a connection that drains ends now, if it does.
+// drainedLocked returns the reason if a draining connection ends now, or nil.
 func (c *Conn) drainedLocked(now int64) error {
 	if c.open > 0 || c.inOpen > 0 {
 		if c.linger != 0 {
-			c.seldomLocked().linger = 0 // it begins again when they have ended
+			c.seldomLocked().linger = 0 // it is set again when the calls have ended
 		}
 		return nil
 	}
@@ -775,14 +783,13 @@ func (c *Conn) drainedLocked(now int64) error {
 	return nil
 }
 
-// restTime is how often a drained connection looks whether its last bytes have been written.
+// restTime is how often a drained connection checks whether its last bytes have been written.
 const restTime = time.Millisecond
 
-// later returns a reading of the clock that is so much later than now, or never when there is no
-// such reading.
+// later returns the clock reading now plus all durations. It returns never if the sum overflows.
 func later(now int64, by ...time.Duration) int64 {
 	for _, d := range by {
-		if now > 0 && int64(d) > never-now { // in the fake time of tests it is negative
+		if now > 0 && int64(d) > never-now { // in the fake time of tests, now is negative
 			return never
 		}
 		now += int64(d)
@@ -797,10 +804,10 @@ func orNever(t int64) int64 {
 	return t
 }
 
-// keepAliveLocked pings a peer that has been silent, and reports whether it is alive. A peer is
-// alive that sends something, or that takes what was written to it. Over a slow line a ping comes
-// behind megabytes of a message. So a side that receives and has nothing to send pings as well: its
-// peer hears it although it cannot answer yet.
+// keepAliveLocked pings a peer that has been silent, and reports whether the peer is alive. A peer
+// is alive if it sends something, or if it accepts what was written to it. On a slow link a ping
+// can be queued behind megabytes of a message. A side that only receives therefore pings too: its
+// peer hears the ping, although it cannot answer yet.
 func (c *Conn) keepAliveLocked(now int64) bool {
 	c.pingAt = later(now, c.cfg.KeepAlive)
 	c.trimMemoryLocked()
@@ -814,7 +821,8 @@ func (c *Conn) keepAliveLocked(now int64) bool {
 		if !heard || wrote || backlog {
 			return true
 		}
-	case c.holding: // it cannot be heard, and has to hear something all the same
+	// this side does not read, so it cannot hear the peer, and still has to send something
+	case c.holding:
 	case c.pinged:
 		return false
 	default:
@@ -824,10 +832,9 @@ func (c *Conn) keepAliveLocked(now int64) bool {
 	return true
 }
 
-// acknowledgesLocked reports whether the peer has acknowledged something since the last call that
-// it had not acknowledged then. The system of a peer whose process stands still acknowledges as
-// well, but only until its buffer is full. What it acknowledges at once, as it does pings, says
-// nothing.
+// acknowledgesLocked reports whether the peer has acknowledged new bytes since the last check. The
+// operating system of a hung peer also acknowledges, but only until its receive buffer is full.
+// Bytes that are always acknowledged at once, such as pings, prove nothing.
 func (c *Conn) acknowledgesLocked() bool {
 	if c.open == 0 && c.inOpen == 0 {
 		return false
@@ -846,13 +853,13 @@ func (c *Conn) acknowledgesLocked() bool {
 	return before != 0 && last.acknowledged != before
 }
 
-// leastProgress is how many bytes a second a peer has to send, on average, while a message of it
-// has not come whole. Links that are slower than that are not worth waiting for.
+// leastProgress is the average rate, in bytes per second, that a peer must send while one of its
+// messages is incomplete. Slower links are treated as stalled.
 const leastProgress = 4 << 10
 
-// endStalledLocked ends requests and messages that have not come whole when the peer has sent
-// hardly anything for as long as it takes to find a peer dead. Pings keep a connection, and must
-// not keep the memory of a message that does not come.
+// endStalledLocked ends incomplete requests and messages if the peer has sent almost nothing for as
+// long as it takes to find a peer dead. Pings keep a connection alive. They must not keep the
+// memory of a message that does not arrive.
 func (c *Conn) endStalledLocked(now int64) {
 	unfinished := c.unfinishedLocked()
 	if len(unfinished) == 0 {
@@ -883,8 +890,8 @@ func (c *Conn) endStalledLocked(now int64) {
 
 var errStalled = errors.New("the rest of it did not come in time")
 
-// unfinishedLocked returns the requests of the peer that have not come whole, and those with a
-// stream on which a large message has not.
+// unfinishedLocked returns the requests of the peer that are incomplete, and the requests with a
+// stream on which a large message is incomplete.
 func (c *Conn) unfinishedLocked() (unfinished []*Request) {
 	for in := range c.in.all() {
 		if r := *in; r != nil && (r.collected != nil || r.stream != nil && r.stream.reserved > 0) {
@@ -894,8 +901,8 @@ func (c *Conn) unfinishedLocked() (unfinished []*Request) {
 	return unfinished
 }
 
-// expiredLocked finds the calls and the requests whose deadline has passed, and when the next one's
-// does.
+// expiredLocked returns the calls and the requests whose deadline has passed, and the next
+// deadline.
 func (c *Conn) expiredLocked(now int64) (late []*waiter, requests []*Request, next int64) {
 	next = never
 	for i := range c.slots {
@@ -941,7 +948,7 @@ func (c *Conn) end(err error) {
 	c.endLocked(err)
 }
 
-// endLocked ends the connection, once, and unlocks. Whoever waits on it is told.
+// endLocked ends the connection once, fails its calls, and cancels its requests. It unlocks c.mu.
 func (c *Conn) endLocked(err error) {
 	if c.err != nil {
 		c.mu.Unlock()
@@ -982,7 +989,7 @@ func (c *Conn) endLocked(err error) {
 			continue
 		}
 		requests = append(requests, r)
-		if r.collected != nil { // nobody will run it
+		if r.collected != nil { // no goroutine will run it
 			c.leaveTableLocked(r)
 		}
 	}
@@ -1005,7 +1012,7 @@ func (c *Conn) endLocked(err error) {
 	c.part(gracious)
 	if rd := c.reader.Load(); rd != nil {
 		if state := rd.state.Load(); state&running != 0 {
-			c.handOver(rd, state) // so that a handler that blocks is not taken for the reader
+			c.handOver(rd, state) // so that a handler that blocks is not mistaken for the reader
 		}
 	}
 	if c.cfg.Unusable != nil {
@@ -1019,7 +1026,8 @@ func (c *Conn) endLocked(err error) {
 	}
 }
 
-// reasonLocked returns why the connection ends, when err is what was noticed last.
+// reasonLocked returns why the connection ends. Err is the latest symptom, and an earlier reason
+// takes precedence.
 func (c *Conn) reasonLocked(err error) error {
 	_, io := errors.AsType[*IOError](err)
 	switch {
@@ -1033,10 +1041,10 @@ func (c *Conn) reasonLocked(err error) error {
 	return err
 }
 
-// notProcessedLocked reports whether the peer certainly did not execute the call in s: its last
-// byte was never given to a write, or the peer said that it would not.
+// notProcessedLocked reports whether the peer certainly did not execute the call in s: either the
+// last byte of the request was never passed to a write, or the peer refused it with its drain
+// notice.
 func (c *Conn) notProcessedLocked(s *slot) bool {
-	// A peer that drains executes one-way requests, and those in the service of its own calls,
-	// whatever it has said.
+	// A draining peer still executes one-way requests and requests that serve its own calls.
 	return s.end > c.taken || (c.drained != nil && s.nth > c.accepted && !s.oneWay && !s.nested)
 }

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mux runs one connection of the native protocol: many calls at once, in both directions.
+// Package mux runs one connection of the native protocol. Many calls share the connection, in both
+// directions.
 //
-// It knows frames, not methods or messages: what a call means is the business of a Target. Three
-// things make it fast, each in one place:
+// The package knows frames. It does not know methods or messages: a Target says what a call means.
+// Three techniques make it fast, each in one file:
 //
-//   - write.go: whoever finds the connection idle writes at once, and what is appended while that
-//     write is in progress goes out in the next one. There is no timer and no flush policy.
-//   - read.go: all complete frames of one read are handled as one batch, in place.
-//   - handover.go: handlers that are known to be short run on the reading goroutine, and one that
-//     blocks all the same loses the reading to a new goroutine.
+//   - write.go: a caller that finds the connection idle writes immediately. Frames that are
+//     appended during that write go out together in the next one. There is no timer and no flush
+//     policy.
+//   - read.go: the reader goroutine handles all complete frames of one read as a batch, in place.
+//   - handover.go: handlers that are known to be short run on the reader goroutine. If such a
+//     handler blocks, a new goroutine takes over the reading.
+//
+// docs/locks.md lists the locks and the goroutines of this package.
 package mux
 
 import (
@@ -24,67 +28,76 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// Limits is what one side of a connection accepts, and how it behaves. MaxOpen and MaxOpenBytes
-// bound its own requests too, beside the peer's limits.
+// Limits says what one side of a connection accepts, and how it behaves. MaxOpen and MaxOpenBytes
+// also bound this side's own requests, in addition to the peer's limits.
 type Limits struct {
 	MaxMessage   int // bytes of one message as sent
 	MaxOpen      int // requests open at once
 	MaxOpenBytes int // bytes of their messages
-	MaxMemory    int // bytes that the peer makes this side hold in all; 0 is without bound
+	MaxMemory    int // bytes that the peer can make this side hold in all; 0 means no bound
 	MaxMethods   int // method numbers
-	MaxUnsent    int // bytes waiting to be written, past which this side stops reading
-	// bytes that the peer may send on a stream before they are consumed; 0 is the default of the
-	// specification
+	MaxUnsent    int // bytes waiting to be written, beyond which this side stops reading
+	// Bytes that the peer may send on a stream before this side consumes them. 0 means the default
+	// of the specification.
 	StreamWindow int
 
-	KeepAlive   time.Duration // a peer that was silent for so long is pinged, and dead after as long again; 0 never
-	Handshake   time.Duration // until the peer's preface and settings must have come
-	IdleTimeout time.Duration // without an open request, after which the connection is closed; 0 never
-	MaxAge      time.Duration // after which the connection is drained, more or less a tenth; 0 never
-	Polling     time.Duration // how long is looked for what comes next before sleeping, see poll.go; 0 never
+	// A peer that was silent for this long is pinged. After the same time again it is dead. 0
+	// disables keepalive.
+	KeepAlive time.Duration
+	Handshake time.Duration // limit for the arrival of the peer's preface and settings
+	// the connection is closed after this time without an open request; 0 means never
+	IdleTimeout time.Duration
+	// the connection is drained at this age, plus or minus a tenth; 0 means never
+	MaxAge time.Duration
+	// how long a reader polls before it sleeps, see poll.go; 0 means never
+	Polling time.Duration
 }
 
-// Config is what a connection needs of its owner. It is shared by connections and not changed.
+// Config is what the owner of connections provides. Several connections share one Config, and
+// nothing changes it.
 type Config struct {
 	Limits
 
-	// OwnOpen and OwnOpenBytes bound this side's own requests instead of MaxOpen and MaxOpenBytes;
-	// 0 does not.
+	// OwnOpen and OwnOpenBytes bound this side's own requests, in place of MaxOpen and
+	// MaxOpenBytes. 0 leaves MaxOpen or MaxOpenBytes in force.
 	OwnOpen      int
 	OwnOpenBytes int
 
 	Metadata []byte // sent with the settings
 	Agent    string // sent with the settings
 
-	// What a side that serves says of itself in its settings, see wire.Limits. Services and Keys,
-	// if not nil, return the list of services, and the scope of the key memory and how long it
-	// keeps a key, at the time when a connection begins. They are called by several goroutines, by
-	// NewOf's caller, and must not run code of users.
+	// A side that serves describes itself with these in its settings, see wire.Limits. Services
+	// returns the list of services. Keys returns the scope of the key memory, and how long the
+	// memory keeps a key. Both may be nil. NewOf calls them when a connection begins, so several
+	// goroutines may call them at the same time. They must not run user code.
 	Incarnation []byte
 	Services    func() []byte
 	Keys        func(c *Conn) (scope string, keep time.Duration)
 
-	// Bind tells what a method number of the peer stands for. Nil when this side serves nothing.
-	// It is called by the reading goroutine, and what it is given aliases the read buffer.
+	// Bind returns the Target for a method number of the peer. It is nil when this side serves
+	// nothing. The reader goroutine calls it. The binding aliases the read buffer.
 	Bind func(c *Conn, b *wire.Binding) (Target, wire.Info)
-	// Hello sees the peer's settings, which alias the read buffer, before any of its requests is
-	// served. A refusal ends the connection.
+	// Hello receives the peer's settings before any of the peer's requests is served. The settings
+	// alias the read buffer. A refusal ends the connection.
 	Hello func(c *Conn, peer *wire.Limits) *Refusal
-	// Learned sees what the peer says of a method that this side calls.
+	// Learned receives what the peer says about a method that this side calls.
 	Learned func(c *Conn, handle int, info wire.Info)
-	// Unusable is called when no more requests can be sent: the peer drains the connection, or it
-	// has ended. It is called before the calls on it are told, so that they can go elsewhere.
+	// Unusable is called when no more requests can be sent, because the peer drains the connection
+	// or the connection has ended. It is called before the calls on the connection fail, so that
+	// they can be sent elsewhere.
 	Unusable func(c *Conn)
-	// Ended is called once when the connection has ended, with the reason, never nil.
+	// Ended is called once, after the connection has ended. Err is the reason and never nil.
 	Ended func(c *Conn, err error)
 
-	Memory *Memory // what all connections hold together; nil for only what Limits say of each
-	Pool   *Pool   // where handlers run that are not short
-	Watch  *Watch  // watches the handlers that are
-	Budget *Budget // what the peers may have open together; nil for only what Limits say of each
+	// bounds what all connections hold together; nil applies only each connection's Limits
+	Memory *Memory
+	Pool   *Pool  // runs the handlers that are not short
+	Watch  *Watch // watches the handlers that run on reader goroutines
+	// bounds the peers' open requests together; nil applies only each connection's Limits
+	Budget *Budget
 }
 
-// A bound is what a method number of the peer stands for.
+// A bound is the Target that a method number of the peer stands for.
 type bound struct {
 	target Target
 	id     uint32 // of the Method frame
@@ -92,7 +105,7 @@ type bound struct {
 	cost   int // in bytes of memory
 }
 
-// A Refusal ends a connection with a code that the peer is told.
+// A Refusal ends a connection with a code. The code, ID and message are sent to the peer.
 type Refusal struct {
 	Code    uint16
 	ID      string
@@ -101,7 +114,7 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Message }
 
-// Why connections end and calls fail.
+// Reasons why connections end and calls fail.
 var (
 	ErrClosed    = errors.New("the connection was closed by this side")
 	ErrRetired   = errors.New("this side opens no more calls on the connection")
@@ -114,17 +127,17 @@ var (
 	ErrHandshake = errors.New("the peer sent no preface and settings in time")
 )
 
-// A ProtocolError is a peer's breach of the protocol. It ends the connection.
+// A ProtocolError says that the peer violated the protocol. It ends the connection.
 type ProtocolError struct{ What string }
 
 func (e *ProtocolError) Error() string { return "protocol error: " + e.What }
 
-// A PrefaceError says that the peer does not speak this protocol, or another version of it.
+// A PrefaceError says that the peer speaks another protocol, or another version of this one.
 type PrefaceError struct{ Got []byte }
 
 func (e *PrefaceError) Error() string { return fmt.Sprintf("the peer began with %q", e.Got) }
 
-// A TooLargeError says that a reply exceeds this side's limit. It fails its own call only.
+// A TooLargeError says that a reply exceeds this side's limit. It fails only that call.
 type TooLargeError struct {
 	Size  uint64
 	Limit int
@@ -134,7 +147,7 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("the reply has %d bytes, the limit is %d", e.Size, e.Limit)
 }
 
-// A BrokenError says that a single message cannot be read. It fails its own call only.
+// A BrokenError says that a message cannot be read. It fails only that call.
 type BrokenError struct{ Cause error }
 
 func (e *BrokenError) Error() string { return "a broken message: " + e.Cause.Error() }
@@ -142,17 +155,17 @@ func (e *BrokenError) Error() string { return "a broken message: " + e.Cause.Err
 // Unwrap returns the cause.
 func (e *BrokenError) Unwrap() error { return e.Cause }
 
-// An Op is what failed on the connection below.
+// An Op names the operation that failed on the underlying connection.
 type Op string
 
-// The operations that fail.
+// The operations that can fail.
 const (
 	Read        Op = "read"
 	Write       Op = "write"
 	EndOfStream Op = "end of stream" // the peer closed the connection
 )
 
-// An IOError says that the connection below failed, or that the peer closed it.
+// An IOError says that the underlying connection failed, or that the peer closed it.
 type IOError struct {
 	Op  Op
 	Err error
@@ -165,8 +178,8 @@ func (e *IOError) Error() string {
 	return string(e.Op) + ": " + e.Err.Error()
 }
 
-// Unwrap returns the cause. That of an EndOfStream is not shown: io.EOF is how streams of messages
-// end when all is well.
+// Unwrap returns the cause. For an EndOfStream it returns nil, because io.EOF is the regular end of
+// a stream of messages.
 func (e *IOError) Unwrap() error {
 	if e.Op == EndOfStream {
 		return nil
@@ -174,17 +187,17 @@ func (e *IOError) Unwrap() error {
 	return e.Err
 }
 
-// A CallError says that the connection could not carry a call to its end.
+// A CallError says that the connection could not complete a call.
 type CallError struct {
 	Cause        error
-	NotProcessed bool    // the peer certainly did not execute it
-	Awaited      Awaited // what the call was waiting for when its caller gave it up
+	NotProcessed bool    // the peer certainly did not execute the call
+	Awaited      Awaited // what the call was waiting for when its caller canceled it
 }
 
-// Awaited is what a call was waiting for.
+// Awaited says what a call was waiting for.
 type Awaited uint8
 
-// A call that is not sent yet waits for the peer's window, or for the output to have room.
+// A call that has not been sent waits for the peer's window, or for space in the output.
 const (
 	_ Awaited = iota
 	AwaitedWindow
@@ -197,61 +210,66 @@ func (e *CallError) Error() string { return e.Cause.Error() }
 func (e *CallError) Unwrap() error { return e.Cause }
 
 const (
-	// maxFrame is the payload of the largest frame that is sent and accepted. A larger message
-	// takes several, so that small calls get in between.
+	// maxFrame is the payload limit of a frame, in both directions. A larger message takes several
+	// frames, so that frames of small calls can go between them.
 	maxFrame = 64 << 10
 
-	minReadBuffer = 512 // of an idle connection, and of all that it takes (10 KiB) the part that can be small
+	// minReadBuffer is the read buffer of an idle connection.
+	minReadBuffer = 512
 	maxReadBuffer = 128 << 10
 
-	// defaultMaxMethods bounds method numbers when the peer's settings have not come yet.
+	// defaultMaxMethods bounds method numbers until the peer's settings have arrived.
 	defaultMaxMethods = 1024
 )
 
-// Conn is one connection. Its methods may be called concurrently. Many of them may do nothing for
-// long, so it is kept small: what few of them need is behind a pointer, and nothing is made before
-// it is needed.
+// Conn is one connection. Its methods may be called concurrently. A process may have many idle
+// connections, so a Conn is small: rarely used state is behind pointers and is allocated on first
+// use.
+//
+// Conn.mu guards every field without another rule in its comment, and the fields of calls and
+// seldom. The fields cfg, nc, owner, socket, client and share do not change after NewOf.
 type Conn struct {
 	cfg    *Config
 	nc     net.Conn
 	owner  any             // see Owner
-	socket syscall.RawConn // nil when nc is none, or may do something of its own in Read and Write
+	socket syscall.RawConn // nil when nc is not a plain socket, see socketOf
 	count  counters
 
 	reader atomic.Pointer[reader]
-	lone   lone  // see lone.go
-	lying  lying // see lookout.go
+	lone   lone  // see lone.go for what guards its fields
+	lying  lying // see lookout.go for what guards its fields
 
-	*calls  // noCalls before the first call of this side
-	*seldom // noneYet in the beginning
+	*calls  // points to noCalls until this side sends its first call
+	*seldom // points to noneYet until a field is needed
 
-	mu       sync.Mutex
-	client   bool
-	preface  bool // has come; changed by the reader, with mu held
-	flooded  bool // replies are not read: see floodedLocked
-	pinged   bool
-	holding  bool        // this side does not read, because of what it has to do
-	abrupt   bool        // it is to end at once
-	silent   bool        // the reader has gone
+	mu      sync.Mutex
+	client  bool
+	preface bool // the peer's preface has arrived; written by the reader with mu held
+	// calls fail because this side cannot read their replies, see floodedLocked
+	flooded  bool
+	pinged   bool        // a keepalive ping waits for a sign of life from the peer
+	holding  bool        // the reader waits for room for a one-way request, see roomLocked
+	abrupt   bool        // the connection ends at once, without waiting for output
+	silent   bool        // the reader goroutine has ended
 	informed bool        // the peer has answered a ping, so it has read this side's settings
-	inquired bool        // it was sent one for that
-	greeting atomic.Bool // the peer's settings have yet to come
-	heard    atomic.Bool // the peer sent something since the last keepalive
-	watched  atomic.Bool // is on the list of cfg.Watch
-	draining atomic.Bool // no more requests are accepted, and the connection ends then
-	refusing atomic.Bool // no more requests are accepted, and the connection goes on
+	inquired bool        // a ping was sent to find that out
+	greeting atomic.Bool // the peer's settings have not arrived
+	heard    atomic.Bool // the peer has sent something since the last keepalive check
+	watched  atomic.Bool // the connection is in cfg.Watch
+	draining atomic.Bool // this side accepts no more requests, and then ends the connection
+	refusing atomic.Bool // this side accepts no more requests, and the connection goes on
 	over     atomic.Bool // err is set
 
 	// Writing, see write.go.
-	flushing   bool          // somebody will write out
-	yielding   bool          // but lets others append first
-	straight   bool          // and is at a piece of a large message, see large.go
+	flushing   bool          // a goroutine is flushing out
+	yielding   bool          // the flusher first lets other goroutines append
+	straight   bool          // the flusher writes a piece of a large message, see large.go
 	batchBegan time.Duration // see beganLocked
 	framesOut  uint64
-	out        []byte // appended and not yet being written
-	spare      []byte // the other buffer
+	out        []byte // frames that no write has taken yet
+	spare      []byte // the buffer that replaces out during a write
 	queued     uint64 // bytes ever appended to out
-	taken      uint64 // bytes ever given to a write
+	taken      uint64 // bytes ever passed to a write
 	written    uint64 // bytes ever written
 
 	// The window of the peer, see call.go and nested.go.
@@ -259,43 +277,45 @@ type Conn struct {
 	openBytes  int
 	maxOpen    int
 	maxBytes   int
-	mostOpen   int // the peer's window will never be larger
+	mostOpen   int // upper bound of every window that the peer will ever grant
 	mostBytes  int
 	maxNum     int32
-	peerStream int32  // the peer's window of a stream
+	peerStream int32  // the peer's window for a stream
 	opened     uint64 // requests ever sent
 
-	// Calls that the peer opened, see request.go.
+	// Requests that the peer opened, see request.go.
 	in       sparseTable[*Request] // by slot
 	inOpen   int
 	inBytes  int
-	targets  sparseTable[bound] // by number; the reader's own
+	targets  sparseTable[bound] // by method number; only the reader uses it
 	received atomic.Uint64      // requests ever received
-	promised uint64             // how many of them are processed, once draining: the count of the drain notice
+	// requests that are processed although this side drains: the count of the drain notice
+	promised uint64
 
-	// What the peer makes this side hold, see memory_account.go.
+	// Memory that the peer makes this side hold, see memory_account.go.
 	memory holding
-	stash  int          // of memory, for the next requests
-	stuck  atomic.Int64 // bytes of replies for which there is no space in out; changed with mu held
+	stash  int          // bytes of memory that are kept for the next requests
+	stuck  atomic.Int64 // bytes of replies that wait for space in out; changed with mu held
 
-	// What the peer may have open of the owner's budget, see budget.go.
-	share      *share // nil without a budget
-	limit      int    // what is granted, with what the peer may have sent before it heard of a lower limit
+	// The peer's share of the owner's budget, see budget.go.
+	share *share // nil without a budget
+	// the requests granted, including those that the peer may send before it learns of a lower
+	// limit
+	limit      int
 	limitBytes int
-	peak       int // how many requests were open at most since this was measured
+	peak       int // the most requests that were open at once since the last measurement
 	peakBytes  int
 
 	// Ending, see care.go.
 	err      error
-	care     *time.Timer
-	careAt   int64 // when care fires; maxInt64 when it is not set
-	helloBy  int64 // until when the peer's settings must have come; 0 when they have
+	care     *time.Timer // the housekeeping timer
+	careAt   int64       // when care fires; never when it is not set
+	helloBy  int64       // when the peer's settings must have arrived; 0 once they have
 	pingAt   int64
-	progress uint64 // what written was at the last keepalive
+	progress uint64 // the value of written at the last keepalive check
 }
 
-// calls is what a connection keeps of the calls that this side opens, see call.go. Guarded by
-// Conn.mu.
+// calls is the state of the calls that this side opens, see call.go. Conn.mu guards it.
 type calls struct {
 	slots     []slot
 	free      []uint32 // slots not in use
@@ -305,17 +325,17 @@ type calls struct {
 	nextNum   uint16
 	announced uint32 // Method frames ever sent
 
-	idleWaiters []*waiter // for Completers
+	idleWaiters []*waiter // for asynchronous calls
 
-	// How many went beyond the window because they serve calls of the peer, see nested.go.
+	// Requests beyond the window that serve calls of the peer, see nested.go.
 	nested      int
 	nestedBytes int
 }
 
-// noCalls is that of all connections without any. It is not changed.
+// noCalls is shared by all connections that have sent no call. Nothing changes it.
 var noCalls = new(calls)
 
-// callsLocked returns those of c, to be changed.
+// callsLocked returns the calls of c for writing.
 func (c *Conn) callsLocked() *calls {
 	if c.calls == noCalls {
 		c.calls = new(calls)
@@ -323,49 +343,61 @@ func (c *Conn) callsLocked() *calls {
 	return c.calls
 }
 
-// seldom is what most connections never need, and others only when they end. Guarded by Conn.mu.
+// seldom is state that most connections never need, or need only when they end. Conn.mu guards it.
 type seldom struct {
-	accepted    uint64                // how many requests the peer will process, once it drains
-	drained     error                 // set when the peer accepts no more requests
-	reserved    int                   // bytes that streams may hold beyond their smallest windows
-	partial     int                   // how many of them are for messages that have not come whole
-	reserving   []*Stream             // that wait for it
+	accepted uint64 // how many requests the peer processes, once drained is set
+	// set once this side sends no more requests: the peer drains, or this side retires the
+	// connection
+	drained  error
+	reserved int // bytes that streams may hold beyond their smallest windows
+	// the part of reserved for messages that have not arrived completely
+	partial     int
+	reserving   []*Stream             // streams that wait for a reservation
 	oneWay      map[*Request]struct{} // requests of the peer that have no slot
-	oneWayBytes int                   // of inBytes
-	orphans     int                   // how many of inOpen the pool has adopted
-	inNested    int                   // how many of inOpen serve calls of this side and are not in the window
+	oneWayBytes int                   // the part of inBytes for oneWay
+	orphans     int                   // how many requests of inOpen the pool has adopted
+	// How many requests of inOpen serve calls of this side. They are not part of the window.
+	inNested    int
 	inNestBytes int
-	flushAll    func()                   // flush, made once: starting a goroutine with it costs no allocation
-	space       chan struct{}            // closed when out has been taken to be written; nil when nobody waits
-	flushed     chan struct{}            // closed when all has been written; nil when nobody waits
-	room        chan struct{}            // closed when a request leaves the table; nil when nobody waits
-	writeErr    *IOError                 // a write has failed, or the peer has hung up
-	quiet       chan struct{}            // closed when no request is open; nil when nobody asked
-	drainBegun  chan struct{}            // closed when no more are accepted; nil when nobody asked
-	order       order                    // see order.go
-	replies     replies                  // see replies.go
-	aging       aging                    // see age.go
-	ended       chan struct{}            // closed when err is set; nil when nobody waits
-	gone        chan struct{}            // closed when the reader has gone; nil when nobody waits
-	pings       map[uint64]chan struct{} // by number
-	nextPing    uint64                   // the number of the last one
-	lowering    uint64                   // the ping whose pong says that the peer has obeyed a lower limit; 0 for none
-	why         error                    // set when this side has begun to end it, with a word to the peer
-	parting     int64                    // when the connection ends because of writeErr; 0 when it does not
-	partBy      int64                    // and when it does at the latest
-	partFrames  uint64                   // how many frames had come when that was looked at last
-	looked      int64                    // when this side, which does not read, looked whether the peer has hung up
-	stallFrom   int64                    // since when an unfinished message is watched; 0 when there was none
-	stallBytes  uint64                   // how many bytes had come then
-	// how much of written the peer had acknowledged at the last keepalive; 0 for all of it
+	// The value c.flush, created once. Starting a goroutine with it allocates nothing.
+	flushAll func()
+	// closed when a flusher has taken out; nil when no goroutine waits
+	space chan struct{}
+	// closed when everything is written; nil when no goroutine waits
+	flushed chan struct{}
+	// closed when a request leaves the table; nil when no goroutine waits
+	room     chan struct{}
+	writeErr *IOError // a write has failed, or the peer has closed the connection
+	// closed when no request is open; nil when Refuse was not called
+	quiet chan struct{}
+	// closed when this side accepts no more requests; nil before Draining is called
+	drainBegun chan struct{}
+	order      order         // see order.go
+	replies    replies       // see replies.go
+	aging      aging         // see age.go
+	ended      chan struct{} // closed when err is set; nil when no goroutine waits
+	// closed when the reader has ended; nil when no goroutine waits
+	gone     chan struct{}
+	pings    map[uint64]chan struct{} // by number
+	nextPing uint64                   // the number of the last ping
+	// The ping whose pong says that the peer obeys a lower limit. 0 means none.
+	lowering   uint64
+	why        error  // why this side has begun to end the connection, after a drain notice
+	parting    int64  // when the connection ends because of writeErr; 0 means never
+	partBy     int64  // the latest time for parting
+	partFrames uint64 // framesIn at the last look
+	looked     int64  // when this side, while it did not read, last checked for a hang-up
+	stallFrom  int64  // since when an unfinished message is watched; 0 when there is none
+	stallBytes uint64 // bytesIn at stallFrom
+	// The part of written that the peer had acknowledged at the last keepalive check. 0 means all.
 	acknowledged int64
-	linger       int64 // when a drained connection is closed; 0 when it is not drained
+	linger       int64 // when a drained connection is closed; 0 when it does not drain
 }
 
-// noneYet is that of all connections that have not needed it. It is not changed.
+// noneYet is shared by all connections that have no rarely used state. Nothing changes it.
 var noneYet = new(seldom)
 
-// seldomLocked returns that of c, to be changed.
+// seldomLocked returns the rarely used state of c for writing.
 func (c *Conn) seldomLocked() *seldom {
 	if c.seldom == noneYet {
 		c.seldom = new(seldom)
@@ -373,12 +405,12 @@ func (c *Conn) seldomLocked() *seldom {
 	return c.seldom
 }
 
-// Counters counts what a connection did. They are read with Conn.Counters.
+// Counters counts the work of a connection. Conn.Counters returns them.
 type Counters struct {
 	Reads, Writes, BytesIn, BytesOut, FramesIn, FramesOut uint64
 }
 
-// counters is Counters while they change, without those that Conn.mu guards.
+// counters are the counters that change without Conn.mu.
 type counters struct {
 	reads, writes, bytesIn, bytesOut, framesIn atomic.Uint64
 }

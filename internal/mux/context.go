@@ -9,33 +9,34 @@ import (
 	"time"
 )
 
-// A Context is the context of a request's handler: done when the peer cancels, when the deadline
-// passes, when the connection ends, and when the handler has returned. It is small because each
-// request has one that is never used again: handlers keep contexts.
+// A Context is the context of a request's handler. It ends when the peer cancels, when the deadline
+// passes, when the connection ends, or when the handler has returned. It is small, because every
+// request needs a new one: handlers keep contexts.
 type Context struct {
 	conn     *Conn
-	id       uint32 // of the request; 0 when it has none
+	id       uint32 // of the request; 0 if it has none
 	deadline int64  // on the connection's clock; 0 for none
 
-	rd      *reader // that runs the handler inline; nil for none
+	rd      *reader // the reader that runs the handler inline, or nil
 	running uint64  // the reader's state meanwhile
 
-	ending atomic.Pointer[ending] // nil while it has not ended and nobody waits for that
+	ending atomic.Pointer[ending] // nil until the context ends or a goroutine waits for the end
 }
 
-// An ending is how a context ends, and who is to be told.
+// An ending says how a context ended, and holds the functions to call. Its mu guards all other
+// fields.
 type ending struct {
 	mu    sync.Mutex
 	done  chan struct{}
-	err   error // nil before the end
+	err   error // nil until the context ends
 	cause error
 	after []*afterFunc
 }
 
 type afterFunc struct{ f func() }
 
-// returned is the ending of contexts whose handlers have returned without anybody waiting: most of
-// them.
+// returned is the ending of contexts whose handlers have returned while no goroutine waited. Most
+// contexts end this way.
 var returned = &ending{err: context.Canceled, done: closedChan()}
 
 func closedChan() chan struct{} {
@@ -44,18 +45,18 @@ func closedChan() chan struct{} {
 	return c
 }
 
-// Conn returns the connection that the request came on.
+// Conn returns the connection of the request.
 func (x *Context) Conn() *Conn { return x.conn }
 
-// alone reports whether the request is one-way and so small that it has no id: it gets no final
+// alone reports whether the request is one-way and so small that it has no id. It gets no final
 // frame.
 func (x *Context) alone() bool { return x.id == 0 }
 
 // Expired reports whether the deadline has passed.
 func (x *Context) Expired() bool { return x.deadline != 0 && x.conn.now() >= x.deadline }
 
-// Fresh reports whether the request has just been read, since its handler runs on the reading
-// goroutine: its deadline, which is some time from then, needs no look at the clock.
+// Fresh reports whether the request has just been read, because its handler runs on the reader
+// goroutine. Its deadline is then in the future without a look at the clock.
 func (x *Context) Fresh() bool { return x.rd != nil }
 
 // Deadline implements context.Context.
@@ -63,12 +64,12 @@ func (x *Context) Deadline() (time.Time, bool) {
 	if x.deadline == 0 {
 		return time.Time{}, false
 	}
-	at := time.Now() // for people, who may have set the clock of the wall since the program began
+	at := time.Now() // for people: the wall clock may have been set since the program began
 	return at.Add(time.Duration(x.deadline - int64(at.Sub(birth)))), true
 }
 
-// Done implements context.Context. Who asks is going to wait: a handler that does so on the reading
-// goroutine gives up the reading at once, because otherwise nobody could read the cancellation.
+// Done implements context.Context. A caller of Done is about to wait. So a handler on the reader
+// goroutine loses the reading at once, because otherwise no goroutine could read the cancellation.
 func (x *Context) Done() <-chan struct{} {
 	x.Blocking()
 	e := x.makeEnding()
@@ -83,7 +84,7 @@ func (x *Context) Done() <-chan struct{} {
 	return e.done
 }
 
-// makeEnding returns the ending, which it makes when there is none.
+// makeEnding returns the ending, and creates it if necessary.
 func (x *Context) makeEnding() *ending {
 	if x.ending.Load() == nil {
 		x.ending.CompareAndSwap(nil, new(ending))
@@ -91,7 +92,8 @@ func (x *Context) makeEnding() *ending {
 	return x.ending.Load()
 }
 
-// Blocking says that the handler is going to wait for something.
+// Blocking says that the handler is about to wait. A handler on the reader goroutine loses the
+// reading.
 func (x *Context) Blocking() {
 	if x.rd != nil {
 		x.conn.handOver(x.rd, x.running)
@@ -109,8 +111,8 @@ func (x *Context) Err() error {
 	return e.err
 }
 
-// Value implements context.Context; the owner has more to say. Calls that are made with this
-// context, or one derived from it, are known by it to serve the request: see Conn.serving.
+// Value implements context.Context. The owner adds its own values. A call that is made with this
+// context, or with one derived from it, serves the request: see Conn.serving.
 func (x *Context) Value(key any) any {
 	if _, ok := key.(requestKey); ok {
 		return x
@@ -118,7 +120,7 @@ func (x *Context) Value(key any) any {
 	return nil
 }
 
-// Cause tells why the peer canceled: nil before, and what context.Cause would say.
+// Cause returns what context.Cause would return: the reason of the cancellation, or nil before it.
 func (x *Context) Cause() error {
 	e := x.ending.Load()
 	if e == nil {
@@ -129,7 +131,7 @@ func (x *Context) Cause() error {
 	return e.cause
 }
 
-// AfterFunc makes contexts that are derived from this one cost no goroutine: see context.AfterFunc.
+// AfterFunc lets contexts be derived from this one without a goroutine: see context.AfterFunc.
 func (x *Context) AfterFunc(f func()) (stop func() bool) {
 	x.Blocking()
 	e := x.makeEnding()
@@ -161,7 +163,7 @@ func (x *Context) hasReturned() {
 	}
 }
 
-// cancel ends the context.
+// cancel ends the context with err and cause, unless it has ended.
 func (x *Context) cancel(err, cause error) {
 	e := x.makeEnding()
 	e.mu.Lock()
@@ -181,8 +183,8 @@ func (x *Context) cancel(err, cause error) {
 	}
 }
 
-// Draining returns a channel that is closed when this side begins to drain the connection: whoever
-// works on something without end should end it.
+// Draining returns a channel that is closed when this side begins to drain the connection. A
+// handler without an end of its own should then end.
 func (x *Context) Draining() <-chan struct{} {
 	c := x.conn
 	c.mu.Lock()

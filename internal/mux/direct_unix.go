@@ -12,13 +12,13 @@ import (
 	"syscall"
 )
 
-// A directWriter writes to a socket without ever blocking, so that a caller can write on behalf of
-// others and still end with its own context. Elsewhere, and on connections that are no sockets, a
-// goroutine does the writing.
+// A directWriter writes to a socket without blocking. So a caller can write the frames of other
+// callers and still return when its own context ends. On other systems, and on connections that are
+// not sockets, a separate goroutine writes.
 type directWriter struct {
-	try   func(fd uintptr) bool // made once: a closure for each write would be an allocation
+	try   func(fd uintptr) bool // created once: a closure for each write would be an allocation
 	buf   []byte
-	parts net.Buffers // instead of buf
+	parts net.Buffers // in place of buf
 	n     int
 	err   error
 	count *counters
@@ -49,13 +49,14 @@ func (w *directWriter) writeOn(fd uintptr) bool {
 	return true
 }
 
-// writeSocket writes what the socket takes. There is one caller at a time for a socket.
+// writeSocket writes the bytes that the socket takes. Only one goroutine at a time may call it for
+// a socket.
 func writeSocket(socket syscall.RawConn, count *counters, buf []byte) (int, error) {
 	n, _, err := writeDirect(socket, count, buf, nil)
 	return n, err
 }
 
-// writeSocketAll writes what the socket takes of parts, and returns what is left.
+// writeSocketAll writes the bytes of parts that the socket takes, and returns the rest.
 func writeSocketAll(socket syscall.RawConn, count *counters, parts net.Buffers) (n int, left net.Buffers, err error) {
 	return writeDirect(socket, count, nil, parts)
 }
@@ -72,7 +73,7 @@ func writeDirect(socket syscall.RawConn, count *counters, buf []byte, parts net.
 	return n, left, err
 }
 
-// attempt is one write of what is left.
+// attempt makes one write of the rest.
 func (w *directWriter) attempt(fd int) (int, error) {
 	if len(w.parts) == 0 {
 		return syscall.Write(fd, w.buf[w.n:])

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// This file is how a Budget is divided. It goes by what is, not by what has happened: each time the
-// whole is made what it should be.
+// This file divides a Budget. Each division computes all shares from the current state, and does
+// not depend on the sequence of events.
 
-// A change is a new limit to be told.
+// A change is a new limit to send to a peer.
 type change struct {
 	s          *share
 	told       int
@@ -20,7 +20,7 @@ type change struct {
 	isLowering bool
 }
 
-// look divides the budget anew. It goes by what is, not by what has happened.
+// look divides the budget again. The timer calls it on its own goroutine.
 func (b *Budget) look() {
 	b.dividing.Lock()
 	defer b.dividing.Unlock()
@@ -53,8 +53,8 @@ func (b *Budget) look() {
 	b.mu.Unlock()
 }
 
-// measured takes note of how much a connection used at most since it was measured last, and what it
-// uses now.
+// measuredAs stores the most that a connection used since it was last measured, and what it uses
+// now.
 func (b *Budget) measuredAs(s *share, peak, peakBytes, open int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,11 +65,12 @@ func (b *Budget) measuredAs(s *share, peak, peakBytes, open int) {
 	}
 }
 
-// needLocked sets what a connection should be allowed, were there enough for all, and whether it
-// may be more than what it has: because it used most of that.
+// needLocked sets the limit that a connection should have if there were enough for all. Hungry says
+// that it may get more than it has, because it used most of that.
 func (b *Budget) needLocked(s *share, floor int) {
 	limit, bytes := s.conn.hardLimit(), b.bytesOf(s, s.told)
-	// A window of bytes is full when the next request does not fit in it, which may be half of it.
+	// The limit of bytes is full when the next request does not fit, which may be at half of the
+	// limit.
 	full := s.recentBytes >= bytes/2 && bytes < s.conn.cfg.MaxOpenBytes
 	inUnits := int(min(float64(s.recentBytes)*float64(b.total)/float64(max(b.totalBytes, 1)), math.MaxInt32))
 	if s.hungry = full || s.recent >= s.told-s.told/4; s.hungry {
@@ -79,9 +80,9 @@ func (b *Budget) needLocked(s *share, floor int) {
 	s.target = min(max(2*s.recent, 3*inUnits, floor), limit)
 }
 
-// divideLocked decides who gets how much, as of now, and returns whom to tell. Small changes are
-// left alone. Known says that it has just been measured what is needed: only then, and when nobody
-// needs anything, do idle connections get more.
+// divideLocked decides how much each connection gets, and returns the limits to send. It ignores
+// small changes. Known says that the need has just been measured. Idle connections get more only
+// then, and only if no connection is hungry.
 func (b *Budget) divideLocked(known bool) []change {
 	b.targetsLocked()
 	now := time.Now()
@@ -110,7 +111,8 @@ func (b *Budget) divideLocked(known bool) []change {
 			changes = append(changes, change{s, s.told, b.bytesOf(s, s.told), true})
 		}
 	}
-	slices.SortFunc(raised, func(x, y *share) int { return cmp.Compare(x.told, y.told) }) // who has least is first
+	// the connection with the least is first
+	slices.SortFunc(raised, func(x, y *share) int { return cmp.Compare(x.told, y.told) })
 	for _, s := range raised {
 		told := min(s.target, s.granted+max(free, 0))
 		if told <= s.told {
@@ -126,10 +128,10 @@ func (b *Budget) divideLocked(known bool) []change {
 	return append(changes, b.relieveLocked()...)
 }
 
-// relieveLocked gives of the reserve to connections that need more and have less than an equal
-// share. Others may not give anything up for long, when their requests do not end. With n such
-// connections each may have up to one of n+1 parts of the reserve, so that there is a part for the
-// next one that comes.
+// relieveLocked gives parts of the reserve to connections that need more and have less than an
+// equal share. The others may give nothing up for a long time, if their requests do not end. With n
+// such connections each gets at most 1/(n+1) of the reserve, so that a part remains for the next
+// one.
 func (b *Budget) relieveLocked() (changes []change) {
 	equal, left, n, single := b.total/max(len(b.members), 1), b.total-b.granted, 0, 0
 	for _, s := range b.members {
@@ -140,7 +142,7 @@ func (b *Budget) relieveLocked() (changes []change) {
 			single++
 		}
 	}
-	// the one request that each connection may have in any case must not use the reserve up
+	// The one request that every connection is allowed must not use up the reserve.
 	if len(b.members) > b.reserve() {
 		left += single
 	}
@@ -160,7 +162,7 @@ func (b *Budget) relieveLocked() (changes []change) {
 	return changes
 }
 
-// disobedient returns the connections whose peers have not obeyed a lower limit for too long.
+// disobedient returns the connections whose peers have not obeyed a lower limit for obeyTime.
 func (b *Budget) disobedient() (found []*share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -172,11 +174,11 @@ func (b *Budget) disobedient() (found []*share) {
 	return found
 }
 
-// free reports whether the connection can be told another limit now.
+// free reports whether a new limit can be sent to the peer now.
 func (s *share) free() bool { return s.greeted && !s.gone && !s.lowering }
 
-// targetsLocked sets what each connection should have. When there is not enough, those which need
-// little have that, and the others equally much.
+// targetsLocked sets the target of each connection. If there is not enough, connections with little
+// need get what they need, and the others get equal shares.
 func (b *Budget) targetsLocked() {
 	n, pool := 0, b.total-b.reserve()
 	for _, s := range b.members {
@@ -223,8 +225,9 @@ func (b *Budget) targetsLocked() {
 	}
 }
 
-// levelLocked divides pool among the n connections that are not satisfied. What is left over goes
-// to those that had one more before, or when it matters, to one after the other.
+// levelLocked divides pool equally among the n connections whose targets are not final. The
+// remainder goes to those that had one more before. If shares are small, it goes to one connection
+// after another.
 func (b *Budget) levelLocked(n, pool int) {
 	level, left := pool/n, pool%n
 	i := 0

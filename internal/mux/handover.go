@@ -14,26 +14,26 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// Short handlers and callbacks run on the reading goroutine: a goroutine each costs three times as
-// much CPU. Whether one is short is learned by its owner, and can turn out wrong: it asks for
-// ctx.Done, sleeps, or calls somebody. Then the reading, with what has not been handled, goes to a
-// new goroutine. The one that was held up keeps the part of the buffer that its message is in,
-// sends its own reply when it is done, and ends.
+// Short handlers and callbacks run on the reader goroutine, because a goroutine for each costs
+// three times as much CPU. The owner learns which methods are short, and can be wrong: a handler
+// may wait for ctx.Done, sleep, or make a call. The reading then goes to a new goroutine, together
+// with the data that has not been handled. The blocked reader keeps the part of the buffer that
+// holds its message. It sends its own reply when the handler returns, and ends.
 
-// What a reader is doing, the low bits of reader.state. The rest counts.
+// The states of a reader, in the low bits of reader.state. The other bits are a counter.
 const (
 	idle       = 0
-	running    = 1 // user code
-	handedOver = 2 // another reader has its place; final
-	completing = 4 // with running: it is a Completer
+	running    = 1 // user code runs
+	handedOver = 2 // another reader has taken over; final
+	completing = 4 // with running: the user code is a Completer
 	stateBits  = 3
 )
 
-// batchTime is how long, in nanoseconds, replies of inline handlers may wait for the rest of the
-// batch.
+// batchTime is how long replies of inline handlers may wait for the end of the batch, in
+// nanoseconds.
 const batchTime = int64(200 * time.Microsecond)
 
-// serve runs a request inline. It returns false when another reader took over meanwhile.
+// serve runs a request inline. It returns false when another reader has taken over meanwhile.
 func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	c, began := rd.c, int64(0)
 	if timed {
@@ -46,7 +46,7 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	r.rd, r.running = rd, state
 	normal, told := false, true
 	defer func() {
-		switch { // runtime.Goexit: this goroutine cannot go on reading
+		switch { // after runtime.Goexit this goroutine cannot go on reading
 		case !normal:
 			c.handOver(rd, state)
 			r.Reply = goexitOutcome()
@@ -56,7 +56,7 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 			c.handOver(rd, rd.enter(running))
 		}
 	}()
-	// whoever said so has seen this request running, or this sees it
+	// Refuse has seen this request running, or this sees refusing.
 	if refused := c.refusing.Load(); refused || rd.tooLate(r) {
 		normal = true
 		return rd.withdraw(r, state) && refused
@@ -64,12 +64,12 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	r.target.Serve(r)
 	normal = true
 	r.sayTimesIfAsked()
-	if !r.alone() && r.Reply.large() { // it may have to wait for the peer to read
+	if !r.alone() && r.Reply.large() { // it may have to wait until the peer reads
 		c.handOver(rd, state)
 	}
 	if !rd.leave(state) {
 		if !timed {
-			began = rd.lostAt.Load() // a tick or two late
+			began = rd.lostAt.Load() // one or two ticks late
 		}
 		rd.finishLate(r, began)
 		return false
@@ -98,8 +98,7 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	return true
 }
 
-// finishLate ends a request that began to hold up the reading at a reading of the clock, or not
-// much before.
+// finishLate ends a request that has blocked the reader since about began.
 func (rd *reader) finishLate(r *Request, began int64) {
 	c := rd.c
 	now := c.now()
@@ -111,13 +110,13 @@ func (rd *reader) finishLate(r *Request, began int64) {
 	c.doneLate(r, time.Duration(now-began))
 }
 
-// doneLate is Done of a request that held up the reading.
+// doneLate calls Done of a request that has blocked the reader.
 func (c *Conn) doneLate(r *Request, took time.Duration) {
-	defer c.cfg.Pool.ran() // also when Done ends the goroutine
+	defer c.cfg.Pool.ran() // also if Done ends the goroutine
 	r.target.Done(r, took, true)
 }
 
-// taken is Request.Taken of r, which is served now.
+// taken returns Request.Taken for r, which is about to be served.
 func (rd *reader) taken(r *Request) time.Duration {
 	if r.explained() {
 		return Clock()
@@ -125,7 +124,7 @@ func (rd *reader) taken(r *Request) time.Duration {
 	return time.Duration(rd.clock)
 }
 
-// overdue reports whether a reply of the batch has waited for too long.
+// overdue reports whether a reply of the batch has waited longer than batchTime.
 func (rd *reader) overdue() bool {
 	if len(rd.replies) == 0 {
 		return false
@@ -136,15 +135,14 @@ func (rd *reader) overdue() bool {
 	return rd.clock-rd.since > batchTime
 }
 
-// tooLate reports whether the connection has ended before r could begin. Another reader may have
-// come to its end meanwhile; a one-way request is executed all the same, unless this side wanted
-// the end.
+// tooLate reports whether the connection ended before r could begin. A one-way request is still
+// executed, unless this side closed the connection.
 func (rd *reader) tooLate(r *Request) bool {
 	return !rd.alive() && (!r.alone() || errors.Is(rd.c.Err(), ErrClosed))
 }
 
-// withdraw ends a request that was about to run when the connection ended, or accepted no more
-// requests. It reports whether this is still the reader.
+// withdraw ends a request that was about to run when the connection ended, or when this side
+// stopped accepting requests. It reports whether this reader still reads the connection.
 func (rd *reader) withdraw(r *Request, state uint64) (still bool) {
 	c := rd.c
 	r.Reply = refusedWith(catalogue.ShuttingDown, shuttingDown)
@@ -159,7 +157,7 @@ func (rd *reader) withdraw(r *Request, state uint64) (still bool) {
 	return true
 }
 
-// reply appends the reply of an inline request to those of the batch.
+// reply appends the reply of an inline request to the replies of the batch.
 func (rd *reader) reply(r *Request) {
 	if r.alone() {
 		return
@@ -197,7 +195,8 @@ func (o *Outcome) large() bool {
 	return size > maxPart
 }
 
-// complete runs a callback on the reading goroutine.
+// complete runs a Completer on the reader goroutine. It returns false when another reader has taken
+// over.
 func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err error) bool {
 	if stop != nil {
 		stop()
@@ -226,7 +225,7 @@ func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err err
 	return rd.leave(state)
 }
 
-// enter says that user code begins to run on this reader.
+// enter marks that user code begins to run on this reader. It returns the new state.
 func (rd *reader) enter(what uint64) uint64 {
 	state := (rd.state.Load()>>stateBits+1)<<stateBits | what
 	rd.state.Store(state)
@@ -234,12 +233,12 @@ func (rd *reader) enter(what uint64) uint64 {
 	return state
 }
 
-// leave says that it has ended, and reports whether this is still the reader.
+// leave marks that the user code has returned. It returns false when another reader has taken over.
 func (rd *reader) leave(state uint64) bool {
 	return rd.state.CompareAndSwap(state, state&^(running|completing)|idle)
 }
 
-// handOver gives the reading of rd, if it is still in this state, to a new goroutine.
+// handOver moves the reading of rd to a new goroutine, if rd is still in this state.
 func (c *Conn) handOver(rd *reader, state uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -248,12 +247,15 @@ func (c *Conn) handOver(rd *reader, state uint64) {
 	}
 	rd.lostAt.Store(c.now())
 	next := &reader{
-		c: c, buf: rd.buf[rd.r:], w: rd.w - rd.r, // what is before that is the message that rd handles
+		// the part before rd.r is the message that rd handles
+		c: c, buf: rd.buf[rd.r:], w: rd.w - rd.r,
 		replies: rd.replies, nReply: rd.nReply, since: rd.since, settled: rd.settled, told: rd.told,
 	}
 	if rd.current != nil {
-		c.cfg.Pool.busy.Add(1)                             // from here on it is not the reader's
-		rd.current.memory = requestCost + rd.current.bytes // the read buffer is shared with the next reader
+		// from here on the request is not the reader's
+		c.cfg.Pool.busy.Add(1)
+		// the read buffer is shared with the next reader
+		rd.current.memory = requestCost + rd.current.bytes
 		c.memory.force(rd.current.memory)
 		c.enterTableLocked(rd.current)
 	}
@@ -261,10 +263,10 @@ func (c *Conn) handOver(rd *reader, state uint64) {
 	go next.takeOver()
 }
 
-// passOnReadingLocked is for a caller that is about to wait for the peer's window. It may be a
-// callback, and so hold up the reading that it waits for: it is not known whose goroutine this is.
-// A callback that does not end while others get their turn loses the reading now, not with the next
-// tick of the watch.
+// passOnReadingLocked is for a caller that is about to wait for the peer's window. The caller may
+// be a Completer, and may so block the reading that it waits for. It is not known on which
+// goroutine the caller runs. A Completer that does not return while other goroutines run loses the
+// reading now, and not at the next tick of the Watch. It unlocks c.mu meanwhile.
 func (c *Conn) passOnReadingLocked() {
 	rd := c.reader.Load()
 	state := rd.state.Load()
@@ -283,7 +285,8 @@ func (c *Conn) passOnReadingLocked() {
 	c.handOver(rd, state)
 }
 
-// takeOver goes on where another reader was held up. What it had ready for others comes first.
+// takeOver goes on where another reader was blocked. It first writes the replies and wakes the
+// callers that the other reader had ready.
 func (rd *reader) takeOver() {
 	rd.c.mu.Lock()
 	rd.appendRepliesLocked()
@@ -293,7 +296,7 @@ func (rd *reader) takeOver() {
 	}
 }
 
-// pow2 rounds n up to a power of two that leaves room for more.
+// pow2 returns the smallest power of two above n, which leaves room for more.
 func pow2(n int) int {
 	p := 1
 	for p <= n {
@@ -302,14 +305,15 @@ func pow2(n int) int {
 	return p
 }
 
-// endBatch writes what the batch brought about. When the peer does not read its answers, it gets no
-// more of them: nothing is read until it does. While calls of this side wait for the peer's answers
-// that could last for ever, because the peer may do the same: then the reading goes on, and
-// handlers wait with their replies elsewhere. It returns false when the connection has ended.
+// endBatch writes the frames that the batch has produced. If the peer does not read its replies,
+// endBatch waits until it does, so that nothing more is read. While calls of this side wait for
+// replies of the peer, that wait could last for ever, because the peer may do the same. So the
+// reading then goes on, and handlers wait with their replies on their own goroutines. It returns
+// false when the connection has ended.
 func (rd *reader) endBatch() bool {
 	c := rd.c
-	rd.clock = 0    // it may have to wait
-	if !c.preface { // a peer of another protocol hears nothing of this one
+	rd.clock = 0    // the reading may be stale after a wait
+	if !c.preface { // a peer of another protocol gets no frames
 		return true
 	}
 	c.mu.Lock()
@@ -335,8 +339,8 @@ func (rd *reader) endBatch() bool {
 	return c.err == nil
 }
 
-// misconduct is how much waits beyond the limit only when the peer does not keep to its window, and
-// has to be refused all the time.
+// misconduct is how many bytes beyond the limit can wait only if the peer ignores its window, so
+// that this side refuses its requests all the time.
 const misconduct = 2 * highWater
 
 func (rd *reader) appendRepliesLocked() {
@@ -344,9 +348,10 @@ func (rd *reader) appendRepliesLocked() {
 		return
 	}
 	c := rd.c
-	c.usedLocked(c.inOpen+rd.inline, c.inBytes) // all of a batch were sent before any of their replies
+	// the peer sent all requests of a batch before any of their replies
+	c.usedLocked(c.inOpen+rd.inline, c.inBytes)
 	if len(c.out) == 0 && !c.flushing && cap(rd.replies) <= keepBuffer {
-		c.out, rd.replies = rd.replies, c.out // nothing is copied
+		c.out, rd.replies = rd.replies, c.out // the buffers are swapped, and nothing is copied
 		c.queued += uint64(len(c.out))
 	} else {
 		c.out = append(c.out, rd.replies...)
@@ -357,23 +362,24 @@ func (rd *reader) appendRepliesLocked() {
 	c.restLocked()
 }
 
-// A Watch looks after readers that run user code: one that it finds in the same call for two ticks
-// is held up, and another takes over. It sleeps when nothing runs. It belongs to a server or a
-// client.
+// A Watch checks the readers that run user code. A reader that is in the same call for two ticks is
+// blocked, and another reader takes over. Its timer stops when no user code runs. A server or a
+// client has one.
 type Watch struct {
-	mu    sync.Mutex
-	conns map[*Conn]uint64 // and the state that each was seen in
+	mu sync.Mutex // guards conns and timer; taken before Conn.mu
+	// the connections to check, each with the reader state that was last seen
+	conns map[*Conn]uint64
 	timer *time.Timer
 }
 
-// tick is so short that a handler that blocks holds others up for about 1 ms, and so long that
-// looking costs nothing that shows.
+// tick is short enough that a blocked handler delays other calls by about 1 ms. It is long enough
+// that the checks cost nothing measurable.
 const tick = 750 * time.Microsecond
 
-// NewWatch returns a Watch. It holds a timer only while there is something to watch.
+// NewWatch returns a Watch. It uses a timer only while there are connections to check.
 func NewWatch() *Watch { return &Watch{conns: make(map[*Conn]uint64)} }
 
-// watch puts the connection on the list of those looked after, once.
+// watch adds the connection to its Watch, unless it is there.
 func (c *Conn) watch() {
 	if c.watched.Load() || !c.watched.CompareAndSwap(false, true) {
 		return
@@ -390,7 +396,7 @@ func (c *Conn) watch() {
 	}
 }
 
-// look is one tick.
+// look is one tick: it checks every connection in conns.
 func (w *Watch) look() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -399,13 +405,13 @@ func (w *Watch) look() {
 		state := rd.state.Load()
 		switch {
 		case state == seen && state&running == 0:
-			// It did nothing for a tick. It will be back on the list with its next call.
+			// No user code ran for a tick. The next call puts the connection back.
 			delete(w.conns, c)
 			c.watched.Store(false)
 			if rd.state.Load() == state || !c.watched.CompareAndSwap(false, true) {
 				continue
 			}
-			// A call has just begun, and trusted that it is watched.
+			// A call has just begun, and relies on the connection being in conns.
 		case state == seen:
 			c.handOver(rd, state)
 		}

@@ -15,24 +15,24 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A message that does not fit in a frame comes in pieces, between which other frames come. They are
-// gathered in memory that is allocated once, of the right size, and becomes the receiver's. What
-// has not come yet of a piece is read to its place there, past the reader's buffer: copying it
-// would take as long as reading does. On Linux the pieces that are likely to follow are read with
-// it.
+// A message that does not fit in a frame arrives in pieces, with other frames between them. The
+// reader collects the pieces in memory of the right size, which is allocated once and then belongs
+// to the receiver. The rest of a piece is read directly into that memory and not into the reader's
+// buffer, because copying it would take as long as reading it. On Linux, one read also takes the
+// pieces that are likely to follow.
 
-// A collector gathers a message that comes in pieces. It belongs to the reader, until the message
-// is whole.
+// A collector collects a message that arrives in pieces. The reader owns it until the message is
+// complete.
 type collector struct {
 	c     *Conn
-	buf   []byte // begins with the opening frame's header
-	want  int    // bytes of buf when all have come
-	err   error  // a piece was broken, or there is no memory
+	buf   []byte // begins with the header of the opening frame
+	want  int    // the length of buf when all pieces have arrived
+	err   error  // why the message cannot be read: a broken piece, or no memory
 	taken int    // bytes counted for buf; guarded by Conn.mu
-	gone  bool   // nobody wants the message any more; guarded by Conn.mu
+	gone  bool   // the message is no longer wanted; guarded by Conn.mu
 }
 
-// unwanted gathers nothing, of a message that nobody waits for any more.
+// unwanted is the collector of all messages that no caller waits for. It collects nothing.
 var unwanted = &collector{err: ErrCallerGone}
 
 var (
@@ -41,23 +41,23 @@ var (
 )
 
 const (
-	// firstGrant is how much of a large message must have come until the rest is believed, and
-	// allocated in one piece. Before that, memory is a multiple of what has come.
+	// firstGrant is how many bytes of a large message must arrive before memory for the whole
+	// message is allocated. Before that, the memory is a multiple of the bytes that have arrived.
 	firstGrant = 256 << 10
-	// earlyGrant is that multiple for a message that it is enough for, and lateGrant for others,
-	// which are copied once more.
+	// earlyGrant is that multiple if it is enough for the whole message. LateGrant is the multiple
+	// otherwise, and the message is then copied once more.
 	earlyGrant, lateGrant = 16, 4
-	// leastGrant is always allocated, of a message that has so much.
+	// leastGrant bytes are always allocated for a message of that size or more.
 	leastGrant = 4 << 10
 )
 
-// collect begins to gather a request that comes in pieces.
+// collect begins to collect a request that arrives in pieces.
 func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
 	r.bytes, r.Arrived = 0, time.Duration(rd.arrival())
 	if r.Fields != nil {
 		r.bytes = int(min(r.Fields.Size, math.MaxInt))
 	}
-	r.collected = new(collector) // in the table it must be seen to be incomplete
+	r.collected = new(collector) // so that the table shows it as incomplete
 	if ok, alive := rd.accept(r); !ok {
 		return alive
 	}
@@ -65,8 +65,8 @@ func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
 	return rd.collected(h, r.collected)
 }
 
-// collected ends a request that there is no memory for: what has come of it is dropped, and what
-// still comes ignored.
+// collected refuses a request for which there is no memory. What has arrived of it is dropped, and
+// what still arrives is ignored.
 func (rd *reader) collected(h wire.Header, p *collector) bool {
 	if p.err != ErrMemory || h.Flags&wire.OfReply != 0 { //nolint:errorlint // it is set bare
 		return true
@@ -81,14 +81,14 @@ func (rd *reader) collected(h wire.Header, p *collector) bool {
 	return true
 }
 
-// abandonRequestLocked refuses a request that has not come whole.
+// abandonRequestLocked refuses an incomplete request.
 func (c *Conn) abandonRequestLocked(r *Request, errorID, text string) {
 	c.leaveTableLocked(r)
 	c.refuseLocked(r, errorID, text)
 }
 
-// onLargeReply begins to gather a reply that comes in pieces, if its call was made and somebody
-// waits for it.
+// onLargeReply begins to collect a reply that arrives in pieces, if its call is open and a caller
+// waits.
 func (c *Conn) onLargeReply(h wire.Header, frame []byte) bool {
 	if !c.setPart(h.ID, unwanted) {
 		return true
@@ -105,13 +105,14 @@ func (c *Conn) onLargeReply(h wire.Header, frame []byte) bool {
 	if err == nil {
 		p.begin(c, h, int(f.Size), frame, msg) //nolint:gosec // within MaxMessage
 	}
-	if !c.setPart(h.ID, p) { // it has been given up meanwhile
+	if !c.setPart(h.ID, p) { // the caller has canceled the call meanwhile
 		p.drop()
 	}
 	return true
 }
 
-// setPart has p gather the reply to a call, as long as somebody waits for it, which it reports.
+// setPart makes p the collector of the reply to a call. Wanted reports whether a caller waits for
+// the reply.
 func (c *Conn) setPart(id uint32, p *collector) (wanted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +126,7 @@ func (c *Conn) setPart(id uint32, p *collector) (wanted bool) {
 	return wanted
 }
 
-// begin begins with an opening frame and the part of the message that it carries.
+// begin starts the message with an opening frame and the part of the message in it.
 func (p *collector) begin(c *Conn, h wire.Header, size int, frame, msg []byte) {
 	opening := len(frame) - len(msg)
 	if h.Flags&wire.HasChecksum != 0 {
@@ -135,7 +136,7 @@ func (p *collector) begin(c *Conn, h wire.Header, size int, frame, msg []byte) {
 	n := opening + len(msg)
 	if n >= leastGrant {
 		n = p.grant(n)
-	} // else the pieces that follow are what counts
+	} // the pieces that follow decide how much is allocated
 	if !p.grow(n) {
 		return
 	}
@@ -145,8 +146,8 @@ func (p *collector) begin(c *Conn, h wire.Header, size int, frame, msg []byte) {
 	p.add(msg)
 }
 
-// grow moves what has come to memory of n bytes, which are counted first. It returns false when
-// there is no such memory, or the message is not wanted any more.
+// grow moves the message to memory of n bytes, which it counts first. It returns false if there is
+// no memory, or if the message is no longer wanted.
 func (p *collector) grow(n int) bool {
 	c := p.c
 	c.mu.Lock()
@@ -177,7 +178,7 @@ func (p *collector) grow(n int) bool {
 	return true
 }
 
-// drop gives back what is counted for a message that nobody wants any more.
+// drop uncounts the memory of a message that is no longer wanted.
 func (p *collector) drop() {
 	if p.c != nil {
 		p.c.mu.Lock()
@@ -202,7 +203,8 @@ func (p *collector) add(piece []byte) {
 	}
 }
 
-// makeRoom sees to it that n bytes more fit in buf, unless they are more than were announced.
+// makeRoom makes room for n more bytes in buf. It returns false if the message would be longer than
+// announced, or if there is no memory.
 func (p *collector) makeRoom(n int) bool {
 	n += len(p.buf)
 	if n > p.want {
@@ -212,7 +214,7 @@ func (p *collector) makeRoom(n int) bool {
 	return n <= cap(p.buf) || p.grow(p.grant(n))
 }
 
-// grant returns how much memory is allocated when n bytes have come.
+// grant returns how many bytes to allocate when n bytes have arrived.
 func (p *collector) grant(n int) int {
 	if n > firstGrant || p.want <= earlyGrant*n {
 		return max(n, p.want)
@@ -228,8 +230,8 @@ func (p *collector) broken() error {
 	return &BrokenError{Cause: p.err}
 }
 
-// gathererLocked returns who gathers the message that a Data frame belongs to: a collector, or else
-// a stream. There is neither when its call was given up, or refused.
+// gathererLocked returns the collector or the stream that a Data frame belongs to. Both are nil if
+// the call was canceled or refused.
 func (c *Conn) gathererLocked(h wire.Header) (p *collector, st *Stream) {
 	if h.Flags&wire.OfReply != 0 {
 		if s := c.slotLocked(h.ID); s != nil {
@@ -241,7 +243,7 @@ func (c *Conn) gathererLocked(h wire.Header) (p *collector, st *Stream) {
 	return p, st
 }
 
-// data handles a piece of a large message, or what was sent on a stream.
+// data handles a piece of a large message, or a message of a stream.
 func (rd *reader) data(h wire.Header, frame []byte) bool {
 	payload, err := wire.Payload(frame)
 	c := rd.c
@@ -266,7 +268,7 @@ func (rd *reader) data(h wire.Header, frame []byte) bool {
 	return rd.added(h, p)
 }
 
-// added goes on when a piece has come. It returns false when this reader is done.
+// added is called when a piece has arrived. It returns false when this reader is done.
 func (rd *reader) added(h wire.Header, p *collector) bool {
 	if h.Flags&wire.More != 0 {
 		rd.expecting = true
@@ -281,24 +283,24 @@ func (rd *reader) added(h wire.Header, p *collector) bool {
 	return rd.wholeRequest(h.ID, p)
 }
 
-// wholeReply tells the caller that its reply has come whole.
+// wholeReply passes a complete reply to its caller.
 func (rd *reader) wholeReply(id uint32, p *collector) bool {
 	c := rd.c
 	e := settled{id: id, part: p}
 	c.mu.Lock()
 	e.settleLocked(c)
-	p.dropLocked() // from here on it is the caller's
+	p.dropLocked() // from here on it belongs to the caller
 	c.restLocked()
 	c.mu.Unlock()
 	return rd.wake(&e)
 }
 
-// wholeRequest has a request served that has come whole.
+// wholeRequest starts a complete request.
 func (rd *reader) wholeRequest(id uint32, p *collector) bool {
 	c := rd.c
 	c.mu.Lock()
 	r := c.findLocked(id)
-	if r == nil || c.err != nil { // it has been taken out of the table
+	if r == nil || c.err != nil { // the request has left the table
 		defer c.mu.Unlock()
 		return c.err == nil
 	}
@@ -311,7 +313,7 @@ func (rd *reader) wholeRequest(id uint32, p *collector) bool {
 	return true
 }
 
-// whole gives r the message that p has gathered.
+// whole sets the fields of r from the message that p has collected.
 func (r *Request) whole(p *collector) {
 	if r.Broken = p.err; p.err != nil {
 		return
@@ -319,7 +321,7 @@ func (r *Request) whole(p *collector) {
 	h := wire.ParseHeader(p.buf)
 	fields, msg, err := openMessage(h, p.buf)
 	if err == nil {
-		_, err = r.readFields(fields) // they alias p.buf
+		_, err = r.readFields(fields) // the fields alias p.buf
 	}
 	if err == nil {
 		r.Body, r.Attachment, err = wire.SplitBody(h.Flags, msg)
@@ -328,13 +330,14 @@ func (r *Request) whole(p *collector) {
 	r.Broken = err
 }
 
-// little is how much is copied rather than sent, or read, by itself.
+// little is how many bytes are copied rather than sent or read separately.
 const little = 4 << 10
 
-// opening returns how much of a message that needs several frames the opening one carries, of which
-// there is so much room. What it carries is copied on both sides, what the others carry is not, but
-// a read of its own. So of a message that is hardly longer, all that fits, and else as much as
-// makes the others full ones, if that is little. The prefix is in it anyway.
+// opening returns how many bytes of a large message go into the opening frame, which has room for
+// room bytes. Both sides copy the bytes of the opening frame. They do not copy the bytes of the
+// other frames, but each of those costs a read. So a message that is hardly longer than room fills
+// the opening frame. Otherwise the opening frame takes the bytes that leave only full frames, if
+// they are few. It always takes the prefix.
 func (p *pieces) opening(room int) int {
 	prefix, size := len(p[0]), p.size()
 	if size-room <= little {
@@ -346,22 +349,26 @@ func (p *pieces) opening(room int) int {
 	return prefix
 }
 
-// remainder is rest, without its way through m: what the system is given would put m on the heap.
-// The prefix is always in the opening frame.
+// remainder returns rest as slices of the body and the attachment, and not by way of m. Otherwise m
+// would escape to the heap. The prefix is always in the opening frame.
 func (m *message) remainder(rest pieces) pieces {
 	return pieces{1: m.body[len(m.body)-len(rest[1]):], 2: m.attachment[len(m.attachment)-len(rest[2]):]}
 }
 
-// sendRestLocked sends the remainder of a message in Data frames, a few at a time, so that other
-// calls get in between, and unlocks. The opening frame waits to be written, and goes with the first
-// of them. Nothing that is written later points into the caller's memory. Before each frame step,
-// called with c.mu held, is told its size and whether it is the last; it returns false when the
-// message is not wanted any more, which ends the sending without an error. With copied, nothing is
-// read of the message after that.
+// sendRestLocked sends the remainder of a message in Data frames. It sends a few at a time, so that
+// frames of other calls go between them. It unlocks c.mu. The opening frame waits in out, and goes
+// with the first Data frame. When sendRestLocked has returned, no frame points into the caller's
+// memory.
+//
+// Before each frame it calls step with c.mu held, with the frame's size and whether it is the last.
+// If step returns false, the message is no longer wanted, and sendRestLocked returns nil. With
+// copied, it copies all bytes with c.mu held, so it does not read the message after step has
+// returned false.
 func (c *Conn) sendRestLocked(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, copied bool, step func(size int, last bool) bool) error {
 	for {
 		var wanted bool
-		if len(c.out) >= c.highWater() { // perhaps with the opening frame, which nobody else would write
+		// out may hold the opening frame, and no other goroutine may flush it
+		if len(c.out) >= c.highWater() {
 			c.flushLocked(false)
 			c.mu.Lock()
 		}
@@ -390,8 +397,8 @@ func (c *Conn) sendRestLocked(ctx context.Context, deadline time.Time, h wire.He
 	}
 }
 
-// nextPiece makes h the header of the next frame, of a message of which so much is left, and
-// reports whether it is wanted.
+// nextPiece makes h the header of the next frame of a message with left remaining bytes. It reports
+// whether step wants the frame.
 func nextPiece(h *wire.Header, left int, step func(size int, last bool) bool) bool {
 	n := min(left, maxPart)
 	h.Len = uint32(n) //nolint:gosec // within maxPart
@@ -406,7 +413,7 @@ func nextPiece(h *wire.Header, left int, step func(size int, last bool) bool) bo
 	return step(size, n == left)
 }
 
-// take takes n bytes off.
+// take removes the first n bytes and returns them.
 func (p *pieces) take(n int) (taken pieces) {
 	for i, part := range p {
 		k := min(len(part), n)
@@ -416,13 +423,14 @@ func (p *pieces) take(n int) (taken pieces) {
 	return taken
 }
 
-// atOnce is how many pieces are given to a write. One would cost a third more CPU time, because the
-// system moves more than that at a time; and a small call waits for all of them. With 16, small
-// calls beside four echoes of 1 MiB waited longer in each of three pairs of runs.
+// atOnce is how many pieces one write takes. A single piece would cost a third more CPU time,
+// because the system moves more than that at once. But a small call waits for all of them: with 16
+// pieces, small calls beside four echoes of 1 MiB waited longer in each of three pairs of runs.
 const atOnce = 4
 
-// sendStraightLocked writes a few Data frames whose payload is still the caller's memory, behind
-// all that waits to be written, and unlocks. Nobody is flushing. It reports whether more is wanted.
+// sendStraightLocked writes everything in out, followed by a few Data frames whose payload is the
+// caller's own memory. It unlocks c.mu. No goroutine may be flushing. It reports whether more
+// frames are wanted.
 func (c *Conn) sendStraightLocked(h wire.Header, rest *pieces, step func(size int, last bool) bool) (wanted bool) {
 	var ends [atOnce]int // of the headers, in out
 	var payloads [atOnce]pieces
@@ -455,14 +463,14 @@ func (c *Conn) sendStraightLocked(h wire.Header, rest *pieces, step func(size in
 		start = ends[i]
 	}
 	c.writeStraight(buf, parts)
-	if others { // large messages take turns
+	if others { // large messages alternate
 		runtime.Gosched()
 	}
 	return wanted
 }
 
-// writeStraight writes parts, some of which are in buf. What the socket does not take is copied,
-// and left to somebody who may block.
+// writeStraight writes parts, some of which point into buf. It copies what the socket does not
+// take, and a goroutine that may block writes the copy.
 func (c *Conn) writeStraight(buf []byte, parts net.Buffers) {
 	n, left, err := writeSocketAll(c.socket, &c.count, parts)
 	c.mu.Lock()
@@ -473,7 +481,7 @@ func (c *Conn) writeStraight(buf []byte, parts net.Buffers) {
 		c.writeFailedLocked(err)
 	case len(left) > 0:
 		var tail []byte
-		if len(c.out) == 0 { // its memory is as good as any
+		if len(c.out) == 0 { // the memory of out is free to use
 			tail, c.out = c.out, nil
 		}
 		c.mu.Unlock()
@@ -502,33 +510,33 @@ func (c *Conn) writeStraight(buf []byte, parts net.Buffers) {
 	}
 }
 
-// A piece is a Data frame that has begun to come, and whose rest is read to its place in the
-// message.
+// A piece is a Data frame that has arrived in part. Its rest is read directly into the message.
 type piece struct {
 	h    wire.Header
 	of   *collector
-	left int // bytes that have not come
+	left int // bytes that have not arrived
 }
 
 const (
-	// minStraight is how much of a piece must be missing for that: less is copied faster than read
-	// by itself.
+	// minStraight is how many bytes of a piece must be missing to read them directly. Fewer bytes
+	// are copied faster than read separately.
 	minStraight = 4 << 10
-	// peek is how much is read behind a piece, to see whether another one follows.
+	// peek is how many bytes are read behind a piece, to see whether another piece follows.
 	peek = 4 << 10
-	// ahead is how many pieces are read behind one that has begun to come. They are where they
-	// belong if they are the next ones of the same message, as nearly always. Else they are copied.
+	// ahead is how many pieces are read together with the rest of one. They are in the right place
+	// if they are the next pieces of the same message, which is nearly always so. Otherwise they
+	// are copied.
 	ahead = atOnce
 )
 
-// space is where the next bytes go.
+// space returns the memory for the next bytes.
 func (p *piece) space() []byte {
 	n := len(p.of.buf)
 	return p.of.buf[n : n+p.left]
 }
 
-// readStraight has the rest of the frame that the buffer ends with read to its place, if it is a
-// piece of a large message that is not broken.
+// readStraight arranges that the rest of the frame at the end of the buffer is read directly into
+// its message. It does so only for a piece of a large message that is not broken.
 func (rd *reader) readStraight(h wire.Header) {
 	begun := rd.buf[rd.r+wire.HeaderSize : rd.w]
 	left := int(h.Len) - len(begun)
@@ -553,11 +561,13 @@ func (rd *reader) readStraight(h wire.Header) {
 type readAhead struct {
 	in    *scatterer
 	heads [ahead * wire.HeaderSize]byte
-	parts [][]byte // the rest of a piece; header and payload of those that should follow it; what is behind the message
+	// The rest of a piece, the headers and payloads of the pieces that should follow, and the bytes
+	// behind the message.
+	parts [][]byte
 }
 
-// next returns the header of the piece behind the one that is followed by offset at in the message,
-// if all pieces are as long as this one.
+// next returns the expected header of the piece that begins at offset at of the message, if all
+// pieces are as long as this one.
 func (p *piece) next(at int) wire.Header {
 	h := p.h
 	h.Flags &^= wire.More
@@ -569,8 +579,8 @@ func (p *piece) next(at int) wire.Header {
 	return h
 }
 
-// readPieces reads the rest of a piece, those that should follow it, and a bit of what is behind
-// the message. It returns false when this reader is done.
+// readPieces reads the rest of a piece, the pieces that should follow it, and some bytes behind the
+// message. It returns false when this reader is done.
 func (rd *reader) readPieces() (alive bool, err error) {
 	p, of := rd.piece, rd.piece.of
 	a := rd.ahead
@@ -599,7 +609,7 @@ func (rd *reader) readPieces() (alive bool, err error) {
 	return alive, err
 }
 
-// gotPieces takes note of n bytes read to parts. It returns false when this reader is done.
+// gotPieces handles n bytes that were read to parts. It returns false when this reader is done.
 func (rd *reader) gotPieces(parts [][]byte, n int) bool {
 	c := rd.c
 	c.count.reads.Add(1)
@@ -617,7 +627,7 @@ func (rd *reader) gotPieces(parts [][]byte, n int) bool {
 			return rd.grew(here)
 		}
 		want := rd.piece.next(len(of.buf) + here)
-		rd.grew(here) // another piece belongs to the message
+		rd.grew(here) // the message has another piece, so the reader is not done
 		if n < wire.HeaderSize || wire.ParseHeader(parts[0]) != want {
 			break
 		}
@@ -632,7 +642,7 @@ func (rd *reader) gotPieces(parts [][]byte, n int) bool {
 	return true
 }
 
-// keep has the buffer, which is empty, hold the first n bytes of parts.
+// keep moves the first n bytes of parts to the buffer, which is empty.
 func (rd *reader) keep(parts [][]byte, n int) {
 	buf := rd.buf
 	if len(buf) < n {
@@ -642,7 +652,7 @@ func (rd *reader) keep(parts [][]byte, n int) {
 	for ; end < n; i++ {
 		end += len(parts[i])
 	}
-	for ; i > 0; i-- { // backwards, because the last one may be in the buffer itself
+	for ; i > 0; i-- { // backwards, because the last part may be in the buffer itself
 		begin := end - len(parts[i-1])
 		copy(buf[begin:n], parts[i-1])
 		end = begin
@@ -650,7 +660,7 @@ func (rd *reader) keep(parts [][]byte, n int) {
 	rd.buf, rd.r, rd.w = buf, 0, n
 }
 
-// grew takes note of n bytes that have come of a piece. It returns false when this reader is done.
+// grew handles n bytes of a piece that have arrived. It returns false when this reader is done.
 func (rd *reader) grew(n int) bool {
 	p := &rd.piece
 	p.of.buf = p.of.buf[:len(p.of.buf)+n]
@@ -663,8 +673,8 @@ func (rd *reader) grew(n int) bool {
 	return rd.added(h, of)
 }
 
-// limit is how far the buffer is filled by the next read: while pieces are expected only so far
-// that one can be seen coming.
+// limit returns how far the next read fills the buffer. While pieces are expected, it reads only
+// far enough to see the next piece.
 func (rd *reader) limit() int {
 	if rd.expecting {
 		return min(len(rd.buf), rd.w+peek)

@@ -12,50 +12,60 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A lone caller spends most of a call on being woken up. The reading goroutine, when it sees one
-// call after another and nothing else, therefore lends the reading to the callers, and ends. A
-// caller then writes its request and reads the socket itself. It handles its own reply and nothing
-// else, because anything else may run code of others: for that a new goroutine takes the reading
-// over, with what has been read. So it does when others have calls open, when the caller's context
-// could end while it sleeps, and when no call came for a moment, so that an idle connection is
-// watched.
+// A single caller spends most of a call on being woken up. So the reader goroutine lends the
+// reading to the callers, and ends, when it sees one call after another and nothing else. A caller
+// then writes its request and reads the socket itself. It handles only its own reply, because
+// handling any other frame may run user code. In these cases a new goroutine takes over the
+// reading, with the data that was read:
 //
-// One caller, two processes on two busy processors, medians of alternating runs: by a goroutine
-// 38.6 µs for each call and 44 µs of processor time of both sides; by the caller 33 and 38; with
-// polling (see poll.go) 20.7 and 20.7; a loop over a socket 22 and 28.
+//   - Another frame arrives.
+//   - Other callers have calls open.
+//   - The caller's context could end while the caller sleeps.
+//   - No call comes for a moment. The goroutine then watches the idle connection.
+//
+// Measured with one caller and two processes on two busy processors, medians of alternating runs:
+// with a reader goroutine a call took 38.6 µs, and 44 µs of processor time of both sides. With the
+// caller reading it took 33 and 38 µs, and with polling as well (see poll.go) 20.7 and 20.7 µs. A
+// loop over a plain socket took 22 and 28 µs.
 
 const (
-	// lendAfter is how many replies to lone callers have to come in a row.
+	// lendAfter is how many replies to single callers must arrive in a row before the reading is
+	// lent.
 	lendAfter = 16
-	// lentTime is how long nobody reads, more or less, when no call comes. A timer for each call
-	// would cost more than it is worth; this one is set once for all calls of that time.
+	// lentTime is approximately how long the reading stays lent without a call. The timer is set
+	// once for all calls of that time, because a timer for each call would cost more than it is
+	// worth.
 	lentTime = 5 * time.Millisecond
-	// glanceTime is after how long without a reader the next caller looks whether the connection
-	// has ended, before it sends.
+	// glanceTime is how long the connection may go without a reader. After that the next caller
+	// checks, before it sends, whether the connection has ended.
 	glanceTime = int64(200 * time.Microsecond)
 )
 
-// lone is how a connection is read for a lone caller.
+// lone is the state of lending the reading to callers. The goroutine that reads owns the polling
+// state, row, frames and single.
 type lone struct {
-	lent   atomic.Pointer[reader] // nobody reads, and who takes this out may; changed to a reader with Conn.mu held
-	left   atomic.Int64           // when it was put there
-	watch  *time.Timer            // ends the lending; guarded by Conn.mu, as are opened and armed
-	opened uint64                 // requests that had been sent when that was looked at last
+	// The reader that is lent, or nil. The goroutine that swaps it out may read. Setting it to a
+	// reader requires Conn.mu.
+	lent atomic.Pointer[reader]
+	left atomic.Int64 // when lent was set
+	// the timer that ends the lending; guarded by Conn.mu, as are opened and armed
+	watch  *time.Timer
+	opened uint64 // Conn.opened when watchLent last looked
 
-	// Of whoever reads.
+	// Owned by the goroutine that reads.
 	polling
-	row    int32  // how many batches in a row were the reply to a caller
-	frames uint64 // that had come when the last batch ended
-	single bool   // the last batch was the reply to a caller
+	row    int32  // how many batches in a row were the reply to a single caller
+	frames uint64 // framesIn at the end of the last batch
+	single bool   // the last batch was the reply to a single caller
 
-	armed  bool
-	roused bool // asleep is woken up by a deadline of the socket, which is to be taken away again
-	mu     sync.Mutex
-	asleep *waiter // who sleeps in a read
+	armed  bool       // watch is set
+	roused bool       // a read deadline wakes asleep, and must be removed again; guarded by mu
+	mu     sync.Mutex // guards roused and asleep; taken after Conn.mu
+	asleep *waiter    // the caller that sleeps in a read; guarded by mu
 }
 
-// lend leaves the reading to callers, if it is time to. The caller is the reading goroutine, which
-// ends then.
+// lend lends the reading to callers, if only single callers have used the connection for long
+// enough. The reader goroutine calls it. If lend returns true, that goroutine ends.
 func (rd *reader) lend() bool {
 	c := rd.c
 	l := &c.lone
@@ -79,13 +89,13 @@ func (rd *reader) lend() bool {
 	return c.lendLocked(rd)
 }
 
-// sawCaller takes note of a reply to a caller that waits for it, and could have read it.
+// sawCaller records that the batch is a reply to w, if w could have read it itself.
 func (l *lone) sawCaller(w *waiter) {
 	l.single = !w.bound || l.brisk >= l.need
 }
 
-// lendLocked leaves the reading to the next caller, if only a call can bring something to read, or
-// else the end of the connection.
+// lendLocked lends the reading to the next caller. It does so only if nothing can arrive but the
+// reply to a call, or the end of the connection.
 func (c *Conn) lendLocked(rd *reader) bool {
 	if c.open > 0 || c.inOpen > 0 || c.err != nil || c.drained != nil || c.draining.Load() || c.lying.tired {
 		return false
@@ -104,7 +114,7 @@ func (c *Conn) lendLocked(rd *reader) bool {
 	return true
 }
 
-// watchLent has a goroutine read again when no call has come for a while.
+// watchLent starts a reader goroutine again when no call has come for lentTime.
 func (c *Conn) watchLent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,14 +127,15 @@ func (c *Conn) watchLent() {
 	c.reclaim()
 }
 
-// reclaim has a goroutine read again, if nobody does.
+// reclaim starts a reader goroutine if the reading is lent.
 func (c *Conn) reclaim() {
 	if rd := c.borrow(); rd != nil {
 		rd.resume()
 	}
 }
 
-// borrow returns the reader that is lent, for the caller to read with, or nil.
+// borrow takes the lent reader, for the caller to read with. It returns nil if the reading is not
+// lent.
 func (c *Conn) borrow() *reader {
 	rd := c.lone.lent.Load()
 	if rd == nil || !c.lone.lent.CompareAndSwap(rd, nil) {
@@ -137,14 +148,14 @@ func (c *Conn) borrow() *reader {
 	return rd
 }
 
-// giveBackLocked ends a caller's reading.
+// giveBackLocked ends a caller's reading: it lends the reading again, or starts a reader goroutine.
 func (rd *reader) giveBackLocked() {
 	if !rd.c.lendLocked(rd) {
 		rd.resume()
 	}
 }
 
-// resume gives the reading to a goroutine.
+// resume gives the reading to a new goroutine.
 func (rd *reader) resume() {
 	l := &rd.c.lone
 	l.brisk, l.row, rd.clock, rd.arrived = 0, 0, 0, 0
@@ -152,8 +163,8 @@ func (rd *reader) resume() {
 	go rd.loop()
 }
 
-// glance is for a caller that is about to send, on a connection that nobody may have been reading:
-// when it has ended, the call must fail as one that was not sent.
+// glance checks whether a connection without a reader has ended, for a caller that is about to
+// send. A call on an ended connection must fail as a call that was not sent.
 func (c *Conn) glance() {
 	l := &c.lone
 	if l.lent.Load() == nil || c.now()-l.left.Load() < glanceTime {
@@ -169,8 +180,9 @@ func (c *Conn) glance() {
 	rd.got(n)
 	if rd.err = err; n > 0 || err != nil {
 		rd.resume()
-		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // that is tire's
-			<-c.Ended() // the goroutine sees to that, and may run code of others
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // tire has set that deadline
+			// the reader goroutine ends the connection, because ending it may run user code
+			<-c.Ended()
 		}
 		return
 	}
@@ -179,8 +191,8 @@ func (c *Conn) glance() {
 	rd.giveBackLocked()
 }
 
-// readLone reads the reply to call id, if the reading is lent. When it returns false, w is told how
-// the call ended, as by any reader.
+// readLone reads the reply to call id, if the reading is lent. If it returns false, w is woken when
+// the call has ended.
 func (c *Conn) readLone(w *waiter, id uint32) bool {
 	rd := c.borrow()
 	if rd == nil {
@@ -192,7 +204,7 @@ func (c *Conn) readLone(w *waiter, id uint32) bool {
 			return false
 		}
 	}
-	if !w.id.CompareAndSwap(id, 0) { // somebody has ended the call in another way
+	if !w.id.CompareAndSwap(id, 0) { // the call has ended in another way
 		rd.resume()
 		return false
 	}
@@ -202,7 +214,7 @@ func (c *Conn) readLone(w *waiter, id uint32) bool {
 	c.count.framesIn.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.slotLocked(id); s != nil { // else the connection has ended
+	if s := c.slotLocked(id); s != nil { // otherwise the connection has ended
 		c.freeSlotLocked(s)
 	}
 	c.restLocked()
@@ -210,7 +222,7 @@ func (c *Conn) readLone(w *waiter, id uint32) bool {
 	return true
 }
 
-// readMore reads more of the reply to call id, and reports whether it should go on.
+// readMore reads more of the reply to call id. It returns false if a reader goroutine must go on.
 func (rd *reader) readMore(w *waiter, id uint32) bool {
 	c := rd.c
 	l := &c.lone
@@ -236,7 +248,7 @@ func (rd *reader) readMore(w *waiter, id uint32) bool {
 	return err == nil
 }
 
-// sleepIn reads for w, whom fail wakes up. It returns 0 and no error when that has happened.
+// sleepIn reads for w in a blocking read. Rouse can wake it: then it returns 0 and no error.
 func (c *Conn) sleepIn(w *waiter, id uint32, buf []byte) (n int, err error) {
 	l := &c.lone
 	l.mu.Lock()
@@ -256,7 +268,7 @@ func (c *Conn) sleepIn(w *waiter, id uint32, buf []byte) (n int, err error) {
 	l.roused = false
 	var next time.Time
 	if c.over.Load() {
-		next = time.Now().Add(partingTime / 2) // what part wanted
+		next = time.Now().Add(partingTime / 2) // the deadline that part set
 	}
 	if late := c.nc.SetReadDeadline(next); late == nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = nil
@@ -264,31 +276,33 @@ func (c *Conn) sleepIn(w *waiter, id uint32, buf []byte) (n int, err error) {
 	return n, err
 }
 
-// rouse wakes w up if it sleeps in a read.
+// rouse wakes w if it sleeps in a read.
 func (c *Conn) rouse(w *waiter) {
 	l := &c.lone
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.asleep == w {
 		l.roused = true
-		_ = c.nc.SetReadDeadline(past) // it fails when the socket is closed, which wakes it up too
+		_ = c.nc.SetReadDeadline(past) // it fails when the socket is closed, which wakes w too
 	}
 }
 
 var past = time.Unix(1, 0)
 
-// readUntil bounds what is read of a connection that has ended.
+// readUntil sets the read deadline of a connection that has ended.
 func (c *Conn) readUntil(t time.Time) error {
 	l := &c.lone
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.asleep != nil { // a deadline that is over must not be lifted before it has noticed; it sets this one then
+	// The past deadline must stay until the sleeping caller has noticed it. SleepIn then sets the
+	// read deadline to partingTime/2.
+	if l.asleep != nil {
 		l.roused, t = true, past
 	}
 	return c.readableUntil(t)
 }
 
-// awaits reports whether nothing has come but the beginning of the reply to call id, if that.
+// awaits reports whether the buffer holds at most the reply to call id, or a part of it.
 func (rd *reader) awaits(id uint32) bool {
 	n := rd.w - rd.r
 	if n < wire.HeaderSize {
@@ -298,7 +312,7 @@ func (rd *reader) awaits(id uint32) bool {
 	return h.Type == wire.Reply && h.ID == id && h.Flags&wire.More == 0 && h.Len <= maxFrame && n <= wire.HeaderSize+int(h.Len)
 }
 
-// isReply reports whether the reply to call id has come, and nothing else.
+// isReply reports whether the buffer holds exactly the reply to call id.
 func (rd *reader) isReply(id uint32) bool {
 	n := rd.w - rd.r
 	return n >= wire.HeaderSize && rd.awaits(id) && n == wire.HeaderSize+int(wire.ParseHeader(rd.buf[rd.r:]).Len)

@@ -9,24 +9,25 @@ import (
 	"time"
 )
 
-// sleeping says that connections can be laid down.
+// sleeping says whether connections can be parked.
 const sleeping = true
 
-// sockets is a set of sockets that are watched by one goroutine, which is there while there are
-// any. It waits with the runtime's poller, as for every file: the set is one. Guarded by
-// lookout.mu.
+// sockets is an epoll set of sockets. One goroutine watches it, while it is not empty. That
+// goroutine waits with the runtime's poller, because the set is itself a file. Lookout.mu guards
+// sockets.
 type sockets struct {
 	file *os.File
 	fd   int
 	n    int
 	turn int
-	// conns has the connection of each socket. Events name them by index. A socket leaves the set
-	// when it is closed; an event that comes too late wakes up another connection for nothing.
+	// conns has the connection of each socket. Events name connections by index. A socket leaves
+	// the set when it is closed. A late event may wake another connection, which does no harm.
 	conns []*Conn
 	free  []int32
 }
 
-// watch has c woken up, once, when something comes. It returns false when that is not possible.
+// watch makes the lookout wake c once, when data arrives or the peer closes. It returns false if
+// the set cannot watch c.
 func (l *lookout) watch(c *Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,20 +57,21 @@ func (l *lookout) watch(c *Conn) bool {
 	return true
 }
 
-// openLocked begins to watch.
+// openLocked creates the set and starts its goroutine.
 func (l *lookout) openLocked() bool {
 	fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
 	if err != nil {
 		return false
 	}
 	if err = syscall.SetNonblock(fd, true); err != nil {
-		_ = syscall.Close(fd) // it was never used
+		_ = syscall.Close(fd) // the set was never used
 		return false
 	}
 	file := os.NewFile(uintptr(fd), "epoll")
 	raw, err := file.SyscallConn()
-	if err != nil || file.SetDeadline(time.Time{}) != nil { // it cannot be waited for
-		_ = file.Close() // it was never used
+	// the runtime's poller cannot wait for it
+	if err != nil || file.SetDeadline(time.Time{}) != nil {
+		_ = file.Close() // the set was never used
 		return false
 	}
 	l.sockets.file, l.sockets.fd = file, fd
@@ -89,18 +91,19 @@ func (s *sockets) addLocked(c *Conn) {
 	c.lying.socket = int32(len(s.conns)) //nolint:gosec // as many as there are sockets
 }
 
-// removeLocked forgets a connection whose socket is closed, or was not added.
+// removeLocked removes a connection whose socket is closed, or could not be added.
 func (s *sockets) removeLocked(c *Conn) {
 	s.conns[c.lying.socket-1] = nil
 	s.free = append(s.free, c.lying.socket-1)
 	c.lying.socket = 0
 	if s.n--; s.n == 0 {
-		_ = s.file.Close() // run ends; nothing is lost
+		_ = s.file.Close() // run ends; the set is empty
 		*s = sockets{}
 	}
 }
 
-// sweepLocked returns connections that lie on closed sockets, and those that have something to do.
+// sweepLocked returns the parked connections whose sockets are closed, and the connections that
+// need housekeeping.
 func (s *sockets) sweepLocked(now int64) (closed, due []*Conn) {
 	for range min(len(s.conns), sweeps) {
 		s.turn = (s.turn + 1) % len(s.conns)
@@ -119,7 +122,7 @@ func (s *sockets) sweepLocked(now int64) (closed, due []*Conn) {
 	return closed, due
 }
 
-// run wakes up connections on which something has come.
+// run wakes the connections that have events. It ends when the set is closed.
 func (l *lookout) run(set syscall.RawConn) {
 	var events [64]syscall.EpollEvent
 	var woken [len(events)]*Conn

@@ -4,7 +4,8 @@
 
 package mux
 
-// sleeping says that connections can be laid down. Elsewhere each keeps its goroutine.
+// sleeping says whether connections can be parked. On these systems each keeps its reader
+// goroutine.
 const sleeping = false
 
 type sockets struct{ n int }

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// unknownMachine is what a machine is taken to have that does not tell.
+	// unknownMachine is the memory that is assumed if the system does not report it.
 	unknownMachine = 4 << 30
-	// leastMemory is the least of DefaultMemory, so that a message of usual size fits.
+	// leastMemory is the minimum of DefaultMemory, so that a message of usual size fits.
 	leastMemory = 64 << 20
 )
 
-// DefaultMemory is the limit of a Memory where nothing else is said: half of GOMEMLIMIT if that is
-// set, and else a quarter of the machine's memory or the control group's, whichever is less,
-// because a heap may grow to twice what is in use. At least 64 MiB.
+// DefaultMemory returns the default limit of a Memory, in bytes. If GOMEMLIMIT is set, that is half
+// of it. Otherwise it is a quarter of the memory of the machine or of the control group, whichever
+// is less, because a heap may grow to twice the memory in use. It is at least 64 MiB.
 func DefaultMemory() int {
 	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64/2 {
 		return max(int(min(limit/2, math.MaxInt)), leastMemory)
@@ -29,8 +29,8 @@ func DefaultMemory() int {
 	return max(int(min(machineMemory(os.DirFS("/"))/4, math.MaxInt)), leastMemory)
 }
 
-// machineMemory returns the bytes of memory that the process can have, as Linux tells in files
-// below root.
+// machineMemory returns the bytes of memory that the process can use, from the files of Linux below
+// root.
 func machineMemory(root fs.FS) int64 {
 	memory := int64(unknownMachine)
 	if text, err := fs.ReadFile(root, "proc/meminfo"); err == nil {
@@ -45,7 +45,7 @@ func machineMemory(root fs.FS) int64 {
 	}
 	for _, file := range limitFiles(root) {
 		if text, err := fs.ReadFile(root, file); err == nil {
-			// else it is "max"
+			// the value "max" means no limit
 			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 {
 				memory = min(memory, n)
 			}
@@ -54,8 +54,7 @@ func machineMemory(root fs.FS) int64 {
 	return memory
 }
 
-// limitFiles returns the files that may say how much memory the control groups of the process may
-// have.
+// limitFiles returns the files that may contain the memory limits of the process's control groups.
 func limitFiles(root fs.FS) (files []string) {
 	const v1, v2 = "sys/fs/cgroup/memory", "sys/fs/cgroup"
 	files = append(files, path.Join(v1, "memory.limit_in_bytes"), path.Join(v2, "memory.max"))

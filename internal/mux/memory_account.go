@@ -9,37 +9,35 @@ import (
 	"sync/atomic"
 )
 
-// This file counts the memory that peers make this side hold, before it is allocated. A server, or
-// a client, has one Memory, and each of its connections has a holding in that. What counts:
-// requests and their fields, messages that have not come whole, replies that wait to be sent,
-// windows of streams and what has come in them, decompressed bodies, metadata, the names of
-// methods.
+// This file counts the memory that peers make this side hold, before it is allocated. A server or a
+// client has one Memory, and each of its connections has a holding in it. These count: requests and
+// their fields, incomplete messages, replies that wait to be sent, windows of streams and the data
+// in them, decompressed bodies, metadata, and the names of methods.
 
-// ErrMemory says that a peer's message needs more memory than this side lets its peers take.
+// ErrMemory says that a peer's message needs more memory than this side allows its peers.
 var ErrMemory = errors.New("this side has no memory left for what its peers make it hold")
 
-// A Memory bounds the bytes that all connections of a server, or of a client, make it hold
-// together. Its methods may be called concurrently.
+// A Memory bounds the bytes that the peers of all connections of a server or a client make it hold.
+// Its methods may be called concurrently.
 //
-// A single connection gets at most as much as is left for all others: one that takes all it can get
-// has half, and of n such connections each has a part of n+1, so that there is always room for a
-// newcomer.
+// A single connection gets at most as much as is left for all others. So one greedy connection gets
+// half, and each of n greedy connections gets 1/(n+1), which leaves room for a new one.
 type Memory struct {
 	limit int64
 	used  atomic.Int64
 }
 
-// NewMemory returns a bound of limit bytes.
+// NewMemory returns a Memory with a limit in bytes.
 func NewMemory(limit int) *Memory { return &Memory{limit: int64(limit)} }
 
-// Used returns how many bytes the connections have been granted.
+// Used returns how many bytes are granted to connections.
 func (m *Memory) Used() int { return int(m.used.Load()) }
 
-// smallHolding is what a connection may hold as long as there is anything left, however much the
-// others have.
+// smallHolding is how much a connection may hold while any memory is left, however much others
+// hold.
 const smallHolding = 64 << 10
 
-// grant lets a connection have n bytes more, which is used in all then.
+// grant grants a connection n more bytes. Used is what the connection then uses in all.
 func (m *Memory) grant(n, used int64) bool {
 	now := m.used.Add(n)
 	if left := m.limit - now; left >= 0 && (used <= smallHolding || used <= left) {
@@ -49,24 +47,25 @@ func (m *Memory) grant(n, used int64) bool {
 	return false
 }
 
-// A holding is the memory that one connection's peer makes this side hold. It takes from Memory in
-// pieces, so that most calls of take and give touch nothing that other connections use.
+// A holding is the memory that the peer of one connection makes this side hold. It takes memory
+// from its Memory in chunks, so that most calls of take and give touch no state that is shared by
+// connections.
 type holding struct {
-	of      *Memory // nil for none
-	limit   int64   // of this connection
+	of      *Memory // nil for no Memory
+	limit   int64   // the limit of this connection
 	used    atomic.Int64
-	granted atomic.Int64 // by Memory; at least used, but for a moment
+	granted atomic.Int64 // bytes granted by Memory; at least used, except for a moment
 
 	closed atomic.Bool // the connection has ended
 
-	mu   sync.Mutex // held while granted changes
-	kept int        // of used, until the connection ends
+	mu   sync.Mutex // guards kept and changes of granted; taken after Conn.mu
+	kept int        // the part of used that is held until the connection ends
 }
 
 const (
 	// mostGrant is how much a holding takes from Memory ahead of its need, at most.
 	mostGrant = 64 << 10
-	// leastGrantAhead is the least of it.
+	// leastGrantAhead is how much it takes ahead at least.
 	leastGrantAhead = 4 << 10
 )
 
@@ -77,7 +76,8 @@ func (h *holding) init(of *Memory, limit int) {
 	}
 }
 
-// take counts n bytes that are about to be allocated. It returns false when they must not be.
+// take counts n bytes that are about to be allocated. If it returns false, they must not be
+// allocated.
 func (h *holding) take(n int) bool {
 	if used := h.used.Add(int64(n)); used <= h.granted.Load() {
 		return true
@@ -89,15 +89,15 @@ func (h *holding) take(n int) bool {
 	return false
 }
 
-// force counts n bytes that cannot be refused. Others are refused because of them.
+// force counts n bytes that cannot be refused. Later calls of take may fail because of them.
 func (h *holding) force(n int) {
 	if h.used.Add(int64(n)) > h.granted.Load() {
 		h.extend(true)
 	}
 }
 
-// keep counts n bytes that are held until the connection ends; less than 0 when some are not held
-// any more.
+// keep counts n bytes that are held until the connection ends. A negative n uncounts bytes. It
+// returns false if the bytes must not be allocated.
 func (h *holding) keep(n int) bool {
 	if !h.take(n) {
 		return false
@@ -114,7 +114,7 @@ func (h *holding) keep(n int) bool {
 	return !ended
 }
 
-// extend has more granted.
+// extend takes more memory from Memory.
 func (h *holding) extend(force bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -146,7 +146,7 @@ func (h *holding) extend(force bool) bool {
 	return true
 }
 
-// give takes back what was taken.
+// give uncounts n bytes.
 func (h *holding) give(n int) {
 	used := h.used.Add(-int64(n))
 	if h.closed.Load() || h.granted.Load()-used > 3*mostGrant {
@@ -154,7 +154,7 @@ func (h *holding) give(n int) {
 	}
 }
 
-// shrink gives back what is granted beyond what is used and ahead.
+// shrink returns granted bytes to Memory, except those in use and ahead bytes.
 func (h *holding) shrink(ahead int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -169,8 +169,7 @@ func (h *holding) shrink(ahead int64) {
 	}
 }
 
-// close says that the connection has ended. What is still in use is given back by those that use
-// it.
+// close marks that the connection has ended. Bytes that are still in use are uncounted by give.
 func (h *holding) close() {
 	h.mu.Lock()
 	h.closed.Store(true)
@@ -182,17 +181,18 @@ func (h *holding) close() {
 }
 
 const (
-	// requestCost is what an open request takes beside its bytes, its goroutine excepted: what is
-	// known of it, and its context.
+	// requestCost is what an open request takes in addition to its bytes: its state and its
+	// context. Its goroutine is not counted.
 	requestCost = 1 << 10
-	// methodCost is what a method number takes beside its names.
+	// methodCost is what a method number takes in addition to its names.
 	methodCost = 512
-	// mostStash is how much of the holding is kept for the next requests, in Conn.stash.
+	// mostStash is the limit of Conn.stash, the part of the holding that is kept for the next
+	// requests.
 	mostStash = 64 << 10
 )
 
-// takeLocked is holding.take for a request. Most requests take what an earlier one has given back,
-// which costs an addition.
+// takeLocked is holding.take for a request. Most requests take what an earlier one has returned to
+// the stash, which costs one addition.
 func (c *Conn) takeLocked(n int) bool {
 	if c.stash >= n {
 		c.stash -= n
@@ -205,7 +205,7 @@ func (c *Conn) takeLocked(n int) bool {
 	return c.memory.take(n)
 }
 
-// giveLocked gives back what takeLocked took.
+// giveLocked uncounts bytes that takeLocked counted.
 func (c *Conn) giveLocked(n int) {
 	switch c.stash += n; {
 	case c.err != nil:
@@ -217,7 +217,7 @@ func (c *Conn) giveLocked(n int) {
 	}
 }
 
-// trimMemoryLocked gives back what an idle connection has beyond its need.
+// trimMemoryLocked returns memory that an idle connection does not need.
 func (c *Conn) trimMemoryLocked() {
 	if c.inOpen == 0 {
 		c.memory.give(c.stash)
@@ -226,7 +226,7 @@ func (c *Conn) trimMemoryLocked() {
 	c.memory.shrink(leastGrantAhead)
 }
 
-// closeMemoryLocked is called when the connection has ended.
+// closeMemoryLocked ends the counting when the connection has ended.
 func (c *Conn) closeMemoryLocked() {
 	c.memory.give(c.stash + c.replies.inOut)
 	c.stash = 0
@@ -236,27 +236,29 @@ func (c *Conn) closeMemoryLocked() {
 	c.memory.close()
 }
 
-// Take counts n bytes that the peer of one call makes the owner hold, for the connections together.
-// It returns false when they must not be allocated. Give takes them back.
+// Take counts n bytes for one call that does not come over a connection of this package. If it
+// returns false, they must not be allocated. Give uncounts them.
 func (m *Memory) Take(n int) bool { return m.grant(int64(n), int64(n)) }
 
-// Give takes back what was counted with Take.
+// Give uncounts bytes that Take counted.
 func (m *Memory) Give(n int) { m.used.Add(-int64(n)) }
 
-// Take counts n bytes that the request makes the owner hold. It returns false when they must not be
-// allocated. Give takes them back.
+// Take counts n bytes that the request makes the owner hold. If it returns false, they must not be
+// allocated. Give uncounts them.
 func (r *Request) Take(n int) bool { return r.conn.memory.take(n) }
 
-// Give takes back what was counted with Take.
+// Give uncounts bytes that Take counted.
 func (r *Request) Give(n int) { r.conn.memory.give(n) }
 
-// Take counts n bytes for a message of the stream. It returns false when they must not be
-// allocated. Give takes them back, and so does the end of the call.
+// Take counts n bytes for a message of the stream. If it returns false, they must not be allocated.
+// Give uncounts them, and so does the end of the call.
 func (st *Stream) Take(n int) bool {
 	st.conn.mu.Lock()
 	defer st.conn.mu.Unlock()
 	switch {
-	case st.gone: // what is still received has come before, and nobody else waits for its memory
+	// Only messages that arrived before the end can still be received. They are not counted,
+	// because no other stream waits for their memory.
+	case st.gone:
 		return true
 	case !st.conn.memory.take(n):
 		return false
@@ -265,7 +267,7 @@ func (st *Stream) Take(n int) bool {
 	return true
 }
 
-// Give takes back what was counted with Take.
+// Give uncounts bytes that Take counted.
 func (st *Stream) Give(n int) {
 	st.conn.mu.Lock()
 	defer st.conn.mu.Unlock()
@@ -274,6 +276,6 @@ func (st *Stream) Give(n int) {
 	st.conn.memory.give(n)
 }
 
-// Keep counts n bytes that are held until the connection ends. It returns false when they must not
+// Keep counts n bytes that are held until the connection ends. If it returns false, they must not
 // be allocated.
 func (c *Conn) Keep(n int) bool { return c.memory.keep(n) }

@@ -6,7 +6,7 @@ package mux
 
 import "time"
 
-// napping says that a thread can sleep until a socket has something to read.
+// napping says whether a thread can sleep until a socket has data to read.
 const napping = false
 
 func nap(uintptr, time.Duration) bool { panic("mux: no nap on this system") }

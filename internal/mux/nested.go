@@ -11,32 +11,32 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// Calls that call back must not wait for each other. The handler of a call may call the caller,
-// whose handler may call back again: the first call keeps its place in the window until the last
-// one has ended, so the last one must not wait for a place. Three things see to that:
+// Calls that call back must not wait for each other. The handler of a call may call the caller, and
+// that handler may call back again. The first call keeps its place in the window until the last one
+// has ended, so the last one must not wait for a place. Three rules ensure this:
 //
-//   - A request in the service of a call of the peer goes beyond the peer's window when that is
-//     full, and names the call. The peer lets it in because of that, up to another limit. Beyond
-//     that it fails at once: a recursion without end ends.
-//   - A side with calls open reads on, also when more one-way requests come than it takes.
-//   - A callback that waits for the window does not hold up the reading: see passOnReadingLocked.
+//   - A request that serves a call of the peer may go beyond the peer's window, and names the call.
+//     The peer accepts it for that reason, up to another limit. Beyond that limit it fails at once,
+//     so that an endless recursion ends.
+//   - A side with open calls reads on, even if more one-way requests arrive than it has room for.
+//   - A Completer that waits for the window does not block the reading: see passOnReadingLocked.
 
-// extraOpen is how many requests may be open beside a window of n because they serve calls of the
-// receiver. When both windows are full of calls, and each is called back and calls back, that makes
-// two for each place.
+// extraOpen returns how many requests that serve calls of the receiver may be open beyond a window
+// of n. If both windows are full of calls, each is called back, and each calls back again, there
+// are two such requests for each place.
 func extraOpen(n int) int { return max(2*min(n, wire.MaxSlots), initialWindow) }
 
-// extraBytes is how many bytes they may have, beside a window of n bytes.
+// extraBytes returns how many bytes these requests may have, beyond a window of n bytes.
 func extraBytes(n int) int { return max(2*min(n, math.MaxInt/4), 1<<20) }
 
-// maxSlots is how many slots both together take.
+// maxSlots returns how many slots the window and the requests beyond it take.
 func maxSlots(n int) int { return min(min(n, wire.MaxSlots)+extraOpen(n), wire.MaxSlots) }
 
-// requestKey finds the request that a context belongs to.
+// requestKey is the context key that finds the request of a context.
 type requestKey struct{}
 
 // serving returns the context of the peer's request on this connection that a call made with ctx
-// serves, or nil. Once it has returned, an open one is in the table.
+// serves, or nil. If that request is open, it is in the table when serving returns.
 func (c *Conn) serving(ctx context.Context) *Context {
 	x, ok := ctx.Value(requestKey{}).(*Context)
 	if !ok || x.conn != c || x.alone() {
@@ -52,8 +52,7 @@ func (c *Conn) isOpenLocked(x *Context) bool {
 	return r != nil && r.Context == x
 }
 
-// ConnOf returns the connection of the request that ctx is the context of, or derived from; nil for
-// another context.
+// ConnOf returns the connection of the request that ctx belongs to, or nil for any other context.
 func ConnOf(ctx context.Context) *Conn {
 	if x, ok := ctx.Value(requestKey{}).(*Context); ok {
 		return x.conn
@@ -61,7 +60,7 @@ func ConnOf(ctx context.Context) *Conn {
 	return nil
 }
 
-// serves reports whether a request of the peer serves a call that this side has open.
+// serves reports whether a request of the peer serves an open call of this side.
 func (c *Conn) serves(r *Request) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,9 +68,9 @@ func (c *Conn) serves(r *Request) bool {
 	return !r.alone() && parent <= math.MaxUint32 && c.slotLocked(uint32(parent)) != nil
 }
 
-// roomLocked waits until the table has room for a one-way request. While calls of this side are
-// open, the reading must not wait: a handler may be among those who want their replies. Then more
-// come in, up to another limit.
+// roomLocked waits until the table has room for a one-way request. It unlocks c.mu while it waits.
+// While calls of this side are open, the reader must not wait, because a handler may wait for their
+// replies. Then the table takes more requests, up to another limit.
 func (c *Conn) roomLocked(r *Request) {
 	held := false
 	for c.err == nil && !c.refusing.Load() {
@@ -90,7 +89,7 @@ func (c *Conn) roomLocked(r *Request) {
 		}
 	}
 	if held {
-		c.pinged = false // the peer's pong, if it sent one, is read only now
+		c.pinged = false // the peer's pong, if there is one, is read only now
 	}
 	if c.flooded {
 		c.flooded = false
@@ -98,12 +97,12 @@ func (c *Conn) roomLocked(r *Request) {
 	}
 }
 
-// hangUpTime is how long it may take to notice that the peer has hung up while this side does not
-// read. Once it has, what it sent is read for as long again.
+// hangUpTime is how often a side that does not read checks whether the peer has hung up. If the
+// peer has, this side reads what the peer sent for that long again.
 const hangUpTime = time.Second
 
-// awaitRoomLocked waits until a request may have left the table. It returns true when none has for
-// stuckTime.
+// awaitRoomLocked waits until a request has left the table. It unlocks c.mu while it waits. It
+// returns true if no request has left the table for stuckTime.
 func (c *Conn) awaitRoomLocked() (stuck bool) {
 	last, now := c.seldomLocked(), c.now()
 	if last.room == nil {
@@ -125,23 +124,23 @@ func (c *Conn) awaitRoomLocked() (stuck bool) {
 	}
 }
 
-// lookForHangUpLocked sees whether the peer has hung up. The end of what it sent cannot come while
-// the system has no room for that; so it is sent a ping, to which the system of a peer that has
-// gone answers with a reset, which has come when this side looks again.
+// lookForHangUpLocked checks whether the peer has hung up. It unlocks c.mu meanwhile. The end of
+// the peer's data cannot arrive while the receive buffer is full. So this side sends a ping. If the
+// peer is gone, its system answers with a reset, which has arrived at the next check.
 func (c *Conn) lookForHangUpLocked() {
 	switch {
 	case c.writeErr != nil:
 	case hungUp(c.nc):
 		c.peerGoneLocked(&IOError{Op: EndOfStream, Err: io.EOF}, hangUpTime)
-	case c.written == c.queued: // else what is on its way does as well
+	case c.written == c.queued: // otherwise the queued output has the same effect
 		c.sendPingLocked(wire.Ping, make([]byte, pingSize))
 		c.flushLater()
 		c.mu.Lock()
 	}
 }
 
-// stuckTime is how long no one-way request may end, while more come than there is room for, until
-// their handlers are taken to wait for replies that are not read.
+// stuckTime is how long a reader waits for room without the end of any one-way request. After that
+// the handlers are assumed to wait for replies that this side does not read.
 func (c *Conn) stuckTime() time.Duration {
 	if c.cfg.KeepAlive > 0 {
 		return c.cfg.KeepAlive
@@ -149,8 +148,8 @@ func (c *Conn) stuckTime() time.Duration {
 	return 15 * time.Second
 }
 
-// floodedLocked fails the calls of this side: no reply is read, and the handlers of one-way
-// requests, none of which has ended for long, may be who makes them.
+// floodedLocked fails the calls of this side. The reader does not read their replies, and the
+// one-way handlers that occupy the table may be waiting for them. It unlocks c.mu meanwhile.
 func (c *Conn) floodedLocked() {
 	c.flooded = true
 	for i := range c.slots {

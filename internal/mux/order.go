@@ -9,53 +9,54 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file is keyed order. A request with an epoch is ordered: those of one key on one connection
-// are executed one after the other, in the order in which they have come whole, and each begins
-// when the reply of the one before has been queued. They never run on the reading goroutine. A
-// request that waits is in the table like every other, so that the window, deadlines and
-// cancellation are the same for it.
+// This file implements keyed order. A request with an epoch is ordered. The ordered requests of one
+// key on one connection are executed one after the other, in the order in which they became
+// complete. Each begins when the reply of the previous one has been queued. They never run on the
+// reader goroutine. A waiting request is in the table like any other, so the window, deadlines and
+// cancellation apply to it.
 //
-// The opener sends requests of a key without waiting for replies. When one of them was refused it
-// will be sent again, and what was sent behind it must not overtake it: so a refusal breaks the
-// key, and all that follows is refused as well, until the opener, who has seen it all come back,
-// begins a new epoch.
+// The opener sends the requests of a key without waiting for replies. If this side refuses one of
+// them, the opener sends it again, and requests that were sent behind it must not overtake it. So a
+// refusal breaks the key, and this side refuses all requests that follow. The opener begins a new
+// epoch when all of them have been refused.
 
-// A turn is what an ordered request has beside others.
+// A turn is the additional state of an ordered request. Conn.mu guards it.
 type turn struct {
 	key        string
 	epoch      uint64
-	line       *line    // nil when it is in none: not come whole yet, or done
-	prev, next *Request // in the line
-	skipped    bool     // an earlier one was refused, so this one is as well
+	line       *line    // nil before the request is complete, and after it is done
+	prev, next *Request // neighbors in the line
+	skipped    bool     // an earlier request was refused, so this one is refused too
 }
 
-// A line is the ordered requests of one key, oldest first. The first one is being executed.
+// A line is the queue of the ordered requests of one key, oldest first. The first one is being
+// executed. Conn.mu guards it.
 type line struct {
 	first, last *Request
-	// the highest epoch in which one of the line was refused: what waits behind it in that epoch is
-	// refused in its turn
+	// The highest epoch in which a request of the line was refused. The waiting requests of that
+	// epoch are refused too.
 	broken uint64
 }
 
-// An order is what a connection keeps of ordered requests: memory for the keys in use, and for
-// those that are broken.
+// An order is the state of a connection for ordered requests: the keys in use, and the broken keys.
+// Conn.mu guards it.
 type order struct {
-	lines  map[string]*line  // of the keys that have requests
-	broken map[string]uint64 // by key, the epoch in which one was refused
-	bytes  int               // of the keys in broken
-	top    uint64            // the highest epoch that was seen
+	lines  map[string]*line  // by key; only keys that have requests
+	broken map[string]uint64 // by key, the epoch in which a request was refused
+	bytes  int               // the length of the keys in broken
+	top    uint64            // the highest epoch seen
 	floor  uint64            // every key is broken up to this epoch
 }
 
-// Broken keys that are remembered. An opener that does not come back to a key leaves it there, so
-// that beyond these bounds all keys are broken together instead: what is refused then without need
-// is sent again in a new epoch.
+// Bounds of the broken keys that are remembered. If an opener never returns to a key, the key stays
+// broken. Beyond these bounds all keys are broken together in place of single ones. Requests that
+// are refused without need are sent again in a new epoch.
 const (
 	maxBroken      = 1024
 	maxBrokenBytes = 64 << 10
 )
 
-// newTurn returns the turn of an ordered request, and nil of another one.
+// newTurn returns the turn of an ordered request, or nil for any other request.
 func newTurn(f *wire.Fields) *turn {
 	if f == nil || f.Epoch == 0 {
 		return nil
@@ -63,13 +64,13 @@ func newTurn(f *wire.Fields) *turn {
 	return &turn{key: string(f.Key), epoch: f.Epoch}
 }
 
-// brokenLocked reports whether t's request has to be refused because an earlier one was.
+// brokenLocked reports whether t's request must be refused because an earlier one was.
 func (o *order) brokenLocked(t *turn) bool {
 	o.top = max(o.top, t.epoch)
 	return t.epoch <= o.floor || len(o.broken) > 0 && t.epoch <= o.broken[t.key]
 }
 
-// breakLocked takes note of a refusal: what comes after t in its epoch is refused.
+// breakLocked records a refusal. All later requests of t's key and epoch are then refused.
 func (o *order) breakLocked(t *turn) {
 	old, known := o.broken[t.key]
 	switch {
@@ -88,7 +89,7 @@ func (o *order) breakLocked(t *turn) {
 	o.broken[t.key] = t.epoch
 }
 
-// mendLocked forgets that the key of t was broken, in an earlier epoch.
+// mendLocked removes the key of t from the broken keys. It was broken in an earlier epoch.
 func (o *order) mendLocked(t *turn) {
 	if _, ok := o.broken[t.key]; ok {
 		delete(o.broken, t.key)
@@ -96,7 +97,7 @@ func (o *order) mendLocked(t *turn) {
 	}
 }
 
-// dispatch has a request executed that is in the table and has come whole: now, or in its turn.
+// dispatch executes a complete request that is in the table, at once or in its turn.
 func (c *Conn) dispatch(r *Request) {
 	t := r.turn
 	if t == nil {
@@ -106,7 +107,7 @@ func (c *Conn) dispatch(r *Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := &c.seldomLocked().order
-	if o.brokenLocked(t) { // since it was accepted
+	if o.brokenLocked(t) { // the key was broken after the request was accepted
 		t.skipped, r.target = true, skipped{}
 	} else {
 		o.mendLocked(t)
@@ -129,15 +130,15 @@ func (c *Conn) dispatch(r *Request) {
 	c.cfg.Pool.run(r)
 }
 
-// passLocked takes a request that leaves the table out of its line, and has the next one executed.
+// passLocked removes a request that leaves the table from its line, and starts the next one.
 func (c *Conn) passLocked(r *Request) {
 	t := r.turn
 	l := t.line
 	if l == nil {
 		return
 	}
-	// Who gave up does not send it again: then nothing is overtaken. Nor does who let the time
-	// pass, or is gone.
+	// The opener does not send a request again that it canceled, or whose deadline has passed. Then
+	// no other request overtakes it. The same holds when the connection has ended.
 	if r.Reply.NotProcessed && !t.skipped && !r.unwanted && c.err == nil && !r.Expired() {
 		c.order.breakLocked(t)
 		l.broken = max(l.broken, t.epoch)
@@ -153,7 +154,7 @@ func (c *Conn) passLocked(r *Request) {
 		t.prev.turn.next = t.next
 	case t.next != nil:
 		l.first = t.next
-		// an ended connection is about to cancel it
+		// The connection has ended, and is about to cancel it.
 		if l.first.turn.epoch <= l.broken || c.err != nil && !l.first.OneWay {
 			l.first.turn.skipped, l.first.target = true, skipped{}
 		}
@@ -164,18 +165,18 @@ func (c *Conn) passLocked(r *Request) {
 	t.prev, t.next = nil, nil
 }
 
-// waiting reports whether an ordered request is in a line and its turn has not come.
+// waiting reports whether an ordered request is in a line behind another request.
 func (t *turn) waiting() bool { return t != nil && t.line != nil && t.prev != nil }
 
-// cancelWaitingLocked answers a request that is canceled before its turn, at once: its window is
-// for others to use.
+// cancelWaitingLocked answers a request that is canceled before its turn. It answers at once, so
+// that other requests can use its room in the window.
 func (c *Conn) cancelWaitingLocked(r *Request, code uint16) {
 	c.leaveTableLocked(r)
 	c.refuseForLocked(r, max(code, catalogue.Canceled), catalogue.CallCanceled, "the caller canceled it before its turn came")
 	r.releaseBody(c.cfg.Pool)
 }
 
-// skipped is what a request is for whose key is broken.
+// skipped is the target of requests whose key is broken.
 type skipped struct{ unserved }
 
 const skippedText = "an earlier call with this key was refused"
@@ -184,17 +185,17 @@ func (skipped) Serve(r *Request) {
 	r.Reply = refusedWith(catalogue.EarlierRefused, skippedText)
 }
 
-// A Follower is a Completer that wants to know when the peer is done with a call, also after its
-// caller has given it up.
+// A Follower is a Completer that also wants to know when the peer is done with a call that its
+// caller has canceled.
 type Follower interface {
 	Completer
-	// Abandoned is called when the caller has given up a call whose request was sent, before
-	// Complete. What it returns is told of the call's true end: a reply, or the end of the
-	// connection. It must not block.
+	// Abandoned is called before Complete, when the caller has canceled a call whose request was
+	// sent. It must not block. The Completer that it returns receives the true outcome of the call:
+	// a reply, or the end of the connection.
 	Abandoned() Completer
 }
 
-// followLocked leaves a Follower's stand-in in the slot that it has just abandoned.
+// followLocked puts a Follower's second Completer in the slot of a call that was just canceled.
 func (c *Conn) followLocked(id uint32, to Completer) {
 	f, ok := to.(Follower)
 	s := c.slotLocked(id)
@@ -207,12 +208,12 @@ func (c *Conn) followLocked(id uint32, to Completer) {
 	s.waiter = w
 }
 
-// wanted reports whether somebody waits for the reply itself, not only for the end.
+// wanted reports whether a caller waits for the reply itself, and not only for the end.
 func (s *slot) wanted() bool { return s.waiter != nil && !s.waiter.late }
 
-// Follow sends a one-way request, like Notify, and tells to of its end on the peer: it is sent with
-// an id in any case. Who called does not wait for that, so neither ctx nor the deadline ends it
-// once it has been sent.
+// Follow sends a one-way request like Notify, and always with an id. To receives the outcome when
+// the peer is done with the request. The caller does not wait, so once the request is sent, neither
+// ctx nor the deadline ends it.
 func (c *Conn) Follow(ctx context.Context, out *Out, to Completer) error {
 	out.OneWay = true
 	_, _, err := c.send(ctx, out, nil, to)

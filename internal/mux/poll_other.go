@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Sockets are read and written directly on unix only; elsewhere Read is used, and a goroutine does
-// the writing.
+// socketOf returns nil: yodel reads and writes sockets directly only on Unix. On other systems it
+// uses Read, and a goroutine writes.
 func socketOf(net.Conn) syscall.RawConn { return nil }
 
 func readSocket(syscall.RawConn, []byte, time.Duration, bool) (int, error) {

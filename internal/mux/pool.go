@@ -9,37 +9,37 @@ import (
 	"time"
 )
 
-// A Pool runs handlers that are not short, on goroutines that it keeps for a while because a
-// goroutine with a grown stack is cheaper than a new one. It belongs to a server or a client. It
-// does not bound how many run: the connections do, by the requests that each may have open.
+// A Pool runs handlers that are not short. It keeps idle goroutines for a while, because a
+// goroutine with a grown stack is cheaper than a new one. A server or a client has one. The Pool
+// does not bound how many handlers run: connections do, by their limits of open requests.
 type Pool struct {
 	work    chan *Request
 	quit    chan struct{}
-	idle    chan struct{} // a token for each goroutine that may stay
-	wg      sync.WaitGroup
+	idle    chan struct{}  // one token for each idle goroutine
+	wg      sync.WaitGroup // counts the goroutines; nothing waits for it
 	buffers sync.Pool
-	waiters sync.Pool // of goroutines that have called
+	waiters sync.Pool // the waiters of goroutines in Call
 
-	busy    atomic.Int64 // requests that run, until their Done has returned
-	waited  atomic.Bool  // somebody waits in Settled
-	mu      sync.Mutex
+	busy    atomic.Int64        // requests that run, until their Done has returned
+	waited  atomic.Bool         // a goroutine waits for Settled
+	mu      sync.Mutex          // guards the fields below; taken after Conn.mu
 	orphans map[*Request]orphan // one-way requests whose connections have ended
-	kept    int                 // how many of them are kept
-	end     *time.Timer         // cancels them; nil before there were any
-	endAt   int64               // when it fires, or never
-	settled chan struct{}       // closed when nothing runs; nil when nobody waits for that
+	kept    int                 // how many of orphans have kept set
+	end     *time.Timer         // cancels orphans; nil before the first orphan
+	endAt   int64               // when end fires, or never
+	settled chan struct{}       // closed when nothing runs; nil when no goroutine waits
 }
 
-// An orphan is what a pool knows of a one-way request whose connection has ended.
+// An orphan is the state of a one-way request whose connection has ended. Pool.mu guards it.
 type orphan struct {
-	end  int64 // when its context is canceled; never when that was done
-	kept bool  // it is no surplus: it has orphanTime
+	end  int64 // when its context is canceled; never once it has been
+	kept bool  // it may run for orphanTime, and not only for surplusTime
 }
 
-// maxIdle is how many goroutines of a pool wait for work.
+// maxIdle bounds the idle goroutines of a pool.
 const maxIdle = 256
 
-// NewPool returns a pool. Close ends its goroutines.
+// NewPool returns a pool. Close ends its idle goroutines.
 func NewPool() *Pool {
 	return &Pool{
 		work: make(chan *Request), quit: make(chan struct{}), idle: make(chan struct{}, maxIdle),
@@ -49,16 +49,16 @@ func NewPool() *Pool {
 }
 
 const (
-	// orphanTime is how long a one-way request may go on when its connection has been lost. Then
-	// its context ends.
+	// orphanTime is how long a one-way request may go on when its connection was lost. Then its
+	// context ends.
 	orphanTime = 30 * time.Second
-	// surplusTime is the same when there are orphans enough: what is short, or was sent just before
-	// its client left, ends by itself.
+	// surplusTime is the same when there are enough orphans. Requests that are short, or that were
+	// sent just before their client left, end by themselves in that time.
 	surplusTime = 500 * time.Millisecond
 )
 
-// adopt takes over a one-way request whose connection has ended. It keeps as many as most for
-// orphanTime, and reports whether this is one of them. Others are canceled soon.
+// adopt takes a one-way request whose connection has ended. It keeps up to most requests for
+// orphanTime, and reports whether r is one of them. It cancels the others after surplusTime.
 func (p *Pool) adopt(r *Request, most int) (kept bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +80,7 @@ func (p *Pool) adopt(r *Request, most int) (kept bool) {
 	return kept
 }
 
-// endOrphans cancels the orphans that have had their time.
+// endOrphans cancels the orphans whose time is over.
 func (p *Pool) endOrphans() {
 	now := int64(Clock())
 	var late []*Request
@@ -103,7 +103,7 @@ func (p *Pool) endOrphans() {
 	}
 }
 
-// disown forgets a request that has ended, and reports what adopt did.
+// disown removes a request that has ended. It returns what adopt returned for it.
 func (p *Pool) disown(r *Request) (kept bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,7 +114,7 @@ func (p *Pool) disown(r *Request) (kept bool) {
 	return kept
 }
 
-// Executing returns the targets of one-way requests whose connections have ended before them.
+// Executing returns the targets of one-way requests whose connections have ended.
 func (p *Pool) Executing() []Target {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,8 +125,8 @@ func (p *Pool) Executing() []Target {
 	return targets
 }
 
-// Settled returns a channel that is closed when nothing runs any more, once no connection is left:
-// not the one-way requests whose connections ended before them, and nothing that follows a reply.
+// Settled returns a channel that is closed when nothing runs any more: neither one-way requests of
+// ended connections, nor code that follows a reply. It is for a pool without connections.
 func (p *Pool) Settled() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,7 +147,7 @@ func (p *Pool) settleLocked() {
 	}
 }
 
-// ran says that a request has run, and its Done has returned.
+// ran records that a request has run and its Done has returned.
 func (p *Pool) ran() {
 	if p.busy.Add(-1) == 0 && p.waited.Load() {
 		p.mu.Lock()
@@ -169,8 +169,8 @@ func (p *Pool) Cancel() {
 	}
 }
 
-// Close ends the goroutines that wait for work. Requests may still come, from connections that
-// are ending. It does not wait for handlers.
+// Close ends the idle goroutines. Connections that are ending may still run requests. Close does
+// not wait for handlers.
 func (p *Pool) Close() { close(p.quit) }
 
 func (p *Pool) run(r *Request) {
@@ -190,7 +190,7 @@ func (p *Pool) worker(r *Request) {
 		select {
 		case p.idle <- struct{}{}:
 		default:
-			return // enough of them wait
+			return // enough goroutines are idle
 		}
 		select {
 		case r = <-p.work:
@@ -204,8 +204,8 @@ func (p *Pool) worker(r *Request) {
 
 func (p *Pool) buffer() *[]byte { return p.buffers.Get().(*[]byte) } //nolint:forcetypeassert // the pool holds nothing else
 
-// bufferOf is buffer for n bytes that may be held for long. A buffer that is much larger is left to
-// others: what is counted for the holder is n.
+// bufferOf is buffer for n bytes that may be held for a long time. It does not use a much larger
+// buffer, because only n bytes are counted for the holder.
 func (p *Pool) bufferOf(n int) *[]byte {
 	const small, factor = 4 << 10, 4
 	b := p.buffer()
@@ -216,7 +216,7 @@ func (p *Pool) bufferOf(n int) *[]byte {
 	return b
 }
 
-// release gives a buffer back, unless it has become so large that keeping it would waste memory.
+// release gives a buffer back, unless it is so large that keeping it would waste memory.
 func (p *Pool) release(b *[]byte) {
 	if cap(*b) > maxReadBuffer {
 		return

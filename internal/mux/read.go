@@ -12,63 +12,65 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A reader is the goroutine that reads a connection, with all it owns. When a handler holds it up,
-// a new reader takes over: see handover.go.
+// A reader is a goroutine that reads a connection, and the state that it owns. If a handler blocks
+// it, a new reader takes over: see handover.go. Only its own goroutine uses a field, unless its
+// comment says otherwise, or the caller that has borrowed the reader, see lone.go.
 type reader struct {
 	c   *Conn
 	buf []byte
-	r   int // buf[r:w] is read and not handled
+	r   int // buf[r:w] has been read and not handled
 	w   int
 
-	clock   int64     // see now; 0 when nobody has looked
+	clock   int64     // see now; 0 before the first reading
 	arrived int64     // see arrival
-	replies []byte    // frames of inline replies, to be written when the batch ends
-	since   int64     // when the first of them was made
-	nReply  uint64    // how many
-	settled []settled // replies of a batch, on their way to their waiters
-	told    int       // how many of them have been told
-	inline  int       // requests of the batch that ran inline
+	replies []byte    // frames of the replies of inline requests, written when the batch ends
+	since   int64     // when the first of replies was appended
+	nReply  uint64    // the number of frames in replies
+	settled []settled // final frames of the batch whose waiters have not been woken
+	told    int       // how many of settled have been woken
+	inline  int       // the number of requests of the batch that ran inline
 
-	piece     piece      // of a large message, which is read to where it belongs; see large.go
-	expecting bool       // another one is likely to come next
-	ahead     *readAhead // made when a piece has come; nil where the system cannot
+	piece     piece      // the piece of a large message that is read in place, see large.go
+	expecting bool       // another piece is likely to follow
+	ahead     *readAhead // created with the first piece; nil where vectored reads do not exist
 
-	err   error // what the last caller met that read with it
+	err   error // the error of the last caller that read with this reader
 	quiet bool  // no request of the peer was open when the batch ended
 
-	drowsy   int  // how many batches there may be until it is laid down again
-	answered bool // the batch made this side answer something
-	crowded  bool // the peer does not read its answers
+	drowsy   int  // how many batches may follow until the connection is parked again
+	answered bool // this side has sent frames because of the batch
+	crowded  bool // the peer does not read its replies
 
-	// state is what the reader is doing: a counter of inline calls shifted by stateBits, and one of
-	// the states. It decides between the reader and who takes its place.
+	// state is a counter of inline calls, shifted by stateBits, and one of the states. Changing it
+	// decides between the reader and the goroutine that takes over.
 	state   atomic.Uint64
-	current *Request // being served inline; nil for a Completer
-	used    *Request // the last one that ran inline to its end; nil when it is in use
+	current *Request // the request that runs inline; nil for a Completer
+	used    *Request // the last request that ran inline to its end; nil while it is reused
 	scratch []byte
 	lostAt  atomic.Int64 // when another reader took over
 
-	answer Answer // for Completers
+	answer Answer // the Answer for Completers
 }
 
-// A settled is a final frame whose slot is free again and whose waiter has yet to be told.
+// A settled is a final frame whose waiter has not been woken. Its slot is free after settleLocked.
 type settled struct {
-	w     *waiter   // nil when nobody waits
-	to    Completer // instead of w
+	w     *waiter   // nil when no goroutine waits
+	to    Completer // in place of w
 	stop  func() bool
 	id    uint32
 	frame []byte
-	part  *collector // instead of frame, for a message that came in pieces
+	part  *collector // in place of frame, for a message that arrived in pieces
 }
 
-// loop reads until the connection ends or another reader has taken over.
+// loop reads until the connection ends, another reader has taken over, or the reading is left to
+// callers.
 func (rd *reader) loop() {
 	if lent := rd.read(); !lent && rd.state.Load()&handedOver == 0 {
 		rd.c.hush()
 	}
 }
 
-// read reports whether it has left the reading to callers.
+// read reads and handles batches. Lent says that it has left the reading to callers.
 func (rd *reader) read() (lent bool) {
 	c := rd.c
 	for {
@@ -107,7 +109,7 @@ func (rd *reader) read() (lent bool) {
 	}
 }
 
-// space is where the next bytes go.
+// space returns the memory for the next bytes.
 func (rd *reader) space() []byte {
 	if rd.piece.left > 0 {
 		return rd.piece.space()
@@ -116,7 +118,7 @@ func (rd *reader) space() []byte {
 	return rd.buf[rd.w:rd.limit()]
 }
 
-// await reads what comes next.
+// await reads the next bytes.
 func (rd *reader) await(space []byte) (n int, err error) {
 	c := rd.c
 	l := &c.lone
@@ -137,7 +139,7 @@ func (rd *reader) await(space []byte) (n int, err error) {
 	return n, err
 }
 
-// got takes note of n bytes read. It returns false when this reader is done.
+// got records that n bytes were read. It returns false when this reader is done.
 func (rd *reader) got(n int) bool {
 	c := rd.c
 	c.count.reads.Add(1)
@@ -162,11 +164,11 @@ func readError(err error) error {
 	return &IOError{Op: Read, Err: err}
 }
 
-// makeRoom gets the buffer ready for the next read: it moves what is left of a frame to the front,
-// and doubles the buffer when the last read filled it, or a frame does not fit.
+// makeRoom prepares the buffer for the next read. It moves the rest of an incomplete frame to the
+// front. It doubles the buffer if the last read filled it, or if a frame does not fit.
 func (rd *reader) makeRoom() {
 	size, left := len(rd.buf), rd.w-rd.r
-	little := rd.w > size/2 // room behind w
+	little := rd.w > size/2 // the room behind w is small
 	if rd.w == size && size < maxReadBuffer || little && left > size/2 {
 		size = max(2*size, minReadBuffer)
 	}
@@ -182,7 +184,7 @@ func (rd *reader) makeRoom() {
 	}
 }
 
-// arrival is when the batch was read: what a request's deadline counts from.
+// arrival returns when the batch was read. Timeouts of requests count from then.
 func (rd *reader) arrival() int64 {
 	if rd.arrived == 0 {
 		rd.arrived = rd.now()
@@ -190,7 +192,7 @@ func (rd *reader) arrival() int64 {
 	return rd.arrived
 }
 
-// now is the time of the batch, or of the last inline call in it.
+// now returns the time of the batch, or of the last inline call in it.
 func (rd *reader) now() int64 {
 	if rd.clock == 0 {
 		rd.clock = rd.c.now()
@@ -198,8 +200,8 @@ func (rd *reader) now() int64 {
 	return rd.clock
 }
 
-// handle handles all complete frames in the buffer. It returns false when this reader is done:
-// the connection has ended, or another one reads it now.
+// handle handles all complete frames in the buffer. It returns false when this reader is done,
+// because the connection has ended or another reader has taken over.
 func (rd *reader) handle() bool {
 	c := rd.c
 	if !c.preface && !rd.readPreface() {
@@ -211,7 +213,7 @@ func (rd *reader) handle() bool {
 		h := wire.ParseHeader(rd.buf[rd.r:])
 		whole := h.Type == wire.Reply && h.Flags&wire.More == 0 && h.Len <= maxFrame && !c.greeting.Load()
 		if !whole && !rd.tell() {
-			return false // who took over finds the frame in the buffer
+			return false // the new reader finds the frame in the buffer
 		}
 		if h.Len > maxFrame {
 			c.breach(fmt.Sprintf("a frame of %d bytes, the limit is %d", h.Len, maxFrame))
@@ -238,11 +240,11 @@ func (rd *reader) handle() bool {
 	return rd.tell()
 }
 
-// alive reports whether the connection has not ended.
+// alive reports whether the connection is open.
 func (rd *reader) alive() bool { return !rd.c.over.Load() }
 
-// readPreface checks as much of the preface as has come, so that a peer of another protocol is told
-// from its first bytes.
+// readPreface checks the part of the preface that has arrived, so that a peer of another protocol
+// is recognized by its first bytes.
 func (rd *reader) readPreface() bool {
 	got := rd.buf[rd.r:rd.w]
 	n := min(len(got), len(wire.Preface))
@@ -256,22 +258,23 @@ func (rd *reader) readPreface() bool {
 	rd.r += n
 	rd.c.mu.Lock()
 	rd.c.preface = true
-	rd.c.flushLocked(false) // a server's preface has waited for the client's
+	rd.c.flushLocked(false) // a server sends its preface after it has received the client's
 	return true
 }
 
-// maxSettled is how many replies are told of at once: so many that the lock costs nothing, and so
-// few that nobody waits for it for long and that all of them stay in the processor's nearest cache.
+// maxSettled is how many replies are settled together. It is large enough to make the cost of the
+// lock negligible. It is small enough that no caller waits long, and that all frames stay in the
+// processor's nearest cache.
 const maxSettled = 64
 
-// settle frees the slot of a final frame and remembers whom to tell.
+// settle appends a final frame to those that tell will settle.
 func (rd *reader) settle(h wire.Header, frame []byte) {
 	rd.settled = append(rd.settled, settled{id: h.ID, frame: frame})
 }
 
-// tell gives the replies that have gathered to those who wait for them: one lock for all, then one
-// wake-up for each, and one write for what those who were woken ask next. It returns false when
-// another reader has taken over, which tells the rest.
+// tell wakes the waiters of the replies in settled. It takes the lock once for all of them, wakes
+// them one by one, and then makes one write for the requests that the woken callers send next. It
+// returns false when another reader has taken over. That reader wakes the rest.
 func (rd *reader) tell() bool {
 	if len(rd.settled) == 0 {
 		return true
@@ -281,14 +284,15 @@ func (rd *reader) tell() bool {
 	callers := 0
 	for i := rd.told; i < len(rd.settled); i++ {
 		e := &rd.settled[i]
-		if e.id != 0 { // else the reader before this one has been here
+		if e.id != 0 { // otherwise the previous reader has settled it
 			e.settleLocked(c)
 		}
 		if e.w != nil {
 			callers++
 		}
 	}
-	gathers := callers == len(rd.settled) && c.gatherLocked(callers) // nothing holds the reader up before it flushes
+	// the reader does not run user code before it flushes
+	gathers := callers == len(rd.settled) && c.gatherLocked(callers)
 	c.restLocked()
 	c.mu.Unlock()
 	for rd.told < len(rd.settled) {
@@ -306,18 +310,19 @@ func (rd *reader) tell() bool {
 	return true
 }
 
-// settleLocked frees the slot of the call, and finds who waits for it.
+// settleLocked frees the slot of the call, and stores the call's waiter in e.
 func (e *settled) settleLocked(c *Conn) {
 	id := e.id
 	e.id = 0
 	s := c.slotLocked(id)
 	if s == nil {
-		return // a call that was never made; c.mu is held, so it is skipped rather than punished
+		// The call was never made. The frame is skipped, because c.mu is held and breach needs it.
+		return
 	}
 	w := s.waiter
 	c.freeSlotLocked(s)
 	if w == nil || !w.id.CompareAndSwap(id, 0) {
-		return // nobody waits any more
+		return // the caller no longer waits
 	}
 	if w.to == nil {
 		e.w = w
@@ -327,7 +332,7 @@ func (e *settled) settleLocked(c *Conn) {
 	c.idleWaiterLocked(w)
 }
 
-// wake hands one reply over.
+// wake passes one reply to its waiter.
 func (rd *reader) wake(e *settled) bool {
 	w := e.w
 	if w != nil {
@@ -353,7 +358,7 @@ func (rd *reader) wake(e *settled) bool {
 	return rd.complete(e.to, e.stop, frame, e.part.broken())
 }
 
-// frame handles one frame that is not a whole reply.
+// frame handles any frame except a whole reply.
 func (rd *reader) frame(h wire.Header, frame []byte) bool {
 	c := rd.c
 	if c.greeting.Load() && h.Type != wire.Settings {
@@ -460,7 +465,7 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 	return true
 }
 
-// newRequest returns a request of t's. One that is used again keeps its memory for fields.
+// newRequest returns a request for t. A reused request keeps its memory for fields.
 func (rd *reader) newRequest(t Target) *Request {
 	used := rd.used
 	rd.used = nil
@@ -475,22 +480,21 @@ func (rd *reader) newRequest(t Target) *Request {
 	return r
 }
 
-// validOpening reports whether id and flags of a request are possible.
+// validOpening reports whether the id and the flags of a request are valid.
 func (c *Conn) validOpening(h wire.Header) bool {
 	if h.ID == 0 {
 		return h.Flags&(wire.OneWay|wire.More) == wire.OneWay // Data frames need an id
 	}
-	// The table is as large as the highest slot: one that the limit does not allow would cost
-	// memory.
+	// The table is as large as the highest slot. A slot beyond the limit would waste memory.
 	return h.ID>>wire.SlotBits != 0 && int(wire.Slot(h.ID)) < maxSlots(c.cfg.MaxOpen)
 }
 
-// maxTimeout bounds a request's timeout to what a time.Duration holds: about 146 years, in
-// microseconds.
+// maxTimeout bounds the timeout of a request, in microseconds, so that it fits in a time.Duration.
+// It is about 146 years.
 const maxTimeout = 1<<62/1000 - 1
 
-// readFields reads the block of fields and returns the timeout that is in it. Most calls have no
-// more than the usual ones, and the others are large.
+// readFields parses the block of fields and returns the timeout. Most calls have only the usual
+// fields. The struct for all fields is large, so it is allocated on first use.
 func (r *Request) readFields(block []byte) (timeout uint64, err error) {
 	timeout, metadata, budget, ok := wire.ParseUsualFields(block)
 	if ok {
@@ -508,7 +512,7 @@ func (r *Request) readFields(block []byte) (timeout uint64, err error) {
 	return f.Timeout, nil
 }
 
-// openMessage takes an opening frame apart.
+// openMessage splits an opening frame into fields and message.
 func openMessage(h wire.Header, frame []byte) (fields, msg []byte, err error) {
 	payload, err := wire.Payload(frame)
 	if err != nil {
@@ -517,13 +521,13 @@ func openMessage(h wire.Header, frame []byte) (fields, msg []byte, err error) {
 	return wire.SplitFields(h.Flags, payload)
 }
 
-// accept enters r in the table, unless it has to be refused. It reports whether it did, and whether
-// the connection goes on.
+// accept enters r in the table, or refuses it. Ok reports whether r is in the table. Alive reports
+// whether the connection goes on.
 func (rd *reader) accept(r *Request) (ok, alive bool) {
 	c := rd.c
 	c.mu.Lock()
 	if r.alone() {
-		c.roomLocked(r) // nobody could be told of a refusal: the reading waits
+		c.roomLocked(r) // a request without an id cannot be refused, so the reader waits for room
 	}
 	switch errorID, text := c.objectionLocked(r); {
 	case c.err != nil:
@@ -538,7 +542,7 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 	case !c.takeLocked(r.memory):
 		c.refuseLocked(r, catalogue.NoMemory, memoryText)
 	default:
-		if r.stream != nil && r.collected == nil {
+		if r.stream != nil && r.collected == nil { // a stream may be open for ever
 			r.bytes = 0 // it may be open for ever
 		}
 		c.enterTableLocked(r)
@@ -549,11 +553,12 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 		c.seldomLocked().order.breakLocked(r.turn)
 	}
 	c.mu.Unlock()
-	rd.answered = true // it goes out at the end of the batch
+	rd.answered = true // the refusal goes out at the end of the batch
 	return false, true
 }
 
-// objectionLocked returns why r is refused: the ID of an error and its text, or an empty ID.
+// objectionLocked returns why r is refused: the ID and the text of an error. An empty ID means that
+// r is not refused.
 func (c *Conn) objectionLocked(r *Request) (errorID, text string) {
 	switch limit := c.cfg.MaxMessage; {
 	case r.turn != nil && c.seldomLocked().order.brokenLocked(r.turn):
@@ -561,14 +566,14 @@ func (c *Conn) objectionLocked(r *Request) (errorID, text string) {
 	case r.bytes > limit:
 		return catalogue.RequestTooLarge, fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit)
 	case r.nested:
-	// The reader counts a request before it comes here, so that the drain notice may have promised
-	// that this one is processed.
+	// The reader counts a request before it comes here. So the drain notice may have promised that
+	// this request is processed.
 	case c.refusing.Load(), c.draining.Load() && !r.OneWay && c.received.Load() > c.promised:
 		return catalogue.ShuttingDown, shuttingDown
 	}
 	open, bytes, maxOpen, maxBytes := c.openLocked(r)
 	switch {
-	case r.alone(): // roomLocked has decided
+	case r.alone(): // roomLocked has decided about it
 	case open >= maxOpen:
 		return catalogue.TooManyOpen, fmt.Sprintf("%d requests are open on this connection, the limit is %d", open, maxOpen)
 	case bytes > 0 && bytes+r.bytes > maxBytes:
@@ -580,14 +585,15 @@ func (c *Conn) objectionLocked(r *Request) (errorID, text string) {
 	return "", ""
 }
 
-// openLocked returns how many requests of r's kind are open, and their bytes, and the limits.
-// One-way ones are counted by themselves: the peer does not count them in its window, and they must
-// not use up what it counts on. So are those that serve calls of this side.
+// openLocked returns how many requests of r's kind are open, their bytes, and the limits of that
+// kind. One-way requests are counted separately, because the peer does not count them in its
+// window, and they must not use up the window. Requests that serve calls of this side are counted
+// separately too.
 func (c *Conn) openLocked(r *Request) (open, bytes, maxOpen, maxBytes int) {
 	limit := &c.cfg.Limits
 	switch {
 	case r.alone():
-		// nobody else keeps these within what the budget grants
+		// the peer's window does not bound these, so the granted budget does
 		return len(c.oneWay), c.oneWayBytes, c.limit, c.limitBytes
 	case r.nested:
 		return c.inNested, c.inNestBytes, extraOpen(limit.MaxOpen), extraBytes(limit.MaxOpenBytes)
@@ -595,7 +601,7 @@ func (c *Conn) openLocked(r *Request) (open, bytes, maxOpen, maxBytes int) {
 	return c.inOpen - len(c.oneWay) - c.inNested, c.inBytes - c.oneWayBytes - c.inNestBytes, limit.MaxOpen, limit.MaxOpenBytes
 }
 
-// memoryText refuses a request for which there is no memory.
+// memoryText is the text of the refusal when there is no memory for a request.
 const memoryText = "the server has no memory left for what its peers make it hold"
 
 // hold copies a request out of the read buffer.
@@ -615,12 +621,12 @@ func (r *Request) hold(p *Pool, fields []byte) {
 		r.Attachment, b = b[:n:n], b[n:]
 	}
 	if len(b) > 0 && r.Broken == nil {
-		_, r.Broken = r.readFields(b) // they alias it
+		_, r.Broken = r.readFields(b) // the fields alias it
 	}
 }
 
-// streamData gives a frame, and what belongs to the same stream behind it, to its stream. The
-// caller holds c.mu, which it unlocks.
+// streamData passes a frame to its stream, together with the following frames of the same stream.
+// The caller holds c.mu, and streamData unlocks it.
 func (rd *reader) streamData(st *Stream, h wire.Header, frame, payload []byte, err error) bool {
 	what := ""
 	if size, n := st.wholeLocked(rd.buf[rd.r-len(frame) : rd.w]); n > 0 {
@@ -630,7 +636,7 @@ func (rd *reader) streamData(st *Stream, h wire.Header, frame, payload []byte, e
 		what = st.dataLocked(h, payload, err)
 	}
 	rd.c.mu.Unlock()
-	rd.answered = true // with credit: who does not read that can say no more than it may anyway
+	rd.answered = true // with credit; a peer that does not read credit soon has none left
 	if what != "" {
 		rd.c.breach(what)
 	}

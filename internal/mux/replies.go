@@ -4,29 +4,29 @@ package mux
 
 import "context"
 
-// Replies take memory that the peer has not sent. A few bytes can ask for megabytes, and a peer
-// that does not read its replies, or reads them slowly, makes this side hold them. So a request is
-// begun only when there is room for its reply:
+// Replies take memory that the peer has not sent. A request of a few bytes can ask for a reply of
+// megabytes. A peer that does not read its replies, or reads them slowly, makes this side hold
+// them. So a request begins only when there is room for its reply:
 //
-//   - Replies that wait because the peer does not read are at most MaxUnsent bytes, in addition to
-//     as many in the output. Beyond that no handler is begun.
-//   - A method whose replies have been large of late is begun only when the memory of the
-//     connection has room for another one. At least one of them always runs, and its end begins the
-//     next, so nothing waits for ever.
+//   - Replies that wait because the peer does not read have at most MaxUnsent bytes, in addition to
+//     MaxUnsent bytes in the output. Beyond that no handler begins.
+//   - If the recent replies of a method were large, a request begins only when the memory of the
+//     connection has room for another such reply. At least one of them always runs, and its end
+//     begins the next, so no request waits for ever.
 //
-// Requests that serve calls of this side, see nested.go, are always begun: a call of this side may
-// wait for them, and the peer reads while it has calls open. One-way requests have no reply.
+// Requests that serve calls of this side (see nested.go) always begin. A call of this side may wait
+// for them, and the peer reads while it has open calls. One-way requests have no reply.
 
-// replies is what a connection knows of the replies that it has yet to send. Guarded by Conn.mu.
+// replies is the state of a connection for the replies that it has not sent yet. Conn.mu guards it.
 type replies struct {
-	small   []*Request // not begun, because the peer does not read
-	large   []*Request // not begun, because there is no memory for their replies
-	running int        // requests for whose replies memory was taken
-	inOut   int        // bytes of Conn.out that are counted
+	small   []*Request // requests that wait because the peer does not read
+	large   []*Request // requests that wait for memory for their replies
+	running int        // requests for whose replies memory is counted
+	inOut   int        // the bytes of Conn.out that are counted
 }
 
-// park reports whether r, which is in the table, must wait until there is room for its reply. Then
-// it is run later.
+// park reports whether r, which is in the table, must wait until there is room for its reply. In
+// that case unparkLocked runs it later.
 func (r *Request) park() bool {
 	c := r.conn
 	if r.admitted || r.alone() || r.nested {
@@ -50,7 +50,7 @@ func (r *Request) park() bool {
 	return true
 }
 
-// admitReplyLocked takes memory for the reply of r, if there is room for it.
+// admitReplyLocked counts memory for the reply of r, if there is room for it.
 func (c *Conn) admitReplyLocked(r *Request, expects int) bool {
 	if int(c.stuck.Load()) >= c.cfg.MaxUnsent {
 		return false
@@ -71,8 +71,8 @@ func (c *Conn) admitReplyLocked(r *Request, expects int) bool {
 	return true
 }
 
-// unparkLocked begins requests for whose replies there is room now, or all of them when the
-// connection has ended.
+// unparkLocked begins the requests for whose replies there is room. When the connection has ended,
+// it begins all of them.
 func (c *Conn) unparkLocked() {
 	rep := &c.replies
 	for len(rep.small) > 0 && (c.err != nil || c.admitReplyLocked(rep.small[0], 0)) {
@@ -93,7 +93,7 @@ func (c *Conn) runParked(parked *[]*Request) {
 	c.cfg.Pool.run(r)
 }
 
-// replyGoneLocked takes note that the reply of r needs no memory any more.
+// replyGoneLocked records that the reply of r needs no more memory.
 func (c *Conn) replyGoneLocked(r *Request) {
 	rep := &c.replies
 	if r.expected > 0 {
@@ -105,11 +105,11 @@ func (c *Conn) replyGoneLocked(r *Request) {
 	}
 }
 
-// untilEnd is the context of waits that end with the connection.
+// untilEnd is the context of waits that only the end of the connection ends.
 var untilEnd = context.Background()
 
-// awaitReplySpaceLocked is spaceLocked for the reply of r, which counts until it is in the output
-// or, if it is large, sent.
+// awaitReplySpaceLocked is spaceLocked for the reply of r. It unlocks c.mu while it waits. The
+// bytes of the reply count until the reply is in the output, or until it is sent if it is large.
 func (c *Conn) awaitReplySpaceLocked(r *Request) error {
 	size := len(r.Reply.Body) + len(r.Reply.Attachment)
 	if full := len(c.out) >= c.cfg.MaxUnsent; !full && size <= maxPart {
@@ -128,8 +128,8 @@ func (c *Conn) awaitReplySpaceLocked(r *Request) error {
 	return err
 }
 
-// countOutLocked counts what waits in the output, when that is much, and reports whether the memory
-// bears it.
+// countOutLocked counts the bytes in the output beyond mostStash. It reports whether the memory
+// limit allows them.
 func (c *Conn) countOutLocked() (bears bool) {
 	n := len(c.out) - mostStash
 	if n <= 0 && c.replies.inOut == 0 || c.err != nil {

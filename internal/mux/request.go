@@ -11,85 +11,87 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A Target is what a method number stands for on the side that serves it: the method's name, found,
-// with its codec. Its methods are called concurrently.
+// A Target is a method on the side that serves it, with the codec of the call. The method number of
+// the peer stands for it. Its methods are called concurrently.
 type Target interface {
-	// Inline reports whether the method is known to be short, so that it runs on the reading
-	// goroutine, and whether this call is to be timed: reading the clock takes longer than the
-	// shortest methods. The reading goroutine asks, once for each request.
+	// Inline reports whether the method is known to be short, so that it runs on the reader
+	// goroutine. Timed says whether this call is measured: reading the clock takes longer than the
+	// shortest methods. The reader goroutine calls Inline once for each request.
 	Inline() (inline, timed bool)
-	// Expects returns how many bytes the replies of the method have had of late, if that is much; 0
-	// if it is little.
+	// Expects returns the size of the method's recent replies, in bytes, if they are large. It
+	// returns 0 if they are small.
 	Expects() int
-	// New returns a Request, embedded in whatever the owner needs beside it. Used is nil, or one
-	// that this side's targets have returned before and that has run inline to its end, to be used
-	// again.
+	// New returns a Request, embedded in the owner's own state of a call. Used is nil, or a Request
+	// that New of one of this side's targets has returned earlier and that has run inline to its
+	// end. New may reuse it.
 	New(used *Request) *Request
-	// Serve carries out the call and leaves the reply in the request. It must not panic. It may end
+	// Serve executes the call and stores the reply in the request. It must not panic. It may end
 	// its goroutine.
 	Serve(r *Request)
-	// Done is told when the reply has been queued, how long Serve took, or that it was not timed,
-	// and whether it held up the reading goroutine so long that another one took over. It must not
-	// panic. It may end its goroutine.
+	// Done is called when the reply has been queued. Took is how long Serve ran, or Untimed.
+	// HandedOver says that Serve blocked the reader goroutine for so long that another reader took
+	// over. Done must not panic. It may end its goroutine.
 	Done(r *Request, took time.Duration, handedOver bool)
 }
 
-// Untimed is how long a call took that was not timed.
+// Untimed is the duration of a call that was not measured.
 const Untimed time.Duration = -1
 
-// A Request is a call that the peer opened. One that has run inline to its end may be used again:
-// nobody but its reader has seen it. Handlers keep contexts, so its Context never is.
+// A Request is a call that the peer opened. A Request that has run inline to its end may be reused,
+// because only its reader has seen it. Its Context is never reused, because handlers keep contexts.
 type Request struct {
-	*Context // New sets it, or else the reader does
+	*Context // set by New, or else by the reader
 
-	// Owner is what the request is embedded in.
+	// Owner is the value that the Request is embedded in.
 	Owner any
 
-	// The request, as it came. Body and Attachment are valid until Done.
+	// The request as it arrived. Body and Attachment are valid until Done.
 	OneWay     bool
 	Compressed bool
-	Metadata   []byte // pairs, see wire.EachPair; as long valid as Body
-	Budget     uint64 // of attempts; 0 is without end
-	// nil when there are none but the timeout, the metadata and the budget; its slices are valid
-	// until Done
+	Metadata   []byte // pairs, see wire.EachPair; valid as long as Body
+	Budget     uint64 // the budget of attempts; 0 means unlimited
+	// Nil when the timeout, the metadata and the budget are the only fields. Its slices are valid
+	// until Done.
 	Fields     *wire.Fields
 	Body       []byte
 	Attachment []byte
-	Broken     error // not nil when the message could not be read; Serve makes the reply of it
+	Broken     error // why the message could not be read, or nil; Serve turns it into the reply
 
-	// Taken is when it was taken up, on Clock; 0 when the reading goroutine, which runs it, has not
-	// looked. Left is when Done returned; 0 when that has not looked. So a reading of the clock at
-	// the end of one call is that at the beginning of the next.
+	// Taken is when this side began to work on the request, on Clock. It is 0 if the reader
+	// goroutine runs the request and has not read the clock. Left is when Done returned, or 0 if
+	// Done has not read the clock. The reader uses Left as the beginning of the next call.
 	Taken, Left time.Duration
-	// Arrived is when it was read, its first frame if it came in several, on Clock; 0 when the
-	// reading goroutine, which runs it, has not looked. Began is when the method itself began, if
-	// Serve has said so.
+	// Arrived is when the first frame of the request was read, on Clock. It is 0 if the reader
+	// goroutine runs the request and has not read the clock. Began is when the method itself began,
+	// if Serve has set it.
 	Arrived, Began time.Duration
 
-	// The reply, to be filled in by Serve. Scratch is memory to encode it into; Serve leaves it
-	// behind larger, if it made it grow.
+	// Serve fills in Reply. Scratch is memory for encoding the reply. If Serve grows it, Serve
+	// stores the grown slice in Scratch.
 	Reply   Outcome
 	Scratch []byte
 
-	fieldMemory *wire.Fields // nil before there were any
+	fieldMemory *wire.Fields // nil before the first request with unusual fields
 
-	target    Target
-	number    uint16 // of the method
-	methodID  uint32 // of the Method frame that gave it
-	bytes     int
-	memory    int  // counted for it, until it leaves the table
-	expected  int  // of memory, for its reply
-	admitted  bool // there was room for its reply, see replies.go
-	checksum  bool
-	own       bool       // held is for this message only
-	nested    bool       // it serves a call of this side, see nested.go
-	unwanted  bool       // the peer canceled it
-	stray     bool       // the peer used the id twice, which was seen too late; guarded by Conn.mu
-	orphan    bool       // its connection has ended and its caller was not waiting; guarded by Conn.mu
-	held      *[]byte    // the body's memory when it is not the read buffer
-	collected *collector // while it comes in pieces; changed with Conn.mu held, by the reader
-	stream    *Stream    // nil for a unary method
-	turn      *turn      // nil when it is not ordered; guarded by Conn.mu
+	target   Target
+	number   uint16 // of the method
+	methodID uint32 // of the Method frame that gave it
+	bytes    int
+	memory   int  // bytes that are counted for the request until it leaves the table
+	expected int  // the part of memory for its reply
+	admitted bool // there was room for its reply, see replies.go
+	checksum bool
+	own      bool // held belongs to this message alone
+	nested   bool // the request serves a call of this side, see nested.go
+	unwanted bool // the peer has canceled it; guarded by Conn.mu
+	// the peer used the id twice, and the reader noticed too late; guarded by Conn.mu
+	stray  bool
+	orphan bool    // one-way, and its connection has ended; guarded by Conn.mu
+	held   *[]byte // the memory of the body, unless it is the read buffer
+	// set while the request arrives in pieces; changed by the reader with Conn.mu held
+	collected *collector
+	stream    *Stream // nil for a unary method
+	turn      *turn   // nil when the request is not ordered; guarded by Conn.mu
 }
 
 // An Outcome is the reply to a request.
@@ -102,8 +104,8 @@ type Outcome struct {
 	Attachment   []byte
 }
 
-// Inform tells the peer what is known of the method that it calls. A peer that must not know yet is
-// told nothing by Config.Bind, and by this once it may.
+// Inform tells the peer what this side knows of the method that the peer calls. Config.Bind returns
+// no information while the peer must not have it, and Inform sends it once the peer may.
 func (r *Request) Inform(info wire.Info) {
 	c := r.conn
 	c.mu.Lock()
@@ -113,8 +115,8 @@ func (r *Request) Inform(info wire.Info) {
 	c.flushLocked(true)
 }
 
-// Keep gives Body and Attachment to the caller for good, if they are in memory for this message
-// only, and reports whether they are.
+// Keep passes ownership of Body and Attachment to the caller if their memory belongs to this
+// message alone. It reports whether it does.
 func (r *Request) Keep() bool {
 	if r.own {
 		r.held = nil
@@ -122,10 +124,10 @@ func (r *Request) Keep() bool {
 	return r.own
 }
 
-// Stream returns the messages of a method that is not unary, or nil.
+// Stream returns the stream of a method that is not unary, or nil.
 func (r *Request) Stream() *Stream { return r.stream }
 
-// enterTableLocked makes r known by its id, so that it can be canceled.
+// enterTableLocked enters r in the table, so that a Cancel frame finds it by its id.
 func (c *Conn) enterTableLocked(r *Request) {
 	c.inOpen++
 	c.inBytes += r.bytes
@@ -158,10 +160,10 @@ func (c *Conn) enterTableLocked(r *Request) {
 	}
 }
 
-// orphanLocked leaves a one-way request to the pool when its connection is lost: its caller was not
-// waiting for it. From there on it does not count in the budget, so that clients that leave do not
-// take room from those that stay. When the pool has enough of them, the request goes on counting,
-// and is canceled soon.
+// orphanLocked gives a one-way request to the pool when its connection has ended, because its
+// caller does not wait for it. The budget no longer counts the request, so that clients that leave
+// take no room from clients that stay. If the pool has enough orphans, the budget goes on counting
+// the request, and the pool cancels it soon.
 func (c *Conn) orphanLocked(r *Request) {
 	r.orphan = true
 	if c.cfg.Pool.adopt(r, c.cfg.mostOrphans()) {
@@ -169,8 +171,7 @@ func (c *Conn) orphanLocked(r *Request) {
 	}
 }
 
-// mostOrphans is how many orphans a server may have: a quarter of the requests that it may have
-// open.
+// mostOrphans is how many orphans a server may have: a quarter of the requests that may be open.
 func (cfg *Config) mostOrphans() int {
 	most := cfg.MaxOpen
 	if cfg.Budget != nil {
@@ -188,7 +189,7 @@ func (c *Conn) leaveTableLocked(r *Request) {
 	}
 	c.inOpen--
 	c.inBytes -= r.bytes
-	if r.collected != nil { // it will not come whole
+	if r.collected != nil { // the rest of the request will not arrive
 		r.collected.dropLocked()
 	}
 	c.giveLocked(r.memory)
@@ -215,7 +216,7 @@ func (c *Conn) leaveTableLocked(r *Request) {
 	c.restLocked()
 }
 
-// roomChangedLocked wakes who waits for room in the table.
+// roomChangedLocked wakes the goroutines that wait for room in the table.
 func (c *Conn) roomChangedLocked() {
 	if c.room != nil {
 		close(c.room)
@@ -223,7 +224,7 @@ func (c *Conn) roomChangedLocked() {
 	}
 }
 
-// findSlotLocked returns the request in the slot of this id, or nil.
+// findSlotLocked returns the request in the slot of id, or nil.
 func (c *Conn) findSlotLocked(id uint32) *Request {
 	if r := c.in.at(int(wire.Slot(id))); r != nil {
 		return *r
@@ -239,7 +240,7 @@ func (c *Conn) findLocked(id uint32) *Request {
 	return nil
 }
 
-// run serves a request that is in the table, on a goroutine that is not the reader.
+// run serves a request that is in the table. It runs on a goroutine of the pool.
 func (r *Request) run() {
 	c := r.conn
 	if r.park() {
@@ -258,7 +259,7 @@ func (r *Request) run() {
 		took := now - r.Taken
 		r.sayTimes(now)
 		c.finish(r)
-		defer func() { // also when Done ends the goroutine
+		defer func() { // also if Done ends the goroutine
 			*scratch = r.Scratch
 			r.Scratch = nil
 			c.cfg.Pool.release(scratch)
@@ -271,24 +272,24 @@ func (r *Request) run() {
 	normal = true
 }
 
-// Size is how many bytes came with the request: body and attachment, as they were sent.
+// Size returns the bytes of body and attachment, as they were sent.
 func (r *Request) Size() int { return r.bytes }
 
-// explained reports whether the peer wants to know where the time went.
+// explained reports whether the peer asked where the time of the call went.
 func (r *Request) explained() bool { return r.Fields != nil && r.Fields.Explain != 0 }
 
-// sayTime is from when on a reply says how long the call took, without being asked: fields take an
-// allocation and some bytes.
+// sayTime is the duration from which a reply carries the time of the call without being asked. The
+// fields cost an allocation and a few bytes.
 const sayTime = 10 * time.Millisecond
 
-// sayTimesIfAsked is sayTimes for a request that has not been timed, if it has to be.
+// sayTimesIfAsked is sayTimes for a request that was not measured, if the peer asked for the times.
 func (r *Request) sayTimesIfAsked() {
 	if r.explained() {
 		r.sayTimes(Clock())
 	}
 }
 
-// sayTimes makes the reply say where the time went until now, if somebody may want to know.
+// sayTimes adds the times of the call up to now to the reply, if the peer may want them.
 func (r *Request) sayTimes(now time.Duration) {
 	if r.Arrived == 0 {
 		r.Arrived = r.Taken
@@ -322,15 +323,15 @@ func (r *Request) releaseBody(p *Pool) {
 	}
 }
 
-// finish sends the reply of a request that is in the table, and takes it out.
+// finish sends the reply of a request that is in the table, and takes the request out of the table.
 func (c *Conn) finish(r *Request) {
 	r.hasReturned()
 	c.mu.Lock()
 	if r.stream != nil {
-		// a goroutine that the handler has left behind must not send into the reply
+		// A goroutine that the handler left behind must not send frames into the reply.
 		r.stream.endLocked(context.Canceled)
 	}
-	// A peer that does not read gets no more replies into memory.
+	// A peer that does not read must not make this side buffer more replies.
 	if r.alone() || c.awaitReplySpaceLocked(r) != nil {
 		c.leaveTableLocked(r)
 		c.mu.Unlock()
@@ -347,11 +348,11 @@ func (c *Conn) finish(r *Request) {
 	c.flushLocked(c.inOpen > 0)
 }
 
-// finishLargeLocked sends the rest of a reply, and unlocks, and takes its request out of the table
-// together with the last piece: the peer may use the id again as soon as it has that.
+// finishLargeLocked sends the rest of a reply and unlocks c.mu. The request leaves the table
+// together with the last piece, because the peer may reuse the id as soon as it has that piece.
 func (c *Conn) finishLargeLocked(r *Request, h wire.Header, rest pieces) {
 	left := false
-	// An error is the end of the connection; the peer will know.
+	// The only error is the end of the connection, which the peer notices by itself.
 	_ = c.sendRestLocked(context.Background(), time.Time{}, h, rest, false, func(_ int, last bool) bool {
 		if left = last && !r.unwanted; left {
 			c.leaveTableLocked(r)
@@ -359,14 +360,14 @@ func (c *Conn) finishLargeLocked(r *Request, h wire.Header, rest pieces) {
 		return !r.unwanted
 	})
 	c.mu.Lock()
-	if !left { // the caller has gone, or the connection
+	if !left { // the caller has canceled, or the connection has ended
 		c.finishLocked(c.beginLocked(h))
 		c.leaveTableLocked(r)
 	}
 	c.flushLocked(false)
 }
 
-// replyMessage makes the reply of r a message.
+// replyMessage returns the header and the message of the reply of r.
 func (r *Request) replyMessage() (wire.Header, message) {
 	m := message{fields: r.Reply.Fields, body: r.Reply.Body, attachment: r.Reply.Attachment}
 	if r.Reply.NotProcessed {
@@ -381,12 +382,12 @@ func (r *Request) replyMessage() (wire.Header, message) {
 	return wire.Header{Type: wire.Reply, Arg: r.Reply.Code, ID: r.id}, m
 }
 
-// refuseLocked answers a request that is not executed, with an error of the catalogue.
+// refuseLocked answers a request that is not executed with an error of the catalogue.
 func (c *Conn) refuseLocked(r *Request, errorID, text string) {
 	c.refuseForLocked(r, catalogue.Of(errorID).Code, errorID, text)
 }
 
-// refuseForLocked is refuseLocked with a code that the peer chose.
+// refuseForLocked is refuseLocked with a given code.
 func (c *Conn) refuseForLocked(r *Request, code uint16, errorID, text string) {
 	if r.alone() {
 		return
@@ -398,7 +399,7 @@ func (c *Conn) refuseForLocked(r *Request, code uint16, errorID, text string) {
 	c.appendMessageLocked(wire.Header{Type: wire.Reply, Arg: code, ID: r.id}, &m)
 }
 
-// unserved is what every method number stands for on a side that serves nothing.
+// unserved is the target of every method number on a side that serves nothing.
 type unserved struct{}
 
 func (unserved) Inline() (bool, bool)  { return false, false }
@@ -409,10 +410,10 @@ func (unserved) Serve(r *Request) {
 }
 func (unserved) Done(*Request, time.Duration, bool) {}
 
-// shuttingDown refuses the requests that come after the drain notice.
+// shuttingDown is the text of the refusal of requests that arrive after the drain notice.
 const shuttingDown = "the server is shutting down"
 
-// refusedWith is the outcome of a request that is not executed.
+// refusedWith returns the outcome of a request that is not executed.
 func refusedWith(errorID, text string) Outcome {
 	o := failedWith(errorID, text)
 	o.NotProcessed = true

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// unacknowledged returns how many bytes that were written to nc its peer has not acknowledged yet.
-// It returns false when there is no socket below nc.
+// unacknowledged returns how many bytes that were written to nc the peer has not acknowledged. It
+// returns false if nc has no underlying socket.
 func unacknowledged(nc net.Conn) (n int, ok bool) {
 	socket := socketBelow(nc)
 	if socket == nil {
@@ -23,19 +23,19 @@ func unacknowledged(nc net.Conn) (n int, ok bool) {
 	return int(queued), ok && err == nil
 }
 
-// hungUp reports whether the peer has closed nc, although what it sent before has not been read.
+// hungUp reports whether the peer has closed nc, although data from the peer may be unread.
 func hungUp(nc net.Conn) (gone bool) {
 	socket := socketBelow(nc)
 	if socket == nil {
 		return false
 	}
-	// it fails once this side has closed nc
+	// Control fails once this side has closed nc.
 	_ = socket.Control(func(fd uintptr) { gone = poll(fd, pollClosed|pollHungUp|pollError, 0) })
 	return gone
 }
 
-// socketBelow returns the socket below a connection that may wrap one, as that of TLS does. It
-// returns nil when there is none.
+// socketBelow returns the socket under nc, which may be a wrapper such as a TLS connection. It
+// returns nil if there is no socket.
 func socketBelow(nc net.Conn) syscall.RawConn {
 	for {
 		if socket := socketOf(nc); socket != nil {

@@ -6,9 +6,10 @@ package mux
 
 import "net"
 
-// unacknowledged returns false: the system does not say what a peer has acknowledged. A peer that
-// reads slowly says itself that it is alive, see keepAliveLocked.
+// unacknowledged returns false, because the system does not report what a peer has acknowledged. A
+// peer that reads slowly sends pings to show that it is alive, see keepAliveLocked.
 func unacknowledged(net.Conn) (n int, ok bool) { return 0, false }
 
-// hungUp returns false: the end of a connection is seen when all that came before it has been read.
+// hungUp returns false. The reader notices the end of a connection when it has read all data before
+// it.
 func hungUp(net.Conn) bool { return false }

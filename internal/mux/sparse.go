@@ -5,11 +5,11 @@ package mux
 import "iter"
 
 // A sparseTable is a slice whose indices the peer chooses. It takes memory for the elements in use,
-// not for all up to the highest one: the first ones are a slice, as of a peer that takes the lowest
-// index that is free, and the others are in pages.
+// and not for all elements up to the highest index. The first elements are a slice, which suits a
+// peer that takes the lowest free index. The others are in pages.
 type sparseTable[T any] struct {
 	first []T
-	pages *[]*[pageLen]T // without the first page; nil before there are any
+	pages *[]*[pageLen]T // without the first page; nil before the first one exists
 }
 
 const (
@@ -17,7 +17,7 @@ const (
 	pageLen  = 1 << pageBits
 )
 
-// at returns element i, or nil where there is no memory for it yet.
+// at returns element i, or nil if it has no memory yet.
 func (t *sparseTable[T]) at(i int) *T {
 	if i < len(t.first) {
 		return &t.first[i]
@@ -25,7 +25,7 @@ func (t *sparseTable[T]) at(i int) *T {
 	return t.beyond(i)
 }
 
-// beyond is at for an element that is not among the first ones.
+// beyond is at for an element outside of first.
 func (t *sparseTable[T]) beyond(i int) *T {
 	p := i>>pageBits - 1
 	if p < 0 || t.pages == nil || p >= len(*t.pages) || (*t.pages)[p] == nil {
@@ -34,7 +34,7 @@ func (t *sparseTable[T]) beyond(i int) *T {
 	return &(*t.pages)[p][i&(pageLen-1)]
 }
 
-// grow returns element i, and makes memory for it if there is none.
+// grow returns element i, and allocates memory for it if necessary.
 func (t *sparseTable[T]) grow(i int) *T {
 	if e := t.at(i); e != nil {
 		return e

@@ -12,15 +12,15 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A Stream is the messages of a call that has more than one of them, in either direction or both.
-// It begins with Start, whose Out names it, or with a Request of the peer, and ends with the call:
-// with the final frame, its deadline, its cancellation, the connection.
+// A Stream carries the messages of a call that has more than one message in a direction. It begins
+// with Start, whose Out names it, or with a Request of the peer. It ends with the call: with the
+// final frame, the deadline, the cancellation, or the end of the connection.
 //
-// Each direction has a window: what the receiver has said that it will hold. Who sends more than
-// that waits, so a slow receiver costs nobody memory. A window grows when it turns out to be what
+// Each direction has a window, which is what the receiver has agreed to hold. A sender waits when
+// the window is full, so a slow receiver costs a bounded amount of memory. A window grows when it
 // keeps a fast receiver waiting.
 //
-// Send and End may be called concurrently with each other and with Receive; Receive is for one
+// Send and End may be called concurrently with each other and with Receive. Receive is for one
 // goroutine at a time.
 type Stream struct {
 	conn   *Conn
@@ -28,59 +28,59 @@ type Stream struct {
 	id     uint32
 	mark   wire.Flags // of the frames that this side sends
 	opener bool
-	nth    uint64 // as in slot
+	nth    uint64 // as in slot; 0 for a stream that the peer opened
 
-	// What this side sends, guarded by conn.mu.
+	// The sending direction, guarded by conn.mu.
 	sent   uint64        // bytes of frames, headers included
-	credit uint64        // how many may be sent in all
-	room   uint64        // the peer's window, of which half is always granted again
-	over   error         // why no more is sent; nil while more may be
-	busy   bool          // somebody is in the middle of a message
-	ending bool          // the end follows that message
-	more   chan struct{} // closed when that may have changed; nil when nobody waits
+	credit uint64        // how many bytes may be sent in all
+	room   uint64        // the peer's window; the peer always grants half of it again
+	over   error         // why nothing more can be sent, or nil
+	busy   bool          // a goroutine is sending a message
+	ending bool          // End was called during that message
+	more   chan struct{} // closed when one of these changes; nil when no goroutine waits
 
-	// What it receives, guarded by conn.mu.
-	window   uint64        // how much may come beyond what has been consumed
-	granted  uint64        // how much may come in all, as the peer knows
-	received uint64        // how much has come
-	consumed uint64        // how much of it has been consumed
-	in       []byte        // records of messages, the last of which may be incomplete
+	// The receiving direction, guarded by conn.mu.
+	window   uint64        // how many bytes may arrive beyond those consumed
+	granted  uint64        // how many bytes may arrive in all, as the peer knows
+	received uint64        // how many bytes have arrived
+	consumed uint64        // how many of them have been consumed
+	in       []byte        // records of messages; the last one may be incomplete
 	complete int           // bytes of in that are complete records
-	want     int           // of the incomplete message, or 0 when there is none
-	pending  uint64        // what its pieces cost and is not consumed
-	closed   error         // why nothing more comes; nil while more may
-	waiting  bool          // the consumer waits for more
-	wake     chan struct{} // of capacity 1
-	reserved int           // of conn.reserved, for the incomplete message
-	kept     int           // of conn.reserved, for complete ones
-	grown    int           // of conn.reserved, for the window
-	taken    int           // counted by the owner, see Take
-	least    int           // counted for a window of its own opening, or the smallest one
-	queued   bool          // it waits for a reservation
+	want     int           // the size of the incomplete message, or 0
+	pending  uint64        // the cost of its pieces that is not consumed yet
+	closed   error         // why nothing more can arrive, or nil
+	waiting  bool          // the consumer waits for a message
+	wake     chan struct{} // capacity 1
+	reserved int           // the part of conn.reserved for the incomplete message
+	kept     int           // the part of conn.reserved for complete messages
+	grown    int           // the part of conn.reserved for the window
+	taken    int           // bytes that the owner has counted with Take
+	least    int           // bytes counted for the window without a reservation
+	queued   bool          // the stream waits for a reservation
 	gone     bool          // the call has ended
 
 	traffic Traffic // guarded by conn.mu
 
-	// The consumer's own.
-	out   []byte // records that it has taken over
-	at    int    // how much of out has been handed out
-	eaten uint64 // what that costs, and is not in consumed yet
-	half  uint64 // of the window
-	held  int    // reserved for a message in out; guarded by conn.mu
+	// Owned by the consumer, the goroutine that calls Receive.
+	out   []byte // records that the consumer has taken from in
+	at    int    // how much of out Receive has returned
+	eaten uint64 // the cost of those messages that consumed does not include yet
+	half  uint64 // half of the window
+	held  int    // the part of conn.reserved for a message in out; guarded by conn.mu
 
-	// How the call ended, once done is closed.
+	// The outcome of the call, valid once done is closed.
 	done   chan struct{}
 	answer *Answer
 	err    error
 }
 
-// Traffic is the messages of a stream that were sent and that have come, whole ones only, and their
-// bytes as they went over the wire, without what is around them.
+// Traffic counts the complete messages that a stream has sent and received, and their bytes on the
+// wire without headers.
 type Traffic struct{ Sent, SentBytes, Received, ReceivedBytes int }
 
-// Traffic returns what has gone over the stream by now.
+// Traffic returns what the stream has sent and received so far.
 func (st *Stream) Traffic() Traffic {
-	if st.conn == nil { // it was never opened
+	if st.conn == nil { // the stream was never opened
 		return Traffic{}
 	}
 	st.conn.mu.Lock()
@@ -98,38 +98,38 @@ func (t *Traffic) in(messages, bytes int) {
 	t.ReceivedBytes += bytes
 }
 
-// A record in the memory of a stream is a message behind a header. A message that came as one
-// frame, without fields or a checksum, is kept as it came: so what a read has brought is taken in
-// by copying it, some hundred messages at a time. The record of any other has the type gathered,
-// and what the message cost instead of an id.
+// A record in the memory of a stream is a header and a message. A message that arrived as one
+// frame, without fields and without a checksum, is kept with its frame header. So the messages of
+// one read, often hundreds, are received by copying them. The record of any other message has the
+// type gathered, and the cost of the message in place of an id.
 const gathered wire.Type = 0
 
 const (
-	// defaultStreamWindow is what a side takes that says nothing else.
+	// defaultStreamWindow is the window of a side whose settings name none.
 	defaultStreamWindow = 64 << 10
-	// minStreamWindow is the least a window can be: frames smaller than half of it would be mostly
+	// minStreamWindow is the smallest window: frames smaller than half of it would be mostly
 	// headers.
 	minStreamWindow = 4 << 10
-	// maxStreamWindow is how far a window grows: 40 MB/s over a round trip of 100 ms.
+	// maxStreamWindow is the largest window: 40 MB/s over a round trip of 100 ms.
 	maxStreamWindow = 4 << 20
 	// sizeFieldSize is an upper bound of the fields that hold the size of a message.
 	sizeFieldSize = 2 + 1 + binary.MaxVarintLen64
 )
 
-// ErrSendEnded is what Send returns after End.
+// ErrSendEnded is the error of Send after End.
 var ErrSendEnded = errors.New("a message was sent after the end of the stream")
 
 var (
 	errNoSize      = errors.New("a message in pieces does not say its size")
-	errStreamEnded = io.EOF // what senders get once the call has ended; its outcome says more
+	errStreamEnded = io.EOF // senders get it once the call has ended; the call's outcome says more
 )
 
-// NewStream returns a stream for Start, which opens it.
+// NewStream returns a stream, which Start opens.
 func NewStream() *Stream {
 	return &Stream{opener: true, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// Both sides send unless the kind of the method says otherwise.
+// openerSends and receiverSends report which sides send messages for a kind of method.
 func openerSends(kind uint64) bool   { return kind == wire.Upload || kind == wire.Duplex }
 func receiverSends(kind uint64) bool { return kind == wire.Feed || kind == wire.Duplex }
 
@@ -140,7 +140,7 @@ func (c *Conn) streamWindow() int {
 	return min(max(c.cfg.StreamWindow, minStreamWindow), maxStreamWindow)
 }
 
-// beginStreamLocked ties the stream of a request, if it has one, to the call that it opens.
+// beginStreamLocked connects the stream of a request, if there is one, to the call.
 func (c *Conn) beginStreamLocked(out *Out, id uint32, flags wire.Flags) {
 	st := out.Stream
 	if st == nil {
@@ -151,7 +151,8 @@ func (c *Conn) beginStreamLocked(out *Out, id uint32, flags wire.Flags) {
 	st.window = uint64(c.streamWindow())
 	if receiverSends(st.kind) {
 		st.granted, st.least = st.window, int(st.window) //nolint:gosec // at most maxStreamWindow
-		c.memory.force(st.least)                         // it is this side that opens it
+		// this side opened the stream itself, so the bytes cannot be refused
+		c.memory.force(st.least)
 	}
 	c.slots[wire.Slot(id)].stream = st
 }
@@ -167,9 +168,9 @@ func newIncomingStream(c *Conn, kind uint64, id uint32, flags wire.Flags) *Strea
 	return st
 }
 
-// Accept lets the peer, which opened the stream, send. Until then it sends nothing, so that a call
-// that is refused can go elsewhere whole. When the streams of the connection hold much already, the
-// window is small.
+// Accept allows the peer, which opened the stream, to send. Until then the peer sends no message,
+// so that a refused call can be sent elsewhere completely. The window is small if the streams of
+// the connection already hold much.
 func (st *Stream) Accept() {
 	if !openerSends(st.kind) {
 		return
@@ -189,7 +190,8 @@ func (st *Stream) Accept() {
 	c.flushLocked(true)
 }
 
-// Accepted waits until the peer takes messages. An error means that it never will; Wait says why.
+// Accepted waits until the peer accepts messages. An error means that it never will. Wait returns
+// the reason.
 func (st *Stream) Accepted(ctx context.Context) error {
 	c := st.conn
 	c.mu.Lock()
@@ -202,9 +204,9 @@ func (st *Stream) Accepted(ctx context.Context) error {
 	return st.over
 }
 
-// Send sends a message, and keeps nothing of it. It waits while the peer's window, or the
-// connection's output, is full. It ends with ctx and with the stream: io.EOF says that the peer has
-// ended the call.
+// Send sends a message, and keeps no reference to msg. It waits while the peer's window or the
+// connection's output is full. It returns an error when ctx or the stream ends. The error io.EOF
+// means that the call has ended.
 func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -242,8 +244,8 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 	return err
 }
 
-// sendAtOnceLocked sends a message that fits in a frame, if there is nothing to wait for: most need
-// no more, and cost half as much so.
+// sendAtOnceLocked sends a message that fits in a frame, if it does not have to wait. Most messages
+// take this path, and cost half as much.
 func (st *Stream) sendAtOnceLocked(flags wire.Flags, msg []byte) bool {
 	c := st.conn
 	cost := wire.HeaderSize + wire.ChecksumSize + len(msg)
@@ -261,8 +263,8 @@ func (st *Stream) sendAtOnceLocked(flags wire.Flags, msg []byte) bool {
 	return true
 }
 
-// largest is what a frame may cost. Half of the window is always granted again once the peer has
-// consumed what came, so a frame of that cost can be waited for.
+// largest returns the largest cost of a frame. The peer always grants half of the window again
+// after it has consumed everything, so a frame of that cost can always be sent in the end.
 func (st *Stream) largest() int {
 	return min(int(st.room/2), wire.HeaderSize+maxPart) //nolint:gosec // a window is small
 }
@@ -284,7 +286,8 @@ func (st *Stream) sendLocked(ctx context.Context, flags wire.Flags, msg []byte) 
 		cost := min(wire.HeaderSize+wire.ChecksumSize+sizeFieldSize+len(msg), largest)
 		if err := st.frameLocked(ctx, h, announced, &msg, cost); err != nil {
 			if !first {
-				st.endSendLocked(err) // half a message: nothing can follow it, and the peer need not wait
+				// the message is incomplete, so nothing can follow it, and the peer must not wait
+				st.endSendLocked(err)
 				st.conn.flushLater()
 				st.conn.mu.Lock()
 			}
@@ -294,7 +297,7 @@ func (st *Stream) sendLocked(ctx context.Context, flags wire.Flags, msg []byte) 
 	return nil
 }
 
-// frameLocked sends as much of msg as a frame of at most cost bytes holds.
+// frameLocked sends as much of msg as fits in a frame of cost bytes. It unlocks c.mu meanwhile.
 func (st *Stream) frameLocked(ctx context.Context, h wire.Header, announced int, msg *[]byte, cost int) error {
 	waited, err := st.roomLocked(ctx, uint64(cost))
 	if err != nil {
@@ -326,8 +329,8 @@ func (st *Stream) frameLocked(ctx context.Context, h wire.Header, announced int,
 	return nil
 }
 
-// roomLocked waits until a frame of cost bytes may be sent, and reports whether it was the window
-// that it had to wait for.
+// roomLocked waits until a frame of cost bytes may be sent. It unlocks c.mu while it waits. Waited
+// reports whether the window made it wait.
 func (st *Stream) roomLocked(ctx context.Context, cost uint64) (waited bool, err error) {
 	c := st.conn
 	for {
@@ -350,7 +353,7 @@ func (st *Stream) roomLocked(ctx context.Context, cost uint64) (waited bool, err
 	}
 }
 
-// End says that this side sends no more messages. One that is being sent goes first.
+// End says that this side sends no more messages. A message that is being sent goes first.
 func (st *Stream) End() {
 	c := st.conn
 	c.mu.Lock()
@@ -363,7 +366,7 @@ func (st *Stream) End() {
 	c.flushLater()
 }
 
-// endSendLocked tells the peer, unless the stream is over, that no more comes.
+// endSendLocked tells the peer that no more messages come, unless the stream has ended.
 func (st *Stream) endSendLocked(why error) {
 	if c := st.conn; st.over == nil && c.err == nil {
 		st.over = why
@@ -371,7 +374,8 @@ func (st *Stream) endSendLocked(why error) {
 	}
 }
 
-// waitLocked waits for a change on the side that sends. It returns with conn.mu held.
+// waitLocked waits for a change of the sending direction. It unlocks conn.mu while it waits, and
+// returns with conn.mu held.
 func (st *Stream) waitLocked(ctx context.Context) error {
 	if st.more == nil {
 		st.more = make(chan struct{})
@@ -392,8 +396,8 @@ func (st *Stream) moreLocked() {
 	}
 }
 
-// Receive returns the next message, which is valid until it is called again. It waits for one, and
-// ends with ctx and with the stream: io.EOF is its regular end.
+// Receive returns the next message, which is valid until the next Receive. It waits for a message,
+// until ctx or the stream ends. The error io.EOF is the regular end of the stream.
 func (st *Stream) Receive(ctx context.Context) (msg []byte, flags wire.Flags, err error) {
 	if ctx.Err() != nil {
 		return nil, 0, context.Cause(ctx)
@@ -421,11 +425,11 @@ func (st *Stream) Receive(ctx context.Context) (msg []byte, flags wire.Flags, er
 	return record[wire.HeaderSize:n:n], h.Flags & opening, nil
 }
 
-// Buffered is how many bytes of messages can be received, headers included, without a look at what
-// has come meanwhile.
+// Buffered returns how many bytes of messages Receive can return without taking c.mu, headers
+// included.
 func (st *Stream) Buffered() int { return len(st.out) - st.at }
 
-// refill takes over what has come, or waits for it.
+// refill takes the messages that have arrived, or waits for one.
 func (st *Stream) refill(ctx context.Context) error {
 	c := st.conn
 	c.mu.Lock()
@@ -456,9 +460,9 @@ func (st *Stream) refill(ctx context.Context) error {
 	return nil
 }
 
-// giveMemoryLocked gives the memory of a stream of which nothing more is received to other streams.
-// The body of a duplex may have left a goroutine behind that still looks at a message, while its
-// call waits for the end.
+// giveMemoryLocked gives memory to other streams when the stream has no more messages. It does not
+// do so on the side that opened a duplex: the caller's function may have left a goroutine behind
+// that still reads a message, while the call waits for its end.
 func (st *Stream) giveMemoryLocked() {
 	if !st.opener || st.kind == wire.Feed {
 		giveMemory(st.in)
@@ -467,17 +471,17 @@ func (st *Stream) giveMemoryLocked() {
 	st.in, st.out, st.at = nil, nil, 0
 }
 
-// eatLocked counts what has been handed out as consumed.
+// eatLocked counts the messages that Receive has returned as consumed.
 func (st *Stream) eatLocked() {
 	st.consumed += st.eaten
 	st.eaten, st.half = 0, st.window/2
 	st.creditLocked()
 }
 
-// awaitLocked waits for the reader to bring more.
+// awaitLocked waits until the reader brings a message. It unlocks c.mu while it waits.
 func (st *Stream) awaitLocked(ctx context.Context) error {
 	c := st.conn
-	c.flushLater() // credit for the peer
+	c.flushLater() // it writes credit for the peer
 	var err error
 	select {
 	case <-st.wake:
@@ -487,13 +491,13 @@ func (st *Stream) awaitLocked(ctx context.Context) error {
 	c.mu.Lock()
 	st.waiting = false
 	select {
-	case <-st.wake: // both happened
+	case <-st.wake: // the message and the end of ctx came together
 	default:
 	}
 	return err
 }
 
-// creditLocked lets the peer send again what has been consumed, once that is half of the window.
+// creditLocked grants the peer what has been consumed, once that is half of the window.
 func (st *Stream) creditLocked() {
 	if st.granted == 0 || st.closed != nil || st.granted-st.consumed > st.window/2 {
 		return
@@ -511,7 +515,7 @@ func (st *Stream) grantLocked(sum uint64) {
 	})
 }
 
-// creditedLocked is told of the peer's newest credit.
+// creditedLocked stores the peer's newest credit.
 func (st *Stream) creditedLocked(sum uint64) {
 	if sum > st.credit {
 		if st.room == 0 {
@@ -522,17 +526,17 @@ func (st *Stream) creditedLocked(sum uint64) {
 	}
 }
 
-// opening are the flags that hold for a whole message.
+// opening has the flags that apply to a whole message.
 const opening = wire.Compressed | wire.HasAttachment
 
-// wholeLocked takes in the messages that frames begins with, as far as they are whole ones of this
-// stream that have nothing special, and returns how many bytes and messages that was. What comes
-// then is for dataLocked.
+// wholeLocked receives the messages at the beginning of frames that are complete, belong to this
+// stream, and have no special flags. It returns their bytes and their number. The next frame is for
+// dataLocked.
 func (st *Stream) wholeLocked(frames []byte) (size, n int) {
 	if st.closed != nil || len(st.in) > st.complete {
 		return 0, 0
 	}
-	room := int(min(st.granted-st.received, uint64(len(frames)))) //nolint:gosec // both are lengths; more has never come than was granted
+	room := int(min(st.granted-st.received, uint64(len(frames)))) //nolint:gosec // both are lengths; the peer has never sent more than granted
 	largest := uint32(min(st.conn.cfg.MaxMessage, maxFrame))      //nolint:gosec // positive
 	special := wire.HasFields | wire.More | wire.HasChecksum | wire.End | wire.OfReply
 	plain := wire.OfReply &^ st.mark // in frames of the peer
@@ -558,8 +562,9 @@ func (st *Stream) wholeLocked(frames []byte) (size, n int) {
 	return size, n
 }
 
-// keepLocked appends to what has come and is not consumed. Large memory is that of streams that
-// have ended: for one of 10,000 messages of 128 bytes it would be twice as much as they are.
+// keepLocked appends received bytes to in. It takes large memory from streams that have ended.
+// Otherwise growing in for 10,000 messages of 128 bytes would take twice as much memory as they
+// have.
 func (st *Stream) keepLocked(b []byte) {
 	if n := len(st.in) + len(b); n > cap(st.in) && n >= minLarge {
 		in := append(takeMemory(pow2(n)), st.in...)
@@ -569,7 +574,7 @@ func (st *Stream) keepLocked(b []byte) {
 	st.in = append(st.in, b...)
 }
 
-// dataLocked takes in a frame. It returns what is wrong with the peer, or "".
+// dataLocked receives a frame. It returns how the peer has violated the protocol, or "".
 func (st *Stream) dataLocked(h wire.Header, payload []byte, broken error) (breach string) {
 	if h.Flags&wire.End != 0 {
 		st.closeReceiveLocked(io.EOF)
@@ -599,7 +604,9 @@ func (st *Stream) dataLocked(h wire.Header, payload []byte, broken error) (breac
 	switch {
 	case st.complete > 0:
 		st.signalLocked()
-	case st.waiting || st.reserved > 0: // what has begun to come must not hold up others because its consumer is away
+	// A message that has begun to arrive must not block other streams because its consumer is busy
+	// elsewhere.
+	case st.waiting || st.reserved > 0:
 		st.pieceLocked()
 		st.creditLocked()
 	}
@@ -633,7 +640,7 @@ func (st *Stream) openRecordLocked(h wire.Header, payload *[]byte) {
 	st.in = wire.Begin(st.in, wire.Header{Type: gathered, Flags: h.Flags & opening})
 }
 
-// pieceOfRecordLocked adds a piece to the incomplete message, and completes it with the last one.
+// pieceOfRecordLocked adds a piece to the incomplete message. The last piece completes it.
 func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) {
 	have := len(st.in) - st.complete - wire.HeaderSize + len(piece)
 	switch last := h.Flags&wire.More == 0; {
@@ -644,7 +651,8 @@ func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) 
 		st.closeReceiveLocked(&BrokenError{Cause: errShorter})
 		return
 	}
-	if have > firstGrant && st.reserved > 0 { // enough has come to believe the rest, and there is room for it
+	// Enough bytes have arrived to believe the announced size, and memory for it is reserved.
+	if have > firstGrant && st.reserved > 0 {
 		st.growTo(len(st.in) + st.want - have + len(piece))
 	}
 	st.keepLocked(piece)
@@ -658,25 +666,24 @@ func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) 
 	st.complete, st.want, st.pending = len(st.in), 0, 0
 	st.traffic.in(1, have)
 	if st.reserved != 0 {
-		st.kept += st.reserved // until the consumer has done with it
+		st.kept += st.reserved // until the consumer has processed it
 		st.conn.seldomLocked().partial -= st.reserved
 		st.reserved = 0
 	}
 	st.doneWithPartLocked()
 }
 
-// growTo makes room for n bytes in all. Unlike append, make takes new memory from the system as it
-// is: what is not written yet is not touched, which would hold up everybody else on the connection
-// for milliseconds.
+// growTo makes room for n bytes in all. Unlike append, make takes new memory from the system
+// without touching it. Touching it would block the connection for milliseconds.
 func (st *Stream) growTo(n int) {
 	if n > cap(st.in) {
 		st.in = append(make([]byte, 0, n), st.in...)
 	}
 }
 
-// pieceLocked consumes the pieces of a message that is larger than the window. Only a message that
-// the consumer waits for begins to be taken in so, and only with a reservation for all of it:
-// otherwise several could keep each other from ever being complete.
+// pieceLocked consumes the pieces of a message that is larger than the window. It begins only with
+// a message that the consumer waits for, and only with a reservation for the whole message.
+// Otherwise several messages could keep each other from becoming complete.
 func (st *Stream) pieceLocked() {
 	if st.pending == 0 || st.complete > 0 || st.queued {
 		return
@@ -688,7 +695,7 @@ func (st *Stream) pieceLocked() {
 	st.pending = 0
 }
 
-// growLocked doubles the window of a receiver that is faster than its peer may send.
+// growLocked doubles the window of a receiver that is faster than the window allows.
 func (st *Stream) growLocked() {
 	n := int(st.window) //nolint:gosec // at most maxStreamWindow
 	if c := st.conn; 2*n <= maxStreamWindow && c.widenLocked(n) {
@@ -717,8 +724,8 @@ func (st *Stream) closeReceiveLocked(err error) {
 	st.signalLocked()
 }
 
-// endLocked ends the stream with its call: nothing more is sent or received, and nothing kept for
-// it.
+// endLocked ends the stream with its call. Nothing more is sent or received, and all reserved
+// memory is given back.
 func (st *Stream) endLocked(why error) {
 	if st.over == nil {
 		st.over = why
@@ -726,7 +733,7 @@ func (st *Stream) endLocked(why error) {
 	st.moreLocked()
 	c := st.conn
 	st.gone = true
-	if st.busy && c.space != nil { // it may wait for that
+	if st.busy && c.space != nil { // Send may wait for space
 		close(c.space)
 		c.space = nil
 	}
@@ -741,11 +748,11 @@ func (st *Stream) endLocked(why error) {
 	st.least, st.taken = 0, 0
 }
 
-// doneWithPartLocked gives back what is reserved for the incomplete message, or its place in the
-// queue for that.
+// doneWithPartLocked gives back the reservation for the incomplete message, or removes the stream
+// from the queue for one.
 func (st *Stream) doneWithPartLocked() {
 	c := st.conn
-	if st.queued { // the window was enough, or the message will not come
+	if st.queued { // the window was enough, or the message will not arrive
 		st.queued = false
 		c.reserving = slices.DeleteFunc(c.reserving, func(other *Stream) bool { return other == st })
 	}
@@ -755,9 +762,9 @@ func (st *Stream) doneWithPartLocked() {
 	c.unreserveLocked(&st.reserved)
 }
 
-// reserveLocked takes room for the incomplete message of st, or puts it in the queue for that. When
-// there is not enough, it gets room all the same if no other message is on its way: it would wait
-// for consumers, who may be waiting for it.
+// reserveLocked reserves memory for the incomplete message of st, or puts st in the queue for it.
+// If there is not enough, st gets the reservation only if no other message is incomplete. Otherwise
+// st would wait for consumers that may be waiting for st.
 func (c *Conn) reserveLocked(st *Stream) bool {
 	if len(c.reserving) > 0 && !st.queued || c.partial > 0 && c.reserved+st.want > c.cfg.MaxOpenBytes {
 		if !st.queued {
@@ -777,8 +784,8 @@ func (c *Conn) reserveLocked(st *Stream) bool {
 	return true
 }
 
-// widenLocked takes n bytes for the window of a stream, if the streams of the connection have not
-// enough already.
+// widenLocked reserves n bytes for the window of a stream, unless the streams of the connection
+// hold too much already.
 func (c *Conn) widenLocked(n int) bool {
 	most := c.cfg.MaxOpenBytes / 2
 	if c.cfg.MaxMemory > 0 {
@@ -800,8 +807,7 @@ func (c *Conn) unreserveLocked(n *int) {
 	c.admitStreamsLocked()
 }
 
-// admitStreamsLocked gives those that wait for a reservation what there is room for, in their
-// order.
+// admitStreamsLocked makes the reservations for which there is room, in the order of the queue.
 func (c *Conn) admitStreamsLocked() {
 	for len(c.reserving) > 0 {
 		next := c.reserving[0]
@@ -815,7 +821,7 @@ func (c *Conn) admitStreamsLocked() {
 	}
 }
 
-// Complete implements Completer: the call that this side opened has ended.
+// Complete implements Completer. It is called when the call that this side opened has ended.
 func (st *Stream) Complete(a *Answer, err error) {
 	c := st.conn
 	c.mu.Lock()
@@ -843,12 +849,11 @@ func (st *Stream) Ended() bool {
 	}
 }
 
-// Cancel ends a call that this side opened, if it has not ended: the peer is told, and the outcome
-// is err.
+// Cancel ends a call that this side opened, unless it has ended. It tells the peer. The outcome is
+// err.
 func (st *Stream) Cancel(err error) { st.conn.giveUp(st.id, st.nth, context.Canceled, err) }
 
-// Wait waits for the end of a call that this side opened, and returns the answer or why there is
-// none.
+// Wait waits for the end of a call that this side opened. It returns the answer or an error.
 func (st *Stream) Wait() (*Answer, error) {
 	<-st.done
 	return st.answer, st.err

@@ -10,11 +10,11 @@ import (
 	"unsafe"
 )
 
-// vectored says that several pieces of memory can be written at once.
+// vectored says whether several pieces of memory can be written or read with one system call.
 const vectored = true
 
-// writev writes what the socket takes at once of parts, of the first ones when there are many. The
-// standard library has this only in a form that blocks.
+// writev makes one write of the first parts, and returns how many bytes the socket took. The
+// standard library has only a form that blocks.
 func writev(fd int, parts net.Buffers) (int, error) {
 	var vector [4 * atOnce]syscall.Iovec
 	n := 0
@@ -32,10 +32,11 @@ func writev(fd int, parts net.Buffers) (int, error) {
 	return int(wrote), nil
 }
 
-// A scatterer reads to several places at once. The standard library has nothing of the kind.
+// A scatterer reads into several pieces of memory at once. The standard library has no such
+// function.
 type scatterer struct {
 	raw    syscall.RawConn
-	try    func(fd uintptr) bool // made once: a closure for each read would be an allocation
+	try    func(fd uintptr) bool // created once: a closure for each read would be an allocation
 	vector [2*ahead + 2]syscall.Iovec
 	parts  int // of vector
 	n      int
@@ -48,7 +49,7 @@ func newScatterer(socket syscall.RawConn) *scatterer {
 	return s
 }
 
-// read waits until something comes. There is one caller at a time.
+// read waits until data arrives. Only one goroutine at a time may call it.
 func (s *scatterer) read(parts [][]byte) (int, error) {
 	s.parts, s.n, s.err = len(parts), 0, nil
 	for i, part := range parts {

@@ -9,12 +9,12 @@ import (
 	"syscall"
 )
 
-// vectored says that several pieces of memory can be written at once.
+// vectored says whether several pieces of memory can be written or read with one system call.
 const vectored = false
 
 func writev(int, net.Buffers) (int, error) { panic("mux: no vectored write on this system") }
 
-// A scatterer exists on Linux only; elsewhere one piece is read after the other.
+// A scatterer exists only on Linux. On other systems the reader reads one piece after the other.
 type scatterer struct{}
 
 func newScatterer(syscall.RawConn) *scatterer { panic("mux: no vectored read on this system") }

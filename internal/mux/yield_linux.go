@@ -4,7 +4,7 @@ package mux
 
 import "syscall"
 
-// yieldProcessor lets other threads run that wait for this one's processor.
+// yieldProcessor lets other threads run that wait for the processor of this thread.
 func yieldProcessor() {
 	syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) //nolint:errcheck // it cannot fail
 }

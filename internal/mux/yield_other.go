@@ -4,6 +4,5 @@
 
 package mux
 
-// yieldProcessor would let other threads run. Elsewhere than on Linux the goroutines' turns have to
-// do.
+// yieldProcessor does nothing: on these systems runtime.Gosched must be enough.
 func yieldProcessor() {}
