@@ -1,41 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package breaker stops calls to an endpoint that fails, for a while, so that callers do not wait
-// for what will fail, and a server that is overwhelmed gets time to recover.
+// Package breaker is a circuit breaker: it stops calls to a failing endpoint for a while. Callers
+// then do not wait for calls that will fail, and an overloaded server gets time to recover.
 //
-// It is an EndpointMiddleware of the client, where each endpoint has a breaker of its own and each
-// attempt counts. It belongs outermost among those, so that what the others refuse or make of an
-// attempt counts as well. Its state is kept on the endpoint, and outlives a change of the chain.
+// It is an EndpointMiddleware of the client. Each endpoint has its own breaker, and each attempt
+// counts. Put it outermost among the EndpointMiddleware, so that the outcomes of the others count
+// too. Its state is kept on the endpoint, and survives a change of the chain.
 //
-// A breaker is closed at first and lets calls through. It opens when a number of calls in a row
-// fail (After), or a share of those within a window (Rate). Then the endpoint is not ready (see
-// yodel.Endpoint.SetReady): the balancer sends calls elsewhere. Those that come all the same,
-// because they are pinned or nobody else is ready, are refused with YDL1301, certainly not
-// executed. After a while it is half open: the endpoint is ready for a few calls, the probes. When
-// they succeed, it closes; when one fails, it is open again, for longer each time.
+// A breaker starts closed and lets calls through. It opens when a number of calls in a row fail
+// (After), or when a share of the calls within a window fails (Rate). The endpoint is then not
+// ready (see yodel.Endpoint.SetReady), so the balancer sends calls elsewhere. Calls that still
+// arrive, because they are pinned or no endpoint is ready, are refused with YDL1301 and were not
+// executed. After a while the breaker is half open: the endpoint is ready for a few calls, the
+// probes. If they succeed, the breaker closes. If one fails, it opens again, for longer each time.
 //
-// What counts as a failure, unless Options.Failure says otherwise (see Failed):
+// These outcomes count as failures, unless Options.Failure says otherwise (see Failed):
 //
 //	Unavailable, DeadlineExceeded, DataLoss    yes: the server is in trouble, or cannot be reached
-//	Internal                                   yes: something is broken, a panic for example; but not that a reply cannot be decoded
-//	Unknown                                    no: plain errors of handlers have it, which say "no such user" as often as anything else
-//	any code, certainly not executed           neither failure nor success. A server that refuses what is too much for it is well: to send it nothing at
-//	                                           all would also stop the classes of calls that it does not refuse. A server that drains, or cannot be
-//	                                           connected to, is not ready for the connection's own reasons, and is again when it is back.
+//	Internal                                   yes: something is broken, for example a panic; a reply that cannot be decoded does not count
+//	Unknown                                    no: plain errors of handlers have it, and often mean "no such user"
+//	any code, certainly not executed           neither failure nor success. A server that refuses excess calls is healthy: to stop all
+//	                                           calls to it would also stop the classes of calls that it accepts. A server that drains or
+//	                                           cannot be reached is not ready because of its connection, until it is back
 //	Canceled                                   neither: the caller went away. It is a failure if it took as long as Options.Slow
-//	every other code                           no: it is the caller's fault, or a business matter, and the server has answered
+//	every other code                           no: the server has answered, and the caller or the business logic is the cause
 //
-// One-way calls do not count, because nobody knows how they end. A breaker that is open refuses
-// them, and one that is half open lets them through while it waits for probes. The built-in methods
-// (yodel.Health and its like) do not count and are never refused, so that a breaker is not in the
-// way of health checks.
+// One-way calls do not count, because their outcome is unknown. An open breaker refuses them. A
+// half-open breaker lets them through while it waits for probes. The built-in methods (such as
+// yodel.Health) do not count and are never refused, so a breaker does not block health checks.
 //
-// This is about one endpoint, by itself, and absolute. Package outlier compares endpoints with each
-// other; both may be used. When all servers fail, outlier leaves most of them in use, and breakers
-// do not.
+// A breaker looks at one endpoint by itself. Package outlier compares endpoints with each other.
+// Both may be used. When all servers fail, outlier leaves most of them in use, and breakers do not.
 //
-// The pattern is that of Michael Nygard, Release It! (2007); the half-open state with several
-// probes and the growing time are as in Microsoft's Polly and Finagle's failure accrual.
+// The pattern is from Michael Nygard, Release It! (2007). The half-open state with several probes
+// and the growing open time are as in Microsoft's Polly and Finagle's failure accrual.
 package breaker
 
 import (
@@ -47,50 +45,51 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Options changes when a breaker opens and closes. The zero value is a good choice: half of the
-// calls within 10 s.
+// Options changes when a breaker opens and closes. The zero value opens it when half of the calls
+// within 10 s fail.
 type Options struct {
-	// Errors is how many calls in a row must fail. Default 0: however many.
+	// Errors is how many calls in a row must fail. Default 0: this condition is off.
 	Errors int
-	// Share is which share of the calls within Window must fail, above 0 and at most 1. Default
-	// 0.5, or none when Errors is set.
+	// Share is the share of the calls within Window that must fail, above 0 and at most 1. Default
+	// 0.5, or off when Errors is set.
 	Share float64
-	// Window is how far back Share looks, in steps of a tenth of it. Default 10 s.
+	// Window is the time over which Share is measured, in steps of a tenth of it. Default 10 s.
 	Window time.Duration
-	// MinCalls is how many calls there must be within Window before Share counts. Default 20.
+	// MinCalls is how many calls Window must contain before Share counts. Default 20.
 	MinCalls int
-	// Slow makes calls that take this long, or longer, count as failed, whatever they return.
-	// Streams are never slow. It takes two readings of the clock for each call. Default none.
+	// Slow makes calls that take at least this long count as failed, whatever they return. Streams
+	// are never slow. It costs two readings of the clock for each call. Default off.
 	Slow time.Duration
-	// Open is how long a breaker is open the first time: a fifth more or less, by chance, so that
-	// many clients do not come back at once. It doubles each time that a probe fails, and is this
-	// again when the breaker was closed for as long as it was open before. Default 1 s.
+	// Open is how long a breaker stays open the first time. A random part of up to a fifth is added
+	// or subtracted, so that many clients do not return at once. The time doubles each time a probe
+	// fails. It is Open again after the breaker was closed for as long as it was open before.
+	// Default 1 s.
 	Open time.Duration
-	// MaxOpen is the longest time. Default 30 s, or Open if that is longer.
+	// MaxOpen bounds the time that a breaker stays open. Default 30 s, or Open if that is longer.
 	MaxOpen time.Duration
-	// Probes is how many calls must succeed when it is half open, which is also how many are let
-	// through. Those of which nothing is heard for as long as it was open make room for others.
-	// Default 3.
+	// Probes is how many calls must succeed while the breaker is half open, and how many it lets
+	// through. A probe without an outcome for as long as the breaker was open is replaced by
+	// another. Default 3.
 	Probes int
-	// Failure reports whether an error counts as a failure; err is never nil. Default Failed.
+	// Failure reports whether an error counts as a failure. Err is never nil. Default Failed.
 	Failure func(err error) bool
-	// OnChange is told of each change of a breaker's state: "open", why and for how long;
-	// "half-open"; and "closed". It is told of the changes of one breaker in order, one after the
-	// other, and must be short. A panic in it is logged. Default none.
+	// OnChange is called for each change of a breaker's state: "open", with the reason and the
+	// duration, "half-open" and "closed". The changes of one breaker are reported in order, one
+	// after the other. OnChange must be short. A panic in it is logged. Default none.
 	OnChange func(ep *yodel.Endpoint, state, why string, d time.Duration)
-	// Name tells the breakers of an endpoint apart when a chain has several, and is in whose name
-	// the endpoint is not ready. Default "breaker".
+	// Name distinguishes several breakers of an endpoint. The endpoint is made not ready under this
+	// name. Default "breaker".
 	Name string
 }
 
-// After opens the breaker of an endpoint when n calls in a row have failed, for d, and longer when
-// it does not recover.
+// After opens the breaker of an endpoint for d when n calls in a row have failed. It stays open for
+// longer if the endpoint does not recover.
 func After(n int, d time.Duration) yodel.EndpointMiddleware {
 	return With(&Options{Errors: max(n, 1), Open: d})
 }
 
-// Rate opens the breaker of an endpoint when a share of the calls fails, between 0 and 1, out of at
-// least 20 within 10 s unless o, which may be nil, says otherwise.
+// Rate opens the breaker of an endpoint when a share of the calls fails, between 0 and 1. It needs
+// at least 20 calls within 10 s, unless o says otherwise. O may be nil.
 func Rate(share float64, o *Options) yodel.EndpointMiddleware {
 	var opts Options
 	if o != nil {
@@ -103,7 +102,7 @@ func Rate(share float64, o *Options) yodel.EndpointMiddleware {
 	return With(&opts)
 }
 
-// With opens the breaker of an endpoint as o says; nil is the default.
+// With opens the breaker of an endpoint as o says. Nil means the default Options.
 func With(o *Options) yodel.EndpointMiddleware {
 	p := o.withDefaults()
 	return func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
@@ -152,8 +151,8 @@ func (o *Options) withDefaults() *Options {
 	return &p
 }
 
-// Failed reports whether an error counts as a failure by default: see the package's comment.
-// Options.Failure may ask it.
+// Failed reports whether an error counts as a failure by default, as the package comment describes.
+// Options.Failure may call it.
 func Failed(err error) bool {
 	e, ok := errors.AsType[*yodel.Error](err)
 	if ok && e.NotProcessed {
@@ -169,8 +168,9 @@ func Failed(err error) bool {
 	}
 }
 
-// handler lets calls through c, and tells it how they end. A call of a closed breaker that succeeds
-// costs two loads, and with a window an addition; no clock is read and no lock taken.
+// handler lets calls through c and records their outcomes. With a closed breaker, a call that
+// succeeds costs two atomic loads, and one addition with a window. It reads no clock and takes no
+// lock.
 func handler(p *Options, c *circuit, next yodel.Handler) yodel.Handler {
 	return func(ctx context.Context, call *yodel.Call) error {
 		word := c.word.Load()
@@ -187,11 +187,11 @@ func handler(p *Options, c *circuit, next yodel.Handler) yodel.Handler {
 	}
 }
 
-// builtIn reports whether a method is one that every server has.
+// builtIn reports whether a method is one of the built-in methods.
 func builtIn(method string) bool { return strings.HasPrefix(method, "yodel.") }
 
-// unusual carries out a call of a breaker that is not closed, and what is less usual of one that
-// is.
+// unusual handles a call while the breaker is not closed, and the rarer outcomes while it is
+// closed.
 func (c *circuit) unusual(ctx context.Context, p *Options, call *yodel.Call, next yodel.Handler) error {
 	if builtIn(call.Method) {
 		return next(ctx, call)
@@ -214,7 +214,7 @@ func (c *circuit) unusual(ctx context.Context, p *Options, call *yodel.Call, nex
 	return err
 }
 
-// An outcome is what a call says about its server.
+// An outcome says what a call reveals about the health of its server.
 type outcome int
 
 const (

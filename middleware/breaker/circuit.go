@@ -13,49 +13,49 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/internal/spell"
 )
 
-// A circuit is the breaker of an endpoint. What closed ones do for calls that succeed takes no
-// lock; all the rest does.
+// A circuit is the breaker of an endpoint. A successful call through a closed breaker takes no
+// lock. Everything else takes mu.
 type circuit struct {
 	ep   *yodel.Endpoint
 	name string
 	born time.Time
 
-	// word is the state, and above it a number that is another one after each change: what is heard
-	// of calls that began before it is old.
+	// word holds the state, and above it a number that changes with each state. An outcome of a
+	// call that began in an earlier state is ignored.
 	word  atomic.Uint64
 	row   atomic.Int64 // failures in a row
-	goods atomic.Int64 // that are not in the window yet
+	goods atomic.Int64 // successes that the window does not include yet
 
 	mu     sync.Mutex
 	window window
-	opened int           // how often in a row
-	about  time.Duration // how long it is open, or was last, about
-	lasts  time.Duration // and exactly
-	until  time.Time     // when it will be half open
+	opened int           // how often it has opened in a row
+	about  time.Duration // how long it is open, or was last, before the random part
+	lasts  time.Duration // how long it is open with the random part
+	until  time.Time     // when it becomes half open
 	shut   time.Time     // when it closed
 	left   int           // probes that may still begin
-	later  bool          // a timer will let more begin
+	later  bool          // a timer is set that lets more probes begin
 	passed int           // probes that succeeded
 	why    string
 
-	changes []change // that OnChange is to be told
-	telling bool     // it is being told
+	changes []change // changes that OnChange has not received
+	telling bool     // a goroutine is calling OnChange
 }
 
-// A change is what Options.OnChange is told.
+// A change is one call of Options.OnChange.
 type change struct {
 	state, why string
 	lasts      time.Duration
 }
 
-// changedLocked notes a change for OnChange, which tell tells when the lock is free.
+// changedLocked queues a change for OnChange. Tell delivers it after the lock is released.
 func (c *circuit) changedLocked(p *Options, state, why string, lasts time.Duration) {
 	if p.OnChange != nil {
 		c.changes = append(c.changes, change{state, why, lasts})
 	}
 }
 
-// tell tells OnChange of the changes so far, unless another goroutine is doing so.
+// tell calls OnChange for the queued changes, unless another goroutine is doing so.
 func (c *circuit) tell(p *Options) {
 	if p.OnChange == nil {
 		return
@@ -74,7 +74,7 @@ func (c *circuit) tell(p *Options) {
 }
 
 func (c *circuit) tellOne(p *Options, next change) {
-	// That it failed is in the log.
+	// A panic of OnChange is in the log.
 	_ = aside.Do("breaker.Options.OnChange", nil, func() { p.OnChange(c.ep, next.state, next.why, next.lasts) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,13 +98,13 @@ func circuitOf(ep *yodel.Endpoint, name string) *circuit {
 	return ep.State(circuitKey{name}, func() any { return &circuit{ep: ep, name: name, born: time.Now()} }).(*circuit) //nolint:forcetypeassert // nobody else has the key
 }
 
-// clock is the time since the circuit was made: reading it costs half of what the time of day does.
+// clock returns the time since the circuit was created. It costs half as much as time.Now.
 func (c *circuit) clock() time.Duration { return time.Since(c.born) }
 
-// lookEvery is how many successes there are to a look at the clock.
+// lookEvery is how many successes share one reading of the clock.
 const lookEvery = 64
 
-// succeeded takes note of a success while the breaker is closed.
+// succeeded records a success while the breaker is closed.
 func (c *circuit) succeeded(p *Options) {
 	if c.row.Load() != 0 {
 		c.row.Store(0)
@@ -116,7 +116,7 @@ func (c *circuit) succeeded(p *Options) {
 	}
 }
 
-// ended takes note of how a call ended that began when word was the state.
+// ended records the outcome of a call that began while the state was word.
 func (c *circuit) ended(p *Options, word uint64, o outcome, err error) {
 	if word&stateMask == closed && o != bad {
 		if o == good && c.word.Load() == word {
@@ -145,7 +145,7 @@ func (c *circuit) ended(p *Options, word uint64, o outcome, err error) {
 	}
 }
 
-// failedLocked takes note of a failure while the breaker is closed.
+// failedLocked records a failure while the breaker is closed.
 func (c *circuit) failedLocked(p *Options, err error) {
 	if n := c.row.Add(1); p.Errors > 0 && n >= int64(p.Errors) {
 		c.openLocked(p, fmt.Sprintf("%d calls in a row failed, the last one: %s", n, text(err)))
@@ -163,7 +163,7 @@ func (c *circuit) failedLocked(p *Options, err error) {
 	}
 }
 
-// text is what the message of a refusal says of an error.
+// text returns the text of err for the message of a refusal.
 func text(err error) string {
 	const longest = 80
 	if err == nil {
@@ -183,7 +183,7 @@ func (c *circuit) turnLocked(state uint64) uint64 {
 	return word
 }
 
-// openLocked opens the breaker, and has it be half open after a while.
+// openLocked opens the breaker, and sets the timer that makes it half open.
 func (c *circuit) openLocked(p *Options, why string) {
 	now := time.Now()
 	if c.word.Load()&stateMask == closed && now.Sub(c.shut) >= c.about {
@@ -198,7 +198,7 @@ func (c *circuit) openLocked(p *Options, why string) {
 	time.AfterFunc(c.lasts, func() { c.probe(p, word) })
 }
 
-// probe makes the breaker half open, if it is still what word says, or lets more probes through.
+// probe makes the breaker half open if its state is still word, or lets more probes begin.
 func (c *circuit) probe(p *Options, word uint64) {
 	defer c.tell(p)
 	c.mu.Lock()
@@ -225,7 +225,7 @@ func (c *circuit) closeLocked(p *Options) {
 	c.ep.SetReady(c.name, true)
 }
 
-// admit lets a call through, or refuses it. It returns the state that its outcome is about.
+// admit lets a call through or refuses it. It returns the state that the outcome counts for.
 func (c *circuit) admit(p *Options, call *yodel.Call) (uint64, error) {
 	if word := c.word.Load(); word&stateMask == closed {
 		return word, nil
@@ -240,7 +240,7 @@ func (c *circuit) admit(p *Options, call *yodel.Call) (uint64, error) {
 		return 0, c.refuse(call, fmt.Sprintf("is open for %v more", max(time.Until(c.until), 0).Round(time.Millisecond)))
 	case c.left == 0:
 		return 0, c.refuse(call, "is half open, and its probes have not ended yet")
-	case call.OneWay: // it is no probe, and there may be no other calls
+	case call.OneWay: // a one-way call cannot be a probe, and there may be no other calls
 		return word, nil
 	}
 	if c.left--; c.left == 0 {
@@ -254,7 +254,7 @@ func (c *circuit) admit(p *Options, call *yodel.Call) (uint64, error) {
 	return word, nil
 }
 
-// refuse makes the error of a call that is not let through.
+// refuse returns the error of a call that is not let through.
 func (c *circuit) refuse(call *yodel.Call, state string) error {
 	return &yodel.Error{
 		Code: yodel.Unavailable, ID: "YDL1301", NotProcessed: true,

@@ -4,9 +4,9 @@ package breaker
 
 import "time"
 
-// A window counts the calls of the last while, in steps of a tenth of it. Failures are counted when
-// they happen. Successes come in lots, so that not each of them has to read the clock, and are
-// spread evenly over the time since the lot before.
+// A window counts recent calls, in steps of a tenth of its length. It counts a failure when it
+// happens. It counts successes in groups, so that not every success reads the clock, and spreads
+// each group evenly over the time since the previous one.
 type window struct {
 	size time.Duration // 0 before the first look
 	at   time.Duration // of the last look, on the clock
@@ -15,13 +15,13 @@ type window struct {
 
 const buckets = 10
 
-// look moves the window on to now, with what succeeded since the last look.
+// look advances the window to now, and adds the successes since the last look.
 func (w *window) look(size, now time.Duration, goods int64) {
 	step := size / buckets
-	if w.size != size { // of other options
+	if w.size != size { // the options have changed
 		*w = window{size: size, at: now}
 	}
-	now = max(now, w.at) // others may have read the clock later
+	now = max(now, w.at) // another goroutine may have read the clock later
 	last, cur := int64(w.at/step), int64(now/step)
 	for i := max(last, cur-buckets) + 1; i <= cur; i++ {
 		w.part[i%buckets].good, w.part[i%buckets].bad = 0, 0

@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cache answers calls with the replies that calls like them have had.
+// Package cache answers calls with the replies of earlier, equal calls.
 //
-// Only methods that are named are cached: those whose replies depend on nothing but the request,
-// and may be a little old. Calls are alike when they have the same method, codec, arguments and
-// tenant, and the same metadata, unless Options.Vary says which of it counts. So nobody gets what
-// was meant for somebody else by accident, but where there is a trace ID in the metadata nobody
-// gets anything: name what counts. Who is connected (auth.Conn) does not count on a server, unless
-// Options.Key says so.
+// It caches only named methods. Their replies must depend on nothing but the request, and may be a
+// little old. Calls are equal if they have the same method, codec, arguments and tenant, and the
+// same metadata. Options.Vary selects the metadata that counts. By default all metadata counts, so
+// no caller gets another caller's reply by accident. But with a trace ID in the metadata there are
+// no hits: set Vary then. On a server, the identity of the connection (auth.Conn) does not count,
+// unless Options.Key returns it.
 //
-// On a client it belongs above retry and timeout, and below fallback. It takes the reply in without
-// decoding it, and decodes it for each caller, so that none shares memory with another. On a server
-// it belongs below what decides who may call (auth, limits): a call that is answered is neither
-// decoded nor carried out.
+// On a client, put it above retry and timeout, and below fallback. It stores the reply without
+// decoding it, and decodes it for each caller, so callers share no memory. On a server, put it
+// below the middleware that decides about access (auth, limits). A call that is answered from the
+// cache is neither decoded nor executed.
 //
-// Calls that fail are not kept, nor are fallbacks. With Options.Stale a reply that is too old
-// answers calls that find the service away: the codes are Unavailable, DeadlineExceeded, and
-// ResourceExhausted when it is not about the message. The trailer says so, under Key. One-way
-// calls, streams, calls with an attachment or an idempotency key, and those pinned to an endpoint
-// pass.
+// Calls that fail, and fallbacks, are not cached. With Options.Stale, an expired reply answers a
+// call that finds the service unavailable: with the code Unavailable, DeadlineExceeded, or
+// ResourceExhausted unless that is about the message. The trailer then has Key. One-way calls,
+// streams, calls with an attachment or an idempotency key, and pinned calls bypass the cache.
 //
-// Package coalesce, just below, makes one call of many that miss at the same time.
+// Package coalesce, placed just below, merges many simultaneous misses into one call.
 //
-// Options.Contents counts hits and misses, and takes out what is not true any more. What is kept is
-// bounded, in entries and in bytes. What goes first is decided by SIEVE (Zhang and others, SIEVE is
-// Simpler than LRU, NSDI 2024): a hit only sets a bit, and takes no lock that another hit waits
-// for.
+// Options.Contents counts hits and misses, and removes entries. The cache is bounded in entries and
+// in bytes. SIEVE chooses which entry is evicted (Zhang and others, SIEVE is Simpler than LRU, NSDI
+// 2024): a hit only sets a bit, and does not wait for a lock that another hit holds.
 package cache
 
 import (
@@ -42,46 +40,43 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/internal/identity"
 )
 
-// Key is where the trailer of a call says that its reply is too old: the value is how old, for
-// example "1m30s".
+// Key is the trailer key that marks an expired reply. The value is its age, for example "1m30s".
 const Key = "yodel-stale"
 
-// fallbackKey is where package fallback says that a reply is one.
+// fallbackKey is the trailer key with which package fallback marks a reply.
 const fallbackKey = "yodel-fallback"
 
-// Options says what is kept, and for how long.
+// Options says what is cached, and for how long.
 type Options struct {
-	// Methods whose replies are kept. Default none.
+	// Methods are the methods whose replies are cached. Default none.
 	Methods []string
-	// For is how long a reply is good. Default 10 s.
+	// For is how long a reply is valid. Default 10 s.
 	For time.Duration
-	// Stale is for how much longer it answers calls that find the service away. Default 0: not at
-	// all.
+	// Stale is how much longer a reply may answer calls that find the service unavailable. Default
+	// 0: not at all.
 	Stale time.Duration
-	// MaxEntries is how many replies are kept at most. Default 10000.
+	// MaxEntries bounds the number of cached replies. Default 10000.
 	MaxEntries int
-	// MaxBytes is how many bytes they take at most, with their keys and 200 bytes for each. Default
-	// 16 MiB.
+	// MaxBytes bounds their size, including their keys and 200 bytes for each. Default 16 MiB.
 	MaxBytes int
-	// Vary is the keys of metadata that replies depend on. Nil is all of them; an empty slice is
-	// none.
+	// Vary lists the metadata keys that replies depend on. Nil means all keys, and an empty slice
+	// means none.
 	Vary []string
-	// Key returns what else replies depend on. It is called concurrently. Default nothing.
+	// Key returns anything else that replies depend on. It is called concurrently. Default nothing.
 	Key func(ctx context.Context, call *yodel.Call) string
-	// Contents gives access to what is kept. Default nobody has any.
+	// Contents gives access to the cached replies. Default none.
 	Contents *Contents
 }
 
-// For keeps the replies of methods for d.
+// For caches the replies of methods for d.
 func For(d time.Duration, methods ...string) yodel.Middleware {
 	return With(&Options{For: d, Methods: methods})
 }
 
-// forever is the longest duration of an option, a hundred years: sums of two such durations do not
-// overflow.
+// forever bounds durations in options, a hundred years, so that the sum of two does not overflow.
 const forever = 100 * 365 * 24 * time.Hour
 
-// With keeps replies as o says; nil keeps none.
+// With caches replies as o says. Nil caches nothing.
 func With(o *Options) yodel.Middleware {
 	opts := Options{}
 	if o != nil {
@@ -103,7 +98,7 @@ func With(o *Options) yodel.Middleware {
 	if opts.Vary != nil {
 		varying = "only\x00" + strings.Join(opts.Vary, "\x00")
 	}
-	if opts.Key != nil { // another function may mean something else by what it returns
+	if opts.Key != nil { // another function may return something else
 		function = &opts
 	}
 	return func(next yodel.Handler) yodel.Handler {
@@ -120,11 +115,11 @@ func With(o *Options) yodel.Middleware {
 
 type freshKey struct{}
 
-// Fresh returns a context whose calls are not answered with what was kept. Their replies are kept.
+// Fresh returns a context whose calls are not answered from the cache. Their replies are cached.
 func Fresh(ctx context.Context) context.Context { return context.WithValue(ctx, freshKey{}, true) }
 
-// A storeKey is where the client or the server keeps the store, so that it survives a new chain,
-// unless that one tells calls apart by other things.
+// A storeKey is the key under which the client or the server keeps the store. A store survives a
+// new chain, unless the new chain distinguishes calls in another way.
 type storeKey struct {
 	methods, varying    string
 	function            *Options
@@ -140,7 +135,7 @@ type cached struct {
 	kept     atomic.Pointer[store]
 }
 
-// do carries out a call of a method whose replies are kept.
+// do handles a call of a cached method.
 func (c *cached) do(ctx context.Context, call *yodel.Call) error {
 	id := identity.Of(ctx, call, &c.identity)
 	if id == nil {
@@ -176,7 +171,7 @@ func (c *cached) do(ctx context.Context, call *yodel.Call) error {
 	return nil
 }
 
-// store returns what is kept for the client or the server of the call.
+// store returns the store of the client or the server of the call.
 func (c *cached) store(call *yodel.Call) *store {
 	if s := c.kept.Load(); s != nil {
 		return s
@@ -189,7 +184,7 @@ func (c *cached) store(call *yodel.Call) *store {
 	return s
 }
 
-// fetch makes the call, and keeps the reply in e.
+// fetch makes the call and stores the reply in e.
 func (c *cached) fetch(ctx context.Context, call *yodel.Call, s *store, e *entry) error {
 	if call.Peer() != nil {
 		err := c.next(ctx, call)
@@ -210,7 +205,7 @@ func (c *cached) fetch(ctx context.Context, call *yodel.Call, s *store, e *entry
 	return call.Answer(reply)
 }
 
-// record makes the call with another place for the reply.
+// record makes the call with reply as the destination of the reply.
 func (c *cached) record(ctx context.Context, call *yodel.Call, reply *yodel.Encoded) error {
 	users := call.Reply
 	defer func() { call.Reply = users }()
@@ -229,7 +224,7 @@ func (c *cached) keep(call *yodel.Call, s *store, e *entry, reply *yodel.Encoded
 	s.keep(e)
 }
 
-// answer makes the reply that was kept the call's.
+// answer decodes the cached reply into the call.
 func (e *entry) answer(call *yodel.Call) error {
 	if e.trailer != nil || call.Trailer != nil {
 		call.Trailer = maps.Clone(e.trailer)
@@ -240,7 +235,7 @@ func (e *entry) answer(call *yodel.Call) error {
 	return call.Answer(&e.reply)
 }
 
-// away reports whether err says that the service is not available.
+// away reports whether err says that the service is unavailable.
 func away(ctx context.Context, err error) bool {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return false

@@ -8,25 +8,25 @@ import (
 	"time"
 )
 
-// Contents is what caches keep: those of the clients and servers whose Options name it, for as long
-// as there is the Contents. Its zero value is ready. It may be used concurrently.
+// Contents gives access to the caches of all clients and servers whose Options name it. The zero
+// value is ready. It may be used concurrently.
 type Contents struct {
 	mu     sync.Mutex
 	stores []*store
 }
 
-// Stats is what is kept, and what has been done with it.
+// Stats describes the caches of a Contents.
 type Stats struct {
 	Entries int    `json:"entries"`
-	Bytes   int    `json:"bytes"`  // with the keys and 200 for each entry
-	Hits    uint64 `json:"hits"`   // calls that were answered
+	Bytes   int    `json:"bytes"`  // including the keys and 200 bytes for each entry
+	Hits    uint64 `json:"hits"`   // calls answered from the cache
 	Misses  uint64 `json:"misses"` // calls that were made
-	// misses that were answered with a reply that was too old, because the service was away
+	// misses that were answered with an expired reply, because the service was unavailable
 	Stale   uint64 `json:"stale"`
-	Evicted uint64 `json:"evicted"` // replies that had to make room for others
+	Evicted uint64 `json:"evicted"` // replies that were removed to make room
 }
 
-// An Entry is a reply that is kept.
+// An Entry is a cached reply.
 type Entry struct {
 	Method string
 	Tenant string
@@ -35,7 +35,7 @@ type Entry struct {
 	Size   int // bytes
 }
 
-// Stats returns the counts of all caches together.
+// Stats returns the sum over all caches.
 func (c *Contents) Stats() Stats {
 	var sum Stats
 	for _, s := range c.all() {
@@ -57,15 +57,15 @@ func (sh *shard) count(sum *Stats) {
 	sum.Stale += sh.stale.Load()
 }
 
-// Purge removes the replies of methods, or all when none is named, and returns how many these were.
-// A call that is under way meanwhile is answered with what it gets, and that is not kept. Package
-// coalesce below may let a call that is made afterwards share one that was made before.
+// Purge removes the replies of methods, or all replies if methods is empty. It returns how many it
+// removed. The reply of a call in flight is returned to its caller and not cached. With package
+// coalesce below, a later call may still share a call that began before the purge.
 func (c *Contents) Purge(methods ...string) int {
 	return c.purge(func(e *entry) bool { return len(methods) == 0 || slices.Contains(methods, e.method) })
 }
 
-// PurgeFunc removes the replies that match chooses, as Purge does: those to a certain request, for
-// example. Where one is to be replaced, a call with Fresh does so too.
+// PurgeFunc is Purge for the replies for which match returns true, for example those to one
+// request. To replace a single reply, a call with Fresh is enough.
 func (c *Contents) PurgeFunc(match func(e Entry) bool) int {
 	return c.purge(func(e *entry) bool {
 		return match(Entry{Method: e.method, Tenant: e.tenant, Args: []byte(e.key[len(e.key)-e.args:]), Made: e.made, Size: e.size()})

@@ -13,25 +13,25 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// An entry is a reply that is kept. Only its place in the queue, which the shard's lock guards, and
-// visited change.
+// An entry is a cached reply. Only visited and its place in the queue change. The shard's lock
+// guards the queue.
 type entry struct {
-	key        string // ends in the arguments
-	args       int    // bytes
+	key        string // the arguments are its last part
+	args       int    // the length of the arguments in key
 	method     string
 	tenant     string
-	purges     uint64 // of the store when the call began
+	purges     uint64 // the store's count of purges when the call began
 	made       time.Time
 	until      time.Time // when it is of no use any more
 	reply      yodel.Encoded
 	trailer    yodel.Metadata
 	attachment []byte
 
-	visited      atomic.Bool // since the hand was here
+	visited      atomic.Bool // a hit has occurred since the hand passed
 	older, newer *entry
 }
 
-// overhead is what an entry takes besides what it holds, in bytes, about.
+// overhead is approximately what an entry takes in addition to its data, in bytes.
 const overhead = 200
 
 func (e *entry) size() int {
@@ -42,15 +42,15 @@ func (e *entry) size() int {
 	return n
 }
 
-// A store is entries by key, in shards.
+// A store holds entries by key, in shards.
 type store struct {
 	seed   maphash.Seed
 	shards []shard
 	purges atomic.Uint64
 }
 
-// A shard is a queue of entries, the newest first, that a hand goes along from the oldest: it
-// spares those that were visited since it was there, once, and takes the first that was not.
+// A shard is a queue of entries, newest first. A hand moves along the queue from the oldest entry.
+// It skips an entry that was visited since it last passed, and evicts the first entry that was not.
 type shard struct {
 	mu                   sync.RWMutex
 	entries              map[string]*entry
@@ -62,8 +62,8 @@ type shard struct {
 	hits, misses, stale atomic.Uint64
 }
 
-// maxShards bounds how many shards there are, minEntries and minSize how little each may hold:
-// shares of a bound are worth less than all of it where replies differ in size.
+// maxShards bounds the number of shards. MinEntries and minSize are the least that each shard may
+// hold, because small shards waste space when replies differ in size.
 const (
 	maxShards  = 16
 	minEntries = 64
@@ -98,8 +98,9 @@ func (sh *shard) find(key []byte) *entry {
 	return e
 }
 
-// keep keeps an entry in place of the one that has its key. One that is larger than a shard is not
-// kept, nor one whose call began before something was purged: its reply may be older than that.
+// keep stores an entry, and replaces the one with the same key. It does not store an entry that is
+// larger than a shard, nor one whose call began before a purge, because its reply may be older than
+// the purge.
 func (s *store) keep(e *entry) {
 	sh := &s.shards[maphash.String(s.seed, e.key)%uint64(len(s.shards))]
 	size := e.size()
@@ -128,9 +129,9 @@ func (s *store) keep(e *entry) {
 	sh.newest = e
 }
 
-// purge removes the entries that match, and returns how many these were.
+// purge removes the entries that match, and returns how many it removed.
 func (s *store) purge(match func(e *entry) bool) (n int) {
-	s.purges.Add(1) // first, so that what is kept from now on is newer, or is found
+	s.purges.Add(1) // first, so that an entry stored from now on is either newer or found here
 	for i := range s.shards {
 		sh := &s.shards[i]
 		for _, e := range sh.all() {
@@ -148,7 +149,7 @@ func (sh *shard) all() []*entry {
 	return slices.Collect(maps.Values(sh.entries))
 }
 
-// drop removes an entry if it is still there.
+// drop removes an entry if it is still in the shard.
 func (sh *shard) drop(e *entry) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -159,10 +160,10 @@ func (sh *shard) drop(e *entry) bool {
 	return true
 }
 
-// victim returns the entry that goes next. There is one.
+// victim returns the entry to evict. The shard must not be empty.
 func (sh *shard) victim(now time.Time) *entry {
 	e := sh.hand
-	for range 2 * len(sh.entries) { // hits may set the bits as fast as they are cleared
+	for range 2 * len(sh.entries) { // hits may set the bits as fast as the hand clears them
 		if e == nil {
 			e = sh.oldest
 		}

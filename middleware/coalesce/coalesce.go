@@ -1,26 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package coalesce makes one call of several that are for the same at the same time: one is sent,
-// and all get its outcome.
+// Package coalesce merges equal calls that are made at the same time: it sends one, and all callers
+// get its outcome.
 //
-// It belongs on a client, for methods that are named: those that only read. Above retry, so that
-// the attempts are those of all of them, and just below cache, so that a thousand calls that miss
-// at once are one. Calls to a server's peers and calls on a server pass.
+// It belongs on a client, for named methods that only read. Put it above retry, so that all callers
+// share the attempts. Put it just below cache, so that a thousand simultaneous misses are one call.
+// Calls to a server's peers, and calls on a server, bypass it.
 //
-// Calls are for the same when they have the same method, codec, arguments, tenant and criticality,
-// and the same metadata, unless Options.Vary says which of it counts. One-way and ordered calls,
-// streams, calls with an attachment or an idempotency key, and those pinned to an endpoint are like
-// no other.
+// Calls are equal if they have the same method, codec, arguments, tenant and criticality, and the
+// same metadata. Options.Vary selects the metadata that counts. One-way and ordered calls, streams,
+// calls with an attachment or an idempotency key, and pinned calls are never merged.
 //
 // The shared call goes down the rest of the chain on its own goroutine, which the client owns. Each
-// caller waits for as long as its own context and deadline allow, and leaves without disturbing the
-// others; when the last one has left, the shared call is canceled. It has no deadline but that.
-// Each caller has the reply decoded for itself. A caller that comes when the reply has come makes a
-// call of its own: nobody gets a reply that is older than its call by more than the time that one
-// takes.
+// caller waits until its own context or deadline ends, and leaves without disturbing the others.
+// When the last caller has left, the shared call is canceled. The shared call has no other
+// deadline. Each caller decodes its own copy of the reply. A caller that arrives after the reply
+// makes a new call. So a reply is never older than the caller's call by more than the duration of
+// one call.
 //
-// The idea is that of Go's singleflight and of Groupcache, in which callers have no contexts of
-// their own.
+// The idea is from Go's singleflight and Groupcache, whose callers have no contexts of their own.
 package coalesce
 
 import (
@@ -38,21 +36,21 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/internal/identity"
 )
 
-// Options says which calls are made together.
+// Options says which calls are merged.
 type Options struct {
-	// Methods whose calls are. Default none.
+	// Methods are the methods whose calls are merged. Default none.
 	Methods []string
-	// Vary is the keys of metadata that replies depend on. Nil is all of them; an empty slice is
-	// none.
+	// Vary lists the metadata keys that replies depend on. Nil means all keys, and an empty slice
+	// means none.
 	Vary []string
-	// Key returns what else replies depend on. It is called concurrently. Default nothing.
+	// Key returns anything else that replies depend on. It is called concurrently. Default nothing.
 	Key func(ctx context.Context, call *yodel.Call) string
 }
 
-// Calls makes one call of those of methods that are for the same at the same time.
+// Calls merges equal, simultaneous calls of methods.
 func Calls(methods ...string) yodel.Middleware { return With(&Options{Methods: methods}) }
 
-// With makes calls together as o says; nil makes each alone.
+// With merges calls as o says. Nil merges none.
 func With(o *Options) yodel.Middleware {
 	opts := Options{}
 	if o != nil {
@@ -74,7 +72,7 @@ func With(o *Options) yodel.Middleware {
 	}
 }
 
-// A group is the shared calls of one client that are under way, by what they are for.
+// A group holds the shared calls of one client that are in flight, by identity.
 type group struct {
 	next   yodel.Handler
 	same   identity.Options
@@ -94,7 +92,7 @@ type flight struct {
 	cancel  context.CancelFunc
 	waiting int // callers; guarded by the shard's lock
 
-	landed     chan struct{} // closed when what follows is known
+	landed     chan struct{} // closed when the following fields are set
 	err        error
 	reply      yodel.Encoded
 	trailer    yodel.Metadata
@@ -119,8 +117,8 @@ func (g *group) do(ctx context.Context, call *yodel.Call) error {
 	return f.wait(ctx, call)
 }
 
-// board returns the flight for a call, which it begins if there is none; nil when the client is
-// closed.
+// board returns the flight for a call, and begins one if necessary. It returns nil when the client
+// is closed.
 func (g *group) board(ctx context.Context, call *yodel.Call, id *identity.Scratch) (f *flight, joined bool) {
 	sh := &g.shards[maphash.Bytes(g.seed, id.Key)%uint64(len(g.shards))]
 	sh.mu.Lock()
@@ -150,11 +148,12 @@ func (g *group) board(ctx context.Context, call *yodel.Call, id *identity.Scratc
 	return f, false
 }
 
-// fly carries out the shared call.
+// fly makes the shared call.
 func (g *group) fly(ctx context.Context, f *flight, apart *yodel.Call) {
-	f.err = yodel.Errorf(yodel.Internal, "%s: the shared call ended its goroutine", apart.Method) // unless next returns
+	// replaced if next returns
+	f.err = yodel.Errorf(yodel.Internal, "%s: the shared call ended its goroutine", apart.Method)
 	defer func() {
-		f.panicked = recover() // it goes on where somebody may recover it: in the callers
+		f.panicked = recover() // the callers panic with it, where their code may recover
 		f.cancel()
 		f.shard.forget(f)
 		close(f.landed)
@@ -164,7 +163,7 @@ func (g *group) fly(ctx context.Context, f *flight, apart *yodel.Call) {
 	apart.End()
 }
 
-// forget makes later callers not join a flight.
+// forget stops later callers from joining a flight.
 func (sh *shard) forget(f *flight) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -173,7 +172,7 @@ func (sh *shard) forget(f *flight) {
 	}
 }
 
-// wait waits for the outcome for as long as the caller does.
+// wait waits for the outcome, until the caller's context or deadline ends.
 func (f *flight) wait(ctx context.Context, call *yodel.Call) error {
 	var late <-chan time.Time
 	if !call.Deadline.IsZero() {
@@ -196,7 +195,7 @@ func (f *flight) wait(ctx context.Context, call *yodel.Call) error {
 	return e
 }
 
-// leave takes leave of a flight. The last one ends it.
+// leave removes a caller from a flight. The last one cancels it.
 func (f *flight) leave() {
 	f.shard.mu.Lock()
 	f.waiting--
@@ -210,7 +209,7 @@ func (f *flight) leave() {
 	}
 }
 
-// outcome makes the outcome of the flight the call's.
+// outcome copies the outcome of the flight to the call.
 func (f *flight) outcome(call *yodel.Call) error {
 	if f.panicked != nil {
 		panic(f.panicked)
@@ -219,7 +218,7 @@ func (f *flight) outcome(call *yodel.Call) error {
 	if f.err == nil {
 		return call.Answer(&f.reply)
 	}
-	if e, ok := f.err.(*yodel.Error); ok { //nolint:errorlint // one that is wrapped belongs to who wrapped it
+	if e, ok := f.err.(*yodel.Error); ok { //nolint:errorlint // a wrapped error belongs to the code that wrapped it
 		own := *e
 		return &own
 	}

@@ -1,32 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fallback answers calls of a service that is not available: with a given reply (failsafe),
-// with what a function makes, or with what another service says.
+// Package fallback answers calls when a service is unavailable: with a fixed reply, with the result
+// of a function, or with the reply of another service.
 //
-// On a client it belongs outermost, above timeout and retry: it comes when all else has failed. On
-// a server it stands for a method that cannot do its work, and belongs above what refuses calls.
+// On a client, put it outermost, above timeout and retry, so that it acts when everything else has
+// failed. On a server it replaces a method that cannot do its work, and belongs above the
+// middleware that refuses calls.
 //
-// A call falls back when its error says that the service is not there for anybody, and not when the
+// A call falls back if its error says that the service is unavailable. It does not fall back if the
 // caller made a mistake or a handler chose to refuse:
 //
 //	Unavailable        always
-//	DeadlineExceeded   always: that nobody answered in time is what fallbacks are for
-//	ResourceExhausted  a limit. Not when the message itself is too large (YDL22…)
+//	DeadlineExceeded   always: no answer in time is what fallbacks are for
+//	ResourceExhausted  for a limit, but not when the message itself is too large (YDL22…)
 //	every other code   never, unless Options.Codes names it
 //
-// A call that its caller has canceled never does, nor does a stream. With Options.Force calls are
-// not even made, for as long as it is set: Dubbo calls the two mock=fail and mock=force.
+// A call that its caller has canceled never falls back, nor does a stream. While Options.Force is
+// set, calls fall back without being made. Dubbo calls the two modes mock=fail and mock=force.
 //
-// A reply gets to the caller through the call's codec, as any other does, so that no two callers
-// share its memory. It must be of the type that the caller wants, or the call fails with YDL3501,
-// whose cause is the error that the call failed with: there is no success without a reply. (A
-// server does not know what its callers want; there a reply of another type fails on the client, if
-// its codec notices.)
+// A reply reaches the caller through the call's codec, so no two callers share its memory. It must
+// be of the type that the caller expects. Otherwise the call fails with YDL3501, and its cause is
+// the original error. (A server does not know what type its callers expect. There a reply of
+// another type fails on the client, if the codec notices.)
 //
-// The caller finds the mark in the trailer, under Key, and so does whoever logs or records the
-// call.
+// The trailer of the call has Key, for the caller and for code that logs or records the call.
 //
-// The middleware takes no time and no memory of a call that succeeds, but for a look at its name.
+// A call that succeeds costs only a look at its method name.
 package fallback
 
 import (
@@ -42,48 +41,49 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Key is where the trailer of a call says that its reply is a fallback. The value is the code of
-// the error that the call failed with, for example "unavailable", or "forced".
+// Key is the trailer key that marks a fallback. The value is the code of the original error, for
+// example "unavailable", or "forced".
 const Key = "yodel-fallback"
 
-// Options says what calls fall back to, and when. What it has of Func, Caller and Reply is used in
-// this order.
+// Options says when calls fall back, and to what. Func comes first, then Caller, then Reply.
 type Options struct {
-	// Func makes the reply, of err, which is nil when the call was not made (Force). An error that
-	// it returns is the call's; it may be err. It is called concurrently, also when the time of ctx
-	// is up.
+	// Func returns the reply for a call that failed with err. Err is nil if the call was not made
+	// (Force). If Func returns an error, the call fails with it. It may be err. Func is called
+	// concurrently, and also after ctx has ended.
 	Func func(ctx context.Context, call *yodel.Call, err error) (reply any, failed error)
-	// Caller is who is called instead, with the same arguments and what time is left. When it fails
-	// too, the error is its own, and names the first.
+	// Caller receives the call instead, with the same arguments and the remaining time. If that
+	// call fails too, its error is returned, and names the first error.
 	Caller yodel.Caller
-	// Reply is given: a message, a pointer to one, Values, or a *yodel.Encoded in the call's codec.
-	// It must not be changed afterwards. Nil will do for a caller who wants no reply, or an Empty.
+	// Reply is the fixed reply: a message, a pointer to one, Values, or a *yodel.Encoded in the
+	// call's codec. It must not be changed afterwards. Nil is enough for a caller that expects no
+	// reply or an Empty.
 	Reply any
-	// Methods that have a fallback. Default all.
+	// Methods are the methods that have a fallback. Default all.
 	Methods []string
-	// Codes that a call falls back at. Default Unavailable, DeadlineExceeded, ResourceExhausted.
+	// Codes are the codes at which a call falls back. Default Unavailable, DeadlineExceeded,
+	// ResourceExhausted.
 	Codes []yodel.Code
-	// Force makes calls fall back without being made, while it is true. Default never.
+	// While Force is true, calls fall back without being made. Default never.
 	Force *atomic.Bool
 }
 
-// To answers calls of methods, or of all if none is named, with reply when the service is not
-// available.
+// To answers calls of methods with reply when the service is unavailable. Without methods it
+// applies to all.
 func To(reply any, methods ...string) yodel.Middleware {
 	return With(&Options{Reply: reply, Methods: methods})
 }
 
-// Func answers them with what f returns. See Options.Func.
+// Func answers them with the result of f. See Options.Func.
 func Func(f func(ctx context.Context, call *yodel.Call, err error) (reply any, failed error), methods ...string) yodel.Middleware {
 	return With(&Options{Func: f, Methods: methods})
 }
 
-// Caller makes the calls to c when the service is not available. See Options.Caller.
+// Caller sends the calls to c when the service is unavailable. See Options.Caller.
 func Caller(c yodel.Caller, methods ...string) yodel.Middleware {
 	return With(&Options{Caller: c, Methods: methods})
 }
 
-// With answers calls as o says; nil gives no reply to anybody who wants none.
+// With answers calls as o says. Nil answers only callers that expect no reply.
 func With(o *Options) yodel.Middleware {
 	f := &fallback{}
 	if o != nil {
@@ -121,7 +121,7 @@ func (f *fallback) covers(ctx context.Context, call *yodel.Call, err error) bool
 	return !ok || !e.AboutMessage()
 }
 
-// instead answers a call that failed with err, or was not made.
+// instead answers a call that failed with err, or that was not made.
 func (f *fallback) instead(ctx context.Context, call *yodel.Call, err error) error {
 	var failed error
 	switch {
@@ -152,7 +152,7 @@ func (f *fallback) instead(ctx context.Context, call *yodel.Call, err error) err
 	return nil
 }
 
-// answer makes reply the call's.
+// answer stores reply as the reply of the call.
 func answer(call *yodel.Call, reply any, err error) error {
 	if fault := misfit(call, reply); fault != "" {
 		return unfit(call, err, fault)
@@ -171,7 +171,7 @@ func answer(call *yodel.Call, reply any, err error) error {
 	return nil
 }
 
-// misfit says why reply cannot be the call's; "" is that it can.
+// misfit returns why reply cannot be the reply of the call, or "".
 func misfit(call *yodel.Call, reply any) string {
 	_, encoded := reply.(*yodel.Encoded)
 	_, empty := call.Reply.(*struct{})
@@ -188,8 +188,8 @@ func misfit(call *yodel.Call, reply any) string {
 	return fmt.Sprintf("is %T, and the caller wants %T", reply, call.Reply)
 }
 
-// fits reports whether reply can be decoded into what want points to: it is of that type, or points
-// to it.
+// fits reports whether reply can be decoded into the value that want points to: it has that type,
+// or points to it.
 func fits(reply, want any) bool {
 	wants, several := want.(yodel.Values)
 	values, ok := reply.(yodel.Values)
@@ -223,7 +223,7 @@ func (f *fallback) ask(ctx context.Context, call *yodel.Call, err error) error {
 	}
 	other.Resume(call)
 	var reply *yodel.Encoded
-	if call.Peer() != nil { // as it came, and as it comes
+	if call.Peer() != nil { // on a server, request and reply pass through without decoding
 		request := &yodel.Encoded{}
 		if err := call.Request(request); err != nil {
 			return err
@@ -249,7 +249,7 @@ func asItIs(message any) bool {
 	return ok
 }
 
-// both is the error of a call that failed with first, and then of the fallback with second.
+// both returns the error of a call that failed with first, and whose fallback failed with second.
 func both(call *yodel.Call, first, second error) error {
 	if first == nil {
 		return second
@@ -265,7 +265,7 @@ func both(call *yodel.Call, first, second error) error {
 	return &e
 }
 
-// unfit is the error of a call that cannot fall back.
+// unfit returns the error of a call that cannot fall back.
 func unfit(call *yodel.Call, err error, what string) error {
 	e := &yodel.Error{Code: yodel.Internal, ID: "YDL3501", NotProcessed: err == nil || yodel.NotProcessed(err), Cause: err}
 	e.Message = fmt.Sprintf("%s: the fallback %s", call.Method, what)
@@ -276,7 +276,7 @@ func unfit(call *yodel.Call, err error, what string) error {
 	return e
 }
 
-// text is an error without the name of the method, which has been said.
+// text returns an error without the name of the method, which the message has already.
 func text(call *yodel.Call, err error) string {
 	if e, ok := errors.AsType[*yodel.Error](err); ok {
 		return strings.TrimPrefix(e.Message, call.Method+": ")

@@ -1,63 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package limit lets only so many calls run at a time, so that a server that gets more calls than
-// it can serve goes on serving as many as it can, as fast as ever, and refuses the others at once.
+// Package limit bounds how many calls run at a time (concurrency limit, load shedding). A server
+// that gets more calls than it can serve then keeps its throughput and latency, and refuses the
+// excess at once.
 //
-// On a server it belongs below auth, which says whose calls they are, and above all that costs
-// something. On a client it is a bulkhead: one service that has become slow does not take all
-// goroutines and memory there are. As Middleware it is for all of the client's calls, and belongs
-// above retry, which would otherwise wait for places of its own; as EndpointMiddleware
-// (PerEndpoint) for the attempts on one endpoint, below retry, which goes to another endpoint with
-// what was refused here. With Options.PerMethod each method has its own limit.
+// On a server, put it below auth, which knows the tenant, and above everything that is expensive.
+// On a client it is a bulkhead: one slow service does not take all goroutines and memory. As
+// Middleware it covers all calls of the client, and belongs above retry, which would otherwise
+// queue again for each attempt. As EndpointMiddleware (PerEndpoint) it covers the attempts on one
+// endpoint, and belongs below retry, which sends a refused attempt to another endpoint. With
+// Options.PerMethod each method has its own limit.
 //
-// Before a limiter on a client sees a call, the call's own goroutine runs; after it, the call may
-// wait for the window that the server lets the connection have (ServerOptions.MaxOpen,
-// Limits.MaxOpen). The window bounds what is open on the wire, several thousands, and those beyond
-// it wait in the client. The limiter on the server bounds what of it runs, and refuses what would
-// wait too long. That is why the window should stay much larger than the limit: calls that wait for
-// the window are invisible to the limiter, and have no classes.
+// The limiter is separate from the window of a connection (ServerOptions.MaxOpen, Limits.MaxOpen).
+// The window bounds the calls that are open on the wire, several thousand, and further calls wait
+// in the client. The limiter on the server bounds how many of those run, and refuses calls that
+// would wait too long. Keep the window much larger than the limit: calls that wait for the window
+// are invisible to the limiter, and have no classes.
 //
-// # Who waits
+// # Queueing
 //
-// While there are free places, a call takes one; that costs two atomic instructions and no
-// allocation. When there are none, calls wait in a short queue, the more critical first
-// (yodel.Call.Criticality), and within a class by tenants (yodel.Call.Tenant): a place that becomes
-// free goes to the tenant that holds the fewest. A call that finds the queue full takes the place
-// of a less critical one, or of one of a tenant that has more than its own. Tenants are what
-// callers say they are, unless a middleware above sets them.
+// A call takes a free place if there is one, which costs two atomic instructions and no allocation.
+// If there is none, it waits in a short queue. More critical calls go first
+// (yodel.Call.Criticality). Within a class, a free place goes to the tenant (yodel.Call.Tenant)
+// that holds the fewest places. A call that finds the queue full displaces a less critical call, or
+// a call of a tenant that has more than its own. Callers name their own tenant, unless a middleware
+// above sets it.
 //
-// A wait on a server gives up the goroutine that reads the connection: a short method costs a
-// goroutine while its calls have to wait, and is run where it is read again soon after they have
-// not.
+// A call that waits on a server does not block the goroutine that reads the connection. While its
+// calls have to wait, a short method costs a goroutine for each call. Soon afterwards it runs on
+// the reader again.
 //
-// # Who is refused
+// # Errors
 //
-//	YDL3201  ResourceExhausted  the queue is full, also later, for those who came first
+//	YDL3201  ResourceExhausted  the queue is full, also for calls that another call has displaced
 //	YDL3202  ResourceExhausted  the turn did not come in time, or would not come before the deadline
 //	YDL3203  DeadlineExceeded   the deadline passed in the queue
-//	YDL1006  Canceled           the caller canceled it in the queue
+//	YDL1006  Canceled           the caller canceled the call in the queue
 //
-// None of them was executed, so all may be sent elsewhere. The first two say how long to stay away
-// (Error.RetryAfter), unless it is the limit of one endpoint of several: another one may have room.
+// None of these calls was executed, so all may be sent elsewhere. The first two errors say how long
+// to stay away (Error.RetryAfter), unless the limit is that of one endpoint among several, because
+// another endpoint may have room.
 //
-// Queues are for bursts. When calls of a class have been waiting for an interval, that is no burst,
-// and the queue of each tenant becomes so short that one waits for about a quarter of what it takes
-// to serve it; what has waited for twice that is refused. This is CoDel's distinction of good and
-// bad queues (Nichols and Jacobson, Controlling Queue Delay, 2012) with a fixed delay instead of a
-// growing rate of drops, because callers do not slow down as TCP does: see Maurer, Fail at Scale,
-// 2015. Newest first, which that article has besides, was not taken over: with a queue of a quarter
-// of a call's time, it could save no more than that, and those who wait for nothing would wait
-// longer.
+// Queues are for bursts. If calls of a class have been waiting for longer than Options.Interval, it
+// is an overload and not a burst. The queue of each tenant then becomes so short that a call waits
+// for about a quarter of its service time. A call that has waited twice as long is refused. This is
+// CoDel's distinction of good and bad queues (Nichols and Jacobson, Controlling Queue Delay, 2012),
+// with a fixed delay in place of a growing drop rate, because callers do not slow down as TCP does
+// (Maurer, Fail at Scale, 2015). That article also serves the newest call first. This package does
+// not, because with so short a queue it would save little, and refused calls would wait longer.
 //
-// # What is not limited
+// # Calls without a limit
 //
-// The server's own methods (yodel.Health and its like), which tell that it is overloaded; streams,
-// which last as long as they please, unless Options.Streams counts them; and on a client ordered
-// calls, of which a later one must not hold what an earlier one waits for. A server that is being
-// shut down finishes those who wait as those who run: both end with their contexts.
+// Three kinds of calls are not limited: the built-in methods (such as yodel.Health), which report
+// the overload; streams, which last for an unknown time, unless Options.Streams is set; and on a
+// client ordered calls, because a later one must not hold a place that an earlier one waits for. A
+// server that shuts down finishes waiting and running calls: both end with their contexts.
 //
-// A handler that calls its own server holds a place while it waits for another one. It does not
-// wait for ever, but a limit is better on the methods that are called from outside only.
+// A handler that calls its own server holds a place while it waits for another one. The wait is
+// bounded, but it is better to limit only the methods that are called from outside.
 package limit
 
 import (
@@ -71,54 +71,55 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Options says how many calls run at a time, and who waits. The zero value learns the limit.
+// Options says how many calls run at a time, and which calls wait. The zero value learns the limit.
 type Options struct {
-	// Limit is how many calls run at a time. Default: it is learned, by how long calls take.
+	// Limit is how many calls run at a time. Default: learned from how long calls take.
 	Limit int
-	// Initial is the limit before anything is learned. Default 20.
+	// Initial is the limit before the limiter has learned one. Default 20.
 	Initial int
-	// Min and Max bound what is learned. Defaults 1 and 10,000.
+	// Min and Max bound the learned limit. Defaults 1 and 10,000.
 	Min, Max int
 
-	// Queue is how many calls may wait. Default as many as run, at least 4; negative: none.
+	// Queue is how many calls may wait. Default: as many as may run, at least 4. A negative value
+	// means none.
 	Queue int
-	// Interval is how long a burst may last, and a call wait in it. When somebody has been waiting
-	// for longer, that is an overload. It is at least ten targets. Default 100 ms.
+	// Interval is how long a burst may last, and how long a call may wait in it. If calls have been
+	// waiting for longer, it is an overload. Interval is at least ten times Target. Default 100 ms.
 	Interval time.Duration
-	// Target is how long calls may wait in an overload. Default a quarter of what calls take, at
-	// least 1 ms.
+	// Target is how long calls may wait in an overload. Default: a quarter of the duration of a
+	// call, at least 1 ms.
 	Target time.Duration
 
-	// Methods are the methods that are limited, by name. Default all of them.
+	// Methods are the names of the limited methods. Default all.
 	Methods []string
-	// PerMethod gives each method a limit of its own. Default false: together they have one.
+	// PerMethod gives each method its own limit. Default false: all methods share one limit.
 	PerMethod bool
-	// Streams limits streams too, each for as long as it lasts. Default false.
+	// Streams limits streams too, for as long as each lasts. Default false.
 	Streams bool
 
-	// Name tells limiters of one client, server or endpoint apart. What was learned and who waits
-	// belongs to the name, and stays when the chain is built anew with other options. Two limiters
-	// in one chain must not have the same name. Default made of Methods, PerMethod and whether the
-	// limit is learned.
+	// Name distinguishes the limiters of a client, server or endpoint. The learned limit and the
+	// queue belong to the name. They survive a change of the chain and of the options. Two limiters
+	// in one chain must not have the same name. Default: derived from Methods, PerMethod and
+	// whether the limit is learned.
 	Name string
 
-	endpoint *yodel.Endpoint // whose limit it is; nil for no endpoint's
+	endpoint *yodel.Endpoint // the endpoint of the limit; nil if there is none
 }
 
-// The least of what is derived.
+// Lower bounds of derived values.
 const (
 	leastTarget = time.Millisecond
 	leastQueue  = 4
 )
 
-// forever is longer than anybody waits, and so short that what is reckoned with it does not
-// overflow.
+// forever is longer than any wait, and short enough that sums do not overflow.
 const forever = 1 << 55 * time.Nanosecond // a year
 
-// Concurrency lets at most n calls run at a time. An n of less than one is one.
+// Concurrency lets at most n calls run at a time. An n below 1 counts as 1.
 func Concurrency(n int) yodel.Middleware { return With(&Options{Limit: max(n, 1)}) }
 
-// Adaptive learns how many calls may run at a time, whatever o.Limit says; nil is the default.
+// Adaptive learns how many calls may run at a time. It ignores o.Limit. Nil means the default
+// Options.
 func Adaptive(o *Options) yodel.Middleware {
 	var opts Options
 	if o != nil {
@@ -128,11 +129,11 @@ func Adaptive(o *Options) yodel.Middleware {
 	return With(&opts)
 }
 
-// With limits calls as o says; nil is the default.
+// With limits calls as o says. Nil means the default Options.
 func With(o *Options) yodel.Middleware {
 	opts, what := o.complete(), o.describe()
 	return func(next yodel.Handler) yodel.Handler {
-		var known atomic.Pointer[group] // of the client or server whose chain this is
+		var known atomic.Pointer[group] // of the client or server that has this chain
 		return func(ctx context.Context, call *yodel.Call) error {
 			if opts.passes(call) {
 				return next(ctx, call)
@@ -147,8 +148,8 @@ func With(o *Options) yodel.Middleware {
 	}
 }
 
-// PerEndpoint limits the attempts on each endpoint of a client as o says; nil is the default. What
-// was learned and who waits belongs to the endpoint.
+// PerEndpoint limits the attempts on each endpoint of a client as o says. Nil means the default
+// Options. The learned limit and the queue belong to the endpoint.
 func PerEndpoint(o *Options) yodel.EndpointMiddleware {
 	common, what := o.complete(), o.describe()
 	return func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
@@ -164,7 +165,7 @@ func PerEndpoint(o *Options) yodel.EndpointMiddleware {
 	}
 }
 
-// complete returns o with defaults.
+// complete returns o with its defaults filled in.
 func (o *Options) complete() Options {
 	var opts Options
 	if o != nil {
@@ -186,7 +187,7 @@ func (o *Options) complete() Options {
 	return opts
 }
 
-// orDefault returns v, or def when v is zero or negative.
+// orDefault returns v, or def if v is not positive.
 func orDefault[T int | time.Duration](v, def T) T {
 	if v <= 0 {
 		return def
@@ -194,7 +195,7 @@ func orDefault[T int | time.Duration](v, def T) T {
 	return v
 }
 
-// describe returns what is limited, for people.
+// describe returns a readable name of what is limited.
 func (o *Options) describe() string {
 	if o == nil {
 		o = &Options{}
@@ -225,7 +226,7 @@ func (o *Options) passes(call *yodel.Call) bool {
 	return !o.Streams && call.Streams()
 }
 
-// groups is every group of a client, a server or an endpoint.
+// groups holds the groups of a client, a server or an endpoint.
 type groups struct {
 	mu     sync.Mutex
 	byName map[string]*group
@@ -233,12 +234,13 @@ type groups struct {
 
 type groupsKey struct{}
 
-// groupsIn returns the groups that are kept by state.
+// groupsIn returns the groups that state keeps.
 func groupsIn(state func(key any, create func() any) any) *groups {
 	return state(groupsKey{}, func() any { return &groups{byName: make(map[string]*group)} }).(*groups) //nolint:forcetypeassert // nobody else has the key
 }
 
-// group returns the group of the options' name, with these options. What is its name for people.
+// group returns the group with the name in o, and gives it these options. What is its readable
+// name.
 func (g *groups) group(o Options, what string) *group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -252,19 +254,20 @@ func (g *groups) group(o Options, what string) *group {
 	return group
 }
 
-// A group is the limiters of one name: one, or one for each method.
+// A group holds the limiters of one name: a single one, or one for each method.
 type group struct {
-	what   string
-	common atomic.Pointer[limiter] // for all methods, or for those beyond maxMethods; nil before it is needed
+	what string
+	// for all methods, or for those beyond maxMethods; nil until needed
+	common atomic.Pointer[limiter]
 	each   atomic.Bool
 
 	mu      sync.Mutex
 	opts    Options
 	methods sync.Map // of *limiter, by method
-	n       int      // limiters in it
+	n       int      // the number of limiters in methods
 }
 
-// maxMethods bounds how many methods have a limiter of their own: the names come from callers.
+// maxMethods bounds how many methods have their own limiter, because callers choose the names.
 const maxMethods = 1024
 
 func newGroup(o Options, what string) *group {
@@ -317,7 +320,7 @@ func (g *group) add(method string) *limiter {
 	return l
 }
 
-// limiters returns all there are.
+// limiters returns all limiters of the group.
 func (g *group) limiters() (all []*limiter) {
 	if l := g.common.Load(); l != nil {
 		all = append(all, l)

@@ -12,29 +12,29 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Stats is what a limiter does at the moment, and what it has done.
+// Stats describes the state of a limiter and what it has done.
 type Stats struct {
-	What    string `json:"what"`              // is limited
+	What    string `json:"what"`              // what is limited
 	Learned bool   `json:"learned,omitempty"` // the limit is learned
 	Limit   int    `json:"limit"`             // how many calls may run at a time
-	Running int    `json:"running"`           // calls that do
+	Running int    `json:"running"`           // calls that run
 	Waiting int    `json:"waiting"`           // calls that wait
-	// of some class somebody has been waiting for longer than a burst lasts
+	// Calls of some class have been waiting for longer than Options.Interval.
 	Overload bool `json:"overload,omitempty"`
-	// a call that was timed, in the mean of late; 0 when it is not known
+	// the recent mean duration of a call; 0 when it is not known
 	Took time.Duration `json:"took"`
-	// of a limit that is learned: what a call takes that waits for nobody
+	// for a learned limit: the duration of a call that does not wait
 	Base      time.Duration `json:"base,omitempty"`
-	Rate      float64       `json:"rate,omitempty"`      // likewise: the most calls in a second of late
+	Rate      float64       `json:"rate,omitempty"`      // for a learned limit: the highest recent throughput, in calls per second
 	Waited    uint64        `json:"waited,omitempty"`    // calls that had to wait
-	Full      uint64        `json:"full,omitempty"`      // calls refused because enough others waited
-	Displaced uint64        `json:"displaced,omitempty"` // calls refused because another one came first
-	Stale     uint64        `json:"stale,omitempty"`     // calls refused because they had waited for too long
+	Full      uint64        `json:"full,omitempty"`      // calls refused because the queue was full
+	Displaced uint64        `json:"displaced,omitempty"` // calls refused because another call displaced them
+	Stale     uint64        `json:"stale,omitempty"`     // calls refused because they had waited too long
 	Late      uint64        `json:"late,omitempty"`      // calls refused because of their deadline
-	Canceled  uint64        `json:"canceled,omitempty"`  // calls that were canceled while they waited
+	Canceled  uint64        `json:"canceled,omitempty"`  // calls canceled while they waited
 }
 
-// String returns s in a line for people.
+// String returns s as one readable line.
 func (s *Stats) String() string {
 	text := fmt.Sprintf("%s: %d of %d calls run, %d wait", s.What, s.Running, s.Limit, s.Waiting)
 	if s.Took > 0 {
@@ -64,9 +64,9 @@ func (l *limiter) stats() Stats {
 	return s
 }
 
-// Of returns what the limiters do of the server or the client that carries call out, in the order
-// of their names: in a handler those of the server, and in a middleware or an observer of a client
-// those of the client. Those of endpoints are left out: see OfEndpoint.
+// Of returns the Stats of the limiters that apply to call, ordered by name. In a handler these are
+// the limiters of the server. In a middleware or an observer of a client they are those of the
+// client. Limiters of endpoints are not included, see OfEndpoint.
 func Of(call *yodel.Call) []Stats {
 	if call == nil {
 		return nil
@@ -74,10 +74,10 @@ func Of(call *yodel.Call) []Stats {
 	return groupsIn(call.State).stats()
 }
 
-// OfEndpoint returns what the limiters of an endpoint do.
+// OfEndpoint returns the Stats of the limiters of an endpoint.
 func OfEndpoint(ep *yodel.Endpoint) []Stats { return groupsIn(ep.State).stats() }
 
-// Report is a method for people who look at a server:
+// Report is a handler that returns the Stats to an operator:
 //
 //	server.Handle("Limits.Report", limit.Report)
 func Report(ctx context.Context, _ *struct{}) (*[]Stats, error) {
