@@ -8,14 +8,13 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// ActiveWeight takes, of up to ten neighbours that begin anywhere in the set and that the call does
-// not avoid, one that is working on the fewest calls of this client. It is as cheap for thousands
-// of endpoints as for ten. Weights are not looked at.
+// ActiveWeight picks, among up to ten consecutive endpoints from a random position, one with the
+// fewest calls of this client in flight. It ignores endpoints that the call avoids. Thousands of
+// endpoints cost no more than ten. It does not use weights.
 //
 // The algorithm is that of Motan's default, ActiveWeightLoadBalance ("low concurrency first"), with
-// one change: of several that work on equally few calls any is taken, where Motan takes the first,
-// so that an idle client does not send what an endpoint that is not ready would get to its
-// neighbour.
+// one change. Among endpoints with equally few calls it picks any, while Motan picks the first. So
+// an idle client does not send all calls of an endpoint that is not ready to its neighbor.
 func ActiveWeight(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
 	return activeWeight(endpoints)
 }
@@ -45,7 +44,7 @@ func (p activeWeight) Pick(call *yodel.Call) *yodel.Endpoint {
 		case picked == nil || n < fewest:
 			picked, fewest, same = ep, n, 1
 		case n == fewest:
-			if same++; rand.IntN(same) == 0 { // each of them with the same chance
+			if same++; rand.IntN(same) == 0 { // each of them with the same probability
 				picked = ep
 			}
 		}

@@ -11,16 +11,16 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Aperture keeps a client to at least size of the endpoints, so that a thousand clients of a
-// thousand servers do not make a million connections, and so that together the clients load every
-// server evenly. Servers stand on a ring, in the order of the hashes of their addresses, each on an
-// arc of the same length; a client looks at the arc of the ring that begins at its place and is as
-// long as size servers' arcs. It takes two endpoints there, each with a chance in proportion to how
-// much of its arc is in view, and of these the one that works on fewer of its calls. When it avoids
-// all in view, it goes on along the ring. Weights are not looked at.
+// Aperture limits a client to a subset of about size endpoints. So a thousand clients of a thousand
+// servers do not make a million connections, and together they load all servers evenly. Servers
+// stand on a ring in the order of the hashes of their addresses, each on an arc of the same length.
+// A client sees the part of the ring that begins at its Place and is as long as size arcs. It draws
+// two endpoints there, each with a probability proportional to the visible part of its arc, and
+// picks the one with fewer calls of this client in flight. If the call avoids all visible
+// endpoints, the client goes on along the ring. It does not use weights.
 //
 // The algorithm is Finagle's deterministic aperture with power of two choices, for clients that
-// know their place by number: what they see is then a little longer, so that together they see each
+// know their place by number. Their part is then slightly longer, so that together they see each
 // piece of the ring equally often.
 func Aperture(size int, place Place) yodel.Balancer {
 	return func(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
@@ -41,7 +41,7 @@ func Aperture(size int, place Place) yodel.Balancer {
 		p.width = 1
 		if n := len(endpoints); size < n {
 			p.width = float64(max(size, 1)) / float64(n)
-			if place.of > 0 { // whole steps from one client to the next
+			if place.of > 0 { // a whole number of steps from one client to the next
 				p.width = min(1, math.Ceil(p.width*float64(place.of)-1e-9)/float64(place.of))
 			}
 		}
@@ -49,26 +49,26 @@ func Aperture(size int, place Place) yodel.Balancer {
 	}
 }
 
-// A Place is where on the ring of servers a client begins to look; see Aperture.
+// A Place is the position on the ring of servers at which a client begins. See Aperture.
 type Place struct {
-	at float64 // of the ring
-	of int     // clients; 0 is unknown
+	at float64 // a fraction of the ring
+	of int     // the number of clients; 0 if unknown
 }
 
-// Nth is the place of a client that knows its number, from 0, and how many clients there are:
-// replicas of a stateful set do. All servers then get the same load, exactly, when all clients make
-// as many calls. A number that two clients have, or none, costs evenness and nothing else.
+// Nth is the place of a client that knows its number, from 0, and the number of clients, such as a
+// replica of a stateful set. All servers get exactly the same load if all clients make equally many
+// calls. A number that is used twice, or not at all, only makes the load less even.
 func Nth(number, clients int) Place {
 	clients = max(clients, 1)
 	number = (number%clients + clients) % clients
 	return Place{at: float64(number) / float64(clients), of: clients}
 }
 
-// Named is the place of a client that knows only its name, which no other one has: its host's, its
-// pod's. Clients are spread by the hashes of their names, and servers get the same load on average,
-// more evenly the more clients there are. Without a name it is any place.
+// Named is the place of a client that knows only a unique name, such as its host or pod. Clients
+// are spread by the hashes of their names. Servers get the same load on average, and more evenly
+// with more clients. An empty name gives a random place.
 func Named(name string) Place {
-	if name == "" { // a variable that is not set, in all clients
+	if name == "" { // for example a variable that is unset in all clients
 		return Place{at: rand.Float64()}
 	}
 	return Place{at: float64(hashString(name)>>11) / (1 << 53)}
@@ -76,7 +76,7 @@ func Named(name string) Place {
 
 type aperture struct {
 	given, ring  []*yodel.Endpoint
-	begin, width float64 // of the ring
+	begin, width float64 // fractions of the ring
 }
 
 func (p *aperture) Pick(call *yodel.Call) *yodel.Endpoint {
@@ -94,8 +94,8 @@ func (p *aperture) Pick(call *yodel.Call) *yodel.Endpoint {
 	return a
 }
 
-// draw returns an endpoint in view other than one, or nil when it finds only that and those that
-// the call avoids.
+// draw returns a visible endpoint other than one. It returns nil if there is no other that the call
+// does not avoid.
 func (p *aperture) draw(call *yodel.Call, one *yodel.Endpoint) *yodel.Endpoint {
 	for range redraws {
 		_, at := math.Modf(p.begin + rand.Float64()*p.width)
@@ -107,7 +107,7 @@ func (p *aperture) draw(call *yodel.Call, one *yodel.Endpoint) *yodel.Endpoint {
 	return nil
 }
 
-// beyond returns any endpoint in view that the call does not avoid, or else the next one on the
+// beyond returns any visible endpoint that the call does not avoid, or else the next one on the
 // ring.
 func (p *aperture) beyond(call *yodel.Call) *yodel.Endpoint {
 	n := len(p.ring)

@@ -8,17 +8,16 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Bounded is Ketama with a bound to what a popular key does: an endpoint that works on more than
-// load times its share of this client's calls gets no more, and its keys go on along the ring to
-// the first one that has room, until there is room again. With a load of 1.25 nobody works on more
-// than a quarter above the mean, rounded up to whole calls, so that with fewer calls than endpoints
-// nobody works on two; 1 and less mean none above it. Large loads keep keys in their places.
+// Bounded is Ketama with a bound on the load of popular keys. An endpoint with more than load times
+// its share of this client's calls in flight gets no more. Its keys go on along the ring to the
+// first endpoint that has room, until it has room again. With a load of 1.25, no endpoint has more
+// than 1.25 times the mean, rounded up to whole calls. So with fewer calls than endpoints, no
+// endpoint has two. A load of 1 or less allows none above the mean. A larger load moves fewer keys.
 //
 // The algorithm is that of "Consistent Hashing with Bounded Loads" (Mirrokni, Thorup and
-// Zadimoghaddam, 2016), with the calls in flight as the balls. Each client bounds its own calls: it
-// does not know of others'. Callers that pick at the same moment may pass the bound by as many. How
-// many calls there are in all is an estimate where there are more than 32 endpoints, so that a pick
-// stays short.
+// Zadimoghaddam, 2016), with the calls in flight as the balls. Each client bounds only its own
+// calls. Callers that pick at the same moment may exceed the bound by their number. With more than
+// 32 endpoints the total number of calls is an estimate, so that a pick stays fast.
 func Bounded(load float64, by func(*yodel.Call) uint64) yodel.Balancer {
 	if by == nil {
 		panic("balance: Bounded with a nil function")
@@ -71,7 +70,7 @@ func (p *bounded) Pick(call *yodel.Call) *yodel.Endpoint {
 			first = m.ep
 		}
 	}
-	if first != nil { // all have more than the estimate allows
+	if first != nil { // all endpoints have more than the estimate allows
 		return first
 	}
 	return r.members.other(call, key)

@@ -9,16 +9,17 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A census knows of some endpoints how many calls they are working on together, and the weight of
-// those that are ready. Up to 32 endpoints are looked at for each count. Of more, each count looks
-// at a few, and takes the others as they were when they were looked at last: with 5,000 endpoints
-// and 10,000 calls a second that is two tenths of a second ago on average.
+// A census estimates how many calls the ready endpoints have in flight together, and their total
+// weight. Each count looks at all endpoints up to 32. With more, each count looks at a few and uses
+// the last known values of the others. With 5,000 endpoints and 10,000 calls a second these are two
+// tenths of a second old on average.
 type census struct {
 	endpoints []*yodel.Endpoint
 	weights   []int64
-	seen      []atomic.Int64 // calls, doubled, and 1 for ready; nil when all are looked at
-	inflight  atomic.Int64   // of those that were ready
-	ready     atomic.Int64   // their weight
+	// twice the calls, plus 1 for ready; nil when every count looks at all endpoints
+	seen     []atomic.Int64
+	inflight atomic.Int64 // of the ready endpoints
+	ready    atomic.Int64 // the weight of the ready endpoints
 }
 
 const (
@@ -37,8 +38,8 @@ func newCensus(endpoints []*yodel.Endpoint, weights []int64) *census {
 	return c
 }
 
-// look takes note of one endpoint. The sums are always those of seen, because what is added is the
-// difference to what was there.
+// look updates one endpoint. It adds the difference to the old value, so the sums always match
+// seen.
 func (c *census) look(i int) {
 	ep := c.endpoints[i]
 	now := 2 * int64(ep.Inflight())
@@ -53,7 +54,7 @@ func (c *census) look(i int) {
 	c.ready.Add(c.weights[i] * (now&1 - was&1))
 }
 
-// count returns how many calls the ready endpoints are working on, and their weight.
+// count returns how many calls the ready endpoints have in flight, and their weight.
 func (c *census) count() (inflight, ready int64) {
 	if c.seen == nil {
 		for i, ep := range c.endpoints {
@@ -67,5 +68,6 @@ func (c *census) count() (inflight, ready int64) {
 	for range lookAtFew {
 		c.look(rand.IntN(len(c.seen)))
 	}
-	return max(0, c.inflight.Load()), max(0, c.ready.Load()) // between two additions of others a sum may be off
+	// between two additions of other goroutines a sum may be off
+	return max(0, c.inflight.Load()), max(0, c.ready.Load())
 }

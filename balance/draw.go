@@ -8,12 +8,12 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// draws is how often endpoints are drawn by chance until all of them are looked at, because many
-// are avoided.
+// draws is how many random draws are made before all endpoints are scanned, because many are
+// avoided.
 const draws = 3
 
 // drawTwo returns two different endpoints that the call does not avoid, each pair with the same
-// chance; b is nil when there is only one, and both are when there is none.
+// probability. B is nil if there is only one, and both are nil if there is none.
 func drawTwo(all []*yodel.Endpoint, call *yodel.Call) (a, b *yodel.Endpoint) {
 	n := len(all)
 	for range draws {
@@ -31,7 +31,7 @@ func drawTwo(all []*yodel.Endpoint, call *yodel.Call) (a, b *yodel.Endpoint) {
 	return scanTwo(all, call)
 }
 
-// scanTwo is drawTwo that looks at all of them: Vitter's algorithm R.
+// scanTwo is drawTwo by a scan of all endpoints: Vitter's algorithm R.
 func scanTwo(all []*yodel.Endpoint, call *yodel.Call) (a, b *yodel.Endpoint) {
 	seen := 0
 	for _, ep := range all {

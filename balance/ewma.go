@@ -11,16 +11,16 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// EWMA takes the one of two endpoints, drawn by chance, where a call should end sooner: the time
-// that its replies take, times the calls of this client in flight there and one. The time is a mean
-// that forgets within about 10 s, but follows a slow reply at once, so that an endpoint that
-// becomes slow loses its share within a call and gets it back little by little. One that was not
-// measured yet is taken first, and then, until its first reply has come, only where nothing else is
-// left and once in 10 s: what it works on may be a stream, of which there is no reply.
+// EWMA draws two endpoints and picks the one where a call should end sooner. It estimates the
+// duration as the mean reply time, multiplied by the number of calls of this client in flight there
+// plus one. The mean decays within about 10 s, but follows a slow reply at once. So an endpoint
+// that becomes slow loses its share within one call and regains it gradually. An endpoint without a
+// measurement is picked first. Until its first reply it is then picked only if no other endpoint is
+// left, and once in 10 s, because its call may be a stream, which has no reply.
 //
 // The algorithm is the "peak EWMA" of Twitter's Finagle
-// (com.twitter.finagle.loadbalancer.PeakEwma). Here failures of a server count as ten times as slow
-// as it was, for one that refuses everything would be the fastest of all.
+// (com.twitter.finagle.loadbalancer.PeakEwma). In addition, a failure counts as a reply that is ten
+// times slower than the mean. Otherwise an endpoint that refuses everything would look fastest.
 func EWMA(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
 	p := &ewma{endpoints: endpoints}
 	for _, ep := range endpoints {
@@ -30,11 +30,12 @@ func EWMA(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
 }
 
 const (
-	ewmaDecay    = 10 * time.Second    // within this a measurement falls to 1/e of its weight
-	ewmaPenalty  = math.MaxInt64 >> 16 // what a call costs where others are in flight and none has ended yet: Finagle's
-	ewmaFailure  = 10                  // a failure is this much slower than the mean
-	ewmaLongest  = 10 * time.Second    // but not longer than this
-	ewmaShortest = time.Millisecond    // and not shorter
+	ewmaDecay = 10 * time.Second // in this time a measurement falls to 1/e of its weight
+	// the cost of a call where others are in flight and none has ended yet, as in Finagle
+	ewmaPenalty  = math.MaxInt64 >> 16
+	ewmaFailure  = 10               // a failure counts as this many times the mean
+	ewmaLongest  = 10 * time.Second // at most
+	ewmaShortest = time.Millisecond // at least
 )
 
 type ewma struct{ endpoints []*yodel.Endpoint }
@@ -70,7 +71,7 @@ func (p *ewma) Ended(ep *yodel.Endpoint, took time.Duration, err error) {
 			c.observe(took, now)
 		}
 	default:
-		if took > 0 { // a stream says nothing
+		if took > 0 { // a stream has no reply time
 			c.observe(took, sinceStart())
 		}
 	}
@@ -78,17 +79,19 @@ func (p *ewma) Ended(ep *yodel.Endpoint, took time.Duration, err error) {
 
 type ewmaKey struct{}
 
-// costOf returns what is known of an endpoint. It is kept there, so that it outlives this picker.
+// costOf returns the cost of an endpoint. It is kept on the endpoint, so that it survives this
+// picker.
 func costOf(ep *yodel.Endpoint) *cost { return ep.State(ewmaKey{}, newCost).(*cost) } //nolint:forcetypeassert // nobody else has the key
 
 func newCost() any { return new(cost) }
 
-// A cost is a mean time in nanoseconds, as a float32, and below it when that was, in milliseconds
-// of 32 bits: both in one word, so that they change together without a lock. A mean of 0 is no
-// measurement; then the time is when the endpoint was tried.
+// A cost is a mean reply time in nanoseconds, as a float32, and below it the time of the
+// measurement in milliseconds, in 32 bits. Both are in one word, so that they change together
+// without a lock. If the mean is 0 there is no measurement, and the time is when the endpoint was
+// tried.
 type cost struct {
 	word atomic.Uint64
-	_    [56]byte // each endpoint's has a cache line for itself
+	_    [56]byte // gives each cost its own cache line
 }
 
 func packCost(mean float64, at uint32) uint64 {
@@ -99,18 +102,18 @@ func unpackCost(word uint64) (mean float64, at uint32) {
 	return float64(math.Float32frombits(uint32(word >> 32))), uint32(word) //nolint:gosec // the lower half
 }
 
-// costsBegan is where the times of costs count from. They go round after 49 days.
+// costsBegan is the zero of the times in costs. They wrap around after 49 days.
 var costsBegan = time.Now()
 
-func sinceStart() uint32 { return uint32(time.Since(costsBegan) / time.Millisecond) } //nolint:gosec // it goes round
+func sinceStart() uint32 { return uint32(time.Since(costsBegan) / time.Millisecond) } //nolint:gosec // it wraps around
 
-// weightAfter is what is left of the weight of a measurement.
+// weightAfter returns the remaining weight of a measurement after ms milliseconds.
 func weightAfter(ms uint32) float64 {
 	return math.Exp(-float64(ms) / float64(ewmaDecay/time.Millisecond))
 }
 
-// mean returns the time that replies take. It falls while there are none, so that a slow endpoint
-// is tried again.
+// mean returns the mean reply time. It decays without replies, so that a slow endpoint is tried
+// again.
 func (c *cost) mean(now uint32) float64 {
 	mean, at := unpackCost(c.word.Load())
 	if mean == 0 || now == at {
@@ -119,8 +122,8 @@ func (c *cost) mean(now uint32) float64 {
 	return mean * weightAfter(elapsed(at, now))
 }
 
-// elapsed is how long ago at was, which may be weeks. Another goroutine may have read the clock
-// later than this one, by a minute at most.
+// elapsed returns the time since at, which may be weeks. Another goroutine may have read the clock
+// up to a minute later than this one.
 func elapsed(at, now uint32) uint32 {
 	if d := now - at; d < math.MaxUint32-uint32(time.Minute/time.Millisecond) {
 		return d
@@ -128,7 +131,8 @@ func elapsed(at, now uint32) uint32 {
 	return 0
 }
 
-// of is what a call to ep should cost; 0 when nothing is known and it is to be tried.
+// of returns the expected cost of a call to ep. It is 0 if ep has no measurement and should be
+// tried.
 func (c *cost) of(ep *yodel.Endpoint, now uint32) float64 {
 	inflight := float64(ep.Inflight())
 	mean := c.mean(now)
@@ -140,17 +144,17 @@ func (c *cost) of(ep *yodel.Endpoint, now uint32) float64 {
 	return mean * (inflight + 1)
 }
 
-// try notes that an endpoint of which nothing is known gets a call.
+// try records that an endpoint without a measurement gets a call.
 func (c *cost) try(now uint32) {
 	word := c.word.Load()
-	// else it has just been measured, or tried
+	// otherwise it has just been measured or tried
 	if mean, at := unpackCost(word); mean*weightAfter(elapsed(at, now)) == 0 && at != now {
 		c.word.CompareAndSwap(word, packCost(0, now))
 	}
 }
 
-// observe takes note of a reply. Of those within a millisecond the first one counts, and the
-// slowest.
+// observe records a reply time. Of the replies within a millisecond, the first and the slowest
+// count.
 func (c *cost) observe(took time.Duration, now uint32) {
 	for {
 		word := c.word.Load()

@@ -10,7 +10,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Random takes any endpoint, each with the same chance.
+// Random picks any endpoint, each with the same probability.
 func Random(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker { return random(endpoints) }
 
 type random []*yodel.Endpoint
@@ -28,7 +28,7 @@ func (p random) Pick(call *yodel.Call) *yodel.Endpoint {
 	for _, ep := range p {
 		if !call.Avoids(ep) {
 			left++
-			if rand.IntN(left) == 0 { // so each that is left is the one with the same chance
+			if rand.IntN(left) == 0 { // each remaining endpoint is picked with the same probability
 				picked = ep
 			}
 		}

@@ -1,29 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hedge makes a second attempt of a call elsewhere when the first one is slow: the backup
-// request of "The Tail at Scale" (Dean and Barroso, 2013). The first good answer wins.
+// Package hedge sends a second request for a slow call to another endpoint: the backup request of
+// "The Tail at Scale" (Dean and Barroso, 2013). It reduces tail latency. The first good answer
+// wins.
 //
 //	hedge.After(20 * time.Millisecond)   after a fixed time
 //	hedge.Percentile(99)                 when it takes longer than 99 % of the last calls of the method did
 //
-// It belongs on the client, below timeout and above retry: then each of the two attempts is
-// repeated by itself. Above retry, a slow first attempt is hedged while it waits to be repeated. On
-// a server it does nothing.
+// It belongs on the client, below timeout and above retry, so that each of the two attempts is
+// retried by itself. A slow first attempt is then hedged even while it waits for a retry. On a
+// server it does nothing.
 //
-// Only calls are hedged that may be executed twice: those that are idempotent, or whose method is
-// declared so, or whose idempotency key is remembered in a memory that another endpoint shares;
-// they are hedged there. And of these no one-way, ordered or pinned calls, no streams, and none
-// while no endpoint is ready. With a single endpoint it costs next to nothing, and learns nothing.
+// Only calls that may be executed twice are hedged: idempotent calls, calls of methods that are
+// declared idempotent, and calls whose idempotency key is remembered in a memory that another
+// endpoint shares. The latter are hedged to such an endpoint. One-way, ordered and pinned calls,
+// and streams, are never hedged, and no call is while no endpoint is ready. With a single endpoint
+// the middleware costs almost nothing and learns nothing.
 //
-// A good answer is one without an error. When an attempt fails while the other one is under way,
-// the call waits for that. When both fail, it has the error of the first. An attempt that fails
-// before there is a second one ends the call: to try again is up to retry. Whoever loses is
-// cancelled, which its server is told, and has ended when the call returns.
+// A good answer is one without an error. If one attempt fails while the other is in flight, the
+// call waits for the other. If both fail, the call fails with the error of the first. An attempt
+// that fails before the second one begins ends the call: retrying is the task of package retry. The
+// losing attempt is canceled, its server is told, and it has ended when the call returns.
 //
-// The extra load is bounded, so that a service that is slow because it has too much to do does not
-// get twice as much: a share of the client's attempts may be hedges, and a few more (see
-// yodel.Client.Afford). A hedge also takes from the attempts of the call tree (yodel.Call.Again).
-// The record of a call says that it was hedged, or why it was not although it was slow.
+// The extra load is bounded, so that an overloaded service does not get twice the load. Hedges may
+// be a share of the client's attempts, and a few more (see yodel.Client.Afford). A hedge also uses
+// the budget of the call tree (yodel.Call.Again). The record of a call says that it was hedged, or
+// why a slow call was not.
 package hedge
 
 import (
@@ -34,26 +36,28 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Options changes how calls are hedged. The zero value is a good choice.
+// Options changes how calls are hedged. The zero value has sensible defaults.
 type Options struct {
-	// After is how long the first attempt has alone. Default 0: as long as Percentile says.
+	// After is how long the first attempt runs alone. Default 0: Percentile decides.
 	After time.Duration
-	// Percentile is of how many of the last calls of the method, in percent, the first attempt may
-	// take the time; more than 0 and less than 100. It is learned for each method, from its
-	// hundredth call on. The less, the more calls are made twice: with the 95 of the paper one of
-	// twenty, which helps more when a few calls of a hundred are slow everywhere. Default 99.
+	// Percentile sets that time to this percentile of the recent durations of the method, more than
+	// 0 and less than 100. It is learned for each method, from its hundredth call on. A lower
+	// percentile makes more calls twice: 95, as in the paper, hedges one call in twenty, which
+	// helps more if several percent of the calls are slow everywhere. Default 99.
 	Percentile float64
-	// AtLeast is how long the first attempt has alone, whatever was learned. Default 1 ms.
+	// AtLeast is the least time that the first attempt runs alone, whatever was learned. Default 1
+	// ms.
 	AtLeast time.Duration
-	// Share is how many of the client's attempts may be hedges; 1 or more is no bound. Default
-	// 0.05.
+	// Share is the share of the client's attempts that may be hedges. 1 or more means no bound.
+	// Default 0.05.
 	Share float64
-	// Reserve is how many hedges a client may make whatever its traffic is. One of them comes back
-	// each second. Default 10.
+	// Reserve is how many hedges a client may make regardless of its traffic. One of them is
+	// refilled each second. Default 10.
 	Reserve int
 }
 
-// After makes a second attempt when the first one has taken d. A d of zero or less hedges nothing.
+// After makes a second attempt when the first one has taken d. If d is not positive, it hedges
+// nothing.
 func After(d time.Duration) yodel.Middleware {
 	if d <= 0 {
 		return func(next yodel.Handler) yodel.Handler { return next }
@@ -61,11 +65,11 @@ func After(d time.Duration) yodel.Middleware {
 	return With(&Options{After: d})
 }
 
-// Percentile makes a second attempt when the first one takes longer than p percent of the last
-// calls did.
+// Percentile makes a second attempt when the first one takes longer than p percent of the recent
+// calls.
 func Percentile(p float64) yodel.Middleware { return With(&Options{Percentile: p}) }
 
-// With hedges calls as o says; nil is the default.
+// With hedges calls as o says. Nil means the default Options.
 func With(o *Options) yodel.Middleware {
 	var opts Options
 	if o != nil {
@@ -119,13 +123,13 @@ func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
 	} else {
 		slow, err = h.hedge(ctx, call, max(delay, h.AtLeast))
 	}
-	if err == nil || slow { // what fails fast says nothing
+	if err == nil || slow { // a fast failure says nothing about the duration
 		l.add(time.Since(began), h.Percentile)
 	}
 	return err
 }
 
-// hedge carries out a call whose first attempt has delay alone. Slow says that it took longer.
+// hedge makes a call whose first attempt runs alone for delay. Slow reports whether it took longer.
 func (h *hedger) hedge(ctx context.Context, call *yodel.Call, delay time.Duration) (slow bool, err error) {
 	if !call.Forkable() {
 		return false, h.next(ctx, call)

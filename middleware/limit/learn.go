@@ -7,38 +7,42 @@ import (
 	"time"
 )
 
-// A learner finds how many calls at a time are worth having. It looks at one window after the
-// other, and at two figures of each: how many calls ended in a second, and how long they took.
+// A learner finds the best concurrency limit. For each window it looks at two figures: how many
+// calls ended per second (throughput), and how long they took (latency).
 //
-// By Little's law, what is served at a time is the rate times the time a call takes. What is served
-// without a wait inside, for a processor, a lock, a pool or a disk, is the highest rate times the
-// shortest time: more calls at a time wait somewhere behind the limiter, and no more of them are
-// served. That is brpc's automatic limiter (docs/en/auto_concurrency_limiter.md there), and BBR's
-// model of a network. From there the limit follows the gradient, shortest time to time of late, as
-// Netflix's Gradient2 (concurrency-limits) does.
+// By Little's law, the number of calls in service is the throughput times the latency. The number
+// that is served without an internal queue (for a processor, a lock, a pool or a disk) is the
+// highest throughput times the lowest latency. With more calls, the excess waits behind the limiter
+// and throughput does not rise. brpc's automatic limiter uses this
+// (docs/en/auto_concurrency_limiter.md there), as does BBR for networks. From there the limit
+// follows the gradient, the lowest latency divided by the recent one, as Netflix's Gradient2
+// (concurrency-limits) does.
 //
-// The shortest time is what both are easily wrong about: a server that is overloaded from its first
-// call has never seen it, and one that has become slower will not see the old one again. So from
-// time to time, when calls take twice as long, and in the beginning, the learner goes down in steps
-// until fewer calls are served: below that nobody waits inside, and the time is the shortest.
+// Both methods can be wrong about the lowest latency. A server that is overloaded from its first
+// call has never seen it, and a server that has become slower will not see the old one again. So
+// the learner lowers the limit in steps until throughput falls. It does so in the beginning, from
+// time to time, and when calls take twice as long. Below that point no call waits inside, and the
+// latency is the lowest.
 type learner struct {
 	least, most float64
 	limit       float64
-	base        time.Duration // what a call takes when it waits for nobody; 0 when it is not known
-	best        float64       // calls in a second
+	base        time.Duration // the duration of a call that does not wait; 0 when it is not known
+	best        float64       // calls per second
 	descending  bool
-	before      float64       // calls in a second, before the descent
+	before      float64       // calls per second before the descent
 	next        time.Duration // when the next descent begins
 	slow        int           // windows in a row in which calls took twice as long
 }
 
-// What a learner goes by.
+// Parameters of a learner.
 const (
-	tolerance = 1.05 // calls may take that much longer than the shortest time, for the limit not to shrink
-	headroom  = 0.05 // of the limit, and at least a half: what it grows by in a window
-	ascent    = 1.25 // what it grows by while more and more calls are served
-	step      = 0.75 // of a descent
-	fewer     = 0.9  // of the calls are served: the descent has come to where nobody waits
+	// the latency may exceed the lowest by this factor before the limit shrinks
+	tolerance = 1.05
+	headroom  = 0.05 // growth per window, as a part of the limit; at least 0.5
+	ascent    = 1.25 // growth factor while throughput rises
+	step      = 0.75 // factor of each step of a descent
+	// a descent ends when throughput falls below this part: then no call waits inside
+	fewer     = 0.9
 	lookEvery = 15 * time.Second
 )
 
@@ -48,18 +52,17 @@ func newLearner(o Options) *learner {
 	return a
 }
 
-// bound makes the bounds those of o.
+// bound sets the bounds of the limit from o.
 func (a *learner) bound(o Options) {
 	a.least, a.most = float64(o.Min), float64(o.Max)
 	a.limit = min(max(a.limit, a.least), a.most)
 }
 
-// whole returns the limit.
+// whole returns the limit as a number of calls.
 func (a *learner) whole() uint64 { return uint64(math.Round(a.limit)) }
 
-// window takes in what has happened in a window: how long calls took in the mean, how many ended in
-// a second, and whether any had to wait. It returns why the limit is what it is, when there is
-// something to say.
+// window processes a window: the mean duration of calls, the calls that ended per second, and
+// whether any call had to wait.
 func (a *learner) window(now, took time.Duration, rate float64, crowded bool) {
 	switch {
 	case !crowded:
@@ -75,8 +78,8 @@ func (a *learner) window(now, took time.Duration, rate float64, crowded bool) {
 	a.limit = min(max(a.limit, a.least), a.most)
 }
 
-// idle is for a window in which the limit was not reached. Calls that are few by themselves take
-// the shortest time, whatever it was before.
+// idle processes a window in which the limit was not reached. Its calls did not wait, so their
+// duration is the lowest.
 func (a *learner) idle(took time.Duration, rate float64) {
 	a.descending, a.slow = false, 0
 	few := rate*took.Seconds() < a.limit/2
@@ -89,7 +92,7 @@ func (a *learner) idle(took time.Duration, rate float64) {
 	a.best = max(a.best, rate)
 }
 
-// descend is for a window of a descent.
+// descend processes a window of a descent.
 func (a *learner) descend(now, took time.Duration, rate float64) {
 	if rate >= fewer*a.before && a.limit > a.least {
 		a.best = max(a.best, rate)
@@ -101,12 +104,12 @@ func (a *learner) descend(now, took time.Duration, rate float64) {
 	a.limit = tolerance * a.best * took.Seconds()
 }
 
-// follow is for a window at the limit.
+// follow processes a window at the limit.
 func (a *learner) follow(took time.Duration, rate float64) {
 	more := rate > 1.05*a.best
 	a.best = max(rate, a.best*0.98)
 	switch {
-	case took < a.base*4/5: // that is not luck
+	case took < a.base*4/5: // too much for chance
 		a.base = took
 	case took < a.base:
 		a.base = (a.base + took) / 2
@@ -125,14 +128,14 @@ func (a *learner) follow(took time.Duration, rate float64) {
 	if wanted < a.limit {
 		wanted = (a.limit + wanted) / 2
 	}
-	// Fewer than that can serve less, however long calls seem to take: the machine may have other
-	// work.
+	// A lower limit would reduce throughput, however long calls seem to take: the machine may have
+	// other work.
 	a.limit = max(wanted, min(a.limit, a.best*a.base.Seconds()))
 }
 
-// brake lowers the limit when most calls end too late to be of use. As many calls are enough as can
-// be served, at this rate, within half of the time that calls are allowed. The limit does not fall
-// below half of the calls that run now, because the rate is that of a short time.
+// brake lowers the limit when most calls end too late to be useful. The new limit is what the
+// current throughput can serve within half of the time that calls are allowed. It does not fall
+// below half of the running calls, because the throughput was measured over a short time only.
 func (a *learner) brake(running uint64, rate float64, allowed time.Duration) {
 	enough := rate * allowed.Seconds() / 2
 	a.limit = min(a.limit, max(min(a.limit, float64(running))/2, enough))
@@ -140,35 +143,36 @@ func (a *learner) brake(running uint64, rate float64, allowed time.Duration) {
 	a.descending = false
 }
 
-// A lateness is what a limiter has seen of deadlines since a time. It does not wait for calls that
-// began after the limit changed: in an overload these would take seconds, and tell that it is one
-// when nobody waits any more.
+// A lateness counts deadlines that were met and missed. It includes calls that began before the
+// limit changed. In an overload, calls that begin after the change take seconds, so they alone
+// would reveal the overload too late.
 type lateness struct {
-	since   time.Duration
-	ended   uint32        // calls, by then
-	calls   int           // that were timed
-	served  int           // of these: whose methods returned something else than that their time was up
-	late    int           // of these: that ended after their deadlines
-	allowed time.Duration // how long these were allowed to take, together
+	since time.Duration
+	ended uint32 // the count of ended calls at that time
+	calls int    // timed calls
+	// timed calls whose methods returned something other than an expired deadline
+	served  int
+	late    int           // timed calls that ended after their deadlines
+	allowed time.Duration // the sum of the times that these calls were allowed
 }
 
-// A sample is what a limiter has seen in a window.
+// A sample is what a limiter has measured in a window.
 type sample struct {
 	since   time.Duration // the beginning of the window
-	ended   uint32        // calls, by then
+	ended   uint32        // the count of ended calls at that time
 	calls   int
 	sum     time.Duration
 	crowded bool
 }
 
-// A window is at least that long, at least four calls one after the other, and at least leastCalls
-// of those that are timed: calls that were under way when the limit changed are no part of it.
+// A window lasts at least this long, and at least four times the duration of a call. It has at
+// least leastCalls timed calls. Calls that were in flight when the limit changed do not count.
 const (
 	leastWindow = 100 * time.Millisecond
 	leastCalls  = 10
 )
 
-// learnLocked takes in a call that began at a time and ends now.
+// learnLocked processes a call that began at began and ends now.
 func (l *limiter) learnLocked(now, began time.Duration) {
 	if l.learn == nil || began < l.sample.since {
 		return
@@ -188,13 +192,13 @@ func (l *limiter) learnLocked(now, began time.Duration) {
 	l.sample = sample{since: now, ended: ended, crowded: l.queue.n > 0}
 }
 
-// endedLocked returns how many calls have ended, which wraps around.
+// endedLocked returns how many calls have ended. The count wraps around.
 func (l *limiter) endedLocked() uint32 {
 	state := l.state.Load()
 	return uint32(state/begunOne - state&running) //nolint:gosec // it wraps around
 }
 
-// lateLocked takes in how a timed call ended that was allowed to take until end, and lowers the
+// lateLocked processes the end of a timed call that was allowed to run until end. It lowers the
 // limit when most calls are late.
 func (l *limiter) lateLocked(now, began, end time.Duration, err error) {
 	if l.learn == nil {

@@ -1,44 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package retry sends a failed call again: failover, failtry, failback. And it has the balancer
-// that balances nothing.
+// Package retry sends a failed call again: failover, failtry, failback. It also has a balancer that
+// always picks the first healthy endpoint.
 //
 //	retry.Times(3)     up to three attempts, each on an endpoint not tried yet while there is one
 //	retry.Same(3)      up to three attempts on the same endpoint, reconnecting
 //	retry.Later(nil)   answer the caller, and try again in the background
 //	retry.Any          a Balancer: always the first endpoint that is healthy
 //
-// It belongs on the client, above the balancer, so that each attempt can go to an endpoint that was
-// not tried; below timeout, so that the attempts share one deadline; and below what should see a
-// call once. On a server it does nothing: the client knows whether there is time left, and the
+// It belongs on the client, above the balancer, so that each attempt can go to a new endpoint. Put
+// it below timeout, so that the attempts share one deadline, and below middleware that should see a
+// call once. On a server it does nothing, because only the client knows the remaining time and the
 // other endpoints.
 //
-// A call is sent again only when that can do no harm: when it was certainly not executed, when its
-// method is declared idempotent, or where its idempotency key is remembered (see
-// yodel.Call.MayRepeat). With a key that only one process remembers, all further attempts go to
-// that process. A call that is not sent again says why, in its error and in its record. And only
-// when another attempt can have another outcome:
+// A call is sent again only if that is safe: it was certainly not executed, or its method is
+// declared idempotent, or its idempotency key is remembered (see yodel.Call.MayRepeat). With a key
+// that only one process remembers, all further attempts go to that process. The error and the
+// record of a call say why it was not sent again. A call is also sent again only if another attempt
+// can have another outcome:
 //
 //	Unavailable        always
 //	ResourceExhausted  when it was not executed: a limit. Not when the message itself is too large (YDL22…)
 //	DeadlineExceeded   when only the attempt's time ran out, and the caller has some left
 //	every other code   never. Aborted too: the caller has to begin the whole transaction again
 //
-// Between attempts it waits, longer each time, by a random share so that many clients do not come
-// back at once, and not before the server wants it back (yodel.Error.RetryAfter). It gives up when
-// the wait would not end before the deadline, when the server asks for more patience than
-// MaxBackoff, and when the caller's context ends. A one-way call that was queued for sending has
-// succeeded, and is not sent again.
+// Between attempts it waits (back-off). Each wait is longer than the one before, and random, so
+// that many clients do not return at once. It also waits as long as the server asks
+// (yodel.Error.RetryAfter). It gives up if the wait would not end before the deadline, if the
+// server asks for more than MaxBackoff, or if the caller's context ends. A one-way call has
+// succeeded once it is queued for sending, and is not sent again.
 //
-// Two budgets keep retries from making a bad day worse. The client's: a share of its traffic may be
-// retries, and a few more so that a quiet client can retry, as in Finagle's retry budget (see
-// yodel.Client.Afford). And the call tree's: a call that has none gets Times as its Call.Budget,
-// which the calls made to carry it out share, so that three tiers with three attempts each are not
-// 27 of the last one. A call that is refused another attempt fails with the error of the last one;
-// its record says so.
+// Two budgets keep retries from overloading a service that is in trouble. The retry budget of the
+// client allows a share of its traffic, and a few more so that a quiet client can retry, as in
+// Finagle (see yodel.Client.Afford). The budget of the call tree is Call.Budget. A call without one
+// gets Times, and shares it with the calls that are made to carry it out. So three tiers with three
+// attempts each do not make 27 attempts on the last tier. A call that is refused another attempt
+// fails with its last error, and its record says so.
 //
-// What the client sends elsewhere by itself, because no server has begun with it, is no attempt
-// here. The error has the record of all of them (see yodel.CallReport).
+// The client itself sends a call elsewhere if no server has begun to execute it. That does not
+// count as an attempt here. The error has the record of all attempts (see yodel.CallReport).
 package retry
 
 import (
@@ -52,45 +52,45 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Options changes how calls are sent again. The zero value is a good choice.
+// Options changes how calls are retried. The zero value has sensible defaults.
 type Options struct {
 	// Times is how many attempts a call gets in all. Default 3.
 	Times int
-	// Backoff is the longest wait before the second attempt. It doubles with each one. The wait is
-	// a random share of it; with Same half of it at least, for the endpoint to be connected to
-	// again. Default 50 ms, with Same 100 ms.
+	// Backoff is the longest wait before the second attempt. It doubles with each attempt. The wait
+	// is a random part of it; with Same at least half of it, so that the endpoint can reconnect.
+	// Default 50 ms, with Same 100 ms.
 	Backoff time.Duration
-	// MaxBackoff is the longest wait of all. Default 2 s.
+	// MaxBackoff bounds every wait. Default 2 s.
 	MaxBackoff time.Duration
-	// Same makes all attempts go to the endpoint of the first one. Default false: each goes to one
-	// that was not tried, while there is one.
+	// Same sends all attempts to the endpoint of the first one. Default false: each attempt goes to
+	// an endpoint that was not tried, while there is one.
 	Same bool
-	// Share is how many of the client's attempts may be retries; 1 or more is no bound. Default
-	// 0.1.
+	// Share is the share of the client's attempts that may be retries. 1 or more means no bound.
+	// Default 0.1.
 	Share float64
-	// Reserve is how many retries a client may make whatever its traffic is. One of them comes back
-	// each second. Default 10.
+	// Reserve is how many retries a client may make regardless of its traffic. One of them is
+	// refilled each second. Default 10.
 	Reserve int
 }
 
-// The defaults of a client's budget.
+// Defaults of the client's retry budget.
 const (
 	share   = 0.1
 	reserve = 10
 )
 
-// Times gives each call up to n attempts in all: failover. Of a method that makes calls of its own,
-// an attempt to which no reply comes takes with it what it was given of the call tree's attempts,
-// all but one, because servers further down may be using them: such a call is not sent a third time
-// when two of its attempts end without a word.
+// Times gives each call up to n attempts in all: failover. An attempt without a reply keeps the
+// part of the call tree's budget that it was sent with, except one token, because servers further
+// down may be using it. This concerns methods that make calls of their own. So such a call is not
+// sent a third time if two of its attempts end without a reply.
 func Times(n int) yodel.Middleware { return With(&Options{Times: max(n, 1)}) }
 
-// Same gives each call up to n attempts in all on the endpoint that the balancer picked for the
-// first one, which connects again in between if it has to: failtry. It is for servers that have
-// what no other one has.
+// Same gives each call up to n attempts on the endpoint that the balancer picked first: failtry.
+// The endpoint reconnects between attempts if necessary. It is for servers that have data which no
+// other server has.
 func Same(n int) yodel.Middleware { return With(&Options{Times: max(n, 1), Same: true}) }
 
-// With gives each call several attempts as o says; nil is the default.
+// With retries calls as o says. Nil means the default Options.
 func With(o *Options) yodel.Middleware {
 	var opts Options
 	if o != nil {
@@ -126,7 +126,7 @@ func With(o *Options) yodel.Middleware {
 			if err != nil {
 				err = o.again(ctx, call, err)
 			}
-			call.Budget = 0 // the call may be used for another one
+			call.Budget = 0 // the caller may reuse the call
 			return err
 		}
 	}
@@ -138,8 +138,7 @@ type retrier struct {
 	next yodel.Handler
 }
 
-// other is for what is less usual than a call of a client that may go anywhere and has no budget
-// yet.
+// other handles any call except a client call that may go anywhere and has no budget yet.
 func (o *retrier) other(ctx context.Context, call *yodel.Call) error {
 	if call.Peer() != nil {
 		return o.next(ctx, call)
@@ -168,7 +167,8 @@ func (o *retrier) again(ctx context.Context, call *yodel.Call, err error) error 
 	return last
 }
 
-// attempts is again, and reports whether an attempt before the last one may have been executed.
+// attempts is again. Executed reports whether an attempt before the last one may have been
+// executed.
 func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (executed bool, last error) {
 	longest := min(o.Backoff, o.MaxBackoff)
 	for attempt := 1; attempt < o.Times && transient(err); attempt++ {
@@ -204,7 +204,7 @@ func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (ex
 		if err = o.next(ctx, call); err == nil {
 			return executed, nil
 		}
-		if e, ok := err.(*yodel.Error); ok && e.NotRepeated() { //nolint:errorlint // one that is wrapped belongs to who wrapped it
+		if e, ok := err.(*yodel.Error); ok && e.NotRepeated() { //nolint:errorlint // a wrapped error belongs to the code that wrapped it
 			return executed, declined(call, before, call.NoRepeat(err))
 		}
 		longest = min(2*longest, o.MaxBackoff)
@@ -212,10 +212,10 @@ func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (ex
 	return executed, err
 }
 
-// declined is err, of a call that is not sent again, with the reason.
+// declined returns err for a call that is not sent again, with the reason.
 func declined(call *yodel.Call, err error, why string) error {
 	call.Note("retry", "not sent again: "+why)
-	e, ok := err.(*yodel.Error) //nolint:errorlint // one that is wrapped belongs to who wrapped it
+	e, ok := err.(*yodel.Error) //nolint:errorlint // a wrapped error belongs to the code that wrapped it
 	if !ok {
 		return err
 	}
@@ -224,18 +224,18 @@ func declined(call *yodel.Call, err error, why string) error {
 	return &own
 }
 
-// doubtful is err, which says that it was not executed, of a call that was sent before: what is
-// between here and the balancer may have refused the last attempt. The balancer knows of the others
-// itself.
+// doubtful corrects an err that says that the call was not executed, if an earlier attempt may have
+// been. A middleware between this one and the balancer may have refused the last attempt. The
+// balancer itself knows of earlier attempts.
 func doubtful(err error) error {
-	e, _ := errors.AsType[*yodel.Error](err) // there is one, which says so
+	e, _ := errors.AsType[*yodel.Error](err) // there is one: it says that the call was not executed
 	own := *e
 	own.NotProcessed, own.Cause = false, err
 	return &own
 }
 
-// allowed takes leave for one more attempt, of the call tree first: what the client does not have
-// it should not spend.
+// allowed takes one attempt from the budgets. It asks the call tree first, so that a refusal there
+// costs the client nothing.
 func (o *retrier) allowed(call *yodel.Call, attempt int) bool {
 	if !call.Again() {
 		call.Note("retry", fmt.Sprintf("no attempt %d: the attempts of the call tree are used up", attempt+1))
@@ -248,10 +248,10 @@ func (o *retrier) allowed(call *yodel.Call, attempt int) bool {
 	return true
 }
 
-// budget is whose name a client's budget is kept under.
+// budget is the name of the client's retry budget.
 const budget = "retry"
 
-// retryAfter returns how long the server does not want to be called again.
+// retryAfter returns how long the server asks not to be called.
 func retryAfter(err error) time.Duration {
 	e, ok := errors.AsType[*yodel.Error](err)
 	if !ok {
@@ -260,11 +260,11 @@ func retryAfter(err error) time.Duration {
 	return e.RetryAfter
 }
 
-// worthwhile reports whether a call that failed with err may be sent again, and another attempt can
-// have another outcome.
+// worthwhile reports whether a call that failed with err may be sent again and can have another
+// outcome then.
 func worthwhile(call *yodel.Call, err error) bool { return transient(err) && call.MayRepeat(err) }
 
-// transient reports whether another attempt can have another outcome than err.
+// transient reports whether another attempt can have an outcome other than err.
 func transient(err error) bool {
 	switch yodel.CodeOf(err) {
 	case yodel.Unavailable, yodel.DeadlineExceeded:
@@ -277,7 +277,7 @@ func transient(err error) bool {
 	}
 }
 
-// deadlineOf returns when the call ends at the latest.
+// deadlineOf returns the deadline of the call or of ctx, whichever is earlier.
 func deadlineOf(ctx context.Context, call *yodel.Call) (deadline time.Time, ok bool) {
 	deadline, ok = ctx.Deadline()
 	if !call.Deadline.IsZero() && (!ok || call.Deadline.Before(deadline)) {
@@ -298,7 +298,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// abandoned is err when the caller did not wait for another attempt.
+// abandoned returns err for a caller that did not wait for another attempt.
 func abandoned(ctx context.Context, call *yodel.Call, err error) error {
 	final := yodel.Error{Message: err.Error()}
 	if last, ok := errors.AsType[*yodel.Error](err); ok {

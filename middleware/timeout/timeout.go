@@ -2,17 +2,16 @@
 
 // Package timeout ends calls that take too long, on the client and on the server.
 //
-// On a client it belongs above retry, so that all attempts share the time; below retry, each
-// attempt has its own. The time counts from when the caller made the call, and for further attempts
-// from when they begin: see Call.Now. It sets Call.Deadline and nothing else: the connection
-// enforces it and tells the server, without a timer or a memory allocation for each call.
+// On a client, put it above retry to give all attempts together one timeout, or below retry to give
+// each attempt its own. The time begins when the caller makes the call, and for further attempts
+// when they begin: see Call.Now. The middleware only sets Call.Deadline. The connection enforces it
+// and sends it to the server, without a timer or an allocation for each call.
 //
-// On a server it makes the context end that the method is given, and Call.Deadline tells when. It
-// belongs above what should count as part of the call. A method that ignores its context goes on,
-// and what it returns is sent. A method that never waits on its context costs one allocation and no
-// timer.
+// On a server it ends the context of the method, and sets Call.Deadline. Put it above everything
+// that should count as part of the call. A method that ignores its context runs on, and its reply
+// is sent. A method that never waits for its context costs one allocation and no timer.
 //
-// An earlier deadline, of the caller or of the context, stays as it is.
+// An earlier deadline of the caller or of the context stays in force.
 package timeout
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// After ends calls after d. A d of zero or less sets no deadline.
+// After ends calls after d. If d is not positive, it sets no deadline.
 func After(d time.Duration) yodel.Middleware {
 	return func(next yodel.Handler) yodel.Handler {
 		if d <= 0 {
@@ -35,13 +34,13 @@ func After(d time.Duration) yodel.Middleware {
 			}
 			call.Deadline = call.Now().Add(d)
 			err := next(ctx, call)
-			call.Deadline = time.Time{} // the call may be used for another one
+			call.Deadline = time.Time{} // the caller may reuse the call
 			return err
 		}
 	}
 }
 
-// shorten is for what is less usual than a call of a client without a deadline.
+// shorten handles any call except a client call without a deadline.
 func shorten(ctx context.Context, call *yodel.Call, d time.Duration, next yodel.Handler) error {
 	deadline := call.Now().Add(d)
 	if call.Peer() != nil {
@@ -67,23 +66,24 @@ func serve(ctx context.Context, call *yodel.Call, deadline time.Time, next yodel
 	return next(b, call)
 }
 
-// A bounded context is a call's context with a deadline. It makes the context of the standard
-// library when somebody waits for it: that takes a timer, and asking the call's own context for its
-// Done channel moves the call off the reading goroutine, which a short call does not need.
+// A bounded context is a call's context with a deadline. It creates a context of the standard
+// library when a goroutine waits for it. That takes a timer. It also asks the call's own context
+// for its Done channel, which moves the call off the reader goroutine, and a short call needs
+// neither.
 type bounded struct {
 	context.Context //nolint:containedctx // it is one, around the call's
 
 	deadline time.Time
 
 	mu     sync.Mutex
-	timed  context.Context //nolint:containedctx // the same with a timer; nil until somebody waits
+	timed  context.Context //nolint:containedctx // the same with a timer; nil until a goroutine waits
 	cancel context.CancelFunc
 }
 
 func (b *bounded) Deadline() (time.Time, bool) { return b.deadline, true }
 func (b *bounded) Done() <-chan struct{}       { return b.started().Done() }
 
-// AfterFunc makes contexts that are derived from this one cost no goroutine: see context.AfterFunc.
+// AfterFunc lets contexts be derived from this one without a goroutine: see context.AfterFunc.
 func (b *bounded) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(b.started(), f) }
 
 func (b *bounded) Err() error {
