@@ -12,17 +12,18 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// The functions of this page say what of a call consistent hashing goes by. Any other function will
-// do as well. It must return the same number in every client for calls that belong together, and
-// the numbers need not look random: they are mixed.
+// The functions in this file choose the key of a call for consistent hashing. Any other function
+// will do. It must return the same number in every client for calls that belong together. The
+// numbers need not look random, because they are mixed.
 
-// Hash is for functions of your own: it returns a number for s, the same in every client.
+// Hash returns a number for s, the same in every client. It is for key functions of your own.
 func Hash(s string) uint64 { return hashString(s) }
 
 // ByMethod sends all calls of a method to one endpoint.
 func ByMethod(call *yodel.Call) uint64 { return hashString(call.Method) }
 
-// ByKey sends all calls with the same Call.Key to one endpoint. A call without a key goes to any.
+// ByKey sends all calls with the same Call.Key to one endpoint. A call without a key goes to any
+// endpoint.
 func ByKey(call *yodel.Call) uint64 {
 	if call.Key == "" {
 		return rand.Uint64()
@@ -32,34 +33,35 @@ func ByKey(call *yodel.Call) uint64 {
 
 // ByArgs sends all calls of a method with equal arguments to one endpoint.
 //
-// Arguments are read by reflection, without an allocation: numbers, strings, bytes, times, what
-// pointers and interfaces point to, elements in their order, and exported fields in theirs,
-// whatever their names are. Fields that are not exported do not count, because no codec sends them;
-// so a type that keeps everything in such fields (big.Int, a message of protobuf's opaque API)
-// hashes to one number, and needs a function of its own. Of arguments that are larger than 4,096
-// values the first ones count, and of a map of more than half of what is left, its length. Maps
-// cost an allocation or two for each entry. It takes a nanosecond for each byte of strings and some
-// ten for each value: where a few bytes say which calls belong together, ByKey is faster.
+// It reads arguments by reflection, without an allocation: numbers, strings, bytes, times, the
+// values behind pointers and interfaces, elements in their order, and exported fields in theirs,
+// regardless of names. Unexported fields do not count, because no codec sends them. So a type that
+// keeps everything in such fields (big.Int, a message of protobuf's opaque API) always hashes to
+// one number, and needs a function of its own. Only the first 4,096 values of large arguments
+// count. Only the length of a map counts if the map is larger than half of what is left of these.
+// Maps cost an allocation or two for each entry. Hashing takes a nanosecond for each byte of
+// strings and about ten for each value. If a few bytes identify the calls that belong together,
+// ByKey is faster.
 func ByArgs(call *yodel.Call) uint64 {
 	d := digest{sum: hashString(call.Method), left: 4096}
 	d.value(reflect.ValueOf(call.Args), 0)
 	return d.sum
 }
 
-// A digest becomes the hash of what it is shown.
+// A digest computes the hash of the values that are added to it.
 type digest struct {
 	sum  uint64
-	left int // values that may still be looked at
+	left int // values that may still be added
 }
 
-// deepest bounds how deep messages are nested, because one may point to itself.
+// deepest bounds the nesting of messages, because one may point to itself.
 const deepest = 64
 
 var timeType = reflect.TypeFor[time.Time]()
 
 func (d *digest) number(n uint64) { d.sum = mix(bits.RotateLeft64(d.sum, 5) ^ n) }
 
-// value adds v, and its kind where that tells two values apart.
+// value adds v, and its kind where the kind distinguishes two values.
 func (d *digest) value(v reflect.Value, depth int) {
 	if d.left--; d.left < 0 || depth > deepest {
 		return
@@ -84,7 +86,7 @@ func (d *digest) value(v reflect.Value, depth int) {
 		d.number(hashString(v.String()))
 	case reflect.Pointer, reflect.Interface:
 		d.number(1)
-		d.value(v.Elem(), depth+1) // nothing, if it is nil
+		d.value(v.Elem(), depth+1) // adds nothing if it is nil
 	case reflect.Slice, reflect.Array:
 		d.elements(v, depth)
 	case reflect.Struct:
@@ -126,7 +128,7 @@ func (d *digest) fields(v reflect.Value, depth int) {
 	}
 }
 
-// time adds the instant, whatever its location: a struct that cannot be pointed to costs an
+// time adds the instant, without its location. A struct that is not addressable costs an
 // allocation.
 func (d *digest) time(v reflect.Value) {
 	var t time.Time
@@ -139,14 +141,14 @@ func (d *digest) time(v reflect.Value) {
 	d.number(uint64(t.Nanosecond()))
 }
 
-// entries adds a map, in no order.
+// entries adds the entries of a map, independent of their order.
 func (d *digest) entries(v reflect.Value, depth int) {
 	d.number(uint64(v.Len()))
 	if v.Len() == 0 {
 		return
 	}
-	// The same for every entry, because which come first is not known, and half of what is left for
-	// what follows.
+	// All entries get the same limit, because their order is not known, and half of the rest is
+	// left for what follows.
 	sum, each := uint64(0), d.left/2/v.Len()
 	for entry := v.MapRange(); each > 0 && entry.Next(); {
 		one := digest{left: each}
@@ -167,8 +169,8 @@ func hashString[T string | []byte](s T) uint64 {
 	return mix(h)
 }
 
-// mix makes every bit of the result depend on every bit of h, one result for one h: the last step
-// of SplitMix64 (Steele, Lea and Flood, 2014).
+// mix makes every bit of the result depend on every bit of h, and maps different h to different
+// results: the last step of SplitMix64 (Steele, Lea and Flood, 2014).
 func mix(h uint64) uint64 {
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb

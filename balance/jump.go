@@ -11,17 +11,17 @@ import (
 )
 
 // Jump sends calls for which by returns the same number to the same endpoint, as Ketama does, with
-// exactly even shares and without a table. It is for endpoints that are numbered and of which only
-// the last comes and goes, such as cart-0, cart-1, cart-2 of a stateful set: they are ordered by
-// address, and numbers in it by value, so that every client counts in the same way. When the last
-// one comes or goes, the expected share of the keys moves and no other. When another one goes,
-// those behind it move up, and most of their keys move too: Ketama and Maglev are for that. One
-// that is merely not ready keeps its number; its keys spread over the others. Weights are not
-// looked at.
+// exactly even shares and without a table. It is for numbered endpoints of which only the last
+// comes and goes, such as cart-0, cart-1, cart-2 of a stateful set. Endpoints are ordered by
+// address, and numbers within addresses by value, so every client uses the same order. When the
+// last endpoint comes or goes, only the expected share of the keys moves. When another one goes,
+// the endpoints behind it move up, and most of their keys move too: use Ketama or Maglev for that.
+// An endpoint that is only not ready keeps its number, and its keys spread over the others. Jump
+// does not use weights.
 //
 // The algorithm is that of "A Fast, Minimal Memory, Consistent Hash Algorithm" (Lamping and Veach,
-// 2014). A key whose endpoint the call avoids is hashed again, so that it goes to the same other
-// one in all clients.
+// 2014). If the call avoids the endpoint of its key, the key is hashed again. So it goes to the
+// same other endpoint in all clients.
 func Jump(by func(*yodel.Call) uint64) yodel.Balancer {
 	if by == nil {
 		panic("balance: Jump with a nil function")
@@ -42,8 +42,8 @@ type jump struct {
 	members   members
 }
 
-// rehashes is how often a key is hashed again before all endpoints are looked at. When half of them
-// are avoided, that is one in 65,536 picks.
+// rehashes is how often a key is hashed again before all endpoints are scanned. If half of the
+// endpoints are avoided, that happens in one of 65,536 picks.
 const rehashes = 16
 
 func (p *jump) Pick(call *yodel.Call) *yodel.Endpoint {
@@ -59,7 +59,7 @@ func (p *jump) Pick(call *yodel.Call) *yodel.Endpoint {
 	return p.members.other(call, key)
 }
 
-// jumpTo is the algorithm: the bucket of a key, of n.
+// jumpTo returns the bucket of a key among n buckets.
 func jumpTo(key uint64, n int) int {
 	bucket, next := int64(-1), int64(0)
 	for next < int64(n) {
@@ -70,7 +70,7 @@ func jumpTo(key uint64, n int) int {
 	return int(bucket)
 }
 
-// compareNumbered compares two addresses; digits that follow each other are a number.
+// compareNumbered compares two addresses. It compares consecutive digits as a number.
 func compareNumbered(a, b string) int {
 	for x, y := a, b; x != "" && y != ""; {
 		n, m := digits(x), digits(y)
@@ -87,7 +87,7 @@ func compareNumbered(a, b string) int {
 		}
 		x, y = x[n:], y[m:]
 	}
-	// one begins as the other one, or with zeros they have the same numbers
+	// one is a prefix of the other, or they differ in leading zeros
 	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 

@@ -10,17 +10,17 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Ketama sends calls for which by returns the same number to the same endpoint: every client does,
-// because endpoints are placed by their addresses. An endpoint that comes takes its share of the
-// keys from all others, and no other key moves; the keys of one that goes spread over all others.
-// Shares follow the weights; when the mean weight changes, up to as many keys again move. A key
-// whose endpoint the call avoids goes to the next one on the ring, which is the same one for all
-// calls with this key.
+// Ketama sends calls for which by returns the same number to the same endpoint (consistent
+// hashing). All clients agree, because endpoints are placed by their addresses. A new endpoint
+// takes its share of the keys from all others, and no other key moves. The keys of an endpoint that
+// goes spread over all others. Shares follow the weights. When the mean weight changes, up to the
+// same number of keys move in addition. If the call avoids the endpoint of its key, it goes to the
+// next one on the ring, which is the same for all calls with this key.
 //
-// The algorithm is that of libketama (R. Jones, Last.fm, 2007): each endpoint has 160 points on a
-// ring, more or fewer as its weight is to the mean, and a key belongs to the next point. Shares
-// differ by some 8% from what they should be. The points are not those of libketama, which are made
-// with MD5. The ring is changed point by point when the set changes.
+// The algorithm is that of libketama (R. Jones, Last.fm, 2007). An endpoint of mean weight has 160
+// points on a ring, and others have points in proportion to their weight. A key belongs to the next
+// point. Shares differ by about 8% from the ideal. The points are not those of libketama, which are
+// made with MD5. When the set changes, the ring is changed point by point.
 func Ketama(by func(*yodel.Call) uint64) yodel.Balancer {
 	if by == nil {
 		panic("balance: Ketama with a nil function")
@@ -39,8 +39,8 @@ func Ketama(by func(*yodel.Call) uint64) yodel.Balancer {
 	}
 }
 
-// A set is what a picker was made for, so that the next one can tell whether anything changed that
-// it cares about: registries tell often that an instance has become busier.
+// A set is the input of a picker. The next picker compares it with its own, because registries
+// often report changes that do not matter here, such as load.
 type set struct {
 	endpoints []*yodel.Endpoint
 	weights   []int64
@@ -55,14 +55,14 @@ type ketama struct {
 
 	by      func(*yodel.Call) uint64
 	members members
-	hashes  []uint64 // of the points, in their order
-	owners  []int32  // of the points: places in members
+	hashes  []uint64 // of the points, in ring order
+	owners  []int32  // of the points: indices of members
 }
 
-// A member is an endpoint to consistent hashing. Its place in members does not change while it
+// A member is an endpoint for consistent hashing. Its index in members does not change while it
 // stays.
 type member struct {
-	ep     *yodel.Endpoint // nil: nobody has this place
+	ep     *yodel.Endpoint // nil for a free index
 	addr   string
 	hash   uint64 // of the address
 	weight int64
@@ -79,8 +79,8 @@ func membersOf(endpoints []*yodel.Endpoint) members {
 	return all
 }
 
-// A point of the ring belongs to a member. Two of 800,000 have the same hash with a probability of
-// 2 to 100 million, and then clients might disagree about the key that hits it.
+// A point of the ring belongs to a member. The probability that two of 800,000 points have the same
+// hash is 2 to 100 million. Clients could then disagree about a key that hits it.
 type point struct {
 	hash  uint64
 	owner int32
@@ -93,8 +93,8 @@ func (a point) compare(b point) int {
 	return cmp.Compare(a.owner, b.owner)
 }
 
-// sorted returns points in their order. Hashes are spread evenly, so that many are dealt to heaps
-// of a few first, which takes a quarter of the time.
+// sorted sorts points. Hashes are spread evenly, so it first deals them to small heaps, which takes
+// a quarter of the time.
 func sorted(points []point) []point {
 	const few = 1024
 	if len(points) < few {
@@ -107,7 +107,7 @@ func sorted(points []point) []point {
 		ends[pt.hash>>shift]++
 	}
 	sum := 0
-	for i, n := range ends { // where each begins, until it is dealt
+	for i, n := range ends { // where each heap begins, until it is dealt
 		ends[i] = sum
 		sum += n
 	}
@@ -128,7 +128,7 @@ func sorted(points []point) []point {
 // pointsPerMember is how many points a member of mean weight has.
 const pointsPerMember = 160
 
-// change makes the ring out of the old one.
+// change builds the ring from the old one.
 func (p *ketama) change(old *ketama) {
 	was := make(map[string]int, len(old.members))
 	p.members = make(members, len(old.members), max(len(old.members), len(p.endpoints)))
@@ -156,7 +156,7 @@ func (p *ketama) change(old *ketama) {
 	p.changeRing(old, joined)
 }
 
-// changeRing gives places to those who joined, and changes the points of the ring.
+// changeRing gives indices to the members that joined, and changes the points of the ring.
 func (p *ketama) changeRing(old *ketama, joined []member) {
 	more := 0
 	for _, m := range joined {
@@ -165,7 +165,7 @@ func (p *ketama) changeRing(old *ketama, joined []member) {
 	added := make([]point, 0, more)
 	var removed []point
 	for i, m := range old.members {
-		now := p.members[i].points // none, if it has gone
+		now := p.members[i].points // none, if the member has gone
 		added = p.members[i].appendPoints(added, i, m.points, now)
 		removed = m.appendPoints(removed, i, now, m.points)
 	}
@@ -183,18 +183,18 @@ func (p *ketama) changeRing(old *ketama, joined []member) {
 	p.merge(old, sorted(added), sorted(removed))
 }
 
-// appendPoints appends the points of a member in this place from one number to another.
+// appendPoints appends the points from to to of a member with the index place.
 func (m *member) appendPoints(points []point, place, from, to int) []point {
 	for k := from; k < to; k++ {
-		// SplitMix64, begun at the address: a sequence of numbers that look random, any of which
-		// can be told.
+		// SplitMix64, seeded with the address: a pseudorandom sequence with direct access to each
+		// number.
 		hash := mix(m.hash + uint64(k+1)*0x9e3779b97f4a7c15)
-		points = append(points, point{hash: hash, owner: int32(place)}) //nolint:gosec // nobody has that many endpoints
+		points = append(points, point{hash: hash, owner: int32(place)}) //nolint:gosec // there are never that many endpoints
 	}
 	return points
 }
 
-// merge makes the ring out of the old one, which it copies from one point that changes to the next.
+// merge builds the ring from the old one. It copies the parts between changed points.
 func (p *ketama) merge(old *ketama, added, removed []point) {
 	n := len(old.hashes) + len(added) - len(removed)
 	p.hashes, p.owners = make([]uint64, 0, n), make([]int32, 0, n)
@@ -219,7 +219,7 @@ func (p *ketama) merge(old *ketama, added, removed []point) {
 	keep(len(old.hashes))
 }
 
-// from returns the place of pt in the ring, or where it would be, which is not before at.
+// from returns the index of pt in the ring, or where it would be. It is not before at.
 func (p *ketama) from(at int, pt point) int {
 	next, _ := slices.BinarySearch(p.hashes[at:], pt.hash)
 	for at += next; at < len(p.hashes) && p.hashes[at] == pt.hash && p.owners[at] < pt.owner; {
@@ -246,18 +246,18 @@ func (p *ketama) Pick(call *yodel.Call) *yodel.Endpoint {
 	return p.members.other(call, key)
 }
 
-// after returns the place of the point that follows key; behind the last one is the first one.
+// after returns the index of the point that follows key. The first point follows the last one.
 func (p *ketama) after(key uint64) int {
 	at, _ := slices.BinarySearch(p.hashes, key)
 	return at
 }
 
-// farthest is how many points are looked at for one that belongs to an endpoint which the call does
-// not avoid. When half of all endpoints are avoided, there is one as good as always.
+// farthest is how many points are checked for an endpoint that the call does not avoid. If half of
+// all endpoints are avoided, one is practically always found.
 const farthest = 256
 
-// other finds the endpoint of a key when nearly all are avoided: the one that fits best, in the
-// same way in every client. It is rendezvous hashing (Thaler and Ravishankar, 1998).
+// other picks the endpoint of a key when nearly all are avoided. All clients pick the same. It is
+// rendezvous hashing (Thaler and Ravishankar, 1998).
 func (all members) other(call *yodel.Call, key uint64) *yodel.Endpoint {
 	var picked *yodel.Endpoint
 	best := uint64(0)

@@ -11,30 +11,30 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// LowestLatency takes an endpoint to which the network is the shortest: one whose round trip is
-// that of the shortest and half of it more, or 0.5 ms more, each of these with the same chance.
-// When the call avoids all of them it takes the nearest one that is left. One that was not measured
-// yet counts as near, for it is measured when calls have connected to it.
+// LowestLatency picks an endpoint with a short network round trip: at most half longer than the
+// shortest, or 0.5 ms longer. It picks among these with equal probability. If the call avoids all
+// of them, it picks the nearest of the others. An endpoint without a measurement counts as near,
+// because it is measured only when calls have connected to it.
 //
-// The time is that of pings on the client's own connections (see yodel.Endpoint.RTT), which no
-// handler makes longer. It has the role of rpcx's WeightedICMP, which needs the right to send ICMP
-// packets, and looks once.
+// The round trip is that of pings on the client's own connections (see yodel.Endpoint.RTT), so slow
+// handlers do not increase it. It replaces rpcx's WeightedICMP, which needs the right to send ICMP
+// packets and measures once.
 func LowestLatency(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
 	return newLowestLatency(endpoints, (*yodel.Endpoint).RTT)
 }
 
 const (
 	nearMargin = 500 * time.Microsecond
-	nearEvery  = time.Second // how often it is seen which ones are near
+	nearEvery  = time.Second // how often the near endpoints are determined
 )
 
 type lowestLatency struct {
 	endpoints []*yodel.Endpoint
 	rtt       func(*yodel.Endpoint) time.Duration
 	began     time.Time
-	due       atomic.Int64 // when the rest is made again, since began
+	due       atomic.Int64 // when near is computed next, since began
 	trips     []atomic.Int64
-	near      []atomic.Int32 // indices of those that are near, the first count ones
+	near      []atomic.Int32 // indices of the near endpoints; the first count of them are valid
 	count     atomic.Int32
 	looking   sync.Mutex // only tried: a pick does not wait
 }
@@ -49,8 +49,7 @@ func newLowestLatency(endpoints []*yodel.Endpoint, rtt func(*yodel.Endpoint) tim
 	return p
 }
 
-// look finds out which endpoints are near. A pick at the same time may see some of the ones before
-// and some of the new ones.
+// look determines which endpoints are near. A concurrent pick may see some old and some new ones.
 func (p *lowestLatency) look() {
 	nearest := time.Duration(0)
 	for i, ep := range p.endpoints {
@@ -76,7 +75,8 @@ func (p *lowestLatency) Pick(call *yodel.Call) *yodel.Endpoint {
 		return nil
 	}
 	now := int64(time.Since(p.began))
-	if now >= p.due.Load() && p.looking.TryLock() { // two at once might find that nobody is near
+	// two at once might find that no endpoint is near
+	if now >= p.due.Load() && p.looking.TryLock() {
 		p.due.Store(now + int64(nearEvery))
 		p.look()
 		p.looking.Unlock()
@@ -100,7 +100,7 @@ func (p *lowestLatency) Pick(call *yodel.Call) *yodel.Endpoint {
 	return picked
 }
 
-// nearest returns the nearest endpoint that is not avoided.
+// nearest returns the nearest endpoint that the call does not avoid.
 func (p *lowestLatency) nearest(call *yodel.Call) *yodel.Endpoint {
 	var picked *yodel.Endpoint
 	least := int64(0)

@@ -8,14 +8,13 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// LeastLoaded takes the endpoint that has the least to do, by chance if several have: the calls of
-// this client that are in flight there, and those of others, as its server says on replies and,
-// before the first, the registry does (see yodel.Endpoint.Load).
+// LeastLoaded picks the endpoint with the least load, and a random one of several. The load is the
+// number of calls of this client in flight there, and those of other clients as the server reports
+// it on replies. Before the first reply, the registry's value counts (see yodel.Endpoint.Load).
 //
-// It looks at all endpoints up to 32 and above that at 16 drawn by chance. That is "least
-// connections" as HAProxy and nginx have it, with the load of other clients; the sample is the
-// power of d choices (Mitzenmacher 1996), of which 16 find one of the best 25 in 100 in 99 of 100
-// picks.
+// It compares all endpoints up to 32, and 16 random ones otherwise. This is "least connections" as
+// in HAProxy and nginx, with the load of other clients. The sample is the power of d choices
+// (Mitzenmacher 1996): 16 of them find one of the best 25 percent in 99 of 100 picks.
 func LeastLoaded(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
 	return leastLoaded(endpoints)
 }
@@ -42,7 +41,7 @@ func (p leastLoaded) Pick(call *yodel.Call) *yodel.Endpoint {
 	return least.ep
 }
 
-// sample looks at some of the endpoints. It returns nil when all of them are avoided.
+// sample compares some of the endpoints. It returns nil if the call avoids all of them.
 func (p leastLoaded) sample(call *yodel.Call) *yodel.Endpoint {
 	var least leader
 	for range sampled {
@@ -53,8 +52,8 @@ func (p leastLoaded) sample(call *yodel.Call) *yodel.Endpoint {
 	return least.ep
 }
 
-// A leader is the least loaded one of the endpoints that it has met; of several, each with the same
-// chance.
+// A leader is the least loaded endpoint seen so far. Of several, each is chosen with the same
+// probability.
 type leader struct {
 	ep   *yodel.Endpoint
 	load int

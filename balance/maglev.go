@@ -9,17 +9,17 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Maglev sends calls for which by returns the same number to the same endpoint, as Ketama does:
-// every client does, because endpoints are placed by their addresses. A pick is faster, being one
-// look into a table, and shares are far more even: they follow the weights to within one slot of
-// the table's 65,537. In return some keys of others move, too, when an endpoint comes or goes: one
-// or two in a hundred. A weight below a hundredth of the largest counts as a hundredth. A key whose
-// endpoint the call avoids goes to that of the next slot, in all clients.
+// Maglev sends calls for which by returns the same number to the same endpoint in every client, as
+// Ketama does, because endpoints are placed by their addresses. A pick is a single table lookup and
+// so faster than Ketama's. Shares are much more even: they follow the weights to within one slot of
+// the table's 65,537. In return, one or two percent of the other keys move too when an endpoint
+// comes or goes. A weight below a hundredth of the largest counts as a hundredth. If the call
+// avoids the endpoint of its key, the endpoint of the next slot gets it, in all clients.
 //
 // The algorithm is that of "Maglev: A Fast and Reliable Software Network Load Balancer" (Eisenbud
-// and others, 2016), section 3.4, with weights as Envoy has them: an endpoint takes its turn in as
-// many rounds as its weight is to the largest. The table is made anew when the set or weights
-// change.
+// and others, 2016), section 3.4, with weights as in Envoy: an endpoint takes a turn in a part of
+// the rounds that is its weight divided by the largest. The table is rebuilt when the set or the
+// weights change.
 func Maglev(by func(*yodel.Call) uint64) yodel.Balancer {
 	if by == nil {
 		panic("balance: Maglev with a nil function")
@@ -46,13 +46,13 @@ type maglev struct {
 
 	by      func(*yodel.Call) uint64
 	members members
-	table   []int32 // places in members
+	table   []int32 // indices of members
 }
 
 // maglevSize is a prime number, the smaller one of the paper.
 const maglevSize = 65537
 
-// fill makes the table: in turn, each member takes the first free slot of a permutation of its own.
+// fill fills the table: in turn, each member takes the first free slot of its own permutation.
 func (p *maglev) fill() {
 	type turn struct{ slot, skip, weight, credit int64 }
 	turns := make([]turn, len(p.members))

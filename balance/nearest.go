@@ -11,13 +11,13 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Nearest takes the endpoint whose Instance is nearest to a place on earth, in degrees: where the
-// client runs. Those that are equally far, to the kilometre, share the calls evenly. When the call
-// avoids all of them it goes to the next nearest. Instances whose place is not known, or none on
-// earth, come last. Weights are not looked at.
+// Nearest picks the endpoint whose Instance is nearest to a place on earth, usually that of the
+// client, in degrees. Endpoints at the same distance, to the kilometer, share the calls evenly. If
+// the call avoids all of them, it goes to the next nearest. Instances with an unknown or invalid
+// place come last. It does not use weights.
 //
 // Distances are those of the haversine formula on a sphere of 6,371 km, which is right to half a
-// percent. It is rpcx's Closest, which leaves out servers without coordinates.
+// percent. Nearest replaces rpcx's Closest, which leaves out servers without coordinates.
 func Nearest(latitude, longitude float64) yodel.Balancer {
 	return func(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
 		all := make([]placed, len(endpoints))
@@ -39,7 +39,7 @@ func Nearest(latitude, longitude float64) yodel.Balancer {
 
 type nearest struct {
 	all     []placed // ordered by distance
-	closest int      // how many are as near as the first
+	closest int      // how many of them share the shortest distance
 }
 
 type placed struct {
@@ -66,21 +66,21 @@ func (p *nearest) Pick(call *yodel.Call) *yodel.Endpoint {
 			continue
 		}
 		at = next.kilometres
-		if same++; rand.IntN(same) == 0 { // each with the same chance
+		if same++; rand.IntN(same) == 0 { // each with the same probability
 			picked = next.ep
 		}
 	}
 	return picked
 }
 
-// kilometres returns the distance of two places that are given in degrees; the largest number when
-// one is none.
+// kilometres returns the distance between two places in degrees. It returns the largest int if a
+// place is invalid.
 func kilometres(lat1, lon1, lat2, lon2 float64) int {
 	const radians, radius = math.Pi / 180, 6371
 	lat, lon := math.Sin((lat2-lat1)*radians/2), math.Sin((lon2-lon1)*radians/2)
 	a := lat*lat + math.Cos(lat1*radians)*math.Cos(lat2*radians)*lon*lon
 	d := 2 * radius * math.Asin(math.Sqrt(min(1, a)))
-	if math.IsNaN(d) { // a resolver may say anything
+	if math.IsNaN(d) { // a resolver may return invalid numbers
 		return math.MaxInt
 	}
 	return int(math.Round(d))

@@ -8,13 +8,13 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// P2C takes the one of two endpoints, drawn by chance, that has less to do: see
-// yodel.Endpoint.Load. It costs the same however many there are, and clients that know the same do
-// not all run to the same endpoint.
+// P2C draws two random endpoints and picks the one with less load (power of two choices): see
+// yodel.Endpoint.Load. Its cost does not depend on the number of endpoints. Clients with the same
+// information do not all pick the same endpoint.
 //
 // The algorithm is that of Mitzenmacher, "The power of two choices in randomized load balancing"
-// (1996): the longest queue of n grows as the logarithm of the logarithm of n, and with one choice
-// almost as its logarithm.
+// (1996). The longest queue of n grows as the logarithm of the logarithm of n. With one choice it
+// grows almost as the logarithm.
 func P2C(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker { return p2c(endpoints) }
 
 type p2c []*yodel.Endpoint
@@ -25,7 +25,8 @@ func (p p2c) Pick(call *yodel.Call) *yodel.Endpoint {
 		return a
 	}
 	la, lb := a.Load(), b.Load()
-	if lb < la || lb == la && rand.Uint32()&1 == 0 { // the draw may have come from a scan, whose order tells something
+	// the draw may have come from a scan, whose order is not random
+	if lb < la || lb == la && rand.Uint32()&1 == 0 {
 		return b
 	}
 	return a

@@ -10,12 +10,11 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Panic makes b ignore which endpoints are ready while fewer than this share of them is, between 0
-// and 1: what makes so many unready at once is rather something else than they, and the few that
-// are left would break down under the load of all. Endpoints that a call was tried on are still
-// avoided.
+// Panic makes b ignore readiness while the share of ready endpoints is less than below, between 0
+// and 1. So many failures at once usually have a common cause, and the few ready endpoints would
+// break down under the whole load. Endpoints that a call has already tried are still avoided.
 //
-// That is Envoy's panic threshold, whose default is 0.5.
+// This is Envoy's panic threshold, whose default is 0.5.
 func Panic(below float64, b yodel.Balancer) yodel.Balancer {
 	if b == nil {
 		panic("balance: Panic with a nil Balancer")
@@ -41,11 +40,11 @@ type panicking struct {
 	yodel.Picker
 	endpoints []*yodel.Endpoint
 	below     float64
-	few       atomic.Bool // too few were ready at the last count
+	few       atomic.Bool // too few endpoints were ready at the last count
 }
 
-// counted is how many endpoints are looked at for a pick, on average: of more, not every pick
-// counts.
+// counted is how many endpoints a pick looks at, on average. With more endpoints, not every pick
+// counts them.
 const counted = 32
 
 func (p *panicking) Pick(call *yodel.Call) *yodel.Endpoint {

@@ -12,16 +12,16 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// SlowStart makes b give a new endpoint a share of its calls that grows, from a tenth to all of
-// them in this time: caches are cold, code is not compiled, and a new one that has no load would
-// get the calls of all clients at once. It works around any balancer: of the calls that b has for a
-// new endpoint, those beyond the share go where b would send them if there were none.
+// SlowStart makes b give a new endpoint a growing share of its calls, from a tenth to all of them
+// within over. A new endpoint has cold caches and code that is not compiled yet, and without load
+// it would get the calls of all clients at once. It wraps any balancer. Calls beyond the share go
+// where b would send them without the new endpoint.
 //
-// An endpoint is new since its server was started, if the registry says so
-// (yodel.Instance.Started), and otherwise since the client knows of it; those that a client begins
-// with are not. While all are new, nothing is held back.
+// The age of an endpoint counts from the start of its server if the registry reports it
+// (yodel.Instance.Started), and otherwise from when the client learned of it. Endpoints that a
+// client begins with are not new. While all endpoints are new, nothing is held back.
 //
-// The growth is that of Envoy's slow start with aggression 1, and its least share.
+// The growth is that of Envoy's slow start with aggression 1, and so is the least share.
 func SlowStart(over time.Duration, b yodel.Balancer) yodel.Balancer {
 	if b == nil {
 		panic("balance: SlowStart with a nil Balancer")
@@ -59,12 +59,13 @@ func SlowStart(over time.Duration, b yodel.Balancer) yodel.Balancer {
 	}
 }
 
-// leastShare is what an endpoint gets that has just begun.
+// leastShare is the share of a new endpoint at the beginning.
 const leastShare = 0.1
 
 type startKey struct{}
 
-// startOf returns since when an endpoint is new. A clock that is ahead of this one's says nothing.
+// startOf returns the beginning of the age of an endpoint. It ignores a server clock that is ahead
+// of this one.
 func startOf(ep *yodel.Endpoint, now time.Time) time.Time {
 	known, _ := ep.State(startKey{}, func() any { return now }).(time.Time)
 	if started := ep.Instance().Started; !started.IsZero() && started.Before(now) {
@@ -78,22 +79,22 @@ type starting struct {
 	balance   yodel.Balancer
 	endpoints []*yodel.Endpoint
 	all       yodel.Picker
-	stage     atomic.Pointer[startingStage] // nil when none is held back
+	stage     atomic.Pointer[startingStage] // nil when no endpoint is held back
 
 	mu      sync.Mutex
 	timer   *time.Timer
 	stopped bool
-	others  yodel.Picker // the last one of a stage
+	others  yodel.Picker // the last picker of a stage for the old endpoints
 }
 
-// A startingStage is how it is until the next endpoint has become old. It does not change.
+// A startingStage is the state until the next endpoint has become old. It does not change.
 type startingStage struct {
-	since  map[*yodel.Endpoint]time.Time // the new ones
-	others yodel.Picker                  // for the old ones
+	since  map[*yodel.Endpoint]time.Time // the new endpoints
+	others yodel.Picker                  // for the old endpoints
 }
 
-// divideLocked tells new endpoints from old ones, and does so again when the next one has become
-// old. The picker of the old ones before is last.
+// divideLocked divides the endpoints into new and old ones. A timer calls it again when the next
+// one has become old. Last is the previous picker for old endpoints.
 func (s *starting) divideLocked(last yodel.Picker) {
 	now := time.Now()
 	next := s.over
@@ -124,7 +125,7 @@ func (s *starting) divideLocked(last yodel.Picker) {
 }
 
 func (s *starting) divide() {
-	defer func() { // a timer calls this, and the inner balancer may be anybody's
+	defer func() { // a timer calls this, and the inner balancer may be user code
 		if value := recover(); value != nil {
 			slog.Error("yodel: the balancer in balance.SlowStart panicked; it is asked again when the instances change", "panic", value)
 		}
@@ -164,7 +165,7 @@ func (s *starting) Pick(call *yodel.Call) *yodel.Endpoint {
 	if other := stage.others.Pick(call); other != nil {
 		return other
 	}
-	return ep // all the others are avoided
+	return ep // the call avoids all the others
 }
 
 type startingLearner struct {

@@ -11,22 +11,23 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Smooth takes the endpoints in turn, each as often as its weight says, and spreads the turns of a
-// heavy one over the cycle: weights 5, 1 and 1 give abaaaca, never aaaaabc. A cycle is as long as
-// the sum of the weights divided by their greatest common divisor, and in each cycle the counts are
-// exact. Where that would be longer than 65,536 turns, weights are rounded to fit.
+// Smooth picks the endpoints in turn, each as often as its weight says (weighted round robin). It
+// spreads the turns of a heavy endpoint over the cycle: weights 5, 1 and 1 give abaaaca, never
+// aaaaabc. The length of a cycle is the sum of the weights divided by their greatest common
+// divisor, and the counts in each cycle are exact. If a cycle would be longer than 65,536 turns,
+// weights are rounded to fit.
 //
 // The algorithm is nginx's smooth weighted round robin (src/http/ngx_http_upstream_round_robin.c,
-// 2012). There, each pick raises the current weight of every endpoint by its own and lowers that of
-// the largest by the sum, under a lock. Here a cycle is worked out when weights change, so that a
-// pick is one atomic addition; endpoints of the same weight take turns in the place of one, so that
-// 5,000 of them cost no more than a few. The turn of an endpoint that a call avoids passes to the
+// 2012). There, each pick raises the current weight of every endpoint by its own weight, and lowers
+// the largest by the sum, under a lock. Here the cycle is computed when weights change, so that a
+// pick is one atomic addition. Endpoints of the same weight share one place in the cycle, so that
+// 5,000 of them cost no more than a few. If the call avoids an endpoint, its turn passes to the
 // next in the cycle.
 func Smooth(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 	p := &smooth{endpoints: endpoints, weights: weightsOf(endpoints)}
 	old, ok := last.(*smooth)
 	switch {
-	case !ok: // many new clients do not begin at the same endpoint
+	case !ok: // so that many new clients do not begin at the same endpoint
 		p.next = new(atomic.Uint64)
 		p.next.Store(rand.Uint64())
 		p.turns = cycle(p.weights)
@@ -41,15 +42,15 @@ func Smooth(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 type smooth struct {
 	endpoints []*yodel.Endpoint
 	weights   []int64
-	turns     []int32        // of endpoints
-	next      *atomic.Uint64 // goes on when the set changes
+	turns     []int32        // indices of endpoints
+	next      *atomic.Uint64 // survives a change of the set
 }
 
 func (p *smooth) Pick(call *yodel.Call) *yodel.Endpoint {
 	switch len(p.endpoints) {
 	case 0:
 		return nil
-	case 1: // no turns to be counted, which all callers would write to
+	case 1: // no counter, which all callers would write to
 		return random(p.endpoints).Pick(call)
 	}
 	for range redraws {
@@ -61,18 +62,19 @@ func (p *smooth) Pick(call *yodel.Call) *yodel.Endpoint {
 	return anyByWeight(call, p.endpoints, p.weights)
 }
 
-// longestCycle bounds the turns of a cycle, but for the one turn that each endpoint has at least.
+// longestCycle bounds the turns of a cycle, apart from the one turn that each endpoint has at
+// least.
 const longestCycle = 1 << 16
 
-// A class is the endpoints of one weight.
+// A class holds the endpoints of one weight.
 type class struct {
-	share   int64 // turns in a cycle, for each
+	share   int64 // turns in a cycle, for each endpoint
 	members []int32
 	next    int
 	current int64
 }
 
-// cycle returns whose turn it is, for each turn of a cycle.
+// cycle returns the index of the endpoint for each turn of a cycle.
 func cycle(weights []int64) []int32 {
 	shares := sharesOf(weights)
 	byShare := make(map[int64]*class)
@@ -105,7 +107,7 @@ func cycle(weights []int64) []int32 {
 	return turns
 }
 
-// sharesOf returns how many turns of a cycle each weight has.
+// sharesOf returns how many turns of a cycle each weight gets.
 func sharesOf(weights []int64) []int64 {
 	divisor, total := int64(0), int64(0)
 	for _, w := range weights {

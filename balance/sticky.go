@@ -8,12 +8,12 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Sticky takes one endpoint, any, for all calls, until it is not ready or has gone; then another
-// one, and it stays with that. A call that has tried it goes elsewhere, alone. Weights are not
-// looked at.
+// Sticky picks one random endpoint for all calls, until it is not ready or has gone. Then it picks
+// another and stays with that. If a call has tried the endpoint already, only that call goes
+// elsewhere. It does not use weights.
 //
-// It is rpcx's option Sticky, which keeps a server until its connection is bad, and gRPC's pick
-// first, begun anywhere so that many clients spread.
+// It is rpcx's option Sticky, which keeps a server until its connection fails, and gRPC's pick
+// first with a random start, so that many clients spread.
 func Sticky(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 	p := &sticky{endpoints: endpoints}
 	old, ok := last.(*sticky)
@@ -44,7 +44,7 @@ func (p *sticky) Pick(call *yodel.Call) *yodel.Endpoint {
 		if other == nil || held != nil && held.Ready() || p.held.CompareAndSwap(held, other) {
 			return other
 		}
-		// Somebody else found another one just now: all go there. It ends, because there is a new
-		// one each time.
+		// Another goroutine has just found an endpoint, and all calls go there. The loop ends,
+		// because there is a new one each time.
 	}
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Weighted takes any endpoint, each with a chance in proportion to its weight. A pick takes the
-// same short time however many endpoints there are, and new weights count from the next pick on.
+// Weighted picks any endpoint with a probability proportional to its weight. A pick takes the same
+// short time for any number of endpoints. New weights apply from the next pick.
 //
 // The algorithm is the alias method as M. D. Vose builds it: "A linear algorithm for generating
-// random numbers with a given distribution" (1991). Its table is made of integers, so that the
-// chances are exact.
+// random numbers with a given distribution" (1991). Its table consists of integers, so the
+// probabilities are exact.
 func Weighted(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.Picker {
 	p := &weighted{endpoints: endpoints, weights: weightsOf(endpoints)}
 	if old, ok := last.(*weighted); ok && slices.Equal(old.weights, p.weights) {
@@ -32,14 +32,14 @@ type weighted struct {
 	aliases   []alias
 }
 
-// An alias is one of as many columns of equal height as there are endpoints: the lower part of
-// column i is endpoint i, and what is above belongs to one other.
+// An alias is one of n columns of equal height, for n endpoints. The lower part of column i belongs
+// to endpoint i, and the rest to one other endpoint.
 type alias struct {
 	height int64 // of the lower part, of total
 	other  int
 }
 
-// makeAliases fills the columns of small endpoints up with what large ones have too much.
+// makeAliases fills the columns of small endpoints with the excess of large ones.
 func (p *weighted) makeAliases() {
 	n := int64(len(p.weights))
 	p.aliases = make([]alias, n)
@@ -55,7 +55,7 @@ func (p *weighted) makeAliases() {
 			large = append(large, i)
 		}
 	}
-	for len(small) > 0 { // then there is a large one: together they are of the height total on average
+	for len(small) > 0 { // then there is a large one, because the average height is total
 		s, l := small[len(small)-1], large[len(large)-1]
 		small = small[:len(small)-1]
 		p.aliases[s].other = l
@@ -83,12 +83,12 @@ func (p *weighted) Pick(call *yodel.Call) *yodel.Endpoint {
 	return anyByWeight(call, p.endpoints, p.weights)
 }
 
-// redraws is how often a picker tries its luck before it looks at all endpoints, to find those that
-// the call does not avoid.
+// redraws is how many draws a picker makes before it scans all endpoints for one that the call does
+// not avoid.
 const redraws = 4
 
-// anyByWeight takes any of the endpoints that the call does not avoid, each with a chance in
-// proportion to its weight.
+// anyByWeight picks any endpoint that the call does not avoid, with a probability proportional to
+// its weight.
 func anyByWeight(call *yodel.Call, endpoints []*yodel.Endpoint, weights []int64) *yodel.Endpoint {
 	var picked *yodel.Endpoint
 	total := int64(0)

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recommended puts together what most clients and servers should have against servers that
-// fail, are slow or have too much to do:
+// Package recommended combines the middleware that most clients and servers should have against
+// servers that fail, are slow or are overloaded:
 //
 //	c := yodel.NewClient(r, recommended.Client(&yodel.ClientOptions{Timeout: time.Second}))
 //	s := yodel.NewServer(recommended.Server(nil))
 //
-// It is options, with the middleware in them; whoever wants other parts, or another order, writes
-// down a list of his own. The order of all there are, with the reasons, is docs/governance.md.
+// It returns options with the middleware in them. To use other parts or another order, write your
+// own list. The order of all middleware, with the reasons, is in docs/governance.md.
 //
 // None of it executes a call twice that is not idempotent. A server remembers idempotency keys in
-// its process: a call with a key that may have been executed is sent again to that process only,
-// and fails if that has ended. To let other servers take over, give all of them a shared memory:
-// yodel.ServerOptions.Keys with a once.Options.Store. And none makes much of the load that there
-// is: retries are a tenth of the calls at most, and hedges a twentieth. What the root does by
-// itself needs no chain: calls that were certainly not executed go elsewhere, deadlines and budgets
-// go along, panics are recovered, work whose deadline has passed is not begun.
+// its process. A call with a key that may have been executed is sent again only to that process,
+// and fails if the process has ended. To let other servers take over, give all of them a shared
+// memory: yodel.ServerOptions.Keys with a once.Options.Store. The extra load is bounded: retries
+// are at most a tenth of the calls, and hedges a twentieth. The root package needs no chain for the
+// following: it sends calls that were certainly not executed elsewhere, passes deadlines and
+// budgets on, recovers panics, and does not begin work whose deadline has passed.
 package recommended
 
 import (
@@ -29,11 +29,11 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/retry"
 )
 
-// Client returns the options o, which may be nil, with the chain of a client: below o.Middleware,
-// for calls that may be executed twice, a second attempt elsewhere when the first one takes longer
-// than 99 of 100 lately (hedge), and for all that may be, up to three attempts (retry); above
-// o.EndpointMiddleware, endpoints that are much worse than the others are left out for a while
-// (outlier). Set o.Timeout: calls without any deadline wait for ever.
+// Client returns the options o with the chain of a client. O may be nil. Below o.Middleware it adds
+// a second attempt elsewhere for calls that may be executed twice, when the first attempt is slower
+// than 99 of 100 recent calls (hedge), and up to three attempts for all calls that may be repeated
+// (retry). Above o.EndpointMiddleware it adds outlier ejection, which avoids endpoints that are
+// much worse than the others (outlier). Set o.Timeout: calls without a deadline wait for ever.
 func Client(o *yodel.ClientOptions) *yodel.ClientOptions {
 	var opts yodel.ClientOptions
 	if o != nil {
@@ -44,10 +44,10 @@ func Client(o *yodel.ClientOptions) *yodel.ClientOptions {
 	return &opts
 }
 
-// Server returns the options o, which may be nil, with the chain of a server: below o.Middleware,
-// where auth is, no more calls of each method run than the server has learned to be of use, the
-// others wait for a moment or are refused, by class and tenant (limit). Keys, unless o has it, is
-// once.With(nil): the process remembers idempotency keys for 10 minutes.
+// Server returns the options o with the chain of a server. O may be nil. Below o.Middleware, where
+// auth is, it adds a concurrency limit for each method, which the server learns. Further calls wait
+// briefly or are refused, by class and tenant (limit). Unless o sets Keys, it is once.With(nil):
+// the process remembers idempotency keys for 10 minutes.
 func Server(o *yodel.ServerOptions) *yodel.ServerOptions {
 	var opts yodel.ServerOptions
 	if o != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Layout is how a registry writes instances. Its keys are PREFIX/SERVICE/NAME.
+// A Layout is the format in which a registry writes instances. Its keys are PREFIX/SERVICE/NAME.
 type Layout interface {
 	// Name is what the key of an instance ends with.
 	Name(addr string) string
@@ -31,9 +31,9 @@ type Layout interface {
 
 // The layouts.
 var (
-	// JSON writes the fields of yodel.Instance as JSON, under the address.
+	// JSON writes the fields of yodel.Instance as JSON. The key is the address.
 	JSON Layout = jsonLayout{}
-	// RPCX reads and writes what rpcx does: network@address, and metadata as a URL query.
+	// RPCX is the format of rpcx: network@address, and metadata as a URL query.
 	RPCX Layout = rpcxLayout{}
 )
 
@@ -55,7 +55,7 @@ func (jsonLayout) Instance(_ string, value []byte) (in yodel.Instance, err error
 
 type rpcxLayout struct{}
 
-// What rpcx understands of its metadata, and what is yodel's.
+// The metadata keys that rpcx understands, and those of yodel.
 const (
 	rpcxWeight    = "weight"
 	rpcxState     = "state"

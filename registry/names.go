@@ -12,8 +12,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Lister is a Store that can list folders without reading the values in them. With it, the error
-// of a client that has no instance names the services that there are.
+// A Lister is a Store that can list folders without reading their values. With a Lister, the error
+// of a client without instances names the services that exist.
 type Lister interface {
 	// List returns the names of the folders right below prefix, which ends with a slash. It may
 	// leave out names beyond some hundreds.
@@ -30,8 +30,8 @@ func (r *Registry) String() string {
 	return name
 }
 
-// String says what is resolved, for errors and logs: the service, the registry and the prefix of
-// the keys. A Store names itself with a method String, without secrets.
+// String describes the resolver in errors and logs: the service, the registry and the prefix of the
+// keys. A Store names itself with a method String, without secrets.
 func (s *service) String() string {
 	where := "a registry"
 	if store, ok := s.store.(fmt.Stringer); ok {
@@ -53,7 +53,7 @@ func (s *service) Services(ctx context.Context) (asked string, known []string, e
 	return s.name, known, err
 }
 
-// String says what is resolved, for errors and logs.
+// String describes the resolver in errors and logs.
 func (s *several) String() string {
 	names := make([]string, 0, len(s.resolvers))
 	for _, r := range s.resolvers {
@@ -75,7 +75,7 @@ func (s *several) Services(ctx context.Context) (asked string, known []string, e
 }
 
 // ServiceName implements the optional method of yodel.Resolver. It returns "" unless all resolvers
-// are for the same service.
+// resolve the same service.
 func (s *several) ServiceName() string {
 	name := ""
 	for i, r := range s.resolvers {

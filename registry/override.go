@@ -27,13 +27,14 @@ type overrider interface {
 	Override(ctx context.Context, service, addr, state string, weight int) error
 }
 
-// Override sets the state and the weight of the instance of a service at addr. They win over what
-// the instance announces, survive its restart, and stay until they are removed: with an empty state
-// and a weight of 0, which is also what leaves one of the two to the instance. State is "active" or
-// "inactive": an inactive instance gets no calls. A server that is announced there takes them over
-// at once; inspect.Info lists them.
+// Override sets the state and the weight of the instance of a service at addr. These settings take
+// precedence over what the instance announces. They survive its restart, and stay until they are
+// removed with an empty state and a weight of 0. If only one of the two is empty, the instance
+// decides about that one. State is "active" or "inactive". An inactive instance gets no calls. A
+// server that is announced at addr applies the settings at once, and inspect.Info lists them.
 //
-// The registries made by New keep such settings, and so does Consul. Override fails for others.
+// Registries made by New support such settings, and so does Consul. For others, Override returns an
+// error.
 func Override(ctx context.Context, r yodel.Registrar, service, addr, state string, weight int) error {
 	o, ok := r.(overrider)
 	if !ok {
@@ -42,7 +43,7 @@ func Override(ctx context.Context, r yodel.Registrar, service, addr, state strin
 	return o.Override(ctx, service, addr, state, weight)
 }
 
-// Override sets the state and the weight of an instance: see the function of this name.
+// Override sets the state and the weight of an instance: see the function Override.
 func (r *Registry) Override(ctx context.Context, service, addr, state string, weight int) error {
 	value, err := Setting(service, addr, state, weight)
 	switch {
@@ -54,8 +55,9 @@ func (r *Registry) Override(ctx context.Context, service, addr, state string, we
 	return r.store.Put(ctx, r.overrideKey(service, addr), value, 0)
 }
 
-// Setting returns what a registry writes to keep a state and a weight that an operator has set, in
-// the layout JSON, or nil if there is nothing to keep. It refuses what Override refuses.
+// Setting returns the value that a registry stores for the state and weight that an operator has
+// set, in the layout JSON. It returns nil if there is nothing to store, and the same errors as
+// Override.
 func Setting(service, addr, state string, weight int) ([]byte, error) {
 	switch {
 	case addr == "":
@@ -70,7 +72,7 @@ func Setting(service, addr, state string, weight int) ([]byte, error) {
 	return json.Marshal(yodel.Instance{Addr: addr, State: state, Weight: weight})
 }
 
-// Overrides returns what operators have set for the instances of a service, as records of which
+// Overrides returns a resolver for the settings of operators for a service, as records of which
 // Addr, State and Weight count. Servers watch it.
 func (r *Registry) Overrides(name string) yodel.Resolver {
 	opts := r.opts

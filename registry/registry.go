@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registry is what registries have in common. The packages below it are the registries: a
-// server is given one as a yodel.Registrar, a client the yodel.Resolver that its method Service
+// Package registry is the common part of all registries. The packages below it are the registries.
+// A server uses one as a yodel.Registrar. A client uses the yodel.Resolver that its method Service
 // returns.
 //
 //	r := etcd.New("10.0.0.1:2379", nil)
 //	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
 //	c := yodel.NewClient(r.Service("Arith"), nil)
 //
-// A registry on top of something that keeps keys and values is a Store, which New makes a registry
-// of. How instances are written there is its Layout. Merge and Prefer make one resolver of several,
-// and Snapshot lets a client start when its registry is down.
+// A Store is a service that keeps keys and values. New makes a registry of it. A Layout says how
+// instances are written there. Merge and Prefer combine several resolvers. Snapshot lets a client
+// start while its registry is down.
 package registry
 
 import (
@@ -25,7 +25,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Store keeps values under keys, for other processes to see. It is used concurrently.
+// A Store keeps values under keys and makes them visible to other processes. It must be safe for
+// concurrent use.
 type Store interface {
 	// Put makes value the one of key. The store forgets it when ttl has passed since the last Put
 	// of the key, or soon after that, and not before. A ttl of 0 is for ever. It must not rely on
@@ -41,20 +42,20 @@ type Store interface {
 	Watch(ctx context.Context, prefix string, view *View) error
 }
 
-// Options changes how a registry works. The zero value is good.
+// Options changes how a registry works. The zero value has sensible defaults.
 type Options struct {
-	// Prefix is what all keys begin with. Default "yodel".
+	// Prefix is the prefix of all keys. Default "yodel".
 	Prefix string
-	// Layout is how instances are written. Default JSON.
+	// Layout is the format of instances. Default JSON.
 	Layout Layout
-	// Reconcile is how often everything is read again, in case that a change was missed. Default 1
-	// min.
+	// Reconcile is how often everything is read again, in case a change was missed. Default 1 min.
 	Reconcile time.Duration
-	// Logger is told of records that cannot be read. Default slog.Default().
+	// Logger logs records that cannot be read. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// A Registry is a registrar and knows resolvers, on top of a store. It may be used concurrently.
+// A Registry is a Registrar on top of a store, and returns resolvers for its services. It may be
+// used concurrently.
 type Registry struct {
 	store Store
 	opts  Options
@@ -118,7 +119,7 @@ func (r *Registry) key(service, addr string) string {
 	return r.prefix(service) + r.opts.Layout.Name(addr)
 }
 
-// Service returns the instances of a service.
+// Service returns a resolver for the instances of a service.
 func (r *Registry) Service(name string) yodel.Resolver { return &service{r, name, r.prefix(name)} }
 
 // A service is one of a registry, as a resolver.

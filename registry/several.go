@@ -15,9 +15,10 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Merge returns a resolver of the instances that any of the resolvers knows. Of several records of
-// one address the one of the first resolver counts. What a resolver that fails said last stays.
-// That it fails is an error if none of them has said anything yet, and else a line in the log.
+// Merge returns a resolver of the instances that any of the resolvers knows. If several have a
+// record for one address, the first resolver's record counts. If a resolver fails, its last result
+// stays. Its failure is an error only while no resolver has returned a result. Otherwise it is
+// logged.
 func Merge(resolvers ...yodel.Resolver) yodel.Resolver {
 	return newSeveral(resolvers, func(sets [][]yodel.Instance) []yodel.Instance {
 		var all []yodel.Instance
@@ -34,8 +35,9 @@ func Merge(resolvers ...yodel.Resolver) yodel.Resolver {
 	})
 }
 
-// Prefer returns a resolver of the instances of the first resolver that knows any which are not
-// inactive: of a registry in another data center, for example, when there are none left here.
+// Prefer returns a resolver of the instances of the first resolver that knows an instance which is
+// not inactive. For example, it uses a registry in another data center when there are no instances
+// left in this one.
 func Prefer(resolvers ...yodel.Resolver) yodel.Resolver {
 	return newSeveral(resolvers, func(sets [][]yodel.Instance) []yodel.Instance {
 		for _, set := range sets {
@@ -62,8 +64,8 @@ func newSeveral(resolvers []yodel.Resolver, choose func([][]yodel.Instance) []yo
 // hold up a start, and one that is a little slower than another must not be left out of it.
 const firstTime = 500 * time.Millisecond
 
-// Watch implements yodel.Resolver. A resolver that fails is asked again. It fails when all have
-// failed and none has said anything, so that the client can say why it knows of no instance.
+// Watch implements yodel.Resolver. It asks a failed resolver again. It fails when all resolvers
+// have failed and none has returned a result, so that the client can report the reason.
 func (s *several) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 	if len(s.resolvers) == 0 {
 		return errors.New("no resolvers to choose from")
@@ -133,7 +135,7 @@ func (s *several) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 	}
 }
 
-// Refresh has those look again that can: see yodel.Resolver.
+// Refresh makes the resolvers that support it look again: see yodel.Resolver.
 func (s *several) Refresh() {
 	for _, r := range s.resolvers {
 		refresh(r)

@@ -16,12 +16,12 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Snapshot returns a resolver that keeps what r says in a file, and begins with that when r says
-// nothing for a moment, fails, or knows of no instance: so a client starts while its registry is
-// down, or has lost its memory. What r says then counts as always. A set without instances is not
-// kept. Several processes may use the file: it is replaced as a whole. It is read only until r has
-// said something: what was heard is newer than what a file says, which perhaps cannot be written
-// any more.
+// Snapshot returns a resolver that stores the results of r in a file. It begins with the file if r
+// returns nothing for a moment, fails, or knows no instance. So a client can start while its
+// registry is down or has lost its data. After that, the results of r count. An empty set is not
+// stored. Several processes may share the file, because it is replaced as a whole. The file is read
+// only until r has returned a result, which is newer than the file, even if the file can no longer
+// be written.
 func Snapshot(path string, r yodel.Resolver) yodel.Resolver { return &snapshot{path: path, of: r} }
 
 type snapshot struct {
@@ -99,7 +99,7 @@ func (s *snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) err
 	}
 }
 
-// Refresh has the resolver look again if it can: see yodel.Resolver.
+// Refresh makes the resolver look again if it supports that: see yodel.Resolver.
 func (s *snapshot) Refresh() { refresh(s.of) }
 
 // String, ServiceName and Services are those of the resolver: see yodel.Resolver.

@@ -14,9 +14,10 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A View is the keys below a prefix as a Store tells of them. Many changes soon after each other
-// are one update of the client's set, because each takes time in proportion to the size of the set:
-// with 5,000 instances and 1,000 changes a second nothing else would be done.
+// A View receives the keys below a prefix from a Store. It combines changes that follow each other
+// closely into one update of the client's set, because an update takes time in proportion to the
+// size of the set. With 5,000 instances and 1,000 changes a second, the client would do nothing
+// else.
 type View struct {
 	of *service
 
@@ -37,7 +38,7 @@ const pause = 20 * time.Millisecond
 
 func newView(of *service) *View { return &View{of: of, news: make(chan struct{}, 1)} }
 
-// Replace says that these are all keys there are, with their values. It keeps neither.
+// Replace sets all keys and values. It keeps no reference to all or to the values.
 func (v *View) Replace(all map[string][]byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -56,7 +57,7 @@ func (v *View) Replace(all map[string][]byte) {
 	}
 }
 
-// Put says that key has a value. It keeps neither.
+// Put sets the value of a key. It keeps no reference to value.
 func (v *View) Put(key string, value []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -67,7 +68,7 @@ func (v *View) Put(key string, value []byte) {
 	v.changed()
 }
 
-// Delete says that key is not there any more.
+// Delete removes a key.
 func (v *View) Delete(key string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -108,7 +109,8 @@ func (v *View) tell(ctx context.Context, update func([]yodel.Instance)) {
 		began := time.Now()
 		update(v.instances())
 		select {
-		case <-time.After(max(pause, 4*time.Since(began))): // so that at most a fifth of a processor is used
+		// so that at most a fifth of a processor is used
+		case <-time.After(max(pause, 4*time.Since(began))):
 		case <-ctx.Done():
 			return
 		}

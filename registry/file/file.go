@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package file is a registry in a folder that processes on one machine share, and a resolver of a
-// list in a file that people write.
+// Package file is a registry in a folder that processes on one machine share. It also has a
+// resolver for a list in a file that people edit.
 package file
 
 import (
@@ -20,8 +20,8 @@ import (
 )
 
 // New returns a registry whose records are files: FOLDER/PREFIX/SERVICE/ADDRESS. A record lives
-// until the time of the last change that its file has, which is set to the end of its ttl. Clients
-// look five times a second, less often at thousands of files.
+// until the modification time of its file, which is set to the end of its ttl. Clients look five
+// times a second, and less often with thousands of files.
 func New(folder string, o *registry.Options) *registry.Registry {
 	prefix := "yodel" // as New has it
 	if o != nil && o.Prefix != "" {
@@ -30,8 +30,8 @@ func New(folder string, o *registry.Options) *registry.Registry {
 	return registry.New(&store{folder, strings.Count(prefix, "/") + 3}, o)
 }
 
-// every is how often clients look, and seldom how often they do when a look takes long, as it does
-// with thousands of files.
+// every is how often clients look. Seldom is how often they look when one look takes long, as with
+// thousands of files.
 const (
 	every  = 200 * time.Millisecond
 	seldom = 2 * time.Second

@@ -16,17 +16,17 @@ import (
 	"github.com/yodel-rpc/yodel/registry"
 )
 
-// List returns a resolver of the instances in a file, which is read again when it changes. It has
-// an address on each line, and perhaps what else there is to say, written as in registry.RPCX:
+// List returns a resolver of the instances in a file, which is read again when it changes. Each
+// line has an address, optionally with more fields, written as in registry.RPCX:
 //
 //	# the old machines
 //	10.0.0.1:8972
 //	10.0.0.2:8972?weight=2&zone=a
 //
-// or is a JSON array of yodel.Instance. A file that cannot be read, or says nothing, is an error,
-// and clients keep what it said before; [] says that there are no instances. Renaming another file
-// to it replaces it at once; one that is written in place is read when it has not changed for a
-// moment.
+// Alternatively the file is a JSON array of yodel.Instance. A file that cannot be read, or that is
+// empty, is an error, and clients keep the previous instances. The array [] means that there are no
+// instances. Renaming another file to it replaces the file at once. A file that is written in place
+// is read when it has not changed for a moment.
 func List(path string) yodel.Resolver { return list(path) }
 
 type list string
@@ -51,7 +51,8 @@ func (l list) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 			case same(info, broken):
 				return err
 			default:
-				broken = info // it may have been cut off just now: some file systems tell the time of that later
+				// it may have been cut off just now: some file systems tell the time of that later
+				broken = info
 			}
 		}
 		select {

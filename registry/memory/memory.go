@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memory is a registry inside the process: for tests, and for programs that are client and
-// server in one.
+// Package memory is a registry inside the process. It is for tests, and for programs that contain
+// both client and server.
 package memory
 
 import (
