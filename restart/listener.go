@@ -17,12 +17,12 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Transport returns a transport that dials as over does, and whose listeners are handed over. It
-// listens on the socket that the predecessor had for the very same address, port 0 included, and
-// makes a new one if there was none. Over is yodel.TCP or unix.Transport, or another one whose
+// Transport returns a transport that dials as over does, and whose listeners are handed over.
+// Listen uses the predecessor's socket for exactly the same address, port 0 included. If there is
+// none, it creates a new one. Over is yodel.TCP, unix.Transport, or another transport whose
 // listeners are sockets of the system.
 //
-// Listen is called before Run. Listeners that are closed are not handed over.
+// Call Listen before Run. Closed listeners are not handed over.
 func (p *Process) Transport(over yodel.Transport) yodel.Transport { return &transport{p, over} }
 
 type transport struct {
@@ -96,7 +96,7 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 // Close closes this process's end of the socket. The file of a unix socket stays if another process
-// listens there.
+// listens on it.
 func (l *listener) Close() error {
 	err := error(&net.OpError{Op: "close", Net: l.Addr().Network(), Addr: l.Addr(), Err: net.ErrClosed})
 	l.once.Do(func() {
@@ -164,8 +164,8 @@ func (ended) Error() string { return "restart: this process serves no longer" }
 
 func (ended) Unwrap() error { return context.Canceled }
 
-// Serves reports whether another process serves at an address of this one. A yodel.Server asks, so
-// that it does not withdraw from registries what the other one has announced there.
+// Serves reports whether another process serves at an address of this one. A yodel.Server uses it,
+// so that it does not withdraw the other process's record from registries.
 func (e ended) Serves(addr net.Addr) bool {
 	others := e.of.each(func(l *listener) bool { return !l.owned && l.Addr().String() == addr.String() })
 	return len(others) > 0

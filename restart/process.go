@@ -20,8 +20,8 @@ import (
 
 const hangUp = syscall.SIGHUP
 
-// A Process is this process as one in a row of them that listen on the same sockets. Its methods
-// may be called concurrently.
+// A Process is this process as one in a series that listens on the same sockets. Its methods may be
+// called concurrently.
 type Process struct {
 	opts    Options
 	program program
@@ -36,11 +36,11 @@ type Process struct {
 	running   bool // no more listeners may come
 }
 
-// New makes this process one that hands over, and takes what its predecessor left to it, if there
-// is one. Call it once, before the process starts others: they must not inherit what is meant for
-// this one.
+// New prepares this process for handing over, and takes the sockets that its predecessor left, if
+// there is one. Call it once, before the process starts other processes, which must not inherit
+// those sockets.
 //
-// A signal that comes before Run waits for it.
+// A signal that arrives before Run is handled by Run.
 func New(o *Options) (*Process, error) {
 	left, err := inherit()
 	if err != nil {
@@ -78,7 +78,8 @@ func findProgram(command []string) (program, error) {
 		if len(command) > 0 {
 			return p, fmt.Errorf("restart: %w", err)
 		}
-		if p.path, err = os.Executable(); err != nil { // the name was made up by whoever started this process
+		// the name was made up by whoever started this process
+		if p.path, err = os.Executable(); err != nil {
 			return p, fmt.Errorf("restart: where is the program of this process? %w", err)
 		}
 	}
@@ -91,12 +92,12 @@ func findProgram(command []string) (program, error) {
 	return p, nil
 }
 
-// Run runs the functions, which serve the listeners that Transport has made. It returns when all of
-// them have, with their errors. Their context ends when ctx does, when one of them has returned, or
-// when a successor has taken over: then they finish what they have begun, as yodel.Server.Serve
-// does. Run is called once.
+// Run runs the functions, which serve the listeners that Transport has created. It returns their
+// errors when all of them have returned. Their context ends when ctx ends, when one of them has
+// returned, or when a successor has taken over. They then finish what they have begun, as
+// yodel.Server.Serve does. Run may be called once.
 //
-// This process is ready, and its predecessor leaves, when somebody accepts from every listener.
+// This process is ready, and its predecessor ends, when every listener is in Accept.
 func (p *Process) Run(ctx context.Context, serve ...func(context.Context) error) error {
 	defer signal.Stop(p.signals)
 	if err := p.begin(); err != nil {

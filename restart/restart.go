@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package restart replaces a running process by a new one at the same address, and no call fails:
-// the process starts its successor, hands over the sockets that it listens on, and ends when the
-// successor is ready and its own calls have ended. A successor that does not become ready changes
-// nothing.
+// Package restart replaces a running process by a new one at the same address without failing a
+// call. The process starts its successor and hands over the sockets that it listens on. It ends
+// when the successor is ready and its own calls have ended. If the successor does not become ready,
+// nothing changes.
 //
 //	process, err := restart.New(nil)                                   // first thing in main
 //	listener, err := process.Transport(yodel.TCP).Listen(":8972")
 //	err = process.Run(ctx, func(ctx context.Context) error { return server.Serve(ctx, listener) })
 //
-// From then on, a SIGHUP makes the process hand over to what its program file holds by then. For
-// TLS, the transport goes below it: tls.Transport{Over: process.Transport(yodel.TCP)}.
+// A SIGHUP then makes the process start its program file again and hand over to it. For TLS, put
+// the transport below TLS: tls.Transport{Over: process.Transport(yodel.TCP)}.
 //
-// It needs Unix: elsewhere New returns an error.
+// The package needs Unix. On other systems New returns an error.
 package restart
 
 import (
@@ -25,13 +25,14 @@ import (
 type Options struct {
 	// Signal makes the process start a successor. Default SIGHUP.
 	Signal os.Signal
-	// ReadyTimeout is how long a successor may take until it is ready. It is ended then. Default 10
-	// s.
+	// ReadyTimeout is how long a successor may take to become ready. After that it is ended.
+	// Default 10 s.
 	ReadyTimeout time.Duration
-	// Command is the successor's program and its arguments. Default: those of this process, the
-	// program being looked for where it was when New was called, through the same symbolic links.
+	// Command is the program and the arguments of the successor. Default: those of this process.
+	// The program is then looked up where it was when New was called, through the same symbolic
+	// links.
 	Command []string
-	// Logger is told how it goes. Default slog.Default().
+	// Logger logs each step of a restart. Default slog.Default().
 	Logger *slog.Logger
 }
 

@@ -12,28 +12,28 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Key says whose limit a call counts against: calls with equal keys have one together. Fields may
-// be combined, as in
+// A Key identifies the limit that a call counts for. Calls with equal keys share one. Fields may be
+// combined, as in
 //
 //	By: func(call *yodel.Call) rate.Key { return rate.Key{Method: call.Method, Tenant: call.Tenant} }
 type Key struct {
 	Method, Tenant string
 	// Addr is the address of a peer.
 	Addr netip.Addr
-	// Name is anything else. Error messages do not show it.
+	// Name is any other text. Error messages do not show it.
 	Name string
 }
 
-// Method gives each method a limit of its own. Methods that do not exist have keys too.
+// Method gives each method its own limit. Methods that do not exist have keys too.
 func Method(call *yodel.Call) Key { return Key{Method: call.Method} }
 
-// Tenant gives each tenant a limit of its own. The tenant is what the caller says it is, unless a
-// middleware above has checked it.
+// Tenant gives each tenant its own limit. The caller names its tenant, unless a middleware above
+// has checked it.
 func Tenant(call *yodel.Call) Key { return Key{Tenant: call.Tenant} }
 
-// Peer gives each network address a limit of its own, whatever its port, on a server. In IPv6 the
-// address is the network of 64 bits, in which one host can have any number of addresses. Peers
-// without one, as in memory, share a limit.
+// Peer gives each network address its own limit on a server, regardless of the port. For IPv6 it
+// uses the network of 64 bits, because one host can have any number of addresses in it. Peers
+// without an address, such as those of package mem, share a limit.
 func Peer(call *yodel.Call) Key {
 	peer := call.Peer()
 	if peer == nil {
@@ -53,8 +53,7 @@ func Peer(call *yodel.Call) Key {
 	return Key{Addr: addr}
 }
 
-// Metadata gives each value of an entry of the metadata a limit of its own. Calls without the entry
-// share one.
+// Metadata gives each value of a metadata key its own limit. Calls without the key share one.
 func Metadata(name string) func(*yodel.Call) Key {
 	return func(call *yodel.Call) Key { return Key{Name: call.Metadata[name]} }
 }
@@ -72,13 +71,13 @@ func (k *Key) hash(seed maphash.Seed) uint64 {
 	return h
 }
 
-// mix makes one hash of two, in an order.
+// mix combines two hashes in this order.
 func mix(h, next uint64) uint64 {
 	h = (h<<25 | h>>39) * 0x9e3779b97f4a7c15 // odd, so that nothing is lost
 	return h ^ next
 }
 
-// String returns what no other key returns, for stores.
+// String returns a text that is different for each key. Stores use it.
 func (k *Key) String() string {
 	var b strings.Builder
 	for _, part := range [...]string{k.Method, k.Tenant, k.Name} {
@@ -90,7 +89,7 @@ func (k *Key) String() string {
 	return b.String()
 }
 
-// whose says in an error message whose limit it is.
+// whose describes the key in an error message.
 func (k *Key) whose() string {
 	var of []string
 	if k.Method != "" {

@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rate limits how often calls are made: in all, of each method, of each caller, or by
-// whatever a call can be told apart by.
+// Package rate limits how often calls are made: all calls together, or those of each method, each
+// caller, or any other key.
 //
 //	rate.PerSecond(1000)                                              // all calls together
 //	rate.With(&rate.Limit{PerSecond: 10, Burst: 20, By: rate.Tenant}) // each tenant
 //	rate.With(&rate.Limit{PerSecond: 50, Wait: time.Second})          // late rather than refused
 //	rate.PerEndpoint(&rate.Limit{PerSecond: 100})                     // each server that a client calls
 //
-// On a server it protects what is behind it. It belongs below authentication, so that strangers
-// cannot use up the limit of others, and above what costs anything. Several limits stand one below
-// the other: the one for each caller first, so that a call which that refuses does not count for
-// all. On a client it keeps to a limit that the other side has, and belongs below retry if each
-// attempt shall count, above it if the attempts of a call shall count once. What each single server
-// is to be spared is a limit on the endpoint (PerEndpoint). A stream counts once, when it begins.
+// On a server it protects what is behind it. Put it below authentication, so that strangers cannot
+// use up the limit of others, and above everything that is expensive. Several limits can follow
+// each other. Put the limit for each caller first, so that a call that it refuses does not count
+// for the limit of all. On a client it respects a limit of the other side. Put it below retry if
+// each attempt should count, and above retry if a call should count once. PerEndpoint limits the
+// attempts on each server. A stream counts once, when it begins.
 //
-// A refused call fails with ResourceExhausted (YDL3301), was certainly not executed, and says when
-// to come back (RetryAfter). With Limit.Wait a call waits for its turn instead, first come, first
-// served, if that comes before its deadline; if not, it is refused at once. A caller who gives up
-// while it waits uses nothing up.
+// A refused call fails with ResourceExhausted (YDL3301). It was certainly not executed, and its
+// error says when to come back (RetryAfter). With Limit.Wait a call waits for its turn, in order of
+// arrival, if the turn comes before its deadline. Otherwise it is refused at once. A caller that
+// gives up while it waits does not use up the limit.
 //
-// The algorithm is the generic cell rate algorithm, the token bucket that needs one number (ITU-T
-// I.371; "GCRA" also at brandur.org/rate-limiting): the time at which the bucket would be full
-// again. It is one atomic word, so that a call that passes takes no lock and no memory.
+// The algorithm is the generic cell rate algorithm, a token bucket that needs a single number: the
+// time at which the bucket would be full again (ITU-T I.371; "GCRA" also at
+// brandur.org/rate-limiting). The number is one atomic word, so a call that passes takes no lock
+// and allocates nothing.
 //
-// Keys are what callers say, and somebody may invent them. Limit.MaxKeys of them are known at a
-// time, in memory that is allocated once. Which one makes room for a new one: the one whose bucket
-// is full, or will be soonest, of a few; when its bucket was full, as it is after a pause, nothing
-// is lost, and otherwise it begins afresh. Whoever invents keys gets a burst for each, so a limit
-// by something that callers choose needs one for all beside it.
+// Callers choose keys, and a caller may invent them. A limit knows Limit.MaxKeys keys at a time, in
+// memory that is allocated once. A new key replaces, among a few keys, the one whose bucket is full
+// or will be full soonest. If that bucket was full, as after a pause, nothing is lost. Otherwise
+// the replaced key starts with a full bucket next time. An invented key gets a full burst each
+// time, so a limit by a key that callers choose also needs a limit for all.
 //
-// A limit for all servers together has a Store: see Limit.Store, and package middleware/redis.
+// A limit for several servers together has a Store: see Limit.Store, and package middleware/redis.
 package rate
 
 import (
@@ -46,52 +47,51 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Limit is how often calls may be made. One limit is one, however many clients and servers it is
-// given to.
+// A Limit says how often calls may be made. One *Limit is a single limit, even if several clients
+// and servers use it.
 type Limit struct {
-	// PerSecond is how many calls may be made in a second, for long. It may be less than one. Zero
-	// or less is no limit.
+	// PerSecond is the sustained rate in calls per second. It may be less than one. Zero or less
+	// means no limit.
 	PerSecond float64
-	// Burst is how many may be made at once after a pause. Default a tenth of PerSecond, at least
-	// 1.
+	// Burst is how many calls may be made at once after a pause. Default a tenth of PerSecond, at
+	// least 1.
 	Burst int
-	// By says whose limit a call counts against. Default: there is one for all calls.
+	// By returns the key that a call counts for. Default: one limit for all calls.
 	By func(call *yodel.Call) Key
 	// Wait is how long a call may wait for its turn. Default 0: it is refused at once.
 	Wait time.Duration
-	// Exempt are methods that do not count. Default: yodel.Health and yodel.Ping, without which a
-	// busy server would look dead.
+	// Exempt are methods that do not count. Default: yodel.Health and yodel.Ping, so that a busy
+	// server does not look dead.
 	Exempt []string
-	// MaxKeys is about how many keys are known at a time, up to 16,777,216. Each takes some 100
-	// bytes. Default 16,384.
+	// MaxKeys is approximately how many keys are known at a time, at most 16,777,216. Each takes
+	// about 100 bytes. Default 16,384.
 	MaxKeys int
-	// Name keeps the counts of a client or server when its chain is built anew, with a limit of the
-	// same name, which may have another rate. Default: a new limit begins afresh. It is also what a
-	// Store knows the limit by: without a name that is PerSecond and Burst, and two limits of one
-	// store that are alike in these are one.
+	// Name makes the counts survive when the chain of a client or server is built again, with a
+	// limit of the same name, which may have another rate. Default: the new limit starts with full
+	// buckets. A Store also identifies the limit by Name. Without a name it uses PerSecond and
+	// Burst, so two limits of a store with equal values share their counts.
 	Name string
 
-	// Store holds the counts of a limit that several processes have together. Default: this process
-	// has its own.
+	// Store holds the counts of a limit that several processes share. Default: this process has its
+	// own counts.
 	Store Store
-	// Batch is how many calls are asked for at once from Store, for the next calls to need no
-	// answer from it. Of N processes all together then admit at most N times Batch-1 calls more
-	// than the limit in any time. Default a tenth of Burst, at least 1.
+	// Batch is how many calls one request to Store asks for. The following calls then need no
+	// request. N processes together admit at most N times (Batch-1) calls more than the limit in
+	// any time. Default a tenth of Burst, at least 1.
 	Batch int
 	// Timeout is how long Store may take to answer. Default 250 ms.
 	Timeout time.Duration
-	// Strict refuses calls when Store does not answer, with YDL3302. Default false: each process
-	// then has a limit of its own, of the same rate, and logs it once; it asks again after a
-	// second.
+	// Strict refuses calls with YDL3302 when Store does not answer. Default false: each process
+	// then applies the rate by itself, logs that once, and asks Store again after a second.
 	Strict bool
-	// Logger is told when Store does not answer, and when it does again. Default slog.Default().
+	// Logger logs when Store does not answer, and when it answers again. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// PerSecond allows n calls in a second, of all callers and methods together, and refuses more.
+// PerSecond allows n calls per second, of all callers and methods together, and refuses more.
 func PerSecond(n float64) yodel.Middleware { return With(&Limit{PerSecond: n}) }
 
-// With limits calls as l says; nil is no limit.
+// With limits calls as l says. Nil means no limit.
 func With(l *Limit) yodel.Middleware {
 	if l == nil || !(l.PerSecond > 0) { // nor NaN
 		return func(next yodel.Handler) yodel.Handler { return next }
@@ -118,12 +118,12 @@ func With(l *Limit) yodel.Middleware {
 
 type stateKey struct{ name string }
 
-// PerEndpoint gives each endpoint of a client a limit as l says, for the attempts on it; nil is no
-// limit. What is refused on one endpoint retry sends to another one: the error says when to come
-// back only if there is none. The counts belong to the endpoint: they stay while a chain is built
-// anew with the same PerEndpoint, or one of the same Limit.Name. Of Limit.MaxKeys each endpoint
-// knows 1024, if nothing else is said. With a Store, the limit of an endpoint is that of all
-// processes together, by what the store knows the limit by and the endpoint's address.
+// PerEndpoint limits the attempts on each endpoint of a client as l says. Nil means no limit. Retry
+// sends an attempt that is refused on one endpoint to another, because the error says when to come
+// back only if there is no other. The counts belong to the endpoint. They survive when the chain is
+// built again with the same PerEndpoint, or with the same Limit.Name. Each endpoint knows 1024
+// keys, unless Limit.MaxKeys is set. With a Store, all processes share the limit of an endpoint.
+// The store identifies it by the name of the limit and the endpoint's address.
 func PerEndpoint(l *Limit) yodel.EndpointMiddleware {
 	if l == nil || !(l.PerSecond > 0) { // nor NaN
 		return func(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler { return next }
@@ -147,22 +147,22 @@ func PerEndpoint(l *Limit) yodel.EndpointMiddleware {
 	}
 }
 
-// A limiter is a Limit whose numbers can be worked with.
+// A limiter is a Limit with computed values.
 type limiter struct {
 	Limit
 
 	interval int64 // between two calls, in nanoseconds
 	burst    int64 // of intervals, in nanoseconds
 	counts   *counts
-	stored   string          // what the store knows it by
-	endpoint *yodel.Endpoint // whose limit it is; nil for no endpoint's
+	stored   string          // the name of the limit in the store
+	endpoint *yodel.Endpoint // the endpoint of the limit; nil if there is none
 }
 
-// Counts are what a limit has counted.
+// counts are the counts of a limit.
 type counts struct {
-	all  *bucket      // without keys
-	keys *table       // nil for a limit without
-	away atomic.Int64 // until when the store is not asked; 0 when it answers
+	all  *bucket      // for a limit without keys
+	keys *table       // nil for a limit without keys
+	away atomic.Int64 // when the store is asked again; 0 while it answers
 }
 
 func newLimiter(limit *Limit) *limiter {
@@ -191,11 +191,11 @@ func newLimiter(limit *Limit) *limiter {
 	return l
 }
 
-// longest is a year: what is reckoned with it does not overflow.
+// longest is a year: sums with it do not overflow.
 const longest = time.Duration(1 << 55)
 
-// emission makes a rate the nanoseconds between two calls, and those of a burst, which is corrected
-// to what can be had.
+// emission converts a rate to the nanoseconds between two calls, and a burst to nanoseconds and
+// calls. It corrects values that are out of range.
 func emission(perSecond float64, burst int) (interval, whole int64, calls int) {
 	interval = max(int64(min(float64(time.Second)/perSecond, float64(longest))), 1)
 	if burst <= 0 {
@@ -206,7 +206,8 @@ func emission(perSecond float64, burst int) (interval, whole int64, calls int) {
 }
 
 func newCounts(l *limiter) *counts {
-	c := &counts{all: newBucket(0)} // also for the next limit of this name, which may have no keys
+	// also needed for the next limit of this name, which may have no keys
+	c := &counts{all: newBucket(0)}
 	if l.By != nil {
 		c.keys = newTable(l.MaxKeys)
 	}
@@ -242,7 +243,7 @@ func (l *limiter) do(ctx context.Context, call *yodel.Call, next yodel.Handler) 
 	return next(ctx, call)
 }
 
-// late decides about a call that could not pass at once.
+// late handles a call that could not pass at once.
 func (l *limiter) late(ctx context.Context, call *yodel.Call, b *bucket, key *Key) error {
 	if l.Wait > 0 {
 		return l.queue(ctx, call, b, key)
@@ -254,7 +255,7 @@ func (l *limiter) late(ctx context.Context, call *yodel.Call, b *bucket, key *Ke
 	return l.refused(call, key, time.Duration(b.wait(now, l.interval, l.burst, 0)))
 }
 
-// bucket returns the bucket of a key. Counts that were kept under a name may be those of a limit
+// bucket returns the bucket of a key. Counts that were kept under a name may come from a limit
 // without keys.
 func (c *counts) bucket(key *Key) *bucket {
 	if c.keys == nil {
@@ -294,7 +295,7 @@ func (l *limiter) queue(ctx context.Context, call *yodel.Call, b *bucket, key *K
 	}
 }
 
-// until is how long a call may wait: until its deadline at the latest.
+// until returns how long a call may wait, at most until its deadline.
 func (l *limiter) until(ctx context.Context, call *yodel.Call, now time.Time) time.Time {
 	until := now.Add(max(l.Wait, 0))
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(until) {
@@ -306,8 +307,8 @@ func (l *limiter) until(ctx context.Context, call *yodel.Call, now time.Time) ti
 	return until
 }
 
-// refused is the error of a call that comes too soon. What keys callers have is nobody's business
-// but for the method, the tenant and the address.
+// refused returns the error of a call that comes too soon. It shows only the method, tenant and
+// address of the key.
 func (l *limiter) refused(call *yodel.Call, key *Key, after time.Duration) error {
 	after = max(after, time.Microsecond)
 	e := &yodel.Error{Code: yodel.ResourceExhausted, ID: "YDL3301", NotProcessed: true, RetryAfter: after}
@@ -315,7 +316,7 @@ func (l *limiter) refused(call *yodel.Call, key *Key, after time.Duration) error
 	if ep := l.endpoint; ep != nil {
 		where = " at " + ep.Addr()
 		if ep.Client().Several() {
-			e.RetryAfter = 0 // another one may have room
+			e.RetryAfter = 0 // another endpoint may have room
 		}
 	}
 	call.Note("rate", "refused: the limit"+where+" is used up")
@@ -324,7 +325,7 @@ func (l *limiter) refused(call *yodel.Call, key *Key, after time.Duration) error
 	return e
 }
 
-// left is the error of a call that waited in vain.
+// left returns the error of a call that has waited in vain.
 func (l *limiter) left(ctx context.Context, call *yodel.Call, key *Key) error {
 	if ctx.Err() != nil {
 		return ended(ctx, call)
@@ -332,7 +333,7 @@ func (l *limiter) left(ctx context.Context, call *yodel.Call, key *Key) error {
 	return l.refused(call, key, time.Duration(l.interval))
 }
 
-// ended is the error of a call whose caller did not wait any longer.
+// ended returns the error of a call whose caller stopped waiting.
 func ended(ctx context.Context, call *yodel.Call) error {
 	e := &yodel.Error{Code: yodel.Canceled, ID: "YDL1006", NotProcessed: true, Cause: context.Cause(ctx)}
 	e.Message = call.Method + ": the caller canceled it while it waited for its turn (rate limit)"

@@ -24,8 +24,8 @@ const backlog = 128
 
 var errRefused = errors.New("connection refused: nobody listens there")
 
-// A Network is a transport whose addresses exist in this value alone: two networks know nothing
-// of each other. It is used concurrently.
+// A Network is a transport whose addresses exist only in this value. Two networks are separate. It
+// may be used concurrently.
 type Network struct {
 	mu        sync.Mutex
 	listeners map[string]*listener
@@ -33,11 +33,11 @@ type Network struct {
 	dialed    int
 }
 
-// New returns a network on which nobody listens yet.
+// New returns a network without listeners.
 func New() *Network { return &Network{listeners: map[string]*listener{}} }
 
-// Listen accepts connections at addr, which may be any text. The port 0, and the empty address,
-// ask for one that is free: the listener's Addr tells which.
+// Listen accepts connections at addr, which may be any text. The port 0, or an empty address,
+// selects a free one, which the listener's Addr returns.
 func (n *Network) Listen(addr string) (net.Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -65,13 +65,14 @@ func (n *Network) freeLocked(host string) string {
 	}
 }
 
-// Dial connects to the listener at addr and fails at once when there is none. Like TCP it does not
-// wait for Accept, unless many other connections do already.
+// Dial connects to the listener at addr, and fails at once if there is none. Like TCP it does not
+// wait for Accept, unless many other connections are waiting.
 func (n *Network) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	n.mu.Lock()
 	l := n.listeners[addr]
 	n.dialed++
-	local := address(fmt.Sprintf("%s/%d", addr, n.dialed)) // whom a server's log can tell from others
+	// whom a server's log can tell from others
+	local := address(fmt.Sprintf("%s/%d", addr, n.dialed))
 	n.mu.Unlock()
 
 	err := ctx.Err()

@@ -13,9 +13,10 @@ import (
 // reloadEvery is how often, at most, the files of a Certificate are looked at.
 const reloadEvery = time.Second
 
-// A Certificate follows its files: a handshake that finds them changed takes the new ones. Files
-// that cannot be used leave the last good certificate in force, and are tried again. It costs no
-// goroutine: handshakes look at the files, once a second at most. It is used concurrently.
+// A Certificate follows its files. A handshake that finds them changed uses the new ones. If the
+// new files cannot be used, the last good certificate stays in force, and later handshakes try them
+// again. It needs no goroutine, because handshakes check the files, at most once a second. It may
+// be used concurrently.
 type Certificate struct {
 	certFile, keyFile string
 
@@ -32,8 +33,8 @@ type stamp struct {
 	size    int64
 }
 
-// Reload reads a certificate and its key from PEM files, now and whenever they change. Behind the
-// certificate its file may hold the ones between it and a root.
+// Reload reads a certificate and its key from PEM files, now and whenever they change. The
+// certificate file may also contain the intermediate certificates, after the certificate.
 func Reload(certFile, keyFile string) (*Certificate, error) {
 	c := &Certificate{certFile: certFile, keyFile: keyFile}
 	if err := c.Err(); err != nil {
@@ -52,8 +53,8 @@ func (c *Certificate) GetClientCertificate(*tls.CertificateRequestInfo) (*tls.Ce
 	return c.latest(), nil
 }
 
-// Err says why the certificate in force is not the one that is in the files now, for a health
-// check or a log. It is nil when they are the same. It looks at the files as a handshake does.
+// Err returns why the certificate in force differs from the one in the files, for a health check or
+// a log. It returns nil if they are the same. It checks the files as a handshake does.
 func (c *Certificate) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

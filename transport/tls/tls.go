@@ -25,29 +25,31 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Transport speaks TLS over another transport. It is used concurrently; its fields and the
-// configurations are not changed any more once it is in use.
+// A Transport runs TLS over another transport. It may be used concurrently. Its fields and
+// configurations must not be changed once it is in use.
 //
-// TLS 1.3 is spoken unless a configuration's MinVersion asks for 1.2; nothing older ever is.
+// It uses TLS 1.3, unless the MinVersion of a configuration allows 1.2. It never uses older
+// versions.
 //
-// With TLS 1.3 a client has finished its handshake before the server looks at the client's
-// certificate: when the server refuses it, Dial succeeds and the first Read fails.
+// With TLS 1.3 a client finishes its handshake before the server checks the client's certificate.
+// If the server refuses it, Dial succeeds and the first Read fails.
 //
-// A handshake that fails because of TLS is a *yodel.Error with the ID YDL1108, which names the
+// A handshake that fails because of TLS returns a *yodel.Error with the ID YDL1108, which names the
 // check that failed. The caller of the client gets it, and the server logs it in one line. A client
-// that does not speak TLS is sent a TLS alert, by which it can tell.
+// that does not speak TLS receives a TLS alert, from which it can tell.
 type Transport struct {
-	// Server is how to listen. It needs a certificate. With ClientCAs, and ClientAuth left alone,
-	// every client must show a certificate of theirs. The same defaults hold for a configuration
-	// that GetConfigForClient returns, which must not be changed afterwards. Default: Listen fails.
+	// Server is the configuration for Listen. It needs a certificate. With ClientCAs and the
+	// default ClientAuth, every client must present a certificate from one of them. The same
+	// defaults apply to a configuration that GetConfigForClient returns, which must not be changed
+	// afterwards. Default: Listen fails.
 	Server *tls.Config
-	// Client is how to dial. Without a ServerName the server must prove to be the host of the
-	// address. Default: trust what this machine trusts.
+	// Client is the configuration for Dial. Without a ServerName, the server must prove that it is
+	// the host of the address. Default: the trusted roots of this machine.
 	Client *tls.Config
-	// Over carries the encrypted bytes. Default: yodel.TCP.
+	// Over is the transport for the encrypted bytes. Default: yodel.TCP.
 	Over yodel.Transport
-	// HandshakeTimeout ends the connection of a client that is accepted, read or written to, and
-	// does not finish its handshake. A Dial is ended by its context. Default: 10 s.
+	// HandshakeTimeout closes an accepted connection whose client does not finish its handshake in
+	// time. The context of Dial bounds its handshake. Default: 10 s.
 	HandshakeTimeout time.Duration
 }
 
@@ -216,8 +218,8 @@ func (c *conn) handshake() error {
 	return nil
 }
 
-// Close tells the peer that nothing was cut off. A peer that reads nothing may leave no room for
-// that: crypto/tls would wait five seconds for it.
+// Close sends the TLS close notification, so that the peer can detect truncation. If a peer does
+// not read, there may be no room for it: crypto/tls would wait five seconds.
 func (c *conn) Close() error {
 	cut := time.AfterFunc(100*time.Millisecond, func() { _ = c.NetConn().Close() })
 	defer cut.Stop()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unix connects processes of one machine through a socket in the file system, faster than
-// TCP and open to those alone whom the file's mode lets in. Addresses are paths of at most about
-// 100 bytes.
+// Package unix connects processes of one machine through a socket in the file system. It is faster
+// than TCP, and only users whom the file's mode permits can connect. Addresses are paths of at most
+// about 100 bytes.
 package unix
 
 import (
@@ -17,10 +17,10 @@ import (
 	"syscall"
 )
 
-// A Transport speaks over unix sockets. It is used concurrently.
+// A Transport uses unix sockets. It may be used concurrently.
 type Transport struct {
-	// Mode is the mode of a listener's socket file: who may write to the file may connect. The
-	// mode of its folder counts too. Default: 0o600, this user only.
+	// Mode is the mode of a listener's socket file. Users who may write to the file may connect.
+	// The mode of its folder counts too. Default: 0o600, this user only.
 	Mode fs.FileMode
 }
 
@@ -29,8 +29,8 @@ func (t Transport) Dial(ctx context.Context, path string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", path)
 }
 
-// Listen makes a socket file at path, which Close removes. A socket file that a dead server left
-// there is replaced. Anything else there is an error, a socket that somebody listens on included.
+// Listen creates a socket file at path, which Close removes. It replaces a socket file that a dead
+// server left there. Any other file is an error, and so is a socket on which a process listens.
 //
 // The abstract addresses of Linux, "@name", are refused: they have no file, so no mode protects
 // them.
