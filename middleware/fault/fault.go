@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault makes calls slow, or fail, on purpose: to see what the rest of a system makes of
-// it.
+// Package fault makes calls slow or makes them fail on purpose (fault injection), to test how the
+// rest of a system reacts.
 //
-// An Injector has rules, which can be changed while calls run. It is put into a chain once, on the
-// client or the server, and does nothing while it has none:
+// An Injector has rules, which can be changed while calls run. Put it into a chain once, on the
+// client or the server. Without rules it does nothing:
 //
 //	var faults fault.Injector
 //	client := yodel.NewClient(r, &yodel.ClientOptions{EndpointMiddleware: []yodel.EndpointMiddleware{faults.Attempts}})
 //	err := faults.Set(fault.Rule{Percent: 1, Delay: 200 * time.Millisecond})
 //
-// On a client, Attempts is below the balancer, where faults look like those of a network or a
-// server, and retries, breakers and hedges see them; it belongs innermost there. Calls is above:
-// what is below it is not tried. On a server, Calls belongs where the faults of the method itself
-// would be: innermost.
+// On a client, Attempts runs below the balancer. Its faults look like those of a network or a
+// server, and retries, breakers and hedges see them. Put it innermost. Calls runs above the
+// balancer, so nothing below it is tested. On a server, put Calls where faults of the method itself
+// would occur: innermost.
 //
-// The first rule that is for a call, and whose percentage hits, is the one that is applied. Errors
-// have the ID YDL3511 and name the rule, so that nobody looks for a cause elsewhere; what Rule.Lose
-// and Rule.Code let the caller know is what it would know in earnest. A delay is in the call's
-// record.
+// The first rule that matches the call and whose percentage hits is applied. Errors have the ID
+// YDL3511 and name the rule, so that nobody searches for another cause. Apart from that, the caller
+// learns from Rule.Lose and Rule.Code only what it would learn from a real failure. A delay is in
+// the call's record.
 //
-// The actions are those of Envoy's fault filter and of Twitter's and Google's practice of failing
-// on purpose (Principles of Chaos Engineering).
+// The actions are those of Envoy's fault filter. The practice of failing on purpose is that of
+// Twitter and Google (Principles of Chaos Engineering).
 package fault
 
 import (
@@ -37,48 +37,50 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Rule says which calls get which fault. Of what it does, the delay comes first.
+// A Rule says which calls get which fault. If it has a delay, the delay comes before the other
+// faults.
 type Rule struct {
-	// Name is what errors and records call the rule. Default its number, from 1.
+	// Name is the name of the rule in errors and records. Default its number, from 1.
 	Name string `json:"name,omitempty"`
 
-	// Percent of the calls that it is for, from 0.01 to 100. Zero is all.
+	// Percent is the percentage of matching calls that get the fault, from 0.01 to 100. Zero means
+	// all.
 	Percent float64 `json:"percent,omitempty"`
-	// Methods that it is for. Default all.
+	// Methods are the methods that match. Default all.
 	Methods []string `json:"methods,omitempty"`
-	// Metadata that calls have to have. Default any.
+	// Metadata is the metadata that a call must have to match. Default any.
 	Metadata yodel.Metadata `json:"metadata,omitempty"`
-	// Addr is the address of the endpoint that the attempt goes to, or the caller's on a server,
-	// which may lack the port. Default any.
+	// Addr is the address of the endpoint of the attempt, or on a server the address of the caller,
+	// where the port may be omitted. Default any.
 	Addr string `json:"addr,omitempty"`
-	// If says whether it is for a call. It is called concurrently. Default yes.
+	// If reports whether a call matches. It is called concurrently. Default: every call matches.
 	If func(ctx context.Context, call *yodel.Call) bool `json:"-"`
 
-	// Delay is how long the call is held up. It ends with the caller's patience.
+	// Delay is how long the call is delayed. It ends early with the caller's context or deadline.
 	Delay time.Duration `json:"delay,omitempty"`
-	// Jitter is added to the delay: a random share of it.
+	// Jitter bounds a random time that is added to the delay.
 	Jitter time.Duration `json:"jitter,omitempty"`
-	// Code makes the call fail with it, not executed, as a limit or a server that drains refuses
-	// calls.
+	// Code makes the call fail with this code, not executed, as if a limit or a draining server had
+	// refused it.
 	Code yodel.Code `json:"code,omitempty"`
-	// Message is that of the error. Default "an injected fault".
+	// Message is the message of the error. Default "an injected fault".
 	Message string `json:"message,omitempty"`
-	// Lose makes the call fail as when the connection is lost: Unavailable, and the caller cannot
-	// know whether it was executed.
+	// Lose makes the call fail as if the connection was lost: with Unavailable, so that the caller
+	// cannot know whether the call was executed.
 	Lose Loss `json:"lose,omitempty"`
-	// Reset closes the connection that the call came on. On a server, where calls have one; other
-	// calls on it fail too.
+	// Reset closes the connection of the call, and so other calls on it fail too. It works only on
+	// a server, where a call has a connection.
 	Reset bool `json:"reset,omitempty"`
 }
 
-// A Loss is what is lost of a call.
+// A Loss says which part of a call is lost.
 type Loss string
 
-// What can be lost. The caller cannot tell them apart.
+// The parts that can be lost. The caller cannot distinguish them.
 const (
 	Nothing Loss = ""
 	Request Loss = "request" // the call is not executed
-	Reply   Loss = "reply"   // it is
+	Reply   Loss = "reply"   // the call is executed
 )
 
 // An Injector injects faults. The zero value has no rules. It may be used concurrently, and in
@@ -91,15 +93,15 @@ type Injector struct {
 type rule struct {
 	Rule
 
-	share    uint32 // of everything
+	share    uint32 // in units of 1/everything
 	injected *atomic.Uint64
 }
 
-// everything is the steps of a percentage: one hundredth of a percent each.
+// everything is the number of steps of a percentage: one hundredth of a percent each.
 const everything = 10_000
 
-// Set puts rules in place of those that there are, for all calls that begin from then on. None ends
-// all faults. It changes nothing when one of them makes no sense.
+// Set replaces the rules for all calls that begin from then on. Without rules, it ends all faults.
+// If a rule is invalid, it returns an error and changes nothing.
 func (i *Injector) Set(rules ...Rule) error {
 	ready := make([]rule, 0, len(rules))
 	for n, r := range rules {
@@ -120,10 +122,10 @@ func (i *Injector) Set(rules ...Rule) error {
 	return nil
 }
 
-// fault says what is wrong with a rule; "" is nothing.
+// fault returns what is wrong with a rule, or "".
 func (r *Rule) fault() string {
 	switch {
-	case !(r.Percent >= 0 && r.Percent <= 100): // not a number is neither
+	case !(r.Percent >= 0 && r.Percent <= 100): // NaN is neither
 		return fmt.Sprintf("has %v percent, want 0.01 to 100", r.Percent)
 	case r.Percent > 0 && r.Percent < 0.005:
 		return fmt.Sprintf("has %v percent, the least is 0.01", r.Percent)
@@ -141,14 +143,14 @@ func (r *Rule) fault() string {
 	return ""
 }
 
-// A State is a rule and how often it has been applied.
+// A State is a rule with the number of calls that it was applied to.
 type State struct {
 	Rule
 
 	Injected uint64 `json:"injected"`
 }
 
-// Rules returns the rules that are in force.
+// Rules returns the current rules.
 func (i *Injector) Rules() []State {
 	rules := i.rules.Load()
 	if rules == nil {
@@ -178,7 +180,7 @@ func (i *Injector) Attempts(_ *yodel.Endpoint, next yodel.Handler) yodel.Handler
 	return i.Calls(next)
 }
 
-// inject carries out a call with the fault of the first rule that hits.
+// inject makes a call with the fault of the first rule that hits.
 func inject(ctx context.Context, call *yodel.Call, rules []rule, next yodel.Handler) error {
 	for n := range rules {
 		if r := &rules[n]; r.covers(ctx, call) {
@@ -201,7 +203,7 @@ func (r *rule) covers(ctx context.Context, call *yodel.Call) bool {
 	return (r.If == nil || r.If(ctx, call)) && (r.share == everything || rand.Uint32N(everything) < r.share)
 }
 
-// at reports whether the other side of a call has an address, or begins with it and a colon.
+// at reports whether the address of the call's other side is want, or begins with want and a colon.
 func at(call *yodel.Call, want string) bool {
 	addr := ""
 	switch {
@@ -234,14 +236,14 @@ func (r *rule) apply(ctx context.Context, call *yodel.Call, next yodel.Handler) 
 	return next(ctx, call)
 }
 
-// lose carries out a call of which nothing comes back.
+// lose makes a call whose outcome is lost.
 func lose(ctx context.Context, call *yodel.Call, next yodel.Handler) {
 	users := call.Reply
 	defer func() { call.Reply, call.Trailer, call.ReplyAttachment = users, nil, nil }()
 	if !call.Streams() && call.Peer() == nil {
 		call.Reply = nil
 	}
-	_ = next(ctx, call) // whatever it says is lost
+	_ = next(ctx, call) // its outcome is lost
 }
 
 func (r *rule) err(call *yodel.Call, code yodel.Code, unprocessed bool, more string) error {
@@ -260,11 +262,11 @@ func (r *rule) err(call *yodel.Call, code yodel.Code, unprocessed bool, more str
 	}
 }
 
-// delay holds the call up. It fails when the caller does not wait for so long.
+// delay delays the call. It fails if the caller's context or deadline ends first.
 func (r *rule) delay(ctx context.Context, call *yodel.Call) error {
 	wait := r.Delay
 	if r.Jitter > 0 {
-		if wait += rand.N(r.Jitter); wait < 0 { // it overflowed
+		if wait += rand.N(r.Jitter); wait < 0 { // the sum overflowed
 			wait = math.MaxInt64
 		}
 	}

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package health asks each endpoint every now and then whether it is well, and takes those that are
-// not out of use.
+// Package health checks each endpoint at intervals and takes unhealthy ones out of use (active
+// health checks).
 //
-// It is an EndpointMiddleware of the client, and costs calls nothing: the checks are calls of its
-// own, on a goroutine of each endpoint (active checks). They begin when the client learns of the
-// endpoint, whether or not there are calls to it, so they also connect to it. An endpoint that is
-// not well is not ready (see yodel.Endpoint.SetReady): the balancer sends calls elsewhere while
-// anybody is ready, and when nobody is, to all of them. What calls find out about an endpoint
-// (passive checks) is the matter of packages outlier and breaker, which are faster and do not see
-// an endpoint that gets no calls.
+// It is an EndpointMiddleware of the client. It costs calls nothing, because checks are calls of
+// their own, on one goroutine for each endpoint. They begin when the client learns of the endpoint,
+// even without calls to it, so they also connect to it. An unhealthy endpoint is not ready (see
+// yodel.Endpoint.SetReady). The balancer sends calls elsewhere while another endpoint is ready. If
+// none is, it sends calls to all of them. Packages outlier and breaker judge an endpoint by its
+// calls (passive checks). They are faster, and do not see an endpoint without calls.
 //
-// A check asks the built-in method yodel.Health, or another one, through the whole chain of the
-// client, pinned to the endpoint, so that it has a token if calls have one. Bad is no answer in
-// time, any error that says that something is wrong, and an answer that says that the server is not
-// serving. Good is every other answer, also that the server knows no such method (Unimplemented),
-// does not let this client ask (Unauthenticated, PermissionDenied), or has too much to do
-// (ResourceExhausted): it is there, and to take it out of use would give what it does to the
-// others, who have too much to do as well.
+// A check calls the built-in method yodel.Health, or another method, through the whole chain of the
+// client and pinned to the endpoint. So it carries a token if calls carry one. A check fails if
+// there is no answer in time, if an error says that something is wrong, or if the answer says that
+// the server is not serving. Every other answer counts as healthy, also these errors: the server
+// has no such method (Unimplemented), does not permit this client (Unauthenticated,
+// PermissionDenied), or is overloaded (ResourceExhausted). Taking an overloaded server out of use
+// would move its load to others that may be overloaded too.
 package health
 
 import (
@@ -34,34 +33,35 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 )
 
-// Options changes how endpoints are checked. The zero value is a good choice.
+// Options changes how endpoints are checked. The zero value has sensible defaults.
 type Options struct {
-	// Every is the time between two checks of an endpoint: a quarter more or less, by chance, so
-	// that many clients do not ask at once. At least 10 ms. Default 5 s.
+	// Every is the time between two checks of an endpoint. A random part of up to a quarter is
+	// added or subtracted, so that many clients do not check at once. At least 10 ms. Default 5 s.
 	Every time.Duration
 	// Timeout is how long an answer may take. Default 1 s, or Every if that is shorter.
 	Timeout time.Duration
-	// Method is what is called, without arguments. Default "yodel.Health", whose answer says
-	// whether the server is serving; any answer of another one is good.
+	// Method is the method to call, without arguments. Default "yodel.Health", whose answer says
+	// whether the server is serving. For another method, any answer counts as healthy.
 	Method string
-	// Failures is how many checks in a row must be bad before the endpoint is out of use, the first
-	// of all excepted: one will do. Default 2.
+	// Failures is how many checks in a row must fail before the endpoint is taken out of use. If
+	// the very first check fails, that is enough. Default 2.
 	Failures int
-	// Successes is how many must be good before it is in use again. Default 2.
+	// Successes is how many checks in a row must succeed before the endpoint is in use again.
+	// Default 2.
 	Successes int
-	// OnChange is told when an endpoint is well again, with a nil error, and when it is not, and
-	// why. It must be short. Default none.
+	// OnChange is called when an endpoint becomes healthy, with a nil error, and when it becomes
+	// unhealthy, with the reason. It must be short. Default none.
 	OnChange func(ep *yodel.Endpoint, err error)
 }
 
-// who is in whose name endpoints are not ready.
+// who is the name under which endpoints are made not ready.
 const who = "health"
 
-// Check checks endpoints as o says; nil is the default.
+// Check checks endpoints as o says. Nil means the default Options.
 //
-// It belongs once into a chain: of several the outermost counts. A new chain changes how endpoints
-// are checked. One without Check does not end the checks, which go on for as long as the endpoint
-// is there.
+// Use it once in a chain. If there are several, the outermost counts. A new chain changes how
+// endpoints are checked. A new chain without Check does not end the checks, which go on as long as
+// the endpoint exists.
 func Check(o *Options) yodel.EndpointMiddleware {
 	p := o.withDefaults()
 	return func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
@@ -97,12 +97,12 @@ func (o *Options) withDefaults() *Options {
 	return &p
 }
 
-// builtIn is the method of that name in package inspect.
+// builtIn is the health method of package inspect.
 const builtIn = "yodel.Health"
 
 const (
-	leastEvery = 10 * time.Millisecond            // or checks would be a load of their own
-	mostEvery  = time.Duration(math.MaxInt64 / 4) // what is reckoned with it does not overflow
+	leastEvery = 10 * time.Millisecond            // more frequent checks would be a load
+	mostEvery  = time.Duration(math.MaxInt64 / 4) // sums with it do not overflow
 )
 
 type checkerKey struct{}
@@ -112,13 +112,13 @@ type checker struct {
 	ep      *yodel.Endpoint
 	options atomic.Pointer[Options]
 
-	// Of the goroutine that runs.
-	known bool // there was a check
+	// Owned by the goroutine of run.
+	known bool // a check has been made
 	ill   bool
-	row   int // checks in a row that say the opposite
+	row   int // consecutive checks that contradict the current state
 }
 
-// firstCheck is how long the first check waits at most.
+// firstCheck bounds the wait before the first check.
 const firstCheck = time.Second
 
 // run checks the endpoint until ctx ends.
@@ -145,11 +145,11 @@ func (c *checker) run(ctx context.Context) {
 	}
 }
 
-// placed reports whether the client has put the endpoint in its set. Until then its chain is being
-// built.
+// placed reports whether the client has put the endpoint in its set. Before that, its chain is
+// being built.
 func (c *checker) placed() bool { return slices.Contains(c.ep.Client().Endpoints(), c.ep) }
 
-// check asks the endpoint once. An error says why it is not well.
+// check makes one check. An error says why the endpoint is unhealthy.
 func (c *checker) check(ctx context.Context, p *Options) error {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
@@ -159,7 +159,7 @@ func (c *checker) check(ctx context.Context, p *Options) error {
 		Idempotent: true, NoWait: true, Criticality: criticality.Critical,
 	}
 	if p.Method == builtIn {
-		health.Serving = false // unless it says so
+		health.Serving = false // false unless the answer sets it
 		call.Reply = &health
 	}
 	err := c.ep.Client().Do(ctx, call)
@@ -174,7 +174,7 @@ func (c *checker) check(ctx context.Context, p *Options) error {
 	}
 }
 
-// learn takes note of a check.
+// learn records the result of a check.
 func (c *checker) learn(p *Options, err error) {
 	if ill := err != nil; ill == c.ill {
 		c.row, c.known = 0, true
@@ -195,6 +195,7 @@ func (c *checker) learn(p *Options, err error) {
 	c.row, c.ill = 0, err != nil
 	c.ep.SetReady(who, !c.ill)
 	if p.OnChange != nil {
-		_ = aside.Do("health.Options.OnChange", nil, func() { p.OnChange(c.ep, err) }) // that it failed is in the log
+		// a panic of it is in the log
+		_ = aside.Do("health.Options.OnChange", nil, func() { p.OnChange(c.ep, err) })
 	}
 }

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mirror sends a share of calls to another service as well, in the background: a new
-// version that is to be tried with real requests, and whose replies nobody gets.
+// Package mirror sends a share of calls to another service as well, in the background (traffic
+// mirroring). It tests a new version with real requests, whose replies no caller gets.
 //
-// On a client it belongs innermost, so that what is answered without being sent is not mirrored; on
-// a server it belongs below what decides who may call. Either way the mirrored call is a copy: with
-// its arguments encoded, its metadata, key and tenant, and without its idempotency key, in the
-// class below (criticality.Sheddable, or lower), under a deadline of its own. Its metadata has Key,
-// so that who serves it can tell, and a mirrored call is not mirrored again. One-way calls are
-// mirrored as calls with a reply; streams are not mirrored.
+// On a client, put it innermost, so that calls that are answered without being sent are not
+// mirrored. On a server, put it below the middleware that decides about access. The mirrored call
+// is a copy with encoded arguments, the metadata, the key and the tenant. It has no idempotency
+// key. Its class is lower (criticality.Sheddable or below), and it has its own deadline. Its
+// metadata has Key, so that its server can recognize it, and a mirrored call is not mirrored again.
+// One-way calls are mirrored as calls with a reply. Streams are not mirrored.
 //
-// The call itself notices nothing: it takes the time that encoding its arguments takes, and no
-// error of the mirror's. What cannot be sent soon is dropped: at most Options.Concurrency calls are
-// under way, and Options.Queue wait, of Options.MaxBytes in all. The goroutines that send are those
-// of the client that they send with, and end when it is closed.
+// The call itself takes only the time for encoding its arguments, and gets no error from the
+// mirror. Copies that cannot be sent soon are dropped. At most Options.Concurrency mirrored calls
+// are in flight and Options.Queue wait, with Options.MaxBytes bytes in all. The client to which
+// they are sent owns the goroutines, which end when it is closed.
 //
-// With Options.Compare the mirrored call is made after the call has ended, and a function is told
-// how both ended.
+// With Options.Compare the mirrored call is made after the original call has ended, and a function
+// receives both outcomes.
 //
-// The idea is Finagle's dark traffic filter; Envoy calls it request mirroring.
+// The idea is Finagle's dark traffic filter. Envoy calls it request mirroring.
 package mirror
 
 import (
@@ -36,51 +36,52 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 )
 
-// Key is in the metadata of mirrored calls. The value is "1".
+// Key is a metadata key of mirrored calls. The value is "1".
 const Key = "yodel-mirror"
 
 // Options says what is mirrored. The zero value mirrors everything.
 type Options struct {
-	// Percent of the calls that are mirrored, from 0.01. Default 100.
+	// Percent is the percentage of calls to mirror, from 0.01. Default 100.
 	Percent float64
-	// Methods whose calls are mirrored. Default all.
+	// Methods are the methods whose calls are mirrored. Default all.
 	Methods []string
-	// Concurrency is how many mirrored calls are under way at most. Default 8.
+	// Concurrency bounds the mirrored calls in flight. Default 8.
 	Concurrency int
-	// Queue is how many wait at most, up to 65,536. Default 128.
+	// Queue bounds the mirrored calls that wait, up to 65,536. Default 128.
 	Queue int
-	// MaxBytes is how many bytes the arguments of these take at most, and with Compare the replies.
-	// Default 16 MiB.
+	// MaxBytes bounds the bytes of their arguments, and with Compare of the replies. Default 16
+	// MiB.
 	MaxBytes int
-	// Timeout ends mirrored calls. Default 5 s.
+	// Timeout is the time limit of mirrored calls. Default 5 s.
 	Timeout time.Duration
-	// Compare is told the outcomes of a call and of its mirror. It is called concurrently. Default
+	// Compare receives the outcomes of a call and of its mirror. It is called concurrently. Default
 	// none.
 	Compare func(method string, original, mirrored *Outcome)
-	// Stats counts what becomes of mirrored calls. Default nobody counts.
+	// Stats counts mirrored calls. Default none.
 	Stats *Stats
 }
 
-// An Outcome is how a call has ended.
+// An Outcome is the outcome of a call.
 type Outcome struct {
-	Reply *yodel.Encoded // nil when it failed
+	Reply *yodel.Encoded // nil if the call failed
 	Err   error
 	Took  time.Duration
 }
 
-// Stats is how many calls were mirrored.
+// Stats counts mirrored calls.
 type Stats struct {
-	Sent    atomic.Uint64 // they were made
-	Failed  atomic.Uint64 // of these
-	Dropped atomic.Uint64 // they were not: too many were under way, or waiting, or the client is closed
+	Sent   atomic.Uint64 // calls that were made
+	Failed atomic.Uint64 // calls of Sent that failed
+	// calls that were not made: too many were in flight or waiting, or the client is closed
+	Dropped atomic.Uint64
 }
 
-// Percent sends so many percent of the calls to c as well.
+// Percent sends this percentage of the calls to c as well.
 func Percent(percent float64, c *yodel.Client) yodel.Middleware {
 	return To(c, &Options{Percent: percent})
 }
 
-// To sends calls to c as well, as o says; nil sends all of them.
+// To sends calls to c as well, as o says. Nil mirrors all calls.
 func To(c *yodel.Client, o *Options) yodel.Middleware {
 	m := &mirror{client: c}
 	if o != nil {
@@ -97,7 +98,7 @@ func To(c *yodel.Client, o *Options) yodel.Middleware {
 	if m.Queue <= 0 {
 		m.Queue = 128
 	}
-	m.Queue = min(m.Queue, 1<<16) // its memory is allocated at once
+	m.Queue = min(m.Queue, 1<<16) // the memory of the queue is allocated at once
 	if m.MaxBytes <= 0 {
 		m.MaxBytes = 16 << 20
 	}
@@ -122,20 +123,20 @@ type mirror struct {
 	Options
 
 	client  *yodel.Client
-	share   uint32 // of everything
+	share   uint32 // in units of 1/everything
 	waiting chan *copied
-	sending atomic.Int64 // goroutines
-	bytes   atomic.Int64 // of what is waiting or under way
+	sending atomic.Int64 // the number of sending goroutines
+	bytes   atomic.Int64 // of the copies that wait or are in flight
 }
 
-// everything is the steps of a share: one hundredth of a percent each.
+// everything is the number of steps of a share: one hundredth of a percent each.
 const everything = 10_000
 
-// A copied call is to be sent.
+// A copied call waits to be sent.
 type copied struct {
 	call     yodel.Call
 	size     int64
-	original *Outcome // with Compare
+	original *Outcome // set with Compare
 }
 
 func (m *mirror) chosen(call *yodel.Call) bool {
@@ -145,7 +146,7 @@ func (m *mirror) chosen(call *yodel.Call) bool {
 	return (len(m.Methods) == 0 || slices.Contains(m.Methods, call.Method)) && call.Metadata[Key] == "" && !call.Streams()
 }
 
-// reflect makes the call, and has its mirror made.
+// reflect makes the call, and queues its mirror.
 func (m *mirror) reflect(ctx context.Context, call *yodel.Call, next yodel.Handler) error {
 	c := m.copy(call)
 	if c == nil {
@@ -157,7 +158,7 @@ func (m *mirror) reflect(ctx context.Context, call *yodel.Call, next yodel.Handl
 	}
 	original := &Outcome{}
 	defer func() {
-		if c.original == nil { // it panicked, or ended its goroutine
+		if c.original == nil { // the call panicked, or ended its goroutine
 			m.bytes.Add(-c.size)
 		}
 	}()
@@ -199,7 +200,7 @@ func (m *mirror) copy(call *yodel.Call) *copied {
 	}}
 }
 
-// record makes the call, and takes down its outcome.
+// record makes the call, and stores its outcome.
 func (m *mirror) record(ctx context.Context, call *yodel.Call, next yodel.Handler, to *Outcome) error {
 	if call.Peer() != nil {
 		if to.Err = next(ctx, call); to.Err == nil {
@@ -215,7 +216,7 @@ func (m *mirror) record(ctx context.Context, call *yodel.Call, next yodel.Handle
 	return to.Err
 }
 
-// into makes the call with another place for the reply.
+// into makes the call with reply as the destination of the reply.
 func into(ctx context.Context, call *yodel.Call, next yodel.Handler, reply *yodel.Encoded) error {
 	users := call.Reply
 	defer func() { call.Reply = users }()
@@ -223,7 +224,7 @@ func into(ctx context.Context, call *yodel.Call, next yodel.Handler, reply *yode
 	return next(ctx, call)
 }
 
-// send has a copy sent, or drops it.
+// send queues a copy, or drops it.
 func (m *mirror) send(c *copied) {
 	select {
 	case m.waiting <- c:
@@ -241,16 +242,16 @@ func (m *mirror) drop(c *copied) {
 	m.Stats.Dropped.Add(1)
 }
 
-// begin begins one more goroutine that sends, unless there are enough.
+// begin starts another sending goroutine, unless there are enough.
 func (m *mirror) begin() {
 	if m.sending.Add(1) <= int64(m.Concurrency) && m.client.Background(m.work) {
 		return
 	}
 	m.sending.Add(-1)
 	if m.sending.Load() > 0 {
-		return // they look again before they end
+		return // the goroutines check the queue again before they end
 	}
-	for { // the client is closed, so nobody will send what waits
+	for { // the client is closed, so no goroutine will send the waiting copies
 		select {
 		case c := <-m.waiting:
 			m.drop(c)
@@ -260,22 +261,24 @@ func (m *mirror) begin() {
 	}
 }
 
-// work sends what waits, until nothing does.
+// work sends waiting copies until there are none.
 func (m *mirror) work(ctx context.Context) {
 	for {
 		select {
 		case c := <-m.waiting:
-			_ = aside.Do("a mirrored call", nil, func() { m.do(ctx, c) }) // that it failed is in the log
+			// a panic of it is in the log
+			_ = aside.Do("a mirrored call", nil, func() { m.do(ctx, c) })
 			continue
 		default:
 		}
 		m.sending.Add(-1)
-		if len(m.waiting) == 0 { // else it came when nobody began a goroutine, because of this one
+		// otherwise a copy came while no goroutine was started because of this one
+		if len(m.waiting) == 0 {
 			return
 		}
 		if m.sending.Add(1) > int64(m.Concurrency) {
 			m.sending.Add(-1)
-			return // others have begun since
+			return // other goroutines have started since
 		}
 	}
 }
