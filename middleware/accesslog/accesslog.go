@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package accesslog writes one line for each call, on the client or on the server: the method, the
-// peer or the endpoint, the outcome, how long it took.
+// Package accesslog logs one line for each call, on the client or on the server: the method, the
+// peer or the endpoint, the outcome, and the duration.
 //
-// It is an observer, outside of all middleware: it sees calls that middleware refuses, a call that
-// was tried several times is one line, and asynchronous calls stay without a goroutine. It
-// allocates nothing beside what the logger does, and nothing at all for a line that the logger's
-// level keeps out.
+// It is an observer, outside of all middleware. It sees calls that middleware refuses. A call with
+// several attempts is one line. Asynchronous calls still need no goroutine. It allocates nothing
+// beyond what the logger allocates, and nothing at all for a line below the logger's level.
 //
 // The level follows the outcome:
 //
@@ -15,8 +14,8 @@
 //	Warn   other errors, and what took as long as Options.Slow says
 //	Error  something is broken: unknown, unimplemented, internal, data_loss
 //
-// A line has no metadata but what the options name, and no text of errors unless they say so: both
-// may hold secrets.
+// A line has only the metadata that Options.Metadata names, and the text of errors only with
+// Options.ErrorText, because both may contain secrets.
 package accesslog
 
 import (
@@ -31,20 +30,19 @@ import (
 
 // Options changes what is logged. The zero value logs every call.
 type Options struct {
-	// Slow is the duration from which a call is worth a warning. Default: none is.
+	// Slow is the duration from which a call is logged as a warning. Default: none.
 	Slow time.Duration
-	// Skip names methods whose calls are logged only when they fail or are slow, for example
+	// Skip names methods whose calls are logged only if they fail or are slow, for example
 	// "yodel.Health". Default none.
 	Skip []string
-	// Metadata names keys whose values are logged. Default none.
+	// Metadata names the keys whose values are logged. Default none.
 	Metadata []string
-	// ErrorText adds what the errors say. Default false: a method may have written anything into
-	// them.
+	// ErrorText adds the text of errors. Default false, because methods may put anything into it.
 	ErrorText bool
 }
 
-// To returns an observer that logs to logger, or to slog.Default() if it is nil. The attributes of
-// a line are
+// To returns an observer that logs to logger, or to slog.Default() if logger is nil. The attributes
+// of a line are
 //
 //	method    its name
 //	peer      on the server, the caller's address
@@ -89,7 +87,7 @@ func (l *log) end(ctx context.Context, call *yodel.Call, err error) {
 	attempt := call.Attempt
 	if peer := call.Peer(); peer != nil {
 		attrs = append(attrs, slog.String("peer", peer.Addr.String()))
-		attempt++ // the server knows how many there were before
+		attempt++ // the server knows how many attempts there were before
 	} else if call.Endpoint != nil {
 		attrs = append(attrs, slog.String("endpoint", call.Endpoint.Addr()))
 	}

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package auth lets in callers that have a valid token, for each call or once for each connection.
+// Package auth admits callers that have a valid token, for each call or once for each connection.
 //
-// For each call, the client puts a token into the metadata (Token, TokenFunc) and the server looks
-// at it (Check). Check belongs outermost: whatever stands above it also runs for strangers. It sees
-// a call before the body is decoded, and whether or not the method exists, so that a stranger can
-// neither feed a decoder nor learn the names of methods. It covers the built-in methods like any
-// other.
+// For each call, the client adds a token to the metadata (Token, TokenFunc) and the server verifies
+// it (Check). Put Check outermost, because middleware above it also runs for unauthenticated
+// callers. It sees a call before the body is decoded, and whether or not the method exists. So an
+// unauthenticated caller can neither reach a decoder nor learn the names of methods. It covers the
+// built-in methods too.
 //
-// For each connection, which costs the calls nothing, the client sends the token when it connects
-// (ConnToken) and the server looks at it then (Conn). Every call on the connection has the rights
+// For each connection, which costs calls nothing, the client sends the token when it connects
+// (ConnToken) and the server verifies it then (Conn). Every call on the connection has the rights
 // of that token, until the connection ends.
 //
-// The token is a secret that travels as it is: use it over TLS. It stands under the key
-// "authorization", bare or behind the word Bearer, as HTTP and gRPC write it. This package writes
-// it neither into an error nor into a log.
+// The token is sent as it is, so use TLS. Its metadata key is "authorization", and its value is the
+// token alone or follows the word Bearer, as in HTTP and gRPC. This package writes it neither into
+// an error nor into a log.
 package auth
 
 import (
@@ -28,16 +28,16 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// key is where a token stands in metadata.
+// key is the metadata key of the token.
 const key = "authorization"
 
-// Check makes a server ask check about every call. The context that check returns, with whatever it
-// learned of the caller, is the method's; nil stands for the one that it was given. Methods in
-// exempt are open to everybody, for example "yodel.Health".
+// Check makes a server call check for every call. The method gets the context that check returns,
+// which may carry the identity of the caller. If check returns a nil context, the method gets the
+// original one. Methods in exempt are open to everyone, for example "yodel.Health".
 //
-// A call without a token fails with Unauthenticated (YDL3101) and check is not asked. An error of
-// check's with a code goes to the caller with its code and message; of any other the caller learns
-// nothing but PermissionDenied (YDL3102). All of them say that the call was not executed.
+// A call without a token fails with Unauthenticated (YDL3101), and check is not called. If check
+// returns an error with a code, the caller gets its code and message. For any other error the
+// caller gets only PermissionDenied (YDL3102). All these errors say that the call was not executed.
 func Check(check func(ctx context.Context, method, token string) (context.Context, error), exempt ...string) yodel.Middleware {
 	return func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
@@ -60,8 +60,8 @@ func Check(check func(ctx context.Context, method, token string) (context.Contex
 	}
 }
 
-// Conn returns a function for yodel.ServerOptions.Connect that asks check about every connection.
-// Its errors are those of Check, and every call on the connection fails with them.
+// Conn returns a function for yodel.ServerOptions.Connect that calls check for every connection.
+// Its errors are those of Check. If check fails, every call on the connection fails with its error.
 func Conn(check func(ctx context.Context, peer *yodel.Peer, token string) error) func(context.Context, *yodel.Peer) error {
 	return func(ctx context.Context, peer *yodel.Peer) error {
 		token := tokenIn(peer.Metadata)
@@ -75,10 +75,10 @@ func Conn(check func(ctx context.Context, peer *yodel.Peer, token string) error)
 	}
 }
 
-// Token makes a client send token with every call. A call that has one keeps it.
+// Token makes a client send token with every call. A call that has a token already keeps it.
 //
-// It allocates nothing for a call without metadata of its own: the map with the token is used again
-// by later calls, unless somebody below has changed it.
+// It allocates nothing for a call without metadata of its own: later calls reuse the map with the
+// token, unless other middleware has changed it.
 func Token(token string) yodel.Middleware {
 	others := TokenFunc(func(context.Context) (string, error) { return token, nil })
 	unused := &lone{token: token, maps: sync.Pool{New: func() any { return yodel.Metadata{key: token} }}}
@@ -99,7 +99,7 @@ func Token(token string) yodel.Middleware {
 	}
 }
 
-// lone is maps with a token and nothing else, to be used again.
+// lone holds maps with only a token, for reuse.
 type lone struct {
 	token string
 	maps  sync.Pool
@@ -109,8 +109,8 @@ func (l *lone) take() yodel.Metadata {
 	return l.maps.Get().(yodel.Metadata) //nolint:forcetypeassert // the pool holds nothing else
 }
 
-// giveBack is kept out of the handler, as what it needs of the stack would stand under the whole
-// call.
+// giveBack is not inlined into the handler, because its stack frame would then stay in use during
+// the whole call.
 //
 //go:noinline
 func (l *lone) giveBack(md yodel.Metadata) {
@@ -119,8 +119,9 @@ func (l *lone) giveBack(md yodel.Metadata) {
 	}
 }
 
-// TokenFunc makes a client send with every call what token returns, which is called for each,
-// concurrently. When it fails, the call does, and is not sent. A call that has a token keeps it.
+// TokenFunc makes a client send the result of token with every call. Token is called for each call,
+// concurrently. If it fails, the call fails and is not sent. A call that has a token already keeps
+// it.
 func TokenFunc(token func(ctx context.Context) (string, error)) yodel.Middleware {
 	return func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
@@ -132,7 +133,8 @@ func TokenFunc(token func(ctx context.Context) (string, error)) yodel.Middleware
 			if err != nil {
 				return unobtained(call.Method, err)
 			}
-			md := make(yodel.Metadata, len(users)+1) // the user's is not changed, and what is below may change this one
+			// the user's map is not changed, and middleware below may change this one
+			md := make(yodel.Metadata, len(users)+1)
 			maps.Copy(md, users)
 			md[key] = t
 			call.Metadata = md
@@ -143,7 +145,7 @@ func TokenFunc(token func(ctx context.Context) (string, error)) yodel.Middleware
 	}
 }
 
-// ConnToken is for yodel.ClientOptions.ConnMetadata: it sends token when the client connects.
+// ConnToken is for yodel.ClientOptions.ConnMetadata: the client sends token when it connects.
 func ConnToken(token string) yodel.Metadata { return yodel.Metadata{key: token} }
 
 // tokenIn returns the token in md, or "".
@@ -160,7 +162,7 @@ func missing(what string) *yodel.Error {
 	return &yodel.Error{Code: yodel.Unauthenticated, ID: "YDL3101", Message: what, NotProcessed: true}
 }
 
-// refused is what the caller gets when check returned err.
+// refused returns the caller's error for an error of check.
 func refused(err error, token, what string) *yodel.Error {
 	e := &yodel.Error{Code: yodel.PermissionDenied, Message: what}
 	if own, ok := errors.AsType[*yodel.Error](err); ok {
@@ -180,7 +182,7 @@ func refused(err error, token, what string) *yodel.Error {
 	return e
 }
 
-// unobtained is the error of a call whose token could not be had.
+// unobtained returns the error of a call for which no token could be obtained.
 func unobtained(method string, err error) *yodel.Error {
 	e := &yodel.Error{Code: yodel.CodeOf(err), ID: "YDL3101", NotProcessed: true, Cause: err}
 	e.Message = method + ": no token to send: " + err.Error()
@@ -188,7 +190,7 @@ func unobtained(method string, err error) *yodel.Error {
 		e.Code = yodel.Unauthenticated
 	}
 	if e.Code != yodel.Unauthenticated {
-		e.ID = "" // of another situation
+		e.ID = "" // the ID belongs to another situation
 	}
 	return e
 }
