@@ -10,14 +10,14 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Keys is for clients: it gives each call of the methods that it is given, or of all, a key that
-// nobody has used, unless it has one. A program that is to be started again between two attempts
-// needs a key of its own for that: its order number, for example. A key is of use only if the
+// Keys is a middleware for clients. It gives each call of the named methods, or of all methods, a
+// new unique idempotency key, unless the call has one. A program that may be restarted between two
+// attempts needs a key of its own for that, for example its order number. A key helps only if the
 // servers remember keys: see With.
 //
-// It also encodes the arguments of calls with a key once for all attempts, because a server
-// compares them as they are encoded, and most codecs encode a map differently each time. Calls with
-// streams get no key.
+// It also encodes the arguments of calls with a key once for all attempts. A server compares
+// encoded arguments, and most codecs encode a map differently each time. Calls with streams get no
+// key.
 func Keys(methods ...string) yodel.Middleware {
 	return func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {

@@ -14,18 +14,18 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// MemoryOptions bounds what a Memory may cost. The zero value is good.
+// MemoryOptions bounds the cost of a Memory. The zero value has sensible defaults.
 type MemoryOptions struct {
-	// MaxKeys is how many keys are remembered. Each takes some 300 bytes beside its reply. A key is
-	// not forgotten before its time: when there are as many, calls with new ones are refused.
-	// Default 262,144.
+	// MaxKeys bounds the number of remembered keys. Each takes about 300 bytes in addition to its
+	// reply. A key is never forgotten early: when the limit is reached, calls with new keys are
+	// refused. Default 262,144.
 	MaxKeys int
-	// MaxBytes is how many bytes all replies may have together. Beyond that those are forgotten
-	// whose time ends first; that their calls were executed is not. Default 64 MiB.
+	// MaxBytes bounds the bytes of all replies. Beyond it, the replies that expire first are
+	// forgotten, but not that their calls were executed. Default 64 MiB.
 	MaxBytes int
 }
 
-// A Memory is a Store in the memory of this process, and ends with it.
+// A Memory is a Store in the memory of this process. It ends with the process.
 type Memory struct {
 	MemoryOptions
 
@@ -50,7 +50,7 @@ type entry struct {
 	ends       time.Time // when it may be forgotten; when it is settled
 }
 
-// NewMemory returns a store in memory; nil is the default.
+// NewMemory returns a store in memory. Nil means the default MemoryOptions.
 func NewMemory(o *MemoryOptions) *Memory {
 	m := &Memory{name: "process:" + rand.Text()}
 	if o != nil {
@@ -69,7 +69,7 @@ func (m *Memory) part(key string) *part {
 	return &m.parts[h%uint32(len(m.parts))]
 }
 
-// Claim implements Store. Who has claimed a key is alive as long as this process is.
+// Claim implements Store. The owner of a claimed key lives as long as this process.
 func (m *Memory) Claim(ctx context.Context, key, owner string, value []byte, _, _ time.Duration) (found []byte, alive bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
@@ -146,7 +146,7 @@ func (m *Memory) sweep(now time.Time) (after time.Duration) {
 	return after
 }
 
-// Identity returns a name that no other memory has. It ends with the process.
+// Identity returns a unique name of this memory. It ends with the process.
 func (m *Memory) Identity(context.Context) (string, error) { return m.name, nil }
 
 // Renew implements Store.

@@ -68,51 +68,54 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Options changes what is recorded, where, and for how long. The zero value is good.
+// Options says which outcomes are recorded, where, and for how long. The zero value has sensible
+// defaults.
 type Options struct {
-	// Keep is how long an outcome is remembered, and for how long at least a key is. Default 10
-	// min.
+	// Keep is how long an outcome is remembered. A key is remembered for at least as long. Default
+	// 10 min.
 	Keep time.Duration
-	// MaxReply is how many bytes an outcome may have to be kept, with what travels beside it.
+	// MaxReply bounds the bytes of a recorded outcome, including its trailer and attachment.
 	// Default 256 KiB.
 	MaxReply int
-	// Caller returns who makes a call, for example the user that a middleware above has put into
-	// the context. It must be the same for all attempts of a call, also when a token has been
-	// renewed between them. Default: see the package.
+	// Caller returns the caller of a call, for example the user that a middleware above has put
+	// into the context. It must return the same for all attempts of a call, even if a token was
+	// renewed between them. Default: see the package comment.
 	Caller func(ctx context.Context, call *yodel.Call) string
-	// AnyRequest does not compare the requests of calls with the same key. Default false.
+	// AnyRequest turns off the comparison of the requests of calls with the same key. Default
+	// false.
 	AnyRequest bool
-	// Final reports whether an error of a method is recorded. Default: unless its code is
-	// Unavailable, ResourceExhausted or Aborted.
+	// Final reports whether an error of a method is recorded. Default: every error is, except those
+	// with the code Unavailable, ResourceExhausted or Aborted.
 	Final func(err error) bool
-	// Outlive is how long a method goes on when its caller has gone. It ends earlier when the
+	// Outlive is how long a method may go on after its caller has gone. It ends earlier when the
 	// server drains. Default 30 s.
 	Outlive time.Duration
 
-	// Store is where outcomes are recorded. Default: in the memory of the server, with the bounds
-	// of NewMemory(nil).
+	// Store is where outcomes are recorded. Default: the memory of the server, with the bounds of
+	// NewMemory(nil).
 	Store Store
-	// Scope names Store. All servers that share it must say the same, and no others: clients send a
-	// call that may have been executed again where the name is the same. Default: what the store
-	// says of itself, which a Memory does, and every Store that has the method
-	// Identity(context.Context) (string, error), as that of package middleware/redis. Without a
-	// name clients are told that the server does not remember keys.
+	// Scope is the name of Store. All servers that share the store must use the same name, and no
+	// other servers. Clients send a call that may have been executed again only where the name is
+	// the same. Default: the name that the store reports. A Memory does, and so does every Store
+	// with the method Identity(context.Context) (string, error), such as that of package
+	// middleware/redis. Without a name, clients learn that the server does not remember keys.
 	Scope string
-	// Inner is middleware that is part of carrying a call out, such as one that commits a
-	// transaction: it runs once for each key, like the method, and its errors are recorded like
+	// Inner is middleware that belongs to the execution of a call, for example to commit a
+	// transaction. It runs once for each key, like the method, and its errors are recorded like
 	// those of the method. Default none.
 	Inner []yodel.Middleware
-	// Lease is how long after the death of a server it is known that it does not execute a call any
-	// more. The server renews it three times as often. Default 15 s, or Keep if that is shorter.
+	// Lease is how long after the death of a server it is certain that it no longer executes a
+	// call. The server renews the lease three times in that time. Default 15 s, or Keep if that is
+	// shorter.
 	Lease time.Duration
 	// Timeout is how long Store may take to answer. Default 1 s.
 	Timeout time.Duration
-	// Logger is told when an outcome could not be recorded. Default slog.Default().
+	// Logger logs when an outcome could not be recorded. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// A Store keeps a value under a key, for whoever claimed the key first. It is used concurrently.
-// All methods end with ctx, which has a deadline. Package oncetest has its tests.
+// A Store keeps a value under a key for the first owner that claims the key. It must be safe for
+// concurrent use. All methods end with ctx, which has a deadline. Package oncetest has its tests.
 type Store interface {
 	// Claim keeps value for the owner, who executes the call now, and returns nil. If there is a
 	// value already, it changes nothing and returns that, and whether its owner is alive: has put
@@ -129,8 +132,8 @@ type Store interface {
 	Drop(ctx context.Context, key, owner string) error
 }
 
-// With returns a memory of keys for yodel.ServerOptions.Keys; nil is the default. Servers of one
-// process that are given the same one share it.
+// With returns a memory of keys for yodel.ServerOptions.Keys. Nil means the default Options.
+// Servers of one process that use the same KeyMemory share it.
 func With(o *Options) yodel.KeyMemory {
 	g := &guard{}
 	if o != nil {

@@ -1,55 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package outlier takes endpoints out of use that are much worse than the others of the same
-// client: that fail, that are slow, that do not answer at all. It looks at the calls that are made
-// anyway (passive checks); package health makes calls of its own (active checks).
+// Package outlier takes endpoints out of use that are much worse than the others of the same client
+// (outlier ejection): endpoints that fail, are slow, or do not answer. It judges endpoints by the
+// calls of the client (passive checks). Package health makes calls of its own (active checks).
 //
-// It is an EndpointMiddleware of the client, because each attempt counts, and belongs once into a
-// chain, outermost or just below a breaker. What it knows is kept on the endpoints and the client,
-// and outlives a change of the chain.
+// It is an EndpointMiddleware of the client, because each attempt counts. Use it once in a chain,
+// outermost or just below a breaker. Its state is kept on the endpoints and the client, and
+// survives a change of the chain.
 //
-// Every call ends well or badly. Ten times a second the shares of bad calls are compared, and an
-// endpoint is ejected, which is to say not ready (see yodel.Endpoint.SetReady), when its share is
-// much larger than the median of all of them, and that can hardly be chance. What is bad with all
-// of them alike ejects nobody. Bad are:
+// Every call ends well or badly. Ten times a second it compares the shares of bad calls. It ejects
+// an endpoint if its share is much larger than the median and that is very unlikely to be chance.
+// An ejected endpoint is not ready (see yodel.Endpoint.SetReady). A problem that all endpoints have
+// ejects none. These calls are bad:
 //
 //	failed   Unavailable, DeadlineExceeded, Internal, DataLoss, Unknown, Unimplemented and ResourceExhausted, unless Options.Failure says otherwise (see
-//	         Failed). The last three may be no fault of the server's, but then the others return them as often
+//	         Failed). The last three may have causes other than the server, but then the other servers return them as often
 //	slow     a good answer that took three times as long as usual, and 10 ms more. Usual is the median of the endpoints' (geometric) mean times
-//	late     the caller gave up (Canceled) when it had waited for longer than usual. A hedge does so to the slower attempt
-//	overdue  nothing was heard of a call for as long as makes one slow: the server hangs, or the network swallows everything. Of these, twice as many as most
-//	         have are nothing special
+//	late     the caller gave up (Canceled) after it had waited longer than usual. A hedge cancels the slower attempt in this way
+//	overdue  a call without an answer for as long as makes a call slow: the server hangs, or the network drops everything. Up to twice as many of these
+//	         as most endpoints have are normal
 //
-// Not counted are one-way calls, the built-in methods (yodel.Health and its like), and refusals of
-// the client's own: what is wrong with connections makes an endpoint unready by itself. Streams and
-// ordered calls may take as long as they please, and count only as failures in a row.
+// One-way calls, the built-in methods (such as yodel.Health) and refusals by the client itself are
+// not counted. A broken connection makes an endpoint unready by itself. Streams and ordered calls
+// may take any time, and count only as failures in a row.
 //
-// Two rules are about an endpoint by itself: failures in a row (5, of the first four codes), which
-// need no comparison, unless half of all calls are bad; and that nearly all calls fail, which takes
-// some 20 of them, for when most of the endpoints are bad and the median is no measure, and any is
-// better.
+// Two rules judge an endpoint by itself. The first counts failures in a row (5, of the first four
+// codes). It needs no comparison, and does not apply if half of all calls are bad. The second
+// applies if nearly all calls of an endpoint fail, which takes about 20 of them. It helps when most
+// endpoints are bad and the median says nothing.
 //
-// An ejection ends after a while, which grows. Then the endpoint must answer a ping, and after that
-// gets one call at a time, until it has answered so many that it is back for good (about three), or
-// so many were bad (about one) that it is ejected for longer. It is back too when the trial has
-// told nothing for some four seconds: there were no calls, or one that takes its time as others do.
-// So an endpoint that is still bad costs one call, and one that is still not there costs none.
-// Ejection refuses no call: those that are pinned go on.
+// An ejection ends after a while, which grows. The endpoint must then answer a ping. After that it
+// gets one call at a time (a trial). It is in use again after about three good calls, or ejected
+// for longer after about one bad call. It is also in use again if the trial has no result for about
+// four seconds, because there were no calls, or because one takes as long as elsewhere. So an
+// endpoint that is still bad costs one call, and an endpoint that is still unreachable costs none.
+// Ejection refuses no call: pinned calls go on.
 //
-// At most three endpoints of ten are ejected, but always one of several, and none when that would
-// leave less than half of them ready for whatever reason; when so few are, the ejected ones come
-// back. Below that balancers use all (see also balance.Panic).
+// At most three endpoints of ten are ejected, but always one of several. None is ejected if that
+// would leave less than half of them ready for any reason. If so few are ready, the ejected ones
+// return. Below that, balancers use all (see also balance.Panic).
 //
 // The rules in a row and by percentage, the maximum share and the growing time are those of Envoy's
-// outlier detection. Its third rule, a success rate below the mean minus 1.9 deviations, does not
-// see three bad ones among ten, which draw mean and deviation their way, and sees one where a
-// single call of a hundred has failed; here it is the median and its deviation, and E. S. Page's
-// cumulative sum (Continuous inspection schemes, Biometrika 1954), which is the test that finds a
-// change the soonest for a given rate of false alarms: one in a million. A. Wald's sequential
-// probability ratio test decides about coming back.
+// outlier detection. Envoy's third rule is a success rate below the mean minus 1.9 deviations. It
+// misses three bad endpoints among ten, because they move the mean and the deviation, and it ejects
+// an endpoint where a single call of a hundred has failed. This package uses the median and its
+// deviation, and E. S. Page's cumulative sum (Continuous inspection schemes, Biometrika 1954), the
+// test that finds a change soonest for a given rate of false alarms: one in a million. A. Wald's
+// sequential probability ratio test decides about the return.
 //
-// Up to 1,280 calls a second of each endpoint are all looked at, which takes two readings of the
-// clock for each; of more, that many, drawn by chance.
+// Up to 1,280 calls a second of each endpoint are all measured, with two readings of the clock
+// each. Of more calls, a random sample of that size is measured.
 package outlier
 
 import (
@@ -62,36 +62,37 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Options changes who is ejected, and for how long. The zero value is a good choice.
+// Options changes which endpoints are ejected, and for how long. The zero value has sensible
+// defaults.
 type Options struct {
-	// MaxEjected is the largest share of the endpoints that is ejected at a time, above 0 and at
-	// most 1; at least one may be. Default 0.3.
+	// MaxEjected is the largest share of the endpoints that may be ejected at a time, above 0 and
+	// at most 1. One endpoint may always be ejected. Default 0.3.
 	MaxEjected float64
-	// Margin is by how much the share of an endpoint's bad calls must be above the median, above 0
+	// Margin is by how much the share of bad calls of an endpoint must exceed the median, above 0
 	// and below 1. Default 0.25.
 	Margin float64
-	// Errors is how many calls in a row must fail for an ejection at once. Less than zero: no
-	// number. Default 5.
+	// Errors is how many calls in a row must fail for an immediate ejection. A negative value turns
+	// this rule off. Default 5.
 	Errors int
-	// Slow is how many times as long as usual a slow call takes, more than 1. Less than zero: no
-	// call is slow. Default 3.
+	// Slow is how many times the usual duration makes a call slow, more than 1. A negative value
+	// means that no call is slow. Default 3.
 	Slow float64
-	// SlowBy is how much longer than usual it takes at least. Default 10 ms.
+	// SlowBy is by how much a slow call must exceed the usual duration at least. Default 10 ms.
 	SlowBy time.Duration
-	// Ejection is how long an endpoint is ejected the first time: a fifth more or less, by chance.
-	// It doubles each time that the endpoint is ejected again before it was in use for twice as
-	// long. Default 1 s.
+	// Ejection is how long an endpoint is ejected the first time. A random part of up to a fifth is
+	// added or subtracted. The time doubles if the endpoint is ejected again before it was in use
+	// for twice as long. Default 1 s.
 	Ejection time.Duration
-	// MaxEjection is the longest time. Default 30 s, or Ejection if that is longer.
+	// MaxEjection bounds the time of an ejection. Default 30 s, or Ejection if that is longer.
 	MaxEjection time.Duration
-	// Failure reports whether an error is the server's fault; err is never nil. Default Failed.
+	// Failure reports whether an error is the server's fault. Err is never nil. Default Failed.
 	Failure func(err error) bool
-	// OnEject is told when an endpoint is ejected, why and for how long; and that it is back, with
-	// a time of 0. It must be short. Default none.
+	// OnEject is called when an endpoint is ejected, with the reason and the duration, and when it
+	// is in use again, with a duration of 0. It must be short. Default none.
 	OnEject func(ep *yodel.Endpoint, why string, d time.Duration)
 }
 
-// Eject ejects endpoints that are worse than the others as o says; nil is the default.
+// Eject ejects endpoints that are worse than the others, as o says. Nil means the default Options.
 func Eject(o *Options) yodel.EndpointMiddleware {
 	p := o.withDefaults()
 	return func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
@@ -143,8 +144,8 @@ func (o *Options) withDefaults() *Options {
 	return &p
 }
 
-// Failed reports whether an error is the server's fault by default: see the package's comment.
-// Options.Failure may ask it.
+// Failed reports whether an error is the server's fault by default, as the package comment
+// describes. Options.Failure may call it.
 func Failed(err error) bool {
 	e, ok := errors.AsType[*yodel.Error](err)
 	if ok && e.AboutMessage() {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recovery lets a program do something of its own with a panic: report it to a tracker,
-// choose the error that the caller gets.
+// Package recovery lets a program handle panics itself: report them to a tracker, or choose the
+// error that the caller gets.
 //
-// A server needs no middleware to survive a panic in a method: it logs it, counts it, and answers
-// with an error (YDL5001) that says nothing of it. A client does not catch panics, of codecs or
-// middleware, unless this package does.
+// A server survives a panic in a method without this package. It logs and counts the panic, and
+// answers with an error (YDL5001) that reveals nothing about it. A client does not catch panics of
+// codecs or middleware, unless it uses this package.
 //
-// It belongs outermost, where it sees the panics of the other middleware too.
+// Put it outermost, where it also sees the panics of other middleware.
 //
-// It is not called recover, after the built-in function, because a file that imported a package of
-// that name could not call the function any more.
+// It is not named recover, like the built-in function, because a file that imports a package of
+// that name cannot call the function.
 package recovery
 
 import (
@@ -20,10 +20,10 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// With calls f when what is below panics, with the value of the panic and the stack of the
-// goroutine. The error that f returns is the call's; what a server's caller learns of the panic is
-// what f writes into it. When f returns nil, the panic goes on as if nobody had caught it: on a
-// server it is logged, counted and answered.
+// With calls f when code below it panics, with the value of the panic and the stack of the
+// goroutine. The call fails with the error that f returns. The caller of a server learns only what
+// f puts into it. If f returns nil, the panic goes on as if it had not been caught: on a server it
+// is logged, counted and answered.
 //
 // F is called concurrently.
 func With(f func(ctx context.Context, call *yodel.Call, value any, stack []byte) error) yodel.Middleware {
