@@ -1,57 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package once remembers the outcomes of calls that have an idempotency key: the first call with a
-// key is executed and its outcome recorded, and later ones with the same key get what was recorded.
-// So a call with a key may be sent again, to where its key is remembered, when a connection was
-// lost and nobody knows what became of it.
+// Package once remembers the outcomes of calls that have an idempotency key. The first call with a
+// key is executed and its outcome is recorded. Later calls with the same key get the recorded
+// outcome. So when a connection was lost and the outcome of a call is unknown, a call with a key
+// may be sent again to servers that remember the key.
 //
 //	yodel.NewServer(&yodel.ServerOptions{Keys: once.With(nil), Middleware: []yodel.Middleware{auth.Check(check)}})
 //	yodel.NewClient(resolver, &yodel.ClientOptions{Middleware: []yodel.Middleware{timeout.After(time.Second), once.Keys(), retry.Times(3)}})
 //
 // On a server With is an option and not a middleware, so that it covers every method: the server
-// tells its clients that it remembers keys. It stands below all middleware; authentication and
-// limits decide about each attempt. What is a part of carrying the call out, such as a transaction,
-// belongs in Options.Inner. Calls without a key pass and cost nothing. Calls with a key wait for
-// another one with the same key that is being executed, as long as their contexts allow. A stream
-// with a key is refused (YDL2006): its messages are not remembered. On a client Keys belongs above
+// tells its clients that it remembers keys. It runs below all middleware, so authentication and
+// limits decide about each attempt. Middleware that is part of the execution, such as a
+// transaction, belongs in Options.Inner. Calls without a key cost nothing. A call with a key waits,
+// as long as its context allows, while another call with the same key is executed. A stream with a
+// key is refused (YDL2006), because its messages are not remembered. On a client, put Keys above
 // retry and hedging.
 //
 // # Where a key is remembered
 //
-// A Memory, the default, is that of one process. A client sends a call that may have been executed
-// again to this process only, and hedges it nowhere. A shared store, such as that of package
-// middleware/redis, is told from others by its name (Options.Scope). A client sends such a call
-// again to any server that names the same store. A call that the program makes a second time, with
-// the key of the first one, goes where the balancer sends it: with a Memory, it may be executed
-// again by another process.
+// The default Store is a Memory, which belongs to one process. A client sends a call that may have
+// been executed again only to that process, and hedges it nowhere. A shared store, such as that of
+// package middleware/redis, has a name (Options.Scope). A client sends such a call again to any
+// server that names the same store. If the program makes a call a second time with the key of the
+// first one, it goes where the balancer sends it. With a Memory, another process may then execute
+// it again.
 //
-// A key is remembered for Options.Keep. In that time it is never executed twice while the store
-// lives. A request that comes later than that after its key was first sent is refused with YDL3406
-// if nothing is known of the key. When the server dies in the middle of a call, or its outcome
-// cannot be recorded, later calls with the key fail with YDL3402, which does not say that it was
-// not executed. A reply that is too large, or had to make room, is not kept: later calls fail with
-// YDL3403, which says that it was executed.
+// A key is remembered for Options.Keep. During that time a call with the key is never executed
+// twice while the store lives. A request that arrives later than Options.Keep after its key was
+// first sent is refused with YDL3406, if the store does not know the key. If the server dies during
+// a call, or its outcome cannot be recorded, later calls with the key fail with YDL3402, which
+// leaves open whether it was executed. A reply that is too large, or that was evicted, is not kept.
+// Later calls then fail with YDL3403, which says that the call was executed.
 //
 // # Which outcomes are recorded
 //
-// Replies, and the errors of methods, with what travels beside them. Not recorded are the errors
-// after which a method may be called again: those of calls that did not reach the method (it was
-// certainly not executed), and the codes with which a method says "not now": Unavailable,
-// ResourceExhausted and Aborted. A method that has done something which must not be done twice must
-// not return them. Options.Final changes which errors count. A method that panics leaves an outcome
-// that is not known: YDL3402.
+// Replies and the errors of methods are recorded, with their trailers and attachments. Some errors
+// are not recorded, so that the method may be called again: errors of calls that did not reach the
+// method, which were certainly not executed, and the codes that mean "not now": Unavailable,
+// ResourceExhausted and Aborted. A method must not return these codes after an action that must not
+// be repeated. Options.Final changes which errors are recorded. A method that panics leaves an
+// unknown outcome: YDL3402.
 //
-// A method goes on when the connection of its caller is lost, for Options.Outlive, because the next
-// attempt comes for the outcome. Its deadline stays.
+// If the connection of its caller is lost, a method goes on for up to Options.Outlive, because the
+// next attempt asks for its outcome. Its deadline stays in force.
 //
-// # Who gets whose outcome
+// # Separation of callers
 //
-// A key is known by its method and its tenant, and by the caller if Options.Caller says who that
-// is: two callers may then use the same key. Without Caller, the request and the credentials of the
-// caller (the token in the metadata of the call and of the connection, the identity in its
-// certificate) have to be the same as the first time: otherwise the call is refused with YDL3401,
-// so that nobody reads another one's reply by guessing a key. Different arguments are refused, too.
-// They are compared as they are encoded: see Keys.
+// A key belongs to its method and its tenant, and to the caller if Options.Caller identifies
+// callers. Then two callers may use the same key. Without Caller, the request and the credentials
+// of the caller must be the same as the first time. Credentials are the token in the metadata of
+// the call and of the connection, and the identity in the caller's certificate. Otherwise the call
+// is refused with YDL3401, so that a caller cannot read another caller's reply by guessing a key.
+// Different arguments are refused too. The server compares encoded arguments: see Keys.
 package once
 
 import (
