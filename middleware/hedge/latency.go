@@ -13,26 +13,26 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// How latency is learned.
+// Parameters of learning.
 const (
-	enough  = 100  // calls before anything is known
-	renewal = 64   // calls until the percentile is looked up again
-	window  = 2048 // calls that count; then half of them are forgotten
-	// one of so many calls is measured, once something is known: a reading of the clock takes as
-	// long as a middleware
+	enough  = 100  // calls before a percentile is known
+	renewal = 64   // calls until the percentile is computed again
+	window  = 2048 // calls that count; then each bucket loses half of its count
+	// One of this many calls is measured, once a percentile is known. A reading of the clock takes
+	// as long as a middleware.
 	rarity = 4
-	most   = 256 // methods that are known by themselves
+	most   = 256 // methods with a latency of their own
 )
 
-// A latency is how long the last calls of a method took: a histogram of which each bucket is an
-// eighth of a power of two wide. What is learned is forgotten slowly: when the window is full, each
-// bucket loses half of what is in it.
+// A latency records the recent durations of the calls of a method. It is a histogram whose buckets
+// are an eighth of a power of two wide. When the window is full, each bucket loses half of its
+// count, so old durations are forgotten gradually.
 type latency struct {
 	delay   atomicDuration // the percentile; 0 when it is not known
-	count   atomic.Int32   // calls in the buckets, about
+	count   atomic.Int32   // calls in the buckets, approximately
 	buckets [buckets]atomic.Int32
 
-	mu sync.Mutex // to look it up
+	mu sync.Mutex // held while the percentile is computed
 }
 
 type atomicDuration struct{ n atomic.Int64 }
@@ -40,8 +40,8 @@ type atomicDuration struct{ n atomic.Int64 }
 func (d *atomicDuration) Load() time.Duration   { return time.Duration(d.n.Load()) }
 func (d *atomicDuration) Store(v time.Duration) { d.n.Store(int64(v)) }
 
-// Of the buckets, each power of two has eight. Shorter times than the first of them are as good as
-// it, and so with longer ones.
+// Each power of two has eight buckets. Shorter durations count in the first bucket, and longer ones
+// in the last.
 const (
 	eighths  = 3
 	shortest = 10 // 2^10 ns is 1 µs
@@ -49,7 +49,7 @@ const (
 	buckets  = (longest - shortest) << eighths
 )
 
-// bucketOf returns the bucket for calls that took so long.
+// bucketOf returns the bucket for a duration.
 func bucketOf(took time.Duration) int {
 	n := uint64(max(took, 1<<shortest))
 	power := bits.Len64(n) - 1
@@ -59,16 +59,16 @@ func bucketOf(took time.Duration) int {
 	return (power-shortest)<<eighths + int(n>>(power-eighths))&(1<<eighths-1) //nolint:gosec // three bits
 }
 
-// endOf returns how long the calls in a bucket took at most.
+// endOf returns the upper bound of a bucket.
 func endOf(bucket int) time.Duration {
 	power := bucket>>eighths + shortest
 	return time.Duration((bucket&(1<<eighths-1) + 1 + 1<<eighths)) << (power - eighths)
 }
 
-// measures reports whether the next call is to be measured, when delay is what is known.
+// measures reports whether the next call is measured. Delay is the known percentile.
 func (l *latency) measures(delay time.Duration) bool { return delay == 0 || rand.Uint32()%rarity == 0 }
 
-// add takes note of a call.
+// add records the duration of a call.
 func (l *latency) add(took time.Duration, percentile float64) {
 	l.buckets[bucketOf(took)].Add(1)
 	if n := l.count.Add(1); n >= enough && (n%renewal == 0 || l.delay.Load() == 0) {
@@ -76,10 +76,10 @@ func (l *latency) add(took time.Duration, percentile float64) {
 	}
 }
 
-// renew looks up the percentile.
+// renew computes the percentile again.
 func (l *latency) renew(percentile float64) {
 	if !l.mu.TryLock() {
-		return // somebody does
+		return // another goroutine is computing it
 	}
 	defer l.mu.Unlock()
 	var counts [buckets]int32
@@ -104,7 +104,7 @@ func (l *latency) renew(percentile float64) {
 	l.count.Store(total)
 }
 
-// methods are the latencies by method, of a client. They survive a new chain.
+// methods holds the latencies of a client by method. They survive a new chain.
 type methods struct {
 	kept atomic.Pointer[learned] // the client's
 }
@@ -113,7 +113,7 @@ type learned struct {
 	all atomic.Pointer[map[string]*latency]
 
 	mu   sync.Mutex
-	rest latency // of methods beyond the most
+	rest latency // of methods beyond most
 }
 
 type learnedKey struct{}
@@ -141,7 +141,7 @@ func (m *methods) of(call *yodel.Call) *latency {
 	return l.add(call.Method)
 }
 
-// add begins to learn about a method.
+// add begins to record a method.
 func (l *learned) add(method string) *latency {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -4,12 +4,12 @@ package retry
 
 import "github.com/yodel-rpc/yodel"
 
-// Any is a Balancer that balances nothing: each call goes to the first endpoint that is healthy, in
-// the order in which the resolver names them, and when none is to the first that is connected. So
-// one instance does all the work until it fails, then the next one does, and when it is back, it is
-// again the one. An endpoint that cannot be connected to is unhealthy. One that is not connected
-// yet, or whose connection was idle, is connected to in the background while another endpoint takes
-// the call. It is for a primary with standbys.
+// Any is a Balancer for a primary with standbys. Each call goes to the first healthy endpoint, in
+// the order in which the resolver names them. If none is healthy, it goes to the first connected
+// one. So one instance does all the work until it fails. Then the next one does, until the first is
+// back. An endpoint that cannot be connected to is unhealthy. If an endpoint is not connected yet,
+// or its connection was idle, the client connects to it in the background while another endpoint
+// takes the call.
 //
 //	yodel.NewClient(r, &yodel.ClientOptions{Balancer: retry.Any})
 func Any(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker { return available(endpoints) }

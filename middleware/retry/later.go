@@ -20,28 +20,29 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 )
 
-// LaterOptions changes how calls are repeated in the background. The zero value is a good choice.
+// LaterOptions changes how calls are repeated in the background. The zero value has sensible
+// defaults.
 type LaterOptions struct {
-	// Queue is how many calls may wait to be repeated. Default 1000.
+	// Queue bounds the calls that wait to be repeated. Default 1000.
 	Queue int
-	// QueueBytes is how large they may be together, encoded, in bytes. Default 16 MiB.
+	// QueueBytes bounds their encoded size, in bytes. Default 16 MiB.
 	QueueBytes int
-	// Times is how many attempts each gets in the background. Default 10.
+	// Times is how many attempts each call gets in the background. Default 10.
 	Times int
-	// Backoff is the longest wait before the first of them. It doubles with each one. The wait is a
-	// random share of it, half of it at least. Default 1 s.
+	// Backoff is the longest wait before the first of them. It doubles with each attempt. The wait
+	// is a random part of it, at least half. Default 1 s.
 	Backoff time.Duration
-	// MaxBackoff is the longest wait of all. Default 1 min.
+	// MaxBackoff bounds every wait. Default 1 min.
 	MaxBackoff time.Duration
-	// Timeout ends each of these attempts. Default 10 s.
+	// Timeout is the time limit of each of these attempts. Default 10 s.
 	Timeout time.Duration
-	// Dropped is told of each call that is given up, and why: that it cannot be repeated after this
-	// error, that it has had all its attempts, or that the client was closed (YDL1402). Its Args
-	// are an *yodel.Encoded. It runs on the goroutines that repeat the calls, for which
-	// Client.Close waits, and must not close the client; it may be called concurrently. Default
-	// none: they are logged, as they always are.
+	// Dropped is called for each call that is given up, with the reason: the error does not allow
+	// another attempt, the attempts are used up, or the client was closed (YDL1402). The Args of
+	// the call are an *yodel.Encoded. Dropped runs on the goroutines that repeat the calls.
+	// Client.Close waits for them, so Dropped must not close the client. It may be called
+	// concurrently. Default none: dropped calls are logged in any case.
 	Dropped func(call *yodel.Call, err error)
-	// Logger is told of dropped calls. Default slog.Default().
+	// Logger logs dropped calls. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -82,7 +83,8 @@ func Later(o *LaterOptions) yodel.Middleware {
 	}
 	return func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
-			if _, ok := call.Args.(*yodel.Encoded); ok { // as all that are repeated have
+			// all repeated calls have encoded arguments
+			if _, ok := call.Args.(*yodel.Encoded); ok {
 				avoidLast(ctx, call)
 			}
 			err := next(ctx, call)
@@ -94,8 +96,7 @@ func Later(o *LaterOptions) yodel.Middleware {
 	}
 }
 
-// avoidLast makes a call that is repeated go to another endpoint than the last time, if there is
-// one.
+// avoidLast makes a repeated call go to another endpoint than its last attempt, if there is one.
 func avoidLast(ctx context.Context, call *yodel.Call) {
 	if t, ok := ctx.Value(taskKey{}).(*task); ok && t.last != nil {
 		call.Avoid(t.last)
@@ -113,10 +114,10 @@ func orDefault[T int | time.Duration](n, otherwise T) T {
 	return n
 }
 
-// forever is the longest wait, ten years: the double of it, and sums with others, do not overflow.
+// forever bounds waits, ten years, so that twice as much and sums do not overflow.
 const forever = 10 * 365 * 24 * time.Hour
 
-// failed decides what becomes of a call that failed with err.
+// failed handles a call that failed with err: it queues the call or returns its error.
 func (o *LaterOptions) failed(ctx context.Context, call *yodel.Call, err error) error {
 	c := call.Client()
 	if c == nil { // on a server, or a server's call
@@ -145,7 +146,7 @@ func (o *LaterOptions) failed(ctx context.Context, call *yodel.Call, err error) 
 	return nil
 }
 
-// wantsReply reports whether a caller has a use for a reply.
+// wantsReply reports whether the caller uses the reply.
 func wantsReply(reply any) bool {
 	switch r := reply.(type) {
 	case nil, *struct{}:
@@ -177,7 +178,7 @@ type (
 	backlogKey struct{}
 )
 
-// task makes a copy of call that depends on nothing of the caller's.
+// task makes a copy of call that shares nothing with the caller.
 func (o *LaterOptions) task(call *yodel.Call) (*task, error) {
 	args := call.Args
 	encoded, err := call.Encode()
@@ -201,13 +202,13 @@ func (o *LaterOptions) task(call *yodel.Call) (*task, error) {
 	return t, nil
 }
 
-// dueAfter sets when the next attempt is made, after one that failed or was not allowed.
+// dueAfter sets the time of the next attempt, after one that failed or was not allowed.
 func (t *task) dueAfter() {
 	t.due = time.Now().Add(t.longest/2 + rand.N(t.longest/2+1) + min(retryAfter(t.err), t.MaxBackoff))
 	t.longest = min(2*t.longest, t.MaxBackoff)
 }
 
-// refusal is an error of yodel's own that says why the call is not made again.
+// refusal returns the error that says why the call is not repeated.
 func (t *task) refusal(code yodel.Code, id, why string) *yodel.Error {
 	e := &yodel.Error{
 		Code: code, ID: id, NotProcessed: t.unsent, Cause: t.err, RetryAfter: retryAfter(t.err),
@@ -219,12 +220,12 @@ func (t *task) refusal(code yodel.Code, id, why string) *yodel.Error {
 	return e
 }
 
-// drop gives a call up.
+// drop gives up a call.
 func (t *task) drop(err error) {
 	t.Logger.Warn("yodel: a call that was to be repeated in the background is dropped",
 		"method", t.call.Method, "attempts", t.attempts, "after", time.Since(t.since).Round(time.Millisecond), "err", err)
 	if t.Dropped != nil {
-		// that it failed is in the log
+		// a panic of it is in the log
 		_ = aside.Do("retry.LaterOptions.Dropped", t.Logger, func() { t.Dropped(&t.call, err) })
 	}
 }
@@ -235,8 +236,8 @@ const (
 	maxWorkers = 16
 )
 
-// A backlog is a client's tasks. A worker, a goroutine of the client's, takes them one after the
-// other while there are any. One that an attempt holds up stands aside for another.
+// A backlog holds the tasks of a client. A worker, on a goroutine of the client, takes them one
+// after the other. If an attempt takes long, another worker goes on with the other tasks.
 type backlog struct {
 	client *yodel.Client
 	news   chan struct{} // of a task that may be the first one due
@@ -250,7 +251,7 @@ type backlog struct {
 	taking  bool // one of them takes tasks
 }
 
-// add takes in a task, or says why not.
+// add queues a task, or returns why it cannot.
 func (b *backlog) add(t *task) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -266,8 +267,8 @@ func (b *backlog) add(t *task) error {
 	return nil
 }
 
-// staffLocked sees to it that a worker takes tasks, unless there are enough that will do so again.
-// It returns false when nobody will.
+// staffLocked makes sure that a worker takes tasks, unless enough workers will. It returns false if
+// none will.
 func (b *backlog) staffLocked() bool {
 	if !b.taking && b.workers < maxWorkers && b.client.Background(b.work) {
 		if b.taking = true; b.workers == 0 {
@@ -289,7 +290,8 @@ func (b *backlog) insertLocked(t *task) {
 	}
 }
 
-// work repeats calls until there are none left, another worker does so, or the client is closed.
+// work repeats calls until there are none left, another worker takes the tasks, or the client is
+// closed.
 func (b *backlog) work(ctx context.Context) {
 	for t := b.first(ctx); t != nil; t = b.first(ctx) {
 		if !b.well.Load() && !b.client.Afford(budget, share, reserve) {
@@ -301,7 +303,7 @@ func (b *backlog) work(ctx context.Context) {
 		err := b.attemptAside(ctx, t)
 		late.Stop()
 		b.well.Store(err == nil)
-		// That the client was closed may be why, and is the reason then.
+		// If the client was closed, that is the reason.
 		if err != nil && (ctx.Err() != nil || t.again && t.attempts < t.Times) {
 			b.again(t)
 		} else {
@@ -316,7 +318,7 @@ func (b *backlog) work(ctx context.Context) {
 	}
 }
 
-// A shift is a worker's while it makes an attempt, guarded by the backlog's lock.
+// A shift is the state of a worker during an attempt. The backlog's lock guards it.
 type shift struct {
 	of           *backlog
 	aside, ended bool
@@ -350,7 +352,7 @@ func (s *shift) goesOn() bool {
 	return true
 }
 
-// attemptAside makes an attempt. One that panics is the last one of its call.
+// attemptAside makes an attempt. A panic in it ends the attempts of its call.
 func (b *backlog) attemptAside(ctx context.Context, t *task) (err error) {
 	if failed := aside.Do("a call in the background", t.Logger, func() { err = b.attempt(ctx, t) }); failed != nil {
 		err = yodel.Errorf(yodel.Internal, "%s: %w", t.call.Method, failed)
@@ -359,22 +361,23 @@ func (b *backlog) attemptAside(ctx context.Context, t *task) (err error) {
 	return err
 }
 
-// attempt makes one.
+// attempt makes one attempt.
 func (b *backlog) attempt(ctx context.Context, t *task) error {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, taskKey{}, t), t.Timeout)
 	defer cancel()
 	t.attempts++
 	t.again, t.call.Endpoint = false, nil
 	err := b.client.Do(ctx, &t.call)
-	t.again = err != nil && (t.again || worthwhile(&t.call, err)) // something above Later may have refused it
+	// something above Later may have refused it
+	t.again = err != nil && (t.again || worthwhile(&t.call, err))
 	if err != nil {
 		t.unsent, t.err = t.unsent && yodel.NotProcessed(err), err
 	}
 	return err
 }
 
-// first waits until a task is due, and takes it. It returns nil, and the worker ends, when there
-// are none left, all dropped if ctx has ended.
+// first waits until a task is due, and takes it. If there are no tasks, it returns nil and the
+// worker ends. If ctx has ended, it drops all tasks first.
 func (b *backlog) first(ctx context.Context) *task {
 	for {
 		b.mu.Lock()
@@ -409,7 +412,7 @@ func (b *backlog) first(ctx context.Context) *task {
 	}
 }
 
-// again puts back a task whose attempt failed, or was not allowed.
+// again puts back a task whose attempt failed or was not allowed.
 func (b *backlog) again(t *task) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
