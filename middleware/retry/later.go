@@ -46,27 +46,27 @@ type LaterOptions struct {
 	Logger *slog.Logger
 }
 
-// Later is failback: when a call fails, its caller is told that all is well, and the call is made
-// again in the background, until it succeeds or has had its attempts. It is for notifications and
-// the like, that somebody should get some time; nil is the default.
+// Later is failback: when a call fails, its caller gets success, and the call is repeated in the
+// background, until it succeeds or its attempts are used up. It is for notifications and other
+// calls that may arrive late. Nil means the default LaterOptions.
 //
-// The caller waits for the first attempt. If that succeeds, it has its reply. If it fails with an
-// error that allows another attempt (see the package), Do returns nil for a call that has no use
-// for a reply: its Reply is nil, an *Empty or no Values, or it is one-way. Every other call gets
-// its error, as without Later: success without the reply would be a lie, and what failed for its
-// caller must not be done behind its back. Ordered calls and streams get theirs too.
+// The caller waits for the first attempt. If it succeeds, the caller has its reply. If it fails
+// with an error that allows another attempt (see the package comment), Do returns nil for a call
+// without a use for the reply: its Reply is nil, an *Empty or no Values, or the call is one-way.
+// Every other call gets its error, as without Later, because success needs a reply, and a call that
+// failed for its caller must not be executed later. Ordered calls and streams get their errors too.
 //
 // The arguments are encoded before Do returns, and may be changed then. The repeated call has the
-// method, arguments, attachment, metadata, keys, class and tenant of the first one, but not its
-// context, with which nothing of it ends, nor its deadline: each attempt has Timeout. It goes down
-// the client's whole chain. So observers see a call for each attempt, and a retry.Times below Later
-// makes several of one.
+// method, arguments, attachment, metadata, keys, class and tenant of the first one. It does not
+// have its context or its deadline: each attempt has Timeout. It goes down the whole chain of the
+// client. So observers see a call for each attempt, and a retry.Times below Later makes several
+// attempts of each.
 //
-// The queue is the client's, bounded, and in memory only. When it is full the caller gets an error
-// (YDL1401). Calls are repeated one after the other, out of the client's budget for retries as long
-// as they fail, so that a queue that has grown during an outage is no stampede when it is over. One
-// that takes longer than a second does not hold up the others: up to 16 may be under way. Closing
-// the client drops what is left. What is dropped is logged, and Dropped is told.
+// The client has one queue, which is bounded and in memory only. If it is full, the caller gets an
+// error (YDL1401). Calls are repeated one after the other. While they fail, they use the client's
+// retry budget, so a queue that has grown during an outage causes no stampede afterwards. A call
+// that takes longer than a second does not block the others: up to 16 may be in flight. Closing the
+// client drops the queue. Dropped calls are logged, and Dropped is called for them.
 func Later(o *LaterOptions) yodel.Middleware {
 	var opts LaterOptions
 	if o != nil {
