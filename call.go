@@ -11,189 +11,194 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// A Call is one request and its reply, on its way down a chain of handlers and back.
+// A Call is one request and its reply. It passes down a chain of handlers and back.
 //
-// On the client the caller fills in what it needs and Client.Do sends it. On the server the
-// framework fills it in from the request, and the handler finds it with CallFrom.
+// On the client, the caller fills it in and Client.Do sends it. On the server, the framework fills
+// it in from the request, and the handler gets it with CallFrom.
 //
 // A Call belongs to one goroutine at a time. Middleware and observers must not keep a Call after
-// they have returned: those of the server, and those made by Client.Call and Method.Call, are used
-// again.
+// they have returned, because the framework reuses the Calls of a server, of Client.Call and of
+// Method.Call.
 type Call struct {
 	// Method is the name of the method on the wire, for example "Arith.Mul".
 	Method string
 
 	// Args is the request: a pointer to a message, or Values for a method with several arguments.
-	// On the server it is nil until Decode, which the method itself calls last of all.
+	// On the server it is nil until Decode, which the method calls after all middleware has run.
 	Args any
 
-	// Reply is what the reply is decoded into: a pointer, or Values of pointers. On the server it
-	// is what the method returned. A nil Reply on the client discards the reply's body.
+	// Reply receives the reply on the client: a pointer, or Values of pointers. A nil Reply
+	// discards the reply's body. On the server it is the value that the method returned.
 	Reply any
 
 	// Metadata travels with the request. The framework never changes a map that the user made. On
-	// the server it belongs to the call: it is used again with it.
+	// the server the map belongs to the call and is reused with it.
 	Metadata Metadata
 
-	// Trailer travels with the reply, also with an error: set by the server, read by the client.
+	// Trailer travels with the reply or the error. The server sets it, and the client reads it.
 	Trailer Metadata
 
-	// Attachment is raw bytes beside the encoded request. On the server it is valid until the
-	// handler returns.
+	// Attachment is raw bytes in addition to the encoded request. On the server it is valid until
+	// the handler returns.
 	Attachment []byte
 
-	// ReplyAttachment is raw bytes beside the encoded reply.
+	// ReplyAttachment is raw bytes in addition to the encoded reply.
 	ReplyAttachment []byte
 
 	// Deadline ends the call, in addition to the deadline of its context. It travels to the server.
-	// Zero is never.
+	// Zero means no deadline.
 	Deadline time.Time
 
-	// Codec encodes the request and the reply. Nil is the client's.
+	// Codec encodes the request and the reply. Nil means the client's codec.
 	Codec Codec
 
-	// Compressor compresses the request and the reply. Nil is the client's.
+	// Compressor compresses the request and the reply. Nil means the client's compressor.
 	Compressor Compressor
 
-	// Key is what consistent hashing and keyed order go by.
+	// Key is the key for consistent hashing and for ordered calls.
 	Key string
 
-	// Ordered keeps calls in order: those of one Client with the same Key and Ordered begin and
-	// return in the order in which they were made, one after the other, while others run in
-	// parallel. No key is a key too. None waits for the reply of the one before it to be sent.
-	// Callbacks are called one after the other; a call that its caller gives up returns at once. On
-	// the server it says that the call came in such an order.
+	// Ordered keeps calls in order. Ordered calls of one Client with the same Key begin and return
+	// one after the other, in the order in which they were made. Other calls run in parallel.
+	// Ordered calls with an empty Key are ordered among themselves. An ordered call is sent without
+	// waiting for the reply of the previous one. Callbacks run one after the other. A call that its
+	// caller cancels returns at once. On the server, Ordered says that the client ordered the call.
 	//
-	// Nothing overtakes: a call that is sent again keeps its place, and one that may have been
-	// executed is not sent again when a later one may have been, too. When the connection is lost
-	// and nobody knows whether a call was executed, the later ones that have been made by then and
-	// were not sent fail with YDL1009, certainly not executed; calls made afterwards begin afresh.
-	// Ordered calls must not be hedged, and a handler must not make a call with the key that it
-	// serves to its own server. Streams, and calls to a Peer, have no order. Default false.
+	// Retries keep the order. A call that is sent again keeps its place. It is not sent again if it
+	// may have been executed and a later one may have been executed too. If a connection is lost
+	// and it is unknown whether a call was executed, the later calls that were already made but not
+	// sent fail with YDL1009; they were certainly not executed. Calls made afterwards start a new
+	// order.
+	//
+	// Ordered calls must not be hedged. A handler must not make an ordered call to its own server
+	// with the key that it is serving. Streams and calls to a Peer are not ordered. Default false.
 	Ordered bool
 
-	// IdempotencyKey names the intent behind the call: two calls with one key are one intent. A
-	// server that has ServerOptions.Keys executes the method once for each key that it remembers,
-	// and the client sends a call that may have been executed again where its key is remembered,
-	// and only there. A server without executes every call that comes. A stream is not sent again
-	// because it has a key.
+	// IdempotencyKey identifies the intent behind the call: two calls with the same key have the
+	// same intent. A server with ServerOptions.Keys executes the method once for each key that it
+	// remembers. The client sends a call that may have been executed again only to servers that
+	// remember its key. A server without ServerOptions.Keys executes every request. A key does not
+	// make a stream repeatable.
 	IdempotencyKey string
 
-	// Idempotent says that executing the call twice does no harm. Only such a call is sent again
-	// when it may have been executed, or one whose IdempotencyKey is remembered. A method can be
-	// declared idempotent on the server too, and for a whole client in ClientOptions.Idempotent.
+	// Idempotent says that executing the call twice does no harm. A call that may have been
+	// executed is sent again only if it is idempotent or its IdempotencyKey is remembered. A server
+	// can declare a method idempotent too, and ClientOptions.Idempotent does it for all calls of a
+	// client.
 	Idempotent bool
 
 	// NoWait makes the call fail at once when the connection's limits are reached, instead of
-	// waiting. ClientOptions.NoWait does so for all calls.
+	// waiting. ClientOptions.NoWait does the same for all calls.
 	NoWait bool
 
-	// OneWay asks for no reply: Do returns when the request is queued for sending. Whether it was
-	// executed is never known. Its context ends 30 s after the client has disconnected, or half a
-	// second after if the server has many such calls. While as many one-way calls run on a
-	// connection as its server allows, the server reads no other calls from it: do not send many to
-	// a slow method.
+	// OneWay asks for no reply. Do returns when the request is queued for sending, and the caller
+	// never learns whether the request was executed. The context of its handler ends 30 s after the
+	// client has disconnected, or half a second after if the server has many such calls. While as
+	// many one-way calls run on a connection as the server allows, the server reads no other calls
+	// from it, so do not send many to a slow method.
 	OneWay bool
 
-	// Attempt counts how often the request was sent before: 0 the first time.
+	// Attempt is how often the request was sent before, starting at 0.
 	Attempt int
 
-	// Budget is how many attempts may be made in all of the call, and of the calls that its
-	// handlers make to carry it out, and so on: it travels down the call tree, in which nobody
-	// retries when it is used up. See Again. A call that a handler makes with its own context
-	// shares what is left of the handler's call, whatever is set here. On the server it is what the
-	// request came with. Zero is no bound.
+	// Budget is the attempt budget of the call tree: how many attempts may be made for this call,
+	// for the calls that its handlers make to carry it out, and so on. When it is used up, no
+	// caller in the tree retries. See Again. A call made with a handler's context shares what is
+	// left of that handler's budget and ignores this field. On the server it is the budget that
+	// came with the request. Zero means no limit.
 	Budget int
 
-	// Criticality says which calls are carried out when not all can be: package criticality has the
-	// classes. It travels with the request, and down the call tree. Zero is normal.
+	// Criticality is the priority by which an overloaded server chooses the calls that it executes.
+	// Package criticality has the classes. It travels with the request and down the call tree. Zero
+	// is normal.
 	Criticality int
 
-	// Tenant is on whose behalf the call is made, for those who divide what there is among tenants.
-	// It travels as Criticality does.
+	// Tenant names the customer on whose behalf the call is made. Limiters use it to share capacity
+	// fairly. It travels with the request and down the call tree.
 	Tenant string
 
-	// Explain asks for the record of the call also when it succeeds and is not slow: see Report. It
-	// travels with the request, so that the server says where its time went and keeps a record too,
-	// and down the call tree. On the server it says that the caller asked for it.
+	// Explain asks for a record of the call even if it succeeds and is not slow: see Report. It
+	// travels with the request and down the call tree. The server then returns its share of the
+	// time and keeps a record as well. On the server, Explain says that the caller asked for it.
 	Explain bool
 
-	// Endpoint is where the balancer sends this attempt. Setting it before the balancer pins the
-	// call. Nil on the server.
+	// Endpoint is the endpoint of this attempt, which the balancer sets. If it is set before the
+	// balancer runs, the call is pinned to it. Nil on the server.
 	Endpoint *Endpoint
 
-	out     *outgoing       // on the side that calls: what Do made of the call
-	picked  *Endpoint       // what the balancer set Endpoint to
-	turn    *turn           // client: its place in the order of its key; nil when it is not ordered
-	pass    int8            // how strictly it avoids
-	stays   bool            // picked is for all attempts
-	demands uint8           // endpoints that its pick has had dialled
-	in      *serverCall     // on the side that serves: what it came from
+	out     *outgoing       // on the calling side: the state that Do gave the call
+	picked  *Endpoint       // the endpoint that the balancer set
+	turn    *turn           // client: its place in the order of its key; nil if it is not ordered
+	pass    int8            // the pass of the pick, see avoidUnready
+	stays   bool            // all attempts go to picked, see Stay
+	demands uint8           // how many endpoints its pick has started to dial
+	in      *serverCall     // on the serving side: the state of the request
 	tried   []*Endpoint     // endpoints this call avoids
 	stream  *outgoingStream // client: nil for a unary method
 
 	limited bool // the client set Deadline
 
 	budget  *budget   // nil for none
-	lent    inherited // what it has of the handler's call whose context it was made with
-	group   *group    // nil unless there may be forks
-	rare    *rareCall // nil for most
-	hold    *keyHold  // where its key is remembered; nil for most
-	resumed *keyHold  // what hold is when the call begins: see Resume
+	lent    inherited // inherited from the handler's call
+	group   *group    // nil unless it may have forks
+	rare    *rareCall // nil for most calls
+	hold    *keyHold  // where its key is remembered; nil for most calls
+	resumed *keyHold  // value of hold when the call begins: see Resume
 
-	watch watch         // how far its observers are
-	began time.Duration // when it was made, or they were told, on the clock; 0 when nobody has wanted to know
-	took  time.Duration // once it has ended
+	watch watch         // whether observers watch it
+	began time.Duration // when it was made or observers started, on the clock; 0 until needed
+	took  time.Duration // its duration, once it has ended
 }
 
-// A watch is how far the observers of a call are.
+// A watch says whether the observers of a call have started and ended.
 type watch uint8
 
 const (
-	unwatched watch = iota // there are none
+	unwatched watch = iota // no observer has started
 	watching
 	watched // it has ended
 )
 
-// Metadata is key and value pairs that travel beside a message. Keys are case-sensitive; values
-// are any bytes.
+// Metadata is key and value pairs that travel with a message. Keys are case-sensitive; values are
+// any bytes.
 type Metadata map[string]string
 
-// Values is the arguments or the results of a method that has several of either: in Call.Args the
-// values, in Call.Reply pointers to where they go.
+// Values holds the arguments or the results of a method with several of them. In Call.Args it holds
+// the values, in Call.Reply pointers to variables for the results.
 //
 //	var quotient, remainder int
 //	err := client.Call(ctx, "Arith.DivMod", yodel.Values{17, 5}, yodel.Values{&quotient, &remainder})
 type Values []any
 
-// A Handler carries out a call.
+// A Handler carries out a call. It is called concurrently.
 type Handler func(ctx context.Context, call *Call) error
 
-// A Middleware wraps a handler with behaviour: timeouts, retries, limits, logs. It runs once,
-// when the chain is built; the handler it returns runs for every call, concurrently.
+// A Middleware wraps a handler with behaviour: timeouts, retries, limits, logs. It runs once, when
+// the chain is built. The handler that it returns runs for every call, concurrently.
 type Middleware func(next Handler) Handler
 
-// An EndpointMiddleware is a middleware below the balancer: it is built once for every endpoint
-// and sees each attempt. State that must outlive a change of the chain belongs in ep.State.
+// An EndpointMiddleware is a middleware below the balancer. It runs once for every endpoint, and
+// the handler that it returns sees each attempt. State that must outlive a change of the chain
+// belongs in ep.State.
 type EndpointMiddleware func(ep *Endpoint, next Handler) Handler
 
-// An Observer watches calls without treating them, so that, unlike a Middleware, it costs an
-// asynchronous call no goroutine. Either function may be nil. Both run concurrently, and must be
-// short.
+// An Observer watches calls without changing them. Unlike a Middleware, it does not make an
+// asynchronous call take a goroutine. Either function may be nil. Both are called concurrently and
+// must return soon.
 type Observer struct {
 	// Start runs before the call is sent or its handler is called. The context it returns is the
 	// call's from then on.
 	Start func(ctx context.Context, call *Call) context.Context
-	// End runs when the call has ended: on the client before the caller is told, on the server when
-	// the reply has been handed to the connection.
+	// End runs when the call has ended: on the client before the caller gets the result, on the
+	// server after the connection has taken the reply.
 	End func(ctx context.Context, call *Call, err error)
 }
 
-// Took is how long a call has taken by now, for its observers: since just before the first of them
-// was told that it starts. From when it has ended it stays as it is, the same for all of them.
-// Where nobody observes calls it is zero.
+// Took returns how long the call has taken so far, for its observers. It counts from just before
+// the first observer starts until the call has ended, so all observers see the same duration. It is
+// zero for a call without observers.
 //
-// It is here, and not with each observer, because a time that is kept in a context costs an
+// It is a method of Call because keeping the time in a context would cost each observer an
 // allocation and two readings of the clock.
 func (c *Call) Took() time.Duration {
 	if c.watch == watching {
@@ -202,9 +207,9 @@ func (c *Call) Took() time.Duration {
 	return c.took
 }
 
-// Now returns the time, for middleware that reckons with it. On the client, until the call's first
-// attempt goes to an endpoint, that is when its caller made it: all who ask, and the observers,
-// share one reading of the clock, which takes as long as three middlewares.
+// Now returns the time for middleware. On the client, until the call's first attempt goes to an
+// endpoint, that is the time at which the call was made. All middleware and observers share this
+// one reading of the clock, because a reading costs as much as three middlewares.
 func (c *Call) Now() time.Time {
 	if c.in != nil || c.out == nil || c.out.began != 0 {
 		return time.Now()
@@ -212,7 +217,7 @@ func (c *Call) Now() time.Time {
 	return mux.TimeOf(c.made())
 }
 
-// made returns when the call was made, or about when: it is noted when somebody first asks.
+// made returns about when the call was made. The first use reads the clock.
 func (c *Call) made() time.Duration {
 	if c.began == 0 {
 		c.began = clock()
@@ -220,11 +225,11 @@ func (c *Call) made() time.Duration {
 	return c.began
 }
 
-// clock is one reading of the monotonic clock, half of what time.Now costs.
+// clock reads the monotonic clock, at half the cost of time.Now.
 func clock() time.Duration { return mux.Clock() }
 
-// startAll begins the watch of a call. What it needs of the stack must not stand under the whole
-// call: see decodeBody.
+// startAll runs the Start functions of the observers. It is not inlined, so that its stack frame is
+// gone while the call runs: see decodeBody.
 //
 //go:noinline
 func startAll(ctx context.Context, observers []Observer, call *Call) context.Context {
@@ -241,7 +246,7 @@ func startAll(ctx context.Context, observers []Observer, call *Call) context.Con
 	return ctx
 }
 
-// endAll ends it, in the opposite order.
+// endAll runs the End functions of the observers, in reverse order.
 //
 //go:noinline
 func endAll(ctx context.Context, g *guard, observers []Observer, call *Call, err error) {
@@ -256,20 +261,20 @@ func endAll(ctx context.Context, g *guard, observers []Observer, call *Call, err
 	}
 }
 
-// end calls End. One that panics keeps no other observer from being told.
+// end calls End. If End panics, the other observers still run.
 func (o *Observer) end(ctx context.Context, g *guard, call *Call, err error) {
 	defer g.rescue("an Observer's End")
 	o.End(ctx, call, err)
 }
 
-// stopWatch notes how long a call has taken that is watched.
+// stopWatch stores the duration of an observed call.
 func (c *Call) stopWatch() {
 	if c.watch == watching {
 		c.took, c.watch = c.Took(), watched
 	}
 }
 
-// refuseNil panics if an element of a list of options is nil. Otherwise the first call would.
+// refuseNil panics if an element of a list of options is nil, so that the first call does not.
 func refuseNil[T any](name string, list []T, isNil func(T) bool) {
 	for i, m := range list {
 		if isNil(m) {
@@ -278,7 +283,7 @@ func refuseNil[T any](name string, list []T, isNil func(T) bool) {
 	}
 }
 
-// chain wraps h in ms, the first of them outermost.
+// chain wraps h in ms. The first middleware is the outermost.
 func chain(ms []Middleware, h Handler) Handler {
 	for _, m := range slices.Backward(ms) {
 		h = m(h)

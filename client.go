@@ -14,11 +14,12 @@ import (
 	"github.com/yodel-rpc/yodel/internal/samples"
 )
 
-// ClientOptions changes how a client works. The zero value is a good client.
+// ClientOptions configures a Client. The zero value works.
 type ClientOptions struct {
-	// Codec encodes messages of calls that name none. Default JSON.
+	// Codec encodes the messages of calls without a codec of their own. Default JSON.
 	Codec Codec
-	// Compressor compresses messages of calls that name none, both ways. Default none.
+	// Compressor compresses the requests and replies of calls without a compressor of their own.
+	// Default none.
 	Compressor Compressor
 	// CompressAbove is the size from which messages are compressed, in bytes. Default 1024.
 	CompressAbove int
@@ -26,79 +27,82 @@ type ClientOptions struct {
 	Transport Transport
 	// Balancer chooses among instances. Default RoundRobin.
 	Balancer Balancer
-	// Middleware sees each call once, the first one outermost. An asynchronous call takes a
-	// goroutine when there is any. Default none.
+	// Middleware wraps each call once, above the balancer; the first one is outermost. With any
+	// middleware, each asynchronous call takes a goroutine. Default none.
 	Middleware []Middleware
-	// EndpointMiddleware sees each attempt, below the balancer. Default none.
+	// EndpointMiddleware wraps each attempt, below the balancer. Default none.
 	EndpointMiddleware []EndpointMiddleware
 	// Observers watch calls, outside of all middleware. Default none.
 	Observers []Observer
-	// SlowAfter is how long a call may take until there is a record of it although it succeeds: see
-	// Call.Report and Client.Samples. It counts from when the call was made until its reply came,
-	// and for a stream until the server took it. Default 1 s; negative is for ever.
+	// SlowAfter is the duration from which a successful call is slow, so that a record of it is
+	// kept: see Call.Report and Client.Samples. For a unary call it counts from when the caller
+	// made the call until the reply came. For a stream it counts until the server accepted the
+	// stream. Default 1 s; if negative, no call is slow.
 	SlowAfter time.Duration
-	// Idempotent names methods that may be executed twice, as Call.Idempotent does for a call.
+	// Idempotent names methods that may be executed twice, as Call.Idempotent does for one call.
 	// Default none.
 	Idempotent []string
-	// Timeout ends calls that have no deadline of their own. Default none.
+	// Timeout limits calls without a deadline in Call.Deadline. Default none.
 	Timeout time.Duration
-	// DialTimeout ends attempts to connect, and the wait for the first set of instances. Default 3
-	// s.
+	// DialTimeout limits each attempt to connect, and the wait for the first set of instances.
+	// Default 3 s.
 	DialTimeout time.Duration
-	// ConnsPerEndpoint is how many connections a client makes to one instance, at most. One is the
-	// fastest for most loads, because many calls share each write. Another one is made when those
-	// there are have become saturated: callers wait for the server's window, or behind what waits
-	// to be written. It is closed when it has been idle for Limits.IdleTimeout, or for 30 s if that
-	// is not set. Default 1.
+	// ConnsPerEndpoint is the largest number of connections to one instance. One is the fastest for
+	// most loads, because many calls share each write. The client opens another one when all
+	// existing ones are saturated: callers wait for the server's window, or for earlier frames to
+	// be written. It closes an additional connection that has been idle for Limits.IdleTimeout, or
+	// for 30 s if that is not set. Default 1.
 	ConnsPerEndpoint int
-	// ConnMetadata is what the server learns of this client once per connection: a token, a name.
+	// ConnMetadata is sent to the server once per connection, for example a token or a name.
 	// Default none.
 	ConnMetadata Metadata
 	// NoWait makes calls fail at once when a connection's limits are reached, instead of waiting.
 	// Default false.
 	NoWait bool
-	// Checksum adds a CRC-32C to each message, both ways. Default false: TCP and TLS have their
-	// own.
+	// Checksum adds a CRC-32C to each message in both directions. Default false, because TCP and
+	// TLS have checksums of their own.
 	Checksum bool
-	// Server is whose methods the servers that this client connects to may call, over the client's
-	// own connections: see Server.Peers and Call.Peer. It need not listen. Its Accept, OnConn and
-	// MaxConns are for its listeners only; what it says of how much may be open holds for what
-	// comes in, and its MaxMemory and Limits.MaxMemory for all that these connections hold. Default
-	// none.
+	// Server executes calls that connected servers make to this client, over the client's own
+	// connections: see Server.Peers and Call.Peer. It need not listen. Its Accept, OnConn and
+	// MaxConns apply to its listeners only. Its limits on open requests apply to the incoming
+	// calls. Its MaxMemory and Limits.MaxMemory apply to everything that these connections hold.
+	// Default none.
 	Server *Server
 	// MaxMemory is how many bytes all servers together can make the client hold, as
-	// ServerOptions.MaxMemory is for a server. A reply counts until it has come whole, and while it
-	// is decompressed. With Server, that server's limits hold for the connections, and this one for
-	// replies while they are decompressed. Default as there.
+	// ServerOptions.MaxMemory is for a server. A reply counts until it has arrived completely, and
+	// while it is being decompressed. If Server is set, that server's limits apply to the
+	// connections, and this one applies to replies while they are being decompressed. The default
+	// is that of ServerOptions.MaxMemory.
 	MaxMemory int
-	// Limits bounds what a connection may cost.
+	// Limits limits the resources that one connection may use.
 	Limits Limits
 	// OnConn is called with each connection event. It must return soon, and may close the client.
 	// Default none.
 	OnConn func(ConnEvent)
-	// Logger is told of what goes wrong without failing a call. Default slog.Default().
+	// Logger gets messages about problems that fail no call. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// A Client calls methods of one service on all its instances. It connects when it needs to, stays
-// connected, and may be used concurrently. Make one per service and keep it.
+// A Client calls methods of one service on all its instances. It connects when the first call needs
+// it, and stays connected. Its methods may be called concurrently. Make one Client per service and
+// keep it.
 type Client struct {
 	requester
 	opts    ClientOptions
 	handler Handler // observers, middleware, balance
 	wraps   bool    // there is Middleware, which may take time
-	direct  bool    // nothing stands between Go and the connection
+	direct  bool    // no middleware runs between Go and the connection
 	config  mux.Config
 	cluster *cluster
 	refresh func()        // the resolver's; nil if it has none
-	async   chan struct{} // a token for each goroutine of Go
-	orders  orders        // of ordered calls
+	async   chan struct{} // holds a token for each goroutine of Go
+	orders  orders        // the queues of ordered calls
 
-	toldKeys atomic.Bool // that a server does not remember keys
+	toldKeys atomic.Bool // the log has said that a server does not remember keys
 
-	ctx     context.Context //nolint:containedctx // ends with the client
+	ctx     context.Context //nolint:containedctx // canceled by Close
 	closing <-chan struct{}
-	born    time.Duration // on the clock
+	born    time.Duration // when the client was made, on the clock
 	cancel  context.CancelFunc
 	shut    atomic.Bool // Close has been called
 	ending  sync.Mutex  // guards cancel
@@ -107,8 +111,8 @@ type Client struct {
 	left    chan struct{} // closed when Close has returned for the first time
 }
 
-// NewClient returns a client for the instances that r knows. It does not wait for them, nor for a
-// connection.
+// NewClient returns a client for the instances that r knows. O may be nil. NewClient waits neither
+// for instances nor for a connection.
 func NewClient(r Resolver, o *ClientOptions) *Client {
 	if o == nil {
 		o = &ClientOptions{}
@@ -148,7 +152,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	case nil:
 		c.cluster.update(nil)
 		c.cluster.fail(errNoResolver)
-	case static: // a goroutine would wait for nothing, with a stack of 4 KiB
+	case static: // without the goroutine of follow, which would only wait
 		c.cluster.update(s.instances())
 		if len(s) == 0 {
 			c.cluster.fail(errNoAddress)
@@ -159,7 +163,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	return c
 }
 
-// setDefaults replaces zero values.
+// setDefaults replaces zero values with defaults.
 func (opts *ClientOptions) setDefaults() {
 	if opts.Codec == nil {
 		opts.Codec = JSON
@@ -186,12 +190,12 @@ func (opts *ClientOptions) setDefaults() {
 
 var errNoResolver = errors.New("NewClient was given no resolver")
 
-// Dial returns a client for servers at the given addresses, with default options. It does not
-// wait for a connection: a call does, or Ready.
+// Dial returns a client for servers at the given addresses, with default options. Dial does not
+// wait for a connection; Ready and the calls do.
 func Dial(addrs ...string) *Client { return NewClient(Static(addrs...), nil) }
 
-// Close ends the client: calls that are open fail. Connections end within a second. Hooks and
-// callbacks may call Close: it waits for the code of users for 1.5 s at most.
+// Close closes the client and fails the calls in flight. Connections end within a second. Hooks and
+// callbacks may call Close, because it waits at most 1.5 s for them to return.
 func (c *Client) Close() {
 	c.hooks.letGo()
 	if c.shut.Swap(true) {
@@ -199,7 +203,7 @@ func (c *Client) Close() {
 		return
 	}
 	defer close(c.left)
-	c.ending.Lock() // nothing begins in the background from now on
+	c.ending.Lock() // from now on no background work begins
 	c.cancel()
 	c.ending.Unlock()
 	ended := make(chan struct{})
@@ -215,8 +219,8 @@ func (c *Client) Close() {
 	}
 }
 
-// closeTime bounds how long Close waits for what runs, which may be what has called it. Connections
-// take a second at most.
+// closeTime limits how long Close waits for running hooks and callbacks, one of which may have
+// called Close. Connections take a second at most.
 const closeTime = 1500 * time.Millisecond
 
 // waitFor waits for ch to be closed, for at most d.
@@ -232,19 +236,21 @@ func waitFor(ch <-chan struct{}, d time.Duration) {
 // Endpoints returns the current set of endpoints.
 func (c *Client) Endpoints() []*Endpoint { return c.cluster.endpoints() }
 
-// Several reports whether there is more than one endpoint, or may be because the resolver has not
-// spoken yet: whether a call can go to another one.
+// Several reports whether a call could go to another endpoint: there is more than one, or the
+// resolver has not reported a set yet.
 func (c *Client) Several() bool {
 	set := c.cluster.set.Load()
 	return set == nil || len(set.endpoints) > 1
 }
 
-// Ready waits until one instance is connected, or explains why none is.
+// Ready connects and waits until at least one instance is connected. It returns an error that
+// explains the reason if there is no instance, if no instance can be connected to, or if ctx ends
+// first.
 func (c *Client) Ready(ctx context.Context) error { return c.cluster.ready(ctx) }
 
-// Call calls a method: in is a pointer to the request, out a pointer to what the reply is decoded
-// into; both may be Values, and out may be nil. It allocates nothing. For anything more than that,
-// see Do.
+// Call calls a method and waits for the reply. In is a pointer to the request, and out is a pointer
+// into which the reply is decoded. Both may be Values, and out may be nil. Call allocates nothing.
+// Do has more options.
 func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	if c == nil || ctx == nil {
 		return missing(ctx, method)
@@ -259,7 +265,7 @@ func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	return err
 }
 
-// Do carries out a call. It may be used again afterwards.
+// Do carries out a call and waits for the reply. The caller may use call again afterwards.
 func (c *Client) Do(ctx context.Context, call *Call) error {
 	if c == nil || ctx == nil {
 		return missing(ctx, call.Method)
@@ -307,8 +313,8 @@ func missing(ctx context.Context, method string) error {
 	return refusal("YDL2008", "%s: the client is nil", method)
 }
 
-// timeout begins the time of a call, if somebody wants to know of it before it comes to an
-// endpoint.
+// timeout applies ClientOptions.Timeout. It also reads the clock if middleware may need the start
+// of the call before an attempt begins.
 func (c *Client) timeout(call *Call) {
 	if c.opts.Timeout > 0 && call.Deadline.IsZero() {
 		call.Deadline, call.limited = mux.TimeOf(call.made()+c.opts.Timeout), true
@@ -317,19 +323,19 @@ func (c *Client) timeout(call *Call) {
 	}
 }
 
-// Go carries out a call without waiting for the reply, and calls done, which may be nil, when it
-// has ended. The call, and what it points to, belong to the client until then.
+// Go carries out a call without waiting for the reply. It calls done, which may be nil, when the
+// call has ended. Until then the call and everything it points to belong to the client.
 //
-// Done is called exactly once. It usually runs on the goroutine that reads the connection, so it
-// should be short. It runs on another goroutine if the client has middleware, or if the call could
-// not be sent at once on an existing connection. Go may call it before it returns: for a one-way
-// call, for a call that cannot be sent, and, while too many calls are open, in a handler or after
-// ctx has ended. Callbacks of one client may run concurrently.
+// Done is called exactly once and should be short, because it usually runs on the goroutine that
+// reads the connection. It runs on another goroutine if the client has middleware, or if the call
+// could not be sent at once on an existing connection. Go calls done before it returns for a
+// one-way call and for a call that cannot be sent. It may also do so while too many calls are open,
+// in a handler or after ctx has ended. Callbacks of one client may run concurrently.
 //
-// A panic of done is logged. A panic of other code that the call passes, such as a codec, is logged
+// A panic of done is logged. A panic of other user code in the call, such as a codec, is logged
 // too, and done gets an error (YDL5004).
 //
-// When more calls are open than the limits allow, Go waits. With middleware, each call takes a
+// Go waits while more calls are open than the limits allow. With middleware, each call takes a
 // goroutine.
 func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
 	if c == nil || ctx == nil {
@@ -349,7 +355,7 @@ func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
 	c.start(ctx, o, call, callback(done))
 }
 
-// then is Go for a method with a request and a reply and nothing else.
+// then is Go for a call with only a request and a reply.
 func (c *Client) then(ctx context.Context, method string, in, out any, done ender) {
 	if c == nil || ctx == nil {
 		done.ended(missing(ctx, method))
@@ -377,8 +383,8 @@ func (c *Client) goInOwnGoroutine(ctx context.Context, call *Call, done func(err
 	go c.doLater(ctx, call, done, true)
 }
 
-// doLater carries out an asynchronous call, and gives back the token for the goroutine that it
-// takes, if it has one.
+// doLater carries out an asynchronous call. With token, it returns the token for its goroutine when
+// the call has ended.
 func (c *Client) doLater(ctx context.Context, call *Call, done func(error), token bool) {
 	ended, err := false, error(nil)
 	defer func() {
@@ -394,9 +400,9 @@ func (c *Client) doLater(ctx context.Context, call *Call, done func(error), toke
 	ended = true
 }
 
-// token waits for leave to take a goroutine for an asynchronous call. Without it the call is
-// carried out on the caller's: when ctx has ended, or the caller is a handler, whom those that have
-// the tokens may be waiting for.
+// token waits until an asynchronous call may start a goroutine, and reports whether it may. If not,
+// the call runs on the caller's goroutine. That happens when ctx has ended. It also happens in a
+// handler, because the calls that hold the tokens may be waiting for this very handler.
 func (c *Client) token(ctx context.Context) bool {
 	select {
 	case c.async <- struct{}{}:
@@ -414,11 +420,11 @@ func (c *Client) token(ctx context.Context) bool {
 	}
 }
 
-// begin readies a call of the user's, which may have been used before.
+// begin prepares a call that the user made, which may have been used before.
 func (c *Call) begin(ctx context.Context, o *outgoing) {
 	c.out, c.Attempt = o, 0
-	// What is as it should be is not written: the reading goroutine has it in its processor's
-	// cache.
+	// Fields that are already correct are not written, because the reader goroutine has them in its
+	// processor's cache.
 	if c.tried != nil {
 		c.tried = nil
 	}
@@ -428,7 +434,7 @@ func (c *Call) begin(ctx context.Context, o *outgoing) {
 	if c.rare != nil || c.group != nil || c.hold != c.resumed {
 		c.rare, c.group, c.hold = nil, nil, c.resumed
 	}
-	if c.picked != nil { // the endpoint of another call that it was used for
+	if c.picked != nil { // the endpoint of the call's earlier use
 		if c.Endpoint == c.picked {
 			c.Endpoint = nil
 		}
@@ -437,7 +443,7 @@ func (c *Call) begin(ctx context.Context, o *outgoing) {
 	c.inherit(ctx)
 }
 
-// end takes back what was done to a call of the user's for the time it ran.
+// end undoes what the client changed in a user's call while it ran.
 func (c *Call) end() {
 	c.out = nil
 	if c.turn != nil {
@@ -459,14 +465,14 @@ func (q *requester) declared(method string) bool {
 		m = (*q.methods.Load())[method]
 	}
 	if m == nil {
-		return q.idempotent[method] // which does not change
+		return q.idempotent[method] // this map does not change
 	}
 	return m.idempotent.Load()
 }
 
-// Background runs f on a goroutine of the client's. Ctx ends when the client is closed, and Close
-// waits for f to return, for 1.5 s at most. Once the client has been closed, Background does
-// nothing and returns false.
+// Background runs f on a goroutine of the client and returns true. F's ctx ends when the client is
+// closed. Close waits at most 1.5 s for f to return. On a closed client, Background returns false
+// without calling f.
 func (c *Client) Background(f func(ctx context.Context)) bool {
 	c.ending.Lock()
 	defer c.ending.Unlock()

@@ -14,15 +14,15 @@ import (
 
 // A ConnEvent is something that happened to a connection or a listener.
 type ConnEvent struct {
-	// Kind is what happened. Package introspect has the kinds.
+	// Kind is the kind of event. Package introspect has the kinds.
 	Kind introspect.ConnEventKind
-	// Addr is the peer's address, or that of the listener.
+	// Addr is the address of the peer, or of the listener.
 	Addr string
-	// Err says why, for the kinds that need a reason.
+	// Err is the reason, for the kinds that have one.
 	Err error
 }
 
-// ending is the event that the end of a connection is.
+// ending returns the event for a connection that ended with err.
 func ending(addr string, err error) ConnEvent {
 	e := ConnEvent{Addr: addr, Err: err}
 	op, _ := errors.AsType[*mux.IOError](err)
@@ -39,8 +39,8 @@ func ending(addr string, err error) ConnEvent {
 	return e
 }
 
-// parseMetadata makes a map of metadata that a peer has sent. It allocates nothing before it has
-// found that the metadata is within the limits.
+// parseMetadata makes a map of metadata that a peer has sent. It checks the limits before it
+// allocates.
 func parseMetadata(l *Limits, b []byte) (Metadata, error) {
 	if len(b) == 0 {
 		return nil, nil //nolint:nilnil // no metadata is a valid value
@@ -57,10 +57,10 @@ func parseMetadata(l *Limits, b []byte) (Metadata, error) {
 	return md, err
 }
 
-// metadataCost is what a map of metadata takes, about.
+// metadataCost returns about how many bytes a map of metadata takes.
 func metadataCost(l *Limits, b []byte) int {
 	const entry = 96                       // of a map of strings
-	n, _ := wire.CountPairs(b, l.MaxPairs) // broken metadata costs what comes before the break
+	n, _ := wire.CountPairs(b, l.MaxPairs) // of malformed metadata, only the valid beginning counts
 	return len(b) + n*entry
 }
 
@@ -69,8 +69,8 @@ type metadataError string
 
 func (e metadataError) Error() string { return string(e) }
 
-// metadataFits reports whether metadata with so many pairs and bytes is within the limits: nil, or
-// a metadataError.
+// metadataFits returns nil if metadata with so many pairs and bytes is within the limits, and a
+// metadataError otherwise.
 func metadataFits(l *Limits, pairs, bytes int) error {
 	switch {
 	case bytes > l.MaxMetadata:
@@ -81,14 +81,14 @@ func metadataFits(l *Limits, pairs, bytes int) error {
 	return nil
 }
 
-// tooMuch returns what err says if metadata exceeds a limit, or "".
+// tooMuch returns the text of err if err is a metadataError, and "" otherwise.
 func tooMuch(err error) string {
 	e, _ := err.(metadataError) //nolint:errorlint // it is returned bare
 	return string(e)
 }
 
-// A repeatedMetadata is metadata that comes or goes with one call after the other, as a token does.
-// It does not change: all calls share it, so that it is in the processor's cache.
+// A repeatedMetadata is metadata that many calls have in common, such as a token. It does not
+// change, so that all calls share it in the processor's cache.
 type repeatedMetadata struct {
 	raw   []byte // encoded
 	pairs []pair
@@ -104,7 +104,7 @@ func newRepeatedMetadata(raw []byte, md Metadata) *repeatedMetadata {
 
 type pair struct{ key, value string }
 
-// is reports whether md is the same. To look each key up takes a quarter of the time of an
+// is reports whether md is equal to r. Looking each key up takes a quarter of the time of an
 // iteration over a map.
 func (r *repeatedMetadata) is(md Metadata) bool {
 	for i := range r.pairs {
@@ -115,7 +115,7 @@ func (r *repeatedMetadata) is(md Metadata) bool {
 	return len(md) == len(r.pairs)
 }
 
-// decode makes a map of it.
+// decode returns r as a map.
 func (r *repeatedMetadata) decode() Metadata {
 	md := make(Metadata, len(r.pairs))
 	for _, p := range r.pairs {
@@ -124,16 +124,17 @@ func (r *repeatedMetadata) decode() Metadata {
 	return md
 }
 
-// Bounds of what is remembered of metadata for each connection that is served, and for each client:
-// its size, and how seldom metadata that is new each time is.
+// Limits on repeatedMetadata, for each served connection and each client. Metadata larger than
+// maxRepeatedMetadata is not remembered. Of metadata that differs from the remembered one, only
+// every metadataMisses-th is remembered.
 const (
 	maxRepeatedMetadata = 1 << 10
 	metadataMisses      = 16
 )
 
-// readMetadata makes call.Metadata of b. To parse it takes a map and a string for each key and
-// value, a tenth of a short call. So what comes again is only copied, and a call that is used again
-// keeps its map for it, when nobody has changed that.
+// readMetadata sets call.Metadata from b. Parsing takes a map and a string for each key and value,
+// which is a tenth of a short call. Metadata that equals that of an earlier call is therefore only
+// copied, and a reused call keeps its map if its user has not changed it.
 func (in *incoming) readMetadata(b []byte) error {
 	if len(b) == 0 {
 		return nil
@@ -141,7 +142,7 @@ func (in *incoming) readMetadata(b []byte) error {
 	sc := in.target.conn
 	r := sc.repeated.Load()
 	if r == nil || !bytes.Equal(b, r.raw) {
-		if len(b) > maxRepeatedMetadata/4 { // else it is less than what counts for each request
+		if len(b) > maxRepeatedMetadata/4 { // smaller metadata is part of the fixed cost of a request
 			cost := metadataCost(&sc.server.limits, b)
 			if !in.Take(cost) {
 				return mux.ErrMemory
@@ -162,7 +163,7 @@ func (in *incoming) readMetadata(b []byte) error {
 	return nil
 }
 
-// encodeMetadata encodes md, into dst unless it is the usual.
+// encodeMetadata encodes md into dst, or returns the remembered encoding.
 func (q *requester) encodeMetadata(dst []byte, md Metadata) (encoded, memory []byte) {
 	if r := q.repeated.Load(); r != nil && r.is(md) {
 		return r.raw, dst

@@ -13,25 +13,25 @@ import (
 	"sync/atomic"
 )
 
-// Raw passes bytes through: messages are []byte, View or pointers to either. Decoding copies, into
-// the capacity that the target already has; a large body becomes the target's without being copied
-// when that is not enough. What a handler has returned is sent from where it is, and must not be
-// changed any more. Small messages of a stream that came together share an allocation of 2 KiB,
-// which lasts as long as any of them is kept.
+// Raw is the codec for messages that are bytes already: []byte, View, or pointers to either.
+// Decoding copies into the capacity of the target. If that is too small for a large body, the
+// target takes over the received buffer without a copy. Bytes that a handler returns are sent
+// without a copy and must not be changed afterwards. Small messages of a stream that arrived
+// together share an allocation of 2 KiB, which stays in memory while any of them is in use.
 var Raw Codec = rawCodec{}
 
-// A View is a message of bytes for the Raw codec that a handler only looks at. As the argument of a
-// unary method it is not copied: it is valid until the handler returns, and must not be changed.
-// The handler may answer with it. Everywhere else a View is like a []byte.
+// A View is a message of the Raw codec that a handler only reads. As the argument of a unary method
+// it is not copied: it is valid until the handler returns, and must not be changed. The handler may
+// return it as its reply. In all other places a View behaves like a []byte.
 type View []byte
 
-// TCP is the transport of clients and servers that name none. Addresses are host:port.
+// TCP is the default transport of clients and servers. Addresses are host:port.
 var TCP Transport = tcp{}
 
 // Static returns a resolver for a fixed list of addresses.
 func Static(addrs ...string) Resolver { return static(addrs) }
 
-// RoundRobin takes the endpoints in turn. It is the balancer of a client that names none.
+// RoundRobin is a Balancer that picks the endpoints in turn. It is the default.
 func RoundRobin(endpoints []*Endpoint, last Picker) Picker {
 	p := &roundRobin{endpoints: endpoints}
 	if last, ok := last.(*roundRobin); ok {
@@ -109,7 +109,7 @@ func (p *roundRobin) Pick(call *Call) *Endpoint {
 	switch n {
 	case 0:
 		return nil
-	case 1: // no turns to be counted, which all callers would write to
+	case 1: // no counter to which all callers write
 		if ep := p.endpoints[0]; !call.Avoids(ep) {
 			return ep
 		}
@@ -118,14 +118,15 @@ func (p *roundRobin) Pick(call *Call) *Endpoint {
 	if ep := p.endpoints[p.next.Add(1)%n]; !call.Avoids(ep) {
 		return ep
 	}
-	// The turn of one that is avoided goes to any of the others, not always to its neighbour.
+	// If the call avoids the next endpoint, pick any of the others at random, not always its
+	// neighbour.
 	var picked *Endpoint
 	left := 0
 	for _, ep := range p.endpoints {
 		if call.Avoids(ep) {
 			continue
 		}
-		if left++; rand.IntN(left) == 0 { // each of those that are left with the same chance
+		if left++; rand.IntN(left) == 0 { // each remaining endpoint with the same chance
 			picked = ep
 		}
 	}
@@ -158,7 +159,7 @@ func rawBytes(v any) ([]byte, error) {
 	return *p, nil
 }
 
-// rawPointer returns v as a pointer to the bytes of a message, or nil if it is none.
+// rawPointer returns v as a pointer to the bytes of a message, or nil if v has another type.
 func rawPointer(v any) *[]byte {
 	switch v := v.(type) {
 	case *[]byte:

@@ -7,21 +7,22 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A Detail is what an error says to the caller's program, beside the code.
+// A Detail is a typed value that an error carries for the caller's program.
 type Detail struct {
-	// Type names what the value is, for example "shop.v1.OutOfStock": both sides have to know it.
+	// Type names the type of the value, for example "shop.v1.OutOfStock". Both sides have to know
+	// it.
 	Type string `json:"type"`
-	// Value is encoded as goes with the type. Only the two programs know how.
+	// Value is the encoded value. The two programs agree on its encoding.
 	Value []byte `json:"value,omitempty"`
 }
 
-// Bounds of the details that travel with an error.
+// Limits on the details that travel with an error.
 const (
 	maxErrorDetails = 16 << 10 // bytes
 	maxDetails      = 64
 )
 
-// encodeDetails encodes details, or none of them if there are too many.
+// encodeDetails encodes details. It returns nil if there are too many.
 func encodeDetails(details []Detail) []byte {
 	if len(details) > maxDetails {
 		return nil
@@ -35,14 +36,15 @@ func encodeDetails(details []Detail) []byte {
 	return b
 }
 
-// parseDetails decodes what a peer has sent. It returns nothing if that is broken, or too much.
+// parseDetails decodes the details that a peer has sent. It returns nil if they are malformed or
+// too large.
 func parseDetails(b []byte) []Detail {
 	n, err := wire.CountPairs(b, maxDetails)
 	if len(b) == 0 || len(b) > maxErrorDetails || err != nil || n > maxDetails {
 		return nil
 	}
 	details := make([]Detail, 0, n)
-	_ = wire.EachPair(b, func(name, value []byte) { // they were counted
+	_ = wire.EachPair(b, func(name, value []byte) { // CountPairs has checked them
 		details = append(details, Detail{text.Line(string(name)), append([]byte(nil), value...)})
 	})
 	return details

@@ -14,8 +14,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/text"
 )
 
-// A Code is the kind of an error, one of gRPC's sixteen. Codes are errors themselves, to compare
-// with:
+// A Code is the kind of an error, one of gRPC's sixteen. A Code is itself an error, for comparison:
 //
 //	if errors.Is(err, yodel.Unavailable) { … }
 type Code uint8
@@ -26,8 +25,8 @@ const (
 	Unknown                        // an error without a code, from a handler
 	InvalidArgument                // the request is wrong, whatever the state of the server
 	DeadlineExceeded               // the time ran out
-	NotFound                       // what was asked for does not exist
-	AlreadyExists                  // what was to be made exists
+	NotFound                       // the requested object does not exist
+	AlreadyExists                  // the object to be created exists
 	PermissionDenied               // the caller is known and may not do this
 	ResourceExhausted              // a limit or a quota is used up
 	FailedPrecondition             // the state of the server does not allow this now
@@ -54,13 +53,13 @@ func (c Code) String() string {
 	return fmt.Sprintf("code_%d", uint8(c))
 }
 
-// Error makes a code an error to compare with.
+// Error implements error, for comparison with errors.Is.
 func (c Code) Error() string { return c.String() }
 
-// MarshalText makes a code its name in JSON, also as the key of a map.
+// MarshalText returns the name of the code, for example in JSON, also as the key of a map.
 func (c Code) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
-// UnmarshalText reads a name that MarshalText wrote.
+// UnmarshalText parses a name that MarshalText returned.
 func (c *Code) UnmarshalText(name []byte) error {
 	for i, known := range codeNames {
 		if known == string(name) {
@@ -71,34 +70,34 @@ func (c *Code) UnmarshalText(name []byte) error {
 	return fmt.Errorf("unknown error code %q", name)
 }
 
-// An Error is why a call failed. Handlers return one, made by Errorf, to choose the code; every
-// error that yodel itself returns is one.
+// An Error is the error of a failed call. All errors of yodel itself have this type. A handler
+// returns one, made by Errorf, to choose the code.
 type Error struct {
 	// Code is the kind of the error.
 	Code Code `json:"code"`
 	// Message says what happened, for the caller to read.
 	Message string `json:"message"`
-	// ID names the situation in docs/errors.md, for example "YDL1003". Errors of handlers have
-	// none.
+	// ID identifies the situation in docs/errors.md, for example "YDL1003". Errors of handlers have
+	// no ID.
 	ID string `json:"id,omitempty"`
-	// Details are for the caller's program. They travel with the error: at most 64 of them, and 16
-	// KiB in all. More are left out, all of them.
+	// Details are for the caller's program. They travel with the error. If there are more than 64
+	// of them, or more than 16 KiB in all, none of them is sent.
 	Details []Detail `json:"details,omitempty"`
-	// NotProcessed says that the method was certainly not executed, so that any call may be sent
-	// again.
+	// NotProcessed says that the method was certainly not executed, so that the call may be sent
+	// again, whatever its method.
 	NotProcessed bool `json:"notProcessed,omitempty"`
-	// RetryAfter is how long the server asks not to be called for this again, in nanoseconds; 0
-	// when it does not say. It travels with the error.
+	// RetryAfter is how long the server asks callers to wait before they call it for this again, in
+	// nanoseconds. 0 means that the server does not say. It travels with the error.
 	RetryAfter time.Duration `json:"retryAfter,omitempty"`
-	// Cause stays in this process; errors.Is and errors.As find it.
+	// Cause is the wrapped error, for errors.Is and errors.As. It does not leave this process.
 	Cause error `json:"-"`
 	// Report is the record of the call, on the client. errors.As finds it too.
 	Report *CallReport `json:"report,omitempty"`
 
-	next string // what to do about it, if that is more precise than what the ID says; else ""
+	next string // the next step, if it is more precise than that of the ID; else ""
 }
 
-// maxErrorLine bounds what Error.Error returns, in bytes.
+// maxErrorLine is the largest length of Error.Error, in bytes.
 const maxErrorLine = 300
 
 // Errorf returns an error with a code. An operand formatted with %w becomes the cause.
@@ -107,7 +106,7 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: err.Error(), Cause: errors.Unwrap(err)}
 }
 
-// Error returns the error in one line of at most 300 bytes, which ends in the ID if there is one.
+// Error returns the error in one line of at most 300 bytes, which ends with the ID if there is one.
 // Control characters of the message become spaces, and the ID is cut after 64 bytes.
 func (e *Error) Error() string {
 	tail := ""
@@ -135,7 +134,7 @@ func (e *Error) Is(target error) bool {
 	return target == e.Code
 }
 
-// As finds the record of the call.
+// As sets target to the record of the call, if target is a **CallReport and there is a record.
 func (e *Error) As(target any) bool {
 	if report, ok := target.(**CallReport); ok && e.Report != nil {
 		*report = e.Report
@@ -161,7 +160,7 @@ func (e *Error) Format(f fmt.State, verb rune) {
 	_, _ = f.Write([]byte(said))
 }
 
-// LogValue makes the error a group of attributes in a log.
+// LogValue returns the error as a group of log attributes.
 func (e *Error) LogValue() slog.Value {
 	attrs := []slog.Attr{slog.String("code", e.Code.String()), slog.String("message", text.Clip(e.Message, maxErrorText))}
 	if e.ID != "" {
@@ -176,8 +175,9 @@ func (e *Error) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// CodeOf returns the code of err: 0 for nil, that of the first Error or Code in its tree, the one
-// that a context error stands for, and otherwise Unknown.
+// CodeOf returns the code of err. For nil it is 0. Otherwise it is the code of the first Error in
+// the tree of err, or else of the first Code. A context error without either has Canceled or
+// DeadlineExceeded. Any other error has Unknown.
 func CodeOf(err error) Code {
 	if err == nil {
 		return 0
@@ -203,26 +203,26 @@ func NotProcessed(err error) bool {
 	return ok && e.NotProcessed
 }
 
-// ErrTooLarge is what a Compressor returns when the limit on decompressed bytes is reached.
+// ErrTooLarge is the error of a Compressor that reached the limit on decompressed bytes.
 var ErrTooLarge = errors.New("larger than the limit")
 
-// shorten cuts s to at most limit bytes, between two runes, and marks the cut.
+// shorten cuts s between two runes, to at most limit bytes, and marks the cut.
 func shorten(s string, limit int) string { return text.Cut(s, limit) }
 
-// failure makes the error with an ID of the catalogue.
+// failure returns an error with an ID of the catalogue.
 func failure(id, format string, args ...any) *Error {
 	return &Error{Code: Code(catalogue.Of(id).Code), ID: id, Message: fmt.Sprintf(format, args...)} //nolint:gosec // the catalogue has codes
 }
 
-// refusal is a failure that says that the method was certainly not executed.
+// refusal returns a failure that says that the method was certainly not executed.
 func refusal(id, format string, args ...any) *Error {
 	e := failure(id, format, args...)
 	e.NotProcessed = true
 	return e
 }
 
-// Explain returns what the error's ID means and what to do about it, and whether there is such an
-// ID.
+// Explain returns the meaning of the error's ID and the next step for the user. Ok reports whether
+// the error has a known ID.
 func (e *Error) Explain() (title, next string, ok bool) {
 	entry := catalogue.Of(e.ID)
 	return entry.Title, cmp.Or(e.next, entry.Next), entry.Title != ""

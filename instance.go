@@ -4,39 +4,43 @@ package yodel
 
 import "time"
 
-// An Instance is one running server of a service, as a registry lists it. A registry keeps it as
-// JSON, for people to read. What it points to must not be changed.
+// An Instance is one running server of a service, as a registry lists it. A registry stores it as
+// JSON that people can read. Slices and maps in an Instance must not be changed.
 type Instance struct {
-	// Addr is where it listens, in the form that the client's transport dials.
+	// Addr is the address at which the server listens, in the form that the client's transport
+	// dials.
 	Addr string `json:"addr"`
-	// Group is a part of the fleet that clients may keep to: a team's, a canary's. Several are
-	// separated by commas.
+	// Group is a part of the fleet that clients can select, for example a team's servers or a
+	// canary. Several groups are separated by commas.
 	Group string `json:"group,omitempty"`
-	// Version is what clients that want one ask for.
+	// Version is the version of the service, which clients can select.
 	Version string `json:"version,omitempty"`
-	// Weight is its share of the calls, for balancers that look at it. 0 is 1.
+	// Weight is the instance's share of the calls, for balancers that use weights. 0 means 1.
 	Weight int `json:"weight,omitempty"`
-	// Zone is where it runs, for balancers that prefer their own: a data center, a rack.
+	// Zone is the data center or rack in which the server runs, for balancers that prefer their own
+	// zone.
 	Zone string `json:"zone,omitempty"`
-	// Latitude and Longitude are where on earth it runs, in degrees. Both 0 is unknown.
+	// Latitude and Longitude locate the server, in degrees. If both are 0, the location is unknown.
 	Latitude  float64 `json:"latitude,omitempty"`
 	Longitude float64 `json:"longitude,omitempty"`
-	// State is empty or "active" for one that gets calls, and "inactive" for one that gets none.
+	// State is empty or "active" if the instance receives calls, and "inactive" if it receives
+	// none.
 	State string `json:"state,omitempty"`
-	// Tags are words that clients may ask for.
+	// Tags are words by which clients can select instances.
 	Tags []string `json:"tags,omitempty"`
-	// Metadata describes it further.
+	// Metadata describes the instance further.
 	Metadata Metadata `json:"metadata,omitempty"`
-	// Started is when it began to serve.
+	// Started is when the server began to serve.
 	Started time.Time `json:"started,omitzero"`
-	// Incarnation identifies the run of the server that the record is of, and is set by it. A
-	// client tells by it whether the server that it has connected to is the one that was announced.
+	// Incarnation identifies one run of the server's process. The server sets it. A client compares
+	// it with what the connected server says, to detect that another server now listens at Addr.
 	Incarnation string `json:"incarnation,omitempty"`
-	// CallRate is how many calls it executed per second when the record was written, and Inflight
-	// how many were open. Servers write them again when they have changed much.
+	// CallRate is how many calls the server executed per second when the record was written, and
+	// Inflight is how many calls were in flight. Servers update the record when these have changed
+	// a lot.
 	CallRate float64 `json:"callRate,omitempty"`
 	Inflight int     `json:"inflight,omitempty"`
 }
 
-// inactive is the State of an instance that gets no calls.
+// inactive is the State of an instance that receives no calls.
 const inactive = "inactive"

@@ -13,8 +13,8 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// introspect registers the built-in methods, which package inspect documents and has as Methods.
-// They are served like any other, through the same middleware, so that authorization covers them.
+// introspect registers the built-in methods, which package inspect documents and offers as Methods.
+// They pass the same middleware as all methods, so that authorization covers them.
 func (s *Server) introspect() {
 	builtIn(s, "yodel.Info", func(*struct{}) *introspect.Info { return s.info() })
 	diagnostic(s, "yodel.Stats", func(*struct{}) *introspect.Stats { return s.stats() })
@@ -43,7 +43,7 @@ func builtIn[In, Out any](s *Server, name Method[In, Out], f func(*In) *Out) {
 	register(s, name, func(in *In) (*Out, error) { return f(in), nil })
 }
 
-// register registers a built-in method, unless OnRegister is against it.
+// register registers a built-in method, unless OnRegister refuses it.
 func register[In, Out any](s *Server, name Method[In, Out], f func(*In) (*Out, error)) {
 	m := name.method(func(_ context.Context, in *In) (*Out, error) { return f(in) })
 	m.idempotent.Store(true)
@@ -52,7 +52,7 @@ func register[In, Out any](s *Server, name Method[In, Out], f func(*In) (*Out, e
 	}
 }
 
-// registered calls f for each method with its names, in the order of the first.
+// registered calls f for each method with its names, sorted by the first name.
 func (s *Server) registered(f func(names []string, m *method)) {
 	s.methodsMu.Lock()
 	byName := *s.methods.Load()
@@ -74,7 +74,7 @@ func (s *Server) registered(f func(names []string, m *method)) {
 func (s *Server) info() *introspect.Info {
 	info := &introspect.Info{Agent: agent, Started: s.started, Codecs: strings.Split(names(s.codecs), ", ")}
 	info.Overrides = s.overrides()
-	if !s.opts.Diagnostics { // strangers do not learn where the registry is
+	if !s.opts.Diagnostics { // without Diagnostics, callers do not learn where the registry is
 		for i := range info.Overrides {
 			info.Overrides[i].Registry = ""
 		}
@@ -102,7 +102,7 @@ func (s *Server) stats() *introspect.Stats {
 	return out
 }
 
-// methodStats returns what was counted of a method.
+// methodStats returns the counters of a method.
 func methodStats(name string, m *stats.Method) introspect.MethodStats {
 	out := introspect.MethodStats{Name: name, Inflight: m.Inflight(), Received: m.Received.Load(), Sent: m.Sent.Load()}
 	for code := range stats.Codes {
@@ -129,7 +129,7 @@ func schemas(types []reflect.Type) []introspect.Schema {
 	return out
 }
 
-// schemaOf describes t. Inside is the types that t is a part of.
+// schemaOf describes t. Inside are the types that contain t.
 func schemaOf(t reflect.Type, inside []reflect.Type) introspect.Schema {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// JSON encodes messages with encoding/json. It is the codec of a client that names none.
+// JSON encodes messages with encoding/json. It is the default codec.
 var JSON Codec = new(jsonCodec)
 
-// A jsonCodec keeps encoders and decoders, which have memory of their own. A call that multiplies
-// two numbers makes six allocations with them, and 16 with json.Marshal and json.Unmarshal.
+// A jsonCodec pools encoders and decoders with their memory. With them a call that multiplies two
+// numbers makes six allocations; json.Marshal and json.Unmarshal make 16.
 type jsonCodec struct {
 	encoders sync.Pool // of *jsonEncoder
 	decoders sync.Pool // of *jsonDecoder
@@ -28,7 +28,7 @@ func (c *jsonCodec) Append(dst []byte, v any) ([]byte, error) {
 	}
 	e.dst = dst
 	if err := e.Encode(v); err != nil {
-		return dst, err // without the encoder, which may be in the middle of something
+		return dst, err // the encoder may be in an unusable state: drop it
 	}
 	b := e.dst[:len(e.dst)-1] // it ends with a newline
 	e.dst = nil
@@ -47,7 +47,7 @@ func (e *jsonEncoder) Write(b []byte) (int, error) {
 }
 
 func (c *jsonCodec) Decode(src []byte, v any) error {
-	if len(src) > keepScratch { // a decoder would copy it, and keep as much memory
+	if len(src) > keepScratch { // a decoder would copy src and keep as much memory
 		return json.Unmarshal(src, v)
 	}
 	d, ok := c.decoders.Get().(*jsonDecoder)
@@ -59,7 +59,7 @@ func (c *jsonCodec) Decode(src []byte, v any) error {
 		c.decoders.Put(d)
 		return nil
 	}
-	return json.Unmarshal(src, v) // which says best what is wrong
+	return json.Unmarshal(src, v) // its error is the most precise
 }
 
 type jsonDecoder struct {
@@ -67,8 +67,8 @@ type jsonDecoder struct {
 	src bytes.Reader
 }
 
-// whole decodes src, and reports whether that was one message without an error, and nothing behind
-// it. If not, the decoder is not used again.
+// whole decodes src, and reports whether src was one message without an error and without further
+// bytes. If not, the caller drops the decoder.
 func (d *jsonDecoder) whole(src []byte, v any) bool {
 	before := d.InputOffset()
 	d.src.Reset(src)

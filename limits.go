@@ -10,69 +10,74 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// Limits bounds what a connection may cost. It is the same on both sides; zero values have the
-// defaults given. A very large value, such as math.MaxInt64, lifts a limit.
+// Limits limits the resources that one connection may use. Clients and servers use the same type. A
+// field that is zero has the default given. A very large value, such as math.MaxInt64, lifts a
+// limit.
 type Limits struct {
-	// MaxMessage is the largest message accepted, in bytes as it is sent. Default 16 MiB.
+	// MaxMessage is the largest message accepted, in bytes as sent, that is after compression.
+	// Default 16 MiB.
 	MaxMessage int
 	// MaxDecompressed is the largest body accepted after decompression, in bytes. Default 16 MiB.
 	MaxDecompressed int
-	// MaxMetadata is the largest metadata sent or accepted, in bytes with keys and lengths: that of
-	// a request, of a reply, and of a connection. Default and maximum 16 KiB.
+	// MaxMetadata is the largest metadata that is sent or accepted with a request, a reply or a
+	// connection, in bytes including keys and lengths. Default and maximum 16 KiB.
 	MaxMetadata int
-	// MaxPairs is how many pairs of key and value such metadata may have. A pair of a few bytes
-	// takes about 100 as an entry of a map, so MaxMetadata alone would let a peer fill 26 times the
-	// memory that it sends. Default 128.
+	// MaxPairs is how many key and value pairs such metadata may have. MaxMetadata alone is not
+	// enough: a pair of a few bytes takes about 100 bytes as a map entry, so a peer could make this
+	// side use 26 times the memory that it sends. Default 128.
 	MaxPairs int
-	// MaxOpen is how many requests may be open at once on one connection in any case, those being
-	// executed and those waiting for their reply. Callers beyond it wait. A server lets each
-	// connection have its share of ServerOptions.MaxOpen, which is less when there are many.
-	// Default 16,384.
+	// MaxOpen is how many requests may be in flight on one connection, executing or waiting.
+	// Callers beyond that wait. A server grants each connection a share of ServerOptions.MaxOpen,
+	// which is less if there are many connections. Default 16,384.
 	MaxOpen int
-	// MaxMemory is how many bytes the peer of one connection can make this side hold: requests with
-	// their fields, and 1 KiB for each, without the stack of its handler; messages that have not
-	// come whole, of which what has come counts, and some room; replies that wait to be sent;
-	// windows of streams; metadata; decompressed bodies; and the names of methods. What a handler
-	// makes of a message is not counted. Half of it may be the bodies of open requests: the peer is
-	// told, and its callers wait. Beyond MaxMemory a request is refused, certainly not executed,
-	// and the messages of a stream fail. A connection gets less than MaxMemory when the memory of
-	// all connections is scarce: see ServerOptions.MaxMemory. Default 64 MiB, or eight times
-	// MaxMessage if that is set and makes more. Callers who often send more than two messages of 16
-	// MiB at once over one connection should raise it on the server: the third waits, and others
-	// behind it.
+	// MaxMemory is how many bytes the peer of one connection can make this side hold. It covers:
+	// requests with their fields, plus 1 KiB for each, without the stack of its handler; the
+	// received part of incomplete messages, plus some spare room; replies that wait to be sent;
+	// stream windows; metadata; decompressed bodies; and the names of methods. It does not cover
+	// what a handler makes of a message.
+	//
+	// Half of MaxMemory is for the bodies of open requests. The peer learns that limit, and its
+	// callers wait. Beyond MaxMemory a request is refused, certainly not executed, and the messages
+	// of a stream fail. A connection gets less than MaxMemory when the memory of all connections is
+	// scarce: see ServerOptions.MaxMemory.
+	//
+	// Default 64 MiB; eight times MaxMessage if that is set and gives more. If callers often send
+	// more than two messages of 16 MiB at once over one connection, raise it on the server:
+	// otherwise the third message waits, and so do the calls behind it.
 	MaxMemory int
-	// MaxUnsent is how many bytes may wait to be written on one connection. When a peer does not
-	// read its replies, no more of its requests are read, and no more handlers are begun while as
-	// many bytes of replies are stuck behind these. Default 4 MiB.
+	// MaxUnsent is how many bytes may wait to be written on one connection. While more wait,
+	// because the peer does not read its replies, this side reads no further requests from it.
+	// While as many bytes of replies wait behind them, it starts no further handlers. Default 4
+	// MiB.
 	MaxUnsent int
-	// StreamWindow is how many bytes may come on a stream before they are consumed, in the
-	// beginning: it grows, up to 4 MiB, for a receiver that has to wait because of it, and is 4 KiB
-	// when the streams of the connection have half of MaxMemory already. A message larger than that
-	// is let in beside it, for a receiver that waits for it. Default 64 KiB, at least 4 KiB.
+	// StreamWindow is the initial flow-control window of a stream: how many bytes may arrive before
+	// they are consumed. The window grows up to 4 MiB for a receiver that has to wait because of
+	// it. It is 4 KiB while the streams of the connection hold half of MaxMemory. A message larger
+	// than the window is accepted for a receiver that waits for it. Default 64 KiB, at least 4 KiB.
 	StreamWindow int
 	// MaxMethods is how many combinations of method, codec and compressor one connection may use.
 	// Default 1024.
 	MaxMethods int
-	// KeepAlive is the silence after which a peer is asked for a sign of life; after twice that the
-	// connection is closed. While bytes move on it, it is not silent, also when a large message
-	// takes longer than that. But a peer that sends less than 4 KiB a second in twice that, while a
-	// request of its own, or a message of a stream that it has opened, has not come whole, loses
-	// that: it must not hold memory by pings alone. Default 15 s.
+	// KeepAlive is how long a connection may be silent before this side sends a ping. After twice
+	// that time it closes the connection. A connection on which bytes move is not silent, even if
+	// one large message takes longer. If a peer sends less than 4 KiB per second for twice
+	// KeepAlive, this side drops the peer's incomplete requests, and incomplete messages of streams
+	// that the peer opened. So a peer cannot hold memory with pings alone. Default 15 s.
 	KeepAlive time.Duration
-	// Handshake is how long the peer may take to say that it speaks the protocol. Default 10 s.
+	// Handshake is how long the peer may take to complete the protocol's handshake. Default 10 s.
 	Handshake time.Duration
-	// IdleTimeout is how long a connection may be without an open request, until it is closed:
-	// then, or up to a quarter later. No call is lost by that, and a client connects again when it
-	// has a call to make. Default never.
+	// IdleTimeout is how long a connection may be without an open request. It is closed then, or up
+	// to a quarter of that time later. No call is lost, and a client connects again for its next
+	// call. Default never.
 	IdleTimeout time.Duration
-	// MaxAge is how long a connection is used, more or less a tenth, so that those which were made
-	// together do not end together. Calls that are open then are finished on it, and later ones go
-	// over a new one. Default never.
+	// MaxAge is how long a connection is used, with a jitter of a tenth, so that connections made
+	// together do not end together. Calls in flight finish on the old connection, and later calls
+	// use a new one. Default never.
 	MaxAge time.Duration
-	// Polling is how long a side looks for the next message before it sleeps, while one lone call
-	// after another has been coming that soon: being woken up would take longer than the call. An
-	// idle connection costs nothing, and a side with a single processor never polls. Default 50 µs;
-	// negative: never, it sleeps at once.
+	// Polling is how long a side polls for the next message before it sleeps. It polls only while
+	// single calls have been following each other that fast, because waking up would take longer
+	// than the call. An idle connection is not polled, and a process with a single processor never
+	// polls. Default 50 µs; a negative value turns polling off.
 	Polling time.Duration
 }
 
@@ -106,7 +111,7 @@ func (l *Limits) mux() mux.Limits {
 	}
 }
 
-// polling returns how long a side polls; a negative value stays one, so that it is not taken for
+// polling returns d or its default. A negative value stays negative, so that it is not taken for
 // unset.
 func polling(d time.Duration) time.Duration {
 	if d < 0 {
@@ -115,12 +120,12 @@ func polling(d time.Duration) time.Duration {
 	return orDefault(d, 50*time.Microsecond)
 }
 
-// forever is the longest duration of an option, a hundred years. Sums of a few such durations and
-// times do not overflow.
+// forever is the longest duration of an option, a hundred years. Sums of a few such durations do
+// not overflow.
 const forever = 100 * 365 * 24 * time.Hour
 
-// orDefault returns v, or def when v is zero or negative. A value that stands for no limit is
-// lowered to one with which sums do not overflow.
+// orDefault returns v, or def when v is zero or negative. It lowers very large values, so that sums
+// do not overflow.
 func orDefault[T int | time.Duration](v, def T) T {
 	if v <= 0 {
 		return def

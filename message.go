@@ -10,17 +10,17 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// An Encoded is a message, or Values, that is encoded in the codec of its call, and is sent as it
-// is: in place of arguments, or of a reply. As a client's Reply, it takes in the reply without
-// decoding it, compressed or not. See Call.Encode.
+// An Encoded is a message, or Values, that is already encoded in the codec of its call. It is sent
+// unchanged in place of arguments or of a reply. A client that sets Call.Reply to an *Encoded gets
+// the reply without decoding; Body is always decompressed. See Call.Encode.
 type Encoded struct {
 	Body    []byte
 	Several bool // of Values
 }
 
-// Encode encodes what this side of the call sends, and puts it in place of that: on the client the
-// arguments, which may be changed from then on, and on the server the reply, once the method has
-// returned it. Encoding twice does nothing.
+// Encode encodes the message that this side of the call sends, and replaces the message with the
+// result. On the client these are the arguments, which the caller may change afterwards. On the
+// server it is the reply, once the method has returned it. A second Encode does nothing.
 func (c *Call) Encode() (*Encoded, error) {
 	codec, message := c.Encoding(), &c.Args
 	if c.in != nil {
@@ -52,7 +52,7 @@ func (c *Call) nobody() error {
 	return Errorf(Internal, "%s: nobody carries the call out, and it names no codec", c.Method)
 }
 
-// unencoded says that what this side sends cannot be encoded.
+// unencoded returns the error of a message that cannot be encoded.
 func (c *Call) unencoded(codec Codec, err error) error {
 	id := "YDL2103"
 	if c.in != nil {
@@ -63,7 +63,7 @@ func (c *Call) unencoded(codec Codec, err error) error {
 	return e
 }
 
-// several reports whether a message is that of a method with several arguments or results.
+// several reports whether a message belongs to a method with several arguments or results.
 func several(message any) bool {
 	switch m := message.(type) {
 	case Values:
@@ -74,10 +74,10 @@ func several(message any) bool {
 	return false
 }
 
-// This file turns messages into bodies and back, the same on both sides: the codec, several values
-// in one body, the compressor.
+// The rest of this file turns messages into bodies and back, for both sides: codec, several values
+// in one body, compressor.
 
-// appendBody encodes v behind dst.
+// appendBody appends the encoding of v to dst.
 func appendBody(dst []byte, c Codec, v any) ([]byte, error) {
 	values, ok := v.(Values)
 	if !ok {
@@ -100,9 +100,9 @@ func appendBody(dst []byte, c Codec, v any) ([]byte, error) {
 
 var errValues = errors.New("a broken list of values")
 
-// decodeBody decodes a body into v. It is small on purpose, as is all that stands below a generated
-// message's own method on the stack of a caller: such a method may take more than a KiB of it. With
-// 5000 callers of one that does, their stacks have 4 KiB each instead of 8.
+// decodeBody decodes a body into v. Its stack frame is small, like those of all functions that call
+// a generated message's own methods, because such a method may need more than 1 KiB of stack. With
+// a small frame, the stacks of 5000 callers of such a method have 4 KiB each instead of 8.
 func decodeBody(body []byte, c Codec, v any) error {
 	if values, ok := v.(Values); ok {
 		return decodeValues(body, c, values)
@@ -135,7 +135,7 @@ func decodeValues(body []byte, c Codec, values Values) error {
 	return nil
 }
 
-// A packer compresses bodies that are worth it.
+// A packer compresses bodies above a size.
 type packer struct {
 	Compressor
 	above int // bytes
@@ -159,10 +159,10 @@ type account interface {
 	Give(n int)
 }
 
-// unpack decompresses body behind memory, if that makes at most limit bytes and a has room for
-// them. How many they are is not known before, so it tries with eight times the body first, and
-// with eight times as much each time that this is not enough: that takes a seventh longer at most.
-// The bytes of the result stay counted.
+// unpack decompresses body into memory, if the result has at most limit bytes and a has room for
+// it. The size of the result is unknown, so unpack first reserves eight times the size of body, and
+// eight times more whenever that is too little. The repetitions take at most a seventh longer. The
+// bytes of the result stay counted in a.
 func (p packer) unpack(a account, memory, body []byte, limit int) ([]byte, error) {
 	const first, factor = 4 << 10, 8
 	for n := min(max(factor*len(body), first), limit); ; n = min(factor*n, limit) {
@@ -173,8 +173,8 @@ func (p packer) unpack(a account, memory, body []byte, limit int) ([]byte, error
 	}
 }
 
-// unpackWithin is unpack for at most n bytes. It gives them back also when the compressor panics or
-// ends its goroutine.
+// unpackWithin is unpack for at most n bytes. It returns the unused ones to a even if the
+// compressor panics or ends its goroutine.
 func (p packer) unpackWithin(a account, memory, body []byte, n int) (out []byte, err error) {
 	if !a.Take(n) {
 		return nil, mux.ErrMemory
@@ -188,5 +188,5 @@ func (p packer) unpackWithin(a account, memory, body []byte, n int) (out []byte,
 	return out, nil
 }
 
-// compressAbove is the size from which bodies are compressed when nothing else is said.
+// compressAbove is the default size from which bodies are compressed, in bytes.
 const compressAbove = 1024

@@ -9,13 +9,13 @@ import (
 	"reflect"
 )
 
-// A Method is the name of a method together with the types of its request and its reply: the
-// contract that both sides share.
+// A Method is the name of a method together with the types of its request and its reply. It is the
+// contract that client and server share.
 //
 //	const Mul yodel.Method[Args, Reply] = "Arith.Mul"
 //
-// A method without arguments takes a struct{}. A method without a result replies with a struct{},
-// for which its handler may return nil.
+// A method without arguments takes a struct{}. A method without a result has the reply struct{},
+// and its handler may return nil.
 //
 //	const Reset yodel.Method[struct{}, struct{}] = "Arith.Reset"
 type Method[In, Out any] string
@@ -38,9 +38,9 @@ func (m Method[In, Out]) Call(ctx context.Context, c Caller, in *In) (*Out, erro
 	return out, nil
 }
 
-// Do is Call with all that a Call can carry: call has metadata, an attachment, a deadline, a codec
-// and so on, and afterwards the trailer and the reply's attachment. Its method, arguments and reply
-// are set by Do.
+// Do is Call with all options of a Call. The caller may set the metadata, attachment, deadline,
+// codec and other fields of call. Do sets its Method, Args and Reply. Afterwards call has the
+// trailer and the attachment of the reply.
 func (m Method[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) (*Out, error) {
 	out := new(Out)
 	call.Method, call.Args, call.Reply = string(m), in, out
@@ -61,7 +61,8 @@ func (m Method[In, Out]) Notify(ctx context.Context, c Caller, in *In) error {
 	return c.Do(ctx, &Call{Method: string(m), Args: in, OneWay: true})
 }
 
-// Go calls the method without waiting. In belongs to the call until it has ended.
+// Go calls the method without waiting for the reply. In belongs to the call until the call has
+// ended.
 func (m Method[In, Out]) Go(ctx context.Context, c Caller, in *In) *Future[Out] {
 	f := &Future[Out]{ended: make(chan struct{})}
 	f.Call.Method, f.Call.Args, f.Call.Reply = string(m), in, &f.out
@@ -83,7 +84,7 @@ func (m Method[In, Out]) Then(ctx context.Context, c Caller, in *In, done func(*
 	begin(ctx, c, &Call{Method: string(m), Args: in, Reply: &t.out}, t.ended)
 }
 
-// A then is the reply of a call and who waits for it, in one allocation.
+// A then holds the reply and the callback of an asynchronous call in one allocation.
 type then[Out any] struct {
 	out  Out
 	done func(*Out, error)
@@ -97,10 +98,10 @@ func (t *then[Out]) ended(err error) {
 	t.done(&t.out, nil)
 }
 
-// An ender is who is told that an asynchronous call has ended.
+// An ender is notified when an asynchronous call has ended.
 type ender interface{ ended(err error) }
 
-// A callback is a function that is told so.
+// A callback is an ender that calls a function, which may be nil.
 type callback func(error)
 
 func (f callback) ended(err error) {
@@ -109,8 +110,8 @@ func (f callback) ended(err error) {
 	}
 }
 
-// Handle registers the function that carries out the method, without reflection at call time. It
-// panics when the name is taken, or f is nil.
+// Handle registers f as the handler of the method. Calls to it use no reflection. Handle panics if
+// the name is taken or f is nil.
 func (m Method[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In) (*Out, error)) {
 	s.mustAdd(string(m), f == nil, m.method(f))
 }
@@ -129,11 +130,13 @@ func (m Method[In, Out]) method(f func(ctx context.Context, in *In) (*Out, error
 	}
 }
 
-// errNoReply is what a method returns whose handler returned neither a reply nor an error.
+// errNoReply is the error of a method whose handler returned neither a reply nor an error.
 var errNoReply = errors.New("no reply")
 
-// orNothing returns what a handler's nil reply stands for: the error beside it, or an empty reply
-// if the type has no content. A caller cannot tell any other nil from a reply of zeros.
+// orNothing returns the outcome of a handler that returned a nil reply and err. If err is nil and
+// the reply's type has no content, the outcome is an empty reply. If err is nil and the type has
+// content, the outcome is errNoReply, because the caller could not tell a nil reply from a reply of
+// zeros.
 func orNothing[Out any](err error) (any, error) {
 	out := new(Out)
 	if err == nil && !hasNoContent(reflect.TypeFor[Out]()) {
@@ -142,23 +145,24 @@ func orNothing[Out any](err error) (any, error) {
 	return out, err
 }
 
-// hasNoContent reports whether all values of a type are the same, as those of struct{} are.
+// hasNoContent reports whether all values of a type are equal, as those of struct{} are.
 func hasNoContent(t reflect.Type) bool { return t.Size() == 0 }
 
-// A Future is a call that was begun with Go.
+// A Future is a call that Method.Go has begun. Its methods may be called concurrently.
 type Future[Out any] struct {
-	// Call is the call, to be looked at when it has ended: its trailer, its attachment.
+	// Call is the call itself. Once the call has ended, it has the trailer and the attachment of
+	// the reply. It must not be used before.
 	Call  Call
 	out   Out
 	err   error
 	ended chan struct{}
 }
 
-// Done is closed when the call has ended.
+// Done returns a channel that is closed when the call has ended.
 func (f *Future[Out]) Done() <-chan struct{} { return f.ended }
 
-// Get waits for the call to end and returns its outcome. The call ends with the context it was
-// begun with.
+// Get waits until the call has ended, and returns its reply or its error. The call ends with the
+// context that was given to Go.
 func (f *Future[Out]) Get() (*Out, error) {
 	<-f.ended
 	if f.err != nil {
@@ -167,7 +171,7 @@ func (f *Future[Out]) Get() (*Out, error) {
 	return &f.out, nil
 }
 
-// begin carries out a call without waiting, on any caller.
+// begin carries out a call on any Caller without waiting for the reply.
 func begin(ctx context.Context, c Caller, call *Call, done func(error)) {
 	if c == nil {
 		done(missing(ctx, call.Method))

@@ -13,30 +13,32 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// A Peer is the other side of a connection. It is a Caller: its methods are those that it serves on
-// this very connection. A server finds its clients with Server.Peers, and a handler its caller with
+// A Peer is the other side of a connection. It is a Caller: it executes calls over this same
+// connection. A server gets its clients from Server.Peers, and a handler gets its caller from
 // Call.Peer.
 //
-// It is one object for as long as the connection lasts, and may be used concurrently. Calls to it
-// pass no middleware and no balancer of this side: they go over this connection, or fail.
+// There is one Peer for the lifetime of a connection. Its methods may be called concurrently. Calls
+// to it pass no middleware and no balancer of this side. They use this connection only, and fail if
+// it ends.
 type Peer struct {
 	// Addr is the peer's network address.
 	Addr net.Addr
-	// Conn is the connection. Reading from it, writing to it or closing it breaks the calls on it.
+	// Conn is the connection. A program that reads from it, writes to it or closes it breaks the
+	// calls on it.
 	Conn net.Conn
-	// Metadata is what the peer said of itself when it connected: ClientOptions.ConnMetadata on the
-	// server, nothing on the client. It must not be changed.
+	// Metadata is the metadata that the peer sent when it connected: ClientOptions.ConnMetadata on
+	// the server, nil on the client. It must not be changed.
 	Metadata Metadata
-	// Agent is the peer's implementation and version, for people.
+	// Agent is the name and version of the peer's implementation, for people to read.
 	Agent string
 
-	link     *mux.Conn       // nil until the peer has said who it is, and in other protocols
-	ended    <-chan struct{} // closed when a session in another protocol has ended; nil for none
+	link     *mux.Conn       // nil before the handshake, and in other protocols
+	ended    <-chan struct{} // closed when a session in another protocol has ended; nil otherwise
 	requests *requester
-	deciding atomic.Bool // the Connect hook runs
+	deciding atomic.Bool // the Connect hook is running
 }
 
-// TLS returns the state of the connection's TLS, or nil if it has none.
+// TLS returns the TLS state of the connection, or nil without TLS.
 func (p *Peer) TLS() *tls.ConnectionState {
 	c, ok := p.Conn.(interface{ ConnectionState() tls.ConnectionState })
 	if !ok {
@@ -46,7 +48,7 @@ func (p *Peer) TLS() *tls.ConnectionState {
 	return &state
 }
 
-// Done is closed when the connection has ended.
+// Done returns a channel that is closed when the connection has ended.
 func (p *Peer) Done() <-chan struct{} {
 	if p.link == nil {
 		return p.ended
@@ -54,8 +56,8 @@ func (p *Peer) Done() <-chan struct{} {
 	return p.link.Ended()
 }
 
-// Do carries out a call of a method of the peer. It is sent once: what cannot be sent on this
-// connection fails. The call may be used again afterwards.
+// Do calls a method of the peer and waits for the reply. The call is sent once, on this connection,
+// and fails if that is not possible. The caller may use call again afterwards.
 func (p *Peer) Do(ctx context.Context, call *Call) error {
 	if p.link == nil {
 		return p.unconnected(call)
@@ -68,7 +70,7 @@ func (p *Peer) Do(ctx context.Context, call *Call) error {
 	return err
 }
 
-// call is Do for a method with a request and a reply and nothing else. It allocates nothing.
+// call is Do for a call with only a request and a reply. It allocates nothing.
 func (p *Peer) call(ctx context.Context, method string, in, out any) error {
 	if p.link == nil {
 		return p.unconnected(&Call{Method: method})
@@ -82,12 +84,12 @@ func (p *Peer) call(ctx context.Context, method string, in, out any) error {
 	return err
 }
 
-// Go carries out a call without waiting for the reply, and calls done, which may be nil, when it
-// has ended. The call, and what it points to, belong to the connection until then. When more calls
-// are open than the limits allow, Go waits.
+// Go carries out a call without waiting for the reply. It calls done, which may be nil, when the
+// call has ended. Until then the call and everything it points to belong to the connection. Go
+// waits while more calls are open than the limits allow.
 //
-// Done is called exactly once. It usually runs on the goroutine that reads the connection, so it
-// should be short. It runs on another goroutine if the call could not be sent, and Go calls it
+// Done is called exactly once and should be short, because it usually runs on the goroutine that
+// reads the connection. It runs on another goroutine if the call could not be sent. Go calls done
 // before it returns for a one-way call. Callbacks may run concurrently.
 func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 	if p.link == nil {
@@ -99,7 +101,7 @@ func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 	o.ctx, o.async, o.done = ctx, call, callback(done)
 	prepared := false
 	defer func() {
-		if !prepared { // because of a codec
+		if !prepared { // a codec panicked or ended the goroutine
 			p.finish(o, p.requests.guard.interrupted(ctx, call.Method, recover()))
 		}
 	}()
@@ -118,7 +120,7 @@ func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 		}
 	}
 	if err != nil {
-		go p.finish(o, err) // done may begin another call, which fails in the same way
+		go p.finish(o, err) // done may begin another call, which would fail in the same way
 		return
 	}
 	p.finish(o, nil)
@@ -143,8 +145,9 @@ func (p *Peer) once(ctx context.Context, call *Call) error {
 	return p.requests.attempt(ctx, call, p.link, nil)
 }
 
-// again reports whether a call that failed with err is sent again: a peer that shuts down still
-// takes what the calls need that it has open itself, if it is told that this is such a call.
+// again reports whether a call that failed with err is sent again, marked as nested. A draining
+// peer refuses new calls, but accepts nested ones: calls that a handler on this side makes while it
+// serves that peer.
 func (p *Peer) again(ctx context.Context, call *Call, err error) bool {
 	e, ok := err.(*Error) //nolint:errorlint // as send returns it
 	if !ok || !e.is(catalogue.Draining) || !e.NotProcessed || call.out.req.Nest || mux.ConnOf(ctx) != p.link {
@@ -154,7 +157,7 @@ func (p *Peer) again(ctx context.Context, call *Call, err error) bool {
 	return true
 }
 
-// check readies a call for this peer, if it can be sent there.
+// check prepares a call for this peer. It returns an error if the call cannot be sent.
 func (p *Peer) check(ctx context.Context, call *Call) error {
 	call.Endpoint, call.picked, call.out.peer = nil, nil, p
 	switch {
@@ -185,7 +188,7 @@ func (p *Peer) complete(o *outgoing, a *mux.Answer, err error) {
 	known = true
 }
 
-// onceMore sends an asynchronous call again.
+// onceMore sends an asynchronous call a second time.
 func (p *Peer) onceMore(o *outgoing) {
 	known, err := false, error(nil)
 	defer func() {
@@ -198,7 +201,7 @@ func (p *Peer) onceMore(o *outgoing) {
 	known = true
 }
 
-// finish tells the asynchronous caller, and gives o back.
+// finish reports the outcome to the asynchronous caller, and returns o to the pool.
 func (p *Peer) finish(o *outgoing, err error) {
 	call, done := o.async, o.done
 	err = p.requests.conclude(o.ctx, call, p.explain(o.ctx, call, err))
@@ -207,7 +210,7 @@ func (p *Peer) finish(o *outgoing, err error) {
 	p.requests.guard.tell(done, err)
 }
 
-// explain makes what the connection says an Error.
+// explain turns an error of the connection into an Error and records the attempt.
 func (p *Peer) explain(ctx context.Context, call *Call, err error) error {
 	if err == nil {
 		return nil
@@ -220,7 +223,7 @@ func (p *Peer) explain(ctx context.Context, call *Call, err error) error {
 	if began == 0 {
 		began = call.start()
 	}
-	if call.Attempt > call.out.counted { // it came to sending it
+	if call.Attempt > call.out.counted { // the attempt was sent
 		call.record(err, began)
 	}
 	return err
@@ -233,15 +236,15 @@ func (p *Peer) unconnected(call *Call) error {
 	return refusal("YDL1104", "%s: the peer has no connection; it was not executed", call.Method)
 }
 
-// connectKey finds in the context of ServerOptions.Connect the peer that it decides about.
+// connectKey is the context key of the peer that ServerOptions.Connect decides about.
 type connectKey struct{}
 
-// Peers returns the peers that are connected now and have said who they are: the clients of this
-// server, and the servers that clients with this server in their options are connected to. They
-// come in no order.
+// Peers returns the peers that are connected and have completed the handshake, in no particular
+// order. They are the clients of this server, and the servers to which clients with this server in
+// their options are connected.
 //
 //	for _, peer := range server.Peers() {
-//		if err := News.Notify(ctx, peer, &item); err != nil { … } // it has gone meanwhile
+//		if err := News.Notify(ctx, peer, &item); err != nil { … } // it has disconnected meanwhile
 //	}
 func (s *Server) Peers() []*Peer {
 	s.mu.Lock()
@@ -258,8 +261,8 @@ func (s *Server) Peers() []*Peer {
 	return peers
 }
 
-// connect asks the Connect hook about a peer that has said who it is. It returns why it is not let
-// in, or nil.
+// connect calls the Connect hook for a peer that has completed the handshake. It returns the reason
+// for a refusal, or nil.
 func (s *Server) connect(peer *Peer) error {
 	hook := s.opts.Connect
 	if hook == nil {
@@ -271,8 +274,8 @@ func (s *Server) connect(peer *Peer) error {
 	return s.guard.apart("the Connect hook", nil, func() error { return hook(ctx, peer) })
 }
 
-// lend makes the methods of the server served on connections with this config, which a client is
-// about to make: what comes in keeps to the limits of the server, what goes out to those of the
+// lend makes connections with this config serve the methods of the server. A client calls it before
+// it connects. Incoming calls keep to the limits of the server, and outgoing calls to those of the
 // client.
 func (s *Server) lend(config *mux.Config) {
 	config.OwnOpen, config.OwnOpenBytes = config.MaxOpen, config.MaxOpenBytes
@@ -291,15 +294,15 @@ func (s *Server) lend(config *mux.Config) {
 	s.pools[config.Pool] = struct{}{}
 }
 
-// takeBack ends that.
+// takeBack undoes lend.
 func (s *Server) takeBack(pool *mux.Pool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pools, pool)
 }
 
-// link returns what a new connection of the client is to the Server in its options, or nil without
-// one.
+// link returns the serverConn of a new connection if the client's options have a Server, and nil
+// otherwise.
 func (c *Client) link(nc net.Conn) *serverConn {
 	s := c.opts.Server
 	if s == nil {

@@ -8,137 +8,148 @@ import (
 	"time"
 )
 
-// This page holds every interface a plug-in author implements. To write one, copy its
-// smallest neighbour and run the suite in yodeltest; nothing needs to be registered.
+// This file holds every interface that plug-in authors implement. To write a plug-in, copy the
+// smallest existing one of its kind and run its suite from yodeltest. Nothing needs to be
+// registered.
 
-// A Codec turns messages into bytes and back. It is used concurrently.
+// A Codec turns messages into bytes and back. Its methods are called concurrently.
 //
-// Its name travels on the wire: both sides must give the same bytes the same name.
+// The name of a codec travels on the wire: both sides must give the same bytes the same name.
 type Codec interface {
-	// Name is what the codec is called on the wire, for example "json".
+	// Name returns the codec's name on the wire, for example "json".
 	Name() string
-	// Append encodes v behind dst and returns the extended slice. It must not keep dst or v.
-	// It may be called with a pointer or with a value. On error the returned slice is ignored.
+	// Append appends the encoding of v to dst and returns the extended slice. V may be a pointer or
+	// a value. Append must not keep dst or v. On error the returned slice is ignored.
 	Append(dst []byte, v any) ([]byte, error)
-	// Decode decodes the whole of src into v, a pointer. Src is reused when Decode returns: what v
-	// keeps of it must be copied. It must not panic, whatever src holds.
+	// Decode decodes the whole of src into v, which is a pointer. The caller reuses src when Decode
+	// returns, so Decode must copy any part of src that v keeps. Decode must not panic, whatever
+	// src holds.
 	Decode(src []byte, v any) error
 }
 
-// A Compressor makes encoded messages smaller. It is used concurrently.
+// A Compressor makes encoded messages smaller. Its methods are called concurrently.
 type Compressor interface {
-	// Name is what the compressor is called on the wire, for example "gzip".
+	// Name returns the compressor's name on the wire, for example "gzip".
 	Name() string
-	// Append compresses src behind dst and returns the extended slice.
+	// Append appends the compressed src to dst and returns the extended slice.
 	Append(dst, src []byte) ([]byte, error)
-	// Decompress appends the decompressed src to dst. It must stop with an error that matches
-	// ErrTooLarge as soon as more than limit bytes would be appended. All that it allocates must be
-	// no more than about twice limit, beside what it keeps for the next call. It must not allocate
-	// a length that src only announces.
+	// Decompress appends the decompressed src to dst and returns the extended slice. It must stop
+	// with an error that matches ErrTooLarge as soon as it would append more than limit bytes. In
+	// one call it may allocate about twice limit, plus what it keeps for later calls. It must not
+	// allocate a length that src only announces.
 	Decompress(dst, src []byte, limit int) ([]byte, error)
 }
 
-// A Transport moves bytes between two addresses. It is used concurrently.
+// A Transport moves bytes between two addresses. Its methods are called concurrently.
 //
-// If a Transport knows better than the caller why a connection failed, the error of Dial or of the
-// connection's Read or Write is an *Error, whose message begins with the peer's address. The caller
-// of the client gets it with its ID, and the server logs it.
+// A Transport may know better than its caller why a connection failed. In that case Dial, or Read
+// or Write of the connection, returns an *Error whose message begins with the peer's address. The
+// client returns the error to its caller with the ID, and the server logs it.
 type Transport interface {
-	// Dial connects to addr, which has the form that the transport's Listen takes. It ends with
-	// ctx, which always has a deadline, and includes every handshake of the transport's own.
+	// Dial connects to addr, which has the form that the transport's Listen takes. It completes
+	// every handshake of the transport before it returns. It returns when ctx ends; ctx always has
+	// a deadline.
 	Dial(ctx context.Context, addr string) (net.Conn, error)
-	// Listen accepts connections at addr. Accept must not wait for a peer's handshake, and after
-	// Close returns an error that matches net.ErrClosed. A connection has a remote address, reads
-	// io.EOF after its peer's Close, and does not wait for the peer in its own.
+	// Listen returns a listener for connections at addr. The listener's Accept must not wait for a
+	// handshake with a client. After Close, Accept returns an error that matches net.ErrClosed. An
+	// accepted connection has a remote address, and its Read returns io.EOF after the peer has
+	// called Close. Its own Close does not wait for the peer.
 	Listen(addr string) (net.Listener, error)
 }
 
-// A Protocol serves connections to a server that do not speak yodel's own protocol. It is used
-// concurrently. Yodel's connections cost it nothing: they are recognized first.
+// A Protocol serves clients that do not speak yodel's own protocol. Its methods are called
+// concurrently. The server recognizes yodel's own connections first, so they cost a Protocol
+// nothing.
 type Protocol interface {
-	// Name is what logs and errors call the protocol, for example "netrpc".
+	// Name returns the protocol's name in logs and errors, for example "netrpc".
 	Name() string
-	// Match reports from the first bytes that a client has sent, 1 to 512 of them, whether the
-	// connection speaks this protocol. More says that more bytes may tell. It must not block.
+	// Match reports whether a connection speaks this protocol. First holds the first bytes that the
+	// client has sent, 1 to 512 of them. If they do not decide it, more says that further bytes
+	// may. Match must not block.
 	Match(first []byte) (ok, more bool)
-	// Serve serves the connection and returns when that has ended, with the reason if it is not the
-	// client's regular end. The server closes the connection then. It ends with ctx, which the
-	// server cancels together with the connection when Shutdown cuts off what is left. Calls on
-	// other goroutines than Serve's run in Session.Go.
+	// Serve serves the connection and returns when it has ended. The server then closes the
+	// connection. Serve returns an error if the client did not end the connection in a regular way.
+	// Serve returns when ctx ends: the server cancels ctx and closes the connection when Shutdown
+	// runs out of time. A protocol that runs calls on goroutines other than Serve's starts them
+	// with Session.Go.
 	Serve(ctx context.Context, s *Session) error
 }
 
-// A Resolver knows the instances of one service. One that does not hear of every change at once may
-// have a method Refresh(), which clients call when a connection to an instance could not be made or
-// was lost: then it looks again soon. Refresh must not block.
+// A Resolver knows the instances of one service.
 //
-// ServiceName() string, which is optional too, returns the service whose methods the client calls,
-// or "". With it, a client does not use a server of another service that listens at the address of
-// an instance (YDL1109).
+// It may have a method Refresh(), which must not block. A client calls Refresh when it could not
+// connect to an instance or lost a connection. The resolver then looks the instances up again soon.
+// Resolvers that do not learn of every change at once should have it.
 //
-// Two more optional methods are for the messages of errors. String() string returns what is
-// resolved, without secrets, for example service "Arith" in etcd at 10.0.0.1:2379. Services(ctx
-// context.Context) (asked string, known []string, err error) returns the name of the service that
-// was asked for, and the names of the services that the registry knows, so that a client without
-// instances can tell its callers which name was meant. It has two seconds, and may leave out names
-// beyond some hundreds.
+// It may have a method ServiceName() string, which returns the service whose methods the client
+// calls, or "". With a name, a client refuses to use a server of another service that listens at
+// the address of an instance (YDL1109).
+//
+// Two more optional methods improve error messages. String() string returns what is resolved,
+// without secrets, for example service "Arith" in etcd at 10.0.0.1:2379. Services(ctx
+// context.Context) (asked string, known []string, err error) returns the name of the requested
+// service and the names of the services in the registry. A client without instances uses them to
+// suggest the name that its caller meant. Services has two seconds, and may leave out names beyond
+// a few hundred.
 type Resolver interface {
 	// Watch calls update with the whole set of instances, at once and after every change, until ctx
-	// ends. The caller does not change the slice. An error means that the set is not known any
-	// more: the last one stays in use and Watch is called again after a pause.
+	// ends. The receiver does not change the slice. If Watch returns an error, the set is no longer
+	// known: the client keeps using the last set and calls Watch again after a pause.
 	Watch(ctx context.Context, update func([]Instance)) error
 }
 
-// A Registrar makes instances known to resolvers. It is used concurrently. A Registrar may have a
-// method String, which names it in the server's log.
+// A Registrar makes instances known to resolvers. Its methods are called concurrently. A Registrar
+// may have a method String, which names it in the server's log.
 type Registrar interface {
-	// Announce makes in the record of the instance at in.Addr in a service, in place of an earlier
-	// one. The registry may forget it when it was not announced again for ttl, so that a server
-	// that died is forgotten. Servers announce three times as often, and so a registry that has
-	// lost its memory learns again: Announce must not rely on what it wrote before. It need not
-	// write what has not changed, if it keeps it alive. It ends with ctx.
+	// Announce writes in as the record for in.Addr under service, replacing any earlier record. The
+	// registry may drop the record if it is not announced again within ttl, so the record of a
+	// server that died disappears. Servers announce three times per ttl. Announce must not rely on
+	// an earlier write, because the registry may have lost its data. If the record is unchanged,
+	// Announce may renew it without writing it. Announce returns when ctx ends.
 	//
-	// A registry may let operators set the state and the weight of instances: then Announce writes
-	// what was set in place of what in says, and the registrar has a method Overrides(service
-	// string) Resolver, which tells servers of the settings as of instances.
+	// A registry may let operators set the state and the weight of instances. Announce then writes
+	// the operator's values in place of the values of in. Such a registrar has a method
+	// Overrides(service string) Resolver, which reports the operator's settings to servers in the
+	// form of instances.
 	Announce(ctx context.Context, service string, in Instance, ttl time.Duration) error
-	// Withdraw makes an instance unknown. That there is none is no error.
+	// Withdraw removes the record for addr under service. Withdrawing an unknown instance succeeds.
 	Withdraw(ctx context.Context, service, addr string) error
 }
 
-// A Picker chooses the endpoint for one attempt of a call. It is used concurrently, stands on
-// the hot path and must not block.
+// A Picker chooses the endpoint for one attempt of a call. It is called concurrently, for every
+// attempt, and must not block.
 type Picker interface {
-	// Pick returns nil when every endpoint is one that call avoids (see Call.Avoids). A picker that
-	// has nobody to choose from may have a method String, which says why to whoever made the call.
+	// Pick returns the endpoint for the next attempt. It returns nil if the call avoids every
+	// endpoint (see Call.Avoids). If a picker returns nil for another reason, its optional method
+	// String() string explains it to the caller.
 	Pick(call *Call) *Endpoint
 }
 
-// A Learner is a Picker that wants to know how its picks end. A picker that is none costs no call
-// anything for this.
+// A Learner is a Picker that learns how its attempts ended. Pickers that do not implement Learner
+// cost nothing extra per call.
 type Learner interface {
 	Picker
-	// Ended is told once of each attempt that was made on ep, which may have left the picker's set
-	// meanwhile: how long its reply took, and how it ended. It is called concurrently, also by the
-	// goroutine that reads a connection, and must not block. Calls that are pinned to an endpoint
-	// are told as well. One-way calls are not, because nobody knows how they end.
+	// Ended is called once for each attempt on ep, with the time until the reply and the outcome.
+	// Ep may have left the picker's set by then. Ended is called concurrently, also by the
+	// goroutine that reads a connection, and must not block. It is called for calls that are pinned
+	// to an endpoint as well. It is not called for one-way calls, because their outcome is unknown.
 	//
-	// Took is 0 of a stream, which lasts as long as it pleases and is told when it has ended, and
-	// of a request that could not be sent. Err is an *Error; of one that the server answered with
-	// it has Code and NotProcessed only.
+	// For a stream, Ended is called when the stream has ended, and took is 0. Took is also 0 for a
+	// request that could not be sent. Err is an *Error. If the server answered with an error, only
+	// its Code and NotProcessed are set.
 	//
-	// What it learns belongs in Endpoint.State: balancers that stand around another one may have
-	// several pickers made of it, and tell one.
+	// A Learner should keep what it learns in Endpoint.State. A balancer that wraps another one may
+	// build several pickers from it and call Ended on only one of them.
 	Ended(ep *Endpoint, took time.Duration, err error)
 }
 
-// A Balancer makes a picker for a set of endpoints. It runs whenever the set changes, with the
-// picker it made before, so that it can take over that one's state; last is nil the first time. A
-// client runs it once at a time. It may call the client; calls use the set before until it returns.
+// A Balancer returns a picker for a set of endpoints. The client calls it whenever the set changes,
+// never concurrently. Last is the picker that it returned before, so that the new one can take over
+// its state; it is nil the first time. A Balancer may make calls with the client; until it returns,
+// calls use the previous picker.
 type Balancer func(endpoints []*Endpoint, last Picker) Picker
 
-// A Caller carries out calls: a Client is one, a Peer is one, and so is an in-memory server in a
-// test.
+// A Caller carries out calls. Client and Peer are Callers, and a test can use an in-memory server.
 type Caller interface {
 	Do(ctx context.Context, call *Call) error
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // A Served is one call that a Session has received. A Protocol begins it with Session.Begin, admits
-// it, fills it in, runs it, and sends what AppendReply or Reply returns:
+// it, sets its fields, runs it, and sends the result of AppendReply or Reply:
 //
 //	v := session.Begin("Arith.Mul", codec, nil)
 //	defer v.End()
@@ -19,13 +19,14 @@ import (
 //	v.Body = request
 //	if err := v.Run(); err == nil { reply, _, err = v.AppendReply(nil) }
 //
-// One goroutine at a time may use it. Cancel may be called concurrently until End is called.
+// A Served may be used by one goroutine at a time. Cancel may be called concurrently until End is
+// called.
 type Served struct {
 	// Body is the encoded request. It is valid until End.
 	Body []byte
-	// Compressed says that Body is compressed, with the compressor that Begin was given.
+	// Compressed says that Body is compressed with the compressor that was given to Begin.
 	Compressed bool
-	// Owned says that Body has memory of this call's own, which the handler may keep.
+	// Owned says that Body has memory of its own, which the handler may keep.
 	Owned bool
 
 	in foreignCall
@@ -39,7 +40,7 @@ type foreignCall struct {
 	cancel   context.CancelCauseFunc
 	owned    bool
 	admitted bool
-	bytes    int // that were admitted
+	bytes    int // admitted bytes of the request
 	sent     int // bytes of the reply
 }
 
@@ -57,8 +58,8 @@ func (x *foreignContext) Value(key any) any {
 	return x.Context.Value(key)
 }
 
-// Begin begins a call of a method. Body and reply are in codec, and may be compressed with
-// compressor, which may be nil. It never returns nil: a call that cannot succeed fails in Run.
+// Begin begins a call of a method. The body and the reply are in codec, and may be compressed with
+// compressor, which may be nil. Begin never returns nil: a call that cannot succeed fails in Run.
 func (ses *Session) Begin(method string, codec Codec, compressor Compressor) *Served {
 	return ses.begin(method, codec, compressor, false)
 }
@@ -79,14 +80,14 @@ func (ses *Session) begin(method string, codec Codec, compressor Compressor, pos
 	return v
 }
 
-// Call returns the call as the middleware and the handler see it, to fill in metadata, a deadline
-// and so on before Run. Afterwards it has the trailer and the attachment of the reply.
+// Call returns the Call that middleware and the handler see. Before Run, the Protocol sets its
+// metadata, deadline and so on. After Run, it has the trailer and the attachment of the reply.
 func (v *Served) Call() *Call { return &v.in.call }
 
-// Admit takes a place for the call and its request of n bytes, before memory for these is
-// allocated. If the session or the server has no room, it waits with wait until there is some, and
-// fails without. The first call of a session also asks ServerOptions.Connect. A call that was not
-// admitted was not executed.
+// Admit reserves room for the call and its request of n bytes. A Protocol calls it before it
+// allocates memory for the request. If the session or the server has no room, Admit waits for some
+// if wait is true, and fails otherwise. The first Admit of a session also calls
+// ServerOptions.Connect. If Admit fails, the call was not executed.
 func (v *Served) Admit(n int, wait bool) *Error {
 	in := &v.in
 	ses, s := in.session, in.server
@@ -121,10 +122,10 @@ func (v *Served) fail(e *Error) *Error {
 	return &told
 }
 
-// Run executes the call: observers, middleware and the method, on the calling goroutine. It ends at
-// the deadline of Call, and with the session. Run returns what the caller is to be told, or nil. It
-// recovers panics. If the handler ends the goroutine, Run does not return, and Outcome says so in
-// the Protocol's deferred functions.
+// Run executes the call on the calling goroutine: observers, middleware and the method. The
+// handler's context ends at the deadline of Call and with the session. Run returns the error for
+// the caller, or nil. It recovers panics. If the handler ends the goroutine, Run does not return;
+// the Protocol's deferred functions then get the error from Outcome.
 func (v *Served) Run() *Error {
 	in := &v.in
 	in.body, in.compressed, in.owned = v.Body, v.Compressed, v.Owned
@@ -157,7 +158,7 @@ func (v *Served) Run() *Error {
 	return v.Outcome()
 }
 
-// Outcome returns what the caller is to be told of a call that failed, or nil.
+// Outcome returns the error for the caller, or nil if the call has not failed.
 func (v *Served) Outcome() *Error {
 	if v.in.err == nil {
 		return nil
@@ -166,8 +167,8 @@ func (v *Served) Outcome() *Error {
 	return &told
 }
 
-// AppendReply encodes the reply of a call that succeeded behind dst, in the call's codec.
-// Compressed says that it is compressed.
+// AppendReply appends the encoded reply of a successful call to dst, in the call's codec.
+// Compressed reports whether the reply is compressed.
 func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Error) {
 	in := &v.in
 	var scratch []byte
@@ -179,8 +180,8 @@ func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Er
 	return append(dst, body...), compressed, nil
 }
 
-// Reply returns the reply of a call that succeeded as a Go value, for protocols whose codec is not
-// a Codec. A reply that is encoded already, from a cache for example, is decoded first.
+// Reply returns the reply of a successful call as a Go value, for protocols whose codec is not a
+// Codec. A reply that is already encoded, for example by a cache, is decoded first.
 func (v *Served) Reply() (any, *Error) {
 	in := &v.in
 	e, ok := in.call.Reply.(*Encoded)
@@ -199,8 +200,8 @@ func (v *Served) Reply() (any, *Error) {
 	return reply, nil
 }
 
-// Fail makes a call fail whose reply could not be sent, for example because the protocol cannot
-// carry its type. It returns what the caller is to be told.
+// Fail makes a call fail because its reply could not be sent, for example because the protocol
+// cannot represent its type. It returns the error for the caller.
 func (v *Served) Fail(err error) *Error {
 	e := failure("YDL2104", "%s: %v", v.in.call.Method, err)
 	e.Cause = err
@@ -208,11 +209,11 @@ func (v *Served) Fail(err error) *Error {
 	return v.Outcome()
 }
 
-// Cancel ends the context of the handler, because the caller has gone or does not want the reply
-// any more.
+// Cancel ends the context of the handler. A Protocol calls it when the caller has gone or no longer
+// wants the reply.
 func (v *Served) Cancel() { v.in.cancel(mux.ErrCallerGone) }
 
-// End ends the call: it is counted and recorded, and its place is free. V must not be used
+// End ends the call: it counts and records the call and frees its room. V must not be used
 // afterwards.
 func (v *Served) End() {
 	in := &v.in

@@ -18,54 +18,53 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file serves other protocols on the port of a server: it looks at the first bytes of each
-// connection, and gives those that are not yodel's to a Protocol.
+// This file serves other protocols on the port of a server. It looks at the first bytes of each
+// connection, and gives connections in other protocols to a Protocol.
 
-// A Session is a connection to a server in another protocol than yodel's. The Protocol that serves
-// it owns it.
+// A Session is a server's connection to a client that speaks another protocol than yodel's. The
+// Protocol that serves it owns it.
 type Session struct {
-	// Conn is the connection, to write to. It is read through Reader.
+	// Conn is the connection. A Protocol writes to it, but reads from Reader.
 	Conn net.Conn
 	// Reader reads the connection from its first byte on, through a buffer of 32 KiB. When the
-	// server drains, it returns io.EOF as soon as no call has been open for 50 ms: a client whose
-	// protocol has no word for a drain would otherwise wait for the reply to a request that nobody
-	// reads.
+	// server drains, Reader returns io.EOF as soon as no call has been open for 50 ms. Many
+	// protocols cannot tell a client of a drain, so without this the client would wait for the
+	// reply to a request that the server no longer reads.
 	Reader *bufio.Reader
 	// Peer is the client. A Protocol may set Agent and Metadata before the first call is admitted.
 	Peer *Peer
 
 	server *Server
-	ctx    context.Context //nolint:containedctx // of all calls: it ends with the session
+	ctx    context.Context //nolint:containedctx // parent of all calls' contexts; ends with the session
 	cancel context.CancelCauseFunc
-	first  []byte // what was read before the protocol was known
+	first  []byte // bytes read before the protocol was known
 	calls  sync.WaitGroup
-	room   room // of this connection
+	room   room // the limits of this connection
 
 	draining  chan struct{}
 	drainOnce sync.Once
-	quiet     atomic.Bool // no call was open for quietTime while the server drains
-	native    bool        // it is yodel's own protocol; guarded by mu
+	quiet     atomic.Bool // no call was open for quietTime during the drain
+	native    bool        // the connection speaks yodel's own protocol; guarded by mu
 	known     atomic.Bool // the peer may be seen
 	greet     func() error
 
 	mu      sync.Mutex
 	bound   map[string]*boundMethod
 	open    map[*Served]struct{}
-	changed chan struct{} // closed when a call has begun or ended; nil when nobody waits
+	changed chan struct{} // closed when a call has begun or ended; nil without a waiter
 }
 
 const (
-	// sniffed is how many bytes may be needed to tell a protocol.
+	// sniffed is how many bytes at most decide which protocol a connection speaks.
 	sniffed = 512
-	// silentTime is how long a connection may say nothing at all to a server with Protocols:
-	// clients of some protocols connect long before they call.
+	// silentTime is how long a client may wait before its first byte, with Protocols: clients of
+	// some protocols connect long before their first call.
 	silentTime = 5 * time.Minute
-	// quietTime is how long no call may have been open before a session of a server that drains
-	// ends.
+	// quietTime is how long a session without open calls lasts while the server drains.
 	quietTime = 50 * time.Millisecond
 )
 
-// newSession returns what a connection is until it is known which protocol it speaks.
+// newSession returns the state of a connection until its protocol is known.
 func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
 	ses := &Session{Conn: nc, Peer: peer, server: s, draining: make(chan struct{}), open: make(map[*Served]struct{})}
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
@@ -77,11 +76,11 @@ func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
 	return ses
 }
 
-// sniff reads until it is clear which protocol the connection speaks. It returns nil for yodel's
-// own, and for what no Protocol knows: package mux says what is wrong with that.
+// sniff reads until the protocol of the connection is known. It returns nil for yodel's own
+// protocol. It also returns nil if no Protocol matches; package mux then reports the fault.
 func (ses *Session) sniff() Protocol {
 	buf := make([]byte, 0, sniffed)
-	_ = ses.Conn.SetReadDeadline(time.Now().Add(silentTime)) // a connection without deadlines ends with its peer
+	_ = ses.Conn.SetReadDeadline(time.Now().Add(silentTime)) // without support for deadlines, this waits for the peer
 	for len(buf) < cap(buf) {
 		n, err := ses.Conn.Read(buf[len(buf):cap(buf)])
 		if len(buf) == 0 {
@@ -98,7 +97,7 @@ func (ses *Session) sniff() Protocol {
 	return nil
 }
 
-// decided ends the sniffing.
+// decided stores the result of sniff.
 func (ses *Session) decided(native bool, first []byte) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -109,7 +108,7 @@ func (ses *Session) decided(native bool, first []byte) {
 }
 
 // protocolOf returns the Protocol of a connection that begins with first, or nil. More says that
-// the next bytes may tell.
+// further bytes may decide it.
 func (s *Server) protocolOf(first []byte) (p Protocol, more bool) {
 	if n := min(len(first), len(wire.Magic)); string(first[:n]) == wire.Magic[:n] {
 		return nil, n < len(wire.Magic)
@@ -124,7 +123,7 @@ func (s *Server) protocolOf(first []byte) (p Protocol, more bool) {
 	return nil, more
 }
 
-// A sessionReader reads what was read before, and then the connection.
+// A sessionReader reads first, then the connection.
 type sessionReader struct{ *Session }
 
 func (r sessionReader) Read(b []byte) (int, error) {
@@ -158,20 +157,21 @@ func (ses *Session) serve(p Protocol) {
 	s.event(e)
 }
 
-// Codec returns the server's codec of a name, or nil.
+// Codec returns the server's codec with this name, or nil.
 func (ses *Session) Codec(name string) Codec { return ses.server.codecs[name] }
 
-// Compressor returns the server's compressor of a name, or nil.
+// Compressor returns the server's compressor with this name, or nil.
 func (ses *Session) Compressor(name string) Compressor { return ses.server.compressors[name] }
 
-// Limits returns the limits of the server, none of which is zero but for those that mean never.
+// Limits returns the limits of the server with their defaults. A field is zero only if zero means
+// never.
 func (ses *Session) Limits() Limits { return ses.server.limits }
 
-// Draining is closed when the server begins to shut down.
+// Draining returns a channel that is closed when the server begins to shut down.
 func (ses *Session) Draining() <-chan struct{} { return ses.draining }
 
-// Go calls f on a goroutine of its own, for which the server waits before it forgets the session. A
-// panic of f is logged.
+// Go calls f on a new goroutine. The server waits for f before it forgets the session. A panic of f
+// is logged.
 func (ses *Session) Go(f func()) {
 	ses.calls.Go(func() {
 		defer ses.server.guard.rescue("protocol code")
@@ -179,7 +179,7 @@ func (ses *Session) Go(f func()) {
 	})
 }
 
-// connect asks ServerOptions.Connect about the peer, once.
+// connect calls ServerOptions.Connect for the peer, once.
 func (ses *Session) connect() error {
 	if err := ses.server.connect(ses.Peer); err != nil {
 		ses.server.event(ConnEvent{Kind: introspect.Refused, Addr: ses.Peer.Addr.String(), Err: err})
@@ -189,8 +189,8 @@ func (ses *Session) connect() error {
 	return nil
 }
 
-// bind returns the method of a name as this session calls it. Names of methods that the server has
-// are remembered.
+// bind returns the binding of a method name with a codec and a compressor. It remembers the
+// bindings of existing methods.
 func (ses *Session) bind(name string, codec Codec, compressor Compressor, positional bool) *boundMethod {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -214,7 +214,7 @@ func (ses *Session) bind(name string, codec Codec, compressor Compressor, positi
 	return b
 }
 
-// drain implements connection. Calls go on, and the session ends when there were none for a while.
+// drain implements connection. It ends the session once no call has been open for quietTime.
 func (ses *Session) drain() {
 	ses.drainOnce.Do(func() {
 		close(ses.draining)
@@ -245,13 +245,13 @@ func (ses *Session) drain() {
 	})
 }
 
-// stopReading lets the reader see the end.
+// stopReading makes Reader return io.EOF.
 func (ses *Session) stopReading() {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	if !ses.native && ses.Conn != nil {
 		ses.quiet.Store(true)
-		_ = ses.Conn.SetReadDeadline(time.Unix(1, 0)) // a connection without deadlines ends with Shutdown's time
+		_ = ses.Conn.SetReadDeadline(time.Unix(1, 0)) // without support for deadlines, Shutdown closes it
 	}
 }
 
@@ -298,16 +298,17 @@ func (ses *Session) note(v *Served, open bool) {
 	}
 }
 
-// A room bounds how many calls are open and how many bytes they have.
+// A room limits how many calls are open and how many bytes their requests have.
 type room struct {
 	mu    sync.Mutex
 	calls int
 	bytes int
-	freed chan struct{} // closed when a call has ended; nil when nobody waits
+	freed chan struct{} // closed when a call has ended; nil without a waiter
 }
 
-// enter takes room for a call of n bytes. If there is none, it waits until ctx ends, or returns
-// false at once. A call that is alone may have any number of bytes.
+// enter takes room for a call of n bytes, and reports whether it did. If there is no room, it waits
+// until ctx ends, or returns false at once without wait. A single call may have any number of
+// bytes.
 func (r *room) enter(ctx context.Context, n, calls, bytes int, wait bool) bool {
 	for {
 		r.mu.Lock()

@@ -25,36 +25,37 @@ type Upload[In, Out any] string
 // A Duplex is the name of a method with a stream of messages in each direction.
 type Duplex[In, Out any] string
 
-// Send sends a message to the other side of a stream. The message is encoded before Send returns.
-// It waits while the other side has enough to do, until the stream ends: then it returns io.EOF if
-// the other side has ended the call, whose outcome says why, and otherwise the reason. What the
-// other side sent before is still to be received then. It may be called concurrently.
+// Send sends a message to the other side of a stream. It encodes msg before it returns, so the
+// caller may change msg afterwards. It waits while the flow-control window of the other side is
+// full. If the other side has ended the call, Send returns io.EOF, and the outcome of the call has
+// the reason; otherwise it returns the reason why the stream ended. Messages that the other side
+// sent before can still be received. Send may be called concurrently.
 type Send[T any] func(msg *T) error
 
-// End says that no more messages will be sent. Ending twice does no harm.
+// End tells the other side that this side sends no more messages. Calling End twice is allowed.
 func (s Send[T]) End() error { return s(nil) }
 
-// Recv is the messages that come on a stream, to be ranged over; convert it to an iter.Seq2 where
-// one is wanted. It ends after the last message, or with an error, which is the second value of the
-// last round. Leaving the loop does not end the stream: another loop goes on behind it. It is for
-// one goroutine at a time.
+// Recv iterates over the messages of a stream; convert it to an iter.Seq2 where that type is
+// needed. The iteration ends after the last message, or with an error, which is the second value of
+// the last iteration. Leaving the loop does not end the stream: a second loop continues with the
+// next message. A Recv may be used by one goroutine at a time.
 type Recv[T any] iter.Seq2[*T, error]
 
-// Reuse makes r decode each message into the variable of the one before, and returns r: a message
-// is then valid until the next one is asked for. That halves the cost of receiving where there are
-// many, and none is kept:
+// Reuse makes r decode all messages into the same variable, and returns r. Each message is valid
+// until the next one is received. This halves the cost of receiving many messages that the caller
+// does not keep:
 //
 //	for tick, err := range Watch.Call(ctx, client, &Query{"GOOG"}).Reuse() { … }
 //
-// The variable is cleared in between; raw bytes keep their capacity. A Recv of another's making is
-// called with nil for this.
+// The variable is cleared before each message; raw bytes keep their capacity. Reuse calls r with a
+// nil yield function, which a Recv that yodel did not make has to accept.
 func (r Recv[T]) Reuse() Recv[T] {
 	r(nil)
 	return r
 }
 
-// Next waits for the next message. It returns io.EOF after the last one. Of the result of a Feed's
-// Call it takes the first message, and leaves.
+// Next waits for the next message. It returns io.EOF after the last one. On the result of a Feed's
+// Call it returns the first message and cancels the call.
 func (r Recv[T]) Next() (*T, error) {
 	next := struct { // one allocation; a loop would take three
 		msg *T
@@ -67,15 +68,15 @@ func (r Recv[T]) Next() (*T, error) {
 	return next.msg, next.err
 }
 
-// Call calls the method when the result is ranged over, once. Leaving the loop cancels the call,
-// which is no failure: middleware and observers see it end without an error, as its caller does. An
-// error is the second value of the last round.
+// Call calls the method when the caller ranges over the result, which is allowed once. An error is
+// the second value of the last iteration. Leaving the loop cancels the call. That is not an error:
+// the caller, middleware and observers see the call end without an error.
 func (m Feed[In, Out]) Call(ctx context.Context, c Caller, in *In) Recv[Out] {
 	return m.Do(ctx, c, &Call{}, in)
 }
 
-// Do is Call with all that a Call can carry, as in Method.Do. The trailer is there when the loop
-// has ended.
+// Do is Call with all options of a Call, as in Method.Do. The trailer is set when the loop has
+// ended.
 func (m Feed[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) Recv[Out] {
 	used, reuse := false, false
 	return func(yield func(*Out, error) bool) {
@@ -107,22 +108,22 @@ func (m Feed[In, Out]) Do(ctx context.Context, c Caller, call *Call, in *In) Rec
 	}
 }
 
-// errLeft is why a call ends whose caller has left the loop: for the server it is canceled, for its
-// caller and the chain it has ended well.
+// errLeft ends a call when its caller leaves the loop. The server sees the call canceled. The
+// caller and the client's middleware see it end without an error.
 var errLeft = errors.New("the caller left the loop")
 
-// errGone is why a call ends whose caller will never hear of it.
+// errGone ends a call whose caller cannot receive the outcome any more.
 var errGone = failure("YDL1006", "the caller's own function panicked, or ended its goroutine")
 
-// Call calls the method and runs body, which sends the messages, once a server has taken the call.
-// When body returns nil, Call waits for the reply. When it returns an error, the call is canceled,
-// and Call returns that error. A server may reply before it has all messages: then sending returns
-// io.EOF, and so may body.
+// Call calls the method and runs body, which sends the messages, when a server has accepted the
+// call. When body returns nil, Call waits for the reply. When body returns an error, the call is
+// canceled and Call returns that error. A server may reply before it has received all messages.
+// Send then returns io.EOF, and body may return io.EOF too.
 func (m Upload[In, Out]) Call(ctx context.Context, c Caller, body func(send Send[In]) error) (*Out, error) {
 	return m.Do(ctx, c, &Call{}, body)
 }
 
-// Do is Call with all that a Call can carry, as in Method.Do.
+// Do is Call with all options of a Call, as in Method.Do.
 func (m Upload[In, Out]) Do(ctx context.Context, c Caller, call *Call, body func(send Send[In]) error) (*Out, error) {
 	out := new(Out)
 	err := carry(ctx, c, call, string(m), nil, out, wire.Upload, func(p *pipe) error { return body(sender[In](p)) })
@@ -132,23 +133,23 @@ func (m Upload[In, Out]) Do(ctx context.Context, c Caller, call *Call, body func
 	return out, nil
 }
 
-// Call calls the method and runs body once a server has taken the call. When body returns nil, Call
-// sends no more, and waits for the server to end the call; what still comes is dropped. When body
-// returns an error, the call is canceled, and Call returns that error. Body may send and receive on
-// different goroutines, and should wait for them before it returns.
+// Call calls the method and runs body when a server has accepted the call. When body returns nil,
+// Call sends no more messages and waits for the server to end the call, discarding further
+// messages. When body returns an error, the call is canceled and Call returns that error. Body may
+// send and receive on different goroutines, and should wait for them before it returns.
 func (m Duplex[In, Out]) Call(ctx context.Context, c Caller, body func(recv Recv[Out], send Send[In]) error) error {
 	return m.Do(ctx, c, &Call{}, body)
 }
 
-// Do is Call with all that a Call can carry, as in Method.Do.
+// Do is Call with all options of a Call, as in Method.Do.
 func (m Duplex[In, Out]) Do(ctx context.Context, c Caller, call *Call, body func(recv Recv[Out], send Send[In]) error) error {
 	return carry(ctx, c, call, string(m), nil, nil, wire.Duplex, func(p *pipe) error {
 		return body(receiver[Out](p), sender[In](p))
 	})
 }
 
-// Handle registers the function that carries out the method: its context ends with the stream, and
-// what it returns ends the stream. It panics when the name is taken, or f is nil.
+// Handle registers f as the handler of the method. The context of f ends with the stream, and the
+// result of f ends the stream. Handle panics if the name is taken or f is nil.
 func (m Feed[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In, send Send[Out]) error) {
 	s.mustAdd(string(m), f == nil, &method{
 		kind: wire.Feed, in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
@@ -159,7 +160,7 @@ func (m Feed[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In, sen
 	})
 }
 
-// Handle registers the function that carries out the method, as Feed.Handle does.
+// Handle registers f as the handler of the method, as Feed.Handle does.
 func (m Upload[In, Out]) Handle(s *Server, f func(ctx context.Context, recv Recv[In]) (*Out, error)) {
 	s.mustAdd(string(m), f == nil, &method{
 		kind: wire.Upload, in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
@@ -173,7 +174,7 @@ func (m Upload[In, Out]) Handle(s *Server, f func(ctx context.Context, recv Recv
 	})
 }
 
-// Handle registers the function that carries out the method, as Feed.Handle does.
+// Handle registers f as the handler of the method, as Feed.Handle does.
 func (m Duplex[In, Out]) Handle(s *Server, f func(ctx context.Context, recv Recv[In], send Send[Out]) error) {
 	s.mustAdd(string(m), f == nil, &method{
 		kind: wire.Duplex, in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
@@ -183,7 +184,7 @@ func (m Duplex[In, Out]) Handle(s *Server, f func(ctx context.Context, recv Recv
 	})
 }
 
-// carry makes a call that has a stream.
+// carry carries out a call that has a stream.
 func carry(ctx context.Context, c Caller, call *Call, method string, in, out any, kind uint64, body func(*pipe) error) error {
 	call.Method, call.Args, call.Reply = method, in, out
 	call.stream = &outgoingStream{kind: kind, body: body}
@@ -230,8 +231,8 @@ func receiver[T any](p *pipe) Recv[T] {
 	}
 }
 
-// receive waits for a message. With p.reuse it goes where the last one is, if there was one. It
-// returns io.EOF after the end.
+// receive waits for a message. With p.reuse it decodes the message into last, if that is not nil.
+// It returns io.EOF after the last message.
 func receive[T any](p *pipe, last *T) (*T, error) {
 	body, err := p.receive()
 	if err != nil {
@@ -240,7 +241,7 @@ func receive[T any](p *pipe, last *T) (*T, error) {
 	msg := last
 	if _, bytes := any(msg).(*[]byte); bytes && p.raw {
 		if !p.reuse {
-			return any(p.cut(body)).(*T), nil //nolint:forcetypeassert // it has just been seen
+			return any(p.cut(body)).(*T), nil //nolint:forcetypeassert // its type was checked above
 		}
 	} else if msg != nil { // raw bytes keep their capacity instead
 		*msg = *new(T)
@@ -254,9 +255,9 @@ func receive[T any](p *pipe, last *T) (*T, error) {
 	return msg, nil
 }
 
-// A streamParam is a Send or a Recv, for methods that are found by reflection.
+// A streamParam is a Send or a Recv. Registration by reflection uses it.
 type streamParam interface {
-	message() reflect.Type // that goes through it
+	message() reflect.Type // the type of its messages
 	sends() bool
 	on(p *pipe) reflect.Value
 }
@@ -269,10 +270,10 @@ func (Recv[T]) message() reflect.Type    { return reflect.TypeFor[T]() }
 func (Recv[T]) sends() bool              { return false }
 func (Recv[T]) on(p *pipe) reflect.Value { return reflect.ValueOf(receiver[T](p)) }
 
-// kindNames are the kinds of methods for people.
+// kindNames are the names of the kinds of methods.
 var kindNames = [...]string{wire.Unary: "unary", wire.Feed: "feed", wire.Upload: "upload", wire.Duplex: "duplex"}
 
-// oneOf is a method of a kind, for people.
+// oneOf returns a kind of method with its article, for error messages.
 func oneOf(kind uint64) string {
 	switch kind {
 	case wire.Unary:

@@ -2,7 +2,7 @@
 
 // Package yodel calls Go functions across machines.
 //
-// A server registers functions, a client calls them by name over one fast connection:
+// A server registers functions. A client calls them by name over one fast connection:
 //
 //	const Mul yodel.Method[Args, Reply] = "Arith.Mul"
 //
@@ -15,8 +15,8 @@
 //	c := yodel.Dial("127.0.0.1:8972")
 //	reply, err := Mul.Call(ctx, c, &Args{A: 7, B: 8})
 //
-// A call is one *Call that goes down a chain of Handler functions and back, the same on both
-// sides:
+// A call is one *Call that passes down a chain of Handler functions and back. The chain has the
+// same shape on both sides:
 //
 //	client                                               server
 //	──────                                               ──────
@@ -26,7 +26,7 @@
 //	  │ EndpointMiddleware  once per attempt               │ Middleware
 //	  ▼ connection: encode, write ─── Transport ───▶ read ─┘
 //
-// Whatever treats calls (timeouts, retries, limits, logs) is a Middleware. What a plug-in author
-// implements (Codec, Compressor, Transport, Resolver, Balancer) is on one page,
-// plugin.go. This package needs the standard library alone.
+// Timeouts, retries, limits and logs are Middleware. The interfaces that plug-ins implement (Codec,
+// Compressor, Transport, Resolver, Balancer) are in one file, plugin.go. This package depends on
+// the standard library only.
 package yodel
