@@ -21,16 +21,15 @@ import (
 	"github.com/yodel-rpc/yodel/internal/stats"
 )
 
-// This file keeps registries in step with a server: what it serves is announced when it listens,
-// again and again while it serves, and withdrawn before it drains. An announcement that failed, or
-// that a registry has lost, is made again by the same loop that keeps it alive, for as long as the
-// server serves.
+// This file keeps registries in step with a server. It announces the server when it listens,
+// repeats the announcement while it serves, and withdraws it before it drains. The loop that renews
+// announcements also repeats failed and lost ones, as long as the server serves.
 
-// leases is how many times in a row an announcement may fail, or be late, before it is forgotten.
+// leases is how many announcements in a row may fail or be late before the record expires.
 const leases = 3
 
-// An announcement that is under way when a server shuts down may take finishTime more. Then the
-// withdrawals have withdrawTime. The lease of a record that could not be withdrawn ends by itself.
+// When the server shuts down, a running announcement may take finishTime more. After that, the
+// withdrawals may take withdrawTime. A record that could not be withdrawn expires.
 const (
 	finishTime   = time.Second
 	withdrawTime = 2 * time.Second
@@ -40,20 +39,20 @@ const (
 type announcer struct {
 	server *Server
 	at     net.Addr // of the listener
-	addr   string   // for others
+	addr   string   // the address that others dial
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	stays  atomic.Bool // what was announced: another process serves there
+	stays  atomic.Bool // keep the records: another process serves there
 
 	overrides []*overrides // one for each registrar
 
 	mu     sync.Mutex
-	record Instance // as announced last
-	calls  uint64   // executed until then
+	record Instance // the record announced last
+	calls  uint64   // calls executed until then
 	since  time.Time
 }
 
-// announce begins to announce what listens at addr, if the server is to be found.
+// announce starts to announce the listener at addr, if there are registrars.
 func (s *Server) announce(addr net.Addr) *announcer {
 	if len(s.opts.Registrars) == 0 {
 		return nil
@@ -75,15 +74,16 @@ func (s *Server) announce(addr net.Addr) *announcer {
 	return a
 }
 
-// withdraw ends the announcements, and returns when the registries know, or soon.
+// withdraw stops the announcements and waits until the registries have removed the records, or for
+// a short time limit.
 func (a *announcer) withdraw() {
 	a.cancel()
 	a.wg.Wait()
 }
 
-// leave prepares for the end of the server. What ended it may say that another process serves at an
-// address from now on, or still, as package restart does: that process announces the address
-// itself, and it is not this one's to withdraw.
+// leave handles the reason why the server ends. The reason may say that another process serves an
+// address from now on, as package restart does. That process announces the address, and this server
+// does not withdraw it.
 func (s *Server) leave(why error) {
 	other, ok := errors.AsType[interface {
 		error
@@ -100,11 +100,11 @@ func (s *Server) leave(why error) {
 	}
 }
 
-// keep announces to one registry until ctx ends.
+// keep announces the server to one registry until ctx ends, and then withdraws it.
 func (a *announcer) keep(ctx context.Context, r Registrar, o *overrides) {
 	s := a.server
 	every := s.opts.AnnounceEvery
-	known := make(map[place]bool) // where the registry may have the server; true where it has said so
+	known := make(map[place]bool) // possible records; true once announced
 	backoff, failing := firstBackoff, false
 	for ctx.Err() == nil {
 		changed := s.changed()
@@ -117,11 +117,11 @@ func (a *announcer) keep(ctx context.Context, r Registrar, o *overrides) {
 				s.opts.Logger.Warn("yodel: the server could not be announced; trying again until it can", "addr", a.addr, "err", err)
 			}
 			failing, pause = true, backoff/2+rand.N(backoff/2)
-			if some { // it answers, and refuses the rest, perhaps for ever
+			if some { // the registry answers but refuses some, perhaps for ever
 				backoff = min(2*backoff, max(every, lastBackoff))
 			} else {
 				backoff = min(2*backoff, lastBackoff)
-				changed = nil // a change has no better chance
+				changed = nil // an announcement of a change would fail as well
 			}
 		case failing:
 			s.opts.Logger.Info("yodel: the server is announced again", "addr", a.addr)
@@ -153,19 +153,20 @@ func (a *announcer) keep(ctx context.Context, r Registrar, o *overrides) {
 	wg.Wait()
 }
 
-// log says what has become of a server in a registry.
+// log logs an event of a server's record in a registry.
 func (a *announcer) log(event string, r Registrar, at place) {
 	a.server.opts.Logger.Info("yodel: "+event, "service", at.service, "registry", a.registryName(r), "addr", at.addr)
 }
 
-// guarded returns r so that it can do no harm to the goroutine that announces.
+// guarded wraps r in a guardedRegistrar.
 func (a *announcer) guarded(r Registrar) Registrar { return guardedRegistrar{r, &a.server.guard} }
 
-// registryName names a registry in a log: by its String method, or else by its package.
+// registryName returns the name of a registry for the log: from its String method, or else its
+// package.
 func (a *announcer) registryName(r Registrar) string {
 	name, _, _ := strings.Cut(strings.TrimLeft(fmt.Sprintf("%T", r), "*"), ".")
 	if s, ok := r.(fmt.Stringer); ok {
-		_ = a.server.guard.apart("the Registrar's String", nil, func() error { // that it failed is in the log
+		_ = a.server.guard.apart("the Registrar's String", nil, func() error { // a failure is in the log
 			name = s.String()
 			return nil
 		})
@@ -173,17 +174,17 @@ func (a *announcer) registryName(r Registrar) string {
 	return name
 }
 
-// A place is where a registry knows a server.
+// A place identifies a record in a registry.
 type place struct{ service, addr string }
 
 func (p place) compare(other place) int {
 	return cmp.Or(strings.Compare(p.service, other.service), strings.Compare(p.addr, other.addr))
 }
 
-// tell announces all services once, and withdraws what is no more: services that have gone, and the
-// address before the server was told another one. What fails with one of them does not keep the
-// others from being told; some means that there were such. What is under way when ctx ends is let
-// finish, for a moment: it must not overtake the withdrawal that comes next.
+// tell announces all services once. It withdraws records of services that were unregistered and
+// records under a former address. A failure for one service does not stop the others; some reports
+// whether any succeeded. When ctx ends, tell lets the current operation finish within finishTime,
+// so that it cannot overtake the withdrawal that follows.
 func (a *announcer) tell(ctx context.Context, r Registrar, o *overrides, known map[place]bool) (some bool, err error) {
 	ttl := leases * a.server.opts.AnnounceEvery
 	one, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl)
@@ -208,7 +209,7 @@ func (a *announcer) tell(ctx context.Context, r Registrar, o *overrides, known m
 		}
 		at := place{service, in.Addr}
 		announced := known[at]
-		known[at] = announced // even if this fails: the record may have been written
+		known[at] = announced // even if this fails, the record may have been written
 		o.follow(ctx, service)
 		bad := a.guarded(r).Announce(one, service, in, ttl)
 		note("announce", service, bad)
@@ -241,8 +242,8 @@ func (a *announcer) advertised() string {
 	return cmp.Or(a.server.instance.Addr, a.addr)
 }
 
-// instance returns the record to announce. The load in it is the one announced before, unless it
-// has changed much: each write is news for every client.
+// instance returns the record to announce. It changes the load in the record only if that has
+// changed a lot, because each write notifies every client.
 func (a *announcer) instance() Instance {
 	s := a.server
 	s.mu.Lock()
@@ -258,7 +259,7 @@ func (a *announcer) instance() Instance {
 	in.CallRate, in.Inflight = a.record.CallRate, a.record.Inflight
 	if took := time.Since(a.since); took >= s.opts.AnnounceEvery/2 {
 		calls, inflight := s.load()
-		rate := math.Round(float64(max(calls, a.calls)-a.calls) / took.Seconds()) // methods may have gone
+		rate := math.Round(float64(max(calls, a.calls)-a.calls) / took.Seconds()) // unregistering lowers calls
 		a.calls, a.since = calls, time.Now()
 		if differs(rate, in.CallRate) || differs(float64(inflight), float64(in.Inflight)) {
 			in.CallRate, in.Inflight = rate, inflight
@@ -268,12 +269,12 @@ func (a *announcer) instance() Instance {
 	return in
 }
 
-// differs reports whether a load is worth telling after another one.
+// differs reports whether a load differs enough from the announced one.
 func differs(now, before float64) bool {
 	return math.Abs(now-before) > max(before/4, 2)
 }
 
-// load returns how many calls the server has executed, and how many are open.
+// load returns how many calls the server has executed, and how many are in flight.
 func (s *Server) load() (calls uint64, inflight int) {
 	s.registered(func(_ []string, m *method) {
 		for code := range stats.Codes {
@@ -284,8 +285,8 @@ func (s *Server) load() (calls uint64, inflight int) {
 	return calls, max(inflight, 0)
 }
 
-// services returns the services that the server has methods of, beside the built-in one. A method
-// that belongs to no service is one of its own.
+// services returns the services that the server has methods of, except the built-in one. A method
+// without a service name is a service of its own.
 func (s *Server) services() []string {
 	var services []string
 	for name := range *s.methods.Load() {
@@ -301,20 +302,20 @@ func (s *Server) services() []string {
 	return slices.Compact(services)
 }
 
-// builtInService is what introspection serves.
+// builtInService is the service of the built-in methods.
 const builtInService = "yodel"
 
-// UpdateInstance changes what the server says of itself in registries, and what clients make of it:
-// its weight, its state. It takes effect at once where the server is announced. Changes run one
-// after the other, each on a copy of the record, so that no change is lost. Change may call methods
-// of the server, but not UpdateInstance, which would wait for it.
+// UpdateInstance changes the record that the server announces in registries, for example its weight
+// or its state. The change is announced at once. UpdateInstance may be called concurrently: changes
+// run one after the other, each on a copy of the current record, so no change is lost. Change may
+// call methods of the server except UpdateInstance, which would wait for itself.
 func (s *Server) UpdateInstance(change func(*Instance)) {
 	s.updating <- struct{}{}
-	defer func() { <-s.updating }() // also when change panics: then nothing has changed
+	defer func() { <-s.updating }() // also if change panics, which changes nothing
 	s.mu.Lock()
 	in := s.instance
 	s.mu.Unlock()
-	in.Tags, in.Metadata = slices.Clone(in.Tags), maps.Clone(in.Metadata) // announcers read them
+	in.Tags, in.Metadata = slices.Clone(in.Tags), maps.Clone(in.Metadata) // announcers read the old ones
 	change(&in)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -322,14 +323,14 @@ func (s *Server) UpdateInstance(change func(*Instance)) {
 	s.announceAgainLocked()
 }
 
-// changed returns a channel that is closed when there is something new to announce.
+// changed returns a channel that is closed when there is a change to announce.
 func (s *Server) changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.anew
 }
 
-// announceAgain has the announcers announce at once.
+// announceAgain makes the announcers announce at once.
 func (s *Server) announceAgain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -341,8 +342,8 @@ func (s *Server) announceAgainLocked() {
 	s.anew = make(chan struct{})
 }
 
-// advertised returns where others reach what listens at addr: a listener on all addresses of the
-// host is reached at the first one that is not for the host alone.
+// advertised returns the address at which others reach a listener at addr. For a listener on all
+// addresses, that is the host's first address that is reachable from outside.
 func advertised(addr net.Addr) string {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok || !tcp.IP.IsUnspecified() {
@@ -352,7 +353,7 @@ func advertised(addr net.Addr) string {
 	at.IP = net.IPv4(127, 0, 0, 1)
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
-		return at.String() // then it is not in a network either
+		return at.String() // without interfaces there is only the loopback address
 	}
 	for _, a := range addrs {
 		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() && (ip.IP.To4() != nil || at.IP.IsLoopback()) {

@@ -18,28 +18,28 @@ import (
 	"github.com/yodel-rpc/yodel/internal/text"
 )
 
-// This file is what stands between the framework and the code that users give it: hooks, observers,
-// codecs, learners, balancers, dials, callbacks. On a goroutine of the framework such code must not
-// end the process with a panic, and must not take a place, a token or a goroutine with it by
-// runtime.Goexit. There are two ways:
+// This file protects the framework from user code that panics or ends its goroutine: hooks,
+// observers, codecs, learners, balancers, dials, callbacks. On a goroutine of the framework, a
+// panic of such code must not end the process, and runtime.Goexit must not leak a slot, a token or
+// a goroutine. There are two ways:
 //
-//   - Rare code, hooks of connections for example, runs on a goroutine of its own, for which the
-//     framework waits: apart.
-//   - Code of each call runs where the call is. What the call holds is given back in deferred
-//     functions, which run in either case, and a panic is recovered there.
+//   - Rarely called code, such as hooks of connections, runs on a goroutine of its own, and the
+//     framework waits for it: see apart.
+//   - Code that runs for each call runs on the goroutine of the call. Deferred functions release
+//     everything the call holds and recover a panic.
 //
-// Code that runs on the goroutine of Client.Call, Do or Range may panic there, as the caller's own
-// code: the call has then given back all that it held.
+// Code that runs on the goroutine of Client.Call, Do or Range may panic there, like the caller's
+// own code. By then the call has released everything it held.
 
-// A guard runs the code of the users of a client or a server, and reports what it does to it.
+// A guard runs user code for a client or a server, and logs panics and exits.
 type guard struct {
 	log    *slog.Logger
-	panics atomic.Uint64 // and exits; errors and log lines have the number of theirs
+	panics atomic.Uint64 // counts panics and exits; errors and log lines name the count
 }
 
-// apart calls f on a goroutine of its own and waits until it returns. It returns the error of f, or
-// one that says that f panicked or ended its goroutine. What names f. It returns errLetGo when
-// release is closed first, which may be nil.
+// apart calls f on a new goroutine and waits until it returns. It returns the error of f, or an
+// error that says that f panicked or ended its goroutine. The parameter what describes f in that
+// error. If release, which may be nil, is closed first, apart returns errLetGo.
 func (g *guard) apart(what string, release <-chan struct{}, f func() error) error {
 	ended := make(chan error, 1)
 	go func() {
@@ -61,13 +61,13 @@ func (g *guard) apart(what string, release <-chan struct{}, f func() error) erro
 	}
 }
 
-// errLetGo is what apart returns when nobody waits for the function any more.
+// errLetGo is the error of apart when release is closed before the function returns.
 var errLetGo = errors.New("it is not waited for any more")
 
-// rescue is to be deferred where user code runs that has nothing to say. It recovers a panic.
+// rescue recovers and logs a panic. Functions that call user code without a result defer it.
 func (g *guard) rescue(what string) {
 	if value := recover(); value != nil {
-		_ = g.note(background, what, value) // it is logged
+		_ = g.note(background, what, value) // note has logged it
 	}
 }
 
@@ -77,7 +77,7 @@ func (g *guard) tell(done ender, err error) {
 	defer func() {
 		if !returned { // recover takes time
 			if value := recover(); value != nil {
-				_ = g.note(background, "the callback of a call", value) // it is logged
+				_ = g.note(background, "the callback of a call", value) // note has logged it
 			}
 		}
 	}()
@@ -85,16 +85,17 @@ func (g *guard) tell(done ender, err error) {
 	returned = true
 }
 
-// interrupted is the error of a call that user code has interrupted by a panic with value, or, if
-// that is nil, by ending its goroutine.
+// interrupted returns the error of a call that user code interrupted by a panic with value. If
+// value is nil, user code ended the goroutine.
 func (g *guard) interrupted(ctx context.Context, method string, value any) error {
 	e := g.note(ctx, "code that a call passes", value, "method", method)
 	e.Message = text.Line(method) + ": " + e.Message
 	return e
 }
 
-// note logs that user code panicked with value, or, if that is nil, ended its goroutine, and
-// returns the error that this is to those who wait for it. What names the code.
+// note logs a panic of user code with value, or the end of its goroutine if value is nil. It
+// returns the error for the goroutines that wait for that code. The parameter what describes the
+// code.
 func (g *guard) note(ctx context.Context, what string, value any, attrs ...any) *Error {
 	n := g.panics.Add(1)
 	if value == nil {
@@ -105,8 +106,8 @@ func (g *guard) note(ctx context.Context, what string, value any, attrs ...any) 
 	return failure("YDL5004", "%s panicked; it has number %d in the log of this process", what, n)
 }
 
-// logPanic logs a panic in one line that people can read. It is called by the function that has
-// recovered it. The whole stack is a line of its own at Debug.
+// logPanic logs a panic in one readable line, and the whole stack in a second line at level Debug.
+// The function that has recovered the panic must call it.
 func (g *guard) logPanic(ctx context.Context, msg string, n uint64, value any, attrs ...any) {
 	attrs = append(attrs, "log id", n, "panic", described(value), "stack", panicFrames())
 	g.log.ErrorContext(ctx, msg, attrs...)
@@ -115,7 +116,7 @@ func (g *guard) logPanic(ctx context.Context, msg string, n uint64, value any, a
 	}
 }
 
-// described returns what the log says of the value of a panic, whose own methods may panic too.
+// described formats the value of a panic for the log. The value's own methods may panic too.
 func described(value any) (said string) {
 	defer func() {
 		if recover() != nil {
@@ -128,19 +129,18 @@ func described(value any) (said string) {
 // maxFrames is how many functions of a panic's stack the log names.
 const maxFrames = 8
 
-// panicFrames returns where the panic happened that is being recovered: the function that panicked,
-// and those functions below it that are neither this framework's nor the runtime's, as "file:line
-// function".
+// panicFrames returns where the panic that is being recovered happened, as "file:line function":
+// the function that panicked, and its callers outside of this framework and the runtime.
 func panicFrames() string {
 	pcs := make([]uintptr, 128)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
 	var said []string
-	panicked := false // the frames above are those of the recovery
+	panicked := false // the frames before that belong to the recovery
 	for {
 		f, more := frames.Next()
 		switch {
 		case f.Function == "runtime.gopanic":
-			panicked, said = true, nil // of a panic in a deferred function the first one counts
+			panicked, said = true, nil // if a deferred function panicked too, the first panic counts
 		case !panicked || strings.HasPrefix(f.Function, "runtime."):
 		case len(said) == 0 || !ours(f.Function) && len(said) < maxFrames:
 			said = append(said, fmt.Sprintf("%s:%d %s", path.Join(path.Base(path.Dir(f.File)), path.Base(f.File)), f.Line, path.Base(f.Function)))
@@ -151,21 +151,21 @@ func panicFrames() string {
 	}
 }
 
-// ours reports whether a function belongs to the framework or to what calls by reflection.
+// ours reports whether a function belongs to the framework or to package reflect.
 func ours(function string) bool {
 	const root = "github.com/yodel-rpc/yodel"
 	return strings.HasPrefix(function, root+".") || strings.HasPrefix(function, root+"/internal/") || strings.HasPrefix(function, "reflect.")
 }
 
-// hooks are the hooks of connections that run. What a hook closes does not wait for that hook.
+// hooks tracks the running hooks of connections, so that code called by a hook does not wait for
+// that hook.
 type hooks struct {
 	mu       sync.Mutex
 	running  int
-	released chan struct{} // closed when the hooks that run are not waited for any more
+	released chan struct{} // closed by letGo
 }
 
-// run runs a hook and waits for it, unless the hooks are let go meanwhile: then it returns
-// errLetGo.
+// run runs a hook and waits for it. If letGo is called meanwhile, run returns errLetGo.
 func (h *hooks) run(g *guard, what string, f func() error) error {
 	h.mu.Lock()
 	h.running++
@@ -186,7 +186,7 @@ func (h *hooks) ended() {
 	h.running--
 }
 
-// letGo ends the waiting for the hooks that run now: one of them may be waiting for the caller.
+// letGo makes run stop waiting for all running hooks, one of which may be waiting for the caller.
 func (h *hooks) letGo() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -196,10 +196,11 @@ func (h *hooks) letGo() {
 	}
 }
 
-// A guardedHandler is a log's handler that cannot end the process, nor a goroutine that logs.
+// A guardedHandler is a slog.Handler that cannot end the process or the goroutine that logs.
 type guardedHandler struct{ slog.Handler }
 
-// guarded returns a logger whose handler can do no harm. Loggers are told of rare things only.
+// guarded returns log with a guardedHandler. Starting a goroutine per line is acceptable, because
+// the framework logs rarely.
 func guarded(log *slog.Logger) *slog.Logger { return slog.New(guardedHandler{log.Handler()}) }
 
 // Handle implements slog.Handler.
@@ -208,7 +209,7 @@ func (h guardedHandler) Handle(ctx context.Context, r slog.Record) error {
 	go func() {
 		err := error(nil)
 		defer func() {
-			if recover() != nil { // there is nowhere to say so
+			if recover() != nil { // a failure of the log cannot be logged
 				err = nil
 			}
 			ended <- err
@@ -242,7 +243,7 @@ func (h guardedHandler) WithGroup(name string) slog.Handler {
 	return guardedHandler{h.Handler.WithGroup(name)}
 }
 
-// A guardedRegistrar is a Registrar that can do no harm to the goroutine that announces.
+// A guardedRegistrar is a Registrar that cannot end the process or the announcing goroutine.
 type guardedRegistrar struct {
 	Registrar
 	guard *guard

@@ -11,7 +11,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// incarnationSize is how many random bytes tell one server from every other.
+// incarnationSize is the size of the random number that identifies a server, in bytes.
 const incarnationSize = 16
 
 func newIncarnation() []byte {
@@ -20,14 +20,14 @@ func newIncarnation() []byte {
 	return b
 }
 
-// A serviceList caches the services of a server as its settings list them.
+// A serviceList caches the services of a server in the encoding of its settings.
 type serviceList struct {
-	methods *map[string]*method // from which it was made
+	methods *map[string]*method // the methods that it was made from
 	encoded []byte
 }
 
-// encodedServices returns the services of the server for its settings: nil, which says nothing, if
-// there are none or more than fit. It may be called concurrently.
+// encodedServices returns the services of the server for its settings. It returns nil, which means
+// unknown, if there are none or more than fit. It may be called concurrently.
 func (s *Server) encodedServices() []byte {
 	methods := s.methods.Load()
 	if list := s.serviceList.Load(); list != nil && list.methods == methods {
@@ -47,17 +47,16 @@ func (s *Server) encodedServices() []byte {
 	return list.encoded
 }
 
-// A serverIdentity is what a server said of itself when a connection to it began. It does not
-// change.
+// A serverIdentity is the identity that a server has sent in its settings. It does not change.
 type serverIdentity struct {
 	incarnation string        // empty if the server did not say
 	services    string        // encoded; empty if the server did not say
-	keyScope    string        // of the memory of idempotency keys; empty if the server remembers none
-	keyKeep     time.Duration // how long that remembers a key
+	keyScope    string        // the scope of its memory of idempotency keys; empty if it remembers none
+	keyKeep     time.Duration // how long the memory keeps a key
 }
 
-// identityOf returns what the peer's settings say of it. It returns last, what the server at the
-// same address said before, if that is the same.
+// identityOf returns the identity in the settings of a server. If it equals last, the identity of
+// the previous connection, identityOf returns last.
 func identityOf(l *wire.Limits, last *serverIdentity) *serverIdentity {
 	keep := time.Duration(min(l.KeyKeep, math.MaxInt64/1000)) * time.Microsecond
 	if last != nil && last.keyKeep == keep && last.incarnation == string(l.Incarnation) && last.services == string(l.Services) && last.keyScope == string(l.KeyScope) {
@@ -66,17 +65,17 @@ func identityOf(l *wire.Limits, last *serverIdentity) *serverIdentity {
 	return &serverIdentity{incarnation: string(l.Incarnation), services: string(l.Services), keyScope: string(l.KeyScope), keyKeep: keep}
 }
 
-// name returns the incarnation as records of instances have it.
+// name returns the incarnation in the encoding of Instance.Incarnation.
 func (id *serverIdentity) name() string { return hex.EncodeToString([]byte(id.incarnation)) }
 
-// serves reports whether the server may have methods of service: it said so, or did not say which
-// services it has.
+// serves reports whether the server may have methods of service. It is true if the server listed
+// the service or no services at all.
 func (id *serverIdentity) serves(service string) bool {
 	if id.services == "" {
 		return true
 	}
 	found := false
-	// it was read before
+	// the encoding was checked before
 	_ = wire.EachService([]byte(id.services), func(name []byte) { found = found || string(name) == service })
 	return found
 }

@@ -16,36 +16,36 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file decides where a call with an idempotency key may be sent again: only where the outcome
-// of the first attempt is remembered. See docs/decisions/0032-where-a-key-is-remembered.md.
+// This file decides where a call with an idempotency key may be sent again: only to servers that
+// remember the key. See docs/decisions/0032-where-a-key-is-remembered.md.
 
 // A KeyMemory remembers the outcomes of calls that have an idempotency key. Package once has one.
 // Its methods are called concurrently.
 type KeyMemory interface {
 	// Guard returns a handler that calls next once for each key, and answers later calls with the
-	// same key with the outcome of the first. The server calls it once and puts the handler below
-	// its middleware, so that every method is guarded.
+	// same key with the outcome of the first. The server calls Guard once and puts the handler
+	// below its middleware, so that it guards every method.
 	Guard(next Handler) Handler
-	// Scope names the memory, in at most 255 bytes, and says how long it remembers a key after a
-	// call with it came. Servers that share a memory return the same name, and no two memories have
-	// the same one. The name of a memory that ends with its process begins with "process:". An
-	// empty name says that the memory has no name yet: clients are told that the server remembers
-	// nothing. The server calls Scope when it begins to serve, and for each connection, which
-	// begins when Scope has returned.
+	// Scope returns the name of the memory and how long it remembers a key after a call with it
+	// arrived. Servers that share a memory return the same name. Different memories have different
+	// names. A name has at most 255 bytes; a longer one is replaced by a hash. The name of a memory
+	// that ends with its process begins with "process:". If the name is empty, the memory is not
+	// ready, and the server tells clients that it remembers nothing. The server calls Scope when it
+	// begins to serve and when each connection begins. The connection waits until Scope returns.
 	Scope() (name string, keep time.Duration)
 }
 
-// processScope is what the names of memories begin with that end with their process.
+// processScope is the prefix of the names of memories that end with their process.
 const processScope = "process:"
 
-// A keyScope is what a server says of its memory of keys in the settings of a connection.
+// A keyScope describes a server's memory of keys in the settings of a connection.
 type keyScope struct {
 	name string
 	keep time.Duration
 }
 
-// keyScope asks the KeyMemory for its scope, which is empty if that panics. It returns nil without
-// a KeyMemory. No lock may be held.
+// keyScope returns the scope of the KeyMemory, or nil if there is none. If Scope panics, the result
+// is empty. No lock may be held.
 func (s *Server) keyScope() *keyScope {
 	if s.opts.Keys == nil {
 		return nil
@@ -63,28 +63,28 @@ func (s *Server) keyScope() *keyScope {
 	return scope
 }
 
-// A keyHold says where a call with an idempotency key may have been executed, or is being executed.
-// A call and its forks share it.
+// A keyHold records where a call with an idempotency key may have been executed or is executing. A
+// call shares it with its forks.
 type keyHold struct {
 	mu    sync.Mutex
-	open  int             // attempts that are under way, or may have been executed
-	at    *serverIdentity // of the server that got them; any of those that share its memory
-	addr  string          // of that server
-	began time.Duration   // when the first of them was sent, on the clock
+	open  int             // attempts that are in flight or may have been executed
+	at    *serverIdentity // the server that got them; any one of those that share its memory
+	addr  string          // the address of that server
+	began time.Duration   // when the first of the attempts was sent, on the clock
 }
 
 // harmless reports whether executing the call twice does no harm.
 func (c *Call) harmless() bool { return c.Idempotent || c.out != nil && c.out.from.declared(c.Method) }
 
-// MayRepeat reports whether a call that failed with err may be sent again: it was certainly not
-// executed, executing it twice does no harm, or its idempotency key is remembered where it may have
-// been executed. The client sends such a call only to servers that share that memory. NoRepeat says
-// why not.
+// MayRepeat reports whether a call that failed with err may be sent again. It may if it was
+// certainly not executed, if it is idempotent, or if its idempotency key is remembered where the
+// call may have been executed. In the last case the client sends it only to servers that share that
+// memory. NoRepeat returns the reason if it may not.
 func (c *Call) MayRepeat(err error) bool { return c.NoRepeat(err) == "" }
 
-// NoRepeat returns why a call that failed with err must not be sent again, for people, and nothing
-// if it may be. With a nil error it says why no second attempt may be made while the first one is
-// under way.
+// NoRepeat returns why a call that failed with err must not be sent again, for people to read, or
+// "" if it may be. If err is nil, it returns why no second attempt may begin while the first one is
+// in flight.
 func (c *Call) NoRepeat(err error) (why string) {
 	switch unsent := NotProcessed(err); {
 	case c.stream != nil && c.stream.begun:
@@ -107,7 +107,7 @@ func (c *Call) NoRepeat(err error) (why string) {
 	return "" // no attempt has been made
 }
 
-// obstacle is NoRepeat for a call with a key of which an attempt has been made, or will be.
+// obstacle is NoRepeat for a call with a keyHold.
 func (h *keyHold) obstacle(c *Call, err error) string {
 	if refused, ok := errors.AsType[*keyRefusal](err); ok {
 		return refused.why
@@ -125,12 +125,12 @@ func (h *keyHold) obstacle(c *Call, err error) string {
 	if why := h.forgottenLocked(); why != "" {
 		return why
 	}
-	if c.out == nil { // it has ended, and will be made again
+	if c.out == nil { // the call has ended, and middleware makes a new one
 		return ""
 	}
 	for _, ep := range c.out.client.cluster.set.Load().endpoints {
 		if err == nil && (ep.identity.Load() == nil || c.besides(ep) || ep == c.Endpoint) {
-			continue // a second attempt beside the first one goes elsewhere
+			continue // a second attempt in parallel goes elsewhere
 		}
 		if h.sharedLocked(ep) {
 			return ""
@@ -142,7 +142,7 @@ func (h *keyHold) obstacle(c *Call, err error) string {
 	return h.aloneLocked() + ", which cannot be reached"
 }
 
-// forgottenLocked returns why no server would know the key.
+// forgottenLocked returns why no server would know the key, or "".
 func (h *keyHold) forgottenLocked() string {
 	switch {
 	case h.at.keyScope == "":
@@ -153,7 +153,7 @@ func (h *keyHold) forgottenLocked() string {
 	return ""
 }
 
-// aloneLocked returns why the call can go nowhere: there is no endpoint that shares the memory.
+// aloneLocked returns why the call cannot be sent again: no other endpoint shares the memory.
 func (h *keyHold) aloneLocked() string {
 	if strings.HasPrefix(h.at.keyScope, processScope) {
 		return "its idempotency key is remembered by the process at " + h.addr + " only"
@@ -161,8 +161,8 @@ func (h *keyHold) aloneLocked() string {
 	return "no other endpoint shares the memory of idempotency keys of " + h.addr
 }
 
-// sharedLocked reports whether ep may have the memory of the servers that got the call: its server
-// says so, or has not said yet.
+// sharedLocked reports whether ep may share the memory of the servers that got the call. It does if
+// its server says so or has not said anything yet.
 func (h *keyHold) sharedLocked(ep *Endpoint) bool {
 	if h.at.keyScope == "" {
 		return false
@@ -174,7 +174,7 @@ func (h *keyHold) sharedLocked(ep *Endpoint) bool {
 	return id.keyScope == h.at.keyScope || h.connLocked(ep) != nil
 }
 
-// connLocked returns a connection of ep to a server that has the memory; nil if there is none.
+// connLocked returns a connection of ep to a server that has the memory, or nil.
 func (h *keyHold) connLocked(ep *Endpoint) *mux.Conn {
 	conns := *ep.conns.Load()
 	i := slices.IndexFunc(conns, func(conn *mux.Conn) bool { return whose(conn).server.keyScope == h.at.keyScope })
@@ -196,8 +196,8 @@ func (c *Call) holds(ep *Endpoint) bool {
 	return h.open > 0 && !h.sharedLocked(ep)
 }
 
-// held returns why the call, which may have been executed, must not be sent anywhere but where its
-// key is remembered; empty if it may go anywhere.
+// held returns why the call may only be sent to servers that remember its key, because it may have
+// been executed. It returns "" if the call may go anywhere.
 func (c *Call) held() string {
 	h := c.hold
 	if h == nil || c.harmless() {
@@ -214,8 +214,8 @@ func (c *Call) held() string {
 	return h.aloneLocked()
 }
 
-// heldToOne reports whether the call may only go to one endpoint, because its key is not remembered
-// elsewhere.
+// heldToOne reports whether the call may only go to one endpoint, because no other one remembers
+// its key.
 func (c *Call) heldToOne() bool {
 	h := c.hold
 	if h == nil || c.out == nil || c.out.client == nil || c.held() == "" {
@@ -230,10 +230,10 @@ func (c *Call) heldToOne() bool {
 	return n == 1
 }
 
-// claimKey notes that an attempt of a call with a key is about to be sent to ep over conn. It
-// returns the connection to use, which is another one if only that leads to where the key is
-// remembered, or an error if the call may have been executed elsewhere. Unless it fails, release
-// must follow when the attempt has failed.
+// claimKey records that an attempt of a call with a key is about to be sent to ep over conn. It
+// returns the connection to use: conn, or another connection of ep if only that one leads to a
+// server that remembers the key. It returns an error if the call may have been executed elsewhere.
+// If claimKey succeeds and the attempt then fails, release must be called.
 func (c *Call) claimKey(ep *Endpoint, conn *mux.Conn) (*mux.Conn, error) {
 	if c.hold == nil {
 		c.hold = new(keyHold)
@@ -262,8 +262,8 @@ func (c *Call) claimKey(ep *Endpoint, conn *mux.Conn) (*mux.Conn, error) {
 	return conn, nil
 }
 
-// keyBegan says when a request with the key was first sent, for the server behind conn; 0 if that
-// does not remember keys.
+// keyBegan returns when a request with the key was first sent, in the encoding for the server
+// behind conn. It is 0 if that server does not remember keys.
 func (h *keyHold) keyBegan(conn *mux.Conn) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -272,12 +272,12 @@ func (h *keyHold) keyBegan(conn *mux.Conn) uint64 {
 	}
 	after := int64((h.began - whose(conn).heard) / time.Microsecond)
 	if after == 0 {
-		after = -1 // a field that is 0 is not sent
+		after = -1 // a field of value 0 is not sent
 	}
 	return uint64(after<<1 ^ after>>63) //nolint:gosec // zigzag
 }
 
-// release notes how an attempt that claimKey allowed has failed.
+// release records that an attempt allowed by claimKey failed with err.
 func (h *keyHold) release(err error) {
 	if h == nil || !wasUnsent(err) {
 		return
@@ -297,7 +297,7 @@ func (h *keyHold) landed(how landing) {
 	h.open--
 }
 
-// claimInOrder is claimKey for an ordered call, which has to go over conn, after it was prepared.
+// claimInOrder is claimKey for an ordered call, which is already prepared and has to use conn.
 func (c *Call) claimInOrder(ep *Endpoint, conn *mux.Conn) error {
 	other, err := c.claimKey(ep, conn)
 	if err == nil && other != conn {
@@ -310,25 +310,25 @@ func (c *Call) claimInOrder(ep *Endpoint, conn *mux.Conn) error {
 	return err
 }
 
-// wasUnsent reports whether an attempt that failed with err was certainly not executed, before
-// explain has made an Error of it.
+// wasUnsent reports whether an attempt that failed with err was certainly not executed. Err need
+// not have passed explain yet.
 func wasUnsent(err error) bool {
 	return unsent(err) || NotProcessed(err)
 }
 
-// A keyRefusal is the cause of the error of an attempt that was not made.
+// A keyRefusal is the cause of the error of an attempt that was refused because of its key.
 type keyRefusal struct{ why string }
 
 func (r *keyRefusal) Error() string { return r.why }
 
-// notRepeated is the error of a call that may have been executed and is not sent again.
+// notRepeated returns the error of a call that may have been executed and is not sent again.
 func (c *Call) notRepeated(why string) error {
 	e := failure("YDL1010", "%s: it may have been executed; not sent again: %s", c.Method, why)
 	e.Cause = &keyRefusal{why}
 	return e
 }
 
-// attemptKeyed is attempt for a call with an idempotency key to an endpoint.
+// attemptKeyed is attempt for a call with an idempotency key.
 func (q *requester) attemptKeyed(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
 	if ep == nil {
 		return q.attemptKeyedPeer(ctx, call, conn)
@@ -346,7 +346,8 @@ func (q *requester) attemptKeyed(ctx context.Context, call *Call, conn *mux.Conn
 	return err
 }
 
-// attemptKeyedPeer is attemptKeyed for a call to a peer, which says nothing of keys.
+// attemptKeyedPeer is attemptKeyed for a call to a peer. Peers do not say whether they remember
+// keys.
 func (q *requester) attemptKeyedPeer(ctx context.Context, call *Call, conn *mux.Conn) error {
 	if why := call.held(); why != "" {
 		return call.notRepeated(why)
@@ -365,8 +366,7 @@ func (q *requester) prepareKeyed(ctx context.Context, call *Call, conn *mux.Conn
 	return nil
 }
 
-// unremembered logs, once for the client, that keys are sent to a server that does not remember
-// them.
+// unremembered logs once per client that a server does not remember keys.
 func (c *Client) unremembered(call *Call, ep *Endpoint) {
 	if !c.toldKeys.Load() && c.toldKeys.CompareAndSwap(false, true) {
 		c.opts.Logger.Warn("yodel: a call has an idempotency key, and its server does not remember keys: each call with the key is executed, "+
@@ -374,10 +374,10 @@ func (c *Client) unremembered(call *Call, ep *Endpoint) {
 	}
 }
 
-// Resume makes the attempts of another call, from, count as attempts of this one: if from may have
-// been executed, c is sent only where their idempotency key is remembered. It is for middleware of
-// a client that makes a new call for the one that it has, with the same key, and is called before
-// that begins.
+// Resume makes the attempts of another call, from, count as attempts of c. If from may have been
+// executed, c is sent only to servers that remember their idempotency key. Resume is for middleware
+// of a client that replaces a call by a new one with the same key. It must be called before the new
+// call begins.
 func (c *Call) Resume(from *Call) {
 	if c.resumed = from.hold; c.resumed == nil && c.IdempotencyKey != "" && from.out != nil {
 		from.hold = new(keyHold)
@@ -385,9 +385,9 @@ func (c *Call) Resume(from *Call) {
 	}
 }
 
-// KeyAge returns, on the server, how long ago the caller first sent a request with the call's
-// idempotency key, at most. It is 0 if the caller did not say, as callers do not that were told of
-// no KeyMemory.
+// KeyAge returns, on the server, an upper bound of the time since the caller first sent a request
+// with the call's idempotency key. It is 0 if the caller did not say. Callers say so only to
+// servers that have a KeyMemory.
 func (c *Call) KeyAge() time.Duration {
 	if c.in == nil || c.in.keySent == 0 {
 		return 0
@@ -395,8 +395,8 @@ func (c *Call) KeyAge() time.Duration {
 	return max(clock()-c.in.keySent, 0)
 }
 
-// sharing returns the endpoint of the next attempt of a call that has to go where its key is
-// remembered. The picker has chosen none of those.
+// sharing returns the best endpoint for a call that has to go where its key is remembered. The
+// caller uses it when the picker has chosen none of these endpoints.
 func (s *endpointSet) sharing(call *Call) (*Endpoint, error) {
 	var best *Endpoint
 	least := 0

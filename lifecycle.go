@@ -15,13 +15,14 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// This file ends a server: it withdraws it from registries, drains it, cuts off what does not end
-// in time, and logs each step.
+// This file shuts a server down. It withdraws the server from registries, drains it, cuts off calls
+// that do not end in time, and logs each step.
 
 // Addr returns the address at which the server listens, or nil before it listens. With several
-// listeners it is the address of the first one. It tells which port the system has chosen for an
-// address such as "127.0.0.1:0". ListenAndServe may not have begun to listen yet; a program that
-// needs the address at once calls net.Listen, or Listen of a Transport, and then Serve.
+// listeners it is the address of the first one. For a listen address such as "127.0.0.1:0", Addr
+// has the port that the system chose. After ListenAndServe was started on another goroutine, Addr
+// may still be nil. A program that needs the address at once calls net.Listen, or Listen of a
+// Transport, and then Serve.
 func (s *Server) Addr() net.Addr {
 	s.mu.Lock()
 	listeners := s.listeners
@@ -32,18 +33,19 @@ func (s *Server) Addr() net.Addr {
 	return listeners[0].Addr()
 }
 
-// Shutdown withdraws the server from its registries, refuses new calls in a way that sends clients
-// to other instances, waits for the calls that were accepted, and closes all connections. It
-// returns nil when every accepted call has ended. When ctx ends first, it cuts off the rest and
-// returns an error that names these calls (YDL4006) and has the cause of ctx as its cause.
+// Shutdown shuts the server down gracefully. It withdraws the server from its registries and
+// refuses new calls in a way that sends clients to other instances. It then waits for the accepted
+// calls, and closes all connections. It returns nil when every accepted call has ended. If ctx ends
+// first, it cuts off the remaining calls and returns an error that names them (YDL4006) and wraps
+// the cause of ctx.
 //
-// Withdrawing takes at most a quarter of the time that ctx allows, and 3 s at most. The server then
-// drains, even if a registry has not answered yet. Shutdown always returns when ctx ends.
+// Shutdown always returns when ctx ends. Withdrawing takes at most a quarter of the time that ctx
+// allows, and at most 3 s. After that the server drains, even if a registry has not answered yet.
 //
 // A handler must not call Shutdown on its own goroutine, because Shutdown waits for that handler.
 //
-// Connections of clients that have the server in their options belong to the clients. They stay
-// open, without serving calls, and the clients' own calls go on.
+// If a client has the server in its options, the connections belong to the client. They stay open
+// without serving calls, and the client's own calls continue.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.hooks.letGo()
 	began := time.Now()
@@ -74,8 +76,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// leaving notes that the server is about to end, and reports whether that is worth a line in the
-// log: a server that serves says it once.
+// leaving marks the server as withdrawn. It reports whether the shutdown should be logged: once,
+// and only if the server was serving.
 func (s *Server) leaving() (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,8 +86,9 @@ func (s *Server) leaving() (first bool) {
 	return first
 }
 
-// withdraw takes the server out of all registries. It returns when that has ended, or when its
-// share of the time that ctx allows is over. The channel is closed when the withdrawal has ended.
+// withdraw withdraws the server from all registries. It returns when that is done, or when the
+// registries' share of ctx's time has passed. The returned channel is closed when the withdrawal is
+// done.
 func (s *Server) withdraw(ctx context.Context, first bool) (ended <-chan struct{}) {
 	s.mu.Lock()
 	announced := s.announced
@@ -119,16 +122,16 @@ func (s *Server) withdraw(ctx context.Context, first bool) (ended <-chan struct{
 	return done
 }
 
-// A drain is what a server waits for when it shuts down.
+// A drain holds the channels and pools that a server waits for when it shuts down.
 type drain struct {
 	first bool // no other Shutdown came before
 	empty <-chan struct{}
 	links []*mux.Conn
-	quiet []<-chan struct{} // of the links
+	quiet []<-chan struct{} // when each of the links is quiet
 	pools []*mux.Pool
 }
 
-// drain accepts no more calls, and has every connection end when its calls have.
+// drain stops the listeners and refuses new calls. Each connection ends when its calls have ended.
 func (s *Server) drain() *drain {
 	s.mu.Lock()
 	d := &drain{first: !s.closing, empty: s.empty}
@@ -147,7 +150,7 @@ func (s *Server) drain() *drain {
 	d.pools = append([]*mux.Pool{s.pool}, slices.Collect(maps.Keys(s.pools))...)
 	s.mu.Unlock()
 	for _, l := range listeners {
-		_ = l.Close() // nobody will accept from it
+		_ = l.Close() // no goroutine will accept from it
 	}
 	for _, link := range d.links {
 		d.quiet = append(d.quiet, link.Refuse())
@@ -155,7 +158,8 @@ func (s *Server) drain() *drain {
 	return d
 }
 
-// wait waits until all connections have ended and nothing runs. It returns why it did not.
+// wait waits until all connections have ended and no call is executing. It returns the cause of ctx
+// if ctx ends first.
 func (d *drain) wait(ctx context.Context) error {
 	if err := wait(ctx, append([]<-chan struct{}{d.empty}, d.quiet...)); err != nil {
 		return err
@@ -167,8 +171,8 @@ func (d *drain) wait(ctx context.Context) error {
 	return wait(ctx, settled)
 }
 
-// wait waits for all of the channels, and returns why it did not. A channel that is closed already
-// counts although ctx has ended.
+// wait waits until all channels are closed. It returns the cause of ctx if ctx ends first. A
+// channel that is already closed counts even if ctx has ended.
 func wait(ctx context.Context, channels []<-chan struct{}) error {
 	for _, ch := range channels {
 		select {
@@ -185,8 +189,8 @@ func wait(ctx context.Context, channels []<-chan struct{}) error {
 	return nil
 }
 
-// cutOff ends what did not end in time. It says what that was, for a log, and in an error; both are
-// empty if there was nothing.
+// cutOff ends the calls and connections that did not end in time. It describes them for the log and
+// in an error. Both are empty if there were none.
 func (s *Server) cutOff(d *drain, began time.Time, why error) (what string, err error) {
 	open := s.openCalls()
 	for _, link := range d.links {
@@ -212,10 +216,10 @@ func (s *Server) cutOff(d *drain, began time.Time, why error) (what string, err 
 	return what, e
 }
 
-// An openCall is a call that a server executes.
+// An openCall is a call that a server is executing.
 type openCall struct{ method, peer string }
 
-// openCalls returns the calls that the server executes now.
+// openCalls returns the calls that the server is executing.
 func (s *Server) openCalls() (open []openCall) {
 	s.mu.Lock()
 	conns := slices.Collect(maps.Keys(s.conns))
@@ -233,10 +237,10 @@ func (s *Server) openCalls() (open []openCall) {
 	return open
 }
 
-// maxListed is how many methods and peers a line about open calls names.
+// maxListed is how many entries a log line about open calls has.
 const maxListed = 4
 
-// listCalls names calls in a few words, the most frequent first: "Shop.Buy from 10.0.0.7:4711 (2),
+// listCalls lists calls in short form, the most frequent first: "Shop.Buy from 10.0.0.7:4711 (2),
 // Shop.Price from 10.0.0.8:4712".
 func listCalls(open []openCall) string {
 	counts := make(map[openCall]int)

@@ -11,17 +11,17 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file is the adapter of yodel's own protocol: it makes a serverCall of a request of package
-// mux, and a reply of its outcome.
+// This file is the adapter of yodel's own protocol. It makes a serverCall of a request of package
+// mux, and a reply of the call's outcome.
 
-// An incoming is a call on the server, in one allocation with its request. It is used again when
-// the handler ran on the reading goroutine and did not ask for the call: see callRef.
+// An incoming is a call on the server together with its request, in one allocation. It is reused if
+// the handler ran on the reader goroutine and user code did not get the call: see callRef.
 type incoming struct {
 	mux.Request
 	serverCall
 	target   *target
-	handling *callContext      // the handler's context, without what the observers made of it
-	metadata Metadata          // a copy of repeated's, the call's or to be that of a later one
+	handling *callContext      // the handler's context, without the observers' values
+	metadata Metadata          // the map for repeated metadata, kept for later calls
 	repeated *repeatedMetadata // nil for none
 }
 
@@ -45,9 +45,9 @@ type target struct {
 	conn *serverConn
 }
 
-// newContext returns a context that was never used. They are allocated in groups, because one by
-// one they are a tenth of what a short call costs; the group lives as long as a handler keeps one
-// of them.
+// newContext returns a context that was never used. Contexts are allocated in groups, because
+// allocating each one takes a tenth of a short call. A group stays in memory while a handler keeps
+// one of its contexts.
 func (sc *serverConn) newContext() *callContext {
 	const group = 8 // half a KiB
 	if len(sc.contexts) == 0 {
@@ -58,7 +58,7 @@ func (sc *serverConn) newContext() *callContext {
 	return x
 }
 
-// bind finds what a method number of the peer stands for.
+// bind returns the target of a method number of the peer.
 func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) {
 	s := sc.server
 	t := &target{conn: sc}
@@ -76,7 +76,7 @@ func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info)
 		t.pack = packer{compressor, s.opts.CompressAbove}
 	}
 	t.find()
-	return t, wire.Info{} // which methods there are is for callers who may call them: see invoke
+	return t, wire.Info{} // the traits are for callers who may call the method: see invoke
 }
 
 // Inline implements mux.Target.
@@ -89,10 +89,11 @@ func (t *target) Inline() (inline, timed bool) {
 }
 
 const (
-	// leastReply is what a method's replies must have for it to wait for memory.
+	// leastReply is the size of replies, in bytes, from which calls of a method wait until there is
+	// memory for their replies.
 	leastReply = 8 << 10
-	// leastLargeReply is what they must have so that the reader does not run it itself: sending
-	// takes several frames.
+	// leastLargeReply is the size of replies, in bytes, from which a method does not run on the
+	// reader goroutine, because sending takes several frames.
 	leastLargeReply = 64 << 10
 )
 
@@ -130,9 +131,8 @@ func (t *target) New(used *mux.Request) *mux.Request {
 	return &in.Request
 }
 
-// again readies in for another call of the same method, when the last one was as most are: nobody
-// can have changed anything but what is set for each call. To clear all of in takes as long as a
-// tenth of a short call.
+// again prepares in for another call of the same method, and reports whether it could. It resets
+// only the fields that an ordinary call sets. Clearing all of in takes a tenth of a short call.
 func (in *incoming) again(t *target) bool {
 	if in.target != t || !t.server.plain || in.Fields != nil || in.Reply.Fields != nil || in.err != nil || in.Broken != nil || in.OneWay {
 		return false
@@ -140,7 +140,7 @@ func (in *incoming) again(t *target) bool {
 	in.Reply.Body, in.Reply.Compressed = nil, false
 	in.call.Args, in.call.Reply = nil, nil
 	in.executed = false
-	if in.Metadata != nil || in.Budget != 0 { // the reader sets them when there are any
+	if in.Metadata != nil || in.Budget != 0 { // the reader goroutine sets them if there are any
 		in.Metadata, in.call.Metadata, in.Budget, in.call.Budget = nil, nil, 0, 0
 	}
 	return true
@@ -169,7 +169,7 @@ func (t *target) Serve(r *mux.Request) {
 	in.reply()
 }
 
-// early reads what comes before the body, and returns why the call cannot begin, or nil.
+// early reads everything before the body. It returns the error of a call that cannot begin, or nil.
 func (in *incoming) early() *Error {
 	var opened *Error
 	if in.Broken == nil {
@@ -186,7 +186,7 @@ func (in *incoming) early() *Error {
 	return opened
 }
 
-// open reads what comes before the body.
+// open reads the attachment, the deadline, the fields and the metadata.
 func (in *incoming) open() *Error {
 	call := &in.call
 	call.Attachment, call.OneWay = in.Attachment, in.OneWay
@@ -214,7 +214,8 @@ func (in *incoming) open() *Error {
 	return nil
 }
 
-// openMetadata reads the metadata, unless it and what counts as metadata exceed the limits.
+// openMetadata reads the metadata, unless the metadata and the fields that count as metadata exceed
+// the limits.
 func (in *incoming) openMetadata(f *wire.Fields) *Error {
 	n := len(in.Metadata)
 	if f != nil {
@@ -235,7 +236,7 @@ func (in *incoming) openMetadata(f *wire.Fields) *Error {
 	return refusal("YDL2205", "%s: the metadata is broken: %v", in.call.Method, err)
 }
 
-// learned tells the caller of the method's traits.
+// learned reports the method's traits to the caller.
 func (in *incoming) learned(traits uint32) {
 	info := wire.Info{Known: 1}
 	if traits&traitIdempotent != 0 {
@@ -247,8 +248,8 @@ func (in *incoming) learned(traits uint32) {
 	in.Inform(info)
 }
 
-// sizes implements protocolCall. That of a stream is for the budget, which a stream takes nothing
-// of.
+// sizes implements protocolCall. Request.Size is 0 for a stream, because a stream uses no budget,
+// so its own bytes are counted here.
 func (in *incoming) sizes() (request, reply int) {
 	request, reply = in.Size(), len(in.Reply.Body)+len(in.Reply.Attachment)
 	if in.stream != nil {
@@ -257,7 +258,7 @@ func (in *incoming) sizes() (request, reply int) {
 	return request, reply
 }
 
-// reply makes the reply of the outcome of the call.
+// reply makes the reply from the outcome of the call.
 func (in *incoming) reply() {
 	in.Began = in.began
 	if in.OneWay {
@@ -272,7 +273,7 @@ func (in *incoming) reply() {
 		in.method.replied(len(out.Body) + len(out.Attachment))
 	}
 	load := uint64(0)
-	if in.Taken != 0 { // as it is of every call but most of those of short methods
+	if in.Taken != 0 { // set for every call except most calls of short methods
 		load = in.target.conn.newLoad(in.Taken)
 	}
 	used := in.used()
@@ -312,12 +313,12 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 	}
 }
 
-// smallMessage is the size of a message, in bytes, up to which an ended call may keep it.
+// smallMessage is the size up to which an ended call may keep a message, in bytes.
 const smallMessage = 256
 
-// forget lets go of the messages of a call that has ended, unless a handler or its goroutines may
-// have the call. Its context would keep them otherwise: contexts are allocated in groups, and an
-// idle connection keeps its last group.
+// forget drops the references to the messages of a call that has ended, unless user code may have
+// the call. Otherwise its context would keep them in memory: contexts are allocated in groups, and
+// an idle connection keeps its last group.
 func (in *incoming) forget() {
 	last := in.current.Swap(nil)
 	if in.asked.Load() {

@@ -12,28 +12,28 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file lets an operator change a server from outside: the state and the weight that an
-// operator has set in a registry win over those that the server announces, until the operator
-// removes them. The registrar writes them into the record. The server watches them, so that they
-// take effect at once, and so that its log and inspect.Info tell of them.
+// This file lets operators change a server through a registry. The state and the weight that an
+// operator sets there override those that the server announces, until the operator removes them.
+// The registrar writes them into the record. The server watches them, so that they take effect at
+// once and appear in its log and in inspect.Info.
 
-// An overrider is a Registrar that keeps what operators have set, and whose Announce writes it in
-// place of what the instance says. Overrides returns the settings for the instances of a service,
-// as records of which Addr, State and Weight count.
+// An overrider is a Registrar that stores operators' settings. Its Announce writes them in place of
+// the instance's own values. Overrides returns the settings for the instances of a service as
+// records, of which only Addr, State and Weight are used.
 type overrider interface {
 	Overrides(service string) Resolver
 }
 
-// overrides holds what operators have set for one server in one registry.
+// overrides holds the operators' settings for one server in one registry.
 type overrides struct {
 	announcer *announcer
 	registrar Registrar
 
 	mu       sync.Mutex
-	services map[string][]Instance // by service, nil before the registry has answered
+	services map[string][]Instance // by service; nil before the registry has answered
 }
 
-// follow begins to watch the settings for a service, once. It ends with ctx.
+// follow starts to watch the settings for a service, once, until ctx ends.
 func (o *overrides) follow(ctx context.Context, service string) {
 	of, ok := o.registrar.(overrider)
 	if !ok {
@@ -58,10 +58,11 @@ func (o *overrides) follow(ctx context.Context, service string) {
 	}
 }
 
-// watch keeps the settings for a service. When the registry fails, the last ones stay in force.
+// watch keeps the settings for a service up to date. While the registry fails, the last settings
+// stay in force.
 func (o *overrides) watch(ctx context.Context, service string, settings Resolver) {
 	for backoff := firstBackoff; ctx.Err() == nil; backoff = min(2*backoff, lastBackoff) {
-		// The announcements that fail as well are logged.
+		// Announcements fail too then, and their errors are logged.
 		_ = o.announcer.server.guard.apart("the Watch of a registry's settings", nil, func() error {
 			return settings.Watch(ctx, func(all []Instance) {
 				backoff = firstBackoff
@@ -75,7 +76,8 @@ func (o *overrides) watch(ctx context.Context, service string, settings Resolver
 	}
 }
 
-// update takes over the settings for a service, and announces the server again if they change it.
+// update stores the settings for a service, and announces the server again if they change its
+// record.
 func (o *overrides) update(service string, all []Instance) {
 	addr := o.announcer.advertised()
 	o.mu.Lock()
@@ -96,7 +98,7 @@ func (o *overrides) update(service string, all []Instance) {
 	s.announceAgain()
 }
 
-// settingFor returns what is set for the instance at addr, which is nothing if all is zero.
+// settingFor returns the setting for the instance at addr, or a zero Instance if there is none.
 func settingFor(all []Instance, addr string) Instance {
 	for _, in := range all {
 		if in.Addr == addr {
@@ -106,7 +108,7 @@ func settingFor(all []Instance, addr string) Instance {
 	return Instance{}
 }
 
-// describe lists what is in force.
+// describe lists the settings in force.
 func (o *overrides) describe() (list []introspect.Override) {
 	addr, registry := o.announcer.advertised(), o.announcer.registryName(o.registrar)
 	o.mu.Lock()
@@ -119,7 +121,7 @@ func (o *overrides) describe() (list []introspect.Override) {
 	return list
 }
 
-// overrides returns what operators have set for the server, sorted by service and registry.
+// overrides returns the operators' settings for the server, sorted by service and registry.
 func (s *Server) overrides() (list []introspect.Override) {
 	s.mu.Lock()
 	announced := slices.Clone(s.announced)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A peerLine is a kind of line in a server's log that a peer can cause as often as it likes.
+// A peerLine is a kind of log line that a peer can cause as often as it likes.
 type peerLine int
 
 const (
@@ -28,27 +28,27 @@ var peerLineTexts = [peerLineKinds]string{
 	lineTransport: "yodel: the transport refused a peer",
 }
 
-// Of each kind, linesPerPeriod lines are logged in a linePeriod, which begins with the first one.
+// Each kind logs at most linesPerPeriod lines in a linePeriod, which begins with the first line.
 const (
 	linesPerPeriod = 10
 	linePeriod     = 10 * time.Second
 )
 
-// peerLines logs what peers do wrong. Its memory is constant, and so is the work for a line that is
-// left out.
+// peerLines logs faults of peers at a limited rate. Its memory is constant, and a dropped line
+// takes constant work.
 type peerLines struct {
 	log *slog.Logger
 
 	mu     sync.Mutex
 	closed bool
 	kinds  [peerLineKinds]struct {
-		lines int         // in this period, those left out included
-		end   *time.Timer // of the period; nil outside of one
+		lines int         // in this period, including dropped ones
+		end   *time.Timer // ends the period; nil outside of one
 	}
 }
 
-// warn logs a line, unless there have been too many of its kind. Attrs is called only for a line
-// that is logged.
+// warn logs a line, unless there were too many of its kind. It calls attrs only for a line that it
+// logs.
 func (p *peerLines) warn(kind peerLine, attrs func() []any) {
 	if p.admit(kind) {
 		p.log.Warn(peerLineTexts[kind], attrs()...)
@@ -66,7 +66,7 @@ func (p *peerLines) admit(kind peerLine) bool {
 	return k.lines <= linesPerPeriod
 }
 
-// endPeriod says how many lines of a kind were left out, and begins to count anew.
+// endPeriod logs how many lines of a kind were dropped, and resets the count.
 func (p *peerLines) endPeriod(kind peerLine) {
 	p.mu.Lock()
 	k := &p.kinds[kind]
@@ -82,7 +82,7 @@ func (p *peerLines) endPeriod(kind peerLine) {
 	}
 }
 
-// flush says what was left out until now. Afterwards no timer is started.
+// flush ends all periods. Afterwards no timer is started.
 func (p *peerLines) flush() {
 	p.mu.Lock()
 	p.closed = true

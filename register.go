@@ -14,8 +14,8 @@ import (
 	"sync"
 )
 
-// This file decides which methods of a value Register publishes. A method that nobody meant to
-// publish is a hole: one remote Lock of an embedded mutex stops a service.
+// This file decides which methods of a value Register publishes. A method that is published by
+// mistake is a security hole: one remote Lock of an embedded mutex stops a service.
 
 // wellKnown lists interfaces whose methods are for the process itself. Register takes such a method
 // only by name.
@@ -65,7 +65,7 @@ type (
 	gobDecoder interface{ GobDecode(data []byte) error }
 )
 
-// unmeant returns why Register does not publish a method of t that was not named, or "".
+// unmeant returns why Register does not publish a method of t that its caller did not name, or "".
 func unmeant(t reflect.Type, m reflect.Method) string {
 	for _, known := range wellKnown {
 		if _, has := known.t.MethodByName(m.Name); has && t.Implements(known.t) {
@@ -83,7 +83,7 @@ func unmeant(t reflect.Type, m reflect.Method) string {
 	return ""
 }
 
-// structOf returns the type that t is, or points to.
+// structOf returns t, or the type that t points to.
 func structOf(t reflect.Type) reflect.Type {
 	if t.Kind() == reflect.Pointer {
 		return t.Elem()

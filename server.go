@@ -21,117 +21,124 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// ServerOptions changes how a server works. The zero value is a good server.
+// ServerOptions configures a Server. The zero value works.
 type ServerOptions struct {
-	// Codecs the server understands, beside JSON and Raw. It answers in the codec of the request.
+	// Codecs are the codecs that the server understands in addition to JSON and Raw. It answers in
+	// the codec of the request.
 	Codecs []Codec
-	// Codec encodes messages of calls that the server makes of its peers and that name none.
-	// Default JSON.
+	// Codec encodes the messages of calls that the server makes to its peers, if they have no codec
+	// of their own. Default JSON.
 	Codec Codec
-	// Compressors the server understands. It compresses a reply as the request's method says.
-	// Default none.
+	// Compressors are the compressors that the server understands. It compresses a reply with the
+	// compressor that the client chose for the method. Default none.
 	Compressors []Compressor
 	// CompressAbove is the size from which replies are compressed, in bytes. Default 1024.
 	CompressAbove int
-	// Transport listens, for ListenAndServe. Default TCP.
+	// Transport is the transport that ListenAndServe listens with. Default TCP.
 	Transport Transport
-	// Middleware sees each call, before its body is decoded; the first one is outermost. It sees
-	// calls of methods that do not exist too. Default none.
+	// Middleware wraps each call before its body is decoded; the first one is outermost. Calls of
+	// methods that do not exist pass it too. Default none.
 	Middleware []Middleware
 	// Keys remembers the outcomes of calls that have an idempotency key, below all Middleware: see
-	// package once. Clients are told when they connect, and send such a call again only where its
-	// key is remembered. Default none: each call with a key is executed.
+	// package once. Clients learn of it when they connect, and send such a call again only to
+	// servers that remember its key. Default none: each call with a key is executed.
 	Keys KeyMemory
 	// Observers watch calls, outside of all middleware. Default none.
 	Observers []Observer
-	// Accept decides about a connection before anything is read from it or written to it. An error
-	// closes it. Nothing bypasses it. Default: all are let in.
+	// Accept decides whether to accept a connection, before anything is read from it or written to
+	// it. An error closes the connection. Accept is called for every connection. Default: accept
+	// all.
 	Accept func(net.Conn) error
-	// Connect decides about a peer when it has said who it is, before any of its calls. The error's
-	// code and message are the peer's answer. Nothing that the peer sends is read meanwhile, so
-	// that the hook cannot wait for calls to it; they may be begun. Default: all may call.
+	// Connect decides whether a peer may call, after the handshake and before its first call. If it
+	// returns an error, the peer gets the error's code and message. Connect may begin calls to the
+	// peer but must not wait for them, because the server reads nothing from the peer until Connect
+	// returns. Default: all peers may call.
 	Connect func(ctx context.Context, peer *Peer) error
 	// MaxConns is how many connections may be open at once. Default 65,536.
 	MaxConns int
-	// MaxOpen is how many requests may be open at once on all connections together, those being
-	// executed and those waiting for that. Each connection is allowed its share, which follows what
-	// it needs; callers beyond it wait, on the client. A sixteenth is the reserve for clients that
-	// have less than an equal share. Each connection may have one request open in any case. These
-	// come on top when there are more connections than the reserve has requests. One-way requests
-	// are counted by themselves, up to as many. When a client has disconnected, its one-way
-	// requests go on for 30 s without counting, up to a quarter of MaxOpen of all clients. Then
-	// their contexts end. The contexts of others end after half a second, and these count until
-	// their handlers return. Default 16,384.
+	// MaxOpen is how many requests may be in flight on all connections together, executing or
+	// queued. Each connection is granted a share, which follows its needs. Callers beyond the share
+	// wait on the client. A sixteenth of MaxOpen is reserved for clients that have less than an
+	// equal share.
+	//
+	// Each connection may have one request open in any case. If there are more connections than the
+	// reserve has requests, these requests come on top of MaxOpen.
+	//
+	// One-way requests have a separate limit of the same size. When a client has disconnected, its
+	// one-way requests continue for 30 s without counting, up to a quarter of MaxOpen for all such
+	// clients; then their contexts end. Beyond that quarter, contexts end after half a second, and
+	// the requests count until their handlers return. Default 16,384.
 	MaxOpen int
-	// MaxMemory is how many bytes the peers of all connections together can make the server hold:
-	// see Limits.MaxMemory, which is for each. A connection gets no more than what is left for all
-	// others, so one that takes all it can has half at most. Half of it is for the bodies of open
-	// requests, and divided among the connections as MaxOpen is. Default: half of GOMEMLIMIT if
-	// that is set, else a quarter of the memory of the machine or of its control group, and at
-	// least 64 MiB.
+	// MaxMemory is how many bytes the peers of all connections together can make the server hold.
+	// Limits.MaxMemory is the same for one connection. A connection gets at most as much as is left
+	// for all others, so a single connection gets at most half. Half of MaxMemory is for the bodies
+	// of open requests, and is divided among the connections like MaxOpen. Default: half of
+	// GOMEMLIMIT if that is set, else a quarter of the memory of the machine or of its control
+	// group, and at least 64 MiB.
 	MaxMemory int
-	// DrainTimeout is how long ListenAndServe and Serve let calls finish after their context ended.
-	// Default 10 s.
+	// DrainTimeout is how long ListenAndServe and Serve let calls finish after their context has
+	// ended. Default 10 s.
 	DrainTimeout time.Duration
-	// Registrars are where the server is announced when it listens, so that clients find it, each
-	// service that it has methods of. It is withdrawn before it drains. Default none.
+	// Registrars announce the server, so that clients find it, once for each service that it has
+	// methods of. They do so from when it listens until it begins to drain. Default none.
 	Registrars []Registrar
-	// Instance is what is announced. Its Addr is the listener's by default, with the first address
-	// of the host if that listens on all of them. UpdateInstance changes it.
+	// Instance is the record that is announced. The default of its Addr is the listener's address;
+	// if that is an unspecified address, the first address of the host. UpdateInstance changes the
+	// record.
 	Instance Instance
-	// AnnounceEvery is how often the announcement is renewed. A registry forgets the server when it
-	// was not for three times that. Default 10 s.
+	// AnnounceEvery is how often the announcement is renewed. A registry drops the server if it has
+	// not been renewed for three times that. Default 10 s.
 	AnnounceEvery time.Duration
-	// SlowAfter is how long a call may take until there is a record of it although it succeeds: see
-	// Server.Samples. It counts from when the request was read until its reply is there, and for a
-	// stream until its method begins. It holds for calls to peers too, as ClientOptions.SlowAfter
-	// does. Default 1 s; negative is for ever.
+	// SlowAfter is the duration from which a successful call is slow, so that a record of it is
+	// kept: see Server.Samples. For a unary call it counts from when the server read the request
+	// until the reply is ready. For a stream it counts until the method begins. It also applies to
+	// calls to peers, as ClientOptions.SlowAfter does. Default 1 s; if negative, no call is slow.
 	SlowAfter time.Duration
-	// Diagnostics lets callers read yodel.Stats and yodel.Samples, which name methods, peers and
-	// tenants and have the texts of errors. Every caller that Middleware lets in may read them: put
-	// authorization there, for example middleware/auth. Default false: both answer
-	// permission_denied.
+	// Diagnostics lets callers read yodel.Stats and yodel.Samples. These contain the names of
+	// methods, peers and tenants, and the texts of errors. Middleware has to authorize the callers,
+	// for example middleware/auth. Default false: both methods answer permission_denied.
 	Diagnostics bool
-	// NoIntrospection leaves out the built-in methods yodel.Info, Stats, Health, Samples and Ping.
+	// NoIntrospection turns off the built-in methods yodel.Info, Stats, Health, Samples and Ping.
 	// Default false.
 	NoIntrospection bool
-	// Limits bounds what a connection may cost.
+	// Limits limits the resources that one connection may use.
 	Limits Limits
 	// OnConn is called with each connection event. It must return soon, and may shut the server
 	// down. Default none.
 	OnConn func(ConnEvent)
-	// Protocols are what the server speaks besides yodel's own protocol, on the same ports. The
-	// first bytes of a connection decide, in the order of the list. With Protocols a connection may
-	// say nothing for five minutes before it is closed, because clients of other protocols connect
-	// long before they call. Default none.
+	// Protocols are the protocols that the server speaks in addition to yodel's own, on the same
+	// ports. The first bytes of a connection select the protocol, in the order of the list. With
+	// Protocols a client may wait five minutes before its first byte, because clients of other
+	// protocols connect long before they call. Default none.
 	Protocols []Protocol
-	// OnRegister is called with the name of every method before it is registered: nobody can call
-	// the method yet. An error refuses it and is what Register returns. Default none.
+	// OnRegister is called with the name of every method before the method is registered and can be
+	// called. If it returns an error, the method is not registered, and Register returns the error.
+	// Default none.
 	OnRegister func(method string) error
-	// Logger gets a line at level Info when the server listens, is announced in a registry and
-	// withdrawn, drains, and has stopped, and lines at level Warn or Error when something goes
-	// wrong. Lines that peers can cause at will are limited: ten of a kind in ten seconds, then the
-	// number of those that were left out. Default slog.Default().
+	// Logger gets a line at level Info when the server listens, is announced in a registry or
+	// withdrawn, drains, and has stopped. It gets lines at level Warn or Error when something goes
+	// wrong. Lines that peers can cause are limited to ten of a kind in ten seconds; a further line
+	// says how many were dropped. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// ErrServerClosed is what Serve returns after Shutdown.
+// ErrServerClosed is the error that Serve returns after Shutdown.
 var ErrServerClosed = failure("YDL4004", "the server has been shut down")
 
 // A Server executes calls. Its methods may be called concurrently.
 type Server struct {
 	opts        ServerOptions
 	limits      Limits
-	handler     Handler // middleware, the method
-	plain       bool    // nobody but handlers sees calls
+	handler     Handler // the chain: middleware, then the method
+	plain       bool    // there are no middleware, observers or Keys
 	codecs      map[string]Codec
 	compressors map[string]Compressor
 	pool        *mux.Pool
 	watch       *mux.Watch
-	foreign     room // of all sessions together
+	foreign     room // the limits of all sessions together
 	budget      *mux.Budget
 	memory      *mux.Memory
-	config      mux.Config // of all connections that were accepted
+	config      mux.Config // for all accepted connections
 	started     time.Time
 	guard       guard
 	hooks       hooks
@@ -139,70 +146,70 @@ type Server struct {
 	busy        serverLoad
 	peerLines   peerLines
 	scratch     sync.Pool // of *[]byte
-	calls       requester // of the methods of peers
+	calls       requester // for calls to peers
 
 	methods     atomic.Pointer[map[string]*method]
 	methodsMu   sync.Mutex
-	reserved    map[string]bool // names that are being registered; guarded by methodsMu
+	reserved    map[string]bool // names being registered; guarded by methodsMu
 	suggester   suggester
-	samples     *sampler // of calls that it carries out, and that it and its handlers make
+	samples     *sampler // records of calls that it executes, and that it and its handlers make
 	serviceList atomic.Pointer[serviceList]
 
 	mu        sync.Mutex
-	instance  Instance      // as announced
-	anew      chan struct{} // closed and replaced when there is something to announce
+	instance  Instance      // the record to announce
+	anew      chan struct{} // closed and replaced when there is a change to announce
 	listeners []net.Listener
 	announced []*announcer
-	withdrawn bool // nothing is announced any more
+	withdrawn bool // announcements have ended
 	conns     map[connection]struct{}
-	local     *Session                 // of calls in this process; nil before the first
-	locals    int                      // how many of them are open
-	admitted  int                      // connections that may be open and are not in conns yet
-	links     map[*serverConn]struct{} // the clients' connections over which this server serves, once the peer is known
-	pools     map[*mux.Pool]struct{}   // of these clients
-	updating  chan struct{}            // has the one UpdateInstance that runs
-	arriving  int                      // accept loops, and connections that were accepted and are not in conns yet
+	local     *Session                 // runs the calls of Do; nil before the first
+	locals    int                      // open calls of Do
+	admitted  int                      // admitted connections not yet in conns
+	links     map[*serverConn]struct{} // clients' connections that use this server
+	pools     map[*mux.Pool]struct{}   // the pools of these clients
+	updating  chan struct{}            // holds the token of the running UpdateInstance
+	arriving  int                      // accept loops, and accepted connections not yet in conns
 	accepting int                      // accept loops
-	stopped   chan struct{}            // closed once closing
+	stopped   chan struct{}            // closed when closing is set
 	closing   bool
-	closed    bool          // nothing is let in any more
-	empty     chan struct{} // closed when the last connection has ended and none can come, once closing
+	closed    bool          // no connection is accepted any more
+	empty     chan struct{} // once closing: closed when no connection is left
 }
 
-// A connection is what a server knows of one that it has accepted, in whatever protocol.
+// A connection is the server's view of an accepted connection, in any protocol.
 type connection interface {
-	drain()                // ends it when its calls have ended
-	abort()                // ends it
-	executing() []openCall // the calls that are executed now
-	visible() *Peer        // nil until the peer has said who it is; called with Server.mu held
+	drain()                // closes it when its calls have ended
+	abort()                // closes it now
+	executing() []openCall // the calls that are executing now
+	visible() *Peer        // nil before the handshake is complete; called with Server.mu held
 }
 
-// A serverConn is one connection of a server.
+// A serverConn is the state of one native connection of a server.
 type serverConn struct {
 	server  *Server
-	peer    *Peer         // whole when the peer has said who it is
-	mux     *mux.Conn     // set under Server.mu; nil when a client dialled
-	dialled bool          // by a client that has the server in its options
-	refused atomic.Bool   // by Connect
-	began   time.Duration // not later than the settings were sent, on the clock; 0 when a client dialled
-	late    bool          // it began when the server had been shut down; the reader's own
+	peer    *Peer         // complete after the handshake
+	mux     *mux.Conn     // set under Server.mu; nil if a client dialled
+	dialled bool          // dialled by a client that has the server in its options
+	refused atomic.Bool   // refused by Connect
+	began   time.Duration // before the settings were sent, on the clock; 0 if a client dialled
+	late    bool          // began after the server was shut down; the reader goroutine's
 
-	contexts []callContext // for the next requests; the reader's own
+	contexts []callContext // for the next requests; used by the reader goroutine only
 
-	repeated atomic.Pointer[repeatedMetadata] // nil before there was any
-	unlike   atomic.Uint32                    // calls with other metadata
+	repeated atomic.Pointer[repeatedMetadata] // nil until metadata repeats
+	unlike   atomic.Uint32                    // calls whose metadata differs
 	told     toldLoad
 
-	keys *keyScope // what the settings say of ServerOptions.Keys; nil without them
+	keys *keyScope // the scope of ServerOptions.Keys as sent in the settings; nil without Keys
 
-	known bool // the peer may be seen; guarded by Server.mu
+	known bool // the handshake is complete; guarded by Server.mu
 	over  bool // the connection has ended; guarded by Server.mu
 }
 
-// served returns what a connection that was accepted is to its server.
+// served returns the serverConn of an accepted connection.
 func served(c *mux.Conn) *serverConn { return c.Owner().(*serverConn) } //nolint:forcetypeassert // set by serve
 
-// NewServer returns a server without methods.
+// NewServer returns a server without methods. O may be nil.
 func NewServer(o *ServerOptions) *Server {
 	if o == nil {
 		o = &ServerOptions{}
@@ -240,7 +247,7 @@ func NewServer(o *ServerOptions) *Server {
 	opts.MaxMemory = orDefault(opts.MaxMemory, 0)
 	s.memory = mux.NewMemory(opts.MaxMemory)
 	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxMemory/2)
-	// a registry is given a multiple of it
+	// registries get a multiple of it
 	opts.AnnounceEvery = min(orDefault(opts.AnnounceEvery, 10*time.Second), forever/10)
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
 	s.slowAfter = slowAfter(opts.SlowAfter)
@@ -276,11 +283,10 @@ func NewServer(o *ServerOptions) *Server {
 	return s
 }
 
-// ListenAndServe listens at addr and serves until ctx ends, then shuts the server down within
-// DrainTimeout and returns nil. It returns an error when it could not listen or had to cut off
-// calls.
+// ListenAndServe listens at addr and serves until ctx ends. It then shuts the server down within
+// DrainTimeout and returns nil. It returns an error if it could not listen or had to cut off calls.
 //
-// A program that ends with a signal gives Ctrl-C its usual effect back when the first one has come,
+// A program that ends on a signal should restore the usual effect of Ctrl-C after the first signal,
 // so that a second Ctrl-C ends the process at once:
 //
 //	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -300,11 +306,12 @@ func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
 	return s.Serve(ctx, l)
 }
 
-// Serve accepts connections from l until ctx ends, then shuts the server down and returns nil, or
-// until Shutdown, and returns ErrServerClosed. It closes l.
+// Serve accepts connections from l until ctx ends or Shutdown is called. When ctx ends, it shuts
+// the server down within DrainTimeout, and returns nil or the error of Shutdown. After Shutdown it
+// returns ErrServerClosed. Serve closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if s.opts.Keys != nil {
-		s.opts.Keys.Scope() // it may have to ask its store
+		s.opts.Keys.Scope() // Scope may have to ask its store
 	}
 	s.mu.Lock()
 	if s.closing {
@@ -329,7 +336,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}()
 	select {
 	case err := <-failed:
-		_ = l.Close() // unless Accept panicked, it is closed already
+		_ = l.Close() // it is closed already, unless Accept panicked
 		if here != nil {
 			here.withdraw()
 		}
@@ -344,7 +351,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// accept lets connections in until l is closed.
+// accept accepts connections until l is closed.
 func (s *Server) accept(l net.Listener) error {
 	const first, last = 5 * time.Millisecond, time.Second
 	backoff := first
@@ -377,7 +384,7 @@ func (s *Server) accept(l net.Listener) error {
 	}
 }
 
-// arrived notes that what was arriving is in, or will not come.
+// arrived notes that an accept loop or an accepted connection no longer counts as arriving.
 func (s *Server) arrived() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -385,7 +392,7 @@ func (s *Server) arrived() {
 	s.emptyLocked()
 }
 
-// emptyLocked notes that there is nothing left, if so.
+// emptyLocked closes s.empty if the server is closing and no connection is left.
 func (s *Server) emptyLocked() {
 	if !s.closing || s.arriving > 0 || len(s.conns) > 0 {
 		return
@@ -397,8 +404,9 @@ func (s *Server) emptyLocked() {
 	}
 }
 
-// serve runs the protocol on a new connection. One that was accepted just before the server began
-// to close is let in too, and told so: a reset would leave its calls in doubt.
+// serve runs the protocol on a new connection. A connection that was accepted just before the
+// server began to close is served too, and told to drain, because a reset would leave its calls in
+// doubt.
 func (s *Server) serve(nc net.Conn) {
 	defer s.arrived()
 	defer s.guard.rescue("a connection's own code")
@@ -406,7 +414,7 @@ func (s *Server) serve(nc net.Conn) {
 	refuse := func(err error) {
 		_ = nc.Close() // there is nothing more to say
 		s.event(ConnEvent{Kind: introspect.Refused, Addr: addr, Err: err})
-		if !errors.Is(err, ErrServerClosed) { // what comes late is no news
+		if !errors.Is(err, ErrServerClosed) { // connections that come late are not logged
 			s.peerLines.warn(lineRefused, func() []any { return []any{"peer", addr, "err", err} })
 		}
 	}
@@ -441,7 +449,7 @@ func (s *Server) serve(nc net.Conn) {
 	go s.serveSession(ses, refuse)
 }
 
-// serveSession finds out which protocol a connection speaks, and serves it.
+// serveSession detects the protocol of a connection and serves it.
 func (s *Server) serveSession(ses *Session, refuse func(error)) {
 	defer s.forget(ses)
 	native := false
@@ -463,8 +471,8 @@ func (s *Server) serveSession(ses *Session, refuse func(error)) {
 	native = true
 }
 
-// enter lets a connection in that was admitted, or takes the place of old, and calls begin, which
-// may be nil, with s.mu held. It reports whether the server is shutting down.
+// enter adds an admitted connection c to s.conns, in place of old if that is not nil. It calls
+// begin, which may be nil, with s.mu held. It reports whether the server is shutting down.
 func (s *Server) enter(c, old connection, begin func()) (closing bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -483,7 +491,7 @@ func (s *Server) enter(c, old connection, begin func()) (closing bool, err error
 	return s.closing, nil
 }
 
-// forget notes that a connection has ended.
+// forget removes a connection that has ended.
 func (s *Server) forget(c connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -491,8 +499,8 @@ func (s *Server) forget(c connection) {
 	s.emptyLocked()
 }
 
-// serveNative runs yodel's own protocol on a connection of which first was read already. The
-// connection was known as old, which may be nil.
+// serveNative runs yodel's own protocol on a connection from which first was already read. Old is
+// the connection's entry in s.conns, or nil.
 func (s *Server) serveNative(nc net.Conn, first []byte, peer *Peer, old connection) error {
 	sc := &serverConn{server: s, began: clock(), peer: peer}
 	sc.keys = s.keyScope()
@@ -531,7 +539,7 @@ func (sc *serverConn) executing() []openCall {
 	return sc.server.openOf(conn.Executing())
 }
 
-// openOf returns those of targets that are this server's.
+// openOf returns the calls among targets that belong to this server.
 func (s *Server) openOf(targets []mux.Target) (open []openCall) {
 	for _, t := range targets {
 		if t, ok := t.(*target); ok && t.server == s {
@@ -541,8 +549,8 @@ func (s *Server) openOf(targets []mux.Target) (open []openCall) {
 	return open
 }
 
-// admit reports why one more connection must not be open. Unless it fails, admitted counts the
-// connection until it is in conns or is refused.
+// admit returns an error if no further connection may be open. If it succeeds, s.admitted counts
+// the connection until it is in s.conns or is refused.
 func (s *Server) admit() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -556,17 +564,17 @@ func (s *Server) admit() error {
 	return nil
 }
 
-// event tells the user of a connection event.
+// event passes a connection event to the OnConn hook.
 func (s *Server) event(e ConnEvent) {
 	if s.opts.OnConn != nil {
-		_ = s.hooks.run(&s.guard, "the OnConn hook", func() error { // that it failed is in the log
+		_ = s.hooks.run(&s.guard, "the OnConn hook", func() error { // a failure is in the log
 			s.opts.OnConn(e)
 			return nil
 		})
 	}
 }
 
-// hello sees what a peer says of itself.
+// hello handles the settings of a peer, which complete the handshake.
 func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	s, peer := sc.server, sc.peer
 	md, err := parseMetadata(&s.limits, l.Metadata)
@@ -597,15 +605,16 @@ func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	return nil
 }
 
-// agentOf is what a peer says that it is. Most are like this side, and have a string less.
+// agentOf returns the agent that a peer names. If the peer runs the same version, as most do, it
+// returns the constant, which saves a string.
 func agentOf(l *wire.Limits) string {
 	if string(l.Agent) == agent {
 		return agent
 	}
-	return text.Clip(string(l.Agent), wire.MaxName) // it is kept as long as the connection
+	return text.Clip(string(l.Agent), wire.MaxName) // it is kept until the connection ends
 }
 
-// unlink takes note of the end of a client's connection.
+// unlink removes a client's connection that has ended.
 func (sc *serverConn) unlink() {
 	s := sc.server
 	s.mu.Lock()
@@ -614,7 +623,7 @@ func (sc *serverConn) unlink() {
 	delete(s.links, sc)
 }
 
-// ended takes note of a connection's end.
+// ended logs and reports the end of a connection.
 func (sc *serverConn) ended(_ *mux.Conn, err error) {
 	s := sc.server
 	addr := sc.peer.Addr.String()
@@ -624,7 +633,7 @@ func (sc *serverConn) ended(_ *mux.Conn, err error) {
 		s.peerLines.warn(lineBreach, func() []any { return []any{"peer", addr, "what", breach.What, "id", "YDL1106"} })
 	} else if errors.Is(err, mux.ErrHandshake) {
 		s.peerLines.warn(lineSilent, func() []any { return []any{"peer", addr, "id", "YDL1102"} })
-	} else if said, ok := errors.AsType[*Error](err); ok { // by the transport
+	} else if said, ok := errors.AsType[*Error](err); ok { // an error of the transport
 		s.peerLines.warn(lineTransport, func() []any {
 			return []any{"peer", addr, "reason", strings.TrimPrefix(said.Message, addr+": "), "id", said.ID}
 		})
@@ -635,9 +644,9 @@ func (sc *serverConn) ended(_ *mux.Conn, err error) {
 	s.forget(sc)
 }
 
-// asError returns err as an Error, with what it has.
+// asError returns err as an Error. If err wraps an Error, the result has its code, details and ID.
 func asError(err error) *Error {
-	if e, ok := err.(*Error); ok { //nolint:errorlint // the outermost one only: a wrapped one's text would be lost
+	if e, ok := err.(*Error); ok { //nolint:errorlint // outermost only: the text of a wrapper would be lost
 		if e == nil {
 			return Errorf(Internal, "the handler returned a nil *yodel.Error as its error")
 		}
@@ -650,8 +659,8 @@ func asError(err error) *Error {
 	return e
 }
 
-// panicked logs a handler's panic, and makes the error that the caller gets of it: nothing of the
-// panic leaves the process.
+// panicked logs a handler's panic and returns the error for the caller, which contains nothing of
+// the panic.
 func (s *Server) panicked(ctx context.Context, method string, value any) *Error {
 	n := s.guard.panics.Add(1)
 	s.guard.logPanic(ctx, "yodel: handler panicked", n, value, "method", method)

@@ -15,93 +15,95 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A serverCall is a call that a server executes, whatever protocol it arrived in. The adapter of
-// the protocol embeds it, fills it in, and calls run, encode, outcome and done in this order.
+// A serverCall is a call that a server executes, in any protocol. The adapter of the protocol
+// embeds it, sets its fields, and calls run, encode, outcome and done in this order.
 type serverCall struct {
-	call     Call // what the chain sees
+	call     Call // the Call that middleware sees
 	server   *Server
 	peer     *Peer
 	as       *boundMethod
-	method   *method // nil if the server has none of that name
+	method   *method // nil if the server has no such method
 	protocol protocolCall
 	stream   messageStream // nil for a unary call
 
-	body       []byte // the request as it came, valid until done
+	body       []byte // the received request, valid until done
 	compressed bool   // with as.pack
 
 	current atomic.Pointer[callRef] // the handler's context while it belongs to this call
-	asked   atomic.Bool             // user code has the call, and may keep it
-	ctx     context.Context         //nolint:containedctx // the handler's, with what the observers added
+	asked   atomic.Bool             // user code has the call and may keep it
+	ctx     context.Context         //nolint:containedctx // the handler's, with values of observers
 	err     error
 
 	executed     bool                     // the method itself has begun
-	notProcessed bool                     // what outcome said
-	packed       *[]byte                  // memory of the compressed reply
-	counted      int                      // bytes counted for what was made of the request, until done
-	view         View                     // the request, for a method that only looks at it
-	heirs        atomic.Pointer[heritage] // what calls inherit that the handler makes; nil before the first
+	notProcessed bool                     // the NotProcessed of outcome
+	packed       *[]byte                  // holds the compressed reply
+	counted      int                      // bytes counted for the decoded request, until done
+	view         View                     // the request, for a method that takes a View
+	heirs        atomic.Pointer[heritage] // inherited by the handler's calls; nil before the first
 
-	// Readings of the clock; 0 where the adapter has not looked. Began is when the method began.
+	// Readings of the clock; 0 if the adapter did not read it. Began is when the method began.
 	arrived, taken, began time.Duration
-	keySent               time.Duration // when the caller first sent the idempotency key, on this side's clock
+	keySent               time.Duration // when the caller first sent the key, on this side's clock
 }
 
-// A protocolCall is what only the adapter of a protocol knows of a call. An ordinary unary call
-// needs none of it.
+// A protocolCall is the part of a call that depends on the protocol. An ordinary unary call does
+// not use it.
 type protocolCall interface {
 	account
-	// Keep reports whether the handler may keep the body, because it has memory of its own.
+	// Keep reports whether the handler may keep the body because the body has its own memory.
 	Keep() bool
 	// Draining returns a channel that is closed when the server begins to shut down.
 	Draining() <-chan struct{}
 	// Expired reports whether the deadline has passed.
 	Expired() bool
-	// Cause tells why the caller's side ended the call; nil before.
+	// Cause returns why the caller's side ended the call, or nil if it did not.
 	Cause() error
-	// Fresh reports whether the request has just been read, so that the clock has not moved on.
+	// Fresh reports whether the request was read just now, so that the last reading of the clock is
+	// still valid.
 	Fresh() bool
-	// learned is called when the method has other traits than as.told says.
+	// learned is called when the method has other traits than as.told.
 	learned(traits uint32)
-	// sizes returns how many bytes the request and the reply have.
+	// sizes returns the sizes of the request and the reply in bytes.
 	sizes() (in, out int)
 }
 
 // A messageStream carries the messages of a stream, encoded. *mux.Stream is one.
 type messageStream interface {
 	account
-	// Accept lets the caller send.
+	// Accept tells the caller that it may send messages.
 	Accept()
-	// Send sends a message, of which it keeps nothing.
+	// Send sends a message. It does not keep body.
 	Send(ctx context.Context, flags wire.Flags, body []byte) error
-	// Receive returns the next message, which is valid until the one after it, or io.EOF.
+	// Receive returns the next message, or io.EOF after the last one. Body is valid until the next
+	// Receive.
 	Receive(ctx context.Context) (body []byte, flags wire.Flags, err error)
-	// End says that no more messages will be sent.
+	// End tells the peer that this side sends no more messages.
 	End()
-	// Buffered returns how many bytes have come that were not received; 0 if it does not know.
+	// Buffered returns how many bytes have arrived and were not received yet, or 0 if that is
+	// unknown.
 	Buffered() int
-	// Traffic returns what was sent and received.
+	// Traffic returns how much was sent and received.
 	Traffic() mux.Traffic
 }
 
-// A boundMethod is a method under the name, the codec and the compressor with which one connection
-// calls it.
+// A boundMethod is a method name with the codec and the compressor that one connection uses for it.
 type boundMethod struct {
 	server     *Server
 	name       string
-	method     atomic.Pointer[method] // nil while there is none of this name
+	method     atomic.Pointer[method] // nil if there is no method of this name
 	codec      Codec
 	pack       packer
 	positional bool          // bodies are Values
-	kind       uint64        // what kind of method the caller takes it for
-	told       atomic.Uint32 // which traits of the method the caller knows
+	kind       uint64        // the kind of method that the caller expects
+	told       atomic.Uint32 // the traits that the caller knows
 	wrong      wrong         // why no call of it can succeed
 	absent     string        // the codec or compressor that the server lacks
 
-	similar atomic.Pointer[string] // the method's name that is most like name, once it was looked for
+	similar atomic.Pointer[string] // the most similar method name, once it was looked up
 }
 
-// A callRef is the part of a handler's context that leads to the call. It is never used again,
-// because handlers keep contexts; the call may serve another request by then.
+// A callRef is the part of a handler's context that refers to the call. It is not reused, because
+// handlers keep contexts, and the call may already serve another request.
 type callRef struct {
 	as *boundMethod
 	in *serverCall
@@ -119,17 +121,17 @@ const (
 
 type callKey struct{}
 
-// CallFrom returns the call that a handler is carrying out, from its context: metadata, the
-// attachment, the trailer to be sent, the peer. It returns nil elsewhere. A goroutine that outlives
-// its handler asks before the handler returns: afterwards there may be nothing left but the
-// method's name.
+// CallFrom returns the call that a handler is executing, from the handler's context. The call has
+// the metadata, the attachment, the trailer to be sent, and the peer. For any other context
+// CallFrom returns nil. A goroutine that outlives its handler must call CallFrom before the handler
+// returns: afterwards the result may have only the method's name.
 func CallFrom(ctx context.Context) *Call {
 	call, _ := ctx.Value(callKey{}).(*Call)
 	return call
 }
 
-// Peer returns the caller of a call that a handler carries out: calls of its methods go back over
-// the connection that this one came on. It returns nil for a call that this side makes.
+// Peer returns, on the server, the caller of the call. Calls to that Peer go back over the
+// connection on which this call came. On the client Peer returns nil.
 func (c *Call) Peer() *Peer {
 	if c.in == nil {
 		return nil
@@ -137,7 +139,8 @@ func (c *Call) Peer() *Peer {
 	return c.in.peer
 }
 
-// value answers what a handler's context knows of its call. The bool reports whether it knows key.
+// value returns the values of a handler's context that come from its call. Known reports whether it
+// knows key.
 func (r *callRef) value(key any) (value any, known bool) {
 	switch key.(type) {
 	case callKey:
@@ -159,38 +162,38 @@ func (r *callRef) value(key any) (value any, known bool) {
 	return nil, false
 }
 
-// hold returns the call that the reference belongs to, which then serves no other request. It
-// returns nil if the call already does.
+// hold returns the call that the reference belongs to, and prevents its reuse for another request.
+// It returns nil if the call is already reused.
 func (r *callRef) hold() *serverCall {
 	if c := r.in; c.current.Load() == r {
 		c.asked.Store(true)
-		if c.current.Load() == r { // it has not been freed meanwhile
+		if c.current.Load() == r { // it was not freed in the meantime
 			return c
 		}
 	}
 	return nil
 }
 
-// free ends the use of c for a request, and reports whether c may be used for another one, whose
-// reference is next.
+// free makes c ready for another request, and reports whether that is possible. Next is the
+// reference of that request.
 func (c *serverCall) free(next *callRef) bool {
 	if poison || c.asked.Load() {
 		return false
 	}
 	last := c.current.Load()
 	c.current.Store(next)
-	if c.asked.Load() { // it has happened just before that
+	if c.asked.Load() { // user code has got the call at this moment
 		c.current.Store(last)
 		return false
 	}
 	return true
 }
 
-// find returns the method, which may have been registered or unregistered after the caller first
-// asked for it.
+// find returns the method, or nil. The method may have been registered or unregistered since the
+// connection first used the name.
 func (b *boundMethod) find() *method {
 	m := b.method.Load()
-	if m == nil || m.unnamed.Load() { // perhaps of this name
+	if m == nil || m.unnamed.Load() { // perhaps this name was unregistered
 		now := (*b.server.methods.Load())[b.name]
 		if now != m {
 			b.method.Store(now)
@@ -200,9 +203,9 @@ func (b *boundMethod) find() *method {
 	return m
 }
 
-// check reports why a call of m cannot succeed, whatever its body is. It makes the error's text for
-// each call: a connection that kept a text for each method number would hold several times the
-// bytes that its peer sent.
+// check returns why a call of m cannot succeed, whatever its body is. It formats the text for each
+// call: if a connection stored a text for each method number, it would hold several times the bytes
+// that its peer has sent.
 func (b *boundMethod) check(m *method) *Error {
 	switch {
 	case b.wrong != nothingWrong:
@@ -217,7 +220,7 @@ func (b *boundMethod) check(m *method) *Error {
 	return nil
 }
 
-// refusal explains b.wrong.
+// refusal returns the error for b.wrong.
 func (b *boundMethod) refusal() *Error {
 	s := b.server
 	switch b.wrong { //nolint:exhaustive // there is something wrong
@@ -229,8 +232,8 @@ func (b *boundMethod) refusal() *Error {
 	return refusal("YDL3004", "%s: the server has been shut down", b.name)
 }
 
-// run carries out the call with the handler's context, unless early says why it fails before that.
-// It makes a panic an error.
+// run executes the call with the handler's context. If early is not nil, the call fails with it
+// before it begins. A panic becomes an error.
 func (c *serverCall) run(ctx context.Context, early *Error) {
 	c.ctx = ctx
 	defer func() {
@@ -248,8 +251,8 @@ func (c *serverCall) run(ctx context.Context, early *Error) {
 	}
 }
 
-// Decode makes Args of the request's body, on the server. The method does so itself just before it
-// runs; middleware that wants to see the arguments may do so earlier.
+// Decode decodes the request's body into Args, on the server. The method calls it just before it
+// runs. Middleware that needs the arguments may call it earlier.
 func (c *Call) Decode() error {
 	if c.in == nil || c.Args != nil {
 		return nil
@@ -277,7 +280,7 @@ func (c *serverCall) decode() error {
 		if body, err = c.decompress((*unpacked)[:0]); err != nil {
 			return err
 		}
-		c.counted += len(body) // until the method has returned, as what is decoded from it takes about as much
+		c.counted += len(body) // until the method has returned; the decoded arguments take about as much
 		*unpacked = body
 	}
 	args := c.method.newArgs()
@@ -307,13 +310,13 @@ func (c *Call) DecodeInto(v any) error {
 	return nil
 }
 
-// Executed reports whether the method itself has begun, on the server. If it has not, the call was
+// Executed reports, on the server, whether the method itself has begun. If it has not, the call was
 // not executed, whatever error middleware returned.
 func (c *Call) Executed() bool { return c.in != nil && c.in.executed }
 
-// Body returns what the arguments are encoded in, decompressed, on the server, for middleware that
-// compares requests without decoding them. It is valid until the method returns, and must not be
-// changed. Decode then need not decompress it again. A stream has none, which is an error.
+// Body returns, on the server, the encoded and decompressed arguments, for middleware that compares
+// requests without decoding them. The result is valid until the method returns, and must not be
+// changed. Decode does not decompress the body again. For a stream, Body returns an error.
 func (c *Call) Body() ([]byte, error) {
 	in := c.in
 	if in == nil {
@@ -354,7 +357,7 @@ func (c *serverCall) decompress(memory []byte) ([]byte, error) {
 	return body, nil
 }
 
-// The traits of a method that callers are told of.
+// The traits of a method that the server reports to callers.
 const (
 	traitIdempotent = 1 << iota
 	traitNests
@@ -370,7 +373,7 @@ func (m *method) traits() (traits uint32) {
 	return traits
 }
 
-// invoke is the end of a server's chain: the method.
+// invoke is the last handler of a server's chain. It calls the method.
 func invoke(ctx context.Context, call *Call) error {
 	c := call.in
 	if c == nil {
@@ -380,7 +383,7 @@ func invoke(ctx context.Context, call *Call) error {
 		return err
 	}
 	if traits := c.method.traits(); traits != c.as.told.Load() && c.as.told.Swap(traits) != traits {
-		c.protocol.learned(traits) // before the method can be interrupted
+		c.protocol.learned(traits) // before the method may panic or end the goroutine
 	}
 	if c.method.kind != wire.Unary && c.stream == nil {
 		return refusal("YDL2006", "%s: a one-way call cannot have a stream", call.Method)
@@ -411,8 +414,8 @@ func (c *serverCall) execute(ctx context.Context) (reply any, err error) {
 	return reply, err
 }
 
-// Draining returns a channel that is closed when the server begins to shut down, on the server: a
-// handler whose stream has no end of its own should then end it. It is nil on the client.
+// Draining returns, on the server, a channel that is closed when the server begins to shut down. A
+// handler whose stream has no natural end should then end it. On the client Draining returns nil.
 func (c *Call) Draining() <-chan struct{} {
 	if c.in == nil {
 		return nil
@@ -420,8 +423,8 @@ func (c *Call) Draining() <-chan struct{} {
 	return c.in.protocol.Draining()
 }
 
-// replied learns from a reply of n bytes how large those are that come next: as large as this one,
-// and less only slowly.
+// replied updates the expected size of replies from a reply of n bytes. The expectation rises at
+// once and falls slowly.
 func (m *method) replied(n int) {
 	old := m.replySize.Load()
 	if n < leastReply && old == 0 {
@@ -435,14 +438,14 @@ func (m *method) replied(n int) {
 	}
 }
 
-// maxErrorText bounds the text of an error that travels, in bytes.
+// maxErrorText is the largest text of an error that is sent, in bytes.
 const maxErrorText = 4 << 10
 
-// encode encodes the reply, into scratch unless it is encoded already, and compresses it. If it
-// fails, the call fails with that error, and the body is nil.
+// encode encodes and compresses the reply. It uses scratch unless the reply is already encoded. If
+// it fails, it returns a nil body, and the call fails with that error.
 func (c *serverCall) encode(scratch *[]byte) (body []byte, compressed bool) {
 	defer func() {
-		if value := recover(); value != nil { // in a message's own method
+		if value := recover(); value != nil { // a message's own method panicked
 			body, compressed, c.err = nil, false, c.server.panicked(c.ctx, c.call.Method, value)
 		}
 	}()
@@ -484,7 +487,7 @@ func (c *serverCall) encodeReply(scratch *[]byte) (body []byte, compressed bool,
 	return body, compressed, nil
 }
 
-// outcome returns what the caller is told of c.err: bounded, and with a code.
+// outcome returns the error for the caller: c.err with a code, and with limited texts.
 func (c *serverCall) outcome() Error {
 	e := asError(c.err)
 	if e.Code == DeadlineExceeded && e.ID == "" && c.protocol.Expired() {
@@ -498,8 +501,9 @@ func (c *serverCall) outcome() Error {
 	return told
 }
 
-// done ends the call, which took so long since it was taken up: it counts and records it, and gives
-// memory back. Code is what the caller was told; it is read from the error if nothing was told.
+// done ends the call: it counts and records it, and releases its memory. Took is the time since
+// execution began. Code is the code that the caller got; for a one-way call, it is that of the
+// error.
 func (c *serverCall) done(code Code, took time.Duration, handedOver bool) {
 	if c.packed != nil {
 		c.server.putScratch(c.packed)
@@ -510,13 +514,13 @@ func (c *serverCall) done(code Code, took time.Duration, handedOver bool) {
 		c.counted = 0
 	}
 	c.call.Attachment = nil
-	if c.call.OneWay { // no reply was made
+	if c.call.OneWay { // a one-way call has no reply
 		code = CodeOf(c.err)
 	}
 	if c.method != nil {
 		c.method.stats.End(took, int(code), handedOver, c.executed)
 	}
-	if c.err == nil && code != 0 { // it never came to a reply: the handler ended its goroutine
+	if c.err == nil && code != 0 { // without a reply: the handler ended its goroutine
 		c.err = failure("YDL5002", "%s: the handler ended its goroutine", c.as.name)
 	}
 	endAll(c.ctx, &c.server.guard, c.server.opts.Observers, &c.call, c.err)
@@ -525,13 +529,13 @@ func (c *serverCall) done(code Code, took time.Duration, handedOver bool) {
 	}
 }
 
-// left reports whether the call was a stream that its caller has ended. Many have no other end,
-// which would fill the records of what has failed.
+// left reports whether the call was a stream that its caller has ended. That is the normal end of
+// many streams, and would fill the records of failed calls.
 func (c *serverCall) left() bool {
 	return c.stream != nil && c.executed && CodeOf(c.err) == Canceled && c.protocol.Cause() == mux.ErrCallerGone //nolint:errorlint // it is set bare
 }
 
-// scratchMemory returns memory for compression and decompression.
+// scratchMemory returns a buffer for compression and decompression.
 func (s *Server) scratchMemory() *[]byte { return s.scratch.Get().(*[]byte) } //nolint:forcetypeassert // the pool holds nothing else
 
 func (s *Server) putScratch(b *[]byte) {

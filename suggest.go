@@ -11,31 +11,32 @@ import (
 )
 
 // This file answers calls of methods that a server does not have. Any peer can make such calls, so
-// that a refusal takes constant work: the services are looked up in a set, and the search for a
-// similar name is made once per method number of a connection, at a bounded rate, among a bounded
-// number of names.
+// each refusal must take constant work. Services are looked up in a set. The search for a similar
+// name runs once per method number of a connection, at a limited rate and over a limited number of
+// names.
 
-// A suggester bounds the searches for similar names.
+// A suggester limits the rate of searches for similar names.
 type suggester struct {
 	services atomic.Pointer[serviceSet]
-	// on the clock, 0 before the first: how far it is behind is how many searches are left at once
+	// due is when the burst is used up, on the clock; 0 before the first search. Its distance to
+	// the present determines how many searches are left.
 	due atomic.Int64
 }
 
-// A serviceSet is the services that a server has methods of.
+// A serviceSet holds the services that a server has methods of.
 type serviceSet struct {
-	methods  *map[string]*method // from which it was made
+	methods  *map[string]*method // the methods that it was made from
 	services map[string]bool
-	empty    bool // there are only built-in methods
+	empty    bool // all methods are built in
 }
 
 const (
-	suggestEvery = 100 * time.Millisecond // one search, after a burst of
+	suggestEvery = 100 * time.Millisecond // one search per interval, after a burst
 	suggestBurst = 50
 )
 
-// suggestion returns the name of a method that is most like the one that b has no method for, or
-// "".
+// suggestion returns the method name that is most similar to b.name, or "". It is called if there
+// is no method of that name.
 func (b *boundMethod) suggestion() string {
 	s := b.server
 	if known := b.similar.Load(); known != nil && (*known == "" || (*s.methods.Load())[*known] != nil) {
@@ -49,17 +50,17 @@ func (b *boundMethod) suggestion() string {
 	return found
 }
 
-// nearest returns the name of a method that is most like name, or "".
+// nearest returns the method name that is most similar to name, or "".
 func (s *Server) nearest(name string) string {
 	return nearest.Name(name, *s.methods.Load(), serviceOf)
 }
 
-// admit takes one search from the rate and reports whether there was one left.
+// admit reports whether the rate allows another search, and counts it.
 func (g *suggester) admit(now time.Duration) bool {
 	for {
 		due := g.due.Load()
 		from := int64(now - suggestBurst*suggestEvery)
-		if due != 0 { // it was used before
+		if due != 0 { // not the first search
 			from = max(from, due)
 		}
 		if from >= int64(now) {
@@ -71,7 +72,7 @@ func (g *suggester) admit(now time.Duration) bool {
 	}
 }
 
-// servicesOf returns the set of services, which it makes again after methods have been registered.
+// servicesOf returns the set of services. It is cached until methods change.
 func (s *Server) servicesOf(methods *map[string]*method) *serviceSet {
 	if set := s.suggester.services.Load(); set != nil && set.methods == methods {
 		return set
@@ -86,7 +87,8 @@ func (s *Server) servicesOf(methods *map[string]*method) *serviceSet {
 	return set
 }
 
-// unknown explains that there is no method of this name. Similar is a name to suggest, or "".
+// unknown returns the error for a call of a method that does not exist. Similar is a name to
+// suggest, or "".
 func (s *Server) unknown(name, similar string) *Error {
 	set := s.servicesOf(s.methods.Load())
 	service := serviceOf(name)
