@@ -8,24 +8,26 @@ import (
 	"time"
 )
 
-// An allowance is how much load beyond its calls a client may make for one purpose: a bucket of
-// tokens, each of them leave for one attempt. A share of a token comes with each attempt that is
-// made anyway, and one comes each second. It is reckoned up only when somebody asks, so that calls
-// that go well pay nothing for it.
+// An allowance is a client's retry budget for one purpose: a token bucket in which each token pays
+// for one extra attempt. Each regular attempt adds a share of a token, and each second adds one
+// token. The bucket is updated only when a token is requested, so successful calls pay nothing for
+// it.
 type allowance struct {
 	mu     sync.Mutex
 	tokens float64
-	limit  float64       // as many are kept at most
-	seen   int64         // attempts when it was last reckoned up
-	taken  int64         // since then
-	at     time.Duration // when that was; before the first time, when the client was made
+	limit  float64       // the largest number of tokens kept
+	seen   int64         // attempts at the last update
+	taken  int64         // tokens taken since the last update
+	at     time.Duration // the time of the last update; at first, when the client was made
 	asked  bool
 }
 
-// allowanceNap is the time between two counts: a client may have thousands of endpoints.
+// allowanceNap is the shortest time between two updates, because a client may have thousands of
+// endpoints.
 const allowanceNap = 10 * time.Millisecond
 
-// take takes a token. Attempts counts those ever made.
+// take takes a token, and reports whether there was one. Attempts returns how many attempts the
+// client has made in all.
 func (a *allowance) take(now time.Duration, share float64, reserve int, attempts func() int64) bool {
 	if share = min(share, 1e6); !(share > 0) { // nor NaN
 		share = 0
@@ -37,9 +39,9 @@ func (a *allowance) take(now time.Duration, share float64, reserve int, attempts
 	}
 	if passed := now - a.at; passed >= allowanceNap {
 		n := attempts()
-		traffic := float64(max(n-a.seen-a.taken, 0)) // without those it allowed
-		// What the traffic of a second makes is kept. When that becomes less, what was kept goes
-		// slowly: by half in each second.
+		traffic := float64(max(n-a.seen-a.taken, 0)) // without the attempts that it paid for
+		// The bucket holds the tokens that one second of traffic adds. If traffic declines, the
+		// limit falls by half per second.
 		a.limit = max(float64(reserve), share*traffic/passed.Seconds(), a.limit*math.Exp2(-passed.Seconds()))
 		second := 0.0
 		if reserve > 0 {
@@ -56,13 +58,14 @@ func (a *allowance) take(now time.Duration, share float64, reserve int, attempts
 	return true
 }
 
-// Afford takes leave for one attempt more than there are calls, and reports whether there was any:
-// for middleware that makes calls again, or several times at once, in the name of by. It may make a
-// share of the attempts that all do, and reserve at once besides, of which one comes back each
-// second, so that a client with few calls can. So a failing service gets little more load than a
-// healthy one, whatever each call would like.
+// Afford reports whether the client's retry budget allows one more attempt, and spends it. It is
+// for middleware that retries calls or makes several attempts at the same time; by names the
+// middleware, which has a budget of its own. The budget grows by share for each regular attempt.
+// Reserve is the number of extra attempts that are available at the start; one of them comes back
+// each second, so that a client with few calls can retry too. With the budget, a failing service
+// gets little more load than a healthy one. Afford may be called concurrently.
 func (c *Client) Afford(by string, share float64, reserve int) bool {
-	a := c.states.get(allowanceKey{by}, func() any { return &allowance{at: c.born} }).(*allowance) //nolint:forcetypeassert // nobody else has such a key
+	a := c.states.get(allowanceKey{by}, func() any { return &allowance{at: c.born} }).(*allowance) //nolint:forcetypeassert // the key type is private
 	return a.take(clock(), share, reserve, c.attempts)
 }
 

@@ -10,10 +10,10 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file is for middleware that answers calls itself, from a cache or with a fallback, or makes
-// calls beside the one that it has.
+// This file has the methods for middleware that answers calls itself, from a cache or with a
+// fallback, or that makes further calls.
 
-// Streams reports whether the call is one of a Feed, an Upload or a Duplex.
+// Streams reports whether the call is a call of a Feed, an Upload or a Duplex.
 func (c *Call) Streams() bool {
 	if c.in != nil {
 		return c.in.as.kind != wire.Unary
@@ -21,8 +21,8 @@ func (c *Call) Streams() bool {
 	return c.kind() != wire.Unary
 }
 
-// Encoding returns the codec of the call's messages: its own, or else that of whoever carries it
-// out. It is nil when nobody does.
+// Encoding returns the codec of the call's messages: the call's own, or else that of the client or
+// server that carries it out. It is nil if the call has neither.
 func (c *Call) Encoding() Codec {
 	if c.Codec == nil && c.out != nil {
 		return c.out.from.codec
@@ -30,9 +30,9 @@ func (c *Call) Encoding() Codec {
 	return c.Codec
 }
 
-// Request encodes the arguments into e, in place of what it has, and leaves the call as it is. On
-// the server it copies what came, also before it was decoded, and fails if no such call can
-// succeed. Two requests with the same method, codec and bytes are the same.
+// Request stores the encoded arguments in e, in place of its contents, and does not change the
+// call. On the server it copies the received bytes, even before they are decoded, and fails if the
+// request cannot be valid. Two requests with the same method, codec and bytes are equal.
 func (c *Call) Request(e *Encoded) error {
 	if c.in != nil {
 		return c.in.request(e)
@@ -58,9 +58,9 @@ func (c *serverCall) request(e *Encoded) error {
 	return nil
 }
 
-// Answer makes e, which is in the codec of the call, the call's reply: on the client it is decoded
-// into Reply, which shares no memory with it, and on the server it is sent, and must not be changed
-// any more. A stream cannot be answered.
+// Answer makes e the call's reply. E must be in the codec of the call. On the client, Answer
+// decodes e into Reply, which shares no memory with e. On the server, e is sent and must not be
+// changed afterwards. A stream cannot be answered.
 func (c *Call) Answer(e *Encoded) error {
 	if c.Streams() {
 		return Errorf(Internal, "%s: a stream has no reply that something else could stand for", c.Method)
@@ -97,11 +97,12 @@ func (c *Call) Answer(e *Encoded) error {
 	return nil
 }
 
-// Apart returns a call for the same as c, for middleware of a client, to go down the same chain on
-// another goroutine. Unlike a Fork it may go on when c has ended, so it has no deadline, and shares
-// no memory with c but what Args points to: put an *Encoded there. Its Reply is to be set. It takes
-// along what c has of a budget. End ends it. It returns nil for a call that is one-way, ordered, or
-// has a stream.
+// Apart returns a copy of c for middleware of a client. The copy goes down the same chain on
+// another goroutine. Unlike a Fork, it may continue after c has ended. It therefore has no
+// deadline, and shares no memory with c except what Args points to; a caller that reuses its
+// arguments needs an *Encoded there. The middleware sets its Reply. The copy takes over what is
+// left of c's own attempt budget, or shares that of the handler's call. End must be called when the
+// copy has ended. Apart returns nil for a call that is one-way, ordered, or has a stream.
 func (c *Call) Apart() *Call {
 	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.Streams() {
 		return nil
@@ -114,7 +115,7 @@ func (c *Call) Apart() *Call {
 	a.Criticality, a.Tenant = c.Criticality, c.Tenant
 	a.Resume(c)
 	a.hold = a.resumed
-	if b := c.tokens(); b == &c.out.budget { // which is used again when c has ended
+	if b := c.tokens(); b == &c.out.budget { // its memory is reused when c has ended
 		a.Budget = 1 + int(b.spare.Swap(0))
 	} else if b != nil {
 		a.budget = b
@@ -125,5 +126,5 @@ func (c *Call) Apart() *Call {
 	return a
 }
 
-// End ends a call that Apart made. It must not be used afterwards.
+// End ends a call that Apart has returned. The call must not be used afterwards.
 func (c *Call) End() { c.out.client.give(c.out) }

@@ -12,28 +12,28 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// maxResends bounds how often a call that was certainly not processed is sent again without anybody
-// asking.
+// maxResends is how often the client by itself sends a call again that was certainly not executed.
 const maxResends = 8
 
-// staleResends bounds how often one of them goes to the endpoint on which it was, because only the
+// staleResends is how many of these attempts may go to the same endpoint, because only its
 // connection had ended.
 const staleResends = 3
 
-// Which endpoints a call avoids, relaxed pass by pass. While no endpoint is connected, those that
-// are not count as the others.
+// The passes of a pick. Each pass avoids fewer endpoints than the one before. While no endpoint is
+// connected, being unconnected is no reason to avoid an endpoint.
 const (
-	avoidUnready = iota // those that are not ready, not connected, or were tried before
-	avoidLost           // those that are not ready, or were tried before
-	avoidOffline        // those that are not connected, or were tried before
-	avoidTried          // those tried before
+	avoidUnready = iota // endpoints that are not ready, not connected, or tried before
+	avoidLost           // endpoints that are not ready, or tried before
+	avoidOffline        // endpoints that are not connected, or tried before
+	avoidTried          // endpoints tried before
 	avoidNone
 )
 
-// Avoids reports whether the call should not go to ep, for a Picker to ask: ep was tried before, is
-// not ready while others are, is not connected while others are, or does not remember the call's
-// idempotency key, which another endpoint does. An endpoint that is not connected is connected to
-// in the background, so that a later call can go there.
+// Avoids reports whether the call should not go to ep. Pickers call it for every endpoint they
+// consider. It is true if the call has already tried ep, if ep is not ready while others are, if ep
+// is not connected while others are, or if another endpoint remembers the call's idempotency key
+// and ep does not. Avoids also starts to connect to an endpoint that is not connected, so that
+// later calls can use it.
 func (c *Call) Avoids(ep *Endpoint) bool {
 	if c.hold != nil && c.holds(ep) {
 		return true
@@ -57,11 +57,11 @@ func (c *Call) Avoids(ep *Endpoint) bool {
 	return slices.Contains(c.tried, ep) || c.besides(ep)
 }
 
-// Tolerate makes the call not avoid endpoints that are not ready, for a Picker that asks another
-// one: until the pick ends.
+// Tolerate makes the current pick accept endpoints that are not ready. It is for a Picker that
+// wraps another one.
 func (c *Call) Tolerate() { c.pass = max(c.pass, avoidOffline) }
 
-// Avoid makes later attempts of the call go to other endpoints, while there are any.
+// Avoid makes later attempts of the call go to endpoints other than ep, if there are any.
 func (c *Call) Avoid(ep *Endpoint) {
 	if !slices.Contains(c.tried, ep) {
 		c.tried = append(c.tried, ep)
@@ -71,14 +71,17 @@ func (c *Call) Avoid(ep *Endpoint) {
 // Stay makes all attempts of the call go to the endpoint that the balancer picks for the first one.
 func (c *Call) Stay() { c.stays = true }
 
-// pinned reports whether the endpoint is chosen already, by the user or for good.
+// pinned reports whether the endpoint is fixed, by the user or by Stay.
 func (c *Call) pinned() bool { return c.Endpoint != nil && (c.Endpoint != c.picked || c.stays) }
 
-// balance returns the handler between middleware and endpoint middleware: it chooses the endpoint.
-// It sends a call that was certainly not processed to another one, because that is always right.
-// The handler is no method, which would have a wrapper below it on the stack: see decodeBody. For
-// the same reason it makes the first attempt itself, if it can: each of recovery, timeout, retry,
-// token and observers leaves 1000 callers' stacks at 4 KiB, which any of them doubled before.
+// balance returns the handler between middleware and endpoint middleware. The handler picks the
+// endpoint. It sends a call that was certainly not executed to another endpoint, because that is
+// always safe.
+//
+// The handler is a closure and not a method, because a method value would add a wrapper's frame to
+// the stack: see decodeBody. For the same reason it makes the first attempt itself, if it can. With
+// this, 1000 callers' stacks stay at 4 KiB with any one of the middlewares recovery, timeout, retry
+// and token, or with observers. Before, each of these doubled the stacks.
 func (c *Client) balance() Handler {
 	bare := len(c.opts.EndpointMiddleware) == 0
 	return func(ctx context.Context, call *Call) error {
@@ -112,7 +115,8 @@ func (c *Client) balance() Handler {
 	}
 }
 
-// balanceAfter is balance for a call whose first attempt, if there was one, failed with err.
+// balanceAfter is balance for a call whose first attempt failed with err. Err is nil if there was
+// no attempt.
 func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error {
 	if err != nil {
 		err = c.explain(ctx, call, call.Endpoint, err)
@@ -120,7 +124,7 @@ func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error 
 	return c.balanceOn(ctx, call, err)
 }
 
-// balanceOn is balanceAfter with an error that is explained.
+// balanceOn is balanceAfter for an err that has passed explain.
 func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 	if call.out == nil {
 		return Errorf(Internal, "%s: middleware made a call that no client has begun; use Client.Do", call.Method)
@@ -159,7 +163,7 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 		}
 		call.going(ep)
 		if again {
-			call.start() // before that is forgotten
+			call.start() // before began is overwritten
 			began = clock()
 			call.out.began = began
 		}
@@ -169,25 +173,26 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 	}
 }
 
-// resend reports whether a failed call is sent again here, to an endpoint that was not tried. One
-// that could not be connected to is not sent on to others that could not be either: while no server
-// is there, that would be an attempt with each of them for every call.
+// resend reports whether the client sends a failed call again by itself, to an endpoint that was
+// not tried. A call that found no connection is not sent on to further endpoints that are
+// unreachable too. Otherwise every call would try every endpoint while no server is up.
 func (c *Client) resend(call *Call, err error, resends int) bool {
 	e, ok := errors.AsType[*Error](err)
 	if !ok || !e.NotProcessed || call.stream != nil && call.stream.begun || resends >= maxResends || call.Endpoint == nil {
 		return false
 	}
 	_, absent := errors.AsType[*dialError](e.Cause)
-	// a breach, which ended the connection, says nothing of other servers
+	// a breach of the protocol, which ended the connection, says nothing about other servers
 	if e.Code != Unavailable && !absent && !e.is(catalogue.Breach) {
 		return false
 	}
-	// The connection was at fault, or the epoch, not the endpoint: a new one may do.
+	// The fault was in the connection or the order epoch, not in the endpoint: a new connection may
+	// work.
 	old := e.Stale() && (!absent || !e.AboutConnection())
 	if old {
-		call.Endpoint.prune() // this may come before the connection's own news of its end
+		call.Endpoint.prune() // prune may run before the connection reports its end
 	}
-	// That a connection drains happens again and again when none may become old.
+	// With a low MaxAge, connections drain again and again.
 	again := (e.is(catalogue.Draining) || old && (resends < staleResends || !slices.Contains(call.tried, call.Endpoint))) && !call.Endpoint.unreachable()
 	call.Avoid(call.Endpoint)
 	if call.pinned() {
@@ -197,7 +202,7 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 	untried := 0
 	for _, ep := range all {
 		switch {
-		// the picker would rather take one that was tried
+		// the picker prefers an endpoint that was tried
 		case slices.Contains(call.tried, ep), call.besides(ep), call.holds(ep):
 		case !absent || !ep.unreachable():
 			return true
@@ -211,11 +216,11 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 	return again
 }
 
-// event tells the user of a connection event, and the resolver that its instances are perhaps
-// elsewhere.
+// event passes a connection event to the OnConn hook. If the event suggests that instances have
+// moved, it also asks the resolver to refresh.
 func (c *Client) event(e ConnEvent) {
 	if c.refresh != nil && e.Kind != introspect.Connected && e.Kind != introspect.Closed {
-		_ = c.guard.apart("the resolver's Refresh", nil, func() error { // that it failed is in the log
+		_ = c.guard.apart("the resolver's Refresh", nil, func() error { // a failure is in the log
 			c.refresh()
 			return nil
 		})

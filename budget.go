@@ -11,18 +11,20 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file is what a call hands down to the calls that are made for it: its budget of attempts,
-// its class, its tenant.
+// This file passes state of a call down to the calls that its handlers make: the attempt budget,
+// the criticality, the tenant and Explain.
 //
-// The budget is tokens, each of which is leave for one attempt more than the first. A token is in
-// one place only. Whoever sends a request to a method that makes calls of its own, as its server
-// says once it has seen that, keeps one, and lets it take the others along; the reply says how many
-// were used, and brings the rest back, also that of a stream whose caller has left it. Those that
-// went with a request to which no reply came are gone: they may be in use. So there are never more
-// attempts at any level of the tree than the root was given, those who are nearest to the failure
-// repeat first, and a server that dies does not take the last chance with it.
+// The budget consists of tokens. Each token pays for one attempt beyond the first. A token is in
+// one place at any time. When a client sends a request to a method that makes calls of its own, it
+// keeps one token and lends the others to the request. The client knows such a method because its
+// server has said so. The reply says how many tokens were used, and the client takes the rest back.
+// This also holds for a stream that its caller has left. Tokens that were lent to a request without
+// a reply are lost, because they may be in use.
+//
+// So no level of the call tree makes more attempts than the root was given. The callers nearest to
+// the failure retry first. A server that dies does not take the last token with it.
 
-// A budget is tokens.
+// A budget holds the tokens of a call.
 type budget struct{ spare atomic.Int32 }
 
 // take takes one token.
@@ -38,7 +40,7 @@ func (b *budget) take() bool {
 	}
 }
 
-// lend takes all tokens but those that are kept.
+// lend takes all tokens except kept of them, and returns how many it took.
 func (b *budget) lend(kept int32) int32 {
 	for {
 		n := b.spare.Load()
@@ -51,19 +53,19 @@ func (b *budget) lend(kept int32) int32 {
 	}
 }
 
-// repay takes back those of the lent ones that were not used.
+// repay returns the lent tokens that were not used.
 func (b *budget) repay(lent int32, used uint64) {
 	if left := int64(lent) - int64(min(used, maxBudget)); left > 0 {
 		b.spare.Add(int32(left)) //nolint:gosec // at most lent
 	}
 }
 
-// maxBudget bounds what is believed of a budget.
+// maxBudget is the largest budget that is accepted from a peer.
 const maxBudget = 1 << 20
 
-// Again takes leave to send the call once more out of its budget, and reports whether there was
-// any. Whoever sends calls again asks before each attempt but the first. Without a budget it
-// returns true.
+// Again takes one attempt from the call's attempt budget, and reports whether one was left.
+// Middleware that sends a call again must call it before every attempt except the first. Without a
+// budget Again returns true.
 func (c *Call) Again() bool {
 	b := c.tokens()
 	return b == nil || b.take()
@@ -78,10 +80,10 @@ func (c *Call) tokens() *budget {
 	return c.budget
 }
 
-// lend lets an attempt take tokens along, if the method is known to make calls of its own: a reply
-// that does not come takes them with it. None is kept where nobody could use it: by a call that
-// sends a stream, which cannot be made again once the server has taken it, and shares its budget
-// with no other one.
+// lend lends tokens to an attempt if its method is known to make calls of its own. They are lost if
+// no reply comes. One token is kept for a retry. No token is kept for a call that sends a stream
+// and shares its budget with no other call, because such a call cannot be retried once the server
+// has accepted it.
 func (o *outgoing) lend(call *Call) {
 	b := call.tokens()
 	o.lent = 0
@@ -95,14 +97,15 @@ func (o *outgoing) lend(call *Call) {
 	o.req.Budget = uint64(1 + o.lent) //nolint:gosec // not negative
 }
 
-// repay takes back those that the attempt did not use.
+// repay takes back the tokens that the attempt did not use.
 func (o *outgoing) repay(call *Call, used uint64) {
 	call.budget.repay(o.lent, used)
 	o.lent = 0
 }
 
-// lender returns who is told of the end of a stream. When the request has taken tokens of a
-// handler's along, that is a lender. Those of the call's own end with it.
+// lender returns the Completer for a stream. If the stream borrowed tokens from a handler's budget,
+// it is a lender, which returns the tokens when the stream ends. Tokens from the call's own budget
+// end with the call.
 func (c *Call) lender(ctx context.Context, st *mux.Stream) mux.Completer {
 	if c.out.lent == 0 {
 		return st
@@ -113,14 +116,14 @@ func (c *Call) lender(ctx context.Context, st *mux.Stream) mux.Completer {
 	return &lender{st, loan{c.budget, c.out.lent}}
 }
 
-// A lender is a stream that is told also of the end of a call that its caller has left: then it
-// gets back what was not used.
+// A lender is a stream that takes back unused tokens even if its caller has left the call before
+// the end.
 type lender struct {
 	*mux.Stream
 	loan
 }
 
-// A loan is tokens, and where they come from.
+// A loan is a number of lent tokens and the budget that they belong to.
 type loan struct {
 	of   *budget
 	lent int32
@@ -129,7 +132,8 @@ type loan struct {
 // Abandoned implements mux.Follower.
 func (l *lender) Abandoned() mux.Completer { return &abandoned{l.loan} }
 
-// An abandoned loan waits for the reply to a call whose caller has gone. Without one it is lost.
+// An abandoned loan waits for the reply to a call that its caller has left. Without a reply the
+// tokens are lost.
 type abandoned struct{ loan }
 
 // Complete implements mux.Completer.
@@ -140,26 +144,26 @@ func (l *abandoned) Complete(a *mux.Answer, err error) {
 	}
 }
 
-// A heritage is what the calls that a handler makes have of the handler's own.
+// A heritage is the state that a handler's calls inherit from the handler's own call.
 type heritage struct {
 	budget      budget
-	given       int32 // tokens in it to begin with
-	bounded     bool  // there is a budget
+	given       int32 // its initial tokens
+	bounded     bool  // the call has a budget
 	criticality int
 	tenant      string
 	explain     bool
 }
 
-// inherited says what a call has of a heritage, to be undone at its end.
+// inherited says which fields a call got from a heritage. They are reset when it ends.
 type inherited struct{ criticality, tenant, explain bool }
 
 type heritageKey struct{}
 
-// background is the context that most calls without a handler have.
+// background is the context of most calls that are made outside of handlers.
 var background = context.Background()
 
-// inherit gives a call what it has of the one whose handler's context ctx is. A context that is
-// nobody's costs a comparison.
+// inherit sets the fields that a call inherits from the handler that makes it, if ctx is a
+// handler's context. For context.Background it costs one comparison.
 func (c *Call) inherit(ctx context.Context) {
 	if ctx == background {
 		return
@@ -201,13 +205,13 @@ func (c *Call) disinherit() {
 	}
 }
 
-// heritage returns what calls inherit that are made with the handler's context, or nil. It may be
-// called concurrently.
+// heritage returns the state for calls made with the handler's context, or nil if there is none. It
+// may be called concurrently.
 func (c *serverCall) heritage() *heritage {
 	if h := c.heirs.Load(); h != nil {
 		return h
 	}
-	call := &c.call // as middleware has left it
+	call := &c.call // with the changes of middleware
 	if call.Budget == 0 && call.Criticality == 0 && call.Tenant == "" && !call.Explain {
 		return nil
 	}
@@ -222,7 +226,7 @@ func (c *serverCall) heritage() *heritage {
 	return h
 }
 
-// used returns how many tokens of the request's the calls made for it have used, or lost.
+// used returns how many of the request's tokens were used or lost by the calls made for it.
 func (c *serverCall) used() uint64 {
 	h := c.heirs.Load()
 	if h == nil || !h.bounded {
@@ -231,7 +235,7 @@ func (c *serverCall) used() uint64 {
 	return uint64(max(h.given-h.budget.spare.Load(), 0))
 }
 
-// On the wire a criticality is a number of which the lowest bit is the sign.
+// On the wire a criticality is a number whose lowest bit is the sign.
 func criticalityOf(n uint64) int {
 	n = min(n, math.MaxInt16)
 	return int(n>>1) ^ -int(n&1)

@@ -18,52 +18,51 @@ import (
 // A cluster keeps a client's set of endpoints in step with its resolver.
 type cluster struct {
 	client *Client
-	set    atomic.Pointer[endpointSet] // nil until the resolver has spoken
-	// learner is the set's picker, if it is one; nil otherwise.
+	set    atomic.Pointer[endpointSet] // nil until the first set is built
+	// learner is the set's picker if that is a Learner; nil otherwise.
 	learner atomic.Pointer[Learner]
 
-	// mu is never held while code of users runs. See rebuild.
+	// mu is never held while user code runs. See rebuild.
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when the set, listed or err changes
-	err     error         // of the resolver's last failure, nil when it works
-	errText string        // of err
-	heard   time.Duration // when it last named instances, on the clock; 0 before
+	err     error         // the resolver's last failure; nil while it works
+	errText string        // the text of err
+	heard   time.Duration // when the resolver last reported instances, on the clock; 0 before
 	closed  bool
 
-	known    bool        // the resolver has spoken
-	listed   []*Endpoint // of which the next set is made; the slice does not change
-	gone     []*Endpoint // that are not listed any more, and may be in the set
-	stale    bool        // a set has to be made
-	building bool        // a goroutine makes sets
-	inactive int         // that the resolver names
+	known    bool        // the resolver has reported instances
+	listed   []*Endpoint // the endpoints of the next set; the slice does not change
+	gone     []*Endpoint // endpoints that were removed from listed and may still be in the set
+	stale    bool        // the set is out of date
+	building bool        // a goroutine is building sets
+	inactive int         // inactive instances that the resolver reports
 	source   source
 
-	size        int       // of the last set that was believed
-	peak        int       // of the largest lately
-	peakAt      time.Time // when it was named
-	implausible bool      // the last set was so small that it was not believed
-	settling    bool      // a timer will look at the endpoints that are leaving
-	reshaping   bool      // a timer will tell the balancer of suspects
+	size        int       // the size of the last set that was believed
+	peak        int       // the largest recent size
+	peakAt      time.Time // when peak was reported
+	implausible bool      // the last set was too small to be believed
+	settling    bool      // a timer will check the endpoints that are leaving
+	reshaping   bool      // a timer will rebuild the set without suspects
 
-	service   string       // whose instances the resolver names; empty if it does not say
+	service   string       // the service that the resolver resolves; "" if it does not say
 	connected atomic.Int32 // endpoints that have a connection
-	dials     atomic.Int32 // attempts to connect that are under way
-	leaving   atomic.Int32 // endpoints that are listed here and not by the resolver
+	dials     atomic.Int32 // attempts to connect in progress
+	leaving   atomic.Int32 // listed endpoints that the resolver no longer reports
 
 	searchMu sync.Mutex
-	search   *search // nil when none is under way
+	search   *search // nil if none is running
 }
 
 // An endpointSet is one state of the cluster. It does not change.
 type endpointSet struct {
 	endpoints []*Endpoint
-	given     []*Endpoint // to the balancer: without suspects
+	given     []*Endpoint // the endpoints given to the balancer: without suspects
 	picker    Picker
-	past      int64 // attempts that were made on endpoints that have left
+	past      int64 // attempts on endpoints that have left
 }
 
-// attempts returns how many attempts have been made on the endpoints, and on those that there were
-// before.
+// attempts returns how many attempts have been made on all endpoints, present and past.
 func (s *endpointSet) attempts() int64 {
 	n := s.past
 	for _, ep := range s.endpoints {
@@ -119,7 +118,7 @@ func (cl *cluster) follow(ctx context.Context, r Resolver) {
 	}
 }
 
-// heardOf takes over what the resolver says.
+// heardOf handles a set of instances from the resolver.
 func (cl *cluster) heardOf(ctx context.Context, instances []Instance) {
 	if len(instances) == 0 && cl.set.Load() == nil {
 		cl.source.list(ctx, cl.client, firstListTime)
@@ -133,7 +132,7 @@ func (cl *cluster) heardOf(ctx context.Context, instances []Instance) {
 	}
 }
 
-// fail takes note of a failure of the resolver, and reports whether that is news.
+// fail stores a failure of the resolver, and reports whether it differs from the last one.
 func (cl *cluster) fail(err error) bool {
 	text := err.Error()
 	cl.mu.Lock()
@@ -149,8 +148,8 @@ func (cl *cluster) wakeLocked() {
 	cl.changed = make(chan struct{})
 }
 
-// listLocked makes endpoints those that the next set is made of. Gone are those that were listed
-// before. Rebuild, or rebuildSoon, must follow when cl.mu has been unlocked.
+// listLocked sets the endpoints of the next set. Gone are the endpoints that leave. After unlocking
+// cl.mu, the caller must call rebuild or rebuildSoon.
 func (cl *cluster) listLocked(endpoints, gone []*Endpoint) {
 	cl.listed, cl.gone = endpoints, append(cl.gone, gone...)
 	cl.known, cl.stale = true, true
@@ -164,11 +163,11 @@ func (cl *cluster) listLocked(endpoints, gone []*Endpoint) {
 	cl.wakeLocked()
 }
 
-// rebuild makes the set of what is listed. It runs the code of users that this takes, the Balancer
-// and the constructors of endpoint middleware, without a lock: that code may take long, and may
-// call the client. One goroutine makes sets at a time, until nothing has changed while it made the
-// last one, so that the newest list wins. Rebuild returns at once if another goroutine is doing
-// that. See docs/decisions/0040-user-code-runs-without-our-locks.md.
+// rebuild builds the set from cl.listed. It calls user code without a lock: the Balancer and the
+// constructors of endpoint middleware. That code may take long and may call the client. Only one
+// goroutine builds sets. It repeats until nothing has changed meanwhile, so the newest list wins.
+// If another goroutine is building, rebuild returns at once. See
+// docs/decisions/0040-user-code-runs-without-our-locks.md.
 func (cl *cluster) rebuild() {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
@@ -199,8 +198,8 @@ func (cl *cluster) rebuild() {
 	}
 }
 
-// rebuildSoon is rebuild for a goroutine that calls wait for. It waits until the set is made, but
-// not for a Balancer that takes long.
+// rebuildSoon is rebuild for goroutines on which calls wait. It waits until the set is built, but
+// at most reshapeAfter, because a Balancer may take long.
 func (cl *cluster) rebuildSoon() {
 	if !cl.client.Background(func(context.Context) { cl.rebuild() }) {
 		return // the client is closed
@@ -224,7 +223,7 @@ func (cl *cluster) rebuildSoon() {
 	}
 }
 
-// build makes a set. Only rebuild calls it.
+// build returns a new set. Only rebuild calls it.
 func (cl *cluster) build(endpoints []*Endpoint) *endpointSet {
 	for _, ep := range endpoints {
 		ep.wrap()
@@ -247,7 +246,7 @@ func (cl *cluster) build(endpoints []*Endpoint) *endpointSet {
 	return &endpointSet{endpoints: endpoints, given: given, picker: picker}
 }
 
-// publishLocked has calls use a set.
+// publishLocked makes set the current one.
 func (cl *cluster) publishLocked(set *endpointSet) {
 	if l, ok := set.picker.(Learner); ok {
 		cl.learner.Store(&l)
@@ -261,13 +260,13 @@ func (cl *cluster) publishLocked(set *endpointSet) {
 	cl.wakeLocked()
 }
 
-// A noPicker stands for the picker of a balancer that made none.
+// A noPicker replaces the picker of a balancer that returned nil.
 type noPicker struct{}
 
 func (noPicker) Pick(*Call) *Endpoint { return nil }
 func (noPicker) String() string       { return "it returned no picker" }
 
-// A brokenPicker stands for the picker of a balancer that panicked.
+// A brokenPicker replaces the picker of a balancer that panicked.
 type brokenPicker struct{ error }
 
 func (brokenPicker) Pick(*Call) *Endpoint { return nil }
@@ -286,7 +285,8 @@ func (cl *cluster) close() {
 	wg.Wait()
 }
 
-// pick chooses the endpoint of the next attempt. With wait it waits for the first set of instances.
+// pick returns the endpoint for the next attempt. With wait it waits for the first set of
+// instances.
 func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, error) {
 	if call.Endpoint != nil && call.pinned() {
 		return call.Endpoint, nil
@@ -329,7 +329,7 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 	return nil, refusal("YDL1002", "%s: %d instances are known and the balancer chose none%s", call.Method, len(set.endpoints), why)
 }
 
-// pick asks the picker, first for the endpoints that the call should go to, then for others.
+// pick asks the picker, pass by pass: see avoidUnready.
 func (s *endpointSet) pick(call *Call) *Endpoint {
 	if call.pass != avoidUnready {
 		call.pass = avoidUnready
@@ -345,8 +345,8 @@ func (s *endpointSet) pick(call *Call) *Endpoint {
 	return nil
 }
 
-// instead returns an endpoint that is connected, if the picker has one, or else ep, which it picked
-// although that is not connected and others are: not every picker heeds Avoids.
+// instead returns a connected endpoint, if the picker picks one when asked again. Otherwise it
+// returns ep. It is called when a picker ignores Avoids and picks an endpoint without a connection.
 func (s *endpointSet) instead(call *Call, ep *Endpoint) *Endpoint {
 	tried := call.tried
 	defer func() { call.tried = tried }()
@@ -360,7 +360,7 @@ func (s *endpointSet) instead(call *Call, ep *Endpoint) *Endpoint {
 	return ep
 }
 
-// maxRepicks is how often a picker is asked again that picked an endpoint which is not connected.
+// maxRepicks is how many further picks the function instead asks for.
 const maxRepicks = 3
 
 var errNotYet = errors.New("the instances are not known yet")
@@ -371,8 +371,9 @@ func (cl *cluster) first(ctx context.Context, call *Call) (*endpointSet, error) 
 	return cl.set.Load(), err
 }
 
-// await waits until done, which is called with cl.mu held. That is one of: there is a set, the
-// resolver has spoken.
+// await waits until done returns true, or until ctx, the call's deadline or the dial timeout ends.
+// Done is called with cl.mu held, and reports that there is a set or that the resolver has reported
+// instances.
 func (cl *cluster) await(ctx context.Context, call *Call, done func() bool) error {
 	limit := cl.client.opts.DialTimeout
 	left := limit + 1
@@ -411,9 +412,9 @@ func (cl *cluster) await(ctx context.Context, call *Call, done func() bool) erro
 }
 
 // unnamed returns the error of a call that waited for the first set of instances until cause ended
-// it. Known says that the resolver has named instances.
+// it. Known says that the resolver has reported instances.
 func (cl *cluster) unnamed(cause error, waited time.Duration, known bool) error {
-	if waited < time.Millisecond { // the call's time was over before
+	if waited < time.Millisecond { // the call's time had passed before
 		return &mux.CallError{Cause: cause, NotProcessed: true}
 	}
 	if known {
@@ -422,7 +423,7 @@ func (cl *cluster) unnamed(cause error, waited time.Duration, known bool) error 
 	return tooLate(cause, "YDL1201", " after %v of waiting for the resolver%s, which has named no instances yet%s", rounded(waited), cl.source.of(), cl.trouble())
 }
 
-// trouble is what is wrong with the resolver, to be appended to a message.
+// trouble returns the resolver's last failure as a suffix for a message, or "".
 func (cl *cluster) trouble() string {
 	cl.mu.Lock()
 	err, text := cl.err, cl.errText
@@ -436,7 +437,7 @@ func (cl *cluster) trouble() string {
 	return "; it failed: " + text
 }
 
-// nobody is why there is no endpoint.
+// nobody returns why there is no endpoint.
 func (cl *cluster) nobody() string {
 	cl.mu.Lock()
 	inactive := cl.inactive
@@ -447,10 +448,10 @@ func (cl *cluster) nobody() string {
 	return cl.source.none() + cl.trouble()
 }
 
-// ready waits until an endpoint is connected.
+// ready connects and waits until an endpoint is connected.
 func (cl *cluster) ready(ctx context.Context) error {
 	call := &Call{Method: "Ready"}
-	var endpoints []*Endpoint // the balancer need not know them
+	var endpoints []*Endpoint // the balancer need not have seen them
 	err := cl.await(ctx, call, func() bool {
 		endpoints = cl.listed
 		return cl.known
@@ -469,7 +470,7 @@ func (cl *cluster) ready(ctx context.Context) error {
 	for begun, ended := 0, 0; ended < len(order) && (ended == 0 || ctx.Err() == nil); ended++ {
 		for ; begun < min(ended+readyAtOnce, len(order)); begun++ {
 			go func(ep *Endpoint) {
-				_, err := ep.connected(ctx, time.Time{}, true) // ends with ctx, or within the dial timeout
+				_, err := ep.connected(ctx, time.Time{}, true) // returns when ctx ends, or within the dial timeout
 				if err != nil {
 					err = cl.client.explain(ctx, call, ep, err)
 				}

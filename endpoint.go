@@ -23,57 +23,57 @@ import (
 type Endpoint struct {
 	instance atomic.Pointer[Instance]
 	client   *Client
-	handler  Handler // endpoint middleware and the connection; without the former until wrapped
-	wrapped  bool    // set, as handler is, before the endpoint is in a set
+	handler  Handler // the attempt on a connection; with endpoint middleware once wrapped
+	wrapped  bool    // set, like handler, before the endpoint is in a set
 	inflight inflight
 	report   loadReport
 	trip     roundTrip
 	conns    atomic.Pointer[[]*mux.Conn]    // never nil
-	identity atomic.Pointer[serverIdentity] // of the server of the last connection; nil before there was one
+	identity atomic.Pointer[serverIdentity] // of the last connection; nil before the first
 	states   states
-	// status is how many say that the endpoint is not ready, and offline while there is no
-	// connection.
+	// status is the number of reasons why the endpoint is not ready, plus the bit offline while
+	// there is no connection.
 	status   atomic.Int32
-	reached  atomic.Bool // there was a connection at some time
-	suspect  atomic.Bool // an attempt to connect failed, or takes long, and there never was a connection
+	reached  atomic.Bool // there has been a connection
+	suspect  atomic.Bool // never connected, and an attempt failed or is slow
 	busy     atomic.Bool // it is being dialled, or a timer will dial it
-	unlisted atomic.Bool // the resolver does not name it any more, see leaving.go
-	stranger atomic.Bool // another server than the one that was named listens at its address
-	away     atomic.Bool // no connection could be made since the last one that was
-	told     atomic.Bool // a call was told so
-	// when the last connection was lost, in nanoseconds since 1970; 0 while there is nothing wrong
+	unlisted atomic.Bool // the resolver no longer reports it, see leaving.go
+	stranger atomic.Bool // another server listens at its address
+	away     atomic.Bool // no connection could be made since the last one was lost
+	told     atomic.Bool // a call has failed because of that
+	// when the last connection was lost, in nanoseconds since 1970; 0 while all is well
 	lostAt atomic.Int64
-	ctx    context.Context //nolint:containedctx // ends with the endpoint
+	ctx    context.Context //nolint:containedctx // canceled when the endpoint is closed
 	cancel context.CancelFunc
 
-	joined time.Time // when the resolver named it first; does not change
+	joined time.Time // when the resolver first reported it; does not change
 	left   time.Time // when it became unlisted; guarded by cluster.mu
 
 	mu       sync.Mutex
-	by       map[string]bool // who says that it is not ready
-	dialing  *dialing        // nil when nobody dials
-	lastErr  *dialError      // why there is no connection
-	failures int             // connections in a row that could not be made, or did not last
-	failedAt time.Time       // of the last failure
-	since    time.Time       // of the last connection
-	retry    *time.Timer     // the next dial
+	by       map[string]bool // the reasons why it is not ready: see SetReady
+	dialing  *dialing        // nil while no attempt is in progress
+	lastErr  *dialError      // why the last attempt or connection failed
+	failures int             // failed attempts and short-lived connections in a row
+	failedAt time.Time       // when the last failure happened
+	since    time.Time       // when the last connection was made
+	retry    *time.Timer     // the timer of the next dial
 	retryAt  time.Time
 	closed   bool
-	// enough is until when no connection beside the ones there are is wanted, in nanoseconds since
-	// 1970: one is being made, or could not be made.
+	// enough is the time until which no additional connection is made, in nanoseconds since 1970:
+	// one is being made, or an attempt has just failed.
 	enough atomic.Int64
 }
 
-// offline is the bit of Endpoint.status that says that there is no connection.
+// offline is the bit of Endpoint.status that means that there is no connection.
 const offline = 1 << 16
 
-// An inflight counts calls that are being worked on. Asynchronous calls begin on one processor and
-// end on another: a counter that both of them wrote took each call 40 ns, most of it waiting for
-// the other one's cache.
+// An inflight counts calls in flight. It has two counters on separate cache lines, because
+// asynchronous calls begin on one processor and end on another. One counter for both took 40 ns per
+// call, mostly for moving the cache line.
 type inflight struct {
 	_       [cacheLine]byte
 	begun   atomic.Int64
-	waiting atomic.Int64 // for a connection; seldom written
+	waiting atomic.Int64 // calls that wait for a connection; rarely written
 	_       [cacheLine]byte
 	ended   atomic.Int64
 	_       [cacheLine]byte
@@ -81,29 +81,30 @@ type inflight struct {
 
 const cacheLine = 64
 
-// sent is how many have been sent, or are about to be, and have not ended.
+// sent returns how many calls were sent, or are about to be, and have not ended.
 func (n *inflight) sent() int {
 	ended := n.ended.Load() // first, so that the count is never negative
 	return int(n.begun.Load() - ended)
 }
 
-// A dialing is an attempt to connect that several callers may wait for.
+// A dialing is an attempt to connect. Several callers may wait for it.
 type dialing struct {
 	done  chan struct{}
 	began time.Duration // on the clock
-	// accepted is set once the transport has connected. From then on the server is to answer.
+	// accepted is set when the transport has connected. From then on the attempt waits for the
+	// server's settings.
 	accepted atomic.Bool
-	spare    bool          // the connection may be idle for spareTime
-	delay    time.Duration // before the attempt begins
+	spare    bool          // an additional connection: closed when idle for spareTime
+	delay    time.Duration // pause before the attempt
 	conn     *mux.Conn
 	err      error
 }
 
-// spareTime is how long a connection beside others may be idle, or one that no call needed, when
-// there is no other limit.
+// spareTime is how long an additional connection, or one that no call needed, may be idle if
+// Limits.IdleTimeout is not set.
 const spareTime = 30 * time.Second
 
-// Backoff between attempts to connect: doubling, with jitter of half of it.
+// Back-off between attempts to connect. It doubles, with a jitter of half of it.
 const (
 	firstBackoff = 20 * time.Millisecond
 	lastBackoff  = 1500 * time.Millisecond
@@ -119,8 +120,8 @@ func newEndpoint(c *Client, in Instance) *Endpoint {
 	return ep
 }
 
-// wrap puts the endpoint middleware around the connection, once. No lock may be held. If the
-// constructor of one panics, calls to the endpoint fail.
+// wrap wraps the handler in the endpoint middleware, once. No lock may be held. If a constructor
+// panics, calls to the endpoint fail.
 func (ep *Endpoint) wrap() {
 	if ep.wrapped {
 		return
@@ -139,19 +140,19 @@ func (ep *Endpoint) wrap() {
 	ep.handler = h
 }
 
-// Instance returns what the resolver says of the endpoint now.
+// Instance returns the instance as the resolver last reported it.
 func (ep *Endpoint) Instance() Instance { return *ep.instance.Load() }
 
 // Addr returns the address of the instance.
 func (ep *Endpoint) Addr() string { return ep.instance.Load().Addr }
 
-// Inflight returns how many calls of this client the endpoint is working on. Those that wait for a
-// connection to it count too: otherwise one that lets nobody connect would look idle to balancers,
-// and get all calls until that is certain.
+// Inflight returns how many calls of this client are in flight on the endpoint. Calls that wait for
+// a connection count too. Otherwise an endpoint that accepts no connections would look idle to
+// balancers and attract all calls until the dial timeout.
 func (ep *Endpoint) Inflight() int { return ep.inflight.sent() + int(ep.inflight.waiting.Load()) }
 
-// begun and ended count calls in flight. A peer has no endpoint. Begun returns when that was if a
-// Learner wants to know, and otherwise 0.
+// begun counts a call in flight and returns the clock if the picker is a Learner, and 0 otherwise.
+// Ep is nil for a call to a peer.
 func (ep *Endpoint) begun() (at time.Duration) {
 	if ep == nil {
 		return 0
@@ -172,20 +173,20 @@ func (ep *Endpoint) ended() {
 // Connected reports whether there is a connection.
 func (ep *Endpoint) Connected() bool { return len(*ep.conns.Load()) > 0 }
 
-// unreachable reports whether there is no connection, and a call was told that the transport could
-// make none since the last one.
+// unreachable reports whether there is no connection, and a call has failed since the last one
+// because the transport could not connect.
 func (ep *Endpoint) unreachable() bool { return ep.away.Load() && ep.told.Load() && !ep.Connected() }
 
-// Ready reports whether the endpoint should get calls: nobody has said otherwise with SetReady, and
-// its connection was not lost. An endpoint that was not connected to yet is ready; calls go there
-// when it is connected, or when no endpoint is.
+// Ready reports whether the endpoint should receive calls. It is true unless a SetReady says
+// otherwise or its connection was lost. An endpoint to which the client has not connected yet is
+// ready; calls go there when it is connected, or when no endpoint is.
 func (ep *Endpoint) Ready() bool { return ep.status.Load()&^offline == 0 }
 
 // offline reports whether there is no connection.
 func (ep *Endpoint) offline() bool { return ep.status.Load()&offline != 0 }
 
-// SetReady says, in the name of by, whether the endpoint should get calls. It gets calls while
-// nobody says that it should not, and when no endpoint is ready.
+// SetReady sets whether the endpoint should receive calls, for the reason by. The endpoint is ready
+// while no reason says that it is not. If no endpoint is ready, calls go to endpoints that are not.
 func (ep *Endpoint) SetReady(by string, ready bool) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -204,8 +205,8 @@ func (ep *Endpoint) setReadyLocked(by string, ready bool) {
 	ep.status.Store(int32(len(ep.by)) | ep.status.Load()&offline) //nolint:gosec // few
 }
 
-// setConnsLocked replaces the connections. It reports whether the client has no connection to any
-// endpoint now, and had one.
+// setConnsLocked replaces the connections. It reports whether this removed the client's last
+// connection to any endpoint.
 func (ep *Endpoint) setConnsLocked(conns []*mux.Conn) (last bool) {
 	before := len(*ep.conns.Load())
 	ep.conns.Store(&conns)
@@ -221,18 +222,19 @@ func (ep *Endpoint) setConnsLocked(conns []*mux.Conn) (last bool) {
 	return false
 }
 
-// restsLocked reports whether there is no connection, and nobody tries to make one.
+// restsLocked reports whether there is no connection and no attempt to make one.
 func (ep *Endpoint) restsLocked() bool {
 	return len(*ep.conns.Load()) == 0 && ep.dialing == nil && ep.retry == nil
 }
 
-// State returns the value kept under key on this endpoint, made with create the first time.
-// Middleware keeps there what must survive a new chain.
+// State returns the value stored under key on this endpoint, and creates it with create the first
+// time. Middleware stores state there that must survive a new chain. State may be called
+// concurrently; if two first calls race, create may run twice.
 func (ep *Endpoint) State(key any, create func() any) any {
 	return ep.states.get(key, create)
 }
 
-// states are values that are kept under keys.
+// states stores values under keys.
 type states struct{ sync.Map }
 
 func (s *states) get(key any, create func() any) any {
@@ -243,12 +245,12 @@ func (s *states) get(key any, create func() any) any {
 	return v
 }
 
-// Client returns the client whose endpoint it is.
+// Client returns the client that the endpoint belongs to.
 func (ep *Endpoint) Client() *Client { return ep.client }
 
-// Go runs f on a goroutine of the endpoint's: ctx ends when the endpoint is no longer one of the
-// client's, or the client is closed, which waits for f to return. It does nothing once that has
-// happened.
+// Go runs f on a new goroutine. F's ctx ends when the endpoint leaves the client's set or the
+// client is closed. Client.Close waits at most 1.5 s for f to return. Once ctx has ended, Go does
+// nothing.
 func (ep *Endpoint) Go(f func(ctx context.Context)) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -260,11 +262,11 @@ func (ep *Endpoint) Go(f func(ctx context.Context)) {
 	}
 }
 
-// byConn is who says that an endpoint is not ready because it is not connected.
+// byConn is the reason, as in SetReady, of an endpoint that has lost its connection.
 const byConn = "connection"
 
-// do returns the handler that makes one attempt on this endpoint; see balance for why it is no
-// method.
+// do returns the handler that makes one attempt on this endpoint. It is a closure for the reason
+// given at balance.
 func (ep *Endpoint) do() Handler {
 	c := ep.client
 	return func(ctx context.Context, call *Call) error {
@@ -288,16 +290,17 @@ func (ep *Endpoint) do() Handler {
 	}
 }
 
-// ready returns a connection for the next call, or nil if there is none yet, or one more is worth
-// having.
+// ready returns a connection for the next call. It returns nil if there is none, or if another
+// connection should be made.
 func (ep *Endpoint) ready(ctx context.Context) *mux.Conn {
 	conns := *ep.conns.Load()
 	if len(conns) == 1 && ep.client.opts.ConnsPerEndpoint == 1 {
 		return conns[0]
 	}
 	if ep.client.opts.Server != nil {
-		// A handler calls its caller back on the same connection, which knows that this must not
-		// wait for its own cause.
+		// A handler that calls its caller uses the connection on which the call came. That
+		// connection recognizes nested calls, and does not make them wait for the call that caused
+		// them.
 		if conn := mux.ConnOf(ctx); conn != nil && slices.Contains(conns, conn) {
 			return conn
 		}
@@ -309,8 +312,8 @@ func (ep *Endpoint) ready(ctx context.Context) *mux.Conn {
 	return conn
 }
 
-// leastLoaded returns the connection that has the fewest calls open, the oldest of several, and
-// whether all are saturated. One that is not comes before one that is.
+// leastLoaded returns the connection with the fewest open calls, preferring connections that are
+// not saturated and then the oldest. It also reports whether all are saturated.
 func leastLoaded(conns []*mux.Conn) (least *mux.Conn, saturated bool) {
 	fewest := 0
 	for _, conn := range conns {
@@ -322,8 +325,8 @@ func leastLoaded(conns []*mux.Conn) (least *mux.Conn, saturated bool) {
 	return least, saturated
 }
 
-// connected returns a connection, after dialling if need be. With alone there is no other endpoint
-// for who asks: it is dialled at once although an attempt just failed.
+// connected returns a connection, and dials if there is none. Alone says that the caller has no
+// other endpoint: then it dials at once, even if an attempt has just failed.
 func (ep *Endpoint) connected(ctx context.Context, deadline time.Time, alone bool) (*mux.Conn, error) {
 	if conn := ep.ready(ctx); conn != nil {
 		return conn, nil
@@ -350,10 +353,10 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time, alone boo
 			d = ep.dialLocked(len(*ep.conns.Load()) > 0, 0)
 		case alone:
 			d = ep.hastenLocked()
-		default: // it failed just now, and will be tried again soon
+		default: // it has just failed, and a timer will try again
 			err := ep.failureLocked()
 			ep.mu.Unlock()
-			if searched { // it failed for this call
+			if searched { // the search dialled for this call
 				err.next = 0
 			}
 			return nil, err
@@ -361,7 +364,7 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time, alone boo
 	}
 	ep.mu.Unlock()
 	if conn, _ := leastLoaded(*ep.conns.Load()); conn != nil {
-		return conn, nil // one more connection is on its way; this call does not wait for it
+		return conn, nil // an additional connection is being made; this call does not wait for it
 	}
 	conn, err := ep.await(ctx, d, deadline)
 	if _, failed := err.(*dialError); failed { //nolint:errorlint // it is not wrapped yet
@@ -375,7 +378,8 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time, alone boo
 	return conn, err
 }
 
-// failureLocked returns why there is no connection, for a call: with the time of the next attempt.
+// failureLocked returns the error of a call that finds no connection, including the time until the
+// next attempt.
 func (ep *Endpoint) failureLocked() *dialError {
 	ep.told.Store(true)
 	err := *ep.lastErr
@@ -383,7 +387,7 @@ func (ep *Endpoint) failureLocked() *dialError {
 	return &err
 }
 
-// connectFor is connected for a call, whose record is to say how long that took.
+// connectFor is connected for a call. It adds the time that it took to the call's record.
 func (ep *Endpoint) connectFor(ctx context.Context, call *Call) (*mux.Conn, error) {
 	if conn := ep.ready(ctx); conn != nil {
 		return conn, nil
@@ -399,12 +403,12 @@ func (ep *Endpoint) connectFor(ctx context.Context, call *Call) (*mux.Conn, erro
 	return conn, err
 }
 
-// goneError is why an endpoint that was closed takes no call.
+// goneError returns the error of a call to a closed endpoint.
 func (ep *Endpoint) goneError() error {
 	select {
 	case <-ep.client.closing:
 		return &mux.CallError{Cause: mux.ErrClosed, NotProcessed: true}
-	default: // the resolver took it away
+	default: // the endpoint left the set
 		return &mux.CallError{Cause: mux.ErrRetired, NotProcessed: true}
 	}
 }
@@ -426,11 +430,11 @@ func (ep *Endpoint) await(ctx context.Context, d *dialing, deadline time.Time) (
 	}
 }
 
-// notConnected returns the error of a call that waited for d until cause ended it. It says how far
-// d has come, and how the attempt before it ended.
+// notConnected returns the error of a call that waited for d until cause ended it. The error says
+// how far d has come, and how the previous attempt ended.
 func (ep *Endpoint) notConnected(d *dialing, cause error) error {
 	took := clock() - d.began
-	if took < time.Millisecond { // the call's time was over before
+	if took < time.Millisecond { // the call's time had passed before
 		return &mux.CallError{Cause: cause, NotProcessed: true}
 	}
 	before := ""
@@ -446,7 +450,7 @@ func (ep *Endpoint) notConnected(d *dialing, cause error) error {
 	return tooLate(cause, "YDL1103", " after %v of connecting: nothing has answered yet%s", rounded(took), before)
 }
 
-// dialLocked begins an attempt to connect, after a delay.
+// dialLocked starts an attempt to connect, after a delay.
 func (ep *Endpoint) dialLocked(spare bool, delay time.Duration) *dialing {
 	d := &dialing{done: make(chan struct{}), spare: spare, delay: delay, began: clock()}
 	ep.dialing = d
@@ -480,7 +484,7 @@ func (ep *Endpoint) dial(d *dialing) {
 	switch {
 	case ep.closed:
 		if err == nil {
-			c.wg.Go(conn.Close) // nobody wants it any more
+			c.wg.Go(conn.Close) // the endpoint no longer needs it
 		}
 		d.err = ep.goneError()
 	case err != nil:
@@ -488,7 +492,7 @@ func (ep *Endpoint) dial(d *dialing) {
 		ep.failures++
 		if len(*ep.conns.Load()) == 0 {
 			ep.retryLocked(err)
-		} else { // it was to be one more
+		} else { // it was an additional connection
 			ep.enough.Store(time.Now().Add(lastBackoff).UnixNano())
 		}
 	default:
@@ -503,16 +507,16 @@ func (ep *Endpoint) dial(d *dialing) {
 	}
 	ep.mu.Unlock()
 	c.cluster.dials.Add(-1)
-	if err == nil && !conn.Usable() { // it ended before it was in the list
+	if err == nil && !conn.Usable() { // it ended before it was added to the list
 		ep.remove(conn)
 	}
 	c.cluster.dialled(ep, err == nil)
 	close(d.done)
 }
 
-// connect makes a connection and waits until the server has answered: one that is just being shut
-// down may take a connection and never look at it, and then nobody could say whether calls on it
-// were executed.
+// connect makes a connection and waits for the server's settings. Without this wait, a server that
+// is shutting down could accept the connection and never read from it, and the outcome of calls on
+// it would be unknown.
 func (ep *Endpoint) connect(ctx context.Context, d *dialing) (*mux.Conn, *dialError) {
 	c := ep.client
 	fail := func(err *dialError) (*mux.Conn, *dialError) {
@@ -561,13 +565,13 @@ func (ep *Endpoint) connect(ctx context.Context, d *dialing) (*mux.Conn, *dialEr
 	}
 }
 
-// sayNewline ends the line that a silent server may be waiting for, and returns why the server has
-// said nothing. HTTP servers read a line before they answer, and what they answer tells what they
-// are. A yodel server that is late takes the four bytes for the beginning of a frame, and the
-// connection ends before the rest.
+// sayNewline sends two line ends to a silent server, and returns why the server is silent. An HTTP
+// server that waits for a line then answers, and its answer identifies the protocol. A slow yodel
+// server takes the four bytes for the beginning of a frame, and the connection ends before the rest
+// comes.
 func sayNewline(conn *mux.Conn, nc net.Conn, answered <-chan struct{}) error {
 	const patience = 50 * time.Millisecond
-	_ = nc.SetWriteDeadline(time.Now().Add(patience)) // nothing else is written any more
+	_ = nc.SetWriteDeadline(time.Now().Add(patience)) // nothing else will be written
 	if _, err := nc.Write([]byte("\r\n\r\n")); err != nil {
 		return mux.ErrHandshake
 	}
@@ -583,21 +587,22 @@ func sayNewline(conn *mux.Conn, nc net.Conn, answered <-chan struct{}) error {
 	return mux.ErrHandshake
 }
 
-// A dialledConn is what a connection is to the endpoint that dialled it.
+// A dialledConn is the endpoint's state of a connection that it has dialled.
 type dialledConn struct {
 	ep       *Endpoint
-	served   *serverConn     // nil when the client has no Server
-	heard    time.Duration   // when the server's settings came, on the clock; set before up
-	server   *serverIdentity // what the server said of itself; set before up
+	served   *serverConn     // nil if the client has no Server
+	heard    time.Duration   // when the server's settings arrived, on the clock; set before up
+	server   *serverIdentity // from the server's settings; set before up
 	up       atomic.Bool
 	once     sync.Once
-	answered chan struct{} // closed, and nil, when the server has answered or the connection has ended
+	answered chan struct{} // closed when the server has answered or the connection has ended
 }
 
-// whose returns what conn is to its endpoint.
+// whose returns the dialledConn of conn.
 func whose(conn *mux.Conn) *dialledConn { return conn.Owner().(*dialledConn) } //nolint:forcetypeassert // set by connect
 
-// configure has the connections of a client, which share config, find their endpoints.
+// configure sets the callbacks of config, which all connections of the client share. The callbacks
+// find the endpoint by the connection.
 func (c *Client) configure(config *mux.Config) {
 	config.Hello = func(conn *mux.Conn, l *wire.Limits) *mux.Refusal { return whose(conn).hello(conn, l) }
 	config.Unusable = func(conn *mux.Conn) { whose(conn).ep.remove(conn) }
@@ -607,7 +612,7 @@ func (c *Client) configure(config *mux.Config) {
 	}
 }
 
-// hello sees that the server has answered.
+// hello handles the server's settings.
 func (d *dialledConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	if d.served != nil {
 		if refusal := d.served.hello(conn, l); refusal != nil {
@@ -630,7 +635,7 @@ func (d *dialledConn) answer() {
 	})
 }
 
-// ended takes note of the connection's end.
+// ended handles the end of the connection.
 func (d *dialledConn) ended(err error) {
 	if d.served != nil {
 		d.served.unlink()
@@ -641,27 +646,27 @@ func (d *dialledConn) ended(err error) {
 	d.answer()
 }
 
-// retryLocked makes the next attempt to connect happen after a while. Until then calls go
+// retryLocked schedules the next attempt to connect after a back-off. Until then calls go
 // elsewhere.
 func (ep *Endpoint) retryLocked(err *dialError) {
 	ep.lastErr, ep.failedAt = err, time.Now()
 	ep.lostLocked()
 	backoff := min(firstBackoff<<min(ep.failures, 16), ep.client.cluster.longestBackoff())
 	backoff = backoff/2 + rand.N(backoff/2)
-	if !err.connected { // a connection that has ended says nothing of the next one
+	if !err.connected { // the end of a connection says nothing about the next attempt
 		ep.away.Store(true)
 	}
 	ep.waitLocked(backoff)
 }
 
-// lostLocked takes note that there is no connection although there should be one.
+// lostLocked marks the endpoint as not ready because it has lost its connection.
 func (ep *Endpoint) lostLocked() {
 	ep.setReadyLocked(byConn, false)
 	ep.lostAt.CompareAndSwap(0, time.Now().UnixNano())
 }
 
-// waitLocked makes the next attempt to connect happen after a while, or later if there are too many
-// at that time.
+// waitLocked schedules the next attempt to connect after backoff. If too many attempts are running
+// by then, it waits again.
 func (ep *Endpoint) waitLocked(backoff time.Duration) {
 	ep.busy.Store(true)
 	ep.retryAt = time.Now().Add(backoff)
@@ -684,7 +689,7 @@ func (ep *Endpoint) waitLocked(backoff time.Duration) {
 	ep.retry = timer
 }
 
-// prune removes the connections that accept no more calls and that nobody has removed yet.
+// prune removes connections that accept no more calls and are still in the list.
 func (ep *Endpoint) prune() {
 	for _, conn := range *ep.conns.Load() {
 		if !conn.Usable() {
@@ -693,8 +698,8 @@ func (ep *Endpoint) prune() {
 	}
 }
 
-// remove takes out a connection that accepts no more calls, and begins to connect again if it was
-// the last, unless it was only idle or old: then the next call connects.
+// remove removes a connection that accepts no more calls. If it was the last one, remove starts to
+// connect again, unless the connection was only idle or old. In that case the next call connects.
 func (ep *Endpoint) remove(conn *mux.Conn) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -718,10 +723,10 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 	}
 	ep.failures++
 	worked := conn.Counters().FramesIn >= workedFrames || errors.Is(err, mux.ErrDrained) && conn.Accepted() > 0
-	if worked || time.Since(ep.since) > lastBackoff { // not one that lets us in and then turns us away
+	if worked || time.Since(ep.since) > lastBackoff { // not if the server ends connections at once
 		ep.failures = 0
 	}
-	if ep.failures <= 1 && broke(err) { // the server, or its successor, may be there already
+	if ep.failures <= 1 && broke(err) { // the server or its successor may be up already
 		if last {
 			ep.client.Background(func(context.Context) { ep.client.cluster.hasten() })
 		}
@@ -732,8 +737,8 @@ func (ep *Endpoint) remove(conn *mux.Conn) {
 	ep.retryLocked(&dialError{err: err, connected: true})
 }
 
-// broke reports whether a connection ended with err because of the network or a server that goes,
-// not because one side refuses the other.
+// broke reports whether a connection ended because of the network or because the server went away,
+// and not because one side refused the other.
 func broke(err error) bool {
 	_, refused := errors.AsType[*mux.Refusal](err)
 	_, foreign := errors.AsType[*mux.PrefaceError](err)
@@ -741,12 +746,12 @@ func broke(err error) bool {
 	return !refused && !foreign && !broken
 }
 
-// workedFrames is how many frames come on a connection on which calls were answered, and not on one
-// that ends at once.
+// workedFrames is the number of received frames from which a connection counts as having worked. A
+// connection that ends at once receives fewer.
 const workedFrames = 8
 
-// close ends the endpoint. At once closes its connections now, and otherwise when the calls on them
-// have ended.
+// close closes the endpoint. With atOnce it closes the connections now, and otherwise when their
+// calls have ended.
 func (ep *Endpoint) close(atOnce bool) {
 	ep.mu.Lock()
 	ep.closed = true
@@ -775,11 +780,12 @@ func (ep *Endpoint) close(atOnce bool) {
 	wg.Wait()
 }
 
-// A dialError says that an endpoint could not be connected to.
+// A dialError says that a client could not connect to an endpoint.
 type dialError struct {
 	err  error
-	next time.Duration // until the next attempt, when this one was not made
-	// connected says that err is how the last connection ended, not why it could not be made.
+	next time.Duration // time until the next attempt, if no attempt was made for this call
+	// connected says that err is the reason why the last connection ended, not the reason why an
+	// attempt failed.
 	connected bool
 }
 

@@ -18,15 +18,15 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file puts the failures of calls into words. What a connection, a transport or a context
-// reports becomes an Error with the message "method: address: reason". The address stands once, in
-// front, so that equal reasons of several attempts can be told once, see attemptsMessage.
+// This file makes the errors of failed calls. It turns the error of a connection, a transport or a
+// context into an Error with the message "method: address: reason". The address appears only once,
+// in front, so that equal reasons of several attempts can be merged: see attemptsMessage.
 
-// failed returns the error that the caller gets when the last attempt failed with err. It carries
-// the record of the call. If several attempts found no server that answered, the error covers all
-// of them (YDL1003). Errors that middleware made stay as they are.
+// failed returns the caller's error for a call whose last attempt failed with err. The error
+// contains the record of the call. If several attempts found no server that answered, the error
+// covers all of them (YDL1003). Errors of middleware are not changed.
 func (c *Call) failed(err error) error {
-	e, ok := err.(*Error) //nolint:errorlint // one that is wrapped belongs to who wrapped it
+	e, ok := err.(*Error) //nolint:errorlint // a wrapped error is the wrapper's
 	if !ok || c.rare == nil || len(c.rare.attempts) == 0 {
 		return err
 	}
@@ -41,7 +41,7 @@ func (c *Call) failed(err error) error {
 		}
 		fail(x.report, e)
 		final.Report = x.report
-	} else { // nobody sees it before it has the whole record
+	} else { // no user code sees it before the record is complete
 		x.own = &final
 	}
 	for _, a := range attempts {
@@ -60,8 +60,8 @@ func (c *Call) failed(err error) error {
 	return &final
 }
 
-// afterOneAttempt returns what the message of a call says of further attempts, when e ended the
-// only one.
+// afterOneAttempt returns the part of the message about further attempts, for a call whose only
+// attempt failed with e.
 func (c *Call) afterOneAttempt(e *Error) string {
 	after := ""
 	if dial, ok := errors.AsType[*dialError](e.Cause); ok && dial.next > 0 {
@@ -73,22 +73,22 @@ func (c *Call) afterOneAttempt(e *Error) string {
 	return after
 }
 
-// A sharedReason is why one or more attempts failed.
+// A sharedReason is the reason of one or more failed attempts.
 type sharedReason struct {
 	why   string
-	at    []string // the addresses, each once
+	at    []string // the addresses without duplicates
 	times int
 }
 
-// The most reasons and addresses that a message names.
+// The largest number of reasons and addresses in a message.
 const (
 	maxReasons   = 3
 	maxAddresses = 3
 )
 
-// attemptsMessage returns the message for a call of which made attempts failed. Each reason is told
-// once, with all the addresses it applies to. The longest reasons are shortened only if the line of
-// the error has no room for all of them.
+// attemptsMessage returns the message for a call with made failed attempts. It lists each reason
+// once, with all its addresses. It shortens the longest reasons only if the line has no room for
+// all of them.
 func attemptsMessage(method string, attempts []introspect.Attempt, made int) string {
 	reasons := shareReasons(method, attempts)
 	rest := made
@@ -130,12 +130,12 @@ func attemptsMessage(method string, attempts []introspect.Attempt, made int) str
 	return head + strings.Join(texts, ";") + more
 }
 
-// shareReasons groups attempts by the reason of their failure, in the order in which the reasons
-// came first.
+// shareReasons groups attempts by the reason of their failure, in the order of their first
+// appearance.
 func shareReasons(method string, attempts []introspect.Attempt) (reasons []*sharedReason) {
 	for i := range attempts {
 		a := &attempts[i]
-		why := "it succeeded" // and middleware was not content
+		why := "it succeeded" // but middleware repeated the call
 		if a.Code != "" {
 			why = strings.TrimPrefix(strings.TrimPrefix(a.Message, method+": "), a.Addr+": ")
 		}
@@ -153,7 +153,7 @@ func shareReasons(method string, attempts []introspect.Attempt) (reasons []*shar
 	return reasons
 }
 
-// addresses lists addresses for a person to read.
+// addresses joins addresses for a message.
 func addresses(all []string) string {
 	if more := len(all) - maxAddresses; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(all[:maxAddresses], ", "), more)
@@ -164,7 +164,7 @@ func addresses(all []string) string {
 	return strings.Join(all, "")
 }
 
-// fit shortens the longest of texts until they take at most room bytes together. Each keeps at
+// fit shortens the longest texts until all texts together have at most room bytes. Each keeps at
 // least minReason bytes.
 func fit(texts []string, room int) {
 	const minReason = 24
@@ -179,8 +179,7 @@ func fit(texts []string, room int) {
 	}
 }
 
-// commonNext returns the next step that fits every attempt, or "" if the attempts failed in
-// different ways.
+// commonNext returns the next step that fits all attempts, or "" if they failed in different ways.
 func commonNext(attempts []introspect.Attempt) string {
 	for _, a := range attempts {
 		if a.ID != attempts[0].ID {
@@ -190,8 +189,8 @@ func commonNext(attempts []introspect.Attempt) string {
 	return catalogue.Of(attempts[0].ID).Next
 }
 
-// explain makes what the connection says an Error: who, where, what, and whether the call may have
-// been executed.
+// explain turns an error of a connection into an Error: which call, which server, what happened,
+// and whether the call may have been executed.
 func (c *Client) explain(ctx context.Context, call *Call, ep *Endpoint, err error) error {
 	where := ""
 	if ep != nil {
@@ -200,13 +199,14 @@ func (c *Client) explain(ctx context.Context, call *Call, ep *Endpoint, err erro
 	return c.explainAt(ctx, call, where, err)
 }
 
-// explainAt is explain for a call to where, which is empty if the call has come to no endpoint yet.
+// explainAt is explain for a call to the address where, which is "" if the call has not reached an
+// endpoint.
 func (q *requester) explainAt(ctx context.Context, call *Call, where string, err error) error {
 	e, said := errors.AsType[*Error](err)
 	switch {
 	case said && !ofTransport(err):
 		return e
-	case said: // by the transport, which knows nothing of the call
+	case said: // an error of the transport, which does not know the call
 		own := *e
 		e = &own
 		e.Message, e.NotProcessed = call.Method+": "+e.Message, unsent(err)
@@ -215,13 +215,13 @@ func (q *requester) explainAt(ctx context.Context, call *Call, where string, err
 	}
 	e.Cause = err
 	if dial, ok := errors.AsType[*dialError](err); ok && (call.pinned() || call.heldToOne()) {
-		e.RetryAfter = dial.next // there is nowhere else to go before that
+		e.RetryAfter = dial.next // the call has no other endpoint
 	}
 	return e
 }
 
-// ofTransport reports whether an Error in err comes from the transport: it is why a connection
-// could not be made, or ended.
+// ofTransport reports whether an Error in err comes from the transport. The transport then reports
+// why a connection could not be made or ended.
 func ofTransport(err error) bool {
 	if _, ok := errors.AsType[*dialError](err); ok {
 		return true
@@ -239,7 +239,7 @@ func unsent(err error) bool {
 	return ok && lost.NotProcessed
 }
 
-// explainCall is explain for what is not an Error yet.
+// explainCall is explain for an err that is not an Error yet.
 func (q *requester) explainCall(ctx context.Context, call *Call, where string, err error) *Error {
 	r := q.reason(ctx, err)
 	if where != "" {
@@ -258,7 +258,7 @@ func (q *requester) explainCall(ctx context.Context, call *Call, where string, e
 	}
 	e := failure(r.id, "%s: %s%s", call.Method, where, r.text)
 	e.NotProcessed, e.next = unsent, r.next
-	if refused, ok := errors.AsType[*mux.Refusal](err); ok { // the server chose
+	if refused, ok := errors.AsType[*mux.Refusal](err); ok { // the server chose the code
 		e.Code = Code(min(refused.Code, 255))
 		if refused.ID != "" {
 			e.ID = refused.ID
@@ -267,7 +267,7 @@ func (q *requester) explainCall(ctx context.Context, call *Call, where string, e
 	return e
 }
 
-// dialReason says why the last connection to addr could not be made, or ended.
+// dialReason returns why the last connection to addr could not be made, or ended.
 func (q *requester) dialReason(addr string, err *dialError) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return strings.TrimPrefix(e.Message, addr+": ")
@@ -275,15 +275,15 @@ func (q *requester) dialReason(addr string, err *dialError) string {
 	return q.reason(context.Background(), err).text
 }
 
-// A reason is what happened to a call.
+// A reason is the cause of a failed call in words.
 type reason struct {
 	id, text string
-	doubtful bool   // the text is to say whether the call may have been executed
-	ended    string // the call was not sent: its time was over, or its caller gave it up
+	doubtful bool   // the text has to say whether the call may have been executed
+	ended    string // if the call was not sent: its deadline passed, or its caller gave up
 	next     string // as in Error
 }
 
-// reason returns what err means.
+// reason returns the reason for err.
 func (q *requester) reason(ctx context.Context, err error) reason {
 	if errors.Is(err, mux.ErrMemory) {
 		return reason{id: "YDL3007", text: "this " + q.side + " has no memory left for the reply"}
@@ -306,10 +306,10 @@ func (q *requester) reason(ctx context.Context, err error) reason {
 	return q.connReason(ctx, err)
 }
 
-// connReason is reason for the ends of connections and of callers' patience.
+// connReason is reason for connections that ended and for callers that stopped waiting.
 func (q *requester) connReason(ctx context.Context, err error) reason {
 	unsent := unsent(err)
-	// A context ends with a cause of the user's, which need not say whether it was the deadline.
+	// A context may end with a cause that the user chose, which need not match DeadlineExceeded.
 	gone := ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 	late := gone && errors.Is(ctx.Err(), context.DeadlineExceeded)
 	breach, broken := errors.AsType[*mux.ProtocolError](err)
@@ -353,28 +353,29 @@ func (q *requester) connReason(ctx context.Context, err error) reason {
 	return reason{id: "YDL1104", text: "the connection was lost: " + plain(err), doubtful: true}
 }
 
-// How the message of a call begins that was given up.
+// The beginnings of messages for calls that were given up.
 const (
 	deadlinePassed = "the deadline passed"
 	callerCanceled = "the caller canceled it"
 )
 
-// A waitError is why a call ended that was waiting for something before it could be sent.
+// A waitError is the error of a call that ended while it waited to be sent.
 type waitError struct {
-	cause error  // mux.ErrDeadline, or why the caller's context ended
-	text  string // what it was waiting for, and what that has said so far, behind "the deadline passed"
+	cause error  // mux.ErrDeadline, or the cause of the caller's context
+	text  string // what it waited for and the latest news of that, to follow "the deadline passed"
 	next  string // as in Error
 }
 
 func (e *waitError) Error() string { return e.cause.Error() + e.text }
 func (e *waitError) Unwrap() error { return e.cause }
 
-// tooLate returns the error of a call that waited for what text says, until cause ended it.
+// tooLate returns the error of a call that waited until cause ended it. The format describes what
+// it waited for.
 func tooLate(cause error, next, format string, args ...any) error {
 	return &mux.CallError{Cause: &waitError{cause, fmt.Sprintf(format, args...), catalogue.Of(next).Next}, NotProcessed: true}
 }
 
-// waitOf returns what a call was waiting for that ended with err before it was sent.
+// waitOf returns what a call was waiting for when it ended with err, before it was sent.
 func waitOf(call *Call, err error) *waitError {
 	if wait, ok := errors.AsType[*waitError](err); ok {
 		return wait
@@ -396,7 +397,7 @@ func waitOf(call *Call, err error) *waitError {
 	return &waitError{text: " before the call was sent"}
 }
 
-// rounded is a time for a person to read.
+// rounded rounds a duration for a message.
 func rounded(d time.Duration) time.Duration {
 	switch {
 	case d >= 10*time.Millisecond:
@@ -407,8 +408,7 @@ func rounded(d time.Duration) time.Duration {
 	return d
 }
 
-// plain is the innermost cause of a network error: what happened, without the layers that it
-// passed.
+// plain returns the text of the innermost cause of a network error, without its outer layers.
 func plain(err error) string {
 	for {
 		inner := errors.Unwrap(err)
@@ -419,19 +419,19 @@ func plain(err error) string {
 	}
 }
 
-// unaddressed returns what err says, without the addresses and system calls of network errors: a
-// transport may have said what it was doing.
+// unaddressed returns the text of err without the addresses and system calls of network errors. It
+// keeps the text that a transport has added.
 func unaddressed(err error) string {
 	inner := errors.Unwrap(err)
 	if inner == nil {
 		return err.Error()
 	}
-	switch err.(type) { //nolint:errorlint // it goes from one to the next
+	switch err.(type) { //nolint:errorlint // unwraps one layer at a time
 	case *net.OpError, *os.SyscallError:
 		return unaddressed(inner)
 	}
 	before, ok := strings.CutSuffix(err.Error(), inner.Error())
-	if !ok { // it says something else
+	if !ok { // the outer error does not end with the inner text
 		return unaddressed(inner)
 	}
 	return before + unaddressed(inner)

@@ -12,20 +12,21 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file is for middleware that makes more of a call than attempts one after the other.
+// This file has the methods for middleware that makes several attempts of a call at the same time.
 
-// Forkable notes what c is, so that Fork can make the same call again while c is under way, and
-// reports whether that is possible: not of a call that is one-way, ordered, pinned to an endpoint,
-// or itself a fork, that has a stream, or whose Reply nothing can be decoded into. It is for
-// middleware of a client that makes attempts at the same time. If it is true, Join must follow,
-// whether or not there was a fork.
+// Forkable saves a copy of c, so that Fork can repeat c while c is in flight. It reports whether
+// that is possible. It is for middleware of a client that makes several attempts at the same time,
+// such as hedging. If it returns true, Join must be called later, even if there was no fork.
+//
+// Forkable returns false for a call that is one-way, ordered, pinned to an endpoint or itself a
+// fork. It also returns false for a call that has a stream, or whose Reply cannot be decoded into.
 func (c *Call) Forkable() bool {
 	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.kind() != wire.Unary || c.stays || c.pinned() || c.group != nil || !fillable(c.Reply) {
 		return false
 	}
 	g := &c.out.group
 	if g.first, g.like = c, c.Reply; g.forks.Load() != nil {
-		g.forks.Store(nil) // of a time before
+		g.forks.Store(nil) // from earlier use
 	}
 	s := &g.seed
 	s.Method, s.Args, s.Metadata, s.Attachment, s.Deadline = c.Method, c.Args, c.Metadata, c.Attachment, c.Deadline
@@ -40,19 +41,19 @@ func (c *Call) Forkable() bool {
 	return true
 }
 
-// Fork returns a call for the same as c was when Forkable was true, without which it must not be
-// called: it goes down the same chain, on a goroutine of its own, has a reply of its own, shares
-// the budget, and goes to other endpoints than c and its other forks while there are any. Forks are
-// made one after the other, while c is under way or before, and Join ends each when all of them,
-// and c, have ended.
+// Fork returns an independent copy of c, as it was when Forkable returned true. Fork must not be
+// called otherwise. The copy goes down the chain on its own goroutine, has its own Reply and shares
+// c's attempt budget. It goes to other endpoints than c and its other forks, if there are any.
+// Forks of c are made one after the other, before c is sent or while it is in flight. When c and
+// all forks have ended, Join must be called for each fork.
 func (c *Call) Fork() *Call {
 	g := &c.out.group
 	o := c.out.client.take()
 	f := &o.call
 	*f = g.seed
-	f.tried = slices.Clone(f.tried) // c's own may grow
+	f.tried = slices.Clone(f.tried) // c may still append to its own
 	f.out, f.group = o, g
-	o.began, o.fork = 1, true // for Now: it may begin later than c
+	o.began, o.fork = 1, true // for Now, because the fork may begin later than c
 	forks := []*Call{f}
 	if before := g.forks.Load(); before != nil {
 		forks = append(forks, *before...)
@@ -64,12 +65,12 @@ func (c *Call) Fork() *Call {
 // A group is a call and its forks.
 type group struct {
 	first *Call
-	like  any                     // what the replies of the forks are to be like
-	forks atomic.Pointer[[]*Call] // nil before there is one
-	seed  Call                    // what forks begin with
+	like  any                     // replies of forks have the type of like
+	forks atomic.Pointer[[]*Call] // nil before the first fork
+	seed  Call                    // the copy of first that forks start with
 }
 
-// clear forgets the group when its call has ended.
+// clear resets the group when its call has ended.
 func (g *group) clear() {
 	if g.first == nil {
 		return
@@ -80,23 +81,24 @@ func (g *group) clear() {
 	}
 }
 
-// Join ends a fork, which must not be used afterwards. With take, its outcome becomes the call's:
-// the reply, what came beside it, and the endpoint. What it tried becomes part of the call's
-// record, and later attempts avoid it. When there was no fork, Join is called with nil.
+// Join ends a fork, which must not be used afterwards. With take, the fork's outcome becomes the
+// call's: the reply, the trailer, the attachment and the endpoint. The fork's attempts become part
+// of the call's record, and later attempts avoid its endpoints. If there was no fork, Join is
+// called with nil.
 func (c *Call) Join(f *Call, take bool) {
 	c.group = nil
 	if f == nil {
 		return
 	}
 	if take {
-		c.recordGood() // before it is taken for the fork's
+		c.recordGood() // before it looks like the fork's
 		takeOver(c.Reply, f.Reply)
 		c.Trailer, c.ReplyAttachment = f.Trailer, f.ReplyAttachment
 		c.Endpoint, c.picked = f.Endpoint, f.picked
 	} else if f.picked != nil {
 		c.Avoid(f.picked)
 	}
-	if f.recordGood(); c.out.arrived == 0 { // else its own last attempt is to be added yet
+	if f.recordGood(); c.out.arrived == 0 { // else c's last attempt is still to be recorded
 		c.out.counted += f.Attempt
 	}
 	c.Attempt += f.Attempt
@@ -109,14 +111,14 @@ func (c *Call) Join(f *Call, take bool) {
 	c.out.client.give(f.out)
 }
 
-// going notes where an attempt goes, for the others of its group to avoid.
+// going stores the endpoint of an attempt, which the others of its group avoid.
 func (c *Call) going(ep *Endpoint) {
 	if c.group != nil {
 		c.out.at.Store(ep)
 	}
 }
 
-// besides reports whether another call of the group is under way to ep.
+// besides reports whether another call of the group has an attempt on ep.
 func (c *Call) besides(ep *Endpoint) bool {
 	g := c.group
 	if g == nil {
@@ -129,8 +131,8 @@ func (c *Call) besides(ep *Endpoint) bool {
 	return forks != nil && slices.ContainsFunc(*forks, func(f *Call) bool { return f != c && f.out.at.Load() == ep })
 }
 
-// fillable reports whether a reply is what it is to be: nothing, or pointers. What is wrong with
-// any other the codec says.
+// fillable reports whether a reply is nil or consists of pointers that are not nil. For any other
+// reply the codec reports the error.
 func fillable(reply any) bool {
 	if reply == nil {
 		return true
@@ -143,7 +145,7 @@ func fillable(reply any) bool {
 	return !slices.ContainsFunc(values, func(v any) bool { return v == nil || !fillable(v) })
 }
 
-// another returns a new variable like the one that a reply was to be decoded into.
+// another returns a new variable of the type that reply points to.
 func another(reply any) any {
 	values, ok := reply.(Values)
 	if !ok {
@@ -156,7 +158,7 @@ func another(reply any) any {
 	return others
 }
 
-// takeOver makes what to points to what from points to.
+// takeOver copies the variable that from points to into the variable that to points to.
 func takeOver(to, from any) {
 	if to == nil || from == nil {
 		return
@@ -171,7 +173,8 @@ func takeOver(to, from any) {
 	}
 }
 
-// Client returns the client that carries the call out; nil for a call to a Peer, and on the server.
+// Client returns the client that carries the call out. It is nil for a call to a Peer, and on the
+// server.
 func (c *Call) Client() *Client {
 	if c.out == nil || c.out.peer != nil {
 		return nil
@@ -179,9 +182,9 @@ func (c *Call) Client() *Client {
 	return c.out.client
 }
 
-// State returns the value kept under key by the client or the server that carries the call out,
-// made with create the first time. Middleware keeps there what must survive a new chain. It may be
-// called concurrently.
+// State returns the value stored under key in the client or the server that carries the call out,
+// and creates it with create the first time. Middleware stores state there that must survive a new
+// chain. State may be called concurrently.
 func (c *Call) State(key any, create func() any) any {
 	var states *states
 	switch {
@@ -190,25 +193,25 @@ func (c *Call) State(key any, create func() any) any {
 	case c.out != nil:
 		states = &c.out.from.states
 	default:
-		return create() // nobody carries it out
+		return create() // no client or server carries it out
 	}
 	return states.get(key, create)
 }
 
-// A rareCall is what few calls have: what is noted for a record.
+// A rareCall is the part of a call's state that few calls need, mainly for its record.
 type rareCall struct {
-	first    [1]introspect.Attempt // memory: most have no more
-	attempts []introspect.Attempt  // that have ended; those that errors point to are not changed
-	unlisted int                   // attempts that are not there any more
-	nowhere  int                   // how many endpoints there were when the call could go nowhere else; 0 before
+	first    [1]introspect.Attempt // memory for the common case of one attempt
+	attempts []introspect.Attempt  // attempts that have ended; a slice that an error refers to is not changed
+	unlisted int                   // attempts that were dropped
+	nowhere  int                   // the number of endpoints when no other one could take the call; 0 before
 	notes    []note
-	unnoted  int         // notes that are not there
-	report   *CallReport // the record: of its attempts, before the call has ended
-	own      *Error      // an error that only its client has
-	survey   *survey     // nil when nobody has looked at the candidates
+	unnoted  int         // notes that were dropped
+	report   *CallReport // the record; before the call has ended, of its attempts
+	own      *Error      // an error that only the client has a pointer to
+	survey   *survey     // nil until the candidates are recorded
 }
 
-// join adds what was noted of a fork.
+// join adds the attempts and notes of a fork.
 func (r *rareCall) join(f *rareCall) {
 	for i := range f.attempts {
 		r.add(&f.attempts[i])
@@ -229,7 +232,7 @@ func (c *Call) rarely() *rareCall {
 	return c.rare
 }
 
-// A note is what a middleware adds to the record of a call.
+// A note is a line that a middleware adds to the record of a call.
 type note struct {
 	at       time.Duration // on the clock
 	by, what string
@@ -243,9 +246,9 @@ func (r *rareCall) note(n note) {
 	r.notes = append(r.notes, n)
 }
 
-// Note adds to the record of the call what the middleware called by did with it, for the people who
-// find out why a call failed, or was slow. It is for what is unusual: that the call had to wait, or
-// was sent again, not that all was well.
+// Note adds a line to the record of the call: the middleware named by did what. Such lines help
+// people to find out why a call failed or was slow. Note unusual actions only, for example that the
+// call had to wait or was sent again.
 func (c *Call) Note(by, what string) {
 	c.rarely().note(note{clock(), by, what})
 }

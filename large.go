@@ -2,16 +2,15 @@
 
 package yodel
 
-// Copies of large bodies cost more than anything else that is done for a call. The raw codec needs
-// none: what it encodes is sent from the user's memory, and what it decodes may become the user's,
-// when the connection has it in memory of its own. Of 1 MiB each way that saves four copies, and
-// the memory for three.
+// Copies of large bodies cost more than all other work of a call. The raw codec avoids them: it
+// sends the user's memory, and the user may get the received buffer if the connection has allocated
+// one for the message. For 1 MiB each way that saves four copies, and the memory of three.
 
-// largeBody is from where on that is worth a thought. Smaller bodies are copied into memory that is
-// used again.
+// largeBody is the size from which copies are avoided, in bytes. Smaller bodies are copied into
+// memory that is reused.
 const largeBody = 16 << 10
 
-// encoded returns the bytes of v themselves when they are the body already.
+// encoded returns the bytes of v without a copy, if v is already the encoded body.
 func encoded(c Codec, v any) (body []byte, ok bool) {
 	if e, ok := v.(*Encoded); ok {
 		return e.Body, true
@@ -23,8 +22,8 @@ func encoded(c Codec, v any) (body []byte, ok bool) {
 	return body, err == nil
 }
 
-// recipient returns where a body that is large goes as it is, if it need not be copied and v has no
-// room for it yet.
+// recipient returns the slice in v that takes over a large body without a copy. It returns nil if
+// the body has to be decoded or fits into the capacity of v.
 func recipient(body []byte, c Codec, v any) *[]byte {
 	if c != Raw || len(body) <= largeBody {
 		return nil

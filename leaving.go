@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// This file decides which endpoints there are: those that the resolver names, and those that it
-// named before and that stay because the resolver may be wrong. docs/discovery.md has the rule in
-// words.
+// This file decides which endpoints a client has: those that the resolver reports, and earlier ones
+// that stay because the resolver may be wrong. docs/discovery.md describes the rule.
 
-// leaveTime is how long an endpoint that answers stays although the resolver does not name it any
-// more, if others that it names answer; and how long one may not answer until it is dropped.
+// leaveTime is how long an endpoint that the resolver no longer reports stays while it answers, if
+// reported endpoints answer too. It is also how long such an endpoint may be unreachable before it
+// is dropped.
 const leaveTime = 30 * time.Second
 
-// peakTime is how long a size of the set is remembered: longer than the leases of servers that die
-// together take to end one by one.
+// peakTime is how long the size of a set is remembered. It is longer than the leases of servers
+// that die together take to end one by one.
 const peakTime = 2 * time.Minute
 
-// update makes the set what the resolver says. Endpoints that stay keep their connections and
-// state.
+// update applies a set of instances from the resolver. Endpoints that stay keep their connections
+// and state.
 func (cl *cluster) update(instances []Instance) {
 	if cl.list(instances) {
 		cl.source.list(context.Background(), cl.client, 0)
@@ -39,7 +39,7 @@ func (cl *cluster) list(instances []Instance) (none bool) {
 	cl.err, cl.errText, cl.heard = nil, "", clock()
 	before := cl.listed
 	endpoints, seen := cl.namedLocked(before, instances)
-	doubted := false // a set that was not believed is remembered by what it left out
+	doubted := false // whether an earlier set was doubted: it has left unlisted endpoints
 	var gone []*Endpoint
 	now := time.Now()
 	for _, ep := range before {
@@ -47,7 +47,7 @@ func (cl *cluster) list(instances []Instance) (none bool) {
 		active, named := seen[addr]
 		switch {
 		case active:
-		// its record says that it gets no calls, or nothing says that it ever answered
+		// its record is inactive, or there is no sign that it ever answered
 		case named || !ep.reached.Load():
 			gone = append(gone, ep)
 		default:
@@ -65,8 +65,8 @@ func (cl *cluster) list(instances []Instance) (none bool) {
 	return len(endpoints) == 0
 }
 
-// namedLocked returns the endpoints of the instances that get calls, those of before if there are,
-// and which addresses the instances have: true for those that get calls.
+// namedLocked returns the endpoints of the active instances. It reuses endpoints from before. Seen
+// has the addresses of all instances; it is true for active ones.
 func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoints []*Endpoint, seen map[string]bool) {
 	known := make(map[string]*Endpoint, len(before))
 	for _, ep := range before {
@@ -95,10 +95,10 @@ func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoi
 	return endpoints, seen
 }
 
-// doubtfulLocked reports whether a set of this size is so much smaller than another one lately that
-// the registry may have lost its memory, or have been cut off from the servers. If one was doubted
-// just now, the registry may be learning again, server by server, and is doubted until it knows as
-// many as before.
+// doubtfulLocked reports whether a set of this size is doubtful. A set is doubtful if it has less
+// than half the size of a recent one: the registry may have lost its data, or its connection to the
+// servers. After a doubtful set, the following sets are doubtful until they have the old size,
+// because the registry may be learning of the servers one by one.
 func (cl *cluster) doubtfulLocked(size int, doubted bool) bool {
 	now := time.Now()
 	if now.Sub(cl.peakAt) > peakTime {
@@ -114,10 +114,11 @@ func (cl *cluster) doubtfulLocked(size int, doubted bool) bool {
 	return false
 }
 
-// partLocked divides endpoints into those that stay and unlisted ones that leave now.
+// partLocked divides endpoints into those that stay and those that leave now. Only unlisted
+// endpoints leave.
 func (cl *cluster) partLocked(endpoints []*Endpoint, now time.Time) (stay, leave []*Endpoint) {
 	var named []*Endpoint
-	answers := false // one of those that the resolver names
+	answers := false // a reported endpoint is connected
 	for _, ep := range endpoints {
 		if !ep.unlisted.Load() {
 			named = append(named, ep)
@@ -127,7 +128,7 @@ func (cl *cluster) partLocked(endpoints []*Endpoint, now time.Time) (stay, leave
 	if len(named) == len(endpoints) {
 		return endpoints, nil
 	}
-	var at time.Time // of which replaced is known
+	var at time.Time // the time for which replaced was computed
 	replaced := false
 	for _, ep := range endpoints {
 		if ep.unlisted.Load() {
@@ -144,15 +145,15 @@ func (cl *cluster) partLocked(endpoints []*Endpoint, now time.Time) (stay, leave
 	return stay, leave
 }
 
-// silent reports whether an unlisted endpoint does not answer: another server listens at its
-// address, or there has been no connection for leaveTime although attempts were made.
+// silent reports whether an unlisted endpoint does not answer. Either another server listens at its
+// address, or it has had no connection for leaveTime in spite of attempts.
 func (ep *Endpoint) silent(now time.Time) bool {
 	lost := ep.lostAt.Load()
 	return ep.stranger.Load() || lost != 0 && now.Sub(time.Unix(0, lost)) > leaveTime && now.Sub(ep.left) > leaveTime
 }
 
-// replacedSince reports whether at least half of the endpoints that the resolver has named since
-// then were connected to.
+// replacedSince reports whether at least half of the endpoints that the resolver has added since
+// then have been connected.
 func replacedSince(named []*Endpoint, then time.Time) bool {
 	joined, reached := 0, 0
 	for _, ep := range named {
@@ -166,7 +167,7 @@ func replacedSince(named []*Endpoint, then time.Time) bool {
 	return 2*reached >= joined
 }
 
-// settle drops the unlisted endpoints that may leave by now.
+// settle drops the unlisted endpoints that may leave now.
 func (cl *cluster) settle() {
 	if cl.dropped() {
 		cl.rebuildSoon()
@@ -184,7 +185,7 @@ func (cl *cluster) dropped() bool {
 	stay, leave := cl.partLocked(cl.listed, now)
 	if len(leave) > 0 {
 		cl.listLocked(stay, leave)
-		if cl.leaving.Load() == 0 && cl.implausible { // the resolver was right
+		if cl.leaving.Load() == 0 && cl.implausible { // the small set was correct
 			cl.size, cl.peak, cl.implausible = len(stay), len(stay), false
 		}
 	}
@@ -192,8 +193,8 @@ func (cl *cluster) dropped() bool {
 	return len(leave) > 0
 }
 
-// probeLocked has endpoints that the resolver names dialled, while others wait for them to answer,
-// and looks at those again when their time has passed.
+// probeLocked dials endpoints that the resolver reports, while unlisted endpoints wait for these to
+// answer. It also starts a timer that calls settle when leaveTime of the next endpoint has passed.
 func (cl *cluster) probeLocked(now time.Time) {
 	if cl.leaving.Load() == 0 {
 		return

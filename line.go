@@ -11,86 +11,88 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// This file knows when ordered calls may be sent and told their outcome; order.go sends them.
+// This file decides when ordered calls may be sent and when their outcomes are reported. order.go
+// sends them.
 //
-// The ordered calls of one key that are alive form a line, in the order in which they were made. A
-// call may be sent when all calls before it are in flight or done. Requests go to one connection,
-// in one epoch, until one of them comes back refused or is lost. Then no more are sent until all in
-// flight have come back, and the first call that is to be sent begins a new epoch, on an endpoint
-// and a connection that are chosen anew.
+// The ordered calls of one key that have not ended form a line, in the order in which they were
+// made. A call may be sent when all calls before it are in flight or done. All requests of an epoch
+// go to one connection. The epoch ends when one of them comes back refused or is lost. The client
+// then sends no more until all requests in flight have come back. The first call that is sent after
+// that begins a new epoch, on an endpoint and a connection that are picked anew.
 //
-// In flight is what the server has not ended, whether anybody waits for it or not: a call that its
-// caller has given up keeps its place until then, and so does a one-way call.
+// A request is in flight until the server has ended it, even if its caller no longer waits. A
+// canceled call therefore keeps its place until then, and so does a one-way call.
 
-// Orders keeps the lines of a client.
+// orders holds the ordered calls of a client, by key.
 type orders struct {
-	limit int // how many outcomes of a line may wait for the callbacks before theirs
+	limit int // how many outcomes of a line may wait for callbacks
 
 	mu    sync.Mutex
-	lines map[string]*line // of the keys that have calls
-	epoch uint64           // the newest one of all lines
+	lines map[string]*line // by key; only keys that have calls
+	epoch uint64           // the newest epoch of all lines
 }
 
-// A line is the ordered calls of one key. It is guarded by orders.mu.
+// A line holds the ordered calls of one key. It is guarded by orders.mu.
 type line struct {
 	of          *orders
 	key         string
 	first, last *turn
-	// next is the first call that is neither in flight nor done, and the only one that may be sent.
+	// next is the first call that is neither in flight nor done. Only this call may be sent.
 	next *turn
-	// unknown is the first call without an outcome: those before it are told theirs.
+	// unknown is the first call without an outcome. The outcomes of all calls before it have been
+	// reported.
 	unknown *turn
 
-	made    uint64 // number of the newest call
+	made    uint64 // the number of the newest call
 	passed  uint64 // the highest number that may have been executed
-	severed uint64 // calls up to this number are not sent any more: one before them was interrupted
+	severed uint64 // calls up to this number are not sent: an earlier one was interrupted
 
-	flights int  // requests that are being sent, or are on the server
-	open    bool // more may be sent in the epoch
+	flights int  // requests that are being sent or are in flight
+	open    bool // the epoch accepts more requests
 	epoch   uint64
-	sent    uint64    // the highest number that was sent in it
-	ep      *Endpoint // where its requests go; nil until that is known
+	sent    uint64    // the highest number sent in the epoch
+	ep      *Endpoint // the endpoint of the epoch; nil until it is known
 	conn    *mux.Conn
 
-	tell, tellLast *turn // asynchronous calls whose callbacks are to be called
-	untold         int   // how many
-	telling        bool  // somebody calls callbacks
+	tell, tellLast *turn // asynchronous calls whose callbacks are due
+	untold         int   // the number of calls in tell
+	telling        bool  // a goroutine is calling callbacks
 	room           chan struct{}
 }
 
-// A turn is the place of a call in its line. What changes is guarded by orders.mu.
+// A turn is the place of a call in its line. Its variable fields are guarded by orders.mu.
 type turn struct {
 	line       *line
 	prev, next *turn
 	number     uint64
-	stood      time.Duration // how long it has waited to be sent; its sender's own
-	sender     bell          // of who sends the call
-	leaver     bell          // of its caller
+	stood      time.Duration // how long it has waited to be sent; used by the sender only
+	sender     bell          // wakes the goroutine that sends the call
+	leaver     bell          // wakes the caller
 
 	state   flightState
-	attempt uint64    // how often it was allowed to be sent
-	landed  bool      // the attempt has ended, perhaps before whoever sends it knows that it was sent
-	follows bool      // the attempt goes where those before it went
-	pin     *Endpoint // where the attempt has to go; nil for anywhere
-	oneWay  bool      // nobody waits for its end
+	attempt uint64    // how many times it was allowed to be sent
+	landed  bool      // the attempt has ended, perhaps before its sender knows that it was sent
+	follows bool      // the attempt uses the connection of the calls before it
+	pin     *Endpoint // the endpoint to which the call is pinned; nil for none
+	oneWay  bool      // no caller waits for its end
 	over    bool      // it need not be sent any more
-	lost    bool      // it may have been executed, and nothing more is known
-	gone    int       // requests in flight that nobody waits for
-	kept    bool      // it is one-way and was sent: it goes on without its caller
-	back    bool      // such a one was refused, and is to be sent again
-	known   bool      // it has its outcome
-	left    bool      // its caller has it, or is just being told
+	lost    bool      // its outcome is unknown: it may have been executed
+	gone    int       // requests in flight that no caller waits for
+	kept    bool      // it is one-way and was sent: it outlives its caller
+	back    bool      // such a call was refused and has to be sent again
+	known   bool      // its outcome is known
+	left    bool      // its caller has the outcome, or is about to get it
 
 	goes     bool  // asynchronous
 	nextTell *turn // in line.tell
-	trip     trip  // what it sends, and who is told: see order.go
+	trip     trip  // its request and its caller: see order.go
 }
 
-// A flightState is how far an attempt is.
+// A flightState is the state of an attempt.
 type flightState uint8
 
 const (
-	resting flightState = iota // there is none
+	resting flightState = iota // there is no attempt
 	waiting                    // it waits for the calls before it
 	sending                    // it may be sent
 	flying                     // it was sent
@@ -101,20 +103,20 @@ type landing uint8
 
 const (
 	succeeded landing = iota
-	executed          // and failed
+	executed          // it was executed and failed
 	refused           // it was certainly not executed
-	lost              // nobody knows
+	lost              // it may have been executed
 )
 
-// Why a call is not sent any more.
+// The reasons why a call is not sent any more.
 var (
 	errSevered   = errors.New("an earlier call was interrupted")
 	errOvertaken = errors.New("a later call may have been executed")
 	errTwice     = errors.New("it is in flight")
 )
 
-// enter makes a call the last of its line. An asynchronous one waits while too many outcomes of the
-// line are untold.
+// enter adds a call to the end of its line. An asynchronous call waits while too many outcomes of
+// the line wait for callbacks.
 func (o *orders) enter(ctx context.Context, key string, goes bool) (*turn, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -166,9 +168,9 @@ func (o *orders) enterLocked(key string, goes bool) *turn {
 	return t
 }
 
-// embark is enter and await for an asynchronous call that can be sent at once, and nil when it
-// cannot: then it has not entered. A call that would begin an epoch needs a connection, and begins
-// it there.
+// embark is enter and await for an asynchronous call that can be sent at once. If it cannot, embark
+// returns nil and the call has not entered. If the call would begin an epoch, ep and conn are where
+// the epoch begins; without conn, embark returns needsConn.
 func (o *orders) embark(key string, pin, ep *Endpoint, conn *mux.Conn) (t *turn, needsConn bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -191,7 +193,7 @@ func (o *orders) embark(key string, pin, ep *Endpoint, conn *mux.Conn) (t *turn,
 	return t, false
 }
 
-// step lets the next call be sent, if it wants to and may.
+// step allows the next call to be sent, if it is waiting and may be sent.
 func (l *line) step() {
 	t := l.next
 	if t == nil || t.state != waiting {
@@ -208,7 +210,7 @@ func (l *line) step() {
 	case l.open && l.conn != nil && t.number >= l.sent && (t.pin == nil || t.pin == l.ep):
 		t.follows = true
 	default:
-		return // it waits for more to come back
+		return // it waits until more requests have come back
 	}
 	l.flights++
 	t.attempt++
@@ -223,14 +225,14 @@ func (l *line) barred(t *turn) error {
 		return errOvertaken
 	case l.severed >= t.number:
 		return errSevered
-	case t.known && !t.back: // what was left of an attempt, after its call
+	case t.known && !t.back: // an attempt continues after its call has ended
 		return errTwice
 	}
 	return nil
 }
 
-// A bell makes a goroutine look again at what it waits for. It is guarded by orders.mu, and nil
-// until somebody waits.
+// A bell wakes a goroutine so that it checks its condition again. It is guarded by orders.mu, and
+// nil until a goroutine waits.
 type bell chan struct{}
 
 func (b bell) ring() {
@@ -239,12 +241,12 @@ func (b bell) ring() {
 	}
 	select {
 	case b <- struct{}{}:
-	default: // it has not heard the one before yet
+	default: // a wake-up is already pending
 	}
 }
 
-// waitLocked waits for a bell, or for done, late or closing. It returns with the lock held, and
-// whether it was the bell.
+// waitLocked waits for b, done, late or closing, and reports whether it was b. It unlocks o.mu
+// while it waits.
 func (o *orders) waitLocked(b *bell, done <-chan struct{}, late <-chan time.Time, closing <-chan struct{}) (rang bool) {
 	if *b == nil {
 		*b = make(bell, 1)
@@ -262,21 +264,21 @@ func (o *orders) waitLocked(b *bell, done <-chan struct{}, late <-chan time.Time
 	return false
 }
 
-// await waits until an attempt may be sent: where the ones before it went, or, when it returns nil,
-// anywhere.
+// await waits until an attempt may be sent. It returns the endpoint of the calls before it if the
+// attempt has to follow them, and nil if it may go anywhere.
 func (t *turn) await(ctx context.Context, deadline time.Time, closing <-chan struct{}, pin *Endpoint) (*Endpoint, error) {
 	l := t.line
 	o := l.of
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if t.state == sending { // somebody below the balancer refused to send it
+	if t.state == sending { // endpoint middleware did not send it
 		t.restLocked(false)
 	}
 	if t.state != resting {
 		return nil, errTwice
 	}
 	t.state, t.pin = waiting, pin
-	if !t.known { // middleware may repeat a success too
+	if !t.known { // middleware may repeat even a successful call
 		t.over = false
 		l.backTo(t)
 	}
@@ -315,13 +317,13 @@ func (t *turn) await(ctx context.Context, deadline time.Time, closing <-chan str
 
 // tooLate returns the error of a call that waited for its turn until cause ended it.
 func (t *turn) tooLate(cause error) error {
-	if t.stood < time.Millisecond { // the call's time was over before
+	if t.stood < time.Millisecond { // the call's time had passed before
 		return &mux.CallError{Cause: cause, NotProcessed: true}
 	}
 	return tooLate(cause, "YDL3203", " after %v of waiting for the calls before it with the key %.40q", rounded(t.stood), t.line.key)
 }
 
-// route returns where an attempt goes that may be sent, in which epoch, and which attempt it is.
+// route returns the connection, the epoch and the number of an attempt that may be sent.
 func (t *turn) route(oneWay bool) (conn *mux.Conn, epoch, attempt uint64) {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
@@ -329,21 +331,21 @@ func (t *turn) route(oneWay bool) (conn *mux.Conn, epoch, attempt uint64) {
 	return t.line.conn, t.line.epoch, t.attempt
 }
 
-// board says where an attempt goes that begins an epoch, and the following ones with it.
+// board sets the endpoint and the connection of a new epoch.
 func (t *turn) board(ep *Endpoint, conn *mux.Conn) {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
 	t.line.ep, t.line.conn = ep, conn
 }
 
-// maySend reports whether an attempt may be sent, for who does not come from await.
+// maySend reports whether the attempt may be sent now, without waiting.
 func (t *turn) maySend() bool {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
 	return t.state == sending
 }
 
-// unsent says that an attempt was not sent. Usable says that its connection is not to blame.
+// unsent says that an attempt was not sent. Usable says that the connection may still be used.
 func (t *turn) unsent(usable bool) {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
@@ -360,8 +362,9 @@ func (t *turn) restLocked(usable bool) {
 	}
 }
 
-// wasSent says that an attempt was sent: the next one may follow. It reports whether a one-way call
-// has come back meanwhile. Another call may have come back too, and be sent again already.
+// wasSent says that an attempt was sent, so that the next call may follow. It reports whether a
+// one-way call has come back in the meantime and has to be sent again. If another attempt of the
+// call has begun in the meantime, wasSent does nothing.
 func (t *turn) wasSent(attempt uint64) (back bool) {
 	l := t.line
 	l.of.mu.Lock()
@@ -371,9 +374,9 @@ func (t *turn) wasSent(attempt uint64) (back bool) {
 	}
 	l.sent = max(l.sent, t.number)
 	switch {
-	case t.oneWay: // nobody waits for it
+	case t.oneWay: // no caller waits for it
 		t.state, t.kept = resting, true
-		if t.gone++; t.gone > 0 { // else it has ended already
+		if t.gone++; t.gone > 0 { // else it has already ended
 			t.back, t.over = false, true
 		}
 	case !t.landed && t.state == sending:
@@ -384,21 +387,22 @@ func (t *turn) wasSent(attempt uint64) (back bool) {
 	return t.oneWay && t.back
 }
 
-// forward moves next over calls that are in flight or done.
+// forward moves next past calls that are in flight or done.
 func (l *line) forward() {
 	for l.next != nil && (l.next.over || l.next.state == flying) {
 		l.next = l.next.next
 	}
 }
 
-// backTo makes next a call that is to be sent again, perhaps.
+// backTo moves next back to a call that may have to be sent again.
 func (l *line) backTo(t *turn) {
 	if !t.over && (l.next == nil || t.number < l.next.number) {
 		l.next = t
 	}
 }
 
-// landLocked says how an attempt ended. Final says that it is not made again if it was executed.
+// landLocked stores how an attempt ended. Final says that the call is not repeated if it was
+// executed.
 func (t *turn) landLocked(how landing, final bool) {
 	t.landed = true
 	if t.known {
@@ -419,7 +423,7 @@ func (t *turn) landLocked(how landing, final bool) {
 	l.step()
 }
 
-// noteLocked takes note of what an ending means for other calls.
+// noteLocked stores the effect of an ended request on the other calls of the line.
 func (l *line) noteLocked(t *turn, how landing) {
 	if how != refused {
 		l.passed = max(l.passed, t.number)
@@ -429,19 +433,19 @@ func (l *line) noteLocked(t *turn, how landing) {
 	}
 }
 
-// abandonLocked says that the caller has given up an attempt which is in flight.
+// abandonLocked says that the caller has given up an attempt in flight.
 func (t *turn) abandonLocked() {
 	t.landed = true
 	if t.known {
-		return // it counts as gone
+		return // knowLocked has counted it in t.gone
 	}
 	t.state = resting
 	t.gone++
 	t.line.backTo(t)
 }
 
-// goneLocked says how a request ended that nobody waits for. Again says that it should be sent
-// again if it was refused; it reports whether that is to be done now.
+// goneLocked stores how a request without a waiting caller ended. Again says that the request
+// should be sent again if it was refused. It reports whether the caller has to do that now.
 func (t *turn) goneLocked(how landing, again bool) (back bool) {
 	l := t.line
 	l.flights--
@@ -474,7 +478,7 @@ func (t *turn) drop() {
 	t.removeLocked()
 }
 
-// sever makes all calls behind t fail that have been made by now, and not been sent.
+// sever makes the calls after t fail that have been made by now and were not sent.
 func (l *line) sever(t *turn) {
 	l.severed = l.made
 	for other := t.next; other != nil; other = other.next {
@@ -484,7 +488,7 @@ func (l *line) sever(t *turn) {
 	}
 }
 
-// knowLocked says that a call has its outcome: it is not sent any more.
+// knowLocked says that the outcome of a call is known, so that it is not sent any more.
 func (t *turn) knowLocked() {
 	l := t.line
 	if !t.kept {
@@ -493,7 +497,7 @@ func (t *turn) knowLocked() {
 		case resting:
 		case sending:
 			t.restLocked(false)
-		case flying: // middleware has left it behind
+		case flying: // middleware no longer waits for it
 			t.state = resting
 			t.gone++
 		case waiting:
@@ -529,8 +533,8 @@ func (l *line) tellLocked(t *turn) {
 	l.untold++
 }
 
-// leave ends a synchronous call: when all before it have their outcomes, or when its caller cannot
-// wait any more. It never waits for callbacks: they may wait for this call.
+// leave ends a synchronous call. It waits until all calls before it have outcomes, unless its
+// caller cannot wait any more. It does not wait for callbacks, because they may wait for this call.
 func (t *turn) leave(ctx context.Context, deadline time.Time, gaveUp bool) {
 	l := t.line
 	l.of.mu.Lock()
@@ -554,7 +558,7 @@ func (t *turn) leave(ctx context.Context, deadline time.Time, gaveUp bool) {
 	t.removeLocked()
 }
 
-// removeLocked takes a call out of its line when nothing of it is left.
+// removeLocked removes a call from its line if it has ended completely.
 func (t *turn) removeLocked() {
 	if !t.left || t.gone > 0 || t.back || t.state != resting {
 		return
@@ -573,15 +577,15 @@ func (t *turn) removeLocked() {
 	l.closeLocked()
 }
 
-// closeLocked forgets a line that has no calls, and no callback running.
+// closeLocked removes a line that has no calls and no running callback.
 func (l *line) closeLocked() {
 	if l.first == nil && !l.telling && l.of.lines[l.key] == l {
 		delete(l.of.lines, l.key)
 	}
 }
 
-// deliver calls the callbacks of a line in order, one after the other, unless somebody does so
-// already.
+// deliver calls the callbacks of a line one after the other, in order, unless another goroutine is
+// doing so.
 func (l *line) deliver() {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
@@ -596,7 +600,7 @@ func (l *line) deliverLocked() {
 	normal := false
 	defer func() {
 		l.telling = false
-		if !normal { // a callback has ended its goroutine
+		if !normal { // a callback ended the goroutine
 			go l.deliver()
 		}
 		l.closeLocked()
@@ -616,7 +620,7 @@ func (l *line) deliverLocked() {
 	normal = true
 }
 
-// concludeUnlocked calls the callback of t without the lock.
+// concludeUnlocked unlocks orders.mu while it calls the callback of t.
 func (t *turn) concludeUnlocked() {
 	o := t.line.of
 	o.mu.Unlock()
@@ -624,8 +628,8 @@ func (t *turn) concludeUnlocked() {
 	t.trip.conclude()
 }
 
-// finish ends an asynchronous call: its callback is called behind those of the calls before it, or,
-// when its caller has given up, at once.
+// finish ends an asynchronous call. Its callback runs after those of the calls before it. If its
+// caller has given up, it runs at once.
 func (t *turn) finish(gaveUp bool) {
 	l := t.line
 	l.of.mu.Lock()
@@ -643,11 +647,11 @@ func (t *turn) finishLocked(gaveUp bool) {
 	t.line.deliverLocked()
 }
 
-// mayRepeat reports whether a call that failed may be sent again without overtaking a later one.
+// mayRepeat reports whether a failed call may be sent again without overtaking a later one.
 func (t *turn) mayRepeat(notProcessed bool) bool {
 	l := t.line
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
-	overtaken := !notProcessed && l.flights > 0 && l.sent > t.number // most likely: they are on their way
+	overtaken := !notProcessed && l.flights > 0 && l.sent > t.number // they were probably executed
 	return !overtaken && l.barred(t) == nil
 }

@@ -12,19 +12,21 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file is what balancers are told: how attempts end, how much a server has to do, how far away
-// it is. A call for which nobody asks pays a load and a comparison for all of it.
+// This file provides what balancers measure: how attempts end, the load of a server, and its
+// round-trip time. If the balancer does not use it, a call pays one load and one comparison for all
+// of it.
 
-// learned reports whether there is a Learner.
+// learned reports whether the picker is a Learner.
 func (ep *Endpoint) learned() bool { return ep.client.cluster.learner.Load() != nil }
 
-// learn tells the Learner of an attempt that began at a reading of the clock, 0 for none that
-// counts. It must not stand under a whole call on the stack: see balance.
+// learn reports an attempt to the Learner. At is the clock when the attempt began, or 0 if its
+// duration does not count. It is not inlined, so that its stack frame is gone while the call runs:
+// see balance.
 //
 //go:noinline
 func (ep *Endpoint) learn(ctx context.Context, call *Call, at time.Duration, a *mux.Answer, err error) {
 	l := ep.client.cluster.learner.Load()
-	if l == nil { // it has just gone
+	if l == nil { // the picker has just changed
 		return
 	}
 	took := time.Duration(0)
@@ -41,21 +43,21 @@ func (ep *Endpoint) learn(ctx context.Context, call *Call, at time.Duration, a *
 	(*l).Ended(ep, took, err)
 }
 
-// A loadReport is what a server has said on its replies of how much it has to do.
+// A loadReport is the load that a server has reported on its replies.
 type loadReport struct {
-	others atomic.Int64 // calls of other clients, and 1; 0 when nothing was said
+	others atomic.Int64 // calls of other clients, plus 1; 0 without a report
 	at     atomic.Int64 // on the clock
-	fading atomic.Bool  // a timer looks after it
+	fading atomic.Bool  // a timer will reduce it
 }
 
-// fadeTime is how long a report holds. Afterwards half of it holds for as long, and so on: a client
-// that sends an endpoint nothing because it was busy once would never hear that it is not any more.
-// A server says again what has not changed (renewLoad).
+// fadeTime is how long a report is valid. After that the load in it is halved once per fadeTime.
+// Without this, a client that sends nothing to a busy endpoint would never learn that the endpoint
+// is idle again. A server repeats an unchanged load every renewLoad.
 const fadeTime = 2 * time.Second
 
-// Load returns how many calls the endpoint's server is working on: of this client now, and of
-// others as the server said last on a reply. Before it has, that is what the registry says
-// (Instance.Inflight).
+// Load returns how many calls the endpoint's server is executing: this client's calls in flight,
+// plus the calls of other clients as the server last reported on a reply. Before the first report,
+// it uses Instance.Inflight from the registry. Balancers compare endpoints by it.
 func (ep *Endpoint) Load() int {
 	others := int(ep.report.others.Load() - 1)
 	if others < 0 {
@@ -64,8 +66,8 @@ func (ep *Endpoint) Load() int {
 	return others + ep.Inflight()
 }
 
-// reported takes note of what came with the reply to a call that is not in flight any more: n
-// includes it.
+// reported stores a load that came with a reply. N includes the call of that reply, which is no
+// longer in flight.
 func (ep *Endpoint) reported(n uint64) {
 	r := &ep.report
 	others := max(int64(min(n, math.MaxInt32))-1-int64(ep.inflight.sent()), 0)
@@ -76,7 +78,7 @@ func (ep *Endpoint) reported(n uint64) {
 	}
 }
 
-// fade makes less of a report that is old.
+// fade halves an old report.
 func (ep *Endpoint) fade() {
 	r := &ep.report
 	others := r.others.Load() - 1
@@ -85,7 +87,7 @@ func (ep *Endpoint) fade() {
 	}
 	if others == 0 {
 		r.fading.Store(false)
-		if r.others.Load() == 1 || r.fading.Swap(true) { // else there has just been another report
+		if r.others.Load() == 1 || r.fading.Swap(true) { // else a new report has just arrived
 			return
 		}
 	}
@@ -94,18 +96,18 @@ func (ep *Endpoint) fade() {
 	}
 }
 
-// A roundTrip is the time that a ping took, and when there may be another.
+// A roundTrip is the duration of the last ping, and the time from which the next one may be sent.
 type roundTrip struct {
 	took atomic.Int64
-	due  atomic.Int64 // on the clock, which may be negative; 0 before the first one
+	due  atomic.Int64 // on the clock, which may be negative; 0 before the first ping
 }
 
-// rttAge is how old a round trip may be.
+// rttAge is the age from which a round trip is measured again.
 const rttAge = 5 * time.Second
 
-// RTT returns how long the network takes to the endpoint and back, as the last ping on a connection
-// found it; 0 before there was one. If that is more than 5 s ago and there is a connection, it
-// sends a ping, and does not wait for it. So nobody pays for pings who does not ask.
+// RTT returns the network round-trip time to the endpoint, as measured by the last ping. It is 0
+// before the first ping has ended. If the last ping is more than 5 s old and there is a connection,
+// RTT starts another ping without waiting for it. So pings are sent only while a program calls RTT.
 func (ep *Endpoint) RTT() time.Duration {
 	if due := ep.trip.due.Load(); due == 0 || int64(clock()) >= due {
 		ep.ping(due)
@@ -113,7 +115,7 @@ func (ep *Endpoint) RTT() time.Duration {
 	return time.Duration(ep.trip.took.Load())
 }
 
-// ping measures the round trip, unless somebody does.
+// ping measures the round trip, unless a ping is already running.
 func (ep *Endpoint) ping(due int64) {
 	conns := *ep.conns.Load()
 	if len(conns) == 0 || !ep.trip.due.CompareAndSwap(due, math.MaxInt64) {
@@ -127,7 +129,7 @@ func (ep *Endpoint) ping(due int64) {
 	ep.client.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ep.ctx, rttAge)
 		defer cancel()
-		// else the connection has ended, or nothing is known: asked again, it is tried again
+		// else the connection has ended; the next RTT tries again
 		if took, err := conns[0].Ping(ctx); err == nil {
 			ep.trip.took.Store(int64(max(took, 1)))
 		}
@@ -135,30 +137,30 @@ func (ep *Endpoint) ping(due int64) {
 	})
 }
 
-// A serverLoad is how many calls a server is working on, counted every now and then.
+// A serverLoad is the number of calls that a server is executing, counted from time to time.
 type serverLoad struct {
 	calls atomic.Int64
-	due   atomic.Int64 // the next count, on the clock
+	due   atomic.Int64 // when to count next, on the clock
 }
 
-// A toldLoad is what a peer was told of it.
+// A toldLoad is the load that was last reported to a peer.
 type toldLoad struct {
-	calls atomic.Int64 // 0 for nothing yet
+	calls atomic.Int64 // 0 before the first report
 	at    atomic.Int64 // on the clock
-	due   atomic.Int64 // when it is looked at again
+	due   atomic.Int64 // when to check again
 }
 
-// How often the load is counted, and told. A reply with fields takes an allocation and some ten
-// bytes more.
+// How often the load is counted and reported. A reply that has fields takes one more allocation and
+// about ten more bytes.
 const (
 	countLoad = 10 * time.Millisecond // at most
-	renewLoad = int64(fadeTime / 4)   // when there is any, though it has not changed
-	loadShare = 8                     // it is told when it has changed by more than this part
+	renewLoad = int64(fadeTime / 4)   // if not idle, although it has not changed
+	loadShare = 8                     // reported when it has changed by more than this fraction
 )
 
-// newLoad returns how many calls the server is working on, the one that is being replied to
-// included, if the peer is to be told, and otherwise 0. Now is about now: when the call was taken
-// up.
+// newLoad returns the load to report to the peer, or 0 if there is nothing to report. The load is
+// the number of calls that the server is executing, including the one being replied to. Now is
+// about the current time: when the call was taken up.
 func (sc *serverConn) newLoad(now time.Duration) uint64 {
 	t, at := &sc.told, int64(now)
 	if due := t.due.Load(); due != 0 && at < due {
@@ -175,15 +177,15 @@ func (sc *serverConn) newLoad(now time.Duration) uint64 {
 	return uint64(calls) //nolint:gosec // at least 1
 }
 
-// working returns how many calls the server is working on, as of the last count.
+// working returns how many calls the server was executing at the last count.
 func (s *Server) working(now time.Duration) int64 {
 	l := &s.busy
 	due := l.due.Load()
-	// A reply does not wait for somebody who registers methods.
+	// TryLock, because a reply does not wait for the registration of methods.
 	if (due == 0 || int64(now) >= due) && l.due.CompareAndSwap(due, int64(now+countLoad)) && s.methodsMu.TryLock() {
 		calls := int64(0)
 		for name, m := range *s.methods.Load() {
-			if name == m.names[0] { // it may have others
+			if name == m.names[0] { // count a method with aliases once
 				calls += m.stats.Inflight()
 			}
 		}

@@ -15,33 +15,34 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file carries out ordered calls: see Call.Ordered. The server executes the ordered requests
-// of one key on one connection in the order in which they come (internal/mux/order.go). What the
-// client has to do is to send them in order, on one connection while any is open there, and to know
-// of each that came back whether a later one may have been executed: line.go. The place of a call
-// in its line is taken outside of all middleware, and kept until its caller has the outcome.
+// This file sends ordered calls: see Call.Ordered. The server executes the ordered requests of one
+// key on one connection in the order of their arrival (internal/mux/order.go). The client sends
+// them in order, and over one connection as long as any of them is open there. When a request
+// fails, the client must know whether a later one may have been executed; line.go keeps track of
+// that. A call enters the queue of its key before all middleware, and stays in it until its caller
+// has the outcome.
 
-// minUntold is how many outcomes of a key may wait for callbacks at least, whatever the limits: a
-// callback that makes calls of its own key, and waits for them, holds up those between.
+// minUntold is the smallest limit on outcomes of a key that wait for callbacks. A callback that
+// makes calls with its own key, and waits for them, delays the callbacks of the calls between.
 const minUntold = 1024
 
-// A trip is what a turn sends, and how its outcome is told.
+// A trip is the request of a turn and the way its outcome reaches the caller.
 type trip struct {
 	client    *Client
 	call      *Call
 	out       *outgoing
 	ep        *Endpoint
-	direct    bool // the attempt is nobody's who waits: Complete goes on with the call
-	final     bool // a call that was executed is not sent again
+	direct    bool // no goroutine waits for the attempt: Complete continues the call
+	final     bool // the call is not repeated once it was executed
 	abandoned atomic.Bool
 	err       error
-	done      func(error) // of an asynchronous call in its own goroutine; else out is told
-	kept      *Call       // a one-way call that goes on without its caller, with out
-	hold      *keyHold    // of a call with an idempotency key
-	resends   int         // of it
+	done      func(error) // of an asynchronous call on its own goroutine; else nil
+	kept      *Call       // the copy of a one-way call that outlives its caller
+	hold      *keyHold    // for a call with an idempotency key
+	resends   int         // how often kept was sent again
 }
 
-// conclude tells an asynchronous caller.
+// conclude reports the outcome to an asynchronous caller.
 func (p *trip) conclude() {
 	if p.done != nil {
 		p.client.guard.tell(callback(p.done), p.err)
@@ -63,7 +64,7 @@ func (c *Client) doOrdered(ctx context.Context, call *Call) error {
 	call.begin(ctx, o)
 	call.turn, t.trip.client = t, c
 	c.timeout(call)
-	defer func() { // also when middleware panics: the key would be blocked for ever
+	defer func() { // also if middleware panics, or the key would be blocked for ever
 		t.leave(ctx, call.Deadline, gaveUp(ctx, err))
 		call.end()
 		t.give(o)
@@ -80,8 +81,8 @@ func (c *Client) goOrdered(ctx context.Context, call *Call, done func(error)) {
 	if done == nil {
 		done = func(error) {}
 	}
-	// The token comes first: whoever waits for one must not have a place yet for which others wait
-	// that have one.
+	// Take the token before entering the line. A call that waited for a token inside the line could
+	// block the calls that hold the tokens.
 	token := c.token(ctx)
 	t, err := c.orders.enter(ctx, call.Key, true)
 	if err != nil {
@@ -99,8 +100,8 @@ func (c *Client) goOrdered(ctx context.Context, call *Call, done func(error)) {
 	go c.carryOut(ctx, call, t, true)
 }
 
-// carryOut makes an asynchronous call on a goroutine that waits for it, and gives back the token
-// for that goroutine.
+// carryOut carries out an asynchronous ordered call on this goroutine. With token, it returns the
+// token for the goroutine.
 func (c *Client) carryOut(ctx context.Context, call *Call, t *turn, token bool) {
 	o := c.take()
 	call.begin(ctx, o)
@@ -124,7 +125,8 @@ func (c *Client) carryOut(ctx context.Context, call *Call, t *turn, token bool) 
 	known = true
 }
 
-// goAtOnce sends a call without a goroutine, if its turn is now and there is a connection.
+// goAtOnce sends a call on the caller's goroutine, and reports whether it did. It does so if it is
+// the call's turn and there is a connection.
 func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) bool {
 	var pin *Endpoint
 	if call.pinned() {
@@ -132,7 +134,7 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	}
 	t, needsConn := c.orders.embark(call.Key, pin, nil, nil)
 	if needsConn {
-		call.tried = nil // of its last use
+		call.tried = nil // from an earlier use
 		ep, err := c.pickForGo(ctx, call, done)
 		if err != nil {
 			return false
@@ -154,7 +156,7 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	t.trip.client, t.trip.out = c, o
 	sent := false
 	defer func() {
-		if !sent { // an observer or a codec
+		if !sent { // an observer or a codec panicked
 			t.unsent(true)
 			o.finish(c.guard.interrupted(o.ctx, call.Method, recover()))
 		}
@@ -165,9 +167,9 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	if pin == nil {
 		call.Endpoint, call.picked = ep, ep
 	}
-	// once it has been sent, the call may have ended, and be the user's again
+	// once it has been sent, the call may end and belong to the user again
 	oneWay := call.OneWay
-	err := c.sendInTurn(o.ctx, ep, call, true) //nolint:contextcheck // it is ctx, with what the observers added
+	err := c.sendInTurn(o.ctx, ep, call, true) //nolint:contextcheck // it extends ctx
 	sent = true
 	if err != nil {
 		go c.resume(o, err, false)
@@ -177,8 +179,9 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	return true
 }
 
-// pickForGo is pick for a call with a callback, which is told when the Picker ends the goroutine.
-// One that panics is asked again, where that is an error of the call.
+// pickForGo is pick for a call with a callback. If the Picker ends the goroutine, the callback gets
+// the error. If the Picker panics, the caller asks it again on the usual path, where the panic
+// becomes the error of the call.
 func (c *Client) pickForGo(ctx context.Context, call *Call, done func(error)) (ep *Endpoint, err error) {
 	picked := false
 	defer func() {
@@ -194,8 +197,8 @@ func (c *Client) pickForGo(ctx context.Context, call *Call, done func(error)) (e
 	return ep, err
 }
 
-// gaveUp reports whether a call ended because its caller would not wait: such a one is told at
-// once.
+// gaveUp reports whether a call ended because its caller stopped waiting. Such a caller gets the
+// outcome at once.
 func gaveUp(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return true
@@ -204,8 +207,8 @@ func gaveUp(ctx context.Context, err error) bool {
 	return ok && e.is(catalogue.Impatient)
 }
 
-// choose returns the endpoint of the next attempt. An ordered call waits for its turn first, and
-// may have to go where those before it went.
+// choose returns the endpoint for the next attempt. An ordered call first waits for its turn, and
+// may have to follow the calls before it.
 func (c *Client) choose(ctx context.Context, call *Call) (*Endpoint, error) {
 	t := call.turn
 	if t == nil {
@@ -227,7 +230,8 @@ func (c *Client) choose(ctx context.Context, call *Call) (*Endpoint, error) {
 	return ep, err
 }
 
-// outOfOrder explains why an ordered call is not sent. Other errors are left as they are.
+// outOfOrder turns the reason why an ordered call is not sent into an Error. It does not change
+// other errors.
 func (c *Call) outOfOrder(err error) error {
 	switch {
 	case errors.Is(err, errSevered):
@@ -240,9 +244,8 @@ func (c *Call) outOfOrder(err error) error {
 	return err
 }
 
-// broughtBack reports whether an attempt failed only because of the calls before it: they took it
-// to this connection, and it was refused with them or could not be sent there. It is no attempt of
-// its own then.
+// broughtBack reports whether an attempt failed only because it had to follow the calls before it
+// to a connection that refused them all or was lost. Such an attempt does not count.
 func (c *Call) broughtBack(err error) bool {
 	if c.turn == nil || !c.turn.follows {
 		return false
@@ -254,7 +257,7 @@ func (c *Call) broughtBack(err error) bool {
 // doInTurn makes one attempt of an ordered call on ep.
 func (c *Client) doInTurn(ctx context.Context, ep *Endpoint, call *Call) error {
 	t := call.turn
-	if !t.maySend() { // it was sent already: endpoint middleware sends it again
+	if !t.maySend() { // endpoint middleware sends it again
 		if _, err := t.await(ctx, call.Deadline, c.closing, ep); err != nil {
 			return call.outOfOrder(err)
 		}
@@ -273,8 +276,8 @@ func (c *Client) doInTurn(ctx context.Context, ep *Endpoint, call *Call) error {
 	return t.result()
 }
 
-// sendInTurn sends an attempt that may be sent. It returns when the request has been queued, so
-// that the next call can follow.
+// sendInTurn sends an attempt whose turn it is. It returns when the request is queued, so that the
+// next call can follow.
 func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direct bool) error {
 	t, o := call.turn, call.out
 	if err := c.prepare(ctx, o, call); err != nil {
@@ -293,7 +296,7 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 		p.hold = call.hold
 	}
 	p.call, p.ep, p.direct, p.final = call, ep, direct, c.direct
-	if p.out != o { // the caller of a one-way call may just be told, by p.out, while it is sent again with the same
+	if p.out != o { // p.out may be in use to notify the caller of a one-way call
 		p.out = o
 	}
 	ep.inflight.begun.Add(1)
@@ -307,7 +310,7 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 			t.unsent(spares(ctx, err))
 			return err
 		}
-		t.wasSent(attempt) // the call may be the user's again
+		t.wasSent(attempt) // the call may belong to the user again
 		return nil
 	}
 	err := conn.Follow(ctx, &o.req, (*leftover)(t))
@@ -321,26 +324,25 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 		p.kept = call.keep()
 	}
 	if t.wasSent(attempt) {
-		go c.sendAgain(t) //nolint:gosec,contextcheck // the caller's context ends with the caller
+		go c.sendAgain(t) //nolint:gosec,contextcheck // the call outlives the caller's context
 	}
 	return nil
 }
 
-// spares reports whether a connection on which a request could not be sent is not to blame for
-// that.
+// spares reports whether the connection is still usable after a request could not be sent on it.
 func spares(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, mux.ErrDeadline) || errors.Is(err, mux.ErrWindow)
 }
 
-// give ends the use of o, unless the call goes on with it.
+// give returns o to the pool, unless a one-way call still needs it.
 func (t *turn) give(o *outgoing) {
 	if t.trip.kept == nil {
 		t.trip.client.give(o)
 	}
 }
 
-// keep returns what is needed to send a one-way call again when its caller has gone: nothing in it
-// is the caller's.
+// keep returns a copy of a one-way call that can be sent again after Do has returned. The copy
+// shares no memory with the caller.
 func (c *Call) keep() *Call {
 	kept := *c
 	kept.Args, kept.Reply, kept.Attachment, kept.rare, kept.Explain = nil, nil, nil, nil, false
@@ -349,14 +351,14 @@ func (c *Call) keep() *Call {
 	return &kept
 }
 
-// sendAgain sends a one-way call again, in its place, that was refused after its caller had been
-// told that it was sent. No middleware sees that.
+// sendAgain sends a one-way call again, in its place, that was refused after Do had returned. No
+// middleware sees these attempts.
 func (c *Client) sendAgain(t *turn) {
 	ctx, p := context.Background(), &t.trip
 	call := p.kept
 	defer func() {
 		if value := recover(); value != nil {
-			_ = c.guard.interrupted(ctx, call.Method, value) // it is logged: nobody waits for the call
+			_ = c.guard.interrupted(ctx, call.Method, value) // it is logged, and no caller waits
 			t.drop()
 		}
 	}()
@@ -379,7 +381,7 @@ func (c *Client) sendAgain(t *turn) {
 		err = c.explain(ctx, call, ep, err)
 		if !NotProcessed(err) || CodeOf(err) != Unavailable || p.resends > maxResends {
 			t.drop()
-			if !gaveUp(ctx, err) { // whose time has passed is late anywhere
+			if !gaveUp(ctx, err) { // an expired call is of no use elsewhere
 				c.opts.Logger.Warn("yodel: a one-way call was lost", "method", call.Method, "err", err)
 			}
 			return
@@ -387,13 +389,13 @@ func (c *Client) sendAgain(t *turn) {
 	}
 }
 
-// result waits for the end of an attempt that was sent.
+// result waits for the end of an attempt that was sent, and returns its error.
 func (t *turn) result() error {
 	o := t.line.of
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for !t.landed {
-		o.waitLocked(&t.sender, nil, nil, nil) // the connection ends it when its caller gives up
+		o.waitLocked(&t.sender, nil, nil, nil) // the connection ends it if its caller gives up
 	}
 	return t.trip.err
 }
@@ -406,13 +408,13 @@ func (t *turn) Complete(a *mux.Answer, err error) {
 	p.ep.inflight.ended.Add(1)
 	known := false
 	defer func() {
-		if value := recover(); !known { // a codec, or the Learner
+		if value := recover(); !known { // a codec or the Learner has panicked
 			err = p.client.guard.interrupted(context.Background(), p.call.Method, value)
 		}
 		t.completed(o, how, direct, err)
 	}()
 	if p.ep.learned() {
-		p.ep.learn(context.Background(), p.call, o.req.Began, a, err) // the caller's context may be gone with it
+		p.ep.learn(context.Background(), p.call, o.req.Began, a, err) // the caller's context may have ended
 	}
 	if err == nil {
 		err = p.client.decode(o, p.call, a)
@@ -420,7 +422,8 @@ func (t *turn) Complete(a *mux.Answer, err error) {
 	known = true
 }
 
-// completed takes note of how a request ended. With direct it goes on with the call.
+// completed stores how a request ended. With direct it also continues the call, because no
+// goroutine waits for it.
 func (t *turn) completed(o *outgoing, how landing, direct bool, err error) {
 	p, orders := &t.trip, t.line.of
 	orders.mu.Lock()
@@ -441,12 +444,12 @@ func (t *turn) completed(o *outgoing, how landing, direct bool, err error) {
 	}
 }
 
-// landingOf tells what became of a request.
+// landingOf returns how a request ended.
 func landingOf(a *mux.Answer, err error) landing {
 	if err != nil {
 		failed, ok := errors.AsType[*mux.CallError](err)
 		switch {
-		case !ok: // its reply came, and could not be read
+		case !ok: // the reply arrived but could not be decoded
 			return executed
 		case failed.NotProcessed:
 			return refused
@@ -468,7 +471,7 @@ func (t *turn) Abandoned() mux.Completer {
 	return (*leftover)(t)
 }
 
-// A leftover is a turn whose request nobody waits for.
+// A leftover is a turn whose request is in flight without a waiting caller.
 type leftover turn
 
 // Complete implements mux.Completer.

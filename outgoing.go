@@ -10,15 +10,15 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// An outgoing is a call as the client works on it. It is reused: what users can see of it, the Call
-// of Client.Call and Method.Call, is documented not to be kept, and under the race detector is not
-// reused, so that the race is seen.
+// An outgoing is the client's state of a call. It is reused. Users can see only its Call, the one
+// of Client.Call and Method.Call, and must not keep that. Under the race detector an outgoing is
+// not reused, so that the detector finds such a use.
 type outgoing struct {
-	// Of asynchronous calls, first of all, because another processor reads it than the one that
-	// writes it.
-	client *Client         // whose pool it is from; nil for a server's
-	peer   *Peer           // to whom it goes; nil for an endpoint
-	ctx    context.Context //nolint:containedctx // it belongs to the call, which waits in the connection
+	// For asynchronous calls. These fields come first, because one processor writes them and
+	// another reads them.
+	client *Client         // owner of its pool; nil on a server
+	peer   *Peer           // the destination; nil for an endpoint
+	ctx    context.Context //nolint:containedctx // of the waiting call
 	async  *Call
 	done   ender
 
@@ -29,34 +29,34 @@ type outgoing struct {
 	md      []byte
 	unpack  []byte
 
-	call  Call          // of Client.Call and Method.Then
-	began time.Duration // of the attempt, on the clock; 0 before the first one
+	call  Call          // the Call of Client.Call and Method.Then
+	began time.Duration // when the attempt began, on the clock; 0 before the first one
 
-	// For the call's record, of the attempt.
-	arrived    time.Duration // when its reply was read, or the server took its stream, on the clock; 0 before
+	// About the attempt, for the call's record.
+	arrived    time.Duration // when the reply or stream acceptance came, on the clock; else 0
 	received   int           // bytes
-	serverTime time.Duration // as the server said; 0 when it did not
+	serverTime time.Duration // as the server reported; 0 if it did not
 	serverWait time.Duration
 	connecting time.Duration
-	// Of the call. of its last attempt that is in the record: when the server took its stream, or
-	// answered; 0 if it did not
+	// About the call. Opened is when the server accepted or answered the stream of the last attempt
+	// in the record; 0 if it did neither.
 	opened    time.Duration
-	counted   int           // attempts that are in the record
-	resolving time.Duration // what it waited for the first set of instances
+	counted   int           // the number of attempts in the record
+	resolving time.Duration // how long it waited for the first set of instances
 	fork      bool
-	concluded bool // there is a record
+	concluded bool // the record is made
 
 	from   *requester
-	budget budget                   // of a call that has one of its own
-	lent   int32                    // tokens that the attempt has taken along
-	at     atomic.Pointer[Endpoint] // of a fork and its like: where the attempt goes
+	budget budget                   // the call's own budget
+	lent   int32                    // tokens lent to the attempt
+	at     atomic.Pointer[Endpoint] // for forks: the endpoint of the attempt
 	group  group                    // memory
 }
 
-// keepScratch is the largest scratch memory that is kept for another call.
+// keepScratch is the largest buffer that is kept for another call, in bytes.
 const keepScratch = 64 << 10
 
-// reset readies o for another call, and reports whether it may be used for one.
+// reset prepares o for another call, and reports whether it may be reused.
 func (o *outgoing) reset() bool {
 	if poison {
 		o.call = Call{Method: "a Call was used after its call had ended"}
@@ -80,14 +80,15 @@ func (o *outgoing) reset() bool {
 		o.at.Store(nil)
 	}
 	o.group.clear()
-	o.binding, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil // the client is the one whose pool it goes to
+	o.binding, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil // the client stays
 	return cap(o.body) <= keepScratch && cap(o.packed) <= keepScratch && cap(o.unpack) <= keepScratch
 }
 
-// start makes the first attempt of an asynchronous call without a goroutine, if it can.
+// start makes the first attempt of an asynchronous call on the caller's goroutine, if that is
+// possible.
 func (c *Client) start(ctx context.Context, o *outgoing, call *Call, done ender) {
 	o.ctx, o.async, o.done = ctx, call, done
-	away := false // the call goes on elsewhere
+	away := false // other code will finish the call
 	defer func() {
 		if !away {
 			o.finish(o.client.guard.interrupted(o.ctx, o.async.Method, recover()))
@@ -123,7 +124,7 @@ func (c *Client) start(ctx context.Context, o *outgoing, call *Call, done ender)
 	c.resume(o, nil, false)
 }
 
-// startOn sends a request that was prepared, unless it could not be because of err.
+// startOn sends a prepared request, or finishes the call if preparing it failed with err.
 func (c *Client) startOn(o *outgoing, ep *Endpoint, conn *mux.Conn, err error) {
 	call := o.async
 	if err != nil {
@@ -150,7 +151,7 @@ func (o *outgoing) Complete(a *mux.Answer, err error) {
 	ep.inflight.ended.Add(1)
 	known := false
 	defer func() {
-		if !known { // a codec, or the Learner
+		if !known { // a codec or the Learner has panicked
 			o.ended(o.client.guard.interrupted(o.ctx, o.async.Method, recover()))
 		}
 	}()
@@ -164,8 +165,8 @@ func (o *outgoing) Complete(a *mux.Answer, err error) {
 	o.ended(err)
 }
 
-// ended ends an asynchronous attempt. One that failed without having been executed goes on as a
-// synchronous call would.
+// ended ends an attempt of an asynchronous call. If the attempt failed, the call continues like a
+// synchronous one.
 func (o *outgoing) ended(err error) {
 	if err == nil {
 		o.finish(nil)
@@ -178,8 +179,8 @@ func (o *outgoing) ended(err error) {
 	go o.client.resume(o, err, false)
 }
 
-// resume goes on with an asynchronous call as a synchronous one, after its first attempt failed or
-// could not be made at once. It gives back the token for its goroutine, if it has one.
+// resume continues an asynchronous call like a synchronous one, after its first attempt failed or
+// could not be made at once. With token, it returns the token for its goroutine.
 func (c *Client) resume(o *outgoing, failed error, token bool) {
 	known, err := false, error(nil)
 	defer func() {
@@ -205,7 +206,7 @@ func (o *outgoing) finish(err error) {
 	o.tell(err)
 }
 
-// tell tells the caller, and gives o back.
+// tell reports the outcome to the observers and the caller, and returns o to the pool.
 func (o *outgoing) tell(err error) {
 	if c := o.client; len(c.opts.Observers) == 0 && !c.remarkable(o.async, err) {
 		o.deliver(err)
@@ -217,7 +218,7 @@ func (o *outgoing) tell(err error) {
 func (o *outgoing) tellObservers(err error) {
 	c, ctx, call := o.client, o.ctx, o.async
 	known := false
-	defer func() { // also when an observer has ended the goroutine
+	defer func() { // also if an observer ends the goroutine
 		if !known {
 			if value := recover(); value != nil {
 				err = c.guard.interrupted(ctx, call.Method, value)
@@ -227,11 +228,11 @@ func (o *outgoing) tellObservers(err error) {
 	}()
 	call.stopWatch()
 	err = c.concludeOnce(ctx, call, err)
-	endAll(ctx, c.guard, c.opts.Observers, call, err) // the call may be o's
+	endAll(ctx, c.guard, c.opts.Observers, call, err) // before deliver, because the call may be in o
 	known = true
 }
 
-// deliver gives o back and calls the callback.
+// deliver returns o to the pool and calls the callback.
 func (o *outgoing) deliver(err error) {
 	c, done, t := o.client, o.done, o.async.turn
 	o.async.end()
@@ -243,7 +244,7 @@ func (o *outgoing) deliver(err error) {
 	c.guard.tell(done, err)
 }
 
-// observe puts observers around a handler. They see an error with the record of its call.
+// observe wraps a handler in observers. They see an error that has the record of its call.
 func (q *requester) observe(observers []Observer, next Handler) Handler {
 	if len(observers) == 0 {
 		return next

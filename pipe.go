@@ -14,63 +14,62 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// An outgoingStream is what a call does that opens a stream: it runs body when a server has taken
-// the call.
+// An outgoingStream is the state of a call that opens a stream. It runs body when a server has
+// accepted the call.
 type outgoingStream struct {
 	kind  uint64
 	body  func(p *pipe) error
-	begun bool // body has seen a message, or may have sent one: the call cannot be made again
+	begun bool // body has received a message or may have sent one, so the call cannot be repeated
 	left  bool // the caller has left the loop
 
-	traffic mux.Traffic // of the last attempt, when it has ended; for its record
+	traffic mux.Traffic // of the last attempt, once it has ended, for the record
 }
 
-// A pipe carries messages over a stream, the same on both sides: it knows how they are encoded, not
-// their types.
+// A pipe sends and receives the messages of a stream, on both sides. It knows their encoding but
+// not their types.
 type pipe struct {
 	stream  messageStream
-	ctx     context.Context //nolint:containedctx // of all waits: it ends with the stream
+	ctx     context.Context //nolint:containedctx // for all waits; ends with the stream
 	method  string
-	where   string // the peer
+	where   string // the address of the peer
 	codec   Codec
-	raw     bool // that is codec
+	raw     bool // codec is Raw
 	pack    packer
 	limits  *Limits
-	explain func(err error) error // makes an Error of what the connection says
-	stats   *stats.Method         // nil on the side that calls
-	begun   *bool                 // set with the first message that comes; nil where that changes nothing
-	opened  *time.Duration        // set then to the clock; nil where begun is
+	explain func(err error) error // turns an error of the connection into an Error
+	stats   *stats.Method         // nil on the calling side
+	begun   *bool                 // set by the first received message; may be nil
+	opened  *time.Duration        // set to the clock with begun; nil if begun is
 
-	sending sync.Mutex // held while a message is encoded and sent, so that messages go out in the order of their calls
+	sending sync.Mutex // held while a message is encoded and sent, which keeps the order
 	body    []byte
 	packed  []byte
 
-	// The receiver's.
+	// For the receiver.
 	unpacked []byte
-	taken    int // counted for the last message that was decompressed
+	taken    int // bytes counted for the last decompressed message
 	slab     slab
-	reuse    bool // the memory of the message before
+	reuse    bool // decode into the previous message
 }
 
-// A slab is what small raw messages are cut from that have come together: an allocation for each,
-// and for the slice that the receiver gets a pointer to, would cost as much as all else that is
-// done for them.
+// A slab is memory for small raw messages that arrived together. A separate allocation for each
+// message, and for the slice header that the receiver gets a pointer to, would cost as much as all
+// other work for it.
 type slab struct {
 	messages [][]byte
 	memory   []byte
 }
 
 const (
-	// maxSlab is about how many bytes a slab has, and so what somebody keeps who keeps one of its
-	// messages. More than this makes no difference any more: 1 and 2 KiB, 4 and 8 cost the same
-	// within what can be measured.
+	// maxSlab is about the size of a slab, in bytes. A receiver that keeps one message keeps the
+	// whole slab. A larger slab is not measurably faster.
 	maxSlab = 2 << 10
-	// sliceSize is what the slice takes.
+	// sliceSize is the size of a slice header.
 	sliceSize = 24
 )
 
-// cut returns a raw message. The first one of several that have come decides how large the slab is,
-// so one that comes alone has memory of its own.
+// cut returns a raw message in memory of the slab. The first message of a group sets the size of
+// the slab. A message that arrives alone gets its own allocation.
 func (p *pipe) cut(body []byte) *[]byte {
 	if p.stats != nil {
 		p.stats.Received.Add(1)
@@ -123,9 +122,9 @@ func (p *pipe) send(msg any) error {
 	return nil
 }
 
-// encode returns the body of a message, which is valid until the next one.
+// encode returns the body of a message. It is valid until the next call.
 func (p *pipe) encode(msg any) ([]byte, error) {
-	if bytes, ok := msg.(*[]byte); ok && p.raw { // it is the body
+	if bytes, ok := msg.(*[]byte); ok && p.raw { // the message is the body
 		return *bytes, nil
 	}
 	body, err := p.codec.Append(p.body[:0], msg)
@@ -138,15 +137,15 @@ func (p *pipe) encode(msg any) ([]byte, error) {
 	return body, nil
 }
 
-// end says that this side sends no more messages.
+// end tells the peer that this side sends no more messages.
 func (p *pipe) end() {
 	p.sending.Lock()
 	defer p.sending.Unlock()
 	p.stream.End()
 }
 
-// receive waits for the body of a message, which is valid until the next one. It returns io.EOF
-// after the last one.
+// receive waits for the body of the next message. The body is valid until the next call. After the
+// last message, receive returns io.EOF.
 func (p *pipe) receive() ([]byte, error) {
 	body, flags, err := p.stream.Receive(p.ctx)
 	if err != nil {
@@ -175,7 +174,7 @@ func (p *pipe) decode(body []byte, msg any) error {
 	return nil
 }
 
-// giveUnpacked gives back what is counted for the last message that was decompressed.
+// giveUnpacked releases the memory counted for the last decompressed message.
 func (p *pipe) giveUnpacked() {
 	if p.taken != 0 {
 		p.stream.Give(p.taken)
@@ -201,7 +200,7 @@ func (p *pipe) unpack(body []byte) ([]byte, error) {
 	return body, nil
 }
 
-// failed says why a message could not be sent or received.
+// failed returns the error of a message that could not be sent or received.
 func (p *pipe) failed(err error) error {
 	if err == io.EOF { //nolint:errorlint // bare, it is the regular end
 		return err
@@ -221,8 +220,7 @@ func (p *pipe) failed(err error) error {
 	return p.explain(err)
 }
 
-// keep returns memory for the next message, unless it has become so large that keeping it would be
-// a waste.
+// keep returns b for reuse, or nil if b is too large to keep.
 func keep(b []byte) []byte {
 	if cap(b) > keepScratch {
 		return nil
@@ -230,7 +228,7 @@ func keep(b []byte) []byte {
 	return b[:0]
 }
 
-// converse makes one attempt of a call that has a stream, on conn.
+// converse makes one attempt of a call with a stream, on conn.
 func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) error {
 	o, s, where := call.out, call.stream, addrOf(call)
 	if s.begun {
@@ -245,7 +243,7 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 	}
 	ended := false
 	defer func() {
-		if !ended { // body panicked, or ended its goroutine
+		if !ended { // body panicked or ended its goroutine
 			st.Cancel(errGone)
 		}
 	}()
@@ -258,7 +256,7 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 	} else if err = st.Accepted(ctx); err == nil {
 		s.begun, o.arrived = true, clock()
 	}
-	var met error // what body met with
+	var met error // the error of body
 	if err == nil {
 		err = s.body(p)
 		if err != nil && s.kind != wire.Feed {
@@ -269,7 +267,7 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 	if err == nil {
 		err = p.rest(s.kind)
 	}
-	if err != nil && ctx.Err() == nil { // else it ends with ctx
+	if err != nil && ctx.Err() == nil { // else the stream ends with ctx
 		st.Cancel(err)
 	}
 	a, endErr := st.Wait()
@@ -281,14 +279,14 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 		} else if o.arrived == 0 {
 			o.arrived = clock()
 		}
-		if endErr == nil && met != nil && !errors.Is(met, io.EOF) { // the server knew nothing of it
+		if endErr == nil && met != nil && !errors.Is(met, io.EOF) { // the error did not come from the server
 			endErr = met
 		}
 	}
-	if s.left = met == errLeft; s.left { //nolint:errorlint // nobody has wrapped it
+	if s.left = met == errLeft; s.left { //nolint:errorlint // it is not wrapped
 		return nil
 	}
-	if own, ok := endErr.(*bodyError); ok { //nolint:errorlint // nobody has wrapped it
+	if own, ok := endErr.(*bodyError); ok { //nolint:errorlint // it is not wrapped
 		e := failure("YDL1006", "%s: the caller's own function ended it: %v", call.Method, own.error)
 		e.Cause = own
 		return e
@@ -296,35 +294,35 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 	return endErr
 }
 
-// A bodyError is an error that the caller's own function returned. The chain sees a call that was
-// canceled because of it, and the caller gets it back as it was.
+// A bodyError wraps an error that the caller's own function returned. Middleware sees a call that
+// was canceled because of it, and the caller gets the unwrapped error.
 type bodyError struct{ error }
 
 func (e *bodyError) Unwrap() error { return e.error }
 
-// rest waits for the end of a call whose caller has nothing more to say, and drops what still
-// comes. An error means that it cannot be waited for.
+// rest waits for the end of a call whose caller sends no more messages, and discards messages that
+// still arrive. It returns an error if it cannot wait for the end.
 func (p *pipe) rest(kind uint64) error {
 	if kind != wire.Feed {
 		p.end()
 	}
 	for {
 		if _, _, err := p.stream.Receive(p.ctx); err == io.EOF { //nolint:errorlint // it returns it bare
-			return nil // the outcome says why
+			return nil // the outcome of the call has the reason
 		} else if err != nil {
 			return p.failed(err)
 		}
 	}
 }
 
-// runStream runs a method that has a stream.
+// runStream runs a method with a stream.
 func (c *serverCall) runStream(ctx context.Context) (any, error) {
 	b, where := c.as, c.peer.Addr.String()
 	c.stream.Accept()
 	return c.method.stream(ctx, &pipe{
 		stream: c.stream, ctx: ctx, method: b.name, where: where, codec: b.codec, raw: b.codec == Raw, pack: b.pack, limits: &c.server.limits, stats: &c.method.stats,
 		explain: func(err error) error {
-			if cause := c.protocol.Cause(); cause != nil { // it says more than a context that has ended
+			if cause := c.protocol.Cause(); cause != nil { // the cause says more than the ended context
 				err = cause
 			}
 			return explainStream(ctx, b.name, where, err)
@@ -332,7 +330,7 @@ func (c *serverCall) runStream(ctx context.Context) (any, error) {
 	}, c.call.Args)
 }
 
-// explainStream makes an Error of why a server's stream has ended before its method.
+// explainStream returns the Error of a server's stream that ended before its method.
 func explainStream(ctx context.Context, method, where string, err error) *Error {
 	var e *Error
 	switch {

@@ -4,5 +4,6 @@
 
 package yodel
 
-// poison makes a Call that is used after its end show: see outgoing.reset.
+// poison makes the use of a Call after its end visible. It is on under the race detector: see
+// outgoing.reset.
 const poison = false

@@ -11,49 +11,48 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// This file decides when endpoints are connected to.
+// This file decides when a client connects to its endpoints.
 //
-// While an endpoint is connected, no call waits for one that is not: calls avoid those, and have
-// the ones that their balancer would have chosen dialled in the background. An endpoint that could
-// not be connected to, and never was, is a suspect: balancers do not see it until it answers.
+// While an endpoint is connected, no call waits for one that is not. Calls avoid unconnected
+// endpoints, and those that their balancer would have chosen are dialled in the background. A
+// suspect is an endpoint that could not be connected to and never was. Balancers do not see a
+// suspect until it answers.
 //
-// While none is connected, the first call starts a search: several endpoints are dialled at the
+// While no endpoint is connected, the first call starts a search: it dials several endpoints at the
 // same time, and calls wait for the first one that answers.
 
 const (
-	// maxDials bounds the attempts to connect that a client makes at the same time in the
-	// background.
+	// maxDials is how many attempts to connect a client makes at the same time in the background.
 	maxDials = 64
-	// maxDemands is how many endpoints a pick has dialled in the background.
+	// maxDemands is how many endpoints a single pick may start to dial in the background.
 	maxDemands = 2
-	// suspectAfter is how long the first attempt to connect to an endpoint may take until it is a
-	// suspect.
+	// suspectAfter is how long the first attempt to connect to an endpoint may take before the
+	// endpoint is a suspect.
 	suspectAfter = 250 * time.Millisecond
-	// reshapeAfter is how long balancers do not learn that more endpoints are suspects, or are not
-	// any more.
+	// reshapeAfter is the delay after which balancers learn of a change among the suspects.
 	reshapeAfter = 50 * time.Millisecond
-	// urgentBackoff bounds the pause between attempts to connect to an endpoint that calls wait
-	// for. It is random, from a half of this up, or else the clients of servers that end and return
-	// together would all come back at the same moment.
+	// urgentBackoff is the longest pause between attempts to connect to an endpoint that calls wait
+	// for. The pause is random, at least half of that. Otherwise the clients of servers that
+	// restart together would all reconnect at the same moment.
 	urgentBackoff = 300 * time.Millisecond
-	// readyAtOnce is how many endpoints a search dials at the same time. It dials as many more each
-	// widenAfter, up to maxDials.
+	// readyAtOnce is how many endpoints a search dials at the same time. It dials as many more
+	// after each widenAfter, up to maxDials.
 	readyAtOnce = 8
 	widenAfter  = 100 * time.Millisecond
-	// settleLeast and settleMost bound how long a search that found an endpoint waits for the
-	// others that it has dialled.
+	// settleLeast and settleMost are the shortest and the longest time that a search waits for its
+	// other attempts after it has found an endpoint.
 	settleLeast = 5 * time.Millisecond
 	settleMost  = 50 * time.Millisecond
-	// hastened is how many endpoints that have failed lately a search dials.
+	// hastened is how many endpoints that failed recently a search dials.
 	hastened = 16
-	// lostSpacing bounds how often a client whose endpoints cannot be reached dials in the
-	// background, and longestWait how rarely.
+	// lostSpacing is the shortest average time between the background dials of a client whose
+	// endpoints cannot be reached. longestWait is the longest pause for one endpoint.
 	lostSpacing = 20 * time.Millisecond
 	longestWait = time.Minute
 )
 
-// shuns reports whether a call avoids an endpoint that has this status, which is not 0, while there
-// are better ones. It has an endpoint that is not connected dialled.
+// shuns reports whether a call avoids an endpoint with this status, which is not 0, while there are
+// better ones. It starts to dial an endpoint that is only unconnected.
 func (c *Call) shuns(ep *Endpoint, status int32) bool {
 	if status != offline {
 		return true
@@ -65,7 +64,7 @@ func (c *Call) shuns(ep *Endpoint, status int32) bool {
 	return true
 }
 
-// demand has the endpoint dialled in the background because the balancer of call would choose it.
+// demand dials the endpoint in the background, because the balancer of call would choose it.
 func (ep *Endpoint) demand(call *Call) {
 	if ep.busy.Load() || call.demands >= maxDemands || ep.client.cluster.dials.Load() >= maxDials {
 		return
@@ -74,7 +73,7 @@ func (ep *Endpoint) demand(call *Call) {
 	ep.dialQuietly()
 }
 
-// dialQuietly begins to connect in the background, unless that is under way.
+// dialQuietly starts to connect in the background, unless an attempt is running or scheduled.
 func (ep *Endpoint) dialQuietly() {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -83,8 +82,7 @@ func (ep *Endpoint) dialQuietly() {
 	}
 }
 
-// urge returns the attempt to connect that is under way, or begins one. It returns nil if none is
-// needed.
+// urge returns the running attempt to connect, or starts one. It returns nil if none is needed.
 func (ep *Endpoint) urge() *dialing {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -97,7 +95,8 @@ func (ep *Endpoint) urge() *dialing {
 	return ep.hastenLocked()
 }
 
-// hastenLocked begins to connect without waiting for the timer, but not as soon as it failed.
+// hastenLocked starts to connect without waiting for the retry timer, but after a shorter pause
+// since the last failure.
 func (ep *Endpoint) hastenLocked() *dialing {
 	if ep.retry == nil {
 		return ep.dialLocked(false, 0)
@@ -109,8 +108,7 @@ func (ep *Endpoint) hastenLocked() *dialing {
 	return ep.dialLocked(false, max(0, time.Until(ep.failedAt.Add(pause))))
 }
 
-// hasten has endpoints that were lost dialled at once, because the last connection has just been
-// lost.
+// hasten dials lost endpoints at once, because the client has lost its last connection.
 func (cl *cluster) hasten() {
 	set := cl.set.Load()
 	if set == nil {
@@ -135,14 +133,14 @@ func (cl *cluster) hasten() {
 	}
 }
 
-// suspected makes an endpoint a suspect if it was never connected to.
+// suspected makes an endpoint a suspect if it was never connected.
 func (ep *Endpoint) suspected() {
 	if !ep.reached.Load() && !ep.suspect.Swap(true) {
 		ep.client.cluster.reshape(false)
 	}
 }
 
-// dialled takes note of the end of an attempt to connect.
+// dialled handles the end of an attempt to connect.
 func (cl *cluster) dialled(ep *Endpoint, ok bool) {
 	if !ok {
 		ep.suspected()
@@ -154,7 +152,8 @@ func (cl *cluster) dialled(ep *Endpoint, ok bool) {
 	}
 }
 
-// reshape has the balancer told which endpoints are suspects: now, or soon together with others.
+// reshape rebuilds the set after a change among the suspects: now, or together with others after
+// reshapeAfter.
 func (cl *cluster) reshape(now bool) {
 	cl.mu.Lock()
 	idle := cl.closed || !cl.known
@@ -179,8 +178,8 @@ func (cl *cluster) reshape(now bool) {
 	}
 }
 
-// believable returns the endpoints that balancers see: those that are no suspects, or all if there
-// are only suspects.
+// believable returns the endpoints that balancers see: all except suspects, or all if there are
+// only suspects.
 func believable(endpoints []*Endpoint) []*Endpoint {
 	isSuspect := func(ep *Endpoint) bool { return ep.suspect.Load() && !ep.reached.Load() }
 	if !slices.ContainsFunc(endpoints, isSuspect) {
@@ -192,8 +191,8 @@ func believable(endpoints []*Endpoint) []*Endpoint {
 	return endpoints
 }
 
-// longestBackoff is how long an endpoint that cannot be connected to is left alone: longer when
-// there are many of them.
+// longestBackoff returns the longest pause between attempts to connect to one endpoint. It grows
+// with the number of unconnected endpoints.
 func (cl *cluster) longestBackoff() time.Duration {
 	set := cl.set.Load()
 	if set == nil {
@@ -206,14 +205,14 @@ func (cl *cluster) longestBackoff() time.Duration {
 // A search dials endpoints until one of them is connected.
 type search struct {
 	first *Endpoint
-	conn  *mux.Conn     // to first, once done; it may have ended. nil if there is none
-	done  chan struct{} // closed when the search has ended, with or without success
+	conn  *mux.Conn     // connection to first once done, may have ended; else nil
+	done  chan struct{} // closed when the search has ended, successfully or not
 }
 
-// awaitAny waits until some endpoint is connected, in a search that begins with ep if none is under
-// way, or the search has ended in vain. It returns an error if there is no time left, or if the
-// call should go to another endpoint than ep. It returns a connection to ep that was made and
-// ended, if there was one: how a server turned a client away is worth telling.
+// awaitAny waits until some endpoint is connected or the search has failed. If no search is
+// running, it starts one with ep. It returns an error if ctx or deadline ends first, or if the call
+// should go to another endpoint. It returns a connection to ep if the search made one that has
+// ended since, because the caller's error then explains how the server refused the client.
 func (cl *cluster) awaitAny(ctx context.Context, deadline time.Time, ep *Endpoint) (*mux.Conn, error) {
 	began := clock()
 	s := cl.join(ep)
@@ -237,7 +236,7 @@ func (cl *cluster) awaitAny(ctx context.Context, deadline time.Time, ep *Endpoin
 	if ep.offline() && s.first == ep {
 		return s.conn, nil
 	}
-	return nil, nil //nolint:nilnil // the caller looks for itself
+	return nil, nil //nolint:nilnil // the caller continues by itself
 }
 
 // tooLate returns the error of a call that waited for a connection until cause ended it.
@@ -251,7 +250,7 @@ func (ep *Endpoint) tooLate(cause error) error {
 	return ep.notConnected(d, cause)
 }
 
-// join returns the search that is under way, or begins one.
+// join returns the running search, or starts one.
 func (cl *cluster) join(first *Endpoint) *search {
 	cl.searchMu.Lock()
 	defer cl.searchMu.Unlock()
@@ -325,8 +324,8 @@ func (cl *cluster) find(ctx context.Context, s *search) {
 }
 
 // awaitRest waits for the other attempts for about as long as the first one took, so that the calls
-// of a new client are balanced from the beginning, and longer for the one to the endpoint that the
-// balancer picked.
+// of a new client are balanced from the start. It waits longer for the endpoint that the balancer
+// picked.
 func awaitRest(ended <-chan *dialing, open int, picked *dialing, took time.Duration) {
 	timer := time.NewTimer(min(max(took, settleLeast), settleMost))
 	defer timer.Stop()
@@ -347,9 +346,9 @@ func awaitRest(ended <-chan *dialing, open int, picked *dialing, took time.Durat
 	}
 }
 
-// candidates returns the endpoints that a search dials, in their order: first, those that were
-// connected once, those that were never tried, suspects. Of those that failed a moment ago it
-// returns a few.
+// candidates returns the endpoints that a search dials, in this order: first, then endpoints that
+// were connected before, then endpoints that were never tried, then suspects. Of the endpoints that
+// failed recently it returns only a few.
 func (cl *cluster) candidates(first *Endpoint) []*Endpoint {
 	var lost, untried, suspects []*Endpoint
 	recent := hastened
@@ -377,11 +376,10 @@ func (cl *cluster) candidates(first *Endpoint) []*Endpoint {
 	return slices.Concat([]*Endpoint{first}, lost, untried, suspects)
 }
 
-// errStranger says that the server at the address of an instance is another one.
+// errStranger is the error of a connection to an address where another server listens now.
 var errStranger = refusal("YDL1109", "another server listens at the address of the instance")
 
-// admitted returns a new connection if the server at its other end is the one that the endpoint
-// stands for.
+// admitted returns conn if it leads to the endpoint's server, and closes it otherwise.
 func (ep *Endpoint) admitted(d *dialledConn, conn *mux.Conn) (*mux.Conn, *dialError) {
 	if ep.is(d.server) {
 		return conn, nil
@@ -393,10 +391,10 @@ func (ep *Endpoint) admitted(d *dialledConn, conn *mux.Conn) (*mux.Conn, *dialEr
 	return nil, &dialError{err: &e}
 }
 
-// is reports whether a server that says id of itself may be the one that the endpoint stands for.
-// While the resolver names the endpoint, a server that was started again is: its record may be
-// older, unless it does not even have the service. When the resolver does not name it any more,
-// only the same server as before is.
+// is reports whether a server with identity id may be the server of the endpoint. While the
+// resolver reports the endpoint, a restarted server is accepted, because the record may be older;
+// but the server must have the service. When the resolver no longer reports the endpoint, only the
+// same incarnation is accepted.
 func (ep *Endpoint) is(id *serverIdentity) bool {
 	if ep.unlisted.Load() {
 		last := ep.identity.Load()

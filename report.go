@@ -16,22 +16,22 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file makes the records of calls: of those that failed, that were slow, and that were to be
-// explained. They are put together when the call has ended, of what is there by then, so that a
-// call of which nobody wants a record pays two comparisons. That it was slow is seen from the time
-// at which the reading goroutine read its reply, which it knows anyway.
+// This file makes the records of calls: failed ones, slow ones, and those with Call.Explain. A
+// record is made when the call has ended, from data that is there anyway, so a call without a
+// record pays two comparisons. Slowness is computed from the time at which the reader goroutine
+// read the reply.
 
-// A CallReport is the record of a call. The error of a call that failed has it, and Call.Report
-// returns it; inspect.Samples returns those that were kept.
+// A CallReport is the record of a call. The error of a failed call contains it, and Call.Report
+// returns it. The built-in method yodel.Samples returns the records that were kept.
 //
 //	var report *yodel.CallReport
 //	if errors.As(err, &report) { … }
 type CallReport = introspect.CallReport
 
-// slowTime is from when on a call is slow, if nothing else is said.
+// slowTime is the default of ClientOptions.SlowAfter and ServerOptions.SlowAfter.
 const slowTime = time.Second
 
-// slowAfter is an option of that name with its default.
+// slowAfter returns the value of a SlowAfter option with its default.
 func slowAfter(d time.Duration) time.Duration {
 	switch {
 	case d < 0:
@@ -42,17 +42,18 @@ func slowAfter(d time.Duration) time.Duration {
 	return d
 }
 
-// Bounds of a record.
+// Limits of a record.
 const (
 	maxCandidates  = 32
 	maxAttempts    = 32
 	maxNotes       = 32
 	maxReportText  = 300 // bytes of a message
-	maxReportShort = 100 // of a name that others have chosen
+	maxReportShort = 100 // bytes of a name that a peer chose
 )
 
-// Report returns the record of a call that has ended, on the client: if it failed, was slow (see
-// ClientOptions.SlowAfter), or Explain is set, and otherwise nil. It must not be changed.
+// Report returns, on the client, the record of a call that has ended. It is nil unless the call
+// failed, was slow (see ClientOptions.SlowAfter), or has Explain set. The record must not be
+// changed.
 func (c *Call) Report() *CallReport {
 	if c.rare == nil {
 		return nil
@@ -60,7 +61,7 @@ func (c *Call) Report() *CallReport {
 	return c.rare.report
 }
 
-// start returns when the call was made, as far as is known, and holds on to it; 0 when it is not.
+// start returns when the call was made, and stores it. It returns 0 if the time is unknown.
 func (c *Call) start() time.Duration {
 	if c.began == 0 && c.out != nil {
 		if c.began = c.out.began; c.began == 0 && c.out.async != nil {
@@ -70,15 +71,15 @@ func (c *Call) start() time.Duration {
 	return c.began
 }
 
-// attempted makes the record of the attempt that began at a reading of the clock and has ended, but
-// for its outcome.
+// attempted returns the record of an attempt without its outcome. Began and ended are readings of
+// the clock.
 func (c *Call) attempted(began, ended time.Duration) introspect.Attempt {
 	o, start := c.out, c.start()
 	a := introspect.Attempt{
 		Addr: addrOf(c), Began: max(began-start, 0), Took: ended - began, Fork: o.fork,
 		Connecting: o.connecting, Credit: o.req.Waited, BytesIn: o.received,
 	}
-	if c.Attempt > o.counted { // it came to sending it
+	if c.Attempt > o.counted { // the attempt was sent
 		a.BytesOut = len(o.req.Body) + len(o.req.Attachment) + len(o.req.Metadata)
 	}
 	if c.stream != nil {
@@ -94,8 +95,8 @@ func (c *Call) attempted(began, ended time.Duration) introspect.Attempt {
 	return a
 }
 
-// describe adds to the record of an attempt what went over its stream, which the server had taken,
-// or answered, at a reading of the clock, if ever.
+// describe adds the traffic of a stream to the record of an attempt. Taken is the clock when the
+// server accepted or answered the stream, or 0.
 func (s *outgoingStream) describe(a *introspect.Attempt, began, taken time.Duration) {
 	if s.begun {
 		a.Taken = max(taken-began, 0)
@@ -107,10 +108,10 @@ func (s *outgoingStream) describe(a *introspect.Attempt, began, taken time.Durat
 	*t = mux.Traffic{}
 }
 
-// add adds an attempt to the record, in which those in the middle give way when there are too many.
+// add adds an attempt to the record. If there are too many attempts, it drops one from the middle.
 func (r *rareCall) add(a *introspect.Attempt) {
 	if len(r.attempts) == maxAttempts {
-		// errors that somebody has may point to the old ones
+		// errors that users hold may point to the old slice
 		r.attempts = slices.Delete(slices.Clone(r.attempts), maxAttempts/2, maxAttempts/2+1)
 		r.unlisted++
 	}
@@ -120,13 +121,13 @@ func (r *rareCall) add(a *introspect.Attempt) {
 	r.attempts = append(r.attempts, *a)
 }
 
-// record notes a failed attempt.
+// record adds a failed attempt to the record.
 func (c *Call) record(err error, began time.Duration) {
 	if c.Endpoint == nil && c.out.peer == nil {
 		return
 	}
 	now := clock()
-	if began == 0 { // it did not come to it
+	if began == 0 { // the attempt did not begin
 		began = now
 	}
 	a := c.attempted(began, now)
@@ -135,7 +136,7 @@ func (c *Call) record(err error, began time.Duration) {
 	c.rarely().add(&a)
 }
 
-// recordGood notes the last attempt, if it succeeded and is not in the record yet.
+// recordGood adds the last attempt to the record, if it succeeded and is not there yet.
 func (c *Call) recordGood() {
 	o := c.out
 	if o.arrived == 0 && (!c.OneWay || c.Attempt == o.counted) {
@@ -152,8 +153,8 @@ func (c *Call) recordGood() {
 	c.rarely().add(&a)
 }
 
-// conclude ends a call of which there may have to be a record, and returns the error that its
-// caller gets. Of a call that is observed, that has happened: see observe.
+// conclude ends a call, makes its record if one is needed, and returns the error for the caller.
+// For an observed call, observe has done this already.
 func (q *requester) conclude(ctx context.Context, call *Call, err error) error {
 	if call.watch != unwatched {
 		return err
@@ -168,23 +169,23 @@ func (q *requester) concludeOnce(ctx context.Context, call *Call, err error) err
 	return q.report(ctx, call, err)
 }
 
-// remarkable reports whether there is to be a record of a call that has ended with err.
+// remarkable reports whether a call that ended with err needs a record.
 func (q *requester) remarkable(call *Call, err error) bool {
 	if t := call.turn; t != nil && t.trip.kept != nil {
-		return false // it was sent, and may just be sent again, with the same memory
+		return false // it may be sent again at this moment, with the same memory
 	}
-	// else it may be on its way yet: see Call.keep
+	// else it may still be in flight: see Call.keep
 	return err != nil || (call.Explain || q.slow(call)) && (!call.OneWay || call.turn == nil)
 }
 
-// slow reports whether a call that has ended with success was slow.
+// slow reports whether a successful call was slow.
 func (q *requester) slow(call *Call) bool {
 	if call.watch != unwatched && call.stream == nil {
 		return call.Took() >= q.slowAfter
 	}
 	o := call.out
 	ended := o.arrived
-	if ended == 0 || call.rare != nil { // no reply has come, or there were attempts before it
+	if ended == 0 || call.rare != nil { // no reply has come, or there were earlier attempts
 		if q.slowAfter == math.MaxInt64 || call.OneWay && call.rare == nil && o.connecting == 0 && o.req.Waited == 0 {
 			return false
 		}
@@ -195,9 +196,9 @@ func (q *requester) slow(call *Call) bool {
 	return ended-call.start() >= q.slowAfter
 }
 
-// report makes the record of a call that has ended, once, and returns err with it. When more calls
-// fail than records are kept, what takes long to find out is left out, and all of it of a call that
-// never came to an endpoint.
+// report makes the record of a call that has ended, once, and returns err with it. If calls fail
+// faster than records are kept, it omits the parts that take long, and the whole record of a call
+// that never reached an endpoint.
 func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	o := call.out
 	if o.concluded {
@@ -207,7 +208,7 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	now := clock()
 	kind := samples.KindOf(call.Explain, err != nil)
 	kept := q.samples.Admit(kind, now)
-	// An operator who asks a server sees the calls that its handlers have made, too.
+	// The server's samples also contain the calls of its handlers.
 	server, _ := ctx.Value(samplerKey{}).(*sampler)
 	if server == q.samples || server != nil && !server.Admit(kind, now) {
 		server = nil
@@ -257,7 +258,7 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	return q.attach(err, r, before, x.own)
 }
 
-// describe adds to a record what was known of the instances.
+// describe adds the resolver's state and the candidates to a record.
 func (c *Call) describe(r *CallReport, began, now time.Duration) {
 	client := c.Client()
 	if client == nil {
@@ -272,13 +273,14 @@ func (c *Call) describe(r *CallReport, began, now time.Duration) {
 	}
 }
 
-// attach returns err with its record. An error that somebody may have already is not changed, nor
-// is one that middleware has wrapped or made without an ID, or that has the record of another call.
-// Before is the record of the attempts that err may have, and own an error that nobody else has.
+// attach returns err with its record. It copies an error that user code may hold already. It does
+// not change an error that middleware has wrapped or made without an ID, or that has the record of
+// another call. Before is the earlier record that err may have, and own is an error that only the
+// client has a pointer to.
 func (q *requester) attach(err error, r, before *CallReport, own *Error) error {
-	e, ok := err.(*Error) //nolint:errorlint // one that is wrapped belongs to who wrapped it
+	e, ok := err.(*Error) //nolint:errorlint // a wrapped error is the wrapper's
 	switch {
-	case ok && e == own: // it is new
+	case ok && e == own: // no user code has it
 		e.Report = r
 		return e
 	case !ok || e.Report == nil && e.ID == "" || e.Report != nil && e.Report != before:
@@ -292,13 +294,13 @@ func (q *requester) attach(err error, r, before *CallReport, own *Error) error {
 	return &final
 }
 
-// wallOf returns the time of a reading of the clock, to be shown to people, now being another one.
+// wallOf converts a reading of the clock, at, to wall-clock time. Now is the current reading.
 func wallOf(now, at time.Duration) time.Time {
-	// without its monotonic part, and the clock of the wall may have been set
+	// without the monotonic part; the wall clock may have been set meanwhile
 	return time.Now().Add(at - now).Round(0).UTC()
 }
 
-// fail notes how the call ended.
+// fail adds the error of a call to its record.
 func fail(r *CallReport, err error) {
 	if err == nil {
 		return
@@ -307,10 +309,10 @@ func fail(r *CallReport, err error) {
 	r.Code, r.ID, r.Message, r.NotProcessed = e.Code.String(), text.ID(e.ID), shorten(e.Message, maxReportText), e.NotProcessed
 }
 
-// allowed returns how long the call was allowed to take, as far as is still known; 0 for ever.
+// allowed returns how long the call was allowed to take, or 0 if that is unlimited or unknown.
 func (c *Call) allowed(ctx context.Context, began time.Duration) time.Duration {
 	deadline := earliest(ctx, c.Deadline)
-	if c.Attempt > 0 && c.out.binding != nil && !c.out.req.Deadline.IsZero() { // timeout takes its own back
+	if c.Attempt > 0 && c.out.binding != nil && !c.out.req.Deadline.IsZero() { // middleware/timeout resets its own
 		deadline = c.out.req.Deadline
 	}
 	if deadline.IsZero() {
@@ -319,17 +321,17 @@ func (c *Call) allowed(ctx context.Context, began time.Duration) time.Duration {
 	return max(deadline.Sub(mux.TimeOf(began)), 1)
 }
 
-// printNotes makes the notes part of the record.
+// printNotes adds the notes to the record.
 func (x *rareCall) printNotes(r *CallReport, began time.Duration) {
 	r.MoreNotes = x.unnoted
 	for _, n := range x.notes {
 		r.Notes = append(r.Notes, introspect.Note{At: max(n.at-began, 0), By: n.by, What: shorten(n.what, maxReportText)})
 	}
-	// those of forks came last
+	// the notes of forks were added last
 	slices.SortStableFunc(r.Notes, func(a, b introspect.Note) int { return cmp.Compare(a.At, b.At) })
 }
 
-// describe says what is known of the instances.
+// describe adds the resolver's state to a record.
 func (cl *cluster) describe(r *CallReport, call *Call) {
 	s := &introspect.Resolver{Waited: call.out.resolving}
 	r.Resolver = s
@@ -344,16 +346,16 @@ func (cl *cluster) describe(r *CallReport, call *Call) {
 	s.Err = shorten(cl.errText, maxReportText)
 }
 
-// A survey is whom an attempt can go to, or could have gone to.
+// A survey lists the candidate endpoints of an attempt.
 type survey struct {
-	picker     string // who chooses
+	picker     string // the picker
 	candidates []introspect.Candidate
-	more       int           // that were left out
+	more       int           // the number of candidates left out
 	at         time.Duration // on the clock
 }
 
-// survey notes for the call's record whom its attempt can go to, or could have gone to, now, and
-// that picked was chosen.
+// survey stores the current candidate endpoints of an attempt for the call's record. Picked is the
+// endpoint that was chosen.
 func (cl *cluster) survey(call *Call, picked *Endpoint, now time.Duration) {
 	set := cl.set.Load()
 	if set == nil {
@@ -380,8 +382,8 @@ func (cl *cluster) survey(call *Call, picked *Endpoint, now time.Duration) {
 	call.rarely().survey = v
 }
 
-// candidate describes the endpoint to the record of a call, and reports whether there is something
-// to tell of it.
+// candidate describes the endpoint for the record of a call. Told reports whether its verdict is of
+// interest.
 func (ep *Endpoint) candidate(call *Call, picked *Endpoint) (c introspect.Candidate, told bool) {
 	in := ep.instance.Load()
 	c = introspect.Candidate{
@@ -413,7 +415,7 @@ func (c *Call) hasTried(addr string) bool {
 	return c.rare != nil && slices.ContainsFunc(c.rare.attempts, func(a introspect.Attempt) bool { return a.Addr == addr })
 }
 
-// notReady returns who says that the endpoint is not ready.
+// notReady returns the reasons why the endpoint is not ready.
 func (ep *Endpoint) notReady() []string {
 	if ep.Ready() {
 		return nil
@@ -428,7 +430,7 @@ func (ep *Endpoint) notReady() []string {
 	return by[:min(len(by), 8)]
 }
 
-// queued returns how long the request waited before it was taken up, as far as is known.
+// queued returns how long the request waited before its execution began, or 0 if that is unknown.
 func (c *serverCall) queued() time.Duration {
 	if c.arrived == 0 {
 		return 0
@@ -436,19 +438,19 @@ func (c *serverCall) queued() time.Duration {
 	return max(c.taken-c.arrived, 0)
 }
 
-// slow reports whether the call was slow, which took so long since it was taken up. A stream whose
-// method has begun may go on for ever.
+// slow reports whether the call was slow. Took is its duration since execution began. For a stream
+// only the time until the method began counts, because the stream may go on for ever.
 func (c *serverCall) slow(took time.Duration) bool {
 	if c.stream != nil && c.executed {
 		took = 0
-		if c.began != 0 { // nothing was above the method otherwise
+		if c.began != 0 { // else no middleware ran before the method
 			took = c.began - c.taken
 		}
 	}
 	return took+c.queued() >= c.server.slowAfter
 }
 
-// report makes the record of a call that this server carried out.
+// report makes the record of a call that this server executed.
 func (c *serverCall) report(took time.Duration) {
 	call := &c.call
 	now := clock()
@@ -496,26 +498,26 @@ func (c *serverCall) report(took time.Duration) {
 	kept.Keep(kind, r)
 }
 
-// Samples returns records of calls that the client has made: of those that failed lately, that were
-// slow, and that were to be explained. A nil query asks for all. It may be called concurrently.
+// Samples returns records of recent calls of the client: failed ones, slow ones, and those with
+// Call.Explain. A nil query returns all. Samples may be called concurrently.
 func (c *Client) Samples(q *introspect.SamplesQuery) *introspect.Samples {
 	return readSamples(c.samples, q)
 }
 
-// Samples returns records of calls that the server has carried out, and of calls that it and its
-// handlers have made. inspect.Samples returns the same to callers, if ServerOptions.Diagnostics is
-// set. A nil query asks for all. It may be called concurrently.
+// Samples returns records of recent calls that the server has executed, and of calls that it and
+// its handlers have made. If ServerOptions.Diagnostics is set, the built-in method yodel.Samples
+// returns the same to callers. A nil query returns all. Samples may be called concurrently.
 func (s *Server) Samples(q *introspect.SamplesQuery) *introspect.Samples {
 	return readSamples(s.samples, q)
 }
 
-// samplerKey finds the sampler of the server whose handler's context is asked.
+// samplerKey is the context key of the sampler of a handler's server.
 type samplerKey struct{}
 
 // A sampler keeps the records of the calls of one client or server.
 type sampler = samples.Sampler[CallReport]
 
-// readSamples returns the records that q asks for.
+// readSamples returns the records that match q.
 func readSamples(s *sampler, q *introspect.SamplesQuery) *introspect.Samples {
 	if q == nil {
 		q = &introspect.SamplesQuery{}

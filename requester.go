@@ -21,34 +21,34 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A requester makes requests of calls and takes their replies in, on connections that it is given.
-// A client has one for all its endpoints, a server has one for all its peers: the handles of its
-// bindings are known to all these connections.
+// A requester turns calls into requests and decodes their replies, on connections that it is given.
+// A client has one for all its endpoints, and a server has one for all its peers. All these
+// connections know the handles of its bindings.
 type requester struct {
-	codec         Codec      // of calls that name none
-	compressor    Compressor // likewise; nil for none
+	codec         Codec      // of calls without their own
+	compressor    Compressor // likewise; nil means none
 	compressAbove int
 	noWait        bool
 	checksum      bool
 	limits        Limits // with defaults
 	guard         *guard
 	memory        *mux.Memory
-	side          string // for people: "client" or "server"
+	side          string // for messages: "client" or "server"
 	slowAfter     time.Duration
-	samples       *sampler // of the calls that it makes
+	samples       *sampler // records of its calls
 
 	methods    atomic.Pointer[map[string]*remoteMethod]
-	last       atomic.Pointer[remoteMethod] // of the last call; comparing a name with itself is faster than the map
+	last       atomic.Pointer[remoteMethod] // of the last call: faster than the map
 	methodsMu  sync.Mutex
 	bindings   []*binding      // by handle; guarded by methodsMu
-	idempotent map[string]bool // methods that are known to be from the beginning
+	idempotent map[string]bool // methods that the options declare idempotent
 	outgoing   sync.Pool       // of *outgoing
 
-	client *Client // nil for a server's
+	client *Client // nil on a server
 	states states
 
-	repeated atomic.Pointer[repeatedMetadata] // nil before there was any
-	unlike   atomic.Uint32                    // calls with other metadata
+	repeated atomic.Pointer[repeatedMetadata] // nil until metadata repeats
+	unlike   atomic.Uint32                    // calls whose metadata differs
 }
 
 // The sides.
@@ -57,7 +57,7 @@ const (
 	serverSide = "server"
 )
 
-// setUp readies a requester whose settings are in place.
+// setUp initializes a requester whose settings are set.
 func (q *requester) setUp(idempotent []string) {
 	q.idempotent = make(map[string]bool)
 	for _, name := range idempotent {
@@ -67,35 +67,35 @@ func (q *requester) setUp(idempotent []string) {
 	q.outgoing.New = func() any { return &outgoing{from: q, client: q.client, req: mux.Out{Bare: true}} }
 }
 
-// A remoteMethod is what a requester knows of a method name.
+// A remoteMethod holds what a requester knows about a method name.
 type remoteMethod struct {
 	name       string
 	idempotent atomic.Bool
-	nests      atomic.Bool             // it makes calls of its own
+	nests      atomic.Bool             // its handler makes calls of its own
 	usual      atomic.Pointer[binding] // with the requester's codec and compressor; nil before the first such call
 	all        []*binding              // guarded by methodsMu
 }
 
-// A binding is a method with a codec and a compressor: what has a number on a connection.
+// A binding is a method with a codec and a compressor. Each connection has a number for it.
 type binding struct {
 	mux.Method
 	of    *remoteMethod
 	codec Codec
 	pack  packer
-	reply atomic.Uintptr // the type of the last reply, a pointer: see iface.TypeOf
+	reply atomic.Uintptr // the type of the last reply: see iface.TypeOf
 }
 
-// take returns an outgoing to be used for one call.
+// take returns an outgoing for one call.
 func (q *requester) take() *outgoing { return q.outgoing.Get().(*outgoing) } //nolint:forcetypeassert // the pool holds nothing else
 
-// give ends the use of o.
+// give returns o to the pool.
 func (q *requester) give(o *outgoing) {
 	if o.reset() {
 		q.outgoing.Put(o)
 	}
 }
 
-// binding returns what a call's method is on connections, or nil if a name is too long to be sent.
+// binding returns the binding of a call, or nil if a name is too long to be sent.
 func (q *requester) binding(call *Call) *binding {
 	positional := several(call.Args)
 	m := q.last.Load()
@@ -112,8 +112,8 @@ func (q *requester) binding(call *Call) *binding {
 	return q.bindingSlow(call, positional)
 }
 
-// bindingSlow finds or makes the binding of a call that is not like the usual ones of its method.
-// Codecs and compressors are told apart by their names, as on the wire.
+// bindingSlow finds or makes the binding of a call that differs from the usual calls of its method.
+// It compares codecs and compressors by name, as the protocol does.
 func (q *requester) bindingSlow(call *Call, positional bool) *binding {
 	codec, compressor := call.Codec, call.Compressor
 	if codec == nil {
@@ -146,7 +146,7 @@ func (q *requester) bindingSlow(call *Call, positional bool) *binding {
 	return b
 }
 
-// methodLocked finds or makes what is known of a method. The caller holds q.methodsMu.
+// methodLocked finds or makes the remoteMethod of a name. The caller holds q.methodsMu.
 func (q *requester) methodLocked(name string) *remoteMethod {
 	old := *q.methods.Load()
 	if m := old[name]; m != nil {
@@ -160,7 +160,7 @@ func (q *requester) methodLocked(name string) *remoteMethod {
 	return m
 }
 
-// kind is the kind of method that a call is for.
+// kind returns the kind of method that a call is for.
 func (c *Call) kind() uint64 {
 	if c.stream == nil {
 		return wire.Unary
@@ -175,7 +175,7 @@ func nameOf(c Compressor) string {
 	return c.Name()
 }
 
-// learned takes note of what a server says of a method.
+// learned stores what a server says about a method.
 func (q *requester) learned(_ *mux.Conn, handle int, info wire.Info) {
 	q.methodsMu.Lock()
 	defer q.methodsMu.Unlock()
@@ -193,7 +193,7 @@ func (q *requester) learned(_ *mux.Conn, handle int, info wire.Info) {
 	}
 }
 
-// encode makes the request of call, once.
+// encode encodes the request of call, once for all attempts.
 func (q *requester) encode(o *outgoing, call *Call) error {
 	if o.binding != nil {
 		return nil
@@ -209,10 +209,10 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 		return err
 	}
 	body, as := encoded(b.codec, call.Args)
-	if !as || call.OneWay { // a one-way call may be sent again when its caller has gone
+	if !as || call.OneWay { // a one-way call may be sent again after Do has returned
 		body = o.body[:0]
 		err := error(nil)
-		if k := b.Kind; k == wire.Unary || k == wire.Feed { // the others have no request but the stream's messages
+		if k := b.Kind; k == wire.Unary || k == wire.Feed { // the other kinds send only messages
 			body, err = appendBody(body, b.codec, call.Args)
 		}
 		if err != nil {
@@ -238,9 +238,9 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 	return nil
 }
 
-// unsendable refuses a call whose arguments or reply are of no use: a nil pointer would arrive as
-// zeros, and what is no pointer cannot take the reply in, which would be found out when the method
-// has been executed.
+// unsendable returns an error if the arguments or the reply of a call are unusable. A nil pointer
+// would arrive as zeros. A reply that is not a pointer cannot be decoded into, and the caller would
+// learn that only after the method has been executed.
 func unsendable(call *Call, b *binding) *Error {
 	if iface.IsNil(call.Args) && call.Args != nil {
 		if v := reflect.ValueOf(call.Args); v.Kind() == reflect.Pointer && !hasNoContent(v.Type().Elem()) && (b.Kind == wire.Unary || b.Kind == wire.Feed) {
@@ -273,7 +273,7 @@ func decodable(v any) bool {
 	return p.Kind() == reflect.Pointer && !p.IsNil()
 }
 
-// kindOfReply names what cannot take a reply in.
+// kindOfReply describes a value that cannot be decoded into.
 func kindOfReply(v any) string {
 	if reflect.TypeOf(v).Kind() == reflect.Pointer {
 		return fmt.Sprintf("a nil %T", v)
@@ -281,8 +281,8 @@ func kindOfReply(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// encodeFields makes what travels beside the body. Endpoint middleware may change it for each
-// attempt.
+// encodeFields encodes the metadata and the fields. It runs for each attempt, because endpoint
+// middleware may change them.
 func (q *requester) encodeFields(o *outgoing, call *Call) error {
 	req := &o.req
 	req.Metadata = nil
@@ -300,7 +300,7 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 	return nil
 }
 
-// encodeRare makes those of the fields that most calls do not have.
+// encodeRare sets the fields that most calls do not have.
 func encodeRare(f *wire.Fields, call *Call) {
 	f.Attempt = uint64(call.Attempt)
 	f.Criticality = wireCriticality(call.Criticality)
@@ -319,7 +319,7 @@ func encodeRare(f *wire.Fields, call *Call) {
 	}
 }
 
-// prepare readies the request for the next attempt.
+// prepare prepares the request for the next attempt.
 func (q *requester) prepare(ctx context.Context, o *outgoing, call *Call) error {
 	if ctx.Err() != nil {
 		return &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
@@ -344,8 +344,8 @@ func (q *requester) prepare(ctx context.Context, o *outgoing, call *Call) error 
 	return nil
 }
 
-// attempt makes one attempt of call on conn. It is in flight on ep, unless that is nil, while
-// nothing runs that may panic, as codecs do.
+// attempt makes one attempt of call on conn. Ep may be nil. The attempt counts as in flight on ep
+// only while no user code runs that may panic, such as a codec.
 func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
 	if call.IdempotencyKey != "" {
 		return q.attemptKeyed(ctx, call, conn, ep)
@@ -356,7 +356,7 @@ func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn, ep 
 	return q.send(ctx, call, conn, ep)
 }
 
-// send makes an attempt that prepare has made ready.
+// send makes an attempt that prepare has prepared.
 func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
 	if call.stream != nil || call.OneWay {
 		return q.attemptOther(ctx, call, conn, ep)
@@ -375,11 +375,11 @@ func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *En
 	return err
 }
 
-// attemptOther makes an attempt that does not wait for one reply.
+// attemptOther makes an attempt of a one-way call or a stream.
 func (q *requester) attemptOther(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
 	at := ep.begun()
 	err := error(errGone)
-	defer func() { // also when the function of a stream's caller panics
+	defer func() { // also if the caller's stream function panics
 		ep.ended()
 		if at != 0 && call.stream != nil {
 			ep.learn(ctx, call, 0, nil, err)
@@ -393,7 +393,7 @@ func (q *requester) attemptOther(ctx context.Context, call *Call, conn *mux.Conn
 	return err
 }
 
-// earliest returns the earlier one of two deadlines; zero is never.
+// earliest returns the earlier of two deadlines. Zero means no deadline.
 func earliest(ctx context.Context, deadline time.Time) time.Time {
 	if d, ok := ctx.Deadline(); ok && (deadline.IsZero() || d.Before(deadline)) {
 		return d
@@ -401,7 +401,7 @@ func earliest(ctx context.Context, deadline time.Time) time.Time {
 	return deadline
 }
 
-// decode takes the answer over into call. Nothing in call aliases it afterwards.
+// decode decodes the answer into call. Nothing in call refers to the answer's memory afterwards.
 func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 	o.arrived, o.received = a.At, len(a.Fields)+len(a.Body)+len(a.Attachment)
 	if len(a.Fields) > 0 || a.Code != 0 || a.Attachment != nil || o.lent > 0 {
@@ -415,13 +415,13 @@ func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 	if _, as := call.Reply.(*Encoded); as || a.Flags&wire.Compressed != 0 || len(a.Body) >= largeBody || o.binding.Positional {
 		return q.decodeUnusual(o, call, a)
 	}
-	if err := o.binding.codec.Decode(a.Body, call.Reply); err != nil { // not with decodeBody, for its own reasons
+	if err := o.binding.codec.Decode(a.Body, call.Reply); err != nil { // see decodeBody
 		return unfit(call, err)
 	}
 	return nil
 }
 
-// decodeUnusual decodes a body that is more than a small message.
+// decodeUnusual decodes a body that is not an ordinary small message.
 func (q *requester) decodeUnusual(o *outgoing, call *Call, a *mux.Answer) error {
 	body := a.Body
 	if a.Flags&wire.Compressed != 0 {
@@ -444,14 +444,15 @@ func (q *requester) decodeUnusual(o *outgoing, call *Call, a *mux.Answer) error 
 	return nil
 }
 
-// unfit says that a reply cannot be decoded.
+// unfit returns the error of a reply that cannot be decoded.
 func unfit(call *Call, err error) error {
 	e := failure("YDL2102", "%s: the reply from %s does not fit %T: %v (codec %s)", call.Method, addrOf(call), call.Reply, err, call.out.binding.codec.Name())
 	e.Cause = err
 	return e
 }
 
-// decodeFields takes over what came beside the body, and returns the error if that is the answer.
+// decodeFields decodes the attachment and the fields of an answer into call. It returns the error
+// if the answer is one.
 func (q *requester) decodeFields(call *Call, a *mux.Answer) error {
 	if a.Attachment != nil {
 		call.ReplyAttachment = append([]byte{}, a.Attachment...)
@@ -484,14 +485,14 @@ func (q *requester) decodeFields(call *Call, a *mux.Answer) error {
 	return nil
 }
 
-// serverSaid takes note of where the server says that the time went.
+// serverSaid stores the times that the server reports.
 func (o *outgoing) serverSaid(f *wire.Fields) {
 	const most = math.MaxInt64 / uint64(time.Microsecond)
 	o.serverTime = time.Duration(min(f.ServerTime, most)) * time.Microsecond
 	o.serverWait = time.Duration(min(f.ServerWait, f.ServerTime, most)) * time.Microsecond
 }
 
-// addrOf returns where a call was sent.
+// addrOf returns the address to which a call was sent.
 func addrOf(call *Call) string {
 	switch {
 	case call.Endpoint != nil:
@@ -502,11 +503,13 @@ func addrOf(call *Call) string {
 	return "the server"
 }
 
-// maxRetryAfter bounds what is believed of a server that asks for patience, in microseconds: a day.
+// maxRetryAfter is the largest Error.RetryAfter that is accepted from a server, in microseconds: a
+// day.
 const maxRetryAfter = 24 * 3600 * 1e6
 
-// remoteError is the error that the server answered with. Yodel's own say where they come from.
-// What the server sent is bounded and cleaned here, so that nothing that shows the error has to.
+// remoteError returns the error in an answer. If the error has an ID, its message gets the method
+// and the address. The server's values are limited and cleaned here, so that later code need not do
+// it.
 func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 	e := &Error{
 		Code: Code(min(a.Code, 255)), Message: text.Clip(string(f.Message), maxErrorText), ID: text.ID(string(f.ErrorID)),

@@ -16,33 +16,33 @@ import (
 	"github.com/yodel-rpc/yodel/internal/text"
 )
 
-// A source describes a client's resolver in errors and logs: which service it resolves, where, and
-// which services there have similar names.
+// A source describes a client's resolver in errors and logs: the service, the registry, and
+// services with similar names.
 type source struct {
-	name   string        // what the resolver says it resolves; "" if it does not say
+	name   string        // the resolver's String; "" if it has none
 	lister serviceLister // nil if the resolver cannot list services
 
 	mu      sync.Mutex
-	similar string // names of services, as a part of a message; "" if none are known
+	similar string // a suffix for a message that names similar services; "" if unknown
 	listing bool
 }
 
-// A serviceLister is a Resolver that knows which services its registry has. See Resolver.
+// A serviceLister is a Resolver that can list the services of its registry. See Resolver.
 type serviceLister interface {
 	Services(ctx context.Context) (asked string, known []string, err error)
 }
 
-// Bounds of what is asked of a resolver for the sake of messages.
+// Limits for the use of a resolver in messages.
 const (
 	maxSourceName = 120
-	// listTime is how long the services of a registry may take to list, and firstListTime is how
-	// long the first set of instances is held back for it if that is empty.
+	// listTime is how long a registry may take to list its services. firstListTime is how long a
+	// first set of instances that is empty waits for the list.
 	listTime      = 2 * time.Second
 	firstListTime = 250 * time.Millisecond
 	shownServices = 3
 )
 
-// describe takes over what r says of itself.
+// describe sets s from r's optional methods.
 func (s *source) describe(r Resolver) {
 	if named, ok := r.(fmt.Stringer); ok {
 		s.name = text.Clip(named.String(), maxSourceName)
@@ -50,8 +50,8 @@ func (s *source) describe(r Resolver) {
 	s.lister, _ = r.(serviceLister)
 }
 
-// list lists the services of the registry on a goroutine of c, and waits for the result, at most
-// for patience. No call waits for it, except that the first set of instances comes later.
+// list lists the services of the registry on a goroutine of c. It waits for the result, at most for
+// patience. Calls do not wait for it, except that the first set of instances may come later.
 func (s *source) list(ctx context.Context, c *Client, patience time.Duration) {
 	s.mu.Lock()
 	busy := s.lister == nil || s.listing
@@ -64,7 +64,7 @@ func (s *source) list(ctx context.Context, c *Client, patience time.Duration) {
 	listing := c.Background(func(life context.Context) {
 		defer close(done)
 		similar, known := "", false
-		defer func() { // also when Services panics or ends its goroutine
+		defer func() { // also if Services panics or ends its goroutine
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if s.listing = false; known {
@@ -89,7 +89,7 @@ func (s *source) list(ctx context.Context, c *Client, patience time.Duration) {
 	}
 }
 
-// of names what is resolved, behind "the resolver".
+// of returns the resolver's name as a suffix for "the resolver".
 func (s *source) of() string {
 	if s.name == "" {
 		return ""
@@ -97,16 +97,15 @@ func (s *source) of() string {
 	return " of " + s.name
 }
 
-// none says that there is no instance, of which service in which registry, and what similar
-// services there are.
+// none returns the message for a service without instances, with the registry and similar services.
 func (s *source) none() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return "no instance is known" + s.of() + s.similar
 }
 
-// similarServices names the known services that are most like the one that was asked for, as the
-// end of a message.
+// similarServices returns a suffix for a message that names the known services most similar to
+// asked.
 func similarServices(asked string, known []string) string {
 	type service struct {
 		name     string
@@ -120,7 +119,7 @@ func similarServices(asked string, known []string) string {
 			d = nearest.Distance(name, asked, limit)
 		}
 		switch {
-		case name == asked: // it has records, and no instance
+		case name == asked: // it has records but no instance
 		case d < limit:
 			near = append(near, service{name, d})
 		default:
@@ -150,5 +149,5 @@ func similarServices(asked string, known []string) string {
 	return "; the services there are " + list
 }
 
-// errNoAddress is why a client has no instance that was made for no address.
+// errNoAddress is the error of a client that was given no address.
 var errNoAddress = errors.New("the client was given no address: yodel.Dial and yodel.Static take at least one")
