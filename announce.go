@@ -9,55 +9,48 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/announcer"
 	"github.com/yodel-rpc/yodel/internal/stats"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file keeps registries in step with a server. It announces the server when it listens,
-// repeats the announcement while it serves, and withdraws it before it drains. The loop that renews
-// announcements also repeats failed and lost ones, as long as the server serves.
+// This file says what a server announces in registries and when: from the time at which it listens
+// until it drains. Package announcer keeps the records there. It also watches the state and the
+// weight that operators set in a registry, which override those that the server announces. The
+// registrar writes them into the record; the server watches them so that they appear at once in its
+// log and in inspect.Info.
 
-// leases is how many announcements in a row may fail or be late before the record expires.
-const leases = 3
+// An overrider is a Registrar that stores operators' settings. Its Announce writes them in place of
+// the instance's own values. Overrides returns the settings for the instances of a service as
+// records, of which only Addr, State and Weight are used.
+type overrider interface {
+	Overrides(service string) Resolver
+}
 
-// When the server shuts down, a running announcement may take finishTime more. After that, the
-// withdrawals may take withdrawTime. A record that could not be withdrawn expires.
-const (
-	finishTime   = time.Second
-	withdrawTime = 2 * time.Second
-)
-
-// An announcer announces one address of a server.
-type announcer struct {
+// An announcement announces one address of a server in all of its registries.
+type announcement struct {
 	server *Server
 	at     net.Addr // of the listener
 	addr   string   // the address that others dial
+	load   *announcer.Load
+	to     []*announcer.Announcer[Instance] // one for each registrar
+
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	stays  atomic.Bool // keep the records: another process serves there
-
-	overrides []*overrides // one for each registrar
-
-	mu     sync.Mutex
-	record Instance // the record announced last
-	calls  uint64   // calls executed until then
-	since  time.Time
 }
 
 // announce starts to announce the listener at addr, if there are registrars.
-func (s *Server) announce(addr net.Addr) *announcer {
+func (s *Server) announce(addr net.Addr) *announcement {
 	if len(s.opts.Registrars) == 0 {
 		return nil
 	}
-	a := &announcer{server: s, at: addr, addr: advertised(addr), since: time.Now()}
+	a := &announcement{server: s, at: addr, addr: announcer.Reachable(addr), load: announcer.NewLoad()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.withdrawn {
@@ -66,17 +59,37 @@ func (s *Server) announce(addr net.Addr) *announcer {
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
 	for _, r := range s.opts.Registrars {
-		o := &overrides{announcer: a, registrar: r, services: make(map[string][]Instance)}
-		a.overrides = append(a.overrides, o)
-		a.wg.Go(func() { a.keep(ctx, r, o) })
+		one := a.in(r)
+		a.to = append(a.to, one)
+		a.wg.Go(func() { one.Run(ctx) })
 	}
 	s.announced = append(s.announced, a)
 	return a
 }
 
+// in returns the announcer for one registry.
+func (a *announcement) in(r Registrar) *announcer.Announcer[Instance] {
+	s := a.server
+	one := &announcer.Announcer[Instance]{
+		Server: a, Registry: guardedRegistrar{r, &s.guard}, Name: func() string { return s.registryName(r) },
+		Every: s.opts.AnnounceEvery, Addr: a.addr, Log: s.opts.Logger,
+	}
+	if of, ok := r.(overrider); ok {
+		one.Settings = &announcer.Settings{
+			Open: func(service string) announcer.Watch { return s.settings(of, service) },
+			Addr: a.advertised,
+			Changed: func(service string, now announcer.Setting) {
+				s.logSetting(service, one.Name(), now)
+				s.announceAgain()
+			},
+		}
+	}
+	return one
+}
+
 // withdraw stops the announcements and waits until the registries have removed the records, or for
 // a short time limit.
-func (a *announcer) withdraw() {
+func (a *announcement) withdraw() {
 	a.cancel()
 	a.wg.Wait()
 }
@@ -96,182 +109,60 @@ func (s *Server) leave(why error) {
 	announced := s.announced
 	s.mu.Unlock()
 	for _, a := range announced {
-		a.stays.Store(other.Serves(a.at))
-	}
-}
-
-// keep announces the server to one registry until ctx ends, and then withdraws it.
-func (a *announcer) keep(ctx context.Context, r Registrar, o *overrides) {
-	s := a.server
-	every := s.opts.AnnounceEvery
-	known := make(map[place]bool) // possible records; true once announced
-	backoff, failing := firstBackoff, false
-	for ctx.Err() == nil {
-		changed := s.changed()
-		some, err := a.tell(ctx, r, o, known)
-		pause := every - rand.N(every/8+1)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
-			if !failing {
-				s.opts.Logger.Warn("yodel: the server could not be announced; trying again until it can", "addr", a.addr, "err", err)
-			}
-			failing, pause = true, backoff/2+rand.N(backoff/2)
-			if some { // the registry answers but refuses some, perhaps for ever
-				backoff = min(2*backoff, max(every, lastBackoff))
-			} else {
-				backoff = min(2*backoff, lastBackoff)
-				changed = nil // an announcement of a change would fail as well
-			}
-		case failing:
-			s.opts.Logger.Info("yodel: the server is announced again", "addr", a.addr)
-			fallthrough
-		default:
-			failing, backoff = false, firstBackoff
-		}
-		select {
-		case <-changed:
-		case <-time.After(pause):
-		case <-ctx.Done():
+		keep := other.Serves(a.at)
+		for _, one := range a.to {
+			one.Keep(keep)
 		}
 	}
-	if a.stays.Load() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
-	defer cancel()
-	var wg sync.WaitGroup
-	for at := range known {
-		wg.Go(func() {
-			if err := a.guarded(r).Withdraw(ctx, at.service, at.addr); err != nil {
-				s.opts.Logger.Warn("yodel: the server could not be withdrawn; its lease will end", "service", at.service, "err", err)
-				return
-			}
-			a.log("withdrawn", r, at)
-		})
-	}
-	wg.Wait()
 }
-
-// log logs an event of a server's record in a registry.
-func (a *announcer) log(event string, r Registrar, at place) {
-	a.server.opts.Logger.Info("yodel: "+event, "service", at.service, "registry", a.registryName(r), "addr", at.addr)
-}
-
-// guarded wraps r in a guardedRegistrar.
-func (a *announcer) guarded(r Registrar) Registrar { return guardedRegistrar{r, &a.server.guard} }
 
 // registryName returns the name of a registry for the log: from its String method, or else its
 // package.
-func (a *announcer) registryName(r Registrar) string {
+func (s *Server) registryName(r Registrar) string {
 	name, _, _ := strings.Cut(strings.TrimLeft(fmt.Sprintf("%T", r), "*"), ".")
-	if s, ok := r.(fmt.Stringer); ok {
-		_ = a.server.guard.apart("the Registrar's String", nil, func() error { // a failure is in the log
-			name = s.String()
+	if named, ok := r.(fmt.Stringer); ok {
+		_ = s.guard.apart("the Registrar's String", nil, func() error { // a failure is in the log
+			name = named.String()
 			return nil
 		})
 	}
 	return name
 }
 
-// A place identifies a record in a registry.
-type place struct{ service, addr string }
-
-func (p place) compare(other place) int {
-	return cmp.Or(strings.Compare(p.service, other.service), strings.Compare(p.addr, other.addr))
-}
-
-// tell announces all services once. It withdraws records of services that were unregistered and
-// records under a former address. A failure for one service does not stop the others; some reports
-// whether any succeeded. When ctx ends, tell lets the current operation finish within finishTime,
-// so that it cannot overtake the withdrawal that follows.
-func (a *announcer) tell(ctx context.Context, r Registrar, o *overrides, known map[place]bool) (some bool, err error) {
-	ttl := leases * a.server.opts.AnnounceEvery
-	one, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl)
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(finishTime, cancel) })
-	defer stop()
-	in, services := a.instance(), a.server.services()
-	var failed []string
-	note := func(did, service string, bad error) {
-		if bad == nil {
-			some = true
-			return
-		}
-		failed = append(failed, did+" "+service)
-		if err == nil {
-			err = bad
-		}
-	}
-	for _, service := range services {
-		if ctx.Err() != nil {
-			return some, ctx.Err()
-		}
-		at := place{service, in.Addr}
-		announced := known[at]
-		known[at] = announced // even if this fails, the record may have been written
-		o.follow(ctx, service)
-		bad := a.guarded(r).Announce(one, service, in, ttl)
-		note("announce", service, bad)
-		if bad == nil && !announced {
-			known[at] = true
-			a.log("announced", r, at)
-		}
-	}
-	for _, at := range slices.SortedFunc(maps.Keys(known), place.compare) {
-		if at.addr == in.Addr && slices.Contains(services, at.service) || ctx.Err() != nil {
-			continue
-		}
-		bad := a.guarded(r).Withdraw(one, at.service, at.addr)
-		if bad == nil {
-			delete(known, at)
-			a.log("withdrawn", r, at)
-		}
-		note("withdraw", at.service, bad)
-	}
-	if err != nil {
-		err = fmt.Errorf("%s: %w", shorten(strings.Join(failed, ", "), 150), err)
-	}
-	return some, err
-}
-
 // advertised returns the address that the server announces.
-func (a *announcer) advertised() string {
+func (a *announcement) advertised() string {
 	a.server.mu.Lock()
 	defer a.server.mu.Unlock()
 	return cmp.Or(a.server.instance.Addr, a.addr)
 }
 
-// instance returns the record to announce. It changes the load in the record only if that has
-// changed a lot, because each write notifies every client.
-func (a *announcer) instance() Instance {
+// Record implements announcer.Server.
+func (a *announcement) Record() (in Instance, addr string) {
 	s := a.server
 	s.mu.Lock()
-	in := s.instance
+	in = s.instance
 	s.mu.Unlock()
 	if in.Addr == "" {
 		in.Addr = a.addr
 	}
 	in.Started = s.started.UTC().Truncate(time.Millisecond)
 	in.Incarnation = hex.EncodeToString(s.config.Incarnation)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	in.CallRate, in.Inflight = a.record.CallRate, a.record.Inflight
-	if took := time.Since(a.since); took >= s.opts.AnnounceEvery/2 {
+	if every := s.opts.AnnounceEvery; a.load.Due(every) {
 		calls, inflight := s.load()
-		rate := math.Round(float64(max(calls, a.calls)-a.calls) / took.Seconds()) // unregistering lowers calls
-		a.calls, a.since = calls, time.Now()
-		if differs(rate, in.CallRate) || differs(float64(inflight), float64(in.Inflight)) {
-			in.CallRate, in.Inflight = rate, inflight
-		}
+		a.load.Measure(every, calls, inflight)
 	}
-	a.record = in
-	return in
+	in.CallRate, in.Inflight = a.load.Announced()
+	return in, in.Addr
 }
 
-// differs reports whether a load differs enough from the announced one.
-func differs(now, before float64) bool {
-	return math.Abs(now-before) > max(before/4, 2)
+// Services implements announcer.Server.
+func (a *announcement) Services() []string { return a.server.services() }
+
+// Changed implements announcer.Server.
+func (a *announcement) Changed() <-chan struct{} {
+	a.server.mu.Lock()
+	defer a.server.mu.Unlock()
+	return a.server.anew
 }
 
 // load returns how many calls the server has executed, and how many are in flight.
@@ -323,13 +214,6 @@ func (s *Server) UpdateInstance(change func(*Instance)) {
 	s.announceAgainLocked()
 }
 
-// changed returns a channel that is closed when there is a change to announce.
-func (s *Server) changed() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.anew
-}
-
 // announceAgain makes the announcers announce at once.
 func (s *Server) announceAgain() {
 	s.mu.Lock()
@@ -342,26 +226,55 @@ func (s *Server) announceAgainLocked() {
 	s.anew = make(chan struct{})
 }
 
-// advertised returns the address at which others reach a listener at addr. For a listener on all
-// addresses, that is the host's first address that is reachable from outside.
-func advertised(addr net.Addr) string {
-	tcp, ok := addr.(*net.TCPAddr)
-	if !ok || !tcp.IP.IsUnspecified() {
-		return addr.String()
+// settings returns the operators' settings for a service in a registry. It returns nil if the
+// registry has none.
+func (s *Server) settings(of overrider, service string) announcer.Watch {
+	var settings Resolver
+	err := s.guard.apart("the Registrar's Overrides", nil, func() error {
+		settings = of.Overrides(service)
+		return nil
+	})
+	if err != nil || settings == nil {
+		return nil
 	}
-	at := *tcp
-	at.IP = net.IPv4(127, 0, 0, 1)
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return at.String() // without interfaces there is only the loopback address
+	return func(ctx context.Context, update func([]announcer.Setting)) error {
+		return s.guard.apart("the Watch of a registry's settings", nil, func() error {
+			return settings.Watch(ctx, func(all []Instance) {
+				list := make([]announcer.Setting, len(all))
+				for i := range all {
+					list[i] = announcer.Setting{Addr: all[i].Addr, State: all[i].State, Weight: all[i].Weight}
+				}
+				update(list)
+			})
+		})
 	}
-	for _, a := range addrs {
-		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() && (ip.IP.To4() != nil || at.IP.IsLoopback()) {
-			at.IP = ip.IP
-			if ip.IP.To4() != nil {
-				break
+}
+
+// logSetting logs that an operator has changed the server's setting.
+func (s *Server) logSetting(service, registry string, now announcer.Setting) {
+	if now.None() {
+		s.opts.Logger.Info("yodel: an operator's settings were removed", "service", service, "registry", registry, "addr", now.Addr)
+		return
+	}
+	s.opts.Logger.Info("yodel: an operator has set the instance", "service", service, "registry", registry, "addr", now.Addr,
+		"state", now.State, "weight", now.Weight)
+}
+
+// overrides returns the operators' settings for the server, sorted by service and registry.
+func (s *Server) overrides() (list []introspect.Override) {
+	s.mu.Lock()
+	announced := slices.Clone(s.announced)
+	s.mu.Unlock()
+	for _, a := range announced {
+		for _, one := range a.to {
+			if one.Settings == nil {
+				continue
+			}
+			for service, set := range one.Settings.InForce() {
+				list = append(list, introspect.Override{Service: service, Registry: one.Name(), Addr: set.Addr, State: set.State, Weight: set.Weight})
 			}
 		}
 	}
-	return at.String()
+	slices.SortFunc(list, introspect.Override.Compare)
+	return list
 }

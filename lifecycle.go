@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/announcer"
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
@@ -68,7 +69,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	select {
 	case <-withdrawing:
 	case <-ctx.Done():
-	case <-time.After(finishTime + withdrawTime - time.Since(began)):
+	case <-time.After(announcer.FinishTime + announcer.WithdrawTime - time.Since(began)):
 	}
 	if first {
 		s.logStopped(time.Since(began), cut)
@@ -107,7 +108,7 @@ func (s *Server) withdraw(ctx context.Context, first bool) (ended <-chan struct{
 			a.wg.Wait()
 		}
 	}()
-	share := finishTime + withdrawTime
+	share := announcer.FinishTime + announcer.WithdrawTime
 	if end, ok := ctx.Deadline(); ok {
 		share = min(share, time.Until(end)/4)
 	}

@@ -159,7 +159,7 @@ type Server struct {
 	instance  Instance      // the record to announce
 	anew      chan struct{} // closed and replaced when there is a change to announce
 	listeners []net.Listener
-	announced []*announcer
+	announced []*announcement
 	withdrawn bool // announcements have ended
 	conns     map[connection]struct{}
 	local     *Session                 // runs the calls of Do; nil before the first

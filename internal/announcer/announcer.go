@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package announcer keeps the record of a server alive in a registry. It announces the record,
+// renews it before it expires, repeats failed announcements, and withdraws the record at the end.
+// It also watches the settings that operators make there. The server says what to announce and for
+// how long.
+package announcer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/text"
+)
+
+// leases is how many announcements in a row may fail or be late before the record expires.
+const leases = 3
+
+// When the context of Run ends, a running announcement may take FinishTime more. After that, the
+// withdrawals may take WithdrawTime. A record that could not be withdrawn expires.
+const (
+	FinishTime   = time.Second
+	WithdrawTime = 2 * time.Second
+)
+
+// While the registry does not answer, the pause between announcements grows from firstBackoff to
+// lastBackoff.
+const (
+	firstBackoff = 20 * time.Millisecond
+	lastBackoff  = 1500 * time.Millisecond
+)
+
+// maxFailed bounds the list of services in the error of an announcement, in bytes.
+const maxFailed = 150
+
+// A Registry stores records of type R by service and address. Its methods must not panic or end
+// their goroutine. Withdraw may be called concurrently.
+type Registry[R any] interface {
+	Announce(ctx context.Context, service string, record R, ttl time.Duration) error
+	Withdraw(ctx context.Context, service, addr string) error
+}
+
+// A Server says what to announce. Its methods may be called concurrently.
+type Server[R any] interface {
+	// Record returns the record of the server and its address.
+	Record() (record R, addr string)
+	// Services returns the sorted names of the services under which the record is announced.
+	Services() []string
+	// Changed returns a channel that is closed when the record or the services have changed since
+	// the call.
+	Changed() <-chan struct{}
+}
+
+// An Announcer announces a server in one registry. Its exported fields do not change after Run has
+// begun.
+type Announcer[R any] struct {
+	Server   Server[R]
+	Registry Registry[R]
+	Name     func() string // returns the name of the registry for the log
+	Every    time.Duration // how often the announcement is renewed
+	Addr     string        // the address of the server in log lines about failures
+	Log      *slog.Logger
+	Settings *Settings // nil if the registry has no settings of operators
+
+	keep atomic.Bool
+}
+
+// Keep says whether Run leaves the records in the registry when it ends, because another process
+// serves the address from then on.
+func (a *Announcer[R]) Keep(keep bool) { a.keep.Store(keep) }
+
+// Run announces the server until ctx ends. Then it withdraws the records, unless Keep says
+// otherwise, and waits until the settings are no longer watched.
+func (a *Announcer[R]) Run(ctx context.Context) {
+	if a.Settings != nil {
+		defer a.Settings.Wait()
+	}
+	known := make(map[place]bool) // possible records; true once announced
+	backoff, failing := firstBackoff, false
+	for ctx.Err() == nil {
+		changed := a.Server.Changed()
+		some, err := a.announce(ctx, known)
+		pause := a.Every - rand.N(a.Every/8+1)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			if !failing {
+				a.Log.Warn("yodel: the server could not be announced; trying again until it can", "addr", a.Addr, "err", err)
+			}
+			failing, pause = true, backoff/2+rand.N(backoff/2)
+			if some { // the registry answers but refuses some, perhaps for ever
+				backoff = min(2*backoff, max(a.Every, lastBackoff))
+			} else {
+				backoff = min(2*backoff, lastBackoff)
+				changed = nil // an announcement of a change would fail as well
+			}
+		case failing:
+			a.Log.Info("yodel: the server is announced again", "addr", a.Addr)
+			fallthrough
+		default:
+			failing, backoff = false, firstBackoff
+		}
+		select {
+		case <-changed:
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+	if !a.keep.Load() {
+		a.withdraw(context.WithoutCancel(ctx), known)
+	}
+}
+
+// A place identifies a record in a registry.
+type place struct{ service, addr string }
+
+func (p place) compare(other place) int {
+	return cmp.Or(strings.Compare(p.service, other.service), strings.Compare(p.addr, other.addr))
+}
+
+// announce announces all services once. It withdraws records of services that were unregistered and
+// records under a former address. A failure for one service does not stop the others; some reports
+// whether any succeeded. When ctx ends, announce lets the current operation finish within
+// FinishTime, so that it cannot overtake the withdrawal that follows.
+func (a *Announcer[R]) announce(ctx context.Context, known map[place]bool) (some bool, err error) {
+	ttl := leases * a.Every
+	one, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(FinishTime, cancel) })
+	defer stop()
+	record, addr := a.Server.Record()
+	services := a.Server.Services()
+	var failed []string
+	note := func(did, service string, bad error) {
+		if bad == nil {
+			some = true
+			return
+		}
+		failed = append(failed, did+" "+service)
+		if err == nil {
+			err = bad
+		}
+	}
+	for _, service := range services {
+		if ctx.Err() != nil {
+			return some, ctx.Err()
+		}
+		at := place{service, addr}
+		announced := known[at]
+		known[at] = announced // even if this fails, the record may have been written
+		if a.Settings != nil {
+			a.Settings.Follow(ctx, service)
+		}
+		bad := a.Registry.Announce(one, service, record, ttl)
+		note("announce", service, bad)
+		if bad == nil && !announced {
+			known[at] = true
+			a.log("announced", at)
+		}
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(known), place.compare) {
+		if at.addr == addr && slices.Contains(services, at.service) || ctx.Err() != nil {
+			continue
+		}
+		bad := a.Registry.Withdraw(one, at.service, at.addr)
+		if bad == nil {
+			delete(known, at)
+			a.log("withdrawn", at)
+		}
+		note("withdraw", at.service, bad)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", text.Cut(strings.Join(failed, ", "), maxFailed), err)
+	}
+	return some, err
+}
+
+// withdraw withdraws all records, in parallel.
+func (a *Announcer[R]) withdraw(ctx context.Context, known map[place]bool) {
+	ctx, cancel := context.WithTimeout(ctx, WithdrawTime)
+	defer cancel()
+	var wg sync.WaitGroup
+	for at := range known {
+		wg.Go(func() {
+			if err := a.Registry.Withdraw(ctx, at.service, at.addr); err != nil {
+				a.Log.Warn("yodel: the server could not be withdrawn; its lease will end", "service", at.service, "err", err)
+				return
+			}
+			a.log("withdrawn", at)
+		})
+	}
+	wg.Wait()
+}
+
+// log logs an event of a record.
+func (a *Announcer[R]) log(event string, at place) {
+	a.Log.Info("yodel: "+event, "service", at.service, "registry", a.Name(), "addr", at.addr)
+}

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package announcer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/announcer"
+)
+
+// A server is an announcer.Server whose records are strings.
+type server struct {
+	mu       sync.Mutex
+	record   string
+	services []string
+	changed  chan struct{}
+}
+
+func newServer(record string, services ...string) *server {
+	return &server{record: record, services: services, changed: make(chan struct{})}
+}
+
+// change makes the server announce another record and other services.
+func (s *server) change(record string, services ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.record, s.services = record, services
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Record implements announcer.Server. The address of a record is its part before the equals sign.
+func (s *server) Record() (record, addr string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	addr, _, _ = strings.Cut(s.record, "=")
+	return s.record, addr
+}
+
+// Services implements announcer.Server.
+func (s *server) Services() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.services
+}
+
+// Changed implements announcer.Server.
+func (s *server) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// A book is a registry that notes what is asked of it.
+type book struct {
+	began time.Time
+
+	mu    sync.Mutex
+	lines []string
+	fails map[string]error // by service
+	late  time.Duration    // how long an announcement takes
+}
+
+func newBook() *book { return &book{began: time.Now(), fails: make(map[string]error)} }
+
+func (b *book) fail(service string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fails[service] = err
+}
+
+func (b *book) note(line, service string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	err := b.fails[service]
+	if err != nil {
+		line += " failed"
+	}
+	b.lines = append(b.lines, line)
+	return err
+}
+
+// Announce implements announcer.Registry.
+func (b *book) Announce(ctx context.Context, service, record string, ttl time.Duration) error {
+	if b.late > 0 {
+		select {
+		case <-time.After(b.late):
+		case <-ctx.Done():
+			_ = b.note("+"+service+" cut off", service)
+			return ctx.Err()
+		}
+	}
+	return b.note(fmt.Sprintf("+%s %s for %v", service, record, ttl), service)
+}
+
+// Withdraw implements announcer.Registry.
+func (b *book) Withdraw(_ context.Context, service, addr string) error {
+	return b.note("-"+service+" "+addr, service)
+}
+
+// take returns what was noted since the last call.
+func (b *book) take() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lines := b.lines
+	b.lines = nil
+	return lines
+}
+
+// run runs an announcer until the returned function is called.
+func run(t *testing.T, s *server, b *book, a *announcer.Announcer[string]) (stop func()) {
+	t.Helper()
+	a.Server, a.Registry, a.Name, a.Every = s, b, func() string { return "book" }, 10*time.Second
+	if a.Log == nil {
+		a.Log = slog.New(slog.DiscardHandler)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		a.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+func expect(t *testing.T, b *book, want ...string) {
+	t.Helper()
+	if got := b.take(); !slices.Equal(got, want) {
+		t.Errorf("the registry was asked\n %q, want\n %q", got, want)
+	}
+}
+
+// expectSorted is expect for what is done in parallel.
+func expectSorted(t *testing.T, b *book, want ...string) {
+	t.Helper()
+	got := b.take()
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("the registry was asked\n %q, want\n %q", got, want)
+	}
+}
+
+func TestRecordsAreRenewedAndWithdrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBook()
+		stop := run(t, newServer("h:1=a", "A", "B"), b, &announcer.Announcer[string]{})
+		synctest.Wait()
+		expect(t, b, "+A h:1=a for 30s", "+B h:1=a for 30s")
+		time.Sleep(8 * time.Second)
+		expect(t, b)
+		time.Sleep(2 * time.Second) // a renewal comes up to an eighth early
+		expect(t, b, "+A h:1=a for 30s", "+B h:1=a for 30s")
+		stop()
+		expectSorted(t, b, "-A h:1", "-B h:1")
+	})
+}
+
+func TestChangesAreAnnouncedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, s := newBook(), newServer("h:1=a", "A", "B")
+		stop := run(t, s, b, &announcer.Announcer[string]{})
+		synctest.Wait()
+		b.take()
+		s.change("h:1=b", "B")
+		synctest.Wait()
+		expect(t, b, "+B h:1=b for 30s", "-A h:1")
+		s.change("h:2=b", "B")
+		synctest.Wait()
+		expect(t, b, "+B h:2=b for 30s", "-B h:1")
+		stop()
+		expect(t, b, "-B h:2")
+	})
+}
+
+func TestFailedAnnouncementsAreRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		b := newBook()
+		b.fail("A", errors.New("no quorum"))
+		stop := run(t, newServer("h:1=a", "A"), b, &announcer.Announcer[string]{Log: slog.New(slog.NewTextHandler(&log, nil))})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		// The pause grows to between 0.75 and 1.5 s.
+		if n := len(b.take()); n < 40 || n > 90 {
+			t.Errorf("%d attempts in a minute, want 40 to 90", n)
+		}
+		b.fail("A", nil)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		expect(t, b, "+A h:1=a for 30s")
+		b.fail("A", errors.New("no quorum"))
+		stop()
+		expect(t, b, "-A h:1 failed")
+		for _, want := range []string{"could not be announced", "announce A: no quorum", "announced again", "could not be withdrawn"} {
+			if strings.Count(log.String(), want) != 1 {
+				t.Errorf("the log does not say once %q: %s", want, &log)
+			}
+		}
+	})
+}
+
+// A registry that refuses one service for ever gets the others in time, and is not asked often.
+func TestOneRefusedServiceDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBook()
+		b.fail("A", errors.New("no permission"))
+		stop := run(t, newServer("h:1=a", "A", "B"), b, &announcer.Announcer[string]{})
+		time.Sleep(time.Hour)
+		lines := b.take()
+		if !slices.Contains(lines, "+B h:1=a for 30s") || !slices.Contains(lines, "+A h:1=a for 30s failed") {
+			t.Errorf("the registry was asked %q", lines[:4])
+		}
+		if n := len(lines) / 2; n < 360 || n > 800 {
+			t.Errorf("%d announcements in an hour, want one each 5 to 10 s", n)
+		}
+		stop()
+		expectSorted(t, b, "-A h:1 failed", "-B h:1")
+	})
+}
+
+func TestKeepLeavesTheRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, a := newBook(), new(announcer.Announcer[string])
+		stop := run(t, newServer("h:1=a", "A"), b, a)
+		synctest.Wait()
+		b.take()
+		a.Keep(true)
+		stop()
+		expect(t, b)
+	})
+}
+
+// An announcement must not overtake the withdrawal, so it ends before.
+func TestLateAnnouncementEndsBeforeTheWithdrawal(t *testing.T) {
+	tests := []struct {
+		late, took time.Duration
+		line       string
+	}{
+		{announcer.FinishTime / 2, announcer.FinishTime / 2, "+A h:1=a for 30s"},
+		{time.Minute, announcer.FinishTime, "+A cut off"},
+	}
+	for _, test := range tests {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBook()
+			b.late = test.late
+			stop := run(t, newServer("h:1=a", "A"), b, &announcer.Announcer[string]{})
+			synctest.Wait()
+			began := time.Now()
+			stop()
+			if took := time.Since(began); took != test.took {
+				t.Errorf("the end took %v, want %v", took, test.took)
+			}
+			expect(t, b, test.line, "-A h:1")
+		})
+	}
+}
+
+func TestLoadChangesOnlyWhenItDiffers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const every = 10 * time.Second
+		l := announcer.NewLoad()
+		steps := []struct {
+			calls    uint64
+			inflight int
+			rate     float64
+			shown    int
+		}{
+			{1000, 3, 100, 3},
+			{2200, 4, 100, 3}, // 120 per second: a fifth more
+			{4000, 4, 180, 4},
+			{3000, 4, 0, 4}, // a method was unregistered
+			{3010, 6, 0, 4}, // 1 per second and 2 more
+			{3020, 7, 1, 7},
+		}
+		for i, step := range steps {
+			if l.Due(every) {
+				t.Fatalf("step %d: due at once", i)
+			}
+			l.Measure(every, 1<<40, 1<<20) // too early
+			time.Sleep(every)
+			if !l.Due(every) {
+				t.Fatalf("step %d: not due", i)
+			}
+			l.Measure(every, step.calls, step.inflight)
+			if rate, inflight := l.Announced(); rate != step.rate || inflight != step.shown {
+				t.Errorf("step %d: announced %v and %d, want %v and %d", i, rate, inflight, step.rate, step.shown)
+			}
+		}
+	})
+}
+
+func TestSettingsAreFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sets := make(chan []announcer.Setting)
+		var opened atomic.Int32
+		var changes []string
+		settings := &announcer.Settings{
+			Addr: func() string { return "h:1" },
+			Open: func(service string) announcer.Watch {
+				opened.Add(1)
+				if service != "A" {
+					return nil
+				}
+				return func(ctx context.Context, update func([]announcer.Setting)) error {
+					for {
+						select {
+						case set := <-sets:
+							if set == nil {
+								return errors.New("the registry fails")
+							}
+							update(set)
+						case <-ctx.Done():
+							return ctx.Err()
+						}
+					}
+				}
+			},
+			Changed: func(service string, now announcer.Setting) {
+				changes = append(changes, fmt.Sprintf("%s %s %d", service, now.State, now.Weight))
+			},
+		}
+		b := newBook()
+		stop := run(t, newServer("h:1=a", "A", "B"), b, &announcer.Announcer[string]{Settings: settings})
+		mine := announcer.Setting{Addr: "h:1", State: "inactive", Weight: 3}
+		other := announcer.Setting{Addr: "h:2", Weight: 9}
+		for _, set := range [][]announcer.Setting{{other}, {other, mine}, {mine}, nil, {mine}, {other}} {
+			sets <- set
+			synctest.Wait()
+			want := 0
+			if slices.Contains(set, mine) || set == nil { // the last settings stay in force
+				want = 1
+			}
+			if got := settings.InForce(); len(got) != want || want == 1 && got["A"] != mine {
+				t.Errorf("in force after %v: %v", set, got)
+			}
+		}
+		stop()
+		if want := []string{"A inactive 3", "A  0"}; !slices.Equal(changes, want) {
+			t.Errorf("changes %q, want %q", changes, want)
+		}
+		if opened.Load() != 2 {
+			t.Errorf("opened %d times, want once for each service", opened.Load())
+		}
+	})
+}
+
+func TestReachable(t *testing.T) {
+	tcp := net.TCPAddr{IP: net.IPv4(10, 0, 0, 7), Port: 80}
+	if got := announcer.Reachable(&tcp); got != "10.0.0.7:80" {
+		t.Errorf("of one address: %s", got)
+	}
+	tcp.IP = net.IPv6unspecified
+	got := announcer.Reachable(&tcp)
+	at, err := net.ResolveTCPAddr("tcp", got)
+	if err != nil || at.IP.IsUnspecified() || at.Port != 80 {
+		t.Errorf("of all addresses: %s, %v", got, err)
+	}
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package announcer
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Setting is what an operator has set for the instance at Addr. It overrides what the server
+// announces, until the operator removes it.
+type Setting struct {
+	Addr   string
+	State  string
+	Weight int
+}
+
+// None reports whether the setting changes nothing.
+func (s Setting) None() bool { return s.State == "" && s.Weight == 0 }
+
+// A Watch watches the settings for one service until ctx ends or the registry fails. It calls
+// update with all settings at first and after each change. It must not panic or end its goroutine.
+type Watch func(ctx context.Context, update func(all []Setting)) error
+
+// Settings holds the settings of operators for one server in one registry. Its methods may be
+// called concurrently. Its exported fields do not change after the first Follow.
+type Settings struct {
+	// Open returns the Watch for a service. It returns nil if the registry has no settings.
+	Open func(service string) Watch
+	// Addr returns the address that the server announces.
+	Addr func() string
+	// Changed is called when the setting for the server has changed under a service.
+	Changed func(service string, now Setting)
+
+	wg sync.WaitGroup
+
+	mu       sync.Mutex
+	services map[string][]Setting // nil for a service before the registry has answered
+}
+
+// Follow starts to watch the settings for a service, once, until ctx ends.
+func (s *Settings) Follow(ctx context.Context, service string) {
+	s.mu.Lock()
+	_, follows := s.services[service]
+	if !follows {
+		if s.services == nil {
+			s.services = make(map[string][]Setting)
+		}
+		s.services[service] = nil
+	}
+	s.mu.Unlock()
+	if !follows {
+		s.wg.Go(func() {
+			if watch := s.Open(service); watch != nil {
+				s.watch(ctx, service, watch)
+			}
+		})
+	}
+}
+
+// Wait waits until the contexts of all calls of Follow have ended, and no Watch runs any more.
+func (s *Settings) Wait() { s.wg.Wait() }
+
+// watch keeps the settings for a service up to date. While the registry fails, the last settings
+// stay in force.
+func (s *Settings) watch(ctx context.Context, service string, watch Watch) {
+	for backoff := firstBackoff; ctx.Err() == nil; backoff = min(2*backoff, lastBackoff) {
+		// Announcements fail too then, and their errors are logged.
+		_ = watch(ctx, func(all []Setting) {
+			backoff = firstBackoff
+			s.update(service, all)
+		})
+		select {
+		case <-time.After(backoff/2 + rand.N(backoff/2)):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// update stores the settings for a service. It calls Changed if they change the record of the
+// server.
+func (s *Settings) update(service string, all []Setting) {
+	addr := s.Addr()
+	s.mu.Lock()
+	before := settingFor(s.services[service], addr)
+	s.services[service] = slices.Clone(all)
+	now := settingFor(all, addr)
+	s.mu.Unlock()
+	if now != before {
+		s.Changed(service, now)
+	}
+}
+
+// settingFor returns the setting for the instance at addr, or one that changes nothing.
+func settingFor(all []Setting, addr string) Setting {
+	for _, one := range all {
+		if one.Addr == addr {
+			return one
+		}
+	}
+	return Setting{Addr: addr}
+}
+
+// InForce returns the settings for the server that change something, by service.
+func (s *Settings) InForce() map[string]Setting {
+	addr := s.Addr()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	inForce := make(map[string]Setting)
+	for service, all := range s.services {
+		if set := settingFor(all, addr); !set.None() {
+			inForce[service] = set
+		}
+	}
+	return inForce
+}
