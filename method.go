@@ -4,9 +4,10 @@ package yodel
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"reflect"
+
+	"github.com/yodel-rpc/yodel/internal/reflectcall"
 )
 
 // A Method is the name of a method together with the types of its request and its reply. It is the
@@ -130,23 +131,17 @@ func (m Method[In, Out]) method(f func(ctx context.Context, in *In) (*Out, error
 	}
 }
 
-// errNoReply is the error of a method whose handler returned neither a reply nor an error.
-var errNoReply = errors.New("no reply")
-
 // orNothing returns the outcome of a handler that returned a nil reply and err. If err is nil and
 // the reply's type has no content, the outcome is an empty reply. If err is nil and the type has
-// content, the outcome is errNoReply, because the caller could not tell a nil reply from a reply of
-// zeros.
+// content, the outcome is reflectcall.ErrNoReply, because the caller could not tell a nil reply
+// from a reply of zeros.
 func orNothing[Out any](err error) (any, error) {
 	out := new(Out)
-	if err == nil && !hasNoContent(reflect.TypeFor[Out]()) {
-		err = errNoReply
+	if err == nil && !reflectcall.HasNoContent(reflect.TypeFor[Out]()) {
+		err = reflectcall.ErrNoReply
 	}
 	return out, err
 }
-
-// hasNoContent reports whether all values of a type are equal, as those of struct{} are.
-func hasNoContent(t reflect.Type) bool { return t.Size() == 0 }
 
 // A Future is a call that Method.Go has begun. Its methods may be called concurrently.
 type Future[Out any] struct {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/iface"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/reflectcall"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -243,7 +244,7 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 // learn that only after the method has been executed.
 func unsendable(call *Call, b *binding) *Error {
 	if iface.IsNil(call.Args) && call.Args != nil {
-		if v := reflect.ValueOf(call.Args); v.Kind() == reflect.Pointer && !hasNoContent(v.Type().Elem()) && (b.Kind == wire.Unary || b.Kind == wire.Feed) {
+		if v := reflect.ValueOf(call.Args); v.Kind() == reflect.Pointer && !reflectcall.HasNoContent(v.Type().Elem()) && (b.Kind == wire.Unary || b.Kind == wire.Feed) {
 			return refusal("YDL2103", "%s: the request is a nil %T", call.Method, call.Args)
 		}
 	}

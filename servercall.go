@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/reflectcall"
 	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -408,7 +409,7 @@ func (c *serverCall) execute(ctx context.Context) (reply any, err error) {
 	default:
 		reply, err = c.method.call(ctx, c.call.Args)
 	}
-	if err == errNoReply { //nolint:errorlint // it is returned bare
+	if err == reflectcall.ErrNoReply { //nolint:errorlint // it is returned bare
 		err = failure("YDL5003", "%s: the handler returned neither a reply nor an error", c.as.name)
 	}
 	return reply, err

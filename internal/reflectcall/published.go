@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package yodel
+package reflectcall
 
 import (
 	"encoding"
@@ -55,7 +55,7 @@ var wellKnown = []struct {
 	{"sql.Scanner", reflect.TypeFor[interface{ Scan(src any) error }]()},
 }
 
-// The interfaces of packages that the root does not import.
+// The interfaces of packages that this package does not import.
 type (
 	flagValue interface {
 		String() string
@@ -65,8 +65,8 @@ type (
 	gobDecoder interface{ GobDecode(data []byte) error }
 )
 
-// unmeant returns why Register does not publish a method of t that its caller did not name, or "".
-func unmeant(t reflect.Type, m reflect.Method) string {
+// Unmeant returns why Register does not publish a method of t that its caller did not name, or "".
+func Unmeant(t reflect.Type, m reflect.Method) string {
 	for _, known := range wellKnown {
 		if _, has := known.t.MethodByName(m.Name); has && t.Implements(known.t) {
 			return "it belongs to " + known.name
