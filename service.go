@@ -346,11 +346,12 @@ func newMethod(f reflect.Value, first ...reflect.Value) (*method, error) {
 	}, nil
 }
 
-// streamParamOf returns how a parameter of type t is made of a pipe, if it is a Send or a Recv.
+// streamParamOf returns how a parameter of type t is made of a pipe, if it is a Send or a Recv. The
+// result for a pointer to one has no Message, because a method cannot take it.
 func streamParamOf(t reflect.Type) (reflectcall.StreamParam[*pipe], bool) {
 	p, ok := reflect.TypeAssert[streamParam](reflect.Zero(t))
-	if !ok {
-		return reflectcall.StreamParam[*pipe]{}, false
+	if !ok || t.Kind() == reflect.Pointer {
+		return reflectcall.StreamParam[*pipe]{}, ok
 	}
 	return reflectcall.StreamParam[*pipe]{Sends: p.sends(), Message: p.message(), On: p.on}, true
 }

@@ -63,6 +63,7 @@ func (Counter) NoReply(context.Context, yodel.Recv[int]) error                  
 func (Counter) ThreeStreams(context.Context, *int, yodel.Recv[int], yodel.Send[int]) error {
 	return nil
 }
+func (Counter) PointerToStream(context.Context, *yodel.Recv[int]) (*int, error) { return nil, nil }
 func (Counter) UploadWithRequest(context.Context, *int, yodel.Recv[int]) (*int, error) {
 	return nil, nil
 }
@@ -128,7 +129,7 @@ func TestStreamsAreFoundByReflection(t *testing.T) {
 	}
 	for _, name := range []string{
 		"NoContext", "NoError", "NoRequest", "ByValue", "Backwards", "TwoSends", "FeedWithReply", "ReplyByValue", "NoReply",
-		"ThreeStreams", "UploadWithRequest", "TwoRequests", "DuplexWithReply",
+		"ThreeStreams", "PointerToStream", "UploadWithRequest", "TwoRequests", "DuplexWithReply",
 	} {
 		if lines := log.with(name + ": it takes a stream, but is none of"); len(lines) != 1 {
 			t.Errorf("%s was skipped with %q, want the shapes of streams", name, log.with("registered"))

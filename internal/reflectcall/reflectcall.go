@@ -37,8 +37,8 @@ type Func[S any] struct {
 // A StreamParam describes a type of parameters through which a function sends or receives the
 // messages of a stream.
 type StreamParam[S any] struct {
-	Sends   bool // the function sends messages; else it receives them
-	Message reflect.Type
+	Sends   bool                         // the function sends messages; else it receives them
+	Message reflect.Type                 // nil if no function can take such a parameter
 	On      func(stream S) reflect.Value // returns the parameter for a stream
 }
 
@@ -108,7 +108,11 @@ func ofStream[S any](
 	in, out = in[1:], out[:len(out)-1]
 	params := make([]*StreamParam[S], len(in)) // nil for a message
 	for i, t := range in {
-		if p, ok := stream(t); ok {
+		p, ok := stream(t)
+		switch {
+		case ok && p.Message == nil:
+			return nil, errors.New(shapes)
+		case ok:
 			params[i] = &p
 		}
 	}

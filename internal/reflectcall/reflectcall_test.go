@@ -38,6 +38,8 @@ func param(t reflect.Type) (reflectcall.StreamParam[*stream], bool) {
 		return reflectcall.StreamParam[*stream]{Message: reflect.TypeFor[string](), On: func(*stream) reflect.Value {
 			return reflect.ValueOf(receive(func() int { return 42 }))
 		}}, true
+	case reflect.TypeFor[*send]():
+		return reflectcall.StreamParam[*stream]{}, true
 	}
 	return reflectcall.StreamParam[*stream]{}, false
 }
@@ -167,6 +169,7 @@ func TestOtherShapesAreRefused(t *testing.T) {
 		{func(error) error { return nil }, "an interface (error) cannot be decoded into"},
 		{func(*hidden) error { return nil }, "no exported fields"},
 		{func(*message, send) error { return nil }, "it takes a stream, but"},
+		{func(context.Context, *message, *send) error { return nil }, "it takes a stream, but"},
 		{func(context.Context, message, send) error { return nil }, "it takes a stream, but"},
 		{func(context.Context, send, receive) error { return nil }, "it takes a stream, but"},
 		{func(context.Context, receive) error { return nil }, "it takes a stream, but"},
