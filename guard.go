@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/isolate"
 	"github.com/yodel-rpc/yodel/internal/text"
 )
 
@@ -41,25 +42,21 @@ type guard struct {
 // error that says that f panicked or ended its goroutine. The parameter what describes f in that
 // error. If release, which may be nil, is closed first, apart returns errLetGo.
 func (g *guard) apart(what string, release <-chan struct{}, f func() error) error {
-	ended := make(chan error, 1)
-	go func() {
-		returned, err := false, error(nil)
-		defer func() {
-			if value := recover(); !returned {
-				err = g.note(background, what, value)
-			}
-			ended <- err
-		}()
-		err = f()
-		returned = true
-	}()
-	select {
-	case err := <-ended:
-		return err
-	case <-release:
+	ended, err := isolate.Until(release, f, userCode{g, what}.failed)
+	if !ended {
 		return errLetGo
 	}
+	return err
 }
+
+// A userCode is a function that apart calls.
+type userCode struct {
+	guard *guard
+	what  string
+}
+
+// failed returns the error of a function that panicked or ended its goroutine.
+func (u userCode) failed(value any) error { return u.guard.note(background, u.what, value) }
 
 // errLetGo is the error of apart when release is closed before the function returns.
 var errLetGo = errors.New("it is not waited for any more")
@@ -205,33 +202,21 @@ func guarded(log *slog.Logger) *slog.Logger { return slog.New(guardedHandler{log
 
 // Handle implements slog.Handler.
 func (h guardedHandler) Handle(ctx context.Context, r slog.Record) error {
-	ended := make(chan error, 1)
-	go func() {
-		err := error(nil)
-		defer func() {
-			if recover() != nil { // a failure of the log cannot be logged
-				err = nil
-			}
-			ended <- err
-		}()
-		err = h.Handler.Handle(ctx, r)
-	}()
-	return <-ended
+	return isolate.Call(func() error { return h.Handler.Handle(ctx, r) }, unlogged)
 }
 
 // Enabled implements slog.Handler.
 func (h guardedHandler) Enabled(ctx context.Context, level slog.Level) bool {
-	ended := make(chan bool, 1)
-	go func() {
-		enabled := true
-		defer func() {
-			_ = recover()
-			ended <- enabled
-		}()
+	enabled := true
+	_ = isolate.Call(func() error { // it returns no error
 		enabled = h.Handler.Enabled(ctx, level)
-	}()
-	return <-ended
+		return nil
+	}, unlogged)
+	return enabled
 }
+
+// unlogged ignores a panic of a slog.Handler, because a failure of the log cannot be logged.
+func unlogged(any) error { return nil }
 
 // WithAttrs implements slog.Handler.
 func (h guardedHandler) WithAttrs(attrs []slog.Attr) slog.Handler {

@@ -48,6 +48,11 @@ var layerOfFolder = map[string]string{
 // them share, as is the package of the family itself.
 var families = []string{"accept", "codec", "compress", "middleware", "protocol", "registry", "transport"}
 
+// These packages of internal may be imported by what the plug-ins of a family share, because they
+// know nothing of calls: package registry and the internal folders of the families. A plug-in may
+// not import them.
+var forFamilies = []string{"internal/isolate"}
+
 func layerOf(folder string) string {
 	top, _, _ := strings.Cut(folder, "/")
 	if layer, ok := layerOfFolder[top]; ok {
@@ -73,12 +78,20 @@ func sharedBy(folder, plugin string) bool {
 	return slices.Contains(families, top) && (folder == top || unitOf(folder) == top+"/internal")
 }
 
+// isShared reports whether folder is a part of a family of plug-ins, and no plug-in itself.
+func isShared(folder string) bool {
+	top, _, _ := strings.Cut(folder, "/")
+	return sharedBy(folder, top)
+}
+
 // importFault says what is wrong with the package in a folder importing a path; "" is nothing.
 func importFault(folder, imported string) string {
 	layer := layers[layerOf(folder)]
 	to, ours := folderOfImport(imported)
 	switch {
 	case ours && (unitOf(folder) == unitOf(to) || sharedBy(to, folder) || slices.Contains(layer.may, layerOf(to))):
+		return ""
+	case isShared(folder) && slices.Contains(forFamilies, to):
 		return ""
 	case !ours && (layer.thirdParty || isStandard(imported)):
 		return ""
@@ -155,6 +168,12 @@ func TestImportRuleCatchesViolations(t *testing.T) {
 		{"codec/gob", module + "/compress/internal/flating", "codec/gob imports compress/internal/flating: plug-ins import only the root"},
 		{"registry/etcd", module + "/registry", ""},
 		{"registry", module + "/registry/etcd", "registry imports registry/etcd: plug-ins import only the root"},
+		{"registry", module + "/internal/isolate", ""},
+		{"registry", module + "/internal/mux", "registry imports internal/mux: plug-ins import only the root"},
+		{"registry/etcd", module + "/internal/isolate", "registry/etcd imports internal/isolate: plug-ins import only the root"},
+		{"middleware/internal/aside", module + "/internal/isolate", ""},
+		{"middleware/retry", module + "/internal/isolate", "middleware/retry imports internal/isolate: plug-ins import only the root"},
+		{"balance", module + "/internal/isolate", "balance imports internal/isolate: plug-ins import only the root"},
 		{"codec/protobuf", "google.golang.org/protobuf/proto", ""},
 		{"balance", module + "/balance/internal/ring", ""},
 		{"balance", module + "/registry/memory", "balance imports registry/memory: plug-ins import only the root"},

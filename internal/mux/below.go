@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/yodel-rpc/yodel/internal/isolate"
 )
 
 // This file calls the underlying connection, which may be code of a user's transport. If that code
@@ -68,19 +70,7 @@ func (c *Conn) callBelow(f func() error) error {
 	if c.socket != nil {
 		return f()
 	}
-	ended := make(chan error, 1)
-	go func() {
-		returned, err := false, error(nil)
-		defer func() {
-			if value := recover(); !returned {
-				err = &BelowError{value}
-			}
-			ended <- err
-		}()
-		err = f()
-		returned = true
-	}()
-	return <-ended
+	return isolate.Call(f, func(value any) error { return &BelowError{value} })
 }
 
 // closeBelow closes the underlying connection.

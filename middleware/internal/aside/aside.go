@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+
+	"github.com/yodel-rpc/yodel/internal/isolate"
 )
 
 // Do calls f on a goroutine of its own and waits until it returns. It returns nil, or an error if f
@@ -16,24 +18,16 @@ func Do(what string, log *slog.Logger, f func()) error {
 	if log == nil {
 		log = slog.Default()
 	}
-	ended := make(chan error, 1)
-	go func() {
-		returned, err := false, error(nil)
-		defer func() {
-			switch value := recover(); {
-			case returned:
-			case value == nil:
-				err = fmt.Errorf("%s ended its goroutine", what)
-				log.Error("yodel: " + what + " ended its goroutine")
-			default:
-				err = fmt.Errorf("%s panicked", what)
-				log.Error("yodel: "+what+" panicked", "panic", value)
-				log.Debug("yodel: the stack of a panic", "stack", string(debug.Stack()))
-			}
-			ended <- err
-		}()
+	return isolate.Call(func() error {
 		f()
-		returned = true
-	}()
-	return <-ended
+		return nil
+	}, func(value any) error {
+		if value == nil {
+			log.Error("yodel: " + what + " ended its goroutine")
+			return fmt.Errorf("%s ended its goroutine", what)
+		}
+		log.Error("yodel: "+what+" panicked", "panic", value)
+		log.Debug("yodel: the stack of a panic", "stack", string(debug.Stack()))
+		return fmt.Errorf("%s panicked", what)
+	})
 }
