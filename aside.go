@@ -4,8 +4,6 @@ package yodel
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -109,20 +107,8 @@ func (c *Call) Apart() *Call {
 	}
 	o := c.out.client.take()
 	a := &o.call
+	c.copyFor(forApart, a)
 	a.out = o
-	a.Method, a.Args, a.Metadata, a.Attachment = c.Method, c.Args, maps.Clone(c.Metadata), slices.Clone(c.Attachment)
-	a.Codec, a.Compressor, a.Key, a.IdempotencyKey, a.Idempotent, a.NoWait = c.Codec, c.Compressor, c.Key, c.IdempotencyKey, c.Idempotent, c.NoWait
-	a.Criticality, a.Tenant = c.Criticality, c.Tenant
-	a.Resume(c)
-	a.hold = a.resumed
-	if b := c.tokens(); b == &c.out.budget { // its memory is reused when c has ended
-		a.Budget = 1 + int(b.spare.Swap(0))
-	} else if b != nil {
-		a.budget = b
-	}
-	if c.pinned() {
-		a.Endpoint = c.Endpoint
-	}
 	return a
 }
 

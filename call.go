@@ -5,6 +5,7 @@ package yodel
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -148,6 +149,50 @@ type Call struct {
 	watch watch         // whether observers watch it
 	began time.Duration // when it was made or observers started, on the clock; 0 until needed
 	took  time.Duration // its duration, once it has ended
+}
+
+// A purpose is what a copy of a Call is for.
+type purpose uint8
+
+const (
+	forFork   purpose = iota // attempts at the same time as the call: see Forkable
+	forApart                 // a call that may continue after the call has ended: see Apart
+	forResend                // a one-way call that is sent again after Do has returned: see keep
+)
+
+// copyFor makes to a copy of c. It decides for every field of a Call what becomes of it; a test
+// fails if a field has no decision.
+func (c *Call) copyFor(p purpose, to *Call) {
+	*to = Call{
+		Method: c.Method, Codec: c.Codec, Compressor: c.Compressor, Key: c.Key, IdempotencyKey: c.IdempotencyKey,
+		Idempotent: c.Idempotent, NoWait: c.NoWait, Criticality: c.Criticality, Tenant: c.Tenant,
+	}
+	switch p {
+	case forFork: // it shares memory with c, which it does not outlive
+		to.Args, to.Metadata, to.Attachment, to.Deadline, to.Explain = c.Args, c.Metadata, c.Attachment, c.Deadline, c.Explain
+		to.tried, to.hold = c.tried, c.hold
+		to.budget, to.watch, to.began = c.tokens(), c.watch, c.made()
+	case forApart: // it has a new beginning, and shares no memory but the arguments
+		to.Args, to.Metadata, to.Attachment = c.Args, maps.Clone(c.Metadata), slices.Clone(c.Attachment)
+		if c.pinned() {
+			to.Endpoint = c.Endpoint
+		}
+		to.Resume(c)
+		to.hold = to.resumed
+		if b := c.tokens(); b != nil && b == &c.out.budget { // its memory is reused when c has ended
+			to.Budget = 1 + int(b.spare.Swap(0))
+		} else {
+			to.budget = b
+		}
+	case forResend: // it goes on where c was, without the values of the caller, and has no record
+		to.Metadata, to.tried = maps.Clone(c.Metadata), slices.Clone(c.tried)
+		to.Trailer, to.ReplyAttachment, to.Deadline, to.Endpoint = c.Trailer, c.ReplyAttachment, c.Deadline, c.Endpoint
+		to.Ordered, to.OneWay, to.Attempt, to.Budget = c.Ordered, c.OneWay, c.Attempt, c.Budget
+		to.out, to.in, to.stream, to.turn, to.group = c.out, c.in, c.stream, c.turn, c.group
+		to.picked, to.pass, to.stays, to.demands, to.limited = c.picked, c.pass, c.stays, c.demands, c.limited
+		to.budget, to.lent, to.hold, to.resumed = c.budget, c.lent, c.hold, c.resumed
+		to.watch, to.began, to.took = c.watch, c.began, c.took
+	}
 }
 
 // A watch says whether the observers of a call have started and ended.

@@ -28,15 +28,10 @@ func (c *Call) Forkable() bool {
 	if g.first, g.like = c, c.Reply; g.forks.Load() != nil {
 		g.forks.Store(nil) // from earlier use
 	}
-	s := &g.seed
-	s.Method, s.Args, s.Metadata, s.Attachment, s.Deadline = c.Method, c.Args, c.Metadata, c.Attachment, c.Deadline
-	s.Codec, s.Compressor, s.Key, s.IdempotencyKey, s.Idempotent, s.NoWait = c.Codec, c.Compressor, c.Key, c.IdempotencyKey, c.Idempotent, c.NoWait
-	s.Criticality, s.Tenant, s.Explain, s.budget = c.Criticality, c.Tenant, c.Explain, c.tokens()
-	s.watch, s.began, s.tried = c.watch, c.made(), c.tried
 	if c.IdempotencyKey != "" && c.hold == nil {
 		c.hold = new(keyHold)
 	}
-	s.hold = c.hold
+	c.copyFor(forFork, &g.seed)
 	c.group = g
 	return true
 }

@@ -6,8 +6,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
@@ -344,11 +342,10 @@ func (t *turn) give(o *outgoing) {
 // keep returns a copy of a one-way call that can be sent again after Do has returned. The copy
 // shares no memory with the caller.
 func (c *Call) keep() *Call {
-	kept := *c
-	kept.Args, kept.Reply, kept.Attachment, kept.rare, kept.Explain = nil, nil, nil, nil, false
-	kept.Metadata, kept.tried = maps.Clone(c.Metadata), slices.Clone(c.tried)
+	kept := new(Call)
+	c.copyFor(forResend, kept)
 	c.out.req.Attachment = bytes.Clone(c.out.req.Attachment)
-	return &kept
+	return kept
 }
 
 // sendAgain sends a one-way call again, in its place, that was refused after Do had returned. No

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"reflect"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// A fate is what becomes of a field of a Call in a copy.
+type fate int
+
+const (
+	_       fate = iota // not decided
+	copied              // the same value, or a reference to the same memory
+	cloned              // the same contents in other memory
+	cleared             // zero
+)
+
+// fates says what becomes of each field of a Call in a copy for each purpose. A new field needs a
+// decision here and in Call.copyFor.
+var fates = map[string][3]fate{
+	//                forFork, forApart, forResend
+	"Method":          {copied, copied, copied},
+	"Args":            {copied, copied, cleared},
+	"Reply":           {cleared, cleared, cleared},
+	"Metadata":        {copied, cloned, cloned},
+	"Trailer":         {cleared, cleared, copied},
+	"Attachment":      {copied, cloned, cleared},
+	"ReplyAttachment": {cleared, cleared, copied},
+	"Deadline":        {copied, cleared, copied},
+	"Codec":           {copied, copied, copied},
+	"Compressor":      {copied, copied, copied},
+	"Key":             {copied, copied, copied},
+	"Ordered":         {cleared, cleared, copied},
+	"IdempotencyKey":  {copied, copied, copied},
+	"Idempotent":      {copied, copied, copied},
+	"NoWait":          {copied, copied, copied},
+	"OneWay":          {cleared, cleared, copied},
+	"Attempt":         {cleared, cleared, copied},
+	"Budget":          {cleared, cleared, copied}, // in budget; for forApart see TestAnApartCallTakesTheBudgetAlong
+	"Criticality":     {copied, copied, copied},
+	"Tenant":          {copied, copied, copied},
+	"Explain":         {copied, cleared, cleared},
+	"Endpoint":        {cleared, copied, copied}, // only if the call is pinned to it
+	"out":             {cleared, cleared, copied},
+	"picked":          {cleared, cleared, copied},
+	"turn":            {cleared, cleared, copied},
+	"pass":            {cleared, cleared, copied},
+	"stays":           {cleared, cleared, copied},
+	"demands":         {cleared, cleared, copied},
+	"in":              {cleared, cleared, copied},
+	"tried":           {copied, cleared, cloned},
+	"stream":          {cleared, cleared, copied},
+	"limited":         {cleared, cleared, copied},
+	"budget":          {copied, copied, copied},
+	"lent":            {cleared, cleared, copied},
+	"group":           {cleared, cleared, copied},
+	"rare":            {cleared, cleared, cleared},
+	"hold":            {copied, copied, copied},
+	"resumed":         {cleared, copied, copied},
+	"watch":           {copied, cleared, copied},
+	"began":           {copied, cleared, copied},
+	"took":            {cleared, cleared, copied},
+}
+
+// sample returns a value of a type that is not zero.
+func sample(t *testing.T, of reflect.Type) reflect.Value {
+	t.Helper()
+	v := reflect.New(of).Elem()
+	switch of {
+	case reflect.TypeFor[time.Time]():
+		v.Set(reflect.ValueOf(time.Unix(1, 0)))
+		return v
+	case reflect.TypeFor[Codec]():
+		v.Set(reflect.ValueOf(JSON))
+		return v
+	case reflect.TypeFor[Compressor]():
+		v.Set(reflect.ValueOf(struct{ Compressor }{}))
+		return v
+	}
+	switch of.Kind() {
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int8, reflect.Int64:
+		v.SetInt(2)
+	case reflect.Uint8:
+		v.SetUint(2)
+	case reflect.String:
+		v.SetString("text")
+	case reflect.Interface:
+		v.Set(reflect.ValueOf(new(int)))
+	case reflect.Pointer:
+		v.Set(reflect.New(of.Elem()))
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(of, 1, 1))
+	case reflect.Map:
+		v.Set(reflect.MakeMap(of))
+		v.SetMapIndex(sample(t, of.Key()), sample(t, of.Elem()))
+	case reflect.Struct:
+		for i := range v.NumField() {
+			field(v, i).Set(sample(t, v.Field(i).Type()))
+		}
+	default:
+		t.Fatalf("the test has no sample of a %v", of)
+	}
+	return v
+}
+
+// field returns a field of a struct that can be read and set although it is not exported.
+func field(v reflect.Value, i int) reflect.Value {
+	f := v.Field(i)
+	return reflect.NewAt(f.Type(), unsafe.Pointer(f.UnsafeAddr())).Elem()
+}
+
+// fateOf returns what has become of a field.
+func fateOf(before, after reflect.Value) fate {
+	switch {
+	case after.IsZero():
+		return cleared
+	case !reflect.DeepEqual(before.Interface(), after.Interface()):
+		return 0
+	case before.Kind() == reflect.Map, before.Kind() == reflect.Slice, before.Kind() == reflect.Pointer:
+		if before.Pointer() != after.Pointer() {
+			return cloned
+		}
+	}
+	return copied
+}
+
+func TestEveryFieldOfACallIsDecidedForACopy(t *testing.T) {
+	calls := reflect.TypeFor[Call]()
+	for name := range fates {
+		if _, ok := calls.FieldByName(name); !ok {
+			t.Errorf("a Call has no field %s any more", name)
+		}
+	}
+	for p := forFork; p <= forResend; p++ {
+		var from, to Call
+		before, after := reflect.ValueOf(&from).Elem(), reflect.ValueOf(&to).Elem()
+		for i := range calls.NumField() {
+			field(before, i).Set(sample(t, calls.Field(i).Type))
+			field(after, i).Set(sample(t, calls.Field(i).Type)) // from an earlier use
+		}
+		from.resumed = from.hold // as for any call with a key that has begun
+		from.copyFor(p, &to)
+		for i := range calls.NumField() {
+			name := calls.Field(i).Name
+			want := fates[name][p]
+			if want == 0 {
+				t.Errorf("it is not decided what becomes of the field %s in a copy", name)
+				break
+			}
+			if got := fateOf(field(before, i), field(after, i)); got != want {
+				t.Errorf("purpose %d: the fate of %s is %d, want %d", p, name, got, want)
+			}
+		}
+	}
+}
+
+func TestAnApartCallTakesTheBudgetAlong(t *testing.T) {
+	from := Call{Budget: 5, out: new(outgoing)}
+	var to Call
+	from.copyFor(forApart, &to)
+	if to.Budget != 5 || to.budget != nil || from.out.budget.spare.Load() != 0 {
+		t.Errorf("the copy has a budget of %d, and %d are left", to.Budget, from.out.budget.spare.Load())
+	}
+}
+
+func TestAnApartCallIsPinnedAsTheCall(t *testing.T) {
+	ep := new(Endpoint)
+	for _, test := range []struct {
+		from Call
+		want *Endpoint
+	}{
+		{Call{Endpoint: ep, picked: ep}, nil},
+		{Call{Endpoint: ep, picked: ep, stays: true}, ep},
+		{Call{Endpoint: ep}, ep},
+	} {
+		test.from.out = new(outgoing)
+		var to Call
+		if test.from.copyFor(forApart, &to); to.Endpoint != test.want {
+			t.Errorf("stays %v, picked %v: the copy has the endpoint %p", test.from.stays, test.from.picked != nil, to.Endpoint)
+		}
+	}
+}
