@@ -131,7 +131,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
 	c.handler = c.observe(opts.Observers, chain(opts.Middleware, c.balance()))
 	c.async = make(chan struct{}, c.limits.MaxOpen)
-	c.orders.limit = max(c.limits.MaxOpen, minUntold)
+	c.orders.lines.Limit, c.orders.lines.New = max(c.limits.MaxOpen, minUntold), newTurn
 	c.config = mux.Config{
 		Limits: c.limits.mux(), Metadata: appendMetadata(nil, opts.ConnMetadata), Agent: agent,
 		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(), Memory: c.memory,

@@ -9,9 +9,7 @@ import (
 // OrderedKeys returns how many keys of ordered calls the client remembers, for the tests that want
 // none to be forgotten there.
 func (c *Client) OrderedKeys() int {
-	c.orders.mu.Lock()
-	defer c.orders.mu.Unlock()
-	return len(c.orders.lines)
+	return c.orders.lines.Len()
 }
 
 // Reported is what a reply that says n does to the endpoint's load.

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/keyed"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -89,7 +90,7 @@ func (c *Call) NoRepeat(err error) (why string) {
 	switch unsent := NotProcessed(err); {
 	case c.stream != nil && c.stream.begun:
 		return "messages of its stream have been sent"
-	case c.turn != nil && !c.turn.mayRepeat(unsent):
+	case c.turn != nil && !c.turn.MayRepeat(unsent):
 		return "a later call with its order key may have been executed"
 	case c.harmless():
 		return ""
@@ -289,7 +290,7 @@ func (h *keyHold) release(err error) {
 
 // landed is release for an ordered call.
 func (h *keyHold) landed(how landing) {
-	if h == nil || how != refused {
+	if h == nil || how != keyed.Refused {
 		return
 	}
 	h.mu.Lock()
@@ -301,7 +302,7 @@ func (h *keyHold) landed(how landing) {
 func (c *Call) claimInOrder(ep *Endpoint, conn *mux.Conn) error {
 	other, err := c.claimKey(ep, conn)
 	if err == nil && other != conn {
-		c.hold.landed(refused)
+		c.hold.landed(keyed.Refused)
 		err = c.notRepeated(c.held())
 	}
 	if err == nil {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/keyed"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -16,9 +17,9 @@ import (
 // This file sends ordered calls: see Call.Ordered. The server executes the ordered requests of one
 // key on one connection in the order of their arrival (internal/mux/order.go). The client sends
 // them in order, and over one connection as long as any of them is open there. When a request
-// fails, the client must know whether a later one may have been executed; line.go keeps track of
-// that. A call enters the queue of its key before all middleware, and stays in it until its caller
-// has the outcome.
+// fails, the client must know whether a later one may have been executed; package keyed keeps track
+// of that. A call enters the queue of its key before all middleware, and stays in it until its
+// caller has the outcome.
 
 // minUntold is the smallest limit on outcomes of a key that wait for callbacks. A callback that
 // makes calls with its own key, and waits for them, delays the callbacks of the calls between.
@@ -63,7 +64,7 @@ func (c *Client) doOrdered(ctx context.Context, call *Call) error {
 	call.turn, t.trip.client = t, c
 	c.timeout(call)
 	defer func() { // also if middleware panics, or the key would be blocked for ever
-		t.leave(ctx, call.Deadline, gaveUp(ctx, err))
+		t.Leave(ctx, call.Deadline, gaveUp(ctx, err))
 		call.end()
 		t.give(o)
 	}()
@@ -117,7 +118,7 @@ func (c *Client) carryOut(ctx context.Context, call *Call, t *turn, token bool) 
 		if token {
 			<-c.async
 		}
-		t.finish(gaveUp(ctx, p.err))
+		t.Finish(gaveUp(ctx, p.err))
 	}()
 	p.err = c.conclude(ctx, call, c.handler(ctx, call))
 	known = true
@@ -155,13 +156,13 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	sent := false
 	defer func() {
 		if !sent { // an observer or a codec panicked
-			t.unsent(true)
+			t.Unsent(true)
 			o.finish(c.guard.interrupted(o.ctx, call.Method, recover()))
 		}
 	}()
 	o.ctx = startAll(ctx, c.opts.Observers, call)
 	o.began = clock()
-	ep := t.line.ep // it does not change while t may be sent
+	ep := t.Endpoint()
 	if pin == nil {
 		call.Endpoint, call.picked = ep, ep
 	}
@@ -222,7 +223,7 @@ func (c *Client) choose(ctx context.Context, call *Call) (*Endpoint, error) {
 	}
 	if ep == nil {
 		if ep, err = c.cluster.pick(ctx, call, true); err != nil {
-			t.unsent(true)
+			t.Unsent(true)
 		}
 	}
 	return ep, err
@@ -232,11 +233,11 @@ func (c *Client) choose(ctx context.Context, call *Call) (*Endpoint, error) {
 // other errors.
 func (c *Call) outOfOrder(err error) error {
 	switch {
-	case errors.Is(err, errSevered):
+	case errors.Is(err, keyed.ErrSevered):
 		return refusal("YDL1009", "%s: an earlier call with the key %.60q was interrupted; it may still be executing", c.Method, c.Key)
-	case errors.Is(err, errOvertaken):
+	case errors.Is(err, keyed.ErrOvertaken):
 		return refusal("YDL1009", "%s: a later call with the key %.60q may have been executed, so this one is not sent again", c.Method, c.Key)
-	case errors.Is(err, errTwice):
+	case errors.Is(err, keyed.ErrTwice):
 		return refusal("YDL1009", "%s: it is in flight, and ordered calls are not sent twice at once (key %.60q)", c.Method, c.Key)
 	}
 	return err
@@ -245,7 +246,7 @@ func (c *Call) outOfOrder(err error) error {
 // broughtBack reports whether an attempt failed only because it had to follow the calls before it
 // to a connection that refused them all or was lost. Such an attempt does not count.
 func (c *Call) broughtBack(err error) bool {
-	if c.turn == nil || !c.turn.follows {
+	if c.turn == nil || !c.turn.Follows() {
 		return false
 	}
 	e, ok := errors.AsType[*Error](err)
@@ -255,18 +256,18 @@ func (c *Call) broughtBack(err error) bool {
 // doInTurn makes one attempt of an ordered call on ep.
 func (c *Client) doInTurn(ctx context.Context, ep *Endpoint, call *Call) error {
 	t := call.turn
-	if !t.maySend() { // endpoint middleware sends it again
+	if !t.MaySend() { // endpoint middleware sends it again
 		if _, err := t.await(ctx, call.Deadline, c.closing, ep); err != nil {
 			return call.outOfOrder(err)
 		}
 	}
-	if !t.follows {
+	if !t.Follows() {
 		conn, err := ep.connectFor(ctx, call)
 		if err != nil {
-			t.unsent(true)
+			t.Unsent(true)
 			return err
 		}
-		t.board(ep, conn)
+		t.Board(ep, conn)
 	}
 	if err := c.sendInTurn(ctx, ep, call, false); err != nil || call.OneWay {
 		return err
@@ -279,16 +280,16 @@ func (c *Client) doInTurn(ctx context.Context, ep *Endpoint, call *Call) error {
 func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direct bool) error {
 	t, o := call.turn, call.out
 	if err := c.prepare(ctx, o, call); err != nil {
-		t.unsent(true)
+		t.Unsent(true)
 		return err
 	}
-	conn, epoch, attempt := t.route(call.OneWay)
+	conn, epoch, attempt := t.Route(call.OneWay)
 	o.req.Fields.Epoch, o.req.Bare = epoch, false
 	p := &t.trip
 	p.hold = nil
 	if call.IdempotencyKey != "" {
 		if err := call.claimInOrder(ep, conn); err != nil {
-			t.unsent(true)
+			t.Unsent(true)
 			return err
 		}
 		p.hold = call.hold
@@ -305,23 +306,23 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 				ep.learn(ctx, call, 0, nil, err)
 			}
 			p.hold.release(err)
-			t.unsent(spares(ctx, err))
+			t.Unsent(spares(ctx, err))
 			return err
 		}
-		t.wasSent(attempt) // the call may belong to the user again
+		t.WasSent(attempt) // the call may belong to the user again
 		return nil
 	}
 	err := conn.Follow(ctx, &o.req, (*leftover)(t))
 	ep.inflight.ended.Add(1)
 	if err != nil {
 		p.hold.release(err)
-		t.unsent(spares(ctx, err))
+		t.Unsent(spares(ctx, err))
 		return err
 	}
 	if p.kept == nil {
 		p.kept = call.keep()
 	}
-	if t.wasSent(attempt) {
+	if t.WasSent(attempt) {
 		go c.sendAgain(t) //nolint:gosec,contextcheck // the call outlives the caller's context
 	}
 	return nil
@@ -356,12 +357,12 @@ func (c *Client) sendAgain(t *turn) {
 	defer func() {
 		if value := recover(); value != nil {
 			_ = c.guard.interrupted(ctx, call.Method, value) // it is logged, and no caller waits
-			t.drop()
+			t.Drop()
 		}
 	}()
 	pinned := call.pinned()
 	for {
-		if !t.follows {
+		if !t.Follows() {
 			p.resends++
 			call.Avoid(call.Endpoint)
 		}
@@ -377,24 +378,13 @@ func (c *Client) sendAgain(t *turn) {
 		}
 		err = c.explain(ctx, call, ep, err)
 		if !NotProcessed(err) || CodeOf(err) != Unavailable || p.resends > maxResends {
-			t.drop()
+			t.Drop()
 			if !gaveUp(ctx, err) { // an expired call is of no use elsewhere
 				c.opts.Logger.Warn("yodel: a one-way call was lost", "method", call.Method, "err", err)
 			}
 			return
 		}
 	}
-}
-
-// result waits for the end of an attempt that was sent, and returns its error.
-func (t *turn) result() error {
-	o := t.line.of
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for !t.landed {
-		o.waitLocked(&t.sender, nil, nil, nil) // the connection ends it if its caller gives up
-	}
-	return t.trip.err
 }
 
 // Complete implements mux.Completer.
@@ -422,22 +412,18 @@ func (t *turn) Complete(a *mux.Answer, err error) {
 // completed stores how a request ended. With direct it also continues the call, because no
 // goroutine waits for it.
 func (t *turn) completed(o *outgoing, how landing, direct bool, err error) {
-	p, orders := &t.trip, t.line.of
-	orders.mu.Lock()
-	defer orders.mu.Unlock()
+	p := &t.trip
 	p.err = err
-	if p.abandoned.Swap(false) {
-		t.abandonLocked()
-	} else {
-		t.landLocked(how, p.final)
-	}
+	next := keyed.Nobody
 	switch {
 	case !direct:
-		t.sender.ring()
+		next = keyed.Sender
 	case err != nil:
+		next = keyed.Caller
+	}
+	t.Land(how, p.abandoned.Swap(false), p.final, next)
+	if next == keyed.Caller {
 		go o.client.resume(o, err, false)
-	default:
-		t.finishLocked(false)
 	}
 }
 
@@ -447,19 +433,19 @@ func landingOf(a *mux.Answer, err error) landing {
 		failed, ok := errors.AsType[*mux.CallError](err)
 		switch {
 		case !ok: // the reply arrived but could not be decoded
-			return executed
+			return keyed.Executed
 		case failed.NotProcessed:
-			return refused
+			return keyed.Refused
 		}
-		return lost
+		return keyed.Lost
 	}
 	switch {
 	case a.Flags&wire.NotProcessed != 0:
-		return refused
+		return keyed.Refused
 	case a.Code != 0:
-		return executed
+		return keyed.Executed
 	}
-	return succeeded
+	return keyed.Succeeded
 }
 
 // Abandoned implements mux.Follower.
@@ -476,9 +462,7 @@ func (l *leftover) Complete(a *mux.Answer, err error) {
 	t := (*turn)(l)
 	again := err != nil || a.Code == uint16(Unavailable)
 	t.trip.hold.landed(landingOf(a, err))
-	t.line.of.mu.Lock()
-	defer t.line.of.mu.Unlock()
-	if t.goneLocked(landingOf(a, err), again) {
+	if t.Gone(landingOf(a, err), again) {
 		go t.trip.client.sendAgain(t)
 	}
 }

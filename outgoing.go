@@ -200,7 +200,7 @@ func (c *Client) resume(o *outgoing, failed error, token bool) {
 func (o *outgoing) finish(err error) {
 	if t := o.async.turn; t != nil {
 		t.trip.err = err
-		t.finish(gaveUp(o.ctx, err))
+		t.Finish(gaveUp(o.ctx, err))
 		return
 	}
 	o.tell(err)

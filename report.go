@@ -234,7 +234,7 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 		r.Budget = &introspect.Budget{Given: call.Budget, Left: int(b.spare.Load())}
 	}
 	if call.turn != nil {
-		r.Turn = call.turn.stood
+		r.Turn = call.turn.Stood()
 	}
 	call.recordGood()
 	if call.stream != nil && call.stream.left {

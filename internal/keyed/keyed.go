@@ -1,18 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package yodel
-
-import (
-	"context"
-	"errors"
-	"sync"
-	"time"
-
-	"github.com/yodel-rpc/yodel/internal/mux"
-)
-
-// This file decides when ordered calls may be sent and when their outcomes are reported. order.go
-// sends them.
+// Package keyed decides when ordered calls may be sent and when their outcomes are reported. It
+// sends nothing itself, and knows endpoints and connections only as values to compare.
 //
 // The ordered calls of one key that have not ended form a line, in the order in which they were
 // made. A call may be sent when all calls before it are in flight or done. All requests of an epoch
@@ -22,26 +11,52 @@ import (
 //
 // A request is in flight until the server has ended it, even if its caller no longer waits. A
 // canceled call therefore keeps its place until then, and so does a one-way call.
+package keyed
 
-// orders holds the ordered calls of a client, by key.
-type orders struct {
-	limit int // how many outcomes of a line may wait for callbacks
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// Lines holds the ordered calls of a client, by key. E are endpoints and C are connections; their
+// zero values mean none. Lines and its Turns may be used concurrently. Their exported fields must
+// be set before the first call.
+type Lines[E, C comparable] struct {
+	// Limit is how many outcomes of a line may wait for callbacks.
+	Limit int
+	// New returns a new Turn with its Owner. It runs with a lock held, so it must only allocate.
+	New func() *Turn[E, C]
 
 	mu    sync.Mutex
-	lines map[string]*line // by key; only keys that have calls
-	epoch uint64           // the newest epoch of all lines
+	lines map[string]*line[E, C] // by key; only keys that have calls
+	epoch uint64                 // the newest epoch of all lines
 }
 
-// A line holds the ordered calls of one key. It is guarded by orders.mu.
-type line struct {
-	of          *orders
+// An Owner is the call of a Turn.
+type Owner interface {
+	// Conclude reports the outcome of an asynchronous call to its caller. It runs without a lock.
+	Conclude()
+}
+
+// Len returns the number of keys that have calls.
+func (o *Lines[E, C]) Len() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.lines)
+}
+
+// A line holds the ordered calls of one key. It is guarded by Lines.mu.
+type line[E, C comparable] struct {
+	of          *Lines[E, C]
 	key         string
-	first, last *turn
+	first, last *Turn[E, C]
 	// next is the first call that is neither in flight nor done. Only this call may be sent.
-	next *turn
+	next *Turn[E, C]
 	// unknown is the first call without an outcome. The outcomes of all calls before it have been
 	// reported.
-	unknown *turn
+	unknown *Turn[E, C]
 
 	made    uint64 // the number of the newest call
 	passed  uint64 // the highest number that may have been executed
@@ -50,42 +65,43 @@ type line struct {
 	flights int  // requests that are being sent or are in flight
 	open    bool // the epoch accepts more requests
 	epoch   uint64
-	sent    uint64    // the highest number sent in the epoch
-	ep      *Endpoint // the endpoint of the epoch; nil until it is known
-	conn    *mux.Conn
+	sent    uint64 // the highest number sent in the epoch
+	ep      E      // the endpoint of the epoch; nil until it is known
+	conn    C
 
-	tell, tellLast *turn // asynchronous calls whose callbacks are due
-	untold         int   // the number of calls in tell
-	telling        bool  // a goroutine is calling callbacks
+	tell, tellLast *Turn[E, C] // asynchronous calls whose callbacks are due
+	untold         int         // the number of calls in tell
+	telling        bool        // a goroutine is calling callbacks
 	room           chan struct{}
 }
 
-// A turn is the place of a call in its line. Its variable fields are guarded by orders.mu.
-type turn struct {
-	line       *line
-	prev, next *turn
+// A Turn is the place of a call in its line. Its variable fields are guarded by Lines.mu.
+type Turn[E, C comparable] struct {
+	Owner Owner
+
+	line       *line[E, C]
+	prev, next *Turn[E, C]
 	number     uint64
 	stood      time.Duration // how long it has waited to be sent; used by the sender only
 	sender     bell          // wakes the goroutine that sends the call
 	leaver     bell          // wakes the caller
 
 	state   flightState
-	attempt uint64    // how many times it was allowed to be sent
-	landed  bool      // the attempt has ended, perhaps before its sender knows that it was sent
-	follows bool      // the attempt uses the connection of the calls before it
-	pin     *Endpoint // the endpoint to which the call is pinned; nil for none
-	oneWay  bool      // no caller waits for its end
-	over    bool      // it need not be sent any more
-	lost    bool      // its outcome is unknown: it may have been executed
-	gone    int       // requests in flight that no caller waits for
-	kept    bool      // it is one-way and was sent: it outlives its caller
-	back    bool      // such a call was refused and has to be sent again
-	known   bool      // its outcome is known
-	left    bool      // its caller has the outcome, or is about to get it
+	attempt uint64 // how many times it was allowed to be sent
+	landed  bool   // the attempt has ended, perhaps before its sender knows that it was sent
+	follows bool   // the attempt uses the connection of the calls before it
+	pin     E      // the endpoint to which the call is pinned; nil for none
+	oneWay  bool   // no caller waits for its end
+	over    bool   // it need not be sent any more
+	lost    bool   // its outcome is unknown: it may have been executed
+	gone    int    // requests in flight that no caller waits for
+	kept    bool   // it is one-way and was sent: it outlives its caller
+	back    bool   // such a call was refused and has to be sent again
+	known   bool   // its outcome is known
+	left    bool   // its caller has the outcome, or is about to get it
 
-	goes     bool  // asynchronous
-	nextTell *turn // in line.tell
-	trip     trip  // its request and its caller: see order.go
+	goes     bool        // asynchronous
+	nextTell *Turn[E, C] // in line.tell
 }
 
 // A flightState is the state of an attempt.
@@ -98,31 +114,43 @@ const (
 	flying                     // it was sent
 )
 
-// A landing is how a request ended.
-type landing uint8
+// A Landing is how a request ended.
+type Landing uint8
 
 const (
-	succeeded landing = iota
-	executed          // it was executed and failed
-	refused           // it was certainly not executed
-	lost              // it may have been executed
+	Succeeded Landing = iota
+	Executed          // it was executed and failed
+	Refused           // it was certainly not executed
+	Lost              // it may have been executed
 )
 
 // The reasons why a call is not sent any more.
 var (
-	errSevered   = errors.New("an earlier call was interrupted")
-	errOvertaken = errors.New("a later call may have been executed")
-	errTwice     = errors.New("it is in flight")
+	ErrSevered   = errors.New("an earlier call was interrupted")
+	ErrOvertaken = errors.New("a later call may have been executed")
+	ErrTwice     = errors.New("it is in flight")
 )
 
-// enter adds a call to the end of its line. An asynchronous call waits while too many outcomes of
+// The causes of an Interrupted, besides the cause of a context.
+var (
+	ErrDeadline = errors.New("the deadline passed")
+	ErrClosed   = errors.New("the client was closed")
+)
+
+// An Interrupted is the error of a call that waited until its Cause ended it.
+type Interrupted struct{ Cause error }
+
+// Error implements error.
+func (e *Interrupted) Error() string { return e.Cause.Error() }
+
+// Enter adds a call to the end of its line. An asynchronous call waits while too many outcomes of
 // the line wait for callbacks.
-func (o *orders) enter(ctx context.Context, key string, goes bool) (*turn, error) {
+func (o *Lines[E, C]) Enter(ctx context.Context, key string, goes bool) (*Turn[E, C], error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for goes {
 		l := o.lines[key]
-		if l == nil || l.untold < o.limit {
+		if l == nil || l.untold < o.Limit {
 			break
 		}
 		if l.room == nil {
@@ -136,23 +164,24 @@ func (o *orders) enter(ctx context.Context, key string, goes bool) (*turn, error
 		}
 		o.mu.Lock()
 		if ctx.Err() != nil {
-			return nil, &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
+			return nil, &Interrupted{context.Cause(ctx)}
 		}
 	}
 	return o.enterLocked(key, goes), nil
 }
 
-func (o *orders) enterLocked(key string, goes bool) *turn {
+func (o *Lines[E, C]) enterLocked(key string, goes bool) *Turn[E, C] {
 	l := o.lines[key]
 	if l == nil {
 		if o.lines == nil {
-			o.lines = make(map[string]*line)
+			o.lines = make(map[string]*line[E, C])
 		}
-		l = &line{of: o, key: key}
+		l = &line[E, C]{of: o, key: key}
 		o.lines[key] = l
 	}
 	l.made++
-	t := &turn{line: l, number: l.made, goes: goes, prev: l.last}
+	t := o.New()
+	t.line, t.number, t.goes, t.prev = l, l.made, goes, l.last
 	if l.last == nil {
 		l.first = t
 	} else {
@@ -168,20 +197,22 @@ func (o *orders) enterLocked(key string, goes bool) *turn {
 	return t
 }
 
-// embark is enter and await for an asynchronous call that can be sent at once. If it cannot, embark
+// Embark is Enter and Await for an asynchronous call that can be sent at once. If it cannot, Embark
 // returns nil and the call has not entered. If the call would begin an epoch, ep and conn are where
-// the epoch begins; without conn, embark returns needsConn.
-func (o *orders) embark(key string, pin, ep *Endpoint, conn *mux.Conn) (t *turn, needsConn bool) {
+// the epoch begins; without conn, Embark returns needsConn.
+func (o *Lines[E, C]) Embark(key string, pin, ep E, conn C) (t *Turn[E, C], needsConn bool) {
+	var noEndpoint E
+	var noConn C
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	l := o.lines[key]
 	begins := l == nil || l.flights == 0
 	switch {
-	case l != nil && (l.next != nil || l.untold >= o.limit):
+	case l != nil && (l.next != nil || l.untold >= o.Limit):
 		return nil, false
-	case begins && conn == nil:
+	case begins && conn == noConn:
 		return nil, true
-	case !begins && (!l.open || l.conn == nil || pin != nil && pin != l.ep):
+	case !begins && (!l.open || l.conn == noConn || pin != noEndpoint && pin != l.ep):
 		return nil, false
 	}
 	t = o.enterLocked(key, true)
@@ -194,7 +225,9 @@ func (o *orders) embark(key string, pin, ep *Endpoint, conn *mux.Conn) (t *turn,
 }
 
 // step allows the next call to be sent, if it is waiting and may be sent.
-func (l *line) step() {
+func (l *line[E, C]) step() {
+	var noEndpoint E
+	var noConn C
 	t := l.next
 	if t == nil || t.state != waiting {
 		return
@@ -205,9 +238,9 @@ func (l *line) step() {
 		return
 	case l.flights == 0:
 		l.of.epoch++
-		l.epoch, l.open, l.sent, l.ep, l.conn = l.of.epoch, true, 0, nil, nil
+		l.epoch, l.open, l.sent, l.ep, l.conn = l.of.epoch, true, 0, noEndpoint, noConn
 		t.follows = false
-	case l.open && l.conn != nil && t.number >= l.sent && (t.pin == nil || t.pin == l.ep):
+	case l.open && l.conn != noConn && t.number >= l.sent && (t.pin == noEndpoint || t.pin == l.ep):
 		t.follows = true
 	default:
 		return // it waits until more requests have come back
@@ -219,19 +252,19 @@ func (l *line) step() {
 }
 
 // barred returns why a call must not be sent any more, or nil.
-func (l *line) barred(t *turn) error {
+func (l *line[E, C]) barred(t *Turn[E, C]) error {
 	switch {
 	case l.passed > t.number:
-		return errOvertaken
+		return ErrOvertaken
 	case l.severed >= t.number:
-		return errSevered
+		return ErrSevered
 	case t.known && !t.back: // an attempt continues after its call has ended
-		return errTwice
+		return ErrTwice
 	}
 	return nil
 }
 
-// A bell wakes a goroutine so that it checks its condition again. It is guarded by orders.mu, and
+// A bell wakes a goroutine so that it checks its condition again. It is guarded by Lines.mu, and
 // nil until a goroutine waits.
 type bell chan struct{}
 
@@ -247,7 +280,7 @@ func (b bell) ring() {
 
 // waitLocked waits for b, done, late or closing, and reports whether it was b. It unlocks o.mu
 // while it waits.
-func (o *orders) waitLocked(b *bell, done <-chan struct{}, late <-chan time.Time, closing <-chan struct{}) (rang bool) {
+func (o *Lines[E, C]) waitLocked(b *bell, done <-chan struct{}, late <-chan time.Time, closing <-chan struct{}) (rang bool) {
 	if *b == nil {
 		*b = make(bell, 1)
 	}
@@ -264,9 +297,10 @@ func (o *orders) waitLocked(b *bell, done <-chan struct{}, late <-chan time.Time
 	return false
 }
 
-// await waits until an attempt may be sent. It returns the endpoint of the calls before it if the
+// Await waits until an attempt may be sent. It returns the endpoint of the calls before it if the
 // attempt has to follow them, and nil if it may go anywhere.
-func (t *turn) await(ctx context.Context, deadline time.Time, closing <-chan struct{}, pin *Endpoint) (*Endpoint, error) {
+func (t *Turn[E, C]) Await(ctx context.Context, deadline time.Time, closing <-chan struct{}, pin E) (E, error) {
+	var noEndpoint E
 	l := t.line
 	o := l.of
 	o.mu.Lock()
@@ -275,7 +309,7 @@ func (t *turn) await(ctx context.Context, deadline time.Time, closing <-chan str
 		t.restLocked(false)
 	}
 	if t.state != resting {
-		return nil, errTwice
+		return noEndpoint, ErrTwice
 	}
 	t.state, t.pin = waiting, pin
 	if !t.known { // middleware may repeat even a successful call
@@ -287,66 +321,78 @@ func (t *turn) await(ctx context.Context, deadline time.Time, closing <-chan str
 	for t.state == waiting {
 		if err := l.barred(t); err != nil {
 			t.state = resting
-			return nil, err
+			return noEndpoint, err
 		}
 		if late == nil && !deadline.IsZero() {
 			timer := time.NewTimer(time.Until(deadline))
 			defer timer.Stop()
 			late = timer.C
 		}
-		began := clock()
+		began := time.Now()
 		rang := o.waitLocked(&t.sender, ctx.Done(), late, closing)
-		if t.stood += clock() - began; rang || t.state != waiting {
+		if t.stood += time.Since(began); rang || t.state != waiting {
 			continue
 		}
 		t.state = resting
 		switch {
 		case ctx.Err() != nil:
-			return nil, t.tooLate(context.Cause(ctx))
+			return noEndpoint, &Interrupted{context.Cause(ctx)}
 		case !deadline.IsZero() && !time.Now().Before(deadline):
-			return nil, t.tooLate(mux.ErrDeadline)
+			return noEndpoint, &Interrupted{ErrDeadline}
 		default:
-			return nil, &mux.CallError{Cause: mux.ErrClosed, NotProcessed: true}
+			return noEndpoint, &Interrupted{ErrClosed}
 		}
 	}
 	if t.follows {
 		return l.ep, nil
 	}
-	return nil, nil //nolint:nilnil // anywhere
+	return noEndpoint, nil // anywhere
 }
 
-// tooLate returns the error of a call that waited for its turn until cause ended it.
-func (t *turn) tooLate(cause error) error {
-	if t.stood < time.Millisecond { // the call's time had passed before
-		return &mux.CallError{Cause: cause, NotProcessed: true}
-	}
-	return tooLate(cause, "YDL3203", " after %v of waiting for the calls before it with the key %.40q", rounded(t.stood), t.line.key)
+// Stood returns how long the call has waited to be sent. Only the sender may call it.
+func (t *Turn[E, C]) Stood() time.Duration { return t.stood }
+
+// Key returns the key of the line.
+func (t *Turn[E, C]) Key() string { return t.line.key }
+
+// Follows reports whether the attempt uses the connection of the calls before it.
+func (t *Turn[E, C]) Follows() bool {
+	t.line.of.mu.Lock()
+	defer t.line.of.mu.Unlock()
+	return t.follows
 }
 
-// route returns the connection, the epoch and the number of an attempt that may be sent.
-func (t *turn) route(oneWay bool) (conn *mux.Conn, epoch, attempt uint64) {
+// Endpoint returns the endpoint of the epoch. It does not change while the call may be sent.
+func (t *Turn[E, C]) Endpoint() E {
+	t.line.of.mu.Lock()
+	defer t.line.of.mu.Unlock()
+	return t.line.ep
+}
+
+// Route returns the connection, the epoch and the number of an attempt that may be sent.
+func (t *Turn[E, C]) Route(oneWay bool) (conn C, epoch, attempt uint64) {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
 	t.oneWay = oneWay
 	return t.line.conn, t.line.epoch, t.attempt
 }
 
-// board sets the endpoint and the connection of a new epoch.
-func (t *turn) board(ep *Endpoint, conn *mux.Conn) {
+// Board sets the endpoint and the connection of a new epoch.
+func (t *Turn[E, C]) Board(ep E, conn C) {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
 	t.line.ep, t.line.conn = ep, conn
 }
 
-// maySend reports whether the attempt may be sent now, without waiting.
-func (t *turn) maySend() bool {
+// MaySend reports whether the attempt may be sent now, without waiting.
+func (t *Turn[E, C]) MaySend() bool {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
 	return t.state == sending
 }
 
-// unsent says that an attempt was not sent. Usable says that the connection may still be used.
-func (t *turn) unsent(usable bool) {
+// Unsent says that an attempt was not sent. Usable says that the connection may still be used.
+func (t *Turn[E, C]) Unsent(usable bool) {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
 	if t.state == sending {
@@ -354,7 +400,7 @@ func (t *turn) unsent(usable bool) {
 	}
 }
 
-func (t *turn) restLocked(usable bool) {
+func (t *Turn[E, C]) restLocked(usable bool) {
 	t.state = resting
 	t.line.flights--
 	if !usable {
@@ -362,10 +408,10 @@ func (t *turn) restLocked(usable bool) {
 	}
 }
 
-// wasSent says that an attempt was sent, so that the next call may follow. It reports whether a
+// WasSent says that an attempt was sent, so that the next call may follow. It reports whether a
 // one-way call has come back in the meantime and has to be sent again. If another attempt of the
-// call has begun in the meantime, wasSent does nothing.
-func (t *turn) wasSent(attempt uint64) (back bool) {
+// call has begun in the meantime, WasSent does nothing.
+func (t *Turn[E, C]) WasSent(attempt uint64) (back bool) {
 	l := t.line
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
@@ -388,22 +434,68 @@ func (t *turn) wasSent(attempt uint64) (back bool) {
 }
 
 // forward moves next past calls that are in flight or done.
-func (l *line) forward() {
+func (l *line[E, C]) forward() {
 	for l.next != nil && (l.next.over || l.next.state == flying) {
 		l.next = l.next.next
 	}
 }
 
 // backTo moves next back to a call that may have to be sent again.
-func (l *line) backTo(t *turn) {
+func (l *line[E, C]) backTo(t *Turn[E, C]) {
 	if !t.over && (l.next == nil || t.number < l.next.number) {
 		l.next = t
 	}
 }
 
+// A Next says who continues a call when an attempt of it has ended.
+type Next uint8
+
+const (
+	Sender Next = iota // the goroutine that waits in Result
+	Caller             // the caller of Land
+	Nobody             // the asynchronous call is finished
+)
+
+// Land says how an attempt has ended. Abandoned says that the caller has given it up and that it is
+// still in flight. Final says that the call is not repeated if it was executed.
+func (t *Turn[E, C]) Land(how Landing, abandoned, final bool, next Next) {
+	t.line.of.mu.Lock()
+	defer t.line.of.mu.Unlock()
+	if abandoned {
+		t.abandonLocked()
+	} else {
+		t.landLocked(how, final)
+	}
+	switch next {
+	case Sender:
+		t.sender.ring()
+	case Caller:
+	case Nobody:
+		t.finishLocked(false)
+	}
+}
+
+// Result waits for the Land of an attempt that was sent.
+func (t *Turn[E, C]) Result() {
+	o := t.line.of
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for !t.landed {
+		o.waitLocked(&t.sender, nil, nil, nil) // the connection ends it if its caller gives up
+	}
+}
+
+// Gone says how a request without a waiting caller has ended. Again says that the request should be
+// sent again if it was refused. Gone reports whether the caller has to do that now.
+func (t *Turn[E, C]) Gone(how Landing, again bool) (back bool) {
+	t.line.of.mu.Lock()
+	defer t.line.of.mu.Unlock()
+	return t.goneLocked(how, again)
+}
+
 // landLocked stores how an attempt ended. Final says that the call is not repeated if it was
 // executed.
-func (t *turn) landLocked(how landing, final bool) {
+func (t *Turn[E, C]) landLocked(how Landing, final bool) {
 	t.landed = true
 	if t.known {
 		t.goneLocked(how, false)
@@ -413,8 +505,8 @@ func (t *turn) landLocked(how landing, final bool) {
 	l.flights--
 	t.state = resting
 	l.noteLocked(t, how)
-	t.lost = how == lost || how == refused && t.lost
-	if how == succeeded || how == executed && final {
+	t.lost = how == Lost || how == Refused && t.lost
+	if how == Succeeded || how == Executed && final {
 		t.over = true
 		l.forward()
 	} else {
@@ -424,17 +516,17 @@ func (t *turn) landLocked(how landing, final bool) {
 }
 
 // noteLocked stores the effect of an ended request on the other calls of the line.
-func (l *line) noteLocked(t *turn, how landing) {
-	if how != refused {
+func (l *line[E, C]) noteLocked(t *Turn[E, C], how Landing) {
+	if how != Refused {
 		l.passed = max(l.passed, t.number)
 	}
-	if how == refused || how == lost {
+	if how == Refused || how == Lost {
 		l.open = false
 	}
 }
 
 // abandonLocked says that the caller has given up an attempt in flight.
-func (t *turn) abandonLocked() {
+func (t *Turn[E, C]) abandonLocked() {
 	t.landed = true
 	if t.known {
 		return // knowLocked has counted it in t.gone
@@ -446,19 +538,19 @@ func (t *turn) abandonLocked() {
 
 // goneLocked stores how a request without a waiting caller ended. Again says that the request
 // should be sent again if it was refused. It reports whether the caller has to do that now.
-func (t *turn) goneLocked(how landing, again bool) (back bool) {
+func (t *Turn[E, C]) goneLocked(how Landing, again bool) (back bool) {
 	l := t.line
 	l.flights--
 	t.gone--
 	l.noteLocked(t, how)
-	if how == lost {
+	if how == Lost {
 		t.lost = true
 		if t.known {
 			l.sever(t)
 		}
 	}
 	if t.oneWay {
-		t.back = how == refused && again
+		t.back = how == Refused && again
 		t.over = !t.back
 		l.backTo(t)
 		l.forward()
@@ -468,8 +560,8 @@ func (t *turn) goneLocked(how landing, again bool) (back bool) {
 	return t.back && t.state == resting
 }
 
-// drop gives up a one-way call that came back.
-func (t *turn) drop() {
+// Drop gives up a one-way call that came back.
+func (t *Turn[E, C]) Drop() {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
 	t.back, t.over = false, true
@@ -479,7 +571,7 @@ func (t *turn) drop() {
 }
 
 // sever makes the calls after t fail that have been made by now and were not sent.
-func (l *line) sever(t *turn) {
+func (l *line[E, C]) sever(t *Turn[E, C]) {
 	l.severed = l.made
 	for other := t.next; other != nil; other = other.next {
 		if other.state == waiting {
@@ -489,7 +581,7 @@ func (l *line) sever(t *turn) {
 }
 
 // knowLocked says that the outcome of a call is known, so that it is not sent any more.
-func (t *turn) knowLocked() {
+func (t *Turn[E, C]) knowLocked() {
 	l := t.line
 	if !t.kept {
 		t.over = true
@@ -523,7 +615,7 @@ func (t *turn) knowLocked() {
 	}
 }
 
-func (l *line) tellLocked(t *turn) {
+func (l *line[E, C]) tellLocked(t *Turn[E, C]) {
 	if l.tell == nil {
 		l.tell = t
 	} else {
@@ -533,9 +625,9 @@ func (l *line) tellLocked(t *turn) {
 	l.untold++
 }
 
-// leave ends a synchronous call. It waits until all calls before it have outcomes, unless its
+// Leave ends a synchronous call. It waits until all calls before it have outcomes, unless its
 // caller cannot wait any more. It does not wait for callbacks, because they may wait for this call.
-func (t *turn) leave(ctx context.Context, deadline time.Time, gaveUp bool) {
+func (t *Turn[E, C]) Leave(ctx context.Context, deadline time.Time, gaveUp bool) {
 	l := t.line
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
@@ -559,7 +651,7 @@ func (t *turn) leave(ctx context.Context, deadline time.Time, gaveUp bool) {
 }
 
 // removeLocked removes a call from its line if it has ended completely.
-func (t *turn) removeLocked() {
+func (t *Turn[E, C]) removeLocked() {
 	if !t.left || t.gone > 0 || t.back || t.state != resting {
 		return
 	}
@@ -578,7 +670,7 @@ func (t *turn) removeLocked() {
 }
 
 // closeLocked removes a line that has no calls and no running callback.
-func (l *line) closeLocked() {
+func (l *line[E, C]) closeLocked() {
 	if l.first == nil && !l.telling && l.of.lines[l.key] == l {
 		delete(l.of.lines, l.key)
 	}
@@ -586,13 +678,13 @@ func (l *line) closeLocked() {
 
 // deliver calls the callbacks of a line one after the other, in order, unless another goroutine is
 // doing so.
-func (l *line) deliver() {
+func (l *line[E, C]) deliver() {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
 	l.deliverLocked()
 }
 
-func (l *line) deliverLocked() {
+func (l *line[E, C]) deliverLocked() {
 	if l.telling {
 		return
 	}
@@ -620,24 +712,24 @@ func (l *line) deliverLocked() {
 	normal = true
 }
 
-// concludeUnlocked unlocks orders.mu while it calls the callback of t.
-func (t *turn) concludeUnlocked() {
+// concludeUnlocked unlocks Lines.mu while it calls the callback of t.
+func (t *Turn[E, C]) concludeUnlocked() {
 	o := t.line.of
 	o.mu.Unlock()
 	defer o.mu.Lock()
-	t.trip.conclude()
+	t.Owner.Conclude()
 }
 
-// finish ends an asynchronous call. Its callback runs after those of the calls before it. If its
+// Finish ends an asynchronous call. Its callback runs after those of the calls before it. If its
 // caller has given up, it runs at once.
-func (t *turn) finish(gaveUp bool) {
+func (t *Turn[E, C]) Finish(gaveUp bool) {
 	l := t.line
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
 	t.finishLocked(gaveUp)
 }
 
-func (t *turn) finishLocked(gaveUp bool) {
+func (t *Turn[E, C]) finishLocked(gaveUp bool) {
 	t.left = gaveUp
 	t.knowLocked()
 	if gaveUp {
@@ -647,8 +739,8 @@ func (t *turn) finishLocked(gaveUp bool) {
 	t.line.deliverLocked()
 }
 
-// mayRepeat reports whether a failed call may be sent again without overtaking a later one.
-func (t *turn) mayRepeat(notProcessed bool) bool {
+// MayRepeat reports whether a failed call may be sent again without overtaking a later one.
+func (t *Turn[E, C]) MayRepeat(notProcessed bool) bool {
 	l := t.line
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
