@@ -5,6 +5,7 @@ package house
 import (
 	"fmt"
 	"go/ast"
+	"go/token"
 	"path"
 	"slices"
 	"strconv"
@@ -106,6 +107,83 @@ func isErrorID(e ast.Expr) bool {
 	return ok && strings.HasPrefix(literal.Value, `"YDL`)
 }
 
+// stateFaults refuses package variables of the root that change: state belongs to a client or a
+// server. A variable has a value from the start, no lock or atomic type, and nothing assigns to it.
+func stateFaults(in folder) []string {
+	if in.path != "." {
+		return nil
+	}
+	var faults []string
+	variables := make(map[string]bool)
+	for _, file := range in.files {
+		for _, decl := range file.ast.Decls {
+			g, ok := decl.(*ast.GenDecl)
+			if !ok || g.Tok != token.VAR || file.isTest() {
+				continue
+			}
+			for _, spec := range g.Specs {
+				spec, _ := spec.(*ast.ValueSpec)
+				for _, name := range spec.Names {
+					variables[name.Name] = name.Name != "_"
+				}
+				if len(spec.Values) == 0 || holdsState(spec) {
+					faults = append(faults, fmt.Sprintf("%s: the variable %s can change", file.path, spec.Names[0].Name))
+				}
+			}
+		}
+	}
+	for _, file := range in.files {
+		for node := range ast.Preorder(file.ast) {
+			for _, to := range assigned(node) {
+				if name := rootOf(to); variables[name] && !file.isTest() {
+					faults = append(faults, fmt.Sprintf("%s assigns to %s, which is a variable of the package", file.path, name))
+				}
+			}
+		}
+	}
+	return faults
+}
+
+// holdsState reports whether a declaration names a type of package sync or atomic.
+func holdsState(spec *ast.ValueSpec) bool {
+	for node := range ast.Preorder(spec) {
+		selector, ok := node.(*ast.SelectorExpr)
+		if !ok {
+			continue
+		}
+		if from, ok := selector.X.(*ast.Ident); ok && (from.Name == "sync" || from.Name == "atomic") {
+			return true
+		}
+	}
+	return false
+}
+
+// assigned returns what a statement changes.
+func assigned(node ast.Node) []ast.Expr {
+	switch node := node.(type) {
+	case *ast.AssignStmt:
+		if node.Tok != token.DEFINE {
+			return node.Lhs
+		}
+	case *ast.IncDecStmt:
+		return []ast.Expr{node.X}
+	}
+	return nil
+}
+
+// rootOf returns the name of the variable that an expression is a part of.
+func rootOf(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.IndexExpr:
+		return rootOf(e.X)
+	case *ast.SelectorExpr:
+		return rootOf(e.X)
+	}
+	return ""
+}
+
 // widthFaults refuses comments that are wider than people read with ease. What is preformatted,
 // what tools read, and the output of examples may be wider.
 func widthFaults(in folder) []string {
@@ -169,6 +247,7 @@ var folderRules = []struct {
 	{"sleep", sleepFaults},
 	{"error IDs", idFaults},
 	{"width of comments", widthFaults},
+	{"state of the process", stateFaults},
 }
 
 func TestEveryFolderKeepsTheRules(t *testing.T) {
@@ -209,6 +288,13 @@ func TestFolderRulesCatchViolations(t *testing.T) {
 		{"narrow comment", widthFaults, "a", "a.go", "package a\n\n// " + strings.Repeat("é", 97) + "\n//\t" + strings.Repeat("e", 200) + "\n", false},
 		{"output of an example", widthFaults, "a", "a.go", "package a\n\n\t// Output:\n\t// " + strings.Repeat("e", 94) + "\n", false},
 		{"wide comment", widthFaults, "a", "a.go", "package a\n\n\t// " + strings.Repeat("e", 94) + "\n", true},
+		{"variable that does not change", stateFaults, ".", "a.go", "package a\n\nvar a, b = 1, 2\n\nfunc f() (c int) { c = a + b; return c }\n", false},
+		{"variable that is assigned to", stateFaults, ".", "a.go", "package a\n\nvar a = 1\n\nfunc f() { a = 2 }\n", true},
+		{"variable that is counted", stateFaults, ".", "a.go", "package a\n\nvar a = 1\n\nfunc f() { a++ }\n", true},
+		{"map that grows", stateFaults, ".", "a.go", "package a\n\nvar a = map[int]int{}\n\nfunc f() { a[1] = 1 }\n", true},
+		{"pool", stateFaults, ".", "a.go", "package a\n\nvar a = sync.Pool{New: f}\n", true},
+		{"variable without a value", stateFaults, ".", "a.go", "package a\n\nvar a []int\n", true},
+		{"state below the root", stateFaults, "internal/a", "a.go", "package a\n\nvar a []int\n", false},
 		{"folder name", nameFaults, "middleware/retry", "a.go", "package a\n", false},
 		{"folder name that says nothing", nameFaults, "internal/utils", "a.go", "package a\n", true},
 		{"no tests", leakFaults, "a", "a.go", "package a\n", false},
