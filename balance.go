@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
-	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
@@ -97,7 +96,7 @@ func (c *Client) balance() Handler {
 		}
 		call.going(ep)
 		call.out.began = clock()
-		var conn *mux.Conn
+		var conn *dialledConn
 		if bare {
 			conn = ep.ready(ctx)
 		}

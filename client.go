@@ -23,6 +23,9 @@ type ClientOptions struct {
 	Compressor Compressor
 	// CompressAbove is the size from which messages are compressed, in bytes. Default 1024.
 	CompressAbove int
+	// Wires let the client call servers that speak other protocols: see Instance.Protocols. Default
+	// none.
+	Wires []Wire
 	// Transport connects to instances. Default TCP.
 	Transport Transport
 	// Balancer chooses among instances. Default RoundRobin.
@@ -94,9 +97,8 @@ type Client struct {
 	direct  bool    // no middleware runs between Go and the connection
 	config  mux.Config
 	cluster *cluster
-	refresh func()        // the resolver's; nil if it has none
-	async   chan struct{} // holds a token for each goroutine of Go
-	orders  orders        // the queues of ordered calls
+	refresh func() // the resolver's; nil if it has none
+	orders  orders // the queues of ordered calls
 
 	toldKeys atomic.Bool // the log has said that a server does not remember keys
 
@@ -127,10 +129,10 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.client = c
 	c.memory = mux.NewMemory(opts.MaxMemory)
 	c.setUp(opts.Idempotent)
+	c.observers = opts.Observers
 	c.wraps = len(opts.Middleware) > 0
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
 	c.handler = c.observe(opts.Observers, chain(opts.Middleware, c.balance()))
-	c.async = make(chan struct{}, c.limits.MaxOpen)
 	c.orders.lines.Limit, c.orders.lines.New = max(c.limits.MaxOpen, minUntold), newTurn
 	c.config = mux.Config{
 		Limits: c.limits.mux(), Metadata: appendMetadata(nil, opts.ConnMetadata), Agent: agent,
@@ -139,6 +141,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.configure(&c.config)
 	if opts.Server != nil {
 		opts.Server.lend(&c.config)
+		c.peers = c.pathToPeers(opts.Server)
 	}
 	c.left = make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -300,6 +303,7 @@ func (c *Client) Notify(ctx context.Context, method string, in any) error {
 // refuseNil panics if a middleware is nil.
 func (o *ClientOptions) refuseNil() {
 	refuseNil("ClientOptions.Middleware", o.Middleware, func(m Middleware) bool { return m == nil })
+	refuseNil("ClientOptions.Wires", o.Wires, func(w Wire) bool { return w == nil })
 	refuseNil("ClientOptions.EndpointMiddleware", o.EndpointMiddleware, func(m EndpointMiddleware) bool { return m == nil })
 }
 
@@ -347,11 +351,12 @@ func (c *Client) Go(ctx context.Context, call *Call, done func(error)) {
 		return
 	}
 	if !c.direct {
-		c.goInOwnGoroutine(ctx, call, done)
+		c.goInOwnGoroutine(ctx, c, call, done)
 		return
 	}
 	o := c.take()
 	call.begin(ctx, o)
+	c.timeout(call)
 	c.start(ctx, o, call, callback(done))
 }
 
@@ -362,62 +367,15 @@ func (c *Client) then(ctx context.Context, method string, in, out any, done ende
 		return
 	}
 	if !c.direct {
-		c.goInOwnGoroutine(ctx, &Call{Method: method, Args: in, Reply: out}, done.ended)
+		c.goInOwnGoroutine(ctx, c, &Call{Method: method, Args: in, Reply: out}, done.ended)
 		return
 	}
 	o := c.take()
 	call := &o.call
 	call.Method, call.Args, call.Reply, call.out = method, in, out, o
 	call.inherit(ctx)
+	c.timeout(call)
 	c.start(ctx, o, call, done)
-}
-
-func (c *Client) goInOwnGoroutine(ctx context.Context, call *Call, done func(error)) {
-	if done == nil {
-		done = func(error) {}
-	}
-	if !c.token(ctx) {
-		c.doLater(ctx, call, done, false)
-		return
-	}
-	go c.doLater(ctx, call, done, true)
-}
-
-// doLater carries out an asynchronous call. With token, it returns the token for its goroutine when
-// the call has ended.
-func (c *Client) doLater(ctx context.Context, call *Call, done func(error), token bool) {
-	ended, err := false, error(nil)
-	defer func() {
-		if value := recover(); !ended {
-			err = c.guard.interrupted(ctx, call.Method, value)
-		}
-		if token {
-			<-c.async // before the callback, which may begin another call
-		}
-		c.guard.tell(callback(done), err)
-	}()
-	err = c.Do(ctx, call)
-	ended = true
-}
-
-// token waits until an asynchronous call may start a goroutine, and reports whether it may. If not,
-// the call runs on the caller's goroutine. That happens when ctx has ended. It also happens in a
-// handler, because the calls that hold the tokens may be waiting for this very handler.
-func (c *Client) token(ctx context.Context) bool {
-	select {
-	case c.async <- struct{}{}:
-		return true
-	default:
-	}
-	if CallFrom(ctx) != nil {
-		return false
-	}
-	select {
-	case c.async <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // begin prepares a call that the user made, which may have been used before.
@@ -488,3 +446,7 @@ func (c *Client) Background(f func(ctx context.Context)) bool {
 
 // agent names this implementation to peers.
 const agent = "yodel-go/0.1"
+
+// Limits returns the limits of the client with their defaults. A field is zero only if zero means
+// never.
+func (c *Client) Limits() Limits { return c.limits }

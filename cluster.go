@@ -36,6 +36,7 @@ type cluster struct {
 	stale    bool        // the set is out of date
 	building bool        // a goroutine is building sets
 	inactive int         // inactive instances that the resolver reports
+	unspoken unspoken    // instances that were left out because the client has no Wire for them
 	source   source
 
 	size        int       // the size of the last set that was believed
@@ -440,8 +441,11 @@ func (cl *cluster) trouble() string {
 // nobody returns why there is no endpoint.
 func (cl *cluster) nobody() string {
 	cl.mu.Lock()
-	inactive := cl.inactive
+	inactive, unspoken := cl.inactive, cl.unspoken.String()
 	cl.mu.Unlock()
+	if unspoken != "" {
+		return "no instance" + cl.source.of() + unspoken + cl.trouble()
+	}
 	if inactive > 0 {
 		return fmt.Sprintf("no instance is active of %d that are known%s%s", inactive, cl.source.of(), cl.trouble())
 	}

@@ -28,7 +28,8 @@ type View []byte
 // TCP is the default transport of clients and servers. Addresses are host:port.
 var TCP Transport = tcp{}
 
-// Static returns a resolver for a fixed list of addresses.
+// Static returns a resolver for a fixed list of addresses. An address may begin with the name of
+// the protocol that its server speaks, as in "netrpc://10.0.0.7:1234": see Instance.Protocols.
 func Static(addrs ...string) Resolver { return static(addrs) }
 
 // RoundRobin is a Balancer that picks the endpoints in turn. It is the default.
@@ -95,6 +96,10 @@ func (s static) instances() []Instance {
 	instances := make([]Instance, len(s))
 	for i, addr := range s {
 		instances[i].Addr = addr
+		// the transport explains what is wrong with tcp://
+		if protocol, rest, ok := strings.Cut(addr, "://"); ok && protocol != "tcp" {
+			instances[i].Addr, instances[i].Protocols = rest, []string{protocol}
+		}
 	}
 	return instances
 }

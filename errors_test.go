@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/fanout"
 	"github.com/yodel-rpc/yodel/inspect"
@@ -35,6 +36,7 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/once"
 	"github.com/yodel-rpc/yodel/middleware/rate"
 	"github.com/yodel-rpc/yodel/middleware/retry"
+	"github.com/yodel-rpc/yodel/protocol/netrpc"
 	"github.com/yodel-rpc/yodel/transport/tls"
 )
 
@@ -414,6 +416,15 @@ var scenarios = []scenario{
 	{"YDL2008", "a context that is nil", yodel.InvalidArgument, true, []string{"the context is nil"}, true, func(p *provocation) error {
 		_, err := Mul.Call(nil, newClient(p, nil), &Args{}) //nolint:staticcheck // that is the mistake
 		return err
+	}},
+	{"YDL2009", "an ordered call by another protocol", yodel.FailedPrecondition, true, []string{"netrpc", "no order"}, false, func(p *provocation) error {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		must(p, err)
+		p.Cleanup(func() { must(p, l.Close()) })
+		p.addr = l.Addr().String()
+		c := yodel.NewClient(yodel.Static("netrpc://"+p.addr), &yodel.ClientOptions{Wires: []yodel.Wire{netrpc.Wire(gob.Codec)}})
+		p.Cleanup(c.Close)
+		return c.Do(p.Context(), &yodel.Call{Method: "Arith.Mul", Args: &Args{}, Ordered: true})
 	}},
 	{"YDL2010", "a peer that serves nothing", yodel.Unimplemented, true, []string{"serves nothing"}, false, func(p *provocation) error {
 		s := newServer(p, nil)

@@ -10,6 +10,10 @@ type Instance struct {
 	// Addr is the address at which the server listens, in the form that the client's transport
 	// dials.
 	Addr string `json:"addr"`
+	// Protocols are the protocols that the server speaks, for example "yodel" or "netrpc". A client
+	// uses "yodel" if it is there, and otherwise the first of ClientOptions.Wires that is. If none
+	// is there, the client leaves the instance out. Empty means yodel.
+	Protocols []string `json:"protocols,omitempty"`
 	// Group is a part of the fleet that clients can select, for example a team's servers or a
 	// canary. Several groups are separated by commas.
 	Group string `json:"group,omitempty"`

@@ -3,7 +3,6 @@
 package yodel
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -12,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/yodel-rpc/yodel/internal/keyed"
-	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -176,9 +173,9 @@ func (h *keyHold) sharedLocked(ep *Endpoint) bool {
 }
 
 // connLocked returns a connection of ep to a server that has the memory, or nil.
-func (h *keyHold) connLocked(ep *Endpoint) *mux.Conn {
+func (h *keyHold) connLocked(ep *Endpoint) *dialledConn {
 	conns := *ep.conns.Load()
-	i := slices.IndexFunc(conns, func(conn *mux.Conn) bool { return whose(conn).server.keyScope == h.at.keyScope })
+	i := slices.IndexFunc(conns, func(conn *dialledConn) bool { return conn.server.keyScope == h.at.keyScope })
 	if i < 0 {
 		return nil
 	}
@@ -234,12 +231,27 @@ func (c *Call) heldToOne() bool {
 // claimKey records that an attempt of a call with a key is about to be sent to ep over conn. It
 // returns the connection to use: conn, or another connection of ep if only that one leads to a
 // server that remembers the key. It returns an error if the call may have been executed elsewhere.
-// If claimKey succeeds and the attempt then fails, release must be called.
-func (c *Call) claimKey(ep *Endpoint, conn *mux.Conn) (*mux.Conn, error) {
+// If claimKey succeeds and the attempt then fails, unclaimKey must be called. Ep and conn are nil
+// for a call to a peer; peers do not say whether they remember keys.
+func (c *Call) claimKey(ep *Endpoint, conn *dialledConn) (*dialledConn, error) {
+	if ep == nil {
+		if why := c.held(); why != "" {
+			return nil, c.notRepeated(why)
+		}
+		return nil, nil //nolint:nilnil // as for any call to a peer
+	}
+	conn, err := c.claimAt(ep, conn)
+	if err == nil && conn.mux != nil {
+		c.out.req.Fields.KeyBegan = c.hold.keyBegan(conn)
+	}
+	return conn, err
+}
+
+func (c *Call) claimAt(ep *Endpoint, conn *dialledConn) (*dialledConn, error) {
 	if c.hold == nil {
 		c.hold = new(keyHold)
 	}
-	id := whose(conn).server
+	id := conn.server
 	if id.keyScope == "" {
 		ep.client.unremembered(c, ep)
 	}
@@ -251,7 +263,8 @@ func (c *Call) claimKey(ep *Endpoint, conn *mux.Conn) (*mux.Conn, error) {
 	} else if !c.harmless() {
 		why := h.forgottenLocked()
 		if why == "" && id.keyScope != h.at.keyScope {
-			if conn = h.connLocked(ep); conn == nil {
+			// an ordered call has to use its connection
+			if conn = h.connLocked(ep); conn == nil || c.turn != nil {
 				why = h.aloneLocked()
 			}
 		}
@@ -265,50 +278,35 @@ func (c *Call) claimKey(ep *Endpoint, conn *mux.Conn) (*mux.Conn, error) {
 
 // keyBegan returns when a request with the key was first sent, in the encoding for the server
 // behind conn. It is 0 if that server does not remember keys.
-func (h *keyHold) keyBegan(conn *mux.Conn) uint64 {
+func (h *keyHold) keyBegan(conn *dialledConn) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if whose(conn).server.keyScope == "" {
+	if conn.server.keyScope == "" {
 		return 0
 	}
-	after := int64((h.began - whose(conn).heard) / time.Microsecond)
+	after := int64((h.began - conn.heard) / time.Microsecond)
 	if after == 0 {
 		after = -1 // a field of value 0 is not sent
 	}
 	return uint64(after<<1 ^ after>>63) //nolint:gosec // zigzag
 }
 
-// release records that an attempt allowed by claimKey failed with err.
-func (h *keyHold) release(err error) {
-	if h == nil || !wasUnsent(err) {
+// unclaimKey undoes claimKey for an attempt that failed with err, if the attempt was certainly not
+// executed.
+func (c *Call) unclaimKey(ep *Endpoint, err error) {
+	if ep != nil && c.IdempotencyKey != "" && wasUnsent(err) {
+		c.hold.release()
+	}
+}
+
+// release undoes a claim.
+func (h *keyHold) release() {
+	if h == nil {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.open--
-}
-
-// landed is release for an ordered call.
-func (h *keyHold) landed(how landing) {
-	if h == nil || how != keyed.Refused {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.open--
-}
-
-// claimInOrder is claimKey for an ordered call, which is already prepared and has to use conn.
-func (c *Call) claimInOrder(ep *Endpoint, conn *mux.Conn) error {
-	other, err := c.claimKey(ep, conn)
-	if err == nil && other != conn {
-		c.hold.landed(keyed.Refused)
-		err = c.notRepeated(c.held())
-	}
-	if err == nil {
-		c.out.req.Fields.KeyBegan = c.hold.keyBegan(conn)
-	}
-	return err
 }
 
 // wasUnsent reports whether an attempt that failed with err was certainly not executed. Err need
@@ -327,44 +325,6 @@ func (c *Call) notRepeated(why string) error {
 	e := failure("YDL1010", "%s: it may have been executed; not sent again: %s", c.Method, why)
 	e.Cause = &keyRefusal{why}
 	return e
-}
-
-// attemptKeyed is attempt for a call with an idempotency key.
-func (q *requester) attemptKeyed(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
-	if ep == nil {
-		return q.attemptKeyedPeer(ctx, call, conn)
-	}
-	conn, err := call.claimKey(ep, conn)
-	if err != nil {
-		return err
-	}
-	if err = q.prepareKeyed(ctx, call, conn); err == nil {
-		err = q.send(ctx, call, conn, ep)
-	}
-	if err != nil {
-		call.hold.release(err)
-	}
-	return err
-}
-
-// attemptKeyedPeer is attemptKeyed for a call to a peer. Peers do not say whether they remember
-// keys.
-func (q *requester) attemptKeyedPeer(ctx context.Context, call *Call, conn *mux.Conn) error {
-	if why := call.held(); why != "" {
-		return call.notRepeated(why)
-	}
-	if err := q.prepare(ctx, call.out, call); err != nil {
-		return err
-	}
-	return q.send(ctx, call, conn, nil)
-}
-
-func (q *requester) prepareKeyed(ctx context.Context, call *Call, conn *mux.Conn) error {
-	if err := q.prepare(ctx, call.out, call); err != nil {
-		return err
-	}
-	call.out.req.Fields.KeyBegan = call.hold.keyBegan(conn)
-	return nil
 }
 
 // unremembered logs once per client that a server does not remember keys.

@@ -73,6 +73,7 @@ func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoi
 		known[ep.Addr()] = ep
 	}
 	seen = make(map[string]bool, len(instances))
+	cl.unspoken = unspoken{}
 	for _, in := range instances {
 		if _, twice := seen[in.Addr]; twice {
 			continue
@@ -81,9 +82,19 @@ func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoi
 		if in.State == inactive {
 			continue
 		}
+		w, spoken := cl.client.opts.wireFor(in.Protocols)
+		if !spoken {
+			seen[in.Addr] = false
+			cl.unspoken.add(in.Protocols)
+			continue
+		}
 		ep := known[in.Addr]
+		if ep != nil && nameOfWire(ep.wire) != nameOfWire(w) {
+			cl.gone = append(cl.gone, ep)
+			ep = nil
+		}
 		if ep == nil {
-			ep = newEndpoint(cl.client, in)
+			ep = newEndpoint(cl.client, in, w)
 		} else {
 			ep.instance.Store(&in)
 			ep.unlisted.Store(false)
@@ -91,7 +102,7 @@ func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoi
 		}
 		endpoints = append(endpoints, ep)
 	}
-	cl.inactive = len(seen) - len(endpoints)
+	cl.inactive = len(seen) - len(endpoints) - cl.unspoken.instances
 	return endpoints, seen
 }
 

@@ -130,7 +130,7 @@ func (ep *Endpoint) ping(due int64) {
 		ctx, cancel := context.WithTimeout(ep.ctx, rttAge)
 		defer cancel()
 		// else the connection has ended; the next RTT tries again
-		if took, err := conns[0].Ping(ctx); err == nil {
+		if took, err := conns[0].mux.Ping(ctx); err == nil {
 			ep.trip.took.Store(int64(max(took, 1)))
 		}
 		ep.trip.due.Store(int64(clock() + rttAge))

@@ -139,10 +139,10 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 			return false
 		}
 		conn := ep.ready(ctx)
-		if conn == nil {
+		if conn == nil || conn.link != nil {
 			return false
 		}
-		t, _ = c.orders.embark(call.Key, pin, ep, conn)
+		t, _ = c.orders.embark(call.Key, pin, ep, conn.mux)
 	}
 	if t == nil {
 		return false
@@ -267,7 +267,11 @@ func (c *Client) doInTurn(ctx context.Context, ep *Endpoint, call *Call) error {
 			t.Unsent(true)
 			return err
 		}
-		t.Board(ep, conn)
+		if conn.link != nil {
+			t.Unsent(true)
+			return unordered(call, ep)
+		}
+		t.Board(ep, conn.mux)
 	}
 	if err := c.sendInTurn(ctx, ep, call, false); err != nil || call.OneWay {
 		return err
@@ -279,45 +283,32 @@ func (c *Client) doInTurn(ctx context.Context, ep *Endpoint, call *Call) error {
 // next call can follow.
 func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direct bool) error {
 	t, o := call.turn, call.out
-	if err := c.prepare(ctx, o, call); err != nil {
+	conn, epoch, attempt := t.Route(call.OneWay)
+	if _, err := c.begin(ctx, call, whose(conn), ep); err != nil {
 		t.Unsent(true)
 		return err
 	}
-	conn, epoch, attempt := t.Route(call.OneWay)
 	o.req.Fields.Epoch, o.req.Bare = epoch, false
 	p := &t.trip
 	p.hold = nil
 	if call.IdempotencyKey != "" {
-		if err := call.claimInOrder(ep, conn); err != nil {
-			t.Unsent(true)
-			return err
-		}
 		p.hold = call.hold
 	}
 	p.call, p.ep, p.direct, p.final = call, ep, direct, c.direct
 	if p.out != o { // p.out may be in use to notify the caller of a one-way call
 		p.out = o
 	}
-	ep.inflight.begun.Add(1)
-	if !call.OneWay {
-		if err := conn.Start(ctx, &o.req, t); err != nil {
-			ep.inflight.ended.Add(1)
-			if ep.learned() {
-				ep.learn(ctx, call, 0, nil, err)
-			}
-			p.hold.release(err)
-			t.Unsent(spares(ctx, err))
-			return err
-		}
-		t.WasSent(attempt) // the call may belong to the user again
-		return nil
+	oneWay, later := call.OneWay, mux.Completer(t)
+	if oneWay {
+		later = (*leftover)(t)
 	}
-	err := conn.Follow(ctx, &o.req, (*leftover)(t))
-	ep.inflight.ended.Add(1)
-	if err != nil {
-		p.hold.release(err)
+	if err := c.send(ctx, call, conn, ep, later); err != nil {
 		t.Unsent(spares(ctx, err))
 		return err
+	}
+	if !oneWay { // the call may belong to the user again
+		t.WasSent(attempt)
+		return nil
 	}
 	if p.kept == nil {
 		p.kept = call.keep()
@@ -391,8 +382,6 @@ func (c *Client) sendAgain(t *turn) {
 func (t *turn) Complete(a *mux.Answer, err error) {
 	p := &t.trip
 	how, direct, o := landingOf(a, err), p.direct, p.out
-	p.hold.landed(how)
-	p.ep.inflight.ended.Add(1)
 	known := false
 	defer func() {
 		if value := recover(); !known { // a codec or the Learner has panicked
@@ -400,12 +389,8 @@ func (t *turn) Complete(a *mux.Answer, err error) {
 		}
 		t.completed(o, how, direct, err)
 	}()
-	if p.ep.learned() {
-		p.ep.learn(context.Background(), p.call, o.req.Began, a, err) // the caller's context may have ended
-	}
-	if err == nil {
-		err = p.client.decode(o, p.call, a)
-	}
+	// the caller's context may have ended
+	err = p.client.land(context.Background(), p.call, p.ep, o.beganOn(p.ep), a, err)
 	known = true
 }
 
@@ -461,8 +446,11 @@ type leftover turn
 func (l *leftover) Complete(a *mux.Answer, err error) {
 	t := (*turn)(l)
 	again := err != nil || a.Code == uint16(Unavailable)
-	t.trip.hold.landed(landingOf(a, err))
-	if t.Gone(landingOf(a, err), again) {
+	how := landingOf(a, err)
+	if how == keyed.Refused {
+		t.trip.hold.release()
+	}
+	if t.Gone(how, again) {
 		go t.trip.client.sendAgain(t)
 	}
 }

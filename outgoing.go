@@ -16,7 +16,8 @@ import (
 type outgoing struct {
 	// For asynchronous calls. These fields come first, because one processor writes them and
 	// another reads them.
-	client *Client         // owner of its pool; nil on a server
+	from   *requester      // owner of its pool
+	client *Client         // nil on a server
 	peer   *Peer           // the destination; nil for an endpoint
 	ctx    context.Context //nolint:containedctx // of the waiting call
 	async  *Call
@@ -46,7 +47,6 @@ type outgoing struct {
 	fork      bool
 	concluded bool // the record is made
 
-	from   *requester
 	budget budget                   // the call's own budget
 	lent   int32                    // tokens lent to the attempt
 	at     atomic.Pointer[Endpoint] // for forks: the endpoint of the attempt
@@ -84,85 +84,86 @@ func (o *outgoing) reset() bool {
 	return cap(o.body) <= keepScratch && cap(o.packed) <= keepScratch && cap(o.unpack) <= keepScratch
 }
 
-// start makes the first attempt of an asynchronous call on the caller's goroutine, if that is
-// possible.
-func (c *Client) start(ctx context.Context, o *outgoing, call *Call, done ender) {
+// start begins an asynchronous call. It makes the first attempt on the caller's goroutine, if that
+// is possible.
+func (q *requester) start(ctx context.Context, o *outgoing, call *Call, done ender) {
 	o.ctx, o.async, o.done = ctx, call, done
-	away := false // other code will finish the call
+	known := false // other code will finish the call
 	defer func() {
-		if !away {
-			o.finish(o.client.guard.interrupted(o.ctx, o.async.Method, recover()))
+		if !known {
+			o.finish(q.guard.interrupted(o.ctx, o.async.Method, recover()))
 		}
 	}()
-	c.timeout(call)
-	if len(c.opts.Observers) > 0 {
-		ctx = startAll(ctx, c.opts.Observers, call)
+	if observers := o.observers(); len(observers) > 0 {
+		ctx = startAll(ctx, observers, call)
 		o.ctx = ctx
 	}
-	ep, err := c.cluster.pick(ctx, call, false)
-	if err == nil {
-		if conn := ep.ready(ctx); conn != nil {
-			call.Endpoint, call.picked = ep, ep
-			if call.IdempotencyKey == "" {
-				err = c.prepare(ctx, o, call)
-			} else if conn, err = call.claimKey(ep, conn); err == nil {
-				if err = c.prepareKeyed(ctx, call, conn); err != nil {
-					call.hold.release(err)
-				}
-			}
-			away = true
-			c.startOn(o, ep, conn, err)
-			return
+	conn, ep, err := q.beginNow(ctx, o, call)
+	if conn == nil && err == nil {
+		token := q.token(ctx)
+		if known = true; token {
+			go q.resume(o, nil, true)
+		} else {
+			q.resume(o, nil, false)
 		}
-	}
-	token := c.token(ctx)
-	away = true
-	if token {
-		go c.resume(o, nil, true)
 		return
 	}
-	c.resume(o, nil, false)
-}
-
-// startOn sends a prepared request, or finishes the call if preparing it failed with err.
-func (c *Client) startOn(o *outgoing, ep *Endpoint, conn *mux.Conn, err error) {
-	call := o.async
-	if err != nil {
-		o.finish(c.explain(o.ctx, call, ep, err))
+	if known = true; err != nil {
+		o.ended(err)
 		return
 	}
 	if call.OneWay {
-		o.ended(conn.Notify(o.ctx, &o.req))
+		o.ended(q.send(ctx, call, conn, ep, nil))
 		return
 	}
-	ep.inflight.begun.Add(1)
-	if err := conn.Start(o.ctx, &o.req, o); err != nil {
-		o.Complete(nil, err)
+	if err = q.send(ctx, call, conn, ep, o); err != nil {
+		o.ended(err)
 	}
+}
+
+// beginNow begins the first attempt of a call without waiting. It returns no connection and no
+// error if that is not possible.
+func (q *requester) beginNow(ctx context.Context, o *outgoing, call *Call) (*mux.Conn, *Endpoint, error) {
+	if p := o.peer; p != nil {
+		conn, err := p.begin(ctx, call)
+		return conn, nil, err
+	}
+	ep, err := q.client.cluster.pick(ctx, call, false)
+	if err != nil {
+		return nil, nil, nil //nolint:nilerr // the error may be temporary
+	}
+	conn := ep.ready(ctx)
+	if conn == nil || conn.link != nil {
+		return nil, nil, nil
+	}
+	call.Endpoint, call.picked = ep, ep
+	conn, err = q.begin(ctx, call, conn, ep)
+	if err != nil {
+		return nil, nil, err
+	}
+	return conn.mux, ep, nil
 }
 
 // Complete implements mux.Completer.
 func (o *outgoing) Complete(a *mux.Answer, err error) {
-	if o.peer != nil {
-		o.peer.complete(o, a, err)
-		return
-	}
-	ep := o.async.Endpoint
-	ep.inflight.ended.Add(1)
 	known := false
 	defer func() {
 		if !known { // a codec or the Learner has panicked
-			o.ended(o.client.guard.interrupted(o.ctx, o.async.Method, recover()))
+			err = o.from.guard.interrupted(o.ctx, o.async.Method, recover())
 		}
+		o.ended(err)
 	}()
-	if ep.learned() {
-		ep.learn(o.ctx, o.async, o.req.Began, a, err)
-	}
-	if err == nil {
-		err = o.client.decode(o, o.async, a)
-	}
+	ep := o.async.Endpoint
+	err = o.from.land(o.ctx, o.async, ep, o.beganOn(ep), a, err)
 	known = true
-	o.ended(err)
+}
+
+// beganOn returns when the attempt began, on the clock, or 0 if ep has no Learner.
+func (o *outgoing) beganOn(ep *Endpoint) time.Duration {
+	if ep == nil || !ep.learned() {
+		return 0
+	}
+	return o.req.Began
 }
 
 // ended ends an attempt of an asynchronous call. If the attempt failed, the call continues like a
@@ -172,27 +173,28 @@ func (o *outgoing) ended(err error) {
 		o.finish(nil)
 		return
 	}
-	if h := o.async.hold; h != nil {
-		h.release(err)
-	}
 	o.began = o.req.Began
-	go o.client.resume(o, err, false)
+	go o.from.resume(o, err, false)
 }
 
 // resume continues an asynchronous call like a synchronous one, after its first attempt failed or
 // could not be made at once. With token, it returns the token for its goroutine.
-func (c *Client) resume(o *outgoing, failed error, token bool) {
+func (q *requester) resume(o *outgoing, failed error, token bool) {
 	known, err := false, error(nil)
 	defer func() {
 		if !known {
-			err = c.guard.interrupted(o.ctx, o.async.Method, recover())
+			err = q.guard.interrupted(o.ctx, o.async.Method, recover())
 		}
 		if token {
-			<-c.async // before the callback, which may begin another call
+			<-q.async // before the callback, which may begin another call
 		}
 		o.finish(err)
 	}()
-	err = c.balanceAfter(o.ctx, o.async, failed)
+	if o.peer != nil {
+		err = o.peer.after(o.ctx, o.async, failed)
+	} else {
+		err = q.client.balanceAfter(o.ctx, o.async, failed)
+	}
 	known = true
 }
 
@@ -206,9 +208,17 @@ func (o *outgoing) finish(err error) {
 	o.tell(err)
 }
 
+// observers returns the observers of the call.
+func (o *outgoing) observers() []Observer {
+	if o.peer != nil {
+		return o.from.peers.observers
+	}
+	return o.from.observers
+}
+
 // tell reports the outcome to the observers and the caller, and returns o to the pool.
 func (o *outgoing) tell(err error) {
-	if c := o.client; len(c.opts.Observers) == 0 && !c.remarkable(o.async, err) {
+	if len(o.observers()) == 0 && !o.from.remarkable(o.async, err) {
 		o.deliver(err)
 		return
 	}
@@ -216,32 +226,81 @@ func (o *outgoing) tell(err error) {
 }
 
 func (o *outgoing) tellObservers(err error) {
-	c, ctx, call := o.client, o.ctx, o.async
+	q, ctx, call, observers := o.from, o.ctx, o.async, o.observers()
 	known := false
 	defer func() { // also if an observer ends the goroutine
 		if !known {
 			if value := recover(); value != nil {
-				err = c.guard.interrupted(ctx, call.Method, value)
+				err = q.guard.interrupted(ctx, call.Method, value)
 			}
 		}
 		o.deliver(err)
 	}()
 	call.stopWatch()
-	err = c.concludeOnce(ctx, call, err)
-	endAll(ctx, c.guard, c.opts.Observers, call, err) // before deliver, because the call may be in o
+	err = q.concludeOnce(ctx, call, err)
+	endAll(ctx, q.guard, observers, call, err) // before deliver, because the call may be in o
 	known = true
 }
 
 // deliver returns o to the pool and calls the callback.
 func (o *outgoing) deliver(err error) {
-	c, done, t := o.client, o.done, o.async.turn
+	q, done, t := o.from, o.done, o.async.turn
 	o.async.end()
 	if t == nil {
-		c.give(o)
+		q.give(o)
 	} else {
 		t.give(o)
 	}
-	c.guard.tell(done, err)
+	q.guard.tell(done, err)
+}
+
+// goInOwnGoroutine carries out an asynchronous call as a synchronous one, on another goroutine.
+func (q *requester) goInOwnGoroutine(ctx context.Context, to Caller, call *Call, done func(error)) {
+	if done == nil {
+		done = func(error) {}
+	}
+	if !q.token(ctx) {
+		q.doLater(ctx, to, call, done, false)
+		return
+	}
+	go q.doLater(ctx, to, call, done, true)
+}
+
+// doLater carries out an asynchronous call. With token, it returns the token for its goroutine when
+// the call has ended.
+func (q *requester) doLater(ctx context.Context, to Caller, call *Call, done func(error), token bool) {
+	ended, err := false, error(nil)
+	defer func() {
+		if value := recover(); !ended {
+			err = q.guard.interrupted(ctx, call.Method, value)
+		}
+		if token {
+			<-q.async // before the callback, which may begin another call
+		}
+		q.guard.tell(callback(done), err)
+	}()
+	err = to.Do(ctx, call)
+	ended = true
+}
+
+// token waits until an asynchronous call may start a goroutine, and reports whether it may. If not,
+// the call runs on the caller's goroutine. That happens when ctx has ended. It also happens in a
+// handler, because the calls that hold the tokens may be waiting for this very handler.
+func (q *requester) token(ctx context.Context) bool {
+	select {
+	case q.async <- struct{}{}:
+		return true
+	default:
+	}
+	if CallFrom(ctx) != nil {
+		return false
+	}
+	select {
+	case q.async <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // observe wraps a handler in observers. They see an error that has the record of its call.

@@ -18,8 +18,8 @@ import (
 // Call.Peer.
 //
 // There is one Peer for the lifetime of a connection. Its methods may be called concurrently. Calls
-// to it pass no middleware and no balancer of this side. They use this connection only, and fail if
-// it ends.
+// to it pass through ServerOptions.PeerMiddleware and PeerObservers. They use this connection only,
+// and fail if it ends.
 type Peer struct {
 	// Addr is the peer's network address.
 	Addr net.Addr
@@ -62,11 +62,13 @@ func (p *Peer) Do(ctx context.Context, call *Call) error {
 	if p.link == nil {
 		return p.unconnected(call)
 	}
-	o := p.requests.take()
+	q := p.requests
+	o := q.take()
+	o.peer = p
 	call.begin(ctx, o)
-	err := p.requests.conclude(ctx, call, p.attempt(ctx, call))
+	err := q.conclude(ctx, call, q.peers.handler(ctx, call))
 	call.end()
-	p.requests.give(o)
+	q.give(o)
 	return err
 }
 
@@ -75,12 +77,14 @@ func (p *Peer) call(ctx context.Context, method string, in, out any) error {
 	if p.link == nil {
 		return p.unconnected(&Call{Method: method})
 	}
-	o := p.requests.take()
+	q := p.requests
+	o := q.take()
+	o.peer = p
 	call := &o.call
 	call.Method, call.Args, call.Reply, call.out = method, in, out, o
 	call.inherit(ctx)
-	err := p.requests.conclude(ctx, call, p.attempt(ctx, call))
-	p.requests.give(o)
+	err := q.conclude(ctx, call, q.peers.handler(ctx, call))
+	q.give(o)
 	return err
 }
 
@@ -89,60 +93,76 @@ func (p *Peer) call(ctx context.Context, method string, in, out any) error {
 // waits while more calls are open than the limits allow.
 //
 // Done is called exactly once and should be short, because it usually runs on the goroutine that
-// reads the connection. It runs on another goroutine if the call could not be sent. Go calls done
-// before it returns for a one-way call. Callbacks may run concurrently.
+// reads the connection. It runs on another goroutine if there is PeerMiddleware, or if the call
+// could not be sent. Go calls done before it returns for a one-way call. Callbacks may run
+// concurrently.
 func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 	if p.link == nil {
 		callback(done).ended(p.unconnected(call))
 		return
 	}
-	o := p.requests.take()
-	call.begin(ctx, o)
-	o.ctx, o.async, o.done = ctx, call, callback(done)
-	prepared := false
-	defer func() {
-		if !prepared { // a codec panicked or ended the goroutine
-			p.finish(o, p.requests.guard.interrupted(ctx, call.Method, recover()))
-		}
-	}()
-	err := p.check(ctx, call)
-	if err == nil {
-		err = p.requests.prepare(ctx, o, call)
-	}
-	prepared = true
-	switch {
-	case err != nil:
-	case call.OneWay:
-		err = p.link.Notify(ctx, &o.req)
-	default:
-		if err = p.link.Start(ctx, &o.req, o); err == nil {
-			return
-		}
-	}
-	if err != nil {
-		go p.finish(o, err) // done may begin another call, which would fail in the same way
+	q := p.requests
+	if q.peers.wraps {
+		q.goInOwnGoroutine(ctx, p, call, done)
 		return
 	}
-	p.finish(o, nil)
+	o := q.take()
+	o.peer = p
+	call.begin(ctx, o)
+	q.start(ctx, o, call, callback(done))
 }
 
-func (p *Peer) attempt(ctx context.Context, call *Call) error {
+// A peerPath is what calls to peers pass through.
+type peerPath struct {
+	handler   Handler
+	observers []Observer
+	wraps     bool // there is middleware
+}
+
+// pathToPeers returns the path of q's calls to the peers of s.
+func (q *requester) pathToPeers(s *Server) peerPath {
+	observers, middleware := s.opts.PeerObservers, s.opts.PeerMiddleware
+	return peerPath{q.observe(observers, chain(middleware, toPeer)), observers, len(middleware) > 0}
+}
+
+// toPeer is the handler below the middleware. It makes an attempt of a call to a peer.
+func toPeer(ctx context.Context, call *Call) error {
 	o := call.out
+	if o == nil || o.peer == nil {
+		return Errorf(Internal, "%s: middleware made a call that no Peer has begun; use Peer.Do", call.Method)
+	}
 	o.began = clock()
 	o.req.Now = o.began
-	err := p.once(ctx, call)
-	if p.again(ctx, call, err) {
-		o.req.Now = 0
+	return o.peer.after(ctx, call, o.peer.once(ctx, call))
+}
+
+// after ends an attempt that failed with err, or with nil succeeded. It makes another one if the
+// peer refused the call only because it was not marked as nested.
+func (p *Peer) after(ctx context.Context, call *Call, err error) error {
+	if err == nil {
+		return nil
+	}
+	if call.out.req.Now = 0; p.again(ctx, call, err) {
 		err = p.once(ctx, call)
 	}
 	return p.explain(ctx, call, err)
 }
 
 func (p *Peer) once(ctx context.Context, call *Call) error {
-	if err := p.check(ctx, call); err != nil {
+	conn, err := p.begin(ctx, call)
+	if err != nil {
 		return err
 	}
-	return p.requests.attempt(ctx, call, p.link, nil)
+	return p.requests.send(ctx, call, conn, nil, nil)
+}
+
+// begin begins an attempt.
+func (p *Peer) begin(ctx context.Context, call *Call) (*mux.Conn, error) {
+	if err := p.check(ctx, call); err != nil {
+		return nil, err
+	}
+	_, err := p.requests.begin(ctx, call, nil, nil)
+	return p.link, err
 }
 
 // again reports whether a call that failed with err is sent again, marked as nested. A draining
@@ -159,7 +179,7 @@ func (p *Peer) again(ctx context.Context, call *Call, err error) bool {
 
 // check prepares a call for this peer. It returns an error if the call cannot be sent.
 func (p *Peer) check(ctx context.Context, call *Call) error {
-	call.Endpoint, call.picked, call.out.peer = nil, nil, p
+	call.Endpoint, call.picked = nil, nil
 	switch {
 	case call.Method == "":
 		return refusal("YDL2001", "a call without a method name")
@@ -167,47 +187,6 @@ func (p *Peer) check(ctx context.Context, call *Call) error {
 		return refusal("YDL4005", "%s: the Connect hook calls %v, which is not heard before the hook has returned", call.Method, p.Addr)
 	}
 	return nil
-}
-
-// complete ends an asynchronous call.
-func (p *Peer) complete(o *outgoing, a *mux.Answer, err error) {
-	known := false
-	defer func() {
-		if value := recover(); !known { // a codec
-			err = p.requests.guard.interrupted(o.ctx, o.async.Method, value)
-		}
-		if p.again(o.ctx, o.async, err) {
-			go p.onceMore(o)
-			return
-		}
-		p.finish(o, err)
-	}()
-	if err == nil {
-		err = p.requests.decode(o, o.async, a)
-	}
-	known = true
-}
-
-// onceMore sends an asynchronous call a second time.
-func (p *Peer) onceMore(o *outgoing) {
-	known, err := false, error(nil)
-	defer func() {
-		if value := recover(); !known {
-			err = p.requests.guard.interrupted(o.ctx, o.async.Method, value)
-		}
-		p.finish(o, err)
-	}()
-	err = p.once(o.ctx, o.async)
-	known = true
-}
-
-// finish reports the outcome to the asynchronous caller, and returns o to the pool.
-func (p *Peer) finish(o *outgoing, err error) {
-	call, done := o.async, o.done
-	err = p.requests.conclude(o.ctx, call, p.explain(o.ctx, call, err))
-	call.end()
-	p.requests.give(o)
-	p.requests.guard.tell(done, err)
 }
 
 // explain turns an error of the connection into an Error and records the attempt.

@@ -75,6 +75,42 @@ type Protocol interface {
 	Serve(ctx context.Context, s *Session) error
 }
 
+// A Wire lets a client call servers that speak another protocol than yodel's own: see
+// ClientOptions.Wires. Its methods are called concurrently.
+type Wire interface {
+	// Name returns the protocol's name, as in Instance.Protocols, for example "netrpc".
+	Name() string
+	// Connect completes the protocol's handshake on nc, a connection to ep that the client's
+	// Transport has dialled, and returns the Link that owns it. Connect returns when ctx ends; ctx
+	// has a deadline. If Connect fails, the client closes nc.
+	Connect(ctx context.Context, nc net.Conn, ep *Endpoint) (Link, error)
+}
+
+// A Link is a connection on which a Wire carries calls. Its methods are called concurrently.
+type Link interface {
+	// Do makes one attempt of a call, and returns when the reply is decoded into call.Reply or when
+	// ctx ends, with the cause of ctx. The deadline of ctx includes that of the call. Do sends
+	// call.Method and call.Args, and for a call with OneWay it does not wait for a reply. It does
+	// not keep the call, its arguments or its reply.
+	//
+	// An *Error that Do returns is the server's answer, or says that the call cannot be sent in
+	// this protocol. If the connection failed before any of the request was sent, Do returns an
+	// *Error with the code Unavailable, NotProcessed and the Cause. Any other error means that the
+	// call may have been executed.
+	Do(ctx context.Context, call *Call) error
+	// Closing returns a channel that is closed when the connection accepts no more calls. The
+	// endpoint then makes another connection.
+	Closing() <-chan struct{}
+	// Done returns a channel that is closed when the connection has ended.
+	Done() <-chan struct{}
+	// Err returns why the connection accepts no more calls. It is called when Closing or Done is
+	// closed.
+	Err() error
+	// Close ends the connection: at once, or with whenIdle when no call is in flight. It does not
+	// wait for the end. It may be called several times.
+	Close(whenIdle bool)
+}
+
 // A Resolver knows the instances of one service.
 //
 // It may have a method Refresh(), which must not block. A client calls Refresh when it could not

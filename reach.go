@@ -205,7 +205,7 @@ func (cl *cluster) longestBackoff() time.Duration {
 // A search dials endpoints until one of them is connected.
 type search struct {
 	first *Endpoint
-	conn  *mux.Conn     // connection to first once done, may have ended; else nil
+	conn  *dialledConn  // connection to first once done, may have ended; else nil
 	done  chan struct{} // closed when the search has ended, successfully or not
 }
 
@@ -213,7 +213,7 @@ type search struct {
 // running, it starts one with ep. It returns an error if ctx or deadline ends first, or if the call
 // should go to another endpoint. It returns a connection to ep if the search made one that has
 // ended since, because the caller's error then explains how the server refused the client.
-func (cl *cluster) awaitAny(ctx context.Context, deadline time.Time, ep *Endpoint) (*mux.Conn, error) {
+func (cl *cluster) awaitAny(ctx context.Context, deadline time.Time, ep *Endpoint) (*dialledConn, error) {
 	began := clock()
 	s := cl.join(ep)
 	var late <-chan time.Time
@@ -380,12 +380,12 @@ func (cl *cluster) candidates(first *Endpoint) []*Endpoint {
 var errStranger = refusal("YDL1109", "another server listens at the address of the instance")
 
 // admitted returns conn if it leads to the endpoint's server, and closes it otherwise.
-func (ep *Endpoint) admitted(d *dialledConn, conn *mux.Conn) (*mux.Conn, *dialError) {
-	if ep.is(d.server) {
+func (ep *Endpoint) admitted(conn *dialledConn) (*dialledConn, *dialError) {
+	if ep.is(conn.server) {
 		return conn, nil
 	}
 	ep.stranger.Store(true)
-	conn.Close()
+	conn.close()
 	e := *errStranger
 	e.Message = ep.Addr() + ": " + e.Message
 	return nil, &dialError{err: &e}

@@ -3,7 +3,6 @@
 package yodel
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -45,8 +44,11 @@ type requester struct {
 	idempotent map[string]bool // methods that the options declare idempotent
 	outgoing   sync.Pool       // of *outgoing
 
-	client *Client // nil on a server
-	states states
+	client    *Client // nil on a server
+	observers []Observer
+	peers     peerPath
+	async     chan struct{} // tokens: one for each goroutine of an asynchronous call
+	states    states
 
 	repeated atomic.Pointer[repeatedMetadata] // nil until metadata repeats
 	unlike   atomic.Uint32                    // calls whose metadata differs
@@ -65,6 +67,7 @@ func (q *requester) setUp(idempotent []string) {
 		q.idempotent[name] = true
 	}
 	q.methods.Store(&map[string]*remoteMethod{})
+	q.async = make(chan struct{}, q.limits.MaxOpen)
 	q.outgoing.New = func() any { return &outgoing{from: q, client: q.client, req: mux.Out{Bare: true}} }
 }
 
@@ -201,7 +204,7 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 	}
 	b := q.binding(call)
 	if b == nil {
-		return refusal("YDL2001", "%.40s…: the names of a method, its codec and its compressor have at most %d bytes each", call.Method, wire.MaxName)
+		return tooLongName(call)
 	}
 	if _, whatever := call.Reply.(*Encoded); call.Reply != nil && !whatever && several(call.Reply) != b.Positional {
 		return refusal("YDL2005", "%s: arguments and reply are both yodel.Values, or neither is", call.Method)
@@ -237,6 +240,10 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 	}
 	o.binding = b
 	return nil
+}
+
+func tooLongName(call *Call) *Error {
+	return refusal("YDL2001", "%.40s…: the names of a method, its codec and its compressor have at most %d bytes each", call.Method, wire.MaxName)
 }
 
 // unsendable returns an error if the arguments or the reply of a call are unusable. A nil pointer
@@ -318,88 +325,6 @@ func encodeRare(f *wire.Fields, call *Call) {
 	if call.Key != "" {
 		f.Key = []byte(call.Key)
 	}
-}
-
-// prepare prepares the request for the next attempt.
-func (q *requester) prepare(ctx context.Context, o *outgoing, call *Call) error {
-	if ctx.Err() != nil {
-		return &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
-	}
-	if err := q.encode(o, call); err != nil {
-		return err
-	}
-	if err := q.encodeFields(o, call); err != nil {
-		return err
-	}
-	o.req.Deadline, o.req.NoWait = earliest(ctx, call.Deadline), q.noWait || call.NoWait
-	call.Attempt++
-	if call.Budget > 0 || call.budget != nil {
-		o.lend(call)
-	}
-	if g := call.group; g != nil && g.like != nil && call.Reply == nil {
-		call.Reply = another(g.like)
-	}
-	if call.Trailer != nil || call.ReplyAttachment != nil {
-		call.Trailer, call.ReplyAttachment = nil, nil
-	}
-	return nil
-}
-
-// attempt makes one attempt of call on conn. Ep may be nil. The attempt counts as in flight on ep
-// only while no user code runs that may panic, such as a codec.
-func (q *requester) attempt(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
-	if call.IdempotencyKey != "" {
-		return q.attemptKeyed(ctx, call, conn, ep)
-	}
-	if err := q.prepare(ctx, call.out, call); err != nil {
-		return err
-	}
-	return q.send(ctx, call, conn, ep)
-}
-
-// send makes an attempt that prepare has prepared.
-func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
-	if call.stream != nil || call.OneWay {
-		return q.attemptOther(ctx, call, conn, ep)
-	}
-	at := ep.begun()
-	a, err := conn.Call(ctx, &call.out.req)
-	ep.ended()
-	if at != 0 {
-		ep.learn(ctx, call, at, a, err)
-	}
-	if err != nil {
-		return err
-	}
-	err = q.decode(call.out, call, a)
-	a.Release()
-	return err
-}
-
-// attemptOther makes an attempt of a one-way call or a stream.
-func (q *requester) attemptOther(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint) error {
-	at := ep.begun()
-	err := error(errGone)
-	defer func() { // also if the caller's stream function panics
-		ep.ended()
-		if at != 0 && call.stream != nil {
-			ep.learn(ctx, call, 0, nil, err)
-		}
-	}()
-	if call.stream != nil {
-		err = q.converse(ctx, call, conn)
-	} else {
-		err = conn.Notify(ctx, &call.out.req)
-	}
-	return err
-}
-
-// earliest returns the earlier of two deadlines. Zero means no deadline.
-func earliest(ctx context.Context, deadline time.Time) time.Time {
-	if d, ok := ctx.Deadline(); ok && (deadline.IsZero() || d.Before(deadline)) {
-		return d
-	}
-	return deadline
 }
 
 // decode decodes the answer into call. Nothing in call refers to the answer's memory afterwards.

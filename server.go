@@ -45,6 +45,11 @@ type ServerOptions struct {
 	Keys KeyMemory
 	// Observers watch calls, outside of all middleware. Default none.
 	Observers []Observer
+	// PeerMiddleware wraps each call that this side makes to a Peer; the first one is outermost.
+	// Default none.
+	PeerMiddleware []Middleware
+	// PeerObservers watch the calls to Peers, outside of PeerMiddleware. Default none.
+	PeerObservers []Observer
 	// Accept decides whether to accept a connection, before anything is read from it or written to
 	// it. An error closes the connection. Accept is called for every connection. Default: accept
 	// all.
@@ -259,6 +264,7 @@ func NewServer(o *ServerOptions) *Server {
 	}
 	s.calls.memory = s.memory
 	s.calls.setUp(nil)
+	s.calls.peers = s.calls.pathToPeers(s)
 	s.config = mux.Config{
 		Limits: s.limits.mux(), Agent: agent, Learned: s.calls.learned, Pool: s.pool, Watch: s.watch, Budget: s.budget, Memory: s.memory,
 		Bind:  func(c *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) { return served(c).bind(c, b) },

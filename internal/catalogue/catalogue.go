@@ -114,6 +114,7 @@ var entries = map[string]Entry{
 	"YDL2006": {InvalidArgument, 0, "the method is of another kind", "call it as the kind that the message names: Method, Feed, Upload or Duplex"},
 	"YDL2007": {FailedPrecondition, 0, "a stream was used after its end", "send nothing after End, and make a new call to range again"},
 	"YDL2008": {InvalidArgument, 0, "the call has no client, or no context", "make the call with a client that is not nil, and with context.Background() in place of a nil context"},
+	"YDL2009": {FailedPrecondition, OfClient, "the protocol of the instance keeps no order of calls", "send ordered calls only to servers that speak yodel"},
 	"YDL2010": {Unimplemented, 0, "the peer serves nothing", "give it a server: ClientOptions.Server"},
 	"YDL2101": {InvalidArgument, AboutMessage, "the request could not be decoded", "compare the argument types of both sides"},
 	"YDL2102": {Internal, AboutMessage, "the reply could not be decoded", "compare the result types of both sides"},

@@ -24,7 +24,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/rpc"
 	"strings"
 
@@ -103,8 +102,7 @@ func (protocol) Serve(_ context.Context, s *yodel.Session) error {
 	if err := acceptHTTP(s); err != nil {
 		return err
 	}
-	c := &conn{session: s, codec: codec, limits: s.Limits()}
-	c.headers = gob.NewDecoder(&c.fed)
+	c := &conn{session: s, codec: codec, limits: s.Limits(), frames: newFrames(s.Reader)}
 	c.writer.conn, c.writer.limits = s.Conn, c.limits
 	c.writer.encoder = gob.NewEncoder(&c.writer.encoded)
 	for {
@@ -138,12 +136,8 @@ type conn struct {
 	session *yodel.Session
 	codec   yodel.Codec
 	limits  yodel.Limits
-
-	headers     *gob.Decoder // reads fed
-	fed         bytes.Buffer // what was read and headers has not seen
-	definitions []byte       // all that have come, with which every body is complete
-
-	writer writer
+	frames  *frames
+	writer  writer
 }
 
 // maxDefinitions bounds the definitions of types on one connection, in bytes.
@@ -151,34 +145,25 @@ const maxDefinitions = 64 << 10
 
 // next reads one request and begins it.
 func (c *conn) next() error {
-	size, err := c.toValue()
-	if err != nil {
+	var header rpc.Request
+	if err := c.frames.header(&header, c.limits.MaxMetadata); err != nil {
 		return err
 	}
-	if size > c.limits.MaxMetadata {
-		return fmt.Errorf("a request's header has %d bytes, the limit is %d", size, c.limits.MaxMetadata)
-	}
-	if _, err = io.CopyN(&c.fed, c.session.Reader, int64(size)); err != nil {
-		return unexpected(err)
-	}
-	var header rpc.Request
-	if err = c.headers.Decode(&header); err != nil {
-		return fmt.Errorf("decode a request's header: %w", err)
-	}
-	if size, err = c.toValue(); err != nil {
+	size, err := c.frames.toValue()
+	if err != nil {
 		return unexpected(err)
 	}
 	v := c.session.Begin(header.ServiceMethod, c.codec, nil)
-	if e := v.Admit(len(c.definitions)+size, true); e != nil {
-		_, err = io.CopyN(io.Discard, c.session.Reader, int64(size))
+	if e := v.Admit(len(c.frames.definitions)+size, true); e != nil {
+		err = c.frames.skip(size)
 		c.writer.reply(&header, v, e)
 		v.End()
-		return unexpected(err)
+		return err
 	}
-	body := make([]byte, len(c.definitions)+size)
-	if _, err = io.ReadFull(c.session.Reader, body[copy(body, c.definitions):]); err != nil {
+	body, err := c.frames.body(size)
+	if err != nil {
 		v.End()
-		return unexpected(err)
+		return err
 	}
 	v.Body, v.Owned = body, true
 	c.session.Go(func() {
@@ -187,57 +172,6 @@ func (c *conn) next() error {
 		_ = v.Run()                                                // it is the outcome
 	})
 	return nil
-}
-
-// toValue reads to the next message that is a value, and keeps the definitions of types before it.
-// It returns the size of that message with its length.
-func (c *conn) toValue() (size int, err error) {
-	for {
-		length, n, err := c.peekUint(0)
-		if err != nil {
-			return 0, err
-		}
-		id, idSize, err := c.peekUint(n)
-		if err != nil {
-			return 0, unexpected(err)
-		}
-		if length < uint64(idSize) || length > math.MaxInt32 { //nolint:gosec // positive
-			return 0, fmt.Errorf("a message has %d bytes", length)
-		}
-		size = n + int(length) //nolint:gosec // checked
-		if id&1 == 0 {         // the ID of a type; that of a definition is negative
-			return size, nil
-		}
-		if len(c.definitions)+size > maxDefinitions {
-			return 0, fmt.Errorf("the definitions of types have more than %d bytes", maxDefinitions)
-		}
-		at := len(c.definitions)
-		c.definitions = append(c.definitions, make([]byte, size)...)
-		if _, err := io.ReadFull(c.session.Reader, c.definitions[at:]); err != nil {
-			return 0, unexpected(err)
-		}
-		c.fed.Write(c.definitions[at:])
-	}
-}
-
-// peekUint returns the number that begins at an offset, and how many bytes it takes, without
-// reading on.
-func (c *conn) peekUint(at int) (x uint64, size int, err error) {
-	for n := 1; ; n++ {
-		b, err := c.session.Reader.Peek(at + n)
-		if err != nil {
-			if len(b) > 0 {
-				err = unexpected(err)
-			}
-			return 0, 0, err
-		}
-		switch x, size := uintOf(b[at:]); {
-		case size > 0:
-			return x, size, nil
-		case size < 0:
-			return 0, 0, errors.New("it is no gob")
-		}
-	}
 }
 
 // unexpected is err, where the connection should not have ended.

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+)
+
+// This file makes attempts. An attempt is one sending of a call's request on one connection, for
+// clients and for peers: begin prepares the request, send sends it, and land ends the attempt. The
+// modes of a call differ only in who waits. A synchronous call and a stream wait in send. An
+// asynchronous or ordered call gives send a Completer, which passes the answer on to land. A
+// one-way call has no answer.
+
+// attempt makes one attempt of call on a connection of ep, and waits for its end.
+func (q *requester) attempt(ctx context.Context, call *Call, conn *dialledConn, ep *Endpoint) error {
+	if conn.link != nil {
+		return q.client.attemptLink(ctx, call, conn, ep)
+	}
+	conn, err := q.begin(ctx, call, conn, ep)
+	if err != nil {
+		return err
+	}
+	return q.send(ctx, call, conn.mux, ep, nil)
+}
+
+// begin prepares the request for the next attempt, which is to be made on conn. It returns the
+// connection to use: conn, or another one of ep if only that one leads to a server that remembers
+// the call's idempotency key. If begin succeeds, send must be called. Conn and ep are nil for a
+// call to a peer.
+func (q *requester) begin(ctx context.Context, call *Call, conn *dialledConn, ep *Endpoint) (*dialledConn, error) {
+	o := call.out
+	if ctx.Err() != nil {
+		return nil, &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
+	}
+	if err := q.encode(o, call); err != nil {
+		return nil, err
+	}
+	if err := q.encodeFields(o, call); err != nil {
+		return nil, err
+	}
+	if call.IdempotencyKey != "" {
+		var err error
+		if conn, err = call.claimKey(ep, conn); err != nil {
+			return nil, err
+		}
+	}
+	o.req.Deadline, o.req.NoWait = earliest(ctx, call.Deadline), q.noWait || call.NoWait
+	call.count()
+	return conn, nil
+}
+
+// count counts a new attempt of the call, and undoes what the attempt before has left in it.
+func (c *Call) count() {
+	c.Attempt++
+	if (c.Budget > 0 || c.budget != nil) && c.out.binding != nil { // else it goes by a Wire
+		c.out.lend(c)
+	}
+	if g := c.group; g != nil && g.like != nil && c.Reply == nil {
+		c.Reply = another(g.like)
+	}
+	if c.Trailer != nil || c.ReplyAttachment != nil {
+		c.Trailer, c.ReplyAttachment = nil, nil
+	}
+}
+
+// send sends a request that begin has prepared. If later is nil, send waits for the end of the
+// attempt. Otherwise it returns when the request is queued, and later gets the answer. Later gets
+// nothing if send returns an error. The attempt counts as in flight only while no user code runs
+// that may panic, such as a codec.
+func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint, later mux.Completer) error {
+	if later != nil || call.OneWay || call.stream != nil {
+		return q.sendOther(ctx, call, conn, ep, later)
+	}
+	at := ep.begun()
+	a, err := conn.Call(ctx, &call.out.req)
+	err = q.land(ctx, call, ep, at, a, err)
+	if a != nil {
+		a.Release()
+	}
+	return err
+}
+
+// sendOther is send for a call that does not wait for one reply.
+func (q *requester) sendOther(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint, later mux.Completer) (err error) {
+	req, streams, queued := &call.out.req, call.stream != nil, false
+	at := ep.begun()
+	err = errGone
+	defer func() { // also if the caller's stream function panics
+		switch {
+		case queued: // later ends the attempt
+			return
+		case at != 0 && !call.OneWay:
+			ep.ended()
+			ep.learn(ctx, call, 0, nil, err)
+		default:
+			ep.ended()
+		}
+		if err != nil {
+			call.unclaimKey(ep, err)
+		}
+	}()
+	switch {
+	case streams:
+		err = q.converse(ctx, call, conn)
+	case call.OneWay && later != nil:
+		err = conn.Follow(ctx, req, later)
+	case call.OneWay:
+		err = conn.Notify(ctx, req)
+	default:
+		err = conn.Start(ctx, req, later) // if it succeeds, the call may have ended and be used again
+		queued = err == nil
+	}
+	return err
+}
+
+// land ends an attempt with the answer to it, or with the error of the connection. It returns the
+// error of the attempt. At is the clock when the attempt began, or 0 if there is no Learner.
+func (q *requester) land(ctx context.Context, call *Call, ep *Endpoint, at time.Duration, a *mux.Answer, err error) error {
+	ep.ended()
+	if at != 0 {
+		ep.learn(ctx, call, at, a, err)
+	}
+	if err == nil {
+		err = q.decode(call.out, call, a)
+	}
+	if err != nil && call.IdempotencyKey != "" {
+		call.unclaimKey(ep, err)
+	}
+	return err
+}
+
+// earliest returns the earlier of two deadlines. Zero means no deadline.
+func earliest(ctx context.Context, deadline time.Time) time.Time {
+	if d, ok := ctx.Deadline(); ok && (deadline.IsZero() || d.Before(deadline)) {
+		return d
+	}
+	return deadline
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/text"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// This file calls servers that speak another protocol than yodel's, through a Wire.
+
+// native is the name of yodel's own protocol in Instance.Protocols.
+const native = "yodel"
+
+// A link is the client's state of a Link.
+type link struct {
+	Link
+	guard   *guard
+	closing <-chan struct{}
+	done    <-chan struct{}
+	open    atomic.Int64 // calls in flight
+	replied atomic.Bool  // a call was answered
+	shutOff atomic.Bool  // the client has closed it
+
+	mu  sync.Mutex
+	err error // why it accepts no more calls
+}
+
+// connectLink makes a connection through the endpoint's Wire. It owns nc, also if it fails.
+func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn, error) {
+	l := &link{guard: ep.client.guard}
+	err := l.guard.apart("the Wire's Connect", nil, func() (err error) {
+		if l.Link, err = ep.wire.Connect(ctx, nc, ep); err == nil {
+			l.closing, l.done = l.Closing(), l.Done()
+		}
+		return err
+	})
+	if err != nil {
+		_ = nc.Close() // err says more
+		return nil, err
+	}
+	d := &dialledConn{link: l, ep: ep, server: &serverIdentity{}, heard: clock()}
+	d.up.Store(true)
+	ep.client.event(ConnEvent{Kind: introspect.Connected, Addr: ep.Addr()})
+	ep.client.wg.Go(d.watch)
+	return d, nil
+}
+
+func (l *link) isClosing() bool {
+	select {
+	case <-l.closing:
+	case <-l.done:
+	default:
+		return false
+	}
+	return true
+}
+
+// why returns why the link accepts no more calls. It is nil before watch has asked the Link.
+func (l *link) why() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// shut closes the link. A second call with whenIdle false cuts off the calls in flight.
+func (l *link) shut(whenIdle bool) {
+	l.shutOff.Store(true)
+	_ = l.guard.apart("the Link's Close", nil, func() error { // a failure is in the log
+		l.Close(whenIdle)
+		return nil
+	})
+}
+
+// watch removes the connection from its endpoint when it accepts no more calls. It returns when the
+// connection has ended.
+func (d *dialledConn) watch() {
+	l, c := d.link, d.ep.client
+	select {
+	case <-l.closing:
+	case <-l.done:
+	}
+	err := l.guard.apart("the Link's Err", nil, l.Err)
+	l.mu.Lock()
+	l.err = err
+	l.mu.Unlock()
+	d.ep.remove(d)
+	<-l.done
+	e := ConnEvent{Kind: introspect.Disconnected, Addr: d.ep.Addr()}
+	switch {
+	case l.shutOff.Load():
+		e.Kind = introspect.Closed
+	case err != nil && !errors.Is(err, io.EOF):
+		e.Kind, e.Err = introspect.ReadFailed, err
+	}
+	c.event(e)
+}
+
+// attemptLink makes one attempt of a call on a link.
+func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep *Endpoint) error {
+	o := call.out
+	if ctx.Err() != nil {
+		return &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
+	}
+	b := c.binding(call)
+	if b == nil {
+		return tooLongName(call)
+	}
+	if err := unsendable(call, b); err != nil {
+		return err
+	}
+	if call.IdempotencyKey != "" {
+		if _, err := call.claimKey(ep, d); err != nil {
+			return err
+		}
+	}
+	call.count()
+	if o.lent > 0 { // no reply of this protocol returns tokens
+		o.repay(call, 0)
+	}
+	if deadline := earliest(ctx, call.Deadline); !deadline.IsZero() {
+		limited, cancel := context.WithDeadline(ctx, deadline)
+		defer cancel()
+		ctx = limited
+	}
+	at := ep.begun()
+	d.link.open.Add(1)
+	err := error(errGone) // unless Do returns
+	defer func() {
+		d.link.open.Add(-1)
+		if ep.ended(); at != 0 {
+			ep.learn(ctx, call, at, nil, err)
+		}
+	}()
+	err = unsentByLink(d.link.Do(ctx, call))
+	if o.arrived = clock(); err == nil || errors.As(err, new(*Error)) {
+		d.link.replied.Store(true)
+	}
+	if err != nil {
+		call.unclaimKey(ep, err)
+	}
+	return err
+}
+
+// unordered returns the error of an ordered call to an endpoint that speaks another protocol.
+func unordered(call *Call, ep *Endpoint) *Error {
+	return refusal("YDL2009", "%s: %s speaks %s, which keeps no order of calls", call.Method, ep.Addr(), ep.wire.Name())
+}
+
+// unsentByLink returns the error of a link as one of a connection, if it says that the request was
+// not sent. The client then adds the method, the address and the ID.
+func unsentByLink(err error) error {
+	e, ok := err.(*Error) //nolint:errorlint // as Link.Do returns it
+	if ok && e.Code == Unavailable && e.NotProcessed && e.ID == "" && e.Cause != nil {
+		return &mux.CallError{Cause: e.Cause, NotProcessed: true}
+	}
+	return err
+}
+
+// nameOfWire returns the name of a Wire, or that of yodel's own protocol for nil.
+func nameOfWire(w Wire) string {
+	if w == nil {
+		return native
+	}
+	return w.Name()
+}
+
+// wireFor returns the Wire for an instance that speaks the given protocols, or nil for yodel's own.
+// It reports false if the client speaks none of them.
+func (o *ClientOptions) wireFor(protocols []string) (w Wire, ok bool) {
+	if len(protocols) == 0 || slices.Contains(protocols, native) {
+		return nil, true
+	}
+	for _, w := range o.Wires {
+		if slices.Contains(protocols, w.Name()) {
+			return w, true
+		}
+	}
+	return nil, false
+}
+
+// An unspoken describes the instances that were left out because the client speaks none of their
+// protocols.
+type unspoken struct {
+	instances int
+	protocols []string // sorted, without duplicates
+}
+
+func (u *unspoken) add(protocols []string) {
+	u.instances++
+	for _, p := range protocols {
+		if i, found := slices.BinarySearch(u.protocols, p); !found && len(u.protocols) < maxUnspoken {
+			u.protocols = slices.Insert(u.protocols, i, text.Clip(p, maxWireName))
+		}
+	}
+}
+
+// Limits of the protocols that a message names.
+const (
+	maxUnspoken = 5
+	maxWireName = 20
+)
+
+// String returns the end of a message that begins with "no instance", or "".
+func (u unspoken) String() string {
+	if u.instances == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" speaks a protocol that this client has: they speak %s, and ClientOptions.Wires has no Wire for it", strings.Join(u.protocols, " and "))
+}
