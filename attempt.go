@@ -49,13 +49,15 @@ func (q *requester) begin(ctx context.Context, call *Call, conn *dialledConn, ep
 		}
 	}
 	o.req.Deadline, o.req.NoWait = earliest(ctx, call.Deadline), q.noWait || call.NoWait
-	call.count()
+	call.Attempt++
+	if call.Budget > 0 || call.budget != nil || call.group != nil || call.Trailer != nil || call.ReplyAttachment != nil {
+		call.renew()
+	}
 	return conn, nil
 }
 
-// count counts a new attempt of the call, and undoes what the attempt before has left in it.
-func (c *Call) count() {
-	c.Attempt++
+// renew lends tokens to a new attempt, and undoes what the attempt before has left in the call.
+func (c *Call) renew() {
 	if (c.Budget > 0 || c.budget != nil) && c.out.binding != nil { // else it goes by a Wire
 		c.out.lend(c)
 	}
@@ -72,8 +74,11 @@ func (c *Call) count() {
 // nothing if send returns an error. The attempt counts as in flight only while no user code runs
 // that may panic, such as a codec.
 func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint, later mux.Completer) error {
-	if later != nil || call.OneWay || call.stream != nil {
+	switch {
+	case call.OneWay || call.stream != nil:
 		return q.sendOther(ctx, call, conn, ep, later)
+	case later != nil:
+		return sendLater(ctx, call, conn, ep, later)
 	}
 	at := ep.begun()
 	a, err := conn.Call(ctx, &call.out.req)
@@ -84,20 +89,39 @@ func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *En
 	return err
 }
 
-// sendOther is send for a call that does not wait for one reply.
+// sendLater is send for a call whose answer goes to later. If it succeeds, the call may have ended
+// and be in use again.
+func sendLater(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint, later mux.Completer) error {
+	if ep != nil {
+		ep.inflight.begun.Add(1)
+	}
+	err := conn.Start(ctx, &call.out.req, later)
+	if err != nil {
+		call.unstarted(ctx, ep, err)
+	}
+	return err
+}
+
+// unstarted ends an attempt that could not be sent.
+func (c *Call) unstarted(ctx context.Context, ep *Endpoint, err error) {
+	if ep == nil {
+		return
+	}
+	ep.ended()
+	if ep.learned() {
+		ep.learn(ctx, c, 0, nil, err)
+	}
+	c.unclaimKey(ep, err)
+}
+
+// sendOther is send for a one-way call or a stream.
 func (q *requester) sendOther(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint, later mux.Completer) (err error) {
-	req, streams, queued := &call.out.req, call.stream != nil, false
-	at := ep.begun()
+	at, streams := ep.begun(), call.stream != nil
 	err = errGone
 	defer func() { // also if the caller's stream function panics
-		switch {
-		case queued: // later ends the attempt
-			return
-		case at != 0 && !call.OneWay:
-			ep.ended()
+		ep.ended()
+		if at != 0 && streams {
 			ep.learn(ctx, call, 0, nil, err)
-		default:
-			ep.ended()
 		}
 		if err != nil {
 			call.unclaimKey(ep, err)
@@ -106,13 +130,10 @@ func (q *requester) sendOther(ctx context.Context, call *Call, conn *mux.Conn, e
 	switch {
 	case streams:
 		err = q.converse(ctx, call, conn)
-	case call.OneWay && later != nil:
-		err = conn.Follow(ctx, req, later)
-	case call.OneWay:
-		err = conn.Notify(ctx, req)
+	case later != nil:
+		err = conn.Follow(ctx, &call.out.req, later)
 	default:
-		err = conn.Start(ctx, req, later) // if it succeeds, the call may have ended and be used again
-		queued = err == nil
+		err = conn.Notify(ctx, &call.out.req)
 	}
 	return err
 }

@@ -125,7 +125,8 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 			return err
 		}
 	}
-	call.count()
+	call.Attempt++
+	call.renew()
 	if o.lent > 0 { // no reply of this protocol returns tokens
 		o.repay(call, 0)
 	}

@@ -98,50 +98,40 @@ func (q *requester) start(ctx context.Context, o *outgoing, call *Call, done end
 		ctx = startAll(ctx, observers, call)
 		o.ctx = ctx
 	}
-	conn, ep, err := q.beginNow(ctx, o, call)
-	if conn == nil && err == nil {
-		token := q.token(ctx)
-		if known = true; token {
-			go q.resume(o, nil, true)
-		} else {
-			q.resume(o, nil, false)
+	conn, ep, err := (*mux.Conn)(nil), (*Endpoint)(nil), error(nil)
+	if o.peer != nil {
+		conn, err = o.peer.begin(ctx, call)
+	} else if picked, pickErr := q.client.cluster.pick(ctx, call, false); pickErr == nil {
+		if d := picked.ready(ctx); d != nil && d.link == nil {
+			ep = picked
+			call.Endpoint, call.picked = ep, ep
+			if d, err = q.begin(ctx, call, d, ep); err == nil {
+				conn = d.mux
+			}
 		}
-		return
 	}
-	if known = true; err != nil {
+	known = true
+	switch {
+	case err != nil:
 		o.ended(err)
-		return
-	}
-	if call.OneWay {
+	case conn == nil:
+		o.startElsewhere()
+	case call.OneWay:
 		o.ended(q.send(ctx, call, conn, ep, nil))
-		return
-	}
-	if err = q.send(ctx, call, conn, ep, o); err != nil {
-		o.ended(err)
+	default:
+		if err = q.send(ctx, call, conn, ep, o); err != nil {
+			o.ended(err)
+		}
 	}
 }
 
-// beginNow begins the first attempt of a call without waiting. It returns no connection and no
-// error if that is not possible.
-func (q *requester) beginNow(ctx context.Context, o *outgoing, call *Call) (*mux.Conn, *Endpoint, error) {
-	if p := o.peer; p != nil {
-		conn, err := p.begin(ctx, call)
-		return conn, nil, err
+// startElsewhere makes the first attempt on another goroutine, because it has to wait.
+func (o *outgoing) startElsewhere() {
+	if o.from.token(o.ctx) {
+		go o.from.resume(o, nil, true)
+		return
 	}
-	ep, err := q.client.cluster.pick(ctx, call, false)
-	if err != nil {
-		return nil, nil, nil //nolint:nilerr // the error may be temporary
-	}
-	conn := ep.ready(ctx)
-	if conn == nil || conn.link != nil {
-		return nil, nil, nil
-	}
-	call.Endpoint, call.picked = ep, ep
-	conn, err = q.begin(ctx, call, conn, ep)
-	if err != nil {
-		return nil, nil, err
-	}
-	return conn.mux, ep, nil
+	o.from.resume(o, nil, false)
 }
 
 // Complete implements mux.Completer.
