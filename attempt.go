@@ -78,7 +78,7 @@ func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *En
 	case call.OneWay || call.stream != nil:
 		return q.sendOther(ctx, call, conn, ep, later)
 	case later != nil:
-		return sendLater(ctx, call, conn, ep, later)
+		return q.sendLater(ctx, call, conn, ep, later)
 	}
 	at := ep.begun()
 	a, err := conn.Call(ctx, &call.out.req)
@@ -91,27 +91,34 @@ func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *En
 
 // sendLater is send for a call whose answer goes to later. If it succeeds, the call may have ended
 // and be in use again.
-func sendLater(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint, later mux.Completer) error {
+func (q *requester) sendLater(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint, later mux.Completer) error {
 	if ep != nil {
 		ep.inflight.begun.Add(1)
 	}
 	err := conn.Start(ctx, &call.out.req, later)
 	if err != nil {
-		call.unstarted(ctx, ep, err)
+		q.unstarted(ctx, call, ep, err)
 	}
 	return err
 }
 
 // unstarted ends an attempt that could not be sent.
-func (c *Call) unstarted(ctx context.Context, ep *Endpoint, err error) {
-	if ep == nil {
-		return
+func (q *requester) unstarted(ctx context.Context, call *Call, ep *Endpoint, err error) {
+	if ep.ended(); ep != nil && ep.learned() {
+		ep.learn(ctx, call, 0, nil, err)
 	}
-	ep.ended()
-	if ep.learned() {
-		ep.learn(ctx, c, 0, nil, err)
+	call.failedOn(ep, err)
+	if q.watches {
+		q.watchAttempt(ctx, call, err)
 	}
-	c.unclaimKey(ep, err)
+}
+
+// failedOn counts a failed attempt on ep, which is nil for a peer.
+func (c *Call) failedOn(ep *Endpoint, err error) {
+	if ep != nil {
+		ep.failed.Add(1)
+		c.unclaimKey(ep, err)
+	}
 }
 
 // sendOther is send for a one-way call or a stream.
@@ -124,7 +131,10 @@ func (q *requester) sendOther(ctx context.Context, call *Call, conn *mux.Conn, e
 			ep.learn(ctx, call, 0, nil, err)
 		}
 		if err != nil {
-			call.unclaimKey(ep, err)
+			call.failedOn(ep, err)
+		}
+		if q.watches {
+			q.watchAttempt(ctx, call, err)
 		}
 	}()
 	switch {
@@ -148,8 +158,11 @@ func (q *requester) land(ctx context.Context, call *Call, ep *Endpoint, at time.
 	if err == nil {
 		err = q.decode(call.out, call, a)
 	}
-	if err != nil && call.IdempotencyKey != "" {
-		call.unclaimKey(ep, err)
+	if err != nil {
+		call.failedOn(ep, err)
+	}
+	if q.watches {
+		q.watchAttempt(ctx, call, err)
 	}
 	return err
 }

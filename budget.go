@@ -151,11 +151,12 @@ type heritage struct {
 	bounded     bool  // the call has a budget
 	criticality int
 	tenant      string
+	trace       string
 	explain     bool
 }
 
 // inherited says which fields a call got from a heritage. They are reset when it ends.
-type inherited struct{ criticality, tenant, explain bool }
+type inherited struct{ criticality, tenant, trace, explain bool }
 
 type heritageKey struct{}
 
@@ -181,6 +182,9 @@ func (c *Call) inherit(ctx context.Context) {
 	if c.Tenant == "" && h.tenant != "" {
 		c.Tenant, c.lent.tenant = h.tenant, true
 	}
+	if c.Trace == "" && h.trace != "" {
+		c.Trace, c.lent.trace = h.trace, true
+	}
 	if h.explain && !c.Explain {
 		c.Explain, c.lent.explain = true, true
 	}
@@ -197,6 +201,9 @@ func (c *Call) disinherit() {
 	if c.lent.tenant {
 		c.Tenant = ""
 	}
+	if c.lent.trace {
+		c.Trace = ""
+	}
 	if c.lent.explain {
 		c.Explain = false
 	}
@@ -212,12 +219,12 @@ func (c *serverCall) heritage() *heritage {
 		return h
 	}
 	call := &c.call // with the changes of middleware
-	if call.Budget == 0 && call.Criticality == 0 && call.Tenant == "" && !call.Explain {
+	if call.Budget == 0 && call.Criticality == 0 && call.Tenant == "" && call.Trace == "" && !call.Explain {
 		return nil
 	}
 	h := &heritage{
 		given: int32(min(max(call.Budget, 1), maxBudget) - 1), bounded: call.Budget > 0,
-		criticality: call.Criticality, tenant: call.Tenant, explain: call.Explain,
+		criticality: call.Criticality, tenant: call.Tenant, trace: call.Trace, explain: call.Explain,
 	}
 	h.budget.spare.Store(h.given)
 	if !c.heirs.CompareAndSwap(nil, h) {

@@ -118,6 +118,12 @@ type Call struct {
 	// fairly. It travels with the request and down the call tree.
 	Tenant string
 
+	// Trace is the trace context of the call: a traceparent as in the W3C recommendation Trace
+	// Context, which a space and a tracestate may follow. Yodel only carries it. A call that a
+	// handler makes with its own context has the trace of the handler's call, unless Trace is set.
+	// An observer or middleware sets it to that of its own span.
+	Trace string
+
 	// Explain asks for a record of the call even if it succeeds and is not slow: see Report. It
 	// travels with the request and down the call tree. The server then returns its share of the
 	// time and keeps a record as well. On the server, Explain says that the caller asked for it.
@@ -165,7 +171,7 @@ const (
 func (c *Call) copyFor(p purpose, to *Call) {
 	*to = Call{
 		Method: c.Method, Codec: c.Codec, Compressor: c.Compressor, Key: c.Key, IdempotencyKey: c.IdempotencyKey,
-		Idempotent: c.Idempotent, NoWait: c.NoWait, Criticality: c.Criticality, Tenant: c.Tenant,
+		Idempotent: c.Idempotent, NoWait: c.NoWait, Criticality: c.Criticality, Tenant: c.Tenant, Trace: c.Trace,
 	}
 	switch p {
 	case forFork: // it shares memory with c, which it does not outlive
@@ -227,97 +233,8 @@ type Middleware func(next Handler) Handler
 // belongs in ep.State.
 type EndpointMiddleware func(ep *Endpoint, next Handler) Handler
 
-// An Observer watches calls without changing them. Unlike a Middleware, it does not make an
-// asynchronous call take a goroutine. Either function may be nil. Both are called concurrently and
-// must return soon.
-type Observer struct {
-	// Start runs before the call is sent or its handler is called. The context it returns is the
-	// call's from then on.
-	Start func(ctx context.Context, call *Call) context.Context
-	// End runs when the call has ended: on the client before the caller gets the result, on the
-	// server after the connection has taken the reply.
-	End func(ctx context.Context, call *Call, err error)
-}
-
-// Took returns how long the call has taken so far, for its observers. It counts from just before
-// the first observer starts until the call has ended, so all observers see the same duration. It is
-// zero for a call without observers.
-//
-// It is a method of Call because keeping the time in a context would cost each observer an
-// allocation and two readings of the clock.
-func (c *Call) Took() time.Duration {
-	if c.watch == watching {
-		return clock() - c.began
-	}
-	return c.took
-}
-
-// Now returns the time for middleware. On the client, until the call's first attempt goes to an
-// endpoint, that is the time at which the call was made. All middleware and observers share this
-// one reading of the clock, because a reading costs as much as three middlewares.
-func (c *Call) Now() time.Time {
-	if c.in != nil || c.out == nil || c.out.began != 0 {
-		return time.Now()
-	}
-	return mux.TimeOf(c.made())
-}
-
-// made returns about when the call was made. The first use reads the clock.
-func (c *Call) made() time.Duration {
-	if c.began == 0 {
-		c.began = clock()
-	}
-	return c.began
-}
-
 // clock reads the monotonic clock, at half the cost of time.Now.
 func clock() time.Duration { return mux.Clock() }
-
-// startAll runs the Start functions of the observers. It is not inlined, so that its stack frame is
-// gone while the call runs: see decodeBody.
-//
-//go:noinline
-func startAll(ctx context.Context, observers []Observer, call *Call) context.Context {
-	if len(observers) == 0 {
-		return ctx
-	}
-	call.watch = watching
-	call.made()
-	for i := range observers {
-		if start := observers[i].Start; start != nil {
-			ctx = start(ctx, call) //nolint:fatcontext // each observer adds to it
-		}
-	}
-	return ctx
-}
-
-// endAll runs the End functions of the observers, in reverse order.
-//
-//go:noinline
-func endAll(ctx context.Context, g *guard, observers []Observer, call *Call, err error) {
-	if len(observers) == 0 {
-		return
-	}
-	call.stopWatch()
-	for _, o := range slices.Backward(observers) {
-		if o.End != nil {
-			o.end(ctx, g, call, err)
-		}
-	}
-}
-
-// end calls End. If End panics, the other observers still run.
-func (o *Observer) end(ctx context.Context, g *guard, call *Call, err error) {
-	defer g.rescue("an Observer's End")
-	o.End(ctx, call, err)
-}
-
-// stopWatch stores the duration of an observed call.
-func (c *Call) stopWatch() {
-	if c.watch == watching {
-		c.took, c.watch = c.Took(), watched
-	}
-}
 
 // refuseNil panics if an element of a list of options is nil, so that the first call does not.
 func refuseNil[T any](name string, list []T, isNil func(T) bool) {

@@ -129,7 +129,8 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.client = c
 	c.memory = mux.NewMemory(opts.MaxMemory)
 	c.setUp(opts.Idempotent)
-	c.observers = opts.Observers
+	c.observers, c.attemptWatchers, c.messageWatchers = opts.Observers, withAttempt(opts.Observers), withMessage(opts.Observers)
+	c.watches = len(c.attemptWatchers) > 0
 	c.wraps = len(opts.Middleware) > 0
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
 	c.handler = c.observe(opts.Observers, chain(opts.Middleware, c.balance()))

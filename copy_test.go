@@ -43,6 +43,7 @@ var fates = map[string][3]fate{
 	"Budget":          {cleared, cleared, copied}, // in budget; for forApart see TestAnApartCallTakesTheBudgetAlong
 	"Criticality":     {copied, copied, copied},
 	"Tenant":          {copied, copied, copied},
+	"Trace":           {copied, copied, copied},
 	"Explain":         {copied, cleared, cleared},
 	"Endpoint":        {cleared, copied, copied}, // only if the call is pinned to it
 	"out":             {cleared, cleared, copied},

@@ -117,6 +117,9 @@ func (ep *Endpoint) connectFor(ctx context.Context, call *Call) (*dialledConn, e
 	conn, err := ep.connected(ctx, call.Deadline, call.pinned() || call.hold != nil && call.heldToOne())
 	ep.inflight.waiting.Add(-1)
 	call.out.connecting += clock() - began
+	if err != nil {
+		ep.unconnected.Add(1)
+	}
 	return conn, err
 }
 

@@ -21,11 +21,15 @@ type Endpoint struct {
 	handler  Handler // the attempt on a connection; with endpoint middleware once wrapped
 	wrapped  bool    // set, like handler, before the endpoint is in a set
 	inflight inflight
-	report   loadReport
-	trip     roundTrip
-	conns    atomic.Pointer[[]*dialledConn] // never nil
-	identity atomic.Pointer[serverIdentity] // of the last connection; nil before the first
-	states   states
+	// unconnected counts the calls that found no connection
+	unconnected atomic.Int64
+	failed      atomic.Int64      // attempts
+	shunned     map[string]uint64 // how often it became not ready, by reason; guarded by mu
+	report      loadReport
+	trip        roundTrip
+	conns       atomic.Pointer[[]*dialledConn] // never nil
+	identity    atomic.Pointer[serverIdentity] // of the last connection; nil before the first
+	states      states
 	// status is the number of reasons why the endpoint is not ready, plus the bit offline while
 	// there is no connection.
 	status   atomic.Int32
@@ -173,6 +177,12 @@ func (ep *Endpoint) setReadyLocked(by string, ready bool) {
 		delete(ep.by, by)
 	} else {
 		ep.by[by] = true
+		if ep.shunned == nil {
+			ep.shunned = make(map[string]uint64)
+		}
+		if n, known := ep.shunned[by]; known || len(ep.shunned) < maxReasonsOf {
+			ep.shunned[by] = n + 1
+		}
 	}
 	ep.status.Store(int32(len(ep.by)) | ep.status.Load()&offline) //nolint:gosec // few
 }
@@ -233,6 +243,9 @@ func (ep *Endpoint) Go(f func(ctx context.Context)) {
 		})
 	}
 }
+
+// maxReasonsOf limits how many different reasons for not being ready an endpoint counts.
+const maxReasonsOf = 32
 
 // byConn is the reason, as in SetReady, of an endpoint that has lost its connection.
 const byConn = "connection"

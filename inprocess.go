@@ -80,7 +80,7 @@ func (s *Server) Do(ctx context.Context, call *Call) error {
 func (c *Call) handOver(to *Call) {
 	to.Metadata, to.Attachment, to.Deadline = c.Metadata, slices.Clone(c.Attachment), c.Deadline
 	to.OneWay, to.Key, to.IdempotencyKey = c.OneWay, c.Key, c.IdempotencyKey
-	to.Criticality, to.Tenant, to.Explain, to.Attempt = c.Criticality, c.Tenant, c.Explain, c.Attempt
+	to.Criticality, to.Tenant, to.Trace, to.Explain, to.Attempt = c.Criticality, c.Tenant, c.Trace, c.Explain, c.Attempt
 }
 
 // takeReply decodes the reply of a call that succeeded into c.Reply, which may be nil.

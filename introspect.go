@@ -4,10 +4,13 @@ package yodel
 
 import (
 	"context"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/stats"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
@@ -17,7 +20,7 @@ import (
 // They pass the same middleware as all methods, so that authorization covers them.
 func (s *Server) introspect() {
 	builtIn(s, "yodel.Info", func(*struct{}) *introspect.Info { return s.info() })
-	diagnostic(s, "yodel.Stats", func(*struct{}) *introspect.Stats { return s.stats() })
+	diagnostic(s, "yodel.Stats", func(*struct{}) *introspect.Stats { return s.Stats() })
 	diagnostic(s, "yodel.Samples", s.Samples)
 	builtIn(s, "yodel.Health", func(*struct{}) *introspect.Health {
 		s.mu.Lock()
@@ -91,7 +94,9 @@ func (s *Server) info() *introspect.Info {
 	return info
 }
 
-func (s *Server) stats() *introspect.Stats {
+// Stats returns what the server has counted since it started. The built-in method yodel.Stats
+// returns the same.
+func (s *Server) Stats() *introspect.Stats {
 	s.mu.Lock()
 	out := &introspect.Stats{Since: s.started, Conns: len(s.conns) + len(s.links), Panics: s.guard.panics.Load()}
 	s.mu.Unlock()
@@ -100,6 +105,61 @@ func (s *Server) stats() *introspect.Stats {
 		out.Methods = append(out.Methods, methodStats(names[0], &m.stats))
 	})
 	return out
+}
+
+// Stats returns what the client has counted of its present endpoints since it was made. It takes
+// the lock of each connection for a moment; call it from time to time, not for each call.
+func (c *Client) Stats() *introspect.ClientStats {
+	now := clock()
+	out := &introspect.ClientStats{Since: wallOf(now, c.born)}
+	for _, ep := range c.cluster.endpoints() {
+		out.Endpoints = append(out.Endpoints, ep.stats())
+	}
+	slices.SortFunc(out.Endpoints, func(a, b introspect.EndpointStats) int { return strings.Compare(a.Addr, b.Addr) })
+	return out
+}
+
+func (ep *Endpoint) stats() introspect.EndpointStats {
+	out := introspect.EndpointStats{
+		Addr: ep.Addr(), Protocol: nameOfWire(ep.wire), Inflight: ep.Inflight(), Load: ep.Load(), Ready: ep.Ready(), NotReady: ep.notReady(),
+		Attempts: uint64(ep.inflight.begun.Load()), Failed: uint64(ep.failed.Load()), Unconnected: uint64(ep.unconnected.Load()), //nolint:gosec // counters
+		RTT: time.Duration(ep.trip.took.Load()), Unlisted: ep.unlisted.Load(),
+	}
+	out.Picks = out.Attempts + out.Unconnected
+	ep.mu.Lock()
+	out.Ejections = maps.Clone(ep.shunned)
+	ep.mu.Unlock()
+	for _, conn := range *ep.conns.Load() {
+		out.Conns = append(out.Conns, conn.stats())
+	}
+	return out
+}
+
+func (d *dialledConn) stats() introspect.Conn {
+	open, full := d.load()
+	if d.link != nil {
+		return introspect.Conn{Open: open, Full: full}
+	}
+	return connStats(d.mux)
+}
+
+// connStats returns the counters of a connection.
+func connStats(conn *mux.Conn) introspect.Conn {
+	open, full := conn.Load()
+	n := conn.Counters()
+	return introspect.Conn{
+		Open: open, Full: full, BytesIn: n.BytesIn, BytesOut: n.BytesOut,
+		FramesIn: n.FramesIn, FramesOut: n.FramesOut, Reads: n.Reads, Writes: n.Writes,
+	}
+}
+
+// Stats returns what was counted on the connection. It is empty in other protocols than yodel's
+// own.
+func (p *Peer) Stats() introspect.Conn {
+	if p.link == nil {
+		return introspect.Conn{}
+	}
+	return connStats(p.link)
 }
 
 // methodStats returns the counters of a method.

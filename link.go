@@ -143,13 +143,16 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 		if ep.ended(); at != 0 {
 			ep.learn(ctx, call, at, nil, err)
 		}
+		if err != nil {
+			call.failedOn(ep, err)
+		}
+		if c.watches {
+			c.watchAttempt(ctx, call, err)
+		}
 	}()
 	err = unsentByLink(d.link.Do(ctx, call))
 	if o.arrived = clock(); err == nil || errors.As(err, new(*Error)) {
 		d.link.replied.Store(true)
-	}
-	if err != nil {
-		call.unclaimKey(ep, err)
 	}
 	return err
 }

@@ -204,7 +204,7 @@ func (in *incoming) open() *Error {
 		return nil
 	}
 	call.Criticality, call.Tenant, call.Explain = criticalityOf(f.Criticality), string(f.Tenant), f.Explain != 0
-	call.IdempotencyKey, call.Key = string(f.IdempotencyKey), string(f.Key)
+	call.IdempotencyKey, call.Key, call.Trace = string(f.IdempotencyKey), string(f.Key), string(f.Trace)
 	call.Ordered = f.Epoch > 0
 	call.Attempt = int(min(f.Attempt, 1<<30))
 	if n := f.KeyBegan; n != 0 {
@@ -219,7 +219,7 @@ func (in *incoming) open() *Error {
 func (in *incoming) openMetadata(f *wire.Fields) *Error {
 	n := len(in.Metadata)
 	if f != nil {
-		n += len(f.IdempotencyKey) + len(f.Key) + len(f.Tenant)
+		n += len(f.IdempotencyKey) + len(f.Key) + len(f.Tenant) + len(f.Trace)
 	}
 	err := metadataFits(&in.server.limits, 0, n)
 	if err == nil {

@@ -66,7 +66,7 @@ func (o *outgoing) reset() bool {
 		o.call = Call{}
 	}
 	o.req.Reset()
-	o.began, o.arrived, o.opened = 0, 0, 0
+	o.began, o.arrived, o.opened, o.received = 0, 0, 0, 0
 	if o.serverTime != 0 {
 		o.serverTime, o.serverWait = 0, 0
 	}
@@ -204,6 +204,14 @@ func (o *outgoing) observers() []Observer {
 		return o.from.peers.observers
 	}
 	return o.from.observers
+}
+
+// messageWatchers returns the observers that watch the messages of the call.
+func (o *outgoing) messageWatchers() []Observer {
+	if o.peer != nil {
+		return o.from.peers.messageWatchers
+	}
+	return o.from.messageWatchers
 }
 
 // tell reports the outcome to the observers and the caller, and returns o to the pool.

@@ -114,15 +114,22 @@ func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 
 // A peerPath is what calls to peers pass through.
 type peerPath struct {
-	handler   Handler
-	observers []Observer
-	wraps     bool // there is middleware
+	handler         Handler
+	observers       []Observer
+	attemptWatchers []Observer // those with Attempt
+	messageWatchers []Observer // those with Message
+	wraps           bool       // there is middleware
 }
 
 // pathToPeers returns the path of q's calls to the peers of s.
 func (q *requester) pathToPeers(s *Server) peerPath {
 	observers, middleware := s.opts.PeerObservers, s.opts.PeerMiddleware
-	return peerPath{q.observe(observers, chain(middleware, toPeer)), observers, len(middleware) > 0}
+	p := peerPath{
+		handler: q.observe(observers, chain(middleware, toPeer)), wraps: len(middleware) > 0,
+		observers: observers, attemptWatchers: withAttempt(observers), messageWatchers: withMessage(observers),
+	}
+	q.watches = q.watches || len(p.attemptWatchers) > 0
+	return p
 }
 
 // toPeer is the handler below the middleware. It makes an attempt of a call to a peer.

@@ -38,6 +38,7 @@ type pipe struct {
 	limits  *Limits
 	explain func(err error) error // turns an error of the connection into an Error
 	stats   *stats.Method         // nil on the calling side
+	watch   *messageWatch         // nil if no observer watches messages
 	begun   *bool                 // set by the first received message; may be nil
 	opened  *time.Duration        // set to the clock with begun; nil if begun is
 
@@ -99,6 +100,7 @@ func (p *pipe) send(msg any) error {
 	if err != nil {
 		return err
 	}
+	size := len(body)
 	var flags wire.Flags
 	if p.pack.Compressor != nil {
 		var ok bool
@@ -118,6 +120,9 @@ func (p *pipe) send(msg any) error {
 	}
 	if p.stats != nil {
 		p.stats.Sent.Add(1)
+	}
+	if p.watch != nil {
+		p.watch.message(p.ctx, true, size)
 	}
 	return nil
 }
@@ -158,6 +163,9 @@ func (p *pipe) receive() ([]byte, error) {
 		if body, err = p.unpack(body); err != nil {
 			return nil, err
 		}
+	}
+	if p.watch != nil {
+		p.watch.message(p.ctx, false, len(body))
 	}
 	return body, nil
 }
@@ -250,6 +258,7 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 	p := &pipe{
 		stream: st, ctx: ctx, method: call.Method, where: where, codec: o.binding.codec, raw: o.binding.codec == Raw, pack: o.binding.pack, limits: &q.limits,
 		explain: func(err error) error { return q.explainAt(ctx, call, where, err) },
+		watch:   call.watchMessages(q.guard, o.messageWatchers()),
 	}
 	if s.kind == wire.Feed {
 		p.begun, p.opened = &s.begun, &o.arrived
@@ -327,6 +336,7 @@ func (c *serverCall) runStream(ctx context.Context) (any, error) {
 			}
 			return explainStream(ctx, b.name, where, err)
 		},
+		watch: c.call.watchMessages(&c.server.guard, c.server.messageWatchers),
 	}, c.call.Args)
 }
 

@@ -71,9 +71,21 @@ func (c *Call) start() time.Duration {
 	return c.began
 }
 
-// attempted returns the record of an attempt without its outcome. Began and ended are readings of
-// the clock.
+// attempted returns the record of an attempt without its outcome, and resets what it is made of.
+// Began and ended are readings of the clock.
 func (c *Call) attempted(began, ended time.Duration) introspect.Attempt {
+	o := c.out
+	a := c.describeAttempt(began, ended)
+	if c.stream != nil {
+		o.opened, c.stream.traffic = o.arrived, mux.Traffic{}
+	}
+	o.counted, o.connecting, o.req.Waited = c.Attempt, 0, 0
+	o.arrived, o.received, o.serverTime, o.serverWait = 0, 0, 0, 0
+	return a
+}
+
+// describeAttempt returns the record of the last attempt without its outcome.
+func (c *Call) describeAttempt(began, ended time.Duration) introspect.Attempt {
 	o, start := c.out, c.start()
 	a := introspect.Attempt{
 		Addr: addrOf(c), Began: max(began-start, 0), Took: ended - began, Fork: o.fork,
@@ -83,15 +95,12 @@ func (c *Call) attempted(began, ended time.Duration) introspect.Attempt {
 		a.BytesOut = len(o.req.Body) + len(o.req.Attachment) + len(o.req.Metadata)
 	}
 	if c.stream != nil {
-		o.opened = o.arrived
-		c.stream.describe(&a, began, o.opened)
+		c.stream.describe(&a, began, o.arrived)
 	}
 	if o.serverTime > 0 {
 		a.Queue, a.Handler = o.serverWait, o.serverTime-o.serverWait
 		a.Network = max(a.Took-a.Connecting-a.Credit-o.serverTime, 0)
 	}
-	o.counted, o.connecting, o.req.Waited = c.Attempt, 0, 0
-	o.arrived, o.received, o.serverTime, o.serverWait = 0, 0, 0, 0
 	return a
 }
 
@@ -105,7 +114,6 @@ func (s *outgoingStream) describe(a *introspect.Attempt, began, taken time.Durat
 	a.Sent, a.Received = t.Sent, t.Received
 	a.BytesOut += t.SentBytes
 	a.BytesIn += t.ReceivedBytes
-	*t = mux.Traffic{}
 }
 
 // add adds an attempt to the record. If there are too many attempts, it drops one from the middle.
@@ -131,9 +139,14 @@ func (c *Call) record(err error, began time.Duration) {
 		began = now
 	}
 	a := c.attempted(began, now)
+	failAttempt(&a, err)
+	c.rarely().add(&a)
+}
+
+// failAttempt adds the error of an attempt to its record.
+func failAttempt(a *introspect.Attempt, err error) {
 	e := asError(err)
 	a.Code, a.ID, a.Message, a.NotProcessed = e.Code.String(), text.ID(e.ID), shorten(e.Message, maxReportText), e.NotProcessed
-	c.rarely().add(&a)
 }
 
 // recordGood adds the last attempt to the record, if it succeeded and is not there yet.

@@ -52,6 +52,10 @@ type requester struct {
 
 	repeated atomic.Pointer[repeatedMetadata] // nil until metadata repeats
 	unlike   atomic.Uint32                    // calls whose metadata differs
+
+	attemptWatchers []Observer // the observers with Attempt
+	messageWatchers []Observer // the observers with Message
+	watches         bool       // calls to endpoints or to peers have attemptWatchers
 }
 
 // The sides.
@@ -297,11 +301,11 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 	if call.Metadata != nil {
 		req.Metadata, o.md = q.encodeMetadata(o.md[:0], call.Metadata)
 	}
-	if !req.Bare || call.Attempt != 0 || call.IdempotencyKey != "" || call.Key != "" || call.Criticality != 0 || call.Tenant != "" || call.Explain {
+	if !req.Bare || call.Attempt != 0 || call.IdempotencyKey != "" || call.Key != "" || call.Criticality != 0 || call.Tenant != "" || call.Trace != "" || call.Explain {
 		req.Bare = false
 		encodeRare(&req.Fields, call)
 	}
-	n := len(req.Metadata) + len(call.IdempotencyKey) + len(call.Key) + len(call.Tenant)
+	n := len(req.Metadata) + len(call.IdempotencyKey) + len(call.Key) + len(call.Tenant) + len(call.Trace)
 	if err := metadataFits(&q.limits, len(call.Metadata), n); err != nil {
 		return refusal("YDL2203", "%s: the metadata %v on this %s", call.Method, err, q.side)
 	}
@@ -312,12 +316,15 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 func encodeRare(f *wire.Fields, call *Call) {
 	f.Attempt = uint64(call.Attempt)
 	f.Criticality = wireCriticality(call.Criticality)
-	f.Explain, f.IdempotencyKey, f.KeyBegan, f.Key, f.Tenant = 0, nil, 0, nil, nil
+	f.Explain, f.IdempotencyKey, f.KeyBegan, f.Key, f.Tenant, f.Trace = 0, nil, 0, nil, nil, nil
 	if call.Explain {
 		f.Explain = 1
 	}
 	if call.Tenant != "" {
 		f.Tenant = []byte(call.Tenant)
+	}
+	if call.Trace != "" {
+		f.Trace = []byte(call.Trace)
 	}
 	if call.IdempotencyKey != "" {
 		f.IdempotencyKey = []byte(call.IdempotencyKey)

@@ -179,6 +179,8 @@ type Server struct {
 	closing   bool
 	closed    bool          // no connection is accepted any more
 	empty     chan struct{} // once closing: closed when no connection is left
+
+	messageWatchers []Observer // the Observers with Message
 }
 
 // A connection is the server's view of an accepted connection, in any protocol.
@@ -265,6 +267,7 @@ func NewServer(o *ServerOptions) *Server {
 	s.calls.memory = s.memory
 	s.calls.setUp(nil)
 	s.calls.peers = s.calls.pathToPeers(s)
+	s.messageWatchers = withMessage(opts.Observers)
 	s.config = mux.Config{
 		Limits: s.limits.mux(), Agent: agent, Learned: s.calls.learned, Pool: s.pool, Watch: s.watch, Budget: s.budget, Memory: s.memory,
 		Bind:  func(c *mux.Conn, b *wire.Binding) (mux.Target, wire.Info) { return served(c).bind(c, b) },

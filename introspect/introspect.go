@@ -101,6 +101,47 @@ func (m *MethodStats) Quantile(q float64) time.Duration {
 	return 0
 }
 
+// ClientStats is what a client has counted since it was made.
+type ClientStats struct {
+	Since     time.Time       `json:"since"`
+	Endpoints []EndpointStats `json:"endpoints"` // sorted by address
+}
+
+// EndpointStats is what a client has counted of an endpoint.
+type EndpointStats struct {
+	Addr     string `json:"addr"`
+	Protocol string `json:"protocol"` // "yodel", or the name of a Wire
+	// Picks is how often a call was sent there, or found no connection.
+	Picks       uint64 `json:"picks"`
+	Attempts    uint64 `json:"attempts"`              // that were sent
+	Failed      uint64 `json:"failed,omitempty"`      // attempts that ended with an error
+	Unconnected uint64 `json:"unconnected,omitempty"` // picks that found no connection
+	Inflight    int    `json:"inflight,omitempty"`    // attempts in flight, and calls that wait for a connection
+	Load        int    `json:"load,omitempty"`        // calls that the server works on, as far as is known
+	// RTT is the last round trip that was measured.
+	RTT   time.Duration `json:"rtt,omitempty"`
+	Ready bool          `json:"ready"`
+	// NotReady has the reasons why it is not ready.
+	NotReady []string `json:"notReady,omitempty"`
+	// Ejections counts how often it became not ready, by reason. "connection" means that the last
+	// connection was lost.
+	Ejections map[string]uint64 `json:"ejections,omitempty"`
+	Unlisted  bool              `json:"unlisted,omitempty"` // the resolver does not report it any more
+	Conns     []Conn            `json:"conns,omitempty"`    // open now
+}
+
+// Conn is what was counted on one connection since it began.
+type Conn struct {
+	Open      int    `json:"open"`                // calls of this side in flight
+	Full      bool   `json:"full,omitempty"`      // a further call would wait
+	BytesIn   uint64 `json:"bytesIn,omitempty"`   // read from the transport
+	BytesOut  uint64 `json:"bytesOut,omitempty"`  // written to it
+	FramesIn  uint64 `json:"framesIn,omitempty"`  // of yodel's own protocol
+	FramesOut uint64 `json:"framesOut,omitempty"` // likewise
+	Reads     uint64 `json:"reads,omitempty"`     // calls of the transport
+	Writes    uint64 `json:"writes,omitempty"`    // likewise
+}
+
 // Health is the state of a server.
 type Health struct {
 	Serving bool `json:"serving"` // false while it is shutting down

@@ -126,6 +126,22 @@ type Attempt struct {
 	NotProcessed bool   `json:"notProcessed,omitempty"` // the method was certainly not executed
 }
 
+// Traffic is how much was sent and received for a call.
+type Traffic struct {
+	BytesOut int `json:"bytesOut,omitempty"`
+	BytesIn  int `json:"bytesIn,omitempty"`
+	Sent     int `json:"sent,omitempty"`     // messages of the stream
+	Received int `json:"received,omitempty"` // likewise, that came
+}
+
+// Add adds the traffic of an attempt.
+func (t *Traffic) Add(a *Attempt) {
+	t.BytesOut += a.BytesOut
+	t.BytesIn += a.BytesIn
+	t.Sent += a.Sent
+	t.Received += a.Received
+}
+
 // A Note is what a middleware did with a call.
 type Note struct {
 	At   time.Duration `json:"at"` // after the call was made

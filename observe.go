@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package yodel
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// An Observer watches calls without changing them. Unlike a Middleware, it does not make an
+// asynchronous call take a goroutine. Each function may be nil. They are called concurrently and
+// must return soon.
+type Observer struct {
+	// Start runs before the call is sent or its handler is called. The context it returns is the
+	// call's from then on.
+	Start func(ctx context.Context, call *Call) context.Context
+	// Attempt runs when an attempt of the call has ended, on the side that sends it. The record is
+	// valid until Attempt returns. One-way attempts end when they are sent.
+	Attempt func(ctx context.Context, call *Call, attempt *introspect.Attempt)
+	// Message runs when a message of a stream was sent or received, on both sides. Bytes is its
+	// size when encoded, before compression.
+	Message func(ctx context.Context, call *Call, sent bool, bytes int)
+	// End runs when the call has ended: on the client before the caller gets the result, on the
+	// server after the connection has taken the reply.
+	End func(ctx context.Context, call *Call, err error)
+}
+
+// Took returns how long the call has taken so far, for its observers. It counts from just before
+// the first observer starts until the call has ended, so all observers see the same duration. It is
+// zero for a call without observers.
+//
+// It is a method of Call because keeping the time in a context would cost each observer an
+// allocation and two readings of the clock.
+func (c *Call) Took() time.Duration {
+	if c.watch == watching {
+		return clock() - c.began
+	}
+	return c.took
+}
+
+// Queued returns, for observers, how long the call has waited so far: on the server from the
+// arrival of the request until a goroutine took it up, on the client for the first set of
+// instances, for connections, and for room in the windows of servers. It is zero where the time is
+// unknown.
+func (c *Call) Queued() time.Duration {
+	switch {
+	case c.in != nil:
+		return c.in.queued()
+	case c.out == nil:
+		return 0
+	}
+	waited := c.out.resolving + c.out.connecting + c.out.req.Waited
+	if c.rare != nil {
+		for i := range c.rare.attempts {
+			waited += c.rare.attempts[i].Connecting + c.rare.attempts[i].Credit
+		}
+	}
+	return waited
+}
+
+// Traffic returns, for observers, how much was sent and received for the call so far, in all its
+// attempts. Bytes are those of bodies, attachments and metadata as they travel.
+func (c *Call) Traffic() (t introspect.Traffic) {
+	switch {
+	case c.in != nil:
+		in := c.in
+		t.BytesIn, t.BytesOut = in.protocol.sizes()
+		if in.stream != nil {
+			s := in.stream.Traffic()
+			t.Received, t.Sent = s.Received, s.Sent
+			t.BytesIn += s.ReceivedBytes
+			t.BytesOut += s.SentBytes
+		}
+	case c.out != nil:
+		if c.rare != nil {
+			for i := range c.rare.attempts {
+				t.Add(&c.rare.attempts[i])
+			}
+		}
+		if c.Attempt > c.out.counted { // the last one is not in the record
+			a := c.describeAttempt(0, 0)
+			t.Add(&a)
+		}
+	}
+	return t
+}
+
+// Now returns the time for middleware. On the client, until the call's first attempt goes to an
+// endpoint, that is the time at which the call was made. All middleware and observers share this
+// one reading of the clock, because a reading costs as much as three middlewares.
+func (c *Call) Now() time.Time {
+	if c.in != nil || c.out == nil || c.out.began != 0 {
+		return time.Now()
+	}
+	return mux.TimeOf(c.made())
+}
+
+// made returns about when the call was made. The first use reads the clock.
+func (c *Call) made() time.Duration {
+	if c.began == 0 {
+		c.began = clock()
+	}
+	return c.began
+}
+
+// startAll runs the Start functions of the observers. It is not inlined, so that its stack frame is
+// gone while the call runs: see decodeBody.
+//
+//go:noinline
+func startAll(ctx context.Context, observers []Observer, call *Call) context.Context {
+	if len(observers) == 0 {
+		return ctx
+	}
+	call.watch = watching
+	call.made()
+	for i := range observers {
+		if start := observers[i].Start; start != nil {
+			ctx = start(ctx, call) //nolint:fatcontext // each observer adds to it
+		}
+	}
+	return ctx
+}
+
+// endAll runs the End functions of the observers, in reverse order.
+//
+//go:noinline
+func endAll(ctx context.Context, g *guard, observers []Observer, call *Call, err error) {
+	if len(observers) == 0 {
+		return
+	}
+	call.stopWatch()
+	for _, o := range slices.Backward(observers) {
+		if o.End != nil {
+			o.end(ctx, g, call, err)
+		}
+	}
+}
+
+// end calls End. If End panics, the other observers still run.
+func (o *Observer) end(ctx context.Context, g *guard, call *Call, err error) {
+	defer g.rescue("an Observer's End")
+	o.End(ctx, call, err)
+}
+
+// stopWatch stores the duration of an observed call.
+func (c *Call) stopWatch() {
+	if c.watch == watching {
+		c.took, c.watch = c.Took(), watched
+	}
+}
+
+// withAttempt returns the observers that have Attempt.
+func withAttempt(observers []Observer) []Observer {
+	return slices.DeleteFunc(slices.Clone(observers), func(o Observer) bool { return o.Attempt == nil })
+}
+
+// withMessage returns the observers that have Message.
+func withMessage(observers []Observer) []Observer {
+	return slices.DeleteFunc(slices.Clone(observers), func(o Observer) bool { return o.Message == nil })
+}
+
+// watchAttempt runs the Attempt functions of the observers for an attempt that ended with err.
+//
+//go:noinline
+func (q *requester) watchAttempt(ctx context.Context, call *Call, err error) {
+	o := call.out
+	watchers := q.attemptWatchers
+	if o.peer != nil {
+		watchers = q.peers.attemptWatchers
+	}
+	if len(watchers) == 0 {
+		return
+	}
+	began := cmp.Or(max(o.req.Began, o.began), call.start())
+	a := call.describeAttempt(began, clock())
+	if err != nil {
+		failAttempt(&a, q.explainAt(ctx, call, addrOf(call), err))
+	}
+	for i := range watchers {
+		func() {
+			defer q.guard.rescue("an Observer's Attempt")
+			watchers[i].Attempt(ctx, call, &a)
+		}()
+	}
+}
+
+// A messageWatch runs the Message functions of observers for one stream.
+type messageWatch struct {
+	observers []Observer
+	guard     *guard
+	call      *Call
+}
+
+// watchMessages returns nil if no observer has Message.
+func (c *Call) watchMessages(g *guard, observers []Observer) *messageWatch {
+	if len(observers) == 0 {
+		return nil
+	}
+	return &messageWatch{observers, g, c}
+}
+
+func (w *messageWatch) message(ctx context.Context, sent bool, bytes int) {
+	for i := range w.observers {
+		func() {
+			defer w.guard.rescue("an Observer's Message")
+			w.observers[i].Message(ctx, w.call, sent, bytes)
+		}()
+	}
+}
