@@ -399,7 +399,7 @@ func (c *Conn) tell(ch change) {
 		c.limit, c.limitBytes = max(c.limit, ch.told), max(c.limitBytes, ch.bytes)
 		c.roomChangedLocked()
 	}
-	c.flushLocked(false)
+	c.flushAndUnlock(false)
 }
 
 // obeyedLocked handles the pong to ping n. If that ping followed a lower limit, the peer has

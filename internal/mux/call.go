@@ -148,7 +148,7 @@ type slot struct {
 type waiter struct {
 	// id is the id of the call that is waited for. The goroutine that swaps it to 0 decides how the
 	// call ends: the reader with the reply, the caller that cancels, the housekeeping timer with
-	// the deadline, or endLocked.
+	// the deadline, or endAndUnlock.
 	id atomic.Uint32
 	// the caller has canceled, and to only wants to learn of the end, see Follower
 	late     bool
@@ -176,7 +176,7 @@ type ticket struct {
 	wake     chan struct{}
 	bytes    int
 	admitted bool // space in the window is taken for it
-	flooded  bool // floodedLocked removed it from the queue
+	flooded  bool // failFloodedRelocking removed it from the queue
 }
 
 // Call sends a request and waits for the answer, which the caller must Release. Call returns as
@@ -357,7 +357,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 	if out.sent {
 		out.Fields.Parent, out.Fields.Timeout, out.Fields.Metadata, out.Fields.Budget, out.sent = 0, 0, nil, 0, false
 	}
-	if err := c.admitLocked(ctx, out, size, async, alone); err != nil {
+	if err := c.admitRelocking(ctx, out, size, async, alone); err != nil {
 		c.mu.Unlock()
 		return 0, 0, err
 	}
@@ -399,11 +399,11 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 	}
 	switch {
 	case large:
-		c.sendLargeLocked(ctx, out.Deadline, id, nth, m.remainder(rest), m.flags, async)
+		c.sendLargeAndUnlock(ctx, out.Deadline, id, nth, m.remainder(rest), m.flags, async)
 	case async:
-		c.flushLater()
+		c.flushLaterAndUnlock()
 	default:
-		c.flushLocked(c.open > 1)
+		c.flushAndUnlock(c.open > 1)
 	}
 	return id, nth, nil
 }
@@ -444,13 +444,13 @@ func (c *Conn) timeLocked(out *Out) (deadline int64, timeout uint64, err error) 
 	return deadline, (uint64(deadline-now) + 999) / 1000, nil //nolint:gosec // positive
 }
 
-// sendLargeLocked sends the rest of a message that did not fit in the opening frame. It unlocks
+// sendLargeAndUnlock sends the rest of a message that did not fit in the opening frame. It unlocks
 // c.mu. The waiter receives the outcome in any case. The caller of an asynchronous call may reuse
-// its memory as soon as it has the outcome, even while sendLargeLocked runs. So that memory is
+// its memory as soon as it has the outcome, even while sendLargeAndUnlock runs. So that memory is
 // copied with c.mu held, after a check that the outcome is still open.
-func (c *Conn) sendLargeLocked(ctx context.Context, deadline time.Time, id uint32, nth uint64, rest pieces, flags wire.Flags, async bool) {
+func (c *Conn) sendLargeAndUnlock(ctx context.Context, deadline time.Time, id uint32, nth uint64, rest pieces, flags wire.Flags, async bool) {
 	h := wire.Header{Type: wire.Data, Flags: flags & wire.HasChecksum, ID: id}
-	err := c.sendRestLocked(ctx, deadline, h, rest, async, func(size int, last bool) bool {
+	err := c.sendRestAndUnlock(ctx, deadline, h, rest, async, func(size int, last bool) bool {
 		s := c.callLocked(id, nth)
 		if s == nil || !s.wanted() {
 			return false
@@ -469,15 +469,15 @@ func (c *Conn) sendLargeLocked(ctx context.Context, deadline time.Time, id uint3
 	}
 }
 
-// admitLocked waits until the peer's window has room for a request of size bytes, and takes that
+// admitRelocking waits until the peer's window has room for a request of size bytes, and takes that
 // room. Requests are admitted in order of arrival. It may unlock c.mu while it waits, and returns
 // with c.mu held.
-func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone bool) error {
+func (c *Conn) admitRelocking(ctx context.Context, out *Out, size int, async, alone bool) error {
 	switch {
 	case c.err != nil, c.drained != nil && alone:
 		return c.refusedLocked()
 	case c.drained != nil, out.Nest && !alone:
-		return c.admitSlowlyLocked(ctx, out, size)
+		return c.admitSlowlyRelocking(ctx, out, size)
 	}
 	limit := c.cfg.MaxUnsent
 	if async {
@@ -489,7 +489,7 @@ func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone
 			return &CallError{Cause: ErrWindow, NotProcessed: true}
 		}
 		began := Clock()
-		err := c.spaceLocked(ctx, out.Deadline, limit)
+		err := c.awaitSpaceRelocking(ctx, out.Deadline, limit)
 		out.Waited += Clock() - began
 		if err != nil {
 			return c.notSentLocked(err, AwaitedOutput)
@@ -505,7 +505,7 @@ func (c *Conn) admitLocked(ctx context.Context, out *Out, size int, async, alone
 		c.enterLocked(size)
 		return nil
 	}
-	return c.admitSlowlyLocked(ctx, out, size)
+	return c.admitSlowlyRelocking(ctx, out, size)
 }
 
 // mayEnterLocked reports whether a request of size bytes may be sent now, with an empty queue.
@@ -513,10 +513,10 @@ func (c *Conn) mayEnterLocked(size int) bool {
 	return len(c.admission) == 0 && c.drained == nil && !c.flooded && c.fitsLocked(size)
 }
 
-// admitSlowlyLocked is admitLocked for a request that may have to wait. It unlocks c.mu meanwhile.
-// A request that serves a call of the peer must not wait for earlier requests. They may be its
-// ancestors, and those end after it.
-func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error {
+// admitSlowlyRelocking is admitRelocking for a request that may have to wait. It unlocks c.mu
+// meanwhile. A request that serves a call of the peer must not wait for earlier requests. They may
+// be its ancestors, and those end after it.
+func (c *Conn) admitSlowlyRelocking(ctx context.Context, out *Out, size int) error {
 	out.Now = 0 // the reading is stale after a wait
 	c.mu.Unlock()
 	serving := c.serving(ctx) // it may run code that needs c.mu
@@ -541,7 +541,7 @@ func (c *Conn) admitSlowlyLocked(ctx context.Context, out *Out, size int) error 
 	t := &ticket{nth: c.tickets, wake: make(chan struct{}, 1), bytes: size}
 	c.admission = append(c.admission, t)
 	began := Clock()
-	err := c.queueLocked(ctx, t, out.Deadline)
+	err := c.queueRelocking(ctx, t, out.Deadline)
 	out.Waited += Clock() - began
 	return err
 }
@@ -561,16 +561,16 @@ func (c *Conn) nestLocked(out *Out, size int, parent uint32) error {
 	return nil
 }
 
-// queueLocked waits until t is admitted. It unlocks c.mu while it waits.
-func (c *Conn) queueLocked(ctx context.Context, t *ticket, deadline time.Time) error {
-	c.passOnReadingLocked()
-	err := c.waitLocked(ctx, deadline, t.wake)
+// queueRelocking waits until t is admitted. It unlocks c.mu while it waits.
+func (c *Conn) queueRelocking(ctx context.Context, t *ticket, deadline time.Time) error {
+	c.passOnReadingRelocking()
+	err := c.waitRelocking(ctx, deadline, t.wake)
 	for t.admitted && !t.flooded && err == nil && c.err == nil && c.drained == nil {
 		if bytes := c.openBytes - c.nestedBytes; c.open-c.nested <= c.maxOpen && (bytes <= c.maxBytes || bytes == t.bytes) {
 			return nil
 		}
 		c.requeueLocked(t) // the window has shrunk meanwhile
-		err = c.waitLocked(ctx, deadline, t.wake)
+		err = c.waitRelocking(ctx, deadline, t.wake)
 	}
 	if t.flooded && err == nil && c.err == nil {
 		return &CallError{Cause: ErrFlooded, NotProcessed: true}
@@ -628,7 +628,8 @@ func (c *Conn) fitsLocked(size int) bool {
 func (c *Conn) enterLocked(size int) {
 	c.open++
 	c.openBytes += size
-	// The first open call gives a waiting reader something to read: see endBatch and roomLocked.
+	// The first open call gives a waiting reader something to read: see endBatch and
+	// awaitRequestRoomRelocking.
 	if c.open > 1 {
 		return
 	}
@@ -753,7 +754,7 @@ func (c *Conn) abandon(id uint32, nth uint64, why error) {
 	if c.callLocked(id, nth) != nil {
 		c.abandonLocked(id, why)
 	}
-	c.flushLocked(c.open > 1)
+	c.flushAndUnlock(c.open > 1)
 }
 
 func (c *Conn) abandonLocked(id uint32, why error) {
@@ -786,7 +787,7 @@ func (c *Conn) giveUp(id uint32, nth uint64, why, err error) {
 	w := s.waiter
 	c.abandonLocked(id, why)
 	c.followLocked(id, w.to)
-	c.flushLocked(c.open > 1)
+	c.flushAndUnlock(c.open > 1)
 	w.fail(err)
 }
 

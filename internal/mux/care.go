@@ -80,7 +80,7 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	c.ageLocked(now)
 	c.greeting.Store(true)
 	if client {
-		c.flushLocked(false)
+		c.flushAndUnlock(false)
 	} else {
 		c.mu.Unlock() // a server sends its settings after it has received the client's
 	}
@@ -252,12 +252,12 @@ func (c *Conn) onCancel(h wire.Header) {
 		// The rest of the request will not arrive, and the request has not begun.
 		c.leaveTableLocked(r)
 		c.refuseForLocked(r, max(h.Arg, catalogue.Canceled), "", "canceled before the request had come")
-		c.flushLocked(false)
+		c.flushAndUnlock(false)
 		return
 	}
 	if r != nil && r.turn.waiting() {
 		c.cancelWaitingLocked(r, h.Arg)
-		c.flushLocked(false)
+		c.flushAndUnlock(false)
 		return
 	}
 	if r != nil {
@@ -354,7 +354,7 @@ func (c *Conn) onPing(payload []byte) bool {
 	if len(c.out) < c.cfg.MaxUnsent {
 		c.sendPingLocked(wire.Pong, payload)
 	}
-	c.flushLocked(false)
+	c.flushAndUnlock(false)
 	return true
 }
 
@@ -395,7 +395,7 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 	ended := c.endedLocked()
 	c.reclaim()
 	c.sendPingLocked(wire.Ping, binary.LittleEndian.AppendUint64(nil, n))
-	c.flushLocked(false)
+	c.flushAndUnlock(false)
 	select {
 	case <-ch:
 		return time.Since(began), nil
@@ -424,7 +424,7 @@ func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
 	c.aging.over = c.aging.over || d.Again != 0
 	if h.Arg != 0 {
 		c.drained = &Refusal{Code: h.Arg, ID: text.ID(string(d.ErrorID)), Message: text.Clip(string(d.Message), maxRefusal)}
-		c.endLocked(c.drained)
+		c.endAndUnlock(c.drained)
 		return false
 	}
 	c.admitNextLocked()
@@ -472,7 +472,7 @@ func (c *Conn) drain(again uint64) {
 	d := wire.Drain{Count: c.promised, Again: again}
 	c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, 0, &d) })
 	c.restLocked()
-	c.flushLocked(false)
+	c.flushAndUnlock(false)
 }
 
 // drainBegunLocked closes the channel that Context.Draining returned, once.
@@ -555,11 +555,11 @@ func (c *Conn) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), partingTime)
 	defer cancel()
 	c.mu.Lock()
-	c.flushLocked(false)
+	c.flushAndUnlock(false)
 	c.mu.Lock()
-	c.writtenLocked(ctx)
+	c.awaitWrittenRelocking(ctx)
 	gone := c.goneLocked()
-	c.endLocked(ErrClosed)
+	c.endAndUnlock(ErrClosed)
 	select {
 	case <-gone:
 	case <-ctx.Done():
@@ -571,7 +571,7 @@ func (c *Conn) Close() {
 func (c *Conn) Abort() {
 	c.mu.Lock()
 	c.abrupt = true
-	c.endLocked(ErrClosed)
+	c.endAndUnlock(ErrClosed)
 }
 
 // graciousLocked reports whether the ended connection can be closed without destroying data that is
@@ -636,9 +636,9 @@ func (c *Conn) closeWhenIdle(why error) {
 // read.
 const partingTime = time.Second
 
-// writtenLocked waits until all output has been written. It unlocks c.mu while it waits, and
-// returns with c.mu held.
-func (c *Conn) writtenLocked(ctx context.Context) {
+// awaitWrittenRelocking waits until all output has been written. It unlocks c.mu while it waits,
+// and returns with c.mu held.
+func (c *Conn) awaitWrittenRelocking(ctx context.Context) {
 	for (c.flushing || len(c.out) > 0) && c.err == nil && c.writeErr == nil && ctx.Err() == nil {
 		if c.flushed == nil {
 			c.seldomLocked().flushed = make(chan struct{})
@@ -668,9 +668,9 @@ func (c *Conn) refuse(why *Refusal, err error) {
 		c.reader.Load().appendRepliesLocked()
 		c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, why.Code, &d) })
 	}
-	c.flushLocked(false)
+	c.flushAndUnlock(false)
 	c.mu.Lock()
-	c.writtenLocked(ctx)
+	c.awaitWrittenRelocking(ctx)
 	c.mu.Unlock()
 	if c.finishBelow() {
 		// if it fails, the peer may miss the reason
@@ -730,14 +730,14 @@ func (c *Conn) takeCare() {
 		why = ErrDead
 	}
 	if why != nil {
-		c.endLocked(why)
+		c.endAndUnlock(why)
 		return
 	}
 	aged := c.agedLocked(now)
 	next := min(orNever(c.helloBy), orNever(c.linger), orNever(c.pingAt), orNever(c.parting), c.aging.nextLocked())
 	late, late2, nextCall := c.expiredLocked(now)
 	c.careLocked(min(next, nextCall))
-	c.flushLocked(false)
+	c.flushAndUnlock(false)
 	for _, w := range late {
 		w.fail(ErrDeadline)
 	}
@@ -945,11 +945,12 @@ func (c *Conn) Err() error {
 
 func (c *Conn) end(err error) {
 	c.mu.Lock()
-	c.endLocked(err)
+	c.endAndUnlock(err)
 }
 
-// endLocked ends the connection once, fails its calls, and cancels its requests. It unlocks c.mu.
-func (c *Conn) endLocked(err error) {
+// endAndUnlock ends the connection once, fails its calls, and cancels its requests. It unlocks
+// c.mu.
+func (c *Conn) endAndUnlock(err error) {
 	if c.err != nil {
 		c.mu.Unlock()
 		return

@@ -245,10 +245,10 @@ type Conn struct {
 	mu      sync.Mutex
 	client  bool
 	preface bool // the peer's preface has arrived; written by the reader with mu held
-	// calls fail because this side cannot read their replies, see floodedLocked
+	// calls fail because this side cannot read their replies, see failFloodedRelocking
 	flooded  bool
 	pinged   bool        // a keepalive ping waits for a sign of life from the peer
-	holding  bool        // the reader waits for room for a one-way request, see roomLocked
+	holding  bool        // the reader waits for room for a one-way request, see awaitRequestRoomRelocking
 	abrupt   bool        // the connection ends at once, without waiting for output
 	silent   bool        // the reader goroutine has ended
 	informed bool        // the peer has answered a ping, so it has read this side's settings
@@ -263,7 +263,7 @@ type Conn struct {
 	// Writing, see write.go.
 	flushing   bool          // a goroutine is flushing out
 	yielding   bool          // the flusher first lets other goroutines append
-	straight   bool          // the flusher writes a piece of a large message, see large.go
+	vectoring  bool          // the flusher writes a piece of a large message, see large.go
 	batchBegan time.Duration // see beganLocked
 	framesOut  uint64
 	out        []byte // frames that no write has taken yet

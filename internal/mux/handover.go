@@ -263,11 +263,11 @@ func (c *Conn) handOver(rd *reader, state uint64) {
 	go next.takeOver()
 }
 
-// passOnReadingLocked is for a caller that is about to wait for the peer's window. The caller may
-// be a Completer, and may so block the reading that it waits for. It is not known on which
+// passOnReadingRelocking is for a caller that is about to wait for the peer's window. The caller
+// may be a Completer, and may so block the reading that it waits for. It is not known on which
 // goroutine the caller runs. A Completer that does not return while other goroutines run loses the
 // reading now, and not at the next tick of the Watch. It unlocks c.mu meanwhile.
-func (c *Conn) passOnReadingLocked() {
+func (c *Conn) passOnReadingRelocking() {
 	rd := c.reader.Load()
 	state := rd.state.Load()
 	if state&completing == 0 {
@@ -290,7 +290,7 @@ func (c *Conn) passOnReadingLocked() {
 func (rd *reader) takeOver() {
 	rd.c.mu.Lock()
 	rd.appendRepliesLocked()
-	rd.c.flushLocked(false)
+	rd.c.flushAndUnlock(false)
 	if rd.tell() {
 		rd.loop()
 	}
@@ -324,14 +324,14 @@ func (rd *reader) endBatch() bool {
 		limit = c.highWater()
 	}
 	rd.answered, rd.crowded = false, len(c.out) >= limit
-	c.flushLocked(false)
+	c.flushAndUnlock(false)
 	if !answered || !rd.crowded {
 		return true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.open == 0 && len(c.out) >= limit || len(c.out) >= limit+misconduct {
-		if c.waitForSpaceLocked(context.Background(), time.Time{}) != nil {
+		if c.awaitFlushRelocking(context.Background(), time.Time{}) != nil {
 			break
 		}
 	}

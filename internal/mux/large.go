@@ -250,7 +250,7 @@ func (rd *reader) data(h wire.Header, frame []byte) bool {
 	c.mu.Lock()
 	p, st := c.gathererLocked(h)
 	if p == nil && st != nil {
-		return rd.streamData(st, h, frame, payload, err)
+		return rd.streamDataAndUnlock(st, h, frame, payload, err)
 	}
 	c.mu.Unlock()
 	switch {
@@ -355,40 +355,40 @@ func (m *message) remainder(rest pieces) pieces {
 	return pieces{1: m.body[len(m.body)-len(rest[1]):], 2: m.attachment[len(m.attachment)-len(rest[2]):]}
 }
 
-// sendRestLocked sends the remainder of a message in Data frames. It sends a few at a time, so that
-// frames of other calls go between them. It unlocks c.mu. The opening frame waits in out, and goes
-// with the first Data frame. When sendRestLocked has returned, no frame points into the caller's
-// memory.
+// sendRestAndUnlock sends the remainder of a message in Data frames. It sends a few at a time, so
+// that frames of other calls go between them. It unlocks c.mu. The opening frame waits in out, and
+// goes with the first Data frame. When sendRestAndUnlock has returned, no frame points into the
+// caller's memory.
 //
 // Before each frame it calls step with c.mu held, with the frame's size and whether it is the last.
-// If step returns false, the message is no longer wanted, and sendRestLocked returns nil. With
+// If step returns false, the message is no longer wanted, and sendRestAndUnlock returns nil. With
 // copied, it copies all bytes with c.mu held, so it does not read the message after step has
 // returned false.
-func (c *Conn) sendRestLocked(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, copied bool, step func(size int, last bool) bool) error {
+func (c *Conn) sendRestAndUnlock(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, copied bool, step func(size int, last bool) bool) error {
 	for {
 		var wanted bool
 		// out may hold the opening frame, and no other goroutine may flush it
 		if len(c.out) >= c.highWater() {
-			c.flushLocked(false)
+			c.flushAndUnlock(false)
 			c.mu.Lock()
 		}
-		err := c.spaceLocked(ctx, deadline, c.highWater())
-		for err == nil && c.straight && len(c.out) == 0 {
-			err = c.waitForSpaceLocked(ctx, deadline)
+		err := c.awaitSpaceRelocking(ctx, deadline, c.highWater())
+		for err == nil && c.vectoring && len(c.out) == 0 {
+			err = c.awaitFlushRelocking(ctx, deadline)
 		}
 		switch {
 		case err != nil:
-			c.flushLocked(false)
+			c.flushAndUnlock(false)
 			return err
 		case vectored && !copied && c.socket != nil && !c.flushing && h.Flags&wire.HasChecksum == 0:
-			wanted = c.sendStraightLocked(h, &rest, step)
+			wanted = c.sendVectoredAndUnlock(h, &rest, step)
 		default:
 			if wanted = nextPiece(&h, rest.size(), step); wanted {
 				start := c.beginLocked(h)
 				rest = c.appendPartsLocked(rest, int(h.Len))
 				c.finishLocked(start)
 			}
-			c.flushLocked(false)
+			c.flushAndUnlock(false)
 		}
 		if !wanted || rest.size() == 0 {
 			return nil
@@ -428,10 +428,10 @@ func (p *pieces) take(n int) (taken pieces) {
 // pieces, small calls beside four echoes of 1 MiB waited longer in each of three pairs of runs.
 const atOnce = 4
 
-// sendStraightLocked writes everything in out, followed by a few Data frames whose payload is the
-// caller's own memory. It unlocks c.mu. No goroutine may be flushing. It reports whether more
+// sendVectoredAndUnlock writes everything in out, followed by a few Data frames whose payload is
+// the caller's own memory. It unlocks c.mu. No goroutine may be flushing. It reports whether more
 // frames are wanted.
-func (c *Conn) sendStraightLocked(h wire.Header, rest *pieces, step func(size int, last bool) bool) (wanted bool) {
+func (c *Conn) sendVectoredAndUnlock(h wire.Header, rest *pieces, step func(size int, last bool) bool) (wanted bool) {
 	var ends [atOnce]int // of the headers, in out
 	var payloads [atOnce]pieces
 	n := 0
@@ -445,10 +445,10 @@ func (c *Conn) sendStraightLocked(h wire.Header, rest *pieces, step func(size in
 		c.taken += uint64(h.Len)
 	}
 	if n == 0 {
-		c.flushLocked(false)
+		c.flushAndUnlock(false)
 		return false
 	}
-	c.flushing, c.straight = true, true
+	c.flushing, c.vectoring = true, true
 	others := c.space != nil
 	buf := c.takeOutLocked()
 	c.mu.Unlock()
@@ -462,23 +462,23 @@ func (c *Conn) sendStraightLocked(h wire.Header, rest *pieces, step func(size in
 		}
 		start = ends[i]
 	}
-	c.writeStraight(buf, parts)
+	c.writeVectored(buf, parts)
 	if others { // large messages alternate
 		runtime.Gosched()
 	}
 	return wanted
 }
 
-// writeStraight writes parts, some of which point into buf. It copies what the socket does not
+// writeVectored writes parts, some of which point into buf. It copies what the socket does not
 // take, and a goroutine that may block writes the copy.
-func (c *Conn) writeStraight(buf []byte, parts net.Buffers) {
+func (c *Conn) writeVectored(buf []byte, parts net.Buffers) {
 	n, left, err := writeSocketAll(c.socket, &c.count, parts)
 	c.mu.Lock()
 	c.wroteLocked(n)
 	switch {
 	case err != nil:
 		c.taken = c.written
-		c.writeFailedLocked(err)
+		c.writeFailedAndUnlock(err)
 	case len(left) > 0:
 		var tail []byte
 		if len(c.out) == 0 { // the memory of out is free to use
@@ -502,7 +502,7 @@ func (c *Conn) writeStraight(buf []byte, parts net.Buffers) {
 	default:
 		c.giveBackLocked(buf)
 		if c.flushing = false; len(c.out) > 0 {
-			c.flushLocked(false)
+			c.flushAndUnlock(false)
 			return
 		}
 		c.flushedLocked()

@@ -19,7 +19,7 @@ import (
 //     The peer accepts it for that reason, up to another limit. Beyond that limit it fails at once,
 //     so that an endless recursion ends.
 //   - A side with open calls reads on, even if more one-way requests arrive than it has room for.
-//   - A Completer that waits for the window does not block the reading: see passOnReadingLocked.
+//   - A Completer that waits for the window does not block the reading: see passOnReadingRelocking.
 
 // extraOpen returns how many requests that serve calls of the receiver may be open beyond a window
 // of n. If both windows are full of calls, each is called back, and each calls back again, there
@@ -68,10 +68,10 @@ func (c *Conn) serves(r *Request) bool {
 	return !r.alone() && parent <= math.MaxUint32 && c.slotLocked(uint32(parent)) != nil
 }
 
-// roomLocked waits until the table has room for a one-way request. It unlocks c.mu while it waits.
-// While calls of this side are open, the reader must not wait, because a handler may wait for their
-// replies. Then the table takes more requests, up to another limit.
-func (c *Conn) roomLocked(r *Request) {
+// awaitRequestRoomRelocking waits until the table has room for a one-way request. It unlocks c.mu
+// while it waits. While calls of this side are open, the reader must not wait, because a handler
+// may wait for their replies. Then the table takes more requests, up to another limit.
+func (c *Conn) awaitRequestRoomRelocking(r *Request) {
 	held := false
 	for c.err == nil && !c.refusing.Load() {
 		open, bytes, maxOpen, maxBytes := c.openLocked(r)
@@ -82,10 +82,10 @@ func (c *Conn) roomLocked(r *Request) {
 			break
 		}
 		held, c.holding = true, true
-		stuck := c.awaitRoomLocked()
+		stuck := c.awaitRoomRelocking()
 		c.holding = false
 		if stuck && c.open > 0 && !c.flooded {
-			c.floodedLocked()
+			c.failFloodedRelocking()
 		}
 	}
 	if held {
@@ -101,9 +101,9 @@ func (c *Conn) roomLocked(r *Request) {
 // peer has, this side reads what the peer sent for that long again.
 const hangUpTime = time.Second
 
-// awaitRoomLocked waits until a request has left the table. It unlocks c.mu while it waits. It
+// awaitRoomRelocking waits until a request has left the table. It unlocks c.mu while it waits. It
 // returns true if no request has left the table for stuckTime.
-func (c *Conn) awaitRoomLocked() (stuck bool) {
+func (c *Conn) awaitRoomRelocking() (stuck bool) {
 	last, now := c.seldomLocked(), c.now()
 	if last.room == nil {
 		last.room = make(chan struct{})
@@ -113,10 +113,10 @@ func (c *Conn) awaitRoomLocked() (stuck bool) {
 	}
 	for room, late := last.room, later(now, c.stuckTime()); ; {
 		look := later(last.looked, hangUpTime)
-		err := c.waitLocked(context.Background(), time.Now().Add(time.Duration(min(look, late)-now)), room)
+		err := c.waitRelocking(context.Background(), time.Now().Add(time.Duration(min(look, late)-now)), room)
 		if now = c.now(); now >= look {
 			last.looked = now
-			c.lookForHangUpLocked()
+			c.checkHangUpRelocking()
 		}
 		if err == nil || now >= late {
 			return err != nil
@@ -124,17 +124,17 @@ func (c *Conn) awaitRoomLocked() (stuck bool) {
 	}
 }
 
-// lookForHangUpLocked checks whether the peer has hung up. It unlocks c.mu meanwhile. The end of
+// checkHangUpRelocking checks whether the peer has hung up. It unlocks c.mu meanwhile. The end of
 // the peer's data cannot arrive while the receive buffer is full. So this side sends a ping. If the
 // peer is gone, its system answers with a reset, which has arrived at the next check.
-func (c *Conn) lookForHangUpLocked() {
+func (c *Conn) checkHangUpRelocking() {
 	switch {
 	case c.writeErr != nil:
 	case hungUp(c.nc):
 		c.peerGoneLocked(&IOError{Op: EndOfStream, Err: io.EOF}, hangUpTime)
 	case c.written == c.queued: // otherwise the queued output has the same effect
 		c.sendPingLocked(wire.Ping, make([]byte, pingSize))
-		c.flushLater()
+		c.flushLaterAndUnlock()
 		c.mu.Lock()
 	}
 }
@@ -148,9 +148,9 @@ func (c *Conn) stuckTime() time.Duration {
 	return 15 * time.Second
 }
 
-// floodedLocked fails the calls of this side. The reader does not read their replies, and the
-// one-way handlers that occupy the table may be waiting for them. It unlocks c.mu meanwhile.
-func (c *Conn) floodedLocked() {
+// failFloodedRelocking fails the calls of this side. The reader does not read their replies, and
+// the one-way handlers that occupy the table may be waiting for them. It unlocks c.mu meanwhile.
+func (c *Conn) failFloodedRelocking() {
 	c.flooded = true
 	for i := range c.slots {
 		if w := c.slots[i].waiter; w != nil && !w.late && w.id.CompareAndSwap(c.slots[i].id, 0) {
@@ -164,6 +164,6 @@ func (c *Conn) floodedLocked() {
 		t.wake <- struct{}{}
 	}
 	c.callsLocked().admission = nil
-	c.flushLater()
+	c.flushLaterAndUnlock()
 	c.mu.Lock()
 }

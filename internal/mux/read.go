@@ -258,7 +258,7 @@ func (rd *reader) readPreface() bool {
 	rd.r += n
 	rd.c.mu.Lock()
 	rd.c.preface = true
-	rd.c.flushLocked(false) // a server sends its preface after it has received the client's
+	rd.c.flushAndUnlock(false) // a server sends its preface after it has received the client's
 	return true
 }
 
@@ -527,7 +527,7 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 	c := rd.c
 	c.mu.Lock()
 	if r.alone() {
-		c.roomLocked(r) // a request without an id cannot be refused, so the reader waits for room
+		c.awaitRequestRoomRelocking(r) // a request without an id cannot be refused, so the reader waits for room
 	}
 	switch errorID, text := c.objectionLocked(r); {
 	case c.err != nil:
@@ -573,7 +573,7 @@ func (c *Conn) objectionLocked(r *Request) (errorID, text string) {
 	}
 	open, bytes, maxOpen, maxBytes := c.openLocked(r)
 	switch {
-	case r.alone(): // roomLocked has decided about it
+	case r.alone(): // awaitRequestRoomRelocking has decided about it
 	case open >= maxOpen:
 		return catalogue.TooManyOpen, fmt.Sprintf("%d requests are open on this connection, the limit is %d", open, maxOpen)
 	case bytes > 0 && bytes+r.bytes > maxBytes:
@@ -625,9 +625,9 @@ func (r *Request) hold(p *Pool, fields []byte) {
 	}
 }
 
-// streamData passes a frame to its stream, together with the following frames of the same stream.
-// The caller holds c.mu, and streamData unlocks it.
-func (rd *reader) streamData(st *Stream, h wire.Header, frame, payload []byte, err error) bool {
+// streamDataAndUnlock passes a frame to its stream, together with the following frames of the same
+// stream. The caller holds c.mu, and streamDataAndUnlock unlocks it.
+func (rd *reader) streamDataAndUnlock(st *Stream, h wire.Header, frame, payload []byte, err error) bool {
 	what := ""
 	if size, n := st.wholeLocked(rd.buf[rd.r-len(frame) : rd.w]); n > 0 {
 		rd.r += size - len(frame)

@@ -108,9 +108,10 @@ func (c *Conn) replyGoneLocked(r *Request) {
 // untilEnd is the context of waits that only the end of the connection ends.
 var untilEnd = context.Background()
 
-// awaitReplySpaceLocked is spaceLocked for the reply of r. It unlocks c.mu while it waits. The
-// bytes of the reply count until the reply is in the output, or until it is sent if it is large.
-func (c *Conn) awaitReplySpaceLocked(r *Request) error {
+// awaitReplySpaceRelocking is awaitSpaceRelocking for the reply of r. It unlocks c.mu while it
+// waits. The bytes of the reply count until the reply is in the output, or until it is sent if it
+// is large.
+func (c *Conn) awaitReplySpaceRelocking(r *Request) error {
 	size := len(r.Reply.Body) + len(r.Reply.Attachment)
 	if full := len(c.out) >= c.cfg.MaxUnsent; !full && size <= maxPart {
 		return c.err
@@ -123,7 +124,7 @@ func (c *Conn) awaitReplySpaceLocked(r *Request) error {
 		return c.err
 	}
 	c.stuck.Add(int64(size))
-	err := c.spaceLocked(untilEnd, noDeadline, c.cfg.MaxUnsent)
+	err := c.awaitSpaceRelocking(untilEnd, noDeadline, c.cfg.MaxUnsent)
 	c.stuck.Add(-int64(size))
 	return err
 }

@@ -112,7 +112,7 @@ func (r *Request) Inform(info wire.Info) {
 	if c.err == nil {
 		c.appendLocked(func(dst []byte) []byte { return wire.AppendMethodInfo(dst, r.number, r.methodID, &info) })
 	}
-	c.flushLocked(true)
+	c.flushAndUnlock(true)
 }
 
 // Keep passes ownership of Body and Attachment to the caller if their memory belongs to this
@@ -332,7 +332,7 @@ func (c *Conn) finish(r *Request) {
 		r.stream.endLocked(context.Canceled)
 	}
 	// A peer that does not read must not make this side buffer more replies.
-	if r.alone() || c.awaitReplySpaceLocked(r) != nil {
+	if r.alone() || c.awaitReplySpaceRelocking(r) != nil {
 		c.leaveTableLocked(r)
 		c.mu.Unlock()
 		return
@@ -340,20 +340,20 @@ func (c *Conn) finish(r *Request) {
 	h, m := r.replyMessage()
 	rest := c.appendMessageLocked(h, &m)
 	if rest.size() > 0 {
-		c.finishLargeLocked(r, wire.Header{Type: wire.Data, Flags: m.flags&wire.HasChecksum | wire.OfReply, ID: r.id}, m.remainder(rest))
+		c.finishLargeAndUnlock(r, wire.Header{Type: wire.Data, Flags: m.flags&wire.HasChecksum | wire.OfReply, ID: r.id}, m.remainder(rest))
 		return
 	}
 	c.leaveTableLocked(r)
 	c.countOutLocked()
-	c.flushLocked(c.inOpen > 0)
+	c.flushAndUnlock(c.inOpen > 0)
 }
 
-// finishLargeLocked sends the rest of a reply and unlocks c.mu. The request leaves the table
+// finishLargeAndUnlock sends the rest of a reply and unlocks c.mu. The request leaves the table
 // together with the last piece, because the peer may reuse the id as soon as it has that piece.
-func (c *Conn) finishLargeLocked(r *Request, h wire.Header, rest pieces) {
+func (c *Conn) finishLargeAndUnlock(r *Request, h wire.Header, rest pieces) {
 	left := false
 	// The only error is the end of the connection, which the peer notices by itself.
-	_ = c.sendRestLocked(context.Background(), time.Time{}, h, rest, false, func(_ int, last bool) bool {
+	_ = c.sendRestAndUnlock(context.Background(), time.Time{}, h, rest, false, func(_ int, last bool) bool {
 		if left = last && !r.unwanted; left {
 			c.leaveTableLocked(r)
 		}
@@ -364,7 +364,7 @@ func (c *Conn) finishLargeLocked(r *Request, h wire.Header, rest pieces) {
 		c.finishLocked(c.beginLocked(h))
 		c.leaveTableLocked(r)
 	}
-	c.flushLocked(false)
+	c.flushAndUnlock(false)
 }
 
 // replyMessage returns the header and the message of the reply of r.

@@ -187,7 +187,7 @@ func (st *Stream) Accept() {
 		}
 		st.grantLocked(st.window)
 	}
-	c.flushLocked(true)
+	c.flushAndUnlock(true)
 }
 
 // Accepted waits until the peer accepts messages. An error means that it never will. Wait returns
@@ -197,7 +197,7 @@ func (st *Stream) Accepted(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for st.credit == 0 && st.over == nil {
-		if err := st.waitLocked(ctx); err != nil {
+		if err := st.waitRelocking(ctx); err != nil {
 			return err
 		}
 	}
@@ -214,12 +214,12 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 	c := st.conn
 	c.mu.Lock()
 	if st.sendAtOnceLocked(flags, msg) {
-		c.flushLater()
+		c.flushLaterAndUnlock()
 		return nil
 	}
 	defer c.mu.Unlock()
 	for (st.busy || st.credit == 0) && st.over == nil && !st.ending {
-		if err := st.waitLocked(ctx); err != nil {
+		if err := st.waitRelocking(ctx); err != nil {
 			return err
 		}
 	}
@@ -230,14 +230,14 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 		return ErrSendEnded
 	}
 	st.busy = true
-	err := st.sendLocked(ctx, flags, msg)
+	err := st.sendRelocking(ctx, flags, msg)
 	st.busy = false
 	if err == nil {
 		st.traffic.out(msg)
 	}
 	if st.ending {
 		st.endSendLocked(ErrSendEnded)
-		c.flushLater()
+		c.flushLaterAndUnlock()
 		c.mu.Lock()
 	}
 	st.moreLocked()
@@ -269,13 +269,13 @@ func (st *Stream) largest() int {
 	return min(int(st.room/2), wire.HeaderSize+maxPart) //nolint:gosec // a window is small
 }
 
-func (st *Stream) sendLocked(ctx context.Context, flags wire.Flags, msg []byte) error {
+func (st *Stream) sendRelocking(ctx context.Context, flags wire.Flags, msg []byte) error {
 	flags |= st.mark
 	size := len(msg)
 	largest := st.largest()
 	whole := wire.HeaderSize + wire.ChecksumSize + size
 	if whole <= largest {
-		return st.frameLocked(ctx, wire.Header{Flags: flags}, 0, &msg, whole)
+		return st.sendFrameRelocking(ctx, wire.Header{Flags: flags}, 0, &msg, whole)
 	}
 	for first := true; first || len(msg) > 0; first = false {
 		h, announced := wire.Header{Flags: flags}, 0
@@ -284,11 +284,11 @@ func (st *Stream) sendLocked(ctx context.Context, flags wire.Flags, msg []byte) 
 			announced = size
 		}
 		cost := min(wire.HeaderSize+wire.ChecksumSize+sizeFieldSize+len(msg), largest)
-		if err := st.frameLocked(ctx, h, announced, &msg, cost); err != nil {
+		if err := st.sendFrameRelocking(ctx, h, announced, &msg, cost); err != nil {
 			if !first {
 				// the message is incomplete, so nothing can follow it, and the peer must not wait
 				st.endSendLocked(err)
-				st.conn.flushLater()
+				st.conn.flushLaterAndUnlock()
 				st.conn.mu.Lock()
 			}
 			return err
@@ -297,9 +297,10 @@ func (st *Stream) sendLocked(ctx context.Context, flags wire.Flags, msg []byte) 
 	return nil
 }
 
-// frameLocked sends as much of msg as fits in a frame of cost bytes. It unlocks c.mu meanwhile.
-func (st *Stream) frameLocked(ctx context.Context, h wire.Header, announced int, msg *[]byte, cost int) error {
-	waited, err := st.roomLocked(ctx, uint64(cost))
+// sendFrameRelocking sends as much of msg as fits in a frame of cost bytes. It unlocks c.mu
+// meanwhile.
+func (st *Stream) sendFrameRelocking(ctx context.Context, h wire.Header, announced int, msg *[]byte, cost int) error {
+	waited, err := st.awaitWindowRelocking(ctx, uint64(cost))
 	if err != nil {
 		return err
 	}
@@ -324,14 +325,14 @@ func (st *Stream) frameLocked(ctx context.Context, h wire.Header, announced int,
 	c.finishLocked(start)
 	*msg = (*msg)[n:]
 	st.sent += uint64(len(c.out) - start)
-	c.flushLater()
+	c.flushLaterAndUnlock()
 	c.mu.Lock()
 	return nil
 }
 
-// roomLocked waits until a frame of cost bytes may be sent. It unlocks c.mu while it waits. Waited
-// reports whether the window made it wait.
-func (st *Stream) roomLocked(ctx context.Context, cost uint64) (waited bool, err error) {
+// awaitWindowRelocking waits until a frame of cost bytes may be sent. It unlocks c.mu while it
+// waits. Waited reports whether the window made it wait.
+func (st *Stream) awaitWindowRelocking(ctx context.Context, cost uint64) (waited bool, err error) {
 	c := st.conn
 	for {
 		switch {
@@ -340,10 +341,10 @@ func (st *Stream) roomLocked(ctx context.Context, cost uint64) (waited bool, err
 		case c.err != nil:
 			return waited, c.err
 		case len(c.out) >= c.highWater():
-			err = c.waitForSpaceLocked(ctx, noDeadline)
+			err = c.awaitFlushRelocking(ctx, noDeadline)
 		case st.credit-st.sent < cost || st.credit < st.sent:
 			waited = true
-			err = st.waitLocked(ctx)
+			err = st.waitRelocking(ctx)
 		default:
 			return waited, nil
 		}
@@ -363,7 +364,7 @@ func (st *Stream) End() {
 	} else {
 		st.endSendLocked(ErrSendEnded)
 	}
-	c.flushLater()
+	c.flushLaterAndUnlock()
 }
 
 // endSendLocked tells the peer that no more messages come, unless the stream has ended.
@@ -374,13 +375,13 @@ func (st *Stream) endSendLocked(why error) {
 	}
 }
 
-// waitLocked waits for a change of the sending direction. It unlocks conn.mu while it waits, and
+// waitRelocking waits for a change of the sending direction. It unlocks conn.mu while it waits, and
 // returns with conn.mu held.
-func (st *Stream) waitLocked(ctx context.Context) error {
+func (st *Stream) waitRelocking(ctx context.Context) error {
 	if st.more == nil {
 		st.more = make(chan struct{})
 	}
-	if err := st.conn.waitLocked(ctx, noDeadline, st.more); err != nil {
+	if err := st.conn.waitRelocking(ctx, noDeadline, st.more); err != nil {
 		return err
 	}
 	if st.over == nil {
@@ -420,7 +421,7 @@ func (st *Stream) Receive(ctx context.Context) (msg []byte, flags wire.Flags, er
 		c := st.conn
 		c.mu.Lock()
 		st.eatLocked()
-		c.flushLater()
+		c.flushLaterAndUnlock()
 	}
 	return record[wire.HeaderSize:n:n], h.Flags & opening, nil
 }
@@ -433,7 +434,7 @@ func (st *Stream) Buffered() int { return len(st.out) - st.at }
 func (st *Stream) refill(ctx context.Context) error {
 	c := st.conn
 	c.mu.Lock()
-	defer c.flushLater()
+	defer c.flushLaterAndUnlock()
 	c.unreserveLocked(&st.held)
 	st.eatLocked()
 	for st.complete == 0 {
@@ -444,7 +445,7 @@ func (st *Stream) refill(ctx context.Context) error {
 		st.waiting = true
 		st.pieceLocked()
 		st.creditLocked()
-		if err := st.awaitLocked(ctx); err != nil {
+		if err := st.awaitMessageRelocking(ctx); err != nil {
 			return err
 		}
 	}
@@ -478,10 +479,10 @@ func (st *Stream) eatLocked() {
 	st.creditLocked()
 }
 
-// awaitLocked waits until the reader brings a message. It unlocks c.mu while it waits.
-func (st *Stream) awaitLocked(ctx context.Context) error {
+// awaitMessageRelocking waits until the reader brings a message. It unlocks c.mu while it waits.
+func (st *Stream) awaitMessageRelocking(ctx context.Context) error {
 	c := st.conn
-	c.flushLater() // it writes credit for the peer
+	c.flushLaterAndUnlock() // it writes credit for the peer
 	var err error
 	select {
 	case <-st.wake:
@@ -835,7 +836,7 @@ func (st *Stream) Complete(a *Answer, err error) {
 	}
 	st.closeReceiveLocked(closed)
 	st.endLocked(errStreamEnded)
-	c.flushLocked(false)
+	c.flushAndUnlock(false)
 	close(st.done)
 }
 

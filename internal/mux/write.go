@@ -27,7 +27,8 @@ const (
 	maxPart = maxFrame - 16
 )
 
-// flushLocked makes sure that out is written. The caller holds c.mu, and flushLocked unlocks it.
+// flushAndUnlock makes sure that out is written. The caller holds c.mu, and flushAndUnlock unlocks
+// it.
 //
 // If no goroutine flushes, the caller becomes the flusher. With company, other goroutines are
 // working too, and the flusher first yields once: the frames that they append meanwhile go out in
@@ -35,7 +36,7 @@ const (
 // yields add nothing. A caller that fills the batch while the flusher yields flushes in its place.
 // Otherwise the frames of 1000 callers would go out in one write from a newly allocated buffer, and
 // the peer would wait for that write.
-func (c *Conn) flushLocked(company bool) {
+func (c *Conn) flushAndUnlock(company bool) {
 	if c.flushing && !c.mayTakeOverLocked() || len(c.out) == 0 || c.err != nil {
 		c.mu.Unlock()
 		return
@@ -66,7 +67,7 @@ func (c *Conn) flushLocked(company bool) {
 		c.wroteLocked(n)
 		if err != nil {
 			c.taken = c.written
-			c.writeFailedLocked(err)
+			c.writeFailedAndUnlock(err)
 			return
 		}
 		if n < len(buf) { // the socket is full: a goroutine that may block goes on
@@ -104,7 +105,7 @@ func (c *Conn) flushGathered() {
 	}
 	c.yielding = false
 	c.flushedLocked()
-	c.flushLocked(false)
+	c.flushAndUnlock(false)
 }
 
 // mayTakeOverLocked reports whether a caller may flush in place of a flusher that yields, because
@@ -114,7 +115,7 @@ func (c *Conn) mayTakeOverLocked() bool {
 }
 
 func (c *Conn) flushedLocked() {
-	c.flushing, c.straight = false, false
+	c.flushing, c.vectoring = false, false
 	c.countOutLocked()
 	c.spaceChangedLocked()
 	if c.flushed != nil {
@@ -123,11 +124,11 @@ func (c *Conn) flushedLocked() {
 	}
 }
 
-// flushLater is flushLocked for a caller that has more to append. A new goroutine writes, unless
-// the batch is full. The caller holds c.mu, and flushLater unlocks it.
-func (c *Conn) flushLater() {
+// flushLaterAndUnlock is flushAndUnlock for a caller that has more to append. A new goroutine
+// writes, unless the batch is full. The caller holds c.mu, and flushLaterAndUnlock unlocks it.
+func (c *Conn) flushLaterAndUnlock() {
 	if c.socket != nil && len(c.out) >= fullBatch {
-		c.flushLocked(false)
+		c.flushAndUnlock(false)
 		return
 	}
 	if !c.flushing && len(c.out) > 0 && c.err == nil {
@@ -150,7 +151,7 @@ func (c *Conn) flush() { c.flushRest(nil, 0) }
 
 func (c *Conn) flushRest(buf []byte, from int) {
 	if buf == nil {
-		runtime.Gosched() // as in flushLocked
+		runtime.Gosched() // as in flushAndUnlock
 	}
 	c.mu.Lock()
 	if buf == nil {
@@ -177,7 +178,7 @@ func (c *Conn) flushRest(buf []byte, from int) {
 			if c.socket != nil {
 				c.taken = c.written
 			}
-			c.writeFailedLocked(err)
+			c.writeFailedAndUnlock(err)
 			return
 		}
 		if from += n; from < len(buf) {
@@ -190,10 +191,10 @@ func (c *Conn) flushRest(buf []byte, from int) {
 	c.mu.Unlock()
 }
 
-// writeFailedLocked makes the connection end soon. It unlocks c.mu. The reader first reads what the
-// peer sent before it went away, which may say why. Nothing is written any more, because flushing
-// remains set.
-func (c *Conn) writeFailedLocked(err error) {
+// writeFailedAndUnlock makes the connection end soon. It unlocks c.mu. The reader first reads what
+// the peer sent before it went away, which may say why. Nothing is written any more, because
+// flushing remains set.
+func (c *Conn) writeFailedAndUnlock(err error) {
 	c.peerGoneLocked(&IOError{Op: Write, Err: err}, c.stuckTime())
 	c.mu.Unlock()
 }
@@ -238,33 +239,33 @@ func (c *Conn) giveBackLocked(buf []byte) {
 	}
 }
 
-// spaceLocked waits until out holds fewer than limit bytes. It unlocks c.mu while it waits, and
-// returns with c.mu held in any case. It returns an error if ctx, the deadline or the connection
-// ends first.
-func (c *Conn) spaceLocked(ctx context.Context, deadline time.Time, limit int) error {
+// awaitSpaceRelocking waits until out holds fewer than limit bytes. It unlocks c.mu while it waits,
+// and returns with c.mu held in any case. It returns an error if ctx, the deadline or the
+// connection ends first.
+func (c *Conn) awaitSpaceRelocking(ctx context.Context, deadline time.Time, limit int) error {
 	for len(c.out) >= limit && c.err == nil {
-		if err := c.waitForSpaceLocked(ctx, deadline); err != nil {
+		if err := c.awaitFlushRelocking(ctx, deadline); err != nil {
 			return err
 		}
 	}
 	return c.err
 }
 
-// waitForSpaceLocked waits until a flusher has taken out.
-func (c *Conn) waitForSpaceLocked(ctx context.Context, deadline time.Time) error {
+// awaitFlushRelocking waits until a flusher has taken out.
+func (c *Conn) awaitFlushRelocking(ctx context.Context, deadline time.Time) error {
 	if c.space == nil {
 		c.seldomLocked().space = make(chan struct{})
 	}
-	err := c.waitLocked(ctx, deadline, c.space)
+	err := c.waitRelocking(ctx, deadline, c.space)
 	if err == nil {
 		err = c.err
 	}
 	return err
 }
 
-// waitLocked waits for wake, ctx, the deadline if there is one, or the end of the connection. It
+// waitRelocking waits for wake, ctx, the deadline if there is one, or the end of the connection. It
 // returns an error only for ctx and the deadline. It unlocks c.mu while it waits.
-func (c *Conn) waitLocked(ctx context.Context, deadline time.Time, wake <-chan struct{}) error {
+func (c *Conn) waitRelocking(ctx context.Context, deadline time.Time, wake <-chan struct{}) error {
 	ended := c.endedLocked()
 	c.mu.Unlock()
 	defer c.mu.Lock()
@@ -353,7 +354,7 @@ func (m *message) pieces() (parts pieces, size int) {
 }
 
 // appendMessageLocked appends the opening frame h of m. It returns the parts that do not fit.
-// sendRestLocked sends them.
+// sendRestAndUnlock sends them.
 func (c *Conn) appendMessageLocked(h wire.Header, m *message) (rest pieces) {
 	switch {
 	case !m.plain():
