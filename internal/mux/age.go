@@ -9,19 +9,19 @@ import "math/rand/v2"
 
 // aging says when the connection is to be ended. Conn.mu guards it.
 type aging struct {
-	retireAt int64  // when the connection is too old; 0 never
-	lookAt   int64  // when to check next for activity; 0 never
-	seen     uint64 // how many requests there had been at the last check
-	open     bool   // calls were open at the last check
-	quiet    int    // how many checks in a row found no activity
-	over     bool   // this side or the peer has ended the connection because of its age or idleness
+	retireAt  int64  // when the connection is too old; 0 never
+	checkAt   int64  // when to check next for activity; 0 never
+	seen      uint64 // how many requests there had been at the last check
+	open      bool   // calls were open at the last check
+	idleCount int    // how many checks in a row found no activity
+	retired   bool   // this side or the peer has ended the connection because of its age or idleness
 }
 
-// idleLooks is the number of checks in Limits.IdleTimeout. With checks, the beginning and the end
+// idleChecks is the number of checks in Limits.IdleTimeout. With checks, the beginning and the end
 // of a call need not be recorded.
-const idleLooks = 4
+const idleChecks = 4
 
-func (a *aging) nextLocked() int64 { return min(orNever(a.retireAt), orNever(a.lookAt)) }
+func (a *aging) nextLocked() int64 { return min(neverIfZero(a.retireAt), neverIfZero(a.checkAt)) }
 
 // ageLocked starts the checks of age and activity. The random part spreads the ends of connections
 // that began together.
@@ -30,27 +30,27 @@ func (c *Conn) ageLocked(now int64) {
 		c.seldomLocked().aging.retireAt = later(now, age-age/10, rand.N(age/5+1))
 	}
 	if idle := c.cfg.IdleTimeout; idle > 0 {
-		c.seldomLocked().aging.lookAt = later(now, max(idle/idleLooks, 1))
+		c.seldomLocked().aging.checkAt = later(now, max(idle/idleChecks, 1))
 	}
-	c.careLocked(c.aging.nextLocked())
+	c.housekeepByLocked(c.aging.nextLocked())
 }
 
 // agedLocked reports, once, whether the connection is too old or has been idle for too long.
 func (c *Conn) agedLocked(now int64) bool {
 	a := &c.aging
-	if a.lookAt != 0 && now >= a.lookAt {
+	if a.checkAt != 0 && now >= a.checkAt {
 		seen, open := c.opened+c.received.Load(), c.open+len(c.admission)+c.inOpen > 0
 		if seen != a.seen || open || a.open { // a call that was open may have ended just now
-			a.quiet = 0
+			a.idleCount = 0
 		} else {
-			a.quiet++
+			a.idleCount++
 		}
-		a.seen, a.open, a.lookAt = seen, open, later(now, max(c.cfg.IdleTimeout/idleLooks, 1))
+		a.seen, a.open, a.checkAt = seen, open, later(now, max(c.cfg.IdleTimeout/idleChecks, 1))
 	}
-	if a.quiet < idleLooks && (a.retireAt == 0 || now < a.retireAt) {
+	if a.idleCount < idleChecks && (a.retireAt == 0 || now < a.retireAt) {
 		return false
 	}
-	*a = aging{over: true}
+	*a = aging{retired: true}
 	return c.drained == nil && !c.draining.Load()
 }
 
@@ -71,5 +71,5 @@ func (c *Conn) retire() {
 func (c *Conn) Aged() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.aging.over
+	return c.aging.retired
 }

@@ -37,7 +37,7 @@ func (c *Conn) readBelow(b []byte) (n int, err error) {
 		if n, err = 0, below; below.Value == nil {
 			go func() { // it takes the place of the reader
 				c.end(&IOError{Op: Read, Err: below})
-				c.hush()
+				c.lingerAndClose()
 			}()
 		}
 	}()

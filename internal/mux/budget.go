@@ -26,7 +26,7 @@ import (
 type Budget struct {
 	total, totalBytes int
 
-	dividing sync.Mutex // held by look; taken before Conn.mu
+	dividing sync.Mutex // held by divide; taken before Conn.mu
 
 	// guards all fields below, and the fields of every share except conn; taken after Conn.mu
 	mu      sync.Mutex
@@ -35,20 +35,20 @@ type Budget struct {
 	granted int      // the sum of all shares and places
 	places  int      // reserved for connections that are being set up
 	// closed when a connection has given something up; nil when no goroutine waits
-	freed   chan struct{}
-	turn    int // which connections get one more from an uneven division
-	timer   *time.Timer
-	due     time.Time // when timer fires; zero when it is not set
-	measure time.Time // the earliest time of the next measurement
-	changed func()    // for tests: called with mu held when a share has changed
+	freed    chan struct{}
+	rotation int // which connections get one more from an uneven division
+	timer    *time.Timer
+	due      time.Time // when timer fires; zero when it is not set
+	measure  time.Time // the earliest time of the next measurement
+	changed  func()    // for tests: called with mu held when a share has changed
 }
 
 // A share is the part of a budget that a connection has. Budget.mu guards it.
 type share struct {
 	conn  *Conn
 	index int // in Budget.members
-	told  int // the limit that the peer was sent last
-	// What the total has set aside for the connection. It is at least told, and more until the peer
+	sent  int // the limit that the peer was sent last
+	// What the total has set aside for the connection. It is at least sent, and more until the peer
 	// has obeyed.
 	granted     int
 	bytes       int       // the same for bytes
@@ -178,8 +178,8 @@ func (b *Budget) join(c *Conn) *share {
 	}
 	s := &share{conn: c, index: len(b.members)}
 	free := b.total - b.granted - b.reserve()
-	s.told = max(min(b.idle(len(b.members)+1), free/2, c.hardLimit()), 1)
-	s.granted, s.bytes = s.told, b.bytesOf(s, s.told)
+	s.sent = max(min(b.idle(len(b.members)+1), free/2, c.hardLimit()), 1)
+	s.granted, s.bytes = s.sent, b.bytesOf(s, s.sent)
 	b.members = append(b.members, s)
 	b.grantLocked(s.granted)
 	b.soonLocked(gather)
@@ -216,15 +216,15 @@ func (b *Budget) touch(s *share) {
 	b.soonLocked(measurePeriod)
 }
 
-// settle takes back what a connection neither uses nor is allowed any more. It returns the limits
+// takeBack takes back what a connection neither uses nor is allowed any more. It returns the limits
 // that the connection has now.
-func (b *Budget) settle(s *share, open, bytes int) (int, int) {
+func (b *Budget) takeBack(s *share, open, bytes int) (int, int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s.lowering {
 		return s.granted, s.bytes
 	}
-	told, toldBytes := s.told, 0
+	told, toldBytes := s.sent, 0
 	if !s.gone {
 		toldBytes = b.bytesOf(s, told)
 	}
@@ -252,7 +252,7 @@ func (b *Budget) obeyed(s *share) {
 func (b *Budget) leave(s *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.told, s.lowering, s.gone = 0, false, true
+	s.sent, s.lowering, s.gone = 0, false, true
 }
 
 func (b *Budget) removeLocked(s *share) {
@@ -297,7 +297,7 @@ func (b *Budget) soonLocked(d time.Duration) {
 	}
 	b.due = at
 	if b.timer == nil {
-		b.timer = time.AfterFunc(d, b.look)
+		b.timer = time.AfterFunc(d, b.divide)
 		return
 	}
 	b.timer.Reset(d)
@@ -333,25 +333,25 @@ func (c *Conn) usedLocked(open, bytes int) {
 	c.peakBytes = max(c.peakBytes, bytes)
 }
 
-// bearsLocked reports whether the budget allows one more request.
-func (c *Conn) bearsLocked(r *Request, open, bytes int) bool {
+// budgetAllowsLocked reports whether the budget allows one more request.
+func (c *Conn) budgetAllowsLocked(r *Request, open, bytes int) bool {
 	if open == 0 || open < c.limit && (bytes == 0 || bytes+r.bytes <= c.limitBytes) {
 		return true
 	}
-	if c.share == nil || open >= initialWindow || c.informed || !c.cfg.Budget.borrow(c.share, open+1, bytes+r.bytes) {
+	if c.share == nil || open >= initialWindow || c.limitsRead || !c.cfg.Budget.borrow(c.share, open+1, bytes+r.bytes) {
 		return false
 	}
 	// The peer read its settings, with the limits, before it answers the ping.
-	if !c.inquired {
-		c.inquired = true
+	if !c.limitsAsked {
+		c.limitsAsked = true
 		c.sendPingLocked(wire.Ping, make([]byte, pingSize))
 	}
 	c.limit, c.limitBytes = max(c.limit, open+1), max(c.limitBytes, bytes+r.bytes)
 	return true
 }
 
-// settleLocked gives back to the budget what is neither allowed any more nor in use.
-func (c *Conn) settleLocked() {
+// giveBackUnusedLocked gives back to the budget what is neither allowed any more nor in use.
+func (c *Conn) giveBackUnusedLocked() {
 	if c.share == nil {
 		return
 	}
@@ -360,14 +360,14 @@ func (c *Conn) settleLocked() {
 	if c.orphans > 0 {
 		open = max(c.inOpen-c.inNested-c.orphans, 0) // mostOrphans bounds the orphans
 	}
-	c.limit, c.limitBytes = c.cfg.Budget.settle(c.share, open, c.inBytes-c.inNestBytes)
+	c.limit, c.limitBytes = c.cfg.Budget.takeBack(c.share, open, c.inBytes-c.inNestBytes)
 }
 
 // leaveBudgetLocked removes the connection from the budget. Requests that still run go on counting.
 func (c *Conn) leaveBudgetLocked() {
 	if c.share != nil {
 		c.cfg.Budget.leave(c.share)
-		c.settleLocked()
+		c.giveBackUnusedLocked()
 	}
 }
 
@@ -378,17 +378,17 @@ func (c *Conn) measure() {
 	open, bytes := c.inOpen-c.inNested, c.inBytes-c.inNestBytes // the requests in the window
 	c.cfg.Budget.measuredAs(c.share, c.peak, c.peakBytes, open)
 	c.peak, c.peakBytes = open, bytes
-	c.settleLocked()
+	c.giveBackUnusedLocked()
 }
 
-// tell sends the peer a new limit.
-func (c *Conn) tell(ch change) {
+// sendLimit sends the peer a new limit.
+func (c *Conn) sendLimit(ch change) {
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
 		return
 	}
-	w := wire.Window{MaxOpen: uint64(ch.told), MaxOpenBytes: uint64(ch.bytes)}
+	w := wire.Window{MaxOpen: uint64(ch.limit), MaxOpenBytes: uint64(ch.bytes)}
 	c.appendLocked(func(dst []byte) []byte { return wire.AppendCredit(dst, 0, 0, &w) })
 	if ch.isLowering {
 		seldom := c.seldomLocked()
@@ -396,7 +396,7 @@ func (c *Conn) tell(ch change) {
 		seldom.lowering = c.nextPing
 		c.sendPingLocked(wire.Ping, binary.LittleEndian.AppendUint64(nil, c.nextPing))
 	} else {
-		c.limit, c.limitBytes = max(c.limit, ch.told), max(c.limitBytes, ch.bytes)
+		c.limit, c.limitBytes = max(c.limit, ch.limit), max(c.limitBytes, ch.bytes)
 		c.roomChangedLocked()
 	}
 	c.flushAndUnlock(false)
@@ -408,7 +408,7 @@ func (c *Conn) obeyedLocked(n uint64) {
 	if c.lowering == n && n != 0 {
 		c.lowering = 0
 		c.cfg.Budget.obeyed(c.share)
-		c.settleLocked()
+		c.giveBackUnusedLocked()
 	}
 }
 

@@ -188,7 +188,7 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	out.OneWay = false
 	done, h := ends(ctx)
 	w.bound = done != nil // Halt wakes it wherever it waits
-	c.glance()
+	c.probe()
 	id, nth, err := c.send(ctx, out, w, nil)
 	if err != nil {
 		waiters.Put(w)
@@ -198,7 +198,7 @@ func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 		w.nth = nth
 		h.Await(w, id)
 	}
-	ended := c.readLone(w, id) || w.wait(done)
+	ended := c.readReply(w, id) || w.wait(done)
 	if h != nil {
 		h.Await(nil, 0)
 	}
@@ -383,7 +383,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 		w.deadline, id = 0, h.ID
 		if deadline != 0 && !out.OneWay { // a one-way call has no caller that waits
 			w.deadline = deadline
-			c.careLocked(deadline)
+			c.housekeepByLocked(deadline)
 		}
 		c.beginStreamLocked(out, id, m.flags)
 	}
@@ -395,7 +395,7 @@ func (c *Conn) send(ctx context.Context, out *Out, w *waiter, to Completer) (id 
 		c.sentLocked(s, out.nested(), large)
 	}
 	if async {
-		c.reclaim()
+		c.startReader()
 	}
 	switch {
 	case large:
@@ -577,7 +577,7 @@ func (c *Conn) queueRelocking(ctx context.Context, t *ticket, deadline time.Time
 	}
 	if t.admitted {
 		c.leaveLocked(t.bytes, false)
-		c.restLocked()
+		c.endDrainedLocked()
 	}
 	for i, other := range c.admission {
 		if other == t {
@@ -796,7 +796,7 @@ func (c *Conn) giveUp(id uint32, nth uint64, why, err error) {
 func (w *waiter) fail(err error) {
 	if w.to == nil {
 		w.err = err
-		w.conn.rouse(w)
+		w.conn.wakeSleeper(w)
 		w.wake <- struct{}{}
 		return
 	}

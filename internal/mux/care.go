@@ -32,11 +32,11 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	c := &Conn{
 		cfg: cfg, owner: owner, nc: nc, client: client,
 		calls: noCalls, seldom: noneYet,
-		maxOpen: min(initialWindow, cfg.ownOpen()), maxBytes: cfg.ownOpenBytes(), maxNum: defaultMaxMethods, careAt: never,
+		maxOpen: min(initialWindow, cfg.ownOpen()), maxBytes: cfg.ownOpenBytes(), maxNum: defaultMaxMethods, housekeepAt: never,
 		peerStream: defaultStreamWindow, socket: socketOf(nc),
 	}
 	c.memory.init(cfg.Memory, cfg.MaxMemory)
-	c.lone.init()
+	c.self.init()
 	rd := &reader{c: c, buf: make([]byte, max(minReadBuffer, pow2(len(prefix))))}
 	rd.w = copy(rd.buf, prefix)
 	c.reader.Store(rd)
@@ -71,11 +71,11 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	now := c.now()
 	if cfg.Handshake > 0 {
 		c.helloBy = later(now, cfg.Handshake)
-		c.careLocked(c.helloBy)
+		c.housekeepByLocked(c.helloBy)
 	}
 	if cfg.KeepAlive > 0 {
 		c.pingAt = later(now, cfg.KeepAlive)
-		c.careLocked(c.pingAt)
+		c.housekeepByLocked(c.pingAt)
 	}
 	c.ageLocked(now)
 	c.greeting.Store(true)
@@ -84,7 +84,7 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	} else {
 		c.mu.Unlock() // a server sends its settings after it has received the client's
 	}
-	theLookout.rise(c)
+	theParker.add(c)
 	go rd.loop()
 	return c
 }
@@ -108,7 +108,7 @@ func (c *Conn) Ended() <-chan struct{} {
 func (c *Conn) endedLocked() <-chan struct{} {
 	if c.ended == nil {
 		c.seldomLocked().ended = make(chan struct{})
-		if c.over.Load() {
+		if c.hasEnded.Load() {
 			close(c.ended)
 		}
 	}
@@ -162,8 +162,8 @@ func (c *Conn) onSettings(payload []byte) bool {
 	}
 	c.mu.Lock()
 	c.helloBy = 0
-	c.windowLocked(l.MaxOpen, l.MaxOpenBytes)
-	c.mostLocked(&l)
+	c.setWindowLocked(l.MaxOpen, l.MaxOpenBytes)
+	c.setUpperBoundsLocked(&l)
 	if l.MaxMethods > 0 {
 		c.maxNum = int32(min(l.MaxMethods, math.MaxUint16))
 	}
@@ -204,7 +204,7 @@ func (c *Conn) onMethod(h wire.Header, payload []byte) bool {
 	if b := c.targets.at(number); b != nil {
 		old = b.cost
 	}
-	if !c.memory.keep(cost - old) {
+	if !c.memory.holdUntilEnd(cost - old) {
 		c.refuse(&Refusal{Code: catalogue.ResourceExhausted, ID: catalogue.NoMemory, Message: ErrMemory.Error()}, ErrMemory)
 		return false
 	}
@@ -255,7 +255,7 @@ func (c *Conn) onCancel(h wire.Header) {
 		c.flushAndUnlock(false)
 		return
 	}
-	if r != nil && r.turn.waiting() {
+	if r != nil && r.ordered.waiting() {
 		c.cancelWaitingLocked(r, h.Arg)
 		c.flushAndUnlock(false)
 		return
@@ -291,7 +291,7 @@ func (c *Conn) onCredit(h wire.Header, payload []byte) bool {
 		c.mu.Unlock()
 		return true
 	}
-	c.windowLocked(w.MaxOpen, w.MaxOpenBytes)
+	c.setWindowLocked(w.MaxOpen, w.MaxOpenBytes)
 	c.admitNextLocked()
 	c.mu.Unlock()
 	return true
@@ -311,8 +311,8 @@ func (cfg *Config) ownOpenBytes() int {
 	return cfg.MaxOpenBytes
 }
 
-// windowLocked sets the peer's newest limits. 0 leaves a limit unchanged.
-func (c *Conn) windowLocked(open, bytes uint64) {
+// setWindowLocked sets the peer's newest limits. 0 leaves a limit unchanged.
+func (c *Conn) setWindowLocked(open, bytes uint64) {
 	if open > 0 {
 		c.maxOpen = int(min(open, uint64(c.cfg.ownOpen()), wire.MaxSlots))
 	}
@@ -321,8 +321,8 @@ func (c *Conn) windowLocked(open, bytes uint64) {
 	}
 }
 
-// mostLocked sets the upper bounds of the limits that the peer will ever grant.
-func (c *Conn) mostLocked(l *wire.Limits) {
+// setUpperBoundsLocked sets the upper bounds of the limits that the peer will ever grant.
+func (c *Conn) setUpperBoundsLocked(l *wire.Limits) {
 	if open := max(l.MaxOpen, l.MostOpen); open > 0 {
 		n := int(min(open, wire.MaxSlots))
 		c.mostOpen = n
@@ -376,7 +376,7 @@ func (c *Conn) onPong(payload []byte) {
 		close(ch)
 		delete(c.pings, n)
 	}
-	c.informed = true
+	c.limitsRead = true
 	c.obeyedLocked(n)
 	c.mu.Unlock()
 }
@@ -393,7 +393,7 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 	}
 	c.pings[n] = ch
 	ended := c.endedLocked()
-	c.reclaim()
+	c.startReader()
 	c.sendPingLocked(wire.Ping, binary.LittleEndian.AppendUint64(nil, n))
 	c.flushAndUnlock(false)
 	select {
@@ -421,14 +421,14 @@ func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
 		last.drained, last.accepted = ErrDrained, d.Count
 	}
 	c.seldomLocked().accepted = min(c.accepted, d.Count)
-	c.aging.over = c.aging.over || d.Again != 0
+	c.aging.retired = c.aging.retired || d.Again != 0
 	if h.Arg != 0 {
 		c.drained = &Refusal{Code: h.Arg, ID: text.ID(string(d.ErrorID)), Message: text.Clip(string(d.Message), maxRefusal)}
 		c.endAndUnlock(c.drained)
 		return false
 	}
 	c.admitNextLocked()
-	c.restLocked()
+	c.endDrainedLocked()
 	c.mu.Unlock()
 	if c.cfg.Unusable != nil {
 		c.cfg.Unusable(c)
@@ -439,17 +439,17 @@ func (c *Conn) onGoAway(h wire.Header, payload []byte) bool {
 // maxRefusal is how many bytes of a peer's refusal message are kept.
 const maxRefusal = 1 << 10
 
-// restLocked schedules the end of a draining connection once no call is open on it. The side that
-// received the drain notice closes the connection. If the draining side closed it, TCP could answer
-// late data with a reset, and the reset could destroy replies that are still in transit.
-func (c *Conn) restLocked() {
+// endDrainedLocked schedules the end of a draining connection once no call is open on it. The side
+// that received the drain notice closes the connection. If the draining side closed it, TCP could
+// answer late data with a reset, and the reset could destroy replies that are still in transit.
+func (c *Conn) endDrainedLocked() {
 	switch {
 	case c.open > 0 || c.inOpen > 0:
 	case c.drained != nil:
-		c.careLocked(c.now()) // at once, but on the timer's goroutine: the caller may be the reader
+		c.housekeepByLocked(c.now()) // at once, but on the timer's goroutine: the caller may be the reader
 	case c.draining.Load() && c.linger == 0:
 		c.seldomLocked().linger = c.now() + int64(lingerTime)
-		c.careLocked(c.linger)
+		c.housekeepByLocked(c.linger)
 	}
 }
 
@@ -471,7 +471,7 @@ func (c *Conn) drain(again uint64) {
 	c.promised = c.received.Load()
 	d := wire.Drain{Count: c.promised, Again: again}
 	c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, 0, &d) })
-	c.restLocked()
+	c.endDrainedLocked()
 	c.flushAndUnlock(false)
 }
 
@@ -497,22 +497,22 @@ func (c *Conn) Refuse() (quiet <-chan struct{}) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.quiet == nil {
-		c.seldomLocked().quiet = make(chan struct{})
-		c.quietLocked()
+	if c.noRequests == nil {
+		c.seldomLocked().noRequests = make(chan struct{})
+		c.requestsEndedLocked()
 	}
-	return c.quiet
+	return c.noRequests
 }
 
-func (c *Conn) quietLocked() {
-	if c.quiet == nil || c.inOpen > 0 {
+func (c *Conn) requestsEndedLocked() {
+	if c.noRequests == nil || c.inOpen > 0 {
 		return
 	}
 	select {
 	// it was closed before: only requests that serve calls of this side have arrived since
-	case <-c.quiet:
+	case <-c.noRequests:
 	default:
-		close(c.quiet)
+		close(c.noRequests)
 	}
 }
 
@@ -552,13 +552,13 @@ func (c *Conn) eachRequestLocked(f func(*Request)) {
 // Close ends the connection: open calls fail at once. Close first writes the queued output, for at
 // most a second.
 func (c *Conn) Close() {
-	ctx, cancel := context.WithTimeout(context.Background(), partingTime)
+	ctx, cancel := context.WithTimeout(context.Background(), closingTime)
 	defer cancel()
 	c.mu.Lock()
 	c.flushAndUnlock(false)
 	c.mu.Lock()
 	c.awaitWrittenRelocking(ctx)
-	gone := c.goneLocked()
+	gone := c.readerEndedLocked()
 	c.endAndUnlock(ErrClosed)
 	select {
 	case <-gone:
@@ -581,40 +581,40 @@ func (c *Conn) graciousLocked() bool {
 	return written && !c.abrupt && (errors.Is(c.err, ErrClosed) || errors.Is(c.err, ErrDrained) || errors.Is(c.err, ErrRetired) || errors.Is(c.err, ErrAged))
 }
 
-// part closes the underlying connection. If a socket is closed with unread data in it, or data
-// arrives after the close, TCP sends a reset, and the reset destroys what the peer has not read
-// yet. A gracious end therefore only closes the writing direction. The reader then reads on until
-// the peer closes too, for at most half of partingTime.
-func (c *Conn) part(gracious bool) {
-	if gracious && c.finishBelow() && c.readUntil(time.Now().Add(partingTime/2)) == nil {
+// shutSocket closes the underlying connection. If a socket is closed with unread data in it, or
+// data arrives after the close, TCP sends a reset, and the reset destroys what the peer has not
+// read yet. A gracious end therefore only closes the writing direction. The reader then reads on
+// until the peer closes too, for at most half of closingTime.
+func (c *Conn) shutSocket(gracious bool) {
+	if gracious && c.finishBelow() && c.limitReading(time.Now().Add(closingTime/2)) == nil {
 		return
 	}
 	c.closeBelow()
 }
 
-// hush closes the underlying connection. It is the last step of the reader after the connection has
-// ended.
-func (c *Conn) hush() {
+// lingerAndClose closes the underlying connection. It is the last step of the reader after the
+// connection has ended.
+func (c *Conn) lingerAndClose() {
 	c.drainBelow() // returns when the peer closes, when the read deadline passes, or at once
 	c.closeBelow()
-	theLookout.forget(c)
+	theParker.remove(c)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.silent = true
-	if c.gone != nil {
-		close(c.gone)
+	c.readerDone = true
+	if c.readerEnded != nil {
+		close(c.readerEnded)
 	}
 }
 
-// goneLocked returns a channel that is closed when the reader has ended.
-func (c *Conn) goneLocked() <-chan struct{} {
-	if c.gone == nil {
-		c.seldomLocked().gone = make(chan struct{})
-		if c.silent {
-			close(c.gone)
+// readerEndedLocked returns a channel that is closed when the reader has ended.
+func (c *Conn) readerEndedLocked() <-chan struct{} {
+	if c.readerEnded == nil {
+		c.seldomLocked().readerEnded = make(chan struct{})
+		if c.readerDone {
+			close(c.readerEnded)
 		}
 	}
-	return c.gone
+	return c.readerEnded
 }
 
 // CloseWhenIdle accepts no more calls of this side. It closes the connection when the open calls
@@ -629,12 +629,12 @@ func (c *Conn) closeWhenIdle(why error) {
 		last.drained, last.accepted = why, c.opened
 	}
 	c.admitNextLocked()
-	c.restLocked()
+	c.endDrainedLocked()
 }
 
-// partingTime bounds how long an ending connection waits until its last frames are written and
+// closingTime bounds how long an ending connection waits until its last frames are written and
 // read.
-const partingTime = time.Second
+const closingTime = time.Second
 
 // awaitWrittenRelocking waits until all output has been written. It unlocks c.mu while it waits,
 // and returns with c.mu held.
@@ -658,13 +658,13 @@ func (c *Conn) awaitWrittenRelocking(ctx context.Context) {
 // reads and drops what the peer sends, because closing a socket with unread data in it would
 // destroy what the peer has not read.
 func (c *Conn) refuse(why *Refusal, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), partingTime)
+	ctx, cancel := context.WithTimeout(context.Background(), closingTime)
 	defer cancel()
 	d := wire.Drain{Count: c.received.Load(), Message: []byte(why.Message), ErrorID: []byte(why.ID)}
 	c.draining.Store(true)
 	c.mu.Lock()
 	if c.err == nil {
-		c.seldomLocked().why = err
+		c.seldomLocked().endReason = err
 		c.reader.Load().appendRepliesLocked()
 		c.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, why.Code, &d) })
 	}
@@ -674,7 +674,7 @@ func (c *Conn) refuse(why *Refusal, err error) {
 	c.mu.Unlock()
 	if c.finishBelow() {
 		// if it fails, the peer may miss the reason
-		_ = c.readableUntil(time.Now().Add(partingTime / 2))
+		_ = c.readableUntil(time.Now().Add(closingTime / 2))
 		c.drainBelow()
 	}
 	c.end(err)
@@ -686,43 +686,43 @@ func (c *Conn) breach(what string) {
 	c.refuse(&Refusal{Code: catalogue.Internal, ID: catalogue.ProtocolBroken, Message: err.Error()}, err)
 }
 
-// careLocked makes the housekeeping timer fire at t or before.
-func (c *Conn) careLocked(t int64) {
-	if t >= c.careAt || c.err != nil {
+// housekeepByLocked makes the housekeeping timer fire at t or before.
+func (c *Conn) housekeepByLocked(t int64) {
+	if t >= c.housekeepAt || c.err != nil {
 		return
 	}
-	c.careAt = t
+	c.housekeepAt = t
 	d := time.Duration(max(t-c.now(), 0))
 	switch {
-	case d > patience && c.lone.lent.Load() == nobody && theLookout.care(c, t):
+	case d > timerless && c.self.token.Load() == parkedReader && theParker.housekeepAt(c, t):
 		c.dropTimerLocked()
-	case c.care == nil:
-		c.care = time.AfterFunc(d, c.takeCare)
+	case c.housekeeper == nil:
+		c.housekeeper = time.AfterFunc(d, c.housekeep)
 	default:
-		c.care.Reset(d)
+		c.housekeeper.Reset(d)
 	}
 }
 
 func (c *Conn) dropTimerLocked() {
-	if c.care != nil {
-		c.care.Stop()
-		c.care = nil
+	if c.housekeeper != nil {
+		c.housekeeper.Stop()
+		c.housekeeper = nil
 	}
 }
 
-// takeCare does the housekeeping that is due, and sets the timer for the next time.
-func (c *Conn) takeCare() {
+// housekeep does the housekeeping that is due, and sets the timer for the next time.
+func (c *Conn) housekeep() {
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
 		return
 	}
 	now := c.now()
-	c.careAt = never
+	c.housekeepAt = never
 	why := c.drainedLocked(now)
 	switch {
 	case why != nil:
-	case c.parting != 0 && now >= c.parting && !c.lastWordsLocked(now):
+	case c.endAt != 0 && now >= c.endAt && !c.readsOnLocked(now):
 		why = c.writeErr
 	case c.helloBy != 0 && now >= c.helloBy:
 		why = ErrHandshake
@@ -734,9 +734,9 @@ func (c *Conn) takeCare() {
 		return
 	}
 	aged := c.agedLocked(now)
-	next := min(orNever(c.helloBy), orNever(c.linger), orNever(c.pingAt), orNever(c.parting), c.aging.nextLocked())
+	next := min(neverIfZero(c.helloBy), neverIfZero(c.linger), neverIfZero(c.pingAt), neverIfZero(c.endAt), c.aging.nextLocked())
 	late, late2, nextCall := c.expiredLocked(now)
-	c.careLocked(min(next, nextCall))
+	c.housekeepByLocked(min(next, nextCall))
 	c.flushAndUnlock(false)
 	for _, w := range late {
 		w.fail(ErrDeadline)
@@ -749,14 +749,14 @@ func (c *Conn) takeCare() {
 	}
 }
 
-// lastWordsLocked reports whether this side goes on reading from a peer that it can no longer write
+// readsOnLocked reports whether this side goes on reading from a peer that it can no longer write
 // to. Frames that the peer sent before it went away may have to wait until there is room for them.
-func (c *Conn) lastWordsLocked(now int64) bool {
+func (c *Conn) readsOnLocked(now int64) bool {
 	frames := c.count.framesIn.Load()
-	if now >= c.partBy || !c.holding && frames == c.partFrames {
+	if now >= c.endBy || !c.holding && frames == c.endFrames {
 		return false
 	}
-	c.seldomLocked().parting, c.partFrames = now+int64(partingTime)/4, frames
+	c.seldomLocked().endAt, c.endFrames = now+int64(closingTime)/4, frames
 	return true
 }
 
@@ -773,7 +773,7 @@ func (c *Conn) drainedLocked(now int64) error {
 	case c.drained != nil && !busy:
 		return c.drained
 	case c.drained != nil:
-		c.careLocked(now + int64(restTime))
+		c.housekeepByLocked(now + int64(drainCheckTime))
 	case c.linger != 0 && now >= c.linger:
 		if !busy {
 			return ErrClosed
@@ -783,8 +783,8 @@ func (c *Conn) drainedLocked(now int64) error {
 	return nil
 }
 
-// restTime is how often a drained connection checks whether its last bytes have been written.
-const restTime = time.Millisecond
+// drainCheckTime is how often a drained connection checks whether its last bytes have been written.
+const drainCheckTime = time.Millisecond
 
 // later returns the clock reading now plus all durations. It returns never if the sum overflows.
 func later(now int64, by ...time.Duration) int64 {
@@ -797,7 +797,7 @@ func later(now int64, by ...time.Duration) int64 {
 	return now
 }
 
-func orNever(t int64) int64 {
+func neverIfZero(t int64) int64 {
 	if t == 0 {
 		return never
 	}
@@ -958,12 +958,12 @@ func (c *Conn) endAndUnlock(err error) {
 	err = c.reasonLocked(err)
 	c.err = err
 	gracious := c.graciousLocked()
-	c.over.Store(true)
+	c.hasEnded.Store(true)
 	if c.ended != nil {
 		close(c.ended)
 	}
-	if c.care != nil {
-		c.care.Stop()
+	if c.housekeeper != nil {
+		c.housekeeper.Stop()
 	}
 	type failed struct {
 		w   *waiter
@@ -1004,13 +1004,13 @@ func (c *Conn) endAndUnlock(err error) {
 	c.leaveBudgetLocked()
 	c.closeMemoryLocked()
 	c.unparkLocked()
-	c.reclaim()
+	c.startReader()
 	c.mu.Unlock()
 
 	for _, r := range requests {
 		r.cancel(context.Canceled, err)
 	}
-	c.part(gracious)
+	c.shutSocket(gracious)
 	if rd := c.reader.Load(); rd != nil {
 		if state := rd.state.Load(); state&running != 0 {
 			c.handOver(rd, state) // so that a handler that blocks is not mistaken for the reader
@@ -1032,8 +1032,8 @@ func (c *Conn) endAndUnlock(err error) {
 func (c *Conn) reasonLocked(err error) error {
 	_, io := errors.AsType[*IOError](err)
 	switch {
-	case c.why != nil && !errors.Is(err, ErrClosed):
-		return c.why
+	case c.endReason != nil && !errors.Is(err, ErrClosed):
+		return c.endReason
 	case io && c.drained != nil:
 		return c.drained
 	case io && c.writeErr != nil:

@@ -235,9 +235,9 @@ type Conn struct {
 	socket syscall.RawConn // nil when nc is not a plain socket, see socketOf
 	count  counters
 
-	reader atomic.Pointer[reader]
-	lone   lone  // see lone.go for what guards its fields
-	lying  lying // see lookout.go for what guards its fields
+	reader  atomic.Pointer[reader]
+	self    selfReading // see lone.go for what guards its fields
+	parking parkState   // see parker.go for what guards its fields
 
 	*calls  // points to noCalls until this side sends its first call
 	*seldom // points to noneYet until a field is needed
@@ -246,19 +246,19 @@ type Conn struct {
 	client  bool
 	preface bool // the peer's preface has arrived; written by the reader with mu held
 	// calls fail because this side cannot read their replies, see failFloodedRelocking
-	flooded  bool
-	pinged   bool        // a keepalive ping waits for a sign of life from the peer
-	holding  bool        // the reader waits for room for a one-way request, see awaitRequestRoomRelocking
-	abrupt   bool        // the connection ends at once, without waiting for output
-	silent   bool        // the reader goroutine has ended
-	informed bool        // the peer has answered a ping, so it has read this side's settings
-	inquired bool        // a ping was sent to find that out
-	greeting atomic.Bool // the peer's settings have not arrived
-	heard    atomic.Bool // the peer has sent something since the last keepalive check
-	watched  atomic.Bool // the connection is in cfg.Watch
-	draining atomic.Bool // this side accepts no more requests, and then ends the connection
-	refusing atomic.Bool // this side accepts no more requests, and the connection goes on
-	over     atomic.Bool // err is set
+	flooded     bool
+	pinged      bool        // a keepalive ping waits for a sign of life from the peer
+	holding     bool        // the reader waits for room for a one-way request, see awaitRequestRoomRelocking
+	abrupt      bool        // the connection ends at once, without waiting for output
+	readerDone  bool        // the reader goroutine has ended
+	limitsRead  bool        // the peer has answered a ping, so it has read this side's settings
+	limitsAsked bool        // a ping was sent to find that out
+	greeting    atomic.Bool // the peer's settings have not arrived
+	heard       atomic.Bool // the peer has sent something since the last keepalive check
+	watched     atomic.Bool // the connection is in cfg.Watch
+	draining    atomic.Bool // this side accepts no more requests, and then ends the connection
+	refusing    atomic.Bool // this side accepts no more requests, and the connection goes on
+	hasEnded    atomic.Bool // err is set
 
 	// Writing, see write.go.
 	flushing   bool          // a goroutine is flushing out
@@ -307,12 +307,12 @@ type Conn struct {
 	peakBytes  int
 
 	// Ending, see care.go.
-	err      error
-	care     *time.Timer // the housekeeping timer
-	careAt   int64       // when care fires; never when it is not set
-	helloBy  int64       // when the peer's settings must have arrived; 0 once they have
-	pingAt   int64
-	progress uint64 // the value of written at the last keepalive check
+	err         error
+	housekeeper *time.Timer // the housekeeping timer
+	housekeepAt int64       // when it fires; never when it is not set
+	helloBy     int64       // when the peer's settings must have arrived; 0 once they have
+	pingAt      int64
+	progress    uint64 // the value of written at the last keepalive check
 }
 
 // calls is the state of the calls that this side opens, see call.go. Conn.mu guards it.
@@ -369,26 +369,26 @@ type seldom struct {
 	room     chan struct{}
 	writeErr *IOError // a write has failed, or the peer has closed the connection
 	// closed when no request is open; nil when Refuse was not called
-	quiet chan struct{}
+	noRequests chan struct{}
 	// closed when this side accepts no more requests; nil before Draining is called
 	drainBegun chan struct{}
-	order      order         // see order.go
+	order      keyedOrder    // see order.go
 	replies    replies       // see replies.go
 	aging      aging         // see age.go
 	ended      chan struct{} // closed when err is set; nil when no goroutine waits
 	// closed when the reader has ended; nil when no goroutine waits
-	gone     chan struct{}
-	pings    map[uint64]chan struct{} // by number
-	nextPing uint64                   // the number of the last ping
+	readerEnded chan struct{}
+	pings       map[uint64]chan struct{} // by number
+	nextPing    uint64                   // the number of the last ping
 	// The ping whose pong says that the peer obeys a lower limit. 0 means none.
-	lowering   uint64
-	why        error  // why this side has begun to end the connection, after a drain notice
-	parting    int64  // when the connection ends because of writeErr; 0 means never
-	partBy     int64  // the latest time for parting
-	partFrames uint64 // framesIn at the last look
-	looked     int64  // when this side, while it did not read, last checked for a hang-up
-	stallFrom  int64  // since when an unfinished message is watched; 0 when there is none
-	stallBytes uint64 // bytesIn at stallFrom
+	lowering      uint64
+	endReason     error  // why this side has begun to end the connection, after a drain notice
+	endAt         int64  // when the connection ends because of writeErr; 0 means never
+	endBy         int64  // the latest time for parting
+	endFrames     uint64 // framesIn at the last check
+	hangUpChecked int64  // when this side, while it did not read, last checked for a hang-up
+	stallFrom     int64  // since when an unfinished message is watched; 0 when there is none
+	stallBytes    uint64 // bytesIn at stallFrom
 	// The part of written that the peer had acknowledged at the last keepalive check. 0 means all.
 	acknowledged int64
 	linger       int64 // when a drained connection is closed; 0 when it does not drain

@@ -15,13 +15,13 @@ import (
 // A change is a new limit to send to a peer.
 type change struct {
 	s          *share
-	told       int
+	limit      int
 	bytes      int
 	isLowering bool
 }
 
-// look divides the budget again. The timer calls it on its own goroutine.
-func (b *Budget) look() {
+// divide divides the budget again. The timer calls it on its own goroutine.
+func (b *Budget) divide() {
 	b.dividing.Lock()
 	defer b.dividing.Unlock()
 	b.mu.Lock()
@@ -30,7 +30,7 @@ func (b *Budget) look() {
 	if now := time.Now(); !now.Before(b.measure) {
 		b.measure = now.Add(measurePeriod)
 		measured = slices.Clone(b.active)
-		b.turn++
+		b.rotation++
 	}
 	b.mu.Unlock()
 	for _, s := range measured {
@@ -44,7 +44,7 @@ func (b *Budget) look() {
 	changes := b.divideLocked(len(measured) > 0 || len(b.active) == 0)
 	b.mu.Unlock()
 	for _, ch := range changes {
-		ch.s.conn.tell(ch)
+		ch.s.conn.sendLimit(ch)
 	}
 	b.mu.Lock()
 	if len(b.active) > 0 {
@@ -68,13 +68,13 @@ func (b *Budget) measuredAs(s *share, peak, peakBytes, open int) {
 // needLocked sets the limit that a connection should have if there were enough for all. Hungry says
 // that it may get more than it has, because it used most of that.
 func (b *Budget) needLocked(s *share, floor int) {
-	limit, bytes := s.conn.hardLimit(), b.bytesOf(s, s.told)
+	limit, bytes := s.conn.hardLimit(), b.bytesOf(s, s.sent)
 	// The limit of bytes is full when the next request does not fit, which may be at half of the
 	// limit.
 	full := s.recentBytes >= bytes/2 && bytes < s.conn.cfg.MaxOpenBytes
 	inUnits := int(min(float64(s.recentBytes)*float64(b.total)/float64(max(b.totalBytes, 1)), math.MaxInt32))
-	if s.hungry = full || s.recent >= s.told-s.told/4; s.hungry {
-		s.target = min(max(4*s.recent, 4*inUnits, 2*s.told, 4*scarceShare), limit)
+	if s.hungry = full || s.recent >= s.sent-s.sent/4; s.hungry {
+		s.target = min(max(4*s.recent, 4*inUnits, 2*s.sent, 4*scarceShare), limit)
 		return
 	}
 	s.target = min(max(2*s.recent, 3*inUnits, floor), limit)
@@ -92,38 +92,38 @@ func (b *Budget) divideLocked(known bool) []change {
 	wanted := 0
 	hungry := slices.ContainsFunc(b.members, func(s *share) bool { return s.hungry })
 	for _, s := range b.members {
-		enough := s.told / 8
+		enough := s.sent / 8
 		if !s.hungry {
-			enough = s.told / 2
+			enough = s.sent / 2
 		}
-		if (s.hungry || known && !hungry) && s.target-s.told > enough && s.free() {
+		if (s.hungry || known && !hungry) && s.target-s.sent > enough && s.free() {
 			raised = append(raised, s)
-			wanted += s.target - s.told
+			wanted += s.target - s.sent
 		}
 	}
 	for _, s := range b.members {
-		enough := s.told / 4
+		enough := s.sent / 4
 		if wanted > free {
-			enough = s.told / 8
+			enough = s.sent / 8
 		}
-		if s.told-s.target > enough && s.free() {
-			s.told, s.lowering, s.lowered = s.target, true, now
-			changes = append(changes, change{s, s.told, b.bytesOf(s, s.told), true})
+		if s.sent-s.target > enough && s.free() {
+			s.sent, s.lowering, s.lowered = s.target, true, now
+			changes = append(changes, change{s, s.sent, b.bytesOf(s, s.sent), true})
 		}
 	}
 	// the connection with the least is first
-	slices.SortFunc(raised, func(x, y *share) int { return cmp.Compare(x.told, y.told) })
+	slices.SortFunc(raised, func(x, y *share) int { return cmp.Compare(x.sent, y.sent) })
 	for _, s := range raised {
 		told := min(s.target, s.granted+max(free, 0))
-		if told <= s.told {
+		if told <= s.sent {
 			continue
 		}
 		more := max(told-s.granted, 0)
 		free -= more
-		s.told, s.granted = told, s.granted+more
+		s.sent, s.granted = told, s.granted+more
 		s.bytes = max(s.bytes, b.bytesOf(s, told))
 		b.grantLocked(more)
-		changes = append(changes, change{s, s.told, b.bytesOf(s, s.told), false})
+		changes = append(changes, change{s, s.sent, b.bytesOf(s, s.sent), false})
 	}
 	return append(changes, b.relieveLocked()...)
 }
@@ -136,7 +136,7 @@ func (b *Budget) relieveLocked() (changes []change) {
 	equal, left, n, single := b.total/max(len(b.members), 1), b.total-b.granted, 0, 0
 	for _, s := range b.members {
 		switch {
-		case s.hungry && s.told < equal:
+		case s.hungry && s.sent < equal:
 			n++
 		case s.granted == 1:
 			single++
@@ -149,12 +149,12 @@ func (b *Budget) relieveLocked() (changes []change) {
 	level := min(equal, b.reserve()/(n+1))
 	for _, s := range b.members {
 		told := min(level, s.granted+left, s.conn.hardLimit())
-		if !s.hungry || !s.free() || told-s.told <= s.told/8 {
+		if !s.hungry || !s.free() || told-s.sent <= s.sent/8 {
 			continue
 		}
 		more := max(told-s.granted, 0)
 		left -= more
-		s.told, s.granted = told, s.granted+more
+		s.sent, s.granted = told, s.granted+more
 		s.bytes = max(s.bytes, b.bytesOf(s, told))
 		b.grantLocked(more)
 		changes = append(changes, change{s, told, b.bytesOf(s, told), false})
@@ -183,7 +183,7 @@ func (b *Budget) targetsLocked() {
 	n, pool := 0, b.total-b.reserve()
 	for _, s := range b.members {
 		if s.fixed = s.gone || !s.greeted; s.fixed {
-			s.hungry, s.target = false, s.told
+			s.hungry, s.target = false, s.sent
 			pool -= s.granted
 		} else {
 			n++
@@ -237,10 +237,10 @@ func (b *Budget) levelLocked(n, pool int) {
 		}
 		s.target = level
 		if level < fewestToShare {
-			if (i+b.turn*left)%n < left {
+			if (i+b.rotation*left)%n < left {
 				s.target++
 			}
-		} else if s.told > level && left > 0 {
+		} else if s.sent > level && left > 0 {
 			s.target++
 			left--
 		}

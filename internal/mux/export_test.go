@@ -79,11 +79,11 @@ func (c *Conn) Window() (open, bytes int) {
 	return c.maxOpen, c.maxBytes
 }
 
-// Lone tells how the connection is read for a lone caller.
-func (c *Conn) Lone() (lent, asleep bool) {
-	c.lone.mu.Lock()
-	defer c.lone.mu.Unlock()
-	return c.lone.lent.Load() != nil, c.lone.asleep != nil
+// Self tells how the connection is read for a lone caller.
+func (c *Conn) Self() (lent, asleep bool) {
+	c.self.mu.Lock()
+	defer c.self.mu.Unlock()
+	return c.self.token.Load() != nil, c.self.sleeper != nil
 }
 
 // Polling returns how many readers look for something instead of sleeping, in the whole process.
@@ -104,14 +104,14 @@ func NewPoll(nc net.Conn, time time.Duration) *Poll {
 }
 
 // Batches says that so many batches came soon.
-func (p *Poll) Batches(n int) { p.brisk += int32(n) }
+func (p *Poll) Batches(n int) { p.quick += int32(n) }
 
 // Waited says how long the last batch took to come.
 func (p *Poll) Waited(d time.Duration) { p.waited(int64(d), p.limit) }
 
-// Look looks when it pays, and reports whether something came.
-func (p *Poll) Look(now time.Duration) bool {
-	n, _ := p.look(p.socket, int64(now), p.limit, make([]byte, 1))
+// Poll looks when it pays, and reports whether something came.
+func (p *Poll) Poll(now time.Duration) bool {
+	n, _ := p.poll(p.socket, int64(now), p.limit, make([]byte, 1))
 	return n > 0
 }
 
@@ -125,9 +125,9 @@ func AddPollers(n int) { pollers.Add(int32(n)) }
 
 // What the tests need to know of polling.
 const (
-	LeastBrisk = leastBrisk
-	MostBrisk  = mostBrisk
-	VainLooks  = fullCredit / vainCost
+	LeastQuick = leastQuick
+	MostQuick  = mostQuick
+	VainPolls  = fullCredit / vainCost
 	Napping    = napping
 )
 
@@ -164,11 +164,11 @@ func Reserve() int {
 	return cap(memory.reserve)
 }
 
-// Sleeping says that connections can be laid down.
-const Sleeping = sleeping
+// CanPark says that connections can be laid down.
+const CanPark = canPark
 
-// Lies reports whether the connection has been laid down.
-func (c *Conn) Lies() bool { return c.lone.lent.Load() == nobody }
+// Parked reports whether the connection has been laid down.
+func (c *Conn) Parked() bool { return c.self.token.Load() == parkedReader }
 
 // SharedIsChanged says what of the things that connections share has been written to.
 func SharedIsChanged() string {
@@ -177,21 +177,21 @@ func SharedIsChanged() string {
 		return "noCalls"
 	case !reflect.ValueOf(noneYet).Elem().IsZero():
 		return "noneYet"
-	case !reflect.ValueOf(nobody).Elem().IsZero():
+	case !reflect.ValueOf(parkedReader).Elem().IsZero():
 		return "nobody"
 	}
 	return ""
 }
 
-// Look looks at once for connections to lay down, as a timer does that is set again when it has
+// ParkIdle looks at once for connections to lay down, as a timer does that is set again when it has
 // just fired.
-func Look() { theLookout.look() }
+func ParkIdle() { theParker.parkIdle() }
 
-// Looking reports whether a look is going on.
-func Looking() bool {
-	theLookout.mu.Lock()
-	defer theLookout.mu.Unlock()
-	return theLookout.busy
+// Parking reports whether a look is going on.
+func Parking() bool {
+	theParker.mu.Lock()
+	defer theParker.mu.Unlock()
+	return theParker.busy
 }
 
 // Hold keeps everybody else from the connection's state.

@@ -33,8 +33,8 @@ const (
 // nanoseconds.
 const batchTime = int64(200 * time.Microsecond)
 
-// serve runs a request inline. It returns false when another reader has taken over meanwhile.
-func (rd *reader) serve(r *Request, timed bool) (still bool) {
+// runInline runs a request inline. It returns false when another reader has taken over meanwhile.
+func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 	c, began := rd.c, int64(0)
 	if timed {
 		began = rd.now()
@@ -42,7 +42,7 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	r.Scratch = rd.scratch[:0]
 	r.Taken = rd.taken(r)
 	rd.current = r
-	state := rd.enter(running)
+	state := rd.beginUserCode(running)
 	r.rd, r.running = rd, state
 	normal, told := false, true
 	defer func() {
@@ -53,7 +53,7 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 			c.finish(r)
 			c.doneLate(r, 0)
 		case !told:
-			c.handOver(rd, rd.enter(running))
+			c.handOver(rd, rd.beginUserCode(running))
 		}
 	}()
 	// Refuse has seen this request running, or this sees refusing.
@@ -67,7 +67,7 @@ func (rd *reader) serve(r *Request, timed bool) (still bool) {
 	if !r.alone() && r.Reply.large() { // it may have to wait until the peer reads
 		c.handOver(rd, state)
 	}
-	if !rd.leave(state) {
+	if !rd.endUserCode(state) {
 		if !timed {
 			began = rd.lostAt.Load() // one or two ticks late
 		}
@@ -146,7 +146,7 @@ func (rd *reader) tooLate(r *Request) bool {
 func (rd *reader) withdraw(r *Request, state uint64) (still bool) {
 	c := rd.c
 	r.Reply = refusedWith(catalogue.ShuttingDown, shuttingDown)
-	if !rd.leave(state) {
+	if !rd.endUserCode(state) {
 		c.finish(r)
 		c.cfg.Pool.ran()
 		return false
@@ -205,7 +205,7 @@ func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err err
 	if err == nil {
 		err = a.parse(frame)
 	}
-	state := rd.enter(running | completing)
+	state := rd.beginUserCode(running | completing)
 	rd.clock = 0
 	normal := false
 	defer func() {
@@ -222,19 +222,20 @@ func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err err
 	if a.own {
 		giveMemory(frame)
 	}
-	return rd.leave(state)
+	return rd.endUserCode(state)
 }
 
-// enter marks that user code begins to run on this reader. It returns the new state.
-func (rd *reader) enter(what uint64) uint64 {
+// beginUserCode marks that user code begins to run on this reader. It returns the new state.
+func (rd *reader) beginUserCode(what uint64) uint64 {
 	state := (rd.state.Load()>>stateBits+1)<<stateBits | what
 	rd.state.Store(state)
-	rd.c.watch()
+	rd.c.joinWatch()
 	return state
 }
 
-// leave marks that the user code has returned. It returns false when another reader has taken over.
-func (rd *reader) leave(state uint64) bool {
+// endUserCode marks that the user code has returned. It returns false when another reader has taken
+// over.
+func (rd *reader) endUserCode(state uint64) bool {
 	return rd.state.CompareAndSwap(state, state&^(running|completing)|idle)
 }
 
@@ -249,7 +250,7 @@ func (c *Conn) handOver(rd *reader, state uint64) {
 	next := &reader{
 		// the part before rd.r is the message that rd handles
 		c: c, buf: rd.buf[rd.r:], w: rd.w - rd.r,
-		replies: rd.replies, nReply: rd.nReply, since: rd.since, settled: rd.settled, told: rd.told,
+		replies: rd.replies, nReply: rd.nReply, since: rd.since, deliveries: rd.deliveries, delivered: rd.delivered,
 	}
 	if rd.current != nil {
 		// from here on the request is not the reader's
@@ -291,7 +292,7 @@ func (rd *reader) takeOver() {
 	rd.c.mu.Lock()
 	rd.appendRepliesLocked()
 	rd.c.flushAndUnlock(false)
-	if rd.tell() {
+	if rd.deliver() {
 		rd.loop()
 	}
 }
@@ -323,25 +324,25 @@ func (rd *reader) endBatch() bool {
 	if !c.countOutLocked() {
 		limit = c.highWater()
 	}
-	rd.answered, rd.crowded = false, len(c.out) >= limit
+	rd.answered, rd.outputFull = false, len(c.out) >= limit
 	c.flushAndUnlock(false)
-	if !answered || !rd.crowded {
+	if !answered || !rd.outputFull {
 		return true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.open == 0 && len(c.out) >= limit || len(c.out) >= limit+misconduct {
+	for c.open == 0 && len(c.out) >= limit || len(c.out) >= limit+unsentGrace {
 		if c.awaitFlushRelocking(context.Background(), time.Time{}) != nil {
 			break
 		}
 	}
-	rd.crowded = len(c.out) >= limit
+	rd.outputFull = len(c.out) >= limit
 	return c.err == nil
 }
 
-// misconduct is how many bytes beyond the limit can wait only if the peer ignores its window, so
+// unsentGrace is how many bytes beyond the limit can wait only if the peer ignores its window, so
 // that this side refuses its requests all the time.
-const misconduct = 2 * highWater
+const unsentGrace = 2 * highWater
 
 func (rd *reader) appendRepliesLocked() {
 	if len(rd.replies) == 0 {
@@ -359,7 +360,7 @@ func (rd *reader) appendRepliesLocked() {
 	}
 	c.framesOut += rd.nReply
 	rd.replies, rd.nReply, rd.since = rd.replies[:0], 0, 0
-	c.restLocked()
+	c.endDrainedLocked()
 }
 
 // A Watch checks the readers that run user code. A reader that is in the same call for two ticks is
@@ -379,8 +380,8 @@ const tick = 750 * time.Microsecond
 // NewWatch returns a Watch. It uses a timer only while there are connections to check.
 func NewWatch() *Watch { return &Watch{conns: make(map[*Conn]uint64)} }
 
-// watch adds the connection to its Watch, unless it is there.
-func (c *Conn) watch() {
+// joinWatch adds the connection to its Watch, unless it is there.
+func (c *Conn) joinWatch() {
 	if c.watched.Load() || !c.watched.CompareAndSwap(false, true) {
 		return
 	}
@@ -390,14 +391,14 @@ func (c *Conn) watch() {
 	w.conns[c] = 0
 	switch {
 	case w.timer == nil:
-		w.timer = time.AfterFunc(tick, w.look)
+		w.timer = time.AfterFunc(tick, w.check)
 	case len(w.conns) == 1:
 		w.timer.Reset(tick)
 	}
 }
 
-// look is one tick: it checks every connection in conns.
-func (w *Watch) look() {
+// check is one tick: it checks every connection in conns.
+func (w *Watch) check() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c, seen := range w.conns {

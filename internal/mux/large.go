@@ -24,12 +24,12 @@ import (
 // A collector collects a message that arrives in pieces. The reader owns it until the message is
 // complete.
 type collector struct {
-	c     *Conn
-	buf   []byte // begins with the header of the opening frame
-	want  int    // the length of buf when all pieces have arrived
-	err   error  // why the message cannot be read: a broken piece, or no memory
-	taken int    // bytes counted for buf; guarded by Conn.mu
-	gone  bool   // the message is no longer wanted; guarded by Conn.mu
+	c       *Conn
+	buf     []byte // begins with the header of the opening frame
+	want    int    // the length of buf when all pieces have arrived
+	err     error  // why the message cannot be read: a broken piece, or no memory
+	taken   int    // bytes counted for buf; guarded by Conn.mu
+	dropped bool   // the message is no longer wanted; guarded by Conn.mu
 }
 
 // unwanted is the collector of all messages that no caller waits for. It collects nothing.
@@ -152,7 +152,7 @@ func (p *collector) grow(n int) bool {
 	c := p.c
 	c.mu.Lock()
 	switch {
-	case p.gone:
+	case p.dropped:
 		p.err = ErrCallerGone
 	case !c.memory.take(n):
 		p.err = ErrMemory
@@ -169,7 +169,7 @@ func (p *collector) grow(n int) bool {
 	p.buf = buf
 	if old > 0 {
 		c.mu.Lock()
-		if !p.gone {
+		if !p.dropped {
 			p.taken, old = n, p.taken-n
 			c.memory.give(old)
 		}
@@ -188,10 +188,10 @@ func (p *collector) drop() {
 }
 
 func (p *collector) dropLocked() {
-	if p == nil || p.c == nil || p.gone {
+	if p == nil || p.c == nil || p.dropped {
 		return
 	}
-	p.gone = true
+	p.dropped = true
 	p.c.memory.give(p.taken)
 	p.taken = 0
 }
@@ -286,11 +286,11 @@ func (rd *reader) added(h wire.Header, p *collector) bool {
 // wholeReply passes a complete reply to its caller.
 func (rd *reader) wholeReply(id uint32, p *collector) bool {
 	c := rd.c
-	e := settled{id: id, part: p}
+	e := delivery{id: id, part: p}
 	c.mu.Lock()
-	e.settleLocked(c)
+	e.takeWaiterLocked(c)
 	p.dropLocked() // from here on it belongs to the caller
-	c.restLocked()
+	c.endDrainedLocked()
 	c.mu.Unlock()
 	return rd.wake(&e)
 }
@@ -306,7 +306,7 @@ func (rd *reader) wholeRequest(id uint32, p *collector) bool {
 	}
 	r.collected = nil
 	r.memory += p.taken
-	p.gone, p.taken = true, 0
+	p.dropped, p.taken = true, 0
 	c.mu.Unlock()
 	r.whole(p)
 	c.dispatch(r)
@@ -638,12 +638,12 @@ func (rd *reader) gotPieces(parts [][]byte, n int) bool {
 			return true
 		}
 	}
-	rd.keep(parts, n)
+	rd.moveToBuffer(parts, n)
 	return true
 }
 
-// keep moves the first n bytes of parts to the buffer, which is empty.
-func (rd *reader) keep(parts [][]byte, n int) {
+// moveToBuffer moves the first n bytes of parts to the buffer, which is empty.
+func (rd *reader) moveToBuffer(parts [][]byte, n int) {
 	buf := rd.buf
 	if len(buf) < n {
 		buf = make([]byte, pow2(n))

@@ -40,7 +40,7 @@ func lend(t testing.TB, c *mux.Conn) {
 	t.Helper()
 	eventually(t, "the reading is lent", func() bool {
 		mustEcho(t, c, echo, "alone")
-		lent, _ := c.Lone()
+		lent, _ := c.Self()
 		return lent
 	})
 }
@@ -57,7 +57,7 @@ func TestALentConnectionIsWatchedWhenNoCallComes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, "a goroutine reads", func() bool { lent, _ := c.Lone(); return !lent })
+		eventually(t, "a goroutine reads", func() bool { lent, _ := c.Self(); return !lent })
 		before := c.Counters()
 		srv.Drain()
 		eventually(t, "the drain is heard", func() bool { return !c.Usable() })
@@ -120,7 +120,7 @@ func asleepIn(ctx context.Context, t *testing.T, c *mux.Conn, out *mux.Out) <-ch
 		ended <- err
 	}()
 	eventually(t, "the caller sleeps, or was too late to read for itself", func() bool {
-		lent, asleep := c.Lone()
+		lent, asleep := c.Self()
 		return asleep || !lent && c.Tables().Open == 1 || len(ended) == 1
 	})
 	return ended
@@ -389,7 +389,7 @@ func TestACallerThatReadsIsHalted(t *testing.T) {
 		for range 5 {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := asleepIn(&halting{Context: ctx}, t, c, &mux.Out{Method: other})
-			if _, asleep := c.Lone(); asleep {
+			if _, asleep := c.Self(); asleep {
 				slept++
 			}
 			cancel()

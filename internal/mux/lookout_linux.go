@@ -9,31 +9,31 @@ import (
 	"time"
 )
 
-// sleeping says whether connections can be parked.
-const sleeping = true
+// canPark says whether connections can be parked.
+const canPark = true
 
-// sockets is an epoll set of sockets. One goroutine watches it, while it is not empty. That
-// goroutine waits with the runtime's poller, because the set is itself a file. Lookout.mu guards
+// socketSet is an epoll set of sockets. One goroutine watches it, while it is not empty. That
+// goroutine waits with the runtime's poller, because the set is itself a file. Parker.mu guards
 // sockets.
-type sockets struct {
+type socketSet struct {
 	file *os.File
 	fd   int
 	n    int
-	turn int
+	next int
 	// conns has the connection of each socket. Events name connections by index. A socket leaves
 	// the set when it is closed. A late event may wake another connection, which does no harm.
 	conns []*Conn
 	free  []int32
 }
 
-// watch makes the lookout wake c once, when data arrives or the peer closes. It returns false if
+// watch makes the parker wake c once, when data arrives or the peer closes. It returns false if
 // the set cannot watch c.
-func (l *lookout) watch(c *Conn) bool {
+func (l *parker) watch(c *Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := &l.sockets
 	op := syscall.EPOLL_CTL_MOD
-	if c.lying.socket == 0 {
+	if c.parking.index == 0 {
 		if s.n == 0 && !l.openLocked() {
 			return false
 		}
@@ -41,7 +41,7 @@ func (l *lookout) watch(c *Conn) bool {
 		s.addLocked(c)
 	}
 	const what = syscall.EPOLLIN | syscall.EPOLLRDHUP | syscall.EPOLLONESHOT
-	event := syscall.EpollEvent{Events: what, Fd: c.lying.socket - 1}
+	event := syscall.EpollEvent{Events: what, Fd: c.parking.index - 1}
 	var err error
 	closed := c.socket.Control(func(fd uintptr) { err = syscall.EpollCtl(s.fd, op, int(fd), &event) })
 	if closed != nil || err != nil {
@@ -50,15 +50,15 @@ func (l *lookout) watch(c *Conn) bool {
 		}
 		return false
 	}
-	l.dropLocked(c)
+	l.removeAwakeLocked(c)
 	if l.period == 0 {
-		l.soonLocked()
+		l.scheduleLocked()
 	}
 	return true
 }
 
 // openLocked creates the set and starts its goroutine.
-func (l *lookout) openLocked() bool {
+func (l *parker) openLocked() bool {
 	fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
 	if err != nil {
 		return false
@@ -79,43 +79,43 @@ func (l *lookout) openLocked() bool {
 	return true
 }
 
-func (s *sockets) addLocked(c *Conn) {
+func (s *socketSet) addLocked(c *Conn) {
 	s.n++
 	if last := len(s.free) - 1; last >= 0 {
-		c.lying.socket = s.free[last] + 1
+		c.parking.index = s.free[last] + 1
 		s.free = s.free[:last]
-		s.conns[c.lying.socket-1] = c
+		s.conns[c.parking.index-1] = c
 		return
 	}
 	s.conns = append(s.conns, c)
-	c.lying.socket = int32(len(s.conns)) //nolint:gosec // as many as there are sockets
+	c.parking.index = int32(len(s.conns)) //nolint:gosec // as many as there are sockets
 }
 
 // removeLocked removes a connection whose socket is closed, or could not be added.
-func (s *sockets) removeLocked(c *Conn) {
-	s.conns[c.lying.socket-1] = nil
-	s.free = append(s.free, c.lying.socket-1)
-	c.lying.socket = 0
+func (s *socketSet) removeLocked(c *Conn) {
+	s.conns[c.parking.index-1] = nil
+	s.free = append(s.free, c.parking.index-1)
+	c.parking.index = 0
 	if s.n--; s.n == 0 {
 		_ = s.file.Close() // run ends; the set is empty
-		*s = sockets{}
+		*s = socketSet{}
 	}
 }
 
 // sweepLocked returns the parked connections whose sockets are closed, and the connections that
 // need housekeeping.
-func (s *sockets) sweepLocked(now int64) (closed, due []*Conn) {
-	for range min(len(s.conns), sweeps) {
-		s.turn = (s.turn + 1) % len(s.conns)
-		c := s.conns[s.turn]
+func (s *socketSet) sweepLocked(now int64) (closed, due []*Conn) {
+	for range min(len(s.conns), mostSwept) {
+		s.next = (s.next + 1) % len(s.conns)
+		c := s.conns[s.next]
 		if c == nil {
 			continue
 		}
-		if c.lying.due != 0 && now >= c.lying.due {
-			c.lying.due = 0
+		if c.parking.due != 0 && now >= c.parking.due {
+			c.parking.due = 0
 			due = append(due, c)
 		}
-		if c.lone.lent.Load() == nobody && c.socket.Control(func(uintptr) {}) != nil {
+		if c.self.token.Load() == parkedReader && c.socket.Control(func(uintptr) {}) != nil {
 			closed = append(closed, c)
 		}
 	}
@@ -123,7 +123,7 @@ func (s *sockets) sweepLocked(now int64) (closed, due []*Conn) {
 }
 
 // run wakes the connections that have events. It ends when the set is closed.
-func (l *lookout) run(set syscall.RawConn) {
+func (l *parker) run(set syscall.RawConn) {
 	var events [64]syscall.EpollEvent
 	var woken [len(events)]*Conn
 	for {
@@ -146,7 +146,7 @@ func (l *lookout) run(set syscall.RawConn) {
 		l.mu.Unlock()
 		for i, c := range woken[:max(n, 0)] {
 			if c != nil {
-				c.reclaim()
+				c.startReader()
 			}
 			woken[i] = nil
 		}

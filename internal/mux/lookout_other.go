@@ -4,14 +4,14 @@
 
 package mux
 
-// sleeping says whether connections can be parked. On these systems each keeps its reader
+// canPark says whether connections can be parked. On these systems each keeps its reader
 // goroutine.
-const sleeping = false
+const canPark = false
 
-type sockets struct{ n int }
+type socketSet struct{ n int }
 
-func (*lookout) watch(*Conn) bool { return false }
+func (*parker) watch(*Conn) bool { return false }
 
-func (*sockets) removeLocked(*Conn) {}
+func (*socketSet) removeLocked(*Conn) {}
 
-func (*sockets) sweepLocked(int64) (closed, due []*Conn) { return nil, nil }
+func (*socketSet) sweepLocked(int64) (closed, due []*Conn) { return nil, nil }

@@ -14,7 +14,7 @@ import (
 // overLying returns connections of which both sides have been laid down.
 func overLying(t *testing.T, s *setup) (c, srv *mux.Conn) {
 	t.Helper()
-	if !mux.Sleeping {
+	if !mux.CanPark {
 		t.Skip("connections are laid down on Linux only")
 	}
 	c, srv = s.overTCP(t)
@@ -24,7 +24,7 @@ func overLying(t *testing.T, s *setup) (c, srv *mux.Conn) {
 
 func untilBothLie(t *testing.T, c, srv *mux.Conn) {
 	t.Helper()
-	eventually(t, "both sides lie", func() bool { return c.Lies() && srv.Lies() })
+	eventually(t, "both sides lie", func() bool { return c.Parked() && srv.Parked() })
 }
 
 func echoes() *setup {
@@ -111,10 +111,10 @@ func TestKeepAliveOfAConnectionThatLies(t *testing.T) {
 	s.limits.KeepAlive = 200 * time.Millisecond
 	p, srv := s.facingServer(t)
 	p.write(hello(nil))
-	if !mux.Sleeping {
+	if !mux.CanPark {
 		t.Skip("connections are laid down on Linux only")
 	}
-	eventually(t, "it lies", srv.Lies)
+	eventually(t, "it lies", srv.Parked)
 	wantEnd(t, srv)
 	if err := srv.Err(); !errors.Is(err, mux.ErrDead) {
 		t.Error(err)
@@ -126,11 +126,11 @@ func TestALookIsNotHeldUpByAnother(t *testing.T) {
 	c, _ := overLying(t, echoes())
 	mustEcho(t, c, echo, "awake")
 	release := c.Hold()
-	eventually(t, "a look waits for the connection", mux.Looking)
+	eventually(t, "a look waits for the connection", mux.Parking)
 	looked := make(chan struct{}, 3)
 	for range cap(looked) {
 		go func() {
-			mux.Look()
+			mux.ParkIdle()
 			looked <- struct{}{}
 		}()
 	}

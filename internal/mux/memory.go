@@ -77,7 +77,7 @@ func takeMemory(n int) []byte {
 	if n < minLarge || n > maxLarge {
 		return make([]byte, 0, n)
 	}
-	messagesCome()
+	messageArrived()
 	n = (n + pageSize - 1) &^ (pageSize - 1)
 	if b := quarter(n).take(n); b != nil {
 		return b
@@ -89,7 +89,7 @@ func takeMemory(n int) []byte {
 func giveMemory(b []byte) {
 	if n := cap(b); n >= minLarge && n <= maxLarge {
 		quarter(n).give(b[:0])
-		messagesCome() // a later collection drops it again
+		messageArrived() // a later collection drops it again
 	}
 }
 
@@ -130,9 +130,9 @@ var memory struct {
 	reserve  []byte        // nil when there is no reserve
 }
 
-// messagesCome records that a message arrives. Memory is then kept until the second collection from
-// now.
-func messagesCome() {
+// messageArrived records that a message arrives. Memory is then kept until the second collection
+// from now.
+func messageArrived() {
 	m := &memory
 	if m.busy.Load() {
 		return
@@ -142,13 +142,13 @@ func messagesCome() {
 	m.busy.Store(true)
 	if !m.watching {
 		m.watching = true
-		afterCollection(collected)
+		afterCollection(afterGC)
 	}
 }
 
-// collected drops memory that has been unused since the last collection, and adds or removes the
+// afterGC drops memory that has been unused since the last collection, and adds or removes the
 // reserve. It runs after each collection, until no messages arrive.
-func collected() {
+func afterGC() {
 	for i := range spareMemory {
 		spareMemory[i].drop()
 	}
@@ -168,7 +168,7 @@ func collected() {
 	case !has:
 		m.reserve = uncleared(reserveSize)
 	}
-	afterCollection(collected)
+	afterCollection(afterGC)
 }
 
 // byDefault reports whether GOGC and GOMEMLIMIT have their default values.

@@ -96,9 +96,9 @@ func (h *holding) force(n int) {
 	}
 }
 
-// keep counts n bytes that are held until the connection ends. A negative n uncounts bytes. It
-// returns false if the bytes must not be allocated.
-func (h *holding) keep(n int) bool {
+// holdUntilEnd counts n bytes that are held until the connection ends. A negative n uncounts bytes.
+// It returns false if the bytes must not be allocated.
+func (h *holding) holdUntilEnd(n int) bool {
 	if !h.take(n) {
 		return false
 	}
@@ -258,7 +258,7 @@ func (st *Stream) Take(n int) bool {
 	switch {
 	// Only messages that arrived before the end can still be received. They are not counted,
 	// because no other stream waits for their memory.
-	case st.gone:
+	case st.ended:
 		return true
 	case !st.conn.memory.take(n):
 		return false
@@ -278,4 +278,4 @@ func (st *Stream) Give(n int) {
 
 // Keep counts n bytes that are held until the connection ends. If it returns false, they must not
 // be allocated.
-func (c *Conn) Keep(n int) bool { return c.memory.keep(n) }
+func (c *Conn) Keep(n int) bool { return c.memory.holdUntilEnd(n) }

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// A function that is called with a lock held and releases it says so in its name: …AndUnlock returns
-// without the lock, …Relocking returns with the lock held again. See docs/locks.md.
+// A function that is called with a lock held and releases it says so in its name: …AndUnlock
+// returns without the lock, …Relocking returns with the lock held again. See docs/locks.md.
 func TestFunctionsThatUnlockSaySo(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
@@ -50,7 +50,8 @@ func saysThatItUnlocks(name string) bool {
 	return strings.HasSuffix(name, "AndUnlock") || strings.HasSuffix(name, "Relocking")
 }
 
-// unlocksFirst reports whether the first operation on a mutex in body, in source order, releases it.
+// unlocksFirst reports whether the first operation on a mutex in body, in source order, releases
+// it.
 func unlocksFirst(body *ast.BlockStmt) (unlocks bool) {
 	found := false
 	ast.Inspect(body, func(n ast.Node) bool {

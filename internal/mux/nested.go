@@ -108,14 +108,14 @@ func (c *Conn) awaitRoomRelocking() (stuck bool) {
 	if last.room == nil {
 		last.room = make(chan struct{})
 	}
-	if last.looked == 0 || now-last.looked > 2*int64(hangUpTime) { // this side has read meanwhile
-		last.looked = now
+	if last.hangUpChecked == 0 || now-last.hangUpChecked > 2*int64(hangUpTime) { // this side has read meanwhile
+		last.hangUpChecked = now
 	}
 	for room, late := last.room, later(now, c.stuckTime()); ; {
-		look := later(last.looked, hangUpTime)
+		look := later(last.hangUpChecked, hangUpTime)
 		err := c.waitRelocking(context.Background(), time.Now().Add(time.Duration(min(look, late)-now)), room)
 		if now = c.now(); now >= look {
-			last.looked = now
+			last.hangUpChecked = now
 			c.checkHangUpRelocking()
 		}
 		if err == nil || now >= late {

@@ -20,32 +20,32 @@ import (
 // refusal breaks the key, and this side refuses all requests that follow. The opener begins a new
 // epoch when all of them have been refused.
 
-// A turn is the additional state of an ordered request. Conn.mu guards it.
-type turn struct {
+// A orderedState is the additional state of an ordered request. Conn.mu guards it.
+type orderedState struct {
 	key        string
 	epoch      uint64
-	line       *line    // nil before the request is complete, and after it is done
-	prev, next *Request // neighbors in the line
-	skipped    bool     // an earlier request was refused, so this one is refused too
+	queue      *keyQueue // nil before the request is complete, and after it is done
+	prev, next *Request  // neighbors in the queue
+	skipped    bool      // an earlier request was refused, so this one is refused too
 }
 
-// A line is the queue of the ordered requests of one key, oldest first. The first one is being
+// A keyQueue is the queue of the ordered requests of one key, oldest first. The first one is being
 // executed. Conn.mu guards it.
-type line struct {
+type keyQueue struct {
 	first, last *Request
-	// The highest epoch in which a request of the line was refused. The waiting requests of that
+	// The highest epoch in which a request of the queue was refused. The waiting requests of that
 	// epoch are refused too.
 	broken uint64
 }
 
-// An order is the state of a connection for ordered requests: the keys in use, and the broken keys.
-// Conn.mu guards it.
-type order struct {
-	lines  map[string]*line  // by key; only keys that have requests
-	broken map[string]uint64 // by key, the epoch in which a request was refused
-	bytes  int               // the length of the keys in broken
-	top    uint64            // the highest epoch seen
-	floor  uint64            // every key is broken up to this epoch
+// An keyedOrder is the state of a connection for ordered requests: the keys in use, and the broken
+// keys. Conn.mu guards it.
+type keyedOrder struct {
+	lines  map[string]*keyQueue // by key; only keys that have requests
+	broken map[string]uint64    // by key, the epoch in which a request was refused
+	bytes  int                  // the length of the keys in broken
+	top    uint64               // the highest epoch seen
+	floor  uint64               // every key is broken up to this epoch
 }
 
 // Bounds of the broken keys that are remembered. If an opener never returns to a key, the key stays
@@ -56,22 +56,22 @@ const (
 	maxBrokenBytes = 64 << 10
 )
 
-// newTurn returns the turn of an ordered request, or nil for any other request.
-func newTurn(f *wire.Fields) *turn {
+// newOrdered returns the additional state of an ordered request, or nil for any other request.
+func newOrdered(f *wire.Fields) *orderedState {
 	if f == nil || f.Epoch == 0 {
 		return nil
 	}
-	return &turn{key: string(f.Key), epoch: f.Epoch}
+	return &orderedState{key: string(f.Key), epoch: f.Epoch}
 }
 
 // brokenLocked reports whether t's request must be refused because an earlier one was.
-func (o *order) brokenLocked(t *turn) bool {
+func (o *keyedOrder) brokenLocked(t *orderedState) bool {
 	o.top = max(o.top, t.epoch)
 	return t.epoch <= o.floor || len(o.broken) > 0 && t.epoch <= o.broken[t.key]
 }
 
 // breakLocked records a refusal. All later requests of t's key and epoch are then refused.
-func (o *order) breakLocked(t *turn) {
+func (o *keyedOrder) breakLocked(t *orderedState) {
 	old, known := o.broken[t.key]
 	switch {
 	case t.epoch <= max(old, o.floor):
@@ -90,7 +90,7 @@ func (o *order) breakLocked(t *turn) {
 }
 
 // mendLocked removes the key of t from the broken keys. It was broken in an earlier epoch.
-func (o *order) mendLocked(t *turn) {
+func (o *keyedOrder) mendLocked(t *orderedState) {
 	if _, ok := o.broken[t.key]; ok {
 		delete(o.broken, t.key)
 		o.bytes -= len(t.key)
@@ -99,7 +99,7 @@ func (o *order) mendLocked(t *turn) {
 
 // dispatch executes a complete request that is in the table, at once or in its turn.
 func (c *Conn) dispatch(r *Request) {
-	t := r.turn
+	t := r.ordered
 	if t == nil {
 		c.cfg.Pool.run(r)
 		return
@@ -115,25 +115,25 @@ func (c *Conn) dispatch(r *Request) {
 	l := o.lines[t.key]
 	if l == nil {
 		if o.lines == nil {
-			o.lines = make(map[string]*line)
+			o.lines = make(map[string]*keyQueue)
 		}
-		l = new(line)
+		l = new(keyQueue)
 		o.lines[t.key] = l
 	}
-	t.line, t.prev = l, l.last
+	t.queue, t.prev = l, l.last
 	l.last = r
 	if t.prev != nil {
-		t.prev.turn.next = r
+		t.prev.ordered.next = r
 		return
 	}
 	l.first = r
 	c.cfg.Pool.run(r)
 }
 
-// passLocked removes a request that leaves the table from its line, and starts the next one.
+// passLocked removes a request that leaves the table from its queue, and starts the next one.
 func (c *Conn) passLocked(r *Request) {
-	t := r.turn
-	l := t.line
+	t := r.ordered
+	l := t.queue
 	if l == nil {
 		return
 	}
@@ -144,19 +144,19 @@ func (c *Conn) passLocked(r *Request) {
 		l.broken = max(l.broken, t.epoch)
 	}
 	if t.next != nil {
-		t.next.turn.prev = t.prev
+		t.next.ordered.prev = t.prev
 	} else {
 		l.last = t.prev
 	}
-	t.line = nil
+	t.queue = nil
 	switch {
 	case t.prev != nil: // it was waiting
-		t.prev.turn.next = t.next
+		t.prev.ordered.next = t.next
 	case t.next != nil:
 		l.first = t.next
 		// The connection has ended, and is about to cancel it.
-		if l.first.turn.epoch <= l.broken || c.err != nil && !l.first.OneWay {
-			l.first.turn.skipped, l.first.target = true, skipped{}
+		if l.first.ordered.epoch <= l.broken || c.err != nil && !l.first.OneWay {
+			l.first.ordered.skipped, l.first.target = true, skipped{}
 		}
 		c.cfg.Pool.run(l.first)
 	default:
@@ -165,8 +165,8 @@ func (c *Conn) passLocked(r *Request) {
 	t.prev, t.next = nil, nil
 }
 
-// waiting reports whether an ordered request is in a line behind another request.
-func (t *turn) waiting() bool { return t != nil && t.line != nil && t.prev != nil }
+// waiting reports whether an ordered request is in a queue behind another request.
+func (t *orderedState) waiting() bool { return t != nil && t.queue != nil && t.prev != nil }
 
 // cancelWaitingLocked answers a request that is canceled before its turn. It answers at once, so
 // that other requests can use its room in the window.

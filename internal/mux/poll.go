@@ -18,11 +18,11 @@ import (
 // time, with and without polling.
 
 const (
-	// briskTime is the time within which the next batch must arrive, if polling is on. Polling then
+	// quickTime is the time within which the next batch must arrive, if polling is on. Polling then
 	// pays, or would pay if the peer polled too. It includes the time of a wake-up.
-	briskTime  = int64(100 * time.Microsecond)
-	leastBrisk = 16 // batches in a row
-	mostBrisk  = 1024
+	quickTime  = int64(100 * time.Microsecond)
+	leastQuick = 16 // batches in a row
+	mostQuick  = 1024
 	fullCredit = 32
 	vainCost   = 4
 	// napTime is how long a thread naps when polling is off. A napping thread waits in ppoll for
@@ -30,32 +30,32 @@ const (
 	// other threads: a single caller took 44 to 66 µs of processor time of both sides for each
 	// call, depending on the machine's load. With naps it took 38 to 45 µs.
 	napTime = 300 * time.Microsecond
-	// awakeTime is how long a reader may poll before it must sleep. Only a processor without
+	// mostPolling is how long a reader may poll before it must sleep. Only a processor without
 	// runnable goroutines checks for data on other connections. If all processors were busy, other
 	// connections would go unnoticed for 10 ms.
-	awakeTime = int64(time.Millisecond)
+	mostPolling = int64(time.Millisecond)
 )
 
 // polling decides whether to poll or to sleep. The goroutine that reads the connection owns it.
 type polling struct {
-	brisk  int32 // batches of one frame that arrived quickly, in a row
+	quick  int32 // batches of one frame that arrived quickly, in a row
 	need   int32 // how many of them polling needs
 	credit int32
 	slept  int64
 }
 
 func (p *polling) init() {
-	p.need, p.credit = leastBrisk, fullCredit
+	p.need, p.credit = leastQuick, fullCredit
 	processors.Store(int32(runtime.GOMAXPROCS(0))) //nolint:gosec // few
 }
 
-// look polls for at most limit, or naps if limit is 0. It returns 0 and no error when the caller
+// poll polls for at most limit, or naps if limit is 0. It returns 0 and no error when the caller
 // should sleep.
-func (p *polling) look(socket syscall.RawConn, now int64, limit time.Duration, buf []byte) (n int, err error) {
-	if p.brisk < p.need || limit == 0 && !napping {
+func (p *polling) poll(socket syscall.RawConn, now int64, limit time.Duration, buf []byte) (n int, err error) {
+	if p.quick < p.need || limit == 0 && !napping {
 		return 0, nil
 	}
-	if now-p.slept > awakeTime {
+	if now-p.slept > mostPolling {
 		p.slept = now
 		return 0, nil
 	}
@@ -67,24 +67,24 @@ func (p *polling) look(socket syscall.RawConn, now int64, limit time.Duration, b
 	pollers.Add(-1)
 	if n > 0 || err != nil {
 		if p.credit = min(p.credit+1, fullCredit); p.credit == fullCredit {
-			p.need = leastBrisk
+			p.need = leastQuick
 		}
 		return n, err
 	}
 	if p.credit -= vainCost; p.credit <= 0 {
-		p.need, p.brisk, p.credit = min(2*p.need, mostBrisk), 0, fullCredit/2
+		p.need, p.quick, p.credit = min(2*p.need, mostQuick), 0, fullCredit/2
 	}
 	return 0, nil
 }
 
 // waited records how long a batch took to arrive, and reports whether it was quick.
 func (p *polling) waited(t int64, limit time.Duration) bool {
-	soon := briskTime
+	soon := quickTime
 	if limit == 0 {
 		soon = int64(napTime)
 	}
 	if t > soon {
-		p.brisk = 0
+		p.quick = 0
 	}
 	return t <= soon
 }

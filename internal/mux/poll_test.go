@@ -35,7 +35,7 @@ func (l *looker) looks() bool {
 	if _, err := l.peer.Write([]byte{1}); err != nil {
 		l.t.Fatal(err)
 	}
-	looked := l.poll.Look(0)
+	looked := l.poll.Poll(0)
 	l.poll.Drain()
 	return looked
 }
@@ -43,7 +43,7 @@ func (l *looker) looks() bool {
 // inVain has it look for nothing.
 func (l *looker) inVain() {
 	l.t.Helper()
-	if l.poll.Look(0) {
+	if l.poll.Poll(0) {
 		l.t.Error("something came")
 	}
 }
@@ -58,7 +58,7 @@ func severalProcessors(t *testing.T, n int) {
 func TestPollingBeginsAfterManyThatCameSoon(t *testing.T) {
 	severalProcessors(t, 2)
 	l := newLooker(t)
-	l.poll.Batches(mux.LeastBrisk - 1)
+	l.poll.Batches(mux.LeastQuick - 1)
 	if l.looks() {
 		t.Error("it polls too early")
 	}
@@ -88,7 +88,7 @@ func TestVainNapsGetRare(t *testing.T) {
 
 func vainLooksGetRare(t *testing.T, l *looker) {
 	t.Helper()
-	for need := mux.LeastBrisk; need <= 4*mux.LeastBrisk; need *= 2 {
+	for need := mux.LeastQuick; need <= 4*mux.LeastQuick; need *= 2 {
 		l.poll.Batches(need - 1)
 		if l.looks() {
 			t.Fatalf("it polls after %d batches, less than %d", need-1, need)
@@ -97,18 +97,18 @@ func vainLooksGetRare(t *testing.T, l *looker) {
 		if !l.looks() {
 			t.Fatalf("it does not poll after %d batches", need)
 		}
-		for range mux.VainLooks {
+		for range mux.VainPolls {
 			l.inVain()
 		}
 	}
-	l.poll.Batches(mux.MostBrisk)
+	l.poll.Batches(mux.MostQuick)
 	for range 100 {
 		if !l.looks() {
 			t.Fatal("it does not poll")
 		}
 	}
 	l.poll.Waited(time.Second)
-	l.poll.Batches(mux.LeastBrisk)
+	l.poll.Batches(mux.LeastQuick)
 	if !l.looks() {
 		t.Error("success has not made up for what was in vain")
 	}
@@ -122,10 +122,10 @@ func TestANapEndsWithWhatComes(t *testing.T) {
 	severalProcessors(t, 2)
 	l := newLookerFor(t, 0)
 	for range 20 { // the machine may be too busy for one of them
-		l.poll.Batches(mux.MostBrisk)
+		l.poll.Batches(mux.MostQuick)
 		l.poll.Drain()
 		go l.peer.Write([]byte{1})
-		if l.poll.Look(0) {
+		if l.poll.Poll(0) {
 			return
 		}
 	}
@@ -136,7 +136,7 @@ func TestANapEndsWithWhatComes(t *testing.T) {
 func TestASingleProcessorDoesNotPoll(t *testing.T) {
 	severalProcessors(t, 1)
 	l := newLooker(t)
-	l.poll.Batches(mux.MostBrisk)
+	l.poll.Batches(mux.MostQuick)
 	if l.looks() {
 		t.Error("it polls")
 	}
@@ -146,7 +146,7 @@ func TestASingleProcessorDoesNotPoll(t *testing.T) {
 func TestPollersLeaveAProcessorToOthers(t *testing.T) {
 	severalProcessors(t, 3)
 	l := newLooker(t)
-	l.poll.Batches(mux.MostBrisk)
+	l.poll.Batches(mux.MostQuick)
 	for others, want := range []bool{true, true, false, false} {
 		mux.AddPollers(others)
 		if got := l.looks(); got != want {
@@ -154,13 +154,13 @@ func TestPollersLeaveAProcessorToOthers(t *testing.T) {
 		}
 		mux.AddPollers(-others)
 	}
-	if l.poll.Look(time.Second) {
+	if l.poll.Poll(time.Second) {
 		t.Error("it looked")
 	}
 	if _, err := l.peer.Write([]byte{1}); err != nil {
 		t.Fatal(err)
 	}
-	if !l.poll.Look(time.Second) {
+	if !l.poll.Poll(time.Second) {
 		t.Error("it has slept once, and does not poll")
 	}
 }

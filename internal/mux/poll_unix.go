@@ -29,7 +29,7 @@ type poller struct {
 // bytes, and most connections have nothing to read.
 var freePollers = sync.Pool{New: func() any {
 	p := new(poller)
-	p.try = p.look
+	p.try = p.readOn
 	return p
 }}
 
@@ -64,15 +64,15 @@ func readSocket(socket syscall.RawConn, buf []byte, limit time.Duration, mayNap 
 }
 
 const (
-	// looksPerTurn is how many reads a poller makes before it yields to the process's other
+	// readsPerYield is how many reads a poller makes before it yields to the process's other
 	// goroutines. If there are none, runtime.Gosched wakes a thread that searches for some: with
 	// one yield for each read, the median time of a call was 49 µs in place of 23.
-	looksPerTurn = 16
-	// longTurn is the duration of a yield from which other goroutines must have run.
-	longTurn = 10 * time.Microsecond
+	readsPerYield = 16
+	// longYield is the duration of a yield from which other goroutines must have run.
+	longYield = 10 * time.Microsecond
 )
 
-func (p *poller) look(fd uintptr) bool {
+func (p *poller) readOn(fd uintptr) bool {
 	if p.nap && !nap(fd, napTime) {
 		return true
 	}
@@ -104,9 +104,9 @@ func (p *poller) look(fd uintptr) bool {
 		if now > p.max {
 			return true
 		}
-		if i%looksPerTurn == 0 {
+		if i%readsPerYield == 0 {
 			runtime.Gosched()
-			if time.Since(start)-now > longTurn {
+			if time.Since(start)-now > longYield {
 				return true
 			}
 		}

@@ -135,11 +135,11 @@ func (p *Pool) Settled() <-chan struct{} {
 	}
 	settled := p.settled
 	p.waited.Store(true)
-	p.settleLocked()
+	p.closeSettledLocked()
 	return settled
 }
 
-func (p *Pool) settleLocked() {
+func (p *Pool) closeSettledLocked() {
 	if p.busy.Load() == 0 && p.settled != nil {
 		close(p.settled)
 		p.settled = nil
@@ -152,7 +152,7 @@ func (p *Pool) ran() {
 	if p.busy.Add(-1) == 0 && p.waited.Load() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.settleLocked()
+		p.closeSettledLocked()
 	}
 }
 

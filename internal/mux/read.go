@@ -14,21 +14,21 @@ import (
 
 // A reader is a goroutine that reads a connection, and the state that it owns. If a handler blocks
 // it, a new reader takes over: see handover.go. Only its own goroutine uses a field, unless its
-// comment says otherwise, or the caller that has borrowed the reader, see lone.go.
+// comment says otherwise, or the caller that has taken the reader, see lone.go.
 type reader struct {
 	c   *Conn
 	buf []byte
 	r   int // buf[r:w] has been read and not handled
 	w   int
 
-	clock   int64     // see now; 0 before the first reading
-	arrived int64     // see arrival
-	replies []byte    // frames of the replies of inline requests, written when the batch ends
-	since   int64     // when the first of replies was appended
-	nReply  uint64    // the number of frames in replies
-	settled []settled // final frames of the batch whose waiters have not been woken
-	told    int       // how many of settled have been woken
-	inline  int       // the number of requests of the batch that ran inline
+	clock      int64      // see now; 0 before the first reading
+	arrived    int64      // see arrival
+	replies    []byte     // frames of the replies of inline requests, written when the batch ends
+	since      int64      // when the first of replies was appended
+	nReply     uint64     // the number of frames in replies
+	deliveries []delivery // final frames of the batch whose waiters have not been woken
+	delivered  int        // how many of deliveries are done
+	inline     int        // the number of requests of the batch that ran inline
 
 	piece     piece      // the piece of a large message that is read in place, see large.go
 	expecting bool       // another piece is likely to follow
@@ -37,9 +37,9 @@ type reader struct {
 	err   error // the error of the last caller that read with this reader
 	quiet bool  // no request of the peer was open when the batch ended
 
-	drowsy   int  // how many batches may follow until the connection is parked again
-	answered bool // this side has sent frames because of the batch
-	crowded  bool // the peer does not read its replies
+	parkIn     int  // how many batches may follow until the connection is parked again
+	answered   bool // this side has sent frames because of the batch
+	outputFull bool // the peer does not read its replies
 
 	// state is a counter of inline calls, shifted by stateBits, and one of the states. Changing it
 	// decides between the reader and the goroutine that takes over.
@@ -52,8 +52,9 @@ type reader struct {
 	answer Answer // the Answer for Completers
 }
 
-// A settled is a final frame whose waiter has not been woken. Its slot is free after settleLocked.
-type settled struct {
+// A delivery is a final frame whose waiter has not been woken. Its slot is free after
+// takeWaiterLocked.
+type delivery struct {
 	w     *waiter   // nil when no goroutine waits
 	to    Completer // in place of w
 	stop  func() bool
@@ -66,7 +67,7 @@ type settled struct {
 // callers.
 func (rd *reader) loop() {
 	if lent := rd.read(); !lent && rd.state.Load()&handedOver == 0 {
-		rd.c.hush()
+		rd.c.lingerAndClose()
 	}
 }
 
@@ -80,7 +81,7 @@ func (rd *reader) read() (lent bool) {
 		if !rd.endBatch() {
 			return false
 		}
-		if rd.lend() || rd.drowsy > 0 && rd.dozeOff() {
+		if rd.offerToken() || rd.parkIn > 0 && rd.parkAgain() {
 			return true
 		}
 		rd.inline = 0
@@ -97,7 +98,7 @@ func (rd *reader) read() (lent bool) {
 			}
 		}
 		if err != nil && n == 0 {
-			tired, down := rd.lieDown(err)
+			tired, down := rd.parkInterrupted(err)
 			if down {
 				return true
 			}
@@ -121,14 +122,14 @@ func (rd *reader) space() []byte {
 // await reads the next bytes.
 func (rd *reader) await(space []byte) (n int, err error) {
 	c := rd.c
-	l := &c.lone
+	l := &c.self
 	rd.clock, rd.arrived = 0, 0
 	if c.socket == nil {
 		return c.readBelow(space)
 	}
 	start := c.now()
 	if rd.quiet {
-		n, err = l.look(c.socket, start, c.cfg.Polling, space)
+		n, err = l.poll(c.socket, start, c.cfg.Polling, space)
 	}
 	if n == 0 && err == nil {
 		n, err = c.readBelow(space)
@@ -148,7 +149,7 @@ func (rd *reader) got(n int) bool {
 	}
 	c.count.bytesIn.Add(uint64(n))
 	c.heard.Store(true)
-	messagesCome()
+	messageArrived()
 	if rd.piece.left > 0 {
 		return rd.grew(n)
 	}
@@ -212,7 +213,7 @@ func (rd *reader) handle() bool {
 	for rd.w-rd.r >= wire.HeaderSize {
 		h := wire.ParseHeader(rd.buf[rd.r:])
 		whole := h.Type == wire.Reply && h.Flags&wire.More == 0 && h.Len <= maxFrame && !c.greeting.Load()
-		if !whole && !rd.tell() {
+		if !whole && !rd.deliver() {
 			return false // the new reader finds the frame in the buffer
 		}
 		if h.Len > maxFrame {
@@ -230,18 +231,18 @@ func (rd *reader) handle() bool {
 		rd.r += size
 		frames++
 		if whole {
-			if rd.settle(h, frame); len(rd.settled) == maxSettled && !rd.tell() {
+			if rd.queueDelivery(h, frame); len(rd.deliveries) == maxDeliveries && !rd.deliver() {
 				return false
 			}
 		} else if !rd.frame(h, frame) {
 			return false
 		}
 	}
-	return rd.tell()
+	return rd.deliver()
 }
 
 // alive reports whether the connection is open.
-func (rd *reader) alive() bool { return !rd.c.over.Load() }
+func (rd *reader) alive() bool { return !rd.c.hasEnded.Load() }
 
 // readPreface checks the part of the preface that has arrived, so that a peer of another protocol
 // is recognized by its first bytes.
@@ -262,56 +263,56 @@ func (rd *reader) readPreface() bool {
 	return true
 }
 
-// maxSettled is how many replies are settled together. It is large enough to make the cost of the
-// lock negligible. It is small enough that no caller waits long, and that all frames stay in the
-// processor's nearest cache.
-const maxSettled = 64
+// maxDeliveries is how many replies are delivered together. It is large enough to make the cost of
+// the lock negligible. It is small enough that no caller waits long, and that all frames stay in
+// the processor's nearest cache.
+const maxDeliveries = 64
 
-// settle appends a final frame to those that tell will settle.
-func (rd *reader) settle(h wire.Header, frame []byte) {
-	rd.settled = append(rd.settled, settled{id: h.ID, frame: frame})
+// queueDelivery appends a final frame to those that deliver will pass on.
+func (rd *reader) queueDelivery(h wire.Header, frame []byte) {
+	rd.deliveries = append(rd.deliveries, delivery{id: h.ID, frame: frame})
 }
 
-// tell wakes the waiters of the replies in settled. It takes the lock once for all of them, wakes
-// them one by one, and then makes one write for the requests that the woken callers send next. It
-// returns false when another reader has taken over. That reader wakes the rest.
-func (rd *reader) tell() bool {
-	if len(rd.settled) == 0 {
+// deliver wakes the waiters of the replies in deliveries. It takes the lock once for all of them,
+// wakes them one by one, and then makes one write for the requests that the woken callers send
+// next. It returns false when another reader has taken over. That reader wakes the rest.
+func (rd *reader) deliver() bool {
+	if len(rd.deliveries) == 0 {
 		return true
 	}
 	c := rd.c
 	c.mu.Lock()
 	callers := 0
-	for i := rd.told; i < len(rd.settled); i++ {
-		e := &rd.settled[i]
-		if e.id != 0 { // otherwise the previous reader has settled it
-			e.settleLocked(c)
+	for i := rd.delivered; i < len(rd.deliveries); i++ {
+		e := &rd.deliveries[i]
+		if e.id != 0 { // otherwise the previous reader has taken its waiter
+			e.takeWaiterLocked(c)
 		}
 		if e.w != nil {
 			callers++
 		}
 	}
 	// the reader does not run user code before it flushes
-	gathers := callers == len(rd.settled) && c.gatherLocked(callers)
-	c.restLocked()
+	gathers := callers == len(rd.deliveries) && c.gatherLocked(callers)
+	c.endDrainedLocked()
 	c.mu.Unlock()
-	for rd.told < len(rd.settled) {
-		e := &rd.settled[rd.told]
-		rd.told++
+	for rd.delivered < len(rd.deliveries) {
+		e := &rd.deliveries[rd.delivered]
+		rd.delivered++
 		if !rd.wake(e) {
 			return false
 		}
 	}
-	clear(rd.settled)
-	rd.settled, rd.told = rd.settled[:0], 0
+	clear(rd.deliveries)
+	rd.deliveries, rd.delivered = rd.deliveries[:0], 0
 	if gathers {
 		c.flushGathered()
 	}
 	return true
 }
 
-// settleLocked frees the slot of the call, and stores the call's waiter in e.
-func (e *settled) settleLocked(c *Conn) {
+// takeWaiterLocked frees the slot of the call, and stores the call's waiter in e.
+func (e *delivery) takeWaiterLocked(c *Conn) {
 	id := e.id
 	e.id = 0
 	s := c.slotLocked(id)
@@ -333,7 +334,7 @@ func (e *settled) settleLocked(c *Conn) {
 }
 
 // wake passes one reply to its waiter.
-func (rd *reader) wake(e *settled) bool {
+func (rd *reader) wake(e *delivery) bool {
 	w := e.w
 	if w != nil {
 		w.err = e.part.broken()
@@ -343,7 +344,7 @@ func (rd *reader) wake(e *settled) bool {
 			w.buf = append(w.buf[:0], e.frame...)
 		}
 		w.answer.At = time.Duration(rd.arrival())
-		rd.c.lone.sawCaller(w)
+		rd.c.self.sawCaller(w)
 		w.wake <- struct{}{}
 		return true
 	}
@@ -441,7 +442,7 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 	}
 	r.bytes, r.memory = len(msg), requestCost+len(frame)
 	if method.kind == wire.Unary {
-		r.turn = newTurn(r.Fields)
+		r.ordered = newOrdered(r.Fields)
 	} else if !r.alone() {
 		r.stream = newIncomingStream(c, method.kind, h.ID, h.Flags)
 	}
@@ -453,8 +454,8 @@ func (rd *reader) request(h wire.Header, frame []byte) bool {
 	}
 	r.Broken = err
 	inline, timed := t.Inline()
-	if inline && r.stream == nil && r.turn == nil && !c.draining.Load() && !c.refusing.Load() && !rd.crowded && r.bytes <= c.cfg.MaxMessage {
-		return rd.serve(r, timed)
+	if inline && r.stream == nil && r.ordered == nil && !c.draining.Load() && !c.refusing.Load() && !rd.outputFull && r.bytes <= c.cfg.MaxMessage {
+		return rd.runInline(r, timed)
 	}
 	r.Arrived = time.Duration(rd.arrival())
 	if ok, alive := rd.accept(r); !ok {
@@ -549,8 +550,8 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 		c.mu.Unlock()
 		return true, true
 	}
-	if r.turn != nil {
-		c.seldomLocked().order.breakLocked(r.turn)
+	if r.ordered != nil {
+		c.seldomLocked().order.breakLocked(r.ordered)
 	}
 	c.mu.Unlock()
 	rd.answered = true // the refusal goes out at the end of the batch
@@ -561,7 +562,7 @@ func (rd *reader) accept(r *Request) (ok, alive bool) {
 // r is not refused.
 func (c *Conn) objectionLocked(r *Request) (errorID, text string) {
 	switch limit := c.cfg.MaxMessage; {
-	case r.turn != nil && c.seldomLocked().order.brokenLocked(r.turn):
+	case r.ordered != nil && c.seldomLocked().order.brokenLocked(r.ordered):
 		return catalogue.EarlierRefused, skippedText
 	case r.bytes > limit:
 		return catalogue.RequestTooLarge, fmt.Sprintf("the request has %d bytes, the server's limit is %d", r.bytes, limit)
@@ -579,7 +580,7 @@ func (c *Conn) objectionLocked(r *Request) (errorID, text string) {
 	case bytes > 0 && bytes+r.bytes > maxBytes:
 		return catalogue.TooManyOpen, fmt.Sprintf("the open requests on this connection hold %d bytes, the limit is %d", bytes, maxBytes)
 	}
-	if !r.nested && !r.alone() && !c.bearsLocked(r, open, bytes) {
+	if !r.nested && !r.alone() && !c.budgetAllowsLocked(r, open, bytes) {
 		return catalogue.TooManyOpen, fmt.Sprintf("%d requests are open on this connection, and the server has no room for more than it allowed", open)
 	}
 	return "", ""

@@ -90,8 +90,8 @@ type Request struct {
 	held   *[]byte // the memory of the body, unless it is the read buffer
 	// set while the request arrives in pieces; changed by the reader with Conn.mu held
 	collected *collector
-	stream    *Stream // nil for a unary method
-	turn      *turn   // nil when the request is not ordered; guarded by Conn.mu
+	stream    *Stream       // nil for a unary method
+	ordered   *orderedState // nil when the request is not ordered; guarded by Conn.mu
 }
 
 // An Outcome is the reply to a request.
@@ -149,7 +149,7 @@ func (c *Conn) enterTableLocked(r *Request) {
 	}
 	c.usedLocked(c.inOpen-c.inNested, c.inBytes-c.inNestBytes)
 	if r.deadline != 0 {
-		c.careLocked(r.deadline)
+		c.housekeepByLocked(r.deadline)
 	}
 	switch {
 	case c.err == nil:
@@ -184,7 +184,7 @@ func (c *Conn) leaveTableLocked(r *Request) {
 	if r.orphan && c.cfg.Pool.disown(r) {
 		c.seldomLocked().orphans--
 	}
-	if r.turn != nil {
+	if r.ordered != nil {
 		c.passLocked(r)
 	}
 	c.inOpen--
@@ -209,11 +209,11 @@ func (c *Conn) leaveTableLocked(r *Request) {
 		*c.in.at(int(wire.Slot(r.id))) = nil
 	}
 	if c.err != nil {
-		c.settleLocked()
+		c.giveBackUnusedLocked()
 	}
 	c.roomChangedLocked()
-	c.quietLocked()
-	c.restLocked()
+	c.requestsEndedLocked()
+	c.endDrainedLocked()
 }
 
 // roomChangedLocked wakes the goroutines that wait for room in the table.

@@ -56,7 +56,7 @@ func swapWaiters(t *testing.T) {
 
 	release := c1.Hold()
 	peer1.write(reply(id, "of another connection"))
-	untilRunning(t, "mux.(*reader).tell(")
+	untilRunning(t, "mux.(*reader).deliver(")
 	cancel()
 	untilRunning(t, "mux.(*Conn).abandon(")
 	go func() {

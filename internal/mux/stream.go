@@ -31,13 +31,13 @@ type Stream struct {
 	nth    uint64 // as in slot; 0 for a stream that the peer opened
 
 	// The sending direction, guarded by conn.mu.
-	sent   uint64        // bytes of frames, headers included
-	credit uint64        // how many bytes may be sent in all
-	room   uint64        // the peer's window; the peer always grants half of it again
-	over   error         // why nothing more can be sent, or nil
-	busy   bool          // a goroutine is sending a message
-	ending bool          // End was called during that message
-	more   chan struct{} // closed when one of these changes; nil when no goroutine waits
+	sent        uint64        // bytes of frames, headers included
+	credit      uint64        // how many bytes may be sent in all
+	room        uint64        // the peer's window; the peer always grants half of it again
+	sendErr     error         // why nothing more can be sent, or nil
+	busy        bool          // a goroutine is sending a message
+	ending      bool          // End was called during that message
+	sendChanged chan struct{} // closed when one of these changes; nil when no goroutine waits
 
 	// The receiving direction, guarded by conn.mu.
 	window   uint64        // how many bytes may arrive beyond those consumed
@@ -57,16 +57,16 @@ type Stream struct {
 	taken    int           // bytes that the owner has counted with Take
 	least    int           // bytes counted for the window without a reservation
 	queued   bool          // the stream waits for a reservation
-	gone     bool          // the call has ended
+	ended    bool          // the call has ended
 
 	traffic Traffic // guarded by conn.mu
 
 	// Owned by the consumer, the goroutine that calls Receive.
-	out   []byte // records that the consumer has taken from in
-	at    int    // how much of out Receive has returned
-	eaten uint64 // the cost of those messages that consumed does not include yet
-	half  uint64 // half of the window
-	held  int    // the part of conn.reserved for a message in out; guarded by conn.mu
+	out       []byte // records that the consumer has taken from in
+	at        int    // how much of out Receive has returned
+	uncounted uint64 // the cost of those messages that consumed does not include yet
+	half      uint64 // half of the window
+	held      int    // the part of conn.reserved for a message in out; guarded by conn.mu
 
 	// The outcome of the call, valid once done is closed.
 	done   chan struct{}
@@ -177,7 +177,7 @@ func (st *Stream) Accept() {
 	}
 	c := st.conn
 	c.mu.Lock()
-	if st.granted == 0 && !st.gone {
+	if st.granted == 0 && !st.ended {
 		if n := int(st.window); c.widenLocked(n) { //nolint:gosec // at most maxStreamWindow
 			st.grown += n
 		} else {
@@ -196,12 +196,12 @@ func (st *Stream) Accepted(ctx context.Context) error {
 	c := st.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for st.credit == 0 && st.over == nil {
+	for st.credit == 0 && st.sendErr == nil {
 		if err := st.waitRelocking(ctx); err != nil {
 			return err
 		}
 	}
-	return st.over
+	return st.sendErr
 }
 
 // Send sends a message, and keeps no reference to msg. It waits while the peer's window or the
@@ -218,14 +218,14 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 		return nil
 	}
 	defer c.mu.Unlock()
-	for (st.busy || st.credit == 0) && st.over == nil && !st.ending {
+	for (st.busy || st.credit == 0) && st.sendErr == nil && !st.ending {
 		if err := st.waitRelocking(ctx); err != nil {
 			return err
 		}
 	}
 	switch {
-	case st.over != nil:
-		return st.over
+	case st.sendErr != nil:
+		return st.sendErr
 	case st.ending:
 		return ErrSendEnded
 	}
@@ -240,7 +240,7 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 		c.flushLaterAndUnlock()
 		c.mu.Lock()
 	}
-	st.moreLocked()
+	st.sendChangedLocked()
 	return err
 }
 
@@ -250,7 +250,7 @@ func (st *Stream) sendAtOnceLocked(flags wire.Flags, msg []byte) bool {
 	c := st.conn
 	cost := wire.HeaderSize + wire.ChecksumSize + len(msg)
 	switch {
-	case st.busy || st.ending || st.over != nil || c.err != nil:
+	case st.busy || st.ending || st.sendErr != nil || c.err != nil:
 		return false
 	case cost > st.largest() || st.credit < st.sent+uint64(cost) || len(c.out) >= c.highWater():
 		return false
@@ -336,8 +336,8 @@ func (st *Stream) awaitWindowRelocking(ctx context.Context, cost uint64) (waited
 	c := st.conn
 	for {
 		switch {
-		case st.over != nil:
-			return waited, st.over
+		case st.sendErr != nil:
+			return waited, st.sendErr
 		case c.err != nil:
 			return waited, c.err
 		case len(c.out) >= c.highWater():
@@ -360,7 +360,7 @@ func (st *Stream) End() {
 	c.mu.Lock()
 	if st.busy {
 		st.ending = true
-		st.moreLocked()
+		st.sendChangedLocked()
 	} else {
 		st.endSendLocked(ErrSendEnded)
 	}
@@ -369,8 +369,8 @@ func (st *Stream) End() {
 
 // endSendLocked tells the peer that no more messages come, unless the stream has ended.
 func (st *Stream) endSendLocked(why error) {
-	if c := st.conn; st.over == nil && c.err == nil {
-		st.over = why
+	if c := st.conn; st.sendErr == nil && c.err == nil {
+		st.sendErr = why
 		c.finishLocked(c.beginLocked(wire.Header{Type: wire.Data, Flags: st.mark | wire.End, ID: st.id}))
 	}
 }
@@ -378,22 +378,22 @@ func (st *Stream) endSendLocked(why error) {
 // waitRelocking waits for a change of the sending direction. It unlocks conn.mu while it waits, and
 // returns with conn.mu held.
 func (st *Stream) waitRelocking(ctx context.Context) error {
-	if st.more == nil {
-		st.more = make(chan struct{})
+	if st.sendChanged == nil {
+		st.sendChanged = make(chan struct{})
 	}
-	if err := st.conn.waitRelocking(ctx, noDeadline, st.more); err != nil {
+	if err := st.conn.waitRelocking(ctx, noDeadline, st.sendChanged); err != nil {
 		return err
 	}
-	if st.over == nil {
+	if st.sendErr == nil {
 		return st.conn.err
 	}
 	return nil
 }
 
-func (st *Stream) moreLocked() {
-	if st.more != nil {
-		close(st.more)
-		st.more = nil
+func (st *Stream) sendChangedLocked() {
+	if st.sendChanged != nil {
+		close(st.sendChanged)
+		st.sendChanged = nil
 	}
 }
 
@@ -412,15 +412,15 @@ func (st *Stream) Receive(ctx context.Context) (msg []byte, flags wire.Flags, er
 	h := wire.ParseHeader(record)
 	n := wire.HeaderSize + int(h.Len)
 	if h.Type == gathered {
-		st.eaten += uint64(h.ID)
+		st.uncounted += uint64(h.ID)
 	} else {
-		st.eaten += uint64(n)
+		st.uncounted += uint64(n)
 	}
 	st.at += n
-	if st.eaten > st.half && st.at < len(st.out) {
+	if st.uncounted > st.half && st.at < len(st.out) {
 		c := st.conn
 		c.mu.Lock()
-		st.eatLocked()
+		st.consumeLocked()
 		c.flushLaterAndUnlock()
 	}
 	return record[wire.HeaderSize:n:n], h.Flags & opening, nil
@@ -436,7 +436,7 @@ func (st *Stream) refill(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.flushLaterAndUnlock()
 	c.unreserveLocked(&st.held)
-	st.eatLocked()
+	st.consumeLocked()
 	for st.complete == 0 {
 		if st.closed != nil {
 			st.giveMemoryLocked()
@@ -472,10 +472,10 @@ func (st *Stream) giveMemoryLocked() {
 	st.in, st.out, st.at = nil, nil, 0
 }
 
-// eatLocked counts the messages that Receive has returned as consumed.
-func (st *Stream) eatLocked() {
-	st.consumed += st.eaten
-	st.eaten, st.half = 0, st.window/2
+// consumeLocked counts the messages that Receive has returned as consumed.
+func (st *Stream) consumeLocked() {
+	st.consumed += st.uncounted
+	st.uncounted, st.half = 0, st.window/2
 	st.creditLocked()
 }
 
@@ -523,7 +523,7 @@ func (st *Stream) creditedLocked(sum uint64) {
 			st.room = min(max(sum, minStreamWindow), maxStreamWindow)
 		}
 		st.credit = sum
-		st.moreLocked()
+		st.sendChangedLocked()
 	}
 }
 
@@ -554,7 +554,7 @@ func (st *Stream) wholeLocked(frames []byte) (size, n int) {
 		n++
 	}
 	if n > 0 {
-		st.keepLocked(frames[:size])
+		st.storeLocked(frames[:size])
 		st.received += uint64(size)
 		st.complete = len(st.in)
 		st.traffic.in(n, size-n*wire.HeaderSize)
@@ -563,10 +563,10 @@ func (st *Stream) wholeLocked(frames []byte) (size, n int) {
 	return size, n
 }
 
-// keepLocked appends received bytes to in. It takes large memory from streams that have ended.
+// storeLocked appends received bytes to in. It takes large memory from streams that have ended.
 // Otherwise growing in for 10,000 messages of 128 bytes would take twice as much memory as they
 // have.
-func (st *Stream) keepLocked(b []byte) {
+func (st *Stream) storeLocked(b []byte) {
 	if n := len(st.in) + len(b); n > cap(st.in) && n >= minLarge {
 		in := append(takeMemory(pow2(n)), st.in...)
 		giveMemory(st.in)
@@ -656,7 +656,7 @@ func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) 
 	if have > firstGrant && st.reserved > 0 {
 		st.growTo(len(st.in) + st.want - have + len(piece))
 	}
-	st.keepLocked(piece)
+	st.storeLocked(piece)
 	st.pending += cost
 	if h.Flags&wire.More != 0 {
 		return
@@ -728,12 +728,12 @@ func (st *Stream) closeReceiveLocked(err error) {
 // endLocked ends the stream with its call. Nothing more is sent or received, and all reserved
 // memory is given back.
 func (st *Stream) endLocked(why error) {
-	if st.over == nil {
-		st.over = why
+	if st.sendErr == nil {
+		st.sendErr = why
 	}
-	st.moreLocked()
+	st.sendChangedLocked()
 	c := st.conn
-	st.gone = true
+	st.ended = true
 	if st.busy && c.space != nil { // Send may wait for space
 		close(c.space)
 		c.space = nil

@@ -207,8 +207,8 @@ func (c *Conn) peerGoneLocked(err *IOError, limit time.Duration) {
 	}
 	now, last := c.now(), c.seldomLocked()
 	last.writeErr = err
-	last.parting, last.partBy, last.partFrames = now+int64(partingTime)/4, later(now, limit), c.count.framesIn.Load()
-	c.careLocked(c.parting)
+	last.endAt, last.endBy, last.endFrames = now+int64(closingTime)/4, later(now, limit), c.count.framesIn.Load()
+	c.housekeepByLocked(c.endAt)
 }
 
 // takeOutLocked returns out for a write, and replaces it with the spare buffer.
