@@ -25,21 +25,23 @@ func (a *aging) nextLocked() int64 { return min(neverIfZero(a.retireAt), neverIf
 
 // ageLocked starts the checks of age and activity. The random part spreads the ends of connections
 // that began together.
-func (c *Conn) ageLocked(now int64) {
+func (lt *lifetime) ageLocked(now int64) {
+	c := lt.c
 	if age := c.cfg.MaxAge; age > 0 {
-		c.seldomLocked().aging.retireAt = later(now, age-age/10, rand.N(age/5+1))
+		lt.lazyLocked().aging.retireAt = later(now, age-age/10, rand.N(age/5+1))
 	}
 	if idle := c.cfg.IdleTimeout; idle > 0 {
-		c.seldomLocked().aging.checkAt = later(now, max(idle/idleChecks, 1))
+		lt.lazyLocked().aging.checkAt = later(now, max(idle/idleChecks, 1))
 	}
-	c.housekeepByLocked(c.aging.nextLocked())
+	lt.housekeepByLocked(lt.aging.nextLocked())
 }
 
 // agedLocked reports, once, whether the connection is too old or has been idle for too long.
-func (c *Conn) agedLocked(now int64) bool {
-	a := &c.aging
+func (lt *lifetime) agedLocked(now int64) bool {
+	c := lt.c
+	a := &lt.aging
 	if a.checkAt != 0 && now >= a.checkAt {
-		seen, open := c.opened+c.received.Load(), c.open+len(c.admission)+c.inOpen > 0
+		seen, open := c.callsOut.opened+c.callsIn.received.Load(), c.callsOut.open+len(c.callsOut.admission)+c.callsIn.inOpen > 0
 		if seen != a.seen || open || a.open { // a call that was open may have ended just now
 			a.idleCount = 0
 		} else {
@@ -51,25 +53,18 @@ func (c *Conn) agedLocked(now int64) bool {
 		return false
 	}
 	*a = aging{retired: true}
-	return c.drained == nil && !c.draining.Load()
+	return lt.drained == nil && !lt.draining.Load()
 }
 
 // retire ends the connection because it is old or idle.
-func (c *Conn) retire() {
-	if !c.client {
-		c.drain(1)
+func (lt *lifetime) retire() {
+	c := lt.c
+	if !lt.client {
+		lt.drain(1)
 		return
 	}
 	if c.cfg.Unusable != nil {
 		c.cfg.Unusable(c) // first, so that calls that could go elsewhere are not refused
 	}
-	c.closeWhenIdle(ErrAged)
-}
-
-// Aged reports whether this side or the peer ended the connection because it was idle or old.
-// Nothing is wrong with the peer then.
-func (c *Conn) Aged() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.aging.retired
+	lt.closeWhenIdle(ErrAged)
 }

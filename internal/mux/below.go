@@ -27,7 +27,8 @@ func (e *BelowError) Error() string {
 }
 
 // readBelow reads from the underlying connection. The reader calls it.
-func (c *Conn) readBelow(b []byte) (n int, err error) {
+func (re *reading) readBelow(b []byte) (n int, err error) {
+	c := re.c
 	returned := false
 	defer func() {
 		if returned {
@@ -36,8 +37,8 @@ func (c *Conn) readBelow(b []byte) (n int, err error) {
 		below := &BelowError{recover()}
 		if n, err = 0, below; below.Value == nil {
 			go func() { // it takes the place of the reader
-				c.end(&IOError{Op: Read, Err: below})
-				c.lingerAndClose()
+				c.lifetime.end(&IOError{Op: Read, Err: below})
+				re.lingerAndClose()
 			}()
 		}
 	}()
@@ -47,7 +48,8 @@ func (c *Conn) readBelow(b []byte) (n int, err error) {
 }
 
 // writeBelow writes to the underlying connection. The flusher calls it.
-func (c *Conn) writeBelow(b []byte) (n int, err error) {
+func (w *writing) writeBelow(b []byte) (n int, err error) {
+	c := w.c
 	returned := false
 	defer func() {
 		if returned {
@@ -55,7 +57,7 @@ func (c *Conn) writeBelow(b []byte) (n int, err error) {
 		}
 		below := &BelowError{recover()}
 		if n, err = 0, below; below.Value == nil {
-			end := c.end
+			end := c.lifetime.end
 			go end(&IOError{Op: Write, Err: below})
 		}
 	}()
@@ -74,22 +76,28 @@ func (c *Conn) callBelow(f func() error) error {
 }
 
 // closeBelow closes the underlying connection.
-func (c *Conn) closeBelow() { _ = c.callBelow(c.nc.Close) } // c.err has the reason of the end
+func (lt *lifetime) closeBelow() {
+	c := lt.c
+	_ = c.callBelow(c.nc.Close)
+} // c.err has the reason of the end
 
 // finishBelow closes the writing direction. It reports whether the underlying connection supports
 // that.
-func (c *Conn) finishBelow() bool {
+func (w *writing) finishBelow() bool {
+	c := w.c
 	half, ok := c.nc.(interface{ CloseWrite() error })
 	return ok && c.callBelow(half.CloseWrite) == nil
 }
 
 // readableUntil sets the read deadline of the underlying connection.
-func (c *Conn) readableUntil(t time.Time) error {
+func (re *reading) readableUntil(t time.Time) error {
+	c := re.c
 	return c.callBelow(func() error { return c.nc.SetReadDeadline(t) })
 }
 
 // drainBelow reads and drops the data that still arrives.
-func (c *Conn) drainBelow() {
+func (re *reading) drainBelow() {
+	c := re.c
 	_ = c.callBelow(func() error {
 		_, err := io.Copy(io.Discard, c.nc)
 		return err

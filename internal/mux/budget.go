@@ -3,12 +3,9 @@
 package mux
 
 import (
-	"encoding/binary"
 	"math"
 	"sync"
 	"time"
-
-	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // A Budget bounds how many requests are open on all connections of a server, and how many bytes
@@ -149,7 +146,7 @@ func (b *Budget) Open() (open int) {
 	b.mu.Unlock()
 	for _, c := range conns {
 		c.mu.Lock()
-		open += c.inOpen
+		open += c.callsIn.inOpen
 		c.mu.Unlock()
 	}
 	return open
@@ -178,7 +175,7 @@ func (b *Budget) join(c *Conn) *share {
 	}
 	s := &share{conn: c, index: len(b.members)}
 	free := b.total - b.granted - b.reserve()
-	s.sent = max(min(b.idle(len(b.members)+1), free/2, c.hardLimit()), 1)
+	s.sent = max(min(b.idle(len(b.members)+1), free/2, c.quota.hardLimit()), 1)
 	s.granted, s.bytes = s.sent, b.bytesOf(s, s.sent)
 	b.members = append(b.members, s)
 	b.grantLocked(s.granted)
@@ -301,120 +298,4 @@ func (b *Budget) soonLocked(d time.Duration) {
 		return
 	}
 	b.timer.Reset(d)
-}
-
-// The methods of Conn for its budget.
-
-// hardLimit returns how many requests of the peer may be open in any case.
-func (c *Conn) hardLimit() int { return min(c.cfg.MaxOpen, wire.MaxSlots) }
-
-// joinBudget gives a new connection its share and returns the initial limits.
-func (c *Conn) joinBudget() (open, bytes int) {
-	open, bytes = c.cfg.MaxOpen, c.cfg.MaxOpenBytes
-	if c.cfg.Budget != nil {
-		c.share = c.cfg.Budget.join(c)
-		open, bytes = c.share.granted, c.share.bytes
-	}
-	c.limit, c.limitBytes = open, bytes
-	return open, bytes
-}
-
-// usedLocked records how much is open.
-func (c *Conn) usedLocked(open, bytes int) {
-	if c.share == nil {
-		return
-	}
-	if open > c.peak {
-		if c.peak == 0 {
-			c.cfg.Budget.touch(c.share)
-		}
-		c.peak = open
-	}
-	c.peakBytes = max(c.peakBytes, bytes)
-}
-
-// budgetAllowsLocked reports whether the budget allows one more request.
-func (c *Conn) budgetAllowsLocked(r *Request, open, bytes int) bool {
-	if open == 0 || open < c.limit && (bytes == 0 || bytes+r.bytes <= c.limitBytes) {
-		return true
-	}
-	if c.share == nil || open >= initialWindow || c.limitsRead || !c.cfg.Budget.borrow(c.share, open+1, bytes+r.bytes) {
-		return false
-	}
-	// The peer read its settings, with the limits, before it answers the ping.
-	if !c.limitsAsked {
-		c.limitsAsked = true
-		c.sendPingLocked(wire.Ping, make([]byte, pingSize))
-	}
-	c.limit, c.limitBytes = max(c.limit, open+1), max(c.limitBytes, bytes+r.bytes)
-	return true
-}
-
-// giveBackUnusedLocked gives back to the budget what is neither allowed any more nor in use.
-func (c *Conn) giveBackUnusedLocked() {
-	if c.share == nil {
-		return
-	}
-	// one-way requests have a window of their own, of the same size
-	open := max(c.inOpen-c.inNested-len(c.oneWay), len(c.oneWay))
-	if c.orphans > 0 {
-		open = max(c.inOpen-c.inNested-c.orphans, 0) // mostOrphans bounds the orphans
-	}
-	c.limit, c.limitBytes = c.cfg.Budget.takeBack(c.share, open, c.inBytes-c.inNestBytes)
-}
-
-// leaveBudgetLocked removes the connection from the budget. Requests that still run go on counting.
-func (c *Conn) leaveBudgetLocked() {
-	if c.share != nil {
-		c.cfg.Budget.leave(c.share)
-		c.giveBackUnusedLocked()
-	}
-}
-
-// measure reports to the budget how much was used.
-func (c *Conn) measure() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	open, bytes := c.inOpen-c.inNested, c.inBytes-c.inNestBytes // the requests in the window
-	c.cfg.Budget.measuredAs(c.share, c.peak, c.peakBytes, open)
-	c.peak, c.peakBytes = open, bytes
-	c.giveBackUnusedLocked()
-}
-
-// sendLimit sends the peer a new limit.
-func (c *Conn) sendLimit(ch change) {
-	c.mu.Lock()
-	if c.err != nil {
-		c.mu.Unlock()
-		return
-	}
-	w := wire.Window{MaxOpen: uint64(ch.limit), MaxOpenBytes: uint64(ch.bytes)}
-	c.appendLocked(func(dst []byte) []byte { return wire.AppendCredit(dst, 0, 0, &w) })
-	if ch.isLowering {
-		seldom := c.seldomLocked()
-		seldom.nextPing++
-		seldom.lowering = c.nextPing
-		c.sendPingLocked(wire.Ping, binary.LittleEndian.AppendUint64(nil, c.nextPing))
-	} else {
-		c.limit, c.limitBytes = max(c.limit, ch.limit), max(c.limitBytes, ch.bytes)
-		c.roomChangedLocked()
-	}
-	c.flushAndUnlock(false)
-}
-
-// obeyedLocked handles the pong to ping n. If that ping followed a lower limit, the peer has
-// obeyed.
-func (c *Conn) obeyedLocked(n uint64) {
-	if c.lowering == n && n != 0 {
-		c.lowering = 0
-		c.cfg.Budget.obeyed(c.share)
-		c.giveBackUnusedLocked()
-	}
-}
-
-// enforce applies the lower limit to a peer that has not answered the ping for obeyTime.
-func (c *Conn) enforce() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.obeyedLocked(c.lowering)
 }

@@ -4,21 +4,31 @@
 // directions.
 //
 // The package knows frames. It does not know methods or messages: a Target says what a call means.
+//
+// A connection is composed of roles. Each one is a type with its fields and methods:
+//
+//   - reading (reading.go): which goroutine reads. reader.go handles what arrives.
+//   - writing (writing.go): the output buffer, and who flushes it.
+//   - callsOut (callsout.go): the calls that this side opens, with the peer's window.
+//   - callsIn (callsin.go): the calls that the peer opens, with their order and their memory.
+//   - quota (quota.go): how much the peer may have open, as part of the budget of all connections.
+//   - streams (streams.go): what the streams of the connection share.
+//   - lifetime (lifetime.go): settings, housekeeping, keepalive, drain and end.
+//
 // Three techniques make it fast, each in one file:
 //
-//   - write.go: a caller that finds the connection idle writes immediately. Frames that are
+//   - writing.go: a caller that finds the connection idle writes immediately. Frames that are
 //     appended during that write go out together in the next one. There is no timer and no flush
 //     policy.
-//   - read.go: the reader goroutine handles all complete frames of one read as a batch, in place.
-//   - handover.go: handlers that are known to be short run on the reader goroutine. If such a
-//     handler blocks, a new goroutine takes over the reading.
+//   - reader.go: the reader goroutine handles all complete frames of one read as a batch, in place.
+//   - inline.go: handlers that are known to be short run on the reader goroutine. If such a handler
+//     blocks, a new goroutine takes over the reading.
 //
 // docs/locks.md lists the locks and the goroutines of this package.
 package mux
 
 import (
-	"errors"
-	"fmt"
+	"context"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -27,187 +37,6 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
-
-// Limits says what one side of a connection accepts, and how it behaves. MaxOpen and MaxOpenBytes
-// also bound this side's own requests, in addition to the peer's limits.
-type Limits struct {
-	MaxMessage   int // bytes of one message as sent
-	MaxOpen      int // requests open at once
-	MaxOpenBytes int // bytes of their messages
-	MaxMemory    int // bytes that the peer can make this side hold in all; 0 means no bound
-	MaxMethods   int // method numbers
-	MaxUnsent    int // bytes waiting to be written, beyond which this side stops reading
-	// Bytes that the peer may send on a stream before this side consumes them. 0 means the default
-	// of the specification.
-	StreamWindow int
-
-	// A peer that was silent for this long is pinged. After the same time again it is dead. 0
-	// disables keepalive.
-	KeepAlive time.Duration
-	Handshake time.Duration // limit for the arrival of the peer's preface and settings
-	// the connection is closed after this time without an open request; 0 means never
-	IdleTimeout time.Duration
-	// the connection is drained at this age, plus or minus a tenth; 0 means never
-	MaxAge time.Duration
-	// how long a reader polls before it sleeps, see poll.go; 0 means never
-	Polling time.Duration
-}
-
-// Config is what the owner of connections provides. Several connections share one Config, and
-// nothing changes it.
-type Config struct {
-	Limits
-
-	// OwnOpen and OwnOpenBytes bound this side's own requests, in place of MaxOpen and
-	// MaxOpenBytes. 0 leaves MaxOpen or MaxOpenBytes in force.
-	OwnOpen      int
-	OwnOpenBytes int
-
-	Metadata []byte // sent with the settings
-	Agent    string // sent with the settings
-
-	// A side that serves describes itself with these in its settings, see wire.Limits. Services
-	// returns the list of services. Keys returns the scope of the key memory, and how long the
-	// memory keeps a key. Both may be nil. NewOf calls them when a connection begins, so several
-	// goroutines may call them at the same time. They must not run user code.
-	Incarnation []byte
-	Services    func() []byte
-	Keys        func(c *Conn) (scope string, keep time.Duration)
-
-	// Bind returns the Target for a method number of the peer. It is nil when this side serves
-	// nothing. The reader goroutine calls it. The binding aliases the read buffer.
-	Bind func(c *Conn, b *wire.Binding) (Target, wire.Info)
-	// Hello receives the peer's settings before any of the peer's requests is served. The settings
-	// alias the read buffer. A refusal ends the connection.
-	Hello func(c *Conn, peer *wire.Limits) *Refusal
-	// Learned receives what the peer says about a method that this side calls.
-	Learned func(c *Conn, handle int, info wire.Info)
-	// Unusable is called when no more requests can be sent, because the peer drains the connection
-	// or the connection has ended. It is called before the calls on the connection fail, so that
-	// they can be sent elsewhere.
-	Unusable func(c *Conn)
-	// Ended is called once, after the connection has ended. Err is the reason and never nil.
-	Ended func(c *Conn, err error)
-
-	// bounds what all connections hold together; nil applies only each connection's Limits
-	Memory *Memory
-	Pool   *Pool  // runs the handlers that are not short
-	Watch  *Watch // watches the handlers that run on reader goroutines
-	// bounds the peers' open requests together; nil applies only each connection's Limits
-	Budget *Budget
-}
-
-// A bound is the Target that a method number of the peer stands for.
-type bound struct {
-	target Target
-	id     uint32 // of the Method frame
-	kind   uint64
-	cost   int // in bytes of memory
-}
-
-// A Refusal ends a connection with a code. The code, ID and message are sent to the peer.
-type Refusal struct {
-	Code    uint16
-	ID      string
-	Message string
-}
-
-func (r *Refusal) Error() string { return r.Message }
-
-// Reasons why connections end and calls fail.
-var (
-	ErrClosed    = errors.New("the connection was closed by this side")
-	ErrRetired   = errors.New("this side opens no more calls on the connection")
-	ErrAged      = errors.New("the connection was closed because it had been idle or open for long enough")
-	ErrDead      = errors.New("the peer has been silent for too long")
-	ErrDrained   = errors.New("the peer is shutting down")
-	ErrDeadline  = errors.New("the deadline passed")
-	ErrWindow    = errors.New("the peer's window is full")
-	ErrFlooded   = errors.New("the peer sends one-way requests faster than they are executed, and its replies are not read meanwhile")
-	ErrHandshake = errors.New("the peer sent no preface and settings in time")
-)
-
-// A ProtocolError says that the peer violated the protocol. It ends the connection.
-type ProtocolError struct{ What string }
-
-func (e *ProtocolError) Error() string { return "protocol error: " + e.What }
-
-// A PrefaceError says that the peer speaks another protocol, or another version of this one.
-type PrefaceError struct{ Got []byte }
-
-func (e *PrefaceError) Error() string { return fmt.Sprintf("the peer began with %q", e.Got) }
-
-// A TooLargeError says that a reply exceeds this side's limit. It fails only that call.
-type TooLargeError struct {
-	Size  uint64
-	Limit int
-}
-
-func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("the reply has %d bytes, the limit is %d", e.Size, e.Limit)
-}
-
-// A BrokenError says that a message cannot be read. It fails only that call.
-type BrokenError struct{ Cause error }
-
-func (e *BrokenError) Error() string { return "a broken message: " + e.Cause.Error() }
-
-// Unwrap returns the cause.
-func (e *BrokenError) Unwrap() error { return e.Cause }
-
-// An Op names the operation that failed on the underlying connection.
-type Op string
-
-// The operations that can fail.
-const (
-	Read        Op = "read"
-	Write       Op = "write"
-	EndOfStream Op = "end of stream" // the peer closed the connection
-)
-
-// An IOError says that the underlying connection failed, or that the peer closed it.
-type IOError struct {
-	Op  Op
-	Err error
-}
-
-func (e *IOError) Error() string {
-	if e.Op == EndOfStream {
-		return "the peer closed the connection"
-	}
-	return string(e.Op) + ": " + e.Err.Error()
-}
-
-// Unwrap returns the cause. For an EndOfStream it returns nil, because io.EOF is the regular end of
-// a stream of messages.
-func (e *IOError) Unwrap() error {
-	if e.Op == EndOfStream {
-		return nil
-	}
-	return e.Err
-}
-
-// A CallError says that the connection could not complete a call.
-type CallError struct {
-	Cause        error
-	NotProcessed bool    // the peer certainly did not execute the call
-	Awaited      Awaited // what the call was waiting for when its caller canceled it
-}
-
-// Awaited says what a call was waiting for.
-type Awaited uint8
-
-// A call that has not been sent waits for the peer's window, or for space in the output.
-const (
-	_ Awaited = iota
-	AwaitedWindow
-	AwaitedOutput
-)
-
-func (e *CallError) Error() string { return e.Cause.Error() }
-
-// Unwrap returns the cause.
-func (e *CallError) Unwrap() error { return e.Cause }
 
 const (
 	// maxFrame is the payload limit of a frame, in both directions. A larger message takes several
@@ -222,187 +51,32 @@ const (
 	defaultMaxMethods = 1024
 )
 
-// Conn is one connection. Its methods may be called concurrently. A process may have many idle
-// connections, so a Conn is small: rarely used state is behind pointers and is allocated on first
-// use.
+// Conn is one connection. Its methods may be called concurrently.
 //
-// Conn.mu guards every field without another rule in its comment, and the fields of calls and
-// seldom. The fields cfg, nc, owner, socket, client and share do not change after NewOf.
+// A Conn is composed of roles. Each role has its own fields and methods, and its comment says what
+// it may touch of the other roles. A method belongs to the role whose fields it changes. All roles
+// share one mutex: Conn.mu guards every field without another rule in its comment.
+//
+// A process may have many idle connections, so a Conn is small. State that most connections never
+// need is in the lazy part of a role, which is allocated on first use.
+//
+// The fields cfg, nc, owner and socket do not change after NewOf.
 type Conn struct {
 	cfg    *Config
 	nc     net.Conn
 	owner  any             // see Owner
 	socket syscall.RawConn // nil when nc is not a plain socket, see socketOf
+	mu     sync.Mutex
 	count  counters
+	memory holding // what the peer makes this side hold, see memory_account.go
 
-	reader  atomic.Pointer[reader]
-	self    selfReading // see lone.go for what guards its fields
-	parking parkState   // see parker.go for what guards its fields
-
-	*calls  // points to noCalls until this side sends its first call
-	*seldom // points to noneYet until a field is needed
-
-	mu      sync.Mutex
-	client  bool
-	preface bool // the peer's preface has arrived; written by the reader with mu held
-	// calls fail because this side cannot read their replies, see failFloodedRelocking
-	flooded     bool
-	pinged      bool        // a keepalive ping waits for a sign of life from the peer
-	holding     bool        // the reader waits for room for a one-way request, see awaitRequestRoomRelocking
-	abrupt      bool        // the connection ends at once, without waiting for output
-	readerDone  bool        // the reader goroutine has ended
-	limitsRead  bool        // the peer has answered a ping, so it has read this side's settings
-	limitsAsked bool        // a ping was sent to find that out
-	greeting    atomic.Bool // the peer's settings have not arrived
-	heard       atomic.Bool // the peer has sent something since the last keepalive check
-	watched     atomic.Bool // the connection is in cfg.Watch
-	draining    atomic.Bool // this side accepts no more requests, and then ends the connection
-	refusing    atomic.Bool // this side accepts no more requests, and the connection goes on
-	hasEnded    atomic.Bool // err is set
-
-	// Writing, see write.go.
-	flushing   bool          // a goroutine is flushing out
-	yielding   bool          // the flusher first lets other goroutines append
-	vectoring  bool          // the flusher writes a piece of a large message, see large.go
-	batchBegan time.Duration // see beganLocked
-	framesOut  uint64
-	out        []byte // frames that no write has taken yet
-	spare      []byte // the buffer that replaces out during a write
-	queued     uint64 // bytes ever appended to out
-	taken      uint64 // bytes ever passed to a write
-	written    uint64 // bytes ever written
-
-	// The window of the peer, see call.go and nested.go.
-	open       int
-	openBytes  int
-	maxOpen    int
-	maxBytes   int
-	mostOpen   int // upper bound of every window that the peer will ever grant
-	mostBytes  int
-	maxNum     int32
-	peerStream int32  // the peer's window for a stream
-	opened     uint64 // requests ever sent
-
-	// Requests that the peer opened, see request.go.
-	in       sparseTable[*Request] // by slot
-	inOpen   int
-	inBytes  int
-	targets  sparseTable[bound] // by method number; only the reader uses it
-	received atomic.Uint64      // requests ever received
-	// requests that are processed although this side drains: the count of the drain notice
-	promised uint64
-
-	// Memory that the peer makes this side hold, see memory_account.go.
-	memory holding
-	stash  int          // bytes of memory that are kept for the next requests
-	stuck  atomic.Int64 // bytes of replies that wait for space in out; changed with mu held
-
-	// The peer's share of the owner's budget, see budget.go.
-	share *share // nil without a budget
-	// the requests granted, including those that the peer may send before it learns of a lower
-	// limit
-	limit      int
-	limitBytes int
-	peak       int // the most requests that were open at once since the last measurement
-	peakBytes  int
-
-	// Ending, see care.go.
-	err         error
-	housekeeper *time.Timer // the housekeeping timer
-	housekeepAt int64       // when it fires; never when it is not set
-	helloBy     int64       // when the peer's settings must have arrived; 0 once they have
-	pingAt      int64
-	progress    uint64 // the value of written at the last keepalive check
-}
-
-// calls is the state of the calls that this side opens, see call.go. Conn.mu guards it.
-type calls struct {
-	slots     []slot
-	free      []uint32 // slots not in use
-	admission []*ticket
-	tickets   uint64      // ever made
-	numbers   []numbering // by handle
-	nextNum   uint16
-	announced uint32 // Method frames ever sent
-
-	idleWaiters []*waiter // for asynchronous calls
-
-	// Requests beyond the window that serve calls of the peer, see nested.go.
-	nested      int
-	nestedBytes int
-}
-
-// noCalls is shared by all connections that have sent no call. Nothing changes it.
-var noCalls = new(calls)
-
-// callsLocked returns the calls of c for writing.
-func (c *Conn) callsLocked() *calls {
-	if c.calls == noCalls {
-		c.calls = new(calls)
-	}
-	return c.calls
-}
-
-// seldom is state that most connections never need, or need only when they end. Conn.mu guards it.
-type seldom struct {
-	accepted uint64 // how many requests the peer processes, once drained is set
-	// set once this side sends no more requests: the peer drains, or this side retires the
-	// connection
-	drained  error
-	reserved int // bytes that streams may hold beyond their smallest windows
-	// the part of reserved for messages that have not arrived completely
-	partial     int
-	reserving   []*Stream             // streams that wait for a reservation
-	oneWay      map[*Request]struct{} // requests of the peer that have no slot
-	oneWayBytes int                   // the part of inBytes for oneWay
-	orphans     int                   // how many requests of inOpen the pool has adopted
-	// How many requests of inOpen serve calls of this side. They are not part of the window.
-	inNested    int
-	inNestBytes int
-	// The value c.flush, created once. Starting a goroutine with it allocates nothing.
-	flushAll func()
-	// closed when a flusher has taken out; nil when no goroutine waits
-	space chan struct{}
-	// closed when everything is written; nil when no goroutine waits
-	flushed chan struct{}
-	// closed when a request leaves the table; nil when no goroutine waits
-	room     chan struct{}
-	writeErr *IOError // a write has failed, or the peer has closed the connection
-	// closed when no request is open; nil when Refuse was not called
-	noRequests chan struct{}
-	// closed when this side accepts no more requests; nil before Draining is called
-	drainBegun chan struct{}
-	order      keyedOrder    // see order.go
-	replies    replies       // see replies.go
-	aging      aging         // see age.go
-	ended      chan struct{} // closed when err is set; nil when no goroutine waits
-	// closed when the reader has ended; nil when no goroutine waits
-	readerEnded chan struct{}
-	pings       map[uint64]chan struct{} // by number
-	nextPing    uint64                   // the number of the last ping
-	// The ping whose pong says that the peer obeys a lower limit. 0 means none.
-	lowering      uint64
-	endReason     error  // why this side has begun to end the connection, after a drain notice
-	endAt         int64  // when the connection ends because of writeErr; 0 means never
-	endBy         int64  // the latest time for parting
-	endFrames     uint64 // framesIn at the last check
-	hangUpChecked int64  // when this side, while it did not read, last checked for a hang-up
-	stallFrom     int64  // since when an unfinished message is watched; 0 when there is none
-	stallBytes    uint64 // bytesIn at stallFrom
-	// The part of written that the peer had acknowledged at the last keepalive check. 0 means all.
-	acknowledged int64
-	linger       int64 // when a drained connection is closed; 0 when it does not drain
-}
-
-// noneYet is shared by all connections that have no rarely used state. Nothing changes it.
-var noneYet = new(seldom)
-
-// seldomLocked returns the rarely used state of c for writing.
-func (c *Conn) seldomLocked() *seldom {
-	if c.seldom == noneYet {
-		c.seldom = new(seldom)
-	}
-	return c.seldom
+	reading  reading
+	writing  writing
+	callsOut callsOut
+	callsIn  callsIn
+	quota    quota
+	streams  streams
+	lifetime lifetime
 }
 
 // Counters counts the work of a connection. Conn.Counters returns them.
@@ -412,5 +86,222 @@ type Counters struct {
 
 // counters are the counters that change without Conn.mu.
 type counters struct {
-	reads, writes, bytesIn, bytesOut, framesIn atomic.Uint64
+	reads, writes, bytesIn, framesIn atomic.Uint64
 }
+
+// Call sends a request and waits for the answer, which the caller must Release. Call returns as
+// soon as ctx ends or the deadline passes, and tells the peer.
+func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
+	return c.callsOut.call(ctx, out)
+}
+
+// Start sends a request and returns. Unless Start returns an error, to receives the outcome of the
+// call. Start waits only while the peer's window or the connection's output is full, and until ctx
+// ends at most.
+func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
+	return c.callsOut.start(ctx, out, to)
+}
+
+// Notify sends a one-way request. It waits while the connection's output is full.
+func (c *Conn) Notify(ctx context.Context, out *Out) error {
+	return c.callsOut.notify(ctx, out)
+}
+
+// Follow sends a one-way request like Notify, and always with an id. To receives the outcome when
+// the peer is done with the request. The caller does not wait, so once the request is sent, neither
+// ctx nor the deadline ends it.
+func (c *Conn) Follow(ctx context.Context, out *Out, to Completer) error {
+	return c.callsOut.follow(ctx, out, to)
+}
+
+// Ping sends a ping, waits for the answer and returns the round-trip time.
+func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
+	return c.lifetime.ping(ctx)
+}
+
+// Close ends the connection: open calls fail at once. Close first writes the queued output, for at
+// most a second.
+func (c *Conn) Close() {
+	c.lifetime.closeFlushed()
+}
+
+// Abort ends the connection at once.
+func (c *Conn) Abort() {
+	c.lifetime.abort()
+}
+
+// Refuse makes this side accept no more requests. The connection goes on for the calls of this
+// side. The returned channel is closed when the accepted requests have ended.
+func (c *Conn) Refuse() (quiet <-chan struct{}) {
+	return c.callsIn.refuseNew()
+}
+
+// CancelRequests cancels the contexts of all open requests.
+func (c *Conn) CancelRequests() {
+	c.callsIn.cancelAll()
+}
+
+// Executing returns the target of each request that the peer has open. A request that runs on the
+// reader goroutine is missing until another goroutine has taken over the reading, which takes
+// milliseconds.
+func (c *Conn) Executing() []Target {
+	return c.callsIn.executing()
+}
+
+// New runs the protocol on nc and takes ownership of nc. Prefix holds the bytes that the caller has
+// already read from nc. The side that dialled is the client, and sends first. Requests may be sent
+// at once, without waiting for the peer.
+func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
+	return NewOf(nil, nc, prefix, client, cfg)
+}
+
+// NewOf is New for an owner with several connections that share one Config. The functions of the
+// Config find the owner with Owner.
+func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
+	c := &Conn{
+		cfg: cfg, owner: owner, nc: nc, socket: socketOf(nc),
+		writing: writing{lazyWriting: noWriting},
+		callsOut: callsOut{
+			lazyCallsOut: noCallsOut, maxNum: defaultMaxMethods,
+			maxOpen: min(initialWindow, cfg.ownOpen()), maxBytes: cfg.ownOpenBytes(),
+		},
+		callsIn:  callsIn{lazyCallsIn: noCallsIn},
+		streams:  streams{lazyStreams: noStreams, peerStream: defaultStreamWindow},
+		lifetime: lifetime{lazyLifetime: noLifetime, housekeepAt: never, client: client},
+	}
+	c.reading.c, c.writing.c, c.callsOut.c, c.callsIn.c = c, c, c, c
+	c.quota.c, c.streams.c, c.lifetime.c = c, c, c
+	c.memory.init(cfg.Memory, cfg.MaxMemory)
+	c.reading.self.init()
+	rd := &reader{c: c, buf: make([]byte, max(minReadBuffer, pow2(len(prefix))))}
+	rd.w = copy(rd.buf, prefix)
+	c.reading.reader.Store(rd)
+
+	c.mu.Lock()
+	c.writing.out = append(c.writing.out, wire.Preface...)
+	c.writing.queued += uint64(len(c.writing.out))
+	open, openBytes := c.quota.joinBudget()
+	settings := &wire.Limits{
+		MaxFrame: maxFrame, MaxMessage: uint64(cfg.MaxMessage), MaxOpen: uint64(open),
+		MaxOpenBytes: uint64(openBytes), MaxMethods: uint64(cfg.MaxMethods), Metadata: cfg.Metadata, Agent: []byte(cfg.Agent),
+		Incarnation: cfg.Incarnation,
+	}
+	if cfg.Services != nil {
+		settings.Services = cfg.Services()
+	}
+	if cfg.Keys != nil {
+		scope, keep := cfg.Keys(c)
+		// not negative
+		settings.KeyScope, settings.KeyKeep = []byte(scope), uint64(max(keep/time.Microsecond, 0))
+	}
+	if open != cfg.MaxOpen {
+		settings.MostOpen = uint64(cfg.MaxOpen)
+	}
+	if openBytes != cfg.MaxOpenBytes {
+		settings.MostOpenBytes = uint64(cfg.MaxOpenBytes)
+	}
+	if n := c.streams.streamWindow(); n != defaultStreamWindow {
+		settings.StreamWindow = uint64(n)
+	}
+	c.writing.appendLocked(func(dst []byte) []byte { return wire.AppendSettings(dst, settings) })
+	now := c.now()
+	if cfg.Handshake > 0 {
+		c.lifetime.helloBy = later(now, cfg.Handshake)
+		c.lifetime.housekeepByLocked(c.lifetime.helloBy)
+	}
+	if cfg.KeepAlive > 0 {
+		c.lifetime.pingAt = later(now, cfg.KeepAlive)
+		c.lifetime.housekeepByLocked(c.lifetime.pingAt)
+	}
+	c.lifetime.ageLocked(now)
+	c.lifetime.greeting.Store(true)
+	if client {
+		c.writing.flushAndUnlock(false)
+	} else {
+		c.mu.Unlock() // a server sends its settings after it has received the client's
+	}
+	theParker.add(c)
+	go rd.loop()
+	return c
+}
+
+// initialWindow is how many requests may be open before the peer's settings have arrived.
+const initialWindow = 1024
+
+// Owner returns the owner that was passed to NewOf.
+func (c *Conn) Owner() any { return c.owner }
+
+// NetConn returns the underlying connection.
+func (c *Conn) NetConn() net.Conn { return c.nc }
+
+// Ended returns a channel that is closed when the connection has ended.
+func (c *Conn) Ended() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lifetime.endedLocked()
+}
+
+// Load returns how many calls of this side are open on the connection, including those that wait.
+// Saturated says that another call would wait, either for the peer's window or because the output
+// is full.
+func (c *Conn) Load() (calls int, saturated bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.callsOut.open + len(c.callsOut.admission), len(c.callsOut.admission) > 0 || c.callsOut.open >= c.callsOut.maxOpen || len(c.writing.out) >= c.writing.highWater()
+}
+
+// Usable reports whether new requests can be sent.
+func (c *Conn) Usable() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lifetime.err == nil && c.lifetime.drained == nil
+}
+
+// Accepted returns how many of this side's requests a draining peer has accepted. It returns 0
+// before the peer drains.
+func (c *Conn) Accepted() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lifetime.accepted
+}
+
+// Counters returns the work that the connection has done so far.
+func (c *Conn) Counters() Counters {
+	n := &c.count
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Counters{
+		Reads: n.reads.Load(), Writes: n.writes.Load(), BytesIn: n.bytesIn.Load(), BytesOut: c.writing.written,
+		FramesIn: n.framesIn.Load(), FramesOut: c.writing.framesOut,
+	}
+}
+
+// Drain tells the peer that this side accepts no more requests. Accepted requests finish, and then
+// the connection closes. Drain does not wait for that, see Ended.
+func (c *Conn) Drain() { c.lifetime.drain(0) }
+
+// CloseWhenIdle accepts no more calls of this side. It closes the connection when the open calls
+// have ended.
+func (c *Conn) CloseWhenIdle() { c.lifetime.closeWhenIdle(ErrRetired) }
+
+// Err returns why the connection has ended, or nil.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lifetime.err
+}
+
+// Aged reports whether this side or the peer ended the connection because it was idle or old.
+// Nothing is wrong with the peer then.
+func (c *Conn) Aged() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lifetime.aging.retired
+}
+
+// Keep counts n bytes that are held until the connection ends. If it returns false, they must not
+// be allocated.
+func (c *Conn) Keep(n int) bool { return c.memory.holdUntilEnd(n) }
+
+// now returns Clock in nanoseconds.
+func (c *Conn) now() int64 { return int64(Clock()) }

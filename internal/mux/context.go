@@ -96,7 +96,7 @@ func (x *Context) makeEnding() *ending {
 // reading.
 func (x *Context) Blocking() {
 	if x.rd != nil {
-		x.conn.handOver(x.rd, x.running)
+		x.conn.reading.handOver(x.rd, x.running)
 	}
 }
 
@@ -189,11 +189,11 @@ func (x *Context) Draining() <-chan struct{} {
 	c := x.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.drainBegun == nil {
-		c.seldomLocked().drainBegun = make(chan struct{})
-		if c.draining.Load() || c.refusing.Load() {
-			close(c.drainBegun)
+	if c.lifetime.drainBegun == nil {
+		c.lifetime.lazyLocked().drainBegun = make(chan struct{})
+		if c.lifetime.draining.Load() || c.callsIn.refusing.Load() {
+			close(c.lifetime.drainBegun)
 		}
 	}
-	return c.drainBegun
+	return c.lifetime.drainBegun
 }

@@ -34,17 +34,17 @@ func (b *Budget) divide() {
 	}
 	b.mu.Unlock()
 	for _, s := range measured {
-		s.conn.measure()
+		s.conn.quota.measure()
 	}
 	for _, s := range b.disobedient() {
-		s.conn.enforce()
+		s.conn.quota.enforce()
 	}
 	b.mu.Lock()
 	b.active = slices.DeleteFunc(b.active, func(s *share) bool { return !s.active })
 	changes := b.divideLocked(len(measured) > 0 || len(b.active) == 0)
 	b.mu.Unlock()
 	for _, ch := range changes {
-		ch.s.conn.sendLimit(ch)
+		ch.s.conn.quota.sendLimit(ch)
 	}
 	b.mu.Lock()
 	if len(b.active) > 0 {
@@ -68,7 +68,7 @@ func (b *Budget) measuredAs(s *share, peak, peakBytes, open int) {
 // needLocked sets the limit that a connection should have if there were enough for all. Hungry says
 // that it may get more than it has, because it used most of that.
 func (b *Budget) needLocked(s *share, floor int) {
-	limit, bytes := s.conn.hardLimit(), b.bytesOf(s, s.sent)
+	limit, bytes := s.conn.quota.hardLimit(), b.bytesOf(s, s.sent)
 	// The limit of bytes is full when the next request does not fit, which may be at half of the
 	// limit.
 	full := s.recentBytes >= bytes/2 && bytes < s.conn.cfg.MaxOpenBytes
@@ -148,7 +148,7 @@ func (b *Budget) relieveLocked() (changes []change) {
 	}
 	level := min(equal, b.reserve()/(n+1))
 	for _, s := range b.members {
-		told := min(level, s.granted+left, s.conn.hardLimit())
+		told := min(level, s.granted+left, s.conn.quota.hardLimit())
 		if !s.hungry || !s.free() || told-s.sent <= s.sent/8 {
 			continue
 		}

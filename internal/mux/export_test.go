@@ -25,16 +25,16 @@ func (c *Conn) Tables() Tables {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := Tables{
-		Open: c.open, OpenBytes: c.openBytes, Waiting: len(c.admission), InOpen: c.inOpen, InBytes: c.inBytes,
-		In: len(c.oneWay), Slots: len(c.slots), Lines: len(c.order.lines), Unsent: len(c.out),
-		Reserved: c.reserved, Reserving: len(c.reserving),
+		Open: c.callsOut.open, OpenBytes: c.callsOut.openBytes, Waiting: len(c.callsOut.admission), InOpen: c.callsIn.inOpen, InBytes: c.callsIn.inBytes,
+		In: len(c.callsIn.oneWay), Slots: len(c.callsOut.slots), Lines: len(c.callsIn.order.lines), Unsent: len(c.writing.out),
+		Reserved: c.streams.reserved, Reserving: len(c.streams.reserving),
 	}
-	for i := range c.slots {
-		if c.slots[i].taken {
+	for i := range c.callsOut.slots {
+		if c.callsOut.slots[i].taken {
 			s.Taken++
 		}
 	}
-	for r := range c.in.all() {
+	for r := range c.callsIn.in.all() {
 		if *r != nil {
 			s.In++
 		}
@@ -46,7 +46,7 @@ func (c *Conn) Tables() Tables {
 func (c *Conn) Broken() (keys int, floor uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.order.broken), c.order.floor
+	return len(c.callsIn.order.broken), c.callsIn.order.floor
 }
 
 // What the tests need to know of sizes.
@@ -76,14 +76,14 @@ func (b *Budget) Members() (n int, awake bool) {
 func (c *Conn) Window() (open, bytes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.maxOpen, c.maxBytes
+	return c.callsOut.maxOpen, c.callsOut.maxBytes
 }
 
 // Self tells how the connection is read for a lone caller.
 func (c *Conn) Self() (lent, asleep bool) {
-	c.self.mu.Lock()
-	defer c.self.mu.Unlock()
-	return c.self.token.Load() != nil, c.self.sleeper != nil
+	c.reading.self.mu.Lock()
+	defer c.reading.self.mu.Unlock()
+	return c.reading.self.token.Load() != nil, c.reading.self.sleeper != nil
 }
 
 // Polling returns how many readers look for something instead of sleeping, in the whole process.
@@ -168,15 +168,21 @@ func Reserve() int {
 const CanPark = canPark
 
 // Parked reports whether the connection has been laid down.
-func (c *Conn) Parked() bool { return c.self.token.Load() == parkedReader }
+func (c *Conn) Parked() bool { return c.reading.self.token.Load() == parkedReader }
 
 // SharedIsChanged says what of the things that connections share has been written to.
 func SharedIsChanged() string {
 	switch {
-	case !reflect.ValueOf(noCalls).Elem().IsZero():
-		return "noCalls"
-	case !reflect.ValueOf(noneYet).Elem().IsZero():
-		return "noneYet"
+	case !reflect.ValueOf(noWriting).Elem().IsZero():
+		return "noWriting"
+	case !reflect.ValueOf(noCallsOut).Elem().IsZero():
+		return "noCallsOut"
+	case !reflect.ValueOf(noCallsIn).Elem().IsZero():
+		return "noCallsIn"
+	case !reflect.ValueOf(noStreams).Elem().IsZero():
+		return "noStreams"
+	case !reflect.ValueOf(noLifetime).Elem().IsZero():
+		return "noLifetime"
 	case !reflect.ValueOf(parkedReader).Elem().IsZero():
 		return "nobody"
 	}
@@ -222,4 +228,4 @@ func (h *Holding) GiveAll() {
 }
 
 // Received returns how many requests have come.
-func (c *Conn) Received() uint64 { return c.received.Load() }
+func (c *Conn) Received() uint64 { return c.callsIn.received.Load() }

@@ -193,45 +193,49 @@ const (
 
 // takeLocked is holding.take for a request. Most requests take what an earlier one has returned to
 // the stash, which costs one addition.
-func (c *Conn) takeLocked(n int) bool {
-	if c.stash >= n {
-		c.stash -= n
+func (ci *callsIn) takeLocked(n int) bool {
+	c := ci.c
+	if ci.stash >= n {
+		ci.stash -= n
 		return true
 	}
 	if ahead := min(7*n, mostStash/2); c.memory.take(n + ahead) {
-		c.stash += ahead
+		ci.stash += ahead
 		return true
 	}
 	return c.memory.take(n)
 }
 
 // giveLocked uncounts bytes that takeLocked counted.
-func (c *Conn) giveLocked(n int) {
-	switch c.stash += n; {
-	case c.err != nil:
-		c.memory.give(c.stash)
-		c.stash = 0
-	case c.stash > mostStash:
-		c.memory.give(c.stash - mostStash/2)
-		c.stash = mostStash / 2
+func (ci *callsIn) giveLocked(n int) {
+	c := ci.c
+	switch ci.stash += n; {
+	case c.lifetime.err != nil:
+		c.memory.give(ci.stash)
+		ci.stash = 0
+	case ci.stash > mostStash:
+		c.memory.give(ci.stash - mostStash/2)
+		ci.stash = mostStash / 2
 	}
 }
 
 // trimMemoryLocked returns memory that an idle connection does not need.
-func (c *Conn) trimMemoryLocked() {
-	if c.inOpen == 0 {
-		c.memory.give(c.stash)
-		c.stash = 0
+func (ci *callsIn) trimMemoryLocked() {
+	c := ci.c
+	if ci.inOpen == 0 {
+		c.memory.give(ci.stash)
+		ci.stash = 0
 	}
 	c.memory.shrink(leastGrantAhead)
 }
 
 // closeMemoryLocked ends the counting when the connection has ended.
-func (c *Conn) closeMemoryLocked() {
-	c.memory.give(c.stash + c.replies.inOut)
-	c.stash = 0
-	if c.replies.inOut != 0 {
-		c.replies.inOut = 0
+func (ci *callsIn) closeMemoryLocked() {
+	c := ci.c
+	c.memory.give(ci.stash + ci.replies.inOut)
+	ci.stash = 0
+	if ci.replies.inOut != 0 {
+		ci.replies.inOut = 0
 	}
 	c.memory.close()
 }
@@ -275,7 +279,3 @@ func (st *Stream) Give(n int) {
 	st.taken -= n
 	st.conn.memory.give(n)
 }
-
-// Keep counts n bytes that are held until the connection ends. If it returns false, they must not
-// be allocated.
-func (c *Conn) Keep(n int) bool { return c.memory.holdUntilEnd(n) }

@@ -37,9 +37,9 @@ type requestKey struct{}
 
 // serving returns the context of the peer's request on this connection that a call made with ctx
 // serves, or nil. If that request is open, it is in the table when serving returns.
-func (c *Conn) serving(ctx context.Context) *Context {
+func (ci *callsIn) serving(ctx context.Context) *Context {
 	x, ok := ctx.Value(requestKey{}).(*Context)
-	if !ok || x.conn != c || x.alone() {
+	if !ok || x.conn != ci.c || x.alone() {
 		return nil
 	}
 	x.Blocking()
@@ -47,8 +47,8 @@ func (c *Conn) serving(ctx context.Context) *Context {
 }
 
 // isOpenLocked reports whether the request of x is in the table.
-func (c *Conn) isOpenLocked(x *Context) bool {
-	r := c.findLocked(x.id)
+func (ci *callsIn) isOpenLocked(x *Context) bool {
+	r := ci.findLocked(x.id)
 	return r != nil && r.Context == x
 }
 
@@ -60,40 +60,33 @@ func ConnOf(ctx context.Context) *Conn {
 	return nil
 }
 
-// serves reports whether a request of the peer serves an open call of this side.
-func (c *Conn) serves(r *Request) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	parent := r.Fields.Parent
-	return !r.alone() && parent <= math.MaxUint32 && c.slotLocked(uint32(parent)) != nil
-}
-
 // awaitRequestRoomRelocking waits until the table has room for a one-way request. It unlocks c.mu
 // while it waits. While calls of this side are open, the reader must not wait, because a handler
 // may wait for their replies. Then the table takes more requests, up to another limit.
-func (c *Conn) awaitRequestRoomRelocking(r *Request) {
+func (ci *callsIn) awaitRequestRoomRelocking(r *Request) {
+	c := ci.c
 	held := false
-	for c.err == nil && !c.refusing.Load() {
-		open, bytes, maxOpen, maxBytes := c.openLocked(r)
-		if c.open > 0 {
+	for c.lifetime.err == nil && !ci.refusing.Load() {
+		open, bytes, maxOpen, maxBytes := ci.openLocked(r)
+		if c.callsOut.open > 0 {
 			maxOpen, maxBytes = maxSlots(maxOpen), maxBytes+extraBytes(maxBytes)
 		}
 		if open == 0 || open < maxOpen && bytes+r.bytes <= maxBytes {
 			break
 		}
-		held, c.holding = true, true
-		stuck := c.awaitRoomRelocking()
-		c.holding = false
-		if stuck && c.open > 0 && !c.flooded {
-			c.failFloodedRelocking()
+		held, c.reading.holding = true, true
+		stuck := ci.awaitRoomRelocking()
+		c.reading.holding = false
+		if stuck && c.callsOut.open > 0 && !c.callsOut.flooded {
+			c.callsOut.failFloodedRelocking()
 		}
 	}
 	if held {
-		c.pinged = false // the peer's pong, if there is one, is read only now
+		c.lifetime.pinged = false // the peer's pong, if there is one, is read only now
 	}
-	if c.flooded {
-		c.flooded = false
-		c.admitNextLocked()
+	if c.callsOut.flooded {
+		c.callsOut.flooded = false
+		c.callsOut.admitNextLocked()
 	}
 }
 
@@ -103,20 +96,21 @@ const hangUpTime = time.Second
 
 // awaitRoomRelocking waits until a request has left the table. It unlocks c.mu while it waits. It
 // returns true if no request has left the table for stuckTime.
-func (c *Conn) awaitRoomRelocking() (stuck bool) {
-	last, now := c.seldomLocked(), c.now()
+func (ci *callsIn) awaitRoomRelocking() (stuck bool) {
+	c := ci.c
+	last, now := ci.lazyLocked(), c.now()
 	if last.room == nil {
 		last.room = make(chan struct{})
 	}
 	if last.hangUpChecked == 0 || now-last.hangUpChecked > 2*int64(hangUpTime) { // this side has read meanwhile
 		last.hangUpChecked = now
 	}
-	for room, late := last.room, later(now, c.stuckTime()); ; {
+	for room, late := last.room, later(now, c.lifetime.stuckTime()); ; {
 		look := later(last.hangUpChecked, hangUpTime)
-		err := c.waitRelocking(context.Background(), time.Now().Add(time.Duration(min(look, late)-now)), room)
+		err := c.lifetime.waitRelocking(context.Background(), time.Now().Add(time.Duration(min(look, late)-now)), room)
 		if now = c.now(); now >= look {
 			last.hangUpChecked = now
-			c.checkHangUpRelocking()
+			ci.checkHangUpRelocking()
 		}
 		if err == nil || now >= late {
 			return err != nil
@@ -127,43 +121,15 @@ func (c *Conn) awaitRoomRelocking() (stuck bool) {
 // checkHangUpRelocking checks whether the peer has hung up. It unlocks c.mu meanwhile. The end of
 // the peer's data cannot arrive while the receive buffer is full. So this side sends a ping. If the
 // peer is gone, its system answers with a reset, which has arrived at the next check.
-func (c *Conn) checkHangUpRelocking() {
+func (ci *callsIn) checkHangUpRelocking() {
+	c := ci.c
 	switch {
-	case c.writeErr != nil:
+	case c.lifetime.writeErr != nil:
 	case hungUp(c.nc):
-		c.peerGoneLocked(&IOError{Op: EndOfStream, Err: io.EOF}, hangUpTime)
-	case c.written == c.queued: // otherwise the queued output has the same effect
-		c.sendPingLocked(wire.Ping, make([]byte, pingSize))
-		c.flushLaterAndUnlock()
+		c.lifetime.peerGoneLocked(&IOError{Op: EndOfStream, Err: io.EOF}, hangUpTime)
+	case c.writing.written == c.writing.queued: // otherwise the queued output has the same effect
+		c.writing.sendPingLocked(wire.Ping, make([]byte, pingSize))
+		c.writing.flushLaterAndUnlock()
 		c.mu.Lock()
 	}
-}
-
-// stuckTime is how long a reader waits for room without the end of any one-way request. After that
-// the handlers are assumed to wait for replies that this side does not read.
-func (c *Conn) stuckTime() time.Duration {
-	if c.cfg.KeepAlive > 0 {
-		return c.cfg.KeepAlive
-	}
-	return 15 * time.Second
-}
-
-// failFloodedRelocking fails the calls of this side. The reader does not read their replies, and
-// the one-way handlers that occupy the table may be waiting for them. It unlocks c.mu meanwhile.
-func (c *Conn) failFloodedRelocking() {
-	c.flooded = true
-	for i := range c.slots {
-		if w := c.slots[i].waiter; w != nil && !w.late && w.id.CompareAndSwap(c.slots[i].id, 0) {
-			c.abandonLocked(c.slots[i].id, context.Canceled)
-			c.followLocked(c.slots[i].id, w.to)
-			w.fail(&CallError{Cause: ErrFlooded})
-		}
-	}
-	for _, t := range c.admission {
-		t.flooded = true
-		t.wake <- struct{}{}
-	}
-	c.callsLocked().admission = nil
-	c.flushLaterAndUnlock()
-	c.mu.Lock()
 }

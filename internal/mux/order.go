@@ -3,8 +3,6 @@
 package mux
 
 import (
-	"context"
-
 	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
@@ -98,7 +96,8 @@ func (o *keyedOrder) mendLocked(t *orderedState) {
 }
 
 // dispatch executes a complete request that is in the table, at once or in its turn.
-func (c *Conn) dispatch(r *Request) {
+func (ci *callsIn) dispatch(r *Request) {
+	c := ci.c
 	t := r.ordered
 	if t == nil {
 		c.cfg.Pool.run(r)
@@ -106,7 +105,7 @@ func (c *Conn) dispatch(r *Request) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	o := &c.seldomLocked().order
+	o := &ci.lazyLocked().order
 	if o.brokenLocked(t) { // the key was broken after the request was accepted
 		t.skipped, r.target = true, skipped{}
 	} else {
@@ -131,7 +130,8 @@ func (c *Conn) dispatch(r *Request) {
 }
 
 // passLocked removes a request that leaves the table from its queue, and starts the next one.
-func (c *Conn) passLocked(r *Request) {
+func (ci *callsIn) passLocked(r *Request) {
+	c := ci.c
 	t := r.ordered
 	l := t.queue
 	if l == nil {
@@ -139,8 +139,8 @@ func (c *Conn) passLocked(r *Request) {
 	}
 	// The opener does not send a request again that it canceled, or whose deadline has passed. Then
 	// no other request overtakes it. The same holds when the connection has ended.
-	if r.Reply.NotProcessed && !t.skipped && !r.unwanted && c.err == nil && !r.Expired() {
-		c.order.breakLocked(t)
+	if r.Reply.NotProcessed && !t.skipped && !r.unwanted && c.lifetime.err == nil && !r.Expired() {
+		ci.order.breakLocked(t)
 		l.broken = max(l.broken, t.epoch)
 	}
 	if t.next != nil {
@@ -155,12 +155,12 @@ func (c *Conn) passLocked(r *Request) {
 	case t.next != nil:
 		l.first = t.next
 		// The connection has ended, and is about to cancel it.
-		if l.first.ordered.epoch <= l.broken || c.err != nil && !l.first.OneWay {
+		if l.first.ordered.epoch <= l.broken || c.lifetime.err != nil && !l.first.OneWay {
 			l.first.ordered.skipped, l.first.target = true, skipped{}
 		}
 		c.cfg.Pool.run(l.first)
 	default:
-		delete(c.order.lines, t.key)
+		delete(ci.order.lines, t.key)
 	}
 	t.prev, t.next = nil, nil
 }
@@ -170,10 +170,10 @@ func (t *orderedState) waiting() bool { return t != nil && t.queue != nil && t.p
 
 // cancelWaitingLocked answers a request that is canceled before its turn. It answers at once, so
 // that other requests can use its room in the window.
-func (c *Conn) cancelWaitingLocked(r *Request, code uint16) {
-	c.leaveTableLocked(r)
-	c.refuseForLocked(r, max(code, catalogue.Canceled), catalogue.CallCanceled, "the caller canceled it before its turn came")
-	r.releaseBody(c.cfg.Pool)
+func (ci *callsIn) cancelWaitingLocked(r *Request, code uint16) {
+	ci.leaveTableLocked(r)
+	ci.refuseForLocked(r, max(code, catalogue.Canceled), catalogue.CallCanceled, "the caller canceled it before its turn came")
+	r.releaseBody(ci.c.cfg.Pool)
 }
 
 // skipped is the target of requests whose key is broken.
@@ -183,39 +183,4 @@ const skippedText = "an earlier call with this key was refused"
 
 func (skipped) Serve(r *Request) {
 	r.Reply = refusedWith(catalogue.EarlierRefused, skippedText)
-}
-
-// A Follower is a Completer that also wants to know when the peer is done with a call that its
-// caller has canceled.
-type Follower interface {
-	Completer
-	// Abandoned is called before Complete, when the caller has canceled a call whose request was
-	// sent. It must not block. The Completer that it returns receives the true outcome of the call:
-	// a reply, or the end of the connection.
-	Abandoned() Completer
-}
-
-// followLocked puts a Follower's second Completer in the slot of a call that was just canceled.
-func (c *Conn) followLocked(id uint32, to Completer) {
-	f, ok := to.(Follower)
-	s := c.slotLocked(id)
-	if !ok || s == nil {
-		return
-	}
-	w := c.waiterLocked()
-	w.to, w.deadline, w.late = f.Abandoned(), 0, true
-	w.id.Store(id)
-	s.waiter = w
-}
-
-// wanted reports whether a caller waits for the reply itself, and not only for the end.
-func (s *slot) wanted() bool { return s.waiter != nil && !s.waiter.late }
-
-// Follow sends a one-way request like Notify, and always with an id. To receives the outcome when
-// the peer is done with the request. The caller does not wait, so once the request is sent, neither
-// ctx nor the deadline ends it.
-func (c *Conn) Follow(ctx context.Context, out *Out, to Completer) error {
-	out.OneWay = true
-	_, _, err := c.send(ctx, out, nil, to)
-	return err
 }

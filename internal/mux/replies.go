@@ -33,15 +33,15 @@ func (r *Request) park() bool {
 		return false
 	}
 	expects := r.target.Expects()
-	if expects == 0 && int(c.stuck.Load()) < c.cfg.MaxUnsent {
+	if expects == 0 && int(c.callsIn.stuck.Load()) < c.cfg.MaxUnsent {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil || c.admitReplyLocked(r, expects) {
+	if c.lifetime.err != nil || c.callsIn.admitReplyLocked(r, expects) {
 		return false
 	}
-	rep := &c.seldomLocked().replies
+	rep := &c.callsIn.lazyLocked().replies
 	if expects > 0 {
 		rep.large = append(rep.large, r)
 	} else {
@@ -51,12 +51,13 @@ func (r *Request) park() bool {
 }
 
 // admitReplyLocked counts memory for the reply of r, if there is room for it.
-func (c *Conn) admitReplyLocked(r *Request, expects int) bool {
-	if int(c.stuck.Load()) >= c.cfg.MaxUnsent {
+func (ci *callsIn) admitReplyLocked(r *Request, expects int) bool {
+	c := ci.c
+	if int(ci.stuck.Load()) >= c.cfg.MaxUnsent {
 		return false
 	}
 	if expects > 0 {
-		rep := &c.seldomLocked().replies
+		rep := &ci.lazyLocked().replies
 		switch {
 		case rep.running == 0:
 			c.memory.force(expects)
@@ -73,35 +74,36 @@ func (c *Conn) admitReplyLocked(r *Request, expects int) bool {
 
 // unparkLocked begins the requests for whose replies there is room. When the connection has ended,
 // it begins all of them.
-func (c *Conn) unparkLocked() {
-	rep := &c.replies
-	for len(rep.small) > 0 && (c.err != nil || c.admitReplyLocked(rep.small[0], 0)) {
-		c.runParked(&rep.small)
+func (ci *callsIn) unparkLocked() {
+	c := ci.c
+	rep := &ci.replies
+	for len(rep.small) > 0 && (c.lifetime.err != nil || ci.admitReplyLocked(rep.small[0], 0)) {
+		ci.runParked(&rep.small)
 	}
-	for len(rep.large) > 0 && (c.err != nil || c.admitReplyLocked(rep.large[0], rep.large[0].target.Expects())) {
-		c.runParked(&rep.large)
+	for len(rep.large) > 0 && (c.lifetime.err != nil || ci.admitReplyLocked(rep.large[0], rep.large[0].target.Expects())) {
+		ci.runParked(&rep.large)
 	}
 }
 
-func (c *Conn) runParked(parked *[]*Request) {
+func (ci *callsIn) runParked(parked *[]*Request) {
 	r := (*parked)[0]
 	(*parked)[0] = nil
 	if *parked = (*parked)[1:]; len(*parked) == 0 {
 		*parked = nil
 	}
 	r.admitted = true
-	c.cfg.Pool.run(r)
+	ci.c.cfg.Pool.run(r)
 }
 
 // replyGoneLocked records that the reply of r needs no more memory.
-func (c *Conn) replyGoneLocked(r *Request) {
-	rep := &c.replies
+func (ci *callsIn) replyGoneLocked(r *Request) {
+	rep := &ci.replies
 	if r.expected > 0 {
 		rep.running--
 		r.expected = 0
 	}
 	if len(rep.small)+len(rep.large) > 0 {
-		c.unparkLocked()
+		ci.unparkLocked()
 	}
 }
 
@@ -111,32 +113,34 @@ var untilEnd = context.Background()
 // awaitReplySpaceRelocking is awaitSpaceRelocking for the reply of r. It unlocks c.mu while it
 // waits. The bytes of the reply count until the reply is in the output, or until it is sent if it
 // is large.
-func (c *Conn) awaitReplySpaceRelocking(r *Request) error {
+func (ci *callsIn) awaitReplySpaceRelocking(r *Request) error {
+	c := ci.c
 	size := len(r.Reply.Body) + len(r.Reply.Attachment)
-	if full := len(c.out) >= c.cfg.MaxUnsent; !full && size <= maxPart {
-		return c.err
+	if full := len(c.writing.out) >= c.cfg.MaxUnsent; !full && size <= maxPart {
+		return c.lifetime.err
 	}
 	if more := size - r.expected; more > 0 {
 		c.memory.force(more)
 		r.memory += more
 	}
-	if len(c.out) < c.cfg.MaxUnsent {
-		return c.err
+	if len(c.writing.out) < c.cfg.MaxUnsent {
+		return c.lifetime.err
 	}
-	c.stuck.Add(int64(size))
-	err := c.awaitSpaceRelocking(untilEnd, noDeadline, c.cfg.MaxUnsent)
-	c.stuck.Add(-int64(size))
+	ci.stuck.Add(int64(size))
+	err := c.writing.awaitSpaceRelocking(untilEnd, noDeadline, c.cfg.MaxUnsent)
+	ci.stuck.Add(-int64(size))
 	return err
 }
 
 // countOutLocked counts the bytes in the output beyond mostStash. It reports whether the memory
 // limit allows them.
-func (c *Conn) countOutLocked() (bears bool) {
-	n := len(c.out) - mostStash
-	if n <= 0 && c.replies.inOut == 0 || c.err != nil {
+func (w *writing) countOutLocked() (bears bool) {
+	c := w.c
+	n := len(w.out) - mostStash
+	if n <= 0 && c.callsIn.replies.inOut == 0 || c.lifetime.err != nil {
 		return true
 	}
-	rep := &c.seldomLocked().replies
+	rep := &c.callsIn.lazyLocked().replies
 	more := max(n, 0) - rep.inOut
 	rep.inOut += more
 	if bears = c.memory.take(more); !bears {

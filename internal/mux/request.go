@@ -3,8 +3,6 @@
 package mux
 
 import (
-	"context"
-	"errors"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
@@ -109,10 +107,10 @@ type Outcome struct {
 func (r *Request) Inform(info wire.Info) {
 	c := r.conn
 	c.mu.Lock()
-	if c.err == nil {
-		c.appendLocked(func(dst []byte) []byte { return wire.AppendMethodInfo(dst, r.number, r.methodID, &info) })
+	if c.lifetime.err == nil {
+		c.writing.appendLocked(func(dst []byte) []byte { return wire.AppendMethodInfo(dst, r.number, r.methodID, &info) })
 	}
-	c.flushAndUnlock(true)
+	c.writing.flushAndUnlock(true)
 }
 
 // Keep passes ownership of Body and Attachment to the caller if their memory belongs to this
@@ -126,119 +124,6 @@ func (r *Request) Keep() bool {
 
 // Stream returns the stream of a method that is not unary, or nil.
 func (r *Request) Stream() *Stream { return r.stream }
-
-// enterTableLocked enters r in the table, so that a Cancel frame finds it by its id.
-func (c *Conn) enterTableLocked(r *Request) {
-	c.inOpen++
-	c.inBytes += r.bytes
-	r.stray = !r.alone() && c.findSlotLocked(r.id) != nil
-	if r.alone() || r.stray {
-		if c.oneWay == nil {
-			c.seldomLocked().oneWay = make(map[*Request]struct{})
-		}
-		c.oneWay[r] = struct{}{}
-		c.oneWayBytes += r.bytes
-		r.nested = false
-	} else {
-		*c.in.grow(int(wire.Slot(r.id))) = r
-	}
-	if r.nested {
-		seldom := c.seldomLocked()
-		seldom.inNested++
-		seldom.inNestBytes += r.bytes
-	}
-	c.usedLocked(c.inOpen-c.inNested, c.inBytes-c.inNestBytes)
-	if r.deadline != 0 {
-		c.housekeepByLocked(r.deadline)
-	}
-	switch {
-	case c.err == nil:
-	case r.OneWay && !errors.Is(c.err, ErrClosed):
-		c.orphanLocked(r)
-	default:
-		go r.cancel(context.Canceled, c.err)
-	}
-}
-
-// orphanLocked gives a one-way request to the pool when its connection has ended, because its
-// caller does not wait for it. The budget no longer counts the request, so that clients that leave
-// take no room from clients that stay. If the pool has enough orphans, the budget goes on counting
-// the request, and the pool cancels it soon.
-func (c *Conn) orphanLocked(r *Request) {
-	r.orphan = true
-	if c.cfg.Pool.adopt(r, c.cfg.mostOrphans()) {
-		c.seldomLocked().orphans++
-	}
-}
-
-// mostOrphans is how many orphans a server may have: a quarter of the requests that may be open.
-func (cfg *Config) mostOrphans() int {
-	most := cfg.MaxOpen
-	if cfg.Budget != nil {
-		most = cfg.Budget.total
-	}
-	return max(most/4, 1)
-}
-
-func (c *Conn) leaveTableLocked(r *Request) {
-	if r.orphan && c.cfg.Pool.disown(r) {
-		c.seldomLocked().orphans--
-	}
-	if r.ordered != nil {
-		c.passLocked(r)
-	}
-	c.inOpen--
-	c.inBytes -= r.bytes
-	if r.collected != nil { // the rest of the request will not arrive
-		r.collected.dropLocked()
-	}
-	c.giveLocked(r.memory)
-	r.memory = 0
-	c.replyGoneLocked(r)
-	if r.nested {
-		c.inNested--
-		c.inNestBytes -= r.bytes
-	}
-	if r.stream != nil {
-		r.stream.endLocked(context.Canceled)
-	}
-	if r.alone() || r.stray {
-		delete(c.oneWay, r)
-		c.oneWayBytes -= r.bytes
-	} else {
-		*c.in.at(int(wire.Slot(r.id))) = nil
-	}
-	if c.err != nil {
-		c.giveBackUnusedLocked()
-	}
-	c.roomChangedLocked()
-	c.requestsEndedLocked()
-	c.endDrainedLocked()
-}
-
-// roomChangedLocked wakes the goroutines that wait for room in the table.
-func (c *Conn) roomChangedLocked() {
-	if c.room != nil {
-		close(c.room)
-		c.room = nil
-	}
-}
-
-// findSlotLocked returns the request in the slot of id, or nil.
-func (c *Conn) findSlotLocked(id uint32) *Request {
-	if r := c.in.at(int(wire.Slot(id))); r != nil {
-		return *r
-	}
-	return nil
-}
-
-// findLocked returns the request with this id, or nil.
-func (c *Conn) findLocked(id uint32) *Request {
-	if r := c.findSlotLocked(id); r != nil && r.id == id {
-		return r
-	}
-	return nil
-}
 
 // run serves a request that is in the table. It runs on a goroutine of the pool.
 func (r *Request) run() {
@@ -258,7 +143,7 @@ func (r *Request) run() {
 		now := Clock()
 		took := now - r.Taken
 		r.sayTimes(now)
-		c.finish(r)
+		c.callsIn.finish(r)
 		defer func() { // also if Done ends the goroutine
 			*scratch = r.Scratch
 			r.Scratch = nil
@@ -323,50 +208,6 @@ func (r *Request) releaseBody(p *Pool) {
 	}
 }
 
-// finish sends the reply of a request that is in the table, and takes the request out of the table.
-func (c *Conn) finish(r *Request) {
-	r.hasReturned()
-	c.mu.Lock()
-	if r.stream != nil {
-		// A goroutine that the handler left behind must not send frames into the reply.
-		r.stream.endLocked(context.Canceled)
-	}
-	// A peer that does not read must not make this side buffer more replies.
-	if r.alone() || c.awaitReplySpaceRelocking(r) != nil {
-		c.leaveTableLocked(r)
-		c.mu.Unlock()
-		return
-	}
-	h, m := r.replyMessage()
-	rest := c.appendMessageLocked(h, &m)
-	if rest.size() > 0 {
-		c.finishLargeAndUnlock(r, wire.Header{Type: wire.Data, Flags: m.flags&wire.HasChecksum | wire.OfReply, ID: r.id}, m.remainder(rest))
-		return
-	}
-	c.leaveTableLocked(r)
-	c.countOutLocked()
-	c.flushAndUnlock(c.inOpen > 0)
-}
-
-// finishLargeAndUnlock sends the rest of a reply and unlocks c.mu. The request leaves the table
-// together with the last piece, because the peer may reuse the id as soon as it has that piece.
-func (c *Conn) finishLargeAndUnlock(r *Request, h wire.Header, rest pieces) {
-	left := false
-	// The only error is the end of the connection, which the peer notices by itself.
-	_ = c.sendRestAndUnlock(context.Background(), time.Time{}, h, rest, false, func(_ int, last bool) bool {
-		if left = last && !r.unwanted; left {
-			c.leaveTableLocked(r)
-		}
-		return !r.unwanted
-	})
-	c.mu.Lock()
-	if !left { // the caller has canceled, or the connection has ended
-		c.finishLocked(c.beginLocked(h))
-		c.leaveTableLocked(r)
-	}
-	c.flushAndUnlock(false)
-}
-
 // replyMessage returns the header and the message of the reply of r.
 func (r *Request) replyMessage() (wire.Header, message) {
 	m := message{fields: r.Reply.Fields, body: r.Reply.Body, attachment: r.Reply.Attachment}
@@ -380,23 +221,6 @@ func (r *Request) replyMessage() (wire.Header, message) {
 		m.flags |= wire.HasChecksum
 	}
 	return wire.Header{Type: wire.Reply, Arg: r.Reply.Code, ID: r.id}, m
-}
-
-// refuseLocked answers a request that is not executed with an error of the catalogue.
-func (c *Conn) refuseLocked(r *Request, errorID, text string) {
-	c.refuseForLocked(r, catalogue.Of(errorID).Code, errorID, text)
-}
-
-// refuseForLocked is refuseLocked with a given code.
-func (c *Conn) refuseForLocked(r *Request, code uint16, errorID, text string) {
-	if r.alone() {
-		return
-	}
-	m := message{flags: wire.NotProcessed, fields: &wire.Fields{Message: []byte(text), ErrorID: []byte(errorID)}}
-	if r.checksum {
-		m.flags |= wire.HasChecksum
-	}
-	c.appendMessageLocked(wire.Header{Type: wire.Reply, Arg: code, ID: r.id}, &m)
 }
 
 // unserved is the target of every method number on a side that serves nothing.

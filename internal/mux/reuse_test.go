@@ -58,7 +58,7 @@ func swapWaiters(t *testing.T) {
 	peer1.write(reply(id, "of another connection"))
 	untilRunning(t, "mux.(*reader).deliver(")
 	cancel()
-	untilRunning(t, "mux.(*Conn).abandon(")
+	untilRunning(t, "mux.(*callsOut).abandon(")
 	go func() {
 		_, got, err := call(context.Background(), c2, echo, "")
 		if err != nil {

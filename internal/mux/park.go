@@ -11,8 +11,8 @@ import (
 
 // An idle connection is parked: its reader goroutine ends, and so does all state that only calls
 // need. The parker, one for the whole process, watches the sockets of parked connections
-// (lookout_linux.go). It starts a new reader goroutine when data arrives or the connection ends.
-// Callers can read from a parked connection too, because its reading is lent, see lone.go.
+// (park_linux.go). It starts a new reader goroutine when data arrives or the connection ends.
+// Callers can read from a parked connection too, because its reading is lent, see selfread.go.
 //
 // An idle connection took 7.7 KiB. Parking saves 2.6 KiB for the goroutine and 1.3 KiB for the
 // reader. The first call after that takes about 40 µs longer if both sides are parked.
@@ -66,9 +66,8 @@ type parkState struct {
 	idleSince int64  // when frames last changed
 	seenWork  uint32 // frames received plus writes, at the last check
 
-	// requestCountLocked when the connection was parked; guarded by Conn.mu, as is interrupted
-	requests    uint32
-	interrupted bool // its read has been interrupted in order to park it
+	// requestCountLocked when the connection was parked; guarded by Conn.mu
+	requests uint32
 }
 
 // add makes the parker check a connection until it is parked.
@@ -78,11 +77,11 @@ func (l *parker) add(c *Conn) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.parking.awake != 0 {
+	if c.reading.parking.awake != 0 {
 		return
 	}
 	l.awake = append(l.awake, c)
-	c.parking.awake = int32(len(l.awake)) //nolint:gosec // as many as there are sockets
+	c.reading.parking.awake = int32(len(l.awake)) //nolint:gosec // as many as there are sockets
 	l.scheduleLocked()
 }
 
@@ -100,15 +99,15 @@ func (l *parker) scheduleLocked() {
 
 // removeAwakeLocked removes a connection from awake.
 func (l *parker) removeAwakeLocked(c *Conn) {
-	if c.parking.awake == 0 {
+	if c.reading.parking.awake == 0 {
 		return
 	}
-	i, last := c.parking.awake-1, len(l.awake)-1
+	i, last := c.reading.parking.awake-1, len(l.awake)-1
 	l.awake[i] = l.awake[last]
-	l.awake[i].parking.awake = i + 1
+	l.awake[i].reading.parking.awake = i + 1
 	l.awake[last] = nil
 	l.awake = l.awake[:last]
-	c.parking.awake = 0
+	c.reading.parking.awake = 0
 }
 
 // remove removes a connection that has ended.
@@ -116,7 +115,7 @@ func (l *parker) remove(c *Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.removeAwakeLocked(c)
-	if c.parking.index != 0 {
+	if c.reading.parking.index != 0 {
 		l.sockets.removeLocked(c)
 	}
 }
@@ -139,7 +138,7 @@ func (l *parker) parkIdle() {
 	}
 	l.mu.Unlock()
 	for _, c := range l.batch {
-		c.interruptIdle()
+		c.reading.interruptIdle()
 	}
 	clear(l.batch)
 	l.mu.Lock()
@@ -151,10 +150,10 @@ func (l *parker) parkIdle() {
 	}
 	l.mu.Unlock()
 	for _, c := range closed {
-		c.startReader()
+		c.reading.startReader()
 	}
 	for _, c := range due {
-		c.housekeep()
+		c.lifetime.housekeep()
 	}
 }
 
@@ -163,46 +162,35 @@ func (l *parker) parkIdle() {
 func (l *parker) housekeepAt(c *Conn, t int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.parking.index == 0 || t == never {
+	if c.reading.parking.index == 0 || t == never {
 		return false
 	}
-	c.parking.due = t
+	c.reading.parking.due = t
 	return true
 }
 
 // interruptIdle interrupts the read of a connection that has been idle for long enough, so that its
 // reader parks it.
-func (c *Conn) interruptIdle() {
+func (re *reading) interruptIdle() {
+	c := re.c
 	now, frames := c.now(), uint32(c.count.framesIn.Load()+c.count.writes.Load()) //nolint:gosec // it is only to change
-	if c.parking.seenWork != frames || c.parking.idleSince == 0 {
-		c.parking.seenWork, c.parking.idleSince = frames, now
+	if re.parking.seenWork != frames || re.parking.idleSince == 0 {
+		re.parking.seenWork, re.parking.idleSince = frames, now
 	}
-	quiet := now - c.parking.idleSince
+	quiet := now - re.parking.idleSince
 	if quiet < int64(parkAfter) {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := &c.self
-	if !c.isIdleLocked() || l.timerSet || l.token.Load() != nil || c.parking.requests != c.requestCountLocked() && quiet < int64(parkAfterCalls) {
+	l := &re.self
+	if !re.isIdleLocked() || l.timerSet || l.token.Load() != nil || re.parking.requests != re.requestCountLocked() && quiet < int64(parkAfterCalls) {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c.parking.interrupted = c.nc.SetReadDeadline(past) == nil
+	re.interrupted = c.nc.SetReadDeadline(past) == nil
 }
-
-// isIdleLocked reports whether nothing can arrive but a call of either side, the end of the
-// connection, or its housekeeping.
-func (c *Conn) isIdleLocked() bool {
-	// a server's settings wait for the client's preface
-	written := !c.flushing && (len(c.out) == 0 || !c.preface)
-	return c.open == 0 && c.inOpen == 0 && len(c.admission) == 0 && written &&
-		c.err == nil && c.drained == nil && !c.draining.Load()
-}
-
-// requestCountLocked returns the number of requests of both sides.
-func (c *Conn) requestCountLocked() uint32 { return uint32(c.opened + c.received.Load()) } //nolint:gosec // it is only to change
 
 // parkInterrupted handles a failed read. Interrupted reports whether interruptIdle interrupted the
 // read. Parked reports whether the connection is parked now, and then the calling reader goroutine
@@ -214,12 +202,12 @@ func (rd *reader) parkInterrupted(err error) (tired, down bool) {
 	c := rd.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.parking.interrupted {
+	if !c.reading.interrupted {
 		return false, false
 	}
-	c.parking.interrupted = false
+	c.reading.interrupted = false
 	rd.err = nil
-	c.clearInterrupt()
+	c.reading.clearInterrupt()
 	return true, rd.parkLocked()
 }
 
@@ -232,38 +220,39 @@ func (rd *reader) parkAgain() bool {
 	c := rd.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.parking.requests == c.requestCountLocked() && rd.parkLocked()
+	return c.reading.parking.requests == c.reading.requestCountLocked() && rd.parkLocked()
 }
 
 // parkLocked parks the connection, if it is idle, and reports whether it is parked.
 func (rd *reader) parkLocked() bool {
 	c := rd.c
-	if !c.isIdleLocked() || c.parking.interrupted || rd.r < rd.w || rd.piece.left > 0 {
+	if !c.reading.isIdleLocked() || c.reading.interrupted || rd.r < rd.w || rd.piece.left > 0 {
 		return false
 	}
-	c.parking.requests = c.requestCountLocked()
-	c.trimLocked()
-	c.self.offered.Store(c.now())
-	c.reader.Store(parkedReader)
-	c.self.token.Store(parkedReader)
-	if !theParker.watch(c) && c.self.token.CompareAndSwap(parkedReader, nil) {
-		c.reader.Store(rd)
+	c.reading.parking.requests = c.reading.requestCountLocked()
+	c.reading.trimLocked()
+	c.reading.self.offered.Store(c.now())
+	c.reading.reader.Store(parkedReader)
+	c.reading.self.token.Store(parkedReader)
+	if !theParker.watch(c) && c.reading.self.token.CompareAndSwap(parkedReader, nil) {
+		c.reading.reader.Store(rd)
 		theParker.add(c)
 		return false
 	}
-	if c.housekeepAt-c.now() > int64(timerless) && theParker.housekeepAt(c, c.housekeepAt) {
-		c.dropTimerLocked()
+	if c.lifetime.housekeepAt-c.now() > int64(timerless) && theParker.housekeepAt(c, c.lifetime.housekeepAt) {
+		c.lifetime.dropTimerLocked()
 	}
 	putReader(rd)
 	return true
 }
 
 // clearInterrupt removes the read deadline that interruptIdle has set.
-func (c *Conn) clearInterrupt() {
-	c.self.mu.Lock()
-	defer c.self.mu.Unlock()
+func (re *reading) clearInterrupt() {
+	c := re.c
+	re.self.mu.Lock()
+	defer re.self.mu.Unlock()
 	var next time.Time
-	if c.hasEnded.Load() {
+	if c.lifetime.hasEnded.Load() {
 		next = time.Now().Add(closingTime / 2) // the deadline that part set
 	}
 	_ = c.nc.SetReadDeadline(next) // it fails when the socket is closed, and so does the next read
@@ -294,16 +283,4 @@ func putReader(rd *reader) {
 		rd.buf = nil
 	}
 	freeReaders.Put(rd)
-}
-
-// trimLocked drops memory that only calls need.
-func (c *Conn) trimLocked() {
-	c.spare, c.in, c.self.timer = nil, sparseTable[*Request]{}, nil
-	c.trimMemoryLocked()
-	if len(c.out) == 0 {
-		c.out = nil
-	}
-	if c.calls != noCalls {
-		c.idleWaiters = nil
-	}
 }

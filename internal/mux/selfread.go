@@ -49,30 +49,30 @@ type selfReading struct {
 	token   atomic.Pointer[reader]
 	offered atomic.Int64 // when lent was set
 	// the timer that ends the lending; guarded by Conn.mu, as are opened and armed
-	timer      *time.Timer
-	seenOpened uint64 // Conn.opened when checkToken last looked
+	timer   *time.Timer
+	sleeper *waiter // the caller that sleeps in a read; guarded by mu
 
 	// Owned by the goroutine that reads.
 	polling
-	inRow     int32  // how many batches in a row were the reply to a single caller
-	frames    uint64 // framesIn at the end of the last batch
-	wasSingle bool   // the last batch was the reply to a single caller
+	frames uint32 // framesIn at the end of the last batch; it wraps around
+	inRow  int32  // how many batches in a row were the reply to a single caller
 
-	timerSet    bool       // watch is set
-	interrupted bool       // a read deadline wakes asleep, and must be removed again; guarded by mu
+	seenOpened  uint32     // callsOut.opened at the last check; it wraps around
+	wasSingle   bool       // the last batch was the reply to a single caller; owned by the goroutine that reads
+	timerSet    bool       // timer is set
+	interrupted bool       // a read deadline wakes sleeper, and must be removed again; guarded by mu
 	mu          sync.Mutex // guards interrupted and sleeper; taken after Conn.mu
-	sleeper     *waiter    // the caller that sleeps in a read; guarded by mu
 }
 
 // offerToken lends the reading to callers, if only single callers have used the connection for long
 // enough. The reader goroutine calls it. If offerToken returns true, that goroutine ends.
 func (rd *reader) offerToken() bool {
 	c := rd.c
-	l := &c.self
+	l := &c.reading.self
 	if c.socket == nil {
 		return false
 	}
-	frames := c.count.framesIn.Load()
+	frames := uint32(c.count.framesIn.Load()) //nolint:gosec // only the difference counts
 	if frames != l.frames+1 {
 		l.quick, l.inRow = 0, 0
 	} else if l.quick++; l.wasSingle {
@@ -86,7 +86,7 @@ func (rd *reader) offerToken() bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.offerTokenLocked(rd)
+	return c.reading.offerTokenLocked(rd)
 }
 
 // sawCaller records that the batch is a reply to w, if w could have read it itself.
@@ -96,17 +96,18 @@ func (l *selfReading) sawCaller(w *waiter) {
 
 // offerTokenLocked lends the reading to the next caller. It does so only if nothing can arrive but
 // the reply to a call, or the end of the connection.
-func (c *Conn) offerTokenLocked(rd *reader) bool {
-	if c.open > 0 || c.inOpen > 0 || c.err != nil || c.drained != nil || c.draining.Load() || c.parking.interrupted {
+func (re *reading) offerTokenLocked(rd *reader) bool {
+	c := re.c
+	if c.callsOut.open > 0 || c.callsIn.inOpen > 0 || c.lifetime.err != nil || c.lifetime.drained != nil || c.lifetime.draining.Load() || re.interrupted {
 		return false
 	}
-	l := &c.self
+	l := &re.self
 	l.offered.Store(rd.now())
 	l.token.Store(rd)
 	if !l.timerSet {
-		l.timerSet, l.seenOpened = true, c.opened
+		l.timerSet, l.seenOpened = true, uint32(c.callsOut.opened) //nolint:gosec // only changes count
 		if l.timer == nil {
-			l.timer = time.AfterFunc(selfReadTime, c.checkToken)
+			l.timer = time.AfterFunc(selfReadTime, re.checkToken)
 		} else {
 			l.timer.Reset(selfReadTime)
 		}
@@ -115,35 +116,37 @@ func (c *Conn) offerTokenLocked(rd *reader) bool {
 }
 
 // checkToken starts a reader goroutine again when no call has come for selfReadTime.
-func (c *Conn) checkToken() {
+func (re *reading) checkToken() {
+	c := re.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := &c.self
-	if l.timerSet = l.seenOpened != c.opened; l.timerSet {
-		l.seenOpened = c.opened
+	l := &re.self
+	opened := uint32(c.callsOut.opened) //nolint:gosec // only changes count
+	if l.timerSet = l.seenOpened != opened; l.timerSet {
+		l.seenOpened = opened
 		l.timer.Reset(selfReadTime)
 		return
 	}
-	c.startReader()
+	re.startReader()
 }
 
 // startReader starts a reader goroutine if the reading is lent.
-func (c *Conn) startReader() {
-	if rd := c.takeToken(); rd != nil {
+func (re *reading) startReader() {
+	if rd := re.takeToken(); rd != nil {
 		rd.goRead()
 	}
 }
 
 // takeToken takes the lent reader, for the caller to read with. It returns nil if the reading is
 // not lent.
-func (c *Conn) takeToken() *reader {
-	rd := c.self.token.Load()
-	if rd == nil || !c.self.token.CompareAndSwap(rd, nil) {
+func (re *reading) takeToken() *reader {
+	rd := re.self.token.Load()
+	if rd == nil || !re.self.token.CompareAndSwap(rd, nil) {
 		return nil
 	}
 	if rd == parkedReader {
-		rd = getReader(c)
-		c.reader.Store(rd)
+		rd = getReader(re.c)
+		re.reader.Store(rd)
 	}
 	return rd
 }
@@ -151,14 +154,14 @@ func (c *Conn) takeToken() *reader {
 // returnTokenLocked ends a caller's reading: it lends the reading again, or starts a reader
 // goroutine.
 func (rd *reader) returnTokenLocked() {
-	if !rd.c.offerTokenLocked(rd) {
+	if !rd.c.reading.offerTokenLocked(rd) {
 		rd.goRead()
 	}
 }
 
 // goRead gives the reading to a new goroutine.
 func (rd *reader) goRead() {
-	l := &rd.c.self
+	l := &rd.c.reading.self
 	l.quick, l.inRow, rd.clock, rd.arrived = 0, 0, 0, 0
 	theParker.add(rd.c)
 	go rd.loop()
@@ -166,12 +169,13 @@ func (rd *reader) goRead() {
 
 // probe checks whether a connection without a reader has ended, for a caller that is about to
 // send. A call on an ended connection must fail as a call that was not sent.
-func (c *Conn) probe() {
-	l := &c.self
+func (re *reading) probe() {
+	c := re.c
+	l := &re.self
 	if l.token.Load() == nil || c.now()-l.offered.Load() < probeAfter {
 		return
 	}
-	rd := c.takeToken()
+	rd := re.takeToken()
 	if rd == nil {
 		return
 	}
@@ -194,8 +198,9 @@ func (c *Conn) probe() {
 
 // readReply reads the reply to call id, if the reading is lent. If it returns false, w is woken
 // when the call has ended.
-func (c *Conn) readReply(w *waiter, id uint32) bool {
-	rd := c.takeToken()
+func (re *reading) readReply(w *waiter, id uint32) bool {
+	c := re.c
+	rd := re.takeToken()
 	if rd == nil {
 		return false
 	}
@@ -215,10 +220,10 @@ func (c *Conn) readReply(w *waiter, id uint32) bool {
 	c.count.framesIn.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.slotLocked(id); s != nil { // otherwise the connection has ended
-		c.freeSlotLocked(s)
+	if s := c.callsOut.slotLocked(id); s != nil { // otherwise the connection has ended
+		c.callsOut.freeSlotLocked(s)
 	}
-	c.endDrainedLocked()
+	c.lifetime.endDrainedLocked()
 	rd.returnTokenLocked()
 	return true
 }
@@ -226,7 +231,7 @@ func (c *Conn) readReply(w *waiter, id uint32) bool {
 // readMore reads more of the reply to call id. It returns false if a reader goroutine must go on.
 func (rd *reader) readMore(w *waiter, id uint32) bool {
 	c := rd.c
-	l := &c.self
+	l := &c.reading.self
 	if w.id.Load() != id || !rd.awaits(id) {
 		return false
 	}
@@ -237,7 +242,7 @@ func (rd *reader) readMore(w *waiter, id uint32) bool {
 		if w.bound {
 			return false
 		}
-		n, err = c.sleepInRead(w, id, rd.buf[rd.w:])
+		n, err = c.reading.sleepInRead(w, id, rd.buf[rd.w:])
 	}
 	rd.clock = c.now()
 	rd.arrived = rd.clock
@@ -251,8 +256,9 @@ func (rd *reader) readMore(w *waiter, id uint32) bool {
 
 // sleepInRead reads for w in a blocking read. WakeSleeper can wake it: then it returns 0 and no
 // error.
-func (c *Conn) sleepInRead(w *waiter, id uint32, buf []byte) (n int, err error) {
-	l := &c.self
+func (re *reading) sleepInRead(w *waiter, id uint32, buf []byte) (n int, err error) {
+	c := re.c
+	l := &re.self
 	l.mu.Lock()
 	if w.id.Load() != id {
 		l.mu.Unlock()
@@ -269,7 +275,7 @@ func (c *Conn) sleepInRead(w *waiter, id uint32, buf []byte) (n int, err error) 
 	}
 	l.interrupted = false
 	var next time.Time
-	if c.hasEnded.Load() {
+	if c.lifetime.hasEnded.Load() {
 		next = time.Now().Add(closingTime / 2) // the deadline that part set
 	}
 	if late := c.nc.SetReadDeadline(next); late == nil && errors.Is(err, os.ErrDeadlineExceeded) {
@@ -279,21 +285,21 @@ func (c *Conn) sleepInRead(w *waiter, id uint32, buf []byte) (n int, err error) 
 }
 
 // wakeSleeper wakes w if it sleeps in a read.
-func (c *Conn) wakeSleeper(w *waiter) {
-	l := &c.self
+func (re *reading) wakeSleeper(w *waiter) {
+	l := &re.self
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.sleeper == w {
 		l.interrupted = true
-		_ = c.nc.SetReadDeadline(past) // it fails when the socket is closed, which wakes w too
+		_ = re.c.nc.SetReadDeadline(past) // it fails when the socket is closed, which wakes w too
 	}
 }
 
 var past = time.Unix(1, 0)
 
 // limitReading sets the read deadline of a connection that has ended.
-func (c *Conn) limitReading(t time.Time) error {
-	l := &c.self
+func (re *reading) limitReading(t time.Time) error {
+	l := &re.self
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// The past deadline must stay until the sleeping caller has noticed it. SleepInRead then sets
@@ -301,7 +307,7 @@ func (c *Conn) limitReading(t time.Time) error {
 	if l.sleeper != nil {
 		l.interrupted, t = true, past
 	}
-	return c.readableUntil(t)
+	return re.readableUntil(t)
 }
 
 // awaits reports whether the buffer holds at most the reply to call id, or a part of it.

@@ -6,8 +6,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"runtime"
-	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
@@ -48,16 +46,16 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 	defer func() {
 		switch { // after runtime.Goexit this goroutine cannot go on reading
 		case !normal:
-			c.handOver(rd, state)
+			c.reading.handOver(rd, state)
 			r.Reply = goexitOutcome()
-			c.finish(r)
-			c.doneLate(r, 0)
+			c.callsIn.finish(r)
+			c.callsIn.doneLate(r, 0)
 		case !told:
-			c.handOver(rd, rd.beginUserCode(running))
+			c.reading.handOver(rd, rd.beginUserCode(running))
 		}
 	}()
 	// Refuse has seen this request running, or this sees refusing.
-	if refused := c.refusing.Load(); refused || rd.tooLate(r) {
+	if refused := c.callsIn.refusing.Load(); refused || rd.tooLate(r) {
 		normal = true
 		return rd.withdraw(r, state) && refused
 	}
@@ -65,7 +63,7 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 	normal = true
 	r.sayTimesIfAsked()
 	if !r.alone() && r.Reply.large() { // it may have to wait until the peer reads
-		c.handOver(rd, state)
+		c.reading.handOver(rd, state)
 	}
 	if !rd.endUserCode(state) {
 		if !timed {
@@ -106,14 +104,8 @@ func (rd *reader) finishLate(r *Request, began int64) {
 		r.Taken = time.Duration(began)
 	}
 	r.sayTimes(time.Duration(now))
-	c.finish(r)
-	c.doneLate(r, time.Duration(now-began))
-}
-
-// doneLate calls Done of a request that has blocked the reader.
-func (c *Conn) doneLate(r *Request, took time.Duration) {
-	defer c.cfg.Pool.ran() // also if Done ends the goroutine
-	r.target.Done(r, took, true)
+	c.callsIn.finish(r)
+	c.callsIn.doneLate(r, time.Duration(now-began))
 }
 
 // taken returns Request.Taken for r, which is about to be served.
@@ -147,7 +139,7 @@ func (rd *reader) withdraw(r *Request, state uint64) (still bool) {
 	c := rd.c
 	r.Reply = refusedWith(catalogue.ShuttingDown, shuttingDown)
 	if !rd.endUserCode(state) {
-		c.finish(r)
+		c.callsIn.finish(r)
 		c.cfg.Pool.ran()
 		return false
 	}
@@ -195,41 +187,11 @@ func (o *Outcome) large() bool {
 	return size > maxPart
 }
 
-// complete runs a Completer on the reader goroutine. It returns false when another reader has taken
-// over.
-func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err error) bool {
-	if stop != nil {
-		stop()
-	}
-	a := &rd.answer
-	if err == nil {
-		err = a.parse(frame)
-	}
-	state := rd.beginUserCode(running | completing)
-	rd.clock = 0
-	normal := false
-	defer func() {
-		if !normal {
-			rd.c.handOver(rd, state)
-		}
-	}()
-	if err != nil {
-		to.Complete(nil, err)
-	} else {
-		to.Complete(a, nil)
-	}
-	normal = true
-	if a.own {
-		giveMemory(frame)
-	}
-	return rd.endUserCode(state)
-}
-
 // beginUserCode marks that user code begins to run on this reader. It returns the new state.
 func (rd *reader) beginUserCode(what uint64) uint64 {
 	state := (rd.state.Load()>>stateBits+1)<<stateBits | what
 	rd.state.Store(state)
-	rd.c.joinWatch()
+	rd.c.reading.joinWatch()
 	return state
 }
 
@@ -239,59 +201,12 @@ func (rd *reader) endUserCode(state uint64) bool {
 	return rd.state.CompareAndSwap(state, state&^(running|completing)|idle)
 }
 
-// handOver moves the reading of rd to a new goroutine, if rd is still in this state.
-func (c *Conn) handOver(rd *reader, state uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !rd.state.CompareAndSwap(state, state&^(running|completing)|handedOver) {
-		return
-	}
-	rd.lostAt.Store(c.now())
-	next := &reader{
-		// the part before rd.r is the message that rd handles
-		c: c, buf: rd.buf[rd.r:], w: rd.w - rd.r,
-		replies: rd.replies, nReply: rd.nReply, since: rd.since, deliveries: rd.deliveries, delivered: rd.delivered,
-	}
-	if rd.current != nil {
-		// from here on the request is not the reader's
-		c.cfg.Pool.busy.Add(1)
-		// the read buffer is shared with the next reader
-		rd.current.memory = requestCost + rd.current.bytes
-		c.memory.force(rd.current.memory)
-		c.enterTableLocked(rd.current)
-	}
-	c.reader.Store(next)
-	go next.takeOver()
-}
-
-// passOnReadingRelocking is for a caller that is about to wait for the peer's window. The caller
-// may be a Completer, and may so block the reading that it waits for. It is not known on which
-// goroutine the caller runs. A Completer that does not return while other goroutines run loses the
-// reading now, and not at the next tick of the Watch. It unlocks c.mu meanwhile.
-func (c *Conn) passOnReadingRelocking() {
-	rd := c.reader.Load()
-	state := rd.state.Load()
-	if state&completing == 0 {
-		return
-	}
-	c.mu.Unlock()
-	defer c.mu.Lock()
-	const turns = 16
-	for range turns {
-		runtime.Gosched()
-		if rd.state.Load() != state {
-			return
-		}
-	}
-	c.handOver(rd, state)
-}
-
 // takeOver goes on where another reader was blocked. It first writes the replies and wakes the
 // callers that the other reader had ready.
 func (rd *reader) takeOver() {
 	rd.c.mu.Lock()
 	rd.appendRepliesLocked()
-	rd.c.flushAndUnlock(false)
+	rd.c.writing.flushAndUnlock(false)
 	if rd.deliver() {
 		rd.loop()
 	}
@@ -313,31 +228,31 @@ func pow2(n int) int {
 // false when the connection has ended.
 func (rd *reader) endBatch() bool {
 	c := rd.c
-	rd.clock = 0    // the reading may be stale after a wait
-	if !c.preface { // a peer of another protocol gets no frames
+	rd.clock = 0            // the reading may be stale after a wait
+	if !c.reading.preface { // a peer of another protocol gets no frames
 		return true
 	}
 	c.mu.Lock()
 	rd.appendRepliesLocked()
 	answered, limit := rd.answered, c.cfg.MaxUnsent
-	rd.quiet = c.inOpen == 0 && c.open <= 1
-	if !c.countOutLocked() {
-		limit = c.highWater()
+	rd.quiet = c.callsIn.inOpen == 0 && c.callsOut.open <= 1
+	if !c.writing.countOutLocked() {
+		limit = c.writing.highWater()
 	}
-	rd.answered, rd.outputFull = false, len(c.out) >= limit
-	c.flushAndUnlock(false)
+	rd.answered, rd.outputFull = false, len(c.writing.out) >= limit
+	c.writing.flushAndUnlock(false)
 	if !answered || !rd.outputFull {
 		return true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.open == 0 && len(c.out) >= limit || len(c.out) >= limit+unsentGrace {
-		if c.awaitFlushRelocking(context.Background(), time.Time{}) != nil {
+	for c.callsOut.open == 0 && len(c.writing.out) >= limit || len(c.writing.out) >= limit+unsentGrace {
+		if c.writing.awaitFlushRelocking(context.Background(), time.Time{}) != nil {
 			break
 		}
 	}
-	rd.outputFull = len(c.out) >= limit
-	return c.err == nil
+	rd.outputFull = len(c.writing.out) >= limit
+	return c.lifetime.err == nil
 }
 
 // unsentGrace is how many bytes beyond the limit can wait only if the peer ignores its window, so
@@ -350,75 +265,15 @@ func (rd *reader) appendRepliesLocked() {
 	}
 	c := rd.c
 	// the peer sent all requests of a batch before any of their replies
-	c.usedLocked(c.inOpen+rd.inline, c.inBytes)
-	if len(c.out) == 0 && !c.flushing && cap(rd.replies) <= keepBuffer {
-		c.out, rd.replies = rd.replies, c.out // the buffers are swapped, and nothing is copied
-		c.queued += uint64(len(c.out))
+	c.quota.usedLocked(c.callsIn.inOpen+rd.inline, c.callsIn.inBytes)
+	if len(c.writing.out) == 0 && !c.writing.flushing && cap(rd.replies) <= keepBuffer {
+		c.writing.out, rd.replies = rd.replies, c.writing.out // the buffers are swapped, and nothing is copied
+		c.writing.queued += uint64(len(c.writing.out))
 	} else {
-		c.out = append(c.out, rd.replies...)
-		c.queued += uint64(len(rd.replies))
+		c.writing.out = append(c.writing.out, rd.replies...)
+		c.writing.queued += uint64(len(rd.replies))
 	}
-	c.framesOut += rd.nReply
+	c.writing.framesOut += rd.nReply
 	rd.replies, rd.nReply, rd.since = rd.replies[:0], 0, 0
-	c.endDrainedLocked()
-}
-
-// A Watch checks the readers that run user code. A reader that is in the same call for two ticks is
-// blocked, and another reader takes over. Its timer stops when no user code runs. A server or a
-// client has one.
-type Watch struct {
-	mu sync.Mutex // guards conns and timer; taken before Conn.mu
-	// the connections to check, each with the reader state that was last seen
-	conns map[*Conn]uint64
-	timer *time.Timer
-}
-
-// tick is short enough that a blocked handler delays other calls by about 1 ms. It is long enough
-// that the checks cost nothing measurable.
-const tick = 750 * time.Microsecond
-
-// NewWatch returns a Watch. It uses a timer only while there are connections to check.
-func NewWatch() *Watch { return &Watch{conns: make(map[*Conn]uint64)} }
-
-// joinWatch adds the connection to its Watch, unless it is there.
-func (c *Conn) joinWatch() {
-	if c.watched.Load() || !c.watched.CompareAndSwap(false, true) {
-		return
-	}
-	w := c.cfg.Watch
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.conns[c] = 0
-	switch {
-	case w.timer == nil:
-		w.timer = time.AfterFunc(tick, w.check)
-	case len(w.conns) == 1:
-		w.timer.Reset(tick)
-	}
-}
-
-// check is one tick: it checks every connection in conns.
-func (w *Watch) check() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for c, seen := range w.conns {
-		rd := c.reader.Load()
-		state := rd.state.Load()
-		switch {
-		case state == seen && state&running == 0:
-			// No user code ran for a tick. The next call puts the connection back.
-			delete(w.conns, c)
-			c.watched.Store(false)
-			if rd.state.Load() == state || !c.watched.CompareAndSwap(false, true) {
-				continue
-			}
-			// A call has just begun, and relies on the connection being in conns.
-		case state == seen:
-			c.handOver(rd, state)
-		}
-		w.conns[c] = state
-	}
-	if len(w.conns) > 0 {
-		w.timer.Reset(tick)
-	}
+	c.lifetime.endDrainedLocked()
 }

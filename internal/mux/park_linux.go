@@ -33,7 +33,7 @@ func (l *parker) watch(c *Conn) bool {
 	defer l.mu.Unlock()
 	s := &l.sockets
 	op := syscall.EPOLL_CTL_MOD
-	if c.parking.index == 0 {
+	if c.reading.parking.index == 0 {
 		if s.n == 0 && !l.openLocked() {
 			return false
 		}
@@ -41,7 +41,7 @@ func (l *parker) watch(c *Conn) bool {
 		s.addLocked(c)
 	}
 	const what = syscall.EPOLLIN | syscall.EPOLLRDHUP | syscall.EPOLLONESHOT
-	event := syscall.EpollEvent{Events: what, Fd: c.parking.index - 1}
+	event := syscall.EpollEvent{Events: what, Fd: c.reading.parking.index - 1}
 	var err error
 	closed := c.socket.Control(func(fd uintptr) { err = syscall.EpollCtl(s.fd, op, int(fd), &event) })
 	if closed != nil || err != nil {
@@ -82,20 +82,20 @@ func (l *parker) openLocked() bool {
 func (s *socketSet) addLocked(c *Conn) {
 	s.n++
 	if last := len(s.free) - 1; last >= 0 {
-		c.parking.index = s.free[last] + 1
+		c.reading.parking.index = s.free[last] + 1
 		s.free = s.free[:last]
-		s.conns[c.parking.index-1] = c
+		s.conns[c.reading.parking.index-1] = c
 		return
 	}
 	s.conns = append(s.conns, c)
-	c.parking.index = int32(len(s.conns)) //nolint:gosec // as many as there are sockets
+	c.reading.parking.index = int32(len(s.conns)) //nolint:gosec // as many as there are sockets
 }
 
 // removeLocked removes a connection whose socket is closed, or could not be added.
 func (s *socketSet) removeLocked(c *Conn) {
-	s.conns[c.parking.index-1] = nil
-	s.free = append(s.free, c.parking.index-1)
-	c.parking.index = 0
+	s.conns[c.reading.parking.index-1] = nil
+	s.free = append(s.free, c.reading.parking.index-1)
+	c.reading.parking.index = 0
 	if s.n--; s.n == 0 {
 		_ = s.file.Close() // run ends; the set is empty
 		*s = socketSet{}
@@ -111,11 +111,11 @@ func (s *socketSet) sweepLocked(now int64) (closed, due []*Conn) {
 		if c == nil {
 			continue
 		}
-		if c.parking.due != 0 && now >= c.parking.due {
-			c.parking.due = 0
+		if c.reading.parking.due != 0 && now >= c.reading.parking.due {
+			c.reading.parking.due = 0
 			due = append(due, c)
 		}
-		if c.self.token.Load() == parkedReader && c.socket.Control(func(uintptr) {}) != nil {
+		if c.reading.self.token.Load() == parkedReader && c.socket.Control(func(uintptr) {}) != nil {
 			closed = append(closed, c)
 		}
 	}
@@ -146,7 +146,7 @@ func (l *parker) run(set syscall.RawConn) {
 		l.mu.Unlock()
 		for i, c := range woken[:max(n, 0)] {
 			if c != nil {
-				c.startReader()
+				c.reading.startReader()
 			}
 			woken[i] = nil
 		}

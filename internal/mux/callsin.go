@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/catalogue"
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// callsIn is the role of the calls that the peer opens: their table, the limits of open requests
+// and of memory, keyed order, and room for replies.
+//
+// It appends replies to the output, sets the time of the next housekeeping, and ends a drained
+// connection when the last request leaves the table.
+type callsIn struct {
+	c *Conn
+	*lazyCallsIn
+	refusing atomic.Bool           // this side accepts no more requests, and the connection goes on
+	in       sparseTable[*Request] // by slot
+	inOpen   int
+	inBytes  int
+	targets  sparseTable[bound] // by method number; only the reader uses it
+	received atomic.Uint64      // requests ever received
+
+	stash int          // bytes of memory that are kept for the next requests
+	stuck atomic.Int64 // bytes of replies that wait for space in out; changed with mu held
+}
+
+// lazyCallsIn is the part of callsIn that is allocated on first use.
+type lazyCallsIn struct {
+	oneWay      map[*Request]struct{} // requests of the peer that have no slot
+	oneWayBytes int                   // the part of inBytes for oneWay
+	orphans     int                   // how many requests of inOpen the pool has adopted
+	// How many requests of inOpen serve calls of this side. They are not part of the window.
+	inNested    int
+	inNestBytes int
+	// closed when a request leaves the table; nil when no goroutine waits
+	room          chan struct{}
+	hangUpChecked int64 // when this side, while it did not read, last checked for a hang-up
+	// closed when no request is open; nil when Refuse was not called
+	noRequests chan struct{}
+	// requests that are processed although this side drains: the count of the drain notice
+	promised uint64
+	// The ping whose pong says that the peer obeys a lower limit, see quota.go. 0 means none.
+	lowering uint64
+	order    keyedOrder // see order.go
+	replies  replies    // see replies.go
+}
+
+// noCallsIn is shared by all connections without a lazyCallsIn. Nothing changes it.
+var noCallsIn = new(lazyCallsIn)
+
+// lazyLocked returns the lazy part for writing to it.
+func (ci *callsIn) lazyLocked() *lazyCallsIn {
+	if ci.lazyCallsIn == noCallsIn {
+		ci.lazyCallsIn = new(lazyCallsIn)
+	}
+	return ci.lazyCallsIn
+}
+
+// enterTableLocked enters r in the table, so that a Cancel frame finds it by its id.
+func (ci *callsIn) enterTableLocked(r *Request) {
+	c := ci.c
+	ci.inOpen++
+	ci.inBytes += r.bytes
+	r.stray = !r.alone() && ci.findSlotLocked(r.id) != nil
+	if r.alone() || r.stray {
+		if ci.oneWay == nil {
+			ci.lazyLocked().oneWay = make(map[*Request]struct{})
+		}
+		ci.oneWay[r] = struct{}{}
+		ci.oneWayBytes += r.bytes
+		r.nested = false
+	} else {
+		*ci.in.grow(int(wire.Slot(r.id))) = r
+	}
+	if r.nested {
+		lazy := ci.lazyLocked()
+		lazy.inNested++
+		lazy.inNestBytes += r.bytes
+	}
+	ci.c.quota.usedLocked(ci.inOpen-ci.inNested, ci.inBytes-ci.inNestBytes)
+	if r.deadline != 0 {
+		c.lifetime.housekeepByLocked(r.deadline)
+	}
+	switch {
+	case c.lifetime.err == nil:
+	case r.OneWay && !errors.Is(c.lifetime.err, ErrClosed):
+		ci.orphanLocked(r)
+	default:
+		go r.cancel(context.Canceled, c.lifetime.err)
+	}
+}
+
+// orphanLocked gives a one-way request to the pool when its connection has ended, because its
+// caller does not wait for it. The budget no longer counts the request, so that clients that leave
+// take no room from clients that stay. If the pool has enough orphans, the budget goes on counting
+// the request, and the pool cancels it soon.
+func (ci *callsIn) orphanLocked(r *Request) {
+	c := ci.c
+	r.orphan = true
+	if c.cfg.Pool.adopt(r, c.cfg.mostOrphans()) {
+		ci.lazyLocked().orphans++
+	}
+}
+
+func (ci *callsIn) leaveTableLocked(r *Request) {
+	c := ci.c
+	if r.orphan && c.cfg.Pool.disown(r) {
+		ci.lazyLocked().orphans--
+	}
+	if r.ordered != nil {
+		ci.passLocked(r)
+	}
+	ci.inOpen--
+	ci.inBytes -= r.bytes
+	if r.collected != nil { // the rest of the request will not arrive
+		r.collected.dropLocked()
+	}
+	ci.giveLocked(r.memory)
+	r.memory = 0
+	ci.replyGoneLocked(r)
+	if r.nested {
+		ci.inNested--
+		ci.inNestBytes -= r.bytes
+	}
+	if r.stream != nil {
+		r.stream.endLocked(context.Canceled)
+	}
+	if r.alone() || r.stray {
+		delete(ci.oneWay, r)
+		ci.oneWayBytes -= r.bytes
+	} else {
+		*ci.in.at(int(wire.Slot(r.id))) = nil
+	}
+	if c.lifetime.err != nil {
+		ci.c.quota.giveBackUnusedLocked()
+	}
+	ci.roomChangedLocked()
+	ci.requestsEndedLocked()
+	c.lifetime.endDrainedLocked()
+}
+
+// roomChangedLocked wakes the goroutines that wait for room in the table.
+func (ci *callsIn) roomChangedLocked() {
+	if ci.room != nil {
+		close(ci.room)
+		ci.room = nil
+	}
+}
+
+// findSlotLocked returns the request in the slot of id, or nil.
+func (ci *callsIn) findSlotLocked(id uint32) *Request {
+	if r := ci.in.at(int(wire.Slot(id))); r != nil {
+		return *r
+	}
+	return nil
+}
+
+// findLocked returns the request with this id, or nil.
+func (ci *callsIn) findLocked(id uint32) *Request {
+	if r := ci.findSlotLocked(id); r != nil && r.id == id {
+		return r
+	}
+	return nil
+}
+
+// finish sends the reply of a request that is in the table, and takes the request out of the table.
+func (ci *callsIn) finish(r *Request) {
+	c := ci.c
+	r.hasReturned()
+	c.mu.Lock()
+	if r.stream != nil {
+		// A goroutine that the handler left behind must not send frames into the reply.
+		r.stream.endLocked(context.Canceled)
+	}
+	// A peer that does not read must not make this side buffer more replies.
+	if r.alone() || ci.awaitReplySpaceRelocking(r) != nil {
+		ci.leaveTableLocked(r)
+		c.mu.Unlock()
+		return
+	}
+	h, m := r.replyMessage()
+	rest := c.writing.appendMessageLocked(h, &m)
+	if rest.size() > 0 {
+		ci.finishLargeAndUnlock(r, wire.Header{Type: wire.Data, Flags: m.flags&wire.HasChecksum | wire.OfReply, ID: r.id}, m.remainder(rest))
+		return
+	}
+	ci.leaveTableLocked(r)
+	c.writing.countOutLocked()
+	c.writing.flushAndUnlock(ci.inOpen > 0)
+}
+
+// finishLargeAndUnlock sends the rest of a reply and unlocks c.mu. The request leaves the table
+// together with the last piece, because the peer may reuse the id as soon as it has that piece.
+func (ci *callsIn) finishLargeAndUnlock(r *Request, h wire.Header, rest pieces) {
+	c := ci.c
+	left := false
+	// The only error is the end of the connection, which the peer notices by itself.
+	_ = c.writing.sendRestAndUnlock(context.Background(), time.Time{}, h, rest, false, func(_ int, last bool) bool {
+		if left = last && !r.unwanted; left {
+			ci.leaveTableLocked(r)
+		}
+		return !r.unwanted
+	})
+	c.mu.Lock()
+	if !left { // the caller has canceled, or the connection has ended
+		c.writing.finishLocked(c.writing.beginLocked(h))
+		ci.leaveTableLocked(r)
+	}
+	c.writing.flushAndUnlock(false)
+}
+
+// refuseLocked answers a request that is not executed with an error of the catalogue.
+func (ci *callsIn) refuseLocked(r *Request, errorID, text string) {
+	ci.refuseForLocked(r, catalogue.Of(errorID).Code, errorID, text)
+}
+
+// refuseForLocked is refuseLocked with a given code.
+func (ci *callsIn) refuseForLocked(r *Request, code uint16, errorID, text string) {
+	if r.alone() {
+		return
+	}
+	m := message{flags: wire.NotProcessed, fields: &wire.Fields{Message: []byte(text), ErrorID: []byte(errorID)}}
+	if r.checksum {
+		m.flags |= wire.HasChecksum
+	}
+	ci.c.writing.appendMessageLocked(wire.Header{Type: wire.Reply, Arg: code, ID: r.id}, &m)
+}
+
+// abandonRequestLocked refuses an incomplete request.
+func (ci *callsIn) abandonRequestLocked(r *Request, errorID, text string) {
+	ci.leaveTableLocked(r)
+	ci.refuseLocked(r, errorID, text)
+}
+
+func (ci *callsIn) onMethod(h wire.Header, payload []byte) bool {
+	c := ci.c
+	var b wire.Binding
+	if err := wire.ParseMethod(payload, &b); err != nil {
+		c.lifetime.breach("a broken method: " + err.Error())
+		return false
+	}
+	if b.TooLong() { // the connection keeps them until it ends
+		c.lifetime.breach(fmt.Sprintf("a method with a name, codec, compressor or schema of more than %d bytes", wire.MaxName))
+		return false
+	}
+	number := int(h.Arg)
+	if number >= max(c.cfg.MaxMethods, defaultMaxMethods) { // the peer may not know the limit yet
+		c.lifetime.breach(fmt.Sprintf("method number %d, which is beyond the limit", number))
+		return false
+	}
+	cost, old := methodCost+len(payload), 0
+	if b := ci.targets.at(number); b != nil {
+		old = b.cost
+	}
+	if !c.memory.holdUntilEnd(cost - old) {
+		c.lifetime.refuse(&Refusal{Code: catalogue.ResourceExhausted, ID: catalogue.NoMemory, Message: ErrMemory.Error()}, ErrMemory)
+		return false
+	}
+	t, info := Target(unserved{}), wire.Info{}
+	if c.cfg.Bind != nil {
+		t, info = c.cfg.Bind(c, &b)
+	}
+	*ci.targets.grow(number) = bound{target: t, id: h.ID, kind: b.Kind, cost: cost}
+	if info == (wire.Info{}) { // the peer needs no information about this method
+		return true // nothing that the peer needs to know
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writing.appendLocked(func(dst []byte) []byte { return wire.AppendMethodInfo(dst, h.Arg, h.ID, &info) })
+	return true // the frame goes out at the end of the batch
+}
+
+func (ci *callsIn) onCancel(h wire.Header) {
+	c := ci.c
+	c.mu.Lock()
+	r := ci.findLocked(h.ID)
+	if r != nil && r.collected != nil {
+		// The rest of the request will not arrive, and the request has not begun.
+		ci.leaveTableLocked(r)
+		ci.refuseForLocked(r, max(h.Arg, catalogue.Canceled), "", "canceled before the request had come")
+		c.writing.flushAndUnlock(false)
+		return
+	}
+	if r != nil && r.ordered.waiting() {
+		ci.cancelWaitingLocked(r, h.Arg)
+		c.writing.flushAndUnlock(false)
+		return
+	}
+	if r != nil {
+		r.unwanted = true
+	}
+	c.mu.Unlock()
+	if r == nil {
+		return
+	}
+	if h.Arg == catalogue.DeadlineExceeded {
+		r.cancel(context.DeadlineExceeded, ErrDeadline)
+		return
+	}
+	r.cancel(context.Canceled, ErrCallerGone)
+}
+
+// refuseNew is Conn.Refuse.
+func (ci *callsIn) refuseNew() (quiet <-chan struct{}) {
+	c := ci.c
+	c.mu.Lock()
+	c.lifetime.drainBegunLocked()
+	ci.refusing.Store(true)
+	c.mu.Unlock()
+	// A request that runs on the reader goroutine is not in the table. Either it began before
+	// refusing was set, and handOver enters it now, or it sees refusing.
+	rd := c.reading.reader.Load()
+	if state := rd.state.Load(); state&running != 0 {
+		c.reading.handOver(rd, state)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ci.noRequests == nil {
+		ci.lazyLocked().noRequests = make(chan struct{})
+		ci.requestsEndedLocked()
+	}
+	return ci.noRequests
+}
+
+func (ci *callsIn) requestsEndedLocked() {
+	if ci.noRequests == nil || ci.inOpen > 0 {
+		return
+	}
+	select {
+	// it was closed before: only requests that serve calls of this side have arrived since
+	case <-ci.noRequests:
+	default:
+		close(ci.noRequests)
+	}
+}
+
+// cancelAll is Conn.CancelRequests.
+func (ci *callsIn) cancelAll() {
+	c := ci.c
+	c.mu.Lock()
+	requests := make([]*Request, 0, ci.inOpen)
+	ci.eachRequestLocked(func(r *Request) { requests = append(requests, r) })
+	c.mu.Unlock()
+	for _, r := range requests {
+		r.cancel(context.Canceled, ErrClosed)
+	}
+}
+
+// executing is Conn.Executing.
+func (ci *callsIn) executing() []Target {
+	c := ci.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	targets := make([]Target, 0, ci.inOpen)
+	ci.eachRequestLocked(func(r *Request) { targets = append(targets, r.target) })
+	return targets
+}
+
+func (ci *callsIn) eachRequestLocked(f func(*Request)) {
+	for r := range ci.in.all() {
+		if *r != nil {
+			f(*r)
+		}
+	}
+	for r := range ci.oneWay {
+		f(r)
+	}
+}
+
+// unfinishedLocked returns the requests of the peer that are incomplete, and the requests with a
+// stream on which a large message is incomplete.
+func (ci *callsIn) unfinishedLocked() (unfinished []*Request) {
+	for in := range ci.in.all() {
+		if r := *in; r != nil && (r.collected != nil || r.stream != nil && r.stream.reserved > 0) {
+			unfinished = append(unfinished, r)
+		}
+	}
+	return unfinished
+}
+
+// doneLate calls Done of a request that has blocked the reader.
+func (ci *callsIn) doneLate(r *Request, took time.Duration) {
+	defer ci.c.cfg.Pool.ran() // also if Done ends the goroutine
+	r.target.Done(r, took, true)
+}

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"time"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// call is Conn.Call.
+func (co *callsOut) call(ctx context.Context, out *Out) (*Answer, error) {
+	c := co.c
+	waiters := &c.cfg.Pool.waiters
+	w := waiters.Get().(*waiter) //nolint:forcetypeassert // the pool holds nothing else
+	w.conn = c
+	out.OneWay = false
+	done, h := ends(ctx)
+	w.bound = done != nil // Halt wakes it wherever it waits
+	c.reading.probe()
+	id, nth, err := co.send(ctx, out, w, nil)
+	if err != nil {
+		waiters.Put(w)
+		return nil, err
+	}
+	if h != nil {
+		w.nth = nth
+		h.Await(w, id)
+	}
+	ended := c.reading.readReply(w, id) || w.wait(done)
+	if h != nil {
+		h.Await(nil, 0)
+	}
+	if !ended {
+		if w.id.CompareAndSwap(id, 0) {
+			co.abandon(id, nth, ctx.Err())
+			waiters.Put(w) // not earlier: until then w is in the slot, where the reader looks at it
+			return nil, context.Cause(ctx)
+		}
+		<-w.wake // the call is about to end
+	}
+	if w.err != nil {
+		err := w.err
+		w.err = nil
+		waiters.Put(w)
+		return nil, err
+	}
+	if err := w.answer.parse(w.buf); err != nil {
+		w.answer.Release()
+		return nil, err
+	}
+	return &w.answer, nil
+}
+
+// start is Conn.Start.
+func (co *callsOut) start(ctx context.Context, out *Out, to Completer) error {
+	c := co.c
+	out.OneWay = false
+	// out may have been reused when send returns, because the call may have ended
+	id, nth, err := co.send(ctx, out, nil, to)
+	if err != nil || ctx.Done() == nil {
+		return err
+	}
+	// AfterFunc may run code that needs c.mu.
+	stop := context.AfterFunc(ctx, func() { co.giveUp(id, nth, ctx.Err(), context.Cause(ctx)) })
+	c.mu.Lock()
+	s := co.callLocked(id, nth)
+	open := s != nil && s.wanted()
+	if open {
+		s.waiter.stop = stop
+	}
+	c.mu.Unlock()
+	if !open {
+		stop()
+	}
+	return nil
+}
+
+// notify is Conn.Notify.
+func (co *callsOut) notify(ctx context.Context, out *Out) error {
+	if out.fieldsSize()+binary.MaxVarintLen64+len(out.Body)+len(out.Attachment) > maxPart {
+		// several frames need an id, and therefore a slot and a final frame
+		return co.follow(ctx, out, discard{})
+	}
+	out.OneWay = true
+	_, _, err := co.send(ctx, out, nil, nil)
+	return err
+}
+
+// send admits a request and appends it to the output. W or to receives the outcome. A request
+// without either is a one-way request without an id. Nth is the number of the request among all
+// that the connection has sent.
+func (co *callsOut) send(ctx context.Context, out *Out, w *waiter, to Completer) (id uint32, nth uint64, err error) {
+	c := co.c
+	m := out.message()
+	size := out.counted(&m)
+	async, alone := w == nil, w == nil && to == nil
+
+	c.mu.Lock()
+	if async {
+		out.Began = co.beganLocked()
+	}
+	if out.sent {
+		out.Fields.Parent, out.Fields.Timeout, out.Fields.Metadata, out.Fields.Budget, out.sent = 0, 0, nil, 0, false
+	}
+	if err := co.admitRelocking(ctx, out, size, async, alone); err != nil {
+		c.mu.Unlock()
+		return 0, 0, err
+	}
+	// From here on send does not wait until the request is queued.
+	deadline, timeout, err := co.timeLocked(out)
+	if err != nil {
+		if !alone {
+			co.leaveLocked(size, out.nested())
+		}
+		c.mu.Unlock()
+		return 0, 0, err
+	}
+	out.addFields(&m, timeout)
+	lazy := co.lazyLocked()
+	lazy.opened++
+	nth = lazy.opened
+	h := wire.Header{Type: wire.Request, Arg: co.numberLocked(out.Method)}
+	if !alone {
+		if async {
+			w = co.waiterLocked()
+			w.to = to
+		}
+		h.ID = co.takeSlotLocked(w, size)
+		w.deadline, id = 0, h.ID
+		if deadline != 0 && !out.OneWay { // a one-way call has no caller that waits
+			w.deadline = deadline
+			c.lifetime.housekeepByLocked(deadline)
+		}
+		c.streams.beginStreamLocked(out, id, m.flags)
+	}
+	rest := c.writing.appendMessageLocked(h, &m)
+	large := rest.size() > 0
+	if !alone {
+		s := &co.slots[wire.Slot(id)]
+		s.oneWay = out.OneWay
+		co.sentLocked(s, out.nested(), large)
+	}
+	if async {
+		c.reading.startReader()
+	}
+	switch {
+	case large:
+		co.sendLargeAndUnlock(ctx, out.Deadline, id, nth, m.remainder(rest), m.flags, async)
+	case async:
+		c.writing.flushLaterAndUnlock()
+	default:
+		c.writing.flushAndUnlock(co.open > 1)
+	}
+	return id, nth, nil
+}
+
+// sentLocked records in the slot what decides about the call if the connection ends.
+func (co *callsOut) sentLocked(s *slot, nested, large bool) {
+	s.nested, s.nth, s.end = nested, co.opened, co.c.writing.queued
+	if large {
+		s.end = math.MaxUint64 // until the last piece is appended
+	}
+}
+
+// farAway is the distance from which a deadline counts as none, 146 years. With a later deadline,
+// sums would overflow, and the wire format could not carry it.
+const farAway = maxTimeout * time.Microsecond
+
+// timeLocked returns the deadline of out on the connection's clock, and the microseconds until
+// then. Both are 0 if there is no deadline.
+func (co *callsOut) timeLocked(out *Out) (deadline int64, timeout uint64, err error) {
+	if out.Deadline.IsZero() {
+		return 0, 0, nil
+	}
+	now := int64(out.Now)
+	if now == 0 {
+		now = co.c.now()
+	}
+	deadline = int64(out.Deadline.Sub(birth))
+	if out.Deadline.Round(0) == out.Deadline { //nolint:staticcheck // not whether they are equal: it has no monotonic reading, and the clock of the wall may have been set
+		at := time.Now()
+		deadline = int64(at.Sub(birth) + min(out.Deadline.Sub(at), farAway))
+	}
+	if deadline <= now {
+		return 0, 0, &CallError{Cause: ErrDeadline, NotProcessed: true}
+	}
+	if deadline >= int64(farAway) || deadline-now >= int64(farAway) {
+		return 0, 0, nil
+	}
+	return deadline, (uint64(deadline-now) + 999) / 1000, nil //nolint:gosec // positive
+}
+
+// sendLargeAndUnlock sends the rest of a message that did not fit in the opening frame. It unlocks
+// c.mu. The waiter receives the outcome in any case. The caller of an asynchronous call may reuse
+// its memory as soon as it has the outcome, even while sendLargeAndUnlock runs. So that memory is
+// copied with c.mu held, after a check that the outcome is still open.
+func (co *callsOut) sendLargeAndUnlock(ctx context.Context, deadline time.Time, id uint32, nth uint64, rest pieces, flags wire.Flags, async bool) {
+	c := co.c
+	h := wire.Header{Type: wire.Data, Flags: flags & wire.HasChecksum, ID: id}
+	err := c.writing.sendRestAndUnlock(ctx, deadline, h, rest, async, func(size int, last bool) bool {
+		s := co.callLocked(id, nth)
+		if s == nil || !s.wanted() {
+			return false
+		}
+		if last {
+			s.end = c.writing.queued + uint64(size)
+		}
+		return true
+	})
+	if err != nil { // ctx or the deadline has ended: the call is canceled, as during a wait
+		why := ctx.Err()
+		if why == nil {
+			why = err
+		}
+		co.giveUp(id, nth, why, err)
+	}
+}
+
+// numberLocked returns the number of m on this connection. It announces a new number to the peer.
+func (co *callsOut) numberLocked(m *Method) uint16 {
+	co.lazyLocked()
+	if m.Handle >= len(co.numbers) {
+		co.numbers = append(co.numbers, make([]numbering, m.Handle+1-len(co.numbers))...)
+	}
+	n := &co.numbers[m.Handle]
+	if n.known {
+		return n.number
+	}
+	if int(co.nextNum) >= int(co.maxNum) { // start over: the newest meaning of a number applies
+		clear(co.numbers)
+		co.nextNum = 0
+	}
+	co.announced++
+	*n = numbering{number: co.nextNum, known: true, id: co.announced}
+	co.nextNum++
+	binding := wire.Binding{Name: []byte(m.Name), Codec: []byte(m.Codec), Compressor: []byte(m.Compressor), Kind: m.Kind}
+	if m.Positional {
+		binding.Positional = 1
+	}
+	if m.Idempotent {
+		binding.Idempotent = 1
+	}
+	co.c.writing.appendLocked(func(dst []byte) []byte { return wire.AppendMethod(dst, n.number, n.id, &binding) })
+	return n.number
+}
+
+// timedStarts is how many calls of a batch share one reading of the clock in Out.Began.
+const timedStarts = 32
+
+// beganLocked returns approximately when an asynchronous call begins: when the first call of its
+// batch began. Reading the clock takes up to a tenth of the time that starting such a call takes.
+func (co *callsOut) beganLocked() time.Duration {
+	if len(co.c.writing.out) == 0 || co.opened%timedStarts == 0 {
+		co.lazyLocked().batchBegan = Clock()
+	}
+	return co.batchBegan
+}
+
+// callsOut is the role of the calls that this side opens: the peer's window, the slots of open
+// calls, the queue of callers that wait for the window, deadlines, and the waiters that receive the
+// outcome.
+//
+// It appends to the output, sets the time of the next housekeeping, and begins and ends the streams
+// of its calls.
+type callsOut struct {
+	c *Conn
+	*lazyCallsOut
+	flooded   bool  // calls fail because this side cannot read their replies, see failFloodedRelocking
+	maxNum    int32 // how many method numbers the peer accepts
+	open      int
+	openBytes int
+	maxOpen   int // the peer's window
+	maxBytes  int
+	mostOpen  int // upper bound of every window that the peer will ever grant
+	mostBytes int
+}
+
+// lazyCallsOut is the part of callsOut that is allocated with the first call.
+type lazyCallsOut struct {
+	opened    uint64 // requests ever sent
+	slots     []slot
+	free      []uint32 // slots not in use
+	admission []*ticket
+	tickets   uint64      // ever made
+	numbers   []numbering // by handle
+	nextNum   uint16
+	announced uint32 // Method frames ever sent
+
+	idleWaiters []*waiter     // for asynchronous calls
+	batchBegan  time.Duration // see beganLocked
+
+	// Requests beyond the window that serve calls of the peer, see nested.go.
+	nested      int
+	nestedBytes int
+}
+
+// noCallsOut is shared by all connections that have sent no call. Nothing changes it.
+var noCallsOut = new(lazyCallsOut)
+
+// lazyLocked returns the lazy part for writing to it.
+func (co *callsOut) lazyLocked() *lazyCallsOut {
+	if co.lazyCallsOut == noCallsOut {
+		co.lazyCallsOut = new(lazyCallsOut)
+	}
+	return co.lazyCallsOut
+}
+
+// follow is Conn.Follow.
+func (co *callsOut) follow(ctx context.Context, out *Out, to Completer) error {
+	out.OneWay = true
+	_, _, err := co.send(ctx, out, nil, to)
+	return err
+}
+
+func (co *callsOut) onMethodInfo(h wire.Header, payload []byte) bool {
+	c := co.c
+	var info wire.Info
+	if err := wire.ParseMethodInfo(payload, &info); err != nil {
+		c.lifetime.breach("broken method information: " + err.Error())
+		return false
+	}
+	if c.cfg.Learned == nil {
+		return true
+	}
+	c.mu.Lock()
+	handle := -1
+	for i, n := range co.numbers {
+		if n.known && n.number == h.Arg && n.id == h.ID {
+			handle = i
+		}
+	}
+	c.mu.Unlock()
+	if handle >= 0 {
+		c.cfg.Learned(c, handle, info)
+	}
+	return true
+}
+
+func (co *callsOut) onCredit(h wire.Header, payload []byte) bool {
+	c := co.c
+	var w wire.Window
+	if err := wire.ParseCredit(payload, &w); err != nil {
+		c.lifetime.breach("broken credit: " + err.Error())
+		return false
+	}
+	c.mu.Lock()
+	if h.ID != 0 {
+		if st := c.streams.streamLocked(h); st != nil {
+			st.creditedLocked(w.StreamBytes)
+		}
+		c.mu.Unlock()
+		return true
+	}
+	co.setWindowLocked(w.MaxOpen, w.MaxOpenBytes)
+	co.admitNextLocked()
+	c.mu.Unlock()
+	return true
+}
+
+// notProcessedLocked reports whether the peer certainly did not execute the call in s: either the
+// last byte of the request was never passed to a write, or the peer refused it with its drain
+// notice.
+func (co *callsOut) notProcessedLocked(s *slot) bool {
+	c := co.c
+	// A draining peer still executes one-way requests and requests that serve its own calls.
+	return s.end > c.writing.taken || (c.lifetime.drained != nil && s.nth > c.lifetime.accepted && !s.oneWay && !s.nested)
+}

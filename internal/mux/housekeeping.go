@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"context"
+	"time"
+)
+
+// This file does what is due on a connection: deadlines, keepalive, and the end of connections
+// whose time is over.
+
+// housekeepByLocked makes the housekeeping timer fire at t or before.
+func (lt *lifetime) housekeepByLocked(t int64) {
+	c := lt.c
+	if t >= lt.housekeepAt || lt.err != nil {
+		return
+	}
+	lt.housekeepAt = t
+	d := time.Duration(max(t-c.now(), 0))
+	switch {
+	case d > timerless && c.reading.self.token.Load() == parkedReader && theParker.housekeepAt(c, t):
+		lt.dropTimerLocked()
+	case lt.housekeeper == nil:
+		lt.housekeeper = time.AfterFunc(d, lt.housekeep)
+	default:
+		lt.housekeeper.Reset(d)
+	}
+}
+
+func (lt *lifetime) dropTimerLocked() {
+	if lt.housekeeper != nil {
+		lt.housekeeper.Stop()
+		lt.housekeeper = nil
+	}
+}
+
+// housekeep does the housekeeping that is due, and sets the timer for the next time.
+func (lt *lifetime) housekeep() {
+	c := lt.c
+	c.mu.Lock()
+	if lt.err != nil {
+		c.mu.Unlock()
+		return
+	}
+	now := c.now()
+	lt.housekeepAt = never
+	why := lt.drainedLocked(now)
+	switch {
+	case why != nil:
+	case lt.endAt != 0 && now >= lt.endAt && !lt.readsOnLocked(now):
+		why = lt.writeErr
+	case lt.helloBy != 0 && now >= lt.helloBy:
+		why = ErrHandshake
+	case lt.pingAt != 0 && now >= lt.pingAt && !lt.keepAliveLocked(now):
+		why = ErrDead
+	}
+	if why != nil {
+		lt.endAndUnlock(why)
+		return
+	}
+	aged := lt.agedLocked(now)
+	next := min(neverIfZero(lt.helloBy), neverIfZero(lt.linger), neverIfZero(lt.pingAt), neverIfZero(lt.endAt), lt.aging.nextLocked())
+	late, late2, nextCall := lt.expiredLocked(now)
+	lt.housekeepByLocked(min(next, nextCall))
+	c.writing.flushAndUnlock(false)
+	for _, w := range late {
+		w.fail(ErrDeadline)
+	}
+	for _, r := range late2 {
+		r.cancel(context.DeadlineExceeded, ErrDeadline)
+	}
+	if aged {
+		lt.retire()
+	}
+}
+
+// readsOnLocked reports whether this side goes on reading from a peer that it can no longer write
+// to. Frames that the peer sent before it went away may have to wait until there is room for them.
+func (lt *lifetime) readsOnLocked(now int64) bool {
+	c := lt.c
+	frames := c.count.framesIn.Load()
+	if now >= lt.endBy || !c.reading.holding && frames == lt.endFrames {
+		return false
+	}
+	lt.lazyLocked().endAt, lt.endFrames = now+int64(closingTime)/4, frames
+	return true
+}
+
+// drainedLocked returns the reason if a draining connection ends now, or nil.
+func (lt *lifetime) drainedLocked(now int64) error {
+	c := lt.c
+	if c.callsOut.open > 0 || c.callsIn.inOpen > 0 {
+		if lt.linger != 0 {
+			lt.lazyLocked().linger = 0 // it is set again when the calls have ended
+		}
+		return nil
+	}
+	busy := c.writing.written != c.writing.queued || c.reading.reader.Load().state.Load()&running != 0
+	switch {
+	case lt.drained != nil && !busy:
+		return lt.drained
+	case lt.drained != nil:
+		lt.housekeepByLocked(now + int64(drainCheckTime))
+	case lt.linger != 0 && now >= lt.linger:
+		if !busy {
+			return ErrClosed
+		}
+		lt.lazyLocked().linger = now + int64(lingerTime)
+	}
+	return nil
+}
+
+// drainCheckTime is how often a drained connection checks whether its last bytes have been written.
+const drainCheckTime = time.Millisecond
+
+// expiredLocked returns the calls and the requests whose deadline has passed, and the next
+// deadline.
+func (lt *lifetime) expiredLocked(now int64) (late []*waiter, requests []*Request, next int64) {
+	c := lt.c
+	next = never
+	for i := range c.callsOut.slots {
+		s := &c.callsOut.slots[i]
+		w := s.waiter
+		switch {
+		case w == nil || w.deadline == 0:
+		case w.deadline > now:
+			next = min(next, w.deadline)
+		case w.id.CompareAndSwap(s.id, 0):
+			c.callsOut.abandonLocked(s.id, ErrDeadline)
+			c.callsOut.followLocked(s.id, w.to)
+			late = append(late, w)
+		}
+	}
+	look := func(r *Request) {
+		switch {
+		case r == nil || r.deadline == 0:
+		case r.deadline > now:
+			next = min(next, r.deadline)
+		case r.collected == nil:
+			requests = append(requests, r)
+		}
+	}
+	for r := range c.callsIn.in.all() {
+		look(*r)
+	}
+	for r := range c.callsIn.oneWay {
+		look(r)
+	}
+	return late, requests, next
+}

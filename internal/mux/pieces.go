@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import "github.com/yodel-rpc/yodel/internal/wire"
+
+// This file reads the pieces of large messages directly into the memory of the message.
+
+// A piece is a Data frame that has arrived in part. Its rest is read directly into the message.
+type piece struct {
+	h    wire.Header
+	of   *collector
+	left int // bytes that have not arrived
+}
+
+const (
+	// minStraight is how many bytes of a piece must be missing to read them directly. Fewer bytes
+	// are copied faster than read separately.
+	minStraight = 4 << 10
+	// peek is how many bytes are read behind a piece, to see whether another piece follows.
+	peek = 4 << 10
+	// ahead is how many pieces are read together with the rest of one. They are in the right place
+	// if they are the next pieces of the same message, which is nearly always so. Otherwise they
+	// are copied.
+	ahead = atOnce
+)
+
+// space returns the memory for the next bytes.
+func (p *piece) space() []byte {
+	n := len(p.of.buf)
+	return p.of.buf[n : n+p.left]
+}
+
+// readStraight arranges that the rest of the frame at the end of the buffer is read directly into
+// its message. It does so only for a piece of a large message that is not broken.
+func (rd *reader) readStraight(h wire.Header) {
+	begun := rd.buf[rd.r+wire.HeaderSize : rd.w]
+	left := int(h.Len) - len(begun)
+	if left < minStraight || h.Flags&wire.HasChecksum != 0 || rd.c.lifetime.greeting.Load() {
+		return
+	}
+	rd.c.mu.Lock()
+	p, _ := rd.c.streams.gathererLocked(h)
+	rd.c.mu.Unlock()
+	if p == nil || p.err != nil || !p.makeRoom(int(h.Len)) {
+		return
+	}
+	p.buf = append(p.buf, begun...)
+	rd.r = rd.w
+	rd.piece = piece{h: h, of: p, left: left}
+	if rd.ahead == nil && vectored && rd.c.socket != nil {
+		rd.ahead = &readAhead{in: newScatterer(rd.c.socket)}
+	}
+}
+
+// A readAhead reads several pieces at once.
+type readAhead struct {
+	in    *scatterer
+	heads [ahead * wire.HeaderSize]byte
+	// The rest of a piece, the headers and payloads of the pieces that should follow, and the bytes
+	// behind the message.
+	parts [][]byte
+}
+
+// next returns the expected header of the piece that begins at offset at of the message, if all
+// pieces are as long as this one.
+func (p *piece) next(at int) wire.Header {
+	h := p.h
+	h.Flags &^= wire.More
+	if left := p.of.want - at; int(h.Len) < left {
+		h.Flags |= wire.More
+	} else {
+		h.Len = uint32(left) //nolint:gosec // less than it was
+	}
+	return h
+}
+
+// readPieces reads the rest of a piece, the pieces that should follow it, and some bytes behind the
+// message. It returns false when this reader is done.
+func (rd *reader) readPieces() (alive bool, err error) {
+	p, of := rd.piece, rd.piece.of
+	a := rd.ahead
+	parts := append(a.parts[:0], p.space())
+	at := len(of.buf) + p.left
+	for len(parts) < 2*ahead && at < of.want && p.h.Flags&wire.More != 0 {
+		n := int(p.next(at).Len)
+		if at+n > cap(of.buf) {
+			break
+		}
+		i := len(parts) / 2 * wire.HeaderSize
+		parts = append(parts, a.heads[i:i+wire.HeaderSize], of.buf[at:at+n])
+		at += n
+	}
+	if at == of.want {
+		rd.makeRoom()
+		parts = append(parts, rd.buf[:min(len(rd.buf), peek)])
+	}
+	n, err := a.in.read(parts)
+	rd.clock, alive = 0, true
+	if n > 0 {
+		alive = rd.gotPieces(parts, n)
+	}
+	clear(parts)
+	a.parts = parts
+	return alive, err
+}
+
+// gotPieces handles n bytes that were read to parts. It returns false when this reader is done.
+func (rd *reader) gotPieces(parts [][]byte, n int) bool {
+	c := rd.c
+	c.count.reads.Add(1)
+	c.count.bytesIn.Add(uint64(n))
+	c.reading.heard.Store(true)
+	of := rd.piece.of
+	for {
+		here := min(n, rd.piece.left)
+		n -= here
+		parts = parts[1:]
+		if len(parts) == 1 { // the message ends here
+			rd.w = n
+		}
+		if n == 0 || len(parts) <= 1 {
+			return rd.grew(here)
+		}
+		want := rd.piece.next(len(of.buf) + here)
+		rd.grew(here) // the message has another piece, so the reader is not done
+		if n < wire.HeaderSize || wire.ParseHeader(parts[0]) != want {
+			break
+		}
+		n -= wire.HeaderSize
+		parts = parts[1:]
+		rd.piece = piece{h: want, of: of, left: int(want.Len)}
+		if n == 0 {
+			return true
+		}
+	}
+	rd.moveToBuffer(parts, n)
+	return true
+}
+
+// moveToBuffer moves the first n bytes of parts to the buffer, which is empty.
+func (rd *reader) moveToBuffer(parts [][]byte, n int) {
+	buf := rd.buf
+	if len(buf) < n {
+		buf = make([]byte, pow2(n))
+	}
+	i, end := 0, 0
+	for ; end < n; i++ {
+		end += len(parts[i])
+	}
+	for ; i > 0; i-- { // backwards, because the last part may be in the buffer itself
+		begin := end - len(parts[i-1])
+		copy(buf[begin:n], parts[i-1])
+		end = begin
+	}
+	rd.buf, rd.r, rd.w = buf, 0, n
+}
+
+// grew handles n bytes of a piece that have arrived. It returns false when this reader is done.
+func (rd *reader) grew(n int) bool {
+	p := &rd.piece
+	p.of.buf = p.of.buf[:len(p.of.buf)+n]
+	if p.left -= n; p.left > 0 {
+		return true
+	}
+	h, of := p.h, p.of
+	rd.piece = piece{}
+	rd.c.count.framesIn.Add(1)
+	return rd.added(h, of)
+}
+
+// limit returns how far the next read fills the buffer. While pieces are expected, it reads only
+// far enough to see the next piece.
+func (rd *reader) limit() int {
+	if rd.expecting {
+		return min(len(rd.buf), rd.w+peek)
+	}
+	return len(rd.buf)
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"github.com/yodel-rpc/yodel/internal/wire"
+)
+
+// A reader is a goroutine that reads a connection, and the state that it owns. If a handler blocks
+// it, a new reader takes over: see inline.go. Only its own goroutine uses a field, unless its
+// comment says otherwise, or the caller that has taken the reader, see selfread.go.
+type reader struct {
+	c   *Conn
+	buf []byte
+	r   int // buf[r:w] has been read and not handled
+	w   int
+
+	clock      int64      // see now; 0 before the first reading
+	arrived    int64      // see arrival
+	replies    []byte     // frames of the replies of inline requests, written when the batch ends
+	since      int64      // when the first of replies was appended
+	nReply     uint64     // the number of frames in replies
+	deliveries []delivery // final frames of the batch whose waiters have not been woken
+	delivered  int        // how many of deliveries are done
+	inline     int        // the number of requests of the batch that ran inline
+
+	piece     piece      // the piece of a large message that is read in place, see pieces.go
+	expecting bool       // another piece is likely to follow
+	ahead     *readAhead // created with the first piece; nil where vectored reads do not exist
+
+	err   error // the error of the last caller that read with this reader
+	quiet bool  // no request of the peer was open when the batch ended
+
+	parkIn     int  // how many batches may follow until the connection is parked again
+	answered   bool // this side has sent frames because of the batch
+	outputFull bool // the peer does not read its replies
+
+	// state is a counter of inline calls, shifted by stateBits, and one of the states. Changing it
+	// decides between the reader and the goroutine that takes over.
+	state   atomic.Uint64
+	current *Request // the request that runs inline; nil for a Completer
+	used    *Request // the last request that ran inline to its end; nil while it is reused
+	scratch []byte
+	lostAt  atomic.Int64 // when another reader took over
+
+	answer Answer // the Answer for Completers
+}
+
+// loop reads until the connection ends, another reader has taken over, or the reading is left to
+// callers.
+func (rd *reader) loop() {
+	if lent := rd.read(); !lent && rd.state.Load()&handedOver == 0 {
+		rd.c.reading.lingerAndClose()
+	}
+}
+
+// read reads and handles batches. Lent says that it has left the reading to callers.
+func (rd *reader) read() (lent bool) {
+	c := rd.c
+	for {
+		if !rd.handle() {
+			return false
+		}
+		if !rd.endBatch() {
+			return false
+		}
+		if rd.offerToken() || rd.parkIn > 0 && rd.parkAgain() {
+			return true
+		}
+		rd.inline = 0
+		n, err := 0, rd.err
+		if err == nil && rd.piece.left > 0 && rd.ahead != nil {
+			var alive bool
+			if alive, err = rd.readPieces(); !alive {
+				return false
+			}
+		} else if err == nil {
+			n, err = rd.await(rd.space())
+			if !rd.got(n) {
+				return false
+			}
+		}
+		if err != nil && n == 0 {
+			tired, down := rd.parkInterrupted(err)
+			if down {
+				return true
+			}
+			if !tired {
+				c.lifetime.end(readError(err))
+				return false
+			}
+		}
+	}
+}
+
+// space returns the memory for the next bytes.
+func (rd *reader) space() []byte {
+	if rd.piece.left > 0 {
+		return rd.piece.space()
+	}
+	rd.makeRoom()
+	return rd.buf[rd.w:rd.limit()]
+}
+
+// await reads the next bytes.
+func (rd *reader) await(space []byte) (n int, err error) {
+	c := rd.c
+	l := &c.reading.self
+	rd.clock, rd.arrived = 0, 0
+	if c.socket == nil {
+		return c.reading.readBelow(space)
+	}
+	start := c.now()
+	if rd.quiet {
+		n, err = l.poll(c.socket, start, c.cfg.Polling, space)
+	}
+	if n == 0 && err == nil {
+		n, err = c.reading.readBelow(space)
+	}
+	rd.clock = c.now()
+	rd.arrived = rd.clock
+	l.waited(rd.clock-start, c.cfg.Polling)
+	return n, err
+}
+
+// got records that n bytes were read. It returns false when this reader is done.
+func (rd *reader) got(n int) bool {
+	c := rd.c
+	c.count.reads.Add(1)
+	if n <= 0 {
+		return true
+	}
+	c.count.bytesIn.Add(uint64(n))
+	c.reading.heard.Store(true)
+	messageArrived()
+	if rd.piece.left > 0 {
+		return rd.grew(n)
+	}
+	rd.w += n
+	rd.expecting = rd.expecting && n < peek
+	return true
+}
+
+func readError(err error) error {
+	if err == io.EOF { //nolint:errorlint // Read returns it bare
+		return &IOError{Op: EndOfStream, Err: err}
+	}
+	return &IOError{Op: Read, Err: err}
+}
+
+// makeRoom prepares the buffer for the next read. It moves the rest of an incomplete frame to the
+// front. It doubles the buffer if the last read filled it, or if a frame does not fit.
+func (rd *reader) makeRoom() {
+	size, left := len(rd.buf), rd.w-rd.r
+	little := rd.w > size/2 // the room behind w is small
+	if rd.w == size && size < maxReadBuffer || little && left > size/2 {
+		size = max(2*size, minReadBuffer)
+	}
+	switch {
+	case size > len(rd.buf):
+		buf := make([]byte, size)
+		copy(buf, rd.buf[rd.r:rd.w])
+		rd.buf, rd.r, rd.w = buf, 0, left
+	case left == 0:
+		rd.r, rd.w = 0, 0
+	case little:
+		rd.r, rd.w = 0, copy(rd.buf, rd.buf[rd.r:rd.w])
+	}
+}
+
+// arrival returns when the batch was read. Timeouts of requests count from then.
+func (rd *reader) arrival() int64 {
+	if rd.arrived == 0 {
+		rd.arrived = rd.now()
+	}
+	return rd.arrived
+}
+
+// now returns the time of the batch, or of the last inline call in it.
+func (rd *reader) now() int64 {
+	if rd.clock == 0 {
+		rd.clock = rd.c.now()
+	}
+	return rd.clock
+}
+
+// handle handles all complete frames in the buffer. It returns false when this reader is done,
+// because the connection has ended or another reader has taken over.
+func (rd *reader) handle() bool {
+	c := rd.c
+	if !c.reading.preface && !rd.readPreface() {
+		return c.reading.reader.Load() == rd && rd.alive()
+	}
+	frames := uint64(0)
+	defer func() { c.count.framesIn.Add(frames) }()
+	for rd.w-rd.r >= wire.HeaderSize {
+		h := wire.ParseHeader(rd.buf[rd.r:])
+		whole := h.Type == wire.Reply && h.Flags&wire.More == 0 && h.Len <= maxFrame && !c.lifetime.greeting.Load()
+		if !whole && !rd.deliver() {
+			return false // the new reader finds the frame in the buffer
+		}
+		if h.Len > maxFrame {
+			c.lifetime.breach(fmt.Sprintf("a frame of %d bytes, the limit is %d", h.Len, maxFrame))
+			return false
+		}
+		size := wire.HeaderSize + int(h.Len)
+		if rd.w-rd.r < size {
+			if h.Type == wire.Data {
+				rd.readStraight(h)
+			}
+			break
+		}
+		frame := rd.buf[rd.r : rd.r+size : rd.r+size]
+		rd.r += size
+		frames++
+		if whole {
+			if rd.queueDelivery(h, frame); len(rd.deliveries) == maxDeliveries && !rd.deliver() {
+				return false
+			}
+		} else if !rd.frame(h, frame) {
+			return false
+		}
+	}
+	return rd.deliver()
+}
+
+// alive reports whether the connection is open.
+func (rd *reader) alive() bool { return !rd.c.lifetime.hasEnded.Load() }
+
+// readPreface checks the part of the preface that has arrived, so that a peer of another protocol
+// is recognized by its first bytes.
+func (rd *reader) readPreface() bool {
+	got := rd.buf[rd.r:rd.w]
+	n := min(len(got), len(wire.Preface))
+	if string(got[:n]) != wire.Preface[:n] {
+		rd.c.lifetime.end(&PrefaceError{Got: append([]byte(nil), got[:min(len(got), 64)]...)})
+		return false
+	}
+	if n < len(wire.Preface) {
+		return false
+	}
+	rd.r += n
+	rd.c.mu.Lock()
+	rd.c.reading.preface = true
+	rd.c.writing.flushAndUnlock(false) // a server sends its preface after it has received the client's
+	return true
+}
+
+// frame handles any frame except a whole reply.
+func (rd *reader) frame(h wire.Header, frame []byte) bool {
+	c := rd.c
+	if c.lifetime.greeting.Load() && h.Type != wire.Settings {
+		c.lifetime.breach("the first frame is not Settings")
+		return false
+	}
+	payload := frame[wire.HeaderSize:]
+	switch h.Type {
+	case wire.Settings:
+		return c.lifetime.onSettings(payload)
+	case wire.Method:
+		rd.answered = true
+		return c.callsIn.onMethod(h, payload)
+	case wire.MethodInfo:
+		return c.callsOut.onMethodInfo(h, payload)
+	case wire.Request:
+		return rd.request(h, frame)
+	case wire.Reply:
+		return c.callsOut.onLargeReply(h, frame)
+	case wire.Data:
+		return rd.data(h, frame)
+	case wire.Cancel:
+		rd.answered = true
+		c.callsIn.onCancel(h)
+	case wire.Credit:
+		return c.callsOut.onCredit(h, payload)
+	case wire.Ping:
+		rd.answered = true
+		return c.lifetime.onPing(payload)
+	case wire.Pong:
+		c.lifetime.onPong(payload)
+	case wire.GoAway:
+		return c.lifetime.onGoAway(h, payload)
+	default:
+		if h.Type < wire.FirstSkippable {
+			c.lifetime.breach(fmt.Sprintf("a frame of unknown type %d", h.Type))
+			return false
+		}
+	}
+	return true
+}

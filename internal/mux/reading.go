@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mux
+
+import (
+	"runtime"
+	"sync/atomic"
+)
+
+// reading is the role that reads the connection. It knows which goroutine reads: a reader
+// goroutine, a caller that reads for itself, or the parker. What arrives is handled by reader.
+//
+// It may start the housekeeping of the lifetime, and end the connection when reading fails. It
+// looks at the calls of both sides to see whether the connection is idle.
+type reading struct {
+	c       *Conn
+	reader  atomic.Pointer[reader]
+	self    selfReading // see selfread.go for what guards its fields
+	parking parkState   // see park.go for what guards its fields
+
+	heard       atomic.Bool // the peer has sent something since the last keepalive check
+	watched     atomic.Bool // the connection is in cfg.Watch
+	preface     bool        // the peer's preface has arrived; written by the reader with mu held
+	holding     bool        // the reader waits for room for a one-way request, see awaitRequestRoomRelocking
+	interrupted bool        // the parker has interrupted the read in order to park the connection
+	readerDone  bool        // the reader goroutine has ended
+}
+
+// handOver moves the reading of rd to a new goroutine, if rd is still in this state.
+func (re *reading) handOver(rd *reader, state uint64) {
+	c := re.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !rd.state.CompareAndSwap(state, state&^(running|completing)|handedOver) {
+		return
+	}
+	rd.lostAt.Store(c.now())
+	next := &reader{
+		// the part before rd.r is the message that rd handles
+		c: c, buf: rd.buf[rd.r:], w: rd.w - rd.r,
+		replies: rd.replies, nReply: rd.nReply, since: rd.since, deliveries: rd.deliveries, delivered: rd.delivered,
+	}
+	if rd.current != nil {
+		// from here on the request is not the reader's
+		c.cfg.Pool.busy.Add(1)
+		// the read buffer is shared with the next reader
+		rd.current.memory = requestCost + rd.current.bytes
+		c.memory.force(rd.current.memory)
+		c.callsIn.enterTableLocked(rd.current)
+	}
+	re.reader.Store(next)
+	go next.takeOver()
+}
+
+// passOnReadingRelocking is for a caller that is about to wait for the peer's window. The caller
+// may be a Completer, and may so block the reading that it waits for. It is not known on which
+// goroutine the caller runs. A Completer that does not return while other goroutines run loses the
+// reading now, and not at the next tick of the Watch. It unlocks c.mu meanwhile.
+func (re *reading) passOnReadingRelocking() {
+	c := re.c
+	rd := re.reader.Load()
+	state := rd.state.Load()
+	if state&completing == 0 {
+		return
+	}
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	const turns = 16
+	for range turns {
+		runtime.Gosched()
+		if rd.state.Load() != state {
+			return
+		}
+	}
+	re.handOver(rd, state)
+}
+
+// trimLocked drops memory that only calls need.
+func (re *reading) trimLocked() {
+	c := re.c
+	c.writing.spare, c.callsIn.in, re.self.timer = nil, sparseTable[*Request]{}, nil
+	c.callsIn.trimMemoryLocked()
+	if len(c.writing.out) == 0 {
+		c.writing.out = nil
+	}
+	if c.callsOut.lazyCallsOut != noCallsOut {
+		c.callsOut.idleWaiters = nil
+	}
+}
+
+// isIdleLocked reports whether nothing can arrive but a call of either side, the end of the
+// connection, or its housekeeping.
+func (re *reading) isIdleLocked() bool {
+	c := re.c
+	// a server's settings wait for the client's preface
+	written := !c.writing.flushing && (len(c.writing.out) == 0 || !re.preface)
+	return c.callsOut.open == 0 && c.callsIn.inOpen == 0 && len(c.callsOut.admission) == 0 && written &&
+		c.lifetime.err == nil && c.lifetime.drained == nil && !c.lifetime.draining.Load()
+}
+
+// requestCountLocked returns the number of requests of both sides.
+func (re *reading) requestCountLocked() uint32 {
+	c := re.c
+	return uint32(c.callsOut.opened + c.callsIn.received.Load())
+} //nolint:gosec // it is only to change
+
+// lingerAndClose closes the underlying connection. It is the last step of the reader after the
+// connection has ended.
+func (re *reading) lingerAndClose() {
+	c := re.c
+	re.drainBelow() // returns when the peer closes, when the read deadline passes, or at once
+	c.lifetime.closeBelow()
+	theParker.remove(c)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	re.readerDone = true
+	if c.lifetime.readerEnded != nil {
+		close(c.lifetime.readerEnded)
+	}
+}
