@@ -62,7 +62,7 @@ func (lt *lifetime) shutSocket(gracious bool) {
 func (lt *lifetime) readerEndedLocked() <-chan struct{} {
 	if lt.readerEnded == nil {
 		lt.lazyLocked().readerEnded = make(chan struct{})
-		if lt.c.reading.readerDone {
+		if lt.c.reading.is(readEnded) {
 			close(lt.readerEnded)
 		}
 	}

@@ -3,6 +3,7 @@
 package mux
 
 import (
+	"fmt"
 	"net"
 	"reflect"
 	"syscall"
@@ -83,7 +84,7 @@ func (c *Conn) Window() (open, bytes int) {
 func (c *Conn) Self() (lent, asleep bool) {
 	c.reading.self.mu.Lock()
 	defer c.reading.self.mu.Unlock()
-	return c.reading.self.token.Load() != nil, c.reading.self.sleeper != nil
+	return c.reading.is(readOffered) || c.reading.is(readParked), c.reading.self.sleeper != nil
 }
 
 // Polling returns how many readers look for something instead of sleeping, in the whole process.
@@ -168,7 +169,7 @@ func Reserve() int {
 const CanPark = canPark
 
 // Parked reports whether the connection has been laid down.
-func (c *Conn) Parked() bool { return c.reading.self.token.Load() == parkedReader }
+func (c *Conn) Parked() bool { return c.reading.is(readParked) }
 
 // SharedIsChanged says what of the things that connections share has been written to.
 func SharedIsChanged() string {
@@ -229,3 +230,36 @@ func (h *Holding) GiveAll() {
 
 // Received returns how many requests have come.
 func (c *Conn) Received() uint64 { return c.callsIn.received.Load() }
+
+func init() {
+	impossible = func(from, to readState) { panic(fmt.Sprintf("mux: the reading changes from %v to %v", from, to)) }
+}
+
+// String returns the name of the state in docs/locks.md.
+func (s readState) String() string {
+	return [...]string{"ByGoroutine", "Interrupted", "Offered", "ByCaller", "Parked", "Ended"}[s]
+}
+
+// ReadTransitions returns all pairs of states, and whether the second may follow the first.
+func ReadTransitions() map[[2]string]bool {
+	all := make(map[[2]string]bool)
+	for from := range readStates {
+		for to := range readStates {
+			all[[2]string{from.String(), to.String()}] = from.mayBecome(to)
+		}
+	}
+	return all
+}
+
+// ChangeReading changes who reads the connection, as far as its state is concerned.
+func (c *Conn) ChangeReading(from, to string) bool {
+	state := func(name string) readState {
+		for s := range readStates {
+			if s.String() == name {
+				return s
+			}
+		}
+		panic(name)
+	}
+	return c.reading.change(state(from), state(to))
+}

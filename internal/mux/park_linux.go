@@ -115,7 +115,7 @@ func (s *socketSet) sweepLocked(now int64) (closed, due []*Conn) {
 			c.reading.parking.due = 0
 			due = append(due, c)
 		}
-		if c.reading.self.token.Load() == parkedReader && c.socket.Control(func(uintptr) {}) != nil {
+		if c.reading.is(readParked) && c.socket.Control(func(uintptr) {}) != nil {
 			closed = append(closed, c)
 		}
 	}

@@ -85,11 +85,11 @@ func (rd *reader) read() (lent bool) {
 			}
 		}
 		if err != nil && n == 0 {
-			tired, down := rd.parkInterrupted(err)
-			if down {
+			interrupted, parked := rd.parkInterrupted(err)
+			if parked {
 				return true
 			}
-			if !tired {
+			if !interrupted {
 				c.lifetime.end(readError(err))
 				return false
 			}

@@ -7,23 +7,22 @@ import (
 	"sync/atomic"
 )
 
-// reading is the role that reads the connection. It knows which goroutine reads: a reader
-// goroutine, a caller that reads for itself, or the parker. What arrives is handled by reader.
+// reading is the role that reads the connection. Its state says who reads: a reader goroutine, a
+// caller that reads for itself, or the parker. What arrives is handled by reader.
 //
 // It may start the housekeeping of the lifetime, and end the connection when reading fails. It
 // looks at the calls of both sides to see whether the connection is idle.
 type reading struct {
 	c       *Conn
-	reader  atomic.Pointer[reader]
-	self    selfReading // see selfread.go for what guards its fields
-	parking parkState   // see park.go for what guards its fields
+	reader  atomic.Pointer[reader] // the newest one; parkedReader while the connection is parked
+	self    selfReading            // see selfread.go for what guards its fields
+	parking parkState              // see park.go for what guards its fields
 
-	heard       atomic.Bool // the peer has sent something since the last keepalive check
-	watched     atomic.Bool // the connection is in cfg.Watch
-	preface     bool        // the peer's preface has arrived; written by the reader with mu held
-	holding     bool        // the reader waits for room for a one-way request, see awaitRequestRoomRelocking
-	interrupted bool        // the parker has interrupted the read in order to park the connection
-	readerDone  bool        // the reader goroutine has ended
+	state   atomic.Uint32 // a readState
+	heard   atomic.Bool   // the peer has sent something since the last keepalive check
+	watched atomic.Bool   // the connection is in cfg.Watch
+	preface bool          // the peer's preface has arrived; written by the reader with mu held
+	holding bool          // the reader waits for room for a one-way request, see awaitRequestRoomRelocking
 }
 
 // handOver moves the reading of rd to a new goroutine, if rd is still in this state.
@@ -100,9 +99,8 @@ func (re *reading) isIdleLocked() bool {
 
 // requestCountLocked returns the number of requests of both sides.
 func (re *reading) requestCountLocked() uint32 {
-	c := re.c
-	return uint32(c.callsOut.opened + c.callsIn.received.Load())
-} //nolint:gosec // it is only to change
+	return uint32(re.c.callsOut.opened + re.c.callsIn.received.Load()) //nolint:gosec // it is only to change
+}
 
 // lingerAndClose closes the underlying connection. It is the last step of the reader after the
 // connection has ended.
@@ -113,7 +111,7 @@ func (re *reading) lingerAndClose() {
 	theParker.remove(c)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	re.readerDone = true
+	re.mustChange(readState(re.state.Load()), readEnded)
 	if c.lifetime.readerEnded != nil {
 		close(c.lifetime.readerEnded)
 	}

@@ -12,11 +12,11 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A single caller spends most of a call on being woken up. So the reader goroutine lends the
-// reading to the callers, and ends, when it sees one call after another and nothing else. A caller
-// then writes its request and reads the socket itself. It handles only its own reply, because
-// handling any other frame may run user code. In these cases a new goroutine takes over the
-// reading, with the data that was read:
+// A single caller spends most of a call on being woken up. So when the reader goroutine sees one
+// call after another and nothing else, it offers the reading to the callers, and ends. A caller
+// then writes its request, takes the token and reads the socket itself. It handles only its own
+// reply, because handling any other frame may run user code. In these cases a new goroutine takes
+// over the reading, with the data that was read:
 //
 //   - Another frame arrives.
 //   - Other callers have calls open.
@@ -30,9 +30,9 @@ import (
 
 const (
 	// selfReadAfter is how many replies to single callers must arrive in a row before the reading
-	// is lent.
+	// is offered to callers.
 	selfReadAfter = 16
-	// selfReadTime is approximately how long the reading stays lent without a call. The timer is
+	// selfReadTime is approximately how long the reading is offered without a call. The timer is
 	// set once for all calls of that time, because a timer for each call would cost more than it is
 	// worth.
 	selfReadTime = 5 * time.Millisecond
@@ -41,14 +41,10 @@ const (
 	probeAfter = int64(200 * time.Microsecond)
 )
 
-// selfReading is the state of lending the reading to callers. The goroutine that reads owns the
-// polling state, row, frames and single.
+// selfReading is the state of callers that read for themselves.
 type selfReading struct {
-	// The reader that is lent, or nil. The goroutine that swaps it out may read. Setting it to a
-	// reader requires Conn.mu.
-	token   atomic.Pointer[reader]
-	offered atomic.Int64 // when lent was set
-	// the timer that ends the lending; guarded by Conn.mu, as are opened and armed
+	offered atomic.Int64 // when the reading was offered, or the connection was parked
+	// ends an offer that no caller takes; guarded by Conn.mu, as are seenOpened and timerSet
 	timer   *time.Timer
 	sleeper *waiter // the caller that sleeps in a read; guarded by mu
 
@@ -64,8 +60,8 @@ type selfReading struct {
 	mu          sync.Mutex // guards interrupted and sleeper; taken after Conn.mu
 }
 
-// offerToken lends the reading to callers, if only single callers have used the connection for long
-// enough. The reader goroutine calls it. If offerToken returns true, that goroutine ends.
+// offerToken offers the reading to callers, if only single callers have used the connection for
+// long enough. The reader goroutine calls it. If offerToken returns true, that goroutine ends.
 func (rd *reader) offerToken() bool {
 	c := rd.c
 	l := &c.reading.self
@@ -86,7 +82,7 @@ func (rd *reader) offerToken() bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.reading.offerTokenLocked(rd)
+	return c.reading.offerTokenLocked(rd, readByGoroutine)
 }
 
 // sawCaller records that the batch is a reply to w, if w could have read it itself.
@@ -94,16 +90,21 @@ func (l *selfReading) sawCaller(w *waiter) {
 	l.wasSingle = !w.bound || l.quick >= l.need
 }
 
-// offerTokenLocked lends the reading to the next caller. It does so only if nothing can arrive but
-// the reply to a call, or the end of the connection.
-func (re *reading) offerTokenLocked(rd *reader) bool {
+// offerTokenLocked offers the reading to the next caller. It does so only if nothing can arrive but
+// the reply to a call, or the end of the connection. From is the state of the connection.
+func (re *reading) offerTokenLocked(rd *reader, from readState) bool {
 	c := re.c
-	if c.callsOut.open > 0 || c.callsIn.inOpen > 0 || c.lifetime.err != nil || c.lifetime.drained != nil || c.lifetime.draining.Load() || re.interrupted {
+	switch {
+	case c.callsOut.open > 0 || c.callsIn.inOpen > 0:
+		return false
+	case c.lifetime.err != nil || c.lifetime.drained != nil || c.lifetime.draining.Load():
+		return false
+	case !re.is(from): // the parker has interrupted the read
 		return false
 	}
 	l := &re.self
 	l.offered.Store(rd.now())
-	l.token.Store(rd)
+	re.mustChange(from, readOffered)
 	if !l.timerSet {
 		l.timerSet, l.seenOpened = true, uint32(c.callsOut.opened) //nolint:gosec // only changes count
 		if l.timer == nil {
@@ -130,41 +131,12 @@ func (re *reading) checkToken() {
 	re.startReader()
 }
 
-// startReader starts a reader goroutine if the reading is lent.
-func (re *reading) startReader() {
-	if rd := re.takeToken(); rd != nil {
-		rd.goRead()
-	}
-}
-
-// takeToken takes the lent reader, for the caller to read with. It returns nil if the reading is
-// not lent.
-func (re *reading) takeToken() *reader {
-	rd := re.self.token.Load()
-	if rd == nil || !re.self.token.CompareAndSwap(rd, nil) {
-		return nil
-	}
-	if rd == parkedReader {
-		rd = getReader(re.c)
-		re.reader.Store(rd)
-	}
-	return rd
-}
-
-// returnTokenLocked ends a caller's reading: it lends the reading again, or starts a reader
+// returnTokenLocked ends a caller's reading: it offers the reading again, or starts a reader
 // goroutine.
 func (rd *reader) returnTokenLocked() {
-	if !rd.c.reading.offerTokenLocked(rd) {
-		rd.goRead()
+	if !rd.c.reading.offerTokenLocked(rd, readByCaller) {
+		rd.passOn()
 	}
-}
-
-// goRead gives the reading to a new goroutine.
-func (rd *reader) goRead() {
-	l := &rd.c.reading.self
-	l.quick, l.inRow, rd.clock, rd.arrived = 0, 0, 0, 0
-	theParker.add(rd.c)
-	go rd.loop()
 }
 
 // probe checks whether a connection without a reader has ended, for a caller that is about to
@@ -172,10 +144,10 @@ func (rd *reader) goRead() {
 func (re *reading) probe() {
 	c := re.c
 	l := &re.self
-	if l.token.Load() == nil || c.now()-l.offered.Load() < probeAfter {
+	if !re.is(readOffered) && !re.is(readParked) || c.now()-l.offered.Load() < probeAfter {
 		return
 	}
-	rd := re.takeToken()
+	rd := re.takeToken(readByCaller)
 	if rd == nil {
 		return
 	}
@@ -184,8 +156,8 @@ func (re *reading) probe() {
 	rd.clock, rd.arrived = 0, 0
 	rd.got(n)
 	if rd.err = err; n > 0 || err != nil {
-		rd.goRead()
-		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // interruptIdle has set that deadline
+		rd.passOn()
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // a read deadline is not the end
 			// the reader goroutine ends the connection, because ending it may run user code
 			<-c.Ended()
 		}
@@ -196,22 +168,22 @@ func (re *reading) probe() {
 	rd.returnTokenLocked()
 }
 
-// readReply reads the reply to call id, if the reading is lent. If it returns false, w is woken
-// when the call has ended.
+// readReply reads the reply to call id, if the caller can take the token. If it returns false, w is
+// woken when the call has ended.
 func (re *reading) readReply(w *waiter, id uint32) bool {
 	c := re.c
-	rd := re.takeToken()
+	rd := re.takeToken(readByCaller)
 	if rd == nil {
 		return false
 	}
 	for !rd.isReply(id) {
 		if !rd.readMore(w, id) {
-			rd.goRead()
+			rd.passOn()
 			return false
 		}
 	}
 	if !w.id.CompareAndSwap(id, 0) { // the call has ended in another way
-		rd.goRead()
+		rd.passOn()
 		return false
 	}
 	w.buf = append(w.buf[:0], rd.buf[rd.r:rd.w]...)
@@ -276,7 +248,7 @@ func (re *reading) sleepInRead(w *waiter, id uint32, buf []byte) (n int, err err
 	l.interrupted = false
 	var next time.Time
 	if c.lifetime.hasEnded.Load() {
-		next = time.Now().Add(closingTime / 2) // the deadline that part set
+		next = time.Now().Add(closingTime / 2) // the deadline that shutSocket set
 	}
 	if late := c.nc.SetReadDeadline(next); late == nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = nil
