@@ -2,8 +2,6 @@
 
 package mux
 
-import "math/rand/v2"
-
 // Idle connections and old connections are ended without losing a call: a client stops using them,
 // and a server tells the client to stop. In both cases the client may connect again at once.
 
@@ -28,7 +26,7 @@ func (a *aging) nextLocked() int64 { return min(neverIfZero(a.retireAt), neverIf
 func (lt *lifetime) ageLocked(now int64) {
 	c := lt.c
 	if age := c.cfg.MaxAge; age > 0 {
-		lt.lazyLocked().aging.retireAt = later(now, age-age/10, rand.N(age/5+1))
+		lt.lazyLocked().aging.retireAt = later(now, age-age/10, lt.c.rt.random(age/5+1))
 	}
 	if idle := c.cfg.IdleTimeout; idle > 0 {
 		lt.lazyLocked().aging.checkAt = later(now, max(idle/idleChecks, 1))

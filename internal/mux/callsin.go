@@ -391,3 +391,31 @@ func (ci *callsIn) doneLate(r *Request, took time.Duration) {
 	defer ci.c.cfg.Pool.ran() // also if Done ends the goroutine
 	r.target.Done(r, took, true)
 }
+
+// endAllLocked ends the requests when the connection has ended with err. It returns those that the
+// caller cancels without the lock. The others are one-way requests, which go on.
+func (ci *callsIn) endAllLocked(err error) []*Request {
+	requests := make([]*Request, 0, ci.inOpen)
+	for r := range ci.in.all() {
+		r := *r
+		if r == nil {
+			continue
+		}
+		if r.OneWay && r.collected == nil && !errors.Is(err, ErrClosed) {
+			ci.orphanLocked(r)
+			continue
+		}
+		requests = append(requests, r)
+		if r.collected != nil { // no goroutine will run it
+			ci.leaveTableLocked(r)
+		}
+	}
+	for r := range ci.oneWay {
+		if errors.Is(err, ErrClosed) || !r.alone() {
+			requests = append(requests, r)
+		} else {
+			ci.orphanLocked(r)
+		}
+	}
+	return requests
+}

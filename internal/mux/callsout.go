@@ -182,7 +182,7 @@ func (co *callsOut) timeLocked(out *Out) (deadline int64, timeout uint64, err er
 	}
 	deadline = int64(out.Deadline.Sub(birth))
 	if out.Deadline.Round(0) == out.Deadline { //nolint:staticcheck // not whether they are equal: it has no monotonic reading, and the clock of the wall may have been set
-		at := time.Now()
+		at := co.c.rt.time()
 		deadline = int64(at.Sub(birth) + min(out.Deadline.Sub(at), farAway))
 	}
 	if deadline <= now {
@@ -255,7 +255,7 @@ const timedStarts = 32
 // batch began. Reading the clock takes up to a tenth of the time that starting such a call takes.
 func (co *callsOut) beganLocked() time.Duration {
 	if len(co.c.writing.out) == 0 || co.opened%timedStarts == 0 {
-		co.lazyLocked().batchBegan = Clock()
+		co.lazyLocked().batchBegan = co.c.rt.clock()
 	}
 	return co.batchBegan
 }
@@ -368,4 +368,25 @@ func (co *callsOut) notProcessedLocked(s *slot) bool {
 	c := co.c
 	// A draining peer still executes one-way requests and requests that serve its own calls.
 	return s.end > c.writing.taken || (c.lifetime.drained != nil && s.nth > c.lifetime.accepted && !s.oneWay && !s.nested)
+}
+
+// A failedCall is a waiter whose call has failed, and the error for it.
+type failedCall struct {
+	w   *waiter
+	err error
+}
+
+// endAllLocked frees all slots when the connection has ended with err. It returns the waiters,
+// which the caller fails without the lock.
+func (co *callsOut) endAllLocked(err error) (calls []failedCall) {
+	for i := range co.slots {
+		s := &co.slots[i]
+		if w := s.waiter; w != nil && w.id.CompareAndSwap(s.id, 0) {
+			calls = append(calls, failedCall{w, &CallError{Cause: err, NotProcessed: co.notProcessedLocked(s)}})
+		}
+		if s.taken {
+			co.freeSlotLocked(s)
+		}
+	}
+	return calls
 }

@@ -155,8 +155,8 @@ func (p *collector) grow(n int) bool {
 	if p.err != nil {
 		return false
 	}
-	buf := append(takeMemory(n), p.buf...)
-	giveMemory(p.buf)
+	buf := append(c.rt.memory.take(n), p.buf...)
+	c.rt.memory.give(p.buf)
 	old := cap(p.buf)
 	p.buf = buf
 	if old > 0 {

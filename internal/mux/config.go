@@ -69,6 +69,7 @@ type Config struct {
 	// Ended is called once, after the connection has ended. Err is the reason and never nil.
 	Ended func(c *Conn, err error)
 
+	Runtime *Runtime // nil means the Runtime of the process
 	// bounds what all connections hold together; nil applies only each connection's Limits
 	Memory *Memory
 	Pool   *Pool  // runs the handlers that are not short

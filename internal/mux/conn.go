@@ -60,9 +60,10 @@ const (
 // A process may have many idle connections, so a Conn is small. State that most connections never
 // need is in the lazy part of a role, which is allocated on first use.
 //
-// The fields cfg, nc, owner and socket do not change after NewOf.
+// The fields cfg, rt, nc, owner and socket do not change after NewOf.
 type Conn struct {
 	cfg    *Config
+	rt     *Runtime
 	nc     net.Conn
 	owner  any             // see Owner
 	socket syscall.RawConn // nil when nc is not a plain socket, see socketOf
@@ -159,7 +160,7 @@ func New(nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 // Config find the owner with Owner.
 func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Conn {
 	c := &Conn{
-		cfg: cfg, owner: owner, nc: nc, socket: socketOf(nc),
+		cfg: cfg, rt: cfg.runtime(), owner: owner, nc: nc, socket: socketOf(nc),
 		writing: writing{lazyWriting: noWriting},
 		callsOut: callsOut{
 			lazyCallsOut: noCallsOut, maxNum: defaultMaxMethods,
@@ -173,6 +174,7 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	c.quota.c, c.streams.c, c.lifetime.c = c, c, c
 	c.memory.init(cfg.Memory, cfg.MaxMemory)
 	c.reading.self.init()
+	c.rt.pollers.setProcessors()
 	rd := &reader{c: c, buf: make([]byte, max(minReadBuffer, pow2(len(prefix))))}
 	rd.w = copy(rd.buf, prefix)
 	c.reading.reader.Store(rd)
@@ -220,7 +222,7 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	} else {
 		c.mu.Unlock() // a server sends its settings after it has received the client's
 	}
-	theParker.add(c)
+	c.rt.parker.add(c)
 	go rd.loop()
 	return c
 }
@@ -304,4 +306,4 @@ func (c *Conn) Aged() bool {
 func (c *Conn) Keep(n int) bool { return c.memory.holdUntilEnd(n) }
 
 // now returns Clock in nanoseconds.
-func (c *Conn) now() int64 { return int64(Clock()) }
+func (c *Conn) now() int64 { return c.rt.now() }

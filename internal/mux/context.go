@@ -64,7 +64,7 @@ func (x *Context) Deadline() (time.Time, bool) {
 	if x.deadline == 0 {
 		return time.Time{}, false
 	}
-	at := time.Now() // for people: the wall clock may have been set since the program began
+	at := x.conn.rt.time() // for people: the wall clock may have been set since the program began
 	return at.Add(time.Duration(x.deadline - int64(at.Sub(birth)))), true
 }
 

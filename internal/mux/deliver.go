@@ -143,7 +143,7 @@ func (rd *reader) complete(to Completer, stop func() bool, frame []byte, err err
 	}
 	normal = true
 	if a.own {
-		giveMemory(frame)
+		rd.c.rt.memory.give(frame)
 	}
 	return rd.endUserCode(state)
 }

@@ -129,42 +129,7 @@ func (lt *lifetime) endAndUnlock(err error) {
 	if lt.housekeeper != nil {
 		lt.housekeeper.Stop()
 	}
-	type failed struct {
-		w   *waiter
-		err error
-	}
-	var calls []failed
-	for i := range c.callsOut.slots {
-		s := &c.callsOut.slots[i]
-		if w := s.waiter; w != nil && w.id.CompareAndSwap(s.id, 0) {
-			calls = append(calls, failed{w, &CallError{Cause: err, NotProcessed: c.callsOut.notProcessedLocked(s)}})
-		}
-		if s.taken {
-			c.callsOut.freeSlotLocked(s)
-		}
-	}
-	requests := make([]*Request, 0, c.callsIn.inOpen)
-	for r := range c.callsIn.in.all() {
-		r := *r
-		if r == nil {
-			continue
-		}
-		if r.OneWay && r.collected == nil && !errors.Is(err, ErrClosed) {
-			c.callsIn.orphanLocked(r)
-			continue
-		}
-		requests = append(requests, r)
-		if r.collected != nil { // no goroutine will run it
-			c.callsIn.leaveTableLocked(r)
-		}
-	}
-	for r := range c.callsIn.oneWay {
-		if errors.Is(err, ErrClosed) || !r.alone() {
-			requests = append(requests, r)
-		} else {
-			c.callsIn.orphanLocked(r)
-		}
-	}
+	calls, requests := c.callsOut.endAllLocked(err), c.callsIn.endAllLocked(err)
 	c.quota.leaveBudgetLocked()
 	c.callsIn.closeMemoryLocked()
 	c.callsIn.unparkLocked()

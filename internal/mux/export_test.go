@@ -88,7 +88,7 @@ func (c *Conn) Self() (lent, asleep bool) {
 }
 
 // Polling returns how many readers look for something instead of sleeping, in the whole process.
-func Polling() int { return int(pollers.Load()) }
+func Polling() int { return int(processRuntime.pollers.n.Load()) }
 
 // A Poll is what decides whether to look or to sleep.
 type Poll struct {
@@ -101,6 +101,7 @@ type Poll struct {
 func NewPoll(nc net.Conn, time time.Duration) *Poll {
 	p := &Poll{socket: socketOf(nc), limit: time}
 	p.init()
+	processRuntime.pollers.setProcessors()
 	return p
 }
 
@@ -112,7 +113,7 @@ func (p *Poll) Waited(d time.Duration) { p.waited(int64(d), p.limit) }
 
 // Poll looks when it pays, and reports whether something came.
 func (p *Poll) Poll(now time.Duration) bool {
-	n, _ := p.poll(p.socket, int64(now), p.limit, make([]byte, 1))
+	n, _ := p.poll(&processRuntime.pollers, p.socket, int64(now), p.limit, make([]byte, 1))
 	return n > 0
 }
 
@@ -122,7 +123,7 @@ func (p *Poll) Drain() {
 }
 
 // AddPollers is as if so many more readers polled.
-func AddPollers(n int) { pollers.Add(int32(n)) }
+func AddPollers(n int) { processRuntime.pollers.n.Add(int32(n)) }
 
 // What the tests need to know of polling.
 const (
@@ -142,13 +143,13 @@ const (
 
 func WantsReserve(has bool, apart time.Duration) bool { return wantsReserve(has, apart) }
 
-func TakeMemory(n int) []byte { return takeMemory(n) }
-func GiveMemory(b []byte)     { giveMemory(b) }
+func TakeMemory(n int) []byte { return processRuntime.memory.take(n) }
+func GiveMemory(b []byte)     { processRuntime.memory.give(b) }
 
 // Spare returns how much memory waits to be used again.
 func Spare() (sum int) {
-	for i := range spareMemory {
-		s := &spareMemory[i]
+	for i := range processRuntime.memory.spares {
+		s := &processRuntime.memory.spares[i]
 		s.Lock()
 		for _, b := range s.free {
 			sum += cap(b)
@@ -160,9 +161,10 @@ func Spare() (sum int) {
 
 // Reserve returns how much memory is in reserve.
 func Reserve() int {
-	memory.Lock()
-	defer memory.Unlock()
-	return cap(memory.reserve)
+	m := &processRuntime.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return cap(m.reserve)
 }
 
 // CanPark says that connections can be laid down.
@@ -192,13 +194,13 @@ func SharedIsChanged() string {
 
 // ParkIdle looks at once for connections to lay down, as a timer does that is set again when it has
 // just fired.
-func ParkIdle() { theParker.parkIdle() }
+func ParkIdle() { processRuntime.parker.parkIdle() }
 
 // Parking reports whether a look is going on.
 func Parking() bool {
-	theParker.mu.Lock()
-	defer theParker.mu.Unlock()
-	return theParker.busy
+	processRuntime.parker.mu.Lock()
+	defer processRuntime.parker.mu.Unlock()
+	return processRuntime.parker.busy
 }
 
 // Hold keeps everybody else from the connection's state.
@@ -231,7 +233,8 @@ func (h *Holding) GiveAll() {
 // Received returns how many requests have come.
 func (c *Conn) Received() uint64 { return c.callsIn.received.Load() }
 
-func init() {
+// PanicOnImpossibleReadStates makes a change that is not in the table of read states panic.
+func PanicOnImpossibleReadStates() {
 	impossible = func(from, to readState) { panic(fmt.Sprintf("mux: the reading changes from %v to %v", from, to)) }
 }
 
@@ -262,4 +265,11 @@ func (c *Conn) ChangeReading(from, to string) bool {
 		panic(name)
 	}
 	return c.reading.change(state(from), state(to))
+}
+
+// Watched returns how many sockets the parker of the Runtime watches.
+func (rt *Runtime) Watched() int {
+	rt.parker.mu.Lock()
+	defer rt.parker.mu.Unlock()
+	return rt.parker.sockets.n
 }

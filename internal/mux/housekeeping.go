@@ -19,7 +19,7 @@ func (lt *lifetime) housekeepByLocked(t int64) {
 	lt.housekeepAt = t
 	d := time.Duration(max(t-c.now(), 0))
 	switch {
-	case d > timerless && c.reading.is(readParked) && theParker.housekeepAt(c, t):
+	case d > timerless && c.reading.is(readParked) && c.rt.parker.housekeepAt(c, t):
 		lt.dropTimerLocked()
 	case lt.housekeeper == nil:
 		lt.housekeeper = time.AfterFunc(d, lt.housekeep)

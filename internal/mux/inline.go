@@ -111,7 +111,7 @@ func (rd *reader) finishLate(r *Request, began int64) {
 // taken returns Request.Taken for r, which is about to be served.
 func (rd *reader) taken(r *Request) time.Duration {
 	if r.explained() {
-		return Clock()
+		return rd.c.rt.clock()
 	}
 	return time.Duration(rd.clock)
 }

@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"testing"
 
+	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -23,5 +24,6 @@ func TestMain(m *testing.M) {
 		return
 	}
 	debug.SetMemoryLimit(someLimit)
+	mux.PanicOnImpossibleReadStates()
 	yodeltest.VerifyNoLeaks(m)
 }

@@ -29,8 +29,17 @@ const (
 	pageSize = 8 << 10
 )
 
-// spareMemory has one entry for each quarter of a power of two.
-var spareMemory [4 * (26 - 16 + 1)]spares
+// largeMemory is the memory for large messages of all connections with one Runtime, and the
+// reserve.
+type largeMemory struct {
+	spares [4 * (26 - 16 + 1)]spares // one entry for each quarter of a power of two
+	busy   atomic.Bool               // a message has arrived since the last collection
+
+	mu       sync.Mutex    // guards the fields below
+	watching bool          // afterGC is registered for the next collection
+	last     time.Duration // when afterGC last ran, on Clock
+	reserve  []byte        // nil when there is no reserve
+}
 
 type spares struct {
 	sync.Mutex
@@ -38,10 +47,10 @@ type spares struct {
 	idle int // how many of free have been unused since the last collection
 }
 
-// quarter returns the entry of spareMemory for n bytes.
-func quarter(n int) *spares {
+// quarter returns the entry of spares for n bytes.
+func (m *largeMemory) quarter(n int) *spares {
 	power := bits.Len(uint(n)) - 1
-	return &spareMemory[4*(power-16)+n>>(power-2)&3]
+	return &m.spares[4*(power-16)+n>>(power-2)&3]
 }
 
 // take returns memory of at least n bytes, or nil.
@@ -72,24 +81,24 @@ func (s *spares) drop() {
 	s.idle = len(s.free)
 }
 
-// takeMemory returns an empty slice with room for at least n bytes, which are not cleared.
-func takeMemory(n int) []byte {
+// take returns an empty slice with room for at least n bytes, which are not cleared.
+func (m *largeMemory) take(n int) []byte {
 	if n < minLarge || n > maxLarge {
 		return make([]byte, 0, n)
 	}
-	messageArrived()
+	m.messageArrived()
 	n = (n + pageSize - 1) &^ (pageSize - 1)
-	if b := quarter(n).take(n); b != nil {
+	if b := m.quarter(n).take(n); b != nil {
 		return b
 	}
 	return uncleared(n)
 }
 
-// giveMemory keeps memory that no message uses any more.
-func giveMemory(b []byte) {
+// give keeps memory that no message uses any more.
+func (m *largeMemory) give(b []byte) {
 	if n := cap(b); n >= minLarge && n <= maxLarge {
-		quarter(n).give(b[:0])
-		messageArrived() // a later collection drops it again
+		m.quarter(n).give(b[:0])
+		m.messageArrived() // a later collection drops it again
 	}
 }
 
@@ -121,40 +130,29 @@ const (
 	oftenApart, seldomApart = 50 * time.Millisecond, 500 * time.Millisecond
 )
 
-// memory is the process-wide state of the reserve. The Mutex guards all fields but busy.
-var memory struct {
-	busy atomic.Bool // a message has arrived since the last collection
-	sync.Mutex
-	watching bool          // collected is registered for the next collection
-	last     time.Duration // when collected last ran, on Clock
-	reserve  []byte        // nil when there is no reserve
-}
-
 // messageArrived records that a message arrives. Memory is then kept until the second collection
 // from now.
-func messageArrived() {
-	m := &memory
+func (m *largeMemory) messageArrived() {
 	if m.busy.Load() {
 		return
 	}
-	m.Lock()
-	defer m.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.busy.Store(true)
 	if !m.watching {
 		m.watching = true
-		afterCollection(afterGC)
+		afterCollection(m.afterGC)
 	}
 }
 
 // afterGC drops memory that has been unused since the last collection, and adds or removes the
 // reserve. It runs after each collection, until no messages arrive.
-func afterGC() {
-	for i := range spareMemory {
-		spareMemory[i].drop()
+func (m *largeMemory) afterGC() {
+	for i := range m.spares {
+		m.spares[i].drop()
 	}
-	m := &memory
-	m.Lock()
-	defer m.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.watching = m.busy.Swap(false); !m.watching {
 		m.reserve = nil
 		return
@@ -168,7 +166,7 @@ func afterGC() {
 	case !has:
 		m.reserve = uncleared(reserveSize)
 	}
-	afterCollection(afterGC)
+	afterCollection(m.afterGC)
 }
 
 // byDefault reports whether GOGC and GOMEMLIMIT have their default values.

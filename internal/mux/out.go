@@ -112,7 +112,7 @@ func (a *Answer) Keep() bool {
 func (a *Answer) Release() {
 	w := a.waiter
 	if a.own {
-		giveMemory(w.buf)
+		w.conn.rt.memory.give(w.buf)
 		a.own, w.buf = false, nil
 	}
 	w.conn.cfg.Pool.waiters.Put(w)

@@ -10,7 +10,7 @@ import (
 )
 
 // An idle connection is parked: its reader goroutine ends, and so does all state that only calls
-// need. The parker, one for the whole process, watches the sockets of parked connections
+// need. The parker of the Runtime watches the sockets of parked connections
 // (park_linux.go). It starts a new reader goroutine when data arrives or the connection ends.
 // Callers can read from a parked connection too, because they may take the token, see selfread.go.
 //
@@ -39,6 +39,7 @@ const (
 // A parker parks idle connections, and watches the sockets of parked ones. Its mu is taken after
 // Conn.mu. The timer goroutine that has set busy owns batch. Mu guards all other fields.
 type parker struct {
+	rt     *Runtime // does not change
 	mu     sync.Mutex
 	awake  []*Conn // connections that can be parked
 	next   int     // index of the next connection to check
@@ -49,10 +50,6 @@ type parker struct {
 
 	sockets socketSet // the sockets of connections that are parked, or were before
 }
-
-// theParker is the parker of the process. There is only one, because a client has few
-// connections, and a process may have many clients.
-var theParker parker
 
 // parkState is the parking state of a connection.
 type parkState struct {
@@ -142,7 +139,7 @@ func (l *parker) parkIdle() {
 	}
 	clear(l.batch)
 	l.mu.Lock()
-	closed, due := l.sockets.sweepLocked(int64(Clock()))
+	closed, due := l.sockets.sweepLocked(l.rt.now())
 	if l.busy = false; len(l.awake) == 0 && l.sockets.n == 0 {
 		l.period = 0
 	} else {
@@ -235,12 +232,12 @@ func (rd *reader) parkLocked() bool {
 	c.reading.self.offered.Store(c.now())
 	c.reading.reader.Store(parkedReader)
 	c.reading.mustChange(readByGoroutine, readParked)
-	if !theParker.watch(c) && c.reading.change(readParked, readByGoroutine) {
+	if !c.rt.parker.watch(c) && c.reading.change(readParked, readByGoroutine) {
 		c.reading.reader.Store(rd)
-		theParker.add(c)
+		c.rt.parker.add(c)
 		return false
 	}
-	if c.lifetime.housekeepAt-c.now() > int64(timerless) && theParker.housekeepAt(c, c.lifetime.housekeepAt) {
+	if c.lifetime.housekeepAt-c.now() > int64(timerless) && c.rt.parker.housekeepAt(c, c.lifetime.housekeepAt) {
 		c.lifetime.dropTimerLocked()
 	}
 	putReader(rd)

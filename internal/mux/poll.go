@@ -46,12 +46,11 @@ type polling struct {
 
 func (p *polling) init() {
 	p.need, p.credit = leastQuick, fullCredit
-	processors.Store(int32(runtime.GOMAXPROCS(0))) //nolint:gosec // few
 }
 
 // poll polls for at most limit, or naps if limit is 0. It returns 0 and no error when the caller
 // should sleep.
-func (p *polling) poll(socket syscall.RawConn, now int64, limit time.Duration, buf []byte) (n int, err error) {
+func (p *polling) poll(of *pollers, socket syscall.RawConn, now int64, limit time.Duration, buf []byte) (n int, err error) {
 	if p.quick < p.need || limit == 0 && !napping {
 		return 0, nil
 	}
@@ -59,12 +58,12 @@ func (p *polling) poll(socket syscall.RawConn, now int64, limit time.Duration, b
 		p.slept = now
 		return 0, nil
 	}
-	if pollers.Add(1) >= processors.Load() {
-		pollers.Add(-1)
+	if of.n.Add(1) >= of.processors.Load() {
+		of.n.Add(-1)
 		return 0, nil
 	}
 	n, err = readSocket(socket, buf, limit, limit == 0)
-	pollers.Add(-1)
+	of.n.Add(-1)
 	if n > 0 || err != nil {
 		if p.credit = min(p.credit+1, fullCredit); p.credit == fullCredit {
 			p.need = leastQuick
@@ -89,9 +88,14 @@ func (p *polling) waited(t int64, limit time.Duration) bool {
 	return t <= soon
 }
 
-// Pollers take processors from other goroutines. So there are always fewer pollers than processors,
-// and no poller on a single processor.
-var (
-	pollers    atomic.Int32 // connections that are being polled
+// pollers counts the goroutines that poll. They take processors from other goroutines. So there are
+// always fewer of them than processors, and none on a single processor.
+type pollers struct {
+	n          atomic.Int32 // connections that are being polled
 	processors atomic.Int32 // GOMAXPROCS when the newest connection was made
-)
+}
+
+// setProcessors notes how many processors there are.
+func (p *pollers) setProcessors() {
+	p.processors.Store(int32(runtime.GOMAXPROCS(0))) //nolint:gosec // few
+}

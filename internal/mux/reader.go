@@ -116,7 +116,7 @@ func (rd *reader) await(space []byte) (n int, err error) {
 	}
 	start := c.now()
 	if rd.quiet {
-		n, err = l.poll(c.socket, start, c.cfg.Polling, space)
+		n, err = l.poll(&c.rt.pollers, c.socket, start, c.cfg.Polling, space)
 	}
 	if n == 0 && err == nil {
 		n, err = c.reading.readBelow(space)
@@ -136,7 +136,7 @@ func (rd *reader) got(n int) bool {
 	}
 	c.count.bytesIn.Add(uint64(n))
 	c.reading.heard.Store(true)
-	messageArrived()
+	c.rt.memory.messageArrived()
 	if rd.piece.left > 0 {
 		return rd.grew(n)
 	}

@@ -108,7 +108,7 @@ func (re *reading) lingerAndClose() {
 	c := re.c
 	re.drainBelow() // returns when the peer closes, when the read deadline passes, or at once
 	c.lifetime.closeBelow()
-	theParker.remove(c)
+	c.rt.parker.remove(c)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	re.mustChange(readState(re.state.Load()), readEnded)

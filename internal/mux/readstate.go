@@ -105,6 +105,6 @@ func (rd *reader) passOn() {
 func (rd *reader) goRead() {
 	re := &rd.c.reading
 	re.self.quick, re.self.inRow, rd.clock, rd.arrived = 0, 0, 0, 0
-	theParker.add(rd.c)
+	rd.c.rt.parker.add(rd.c)
 	go rd.loop()
 }

@@ -134,13 +134,13 @@ func (r *Request) run() {
 	}
 	scratch := c.cfg.Pool.buffer()
 	r.Scratch = (*scratch)[:0]
-	r.Taken = Clock()
+	r.Taken = c.rt.clock()
 	normal := false
 	defer func() {
 		if !normal {
 			r.Reply = goexitOutcome()
 		}
-		now := Clock()
+		now := c.rt.clock()
 		took := now - r.Taken
 		r.sayTimes(now)
 		c.callsIn.finish(r)
@@ -170,7 +170,7 @@ const sayTime = 10 * time.Millisecond
 // sayTimesIfAsked is sayTimes for a request that was not measured, if the peer asked for the times.
 func (r *Request) sayTimesIfAsked() {
 	if r.explained() {
-		r.sayTimes(Clock())
+		r.sayTimes(r.conn.rt.clock())
 	}
 }
 
@@ -200,7 +200,7 @@ func microseconds(d time.Duration) uint64 { return uint64(max(d, 0) / time.Micro
 func (r *Request) releaseBody(p *Pool) {
 	if r.held != nil {
 		if r.own {
-			giveMemory(*r.held)
+			r.conn.rt.memory.give(*r.held)
 		} else {
 			p.release(r.held)
 		}

@@ -209,7 +209,7 @@ func (rd *reader) readMore(w *waiter, id uint32) bool {
 	}
 	rd.makeRoom()
 	start := c.now()
-	n, err := l.poll(c.socket, start, c.cfg.Polling, rd.buf[rd.w:])
+	n, err := l.poll(&c.rt.pollers, c.socket, start, c.cfg.Polling, rd.buf[rd.w:])
 	if n == 0 && err == nil {
 		if w.bound {
 			return false

@@ -89,7 +89,7 @@ func (st *Stream) refill(ctx context.Context) error {
 	tail := st.in[st.complete:]
 	spare := st.out[:0]
 	if cap(spare) > max(keepBuffer, 2*int(st.window)) { //nolint:gosec // at most maxStreamWindow
-		giveMemory(spare)
+		st.conn.rt.memory.give(spare)
 		spare = nil
 	}
 	st.out, st.at = st.in[:st.complete], 0
@@ -103,8 +103,8 @@ func (st *Stream) refill(ctx context.Context) error {
 // that still reads a message, while the call waits for its end.
 func (st *Stream) giveMemoryLocked() {
 	if !st.opener || st.kind == wire.Feed {
-		giveMemory(st.in)
-		giveMemory(st.out)
+		st.conn.rt.memory.give(st.in)
+		st.conn.rt.memory.give(st.out)
 	}
 	st.in, st.out, st.at = nil, nil, 0
 }
@@ -194,8 +194,8 @@ func (st *Stream) wholeLocked(frames []byte) (size, n int) {
 // have.
 func (st *Stream) storeLocked(b []byte) {
 	if n := len(st.in) + len(b); n > cap(st.in) && n >= minLarge {
-		in := append(takeMemory(pow2(n)), st.in...)
-		giveMemory(st.in)
+		in := append(st.conn.rt.memory.take(pow2(n)), st.in...)
+		st.conn.rt.memory.give(st.in)
 		st.in = in
 	}
 	st.in = append(st.in, b...)

@@ -65,9 +65,9 @@ func (co *callsOut) admitRelocking(ctx context.Context, out *Out, size int, asyn
 		if out.NoWait {
 			return &CallError{Cause: ErrWindow, NotProcessed: true}
 		}
-		began := Clock()
+		began := c.rt.clock()
 		err := c.writing.awaitSpaceRelocking(ctx, out.Deadline, limit)
-		out.Waited += Clock() - began
+		out.Waited += c.rt.clock() - began
 		if err != nil {
 			return co.notSentLocked(err, AwaitedOutput)
 		}
@@ -118,9 +118,9 @@ func (co *callsOut) admitSlowlyRelocking(ctx context.Context, out *Out, size int
 	co.lazyLocked().tickets++
 	t := &ticket{nth: co.tickets, wake: make(chan struct{}, 1), bytes: size}
 	co.admission = append(co.admission, t)
-	began := Clock()
+	began := c.rt.clock()
 	err := co.queueRelocking(ctx, t, out.Deadline)
-	out.Waited += Clock() - began
+	out.Waited += c.rt.clock() - began
 	return err
 }
 
