@@ -45,7 +45,7 @@ type share struct {
 	conn  *Conn
 	index int // in Budget.members
 	sent  int // the limit that the peer was sent last
-	// What the total has set aside for the connection. It is at least sent, and more until the peer
+	// What the total has set aside for the connection. It is at least what was sent, and more until the peer
 	// has obeyed.
 	granted     int
 	bytes       int       // the same for bytes
@@ -160,8 +160,8 @@ func (b *Budget) reserve() int { return min(max(b.total/16, 1), b.total-1) }
 func (b *Budget) idle(n int) int { return min(max((b.total-b.reserve())/(2*n), 1), idleShare) }
 
 // bytesOf returns the limit of bytes that goes with a limit of requests.
-func (b *Budget) bytesOf(s *share, told int) int {
-	part := int(float64(b.totalBytes) * float64(told) / float64(b.total))
+func (b *Budget) bytesOf(s *share, limit int) int {
+	part := int(float64(b.totalBytes) * float64(limit) / float64(b.total))
 	return min(max(part, minBytes), s.conn.cfg.MaxOpenBytes)
 }
 
@@ -221,12 +221,12 @@ func (b *Budget) takeBack(s *share, open, bytes int) (int, int) {
 	if s.lowering {
 		return s.granted, s.bytes
 	}
-	told, toldBytes := s.sent, 0
+	limit, limitBytes := s.sent, 0
 	if !s.gone {
-		toldBytes = b.bytesOf(s, told)
+		limitBytes = b.bytesOf(s, limit)
 	}
-	s.bytes = min(s.bytes, max(toldBytes, bytes))
-	if now := max(told, open); now < s.granted {
+	s.bytes = min(s.bytes, max(limitBytes, bytes))
+	if now := max(limit, open); now < s.granted {
 		back := s.granted - now
 		s.granted = now
 		b.grantLocked(-back)

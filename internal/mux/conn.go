@@ -175,7 +175,7 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	c.memory.init(cfg.Memory, cfg.MaxMemory)
 	c.reading.self.init()
 	c.rt.pollers.setProcessors()
-	rd := &reader{c: c, buf: make([]byte, max(minReadBuffer, pow2(len(prefix))))}
+	rd := &reader{c: c, input: input{buf: make([]byte, max(minReadBuffer, pow2(len(prefix))))}}
 	rd.w = copy(rd.buf, prefix)
 	c.reading.reader.Store(rd)
 

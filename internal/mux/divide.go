@@ -114,14 +114,14 @@ func (b *Budget) divideLocked(known bool) []change {
 	// the connection with the least is first
 	slices.SortFunc(raised, func(x, y *share) int { return cmp.Compare(x.sent, y.sent) })
 	for _, s := range raised {
-		told := min(s.target, s.granted+max(free, 0))
-		if told <= s.sent {
+		limit := min(s.target, s.granted+max(free, 0))
+		if limit <= s.sent {
 			continue
 		}
-		more := max(told-s.granted, 0)
+		more := max(limit-s.granted, 0)
 		free -= more
-		s.sent, s.granted = told, s.granted+more
-		s.bytes = max(s.bytes, b.bytesOf(s, told))
+		s.sent, s.granted = limit, s.granted+more
+		s.bytes = max(s.bytes, b.bytesOf(s, limit))
 		b.grantLocked(more)
 		changes = append(changes, change{s, s.sent, b.bytesOf(s, s.sent), false})
 	}
@@ -148,16 +148,16 @@ func (b *Budget) relieveLocked() (changes []change) {
 	}
 	level := min(equal, b.reserve()/(n+1))
 	for _, s := range b.members {
-		told := min(level, s.granted+left, s.conn.quota.hardLimit())
-		if !s.hungry || !s.free() || told-s.sent <= s.sent/8 {
+		limit := min(level, s.granted+left, s.conn.quota.hardLimit())
+		if !s.hungry || !s.free() || limit-s.sent <= s.sent/8 {
 			continue
 		}
-		more := max(told-s.granted, 0)
+		more := max(limit-s.granted, 0)
 		left -= more
-		s.sent, s.granted = told, s.granted+more
-		s.bytes = max(s.bytes, b.bytesOf(s, told))
+		s.sent, s.granted = limit, s.granted+more
+		s.bytes = max(s.bytes, b.bytesOf(s, limit))
 		b.grantLocked(more)
-		changes = append(changes, change{s, told, b.bytesOf(s, told), false})
+		changes = append(changes, change{s, limit, b.bytesOf(s, limit), false})
 	}
 	return changes
 }

@@ -42,7 +42,7 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 	rd.current = r
 	state := rd.beginUserCode(running)
 	r.rd, r.running = rd, state
-	normal, told := false, true
+	normal, done := false, true
 	defer func() {
 		switch { // after runtime.Goexit this goroutine cannot go on reading
 		case !normal:
@@ -50,7 +50,7 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 			r.Reply = goexitOutcome()
 			c.callsIn.finish(r)
 			c.callsIn.doneLate(r, 0)
-		case !told:
+		case !done:
 			c.reading.handOver(rd, rd.beginUserCode(running))
 		}
 	}()
@@ -83,9 +83,9 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 	rd.reply(r)
 	rd.scratch = r.Scratch
 	r.Body, r.Attachment, r.Scratch = nil, nil, nil
-	told = false
+	done = false
 	r.target.Done(r, took, false)
-	told = true
+	done = true
 	if r.Left != 0 {
 		rd.clock = int64(r.Left)
 	}

@@ -273,10 +273,10 @@ func getReader(c *Conn) *reader {
 // putReader returns a reader without unhandled data to freeReaders. It drops memory that only
 // calls need.
 func putReader(rd *reader) {
-	rd.c, rd.used, rd.current, rd.err, rd.ahead = nil, nil, nil, nil, nil
-	rd.replies, rd.scratch, rd.deliveries, rd.answer = nil, nil, nil, Answer{}
-	rd.r, rd.w, rd.clock, rd.arrived, rd.inline = 0, 0, 0, 0, 0
-	rd.expecting, rd.quiet, rd.answered, rd.outputFull = false, false, false, false
+	rd.input.r, rd.input.w, rd.ready, rd.largeInput, rd.answer = 0, 0, ready{}, largeInput{}, Answer{}
+	rd.c, rd.used, rd.current, rd.scratch, rd.err = nil, nil, nil, nil, nil
+	rd.clock, rd.arrived, rd.inline = 0, 0, 0
+	rd.answered, rd.quiet, rd.outputFull = false, false, false
 	if len(rd.buf) > minReadBuffer {
 		rd.buf = nil
 	}

@@ -14,31 +14,50 @@ import (
 // it, a new reader takes over: see inline.go. Only its own goroutine uses a field, unless its
 // comment says otherwise, or the caller that has taken the reader, see selfread.go.
 type reader struct {
-	c   *Conn
+	c *Conn
+	input
+	ready
+	largeInput
+	inlineCall
+
+	clock    int64 // see now; 0 before the first reading
+	arrived  int64 // see arrival
+	inline   int   // the number of requests of the batch that ran inline
+	answered bool  // this side has sent frames because of the batch
+
+	err        error // the error of the last caller that read with this reader
+	quiet      bool  // no request of the peer was open when the batch ended
+	outputFull bool  // the peer does not read its replies
+	parkIn     int   // how many batches may follow until the connection is parked again
+
+	answer Answer // the Answer for Completers
+}
+
+// input is what a reader has read.
+type input struct {
 	buf []byte
 	r   int // buf[r:w] has been read and not handled
 	w   int
+}
 
-	clock      int64      // see now; 0 before the first reading
-	arrived    int64      // see arrival
+// ready is what a reader has ready for others. If another reader takes over, it gets all of it.
+type ready struct {
 	replies    []byte     // frames of the replies of inline requests, written when the batch ends
 	since      int64      // when the first of replies was appended
 	nReply     uint64     // the number of frames in replies
 	deliveries []delivery // final frames of the batch whose waiters have not been woken
 	delivered  int        // how many of deliveries are done
-	inline     int        // the number of requests of the batch that ran inline
+}
 
-	piece     piece      // the piece of a large message that is read in place, see pieces.go
+// largeInput is the large message that a reader reads directly into its memory, see pieces.go.
+type largeInput struct {
+	piece     piece      // the piece that is read in place
 	expecting bool       // another piece is likely to follow
 	ahead     *readAhead // created with the first piece; nil where vectored reads do not exist
+}
 
-	err   error // the error of the last caller that read with this reader
-	quiet bool  // no request of the peer was open when the batch ended
-
-	parkIn     int  // how many batches may follow until the connection is parked again
-	answered   bool // this side has sent frames because of the batch
-	outputFull bool // the peer does not read its replies
-
+// inlineCall is the user code that a reader runs, see inline.go.
+type inlineCall struct {
 	// state is a counter of inline calls, shifted by stateBits, and one of the states. Changing it
 	// decides between the reader and the goroutine that takes over.
 	state   atomic.Uint64
@@ -46,20 +65,18 @@ type reader struct {
 	used    *Request // the last request that ran inline to its end; nil while it is reused
 	scratch []byte
 	lostAt  atomic.Int64 // when another reader took over
-
-	answer Answer // the Answer for Completers
 }
 
 // loop reads until the connection ends, another reader has taken over, or the reading is left to
 // callers.
 func (rd *reader) loop() {
-	if lent := rd.read(); !lent && rd.state.Load()&handedOver == 0 {
+	if left := rd.read(); !left && rd.state.Load()&handedOver == 0 {
 		rd.c.reading.lingerAndClose()
 	}
 }
 
-// read reads and handles batches. Lent says that it has left the reading to callers.
-func (rd *reader) read() (lent bool) {
+// read reads and handles batches. Left says that it has left the reading to callers.
+func (rd *reader) read() (left bool) {
 	c := rd.c
 	for {
 		if !rd.handle() {

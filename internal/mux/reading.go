@@ -34,11 +34,8 @@ func (re *reading) handOver(rd *reader, state uint64) {
 		return
 	}
 	rd.lostAt.Store(c.now())
-	next := &reader{
-		// the part before rd.r is the message that rd handles
-		c: c, buf: rd.buf[rd.r:], w: rd.w - rd.r,
-		replies: rd.replies, nReply: rd.nReply, since: rd.since, deliveries: rd.deliveries, delivered: rd.delivered,
-	}
+	// the part before rd.r is the message that rd handles
+	next := &reader{c: c, input: input{buf: rd.buf[rd.r:], w: rd.w - rd.r}, ready: rd.ready}
 	if rd.current != nil {
 		// from here on the request is not the reader's
 		c.cfg.Pool.busy.Add(1)
