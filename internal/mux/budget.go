@@ -45,8 +45,8 @@ type share struct {
 	conn  *Conn
 	index int // in Budget.members
 	sent  int // the limit that the peer was sent last
-	// What the total has set aside for the connection. It is at least what was sent, and more until the peer
-	// has obeyed.
+	// What the total has set aside for the connection. It is at least what was sent, and more until
+	// the peer has obeyed.
 	granted     int
 	bytes       int       // the same for bytes
 	greeted     bool      // the peer has sent its settings, so it can receive limits

@@ -379,7 +379,7 @@ func (ci *callsIn) eachRequestLocked(f func(*Request)) {
 // stream on which a large message is incomplete.
 func (ci *callsIn) unfinishedLocked() (unfinished []*Request) {
 	for in := range ci.in.all() {
-		if r := *in; r != nil && (r.collected != nil || r.stream != nil && r.stream.reserved > 0) {
+		if r := *in; r != nil && (r.collected != nil || r.stream != nil && r.stream.receiving.reserved > 0) {
 			unfinished = append(unfinished, r)
 		}
 	}

@@ -350,7 +350,7 @@ func (co *callsOut) onCredit(h wire.Header, payload []byte) bool {
 	c.mu.Lock()
 	if h.ID != 0 {
 		if st := c.streams.streamLocked(h); st != nil {
-			st.creditedLocked(w.StreamBytes)
+			st.sending.creditedLocked(w.StreamBytes)
 		}
 		c.mu.Unlock()
 		return true

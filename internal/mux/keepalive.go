@@ -161,7 +161,7 @@ func (lt *lifetime) endStalledLocked(now int64) {
 	}
 	for _, r := range unfinished {
 		if r.collected == nil {
-			r.stream.closeReceiveLocked(&BrokenError{Cause: errStalled})
+			r.stream.receiving.closeReceiveLocked(&BrokenError{Cause: errStalled})
 		} else if int64(r.Arrived) <= last.stallFrom {
 			c.callsIn.abandonRequestLocked(r, catalogue.RequestCutShort, "the rest of the request did not come in time")
 		}

@@ -273,7 +273,7 @@ func getReader(c *Conn) *reader {
 // putReader returns a reader without unhandled data to freeReaders. It drops memory that only
 // calls need.
 func putReader(rd *reader) {
-	rd.input.r, rd.input.w, rd.ready, rd.largeInput, rd.answer = 0, 0, ready{}, largeInput{}, Answer{}
+	rd.r, rd.w, rd.ready, rd.largeInput, rd.answer = 0, 0, ready{}, largeInput{}, Answer{}
 	rd.c, rd.used, rd.current, rd.scratch, rd.err = nil, nil, nil, nil, nil
 	rd.clock, rd.arrived, rd.inline = 0, 0, 0
 	rd.answered, rd.quiet, rd.outputFull = false, false, false

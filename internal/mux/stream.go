@@ -30,43 +30,12 @@ type Stream struct {
 	opener bool
 	nth    uint64 // as in slot; 0 for a stream that the peer opened
 
-	// The sending direction, guarded by conn.mu.
-	sent        uint64        // bytes of frames, headers included
-	credit      uint64        // how many bytes may be sent in all
-	room        uint64        // the peer's window; the peer always grants half of it again
-	sendErr     error         // why nothing more can be sent, or nil
-	busy        bool          // a goroutine is sending a message
-	ending      bool          // End was called during that message
-	sendChanged chan struct{} // closed when one of these changes; nil when no goroutine waits
-
-	// The receiving direction, guarded by conn.mu.
-	window   uint64        // how many bytes may arrive beyond those consumed
-	granted  uint64        // how many bytes may arrive in all, as the peer knows
-	received uint64        // how many bytes have arrived
-	consumed uint64        // how many of them have been consumed
-	in       []byte        // records of messages; the last one may be incomplete
-	complete int           // bytes of in that are complete records
-	want     int           // the size of the incomplete message, or 0
-	pending  uint64        // the cost of its pieces that is not consumed yet
-	closed   error         // why nothing more can arrive, or nil
-	waiting  bool          // the consumer waits for a message
-	wake     chan struct{} // capacity 1
-	reserved int           // the part of conn.reserved for the incomplete message
-	kept     int           // the part of conn.reserved for complete messages
-	grown    int           // the part of conn.reserved for the window
-	taken    int           // bytes that the owner has counted with Take
-	least    int           // bytes counted for the window without a reservation
-	queued   bool          // the stream waits for a reservation
-	ended    bool          // the call has ended
+	sending   sending
+	receiving receiving
 
 	traffic Traffic // guarded by conn.mu
-
-	// Owned by the consumer, the goroutine that calls Receive.
-	out       []byte // records that the consumer has taken from in
-	at        int    // how much of out Receive has returned
-	uncounted uint64 // the cost of those messages that consumed does not include yet
-	half      uint64 // half of the window
-	held      int    // the part of conn.reserved for a message in out; guarded by conn.mu
+	taken   int     // bytes that the owner has counted with Take; guarded by conn.mu
+	ended   bool    // the call has ended; guarded by conn.mu
 
 	// The outcome of the call, valid once done is closed.
 	done   chan struct{}
@@ -123,7 +92,15 @@ var (
 
 // NewStream returns a stream, which Start opens.
 func NewStream() *Stream {
-	return &Stream{opener: true, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	st := &Stream{opener: true, done: make(chan struct{})}
+	st.init()
+	return st
+}
+
+// init connects the directions of a new stream to it.
+func (st *Stream) init() {
+	st.sending.st, st.receiving.st = st, st
+	st.receiving.wake = make(chan struct{}, 1)
 }
 
 // openerSends and receiverSends report which sides send messages for a kind of method.
@@ -132,11 +109,12 @@ func receiverSends(kind uint64) bool { return kind == wire.Feed || kind == wire.
 
 // newIncomingStream returns the stream of a call that the peer opened.
 func newIncomingStream(c *Conn, kind uint64, id uint32, flags wire.Flags) *Stream {
-	st := &Stream{conn: c, kind: kind, id: id, mark: flags&wire.HasChecksum | wire.OfReply, wake: make(chan struct{}, 1)}
-	st.window = uint64(c.streams.streamWindow())
+	st := &Stream{conn: c, kind: kind, id: id, mark: flags&wire.HasChecksum | wire.OfReply}
+	st.init()
+	st.receiving.window = uint64(c.streams.streamWindow())
 	if receiverSends(kind) {
-		st.room = uint64(c.streams.peerStream) //nolint:gosec // at least minStreamWindow
-		st.credit = st.room
+		st.sending.room = uint64(c.streams.peerStream) //nolint:gosec // at least minStreamWindow
+		st.sending.credit = st.sending.room
 	}
 	return st
 }
@@ -144,25 +122,25 @@ func newIncomingStream(c *Conn, kind uint64, id uint32, flags wire.Flags) *Strea
 // endLocked ends the stream with its call. Nothing more is sent or received, and all reserved
 // memory is given back.
 func (st *Stream) endLocked(why error) {
-	if st.sendErr == nil {
-		st.sendErr = why
+	if st.sending.sendErr == nil {
+		st.sending.sendErr = why
 	}
-	st.sendChangedLocked()
+	st.sending.sendChangedLocked()
 	c := st.conn
 	st.ended = true
-	if st.busy && c.writing.space != nil { // Send may wait for space
+	if st.sending.busy && c.writing.space != nil { // Send may wait for space
 		close(c.writing.space)
 		c.writing.space = nil
 	}
 	if !st.opener { // the opener's messages end with the outcome: see Complete
-		st.closeReceiveLocked(why)
+		st.receiving.closeReceiveLocked(why)
 	}
-	st.doneWithPartLocked()
-	for _, n := range [...]*int{&st.kept, &st.held, &st.grown} {
+	st.receiving.doneWithPartLocked()
+	for _, n := range [...]*int{&st.receiving.kept, &st.receiving.held, &st.receiving.grown} {
 		c.streams.unreserveLocked(n)
 	}
-	c.memory.give(st.least + st.taken)
-	st.least, st.taken = 0, 0
+	c.memory.give(st.receiving.least + st.taken)
+	st.receiving.least, st.taken = 0, 0
 }
 
 // Complete implements Completer. It is called when the call that this side opened has ended.
@@ -177,7 +155,7 @@ func (st *Stream) Complete(a *Answer, err error) {
 			Code: a.Code, Flags: a.Flags, Fields: slices.Clone(a.Fields), Body: slices.Clone(a.Body), Attachment: slices.Clone(a.Attachment),
 		}
 	}
-	st.closeReceiveLocked(closed)
+	st.receiving.closeReceiveLocked(closed)
 	st.endLocked(errStreamEnded)
 	c.writing.flushAndUnlock(false)
 	close(st.done)
@@ -201,4 +179,41 @@ func (st *Stream) Cancel(err error) { st.conn.callsOut.giveUp(st.id, st.nth, con
 func (st *Stream) Wait() (*Answer, error) {
 	<-st.done
 	return st.answer, st.err
+}
+
+// Accepted waits until the peer accepts messages. An error means that it never will. Wait returns
+// the reason.
+func (st *Stream) Accepted(ctx context.Context) error {
+	return st.sending.awaitAccept(ctx)
+}
+
+// Send sends a message, and keeps no reference to msg. It waits while the peer's window or the
+// connection's output is full. It returns an error when ctx or the stream ends. The error io.EOF
+// means that the call has ended.
+func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error {
+	return st.sending.send(ctx, flags, msg)
+}
+
+// End says that this side sends no more messages. A message that is being sent goes first.
+func (st *Stream) End() {
+	st.sending.end()
+}
+
+// Accept allows the peer, which opened the stream, to send. Until then the peer sends no message,
+// so that a refused call can be sent elsewhere completely. The window is small if the streams of
+// the connection already hold much.
+func (st *Stream) Accept() {
+	st.receiving.accept()
+}
+
+// Receive returns the next message, which is valid until the next Receive. It waits for a message,
+// until ctx or the stream ends. The error io.EOF is the regular end of the stream.
+func (st *Stream) Receive(ctx context.Context) (msg []byte, flags wire.Flags, err error) {
+	return st.receiving.receive(ctx)
+}
+
+// Buffered returns how many bytes of messages Receive can return without taking c.mu, headers
+// included.
+func (st *Stream) Buffered() int {
+	return st.receiving.buffered()
 }

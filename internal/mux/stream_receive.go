@@ -10,144 +10,171 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file is the receiving direction of a stream.
+// receiving is the receiving direction of a stream. Conn.mu guards the fields that do not belong to
+// the consumer.
+type receiving struct {
+	st       *Stream
+	window   uint64        // how many bytes may arrive beyond those consumed
+	granted  uint64        // how many bytes may arrive in all, as the peer knows
+	received uint64        // how many bytes have arrived
+	consumed uint64        // how many of them have been consumed
+	in       []byte        // records of messages; the last one may be incomplete
+	complete int           // bytes of in that are complete records
+	want     int           // the size of the incomplete message, or 0
+	pending  uint64        // the cost of its pieces that is not consumed yet
+	closed   error         // why nothing more can arrive, or nil
+	wake     chan struct{} // capacity 1
+	waiting  bool          // the consumer waits for a message
+	queued   bool          // the stream waits for a reservation
+	reserved int           // the part of streams.reserved for the incomplete message
+	kept     int           // the part of streams.reserved for complete messages
+	held     int           // the part of streams.reserved for a message in out
+	grown    int           // the part of streams.reserved for the window
+	least    int           // bytes counted for the window without a reservation
 
-// Accept allows the peer, which opened the stream, to send. Until then the peer sends no message,
-// so that a refused call can be sent elsewhere completely. The window is small if the streams of
-// the connection already hold much.
-func (st *Stream) Accept() {
+	// Owned by the consumer, the goroutine that calls Receive.
+	out       []byte // records that the consumer has taken from in
+	at        int    // how much of out Receive has returned
+	uncounted uint64 // the cost of those messages that consumed does not include yet
+	half      uint64 // half of the window
+}
+
+// accept is Stream.Accept.
+func (rv *receiving) accept() {
+	st := rv.st
 	if !openerSends(st.kind) {
 		return
 	}
 	c := st.conn
 	c.mu.Lock()
-	if st.granted == 0 && !st.ended {
-		if n := int(st.window); c.streams.widenLocked(n) { //nolint:gosec // at most maxStreamWindow
-			st.grown += n
+	if rv.granted == 0 && !st.ended {
+		if n := int(rv.window); c.streams.widenLocked(n) { //nolint:gosec // at most maxStreamWindow
+			rv.grown += n
 		} else {
-			st.window = minStreamWindow
+			rv.window = minStreamWindow
 			c.memory.force(minStreamWindow)
-			st.least = minStreamWindow
+			rv.least = minStreamWindow
 		}
-		st.grantLocked(st.window)
+		rv.grantLocked(rv.window)
 	}
 	c.writing.flushAndUnlock(true)
 }
 
-// Receive returns the next message, which is valid until the next Receive. It waits for a message,
-// until ctx or the stream ends. The error io.EOF is the regular end of the stream.
-func (st *Stream) Receive(ctx context.Context) (msg []byte, flags wire.Flags, err error) {
+// receive is Stream.Receive.
+func (rv *receiving) receive(ctx context.Context) (msg []byte, flags wire.Flags, err error) {
 	if ctx.Err() != nil {
 		return nil, 0, context.Cause(ctx)
 	}
-	if st.at == len(st.out) {
-		if err := st.refill(ctx); err != nil {
+	if rv.at == len(rv.out) {
+		if err := rv.refill(ctx); err != nil {
 			return nil, 0, err
 		}
 	}
-	record := st.out[st.at:]
+	record := rv.out[rv.at:]
 	h := wire.ParseHeader(record)
 	n := wire.HeaderSize + int(h.Len)
 	if h.Type == gathered {
-		st.uncounted += uint64(h.ID)
+		rv.uncounted += uint64(h.ID)
 	} else {
-		st.uncounted += uint64(n)
+		rv.uncounted += uint64(n)
 	}
-	st.at += n
-	if st.uncounted > st.half && st.at < len(st.out) {
-		c := st.conn
+	rv.at += n
+	if rv.uncounted > rv.half && rv.at < len(rv.out) {
+		c := rv.st.conn
 		c.mu.Lock()
-		st.consumeLocked()
+		rv.consumeLocked()
 		c.writing.flushLaterAndUnlock()
 	}
 	return record[wire.HeaderSize:n:n], h.Flags & opening, nil
 }
 
-// Buffered returns how many bytes of messages Receive can return without taking c.mu, headers
-// included.
-func (st *Stream) Buffered() int { return len(st.out) - st.at }
+// buffered is Stream.Buffered.
+func (rv *receiving) buffered() int { return len(rv.out) - rv.at }
 
 // refill takes the messages that have arrived, or waits for one.
-func (st *Stream) refill(ctx context.Context) error {
+func (rv *receiving) refill(ctx context.Context) error {
+	st := rv.st
 	c := st.conn
 	c.mu.Lock()
 	defer c.writing.flushLaterAndUnlock()
-	c.streams.unreserveLocked(&st.held)
-	st.consumeLocked()
-	for st.complete == 0 {
-		if st.closed != nil {
-			st.giveMemoryLocked()
-			return st.closed
+	c.streams.unreserveLocked(&rv.held)
+	rv.consumeLocked()
+	for rv.complete == 0 {
+		if rv.closed != nil {
+			rv.giveMemoryLocked()
+			return rv.closed
 		}
-		st.waiting = true
-		st.pieceLocked()
-		st.creditLocked()
-		if err := st.awaitMessageRelocking(ctx); err != nil {
+		rv.waiting = true
+		rv.pieceLocked()
+		rv.creditLocked()
+		if err := rv.awaitMessageRelocking(ctx); err != nil {
 			return err
 		}
 	}
-	tail := st.in[st.complete:]
-	spare := st.out[:0]
-	if cap(spare) > max(keepBuffer, 2*int(st.window)) { //nolint:gosec // at most maxStreamWindow
+	tail := rv.in[rv.complete:]
+	spare := rv.out[:0]
+	if cap(spare) > max(keepBuffer, 2*int(rv.window)) { //nolint:gosec // at most maxStreamWindow
 		st.conn.rt.memory.give(spare)
 		spare = nil
 	}
-	st.out, st.at = st.in[:st.complete], 0
-	st.in, st.complete = append(spare, tail...), 0
-	st.held, st.kept = st.kept, 0
+	rv.out, rv.at = rv.in[:rv.complete], 0
+	rv.in, rv.complete = append(spare, tail...), 0
+	rv.held, rv.kept = rv.kept, 0
 	return nil
 }
 
 // giveMemoryLocked gives memory to other streams when the stream has no more messages. It does not
 // do so on the side that opened a duplex: the caller's function may have left a goroutine behind
 // that still reads a message, while the call waits for its end.
-func (st *Stream) giveMemoryLocked() {
+func (rv *receiving) giveMemoryLocked() {
+	st := rv.st
 	if !st.opener || st.kind == wire.Feed {
-		st.conn.rt.memory.give(st.in)
-		st.conn.rt.memory.give(st.out)
+		st.conn.rt.memory.give(rv.in)
+		st.conn.rt.memory.give(rv.out)
 	}
-	st.in, st.out, st.at = nil, nil, 0
+	rv.in, rv.out, rv.at = nil, nil, 0
 }
 
 // consumeLocked counts the messages that Receive has returned as consumed.
-func (st *Stream) consumeLocked() {
-	st.consumed += st.uncounted
-	st.uncounted, st.half = 0, st.window/2
-	st.creditLocked()
+func (rv *receiving) consumeLocked() {
+	rv.consumed += rv.uncounted
+	rv.uncounted, rv.half = 0, rv.window/2
+	rv.creditLocked()
 }
 
 // awaitMessageRelocking waits until the reader brings a message. It unlocks c.mu while it waits.
-func (st *Stream) awaitMessageRelocking(ctx context.Context) error {
-	c := st.conn
+func (rv *receiving) awaitMessageRelocking(ctx context.Context) error {
+	c := rv.st.conn
 	c.writing.flushLaterAndUnlock() // it writes credit for the peer
 	var err error
 	select {
-	case <-st.wake:
+	case <-rv.wake:
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
 	c.mu.Lock()
-	st.waiting = false
+	rv.waiting = false
 	select {
-	case <-st.wake: // the message and the end of ctx came together
+	case <-rv.wake: // the message and the end of ctx came together
 	default:
 	}
 	return err
 }
 
 // creditLocked grants the peer what has been consumed, once that is half of the window.
-func (st *Stream) creditLocked() {
-	if st.granted == 0 || st.closed != nil || st.granted-st.consumed > st.window/2 {
+func (rv *receiving) creditLocked() {
+	if rv.granted == 0 || rv.closed != nil || rv.granted-rv.consumed > rv.window/2 {
 		return
 	}
-	st.grantLocked(st.consumed + st.window)
+	rv.grantLocked(rv.consumed + rv.window)
 }
 
-func (st *Stream) grantLocked(sum uint64) {
+func (rv *receiving) grantLocked(sum uint64) {
+	st := rv.st
 	if st.conn.lifetime.err != nil {
 		return
 	}
-	st.granted = sum
+	rv.granted = sum
 	st.conn.writing.appendLocked(func(dst []byte) []byte {
 		return wire.AppendCredit(dst, st.mark&wire.OfReply, st.id, &wire.Window{StreamBytes: sum})
 	})
@@ -159,11 +186,12 @@ const opening = wire.Compressed | wire.HasAttachment
 // wholeLocked receives the messages at the beginning of frames that are complete, belong to this
 // stream, and have no special flags. It returns their bytes and their number. The next frame is for
 // dataLocked.
-func (st *Stream) wholeLocked(frames []byte) (size, n int) {
-	if st.closed != nil || len(st.in) > st.complete {
+func (rv *receiving) wholeLocked(frames []byte) (size, n int) {
+	st := rv.st
+	if rv.closed != nil || len(rv.in) > rv.complete {
 		return 0, 0
 	}
-	room := int(min(st.granted-st.received, uint64(len(frames)))) //nolint:gosec // both are lengths; the peer has never sent more than granted
+	room := int(min(rv.granted-rv.received, uint64(len(frames)))) //nolint:gosec // both are lengths; the peer has never sent more than granted
 	largest := uint32(min(st.conn.cfg.MaxMessage, maxFrame))      //nolint:gosec // positive
 	special := wire.HasFields | wire.More | wire.HasChecksum | wire.End | wire.OfReply
 	plain := wire.OfReply &^ st.mark // in frames of the peer
@@ -173,18 +201,18 @@ func (st *Stream) wholeLocked(frames []byte) (size, n int) {
 		if h.Type != wire.Data || h.ID != st.id || h.Flags&special != plain || h.Len > largest || end > room {
 			break
 		}
-		if h.Flags&wire.Waited != 0 && st.waiting && st.complete+size == 0 {
-			st.growLocked()
+		if h.Flags&wire.Waited != 0 && rv.waiting && rv.complete+size == 0 {
+			rv.growLocked()
 		}
 		size = end
 		n++
 	}
 	if n > 0 {
-		st.storeLocked(frames[:size])
-		st.received += uint64(size)
-		st.complete = len(st.in)
+		rv.storeLocked(frames[:size])
+		rv.received += uint64(size)
+		rv.complete = len(rv.in)
 		st.traffic.in(n, size-n*wire.HeaderSize)
-		st.signalLocked()
+		rv.signalLocked()
 	}
 	return size, n
 }
@@ -192,56 +220,57 @@ func (st *Stream) wholeLocked(frames []byte) (size, n int) {
 // storeLocked appends received bytes to in. It takes large memory from streams that have ended.
 // Otherwise growing in for 10,000 messages of 128 bytes would take twice as much memory as they
 // have.
-func (st *Stream) storeLocked(b []byte) {
-	if n := len(st.in) + len(b); n > cap(st.in) && n >= minLarge {
-		in := append(st.conn.rt.memory.take(pow2(n)), st.in...)
-		st.conn.rt.memory.give(st.in)
-		st.in = in
+func (rv *receiving) storeLocked(b []byte) {
+	st := rv.st
+	if n := len(rv.in) + len(b); n > cap(rv.in) && n >= minLarge {
+		in := append(st.conn.rt.memory.take(pow2(n)), rv.in...)
+		st.conn.rt.memory.give(rv.in)
+		rv.in = in
 	}
-	st.in = append(st.in, b...)
+	rv.in = append(rv.in, b...)
 }
 
 // dataLocked receives a frame. It returns how the peer has violated the protocol, or "".
-func (st *Stream) dataLocked(h wire.Header, payload []byte, broken error) (breach string) {
+func (rv *receiving) dataLocked(h wire.Header, payload []byte, broken error) (breach string) {
 	if h.Flags&wire.End != 0 {
-		st.closeReceiveLocked(io.EOF)
+		rv.closeReceiveLocked(io.EOF)
 		return ""
 	}
 	cost := wire.HeaderSize + uint64(h.Len)
-	if st.received += cost; st.received > st.granted {
+	if rv.received += cost; rv.received > rv.granted {
 		return "more on a stream than its window holds"
 	}
 	switch {
-	case st.closed != nil:
+	case rv.closed != nil:
 		return ""
 	case broken != nil:
-		st.closeReceiveLocked(&BrokenError{Cause: broken})
+		rv.closeReceiveLocked(&BrokenError{Cause: broken})
 		return ""
 	}
-	if st.want == 0 && len(st.in) == st.complete {
-		st.openRecordLocked(h, &payload)
+	if rv.want == 0 && len(rv.in) == rv.complete {
+		rv.openRecordLocked(h, &payload)
 	}
-	if st.closed != nil {
+	if rv.closed != nil {
 		return ""
 	}
-	st.pieceOfRecordLocked(h, payload, cost)
-	if h.Flags&wire.Waited != 0 && st.waiting {
-		st.growLocked()
+	rv.pieceOfRecordLocked(h, payload, cost)
+	if h.Flags&wire.Waited != 0 && rv.waiting {
+		rv.growLocked()
 	}
 	switch {
-	case st.complete > 0:
-		st.signalLocked()
+	case rv.complete > 0:
+		rv.signalLocked()
 	// A message that has begun to arrive must not block other streams because its consumer is busy
 	// elsewhere.
-	case st.waiting || st.reserved > 0:
-		st.pieceLocked()
-		st.creditLocked()
+	case rv.waiting || rv.reserved > 0:
+		rv.pieceLocked()
+		rv.creditLocked()
 	}
 	return ""
 }
 
 // openRecordLocked begins a message.
-func (st *Stream) openRecordLocked(h wire.Header, payload *[]byte) {
+func (rv *receiving) openRecordLocked(h wire.Header, payload *[]byte) {
 	fields, msg, err := wire.SplitFields(h.Flags, *payload)
 	var f wire.Fields
 	if err == nil {
@@ -251,129 +280,132 @@ func (st *Stream) openRecordLocked(h wire.Header, payload *[]byte) {
 	if size == 0 {
 		size = uint64(len(msg))
 	}
-	if limit := st.conn.cfg.MaxMessage; err == nil && size > uint64(limit) {
-		st.closeReceiveLocked(&TooLargeError{Size: size, Limit: limit})
+	if limit := rv.st.conn.cfg.MaxMessage; err == nil && size > uint64(limit) {
+		rv.closeReceiveLocked(&TooLargeError{Size: size, Limit: limit})
 		return
 	}
 	if h.Flags&wire.More != 0 && f.Size == 0 && err == nil {
 		err = errNoSize
 	}
 	if err != nil {
-		st.closeReceiveLocked(&BrokenError{Cause: err})
+		rv.closeReceiveLocked(&BrokenError{Cause: err})
 		return
 	}
 	*payload = msg
-	st.want = int(size) //nolint:gosec // within MaxMessage
-	st.in = wire.Begin(st.in, wire.Header{Type: gathered, Flags: h.Flags & opening})
+	rv.want = int(size) //nolint:gosec // within MaxMessage
+	rv.in = wire.Begin(rv.in, wire.Header{Type: gathered, Flags: h.Flags & opening})
 }
 
 // pieceOfRecordLocked adds a piece to the incomplete message. The last piece completes it.
-func (st *Stream) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) {
-	have := len(st.in) - st.complete - wire.HeaderSize + len(piece)
+func (rv *receiving) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint64) {
+	st := rv.st
+	have := len(rv.in) - rv.complete - wire.HeaderSize + len(piece)
 	switch last := h.Flags&wire.More == 0; {
-	case have > st.want:
-		st.closeReceiveLocked(&BrokenError{Cause: errLonger})
+	case have > rv.want:
+		rv.closeReceiveLocked(&BrokenError{Cause: errLonger})
 		return
-	case last && have < st.want:
-		st.closeReceiveLocked(&BrokenError{Cause: errShorter})
+	case last && have < rv.want:
+		rv.closeReceiveLocked(&BrokenError{Cause: errShorter})
 		return
 	}
 	// Enough bytes have arrived to believe the announced size, and memory for it is reserved.
-	if have > firstGrant && st.reserved > 0 {
-		st.growTo(len(st.in) + st.want - have + len(piece))
+	if have > firstGrant && rv.reserved > 0 {
+		rv.growTo(len(rv.in) + rv.want - have + len(piece))
 	}
-	st.storeLocked(piece)
-	st.pending += cost
+	rv.storeLocked(piece)
+	rv.pending += cost
 	if h.Flags&wire.More != 0 {
 		return
 	}
-	record := st.in[st.complete:]
-	h = wire.Header{Type: gathered, Flags: wire.Flags(record[5]), Len: uint32(have), ID: uint32(st.pending)} //nolint:gosec // within MaxMessage, and the window
+	record := rv.in[rv.complete:]
+	h = wire.Header{Type: gathered, Flags: wire.Flags(record[5]), Len: uint32(have), ID: uint32(rv.pending)} //nolint:gosec // within MaxMessage, and the window
 	wire.PutHeader(record, h)
-	st.complete, st.want, st.pending = len(st.in), 0, 0
+	rv.complete, rv.want, rv.pending = len(rv.in), 0, 0
 	st.traffic.in(1, have)
-	if st.reserved != 0 {
-		st.kept += st.reserved // until the consumer has processed it
-		st.conn.streams.lazyLocked().partial -= st.reserved
-		st.reserved = 0
+	if rv.reserved != 0 {
+		rv.kept += rv.reserved // until the consumer has processed it
+		st.conn.streams.lazyLocked().partial -= rv.reserved
+		rv.reserved = 0
 	}
-	st.doneWithPartLocked()
+	rv.doneWithPartLocked()
 }
 
 // growTo makes room for n bytes in all. Unlike append, make takes new memory from the system
 // without touching it. Touching it would block the connection for milliseconds.
-func (st *Stream) growTo(n int) {
-	if n > cap(st.in) {
-		st.in = append(make([]byte, 0, n), st.in...)
+func (rv *receiving) growTo(n int) {
+	if n > cap(rv.in) {
+		rv.in = append(make([]byte, 0, n), rv.in...)
 	}
 }
 
 // pieceLocked consumes the pieces of a message that is larger than the window. It begins only with
 // a message that the consumer waits for, and only with a reservation for the whole message.
 // Otherwise several messages could keep each other from becoming complete.
-func (st *Stream) pieceLocked() {
-	if st.pending == 0 || st.complete > 0 || st.queued {
+func (rv *receiving) pieceLocked() {
+	st := rv.st
+	if rv.pending == 0 || rv.complete > 0 || rv.queued {
 		return
 	}
-	if st.reserved == 0 && !st.conn.streams.reserveLocked(st) {
+	if rv.reserved == 0 && !st.conn.streams.reserveLocked(st) {
 		return
 	}
-	st.consumed += st.pending
-	st.pending = 0
+	rv.consumed += rv.pending
+	rv.pending = 0
 }
 
 // growLocked doubles the window of a receiver that is faster than the window allows.
-func (st *Stream) growLocked() {
-	n := int(st.window) //nolint:gosec // at most maxStreamWindow
-	if c := st.conn; 2*n <= maxStreamWindow && c.streams.widenLocked(n) {
-		st.grown += n
-		st.window += uint64(n)
+func (rv *receiving) growLocked() {
+	n := int(rv.window) //nolint:gosec // at most maxStreamWindow
+	if c := rv.st.conn; 2*n <= maxStreamWindow && c.streams.widenLocked(n) {
+		rv.grown += n
+		rv.window += uint64(n)
 	}
 }
 
-func (st *Stream) signalLocked() {
-	if st.waiting {
-		st.waiting = false
-		st.wake <- struct{}{}
+func (rv *receiving) signalLocked() {
+	if rv.waiting {
+		rv.waiting = false
+		rv.wake <- struct{}{}
 	}
 }
 
-func (st *Stream) closeReceiveLocked(err error) {
-	if st.closed != nil {
+func (rv *receiving) closeReceiveLocked(err error) {
+	if rv.closed != nil {
 		return
 	}
-	if err == io.EOF && len(st.in) > st.complete { //nolint:errorlint // it is passed bare
+	if err == io.EOF && len(rv.in) > rv.complete { //nolint:errorlint // it is passed bare
 		err = &BrokenError{Cause: errShorter}
 	}
-	st.closed = err
-	st.in, st.want, st.pending = st.in[:st.complete], 0, 0
-	st.doneWithPartLocked()
-	st.signalLocked()
+	rv.closed = err
+	rv.in, rv.want, rv.pending = rv.in[:rv.complete], 0, 0
+	rv.doneWithPartLocked()
+	rv.signalLocked()
 }
 
 // doneWithPartLocked gives back the reservation for the incomplete message, or removes the stream
 // from the queue for one.
-func (st *Stream) doneWithPartLocked() {
+func (rv *receiving) doneWithPartLocked() {
+	st := rv.st
 	c := st.conn
-	if st.queued { // the window was enough, or the message will not arrive
-		st.queued = false
+	if rv.queued { // the window was enough, or the message will not arrive
+		rv.queued = false
 		c.streams.reserving = slices.DeleteFunc(c.streams.reserving, func(other *Stream) bool { return other == st })
 	}
-	if st.reserved != 0 {
-		c.streams.lazyLocked().partial -= st.reserved
+	if rv.reserved != 0 {
+		c.streams.lazyLocked().partial -= rv.reserved
 	}
-	c.streams.unreserveLocked(&st.reserved)
+	c.streams.unreserveLocked(&rv.reserved)
 }
 
 // streamDataAndUnlock passes a frame to its stream, together with the following frames of the same
 // stream. The caller holds c.mu, and streamDataAndUnlock unlocks it.
 func (rd *reader) streamDataAndUnlock(st *Stream, h wire.Header, frame, payload []byte, err error) bool {
 	what := ""
-	if size, n := st.wholeLocked(rd.buf[rd.r-len(frame) : rd.w]); n > 0 {
+	if size, n := st.receiving.wholeLocked(rd.buf[rd.r-len(frame) : rd.w]); n > 0 {
 		rd.r += size - len(frame)
 		rd.c.count.framesIn.Add(uint64(n - 1))
 	} else {
-		what = st.dataLocked(h, payload, err)
+		what = st.receiving.dataLocked(h, payload, err)
 	}
 	rd.c.mu.Unlock()
 	rd.answered = true // with credit; a peer that does not read credit soon has none left

@@ -48,11 +48,11 @@ func (ss *streams) beginStreamLocked(out *Out, id uint32, flags wire.Flags) {
 	}
 	st.nth = c.callsOut.opened
 	st.conn, st.kind, st.id, st.mark = c, out.Method.Kind, id, flags&wire.HasChecksum
-	st.window = uint64(ss.streamWindow())
+	st.receiving.window = uint64(ss.streamWindow())
 	if receiverSends(st.kind) {
-		st.granted, st.least = st.window, int(st.window) //nolint:gosec // at most maxStreamWindow
+		st.receiving.granted, st.receiving.least = st.receiving.window, int(st.receiving.window) //nolint:gosec // at most maxStreamWindow
 		// this side opened the stream itself, so the bytes cannot be refused
-		c.memory.force(st.least)
+		c.memory.force(st.receiving.least)
 	}
 	c.callsOut.slots[wire.Slot(id)].stream = st
 }
@@ -75,21 +75,21 @@ func (ss *streams) streamLocked(h wire.Header) *Stream {
 // st would wait for consumers that may be waiting for st.
 func (ss *streams) reserveLocked(st *Stream) bool {
 	c := ss.c
-	if len(ss.reserving) > 0 && !st.queued || ss.partial > 0 && ss.reserved+st.want > c.cfg.MaxOpenBytes {
-		if !st.queued {
-			st.queued = true
+	if len(ss.reserving) > 0 && !st.receiving.queued || ss.partial > 0 && ss.reserved+st.receiving.want > c.cfg.MaxOpenBytes {
+		if !st.receiving.queued {
+			st.receiving.queued = true
 			ss.lazyLocked().reserving = append(ss.reserving, st)
 		}
 		return false
 	}
-	if !c.memory.take(st.want) {
-		st.closeReceiveLocked(ErrMemory)
+	if !c.memory.take(st.receiving.want) {
+		st.receiving.closeReceiveLocked(ErrMemory)
 		return false
 	}
-	st.reserved = st.want
+	st.receiving.reserved = st.receiving.want
 	lazy := ss.lazyLocked()
-	lazy.reserved += st.want
-	lazy.partial += st.want
+	lazy.reserved += st.receiving.want
+	lazy.partial += st.receiving.want
 	return true
 }
 
@@ -125,9 +125,9 @@ func (ss *streams) admitStreamsLocked() {
 			return
 		}
 		ss.reserving = ss.reserving[1:]
-		next.queued = false
-		next.pieceLocked()
-		next.creditLocked()
+		next.receiving.queued = false
+		next.receiving.pieceLocked()
+		next.receiving.creditLocked()
 	}
 }
 
