@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"sync/atomic"
+	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
@@ -17,7 +19,9 @@ import (
 //	defer v.End()
 //	if err := v.Admit(len(request), true); err != nil { … }
 //	v.Body = request
-//	if err := v.Run(); err == nil { reply, _, err = v.AppendReply(nil) }
+//	err := v.Run()
+//	if err == nil { reply, _, err = v.AppendReply(nil) }
+//	… // send reply or err
 //
 // A Served may be used by one goroutine at a time. Cancel may be called concurrently until End is
 // called.
@@ -39,8 +43,10 @@ type foreignCall struct {
 	handling foreignContext
 	cancel   context.CancelCauseFunc
 	owned    bool
+	running  atomic.Bool // Run has begun
 	admitted bool
-	bytes    int // admitted bytes of the request
+	ended    bool
+	bytes    int // admitted bytes of the request and its cost
 	sent     int // bytes of the reply
 }
 
@@ -71,11 +77,11 @@ func (ses *Session) begin(method string, codec Codec, compressor Compressor, pos
 	in.session, in.server, in.peer, in.protocol = ses, ses.server, ses.Peer, in
 	in.as = ses.bind(method, codec, compressor, positional)
 	in.method = in.as.find()
-	in.call.Method, in.call.in, in.call.Codec, in.call.Compressor = method, &in.serverCall, codec, compressor
+	in.call.Method, in.call.in, in.call.Codec, in.call.Compressor = in.as.name, &in.serverCall, codec, compressor
 	in.arrived = clock()
 	in.handling.callRef = callRef{in.as, &in.serverCall}
 	in.current.Store(&in.handling.callRef)
-	in.handling.Context, in.cancel = context.WithCancelCause(ses.ctx)
+	in.handling.Context, in.cancel = context.WithCancelCause(ses.ctx) //nolint:fatcontext // once for each call
 	ses.note(v, true)
 	return v
 }
@@ -86,32 +92,104 @@ func (v *Served) Call() *Call { return &v.in.call }
 
 // Admit reserves room for the call and its request of n bytes. A Protocol calls it before it
 // allocates memory for the request. If the session or the server has no room, Admit waits for some
-// if wait is true, and fails otherwise. The first Admit of a session also calls
-// ServerOptions.Connect. If Admit fails, the call was not executed.
+// if wait is true, and fails otherwise. A Protocol waits on the goroutine that reads
+// Session.Reader, so that the client has to wait too. Admit then reads ahead, and ends the calls of
+// the session if the client leaves. It waits until Call.Deadline at most. The first Admit of a
+// session also calls ServerOptions.Connect. If Admit fails, it returns the error for the caller,
+// and the call was not executed and must not run.
 func (v *Served) Admit(n int, wait bool) *Error {
 	in := &v.in
 	ses, s := in.session, in.server
+	switch {
+	case in.admitted:
+		return v.misused("admitted the call twice")
+	case in.ended:
+		return v.misused("ended the call before it admitted it")
+	case n < 0:
+		return v.misused("admitted a request of negative size")
+	}
 	if err := ses.greet(); err != nil {
 		return v.fail(asError(err))
 	}
-	l := &s.limits
-	if n > l.MaxMessage {
+	if l := &s.limits; n > l.MaxMessage {
 		return v.fail(refusal("YDL2201", "%s: the request has %d bytes, the server's limit is %d", in.call.Method, n, l.MaxMessage))
 	}
-	if !ses.room.enter(ses.ctx, n, l.MaxOpen, l.MaxMemory/2, wait) {
-		return v.fail(refusal("YDL3002", "%s: too many requests are open on this connection", in.call.Method))
+	where := v.enter(in.handling.Context, n, false)
+	if where != "" && wait {
+		where = v.enterLater(n)
 	}
-	if !s.foreign.enter(ses.ctx, n, s.opts.MaxOpen, s.opts.MaxMemory/2, wait) {
-		ses.room.leave(n)
-		return v.fail(refusal("YDL3002", "%s: too many requests are open on this server", in.call.Method))
+	if early := v.early(); early != nil && where != "" {
+		return v.fail(early)
+	} else if where != "" {
+		return v.fail(refusal("YDL3002", "%s: too many requests are open on this %s", in.call.Method, where))
 	}
-	if !s.memory.Take(n) {
+	in.bytes = n + requestCost
+	if !ses.take(in.bytes) {
 		ses.room.leave(n)
 		s.foreign.leave(n)
 		return v.fail(refusal("YDL3007", "%s: the server has no memory left for what its peers make it hold", in.call.Method))
 	}
-	in.admitted, in.bytes = true, n
+	in.admitted = true
 	return nil
+}
+
+// requestCost is how many bytes a call counts in addition to its request, as in package mux.
+const requestCost = 1 << 10
+
+// enterLater waits until enter succeeds, the call is canceled, or its deadline passes.
+func (v *Served) enterLater(n int) (where string) {
+	in := &v.in
+	defer in.session.readAhead()()
+	ctx := in.handling.Context
+	if at := in.call.Deadline; !at.IsZero() {
+		limited, cancel := context.WithDeadline(ctx, at)
+		defer cancel()
+		ctx = limited
+	}
+	return v.enter(ctx, n, true)
+}
+
+// enter takes room on the session and on the server for a request of n bytes. If one of them has no
+// room, enter returns which. A sixteenth of the server's room is for clients without another open
+// call.
+func (v *Served) enter(ctx context.Context, n int, wait bool) (where string) {
+	ses, s := v.in.session, v.in.server
+	alone, ok := ses.room.enter(ctx, n, s.limits.MaxOpen, s.limits.MaxMemory/2, wait)
+	if !ok {
+		return "connection"
+	}
+	calls, bytes := s.opts.MaxOpen, s.opts.MaxMemory/2
+	if !alone {
+		calls, bytes = calls-calls/16, bytes-bytes/16
+	}
+	if _, ok = s.foreign.enter(ctx, n, calls, bytes, wait); !ok {
+		ses.room.leave(n)
+		return "server"
+	}
+	return ""
+}
+
+// early returns why the call can no longer begin, or nil.
+func (v *Served) early() *Error {
+	in := &v.in
+	at := in.call.Deadline
+	switch err := in.handling.Err(); {
+	case errors.Is(err, context.DeadlineExceeded), err == nil && !at.IsZero() && time.Until(at) <= 0:
+		return refusal("YDL1005", "%s: the deadline passed before the server could begin", in.call.Method)
+	case err != nil:
+		return refusal("YDL1006", "%s: the caller canceled it before the server could begin", in.call.Method)
+	}
+	return nil
+}
+
+// misused returns the error of a Protocol that has used v in a wrong way. If the call did not run,
+// that is its outcome.
+func (v *Served) misused(how string) *Error {
+	e := Errorf(Internal, "%s: the code of the protocol %s", v.in.call.Method, how)
+	if v.in.running.Load() || v.in.admitted {
+		return e
+	}
+	return v.fail(e)
 }
 
 // fail makes e the outcome of a call that was not executed.
@@ -128,6 +206,16 @@ func (v *Served) fail(e *Error) *Error {
 // the Protocol's deferred functions then get the error from Outcome.
 func (v *Served) Run() *Error {
 	in := &v.in
+	switch {
+	case in.err != nil && !in.running.Load(): // of Admit or Fail
+		return v.Outcome()
+	case !in.admitted:
+		return v.misused("ran the call without admitting it")
+	case in.ended:
+		return v.misused("ran the call after it ended it")
+	case in.running.Swap(true):
+		return v.misused("ran the call twice")
+	}
 	in.body, in.compressed, in.owned = v.Body, v.Compressed, v.Owned
 	in.taken = clock()
 	in.call.began = in.taken
@@ -136,7 +224,7 @@ func (v *Served) Run() *Error {
 	}
 	if at := in.call.Deadline; !at.IsZero() {
 		ctx, cancel := context.WithDeadline(in.handling.Context, at)
-		in.handling.Context = ctx
+		in.handling.Context = ctx //nolint:fatcontext // once for each call
 		defer cancel()
 	}
 	returned := false
@@ -146,14 +234,7 @@ func (v *Served) Run() *Error {
 		}
 		in.cancel(nil)
 	}()
-	var early *Error
-	if err := in.handling.Err(); err != nil {
-		early = refusal("YDL1005", "%s: the deadline passed before the server could begin", in.call.Method)
-		if !errors.Is(err, context.DeadlineExceeded) {
-			early = refusal("YDL1006", "%s: the caller canceled it before the server could begin", in.call.Method)
-		}
-	}
-	in.run(&in.handling, early)
+	in.run(&in.handling, v.early())
 	returned = true
 	return v.Outcome()
 }
@@ -171,8 +252,21 @@ func (v *Served) Outcome() *Error {
 // Compressed reports whether the reply is compressed.
 func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Error) {
 	in := &v.in
+	if in.taken == 0 {
+		return dst, false, v.misused("asked for the reply of a call that it has not run")
+	}
+	if in.err != nil {
+		return dst, false, v.Outcome()
+	}
+	returned := false
+	defer func() {
+		if !returned {
+			in.err = failure("YDL5002", "%s: the reply ended the goroutine (runtime.Goexit) that encoded it", in.call.Method)
+		}
+	}()
 	var scratch []byte
 	body, compressed := in.encode(&scratch)
+	returned = true
 	if in.err != nil {
 		return dst, false, v.Outcome()
 	}
@@ -184,12 +278,18 @@ func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Er
 // Codec. A reply that is already encoded, for example by a cache, is decoded first.
 func (v *Served) Reply() (any, *Error) {
 	in := &v.in
+	if in.taken == 0 {
+		return nil, v.misused("asked for the reply of a call that it has not run")
+	}
+	if in.err != nil {
+		return nil, v.Outcome()
+	}
 	e, ok := in.call.Reply.(*Encoded)
 	if !ok {
 		return in.call.Reply, nil
 	}
-	if len(in.method.out) != 1 || e.Several {
-		in.err = failure("YDL2104", "%s: the reply is of several values", in.call.Method)
+	if in.method == nil || len(in.method.out) != 1 || e.Several {
+		in.err = failure("YDL2104", "%s: the reply is encoded, and is not of one type that the server knows", in.call.Method)
 		return nil, v.Outcome()
 	}
 	reply := reflect.New(in.method.out[0]).Interface()
@@ -214,28 +314,32 @@ func (v *Served) Fail(err error) *Error {
 func (v *Served) Cancel() { v.in.cancel(mux.ErrCallerGone) }
 
 // End ends the call: it counts and records the call and frees its room. V must not be used
-// afterwards.
+// afterwards, except for another End, which does nothing.
 func (v *Served) End() {
 	in := &v.in
-	in.cancel(nil)
-	in.session.note(v, false)
-	took := clock() - in.arrived
-	if in.taken != 0 {
-		took = clock() - in.taken
-		in.done(CodeOf(in.err), took, false)
+	if in.ended {
+		return
 	}
-	if in.admitted {
-		in.server.memory.Give(in.bytes)
-		in.server.foreign.leave(in.bytes)
-		in.session.room.leave(in.bytes)
+	in.ended = true
+	in.cancel(nil)
+	defer func() { // also if an observer ends the goroutine
+		in.session.note(v, false)
+		if in.admitted {
+			in.session.give(in.bytes)
+			in.server.foreign.leave(in.bytes - requestCost)
+			in.session.room.leave(in.bytes - requestCost)
+		}
+	}()
+	if in.taken != 0 {
+		in.done(CodeOf(in.err), clock()-in.taken, false)
 	}
 }
 
 // The methods of protocolCall.
 
 func (in *foreignCall) Keep() bool                { return in.owned }
-func (in *foreignCall) Take(n int) bool           { return in.server.memory.Take(n) }
-func (in *foreignCall) Give(n int)                { in.server.memory.Give(n) }
+func (in *foreignCall) Take(n int) bool           { return in.session.take(n) }
+func (in *foreignCall) Give(n int)                { in.session.give(n) }
 func (in *foreignCall) Draining() <-chan struct{} { return in.session.draining }
 func (in *foreignCall) Cause() error              { return context.Cause(in.handling.Context) }
 func (in *foreignCall) Fresh() bool               { return false }

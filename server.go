@@ -468,8 +468,26 @@ func (s *Server) serveSession(ses *Session, refuse func(error)) {
 		}
 	}()
 	defer s.guard.rescue("a connection's own code")
-	if p := ses.sniff(); p != nil {
-		ses.serve(p)
+	var p Protocol
+	var name string
+	err := s.guard.apart("the code that recognizes a protocol", nil, func() error {
+		if p = ses.sniff(); p != nil {
+			name = p.Name()
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		s.event(ConnEvent{Kind: introspect.ReadFailed, Addr: ses.Peer.Addr.String(), Err: err})
+		return
+	case ses.ctx.Err() != nil: // Shutdown has cut it off
+		s.event(ConnEvent{Kind: introspect.Closed, Addr: ses.Peer.Addr.String()})
+		return
+	case p != nil && !ses.Reserve(sessionBuffer):
+		refuse(failure("YDL3007", "the server has no memory left for a connection"))
+		return
+	case p != nil:
+		ses.serve(p, name)
 		return
 	}
 	ses.Peer.ended = nil

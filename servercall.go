@@ -118,6 +118,7 @@ const (
 	wrongTime             // the server has been shut down
 	wrongCodec            // the server lacks the codec
 	wrongCompressor       // the server lacks the compressor
+	wrongName             // the name is too long
 )
 
 type callKey struct{}
@@ -153,7 +154,7 @@ func (r *callRef) value(key any) (value any, known bool) {
 		return r.as.server.samples, true
 	case heritageKey:
 		if c := r.hold(); c != nil {
-			if !c.method.nests.Load() {
+			if c.method != nil && !c.method.nests.Load() {
 				c.method.nests.Store(true)
 			}
 			return c.heritage(), true
@@ -227,6 +228,8 @@ func (b *boundMethod) refusal() *Error {
 	switch b.wrong { //nolint:exhaustive // there is something wrong
 	case wrongCodec:
 		return refusal("YDL2003", "%s: this server does not have the codec %q; it has %s", b.name, b.absent, names(s.codecs))
+	case wrongName:
+		return refusal("YDL2001", "%.40s…: the name of a method has at most %d bytes", b.name, wire.MaxName)
 	case wrongCompressor:
 		return refusal("YDL2004", "%s: this server does not have the compressor %q; it has %s", b.name, b.absent, names(s.compressors))
 	}

@@ -9,11 +9,13 @@ import (
 	"io"
 	"net"
 	"os"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/text"
 	"github.com/yodel-rpc/yodel/internal/wire"
 	"github.com/yodel-rpc/yodel/introspect"
 )
@@ -22,9 +24,19 @@ import (
 // connection, and gives connections in other protocols to a Protocol.
 
 // A Session is a server's connection to a client that speaks another protocol than yodel's. The
-// Protocol that serves it owns it.
+// Protocol that serves it owns it. A Protocol with one call at a time reads and answers in a loop:
+//
+//	for session.Next() == nil {
+//		request := … // from session.Reader
+//		v := session.Begin(method, codec, nil)
+//		… // as the comment of Served shows
+//		session.Write(reply)
+//	}
+//
+// Reader, Next and a waiting Served.Admit are for one goroutine at a time. All else may be called
+// concurrently until Serve and the functions given to Go have returned.
 type Session struct {
-	// Conn is the connection. A Protocol writes to it, but reads from Reader.
+	// Conn is the connection. A Protocol writes with Write and reads from Reader.
 	Conn net.Conn
 	// Reader reads the connection from its first byte on, through a buffer of 32 KiB. When the
 	// server drains, Reader returns io.EOF as soon as no call has been open for 50 ms. Many
@@ -44,14 +56,34 @@ type Session struct {
 	draining  chan struct{}
 	drainOnce sync.Once
 	quiet     atomic.Bool // no call was open for quietTime during the drain
-	native    bool        // the connection speaks yodel's own protocol; guarded by mu
+	idled     bool        // Limits.IdleTimeout has passed; the reading goroutine's
 	known     atomic.Bool // the peer may be seen
+	refused   atomic.Bool // Connect has refused the peer
 	greet     func() error
+	readErr   error         // of Conn; the reading goroutine's
+	pace      pace          // of the message that is being read; the reading goroutine's
+	writing   chan struct{} // holds the token of the running Write; no mutex, so that the time of a synctest bubble passes meanwhile
 
-	mu      sync.Mutex
-	bound   map[string]*boundMethod
-	open    map[*Served]struct{}
-	changed chan struct{} // closed when a call has begun or ended; nil without a waiter
+	mu        sync.Mutex
+	native    bool // the connection speaks yodel's own protocol
+	bound     map[string]*boundMethod
+	open      map[*Served]struct{}
+	lastEnd   time.Time     // when the last call ended
+	receiving bool          // a message has begun to arrive, and Next was not called since
+	peeking   bool          // Admit waits, and another goroutine reads ahead
+	stopPeek  bool          // that goroutine has to end
+	deadline  time.Time     // of reads
+	writeErr  error         // of Write
+	reserved  int           // bytes, by Reserve; part of held
+	held      int           // bytes that the peer makes the server hold
+	over      bool          // Reserve fails, because the session has ended
+	changed   chan struct{} // closed when drain has to check again; nil without a waiter
+}
+
+// A pace measures how fast the rest of a message arrives.
+type pace struct {
+	waited time.Duration // in Read
+	bytes  int           // received meanwhile
 }
 
 const (
@@ -62,16 +94,28 @@ const (
 	silentTime = 5 * time.Minute
 	// quietTime is how long a session without open calls lasts while the server drains.
 	quietTime = 50 * time.Millisecond
+	// leastPace is the least rate, in bytes per second, at which the rest of a message arrives.
+	leastPace = 4 << 10
+	// sessionBuffer is the size of Session.Reader.
+	sessionBuffer = 32 << 10
+	// writePiece is how many bytes must go out within twice Limits.KeepAlive.
+	writePiece = 64 << 10
 )
+
+// errSlow is the error of a message whose rest arrives too slowly.
+var errSlow = errors.New("the rest of a message arrives with less than 4 KiB per second")
+
+// past is a deadline that ends a Read at once.
+var past = time.Unix(1, 0)
 
 // newSession returns the state of a connection until its protocol is known.
 func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
-	ses := &Session{Conn: nc, Peer: peer, server: s, draining: make(chan struct{}), open: make(map[*Served]struct{})}
+	ses := &Session{
+		Conn: nc, Peer: peer, server: s, draining: make(chan struct{}), open: make(map[*Served]struct{}),
+		writing: make(chan struct{}, 1), lastEnd: time.Now(),
+	}
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
 	ses.greet = sync.OnceValue(ses.connect)
-	if nc != nil { // else it is that of calls in this process
-		ses.Reader = bufio.NewReaderSize(sessionReader{ses}, 32<<10)
-	}
 	peer.ended = ses.ctx.Done()
 	return ses
 }
@@ -80,11 +124,12 @@ func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
 // protocol. It also returns nil if no Protocol matches; package mux then reports the fault.
 func (ses *Session) sniff() Protocol {
 	buf := make([]byte, 0, sniffed)
-	_ = ses.Conn.SetReadDeadline(time.Now().Add(silentTime)) // without support for deadlines, this waits for the peer
+	ses.readUntil(time.Now().Add(silentTime))
 	for len(buf) < cap(buf) {
 		n, err := ses.Conn.Read(buf[len(buf):cap(buf)])
 		if len(buf) == 0 {
-			_ = ses.Conn.SetReadDeadline(time.Now().Add(ses.server.limits.Handshake))
+			ses.readUntil(time.Now().Add(ses.server.limits.Handshake))
+			ses.receive(n > 0)
 		}
 		buf = buf[:len(buf)+n]
 		p, more := ses.server.protocolOf(buf)
@@ -103,7 +148,8 @@ func (ses *Session) decided(native bool, first []byte) {
 	defer ses.mu.Unlock()
 	ses.native, ses.first = native, first
 	if !ses.quiet.Load() || native {
-		_ = ses.Conn.SetReadDeadline(time.Time{})
+		ses.deadline = time.Time{}
+		_ = ses.Conn.SetReadDeadline(time.Time{}) // as readUntil
 	}
 }
 
@@ -123,6 +169,48 @@ func (s *Server) protocolOf(first []byte) (p Protocol, more bool) {
 	return nil, more
 }
 
+// readUntil sets the deadline of reads, unless wakeLocked has ended them.
+func (ses *Session) readUntil(at time.Time) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if !ses.quiet.Load() && !ses.stopPeek && !at.Equal(ses.deadline) {
+		ses.deadline = at
+		_ = ses.Conn.SetReadDeadline(at) // without support for deadlines, the read waits for the peer
+	}
+}
+
+// wakeLocked ends the pending Read and later ones.
+func (ses *Session) wakeLocked() {
+	ses.deadline = past
+	_ = ses.Conn.SetReadDeadline(past) // without support for deadlines, Shutdown closes the connection
+}
+
+// Next waits for the first byte of the client's next message. A Protocol calls it before it reads
+// each request. Next returns io.EOF if there will be no further message, because the client has
+// closed the connection, the server drains, or no call was open for Limits.IdleTimeout.
+//
+// The message lasts until Next is called again. Until then a drain waits for it, and its rest has
+// to arrive with at least 4 KiB per second, measured over twice Limits.KeepAlive of waiting.
+// Otherwise Reader returns an error, so that a client cannot hold memory with half a request. A
+// Protocol that does not call Next has no such bound.
+func (ses *Session) Next() error {
+	ses.receive(false)
+	if _, err := ses.Reader.Peek(1); err != nil {
+		return err
+	}
+	ses.pace = pace{}
+	ses.receive(true)
+	return nil
+}
+
+// receive stores whether a message has begun to arrive.
+func (ses *Session) receive(begins bool) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.receiving = begins
+	ses.changedLocked()
+}
+
 // A sessionReader reads first, then the connection.
 type sessionReader struct{ *Session }
 
@@ -132,29 +220,236 @@ func (r sessionReader) Read(b []byte) (int, error) {
 		r.first = r.first[n:]
 		return n, nil
 	}
-	n, err := r.Conn.Read(b)
-	if errors.Is(err, os.ErrDeadlineExceeded) && r.quiet.Load() {
-		err = io.EOF
+	for {
+		r.mu.Lock()
+		receiving, peeking := r.receiving, r.peeking
+		r.mu.Unlock()
+		began, at := time.Now(), time.Time{}
+		switch {
+		case peeking: // the client has to wait
+			receiving = false
+		case receiving:
+			at = began.Add(max(2*r.server.limits.KeepAlive-r.pace.waited, 0))
+		default:
+			at = r.idleAt(began)
+		}
+		r.readUntil(at)
+		n, err := r.Conn.Read(b)
+		late := errors.Is(err, os.ErrDeadlineExceeded)
+		switch {
+		case late && r.quiet.Load():
+			return n, io.EOF
+		case late && peeking:
+			return n, err
+		case receiving:
+			r.pace.waited += time.Since(began)
+			r.pace.bytes += n
+			if r.tooSlow() {
+				return n, errSlow
+			}
+		case late && r.idle():
+			r.idled = true
+			return n, io.EOF
+		}
+		if n > 0 || err != nil && !late {
+			r.readErr = err
+			return n, err
+		}
+	}
+}
+
+// tooSlow reports whether the rest of a message arrives too slowly.
+func (r sessionReader) tooSlow() bool {
+	period := 2 * r.server.limits.KeepAlive
+	if r.pace.waited < period {
+		return false
+	}
+	slow := float64(r.pace.bytes) < leastPace*r.pace.waited.Seconds()
+	r.pace = pace{}
+	return slow
+}
+
+// idleAt returns when to check whether the session is idle, or zero for never.
+func (ses *Session) idleAt(now time.Time) time.Time {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	switch timeout := ses.server.limits.IdleTimeout; {
+	case timeout <= 0:
+		return time.Time{}
+	case len(ses.open) > 0:
+		return now.Add(timeout / 4)
+	default:
+		return ses.lastEnd.Add(timeout)
+	}
+}
+
+// idle reports whether no call was open for Limits.IdleTimeout.
+func (ses *Session) idle() bool {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return len(ses.open) == 0 && time.Since(ses.lastEnd) >= ses.server.limits.IdleTimeout
+}
+
+// readAhead reads into the buffer while the reading goroutine waits for something else, so that the
+// calls of a client that leaves end. It notices the client's end while the buffer has room. Stop
+// ends it.
+func (ses *Session) readAhead() (stop func()) {
+	if !ses.beginReadAhead() {
+		return func() {}
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer ses.server.guard.rescue("a connection's own code")
+		for ses.Reader.Buffered() < ses.Reader.Size() {
+			_, err := ses.Reader.Peek(ses.Reader.Buffered() + 1)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return
+			} else if err != nil {
+				ses.cancel(mux.ErrCallerGone)
+				return
+			}
+		}
+	}()
+	return func() {
+		ses.mu.Lock()
+		ses.stopPeek = true
+		ses.wakeLocked()
+		ses.mu.Unlock()
+		<-ended
+		ses.mu.Lock()
+		ses.peeking, ses.stopPeek = false, false
+		ses.mu.Unlock()
+	}
+}
+
+// beginReadAhead reports whether readAhead could end a Read that it begins.
+func (ses *Session) beginReadAhead() bool {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if ses.Conn == nil || ses.quiet.Load() || ses.Conn.SetReadDeadline(time.Time{}) != nil {
+		return false
+	}
+	ses.peeking, ses.deadline = true, time.Time{}
+	return true
+}
+
+// Write writes all of b to the connection. It may be called concurrently, and the bytes of
+// concurrent calls do not mix. If the client does not accept 64 KiB within twice Limits.KeepAlive,
+// Write closes the connection and fails, so that a client that does not read cannot hold its calls.
+func (ses *Session) Write(b []byte) (n int, err error) {
+	ses.writing <- struct{}{}
+	defer func() { <-ses.writing }()
+	for n < len(b) && err == nil {
+		_ = ses.Conn.SetWriteDeadline(time.Now().Add(2 * ses.server.limits.KeepAlive)) // without support for deadlines, the write waits for the peer
+		var wrote int
+		wrote, err = ses.Conn.Write(b[n:min(n+writePiece, len(b))])
+		n += wrote
+	}
+	if err != nil {
+		ses.mu.Lock()
+		if ses.writeErr == nil {
+			ses.writeErr = err
+		}
+		ses.mu.Unlock()
+		_ = ses.Conn.Close() // Reader fails too
 	}
 	return n, err
 }
 
+// Reserve counts n bytes that the Protocol holds for the client in addition to the requests of
+// admitted calls, for example replies that wait to be sent. It returns false, and counts nothing,
+// if Limits.MaxMemory or ServerOptions.MaxMemory has no room for them. Release ends the
+// reservation; the end of the session releases the rest.
+func (ses *Session) Reserve(n int) bool {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if n < 0 || ses.over || !ses.takeLocked(n) {
+		return false
+	}
+	ses.reserved += n
+	return true
+}
+
+// Release ends the reservation of n bytes, or of all that are reserved if these are fewer.
+func (ses *Session) Release(n int) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	n = max(min(n, ses.reserved), 0)
+	ses.reserved -= n
+	ses.giveLocked(n)
+}
+
+// take counts n bytes that the server is about to hold for the peer. If it returns false, there is
+// no memory for them.
+func (ses *Session) take(n int) bool {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return ses.takeLocked(n)
+}
+
+// give uncounts n bytes that take counted.
+func (ses *Session) give(n int) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.giveLocked(n)
+}
+
+func (ses *Session) takeLocked(n int) bool {
+	if n > ses.server.limits.MaxMemory-ses.held || !ses.server.memory.TakeFor(n, ses.held+n) {
+		return false
+	}
+	ses.held += n
+	return true
+}
+
+func (ses *Session) giveLocked(n int) {
+	ses.held -= n
+	ses.server.memory.Give(n)
+}
+
 // serve runs the protocol to the end of the connection.
-func (ses *Session) serve(p Protocol) {
-	s, addr := ses.server, ses.Peer.Addr.String()
-	err := s.guard.apart("protocol "+p.Name(), nil, func() error { return p.Serve(ses.ctx, ses) })
+func (ses *Session) serve(p Protocol, name string) {
+	s := ses.server
+	ses.Reader = bufio.NewReaderSize(sessionReader{ses}, sessionBuffer)
+	ses.receive(false) // a Protocol that does not call Next has no bounds for its messages
+	err := s.guard.apart("protocol "+name, nil, func() error { return p.Serve(ses.ctx, ses) })
+	aborted := context.Cause(ses.ctx) == mux.ErrClosed //nolint:errorlint // it is set bare
 	ses.cancel(mux.ErrCallerGone)
 	_ = ses.Conn.Close() // there is nothing more to say
 	ses.calls.Wait()
-	e := ConnEvent{Kind: introspect.Disconnected, Addr: addr}
-	switch {
-	case err != nil && !errors.Is(err, io.EOF):
-		e.Kind, e.Err = introspect.ReadFailed, err
-		s.peerLines.warn(lineBreach, func() []any { return []any{"peer", addr, "protocol", p.Name(), "what", err.Error(), "id", "YDL1106"} })
-	case ses.quiet.Load():
-		e.Kind = introspect.Closed
+	ses.releaseAll()
+	if !ses.refused.Load() { // else the event of its end was sent
+		s.event(ses.ending(name, err, aborted))
 	}
-	s.event(e)
+}
+
+// releaseAll ends all reservations, and makes Reserve fail.
+func (ses *Session) releaseAll() {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.giveLocked(ses.reserved)
+	ses.reserved, ses.over = 0, true
+}
+
+// ending returns the event of a session's end. If the peer broke its protocol, ending logs that.
+func (ses *Session) ending(protocol string, err error, aborted bool) ConnEvent {
+	e := ConnEvent{Kind: introspect.ReadFailed, Addr: ses.Peer.Addr.String(), Err: err}
+	over := err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	switch {
+	case aborted, over && (ses.quiet.Load() || ses.idled):
+		e.Kind, e.Err = introspect.Closed, nil
+	case ses.writeErr != nil:
+		e.Kind, e.Err = introspect.WriteFailed, ses.writeErr
+	case over:
+		e.Kind, e.Err = introspect.Disconnected, nil
+	case ses.readErr != nil && errors.Is(err, ses.readErr): // the network's fault
+	default:
+		ses.server.peerLines.warn(lineBreach, func() []any {
+			return []any{"peer", e.Addr, "protocol", protocol, "what", err.Error(), "id", "YDL1106"}
+		})
+	}
+	return e
 }
 
 // Codec returns the server's codec with this name, or nil.
@@ -182,6 +477,7 @@ func (ses *Session) Go(f func()) {
 // connect calls ServerOptions.Connect for the peer, once.
 func (ses *Session) connect() error {
 	if err := ses.server.connect(ses.Peer); err != nil {
+		ses.refused.Store(true)
 		ses.server.event(ConnEvent{Kind: introspect.Refused, Addr: ses.Peer.Addr.String(), Err: err})
 		return err
 	}
@@ -194,16 +490,20 @@ func (ses *Session) connect() error {
 func (ses *Session) bind(name string, codec Codec, compressor Compressor, positional bool) *boundMethod {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	if b := ses.bound[name]; b != nil && b.codec == codec && b.pack.Compressor == compressor && b.positional == positional {
+	if b := ses.bound[name]; b != nil && samePlugin(b.codec, codec) && samePlugin(b.pack.Compressor, compressor) && b.positional == positional {
 		return b
 	}
 	s := ses.server
-	b := &boundMethod{server: s, name: name, codec: codec, positional: positional, kind: wire.Unary}
+	b := &boundMethod{server: s, name: text.Clip(name, wire.MaxName), codec: codec, positional: positional, kind: wire.Unary}
 	if compressor != nil {
 		b.pack = packer{compressor, s.opts.CompressAbove}
 	}
 	if codec == nil {
 		b.wrong = wrongCodec
+	}
+	if len(name) > wire.MaxName {
+		b.wrong = wrongName
+		return b
 	}
 	if b.find() != nil && len(ses.bound) < s.limits.MaxMethods {
 		if ses.bound == nil {
@@ -212,6 +512,15 @@ func (ses *Session) bind(name string, codec Codec, compressor Compressor, positi
 		ses.bound[name] = b
 	}
 	return b
+}
+
+// samePlugin reports whether a and b are the same codec or compressor. Values that cannot be
+// compared are never the same.
+func samePlugin(a, b any) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.ValueOf(a).Comparable() && a == b
 }
 
 // drain implements connection. It ends the session once no call has been open for quietTime.
@@ -223,7 +532,7 @@ func (ses *Session) drain() {
 		}
 		for {
 			ses.mu.Lock()
-			idle := len(ses.open) == 0
+			idle := len(ses.open) == 0 && !ses.receiving
 			if ses.changed == nil {
 				ses.changed = make(chan struct{})
 			}
@@ -238,21 +547,28 @@ func (ses *Session) drain() {
 			case <-ses.ctx.Done():
 				return
 			case <-quiet:
-				ses.stopReading()
-				return
+				if ses.stopReading() {
+					return
+				}
 			}
 		}
 	})
 }
 
-// stopReading makes Reader return io.EOF.
-func (ses *Session) stopReading() {
+// stopReading makes Reader return io.EOF, unless a call has begun meanwhile. It reports whether
+// drain has no more to do.
+func (ses *Session) stopReading() bool {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	if !ses.native && ses.Conn != nil {
-		ses.quiet.Store(true)
-		_ = ses.Conn.SetReadDeadline(time.Unix(1, 0)) // without support for deadlines, Shutdown closes it
+	if ses.native {
+		return true
 	}
+	if len(ses.open) > 0 || ses.receiving {
+		return false
+	}
+	ses.quiet.Store(true)
+	ses.wakeLocked()
+	return true
 }
 
 // abort implements connection.
@@ -268,7 +584,7 @@ func (ses *Session) executing() (open []openCall) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	for v := range ses.open {
-		if v.in.began != 0 || v.in.taken != 0 {
+		if v.in.running.Load() {
 			open = append(open, openCall{v.in.as.name, ses.Peer.Addr.String()})
 		}
 	}
@@ -291,7 +607,13 @@ func (ses *Session) note(v *Served, open bool) {
 		ses.open[v] = struct{}{}
 	} else {
 		delete(ses.open, v)
+		ses.lastEnd = time.Now()
 	}
+	ses.changedLocked()
+}
+
+// changedLocked wakes drain.
+func (ses *Session) changedLocked() {
 	if ses.changed != nil {
 		close(ses.changed)
 		ses.changed = nil
@@ -308,15 +630,15 @@ type room struct {
 
 // enter takes room for a call of n bytes, and reports whether it did. If there is no room, it waits
 // until ctx ends, or returns false at once without wait. A single call may have any number of
-// bytes.
-func (r *room) enter(ctx context.Context, n, calls, bytes int, wait bool) bool {
+// bytes. Alone reports whether no other call was in the room.
+func (r *room) enter(ctx context.Context, n, calls, bytes int, wait bool) (alone, ok bool) {
 	for {
 		r.mu.Lock()
-		if r.calls < calls && (r.calls == 0 || r.bytes+n <= bytes) {
+		if alone = r.calls == 0; r.calls < calls && (alone || r.bytes+n <= bytes) {
 			r.calls++
 			r.bytes += n
 			r.mu.Unlock()
-			return true
+			return alone, true
 		}
 		if r.freed == nil {
 			r.freed = make(chan struct{})
@@ -324,12 +646,12 @@ func (r *room) enter(ctx context.Context, n, calls, bytes int, wait bool) bool {
 		freed := r.freed
 		r.mu.Unlock()
 		if !wait {
-			return false
+			return false, false
 		}
 		select {
 		case <-freed:
 		case <-ctx.Done():
-			return false
+			return false, false
 		}
 	}
 }

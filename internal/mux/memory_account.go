@@ -244,7 +244,11 @@ func (ci *callsIn) closeMemoryLocked() {
 // returns false, they must not be allocated. Give uncounts them.
 func (m *Memory) Take(n int) bool { return m.grant(int64(n), int64(n)) }
 
-// Give uncounts bytes that Take counted.
+// TakeFor is Take for a connection that is not of this package. Held is what the connection then
+// holds in all.
+func (m *Memory) TakeFor(n, held int) bool { return m.grant(int64(n), int64(held)) }
+
+// Give uncounts bytes that Take or TakeFor counted.
 func (m *Memory) Give(n int) { m.used.Add(-int64(n)) }
 
 // Take counts n bytes that the request makes the owner hold. If it returns false, they must not be

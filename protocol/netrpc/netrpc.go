@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/rpc"
 	"strings"
 
@@ -102,8 +103,9 @@ func (protocol) Serve(_ context.Context, s *yodel.Session) error {
 	if err := acceptHTTP(s); err != nil {
 		return err
 	}
-	c := &conn{session: s, codec: codec, limits: s.Limits(), frames: newFrames(s.Reader)}
-	c.writer.conn, c.writer.limits = s.Conn, c.limits
+	c := &conn{session: s, codec: codec, limits: s.Limits()}
+	c.headers = gob.NewDecoder(&c.fed)
+	c.writer.session, c.writer.limits = s, c.limits
 	c.writer.encoder = gob.NewEncoder(&c.writer.encoded)
 	for {
 		if err := c.next(); err != nil {
@@ -114,6 +116,9 @@ func (protocol) Serve(_ context.Context, s *yodel.Session) error {
 
 // acceptHTTP answers the request of rpc.DialHTTP, if the connection begins with one.
 func acceptHTTP(s *yodel.Session) error {
+	if err := s.Next(); err != nil {
+		return err
+	}
 	if first, err := s.Reader.Peek(1); err != nil || first[0] != connect[0] {
 		return err
 	}
@@ -124,7 +129,7 @@ func acceptHTTP(s *yodel.Session) error {
 			return fmt.Errorf("read the CONNECT request: %w", err)
 		}
 		if n += len(line); len(bytes.TrimRight(line, "\r\n")) == 0 {
-			_, err = io.WriteString(s.Conn, "HTTP/1.0 200 Connected to Go RPC\n\n")
+			_, err = io.WriteString(s, "HTTP/1.0 200 Connected to Go RPC\n\n")
 			return err
 		}
 	}
@@ -136,8 +141,12 @@ type conn struct {
 	session *yodel.Session
 	codec   yodel.Codec
 	limits  yodel.Limits
-	frames  *frames
-	writer  writer
+
+	headers     *gob.Decoder // reads fed
+	fed         bytes.Buffer // what was read and headers has not seen
+	definitions []byte       // all that have come, with which every body is complete
+
+	writer writer
 }
 
 // maxDefinitions bounds the definitions of types on one connection, in bytes.
@@ -145,25 +154,37 @@ const maxDefinitions = 64 << 10
 
 // next reads one request and begins it.
 func (c *conn) next() error {
-	var header rpc.Request
-	if err := c.frames.header(&header, c.limits.MaxMetadata); err != nil {
+	if err := c.session.Next(); err != nil {
 		return err
 	}
-	size, err := c.frames.toValue()
+	size, err := c.toValue()
 	if err != nil {
+		return err
+	}
+	if size > c.limits.MaxMetadata {
+		return fmt.Errorf("a request's header has %d bytes, the limit is %d", size, c.limits.MaxMetadata)
+	}
+	if _, err = io.CopyN(&c.fed, c.session.Reader, int64(size)); err != nil {
+		return unexpected(err)
+	}
+	var header rpc.Request
+	if err = c.headers.Decode(&header); err != nil {
+		return fmt.Errorf("decode a request's header: %w", err)
+	}
+	if size, err = c.toValue(); err != nil {
 		return unexpected(err)
 	}
 	v := c.session.Begin(header.ServiceMethod, c.codec, nil)
-	if e := v.Admit(len(c.frames.definitions)+size, true); e != nil {
-		err = c.frames.skip(size)
+	if e := v.Admit(len(c.definitions)+size, true); e != nil {
+		_, err = io.CopyN(io.Discard, c.session.Reader, int64(size))
 		c.writer.reply(&header, v, e)
 		v.End()
-		return err
+		return unexpected(err)
 	}
-	body, err := c.frames.body(size)
-	if err != nil {
+	body := make([]byte, len(c.definitions)+size)
+	if _, err = io.ReadFull(c.session.Reader, body[copy(body, c.definitions):]); err != nil {
 		v.End()
-		return err
+		return unexpected(err)
 	}
 	v.Body, v.Owned = body, true
 	c.session.Go(func() {
@@ -172,6 +193,60 @@ func (c *conn) next() error {
 		_ = v.Run()                                                // it is the outcome
 	})
 	return nil
+}
+
+// toValue reads to the next message that is a value, and keeps the definitions of types before it.
+// It returns the size of that message with its length.
+func (c *conn) toValue() (size int, err error) {
+	for {
+		length, n, err := c.peekUint(0)
+		if err != nil {
+			return 0, err
+		}
+		id, idSize, err := c.peekUint(n)
+		if err != nil {
+			return 0, unexpected(err)
+		}
+		if length < uint64(idSize) || length > math.MaxInt32 {
+			return 0, fmt.Errorf("a message has %d bytes", length)
+		}
+		size = n + int(length)
+		if id&1 == 0 { // the ID of a type; that of a definition is negative
+			return size, nil
+		}
+		if len(c.definitions)+size > maxDefinitions {
+			return 0, fmt.Errorf("the definitions of types have more than %d bytes", maxDefinitions)
+		}
+		if !c.session.Reserve(2 * size) { // about as much is made of them
+			return 0, errors.New("the server has no memory left for definitions of types")
+		}
+		at := len(c.definitions)
+		c.definitions = append(c.definitions, make([]byte, size)...)
+		if _, err := io.ReadFull(c.session.Reader, c.definitions[at:]); err != nil {
+			return 0, unexpected(err)
+		}
+		c.fed.Write(c.definitions[at:])
+	}
+}
+
+// peekUint returns the number that begins at an offset, and how many bytes it takes, without
+// reading on.
+func (c *conn) peekUint(at int) (x uint64, size int, err error) {
+	for n := 1; ; n++ {
+		b, err := c.session.Reader.Peek(at + n)
+		if err != nil {
+			if len(b) > 0 {
+				err = unexpected(err)
+			}
+			return 0, 0, err
+		}
+		switch x, size := uintOf(b[at:]); {
+		case size > 0:
+			return x, size, nil
+		case size < 0:
+			return 0, 0, errors.New("it is no gob")
+		}
+	}
 }
 
 // unexpected is err, where the connection should not have ended.

@@ -7,10 +7,8 @@ import (
 	"cmp"
 	"encoding/gob"
 	"fmt"
-	"net"
 	"net/rpc"
 	"sync"
-	"time"
 
 	"github.com/yodel-rpc/yodel"
 )
@@ -18,19 +16,31 @@ import (
 // A writer is the writing side of a connection. A reply that finds nobody writing is written at
 // once; those that are encoded meanwhile go out together in the next write.
 type writer struct {
-	conn   net.Conn
-	limits yodel.Limits
+	session *yodel.Session
+	limits  yodel.Limits
 
 	encoding sync.Mutex // held while a reply is encoded and queued; before mu
 	encoder  *gob.Encoder
-	encoded  bytes.Buffer
+	encoded  messages
 
 	mu      sync.Mutex
 	queue   []byte
+	counted int // of queue, by Session.Reserve
 	spare   []byte
 	writing bool
 	written *sync.Cond // after each write; nil when nobody has waited
 	err     error
+}
+
+// A messages collects what a gob.Encoder writes, one message with each Write.
+type messages struct {
+	bytes.Buffer
+	last int // where the last message begins
+}
+
+func (m *messages) Write(b []byte) (int, error) {
+	m.last = m.Len()
+	return m.Buffer.Write(b)
 }
 
 // invalid stands for the reply of a call that failed, as in net/rpc.
@@ -44,7 +54,18 @@ func (w *writer) reply(header *rpc.Request, v *yodel.Served, e *yodel.Error) {
 			value = invalid
 		}
 	}
-	if w.enqueue(header, v, value, e) {
+	returned := false
+	defer func() {
+		if !returned { // a method of the reply has ended the goroutine
+			e = v.Fail(fmt.Errorf("%T ended its goroutine while it was encoded", value))
+			if w.enqueue(header, v, invalid, e) {
+				w.flush()
+			}
+		}
+	}()
+	flush := w.enqueue(header, v, value, e)
+	returned = true
+	if flush {
 		w.flush()
 	}
 }
@@ -53,10 +74,15 @@ func (w *writer) reply(header *rpc.Request, v *yodel.Served, e *yodel.Error) {
 func (w *writer) enqueue(header *rpc.Request, v *yodel.Served, value any, e *yodel.Error) bool {
 	w.encoding.Lock()
 	defer w.encoding.Unlock()
-	w.encoded.Reset()
 	// The reply is encoded first, so that the header can say that this failed. Definitions of types
-	// that came out of it are sent in either case: the encoder does not repeat them.
-	if err := w.encode(value); err != nil {
+	// that came out of it are sent in either case, also those that a reply has left which ended its
+	// goroutine: the encoder does not repeat them.
+	err := w.encode(value)
+	if size := w.encoded.Len() - w.encoded.last; err == nil && size > w.limits.MaxMessage {
+		w.encoded.Truncate(w.encoded.last)
+		err = fmt.Errorf("the reply has %d bytes, the server's limit is %d", size, w.limits.MaxMessage)
+	}
+	if err != nil {
 		e = v.Fail(err)
 		if err = w.encode(invalid); err != nil {
 			w.fail(err)
@@ -73,16 +99,29 @@ func (w *writer) enqueue(header *rpc.Request, v *yodel.Served, value any, e *yod
 		return false
 	}
 	b := w.encoded.Bytes()
+	defer func() {
+		if w.encoded.Reset(); w.encoded.Cap() > keepBuffer {
+			w.encoded.Buffer = bytes.Buffer{}
+		}
+	}()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.queue = append(append(w.queue, b[reply:]...), b[:reply]...)
-	for w.writing && w.err == nil && len(w.queue) > w.limits.MaxUnsent { // the client does not read
+	counted := w.session.Reserve(len(b))
+	for w.writing && w.err == nil && (!counted || len(w.queue)+len(b) > w.limits.MaxUnsent && len(w.queue) > 0) { // the client does not read
 		if w.written == nil {
 			w.written = sync.NewCond(&w.mu)
 		}
 		w.written.Wait()
+		counted = counted || w.session.Reserve(len(b))
 	}
-	if w.writing || w.err != nil {
+	if counted {
+		w.counted += len(b)
+	}
+	if w.err != nil {
+		return false
+	}
+	w.queue = append(append(w.queue, b[reply:]...), b[:reply]...)
+	if w.writing {
 		return false
 	}
 	w.writing = true
@@ -101,7 +140,7 @@ func (w *writer) encode(value any) (err error) {
 
 // fail ends a connection whose encoder is in the middle of something.
 func (w *writer) fail(err error) {
-	_ = w.conn.Close() // the reader sees it
+	_ = w.session.Conn.Close() // the reader sees it
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.err = cmp.Or(w.err, err)
@@ -112,10 +151,11 @@ func (w *writer) flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for len(w.queue) > 0 && w.err == nil {
-		b := w.queue
-		w.queue = w.spare[:0]
+		b, counted := w.queue, w.counted
+		w.queue, w.counted = w.spare[:0], 0
 		w.mu.Unlock()
-		err := w.write(b)
+		_, err := w.session.Write(b)
+		w.session.Release(counted)
 		w.mu.Lock()
 		if w.spare = b[:0]; cap(b) > keepBuffer {
 			w.spare = nil
@@ -130,20 +170,5 @@ func (w *writer) flush() {
 	w.writing = false
 }
 
-const (
-	keepBuffer = 64 << 10 // larger ones are not kept
-	pieceSize  = 64 << 10 // must go out within twice Limits.KeepAlive
-)
-
-func (w *writer) write(b []byte) error {
-	for len(b) > 0 {
-		piece := b[:min(len(b), pieceSize)]
-		_ = w.conn.SetWriteDeadline(time.Now().Add(2 * w.limits.KeepAlive)) // else the write says it
-		if _, err := w.conn.Write(piece); err != nil {
-			_ = w.conn.Close() // the reader sees it
-			return err
-		}
-		b = b[len(piece):]
-	}
-	return nil
-}
+// keepBuffer is how large a buffer may be that is kept.
+const keepBuffer = 64 << 10
