@@ -333,6 +333,8 @@ func (c *serverCall) runStream(ctx context.Context) (any, error) {
 		explain: func(err error) error {
 			if cause := c.protocol.Cause(); cause != nil { // the cause says more than the ended context
 				err = cause
+			} else if e, ok := errors.AsType[*Error](err); ok { // of another protocol's Messages
+				return e
 			}
 			return explainStream(ctx, b.name, where, err)
 		},

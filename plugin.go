@@ -111,6 +111,23 @@ type Link interface {
 	Close(whenIdle bool)
 }
 
+// Messages carries the messages of one stream in a protocol other than yodel's. A Protocol sets it
+// as Served.Stream, and the handler's Send and Recv call it. Bodies are in the codec of the call,
+// and compressed with its compressor if compressed is set. Send and End are never called
+// concurrently. Receive is called by one goroutine at a time, concurrently with Send and End.
+type Messages interface {
+	// Send sends a message to the client. It waits while the client does not read, and returns when
+	// ctx ends. It must not keep body.
+	Send(ctx context.Context, body []byte, compressed bool) error
+	// Receive waits for the next message of the client, and returns when ctx ends. It returns
+	// io.EOF after the last message. The body is valid until the next call. A Protocol that reads
+	// ahead of the handler counts what it holds with Session.Reserve.
+	Receive(ctx context.Context) (body []byte, compressed bool, err error)
+	// End tells the client that the handler sends no more messages. It may be called more than
+	// once.
+	End()
+}
+
 // A Resolver knows the instances of one service.
 //
 // It may have a method Refresh(), which must not block. A client calls Refresh when it could not

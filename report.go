@@ -481,6 +481,9 @@ func (c *serverCall) report(took time.Duration) {
 	if c.stream != nil {
 		t := c.stream.Traffic()
 		r.Kind, r.Sent, r.Received = kindName(c.as.kind), t.Sent, t.Received
+		if c.as.kind == anyKind {
+			r.Kind = kindName(c.method.kind)
+		}
 		r.BytesIn += t.ReceivedBytes
 		r.BytesOut += t.SentBytes
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
 // A Served is one call that a Session has received. A Protocol begins it with Session.Begin, admits
@@ -32,6 +33,9 @@ type Served struct {
 	Compressed bool
 	// Owned says that Body has memory of its own, which the handler may keep.
 	Owned bool
+	// Stream carries the messages of a feed, an upload or a duplex method: see Kind. Without it,
+	// calls of such methods fail. Other methods ignore it.
+	Stream Messages
 
 	in foreignCall
 }
@@ -46,8 +50,9 @@ type foreignCall struct {
 	running  atomic.Bool // Run has begun
 	admitted bool
 	ended    bool
-	bytes    int // admitted bytes of the request and its cost
-	sent     int // bytes of the reply
+	messages foreignStream // of v.Stream
+	bytes    int           // admitted bytes of the request and its cost
+	sent     int           // bytes of the reply
 }
 
 // A foreignContext is the context of a handler.
@@ -89,6 +94,16 @@ func (ses *Session) begin(method string, codec Codec, compressor Compressor, pos
 // Call returns the Call that middleware and the handler see. Before Run, the Protocol sets its
 // metadata, deadline and so on. After Run, it has the trailer and the attachment of the reply.
 func (v *Served) Call() *Call { return &v.in.call }
+
+// Kind returns the kind of the method: "unary", "feed", "upload", "duplex", or "" if the server has
+// no such method. Body has the request of a unary method or a feed. AppendReply has the reply of a
+// unary method or an upload.
+func (v *Served) Kind() string {
+	if v.in.method == nil {
+		return ""
+	}
+	return kindName(v.in.method.kind)
+}
 
 // Admit reserves room for the call and its request of n bytes. A Protocol calls it before it
 // allocates memory for the request. If the session or the server has no room, Admit waits for some
@@ -219,6 +234,10 @@ func (v *Served) Run() *Error {
 	in.body, in.compressed, in.owned = v.Body, v.Compressed, v.Owned
 	in.taken = clock()
 	in.call.began = in.taken
+	if in.method != nil && in.method.kind != wire.Unary && v.Stream != nil {
+		in.messages.messages, in.messages.call = v.Stream, in
+		in.stream = &in.messages
+	}
 	if in.method != nil {
 		in.method.stats.Begin()
 	}
@@ -325,7 +344,7 @@ func (v *Served) End() {
 	defer func() { // also if an observer ends the goroutine
 		in.session.note(v, false)
 		if in.admitted {
-			in.session.give(in.bytes)
+			in.session.give(in.bytes + in.messages.taken)
 			in.server.foreign.leave(in.bytes - requestCost)
 			in.session.room.leave(in.bytes - requestCost)
 		}
@@ -350,4 +369,87 @@ func (in *foreignCall) sizes() (request, reply int) {
 
 func (in *foreignCall) Expired() bool {
 	return errors.Is(in.handling.Err(), context.DeadlineExceeded)
+}
+
+// A foreignStream is a stream of another protocol than yodel's.
+type foreignStream struct {
+	messages Messages
+	call     *foreignCall
+	ended    bool // by End; guarded by pipe.sending
+	taken    int  // bytes counted for decompressed messages; the receiver's
+
+	sent, sentBytes, received, receivedBytes atomic.Int64
+}
+
+// Accept implements messageStream. The flow control of other protocols is their own.
+func (st *foreignStream) Accept() {}
+
+// Send implements messageStream.
+func (st *foreignStream) Send(ctx context.Context, flags wire.Flags, body []byte) error {
+	if st.ended {
+		return mux.ErrSendEnded
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := st.messages.Send(ctx, body, flags&wire.Compressed != 0); err != nil {
+		return err
+	}
+	st.sent.Add(1)
+	st.sentBytes.Add(int64(len(body)))
+	return nil
+}
+
+// Receive implements messageStream.
+func (st *foreignStream) Receive(ctx context.Context) (body []byte, flags wire.Flags, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, 0, err
+	}
+	body, compressed, err := st.messages.Receive(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	if limit := st.call.server.limits.MaxMessage; len(body) > limit {
+		return nil, 0, &mux.TooLargeError{Size: uint64(len(body)), Limit: limit}
+	}
+	st.received.Add(1)
+	st.receivedBytes.Add(int64(len(body)))
+	if compressed {
+		flags = wire.Compressed
+	}
+	return body, flags, nil
+}
+
+// End implements messageStream.
+func (st *foreignStream) End() {
+	if !st.ended {
+		st.ended = true
+		st.messages.End()
+	}
+}
+
+// Take implements account.
+func (st *foreignStream) Take(n int) bool {
+	if !st.call.session.take(n) {
+		return false
+	}
+	st.taken += n
+	return true
+}
+
+// Give implements account.
+func (st *foreignStream) Give(n int) {
+	st.taken -= n
+	st.call.session.give(n)
+}
+
+// Buffered implements messageStream.
+func (st *foreignStream) Buffered() int { return 0 }
+
+// Traffic implements messageStream.
+func (st *foreignStream) Traffic() mux.Traffic {
+	return mux.Traffic{
+		Sent: int(st.sent.Load()), SentBytes: int(st.sentBytes.Load()),
+		Received: int(st.received.Load()), ReceivedBytes: int(st.receivedBytes.Load()),
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -214,12 +215,20 @@ func (b *boundMethod) check(m *method) *Error {
 		return b.refusal()
 	case m == nil:
 		return b.server.unknown(b.name, b.suggestion())
-	case m.kind != b.kind:
-		return refusal("YDL2006", "%s: the method is %s of %s; the call is for %s", b.name, oneOf(m.kind), m.types(), oneOf(b.kind))
+	case m.kind != b.kind && b.kind != anyKind:
+		return b.mismatch(m, b.kind)
 	case m.positional != b.positional && m.dynamic == nil:
 		return refusal("YDL2005", "%s: the method is %s", b.name, m.signature())
 	}
 	return nil
+}
+
+// anyKind is the kind of a boundMethod of a protocol that does not name the kind.
+const anyKind = math.MaxUint64
+
+// mismatch returns the error of a call of m for another kind of method.
+func (b *boundMethod) mismatch(m *method, kind uint64) *Error {
+	return refusal("YDL2006", "%s: the method is %s of %s; the call is for %s", b.name, oneOf(m.kind), m.types(), oneOf(kind))
 }
 
 // refusal returns the error for b.wrong.
@@ -390,6 +399,9 @@ func invoke(ctx context.Context, call *Call) error {
 		c.protocol.learned(traits) // before the method may panic or end the goroutine
 	}
 	if c.method.kind != wire.Unary && c.stream == nil {
+		if !call.OneWay {
+			return c.as.mismatch(c.method, wire.Unary)
+		}
 		return refusal("YDL2006", "%s: a one-way call cannot have a stream", call.Method)
 	}
 	c.executed = true

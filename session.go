@@ -494,7 +494,7 @@ func (ses *Session) bind(name string, codec Codec, compressor Compressor, positi
 		return b
 	}
 	s := ses.server
-	b := &boundMethod{server: s, name: text.Clip(name, wire.MaxName), codec: codec, positional: positional, kind: wire.Unary}
+	b := &boundMethod{server: s, name: text.Clip(name, wire.MaxName), codec: codec, positional: positional, kind: anyKind}
 	if compressor != nil {
 		b.pack = packer{compressor, s.opts.CompressAbove}
 	}
