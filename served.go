@@ -307,6 +307,9 @@ func (v *Served) Reply() (any, *Error) {
 	if !ok {
 		return in.call.Reply, nil
 	}
+	if in.method != nil && len(in.method.out) == 0 && len(e.Body) == 0 {
+		return nil, nil
+	}
 	if in.method == nil || len(in.method.out) != 1 || e.Several {
 		in.err = failure("YDL2104", "%s: the reply is encoded, and is not of one type that the server knows", in.call.Method)
 		return nil, v.Outcome()

@@ -26,6 +26,7 @@ import (
 	"io"
 	"math"
 	"net/rpc"
+	"slices"
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
@@ -65,7 +66,8 @@ func (protocol) Match(first []byte) (ok, more bool) {
 		rest = rest[n:]
 	}
 	n := min(len(rest), len(definition))
-	return n == len(definition), string(rest[:n]) == definition[:n]
+	same := string(rest[:n]) == definition[:n]
+	return same && n == len(definition), same
 }
 
 // maxUint is how many bytes a number has in a gob at most.
@@ -105,6 +107,7 @@ func (protocol) Serve(_ context.Context, s *yodel.Session) error {
 	}
 	c := &conn{session: s, codec: codec, limits: s.Limits()}
 	c.headers = gob.NewDecoder(&c.fed)
+	c.types.reserve = s.Reserve
 	c.writer.session, c.writer.limits = s, c.limits
 	c.writer.encoder = gob.NewEncoder(&c.writer.encoded)
 	for {
@@ -142,91 +145,173 @@ type conn struct {
 	codec   yodel.Codec
 	limits  yodel.Limits
 
-	headers     *gob.Decoder // reads fed
-	fed         bytes.Buffer // what was read and headers has not seen
-	definitions []byte       // all that have come, with which every body is complete
+	headers *gob.Decoder // reads fed
+	fed     bytes.Buffer
+	types   typeTable
+
+	headerTypes int // how many types the headers have had
 
 	writer writer
 }
-
-// maxDefinitions bounds the definitions of types on one connection, in bytes.
-const maxDefinitions = 64 << 10
 
 // next reads one request and begins it.
 func (c *conn) next() error {
 	if err := c.session.Next(); err != nil {
 		return err
 	}
-	size, err := c.toValue()
+	header, err := c.header()
 	if err != nil {
 		return err
 	}
-	if size > c.limits.MaxMetadata {
-		return fmt.Errorf("a request's header has %d bytes, the limit is %d", size, c.limits.MaxMetadata)
-	}
-	if _, err = io.CopyN(&c.fed, c.session.Reader, int64(size)); err != nil {
+	size, id, err := c.toValue()
+	if err != nil {
 		return unexpected(err)
 	}
-	var header rpc.Request
-	if err = c.headers.Decode(&header); err != nil {
-		return fmt.Errorf("decode a request's header: %w", err)
+	definitions, open, err := c.types.needs(id)
+	if err != nil {
+		return err
 	}
-	if size, err = c.toValue(); err != nil {
-		return unexpected(err)
+	n := len(definitions)
+	if open { // it is known only when the value has been read
+		n = maxNeeded
 	}
 	v := c.session.Begin(header.ServiceMethod, c.codec, nil)
-	if e := v.Admit(len(c.definitions)+size, true); e != nil {
+	if e := v.Admit(n+size, true); e != nil {
+		defer v.End()
+		c.writer.reply(header, v, e)
+		if open {
+			return fmt.Errorf("a request with interfaces was refused, and the definitions in it are lost: %w", e)
+		}
 		_, err = io.CopyN(io.Discard, c.session.Reader, int64(size))
-		c.writer.reply(&header, v, e)
+		return unexpected(err)
+	}
+	if open {
+		v.Body, err = c.openBody(size)
+	} else {
+		v.Body = make([]byte, n+size)
+		_, err = io.ReadFull(c.session.Reader, v.Body[copy(v.Body, definitions):])
+	}
+	if err != nil {
 		v.End()
 		return unexpected(err)
 	}
-	body := make([]byte, len(c.definitions)+size)
-	if _, err = io.ReadFull(c.session.Reader, body[copy(body, c.definitions):]); err != nil {
-		v.End()
-		return unexpected(err)
-	}
-	v.Body, v.Owned = body, true
+	v.Owned = true
 	c.session.Go(func() {
 		defer v.End()
-		defer func() { c.writer.reply(&header, v, v.Outcome()) }() // also when the handler ends the goroutine
-		_ = v.Run()                                                // it is the outcome
+		defer func() { c.writer.reply(header, v, v.Outcome()) }() // also when the handler ends the goroutine
+		_ = v.Run()                                               // it is the outcome
 	})
 	return nil
 }
 
-// toValue reads to the next message that is a value, and keeps the definitions of types before it.
-// It returns the size of that message with its length.
-func (c *conn) toValue() (size int, err error) {
-	for {
-		length, n, err := c.peekUint(0)
-		if err != nil {
-			return 0, err
-		}
-		id, idSize, err := c.peekUint(n)
-		if err != nil {
-			return 0, unexpected(err)
-		}
-		if length < uint64(idSize) || length > math.MaxInt32 {
-			return 0, fmt.Errorf("a message has %d bytes", length)
-		}
-		size = n + int(length)
-		if id&1 == 0 { // the ID of a type; that of a definition is negative
-			return size, nil
-		}
-		if len(c.definitions)+size > maxDefinitions {
-			return 0, fmt.Errorf("the definitions of types have more than %d bytes", maxDefinitions)
-		}
-		if !c.session.Reserve(2 * size) { // about as much is made of them
-			return 0, errors.New("the server has no memory left for definitions of types")
-		}
-		at := len(c.definitions)
-		c.definitions = append(c.definitions, make([]byte, size)...)
-		if _, err := io.ReadFull(c.session.Reader, c.definitions[at:]); err != nil {
-			return 0, unexpected(err)
-		}
-		c.fed.Write(c.definitions[at:])
+// header reads the header of a request.
+func (c *conn) header() (*rpc.Request, error) {
+	size, id, err := c.toValue()
+	if err != nil {
+		return nil, err
 	}
+	if size > c.limits.MaxMetadata {
+		return nil, fmt.Errorf("a request's header has %d bytes, the limit is %d", size, c.limits.MaxMetadata)
+	}
+	definitions, open, err := c.types.needs(id)
+	if err != nil {
+		return nil, err
+	}
+	if open {
+		return nil, errors.New("a request's header has an interface in it")
+	}
+	if t := c.types.find(id); !t.sent {
+		if c.headerTypes++; c.headerTypes > 1 {
+			return nil, errors.New("the headers of requests have several types")
+		}
+		t.sent = true
+		c.fed.Write(definitions)
+	}
+	if _, err = io.CopyN(&c.fed, c.session.Reader, int64(size)); err != nil {
+		return nil, unexpected(err)
+	}
+	header := new(rpc.Request)
+	if err = c.headers.Decode(header); err != nil {
+		return nil, fmt.Errorf("decode a request's header: %w", err)
+	}
+	return header, nil
+}
+
+// openBody reads a value with interfaces in it, whose first message has size bytes, and returns it
+// with the definitions that it needs.
+func (c *conn) openBody(size int) ([]byte, error) {
+	value := make([]byte, size)
+	if _, err := io.ReadFull(c.session.Reader, value); err != nil {
+		return nil, err
+	}
+	reserved := 0
+	defer func() { c.session.Release(reserved) }()
+	_, start := uintOf(value)
+	definitions, err := c.types.complete(value[start:], func() ([]byte, error) {
+		n, start, err := c.peekMessage()
+		if err != nil {
+			return nil, err
+		}
+		if len(value)+n > c.limits.MaxMessage {
+			return nil, fmt.Errorf("a request has more than %d bytes", c.limits.MaxMessage)
+		}
+		if !c.session.Reserve(n) {
+			return nil, errMemory
+		}
+		reserved += n
+		at := len(value)
+		value = slices.Grow(value, n)[:at+n]
+		_, err = io.ReadFull(c.session.Reader, value[at:])
+		return value[at+start:], err
+	})
+	return append(definitions, value...), err
+}
+
+// toValue reads to the next message that is a value, and keeps the definitions of types before it.
+// It returns the size of that message with its length, and the number of its type.
+func (c *conn) toValue() (size int, id int64, err error) {
+	for {
+		size, start, err := c.peekMessage()
+		if err != nil {
+			return 0, 0, err
+		}
+		number, n, err := c.peekUint(start)
+		if err != nil {
+			return 0, 0, unexpected(err)
+		}
+		if start+n > size {
+			return 0, 0, errDamaged
+		}
+		if number&1 == 0 { // that of a definition is negative
+			return size, int64(number >> 1), nil
+		}
+		if size > maxDefinitions {
+			return 0, 0, fmt.Errorf("the definition of a type has %d bytes, the limit is %d", size, maxDefinitions)
+		}
+		message := make([]byte, size)
+		if _, err := io.ReadFull(c.session.Reader, message); err != nil {
+			return 0, 0, unexpected(err)
+		}
+		definition := &cursor{rest: message[start+n:]}
+		if _, err = c.types.define(^int64(number>>1), definition); err != nil {
+			return 0, 0, err
+		}
+		if len(definition.rest) > 0 {
+			return 0, 0, errDamaged
+		}
+	}
+}
+
+// peekMessage returns the size of the next message with its length, and where its content starts.
+func (c *conn) peekMessage() (size, start int, err error) {
+	length, start, err := c.peekUint(0)
+	if err != nil {
+		return 0, 0, err
+	}
+	if length == 0 || length > math.MaxInt32 {
+		return 0, 0, fmt.Errorf("a message has %d bytes", length)
+	}
+	return start + int(length), start, nil
 }
 
 // peekUint returns the number that begins at an offset, and how many bytes it takes, without
