@@ -22,6 +22,7 @@ import (
 	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/inspect"
 	"github.com/yodel-rpc/yodel/protocol/netrpc"
+	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
 // Arith is a service as net/rpc's documentation has it.
@@ -386,4 +387,17 @@ func TestNonsense(t *testing.T) {
 	if err := good.Call("Arith.Multiply", &Args{7, 8}, &product); err != nil || product != 56 {
 		t.Errorf("got %d, %v", product, err)
 	}
+}
+
+// A caller is a client of net/rpc.
+type caller struct{ *rpc.Client }
+
+// Do implements yodel.Caller.
+func (c caller) Do(_ context.Context, call *yodel.Call) error {
+	return c.Call(call.Method, call.Args, call.Reply)
+}
+
+func TestProtocolKeepsTheContract(t *testing.T) {
+	p := yodeltest.Protocol{Protocol: netrpc.Protocol, Codecs: []yodel.Codec{gob.Codec}}
+	yodeltest.TestProtocol(t, p, func(conn net.Conn) yodel.Caller { return caller{rpc.NewClient(conn)} })
 }
