@@ -344,6 +344,9 @@ func (l *link) giveUp(err error) {
 	_ = l.conn.Close() // read sees it
 }
 
+// pieceSize is how many bytes go out within twice Limits.KeepAlive, or the connection ends.
+const pieceSize = 64 << 10
+
 // write writes what is queued, until the connection ends.
 func (l *link) write() {
 	var spare []byte
