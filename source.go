@@ -3,12 +3,9 @@
 package yodel
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -39,7 +36,6 @@ const (
 	// first set of instances that is empty waits for the list.
 	listTime      = 2 * time.Second
 	firstListTime = 250 * time.Millisecond
-	shownServices = 3
 )
 
 // describe sets s from r's optional methods.
@@ -74,7 +70,7 @@ func (s *source) list(ctx context.Context, c *Client, patience time.Duration) {
 		limited, cancel := context.WithTimeout(life, listTime)
 		defer cancel()
 		if asked, services, err := s.lister.Services(limited); err == nil {
-			similar, known = similarServices(asked, services), true
+			similar, known = nearest.Services(asked, services), true
 		}
 	})
 	if !listing || patience == 0 {
@@ -102,51 +98,6 @@ func (s *source) none() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return "no instance is known" + s.of() + s.similar
-}
-
-// similarServices returns a suffix for a message that names the known services most similar to
-// asked.
-func similarServices(asked string, known []string) string {
-	type service struct {
-		name     string
-		distance int
-	}
-	limit := len(asked)/3 + 1
-	var near, others []service
-	for _, name := range known {
-		d := 0
-		if !strings.EqualFold(name, asked) {
-			d = nearest.Distance(name, asked, limit)
-		}
-		switch {
-		case name == asked: // it has records but no instance
-		case d < limit:
-			near = append(near, service{name, d})
-		default:
-			others = append(others, service{name, limit})
-		}
-	}
-	found := near
-	if len(near) == 0 {
-		found = others
-	}
-	if len(found) == 0 {
-		return "; the registry knows no other service there"
-	}
-	slices.SortFunc(found, func(a, b service) int { return cmp.Or(a.distance-b.distance, strings.Compare(a.name, b.name)) })
-	shown := make([]string, 0, shownServices)
-	for _, f := range found[:min(len(found), shownServices)] {
-		shown = append(shown, fmt.Sprintf("%.40q", f.name))
-	}
-	list := strings.Join(shown, " or ")
-	if len(near) > 0 {
-		return "; did you mean " + list + "?"
-	}
-	list = strings.Join(shown, ", ")
-	if more := len(found) - len(shown); more > 0 {
-		list += fmt.Sprintf(" and %d more", more)
-	}
-	return "; the services there are " + list
 }
 
 // errNoAddress is the error of a client that was given no address.

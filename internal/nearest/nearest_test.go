@@ -30,6 +30,23 @@ func TestNameIsTheMostSimilar(t *testing.T) {
 	}
 }
 
+func TestServicesNamesTheMostSimilar(t *testing.T) {
+	tests := []struct {
+		known []string
+		want  string
+	}{
+		{nil, "; the registry knows no other service there"},
+		{[]string{"Inventory"}, "; the registry knows no other service there"}, // it has no instance
+		{[]string{"Weather", "inventory", "Inventroy"}, `; did you mean "inventory" or "Inventroy"?`},
+		{[]string{"D", "B", "A", "C", "E"}, `; the services there are "A", "B", "C" and 2 more`},
+	}
+	for _, test := range tests {
+		if got := nearest.Services("Inventory", test.known); got != test.want {
+			t.Errorf("of %q: got %q, want %q", test.known, got, test.want)
+		}
+	}
+}
+
 func TestDistance(t *testing.T) {
 	long := strings.Repeat("a", 65)
 	for _, test := range []struct {
