@@ -48,9 +48,10 @@ type lazyCallsIn struct {
 	// requests that are processed although this side drains: the count of the drain notice
 	promised uint64
 	// The ping whose pong says that the peer obeys a lower limit, see quota.go. 0 means none.
-	lowering uint64
-	order    keyedOrder // see order.go
-	replies  replies    // see replies.go
+	lowering    uint64
+	limitsAsked bool       // a ping was sent to find out whether the peer has read its limits
+	order       keyedOrder // see order.go
+	replies     replies    // see replies.go
 }
 
 // noCallsIn is shared by all connections without a lazyCallsIn. Nothing changes it.

@@ -269,8 +269,9 @@ func (co *callsOut) beganLocked() time.Duration {
 type callsOut struct {
 	c *Conn
 	*lazyCallsOut
-	flooded   bool  // calls fail because this side cannot read their replies, see failFloodedRelocking
-	maxNum    int32 // how many method numbers the peer accepts
+	flooded   bool   // calls fail because this side cannot read their replies, see failFloodedRelocking
+	nextNum   uint16 // the next method number
+	maxNum    int32  // how many method numbers the peer accepts
 	open      int
 	openBytes int
 	maxOpen   int // the peer's window
@@ -287,15 +288,12 @@ type lazyCallsOut struct {
 	admission []*ticket
 	tickets   uint64      // ever made
 	numbers   []numbering // by handle
-	nextNum   uint16
-	announced uint32 // Method frames ever sent
+	announced uint32      // Method frames ever sent
+	nested    int32       // requests beyond the window that serve calls of the peer, see nested.go
 
 	idleWaiters []*waiter     // for asynchronous calls
 	batchBegan  time.Duration // see beganLocked
-
-	// Requests beyond the window that serve calls of the peer, see nested.go.
-	nested      int
-	nestedBytes int
+	nestedBytes int           // the part of openBytes for nested
 }
 
 // noCallsOut is shared by all connections that have sent no call. Nothing changes it.

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 // Tables is what a connection keeps of its calls, for the tests that want none to be forgotten in
@@ -273,3 +274,6 @@ func (rt *Runtime) Watched() int {
 	defer rt.parker.mu.Unlock()
 	return rt.parker.sockets.n
 }
+
+// ConnSize is how many bytes a Conn takes.
+const ConnSize = unsafe.Sizeof(Conn{})

@@ -42,7 +42,7 @@ func (lt *lifetime) onPong(payload []byte) {
 		close(ch)
 		delete(lt.pings, n)
 	}
-	c.quota.limitsRead = true
+	lt.answered = true
 	c.quota.obeyedLocked(n)
 	c.mu.Unlock()
 }

@@ -24,6 +24,7 @@ type lifetime struct {
 	draining    atomic.Bool // this side accepts no more requests, and then ends the connection
 	hasEnded    atomic.Bool // err is set
 	pinged      bool        // a keepalive ping waits for a sign of life from the peer
+	answered    bool        // the peer has answered a ping, so it has read this side's settings
 	client      bool        // this side has dialled; it does not change
 	abrupt      bool        // the connection ends at once, without waiting for output
 }

@@ -17,12 +17,10 @@ type quota struct {
 	share *share // nil without a budget
 	// the requests granted, including those that the peer may send before it learns of a lower
 	// limit
-	limit       int
-	limitBytes  int
-	peak        int // the most requests that were open at once since the last measurement
-	peakBytes   int
-	limitsRead  bool // the peer has answered a ping, so it has read this side's settings
-	limitsAsked bool // a ping was sent to find that out
+	limit      int
+	limitBytes int
+	peak       int // the most requests that were open at once since the last measurement
+	peakBytes  int
 }
 
 // hardLimit returns how many requests of the peer may be open in any case.
@@ -60,12 +58,12 @@ func (q *quota) budgetAllowsLocked(r *Request, open, bytes int) bool {
 	if open == 0 || open < q.limit && (bytes == 0 || bytes+r.bytes <= q.limitBytes) {
 		return true
 	}
-	if q.share == nil || open >= initialWindow || q.limitsRead || !c.cfg.Budget.borrow(q.share, open+1, bytes+r.bytes) {
+	if q.share == nil || open >= initialWindow || c.lifetime.answered || !c.cfg.Budget.borrow(q.share, open+1, bytes+r.bytes) {
 		return false
 	}
 	// The peer read its settings, with the limits, before it answers the ping.
-	if !q.limitsAsked {
-		q.limitsAsked = true
+	if lazy := c.callsIn.lazyLocked(); !lazy.limitsAsked {
+		lazy.limitsAsked = true
 		c.writing.sendPingLocked(wire.Ping, make([]byte, pingSize))
 	}
 	q.limit, q.limitBytes = max(q.limit, open+1), max(q.limitBytes, bytes+r.bytes)

@@ -128,7 +128,7 @@ func (co *callsOut) admitSlowlyRelocking(ctx context.Context, out *Out, size int
 // working on the peer's own call, parent. It never waits, so that an endless recursion of calls
 // fails.
 func (co *callsOut) nestLocked(out *Out, size int, parent uint32) error {
-	if co.nested >= extraOpen(co.mostOpen) || co.open >= maxSlots(co.mostOpen) || co.nested > 0 && co.nestedBytes+size > extraBytes(co.mostBytes) {
+	if int(co.nested) >= extraOpen(co.mostOpen) || co.open >= maxSlots(co.mostOpen) || co.nested > 0 && co.nestedBytes+size > extraBytes(co.mostBytes) {
 		return &CallError{Cause: ErrWindow, NotProcessed: true}
 	}
 	co.enterLocked(size)
@@ -145,7 +145,7 @@ func (co *callsOut) queueRelocking(ctx context.Context, t *ticket, deadline time
 	c.reading.passOnReadingRelocking()
 	err := c.lifetime.waitRelocking(ctx, deadline, t.wake)
 	for t.admitted && !t.flooded && err == nil && c.lifetime.err == nil && c.lifetime.drained == nil {
-		if bytes := co.openBytes - co.nestedBytes; co.open-co.nested <= co.maxOpen && (bytes <= co.maxBytes || bytes == t.bytes) {
+		if bytes := co.openBytes - co.nestedBytes; co.open-int(co.nested) <= co.maxOpen && (bytes <= co.maxBytes || bytes == t.bytes) {
 			return nil
 		}
 		co.requeueLocked(t) // the window has shrunk meanwhile
@@ -201,7 +201,7 @@ func (co *callsOut) refusedLocked() error {
 // fitsLocked reports whether a request of size bytes may be sent now. A request that is larger than
 // the whole window may be sent when no other request has bytes in the window.
 func (co *callsOut) fitsLocked(size int) bool {
-	open, bytes := co.open-co.nested, co.openBytes-co.nestedBytes
+	open, bytes := co.open-int(co.nested), co.openBytes-co.nestedBytes
 	return open < co.maxOpen && co.open < maxSlots(co.mostOpen) && (bytes+size <= co.maxBytes || bytes == 0)
 }
 
