@@ -3,11 +3,14 @@
 package yodel_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -64,6 +67,8 @@ type setup struct {
 	call func(t *testing.T, c *yodel.Client) error
 	// handler is what the methods call. Default: nothing.
 	handler func()
+	// session says that calls are made in another protocol too.
+	session bool
 	// beginning says that the harm is done when a connection begins, not with calls.
 	beginning bool
 	// shutdown says that it is done when the server or the client ends.
@@ -308,6 +313,77 @@ var pluginPlaces = []place{
 	}},
 }
 
+// speaks makes the server speak p too, and has calls made in it.
+func (s *setup) speaks(p lines) {
+	if p.codec == nil {
+		p.codec = yodel.JSON
+	}
+	s.session, s.so.MaxOpen, s.so.Protocols = true, 8, []yodel.Protocol{p}
+	s.call = callSession
+}
+
+var protocolPlaces = []place{
+	{"Match", func(s *setup, harm func()) {
+		s.speaks(lines{match: func(first []byte) (ok, more bool) { harm(); return first[0] == '!', false }})
+	}},
+	{"Name", func(s *setup, harm func()) { s.speaks(lines{name: func() string { harm(); return "lines" }}) }},
+	{"Serve", func(s *setup, harm func()) {
+		s.speaks(lines{serve: func(ctx context.Context, ses *yodel.Session) error {
+			harm()
+			return lines{codec: yodel.JSON}.Serve(ctx, ses)
+		}})
+	}},
+	{"Session.Go", func(s *setup, harm func()) {
+		s.speaks(lines{serve: func(ctx context.Context, ses *yodel.Session) error {
+			ses.Go(harm)
+			return lines{codec: yodel.JSON}.Serve(ctx, ses)
+		}})
+	}},
+	{"a handler", func(s *setup, harm func()) { s.speaks(lines{}); s.handler = harm }},
+	{"a middleware", func(s *setup, harm func()) {
+		s.speaks(lines{})
+		s.so.Middleware = []yodel.Middleware{harmfulMiddleware(harm)}
+	}},
+	{"Observer.Start", func(s *setup, harm func()) {
+		s.speaks(lines{})
+		s.so.Observers = []yodel.Observer{{Start: harmfulStart(harm)}}
+	}},
+	{"Observer.End", func(s *setup, harm func()) {
+		s.speaks(lines{})
+		s.so.Observers = []yodel.Observer{{End: harmfulEnd(harm)}}
+	}},
+	{"Connect", func(s *setup, harm func()) {
+		s.speaks(lines{})
+		s.so.Connect = func(context.Context, *yodel.Peer) error { harm(); return nil }
+	}},
+	{"Codec.Append", func(s *setup, harm func()) { s.speaks(lines{codec: hookCodec{encode: func(any) { harm() }}}) }},
+	{"Codec.Decode", func(s *setup, harm func()) { s.speaks(lines{codec: hookCodec{decode: func(any) { harm() }}}) }},
+	{"Conn.Read", func(s *setup, harm func()) { s.speaks(lines{}); s.listener = harmfulListener(harm, nil) }},
+	{"Conn.Write", func(s *setup, harm func()) { s.speaks(lines{}); s.listener = harmfulListener(nil, harm) }},
+}
+
+// callSession makes a call in the protocol lines, over a connection of its own.
+func callSession(t *testing.T, c *yodel.Client) error {
+	t.Helper()
+	conn, err := new(net.Dialer).DialContext(timely(t), "tcp", c.Endpoints()[0].Addr())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience / 2))
+	if _, err = io.WriteString(conn, request("Unary", `{"Text":"x"}`)); err != nil {
+		return err
+	}
+	reply, err := bufio.NewReader(conn).ReadString('\n')
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the call of a session hung")
+	}
+	if err == nil && strings.HasPrefix(reply, "error") {
+		err = errors.New(reply)
+	}
+	return err
+}
+
 // failsFirst fails idempotent calls, and does harm to them in the background, where retry.Later
 // makes them again.
 func failsFirst(harm func()) yodel.Middleware {
@@ -356,7 +432,7 @@ func callPeers(t *testing.T, s *yodel.Server, harm func()) error {
 // Whatever user code does to its goroutine, at any place where the framework calls it: the process
 // lives, calls end, and afterwards everything works and nothing is missing.
 func TestUserCodeCannotEndTheProcessNorLoseAPlace(t *testing.T) { //nolint:tparallel // its parts run beside each other, and not beside other tests
-	for side, places := range map[string][]place{"server": serverPlaces, "client": clientPlaces, "plug-in": pluginPlaces} {
+	for side, places := range map[string][]place{"server": serverPlaces, "client": clientPlaces, "plug-in": pluginPlaces, "protocol": protocolPlaces} {
 		for _, p := range places {
 			for _, how := range []string{"panics", "exits"} {
 				t.Run(fmt.Sprintf("%s/%s/%s", side, p.name, how), func(t *testing.T) {
@@ -412,6 +488,13 @@ func tryPlace(t *testing.T, p place, how string) {
 		})
 		h.armed.Store(false)
 		works(t, c)
+		if s.session {
+			for range 10 { // more than there are places
+				if err := callSession(t, c); err != nil {
+					t.Errorf("a call of a session afterwards: %v", err)
+				}
+			}
+		}
 		until(t, "nothing is in flight", func() bool {
 			for _, ep := range c.Endpoints() {
 				if ep.Inflight() > 0 {

@@ -340,21 +340,36 @@ func (ses *Session) beginReadAhead() bool {
 func (ses *Session) Write(b []byte) (n int, err error) {
 	ses.writing <- struct{}{}
 	defer func() { <-ses.writing }()
+	returned := false
+	defer func() {
+		if !returned { // a panic of the connection's own code, or the end of the goroutine
+			ses.writeFailed(errInterrupted)
+		}
+	}()
 	for n < len(b) && err == nil {
 		_ = ses.Conn.SetWriteDeadline(time.Now().Add(2 * ses.server.limits.KeepAlive)) // without support for deadlines, the write waits for the peer
 		var wrote int
 		wrote, err = ses.Conn.Write(b[n:min(n+writePiece, len(b))])
 		n += wrote
 	}
+	returned = true
 	if err != nil {
-		ses.mu.Lock()
-		if ses.writeErr == nil {
-			ses.writeErr = err
-		}
-		ses.mu.Unlock()
-		_ = ses.Conn.Close() // Reader fails too
+		ses.writeFailed(err)
 	}
 	return n, err
+}
+
+// errInterrupted is the error of a Write that did not return.
+var errInterrupted = errors.New("the connection's Write panicked, or ended its goroutine")
+
+// writeFailed ends a connection to which only a part of the bytes was written.
+func (ses *Session) writeFailed(err error) {
+	ses.mu.Lock()
+	if ses.writeErr == nil {
+		ses.writeErr = err
+	}
+	ses.mu.Unlock()
+	_ = ses.Conn.Close() // Reader fails too
 }
 
 // Reserve counts n bytes that the Protocol holds for the client in addition to the requests of

@@ -77,15 +77,20 @@ func (p lines) Serve(ctx context.Context, s *yodel.Session) error {
 		}
 		s.Go(func() {
 			defer v.End()
-			e := v.Run()
-			var reply []byte
-			if e == nil {
-				reply, _, e = v.AppendReply(nil)
-			}
-			if e != nil {
-				reply = fmt.Appendf(nil, "error %v", e)
-			}
-			_, _ = s.Write(append(reply, '\n'))
+			defer func() { // also if the handler ends the goroutine
+				var reply []byte
+				e := v.Outcome()
+				defer func() { // also if the codec does
+					if e = v.Outcome(); e != nil {
+						reply = fmt.Appendf(nil, "error %v", e)
+					}
+					_, _ = s.Write(append(reply, '\n')) // the session ends
+				}()
+				if e == nil {
+					reply, _, _ = v.AppendReply(nil) // the error is the outcome
+				}
+			}()
+			_ = v.Run() // the error is the outcome
 		})
 	}
 }
