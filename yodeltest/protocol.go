@@ -812,6 +812,21 @@ func (t *protocolTrial) sendAndLeave(b []byte) error {
 	return nil
 }
 
+// alone waits until the server has no connection.
+func (t *protocolTrial) alone() error {
+	t.doingf("the end of all sessions")
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for t.Stats().Conns > 0 {
+		select {
+		case <-tick.C:
+		case <-t.ctx.Done():
+			return fmt.Errorf("%d connections are open though their clients have left", t.Stats().Conns)
+		}
+	}
+	return nil
+}
+
 func checkTruncated(t *protocolTrial) error {
 	sent, err := t.request(strings.Repeat("hello ", 20))
 	if err != nil {
@@ -823,6 +838,15 @@ func checkTruncated(t *protocolTrial) error {
 		if err = t.sendAndLeave(sent[:i]); err != nil {
 			return err
 		}
+	}
+	for range 30 { // the session may see the end of the connection first
+		t.doingf("a request without its last two bytes")
+		if err = t.sendAndLeave(sent[:max(len(sent)-2, 0)]); err != nil {
+			return err
+		}
+	}
+	if err = t.alone(); err != nil { // all calls have ended
+		return err
 	}
 	if got := t.executed.Load(); got != before {
 		return fmt.Errorf("%d calls were executed whose requests were not complete", got-before)
