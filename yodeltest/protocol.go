@@ -839,12 +839,6 @@ func checkTruncated(t *protocolTrial) error {
 			return err
 		}
 	}
-	for range 30 { // the session may see the end of the connection first
-		t.doingf("a request without its last two bytes")
-		if err = t.sendAndLeave(sent[:max(len(sent)-2, 0)]); err != nil {
-			return err
-		}
-	}
 	if err = t.alone(); err != nil { // all calls have ended
 		return err
 	}

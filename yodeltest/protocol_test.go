@@ -45,6 +45,21 @@ func (p textProtocol) Match(first []byte) (ok, more bool) {
 	return first[0] == '{', false
 }
 
+// read reads a request.
+func (p textProtocol) read(reader *bufio.Reader) (line []byte, err error) {
+	if p.fault != "accepts half a request" {
+		return reader.ReadBytes('\n')
+	}
+	for !json.Valid(append(line, '}')) { // the end is missing, and it does not wait for it
+		b, err := reader.ReadByte()
+		if err != nil {
+			return nil, err
+		}
+		line = append(line, b)
+	}
+	return append(line, '}'), nil
+}
+
 func (p textProtocol) Serve(_ context.Context, s *yodel.Session) error {
 	reader, w := s.Reader, io.Writer(s)
 	switch p.fault {
@@ -63,15 +78,12 @@ func (p textProtocol) Serve(_ context.Context, s *yodel.Session) error {
 				return err
 			}
 		}
-		line, err := reader.ReadBytes('\n')
+		line, err := p.read(reader)
 		if err != nil {
 			if p.fault == "keeps the connection" {
 				<-s.Draining()
 			}
-			if p.fault != "accepts half a request" || len(line) == 0 {
-				return err
-			}
-			line = append(line, "}"...)
+			return err
 		}
 		var r textRequest
 		if err = json.Unmarshal(line, &r); err != nil {
