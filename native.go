@@ -150,7 +150,7 @@ func (in *incoming) again(t *target) bool {
 func (in *incoming) clear() {
 	in.Request, in.target = mux.Request{}, nil
 	in.call, in.method, in.executed, in.notProcessed, in.stream = Call{}, nil, false, false, nil
-	in.ctx, in.err, in.packed, in.view, in.keySent = nil, nil, nil, nil, 0
+	in.ctx, in.err, in.packed, in.view, in.keySent, in.late = nil, nil, nil, nil, 0, nil
 }
 
 // Serve implements mux.Target.
@@ -166,8 +166,21 @@ func (t *target) Serve(r *mux.Request) {
 	early := in.early()
 	in.call.began = r.Taken
 	in.run(in.handling, early)
+	if in.late == nil || in.err != nil && r.NotLater() {
+		in.reply()
+	}
+}
+
+// Reply implements mux.Target.
+func (t *target) Reply(r *mux.Request) {
+	in := r.Owner.(*incoming) //nolint:forcetypeassert // New made it
+	in.call.Reply, in.err = in.late.reply, in.late.err
 	in.reply()
 }
+
+// later and finish implement protocolCall.
+func (in *incoming) later()  { in.Later() }
+func (in *incoming) finish() { in.Finish() }
 
 // early reads everything before the body. It returns the error of a call that cannot begin, or nil.
 func (in *incoming) early() *Error {

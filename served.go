@@ -47,7 +47,8 @@ type foreignCall struct {
 	handling foreignContext
 	cancel   context.CancelCauseFunc
 	owned    bool
-	running  atomic.Bool // Run has begun
+	replied  chan struct{} // closed when a late reply is there; nil without one
+	running  atomic.Bool   // Run has begun
 	admitted bool
 	ended    bool
 	messages foreignStream // of v.Stream
@@ -255,8 +256,16 @@ func (v *Served) Run() *Error {
 	}()
 	in.run(&in.handling, v.early())
 	returned = true
+	if in.late != nil && in.err == nil {
+		<-in.replied // this goroutine belongs to the Protocol
+		in.call.Reply, in.err = in.late.reply, in.late.err
+	}
 	return v.Outcome()
 }
+
+// later and finish implement protocolCall.
+func (c *foreignCall) later()  { c.replied = make(chan struct{}) }
+func (c *foreignCall) finish() { close(c.replied) }
 
 // Outcome returns the error for the caller, or nil if the call has not failed.
 func (v *Served) Outcome() *Error {

@@ -36,6 +36,7 @@ type serverCall struct {
 	ctx     context.Context         //nolint:containedctx // the handler's, with values of observers
 	err     error
 
+	late         *lateReply               // nil unless the handler has called Later
 	executed     bool                     // the method itself has begun
 	notProcessed bool                     // the NotProcessed of outcome
 	packed       *[]byte                  // holds the compressed reply
@@ -63,6 +64,9 @@ type protocolCall interface {
 	// Fresh reports whether the request was read just now, so that the last reading of the clock is
 	// still valid.
 	Fresh() bool
+	// later lets the method return before there is a reply, and finish replies with late.
+	later()
+	finish()
 	// learned is called when the method has other traits than as.told.
 	learned(traits uint32)
 	// sizes returns the sizes of the request and the reply in bytes.
@@ -264,6 +268,48 @@ func (c *serverCall) run(ctx context.Context, early *Error) {
 	}
 }
 
+// A lateReply is the reply of a call whose handler has returned without it.
+type lateReply struct {
+	told  atomic.Bool
+	reply any
+	err   error // an *Error, or nil
+}
+
+// Later lets a handler return without a reply, so that no goroutine waits for it. The handler passes
+// the returned function on, and returns nil. Whoever has the reply calls the function, from any
+// goroutine, even before the handler has returned: with what the method would have returned. The
+// function encodes the reply, and waits while the caller does not read its replies. Later calls of
+// it do nothing. If the handler returns an error or panics, that is the reply.
+//
+// The call stays open until then: it counts in the limits, its context goes on, and Shutdown waits
+// for it, so the function must be called in the end. Arguments of the type View, and bodies that
+// were not copied, stay valid. Middleware sees the handler return; observers and statistics see the
+// call end when it is answered. Calls with a stream cannot be answered later: then, and on the
+// client, Later returns nil.
+func (c *Call) Later() func(reply any, err error) {
+	in := c.in
+	if in == nil || in.stream != nil {
+		return nil
+	}
+	late := &lateReply{}
+	in.asked.Store(true) // the call is not reused, however late the function is called
+	in.late = late
+	in.protocol.later()
+	return func(reply any, err error) {
+		if late.told.Swap(true) {
+			return
+		}
+		late.reply = reply
+		switch {
+		case err != nil:
+			late.err = asError(err)
+		case reply == nil && !in.call.OneWay:
+			late.err = failure("YDL5003", "%s: the handler's late reply is nil", in.as.name)
+		}
+		in.protocol.finish()
+	}
+}
+
 // Decode decodes the request's body into Args, on the server. The method calls it just before it
 // runs. Middleware that needs the arguments may call it earlier.
 func (c *Call) Decode() error {
@@ -423,6 +469,9 @@ func (c *serverCall) execute(ctx context.Context) (reply any, err error) {
 		err = c.method.dynamic(ctx, &c.call)
 	default:
 		reply, err = c.method.call(ctx, c.call.Args)
+	}
+	if err == reflectcall.ErrNoReply && c.late != nil { //nolint:errorlint // as below
+		return nil, nil
 	}
 	if err == reflectcall.ErrNoReply { //nolint:errorlint // it is returned bare
 		err = failure("YDL5003", "%s: the handler returned neither a reply nor an error", c.as.name)

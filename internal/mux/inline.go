@@ -47,7 +47,13 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 		switch { // after runtime.Goexit this goroutine cannot go on reading
 		case !normal:
 			c.reading.handOver(rd, state)
-			r.Reply = goexitOutcome()
+			r.begunAt(began)
+			if r.Scratch = nil; !r.served() {
+				return
+			}
+			if r.late.Load() == notLate {
+				r.Reply = goexitOutcome()
+			}
 			c.callsIn.finish(r)
 			c.callsIn.doneLate(r, 0)
 		case !done:
@@ -62,12 +68,18 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 	r.target.Serve(r)
 	normal = true
 	r.sayTimesIfAsked()
-	if !r.alone() && r.Reply.large() { // it may have to wait until the peer reads
+	if !r.alone() && r.Reply.large() || r.late.Load() != notLate { // it may have to wait until the peer reads
 		c.reading.handOver(rd, state)
 	}
 	if !rd.endUserCode(state) {
 		if !timed {
 			began = rd.lostAt.Load() // one or two ticks late
+		}
+		if r.late.Load() != notLate {
+			r.begunAt(began)
+			if r.Scratch = nil; !r.served() {
+				return false
+			}
 		}
 		rd.finishLate(r, began)
 		return false

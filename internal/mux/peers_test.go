@@ -46,6 +46,8 @@ func (h *handler) New(*mux.Request) *mux.Request {
 }
 
 func (h *handler) Serve(r *mux.Request) { h.serve(r) }
+
+func (h *handler) Reply(r *mux.Request) { r.Reply.Body = []byte("late") }
 func (h *handler) Done(r *mux.Request, _ time.Duration, handedOver bool) {
 	if h.done != nil {
 		h.done(r, handedOver)

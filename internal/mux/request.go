@@ -3,6 +3,7 @@
 package mux
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
@@ -26,6 +27,8 @@ type Target interface {
 	// Serve executes the call and stores the reply in the request. It must not panic. It may end
 	// its goroutine.
 	Serve(r *Request)
+	// Reply stores the reply of a request that has called Later. It must not panic.
+	Reply(r *Request)
 	// Done is called when the reply has been queued. Took is how long Serve ran, or Untimed.
 	// HandedOver says that Serve blocked the reader goroutine for so long that another reader took
 	// over. Done must not panic. It may end its goroutine.
@@ -84,8 +87,9 @@ type Request struct {
 	unwanted bool // the peer has canceled it; guarded by Conn.mu
 	// the peer used the id twice, and the reader noticed too late; guarded by Conn.mu
 	stray  bool
-	orphan bool    // one-way, and its connection has ended; guarded by Conn.mu
-	held   *[]byte // the memory of the body, unless it is the read buffer
+	late   atomic.Int32 // see Later
+	orphan bool         // one-way, and its connection has ended; guarded by Conn.mu
+	held   *[]byte      // the memory of the body, unless it is the read buffer
 	// set while the request arrives in pieces; changed by the reader with Conn.mu held
 	collected *collector
 	stream    *Stream       // nil for a unary method
@@ -137,7 +141,14 @@ func (r *Request) run() {
 	r.Taken = c.rt.clock()
 	normal := false
 	defer func() {
-		if !normal {
+		if r.late.Load() != notLate {
+			r.Scratch = nil // Finish may run at the same time
+		}
+		if !r.served() {
+			c.cfg.Pool.release(scratch)
+			return
+		}
+		if !normal && r.late.Load() == notLate {
 			r.Reply = goexitOutcome()
 		}
 		now := c.rt.clock()
@@ -232,6 +243,7 @@ func (unserved) New(*Request) *Request { return new(Request) }
 func (unserved) Serve(r *Request) {
 	r.Reply = refusedWith(catalogue.NothingServed, "this side of the connection serves nothing")
 }
+func (unserved) Reply(*Request)                     {}
 func (unserved) Done(*Request, time.Duration, bool) {}
 
 // shuttingDown is the text of the refusal of requests that arrive after the drain notice.
