@@ -29,7 +29,7 @@ func since(now, before mux.Counters) mux.Counters {
 	}
 }
 
-func TestALoneCallerCostsOneWriteForEachCall(t *testing.T) {
+func TestASingleCallerCostsOneWriteForEachCall(t *testing.T) {
 	for _, inline := range []bool{true, false} {
 		s := &setup{serves: map[string]*handler{"echo": {inline: inline, serve: answerEcho}}}
 		c, srv := s.overTCP(t)

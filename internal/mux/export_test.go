@@ -81,8 +81,8 @@ func (c *Conn) Window() (open, bytes int) {
 	return c.callsOut.maxOpen, c.callsOut.maxBytes
 }
 
-// Self tells how the connection is read for a lone caller.
-func (c *Conn) Self() (lent, asleep bool) {
+// Self tells how the connection is read when a single caller uses it.
+func (c *Conn) Self() (offered, asleep bool) {
 	c.reading.self.mu.Lock()
 	defer c.reading.self.mu.Unlock()
 	return c.reading.is(readOffered) || c.reading.is(readParked), c.reading.self.sleeper != nil
@@ -168,10 +168,10 @@ func Reserve() int {
 	return cap(m.reserve)
 }
 
-// CanPark says that connections can be laid down.
+// CanPark says that connections can be parked.
 const CanPark = canPark
 
-// Parked reports whether the connection has been laid down.
+// Parked reports whether the connection is parked.
 func (c *Conn) Parked() bool { return c.reading.is(readParked) }
 
 // SharedIsChanged says what of the things that connections share has been written to.

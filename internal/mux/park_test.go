@@ -11,30 +11,30 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// overLying returns connections of which both sides have been laid down.
-func overLying(t *testing.T, s *setup) (c, srv *mux.Conn) {
+// overParked returns connections of which both sides are parked.
+func overParked(t *testing.T, s *setup) (c, srv *mux.Conn) {
 	t.Helper()
 	if !mux.CanPark {
-		t.Skip("connections are laid down on Linux only")
+		t.Skip("connections are parked on Linux only")
 	}
 	c, srv = s.overTCP(t)
-	untilBothLie(t, c, srv)
+	untilBothParked(t, c, srv)
 	return c, srv
 }
 
-func untilBothLie(t *testing.T, c, srv *mux.Conn) {
+func untilBothParked(t *testing.T, c, srv *mux.Conn) {
 	t.Helper()
-	eventually(t, "both sides lie", func() bool { return c.Parked() && srv.Parked() })
+	eventually(t, "both sides are parked", func() bool { return c.Parked() && srv.Parked() })
 }
 
 func echoes() *setup {
 	return &setup{limits: defaultLimits(), serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}, "other": blocked()}}
 }
 
-func TestCallsOnAConnectionThatLies(t *testing.T) {
+func TestCallsOnAParkedConnection(t *testing.T) {
 	for name, calls := range map[string]func(t *testing.T, c *mux.Conn){
 		"one":   func(t *testing.T, c *mux.Conn) { t.Helper(); mustEcho(t, c, echo, "first") },
-		"alone": lendCalls,
+		"alone": offeredCalls,
 		"bound": func(t *testing.T, c *mux.Conn) {
 			t.Helper()
 			if _, reply, err := call(t.Context(), c, echo, "bound"); err != nil || reply != "bound" {
@@ -69,10 +69,10 @@ func TestCallsOnAConnectionThatLies(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, srv := overLying(t, echoes())
+			c, srv := overParked(t, echoes())
 			for range 2 {
 				calls(t, c)
-				untilBothLie(t, c, srv)
+				untilBothParked(t, c, srv)
 			}
 			wantEmpty(t, "client", c)
 			wantEmpty(t, "server", srv)
@@ -80,13 +80,13 @@ func TestCallsOnAConnectionThatLies(t *testing.T) {
 	}
 }
 
-func lendCalls(t *testing.T, c *mux.Conn) {
+func offeredCalls(t *testing.T, c *mux.Conn) {
 	t.Helper()
-	lend(t, c)
+	untilOffered(t, c)
 }
 
-// The end of a connection that lies is seen, and both sides end, whoever ended it and however.
-func TestTheEndOfAConnectionThatLies(t *testing.T) {
+// The end of a parked connection is seen, and both sides end, whoever ended it and however.
+func TestTheEndOfAParkedConnection(t *testing.T) {
 	for name, end := range map[string]func(c, srv *mux.Conn){
 		"closed":           func(c, _ *mux.Conn) { c.Close() },
 		"aborted":          func(c, _ *mux.Conn) { c.Abort() },
@@ -97,7 +97,7 @@ func TestTheEndOfAConnectionThatLies(t *testing.T) {
 		"socket is closed": func(c, _ *mux.Conn) { c.NetConn().Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, srv := overLying(t, echoes())
+			c, srv := overParked(t, echoes())
 			end(c, srv)
 			wantEnd(t, c)
 			wantEnd(t, srv)
@@ -105,16 +105,16 @@ func TestTheEndOfAConnectionThatLies(t *testing.T) {
 	}
 }
 
-// A peer that is gone without a word is found out while the connection lies.
-func TestKeepAliveOfAConnectionThatLies(t *testing.T) {
+// A peer that is gone without a word is found out while the connection is parked.
+func TestKeepAliveOfAParkedConnection(t *testing.T) {
 	s := echoes()
 	s.limits.KeepAlive = 200 * time.Millisecond
 	p, srv := s.facingServer(t)
 	p.write(hello(nil))
 	if !mux.CanPark {
-		t.Skip("connections are laid down on Linux only")
+		t.Skip("connections are parked on Linux only")
 	}
-	eventually(t, "it lies", srv.Parked)
+	eventually(t, "it is parked", srv.Parked)
 	wantEnd(t, srv)
 	if err := srv.Err(); !errors.Is(err, mux.ErrDead) {
 		t.Error(err)
@@ -123,7 +123,7 @@ func TestKeepAliveOfAConnectionThatLies(t *testing.T) {
 
 // On a busy machine a look may take so long that the next one is due.
 func TestALookIsNotHeldUpByAnother(t *testing.T) {
-	c, _ := overLying(t, echoes())
+	c, _ := overParked(t, echoes())
 	mustEcho(t, c, echo, "awake")
 	release := c.Hold()
 	eventually(t, "a look waits for the connection", mux.Parking)

@@ -80,7 +80,7 @@ func TestARuntimeParksItsConnections(t *testing.T) {
 	s.client.Runtime = rt
 	c, srv := s.overTCP(t)
 	mustEcho(t, c, echo, "text")
-	untilBothLie(t, c, srv)
+	untilBothParked(t, c, srv)
 	if n := rt.Watched(); n != 1 {
 		t.Errorf("the Runtime of the client watches %d sockets, want 1", n)
 	}

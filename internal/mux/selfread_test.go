@@ -35,29 +35,29 @@ func eachPolling(t *testing.T, test func(t *testing.T, limits mux.Limits)) {
 	}
 }
 
-// lend makes calls until the reading of the connection is left to its callers.
-func lend(t testing.TB, c *mux.Conn) {
+// untilOffered makes calls until the reading of the connection is left to its callers.
+func untilOffered(t testing.TB, c *mux.Conn) {
 	t.Helper()
-	eventually(t, "the reading is lent", func() bool {
+	eventually(t, "the reading is offered", func() bool {
 		mustEcho(t, c, echo, "alone")
-		lent, _ := c.Self()
-		return lent
+		offered, _ := c.Self()
+		return offered
 	})
 }
 
 // A goroutine reads again when no call comes, so that what the peer says of its own accord is
 // heard.
-func TestALentConnectionIsWatchedWhenNoCallComes(t *testing.T) {
+func TestAnOfferedConnectionIsWatchedWhenNoCallComes(t *testing.T) {
 	eachPolling(t, func(t *testing.T, limits mux.Limits) {
 		s := &setup{limits: limits, serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}}}
 		c, srv := s.overTCP(t)
 		for range 3 {
-			lend(t, c)
+			untilOffered(t, c)
 			if _, err := srv.Ping(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, "a goroutine reads", func() bool { lent, _ := c.Self(); return !lent })
+		eventually(t, "a goroutine reads", func() bool { offered, _ := c.Self(); return !offered })
 		before := c.Counters()
 		srv.Drain()
 		eventually(t, "the drain is heard", func() bool { return !c.Usable() })
@@ -71,11 +71,11 @@ func TestALentConnectionIsWatchedWhenNoCallComes(t *testing.T) {
 }
 
 // A caller that reads its own reply learns when that came, not when the reply before it did.
-func TestALoneCallersAnswerSaysWhenItCame(t *testing.T) {
+func TestASingleCallersAnswerSaysWhenItCame(t *testing.T) {
 	eachPolling(t, func(t *testing.T, limits mux.Limits) {
 		s := &setup{limits: limits, serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}}}
 		c, _ := s.overTCP(t)
-		lend(t, c)
+		untilOffered(t, c)
 		for range 100 {
 			began := mux.Clock()
 			a, err := c.Call(context.Background(), &mux.Out{Method: echo})
@@ -92,12 +92,12 @@ func TestALoneCallersAnswerSaysWhenItCame(t *testing.T) {
 
 // A call beginning after the peer has gone must be known not to have been sent, although nobody may
 // have been reading.
-func TestACallOnALentConnectionThatHasEndedIsNotSent(t *testing.T) {
+func TestACallOnAnOfferedConnectionThatHasEndedIsNotSent(t *testing.T) {
 	eachPolling(t, func(t *testing.T, limits mux.Limits) {
 		s := &setup{limits: limits, serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}}}
 		for range 20 {
 			c, srv := s.overTCP(t)
-			lend(t, c)
+			untilOffered(t, c)
 			before := time.Now()
 			srv.Abort()
 			for time.Since(before) < time.Millisecond {
@@ -113,15 +113,15 @@ func TestACallOnALentConnectionThatHasEndedIsNotSent(t *testing.T) {
 // asleepIn starts a call that is not answered, in a caller that sleeps while it reads for itself.
 func asleepIn(ctx context.Context, t *testing.T, c *mux.Conn, out *mux.Out) <-chan error {
 	t.Helper()
-	lend(t, c)
+	untilOffered(t, c)
 	ended := make(chan error, 1)
 	go func() {
 		_, _, err := callOut(ctx, c, out)
 		ended <- err
 	}()
 	eventually(t, "the caller sleeps, or was too late to read for itself", func() bool {
-		lent, asleep := c.Self()
-		return asleep || !lent && c.Tables().Open == 1 || len(ended) == 1
+		offered, asleep := c.Self()
+		return asleep || !offered && c.Tables().Open == 1 || len(ended) == 1
 	})
 	return ended
 }
@@ -155,7 +155,7 @@ func TestTheDeadlineOfACallerThatReads(t *testing.T) {
 			close(release)
 			wantEmpty(t, "client", c)
 			wantEmpty(t, "server", srv)
-			lend(t, c)
+			untilOffered(t, c)
 		}
 	})
 }
@@ -246,7 +246,7 @@ func TestACallerThatReadsServesNobody(t *testing.T) {
 		var c *mux.Conn
 		c, srv = s.overTCP(t)
 		for range 5 {
-			lend(t, c)
+			untilOffered(t, c)
 			held.Lock()
 			mustEcho(t, c, other, "ask me back")
 			held.Unlock()
@@ -279,7 +279,7 @@ func TestWhatACallerReads(t *testing.T) {
 				i++
 				cut := rand.N(len(answer))
 				switch {
-				case i < 31: // so that the reading is lent
+				case i < 31: // so that the reading is offered
 				case i%5 == 0:
 					answer = append(ping(7), answer...)
 				case i%5 == 1:
@@ -305,7 +305,7 @@ func TestWhatACallerReads(t *testing.T) {
 }
 
 // Lone callers, several ones, callbacks, deadlines and cancellations follow each other at random.
-func TestLoneCallersAmongOthers(t *testing.T) {
+func TestSingleCallersAmongOthers(t *testing.T) {
 	eachPolling(t, func(t *testing.T, limits mux.Limits) {
 		s := &setup{limits: limits, serves: map[string]*handler{
 			"echo": {inline: true, serve: answerEcho}, "other": {serve: answerEcho},
@@ -365,12 +365,12 @@ func TestLoneCallersAmongOthers(t *testing.T) {
 }
 
 // A lone caller whose context may end is told of that at once also while it could be reading.
-func TestALoneCallerIsCanceled(t *testing.T) {
+func TestASingleCallerIsCanceled(t *testing.T) {
 	eachPolling(t, func(t *testing.T, limits mux.Limits) {
 		s := &setup{limits: limits, serves: map[string]*handler{"echo": {inline: true, serve: answerEcho}, "other": blocked()}}
 		c, _ := s.overTCP(t)
 		for range 5 {
-			lend(t, c)
+			untilOffered(t, c)
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(10*time.Millisecond, cancel)
 			if _, _, err := call(ctx, c, other, ""); !errors.Is(err, context.Canceled) {
