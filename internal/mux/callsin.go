@@ -420,3 +420,17 @@ func (ci *callsIn) endAllLocked(err error) []*Request {
 	}
 	return requests
 }
+
+// trimLocked drops memory that an idle connection does not need.
+func (ci *callsIn) trimLocked() {
+	ci.in = sparseTable[*Request]{}
+	ci.trimMemoryLocked()
+}
+
+// promiseLocked returns how many requests have arrived. This side processes all of them although it
+// drains.
+func (ci *callsIn) promiseLocked() uint64 {
+	lazy := ci.lazyLocked()
+	lazy.promised = ci.received.Load()
+	return lazy.promised
+}

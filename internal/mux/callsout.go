@@ -388,3 +388,10 @@ func (co *callsOut) endAllLocked(err error) (calls []failedCall) {
 	}
 	return calls
 }
+
+// trimLocked drops memory that an idle connection does not need.
+func (co *callsOut) trimLocked() {
+	if co.lazyCallsOut != noCallsOut {
+		co.idleWaiters = nil
+	}
+}

@@ -70,9 +70,7 @@ func (lt *lifetime) drain(again uint64) {
 	}
 	lt.drainBegunLocked()
 	lt.draining.Store(true)
-	promised := c.callsIn.received.Load()
-	c.callsIn.lazyLocked().promised = promised
-	d := wire.Drain{Count: promised, Again: again}
+	d := wire.Drain{Count: c.callsIn.promiseLocked(), Again: again}
 	c.writing.appendLocked(func(dst []byte) []byte { return wire.AppendGoAway(dst, 0, &d) })
 	lt.endDrainedLocked()
 	c.writing.flushAndUnlock(false)

@@ -71,17 +71,13 @@ func (re *reading) passOnReadingRelocking() {
 	re.handOver(rd, state)
 }
 
-// trimLocked drops memory that only calls need.
+// trimLocked drops memory of all roles that only calls need.
 func (re *reading) trimLocked() {
 	c := re.c
-	c.writing.spare, c.callsIn.in, re.self.timer = nil, sparseTable[*Request]{}, nil
-	c.callsIn.trimMemoryLocked()
-	if len(c.writing.out) == 0 {
-		c.writing.out = nil
-	}
-	if c.callsOut.lazyCallsOut != noCallsOut {
-		c.callsOut.idleWaiters = nil
-	}
+	re.self.timer = nil
+	c.writing.trimLocked()
+	c.callsIn.trimLocked()
+	c.callsOut.trimLocked()
 }
 
 // isIdleLocked reports whether nothing can arrive but a call of either side, the end of the

@@ -128,9 +128,8 @@ func (st *Stream) endLocked(why error) {
 	st.sending.sendChangedLocked()
 	c := st.conn
 	st.ended = true
-	if st.sending.busy && c.writing.space != nil { // Send may wait for space
-		close(c.writing.space)
-		c.writing.space = nil
+	if st.sending.busy { // Send may wait for space
+		c.writing.spaceChangedLocked()
 	}
 	if !st.opener { // the opener's messages end with the outcome: see Complete
 		st.receiving.closeReceiveLocked(why)

@@ -214,14 +214,8 @@ func (co *callsOut) enterLocked(size int) {
 	if co.open > 1 {
 		return
 	}
-	if c.writing.space != nil {
-		close(c.writing.space)
-		c.writing.space = nil
-	}
-	if c.callsIn.room != nil {
-		close(c.callsIn.room)
-		c.callsIn.room = nil
-	}
+	c.writing.spaceChangedLocked()
+	c.callsIn.roomChangedLocked()
 }
 
 func (co *callsOut) leaveLocked(size int, nested bool) {

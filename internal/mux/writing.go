@@ -374,3 +374,11 @@ func (w *writing) awaitWrittenRelocking(ctx context.Context) {
 		c.mu.Lock()
 	}
 }
+
+// trimLocked drops memory that an idle connection does not need.
+func (w *writing) trimLocked() {
+	w.spare = nil
+	if len(w.out) == 0 {
+		w.out = nil
+	}
+}
