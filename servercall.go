@@ -275,11 +275,11 @@ type lateReply struct {
 	err   error // an *Error, or nil
 }
 
-// Later lets a handler return without a reply, so that no goroutine waits for it. The handler passes
-// the returned function on, and returns nil. Whoever has the reply calls the function, from any
-// goroutine, even before the handler has returned: with what the method would have returned. The
-// function encodes the reply, and waits while the caller does not read its replies. Later calls of
-// it do nothing. If the handler returns an error or panics, that is the reply.
+// Later lets a handler return without a reply, so that no goroutine waits for it. The handler
+// passes the returned function on, and returns nil. Whoever has the reply calls the function, from
+// any goroutine, even before the handler has returned: with what the method would have returned.
+// The function encodes the reply, and waits while the caller does not read its replies. Later calls
+// of it do nothing. If the handler returns an error or panics, that is the reply.
 //
 // The call stays open until then: it counts in the limits, its context goes on, and Shutdown waits
 // for it, so the function must be called in the end. Arguments of the type View, and bodies that

@@ -25,8 +25,8 @@ func (r *Request) Later() { r.late.CompareAndSwap(notLate, lateServing) }
 func (r *Request) NotLater() bool { return r.late.CompareAndSwap(lateServing, notLate) }
 
 // Finish sends the reply of a request that has called Later: Target.Reply stores it first. Finish
-// does nothing if NotLater was called, and when it is called again. It waits while the peer does not
-// read its replies.
+// does nothing if NotLater was called, and when it is called again. It waits while the peer does
+// not read its replies.
 func (r *Request) Finish() {
 	if r.late.CompareAndSwap(lateServing, lateReady) || !r.late.CompareAndSwap(lateReturned, lateFinished) {
 		return

@@ -10,31 +10,68 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 )
 
-// A frames reads a stream of gobs message by message. It decodes only headers. A value that is
-// decoded elsewhere needs the definitions of types that came before it: see body.
+// A frames reads what the peer sends, message by message. It decodes only headers. A value that is
+// decoded elsewhere gets the definitions of types that it needs: see typeTable.
 type frames struct {
-	reader      *bufio.Reader
-	headers     *gob.Decoder // reads fed
-	fed         bytes.Buffer // definitions and headers that headers has not read yet
-	definitions []byte       // all that have come
+	reader  *bufio.Reader
+	most    int // how many bytes a value may have
+	headers *gob.Decoder
+	fed     bytes.Buffer // what headers reads
+	types   typeTable
+	release func(n int) // undoes types.reserve
+
+	headerTypes int // how many types the headers have had
 }
 
-func newFrames(r *bufio.Reader) *frames {
-	f := &frames{reader: r}
+// newFrames returns a frames that reads from r. It counts no memory; the owner may set
+// types.reserve and release.
+func newFrames(r *bufio.Reader, most int) *frames {
+	f := &frames{reader: r, most: most, release: func(int) {}}
+	f.types.reserve = func(int) bool { return true }
 	f.headers = gob.NewDecoder(&f.fed)
 	return f
 }
 
+// A value is the next value of the stream, before it is read.
+type value struct {
+	size        int    // of its message, with the length
+	definitions []byte // that it needs
+	open        bool   // further messages may belong to it, because there are interfaces in it
+}
+
+// cost returns about how many bytes the value takes with its definitions.
+func (v value) cost() int {
+	if v.open { // it is known only when the value has been read
+		return maxNeeded + v.size
+	}
+	return len(v.definitions) + v.size
+}
+
 // header decodes the next value, of at most limit bytes, into v.
 func (f *frames) header(v any, limit int) error {
-	size, err := f.toValue()
+	size, id, err := f.toValue()
 	if err != nil {
 		return err
 	}
 	if size > limit {
 		return fmt.Errorf("a header has %d bytes, the limit is %d", size, limit)
+	}
+	definitions, open, err := f.types.needs(id)
+	if err != nil {
+		return err
+	}
+	if open {
+		return errors.New("a header has an interface in it")
+	}
+	if t := f.types.find(id); !t.sent {
+		if f.headerTypes++; f.headerTypes > 1 {
+			return errors.New("the headers have several types")
+		}
+		t.sent = true
+		f.fed.Write(definitions)
 	}
 	if _, err = io.CopyN(&f.fed, f.reader, int64(size)); err != nil {
 		return unexpected(err)
@@ -45,48 +82,112 @@ func (f *frames) header(v any, limit int) error {
 	return nil
 }
 
-// body returns the definitions and the next value, which has size bytes, in memory of its own.
-func (f *frames) body(size int) ([]byte, error) {
-	b := make([]byte, len(f.definitions)+size)
-	_, err := io.ReadFull(f.reader, b[copy(b, f.definitions):])
+// next reads to the next value.
+func (f *frames) next() (v value, err error) {
+	size, id, err := f.toValue()
+	if err != nil {
+		return value{}, err
+	}
+	v.size = size
+	v.definitions, v.open, err = f.types.needs(id)
+	return v, err
+}
+
+// body reads v, and returns it behind the definitions that it needs, in memory of its own.
+func (f *frames) body(v value) ([]byte, error) {
+	if v.open {
+		return f.openBody(v.size)
+	}
+	b := make([]byte, len(v.definitions)+v.size)
+	_, err := io.ReadFull(f.reader, b[copy(b, v.definitions):])
 	return b, unexpected(err)
 }
 
-// skip discards the next value, which has size bytes.
-func (f *frames) skip(size int) error {
-	_, err := io.CopyN(io.Discard, f.reader, int64(size))
+// skip discards v.
+func (f *frames) skip(v value) error {
+	if v.open { // there may be definitions in it
+		_, err := f.openBody(v.size)
+		return err
+	}
+	_, err := io.CopyN(io.Discard, f.reader, int64(v.size))
 	return unexpected(err)
 }
 
-// toValue reads to the next message that is a value, and keeps the definitions of types before it.
-// It returns the size of that message with its length.
-func (f *frames) toValue() (size int, err error) {
-	for {
-		length, n, err := f.peekUint(0)
-		if err != nil {
-			return 0, err
-		}
-		id, idSize, err := f.peekUint(n)
-		if err != nil {
-			return 0, unexpected(err)
-		}
-		if length < uint64(idSize) || length > math.MaxInt32 { //nolint:gosec // positive
-			return 0, fmt.Errorf("a message has %d bytes", length)
-		}
-		size = n + int(length) //nolint:gosec // checked
-		if id&1 == 0 {         // the ID of a type; that of a definition is negative
-			return size, nil
-		}
-		if len(f.definitions)+size > maxDefinitions {
-			return 0, fmt.Errorf("the definitions of types have more than %d bytes", maxDefinitions)
-		}
-		at := len(f.definitions)
-		f.definitions = append(f.definitions, make([]byte, size)...)
-		if _, err := io.ReadFull(f.reader, f.definitions[at:]); err != nil {
-			return 0, unexpected(err)
-		}
-		f.fed.Write(f.definitions[at:])
+// openBody reads a value with interfaces in it, whose first message has size bytes, and returns it
+// with the definitions that it needs.
+func (f *frames) openBody(size int) ([]byte, error) {
+	value := make([]byte, size)
+	if _, err := io.ReadFull(f.reader, value); err != nil {
+		return nil, err
 	}
+	reserved := 0
+	defer func() { f.release(reserved) }()
+	_, start := uintOf(value)
+	definitions, err := f.types.complete(value[start:], func() ([]byte, error) {
+		n, start, err := f.peekMessage()
+		if err != nil {
+			return nil, err
+		}
+		if len(value)+n > f.most {
+			return nil, fmt.Errorf("a value has more than %d bytes", f.most)
+		}
+		if !f.types.reserve(n) {
+			return nil, errMemory
+		}
+		reserved += n
+		at := len(value)
+		value = slices.Grow(value, n)[:at+n]
+		_, err = io.ReadFull(f.reader, value[at:])
+		return value[at+start:], err
+	})
+	return append(definitions, value...), err
+}
+
+// toValue reads to the next message that is a value, and keeps the definitions of types before it.
+// It returns the size of that message with its length, and the number of its type.
+func (f *frames) toValue() (size int, id int64, err error) {
+	for {
+		size, start, err := f.peekMessage()
+		if err != nil {
+			return 0, 0, err
+		}
+		number, n, err := f.peekUint(start)
+		if err != nil {
+			return 0, 0, unexpected(err)
+		}
+		if start+n > size {
+			return 0, 0, errDamaged
+		}
+		if number&1 == 0 { // that of a definition is negative
+			return size, int64(number >> 1), nil
+		}
+		if size > maxDefinitions {
+			return 0, 0, fmt.Errorf("the definition of a type has %d bytes, the limit is %d", size, maxDefinitions)
+		}
+		message := make([]byte, size)
+		if _, err := io.ReadFull(f.reader, message); err != nil {
+			return 0, 0, unexpected(err)
+		}
+		definition := &cursor{rest: message[start+n:]}
+		if _, err = f.types.define(^int64(number>>1), definition); err != nil {
+			return 0, 0, err
+		}
+		if len(definition.rest) > 0 {
+			return 0, 0, errDamaged
+		}
+	}
+}
+
+// peekMessage returns the size of the next message with its length, and where its content starts.
+func (f *frames) peekMessage() (size, start int, err error) {
+	length, start, err := f.peekUint(0)
+	if err != nil {
+		return 0, 0, err
+	}
+	if length == 0 || length > math.MaxInt32 {
+		return 0, 0, fmt.Errorf("a message has %d bytes", length)
+	}
+	return start + int(length), start, nil
 }
 
 // peekUint returns the number that begins at an offset, and how many bytes it takes, without

@@ -24,9 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/rpc"
-	"slices"
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
@@ -105,9 +103,8 @@ func (protocol) Serve(_ context.Context, s *yodel.Session) error {
 	if err := acceptHTTP(s); err != nil {
 		return err
 	}
-	c := &conn{session: s, codec: codec, limits: s.Limits()}
-	c.headers = gob.NewDecoder(&c.fed)
-	c.types.reserve = s.Reserve
+	c := &conn{session: s, codec: codec, limits: s.Limits(), frames: newFrames(s.Reader, s.Limits().MaxMessage)}
+	c.frames.types.reserve, c.frames.release = s.Reserve, s.Release
 	c.writer.session, c.writer.limits = s, c.limits
 	c.writer.encoder = gob.NewEncoder(&c.writer.encoded)
 	for {
@@ -144,14 +141,8 @@ type conn struct {
 	session *yodel.Session
 	codec   yodel.Codec
 	limits  yodel.Limits
-
-	headers *gob.Decoder // reads fed
-	fed     bytes.Buffer
-	types   typeTable
-
-	headerTypes int // how many types the headers have had
-
-	writer writer
+	frames  *frames
+	writer  writer
 }
 
 // next reads one request and begins it.
@@ -159,39 +150,24 @@ func (c *conn) next() error {
 	if err := c.session.Next(); err != nil {
 		return err
 	}
-	header, err := c.header()
-	if err != nil {
+	header := new(rpc.Request)
+	if err := c.frames.header(header, c.limits.MaxMetadata); err != nil {
 		return err
 	}
-	size, id, err := c.toValue()
+	value, err := c.frames.next()
 	if err != nil {
 		return unexpected(err)
-	}
-	definitions, open, err := c.types.needs(id)
-	if err != nil {
-		return err
-	}
-	n := len(definitions)
-	if open { // it is known only when the value has been read
-		n = maxNeeded
 	}
 	v := c.session.Begin(header.ServiceMethod, c.codec, nil)
-	if e := v.Admit(n+size, true); e != nil {
+	if e := v.Admit(value.cost(), true); e != nil {
 		defer v.End()
 		c.writer.reply(header, v, e)
-		if open {
+		if value.open {
 			return fmt.Errorf("a request with interfaces was refused, and the definitions in it are lost: %w", e)
 		}
-		_, err = io.CopyN(io.Discard, c.session.Reader, int64(size))
-		return unexpected(err)
+		return c.frames.skip(value)
 	}
-	if open {
-		v.Body, err = c.openBody(size)
-	} else {
-		v.Body = make([]byte, n+size)
-		_, err = io.ReadFull(c.session.Reader, v.Body[copy(v.Body, definitions):])
-	}
-	if err != nil {
+	if v.Body, err = c.frames.body(value); err != nil {
 		v.End()
 		return unexpected(err)
 	}
@@ -202,136 +178,6 @@ func (c *conn) next() error {
 		_ = v.Run()                                               // it is the outcome
 	})
 	return nil
-}
-
-// header reads the header of a request.
-func (c *conn) header() (*rpc.Request, error) {
-	size, id, err := c.toValue()
-	if err != nil {
-		return nil, err
-	}
-	if size > c.limits.MaxMetadata {
-		return nil, fmt.Errorf("a request's header has %d bytes, the limit is %d", size, c.limits.MaxMetadata)
-	}
-	definitions, open, err := c.types.needs(id)
-	if err != nil {
-		return nil, err
-	}
-	if open {
-		return nil, errors.New("a request's header has an interface in it")
-	}
-	if t := c.types.find(id); !t.sent {
-		if c.headerTypes++; c.headerTypes > 1 {
-			return nil, errors.New("the headers of requests have several types")
-		}
-		t.sent = true
-		c.fed.Write(definitions)
-	}
-	if _, err = io.CopyN(&c.fed, c.session.Reader, int64(size)); err != nil {
-		return nil, unexpected(err)
-	}
-	header := new(rpc.Request)
-	if err = c.headers.Decode(header); err != nil {
-		return nil, fmt.Errorf("decode a request's header: %w", err)
-	}
-	return header, nil
-}
-
-// openBody reads a value with interfaces in it, whose first message has size bytes, and returns it
-// with the definitions that it needs.
-func (c *conn) openBody(size int) ([]byte, error) {
-	value := make([]byte, size)
-	if _, err := io.ReadFull(c.session.Reader, value); err != nil {
-		return nil, err
-	}
-	reserved := 0
-	defer func() { c.session.Release(reserved) }()
-	_, start := uintOf(value)
-	definitions, err := c.types.complete(value[start:], func() ([]byte, error) {
-		n, start, err := c.peekMessage()
-		if err != nil {
-			return nil, err
-		}
-		if len(value)+n > c.limits.MaxMessage {
-			return nil, fmt.Errorf("a request has more than %d bytes", c.limits.MaxMessage)
-		}
-		if !c.session.Reserve(n) {
-			return nil, errMemory
-		}
-		reserved += n
-		at := len(value)
-		value = slices.Grow(value, n)[:at+n]
-		_, err = io.ReadFull(c.session.Reader, value[at:])
-		return value[at+start:], err
-	})
-	return append(definitions, value...), err
-}
-
-// toValue reads to the next message that is a value, and keeps the definitions of types before it.
-// It returns the size of that message with its length, and the number of its type.
-func (c *conn) toValue() (size int, id int64, err error) {
-	for {
-		size, start, err := c.peekMessage()
-		if err != nil {
-			return 0, 0, err
-		}
-		number, n, err := c.peekUint(start)
-		if err != nil {
-			return 0, 0, unexpected(err)
-		}
-		if start+n > size {
-			return 0, 0, errDamaged
-		}
-		if number&1 == 0 { // that of a definition is negative
-			return size, int64(number >> 1), nil
-		}
-		if size > maxDefinitions {
-			return 0, 0, fmt.Errorf("the definition of a type has %d bytes, the limit is %d", size, maxDefinitions)
-		}
-		message := make([]byte, size)
-		if _, err := io.ReadFull(c.session.Reader, message); err != nil {
-			return 0, 0, unexpected(err)
-		}
-		definition := &cursor{rest: message[start+n:]}
-		if _, err = c.types.define(^int64(number>>1), definition); err != nil {
-			return 0, 0, err
-		}
-		if len(definition.rest) > 0 {
-			return 0, 0, errDamaged
-		}
-	}
-}
-
-// peekMessage returns the size of the next message with its length, and where its content starts.
-func (c *conn) peekMessage() (size, start int, err error) {
-	length, start, err := c.peekUint(0)
-	if err != nil {
-		return 0, 0, err
-	}
-	if length == 0 || length > math.MaxInt32 {
-		return 0, 0, fmt.Errorf("a message has %d bytes", length)
-	}
-	return start + int(length), start, nil
-}
-
-// peekUint returns the number that begins at an offset, and how many bytes it takes, without
-// reading on.
-func (c *conn) peekUint(at int) (x uint64, size int, err error) {
-	for n := 1; ; n++ {
-		b, err := c.session.Reader.Peek(at + n)
-		if err != nil {
-			if len(b) > 0 {
-				err = unexpected(err)
-			}
-			return 0, 0, err
-		}
-		switch x, size := uintOf(b[at:]); {
-		case size > 0:
-			return x, size, nil
-		case size < 0:
-			return 0, 0, errors.New("it is no gob")
-		}
-	}
 }
 
 // unexpected is err, where the connection should not have ended.

@@ -69,7 +69,7 @@ func (w wire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yod
 	}
 	l := &link{
 		conn: nc, codec: w.codec, limits: ep.Client().Limits(), addr: ep.Addr(),
-		frames: newFrames(reader), pending: make(map[uint64]*pendingCall),
+		frames: newFrames(reader, ep.Client().Limits().MaxMessage), pending: make(map[uint64]*pendingCall),
 		closing: make(chan struct{}), lost: make(chan struct{}), done: make(chan struct{}),
 		queued: make(chan struct{}, 1), written: make(chan struct{}),
 	}
@@ -408,7 +408,7 @@ func (l *link) next() error {
 	if err := l.frames.header(&header, l.limits.MaxMetadata+l.limits.MaxMessage); err != nil {
 		return err
 	}
-	size, err := l.frames.toValue()
+	v, err := l.frames.next()
 	if err != nil {
 		return unexpected(err)
 	}
@@ -418,18 +418,18 @@ func (l *link) next() error {
 	var r reply
 	switch {
 	case p == nil: // its caller has left
-		return l.frames.skip(size)
+		return l.frames.skip(v)
 	case header.Error != "":
 		r.err = errorOf(header.Error)
-		err = l.frames.skip(size)
-	case size > l.limits.MaxMessage:
+		err = l.frames.skip(v)
+	case v.size > l.limits.MaxMessage:
 		r.err = &yodel.Error{
 			Code: yodel.ResourceExhausted, ID: "YDL2202",
-			Message: fmt.Sprintf("%s: the reply from %s has %d bytes, this client's limit is %d", header.ServiceMethod, l.addr, size, l.limits.MaxMessage),
+			Message: fmt.Sprintf("%s: the reply from %s has %d bytes, this client's limit is %d", header.ServiceMethod, l.addr, v.size, l.limits.MaxMessage),
 		}
-		err = l.frames.skip(size)
+		err = l.frames.skip(v)
 	default:
-		r.body, err = l.frames.body(size)
+		r.body, err = l.frames.body(v)
 	}
 	if err != nil {
 		return err // p gets it from read

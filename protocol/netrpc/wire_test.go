@@ -85,6 +85,20 @@ type Plain struct{ *Arith }
 // Whoami returns the server's kind.
 func (*Plain) Whoami(_ int, reply *string) error { *reply = "net/rpc"; return nil }
 
+// A Parcel holds a value of any registered type.
+type Parcel struct{ Inside any }
+
+// Content is a type that only parcels have.
+type Content struct{ Name string }
+
+func init() { gob.Register(Content{}) }
+
+// Wrap returns a Parcel, whose content is defined within the reply.
+func (*Plain) Wrap(box Parcel, reply *Parcel) error {
+	*reply = box
+	return nil
+}
+
 // Refuse fails as a yodel server behind net/rpc does.
 func (*Plain) Refuse(_ int, _ *int) error { return errors.New("permission_denied: not you") }
 
@@ -111,6 +125,12 @@ func TestWire(t *testing.T) {
 	var quotient Quotient
 	if err := c.Call(t.Context(), "Arith.Divide", Args{7, 2}, &quotient); err != nil || quotient != (Quotient{3, 1}) {
 		t.Errorf("got %v, %v", quotient, err)
+	}
+	for range 3 {
+		var box Parcel
+		if err := c.Call(t.Context(), "Arith.Wrap", &Parcel{Content{"x"}}, &box); err != nil || box.Inside != (Content{"x"}) {
+			t.Errorf("got %v, %v", box, err)
+		}
 	}
 	if err := c.Notify(t.Context(), "Arith.Multiply", &Args{1, 2}); err != nil {
 		t.Errorf("a one-way call: %v", err)
