@@ -97,6 +97,7 @@ type Client struct {
 	direct  bool    // no middleware runs between Go and the connection
 	config  mux.Config
 	cluster *cluster
+	wires   []namedWire
 	refresh func() // the resolver's; nil if it has none
 	orders  orders // the queues of ordered calls
 
@@ -131,6 +132,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.setUp(opts.Idempotent)
 	c.observers, c.attemptWatchers, c.messageWatchers = opts.Observers, withAttempt(opts.Observers), withMessage(opts.Observers)
 	c.watches = len(c.attemptWatchers) > 0
+	c.wires = nameWires(opts.Wires)
 	c.wraps = len(opts.Middleware) > 0
 	c.direct = len(opts.Middleware) == 0 && len(opts.EndpointMiddleware) == 0
 	c.handler = c.observe(opts.Observers, chain(opts.Middleware, c.balance()))
@@ -381,7 +383,7 @@ func (c *Client) then(ctx context.Context, method string, in, out any, done ende
 
 // begin prepares a call that the user made, which may have been used before.
 func (c *Call) begin(ctx context.Context, o *outgoing) {
-	c.out, c.Attempt = o, 0
+	c.out, c.Attempt, o.trace = o, 0, c.Trace
 	// Fields that are already correct are not written, because the reader goroutine has them in its
 	// processor's cache.
 	if c.tried != nil {
@@ -404,6 +406,9 @@ func (c *Call) begin(ctx context.Context, o *outgoing) {
 
 // end undoes what the client changed in a user's call while it ran.
 func (c *Call) end() {
+	if c.Trace != c.out.trace { // an observer has set it
+		c.Trace = c.out.trace
+	}
 	c.out = nil
 	if c.turn != nil {
 		c.turn = nil

@@ -18,6 +18,7 @@ type Endpoint struct {
 	instance atomic.Pointer[Instance]
 	client   *Client
 	wire     Wire    // nil for yodel's own protocol; does not change
+	protocol string  // its name; does not change
 	handler  Handler // the attempt on a connection; with endpoint middleware once wrapped
 	wrapped  bool    // set, like handler, before the endpoint is in a set
 	inflight inflight
@@ -86,8 +87,8 @@ func (n *inflight) sent() int {
 	return int(n.begun.Load() - ended)
 }
 
-func newEndpoint(c *Client, in Instance, w Wire) *Endpoint {
-	ep := &Endpoint{client: c, wire: w, by: make(map[string]bool), joined: time.Now()}
+func newEndpoint(c *Client, in Instance, w namedWire) *Endpoint {
+	ep := &Endpoint{client: c, wire: w.Wire, protocol: w.name, by: make(map[string]bool), joined: time.Now()}
 	ep.status.Store(offline)
 	ep.instance.Store(&in)
 	ep.conns.Store(&[]*dialledConn{})

@@ -121,7 +121,7 @@ func (c *Client) Stats() *introspect.ClientStats {
 
 func (ep *Endpoint) stats() introspect.EndpointStats {
 	out := introspect.EndpointStats{
-		Addr: ep.Addr(), Protocol: nameOfWire(ep.wire), Inflight: ep.Inflight(), Load: ep.Load(), Ready: ep.Ready(), NotReady: ep.notReady(),
+		Addr: ep.Addr(), Protocol: ep.protocol, Inflight: ep.Inflight(), Load: ep.Load(), Ready: ep.Ready(), NotReady: ep.notReady(),
 		Attempts: uint64(ep.inflight.begun.Load()), Failed: uint64(ep.failed.Load()), Unconnected: uint64(ep.unconnected.Load()), //nolint:gosec // counters
 		RTT: time.Duration(ep.trip.took.Load()), Unlisted: ep.unlisted.Load(),
 	}

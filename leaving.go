@@ -82,14 +82,14 @@ func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoi
 		if in.State == inactive {
 			continue
 		}
-		w, spoken := cl.client.opts.wireFor(in.Protocols)
+		w, spoken := cl.client.wireFor(in.Protocols)
 		if !spoken {
 			seen[in.Addr] = false
 			cl.unspoken.add(in.Protocols)
 			continue
 		}
 		ep := known[in.Addr]
-		if ep != nil && nameOfWire(ep.wire) != nameOfWire(w) {
+		if ep != nil && ep.protocol != w.name {
 			cl.gone = append(cl.gone, ep)
 			ep = nil
 		}

@@ -159,7 +159,7 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 
 // unordered returns the error of an ordered call to an endpoint that speaks another protocol.
 func unordered(call *Call, ep *Endpoint) *Error {
-	return refusal("YDL2009", "%s: %s speaks %s, which keeps no order of calls", call.Method, ep.Addr(), ep.wire.Name())
+	return refusal("YDL2009", "%s: %s speaks %s, which keeps no order of calls", call.Method, ep.Addr(), ep.protocol)
 }
 
 // unsentByLink returns the error of a link as one of a connection, if it says that the request was
@@ -172,26 +172,34 @@ func unsentByLink(err error) error {
 	return err
 }
 
-// nameOfWire returns the name of a Wire, or that of yodel's own protocol for nil.
-func nameOfWire(w Wire) string {
-	if w == nil {
-		return native
-	}
-	return w.Name()
+// A namedWire is a Wire and its name. The name is asked for once, so that this code of a plug-in does
+// not run under a lock.
+type namedWire struct {
+	Wire // nil for yodel's own protocol
+	name string
 }
 
-// wireFor returns the Wire for an instance that speaks the given protocols, or nil for yodel's own.
-// It reports false if the client speaks none of them.
-func (o *ClientOptions) wireFor(protocols []string) (w Wire, ok bool) {
-	if len(protocols) == 0 || slices.Contains(protocols, native) {
-		return nil, true
+// nameWires returns the Wires with their names.
+func nameWires(wires []Wire) []namedWire {
+	named := make([]namedWire, 0, len(wires))
+	for _, w := range wires {
+		named = append(named, namedWire{w, w.Name()})
 	}
-	for _, w := range o.Wires {
-		if slices.Contains(protocols, w.Name()) {
+	return named
+}
+
+// wireFor returns the Wire for an instance that speaks the given protocols. It reports false if the
+// client speaks none of them.
+func (c *Client) wireFor(protocols []string) (w namedWire, ok bool) {
+	if len(protocols) == 0 || slices.Contains(protocols, native) {
+		return namedWire{name: native}, true
+	}
+	for _, w := range c.wires {
+		if slices.Contains(protocols, w.name) {
 			return w, true
 		}
 	}
-	return nil, false
+	return namedWire{}, false
 }
 
 // An unspoken describes the instances that were left out because the client speaks none of their
@@ -217,7 +225,7 @@ const (
 )
 
 // String returns the end of a message that begins with "no instance", or "".
-func (u unspoken) String() string {
+func (u *unspoken) String() string {
 	if u.instances == 0 {
 		return ""
 	}

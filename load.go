@@ -106,7 +106,7 @@ type roundTrip struct {
 const rttAge = 5 * time.Second
 
 // RTT returns the network round-trip time to the endpoint, as measured by the last ping. It is 0
-// before the first ping has ended. If the last ping is more than 5 s old and there is a connection,
+// before the first ping has ended, and in other protocols than yodel's own. If the last ping is more than 5 s old and there is a connection,
 // RTT starts another ping without waiting for it. So pings are sent only while a program calls RTT.
 func (ep *Endpoint) RTT() time.Duration {
 	if due := ep.trip.due.Load(); due == 0 || int64(clock()) >= due {
@@ -118,7 +118,7 @@ func (ep *Endpoint) RTT() time.Duration {
 // ping measures the round trip, unless a ping is already running.
 func (ep *Endpoint) ping(due int64) {
 	conns := *ep.conns.Load()
-	if len(conns) == 0 || !ep.trip.due.CompareAndSwap(due, math.MaxInt64) {
+	if len(conns) == 0 || ep.wire != nil || !ep.trip.due.CompareAndSwap(due, math.MaxInt64) {
 		return
 	}
 	ep.mu.Lock()

@@ -19,7 +19,7 @@ type notebook struct {
 	lines []string
 }
 
-func (l *notebook) note(format string, args ...any) {
+func (l *notebook) notef(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lines = append(l.lines, fmt.Sprintf(format, args...))
@@ -38,14 +38,14 @@ func (l *notebook) take() []string {
 func (l *notebook) observer(name string) yodel.Observer {
 	return yodel.Observer{
 		Attempt: func(_ context.Context, call *yodel.Call, a *introspect.Attempt) {
-			l.note("%s attempt %d of %s: %s%s, out %t, in %t, messages %d and %d", name, call.Attempt, call.Method, a.Code, a.ID, a.BytesOut > 0, a.BytesIn > 0, a.Sent, a.Received)
+			l.notef("%s attempt %d of %s: %s%s, out %t, in %t, messages %d and %d", name, call.Attempt, call.Method, a.Code, a.ID, a.BytesOut > 0, a.BytesIn > 0, a.Sent, a.Received)
 		},
 		Message: func(_ context.Context, call *yodel.Call, sent bool, bytes int) {
-			l.note("%s message of %s: sent %t, %d bytes", name, call.Method, sent, bytes)
+			l.notef("%s message of %s: sent %t, %d bytes", name, call.Method, sent, bytes)
 		},
 		End: func(_ context.Context, call *yodel.Call, err error) {
 			t := call.Traffic()
-			l.note("%s end of %s: %v, out %t, in %t, messages %d and %d", name, call.Method, yodel.CodeOf(err), t.BytesOut > 0, t.BytesIn > 0, t.Sent, t.Received)
+			l.notef("%s end of %s: %v, out %t, in %t, messages %d and %d", name, call.Method, yodel.CodeOf(err), t.BytesOut > 0, t.BytesIn > 0, t.Sent, t.Received)
 		},
 	}
 }
@@ -154,7 +154,7 @@ func TestCallsToPeersPassThroughMiddlewareAndObservers(t *testing.T) {
 				o.PeerMiddleware = []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
 					return func(ctx context.Context, call *yodel.Call) error {
 						call.Metadata = yodel.Metadata{"token": "secret"}
-						l.note("middleware of %s", call.Method)
+						l.notef("middleware of %s", call.Method)
 						return next(ctx, call)
 					}
 				}}
@@ -281,5 +281,32 @@ func TestClientStats(t *testing.T) {
 	}
 	if in := s.Stats(); in.Conns != 1 || len(in.Methods) == 0 {
 		t.Errorf("the server: got %+v", in)
+	}
+}
+
+// A call that is used again does not keep the trace that an observer has set.
+func TestAReusedCallHasItsOwnTrace(t *testing.T) {
+	s := newServer(t, nil)
+	must(t, s.Handle("Trace", func(ctx context.Context, _ *int) (*string, error) { return &yodel.CallFrom(ctx).Trace, nil }))
+	spans := 0
+	start := func(ctx context.Context, call *yodel.Call) context.Context {
+		spans++
+		call.Trace += fmt.Sprint("/", spans)
+		return ctx
+	}
+	c := newClient(t, &yodel.ClientOptions{Observers: []yodel.Observer{{Start: start}}}, serve(t, s))
+	var got string
+	call := &yodel.Call{Method: "Trace", Args: new(int), Reply: &got, Trace: "root"}
+	for i := range 3 {
+		if i == 2 {
+			ended := make(chan error, 1)
+			c.Go(t.Context(), call, func(err error) { ended <- err })
+			must(t, <-ended)
+		} else {
+			must(t, c.Do(t.Context(), call))
+		}
+		if want := fmt.Sprint("root/", i+1); got != want || call.Trace != "root" {
+			t.Errorf("got %q and %q, want %q", got, call.Trace, want)
+		}
 	}
 }

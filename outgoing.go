@@ -47,6 +47,7 @@ type outgoing struct {
 	fork      bool
 	concluded bool // the record is made
 
+	trace  string                   // the Trace of the user's call
 	budget budget                   // the call's own budget
 	lent   int32                    // tokens lent to the attempt
 	at     atomic.Pointer[Endpoint] // for forks: the endpoint of the attempt

@@ -257,16 +257,7 @@ func NewServer(o *ServerOptions) *Server {
 	// registries get a multiple of it
 	opts.AnnounceEvery = min(orDefault(opts.AnnounceEvery, 10*time.Second), forever/10)
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
-	s.slowAfter = slowAfter(opts.SlowAfter)
-	s.samples = samples.New[CallReport]()
-	s.calls.slowAfter, s.calls.samples = s.slowAfter, s.samples
-	s.calls.codec, s.calls.compressAbove, s.calls.limits, s.calls.side = opts.Codec, opts.CompressAbove, s.limits, serverSide
-	if opts.Codec == nil {
-		s.calls.codec = JSON
-	}
-	s.calls.memory = s.memory
-	s.calls.setUp(nil)
-	s.calls.peers = s.calls.pathToPeers(s)
+	s.setUpCalls()
 	s.messageWatchers = withMessage(opts.Observers)
 	s.config = mux.Config{
 		Limits: s.limits.mux(), Agent: agent, Learned: s.calls.learned, Pool: s.pool, Watch: s.watch, Budget: s.budget, Memory: s.memory,
@@ -290,6 +281,19 @@ func NewServer(o *ServerOptions) *Server {
 		s.introspect()
 	}
 	return s
+}
+
+// setUpCalls prepares the calls to peers.
+func (s *Server) setUpCalls() {
+	q, opts := &s.calls, &s.opts
+	s.slowAfter, s.samples = slowAfter(opts.SlowAfter), samples.New[CallReport]()
+	q.slowAfter, q.samples, q.memory = s.slowAfter, s.samples, s.memory
+	q.codec, q.compressAbove, q.limits, q.side = opts.Codec, opts.CompressAbove, s.limits, serverSide
+	if q.codec == nil {
+		q.codec = JSON
+	}
+	q.setUp(nil)
+	q.peers = q.pathToPeers(s)
 }
 
 // ListenAndServe listens at addr and serves until ctx ends. It then shuts the server down within

@@ -471,7 +471,7 @@ func (c *serverCall) execute(ctx context.Context) (reply any, err error) {
 		reply, err = c.method.call(ctx, c.call.Args)
 	}
 	if err == reflectcall.ErrNoReply && c.late != nil { //nolint:errorlint // as below
-		return nil, nil
+		return nil, nil //nolint:nilnil // the reply comes later
 	}
 	if err == reflectcall.ErrNoReply { //nolint:errorlint // it is returned bare
 		err = failure("YDL5003", "%s: the handler returned neither a reply nor an error", c.as.name)

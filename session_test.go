@@ -75,7 +75,7 @@ func (p lines) Serve(ctx context.Context, s *yodel.Session) error {
 			v.End()
 			return err
 		}
-		s.Go(func() {
+		s.Go(func() { //nolint:contextcheck // the context of a call is that of its session
 			defer v.End()
 			defer func() { // also if the handler ends the goroutine
 				var reply []byte

@@ -31,7 +31,7 @@ func EWMA(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
 
 const (
 	ewmaDecay = 10 * time.Second // in this time a measurement falls to 1/e of its weight
-	// the cost of a call where others are in flight and none has ended yet, as in Finagle
+	// The cost of a call where others are in flight and none has ended yet, as in Finagle.
 	ewmaPenalty  = math.MaxInt64 >> 16
 	ewmaFailure  = 10               // a failure counts as this many times the mean
 	ewmaLongest  = 10 * time.Second // at most

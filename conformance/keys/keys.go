@@ -277,7 +277,7 @@ func (r *run) disturb(ctx context.Context) {
 			r.counts.Kills++
 			n.kill()
 			<-time.After(time.Duration(r.random.IntN(30)) * time.Millisecond)
-			n.start()
+			n.start() //nolint:contextcheck // the server outlives the call that restarts it
 		case 1, 2:
 			r.counts.Delays++
 			n.proxy.delay.Store(int64(r.random.IntN(20)) * int64(time.Millisecond))

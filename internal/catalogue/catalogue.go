@@ -32,23 +32,24 @@ const (
 type Traits uint8
 
 const (
-	// AboutMessage: the types or the size of a message caused the error. Every server would return
-	// it.
+	// AboutMessage says that the types or the size of a message caused the error. Every server
+	// would return it.
 	AboutMessage Traits = 1 << iota
-	// AboutConnection: there is no connection to the server, or the connection ended.
+	// AboutConnection says that there is no connection to the server, or the connection ended.
 	AboutConnection
-	// OfClient: the client failed the call by itself. The error says nothing about the server.
+	// OfClient says that the client failed the call by itself. The error says nothing about the
+	// server.
 	OfClient
-	// Stale: the connection was at fault. Another connection to the same server may work.
+	// Stale says that the connection was at fault. Another connection to the same server may work.
 	Stale
-	// Draining: the server is shutting down. Such errors are stale.
+	// Draining says that the server is shutting down. Such errors are stale.
 	Draining
-	// Impatient: the caller stopped waiting.
+	// Impatient says that the caller stopped waiting.
 	Impatient
-	// NotRepeated: the call was not sent again, because no server there remembers its idempotency
-	// key.
+	// NotRepeated says that the call was not sent again, because no server there remembers its
+	// idempotency key.
 	NotRepeated
-	// Breach: the peer broke the protocol, which ended the connection.
+	// Breach says that the peer broke the protocol, which ended the connection.
 	Breach
 )
 

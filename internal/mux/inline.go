@@ -47,15 +47,7 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 		switch { // after runtime.Goexit this goroutine cannot go on reading
 		case !normal:
 			c.reading.handOver(rd, state)
-			r.begunAt(began)
-			if r.Scratch = nil; !r.served() {
-				return
-			}
-			if r.late.Load() == notLate {
-				r.Reply = goexitOutcome()
-			}
-			c.callsIn.finish(r)
-			c.callsIn.doneLate(r, 0)
+			c.callsIn.exited(r, began)
 		case !done:
 			c.reading.handOver(rd, rd.beginUserCode(running))
 		}
@@ -75,13 +67,9 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 		if !timed {
 			began = rd.lostAt.Load() // one or two ticks late
 		}
-		if r.late.Load() != notLate {
-			r.begunAt(began)
-			if r.Scratch = nil; !r.served() {
-				return false
-			}
+		if r.serveEnded(began) {
+			rd.finishLate(r, began)
 		}
-		rd.finishLate(r, began)
 		return false
 	}
 	rd.current, rd.clock = nil, 0

@@ -61,6 +61,29 @@ func (r *Request) served() bool {
 	return true
 }
 
+// serveEnded is served for a request that has run inline since about began, and is not the reader's
+// any more.
+func (r *Request) serveEnded(began int64) bool {
+	if r.late.Load() == notLate {
+		return true
+	}
+	r.begunAt(began)
+	r.Scratch = nil // Finish may run at the same time
+	return r.served()
+}
+
+// exited ends a request whose Serve has ended the goroutine of a reader.
+func (ci *callsIn) exited(r *Request, began int64) {
+	if !r.serveEnded(began) {
+		return
+	}
+	if r.late.Load() == notLate {
+		r.Reply = goexitOutcome()
+	}
+	ci.finish(r)
+	ci.doneLate(r, 0)
+}
+
 // begunAt sets Taken of a request that has run inline without being measured.
 func (r *Request) begunAt(began int64) {
 	if r.Taken == 0 {

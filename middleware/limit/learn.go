@@ -36,12 +36,12 @@ type learner struct {
 
 // Parameters of a learner.
 const (
-	// the latency may exceed the lowest by this factor before the limit shrinks
+	// The latency may exceed the lowest by this factor before the limit shrinks.
 	tolerance = 1.05
 	headroom  = 0.05 // growth per window, as a part of the limit; at least 0.5
 	ascent    = 1.25 // growth factor while throughput rises
 	step      = 0.75 // factor of each step of a descent
-	// a descent ends when throughput falls below this part: then no call waits inside
+	// A descent ends when throughput falls below this part: then no call waits inside.
 	fewer     = 0.9
 	lookEvery = 15 * time.Second
 )

@@ -93,7 +93,7 @@ func (w wire) connectHTTP(ctx context.Context, nc net.Conn, reader *bufio.Reader
 	if _, err := io.WriteString(nc, "CONNECT "+w.path+" HTTP/1.0\n\n"); err != nil {
 		return err
 	}
-	response, err := http.ReadResponse(reader, &http.Request{Method: http.MethodConnect})
+	response, err := http.ReadResponse(reader, &http.Request{Method: http.MethodConnect}) //nolint:bodyclose // there is none
 	if err != nil {
 		return fmt.Errorf("read the answer to CONNECT %s: %w", w.path, err)
 	}
@@ -212,7 +212,7 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 
 // unsendable returns why a call cannot be sent by this protocol, or nil.
 func (l *link) unsendable(call *yodel.Call) error {
-	what := ""
+	var what string
 	switch _, encoded := call.Args.(*yodel.Encoded); {
 	case call.Streams():
 		what = "streams"

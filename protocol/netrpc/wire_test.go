@@ -91,8 +91,6 @@ type Parcel struct{ Inside any }
 // Content is a type that only parcels have.
 type Content struct{ Name string }
 
-func init() { gob.Register(Content{}) }
-
 // Wrap returns a Parcel, whose content is defined within the reply.
 func (*Plain) Wrap(box Parcel, reply *Parcel) error {
 	*reply = box
@@ -114,6 +112,7 @@ func calling(t testing.TB, o yodel.ClientOptions, addrs ...string) *yodel.Client
 
 // A yodel client calls an unchanged server of the standard library.
 func TestWire(t *testing.T) {
+	gob.Register(Content{})
 	s := plain(t, "")
 	c := calling(t, yodel.ClientOptions{}, "netrpc://"+s.addr)
 	multiply := yodel.Method[Args, int]("Arith.Multiply")
@@ -169,6 +168,14 @@ func TestWire(t *testing.T) {
 		if yodel.CodeOf(err) != yodel.Unimplemented || !strings.Contains(err.Error(), "no streams") {
 			t.Errorf("a stream: got %v", err)
 		}
+	}
+	ep := c.Endpoints()[0]
+	if ep.RTT() != 0 { // net/rpc has no ping
+		t.Errorf("got the round trip %v", ep.RTT())
+	}
+	stats := c.Stats().Endpoints[0]
+	if stats.Protocol != "netrpc" || stats.Attempts < 100 || stats.Failed == 0 || len(stats.Conns) != 1 {
+		t.Errorf("got the counters %+v", stats)
 	}
 	if n := len(s.conns); n != 1 {
 		t.Errorf("%d connections were made, want 1", n)
