@@ -388,6 +388,7 @@ func ExampleMiddleware() {
 // traces.
 func ExampleObserver() {
 	type began struct{}
+	// region observer
 	log := yodel.Observer{
 		Start: func(ctx context.Context, call *yodel.Call) context.Context {
 			return context.WithValue(ctx, began{}, call.Now())
@@ -397,6 +398,7 @@ func ExampleObserver() {
 			fmt.Println(call.Method, yodel.CodeOf(err), took < time.Minute)
 		},
 	}
+	// endregion observer
 	s := yodel.NewServer(nil)
 	addr, stop := serveInBackground(s)
 	defer stop()

@@ -36,6 +36,7 @@ func (l *notebook) take() []string {
 
 // observer returns an Observer that notes what it sees, with name in front.
 func (l *notebook) observer(name string) yodel.Observer {
+	// region attempts
 	return yodel.Observer{
 		Attempt: func(_ context.Context, call *yodel.Call, a *introspect.Attempt) {
 			l.notef("%s attempt %d of %s: %s%s, out %t, in %t, messages %d and %d", name, call.Attempt, call.Method, a.Code, a.ID, a.BytesOut > 0, a.BytesIn > 0, a.Sent, a.Received)
@@ -48,6 +49,7 @@ func (l *notebook) observer(name string) yodel.Observer {
 			l.notef("%s end of %s: %v, out %t, in %t, messages %d and %d", name, call.Method, yodel.CodeOf(err), t.BytesOut > 0, t.BytesIn > 0, t.Sent, t.Received)
 		},
 	}
+	// endregion attempts
 }
 
 // Observers see every attempt, its outcome and its sizes, in every mode of a call.

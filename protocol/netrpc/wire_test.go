@@ -440,7 +440,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// Example_wire calls an unchanged server of net/rpc.
+// ExampleWire calls an unchanged server of net/rpc.
 func ExampleWire() {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -455,9 +455,11 @@ func ExampleWire() {
 	}
 	go server.Accept(l)
 
+	// region wire
 	client := yodel.NewClient(yodel.Static("netrpc://"+l.Addr().String()), &yodel.ClientOptions{Wires: []yodel.Wire{netrpc.Wire(gobcodec.Codec)}})
 	defer client.Close()
 	product, err := yodel.Method[Args, int]("Arith.Multiply").Call(context.Background(), client, &Args{A: 7, B: 8})
+	// endregion wire
 	if err != nil {
 		fmt.Println(err)
 		return
