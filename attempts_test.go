@@ -13,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -74,7 +75,7 @@ func TestACallWasNotExecutedWhenNoAttemptWas(t *testing.T) {
 				t.Fatal(err)
 			}
 			err := h.client.Call(t.Context(), "Hook.Fail", yodel.Values{}, nil)
-			var report *yodel.CallReport
+			var report *introspect.CallReport
 			if !errors.As(err, &report) || len(report.Attempts) != 5 {
 				t.Fatalf("got %+v, want an error with a report of 5 attempts", err)
 			}
@@ -143,7 +144,7 @@ func TestTheReportOfAnAsynchronousCallSaysHowLongEachAttemptTook(t *testing.T) {
 		ended := make(chan error, 1)
 		h.client.Go(t.Context(), &yodel.Call{Method: "Hook.Fail", Args: yodel.Values{}}, func(err error) { ended <- err })
 		err := <-ended
-		var report *yodel.CallReport
+		var report *introspect.CallReport
 		if !errors.As(err, &report) || len(report.Attempts) != 1 || report.Attempts[0].Took != 3*time.Second {
 			t.Errorf("got %+v, want one attempt of 3s", err)
 		}

@@ -197,7 +197,7 @@ func FuzzErrorTexts(f *testing.F) {
 	f.Add(uint8(255), strings.Repeat("ä", 300), "YDL1003", "", []byte(nil))
 	f.Fuzz(func(t *testing.T, code uint8, message, id, method string, details []byte) {
 		e := &yodel.Error{Code: yodel.Code(code), Message: message, ID: id, Details: []yodel.Detail{{Type: id, Value: details}}}
-		e.Report = &yodel.CallReport{Method: method, Code: e.Code.String(), ID: id, Message: message, Attempts: []introspect.Attempt{{Addr: method, Message: message}}}
+		e.Report = &introspect.CallReport{Method: method, Code: e.Code.String(), ID: id, Message: message, Attempts: []introspect.Attempt{{Addr: method, Message: message}}}
 		line := e.Error()
 		wantClean(t, "the error", line)
 		if len(line) > 300 {

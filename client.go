@@ -12,6 +12,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/samples"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // ClientOptions configures a Client. The zero value works.
@@ -126,7 +127,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.guard = &guard{log: opts.Logger}
 	c.codec, c.compressor, c.compressAbove = opts.Codec, opts.Compressor, opts.CompressAbove
 	c.noWait, c.checksum, c.limits = opts.NoWait, opts.Checksum, opts.Limits.withDefaults()
-	c.side, c.slowAfter, c.samples = clientSide, slowAfter(opts.SlowAfter), samples.New[CallReport]()
+	c.side, c.slowAfter, c.samples = clientSide, slowAfter(opts.SlowAfter), samples.New[introspect.CallReport]()
 	c.client = c
 	c.memory = mux.NewMemory(opts.MaxMemory)
 	c.setUp(opts.Idempotent)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/catalogue"
 	"github.com/yodel-rpc/yodel/internal/text"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // A Code is the kind of an error, one of gRPC's sixteen. A Code is itself an error, for comparison:
@@ -92,7 +93,7 @@ type Error struct {
 	// Cause is the wrapped error, for errors.Is and errors.As. It does not leave this process.
 	Cause error `json:"-"`
 	// Report is the record of the call, on the client. errors.As finds it too.
-	Report *CallReport `json:"report,omitempty"`
+	Report *introspect.CallReport `json:"report,omitempty"`
 
 	next string // the next step, if it is more precise than that of the ID; else ""
 }
@@ -134,9 +135,10 @@ func (e *Error) Is(target error) bool {
 	return target == e.Code
 }
 
-// As sets target to the record of the call, if target is a **CallReport and there is a record.
+// As sets target to the record of the call, if target is a **introspect.CallReport and there is a
+// record.
 func (e *Error) As(target any) bool {
-	if report, ok := target.(**CallReport); ok && e.Report != nil {
+	if report, ok := target.(**introspect.CallReport); ok && e.Report != nil {
 		*report = e.Report
 		return true
 	}

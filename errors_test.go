@@ -817,7 +817,7 @@ var unattempted = []string{
 // endpoint.
 func checkReport(t *testing.T, e *yodel.Error, attempted bool) {
 	t.Helper()
-	var report *yodel.CallReport
+	var report *introspect.CallReport
 	if found := errors.As(e, &report) && len(report.Attempts) > 0; found != attempted {
 		t.Errorf("there is a report of attempts: got %t, want %t: %+v", found, attempted, e)
 	}

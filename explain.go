@@ -36,7 +36,7 @@ func (c *Call) failed(err error) error {
 	final.Cause = e // errors.Is finds e itself as well
 	if c.out.client.wraps {
 		now := clock()
-		x.report = &CallReport{
+		x.report = &introspect.CallReport{
 			Method: c.Method, Side: clientSide, Began: wallOf(now, c.start()), Took: now - c.start(), Attempts: slices.Clip(attempts), MoreAttempts: x.unlisted,
 		}
 		fail(x.report, e)

@@ -34,7 +34,7 @@ func ExampleCall_Report() {
 
 	// region error
 	err = client.Call(ctx, "Cafe.Order", yodel.Values{"coffee"}, nil)
-	if report, ok := errors.AsType[*yodel.CallReport](err); ok { // fmt.Printf("%+v", err) prints it
+	if report, ok := errors.AsType[*introspect.CallReport](err); ok { // fmt.Printf("%+v", err) prints it
 		last := report.Attempts[len(report.Attempts)-1]
 		fmt.Println(last.Addr, last.Code, last.Message)
 	}

@@ -89,7 +89,7 @@ func (x *explained) client(o *yodel.ClientOptions, addrs ...string) *yodel.Clien
 func work() *yodel.Call { return &yodel.Call{Method: "Work", Args: &Empty{}, Explain: true} }
 
 // wantReport returns the record of a call with so many attempts.
-func wantReport(t *testing.T, call *yodel.Call, attempts int) *yodel.CallReport {
+func wantReport(t *testing.T, call *yodel.Call, attempts int) *introspect.CallReport {
 	t.Helper()
 	r := call.Report()
 	if r == nil || len(r.Attempts) != attempts {
@@ -203,7 +203,7 @@ func TestARecordHasTheCandidates(t *testing.T) {
 		for _, explain := range []bool{true, false} {
 			call := &yodel.Call{Method: "Work", Args: &Empty{}, Idempotent: true, Explain: explain}
 			err := c.Do(t.Context(), call)
-			var r *yodel.CallReport
+			var r *introspect.CallReport
 			if !errors.As(err, &r) || r != call.Report() || len(r.Attempts) != 2 {
 				t.Fatalf("got %+v, want an error with the record of two attempts", err)
 			}
@@ -565,7 +565,7 @@ func TestRefusalsOfMiddlewareHaveTheRecord(t *testing.T) {
 		}}}, "127.0.0.1:1")
 		call := &yodel.Call{Method: "Work"}
 		got := c.Do(t.Context(), call)
-		var r *yodel.CallReport
+		var r *introspect.CallReport
 		if found := errors.As(got, &r); found != (err == refusal) || !errors.Is(got, err) || (got == err) == found {
 			t.Errorf("got %+v for %v", got, err)
 		}

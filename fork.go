@@ -200,10 +200,10 @@ type rareCall struct {
 	unlisted int                   // attempts that were dropped
 	nowhere  int                   // the number of endpoints when no other one could take the call; 0 before
 	notes    []note
-	unnoted  int         // notes that were dropped
-	report   *CallReport // the record; before the call has ended, of its attempts
-	own      *Error      // an error that only the client has a pointer to
-	survey   *survey     // nil until the candidates are recorded
+	unnoted  int                    // notes that were dropped
+	report   *introspect.CallReport // the record; before the call has ended, of its attempts
+	own      *Error                 // an error that only the client has a pointer to
+	survey   *survey                // nil until the candidates are recorded
 }
 
 // join adds the attempts and notes of a fork.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
@@ -391,7 +392,7 @@ func TestNothingIsExecutedBehindALaterCall(t *testing.T) {
 		g.call(t.Context(), c, stepOf("k", 0))
 		g.call(t.Context(), c, stepOf("k", 1))
 		g.pending.Wait()
-		var report *yodel.CallReport
+		var report *introspect.CallReport
 		if err := g.err(0); !errors.Is(err, yodel.Unavailable) || !errors.As(err, &report) || len(report.Attempts) != 1 {
 			t.Errorf("got %+v", err)
 		}

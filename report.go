@@ -21,13 +21,6 @@ import (
 // record pays two comparisons. Slowness is computed from the time at which the reader goroutine
 // read the reply.
 
-// A CallReport is the record of a call. The error of a failed call contains it, and Call.Report
-// returns it. The built-in method yodel.Samples returns the records that were kept.
-//
-//	var report *yodel.CallReport
-//	if errors.As(err, &report) { … }
-type CallReport = introspect.CallReport
-
 // slowTime is the default of ClientOptions.SlowAfter and ServerOptions.SlowAfter.
 const slowTime = time.Second
 
@@ -54,7 +47,7 @@ const (
 // Report returns, on the client, the record of a call that has ended. It is nil unless the call
 // failed, was slow (see ClientOptions.SlowAfter), or has Explain set. The record must not be
 // changed.
-func (c *Call) Report() *CallReport {
+func (c *Call) Report() *introspect.CallReport {
 	if c.rare == nil {
 		return nil
 	}
@@ -234,7 +227,7 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	if began == 0 {
 		began = now
 	}
-	r := &CallReport{
+	r := &introspect.CallReport{
 		Method: shorten(call.Method, maxReportShort), Side: clientSide, Began: mux.TimeOf(began).Round(0), Took: now - began, Slow: now-began >= q.slowAfter, Explained: call.Explain,
 		Criticality: call.Criticality, Tenant: shorten(call.Tenant, maxReportShort), Timeout: call.allowed(ctx, began),
 	}
@@ -272,7 +265,7 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 }
 
 // describe adds the resolver's state and the candidates to a record.
-func (c *Call) describe(r *CallReport, began, now time.Duration) {
+func (c *Call) describe(r *introspect.CallReport, began, now time.Duration) {
 	client := c.Client()
 	if client == nil {
 		return
@@ -290,7 +283,7 @@ func (c *Call) describe(r *CallReport, began, now time.Duration) {
 // not change an error that middleware has wrapped or made without an ID, or that has the record of
 // another call. Before is the earlier record that err may have, and own is an error that only the
 // client has a pointer to.
-func (q *requester) attach(err error, r, before *CallReport, own *Error) error {
+func (q *requester) attach(err error, r, before *introspect.CallReport, own *Error) error {
 	e, ok := err.(*Error) //nolint:errorlint // a wrapped error is the wrapper's
 	switch {
 	case ok && e == own: // no user code has it
@@ -314,7 +307,7 @@ func wallOf(now, at time.Duration) time.Time {
 }
 
 // fail adds the error of a call to its record.
-func fail(r *CallReport, err error) {
+func fail(r *introspect.CallReport, err error) {
 	if err == nil {
 		return
 	}
@@ -335,7 +328,7 @@ func (c *Call) allowed(ctx context.Context, began time.Duration) time.Duration {
 }
 
 // printNotes adds the notes to the record.
-func (x *rareCall) printNotes(r *CallReport, began time.Duration) {
+func (x *rareCall) printNotes(r *introspect.CallReport, began time.Duration) {
 	r.MoreNotes = x.unnoted
 	for _, n := range x.notes {
 		r.Notes = append(r.Notes, introspect.Note{At: max(n.at-began, 0), By: n.by, What: shorten(n.what, maxReportText)})
@@ -345,7 +338,7 @@ func (x *rareCall) printNotes(r *CallReport, began time.Duration) {
 }
 
 // describe adds the resolver's state to a record.
-func (cl *cluster) describe(r *CallReport, call *Call) {
+func (cl *cluster) describe(r *introspect.CallReport, call *Call) {
 	s := &introspect.Resolver{Waited: call.out.resolving}
 	r.Resolver = s
 	if set := cl.set.Load(); set != nil {
@@ -473,7 +466,7 @@ func (c *serverCall) report(took time.Duration) {
 		return
 	}
 	queue := c.queued()
-	r := &CallReport{
+	r := &introspect.CallReport{
 		Method: shorten(call.Method, maxReportShort), Side: serverSide, Slow: took != mux.Untimed && c.slow(took), Explained: call.Explain,
 		Peer: c.peer.Addr.String(), Attempt: call.Attempt, Criticality: call.Criticality, Tenant: shorten(call.Tenant, maxReportShort),
 	}
@@ -531,7 +524,7 @@ func (s *Server) Samples(q *introspect.SamplesQuery) *introspect.Samples {
 type samplerKey struct{}
 
 // A sampler keeps the records of the calls of one client or server.
-type sampler = samples.Sampler[CallReport]
+type sampler = samples.Sampler[introspect.CallReport]
 
 // readSamples returns the records that match q.
 func readSamples(s *sampler, q *introspect.SamplesQuery) *introspect.Samples {

@@ -286,7 +286,7 @@ func NewServer(o *ServerOptions) *Server {
 // setUpCalls prepares the calls to peers.
 func (s *Server) setUpCalls() {
 	q, opts := &s.calls, &s.opts
-	s.slowAfter, s.samples = slowAfter(opts.SlowAfter), samples.New[CallReport]()
+	s.slowAfter, s.samples = slowAfter(opts.SlowAfter), samples.New[introspect.CallReport]()
 	q.slowAfter, q.samples, q.memory = s.slowAfter, s.samples, s.memory
 	q.codec, q.compressAbove, q.limits, q.side = opts.Codec, opts.CompressAbove, s.limits, serverSide
 	if q.codec == nil {

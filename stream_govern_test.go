@@ -367,7 +367,7 @@ func TestStreamsHaveRecordsOnBothSides(t *testing.T) {
 					}
 					r := wantReport(t, call, 1)
 					if err != nil {
-						if of, ok := errors.AsType[*yodel.CallReport](err); !ok || of != r {
+						if of, ok := errors.AsType[*introspect.CallReport](err); !ok || of != r {
 							t.Errorf("the record of the error is another one: %v", of)
 						}
 					}

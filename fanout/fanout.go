@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // Options says how calls are made to all endpoints. The zero value is a good choice.
@@ -258,7 +259,7 @@ func takeOver(to, from any) {
 // failure is the error of a call that failed at some endpoints; nil is at none.
 func failure(id string, call *yodel.Call, outcomes []Outcome) error {
 	var errs []error
-	tried := &yodel.CallReport{Method: call.Method}
+	tried := &introspect.CallReport{Method: call.Method}
 	e := &yodel.Error{ID: id, NotProcessed: true, Report: tried}
 	var b strings.Builder
 	const shown = 3
@@ -269,7 +270,7 @@ func failure(id string, call *yodel.Call, outcomes []Outcome) error {
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", of.Call.Endpoint.Addr(), of.Err))
 		e.NotProcessed = e.NotProcessed && yodel.NotProcessed(of.Err)
-		if report, ok := errors.AsType[*yodel.CallReport](of.Err); ok {
+		if report, ok := errors.AsType[*introspect.CallReport](of.Err); ok {
 			attempts := append(tried.Attempts, report.Attempts...)
 			*tried = *report // that of the last one that failed, with the attempts of all
 			tried.Attempts = attempts

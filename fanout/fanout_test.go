@@ -15,6 +15,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/fanout"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/cache"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -132,7 +133,7 @@ func TestBroadcastFailsUnlessAllSucceed(t *testing.T) {
 	c, services = start(t, nil, 2, 1)
 	services[0].err = yodel.Errorf(yodel.NotFound, "not here")
 	_, err = fanout.Broadcast(t.Context(), c, which, &[]int{7}, nil)
-	var report *yodel.CallReport
+	var report *introspect.CallReport
 	if !errors.Is(err, yodel.NotFound) || !errors.Is(err, yodel.Unavailable) || !errors.As(err, &report) || yodel.NotProcessed(err) ||
 		!strings.Contains(err.Error(), "2 of 3 endpoints failed; server-0: not here; down-0: ") {
 		t.Errorf("got %v", err)

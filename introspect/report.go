@@ -14,6 +14,12 @@ import (
 // explained. Its caller makes one, and the server that carried it out another one, which knows less
 // of the network and more of what happened on the server. Durations in JSON are nanoseconds. It has
 // nothing of what was sent: no argument, no metadata, no attachment. It must not be changed.
+//
+// The error of a failed call contains the caller's record, and yodel.Call.Report returns it. The
+// built-in method inspect.Samples returns the records that were kept.
+//
+//	var report *introspect.CallReport
+//	if errors.As(err, &report) { … }
 type CallReport struct {
 	Method string `json:"method"`
 	Kind   string `json:"kind,omitempty"` // feed, upload or duplex; empty for one request and one reply

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // report prints what became of the calls. It returns an error unless each had an outcome that it
@@ -57,7 +58,7 @@ func report(l *load, shop []*instance) error {
 // wasInterrupted reports whether a call failed as it has to: it was lost with the process that was
 // killed, might have been executed by it, and must not be executed twice.
 func wasInterrupted(o outcome, shop []*instance) bool {
-	var r *yodel.CallReport
+	var r *introspect.CallReport
 	if o.method != Buy || yodel.NotProcessed(o.err) || !errors.Is(o.err, yodel.Unavailable) || !errors.As(o.err, &r) || len(r.Attempts) == 0 {
 		return false
 	}

@@ -575,7 +575,7 @@ func TestAllAreOpen(t *testing.T) {
 		for range 4 {
 			_, err = work.Call(t.Context(), c, &struct{}{})
 		}
-		var report *yodel.CallReport
+		var report *introspect.CallReport
 		other := func(a introspect.Attempt) bool { return a.ID != "YDL1301" }
 		if !errors.As(err, &report) || len(report.Attempts) != 3 || !yodel.NotProcessed(err) || slices.ContainsFunc(report.Attempts, other) {
 			t.Errorf("got %+v, want three refusals", err)

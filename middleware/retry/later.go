@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 )
 
@@ -214,7 +215,7 @@ func (t *task) refusal(code yodel.Code, id, why string) *yodel.Error {
 		Code: code, ID: id, NotProcessed: t.unsent, Cause: t.err, RetryAfter: retryAfter(t.err),
 		Message: fmt.Sprintf("%s: %s; it failed: %s", t.call.Method, why, strings.TrimPrefix(t.err.Error(), t.call.Method+": ")),
 	}
-	if report := (*yodel.CallReport)(nil); errors.As(t.err, &report) {
+	if report := (*introspect.CallReport)(nil); errors.As(t.err, &report) {
 		e.Report = report
 	}
 	return e

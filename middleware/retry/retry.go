@@ -38,7 +38,7 @@
 // fails with its last error, and its record says so.
 //
 // The client itself sends a call elsewhere if no server has begun to execute it. That does not
-// count as an attempt here. The error has the record of all attempts (see yodel.CallReport).
+// count as an attempt here. The error has the record of all attempts (see introspect.CallReport).
 package retry
 
 import (

@@ -14,6 +14,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/middleware/retry"
 	"github.com/yodel-rpc/yodel/middleware/timeout"
 	"github.com/yodel-rpc/yodel/transport/mem"
@@ -162,7 +163,7 @@ func TestRetrySkipsTriedEndpoints(t *testing.T) {
 				t.Errorf("%s executed the call %d times, want once", addr, n)
 			}
 		}
-		var report *yodel.CallReport
+		var report *introspect.CallReport
 		if !errors.As(err, &report) {
 			t.Fatalf("got %v, want an error with a report", err)
 		}
@@ -307,7 +308,7 @@ func TestAnAbandonedCallKeepsItsReport(t *testing.T) {
 		})
 		c := dial(t, network, []string{"a"}, retry.With(&retry.Options{Backoff: 1e6 * time.Hour, MaxBackoff: 1e6 * time.Hour}))
 		err := c.Do(ctx, idempotent())
-		var report *yodel.CallReport
+		var report *introspect.CallReport
 		if !errors.Is(err, yodel.Canceled) || !errors.As(err, &report) || len(report.Attempts) != 1 || yodel.NotProcessed(err) {
 			t.Errorf("got %+v, want canceled with a report of one attempt that was executed", err)
 		}
