@@ -113,7 +113,7 @@ func TestAClientCountsItsAttempts(t *testing.T) {
 				_, err := relay.Call(t.Context(), c, new(int))
 				must(t, err)
 			}
-			if n := yodel.Attempts(c); n != int64(10*(i+1)) {
+			if n := yodel.AttemptsOf(c); n != int64(10*(i+1)) {
 				t.Errorf("after %d calls it counts %d", 10*(i+1), n)
 			}
 		}

@@ -95,22 +95,24 @@ func (c *Call) Answer(e *Encoded) error {
 	return nil
 }
 
-// Apart returns a copy of c for middleware of a client. The copy goes down the same chain on
-// another goroutine. Unlike a Fork, it may continue after c has ended. It therefore has no
-// deadline, and shares no memory with c except what Args points to; a caller that reuses its
-// arguments needs an *Encoded there. The middleware sets its Reply. The copy takes over what is
-// left of c's own attempt budget, or shares that of the handler's call. End must be called when the
-// copy has ended. Apart returns nil for a call that is one-way, ordered, or has a stream.
-func (c *Call) Apart() *Call {
+// Detach returns a copy of the call for middleware of a client. The copy goes down the same chain
+// on another goroutine. Unlike a Fork, it may continue after the call has ended. It therefore has
+// no deadline, and shares no memory with the call except what Args points to; a caller that reuses
+// its arguments needs an *Encoded there. The middleware sets its Reply. The copy takes over what is
+// left of the call's own attempt budget, or shares that of the handler's call. When the copy has
+// ended, the middleware must call Release of the copy's Attempts. Detach returns nil for a call
+// that is one-way, ordered, or has a stream.
+func (a *Attempts) Detach() *Call {
+	c := (*Call)(a)
 	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.Streams() {
 		return nil
 	}
 	o := c.out.client.take()
-	a := &o.call
-	c.copyFor(forApart, a)
-	a.out = o
-	return a
+	detached := &o.call
+	c.copyFor(forDetached, detached)
+	detached.out = o
+	return detached
 }
 
-// End ends a call that Apart has returned. The call must not be used afterwards.
-func (c *Call) End() { c.out.client.give(c.out) }
+// Release ends a call that Detach has returned. The call must not be used afterwards.
+func (a *Attempts) Release() { a.out.client.give(a.out) }

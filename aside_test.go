@@ -80,7 +80,7 @@ func TestACallApartOutlastsItsOwn(t *testing.T) {
 		return func(ctx context.Context, call *yodel.Call) error {
 			var request, reply yodel.Encoded
 			must(t, call.Request(&request))
-			apart := call.Apart()
+			apart := call.Attempts().Detach()
 			if apart == nil {
 				return next(ctx, call)
 			}
@@ -90,7 +90,7 @@ func TestACallApartOutlastsItsOwn(t *testing.T) {
 				if err := next(closing, apart); err != nil {
 					t.Error(err)
 				}
-				apart.End()
+				apart.Attempts().Release()
 				replies <- string(reply.Body)
 			}) {
 				t.Error("the client is not closed")
@@ -140,7 +140,7 @@ func TestACallOfNobodysHasNoCodec(t *testing.T) {
 	if err := call.Request(new(yodel.Encoded)); !errors.Is(err, yodel.Internal) {
 		t.Errorf("got %v", err)
 	}
-	if err := call.Answer(new(yodel.Encoded)); !errors.Is(err, yodel.Internal) || call.Encoding() != nil || call.Apart() != nil {
+	if err := call.Answer(new(yodel.Encoded)); !errors.Is(err, yodel.Internal) || call.Encoding() != nil || call.Attempts().Detach() != nil {
 		t.Errorf("got %v", err)
 	}
 	call.Codec = yodel.JSON

@@ -33,7 +33,8 @@ const (
 // is not connected while others are, or if another endpoint remembers the call's idempotency key
 // and ep does not. Avoids also starts to connect to an endpoint that is not connected, so that
 // later calls can use it.
-func (c *Call) Avoids(ep *Endpoint) bool {
+func (a *Attempts) Avoids(ep *Endpoint) bool {
+	c := (*Call)(a)
 	if c.hold != nil && c.holds(ep) {
 		return true
 	}
@@ -56,21 +57,21 @@ func (c *Call) Avoids(ep *Endpoint) bool {
 	return slices.Contains(c.tried, ep) || c.besides(ep)
 }
 
-// Tolerate makes the current pick accept endpoints that are not ready. It is for a Picker that
+// AllowUnready makes the current pick accept endpoints that are not ready. It is for a Picker that
 // wraps another one.
-func (c *Call) Tolerate() { c.pass = max(c.pass, avoidOffline) }
+func (a *Attempts) AllowUnready() { a.pass = max(a.pass, avoidOffline) }
 
 // Avoid makes later attempts of the call go to endpoints other than ep, if there are any.
-func (c *Call) Avoid(ep *Endpoint) {
-	if !slices.Contains(c.tried, ep) {
-		c.tried = append(c.tried, ep)
+func (a *Attempts) Avoid(ep *Endpoint) {
+	if !slices.Contains(a.tried, ep) {
+		a.tried = append(a.tried, ep)
 	}
 }
 
-// Stay makes all attempts of the call go to the endpoint that the balancer picks for the first one.
-func (c *Call) Stay() { c.stays = true }
+// Pin makes all attempts of the call go to the endpoint that the balancer picks for the first one.
+func (a *Attempts) Pin() { a.stays = true }
 
-// pinned reports whether the endpoint is fixed, by the user or by Stay.
+// pinned reports whether the endpoint is fixed, by the user or by Attempts.Pin.
 func (c *Call) pinned() bool { return c.Endpoint != nil && (c.Endpoint != c.picked || c.stays) }
 
 // balance returns the handler between middleware and endpoint middleware. The handler picks the
@@ -193,7 +194,7 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 	}
 	// With a low MaxAge, connections drain again and again.
 	again := (e.is(catalogue.Draining) || old && (resends < staleResends || !slices.Contains(call.tried, call.Endpoint))) && !call.Endpoint.unreachable()
-	call.Avoid(call.Endpoint)
+	call.Attempts().Avoid(call.Endpoint)
 	if call.pinned() {
 		return again
 	}

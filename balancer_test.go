@@ -41,7 +41,7 @@ func picks(p yodel.Picker, n int, avoid ...*yodel.Endpoint) map[*yodel.Endpoint]
 	counts := make(map[*yodel.Endpoint]int)
 	call := &yodel.Call{}
 	for _, ep := range avoid {
-		call.Avoid(ep)
+		call.Attempts().Avoid(ep)
 	}
 	for range n {
 		counts[p.Pick(call)]++

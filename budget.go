@@ -63,11 +63,11 @@ func (b *budget) repay(lent int32, used uint64) {
 // maxBudget is the largest budget that is accepted from a peer.
 const maxBudget = 1 << 20
 
-// Again takes one attempt from the call's attempt budget, and reports whether one was left.
+// Take takes one attempt from the call's attempt budget, and reports whether one was left.
 // Middleware that sends a call again must call it before every attempt except the first. Without a
-// budget Again returns true.
-func (c *Call) Again() bool {
-	b := c.tokens()
+// budget Take returns true.
+func (a *Attempts) Take() bool {
+	b := (*Call)(a).tokens()
 	return b == nil || b.take()
 }
 

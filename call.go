@@ -17,10 +17,24 @@ import (
 // On the client, the caller fills it in and Client.Do sends it. On the server, the framework fills
 // it in from the request, and the handler gets it with CallFrom.
 //
+// The fields and methods are in three groups:
+//
+//   - Fields that the caller sets, from Method to Endpoint. Most calls need only Method, Args and
+//     Reply. The handler reads these fields.
+//   - Fields and methods that the caller reads when the call has ended: Trailer, ReplyAttachment,
+//     Attempt, Endpoint and Report. On the server, the handler sets Trailer and ReplyAttachment.
+//     The handler reads Peer and Draining, and observers read Took, Queued and Traffic.
+//   - Methods for middleware. Attempts has those that control how a client sends the call, for
+//     middleware of clients and for pickers. Decode, DecodeInto, Body, Executed and KeyAge are for
+//     middleware and handlers of a server. Client, Encode, Encoding, Request, Answer, Streams,
+//     State, Note and Now are for middleware of either side.
+//
 // A Call belongs to one goroutine at a time. Middleware and observers must not keep a Call after
 // they have returned, because the framework reuses the Calls of a server, of Client.Call and of
 // Method.Call.
 type Call struct {
+	// Fields that the caller sets.
+
 	// Method is the name of the method on the wire, for example "Arith.Mul".
 	Method string
 
@@ -36,15 +50,9 @@ type Call struct {
 	// the server the map belongs to the call and is reused with it.
 	Metadata Metadata
 
-	// Trailer travels with the reply or the error. The server sets it, and the client reads it.
-	Trailer Metadata
-
 	// Attachment is raw bytes in addition to the encoded request. On the server it is valid until
 	// the handler returns.
 	Attachment []byte
-
-	// ReplyAttachment is raw bytes in addition to the encoded reply.
-	ReplyAttachment []byte
 
 	// Deadline ends the call, in addition to the deadline of its context. It travels to the server.
 	// Zero means no deadline.
@@ -99,14 +107,11 @@ type Call struct {
 	// from it, so do not send many to a slow method.
 	OneWay bool
 
-	// Attempt is how often the request was sent before, starting at 0.
-	Attempt int
-
 	// Budget is the attempt budget of the call tree: how many attempts may be made for this call,
 	// for the calls that its handlers make to carry it out, and so on. When it is used up, no
-	// caller in the tree retries. See Again. A call made with a handler's context shares what is
-	// left of that handler's budget and ignores this field. On the server it is the budget that
-	// came with the request. Zero means no limit.
+	// caller in the tree retries. See Attempts.Take. A call made with a handler's context shares
+	// what is left of that handler's budget and ignores this field. On the server it is the budget
+	// that came with the request. Zero means no limit.
 	Budget int
 
 	// Criticality is the priority by which an overloaded server chooses the calls that it executes.
@@ -133,11 +138,23 @@ type Call struct {
 	// balancer runs, the call is pinned to it. Nil on the server.
 	Endpoint *Endpoint
 
+	// Fields that the caller reads when the call has ended. On the server, the handler sets Trailer
+	// and ReplyAttachment.
+
+	// Trailer travels with the reply or the error. The server sets it, and the client reads it.
+	Trailer Metadata
+
+	// ReplyAttachment is raw bytes in addition to the encoded reply.
+	ReplyAttachment []byte
+
+	// Attempt is how often the request was sent before, starting at 0.
+	Attempt int
+
 	out     *outgoing       // on the calling side: the state that Do gave the call
 	picked  *Endpoint       // the endpoint that the balancer set
 	turn    *turn           // client: its place in the order of its key; nil if it is not ordered
 	pass    int8            // the pass of the pick, see avoidUnready
-	stays   bool            // all attempts go to picked, see Stay
+	stays   bool            // all attempts go to picked, see Attempts.Pin
 	demands uint8           // how many endpoints its pick has started to dial
 	in      *serverCall     // on the serving side: the state of the request
 	tried   []*Endpoint     // endpoints this call avoids
@@ -150,7 +167,7 @@ type Call struct {
 	group   *group    // nil unless it may have forks
 	rare    *rareCall // nil for most calls
 	hold    *keyHold  // where its key is remembered; nil for most calls
-	resumed *keyHold  // value of hold when the call begins: see Resume
+	resumed *keyHold  // value of hold when the call begins: see Attempts.Resume
 
 	watch watch         // whether observers watch it
 	began time.Duration // when it was made or observers started, on the clock; 0 until needed
@@ -161,9 +178,9 @@ type Call struct {
 type purpose uint8
 
 const (
-	forFork   purpose = iota // attempts at the same time as the call: see Forkable
-	forApart                 // a call that may continue after the call has ended: see Apart
-	forResend                // a one-way call that is sent again after Do has returned: see keep
+	forFork     purpose = iota // attempts at the same time as the call: see Attempts.Forkable
+	forDetached                // a call that may continue after the call has ended: see Attempts.Detach
+	forResend                  // a one-way call that is sent again after Do has returned: see keep
 )
 
 // copyFor makes to a copy of c. It decides for every field of a Call what becomes of it; a test
@@ -178,12 +195,12 @@ func (c *Call) copyFor(p purpose, to *Call) {
 		to.Args, to.Metadata, to.Attachment, to.Deadline, to.Explain = c.Args, c.Metadata, c.Attachment, c.Deadline, c.Explain
 		to.tried, to.hold = c.tried, c.hold
 		to.budget, to.watch, to.began = c.tokens(), c.watch, c.made()
-	case forApart: // it has a new beginning, and shares no memory but the arguments
+	case forDetached: // it has a new beginning, and shares no memory but the arguments
 		to.Args, to.Metadata, to.Attachment = c.Args, maps.Clone(c.Metadata), slices.Clone(c.Attachment)
 		if c.pinned() {
 			to.Endpoint = c.Endpoint
 		}
-		to.Resume(c)
+		to.Attempts().Resume(c)
 		to.hold = to.resumed
 		if b := c.tokens(); b != nil && b == &c.out.budget { // its memory is reused when c has ended
 			to.Budget = 1 + int(b.spare.Swap(0))

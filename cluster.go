@@ -347,7 +347,8 @@ func (s *endpointSet) pick(call *Call) *Endpoint {
 }
 
 // instead returns a connected endpoint, if the picker picks one when asked again. Otherwise it
-// returns ep. It is called when a picker ignores Avoids and picks an endpoint without a connection.
+// returns ep. It is called when a picker ignores Attempts.Avoids and picks an endpoint without a
+// connection.
 func (s *endpointSet) instead(call *Call, ep *Endpoint) *Endpoint {
 	tried := call.tried
 	defer func() { call.tried = tried }()

@@ -22,7 +22,7 @@ const (
 // fates says what becomes of each field of a Call in a copy for each purpose. A new field needs a
 // decision here and in Call.copyFor.
 var fates = map[string][3]fate{
-	//                forFork, forApart, forResend
+	//                forFork, forDetached, forResend
 	"Method":          {copied, copied, copied},
 	"Args":            {copied, copied, cleared},
 	"Reply":           {cleared, cleared, cleared},
@@ -40,7 +40,7 @@ var fates = map[string][3]fate{
 	"NoWait":          {copied, copied, copied},
 	"OneWay":          {cleared, cleared, copied},
 	"Attempt":         {cleared, cleared, copied},
-	"Budget":          {cleared, cleared, copied}, // in budget; for forApart see TestAnApartCallTakesTheBudgetAlong
+	"Budget":          {cleared, cleared, copied}, // in budget; for forDetached see TestADetachedCallTakesTheBudgetAlong
 	"Criticality":     {copied, copied, copied},
 	"Tenant":          {copied, copied, copied},
 	"Trace":           {copied, copied, copied},
@@ -161,16 +161,16 @@ func TestEveryFieldOfACallIsDecidedForACopy(t *testing.T) {
 	}
 }
 
-func TestAnApartCallTakesTheBudgetAlong(t *testing.T) {
+func TestADetachedCallTakesTheBudgetAlong(t *testing.T) {
 	from := Call{Budget: 5, out: new(outgoing)}
 	var to Call
-	from.copyFor(forApart, &to)
+	from.copyFor(forDetached, &to)
 	if to.Budget != 5 || to.budget != nil || from.out.budget.spare.Load() != 0 {
 		t.Errorf("the copy has a budget of %d, and %d are left", to.Budget, from.out.budget.spare.Load())
 	}
 }
 
-func TestAnApartCallIsPinnedAsTheCall(t *testing.T) {
+func TestADetachedCallIsPinnedAsTheCall(t *testing.T) {
 	ep := new(Endpoint)
 	for _, test := range []struct {
 		from Call
@@ -182,7 +182,7 @@ func TestAnApartCallIsPinnedAsTheCall(t *testing.T) {
 	} {
 		test.from.out = new(outgoing)
 		var to Call
-		if test.from.copyFor(forApart, &to); to.Endpoint != test.want {
+		if test.from.copyFor(forDetached, &to); to.Endpoint != test.want {
 			t.Errorf("stays %v, picked %v: the copy has the endpoint %p", test.from.stays, test.from.picked != nil, to.Endpoint)
 		}
 	}

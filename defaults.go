@@ -115,12 +115,12 @@ func (p *roundRobin) Pick(call *Call) *Endpoint {
 	case 0:
 		return nil
 	case 1: // no counter to which all callers write
-		if ep := p.endpoints[0]; !call.Avoids(ep) {
+		if ep := p.endpoints[0]; !call.Attempts().Avoids(ep) {
 			return ep
 		}
 		return nil
 	}
-	if ep := p.endpoints[p.next.Add(1)%n]; !call.Avoids(ep) {
+	if ep := p.endpoints[p.next.Add(1)%n]; !call.Attempts().Avoids(ep) {
 		return ep
 	}
 	// If the call avoids the next endpoint, pick any of the others at random, not always its
@@ -128,7 +128,7 @@ func (p *roundRobin) Pick(call *Call) *Endpoint {
 	var picked *Endpoint
 	left := 0
 	for _, ep := range p.endpoints {
-		if call.Avoids(ep) {
+		if call.Attempts().Avoids(ep) {
 			continue
 		}
 		if left++; rand.IntN(left) == 0 { // each remaining endpoint with the same chance

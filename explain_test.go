@@ -238,7 +238,7 @@ type orderly []*yodel.Endpoint
 
 func (o orderly) Pick(call *yodel.Call) *yodel.Endpoint {
 	for _, ep := range o {
-		if !call.Avoids(ep) {
+		if !call.Attempts().Avoids(ep) {
 			return ep
 		}
 	}
@@ -330,10 +330,10 @@ func TestARecordHasTheForks(t *testing.T) {
 func beside(after time.Duration) yodel.Middleware {
 	return func(next yodel.Handler) yodel.Handler {
 		return func(ctx context.Context, call *yodel.Call) error {
-			if !call.Forkable() {
+			if !call.Attempts().Forkable() {
 				return next(ctx, call)
 			}
-			fork := call.Fork()
+			fork := call.Attempts().Fork()
 			forked := make(chan error, 1)
 			go func() {
 				time.Sleep(after)
@@ -343,7 +343,7 @@ func beside(after time.Duration) yodel.Middleware {
 			err := next(ctx, call)
 			other := <-forked
 			take := err != nil && other == nil
-			call.Join(fork, take)
+			call.Attempts().Join(fork, take)
 			if take {
 				return nil
 			}

@@ -32,5 +32,5 @@ func (a *Allowance) Take(now time.Duration, share float64, reserve int, attempts
 	return a.take(now, share, reserve, func() int64 { return attempts })
 }
 
-// Attempts returns how many attempts a client has counted.
-func Attempts(c *Client) int64 { return c.attempts() }
+// AttemptsOf returns how many attempts a client has counted.
+func AttemptsOf(c *Client) int64 { return c.attempts() }

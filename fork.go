@@ -14,13 +14,15 @@ import (
 
 // This file has the methods for middleware that makes several attempts of a call at the same time.
 
-// Forkable saves a copy of c, so that Fork can repeat c while c is in flight. It reports whether
-// that is possible. It is for middleware of a client that makes several attempts at the same time,
-// such as hedging. If it returns true, Join must be called later, even if there was no fork.
+// Forkable saves a copy of the call, so that Fork can repeat the call while it is in flight. It
+// reports whether that is possible. It is for middleware of a client that makes several attempts at
+// the same time, such as hedging. If it returns true, Join must be called later, even if there was
+// no fork.
 //
 // Forkable returns false for a call that is one-way, ordered, pinned to an endpoint or itself a
 // fork. It also returns false for a call that has a stream, or whose Reply cannot be decoded into.
-func (c *Call) Forkable() bool {
+func (a *Attempts) Forkable() bool {
+	c := (*Call)(a)
 	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.kind() != wire.Unary || c.stays || c.pinned() || c.group != nil || !fillable(c.Reply) {
 		return false
 	}
@@ -36,19 +38,19 @@ func (c *Call) Forkable() bool {
 	return true
 }
 
-// Fork returns an independent copy of c, as it was when Forkable returned true. Fork must not be
-// called otherwise. The copy goes down the chain on its own goroutine, has its own Reply and shares
-// c's attempt budget. It goes to other endpoints than c and its other forks, if there are any.
-// Forks of c are made one after the other, before c is sent or while it is in flight. When c and
-// all forks have ended, Join must be called for each fork.
-func (c *Call) Fork() *Call {
-	g := &c.out.group
-	o := c.out.client.take()
+// Fork returns an independent copy of the call, as it was when Forkable returned true. Fork must
+// not be called otherwise. The copy goes down the chain on its own goroutine, has its own Reply and
+// shares the call's attempt budget. It goes to other endpoints than the call and its other forks,
+// if there are any. Forks of a call are made one after the other, before the call is sent or while
+// it is in flight. When the call and all forks have ended, Join must be called for each fork.
+func (a *Attempts) Fork() *Call {
+	g := &a.out.group
+	o := a.out.client.take()
 	f := &o.call
 	*f = g.seed
-	f.tried = slices.Clone(f.tried) // c may still append to its own
+	f.tried = slices.Clone(f.tried) // the call may still append to its own
 	f.out, f.group = o, g
-	o.began, o.fork = 1, true // for Now, because the fork may begin later than c
+	o.began, o.fork = 1, true // for Now, because the fork may begin later than the call
 	forks := []*Call{f}
 	if before := g.forks.Load(); before != nil {
 		forks = append(forks, *before...)
@@ -80,7 +82,8 @@ func (g *group) clear() {
 // call's: the reply, the trailer, the attachment and the endpoint. The fork's attempts become part
 // of the call's record, and later attempts avoid its endpoints. If there was no fork, Join is
 // called with nil.
-func (c *Call) Join(f *Call, take bool) {
+func (a *Attempts) Join(f *Call, take bool) {
+	c := (*Call)(a)
 	c.group = nil
 	if f == nil {
 		return
@@ -91,14 +94,14 @@ func (c *Call) Join(f *Call, take bool) {
 		c.Trailer, c.ReplyAttachment = f.Trailer, f.ReplyAttachment
 		c.Endpoint, c.picked = f.Endpoint, f.picked
 	} else if f.picked != nil {
-		c.Avoid(f.picked)
+		a.Avoid(f.picked)
 	}
 	if f.recordGood(); c.out.arrived == 0 { // else c's last attempt is still to be recorded
 		c.out.counted += f.Attempt
 	}
 	c.Attempt += f.Attempt
 	for _, ep := range f.tried {
-		c.Avoid(ep)
+		a.Avoid(ep)
 	}
 	if f.rare != nil {
 		c.rarely().join(f.rare)

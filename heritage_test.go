@@ -32,7 +32,7 @@ func again(n int) yodel.Middleware {
 				defer func() { call.Budget = 0 }()
 			}
 			err := next(ctx, call)
-			for i := 1; i < n && yodel.CodeOf(err) == yodel.Unavailable && call.Again(); i++ {
+			for i := 1; i < n && yodel.CodeOf(err) == yodel.Unavailable && call.Attempts().Take(); i++ {
 				err = next(ctx, call)
 			}
 			return err
@@ -308,15 +308,15 @@ func TestEncodedMessagesAreSentAsTheyAre(t *testing.T) {
 // twice makes each call on two endpoints at a time, and takes the outcome of the fork.
 func twice(next yodel.Handler) yodel.Handler {
 	return func(ctx context.Context, call *yodel.Call) error {
-		if !call.Forkable() {
+		if !call.Attempts().Forkable() {
 			return next(ctx, call)
 		}
-		fork := call.Fork()
+		fork := call.Attempts().Fork()
 		forked := make(chan error, 1)
 		go func() { forked <- next(ctx, fork) }()
 		err := next(ctx, call)
 		ferr := <-forked
-		call.Join(fork, ferr == nil)
+		call.Attempts().Join(fork, ferr == nil)
 		if ferr == nil {
 			return nil
 		}

@@ -78,12 +78,13 @@ func (c *Call) harmless() bool { return c.Idempotent || c.out != nil && c.out.fr
 // certainly not executed, if it is idempotent, or if its idempotency key is remembered where the
 // call may have been executed. In the last case the client sends it only to servers that share that
 // memory. NoRepeat returns the reason if it may not.
-func (c *Call) MayRepeat(err error) bool { return c.NoRepeat(err) == "" }
+func (a *Attempts) MayRepeat(err error) bool { return a.NoRepeat(err) == "" }
 
 // NoRepeat returns why a call that failed with err must not be sent again, for people to read, or
 // "" if it may be. If err is nil, it returns why no second attempt may begin while the first one is
 // in flight.
-func (c *Call) NoRepeat(err error) (why string) {
+func (a *Attempts) NoRepeat(err error) (why string) {
+	c := (*Call)(a)
 	switch unsent := NotProcessed(err); {
 	case c.stream != nil && c.stream.begun:
 		return "messages of its stream have been sent"
@@ -335,14 +336,14 @@ func (c *Client) unremembered(call *Call, ep *Endpoint) {
 	}
 }
 
-// Resume makes the attempts of another call, from, count as attempts of c. If from may have been
-// executed, c is sent only to servers that remember their idempotency key. Resume is for middleware
-// of a client that replaces a call by a new one with the same key. It must be called before the new
-// call begins.
-func (c *Call) Resume(from *Call) {
-	if c.resumed = from.hold; c.resumed == nil && c.IdempotencyKey != "" && from.out != nil {
+// Resume makes the attempts of another call, from, count as attempts of this call. If from may have
+// been executed, this call is sent only to servers that remember their idempotency key. Resume is
+// for middleware of a client that replaces a call by a new one with the same key. It must be called
+// before the new call begins.
+func (a *Attempts) Resume(from *Call) {
+	if a.resumed = from.hold; a.resumed == nil && a.IdempotencyKey != "" && from.out != nil {
 		from.hold = new(keyHold)
-		c.resumed = from.hold
+		a.resumed = from.hold
 	}
 }
 

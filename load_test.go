@@ -324,9 +324,9 @@ type tolerantPicker struct {
 }
 
 func (p tolerantPicker) Pick(call *yodel.Call) *yodel.Endpoint {
-	*p.avoided = append(*p.avoided, call.Avoids(p.ep))
-	call.Tolerate()
-	if call.Avoids(p.ep) {
+	*p.avoided = append(*p.avoided, call.Attempts().Avoids(p.ep))
+	call.Attempts().AllowUnready()
+	if call.Attempts().Avoids(p.ep) {
 		return nil
 	}
 	return p.ep
@@ -347,12 +347,12 @@ func TestAPickerCanIgnoreReadiness(t *testing.T) {
 	if !slices.Equal(avoided, []bool{true, true}) {
 		t.Errorf("the calls avoided the endpoint in their picks: %v, want that of both", avoided)
 	}
-	call.Tolerate()
-	if call.Avoids(ep) {
+	call.Attempts().AllowUnready()
+	if call.Attempts().Avoids(ep) {
 		t.Error("a tolerant call avoids what is not ready")
 	}
-	call.Avoid(ep)
-	if !call.Avoids(ep) {
+	call.Attempts().Avoid(ep)
+	if !call.Attempts().Avoids(ep) {
 		t.Error("a tolerant call does not avoid what it was tried on")
 	}
 }

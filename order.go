@@ -355,7 +355,7 @@ func (c *Client) sendAgain(t *turn) {
 	for {
 		if !t.Follows() {
 			p.resends++
-			call.Avoid(call.Endpoint)
+			call.Attempts().Avoid(call.Endpoint)
 		}
 		ep, err := c.choose(ctx, call)
 		if err == nil {

@@ -173,8 +173,8 @@ type Registrar interface {
 // attempt, and must not block.
 type Picker interface {
 	// Pick returns the endpoint for the next attempt. It returns nil if the call avoids every
-	// endpoint (see Call.Avoids). If a picker returns nil for another reason, its optional method
-	// String() string explains it to the caller.
+	// endpoint (see Attempts.Avoids). If a picker returns nil for another reason, its optional
+	// method String() string explains it to the caller.
 	Pick(call *Call) *Endpoint
 }
 

@@ -33,7 +33,7 @@ func TestACallThatStays(t *testing.T) {
 			func(next yodel.Handler) yodel.Handler {
 				return func(ctx context.Context, call *yodel.Call) error {
 					if stays {
-						call.Stay()
+						call.Attempts().Pin()
 					}
 					for range 3 {
 						_ = next(ctx, call)

@@ -330,7 +330,7 @@ func TestAStreamThatHasBegunCannotBeMadeAgain(t *testing.T) {
 		return func(ctx context.Context, call *yodel.Call) error {
 			err := next(ctx, call)
 			call.Idempotent = true
-			may = append(may, call.MayRepeat(err))
+			may = append(may, call.Attempts().MayRepeat(err))
 			return next(ctx, call)
 		}
 	}}})

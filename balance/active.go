@@ -35,7 +35,7 @@ func (p activeWeight) Pick(call *yodel.Call) *yodel.Endpoint {
 			at = 0
 		}
 		ep := p[at]
-		if call.Avoids(ep) {
+		if call.Attempts().Avoids(ep) {
 			continue
 		}
 		seen++

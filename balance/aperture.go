@@ -100,7 +100,7 @@ func (p *aperture) draw(call *yodel.Call, one *yodel.Endpoint) *yodel.Endpoint {
 	for range redraws {
 		_, at := math.Modf(p.begin + rand.Float64()*p.width)
 		i := min(int(at*float64(len(p.ring))), len(p.ring)-1)
-		if ep := p.ring[i]; ep != one && !call.Avoids(ep) {
+		if ep := p.ring[i]; ep != one && !call.Attempts().Avoids(ep) {
 			return ep
 		}
 	}
@@ -120,7 +120,7 @@ func (p *aperture) beyond(call *yodel.Call) *yodel.Endpoint {
 			break
 		}
 		ep := p.ring[(first+i)%n]
-		if call.Avoids(ep) {
+		if call.Attempts().Avoids(ep) {
 			continue
 		}
 		if left++; rand.IntN(left) == 0 {

@@ -59,7 +59,7 @@ func (p *bounded) Pick(call *yodel.Call) *yodel.Endpoint {
 		}
 		m := &r.members[r.owners[at]]
 		at++
-		if call.Avoids(m.ep) {
+		if call.Attempts().Avoids(m.ep) {
 			continue
 		}
 		room := math.Ceil(p.load * float64((inflight+1)*m.weight) / float64(max(1, ready)))

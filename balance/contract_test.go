@@ -53,7 +53,7 @@ func TestAllKeepTheContract(t *testing.T) {
 func TestPicksAllocateNothing(t *testing.T) {
 	all := numbered(t, 100)
 	call := keyed(1)
-	call.Avoid(all[7])
+	call.Attempts().Avoid(all[7])
 	all[3].SetReady("test", false)
 	for _, p := range policies {
 		picker := p.balance(all, nil)
@@ -95,15 +95,15 @@ func churn(t *testing.T, b yodel.Balancer) {
 			wg.Go(func() {
 				for i := range 50 {
 					call := keyed(50*g + i)
-					call.Avoid(endpoints[i%len(endpoints)])
+					call.Attempts().Avoid(endpoints[i%len(endpoints)])
 					ep := picker.Pick(call)
-					if ep != nil && (!known[ep] || call.Avoids(ep)) {
+					if ep != nil && (!known[ep] || call.Attempts().Avoids(ep)) {
 						faults <- fmt.Errorf("round %d: %s was picked", round, ep.Addr())
 						return
 					}
 					free := false
 					for _, other := range endpoints {
-						free = free || !call.Avoids(other)
+						free = free || !call.Attempts().Avoids(other)
 					}
 					if free != (ep != nil) {
 						faults <- fmt.Errorf("round %d: one can be picked: %v, and was: %v", round, free, ep != nil)

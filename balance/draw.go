@@ -24,7 +24,7 @@ func drawTwo(all []*yodel.Endpoint, call *yodel.Call) (a, b *yodel.Endpoint) {
 		if j >= i {
 			j++
 		}
-		if a, b = all[i], all[j]; !call.Avoids(a) && !call.Avoids(b) {
+		if a, b = all[i], all[j]; !call.Attempts().Avoids(a) && !call.Attempts().Avoids(b) {
 			return a, b
 		}
 	}
@@ -35,7 +35,7 @@ func drawTwo(all []*yodel.Endpoint, call *yodel.Call) (a, b *yodel.Endpoint) {
 func scanTwo(all []*yodel.Endpoint, call *yodel.Call) (a, b *yodel.Endpoint) {
 	seen := 0
 	for _, ep := range all {
-		if call.Avoids(ep) {
+		if call.Attempts().Avoids(ep) {
 			continue
 		}
 		seen++

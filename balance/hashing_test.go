@@ -69,7 +69,7 @@ func TestAvoidedKeysGoToTheSameOther(t *testing.T) {
 		for i := range 20_000 {
 			call := keyed(i)
 			home := one.Pick(call)
-			call.Avoid(home)
+			call.Attempts().Avoid(home)
 			heir := one.Pick(call)
 			for range 3 {
 				if one.Pick(call) != heir || two.Pick(call) != heir {
@@ -80,7 +80,7 @@ func TestAvoidedKeysGoToTheSameOther(t *testing.T) {
 				heirs[heir]++
 			}
 			for _, ep := range all[2:] { // nearly everybody
-				call.Avoid(ep)
+				call.Attempts().Avoid(ep)
 			}
 			if a, b := one.Pick(call), two.Pick(call); a != b {
 				t.Fatalf("%s: key %d goes to %v and %v when nearly all are avoided", p.name, i, a, b)

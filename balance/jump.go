@@ -52,7 +52,7 @@ func (p *jump) Pick(call *yodel.Call) *yodel.Endpoint {
 	}
 	key := mix(p.by(call))
 	for again := range uint64(rehashes) {
-		if ep := p.members[jumpTo(mix(key+again), len(p.members))].ep; !call.Avoids(ep) {
+		if ep := p.members[jumpTo(mix(key+again), len(p.members))].ep; !call.Attempts().Avoids(ep) {
 			return ep
 		}
 	}

@@ -239,7 +239,7 @@ func (p *ketama) Pick(call *yodel.Call) *yodel.Endpoint {
 		if at == len(p.hashes) {
 			at = 0
 		}
-		if ep := p.members[p.owners[at]].ep; !call.Avoids(ep) {
+		if ep := p.members[p.owners[at]].ep; !call.Attempts().Avoids(ep) {
 			return ep
 		}
 		at++
@@ -264,7 +264,7 @@ func (all members) other(call *yodel.Call, key uint64) *yodel.Endpoint {
 	best := uint64(0)
 	for i := range all {
 		m := &all[i]
-		if m.ep == nil || call.Avoids(m.ep) {
+		if m.ep == nil || call.Attempts().Avoids(m.ep) {
 			continue
 		}
 		if fit := mix(key ^ m.hash); picked == nil || fit > best {

@@ -82,13 +82,13 @@ func (p *lowestLatency) Pick(call *yodel.Call) *yodel.Endpoint {
 		p.looking.Unlock()
 	}
 	n := int(p.count.Load())
-	if ep := p.endpoints[p.near[rand.IntN(n)].Load()]; !call.Avoids(ep) {
+	if ep := p.endpoints[p.near[rand.IntN(n)].Load()]; !call.Attempts().Avoids(ep) {
 		return ep
 	}
 	var picked *yodel.Endpoint
 	left := 0
 	for i := range n {
-		if ep := p.endpoints[p.near[i].Load()]; !call.Avoids(ep) {
+		if ep := p.endpoints[p.near[i].Load()]; !call.Attempts().Avoids(ep) {
 			if left++; rand.IntN(left) == 0 {
 				picked = ep
 			}
@@ -105,7 +105,7 @@ func (p *lowestLatency) nearest(call *yodel.Call) *yodel.Endpoint {
 	var picked *yodel.Endpoint
 	least := int64(0)
 	for i, ep := range p.endpoints {
-		if trip := p.trips[i].Load(); (picked == nil || trip < least) && !call.Avoids(ep) {
+		if trip := p.trips[i].Load(); (picked == nil || trip < least) && !call.Attempts().Avoids(ep) {
 			picked, least = ep, trip
 		}
 	}

@@ -34,7 +34,7 @@ func (p leastLoaded) Pick(call *yodel.Call) *yodel.Endpoint {
 	}
 	var least leader
 	for _, ep := range p {
-		if !call.Avoids(ep) {
+		if !call.Attempts().Avoids(ep) {
 			least.meet(ep)
 		}
 	}
@@ -45,7 +45,7 @@ func (p leastLoaded) Pick(call *yodel.Call) *yodel.Endpoint {
 func (p leastLoaded) sample(call *yodel.Call) *yodel.Endpoint {
 	var least leader
 	for range sampled {
-		if ep := p[rand.IntN(len(p))]; ep != least.ep && !call.Avoids(ep) {
+		if ep := p[rand.IntN(len(p))]; ep != least.ep && !call.Attempts().Avoids(ep) {
 			least.meet(ep)
 		}
 	}

@@ -55,7 +55,7 @@ func tally(p yodel.Picker, n int, avoid ...*yodel.Endpoint) map[*yodel.Endpoint]
 	for range n {
 		call := &yodel.Call{}
 		for _, ep := range avoid {
-			call.Avoid(ep)
+			call.Attempts().Avoid(ep)
 		}
 		counts[p.Pick(call)]++
 	}

@@ -90,7 +90,7 @@ func (p *maglev) Pick(call *yodel.Call) *yodel.Endpoint {
 	key := mix(p.by(call))
 	at := int(key % maglevSize)
 	for range farthest {
-		if ep := p.members[p.table[at]].ep; !call.Avoids(ep) {
+		if ep := p.members[p.table[at]].ep; !call.Attempts().Avoids(ep) {
 			return ep
 		}
 		if at++; at == maglevSize {

@@ -52,7 +52,7 @@ func (p *nearest) Pick(call *yodel.Call) *yodel.Endpoint {
 		return nil
 	}
 	for range redraws {
-		if ep := p.all[rand.IntN(p.closest)].ep; !call.Avoids(ep) {
+		if ep := p.all[rand.IntN(p.closest)].ep; !call.Attempts().Avoids(ep) {
 			return ep
 		}
 	}
@@ -62,7 +62,7 @@ func (p *nearest) Pick(call *yodel.Call) *yodel.Endpoint {
 		if picked != nil && next.kilometres > at {
 			break
 		}
-		if call.Avoids(next.ep) {
+		if call.Attempts().Avoids(next.ep) {
 			continue
 		}
 		at = next.kilometres

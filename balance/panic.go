@@ -56,7 +56,7 @@ func (p *panicking) Pick(call *yodel.Call) *yodel.Endpoint {
 		}
 	}
 	if few {
-		call.Tolerate()
+		call.Attempts().AllowUnready()
 	}
 	return p.Picker.Pick(call)
 }

@@ -129,7 +129,7 @@ func TestStickyStaysUntilItsEndpointIsNotReady(t *testing.T) {
 	p := balance.Sticky(all, nil)
 	held := p.Pick(keyed(0))
 	tried := keyed(1)
-	tried.Avoid(held)
+	tried.Attempts().Avoid(held)
 	if p.Pick(tried) == held || p.Pick(keyed(2)) != held {
 		t.Error("a call that tried the endpoint takes others along, or does not go elsewhere")
 	}
@@ -170,7 +170,7 @@ func TestNearest(t *testing.T) {
 		call := keyed(1)
 		for _, ep := range all {
 			if slices.Contains(avoided, ep.Addr()) {
-				call.Avoid(ep)
+				call.Attempts().Avoid(ep)
 			}
 		}
 		seen := make(map[string]int)
@@ -233,7 +233,7 @@ func TestAperturesKeepToTheirPart(t *testing.T) {
 	}
 	call := keyed(1)
 	for ep := range seen {
-		call.Avoid(ep)
+		call.Attempts().Avoid(ep)
 	}
 	beyond := p.Pick(call)
 	if beyond == nil || p.Pick(call) != beyond {

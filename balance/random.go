@@ -20,13 +20,13 @@ func (p random) Pick(call *yodel.Call) *yodel.Endpoint {
 	if len(p) > 0 {
 		picked = p[rand.IntN(len(p))]
 	}
-	if picked == nil || !call.Avoids(picked) {
+	if picked == nil || !call.Attempts().Avoids(picked) {
 		return picked
 	}
 	picked = nil
 	left := 0
 	for _, ep := range p {
-		if !call.Avoids(ep) {
+		if !call.Attempts().Avoids(ep) {
 			left++
 			if rand.IntN(left) == 0 { // each remaining endpoint is picked with the same probability
 				picked = ep

@@ -52,7 +52,7 @@ func TestRandomSpreadsEvenly(t *testing.T) {
 	all := endpoints(t, "a:1", "b:1", "c:1", "d:1", "e:1")
 	p := balance.Random(all, nil)
 	call, avoiding := &yodel.Call{}, &yodel.Call{}
-	avoiding.Avoid(all[1])
+	avoiding.Attempts().Avoid(all[1])
 	const picks = 4000
 	free, rest := make(map[*yodel.Endpoint]int), make(map[*yodel.Endpoint]int)
 	for range picks {

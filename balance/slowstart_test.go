@@ -43,7 +43,7 @@ type inOrder []*yodel.Endpoint
 
 func (p inOrder) Pick(call *yodel.Call) *yodel.Endpoint {
 	for _, ep := range p {
-		if !call.Avoids(ep) {
+		if !call.Attempts().Avoids(ep) {
 			return ep
 		}
 	}

@@ -55,7 +55,7 @@ func (p *smooth) Pick(call *yodel.Call) *yodel.Endpoint {
 	}
 	for range redraws {
 		turn := p.turns[p.next.Add(1)%uint64(len(p.turns))]
-		if ep := p.endpoints[turn]; !call.Avoids(ep) {
+		if ep := p.endpoints[turn]; !call.Attempts().Avoids(ep) {
 			return ep
 		}
 	}

@@ -37,7 +37,7 @@ type sticky struct {
 func (p *sticky) Pick(call *yodel.Call) *yodel.Endpoint {
 	for {
 		held := p.held.Load()
-		if held != nil && !call.Avoids(held) {
+		if held != nil && !call.Attempts().Avoids(held) {
 			return held
 		}
 		other := random(p.endpoints).Pick(call)

@@ -76,7 +76,7 @@ func (p *weighted) Pick(call *yodel.Call) *yodel.Endpoint {
 		if a := p.aliases[i]; rand.Int64N(p.total) >= a.height {
 			i = a.other
 		}
-		if ep := p.endpoints[i]; !call.Avoids(ep) {
+		if ep := p.endpoints[i]; !call.Attempts().Avoids(ep) {
 			return ep
 		}
 	}
@@ -93,7 +93,7 @@ func anyByWeight(call *yodel.Call, endpoints []*yodel.Endpoint, weights []int64)
 	var picked *yodel.Endpoint
 	total := int64(0)
 	for i, ep := range endpoints {
-		if call.Avoids(ep) {
+		if call.Attempts().Avoids(ep) {
 			continue
 		}
 		total += weights[i]

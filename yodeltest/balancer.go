@@ -110,12 +110,12 @@ func (x balancerTrial) avoids() error {
 		all[0].SetReady("trial", false)
 		for i := range 500 {
 			call := someCall(i)
-			call.Avoid(all[1+i%4])
+			call.Attempts().Avoid(all[1+i%4])
 			ep := p.Pick(call)
 			switch {
 			case ep == nil || !slices.Contains(all, ep):
 				return fmt.Errorf("Pick returned %s, which is none of the endpoints", nameOf(ep))
-			case call.Avoids(ep):
+			case call.Attempts().Avoids(ep):
 				return fmt.Errorf("Pick returned %s, which the call avoids", ep.Addr())
 			}
 		}
@@ -131,13 +131,13 @@ func (x balancerTrial) none() error {
 			left := all[i%4]
 			for _, ep := range all {
 				if ep != left {
-					call.Avoid(ep)
+					call.Attempts().Avoid(ep)
 				}
 			}
 			if ep := p.Pick(call); ep != left {
 				return fmt.Errorf("Pick returned %s, and %s is the only one that the call does not avoid", nameOf(ep), left.Addr())
 			}
-			call.Avoid(left)
+			call.Attempts().Avoid(left)
 			if ep := p.Pick(call); ep != nil {
 				return fmt.Errorf("Pick returned %s though the call avoids all", ep.Addr())
 			}
@@ -159,7 +159,7 @@ func (x balancerTrial) changes() error {
 				call := someCall(i)
 				for _, ep := range set {
 					if ep != left {
-						call.Avoid(ep)
+						call.Attempts().Avoid(ep)
 					}
 				}
 				if ep := last.Pick(call); ep != left {
@@ -228,7 +228,7 @@ func (x balancerTrial) allocations() error {
 	return withEndpoints(4, func(all []*yodel.Endpoint) error {
 		p := x.balance(all, nil)
 		call := someCall(1)
-		call.Avoid(all[2])
+		call.Attempts().Avoid(all[2])
 		if n := testing.AllocsPerRun(200, func() { p.Pick(call) }); n >= 1 {
 			return fmt.Errorf("Pick made %v allocations", n)
 		}

@@ -42,7 +42,7 @@ func TestBalancerRulesCatchFaults(t *testing.T) {
 		}},
 		{"nil only if all are avoided", "it gives up after one", func(all []*yodel.Endpoint, _ yodel.Picker) yodel.Picker {
 			return badPicker(func(call *yodel.Call) *yodel.Endpoint {
-				if call.Avoids(all[0]) {
+				if call.Attempts().Avoids(all[0]) {
 					return nil
 				}
 				return all[0]

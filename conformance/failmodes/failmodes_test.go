@@ -378,7 +378,7 @@ type ordered []*yodel.Endpoint
 
 func (o ordered) Pick(call *yodel.Call) *yodel.Endpoint {
 	for _, ep := range o {
-		if !call.Avoids(ep) {
+		if !call.Attempts().Avoids(ep) {
 			return ep
 		}
 	}

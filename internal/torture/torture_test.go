@@ -232,8 +232,8 @@ func TestKilledServer(t *testing.T) {
 func again(next yodel.Handler) yodel.Handler {
 	return func(ctx context.Context, call *yodel.Call) error {
 		err := next(ctx, call)
-		if err != nil && call.MayRepeat(err) {
-			call.Avoid(call.Endpoint)
+		if err != nil && call.Attempts().MayRepeat(err) {
+			call.Attempts().Avoid(call.Endpoint)
 			err = next(ctx, call)
 		}
 		return err

@@ -127,7 +127,7 @@ func (g *group) board(ctx context.Context, call *yodel.Call, id *identity.Scratc
 		f.waiting++
 		return f, true
 	}
-	apart := call.Apart()
+	apart := call.Attempts().Detach()
 	if apart == nil {
 		return nil, false
 	}
@@ -141,7 +141,7 @@ func (g *group) board(ctx context.Context, call *yodel.Call, id *identity.Scratc
 		g.fly(shared, f, apart)
 	}) {
 		f.cancel()
-		apart.End()
+		apart.Attempts().Release()
 		return nil, false
 	}
 	sh.flights[f.key] = f
@@ -160,7 +160,7 @@ func (g *group) fly(ctx context.Context, f *flight, apart *yodel.Call) {
 	}()
 	f.err = g.next(ctx, apart)
 	f.trailer, f.attachment = apart.Trailer, apart.ReplyAttachment
-	apart.End()
+	apart.Attempts().Release()
 }
 
 // forget stops later callers from joining a flight.

@@ -221,7 +221,7 @@ func (f *fallback) ask(ctx context.Context, call *yodel.Call, err error) error {
 		Codec: call.Codec, Key: call.Key, IdempotencyKey: call.IdempotencyKey, Idempotent: call.Idempotent, NoWait: call.NoWait, OneWay: call.OneWay,
 		Criticality: call.Criticality, Tenant: call.Tenant,
 	}
-	other.Resume(call)
+	other.Attempts().Resume(call)
 	var reply *yodel.Encoded
 	if call.Peer() != nil { // on a server, request and reply pass through without decoding
 		request := &yodel.Encoded{}

@@ -24,8 +24,8 @@
 //
 // The extra load is bounded, so that an overloaded service does not get twice the load. Hedges may
 // be a share of the client's attempts, and a few more (see yodel.Client.Afford). A hedge also uses
-// the budget of the call tree (yodel.Call.Again). The record of a call says that it was hedged, or
-// why a slow call was not.
+// the budget of the call tree (yodel.Attempts.Take). The record of a call says that it was hedged,
+// or why a slow call was not.
 package hedge
 
 import (
@@ -103,7 +103,7 @@ type hedger struct {
 }
 
 func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
-	if c := call.Client(); c == nil || !call.MayRepeat(nil) || !c.Several() {
+	if c := call.Client(); c == nil || !call.Attempts().MayRepeat(nil) || !c.Several() {
 		return h.next(ctx, call)
 	}
 	if h.After > 0 {
@@ -131,7 +131,7 @@ func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
 
 // hedge makes a call whose first attempt runs alone for delay. Slow reports whether it took longer.
 func (h *hedger) hedge(ctx context.Context, call *yodel.Call, delay time.Duration) (slow bool, err error) {
-	if !call.Forkable() {
+	if !call.Attempts().Forkable() {
 		return false, h.next(ctx, call)
 	}
 	r := h.races.Get().(*race) //nolint:forcetypeassert // the pool holds nothing else

@@ -101,7 +101,7 @@ func firstOf(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker { return 
 type first []*yodel.Endpoint
 
 func (f first) Pick(call *yodel.Call) *yodel.Endpoint {
-	if i := slices.IndexFunc(f, func(ep *yodel.Endpoint) bool { return !call.Avoids(ep) }); i >= 0 {
+	if i := slices.IndexFunc(f, func(ep *yodel.Endpoint) bool { return !call.Attempts().Avoids(ep) }); i >= 0 {
 		return f[i]
 	}
 	return nil
@@ -250,7 +250,7 @@ func TestOnlyCallsAreHedgedThatMayBe(t *testing.T) {
 		{"one-way", 2, func(c *yodel.Call) { c.OneWay = true }, 1},
 		{"ordered", 2, func(c *yodel.Call) { c.Ordered, c.Key = true, "k" }, 1},
 		{"a single endpoint", 1, func(*yodel.Call) {}, 1},
-		{"kept on its endpoint", 2, (*yodel.Call).Stay, 1},
+		{"kept on its endpoint", 2, func(call *yodel.Call) { call.Attempts().Pin() }, 1},
 		{"pinned", 2, func(c *yodel.Call) { c.Key = "pin" }, 1},
 		{"a budget of one attempt", 2, func(c *yodel.Call) { c.Budget = 1 }, 1},
 		{"a budget of two", 2, func(c *yodel.Call) { c.Budget = 2 }, 2},

@@ -61,7 +61,7 @@ func (r *race) fire() {
 	if r.over.Load() {
 		return
 	}
-	if r.fork = r.call.Fork(); !r.allowed() {
+	if r.fork = r.call.Attempts().Fork(); !r.allowed() {
 		return
 	}
 	r.fork.Note("hedge", "a second attempt, because the first is slow")
@@ -82,9 +82,9 @@ func (r *race) allowed() bool {
 	// when all servers are away, the first attempt waits for them too
 	case !slices.ContainsFunc(c.Endpoints(), (*yodel.Endpoint).Ready):
 		why = "slow, but no second attempt: no endpoint is ready"
-	case r.fork.NoRepeat(nil) != "":
-		why = "slow, but no second attempt: " + r.fork.NoRepeat(nil)
-	case !r.fork.Again():
+	case r.fork.Attempts().NoRepeat(nil) != "":
+		why = "slow, but no second attempt: " + r.fork.Attempts().NoRepeat(nil)
+	case !r.fork.Attempts().Take():
 		why = "slow, but no second attempt: those of the call tree are used up"
 	case r.Share < 1 && !c.Afford("hedge", r.Share, r.Reserve):
 		why = "slow, but no second attempt: the client's share for hedges is used up"
@@ -132,7 +132,7 @@ func (r *race) end() {
 		second.end()
 		r.second.Store(nil)
 	}
-	r.call.Join(r.fork, r.winner.Load() == hedged)
+	r.call.Attempts().Join(r.fork, r.winner.Load() == hedged)
 	r.ctx, r.call, r.fork, r.first = nil, nil, nil, nil
 	if r.joined && second == nil { // as nearly all are
 		r.over.Store(false)

@@ -20,7 +20,7 @@ func (a available) Pick(call *yodel.Call) *yodel.Endpoint {
 	var first *yodel.Endpoint
 	for _, ep := range a {
 		switch {
-		case call.Avoids(ep):
+		case call.Attempts().Avoids(ep):
 		case ep.Ready() || ep.Connected():
 			return ep
 		case first == nil:

@@ -100,7 +100,7 @@ func Later(o *LaterOptions) yodel.Middleware {
 // avoidLast makes a repeated call go to another endpoint than its last attempt, if there is one.
 func avoidLast(ctx context.Context, call *yodel.Call) {
 	if t, ok := ctx.Value(taskKey{}).(*task); ok && t.last != nil {
-		call.Avoid(t.last)
+		call.Attempts().Avoid(t.last)
 	}
 }
 
@@ -194,7 +194,7 @@ func (o *LaterOptions) task(call *yodel.Call) (*task, error) {
 	for k, v := range call.Metadata {
 		t.size += len(k) + len(v)
 	}
-	defer t.call.Resume(call)
+	defer t.call.Attempts().Resume(call)
 	t.call = yodel.Call{
 		Method: call.Method, Args: encoded, Metadata: maps.Clone(call.Metadata), Attachment: bytes.Clone(call.Attachment),
 		Codec: call.Codec, Compressor: call.Compressor, Key: call.Key, IdempotencyKey: call.IdempotencyKey, Idempotent: call.Idempotent,

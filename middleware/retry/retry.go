@@ -14,8 +14,8 @@
 // other endpoints.
 //
 // A call is sent again only if that is safe: it was certainly not executed, or its method is
-// declared idempotent, or its idempotency key is remembered (see yodel.Call.MayRepeat). With a key
-// that only one process remembers, all further attempts go to that process. The error and the
+// declared idempotent, or its idempotency key is remembered (see yodel.Attempts.MayRepeat). With a
+// key that only one process remembers, all further attempts go to that process. The error and the
 // record of a call say why it was not sent again. A call is also sent again only if another attempt
 // can have another outcome:
 //
@@ -144,7 +144,7 @@ func (o *retrier) other(ctx context.Context, call *yodel.Call) error {
 		return o.next(ctx, call)
 	}
 	if o.Same {
-		call.Stay()
+		call.Attempts().Pin()
 	}
 	before := call.Budget
 	if before == 0 {
@@ -172,11 +172,11 @@ func (o *retrier) again(ctx context.Context, call *yodel.Call, err error) error 
 func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (executed bool, last error) {
 	longest := min(o.Backoff, o.MaxBackoff)
 	for attempt := 1; attempt < o.Times && transient(err); attempt++ {
-		if why := call.NoRepeat(err); why != "" {
+		if why := call.Attempts().NoRepeat(err); why != "" {
 			return executed, declined(call, err, why)
 		}
 		if call.Endpoint != nil && !o.Same {
-			call.Avoid(call.Endpoint)
+			call.Attempts().Avoid(call.Endpoint)
 		}
 		wait := rand.N(longest)
 		if o.Same {
@@ -205,7 +205,7 @@ func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (ex
 			return executed, nil
 		}
 		if e, ok := err.(*yodel.Error); ok && e.NotRepeated() { //nolint:errorlint // a wrapped error belongs to the code that wrapped it
-			return executed, declined(call, before, call.NoRepeat(err))
+			return executed, declined(call, before, call.Attempts().NoRepeat(err))
 		}
 		longest = min(2*longest, o.MaxBackoff)
 	}
@@ -237,7 +237,7 @@ func doubtful(err error) error {
 // allowed takes one attempt from the budgets. It asks the call tree first, so that a refusal there
 // costs the client nothing.
 func (o *retrier) allowed(call *yodel.Call, attempt int) bool {
-	if !call.Again() {
+	if !call.Attempts().Take() {
 		call.Note("retry", fmt.Sprintf("no attempt %d: the attempts of the call tree are used up", attempt+1))
 		return false
 	}
@@ -262,7 +262,9 @@ func retryAfter(err error) time.Duration {
 
 // worthwhile reports whether a call that failed with err may be sent again and can have another
 // outcome then.
-func worthwhile(call *yodel.Call, err error) bool { return transient(err) && call.MayRepeat(err) }
+func worthwhile(call *yodel.Call, err error) bool {
+	return transient(err) && call.Attempts().MayRepeat(err)
+}
 
 // transient reports whether another attempt can have an outcome other than err.
 func transient(err error) bool {

@@ -186,7 +186,7 @@ func firstOf(endpoints []*yodel.Endpoint, _ yodel.Picker) yodel.Picker { return 
 type first []*yodel.Endpoint
 
 func (f first) Pick(call *yodel.Call) *yodel.Endpoint {
-	if i := slices.IndexFunc(f, func(ep *yodel.Endpoint) bool { return !call.Avoids(ep) }); i >= 0 {
+	if i := slices.IndexFunc(f, func(ep *yodel.Endpoint) bool { return !call.Attempts().Avoids(ep) }); i >= 0 {
 		return f[i]
 	}
 	return nil
