@@ -172,8 +172,8 @@ func unsentByLink(err error) error {
 	return err
 }
 
-// A namedWire is a Wire and its name. The name is asked for once, so that this code of a plug-in does
-// not run under a lock.
+// A namedWire is a Wire and its name. The name is asked for once, so that this code of a plug-in
+// does not run under a lock.
 type namedWire struct {
 	Wire // nil for yodel's own protocol
 	name string

@@ -106,8 +106,9 @@ type roundTrip struct {
 const rttAge = 5 * time.Second
 
 // RTT returns the network round-trip time to the endpoint, as measured by the last ping. It is 0
-// before the first ping has ended, and in other protocols than yodel's own. If the last ping is more than 5 s old and there is a connection,
-// RTT starts another ping without waiting for it. So pings are sent only while a program calls RTT.
+// before the first ping has ended, and in other protocols than yodel's own. If the last ping is
+// more than 5 s old and there is a connection, RTT starts another ping without waiting for it. So
+// pings are sent only while a program calls RTT.
 func (ep *Endpoint) RTT() time.Duration {
 	if due := ep.trip.due.Load(); due == 0 || int64(clock()) >= due {
 		ep.ping(due)

@@ -31,7 +31,7 @@ func (all twoChoices) Pick(call *yodel.Call) *yodel.Endpoint {
 			j++ // so that the two differ
 		}
 		// Ask about both: Avoids also starts to connect to an endpoint that is not connected.
-		if a, b := call.Avoids(all[i]), call.Avoids(all[j]); !a && !b {
+		if a, b := call.Attempts().Avoids(all[i]), call.Attempts().Avoids(all[j]); !a && !b {
 			return idler(all[i], all[j])
 		}
 	}
@@ -44,7 +44,7 @@ func (all twoChoices) pickOther(call *yodel.Call) *yodel.Endpoint {
 	var drawn [2]*yodel.Endpoint
 	seen := 0
 	for _, ep := range all {
-		if call.Avoids(ep) {
+		if call.Attempts().Avoids(ep) {
 			continue
 		}
 		// The first two are drawn. A later one, the n-th, replaces either with probability 1/n.
