@@ -413,6 +413,48 @@ func ExampleObserver() {
 	// Nobody.Home unimplemented true
 }
 
+// A handler hands its call over to a queue and returns. The goroutine that takes the call from the
+// queue replies.
+func ExampleCall_Later() {
+	const Ask yodel.Method[string, string] = "Oracle.Ask"
+	s := yodel.NewServer(nil)
+	// region later
+	type question struct {
+		text  string
+		reply func(reply any, err error)
+	}
+	queue := make(chan question, 100)
+	Ask.Handle(s, func(ctx context.Context, text *string) (*string, error) {
+		select {
+		case queue <- question{*text, yodel.CallFrom(ctx).Later()}:
+			return nil, nil // the reply comes later
+		default:
+			return nil, yodel.Errorf(yodel.ResourceExhausted, "the queue is full")
+		}
+	})
+	go func() {
+		for q := range queue {
+			answer := "the answer to " + q.text
+			q.reply(&answer, nil)
+		}
+	}()
+	// endregion later
+	defer close(queue)
+	addr, stop := serveInBackground(s)
+	defer stop()
+	c := yodel.Dial(addr)
+	defer c.Close()
+
+	text := "everything"
+	answer, err := Ask.Call(context.Background(), c, &text)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(*answer)
+	// Output: the answer to everything
+}
+
 // Two calls with the same idempotency key are executed once, if the server remembers keys. So a
 // caller that does not know whether its call was executed can make it again.
 func ExampleCall_idempotencyKey() {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/middleware/once"
 )
 
 // An inbox keeps calls that are answered later.
@@ -158,4 +159,39 @@ func TestShutdownWaitsForLateReplies(t *testing.T) {
 		t.Errorf("got %d, %v", got, err)
 	}
 	must(t, <-stopped)
+}
+
+// A late reply is remembered for its idempotency key, and middleware can ask for it.
+func TestLateRepliesAreRemembered(t *testing.T) {
+	var x inbox
+	var encoded atomic.Int64
+	s := newServer(t, &yodel.ServerOptions{
+		Keys: once.With(nil),
+		Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+			return func(ctx context.Context, call *yodel.Call) error {
+				err := next(ctx, call)
+				if e, encErr := call.Encode(); err == nil && encErr == nil {
+					encoded.Add(int64(len(e.Body)))
+				}
+				return err
+			}
+		}},
+	})
+	must(t, s.Handle("Inbox.Put", x.put))
+	c := newClient(t, nil, serve(t, s))
+	for i, key := range []string{"a", "a", ""} {
+		outcome := make(chan error, 1)
+		n, got := 7, 0
+		c.Go(t.Context(), &yodel.Call{Method: "Inbox.Put", Args: &n, Reply: &got, IdempotencyKey: key}, func(err error) { outcome <- err })
+		if i != 1 { // the second call is answered from memory
+			replies, in := x.take(t, 1)
+			replies[0](&in[0], nil)
+		}
+		if err := <-outcome; err != nil || got != 7 {
+			t.Errorf("call %d: got %d, %v", i, got, err)
+		}
+	}
+	if got := encoded.Load(); got != 3 {
+		t.Errorf("middleware has seen %d bytes of replies, want 3", got)
+	}
 }

@@ -20,7 +20,8 @@ type Encoded struct {
 
 // Encode encodes the message that this side of the call sends, and replaces the message with the
 // result. On the client these are the arguments, which the caller may change afterwards. On the
-// server it is the reply, once the method has returned it. A second Encode does nothing.
+// server it is the reply, once the method has returned it; Encode waits for a late reply. A second
+// Encode does nothing.
 func (c *Call) Encode() (*Encoded, error) {
 	codec, message := c.Encoding(), &c.Args
 	if c.in != nil {
@@ -31,6 +32,11 @@ func (c *Call) Encode() (*Encoded, error) {
 	}
 	if codec == nil {
 		return nil, c.nobody()
+	}
+	if c.in != nil && c.in.late != nil && c.Reply == nil {
+		if err := c.in.awaitLate(c.in.ctx); err != nil {
+			return nil, err
+		}
 	}
 	if e, ok := (*message).(*Encoded); ok {
 		return e, nil

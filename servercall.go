@@ -271,6 +271,7 @@ func (c *serverCall) run(ctx context.Context, early *Error) {
 // A lateReply is the reply of a call whose handler has returned without it.
 type lateReply struct {
 	told  atomic.Bool
+	ready chan struct{} // closed when the reply is there
 	reply any
 	err   error // an *Error, or nil
 }
@@ -283,15 +284,16 @@ type lateReply struct {
 //
 // The call stays open until then: it counts in the limits, its context goes on, and Shutdown waits
 // for it, so the function must be called in the end. Arguments of the type View, and bodies that
-// were not copied, stay valid. Middleware sees the handler return; observers and statistics see the
-// call end when it is answered. Calls with a stream cannot be answered later: then, and on the
-// client, Later returns nil.
+// were not copied, stay valid. Middleware sees the handler return, without a reply; observers and
+// statistics see the call end when it is answered. The goroutine waits for the reply after all if a
+// middleware calls Encode, or if the call has an idempotency key that the server remembers. Calls
+// with a stream cannot be answered later: then, and on the client, Later returns nil.
 func (c *Call) Later() func(reply any, err error) {
 	in := c.in
 	if in == nil || in.stream != nil {
 		return nil
 	}
-	late := &lateReply{}
+	late := &lateReply{ready: make(chan struct{})}
 	in.asked.Store(true) // the call is not reused, however late the function is called
 	in.late = late
 	in.protocol.later()
@@ -303,10 +305,22 @@ func (c *Call) Later() func(reply any, err error) {
 		switch {
 		case err != nil:
 			late.err = asError(err)
-		case reply == nil && !in.call.OneWay:
+		case reply == nil && !in.call.OneWay && len(in.method.out) > 0:
 			late.err = failure("YDL5003", "%s: the handler's late reply is nil", in.as.name)
 		}
+		close(late.ready)
 		in.protocol.finish()
+	}
+}
+
+// awaitLate waits for the late reply, for code of the server that needs it, and returns its error.
+func (c *serverCall) awaitLate(ctx context.Context) error {
+	select {
+	case <-c.late.ready:
+		c.call.Reply = c.late.reply
+		return c.late.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -457,6 +471,9 @@ func invoke(ctx context.Context, call *Call) error {
 	reply, err := c.execute(ctx)
 	if reply != nil {
 		call.Reply = reply
+	}
+	if c.late != nil && err == nil && call.IdempotencyKey != "" && c.server.opts.Keys != nil {
+		return c.awaitLate(ctx) // the KeyMemory records it
 	}
 	return err
 }
