@@ -54,8 +54,9 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time, alone boo
 			return conn, err
 		}
 	}
+	own := ep.connOf(ctx)
 	ep.mu.Lock()
-	if conn := ep.ready(ctx); conn != nil {
+	if conn := ep.readyBeside(own); conn != nil {
 		ep.mu.Unlock()
 		return conn, nil
 	}

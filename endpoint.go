@@ -283,14 +283,25 @@ func (ep *Endpoint) ready(ctx context.Context) *dialledConn {
 	if len(conns) == 1 && ep.client.opts.ConnsPerEndpoint == 1 {
 		return conns[0]
 	}
-	if ep.client.opts.Server != nil {
-		// A handler that calls its caller uses the connection on which the call came. That
-		// connection recognizes nested calls, and does not make them wait for the call that caused
-		// them.
-		if own := mux.ConnOf(ctx); own != nil {
-			if i := slices.IndexFunc(conns, func(conn *dialledConn) bool { return conn.mux == own }); i >= 0 {
-				return conns[i]
-			}
+	return ep.readyBeside(ep.connOf(ctx))
+}
+
+// connOf returns the connection on which the call came whose handler has ctx, or nil.
+func (ep *Endpoint) connOf(ctx context.Context) *mux.Conn {
+	if ep.client.opts.Server == nil {
+		return nil
+	}
+	return mux.ConnOf(ctx)
+}
+
+// readyBeside is ready for a call that is made by the handler of a call that came on the connection
+// own, or for any other call if own is nil. The handler's calls to its caller use this connection.
+// It recognizes nested calls, and does not make them wait for the call that caused them.
+func (ep *Endpoint) readyBeside(own *mux.Conn) *dialledConn {
+	conns := *ep.conns.Load()
+	if own != nil {
+		if i := slices.IndexFunc(conns, func(conn *dialledConn) bool { return conn.mux == own }); i >= 0 {
+			return conns[i]
 		}
 	}
 	conn, saturated := leastLoaded(conns)

@@ -130,20 +130,21 @@ func (q *requester) bindingSlow(call *Call, positional bool) *binding {
 	if compressor == nil {
 		compressor = q.compressor
 	}
-	if max(len(call.Method), len(codec.Name()), len(nameOf(compressor))) > wire.MaxName {
+	codecName, compressorName := codec.Name(), nameOf(compressor)
+	if max(len(call.Method), len(codecName), len(compressorName)) > wire.MaxName {
 		return nil
 	}
 	q.methodsMu.Lock()
 	defer q.methodsMu.Unlock()
 	m := q.methodLocked(call.Method)
 	for _, b := range m.all {
-		if b.Codec == codec.Name() && b.Compressor == nameOf(compressor) && b.Positional == positional && b.Kind == call.kind() {
+		if b.Codec == codecName && b.Compressor == compressorName && b.Positional == positional && b.Kind == call.kind() {
 			return b
 		}
 	}
 	b := &binding{of: m, codec: codec, pack: packer{compressor, q.compressAbove}}
 	b.Method = mux.Method{
-		Handle: len(q.bindings), Name: m.name, Codec: codec.Name(), Compressor: nameOf(compressor),
+		Handle: len(q.bindings), Name: m.name, Codec: codecName, Compressor: compressorName,
 		Kind: call.kind(), Positional: positional, Idempotent: m.idempotent.Load(),
 	}
 	q.bindings = append(q.bindings, b)
