@@ -69,6 +69,7 @@ const (
 	ourInflight   = "inflight"
 	ourStarted    = "started"
 	ourRun        = "incarnation"
+	ourProtocol   = "protocol" // any number of times
 )
 
 const rpcxNetwork = "tcp"
@@ -107,6 +108,9 @@ func (rpcxLayout) Value(in yodel.Instance) ([]byte, error) {
 	for _, tag := range in.Tags {
 		q.Add(ourTag, tag)
 	}
+	if len(in.Protocols) > 0 {
+		q[ourProtocol] = in.Protocols
+	}
 	return []byte(q.Encode()), nil
 }
 
@@ -138,7 +142,7 @@ func (rpcxLayout) Instance(name string, value []byte) (in yodel.Instance, err er
 	in = yodel.Instance{
 		Addr: addr, Group: strings.Join(q[rpcxGroup], ","), Version: q.Get(ourVersion), Weight: whole(rpcxWeight),
 		Zone: q.Get(ourZone), Latitude: number(rpcxLatitude), Longitude: number(rpcxLongitude), State: q.Get(rpcxState),
-		Tags: q[ourTag], CallRate: number(rpcxCalls), Inflight: whole(ourInflight), Incarnation: q.Get(ourRun),
+		Tags: q[ourTag], Protocols: q[ourProtocol], CallRate: number(rpcxCalls), Inflight: whole(ourInflight), Incarnation: q.Get(ourRun),
 	}
 	if text := q.Get(ourStarted); text != "" {
 		started, bad := time.Parse(time.RFC3339Nano, text)
@@ -146,6 +150,7 @@ func (rpcxLayout) Instance(name string, value []byte) (in yodel.Instance, err er
 	}
 	ours := []string{
 		rpcxWeight, rpcxState, rpcxGroup, rpcxLatitude, rpcxLongitude, rpcxCalls, ourVersion, ourZone, ourTag, ourInflight, ourStarted, ourRun,
+		ourProtocol,
 	}
 	for key := range q {
 		if !slices.Contains(ours, key) {

@@ -15,7 +15,7 @@ import (
 // full is an instance that says something of everything.
 func full() yodel.Instance {
 	return yodel.Instance{
-		Addr: "10.0.0.1:8972", Group: "red,blue", Version: "v1.2", Weight: 7, Zone: "a", Latitude: -47.5, Longitude: 8.25, State: "inactive",
+		Addr: "10.0.0.1:8972", Protocols: []string{"yodel", "netrpc"}, Group: "red,blue", Version: "v1.2", Weight: 7, Zone: "a", Latitude: -47.5, Longitude: 8.25, State: "inactive",
 		Tags: []string{"x", "y z"}, Metadata: yodel.Metadata{"owner": "ö&=;"}, Incarnation: "00ff", Started: time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC),
 		CallRate: 12.5, Inflight: 3,
 	}
@@ -51,7 +51,7 @@ func TestLayoutsKeepEveryField(t *testing.T) {
 func TestJSONIsReadByPeople(t *testing.T) {
 	value, err := registry.JSON.Value(full())
 	must(t, err)
-	const want = `{"addr":"10.0.0.1:8972","group":"red,blue","version":"v1.2","weight":7,"zone":"a","latitude":-47.5,"longitude":8.25,` +
+	const want = `{"addr":"10.0.0.1:8972","protocols":["yodel","netrpc"],"group":"red,blue","version":"v1.2","weight":7,"zone":"a","latitude":-47.5,"longitude":8.25,` +
 		`"state":"inactive","tags":["x","y z"],"metadata":{"owner":"ö\u0026=;"},"started":"2026-01-02T03:04:05.006Z","incarnation":"00ff","callRate":12.5,"inflight":3}`
 	if string(value) != want {
 		t.Errorf("got %s\nwant %s", value, want)
@@ -86,7 +86,7 @@ func TestRPCXLayoutReadsWhatRPCXWrites(t *testing.T) {
 func TestRPCXLayoutWritesWhatRPCXReads(t *testing.T) {
 	value, err := registry.RPCX.Value(full())
 	must(t, err)
-	const want = "calls=12.5&group=red&group=blue&incarnation=00ff&inflight=3&latitude=-47.5&longitude=8.25&owner=%C3%B6%26%3D%3B&started=2026-01-02T03%3A04%3A05.006Z" +
+	const want = "calls=12.5&group=red&group=blue&incarnation=00ff&inflight=3&latitude=-47.5&longitude=8.25&owner=%C3%B6%26%3D%3B&protocol=yodel&protocol=netrpc&started=2026-01-02T03%3A04%3A05.006Z" +
 		"&state=inactive&tag=x&tag=y+z&version=v1.2&weight=7&zone=a"
 	if string(value) != want || registry.RPCX.Name("10.0.0.1:8972") != "tcp@10.0.0.1:8972" {
 		t.Errorf("got %s\nwant %s", value, want)

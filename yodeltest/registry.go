@@ -230,7 +230,7 @@ func (x registryTrial) fields() error {
 	full := yodel.Instance{
 		Addr: "127.0.0.1:1", Group: "red,blue", Version: "v1.2.3", Weight: 7, Zone: "eu-1a", Latitude: 47.3769, Longitude: -8.5417,
 		State: "active", Tags: []string{"canary", "a b&c=d"}, Metadata: yodel.Metadata{"owner": "Zoë & co", "empty": "", "=?": "%20;"},
-		Incarnation: "00ff", Started: time.Date(2026, 7, 8, 9, 10, 11, 12e6, time.UTC), CallRate: 1234.5, Inflight: 17,
+		Incarnation: "00ff", Protocols: []string{"yodel", "netrpc"}, Started: time.Date(2026, 7, 8, 9, 10, 11, 12e6, time.UTC), CallRate: 1234.5, Inflight: 17,
 	}
 	sparse := yodel.Instance{Addr: "127.0.0.1:2", State: "inactive"}
 	w := x.follow(service)

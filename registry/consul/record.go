@@ -71,11 +71,12 @@ const (
 	metaRun       = "incarnation"
 	metaCallRate  = "callRate"
 	metaInflight  = "inflight"
-	metaRest      = "metadata" // what cannot be an entry of its own
+	metaProtocols = "protocols" // separated by commas
+	metaRest      = "metadata"  // what cannot be an entry of its own
 )
 
 var ours = []string{
-	metaGroup, metaVersion, metaWeight, metaZone, metaLatitude, metaLongitude, metaState, metaStarted, metaRun, metaCallRate, metaInflight, metaRest,
+	metaGroup, metaVersion, metaWeight, metaZone, metaLatitude, metaLongitude, metaState, metaStarted, metaRun, metaCallRate, metaInflight, metaProtocols, metaRest,
 }
 
 // What Consul takes.
@@ -147,6 +148,7 @@ func metaOf(in yodel.Instance) (map[string]string, error) {
 	set(metaRun, in.Incarnation, in.Incarnation != "")
 	set(metaCallRate, float(in.CallRate), in.CallRate != 0)
 	set(metaInflight, strconv.Itoa(in.Inflight), in.Inflight != 0)
+	set(metaProtocols, strings.Join(in.Protocols, ","), len(in.Protocols) > 0)
 	text, err := json.Marshal(rest)
 	set(metaRest, string(text), len(rest) > 0)
 	return meta, err
@@ -220,6 +222,8 @@ func take(in *yodel.Instance, key, value string) (err error) {
 		in.State = value
 	case metaRun:
 		in.Incarnation = value
+	case metaProtocols:
+		in.Protocols = strings.Split(value, ",")
 	case metaWeight:
 		err = whole(value, &in.Weight)
 	case metaInflight:

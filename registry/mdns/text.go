@@ -32,6 +32,7 @@ const (
 	keyRun       = "incarnation"
 	keyCallRate  = "callrate"
 	keyInflight  = "inflight"
+	keyProtocols = "protocols"
 	metadataKey  = "md-"
 )
 
@@ -49,9 +50,12 @@ func textOf(service string, in yodel.Instance) ([]string, error) {
 		}
 		return strconv.FormatFloat(n, 'g', -1, 64)
 	}
-	tags := make([]string, len(in.Tags))
-	for i, tag := range in.Tags {
-		tags[i] = url.QueryEscape(tag)
+	list := func(values []string) string {
+		escaped := make([]string, len(values))
+		for i, value := range values {
+			escaped[i] = url.QueryEscape(value)
+		}
+		return strings.Join(escaped, ",")
 	}
 	add("txtvers", "1")
 	add(keyService, service)
@@ -63,7 +67,8 @@ func textOf(service string, in yodel.Instance) ([]string, error) {
 	add(keyLatitude, number(in.Latitude))
 	add(keyLongitude, number(in.Longitude))
 	add(keyState, in.State)
-	add(keyTags, strings.Join(tags, ","))
+	add(keyTags, list(in.Tags))
+	add(keyProtocols, list(in.Protocols))
 	if !in.Started.IsZero() {
 		add(keyStarted, in.Started.Format(time.RFC3339Nano))
 	}
@@ -119,11 +124,16 @@ func instanceOf(text []string) (service string, in yodel.Instance, err error) {
 	in.Incarnation = values[keyRun]
 	in.Weight, in.Inflight = whole(keyWeight), whole(keyInflight)
 	in.Latitude, in.Longitude, in.CallRate = number(keyLatitude), number(keyLongitude), number(keyCallRate)
-	if tags := values[keyTags]; tags != "" {
-		for tag := range strings.SplitSeq(tags, ",") {
-			in.Tags = append(in.Tags, unescape(tag))
+	list := func(key string) (all []string) {
+		if values[key] == "" {
+			return nil
 		}
+		for value := range strings.SplitSeq(values[key], ",") {
+			all = append(all, unescape(value))
+		}
+		return all
 	}
+	in.Tags, in.Protocols = list(keyTags), list(keyProtocols)
 	if started := values[keyStarted]; started != "" {
 		var bad error
 		in.Started, bad = time.Parse(time.RFC3339Nano, started)

@@ -32,6 +32,7 @@ const (
 	keyRun       = "incarnation"
 	keyCallRate  = "callRate"
 	keyInflight  = "inflight"
+	keyProtocols = "protocols" // separated by commas
 )
 
 // What Nacos understands of the metadata begins with this.
@@ -88,6 +89,7 @@ func (r *Registry) describe(service string, in yodel.Instance, ttl time.Duration
 	set(keyRun, in.Incarnation, in.Incarnation == "")
 	set(keyCallRate, number(in.CallRate), in.CallRate == 0)
 	set(keyInflight, strconv.Itoa(in.Inflight), in.Inflight == 0)
+	set(keyProtocols, strings.Join(in.Protocols, ","), len(in.Protocols) == 0)
 	lease := strconv.FormatInt(max(ttl.Milliseconds(), 1), 10)
 	md[preserved+"heart.beat.interval"] = strconv.FormatInt(max(ttl.Milliseconds()/3, 1), 10)
 	md[preserved+"heart.beat.timeout"], md[preserved+"ip.delete.timeout"] = lease, lease
@@ -144,6 +146,7 @@ func (h host) instance() yodel.Instance {
 	take(h.Metadata, keyCallRate, &in.CallRate, float)
 	take(h.Metadata, keyInflight, &in.Inflight, strconv.Atoi)
 	take(h.Metadata, keyStarted, &in.Started, func(s string) (time.Time, error) { return time.Parse(time.RFC3339Nano, s) })
+	take(h.Metadata, keyProtocols, &in.Protocols, func(s string) ([]string, error) { return strings.Split(s, ","), nil })
 	take(h.Metadata, keyTags, &in.Tags, func(s string) (tags []string, err error) {
 		err = json.Unmarshal([]byte(s), &tags)
 		return tags, err
