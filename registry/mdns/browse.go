@@ -20,7 +20,7 @@ import (
 // Service returns the instances of a service.
 func (r *Registry) Service(name string) yodel.Resolver { return &service{r, name} }
 
-// A service is one of a registry, as a resolver.
+// A service is the resolver for one service of a registry.
 type service struct {
 	*Registry
 
@@ -28,16 +28,19 @@ type service struct {
 }
 
 const (
-	// gathering is how long the rest of the answers is waited for: they come after up to 120 ms.
-	// When there is none, the question is asked once more, and only then there are no instances.
+	// gathering is how long a Watch collects further answers before its first update: responders
+	// wait up to 120 ms before they answer. If no instance has answered, the Watch asks a second
+	// time before it reports that there are no instances.
 	gathering = 300 * time.Millisecond
 	// pause is the least time between two updates.
 	pause = 20 * time.Millisecond
-	// The pauses between questions double from the first to the last.
+	// firstAsk is the pause after the first question. Each further pause is twice as long, up to
+	// lastAsk.
 	firstAsk, lastAsk = time.Second, time.Minute
-	// maxQuestions is how many fit into a packet, with some room.
+	// maxQuestions is the number of questions in one packet. The packet has room for a few more.
 	maxQuestions = 10
-	// maxInstances and maxHosts are how much of what strangers say is kept.
+	// maxInstances and maxHosts limit what a Watch stores, because any host on the network can
+	// answer.
 	maxInstances, maxHosts = 10_000, 10_000
 )
 
@@ -83,39 +86,39 @@ func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 	}
 }
 
-// A browser is what one Watch knows.
+// A browser is the state of one Watch.
 type browser struct {
 	*service
 
-	entries map[string]*entry     // by name
-	at      map[string]entrySet   // entries by their host, in lower case
-	hosts   map[string]netip.Addr // by name
+	entries map[string]*entry     // by the name of the instance
+	at      map[string]entrySet   // entries by the name of their host, in lower case
+	hosts   map[string]netip.Addr // by the name of the host
 	began   time.Time
-	found   bool // an instance
+	found   bool // whether an instance of the service was found
 	changed bool
-	told    bool          // at least once
-	rested  time.Time     // from the last update
-	askAt   time.Time     // by the clock
-	asked   time.Time     // the last time
-	between time.Duration // questions
+	told    bool          // whether update was called at least once
+	rested  time.Time     // the earliest time of the next update
+	askAt   time.Time     // when the next regular question is due
+	asked   time.Time     // when the last question was sent
+	between time.Duration // the pause after the next regular question
 }
 
-// An entrySet is entries that have something in common.
+// An entrySet is a set of entries that have the same host.
 type entrySet map[*entry]struct{}
 
 // An entry is one instance as the network describes it.
 type entry struct {
 	text     []string
-	service  string         // that it is of, by its text
-	instance yodel.Instance // by its text
-	broken   bool           // the text says nothing that can be understood
+	service  string         // the service that the TXT record names
+	instance yodel.Instance // what the TXT record says of the instance
+	broken   bool           // the TXT record cannot be parsed
 	host     string
 	port     uint16
 	parts    [parts]life
-	tries    int // how often more of it was asked for
+	tries    int // how many questions have asked for its missing records
 }
 
-// The parts of an entry: its name in the list of instances, where it is, what it says of itself.
+// An entry has three parts: its PTR record, its SRV record and its TXT record.
 const (
 	partName = iota
 	partPlace
@@ -123,18 +126,18 @@ const (
 	parts
 )
 
-// A life is how long something is known.
+// A life says how long a record is valid.
 type life struct {
 	length  time.Duration
-	end     time.Time // zero if it is not known
-	refresh time.Time // it is to be asked for again
+	end     time.Time // zero if there is no valid record
+	refresh time.Time // when the browser asks for the record again
 }
 
-// enoughTries is how often what is missing of an entry is asked for out of turn.
+// enoughTries is the maximum number of extra questions for the missing records of an entry.
 const enoughTries = 3
 
-// newBrowser asks at once, and has something to tell when the first answers are there: at least
-// that there are none.
+// newBrowser returns a browser whose first question is due at once. It has an update to report
+// after the first answers, even if they name no instances.
 func newBrowser(s *service, now time.Time) *browser {
 	return &browser{
 		service: s, entries: make(map[string]*entry), at: make(map[string]entrySet), hosts: make(map[string]netip.Addr),
@@ -142,7 +145,7 @@ func newBrowser(s *service, now time.Time) *browser {
 	}
 }
 
-// tellAt is the earliest time of the next update.
+// tellAt returns the earliest time of the next update.
 func (b *browser) tellAt() time.Time {
 	switch {
 	case b.told:
@@ -153,7 +156,7 @@ func (b *browser) tellAt() time.Time {
 	return b.began.Add(firstAsk + gathering)
 }
 
-// learn takes in what somebody says.
+// learn reads the records of a response.
 func (b *browser) learn(m *dns.Msg, now time.Time) {
 	if !m.Response {
 		return
@@ -184,7 +187,7 @@ func (b *browser) learnOne(rr dns.RR, now time.Time) {
 	case *dns.TXT:
 		e := b.entry(head.Name, head.Ttl)
 		if e != nil && (e.text == nil || !slices.Equal(e.text, rr.Txt)) {
-			b.news(e) // perhaps it was of this service, and is no more
+			b.news(e) // the old text may name this service and the new one may not
 			b.read(head.Name, e, rr.Txt)
 			b.news(e)
 		}
@@ -196,8 +199,9 @@ func (b *browser) learnOne(rr dns.RR, now time.Time) {
 	}
 }
 
-// entry returns what is known of a name, or nil if it is none of an instance, or one that says
-// goodbye.
+// entry returns the entry for a name, and creates it if it does not exist. It returns nil if the
+// name is not the name of an instance. A record with a ttl of 0 is a goodbye: entry then removes
+// the entry and returns nil.
 func (b *browser) entry(name string, ttl uint32) *entry {
 	e := b.entries[name]
 	at := len(name) - len(b.kind)
@@ -217,15 +221,15 @@ func (b *browser) entry(name string, ttl uint32) *entry {
 	return e
 }
 
-// news marks that the set has changed, if e is of it.
+// news marks the set of instances as changed if e belongs to it.
 func (b *browser) news(e *entry) {
 	if e.whole() && e.service == b.name {
 		b.changed, b.found = true, true
 	}
 }
 
-// live notes how long a part of an entry is known. It is asked for again when four fifths of the
-// time have passed.
+// live notes the time to live of a part of an entry. The browser asks for the part again when four
+// fifths of that time have passed.
 func (b *browser) live(e *entry, part int, ttl uint32, now time.Time) {
 	if e == nil {
 		return
@@ -238,12 +242,13 @@ func (b *browser) live(e *entry, part int, ttl uint32, now time.Time) {
 	}
 }
 
-// whole reports whether it is known where an entry is and what it says of itself.
+// whole reports whether the SRV record and the TXT record of an entry are known.
 func (e *entry) whole() bool {
 	return !e.parts[partPlace].end.IsZero() && !e.parts[partText].end.IsZero()
 }
 
-// read takes in a text. One that cannot be read is as good as none, and said once.
+// read stores the TXT record of an entry. If the record cannot be parsed, read logs it once and the
+// entry is not reported as an instance.
 func (b *browser) read(name string, e *entry, text []string) {
 	e.text = slices.Clone(text)
 	plain := make([]string, len(text))
@@ -258,7 +263,8 @@ func (b *browser) read(name string, e *entry, text []string) {
 	}
 }
 
-// place notes the address of a host, the last one if it has several, and IPv4 if it has both.
+// place stores the address of a host. A later address replaces an earlier one, but an IPv6 address
+// does not replace an IPv4 address.
 func (b *browser) place(head *dns.RR_Header, ip net.IP) {
 	name := strings.ToLower(head.Name)
 	addr, ok := netip.AddrFromSlice(ip)
@@ -275,8 +281,8 @@ func (b *browser) place(head *dns.RR_Header, ip net.IP) {
 	}
 }
 
-// joinHost and leaveHost keep the index of entries by host, without which each address in a packet
-// would cost a look at all entries.
+// joinHost and leaveHost maintain the index of entries by host. Without the index, each address in
+// a packet would require a scan of all entries.
 func (b *browser) joinHost(e *entry) {
 	host := strings.ToLower(e.host)
 	if b.at[host] == nil {
@@ -292,14 +298,14 @@ func (b *browser) leaveHost(e *entry) {
 	}
 }
 
-// remove forgets an entry.
+// remove deletes an entry.
 func (b *browser) remove(name string, e *entry) {
 	b.news(e)
 	b.leaveHost(e)
 	delete(b.entries, name)
 }
 
-// forget removes what is known no longer.
+// forget deletes the entries with a record whose time to live has passed.
 func (b *browser) forget(now time.Time) {
 	for name, e := range b.entries {
 		for _, part := range e.parts {
@@ -311,8 +317,8 @@ func (b *browser) forget(now time.Time) {
 	}
 }
 
-// question returns what is to be asked now, or nil. Instances that are known are not listed in it:
-// their owners would leave out what has changed then.
+// question returns the next question, or nil if no question is due. It does not list the known
+// instances: their responders would then not answer, even if their SRV or TXT record has changed.
 func (b *browser) question(now time.Time) *dns.Msg {
 	if now.Before(b.nextAsk()) {
 		return nil
@@ -326,11 +332,11 @@ func (b *browser) question(now time.Time) *dns.Msg {
 	for name, e := range b.entries {
 		for i := range e.parts {
 			if part := &e.parts[i]; !part.end.IsZero() && !now.Before(part.refresh) {
-				part.refresh = now.Add(part.length / 20) // once more, if nobody answers
+				part.refresh = now.Add(part.length / 20) // the browser asks once more if there is no answer
 			}
 		}
 		missing := b.missing(name, e)
-		if missing != "" && len(ask.Question) < maxQuestions { // the rest next time
+		if missing != "" && len(ask.Question) < maxQuestions { // the next question asks for the others
 			e.tries++
 			ask.Question = append(ask.Question, dns.Question{Name: missing, Qtype: dns.TypeANY, Qclass: dns.ClassINET})
 		}
@@ -338,7 +344,7 @@ func (b *browser) question(now time.Time) *dns.Msg {
 	return ask
 }
 
-// missing returns the name whose records are needed to make something of an entry, or "".
+// missing returns the name whose records are missing to make an instance of an entry, or "".
 func (b *browser) missing(name string, e *entry) string {
 	switch {
 	case !e.whole():
@@ -349,8 +355,9 @@ func (b *browser) missing(name string, e *entry) string {
 	return ""
 }
 
-// nextAsk is when something is to be asked: by the clock, or sooner because something of this
-// service is about to be forgotten, or not whole; but not twice within a second.
+// nextAsk returns when the next question is due. That is the time of the next regular question, or
+// earlier if a record of this service is about to expire or an entry is incomplete. Two questions
+// are at least a second apart.
 func (b *browser) nextAsk() time.Time {
 	at := b.askAt
 	for name, e := range b.entries {
@@ -370,7 +377,7 @@ func (b *browser) nextAsk() time.Time {
 	return at
 }
 
-// next is when there is something to do.
+// next returns when the browser has to do something next.
 func (b *browser) next() time.Time {
 	at := b.nextAsk()
 	if tellAt := b.tellAt(); b.changed && tellAt.Before(at) {
@@ -386,7 +393,7 @@ func (b *browser) next() time.Time {
 	return at
 }
 
-// instances returns the set.
+// instances returns the instances of the service.
 func (b *browser) instances() []yodel.Instance {
 	instances := make([]yodel.Instance, 0, len(b.entries))
 	for _, name := range slices.Sorted(maps.Keys(b.entries)) {

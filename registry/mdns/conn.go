@@ -15,37 +15,39 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// port and group are those of RFC 6762.
+// port and group are the port and the multicast address of RFC 6762.
 const port = 5353
 
 var group = &net.UDPAddr{IP: net.IPv4(224, 0, 0, 251), Port: port}
 
-// A conn sends to and receives from the group, on some network interfaces.
+// A conn sends packets to the multicast group and receives packets from it, on some network
+// interfaces.
 type conn struct {
 	packets *ipv4.PacketConn
-	names   []string // of the interfaces that were asked for
+	names   []string // of the interfaces in Options; empty means all
 
-	// also because an interface is chosen for the socket, not for a packet: not every system can do
-	// that
+	// mu also serializes sending, because the interface is set on the socket. Not every system can
+	// set it for a single packet.
 	mu         sync.Mutex
 	interfaces []net.Interface
-	looked     time.Time // at what interfaces there are
+	looked     time.Time // when the interfaces were listed last
 }
 
-// lookEvery is how often is looked at what interfaces there are: a laptop changes its network.
+// lookEvery is how often a conn lists the network interfaces again: a laptop changes its network.
 const lookEvery = 30 * time.Second
 
-// open joins the group on the interfaces of these names, or on all that can.
+// open joins the group on the interfaces with these names. Without names, it uses all interfaces
+// that are up and support multicast.
 func open(names []string) (*conn, error) {
-	// A multicast address lets others listen at the port too: each process has a socket, and so has
-	// every other program that speaks mDNS.
+	// Binding to a multicast address lets other sockets use the same port. Each process has its own
+	// socket, and so does every other program that speaks mDNS.
 	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(224, 0, 0, 0), Port: port})
 	if err != nil {
 		return nil, err
 	}
 	c := &conn{packets: ipv4.NewPacketConn(udp), names: names}
-	_ = udp.SetReadBuffer(1 << 20)                            // many answer at once; it is a wish
-	_ = c.packets.SetControlMessage(ipv4.FlagInterface, true) // not everywhere: see read
+	_ = udp.SetReadBuffer(1 << 20)                            // many hosts answer at once; an error does no harm
+	_ = c.packets.SetControlMessage(ipv4.FlagInterface, true) // not supported on every system: see read
 	err = errors.Join(c.packets.SetMulticastTTL(255), c.packets.SetMulticastLoopback(true), c.joinLocked())
 	if err != nil {
 		c.close()
@@ -54,7 +56,7 @@ func open(names []string) (*conn, error) {
 	return c, nil
 }
 
-// joinLocked joins the group on the interfaces that have come, and forgets those that have gone.
+// joinLocked joins the group on new interfaces, and drops the interfaces that no longer exist.
 func (c *conn) joinLocked() error {
 	c.looked = time.Now()
 	chosen, err := choose(c.names)
@@ -78,7 +80,7 @@ func (c *conn) joinLocked() error {
 	case len(c.names) > 0:
 		return err
 	}
-	return nil // some can, and that is what was asked for
+	return nil // without names, one interface that has joined is enough
 }
 
 func choose(names []string) ([]net.Interface, error) {
@@ -102,9 +104,9 @@ func choose(names []string) ([]net.Interface, error) {
 	return chosen, err
 }
 
-func (c *conn) close() { _ = c.packets.Close() } // nothing is buffered
+func (c *conn) close() { _ = c.packets.Close() } // no data is buffered
 
-// send sends a message to the group. It fails if no interface took it.
+// send sends a message to the group. It fails if it could not send on any interface.
 func (c *conn) send(m *dns.Msg) error {
 	packet, err := m.Pack()
 	if err != nil {
@@ -132,7 +134,7 @@ func (c *conn) send(m *dns.Msg) error {
 	return fmt.Errorf("send to the group: %w", err)
 }
 
-// read hands on what arrives, until the conn is closed or fails.
+// read passes each message to handle, until the conn is closed or fails.
 func (c *conn) read(handle func(*dns.Msg)) error {
 	packet := make([]byte, 64<<10)
 	for {
@@ -145,7 +147,7 @@ func (c *conn) read(handle func(*dns.Msg)) error {
 			continue
 		}
 		if at, ok := from.(*net.UDPAddr); m.Response && (!ok || at.Port != port) {
-			continue // RFC 6762, section 6: it does not come from a responder
+			continue // RFC 6762, section 6: a responder sends from port 5353
 		}
 		handle(m)
 	}
@@ -161,11 +163,12 @@ func (c *conn) takesPartLocked(index int) bool {
 	return slices.ContainsFunc(c.interfaces, func(in net.Interface) bool { return in.Index == index })
 }
 
-// follow reads beside the caller, who gets what arrives until ctx ends, and why that stopped.
+// follow reads in the background. It passes the messages to messages until ctx ends, and the reason
+// why reading stopped to failed.
 func (c *conn) follow(ctx context.Context) (messages <-chan *dns.Msg, failed chan error) {
 	out, why := make(chan *dns.Msg, 256), make(chan error, 1)
 	go func() {
-		defer close(why) // so that it can be waited for
+		defer close(why) // so that the caller can wait for the goroutine
 		why <- c.read(func(m *dns.Msg) {
 			select {
 			case out <- m:
@@ -176,7 +179,8 @@ func (c *conn) follow(ctx context.Context) (messages <-chan *dns.Msg, failed cha
 	return out, why
 }
 
-// seconds is the unit of a time to live. It is rounded up: a record lives as long as promised.
+// seconds returns a time to live in seconds. It rounds up, so that a record does not expire too
+// early.
 func seconds(d time.Duration) uint32 {
 	return uint32(max(0, min((d+time.Second-1)/time.Second, 1<<31-1)))
 }

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mdns is a registry without a server: processes on one network tell each other who serves
-// what, by DNS-SD (RFC 6763) over multicast DNS (RFC 6762). It is for an office, a workshop, a
-// laptop; what it has room for is hundreds of instances, not thousands.
+// Package mdns is a registry without a server. The processes on a local network announce their
+// services to each other by DNS-SD (RFC 6763) over multicast DNS (RFC 6762). It suits an office, a
+// workshop or a laptop, with hundreds of instances but not thousands.
 //
-// An instance is one of the type _yodel._tcp in the domain local, with a name like "Arith
-// 10.0.0.1:8972", an SRV record and a TXT record with what it says of itself, for example
-// "service=Arith", "addr=10.0.0.1:8972", "weight=3". Tools that speak DNS-SD show it. What others
-// announce is found if its TXT record says which service it is; without an "addr" in there, its
-// address is that of its SRV record.
+// An instance has the type _yodel._tcp in the domain local and a name like "Arith 10.0.0.1:8972".
+// It has an SRV record, and a TXT record with the fields of yodel.Instance, for example
+// "service=Arith", "addr=10.0.0.1:8972", "weight=3". Tools that speak DNS-SD show it. Clients also
+// find instances that other programs announce if their TXT record names the service. If it has no
+// "addr", the client takes the address from the SRV record.
 //
-// Whoever is on the network can announce, and be believed: a server has to prove who it is in
-// another way, for example by TLS.
+// Any host on the network can announce an instance, and clients believe it. A server has to prove
+// its identity in another way, for example by TLS.
 //
-// It speaks IPv4 multicast, about addresses of all kinds. Names hold an address, which nobody else
-// has, so it does not probe for conflicts.
+// The package sends and receives over IPv4 only, but instances may have addresses of all kinds. The
+// name of an instance contains its address, which is unique, so the registry does not probe for
+// conflicts.
 package mdns
 
 import (
@@ -32,37 +33,37 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// domain is the one of multicast DNS.
+// domain is the domain of multicast DNS.
 const domain = "local."
 
 // Options changes how the registry works. The zero value is good.
 type Options struct {
-	// Type is what instances are of, by RFC 6763. Default "_yodel._tcp".
+	// Type is the DNS-SD service type of the instances (RFC 6763). Default "_yodel._tcp".
 	Type string
 	// Interfaces are the names of the network interfaces to use, for example "eth0", or "lo" for
-	// one machine. Default: all that are up and know multicast.
+	// one machine. Default: all interfaces that are up and support multicast.
 	Interfaces []string
-	// Logger is told of records that cannot be read. Default slog.Default().
+	// Logger logs records that cannot be read. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// A Registry announces instances on the network, and follows those of others. It may be used
-// concurrently.
+// A Registry announces instances on the network and finds the instances that others announce. It
+// may be used concurrently.
 type Registry struct {
 	opts Options
-	kind string // of instances, as a name
+	kind string // the type of the instances, as a DNS name
 
 	mu      sync.Mutex
 	closed  bool
-	conn    *conn // nil while nothing was announced
+	conn    *conn // nil before the first announcement
 	done    chan struct{}
 	records map[string]*record // by name
-	asked   map[string]bool    // names of records that somebody waits for
-	listing bool               // somebody waits for the type
-	soon    *time.Timer        // answers them; nil when nobody waits
+	asked   map[string]bool    // records to send in the next reply; true if not known
+	listing bool               // the next reply names the type of the instances
+	soon    *time.Timer        // sends the next reply; nil when no reply is due
 }
 
-// New returns a registry. It does nothing until it is used.
+// New returns a registry. The registry opens no socket before it is used.
 func New(o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
@@ -78,7 +79,8 @@ func New(o *Options) *Registry {
 	return r
 }
 
-// Announce implements yodel.Registrar. It tells the network, and whoever asks until ttl has passed.
+// Announce implements yodel.Registrar. It sends the record to the network, and answers questions
+// about it until ttl has passed.
 func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -97,7 +99,7 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 	return r.conn.send(answer(rec.answers(seconds(ttl))))
 }
 
-// Withdraw implements yodel.Registrar. It says goodbye.
+// Withdraw implements yodel.Registrar. It sends a goodbye for the instance.
 func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -115,8 +117,8 @@ func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	return r.conn.send(answer(rec.answers(0)))
 }
 
-// Close says goodbye for everything that is still announced, and leaves the network. Who follows a
-// service goes on.
+// Close sends a goodbye for every announced instance, and leaves the multicast group. Clients that
+// watch a service are not affected.
 func (r *Registry) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,13 +137,13 @@ func (r *Registry) Close() error {
 	c, done := r.conn, r.done
 	r.conn = nil
 	c.close()
-	r.mu.Unlock() // the reader may wait for it
+	r.mu.Unlock() // the reader may be waiting for the lock
 	<-done
 	r.mu.Lock()
 	return err
 }
 
-// openLocked makes sure that there is a conn, and somebody who reads it.
+// openLocked opens the conn if there is none, and starts the goroutine that reads it.
 func (r *Registry) openLocked() error {
 	if r.closed {
 		return errors.New("mdns: the registry is closed")
@@ -157,7 +159,7 @@ func (r *Registry) openLocked() error {
 	r.conn, r.done = c, done
 	go func() {
 		defer close(done)
-		_ = c.read(r.hear) // it was closed, or the next Announce opens another one
+		_ = c.read(r.hear) // it was closed or has failed; the next Announce opens another one
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.conn == c {
@@ -168,11 +170,11 @@ func (r *Registry) openLocked() error {
 	return nil
 }
 
-// enumeration is the name by which all types are asked for.
+// enumeration is the name that lists all types of instances.
 const enumeration = "_services._dns-sd._udp." + domain
 
-// hear looks whether a message asks for something that is announced here. The answer waits for a
-// moment, as RFC 6762 wants it, because many may have one; who asks meanwhile gets the same.
+// hear checks whether a message asks for an announced record. The reply waits for a moment, as RFC
+// 6762 requires, because many hosts may answer. Questions that arrive meanwhile share that reply.
 func (r *Registry) hear(m *dns.Msg) {
 	if m.Response {
 		return
@@ -196,7 +198,8 @@ func (r *Registry) hear(m *dns.Msg) {
 	}
 }
 
-// isKnown reports whether who asks knows the record for long enough.
+// isKnown reports whether the question lists the record with at least half of its remaining time to
+// live.
 func (r *record) isKnown(question *dns.Msg, now time.Time) bool {
 	for _, rr := range question.Answer {
 		if ptr, ok := rr.(*dns.PTR); ok && strings.EqualFold(ptr.Ptr, r.name) && ptr.Hdr.Ttl >= seconds(r.until.Sub(now))/2 {
@@ -206,10 +209,10 @@ func (r *record) isKnown(question *dns.Msg, now time.Time) bool {
 	return false
 }
 
-// packetSize is what fits into a packet on most networks. One record may need more.
+// packetSize is the size of a packet that most networks transport. One large record may exceed it.
 const packetSize = 1400
 
-// reply answers what was asked lately.
+// reply sends the records for which hear has seen questions.
 func (r *Registry) reply() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,7 +231,7 @@ func (r *Registry) reply() {
 		switch {
 		case rec == nil || !wanted:
 			continue
-		case !now.Before(rec.until): // nobody announced it again
+		case !now.Before(rec.until): // it was not announced again within its ttl
 			delete(r.records, name)
 			continue
 		}
@@ -237,7 +240,7 @@ func (r *Registry) reply() {
 			out = more
 			continue
 		}
-		_ = r.conn.send(out) // who does not get it asks again
+		_ = r.conn.send(out) // a client that does not receive it asks again
 		out = answer(all)
 	}
 	if len(out.Answer) > 0 {

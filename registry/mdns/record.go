@@ -17,19 +17,19 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A record is what is announced of one instance of a service.
+// A record holds the DNS records of one announced instance.
 type record struct {
-	kind  string // what it is an instance of, for DNS: "_yodel._tcp.local."
-	name  string // its own: "Arith 10\.0\.0\.1:8972._yodel._tcp.local."
-	host  string // where it is
+	kind  string // the type of the instance: "_yodel._tcp.local."
+	name  string // the name of the instance: "Arith 10\.0\.0\.1:8972._yodel._tcp.local."
+	host  string // the name of the host in the SRV record
 	ip    netip.Addr
 	port  uint16
 	text  []string
-	until time.Time // it is forgotten
+	until time.Time // when its time to live ends
 }
 
-// newRecord returns the record of an instance. Clients of yodel read its text; its host and port
-// are for others.
+// newRecord returns the record of an instance. Clients of yodel read its text. Other programs read
+// its host and port.
 func newRecord(kind, service string, in yodel.Instance) (*record, error) {
 	text, err := textOf(service, in)
 	if err != nil {
@@ -59,8 +59,9 @@ func dashed(c rune) rune {
 	return c
 }
 
-// label returns the part of an instance's name that is its own, which has room for 63 bytes. The
-// address in it is nobody else's, so that there are no conflicts to be found by probing.
+// label returns the first label of the name of an instance, which has at most 63 bytes. The label
+// contains the address, or a hash with it if it is long. The address is unique, so no probing for
+// conflicts is needed.
 func label(service, addr string) string {
 	full := service + " " + addr
 	if len(full) <= 63 {
@@ -74,13 +75,14 @@ func label(service, addr string) string {
 	return short + " " + hex.EncodeToString(hash[:6])
 }
 
-// Classes with the bit that says: this is all there is of that name.
+// The bit that classUnique adds says that the answer has all records of the name and type.
 const (
 	classShared = dns.ClassINET
 	classUnique = dns.ClassINET | 1<<15
 )
 
-// answers returns the resource records, with a time to live in seconds. 0 is a goodbye.
+// answers returns the resource records with a time to live in seconds. With a ttl of 0 they are a
+// goodbye.
 func (r *record) answers(ttl uint32) []dns.RR {
 	head := func(name string, kind, class uint16) dns.RR_Header {
 		return dns.RR_Header{Name: name, Rrtype: kind, Class: class, Ttl: ttl}
@@ -90,7 +92,7 @@ func (r *record) answers(ttl uint32) []dns.RR {
 		&dns.SRV{Hdr: head(r.name, dns.TypeSRV, classUnique), Target: r.host, Port: r.port},
 		&dns.TXT{Hdr: head(r.name, dns.TypeTXT, classUnique), Txt: r.text},
 	}
-	switch { // which may be that of other instances too, so that it says no goodbye
+	switch { // other instances may share the host, so a goodbye leaves it out
 	case !r.ip.IsValid() || ttl == 0:
 	case r.ip.Is4():
 		all = append(all, &dns.A{Hdr: head(r.host, dns.TypeA, classUnique), A: r.ip.AsSlice()})
@@ -100,7 +102,7 @@ func (r *record) answers(ttl uint32) []dns.RR {
 	return all
 }
 
-// answer returns a message with these answers.
+// answer returns a message with the resource records in answers.
 func answer(answers []dns.RR) *dns.Msg {
 	return &dns.Msg{MsgHdr: dns.MsgHdr{Response: true, Authoritative: true}, Compress: true, Answer: answers}
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// The keys of the TXT record, by RFC 6763, section 6. A key of the metadata stands behind "md-",
-// escaped as in URLs, and so do tags, with commas between them.
+// These are the keys of the TXT record, as in RFC 6763, section 6. A key of the metadata is
+// prefixed with "md-" and escaped as in URLs. The tags are escaped in the same way and separated by
+// commas.
 const (
 	keyService   = "service"
 	keyAddr      = "addr"
@@ -36,7 +37,7 @@ const (
 	metadataKey  = "md-"
 )
 
-// textOf returns the strings of the TXT record of an instance of a service.
+// textOf returns the strings of the TXT record for an instance of a service.
 func textOf(service string, in yodel.Instance) ([]string, error) {
 	var text []string
 	add := func(key, value string) {
@@ -87,7 +88,7 @@ func textOf(service string, in yodel.Instance) ([]string, error) {
 	return text, nil
 }
 
-// instanceOf reads what textOf wrote, or what others have.
+// instanceOf reads a TXT record that textOf, or another program, wrote.
 func instanceOf(text []string) (service string, in yodel.Instance, err error) {
 	values := make(map[string]string)
 	number := func(key string) float64 {
@@ -116,7 +117,7 @@ func instanceOf(text []string) (service string, in yodel.Instance, err error) {
 				in.Metadata = make(yodel.Metadata)
 			}
 			in.Metadata[unescape(name)] = value
-		} else if _, again := values[key]; !again { // the first one counts
+		} else if _, again := values[key]; !again { // the first value of a key counts
 			values[key] = value
 		}
 	}
@@ -142,7 +143,7 @@ func instanceOf(text []string) (service string, in yodel.Instance, err error) {
 	return values[keyService], in, err
 }
 
-// escape writes bytes as they stand in names and texts of DNS messages here.
+// escape returns plain with the escapes that package dns expects in names and texts.
 func escape(plain string) string {
 	var b strings.Builder
 	for i := range len(plain) {
@@ -159,7 +160,7 @@ func escape(plain string) string {
 	return b.String()
 }
 
-// unescape undoes escape, and what others have escaped.
+// unescape undoes escape, and reads the escapes of other programs.
 func unescape(escaped string) string {
 	plain := make([]byte, 0, len(escaped))
 	for i := 0; i < len(escaped); i++ {
