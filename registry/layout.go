@@ -19,25 +19,26 @@ import (
 
 // A Layout is the format in which a registry writes instances. Its keys are PREFIX/SERVICE/NAME.
 type Layout interface {
-	// Name is what the key of an instance ends with.
+	// Name returns the last part of the key of the instance at addr.
 	Name(addr string) string
-	// Value is what stands under the key.
+	// Value returns the value that the registry stores under the key of in.
 	Value(in yodel.Instance) ([]byte, error)
-	// Instance reads what Value wrote under a key that ends with name, or what others have. An
-	// instance with an address beside an error is what could be read, and used: others may write
-	// what nobody understands, and serve all the same.
+	// Instance reads a value that Value, or another program, wrote under a key that ends with name.
+	// If it returns an instance with an address together with an error, the registry uses that
+	// instance: other programs may write fields that this layout does not understand.
 	Instance(name string, value []byte) (yodel.Instance, error)
 }
 
-// The layouts.
+// These are the layouts of this package.
 var (
 	// JSON writes the fields of yodel.Instance as JSON. The key is the address.
 	JSON Layout = jsonLayout{}
-	// RPCX is the format of rpcx: network@address, and metadata as a URL query.
+	// RPCX is the format of rpcx: the key is network@address, and the value is a URL query with the
+	// metadata.
 	RPCX Layout = rpcxLayout{}
 )
 
-// escape makes a name one part of a path.
+// escape returns name escaped as a single element of a path.
 func escape(name string) string { return url.PathEscape(name) }
 
 type jsonLayout struct{}
@@ -55,17 +56,17 @@ func (jsonLayout) Instance(_ string, value []byte) (in yodel.Instance, err error
 
 type rpcxLayout struct{}
 
-// The metadata keys that rpcx understands, and those of yodel.
+// These are the metadata keys that rpcx understands, and those that only yodel understands.
 const (
 	rpcxWeight    = "weight"
 	rpcxState     = "state"
-	rpcxGroup     = "group" // any number of times
+	rpcxGroup     = "group" // may occur several times
 	rpcxLatitude  = "latitude"
 	rpcxLongitude = "longitude"
 	rpcxCalls     = "calls" // a mean rate
 	ourVersion    = "version"
 	ourZone       = "zone"
-	ourTag        = "tag" // any number of times
+	ourTag        = "tag" // may occur several times
 	ourInflight   = "inflight"
 	ourStarted    = "started"
 	ourRun        = "incarnation"
@@ -97,7 +98,7 @@ func (rpcxLayout) Value(in yodel.Instance) ([]byte, error) {
 	set(ourRun, in.Incarnation, in.Incarnation == "")
 	set(ourStarted, in.Started.Format(time.RFC3339Nano), in.Started.IsZero())
 	if in.Group != "" {
-		q.Del(rpcxGroup) // of the metadata, which would be another group
+		q.Del(rpcxGroup) // removes a group in the metadata, which would be read as a second group
 	}
 	if len(in.Tags) > 0 {
 		q.Del(ourTag)
@@ -122,7 +123,7 @@ func (rpcxLayout) Instance(name string, value []byte) (in yodel.Instance, err er
 	if addr == "" {
 		return in, fmt.Errorf("%q is no network@address", name)
 	}
-	q, err := url.ParseQuery(string(value)) // also of what is wrong in parts
+	q, err := url.ParseQuery(string(value)) // q has the valid parts even if there is an error
 	number := func(key string) float64 {
 		n, bad := strconv.ParseFloat(cmp.Or(q.Get(key), "0"), 64)
 		if bad != nil || math.IsNaN(n) || math.IsInf(n, 0) {

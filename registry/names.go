@@ -12,11 +12,11 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Lister is a Store that can list folders without reading their values. With a Lister, the error
-// of a client without instances names the services that exist.
+// A Lister is a Store that can list folders without reading the values in them. With a Lister, the
+// error of a client without instances names the services that exist.
 type Lister interface {
-	// List returns the names of the folders right below prefix, which ends with a slash. It may
-	// leave out names beyond some hundreds.
+	// List returns the names of the folders directly below prefix, which ends with a slash. It may
+	// omit names after the first few hundred.
 	List(ctx context.Context, prefix string) ([]string, error)
 }
 
@@ -96,7 +96,7 @@ func serviceOf(r yodel.Resolver) string {
 	return ""
 }
 
-// nameOf returns what r says that it resolves.
+// nameOf returns the description of r if it has a method String.
 func nameOf(r yodel.Resolver) string {
 	if named, ok := r.(fmt.Stringer); ok {
 		return named.String()

@@ -12,26 +12,27 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// This file keeps what operators set for instances. A setting is a record of its own beside those
-// of the service, so that it outlives the announcement and a restart of the server:
+// This file stores the settings of operators for instances. A setting is a separate record next to
+// the service's records, so that it outlives the announcement and a restart of the server:
 //
 //	yodel/Inventory/10.0.0.7:8972             what the server announces
 //	yodel/Inventory^overrides/10.0.0.7:8972   what an operator has set: {"addr":"10.0.0.7:8972","state":"inactive"}
 
-// overridden is added to the escaped name of a service for its settings. No service has such a
-// name, because escape does not leave a ^.
+// overridden is appended to the escaped name of a service to form the name for its settings. No
+// service has such a name, because escape does not leave a ^.
 const overridden = "^overrides"
 
-// An overrider is a registry that keeps what operators set.
+// An overrider is a registry that stores the settings of operators.
 type overrider interface {
 	Override(ctx context.Context, service, addr, state string, weight int) error
 }
 
 // Override sets the state and the weight of the instance of a service at addr. These settings take
-// precedence over what the instance announces. They survive its restart, and stay until they are
-// removed with an empty state and a weight of 0. If only one of the two is empty, the instance
-// decides about that one. State is "active" or "inactive". An inactive instance gets no calls. A
-// server that is announced at addr applies the settings at once, and inspect.Info lists them.
+// precedence over the values that the instance announces. They survive a restart of the instance,
+// and stay until an empty state and a weight of 0 remove them. If only one of the two is empty, the
+// instance decides about that one. State is "active" or "inactive". An inactive instance gets no
+// calls. A server that is announced at addr applies the settings at once, and inspect.Info lists
+// them.
 //
 // Registries made by New support such settings, and so does Consul. For others, Override returns an
 // error.
@@ -72,11 +73,11 @@ func Setting(service, addr, state string, weight int) ([]byte, error) {
 	return json.Marshal(yodel.Instance{Addr: addr, State: state, Weight: weight})
 }
 
-// Overrides returns a resolver for the settings of operators for a service, as records of which
-// Addr, State and Weight count. Servers watch it.
+// Overrides returns a resolver for the settings of operators for a service. Only Addr, State and
+// Weight of its instances count. Servers watch it.
 func (r *Registry) Overrides(name string) yodel.Resolver {
 	opts := r.opts
-	opts.Layout = JSON // whatever other systems write into the service itself
+	opts.Layout = JSON // even if the service itself uses the layout of another system
 	return &service{&Registry{store: r.store, opts: opts}, name, r.overridePrefix(name)}
 }
 
@@ -88,9 +89,9 @@ func (r *Registry) overrideKey(service, addr string) string {
 	return r.overridePrefix(service) + JSON.Name(addr)
 }
 
-// settled returns in with what operators have set for it. What an operator has changed in the
-// record of the instance itself becomes a setting: a state or weight that differs from what this
-// process wrote there last.
+// settled returns in with the settings of operators. If the state or the weight in the record of
+// the instance differs from the value that this process last wrote there, an operator has changed
+// it, and settled stores the change as a setting.
 func (r *Registry) settled(ctx context.Context, service string, in yodel.Instance) (yodel.Instance, error) {
 	set, err := r.setting(ctx, service, in.Addr)
 	if err != nil {
@@ -110,13 +111,14 @@ func (r *Registry) settled(ctx context.Context, service string, in yodel.Instanc
 	return in, nil
 }
 
-// A setting is what an operator has set for an instance. Zero values leave the instance's own.
+// A setting is what an operator has set for an instance. A field with its zero value does not
+// override the instance's own value.
 type setting struct {
 	state  string
 	weight int
 }
 
-// setting returns what is set for an instance.
+// setting returns the setting for an instance.
 func (r *Registry) setting(ctx context.Context, service, addr string) (setting, error) {
 	value, err := r.store.Get(ctx, r.overrideKey(service, addr))
 	if err != nil || value == nil {
@@ -129,7 +131,7 @@ func (r *Registry) setting(ctx context.Context, service, addr string) (setting, 
 	return setting{in.State, max(in.Weight, 0)}, nil
 }
 
-// edited returns what an operator has changed in the record of an instance.
+// edited returns the changes that an operator has made in the record of an instance.
 func (r *Registry) edited(ctx context.Context, service, addr string) (change setting, err error) {
 	key := r.key(service, addr)
 	r.mu.Lock()
@@ -155,7 +157,7 @@ func (r *Registry) edited(ctx context.Context, service, addr string) (change set
 	return change, nil
 }
 
-// wrote remembers what this process has written.
+// wrote remembers the instance that this process has written under key.
 func (r *Registry) wrote(key string, in yodel.Instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package registry is the common part of all registries. The packages below it are the registries.
-// A server uses one as a yodel.Registrar. A client uses the yodel.Resolver that its method Service
-// returns.
+// A server uses a registry as a yodel.Registrar. A client uses the yodel.Resolver that the
+// registry's method Service returns.
 //
 //	r := etcd.New("10.0.0.1:2379", nil)
 //	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
 //	c := yodel.NewClient(r.Service("Arith"), nil)
 //
-// A Store is a service that keeps keys and values. New makes a registry of it. A Layout says how
-// instances are written there. Merge and Prefer combine several resolvers. Snapshot lets a client
-// start while its registry is down.
+// A Store is a system that stores values under keys. New makes a registry of it. A Layout is the
+// format of the instances in the store. Merge and Prefer combine several resolvers. Snapshot lets a
+// client start while its registry is down.
 package registry
 
 import (
@@ -28,17 +28,18 @@ import (
 // A Store keeps values under keys and makes them visible to other processes. It must be safe for
 // concurrent use.
 type Store interface {
-	// Put makes value the one of key. The store forgets it when ttl has passed since the last Put
-	// of the key, or soon after that, and not before. A ttl of 0 is for ever. It must not rely on
-	// what earlier calls wrote, which may be lost.
+	// Put sets the value of key. The store removes the key when ttl has passed since the last Put
+	// of the key, or soon after that, but not before. A ttl of 0 means that the key does not
+	// expire. Put must not assume that the results of earlier calls still exist, because the store
+	// may have lost them.
 	Put(ctx context.Context, key string, value []byte, ttl time.Duration) error
 	// Get returns the value of a key, or nil if there is none.
 	Get(ctx context.Context, key string) ([]byte, error)
-	// Delete forgets a key, which it may not know.
+	// Delete removes a key. Deleting an unknown key succeeds.
 	Delete(ctx context.Context, key string) error
-	// Watch tells view of the keys that begin with prefix: of all, by Replace, and then of every
-	// change, until ctx ends. An error means that changes may have been missed; Watch is called
-	// again then, and now and then without one.
+	// Watch reports the keys that begin with prefix to view until ctx ends: first all keys, by
+	// Replace, and then every change. An error means that Watch may have missed changes. The
+	// registry then calls Watch again. It also restarts Watch now and then without an error.
 	Watch(ctx context.Context, prefix string, view *View) error
 }
 
@@ -48,7 +49,8 @@ type Options struct {
 	Prefix string
 	// Layout is the format of instances. Default JSON.
 	Layout Layout
-	// Reconcile is how often everything is read again, in case a change was missed. Default 1 min.
+	// Reconcile is how often a client reads all instances again, in case it missed a change.
+	// Default 1 min.
 	Reconcile time.Duration
 	// Logger logs records that cannot be read. Default slog.Default().
 	Logger *slog.Logger
@@ -99,7 +101,7 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 	}
 	key := r.key(service, in.Addr)
 	if err := r.store.Put(ctx, key, value, ttl); err != nil {
-		r.forget(key) // it may have been written all the same, and then is no edit of an operator
+		r.forget(key) // the store may have written it despite the error; that is not an edit of an operator
 		return err
 	}
 	r.wrote(key, in)
@@ -122,7 +124,7 @@ func (r *Registry) key(service, addr string) string {
 // Service returns a resolver for the instances of a service.
 func (r *Registry) Service(name string) yodel.Resolver { return &service{r, name, r.prefix(name)} }
 
-// A service is one of a registry, as a resolver.
+// A service is the resolver for one service of a registry.
 type service struct {
 	*Registry
 	name, prefix string
@@ -149,7 +151,7 @@ func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 // read keeps v in step with the store until ctx ends or the store fails.
 func (s *service) read(ctx context.Context, v *View) error {
 	for ctx.Err() == nil {
-		// Not all clients at once.
+		// The random part spreads the times at which clients read everything.
 		one, cancel := context.WithTimeout(ctx, s.opts.Reconcile-rand.N(s.opts.Reconcile/4+1))
 		err := s.store.Watch(one, s.prefix, v)
 		ended := one.Err() != nil

@@ -35,9 +35,9 @@ func Merge(resolvers ...yodel.Resolver) yodel.Resolver {
 	})
 }
 
-// Prefer returns a resolver of the instances of the first resolver that knows an instance which is
-// not inactive. For example, it uses a registry in another data center when there are no instances
-// left in this one.
+// Prefer returns a resolver that uses the first of the resolvers with an instance that is not
+// inactive. For example, it uses a registry in another data center when this one has no instances
+// left.
 func Prefer(resolvers ...yodel.Resolver) yodel.Resolver {
 	return newSeveral(resolvers, func(sets [][]yodel.Instance) []yodel.Instance {
 		for _, set := range sets {
@@ -49,11 +49,11 @@ func Prefer(resolvers ...yodel.Resolver) yodel.Resolver {
 	})
 }
 
-// several is one resolver made of others.
+// several is a resolver that combines other resolvers.
 type several struct {
 	resolvers []yodel.Resolver
 	choose    func(sets [][]yodel.Instance) []yodel.Instance
-	failing   []atomic.Bool // as the log says
+	failing   []atomic.Bool // whether the last log entry of a resolver says that it fails
 }
 
 func newSeveral(resolvers []yodel.Resolver, choose func([][]yodel.Instance) []yodel.Instance) *several {
@@ -61,7 +61,8 @@ func newSeveral(resolvers []yodel.Resolver, choose func([][]yodel.Instance) []yo
 }
 
 // firstTime is how long the first update waits for all resolvers. A registry that is down must not
-// hold up a start, and one that is a little slower than another must not be left out of it.
+// delay the start for longer, and a registry that is a little slower than another must be part of
+// the first update.
 const firstTime = 500 * time.Millisecond
 
 // Watch implements yodel.Resolver. It asks a failed resolver again. It fails when all resolvers
@@ -135,7 +136,7 @@ func (s *several) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 	}
 }
 
-// Refresh makes the resolvers that support it look again: see yodel.Resolver.
+// Refresh calls Refresh on the resolvers that support it: see yodel.Resolver.
 func (s *several) Refresh() {
 	for _, r := range s.resolvers {
 		refresh(r)
@@ -148,13 +149,13 @@ func refresh(r yodel.Resolver) {
 	}
 }
 
-// persist watches r until ctx ends, again and again when it fails.
+// persist watches r until ctx ends. It watches r again each time that Watch ends.
 func persist(ctx context.Context, r yodel.Resolver, heard func([]yodel.Instance), failed func(error)) {
 	const first, last = 20 * time.Millisecond, 2 * time.Second
 	backoff := first
 	for ctx.Err() == nil {
 		began := time.Now()
-		// what it said last stays in use, and it is asked again
+		// The last result of r stays in use, and r is watched again.
 		err := safely("the Watch of a resolver", func() error { return r.Watch(ctx, heard) })
 		if ctx.Err() != nil {
 			return

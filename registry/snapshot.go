@@ -16,12 +16,12 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Snapshot returns a resolver that stores the results of r in a file. It begins with the file if r
-// returns nothing for a moment, fails, or knows no instance. So a client can start while its
-// registry is down or has lost its data. After that, the results of r count. An empty set is not
-// stored. Several processes may share the file, because it is replaced as a whole. The file is read
-// only until r has returned a result, which is newer than the file, even if the file can no longer
-// be written.
+// Snapshot returns a resolver that stores the results of r in a file. It first returns the
+// instances in the file if r returns nothing for a moment, fails, or knows no instance. So a client
+// can start while its registry is down or has lost its data. After that, the results of r count. An
+// empty set is not stored. Several processes may share the file, because it is replaced as a whole.
+// The file is read only until r has returned a result. That result is newer than the file, even if
+// the file can no longer be written.
 func Snapshot(path string, r yodel.Resolver) yodel.Resolver { return &snapshot{path: path, of: r} }
 
 type snapshot struct {
@@ -29,7 +29,7 @@ type snapshot struct {
 	of   yodel.Resolver
 
 	mu     sync.Mutex
-	latest []yodel.Instance // that r has said; nil before
+	latest []yodel.Instance // the last result of r; nil before the first
 }
 
 // Watch implements yodel.Resolver.
@@ -49,8 +49,8 @@ func (s *snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) err
 		})
 	}()
 	var (
-		latest []yodel.Instance // to be kept
-		due    <-chan time.Time // when; nil for never
+		latest []yodel.Instance // the last result that is not empty
+		due    <-chan time.Time // when to write it; nil if the file has it
 	)
 	take := func(instances []yodel.Instance) {
 		update(instances)
@@ -99,10 +99,10 @@ func (s *snapshot) Watch(ctx context.Context, update func([]yodel.Instance)) err
 	}
 }
 
-// Refresh makes the resolver look again if it supports that: see yodel.Resolver.
+// Refresh calls Refresh on the resolver if it supports that: see yodel.Resolver.
 func (s *snapshot) Refresh() { refresh(s.of) }
 
-// String, ServiceName and Services are those of the resolver: see yodel.Resolver.
+// String returns the name of the resolver whose results are stored.
 func (s *snapshot) String() string { return nameOf(s.of) }
 
 // ServiceName implements the optional method of yodel.Resolver.
@@ -113,11 +113,12 @@ func (s *snapshot) Services(ctx context.Context) (asked string, known []string, 
 	return servicesOf(ctx, s.of)
 }
 
-// keepTime is how long after a change the file is written, at most once for all changes meanwhile.
+// keepTime is how long after a change the file is written. One write stores all changes of that
+// time.
 const keepTime = time.Second
 
-// load returns what was said last, or else what is in the file. Without a readable one the client
-// starts as it would without a snapshot.
+// load returns the last result of r. Before the first result, it returns the instances in the file.
+// If the file cannot be read, the client starts as it would without a snapshot.
 func (s *snapshot) load() []yodel.Instance {
 	s.mu.Lock()
 	latest := s.latest
@@ -131,7 +132,7 @@ func (s *snapshot) load() []yodel.Instance {
 		err = json.Unmarshal(text, &kept)
 	}
 	for i := range kept {
-		if kept[i].Addr == "" { // of another version perhaps, or no snapshot at all
+		if kept[i].Addr == "" { // the file is from another version, or is not a snapshot
 			err = errors.New("an instance has no address")
 		}
 	}
@@ -142,7 +143,8 @@ func (s *snapshot) load() []yodel.Instance {
 	return kept
 }
 
-// save writes the file beside itself and moves it into its place, so that nobody sees a part of it.
+// save writes a temporary file and renames it to the file, so that other processes never see a part
+// of it.
 func (s *snapshot) save(instances []yodel.Instance) {
 	if err := s.write(instances); err != nil {
 		slog.Warn("yodel: a snapshot of instances cannot be kept", "path", s.path, "err", err)

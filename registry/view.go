@@ -15,22 +15,22 @@ import (
 )
 
 // A View receives the keys below a prefix from a Store. It combines changes that follow each other
-// closely into one update of the client's set, because an update takes time in proportion to the
-// size of the set. With 5,000 instances and 1,000 changes a second, the client would do nothing
-// else.
+// closely into one update of the client's set, because the cost of an update grows with the size of
+// the set. With 5,000 instances and 1,000 changes a second, single updates would take all of the
+// client's time.
 type View struct {
 	of *service
 
 	mu      sync.Mutex
-	records map[string]record // nil before anything is known
+	records map[string]record // nil before the first Replace
 	news    chan struct{}     // capacity 1
 }
 
-// A record is a value and what it says.
+// A record is a value and the instance that it describes.
 type record struct {
 	value    []byte
 	instance yodel.Instance
-	broken   bool // it says nothing that can be understood
+	broken   bool // the value cannot be read as an instance
 }
 
 // pause is the least time between two updates.
@@ -85,8 +85,8 @@ func (v *View) changed() {
 	}
 }
 
-// parse reads a record. One that cannot be read is as good as none, and said once; of one that can
-// be read in parts these count.
+// parse reads a record. If the record cannot be read at all, parse logs it once and the record
+// counts as absent. If only parts of it can be read, parse logs it and uses these parts.
 func (v *View) parse(key string, value []byte) record {
 	r := record{value: bytes.Clone(value)}
 	s := v.of
@@ -98,7 +98,7 @@ func (v *View) parse(key string, value []byte) record {
 	return r
 }
 
-// tell calls update with what is known, when it has changed, until ctx ends.
+// tell calls update with the instances each time that they have changed, until ctx ends.
 func (v *View) tell(ctx context.Context, update func([]yodel.Instance)) {
 	for {
 		select {
@@ -109,7 +109,7 @@ func (v *View) tell(ctx context.Context, update func([]yodel.Instance)) {
 		began := time.Now()
 		update(v.instances())
 		select {
-		// so that at most a fifth of a processor is used
+		// The pause limits updates to at most a fifth of a processor.
 		case <-time.After(max(pause, 4*time.Since(began))):
 		case <-ctx.Done():
 			return
