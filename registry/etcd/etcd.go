@@ -7,8 +7,8 @@
 //	server := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
 //	client := yodel.NewClient(r.Service("Shop"), nil)
 //
-// Each record has a lease of its own, which ends when the server that announced it is gone. etcd
-// counts leases in whole seconds, and gives none shorter than one and a half of its election
+// Each record has its own lease, which ends when the server that announced it is gone. etcd counts
+// leases in whole seconds, and grants no lease that is shorter than one and a half of its election
 // timeouts.
 package etcd
 
@@ -33,11 +33,11 @@ import (
 // Options changes how the registry works. The zero value is good.
 type Options struct {
 	registry.Options
-	// Username and Password are for etcd's authentication. Default none.
+	// Username and Password are for etcd's authentication. Default: no authentication.
 	Username, Password string
-	// TLS is how to connect. Default: without TLS.
+	// TLS is the configuration for TLS. Default: no TLS.
 	TLS *tls.Config
-	// Timeout is how long etcd may take to answer. Default 5 s.
+	// Timeout limits how long a request waits for etcd. Default 5 s.
 	Timeout time.Duration
 }
 
@@ -48,7 +48,7 @@ type Registry struct {
 }
 
 // New returns a registry in the etcd cluster with these endpoints, separated by commas. It does not
-// wait for a connection, and connects again whenever it was lost.
+// wait for a connection. The registry connects again each time that the connection is lost.
 func New(endpoints string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
@@ -65,21 +65,21 @@ func New(endpoints string, o *Options) *Registry {
 		Endpoints: strings.Split(endpoints, ","), Username: o.Username, Password: o.Password, TLS: o.TLS,
 		DialKeepAliveTime: s.timeout, DialKeepAliveTimeout: s.timeout,
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			// By default gRPC waits up to two minutes: servers that are back would not be known for
-			// as long.
+			// By default gRPC waits up to two minutes before it connects again. For that time
+			// clients would not notice servers that are back.
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second / 2},
 			MinConnectTimeout: s.timeout,
 		})},
-		Logger: zap.NewNop(), // what goes wrong is the error of a call
+		Logger: zap.NewNop(), // calls return the errors
 	}
 	return &Registry{registry.New(s, &o.Options), s}
 }
 
-// Close closes the connections to etcd. What was announced stays until its leases end.
+// Close closes the connections to etcd. Announced records stay until their leases end.
 func (r *Registry) Close() error {
 	s := r.store
 	s.end()
-	s.turn <- struct{}{} // whoever has it, ends now
+	s.turn <- struct{}{} // a goroutine in open returns soon, because life has ended
 	defer func() { <-s.turn }()
 	if s.client == nil {
 		return nil
@@ -95,17 +95,17 @@ type store struct {
 	life      context.Context //nolint:containedctx // ends with Close
 	end       context.CancelFunc
 
-	turn   chan struct{}    // capacity 1: the right to make the client
-	client *clientv3.Client // nil before open has succeeded
+	turn   chan struct{}    // capacity 1: held while the client is created
+	client *clientv3.Client // nil until open has succeeded
 
-	renewals chan renewal // that nobody uses
+	renewals chan renewal // idle
 
 	mu     sync.Mutex
-	leases map[string]lease // of keys that were put
+	leases map[string]lease // by key, for keys that were put with a ttl
 }
 
-// open makes the client, if there is none. With a password the library waits for an answer
-// meanwhile, and fails for good without one: so it is tried again each time.
+// open creates the client if there is none. With a password, the library waits for etcd while it
+// creates the client, and fails if etcd does not answer. Therefore each call of open tries again.
 func (s *store) open(ctx context.Context) error {
 	select {
 	case s.turn <- struct{}{}:
@@ -126,7 +126,7 @@ func (s *store) open(ctx context.Context) error {
 	config := s.config
 	config.Context = life
 	client, err := clientv3.New(config)
-	if !stop() && err == nil { // the time was up, and the client has ended with it
+	if !stop() && err == nil { // ctx ended in time for AfterFunc to end the client as well
 		err = errors.Join(context.Cause(ctx), client.Close())
 	}
 	if err != nil {
@@ -137,14 +137,14 @@ func (s *store) open(ctx context.Context) error {
 	return nil
 }
 
-// failed says where, too, and what became of the connection: without one, the library knows only
-// that the time is up.
+// failed adds the endpoints and the state of the connection to an error. Without a connection, the
+// library's error says only that the deadline has passed.
 func (s *store) failed(what string, err error) error {
 	return fmt.Errorf("etcd at %q (connection: %s): %s: %w", s.endpoints, strings.ToLower(s.client.ActiveConnection().GetState().String()), what, err)
 }
 
-// Put keeps the lease of the key alive, and writes the record again unless it stands there with
-// that lease.
+// Put keeps the lease of the key alive. It writes the record only if the stored record has another
+// value or another lease.
 func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -203,14 +203,14 @@ func (s *store) Delete(ctx context.Context, key string) error {
 		return s.failed("delete "+key, err)
 	}
 	if ok {
-		_, _ = s.client.Revoke(ctx, old.id) // it would end by itself
+		_, _ = s.client.Revoke(ctx, old.id) // an error does no harm, because the lease ends by itself
 	}
 	return nil
 }
 
-// Watch implements registry.Store. It ends when the connection was lost: the library would go on at
-// the revision it had come to, and an etcd that has lost its data counts from 1 again, so that
-// nothing would be heard of it until then, or a part of it missed.
+// Watch implements registry.Store. It ends when the connection is lost. Otherwise the library would
+// continue at the last revision that it has seen. An etcd that has lost its data counts revisions
+// from 1 again, so the library would miss changes until that revision.
 func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) error {
 	first, opened := context.WithTimeout(ctx, s.timeout)
 	err := s.open(first)
@@ -218,7 +218,7 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx)) // a member that is cut off says so
+	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx)) // a member without a leader sends an error
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
@@ -246,7 +246,7 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	watching := s.client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithCreatedNotify())
 	for changes := range watching {
 		err := changes.Err()
-		if err == nil && changes.Header.GetRevision() < revision { // it lost its data just now
+		if err == nil && changes.Header.GetRevision() < revision { // etcd has just lost its data
 			err = errLost
 		}
 		if err != nil {
@@ -264,7 +264,7 @@ var (
 	errClosed = errors.New("the registry is closed")
 )
 
-// tell tells view of changes.
+// tell passes changes to view.
 func tell(view *registry.View, changes []*clientv3.Event) {
 	for _, e := range changes {
 		if e.GetType() == clientv3.EventTypeDelete {
@@ -275,8 +275,9 @@ func tell(view *registry.View, changes []*clientv3.Event) {
 	}
 }
 
-// connect waits until there is a connection. It is not patient where nobody lets it in: clients
-// that know no instances yet wait for the reason, and do so for 3 s by default.
+// connect waits until there is a connection. If a connection attempt fails, it waits for at most
+// one more second, because clients that know no instances yet wait for the reason, by default for 3
+// s.
 func (s *store) connect(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -14,15 +14,15 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A lease is one that etcd has granted.
+// A lease is a lease that etcd has granted.
 type lease struct {
 	id      clientv3.LeaseID
-	seconds int64 // as asked for: etcd may have granted more
+	seconds int64 // the duration that was requested; etcd may have granted more
 }
 
-// lease returns the lease of a key, which has ttl to go.
+// lease returns a lease of ttl for a key. It renews the key's lease, or requests a new one.
 func (s *store) lease(ctx context.Context, key string, ttl time.Duration) (clientv3.LeaseID, error) {
-	seconds := int64(math.Ceil(ttl.Seconds())) // its unit
+	seconds := int64(math.Ceil(ttl.Seconds())) // the unit of etcd
 	s.mu.Lock()
 	old, ok := s.leases[key]
 	s.mu.Unlock()
@@ -43,18 +43,19 @@ func (s *store) lease(ctx context.Context, key string, ttl time.Duration) (clien
 }
 
 // A renewal is a stream over which leases are kept alive, one after the other. The library's
-// KeepAliveOnce begins one for each lease, which with a password is a login each time, the dearest
-// thing that etcd does; and one that a proxy refuses it begins again without a pause.
+// KeepAliveOnce opens a stream for each lease. With a password, each stream is a login, which is
+// the most expensive operation of etcd. If a proxy refuses the stream, KeepAliveOnce also opens it
+// again without a pause.
 type renewal struct {
 	stream pb.Lease_LeaseKeepAliveClient
 	end    context.CancelFunc
 }
 
-// idleRenewals is how many streams are kept. A server tells of one service after the other, and
-// needs one.
+// idleRenewals is the maximum number of idle streams. A server announces its services one after the
+// other, so it needs one stream.
 const idleRenewals = 4
 
-// renew keeps a lease alive, if etcd knows it.
+// renew keeps a lease alive, and reports whether etcd still knows it.
 func (s *store) renew(ctx context.Context, id clientv3.LeaseID) (alive bool, err error) {
 	for {
 		var r renewal
@@ -79,11 +80,12 @@ func (s *store) renew(ctx context.Context, id clientv3.LeaseID) (alive bool, err
 		if !kept || ctx.Err() != nil {
 			return false, clientv3.ContextError(ctx, err)
 		}
-		// It may have ended long ago, with its connection or the login.
+		// The idle stream may have ended long ago, with its connection or its login. Try the next
+		// one.
 	}
 }
 
-// newRenewal begins a stream that outlives ctx.
+// newRenewal opens a stream that outlives ctx.
 func (s *store) newRenewal(ctx context.Context) (renewal, error) {
 	life, end := context.WithCancel(s.life)
 	stop := context.AfterFunc(ctx, end)
@@ -103,7 +105,7 @@ func (r renewal) renew(ctx context.Context, id clientv3.LeaseID) (alive bool, er
 	stop := context.AfterFunc(ctx, r.end)
 	err = r.stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)})
 	var answer *pb.LeaseKeepAliveResponse
-	if err == nil || errors.Is(err, io.EOF) { // which says that Recv knows more
+	if err == nil || errors.Is(err, io.EOF) { // io.EOF means that Recv returns the cause
 		answer, err = r.stream.Recv()
 	}
 	if !stop() && err == nil {

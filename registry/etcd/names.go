@@ -12,14 +12,14 @@ import (
 // String names the store in errors.
 func (s *store) String() string { return "etcd at " + s.endpoints }
 
-// The bounds of List.
+// These constants limit the work of List.
 const (
 	listRounds = 20
-	listKeys   = 200 // in one round
+	listKeys   = 200 // per request
 )
 
-// List implements registry.Lister. It reads keys only, and skips what is left of a folder after
-// each round.
+// List implements registry.Lister. It reads keys only. After each request it skips the remaining
+// keys of a folder.
 func (s *store) List(ctx context.Context, prefix string) ([]string, error) {
 	if err := s.open(ctx); err != nil {
 		return nil, err

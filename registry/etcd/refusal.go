@@ -13,13 +13,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// refusal returns why there is no connection. The library tells it to calls that do not wait for
-// one, and to nobody else.
+// refusal returns why there is no connection. The library reports the reason only to calls that do
+// not wait for a connection.
 func (s *store) refusal() string {
 	ctx, cancel := context.WithTimeout(s.life, time.Second)
 	defer cancel()
 	err := s.client.ActiveConnection().Invoke(ctx, "/etcdserverpb.Maintenance/Status",
-		// an empty message is as good as any
+		// An empty message of any type encodes like an empty request.
 		new(clientv3.StatusResponse), new(clientv3.StatusResponse), grpc.WaitForReady(false))
 	switch status.Code(err) { //nolint:exhaustive // the others are answers
 	case codes.OK:
@@ -36,7 +36,7 @@ var (
 	preface  = regexp.MustCompile(`error reading server preface|frame too large|HTTP/1`)
 )
 
-// innermost returns what happened, without the layers that gRPC wraps around it.
+// innermost returns the original error message, without the text that gRPC adds around it.
 func innermost(message string) string {
 	if m := wrapped.FindStringSubmatch(message); m != nil {
 		message = m[1]
