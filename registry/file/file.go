@@ -19,39 +19,38 @@ import (
 	"github.com/yodel-rpc/yodel/registry"
 )
 
-// New returns a registry whose records are files: FOLDER/PREFIX/SERVICE/ADDRESS. A record lives
-// until the modification time of its file, which is set to the end of its ttl. Clients look five
-// times a second, and less often with thousands of files.
+// New returns a registry whose records are files: FOLDER/PREFIX/SERVICE/ADDRESS. A record is valid
+// until the modification time of its file, which is set to the end of its ttl. Clients list the
+// files five times a second, and less often if there are thousands.
 func New(folder string, o *registry.Options) *registry.Registry {
-	prefix := "yodel" // as New has it
+	prefix := "yodel" // the default of registry.New
 	if o != nil && o.Prefix != "" {
 		prefix = strings.TrimSuffix(o.Prefix, "/")
 	}
 	return registry.New(&store{folder, strings.Count(prefix, "/") + 3}, o)
 }
 
-// every is how often clients look. Seldom is how often they look when one look takes long, as with
-// thousands of files.
+// every is the pause between two looks at the files. A look that takes long, because there are
+// thousands of files, makes the pause longer, but not longer than seldom.
 const (
 	every  = 200 * time.Millisecond
 	seldom = 2 * time.Second
 )
 
-// grace is for how long a file whose record has ended is left alone: its server may be late, and
-// about to renew it.
+// grace is how long an expired file is kept: its server may be late, and about to renew it.
 const grace = 10 * time.Second
 
-// never is when a record ends that has no end.
+// never is the modification time of a record without a ttl.
 var never = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // A store is a registry.Store in a folder.
 type store struct {
 	folder string
-	parts  int // of a key: those of the prefix, the service, and the rest
+	parts  int // number of parts of a key: the prefix's parts, the service and the rest
 }
 
-// place returns the file of a key. What is not a letter, a digit or a harmless
-// sign is escaped, so that no name leads elsewhere or means something to the file system.
+// place returns the path of the file of a key. It escapes every byte that is not a letter, a digit
+// or a harmless sign. So no name leads to another folder or has a meaning for the file system.
 func (s *store) place(key string) string {
 	parts := strings.SplitN(key, "/", s.parts)
 	for i, part := range parts {
@@ -87,7 +86,7 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 	old, err := os.ReadFile(path) //nolint:gosec // place escapes it
 	if err == nil && bytes.Equal(old, value) {
 		err = os.Chtimes(path, end, end)
-		if !errors.Is(err, fs.ErrNotExist) { // it may have been removed meanwhile
+		if !errors.Is(err, fs.ErrNotExist) { // a client may have removed the file meanwhile
 			return err
 		}
 	}
@@ -158,15 +157,16 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	return nil
 }
 
-// seen is a file as it was.
+// seen is the state of a file when it was last read.
 type seen struct {
-	name  string // what the key ends with
+	name  string // the last part of the key
 	end   time.Time
 	size  int64
 	value []byte
 }
 
-// list returns what is in the folder of a service, which is nothing if nobody has announced it yet.
+// list returns the entries of the folder of a service. It returns no entries if the service has not
+// been announced yet.
 func (s *store) list(folder string) ([]fs.DirEntry, error) {
 	entries, err := os.ReadDir(folder)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -177,14 +177,15 @@ func (s *store) list(folder string) ([]fs.DirEntry, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	// There is a registry. It may have come back between the two looks, with the service in it.
+	// The registry exists. Its folder may have been restored between the two calls, together with
+	// the service's folder.
 	if entries, err = os.ReadDir(folder); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	return entries, err
 }
 
-// look brings known, the files of a folder, up to date, and reports whether a value has changed.
+// look updates known, the files of a folder, and reports whether a value has changed.
 func (s *store) look(folder string, known map[string]seen) (changed bool, err error) {
 	entries, err := s.list(folder)
 	if err != nil {
@@ -197,12 +198,12 @@ func (s *store) look(folder string, known map[string]seen) (changed bool, err er
 		info, err := entry.Info()
 		vanished = vanished || err != nil
 		if err != nil || file[0] == '.' || !info.Mode().IsRegular() {
-			continue // withdrawn meanwhile, not complete yet, or nothing of ours
+			continue // withdrawn meanwhile, incomplete, or not a record
 		}
 		end := info.ModTime()
 		if end.Before(now) {
 			if now.Sub(end) > grace {
-				_ = os.Remove(filepath.Join(folder, file)) // whoever is first
+				_ = os.Remove(filepath.Join(folder, file)) // another process may have removed it first
 			}
 			continue
 		}
@@ -218,14 +219,14 @@ func (s *store) look(folder string, known map[string]seen) (changed bool, err er
 			}
 			name, err := url.PathUnescape(file)
 			if err != nil {
-				continue // nothing of ours
+				continue // not a record
 			}
 			changed = changed || !ok || !bytes.Equal(old.value, value)
 			known[file] = seen{name, end, info.Size(), value}
 		}
 		there[file] = true
 	}
-	if vanished { // the records, or the whole folder with them
+	if vanished { // the folder may have been removed as well
 		if _, err := os.Stat(folder); err != nil {
 			return false, err
 		}

@@ -17,16 +17,16 @@ import (
 )
 
 // List returns a resolver of the instances in a file, which is read again when it changes. Each
-// line has an address, optionally with more fields, written as in registry.RPCX:
+// line has an address, and optionally more fields as in registry.RPCX:
 //
 //	# the old machines
 //	10.0.0.1:8972
 //	10.0.0.2:8972?weight=2&zone=a
 //
-// Alternatively the file is a JSON array of yodel.Instance. A file that cannot be read, or that is
-// empty, is an error, and clients keep the previous instances. The array [] means that there are no
-// instances. Renaming another file to it replaces the file at once. A file that is written in place
-// is read when it has not changed for a moment.
+// Alternatively the file is a JSON array of yodel.Instance. A file that is empty or cannot be read
+// is an error, and clients keep the previous instances. The array [] means that there are no
+// instances. To replace the file atomically, rename another file to it. A file that is written in
+// place is read once it has not changed for a moment.
 func List(path string) yodel.Resolver { return list(path) }
 
 type list string
@@ -43,7 +43,7 @@ func (l list) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 			instances, err := l.read()
 			now, gone := os.Stat(string(l))
 			switch {
-			// somebody is writing it: a part of it can look like a whole
+			// A program is writing the file. The part that is there can look like a complete file.
 			case gone != nil || !same(now, info) || !settled(now):
 			case err == nil:
 				was = info
@@ -51,7 +51,8 @@ func (l list) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 			case same(info, broken):
 				return err
 			default:
-				// it may have been cut off just now: some file systems tell the time of that later
+				// The file may have been truncated just now: some file systems update its time
+				// later.
 				broken = info
 			}
 		}
@@ -69,7 +70,7 @@ func same(a, b os.FileInfo) bool {
 
 // settled reports whether a file has not been written for a moment.
 func settled(info os.FileInfo) bool {
-	return time.Since(info.ModTime()).Abs() >= every/2 // a file may be of the future
+	return time.Since(info.ModTime()).Abs() >= every/2 // the modification time may be in the future
 }
 
 func (l list) read() ([]yodel.Instance, error) {
