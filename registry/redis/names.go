@@ -15,7 +15,7 @@ import (
 // String names the store in errors.
 func (s *store) String() string { return "Redis at " + s.client.Options().Addr }
 
-// failed says where something failed, and whether this is perhaps no Redis.
+// failed adds the server's address to an error, and a hint if the server may not be a Redis server.
 func (s *store) failed(what string, err error) error {
 	hint := ""
 	if errors.Is(err, io.EOF) {
@@ -24,8 +24,8 @@ func (s *store) failed(what string, err error) error {
 	return fmt.Errorf("redis at %s: %s: %w%s", s.client.Options().Addr, what, err, hint)
 }
 
-// listRounds bounds how much of a database List looks at, which may hold more than a registry: so
-// many times atOnce keys.
+// listRounds limits how many keys List reads to listRounds times atOnce, because a database may
+// hold more than a registry.
 const listRounds = 10
 
 // List implements registry.Lister.

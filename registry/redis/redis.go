@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package redis is a registry in Redis, 5 or later, or in what speaks its protocol and knows
-// scripts: Valkey, KeyDB.
+// Package redis is a registry in Redis, 5 or later, or in a server that speaks its protocol and
+// supports scripts, such as Valkey and KeyDB.
 //
 //	r := redis.New("10.0.0.1:6379", nil)
 //	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
 //	c := yodel.NewClient(r.Service("Arith"), nil)
 //
-// The record of an instance is a string that expires, at yodel/SERVICE/ADDRESS. The addresses of a
-// service are the sorted set yodel/SERVICE, each with the time of its end in milliseconds, because
-// Redis can find keys by their beginning only by looking at all of its keys. Changes are published
-// on a channel of the same name; the keyspace events of Redis are off by default. Messages may be
-// lost, and nothing is published when a record expires: so clients ask once a second for what has
-// expired, and read everything again when their connection was lost, and now and then.
+// The record of an instance is a string with an expiry time, at yodel/SERVICE/ADDRESS. The
+// addresses of a service are in the sorted set yodel/SERVICE, with the expiry time in milliseconds
+// as the score. The set exists because Redis has to scan all its keys to find those with a common
+// prefix. Changes are published on a channel with the same name as the set, because the keyspace
+// events of Redis are off by default. Messages may be lost, and Redis publishes nothing when a
+// record expires. Therefore clients ask once a second for expired records. They read all records
+// again after the connection was lost, and from time to time.
 //
 //	redis-cli get yodel/Arith/10.0.0.7:8972
 //	redis-cli zrange yodel/Arith 0 -1 withscores
 //	redis-cli subscribe yodel/Arith
 //
-// With registry.RPCX as the layout, records are as rpcx's Redis plugin keeps them: the prefix is
-// its BasePath, and there is no sorted set, which rpcx does not keep. Clients then look at all keys
-// of Redis every time, with SCAN: give it a Redis, or a database, of its own.
+// With the layout registry.RPCX, the records have the format of rpcx's Redis plugin, and the prefix
+// is the plugin's BasePath. There is no sorted set, because rpcx does not maintain one. Clients
+// then scan all keys of Redis each time, so the registry should have its own Redis server or
+// database.
 //
-// Redis Cluster is not supported: what belongs together is not in one slot.
+// Redis Cluster is not supported, because the keys of a service are not in one slot.
 package redis
 
 import (
@@ -46,18 +48,19 @@ import (
 // Options changes how the registry works. The zero value is good.
 type Options struct {
 	registry.Options
-	// Username and Password are for Redis's authentication. Default none.
+	// Username and Password are for Redis's authentication. Default: no authentication.
 	Username, Password string
 	// DB is the number of the database.
 	DB int
-	// TLS is how to connect. Default: without TLS.
+	// TLS is the configuration for TLS. Default: no TLS.
 	TLS *tls.Config
-	// Timeout is how long Redis may take to answer. Default 5 s.
+	// Timeout limits how long a command waits for Redis. Default 5 s.
 	Timeout time.Duration
-	// Every is how often clients ask for what has expired, about, and in the layout of rpcx for
-	// everything. Default 1 s.
+	// Every is the approximate interval at which clients ask for expired records. With the layout
+	// of rpcx, they read all records at this interval. Default 1 s.
 	Every time.Duration
-	// Client is used instead of a new one, for Redis Sentinel for example. It stays open.
+	// Client is used instead of a new client, for example for Redis Sentinel. Close does not close
+	// it.
 	Client *redis.Client
 }
 
@@ -67,13 +70,13 @@ type Registry struct {
 	close func() error
 }
 
-// New returns a registry in the Redis server at addr. It does not wait for a connection, and
-// connects again whenever it was lost.
+// New returns a registry in the Redis server at addr. It does not wait for a connection. The
+// registry connects again each time that the connection is lost.
 func New(addr string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
 	}
-	prefix := "yodel" // as registry.New has it
+	prefix := "yodel" // the default of registry.New
 	if o.Prefix != "" {
 		prefix = strings.TrimSuffix(o.Prefix, "/")
 	}
@@ -87,20 +90,20 @@ func New(addr string, o *Options) *Registry {
 	if s.every <= 0 {
 		s.every = time.Second
 	}
-	s.every = min(s.every, 365*24*time.Hour) // a multiple of it must not overflow
+	s.every = min(s.every, 365*24*time.Hour) // so that a multiple of it does not overflow
 	shut := func() error { return nil }
 	if s.client == nil {
 		s.client = redis.NewClient(&redis.Options{
 			Addr: addr, Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLS, ContextTimeoutEnabled: true,
 			DialTimeout: s.timeout, ReadTimeout: s.timeout, WriteTimeout: s.timeout,
-			MaxRetries: -1, DialerRetries: 1, // whoever announces or watches tries again
+			MaxRetries: -1, DialerRetries: 1, // the callers of Announce and Watch try again
 		})
 		shut = s.client.Close
 	}
 	return &Registry{registry.New(s, &o.Options), shut}
 }
 
-// Close closes the connections to Redis. What was announced stays until it expires.
+// Close closes the connections to Redis. Announced records stay until they expire.
 func (r *Registry) Close() error { return r.close() }
 
 // A store is a registry.Store.
@@ -108,18 +111,18 @@ type store struct {
 	client         *redis.Client
 	timeout, every time.Duration
 	rpcx           bool
-	parts          int // of a key: those of the prefix, the service, and the rest
+	parts          int // number of parts of a key: the prefix's parts, the service and the rest
 
 	mu       sync.Mutex
-	changing map[string]chan struct{} // the records that a command changes now; closed when it has ended
+	changing map[string]chan struct{} // by record; closed when the command that changes it has ended
 }
 
-// The scripts make one step of what belongs together, by the clock of Redis. Their keys are a
-// record and the set of its service. What has ended stays in a set for a minute, so that clients
-// learn of it, and a set ends a minute after its last record.
+// Each script changes a record and the set of its service atomically, by the clock of Redis. The
+// keys of a script are the record and the set. An expired address stays in the set for a minute, so
+// that clients learn that it has expired. A set expires a minute after its last record.
 var (
-	// put takes the value, the ttl in milliseconds, which is 0 for ever, and whether there is a
-	// set.
+	// The arguments of put are the value, the ttl in milliseconds (0 for no expiry), and whether
+	// there is a set.
 	//nolint:dupword // Lua
 	put = redis.NewScript(`
 		local old = redis.call('GET', KEYS[1])
@@ -147,7 +150,7 @@ var (
 			redis.call('PUBLISH', KEYS[2], KEYS[1])
 		end
 		return 1`)
-	// remove takes whether there is a set.
+	// The argument of remove is whether there is a set.
 	remove = redis.NewScript(`
 		local known = redis.call('DEL', KEYS[1])
 		if ARGV[1] == '1' then
@@ -157,17 +160,18 @@ var (
 			redis.call('PUBLISH', KEYS[2], KEYS[1])
 		end
 		return 1`)
-	// expired takes a set, and returns what in it has ended.
+	// expired returns the members of a set that have expired.
 	expired = redis.NewScript(`
 		local time = redis.call('TIME')
 		return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', time[1] * 1000 + math.floor(time[2] / 1000))`)
 )
 
-// atOnce is how many records are read at once: Redis does nothing else meanwhile.
+// atOnce is the maximum number of records that one command reads: Redis executes nothing else
+// meanwhile.
 const atOnce = 1000
 
-// place returns the key that Redis has for one of ours, and the name of the set of its service.
-// Rpcx's library begins every key with a slash, in addition to one that may be there.
+// place returns the Redis key for a key of the registry, and the name of the set of its service.
+// rpcx's library adds a slash before every key, even if the key already begins with one.
 func (s *store) place(key string) (record, service string) {
 	parts := strings.SplitN(key, "/", s.parts)
 	service = strings.Join(parts[:s.parts-1], "/")
@@ -177,15 +181,15 @@ func (s *store) place(key string) (record, service string) {
 	return key, service
 }
 
-// A pair is how rpcx's library writes a value.
+// A pair is the form in which rpcx's library writes a value.
 type pair struct {
 	Key       string `json:"Key"`
 	Value     []byte `json:"Value"`
 	LastIndex uint64 `json:"LastIndex"`
 }
 
-// ask carries out a command within the timeout. It does not wait for the client, which does not
-// notice that ctx was canceled.
+// ask runs a command with the store's timeout. It returns when ctx ends, although the Redis client
+// does not notice that.
 func ask[T any](ctx context.Context, s *store, what string, command func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
@@ -224,7 +228,8 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 	})
 }
 
-// milliseconds rounds a ttl up to the least that Redis knows, but for 0, which is for ever.
+// milliseconds returns a ttl in milliseconds, and at least 1 unless the ttl is 0. A ttl of 0 means
+// no expiry.
 func milliseconds(ttl time.Duration) int64 {
 	if ttl == 0 {
 		return 0
@@ -260,10 +265,10 @@ func (s *store) Delete(ctx context.Context, key string) error {
 	})
 }
 
-// write carries out a command that changes a record. It returns when ctx ends, although the client
-// may go on waiting for the answer. Commands that change one record run one after the other,
-// because they could overtake each other on different connections: a Delete waits for a Put that
-// was canceled.
+// write runs a command that changes a record. It returns when ctx ends, although the client may
+// continue to wait for the answer. Commands that change one record run one after the other, because
+// they could overtake each other on different connections. For example, a Delete waits for a
+// canceled Put to end.
 func (s *store) write(ctx context.Context, what, record string, command func(context.Context) error) error {
 	end, err := s.turn(ctx, record)
 	if err != nil {
@@ -276,7 +281,8 @@ func (s *store) write(ctx context.Context, what, record string, command func(con
 	return err
 }
 
-// turn waits until no other command changes the record, and reserves it until end is called.
+// turn waits until no other command is changing the record, and reserves the record until the
+// caller calls end.
 func (s *store) turn(ctx context.Context, record string) (end func(), err error) {
 	turn := make(chan struct{})
 	for {
@@ -302,7 +308,7 @@ func (s *store) turn(ctx context.Context, record string) (end func(), err error)
 	}, nil
 }
 
-// indexed tells a script whether services have sets.
+// indexed returns the argument that tells a script whether services have sets.
 func (s *store) indexed() string {
 	if s.rpcx {
 		return "0"
@@ -317,12 +323,12 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	defer cancel()
 	sub, err := ask(ctx, s, "subscribe to "+service, func(one context.Context) (*redis.PubSub, error) {
 		sub := s.client.Subscribe(one, service)
-		// It waits for messages, whatever its context does, and does not when it is closed.
+		// The subscription does not end with its context, but it ends when it is closed.
 		context.AfterFunc(ctx, func() { _ = sub.Close() })
 		_, err := sub.ReceiveTimeout(one, s.timeout)
 		return sub, err
 	})
-	if err != nil { // from now on, no change is missed
+	if err != nil { // if err is nil, no later change is missed
 		return err
 	}
 	if err := s.list(ctx, prefix, view); err != nil {
@@ -342,11 +348,11 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 			began, pause := time.Now(), s.every
 			if s.rpcx {
 				err = s.list(ctx, prefix, view)
-				pause = min(max(pause, 10*time.Since(began)), 10*pause) // less often where there are many keys
+				pause = min(max(pause, 10*time.Since(began)), 10*pause) // less often if there are many keys
 			} else {
 				err = s.forget(ctx, prefix, view)
 			}
-			due = time.After(pause - rand.N(pause/8+1)) // not all clients at once
+			due = time.After(pause - rand.N(pause/8+1)) // spreads the commands of many clients
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {
@@ -358,7 +364,7 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 	}
 }
 
-// list tells view of all records.
+// list passes all records to view.
 func (s *store) list(ctx context.Context, prefix string, view *registry.View) error {
 	records, err := s.records(ctx, prefix)
 	if err != nil {
@@ -376,7 +382,7 @@ func (s *store) list(ctx context.Context, prefix string, view *registry.View) er
 	return nil
 }
 
-// records returns which records there are. Some may have ended.
+// records returns the Redis keys of the records. Some records may have expired.
 func (s *store) records(ctx context.Context, prefix string) ([]string, error) {
 	first, service := s.place(prefix)
 	if !s.rpcx {
@@ -398,19 +404,19 @@ func (s *store) records(ctx context.Context, prefix string) ([]string, error) {
 			return nil, err
 		}
 		records, cursor = append(records, one.records...), one.next
-		if cursor == 0 { // Redis promises that it comes
+		if cursor == 0 { // Redis guarantees that the scan reaches 0
 			return records, nil
 		}
 	}
 }
 
-// literal returns a pattern of Redis that only a text itself matches.
+// literal returns a pattern for Redis that matches only text.
 func literal(text string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(text)
 }
 
-// learn tells view of the records that a message names, and the ones behind it. A subscription that
-// was made again may have missed some.
+// learn passes to view the records that the message one and the messages in more name. If the
+// client has subscribed again, it may have missed messages, so learn reads all records.
 func (s *store) learn(ctx context.Context, prefix string, view *registry.View, one any, more <-chan any) error {
 	first, _ := s.place(prefix)
 	var records []string
@@ -444,7 +450,7 @@ func (s *store) learn(ctx context.Context, prefix string, view *registry.View, o
 	return nil
 }
 
-// forget tells view of the records that have expired.
+// forget removes the expired records from view.
 func (s *store) forget(ctx context.Context, prefix string, view *registry.View) error {
 	_, service := s.place(prefix)
 	records, err := ask(ctx, s, "look for what has expired in "+service, func(ctx context.Context) ([]string, error) {
@@ -456,7 +462,7 @@ func (s *store) forget(ctx context.Context, prefix string, view *registry.View) 
 	return err
 }
 
-// key returns our key for the one that Redis has.
+// key returns the registry's key for a Redis key.
 func (s *store) key(record string) string {
 	if s.rpcx {
 		return strings.TrimPrefix(record, "/")
@@ -464,7 +470,7 @@ func (s *store) key(record string) string {
 	return record
 }
 
-// values returns the values of those records that are there, by key.
+// values returns the values of the records that exist, by key.
 func (s *store) values(ctx context.Context, records []string) (map[string][]byte, error) {
 	values := make(map[string][]byte, len(records))
 	if len(records) == 0 {
@@ -479,14 +485,14 @@ func (s *store) values(ctx context.Context, records []string) (map[string][]byte
 	for i, one := range found {
 		text, ok := one.(string)
 		if !ok {
-			continue // it is gone, or none of ours
+			continue // the record does not exist, or the key holds another type
 		}
 		value := []byte(text)
 		if s.rpcx {
 			var p pair
 			if err := json.Unmarshal(value, &p); err == nil && p.Key != "" {
 				value = p.Value
-			} // else somebody wrote it by hand
+			} // otherwise the value was not written by rpcx's library
 		}
 		values[s.key(records[i])] = value
 	}
