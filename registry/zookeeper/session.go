@@ -14,33 +14,35 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// triesPerServer is how often a session tries to connect to each of its servers.
+// triesPerServer is how many times a session tries to connect to each of its servers.
 const triesPerServer = 3
 
-// A session is one with the servers. The library connects again when the connection was lost, and
-// takes a new session when the old one has ended. But a server that has lost its data refuses who
-// has seen some of it, for ever, and what a watch has missed meanwhile is not told: a session is
-// then over, and another one begun.
+// A session is a session with the ZooKeeper servers. The library reconnects after a lost
+// connection, and starts a new ZooKeeper session when the old one has expired. But a server that
+// has lost its data refuses forever a client that has seen newer data. Also, the library does not
+// report the changes that a watch has missed. In both cases the session is over, and the store
+// begins another one.
 type session struct {
 	conn   *zk.Conn
 	secure *tls.Config    // nil for none
-	limit  time.Duration  // of the greeting
-	tries  int            // to connect, in vain, until it is over: the servers may have got other addresses
-	heard  func(zk.Event) // of a watch, which ends with its connection; else nil
-	isOver chan struct{}  // closed when it is of no use any more
+	limit  time.Duration  // how long a new connection may take to get a session
+	tries  int            // failed attempts to connect that end the session: the servers may have new addresses
+	heard  func(zk.Event) // of a watch, whose session is over when its connection is lost; else nil
+	isOver chan struct{}  // closed when the session can no longer be used
 
 	mu      sync.Mutex
-	line    *line // the connection
-	greeted bool  // by it
-	over    bool  // as isOver says
-	ended   bool  // by end
-	failed  int   // tries to connect
+	line    *line // the current connection
+	greeted bool  // whether the current connection has a session
+	over    bool  // whether isOver is closed
+	ended   bool  // whether end was called
+	failed  int   // failed attempts to connect since the last success
 
 	auth   sync.Mutex
 	authed bool
 }
 
-// announcing returns the session that records belong to.
+// announcing returns the session that owns the records. If that session is over, it begins another
+// one.
 func (s *store) announcing() (*session, error) {
 	s.beginning.Lock()
 	defer s.beginning.Unlock()
@@ -57,7 +59,7 @@ func (s *store) announcing() (*session, error) {
 	return s.current, err
 }
 
-// begin begins a session, without waiting for a connection. The names of the servers are looked up
+// begin begins a session without waiting for a connection. It resolves the names of the servers
 // again each time.
 func (s *store) begin(heard func(zk.Event)) (*session, error) {
 	x := &session{secure: s.opts.TLS, limit: s.opts.Session, tries: triesPerServer * len(s.servers), heard: heard, isOver: make(chan struct{})}
@@ -68,7 +70,7 @@ func (s *store) begin(heard func(zk.Event)) (*session, error) {
 	}
 	x.conn = conn
 	drain := func() {
-		for range events { // the callback has heard them; they end when the library has
+		for range events { // the callback has already handled them; events is closed when the library has ended
 			continue
 		}
 	}
@@ -94,7 +96,7 @@ func (s *store) end(x *session) {
 	s.endLocked(x)
 }
 
-// endLocked ends a session, in the background if the server does not answer.
+// endLocked ends a session on another goroutine, because the server may not answer.
 func (s *store) endLocked(x *session) {
 	if _, ok := s.sessions[x]; !ok {
 		return
@@ -103,25 +105,25 @@ func (s *store) endLocked(x *session) {
 	s.wg.Go(x.end)
 }
 
-// end tells the server, if it answers, that the session has ended.
+// end ends the session with the server. It does not wait for a server that does not answer.
 func (x *session) end() {
 	x.conn.Close()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.ended = true
 	if x.line != nil {
-		_ = x.line.Close() // which would wait for the greeting else
+		_ = x.line.Close() // otherwise the library would wait for the server's greeting
 	}
 }
 
-// silent is the library's log: what goes wrong is the error of a call.
+// silent is the logger of the library. It discards all messages, because calls return the errors.
 type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
 var errOver = errors.New("the session is over")
 
-// dial connects, for the library.
+// dial opens a connection for the library.
 func (x *session) dial(network, addr string, timeout time.Duration) (net.Conn, error) {
 	x.mu.Lock()
 	over := x.over || x.ended
@@ -129,7 +131,7 @@ func (x *session) dial(network, addr string, timeout time.Duration) (net.Conn, e
 	if over {
 		return nil, errOver
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout) // the library has none
+	ctx, cancel := context.WithTimeout(context.Background(), timeout) // the library has no context
 	defer cancel()
 	conn, err := x.connect(ctx, network, addr)
 	if err != nil {
@@ -149,7 +151,7 @@ func (x *session) dial(network, addr string, timeout time.Duration) (net.Conn, e
 		return nil, errors.Join(errOver, conn.Close())
 	}
 	if x.line != nil {
-		_ = x.line.Close() // the library leaves it open when the session has ended
+		_ = x.line.Close() // the library does not close it when the session has expired
 	}
 	x.line = &line{Conn: conn}
 	return x.line, nil
@@ -162,8 +164,9 @@ func (x *session) connect(ctx context.Context, network, addr string) (net.Conn, 
 	return (&net.Dialer{}).DialContext(ctx, network, addr)
 }
 
-// A line is a connection whose deadlines the library may change when the server has greeted: it
-// would wait for that almost seven times as long as a session lasts.
+// A line is a connection on which the library may change deadlines only after the server has
+// confirmed the session. Until then the session's own deadline applies, because the library would
+// wait almost seven times the session timeout.
 type line struct {
 	net.Conn
 
@@ -186,7 +189,7 @@ func (l *line) SetWriteDeadline(t time.Time) error {
 	return l.Conn.SetWriteDeadline(t)
 }
 
-// event is called by the library for everything that happens.
+// event is the library's callback for all events.
 func (x *session) event(e zk.Event) {
 	if e.Type == zk.EventSession {
 		x.mu.Lock()
@@ -216,7 +219,8 @@ func (x *session) overLocked() {
 	}
 }
 
-// authenticate says who this is, once: the library does it again when it has connected again.
+// authenticate sends the credentials once. The library sends them again each time that it
+// reconnects.
 func (x *session) authenticate(username, password string) error {
 	if username == "" {
 		return nil

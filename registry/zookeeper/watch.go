@@ -15,20 +15,21 @@ import (
 	"github.com/yodel-rpc/yodel/registry"
 )
 
-// A watch is one Watch of the children of a node. ZooKeeper says once of a node that it has
-// changed, and nothing more; whoever wants to know what, and what comes next, reads it again.
+// A watch is one Watch of the children of a node. ZooKeeper reports only once that a node has
+// changed, and does not report the change itself. So the watch reads the node again to get the
+// change and to be notified of the next one.
 type watch struct {
 	conn   *zk.Conn
 	node   string
-	prefix string // of keys
+	prefix string // of the keys
 	view   *registry.View
 	news   chan struct{} // capacity 1
 
 	mu    sync.Mutex
 	dirty map[string]bool // children that have changed
-	whole bool            // the list of children has
+	whole bool            // whether the list of children has changed
 
-	known map[string]bool // children that are watched; of read alone
+	known map[string]bool // children that ZooKeeper watches; only read uses it
 	told  bool
 }
 
@@ -43,7 +44,7 @@ func (s *store) Watch(ctx context.Context, prefix string, view *registry.View) e
 		return fmt.Errorf("zookeeper at %q: watch %s: %w", strings.Join(s.servers, ","), w.node, err)
 	}
 	defer s.end(x)
-	stop := context.AfterFunc(ctx, func() { s.end(x) }) // ends what read waits for
+	stop := context.AfterFunc(ctx, func() { s.end(x) }) // so that read returns
 	defer stop()
 	if err = x.authenticate(s.opts.Username, s.opts.Password); err == nil {
 		w.conn = x.conn
@@ -70,7 +71,7 @@ func (w *watch) follow(ctx context.Context, over <-chan struct{}) error {
 	}
 }
 
-// event is called by the library for everything that happens.
+// event is the library's callback for all events.
 func (w *watch) event(e zk.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -88,7 +89,7 @@ func (w *watch) event(e zk.Event) {
 	}
 }
 
-// read reads what has changed, and has the server watch it again.
+// read reads the nodes that have changed, and makes the server watch them again.
 func (w *watch) read() error {
 	w.mu.Lock()
 	dirty, whole := w.dirty, w.whole
@@ -118,7 +119,8 @@ func (w *watch) read() error {
 
 func (w *watch) key(child string) string { return w.prefix + strings.ReplaceAll(child, slash, "/") }
 
-// children lists the children and watches the list, or for the node to be made.
+// children lists the children and watches the list. If the node does not exist, it watches for the
+// node to be created.
 func (w *watch) children() ([]string, error) {
 	for {
 		children, _, _, err := w.conn.ChildrenW(w.node)
@@ -131,10 +133,10 @@ func (w *watch) children() ([]string, error) {
 	}
 }
 
-// atOnce is how many nodes are read at the same time.
+// atOnce is the maximum number of nodes that are read concurrently.
 const atOnce = 64
 
-// readChildren reads and watches children, and tells the view of them.
+// readChildren reads and watches children, and passes them to the view.
 func (w *watch) readChildren(dirty map[string]bool) error {
 	var (
 		mu     sync.Mutex
@@ -175,7 +177,7 @@ func (w *watch) readChildren(dirty map[string]bool) error {
 	return nil
 }
 
-// tell tells the view what was read.
+// tell passes to the view the children that were read.
 func (w *watch) tell(values map[string][]byte, gone []string) {
 	if !w.told {
 		w.told = true
@@ -185,7 +187,7 @@ func (w *watch) tell(values map[string][]byte, gone []string) {
 		w.view.Put(key, value)
 	}
 	for _, child := range gone {
-		delete(w.known, child) // it is not watched, and may come again
+		delete(w.known, child) // it is not watched, and may be created again
 		w.view.Delete(w.key(child))
 	}
 }

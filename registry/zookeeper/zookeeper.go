@@ -7,9 +7,9 @@
 //	server := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
 //	client := yodel.NewClient(r.Service("Shop"), nil)
 //
-// Its records are ephemeral nodes: they end with the session of the process that announced them, or
-// when that does not announce them again. Every service that a client follows has a session of its
-// own.
+// Its records are ephemeral nodes. A record ends with the session of the process that announced it,
+// or when the process does not announce it again in time. Each service that a client follows has
+// its own session.
 package zookeeper
 
 import (
@@ -31,18 +31,19 @@ import (
 
 // Options changes how the registry works. The zero value is good.
 type Options struct {
-	// Options are those of all registries, except for Reconcile, which is 10 min by default:
-	// sessions tell of every change.
+	// Options are the options of all registries. Reconcile is 10 min by default, because sessions
+	// report every change.
 	registry.Options
-	// Session is how long ZooKeeper waits for a process that it does not hear of, until it forgets
-	// what that has announced. The server may have bounds of its own. Default 10 s.
+	// Session is the session timeout: ZooKeeper removes the records of a process from which it has
+	// not heard for that time. The server may limit the value. Default 10 s.
 	Session time.Duration
-	// Username and Password are for ZooKeeper's digest authentication. The service that is
-	// announced first with them can be announced with them alone from then on, and read by all: its
-	// folder in ZooKeeper belongs to them. Default none.
+	// Username and Password are for ZooKeeper's digest authentication. The first announcement of a
+	// service makes them the owner of the service's folder in ZooKeeper. After that, announcing the
+	// service requires the same credentials, and every client can read it. Default: no
+	// authentication.
 	Username, Password string
-	// TLS is how to connect. Default: without TLS. Its ServerName is needed when certificates are
-	// for names: the names of the servers are looked up before.
+	// TLS is the configuration for TLS. Default: no TLS. If the certificates contain names, set its
+	// ServerName, because the registry resolves the names of the servers before it connects.
 	TLS *tls.Config
 }
 
@@ -52,8 +53,8 @@ type Registry struct {
 	store *store
 }
 
-// New returns a registry in the ZooKeeper ensemble at these servers, separated by commas. It
-// connects when it has something to do, and again whenever the connection was lost.
+// New returns a registry in the ZooKeeper ensemble at these servers, separated by commas. The
+// registry connects when it is first used, and again each time that the connection is lost.
 func New(servers string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
@@ -62,9 +63,9 @@ func New(servers string, o *Options) *Registry {
 	if opts.Session <= 0 {
 		opts.Session = 10 * time.Second
 	}
-	opts.Session = min(opts.Session, math.MaxInt32*time.Millisecond) // which ZooKeeper is told
+	opts.Session = min(opts.Session, math.MaxInt32*time.Millisecond) // the maximum that the protocol can carry
 	if opts.Reconcile <= 0 {
-		// A session tells of every change, or ends. To begin a new one is work for the server.
+		// A session reports every change or ends. Beginning a new one is work for the server.
 		opts.Reconcile = 10 * time.Minute
 	}
 	s := &store{
@@ -81,7 +82,7 @@ func New(servers string, o *Options) *Registry {
 	return &Registry{registry.New(s, &s.opts.Options), s}
 }
 
-// Close ends the sessions, and with them what was announced.
+// Close ends the sessions, and so withdraws the announced records.
 func (r *Registry) Close() error {
 	r.store.close()
 	return nil
@@ -91,13 +92,13 @@ func (r *Registry) Close() error {
 type store struct {
 	servers []string
 	opts    Options
-	acl     []zk.ACL // of records, and of the folders that they are in
+	acl     []zk.ACL // of records and their folders
 	shared  []zk.ACL // of the folders above
 
-	wg sync.WaitGroup // everything that the store has begun
+	wg sync.WaitGroup // for all goroutines of the store
 
 	beginning sync.Mutex
-	current   *session // that records belong to; nil before it is needed
+	current   *session // owns the records; nil before the first use
 
 	mu       sync.Mutex
 	closed   bool
@@ -105,11 +106,11 @@ type store struct {
 	records  map[string]*record
 }
 
-// A record is a node that was announced, or that somebody waits to announce.
+// A record is a node that was announced, or that a call is about to change or read.
 type record struct {
-	turn chan struct{} // capacity 1, held by who changes the node
-	end  *time.Timer   // forgets it when it is not announced again
-	due  time.Time     // when, zero for never; changed by who has the turn
+	turn chan struct{} // capacity 1: held by the goroutine that changes the node
+	end  *time.Timer   // deletes the node if it is not announced again
+	due  time.Time     // when the ttl ends, zero if there is none; guarded by turn
 }
 
 var errClosed = errors.New("the registry is closed")
@@ -127,7 +128,8 @@ func (s *store) close() {
 	s.wg.Wait()
 }
 
-// node returns the node of a key. Its last part is one node, whatever it is made of.
+// node returns the node of a key. The part of the key after the service becomes a single node, even
+// if it contains slashes.
 func (s *store) node(key string) string {
 	prefix := strings.TrimSuffix(s.opts.Prefix, "/") + "/"
 	service, name, ok := strings.Cut(strings.TrimPrefix(key, prefix), "/")
@@ -138,10 +140,10 @@ func (s *store) node(key string) string {
 	return node
 }
 
-// slash is how a slash is written in the name of a node.
+// slash replaces a slash in the name of a node.
 const slash = "%2F"
 
-// undotted changes the names that ZooKeeper has no nodes for.
+// undotted escapes the names "." and "..", which ZooKeeper does not allow for nodes.
 func undotted(name string) string {
 	if name == "." || name == ".." {
 		return strings.ReplaceAll(name, ".", "%2E")
@@ -149,9 +151,9 @@ func undotted(name string) string {
 	return name
 }
 
-// change has do change a node, alone. The library knows no context: when ctx ends first, the step
-// that do has come to ends by itself or with the connection, and others who want to change the node
-// wait for that.
+// change calls do with exclusive access to a node. The library does not support contexts. If ctx
+// ends first, change returns, and the current request of do ends by itself or with the connection.
+// Other changes of the node wait until then.
 func (s *store) change(ctx context.Context, what, node string, do func(ctx context.Context, conn *zk.Conn, r *record) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Session)
 	defer cancel()
@@ -172,7 +174,7 @@ func (s *store) change(ctx context.Context, what, node string, do func(ctx conte
 	return err
 }
 
-// start runs do until the store is closed.
+// start runs do on a goroutine for which close waits. It fails if the store is closed.
 func (s *store) start(do func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +200,7 @@ func (s *store) alone(ctx context.Context, node string, do func(ctx context.Cont
 	return err
 }
 
-// try has do work once, over the connection that there is.
+// try calls do once, with the current session.
 func (s *store) try(ctx context.Context, r *record, do func(ctx context.Context, conn *zk.Conn, r *record) error) error {
 	session, err := s.announcing()
 	if err == nil {
@@ -210,8 +212,8 @@ func (s *store) try(ctx context.Context, r *record, do func(ctx context.Context,
 	return err
 }
 
-// another reports whether the next connection may do better: this one was perhaps tried before the
-// server was there.
+// another reports whether do should be tried again on the next connection. For example, the library
+// may have tried to connect before the server was up.
 func another(err error) bool {
 	return errors.Is(err, zk.ErrNoServer) || errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrClosing) ||
 		errors.Is(err, zk.ErrSessionExpired)
@@ -247,7 +249,7 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 	})
 }
 
-// write makes a node one of this session.
+// write makes node an ephemeral node of the current session.
 func (s *store) write(ctx context.Context, conn *zk.Conn, node string, value []byte) error {
 	old, stat, err := conn.Get(node)
 	if ctx.Err() != nil {
@@ -259,7 +261,7 @@ func (s *store) write(ctx context.Context, conn *zk.Conn, node string, value []b
 		if !bytes.Equal(old, value) {
 			_, err = conn.Set(node, value, -1)
 		}
-	case err == nil: // of a session that is ending, and would take the node with it
+	case err == nil: // the other session is about to end, and would take the node with it
 		_, err = conn.Multi(&zk.DeleteRequest{Path: node, Version: -1}, made)
 	case errors.Is(err, zk.ErrNoNode):
 		if err = s.makeParents(ctx, conn, path.Dir(node), s.acl); err == nil {
@@ -269,7 +271,7 @@ func (s *store) write(ctx context.Context, conn *zk.Conn, node string, value []b
 	return err
 }
 
-// keep makes a node one that stays when this session ends.
+// keep makes node a persistent node, which stays when this session ends.
 func (s *store) keep(ctx context.Context, conn *zk.Conn, node string, value []byte) error {
 	_, err := conn.Set(node, value, -1)
 	if !errors.Is(err, zk.ErrNoNode) {
@@ -284,7 +286,7 @@ func (s *store) keep(ctx context.Context, conn *zk.Conn, node string, value []by
 // Get implements registry.Store.
 func (s *store) Get(ctx context.Context, key string) (value []byte, err error) {
 	node := s.node(key)
-	found := make(chan []byte, 1) // what is found after ctx has ended is of no use
+	found := make(chan []byte, 1) // buffered: nobody receives the value after ctx has ended
 	err = s.change(ctx, "read", node, func(_ context.Context, conn *zk.Conn, _ *record) error {
 		value, _, err := conn.Get(node)
 		if err == nil {
@@ -302,8 +304,9 @@ func (s *store) Get(ctx context.Context, key string) (value []byte, err error) {
 	return <-found, nil
 }
 
-// makeParents makes the folder of records, which stays, and those above. ZooKeeper asks the folder
-// who may delete a node in it, not the node.
+// makeParents creates the folder of the records and the folders above it, all of which are
+// persistent. ZooKeeper checks the permission to delete a node against the folder, not against the
+// node.
 func (s *store) makeParents(ctx context.Context, conn *zk.Conn, node string, acl []zk.ACL) error {
 	if node == "/" {
 		return nil
@@ -324,11 +327,12 @@ func (s *store) makeParents(ctx context.Context, conn *zk.Conn, node string, acl
 	return err
 }
 
-// forget deletes a record that was not announced again, for its session lives on.
+// forget deletes a record that was not announced again in time, because the session of the process
+// still exists.
 func (s *store) forget(node string) {
 	err := s.change(context.Background(), "forget", node, func(_ context.Context, conn *zk.Conn, r *record) error {
 		if r.due.IsZero() || time.Now().Before(r.due) {
-			return nil // it was, just now, or has been withdrawn
+			return nil // it has just been announced again or withdrawn
 		}
 		return remove(conn, node)
 	})
