@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package consul is a registry in the catalog of Consul: servers are services of Consul, which its
-// UI, its API and its other clients see as such.
+// Package consul is a registry in the catalog of Consul. Servers are services of Consul, so
+// Consul's UI, its API and its other clients see them.
 //
 //	r := consul.New("127.0.0.1:8500", nil)
 //	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
 //	c := yodel.NewClient(r.Service("Arith"), nil)
 //
-// A server registers with the Consul agent at that address, which should be on its own machine: it
-// is the agent that knows the service and its check, and an agent that has gone takes its services
-// with it. The check has a time to live, which each announcement renews. When it was not renewed in
-// time the service is critical, which is as good as gone, and later on Consul removes it. An agent
-// that has lost its memory is told again.
+// A server registers with the Consul agent at that address, which should run on the same machine:
+// the agent stores the service and its check, and the services of an agent that is gone disappear
+// with it. The check has a time to live, and each announcement renews it. If the check is not
+// renewed in time, the service is critical and clients no longer get it. Later Consul removes it.
+// If an agent has lost its data, the server registers again.
 //
-// Clients follow the passing services of a name by blocking queries, also those that others
-// registered. One that is in maintenance, as Consul calls it, is not among them. Consul answers
-// with the whole list after each change: a service of thousands of instances that change all the
-// time is dear.
+// Clients watch the passing services of a name by blocking queries, including services that other
+// programs registered. A service in maintenance mode is not passing. Consul answers with the whole
+// list after each change. Therefore a service with thousands of instances that change all the time
+// is expensive.
 //
-// Address, port, tags and weight of an instance are Consul's own; the rest is in Meta: group,
-// version, zone, latitude, longitude, state, started, callRate and inflight under these names, and
-// the instance's metadata under its own ones. What Consul does not allow there, as it allows only
-// letters, digits, hyphens and underscores in a key, is in the entry metadata, as JSON. Consul
-// takes 64 entries of 512 bytes each, and refuses an instance with more. Consul does not tell names
-// apart that differ only in case: clients do.
+// The address, port, tags and weight of an instance are fields of Consul's own. The other fields
+// are in Meta: group, version, zone, latitude, longitude, state, started, callRate and inflight
+// under these names, and the instance's metadata under its own keys. Consul allows only letters,
+// digits, hyphens and underscores in a key. Metadata with other keys is in the entry metadata, as
+// JSON. Consul allows 64 entries of 512 bytes each, and refuses an instance with more. Consul does
+// not distinguish names that differ only in case, but clients do.
 //
-// Of rpcx, which keeps its servers in Consul's key-value store, instances can be found with
-// Registry.RPCX. Yodel does not write there.
+// rpcx keeps its servers in Consul's key-value store. Registry.RPCX finds these instances, but
+// yodel does not write them.
 package consul
 
 import (
@@ -51,20 +51,20 @@ import (
 
 // Options changes how the registry works. The zero value is good.
 type Options struct {
-	// Token is for Consul's access control: servers need service:write, and key:read to learn what
-	// operators have set; clients service:read and node:read. To a client that has no token at all,
-	// and would need one, Consul says that there are no instances.
+	// Token is for Consul's access control. Servers need service:write, and key:read to read the
+	// settings of operators. Clients need service:read and node:read. If a token is required and
+	// the client has none, Consul reports that there are no instances.
 	Token string
-	// Datacenter is where clients look. Default: that of the agent. Servers are always in that of
-	// the agent.
+	// Datacenter is the data center in which clients look. Default: the agent's data center.
+	// Servers always register in the agent's data center.
 	Datacenter string
-	// TLS is how to connect. Default: without TLS.
+	// TLS is the configuration for TLS. Default: no TLS.
 	TLS *tls.Config
-	// Timeout is how long Consul may take to answer. Default 5 s.
+	// Timeout limits how long a request waits for Consul. Default 5 s.
 	Timeout time.Duration
 	// Reconcile is how long a client waits for a change before it asks again. Default 1 min.
 	Reconcile time.Duration
-	// Logger is told of services that cannot be reached. Default slog.Default().
+	// Logger logs services that have no address. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -78,14 +78,14 @@ type Registry struct {
 	registered map[string]*registered // by id
 }
 
-// registered is what the agent was told of a service.
+// registered is the state of a service that this process has registered with the agent.
 type registered struct {
-	turn chan struct{} // capacity 1: the right to tell it something
-	as   string        // the last definition that it took
+	turn chan struct{} // capacity 1: held while a request about the service is sent
+	as   string        // the last definition that the agent accepted
 }
 
-// New returns a registry in the Consul whose agent serves HTTP, or with the option TLS HTTPS, at
-// addr. It does not wait for a connection.
+// New returns a registry in Consul. The agent at addr serves HTTP, or HTTPS if Options.TLS is set.
+// New does not wait for a connection.
 func New(addr string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
@@ -104,8 +104,8 @@ func New(addr string, o *Options) *Registry {
 	return r
 }
 
-// Close closes the connections to Consul that nobody uses. What was announced stays until its time
-// to live has passed.
+// Close closes the idle connections to Consul. Announced instances stay until their time to live
+// has passed.
 func (r *Registry) Close() error {
 	r.transport.CloseIdleConnections()
 	return nil
@@ -138,13 +138,13 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 		if _, refused := errors.AsType[*refusal](err); !refused {
 			return err
 		}
-		// It does not know the check: it has lost its memory.
+		// The agent does not know the check, because it has lost its data.
 	}
 	known.as = ""
 	if err = r.put(ctx, path("v1", "agent", "service", "register"), body); err != nil {
 		return err
 	}
-	// An agent that starts again takes only what was passed once for passing.
+	// A restarted agent reports a service as passing only after a pass for its check.
 	if err = r.put(ctx, pass, nil); err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	return err
 }
 
-// turn waits for the turn to tell the agent about a service, and returns what it was told before.
+// turn waits until no other request about a service is being sent, and returns the service's state.
 func (r *Registry) turn(ctx context.Context, id string) (*registered, error) {
 	r.mu.Lock()
 	known := r.registered[id]
@@ -187,7 +187,7 @@ func (r *Registry) turn(ctx context.Context, id string) (*registered, error) {
 	}
 }
 
-// path returns the path of a URL whose parts, as Consul shall see them, are these.
+// path returns the path of a URL with these parts, escaped so that Consul decodes them unchanged.
 func path(parts ...string) string {
 	for i, part := range parts {
 		parts[i] = url.PathEscape(part)
@@ -195,7 +195,7 @@ func path(parts ...string) string {
 	return "/" + strings.Join(parts, "/")
 }
 
-// A refusal is an answer of Consul that is none of success.
+// A refusal is an answer of Consul with a status other than 200.
 type refusal struct {
 	code   int
 	text   string
@@ -206,7 +206,7 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("%d %s: %s", r.code, http.StatusText(r.code), r.text)
 }
 
-// put asks for a change.
+// put sends a change to Consul.
 func (r *Registry) put(ctx context.Context, path string, body []byte) error {
 	resp, err := r.send(ctx, http.MethodPut, path, nil, body)
 	if err == nil {
@@ -219,7 +219,7 @@ func (r *Registry) put(ctx context.Context, path string, body []byte) error {
 	return nil
 }
 
-// send sends a request. What Consul refuses is an error.
+// send sends a request. It returns a refusal if the status of the answer is not 200.
 func (r *Registry) send(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {
 	at := r.base.String() + path
 	if len(query) > 0 {
@@ -229,7 +229,7 @@ func (r *Registry) send(ctx context.Context, method, path string, query url.Valu
 	if err != nil {
 		return nil, err
 	}
-	// not sent: it tells net/http that each request may be sent again when a connection was lost
+	// This header is not sent: it allows net/http to retry each request after a lost connection.
 	req.Header["Idempotency-Key"] = nil
 	if r.opts.Token != "" {
 		req.Header.Set("X-Consul-Token", r.opts.Token)

@@ -14,10 +14,10 @@ import (
 	"strings"
 )
 
-// ofService is what the paths of queries for a service begin with.
+// ofService is the prefix of the paths of queries for a service.
 const ofService = "/v1/health/service/"
 
-// String says what is resolved, for errors and logs.
+// String describes the query in errors and logs.
 func (q *query) String() string {
 	where := "Consul at " + q.registry.base.Host
 	if dc := q.values.Get("dc"); dc != "" {
@@ -29,11 +29,11 @@ func (q *query) String() string {
 	return fmt.Sprintf("the keys of %s in %s", q.path, where)
 }
 
-// service returns the name of the service that is resolved, if it is not one in the key-value
-// store.
+// service returns the name of the service that the query resolves. ok is false if the query reads
+// the key-value store.
 func (q *query) service() (name string, ok bool) {
 	name, ok = strings.CutPrefix(q.path, ofService)
-	for range 2 { // once for Consul, and once for the path
+	for range 2 { // once for Consul's name, and once for the path
 		if plain, err := url.PathUnescape(name); err == nil {
 			name = plain
 		}
@@ -56,7 +56,7 @@ func (q *query) Services(ctx context.Context) (asked string, known []string, err
 	if err = json.NewDecoder(resp.Body).Decode(&services); err != nil {
 		return asked, nil, fmt.Errorf("consul: list services: %w", err)
 	}
-	delete(services, "consul") // its own
+	delete(services, "consul") // the service of Consul itself
 	for _, name := range slices.Sorted(maps.Keys(services)) {
 		if plain, err := url.PathUnescape(name); err == nil {
 			name = plain

@@ -15,12 +15,13 @@ import (
 	"github.com/yodel-rpc/yodel/registry"
 )
 
-// overridesBase is where the key-value store has what operators set: yodel-overrides/SERVICE/ADDR.
+// overridesBase is the folder of the settings of operators in the key-value store:
+// yodel-overrides/SERVICE/ADDR.
 const overridesBase = "yodel-overrides"
 
-// Override sets the state and the weight of an instance, as registry.Override says. The setting
-// stands in Consul's key-value store, in the data center where this registry's clients look, for
-// which a token needs key:write.
+// Override sets the state and the weight of an instance, as registry.Override does. It writes the
+// setting to Consul's key-value store, in the data center where this registry's clients look. The
+// token needs key:write.
 func (r *Registry) Override(ctx context.Context, service, addr, state string, weight int) error {
 	value, err := registry.Setting(service, addr, state, weight)
 	if err != nil {
@@ -40,8 +41,8 @@ func (r *Registry) Override(ctx context.Context, service, addr, state string, we
 	return resp.Body.Close()
 }
 
-// Overrides returns what operators have set for the instances of a service in the agent's data
-// center, where servers are.
+// Overrides returns a resolver for the settings of operators for a service. It reads them in the
+// agent's data center, where servers register.
 func (r *Registry) Overrides(service string) yodel.Resolver {
 	return r.keys(overridesBase, escape(service), registry.JSON, url.Values{"recurse": {"1"}})
 }
@@ -50,8 +51,8 @@ func overrideKey(service, addr string) string {
 	return path("v1", "kv", overridesBase, escape(service), registry.JSON.Name(addr))
 }
 
-// settled returns in with what operators have set for it. A token that may not read the key-value
-// store finds nothing set.
+// settled returns in with the settings of operators. If the token may not read the key-value store,
+// settled returns in unchanged.
 func (r *Registry) settled(ctx context.Context, service string, in yodel.Instance) (yodel.Instance, error) {
 	key := overrideKey(service, in.Addr)
 	resp, err := r.send(ctx, http.MethodGet, key, nil, nil)
@@ -70,7 +71,7 @@ func (r *Registry) settled(ctx context.Context, service string, in yodel.Instanc
 	}
 	set, err := registry.JSON.Instance("", pairs[0].Value)
 	if err != nil {
-		return in, nil // a broken setting is none: those who watch the settings log it
+		return in, nil // a broken setting does not count; the Watch of the settings logs it
 	}
 	in.State, in.Weight = cmp.Or(set.State, in.State), cmp.Or(max(set.Weight, 0), in.Weight)
 	return in, nil

@@ -17,7 +17,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A definition is how a service is registered.
+// A definition is the body of the request that registers a service.
 type definition struct {
 	ID      string            `json:"ID"`
 	Name    string            `json:"Name"`
@@ -58,11 +58,11 @@ type entry struct {
 	} `json:"Service"`
 }
 
-// The entries of Meta that are ours.
+// These are the entries of Meta that hold fields of yodel.Instance.
 const (
 	metaGroup     = "group"
 	metaVersion   = "version"
-	metaWeight    = "weight" // only one that Consul cannot keep apart, or at all
+	metaWeight    = "weight" // only weights that Consul's own field cannot represent
 	metaZone      = "zone"
 	metaLatitude  = "latitude"
 	metaLongitude = "longitude"
@@ -72,21 +72,21 @@ const (
 	metaCallRate  = "callRate"
 	metaInflight  = "inflight"
 	metaProtocols = "protocols" // separated by commas
-	metaRest      = "metadata"  // what cannot be an entry of its own
+	metaRest      = "metadata"  // metadata whose keys Consul does not allow
 )
 
 var ours = []string{
 	metaGroup, metaVersion, metaWeight, metaZone, metaLatitude, metaLongitude, metaState, metaStarted, metaRun, metaCallRate, metaInflight, metaProtocols, metaRest,
 }
 
-// What Consul takes.
+// These are limits of Consul.
 const (
 	heaviest   = 65535
 	longestKey = 128
-	leastGrace = time.Minute // that a service may be critical before it is removed
+	leastGrace = time.Minute // the shortest time after which Consul removes a critical service
 )
 
-// escape makes of a name one that is one part of a path, also once it is decoded.
+// escape returns name as a single element of a path, even after Consul has decoded it.
 func escape(name string) string {
 	if strings.Trim(name, ".") == "" {
 		return strings.ReplaceAll(name, ".", "%2E")
@@ -96,7 +96,7 @@ func escape(name string) string {
 
 func identity(service, addr string) string { return escape(service) + "@" + escape(addr) }
 
-// define returns how to register an instance.
+// define returns the definition of an instance.
 func define(service string, in yodel.Instance, ttl time.Duration) (definition, error) {
 	host, port := split(in.Addr)
 	meta, err := metaOf(in)
@@ -156,7 +156,8 @@ func metaOf(in yodel.Instance) (map[string]string, error) {
 
 func float(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 
-// allowed reports whether Consul allows a key in Meta, and it is none of ours.
+// allowed reports whether Consul allows a key in Meta and the key does not hold a field of
+// yodel.Instance.
 func allowed(key string) bool {
 	for _, c := range key {
 		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' {
@@ -166,8 +167,9 @@ func allowed(key string) bool {
 	return key != "" && len(key) <= longestKey && !slices.Contains(ours, key)
 }
 
-// instances returns those of the services of a name that have an address, the latest of an address
-// first. Consul also lists the services of names that differ in case.
+// instances returns the instances of the services with this name. It skips and logs services
+// without an address. The service that was changed last comes first. Consul also lists services
+// whose names differ in case, and instances skips them.
 func (r *Registry) instances(name string, entries []entry, said map[string]bool) []yodel.Instance {
 	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(b.Service.ModifyIndex, a.Service.ModifyIndex) })
 	instances := make([]yodel.Instance, 0, len(entries))
@@ -185,8 +187,8 @@ func (r *Registry) instances(name string, entries []entry, said map[string]bool)
 	return instances
 }
 
-// instance reads what define wrote, or what others have registered. An entry of Meta that is not
-// what ours would be is metadata.
+// instance reads a service that define, or another program, described. An entry of Meta with one of
+// the registry's keys but an invalid value is metadata.
 func (e *entry) instance() yodel.Instance {
 	s := &e.Service
 	in := yodel.Instance{Addr: s.Address}
@@ -209,7 +211,8 @@ func (e *entry) instance() yodel.Instance {
 
 var errNotOurs = errors.New("another one's")
 
-// take takes over an entry of Meta that is one of ours.
+// take sets the field of in that belongs to an entry of Meta. It returns an error if there is none,
+// or if the value is invalid.
 func take(in *yodel.Instance, key, value string) (err error) {
 	switch key {
 	case metaGroup:

@@ -21,16 +21,16 @@ import (
 	"github.com/yodel-rpc/yodel/registry"
 )
 
-// A query is a question of which Consul tells when its answer changes. It is a yodel.Resolver.
+// A query is a yodel.Resolver for a blocking query of Consul.
 type query struct {
 	registry *Registry
 	path     string
 	values   url.Values
-	// read decodes an answer. What cannot be used it says once.
+	// read decodes an answer. It logs each record that it cannot use once, and notes it in said.
 	read func(answer *json.Decoder, said map[string]bool) ([]yodel.Instance, error)
 }
 
-// Service returns the passing services of a name.
+// Service returns a resolver for the passing services of a name.
 func (r *Registry) Service(name string) yodel.Resolver {
 	read := func(answer *json.Decoder, said map[string]bool) ([]yodel.Instance, error) {
 		var entries []entry
@@ -40,7 +40,7 @@ func (r *Registry) Service(name string) yodel.Resolver {
 	return &query{r, path("v1", "health", "service", escape(name)), r.there(url.Values{"passing": {"1"}}), read}
 }
 
-// there adds to values where clients look.
+// there adds the data center in which clients look to values.
 func (r *Registry) there(values url.Values) url.Values {
 	if r.opts.Datacenter != "" {
 		values.Set("dc", r.opts.Datacenter)
@@ -48,13 +48,13 @@ func (r *Registry) there(values url.Values) url.Values {
 	return values
 }
 
-// RPCX returns the instances of a service that rpcx's servers keep in Consul's key-value store.
-// Base is the BasePath of their plugin.
+// RPCX returns a resolver for the instances of a service that rpcx's servers keep in Consul's
+// key-value store. Base is the BasePath of their plugin.
 func (r *Registry) RPCX(base, service string) yodel.Resolver {
 	return r.keys(base, service, registry.RPCX, r.there(url.Values{"recurse": {"1"}}))
 }
 
-// keys returns the instances whose records a layout reads in the key-value store.
+// keys returns a resolver for the records of a service in the key-value store, in the given layout.
 func (r *Registry) keys(base, service string, layout registry.Layout, values url.Values) yodel.Resolver {
 	prefix := strings.Trim(base, "/") + "/" + service + "/"
 	read := func(answer *json.Decoder, said map[string]bool) ([]yodel.Instance, error) {
@@ -67,7 +67,7 @@ func (r *Registry) keys(base, service string, layout registry.Layout, values url
 		for _, pair := range pairs {
 			name := strings.TrimPrefix(pair.Key, prefix)
 			if name == "" {
-				continue // the folder
+				continue // the key of the folder
 			}
 			in, err := layout.Instance(name, pair.Value)
 			if err != nil {
@@ -80,11 +80,11 @@ func (r *Registry) keys(base, service string, layout registry.Layout, values url
 		}
 		return instances, err
 	}
-	parts := strings.Split(prefix, "/") // it ends with one that is empty
+	parts := strings.Split(prefix, "/") // the last part is empty, because prefix ends with a slash
 	return &query{r, path(append([]string{"v1", "kv"}, parts...)...), values, read}
 }
 
-// unusable says once that a record cannot be used.
+// unusable logs that a record cannot be used, unless said lists it already.
 func (r *Registry) unusable(said map[string]bool, what string, err error) {
 	if !said[what] {
 		said[what] = true
@@ -92,8 +92,8 @@ func (r *Registry) unusable(said map[string]bool, what string, err error) {
 	}
 }
 
-// pause is the least time between two questions, and blind the one when Consul does not say what
-// state of its own it answered from.
+// pause is the least time between two queries. blind is the least time between two queries if
+// Consul's answers have no index.
 const (
 	pause = 20 * time.Millisecond
 	blind = time.Second
@@ -112,13 +112,15 @@ func (q *query) Watch(ctx context.Context, update func([]yodel.Instance)) error 
 		case err != nil:
 			return err
 		}
-		// The index goes backwards in another life of Consul: what is there has to be asked anew.
+		// If Consul has lost its data, the index goes backwards. The query is then sent again
+		// without an index.
 		stale := answer.index > 0 && answer.index < index
 		if !stale && (first || !reflect.DeepEqual(answer.instances, last)) {
 			update(answer.instances)
 			last = answer.instances
 		}
-		// The work grows with the size of the set: at most a fifth of a processor.
+		// The work grows with the size of the set. The pause limits it to at most a fifth of a
+		// processor.
 		wait := max(pause, 4*time.Since(answer.at))
 		if index = answer.index; stale {
 			index = 0
@@ -133,25 +135,25 @@ func (q *query) Watch(ctx context.Context, update func([]yodel.Instance)) error 
 	return nil
 }
 
-// An answer is one to a query.
+// An answer is the answer to a query.
 type answer struct {
 	instances []yodel.Instance
-	index     uint64    // the state of Consul that it is from; 0 is unknown
+	index     uint64    // Consul's index of the answer; 0 if unknown
 	at        time.Time // when it began to arrive
 }
 
-// ask asks what there is, and if index is not 0 waits until Consul has something newer, or for a
-// while.
+// ask sends the query. If index is not 0, Consul answers when it has a newer state or after the
+// time Reconcile.
 func (q *query) ask(ctx context.Context, index uint64, said map[string]bool) (answer, error) {
 	r := q.registry
 	values, limit := maps.Clone(q.values), r.opts.Timeout
 	if index == 0 {
-		values.Set("consistent", "") // a leader that was just elected may not know everything yet
+		values.Set("consistent", "") // a leader that was just elected may not have all data yet
 	} else {
 		wait := r.opts.Reconcile
 		values.Set("index", strconv.FormatUint(index, 10))
 		values.Set("wait", strconv.FormatInt(wait.Milliseconds(), 10)+"ms")
-		limit += wait + wait/16 // Consul adds up to that, so that not all clients ask at once
+		limit += wait + wait/16 // Consul adds up to a 16th of wait, to spread the queries of many clients
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -164,7 +166,7 @@ func (q *query) ask(ctx context.Context, index uint64, said map[string]bool) (an
 		defer resp.Body.Close()
 		header = resp.Header
 		a.instances, err = q.read(json.NewDecoder(resp.Body), said)
-	// of keys, when there are none
+	// The key-value store answers with this status if there are no keys.
 	case errors.As(err, &no) && no.code == http.StatusNotFound && no.header.Get(indexHeader) != "":
 		header, err = no.header, nil
 	}
@@ -181,13 +183,13 @@ func (q *query) ask(ctx context.Context, index uint64, said map[string]bool) (an
 }
 
 const (
-	// indexHeader says what state of Consul an answer is from.
+	// indexHeader is the header with the index of the state that an answer describes.
 	indexHeader = "X-Consul-Index"
-	// filteredHeader says that the token may not see all of an answer.
+	// filteredHeader is "true" if the answer omits data that the token may not read.
 	filteredHeader = "X-Consul-Results-Filtered-By-Acls"
 )
 
-// indexOf reads an index. One that cannot be read is as good as none: Watch then asks now and then.
+// indexOf parses an index. It returns 0 if the index is invalid. Watch then polls.
 func indexOf(text string) uint64 {
 	index, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
