@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dns resolves services by DNS: by the addresses of a name, or by SRV records. Names are
-// looked up again and again, because DNS tells nobody of a change.
+// Package dns resolves services by DNS, either by the addresses of a name or by SRV records. It
+// looks names up again and again, because DNS does not report changes.
 //
 //	c := yodel.NewClient(dns.Host("arith.example:8972", nil), nil)
 //	c := yodel.NewClient(dns.Service("_arith._tcp.example", nil), nil)
 //
-// Names are looked up again every 10 s, and at once when a connection to an instance could not be
-// made or was lost. A name that does not exist has no instances. When the servers fail or do not
-// answer, clients keep what they know.
+// Names are looked up again every 10 s, and at once when a connection to an instance fails or is
+// lost. A name that does not exist has no instances. If the DNS servers fail or do not answer,
+// clients keep the previous instances.
 package dns
 
 import (
@@ -27,18 +27,18 @@ import (
 
 // Options changes how names are looked up. The zero value is good.
 type Options struct {
-	// Every is how often, about. Default 10 s.
+	// Every is the approximate interval between two lookups. Default 10 s.
 	Every time.Duration
-	// Timeout is for one look. Default 5 s.
+	// Timeout limits a lookup. Default 5 s.
 	Timeout time.Duration
-	// Resolver is what looks. By default it is Go's own, and strict: when the question for IPv4 is
-	// answered and the one for IPv6 fails, that is a failure.
+	// Resolver looks names up. The default is Go's own resolver in strict mode: if the query for
+	// IPv4 succeeds and the query for IPv6 fails, the lookup fails.
 	Resolver *net.Resolver
 }
 
 // A Resolver is the yodel.Resolver of a name.
 type Resolver struct {
-	what string // is resolved
+	what string // what the Resolver looks up, for String
 	opts Options
 	look func(ctx context.Context, r *net.Resolver) ([]yodel.Instance, error)
 
@@ -57,9 +57,9 @@ func Host(addr string, o *Options) *Resolver {
 	})
 }
 
-// Service resolves a name that has SRV records, like _arith._tcp.example. Only the targets of the
-// first priority that has any instances count, each with its weight: the others are for when there
-// are none.
+// Service resolves a name that has SRV records, like _arith._tcp.example. It uses only the targets
+// of the first priority that has any instances, each with its weight. Targets of the next
+// priorities are used when these have none.
 func Service(name string, o *Options) *Resolver {
 	return newResolver("the SRV records of "+name, o, func(ctx context.Context, r *net.Resolver) ([]yodel.Instance, error) {
 		_, records, err := r.LookupSRV(ctx, "", "", name)
@@ -71,7 +71,7 @@ func Service(name string, o *Options) *Resolver {
 			if i > 0 && record.Priority != records[i-1].Priority && len(instances) > 0 {
 				break
 			}
-			if record.Target == "." { // it says that there is none
+			if record.Target == "." { // the record says that there is no instance
 				continue
 			}
 			more, err := addresses(ctx, r, record.Target, strconv.Itoa(int(record.Port)), int(record.Weight))
@@ -95,7 +95,7 @@ func newResolver(what string, o *Options, look func(context.Context, *net.Resolv
 	return r
 }
 
-// String says what is resolved, for errors and logs.
+// String describes the resolver in errors and logs.
 func (r *Resolver) String() string { return r.what + " in DNS" }
 
 // addresses returns the instances at the addresses of a host.
@@ -111,8 +111,8 @@ func addresses(ctx context.Context, r *net.Resolver, host, port string, weight i
 	return instances, nil
 }
 
-// unlessUnknown returns err unless it says that there is no such name, or that it has no such
-// records.
+// unlessUnknown returns nil if err says that the name does not exist or has no records of the type.
+// Otherwise it returns err.
 func unlessUnknown(err error) error {
 	var unknown *net.DNSError
 	if errors.As(err, &unknown) && unknown.IsNotFound {
@@ -121,9 +121,8 @@ func unlessUnknown(err error) error {
 	return err
 }
 
-// Refresh has the name looked up again now. A client does so by itself when a connection could not
-// be made or was lost, which may be because the instances have moved. However often it is called,
-// no more than one question a second is asked.
+// Refresh looks the name up again now. A client calls it when a connection fails or is lost,
+// because the instances may have moved. Calling it often causes at most one lookup a second.
 func (r *Resolver) Refresh() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,7 +141,7 @@ func (r *Resolver) Watch(ctx context.Context, update func([]yodel.Instance)) err
 		instances, err := r.look(one, r.opts.Resolver)
 		cancel()
 		switch {
-		case ctx.Err() != nil: // whatever was found
+		case ctx.Err() != nil: // ctx has ended, so the result does not count
 		case err != nil:
 			return err
 		default:
@@ -165,10 +164,10 @@ func same(a, b yodel.Instance) bool { return a.Addr == b.Addr && a.Weight == b.W
 // overflow.
 const forever = 100 * 365 * 24 * time.Hour
 
-// pause waits until it is time for the next question.
+// pause waits until the next lookup is due.
 func (r *Resolver) pause(ctx context.Context, again <-chan struct{}) {
 	every := r.opts.Every
-	late := time.After(every - every/8 + rand.N(every/4+1)) // not all clients at once
+	late := time.After(every - every/8 + rand.N(every/4+1)) // spreads the lookups of many clients
 	select {
 	case <-time.After(min(time.Second, every/2)):
 	case <-ctx.Done():
