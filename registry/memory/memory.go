@@ -28,7 +28,7 @@ type store struct {
 
 type value struct {
 	text []byte
-	end  *time.Timer // nil for one that has no end
+	end  *time.Timer // nil if the value does not expire
 }
 
 func (v *value) stop() {
@@ -84,7 +84,7 @@ func (s *store) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// forget takes v away, unless it has been replaced.
+// forget deletes v, unless it has been replaced.
 func (s *store) forget(key string, v *value) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
