@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubernetes finds instances by the EndpointSlices of Kubernetes, and knows a registry for
-// servers that have no Service there.
+// Package kubernetes finds instances by the EndpointSlices of Kubernetes. It also has a registry
+// for servers without a Service.
 //
 //	c := yodel.NewClient(kubernetes.Service("shop/arith:yodel", nil), nil)
 //
-// Kubernetes itself registers the pods of a Service, and withdraws them before it ends them. A
-// client in the same cluster needs no more than the permission to list and watch endpointslices in
-// the namespace. It is told of every change at once.
+// Kubernetes itself registers the pods of a Service, and withdraws a pod before it stops it. A
+// client in the same cluster needs only the permission to list and watch endpointslices in the
+// namespace. Kubernetes reports every change to the client at once.
 //
-// The package speaks to the API server with the standard library alone; client-go would add 29 MB
+// The package uses only the standard library to talk to the API server. client-go would add 29 MB
 // to a program.
 package kubernetes
 
@@ -40,36 +40,39 @@ import (
 type Options struct {
 	// Options are for New, except for Reconcile and Logger. Reconcile is 5 min by default.
 	registry.Options
-	// Server is the URL of the API server. Default: the one of the cluster that the process runs
-	// in.
+	// Server is the URL of the API server. Default: the API server of the cluster in which the
+	// process runs.
 	Server string
-	// Namespace is where New keeps its records, and Service looks when it is told no namespace.
-	// Default: the one of the pod.
+	// Namespace is the namespace in which New keeps its records, and in which Service looks if its
+	// target names no namespace. Default: the namespace of the pod.
 	Namespace string
-	// TokenFile has the token of a service account. It is read for every request, because
-	// Kubernetes replaces it every hour. Default: the one of the pod, for the default Server.
+	// TokenFile is the file with the token of a service account. It is read for every request,
+	// because Kubernetes replaces the token every hour. Default: the pod's token file, if Server
+	// has its default.
 	TokenFile string
-	// TLS is how to connect. Default: to servers with a certificate from the cluster.
+	// TLS is the configuration for TLS. Default: the server needs a certificate from the cluster's
+	// authority.
 	TLS *tls.Config
-	// Timeout is how long the API server may take to answer. Default 10 s.
+	// Timeout limits how long a request waits for the API server. Default 10 s.
 	Timeout time.Duration
 }
 
-// mounted is where Kubernetes puts what a pod needs to speak to it.
+// mounted is the folder in which Kubernetes mounts the credentials of a pod.
 const mounted = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// shortest is the time below which something that ends again and again is broken.
+// shortest is the least time that a watch should last. If it ends sooner, follow fails instead of
+// watching again.
 const shortest = time.Second
 
 // An api is an API server.
 type api struct {
 	Options
 	http  *http.Client
-	close context.CancelFunc // closes the connections, whatever they are used for
+	close context.CancelFunc // closes all connections, even those in use
 }
 
-// connect returns the API server that o says. It does not wait for it. Its connections live until
-// it is closed.
+// connect returns a client for the API server of o. It does not wait for a connection. The
+// connections live until close is called.
 func connect(o *Options) (*api, error) { return connectFrom(o, mounted) }
 
 func connectFrom(o *Options, mounted string) (*api, error) {
@@ -95,7 +98,8 @@ func connectFrom(o *Options, mounted string) (*api, error) {
 	a.Server = strings.TrimSuffix(a.Server, "/")
 	life, end := context.WithCancel(context.Background())
 	a.close = end
-	// A transport changes its TLS configuration, and that one is for several.
+	// A transport changes its TLS configuration, so it gets a clone: several transports may share
+	// Options.TLS.
 	a.http = &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -106,13 +110,13 @@ func connectFrom(o *Options, mounted string) (*api, error) {
 		},
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: a.TLS.Clone(), ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 16,
 		IdleConnTimeout: time.Minute, TLSHandshakeTimeout: a.Timeout, ResponseHeaderTimeout: a.Timeout,
-		// A watch may be silent for a minute, also when nobody is there any more.
+		// A watch may be silent for a minute, even if the server is gone. Pings detect that.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: a.Timeout, PingTimeout: a.Timeout},
 	}}
 	return a, nil
 }
 
-// inCluster makes the API server the one of the cluster that the process runs in.
+// inCluster sets the API server to the one of the cluster in which the process runs.
 func (a *api) inCluster(mounted string) error {
 	host := os.Getenv("KUBERNETES_SERVICE_HOST")
 	if host == "" {
@@ -134,7 +138,8 @@ func (a *api) inCluster(mounted string) error {
 	return nil
 }
 
-// A mortal connection ends with the life of something else, unless it is closed before.
+// A mortal is a connection that life closes when it ends. Closing the mortal earlier removes it
+// from life.
 type mortal struct {
 	net.Conn
 	forget func() bool
@@ -145,7 +150,7 @@ func (m *mortal) Close() error {
 	return m.Conn.Close()
 }
 
-// A status is what the API server says of a request that failed.
+// A status is the API server's description of a failed request.
 type status struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
@@ -155,13 +160,13 @@ func (s status) Error() string {
 	return fmt.Sprintf("kubernetes: the API server answered %d: %s", s.Code, s.Message)
 }
 
-// is reports whether err is an answer with a code.
+// is reports whether err is a status with this code.
 func is(err error, code int) bool {
 	var s status
 	return errors.As(err, &s) && s.Code == code
 }
 
-// path returns that of the slices of a namespace, or of one of them.
+// path returns the path of the slices of a namespace, or of the slice with this name.
 func path(namespace, name string) string {
 	all := "/apis/discovery.k8s.io/v1/namespaces/" + url.PathEscape(namespace) + "/endpointslices"
 	if name == "" {
@@ -170,15 +175,15 @@ func path(namespace, name string) string {
 	return all + "/" + url.PathEscape(name)
 }
 
-// A request is one for the API server. Body is written as JSON, unless it is nil.
+// A request is a request to the API server. Body is written as JSON, unless it is nil.
 type request struct {
 	method, path string
 	query        url.Values
-	kind         string // of the body
+	kind         string // the content type of the body
 	body         any
 }
 
-// send returns the answer to a request, whose body the caller closes.
+// send sends a request and returns the answer. The caller closes its body.
 func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 	var body io.Reader
 	if r.body != nil {
@@ -211,7 +216,7 @@ func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // the status says enough
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // 64 KiB are enough for a status
 	said := status{Code: resp.StatusCode}
 	if json.Unmarshal(text, &said) != nil || said.Message == "" {
 		said = status{resp.StatusCode, strings.TrimSpace(string(text[:min(len(text), 500)]))}

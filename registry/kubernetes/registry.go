@@ -21,37 +21,39 @@ import (
 	"github.com/yodel-rpc/yodel/registry"
 )
 
-// What begins with this is ours.
+// ours is the prefix of yodel's labels and annotations.
 const ours = "yodel-rpc.github.io/"
 
 const (
-	labelKeys       = ours + "keys"    // which keys a record is one of
-	annotationKey   = ours + "key"     // of the record
-	annotationValue = ours + "value"   // of the record
-	annotationTTL   = ours + "ttl"     // how long it lives
-	annotationTime  = ours + "renewed" // when it was written, for people
+	labelKeys       = ours + "keys"    // the prefix of the record's key, as name returns it
+	annotationKey   = ours + "key"     // the key of the record
+	annotationValue = ours + "value"   // the value of the record
+	annotationTTL   = ours + "ttl"     // the time to live of the record
+	annotationTime  = ours + "renewed" // when the record was written, for people
 )
 
-// A Registry is a registry in Kubernetes for servers without a Service there: outside of the
-// cluster, or with several ports. Where there is a Service, use that instead.
+// A Registry is a registry in Kubernetes for servers without a Service: servers outside of the
+// cluster, or with several ports. If there is a Service, use the function Service instead.
 //
-// Each record is an EndpointSlice of its own without the label of a Service, so that Kubernetes
-// sends nothing there. Kubernetes knows no leases for them: a server writes each of its records
-// again, three times in its time to live, and that is a write to etcd and an event for every client
-// of the service. Hundreds of servers are fine, thousands are not. A client that has watched a
-// record for its time to live and seen no change asks once more, and then knows it no longer,
-// whatever the clocks of others say; and some time later it deletes the record, if it may. A client
-// that is new to a record gives it its whole time first.
+// Each record is its own EndpointSlice without the label of a Service, so Kubernetes sends no
+// traffic to it. Kubernetes has no leases for EndpointSlices. Therefore a server writes each of its
+// records three times within the time to live. Each write costs a write to etcd and an event for
+// every client of the service. The registry suits hundreds of servers, but not thousands. A client
+// that has seen no change of a record for its time to live asks the API server once more, and then
+// drops the record. For this, it uses only its own clock. Some time later the client deletes the
+// record, if it has the permission. When a client sees a record for the first time, it waits for
+// the record's whole time to live.
 //
-// Servers need the permission to patch, create, delete, get, list and watch endpointslices: they
-// read what operators have set. Clients need to list, watch and get them and, so that what nobody
-// keeps alive does not stay for ever, to delete them.
+// Servers need the permission to patch, create, delete, get, list and watch endpointslices, because
+// they also read the settings of operators. Clients need the permission to list, watch and get
+// them. Clients also need the permission to delete them: otherwise records that are no longer
+// renewed stay forever.
 type Registry struct {
 	*registry.Registry
 	store *store
 }
 
-// New returns a registry in the API server that o says. It does not wait for a connection.
+// New returns a registry in the API server of o. It does not wait for a connection.
 func New(o *Options) *Registry {
 	s := &store{seen: make(map[string]sighting)}
 	s.api, s.err = connect(o)
@@ -63,7 +65,7 @@ func New(o *Options) *Registry {
 	return &Registry{registry.New(s, options), s}
 }
 
-// Close closes the connections to the API server. What was announced stays until its time to live
+// Close closes the connections to the API server. Announced records stay until their time to live
 // has passed.
 func (r *Registry) Close() error {
 	if r.store.err == nil {
@@ -75,28 +77,28 @@ func (r *Registry) Close() error {
 // A store is a registry.Store.
 type store struct {
 	api  *api
-	err  error  // why there is no API server
-	base string // what all keys begin with
+	err  error  // why there is no API server; nil if there is one
+	base string // the prefix of all keys
 
 	mu   sync.Mutex
-	seen map[string]sighting // by the names of slices
+	seen map[string]sighting // by the names of the slices
 }
 
-// A sighting is when a version of a slice was seen first.
+// A sighting is the time at which this process first saw a version of a slice.
 type sighting struct {
 	keys, version string
 	at            time.Time
 }
 
-// prefix returns the part of a key that ends with its service.
+// prefix returns the part of a key that ends with the name of its service and a slash.
 func (s *store) prefix(key string) string {
 	rest := strings.TrimPrefix(key, s.base)
 	service, _, _ := strings.Cut(rest, "/")
 	return s.base + service + "/"
 }
 
-// name returns a name for something that Kubernetes accepts: what people can read of it, and a
-// hash.
+// name returns a name that Kubernetes accepts. It consists of the readable part of the argument and
+// a hash.
 func name(of string, limit int) string {
 	readable := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
@@ -109,13 +111,13 @@ func name(of string, limit int) string {
 	return strings.TrimPrefix(readable+"-"+hex.EncodeToString(hash[:8]), "-")
 }
 
-// keys returns the label of the records whose keys begin with prefix.
+// keys returns the label value of the records whose keys begin with prefix.
 func keys(prefix string) string { return name(prefix, 40) }
 
 // record returns the name of the slice for a key.
 func record(key string) string { return name(key, 200) }
 
-// Put writes the record again, with its time, which makes it another version.
+// Put writes the record with the current time, so that the slice gets a new version.
 func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
 	if s.err != nil {
 		return s.err
@@ -137,15 +139,15 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 	show(&one, strings.TrimPrefix(key, s.prefix(key)))
 	return s.api.do(ctx, request{
 		method: http.MethodPatch, path: path(s.api.Namespace, one.Metadata.Name), body: one,
-		kind:  "application/apply-patch+yaml", // JSON is YAML; it creates the slice if there is none
+		kind:  "application/apply-patch+yaml", // JSON is YAML; the patch creates the slice if it does not exist
 		query: url.Values{"fieldManager": {"yodel"}, "force": {"true"}},
 	}, nil)
 }
 
-// never is the annotation of a record that has no end.
+// never is the annotation of a record that does not expire.
 const never = "never"
 
-// lifetime writes a ttl.
+// lifetime returns the annotation for a ttl.
 func lifetime(ttl time.Duration) string {
 	if ttl == 0 {
 		return never
@@ -169,8 +171,8 @@ func (s *store) Get(ctx context.Context, key string) ([]byte, error) {
 	return one.value(), nil
 }
 
-// show makes the address in the name of a record the one of its slice, for people, if Kubernetes
-// accepts it.
+// show sets the address and port of the slice to those in the name of the record, if Kubernetes
+// accepts them. Only people use them.
 func show(one *slice, name string) {
 	addr, err := url.PathUnescape(name)
 	at, bad := netip.ParseAddrPort(addr[strings.LastIndexByte(addr, '@')+1:])
@@ -209,12 +211,12 @@ func (s *store) Watch(ctx context.Context, prefix string, v *registry.View) erro
 	wg.Go(func() { r.bury(ctx) })
 	err := s.api.follow(ctx, s.api.Namespace, labelKeys+"="+r.keys, r)
 	if err != nil {
-		s.forget(r.keys) // while nothing can be seen, no time passes
+		s.forget(r.keys) // while the watch fails, records do not age
 	}
 	return err
 }
 
-// see notes a version of a slice, and returns when it was seen first.
+// see records a version of a slice, and returns when it was first seen.
 func (s *store) see(of slice, keys string) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,7 +227,8 @@ func (s *store) see(of slice, keys string) time.Time {
 	return s.seen[m.Name].at
 }
 
-// forget has the records with a label begin their lives again, except for those in others.
+// forget deletes the sightings of the records with a label, so that their time to live begins
+// again.
 func (s *store) forget(keys string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +239,7 @@ func (s *store) forget(keys string) {
 	}
 }
 
-// A records is what one Watch knows of the records with a label.
+// A records is the state of one Watch: the records with a label.
 type records struct {
 	store *store
 	keys  string
@@ -244,18 +247,18 @@ type records struct {
 
 	mu    sync.Mutex
 	known map[string]slice     // by name
-	dead  map[string]time.Time // those of them that nobody keeps alive, and when to delete them
+	dead  map[string]time.Time // when to delete the known records that have expired
 }
 
-// longest is the longest time to live that is believed: anybody can write a record, and sums of
-// them must not overflow.
+// longest is the longest accepted time to live. Any program with the permission can write a record,
+// and sums of times to live must not overflow.
 const longest = 365 * 24 * time.Hour
 
 func (s slice) ttl() time.Duration {
 	if s.Metadata.Annotations[annotationTTL] == never {
 		return 100 * longest
 	}
-	ttl, _ := time.ParseDuration(s.Metadata.Annotations[annotationTTL]) // what has none is dead
+	ttl, _ := time.ParseDuration(s.Metadata.Annotations[annotationTTL]) // a record without a valid ttl has expired
 	return min(max(ttl, 0), longest)
 }
 
@@ -281,7 +284,7 @@ func (r *records) replace(all []slice) {
 	r.view.Replace(values)
 }
 
-// keep forgets the sightings of slices with a label that are not there any more.
+// keep deletes the sightings of slices with a label that no longer exist.
 func (s *store) keep(keys string, known map[string]slice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -306,13 +309,14 @@ func (r *records) change(one slice, gone bool) {
 	r.view.Put(one.key(), one.value())
 }
 
-// later returns when to delete a record that is dead: not when all others do.
+// later returns when to delete an expired record. The time is random, so that not all clients
+// delete it at once.
 func later(one slice) time.Time { return time.Now().Add(one.ttl() + rand.N(one.ttl()+time.Second)) }
 
-// lookEvery is how often records are looked at.
+// lookEvery is the pause between two checks of the records.
 const lookEvery = 250 * time.Millisecond
 
-// bury looks for records that nobody keeps alive, until ctx ends.
+// bury drops and deletes records that are no longer renewed, until ctx ends.
 func (r *records) bury(ctx context.Context) {
 	for {
 		select {
@@ -323,7 +327,7 @@ func (r *records) bury(ctx context.Context) {
 		silent, dead := r.late()
 		for _, one := range silent {
 			if err := r.confirm(ctx, one); err != nil {
-				r.store.forget(r.keys) // the server does not answer: then nobody could be heard
+				r.store.forget(r.keys) // without the server, no renewal can be seen
 				break
 			}
 		}
@@ -336,7 +340,7 @@ func (r *records) bury(ctx context.Context) {
 	}
 }
 
-// late returns the records that were not renewed in time, and those that are to be deleted.
+// late returns the records that were not renewed in time, and those that are due to be deleted.
 func (r *records) late() (silent, dead []slice) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -352,8 +356,8 @@ func (r *records) late() (silent, dead []slice) {
 	return silent, dead
 }
 
-// confirm asks the API server whether a record was not renewed indeed: its watch may be late, or
-// broken.
+// confirm asks the API server whether a record really was not renewed, because the watch may be
+// late or broken. If it was not, confirm drops the record.
 func (r *records) confirm(ctx context.Context, one slice) error {
 	ctx, cancel := context.WithTimeout(ctx, max(one.ttl(), time.Second))
 	defer cancel()
@@ -365,7 +369,7 @@ func (r *records) confirm(ctx context.Context, one slice) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.known[one.Metadata.Name].Metadata.ResourceVersion != one.Metadata.ResourceVersion {
-		return nil // it was renewed meanwhile
+		return nil // it has just been renewed
 	}
 	if err == nil && now.Metadata.ResourceVersion != one.Metadata.ResourceVersion {
 		r.known[one.Metadata.Name] = now
@@ -378,7 +382,7 @@ func (r *records) confirm(ctx context.Context, one slice) error {
 	return nil
 }
 
-// remove deletes a record, unless it has changed.
+// remove deletes an expired record, unless it has changed.
 func (r *records) remove(ctx context.Context, one slice) error {
 	err := r.store.api.do(ctx, request{
 		method: http.MethodDelete, path: path(r.store.api.Namespace, one.Metadata.Name), kind: "application/json",
@@ -390,7 +394,7 @@ func (r *records) remove(ctx context.Context, one slice) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.dead[one.Metadata.Name]; ok {
-		r.dead[one.Metadata.Name] = later(one) // in case that it does not go
+		r.dead[one.Metadata.Name] = later(one) // if it is not deleted, try again later
 	}
 	return err
 }

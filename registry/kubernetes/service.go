@@ -19,7 +19,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Labels of slices.
+// These are labels of slices.
 const (
 	labelService = "kubernetes.io/service-name"
 	labelVersion = "app.kubernetes.io/version"
@@ -27,20 +27,21 @@ const (
 	labelWeight  = ours + "weight"
 )
 
-// Service returns the instances of a Service of Kubernetes: NAMESPACE/NAME:PORT, where the
-// namespace may be missing, and the port too if the Service has only one. The port is its name or,
-// of the pods, its number.
+// Service returns a resolver for the instances of a Kubernetes Service. The target is
+// NAMESPACE/NAME:PORT. The namespace may be omitted, and so may the port if the Service has only
+// one. The port is the name of a port, or its number on the pods.
 //
-// A pod that is ready is an instance; zone, pod and node are told. One that terminates is inactive,
-// though it may still serve: it gets no new calls from the moment at which Kubernetes has decided
-// that it ends, because that gives it all its time for the calls that it has. One that is not ready
-// is not listed. That is what a client doubts when it is said of most pods at once, as Kubernetes
-// says of the pods of nodes that it cannot reach: those that answer are called on.
+// A pod that is ready is an instance. The instance has the zone of the pod, and its metadata has
+// the names of the pod and the node. A pod that terminates is an inactive instance, although it may
+// still serve calls. It gets no new calls as soon as Kubernetes has decided to stop it, so that it
+// can use the whole grace period for its current calls. A pod that is not ready is not listed. If
+// most pods disappear at once, a client continues to call those that answer, because Kubernetes
+// also reports the pods of unreachable nodes as not ready.
 //
-// Version, group and weight are of all pods of the Service: its labels app.kubernetes.io/version,
-// yodel-rpc.github.io/group and yodel-rpc.github.io/weight, which Kubernetes copies to the slices.
-// Those of each pod would need the permission to read pods. Of a pod with an address of IPv4 and
-// one of IPv6 that of IPv4 is used.
+// Version, group and weight apply to all pods of the Service. They come from its labels
+// app.kubernetes.io/version, yodel-rpc.github.io/group and yodel-rpc.github.io/weight, which
+// Kubernetes copies to the slices. Reading the labels of each pod would require the permission to
+// read pods. If a pod has an IPv4 and an IPv6 address, the IPv4 address is used.
 func Service(target string, o *Options) yodel.Resolver {
 	s := &service{opts: o}
 	namespace, name, ok := strings.Cut(target, "/")
@@ -52,7 +53,7 @@ func Service(target string, o *Options) yodel.Resolver {
 	return s
 }
 
-// A service is one of Kubernetes, as a resolver.
+// A service is the resolver for one Service of Kubernetes.
 type service struct {
 	opts                  *Options
 	namespace, name, port string
@@ -81,7 +82,7 @@ func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 // read keeps v in step with the API server until ctx ends or the server fails.
 func (s *service) read(ctx context.Context, a *api, v *view) error {
 	for ctx.Err() == nil {
-		// Not all clients at once.
+		// The random part spreads the times at which clients list everything.
 		one, cancel := context.WithTimeout(ctx, a.Reconcile-rand.N(a.Reconcile/4+1))
 		err := a.follow(one, cmp.Or(s.namespace, a.Namespace), labelService+"="+s.name, v)
 		cancel()
@@ -92,7 +93,7 @@ func (s *service) read(ctx context.Context, a *api, v *view) error {
 	return nil
 }
 
-// A view is the slices of a service. Many changes soon after each other are one update.
+// A view is the slices of a service. Changes that follow each other closely become one update.
 type view struct {
 	of   *service
 	news chan struct{} // capacity 1
@@ -153,7 +154,7 @@ func (v *view) tell(ctx context.Context, update func([]yodel.Instance)) error {
 			known, first = now, false
 		}
 		select {
-		case <-time.After(max(pause, 4*time.Since(began))): // so that at most a fifth of a processor is used
+		case <-time.After(max(pause, 4*time.Since(began))): // at most a fifth of a processor
 		case <-ctx.Done():
 			return nil
 		}
@@ -165,7 +166,7 @@ func same(a, b yodel.Instance) bool {
 		a.State == b.State && maps.Equal(a.Metadata, b.Metadata)
 }
 
-// instances returns what the slices of the service say together.
+// instances returns the instances that the slices of the service describe together.
 func (s *service) instances(all []slice) ([]yodel.Instance, error) {
 	slices.SortFunc(all, func(a, b slice) int {
 		return cmp.Or(strings.Compare(a.AddressType, b.AddressType), strings.Compare(a.Metadata.Name, b.Metadata.Name))
@@ -185,7 +186,7 @@ func (s *service) instances(all []slice) ([]yodel.Instance, error) {
 			}
 			in := part.instance(e, number)
 			pod := cmp.Or(e.TargetRef.UID, in.Addr)
-			// While it moves from one slice to another one it may be in both.
+			// A pod that moves from one slice to another may be in both for a moment.
 			if before, ok := pods[pod]; !ok || before.Addr == in.Addr && before.State == inactive {
 				pods[pod] = in
 			}
@@ -199,7 +200,7 @@ func (s *service) instances(all []slice) ([]yodel.Instance, error) {
 
 const inactive = "inactive"
 
-// number returns the port that clients connect to.
+// number returns the port on the pods of a slice to which clients connect.
 func (s *service) number(part slice) (int, error) {
 	wanted, _ := strconv.Atoi(s.port) // 0 if it is a name
 	var names []string
@@ -212,7 +213,7 @@ func (s *service) number(part slice) (int, error) {
 	switch {
 	case len(part.Ports) == 0 && wanted > 0:
 		return wanted, nil
-	case len(part.Endpoints) == 0: // of a Service without pods not even the ports are known
+	case len(part.Endpoints) == 0: // a Service without pods has no ports in its slices
 		return 0, nil
 	case s.port == "":
 		return 0, fmt.Errorf("kubernetes: the Service %s needs a port: it has %s", s.name, strings.Join(names, ", "))
@@ -220,13 +221,13 @@ func (s *service) number(part slice) (int, error) {
 	return 0, fmt.Errorf("kubernetes: the Service %s has no port %q: it has %s", s.name, s.port, strings.Join(names, ", "))
 }
 
-// instance returns an endpoint of a slice.
+// instance returns the instance for an endpoint of a slice.
 func (part slice) instance(e endpoint, number int) yodel.Instance {
 	labels := part.Metadata.Labels
 	in := yodel.Instance{
 		Addr: net.JoinHostPort(e.Addresses[0], strconv.Itoa(number)), Zone: e.Zone, Version: labels[labelVersion], Group: labels[labelGroup],
 	}
-	in.Weight, _ = strconv.Atoi(labels[labelWeight]) // what is no number is no weight
+	in.Weight, _ = strconv.Atoi(labels[labelWeight]) // an invalid label counts as no weight
 	if e.Conditions.Terminating {
 		in.State = inactive
 	}

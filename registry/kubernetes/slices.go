@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A slice is an EndpointSlice, as far as it matters here.
+// A slice has the fields of an EndpointSlice that this package uses.
 type slice struct {
 	APIVersion  string     `json:"apiVersion,omitempty"`
 	Kind        string     `json:"kind,omitempty"`
@@ -43,42 +43,42 @@ type endpoint struct {
 }
 
 type conditions struct {
-	Ready       *bool `json:"ready,omitempty"` // unknown is yes
+	Ready       *bool `json:"ready,omitempty"` // nil counts as ready
 	Terminating bool  `json:"terminating,omitempty"`
 }
 
 type port struct {
 	Name string `json:"name,omitempty"`
-	Port int    `json:"port,omitempty"` // 0 is all ports
+	Port int    `json:"port,omitempty"` // 0 means all ports
 }
 
-// A list is slices, and the version of everything that they are from.
+// A list is the answer to a list request: the slices, and the version of the list.
 type list struct {
 	Metadata metadata `json:"metadata"`
 	Items    []slice  `json:"items"`
 }
 
-// An event is a line of what a watch says.
+// An event is one event of a watch.
 type event struct {
 	Type   string          `json:"type"`
 	Object json.RawMessage `json:"object"`
 }
 
-// The types of events.
+// These are the types of events.
 const (
 	deleted  = "DELETED"
-	bookmark = "BOOKMARK" // nothing has changed until a version
+	bookmark = "BOOKMARK" // reports a newer version without a change
 	failed   = "ERROR"
 )
 
-// A follower is told of slices: of all that there are, and then of each that has changed.
+// A follower receives slices: first all slices, and then each slice that has changed.
 type follower interface {
 	replace(all []slice)
 	change(s slice, gone bool)
 }
 
-// follow tells f of the slices with a label, until ctx ends or the API server fails. When the
-// server does not remember what happened since the last event, they are listed again.
+// follow passes the slices with a label to f, until ctx ends or the API server fails. If the server
+// no longer has the events since the last one, follow lists the slices again.
 func (a *api) follow(ctx context.Context, namespace, selector string, f follower) error {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -103,7 +103,8 @@ func (a *api) listAndWatch(ctx context.Context, namespace, selector string, f fo
 	f.replace(all.Items)
 	r.query.Set("watch", "true")
 	r.query.Set("allowWatchBookmarks", "true")
-	// in case that it does not see that nobody is there any more
+	// The server ends the watch after this time, in case it does not notice that the client is
+	// gone.
 	r.query.Set("timeoutSeconds", strconv.Itoa(int(a.Reconcile/time.Second)+1))
 	version := all.Metadata.ResourceVersion
 	for {
@@ -113,16 +114,15 @@ func (a *api) listAndWatch(ctx context.Context, namespace, selector string, f fo
 		if version, err = a.watch(ctx, r, version, f); err != nil {
 			return err
 		}
-		// The server, or a proxy, ends watches now and then. That is no reason to list everything
-		// again.
+		// The server or a proxy ends a watch from time to time. A new watch continues at the last
+		// version, without a new list.
 		if time.Since(began) < shortest {
 			return errors.New("kubernetes: the API server ends a watch at once")
 		}
 	}
 }
 
-// watch tells f of changes until the API server ends the stream, and returns the version that comes
-// last.
+// watch passes changes to f until the API server ends the stream, and returns the last version.
 func (a *api) watch(ctx context.Context, r request, version string, f follower) (string, error) {
 	resp, err := a.send(ctx, r)
 	if err != nil {
