@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// This file is the Open API of Nacos: https://nacos.io/en/docs/v3.0/manual/user/open-api/ and, for
-// version 1, https://nacos.io/en/docs/v1/open-api/.
+// This file uses the Open API of Nacos: https://nacos.io/en/docs/v3.0/manual/user/open-api/ and,
+// for version 1, https://nacos.io/en/docs/v1/open-api/.
 
 const (
 	instanceV3 = "/nacos/v3/client/ns/instance"
@@ -38,18 +38,18 @@ func (r *Registry) deregister(ctx context.Context, record url.Values) error {
 	return r.succeed(r.ask(ctx, http.MethodDelete, r.path(), record))
 }
 
-// The codes of an answer to a heartbeat.
+// These are the codes in the answer to a heartbeat.
 const (
 	unknownV3 = 21003
 	knownV1   = 10200
 	unknownV1 = 20404
 )
 
-// beat keeps a record alive, and reports whether Nacos knows it.
+// beat sends a heartbeat for a record, and reports whether Nacos knows the record.
 func (r *Registry) beat(ctx context.Context, service, addr string) (known bool, err error) {
 	record := r.identify(service, addr)
 	if r.opts.V1 {
-		record.Set("serviceName", r.opts.Group+"@@"+record.Get("serviceName")) // it has no group of its own here
+		record.Set("serviceName", r.opts.Group+"@@"+record.Get("serviceName")) // here the name includes the group
 		answer, err := r.ask(ctx, http.MethodPut, r.path()+"/beat", record)
 		var result struct {
 			Code int `json:"code"`
@@ -71,7 +71,7 @@ func (r *Registry) beat(ctx context.Context, service, addr string) (known bool, 
 	return err == nil, err
 }
 
-// list returns what Nacos says of a service, for hosts to read.
+// list returns the answer of Nacos that lists a service's instances. The method hosts reads it.
 func (r *Registry) list(ctx context.Context, service string) ([]byte, error) {
 	q := r.about(service)
 	if r.opts.V1 {
@@ -94,7 +94,7 @@ func (r *Registry) hosts(answer []byte) (hosts []host, err error) {
 	return hosts, err
 }
 
-// A refusal is an answer that says that something was not done.
+// A refusal is an answer of Nacos with an error code.
 type refusal struct {
 	code    int
 	message string
@@ -102,7 +102,7 @@ type refusal struct {
 
 func (r refusal) Error() string { return fmt.Sprintf("nacos: it answered %d: %s", r.code, r.message) }
 
-// succeed returns an error unless an answer is that something was done.
+// succeed returns an error unless the answer reports success.
 func (r *Registry) succeed(answer []byte, err error) error {
 	switch {
 	case err != nil:
@@ -115,7 +115,8 @@ func (r *Registry) succeed(answer []byte, err error) error {
 	return nil
 }
 
-// unpack reads what an answer of version 3 carries into data, unless that is nil.
+// unpack reads the data in an answer of version 3. It discards the data if the argument data is
+// nil.
 func unpack(answer []byte, data any) error {
 	var result struct {
 		Code    int             `json:"code"`
@@ -134,7 +135,7 @@ func unpack(answer []byte, data any) error {
 	return json.Unmarshal(result.Data, data)
 }
 
-// ask sends a request to one server after the other until one answers, and returns its answer.
+// ask sends a request to the servers one after the other until one answers, and returns the answer.
 func (r *Registry) ask(ctx context.Context, method, path string, q url.Values) ([]byte, error) {
 	token, err := r.token(ctx, "")
 	if err != nil {
@@ -143,14 +144,14 @@ func (r *Registry) ask(ctx context.Context, method, path string, q url.Values) (
 	answer, err := r.send(ctx, method, path, q, token)
 	var no httpError
 	if token != "" && errors.As(err, &no) && (no.status == http.StatusForbidden || no.status == http.StatusUnauthorized) {
-		if token, err = r.token(ctx, token); err == nil { // perhaps the server has forgotten the old one
+		if token, err = r.token(ctx, token); err == nil { // the server may no longer know the token
 			answer, err = r.send(ctx, method, path, q, token)
 		}
 	}
 	return answer, err
 }
 
-// send is ask with a token.
+// send sends a request with a token, as ask does.
 func (r *Registry) send(ctx context.Context, method, path string, q url.Values, token string) (answer []byte, err error) {
 	r.mu.Lock()
 	first := r.preferred
@@ -164,21 +165,21 @@ func (r *Registry) send(ctx context.Context, method, path string, q url.Values, 
 			return answer, err
 		}
 		if ctx.Err() != nil {
-			r.prefer((server + 1) % len(r.servers)) // this one has had its chance
+			r.prefer((server + 1) % len(r.servers)) // this server did not answer in time
 			break
 		}
 	}
 	return nil, err
 }
 
-// prefer has the next request begin with a server.
+// prefer makes the next request begin with this server.
 func (r *Registry) prefer(server int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.preferred = server
 }
 
-// An httpError is an answer with a status that says that something was not done.
+// An httpError is an answer with an HTTP status other than 200.
 type httpError struct {
 	status int
 	text   string
@@ -190,7 +191,7 @@ func (r *Registry) sendTo(ctx context.Context, server, method, path string, q ur
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
 	target, body := server+path, io.Reader(http.NoBody)
-	if method == http.MethodPost { // metadata may be long, and a password must not be in a log
+	if method == http.MethodPost { // metadata may be long, and passwords in a URL get into logs
 		body = strings.NewReader(q.Encode())
 	} else {
 		target += "?" + q.Encode()
@@ -226,8 +227,8 @@ type session struct {
 	until time.Time // when to log in again
 }
 
-// token returns a token for requests, and not the one that was refused. It is empty without
-// authentication.
+// token returns a token for requests that differs from refused. Without a username, the token is
+// empty.
 func (r *Registry) token(ctx context.Context, refused string) (string, error) {
 	if r.opts.Username == "" {
 		return "", nil

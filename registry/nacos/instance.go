@@ -17,17 +17,17 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// The keys of the metadata that are fields of yodel.Instance.
+// These are the metadata keys for fields of yodel.Instance.
 const (
-	keyAddr      = "addr" // of an instance whose address is no host with a port
+	keyAddr      = "addr" // only for addresses other than host:port
 	keyGroup     = "group"
 	keyVersion   = "version"
-	keyWeight    = "weight" // of an inactive instance
+	keyWeight    = "weight" // only for inactive instances
 	keyZone      = "zone"
 	keyLatitude  = "latitude"
 	keyLongitude = "longitude"
 	keyState     = "state"
-	keyTags      = "tags" // as a list in JSON
+	keyTags      = "tags" // a JSON list
 	keyStarted   = "started"
 	keyRun       = "incarnation"
 	keyCallRate  = "callRate"
@@ -35,13 +35,13 @@ const (
 	keyProtocols = "protocols" // separated by commas
 )
 
-// What Nacos understands of the metadata begins with this.
+// preserved is the prefix of the metadata keys that Nacos itself uses.
 const preserved = "preserved."
 
 const inactive = "inactive"
 
-// split returns an address as Nacos wants it. Not ok means that it cannot be put together again
-// from that.
+// split returns the host and the port of an address, as Nacos expects them. ok is false if they do
+// not represent the address completely.
 func split(addr string) (ip, port string, ok bool) {
 	ip, port, err := net.SplitHostPort(addr)
 	n, bad := strconv.ParseUint(port, 10, 16)
@@ -113,11 +113,12 @@ type host struct {
 	Metadata map[string]string `json:"metadata"`
 }
 
-// instances returns those of a list that may be called, or say themselves that they may not.
+// instances returns the healthy and enabled instances of a list, including those with weight 0,
+// which are inactive.
 func instances(hosts []host) []yodel.Instance {
 	all := make([]yodel.Instance, 0, len(hosts))
 	for _, h := range hosts {
-		if h.Healthy && h.Enabled { // a heart that has missed its beats is not a healthy one
+		if h.Healthy && h.Enabled { // an instance without heartbeats is not healthy
 			all = append(all, h.instance())
 		}
 	}
@@ -125,13 +126,14 @@ func instances(hosts []host) []yodel.Instance {
 	return all
 }
 
-// instance reads a record. Metadata of others that only looks like ours stays metadata.
+// instance converts a host to an instance. An entry of the metadata with one of the registry's keys
+// but an invalid value stays in the metadata.
 func (h host) instance() yodel.Instance {
 	in := yodel.Instance{Addr: net.JoinHostPort(h.IP, strconv.Itoa(h.Port))}
 	if h.Weight <= 0 {
 		in.State = inactive
 		take(h.Metadata, keyWeight, &in.Weight, strconv.Atoi)
-	} else if h.Weight != 1 { // which is what 0 means
+	} else if h.Weight != 1 { // yodel's weight 0 also means 1
 		in.Weight = int(math.Ceil(min(h.Weight, math.MaxInt32)))
 	}
 	asIs := func(s string) (string, error) { return s, nil }
@@ -158,7 +160,8 @@ func (h host) instance() yodel.Instance {
 	return in
 }
 
-// take moves what stands under a key into a field, if it can be read.
+// take moves the value of a key from the metadata to a field. An invalid value stays in the
+// metadata.
 func take[T any](md map[string]string, key string, field *T, read func(string) (T, error)) {
 	text, ok := md[key]
 	if !ok {

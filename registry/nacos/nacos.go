@@ -6,16 +6,17 @@
 //	s := yodel.NewServer(&yodel.ServerOptions{Registrars: []yodel.Registrar{r}})
 //	c := yodel.NewClient(r.Service("Arith"), nil)
 //
-// It uses the standard library alone; the SDK of Nacos needs 259 modules. What that costs is that
-// Nacos tells nobody of a change over HTTP: a client asks again every two seconds, and is sent the
-// whole service, 400 bytes for each instance.
+// It uses only the standard library; the SDK of Nacos needs 259 modules. The price is that Nacos
+// does not report changes over HTTP. A client polls every two seconds, and each answer contains the
+// whole service, with 400 bytes for each instance.
 //
-// Records are ephemeral instances that a heartbeat keeps alive, as the SDK writes them: Nacos's
-// console shows their address, weight and metadata, other clients of Nacos can call them, and what
-// others have registered can be resolved. The fields of yodel.Instance for which Nacos has no field
-// of its own are metadata: version, zone, group and so on; all metadata together may have 1,024
-// bytes. An inactive instance has weight 0, which Nacos's own clients do not call either. Nacos
-// looks for records whose time to live has passed every 5 s, and forgets all when it is restarted.
+// Records are ephemeral instances in the format of the SDK, and a heartbeat keeps them alive.
+// Nacos's console shows their address, weight and metadata, and other clients of Nacos can call
+// them. Clients of yodel also find instances that other programs have registered. Fields of
+// yodel.Instance for which Nacos has no field, such as version, zone and group, are in the
+// metadata. All metadata of an instance together may have 1,024 bytes. An inactive instance has
+// weight 0, so that Nacos's own clients do not call it either. Nacos checks every 5 s for records
+// whose time to live has passed, and loses all records when it is restarted.
 package nacos
 
 import (
@@ -33,20 +34,21 @@ import (
 
 // Options changes how the registry works. The zero value is good.
 type Options struct {
-	// Namespace, Group and Cluster are where in Nacos services are: the id of a namespace, a group
-	// of services, a cluster of the instances of each. Default "public", "DEFAULT_GROUP" and
+	// Namespace, Group and Cluster select the services in Nacos: the id of a namespace, a group of
+	// services, and a cluster of each service's instances. Default "public", "DEFAULT_GROUP" and
 	// "DEFAULT".
 	Namespace, Group, Cluster string
-	// Username and Password are for Nacos's authentication. Default none.
+	// Username and Password are for Nacos's authentication. Default: no authentication.
 	Username, Password string
-	// TLS is how to connect to servers with https:// before their address. Default: as the system
-	// does.
+	// TLS is the configuration for servers whose address begins with https://. Default: the
+	// defaults of net/http.
 	TLS *tls.Config
-	// Every is how often, about, clients ask for what has changed. Default 2 s.
+	// Every is the approximate interval at which clients poll. Default 2 s.
 	Every time.Duration
-	// Timeout is how long a server may take to answer before another one is asked. Default 5 s.
+	// Timeout is how long a request waits for a server before it is sent to the next one. Default 5
+	// s.
 	Timeout time.Duration
-	// V1 makes it use version 1 of the API, the one that Nacos had before version 3.
+	// V1 selects version 1 of the API, for Nacos servers before version 3.
 	V1 bool
 }
 
@@ -55,14 +57,14 @@ type Registry struct {
 	opts    Options
 	servers []string // their URLs
 	http    *http.Client
-	session chan session // of one, which who uses it takes out
+	session chan session // of the one session; empty while a request uses it
 
 	mu        sync.Mutex
-	preferred int               // the server that answered last
-	written   map[record]string // what Nacos was told of a record last
+	preferred int               // the server to which the next request is sent first
+	written   map[record]string // the last parameters that Nacos accepted for a record
 }
 
-// A record is one of a service and an address.
+// A record identifies a record by its service and its address.
 type record struct{ service, addr string }
 
 // forever is the longest duration of an option, a hundred years: sums of two such durations do not
@@ -96,22 +98,22 @@ func New(servers string, o *Options) *Registry {
 	return r
 }
 
-// Close closes the connections to Nacos that are idle. What was announced stays until its time to
-// live has passed.
+// Close closes the idle connections to Nacos. Announced records stay until their time to live has
+// passed.
 func (r *Registry) Close() error {
 	r.http.CloseIdleConnections()
 	return nil
 }
 
-// Announce implements yodel.Registrar. A record that Nacos knows as it is gets a heartbeat: that is
-// no news for other clients, while registering it again would be.
+// Announce implements yodel.Registrar. If Nacos already has the record with the same content,
+// Announce sends a heartbeat only. A new registration would look like a change to other clients.
 func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instance, ttl time.Duration) error {
 	about, err := r.describe(service, in, ttl)
 	if err != nil {
 		return err
 	}
 	key, text := record{service, in.Addr}, about.Encode()
-	if r.swap(key, "") == text { // nothing is known of it until Nacos has answered
+	if r.swap(key, "") == text { // the record's state is unknown until Nacos answers
 		known, err := r.beat(ctx, service, in.Addr)
 		if err != nil {
 			return err
@@ -133,7 +135,7 @@ func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
 	return r.deregister(ctx, r.identify(service, addr))
 }
 
-// swap notes what Nacos was told of a record, and returns what it was told before.
+// swap sets the parameters that Nacos accepted for a record, and returns the previous ones.
 func (r *Registry) swap(key record, text string) (before string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -146,7 +148,7 @@ func (r *Registry) swap(key record, text string) (before string) {
 	return before
 }
 
-// identify returns the parameters of a request about the record of an address.
+// identify returns the parameters that identify the record of an address.
 func (r *Registry) identify(service, addr string) url.Values {
 	q := r.about(service)
 	ip, port, _ := split(addr)
@@ -157,11 +159,11 @@ func (r *Registry) identify(service, addr string) url.Values {
 	return q
 }
 
-// about returns the parameters of a request about a service.
+// about returns the parameters that identify a service.
 func (r *Registry) about(service string) url.Values {
 	return url.Values{"namespaceId": {r.opts.Namespace}, "groupName": {r.opts.Group}, "serviceName": {escape(service)}}
 }
 
-// escape makes of a name one without the characters that Nacos refuses, and without those between
-// its groups and services.
+// escape replaces the characters in a name that Nacos does not allow, and the separator between a
+// group and a service.
 func escape(name string) string { return strings.ReplaceAll(url.PathEscape(name), "@@", "%40%40") }

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// String says what is resolved, for errors and logs.
+// String describes the resolver in errors and logs.
 func (s *service) String() string {
 	servers := make([]string, 0, len(s.of.servers))
 	for _, server := range s.of.servers {
 		if u, err := url.Parse(server); err == nil {
-			server = u.Host // without a password that the URL may have
+			server = u.Host // without the password that the URL may contain
 		}
 		servers = append(servers, server)
 	}

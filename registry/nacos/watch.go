@@ -12,10 +12,10 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Service returns the instances of a service that are healthy and enabled.
+// Service returns a resolver for the healthy and enabled instances of a service.
 func (r *Registry) Service(name string) yodel.Resolver { return &service{r, name} }
 
-// A service is one of a registry, as a resolver.
+// A service is the resolver for one service of a registry.
 type service struct {
 	of   *Registry
 	name string
@@ -23,7 +23,7 @@ type service struct {
 
 // Watch implements yodel.Resolver.
 func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) error {
-	var text []byte // of the last answer: as long as it is the same it need not be read again
+	var text []byte // of the last answer; an identical answer need not be parsed
 	var known []yodel.Instance
 	for first := true; ctx.Err() == nil; first = false {
 		answer, err := s.of.list(ctx, s.name)
@@ -32,7 +32,7 @@ func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 			hosts, err = s.of.hosts(answer)
 		}
 		switch {
-		case ctx.Err() != nil: // whatever the answer was
+		case ctx.Err() != nil: // ctx has ended, so the answer does not count
 			continue
 		case err != nil:
 			return err
@@ -45,7 +45,7 @@ func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 		}
 		every := s.of.opts.Every
 		select {
-		case <-time.After(every - every/8 + rand.N(every/4+1)): // not all clients at once
+		case <-time.After(every - every/8 + rand.N(every/4+1)): // spreads the requests of many clients
 		case <-ctx.Done():
 		}
 	}
