@@ -38,7 +38,7 @@ func Keys(methods ...string) yodel.Middleware {
 				}
 			}
 			err := next(ctx, call)
-			call.IdempotencyKey, call.Args = key, args // the call may be used for another one
+			call.IdempotencyKey, call.Args = key, args // the caller may reuse the call
 			return err
 		}
 	}

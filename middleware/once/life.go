@@ -10,21 +10,22 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 )
 
-// This file is about who is executing a call, and for how long.
+// This file handles which call with a key is executed, and how long it may take.
 
-// Flights are the keys that calls of this server have to do with now.
+// Flights are the keys of the calls that this server is handling.
 type flights [64]struct {
 	mu    sync.Mutex
 	byKey map[string]*flight
 }
 
-// A flight is a call, and all others with its key that wait for it.
+// A flight is a call with a key that is being handled, and all calls with the same key that wait
+// for it.
 type flight struct {
-	landed chan struct{} // closed at its end
-	record []byte        // its outcome then, or nil if there is none for the others
+	landed chan struct{} // closed when the call has ended
+	record []byte        // the outcome then, or nil if the other calls cannot use it
 }
 
-// board returns the flight of a key, and whether it is a new one, which the caller has to land.
+// board returns the flight of a key, and whether it is new. The caller must land a new flight.
 func (f *flights) board(key string) (one *flight, first bool) {
 	part := &f[int(key[0])%len(f)]
 	part.mu.Lock()
@@ -48,8 +49,8 @@ func (f *flights) land(key string, one *flight) {
 	close(one.landed)
 }
 
-// outlive returns a context for the method, which goes on for a while when its caller has gone.
-// Ended is called when it has returned.
+// outlive returns a context for the method. It lasts for up to Options.Outlive after the context of
+// the caller has been canceled. The caller of outlive calls ended when the method has returned.
 func (in *intent) outlive(ctx context.Context) (going context.Context, ended func()) {
 	detached := context.WithoutCancel(ctx)
 	var cancel context.CancelFunc
@@ -81,7 +82,7 @@ func (in *intent) outlive(ctx context.Context) (going context.Context, ended fun
 	}
 }
 
-// A heart renews the lease of a call while it is being executed.
+// A heart renews the lease of a call during its execution.
 type heart struct {
 	mu      sync.Mutex
 	timer   *time.Timer
@@ -89,7 +90,8 @@ type heart struct {
 	stopped bool
 }
 
-// beat returns nil when nobody needs to know that this server is alive.
+// beat starts a heart. It returns nil if the store is local, because no other process needs the
+// lease.
 func (in *intent) beat(ctx context.Context) *heart {
 	if in.local() {
 		return nil
@@ -106,15 +108,15 @@ func (in *intent) beat(ctx context.Context) *heart {
 		}
 		asking, cancel := context.WithTimeout(ctx, in.Timeout)
 		defer cancel()
-		// An error is no reason to do anything: there is another try before the lease ends, and
-		// then the outcome is unknown until it is put.
+		// An error has no effect here. Renew is called again before the lease ends. If that fails
+		// too, other servers regard the outcome as unknown until it is put.
 		_ = aside.Do("the Store's Renew", nil, func() { _ = in.Store.Renew(asking, in.key, in.owner, in.Lease) })
 		h.timer.Reset(in.Lease / 3)
 	})
 	return h
 }
 
-// stop ends it, and returns when nothing of it runs any more. It may be called again.
+// stop stops the heart, and waits for a running Renew. It may be called again.
 func (h *heart) stop() {
 	if h == nil {
 		return

@@ -35,19 +35,19 @@ type Memory struct {
 	bytes atomic.Int64
 }
 
-// A part has some of the keys.
+// A part holds a share of the keys.
 type part struct {
 	mu      sync.Mutex
 	entries map[string]*entry
-	settled []*entry // those with an outcome, in the order in which they may be forgotten
-	short   int      // how many of settled have given up their reply, from the first one on
+	settled []*entry // entries with an outcome, in the order in which they expire
+	short   int      // how many entries at the beginning of settled were shortened or have no reply to give up
 }
 
 type entry struct {
 	key, owner string
 	value      []byte
 	settled    bool
-	ends       time.Time // when it may be forgotten; when it is settled
+	ends       time.Time // when a settled entry expires
 }
 
 // NewMemory returns a store in memory. Nil means the default MemoryOptions.
@@ -89,7 +89,7 @@ func (m *Memory) Claim(ctx context.Context, key, owner string, value []byte, _, 
 	p := m.part(key)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if e := p.entries[key]; e != nil { // somebody was faster
+	if e := p.entries[key]; e != nil { // another call has claimed the key meanwhile
 		m.keys.Add(-1)
 		return e.value, true, nil
 	}
@@ -101,7 +101,7 @@ func (m *Memory) Claim(ctx context.Context, key, owner string, value []byte, _, 
 	return nil, false, nil
 }
 
-// find returns what stands under a key, or nil, and forgets what has ended.
+// find returns the value of a key, or nil. It also removes expired entries.
 func (m *Memory) find(key string, now time.Time) []byte {
 	p := m.part(key)
 	p.mu.Lock()
@@ -113,7 +113,7 @@ func (m *Memory) find(key string, now time.Time) []byte {
 	return nil
 }
 
-// forget removes what has ended of a part. It is locked.
+// forget removes the expired entries of p, whose lock is held.
 func (m *Memory) forget(p *part, now time.Time) {
 	n := 0
 	for n < len(p.settled) && !now.Before(p.settled[n].ends) {
@@ -124,16 +124,16 @@ func (m *Memory) forget(p *part, now time.Time) {
 	p.settled, p.short = p.settled[n:], max(p.short-n, 0)
 }
 
-// remove forgets an entry. The part is locked.
+// remove deletes an entry of p, whose lock is held.
 func (m *Memory) remove(p *part, e *entry) {
 	delete(p.entries, e.key)
 	m.keys.Add(-1)
 	m.bytes.Add(-int64(len(e.value)))
 }
 
-// sweep forgets what has ended, and returns when more will.
+// sweep removes expired entries, and returns when the next ones expire.
 func (m *Memory) sweep(now time.Time) (after time.Duration) {
-	after = time.Second // when all are being executed
+	after = time.Second // if all calls are being executed
 	for i := range m.parts {
 		p := &m.parts[i]
 		p.mu.Lock()
@@ -146,7 +146,7 @@ func (m *Memory) sweep(now time.Time) (after time.Duration) {
 	return after
 }
 
-// Identity returns a unique name of this memory. It ends with the process.
+// Identity returns the unique name of this memory, which exists as long as the process.
 func (m *Memory) Identity(context.Context) (string, error) { return m.name, nil }
 
 // Renew implements Store.
@@ -157,7 +157,7 @@ func (m *Memory) Put(_ context.Context, key, owner string, value []byte, keep ti
 	m.settle(key, owner, value, time.Now().Add(keep))
 	for p := m.part(key); m.bytes.Load() > int64(m.MaxBytes); {
 		if !m.shorten(p) && !m.shortenAny() {
-			break // there are no replies left
+			break // no reply is left
 		}
 	}
 	return nil
@@ -182,14 +182,14 @@ func (m *Memory) settle(key, owner string, value []byte, ends time.Time) {
 	}
 	m.bytes.Add(int64(len(value) - len(e.value)))
 	e.value, e.settled, e.ends = slices.Clone(value), true, ends
-	// nearly always the last place
+	// It is nearly always the last place.
 	i, _ := slices.BinarySearchFunc(p.settled, ends, func(e *entry, ends time.Time) int {
 		return cmp.Or(e.ends.Compare(ends), -1)
 	})
 	p.settled, p.short = slices.Insert(p.settled, i, e), min(p.short, i)
 }
 
-// shorten makes room by the oldest reply of a part, and reports whether there was one.
+// shorten removes the oldest reply of a part, and reports whether there was one.
 func (m *Memory) shorten(p *part) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,14 +16,14 @@
 // key is refused (YDL2006), because its messages are not remembered. On a client, put Keys above
 // retry and hedging.
 //
-// # Where a key is remembered
+// # Where keys are remembered
 //
-// The default Store is a Memory, which belongs to one process. A client sends a call that may have
-// been executed again only to that process, and hedges it nowhere. A shared store, such as that of
-// package middleware/redis, has a name (Options.Scope). A client sends such a call again to any
-// server that names the same store. If the program makes a call a second time with the key of the
-// first one, it goes where the balancer sends it. With a Memory, another process may then execute
-// it again.
+// The default Store is a Memory, which belongs to one process. If a call may have been executed, a
+// client sends it again only to the process that received it. The client does not hedge it. A
+// shared store, such as the one of package middleware/redis, has a name (Options.Scope). A client
+// sends such a call again to any server that names the same store. If the program makes a second
+// call with the same key, the balancer picks its endpoint. With a Memory, another process may then
+// execute it again.
 //
 // A key is remembered for Options.Keep. During that time a call with the key is never executed
 // twice while the store lives. A request that arrives later than Options.Keep after its key was
@@ -117,18 +117,19 @@ type Options struct {
 // A Store keeps a value under a key for the first owner that claims the key. It must be safe for
 // concurrent use. All methods end with ctx, which has a deadline. Package oncetest has its tests.
 type Store interface {
-	// Claim keeps value for the owner, who executes the call now, and returns nil. If there is a
-	// value already, it changes nothing and returns that, and whether its owner is alive: has put
-	// its outcome, or claimed or renewed it less than its lease ago. The value stays for keep in
-	// any case. When there is no room it returns an error with the code ResourceExhausted.
+	// Claim stores value under key for the owner, which then executes the call, and returns nil. If
+	// there is already a value, Claim changes nothing. It then returns that value, and whether its
+	// owner is alive: the owner has put its outcome, or it has claimed or renewed the key less than
+	// its lease ago. The value stays for keep in any case. If there is no room, Claim returns an
+	// error with the code ResourceExhausted.
 	Claim(ctx context.Context, key, owner string, value []byte, lease, keep time.Duration) (found []byte, alive bool, err error)
-	// Renew says that the owner is alive. The time for which the value stays begins afresh: a
-	// method may take longer than that.
+	// Renew reports that the owner is alive. The time for which the value stays begins again,
+	// because a method may take longer than that.
 	Renew(ctx context.Context, key, owner string, lease time.Duration) error
-	// Put replaces what the owner claimed, for keep. It may not be able to, when that is gone: then
-	// nothing happens.
+	// Put replaces the value that the owner claimed, and keeps it for keep. If the value no longer
+	// exists, Put does nothing.
 	Put(ctx context.Context, key, owner string, value []byte, keep time.Duration) error
-	// Drop makes the key free again, unless the owner has put an outcome.
+	// Drop removes the key, unless the owner has put an outcome.
 	Drop(ctx context.Context, key, owner string) error
 }
 
@@ -143,7 +144,7 @@ func With(o *Options) yodel.KeyMemory {
 	orDefault(&g.MaxReply, 256<<10)
 	orDefault(&g.Outlive, 30*time.Second)
 	orDefault(&g.Lease, 15*time.Second)
-	g.Lease = min(g.Lease, g.Keep) // or the key would be gone before it is renewed
+	g.Lease = min(g.Lease, g.Keep) // otherwise the key would expire before it is renewed
 	orDefault(&g.Timeout, time.Second)
 	if g.Final == nil {
 		g.Final = final
@@ -186,7 +187,7 @@ func final(err error) bool {
 	}
 }
 
-// A guard is what With makes.
+// A guard is the KeyMemory that With returns.
 type guard struct {
 	Options
 
@@ -194,7 +195,7 @@ type guard struct {
 	scope   scope
 }
 
-// An intent is a call with a key, on its way through the guard.
+// An intent is a call with a key while the guard handles it.
 type intent struct {
 	*guard
 
@@ -238,7 +239,7 @@ func (g *guard) do(ctx context.Context, call *yodel.Call, next yodel.Handler) er
 	}
 }
 
-// owners counts those in this process.
+// owners counts the claims of this process, to give each a unique owner.
 var owners atomic.Uint64
 
 func (in *intent) leadAndLand(ctx context.Context) error {
@@ -246,8 +247,8 @@ func (in *intent) leadAndLand(ctx context.Context) error {
 	return in.lead(ctx)
 }
 
-// lead carries out the call, or finds out what became of it, for all others with the key on this
-// server. What it finds is in flight.record.
+// lead executes the call, or finds its recorded outcome. It does so for all calls with the key on
+// this server. It stores the outcome in flight.record.
 func (in *intent) lead(ctx context.Context) error {
 	if in.local() {
 		in.owner = strconv.FormatUint(owners.Add(1), 36)
@@ -280,7 +281,7 @@ func (in *intent) lead(ctx context.Context) error {
 	}
 }
 
-// execute carries out the call, and records the outcome.
+// execute executes the call and records its outcome.
 func (in *intent) execute(ctx context.Context) error {
 	going, ended := in.outlive(ctx)
 	defer ended()
@@ -288,7 +289,7 @@ func (in *intent) execute(ctx context.Context) error {
 	defer heart.stop()
 	returned := false
 	defer func() {
-		if !returned { // a panic, or the end of the goroutine
+		if !returned { // the method panicked or ended its goroutine
 			in.put(going, appendRecord(nil, lost, in.print))
 		}
 	}()
@@ -305,7 +306,7 @@ func (in *intent) execute(ctx context.Context) error {
 	return err
 }
 
-// record makes a record of the outcome of the call, which is returned.
+// record returns the record of the outcome of a call. It also returns the error for the caller.
 func (in *intent) record(err error) ([]byte, error) {
 	if err != nil {
 		return appendError(in.print, in.call, err, in.MaxReply), err
@@ -317,7 +318,7 @@ func (in *intent) record(err error) ([]byte, error) {
 	return appendReply(in.print, in.call, reply, in.MaxReply), nil
 }
 
-// put records the outcome. That it cannot is no reason to withhold it from the caller.
+// put records the outcome. If that fails, the caller still gets the outcome.
 func (in *intent) put(ctx context.Context, record []byte) {
 	err := in.detached(ctx, func(ctx context.Context) error { return in.Store.Put(ctx, in.key, in.owner, record, in.Keep) })
 	if err != nil {
@@ -334,21 +335,21 @@ func (in *intent) drop(ctx context.Context) {
 	}
 }
 
-// detached tells the store something whether or not the caller is still there.
+// detached calls tell with a context that does not end when the caller goes away.
 func (in *intent) detached(ctx context.Context, tell func(ctx context.Context) error) error {
 	asking, cancel := in.asking(context.WithoutCancel(ctx))
 	defer cancel()
 	return tell(asking)
 }
 
-// local reports whether the store is in this process: then it answers at once, and no lease is
-// needed.
+// local reports whether the store is in this process. Such a store answers at once and needs no
+// lease.
 func (in *intent) local() bool {
 	_, local := in.Store.(*Memory)
 	return local
 }
 
-// asking returns a context for a question to the store.
+// asking returns the context for a request to the store.
 func (in *intent) asking(ctx context.Context) (context.Context, context.CancelFunc) {
 	if in.local() {
 		return ctx, func() {}
@@ -356,8 +357,8 @@ func (in *intent) asking(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, in.Timeout)
 }
 
-// unclaimed is the error of a call whose key could not be claimed. The store may have taken note of
-// it all the same.
+// unclaimed returns the error of a call whose Claim failed. It also drops the key, because the
+// store may have claimed it despite the error.
 func (in *intent) unclaimed(ctx context.Context, err error) error {
 	if yodel.CodeOf(err) == yodel.ResourceExhausted {
 		e := in.refusal(yodel.ResourceExhausted, "YDL3404", "the store has no room for another idempotency key")
@@ -378,15 +379,15 @@ func (in *intent) unclaimed(ctx context.Context, err error) error {
 	return e
 }
 
-// tooLate is the error of a call that nobody knows, and that was first sent so long ago that it may
-// have been forgotten.
+// tooLate returns the error of a call whose key the store does not know and that was first sent so
+// long ago that the store may have forgotten it.
 func (in *intent) tooLate(ctx context.Context) error {
 	in.drop(ctx)
 	return in.refusal(yodel.Aborted, "YDL3406", fmt.Sprintf("the idempotency key was first sent %v ago, and keys are remembered for %v",
 		in.call.KeyAge().Round(time.Millisecond), in.Keep))
 }
 
-// answer makes what was recorded the outcome of the call.
+// answer sets the outcome of the call to a recorded one.
 func (in *intent) answer(record []byte) error {
 	if len(record) < headSize {
 		return in.refusal(yodel.Unavailable, "YDL3405", "the store of idempotency keys holds something else under this key")
@@ -418,8 +419,8 @@ func (in *intent) answer(record []byte) error {
 	return nil
 }
 
-// other is the error of a call with a key that was used for another one. It does not say that the
-// call was not executed, because the same arguments may have been encoded in another way.
+// other returns the error of a call whose key was used for another call. The error does not say
+// that the call was not executed, because the same arguments may have been encoded differently.
 func (in *intent) other() error {
 	in.call.Note("once", "refused: the key belongs to another call")
 	return &yodel.Error{
@@ -440,8 +441,8 @@ func (in *intent) refusal(code yodel.Code, id, why string) *yodel.Error {
 	return &yodel.Error{Code: code, ID: id, Message: fmt.Sprintf("%s: %s", in.call.Method, why), NotProcessed: true}
 }
 
-// gaveUp is the error of a call that did not wait for the end of another one, which may have
-// executed it.
+// gaveUp returns the error of a call that stopped waiting for another call with the same key. That
+// other call may have been executed.
 func (in *intent) gaveUp(ctx context.Context) *yodel.Error {
 	e := &yodel.Error{Code: yodel.Canceled, ID: "YDL1006", Cause: context.Cause(ctx)}
 	e.Message = in.call.Method + ": the caller canceled it while another call with the same idempotency key was being executed"

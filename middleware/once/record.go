@@ -17,23 +17,23 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A record is what a store keeps: a kind, a fingerprint, and for some kinds the outcome. Numbers
-// are varints, and texts begin with their length.
+// A record is the value in a store: a kind, a fingerprint, and for some kinds the outcome. Numbers
+// are varints. Texts begin with their length.
 //
 //	reply   several, body, attachment, trailer
 //	failed  code, retry after in nanoseconds, ID, message, details, attachment, trailer
 const (
-	claimed = 'c' // it is being executed
+	claimed = 'c' // the call is being executed
 	reply   = 'r'
 	failed  = 'e'
-	unkept  = 'x' // executed with success
-	lost    = 'u' // nobody knows
+	unkept  = 'x' // the call succeeded, and its reply was not kept
+	lost    = 'u' // the outcome is unknown
 )
 
-// A fingerprint tells requests apart.
+// A fingerprint distinguishes requests.
 type fingerprint [sha256.Size]byte
 
-// headSize is what each record begins with.
+// headSize is the size of the kind and the fingerprint.
 const headSize = 1 + sha256.Size
 
 func appendRecord(dst []byte, kind byte, p fingerprint) []byte {
@@ -58,7 +58,7 @@ func appendText[T string | []byte](dst []byte, text T) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
 }
 
-// appendBeside appends what travels beside the reply, or the error.
+// appendBeside appends the attachment and the trailer.
 func appendBeside(dst []byte, call *yodel.Call) []byte {
 	dst = appendText(dst, call.ReplyAttachment)
 	dst = binary.AppendUvarint(dst, uint64(len(call.Trailer)))
@@ -85,14 +85,14 @@ func appendReply(p fingerprint, call *yodel.Call, e *yodel.Encoded, limit int) [
 	return record
 }
 
-// appendError records an error, without what is too large.
+// appendError records an error. It omits the parts that make the record larger than limit.
 func appendError(p fingerprint, call *yodel.Call, err error, limit int) []byte {
 	e, ok := errors.AsType[*yodel.Error](err)
 	if !ok {
 		e = &yodel.Error{Code: yodel.CodeOf(err), Message: err.Error()}
 	}
-	// The calls that the method made may have reports, which do not travel, and where it says that
-	// it was not executed, that was another one.
+	// The record has no reports of other calls, because they are not sent over the network. It also
+	// omits NotProcessed, which would refer to a call that the method made.
 	record := appendFailure(appendRecord(nil, failed, p), e)
 	if record = appendBeside(record, call); len(record) > headSize+16+limit {
 		return shortFailure(p, e)
@@ -111,14 +111,14 @@ func appendFailure(dst []byte, e *yodel.Error) []byte {
 	return dst
 }
 
-// shortFailure is the record of an error of which little more is kept than its code.
+// shortFailure returns the record of an error with little more than its code.
 func shortFailure(p fingerprint, e *yodel.Error) []byte {
 	const most = 200
 	short := &yodel.Error{Code: e.Code, ID: e.ID, RetryAfter: e.RetryAfter, Message: e.Message[:min(len(e.Message), most)]}
 	return appendBeside(appendFailure(appendRecord(nil, failed, p), short), &yodel.Call{})
 }
 
-// shortened returns what is left of a record when there is no room for it.
+// shortened returns the record that remains when there is no room for the whole record.
 func shortened(record []byte) []byte {
 	switch kindOf(record) {
 	case reply:
@@ -131,7 +131,7 @@ func shortened(record []byte) []byte {
 	return slices.Clone(record[:min(len(record), headSize)])
 }
 
-// An outcome is what a record says.
+// An outcome is the outcome in a record.
 type outcome struct {
 	reply      *yodel.Encoded
 	err        *yodel.Error
@@ -174,7 +174,7 @@ func readOutcome(record []byte) (*outcome, error) {
 
 var errBroken = errors.New("a broken record")
 
-// A reader reads what is left of a record. Once it is broken, there is nothing more in it.
+// A reader reads the rest of a record. If the record is invalid, the reader returns empty values.
 type reader struct {
 	rest   []byte
 	broken bool
@@ -203,7 +203,7 @@ func (r *reader) text() []byte {
 	return text
 }
 
-// keyOf returns the key under which the store knows a call: of one length, whatever callers send.
+// keyOf returns the key of a call in the store. All these keys have the same length.
 func (g *guard) keyOf(ctx context.Context, call *yodel.Call) string {
 	caller := ""
 	if g.Caller != nil {
@@ -220,7 +220,8 @@ func (g *guard) keyOf(ctx context.Context, call *yodel.Call) string {
 
 var hashes = sync.Pool{New: func() any { return sha256.New() }}
 
-// fingerprintOf returns what has to be the same in calls with the same key.
+// fingerprintOf returns the fingerprint of a call, which must be the same for all calls with the
+// same key.
 func (g *guard) fingerprintOf(call *yodel.Call) (p fingerprint, err error) {
 	body, err := call.Body()
 	if err != nil {
@@ -246,17 +247,17 @@ func (g *guard) fingerprintOf(call *yodel.Call) (p fingerprint, err error) {
 	return p, nil
 }
 
-// appendCredentials appends what a caller is known by.
+// appendCredentials appends what identifies the caller.
 func appendCredentials(dst []byte, call *yodel.Call) []byte {
-	const token = "authorization" // as package auth has it
+	const token = "authorization" // as in package auth
 	peer := call.Peer()
 	dst = appendText(appendText(dst, call.Metadata[token]), peer.Metadata[token])
 	tls := peer.TLS()
 	switch {
 	case tls == nil || len(tls.PeerCertificates) == 0:
-	case len(tls.VerifiedChains) == 0: // whatever name it gives itself
+	case len(tls.VerifiedChains) == 0: // an unverified certificate does not identify the caller
 		dst = appendText(dst, tls.PeerCertificates[0].RawSubjectPublicKeyInfo)
-	default: // it may have been renewed
+	default: // not the whole certificate, which may be renewed
 		leaf := tls.PeerCertificates[0]
 		dst = appendText(appendText(dst, leaf.RawIssuer), leaf.RawSubject)
 		for _, name := range leaf.DNSNames {

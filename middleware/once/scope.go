@@ -10,14 +10,14 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/internal/aside"
 )
 
-// A scope is the name of the store, which may have to be asked for it.
+// A scope is the name of the store. The guard may have to ask the store for it.
 type scope struct {
 	mu    sync.Mutex
-	name  string    // empty while it is not known
-	asked time.Time // when the store was asked last; zero before
+	name  string    // empty while unknown
+	asked time.Time // when the store was asked last; zero before the first time
 }
 
-// askAgain is how long a store that did not answer is not asked again.
+// askAgain is the pause before a store that did not answer is asked again.
 const askAgain = time.Second
 
 // Scope implements yodel.KeyMemory. The first call waits for the store, up to Options.Timeout. If

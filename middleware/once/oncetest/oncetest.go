@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oncetest is the test of every once.Store.
+// Package oncetest has the tests for implementations of once.Store.
 package oncetest
 
 import (
@@ -16,9 +16,9 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/once"
 )
 
-// Test holds a store to the contract of once.Store. Open returns the store as one more process
-// would see it: they all have the same keys. Leases says whether the store outlives its processes,
-// so that leases mean something. The keys of different tests differ.
+// Test checks that a store fulfils the contract of once.Store. Open returns the store as another
+// process would open it: all opened stores share the same keys. Leases says whether the store
+// outlives its processes, and so needs leases. The tests use different keys.
 func Test(t *testing.T, leases bool, open func(t *testing.T) once.Store) {
 	t.Helper()
 	for name, test := range map[string]func(t *testing.T, s *opened){
@@ -64,7 +64,7 @@ func (s *opened) claim(key, owner, value string, lease time.Duration) (found str
 	return string(got), alive
 }
 
-// want claims the key for somebody who comes too late, and compares what is there.
+// want claims the key for a late caller, and compares the value that is stored.
 func (s *opened) want(value string, alive bool) {
 	s.Helper()
 	if found, lives := s.claim(s.key, "late", "too late", time.Minute); found != value || lives != alive {
@@ -111,7 +111,7 @@ func outcome(_ *testing.T, s *opened) {
 	s.claim(s.key, "a", "claim", time.Minute)
 	s.put(s.key, "a", "outcome")
 	s.want("outcome", true)
-	s.put(s.key, "a", "another one") // it has been put
+	s.put(s.key, "a", "another one") // the key has an outcome already
 	s.renew("a")
 	s.drop("a")
 	s.want("outcome", true)
@@ -168,7 +168,7 @@ func values(_ *testing.T, s *opened) {
 				s.Error(err)
 			}
 			cancel()
-			copy(given, "changed") // by its owner
+			copy(given, "changed") // the owner changes its copy
 			found, _ := s.claim(key, "b", "", time.Minute)
 			if !bytes.Equal([]byte(found), []byte(value)) {
 				s.Errorf("of %d bytes %d came back", len(value), len(found))
@@ -204,7 +204,7 @@ func lease(t *testing.T, s *opened) {
 	other.claim(other.key, "a", "claim", time.Millisecond)
 	<-time.After(10 * time.Millisecond)
 	other.want("claim", false)
-	other.put(other.key, "a", "outcome") // it lives after all
+	other.put(other.key, "a", "outcome") // the owner is alive after all
 	other.want("outcome", true)
 }
 
