@@ -12,10 +12,10 @@
 // Options.PerMethod each method has its own limit.
 //
 // The limiter is separate from the window of a connection (ServerOptions.MaxOpen, Limits.MaxOpen).
-// The window bounds the calls that are open on the wire, several thousand, and further calls wait
-// in the client. The limiter on the server bounds how many of those run, and refuses calls that
-// would wait too long. Keep the window much larger than the limit: calls that wait for the window
-// are invisible to the limiter, and have no classes.
+// The window bounds the calls that are open on the wire, which may be several thousand. Further
+// calls wait in the client. The limiter on the server bounds how many of the open calls run, and
+// refuses calls that would wait too long. Keep the window much larger than the limit: the limiter
+// does not see calls that wait for the window, and cannot prefer more critical ones.
 //
 // # Queueing
 //
@@ -33,13 +33,14 @@
 // # Errors
 //
 //	YDL3201  ResourceExhausted  the queue is full, also for calls that another call has displaced
-//	YDL3202  ResourceExhausted  the turn did not come in time, or would not come before the deadline
+//	YDL3202  ResourceExhausted  the call did not get a place in time, or would not get one before its deadline
 //	YDL3203  DeadlineExceeded   the deadline passed in the queue
 //	YDL1006  Canceled           the caller canceled the call in the queue
 //
-// None of these calls was executed, so all may be sent elsewhere. The first two errors say how long
-// to stay away (Error.RetryAfter), unless the limit is that of one endpoint among several, because
-// another endpoint may have room.
+// These calls were not executed, so the client may send them to another endpoint. The first two
+// errors say how long the client should wait before it sends another call (Error.RetryAfter). They
+// do not say so if the limit is the limit of one endpoint among several, because another endpoint
+// may have room.
 //
 // Queues are for bursts. If calls of a class have been waiting for longer than Options.Interval, it
 // is an overload and not a burst. The queue of each tenant then becomes so short that a call waits
@@ -51,13 +52,13 @@
 //
 // # Calls without a limit
 //
-// Three kinds of calls are not limited: the built-in methods (such as yodel.Health), which report
-// the overload; streams, which last for an unknown time, unless Options.Streams is set; and on a
-// client ordered calls, because a later one must not hold a place that an earlier one waits for. A
-// server that shuts down finishes waiting and running calls: both end with their contexts.
+// Three kinds of calls are not limited. The built-in methods (such as yodel.Health) report the
+// overload. Streams last for an unknown time; Options.Streams limits them. Ordered calls on a
+// client are not limited, because a later one must not hold a place for which an earlier one waits.
+// During a shutdown, a server finishes waiting and running calls. Both end with their contexts.
 //
-// A handler that calls its own server holds a place while it waits for another one. The wait is
-// bounded, but it is better to limit only the methods that are called from outside.
+// A handler that calls its own server holds a place while its own call waits for another place. The
+// wait is bounded, but it is better to limit only the methods that are called from outside.
 package limit
 
 import (
@@ -80,8 +81,8 @@ type Options struct {
 	// Min and Max bound the learned limit. Defaults 1 and 10,000.
 	Min, Max int
 
-	// Queue is how many calls may wait. Default: as many as may run, at least 4. A negative value
-	// means none.
+	// Queue is how many calls may wait. Default: the limit, but at least 4. If it is negative, no
+	// call waits.
 	Queue int
 	// Interval is how long a burst may last, and how long a call may wait in it. If calls have been
 	// waiting for longer, it is an overload. Interval is at least ten times Target. Default 100 ms.
@@ -90,7 +91,7 @@ type Options struct {
 	// call, at least 1 ms.
 	Target time.Duration
 
-	// Methods are the names of the limited methods. Default all.
+	// Methods are the names of the limited methods. Default: all methods.
 	Methods []string
 	// PerMethod gives each method its own limit. Default false: all methods share one limit.
 	PerMethod bool
@@ -133,7 +134,7 @@ func Adaptive(o *Options) yodel.Middleware {
 func With(o *Options) yodel.Middleware {
 	opts, what := o.complete(), o.describe()
 	return func(next yodel.Handler) yodel.Handler {
-		var known atomic.Pointer[group] // of the client or server that has this chain
+		var known atomic.Pointer[group] // of the client or server with this chain
 		return func(ctx context.Context, call *yodel.Call) error {
 			if opts.passes(call) {
 				return next(ctx, call)
@@ -226,7 +227,7 @@ func (o *Options) passes(call *yodel.Call) bool {
 	return !o.Streams && call.Streams()
 }
 
-// groups holds the groups of a client, a server or an endpoint.
+// groups holds the groups of a client, a server or an endpoint by name.
 type groups struct {
 	mu     sync.Mutex
 	byName map[string]*group
@@ -234,13 +235,13 @@ type groups struct {
 
 type groupsKey struct{}
 
-// groupsIn returns the groups that state keeps.
+// groupsIn returns the groups in the state of a call or an endpoint.
 func groupsIn(state func(key any, create func() any) any) *groups {
 	return state(groupsKey{}, func() any { return &groups{byName: make(map[string]*group)} }).(*groups) //nolint:forcetypeassert // nobody else has the key
 }
 
-// group returns the group with the name in o, and gives it these options. What is its readable
-// name.
+// group returns the group with the name in o, and sets its options. what describes the limited
+// calls.
 func (g *groups) group(o Options, what string) *group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -254,10 +255,10 @@ func (g *groups) group(o Options, what string) *group {
 	return group
 }
 
-// A group holds the limiters of one name: a single one, or one for each method.
+// A group is the limiters with the same name: a single limiter, or one for each method.
 type group struct {
 	what string
-	// for all methods, or for those beyond maxMethods; nil until needed
+	// common is for all methods, or for the methods beyond maxMethods; nil until needed.
 	common atomic.Pointer[limiter]
 	each   atomic.Bool
 

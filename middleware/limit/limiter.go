@@ -15,46 +15,47 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A limiter lets so many calls run at a time. While nobody waits, a call costs one compare-and-swap
-// at its beginning and one at its end. While somebody waits, state has the mark crowded, and all
-// goes by mu: so nobody overtakes those who wait, and a place goes from hand to hand.
+// A limiter limits how many calls run at a time. While no call waits, a call costs one
+// compare-and-swap at its beginning and one at its end. While a call waits, state has the bit
+// crowded, and every change of state holds mu. So no call overtakes the waiting calls, and a call
+// that ends passes its place to a waiting one.
 type limiter struct {
 	state atomic.Uint64 // see below
 	limit atomic.Uint64
 
-	what  string // is limited, for people
+	what  string // what is limited, for people
 	born  time.Time
-	every atomic.Uint64 // how many calls begin for each that is timed, while nobody waits
+	every atomic.Uint64 // of this many calls that begin, one is timed, while no call waits
 
 	mu     sync.Mutex
 	opts   Options
 	queue  queue
-	took   time.Duration // a call, in the mean of late; 0 when it is not known
-	least  time.Duration // a call takes, of late
-	counts Stats         // what is counted of it
+	took   time.Duration // recent mean duration of a call; 0 while unknown
+	least  time.Duration // recent shortest duration of a call
+	counts Stats         // only its counters are used
 	sample sample
 	late   lateness
 	learn  *learner // nil for a fixed limit
 }
 
-// The state of a limiter.
+// These are the constants of the state of a limiter.
 const (
-	crowded  = 1 << 31     // somebody waits, and then it is changed with mu held only
-	running  = crowded - 1 // calls that run
-	begunOne = 1 << 32     // calls that have begun, which wraps around
+	crowded  = 1 << 31     // a call waits, and state changes only with mu held
+	running  = crowded - 1 // mask of the number of running calls
+	begunOne = 1 << 32     // unit of the number of calls that have begun, which wraps around
 )
 
-// How many calls begin for each that is timed, while nobody waits.
+// One of this many calls is timed, while no call waits.
 const (
 	timedFirst  = 1 // before the limiter knows how long a call takes
 	timedEvery  = 8
 	timedSeldom = 1 << 32 // when the limit is fixed
 )
 
-// worthNoting is a wait that shows in how long a call took.
+// worthNoting is the shortest wait that the record of a call mentions.
 const worthNoting = time.Millisecond
 
-// maxLimit bounds limits.
+// maxLimit is the highest limit.
 const maxLimit = 1 << 24
 
 func newLimiter(what string, o Options) *limiter {
@@ -63,7 +64,7 @@ func newLimiter(what string, o Options) *limiter {
 	return l
 }
 
-// configure makes o the limiter's options, and keeps what it has learned.
+// configure sets the options of the limiter. The limiter keeps what it has learned.
 func (l *limiter) configure(o Options) {
 	l.lock()
 	defer l.mu.Unlock()
@@ -83,7 +84,7 @@ func (l *limiter) configure(o Options) {
 	l.dispatchLocked(l.now())
 }
 
-// paceLocked sets how many calls are timed.
+// paceLocked sets what share of the calls is timed.
 func (l *limiter) paceLocked() {
 	switch {
 	case l.learn == nil:
@@ -95,9 +96,10 @@ func (l *limiter) paceLocked() {
 	}
 }
 
-// lock takes the mutex. It does not queue up for it while it need not: once somebody has queued for
-// a millisecond, a mutex goes from hand to hand, each of which has to be scheduled first, and on a
-// machine without a processor to spare that takes longer than all that is done here.
+// lock takes the mutex. It first tries several times without waiting. Once a goroutine has waited
+// for a mutex for a millisecond, each Unlock passes the mutex to the next waiting goroutine, which
+// has to be scheduled first. On a machine without an idle processor that takes longer than the work
+// under the mutex.
 func (l *limiter) lock() {
 	const turns = 16
 	for range turns {
@@ -109,10 +111,10 @@ func (l *limiter) lock() {
 	l.mu.Lock()
 }
 
-// now is the time since the limiter was made.
+// now returns the time since the limiter was created.
 func (l *limiter) now() time.Duration { return time.Since(l.born) }
 
-// do carries out a call when it may run.
+// do waits for a place and then executes the call.
 func (l *limiter) do(ctx context.Context, call *yodel.Call, next yodel.Handler) error {
 	state, ok := l.enter()
 	if ok {
@@ -129,13 +131,13 @@ func (l *limiter) do(ctx context.Context, call *yodel.Call, next yodel.Handler) 
 	return l.timed(ctx, call, next, line, began)
 }
 
-// timed carries out a call that has a place, and takes its time.
+// timed executes a call that has a place, and measures its duration.
 func (l *limiter) timed(ctx context.Context, call *yodel.Call, next yodel.Handler, line *line, began time.Duration) (err error) {
 	defer func() { l.leaveTimed(ctx, call, line, began, err) }()
 	return next(ctx, call)
 }
 
-// enter takes a place if there is one and nobody waits.
+// enter takes a place if one is free and no call waits.
 func (l *limiter) enter() (state uint64, ok bool) {
 	for {
 		s := l.state.Load()
@@ -165,7 +167,7 @@ func (l *limiter) leave() {
 	l.dispatchLocked(l.now())
 }
 
-// leaveTimed gives back the place of a call that was timed.
+// leaveTimed gives back the place of a timed call.
 func (l *limiter) leaveTimed(ctx context.Context, call *yodel.Call, line *line, began time.Duration, err error) {
 	now := l.now()
 	end := l.endOf(ctx, call, now)
@@ -184,8 +186,8 @@ func (l *limiter) leaveTimed(ctx context.Context, call *yodel.Call, line *line, 
 	l.dispatchLocked(now)
 }
 
-// noteLocked takes note of how long a call took: the mean, and about the least of late, which every
-// call brings nearer.
+// noteLocked updates the mean duration of a call and the recent shortest one. The latter grows a
+// little with each call, so that old values are forgotten.
 func (l *limiter) noteLocked(took time.Duration) {
 	const weight, forget = 16, 128
 	if l.took == 0 {
@@ -196,7 +198,7 @@ func (l *limiter) noteLocked(took time.Duration) {
 	l.least = min(took, l.least+l.least/forget)
 }
 
-// dispatchLocked gives the places that are free to those who wait.
+// dispatchLocked gives the free places to waiting calls.
 func (l *limiter) dispatchLocked(now time.Duration) {
 	if l.queue.n == 0 {
 		return
@@ -212,21 +214,21 @@ func (l *limiter) dispatchLocked(now time.Duration) {
 		}
 		line := l.queue.begin(w)
 		l.emptiedLocked(c, now)
-		w.line = line // for the one who waits; it is not in the queue
+		w.line = line // for the goroutine of the call; w is no longer in the queue
 		l.state.Add(begunOne + 1)
 		w.outcome <- granted
 	}
 	l.calmLocked()
 }
 
-// calmLocked takes the mark away when nobody waits.
+// calmLocked clears the bit crowded if no call waits.
 func (l *limiter) calmLocked() {
 	if l.queue.n == 0 {
 		l.state.And(^uint64(crowded))
 	}
 }
 
-// targetLocked is how long calls may wait while there are always some that do.
+// targetLocked returns how long calls may wait in an overload.
 func (l *limiter) targetLocked() time.Duration {
 	if l.opts.Target > 0 {
 		return l.opts.Target
@@ -238,15 +240,14 @@ func (l *limiter) targetLocked() time.Duration {
 	return max(took/4, leastTarget)
 }
 
-// intervalLocked is how long a burst may last, and how long a call may wait in it.
+// intervalLocked returns how long a burst may last, and how long a call may wait in a burst.
 func (l *limiter) intervalLocked() time.Duration {
 	return max(l.opts.Interval, 10*l.targetLocked())
 }
 
-// standingLocked reports whether calls of the class, or of one above it, have been waiting for so
-// long that this is no burst. A moment in which none does, soon after that, does not end it, nor
-// that those who are let in wait for a short time only: it ends when there was room for all of them
-// for an interval.
+// standingLocked reports an overload: calls of the class, or of a higher one, have been waiting for
+// an interval. A short moment in which no call waits does not end the overload, and neither does a
+// short wait of the admitted calls. The overload ends when all calls have had room for an interval.
 func (l *limiter) standingLocked(own *class, now time.Duration) bool {
 	interval := l.intervalLocked()
 	for _, c := range l.queue.classes {
@@ -260,15 +261,16 @@ func (l *limiter) standingLocked(own *class, now time.Duration) bool {
 	return false
 }
 
-// emptiedLocked takes note of how a class was when nobody of it waits any more.
+// emptiedLocked notes an overload if the last waiting call of a class has left the queue after an
+// interval or more.
 func (l *limiter) emptiedLocked(c *class, now time.Duration) {
 	if c.n == 0 && now-c.since >= l.intervalLocked() {
 		c.over = now
 	}
 }
 
-// latestLocked is when a call must have begun to run. Its class may have come to stand while it
-// waited.
+// latestLocked returns the time by which a waiting call must begin to run. That time is earlier if
+// an overload of the class has begun since the call started to wait.
 func (l *limiter) latestLocked(w *waiter, now time.Duration) time.Duration {
 	if l.standingLocked(w.line.class, now) {
 		return min(w.latest, w.since+2*l.targetLocked())
@@ -276,10 +278,10 @@ func (l *limiter) latestLocked(w *waiter, now time.Duration) time.Duration {
 	return w.latest
 }
 
-// roomLocked is how many calls of one tenant of a class may wait in an overload: as many as can be
-// begun within the target. Whoever came after them would wait in vain. It is not divided among
-// tenants, because then there would be nobody to choose from when several places become free at a
-// time; those of them who wait for too long are refused then.
+// roomLocked returns how many calls of one tenant and one class may wait in an overload: as many as
+// can begin within the target time. A later call would wait in vain. The number is not divided
+// among tenants: otherwise too few calls would wait when several places become free at once. Calls
+// that wait for too long are refused then.
 func (l *limiter) roomLocked() int {
 	if l.took == 0 {
 		return math.MaxInt
@@ -288,7 +290,7 @@ func (l *limiter) roomLocked() int {
 	return int((int64(l.limit.Load())*target + took - 1) / took) //nolint:gosec // at most maxLimit
 }
 
-// mostLocked is how many calls of all classes may wait.
+// mostLocked returns how many calls of all classes may wait.
 func (l *limiter) mostLocked() int {
 	if l.opts.Queue == 0 {
 		return max(int(l.limit.Load()), leastQueue) //nolint:gosec // at most maxLimit
@@ -296,8 +298,8 @@ func (l *limiter) mostLocked() int {
 	return max(l.opts.Queue, 0)
 }
 
-// wait waits for a place. It returns the line that the call has come from, nil when it did not have
-// to wait after all, and when it began.
+// wait waits for a place. It returns the line in which the call has waited, or nil if the call did
+// not wait. It also returns the time at which the call begins.
 //
 //go:noinline
 func (l *limiter) wait(ctx context.Context, call *yodel.Call) (*line, time.Duration, error) {
@@ -313,7 +315,7 @@ func (l *limiter) wait(ctx context.Context, call *yodel.Call) (*line, time.Durat
 	return l.settle(ctx, call, w, line, o, ended, end)
 }
 
-// endOf returns when the call ends at the latest.
+// endOf returns the deadline of the call or of ctx, whichever is earlier.
 func (l *limiter) endOf(ctx context.Context, call *yodel.Call, now time.Duration) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !call.Deadline.IsZero() && (!ok || call.Deadline.Before(deadline)) {
@@ -325,11 +327,11 @@ func (l *limiter) endOf(ctx context.Context, call *yodel.Call, now time.Duration
 	return now + min(time.Until(deadline), forever)
 }
 
-// levelOf bounds how many classes there are.
+// levelOf returns the class of a call, bounded so that there are at most 256 classes.
 func levelOf(call *yodel.Call) int { return min(max(call.Criticality, math.MinInt8), math.MaxInt8) }
 
-// queueUp takes a place, for which it returns neither a waiter nor an error, or puts the call into
-// the queue, or refuses it.
+// queueUp takes a place, adds the call to the queue, or refuses the call. If it takes a place, it
+// returns neither a waiter nor an error.
 func (l *limiter) queueUp(call *yodel.Call, now, end time.Duration) (*waiter, error) {
 	key := lineKey{levelOf(call), call.Tenant}
 	l.lock()
@@ -371,7 +373,8 @@ func (l *limiter) queueUp(call *yodel.Call, now, end time.Duration) (*waiter, er
 	return w, nil
 }
 
-// makeRoomLocked sees that one more call of key may wait, and reports whether it may.
+// makeRoomLocked reports whether one more call of key may wait. If necessary, it displaces another
+// call.
 func (l *limiter) makeRoomLocked(c *class, key lineKey, now time.Duration, standing bool) bool {
 	most := l.mostLocked()
 	var v *waiter
@@ -397,8 +400,7 @@ func (l *limiter) makeRoomLocked(c *class, key lineKey, now time.Duration, stand
 	return true
 }
 
-// takeLocked takes a place if there is one and nobody waits, and otherwise marks the state as
-// crowded.
+// takeLocked takes a place if one is free and no call waits. Otherwise it sets the bit crowded.
 func (l *limiter) takeLocked() bool {
 	for {
 		s := l.state.Load()
@@ -415,8 +417,8 @@ func (l *limiter) takeLocked() bool {
 	}
 }
 
-// await waits until the wait ends: with an outcome, or because the context has, or the time that it
-// is worth waiting.
+// await waits for an outcome, for the end of ctx, or until the wait has taken too long. ended is
+// the error of ctx.
 func (l *limiter) await(ctx context.Context, w *waiter) (o outcome, ended error) {
 	defer w.timer.Stop()
 	select {
@@ -429,7 +431,7 @@ func (l *limiter) await(ctx context.Context, w *waiter) (o outcome, ended error)
 	l.lock()
 	defer l.mu.Unlock()
 	select {
-	case o = <-w.outcome: // at the same time
+	case o = <-w.outcome: // the outcome came at the same time
 	default:
 		o = stale
 		c := w.line.class
@@ -440,18 +442,17 @@ func (l *limiter) await(ctx context.Context, w *waiter) (o outcome, ended error)
 	return o, ended
 }
 
-// settle makes of the end of a wait what the call has to know, and keeps the waiter for another
-// one.
+// settle returns the result of a wait to the call, and releases the waiter for another call.
 func (l *limiter) settle(ctx context.Context, call *yodel.Call, w *waiter, line *line, o outcome, ended error, end time.Duration) (*line, time.Duration, error) {
 	l.lock()
 	defer l.mu.Unlock()
 	defer l.queue.release(w)
 	now := l.now()
 	if o == granted && ended == nil {
-		ended = ctx.Err() // of the two, either may be seen first
+		ended = ctx.Err() // if both have happened, select chooses one at random
 	}
 	if ended == nil && now >= end {
-		ended = context.DeadlineExceeded // which not every context knows of
+		ended = context.DeadlineExceeded // the call's deadline may be earlier than that of ctx
 	}
 	if o == granted && ended == nil {
 		if now-w.since >= worthNoting && call.Peer() == nil {
@@ -460,7 +461,7 @@ func (l *limiter) settle(ctx context.Context, call *yodel.Call, w *waiter, line 
 		return line, now, nil
 	}
 	waited, c := round(now-w.since), l.queue.class(levelOf(call))
-	if o == granted { // too late
+	if o == granted { // the call cannot use the place any more
 		l.queue.end(line)
 		l.state.Add(^uint64(0))
 		l.dispatchLocked(now)
@@ -481,9 +482,9 @@ func (l *limiter) settle(ctx context.Context, call *yodel.Call, w *waiter, line 
 	}
 }
 
-// refusedLocked is the error of a call for which there was no room. It asks to stay away for as
-// long as those who wait need, and in an overload that lasts for as long as it took to know that.
-// Where another endpoint may have room it asks for nothing.
+// refusedLocked returns the error of a call for which there was no room. RetryAfter is the time
+// that the waiting calls need, or the interval in an overload. It is not set if another endpoint
+// may have room.
 func (l *limiter) refusedLocked(call *yodel.Call, id string, c *class, now time.Duration, why string) *yodel.Error {
 	e := l.failedLocked(call, yodel.ResourceExhausted, id, why, nil)
 	if ep := l.opts.endpoint; ep != nil && ep.Client().Several() {
@@ -507,7 +508,7 @@ func (l *limiter) failedLocked(call *yodel.Call, code yodel.Code, id, why string
 	return e
 }
 
-// round makes a duration short to read.
+// round rounds a duration for people.
 func round(d time.Duration) time.Duration {
 	if d > 10*time.Millisecond {
 		return d.Round(time.Millisecond)

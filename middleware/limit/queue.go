@@ -8,32 +8,33 @@ import (
 	"time"
 )
 
-// A queue is the calls that wait, ordered by class, and within a class divided among tenants: the
-// place that becomes free goes to the tenant that holds the fewest, of several to the one whose
-// turn was longest ago, and there to the call that came first. That is max-min fairness in places,
-// not in calls: a tenant whose calls take ten times as long gets a tenth as many of them.
+// A queue is the waiting calls, ordered by class. Within a class, places are divided among tenants.
+// A free place goes to the tenant that holds the fewest places. Among tenants with equally many, it
+// goes to the one that has waited longest for a place, and there to the call that came first. This
+// is max-min fairness of places, not of calls: a tenant whose calls take ten times as long gets a
+// tenth as many of them.
 //
-// It knows nothing of time, locks or goroutines.
+// A queue uses no clock, no locks and no goroutines.
 type queue struct {
-	classes []*class // the highest first; they stay, and there are no more than 256
-	n       int      // calls that wait
-	turns   uint64   // given so far
+	classes []*class // the highest first; classes are never removed, and there are at most 256
+	n       int      // number of waiting calls
+	turns   uint64   // number of places given so far
 	lines   map[lineKey]*line
-	spare   []*line   // to be used again, never more than maxSpare
-	waiters []*waiter // likewise
+	spare   []*line   // for reuse, at most maxSpare
+	waiters []*waiter // for reuse, at most maxSpare
 }
 
-// maxSpare is how many of each kind are kept to be used again.
+// maxSpare is how many unused lines, and how many unused waiters, a queue keeps for reuse.
 const maxSpare = 64
 
-// A class is the calls of one criticality that wait.
+// A class is the waiting calls of one criticality.
 type class struct {
 	level int
-	lines []*line // of the tenants that have calls in it that wait
+	lines []*line // of the tenants with waiting calls in the class
 	n     int
 
-	since time.Duration // when the first of those came since whom one of this class has always waited
-	over  time.Duration // when there was last no room for one of it in an overload: see limiter.standingLocked
+	since time.Duration // since when at least one call of the class has been waiting
+	over  time.Duration // when the class was last in an overload: see limiter.standingLocked
 }
 
 type lineKey struct {
@@ -41,25 +42,26 @@ type lineKey struct {
 	tenant string
 }
 
-// A line is the calls of one tenant in one class. It lasts while one of them waits or runs.
+// A line is the calls of one tenant in one class. It exists while one of its calls waits, or runs
+// after a wait.
 type line struct {
 	key         lineKey
 	class       *class
 	first, last *waiter
-	n           int    // that wait
-	running     int    // that have waited and run now
-	turn        uint64 // the last one it had
+	n           int    // waiting calls
+	running     int    // running calls that have waited
+	turn        uint64 // number of the place that the line got last
 }
 
-// held is what it has of the limiter.
+// held returns how many calls of the line wait or run.
 func (l *line) held() int { return l.n + l.running }
 
-// A waiter is a call that waits. Between two calls it is kept with its channel and its timer.
+// A waiter is a waiting call. The queue reuses it, with its channel and its timer, for later calls.
 type waiter struct {
-	line       *line // nil when it does not wait
+	line       *line // nil when no call uses the waiter
 	prev, next *waiter
 	since      time.Duration // when it began to wait
-	latest     time.Duration // when it must have begun to run
+	latest     time.Duration // when the call must begin to run
 	outcome    chan outcome
 	timer      *time.Timer
 }
@@ -69,12 +71,12 @@ type outcome uint8
 
 const (
 	_         outcome = iota
-	granted           // it has a place
-	displaced         // a call that is more critical, or of a tenant that has less, took its place in the queue
-	stale             // it waited for too long
+	granted           // the call has a place
+	displaced         // a call that is more critical, or whose tenant holds less, took its place in the queue
+	stale             // the call has waited too long
 )
 
-// upTo returns how many calls wait in the class and above it.
+// upTo returns how many calls wait in the class and in higher ones.
 func (q *queue) upTo(own *class) (n int) {
 	for _, c := range q.classes {
 		if c.level < own.level {
@@ -85,12 +87,12 @@ func (q *queue) upTo(own *class) (n int) {
 	return n
 }
 
-// ahead returns about how many calls will run before one that comes now.
+// ahead returns about how many calls will run before a call that arrives now.
 func (q *queue) ahead(c *class, key lineKey) int {
 	return q.upTo(c) - c.n + min(c.n, (q.own(key)+1)*len(c.lines))
 }
 
-// own returns how many calls of key wait.
+// own returns how many calls of the line with this key wait.
 func (q *queue) own(key lineKey) int {
 	if l := q.lines[key]; l != nil {
 		return l.n
@@ -98,9 +100,9 @@ func (q *queue) own(key lineKey) int {
 	return 0
 }
 
-// below returns the call that has to go for one of class c when there is no room for both: of the
-// lowest class, if that is a lower one, the last one of the tenant that has most. It returns nil
-// when there is none.
+// below returns the waiting call that a new call of class c displaces when the queue is full. It is
+// in the lowest class with waiting calls, if that class is lower than c, and it is the last call of
+// the tenant that holds most. below returns nil if there is no such call.
 func (q *queue) below(c *class) *waiter {
 	for _, lowest := range slices.Backward(q.classes) {
 		if lowest.level <= c.level {
@@ -114,8 +116,9 @@ func (q *queue) below(c *class) *waiter {
 	return nil
 }
 
-// beside returns the call that has to go for one of key because its tenant has more of the class c,
-// even then, or nil.
+// beside returns the waiting call of class c that a new call of key displaces. Its tenant holds
+// more than the tenant of key would hold with the new call. beside returns nil if there is no such
+// call.
 func (q *queue) beside(c *class, key lineKey) *waiter {
 	if c.n == 0 {
 		return nil
@@ -141,7 +144,7 @@ func (c *class) largest() *line {
 	return most
 }
 
-// add puts w last in its line.
+// add appends w to the line of key.
 func (q *queue) add(w *waiter, c *class, key lineKey) {
 	l := q.line(key)
 	if l.n == 0 {
@@ -160,7 +163,7 @@ func (q *queue) add(w *waiter, c *class, key lineKey) {
 	q.n++
 }
 
-// remove takes w out, wherever it stands.
+// remove removes w from its line.
 func (q *queue) remove(w *waiter) {
 	l := w.line
 	if w.prev != nil {
@@ -186,7 +189,7 @@ func (q *queue) remove(w *waiter) {
 	}
 }
 
-// next returns the call that is next to run. There must be one.
+// next returns the waiting call that runs next. There must be a waiting call.
 func (q *queue) next() *waiter {
 	i := 0
 	for q.classes[i].n == 0 {
@@ -202,7 +205,7 @@ func (q *queue) next() *waiter {
 	return best.first
 }
 
-// begin takes out w, which begins to run, and returns its line, to be told when it has ended.
+// begin removes w, which begins to run. It returns the line of w, for end.
 func (q *queue) begin(w *waiter) *line {
 	l := w.line
 	q.turns++
@@ -212,13 +215,13 @@ func (q *queue) begin(w *waiter) *line {
 	return l
 }
 
-// end says that a call has ended that had waited.
+// end notes that a call of l that has waited has ended.
 func (q *queue) end(l *line) {
 	l.running--
 	q.forget(l)
 }
 
-// line returns the line of key, which it makes when there is none.
+// line returns the line of key, and creates it if it does not exist.
 func (q *queue) line(key lineKey) *line {
 	l := q.lines[key]
 	if l != nil {
@@ -237,7 +240,7 @@ func (q *queue) line(key lineKey) *line {
 	return l
 }
 
-// forget drops a line that has nothing.
+// forget removes a line without waiting or running calls.
 func (q *queue) forget(l *line) {
 	if l.held() > 0 {
 		return
@@ -249,7 +252,7 @@ func (q *queue) forget(l *line) {
 	}
 }
 
-// class returns the class of a level.
+// class returns the class of a level, and creates it if it does not exist.
 func (q *queue) class(level int) *class {
 	i, ok := slices.BinarySearchFunc(q.classes, level, func(c *class, level int) int { return level - c.level })
 	if !ok {
@@ -258,7 +261,7 @@ func (q *queue) class(level int) *class {
 	return q.classes[i]
 }
 
-// waiter returns one that is not in use, or a new one.
+// waiter returns an unused waiter.
 func (q *queue) waiter() *waiter {
 	if n := len(q.waiters); n > 0 {
 		w := q.waiters[n-1]

@@ -15,15 +15,15 @@ import (
 // Stats describes the state of a limiter and what it has done.
 type Stats struct {
 	What    string `json:"what"`              // what is limited
-	Learned bool   `json:"learned,omitempty"` // the limit is learned
+	Learned bool   `json:"learned,omitempty"` // whether the limit is learned
 	Limit   int    `json:"limit"`             // how many calls may run at a time
-	Running int    `json:"running"`           // calls that run
-	Waiting int    `json:"waiting"`           // calls that wait
-	// Calls of some class have been waiting for longer than Options.Interval.
+	Running int    `json:"running"`           // running calls
+	Waiting int    `json:"waiting"`           // waiting calls
+	// Overload is true if calls of some class have been waiting for longer than Options.Interval.
 	Overload bool `json:"overload,omitempty"`
-	// the recent mean duration of a call; 0 when it is not known
+	// Took is the recent mean duration of a call; 0 while unknown.
 	Took time.Duration `json:"took"`
-	// for a learned limit: the duration of a call that does not wait
+	// Base is the duration of a call that does not wait, for a learned limit.
 	Base      time.Duration `json:"base,omitempty"`
 	Rate      float64       `json:"rate,omitempty"`      // for a learned limit: the highest recent throughput, in calls per second
 	Waited    uint64        `json:"waited,omitempty"`    // calls that had to wait
