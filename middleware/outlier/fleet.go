@@ -16,37 +16,37 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/internal/spell"
 )
 
-// who is in whose name endpoints are not ready.
+// who is the name under which endpoints are made not ready.
 const who = "outlier"
 
 const (
 	every     = 100 * time.Millisecond // between two sweeps; longer for thousands of endpoints
-	everyMore = 50 * time.Microsecond  // for each endpoint
-	hurryTime = 10 * time.Millisecond  // between two sweeps at least
-	againTime = time.Second            // between two attempts to begin with sweeps
-	idleTime  = 10 * time.Second       // without a call for so long there are no more sweeps, until there is one
+	everyMore = 50 * time.Microsecond  // added to it for each endpoint
+	hurryTime = 10 * time.Millisecond  // at least between two sweeps after failures in a row
+	againTime = time.Second            // between two attempts to start the goroutine that sweeps
+	idleTime  = 10 * time.Second       // sweeps stop after this time without a call, until the next call
 
-	memory = 500 * time.Millisecond // within this what was counted falls to 1/e of its weight,
-	few    = 8                      // but not before so many more calls
-	doubt  = time.Minute            // and what was suspected
+	memory = 500 * time.Millisecond // counts fall to 1/e of their weight within this time,
+	few    = 8                      // but not within fewer further calls than this
+	doubt  = time.Minute            // suspicion falls to 1/e within this time
 
-	// A test that decides too soon takes a pause of one server, for its garbage or for a lost
-	// packet, for a sickness. However many calls tell it so, the suspicion needs this long to grow
-	// from nothing to certainty.
+	// soonest is the least time in which suspicion grows from zero to certainty, however many bad
+	// calls there are. If it were shorter, a short pause of a server, for its garbage collector or
+	// for a lost packet, would eject it.
 	soonest   = 500 * time.Millisecond
-	certainty = 13.8 // natural logarithm of a million: how much likelier what is seen is when the member is bad
+	certainty = 13.8 // natural logarithm of a million: how much likelier the outcomes are if the member is bad
 
-	// An ejected member comes back from this far below certainty: one bad call is too much for it.
-	// Good ones must take it as far down again.
+	// A trial begins with a suspicion of certainty minus trialRoom, so that about one bad call
+	// ejects the member again. Good calls must lower the suspicion by another trialGood.
 	trialRoom = 2.0
 	trialGood = 0.8
 
-	leastBad   = 0.02 // the share of bad calls that everybody is allowed
-	mostBad    = 0.6  // where more than that are, little can be told
-	deviations = 2    // above the median
-	failing    = 0.95 // the share of failures that is too much by itself, rather than half of them
-	leastReady = 2    // 1/2 of all must be ready
-	enough     = 128  // calls that are measured between two sweeps
+	leastBad   = 0.02 // every member is allowed this share of bad calls
+	mostBad    = 0.6  // the usual share of bad calls is assumed to be at most this
+	deviations = 2    // above the median, for the limit of a member's share
+	failing    = 0.95 // the share of failures that leads to an ejection by itself; half of it being normal
+	leastReady = 2    // at least 1/2 of the members must be ready
+	enough     = 128  // measured calls between two sweeps
 	pingTime   = time.Second
 )
 
@@ -56,12 +56,12 @@ type fleet struct {
 	client  *yodel.Client
 	born    time.Time
 	running atomic.Bool
-	again   atomic.Int64 // until when a goroutine may be about to run, since it was born
-	usual   atomic.Int64 // nanoseconds
-	slow    atomic.Int64 // more than this is
+	again   atomic.Int64 // no goroutine is started before this time, in nanoseconds since born
+	usual   atomic.Int64 // the usual duration, in nanoseconds
+	slow    atomic.Int64 // a call that takes longer is slow, in nanoseconds
 	hurry   chan struct{}
 
-	// Of the goroutine that sweeps. There is one at a time.
+	// The following fields belong to the goroutine that sweeps. There is only one at a time.
 	last     time.Time
 	members  []*member
 	samples  []sample
@@ -71,30 +71,30 @@ type fleet struct {
 	suspects []suspect
 }
 
-// judged is what sweeps know of a member.
+// A judged is the state of a member that sweeps maintain.
 type judged struct {
-	calls, bad, failed float64 // lately
+	calls, bad, failed float64 // recent
 	times, logs        float64
-	suspicion          float64 // from ended calls
-	waiting            float64 // from overdue ones
-	despair            float64 // from failures, however many the others have
-	share              float64 // of bad calls, the overdue ones included
+	suspicion          float64 // from calls that have ended
+	waiting            float64 // from overdue calls
+	despair            float64 // from failures, without a comparison with other members
+	share              float64 // of bad calls, including overdue ones
 
-	// Calls that had begun by a time that is at least the time of a slow call ago, and by a later
-	// one.
+	// old is the number of calls that had begun at a time at least as long ago as a slow call
+	// takes. mark is the number at a later time.
 	old, mark int64
 	markAt    time.Time
-	lost      int64 // of those, how many began in earlier epochs and have not ended in them
+	lost      int64 // how many of the begun calls belong to earlier epochs and did not end there
 	seen      int64 // calls that had begun by the last sweep
 
-	ejections int           // in a row
-	lasts     time.Duration // of the last one, about
-	back      time.Time     // when it ends; later, when it ended
+	ejections int           // consecutive
+	lasts     time.Duration // about how long the last ejection lasts
+	back      time.Time     // when the ejection ends; after it, when it has ended
 }
 
 type fleetKey struct{}
 
-// join makes the client's sweeps go on, with these options.
+// join sets the options of the client's sweeps, and starts the sweeps if they do not run.
 func (m *member) join(p *Options, call *yodel.Call) *fleet {
 	f := m.fleet.Load()
 	if f == nil {
@@ -103,7 +103,7 @@ func (m *member) join(p *Options, call *yodel.Call) *fleet {
 	}
 	f.options.Store(p)
 	if now := time.Since(f.born); !f.running.Load() {
-		// It may take a while to begin, and not begin at all because this endpoint is just leaving.
+		// The goroutine may start late. It does not start if this endpoint is being removed.
 		if again := f.again.Load(); int64(now) >= again && f.again.CompareAndSwap(again, int64(now+againTime)) {
 			m.ep.Go(f.run)
 		}
@@ -118,12 +118,12 @@ func newFleet(c *yodel.Client) *fleet {
 	return f
 }
 
-// run sweeps until ctx ends, or there are no calls.
+// run sweeps until ctx ends, or until there have been no calls for idleTime.
 func (f *fleet) run(ctx context.Context) {
 	if !f.running.CompareAndSwap(false, true) {
 		return
 	}
-	defer func() { f.running.Store(false) }() // also when OnEject panics
+	defer func() { f.running.Store(false) }() // deferred, in case of a panic
 	f.last = time.Now()
 	busy := f.last
 	timer := time.NewTimer(every)
@@ -144,7 +144,7 @@ func (f *fleet) run(ctx context.Context) {
 		} else if f.last.Sub(busy) > idleTime {
 			called := f.called()
 			f.running.Store(false)
-			// a call that has just begun counts on this goroutine
+			// A call that has just begun relies on this goroutine.
 			if !called() || !f.running.CompareAndSwap(false, true) {
 				return
 			}
@@ -154,8 +154,8 @@ func (f *fleet) run(ctx context.Context) {
 	}
 }
 
-// called returns a function that reports whether calls have begun since the last sweep. Another
-// goroutine may sweep meanwhile, so it looks at nothing that sweeps change.
+// called returns a function that reports whether calls have begun since the last sweep. The
+// function reads nothing that sweeps change, because another goroutine may sweep at the same time.
 func (f *fleet) called() func() bool {
 	members, seen := slices.Clone(f.members), make([]int64, len(f.members))
 	for i, m := range members {
@@ -171,7 +171,7 @@ func (f *fleet) called() func() bool {
 	}
 }
 
-// sweep compares the endpoints, and reports whether there is anything to do with them.
+// sweep compares the endpoints, and reports whether any endpoint has calls or is ejected.
 func (f *fleet) sweep() (busy bool) {
 	now := time.Now()
 	past := now.Sub(f.last)
@@ -197,10 +197,10 @@ func (f *fleet) sweep() (busy bool) {
 	return busy
 }
 
-// A sample is what was counted since the last sweep.
+// A sample is what a member has counted since the last sweep.
 type sample struct{ good, bad, failed float64 }
 
-// take takes what was counted.
+// take returns the counts since the last sweep, and resets them.
 func (m *member) take(now time.Time, past, slow time.Duration) sample {
 	j := &m.judged
 	times := m.times.Swap(0)
@@ -208,7 +208,7 @@ func (m *member) take(now time.Time, past, slow time.Duration) sample {
 	failed, late := float64(m.failed.Swap(0)), float64(m.late.Swap(0))
 	s := sample{good: max(n-slows, 0) + float64(m.answered.Swap(0)), bad: slows + failed + late, failed: failed}
 
-	// Of few calls each counts for longer, or chance would decide what is usual.
+	// With few calls, each counts for longer. Otherwise chance would decide which share is usual.
 	fade := math.Exp(-max(min(float64(past)/float64(memory), (s.good+s.bad)/few), float64(past)/float64(idleTime)))
 	j.calls = j.calls*fade + s.good + s.bad
 	j.bad = j.bad*fade + s.bad
@@ -216,7 +216,7 @@ func (m *member) take(now time.Time, past, slow time.Duration) sample {
 	j.times = j.times*fade + n
 	j.logs = j.logs*fade + float64(times&logsOfSum)
 
-	// Of the calls that had begun by then as many have ended at most as have ended in all.
+	// Of the calls that had begun by then, at most as many have ended as have ended in all.
 	measured := m.begun.Load() - j.seen
 	j.seen += measured
 	if now.Sub(j.markAt) >= slow {
@@ -228,11 +228,11 @@ func (m *member) take(now time.Time, past, slow time.Duration) sample {
 	return s
 }
 
-// maskFor returns the mask with which enough calls are measured, when so many were with another
-// one.
+// maskFor returns the mask with which enough calls are measured. n calls were measured with the old
+// mask in the time past.
 func maskFor(n float64, past time.Duration, mask uint32) uint32 {
 	if past < every/2 {
-		return mask // too short to tell
+		return mask // the time is too short for an estimate
 	}
 	all := n * float64(mask+1) * float64(every) / float64(past)
 	next := uint32(0)
@@ -245,7 +245,7 @@ func maskFor(n float64, past time.Duration, mask uint32) uint32 {
 
 func (m *member) overdue() float64 { return float64(max(m.judged.old-m.judged.lost-m.ended.Load(), 0)) }
 
-// measure finds out how long calls take usually.
+// measure computes the usual duration of a call, and the duration above which a call is slow.
 func (f *fleet) measure(p *Options) {
 	f.logs = f.logs[:0]
 	for _, m := range f.members {
@@ -253,7 +253,7 @@ func (f *fleet) measure(p *Options) {
 			f.logs = append(f.logs, j.logs/j.times)
 		}
 	}
-	if len(f.logs) < 2 { // there is nobody to compare with; what was usual lately may still be
+	if len(f.logs) < 2 { // no other member to compare with; the previous values stay
 		return
 	}
 	usual := timeOf(median(f.logs))
@@ -262,27 +262,27 @@ func (f *fleet) measure(p *Options) {
 		f.slow.Store(math.MaxInt64)
 		return
 	}
-	const never = 1 << 62 // more is too much for an int64
+	const never = 1 << 62 // a larger value overflows an int64
 	f.slow.Store(int64(min(max(p.Slow*float64(usual), float64(usual)+float64(p.SlowBy)), never)))
 }
 
-// median sorts x, and returns the middle one, the lower of two.
+// median sorts x and returns its middle element, or the lower of its two middle elements.
 func median(x []float64) float64 {
 	slices.Sort(x)
 	return x[(len(x)-1)/2]
 }
 
-// A reference is what members are compared with.
+// A reference is the values with which members are compared.
 type reference struct {
 	known    bool
 	median   float64 // of the shares of bad calls
-	overdue  float64 // how many calls are with most members: more than twice the median are not
-	least    float64 // share of failures
-	limit    float64 // more than this is bad
-	up, down float64 // what a bad call, and a good one, add to the suspicion
+	overdue  float64 // twice the median number of overdue calls; only more than that counts
+	least    float64 // the lowest share of failures of a member
+	limit    float64 // a larger share is bad
+	up, down float64 // how much a bad call, and a good one, change the suspicion
 }
 
-// compare finds out what share of bad calls is usual.
+// compare computes the usual share of bad calls.
 func (f *fleet) compare(p *Options) *reference {
 	r := &reference{least: 1}
 	f.shares, f.overdue = f.shares[:0], f.overdue[:0]
@@ -303,7 +303,7 @@ func (f *fleet) compare(p *Options) *reference {
 		for i, s := range f.shares {
 			f.shares[i] = math.Abs(s - r.median)
 		}
-		const ofNormal = 1.4826 // a deviation, of the median deviation
+		const ofNormal = 1.4826 // the standard deviation of a normal distribution, divided by its median deviation
 		r.limit = r.median + max(p.Margin, deviations*ofNormal*median(f.shares))
 	}
 	if len(f.overdue) >= 2 {
@@ -315,17 +315,17 @@ func (f *fleet) compare(p *Options) *reference {
 	return r
 }
 
-// judge makes the suspicion what the sample tells.
+// judge updates the suspicion of a member with a sample.
 func (r *reference) judge(m *member, s sample, past time.Duration) {
 	j := &m.judged
 	most := certainty * float64(past) / float64(soonest)
 	j.suspicion *= math.Exp(-float64(past) / float64(doubt))
 	if m.phase.Load() != in {
-		most = certainty // it is suspect
+		most = certainty // the member is already suspect
 	}
 	fails := s.failed*math.Log(failing/0.5) + (s.good+s.bad-s.failed)*math.Log((1-failing)/0.5)
 	j.despair = min(max(j.despair+min(fails, most), 0), certainty)
-	if !r.someWell() { // what fails with all of them says nothing of one, also when they are well again
+	if !r.someWell() { // a failure of all members says nothing about one, even after their recovery
 		j.despair = 0
 	}
 	j.suspicion = min(max(j.suspicion+min(s.bad*r.up+s.good*r.down, most), 0), certainty)
@@ -346,15 +346,15 @@ func (r *reference) suspect(p *Options, m *member) (why string) {
 	return ""
 }
 
-// someWell reports whether there is a member of whose calls less than half fail.
+// someWell reports whether there is a member with less than half of its calls failing.
 func (r *reference) someWell() bool { return r.known && r.least < 0.5 }
 
-// hopeless reports whether nearly all calls of a member fail, and not those of all others.
+// hopeless reports whether nearly all calls of a member fail, while another member works.
 func (r *reference) hopeless(m *member) bool {
 	return r.someWell() && m.judged.despair >= certainty
 }
 
-// decide ejects members and takes them back.
+// decide ejects members, and ends ejections.
 func (f *fleet) decide(p *Options, now time.Time, r *reference) {
 	ejected, ready := 0, 0
 	for _, m := range f.members {
@@ -383,7 +383,7 @@ func (f *fleet) decide(p *Options, now time.Time, r *reference) {
 			m.continueTrial(p, now, r)
 		}
 	}
-	// not all may fit
+	// Not all suspects may be ejected at a time. The worst come first.
 	slices.SortFunc(f.suspects, func(a, b suspect) int { return cmp.Compare(b.judged.share, a.judged.share) })
 	for _, s := range f.suspects {
 		others := ready
@@ -397,13 +397,13 @@ func (f *fleet) decide(p *Options, now time.Time, r *reference) {
 	}
 }
 
-// A suspect is a member that is worse than the others.
+// A suspect is a member that should be ejected.
 type suspect struct {
 	*member
 	why string
 }
 
-// eject takes a member out of use.
+// eject ejects a member.
 func (m *member) eject(p *Options, now time.Time, why string) {
 	j := &m.judged
 	if m.phase.Load() == in && now.Sub(j.back) >= 2*j.lasts {
@@ -414,14 +414,14 @@ func (m *member) eject(p *Options, now time.Time, why string) {
 	j.lasts = about
 	j.back = now.Add(d)
 	m.asked.Store(unasked)
-	m.mask.Store(0) // of a trial each call counts
+	m.mask.Store(0) // in a trial, every call counts
 	m.turn(out, false)
 	if p.OnEject != nil {
 		_ = aside.Do("outlier.Options.OnEject", nil, func() { p.OnEject(m.ep, why, d) }) // that it failed is in the log
 	}
 }
 
-// turn changes the phase.
+// turn changes the phase, and makes the endpoint ready or not ready.
 func (m *member) turn(phase int32, ready bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -430,7 +430,7 @@ func (m *member) turn(phase int32, ready bool) {
 	m.ep.SetReady(who, ready)
 }
 
-// takeBack makes a member one like the others.
+// takeBack ends the ejection of a member.
 func (m *member) takeBack(p *Options, now time.Time, why string) {
 	m.judged.back = now
 	m.row.Store(0)
@@ -440,7 +440,7 @@ func (m *member) takeBack(p *Options, now time.Time, why string) {
 	}
 }
 
-// What became of the question whether a member is there.
+// These are the states of the ping to an ejected member.
 const (
 	unasked int32 = iota
 	asking
@@ -448,7 +448,7 @@ const (
 	there
 )
 
-// comeBack lets an ejected member try when its time is over and it answers a ping.
+// comeBack begins the trial of an ejected member when its time is over and it has answered a ping.
 func (m *member) comeBack(p *Options, now time.Time) {
 	j := &m.judged
 	switch m.asked.Load() {
@@ -459,7 +459,7 @@ func (m *member) comeBack(p *Options, now time.Time) {
 		m.asked.Store(asking)
 		m.ep.Go(m.ping)
 	case silent:
-		j.back = now.Add(p.Ejection) // until it is asked again
+		j.back = now.Add(p.Ejection) // the next ping
 		m.asked.Store(unasked)
 	case there:
 		j.suspicion, j.despair, j.waiting = certainty-trialRoom, certainty-trialRoom, 0
@@ -472,7 +472,7 @@ func (m *member) comeBack(p *Options, now time.Time) {
 	}
 }
 
-// ping asks whether the server is there. Whatever it answers will do.
+// ping sends a ping to the server. Every answer of the server counts, even an error.
 func (m *member) ping(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pingTime)
 	defer cancel()
@@ -485,7 +485,7 @@ func (m *member) ping(ctx context.Context) {
 	}
 }
 
-// continueTrial decides what the calls of a trial have shown.
+// continueTrial decides whether a trial ends. Otherwise it allows the next call.
 func (m *member) continueTrial(p *Options, now time.Time, r *reference) {
 	j := &m.judged
 	switch {
@@ -494,6 +494,6 @@ func (m *member) continueTrial(p *Options, now time.Time, r *reference) {
 	case j.suspicion <= certainty-trialRoom-trialGood:
 		m.takeBack(p, now, "it is well again")
 	case m.tried.Swap(false):
-		m.turn(trial, true) // the next one
+		m.turn(trial, true) // allow the next call
 	}
 }

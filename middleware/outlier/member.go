@@ -15,39 +15,40 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A member is an endpoint among the others. Calls count here what the next sweep takes.
+// A member is one of a client's endpoints. Its calls update the counters, and the next sweep takes
+// them.
 type member struct {
 	ep    *yodel.Endpoint
 	born  time.Time
 	fleet atomic.Pointer[fleet] // nil before the first call
-	mask  atomic.Uint32         // which calls are measured: of 1, 2, 4, … one
+	mask  atomic.Uint32         // one of mask+1 calls is measured
 	phase atomic.Int32
 	row   atomic.Int32 // failures in a row
 
-	_        [64]byte // what follows changes with each call
+	_        [64]byte // the following fields change with each call
 	begun    atomic.Int64
-	ended    atomic.Int64  // of those that began in this epoch
-	times    atomic.Uint64 // of good answers: how many, above the sum of their logarithms
-	slow     atomic.Int64  // those of them that were slow
+	ended    atomic.Int64  // calls that ended in the epoch in which they began
+	times    atomic.Uint64 // of good answers: their number, and below it the sum of the logarithms of their durations
+	slow     atomic.Int64  // good answers that were slow
 	answered atomic.Int64  // errors that are not the server's fault
 	failed   atomic.Int64
 	late     atomic.Int64
 	_        [64]byte
 
-	epoch atomic.Int32 // another one after each ejection: what was lost then is not waited for any more
-	asked atomic.Int32 // whether it is there
-	tried atomic.Bool  // the call that tries has ended
+	epoch atomic.Int32 // grows after each ejection: calls of earlier epochs are never overdue
+	asked atomic.Int32 // state of the ping
+	tried atomic.Bool  // whether the current call of the trial has ended
 
-	mu     sync.Mutex // of phase
-	free   bool       // in trial: the next call may be the one that tries
+	mu     sync.Mutex // guards phase
+	free   bool       // in a trial: whether the next call may be the one that tries the endpoint
 	judged judged
 }
 
-// The phases of a member.
+// These are the phases of a member.
 const (
-	in    int32 = iota // with the others
+	in    int32 = iota // in use
 	out                // ejected
-	trial              // ejected, and gets one call at a time
+	trial              // after an ejection: it gets one call at a time
 )
 
 type memberKey struct{}
@@ -56,12 +57,12 @@ func memberOf(ep *yodel.Endpoint) *member {
 	return ep.State(memberKey{}, func() any { return &member{ep: ep, born: time.Now()} }).(*member) //nolint:forcetypeassert // nobody else has the key
 }
 
-// clock is the time since the member was made: reading it costs half of what the time of day does.
+// clock returns the time since the member was created. It costs half as much as time.Now.
 func (m *member) clock() time.Duration { return time.Since(m.born) }
 
 var errGone = errors.New("something below panicked")
 
-// measure carries out a call that counts.
+// measure makes a call and counts its outcome.
 func (m *member) measure(ctx context.Context, p *Options, call *yodel.Call, next yodel.Handler) (err error) {
 	f := m.fleet.Load()
 	if f == nil || !f.running.Load() || f.options.Load() != p {
@@ -69,10 +70,10 @@ func (m *member) measure(ctx context.Context, p *Options, call *yodel.Call, next
 	}
 	trying := m.phase.Load() == trial && m.try(call)
 	m.begun.Add(1)
-	epoch := m.epoch.Load() // after that, so that a call that begins between two epochs is rather not waited for
+	epoch := m.epoch.Load() // after begun.Add: a call between two epochs is then not waited for
 	began := m.clock()
 	err = errGone
-	defer func() { // also when a codec panics
+	defer func() { // deferred, because a codec may panic
 		m.end(p, f, m.clock()-began, err)
 		if epoch == m.epoch.Load() {
 			m.ended.Add(1)
@@ -84,7 +85,7 @@ func (m *member) measure(ctx context.Context, p *Options, call *yodel.Call, next
 	return next(ctx, call)
 }
 
-// end takes note of how a call ended that took so long.
+// end counts the outcome of a call that took the given time.
 func (m *member) end(p *Options, f *fleet, took time.Duration, err error) {
 	if err == nil {
 		if m.row.Load() != 0 {
@@ -99,7 +100,7 @@ func (m *member) end(p *Options, f *fleet, took time.Duration, err error) {
 	code := yodel.CodeOf(err)
 	switch {
 	case errors.Is(err, errGone):
-	// which waited for a connection
+	// A call that was not processed before its deadline has waited for a connection.
 	case code == yodel.Canceled, code == yodel.DeadlineExceeded && yodel.NotProcessed(err):
 		if int64(took) > f.usual.Load() {
 			m.late.Add(1)
@@ -114,7 +115,7 @@ func (m *member) end(p *Options, f *fleet, took time.Duration, err error) {
 	}
 }
 
-// unmeasured takes note of the end of a call that is not measured: only failures in a row count.
+// unmeasured handles the end of a call that is not measured. Only failures in a row count.
 func (m *member) unmeasured(p *Options, call *yodel.Call, err error) {
 	if call.OneWay || strings.HasPrefix(call.Method, "yodel.") {
 		return
@@ -134,7 +135,7 @@ func (m *member) unmeasured(p *Options, call *yodel.Call, err error) {
 	}
 }
 
-// count counts failures in a row.
+// count counts a failure in a row. It starts a sweep when there are enough.
 func (m *member) count(p *Options, f *fleet, err error) {
 	if !certain(err) || p.Errors < 0 {
 		return
@@ -142,13 +143,13 @@ func (m *member) count(p *Options, f *fleet, err error) {
 	if n := m.row.Add(1); int(n)%p.Errors == 0 {
 		select {
 		case f.hurry <- struct{}{}:
-		default: // somebody else is in a hurry already
+		default: // a sweep has been requested already
 		}
 	}
 }
 
-// try makes a call the one that tries, if there is none yet, and the balancer go elsewhere until it
-// has ended.
+// try reports whether a call is the one that tries the endpoint. If it is, the endpoint is not
+// ready until the call has ended, so that the balancer picks other endpoints.
 func (m *member) try(call *yodel.Call) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,7 +162,7 @@ func (m *member) try(call *yodel.Call) bool {
 	return true
 }
 
-// Times are kept as logarithms to the base of 2, in steps of 1/256, of their nanoseconds.
+// Durations are stored as binary logarithms of their nanoseconds, in steps of 1/256.
 const (
 	timesOne  = 1 << 40
 	logSteps  = 256
@@ -174,7 +175,7 @@ func logOf(d time.Duration) uint64 {
 	return uint64(octave)*logSteps + (n<<(63-octave)>>55)&(logSteps-1)
 }
 
-// timeOf returns the time whose logarithm is near to log.
+// timeOf returns the duration whose logarithm is about log.
 func timeOf(log float64) time.Duration {
 	octave, rest := math.Modf(log / logSteps)
 	return time.Duration(math.Ldexp(1+rest, int(octave)))

@@ -8,10 +8,10 @@
 // outermost or just below a breaker. Its state is kept on the endpoints and the client, and
 // survives a change of the chain.
 //
-// Every call ends well or badly. Ten times a second it compares the shares of bad calls. It ejects
-// an endpoint if its share is much larger than the median and that is very unlikely to be chance.
-// An ejected endpoint is not ready (see yodel.Endpoint.SetReady). A problem that all endpoints have
-// ejects none. These calls are bad:
+// Every call ends well or badly. Ten times a second the middleware compares the endpoints' shares
+// of bad calls. It ejects an endpoint if its share is much larger than the median and that is very
+// unlikely to be chance. An ejected endpoint is not ready (see yodel.Endpoint.SetReady). A problem
+// that all endpoints have in common causes no ejection. These calls are bad:
 //
 //	failed   Unavailable, DeadlineExceeded, Internal, DataLoss, Unknown, Unimplemented and ResourceExhausted, unless Options.Failure says otherwise (see
 //	         Failed). The last three may have causes other than the server, but then the other servers return them as often
@@ -29,16 +29,17 @@
 // applies if nearly all calls of an endpoint fail, which takes about 20 of them. It helps when most
 // endpoints are bad and the median says nothing.
 //
-// An ejection ends after a while, which grows. The endpoint must then answer a ping. After that it
-// gets one call at a time (a trial). It is in use again after about three good calls, or ejected
-// for longer after about one bad call. It is also in use again if the trial has no result for about
-// four seconds, because there were no calls, or because one takes as long as elsewhere. So an
-// endpoint that is still bad costs one call, and an endpoint that is still unreachable costs none.
-// Ejection refuses no call: pinned calls go on.
+// An ejection ends after a while, which grows with each ejection. The endpoint must then answer a
+// ping. After that it gets one call at a time (a trial). It is in use again after about three good
+// calls, or ejected for longer after about one bad call. It is also in use again if the trial has
+// no result for about four seconds, because there were no calls or because a call is still running.
+// So an endpoint that is still bad costs one call, and an unreachable endpoint costs none. Ejection
+// refuses no call: pinned calls still reach the endpoint.
 //
-// At most three endpoints of ten are ejected, but always one of several. None is ejected if that
-// would leave less than half of them ready for any reason. If so few are ready, the ejected ones
-// return. Below that, balancers use all (see also balance.Panic).
+// At most three of ten endpoints are ejected, but always at least one of several. An endpoint is
+// not ejected if that would leave less than half of the endpoints ready, for any reason. If less
+// than half are ready, the ejected ones return. If even fewer are ready, balancers use all
+// endpoints (see also balance.Panic).
 //
 // The rules in a row and by percentage, the maximum share and the growing time are those of Envoy's
 // outlier detection. Envoy's third rule is a success rate below the mean minus 1.9 deviations. It
@@ -48,8 +49,8 @@
 // test that finds a change soonest for a given rate of false alarms: one in a million. A. Wald's
 // sequential probability ratio test decides about the return.
 //
-// Up to 1,280 calls a second of each endpoint are all measured, with two readings of the clock
-// each. Of more calls, a random sample of that size is measured.
+// Up to 1,280 calls a second of each endpoint are all measured, and each reads the clock twice. Of
+// more calls, a random sample of about that size is measured.
 package outlier
 
 import (
@@ -161,7 +162,7 @@ func Failed(err error) bool {
 	}
 }
 
-// certain reports whether a failure is one of those that count in a row.
+// certain reports whether a failure counts towards the failures in a row.
 func certain(err error) bool {
 	if yodel.NotProcessed(err) {
 		return false
@@ -175,13 +176,13 @@ func certain(err error) bool {
 }
 
 // own reports whether an error is one of the client's own refusals, which say nothing about the
-// server; that its window is full does.
+// server. The error for a full window is an exception, because a slow server can be its cause.
 func own(err error) bool {
 	e, ok := errors.AsType[*yodel.Error](err)
 	return ok && e.NotProcessed && (e.OfClient() || e.AboutConnection() || e.Stale())
 }
 
-// measured reports whether a call is one that should end soon.
+// measured reports whether a call should end soon, so that its duration counts.
 func measured(call *yodel.Call) bool {
 	return !call.OneWay && !call.Ordered && !call.Streams() && !strings.HasPrefix(call.Method, "yodel.")
 }
