@@ -151,8 +151,8 @@ func (o *Options) withDefaults() *Options {
 	return &p
 }
 
-// Failed reports whether an error counts as a failure by default, as the package comment describes.
-// Options.Failure may call it.
+// Failed reports whether an error counts as a failure by default. The package comment lists these
+// errors. Options.Failure may call Failed.
 func Failed(err error) bool {
 	e, ok := errors.AsType[*yodel.Error](err)
 	if ok && e.NotProcessed {
