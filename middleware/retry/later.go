@@ -26,16 +26,16 @@ import (
 type LaterOptions struct {
 	// Queue bounds the calls that wait to be repeated. Default 1000.
 	Queue int
-	// QueueBytes bounds their encoded size, in bytes. Default 16 MiB.
+	// QueueBytes bounds the encoded size of these calls, in bytes. Default 16 MiB.
 	QueueBytes int
 	// Times is how many attempts each call gets in the background. Default 10.
 	Times int
-	// Backoff is the longest wait before the first of them. It doubles with each attempt. The wait
-	// is a random part of it, at least half. Default 1 s.
+	// Backoff is the longest wait before the first attempt in the background. It doubles with each
+	// attempt. Each wait is a random part of it, at least half. Default 1 s.
 	Backoff time.Duration
 	// MaxBackoff bounds every wait. Default 1 min.
 	MaxBackoff time.Duration
-	// Timeout is the time limit of each of these attempts. Default 10 s.
+	// Timeout is the time limit of each attempt in the background. Default 10 s.
 	Timeout time.Duration
 	// Dropped is called for each call that is given up, with the reason: the error does not allow
 	// another attempt, the attempts are used up, or the client was closed (YDL1402). The Args of
@@ -104,7 +104,7 @@ func avoidLast(ctx context.Context, call *yodel.Call) {
 	}
 }
 
-// orDefault returns n if it is positive, and otherwise a default.
+// orDefault returns n if it is positive, and otherwise the default.
 func orDefault[T int | time.Duration](n, otherwise T) T {
 	if n <= 0 {
 		return otherwise
@@ -115,7 +115,7 @@ func orDefault[T int | time.Duration](n, otherwise T) T {
 	return n
 }
 
-// forever bounds waits, ten years, so that twice as much and sums do not overflow.
+// forever is the longest wait, ten years, so that sums of waits do not overflow.
 const forever = 10 * 365 * 24 * time.Hour
 
 // failed handles a call that failed with err: it queues the call or returns its error.
@@ -168,8 +168,8 @@ type task struct {
 	due      time.Time
 	attempts int           // in the background
 	longest  time.Duration // the next wait
-	again    bool          // the last attempt failed in a way that allows another one
-	unsent   bool          // it was certainly not executed by now
+	again    bool          // whether the last attempt failed in a way that allows another one
+	unsent   bool          // whether the call was certainly not executed so far
 	err      error         // of the last attempt
 	last     *yodel.Endpoint
 }
@@ -187,7 +187,7 @@ func (o *LaterOptions) task(call *yodel.Call) (*task, error) {
 	if err != nil {
 		return nil, err
 	}
-	if args == any(encoded) { // the caller's own
+	if args == any(encoded) { // the caller still owns them
 		encoded = &yodel.Encoded{Body: bytes.Clone(encoded.Body), Several: encoded.Several}
 	}
 	t := &task{LaterOptions: o, since: time.Now(), longest: min(o.Backoff, o.MaxBackoff), size: len(encoded.Body) + len(call.Attachment)}
@@ -209,7 +209,7 @@ func (t *task) dueAfter() {
 	t.longest = min(2*t.longest, t.MaxBackoff)
 }
 
-// refusal returns the error that says why the call is not repeated.
+// refusal returns the error of a call that is not repeated, with the reason.
 func (t *task) refusal(code yodel.Code, id, why string) *yodel.Error {
 	e := &yodel.Error{
 		Code: code, ID: id, NotProcessed: t.unsent, Cause: t.err, RetryAfter: retryAfter(t.err),
@@ -221,17 +221,17 @@ func (t *task) refusal(code yodel.Code, id, why string) *yodel.Error {
 	return e
 }
 
-// drop gives up a call.
+// drop drops a call.
 func (t *task) drop(err error) {
 	t.Logger.Warn("yodel: a call that was to be repeated in the background is dropped",
 		"method", t.call.Method, "attempts", t.attempts, "after", time.Since(t.since).Round(time.Millisecond), "err", err)
 	if t.Dropped != nil {
-		// a panic of it is in the log
+		// A panic of Dropped is logged.
 		_ = aside.Do("retry.LaterOptions.Dropped", t.Logger, func() { t.Dropped(&t.call, err) })
 	}
 }
 
-// How long an attempt may hold up the others, and how many may be under way.
+// These constants limit how long an attempt may delay the others, and how many may be in flight.
 const (
 	patience   = time.Second
 	maxWorkers = 16
@@ -241,15 +241,15 @@ const (
 // after the other. If an attempt takes long, another worker goes on with the other tasks.
 type backlog struct {
 	client *yodel.Client
-	news   chan struct{} // of a task that may be the first one due
-	well   atomic.Bool   // the last attempt has succeeded
+	news   chan struct{} // a new task may be the first one due
+	well   atomic.Bool   // whether the last attempt has succeeded
 
 	mu      sync.Mutex
-	tasks   []*task // the first one due first
-	count   int     // of those, and those that are worked on
+	tasks   []*task // sorted by due time
+	count   int     // tasks, including those in flight
 	bytes   int
 	workers int
-	taking  bool // one of them takes tasks
+	taking  bool // whether a worker takes tasks
 }
 
 // add queues a task, or returns why it cannot.
@@ -259,7 +259,7 @@ func (b *backlog) add(t *task) error {
 	if b.count >= t.Queue || b.bytes+t.size > t.QueueBytes {
 		return t.refusal(yodel.ResourceExhausted, "YDL1401", fmt.Sprintf("it cannot be made again later, because %d calls of %d bytes wait for that already", b.count, b.bytes))
 	}
-	if !b.staffLocked() { // it is closed
+	if !b.staffLocked() { // the backlog is closed
 		return t.err
 	}
 	b.count++
@@ -268,12 +268,12 @@ func (b *backlog) add(t *task) error {
 	return nil
 }
 
-// staffLocked makes sure that a worker takes tasks, unless enough workers will. It returns false if
-// none will.
+// staffLocked makes sure that a worker takes tasks. It returns false if there is no worker and none
+// can start.
 func (b *backlog) staffLocked() bool {
 	if !b.taking && b.workers < maxWorkers && b.client.Background(b.work) {
 		if b.taking = true; b.workers == 0 {
-			b.well.Store(false) // that is why they are here
+			b.well.Store(false) // a new task means that calls fail
 		}
 		b.workers++
 	}
@@ -286,7 +286,7 @@ func (b *backlog) insertLocked(t *task) {
 	if at == 0 {
 		select {
 		case b.news <- struct{}{}:
-		default: // there is some already
+		default: // a signal is already pending
 		}
 	}
 }
@@ -319,7 +319,7 @@ func (b *backlog) work(ctx context.Context) {
 	}
 }
 
-// A shift is the state of a worker during an attempt. The backlog's lock guards it.
+// A shift is the state of a worker during an attempt. The lock of the backlog guards it.
 type shift struct {
 	of           *backlog
 	aside, ended bool
@@ -369,7 +369,7 @@ func (b *backlog) attempt(ctx context.Context, t *task) error {
 	t.attempts++
 	t.again, t.call.Endpoint = false, nil
 	err := b.client.Do(ctx, &t.call)
-	// something above Later may have refused it
+	// A middleware above Later may have refused the call.
 	t.again = err != nil && (t.again || worthwhile(&t.call, err))
 	if err != nil {
 		t.unsent, t.err = t.unsent && yodel.NotProcessed(err), err

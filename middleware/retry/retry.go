@@ -13,11 +13,11 @@
 // call once. On a server it does nothing, because only the client knows the remaining time and the
 // other endpoints.
 //
-// A call is sent again only if that is safe: it was certainly not executed, or its method is
-// declared idempotent, or its idempotency key is remembered (see yodel.Attempts.MayRepeat). With a
-// key that only one process remembers, all further attempts go to that process. The error and the
-// record of a call say why it was not sent again. A call is also sent again only if another attempt
-// can have another outcome:
+// A call is sent again only if that is safe: it was certainly not executed, its method is declared
+// idempotent, or its idempotency key is remembered (see yodel.Attempts.MayRepeat). If only one
+// process remembers the key, all further attempts go to that process. The error and the record of a
+// call say why it was not sent again. A call is also sent again only if another attempt can have
+// another outcome:
 //
 //	Unavailable        always
 //	ResourceExhausted  when it was not executed: a limit. Not when the message itself is too large (YDL22…)
@@ -167,8 +167,8 @@ func (o *retrier) again(ctx context.Context, call *yodel.Call, err error) error 
 	return last
 }
 
-// attempts is again. Executed reports whether an attempt before the last one may have been
-// executed.
+// attempts makes the attempts for again. executed reports whether an attempt before the last one
+// may have been executed.
 func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (executed bool, last error) {
 	longest := min(o.Backoff, o.MaxBackoff)
 	for attempt := 1; attempt < o.Times && transient(err); attempt++ {
@@ -212,7 +212,7 @@ func (o *retrier) attempts(ctx context.Context, call *yodel.Call, err error) (ex
 	return executed, err
 }
 
-// declined returns err for a call that is not sent again, with the reason.
+// declined returns the error of a call that is not sent again: err with the reason.
 func declined(call *yodel.Call, err error, why string) error {
 	call.Note("retry", "not sent again: "+why)
 	e, ok := err.(*yodel.Error) //nolint:errorlint // a wrapped error belongs to the code that wrapped it
@@ -224,9 +224,9 @@ func declined(call *yodel.Call, err error, why string) error {
 	return &own
 }
 
-// doubtful corrects an err that says that the call was not executed, if an earlier attempt may have
-// been. A middleware between this one and the balancer may have refused the last attempt. The
-// balancer itself knows of earlier attempts.
+// doubtful returns err without the statement that the call was not executed, because an earlier
+// attempt may have been executed. A middleware between this one and the balancer, which does not
+// know the earlier attempts, may have refused the last attempt. The balancer knows them.
 func doubtful(err error) error {
 	e, _ := errors.AsType[*yodel.Error](err) // there is one: it says that the call was not executed
 	own := *e
