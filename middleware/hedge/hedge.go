@@ -12,15 +12,16 @@
 // server it does nothing.
 //
 // Only calls that may be executed twice are hedged: idempotent calls, calls of methods that are
-// declared idempotent, and calls whose idempotency key is remembered in a memory that another
+// declared idempotent, and calls whose idempotency key is remembered in a store that another
 // endpoint shares. The latter are hedged to such an endpoint. One-way, ordered and pinned calls,
-// and streams, are never hedged, and no call is while no endpoint is ready. With a single endpoint
-// the middleware costs almost nothing and learns nothing.
+// and streams, are never hedged. No call is hedged while no endpoint is ready. With a single
+// endpoint the middleware costs almost nothing and learns nothing.
 //
-// A good answer is one without an error. If one attempt fails while the other is in flight, the
-// call waits for the other. If both fail, the call fails with the error of the first. An attempt
-// that fails before the second one begins ends the call: retrying is the task of package retry. The
-// losing attempt is canceled, its server is told, and it has ended when the call returns.
+// A good answer is an answer without an error. If one attempt fails while the other is in flight,
+// the call waits for the other. If both fail, the call fails with the error of the first. If the
+// first attempt fails before the second begins, the call ends: retrying is the task of package
+// retry. The losing attempt is canceled, and the client tells its server so. It has ended when the
+// call returns.
 //
 // The extra load is bounded, so that an overloaded service does not get twice the load. Hedges may
 // be a share of the client's attempts, and a few more (see yodel.Client.Afford). A hedge also uses
@@ -40,13 +41,13 @@ import (
 type Options struct {
 	// After is how long the first attempt runs alone. Default 0: Percentile decides.
 	After time.Duration
-	// Percentile sets that time to this percentile of the recent durations of the method, more than
-	// 0 and less than 100. It is learned for each method, from its hundredth call on. A lower
-	// percentile makes more calls twice: 95, as in the paper, hedges one call in twenty, which
-	// helps more if several percent of the calls are slow everywhere. Default 99.
+	// Percentile is the percentile of the method's recent durations after which the second attempt
+	// begins, more than 0 and less than 100. It is learned for each method, from its hundredth call
+	// on. A lower percentile hedges more calls: 95, as in the paper, hedges one call in twenty.
+	// That helps more if several percent of the calls are slow on all endpoints. Default 99.
 	Percentile float64
-	// AtLeast is the least time that the first attempt runs alone, whatever was learned. Default 1
-	// ms.
+	// AtLeast is the least time that the first attempt runs alone, even if the learned time is
+	// shorter. Default 1 ms.
 	AtLeast time.Duration
 	// Share is the share of the client's attempts that may be hedges. 1 or more means no bound.
 	// Default 0.05.
@@ -123,13 +124,14 @@ func (h *hedger) do(ctx context.Context, call *yodel.Call) error {
 	} else {
 		slow, err = h.hedge(ctx, call, max(delay, h.AtLeast))
 	}
-	if err == nil || slow { // a fast failure says nothing about the duration
+	if err == nil || slow { // a call that failed fast says nothing about the usual duration
 		l.add(time.Since(began), h.Percentile)
 	}
 	return err
 }
 
-// hedge makes a call whose first attempt runs alone for delay. Slow reports whether it took longer.
+// hedge makes a call whose first attempt runs alone for delay. slow reports whether the attempt
+// took longer.
 func (h *hedger) hedge(ctx context.Context, call *yodel.Call, delay time.Duration) (slow bool, err error) {
 	if !call.Attempts().Forkable() {
 		return false, h.next(ctx, call)

@@ -13,15 +13,15 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Parameters of learning.
+// These are the parameters of learning.
 const (
 	enough  = 100  // calls before a percentile is known
 	renewal = 64   // calls until the percentile is computed again
-	window  = 2048 // calls that count; then each bucket loses half of its count
-	// One of this many calls is measured, once a percentile is known. A reading of the clock takes
-	// as long as a middleware.
+	window  = 2048 // calls after which each bucket loses half of its count
+	// One of this many calls is measured once a percentile is known. Reading the clock takes as
+	// long as a middleware.
 	rarity = 4
-	most   = 256 // methods with a latency of their own
+	most   = 256 // methods with their own latency
 )
 
 // A latency records the recent durations of the calls of a method. It is a histogram whose buckets
@@ -113,7 +113,7 @@ type learned struct {
 	all atomic.Pointer[map[string]*latency]
 
 	mu   sync.Mutex
-	rest latency // of methods beyond most
+	rest latency // of the methods beyond most
 }
 
 type learnedKey struct{}

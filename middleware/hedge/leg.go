@@ -8,33 +8,34 @@ import (
 	"sync/atomic"
 )
 
-// A leg is the context of an attempt: it ends with the call's context, or when the attempt has
-// lost. It costs a call nothing but its memory: a connection says what there is to halt (see
-// Await), and for everybody else there is a context of the standard library when somebody wants to
-// wait.
+// A leg is the context of an attempt. It ends with the context of the call, or when the attempt has
+// lost. It allocates nothing beyond itself if only a connection waits for it: the connection
+// registers with Await, and is halted. For other code that waits, a leg creates a context of the
+// standard library.
 type leg struct {
 	context.Context //nolint:containedctx // it is one, around the call's
 
 	ended atomic.Bool
-	inner atomic.Pointer[inner] // nil until somebody waits
+	inner atomic.Pointer[inner] // nil until other code waits
 
 	mu   sync.Mutex
-	conn interface{ Halt(id uint32) } // where the attempt is under way; nil when it is nowhere
+	conn interface{ Halt(id uint32) } // the connection of the attempt; nil while there is none
 	id   uint32
 }
 
-// An inner context is the same with a channel of its own.
+// An inner is a context that ends with the leg and has a channel.
 type inner struct {
 	context.Context //nolint:containedctx // it is one
 
 	stop context.CancelFunc
 }
 
-// Outer is for yodel's connections, as Await is: the channel that is closed when the call's context
-// ends.
+// Outer returns the channel that is closed when the call's context ends. Only yodel's connections
+// call Outer and Await.
 func (l *leg) Outer() <-chan struct{} { return l.Context.Done() }
 
-// Await says that the attempt is under way on conn; nil says that it is no more.
+// Await registers the connection on which the attempt is in flight. A nil conn means that it is no
+// longer in flight.
 func (l *leg) Await(conn interface{ Halt(id uint32) }, id uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,17 +45,17 @@ func (l *leg) Await(conn interface{ Halt(id uint32) }, id uint32) {
 	}
 }
 
-// cancel ends an attempt that has lost.
+// cancel cancels an attempt that has lost.
 func (l *leg) cancel() {
 	l.end()
-	l.mu.Lock() // until it is halted, so that it is no other call
+	l.mu.Lock() // until Halt returns, so that the id still belongs to this attempt
 	defer l.mu.Unlock()
 	if l.conn != nil {
 		l.conn.Halt(l.id)
 	}
 }
 
-// end ends the context with its attempt.
+// end ends the context after its attempt.
 func (l *leg) end() {
 	l.ended.Store(true)
 	if in := l.inner.Load(); in != nil {
@@ -64,7 +65,8 @@ func (l *leg) end() {
 
 func (l *leg) Done() <-chan struct{} { return l.waited().Done() }
 
-// AfterFunc makes contexts that are derived from this one cost no goroutine: see context.AfterFunc.
+// AfterFunc is used by package context: contexts derived from a leg then need no goroutine. See
+// context.AfterFunc.
 func (l *leg) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(l.waited(), f) }
 
 func (l *leg) Err() error {
@@ -77,7 +79,7 @@ func (l *leg) Err() error {
 	return nil
 }
 
-// waited returns a context of the standard library that ends as this one does.
+// waited returns a context of the standard library that ends when the leg ends.
 func (l *leg) waited() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,7 +88,7 @@ func (l *leg) waited() context.Context {
 		ctx, stop := context.WithCancel(l.Context)
 		in = &inner{ctx, stop}
 		l.inner.Store(in)
-		if l.ended.Load() { // asked when end can see it
+		if l.ended.Load() { // checked after inner is stored, where end sees it
 			stop()
 		}
 	}

@@ -11,8 +11,9 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A race is between the two attempts of a call: the first on the goroutine of the caller, the
-// second on one of its own. It is used again, its contexts are not: somebody may keep them.
+// A race is the two attempts of a call. The first runs on the goroutine of the caller, the second
+// on another goroutine. A race is reused, but its contexts are not, because other code may keep
+// them.
 type race struct {
 	*hedger
 
@@ -26,15 +27,15 @@ type race struct {
 	first  *leg
 	second atomic.Pointer[leg] // nil before fire
 	winner atomic.Uint32
-	over   atomic.Bool // the first attempt has ended
-	joined bool        // fire does not run, and will not
+	over   atomic.Bool // whether the first attempt has ended
+	joined bool        // whether fire has returned
 
 	err      error // of the second attempt
-	made     bool  // there was one
+	made     bool  // whether there was one
 	panicked any
 }
 
-// Who was the first with a good answer.
+// These constants say which attempt was the first with a good answer.
 const (
 	nobody uint32 = iota
 	original
@@ -54,10 +55,10 @@ func (r *race) fire() {
 		if r.panicked = recover(); r.panicked != nil {
 			r.first.cancel()
 		}
-		r.done <- struct{}{} // also when a middleware ends the goroutine
+		r.done <- struct{}{} // deferred, because a middleware may end the goroutine
 	}()
 	second := &leg{Context: r.ctx}
-	r.second.Store(second) // before over is asked
+	r.second.Store(second) // before over is read
 	if r.over.Load() {
 		return
 	}
@@ -65,21 +66,21 @@ func (r *race) fire() {
 		return
 	}
 	r.fork.Note("hedge", "a second attempt, because the first is slow")
-	r.made, r.err = true, yodel.Internal // unless next returns
+	r.made, r.err = true, yodel.Internal // in case next does not return
 	r.err = r.next(second, r.fork)
 	if r.err == nil && r.winner.CompareAndSwap(nobody, hedged) {
 		r.first.cancel()
 	}
 }
 
-// allowed takes leave for the second attempt.
+// allowed reports whether the client may make the second attempt, and takes it from the budgets.
 func (r *race) allowed() bool {
 	c := r.call.Client()
 	var why string
 	switch {
-	case !c.Several(): // any more
+	case !c.Several(): // the other endpoints may have gone
 		why = "slow, but no second attempt: there is no other endpoint"
-	// when all servers are away, the first attempt waits for them too
+	// If no endpoint is ready, the first attempt waits for one too.
 	case !slices.ContainsFunc(c.Endpoints(), (*yodel.Endpoint).Ready):
 		why = "slow, but no second attempt: no endpoint is ready"
 	case r.fork.Attempts().NoRepeat(nil) != "":
@@ -95,8 +96,8 @@ func (r *race) allowed() bool {
 	return false
 }
 
-// settle waits for the second attempt when the first one has ended with err, and says how the call
-// ends.
+// settle waits for the second attempt after the first one has ended with err. It returns the error
+// of the call.
 func (r *race) settle(err error) error {
 	if second := r.second.Load(); err == nil && r.winner.CompareAndSwap(nobody, original) && second != nil {
 		second.cancel()
@@ -105,19 +106,19 @@ func (r *race) settle(err error) error {
 	r.joined = true
 	switch {
 	case r.panicked != nil:
-		panic(r.panicked) // where somebody may be prepared for it
+		panic(r.panicked) // on the goroutine of the caller, which may recover
 	case r.winner.Load() == hedged:
 		return nil
 	case r.made && yodel.NotProcessed(err) && !yodel.NotProcessed(r.err):
-		return r.err // both failed, and this one may have been executed
+		return r.err // both failed, and the second attempt may have been executed
 	}
 	return err
 }
 
-// end ends the race, with the call, and readies it for another one.
+// end ends the race after the call, and prepares it for another call.
 func (r *race) end() {
 	second := r.second.Load()
-	if !r.joined { // the first attempt has panicked
+	if !r.joined { // the first attempt panicked
 		r.over.Store(true)
 		if second != nil {
 			second.cancel()
@@ -134,7 +135,7 @@ func (r *race) end() {
 	}
 	r.call.Attempts().Join(r.fork, r.winner.Load() == hedged)
 	r.ctx, r.call, r.fork, r.first = nil, nil, nil, nil
-	if r.joined && second == nil { // as nearly all are
+	if r.joined && second == nil { // as in nearly all races
 		r.over.Store(false)
 		r.joined = false
 		r.races.Put(r)
@@ -144,7 +145,7 @@ func (r *race) end() {
 // leg returns a context for the first attempt.
 func (r *race) leg() *leg {
 	if len(r.legs) == 0 {
-		r.legs = make([]leg, 16) // they are never used again, and one allocation for each would cost more
+		r.legs = make([]leg, 16) // a leg is used once; a separate allocation for each would cost more
 	}
 	l := &r.legs[0]
 	r.legs = r.legs[1:]
