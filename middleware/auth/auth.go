@@ -12,9 +12,9 @@
 // (ConnToken) and the server verifies it then (Conn). Every call on the connection has the rights
 // of that token, until the connection ends.
 //
-// The token is sent as it is, so use TLS. Its metadata key is "authorization", and its value is the
-// token alone or follows the word Bearer, as in HTTP and gRPC. This package writes it neither into
-// an error nor into a log.
+// The token is sent in plain text, so use TLS. Its metadata key is "authorization". Its value is
+// the token alone, or the word Bearer and the token, as in HTTP and gRPC. This package never writes
+// the token into an error or a log.
 package auth
 
 import (

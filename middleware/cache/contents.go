@@ -30,7 +30,7 @@ type Stats struct {
 type Entry struct {
 	Method string
 	Tenant string
-	Args   []byte // of the call, encoded
+	Args   []byte // the encoded arguments of the call
 	Made   time.Time
 	Size   int // bytes
 }

@@ -22,7 +22,7 @@ type entry struct {
 	tenant     string
 	purges     uint64 // the store's count of purges when the call began
 	made       time.Time
-	until      time.Time // when it is of no use any more
+	until      time.Time // when the entry can no longer be used
 	reply      yodel.Encoded
 	trailer    yodel.Metadata
 	attachment []byte

@@ -195,7 +195,7 @@ func (c *checker) learn(p *Options, err error) {
 	c.row, c.ill = 0, err != nil
 	c.ep.SetReady(who, !c.ill)
 	if p.OnChange != nil {
-		// a panic of it is in the log
+		// A panic of OnChange is logged.
 		_ = aside.Do("health.Options.OnChange", nil, func() { p.OnChange(c.ep, err) })
 	}
 }

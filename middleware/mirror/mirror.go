@@ -266,7 +266,7 @@ func (m *mirror) work(ctx context.Context) {
 	for {
 		select {
 		case c := <-m.waiting:
-			// a panic of it is in the log
+			// A panic of the mirrored call is logged.
 			_ = aside.Do("a mirrored call", nil, func() { m.do(ctx, c) })
 			continue
 		default:

@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// birth is what times are counted from, on the monotonic clock.
+// birth is the origin of all times in this package, on the monotonic clock.
 var birth = time.Now()
 
 func since(t time.Time) int64 { return int64(t.Sub(birth)) }
 
-// longAgo is before every time, and so that what is reckoned with it does not overflow.
+// longAgo is before all times. Sums with it do not overflow.
 const longAgo = math.MinInt64 / 4
 
-// A bucket holds what one key may use. A full one is as good as none.
+// A bucket is the token bucket of one key. A full bucket is equivalent to a new one.
 type bucket struct {
 	hash uint64 // of the key
 
-	full    atomic.Int64  // when it will be full again, were there no more calls
+	full    atomic.Int64  // when the bucket is full again if no more calls come
 	waiting atomic.Int32  // calls that wait for their turn
-	turn    chan struct{} // who is in it has the turn; those who wait to get in do so in the order in which they came
+	turn    chan struct{} // capacity 1: held by the call whose turn it is; other calls wait for it in order of arrival
 
 	spare atomic.Int64 // calls that the store has admitted and that have not been made
-	empty atomic.Int64 // until when there is nothing to be had from the store
+	empty atomic.Int64 // until then the store admits no call
 }
 
 func newBucket(hash uint64) *bucket {
@@ -39,12 +39,12 @@ func newBucket(hash uint64) *bucket {
 	return b
 }
 
-// take lets a call pass if it may.
+// take reports whether a call may pass now, and counts it.
 func (b *bucket) take(now, interval, burst int64) bool {
 	return b.takeSome(now, interval, burst, 1) == 1
 }
 
-// takeSome lets up to n calls pass, and returns how many.
+// takeSome lets up to n calls pass, and returns their number.
 func (b *bucket) takeSome(now, interval, burst, n int64) int64 {
 	for {
 		full := b.full.Load()
@@ -59,14 +59,14 @@ func (b *bucket) takeSome(now, interval, burst, n int64) int64 {
 	}
 }
 
-// wait returns how long it is until a call may pass that has others ahead of it.
+// wait returns how long a call with this many calls ahead of it has to wait.
 func (b *bucket) wait(now, interval, burst, ahead int64) int64 {
 	before := min(ahead+1, math.MaxInt64/8/interval) * interval
 	return max(max(b.full.Load(), now)+before-burst-now, 0)
 }
 
-// enter waits for the turn, until a time or until ctx ends, and reports whether it came. Leave ends
-// it.
+// enter waits for the call's turn, until the given time or until ctx ends. It reports whether the
+// turn has come. leave ends the turn.
 func (b *bucket) enter(ctx context.Context, until time.Time) bool {
 	select {
 	case b.turn <- struct{}{}:
@@ -86,23 +86,23 @@ func (b *bucket) enter(ctx context.Context, until time.Time) bool {
 
 func (b *bucket) leave() { <-b.turn }
 
-// ways is among how many buckets a key has its place.
+// ways is the number of buckets in a set.
 const ways = 8
 
-// A table holds the buckets of the keys that were used last. It does not keep the keys, which may
-// be long: of two whose hashes are equal (64 bits, which nobody outside can reckon) both count
-// together.
+// A table holds the buckets of recently used keys. It stores only the 64-bit hashes of keys,
+// because keys may be long. Two keys with the same hash share a bucket. The seed is random, so that
+// other programs cannot predict hashes.
 type table struct {
 	seed maphash.Seed
 	sets []set
 }
 
 type set struct {
-	mu      sync.Mutex // held to put a bucket in
+	mu      sync.Mutex // held while a bucket is added
 	buckets [ways]atomic.Pointer[bucket]
 }
 
-// maxKeys bounds how many keys a table is for: its memory is allocated at once.
+// maxKeys is the largest number of keys in a table, whose memory is allocated at once.
 const maxKeys = 1 << 24
 
 func newTable(keys int) *table {
@@ -110,7 +110,7 @@ func newTable(keys int) *table {
 	return &table{seed: maphash.MakeSeed(), sets: make([]set, sets)}
 }
 
-// get returns the bucket of a key, which it makes if need be.
+// get returns the bucket of a key, and creates it if it does not exist.
 func (t *table) get(key *Key) *bucket {
 	hash := key.hash(t.seed)
 	s := &t.sets[hash&uint64(len(t.sets)-1)]
@@ -129,8 +129,8 @@ func (s *set) find(hash uint64) *bucket {
 	return nil
 }
 
-// add puts in a new bucket, in place of the one that is full, or will be soonest. Whoever still
-// holds that one goes on with it.
+// add stores a new bucket. If the set is full, it replaces the bucket that is full or will be full
+// first. Calls that already hold that bucket continue to use it.
 func (s *set) add(hash uint64) *bucket {
 	s.mu.Lock()
 	defer s.mu.Unlock()

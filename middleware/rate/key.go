@@ -47,7 +47,7 @@ func Peer(call *yodel.Call) Key {
 		addr, _ = netip.AddrFromSlice(a.IP)
 	}
 	if addr = addr.Unmap(); addr.Is6() {
-		network, _ := addr.WithZone("").Prefix(64) // it has that many bits
+		network, _ := addr.WithZone("").Prefix(64) // an IPv6 address has more than 64 bits
 		addr = network.Addr()
 	}
 	return Key{Addr: addr}
@@ -73,7 +73,7 @@ func (k *Key) hash(seed maphash.Seed) uint64 {
 
 // mix combines two hashes in this order.
 func mix(h, next uint64) uint64 {
-	h = (h<<25 | h>>39) * 0x9e3779b97f4a7c15 // odd, so that nothing is lost
+	h = (h<<25 | h>>39) * 0x9e3779b97f4a7c15 // an odd factor loses no information
 	return h ^ next
 }
 

@@ -243,19 +243,19 @@ func (l *limiter) do(ctx context.Context, call *yodel.Call, next yodel.Handler) 
 	return next(ctx, call)
 }
 
-// late handles a call that could not pass at once.
+// late handles a call that may not pass at once.
 func (l *limiter) late(ctx context.Context, call *yodel.Call, b *bucket, key *Key) error {
 	if l.Wait > 0 {
 		return l.queue(ctx, call, b, key)
 	}
 	now := since(time.Now())
-	if b.take(now, l.interval, l.burst) { // it has become possible meanwhile
+	if b.take(now, l.interval, l.burst) { // it may pass meanwhile
 		return nil
 	}
 	return l.refused(call, key, time.Duration(b.wait(now, l.interval, l.burst, 0)))
 }
 
-// bucket returns the bucket of a key. Counts that were kept under a name may come from a limit
+// bucket returns the bucket of a key. The counts may come from a limit with the same name and
 // without keys.
 func (c *counts) bucket(key *Key) *bucket {
 	if c.keys == nil {
@@ -307,8 +307,8 @@ func (l *limiter) until(ctx context.Context, call *yodel.Call, now time.Time) ti
 	return until
 }
 
-// refused returns the error of a call that comes too soon. It shows only the method, tenant and
-// address of the key.
+// refused returns the error of a call that exceeds the limit. The error shows only the method,
+// tenant and address of the key.
 func (l *limiter) refused(call *yodel.Call, key *Key, after time.Duration) error {
 	after = max(after, time.Microsecond)
 	e := &yodel.Error{Code: yodel.ResourceExhausted, ID: "YDL3301", NotProcessed: true, RetryAfter: after}
@@ -325,7 +325,7 @@ func (l *limiter) refused(call *yodel.Call, key *Key, after time.Duration) error
 	return e
 }
 
-// left returns the error of a call that has waited in vain.
+// left returns the error of a call that stopped waiting for its turn.
 func (l *limiter) left(ctx context.Context, call *yodel.Call, key *Key) error {
 	if ctx.Err() != nil {
 		return ended(ctx, call)

@@ -10,18 +10,19 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Store counts for several processes. It is used concurrently. Package ratetest has its tests.
+// A Store counts the calls of several processes. It must be safe for concurrent use. Package
+// ratetest has its tests.
 type Store interface {
-	// Take takes up to n calls out of the bucket of key, which has room for burst and is filled
-	// perSecond. It returns how many it got, and when it is none, after how long there will be one.
-	// It ends with ctx, which has a deadline.
+	// Take takes up to n calls out of the bucket of key, which holds burst calls and is filled with
+	// perSecond calls a second. It returns how many calls it took. If it took none, it also returns
+	// when the next call is available. Take ends with ctx, which has a deadline.
 	Take(ctx context.Context, key string, n int, perSecond float64, burst int) (got int, after time.Duration, err error)
 }
 
-// A Memory is a Store in this process, for tests, and for limiters that are to share one.
+// A Memory is a Store in this process. It is for tests, and for limiters that share their counts.
 type Memory struct{ keys *table }
 
-// NewMemory returns a store that knows about so many keys at a time, by default 16,384.
+// NewMemory returns a store for this many keys at a time. Default 16,384.
 func NewMemory(keys int) *Memory {
 	if keys <= 0 {
 		keys = 16 << 10
@@ -42,7 +43,7 @@ func (m *Memory) Take(ctx context.Context, key string, n int, perSecond float64,
 	return 0, max(time.Duration(b.wait(now, interval, whole, 0)), 1), nil
 }
 
-// spend takes a call that the store has admitted before, unless others wait for one.
+// spend uses a call that the store has admitted before, unless other calls wait for one.
 func (b *bucket) spend(now int64) bool { return b.waiting.Load() == 0 && b.spendTurn(now) }
 
 func (b *bucket) spendTurn(now int64) bool {
@@ -58,15 +59,15 @@ func (b *bucket) spendTurn(now int64) bool {
 	}
 }
 
-// touch keeps a bucket among those that were used last.
+// touch marks a bucket as recently used.
 func (b *bucket) touch(now int64) {
 	if full := b.full.Load(); full < now {
 		b.full.CompareAndSwap(full, now)
 	}
 }
 
-// ask gets leave for a call from the store. One call of each key asks, for others too, which wait
-// meanwhile.
+// ask asks the store whether a call may pass. For each key, one call at a time asks the store for
+// several calls, and the other calls wait for the answer.
 func (l *limiter) ask(ctx context.Context, call *yodel.Call, b *bucket, key *Key) error {
 	now := time.Now()
 	if !l.counts.isAway(now) {
@@ -80,13 +81,13 @@ func (l *limiter) ask(ctx context.Context, call *yodel.Call, b *bucket, key *Key
 	return l.alone(ctx, call, b, key)
 }
 
-// line asks the store when it is the call's turn. It reports whether the store answered.
+// line waits for the call's turn and then asks the store. It reports whether the store answered.
 func (l *limiter) line(ctx context.Context, call *yodel.Call, b *bucket, key *Key, began time.Time, ahead int64) (answered bool, err error) {
 	until := l.until(ctx, call, began)
 	if wait := b.empty.Load() - since(began); wait > 0 && since(began)+wait+ahead*l.interval > since(until) {
 		return true, l.refused(call, key, time.Duration(wait+ahead*l.interval))
 	}
-	patience := until.Add(2 * l.Timeout) // for the one that asks now, and for this one
+	patience := until.Add(2 * l.Timeout) // time for the call that is asking the store now, and for this one
 	if !call.Deadline.IsZero() && call.Deadline.Before(patience) {
 		patience = call.Deadline
 	}
@@ -120,20 +121,20 @@ func (l *limiter) line(ctx context.Context, call *yodel.Call, b *bucket, key *Ke
 	}
 }
 
-// isAway reports whether the store has not answered lately.
+// isAway reports whether the store has failed recently.
 func (c *counts) isAway(now time.Time) bool {
 	until := c.away.Load()
 	return until != 0 && since(now) < until
 }
 
-// fetch asks the store once.
+// fetch sends one request to the store.
 func (l *limiter) fetch(ctx context.Context, b *bucket, key *Key) error {
 	asking, cancel := context.WithTimeout(ctx, l.Timeout)
 	defer cancel()
 	got, after, err := l.Store.Take(asking, l.stored+"|"+key.String(), l.Batch, l.PerSecond, l.Burst)
 	now := since(time.Now())
 	if err != nil {
-		if ctx.Err() != nil { // the caller's end
+		if ctx.Err() != nil { // the caller gave up
 			return err
 		}
 		if l.counts.away.Swap(now+int64(time.Second)) == 0 {
@@ -153,7 +154,7 @@ func (l *limiter) fetch(ctx context.Context, b *bucket, key *Key) error {
 	return nil
 }
 
-// alone decides about a call without the store.
+// alone decides without the store whether a call may pass.
 func (l *limiter) alone(ctx context.Context, call *yodel.Call, b *bucket, key *Key) error {
 	if l.Strict {
 		call.Note("rate", "refused: the store of the limit does not answer")

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package redis keeps what several servers have to know together in Redis, 5 or later, or in what
-// speaks its protocol and knows scripts: the counts of rate limits, and the outcomes of calls with
-// idempotency keys.
+// Package redis stores the shared state of several servers in Redis: the counts of rate limits, and
+// the outcomes of calls with idempotency keys. It works with Redis, 5 or later, and with servers
+// that speak its protocol and support scripts.
 //
 //	store := redis.New("10.0.0.1:6379", nil)
 //	rate.With(&rate.Limit{PerSecond: 1000, Store: store})
 //	once.With(&once.Options{Store: store})
 //
-// Each question is one script about one key, and so one round trip, and one step in Redis; Redis
-// Cluster and Sentinel will do, with a client of your own. Times are those of Redis. All keys but
-// one expire.
+// Each request is one script for one key. So it takes one round trip and is atomic in Redis. To use
+// Redis Cluster or Sentinel, pass your own client. Times are read from the clock of Redis. All keys
+// except yodel:once:identity expire.
 //
 //	yodel:rate:KEY   when the bucket will be full again, in microseconds; as in package rate. It expires when the bucket is full
 //	yodel:once:identity   the name of this memory, which servers tell their clients: see yodel.KeyMemory
 //	yodel:once:KEY   a hash: v, the value; o, its owner; until there is an outcome e, when the lease ends, and k, how long to keep it, in milliseconds
 //
-// What Redis forgets may be executed twice. It must not evict keys before their time
-// (maxmemory-policy noeviction: it then refuses new ones), and a restart, or a fail-over to a
-// replica, loses the last moment: how much is a matter of appendfsync and of WAIT, which this
+// If Redis loses a key, the call may be executed twice. Redis must not evict keys early. Set
+// maxmemory-policy noeviction, with which Redis refuses new keys instead. A restart, or a fail-over
+// to a replica, loses the latest changes. How many depends on appendfsync, and on WAIT, which this
 // package does not use.
 package redis
 
@@ -39,21 +39,21 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Options changes how Redis is reached. The zero value is good.
+// Options changes how the store connects to Redis. The zero value has sensible defaults.
 type Options struct {
-	// Prefix is what all keys begin with. Default "yodel".
+	// Prefix is the prefix of all keys. Default "yodel".
 	Prefix string
-	// Username and Password are for Redis's authentication. Default none.
+	// Username and Password are for Redis's authentication. Default: no authentication.
 	Username, Password string
 	// DB is the number of the database.
 	DB int
-	// TLS is how to connect. Default: without TLS.
+	// TLS is the configuration for TLS. Default: no TLS.
 	TLS *tls.Config
-	// Timeout is how long Redis may take to answer, if who asks does not give up earlier. Default 1
+	// Timeout limits how long a request waits for Redis, unless its context ends earlier. Default 1
 	// s.
 	Timeout time.Duration
-	// Client is used instead of a new one, for Redis Sentinel and Cluster for example. It stays
-	// open.
+	// Client is used instead of a new client, for example for Redis Sentinel or Cluster. Close does
+	// not close it.
 	Client redis.UniversalClient
 }
 
@@ -64,8 +64,8 @@ type Store struct {
 	close  func() error
 }
 
-// New returns a store in the Redis server at addr. It does not wait for a connection, and connects
-// again whenever it was lost.
+// New returns a store in the Redis server at addr. It does not wait for a connection. The store
+// connects again each time that the connection is lost.
 func New(addr string, o *Options) *Store {
 	if o == nil {
 		o = &Options{}
@@ -82,21 +82,21 @@ func New(addr string, o *Options) *Store {
 		client := redis.NewClient(&redis.Options{
 			Addr: addr, Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLS, ContextTimeoutEnabled: true,
 			DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout,
-			MaxRetries: -1, DialerRetries: 1, // who asks knows what to do without an answer
+			MaxRetries: -1, DialerRetries: 1, // the callers of the store handle errors
 		})
 		s.client, s.close = client, client.Close
 	}
 	return s
 }
 
-// Close closes the connections to Redis. What was kept stays.
+// Close closes the connections to Redis. The stored data stays.
 func (s *Store) Close() error { return s.close() }
 
-// The scripts. In all of them, now is the time of Redis.
+// These are the scripts. In each script, now is the time of Redis.
 var (
-	// take takes the microseconds between two calls, the burst, and how many calls are wanted. It
-	// returns how many there are, and the microseconds until there is one. A clock that was set
-	// back does not make it wait for longer than an empty bucket does.
+	// The arguments of take are the microseconds between two calls, the burst, and the number of
+	// calls wanted. It returns how many calls are allowed, and the microseconds until one is
+	// allowed. If the clock was set back, a call waits no longer than for an empty bucket.
 	take = redis.NewScript(`
 		local time = redis.call('TIME')
 		local now = time[1] * 1000000 + time[2]
@@ -110,9 +110,9 @@ var (
 		full = math.ceil(full + some * interval)
 		redis.call('SET', KEYS[1], string.format('%.0f', full), 'PX', string.format('%.0f', math.ceil((full - now) / 1000) + 1))
 		return {some, 0}`)
-	// claim takes the owner, the value, and the milliseconds of the lease and the time to keep. It
-	// returns nothing, or the value that is there, and whether its owner is alive. The owner
-	// himself may ask again.
+	// The arguments of claim are the owner, the value, and the milliseconds of the lease and of the
+	// time to keep the key. It returns nothing, or the stored value and whether its owner is alive.
+	// The owner may claim the key again.
 	claim = redis.NewScript(`
 		local time = redis.call('TIME')
 		local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -124,8 +124,8 @@ var (
 		redis.call('HSET', KEYS[1], 'v', ARGV[2], 'o', ARGV[1], 'e', string.format('%.0f', now + ARGV[3]), 'k', ARGV[4])
 		redis.call('PEXPIRE', KEYS[1], ARGV[4])
 		return {}`)
-	// renew takes the owner and the milliseconds of the lease. The time to keep the key begins
-	// afresh.
+	// The arguments of renew are the owner and the milliseconds of the lease. The time to keep the
+	// key begins again.
 	renew = redis.NewScript(`
 		local found = redis.call('HMGET', KEYS[1], 'o', 'e', 'k')
 		if found[1] ~= ARGV[1] or not found[2] then return 0 end
@@ -133,7 +133,7 @@ var (
 		redis.call('HSET', KEYS[1], 'e', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2]))
 		redis.call('PEXPIRE', KEYS[1], found[3])
 		return 1`)
-	// put takes the owner, the value, and the milliseconds to keep it.
+	// The arguments of put are the owner, the value, and the milliseconds to keep it.
 	put = redis.NewScript(`
 		local found = redis.call('HMGET', KEYS[1], 'o', 'e')
 		if found[1] ~= ARGV[1] or not found[2] then return 0 end
@@ -141,11 +141,12 @@ var (
 		redis.call('HDEL', KEYS[1], 'e', 'k')
 		redis.call('PEXPIRE', KEYS[1], ARGV[3])
 		return 1`)
-	// identify takes a name for the memory, and returns the one that it has.
+	// The argument of identify is a name for the store. It returns the name that the store already
+	// has, or else the new one.
 	identify = redis.NewScript(`
 		redis.call('SET', KEYS[1], ARGV[1], 'NX')
 		return redis.call('GET', KEYS[1])`)
-	// drop takes the owner.
+	// The argument of drop is the owner.
 	drop = redis.NewScript(`
 		local found = redis.call('HMGET', KEYS[1], 'o', 'e')
 		if found[1] ~= ARGV[1] or not found[2] then return 0 end
@@ -166,9 +167,9 @@ func (s *Store) Take(ctx context.Context, key string, n int, perSecond float64, 
 	return int(answer[0]), time.Duration(answer[1]) * time.Microsecond, nil
 }
 
-// Identity returns a random name that is kept in Redis beside the keys of idempotent calls: the
-// same for all servers that use the same database with the same Prefix, whatever address they know
-// it by. It is another one when Redis has lost its data.
+// Identity returns a random name that is stored in Redis next to the idempotency keys. All servers
+// that use the same database with the same Prefix get the same name, whatever address they use. If
+// Redis loses its data, the name changes.
 func (s *Store) Identity(ctx context.Context) (string, error) {
 	name, err := identify.Run(ctx, s.client, s.keys("once", "identity"), "redis:"+rand.Text()).Text()
 	return name, failed("name the memory of idempotency keys", err)
@@ -205,8 +206,8 @@ func (s *Store) Drop(ctx context.Context, key, owner string) error {
 	return failed("free an idempotency key", drop.Run(ctx, s.client, s.keys("once", key), owner).Err())
 }
 
-// keys returns the one key of a script. One that is long, because a caller made it so, is there by
-// its hash.
+// keys returns the only key of a script. A long key, which a caller may choose, is replaced by its
+// hash.
 func (s *Store) keys(kind, key string) []string {
 	const long = 200
 	if len(key) > long {
@@ -220,7 +221,8 @@ func milliseconds(d time.Duration) int64 {
 	return max(int64((d+time.Millisecond-1)/time.Millisecond), 1)
 }
 
-// failed says what could not be done, and that there is no room when that is why.
+// failed adds the operation to an error. If Redis has no memory left, the error has the code
+// ResourceExhausted.
 func failed(what string, err error) error {
 	if err == nil {
 		return nil

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package aside runs the code of users where middleware works in the background, so that such code
-// can neither end the process nor the goroutine that works.
+// Package aside runs user code for middleware that works in the background. The user code can then
+// end neither the process nor the goroutine of the middleware.
 package aside
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/isolate"
 )
 
-// Do calls f on a goroutine of its own and waits until it returns. It returns nil, or an error if f
-// panicked or ended its goroutine, which it logs. What names f; log may be nil.
+// Do calls f on a separate goroutine and waits until it returns. It returns nil, or an error if f
+// panicked or ended its goroutine. Do logs that error. what names f. log may be nil.
 func Do(what string, log *slog.Logger, f func()) error {
 	if log == nil {
 		log = slog.Default()

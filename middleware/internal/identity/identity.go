@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity tells which calls are for the same: what a cache finds replies by, and what
-// makes one call of several.
+// Package identity determines which calls are equal. Package cache finds replies by this identity,
+// and package coalesce merges calls with the same identity.
 package identity
 
 import (
@@ -13,11 +13,12 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Options says what tells calls of a method apart, besides their arguments, codec and tenant.
+// Options says what distinguishes calls of a method, in addition to their arguments, codec and
+// tenant.
 type Options struct {
-	// Vary is the keys of metadata that do. Nil is all of them.
+	// Vary lists the metadata keys that distinguish calls. Nil means all keys.
 	Vary []string
-	// Key returns what else does; nil is nothing.
+	// Key returns any other text that distinguishes calls. Nil means that there is none.
 	Key func(ctx context.Context, call *yodel.Call) string
 }
 
@@ -30,13 +31,13 @@ type Scratch struct {
 
 var scratches = sync.Pool{New: func() any { return new(Scratch) }}
 
-// keepScratch is the largest memory that is kept, in bytes.
+// keepScratch is the size in bytes up to which a Scratch is reused.
 const keepScratch = 64 << 10
 
-// Of returns what calls that are for the same as call have in common, in Key, and its arguments,
-// encoded, in Request. The caller releases it. It is nil for a call that is like no other: one that
-// is one-way, is ordered, has a stream, an attachment or an idempotency key, goes to an endpoint of
-// its caller's choice, or cannot be encoded.
+// Of returns the identity of a call. Key is equal for equal calls, and Request has the encoded
+// arguments. The caller of Of releases the Scratch. Of returns nil for a call that is never equal
+// to another one: a one-way or ordered call, a stream, a call with an attachment or an idempotency
+// key, a pinned call, or a call that cannot be encoded.
 func Of(ctx context.Context, call *yodel.Call, o *Options) *Scratch {
 	if call.OneWay || call.Ordered || call.Endpoint != nil || len(call.Attachment) > 0 || call.IdempotencyKey != "" || call.Streams() {
 		return nil
@@ -44,7 +45,7 @@ func Of(ctx context.Context, call *yodel.Call, o *Options) *Scratch {
 	s := scratches.Get().(*Scratch) //nolint:forcetypeassert // the pool holds nothing else
 	if call.Request(&s.Request) != nil {
 		s.Release()
-		return nil // whoever carries it out says why
+		return nil // the call itself fails with the reason
 	}
 	s.Key = s.Key[:0]
 	s.add(call.Method)
@@ -63,7 +64,7 @@ func Of(ctx context.Context, call *yodel.Call, o *Options) *Scratch {
 	return s
 }
 
-// Release gives the memory back.
+// Release returns the memory to the pool.
 func (s *Scratch) Release() {
 	if cap(s.Key)+cap(s.Request.Body) <= keepScratch {
 		scratches.Put(s)
@@ -78,7 +79,7 @@ func (s *Scratch) addMetadata(md yodel.Metadata, vary []string) {
 	if vary != nil {
 		for _, name := range vary {
 			value, ok := md[name]
-			if !ok { // which is not the same as an empty value
+			if !ok { // a missing key differs from an empty value
 				s.Key = append(s.Key, 0)
 				continue
 			}

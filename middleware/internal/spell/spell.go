@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package spell says for how long an endpoint that fails is left alone.
+// Package spell computes for how long a failing endpoint is out of use.
 package spell
 
 import (
@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// forever is the longest spell: what is reckoned with it does not overflow.
+// forever is the longest spell. It is short enough that sums do not overflow.
 const forever = 1 << 60 * time.Nanosecond // 36 years
 
-// After returns how long the next spell lasts after so many of them in a row: first, doubled for
-// each, at most longest. About is that, and exactly is a fifth more or less, by chance, so that
-// many clients do not come back at once.
+// After returns how long the next spell lasts after this many consecutive spells. about is first,
+// doubled for each of them, and at most longest. exactly is about plus or minus a random part of up
+// to a fifth, so that many clients do not return at once.
 func After(spells int, first, longest time.Duration) (about, exactly time.Duration) {
 	about, longest = min(first, forever), min(longest, forever)
 	for i := 0; i < spells && about < longest; i++ {

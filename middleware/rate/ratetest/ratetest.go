@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ratetest is the test of every rate.Store.
+// Package ratetest has the tests for implementations of rate.Store.
 package ratetest
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/rate"
 )
 
-// Test holds a store to the contract of rate.Store. Open returns the store as one more process
-// would see it: all that it returns count together. The keys of different tests differ.
+// Test checks that a store fulfils the contract of rate.Store. Open returns the store as another
+// process would open it: all opened stores share their counts. The tests use different keys.
 func Test(t *testing.T, open func(t *testing.T) rate.Store) {
 	t.Helper()
 	for name, test := range map[string]func(t *testing.T, s *opened){
@@ -42,7 +42,8 @@ type opened struct {
 	key  string
 }
 
-// take takes n calls, and fails the test on what no store may say.
+// take takes n calls. It fails the test if the store returns values that the contract does not
+// allow.
 func (s *opened) take(key string, n int, perSecond float64, burst int) (got int, after time.Duration) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -60,7 +61,7 @@ func (s *opened) take(key string, n int, perSecond float64, burst int) (got int,
 }
 
 func burst(_ *testing.T, s *opened) {
-	for i, want := range []int{1, 4, 5, 0, 0} { // of 10
+	for i, want := range []int{1, 4, 5, 0, 0} { // with a burst of 10
 		if got, _ := s.take(s.key, []int{1, 4, 100, 1, 100}[i], 0.01, 10); got != want {
 			s.Errorf("the take %d got %d, want %d", i+1, got, want)
 		}
