@@ -68,6 +68,6 @@ func (c *census) count() (inflight, ready int64) {
 	for range lookAtFew {
 		c.look(rand.IntN(len(c.seen)))
 	}
-	// between two additions of other goroutines a sum may be off
+	// A sum may be wrong between two additions of other goroutines.
 	return max(0, c.inflight.Load()), max(0, c.ready.Load())
 }

@@ -93,8 +93,8 @@ func (a point) compare(b point) int {
 	return cmp.Compare(a.owner, b.owner)
 }
 
-// sorted sorts points. Hashes are spread evenly, so it first deals them to small heaps, which takes
-// a quarter of the time.
+// sorted sorts points. It first distributes them to small heaps, because hashes are spread evenly.
+// That takes a quarter of the time.
 func sorted(points []point) []point {
 	const few = 1024
 	if len(points) < few {
@@ -165,7 +165,7 @@ func (p *ketama) changeRing(old *ketama, joined []member) {
 	added := make([]point, 0, more)
 	var removed []point
 	for i, m := range old.members {
-		now := p.members[i].points // none, if the member has gone
+		now := p.members[i].points // none if the member has gone
 		added = p.members[i].appendPoints(added, i, m.points, now)
 		removed = m.appendPoints(removed, i, now, m.points)
 	}
@@ -254,11 +254,11 @@ func (p *ketama) after(key uint64) int {
 }
 
 // farthest is how many points are checked for an endpoint that the call does not avoid. If half of
-// all endpoints are avoided, one is practically always found.
+// all endpoints are avoided, this number is practically always enough.
 const farthest = 256
 
-// other picks the endpoint of a key when nearly all are avoided. All clients pick the same. It is
-// rendezvous hashing (Thaler and Ravishankar, 1998).
+// other picks the endpoint of a key if the call avoids nearly all endpoints. All clients pick the
+// same endpoint. The algorithm is rendezvous hashing (Thaler and Ravishankar, 1998).
 func (all members) other(call *yodel.Call, key uint64) *yodel.Endpoint {
 	var picked *yodel.Endpoint
 	best := uint64(0)

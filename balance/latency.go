@@ -75,7 +75,7 @@ func (p *lowestLatency) Pick(call *yodel.Call) *yodel.Endpoint {
 		return nil
 	}
 	now := int64(time.Since(p.began))
-	// two at once might find that no endpoint is near
+	// Two concurrent calls of look could find that no endpoint is near.
 	if now >= p.due.Load() && p.looking.TryLock() {
 		p.due.Store(now + int64(nearEvery))
 		p.look()

@@ -8,9 +8,10 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// LeastLoaded picks the endpoint with the least load, and a random one of several. The load is the
-// number of calls of this client in flight there, and those of other clients as the server reports
-// it on replies. Before the first reply, the registry's value counts (see yodel.Endpoint.Load).
+// LeastLoaded picks the endpoint with the least load, and a random one if several have it. The load
+// is the number of calls in flight at the endpoint: those of this client, and those of other
+// clients that the server reports with its replies. Before the first reply, the registry's value
+// counts (see yodel.Endpoint.Load).
 //
 // It compares all endpoints up to 32, and 16 random ones otherwise. This is "least connections" as
 // in HAProxy and nginx, with the load of other clients. The sample is the power of d choices

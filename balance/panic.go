@@ -10,9 +10,10 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Panic makes b ignore readiness while the share of ready endpoints is less than below, between 0
-// and 1. So many failures at once usually have a common cause, and the few ready endpoints would
-// break down under the whole load. Endpoints that a call has already tried are still avoided.
+// Panic makes b ignore readiness while the share of ready endpoints is less than below, a number
+// between 0 and 1. So many failures at once usually have a common cause, and the few ready
+// endpoints would break down under the whole load. Calls still avoid the endpoints that they have
+// already tried.
 //
 // This is Envoy's panic threshold, whose default is 0.5.
 func Panic(below float64, b yodel.Balancer) yodel.Balancer {

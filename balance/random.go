@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package balance chooses among the instances of a service: each function is a yodel.Balancer, or
-// makes one.
+// Package balance has the balancers, which choose among the instances of a service. Each function
+// is a yodel.Balancer, or returns one.
 package balance
 
 import (

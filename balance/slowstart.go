@@ -12,10 +12,10 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// SlowStart makes b give a new endpoint a growing share of its calls, from a tenth to all of them
-// within over. A new endpoint has cold caches and code that is not compiled yet, and without load
-// it would get the calls of all clients at once. It wraps any balancer. Calls beyond the share go
-// where b would send them without the new endpoint.
+// SlowStart makes b give a new endpoint a growing share of its calls. The share grows from a tenth
+// to all of them within the time over. A new endpoint has cold caches and code that is not compiled
+// yet, and without load it would get the calls of all clients at once. SlowStart wraps any
+// balancer. Calls beyond the share go where b would send them without the new endpoint.
 //
 // The age of an endpoint counts from the start of its server if the registry reports it
 // (yodel.Instance.Started), and otherwise from when the client learned of it. Endpoints that a
@@ -94,7 +94,7 @@ type startingStage struct {
 }
 
 // divideLocked divides the endpoints into new and old ones. A timer calls it again when the next
-// one has become old. Last is the previous picker for old endpoints.
+// endpoint becomes old. last is the previous picker for old endpoints.
 func (s *starting) divideLocked(last yodel.Picker) {
 	now := time.Now()
 	next := s.over
@@ -125,7 +125,7 @@ func (s *starting) divideLocked(last yodel.Picker) {
 }
 
 func (s *starting) divide() {
-	defer func() { // a timer calls this, and the inner balancer may be user code
+	defer func() { // this runs on a timer, and the inner balancer may be user code
 		if value := recover(); value != nil {
 			slog.Error("yodel: the balancer in balance.SlowStart panicked; it is asked again when the instances change", "panic", value)
 		}
@@ -165,7 +165,7 @@ func (s *starting) Pick(call *yodel.Call) *yodel.Endpoint {
 	if other := stage.others.Pick(call); other != nil {
 		return other
 	}
-	return ep // the call avoids all the others
+	return ep // the call avoids all other endpoints
 }
 
 type startingLearner struct {

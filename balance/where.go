@@ -11,12 +11,12 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// The functions of this page stand in front of another balancer, or of each other, and leave it
-// some of the endpoints. What does not pass gets no call, even when nobody else is ready. When no
-// instance passes, calls fail with YDL1002. Instances are looked at when the set changes, never for
-// a call.
+// The balancers in this file pass a subset of the endpoints to another balancer. They can be
+// nested. Endpoints outside of the subset get no call, even if no other endpoint is ready. If the
+// subset is empty, calls fail with YDL1002. The subset is computed when the set of endpoints
+// changes, and not for each call.
 
-// Where has b choose among the endpoints whose instances keep accepts.
+// Where makes b choose among the endpoints whose instances keep accepts.
 func Where(keep func(yodel.Instance) bool, b yodel.Balancer) yodel.Balancer {
 	if keep == nil {
 		panic("balance: Where with a nil function")
@@ -24,8 +24,8 @@ func Where(keep func(yodel.Instance) bool, b yodel.Balancer) yodel.Balancer {
 	return filter(b, keep, func([]*yodel.Endpoint) string { return "Where keeps none of them" })
 }
 
-// Group has b choose among the endpoints whose instances are in a group; an instance may be in
-// several, separated by commas. With "" it is those that are in none.
+// Group makes b choose among the endpoints whose instances are in a group. An instance may be in
+// several groups, separated by commas. An empty name selects the instances without a group.
 func Group(name string, b yodel.Balancer) yodel.Balancer {
 	return filter(b,
 		func(in yodel.Instance) bool {
@@ -46,7 +46,7 @@ func Group(name string, b yodel.Balancer) yodel.Balancer {
 		})
 }
 
-// Version has b choose among the endpoints whose instances are of a version.
+// Version makes b choose among the endpoints whose instances have this version.
 func Version(name string, b yodel.Balancer) yodel.Balancer {
 	return filter(b,
 		func(in yodel.Instance) bool { return in.Version == name },
@@ -55,7 +55,7 @@ func Version(name string, b yodel.Balancer) yodel.Balancer {
 		})
 }
 
-// Tag has b choose among the endpoints whose instances have a tag.
+// Tag makes b choose among the endpoints whose instances have this tag.
 func Tag(name string, b yodel.Balancer) yodel.Balancer {
 	return filter(b,
 		func(in yodel.Instance) bool { return slices.Contains(in.Tags, name) },
@@ -64,7 +64,7 @@ func Tag(name string, b yodel.Balancer) yodel.Balancer {
 		})
 }
 
-// filter has b choose among the endpoints that keep accepts. Why says why there are none.
+// filter makes b choose among the endpoints that keep accepts. why describes why there are none.
 func filter(b yodel.Balancer, keep func(yodel.Instance) bool, why func(all []*yodel.Endpoint) string) yodel.Balancer {
 	if b == nil {
 		panic("balance: a filter with a nil Balancer")
@@ -87,8 +87,8 @@ func filter(b yodel.Balancer, keep func(yodel.Instance) bool, why func(all []*yo
 	}
 }
 
-// A nobody is the picker of a filter that nothing passes. It keeps the picker behind the filter for
-// when something does.
+// A nobody is the picker of a filter that accepts no endpoint. It keeps the inner picker until the
+// filter accepts one again.
 type nobody struct {
 	last yodel.Picker
 	why  string
@@ -96,10 +96,11 @@ type nobody struct {
 
 func (*nobody) Pick(*yodel.Call) *yodel.Endpoint { return nil }
 
-// String says why nobody is picked.
+// String returns why there is no endpoint to pick.
 func (p *nobody) String() string { return p.why }
 
-// missing says that no instance has what was asked for, and what they have instead.
+// missing returns the error text for a filter that accepts no instance. The text lists the values
+// that the instances have.
 func missing(what, name string, all []*yodel.Endpoint, has func(yodel.Instance) []string) string {
 	known := make(map[string]bool)
 	for _, ep := range all {

@@ -9,17 +9,18 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Zone keeps calls among the endpoints of one zone, the client's own, as long as enough of them are
-// ready, and has b choose there; beyond that b chooses among all other endpoints.
+// Zone keeps calls among the endpoints of one zone, usually the client's own, as long as enough of
+// them are ready. b chooses among these endpoints. For the other calls, b chooses among the
+// endpoints of all other zones.
 //
-// The rule is Envoy's for priority levels, with its overprovisioning factor of 1.4: of the calls,
-// 1.4 times the ready share of the zone's weight stays in the zone. So while at least 72% of the
-// zone is ready all calls stay; when half of it is ready, 70% do; and when none is, or the zone has
-// no endpoint, none does. A call that avoids all endpoints on its side goes to the other one. How
-// many clients there are in the zone is not known, and not looked at: a zone that has many clients
-// and few servers should have more servers.
+// The rule is Envoy's for priority levels, with its overprovisioning factor of 1.4: the share of
+// the calls that stays in the zone is 1.4 times the ready share of the zone's weight. So while at
+// least 72% of the zone is ready, all calls stay. If half of it is ready, 70% stay. If no endpoint
+// of the zone is ready, or the zone has none, no call stays. A call that avoids all endpoints on
+// its side goes to the other side. Zone does not consider how many clients the zone has: a zone
+// with many clients and few servers should have more servers.
 //
-// The share is an estimate where the zone has more than 32 endpoints, so that a pick stays short.
+// If the zone has more than 32 endpoints, the share is an estimate, so that a pick stays fast.
 func Zone(name string, b yodel.Balancer) yodel.Balancer {
 	if b == nil {
 		panic("balance: Zone with a nil Balancer")
@@ -46,7 +47,7 @@ func Zone(name string, b yodel.Balancer) yodel.Balancer {
 		}
 		p.own, p.others = b(own, old.own), b(others, old.others)
 		p.alone = len(others) == 0
-		// a filter that nobody passes in one of them does not learn
+		// A filter that accepts no endpoint on one side does not learn.
 		for _, side := range []yodel.Picker{p.own, p.others} {
 			if l, ok := side.(yodel.Learner); ok {
 				return &zoneLearner{zone: p, learner: l}
@@ -58,9 +59,9 @@ func Zone(name string, b yodel.Balancer) yodel.Balancer {
 
 type zone struct {
 	own, others yodel.Picker
-	alone       bool // there are no others
+	alone       bool // whether there are no other endpoints
 	census      *census
-	weight      int64 // of the own zone
+	weight      int64 // of the zone
 }
 
 func (p *zone) Pick(call *yodel.Call) *yodel.Endpoint {
@@ -82,7 +83,7 @@ func (p *zone) stays() bool {
 
 type zoneLearner struct {
 	*zone
-	learner yodel.Learner // one for both, see there
+	learner yodel.Learner // serves both sides, see Zone
 }
 
 func (p *zoneLearner) Ended(ep *yodel.Endpoint, took time.Duration, err error) {
