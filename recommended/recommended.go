@@ -9,13 +9,14 @@
 // It returns options with the middleware in them. To use other parts or another order, write your
 // own list. The order of all middleware, with the reasons, is in docs/governance.md.
 //
-// None of it executes a call twice that is not idempotent. A server remembers idempotency keys in
-// its process. A call with a key that may have been executed is sent again only to that process,
-// and fails if the process has ended. To let other servers take over, give all of them a shared
-// memory: yodel.ServerOptions.Keys with a once.Options.Store. The extra load is bounded: retries
-// are at most a tenth of the calls, and hedges a twentieth. The root package needs no chain for the
-// following: it sends calls that were certainly not executed elsewhere, passes deadlines and
-// budgets on, recovers panics, and does not begin work whose deadline has passed.
+// None of this middleware executes a call twice unless the call is idempotent. A server remembers
+// idempotency keys in its process. If a call with a key may have been executed, the client sends it
+// again only to that process, and the call fails if the process has ended. To let other servers
+// take over, give all of them a shared store: yodel.ServerOptions.Keys with a once.Options.Store.
+// The extra load is bounded: retries are at most a tenth of the calls, and hedges a twentieth. The
+// root package does the following without a chain: it sends calls that were certainly not executed
+// to another endpoint, passes deadlines and budgets on, recovers panics, and does not begin work
+// whose deadline has passed.
 package recommended
 
 import (
@@ -54,7 +55,7 @@ func Server(o *yodel.ServerOptions) *yodel.ServerOptions {
 		opts = *o
 	}
 	opts.Middleware = slices.Concat(opts.Middleware, []yodel.Middleware{
-		// it begins where hardly any server is too small for it, and learns to do with less
+		// The initial limit is high enough for nearly every server. The limiter learns a lower one.
 		limit.Adaptive(&limit.Options{Initial: 1000, PerMethod: true}),
 	})
 	if opts.Keys == nil {
