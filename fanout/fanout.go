@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fanout makes a call to all endpoints of a client at once: to tell every instance
-// something, to ask all and take the first answer, or to hear what each has to say.
+// Package fanout makes a call to all endpoints of a client at once: to inform every instance, to
+// use the first reply, or to collect the outcome of each instance.
 //
 //	receipts, err := fanout.Broadcast(ctx, client, Invalidate, &Key{"user/7"}, nil)    // all must succeed
 //	quote, err := fanout.First(ctx, client, GetQuote, &Query{"GOOG"}, nil)              // the first success wins
 //	receipts, err := fanout.Inform(ctx, client, inspect.Stats, &inspect.Empty{}, nil)  // a receipt for each
 //
-// Each endpoint gets a call of its own, with a reply of its own, that is pinned to it (see
-// yodel.Call.Endpoint) and goes through all of the client's middleware. An endpoint that is not
-// ready, or cannot be reached, is an endpoint that fails: nobody is left out in silence. When no
-// instance is known, all three fail with YDL3521, after having waited for the first set as any call
-// does. An idempotency key is that of all these calls: servers that share a memory of keys execute
-// one of them, and all others execute theirs.
+// Each endpoint gets a separate call with its own reply. The call is pinned to the endpoint (see
+// yodel.Call.Endpoint) and goes through all of the client's middleware. If an endpoint is not ready
+// or cannot be reached, its call fails: no endpoint is skipped silently. If no instance is known,
+// all three functions wait for the first set, as any call does, and then fail with YDL3521. All
+// these calls have the same idempotency key, if any: among servers that share a store of keys, only
+// one executes its call, and every other server executes its own.
 //
-// They return when all calls have ended, and none of the calls outlasts ctx or the call's deadline.
-// First cancels the others, and waits for their ends: a server that is asked to stop may have
-// executed the call by then, or be executing it still.
+// The functions return when all calls have ended. No call outlasts ctx or the deadline of the call.
+// First cancels the other calls and waits until they have ended. Their servers may have executed
+// them by then, or may still be executing them.
 package fanout
 
 import (
@@ -33,33 +33,33 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// Options says how calls are made to all endpoints. The zero value is a good choice.
+// Options says how calls are made to all endpoints. The zero value has sensible defaults.
 type Options struct {
-	// Parallel is how many calls are under way at most. Default 64.
+	// Parallel is the maximum number of calls in flight. Default 64.
 	Parallel int
-	// Only leaves out the endpoints that it returns false for. Default none.
+	// Only selects the endpoints: those for which it returns false are not called. Default: all
+	// endpoints.
 	Only func(ep *yodel.Endpoint) bool
 }
 
 // A Receipt is the outcome of the call to one endpoint.
 type Receipt[Out any] struct {
 	Addr    string
-	Reply   *Out // nil when it failed
+	Reply   *Out // nil if the call failed
 	Err     error
 	Trailer yodel.Metadata
 	Took    time.Duration
 }
 
-// Broadcast calls a method of all endpoints, all of which must succeed: otherwise the error,
-// YDL3522, names those that failed, and has their errors. The receipts are those of all endpoints,
-// also then.
+// Broadcast calls a method on all endpoints. If a call fails, it returns the error YDL3522, which
+// names the failed endpoints and wraps their errors. The receipts always include all endpoints.
 func Broadcast[In, Out any](ctx context.Context, c *yodel.Client, m yodel.Method[In, Out], in *In, o *Options) ([]Receipt[Out], error) {
 	outcomes, err := BroadcastCall(ctx, c, template(m, in), o)
 	return receipts[Out](outcomes), err
 }
 
-// First calls a method of all endpoints and returns the first reply. The other calls are canceled.
-// When all fail, the error is YDL3523, and has theirs.
+// First calls a method on all endpoints and returns the first reply. The other calls are canceled.
+// If all calls fail, the error is YDL3523 and wraps their errors.
 func First[In, Out any](ctx context.Context, c *yodel.Client, m yodel.Method[In, Out], in *In, o *Options) (*Out, error) {
 	call := template(m, in)
 	if err := FirstCall(ctx, c, call, o); err != nil {
@@ -68,23 +68,23 @@ func First[In, Out any](ctx context.Context, c *yodel.Client, m yodel.Method[In,
 	return call.Reply.(*Out), nil //nolint:forcetypeassert // template made it
 }
 
-// Inform calls a method of all endpoints and returns a receipt for each. The error is about there
-// being none to call.
+// Inform calls a method on all endpoints and returns a receipt for each. It returns an error only
+// if there is no endpoint to call.
 func Inform[In, Out any](ctx context.Context, c *yodel.Client, m yodel.Method[In, Out], in *In, o *Options) ([]Receipt[Out], error) {
 	outcomes, err := InformCall(ctx, c, template(m, in), o)
 	return receipts[Out](outcomes), err
 }
 
-// An Outcome is the call that was made to one endpoint, with its reply and trailer, and how it
-// ended.
+// An Outcome is the outcome of the call to one endpoint: the call with its reply and trailer, and
+// its error.
 type Outcome struct {
 	Call *yodel.Call
 	Err  error
 	Took time.Duration
 }
 
-// BroadcastCall is Broadcast with all that a Call can carry, but an order: each endpoint is called
-// with a copy of call, whose Reply is a new variable like call's.
+// BroadcastCall is Broadcast for a Call with any fields except Ordered. Each endpoint is called
+// with a copy of call, whose Reply is a new variable of the same type.
 func BroadcastCall(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options) ([]Outcome, error) {
 	outcomes, err := InformCall(ctx, c, call, o)
 	if err != nil {
@@ -93,8 +93,8 @@ func BroadcastCall(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Op
 	return outcomes, failure("YDL3522", call, outcomes)
 }
 
-// FirstCall is First with all that a Call can carry. The winner's reply, trailer and attachment
-// become call's.
+// FirstCall is First for a Call with any fields except Ordered. It sets the reply, trailer and
+// attachment of call to those of the first successful copy.
 func FirstCall(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -116,13 +116,13 @@ func FirstCall(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Option
 	return nil
 }
 
-// InformCall is Inform with all that a Call can carry.
+// InformCall is Inform for a Call with any fields except Ordered.
 func InformCall(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options) ([]Outcome, error) {
 	return each(ctx, c, call, o, func(*Outcome) {})
 }
 
-// each makes a copy of call to each endpoint, and tells ended of each outcome, on several
-// goroutines.
+// each sends a copy of call to each endpoint, and calls ended with each outcome. It does so on
+// several goroutines.
 func each(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options, ended func(*Outcome)) ([]Outcome, error) {
 	if o == nil {
 		o = &Options{}
@@ -137,7 +137,7 @@ func each(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options, en
 	}
 	outcomes := make([]Outcome, len(endpoints))
 	for i, ep := range endpoints {
-		// unless Do returns
+		// The error is replaced when Do returns.
 		outcomes[i] = Outcome{Call: copyOf(call, ep), Err: yodel.Errorf(yodel.Internal, "%s: the call ended its goroutine", call.Method)}
 	}
 	var next atomic.Int64
@@ -163,15 +163,15 @@ func each(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options, en
 	}
 	all.Wait()
 	if p := panicked.Load(); p != nil {
-		panic(*p) // where somebody may be prepared for it
+		panic(*p) // on the goroutine of the caller, which may recover
 	}
 	return outcomes, nil
 }
 
-// make makes the call, says that it has ended, and returns what it panicked with, or nil.
+// make makes the call and calls ended. It returns the value with which the call panicked, or nil.
 func (of *Outcome) make(ctx context.Context, c *yodel.Client, ended func(*Outcome)) (panicked any) {
 	began := time.Now()
-	defer func() { // also when the call ends the goroutine
+	defer func() { // deferred, because the call may end the goroutine
 		of.Took = time.Since(began)
 		panicked = recover()
 		ended(of)
@@ -180,7 +180,7 @@ func (of *Outcome) make(ctx context.Context, c *yodel.Client, ended func(*Outcom
 	return nil
 }
 
-// known returns the endpoints that are to be called. It waits for the first set.
+// known returns the endpoints to call. It waits for the first set of endpoints.
 func known(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options) ([]*yodel.Endpoint, error) {
 	all := c.Endpoints()
 	var reason error
@@ -190,7 +190,7 @@ func known(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options) (
 			ctx, cancel = context.WithDeadline(ctx, call.Deadline)
 			defer cancel()
 		}
-		reason = c.Ready(ctx) // that none is connected is each call's own affair
+		reason = c.Ready(ctx) // if none is connected, each call fails by itself
 		all = c.Endpoints()
 	}
 	chosen := make([]*yodel.Endpoint, 0, len(all))
@@ -212,7 +212,7 @@ func known(ctx context.Context, c *yodel.Client, call *yodel.Call, o *Options) (
 	return nil, e
 }
 
-// copyOf returns a copy of call to an endpoint, with a reply of its own.
+// copyOf returns a copy of call for an endpoint, with its own reply.
 func copyOf(call *yodel.Call, ep *yodel.Endpoint) *yodel.Call {
 	return &yodel.Call{
 		Method: call.Method, Args: call.Args, Reply: another(call.Reply), Metadata: call.Metadata, Attachment: call.Attachment, Deadline: call.Deadline,
@@ -222,7 +222,7 @@ func copyOf(call *yodel.Call, ep *yodel.Endpoint) *yodel.Call {
 	}
 }
 
-// another returns a new variable like the one that a reply is to be decoded into.
+// another returns a new variable of the type of reply.
 func another(reply any) any {
 	if reply == nil {
 		return nil
@@ -231,7 +231,7 @@ func another(reply any) any {
 	if !ok {
 		v := reflect.ValueOf(reply)
 		if v.Kind() != reflect.Pointer || v.IsNil() {
-			return reply // the codec says what is wrong with it
+			return reply // the codec returns the error
 		}
 		return reflect.New(v.Type().Elem()).Interface()
 	}
@@ -242,7 +242,7 @@ func another(reply any) any {
 	return others
 }
 
-// takeOver makes what to points to what from points to, of which another made it.
+// takeOver copies the reply that from points to into to. another created from for to.
 func takeOver(to, from any) {
 	values, ok := to.(yodel.Values)
 	switch {
@@ -256,7 +256,7 @@ func takeOver(to, from any) {
 	}
 }
 
-// failure is the error of a call that failed at some endpoints; nil is at none.
+// failure returns the error of a call that failed at some endpoints, or nil if all calls succeeded.
 func failure(id string, call *yodel.Call, outcomes []Outcome) error {
 	var errs []error
 	tried := &introspect.CallReport{Method: call.Method}
@@ -272,7 +272,7 @@ func failure(id string, call *yodel.Call, outcomes []Outcome) error {
 		e.NotProcessed = e.NotProcessed && yodel.NotProcessed(of.Err)
 		if report, ok := errors.AsType[*introspect.CallReport](of.Err); ok {
 			attempts := append(tried.Attempts, report.Attempts...)
-			*tried = *report // that of the last one that failed, with the attempts of all
+			*tried = *report // the record of the last failed call, with the attempts of all
 			tried.Attempts = attempts
 		}
 		if len(errs) == 1 {
@@ -298,7 +298,7 @@ func failure(id string, call *yodel.Call, outcomes []Outcome) error {
 	return e
 }
 
-// text is the message of an error.
+// text returns the message of an error.
 func text(err error) string {
 	if e, ok := errors.AsType[*yodel.Error](err); ok {
 		return e.Message
