@@ -14,44 +14,45 @@ import (
 	"syscall"
 )
 
-// variable tells a successor what it inherits: a testament, as JSON.
+// variable is the environment variable that describes to a successor what it inherits: a testament,
+// as JSON.
 const variable = "YODEL_RESTART"
 
-// A testament describes the files that a successor inherits: firstFile is where it says that it is
-// ready, and what it keeps open as long as it lives; the next one ends when it may accept
-// connections; the sockets follow.
+// A testament describes the files that a successor inherits. On the first one, firstFile, the
+// successor reports that it is ready; it stays open as long as the successor lives. The predecessor
+// closes the second one when the successor may accept connections. The sockets follow.
 type testament struct {
 	Sockets []bequest `json:"sockets"`
 }
 
-// A bequest is a socket that is handed over.
+// A bequest is a socket that a process hands over.
 type bequest struct {
-	Wanted string `json:"wanted"` // the address as it was asked for
-	Addr   string `json:"addr"`   // the address that it is bound to
+	Wanted string `json:"wanted"` // the address that was passed to Listen
+	Addr   string `json:"addr"`   // the address to which the socket is bound
 }
 
-// firstFile is the first one behind standard input, output and error.
+// firstFile is the first file after standard input, output and error.
 const firstFile = 3
 
-// A legacy is what this process was left by its predecessor. A nil one is that of the first process
-// in a row.
+// A legacy is the files that this process inherited from its predecessor. It is nil in the first
+// process of a series.
 type legacy struct {
-	// readiness is where this process says that it is ready. It stays open until the process has
-	// ended, whatever becomes of this value, because that is how the predecessor knows: so it is no
-	// os.File.
+	// readiness is the file on which this process reports that it is ready. It stays open until the
+	// process has ended, because the predecessor detects the end of the process by it. It is not an
+	// os.File, because an os.File may be closed earlier by the garbage collector.
 	readiness int
-	agreement *os.File // ends when connections may be accepted
+	agreement *os.File // ends when this process may accept connections
 	sockets   []inheritance
 }
 
-// An inheritance is a socket that has not been taken yet.
+// An inheritance is an inherited socket that is not in use yet.
 type inheritance struct {
 	bequest
 	file *os.File
 }
 
-// inherit takes what the predecessor left, if there is one. What this process starts from then on
-// inherits none of it.
+// inherit returns the files that the predecessor left, or nil if there is no predecessor. Processes
+// that this process starts later do not inherit them.
 func inherit() (*legacy, error) {
 	text, ok := os.LookupEnv(variable)
 	if !ok {
@@ -84,7 +85,7 @@ func inherit() (*legacy, error) {
 	return left, nil
 }
 
-// take returns a listener on the socket for an address, or nil if there is none.
+// take returns a listener on the inherited socket for an address, or nil if there is none.
 func (left *legacy) take(wanted string) (net.Listener, error) {
 	if left == nil {
 		return nil, nil //nolint:nilnil // see above
@@ -107,7 +108,7 @@ func (left *legacy) take(wanted string) (net.Listener, error) {
 	return l, nil
 }
 
-// closeSockets closes those that were not taken.
+// closeSockets closes the inherited sockets that are not in use.
 func (left *legacy) closeSockets() {
 	if left == nil {
 		return
@@ -118,18 +119,18 @@ func (left *legacy) closeSockets() {
 	left.sockets = nil
 }
 
-// sayReady tells the predecessor which sockets it can leave to this process.
+// sayReady reports to the predecessor which sockets this process has taken.
 func (left *legacy) sayReady(taken []string) {
 	line, err := json.Marshal(taken)
 	if err == nil {
-		_, _ = syscall.Write(left.readiness, append(line, '\n')) // a predecessor that is gone cannot object
+		_, _ = syscall.Write(left.readiness, append(line, '\n')) // an error means that the predecessor is gone
 	}
 }
 
 // awaitAgreement returns when the predecessor agrees or is gone.
 func (left *legacy) awaitAgreement() { _, _ = io.Copy(io.Discard, left.agreement) }
 
-// close lets go of what was left: this process does not take over.
+// close closes the inherited files when this process does not take over.
 func (left *legacy) close() {
 	if left == nil {
 		return

@@ -60,19 +60,19 @@ func (t *transport) Listen(addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// A listener accepts connections when its process may.
+// A listener accepts connections once its process may do so.
 type listener struct {
 	process   *Process
 	socket    net.Listener
-	wanted    string // the address, as it was asked for
-	inherited bool   // from the predecessor
+	wanted    string // the address that was passed to Listen
+	inherited bool   // whether the socket is from the predecessor
 
 	once   sync.Once
 	closed chan struct{}
 
 	// These are guarded by Process.mu.
-	asked bool // for a connection
-	owned bool // the socket is this process's alone: with it goes its file
+	asked bool // whether Accept was called
+	owned bool // whether only this process uses the socket; Close then removes the file of a unix socket
 }
 
 func (l *listener) Addr() net.Addr { return l.socket.Addr() }
@@ -114,9 +114,9 @@ func (l *listener) Close() error {
 	return err
 }
 
-// file returns a copy of the socket. (*net.TCPListener).File will not do: what it returns puts the
-// socket into blocking mode when it is passed on, and with it the one that this process accepts
-// from.
+// file returns a copy of the socket. It does not use (*net.TCPListener).File: passing that file to
+// a process puts the socket into blocking mode, and with it the socket from which this process
+// accepts.
 func (l *listener) file() (*os.File, error) {
 	raw, err := l.socket.(syscall.Conn).SyscallConn() //nolint:forcetypeassert // Listen has checked it
 	if err != nil {
@@ -124,7 +124,7 @@ func (l *listener) file() (*os.File, error) {
 	}
 	var fd int
 	failed := raw.Control(func(from uintptr) {
-		syscall.ForkLock.RLock() // no process may be started between the two
+		syscall.ForkLock.RLock() // no process may be started between Dup and CloseOnExec
 		defer syscall.ForkLock.RUnlock()
 		if fd, err = syscall.Dup(int(from)); err == nil {
 			syscall.CloseOnExec(fd)
@@ -136,17 +136,17 @@ func (l *listener) file() (*os.File, error) {
 	return os.NewFile(uintptr(fd), l.wanted), nil
 }
 
-// took returns which of the predecessor's sockets this process listens on.
+// took returns the addresses of the listeners whose sockets are from the predecessor.
 func (p *Process) took() []string {
 	return p.each(func(l *listener) bool { return l.inherited })
 }
 
-// own makes all sockets this process's.
+// own makes this process the only user of all its sockets.
 func (p *Process) own() {
 	p.each(func(l *listener) bool { l.owned = true; return true })
 }
 
-// disown leaves sockets to the successor.
+// disown notes that the successor uses these sockets too.
 func (p *Process) disown(taken []string) {
 	p.each(func(l *listener) bool {
 		if i := slices.Index(taken, l.wanted); i >= 0 {
@@ -157,7 +157,7 @@ func (p *Process) disown(taken []string) {
 	})
 }
 
-// ended is the cause of a service's end.
+// ended is the cancellation cause of a service's context.
 type ended struct{ of *Process }
 
 func (ended) Error() string { return "restart: this process serves no longer" }

@@ -11,7 +11,7 @@ import (
 	"os"
 )
 
-// notify tells systemd what became of the service, if it has asked: see sd_notify(3).
+// notify sends a state of the service to systemd, if systemd has asked for it: see sd_notify(3).
 func (p *Process) notify(ctx context.Context, what string) {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {
@@ -28,16 +28,16 @@ func send(socket, text string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // a datagram has gone or has not
+	defer func() { _ = conn.Close() }() // an error does no harm: the datagram was sent or not
 	_, err = conn.Write([]byte(text))
 	return err
 }
 
-// notifyServing says that this process serves, as the first in a row.
+// notifyServing reports that this process serves. The first process of a series calls it.
 func (p *Process) notifyServing(ctx context.Context) { p.notify(ctx, "READY=1") }
 
-// notifySuccessor says that another process is the service from now on. It comes from the process
-// that is so far, whom systemd believes.
+// notifySuccessor reports that another process is the main process of the service from now on. The
+// current main process sends it, because systemd accepts it only from that one.
 func (p *Process) notifySuccessor(ctx context.Context, pid int) {
 	p.notify(ctx, fmt.Sprintf("MAINPID=%d\nREADY=1", pid))
 }

@@ -15,11 +15,11 @@ import (
 
 const hangUp = syscall.SIGHUP
 
-// A Process is this process as one in a row of them that listen on the same sockets. There is none
-// on this system.
+// A Process is this process as one in a series that listens on the same sockets. This system does
+// not support such a series.
 type Process struct{}
 
-// New returns an error: no process can hand its sockets over on this system.
+// New returns an error, because this system does not support handing sockets over.
 func New(o *Options) (*Process, error) {
 	_ = o.withDefaults()
 	return nil, unsupported()

@@ -26,19 +26,19 @@ type Process struct {
 	opts    Options
 	program program
 	signals chan os.Signal
-	legacy  *legacy // nil in the first of the row
+	legacy  *legacy // nil in the first process of the series
 
-	open      chan struct{} // closed when connections may be accepted
-	accepting chan struct{} // closed when there is somebody to accept them, at every listener
+	open      chan struct{} // closed when this process may accept connections
+	accepting chan struct{} // closed when Accept was called on every listener
 
 	mu        sync.Mutex
 	listeners []*listener
-	running   bool // no more listeners may come
+	running   bool // set by Run; no listeners can be created after that
 }
 
-// New prepares this process for handing over, and takes the sockets that its predecessor left, if
-// there is one. Call it once, before the process starts other processes, which must not inherit
-// those sockets.
+// New prepares this process for handing over, and takes the sockets of its predecessor, if there is
+// one. Call it once, before the process starts other processes, because they must not inherit those
+// sockets.
 //
 // A signal that arrives before Run is handled by Run.
 func New(o *Options) (*Process, error) {
@@ -61,13 +61,14 @@ func New(o *Options) (*Process, error) {
 	return p, nil
 }
 
-// A program is what a successor runs.
+// A program is the program that a successor runs.
 type program struct {
 	path, folder string
 	argv         []string
 }
 
-// findProgram resolves no symbolic links: a new version is often a link that leads elsewhere.
+// findProgram resolves no symbolic links, because a new version is often installed by changing a
+// link.
 func findProgram(command []string) (program, error) {
 	p := program{argv: command}
 	if len(command) == 0 {
@@ -78,7 +79,7 @@ func findProgram(command []string) (program, error) {
 		if len(command) > 0 {
 			return p, fmt.Errorf("restart: %w", err)
 		}
-		// the name was made up by whoever started this process
+		// The process that started this one has passed a name that does not lead to the program.
 		if p.path, err = os.Executable(); err != nil {
 			return p, fmt.Errorf("restart: where is the program of this process? %w", err)
 		}
@@ -92,10 +93,10 @@ func findProgram(command []string) (program, error) {
 	return p, nil
 }
 
-// Run runs the functions, which serve the listeners that Transport has created. It returns their
-// errors when all of them have returned. Their context ends when ctx ends, when one of them has
-// returned, or when a successor has taken over. They then finish what they have begun, as
-// yodel.Server.Serve does. Run may be called once.
+// Run runs the functions in serve, which serve the listeners that Transport has created. It returns
+// their errors when all of them have returned. Their context ends when ctx ends, when one of them
+// has returned, or when a successor has taken over. The functions then finish their running calls,
+// as yodel.Server.Serve does. Run may be called once.
 //
 // This process is ready, and its predecessor ends, when every listener is in Accept.
 func (p *Process) Run(ctx context.Context, serve ...func(context.Context) error) error {
@@ -125,7 +126,7 @@ func (p *Process) Run(ctx context.Context, serve ...func(context.Context) error)
 	}
 }
 
-// begin fixes which listeners there are.
+// begin fixes the set of listeners.
 func (p *Process) begin() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,12 +137,12 @@ func (p *Process) begin() error {
 		return errors.New("restart: there is nothing to hand over: make listeners with Transport before Run")
 	}
 	p.running = true
-	p.legacy.closeSockets() // this process does not want them
+	p.legacy.closeSockets() // this process has no listeners for them
 	p.askedLocked()
 	return nil
 }
 
-// askedLocked looks whether a connection was asked for at every listener.
+// askedLocked checks whether Accept was called on every listener.
 func (p *Process) askedLocked() {
 	select {
 	case <-p.accepting:
@@ -154,9 +155,8 @@ func (p *Process) askedLocked() {
 	close(p.accepting)
 }
 
-// takeOver tells the predecessor that this process is ready, and lets it accept connections as soon
-// as the predecessor agrees or is gone. It reports whether it did: not when the process ends
-// before.
+// takeOver reports to the predecessor that this process is ready. This process accepts connections
+// as soon as the predecessor agrees or is gone. takeOver returns false if the process ends earlier.
 func (p *Process) takeOver(ctx context.Context, s *service) bool {
 	select {
 	case <-p.accepting:
@@ -172,7 +172,7 @@ func (p *Process) takeOver(ctx context.Context, s *service) bool {
 		p.legacy.awaitAgreement()
 	}()
 	defer func() {
-		p.legacy.agreement.Close() // which ends the goroutine
+		p.legacy.agreement.Close() // this ends the goroutine
 		<-agreed
 	}()
 	select {
@@ -188,7 +188,7 @@ func (p *Process) takeOver(ctx context.Context, s *service) bool {
 }
 
 // handOver starts a successor, and returns it when it is ready. Until then this process serves as
-// ever.
+// before.
 func (p *Process) handOver(ctx context.Context, s *service) *successor {
 	log := p.opts.Logger
 	began := time.Now()
@@ -225,7 +225,8 @@ func (p *Process) handOver(ctx context.Context, s *service) *successor {
 	return nil
 }
 
-// leave lets the service finish. Signals that come meanwhile are for the successor.
+// leave lets the service finish its calls. It passes signals that arrive meanwhile to the
+// successor.
 func (p *Process) leave(s *service, next *successor) error {
 	defer next.forget()
 	s.stop()
@@ -238,7 +239,7 @@ func (p *Process) leave(s *service, next *successor) error {
 			died = nil
 			p.opts.Logger.Error("yodel: the successor has ended while this process finished its calls", "pid", next.pid(), "state", next.reap())
 		case <-s.ended:
-			signal.Stop(p.signals) // which waits for one that is on its way
+			signal.Stop(p.signals) // waits for a signal that is being delivered
 			select {
 			case sig := <-p.signals:
 				p.passOn(sig, next)
@@ -251,19 +252,19 @@ func (p *Process) leave(s *service, next *successor) error {
 
 func (p *Process) passOn(sig os.Signal, next *successor) {
 	p.opts.Logger.Info("yodel: the signal is passed on to the successor", "signal", sig, "pid", next.pid())
-	_ = next.process.Signal(sig) // it may have ended
+	_ = next.process.Signal(sig) // an error means that the successor has ended
 }
 
-// A service is the user's functions, running.
+// A service is the user's functions while they run.
 type service struct {
 	stop  func()
-	ended chan struct{} // closed when all have returned; err is set then
+	ended chan struct{} // closed when all functions have returned; err is set then
 	err   error
 }
 
 func (p *Process) start(ctx context.Context, serve []func(context.Context) error) *service {
-	// When it stops is decided in one place: a successor that has been agreed to must not find the
-	// sockets closed as at the end of it all.
+	// The end of ctx does not stop the service directly, but Run does. Otherwise the service could
+	// close the sockets for good just after this process has agreed to a successor.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := func() { cancel(ended{p}) }
 	s := &service{stop: stop, ended: make(chan struct{})}

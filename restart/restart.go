@@ -28,9 +28,9 @@ type Options struct {
 	// ReadyTimeout is how long a successor may take to become ready. After that it is ended.
 	// Default 10 s.
 	ReadyTimeout time.Duration
-	// Command is the program and the arguments of the successor. Default: those of this process.
-	// The program is then looked up where it was when New was called, through the same symbolic
-	// links.
+	// Command is the program and the arguments of the successor. Default: the program and the
+	// arguments of this process. The program is then found at the path that it had when New was
+	// called, through the same symbolic links.
 	Command []string
 	// Logger logs each step of a restart. Default slog.Default().
 	Logger *slog.Logger

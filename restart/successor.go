@@ -15,22 +15,21 @@ import (
 	"time"
 )
 
-// A successor is the process that is to take over, as its predecessor sees it.
+// A successor is the process that will take over, as seen by its predecessor.
 type successor struct {
 	process   *os.Process
-	life      *os.File      // ends with the process
+	life      *os.File      // read end; reading ends when the process ends
 	agreement *os.File      // closed when the process may accept connections
-	ready     chan []string // gets which sockets it listens on, or is closed if it ends before
+	ready     chan []string // receives the sockets that the process has taken; closed if the process ends before
 	ended     chan struct{} // closed when life has ended
 }
 
-// endTime is how long a successor that is not wanted any more may take to end. It has accepted
-// nothing.
+// endTime is how long a failed successor may take to end. It has not accepted any connection.
 const endTime = time.Second
 
 // startSuccessor starts the program of this process with its sockets.
 func (p *Process) startSuccessor() (*successor, error) {
-	var files, mine []*os.File // what the successor gets, and what this process keeps
+	var files, mine []*os.File // the files for the successor, and those for this process
 	defer func() {
 		for _, f := range files {
 			_ = f.Close()
@@ -50,10 +49,10 @@ func (p *Process) startSuccessor() (*successor, error) {
 		}
 		return nil, err
 	}
-	if err := pipe(1); err != nil { // it writes
+	if err := pipe(1); err != nil { // the successor writes
 		return fail(err)
 	}
-	if err := pipe(0); err != nil { // it reads
+	if err := pipe(0); err != nil { // the successor reads
 		return fail(err)
 	}
 	bequests, sockets, err := p.sockets()
@@ -76,7 +75,7 @@ func (p *Process) startSuccessor() (*successor, error) {
 	return next, nil
 }
 
-// sockets returns copies of the sockets of this process, with what a successor has to know of them.
+// sockets returns copies of the sockets of this process, and their descriptions for the successor.
 func (p *Process) sockets() (bequests []bequest, files []*os.File, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +98,8 @@ func environment(bequests []bequest) ([]string, error) {
 
 func (next *successor) pid() int { return next.process.Pid }
 
-// follow reads what the successor says until it ends, or is forgotten.
+// follow reads the report of the successor. It returns when the successor has ended, or after
+// forget.
 func (next *successor) follow() {
 	defer close(next.ended)
 	r := bufio.NewReader(io.LimitReader(next.life, 1<<20))
@@ -113,26 +113,26 @@ func (next *successor) follow() {
 		return
 	}
 	next.ready <- taken
-	_, _ = io.Copy(io.Discard, next.life) // it has nothing more to say
+	_, _ = io.Copy(io.Discard, next.life) // no more data is expected
 }
 
 // agree lets the successor accept connections.
 func (next *successor) agree() { _ = next.agreement.Close() }
 
-// end ends a successor that has not been agreed to, and says how it ended.
+// end ends a successor to which this process has not agreed, and returns its final state.
 func (next *successor) end() string {
-	_ = next.process.Signal(syscall.SIGTERM) // it may have ended
+	_ = next.process.Signal(syscall.SIGTERM) // an error means that it has ended
 	select {
 	case <-next.ended:
 	case <-time.After(endTime):
 	}
 	state := next.reap()
-	_ = next.agreement.Close() // not before: it would take that for an agreement
+	_ = next.agreement.Close() // not earlier: the successor would regard it as the agreement
 	next.forget()
 	return state
 }
 
-// reap waits for a process that has ended or has to, and says how it did.
+// reap kills the process if it still runs, waits for it, and returns its final state.
 func (next *successor) reap() string {
 	_ = next.process.Kill()
 	state, err := next.process.Wait()
@@ -142,9 +142,9 @@ func (next *successor) reap() string {
 	return state.String()
 }
 
-// forget leaves the process alone.
+// forget stops following the process.
 func (next *successor) forget() {
-	_ = next.life.Close() // which ends follow
+	_ = next.life.Close() // this ends follow
 	<-next.ended
 	_ = next.process.Release()
 }
