@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// pipeSize is how many bytes one direction of a connection holds that nobody has read. A Write
-// beyond that waits. Memory is taken as it is needed.
+// pipeSize is how many unread bytes one direction of a connection holds. A Write waits while the
+// pipe is full. Memory is allocated as needed.
 const pipeSize = 256 << 10
 
 // A conn is one end of a connection.
@@ -39,14 +39,15 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, c.describe("write", err)
 }
 
-// Close ends both directions. The peer still reads what was written.
+// Close ends both directions. The peer can still read the bytes that were written.
 func (c *conn) Close() error {
 	c.out.closeWriter(net.ErrClosed)
 	c.in.closeReader()
 	return nil
 }
 
-// CloseWrite ends the direction towards the peer, which reads io.EOF behind what was written.
+// CloseWrite ends the direction towards the peer. The peer reads io.EOF after the bytes that were
+// written.
 func (c *conn) CloseWrite() error {
 	c.out.closeWriter(io.ErrClosedPipe)
 	return nil
@@ -67,7 +68,8 @@ func (c *conn) SetDeadline(at time.Time) error {
 	return c.SetWriteDeadline(at)
 }
 
-// describe says what failed between whom. io.EOF stays what it is: callers compare with it.
+// describe adds the addresses and the operation to an error. It does not wrap io.EOF, because
+// callers compare with it.
 func (c *conn) describe(op string, err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
@@ -78,20 +80,20 @@ func (c *conn) describe(op string, err error) error {
 // A pipe is one direction of a connection: a ring of bytes.
 type pipe struct {
 	mu      sync.Mutex
-	changed sync.Cond // one for all: a reader and a writer never wait at the same time
+	changed sync.Cond // for both sides: a reader and a writer never wait at the same time
 
 	ring  []byte
-	start int // of the unread bytes in ring
-	size  int // of the unread bytes
+	start int // index of the first unread byte in ring
+	size  int // number of unread bytes
 
 	reader, writer end
-	writing        bool // a Write is halfway through: others wait, so that their bytes do not mix
+	writing        bool // a Write has written a part; other Writes wait, so that their bytes do not mix
 }
 
-// An end is what one side did to its end of a pipe.
+// An end is the state of one side's end of a pipe.
 type end struct {
-	closed error // what it gets from then on; nil while it is open
-	late   bool  // its deadline has passed
+	closed error // error of later operations; nil while the end is open
+	late   bool  // whether its deadline has passed
 	timer  *time.Timer
 }
 
@@ -124,7 +126,7 @@ func (p *pipe) read(b []byte) (int, error) {
 func (p *pipe) write(b []byte) (done int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	mine := false // this call is the one that p.writing is about
+	mine := false // whether this call has set p.writing
 	for {
 		switch {
 		case p.writer.closed != nil:
@@ -150,7 +152,7 @@ func (p *pipe) write(b []byte) (done int, err error) {
 	return done, err
 }
 
-// putLocked copies what fits of b into the ring.
+// putLocked copies bytes from b into the ring until it is full, and returns their number.
 func (p *pipe) putLocked(b []byte) int {
 	if want := min(p.size+len(b), pipeSize); want > len(p.ring) {
 		p.growLocked(want)
@@ -166,7 +168,7 @@ func (p *pipe) putLocked(b []byte) int {
 	return done
 }
 
-// takeLocked moves what fits into b out of the ring.
+// takeLocked moves bytes from the ring to b until b is full, and returns their number.
 func (p *pipe) takeLocked(b []byte) int {
 	done := 0
 	for done < len(b) && p.size > 0 {
@@ -176,14 +178,14 @@ func (p *pipe) takeLocked(b []byte) int {
 		done += n
 	}
 	if p.size == 0 {
-		p.start = 0 // what comes next lies in one piece
+		p.start = 0 // so that the next bytes are in one piece
 	}
 	return done
 }
 
 func (p *pipe) growLocked(want int) {
 	ring := make([]byte, min(pipeSize, max(want, 2*len(p.ring), 512)))
-	p.size = p.takeLocked(ring) // which leaves start at 0
+	p.size = p.takeLocked(ring) // takeLocked leaves start at 0
 	p.ring = ring
 }
 
@@ -197,18 +199,19 @@ func (p *pipe) closeReader() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closeLocked(&p.reader, net.ErrClosed)
-	p.ring, p.start, p.size = nil, 0, 0 // nobody will read it
+	p.ring, p.start, p.size = nil, 0, 0 // no more reads are possible
 }
 
 func (p *pipe) closeLocked(e *end, why error) {
-	if !errors.Is(e.closed, net.ErrClosed) { // Close after CloseWrite counts, not the other way round
+	if !errors.Is(e.closed, net.ErrClosed) { // a Close replaces the error of CloseWrite, but not the reverse
 		e.closed = why
 	}
 	e.stopTimer()
 	p.changed.Broadcast()
 }
 
-// setDeadline makes what e does after at fail, pending calls too. Zero is never.
+// setDeadline makes the operations of e fail after at, including pending ones. The zero time means
+// no deadline.
 func (p *pipe) setDeadline(e *end, at time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,7 +229,7 @@ func (p *pipe) setDeadline(e *end, at time.Time) error {
 		timer = time.AfterFunc(wait, func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			if e.timer == timer { // else another deadline came between
+			if e.timer == timer { // otherwise another deadline was set meanwhile
 				e.late = true
 				p.changed.Broadcast()
 			}

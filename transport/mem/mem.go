@@ -18,8 +18,8 @@ import (
 	"sync"
 )
 
-// backlog is how many connections a listener holds that Accept has not taken yet. Dial waits for
-// room beyond that.
+// backlog is how many connections a listener holds that Accept has not returned yet. When they are
+// that many, Dial waits.
 const backlog = 128
 
 var errRefused = errors.New("connection refused: nobody listens there")
@@ -29,7 +29,7 @@ var errRefused = errors.New("connection refused: nobody listens there")
 type Network struct {
 	mu        sync.Mutex
 	listeners map[string]*listener
-	listened  int // how many free names were given out
+	listened  int // number of generated addresses
 	dialed    int
 }
 
@@ -71,7 +71,7 @@ func (n *Network) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	n.mu.Lock()
 	l := n.listeners[addr]
 	n.dialed++
-	// whom a server's log can tell from others
+	// The number lets a server's log distinguish connections.
 	local := address(fmt.Sprintf("%s/%d", addr, n.dialed))
 	n.mu.Unlock()
 
@@ -106,7 +106,7 @@ func (l *listener) Addr() net.Addr { return l.addr }
 
 func (l *listener) Accept() (net.Conn, error) {
 	select {
-	case <-l.closed: // goes before what is queued
+	case <-l.closed: // checked before queued connections
 	default:
 		select {
 		case c := <-l.queue:
@@ -144,7 +144,7 @@ func (l *listener) enqueue(ctx context.Context, c *conn) error {
 	case l.queue <- c:
 	}
 	select {
-	case <-l.closed: // perhaps before c was in the queue, where nobody looks any more
+	case <-l.closed: // c may have been queued after Close has emptied the queue
 		return errRefused
 	default:
 		return nil
