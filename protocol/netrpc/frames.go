@@ -13,20 +13,20 @@ import (
 	"slices"
 )
 
-// A frames reads what the peer sends, message by message. It decodes only headers. A value that is
-// decoded elsewhere gets the definitions of types that it needs: see typeTable.
+// A frames reads the stream of the peer, message by message. It decodes only headers. It passes on
+// a value together with the definitions of types that the value needs: see typeTable.
 type frames struct {
 	reader  *bufio.Reader
-	most    int // how many bytes a value may have
+	most    int // the maximum size of a value in bytes
 	headers *gob.Decoder
-	fed     bytes.Buffer // what headers reads
+	fed     bytes.Buffer // the input of headers
 	types   typeTable
 	release func(n int) // undoes types.reserve
 
-	headerTypes int // how many types the headers have had
+	headerTypes int // number of types that headers have had
 }
 
-// newFrames returns a frames that reads from r. It counts no memory; the owner may set
+// newFrames returns a frames that reads from r. It does not count memory unless the caller sets
 // types.reserve and release.
 func newFrames(r *bufio.Reader, most int) *frames {
 	f := &frames{reader: r, most: most, release: func(int) {}}
@@ -35,16 +35,16 @@ func newFrames(r *bufio.Reader, most int) *frames {
 	return f
 }
 
-// A value is the next value of the stream, before it is read.
+// A value is the next value of the stream, which has not been read yet.
 type value struct {
-	size        int    // of its message, with the length
-	definitions []byte // that it needs
-	open        bool   // further messages may belong to it, because there are interfaces in it
+	size        int    // of its first message, including the length
+	definitions []byte // the definitions of types that it needs
+	open        bool   // it contains interfaces, so further messages may belong to it
 }
 
 // cost returns about how many bytes the value takes with its definitions.
 func (v value) cost() int {
-	if v.open { // it is known only when the value has been read
+	if v.open { // the definitions are known only when the value has been read
 		return maxNeeded + v.size
 	}
 	return len(v.definitions) + v.size
@@ -82,7 +82,7 @@ func (f *frames) header(v any, limit int) error {
 	return nil
 }
 
-// next reads to the next value.
+// next reads up to the next value.
 func (f *frames) next() (v value, err error) {
 	size, id, err := f.toValue()
 	if err != nil {
@@ -93,7 +93,8 @@ func (f *frames) next() (v value, err error) {
 	return v, err
 }
 
-// body reads v, and returns it behind the definitions that it needs, in memory of its own.
+// body reads v. It returns the definitions of types that v needs, followed by v, in newly allocated
+// memory.
 func (f *frames) body(v value) ([]byte, error) {
 	if v.open {
 		return f.openBody(v.size)
@@ -105,7 +106,7 @@ func (f *frames) body(v value) ([]byte, error) {
 
 // skip discards v.
 func (f *frames) skip(v value) error {
-	if v.open { // there may be definitions in it
+	if v.open { // v may contain definitions
 		_, err := f.openBody(v.size)
 		return err
 	}
@@ -113,8 +114,8 @@ func (f *frames) skip(v value) error {
 	return unexpected(err)
 }
 
-// openBody reads a value with interfaces in it, whose first message has size bytes, and returns it
-// with the definitions that it needs.
+// openBody reads a value with interfaces, whose first message has size bytes. It returns the
+// definitions of types that the value needs, followed by the value.
 func (f *frames) openBody(size int) ([]byte, error) {
 	value := make([]byte, size)
 	if _, err := io.ReadFull(f.reader, value); err != nil {
@@ -143,8 +144,8 @@ func (f *frames) openBody(size int) ([]byte, error) {
 	return append(definitions, value...), err
 }
 
-// toValue reads to the next message that is a value, and keeps the definitions of types before it.
-// It returns the size of that message with its length, and the number of its type.
+// toValue reads up to the next message with a value, and stores the definitions of types before it.
+// It returns the size of that message including its length, and the number of its type.
 func (f *frames) toValue() (size int, id int64, err error) {
 	for {
 		size, start, err := f.peekMessage()
@@ -158,7 +159,7 @@ func (f *frames) toValue() (size int, id int64, err error) {
 		if start+n > size {
 			return 0, 0, errDamaged
 		}
-		if number&1 == 0 { // that of a definition is negative
+		if number&1 == 0 { // definitions have negative numbers
 			return size, int64(number >> 1), nil
 		}
 		if size > maxDefinitions {
@@ -178,7 +179,8 @@ func (f *frames) toValue() (size int, id int64, err error) {
 	}
 }
 
-// peekMessage returns the size of the next message with its length, and where its content starts.
+// peekMessage returns the size of the next message including its length, and the offset of its
+// content.
 func (f *frames) peekMessage() (size, start int, err error) {
 	length, start, err := f.peekUint(0)
 	if err != nil {
@@ -190,8 +192,7 @@ func (f *frames) peekMessage() (size, start int, err error) {
 	return start + int(length), start, nil
 }
 
-// peekUint returns the number that begins at an offset, and how many bytes it takes, without
-// reading on.
+// peekUint returns the number at an offset, and its size in bytes. It does not consume input.
 func (f *frames) peekUint(at int) (x uint64, size int, err error) {
 	for n := 1; ; n++ {
 		b, err := f.reader.Peek(at + n)
@@ -210,8 +211,8 @@ func (f *frames) peekUint(at int) (x uint64, size int, err error) {
 	}
 }
 
-// valueAt returns where the value begins in a sequence of whole messages: behind the definitions of
-// types.
+// valueAt returns the offset of the value in a sequence of whole messages: it follows the
+// definitions of types.
 func valueAt(b []byte) int {
 	for at := 0; at < len(b); {
 		length, n := uintOf(b[at:])

@@ -9,12 +9,13 @@
 //	})
 //
 // Clients connect with rpc.Dial or rpc.DialHTTP. Their calls pass through the server's middleware
-// and observers, keep to its limits, and are counted in its statistics. The protocol has no
-// metadata and no deadlines: authorize by the address or the TLS certificate of the Peer, and bound
-// the time of calls with middleware/timeout on the server.
+// and observers. The server's limits and statistics include them. The protocol has no metadata and
+// no deadlines: authorize by the address or the TLS certificate of the Peer, and bound the time of
+// calls with middleware/timeout on the server.
 //
-// A client gets the text of a handler's error as it is, and other errors with their code and ID. It
-// gets replies in any order. When its connection ends, the contexts of its calls end.
+// For a handler's error, a client gets the unchanged text. For any other error, it gets the text
+// with the code and the ID. Replies arrive in any order. When the connection of a client ends, the
+// contexts of its calls end.
 package netrpc
 
 import (
@@ -45,8 +46,8 @@ const connect = "CONNECT " + rpc.DefaultRPCPath + " "
 //
 //	0x2e 0x7f 0x03 0x01 0x01 0x07 "Request"
 //
-// The first number is the length of the message, the second one is the ID of the type, which is
-// negative and larger in a program that has used gob before.
+// The first number is the length of the message. The second is the ID of the type. It is negative,
+// and larger in a program that has used gob before.
 func (protocol) Match(first []byte) (ok, more bool) {
 	if n := min(len(first), len(connect)); string(first[:n]) == connect[:n] {
 		return n == len(connect), true
@@ -68,12 +69,12 @@ func (protocol) Match(first []byte) (ok, more bool) {
 	return same && n == len(definition), same
 }
 
-// maxUint is how many bytes a number has in a gob at most.
+// maxUint is the maximum size of a number in a gob, in bytes.
 const maxUint = 9
 
-// uintOf reads a number as gob encodes it: one byte below 128, or the negated count of the bytes
-// that follow, the highest first. It returns how many bytes that took, 0 if there are too few, and
-// -1 if it is no number.
+// uintOf decodes a number of a gob. A number below 128 is one byte. A larger one is the negated
+// count of the following bytes, and then these bytes, highest first. uintOf returns the size of the
+// number, 0 if b is too short, or -1 if b is invalid.
 func uintOf(b []byte) (x uint64, n int) {
 	if len(b) == 0 {
 		return 0, 0
@@ -114,7 +115,7 @@ func (protocol) Serve(_ context.Context, s *yodel.Session) error {
 	}
 }
 
-// acceptHTTP answers the request of rpc.DialHTTP, if the connection begins with one.
+// acceptHTTP answers the HTTP request of rpc.DialHTTP, if the connection begins with it.
 func acceptHTTP(s *yodel.Session) error {
 	if err := s.Next(); err != nil {
 		return err
@@ -145,7 +146,7 @@ type conn struct {
 	writer  writer
 }
 
-// next reads one request and begins it.
+// next reads one request and starts its execution.
 func (c *conn) next() error {
 	if err := c.session.Next(); err != nil {
 		return err
@@ -174,13 +175,13 @@ func (c *conn) next() error {
 	v.Owned = true
 	c.session.Go(func() {
 		defer v.End()
-		defer func() { c.writer.reply(header, v, v.Outcome()) }() // also when the handler ends the goroutine
-		_ = v.Run()                                               // it is the outcome
+		defer func() { c.writer.reply(header, v, v.Outcome()) }() // deferred, because the handler may end the goroutine
+		_ = v.Run()                                               // v.Outcome returns the error
 	})
 	return nil
 }
 
-// unexpected is err, where the connection should not have ended.
+// unexpected returns io.ErrUnexpectedEOF for io.EOF, and any other err unchanged.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -188,8 +189,9 @@ func unexpected(err error) error {
 	return err
 }
 
-// textOf is what a client gets of an error: a handler's own text, or what net/rpc says of a method
-// that does not exist, or else the code, the text and the ID.
+// textOf returns the text of an error for a client. For a handler's error it is the unchanged text.
+// For a method that does not exist, it is the text of net/rpc. For any other error, it is the code,
+// the text and the ID.
 func textOf(method string, e *yodel.Error) string {
 	switch {
 	case e.Code == yodel.Unknown:

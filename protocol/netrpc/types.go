@@ -9,27 +9,28 @@ import (
 	"math/bits"
 )
 
-// This file finds out which definitions of types a value needs. A client of net/rpc defines a type
-// once for each connection, before its first value or, for the types of interface values, within a
-// value. A call is decoded independently of other calls, so its value gets the definitions that it
-// needs in front. The documentation of encoding/gob describes the format.
+// This file determines which definitions of types a value needs. A client of net/rpc defines a type
+// once for each connection, before the first value of the type. The types of interface values are
+// defined within a value. Each call is decoded independently of other calls. Therefore its value
+// gets all definitions that it needs in front. The documentation of encoding/gob describes the
+// format.
 
 const (
 	// maxDefinitions limits the definitions of one connection, in bytes.
 	maxDefinitions = 256 << 10
-	// maxNeeded limits the definitions that one value needs, in bytes. A call of a few bytes makes
-	// the codec read all of them.
+	// maxNeeded limits the definitions that one value needs, in bytes. Even for a call of a few
+	// bytes, the codec reads all of them.
 	maxNeeded = 16 << 10
-	// typeCost is about how much memory a byte of a definition takes, with the maps in which it is.
+	// typeCost is about how many bytes of memory a byte of a definition takes, including the maps.
 	typeCost = 16
 	// maxDepth limits how deep a value is nested, as package codec/gob does.
 	maxDepth = 10_000
 )
 
-// firstDefined is the lowest number of a type that a client defines.
+// firstDefined is the lowest number of a type that is not built in.
 const firstDefined = 64
 
-// The kinds of types. The first ones have the numbers of their fields in a definition.
+// These are the kinds of types. The first ones have the numbers of their fields in a definition.
 type kind int
 
 const (
@@ -37,7 +38,7 @@ const (
 	sliceKind
 	structKind
 	mapKind
-	gobKind // encoded by a method of its own
+	gobKind // encoded by its own method
 	binaryKind
 	textKind
 	undefinedKind
@@ -53,10 +54,10 @@ type wireType struct {
 	kind       kind
 	parts      []int64 // the types of the fields of a struct, the key and the elements of others
 	definition []byte  // the message that defines it; nil for a built-in type
-	sent       bool    // to the decoder of headers
+	sent       bool    // whether the decoder of headers has the definition
 
 	needed []byte // the definitions that its values need; nil if not known
-	open   bool   // with needed: its values can have interfaces in them
+	open   bool   // valid if needed is not nil: whether its values can contain interfaces
 }
 
 // builtin are the types that need no definition.
@@ -71,7 +72,7 @@ var builtin = map[int64]*wireType{
 	8: {kind: interfaceKind},
 }
 
-// A typeTable is the types that a client has defined on a connection.
+// A typeTable is the set of types that a client has defined on a connection.
 type typeTable struct {
 	types   map[int64]*wireType
 	bytes   int // of definitions
@@ -92,7 +93,7 @@ func (t *typeTable) find(id int64) *wireType {
 	return t.types[id]
 }
 
-// define adds the type whose number is -id and whose definition c reads. It returns the type.
+// define adds the type with the number -id. c reads its definition. define returns the type.
 func (t *typeTable) define(id int64, c *cursor) (*wireType, error) {
 	w := &wireType{id: -id, kind: undefinedKind}
 	before := c.rest
@@ -119,8 +120,8 @@ func (t *typeTable) define(id int64, c *cursor) (*wireType, error) {
 	return w, nil
 }
 
-// needs returns the definitions that values of a type need, and whether such a value can have
-// interfaces in it. Values in these need more.
+// needs returns the definitions that values of a type need, and whether such a value can contain
+// interfaces. If it does, the value needs further definitions.
 func (t *typeTable) needs(id int64) (definitions []byte, open bool, err error) {
 	w := t.find(id)
 	switch {
@@ -138,8 +139,8 @@ func (t *typeTable) needs(id int64) (definitions []byte, open bool, err error) {
 	return definitions, open, err
 }
 
-// collect appends to dst the definitions of types and of their parts, each one once, but for those
-// that have is true for.
+// collect appends to dst the definitions of types and of their parts, each once, except for the
+// types in have.
 func (t *typeTable) collect(dst []byte, ids []int64, have map[int64]bool) (definitions []byte, open bool, err error) {
 	seen := make(map[int64]bool)
 	for len(ids) > 0 {
@@ -165,9 +166,10 @@ func (t *typeTable) collect(dst []byte, ids []int64, have map[int64]bool) (defin
 	return dst, open, nil
 }
 
-// complete returns the definitions that a value with interfaces needs: those that were made before
-// it. It adds the definitions in the value to the table. Message begins with the number of the
-// type. After a definition in a value, the value may go on in the next message, which more reads.
+// complete returns the definitions that a value with interfaces needs and that precede the value.
+// It adds the definitions within the value to the table. message begins with the number of the
+// type. After a definition within the value, the value may continue in the next message, which more
+// reads.
 func (t *typeTable) complete(message []byte, more func() ([]byte, error)) (definitions []byte, err error) {
 	c := &cursor{rest: message, table: t, made: make(map[int64]bool), more: more}
 	id := c.int()
@@ -183,12 +185,12 @@ func (t *typeTable) complete(message []byte, more func() ([]byte, error)) (defin
 	return definitions, err
 }
 
-// A cursor reads a gob. After an error it is at the end, and all that it reads is zero.
+// A cursor reads a gob. After an error it is at the end, and all further reads return zero.
 type cursor struct {
 	rest []byte
 	err  error
 
-	// For values.
+	// The following fields are for values.
 	table *typeTable
 	used  []int64        // the types of the value and of the interfaces in it
 	made  map[int64]bool // the types that are defined in the value
@@ -227,7 +229,7 @@ func (c *cursor) skip(n uint64) {
 	c.rest = c.rest[n:]
 }
 
-// count reads how many elements follow, of at least one byte each.
+// count reads a number of elements, each of which has at least one byte.
 func (c *cursor) count() uint64 {
 	n := c.uint()
 	if n > uint64(len(c.rest)) {
@@ -254,7 +256,7 @@ func (c *cursor) fields(number int, read func(field int)) {
 	}
 }
 
-// definition reads what w is.
+// definition reads the definition of w.
 func (c *cursor) definition(w *wireType) {
 	c.fields(int(undefinedKind), func(field int) {
 		if w.kind != undefinedKind {
@@ -283,7 +285,7 @@ func (c *cursor) definition(w *wireType) {
 	}
 }
 
-// named reads the name of a type or a field, and returns the number of the type.
+// named reads the name of a type or a field, and returns the number of its type.
 func (c *cursor) named() (id int64) {
 	c.fields(2, func(field int) {
 		if field == 0 {
@@ -295,7 +297,7 @@ func (c *cursor) named() (id int64) {
 	return id
 }
 
-// single reads a value that is not part of another one.
+// single reads a value that is not part of another value.
 func (c *cursor) single(id int64, depth int) {
 	w := c.table.find(id)
 	if w == nil {
@@ -358,17 +360,17 @@ func (c *cursor) inside(depth int) {
 		}
 		c.made[w.id] = true
 		if len(c.rest) > 0 {
-			c.uint() // how many bytes follow
+			c.uint() // the size of the rest
 		} else if c.rest, err = c.more(); err != nil {
 			c.fail(err)
 		}
 	}
 	c.used = append(c.used, id)
-	c.uint() // how many bytes follow
+	c.uint() // the size of the value
 	c.single(id, depth+1)
 }
 
-// appendUint appends a number as gob encodes it.
+// appendUint appends a number in the encoding of gob.
 func appendUint(dst []byte, x uint64) []byte {
 	if x < 0x80 {
 		return append(dst, byte(x))

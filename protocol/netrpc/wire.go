@@ -29,14 +29,14 @@ import (
 //		Wires: []yodel.Wire{netrpc.Wire(gob.Codec)},
 //	})
 //
-// Codec decodes the replies; it is that of package codec/gob. The servers accept connections with
-// rpc.Accept or rpc.ServeConn; WireHTTP is for servers that use rpc.HandleHTTP.
+// Codec decodes the replies. It must be the codec of package codec/gob. The servers accept
+// connections with rpc.Accept or rpc.ServeConn. For servers that use rpc.HandleHTTP, use WireHTTP.
 //
-// The protocol carries only the method, the arguments and the reply. Servers do not learn of
-// metadata, deadlines or cancellation. A call with an attachment, with several values or with a
-// stream fails before it is sent. A server's error is the text of its handler's error. If the text
-// begins with the name of a code, as that of a yodel server does, the error has that code;
-// otherwise the code is Unknown. A call whose connection ends may have been executed.
+// The protocol carries only the method, the arguments and the reply. It does not carry metadata,
+// deadlines or cancellation. A call with an attachment, with several values or with a stream fails
+// before it is sent. A server's error is the text of its handler's error. If the text begins with
+// the name of a code, as the texts of yodel servers do, the error has that code. Otherwise its code
+// is Unknown. If a connection ends, its pending calls may have been executed.
 func Wire(codec yodel.Codec) yodel.Wire { return wire{codec: codec} }
 
 // WireHTTP is Wire for servers that serve net/rpc at a path of an HTTP server, which is usually
@@ -87,7 +87,7 @@ func (w wire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yod
 // connectHTTP asks an HTTP server for its net/rpc service.
 func (w wire) connectHTTP(ctx context.Context, nc net.Conn, reader *bufio.Reader) error {
 	deadline, _ := ctx.Deadline()
-	_ = nc.SetDeadline(deadline) // without support for deadlines, the end of ctx closes nc
+	_ = nc.SetDeadline(deadline) // if nc does not support deadlines, the end of ctx closes it
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
 	defer stop()
 	if _, err := io.WriteString(nc, "CONNECT "+w.path+" HTTP/1.0\n\n"); err != nil {
@@ -103,8 +103,8 @@ func (w wire) connectHTTP(ctx context.Context, nc net.Conn, reader *bufio.Reader
 	return nc.SetDeadline(time.Time{})
 }
 
-// A link is the client's side of a connection. The goroutine of read gives replies to the calls
-// that wait for them, which decode them. The goroutine of write writes requests.
+// A link is the client's side of a connection. The goroutine of read passes replies to the waiting
+// calls, which decode them. The goroutine of write writes requests.
 type link struct {
 	conn   net.Conn
 	codec  yodel.Codec
@@ -119,22 +119,22 @@ type link struct {
 	closing chan struct{} // closed when no more calls are accepted
 	lost    chan struct{} // closed when read has ended
 	done    chan struct{} // closed when read and write have ended
-	queued  chan struct{} // has an element when queue is not empty
+	queued  chan struct{} // capacity 1: has an element when queue is not empty
 
 	mu       sync.Mutex
 	seq      uint64
 	pending  map[uint64]*pendingCall // calls that wait for a reply
 	queue    []byte                  // requests to be written
-	writing  bool                    // write is writing what was queued
+	writing  bool                    // whether write is writing a part of the queue
 	written  chan struct{}           // closed and replaced after each write
-	closed   bool                    // closing is closed
-	whenIdle bool                    // the connection ends when no call is pending
+	closed   bool                    // whether closing is closed
+	whenIdle bool                    // whether the connection ends when no call is pending
 	err      error
 }
 
 // A pendingCall is a call that waits for its reply.
 type pendingCall struct {
-	reply chan reply // has room for one
+	reply chan reply // capacity 1
 }
 
 // A reply is the answer to a call: an error, or the definitions and the value.
@@ -163,11 +163,11 @@ func (l *link) Close(whenIdle bool) {
 	l.closeLocked(errClosed)
 	l.mu.Unlock()
 	if now {
-		_ = l.conn.Close() // read sees it
+		_ = l.conn.Close() // then read returns an error
 	}
 }
 
-// idleLocked reports whether the connection is to be closed, because no call needs it any more.
+// idleLocked reports whether the connection can be closed, because no call needs it any more.
 func (l *link) idleLocked() bool {
 	return l.whenIdle && len(l.pending) == 0 && len(l.queue) == 0 && !l.writing
 }
@@ -230,8 +230,8 @@ func (l *link) unsendable(call *yodel.Call) error {
 	return &yodel.Error{Code: yodel.Unimplemented, NotProcessed: true, Message: fmt.Sprintf("%s: %s speaks net/rpc, which has no %s", call.Method, l.addr, what)}
 }
 
-// send encodes and queues a request, and registers p for its reply. It waits while too much is
-// queued.
+// send encodes and queues a request, and registers p for its reply. It waits while the queue is too
+// long.
 func (l *link) send(ctx context.Context, call *yodel.Call, p *pendingCall) (seq uint64, err error) {
 	for {
 		l.mu.Lock()
@@ -252,8 +252,8 @@ func (l *link) send(ctx context.Context, call *yodel.Call, p *pendingCall) (seq 
 	l.encoding.Lock()
 	defer l.encoding.Unlock()
 	l.encoded.Reset()
-	// The arguments are encoded first, because this may fail. The definitions of types that came
-	// out of it are sent in either case: the encoder does not repeat them.
+	// The arguments are encoded first, because this may fail. The definitions of types that the
+	// encoder has written are sent in either case, because the encoder does not write them again.
 	failed := l.encode(call.Args)
 	args := l.encoded.Len()
 	if n := args; failed == nil && n > l.limits.MaxMessage {
@@ -291,7 +291,7 @@ func (l *link) encode(value any) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%T panicked while it was encoded", value)
-		} else if !known { // it ended the goroutine
+		} else if !known { // encoding ended the goroutine
 			l.giveUp(fmt.Errorf("%T ended its goroutine while it was encoded", value))
 		}
 	}()
@@ -315,7 +315,7 @@ func (l *link) enqueue(p *pendingCall, parts ...[]byte) error {
 	}
 	select {
 	case l.queued <- struct{}{}:
-	default: // write knows
+	default: // write has a signal already
 	}
 	return nil
 }
@@ -325,14 +325,14 @@ func unsent(why error) error {
 	return &yodel.Error{Code: yodel.Unavailable, NotProcessed: true, Message: why.Error(), Cause: why}
 }
 
-// forget drops a call whose caller has left. Its reply will be discarded.
+// forget removes a call whose caller has stopped waiting. Its reply will be discarded.
 func (l *link) forget(seq uint64) {
 	l.mu.Lock()
 	delete(l.pending, seq)
 	idle := l.idleLocked()
 	l.mu.Unlock()
 	if idle {
-		_ = l.conn.Close() // read sees it
+		_ = l.conn.Close() // then read returns an error
 	}
 }
 
@@ -341,13 +341,14 @@ func (l *link) giveUp(err error) {
 	l.mu.Lock()
 	l.closeLocked(err)
 	l.mu.Unlock()
-	_ = l.conn.Close() // read sees it
+	_ = l.conn.Close() // then read returns an error
 }
 
-// pieceSize is how many bytes go out within twice Limits.KeepAlive, or the connection ends.
+// pieceSize is how many bytes must be written within twice Limits.KeepAlive. Otherwise the
+// connection ends.
 const pieceSize = 64 << 10
 
-// write writes what is queued, until the connection ends.
+// write writes the queue, until the connection ends.
 func (l *link) write() {
 	var spare []byte
 	for {
@@ -378,7 +379,7 @@ func (l *link) write() {
 		idle := l.idleLocked()
 		l.mu.Unlock()
 		if idle {
-			_ = l.conn.Close() // read sees it
+			_ = l.conn.Close() // then read returns an error
 		}
 	}
 }
@@ -395,14 +396,14 @@ func (l *link) read() {
 	lost := l.pending
 	l.pending = nil
 	l.mu.Unlock()
-	_ = l.conn.Close() // there is nothing more to read
+	_ = l.conn.Close() // no more replies can arrive
 	for _, p := range lost {
 		p.reply <- reply{err: fmt.Errorf("net/rpc: %w", err)}
 	}
 	close(l.lost)
 }
 
-// next reads one reply and gives it to the call that waits for it.
+// next reads one reply and passes it to the waiting call.
 func (l *link) next() error {
 	var header rpc.Response
 	if err := l.frames.header(&header, l.limits.MaxMetadata+l.limits.MaxMessage); err != nil {
@@ -417,7 +418,7 @@ func (l *link) next() error {
 	l.mu.Unlock()
 	var r reply
 	switch {
-	case p == nil: // its caller has left
+	case p == nil: // its caller has stopped waiting
 		return l.frames.skip(v)
 	case header.Error != "":
 		r.err = errorOf(header.Error)
@@ -439,7 +440,7 @@ func (l *link) next() error {
 	return nil
 }
 
-// errorOf returns the error for a server's text.
+// errorOf returns the error for the text that a server sent.
 func errorOf(text string) error {
 	if strings.HasPrefix(text, "rpc: can't find ") {
 		return &yodel.Error{Code: yodel.Unimplemented, Message: text, NotProcessed: true}

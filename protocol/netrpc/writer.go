@@ -13,8 +13,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A writer is the writing side of a connection. A reply that finds nobody writing is written at
-// once; those that are encoded meanwhile go out together in the next write.
+// A writer is the writing side of a connection. If no goroutine is writing, a reply is written
+// immediately. Replies that are encoded during that write go out together in the next one.
 type writer struct {
 	session *yodel.Session
 	limits  yodel.Limits
@@ -25,17 +25,17 @@ type writer struct {
 
 	mu      sync.Mutex
 	queue   []byte
-	counted int // of queue, by Session.Reserve
+	counted int // bytes of queue that Session.Reserve has counted
 	spare   []byte
 	writing bool
-	written *sync.Cond // after each write; nil when nobody has waited
+	written *sync.Cond // signaled after each write; nil until a goroutine waits
 	err     error
 }
 
-// A messages collects what a gob.Encoder writes, one message with each Write.
+// A messages collects the output of a gob.Encoder. Each Write is one message.
 type messages struct {
 	bytes.Buffer
-	last int // where the last message begins
+	last int // offset of the last message
 }
 
 func (m *messages) Write(b []byte) (int, error) {
@@ -43,10 +43,10 @@ func (m *messages) Write(b []byte) (int, error) {
 	return m.Buffer.Write(b)
 }
 
-// invalid stands for the reply of a call that failed, as in net/rpc.
+// invalid is the reply of a failed call, as in net/rpc.
 var invalid = struct{}{}
 
-// reply sends the outcome of a call: e, or else the reply.
+// reply sends the outcome of a call: the error e, or else the reply.
 func (w *writer) reply(header *rpc.Request, v *yodel.Served, e *yodel.Error) {
 	value := any(invalid)
 	if e == nil {
@@ -56,7 +56,7 @@ func (w *writer) reply(header *rpc.Request, v *yodel.Served, e *yodel.Error) {
 	}
 	returned := false
 	defer func() {
-		if !returned { // a method of the reply has ended the goroutine
+		if !returned { // a method of the reply ended the goroutine
 			e = v.Fail(fmt.Errorf("%T ended its goroutine while it was encoded", value))
 			if w.enqueue(header, v, invalid, e) {
 				w.flush()
@@ -74,9 +74,9 @@ func (w *writer) reply(header *rpc.Request, v *yodel.Served, e *yodel.Error) {
 func (w *writer) enqueue(header *rpc.Request, v *yodel.Served, value any, e *yodel.Error) bool {
 	w.encoding.Lock()
 	defer w.encoding.Unlock()
-	// The reply is encoded first, so that the header can say that this failed. Definitions of types
-	// that came out of it are sent in either case, also those that a reply has left which ended its
-	// goroutine: the encoder does not repeat them.
+	// The reply is encoded first, so that the header can report an encoding error. The definitions
+	// of types that the encoder has written are sent in either case, even if encoding the reply
+	// ended its goroutine, because the encoder does not write them again.
 	err := w.encode(value)
 	if size := w.encoded.Len() - w.encoded.last; err == nil && size > w.limits.MaxMessage {
 		w.encoded.Truncate(w.encoded.last)
@@ -138,15 +138,16 @@ func (w *writer) encode(value any) (err error) {
 	return w.encoder.Encode(value)
 }
 
-// fail ends a connection whose encoder is in the middle of something.
+// fail ends the connection. The encoder failed in the middle of a message and cannot be used any
+// more.
 func (w *writer) fail(err error) {
-	_ = w.session.Conn.Close() // the reader sees it
+	_ = w.session.Conn.Close() // then the reader returns an error
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.err = cmp.Or(w.err, err)
 }
 
-// flush writes what is queued until nothing is.
+// flush writes the queue until it is empty.
 func (w *writer) flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -170,5 +171,5 @@ func (w *writer) flush() {
 	w.writing = false
 }
 
-// keepBuffer is how large a buffer may be that is kept.
+// keepBuffer is the size up to which a buffer is reused.
 const keepBuffer = 64 << 10
