@@ -17,16 +17,16 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// The sides, as messages name them.
+// These are the two sides of a connection, as named in messages.
 const (
 	server = "server"
 	client = "client"
 )
 
 // failed returns the error of a handshake with the peer at addr that ended with err. If TLS is the
-// reason, that is a *yodel.Error, which says in plain words which check failed: a client gives it
-// to its caller, and a server logs it. If the peer went away or the time was over, nothing can be
-// said of TLS.
+// reason, it returns a *yodel.Error that names the failed check in plain words. A client returns
+// that error to its caller, and a server logs it. If the peer went away or the time was over, TLS
+// is not known to be the reason.
 func failed(err error, peer, addr string, now func() time.Time) error {
 	why := reason(err, peer, now)
 	if why == "" {
@@ -55,12 +55,12 @@ func reason(err error, peer string, now func() time.Time) string {
 	}
 	op, ofNet := errors.AsType[*net.OpError](err)
 	switch {
-	case ofNet && op.Op == "remote error": // how crypto/tls says that the peer has sent an alert
+	case ofNet && op.Op == "remote error": // crypto/tls reports an alert of the peer in this way
 		return fmt.Sprintf("the %s refused the handshake: %s", peer, plain(op.Err))
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, net.ErrClosed):
 		return ""
 	case ofNet, errors.Is(err, io.EOF):
-		if peer == client { // one that connects and closes is a health check more often than not
+		if peer == client { // a client that connects and closes is usually a health check
 			return ""
 		}
 		return "the server ended the connection during the handshake; is TLS set up on one side only?"
@@ -71,7 +71,7 @@ func reason(err error, peer string, now func() time.Time) string {
 	return plain(err)
 }
 
-// validity says when a certificate is valid that is not valid now.
+// validity says when a certificate that is not valid now is valid.
 func validity(c *x509.Certificate, peer string, now func() time.Time) string {
 	whose := fmt.Sprintf("the %s's certificate", peer)
 	if c.IsCA {
@@ -86,7 +86,7 @@ func validity(c *x509.Certificate, peer string, now func() time.Time) string {
 	return fmt.Sprintf("%s expired on %s", whose, c.NotAfter.UTC().Format(time.DateOnly))
 }
 
-// speech names what a connection that is not TLS began with.
+// speech names the protocol of a connection that is not TLS, by its first bytes.
 func speech(header []byte) string {
 	for _, known := range []struct{ prefix, what string }{
 		{"\xf5yode", "yodel without TLS"},
@@ -102,7 +102,7 @@ func speech(header []byte) string {
 	return fmt.Sprintf("%q", header)
 }
 
-// plain is err without the names of the packages of the standard library.
+// plain returns the text of err without the names of packages of the standard library.
 func plain(err error) string {
 	return strings.TrimPrefix(strings.TrimPrefix(err.Error(), "tls: "), "x509: ")
 }
@@ -114,8 +114,8 @@ func other(side string) string {
 	return server
 }
 
-// alert is what a client that does not speak TLS is sent: a fatal alert, "unexpected message". Its
-// first bytes tell any client that it has met TLS.
+// alert is the answer to a client that does not speak TLS: the fatal alert "unexpected message".
+// From its first bytes any client can tell that the server speaks TLS.
 var alert = []byte{0x15, 3, 1, 0, 2, 2, 10}
 
 // hint sends the alert to a client that does not speak TLS.
@@ -123,6 +123,6 @@ func (c *conn) hint(err error) {
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		raw := c.NetConn()
 		_ = raw.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-		_, _ = raw.Write(alert) // the connection ends anyway
+		_, _ = raw.Write(alert) // an error does no harm, because the connection ends
 	}
 }

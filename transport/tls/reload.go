@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// reloadEvery is how often, at most, the files of a Certificate are looked at.
+// reloadEvery is the minimum time between two checks of a Certificate's files.
 const reloadEvery = time.Second
 
 // A Certificate follows its files. A handshake that finds them changed uses the new ones. If the
@@ -21,13 +21,13 @@ type Certificate struct {
 	certFile, keyFile string
 
 	mu      sync.Mutex
-	checked time.Time // when the files were looked at
-	loaded  [2]stamp  // the files behind current
+	checked time.Time // when the files were checked last
+	loaded  [2]stamp  // the versions of the files from which current was read
 	current *tls.Certificate
-	err     error // why current is not what is in the files
+	err     error // why current differs from the files
 }
 
-// A stamp tells one version of a file from the next.
+// A stamp identifies a version of a file.
 type stamp struct {
 	changed time.Time
 	size    int64
@@ -78,8 +78,8 @@ func (c *Certificate) refreshLocked() {
 	c.err = c.loadLocked()
 }
 
-// loadLocked takes over the files unless they are the ones in force. The stamps are taken first,
-// so that a change while they are read is seen the next time.
+// loadLocked reads the files if they have changed. It takes the stamps before it reads, so that the
+// next check detects a change during the read.
 func (c *Certificate) loadLocked() error {
 	var found [2]stamp
 	for i, name := range []string{c.certFile, c.keyFile} {

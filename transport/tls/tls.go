@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tls encrypts connections and proves who is at their ends, over TCP or over any other
-// transport. It takes the configurations of crypto/tls:
+// Package tls encrypts connections and authenticates their ends, over TCP or over any other
+// transport. It uses the configurations of crypto/tls:
 //
 //	import (
 //		stdtls "crypto/tls"
@@ -34,9 +34,9 @@ import (
 // With TLS 1.3 a client finishes its handshake before the server checks the client's certificate.
 // If the server refuses it, Dial succeeds and the first Read fails.
 //
-// A handshake that fails because of TLS returns a *yodel.Error with the ID YDL1108, which names the
-// check that failed. The caller of the client gets it, and the server logs it in one line. A client
-// that does not speak TLS receives a TLS alert, from which it can tell.
+// If a handshake fails because of TLS, the error is a *yodel.Error with the ID YDL1108, which names
+// the failed check. The caller of the client gets it, and the server logs it in one line. A client
+// that does not speak TLS receives a TLS alert, from which it can tell that the server does.
 type Transport struct {
 	// Server is the configuration for Listen. It needs a certificate. With ClientCAs and the
 	// default ClientAuth, every client must present a certificate from one of them. The same
@@ -99,8 +99,8 @@ func (t *Transport) over() yodel.Transport {
 	return t.Over
 }
 
-// serverDefaults is withDefaults for the side that listens: ClientCAs alone make certificates of
-// clients mandatory.
+// serverDefaults is withDefaults for the side that listens. If ClientCAs are set, it also makes
+// certificates of clients mandatory.
 func serverDefaults(config *tls.Config) *tls.Config {
 	config = withDefaults(config)
 	if config.ClientCAs != nil && config.ClientAuth == tls.NoClientCert {
@@ -109,8 +109,9 @@ func serverDefaults(config *tls.Config) *tls.Config {
 	return config
 }
 
-// chosenDefaults gives the defaults to configurations that choose returns. The copy of the last one
-// is used again while choose returns the same: it has the keys of session tickets.
+// chosenDefaults applies the defaults to the configurations that choose returns. While choose
+// returns the same configuration, chosenDefaults reuses its copy, because the copy has the keys of
+// session tickets.
 func chosenDefaults(choose func(*tls.ClientHelloInfo) (*tls.Config, error)) func(*tls.ClientHelloInfo) (*tls.Config, error) {
 	type pair struct{ chosen, copied *tls.Config }
 	var last atomic.Pointer[pair]
@@ -128,7 +129,7 @@ func chosenDefaults(choose func(*tls.ClientHelloInfo) (*tls.Config, error)) func
 	}
 }
 
-// withDefaults copies a configuration, which may be nil, and raises its smallest version.
+// withDefaults copies a configuration, which may be nil, and raises its minimum version.
 func withDefaults(config *tls.Config) *tls.Config {
 	if config == nil {
 		config = new(tls.Config)
@@ -162,16 +163,16 @@ func (l *listener) Accept() (net.Conn, error) {
 	return &conn{Conn: tls.Server(raw, l.config), peer: client, addr: raw.RemoteAddr().String(), now: l.config.Time, timeout: l.timeout}, nil
 }
 
-// A conn bounds the time that a slow peer can take: of the handshake, which the first Read or
-// Write of an accepted connection carries out, and of Close.
+// A conn bounds the time that a slow peer can take. This concerns the handshake, which the first
+// Read or Write of an accepted connection carries out, and Close.
 type conn struct {
 	*tls.Conn
 	peer    string // client or server
 	addr    string // of the peer
 	now     func() time.Time
 	timeout time.Duration // for the handshake
-	ready   atomic.Bool   // the handshake is over
-	heard   atomic.Bool   // the peer has sent something since
+	ready   atomic.Bool   // whether the handshake has ended
+	heard   atomic.Bool   // whether the peer has sent data since then
 }
 
 func (c *conn) Read(b []byte) (int, error) {
@@ -188,8 +189,8 @@ func (c *conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// refused is the error of the first Read. With TLS 1.3 that is where a client learns that the
-// server refused its certificate.
+// refused returns the error of the first Read. With TLS 1.3 a client learns there that the server
+// has refused its certificate.
 func (c *conn) refused(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" {
 		return failed(err, c.peer, c.addr, c.now)
@@ -218,8 +219,8 @@ func (c *conn) handshake() error {
 	return nil
 }
 
-// Close sends the TLS close notification, so that the peer can detect truncation. If a peer does
-// not read, there may be no room for it: crypto/tls would wait five seconds.
+// Close sends the TLS close notification, so that the peer can detect truncation. If the peer does
+// not read, the buffer may be full, and crypto/tls alone would wait five seconds.
 func (c *conn) Close() error {
 	cut := time.AfterFunc(100*time.Millisecond, func() { _ = c.NetConn().Close() })
 	defer cut.Stop()

@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// restrict sets the mode that the socket file is born with, so that nobody slips in between bind
-// and chmod. The umask still takes bits away, which chmod then gives back.
+// restrict sets the mode of the socket before bind creates its file. So no other user can connect
+// between bind and chmod. The umask still removes bits, which chmod restores.
 func restrict(mode fs.FileMode) func(network, address string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) (err error) {
 		if failed := c.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), uint32(mode)) }); failed != nil {
@@ -23,7 +23,7 @@ func restrict(mode fs.FileMode) func(network, address string, c syscall.RawConn)
 	}
 }
 
-// lock waits until no other process holds the lock of a folder, which leaves no file behind.
+// lock waits until no other process holds the lock of a folder. The lock creates no file.
 func lock(folder string) (unlock func(), err error) {
 	f, err := os.Open(folder) //nolint:gosec // the folder of the address that the caller listens at
 	if err != nil {

@@ -45,7 +45,7 @@ func (t Transport) Listen(path string) (net.Listener, error) {
 	return listener, err
 }
 
-// listen fails when there is anything at path.
+// listen fails if a file exists at path.
 func (t Transport) listen(path string) (net.Listener, error) {
 	mode := t.Mode.Perm()
 	if mode == 0 {
@@ -63,8 +63,8 @@ func (t Transport) listen(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// replaceStale listens at path if the file there is a dead server's socket. The lock keeps servers
-// that start at the same moment from removing each other's new one.
+// replaceStale listens at path if the file there is a dead server's socket. The lock prevents
+// servers that start at the same moment from removing each other's new socket.
 func (t Transport) replaceStale(path string) (net.Listener, error) {
 	unlock, err := lock(filepath.Dir(path))
 	if err != nil {
@@ -90,7 +90,7 @@ func stale(path string) error {
 	if info.Mode().Type() != fs.ModeSocket {
 		return errors.New("there is a file that is no socket")
 	}
-	conn, err := new(net.Dialer).DialContext(context.Background(), "unix", path) // does not wait
+	conn, err := new(net.Dialer).DialContext(context.Background(), "unix", path) // Dial does not wait
 	if err == nil {
 		_ = conn.Close()
 		return errors.New("address already in use: a server answers there")
