@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gencode encodes messages with methods that were generated for them, as
-// github.com/andyleap/gencode generates them: few bytes and little work, for programs that have the
-// same version of a type.
+// Package gencode encodes messages with the methods that github.com/andyleap/gencode generates for
+// them. Messages are small and fast to encode. Both programs must have the same version of a type.
 //
-// The generated methods trust what they read. One that runs off the end of the bytes panics, which
-// Decode makes an error. But it also makes a slice of any length that the bytes announce, and
-// follows pointers to the type itself as deep as they lead, which nothing outside can bound and
-// which can end the process. Numbers, strings, arrays and structs are safe; accept types with
-// slices or with pointers to themselves from peers you trust.
+// The generated methods trust their input. If a method reads beyond the end of the input, it
+// panics, and Decode returns an error. But a method also allocates slices of any length that the
+// input announces, and follows pointers to its own type to any depth. Decode cannot bound this, and
+// it can end the process. Numbers, strings, arrays and structs are safe. Accept types with slices,
+// or with pointers to themselves, only from peers that you trust.
 package gencode
 
 import (
@@ -43,7 +42,7 @@ func (codec) Append(dst []byte, v any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Marshal gets the room behind dst, so that what it returns is there already.
+	// Marshal gets the memory after dst, so that its result need not be copied.
 	room := append(dst, make([]byte, m.Size())...)
 	b, err := m.Marshal(room[len(dst):len(room):len(room)])
 	if err != nil {
@@ -62,7 +61,7 @@ func (codec) Decode(src []byte, v any) (err error) {
 			err = fmt.Errorf("gencode: decode %T: %v", v, p)
 		}
 	}()
-	// A slice of src could reach behind its end, into what else is in the memory there.
+	// Without Clip, Unmarshal could slice src beyond its length and read other data behind it.
 	n, err := m.Unmarshal(slices.Clip(src))
 	if err != nil {
 		return fmt.Errorf("gencode: decode %T: %w", v, err)

@@ -2,13 +2,13 @@
 
 // Package gob encodes messages with encoding/gob: any Go value, between Go programs.
 //
-// Every message is complete, so that a plain gob.Decoder reads it. What makes that slow elsewhere
-// is that a gob begins with definitions of the types in it, which a coder has to compile: here
-// coders that have done so are kept, for each type and each peer's definitions of it.
+// Every message is complete, so a plain gob.Decoder can read it. A gob begins with definitions of
+// its types, which a coder has to compile. This package keeps compiled coders for each type and for
+// each peer's definitions of it, because compiling is slow.
 //
-// The standard package is not made for bytes from strangers. Here a message is checked before that
-// package sees it, but for types with interfaces in them, which leave it to the sender what is
-// decoded: accept those from peers you trust.
+// The standard package is not made for input from untrusted peers. This package checks a message
+// before the standard package decodes it. It cannot check types with interfaces, because the sender
+// chooses what is decoded there. Accept these types only from peers that you trust.
 package gob
 
 import (
@@ -44,7 +44,7 @@ func (c *codec) Append(dst []byte, v any) ([]byte, error) {
 	}
 	b, err := e.append(dst, value)
 	if err != nil {
-		return nil, err // without the encoder, which may be in the middle of something
+		return nil, err // the encoder is not reused: it may be in the middle of a message
 	}
 	if !p.open {
 		p.encoders.Put(e)
@@ -86,18 +86,18 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 	return c.plan(base).decode(src, target)
 }
 
-// A plan is how one type is encoded and decoded.
+// A plan holds the coders of one type.
 type plan struct {
-	// open says that there are interfaces in the type. What it takes to define its values is then
-	// different for each, and no coder can be used twice.
+	// open says whether the type contains interfaces. Then each value may need other definitions,
+	// and no coder can be reused.
 	open     bool
 	encoders sync.Pool                 // of *encoder
-	streams  atomic.Pointer[[]*stream] // the last ones seen; replaced, never changed
+	streams  atomic.Pointer[[]*stream] // the streams seen last; replaced, never changed
 }
 
 const (
-	maxStreams     = 8        // for each type: a stream is known for each build of a peer
-	maxDefinitions = 64 << 10 // bytes; a stream with more is not worth the memory
+	maxStreams     = 8        // for each type; each build of a peer has its own stream
+	maxDefinitions = 64 << 10 // in bytes; a stream with more definitions is not kept
 )
 
 func (c *codec) plan(t reflect.Type) *plan {
@@ -131,7 +131,7 @@ func open(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// opaque reports whether t's own methods encode it, as bytes.
+// opaque reports whether t's own methods encode it as bytes.
 func opaque(t reflect.Type) bool {
 	if t.Kind() == reflect.Interface {
 		return false
@@ -143,8 +143,8 @@ func opaque(t reflect.Type) bool {
 // An encoder writes complete messages of one type.
 type encoder struct {
 	*gob.Encoder
-	out         []byte // what is being written
-	definitions []byte // what the first message began with, and all others lack
+	out         []byte // the output
+	definitions []byte // the beginning of the first message; all others lack it
 	used        bool
 }
 
@@ -191,7 +191,7 @@ func (p *plan) decode(src []byte, target reflect.Value) error {
 		d, value = newDecoder(), src
 	}
 	if err := d.decode(value, target); err != nil {
-		return err // without the decoder, which may be in the middle of something
+		return err // the decoder is not reused: it may be in the middle of a message
 	}
 	s.decoders.Put(d)
 	if !ok {
@@ -200,14 +200,14 @@ func (p *plan) decode(src []byte, target reflect.Value) error {
 	return nil
 }
 
-// A stream is messages of one type that begin with the same definitions.
+// A stream is the messages of one type that begin with the same definitions.
 type stream struct {
 	definitions []byte
 	types       map[int64]*wireType
-	decoders    sync.Pool // of *decoder, which know the definitions
+	decoders    sync.Pool // of *decoder, which have read the definitions
 }
 
-// stream returns the one that begins with definitions.
+// stream returns the stream whose messages begin with definitions.
 func (p *plan) stream(definitions []byte) (*stream, error) {
 	if known := p.streams.Load(); known != nil {
 		for _, s := range *known {
@@ -220,7 +220,7 @@ func (p *plan) stream(definitions []byte) (*stream, error) {
 	return &stream{definitions: bytes.Clone(definitions), types: types}, err
 }
 
-// remember keeps s, and forgets the oldest stream when there are too many.
+// remember keeps s, and removes the oldest stream if there are too many.
 func (p *plan) remember(s *stream) {
 	last := p.streams.Load()
 	var known []*stream
@@ -239,10 +239,10 @@ func (p *plan) remember(s *stream) {
 		known = known[1:]
 	}
 	known = append(slices.Clip(known), s)
-	p.streams.CompareAndSwap(last, &known) // who loses the race is remembered the next time
+	p.streams.CompareAndSwap(last, &known) // if another goroutine was faster, s is kept the next time
 }
 
-// A decoder reads complete messages, the first with the definitions and the others without.
+// A decoder reads messages. The first one has the definitions, and the others do not.
 type decoder struct {
 	*gob.Decoder
 	src bytes.Reader

@@ -4,13 +4,13 @@ package gob
 
 import "errors"
 
-// This file walks over a gob without decoding it. The standard decoder believes what a message
-// says: it makes room for as many elements of a map as are announced, and nests as deep as the
-// sender likes, which ends the process when the memory or the stack does. What passes here has
-// every element it announces, and a depth that the stack bears.
+// This file checks a gob without decoding it. The standard decoder trusts the message: it allocates
+// as many elements of a map as the message announces, and nests as deep as the message does. Either
+// can end the process, for lack of memory or stack. A message that passes the check has every
+// element that it announces, and a depth for which the stack suffices.
 //
-// It must read each byte as that decoder does, or be stricter. The format is described in the
-// documentation of encoding/gob.
+// The check must read each byte as the standard decoder does, or be stricter. The documentation of
+// encoding/gob describes the format.
 
 var (
 	errDamaged   = errors.New("damaged message")
@@ -18,7 +18,7 @@ var (
 	errInterface = errors.New("there is an interface in the message, and none in the type that it is decoded into")
 )
 
-// maxDepth is how deep a message can be nested, as in encoding/json.
+// maxDepth is the maximum depth of a message, as in encoding/json.
 const maxDepth = 10_000
 
 // A wireType is a type that a message defines.
@@ -30,7 +30,7 @@ type wireType struct {
 	fields []*wireType // of a struct
 }
 
-// A kind is what a wireType looks like. Those that can be defined have the number of their field in
+// A kind is the kind of a wireType. A kind that a message can define has the number of its field in
 // the definition.
 type kind int
 
@@ -39,7 +39,7 @@ const (
 	sliceKind
 	structKind
 	mapKind
-	gobKind // encoded by a method of its own
+	gobKind // encoded by its own method
 	binaryKind
 	textKind
 	undefined
@@ -49,7 +49,7 @@ const (
 	interfaceKind
 )
 
-// firstDefined is the lowest number of a type that a message defines.
+// firstDefined is the lowest number of a type that is not built in.
 const firstDefined = 64
 
 // builtin returns the types that need no definition.
@@ -67,7 +67,7 @@ func builtin() map[int64]*wireType {
 	}
 }
 
-// definitions returns the beginning of src that defines types.
+// definitions returns the beginning of src with the definitions of types.
 func definitions(src []byte) []byte {
 	c := cursor{rest: src}
 	n := len(src)
@@ -85,7 +85,7 @@ func definitions(src []byte) []byte {
 	}
 }
 
-// parse returns the types that a message can have which begins with definitions, by their number.
+// parse returns the types of messages that begin with definitions, by their number.
 func parse(definitions []byte) (map[int64]*wireType, error) {
 	types := builtin()
 	find := func(id int64) *wireType {
@@ -112,7 +112,7 @@ func parse(definitions []byte) (map[int64]*wireType, error) {
 	return types, nil
 }
 
-// check returns an error unless message is one whole value of a type that s defines.
+// check returns an error unless message is exactly one value of a type that s defines.
 func (s *stream) check(message []byte) error {
 	c := cursor{rest: message}
 	if size := c.uint(); size != uint64(len(c.rest)) {
@@ -132,7 +132,7 @@ func (s *stream) check(message []byte) error {
 	return c.err
 }
 
-// A cursor reads a gob. After an error it is at the end, and all it reads is zero.
+// A cursor reads a gob. After an error it is at the end, and all further reads return zero.
 type cursor struct {
 	rest []byte
 	err  error
@@ -154,7 +154,7 @@ func (c *cursor) uint() uint64 {
 		c.rest = c.rest[1:]
 		return uint64(first)
 	}
-	n := 0x100 - int(first) // bytes that follow, the highest first
+	n := 0x100 - int(first) // number of the following bytes, highest first
 	if n > 8 || n >= len(c.rest) {
 		c.fail(errDamaged)
 		return 0
@@ -183,7 +183,7 @@ func (c *cursor) skip(n uint64) {
 	c.rest = c.rest[n:]
 }
 
-// count reads how many elements follow, of at least one byte each.
+// count reads a number of elements, each of which has at least one byte.
 func (c *cursor) count() uint64 {
 	n := c.uint()
 	if n > uint64(len(c.rest)) {
@@ -193,9 +193,9 @@ func (c *cursor) count() uint64 {
 	return n
 }
 
-// fields calls read with the number of each field of a struct that is there.
+// fields calls read with the number of each field of a struct that is present.
 func (c *cursor) fields(number uint64, read func(field int)) {
-	var next uint64 // the number of the field behind the last one
+	var next uint64 // the number of the field after the last one
 	for {
 		delta := c.uint()
 		if delta == 0 {
@@ -210,8 +210,8 @@ func (c *cursor) fields(number uint64, read func(field int)) {
 	}
 }
 
-// definition reads what t is. Find returns other types by their number, whether or not they are
-// defined yet.
+// definition reads the definition of t. find returns other types by their number, even if they are
+// not defined yet.
 func (c *cursor) definition(t *wireType, find func(id int64) *wireType) {
 	c.fields(uint64(undefined), func(field int) {
 		if t.kind != undefined {
@@ -231,7 +231,7 @@ func (c *cursor) definition(t *wireType, find func(id int64) *wireType) {
 			case field == 1 && (t.kind == arrayKind || t.kind == sliceKind), field == 2 && t.kind == mapKind:
 				t.elem = find(c.int())
 			case field == 2 && t.kind == arrayKind:
-				t.length = c.uint() / 2 // as a signed number that is not negative
+				t.length = c.uint() / 2 // the encoding of a signed number that is not negative
 			default:
 				c.fail(errDamaged)
 			}
@@ -239,7 +239,7 @@ func (c *cursor) definition(t *wireType, find func(id int64) *wireType) {
 	})
 }
 
-// named reads a name, of a type or of a field, and returns the number of the type.
+// named reads the name of a type or a field, and returns the number of its type.
 func (c *cursor) named() (id int64) {
 	c.fields(2, func(field int) {
 		if field == 0 {
@@ -251,7 +251,7 @@ func (c *cursor) named() (id int64) {
 	return id
 }
 
-// value passes over a value of type t, which is depth levels below the message.
+// value skips a value of type t, which is depth levels below the message.
 func (c *cursor) value(t *wireType, depth int) {
 	if depth > maxDepth {
 		c.fail(errDeep)
@@ -270,7 +270,7 @@ func (c *cursor) value(t *wireType, depth int) {
 	case arrayKind, sliceKind, mapKind:
 		c.elements(t, depth)
 	case interfaceKind:
-		if c.uint() != 0 { // the length of the name of the type in it
+		if c.uint() != 0 { // the length of the name of its type
 			c.fail(errInterface)
 		}
 	case undefined:

@@ -7,10 +7,10 @@ import (
 	"io"
 )
 
-// Both libraries believe what a message says: they make room for as many elements as it announces,
-// and nest as deep as the sender likes, which ends the process when the memory or the stack does.
-// So a message is walked over before they see it: it must have every element that it announces,
-// and a depth that the stack bears.
+// Both libraries trust a message: they allocate as many elements as it announces, and nest as deep
+// as it does. Either can end the process, for lack of memory or stack. So this package checks a
+// message first. The message must have every element that it announces, and a depth for which the
+// stack suffices.
 
 var (
 	errBehind    = errors.New("bytes behind the message")
@@ -19,18 +19,19 @@ var (
 	errExtension = errors.New("an extension where there should be another value")
 )
 
-// maxDepth is how deep a message can be nested, as in encoding/json.
+// maxDepth is the maximum depth of a message, as in encoding/json.
 const maxDepth = 10_000
 
-// A checked message is what vmihailenco's decoder reads from.
+// A checked is the input of vmihailenco's decoder, after a check.
 //
-// That decoder, where it wants a map and finds an extension, takes what is in the extension for
-// the map, although those are any bytes. Here it gets no code of a value out of an extension.
+// If that decoder expects a map and finds an extension, it reads the content of the extension as
+// the map, although the content can be any bytes. A checked returns an error if the decoder reads
+// the code of a value from an extension.
 type checked struct {
 	src        []byte
 	at         int
-	extensions []span // what is in them, in order
-	passed     int    // how many of them are before at
+	extensions []span // the contents of the extensions, in order
+	passed     int    // how many of them begin before at
 }
 
 // A span is a part of src.
@@ -55,13 +56,13 @@ func (c *checked) ReadByte() (byte, error) {
 	return c.src[c.at-1], nil
 }
 
-// UnreadByte takes the last ReadByte back.
+// UnreadByte undoes the last ReadByte.
 func (c *checked) UnreadByte() error {
 	c.at--
 	return nil
 }
 
-// Read reads what is in a value.
+// Read reads the content of a value.
 func (c *checked) Read(b []byte) (int, error) {
 	if c.at == len(c.src) && len(b) > 0 {
 		return 0, io.ErrUnexpectedEOF
@@ -71,7 +72,8 @@ func (c *checked) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// check returns an error unless the message is one whole value, and goes back to its beginning.
+// check returns an error unless the message is exactly one value. It then returns to the beginning
+// of the message.
 func (c *checked) check() error {
 	err := c.value(0)
 	if err == nil && c.at < len(c.src) {
@@ -81,7 +83,7 @@ func (c *checked) check() error {
 	return err
 }
 
-// value passes over a value that is depth levels below the message.
+// value skips a value that is depth levels below the message.
 func (c *checked) value(depth int) error {
 	if c.at == len(c.src) {
 		return errDamaged
@@ -113,7 +115,7 @@ func (c *checked) value(depth int) error {
 	return c.announced(code, depth)
 }
 
-// announced passes over a value whose code is followed by a length.
+// announced skips a value whose code is followed by a length.
 func (c *checked) announced(code byte, depth int) error {
 	switch code {
 	case 0xc4, 0xc5, 0xc6: // bytes
@@ -130,7 +132,8 @@ func (c *checked) announced(code byte, depth int) error {
 	return errDamaged
 }
 
-// length reads a length of size bytes. Without them it is longer than any message.
+// length reads a length of size bytes. If they are missing, it returns a length that exceeds any
+// message.
 func (c *checked) length(size int) uint64 {
 	if size > len(c.src)-c.at {
 		return 1 << 60
@@ -166,8 +169,8 @@ func (c *checked) elements(n uint64, depth int) error {
 	return nil
 }
 
-// extension passes over the type of an extension and n bytes. An empty one has no bytes to stop the
-// decoder at, which would take the next value for what is in it, and so nest neighbours.
+// extension skips the type of an extension and n bytes. An empty extension is an error: the decoder
+// would read the next value as its content, and could so nest deeper than the check allows.
 func (c *checked) extension(n uint64) error {
 	if n == 0 {
 		return errDamaged

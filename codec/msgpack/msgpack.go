@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package msgpack encodes messages as MessagePack: any Go value by reflection, with
-// github.com/vmihailenco/msgpack and its struct tags, and faster those that have the methods which
-// github.com/tinylib/msgp generates.
+// Package msgpack encodes messages as MessagePack. It encodes any Go value by reflection, with
+// github.com/vmihailenco/msgpack and its struct tags. It encodes types faster if they have the
+// methods that github.com/tinylib/msgp generates.
 //
 // The two libraries name fields by different tags, msgpack and msg. If one side has the generated
 // methods and the other does not, the names must be the same.
@@ -22,8 +22,8 @@ import (
 // Codec is called "msgpack". Encoding a value costs a copy that encoding a pointer does not, if the
 // type has generated methods.
 //
-// Decode refuses messages of more than 10,000 levels, and strings that the other side has interned
-// (the option "intern" of the tag msgpack).
+// Decode refuses messages with more than 10,000 levels, and strings that the peer has interned (the
+// option "intern" of the tag msgpack).
 var Codec yodel.Codec = new(codec)
 
 type codec struct {
@@ -31,7 +31,7 @@ type codec struct {
 	decoders sync.Pool // of *decoder
 }
 
-// marshaler and unmarshaler have methods that msgp generates.
+// A marshaler and an unmarshaler have the methods that msgp generates.
 type (
 	marshaler interface {
 		MarshalMsg(dst []byte) ([]byte, error)
@@ -67,7 +67,7 @@ func (c *codec) append(dst []byte, v any, value reflect.Value) ([]byte, error) {
 	e.dst = *bytes.NewBuffer(dst)
 	e.Reset(&e.dst)
 	if err := e.Encode(v); err != nil {
-		return nil, err // without the encoder, which may be in the middle of something
+		return nil, err // the encoder is not reused: it may be in the middle of a message
 	}
 	b := e.dst.Bytes()
 	e.dst = bytes.Buffer{}
@@ -75,7 +75,7 @@ func (c *codec) append(dst []byte, v any, value reflect.Value) ([]byte, error) {
 	return b, nil
 }
 
-// generated returns v, or a pointer to a copy of it, if that has generated methods.
+// generated returns v, or a pointer to a copy of it, if that value has generated methods.
 func generated(v any, value reflect.Value) (marshaler, bool) {
 	if m, ok := v.(marshaler); ok {
 		return m, true
@@ -111,7 +111,7 @@ func (c *codec) Decode(src []byte, v any) (err error) {
 		d.Decoder = msgpack.NewDecoder(&d.src)
 	}
 	if err := d.decode(src, v); err != nil {
-		return err // without the decoder, which may be in the middle of something
+		return err // the decoder is not reused: it may be in the middle of a message
 	}
 	c.decoders.Put(d)
 	return nil

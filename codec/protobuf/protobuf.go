@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package protobuf encodes messages as Protocol Buffers. It takes the messages that protoc-gen-go
-// generates, and uses the faster methods that vtprotobuf adds to them where they are.
+// Package protobuf encodes messages as Protocol Buffers. The messages are those that protoc-gen-go
+// generates. If a message has the faster methods of vtprotobuf, the codec uses them.
 package protobuf
 
 import (
@@ -16,13 +16,13 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Codec is called "protobuf". Its messages are pointers to generated structs; encoding a value
-// costs a copy that encoding a pointer does not. Decoding replaces what a message held before.
+// Codec is called "protobuf". Its messages are pointers to generated structs. Encoding a value
+// costs a copy that encoding a pointer does not. Decode replaces the previous content of a message.
 var Codec yodel.Codec = new(codec)
 
-type codec struct{ cyclic sync.Map } // from protoreflect.FullName to what cyclic says of the message
+type codec struct{ cyclic sync.Map } // from protoreflect.FullName to the result of cyclic
 
-// vtMarshaler and vtUnmarshaler have methods that vtprotobuf generates.
+// A vtMarshaler and a vtUnmarshaler have the methods that vtprotobuf generates.
 type (
 	vtMarshaler interface {
 		SizeVT() int
@@ -86,9 +86,9 @@ func (c *codec) Decode(src []byte, v any) error {
 
 func broken(v any, err error) error { return fmt.Errorf("protobuf: decode %T: %w", v, err) }
 
-// deep reports whether src could nest messages so deep that the stack, which they use up in
-// UnmarshalVT, ends the process. Package proto refuses more than 10,000 levels; UnmarshalVT does
-// not count them. A level is at least two bytes of src, and about 500 of the stack.
+// deep reports whether src could nest messages so deep that UnmarshalVT exhausts the stack, which
+// ends the process. Package proto refuses more than 10,000 levels, but UnmarshalVT does not count
+// them. A level takes at least two bytes of src, and about 500 bytes of the stack.
 func (c *codec) deep(src []byte, m proto.Message) bool {
 	if len(src) <= 64<<10 {
 		return false
@@ -102,9 +102,9 @@ func (c *codec) deep(src []byte, m proto.Message) bool {
 	return known == true
 }
 
-// cyclic reports whether a message of type d can have another of its own type in it, or one that
-// can. Walked holds the types between d and the message that it all began with, as true, and those
-// that are done, as false.
+// cyclic reports whether a message of type d can contain a message of its own type, or of another
+// cyclic type. walked has the types between the first message and d, as true, and the types whose
+// check has ended, as false.
 func cyclic(d protoreflect.MessageDescriptor, walked map[protoreflect.FullName]bool) bool {
 	if above, ok := walked[d.FullName()]; ok {
 		return above

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package strictjson is JSON that refuses what a message has no field for.
+// Package strictjson is JSON that refuses unknown fields.
 //
 // yodel.JSON ignores unknown fields, as encoding/json does, so that one side can be newer than the
 // other. A request with misspelled or renamed fields then arrives as zeros. With this codec it is
@@ -8,10 +8,10 @@
 //
 //	s := yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{strictjson.Codec}})
 //
-// Its name on the wire is "json", so that it takes the place of yodel.JSON on the side that uses
-// it; the other side needs no change. A client with ClientOptions.Codec set to it refuses replies
-// likewise, which have been executed by then. Use it where both sides are released together.
-// Decoding takes longer than with yodel.JSON and allocates a decoder for each message.
+// The name of the codec is "json", so it replaces yodel.JSON on the side that uses it. The other
+// side needs no change. A client with this codec as ClientOptions.Codec refuses replies with
+// unknown fields, although the call has been executed by then. Use it if both sides are released
+// together. Decoding takes longer than with yodel.JSON and allocates a decoder for each message.
 package strictjson
 
 import (

@@ -26,7 +26,7 @@ func Fill[M proto.Message](m M) M {
 			m.ProtoReflect().Set(f, protoreflect.ValueOfInt32(100_000))
 		case protoreflect.Int64Kind:
 			m.ProtoReflect().Set(f, protoreflect.ValueOfInt64(100_000))
-		default: // BenchmarkMessage has no others
+		default: // BenchmarkMessage has no other kinds
 		}
 	}
 	return m
