@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flate compresses messages with raw DEFLATE: gzip without its 18 bytes around every
-// message and its checksum. It needs no library; the compressors in compress/klauspost are faster.
+// Package flate compresses messages with raw DEFLATE: gzip without its checksum and its 18 bytes
+// around every message. It uses only the standard library. The compressors in compress/klauspost
+// are faster.
 package flate
 
 import (
@@ -19,9 +20,9 @@ import (
 // Compressor compresses at the default level, 6.
 var Compressor = Level(flate.DefaultCompression)
 
-// Level compresses at a level of compress/flate: from 1, the fastest, to 9, the smallest, or one
-// of its named ones. It panics at any other. What it returns keeps up to 1 MB for each concurrent
-// call: make it once, not for every message.
+// Level returns a Compressor for a level of compress/flate: from 1, the fastest, to 9, the
+// smallest, or one of its named levels. It panics for any other level. The Compressor keeps up to 1
+// MB for each concurrent call, so create it once and not for every message.
 func Level(level int) yodel.Compressor {
 	if _, err := flate.NewWriter(nil, level); err != nil {
 		panic(fmt.Sprintf("yodel: flate has no level %d", level))

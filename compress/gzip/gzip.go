@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gzip compresses messages with gzip, which every peer understands. It needs no library;
-// the compressors in compress/klauspost are faster.
+// Package gzip compresses messages with gzip, which every peer supports. It uses only the standard
+// library. The compressors in compress/klauspost are faster.
 package gzip
 
 import (
@@ -17,9 +17,9 @@ import (
 // Compressor compresses at the default level, 6.
 var Compressor = Level(gzip.DefaultCompression)
 
-// Level compresses at a level of compress/gzip: from 1, the fastest, to 9, the smallest, or one of
-// its named ones. It panics at any other. What it returns keeps up to 1 MB for each concurrent
-// call: make it once, not for every message.
+// Level returns a Compressor for a level of compress/gzip: from 1, the fastest, to 9, the smallest,
+// or one of its named levels. It panics for any other level. The Compressor keeps up to 1 MB for
+// each concurrent call, so create it once and not for every message.
 func Level(level int) yodel.Compressor {
 	if _, err := gzip.NewWriterLevel(nil, level); err != nil {
 		panic(fmt.Sprintf("yodel: gzip has no level %d", level))

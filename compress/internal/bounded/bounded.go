@@ -9,13 +9,13 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// least is the least that is allocated, unless the limit is less.
+// least is the size of the first allocation, unless the limit is less.
 const least = 512
 
-// Append appends what r holds to dst. More than limit bytes are yodel.ErrTooLarge, at once. It
-// allocates as it reads, so that a short stream is cheap whatever the limit, and about twice the
-// limit in all at most: each time as much again as there was, or what is left of the limit when
-// that is about as much.
+// Append appends the content of r to dst. If r has more than limit bytes, it stops and returns
+// yodel.ErrTooLarge. It allocates as it reads, so a short stream is cheap whatever the limit is.
+// Each allocation doubles the space, up to the limit. In all it allocates at most about twice the
+// limit.
 func Append(dst []byte, r io.Reader, limit int) ([]byte, error) {
 	for {
 		if len(dst) == cap(dst) {
@@ -27,7 +27,7 @@ func Append(dst []byte, r io.Reader, limit int) ([]byte, error) {
 		}
 		room := dst[len(dst):cap(dst)]
 		if limit < len(room) {
-			room = room[:limit+1] // the byte too many tells a full stream from an endless one
+			room = room[:limit+1] // one byte more detects a stream above the limit
 		}
 		n, err := r.Read(room)
 		if n > limit {

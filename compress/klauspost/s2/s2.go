@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package s2 compresses messages as S2 blocks: an extension of Snappy by the Go library that this
-// uses, which is faster and smaller. It decompresses Snappy blocks too.
+// Package s2 compresses messages as S2 blocks. S2 is an extension of Snappy by the library
+// github.com/klauspost/compress. It is faster than Snappy, and its output is smaller. The
+// compressor decompresses Snappy blocks too.
 package s2
 
 import (
@@ -13,8 +14,8 @@ import (
 	"github.com/yodel-rpc/yodel/compress/klauspost/internal/block"
 )
 
-// Compressor is called "s2". A few bytes of S2 can truly be 16 MiB. Decompress makes room for so
-// much only when it has found that it is true.
+// Compressor is called "s2". A few bytes of S2 can decompress to 16 MiB. Decompress allocates that
+// much only after it has checked the block.
 var Compressor yodel.Compressor = compressor{}
 
 type compressor struct{}

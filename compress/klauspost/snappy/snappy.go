@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package snappy compresses messages as Snappy blocks: fast, and known to many languages. Where
-// both sides are Go, s2 is better.
+// Package snappy compresses messages as Snappy blocks, which is fast and supported by many
+// languages. If both sides are Go programs, s2 is better.
 package snappy
 
 import (

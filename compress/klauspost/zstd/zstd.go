@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package zstd compresses messages with Zstandard: smaller than all others here, and slower than
-// snappy and s2.
+// Package zstd compresses messages with Zstandard. Its output is smaller than that of the other
+// compressors of yodel, but it is slower than snappy and s2.
 package zstd
 
 import (
@@ -29,7 +29,7 @@ func (c *compressor) Append(dst, src []byte) ([]byte, error) {
 	e, ok := c.encoders.Get().(*zstd.Encoder)
 	if !ok {
 		var err error
-		// An empty message has a frame too, so that nothing at all can be an error.
+		// An empty message becomes a frame too, so that Decompress can refuse an empty input.
 		e, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithZeroFrames(true))
 		if err != nil {
 			return nil, fmt.Errorf("zstd: %w", err)
@@ -57,12 +57,12 @@ func (c *compressor) Decompress(dst, src []byte, limit int) ([]byte, error) {
 }
 
 const (
-	maxBlock = 128 << 10    // bytes that a block can stand for
-	maxRatio = maxBlock / 4 // bytes that a byte can stand for: no block is shorter than four
-	slack    = 16           // bytes that the decoder wants behind what it decodes, to be fast
+	maxBlock = 128 << 10    // maximum decompressed size of a block
+	maxRatio = maxBlock / 4 // maximum decompressed bytes for each byte: a block has at least four
+	slack    = 16           // free bytes after the output that the decoder needs to be fast
 )
 
-// decodeAll gives d the room that the frame says it needs.
+// decodeAll decodes src with as much memory as its frame announces.
 func decodeAll(d *zstd.Decoder, dst, src []byte, limit int) ([]byte, error) {
 	var frame zstd.Header
 	if err := frame.Decode(src); err != nil {
@@ -85,12 +85,12 @@ func decodeAll(d *zstd.Decoder, dst, src []byte, limit int) ([]byte, error) {
 	return decodeGrowing(d, dst, src, limit, most)
 }
 
-// decodeGrowing gives d more and more room, at most a number of bytes: the frame does not say how
-// much it needs, or there are more frames.
+// decodeGrowing decodes src with growing memory, up to most bytes. It is for a frame that does not
+// announce its size, and for several frames.
 func decodeGrowing(d *zstd.Decoder, dst, src []byte, limit, most int) ([]byte, error) {
 	for room := maxBlock + 4*len(src); ; room *= 4 {
 		room = min(room, most)
-		// There is room for another block: an error before room is full is not for lack of it.
+		// There is space for another block, so an error before room is full has another cause.
 		b, n, err := decodeInto(d, dst, src, room+maxBlock+slack)
 		if err == nil && n <= limit {
 			return b, nil
@@ -105,13 +105,13 @@ func decodeGrowing(d *zstd.Decoder, dst, src []byte, limit, most int) ([]byte, e
 	}
 }
 
-// decodeInto decodes src behind dst, with room for so many bytes, and returns how many it was. With
-// an error, what it returns is not to be used.
+// decodeInto decodes src after dst, with space for room bytes, and returns the number of decoded
+// bytes. After an error, the result must not be used.
 func decodeInto(d *zstd.Decoder, dst, src []byte, room int) ([]byte, int, error) {
 	dst = slices.Grow(dst, room)
 	b, err := d.DecodeAll(src, dst[len(dst):len(dst):len(dst)+room])
 	if err != nil {
 		return nil, len(b), err
 	}
-	return dst[:len(dst)+len(b)], len(b), nil // the decoder was not let grow dst
+	return dst[:len(dst)+len(b)], len(b), nil // the decoder could not reallocate dst
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package block is what Snappy and S2 have in common: blocks that begin with the decompressed
+// Package block has the common part of Snappy and S2: their blocks begin with the decompressed
 // length.
 package block
 
@@ -13,7 +13,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// Append appends what encode makes of src to dst.
+// Append appends the result of encode for src to dst.
 func Append(dst, src []byte, encode func(dst, src []byte) []byte) ([]byte, error) {
 	n := s2.MaxEncodedLen(len(src))
 	if n < 0 {
@@ -24,13 +24,13 @@ func Append(dst, src []byte, encode func(dst, src []byte) []byte) ([]byte, error
 	return dst[:len(dst)+len(b)], nil
 }
 
-// believed is how many bytes a block may announce for each of its own before Decompress checks
-// that. No block of Snappy has more, and few of S2.
+// believed is how many decompressed bytes a block may announce for each of its own bytes without a
+// check of the block. No block of Snappy has more, and few blocks of S2 do.
 const believed = 32
 
-// Decompress appends the decompressed src to dst, if that is at most limit bytes. It allocates no
-// more than that. A length that is large compared with src is not allocated before the block has
-// been checked: six bytes can announce any length.
+// Decompress appends the decompressed src to dst, if it has at most limit bytes. It allocates no
+// more than that. If the announced length is large compared with src, Decompress checks the block
+// before it allocates, because six bytes can announce any length.
 func Decompress(dst, src []byte, limit int) ([]byte, error) {
 	n, err := s2.DecodedLen(src)
 	if err != nil {
@@ -50,8 +50,8 @@ func Decompress(dst, src []byte, limit int) ([]byte, error) {
 	return dst[:len(dst)+len(b)], nil
 }
 
-// decodesTo reports whether a block decompresses to n bytes. It goes through the elements without
-// writing what they stand for.
+// decodesTo reports whether a block decompresses to n bytes. It reads the elements without writing
+// their output.
 func decodesTo(src []byte, n int) bool {
 	_, size := binary.Uvarint(src)
 	src = src[size:]
@@ -66,7 +66,7 @@ func decodesTo(src []byte, n int) bool {
 		case e.offset != 0:
 			offset = e.offset
 			fallthrough
-		default: // an offset of 0 repeats the one before
+		default: // an offset of 0 repeats the previous offset
 			if offset <= 0 || offset > done || e.far && e.offset == 0 {
 				return false
 			}
@@ -77,13 +77,14 @@ func decodesTo(src []byte, n int) bool {
 	return done == n
 }
 
-// An element of a block is bytes as they are, or a copy of what came offset bytes before.
+// An element of a block is either literal bytes, or a copy of the bytes that begin offset bytes
+// earlier.
 type element struct {
 	literal bool
-	far     bool // the offset has a field of its own, in which 0 is not allowed
+	far     bool // whether the offset has its own field, in which 0 is not allowed
 	offset  int
 	length  int // decompressed
-	size    int // in the block, more than is left of a block that is cut off
+	size    int // in the block; too large if the block is truncated
 }
 
 // nextElement reads the first element of b, which is not empty.
