@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inspect asks a server about itself: which methods it has, how they are doing, and what
-// became of its last calls.
+// Package inspect has the built-in methods with which a client asks a server about itself: which
+// methods it has, their statistics, and records of recent calls.
 //
 //	health, err := inspect.Health.Call(ctx, client, &inspect.Empty{})
 //
 // Every server has these methods, unless ServerOptions.NoIntrospection is set. They pass through
-// the server's middleware as other methods do, so that authorization covers them. Their messages,
-// which are in package introspect, need a codec that encodes any struct: a client of protobuf
-// messages calls them with Do, and yodel.JSON as Call.Codec.
+// the server's middleware as other methods do, so authorization covers them. Their messages are in
+// package introspect, and need a codec that can encode any struct. A client whose codec is Protocol
+// Buffers calls them with Do, and with yodel.JSON as Call.Codec.
 package inspect
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// Empty is a message without content. It is struct{}, which methods of your own use for it, too.
+// Empty is a message without content. It is struct{}, which other methods may use too.
 type Empty = struct{}
 
 const (
@@ -28,11 +28,11 @@ const (
 	Ping yodel.Method[Empty, Empty] = "yodel.Ping"
 
 	// Stats returns how often each method was called, with what outcome, and how long the calls
-	// took. It names methods, so that it answers only if ServerOptions.Diagnostics is set.
+	// took. It names methods, so it answers only if ServerOptions.Diagnostics is set.
 	Stats yodel.Method[Empty, introspect.Stats] = "yodel.Stats"
-	// Samples returns records of calls that the server has carried out, and of calls that it and
-	// its handlers have made: of calls that failed lately, that were slow, and that were to be
-	// explained. They name peers and tenants and have the texts of errors, so that it answers only
-	// if ServerOptions.Diagnostics is set.
+	// Samples returns records of recent calls: of the calls that the server has executed, and of
+	// the calls that it and its handlers have made. A call has a record if it failed, was slow, or
+	// was to be explained. The records name peers and tenants and contain the texts of errors, so
+	// Samples answers only if ServerOptions.Diagnostics is set.
 	Samples yodel.Method[introspect.SamplesQuery, introspect.Samples] = "yodel.Samples"
 )

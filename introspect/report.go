@@ -10,134 +10,138 @@ import (
 	"github.com/yodel-rpc/yodel/internal/text"
 )
 
-// A CallReport is the record of one call, which is made when it has failed, was slow, or was to be
-// explained. Its caller makes one, and the server that carried it out another one, which knows less
-// of the network and more of what happened on the server. Durations in JSON are nanoseconds. It has
-// nothing of what was sent: no argument, no metadata, no attachment. It must not be changed.
+// A CallReport is the record of one call. It is created if the call failed, was slow, or was to be
+// explained. The client that made the call creates one. The server that executed it creates another
+// one, with less about the network and more about the server. Durations in JSON are nanoseconds.
+// The record contains no arguments, no metadata and no attachment. It must not be changed.
 //
-// The error of a failed call contains the caller's record, and yodel.Call.Report returns it. The
-// built-in method inspect.Samples returns the records that were kept.
+// The error of a failed call contains the client's record, and yodel.Call.Report returns it. The
+// built-in method inspect.Samples returns the records that a server has kept.
 //
 //	var report *introspect.CallReport
 //	if errors.As(err, &report) { … }
 type CallReport struct {
 	Method string `json:"method"`
 	Kind   string `json:"kind,omitempty"` // feed, upload or duplex; empty for one request and one reply
-	// who tells this: the "client" that made the call, or the "server" that carried it out
+	// Side says who created the record: the "client" that made the call, or the "server" that
+	// executed it.
 	Side  string    `json:"side"`
-	Began time.Time `json:"began"` // when the call was made, or came in
-	// in all; 0 of a call on the server that was so short that nobody looked
+	Began time.Time `json:"began"` // when the call was made, or received
+	// Took is the total duration. It is 0 for a call on a server that was too short to be measured.
 	Took      time.Duration `json:"took"`
 	Slow      bool          `json:"slow,omitempty"`
-	Explained bool          `json:"explained,omitempty"` // its caller has asked for this record
+	Explained bool          `json:"explained,omitempty"` // whether the caller has asked for this record
 
-	Code         string `json:"code,omitempty"` // empty when the call succeeded, as are the next three
+	Code         string `json:"code,omitempty"` // empty if the call succeeded, as are the next three
 	ID           string `json:"id,omitempty"`   // of the error, as in docs/errors.md
 	Message      string `json:"message,omitempty"`
 	NotProcessed bool   `json:"notProcessed,omitempty"` // the method was certainly not executed
 
-	Timeout     time.Duration `json:"timeout,omitempty"` // how long it was allowed to take; 0 for ever
-	Budget      *Budget       `json:"budget,omitempty"`  // of attempts; nil for none
+	Timeout     time.Duration `json:"timeout,omitempty"` // how long the call was allowed to take; 0 means no limit
+	Budget      *Budget       `json:"budget,omitempty"`  // of attempts; nil if there is none
 	Criticality int           `json:"criticality,omitempty"`
 	Tenant      string        `json:"tenant,omitempty"`
 
-	// On the client.
+	// The following fields are set on the client.
 
-	Resolver       *Resolver     `json:"resolver,omitempty"`       // who named the candidates; nil of a call to a peer
-	Picker         string        `json:"picker,omitempty"`         // who chose among them, or why nobody was chosen
-	Candidates     []Candidate   `json:"candidates,omitempty"`     // empty also when too many records were being made
-	MoreCandidates int           `json:"moreCandidates,omitempty"` // how many were left out
-	CandidatesAt   time.Duration `json:"candidatesAt,omitempty"`   // when they were looked at, after Began
-	Turn           time.Duration `json:"turn,omitempty"`           // an ordered call waited for those before it
-	// in the order in which they ended; the last one decided
+	Resolver       *Resolver     `json:"resolver,omitempty"`       // that named the candidates; nil for a peer
+	Picker         string        `json:"picker,omitempty"`         // that chose among them, or why it chose none
+	Candidates     []Candidate   `json:"candidates,omitempty"`     // also empty if too many records were being created
+	MoreCandidates int           `json:"moreCandidates,omitempty"` // how many candidates are omitted
+	CandidatesAt   time.Duration `json:"candidatesAt,omitempty"`   // when the candidates were examined, after Began
+	Turn           time.Duration `json:"turn,omitempty"`           // how long an ordered call waited for earlier ones
+	// Attempts are in the order in which they ended. The last one decided the outcome.
 	Attempts     []Attempt `json:"attempts,omitempty"`
-	MoreAttempts int       `json:"moreAttempts,omitempty"` // how many were left out, in the middle
+	MoreAttempts int       `json:"moreAttempts,omitempty"` // how many attempts are omitted, in the middle
 
-	// On the server.
+	// The following fields are set on the server.
 
-	Peer    string `json:"peer,omitempty"`    // who called
-	Attempt int    `json:"attempt,omitempty"` // how often the caller had sent it before
-	// until the method began: receiving it, waiting, middleware, decoding
+	Peer    string `json:"peer,omitempty"`    // the caller
+	Attempt int    `json:"attempt,omitempty"` // how many times the caller had sent it before
+	// Queue is the time until the method began: receiving the request, waiting, middleware,
+	// decoding.
 	Queue    time.Duration `json:"queue,omitempty"`
-	Handler  time.Duration `json:"handler,omitempty"`  // the rest: the method, and encoding its reply
-	BytesIn  int           `json:"bytesIn,omitempty"`  // of the request, and of the messages that came
-	BytesOut int           `json:"bytesOut,omitempty"` // of the reply, and of the messages that were sent
+	Handler  time.Duration `json:"handler,omitempty"`  // the remaining time: the method, and encoding its reply
+	BytesIn  int           `json:"bytesIn,omitempty"`  // of the request, and of the received messages
+	BytesOut int           `json:"bytesOut,omitempty"` // of the reply, and of the sent messages
 	Sent     int           `json:"sent,omitempty"`     // messages of the stream
-	Received int           `json:"received,omitempty"` // likewise, that came
+	Received int           `json:"received,omitempty"` // messages of the stream
 
-	Notes     []Note `json:"notes,omitempty"` // what middleware did with the call
+	Notes     []Note `json:"notes,omitempty"` // what middleware noted about the call
 	MoreNotes int    `json:"moreNotes,omitempty"`
 }
 
-// Budget is how many attempts a call, and those that were made for it, could make.
+// Budget is how many attempts a call, and the calls that were made for it, could make.
 type Budget struct {
-	Given int `json:"given,omitempty"` // to this call; 0 when it shared that of the call it was made for
-	Left  int `json:"left"`            // beyond those that were made
+	Given int `json:"given,omitempty"` // to this call; 0 if it shared the budget of the call for which it was made
+	Left  int `json:"left"`            // remaining attempts
 }
 
-// Resolver is what was known of the instances.
+// Resolver is what the client knew of the instances.
 type Resolver struct {
 	Instances int           `json:"instances"`
-	Age       time.Duration `json:"age"`              // since it last named them
-	Waited    time.Duration `json:"waited,omitempty"` // the call waited for the first word
-	Err       string        `json:"err,omitempty"`    // why it cannot name them at the moment
+	Age       time.Duration `json:"age"`              // since the last update
+	Waited    time.Duration `json:"waited,omitempty"` // how long the call waited for the first update
+	Err       string        `json:"err,omitempty"`    // why the resolver cannot name them at the moment
 }
 
-// A Candidate is an instance that an attempt could have gone to.
+// A Candidate is an instance to which an attempt could have gone.
 type Candidate struct {
 	Addr string `json:"addr"`
-	// picked, tried before, another attempt is on its way to it, not ready, the call is pinned
-	// elsewhere, or not chosen
+	// Verdict is one of: picked, tried before, another attempt is on its way to it, not ready, the
+	// call is pinned elsewhere, or not chosen.
 	Verdict string `json:"verdict"`
-	// NotReady is who says that it should get no calls: a breaker, "connection".
+	// NotReady has the names under which the endpoint was made not ready, such as a breaker's, or
+	// "connection".
 	NotReady []string      `json:"notReady,omitempty"`
-	Unlisted bool          `json:"unlisted,omitempty"` // the resolver does not name it any more
-	Full     bool          `json:"full,omitempty"`     // callers wait for its window
+	Unlisted bool          `json:"unlisted,omitempty"` // the resolver no longer names it
+	Full     bool          `json:"full,omitempty"`     // whether callers wait for its window
 	Zone     string        `json:"zone,omitempty"`
 	Weight   int           `json:"weight,omitempty"`
-	Load     int           `json:"load,omitempty"` // calls that it is working on, as far as is known
-	RTT      time.Duration `json:"rtt,omitempty"`  // the last one that was measured
+	Load     int           `json:"load,omitempty"` // calls that it is working on, as far as the client knows
+	RTT      time.Duration `json:"rtt,omitempty"`  // the last measured round trip
 }
 
-// An Attempt is one try of a call on one endpoint.
+// An Attempt is one attempt of a call on one endpoint.
 type Attempt struct {
 	Addr  string        `json:"addr"`  // of the endpoint
 	Began time.Duration `json:"began"` // after the call was made
 	Took  time.Duration `json:"took"`  // until the outcome was known
 	Fork  bool          `json:"fork,omitempty"`
 
-	// Where that went. The server has told of its part when Queue or Handler is not 0, and Network
-	// is then the rest.
+	// The following fields are the parts of Took. If Queue or Handler is not 0, the server has
+	// reported its part, and Network is the rest.
 
-	Connecting time.Duration `json:"connecting,omitempty"` // waiting for a connection
-	// waiting for the server's window, or until what was to be sent before had been written
+	Connecting time.Duration `json:"connecting,omitempty"` // time waiting for a connection
+	// Credit is the time waiting for the server's window, or for earlier frames to be written.
 	Credit  time.Duration `json:"credit,omitempty"`
 	Network time.Duration `json:"network,omitempty"`
 	Queue   time.Duration `json:"queue,omitempty"`   // on the server, until the method began
 	Handler time.Duration `json:"handler,omitempty"` // the method
 
-	// Taken is when the server had taken the stream, or the first message of a feed had come, after
-	// the attempt began. A stream is slow by this alone.
+	// Taken is when the server accepted the stream, or when the first message of a feed arrived,
+	// after the attempt began. Only this time decides whether a stream is slow.
 	Taken time.Duration `json:"taken,omitempty"`
 
-	// body, attachment and metadata, as they were sent, and the messages of a stream
+	// BytesOut is the size of the body, attachment and metadata as sent, and of the messages of a
+	// stream.
 	BytesOut int `json:"bytesOut,omitempty"`
 	BytesIn  int `json:"bytesIn,omitempty"`
 	Sent     int `json:"sent,omitempty"`     // messages of the stream
-	Received int `json:"received,omitempty"` // likewise, that came
+	Received int `json:"received,omitempty"` // messages of the stream
 
-	Code         string `json:"code,omitempty"` // empty when it succeeded, as are the next three
+	Code         string `json:"code,omitempty"` // empty if the attempt succeeded, as are the next three
 	ID           string `json:"id,omitempty"`
 	Message      string `json:"message,omitempty"`
 	NotProcessed bool   `json:"notProcessed,omitempty"` // the method was certainly not executed
 }
 
-// Traffic is how much was sent and received for a call.
+// Traffic is the amount of data that was sent and received for a call.
 type Traffic struct {
 	BytesOut int `json:"bytesOut,omitempty"`
 	BytesIn  int `json:"bytesIn,omitempty"`
 	Sent     int `json:"sent,omitempty"`     // messages of the stream
-	Received int `json:"received,omitempty"` // likewise, that came
+	Received int `json:"received,omitempty"` // messages of the stream
 }
 
 // Add adds the traffic of an attempt.
@@ -148,40 +152,40 @@ func (t *Traffic) Add(a *Attempt) {
 	t.Received += a.Received
 }
 
-// A Note is what a middleware did with a call.
+// A Note is a middleware's note about a call.
 type Note struct {
 	At   time.Duration `json:"at"` // after the call was made
 	By   string        `json:"by"` // the middleware
 	What string        `json:"what"`
 }
 
-// SamplesQuery says which records inspect.Samples returns. Those of a kind that is named, or all
-// when none is.
+// SamplesQuery selects the records that inspect.Samples returns: the records of the given kinds, or
+// all records if no kind is given.
 type SamplesQuery struct {
-	Method    string `json:"method,omitempty"` // only of this one; empty is all
-	Side      string `json:"side,omitempty"`   // only "client" or only "server"; empty is both
+	Method    string `json:"method,omitempty"` // only this method; empty means all
+	Side      string `json:"side,omitempty"`   // only "client" or only "server"; empty means both
 	Failed    bool   `json:"failed,omitempty"`
 	Slow      bool   `json:"slow,omitempty"`
 	Explained bool   `json:"explained,omitempty"`
-	Limit     int    `json:"limit,omitempty"` // how many at most; 0 is all
+	Limit     int    `json:"limit,omitempty"` // the maximum number of records; 0 means all
 }
 
-// Samples has the records that a client or server has kept, the newest first, and counts the calls
-// of which it could have kept one. A call that is of several kinds is counted once: as one that was
-// to be explained, or else as one that failed.
+// Samples has the records that a client or server has kept, newest first. It also counts the calls
+// that could have a record. A call of several kinds is counted once: as one that was to be
+// explained, or else as one that failed.
 type Samples struct {
 	Calls     []CallReport `json:"calls"`
 	Failed    uint64       `json:"failed"`
 	Slow      uint64       `json:"slow"`
 	Explained uint64       `json:"explained"`
-	LeftOut   uint64       `json:"leftOut"` // of these, because there were too many at a time
+	LeftOut   uint64       `json:"leftOut"` // calls without a record, because there were too many at a time
 }
 
-// Error returns the record for people to read. With it errors.As finds a record in the error of a
-// call.
+// Error returns the record as text for people. This method makes a CallReport an error, so that
+// errors.As finds it in the error of a call.
 func (r *CallReport) Error() string { return r.String() }
 
-// String returns the record for people to read: one line for each thing to know.
+// String returns the record as text for people, with one fact on each line.
 func (r *CallReport) String() string {
 	var p page
 	p.linef("call", "%s", r.headline())
@@ -212,7 +216,7 @@ func (r *CallReport) String() string {
 	return strings.Join(p.lines, "\n")
 }
 
-// headline says what became of the call.
+// headline returns the line about the outcome of the call.
 func (r *CallReport) headline() string {
 	outcome := "succeeded"
 	if r.Code != "" {
@@ -252,7 +256,7 @@ func failure(code, id, message string, notProcessed bool) string {
 	return fmt.Sprintf("%s: %s%s (%s)", code, message, id, executed)
 }
 
-// terms says what the call was allowed.
+// terms returns the line about the limits of the call.
 func (r *CallReport) terms() string {
 	var terms []string
 	if r.Timeout > 0 {
@@ -278,7 +282,7 @@ func (r *CallReport) terms() string {
 	return strings.Join(terms, "; ")
 }
 
-// class returns the name of a criticality, as package criticality has them.
+// class returns the name of a criticality, as in package criticality.
 func class(c int) string {
 	switch c {
 	case 1:
@@ -305,7 +309,7 @@ func (r *CallReport) printServer(p *page) {
 	p.linef("server", "%s", strings.Join(append(parts, fmt.Sprintf("%d bytes in, %d out", r.BytesIn, r.BytesOut)), "; "))
 }
 
-// printChoice says who could have been called.
+// printChoice adds the lines about the candidates.
 func (r *CallReport) printChoice(p *page) {
 	if s := r.Resolver; s != nil {
 		said := fmt.Sprintf("%d instances, named %s before the end", s.Instances, brief(s.Age))
@@ -399,15 +403,15 @@ func (a *Attempt) print(p *page, number int) {
 	}
 }
 
-// A page is lines with a word before each that says what it is about. Names and messages come from
-// outside: whatever they hold, they neither add a line nor control a terminal.
+// A page is lines of text, each with a heading. Names and messages come from other programs, so a
+// page removes line breaks and control characters from them.
 type page struct{ lines []string }
 
 func (p *page) linef(about, format string, args ...any) {
 	p.lines = append(p.lines, strings.TrimRight(fmt.Sprintf("  %-10s %s", about, text.Line(fmt.Sprintf(format, args...))), " "))
 }
 
-// brief returns a duration with three digits, more or less: nobody compares the others.
+// brief returns a duration with about three digits, which are enough for people.
 func brief(d time.Duration) string {
 	unit := time.Duration(1)
 	for unit*1000 <= d && unit < time.Second {
