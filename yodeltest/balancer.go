@@ -15,8 +15,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// TestBalancer checks that b keeps the contracts of yodel.Balancer and yodel.Picker. It picks
-// concurrently, so that the race detector has something to see: use go test -race.
+// TestBalancer checks that b fulfils the contracts of yodel.Balancer and yodel.Picker. It picks
+// concurrently, so that the race detector can find data races: use go test -race.
 //
 //	func TestBalancer(t *testing.T) { yodeltest.TestBalancer(t, yodel.RoundRobin) }
 func TestBalancer(t *testing.T, b yodel.Balancer) {
@@ -37,10 +37,10 @@ func balancerRules(b yodel.Balancer) []rule {
 	}
 }
 
-// A balancerTrial is a balancer being checked.
+// A balancerTrial is a test of one balancer.
 type balancerTrial struct{ balance yodel.Balancer }
 
-// endpoints makes endpoints, which no call ever reaches, and lets use work with them.
+// withEndpoints creates endpoints that no call ever reaches, and passes them to use.
 func withEndpoints(n int, use func(all []*yodel.Endpoint) error) error {
 	addrs := make([]string, n)
 	for i := range addrs {
@@ -53,7 +53,7 @@ func withEndpoints(n int, use func(all []*yodel.Endpoint) error) error {
 	})
 	defer c.Close()
 	<-known
-	for len(c.Endpoints()) < n { // it is about to be stored
+	for len(c.Endpoints()) < n { // the client is about to store them
 		<-time.After(time.Millisecond)
 	}
 	return use(c.Endpoints())
@@ -66,7 +66,7 @@ var errUnreachable = errors.New("endpoints of a balancer's trial are not connect
 func (unreachable) Dial(context.Context, string) (net.Conn, error) { return nil, errUnreachable }
 func (unreachable) Listen(string) (net.Listener, error)            { return nil, errUnreachable }
 
-// someCall returns a call as balancers see it. Calls differ in their keys.
+// someCall returns a call for a balancer. Calls differ in their keys.
 func someCall(i int) *yodel.Call {
 	return &yodel.Call{Method: "Service.Method", Key: fmt.Sprintf("key %d", i)}
 }
@@ -155,7 +155,7 @@ func (x balancerTrial) changes() error {
 			if last == nil {
 				return errors.New("the balancer returned no picker")
 			}
-			for i, left := range set { // each of them can be reached
+			for i, left := range set { // each remaining endpoint must be reachable
 				call := someCall(i)
 				for _, ep := range set {
 					if ep != left {
@@ -221,7 +221,7 @@ func (x balancerTrial) concurrent() error {
 	})
 }
 
-// balancerPatience is far more than 16,000 picks take.
+// balancerPatience is much longer than 16,000 picks take.
 const balancerPatience = 10 * time.Second
 
 func (x balancerTrial) allocations() error {

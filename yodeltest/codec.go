@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package yodeltest is for tests of what is made for yodel. Its suites check a plug-in against the
-// interface in yodel's plugin.go that it implements, and explain each rule that it breaks.
+// Package yodeltest tests plug-ins of yodel, and programs that use yodel. Its suites check a
+// plug-in against the interface in yodel's plugin.go that it implements, and explain each rule that
+// it breaks.
 package yodeltest
 
 import (
@@ -18,19 +19,19 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// CodecOptions adapts TestCodec to a kind of message.
+// CodecOptions adapts TestCodec to the messages of a codec.
 type CodecOptions struct {
-	// Equal reports whether two messages, both pointers, hold the same. The default is
+	// Equal reports whether two messages, both pointers, have the same content. Default
 	// reflect.DeepEqual.
 	Equal func(a, b any) bool
 }
 
-// TestCodec checks that c keeps the contract of yodel.Codec. It runs concurrently, so that the
-// race detector has something to see: use go test -race. The zero opts is nil.
+// TestCodec checks that c fulfils the contract of yodel.Codec. It runs concurrently, so that the
+// race detector can find data races: use go test -race. Nil means the default CodecOptions.
 //
-// Samples are pointers to messages. They should differ in type and size, use every kind of field
-// that the codec knows, and be what their own encoding decodes to: no empty slice, for example,
-// where the codec makes it nil.
+// Samples are pointers to messages. They should differ in type and size, and use every kind of
+// field that the codec supports. Encoding and decoding a sample must result in an equal message.
+// For example, a sample must not have an empty slice if the codec decodes it as nil.
 func TestCodec(t *testing.T, c yodel.Codec, opts *CodecOptions, samples ...any) {
 	t.Helper()
 	if len(samples) == 0 {
@@ -44,11 +45,11 @@ func TestCodec(t *testing.T, c yodel.Codec, opts *CodecOptions, samples ...any) 
 	runRules(t, codecRules(c, opts, samples))
 }
 
-// A rule is one clause of a contract.
+// A rule is one rule of a contract.
 type rule struct {
 	name  string
-	why   string       // for the author of an implementation that breaks it
-	check func() error // says how it is broken; a panic breaks it too
+	why   string       // explains the rule to the author of an implementation that breaks it
+	check func() error // its error says how the rule is broken; a panic breaks it too
 }
 
 func runRules(t *testing.T, rules []rule) {
@@ -67,7 +68,7 @@ func (r rule) broken() (err error) {
 	return r.check()
 }
 
-// recoverTo turns a panic into an error. It is deferred.
+// recoverTo stores a panic as an error in err. It must be deferred.
 func recoverTo(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
@@ -94,14 +95,14 @@ func codecRules(c yodel.Codec, opts *CodecOptions, samples []any) []rule {
 	}
 }
 
-// A codecTrial is one codec with the messages to try it on.
+// A codecTrial is a test of one codec with its sample messages.
 type codecTrial struct {
 	yodel.Codec
 	equal   func(a, b any) bool
 	samples []any
 }
 
-// encode returns sample's encoding, in memory of its own.
+// encode returns the encoding of sample, in newly allocated memory.
 func (x codecTrial) encode(sample any) ([]byte, error) {
 	b, err := x.Append(nil, sample)
 	if err != nil {
@@ -110,7 +111,7 @@ func (x codecTrial) encode(sample any) ([]byte, error) {
 	return bytes.Clone(b), nil
 }
 
-// matches returns an error unless b decodes to what sample holds.
+// matches returns an error unless b decodes to a message equal to sample.
 func (x codecTrial) matches(b []byte, sample any) error {
 	got := fresh(sample)
 	if err := x.Decode(b, got); err != nil {
@@ -122,7 +123,7 @@ func (x codecTrial) matches(b []byte, sample any) error {
 	return nil
 }
 
-// difference shows two messages, from a little before where they differ.
+// difference returns the text of two messages, beginning a little before their first difference.
 func difference(got, want any) string {
 	a, b := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want)
 	same := 0
@@ -151,7 +152,7 @@ func (x codecTrial) checkName() error {
 
 func (x codecTrial) checkRoundTrip() error {
 	for _, sample := range x.samples {
-		for range 3 { // a coder that is used again must do as well as a new one
+		for range 3 { // a reused coder must behave like a new one
 			b, err := x.encode(sample)
 			if err != nil {
 				return err
@@ -226,7 +227,7 @@ func (x codecTrial) checkAppendKeepsNothing() error {
 		if err := x.matches(again, sample); err != nil {
 			return fmt.Errorf("after the caller had overwritten the encoding: %w", err)
 		}
-		// Now sample itself could be what changed: compare with what it was.
+		// The sample itself could have changed, so compare it with its earlier encoding.
 		if err := x.matches(before, sample); err != nil {
 			return fmt.Errorf("overwriting the encoding changed the message: %w", err)
 		}
@@ -277,7 +278,7 @@ func (x codecTrial) checkWrongTypes() error {
 			return fmt.Errorf("Append of a %T gave no error", v)
 		}
 	}
-	_, _ = x.Append(nil, nil) // an error or not: it does not panic
+	_, _ = x.Append(nil, nil) // an error is allowed, a panic is not
 	for _, sample := range x.samples {
 		src, err := x.encode(sample)
 		if err != nil {
@@ -316,7 +317,7 @@ func (x codecTrial) checkHostile() error {
 func (x codecTrial) survives(src []byte, sample any) (err error) {
 	defer recoverTo(&err)
 	return allocatesAtMost(1<<20+256*len(src), func() {
-		_ = x.Decode(bytes.Clone(src), fresh(sample)) // error or not: it comes back
+		_ = x.Decode(bytes.Clone(src), fresh(sample)) // an error is allowed, but Decode must return
 	})
 }
 
@@ -348,7 +349,7 @@ func (x codecTrial) checkAfterErrors() error {
 }
 
 func (x codecTrial) checkConcurrent() error {
-	// With zero messages beside the samples even a single sample has one to be mistaken for.
+	// The zero messages ensure that even a single sample has another message to be confused with.
 	messages := x.samples
 	for _, sample := range x.samples {
 		if zero := fresh(sample); x.roundTrips(zero) == nil {
@@ -358,7 +359,7 @@ func (x codecTrial) checkConcurrent() error {
 	return concurrently(func(i int) error { return x.roundTrips(messages[i%len(messages)]) })
 }
 
-// roundTrips encodes a copy of sample, overwrites the copy and decodes.
+// roundTrips encodes a copy of sample, overwrites the copy and decodes the encoding.
 func (x codecTrial) roundTrips(sample any) error {
 	b, err := x.encode(sample)
 	if err != nil {
@@ -376,8 +377,7 @@ func (x codecTrial) roundTrips(sample any) error {
 	return x.matches(b, sample)
 }
 
-// concurrently calls f with different numbers on several goroutines at a time, and returns one of
-// the errors.
+// concurrently calls f with different numbers on several goroutines, and returns one of the errors.
 func concurrently(f func(i int) error) error {
 	const goroutines, rounds = 8, 64
 	failed := make(chan error, goroutines)
@@ -406,8 +406,8 @@ func concurrently(f func(i int) error) error {
 	return nil
 }
 
-// hostile yields what an attacker might make of valid bytes: prefixes of them, and changes at
-// random, the same ones each time.
+// hostile yields the bytes that an attacker might send: prefixes of valid, and random changes of
+// it. The changes are the same each time.
 func hostile(valid []byte) func(yield func([]byte) bool) {
 	return func(yield func([]byte) bool) {
 		for i := 0; i < len(valid); i += 1 + len(valid)/500 {
@@ -439,7 +439,7 @@ func mutate(rng *rand.Rand, b []byte) []byte {
 			if len(tail) > 0 {
 				tail[0] = byte(rng.Uint32())
 			}
-		case 2: // what looks like a large length
+		case 2: // a large length
 			for j := range min(1+rng.IntN(9), len(tail)) {
 				tail[j] = 0xff >> rng.IntN(2)
 			}
@@ -452,8 +452,8 @@ func mutate(rng *rand.Rand, b []byte) []byte {
 	return b
 }
 
-// allocatesAtMost runs f and returns an error if it allocates more than limit bytes, in total.
-// Other goroutines allocate too: the least of three runs counts.
+// allocatesAtMost runs f and returns an error if it allocates more than limit bytes in total. Other
+// goroutines allocate too, so the lowest of three runs counts.
 func allocatesAtMost(limit int, f func()) error {
 	var least uint64
 	for range 3 {
@@ -468,7 +468,7 @@ func allocatesAtMost(limit int, f func()) error {
 	return fmt.Errorf("allocated %d bytes, where %d are enough", least, limit)
 }
 
-// poison overwrites b with what no encoding leaves unnoticed.
+// poison overwrites b with bytes that change any message.
 func poison(b []byte) {
 	for i := range b {
 		b[i] = 0xdb

@@ -15,8 +15,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// TestCompressor checks that c keeps the contract of yodel.Compressor. It runs concurrently, so
-// that the race detector has something to see: use go test -race.
+// TestCompressor checks that c fulfils the contract of yodel.Compressor. It runs concurrently, so
+// that the race detector can find data races: use go test -race.
 func TestCompressor(t *testing.T, c yodel.Compressor) {
 	t.Helper()
 	runRules(t, compressorRules(c))
@@ -38,7 +38,7 @@ func compressorRules(c yodel.Compressor) []rule {
 	}
 }
 
-// A compressorTrial is one compressor with the bytes to try it on.
+// A compressorTrial is a test of one compressor with its sample bytes.
 type compressorTrial struct {
 	yodel.Compressor
 	plaintexts []plaintext
@@ -68,7 +68,7 @@ func plaintexts() []plaintext {
 	}
 }
 
-// compress returns src compressed, in memory of its own.
+// compress returns src compressed, in newly allocated memory.
 func (x compressorTrial) compress(src []byte) ([]byte, error) {
 	b, err := x.Append(nil, src)
 	if err != nil {

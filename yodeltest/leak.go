@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// leakPatience is how long a goroutine may take to end when nothing needs it any more.
+// leakPatience is how long a goroutine may take to end after its last use.
 const leakPatience = 5 * time.Second
 
-// VerifyNoLeaks runs the tests of a package and makes the run fail, with their stacks, when
-// goroutines outlive them. It is the whole of a TestMain and does not return:
+// VerifyNoLeaks runs the tests of a package. If goroutines outlive the tests, it prints their
+// stacks and the run fails. It is the only statement of a TestMain and does not return:
 //
 //	func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
 //
-// It waits up to five seconds for the last ones to end. A run that fails anyway is not looked at.
+// It waits up to five seconds for the goroutines to end. It does not check a run that has failed.
 func VerifyNoLeaks(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
@@ -33,15 +33,16 @@ func VerifyNoLeaks(m *testing.M) {
 	os.Exit(code)
 }
 
-// NoLeaks makes a test fail, with their stacks, when goroutines that it started outlive it and its
-// cleanups. It goes first in the test, so that its own cleanup runs last, and not into one that
-// runs in parallel with others: theirs would count as its own.
+// NoLeaks checks at the end of a test, after its cleanups, that all goroutines of the test have
+// ended. Otherwise the test fails, with their stacks. Call it first in the test, so that its own
+// cleanup runs last. Do not call it in a test that runs in parallel with others, because their
+// goroutines would count too.
 func NoLeaks(t testing.TB) {
 	t.Helper()
 	before := goroutines()
 	t.Cleanup(func() {
 		if t.Failed() {
-			return // the reason for this and perhaps for a leak is known
+			return // the failure may be the reason for a leak
 		}
 		if left := outliving(before); left != "" {
 			t.Errorf("goroutines outlive the test:\n\n%s", left)
@@ -49,8 +50,8 @@ func NoLeaks(t testing.TB) {
 	})
 }
 
-// outliving returns the stacks of the goroutines that do not end, other than the calling one and
-// those that were there before.
+// outliving returns the stacks of the goroutines that do not end, except the calling one and those
+// in before.
 func outliving(before map[string]string) string {
 	for pause, end := time.Millisecond, time.Now().Add(leakPatience); ; pause = min(2*pause, 100*time.Millisecond) {
 		left := goroutines()
@@ -66,8 +67,8 @@ func outliving(before map[string]string) string {
 	}
 }
 
-// goroutines returns the stack of each goroutine under its name, such as "goroutine 7". A name is
-// never given to another one.
+// goroutines returns the stack of each goroutine by its name, such as "goroutine 7". Names are
+// never reused.
 func goroutines() map[string]string {
 	text := make([]byte, 1<<20)
 	for {
@@ -90,14 +91,14 @@ func ownGoroutine() string {
 	return goroutineName(string(text[:runtime.Stack(text[:], false)]))
 }
 
-// goroutineName cuts the name off a stack, which begins like "goroutine 7 [chan receive]:".
+// goroutineName returns the name at the beginning of a stack such as "goroutine 7 [chan receive]:".
 func goroutineName(stack string) string {
 	name, _, _ := strings.Cut(stack, " [")
 	return name
 }
 
-// belongsToGo reports whether a goroutine is one that the runtime and the testing package start
-// when they need it, and keep.
+// belongsToGo reports whether the runtime or the testing package has started a goroutine for its
+// own use.
 func belongsToGo(stack string) bool {
 	for _, function := range []string{
 		"os/signal.signal_recv", "os/signal.loop", "runtime.ensureSigM",

@@ -22,32 +22,33 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Protocol is a yodel.Protocol that TestProtocol checks, with the features of its wire. A rule
-// about a feature is skipped if the wire does not have it.
+// A Protocol is a yodel.Protocol that TestProtocol checks, with the features that it has.
+// TestProtocol skips a rule about a feature that the protocol does not have.
 type Protocol struct {
 	yodel.Protocol
-	// Codecs are the codecs that it needs in ServerOptions.Codecs.
+	// Codecs are the codecs that the protocol needs in ServerOptions.Codecs.
 	Codecs []yodel.Codec
-	// Codes says that the client learns the code of an error.
+	// Codes says whether the client learns the code of an error.
 	Codes bool
-	// Deadlines says that requests carry a deadline.
+	// Deadlines says whether requests carry a deadline.
 	Deadlines bool
-	// Metadata says that requests carry metadata.
+	// Metadata says whether requests carry metadata.
 	Metadata bool
-	// OneAtATime says that a connection carries one call at a time.
+	// OneAtATime says whether a connection carries only one call at a time.
 	OneAtATime bool
 }
 
-// TestProtocol checks that p keeps the contract of yodel.Protocol and serves calls like yodel's own
-// protocol. It starts servers on loopback and calls them with a client of the protocol.
+// TestProtocol checks that p fulfils the contract of yodel.Protocol and serves calls as yodel's own
+// protocol does. It starts servers on loopback and calls them with a client of the protocol.
 //
 // Dial returns a client that makes calls over conn, which is a new connection. TestProtocol closes
-// conn. The Do of the client may be called concurrently. It uses the fields Method, Args (a
-// *string), Reply (a *string) and Metadata of the Call, and the deadline of its context. It returns
-// an error with the text that the client got if the call fails, and a *yodel.Error with Codes.
+// conn. It may call the client's Do concurrently. Do uses the fields Method, Args (a *string),
+// Reply (a *string) and Metadata of the Call, and the deadline of its context. If the call fails,
+// Do returns an error with the text that the client received. If Codes is set, it is a
+// *yodel.Error.
 //
-// TestProtocol must not run in parallel with other tests, because it takes their goroutines for the
-// protocol's. Run it with the race detector.
+// TestProtocol must not run in parallel with other tests, because it would regard their goroutines
+// as the protocol's. Run it with the race detector.
 func TestProtocol(t *testing.T, p Protocol, dial func(conn net.Conn) yodel.Caller) {
 	t.Helper()
 	for _, rule := range protocolRules {
@@ -62,11 +63,11 @@ func TestProtocol(t *testing.T, p Protocol, dial func(conn net.Conn) yodel.Calle
 	}
 }
 
-// A protocolRule is one rule that protocols have to keep.
+// A protocolRule is one rule for protocols.
 type protocolRule struct {
 	name    string
 	why     string
-	skip    func(Protocol) bool // nil: every protocol has to keep it
+	skip    func(Protocol) bool // nil if the rule is for every protocol
 	options yodel.ServerOptions
 	check   func(*protocolTrial) error
 }
@@ -110,7 +111,7 @@ that of a client that has sent half a request.`},
 		why: `A client that does not read its replies does not hold the places of its calls: write with Session.Write.`},
 }
 
-// A protocolTrial is one rule that is being tried, on a server of its own.
+// A protocolTrial is a test of one rule with its own server.
 type protocolTrial struct {
 	Protocol
 	*yodel.Server
@@ -118,20 +119,20 @@ type protocolTrial struct {
 	addr   string
 	ctx    context.Context
 	step   atomic.Pointer[string]
-	faults atomic.Pointer[string] // the last panic of the protocol's code that the server logged
+	faults atomic.Pointer[string] // the last panic of the protocol's code in the server's log
 
 	executed atomic.Int32
 	observed atomic.Int32
-	seen     atomic.Pointer[string] // what middleware saw last
-	began    chan struct{}          // by Test.Wait and Test.Long
-	release  chan struct{}          // of Test.Wait
-	ended    chan error             // Test.Long
+	seen     atomic.Pointer[string] // what the middleware saw last
+	began    chan struct{}          // receives when Test.Wait or Test.Long begins
+	release  chan struct{}          // lets Test.Wait return
+	ended    chan error             // receives when Test.Long ends
 
 	mu    sync.Mutex
 	conns []net.Conn
 }
 
-// try tries the rule within limit.
+// try tests the rule, within limit.
 func (r protocolRule) try(p Protocol, client func(net.Conn) yodel.Caller, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -163,8 +164,8 @@ func (r protocolRule) try(p Protocol, client func(net.Conn) yodel.Caller, limit 
 	}
 	t.mu.Unlock()
 	ended, stop := context.WithCancel(context.Background())
-	time.AfterFunc(time.Second, stop) // calls of a client that has left have this long
-	_ = t.Shutdown(ended)             // the rule for it checks the error
+	time.AfterFunc(time.Second, stop) // running calls of disconnected clients have this long to end
+	_ = t.Shutdown(ended)             // another rule checks the error
 	stop()
 	<-served
 	switch {
@@ -183,7 +184,7 @@ func (t *protocolTrial) doingf(format string, args ...any) {
 	t.step.Store(new(fmt.Sprintf(format, args...)))
 }
 
-// serve starts the server with the methods that the rules call.
+// serve starts the server with the methods for the rules.
 func (t *protocolTrial) serve(o yodel.ServerOptions) (served chan error, err error) {
 	o.Codecs, o.Protocols, o.Logger = t.Codecs, []yodel.Protocol{t.Protocol.Protocol}, slog.New(faultLog{slog.DiscardHandler, t})
 	o.Observers = []yodel.Observer{{End: func(context.Context, *yodel.Call, error) { t.observed.Add(1) }}}
@@ -221,7 +222,7 @@ func (t *protocolTrial) serve(o yodel.ServerOptions) (served chan error, err err
 	return served, nil
 }
 
-// failsWith fails with the code that is named.
+// failsWith fails with the code of this name.
 func failsWith(_ context.Context, code *string) (*string, error) {
 	for c := yodel.Canceled; c <= yodel.Unauthenticated; c++ {
 		if c.String() == *code {
@@ -240,7 +241,7 @@ func timeLeft(ctx context.Context, _ *string) (*string, error) {
 	return new(time.Until(at).String()), nil
 }
 
-// wait waits until it is released.
+// wait waits until release.
 func (t *protocolTrial) wait(ctx context.Context, in *string) (*string, error) {
 	t.began <- struct{}{}
 	select {
@@ -259,7 +260,7 @@ func (t *protocolTrial) long(ctx context.Context, _ *string) (*string, error) {
 	return nil, ctx.Err()
 }
 
-// middleware notes what it sees, and refuses the request "refuse me".
+// middleware records what it sees, and refuses the request "refuse me".
 func (t *protocolTrial) middleware(next yodel.Handler) yodel.Handler {
 	return func(ctx context.Context, call *yodel.Call) error {
 		if call.Method != "Test.Echo" {
@@ -283,7 +284,7 @@ func (t *protocolTrial) middleware(next yodel.Handler) yodel.Handler {
 	}
 }
 
-// A faultLog notes panics that a server logs, except those of handlers.
+// A faultLog records the panics that a server logs, except those of handlers.
 type faultLog struct {
 	slog.Handler
 	trial *protocolTrial
@@ -328,7 +329,7 @@ func (t *protocolTrial) connect() (*protocolClient, error) {
 	return &protocolClient{c, t.client(c), t.ctx}, nil
 }
 
-// connectAll makes n connections.
+// connectAll creates n connections.
 func (t *protocolTrial) connectAll(n int) ([]*protocolClient, error) {
 	clients := make([]*protocolClient, n)
 	for i := range clients {
@@ -346,7 +347,7 @@ func (c *protocolClient) call(method, request string) (reply string, err error) 
 	return reply, err
 }
 
-// start makes a call in the background.
+// start begins a call on another goroutine.
 func (c *protocolClient) start(method string) (outcome chan error) {
 	outcome = make(chan error, 1)
 	go func() {
@@ -368,7 +369,8 @@ func (c *protocolClient) echo(request string) error {
 	return nil
 }
 
-// fails checks that a call fails with a text in its error, and that the connection remains usable.
+// fails checks that a call fails with an error that contains text, and that the connection remains
+// usable.
 func (c *protocolClient) fails(method, request, text string) error {
 	_, err := c.call(method, request)
 	if err == nil || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "secret") {
@@ -380,7 +382,7 @@ func (c *protocolClient) fails(method, request, text string) error {
 	return nil
 }
 
-// works checks that new clients are served.
+// works checks that the server serves new clients.
 func (t *protocolTrial) works() error {
 	t.doingf("a call of a new client")
 	c, err := t.connect()
@@ -407,7 +409,7 @@ func (t *protocolTrial) request(request string) ([]byte, error) {
 	return bytes.Clone(r.sent.Bytes()), nil
 }
 
-// A recordedConn keeps what is written to it.
+// A recordedConn stores the bytes that are written to it.
 type recordedConn struct {
 	net.Conn
 	mu   sync.Mutex
@@ -569,7 +571,7 @@ func checkLeaves(t *protocolTrial) error {
 	outcome := c.start("Test.Long")
 	<-t.began
 	t.doingf("the end of a handler's context after its client has left")
-	_ = c.conn.Close() // tested
+	_ = c.conn.Close() // the rule tests this
 	if err := <-t.ended; err == nil {
 		return errors.New("the context ended without a cause")
 	}
@@ -643,7 +645,7 @@ func checkMaxOpen(t *protocolTrial) error {
 	select {
 	case <-t.began:
 		return errors.New("3 calls run, and MaxOpen is 2")
-	case <-time.After(100 * time.Millisecond): // a protocol that keeps the rule passes in any case
+	case <-time.After(100 * time.Millisecond): // a protocol that fulfils the rule passes in any case
 	}
 	t.doingf("calls that waited for room")
 	close(t.release)
@@ -677,7 +679,7 @@ func checkMaxConns(t *protocolTrial) error {
 	if err = t.works(); err == nil {
 		return errors.New("a call succeeded on a third connection, and MaxConns is 2")
 	}
-	_ = clients[0].conn.Close() // the server notices it soon
+	_ = clients[0].conn.Close() // the server will notice it soon
 	for t.works() != nil {
 		t.doingf("a call on a new connection after another one has ended")
 		select {
@@ -710,7 +712,7 @@ func checkDrain(t *protocolTrial) error {
 	stopped := make(chan error, 1)
 	go func() { stopped <- t.Shutdown(t.ctx) }()
 	t.doingf("the end of an idle connection while the server drains")
-	_, _ = io.Copy(io.Discard, idle.conn) // until it ends, in any way
+	_, _ = io.Copy(io.Discard, idle.conn) // until the connection ends, in any way
 	close(t.release)
 	t.doingf("calls that were open when the server began to drain")
 	for _, outcome := range outcomes {
@@ -753,7 +755,7 @@ func checkCutOff(t *protocolTrial) error {
 		return errors.New("a call that was cut off succeeded")
 	}
 	t.doingf("the end of a connection with half a request")
-	_, _ = io.Copy(io.Discard, half) // until it ends, in any way
+	_, _ = io.Copy(io.Discard, half) // until the connection ends, in any way
 	return nil
 }
 
@@ -774,14 +776,14 @@ func checkGarbage(t *protocolTrial) error {
 			garbage[rng.IntN(len(garbage))] = byte(rng.Uint32())
 		}
 		switch i % 4 {
-		case 0: // behind a request
+		case 0: // after a request
 			garbage = slices.Concat(sent, garbage)
 		case 1:
 			garbage = make([]byte, 1+rng.IntN(1000))
 			for j := range garbage {
 				garbage[j] = byte(rng.Uint32())
 			}
-		case 2: // behind its beginning
+		case 2: // after the beginning of a request
 			garbage = slices.Concat(sent[:rng.IntN(len(sent))], garbage)
 		}
 		if err = t.sendAndLeave(garbage); err != nil {
@@ -794,7 +796,7 @@ func checkGarbage(t *protocolTrial) error {
 	return t.works()
 }
 
-// sendAndLeave sends bytes and their end, and waits until the server closes the connection.
+// sendAndLeave sends bytes, closes its side, and waits until the server closes the connection.
 func (t *protocolTrial) sendAndLeave(b []byte) error {
 	c, err := t.dial()
 	if err != nil {
@@ -812,7 +814,7 @@ func (t *protocolTrial) sendAndLeave(b []byte) error {
 	return nil
 }
 
-// alone waits until the server has no connection.
+// alone waits until the server has no connections.
 func (t *protocolTrial) alone() error {
 	t.doingf("the end of all sessions")
 	tick := time.NewTicker(time.Millisecond)
@@ -865,7 +867,7 @@ func (s slowConn) Write(b []byte) (int, error) {
 		if _, err := s.Conn.Write(b[i : i+1]); err != nil {
 			return i, err
 		}
-		<-time.After(100 * time.Microsecond) // most bytes arrive alone
+		<-time.After(100 * time.Microsecond) // most bytes then arrive alone
 	}
 	return len(b), nil
 }
@@ -884,7 +886,7 @@ func checkHalf(t *protocolTrial) error {
 			return err
 		}
 		t.doingf("the end of a connection with %d bytes of a request, which has %d", n, len(sent))
-		_, _ = io.Copy(io.Discard, c) // until it ends, in any way
+		_, _ = io.Copy(io.Discard, c) // until the connection ends, in any way
 	}
 	return t.works()
 }
@@ -906,7 +908,7 @@ func checkUnread(t *protocolTrial) error {
 		t.doingf("a call of a client that does not read")
 		<-time.After(time.Millisecond)
 	}
-	if err = t.works(); err != nil { // there is one place
+	if err = t.works(); err != nil { // the unread connection leaves room for other clients
 		return err
 	}
 	_ = unread.Close()

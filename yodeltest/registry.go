@@ -16,36 +16,36 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Registry is a registry to check, and what a test can do to its server. Registrar and Service
-// are needed. A rule that needs something else which is nil is skipped, and the output of the test
-// says so.
+// A Registry is a registry under test, with functions that control its server. Registrar and
+// Service are required. A rule that needs another function which is nil is skipped, and the output
+// of the test says so.
 type Registry struct {
 	// Registrar announces to the registry.
 	Registrar yodel.Registrar
-	// Service returns what a client would follow a service with: a new one each time, that shares
-	// nothing with the others.
+	// Service returns a resolver for a service, as a client would use it. Each call returns a new
+	// resolver that shares no state with the others.
 	Service func(name string) yodel.Resolver
 
-	// TTL is the shortest time to live that the registry keeps to, and Late how long after it a
-	// record may still be there. Default 1 s and 2 s.
+	// TTL is the shortest time to live that the registry supports. Late is how long after that a
+	// record may still exist. Default 1 s and 2 s.
 	TTL, Late time.Duration
-	// Instances is how many the largest service has. Default 5,000.
+	// Instances is the size of the largest service in the test. Default 5,000.
 	Instances int
 
-	// Kill ends the server as kill -9 does. Restart starts it again with what it has stored,
-	// RestartEmpty without. They return when it answers.
+	// Kill ends the server as kill -9 does. Restart starts it again with its stored data, and
+	// RestartEmpty without. Both return when the server answers.
 	Kill, Restart, RestartEmpty func()
-	// Stop makes the server hang, or cuts it off from everybody. Continue ends that.
+	// Stop makes the server hang, or cuts off its network. Continue ends that.
 	Stop, Continue func()
-	// Slow delays everything that the server sends. 0 ends that.
+	// Slow delays all data that the server sends. A delay of 0 ends that.
 	Slow func(delay time.Duration)
-	// Expire ends the leases or sessions by which records live, behind the back of whoever holds
-	// them.
+	// Expire ends the leases or sessions of the records, without the knowledge of the programs that
+	// hold them.
 	Expire func()
 }
 
-// TestRegistry checks that a registry keeps the contracts of yodel.Registrar and yodel.Resolver,
-// also while its server is in trouble. It takes about half a minute, because leases have to end.
+// TestRegistry checks that a registry fulfils the contracts of yodel.Registrar and yodel.Resolver,
+// even while its server is in trouble. It takes about half a minute, because leases have to expire.
 func TestRegistry(t *testing.T, r Registry) {
 	t.Helper()
 	for _, rule := range registryRules(r, 20*time.Second, t.Logf) {
@@ -62,7 +62,7 @@ func TestRegistry(t *testing.T, r Registry) {
 	}
 }
 
-// missing is why a rule cannot be tried.
+// missing is the reason why a rule cannot be tested.
 type missing string
 
 func (m missing) Error() string { return string(m) }
@@ -105,18 +105,18 @@ func registryRules(r Registry, patience time.Duration, logf func(string, ...any)
 	return rules
 }
 
-// A registryTrial is a registry being checked.
+// A registryTrial is a test of one registry.
 type registryTrial struct {
 	Registry
 	patience time.Duration
 	logf     func(string, ...any)
 }
 
-// name returns the name of a service that nobody else uses: a registry may remember what an earlier
-// rule or test did.
+// name returns a new name of a service, because the registry may remember the services of earlier
+// rules and tests.
 func (x registryTrial) name() string { return fmt.Sprintf("Yodel.Test%x", rand.Uint64()) }
 
-// long is a ttl that does not end while a rule is tried.
+// long returns a ttl that does not end during the test of a rule.
 func (x registryTrial) long() time.Duration { return max(time.Minute, 10*x.TTL) }
 
 func (x registryTrial) announce(service string, ttl time.Duration, instances ...yodel.Instance) error {
@@ -141,7 +141,8 @@ func (x registryTrial) withdraw(service string, addrs ...string) error {
 	return nil
 }
 
-// keep announces as a server does, again and again and until it can, until stop is called.
+// keep announces an instance repeatedly, as a server does, until stop is called. It continues after
+// an error.
 func (x registryTrial) keep(service string, in yodel.Instance, ttl time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -165,12 +166,12 @@ func (x registryTrial) keep(service string, in yodel.Instance, ttl time.Duration
 	return func() { cancel(); wg.Wait() }
 }
 
-// A follower watches again when a Watch fails, as a client does.
+// A follower calls Watch again each time that it fails, as a client does.
 type follower struct{ yodel.Resolver }
 
 func (f follower) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 	for ctx.Err() == nil {
-		_ = f.Resolver.Watch(ctx, update) // what it said stays in use
+		_ = f.Resolver.Watch(ctx, update) // the last update stays in use
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
@@ -179,12 +180,12 @@ func (f follower) Watch(ctx context.Context, update func([]yodel.Instance)) erro
 	return nil
 }
 
-// follow begins to follow a service as a new client.
+// follow watches a service as a new client does.
 func (x registryTrial) follow(service string) *watch {
 	return resolverTrial{follower{x.Service(service)}, nil, nil, x.patience}.watch(0)
 }
 
-// neverEmpty checks that no update since the first one with instances was without any.
+// neverEmpty checks that no update was empty after the first one with instances.
 func (w *watch) neverEmpty() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -198,7 +199,7 @@ func (w *watch) neverEmpty() error {
 	return nil
 }
 
-// resolver tries a rule for resolvers on a service of the registry.
+// resolver tests a rule for resolvers with a service of the registry.
 func (x registryTrial) resolver(name string) error {
 	service := x.name()
 	known := make(map[string]bool)
@@ -248,7 +249,7 @@ func (x registryTrial) fields() error {
 	return errors.Join(err, w.stop(), x.withdraw(service, full.Addr, sparse.Addr))
 }
 
-// last returns what was said last.
+// last returns the last update.
 func (w *watch) last() []yodel.Instance {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -338,7 +339,7 @@ func (x registryTrial) renewal() error {
 	w := x.follow(service)
 	err := w.until(in.Addr)
 	if err == nil {
-		<-time.After(ttl + x.Late) // it is not enough that it lives for one ttl
+		<-time.After(ttl + x.Late) // living for one ttl is not enough
 		err = errors.Join(w.neverEmpty(), w.until(in.Addr))
 	}
 	stop()
@@ -423,7 +424,7 @@ func (x registryTrial) override() error {
 	if err == nil {
 		err = errors.Join(settings.Override(ctx, service, in.Addr, "inactive", 7), want("inactive", 7))
 	}
-	if err == nil { // the record of the instance ends, and the setting does not
+	if err == nil { // the record of the instance ends, but the setting does not
 		err = errors.Join(instances.until(), set.neverEmpty(), want("inactive", 7))
 	}
 	if err == nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// TestResolver checks that r keeps the contract of yodel.Resolver. Set makes the source that r
-// looks at hold just these instances; it is nil when that is not possible, and what is known then
-// is not changed. Fail makes the source fail for good, or is nil.
+// TestResolver checks that r fulfils the contract of yodel.Resolver. Set sets the instances in the
+// source that r reads. If that is not possible, set is nil, and the test does not change the
+// instances. Fail makes the source fail permanently, or is nil.
 //
 //	func TestStatic(t *testing.T) { yodeltest.TestResolver(t, yodel.Static("a:1"), nil, nil) }
 func TestResolver(t *testing.T, r yodel.Resolver, set func([]yodel.Instance), fail func()) {
@@ -45,7 +45,7 @@ func resolverRules(r yodel.Resolver, set func([]yodel.Instance), fail func(), pa
 	return rules
 }
 
-// A resolverTrial is a resolver being checked.
+// A resolverTrial is a test of one resolver.
 type resolverTrial struct {
 	yodel.Resolver
 	set      func([]yodel.Instance)
@@ -53,15 +53,15 @@ type resolverTrial struct {
 	patience time.Duration
 }
 
-// A watch is one Watch, and what it said so far.
+// A watch is one call of Watch, and its updates so far.
 type watch struct {
 	patience time.Duration
 	cancel   context.CancelFunc
 	ended    chan error
 
 	mu      sync.Mutex
-	updates [][]yodel.Instance // as given
-	copies  [][]yodel.Instance // as they were
+	updates [][]yodel.Instance // as passed to update
+	copies  [][]yodel.Instance // copies made during update
 	changed chan struct{}
 	fault   error
 	busy    bool
@@ -94,14 +94,14 @@ func (w *watch) update(instances []yodel.Instance, slow time.Duration) {
 	w.mu.Unlock()
 }
 
-// until waits for an update whose addresses are these.
+// until waits for an update with exactly these addresses.
 func (w *watch) until(addrs ...string) error {
 	return w.see(fmt.Sprintf("%q", addrs), func(instances []yodel.Instance) bool {
 		return slices.Equal(addressesOf(instances), addrs)
 	})
 }
 
-// see waits for an update that is right.
+// see waits for an update that is right. want describes it.
 func (w *watch) see(want string, right func([]yodel.Instance) bool) error {
 	late := time.After(w.patience)
 	for {
@@ -129,7 +129,7 @@ func (w *watch) see(want string, right func([]yodel.Instance) bool) error {
 	}
 }
 
-// summary says what the last of n updates said.
+// summary describes the last of n updates.
 func summary(n int, last []yodel.Instance) string {
 	if n == 0 {
 		return "nothing"
@@ -141,7 +141,7 @@ func summary(n int, last []yodel.Instance) string {
 	return text
 }
 
-// stop ends the Watch and waits for it.
+// stop cancels the Watch and waits until it has returned.
 func (w *watch) stop() error {
 	w.cancel()
 	select {
@@ -169,7 +169,8 @@ func instancesAt(addrs ...string) []yodel.Instance {
 	return instances
 }
 
-// prepare sets what there is, if it can, and returns what a Watch has to say first.
+// prepare sets the instances, if it can, and returns the addresses that the first update of a Watch
+// must have.
 func (x resolverTrial) prepare() []string {
 	if x.set == nil {
 		return nil
@@ -178,7 +179,7 @@ func (x resolverTrial) prepare() []string {
 	return []string{"127.0.0.1:1", "127.0.0.1:2"}
 }
 
-// first waits for the first update, which has to be want unless nothing is known of it.
+// first waits for the first update. It must have the addresses want, unless want is not known.
 func (w *watch) first(want []string) error {
 	if want != nil {
 		return w.until(want...)
@@ -208,11 +209,11 @@ func (x resolverTrial) ends() error {
 	if x.set == nil {
 		return nil
 	}
-	select { // what it said before it ended
+	select { // an update before the end
 	case <-w.changed:
 	default:
 	}
-	other := x.watch(0) // sees the change: the one that has ended would see it at about the same time
+	other := x.watch(0) // when other has seen the change, the ended Watch would have seen it too
 	x.set(instancesAt("127.0.0.1:3"))
 	if err := errors.Join(other.until("127.0.0.1:3"), other.stop()); err != nil {
 		return err
@@ -225,7 +226,7 @@ func (x resolverTrial) ends() error {
 	}
 }
 
-// afterwards is how long a trial waits for an update that must not come.
+// afterwards is how long a test waits for an update that must not come.
 const afterwards = 50 * time.Millisecond
 
 func (x resolverTrial) endedBefore() error {
@@ -250,7 +251,7 @@ func (x resolverTrial) several() error {
 	if err := errors.Join(a.first(want), b.first(want), a.stop()); err != nil {
 		return errors.Join(err, b.stop())
 	}
-	if x.set != nil { // the end of one does not end the other
+	if x.set != nil { // the end of one Watch does not end another
 		x.set(instancesAt("127.0.0.1:4"))
 		want = []string{"127.0.0.1:4"}
 		if err := b.until(want...); err != nil {
@@ -292,7 +293,7 @@ func (x resolverTrial) slices() error {
 func (x resolverTrial) oneAtATime() error {
 	want := x.prepare()
 	w := x.watch(20 * time.Millisecond)
-	if err := w.until(want...); err != nil { // it has begun, and takes a while
+	if err := w.until(want...); err != nil { // update was called, and takes a while
 		return errors.Join(err, w.stop())
 	}
 	for i := range 20 {

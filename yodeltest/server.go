@@ -14,18 +14,18 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// A Server is a yodel server that clients of NewClient reach without a network. It does all that a
-// server does: its messages are encoded and its frames written. In a testing/synctest bubble it
-// runs in fake time.
+// A Server is a yodel server that the clients of NewClient reach without a network. It works like
+// any other server: it encodes messages and writes frames. In a testing/synctest bubble it runs in
+// fake time.
 type Server struct {
 	*yodel.Server
 	listener pipeListener
 }
 
-// NewServer returns a server without methods, which serves until the test ends. The test's output
-// has what the server logs at level Warn and above, unless o, which may be nil, has a Logger.
+// NewServer returns a server without methods, which serves until the test ends. The server logs
+// messages of level Warn and above to the test's output, unless o has a Logger. O may be nil.
 //
-// The test fails if a handler is still running when it ends, and does not return soon when its
+// The test fails if a handler is still running at its end and does not return soon after its
 // context is canceled.
 func NewServer(t testing.TB, o *yodel.ServerOptions) *Server {
 	t.Helper()
@@ -49,9 +49,9 @@ func NewServer(t testing.TB, o *yodel.ServerOptions) *Server {
 	return s
 }
 
-// NewClient returns a client of the servers, which it takes for the instances of one service, and
-// closes it when the test ends. O may be nil; its Transport is not used. The addresses in errors
-// are server-1, server-2 and so on.
+// NewClient returns a client whose resolver reports the servers as the instances of one service. It
+// closes the client when the test ends. O may be nil. The Transport of o is not used. The addresses
+// in errors are server-1, server-2 and so on.
 func NewClient(t testing.TB, o *yodel.ClientOptions, servers ...*Server) *yodel.Client {
 	t.Helper()
 	opts := yodel.ClientOptions{}
@@ -120,7 +120,7 @@ func (l *pipeListener) Close() error {
 
 func (l *pipeListener) Addr() net.Addr { return pipeAddr("in memory") }
 
-// A pipeConn is an end of a pipe that knows its peer's name.
+// A pipeConn is an end of a pipe with the name of its peer.
 type pipeConn struct {
 	net.Conn
 	peer pipeAddr

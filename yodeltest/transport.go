@@ -20,13 +20,14 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// TestTransport checks every rule that yodel needs a transport to keep, and says of each broken one
-// what it is good for. It listens at addr, again for each rule: an address whose port is 0, or one
-// that is free again as soon as its listener is closed.
+// TestTransport checks every rule that yodel requires of a transport. For each broken rule, it
+// explains what the rule is good for. It listens at addr again for each rule. So addr must be an
+// address with the port 0, or an address that is free as soon as its listener is closed.
 //
 //	func TestTransport(t *testing.T) { yodeltest.TestTransport(t, unix.Transport{}, path) }
 //
-// It does not run in parallel with other tests, whose goroutines would count as the transport's.
+// It must not run in parallel with other tests, because it would regard their goroutines as the
+// transport's.
 func TestTransport(t *testing.T, tr yodel.Transport, addr string) {
 	for _, rule := range transportRules {
 		t.Run(rule.name, func(t *testing.T) {
@@ -37,10 +38,10 @@ func TestTransport(t *testing.T, tr yodel.Transport, addr string) {
 	}
 }
 
-// A transportRule is something that yodel takes for granted of a transport.
+// A transportRule is one rule for transports.
 type transportRule struct {
 	name  string
-	why   string // what the rule is, and what it is good for
+	why   string // explains the rule, and what it is good for
 	check func(*transportTrial) error
 }
 
@@ -75,7 +76,7 @@ out.`, checkSilentPeers},
 end.`, checkNothingStays},
 }
 
-// try sets up one rule's trial and carries it out, within limit.
+// try tests the rule, within limit.
 func (r transportRule) try(tr yodel.Transport, addr string, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -101,9 +102,9 @@ func (r transportRule) try(tr yodel.Transport, addr string, limit time.Duration)
 	}
 }
 
-// A transportTrial is one rule being tried on a listener of its own.
+// A transportTrial is a test of one rule with its own listener.
 type transportTrial struct {
-	ctx      context.Context // ends the trial when something blocks
+	ctx      context.Context // ends the trial if an operation blocks
 	tr       yodel.Transport
 	listener net.Listener
 	before   map[string]string // the goroutines before Listen
@@ -111,10 +112,10 @@ type transportTrial struct {
 
 	mu     sync.Mutex
 	closed bool
-	conns  []net.Conn // to be closed in the end
+	conns  []net.Conn // closed at the end of the trial
 }
 
-// doing notes what is to be waited for next.
+// doing records the step for which the trial waits next.
 func (t *transportTrial) doing(step string) { t.step.Store(&step) }
 
 func (t *transportTrial) close() {
@@ -128,7 +129,7 @@ func (t *transportTrial) close() {
 	}
 }
 
-// closeLater leaves it to the end of the trial to close c.
+// closeLater closes c at the end of the trial.
 func (t *transportTrial) closeLater(c net.Conn) net.Conn {
 	t.mu.Lock()
 	closed := t.closed
@@ -157,7 +158,8 @@ func (t *transportTrial) accept() (net.Conn, error) {
 	return t.closeLater(c), nil
 }
 
-// pair returns the ends of a new connection after a byte each way, so that all handshakes are over.
+// pair returns the ends of a new connection. It sends a byte in each direction, so that all
+// handshakes are over.
 func (t *transportTrial) pair() (client, server net.Conn, err error) {
 	type greeted struct {
 		conn net.Conn
@@ -186,7 +188,7 @@ func (t *transportTrial) pair() (client, server net.Conn, err error) {
 	return client, g.conn, nil
 }
 
-// eachEnd carries out a check on the client of one connection and on the server of another.
+// eachEnd runs check with the client's end of one connection and with the server's end of another.
 func (t *transportTrial) eachEnd(check func(own, peer net.Conn) error) error {
 	client, server, err := t.pair()
 	if err != nil {
@@ -204,7 +206,7 @@ func (t *transportTrial) eachEnd(check func(own, peer net.Conn) error) error {
 	return nil
 }
 
-// serveEcho writes back what the clients of the listener write, until it is closed.
+// serveEcho sends back the bytes that clients of the listener send, until the listener is closed.
 func (t *transportTrial) serveEcho() {
 	for {
 		c, err := t.accept()
@@ -215,7 +217,8 @@ func (t *transportTrial) serveEcho() {
 	}
 }
 
-// send writes size bytes that follow from seed, step by step, and spoils its buffer in between.
+// send writes size bytes derived from seed, at most step at a time. It overwrites its buffer
+// between the writes.
 func send(c net.Conn, seed byte, size, step int) error {
 	source, buffer := rand.NewChaCha8([32]byte{seed}), make([]byte, step)
 	for done := 0; done < size; {
@@ -234,7 +237,7 @@ func send(c net.Conn, seed byte, size, step int) error {
 	return nil
 }
 
-// receive reads size bytes that send wrote, at most step at a time.
+// receive reads size bytes that send has written, at most step at a time.
 func receive(c net.Conn, seed byte, size, step int) error {
 	source, buffer, want := rand.NewChaCha8([32]byte{seed}), make([]byte, step), make([]byte, step)
 	for done := 0; done < size; {
@@ -251,7 +254,7 @@ func receive(c net.Conn, seed byte, size, step int) error {
 	return nil
 }
 
-// exchange sends size bytes from a to b, and waits for both ends.
+// exchange sends size bytes from a to b, and waits for both.
 func exchange(a, b net.Conn, seed byte, size, writeStep, readStep int) error {
 	sent := make(chan error, 1)
 	go func() { sent <- send(a, seed, size, writeStep) }()
@@ -261,8 +264,8 @@ func exchange(a, b net.Conn, seed byte, size, writeStep, readStep int) error {
 	return <-sent
 }
 
-// soon runs f when what the caller does next has probably begun to block. Should it not have, the
-// rule holds all the same.
+// soon runs f when the caller's next operation has probably blocked. If it has not, the rule must
+// hold too.
 func soon(f func()) { time.AfterFunc(20*time.Millisecond, f) }
 
 func isTimeout(err error) bool {
@@ -270,7 +273,8 @@ func isTimeout(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-// fill writes until Write fails, and returns why. It gives up on a connection that takes all.
+// fill writes until Write fails, and returns its error. It gives up if the connection accepts all
+// bytes.
 func fill(c net.Conn) error {
 	const bound = 64 << 20
 	chunk := make([]byte, 64<<10)
@@ -306,7 +310,7 @@ func checkAddresses(t *transportTrial) error {
 		if addr == nil || addr.Network() == "" {
 			return fmt.Errorf("%s is %v, which names no network", whose, addr)
 		}
-		if i < len(named) && addr.String() == "" { // the others may be unnamed, like a unix socket's client
+		if i < len(named) && addr.String() == "" { // other addresses may be empty, like that of a unix socket's client
 			return fmt.Errorf("%s is the empty string", whose)
 		}
 	}
@@ -448,7 +452,7 @@ func checkCloseDoesNotWait(t *transportTrial) error {
 		}
 		began := time.Now()
 		_ = own.Close()
-		if took := time.Since(began); took > 3*time.Second { // on a busy machine
+		if took := time.Since(began); took > 3*time.Second { // generous, for a busy machine
 			return fmt.Errorf("Close took %v", took)
 		}
 		return nil
@@ -495,7 +499,7 @@ func checkDialEnds(t *transportTrial) error {
 		return errors.New("Dial with a context that has ended returned no error")
 	}
 	t.doing("Dial to a listener that does not accept")
-	if _, late := t.dialBriefly(); late != nil { // without a handshake it may succeed
+	if _, late := t.dialBriefly(); late != nil { // without a handshake, Dial may succeed
 		return late
 	}
 	_ = t.listener.Close()
@@ -507,7 +511,7 @@ func checkDialEnds(t *transportTrial) error {
 	return late
 }
 
-// dialBriefly dials for a fifth of a second. Late is not nil when that took much longer.
+// dialBriefly dials for a fifth of a second. late is not nil if that took much longer.
 func (t *transportTrial) dialBriefly() (err, late error) {
 	const patience, grace = 200 * time.Millisecond, 5 * time.Second // grace is for a busy machine
 	ctx, cancel := context.WithTimeout(t.ctx, patience)
@@ -522,7 +526,7 @@ func (t *transportTrial) dialBriefly() (err, late error) {
 
 func checkSilentPeers(t *transportTrial) error {
 	addr := t.listener.Addr()
-	if network := addr.Network(); network == "tcp" || network == "unix" { // below any handshake
+	if network := addr.Network(); network == "tcp" || network == "unix" { // without TLS or another layer
 		silent, err := net.Dial(network, addr.String())
 		if err != nil {
 			return fmt.Errorf("Addr of the listener is not its own: %w", err)

@@ -12,7 +12,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// This file is the rules for registries whose server is in trouble, or has much to do.
+// This file has the rules for a registry whose server is in trouble or under load.
 
 func (x registryTrial) restarted() error {
 	if x.Kill == nil || x.Restart == nil {
@@ -35,8 +35,8 @@ func (x registryTrial) hangs() error {
 	return x.outage(x.Stop, x.Continue, false)
 }
 
-// outage follows a service through the time in which its registry does not work. Stored says that
-// what was announced once is still there afterwards.
+// outage watches a service during an outage of its registry. stored says whether announced records
+// survive the outage.
 func (x registryTrial) outage(down, up func(), stored bool) error {
 	service := x.name()
 	addrs := []string{"127.0.0.1:1"}
@@ -54,10 +54,10 @@ func (x registryTrial) outage(down, up func(), stored bool) error {
 		return err
 	}
 	down()
-	late := x.follow(service) // has nothing, and waits
+	late := x.follow(service) // has no instances yet, and waits
 	defer late.cancel()
 	err := x.refused(service)
-	<-time.After(x.TTL / 4) // a server that is killed refuses at once, and whoever watches learns of it later
+	<-time.After(x.TTL / 4) // a killed server refuses connections at once, but watchers notice it later
 	err = errors.Join(err, old.neverEmpty(), late.saidNothing())
 	up()
 	if err != nil {
@@ -86,11 +86,11 @@ func (x registryTrial) outage(down, up func(), stored bool) error {
 	return errors.Join(err, x.withdraw(service, addrs...))
 }
 
-// refused checks that calls of a server that does not answer fail, and end when their contexts are
-// canceled.
+// refused checks that calls fail if the server does not answer, and that they end when their
+// contexts are canceled.
 func (x registryTrial) refused(service string) error {
 	try := func(what string, do func(ctx context.Context) error) error {
-		ctx, cancel := context.WithCancel(context.Background()) // a deadline could be kept without heeding the context
+		ctx, cancel := context.WithCancel(context.Background()) // a deadline could be met without regard to the context
 		defer time.AfterFunc(x.TTL, cancel).Stop()
 		defer cancel()
 		ended := make(chan error, 1)
@@ -105,7 +105,7 @@ func (x registryTrial) refused(service string) error {
 			return fmt.Errorf("%s does not end with its context", what)
 		}
 	}
-	w := resolverTrial{x.Service(service), nil, nil, x.patience}.watch(0) // ends though nobody answers
+	w := resolverTrial{x.Service(service), nil, nil, x.patience}.watch(0) // the server does not answer
 	return errors.Join(
 		try("Announce", func(ctx context.Context) error {
 			return x.Registrar.Announce(ctx, service, yodel.Instance{Addr: "127.0.0.1:9"}, x.TTL)
@@ -114,7 +114,7 @@ func (x registryTrial) refused(service string) error {
 		w.saidNothing(), w.stop())
 }
 
-// saidNothing checks that there was no update, of whatever nobody can know.
+// saidNothing checks that there was no update, because the instances cannot be known.
 func (w *watch) saidNothing() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,7 +160,7 @@ func (x registryTrial) expired() error {
 	err := w.until(in.Addr)
 	if err == nil {
 		x.Expire()
-		<-time.After(x.TTL) // in which it may have been gone
+		<-time.After(x.TTL) // the record may have been gone during this time
 		fresh := x.follow(service)
 		err = errors.Join(fresh.until(in.Addr), fresh.stop(), w.until(in.Addr))
 	}
