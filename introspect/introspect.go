@@ -28,8 +28,8 @@ type Override struct {
 	Service  string `json:"service"`
 	Registry string `json:"registry,omitempty"` // only with ServerOptions.Diagnostics
 	Addr     string `json:"addr"`
-	State    string `json:"state,omitempty"`  // empty if not set
-	Weight   int    `json:"weight,omitempty"` // 0 if not set
+	State    string `json:"state,omitempty"`  // empty: the instance's own state counts
+	Weight   int    `json:"weight,omitempty"` // 0: the instance's own weight counts
 }
 
 // Compare orders overrides by service, registry and address.

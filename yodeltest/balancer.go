@@ -15,7 +15,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// TestBalancer checks that b fulfils the contracts of yodel.Balancer and yodel.Picker. It picks
+// TestBalancer checks that b fulfills the contracts of yodel.Balancer and yodel.Picker. It picks
 // concurrently, so that the race detector can find data races: use go test -race.
 //
 //	func TestBalancer(t *testing.T) { yodeltest.TestBalancer(t, yodel.RoundRobin) }

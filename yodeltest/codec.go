@@ -26,7 +26,7 @@ type CodecOptions struct {
 	Equal func(a, b any) bool
 }
 
-// TestCodec checks that c fulfils the contract of yodel.Codec. It runs concurrently, so that the
+// TestCodec checks that c fulfills the contract of yodel.Codec. It runs concurrently, so that the
 // race detector can find data races: use go test -race. Nil means the default CodecOptions.
 //
 // Samples are pointers to messages. They should differ in type and size, and use every kind of

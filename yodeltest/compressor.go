@@ -15,7 +15,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// TestCompressor checks that c fulfils the contract of yodel.Compressor. It runs concurrently, so
+// TestCompressor checks that c fulfills the contract of yodel.Compressor. It runs concurrently, so
 // that the race detector can find data races: use go test -race.
 func TestCompressor(t *testing.T, c yodel.Compressor) {
 	t.Helper()

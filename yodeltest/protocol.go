@@ -38,8 +38,8 @@ type Protocol struct {
 	OneAtATime bool
 }
 
-// TestProtocol checks that p fulfils the contract of yodel.Protocol and serves calls as yodel's own
-// protocol does. It starts servers on loopback and calls them with a client of the protocol.
+// TestProtocol checks that p fulfills the contract of yodel.Protocol and serves calls as yodel's
+// own protocol does. It starts servers on loopback and calls them with a client of the protocol.
 //
 // Dial returns a client that makes calls over conn, which is a new connection. TestProtocol closes
 // conn. It may call the client's Do concurrently. Do uses the fields Method, Args (a *string),
@@ -645,7 +645,7 @@ func checkMaxOpen(t *protocolTrial) error {
 	select {
 	case <-t.began:
 		return errors.New("3 calls run, and MaxOpen is 2")
-	case <-time.After(100 * time.Millisecond): // a protocol that fulfils the rule passes in any case
+	case <-time.After(100 * time.Millisecond): // a protocol that fulfills the rule passes in any case
 	}
 	t.doingf("calls that waited for room")
 	close(t.release)

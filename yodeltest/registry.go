@@ -44,7 +44,7 @@ type Registry struct {
 	Expire func()
 }
 
-// TestRegistry checks that a registry fulfils the contracts of yodel.Registrar and yodel.Resolver,
+// TestRegistry checks that a registry fulfills the contracts of yodel.Registrar and yodel.Resolver,
 // even while its server is in trouble. It takes about half a minute, because leases have to expire.
 func TestRegistry(t *testing.T, r Registry) {
 	t.Helper()

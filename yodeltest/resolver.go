@@ -15,7 +15,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// TestResolver checks that r fulfils the contract of yodel.Resolver. Set sets the instances in the
+// TestResolver checks that r fulfills the contract of yodel.Resolver. Set sets the instances in the
 // source that r reads. If that is not possible, set is nil, and the test does not change the
 // instances. Fail makes the source fail permanently, or is nil.
 //

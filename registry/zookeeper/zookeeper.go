@@ -286,7 +286,7 @@ func (s *store) keep(ctx context.Context, conn *zk.Conn, node string, value []by
 // Get implements registry.Store.
 func (s *store) Get(ctx context.Context, key string) (value []byte, err error) {
 	node := s.node(key)
-	found := make(chan []byte, 1) // buffered: nobody receives the value after ctx has ended
+	found := make(chan []byte, 1) // buffered: no goroutine receives the value after ctx has ended
 	err = s.change(ctx, "read", node, func(_ context.Context, conn *zk.Conn, _ *record) error {
 		value, _, err := conn.Get(node)
 		if err == nil {

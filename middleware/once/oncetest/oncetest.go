@@ -16,7 +16,7 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/once"
 )
 
-// Test checks that a store fulfils the contract of once.Store. Open returns the store as another
+// Test checks that a store fulfills the contract of once.Store. Open returns the store as another
 // process would open it: all opened stores share the same keys. Leases says whether the store
 // outlives its processes, and so needs leases. The tests use different keys.
 func Test(t *testing.T, leases bool, open func(t *testing.T) once.Store) {

@@ -15,7 +15,7 @@ import (
 	"github.com/yodel-rpc/yodel/middleware/rate"
 )
 
-// Test checks that a store fulfils the contract of rate.Store. Open returns the store as another
+// Test checks that a store fulfills the contract of rate.Store. Open returns the store as another
 // process would open it: all opened stores share their counts. The tests use different keys.
 func Test(t *testing.T, open func(t *testing.T) rate.Store) {
 	t.Helper()
