@@ -10,9 +10,9 @@ import (
 )
 
 // A census estimates how many calls the ready endpoints have in flight together, and their total
-// weight. Each count looks at all endpoints up to 32. With more, each count looks at a few and uses
-// the last known values of the others. With 5,000 endpoints and 10,000 calls a second these are two
-// tenths of a second old on average.
+// weight. If there are at most 32 endpoints, each count looks at all of them. Otherwise each count
+// looks at a few and uses the last known values of the others. With 5,000 endpoints and 10,000
+// calls a second, these values are two tenths of a second old on average.
 type census struct {
 	endpoints []*yodel.Endpoint
 	weights   []int64

@@ -8,8 +8,8 @@ import (
 	"github.com/yodel-rpc/yodel"
 )
 
-// draws is how many random draws are made before all endpoints are scanned, because many are
-// avoided.
+// draws is how many random draws a picker makes before it scans all endpoints. A scan is necessary
+// if the call avoids many of them.
 const draws = 3
 
 // drawTwo returns two different endpoints that the call does not avoid, each pair with the same

@@ -42,8 +42,8 @@ type jump struct {
 	members   members
 }
 
-// rehashes is how often a key is hashed again before all endpoints are scanned. If half of the
-// endpoints are avoided, that happens in one of 65,536 picks.
+// rehashes is how many times a key is hashed again before all endpoints are scanned. If the call
+// avoids half of the endpoints, one of 65,536 picks scans them.
 const rehashes = 16
 
 func (p *jump) Pick(call *yodel.Call) *yodel.Endpoint {

@@ -183,8 +183,7 @@ func (p *ketama) changeRing(old *ketama, joined []member) {
 	p.merge(old, sorted(added), sorted(removed))
 }
 
-// appendPoints appends the points of a member with the index place, from the one with the number
-// from up to, and without, the one with the number to.
+// appendPoints appends the points from up to but not including to of a member with the index place.
 func (m *member) appendPoints(points []point, place, from, to int) []point {
 	for k := from; k < to; k++ {
 		// SplitMix64, seeded with the address: a pseudorandom sequence with direct access to each

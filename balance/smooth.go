@@ -62,8 +62,8 @@ func (p *smooth) Pick(call *yodel.Call) *yodel.Endpoint {
 	return anyByWeight(call, p.endpoints, p.weights)
 }
 
-// longestCycle bounds the turns of a cycle, apart from the one turn that each endpoint has at
-// least.
+// longestCycle bounds the turns of a cycle. A cycle can be longer only because each endpoint has at
+// least one turn.
 const longestCycle = 1 << 16
 
 // A class holds the endpoints of one weight.
