@@ -31,10 +31,11 @@ import (
 )
 
 // Client returns the options o with the chain of a client. O may be nil. Below o.Middleware it adds
-// a second attempt elsewhere for calls that may be executed twice, when the first attempt is slower
-// than 99 of 100 recent calls (hedge), and up to three attempts for all calls that may be repeated
-// (retry). Above o.EndpointMiddleware it adds outlier ejection, which avoids endpoints that are
-// much worse than the others (outlier). Set o.Timeout: calls without a deadline wait for ever.
+// two kinds of middleware. Hedging makes a second attempt on another endpoint for calls that may be
+// executed twice, when the first attempt is slower than 99 of 100 recent calls (hedge). Retries
+// make up to three attempts for all calls that may be repeated (retry). Above o.EndpointMiddleware
+// it adds outlier ejection, which avoids endpoints that are much worse than the others (outlier).
+// Set o.Timeout: calls without a deadline wait forever.
 func Client(o *yodel.ClientOptions) *yodel.ClientOptions {
 	var opts yodel.ClientOptions
 	if o != nil {

@@ -48,8 +48,8 @@ const Key = "yodel-fallback"
 // Options says when calls fall back, and to what. Func comes first, then Caller, then Reply.
 type Options struct {
 	// Func returns the reply for a call that failed with err. Err is nil if the call was not made
-	// (Force). If Func returns an error, the call fails with it. It may be err. Func is called
-	// concurrently, and also after ctx has ended.
+	// (Force). If Func returns an error, the call fails with that error. Func may return err
+	// itself. Func is called concurrently, and also after ctx has ended.
 	Func func(ctx context.Context, call *yodel.Call, err error) (reply any, failed error)
 	// Caller receives the call instead, with the same arguments and the remaining time. If that
 	// call fails too, its error is returned, and names the first error.
@@ -73,12 +73,13 @@ func To(reply any, methods ...string) yodel.Middleware {
 	return With(&Options{Reply: reply, Methods: methods})
 }
 
-// Func answers them with the result of f. See Options.Func.
+// Func answers calls of methods with the result of f when the service is unavailable. See
+// Options.Func.
 func Func(f func(ctx context.Context, call *yodel.Call, err error) (reply any, failed error), methods ...string) yodel.Middleware {
 	return With(&Options{Func: f, Methods: methods})
 }
 
-// Caller sends the calls to c when the service is unavailable. See Options.Caller.
+// Caller sends calls of methods to c when the service is unavailable. See Options.Caller.
 func Caller(c yodel.Caller, methods ...string) yodel.Middleware {
 	return With(&Options{Caller: c, Methods: methods})
 }

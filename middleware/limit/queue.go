@@ -9,10 +9,10 @@ import (
 )
 
 // A queue is the waiting calls, ordered by class. Within a class, places are divided among tenants.
-// A free place goes to the tenant that holds the fewest places. Among tenants with equally many, it
-// goes to the one that has waited longest for a place, and there to the call that came first. This
-// is max-min fairness of places, not of calls: a tenant whose calls take ten times as long gets a
-// tenth as many of them.
+// A free place goes to the tenant that holds the fewest places. If several tenants hold equally
+// few, it goes to the tenant that got its last place longest ago. Among the calls of a tenant, it
+// goes to the one that came first. This is max-min fairness of places, not of calls: a tenant whose
+// calls take ten times as long gets a tenth as many of them.
 //
 // A queue uses no clock, no locks and no goroutines.
 type queue struct {

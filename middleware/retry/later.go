@@ -291,7 +291,7 @@ func (b *backlog) insertLocked(t *task) {
 	}
 }
 
-// work repeats calls until there are none left, another worker takes the tasks, or the client is
+// work repeats calls until the queue is empty, another worker takes the tasks, or the client is
 // closed.
 func (b *backlog) work(ctx context.Context) {
 	for t := b.first(ctx); t != nil; t = b.first(ctx) {

@@ -30,8 +30,8 @@ func New(folder string, o *registry.Options) *registry.Registry {
 	return registry.New(&store{folder, strings.Count(prefix, "/") + 3}, o)
 }
 
-// every is the pause between two looks at the files. A look that takes long, because there are
-// thousands of files, makes the pause longer, but not longer than seldom.
+// every is the pause between two looks at the files. If a look takes long, because there are
+// thousands of files, the pause is longer, up to seldom.
 const (
 	every  = 200 * time.Millisecond
 	seldom = 2 * time.Second
