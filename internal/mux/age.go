@@ -2,27 +2,28 @@
 
 package mux
 
-// Idle connections and old connections are ended without losing a call: a client stops using them,
-// and a server tells the client to stop. In both cases the client may connect again at once.
+// This file ends idle connections and old connections without losing a call: a client stops using
+// such a connection, and a server tells the client to stop using it. In both cases the client may
+// connect again at once.
 
-// aging says when the connection is to be ended. Conn.mu guards it.
+// aging says when the connection must end because it is idle or old. Conn.mu guards it.
 type aging struct {
 	retireAt  int64  // when the connection is too old; 0 never
 	checkAt   int64  // when to check next for activity; 0 never
-	seen      uint64 // how many requests there had been at the last check
+	seen      uint64 // how many requests both sides had sent at the last check
 	open      bool   // calls were open at the last check
 	idleCount int    // how many checks in a row found no activity
 	retired   bool   // this side or the peer has ended the connection because of its age or idleness
 }
 
-// idleChecks is the number of checks in Limits.IdleTimeout. With checks, the beginning and the end
-// of a call need not be recorded.
+// idleChecks is the number of checks in Limits.IdleTimeout. Because of these checks, a call does
+// not have to record when it begins and ends.
 const idleChecks = 4
 
 func (a *aging) nextLocked() int64 { return min(neverIfZero(a.retireAt), neverIfZero(a.checkAt)) }
 
-// ageLocked starts the checks of age and activity. The random part spreads the ends of connections
-// that began together.
+// ageLocked starts the checks of age and activity. The random part keeps connections that began
+// together from ending together.
 func (lt *lifetime) ageLocked(now int64) {
 	c := lt.c
 	if age := c.cfg.MaxAge; age > 0 {
@@ -62,7 +63,7 @@ func (lt *lifetime) retire() {
 		return
 	}
 	if c.cfg.Unusable != nil {
-		c.cfg.Unusable(c) // first, so that calls that could go elsewhere are not refused
+		c.cfg.Unusable(c) // first, so that new calls use another connection in place of being refused
 	}
 	lt.closeWhenIdle(ErrAged)
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/yodel-rpc/yodel/internal/isolate"
 )
 
-// This file calls the underlying connection, which may be code of a user's transport. If that code
-// panics, the panic becomes an error of the connection. If it ends its goroutine, another goroutine
-// ends the connection.
+// This file calls methods of the underlying connection, which may be code of a user's transport. If
+// that code panics, the panic becomes an error of the connection. If that code ends its goroutine,
+// another goroutine ends the connection.
 
 // A BelowError says that the underlying connection panicked or ended its goroutine.
 type BelowError struct {
@@ -79,7 +79,7 @@ func (c *Conn) callBelow(f func() error) error {
 func (lt *lifetime) closeBelow() {
 	c := lt.c
 	_ = c.callBelow(c.nc.Close)
-} // c.err has the reason of the end
+} // the error is ignored: c.err has the reason of the end
 
 // finishBelow closes the writing direction. It reports whether the underlying connection supports
 // that.
@@ -95,7 +95,7 @@ func (re *reading) readableUntil(t time.Time) error {
 	return c.callBelow(func() error { return c.nc.SetReadDeadline(t) })
 }
 
-// drainBelow reads and drops the data that still arrives.
+// drainBelow reads and discards the data that still arrives.
 func (re *reading) drainBelow() {
 	c := re.c
 	_ = c.callBelow(func() error {

@@ -10,14 +10,16 @@ import (
 
 // A Budget bounds how many requests are open on all connections of a server, and how many bytes
 // they have. Each connection has a share of it. The peer learns its share first from the settings,
-// and later from Credit frames. The shares follow need. Asking for more does not help: if the
-// connections need more than there is, those that need most get equal shares.
+// and later from Credit frames. A connection that needs more gets a larger share. A peer gains
+// nothing by asking for too much: if the connections together need more than the total, the
+// connections that need most get equal shares.
 //
 // The budget lowers a share in two steps. First it sends the peer the new limit, and then a ping.
 // When the pong arrives, everything that the peer sent under the old limit has arrived too. Only
-// then do other connections get the room. So the sum of all shares never exceeds the total, with
-// one exception: every connection is allowed one request. Those requests come on top if there are
-// more connections than the reserve has requests, or if Reserve was not called or timed out.
+// then does the budget give the freed part to other connections. So the sum of all shares never
+// exceeds the total, with one exception: every connection is allowed one request. These single
+// requests exceed the total if there are more connections than requests in the reserve, or if
+// Reserve was not called or timed out.
 //
 // The methods of a Budget may be called concurrently.
 type Budget struct {
@@ -31,9 +33,9 @@ type Budget struct {
 	active  []*share // the shares to measure
 	granted int      // the sum of all shares and places
 	places  int      // reserved for connections that are being set up
-	// closed when a connection has given something up; nil when no goroutine waits
+	// closed when a connection has given back a part of its share; nil when no goroutine waits
 	freed    chan struct{}
-	rotation int // which connections get one more from an uneven division
+	rotation int // decides which connections get one request more when a division leaves a remainder
 	timer    *time.Timer
 	due      time.Time // when timer fires; zero when it is not set
 	measure  time.Time // the earliest time of the next measurement
@@ -45,44 +47,45 @@ type share struct {
 	conn  *Conn
 	index int // in Budget.members
 	sent  int // the limit that the peer was sent last
-	// What the total has set aside for the connection. It is at least what was sent, and more until
-	// the peer has obeyed.
+	// How many requests of the total are set aside for the connection. It is at least sent. After
+	// sent was lowered, it is higher until the peer has obeyed.
 	granted     int
-	bytes       int       // the same for bytes
+	bytes       int       // like granted, for bytes
 	greeted     bool      // the peer has sent its settings, so it can receive limits
 	lowering    bool      // the peer was sent a lower limit, and its pong has not arrived
 	lowered     time.Time // when the lower limit was sent
 	active      bool      // the share is in Budget.active
 	gone        bool      // the connection has ended
-	recent      int       // the most requests that were open at once recently
+	recent      int       // the highest recent number of requests that were open at once
 	recentBytes int
 
-	target int  // the limit that it should have
-	hungry bool // it used most of its limit
+	target int  // the limit that the connection should have
+	hungry bool // the connection used most of its limit
 	fixed  bool // target is final, in targetsLocked
 }
 
 const (
 	// measurePeriod is how often the need of connections is measured, while requests are open.
 	measurePeriod = 100 * time.Millisecond
-	// gather is how long changes of membership are collected before the budget is divided again.
+	// gather is how long the budget waits after a connection has come or gone before it is divided
+	// again. One division then covers several such changes.
 	gather = 2 * time.Millisecond
-	// reserveTime is how long a new connection waits for others to give something up. Then it gets
-	// one request beyond the total.
+	// reserveTime is how long a new connection waits for other connections to give back a part of
+	// their shares. After that the new connection gets one request beyond the total.
 	reserveTime = time.Second
 
-	// idleShare bounds the share of an idle connection while there is enough. Calls of short
-	// methods are rarely seen as open, so their need is measured too low. With 1024, callers beyond
-	// that waited without need, and 5000 callers made 106 thousand calls a second in place of 150
-	// thousand.
+	// idleShare bounds the share of an idle connection while the total is enough for all
+	// connections. A measurement rarely finds calls of short methods open, so it finds too low a
+	// need for them. With an idleShare of 1024, callers beyond the first 1024 waited needlessly:
+	// 5000 callers made 106 thousand calls a second instead of 150 thousand.
 	idleShare   = 8 << 10
-	scarceShare = 16       // the same while other connections need more than there is
-	minBytes    = 64 << 10 // the least limit of bytes of each share
-	// obeyTime is how long a peer may take to answer the ping behind a lower limit. After that,
-	// requests beyond the limit are refused, and other connections get what the peer does not use.
-	// A live peer answers sooner: see Limits.KeepAlive.
+	scarceShare = 16       // like idleShare, while the connections need more than the total
+	minBytes    = 64 << 10 // the smallest byte limit of a share
+	// obeyTime is how long a peer may take to answer the ping that follows a lower limit. After
+	// that, requests beyond the limit are refused, and other connections get what the peer does not
+	// use. A live peer answers sooner: see Limits.KeepAlive.
 	obeyTime      = 30 * time.Second
-	fewestToShare = 4 // with smaller shares, one more or less makes a difference
+	fewestToShare = 4 // in a share smaller than this, one request more or less matters
 )
 
 // NewBudget returns a budget of open requests and openBytes bytes. It need not be closed, because
@@ -91,8 +94,9 @@ func NewBudget(open, openBytes int) *Budget {
 	return &Budget{total: min(max(open, 1), math.MaxInt/64), totalBytes: min(openBytes, math.MaxInt/64)}
 }
 
-// Reserve reserves one request for a new connection. The caller must then call New or Unreserve.
-// Reserve waits for at most a second while other connections give up what they do not need.
+// Reserve reserves one request for a new connection. The caller must then call New or Unreserve. If
+// the budget has no free request, Reserve waits for at most a second for other connections to give
+// back a part of their shares.
 func (b *Budget) Reserve() {
 	late := time.NewTimer(reserveTime)
 	defer late.Stop()
@@ -202,7 +206,8 @@ func (b *Budget) greet(s *share) {
 	b.soonLocked(gather)
 }
 
-// touch makes the budget measure a connection that has open requests again.
+// touch is called when a connection has open requests again. It makes the budget measure that
+// connection.
 func (b *Budget) touch(s *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -213,8 +218,8 @@ func (b *Budget) touch(s *share) {
 	b.soonLocked(measurePeriod)
 }
 
-// takeBack takes back what a connection neither uses nor is allowed any more. It returns the limits
-// that the connection has now.
+// takeBack takes back the part of a connection's share that exceeds both its new limit and its open
+// requests. It returns the limits that the connection has now.
 func (b *Budget) takeBack(s *share, open, bytes int) (int, int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -245,7 +250,8 @@ func (b *Budget) obeyed(s *share) {
 	s.lowering = false
 }
 
-// leave records that the connection has ended. It keeps a share for the requests that still run.
+// leave records that the connection has ended. The requests that still run keep their part of the
+// share until they end.
 func (b *Budget) leave(s *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -263,8 +269,8 @@ func (b *Budget) removeLocked(s *share) {
 	b.members = b.members[:last]
 }
 
-// borrow allows a connection to have open requests with bytes bytes, which is beyond its share, if
-// the reserve stays untouched. A peer that had not learned its limit needs that.
+// borrow raises a share to open requests and bytes bytes, if the reserve remains untouched. It
+// serves a peer that sent more requests before it learned its limit.
 func (b *Budget) borrow(s *share, open, bytes int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

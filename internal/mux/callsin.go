@@ -16,12 +16,12 @@ import (
 // callsIn is the role of the calls that the peer opens: their table, the limits of open requests
 // and of memory, keyed order, and room for replies.
 //
-// It appends replies to the output, sets the time of the next housekeeping, and ends a drained
+// callsIn appends replies to the output, sets the time of the next housekeeping, and ends a drained
 // connection when the last request leaves the table.
 type callsIn struct {
 	c *Conn
 	*lazyCallsIn
-	refusing atomic.Bool           // this side accepts no more requests, and the connection goes on
+	refusing atomic.Bool           // this side accepts no more requests, but the connection remains open
 	in       sparseTable[*Request] // by slot
 	inOpen   int
 	inBytes  int
@@ -35,19 +35,20 @@ type callsIn struct {
 // lazyCallsIn is the part of callsIn that is allocated on first use.
 type lazyCallsIn struct {
 	oneWay      map[*Request]struct{} // requests of the peer that have no slot
-	oneWayBytes int                   // the part of inBytes for oneWay
+	oneWayBytes int                   // the part of inBytes that belongs to the requests in oneWay
 	orphans     int                   // how many requests of inOpen the pool has adopted
 	// How many requests of inOpen serve calls of this side. They are not part of the window.
 	inNested    int
 	inNestBytes int
 	// closed when a request leaves the table; nil when no goroutine waits
 	room          chan struct{}
-	hangUpChecked int64 // when this side, while it did not read, last checked for a hang-up
+	hangUpChecked int64 // when this side, while it did not read, last checked whether the peer has closed
 	// closed when no request is open; nil when Refuse was not called
 	noRequests chan struct{}
-	// requests that are processed although this side drains: the count of the drain notice
+	// the count in the drain notice: this side processes so many requests although it drains
 	promised uint64
-	// The ping whose pong says that the peer obeys a lower limit, see quota.go. 0 means none.
+	// The number of the ping whose pong says that the peer obeys a lower limit, see quota.go. It is
+	// 0 if no such ping is on its way.
 	lowering    uint64
 	limitsAsked bool       // a ping was sent to find out whether the peer has read its limits
 	order       keyedOrder // see order.go
@@ -100,9 +101,9 @@ func (ci *callsIn) enterTableLocked(r *Request) {
 }
 
 // orphanLocked gives a one-way request to the pool when its connection has ended, because its
-// caller does not wait for it. The budget no longer counts the request, so that clients that leave
-// take no room from clients that stay. If the pool has enough orphans, the budget goes on counting
-// the request, and the pool cancels it soon.
+// caller does not wait for it. The budget no longer counts the request, so that disconnected
+// clients take no room from connected ones. If the pool already has Config.mostOrphans orphans, the
+// budget goes on counting the request, and the pool cancels it soon.
 func (ci *callsIn) orphanLocked(r *Request) {
 	c := ci.c
 	r.orphan = true
@@ -178,7 +179,8 @@ func (ci *callsIn) finish(r *Request) {
 	r.hasReturned()
 	c.mu.Lock()
 	if r.stream != nil {
-		// A goroutine that the handler left behind must not send frames into the reply.
+		// The handler may have started a goroutine that still uses the stream. It must not send
+		// frames after the reply has begun.
 		r.stream.endLocked(context.Canceled)
 	}
 	// A peer that does not read must not make this side buffer more replies.
@@ -218,7 +220,7 @@ func (ci *callsIn) finishLargeAndUnlock(r *Request, h wire.Header, rest pieces) 
 	c.writing.flushAndUnlock(false)
 }
 
-// refuseLocked answers a request that is not executed with an error of the catalogue.
+// refuseLocked answers a request with an error of the catalogue. The request is not executed.
 func (ci *callsIn) refuseLocked(r *Request, errorID, text string) {
 	ci.refuseForLocked(r, catalogue.Of(errorID).Code, errorID, text)
 }
@@ -248,7 +250,7 @@ func (ci *callsIn) onMethod(h wire.Header, payload []byte) bool {
 		c.lifetime.breach("a broken method: " + err.Error())
 		return false
 	}
-	if b.TooLong() { // the connection keeps them until it ends
+	if b.TooLong() { // the names are too long to be kept until the connection ends
 		c.lifetime.breach(fmt.Sprintf("a method with a name, codec, compressor or schema of more than %d bytes", wire.MaxName))
 		return false
 	}
@@ -336,7 +338,7 @@ func (ci *callsIn) requestsEndedLocked() {
 		return
 	}
 	select {
-	// it was closed before: only requests that serve calls of this side have arrived since
+	// already closed: only requests that serve calls of this side have arrived since
 	case <-ci.noRequests:
 	default:
 		close(ci.noRequests)
@@ -393,8 +395,9 @@ func (ci *callsIn) doneLate(r *Request, took time.Duration) {
 	r.target.Done(r, took, true)
 }
 
-// endAllLocked ends the requests when the connection has ended with err. It returns those that the
-// caller cancels without the lock. The others are one-way requests, which go on.
+// endAllLocked ends the requests when the connection has ended with err. It returns the requests
+// that its caller must cancel after it has released the lock. The other requests are one-way, and
+// go on.
 func (ci *callsIn) endAllLocked(err error) []*Request {
 	requests := make([]*Request, 0, ci.inOpen)
 	for r := range ci.in.all() {
@@ -421,14 +424,14 @@ func (ci *callsIn) endAllLocked(err error) []*Request {
 	return requests
 }
 
-// trimLocked drops memory that an idle connection does not need.
+// trimLocked releases memory that an idle connection does not need.
 func (ci *callsIn) trimLocked() {
 	ci.in = sparseTable[*Request]{}
 	ci.trimMemoryLocked()
 }
 
-// promiseLocked returns how many requests have arrived. This side processes all of them although it
-// drains.
+// promiseLocked returns how many requests have arrived. A draining side still processes all of
+// them.
 func (ci *callsIn) promiseLocked() uint64 {
 	lazy := ci.lazyLocked()
 	lazy.promised = ci.received.Load()

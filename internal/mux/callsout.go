@@ -19,7 +19,7 @@ func (co *callsOut) call(ctx context.Context, out *Out) (*Answer, error) {
 	w.conn = c
 	out.OneWay = false
 	done, h := ends(ctx)
-	w.bound = done != nil // Halt wakes it wherever it waits
+	w.bound = done != nil // Halt wakes the caller wherever it waits
 	c.reading.probe()
 	id, nth, err := co.send(ctx, out, w, nil)
 	if err != nil {
@@ -37,10 +37,10 @@ func (co *callsOut) call(ctx context.Context, out *Out) (*Answer, error) {
 	if !ended {
 		if w.id.CompareAndSwap(id, 0) {
 			co.abandon(id, nth, ctx.Err())
-			waiters.Put(w) // not earlier: until then w is in the slot, where the reader looks at it
+			waiters.Put(w) // not earlier: until abandon has returned, the reader may use w, which is in the slot
 			return nil, context.Cause(ctx)
 		}
-		<-w.wake // the call is about to end
+		<-w.wake // another goroutine has begun to end the call
 	}
 	if w.err != nil {
 		err := w.err
@@ -82,7 +82,7 @@ func (co *callsOut) start(ctx context.Context, out *Out, to Completer) error {
 // notify is Conn.Notify.
 func (co *callsOut) notify(ctx context.Context, out *Out) error {
 	if out.fieldsSize()+binary.MaxVarintLen64+len(out.Body)+len(out.Attachment) > maxPart {
-		// several frames need an id, and therefore a slot and a final frame
+		// a request of several frames needs an id, and therefore a slot and a final frame
 		return co.follow(ctx, out, discard{})
 	}
 	out.OneWay = true
@@ -90,9 +90,9 @@ func (co *callsOut) notify(ctx context.Context, out *Out) error {
 	return err
 }
 
-// send admits a request and appends it to the output. W or to receives the outcome. A request
-// without either is a one-way request without an id. Nth is the number of the request among all
-// that the connection has sent.
+// send admits a request and appends it to the output. Either w or to receives the outcome. A
+// request with neither of them is a one-way request without an id. Nth is the number of the request
+// among all requests that the connection has sent.
 func (co *callsOut) send(ctx context.Context, out *Out, w *waiter, to Completer) (id uint32, nth uint64, err error) {
 	c := co.c
 	m := out.message()
@@ -158,7 +158,8 @@ func (co *callsOut) send(ctx context.Context, out *Out, w *waiter, to Completer)
 	return id, nth, nil
 }
 
-// sentLocked records in the slot what decides about the call if the connection ends.
+// sentLocked records in the slot how far the request was sent. If the connection ends, this decides
+// whether the call can be reported as not processed.
 func (co *callsOut) sentLocked(s *slot, nested, large bool) {
 	s.nested, s.nth, s.end = nested, co.opened, co.c.writing.queued
 	if large {
@@ -166,8 +167,8 @@ func (co *callsOut) sentLocked(s *slot, nested, large bool) {
 	}
 }
 
-// farAway is the distance from which a deadline counts as none, 146 years. With a later deadline,
-// sums would overflow, and the wire format could not carry it.
+// farAway is 146 years. A call whose deadline is at least that far away counts as a call without a
+// deadline. A later deadline would overflow in sums, and the wire format could not carry it.
 const farAway = maxTimeout * time.Microsecond
 
 // timeLocked returns the deadline of out on the connection's clock, and the microseconds until
@@ -196,8 +197,9 @@ func (co *callsOut) timeLocked(out *Out) (deadline int64, timeout uint64, err er
 
 // sendLargeAndUnlock sends the rest of a message that did not fit in the opening frame. It unlocks
 // c.mu. The waiter receives the outcome in any case. The caller of an asynchronous call may reuse
-// its memory as soon as it has the outcome, even while sendLargeAndUnlock runs. So that memory is
-// copied with c.mu held, after a check that the outcome is still open.
+// the memory of its message as soon as it has the outcome, even while sendLargeAndUnlock runs. So
+// sendLargeAndUnlock copies that memory with c.mu held, after it has checked that the call has no
+// outcome yet.
 func (co *callsOut) sendLargeAndUnlock(ctx context.Context, deadline time.Time, id uint32, nth uint64, rest pieces, flags wire.Flags, async bool) {
 	c := co.c
 	h := wire.Header{Type: wire.Data, Flags: flags & wire.HasChecksum, ID: id}
@@ -230,7 +232,7 @@ func (co *callsOut) numberLocked(m *Method) uint16 {
 	if n.known {
 		return n.number
 	}
-	if int(co.nextNum) >= int(co.maxNum) { // start over: the newest meaning of a number applies
+	if int(co.nextNum) >= int(co.maxNum) { // start over: the latest announcement of a number applies
 		clear(co.numbers)
 		co.nextNum = 0
 	}
@@ -251,8 +253,9 @@ func (co *callsOut) numberLocked(m *Method) uint16 {
 // timedStarts is how many calls of a batch share one reading of the clock in Out.Began.
 const timedStarts = 32
 
-// beganLocked returns approximately when an asynchronous call begins: when the first call of its
-// batch began. Reading the clock takes up to a tenth of the time that starting such a call takes.
+// beganLocked returns approximately when an asynchronous call begins: the time at which the first
+// call of its batch began. It does not read the clock for every call, because that would take up to
+// a tenth of the time that it takes to start one.
 func (co *callsOut) beganLocked() time.Duration {
 	if len(co.c.writing.out) == 0 || co.opened%timedStarts == 0 {
 		co.lazyLocked().batchBegan = co.c.rt.clock()
@@ -264,8 +267,8 @@ func (co *callsOut) beganLocked() time.Duration {
 // calls, the queue of callers that wait for the window, deadlines, and the waiters that receive the
 // outcome.
 //
-// It appends to the output, sets the time of the next housekeeping, and begins and ends the streams
-// of its calls.
+// callsOut appends requests to the output, sets the time of the next housekeeping, and begins and
+// ends the streams of its calls.
 type callsOut struct {
 	c *Conn
 	*lazyCallsOut

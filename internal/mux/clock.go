@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// birth is the zero of Clock and Conn.now. It is one nanosecond before the start, so that they are
-// never 0.
+// birth is the time at which Clock and Conn.now would return 0. It is one nanosecond before the
+// program's start, so that they never return 0.
 var birth = time.Now().Add(-1)
 
-// Clock returns the time since the program began. It reads the monotonic clock once, for half of
-// the cost of time.Now.
+// Clock returns the time since the program began. It reads only the monotonic clock, which costs
+// half as much as time.Now.
 func Clock() time.Duration { return time.Since(birth) }
 
 // TimeOf converts a reading of Clock to a time. Its monotonic part is exact. Its wall clock part is

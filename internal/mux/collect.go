@@ -13,9 +13,9 @@ import (
 
 // A message that does not fit in a frame arrives in pieces, with other frames between them. The
 // reader collects the pieces in memory of the right size, which is allocated once and then belongs
-// to the receiver. The rest of a piece is read directly into that memory and not into the reader's
-// buffer, because copying it would take as long as reading it. On Linux, one read also takes the
-// pieces that are likely to follow.
+// to the receiver. The reader reads the rest of a piece directly into that memory and not into its
+// own buffer, because copying the rest would take as long as reading it. On Linux, one read also
+// takes the pieces that are likely to follow.
 
 // A collector collects a message that arrives in pieces. The reader owns it until the message is
 // complete.
@@ -40,10 +40,10 @@ const (
 	// firstGrant is how many bytes of a large message must arrive before memory for the whole
 	// message is allocated. Before that, the memory is a multiple of the bytes that have arrived.
 	firstGrant = 256 << 10
-	// earlyGrant is that multiple if it is enough for the whole message. LateGrant is the multiple
-	// otherwise, and the message is then copied once more.
+	// earlyGrant is that multiple if the memory is then large enough for the whole message.
+	// Otherwise the multiple is lateGrant, and the message is copied once more later.
 	earlyGrant, lateGrant = 16, 4
-	// leastGrant bytes are always allocated for a message of that size or more.
+	// leastGrant is the least memory that is allocated for a message of at least that size.
 	leastGrant = 4 << 10
 )
 
@@ -61,8 +61,8 @@ func (rd *reader) collect(r *Request, h wire.Header, frame, msg []byte) bool {
 	return rd.collected(h, r.collected)
 }
 
-// collected refuses a request for which there is no memory. What has arrived of it is dropped, and
-// what still arrives is ignored.
+// collected refuses a request for which there is no memory. The part that has arrived is dropped,
+// and the part that still arrives is ignored.
 func (rd *reader) collected(h wire.Header, p *collector) bool {
 	if p.err != ErrMemory || h.Flags&wire.OfReply != 0 { //nolint:errorlint // it is set bare
 		return true
@@ -118,7 +118,8 @@ func (co *callsOut) setPart(id uint32, p *collector) (wanted bool) {
 	return wanted
 }
 
-// begin starts the message with an opening frame and the part of the message in it.
+// begin starts a message with its opening frame, and with the part of the message that this frame
+// carries.
 func (p *collector) begin(c *Conn, h wire.Header, size int, frame, msg []byte) {
 	opening := len(frame) - len(msg)
 	if h.Flags&wire.HasChecksum != 0 {
@@ -128,7 +129,7 @@ func (p *collector) begin(c *Conn, h wire.Header, size int, frame, msg []byte) {
 	n := opening + len(msg)
 	if n >= leastGrant {
 		n = p.grant(n)
-	} // the pieces that follow decide how much is allocated
+	} // the pieces that follow decide how much memory is allocated
 	if !p.grow(n) {
 		return
 	}
@@ -138,8 +139,8 @@ func (p *collector) begin(c *Conn, h wire.Header, size int, frame, msg []byte) {
 	p.add(msg)
 }
 
-// grow moves the message to memory of n bytes, which it counts first. It returns false if there is
-// no memory, or if the message is no longer wanted.
+// grow moves the message to memory of n bytes. It counts these bytes before it allocates them. It
+// returns false if the memory limit is reached, or if the message is no longer wanted.
 func (p *collector) grow(n int) bool {
 	c := p.c
 	c.mu.Lock()

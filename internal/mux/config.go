@@ -14,15 +14,15 @@ type Limits struct {
 	MaxMessage   int // bytes of one message as sent
 	MaxOpen      int // requests open at once
 	MaxOpenBytes int // bytes of their messages
-	MaxMemory    int // bytes that the peer can make this side hold in all; 0 means no bound
+	MaxMemory    int // bytes that the peer can make this side hold in all; 0 means unlimited
 	MaxMethods   int // method numbers
 	MaxUnsent    int // bytes waiting to be written, beyond which this side stops reading
 	// Bytes that the peer may send on a stream before this side consumes them. 0 means the default
 	// of the specification.
 	StreamWindow int
 
-	// A peer that was silent for this long is pinged. After the same time again it is dead. 0
-	// disables keepalive.
+	// This side pings a peer that was silent for this long. If the peer remains silent for the same
+	// time again, it counts as dead. 0 disables keepalive.
 	KeepAlive time.Duration
 	Handshake time.Duration // limit for the arrival of the peer's preface and settings
 	// the connection is closed after this time without an open request; 0 means never
@@ -46,30 +46,31 @@ type Config struct {
 	Metadata []byte // sent with the settings
 	Agent    string // sent with the settings
 
-	// A side that serves describes itself with these in its settings, see wire.Limits. Services
-	// returns the list of services. Keys returns the scope of the key memory, and how long the
-	// memory keeps a key. Both may be nil. NewOf calls them when a connection begins, so several
-	// goroutines may call them at the same time. They must not run user code.
+	// A side with services describes itself in its settings with the next three fields, see
+	// wire.Limits. Services returns the list of services. Keys returns the scope of the key memory,
+	// and how long the memory keeps a key. Services and Keys may be nil. NewOf calls them when a
+	// connection begins, so several goroutines may call them at the same time. They must not run
+	// user code.
 	Incarnation []byte
 	Services    func() []byte
 	Keys        func(c *Conn) (scope string, keep time.Duration)
 
-	// Bind returns the Target for a method number of the peer. It is nil when this side serves
-	// nothing. The reader goroutine calls it. The binding aliases the read buffer.
+	// Bind returns the Target for a method number of the peer. Bind is nil when this side has no
+	// services. The reader goroutine calls Bind. The binding aliases the read buffer.
 	Bind func(c *Conn, b *wire.Binding) (Target, wire.Info)
 	// Hello receives the peer's settings before any of the peer's requests is served. The settings
 	// alias the read buffer. A refusal ends the connection.
 	Hello func(c *Conn, peer *wire.Limits) *Refusal
-	// Learned receives what the peer says about a method that this side calls.
+	// Learned receives the peer's information about a method that this side calls.
 	Learned func(c *Conn, handle int, info wire.Info)
 	// Unusable is called when no more requests can be sent, because the peer drains the connection
 	// or the connection has ended. It is called before the calls on the connection fail, so that
-	// they can be sent elsewhere.
+	// they can be sent on another connection.
 	Unusable func(c *Conn)
-	// Ended is called once, after the connection has ended. Err is the reason and never nil.
+	// Ended is called once, after the connection has ended. Err is the reason. It is never nil.
 	Ended func(c *Conn, err error)
 
-	Runtime *Runtime // nil means the Runtime of the process
+	Runtime *Runtime // nil selects the Runtime of the process
 	// bounds what all connections hold together; nil applies only each connection's Limits
 	Memory *Memory
 	Pool   *Pool  // runs the handlers that are not short
@@ -101,6 +102,7 @@ func (cfg *Config) ownOpenBytes() int {
 }
 
 // mostOrphans is how many orphans a server may have: a quarter of the requests that may be open.
+// See orphan.
 func (cfg *Config) mostOrphans() int {
 	most := cfg.MaxOpen
 	if cfg.Budget != nil {

@@ -11,7 +11,7 @@
 //   - writing (writing.go): the output buffer, and who flushes it.
 //   - callsOut (callsout.go): the calls that this side opens, with the peer's window.
 //   - callsIn (callsin.go): the calls that the peer opens, with their order and their memory.
-//   - quota (quota.go): how much the peer may have open, as part of the budget of all connections.
+//   - quota (quota.go): how many requests the peer may have open, as part of the budget of all connections.
 //   - streams (streams.go): what the streams of the connection share.
 //   - lifetime (lifetime.go): settings, housekeeping, keepalive, drain and end.
 //
@@ -53,9 +53,9 @@ const (
 
 // Conn is one connection. Its methods may be called concurrently.
 //
-// A Conn is composed of roles. Each role has its own fields and methods, and its comment says what
-// it may touch of the other roles. A method belongs to the role whose fields it changes. All roles
-// share one mutex: Conn.mu guards every field without another rule in its comment.
+// A Conn is composed of roles. Each role has its own fields and methods. The comment of a role says
+// which state of other roles it may change. A method belongs to the role whose fields it changes.
+// All roles share one mutex: Conn.mu guards every field whose comment does not name another rule.
 //
 // A process may have many idle connections, so a Conn is small. State that most connections never
 // need is in the lazy part of a role, which is allocated on first use.
@@ -90,15 +90,15 @@ type counters struct {
 	reads, writes, bytesIn, framesIn atomic.Uint64
 }
 
-// Call sends a request and waits for the answer, which the caller must Release. Call returns as
-// soon as ctx ends or the deadline passes, and tells the peer.
+// Call sends a request and waits for the answer, which the caller must Release. If ctx ends or the
+// deadline passes, Call returns immediately and cancels the request at the peer.
 func (c *Conn) Call(ctx context.Context, out *Out) (*Answer, error) {
 	return c.callsOut.call(ctx, out)
 }
 
 // Start sends a request and returns. Unless Start returns an error, to receives the outcome of the
-// call. Start waits only while the peer's window or the connection's output is full, and until ctx
-// ends at most.
+// call. Start waits only while the peer's window or the connection's output is full, at most until
+// ctx ends.
 func (c *Conn) Start(ctx context.Context, out *Out, to Completer) error {
 	return c.callsOut.start(ctx, out, to)
 }
@@ -108,9 +108,9 @@ func (c *Conn) Notify(ctx context.Context, out *Out) error {
 	return c.callsOut.notify(ctx, out)
 }
 
-// Follow sends a one-way request like Notify, and always with an id. To receives the outcome when
-// the peer is done with the request. The caller does not wait, so once the request is sent, neither
-// ctx nor the deadline ends it.
+// Follow sends a one-way request like Notify, but always with an id. To receives the outcome when
+// the peer is done with the request. The caller does not wait for the outcome, so neither ctx nor
+// the deadline ends the request once it is sent.
 func (c *Conn) Follow(ctx context.Context, out *Out, to Completer) error {
 	return c.callsOut.follow(ctx, out, to)
 }
@@ -143,8 +143,8 @@ func (c *Conn) CancelRequests() {
 }
 
 // Executing returns the target of each request that the peer has open. A request that runs on the
-// reader goroutine is missing until another goroutine has taken over the reading, which takes
-// milliseconds.
+// reader goroutine is missing for a few milliseconds, until another goroutine has taken over the
+// reading.
 func (c *Conn) Executing() []Target {
 	return c.callsIn.executing()
 }
@@ -244,8 +244,8 @@ func (c *Conn) Ended() <-chan struct{} {
 }
 
 // Load returns how many calls of this side are open on the connection, including those that wait.
-// Saturated says that another call would wait, either for the peer's window or because the output
-// is full.
+// Saturated says that a further call would have to wait, either for the peer's window or because
+// the output is full.
 func (c *Conn) Load() (calls int, saturated bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -278,8 +278,8 @@ func (c *Conn) Counters() Counters {
 	}
 }
 
-// Drain tells the peer that this side accepts no more requests. Accepted requests finish, and then
-// the connection closes. Drain does not wait for that, see Ended.
+// Drain tells the peer that this side accepts no more requests. The accepted requests finish, and
+// then the connection closes. Drain does not wait for the close, see Ended.
 func (c *Conn) Drain() { c.lifetime.drain(0) }
 
 // CloseWhenIdle accepts no more calls of this side. It closes the connection when the open calls
@@ -293,16 +293,16 @@ func (c *Conn) Err() error {
 	return c.lifetime.err
 }
 
-// Aged reports whether this side or the peer ended the connection because it was idle or old.
-// Nothing is wrong with the peer then.
+// Aged reports whether this side or the peer ended the connection because it was idle or old. Such
+// an end does not indicate a fault of the peer.
 func (c *Conn) Aged() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lifetime.aging.retired
 }
 
-// Keep counts n bytes that are held until the connection ends. If it returns false, they must not
-// be allocated.
+// Keep counts n bytes that are held until the connection ends. If Keep returns false, the caller
+// must not allocate these bytes.
 func (c *Conn) Keep(n int) bool { return c.memory.holdUntilEnd(n) }
 
 // now returns Clock in nanoseconds.

@@ -10,15 +10,15 @@ import (
 )
 
 // A Context is the context of a request's handler. It ends when the peer cancels, when the deadline
-// passes, when the connection ends, or when the handler has returned. It is small, because every
-// request needs a new one: handlers keep contexts.
+// passes, when the connection ends, or when the handler has returned. A Context is small, because
+// every request needs a new one: handlers may keep their contexts, so contexts are never reused.
 type Context struct {
 	conn     *Conn
 	id       uint32 // of the request; 0 if it has none
 	deadline int64  // on the connection's clock; 0 for none
 
 	rd      *reader // the reader that runs the handler inline, or nil
-	running uint64  // the reader's state meanwhile
+	running uint64  // the state of rd while the handler runs
 
 	ending atomic.Pointer[ending] // nil until the context ends or a goroutine waits for the end
 }
@@ -48,15 +48,15 @@ func closedChan() chan struct{} {
 // Conn returns the connection of the request.
 func (x *Context) Conn() *Conn { return x.conn }
 
-// alone reports whether the request is one-way and so small that it has no id. It gets no final
-// frame.
+// alone reports whether the request is one-way and so small that it has no id. The peer gets no
+// final frame for such a request.
 func (x *Context) alone() bool { return x.id == 0 }
 
 // Expired reports whether the deadline has passed.
 func (x *Context) Expired() bool { return x.deadline != 0 && x.conn.now() >= x.deadline }
 
-// Fresh reports whether the request has just been read, because its handler runs on the reader
-// goroutine. Its deadline is then in the future without a look at the clock.
+// Fresh reports whether the handler runs on the reader goroutine. The request has then just been
+// read, so its deadline has not passed, and the caller need not read the clock.
 func (x *Context) Fresh() bool { return x.rd != nil }
 
 // Deadline implements context.Context.
@@ -64,12 +64,13 @@ func (x *Context) Deadline() (time.Time, bool) {
 	if x.deadline == 0 {
 		return time.Time{}, false
 	}
-	at := x.conn.rt.time() // for people: the wall clock may have been set since the program began
+	at := x.conn.rt.time() // with the current wall clock, which may have been set since the program began
 	return at.Add(time.Duration(x.deadline - int64(at.Sub(birth)))), true
 }
 
-// Done implements context.Context. A caller of Done is about to wait. So a handler on the reader
-// goroutine loses the reading at once, because otherwise no goroutine could read the cancellation.
+// Done implements context.Context. A caller of Done is about to wait. So if the handler runs on the
+// reader goroutine, another goroutine takes over the reading at once. Otherwise no goroutine could
+// read the cancellation.
 func (x *Context) Done() <-chan struct{} {
 	x.Blocking()
 	e := x.makeEnding()
@@ -92,8 +93,8 @@ func (x *Context) makeEnding() *ending {
 	return x.ending.Load()
 }
 
-// Blocking says that the handler is about to wait. A handler on the reader goroutine loses the
-// reading.
+// Blocking says that the handler is about to wait. If it runs on the reader goroutine, another
+// goroutine takes over the reading.
 func (x *Context) Blocking() {
 	if x.rd != nil {
 		x.conn.reading.handOver(x.rd, x.running)
@@ -184,7 +185,7 @@ func (x *Context) cancel(err, cause error) {
 }
 
 // Draining returns a channel that is closed when this side begins to drain the connection. A
-// handler without an end of its own should then end.
+// handler that would otherwise run for ever should then return.
 func (x *Context) Draining() <-chan struct{} {
 	c := x.conn
 	c.mu.Lock()

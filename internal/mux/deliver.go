@@ -11,11 +11,11 @@ import (
 // This file delivers replies: the reader frees the slots of all replies of a batch under one lock,
 // and wakes their callers.
 
-// A delivery is a final frame whose waiter has not been woken. Its slot is free after
-// takeWaiterLocked.
+// A delivery is a final frame whose waiter has not been woken. TakeWaiterLocked frees the slot of
+// the call.
 type delivery struct {
 	w     *waiter   // nil when no goroutine waits
-	to    Completer // in place of w
+	to    Completer // receives the outcome in place of w
 	stop  func() bool
 	id    uint32
 	frame []byte
@@ -27,14 +27,15 @@ type delivery struct {
 // the processor's nearest cache.
 const maxDeliveries = 64
 
-// queueDelivery appends a final frame to those that deliver will pass on.
+// queueDelivery appends a final frame to the frames that deliver will pass to their waiters.
 func (rd *reader) queueDelivery(h wire.Header, frame []byte) {
 	rd.deliveries = append(rd.deliveries, delivery{id: h.ID, frame: frame})
 }
 
-// deliver wakes the waiters of the replies in deliveries. It takes the lock once for all of them,
-// wakes them one by one, and then makes one write for the requests that the woken callers send
-// next. It returns false when another reader has taken over. That reader wakes the rest.
+// deliver wakes the waiters of the replies in deliveries. It takes the lock once for all replies
+// and wakes the waiters one by one. Then it makes one write for the requests that the woken callers
+// send next. It returns false when another reader has taken over. That reader wakes the remaining
+// waiters.
 func (rd *reader) deliver() bool {
 	if len(rd.deliveries) == 0 {
 		return true
@@ -51,7 +52,7 @@ func (rd *reader) deliver() bool {
 			callers++
 		}
 	}
-	// the reader does not run user code before it flushes
+	// only if no waiter is a Completer: then the reader runs no user code before it flushes
 	gathers := callers == len(rd.deliveries) && c.writing.gatherLocked(callers)
 	c.lifetime.endDrainedLocked()
 	c.mu.Unlock()
@@ -76,7 +77,8 @@ func (e *delivery) takeWaiterLocked(c *Conn) {
 	e.id = 0
 	s := c.callsOut.slotLocked(id)
 	if s == nil {
-		// The call was never made. The frame is skipped, because c.mu is held and breach needs it.
+		// This side never made the call. The frame is skipped, because breach needs c.mu, which is
+		// held here.
 		return
 	}
 	w := s.waiter

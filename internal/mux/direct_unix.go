@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// A directWriter writes to a socket without blocking. So a caller can write the frames of other
-// callers and still return when its own context ends. On other systems, and on connections that are
-// not sockets, a separate goroutine writes.
+// A directWriter writes to a socket without blocking. So a caller that also writes the frames of
+// other callers can still return when its own context ends. On other systems, and on connections
+// that are not sockets, a separate goroutine writes.
 type directWriter struct {
 	try   func(fd uintptr) bool // created once: a closure for each write would be an allocation
 	buf   []byte

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// This file divides a Budget. Each division computes all shares from the current state, and does
-// not depend on the sequence of events.
+// This file divides a Budget. Each division computes all shares from the current state. The order
+// of earlier events has no influence.
 
 // A change is a new limit to send to a peer.
 type change struct {
@@ -53,8 +53,8 @@ func (b *Budget) divide() {
 	b.mu.Unlock()
 }
 
-// measuredAs stores the most that a connection used since it was last measured, and what it uses
-// now.
+// measuredAs stores a measurement of a connection: peak and peakBytes are the highest use since the
+// last measurement, and open is the number of requests that are open now.
 func (b *Budget) measuredAs(s *share, peak, peakBytes, open int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,12 +65,13 @@ func (b *Budget) measuredAs(s *share, peak, peakBytes, open int) {
 	}
 }
 
-// needLocked sets the limit that a connection should have if there were enough for all. Hungry says
-// that it may get more than it has, because it used most of that.
+// needLocked sets s.target to the limit that the connection should have if the total were enough
+// for all. It sets s.hungry if the connection used most of its limit. A hungry connection may get a
+// higher limit.
 func (b *Budget) needLocked(s *share, floor int) {
 	limit, bytes := s.conn.quota.hardLimit(), b.bytesOf(s, s.sent)
-	// The limit of bytes is full when the next request does not fit, which may be at half of the
-	// limit.
+	// The byte limit is full when the next request does not fit. That can happen when half of the
+	// limit is in use.
 	full := s.recentBytes >= bytes/2 && bytes < s.conn.cfg.MaxOpenBytes
 	inUnits := int(min(float64(s.recentBytes)*float64(b.total)/float64(max(b.totalBytes, 1)), math.MaxInt32))
 	if s.hungry = full || s.recent >= s.sent-s.sent/4; s.hungry {
@@ -81,8 +82,8 @@ func (b *Budget) needLocked(s *share, floor int) {
 }
 
 // divideLocked decides how much each connection gets, and returns the limits to send. It ignores
-// small changes. Known says that the need has just been measured. Idle connections get more only
-// then, and only if no connection is hungry.
+// small changes. Known says that the need has just been measured. An idle connection gets a higher
+// limit only if known is set and no connection is hungry.
 func (b *Budget) divideLocked(known bool) []change {
 	b.targetsLocked()
 	now := time.Now()
@@ -111,7 +112,7 @@ func (b *Budget) divideLocked(known bool) []change {
 			changes = append(changes, change{s, s.sent, b.bytesOf(s, s.sent), true})
 		}
 	}
-	// the connection with the least is first
+	// the connection with the lowest limit is first
 	slices.SortFunc(raised, func(x, y *share) int { return cmp.Compare(x.sent, y.sent) })
 	for _, s := range raised {
 		limit := min(s.target, s.granted+max(free, 0))
@@ -129,9 +130,9 @@ func (b *Budget) divideLocked(known bool) []change {
 }
 
 // relieveLocked gives parts of the reserve to connections that need more and have less than an
-// equal share. The others may give nothing up for a long time, if their requests do not end. With n
-// such connections each gets at most 1/(n+1) of the reserve, so that a part remains for the next
-// one.
+// equal share. The other connections may keep their shares for a long time, if their requests do
+// not end. If n connections need more, each gets at most 1/(n+1) of the reserve, so that a part
+// remains for the next connection.
 func (b *Budget) relieveLocked() (changes []change) {
 	equal, left, n, single := b.total/max(len(b.members), 1), b.total-b.granted, 0, 0
 	for _, s := range b.members {
@@ -142,7 +143,7 @@ func (b *Budget) relieveLocked() (changes []change) {
 			single++
 		}
 	}
-	// The one request that every connection is allowed must not use up the reserve.
+	// Every connection is allowed one request. These single requests must not use up the reserve.
 	if len(b.members) > b.reserve() {
 		left += single
 	}
@@ -177,8 +178,8 @@ func (b *Budget) disobedient() (found []*share) {
 // free reports whether a new limit can be sent to the peer now.
 func (s *share) free() bool { return s.greeted && !s.gone && !s.lowering }
 
-// targetsLocked sets the target of each connection. If there is not enough, connections with little
-// need get what they need, and the others get equal shares.
+// targetsLocked sets the target of each connection. If the total is not enough for all, connections
+// that need little get what they need, and the other connections get equal shares.
 func (b *Budget) targetsLocked() {
 	n, pool := 0, b.total-b.reserve()
 	for _, s := range b.members {
@@ -226,8 +227,8 @@ func (b *Budget) targetsLocked() {
 }
 
 // levelLocked divides pool equally among the n connections whose targets are not final. The
-// remainder goes to those that had one more before. If shares are small, it goes to one connection
-// after another.
+// remainder goes to connections whose limit was above the equal share before. If shares are small,
+// the connections get the remainder in turn.
 func (b *Budget) levelLocked(n, pool int) {
 	level, left := pool/n, pool%n
 	i := 0

@@ -44,8 +44,9 @@ func (lt *lifetime) onGoAway(h wire.Header, payload []byte) bool {
 const maxRefusal = 1 << 10
 
 // endDrainedLocked schedules the end of a draining connection once no call is open on it. The side
-// that received the drain notice closes the connection. If the draining side closed it, TCP could
-// answer late data with a reset, and the reset could destroy replies that are still in transit.
+// that received the drain notice closes the connection. If the draining side closed the connection,
+// TCP could answer late data with a reset, and the reset could destroy replies that are still in
+// transit.
 func (lt *lifetime) endDrainedLocked() {
 	c := lt.c
 	switch {

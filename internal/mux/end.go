@@ -27,7 +27,7 @@ func (lt *lifetime) closeFlushed() {
 	select {
 	case <-gone:
 	case <-ctx.Done():
-		lt.closeBelow() // the reader closes it too
+		lt.closeBelow() // the reader may also close it
 	}
 }
 
@@ -38,8 +38,8 @@ func (lt *lifetime) abort() {
 	lt.endAndUnlock(ErrClosed)
 }
 
-// graciousLocked reports whether the ended connection can be closed without destroying data that is
-// on its way to the peer.
+// graciousLocked reports whether the connection should end graciously: closed such that no data on
+// its way to the peer is destroyed. See shutSocket.
 func (lt *lifetime) graciousLocked() bool {
 	c := lt.c
 	written := !c.writing.flushing && len(c.writing.out) == 0 && lt.writeErr == nil
@@ -73,9 +73,9 @@ func (lt *lifetime) readerEndedLocked() <-chan struct{} {
 // read.
 const closingTime = time.Second
 
-// refuse ends the connection and sends the reason to the peer. The reader calls it. For a while it
-// reads and drops what the peer sends, because closing a socket with unread data in it would
-// destroy what the peer has not read.
+// refuse ends the connection and sends the reason to the peer. The reader calls it. Then refuse
+// reads and discards the peer's data for a while, because closing a socket with unread data in it
+// would destroy data that the peer has not read yet.
 func (lt *lifetime) refuse(why *Refusal, err error) {
 	c := lt.c
 	ctx, cancel := context.WithTimeout(context.Background(), closingTime)
@@ -93,7 +93,7 @@ func (lt *lifetime) refuse(why *Refusal, err error) {
 	c.writing.awaitWrittenRelocking(ctx)
 	c.mu.Unlock()
 	if c.writing.finishBelow() {
-		// if it fails, the peer may miss the reason
+		// if this fails, the peer may not get the reason
 		_ = c.reading.readableUntil(time.Now().Add(closingTime / 2))
 		c.reading.drainBelow()
 	}
@@ -142,7 +142,7 @@ func (lt *lifetime) endAndUnlock(err error) {
 	lt.shutSocket(gracious)
 	if rd := c.reading.reader.Load(); rd != nil {
 		if state := rd.state.Load(); state&running != 0 {
-			c.reading.handOver(rd, state) // so that a handler that blocks is not mistaken for the reader
+			c.reading.handOver(rd, state) // so that rd, which a handler blocks, no longer counts as the reader
 		}
 	}
 	if c.cfg.Unusable != nil {
@@ -156,8 +156,8 @@ func (lt *lifetime) endAndUnlock(err error) {
 	}
 }
 
-// reasonLocked returns why the connection ends. Err is the latest symptom, and an earlier reason
-// takes precedence.
+// reasonLocked returns why the connection ends. Err is the error that was noticed last. A reason
+// that was recorded earlier takes precedence over err.
 func (lt *lifetime) reasonLocked(err error) error {
 	_, io := errors.AsType[*IOError](err)
 	switch {

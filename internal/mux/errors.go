@@ -72,8 +72,8 @@ func (e *IOError) Error() string {
 	return string(e.Op) + ": " + e.Err.Error()
 }
 
-// Unwrap returns the cause. For an EndOfStream it returns nil, because io.EOF is the regular end of
-// a stream of messages.
+// Unwrap returns the cause. For an EndOfStream it returns nil, because to callers io.EOF means the
+// regular end of a stream of messages.
 func (e *IOError) Unwrap() error {
 	if e.Op == EndOfStream {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// This file does what is due on a connection: deadlines, keepalive, and the end of connections
-// whose time is over.
+// This file does the timed work of a connection: it handles deadlines and keepalive, and ends
+// connections that are idle or old.
 
 // housekeepByLocked makes the housekeeping timer fire at t or before.
 func (lt *lifetime) housekeepByLocked(t int64) {
@@ -75,8 +75,9 @@ func (lt *lifetime) housekeep() {
 	}
 }
 
-// readsOnLocked reports whether this side goes on reading from a peer that it can no longer write
-// to. Frames that the peer sent before it went away may have to wait until there is room for them.
+// readsOnLocked reports whether this side goes on reading from a peer to which it can no longer
+// write. The reader may have to wait for room before it can read the frames that the peer sent
+// before it went away.
 func (lt *lifetime) readsOnLocked(now int64) bool {
 	c := lt.c
 	frames := c.count.framesIn.Load()
@@ -92,7 +93,7 @@ func (lt *lifetime) drainedLocked(now int64) error {
 	c := lt.c
 	if c.callsOut.open > 0 || c.callsIn.inOpen > 0 {
 		if lt.linger != 0 {
-			lt.lazyLocked().linger = 0 // it is set again when the calls have ended
+			lt.lazyLocked().linger = 0 // calls are open; linger is set again when they have ended
 		}
 		return nil
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file reads requests: the reader parses them and refuses or accepts them. What happens to an
-// accepted request is in callsin.go.
+// This file reads requests: the reader parses them and refuses or accepts them. The file callsin.go
+// handles accepted requests.
 
 // request handles a frame that opens a call.
 func (rd *reader) request(h wire.Header, frame []byte) bool {
@@ -96,9 +96,10 @@ func (rd *reader) newRequest(t Target) *Request {
 // validOpening reports whether the id and the flags of a request are valid.
 func (ci *callsIn) validOpening(h wire.Header) bool {
 	if h.ID == 0 {
-		return h.Flags&(wire.OneWay|wire.More) == wire.OneWay // Data frames need an id
+		return h.Flags&(wire.OneWay|wire.More) == wire.OneWay // a request that Data frames follow needs an id
 	}
-	// The table is as large as the highest slot. A slot beyond the limit would waste memory.
+	// The table has memory for all slots up to the highest one in use. A slot beyond the limit
+	// would waste memory.
 	return h.ID>>wire.SlotBits != 0 && int(wire.Slot(h.ID)) < maxSlots(ci.c.cfg.MaxOpen)
 }
 
@@ -107,7 +108,8 @@ func (ci *callsIn) validOpening(h wire.Header) bool {
 const maxTimeout = 1<<62/1000 - 1
 
 // readFields parses the block of fields and returns the timeout. Most calls have only the usual
-// fields. The struct for all fields is large, so it is allocated on first use.
+// fields. The struct for all fields is large, so readFields allocates it only for a call with other
+// fields.
 func (r *Request) readFields(block []byte) (timeout uint64, err error) {
 	timeout, metadata, budget, ok := wire.ParseUsualFields(block)
 	if ok {
@@ -135,7 +137,7 @@ func openMessage(h wire.Header, frame []byte) (fields, msg []byte, err error) {
 }
 
 // accept enters r in the table, or refuses it. Ok reports whether r is in the table. Alive reports
-// whether the connection goes on.
+// whether the connection is still open.
 func (rd *reader) accept(r *Request) (ok, alive bool) {
 	c := rd.c
 	c.mu.Lock()
@@ -187,7 +189,7 @@ func (ci *callsIn) objectionLocked(r *Request) (errorID, text string) {
 	}
 	open, bytes, maxOpen, maxBytes := ci.openLocked(r)
 	switch {
-	case r.alone(): // awaitRequestRoomRelocking has decided about it
+	case r.alone(): // awaitRequestRoomRelocking has already waited for room
 	case open >= maxOpen:
 		return catalogue.TooManyOpen, fmt.Sprintf("%d requests are open on this connection, the limit is %d", open, maxOpen)
 	case bytes > 0 && bytes+r.bytes > maxBytes:
@@ -200,14 +202,14 @@ func (ci *callsIn) objectionLocked(r *Request) (errorID, text string) {
 }
 
 // openLocked returns how many requests of r's kind are open, their bytes, and the limits of that
-// kind. One-way requests are counted separately, because the peer does not count them in its
-// window, and they must not use up the window. Requests that serve calls of this side are counted
-// separately too.
+// kind. One-way requests are counted separately: the peer does not count them in its window, so
+// they must not use up the window. Requests that serve calls of this side are counted separately
+// too.
 func (ci *callsIn) openLocked(r *Request) (open, bytes, maxOpen, maxBytes int) {
 	limit := &ci.c.cfg.Limits
 	switch {
 	case r.alone():
-		// the peer's window does not bound these, so the granted budget does
+		// the peer's window does not bound one-way requests, so the granted budget does
 		return len(ci.oneWay), ci.oneWayBytes, ci.c.quota.limit, ci.c.quota.limitBytes
 	case r.nested:
 		return ci.inNested, ci.inNestBytes, extraOpen(limit.MaxOpen), extraBytes(limit.MaxOpenBytes)

@@ -12,11 +12,12 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// Short handlers and callbacks run on the reader goroutine, because a goroutine for each costs
-// three times as much CPU. The owner learns which methods are short, and can be wrong: a handler
-// may wait for ctx.Done, sleep, or make a call. The reading then goes to a new goroutine, together
-// with the data that has not been handled. The blocked reader keeps the part of the buffer that
-// holds its message. It sends its own reply when the handler returns, and ends.
+// Short handlers and callbacks run on the reader goroutine, because a goroutine for each of them
+// costs three times as much CPU. The owner learns from earlier calls which methods are short. It
+// can be wrong: a handler may wait for ctx.Done, sleep, or make a call. Then a new goroutine takes
+// over the reading, together with the data that has not been handled. The blocked reader keeps the
+// part of the buffer that holds its message. When the handler returns, the blocked reader sends the
+// reply and ends.
 
 // The states of a reader, in the low bits of reader.state. The other bits are a counter.
 const (
@@ -52,7 +53,7 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 			c.reading.handOver(rd, rd.beginUserCode(running))
 		}
 	}()
-	// Refuse has seen this request running, or this sees refusing.
+	// Either Refuse has found this request running, or this check finds refusing set.
 	if refused := c.callsIn.refusing.Load(); refused || rd.tooLate(r) {
 		normal = true
 		return rd.withdraw(r, state) && refused
@@ -60,12 +61,12 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 	r.target.Serve(r)
 	normal = true
 	r.sayTimesIfAsked()
-	if !r.alone() && r.Reply.large() || r.late.Load() != notLate { // it may have to wait until the peer reads
+	if !r.alone() && r.Reply.large() || r.late.Load() != notLate { // sending the reply may have to wait until the peer reads
 		c.reading.handOver(rd, state)
 	}
 	if !rd.endUserCode(state) {
 		if !timed {
-			began = rd.lostAt.Load() // one or two ticks late
+			began = rd.lostAt.Load() // one or two ticks after the real beginning
 		}
 		if r.serveEnded(began) {
 			rd.finishLate(r, began)
@@ -212,7 +213,7 @@ func (rd *reader) takeOver() {
 	}
 }
 
-// pow2 returns the smallest power of two above n, which leaves room for more.
+// pow2 returns the smallest power of two above n, so that a buffer of n bytes has room to grow.
 func pow2(n int) int {
 	p := 1
 	for p <= n {
@@ -222,14 +223,15 @@ func pow2(n int) int {
 }
 
 // endBatch writes the frames that the batch has produced. If the peer does not read its replies,
-// endBatch waits until it does, so that nothing more is read. While calls of this side wait for
-// replies of the peer, that wait could last for ever, because the peer may do the same. So the
-// reading then goes on, and handlers wait with their replies on their own goroutines. It returns
-// false when the connection has ended.
+// endBatch waits until the peer reads again, so that this side reads no more requests meanwhile.
+// While calls of this side are open, endBatch does not wait, because the peer may be waiting in the
+// same way and both sides would wait for ever. The reader then reads on, and handlers wait on their
+// own goroutines until their replies can be sent. endBatch returns false when the connection has
+// ended.
 func (rd *reader) endBatch() bool {
 	c := rd.c
-	rd.clock = 0            // the reading may be stale after a wait
-	if !c.reading.preface { // a peer of another protocol gets no frames
+	rd.clock = 0            // after a wait, the reading of the clock may be too old
+	if !c.reading.preface { // the peer may speak another protocol, so it gets no frames yet
 		return true
 	}
 	c.mu.Lock()
@@ -255,8 +257,8 @@ func (rd *reader) endBatch() bool {
 	return c.lifetime.err == nil
 }
 
-// unsentGrace is how many bytes beyond the limit can wait only if the peer ignores its window, so
-// that this side refuses its requests all the time.
+// unsentGrace is how many bytes beyond the limit a peer that obeys its window can cause to wait.
+// More bytes wait only if the peer ignores its window, so that this side keeps sending refusals.
 const unsentGrace = 2 * highWater
 
 func (rd *reader) appendRepliesLocked() {
@@ -267,7 +269,7 @@ func (rd *reader) appendRepliesLocked() {
 	// the peer sent all requests of a batch before any of their replies
 	c.quota.usedLocked(c.callsIn.inOpen+rd.inline, c.callsIn.inBytes)
 	if len(c.writing.out) == 0 && !c.writing.flushing && cap(rd.replies) <= keepBuffer {
-		c.writing.out, rd.replies = rd.replies, c.writing.out // the buffers are swapped, and nothing is copied
+		c.writing.out, rd.replies = rd.replies, c.writing.out // swaps the buffers in place of copying
 		c.writing.queued += uint64(len(c.writing.out))
 	} else {
 		c.writing.out = append(c.writing.out, rd.replies...)

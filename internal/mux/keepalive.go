@@ -12,7 +12,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file finds out whether the peer is alive: pings, keepalive, and messages that do not arrive.
+// This file finds out whether the peer is alive. It handles pings, keepalive, and messages that
+// stop arriving.
 
 func (lt *lifetime) onPing(payload []byte) bool {
 	c := lt.c
@@ -84,8 +85,8 @@ func (lt *lifetime) ping(ctx context.Context) (time.Duration, error) {
 
 // keepAliveLocked pings a peer that has been silent, and reports whether the peer is alive. A peer
 // is alive if it sends something, or if it accepts what was written to it. On a slow link a ping
-// can be queued behind megabytes of a message. A side that only receives therefore pings too: its
-// peer hears the ping, although it cannot answer yet.
+// can wait in the queue behind megabytes of a message. A side that only receives therefore pings
+// too: its peer receives that ping, although the peer's answer has to wait in its queue.
 func (lt *lifetime) keepAliveLocked(now int64) bool {
 	c := lt.c
 	lt.pingAt = later(now, c.cfg.KeepAlive)
@@ -100,7 +101,8 @@ func (lt *lifetime) keepAliveLocked(now int64) bool {
 		if !heard || wrote || backlog {
 			return true
 		}
-	// this side does not read, so it cannot hear the peer, and still has to send something
+	// this side does not read now, so it cannot notice the peer's frames, but it still has to send
+	// something
 	case c.reading.holding:
 	case lt.pinged:
 		return false
@@ -113,7 +115,7 @@ func (lt *lifetime) keepAliveLocked(now int64) bool {
 
 // acknowledgesLocked reports whether the peer has acknowledged new bytes since the last check. The
 // operating system of a hung peer also acknowledges, but only until its receive buffer is full.
-// Bytes that are always acknowledged at once, such as pings, prove nothing.
+// The acknowledgment of bytes such as pings, which are always acknowledged at once, proves nothing.
 func (lt *lifetime) acknowledgesLocked() bool {
 	c := lt.c
 	if c.callsOut.open == 0 && c.callsIn.inOpen == 0 {
@@ -133,13 +135,13 @@ func (lt *lifetime) acknowledgesLocked() bool {
 	return before != 0 && last.acknowledged != before
 }
 
-// leastProgress is the average rate, in bytes per second, that a peer must send while one of its
-// messages is incomplete. Slower links are treated as stalled.
+// leastProgress is the lowest average rate, in bytes per second, at which a peer must send while
+// one of its messages is incomplete. A slower message counts as stalled.
 const leastProgress = 4 << 10
 
-// endStalledLocked ends incomplete requests and messages if the peer has sent almost nothing for as
-// long as it takes to find a peer dead. Pings keep a connection alive. They must not keep the
-// memory of a message that does not arrive.
+// endStalledLocked ends incomplete requests and messages if the peer has sent almost nothing for
+// the time after which a silent peer counts as dead. Pings keep a connection alive, but they must
+// not keep this side holding the memory of a message that does not arrive.
 func (lt *lifetime) endStalledLocked(now int64) {
 	c := lt.c
 	unfinished := c.callsIn.unfinishedLocked()
@@ -171,8 +173,8 @@ func (lt *lifetime) endStalledLocked(now int64) {
 
 var errStalled = errors.New("the rest of it did not come in time")
 
-// stuckTime is how long a reader waits for room without the end of any one-way request. After that
-// the handlers are assumed to wait for replies that this side does not read.
+// stuckTime is how long a reader waits for room while no one-way request ends. After that this side
+// assumes that the one-way handlers wait for replies, which it does not read meanwhile.
 func (lt *lifetime) stuckTime() time.Duration {
 	c := lt.c
 	if c.cfg.KeepAlive > 0 {
@@ -181,8 +183,8 @@ func (lt *lifetime) stuckTime() time.Duration {
 	return 15 * time.Second
 }
 
-// peerGoneLocked makes the connection end with err, once the reader has read the peer's last frames
-// or after limit.
+// peerGoneLocked makes the connection end with err when the reader has read the peer's last frames,
+// or after limit at the latest.
 func (lt *lifetime) peerGoneLocked(err *IOError, limit time.Duration) {
 	c := lt.c
 	if lt.writeErr != nil {

@@ -4,9 +4,10 @@ package mux
 
 import "time"
 
-// A late reply comes after Serve has returned, without a goroutine that waits for it. Serve calls
-// Later while it runs. Whoever has the reply calls Finish, on any goroutine, before or after Serve
-// returns. The request stays open until then: in the table, in the limits, and during a drain.
+// A late reply is a reply that is sent after Serve has returned. No goroutine waits for it. Serve
+// calls Later while it runs. The code that has the reply calls Finish, on any goroutine, before or
+// after Serve returns. The request stays open until then: in the table, in the limits, and during a
+// drain.
 
 // The states of a late reply.
 const (
@@ -20,13 +21,13 @@ const (
 // Later lets Serve return before there is a reply. Only Serve may call it.
 func (r *Request) Later() { r.late.CompareAndSwap(notLate, lateServing) }
 
-// NotLater undoes Later, because Serve has failed and has stored the reply. It reports false if
-// Finish was called first. Only Serve may call it.
+// NotLater undoes Later. Serve calls it when it has failed after it called Later, and has stored
+// the reply itself. NotLater returns false if Finish was called first. Only Serve may call it.
 func (r *Request) NotLater() bool { return r.late.CompareAndSwap(lateServing, notLate) }
 
-// Finish sends the reply of a request that has called Later: Target.Reply stores it first. Finish
-// does nothing if NotLater was called, and when it is called again. It waits while the peer does
-// not read its replies.
+// Finish sends the late reply of a request on which Serve has called Later. It first calls
+// Target.Reply, which stores the reply. Finish does nothing if NotLater was called, or if Finish
+// was called before. It waits while the peer does not read its replies.
 func (r *Request) Finish() {
 	if r.late.CompareAndSwap(lateServing, lateReady) || !r.late.CompareAndSwap(lateReturned, lateFinished) {
 		return
@@ -44,8 +45,8 @@ func (r *Request) Finish() {
 	r.target.Done(r, now-r.Taken, true)
 }
 
-// served reports whether the goroutine of Serve has to reply now that Serve has returned. Otherwise
-// r belongs to Finish.
+// served is called when Serve has returned. It reports whether the goroutine of Serve must send the
+// reply. Otherwise Finish sends it, and r belongs to Finish.
 func (r *Request) served() bool {
 	switch r.late.Load() {
 	case notLate:
@@ -61,8 +62,8 @@ func (r *Request) served() bool {
 	return true
 }
 
-// serveEnded is served for a request that has run inline since about began, and is not the reader's
-// any more.
+// serveEnded is served for a request that began inline at about began and whose reader has lost the
+// reading.
 func (r *Request) serveEnded(began int64) bool {
 	if r.late.Load() == notLate {
 		return true
@@ -72,7 +73,7 @@ func (r *Request) serveEnded(began int64) bool {
 	return r.served()
 }
 
-// exited ends a request whose Serve has ended the goroutine of a reader.
+// exited ends a request whose Serve has ended its goroutine, which was a reader goroutine.
 func (ci *callsIn) exited(r *Request, began int64) {
 	if !r.serveEnded(began) {
 		return

@@ -10,13 +10,13 @@ import (
 // lifetime is the role of the connection as a whole: the settings at its beginning, housekeeping,
 // keepalive, drain and end.
 //
-// It ends what the other roles have open when the connection ends.
+// When the connection ends, lifetime ends the open calls, requests and streams of the other roles.
 type lifetime struct {
 	c *Conn
 	*lazyLifetime
 	err         error
 	housekeeper *time.Timer // calls housekeep
-	housekeepAt int64       // when it fires; never when it is not set
+	housekeepAt int64       // when housekeeper fires; never when it is not set
 	helloBy     int64       // when the peer's settings must have arrived; 0 once they have
 	pingAt      int64
 	progress    uint64      // the value of written at the last keepalive check
@@ -49,7 +49,7 @@ type lazyLifetime struct {
 	endAt       int64                    // when the connection ends because of writeErr; 0 means never
 	endBy       int64                    // the latest time for endAt
 	endFrames   uint64                   // framesIn at the last check
-	stallFrom   int64                    // since when an unfinished message is watched; 0 when there is none
+	stallFrom   int64                    // when this side began to watch an unfinished message; 0 when there is none
 	stallBytes  uint64                   // bytesIn at stallFrom
 	// The part of written that the peer had acknowledged at the last keepalive check. 0 means all.
 	acknowledged int64

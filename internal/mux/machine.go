@@ -15,13 +15,15 @@ import (
 const (
 	// unknownMachine is the memory that is assumed if the system does not report it.
 	unknownMachine = 4 << 30
-	// leastMemory is the minimum of DefaultMemory, so that a message of usual size fits.
+	// leastMemory is the smallest value that DefaultMemory returns, so that a message of usual size
+	// fits.
 	leastMemory = 64 << 20
 )
 
-// DefaultMemory returns the default limit of a Memory, in bytes. If GOMEMLIMIT is set, that is half
-// of it. Otherwise it is a quarter of the memory of the machine or of the control group, whichever
-// is less, because a heap may grow to twice the memory in use. It is at least 64 MiB.
+// DefaultMemory returns the default limit of a Memory, in bytes. If GOMEMLIMIT is set, the default
+// is half of GOMEMLIMIT. Otherwise it is a quarter of the memory of the machine or of the control
+// group, whichever is less. It is not more than that, because a heap may grow to twice the memory
+// in use. The default is at least 64 MiB.
 func DefaultMemory() int {
 	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64/2 {
 		return max(int(min(limit/2, math.MaxInt)), leastMemory)

@@ -10,9 +10,9 @@ import (
 )
 
 // This file counts the memory that peers make this side hold, before it is allocated. A server or a
-// client has one Memory, and each of its connections has a holding in it. These count: requests and
-// their fields, incomplete messages, replies that wait to be sent, windows of streams and the data
-// in them, decompressed bodies, metadata, and the names of methods.
+// client has one Memory, and each of its connections has a holding in it. The count includes
+// requests and their fields, incomplete messages, replies that wait to be sent, windows of streams
+// and the data in them, decompressed bodies, metadata, and the names of methods.
 
 // ErrMemory says that a peer's message needs more memory than this side allows its peers.
 var ErrMemory = errors.New("this side has no memory left for what its peers make it hold")
@@ -20,8 +20,9 @@ var ErrMemory = errors.New("this side has no memory left for what its peers make
 // A Memory bounds the bytes that the peers of all connections of a server or a client make it hold.
 // Its methods may be called concurrently.
 //
-// A single connection gets at most as much as is left for all others. So one greedy connection gets
-// half, and each of n greedy connections gets 1/(n+1), which leaves room for a new one.
+// A connection gets at most as much memory as remains free. So one greedy connection gets half of
+// the limit. Each of n greedy connections gets 1/(n+1) of the limit, and the same amount remains
+// for a new connection.
 type Memory struct {
 	limit int64
 	used  atomic.Int64
@@ -33,11 +34,11 @@ func NewMemory(limit int) *Memory { return &Memory{limit: int64(limit)} }
 // Used returns how many bytes are granted to connections.
 func (m *Memory) Used() int { return int(m.used.Load()) }
 
-// smallHolding is how much a connection may hold while any memory is left, however much others
-// hold.
+// smallHolding is how many bytes a connection may hold as long as the limit is not reached, however
+// much other connections hold.
 const smallHolding = 64 << 10
 
-// grant grants a connection n more bytes. Used is what the connection then uses in all.
+// grant grants a connection n more bytes. Used is how many bytes the connection then uses in all.
 func (m *Memory) grant(n, used int64) bool {
 	now := m.used.Add(n)
 	if left := m.limit - now; left >= 0 && (used <= smallHolding || used <= left) {
@@ -54,7 +55,7 @@ type holding struct {
 	of      *Memory // nil for no Memory
 	limit   int64   // the limit of this connection
 	used    atomic.Int64
-	granted atomic.Int64 // bytes granted by Memory; at least used, except for a moment
+	granted atomic.Int64 // bytes granted by Memory; at least used, except while take or force raises used
 
 	closed atomic.Bool // the connection has ended
 
@@ -63,9 +64,9 @@ type holding struct {
 }
 
 const (
-	// mostGrant is how much a holding takes from Memory ahead of its need, at most.
+	// mostGrant is the most that a holding takes from Memory in advance.
 	mostGrant = 64 << 10
-	// leastGrantAhead is how much it takes ahead at least.
+	// leastGrantAhead is the least that a holding takes from Memory in advance.
 	leastGrantAhead = 4 << 10
 )
 
@@ -154,7 +155,7 @@ func (h *holding) give(n int) {
 	}
 }
 
-// shrink returns granted bytes to Memory, except those in use and ahead bytes.
+// shrink returns granted bytes to Memory. It keeps the bytes in use, and ahead bytes in advance.
 func (h *holding) shrink(ahead int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -169,7 +170,8 @@ func (h *holding) shrink(ahead int64) {
 	}
 }
 
-// close marks that the connection has ended. Bytes that are still in use are uncounted by give.
+// close marks that the connection has ended. Bytes that are still in use count until give uncounts
+// them.
 func (h *holding) close() {
 	h.mu.Lock()
 	h.closed.Store(true)
@@ -186,13 +188,13 @@ const (
 	requestCost = 1 << 10
 	// methodCost is what a method number takes in addition to its names.
 	methodCost = 512
-	// mostStash is the limit of Conn.stash, the part of the holding that is kept for the next
+	// mostStash is the limit of callsIn.stash, the part of the holding that is kept for the next
 	// requests.
 	mostStash = 64 << 10
 )
 
-// takeLocked is holding.take for a request. Most requests take what an earlier one has returned to
-// the stash, which costs one addition.
+// takeLocked is holding.take for a request. Most requests take bytes that an earlier request has
+// returned to the stash, which costs one addition.
 func (ci *callsIn) takeLocked(n int) bool {
 	c := ci.c
 	if ci.stash >= n {
@@ -219,7 +221,7 @@ func (ci *callsIn) giveLocked(n int) {
 	}
 }
 
-// trimMemoryLocked returns memory that an idle connection does not need.
+// trimMemoryLocked returns granted bytes that an idle connection does not need.
 func (ci *callsIn) trimMemoryLocked() {
 	c := ci.c
 	if ci.inOpen == 0 {
@@ -240,32 +242,32 @@ func (ci *callsIn) closeMemoryLocked() {
 	c.memory.close()
 }
 
-// Take counts n bytes for one call that does not come over a connection of this package. If it
-// returns false, they must not be allocated. Give uncounts them.
+// Take counts n bytes for one call that does not come over a connection of this package. If Take
+// returns false, the caller must not allocate these bytes. Give uncounts them.
 func (m *Memory) Take(n int) bool { return m.grant(int64(n), int64(n)) }
 
-// TakeFor is Take for a connection that is not of this package. Held is what the connection then
-// holds in all.
+// TakeFor is Take for a connection that is not of this package. Held is how many bytes the
+// connection then holds in all.
 func (m *Memory) TakeFor(n, held int) bool { return m.grant(int64(n), int64(held)) }
 
 // Give uncounts bytes that Take or TakeFor counted.
 func (m *Memory) Give(n int) { m.used.Add(-int64(n)) }
 
-// Take counts n bytes that the request makes the owner hold. If it returns false, they must not be
-// allocated. Give uncounts them.
+// Take counts n bytes that the request makes the owner hold. If Take returns false, the owner must
+// not allocate these bytes. Give uncounts them.
 func (r *Request) Take(n int) bool { return r.conn.memory.take(n) }
 
 // Give uncounts bytes that Take counted.
 func (r *Request) Give(n int) { r.conn.memory.give(n) }
 
-// Take counts n bytes for a message of the stream. If it returns false, they must not be allocated.
-// Give uncounts them, and so does the end of the call.
+// Take counts n bytes for a message of the stream. If Take returns false, the caller must not
+// allocate these bytes. Give and the end of the call uncount them.
 func (st *Stream) Take(n int) bool {
 	st.conn.mu.Lock()
 	defer st.conn.mu.Unlock()
 	switch {
-	// Only messages that arrived before the end can still be received. They are not counted,
-	// because no other stream waits for their memory.
+	// Only messages that arrived before the end of the call can still be received. Their bytes are
+	// not counted, because no other stream waits for their memory.
 	case st.ended:
 		return true
 	case !st.conn.memory.take(n):

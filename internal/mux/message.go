@@ -9,7 +9,7 @@ import "github.com/yodel-rpc/yodel/internal/wire"
 // A message is the content of a Request, a Reply or a piece of stream data.
 type message struct {
 	fields     *wire.Fields // nil when timeout, metadata and budget are the only fields
-	timeout    uint64       // one of the usual fields, as are metadata and budget
+	timeout    uint64       // timeout, metadata and budget are the usual fields
 	metadata   []byte
 	budget     uint64
 	flags      wire.Flags // Compressed, HasChecksum, End, OneWay, NotProcessed
@@ -18,8 +18,8 @@ type message struct {
 	prefix     [10]byte // the length of the body, if there is an attachment
 }
 
-// simple reports whether the message is a small body and nothing else. Most messages are, and the
-// short path saves about 40 ns for each.
+// simple reports whether the message is a small body and nothing else. This is true for most
+// messages, and the short path saves about 40 ns for each of them.
 func (m *message) simple() bool { return m.plain() && !m.hasUsual() }
 
 // plain reports whether the message is a small body, with at most the usual fields.
@@ -46,11 +46,11 @@ func (m *message) pieces() (parts pieces, size int) {
 	return parts, parts.size()
 }
 
-// opening returns how many bytes of a large message go into the opening frame, which has room for
+// opening returns how many bytes of a large message go into the opening frame, which has space for
 // room bytes. Both sides copy the bytes of the opening frame. They do not copy the bytes of the
-// other frames, but each of those costs a read. So a message that is hardly longer than room fills
-// the opening frame. Otherwise the opening frame takes the bytes that leave only full frames, if
-// they are few. It always takes the prefix.
+// other frames, but each of those frames costs a read. So if a message is only a little longer than
+// room, it fills the opening frame. Otherwise the opening frame takes the bytes that would not fill
+// a whole further frame, if they are few. It always takes the prefix.
 func (p *pieces) opening(room int) int {
 	prefix, size := len(p[0]), p.size()
 	if size-room <= little {
@@ -62,8 +62,9 @@ func (p *pieces) opening(room int) int {
 	return prefix
 }
 
-// remainder returns rest as slices of the body and the attachment, and not by way of m. Otherwise m
-// would escape to the heap. The prefix is always in the opening frame.
+// remainder returns rest as slices of the body and the attachment, and not as slices that were
+// taken from m. With slices from m, m would escape to the heap. The prefix is always in the opening
+// frame.
 func (m *message) remainder(rest pieces) pieces {
 	return pieces{1: m.body[len(m.body)-len(rest[1]):], 2: m.attachment[len(m.attachment)-len(rest[2]):]}
 }
@@ -103,7 +104,7 @@ func (w *writing) appendPlainLocked(h wire.Header, m *message) {
 	w.finishLocked(start)
 }
 
-// appendAnyLocked is appendMessageLocked for every other message. It uses much stack.
+// appendAnyLocked is appendMessageLocked for every other message. It needs a large stack frame.
 func (w *writing) appendAnyLocked(h wire.Header, m *message) (rest pieces) {
 	parts, size := m.pieces()
 	h.Flags |= m.flags

@@ -12,21 +12,21 @@ import (
 )
 
 // Calls that call back must not wait for each other. The handler of a call may call the caller, and
-// that handler may call back again. The first call keeps its place in the window until the last one
-// has ended, so the last one must not wait for a place. Three rules ensure this:
+// that handler may call back again. The first call keeps its place in the window until the
+// innermost call has ended. So the innermost call must not wait for a place in the window. Three
+// rules ensure this:
 //
-//   - A request that serves a call of the peer may go beyond the peer's window, and names the call.
-//     The peer accepts it for that reason, up to another limit. Beyond that limit it fails at once,
-//     so that an endless recursion ends.
-//   - A side with open calls reads on, even if more one-way requests arrive than it has room for.
-//   - A Completer that waits for the window does not block the reading: see passOnReadingRelocking.
+//   - A request that serves a call of the peer may go beyond the peer's window. The request names that call, so the peer accepts it, up to a second limit. Beyond the second limit the request fails at once, so that an endless recursion ends.
+//   - A side with open calls goes on reading, even if more one-way requests arrive than its window allows.
+//   - If a Completer waits for the window, another goroutine takes over the reading: see passOnReadingRelocking.
 
 // extraOpen returns how many requests that serve calls of the receiver may be open beyond a window
-// of n. If both windows are full of calls, each is called back, and each calls back again, there
-// are two such requests for each place.
+// of n. If each call in two full windows calls back, and each of those calls calls back again,
+// there are two such requests for each place in the window.
 func extraOpen(n int) int { return max(2*min(n, wire.MaxSlots), initialWindow) }
 
-// extraBytes returns how many bytes these requests may have, beyond a window of n bytes.
+// extraBytes returns how many bytes the requests that serve calls of the receiver may have, beyond
+// a window of n bytes.
 func extraBytes(n int) int { return max(2*min(n, math.MaxInt/4), 1<<20) }
 
 // maxSlots returns how many slots the window and the requests beyond it take.
@@ -62,7 +62,7 @@ func ConnOf(ctx context.Context) *Conn {
 
 // awaitRequestRoomRelocking waits until the table has room for a one-way request. It unlocks c.mu
 // while it waits. While calls of this side are open, the reader must not wait, because a handler
-// may wait for their replies. Then the table takes more requests, up to another limit.
+// may wait for their replies. The table then takes more requests, up to a second limit.
 func (ci *callsIn) awaitRequestRoomRelocking(r *Request) {
 	c := ci.c
 	held := false
@@ -90,12 +90,13 @@ func (ci *callsIn) awaitRequestRoomRelocking(r *Request) {
 	}
 }
 
-// hangUpTime is how often a side that does not read checks whether the peer has hung up. If the
-// peer has, this side reads what the peer sent for that long again.
+// hangUpTime is the interval at which a side that has stopped reading checks whether the peer has
+// closed the connection. If the peer has closed it, this side goes on reading the peer's last
+// frames for at most hangUpTime.
 const hangUpTime = time.Second
 
-// awaitRoomRelocking waits until a request has left the table. It unlocks c.mu while it waits. It
-// returns true if no request has left the table for stuckTime.
+// awaitRoomRelocking waits until a request has left the table, for at most stuckTime. It unlocks
+// c.mu while it waits. It returns true if no request has left the table for stuckTime.
 func (ci *callsIn) awaitRoomRelocking() (stuck bool) {
 	c := ci.c
 	last, now := ci.lazyLocked(), c.now()
@@ -118,9 +119,10 @@ func (ci *callsIn) awaitRoomRelocking() (stuck bool) {
 	}
 }
 
-// checkHangUpRelocking checks whether the peer has hung up. It unlocks c.mu meanwhile. The end of
-// the peer's data cannot arrive while the receive buffer is full. So this side sends a ping. If the
-// peer is gone, its system answers with a reset, which has arrived at the next check.
+// checkHangUpRelocking checks whether the peer has closed the connection. It unlocks c.mu
+// meanwhile. While the receive buffer is full, the notice that the peer has closed cannot arrive.
+// So this side sends a ping. If the peer is gone, its operating system answers with a reset, and
+// the next check finds that reset.
 func (ci *callsIn) checkHangUpRelocking() {
 	c := ci.c
 	switch {

@@ -9,16 +9,17 @@ import (
 
 // This file implements keyed order. A request with an epoch is ordered. The ordered requests of one
 // key on one connection are executed one after the other, in the order in which they became
-// complete. Each begins when the reply of the previous one has been queued. They never run on the
-// reader goroutine. A waiting request is in the table like any other, so the window, deadlines and
-// cancellation apply to it.
+// complete. Each one begins when the reply of the previous one is in the output. Ordered requests
+// never run on the reader goroutine. A waiting request is in the table like any other, so the
+// window, deadlines and cancellation apply to it.
 //
-// The opener sends the requests of a key without waiting for replies. If this side refuses one of
-// them, the opener sends it again, and requests that were sent behind it must not overtake it. So a
-// refusal breaks the key, and this side refuses all requests that follow. The opener begins a new
-// epoch when all of them have been refused.
+// The opener of a call is the side that sends the request. It sends the requests of a key without
+// waiting for replies. If this side refuses one of them, the opener sends it again. Requests that
+// the opener sent after it must not overtake it. So a refusal breaks the key: this side refuses all
+// later requests of that key and epoch. When all of them have been refused, the opener begins a new
+// epoch.
 
-// A orderedState is the additional state of an ordered request. Conn.mu guards it.
+// An orderedState is the additional state of an ordered request. Conn.mu guards it.
 type orderedState struct {
 	key        string
 	epoch      uint64
@@ -36,19 +37,19 @@ type keyQueue struct {
 	broken uint64
 }
 
-// An keyedOrder is the state of a connection for ordered requests: the keys in use, and the broken
+// A keyedOrder is the state of a connection for ordered requests: the keys in use, and the broken
 // keys. Conn.mu guards it.
 type keyedOrder struct {
 	lines  map[string]*keyQueue // by key; only keys that have requests
-	broken map[string]uint64    // by key, the epoch in which a request was refused
+	broken map[string]uint64    // maps a key to the epoch in which a request was refused
 	bytes  int                  // the length of the keys in broken
 	top    uint64               // the highest epoch seen
 	floor  uint64               // every key is broken up to this epoch
 }
 
-// Bounds of the broken keys that are remembered. If an opener never returns to a key, the key stays
-// broken. Beyond these bounds all keys are broken together in place of single ones. Requests that
-// are refused without need are sent again in a new epoch.
+// Bounds of the broken keys that a connection remembers. A key remains broken until the opener uses
+// it again. Beyond these bounds this side no longer remembers single keys, and treats all keys as
+// broken. It may then refuse requests needlessly. The opener sends these again in a new epoch.
 const (
 	maxBroken      = 1024
 	maxBrokenBytes = 64 << 10
@@ -62,7 +63,8 @@ func newOrdered(f *wire.Fields) *orderedState {
 	return &orderedState{key: string(f.Key), epoch: f.Epoch}
 }
 
-// brokenLocked reports whether t's request must be refused because an earlier one was.
+// brokenLocked reports whether t's request must be refused because an earlier request of its key
+// was refused.
 func (o *keyedOrder) brokenLocked(t *orderedState) bool {
 	o.top = max(o.top, t.epoch)
 	return t.epoch <= o.floor || len(o.broken) > 0 && t.epoch <= o.broken[t.key]
@@ -87,7 +89,8 @@ func (o *keyedOrder) breakLocked(t *orderedState) {
 	o.broken[t.key] = t.epoch
 }
 
-// mendLocked removes the key of t from the broken keys. It was broken in an earlier epoch.
+// mendLocked removes the key of t from the broken keys. The key was broken in an earlier epoch than
+// that of t.
 func (o *keyedOrder) mendLocked(t *orderedState) {
 	if _, ok := o.broken[t.key]; ok {
 		delete(o.broken, t.key)
@@ -95,7 +98,8 @@ func (o *keyedOrder) mendLocked(t *orderedState) {
 	}
 }
 
-// dispatch executes a complete request that is in the table, at once or in its turn.
+// dispatch executes a complete request that is in the table. It executes an ordered request when
+// the earlier requests of its key are done, and any other request at once.
 func (ci *callsIn) dispatch(r *Request) {
 	c := ci.c
 	t := r.ordered
@@ -137,8 +141,8 @@ func (ci *callsIn) passLocked(r *Request) {
 	if l == nil {
 		return
 	}
-	// The opener does not send a request again that it canceled, or whose deadline has passed. Then
-	// no other request overtakes it. The same holds when the connection has ended.
+	// The key breaks only if the opener may send the request again. The opener does not do that if
+	// it canceled the request, if the deadline has passed, or if the connection has ended.
 	if r.Reply.NotProcessed && !t.skipped && !r.unwanted && c.lifetime.err == nil && !r.Expired() {
 		ci.order.breakLocked(t)
 		l.broken = max(l.broken, t.epoch)
@@ -154,7 +158,7 @@ func (ci *callsIn) passLocked(r *Request) {
 		t.prev.ordered.next = t.next
 	case t.next != nil:
 		l.first = t.next
-		// The connection has ended, and is about to cancel it.
+		// The connection has ended, and its end is about to cancel this request.
 		if l.first.ordered.epoch <= l.broken || c.lifetime.err != nil && !l.first.OneWay {
 			l.first.ordered.skipped, l.first.target = true, skipped{}
 		}
@@ -169,7 +173,7 @@ func (ci *callsIn) passLocked(r *Request) {
 func (t *orderedState) waiting() bool { return t != nil && t.queue != nil && t.prev != nil }
 
 // cancelWaitingLocked answers a request that is canceled before its turn. It answers at once, so
-// that other requests can use its room in the window.
+// that the request no longer takes room in the window.
 func (ci *callsIn) cancelWaitingLocked(r *Request, code uint16) {
 	ci.leaveTableLocked(r)
 	ci.refuseForLocked(r, max(code, catalogue.Canceled), catalogue.CallCanceled, "the caller canceled it before its turn came")

@@ -28,10 +28,11 @@ type numbering struct {
 }
 
 // Out is a request that this side sends. The caller must not change Body and Attachment until Call
-// or Start has returned. Frames that are written after that are copies.
+// or Start has returned. Frames that are written later contain copies of them.
 //
-// The fields that every call sets come first, and rarely set ones last. A reused Out moves between
-// the processor of the caller and that of the reader, so fewer cache lines move.
+// The fields that every call sets come first, and rarely set ones last. When an Out is reused, its
+// cache lines move between the processor of the caller and the processor of the reader. This order
+// of fields makes fewer cache lines move.
 type Out struct {
 	Method     *Method
 	Body       []byte
@@ -42,8 +43,8 @@ type Out struct {
 	Checksum   bool
 	OneWay     bool // set by Notify and Follow
 	NoWait     bool // fail immediately instead of waiting for the peer's window
-	// Name the peer's request that the context belongs to, if it is open. A draining peer accepts
-	// such a request.
+	// Nest makes the request name the peer's request that the context belongs to, if that request
+	// is open. A draining peer accepts such a request.
 	Nest  bool
 	sent  bool          // the connection has set Fields
 	Began time.Duration // set by Start: approximately when the call began, see Clock
@@ -96,7 +97,7 @@ type Answer struct {
 }
 
 // Keep passes ownership of Body, Attachment and Fields to the caller if their memory belongs to
-// this message alone. It reports whether it does.
+// this message alone. It reports whether the caller is now the owner.
 func (a *Answer) Keep() bool {
 	own := a.own
 	if own {
@@ -118,7 +119,8 @@ func (a *Answer) Release() {
 	w.conn.cfg.Pool.waiters.Put(w)
 }
 
-// parse splits the frame of a reply, or the header and the collected message of a large reply.
+// parse fills a from the frame of a reply, or from the header and the collected message of a large
+// reply.
 func (a *Answer) parse(frame []byte) error {
 	h := wire.ParseHeader(frame)
 	payload, err := wire.Payload(frame)
@@ -180,8 +182,8 @@ func (out *Out) addFields(m *message, timeout uint64) {
 	m.fields.Timeout, m.fields.Metadata, m.fields.Budget = timeout, out.Metadata, out.Budget
 }
 
-// counted returns how many bytes a request counts in the window. A stream may be open for ever, so
-// the opening request of a stream counts only if it takes more than one frame.
+// counted returns how many bytes of the window a request takes. A stream may be open for ever, so
+// the opening request of a stream takes bytes of the window only if it has more than one frame.
 func (out *Out) counted(m *message) int {
 	if m.simple() && out.Stream == nil {
 		return len(m.body)

@@ -9,30 +9,33 @@ import (
 	"time"
 )
 
-// An idle connection is parked: its reader goroutine ends, and so does all state that only calls
-// need. The parker of the Runtime watches the sockets of parked connections
-// (park_linux.go). It starts a new reader goroutine when data arrives or the connection ends.
-// Callers can read from a parked connection too, because they may take the token, see selfread.go.
+// An idle connection is parked: its reader goroutine ends, and all memory that only calls need is
+// released. The parker of the Runtime watches the sockets of parked connections (park_linux.go). It
+// starts a new reader goroutine when data arrives or the connection ends. Callers can read from a
+// parked connection too, because they may take the token, see selfread.go.
 //
-// An idle connection took 7.7 KiB. Parking saves 2.6 KiB for the goroutine and 1.3 KiB for the
-// reader. The first call after that takes about 40 µs longer if both sides are parked.
+// Without parking, an idle connection takes 7.7 KiB. Parking saves 2.6 KiB for the goroutine and
+// 1.3 KiB for the reader. If both sides have parked the connection, the next call takes about 40 µs
+// longer.
 
 const (
-	// shortPeriod is the time from a connection's wake-up to the next check for idle connections.
-	// The interval doubles up to longPeriod while no connection wakes up.
+	// shortPeriod is the time from the moment a connection wakes up to the next check for idle
+	// connections. While no connection wakes up, the time between two checks doubles, up to
+	// longPeriod.
 	shortPeriod, longPeriod = 50 * time.Millisecond, time.Second
-	// mostChecked bounds the connections that one run of parkIdle checks: it takes no more than 0.2
-	// ms.
+	// mostChecked bounds the connections that one run of parkIdle checks, so that the run takes at
+	// most 0.2 ms.
 	mostChecked = 2048
-	// parkAfter is how long a connection must be idle before it is parked. ParkAfterCalls is the
-	// same if there were calls since it was last parked, because more may follow.
+	// parkAfter is how long a connection must be idle before it is parked. ParkAfterCalls applies
+	// in place of parkAfter if there were calls since the connection was last parked, because more
+	// calls may follow.
 	parkAfter      = 50 * time.Millisecond
 	parkAfterCalls = time.Second
 	// mostSwept bounds the sockets that one run of parkIdle checks. With more sockets, housekeeping
 	// of parked connections can be later than longPeriod.
 	mostSwept = 8192
-	// timerless is how far away the next housekeeping of a parked connection must be, for the
-	// parker to do it in place of a timer.
+	// timerless is the least time until the next housekeeping of a parked connection for which the
+	// parker does that housekeeping. For earlier housekeeping the connection uses a timer.
 	timerless = 10 * time.Second
 )
 
@@ -118,8 +121,8 @@ func (l *parker) remove(c *Conn) {
 }
 
 // parkIdle parks idle connections. It also wakes parked connections whose sockets this process has
-// closed, because no event reports that. The timer can be reset after it has fired, so parkIdle can
-// be called while it runs.
+// closed, because no event reports that. The timer can be reset after it has fired, so the timer
+// can call parkIdle while another call of parkIdle runs.
 func (l *parker) parkIdle() {
 	l.mu.Lock()
 	if l.busy {
@@ -155,7 +158,7 @@ func (l *parker) parkIdle() {
 }
 
 // housekeepAt makes parkIdle call housekeep at t or a little later, so that a parked connection
-// needs no timer, which takes 140 bytes.
+// needs no timer. A timer takes 140 bytes.
 func (l *parker) housekeepAt(c *Conn, t int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,7 +195,7 @@ func (re *reading) interruptIdle() {
 }
 
 // parkInterrupted handles a failed read. Interrupted reports whether interruptIdle interrupted the
-// read. Parked reports whether the connection is parked now, and then the calling reader goroutine
+// read. Parked reports whether the connection is parked now. If it is, the calling reader goroutine
 // must end.
 func (rd *reader) parkInterrupted(err error) (interrupted, parked bool) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -253,15 +256,16 @@ func (re *reading) clearInterrupt() {
 	if c.lifetime.hasEnded.Load() {
 		next = time.Now().Add(closingTime / 2) // the deadline that shutSocket set
 	}
-	_ = c.nc.SetReadDeadline(next) // it fails when the socket is closed, and so does the next read
+	_ = c.nc.SetReadDeadline(next) // this fails when the socket is closed; the next read then fails too
 }
 
 // parkedReader stands for the reader of parked connections. It does nothing, and nothing changes
 // it.
 var parkedReader = new(reader)
 
-// freeReaders holds readers for connections that wake up. Their state counter goes on counting, so
-// that a goroutine that saw a reader at work for another connection does not mistake it.
+// freeReaders holds readers for connections that wake up. The state counter of a reused reader is
+// not reset. So a goroutine that saw the reader at work for an earlier connection notices that it
+// now works for another one.
 var freeReaders = sync.Pool{New: func() any { return new(reader) }}
 
 func getReader(c *Conn) *reader {

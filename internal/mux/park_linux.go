@@ -12,9 +12,9 @@ import (
 // canPark says whether connections can be parked.
 const canPark = true
 
-// socketSet is an epoll set of sockets. One goroutine watches it, while it is not empty. That
-// goroutine waits with the runtime's poller, because the set is itself a file. Parker.mu guards
-// sockets.
+// socketSet is an epoll set of sockets. While the set is not empty, one goroutine watches it. That
+// goroutine waits with the poller of the Go runtime, which is possible because the set is itself a
+// file. Parker.mu guards the set.
 type socketSet struct {
 	file *os.File
 	fd   int
@@ -69,7 +69,7 @@ func (l *parker) openLocked() bool {
 	}
 	file := os.NewFile(uintptr(fd), "epoll")
 	raw, err := file.SyscallConn()
-	// the runtime's poller cannot wait for it
+	// the poller of the Go runtime cannot wait for the set
 	if err != nil || file.SetDeadline(time.Time{}) != nil {
 		_ = file.Close() // the set was never used
 		return false

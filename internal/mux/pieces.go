@@ -4,7 +4,7 @@ package mux
 
 import "github.com/yodel-rpc/yodel/internal/wire"
 
-// This file reads the pieces of large messages directly into the memory of the message.
+// This file reads the pieces of a large message directly into the memory of that message.
 
 // A piece is a Data frame that has arrived in part. Its rest is read directly into the message.
 type piece struct {
@@ -17,11 +17,11 @@ const (
 	// minStraight is how many bytes of a piece must be missing to read them directly. Fewer bytes
 	// are copied faster than read separately.
 	minStraight = 4 << 10
-	// peek is how many bytes are read behind a piece, to see whether another piece follows.
+	// peek is how many bytes after a piece are read with it, to see whether another piece follows.
 	peek = 4 << 10
-	// ahead is how many pieces are read together with the rest of one. They are in the right place
-	// if they are the next pieces of the same message, which is nearly always so. Otherwise they
-	// are copied.
+	// ahead is how many further pieces are read together with the rest of a piece. If they are the
+	// next pieces of the same message, which is nearly always so, they are read to their place in
+	// the message. Otherwise they are copied.
 	ahead = atOnce
 )
 
@@ -32,7 +32,8 @@ func (p *piece) space() []byte {
 }
 
 // readStraight arranges that the rest of the frame at the end of the buffer is read directly into
-// its message. It does so only for a piece of a large message that is not broken.
+// its message. It does so only if the frame is a piece of a large message, and the message is not
+// broken.
 func (rd *reader) readStraight(h wire.Header) {
 	begun := rd.buf[rd.r+wire.HeaderSize : rd.w]
 	left := int(h.Len) - len(begun)
@@ -57,25 +58,25 @@ func (rd *reader) readStraight(h wire.Header) {
 type readAhead struct {
 	in    *scatterer
 	heads [ahead * wire.HeaderSize]byte
-	// The rest of a piece, the headers and payloads of the pieces that should follow, and the bytes
-	// behind the message.
+	// The rest of a piece, then the headers and payloads of the pieces that should follow, then the
+	// bytes after the message.
 	parts [][]byte
 }
 
-// next returns the expected header of the piece that begins at offset at of the message, if all
-// pieces are as long as this one.
+// next returns the header that is expected for the piece at offset at of the message. It assumes
+// that all pieces have the length of p.
 func (p *piece) next(at int) wire.Header {
 	h := p.h
 	h.Flags &^= wire.More
 	if left := p.of.want - at; int(h.Len) < left {
 		h.Flags |= wire.More
 	} else {
-		h.Len = uint32(left) //nolint:gosec // less than it was
+		h.Len = uint32(left) //nolint:gosec // less than before
 	}
 	return h
 }
 
-// readPieces reads the rest of a piece, the pieces that should follow it, and some bytes behind the
+// readPieces reads the rest of a piece, the pieces that should follow it, and some bytes after the
 // message. It returns false when this reader is done.
 func (rd *reader) readPieces() (alive bool, err error) {
 	p, of := rd.piece, rd.piece.of
@@ -105,7 +106,7 @@ func (rd *reader) readPieces() (alive bool, err error) {
 	return alive, err
 }
 
-// gotPieces handles n bytes that were read to parts. It returns false when this reader is done.
+// gotPieces handles n bytes that were read into parts. It returns false when this reader is done.
 func (rd *reader) gotPieces(parts [][]byte, n int) bool {
 	c := rd.c
 	c.count.reads.Add(1)
@@ -169,8 +170,8 @@ func (rd *reader) grew(n int) bool {
 	return rd.added(h, of)
 }
 
-// limit returns how far the next read fills the buffer. While pieces are expected, it reads only
-// far enough to see the next piece.
+// limit returns the offset in the buffer up to which the next read may fill it. While pieces are
+// expected, that read takes only enough bytes to show whether a piece follows.
 func (rd *reader) limit() int {
 	if rd.expecting {
 		return min(len(rd.buf), rd.w+peek)

@@ -9,30 +9,32 @@ import (
 	"time"
 )
 
-// A wake-up takes longer than everything else that a short call needs. So a goroutine that reads a
-// connection polls for a while before it sleeps, if data has recently arrived within that time. It
-// rarely polls in vain. Many batches of one frame each must have arrived quickly in a row. A vain
-// poll costs credit, and without credit a connection needs twice as many quick batches. After a
-// longer wait the count starts again, so an idle connection polls once and then sleeps. Measured
-// with 10 connections that had just been busy, one second without calls took 0.15 ms of processor
-// time, with and without polling.
+// Waking a goroutine takes longer than everything else that a short call needs. So a goroutine that
+// reads a connection polls for a while before it sleeps, if recent data arrived within that time.
+// Several rules keep it from polling in vain. It polls only after many batches of one frame each
+// have arrived quickly in a row. A poll in vain costs credit, and without credit a connection needs
+// twice as many quick batches. After a longer wait the count of quick batches starts again at 0, so
+// an idle connection polls once and then sleeps. Measured with 10 connections that had just been
+// busy, one second without calls took 0.15 ms of processor time, with and without polling.
 
 const (
-	// quickTime is the time within which the next batch must arrive, if polling is on. Polling then
-	// pays, or would pay if the peer polled too. It includes the time of a wake-up.
+	// quickTime is the time within which the next batch must arrive to count as quick, if polling
+	// is on. Polling saves time for such a batch, or would save time if the peer polled too.
+	// QuickTime includes the time that it takes to wake a goroutine.
 	quickTime  = int64(100 * time.Microsecond)
 	leastQuick = 16 // batches in a row
 	mostQuick  = 1024
 	fullCredit = 32
 	vainCost   = 4
-	// napTime is how long a thread naps when polling is off. A napping thread waits in ppoll for
-	// data, before the goroutine sleeps in the Go scheduler. Sleeping in the scheduler involves
-	// other threads: a single caller took 44 to 66 µs of processor time of both sides for each
-	// call, depending on the machine's load. With naps it took 38 to 45 µs.
+	// napTime is how long a thread naps when polling is off. A napping thread waits in the system
+	// call ppoll for data. If no data arrives, the goroutine then sleeps in the Go scheduler.
+	// Sleeping in the scheduler involves other threads: a single caller took 44 to 66 µs of
+	// processor time of both sides for each call, depending on the machine's load. With naps it
+	// took 38 to 45 µs.
 	napTime = 300 * time.Microsecond
-	// mostPolling is how long a reader may poll before it must sleep. Only a processor without
-	// runnable goroutines checks for data on other connections. If all processors were busy, other
-	// connections would go unnoticed for 10 ms.
+	// mostPolling is how long a reader may poll before it must sleep. The Go scheduler checks for
+	// data on other connections only on a processor without runnable goroutines. If all processors
+	// were polling, data on other connections would wait for 10 ms.
 	mostPolling = int64(time.Millisecond)
 )
 
@@ -88,8 +90,9 @@ func (p *polling) waited(t int64, limit time.Duration) bool {
 	return t <= soon
 }
 
-// pollers counts the goroutines that poll. They take processors from other goroutines. So there are
-// always fewer of them than processors, and none on a single processor.
+// pollers counts the goroutines that poll. They occupy processors that other goroutines need. So
+// fewer goroutines may poll than there are processors, and with a single processor no goroutine may
+// poll.
 type pollers struct {
 	n          atomic.Int32 // connections that are being polled
 	processors atomic.Int32 // GOMAXPROCS when the newest connection was made

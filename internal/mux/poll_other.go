@@ -11,7 +11,7 @@ import (
 )
 
 // socketOf returns nil: yodel reads and writes sockets directly only on Unix. On other systems it
-// uses Read, and a goroutine writes.
+// calls Read of the connection, and a separate goroutine writes.
 func socketOf(net.Conn) syscall.RawConn { return nil }
 
 func readSocket(syscall.RawConn, []byte, time.Duration, bool) (int, error) {

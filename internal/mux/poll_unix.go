@@ -25,8 +25,8 @@ type poller struct {
 	err error
 }
 
-// freePollers holds pollers for all connections. A poller of its own would cost each connection 100
-// bytes, and most connections have nothing to read.
+// freePollers holds pollers for all connections. If each connection had its own poller, it would
+// take 100 bytes more, and most connections have nothing to read.
 var freePollers = sync.Pool{New: func() any {
 	p := new(poller)
 	p.try = p.readOn
@@ -65,10 +65,12 @@ func readSocket(socket syscall.RawConn, buf []byte, limit time.Duration, mayNap 
 
 const (
 	// readsPerYield is how many reads a poller makes before it yields to the process's other
-	// goroutines. If there are none, runtime.Gosched wakes a thread that searches for some: with
-	// one yield for each read, the median time of a call was 49 µs in place of 23.
+	// goroutines. If there are no runnable goroutines, runtime.Gosched wakes a thread that searches
+	// for some. With one yield for each read, the median time of a call was 49 µs in place of 23
+	// µs.
 	readsPerYield = 16
-	// longYield is the duration of a yield from which other goroutines must have run.
+	// longYield is the least duration of a yield that shows that other goroutines have run
+	// meanwhile.
 	longYield = 10 * time.Microsecond
 )
 
@@ -97,8 +99,8 @@ func (p *poller) readOn(fd uintptr) bool {
 		if i == 1 {
 			start = time.Now()
 		}
-		// The peer may be waiting for this processor. Without the yield, nothing arrived in time on
-		// a busy machine.
+		// The peer's process may be waiting for this processor. Without the yield, no data arrived
+		// in time on a busy machine.
 		yieldProcessor()
 		now := time.Since(start)
 		if now > p.max {

@@ -52,8 +52,9 @@ const (
 	// orphanTime is how long a one-way request may go on when its connection was lost. Then its
 	// context ends.
 	orphanTime = 30 * time.Second
-	// surplusTime is the same when there are enough orphans. Requests that are short, or that were
-	// sent just before their client left, end by themselves in that time.
+	// surplusTime applies in place of orphanTime if the pool already has the most orphans that it
+	// may keep. Requests that are short, or that were sent just before their client left, end by
+	// themselves in that time.
 	surplusTime = 500 * time.Millisecond
 )
 
@@ -125,8 +126,8 @@ func (p *Pool) Executing() []Target {
 	return targets
 }
 
-// Settled returns a channel that is closed when nothing runs any more: neither one-way requests of
-// ended connections, nor code that follows a reply. It is for a pool without connections.
+// Settled returns a channel that is closed when no one-way request of an ended connection runs, and
+// no code that follows a reply. It is for a pool whose connections have all ended.
 func (p *Pool) Settled() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,7 +205,7 @@ func (p *Pool) worker(r *Request) {
 
 func (p *Pool) buffer() *[]byte { return p.buffers.Get().(*[]byte) } //nolint:forcetypeassert // the pool holds nothing else
 
-// bufferOf is buffer for n bytes that may be held for a long time. It does not use a much larger
+// bufferOf is buffer for n bytes that may be held for a long time. It does not return a much larger
 // buffer, because only n bytes are counted for the holder.
 func (p *Pool) bufferOf(n int) *[]byte {
 	const small, factor = 4 << 10, 4

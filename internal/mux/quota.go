@@ -8,10 +8,10 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// quota is the role of what the peer may have open: the limits that this side has granted, and the
-// connection's share of the owner's Budget. See budget.go.
+// quota is the role that bounds the peer's open requests: it has the limits that this side has
+// granted, and the connection's share of the owner's Budget. See budget.go.
 //
-// It sends limits to the peer, and wakes goroutines that wait for room in the table of requests.
+// quota sends limits to the peer, and wakes goroutines that wait for room in the table of requests.
 type quota struct {
 	c     *Conn
 	share *share // nil without a budget
@@ -38,7 +38,7 @@ func (q *quota) joinBudget() (open, bytes int) {
 	return open, bytes
 }
 
-// usedLocked records how much is open.
+// usedLocked records how many requests of the peer are open, and their bytes.
 func (q *quota) usedLocked(open, bytes int) {
 	if q.share == nil {
 		return
@@ -61,7 +61,7 @@ func (q *quota) budgetAllowsLocked(r *Request, open, bytes int) bool {
 	if q.share == nil || open >= initialWindow || c.lifetime.answered || !c.cfg.Budget.borrow(q.share, open+1, bytes+r.bytes) {
 		return false
 	}
-	// The peer read its settings, with the limits, before it answers the ping.
+	// The peer reads this side's settings, which contain the limits, before it answers the ping.
 	if lazy := c.callsIn.lazyLocked(); !lazy.limitsAsked {
 		lazy.limitsAsked = true
 		c.writing.sendPingLocked(wire.Ping, make([]byte, pingSize))
@@ -70,7 +70,8 @@ func (q *quota) budgetAllowsLocked(r *Request, open, bytes int) bool {
 	return true
 }
 
-// giveBackUnusedLocked gives back to the budget what is neither allowed any more nor in use.
+// giveBackUnusedLocked returns to the budget the part of the share that exceeds both the new limit
+// and the open requests.
 func (q *quota) giveBackUnusedLocked() {
 	if q.share == nil {
 		return
@@ -92,7 +93,7 @@ func (q *quota) leaveBudgetLocked() {
 	}
 }
 
-// measure reports to the budget how much was used.
+// measure reports to the budget how many requests and bytes were in use since the last measurement.
 func (q *quota) measure() {
 	c := q.c
 	c.mu.Lock()

@@ -11,8 +11,9 @@ import (
 )
 
 // A reader is a goroutine that reads a connection, and the state that it owns. If a handler blocks
-// it, a new reader takes over: see inline.go. Only its own goroutine uses a field, unless its
-// comment says otherwise, or the caller that has taken the reader, see selfread.go.
+// a reader, a new reader takes over: see inline.go. A field without another rule in its comment is
+// used only by the reader's own goroutine, or by the caller that has taken the reader (see
+// selfread.go).
 type reader struct {
 	c *Conn
 	input
@@ -28,19 +29,20 @@ type reader struct {
 	err        error // the error of the last caller that read with this reader
 	quiet      bool  // no request of the peer was open when the batch ended
 	outputFull bool  // the peer does not read its replies
-	parkIn     int   // how many batches may follow until the connection is parked again
+	parkIn     int   // the number of further batches after which the connection is parked again
 
 	answer Answer // the Answer for Completers
 }
 
-// input is what a reader has read.
+// input is the data that a reader has read.
 type input struct {
 	buf []byte
 	r   int // buf[r:w] has been read and not handled
 	w   int
 }
 
-// ready is what a reader has ready for others. If another reader takes over, it gets all of it.
+// ready holds the replies that a reader has yet to write, and the final frames that it has yet to
+// deliver. If another reader takes over, it gets all of them.
 type ready struct {
 	replies    []byte     // frames of the replies of inline requests, written when the batch ends
 	since      int64      // when the first of replies was appended
@@ -58,8 +60,9 @@ type largeInput struct {
 
 // inlineCall is the user code that a reader runs, see inline.go.
 type inlineCall struct {
-	// state is a counter of inline calls, shifted by stateBits, and one of the states. Changing it
-	// decides between the reader and the goroutine that takes over.
+	// state is a counter of inline calls, shifted by stateBits, and one of the states. The
+	// goroutine that changes state first decides whether the reader goes on or another reader takes
+	// over.
 	state   atomic.Uint64
 	current *Request // the request that runs inline; nil for a Completer
 	used    *Request // the last request that ran inline to its end; nil while it is reused
@@ -67,15 +70,15 @@ type inlineCall struct {
 	lostAt  atomic.Int64 // when another reader took over
 }
 
-// loop reads until the connection ends, another reader has taken over, or the reading is left to
-// callers.
+// loop reads until the connection ends, another reader has taken over, or the callers read for
+// themselves.
 func (rd *reader) loop() {
 	if left := rd.read(); !left && rd.state.Load()&handedOver == 0 {
 		rd.c.reading.lingerAndClose()
 	}
 }
 
-// read reads and handles batches. Left says that it has left the reading to callers.
+// read reads and handles batches. Left says that from now on callers read for themselves.
 func (rd *reader) read() (left bool) {
 	c := rd.c
 	for {

@@ -8,10 +8,10 @@ import (
 )
 
 // reading is the role that reads the connection. Its state says who reads: a reader goroutine, a
-// caller that reads for itself, or the parker. What arrives is handled by reader.
+// caller that reads for itself, or the parker. The type reader handles the data that arrives.
 //
-// It may start the housekeeping of the lifetime, and end the connection when reading fails. It
-// looks at the calls of both sides to see whether the connection is idle.
+// reading may start the housekeeping of lifetime, and end the connection when a read fails. It
+// checks the calls of both sides to see whether the connection is idle.
 type reading struct {
 	c       *Conn
 	reader  atomic.Pointer[reader] // the newest one; parkedReader while the connection is parked
@@ -37,7 +37,7 @@ func (re *reading) handOver(rd *reader, state uint64) {
 	// the part before rd.r is the message that rd handles
 	next := &reader{c: c, input: input{buf: rd.buf[rd.r:], w: rd.w - rd.r}, ready: rd.ready}
 	if rd.current != nil {
-		// from here on the request is not the reader's
+		// from here on the request no longer belongs to the reader
 		c.cfg.Pool.busy.Add(1)
 		// the read buffer is shared with the next reader
 		rd.current.memory = requestCost + rd.current.bytes
@@ -49,9 +49,10 @@ func (re *reading) handOver(rd *reader, state uint64) {
 }
 
 // passOnReadingRelocking is for a caller that is about to wait for the peer's window. The caller
-// may be a Completer, and may so block the reading that it waits for. It is not known on which
-// goroutine the caller runs. A Completer that does not return while other goroutines run loses the
-// reading now, and not at the next tick of the Watch. It unlocks c.mu meanwhile.
+// may be a Completer on the reader goroutine. It would then block the reading on which it waits.
+// The connection does not know on which goroutine the caller runs. So passOnReadingRelocking lets
+// other goroutines run. If the reader then still runs the same Completer, another reader takes over
+// now, and not only at the next tick of the Watch. It unlocks c.mu meanwhile.
 func (re *reading) passOnReadingRelocking() {
 	c := re.c
 	rd := re.reader.Load()
@@ -80,8 +81,8 @@ func (re *reading) trimLocked() {
 	c.callsOut.trimLocked()
 }
 
-// isIdleLocked reports whether nothing can arrive but a call of either side, the end of the
-// connection, or its housekeeping.
+// isIdleLocked reports whether only these events can happen next: a new call of either side, the
+// end of the connection, or its housekeeping.
 func (re *reading) isIdleLocked() bool {
 	c := re.c
 	// a server's settings wait for the client's preface

@@ -18,7 +18,7 @@ package mux
 //	Parked      → ByCaller     a caller takes the token
 //	Parked      → ByGoroutine  data arrived, or an asynchronous call, a ping or the end needs a reader
 //
-// docs/locks.md says more about each of them.
+// docs/locks.md describes each state.
 //
 // While a reader goroutine runs a short handler, reader.state says whether the reading can be
 // handed over to another reader goroutine, see inline.go. The connection remains ByGoroutine.

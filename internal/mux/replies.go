@@ -4,15 +4,13 @@ package mux
 
 import "context"
 
-// Replies take memory that the peer has not sent. A request of a few bytes can ask for a reply of
-// megabytes. A peer that does not read its replies, or reads them slowly, makes this side hold
+// A reply can take far more memory than its request. A request of a few bytes can ask for a reply
+// of megabytes. A peer that does not read its replies, or reads them slowly, makes this side hold
 // them. So a request begins only when there is room for its reply:
 //
-//   - Replies that wait because the peer does not read have at most MaxUnsent bytes, in addition to
-//     MaxUnsent bytes in the output. Beyond that no handler begins.
+//   - If the peer does not read, at most MaxUnsent bytes of replies wait, in addition to MaxUnsent bytes in the output. Beyond that, no further handler begins.
 //   - If the recent replies of a method were large, a request begins only when the memory of the
-//     connection has room for another such reply. At least one of them always runs, and its end
-//     begins the next, so no request waits for ever.
+//     connection has room for another such reply. At least one such request always runs. When it ends, the next one begins, so no request waits for ever.
 //
 // Requests that serve calls of this side (see nested.go) always begin. A call of this side may wait
 // for them, and the peer reads while it has open calls. One-way requests have no reply.
@@ -72,8 +70,8 @@ func (ci *callsIn) admitReplyLocked(r *Request, expects int) bool {
 	return true
 }
 
-// unparkLocked begins the requests for whose replies there is room. When the connection has ended,
-// it begins all of them.
+// unparkLocked begins the waiting requests for whose replies there is room. When the connection has
+// ended, it begins all waiting requests.
 func (ci *callsIn) unparkLocked() {
 	c := ci.c
 	rep := &ci.replies
@@ -107,12 +105,12 @@ func (ci *callsIn) replyGoneLocked(r *Request) {
 	}
 }
 
-// untilEnd is the context of waits that only the end of the connection ends.
+// untilEnd is the context of waits that last until the connection ends at most.
 var untilEnd = context.Background()
 
 // awaitReplySpaceRelocking is awaitSpaceRelocking for the reply of r. It unlocks c.mu while it
-// waits. The bytes of the reply count until the reply is in the output, or until it is sent if it
-// is large.
+// waits. The bytes of a reply are counted until the reply is in the output. The bytes of a large
+// reply are counted until it is sent.
 func (ci *callsIn) awaitReplySpaceRelocking(r *Request) error {
 	c := ci.c
 	size := len(r.Reply.Body) + len(r.Reply.Attachment)

@@ -10,24 +10,26 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// A Target is a method on the side that serves it, with the codec of the call. The method number of
-// the peer stands for it. Its methods are called concurrently.
+// A Target is a method on the side that serves it, together with the codec of the call. The peer
+// names it by a method number. Several goroutines may call the methods of a Target at the same
+// time.
 type Target interface {
-	// Inline reports whether the method is known to be short, so that it runs on the reader
-	// goroutine. Timed says whether this call is measured: reading the clock takes longer than the
-	// shortest methods. The reader goroutine calls Inline once for each request.
+	// Inline reports whether the method is known to be short. A short method runs on the reader
+	// goroutine. Timed says whether this call is measured. Not every call is, because reading the
+	// clock takes longer than the shortest methods. The reader goroutine calls Inline once for each
+	// request.
 	Inline() (inline, timed bool)
 	// Expects returns the size of the method's recent replies, in bytes, if they are large. It
 	// returns 0 if they are small.
 	Expects() int
-	// New returns a Request, embedded in the owner's own state of a call. Used is nil, or a Request
-	// that New of one of this side's targets has returned earlier and that has run inline to its
-	// end. New may reuse it.
+	// New returns a Request, embedded in the state that the owner keeps for a call. Used is nil or
+	// a finished Request that New may reuse: New of a target of this side returned it earlier, and
+	// it has run inline to its end.
 	New(used *Request) *Request
-	// Serve executes the call and stores the reply in the request. It must not panic. It may end
+	// Serve executes the call and stores the reply in the request. Serve must not panic. It may end
 	// its goroutine.
 	Serve(r *Request)
-	// Reply stores the reply of a request that has called Later. It must not panic.
+	// Reply stores the reply in a request on which Serve has called Later. Reply must not panic.
 	Reply(r *Request)
 	// Done is called when the reply has been queued. Took is how long Serve ran, or Untimed.
 	// HandedOver says that Serve blocked the reader goroutine for so long that another reader took
@@ -39,7 +41,8 @@ type Target interface {
 const Untimed time.Duration = -1
 
 // A Request is a call that the peer opened. A Request that has run inline to its end may be reused,
-// because only its reader has seen it. Its Context is never reused, because handlers keep contexts.
+// because only its reader has a reference to it. Its Context is never reused, because handlers keep
+// contexts.
 type Request struct {
 	*Context // set by New, or else by the reader
 
@@ -51,20 +54,21 @@ type Request struct {
 	Compressed bool
 	Metadata   []byte // pairs, see wire.EachPair; valid as long as Body
 	Budget     uint64 // the budget of attempts; 0 means unlimited
-	// Nil when the timeout, the metadata and the budget are the only fields. Its slices are valid
-	// until Done.
+	// Fields is nil when the timeout, the metadata and the budget are the only fields. Its slices
+	// are valid until Done.
 	Fields     *wire.Fields
 	Body       []byte
 	Attachment []byte
 	Broken     error // why the message could not be read, or nil; Serve turns it into the reply
 
-	// Taken is when this side began to work on the request, on Clock. It is 0 if the reader
-	// goroutine runs the request and has not read the clock. Left is when Done returned, or 0 if
-	// Done has not read the clock. The reader uses Left as the beginning of the next call.
+	// Taken is the reading of Clock when this side began to work on the request. Taken is 0 if the
+	// reader goroutine runs the request and has not read the clock. Left is the reading of Clock
+	// when Done returned, or 0 if Done has not read the clock. The reader uses Left as the
+	// beginning of the next call.
 	Taken, Left time.Duration
-	// Arrived is when the first frame of the request was read, on Clock. It is 0 if the reader
-	// goroutine runs the request and has not read the clock. Began is when the method itself began,
-	// if Serve has set it.
+	// Arrived is the reading of Clock when the first frame of the request was read. Arrived is 0 if
+	// the reader goroutine runs the request and has not read the clock. Began is the reading of
+	// Clock when the method itself began, if Serve has set it.
 	Arrived, Began time.Duration
 
 	// Serve fills in Reply. Scratch is memory for encoding the reply. If Serve grows it, Serve
@@ -80,7 +84,7 @@ type Request struct {
 	bytes    int
 	memory   int  // bytes that are counted for the request until it leaves the table
 	expected int  // the part of memory for its reply
-	admitted bool // there was room for its reply, see replies.go
+	admitted bool // there was room for the reply of the request, see replies.go
 	checksum bool
 	own      bool // held belongs to this message alone
 	nested   bool // the request serves a call of this side, see nested.go
@@ -89,7 +93,7 @@ type Request struct {
 	stray  bool
 	late   atomic.Int32 // see Later
 	orphan bool         // one-way, and its connection has ended; guarded by Conn.mu
-	held   *[]byte      // the memory of the body, unless it is the read buffer
+	held   *[]byte      // the memory of the body, unless that memory is the read buffer
 	// set while the request arrives in pieces; changed by the reader with Conn.mu held
 	collected *collector
 	stream    *Stream       // nil for a unary method
@@ -106,8 +110,9 @@ type Outcome struct {
 	Attachment   []byte
 }
 
-// Inform tells the peer what this side knows of the method that the peer calls. Config.Bind returns
-// no information while the peer must not have it, and Inform sends it once the peer may.
+// Inform sends the peer this side's information about the method that the peer calls. Config.Bind
+// returns no information while the peer must not have it yet. The owner calls Inform once the peer
+// may have it.
 func (r *Request) Inform(info wire.Info) {
 	c := r.conn
 	c.mu.Lock()
@@ -118,7 +123,7 @@ func (r *Request) Inform(info wire.Info) {
 }
 
 // Keep passes ownership of Body and Attachment to the caller if their memory belongs to this
-// message alone. It reports whether it does.
+// message alone. It reports whether the caller is now the owner.
 func (r *Request) Keep() bool {
 	if r.own {
 		r.held = nil
@@ -168,17 +173,20 @@ func (r *Request) run() {
 	normal = true
 }
 
-// Size returns the bytes of body and attachment, as they were sent.
+// Size returns how many bytes the body and the attachment have, in the form in which they were
+// sent.
 func (r *Request) Size() int { return r.bytes }
 
 // explained reports whether the peer asked where the time of the call went.
 func (r *Request) explained() bool { return r.Fields != nil && r.Fields.Explain != 0 }
 
-// sayTime is the duration from which a reply carries the time of the call without being asked. The
-// fields cost an allocation and a few bytes.
+// sayTime is the duration from which a reply carries the times of the call, even if the peer did
+// not ask for them. Shorter calls do not carry them, because the fields cost an allocation and a
+// few bytes.
 const sayTime = 10 * time.Millisecond
 
-// sayTimesIfAsked is sayTimes for a request that was not measured, if the peer asked for the times.
+// sayTimesIfAsked adds the times of the call to the reply if the peer asked for them. It is for a
+// request that was not measured.
 func (r *Request) sayTimesIfAsked() {
 	if r.explained() {
 		r.sayTimes(r.conn.rt.clock())
@@ -234,7 +242,7 @@ func (r *Request) replyMessage() (wire.Header, message) {
 	return wire.Header{Type: wire.Reply, Arg: r.Reply.Code, ID: r.id}, m
 }
 
-// unserved is the target of every method number on a side that serves nothing.
+// unserved is the target of every method number on a side without services.
 type unserved struct{}
 
 func (unserved) Inline() (bool, bool)  { return false, false }

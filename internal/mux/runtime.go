@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// A Runtime is what connections take from the process around them: the time, random numbers, the
+// A Runtime provides what connections share within a process: the clock, random numbers, the
 // parker, the limit of goroutines that poll, and memory for large messages. A client or a server
 // names one in its Config. Without one, its connections use the Runtime of the process.
 //
-// Tests set Now and Rand. Both must be set before the first connection begins, and may be called
-// concurrently. Timers run on the time of the process, whatever Now returns.
+// Tests set Now and Rand. Both must be set before the first connection begins. Several goroutines
+// may call them at the same time. Timers use the time of the process, whatever Now returns.
 type Runtime struct {
 	Now  func() time.Time    // nil means time.Now
 	Rand func(n int64) int64 // a random number from 0 to n-1; nil means rand.Int64N
@@ -42,7 +42,7 @@ func (cfg *Config) runtime() *Runtime {
 	return processRuntime
 }
 
-// clock returns the reading of Clock, by the time of the Runtime.
+// clock is like Clock, but takes the time from the Runtime.
 func (rt *Runtime) clock() time.Duration {
 	if rt.Now != nil {
 		return rt.Now().Sub(birth)

@@ -8,7 +8,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file is the beginning of a connection: the settings of both sides.
+// This file handles the beginning of a connection: both sides send their settings.
 
 func (lt *lifetime) onSettings(payload []byte) bool {
 	c := lt.c

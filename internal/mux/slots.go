@@ -12,7 +12,7 @@ import (
 
 // This file is the part of callsOut that knows the open calls: their slots, and who waits for them.
 
-// A slot is an entry in the table of calls that this side opened. It is taken from the request
+// A slot is an entry in the table of calls that this side opened. A slot is in use from the request
 // until the final frame has arrived, even if the caller no longer waits. So an id is not reused too
 // early. Conn.mu guards it.
 type slot struct {
@@ -28,16 +28,17 @@ type slot struct {
 	stream *Stream
 }
 
-// A waiter waits for a call to end. It stands for a goroutine with a channel, or for a Completer.
+// A waiter waits for a call to end. It represents a goroutine that waits on a channel, or a
+// Completer.
 //
-// The fields that a Completer needs are in the first 64 bytes. They move between the processor of
-// the caller and that of the reader.
+// The fields that a Completer needs are in the first 64 bytes. This memory moves between the
+// processor of the caller and the processor of the reader.
 type waiter struct {
 	// id is the id of the call that is waited for. The goroutine that swaps it to 0 decides how the
 	// call ends: the reader with the reply, the caller that cancels, the housekeeping timer with
 	// the deadline, or endAndUnlock.
 	id atomic.Uint32
-	// the caller has canceled, and to only wants to learn of the end, see Follower
+	// the caller has canceled, and to receives only the end of the call, see Follower
 	late     bool
 	bound    bool          // the call's context can end
 	to       Completer     // receives the outcome in place of wake
@@ -58,8 +59,9 @@ func newWaiter() any {
 }
 
 // A halter is a cancelable context without a channel: canceling it calls Halt on the connection in
-// place of closing Done. It ends with its outer context too. It suits contexts that are created for
-// each of many calls, where a channel, and a goroutine to close it, would cost too much.
+// place of closing Done. A halter ends when its outer context ends. It is for a context that is
+// created for each of many calls. A channel, and a goroutine that closes it, would cost too much
+// there.
 type halter interface {
 	// Outer returns Done of the outer context.
 	Outer() <-chan struct{}
@@ -68,7 +70,7 @@ type halter interface {
 	Await(conn interface{ Halt(id uint32) }, id uint32)
 }
 
-// ends returns the channel that ends ctx, and ctx as a halter if it is one.
+// ends returns the channel that is closed when ctx ends, and ctx as a halter if ctx is one.
 func ends(ctx context.Context) (done <-chan struct{}, h halter) {
 	if h, ok := ctx.(halter); ok {
 		return h.Outer(), h
@@ -227,9 +229,10 @@ func (co *callsOut) followLocked(id uint32, to Completer) {
 	s.waiter = w
 }
 
-// waiterLocked returns a waiter for a Completer. These waiters are on a free list under c.mu, which
-// costs nothing extra while c.mu is held. One goroutine sends such calls and another completes
-// them, and a sync.Pool is slow at moving objects from one processor to another.
+// waiterLocked returns a waiter for a Completer. These waiters are on a free list that c.mu guards.
+// Using it costs nothing extra, because c.mu is held anyway. One goroutine sends an asynchronous
+// call and another one completes it. A sync.Pool would be slow here, because it is slow at moving
+// objects from one processor to another.
 func (co *callsOut) waiterLocked() *waiter {
 	n := len(co.idleWaiters)
 	if n == 0 {

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// unacknowledged returns how many bytes that were written to nc the peer has not acknowledged. It
-// returns false if nc has no underlying socket.
+// unacknowledged returns how many of the bytes that were written to nc have not been acknowledged
+// by the peer. It returns false if nc has no underlying socket.
 func unacknowledged(nc net.Conn) (n int, ok bool) {
 	socket := socketBelow(nc)
 	if socket == nil {

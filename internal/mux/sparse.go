@@ -5,8 +5,8 @@ package mux
 import "iter"
 
 // A sparseTable is a slice whose indices the peer chooses. It takes memory for the elements in use,
-// and not for all elements up to the highest index. The first elements are a slice, which suits a
-// peer that takes the lowest free index. The others are in pages.
+// and not for all elements up to the highest index. The first elements are in a slice, which is
+// enough for a peer that takes the lowest free index. The other elements are in pages.
 type sparseTable[T any] struct {
 	first []T
 	pages *[]*[pageLen]T // without the first page; nil before the first one exists

@@ -16,9 +16,9 @@ import (
 // with Start, whose Out names it, or with a Request of the peer. It ends with the call: with the
 // final frame, the deadline, the cancellation, or the end of the connection.
 //
-// Each direction has a window, which is what the receiver has agreed to hold. A sender waits when
-// the window is full, so a slow receiver costs a bounded amount of memory. A window grows when it
-// keeps a fast receiver waiting.
+// Each direction has a window, which is the number of bytes that the receiver has agreed to hold. A
+// sender waits when the window is full, so a slow receiver costs a bounded amount of memory. A
+// window grows if a fast receiver has to wait because the window is too small.
 //
 // Send and End may be called concurrently with each other and with Receive. Receive is for one
 // goroutine at a time.
@@ -79,7 +79,7 @@ const (
 	// minStreamWindow is the smallest window: frames smaller than half of it would be mostly
 	// headers.
 	minStreamWindow = 4 << 10
-	// maxStreamWindow is the largest window: 40 MB/s over a round trip of 100 ms.
+	// maxStreamWindow is the largest window. It allows 40 MB/s with a round-trip time of 100 ms.
 	maxStreamWindow = 4 << 20
 	// sizeFieldSize is an upper bound of the fields that hold the size of a message.
 	sizeFieldSize = 2 + 1 + binary.MaxVarintLen64
@@ -87,7 +87,7 @@ const (
 
 var (
 	errNoSize      = errors.New("a message in pieces does not say its size")
-	errStreamEnded = io.EOF // senders get it once the call has ended; the call's outcome says more
+	errStreamEnded = io.EOF // senders get it once the call has ended; the call's outcome has the reason
 )
 
 // NewStream returns a stream, which Start opens.
@@ -180,8 +180,8 @@ func (st *Stream) Wait() (*Answer, error) {
 	return st.answer, st.err
 }
 
-// Accepted waits until the peer accepts messages. An error means that it never will. Wait returns
-// the reason.
+// Accepted waits until the peer accepts messages. An error means that the peer will never accept
+// them. Wait returns the reason.
 func (st *Stream) Accepted(ctx context.Context) error {
 	return st.sending.awaitAccept(ctx)
 }
@@ -193,14 +193,15 @@ func (st *Stream) Send(ctx context.Context, flags wire.Flags, msg []byte) error 
 	return st.sending.send(ctx, flags, msg)
 }
 
-// End says that this side sends no more messages. A message that is being sent goes first.
+// End says that this side sends no more messages. A message that is already being sent is sent
+// completely first.
 func (st *Stream) End() {
 	st.sending.end()
 }
 
 // Accept allows the peer, which opened the stream, to send. Until then the peer sends no message,
-// so that a refused call can be sent elsewhere completely. The window is small if the streams of
-// the connection already hold much.
+// so that a refused call can be sent to another server from its first message. The window is small
+// if the streams of the connection already hold much.
 func (st *Stream) Accept() {
 	st.receiving.accept()
 }

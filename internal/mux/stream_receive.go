@@ -15,7 +15,7 @@ import (
 type receiving struct {
 	st       *Stream
 	window   uint64        // how many bytes may arrive beyond those consumed
-	granted  uint64        // how many bytes may arrive in all, as the peer knows
+	granted  uint64        // how many bytes may arrive in all, by the credit that the peer was sent
 	received uint64        // how many bytes have arrived
 	consumed uint64        // how many of them have been consumed
 	in       []byte        // records of messages; the last one may be incomplete
@@ -123,9 +123,9 @@ func (rv *receiving) refill(ctx context.Context) error {
 	return nil
 }
 
-// giveMemoryLocked gives memory to other streams when the stream has no more messages. It does not
-// do so on the side that opened a duplex: the caller's function may have left a goroutine behind
-// that still reads a message, while the call waits for its end.
+// giveMemoryLocked gives the stream's memory to other streams when the stream has no more messages.
+// It does not do so on the side that opened a duplex. There the caller's function may have started
+// a goroutine that still reads a message while the call waits for its end.
 func (rv *receiving) giveMemoryLocked() {
 	st := rv.st
 	if !st.opener || st.kind == wire.Feed {
@@ -161,7 +161,7 @@ func (rv *receiving) awaitMessageRelocking(ctx context.Context) error {
 	return err
 }
 
-// creditLocked grants the peer what has been consumed, once that is half of the window.
+// creditLocked grants the peer new credit for the consumed bytes, once they are half of the window.
 func (rv *receiving) creditLocked() {
 	if rv.granted == 0 || rv.closed != nil || rv.granted-rv.consumed > rv.window/2 {
 		return
@@ -217,9 +217,9 @@ func (rv *receiving) wholeLocked(frames []byte) (size, n int) {
 	return size, n
 }
 
-// storeLocked appends received bytes to in. It takes large memory from streams that have ended.
-// Otherwise growing in for 10,000 messages of 128 bytes would take twice as much memory as they
-// have.
+// storeLocked appends received bytes to in. For many bytes it reuses memory of streams that have
+// ended. Without that, growing the buffer in for 10,000 messages of 128 bytes would take twice the
+// memory of the messages.
 func (rv *receiving) storeLocked(b []byte) {
 	st := rv.st
 	if n := len(rv.in) + len(b); n > cap(rv.in) && n >= minLarge {
@@ -260,7 +260,7 @@ func (rv *receiving) dataLocked(h wire.Header, payload []byte, broken error) (br
 	switch {
 	case rv.complete > 0:
 		rv.signalLocked()
-	// A message that has begun to arrive must not block other streams because its consumer is busy
+	// A message that is partly received must not block other streams while its consumer is busy
 	// elsewhere.
 	case rv.waiting || rv.reserved > 0:
 		rv.pieceLocked()
@@ -323,7 +323,7 @@ func (rv *receiving) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint6
 	rv.complete, rv.want, rv.pending = len(rv.in), 0, 0
 	st.traffic.in(1, have)
 	if rv.reserved != 0 {
-		rv.kept += rv.reserved // until the consumer has processed it
+		rv.kept += rv.reserved // until the consumer has processed the message
 		st.conn.streams.lazyLocked().partial -= rv.reserved
 		rv.reserved = 0
 	}
@@ -338,7 +338,7 @@ func (rv *receiving) growTo(n int) {
 	}
 }
 
-// pieceLocked consumes the pieces of a message that is larger than the window. It begins only with
+// pieceLocked consumes the pieces of a message that is larger than the window. It does so only for
 // a message that the consumer waits for, and only with a reservation for the whole message.
 // Otherwise several messages could keep each other from becoming complete.
 func (rv *receiving) pieceLocked() {
@@ -408,7 +408,7 @@ func (rd *reader) streamDataAndUnlock(st *Stream, h wire.Header, frame, payload 
 		what = st.receiving.dataLocked(h, payload, err)
 	}
 	rd.c.mu.Unlock()
-	rd.answered = true // with credit; a peer that does not read credit soon has none left
+	rd.answered = true // the answer is credit; a peer that does not read its credit soon cannot send any more
 	if what != "" {
 		rd.c.lifetime.breach(what)
 	}

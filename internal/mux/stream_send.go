@@ -14,7 +14,7 @@ type sending struct {
 	st          *Stream
 	sent        uint64        // bytes of frames, headers included
 	credit      uint64        // how many bytes may be sent in all
-	room        uint64        // the peer's window; the peer always grants half of it again
+	room        uint64        // the peer's window; the peer grants new credit at least after each half of it
 	sendErr     error         // why nothing more can be sent, or nil
 	busy        bool          // a goroutine is sending a message
 	ending      bool          // End was called during that message
@@ -77,7 +77,7 @@ func (sd *sending) send(ctx context.Context, flags wire.Flags, msg []byte) error
 }
 
 // sendAtOnceLocked sends a message that fits in a frame, if it does not have to wait. Most messages
-// take this path, and cost half as much.
+// take this path, which costs half as much as the usual one.
 func (sd *sending) sendAtOnceLocked(flags wire.Flags, msg []byte) bool {
 	st := sd.st
 	c := st.conn
@@ -96,8 +96,8 @@ func (sd *sending) sendAtOnceLocked(flags wire.Flags, msg []byte) bool {
 	return true
 }
 
-// largest returns the largest cost of a frame. The peer always grants half of the window again
-// after it has consumed everything, so a frame of that cost can always be sent in the end.
+// largest returns the largest cost of a frame. When the peer has consumed everything, it grants at
+// least half of the window again. So a frame of that cost can always be sent in the end.
 func (sd *sending) largest() int {
 	return min(int(sd.room/2), wire.HeaderSize+maxPart) //nolint:gosec // a window is small
 }

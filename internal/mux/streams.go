@@ -4,8 +4,8 @@ package mux
 
 import "github.com/yodel-rpc/yodel/internal/wire"
 
-// streams is the role of what the streams of a connection share: the memory that they may hold
-// together. The streams themselves are in stream.go.
+// streams is the role that bounds the memory that all streams of a connection may hold together.
+// The file stream.go implements the single stream.
 type streams struct {
 	c *Conn
 	*lazyStreams
@@ -70,9 +70,10 @@ func (ss *streams) streamLocked(h wire.Header) *Stream {
 	return nil
 }
 
-// reserveLocked reserves memory for the incomplete message of st, or puts st in the queue for it.
-// If there is not enough, st gets the reservation only if no other message is incomplete. Otherwise
-// st would wait for consumers that may be waiting for st.
+// reserveLocked reserves memory for the incomplete message of st, or puts st in the queue for a
+// reservation. If there is not enough memory, st gets the reservation only if no other message is
+// incomplete. It must get it then, because otherwise st would wait for consumers that may be
+// waiting for st.
 func (ss *streams) reserveLocked(st *Stream) bool {
 	c := ss.c
 	if len(ss.reserving) > 0 && !st.receiving.queued || ss.partial > 0 && ss.reserved+st.receiving.want > c.cfg.MaxOpenBytes {

@@ -12,18 +12,18 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file sends large messages: in pieces, and where the system allows it from the caller's own
-// memory.
+// This file sends large messages in pieces. Where the operating system allows it, the pieces are
+// written directly from the caller's memory.
 
-// sendRestAndUnlock sends the remainder of a message in Data frames. It sends a few at a time, so
-// that frames of other calls go between them. It unlocks c.mu. The opening frame waits in out, and
-// goes with the first Data frame. When sendRestAndUnlock has returned, no frame points into the
-// caller's memory.
+// sendRestAndUnlock sends the remainder of a message in Data frames. It sends a few frames at a
+// time, so that frames of other calls can go between them. It unlocks c.mu. The opening frame waits
+// in out, and is written together with the first Data frame. When sendRestAndUnlock has returned,
+// no frame points into the caller's memory.
 //
-// Before each frame it calls step with c.mu held, with the frame's size and whether it is the last.
-// If step returns false, the message is no longer wanted, and sendRestAndUnlock returns nil. With
-// copied, it copies all bytes with c.mu held, so it does not read the message after step has
-// returned false.
+// Before each frame sendRestAndUnlock calls step with c.mu held. It passes the frame's size, and
+// whether the frame is the last one. If step returns false, the message is no longer wanted, and
+// sendRestAndUnlock returns nil. If copied is set, sendRestAndUnlock copies all bytes with c.mu
+// held, so it does not read the message after step has returned false.
 func (w *writing) sendRestAndUnlock(ctx context.Context, deadline time.Time, h wire.Header, rest pieces, copied bool, step func(size int, last bool) bool) error {
 	c := w.c
 	for {
@@ -74,9 +74,10 @@ func nextPiece(h *wire.Header, left int, step func(size int, last bool) bool) bo
 	return step(size, n == left)
 }
 
-// atOnce is how many pieces one write takes. A single piece would cost a third more CPU time,
-// because the system moves more than that at once. But a small call waits for all of them: with 16
-// pieces, small calls beside four echoes of 1 MiB waited longer in each of three pairs of runs.
+// atOnce is how many pieces one write takes. One piece per write would cost a third more CPU time,
+// because the operating system can take more than one piece at once. But a small call waits for all
+// pieces of a write. With 16 pieces per write, small calls that ran beside four echo calls of 1 MiB
+// waited longer in each of three pairs of runs.
 const atOnce = 4
 
 // sendVectoredAndUnlock writes everything in out, followed by a few Data frames whose payload is
@@ -114,14 +115,14 @@ func (w *writing) sendVectoredAndUnlock(h wire.Header, rest *pieces, step func(s
 		start = ends[i]
 	}
 	w.writeVectored(buf, parts)
-	if others { // large messages alternate
+	if others { // several large messages take turns
 		runtime.Gosched()
 	}
 	return wanted
 }
 
-// writeVectored writes parts, some of which point into buf. It copies what the socket does not
-// take, and a goroutine that may block writes the copy.
+// writeVectored writes parts, some of which point into buf. If the socket does not take all bytes,
+// writeVectored copies the rest, and a goroutine that may block writes the copy.
 func (w *writing) writeVectored(buf []byte, parts net.Buffers) {
 	c := w.c
 	n, left, err := writeSocketAll(c.socket, &c.count, parts)

@@ -13,8 +13,8 @@ import (
 // vectored says whether several pieces of memory can be written or read with one system call.
 const vectored = true
 
-// writev makes one write of the first parts, and returns how many bytes the socket took. The
-// standard library has only a form that blocks.
+// writev writes the first parts with one system call, and returns how many bytes the socket took.
+// The standard library has only a function that blocks until all parts are written.
 func writev(fd int, parts net.Buffers) (int, error) {
 	var vector [4 * atOnce]syscall.Iovec
 	n := 0

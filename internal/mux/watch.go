@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A Watch checks the readers that run user code. A reader that is in the same call for two ticks is
-// blocked, and another reader takes over. Its timer stops when no user code runs. A server or a
-// client has one.
+// A Watch checks the readers that run user code. If a reader is in the same call for two ticks, it
+// counts as blocked, and another reader takes over. The timer of a Watch stops when no user code
+// runs. Each server and each client has one Watch.
 type Watch struct {
 	mu sync.Mutex // guards conns and timer; taken before Conn.mu
 	// the connections to check, each with the reader state that was last seen
@@ -57,7 +57,8 @@ func (w *Watch) check() {
 			if rd.state.Load() == state || !c.reading.watched.CompareAndSwap(false, true) {
 				continue
 			}
-			// A call has just begun, and relies on the connection being in conns.
+			// A call has just begun. It relies on this Watch, so the connection must remain in
+			// conns.
 		case state == seen:
 			c.reading.handOver(rd, state)
 		}

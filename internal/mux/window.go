@@ -23,7 +23,7 @@ type ticket struct {
 	flooded  bool // failFloodedRelocking removed it from the queue
 }
 
-// setWindowLocked sets the peer's newest limits. 0 leaves a limit unchanged.
+// setWindowLocked sets the peer's newest limits. A value of 0 leaves that limit unchanged.
 func (co *callsOut) setWindowLocked(open, bytes uint64) {
 	c := co.c
 	if open > 0 {
@@ -46,8 +46,8 @@ func (co *callsOut) setUpperBoundsLocked(l *wire.Limits) {
 }
 
 // admitRelocking waits until the peer's window has room for a request of size bytes, and takes that
-// room. Requests are admitted in order of arrival. It may unlock c.mu while it waits, and returns
-// with c.mu held.
+// room. Requests are admitted in order of arrival. admitRelocking may unlock c.mu while it waits,
+// and returns with c.mu held.
 func (co *callsOut) admitRelocking(ctx context.Context, out *Out, size int, async, alone bool) error {
 	c := co.c
 	switch {
@@ -61,7 +61,7 @@ func (co *callsOut) admitRelocking(ctx context.Context, out *Out, size int, asyn
 		limit = c.writing.highWater()
 	}
 	if len(c.writing.out) >= limit {
-		out.Now = 0 // the reading is stale after a wait
+		out.Now = 0 // after a wait, this reading of the clock is too old
 		if out.NoWait {
 			return &CallError{Cause: ErrWindow, NotProcessed: true}
 		}
@@ -91,11 +91,11 @@ func (co *callsOut) mayEnterLocked(size int) bool {
 }
 
 // admitSlowlyRelocking is admitRelocking for a request that may have to wait. It unlocks c.mu
-// meanwhile. A request that serves a call of the peer must not wait for earlier requests. They may
-// be its ancestors, and those end after it.
+// meanwhile. A request that serves a call of the peer must not wait for earlier requests. Those may
+// be the calls that it serves, and they end only after it.
 func (co *callsOut) admitSlowlyRelocking(ctx context.Context, out *Out, size int) error {
 	c := co.c
-	out.Now = 0 // the reading is stale after a wait
+	out.Now = 0 // after a wait, this reading of the clock is too old
 	c.mu.Unlock()
 	serving := c.callsIn.serving(ctx) // it may run code that needs c.mu
 	c.mu.Lock()
@@ -125,8 +125,8 @@ func (co *callsOut) admitSlowlyRelocking(ctx context.Context, out *Out, size int
 }
 
 // nestLocked sends a request beyond the peer's window. The peer accepts it because this side is
-// working on the peer's own call, parent. It never waits, so that an endless recursion of calls
-// fails.
+// working on the peer's own call, parent. nestLocked fails instead of waiting, so that an endless
+// recursion of calls ends.
 func (co *callsOut) nestLocked(out *Out, size int, parent uint32) error {
 	if int(co.nested) >= extraOpen(co.mostOpen) || co.open >= maxSlots(co.mostOpen) || co.nested > 0 && co.nestedBytes+size > extraBytes(co.mostBytes) {
 		return &CallError{Cause: ErrWindow, NotProcessed: true}
@@ -168,7 +168,7 @@ func (co *callsOut) queueRelocking(ctx context.Context, t *ticket, deadline time
 	return co.notSentLocked(err, AwaitedWindow)
 }
 
-// requeueLocked returns t's room in the window, and puts t back in its place in the queue.
+// requeueLocked gives back t's room in the window, and puts t back in its place in the queue.
 func (co *callsOut) requeueLocked(t *ticket) {
 	t.admitted = false
 	co.open--
@@ -181,7 +181,8 @@ func (co *callsOut) requeueLocked(t *ticket) {
 	co.admitNextLocked()
 }
 
-// notSentLocked returns why a request was not sent: err, or the end of the connection.
+// notSentLocked returns the error for a request that was not sent: err, or the end of the
+// connection.
 func (co *callsOut) notSentLocked(err error, awaited Awaited) error {
 	if err == nil || co.c.lifetime.err != nil {
 		return co.refusedLocked()
@@ -231,7 +232,7 @@ func (co *callsOut) leaveLocked(size int, nested bool) {
 }
 
 // admitNextLocked admits queued callers while the window has room. Once this side sends no more
-// requests, it wakes all of them.
+// requests, admitNextLocked wakes all queued callers.
 func (co *callsOut) admitNextLocked() {
 	c := co.c
 	for len(co.admission) > 0 {
@@ -251,8 +252,9 @@ func (co *callsOut) admitNextLocked() {
 	}
 }
 
-// failFloodedRelocking fails the calls of this side. The reader does not read their replies, and
-// the one-way handlers that occupy the table may be waiting for them. It unlocks c.mu meanwhile.
+// failFloodedRelocking fails the calls of this side. The reader waits for room in the table and
+// does not read their replies, while the one-way handlers that occupy the table may be waiting for
+// these replies. failFloodedRelocking unlocks c.mu meanwhile.
 func (co *callsOut) failFloodedRelocking() {
 	c := co.c
 	co.flooded = true
