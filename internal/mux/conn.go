@@ -11,7 +11,8 @@
 //   - writing (writing.go): the output buffer, and who flushes it.
 //   - callsOut (callsout.go): the calls that this side opens, with the peer's window.
 //   - callsIn (callsin.go): the calls that the peer opens, with their order and their memory.
-//   - quota (quota.go): how many requests the peer may have open, as part of the budget of all connections.
+//   - quota (quota.go): how many requests the peer may have open, as part of the budget of all
+//     connections.
 //   - streams (streams.go): what the streams of the connection share.
 //   - lifetime (lifetime.go): settings, housekeeping, keepalive, drain and end.
 //

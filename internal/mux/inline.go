@@ -61,7 +61,7 @@ func (rd *reader) runInline(r *Request, timed bool) (still bool) {
 	r.target.Serve(r)
 	normal = true
 	r.sayTimesIfAsked()
-	if !r.alone() && r.Reply.large() || r.late.Load() != notLate { // sending the reply may have to wait until the peer reads
+	if !r.alone() && r.Reply.large() || r.late.Load() != notLate { // sending may have to wait until the peer reads
 		c.reading.handOver(rd, state)
 	}
 	if !rd.endUserCode(state) {

@@ -16,9 +16,13 @@ import (
 // innermost call has ended. So the innermost call must not wait for a place in the window. Three
 // rules ensure this:
 //
-//   - A request that serves a call of the peer may go beyond the peer's window. The request names that call, so the peer accepts it, up to a second limit. Beyond the second limit the request fails at once, so that an endless recursion ends.
-//   - A side with open calls goes on reading, even if more one-way requests arrive than its window allows.
-//   - If a Completer waits for the window, another goroutine takes over the reading: see passOnReadingRelocking.
+//   - A request that serves a call of the peer may go beyond the peer's window. The request names
+//     that call, so the peer accepts it, up to a second limit. Beyond the second limit the request
+//     fails at once, so that an endless recursion ends.
+//   - A side with open calls goes on reading, even if more one-way requests arrive than its window
+//     allows.
+//   - If a Completer waits for the window, another goroutine takes over the reading: see
+//     passOnReadingRelocking.
 
 // extraOpen returns how many requests that serve calls of the receiver may be open beyond a window
 // of n. If each call in two full windows calls back, and each of those calls calls back again,

@@ -71,7 +71,7 @@ func (p *piece) next(at int) wire.Header {
 	if left := p.of.want - at; int(h.Len) < left {
 		h.Flags |= wire.More
 	} else {
-		h.Len = uint32(left) //nolint:gosec // less than before
+		h.Len = uint32(left) //nolint:gosec // less than it was
 	}
 	return h
 }

@@ -8,9 +8,11 @@ import "context"
 // of megabytes. A peer that does not read its replies, or reads them slowly, makes this side hold
 // them. So a request begins only when there is room for its reply:
 //
-//   - If the peer does not read, at most MaxUnsent bytes of replies wait, in addition to MaxUnsent bytes in the output. Beyond that, no further handler begins.
+//   - If the peer does not read, at most MaxUnsent bytes of replies wait, in addition to MaxUnsent
+//     bytes in the output. Beyond that, no further handler begins.
 //   - If the recent replies of a method were large, a request begins only when the memory of the
-//     connection has room for another such reply. At least one such request always runs. When it ends, the next one begins, so no request waits for ever.
+//     connection has room for another such reply. At least one such request always runs. When it
+//     ends, the next one begins, so no request waits for ever.
 //
 // Requests that serve calls of this side (see nested.go) always begin. A call of this side may wait
 // for them, and the peer reads while it has open calls. One-way requests have no reply.
