@@ -11,15 +11,16 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// maxResends is how often the client by itself sends a call again that was certainly not executed.
+// maxResends is how often the client sends a call again without retry middleware, if the call was
+// certainly not executed.
 const maxResends = 8
 
-// staleResends is how many of these attempts may go to the same endpoint, because only its
-// connection had ended.
+// staleResends is how many of these attempts may go to the same endpoint when only its connection
+// has ended.
 const staleResends = 3
 
-// The passes of a pick. Each pass avoids fewer endpoints than the one before. While no endpoint is
-// connected, being unconnected is no reason to avoid an endpoint.
+// The passes of a pick. Each pass avoids fewer endpoints than the pass before it. While no endpoint
+// is connected, a pass does not avoid an endpoint because it is unconnected.
 const (
 	avoidUnready = iota // endpoints that are not ready, not connected, or tried before
 	avoidLost           // endpoints that are not ready, or tried before
@@ -61,14 +62,16 @@ func (a *Attempts) Avoids(ep *Endpoint) bool {
 // wraps another one.
 func (a *Attempts) AllowUnready() { a.pass = max(a.pass, avoidOffline) }
 
-// Avoid makes later attempts of the call go to endpoints other than ep, if there are any.
+// Avoid makes later attempts of the call go to endpoints other than ep, if there are other
+// endpoints.
 func (a *Attempts) Avoid(ep *Endpoint) {
 	if !slices.Contains(a.tried, ep) {
 		a.tried = append(a.tried, ep)
 	}
 }
 
-// Pin makes all attempts of the call go to the endpoint that the balancer picks for the first one.
+// Pin makes all attempts of the call go to the endpoint that the balancer picks for the first
+// attempt.
 func (a *Attempts) Pin() { a.stays = true }
 
 // pinned reports whether the endpoint is fixed, by the user or by Attempts.Pin.
@@ -78,10 +81,10 @@ func (c *Call) pinned() bool { return c.Endpoint != nil && (c.Endpoint != c.pick
 // endpoint. It sends a call that was certainly not executed to another endpoint, because that is
 // always safe.
 //
-// The handler is a closure and not a method, because a method value would add a wrapper's frame to
-// the stack: see decodeBody. For the same reason it makes the first attempt itself, if it can. With
-// this, 1000 callers' stacks stay at 4 KiB with any one of the middlewares recovery, timeout, retry
-// and token, or with observers. Before, each of these doubled the stacks.
+// The handler is a closure and not a method, because a method value would add the stack frame of a
+// wrapper: see decodeBody. For the same reason the closure makes the first attempt itself, if it
+// can. So the stacks of 1000 callers remain at 4 KiB with any one of the middlewares recovery,
+// timeout, retry and token, or with observers. Without this, each of these would double the stacks.
 func (c *Client) balance() Handler {
 	bare := len(c.opts.EndpointMiddleware) == 0
 	return func(ctx context.Context, call *Call) error {
@@ -115,8 +118,8 @@ func (c *Client) balance() Handler {
 	}
 }
 
-// balanceAfter is balance for a call whose first attempt failed with err. Err is nil if there was
-// no attempt.
+// balanceAfter is balance for a call whose first attempt failed with err. Err is nil if no attempt
+// was made.
 func (c *Client) balanceAfter(ctx context.Context, call *Call, err error) error {
 	if err != nil {
 		err = c.explain(ctx, call, call.Endpoint, err)
@@ -173,26 +176,28 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 	}
 }
 
-// resend reports whether the client sends a failed call again by itself, to an endpoint that was
-// not tried. A call that found no connection is not sent on to further endpoints that are
-// unreachable too. Otherwise every call would try every endpoint while no server is up.
+// resend reports whether the client sends a failed call again without retry middleware, normally to
+// an endpoint that was not tried. If the call found no connection, the client does not try further
+// endpoints that are unreachable too. Otherwise every call would try every endpoint while no server
+// is up.
 func (c *Client) resend(call *Call, err error, resends int) bool {
 	e, ok := errors.AsType[*Error](err)
 	if !ok || !e.NotProcessed || call.stream != nil && call.stream.begun || resends >= maxResends || call.Endpoint == nil {
 		return false
 	}
 	_, absent := errors.AsType[*dialError](e.Cause)
-	// a breach of the protocol, which ended the connection, says nothing about other servers
+	// a breach of the protocol ends the connection, but another server may still execute the call
 	if e.Code != Unavailable && !absent && !e.is(catalogue.Breach) {
 		return false
 	}
-	// The fault was in the connection or the order epoch, not in the endpoint: a new connection may
-	// work.
+	// The cause was the connection or the order epoch, and not the endpoint. So a new connection
+	// may work.
 	old := e.Stale() && (!absent || !e.AboutConnection())
 	if old {
 		call.Endpoint.prune() // prune may run before the connection reports its end
 	}
-	// With a low MaxAge, connections drain again and again.
+	// With a low MaxAge, the connections of an endpoint drain repeatedly, so draining does not
+	// count toward staleResends.
 	again := (e.is(catalogue.Draining) || old && (resends < staleResends || !slices.Contains(call.tried, call.Endpoint))) && !call.Endpoint.unreachable()
 	call.Attempts().Avoid(call.Endpoint)
 	if call.pinned() {
@@ -202,7 +207,7 @@ func (c *Client) resend(call *Call, err error, resends int) bool {
 	untried := 0
 	for _, ep := range all {
 		switch {
-		// the picker prefers an endpoint that was tried
+		// this endpoint was tried, has another attempt of the group, or does not remember the key
 		case slices.Contains(call.tried, ep), call.besides(ep), call.holds(ep):
 		case !absent || !ep.unreachable():
 			return true

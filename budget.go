@@ -14,15 +14,16 @@ import (
 // This file passes state of a call down to the calls that its handlers make: the attempt budget,
 // the criticality, the tenant and Explain.
 //
-// The budget consists of tokens. Each token pays for one attempt beyond the first. A token is in
-// one place at any time. When a client sends a request to a method that makes calls of its own, it
-// keeps one token and lends the others to the request. The client knows such a method because its
-// server has said so. The reply says how many tokens were used, and the client takes the rest back.
-// This also holds for a stream that its caller has left. Tokens that were lent to a request without
-// a reply are lost, because they may be in use.
+// The budget consists of tokens. Each token pays for one attempt beyond the first. A token belongs
+// to one process at any time. When a client sends a request to a method whose handler makes calls
+// of its own, the client keeps one token and lends the others to the request. The client knows such
+// a method because its server has said so. The reply says how many tokens were used, and the client
+// takes the rest back. The client also does so for a stream whose caller no longer waits for it.
+// Tokens that were lent to a request without a reply are lost, because they may be in use.
 //
-// So no level of the call tree makes more attempts than the root was given. The callers nearest to
-// the failure retry first. A server that dies does not take the last token with it.
+// So no level of the call tree makes more attempts than the budget of the root call allows. The
+// callers nearest to the failure retry first. If a server dies, its client still has the token that
+// it kept.
 
 // A budget holds the tokens of a call.
 type budget struct{ spare atomic.Int32 }
@@ -60,10 +61,10 @@ func (b *budget) repay(lent int32, used uint64) {
 	}
 }
 
-// maxBudget is the largest budget that is accepted from a peer.
+// maxBudget is the largest budget that this side accepts from a peer.
 const maxBudget = 1 << 20
 
-// Take takes one attempt from the call's attempt budget, and reports whether one was left.
+// Take takes one attempt from the call's attempt budget. It returns false if no attempt was left.
 // Middleware that sends a call again must call it before every attempt except the first. Without a
 // budget Take returns true.
 func (a *Attempts) Take() bool {
@@ -80,9 +81,9 @@ func (c *Call) tokens() *budget {
 	return c.budget
 }
 
-// lend lends tokens to an attempt if its method is known to make calls of its own. They are lost if
-// no reply comes. One token is kept for a retry. No token is kept for a call that sends a stream
-// and shares its budget with no other call, because such a call cannot be retried once the server
+// lend lends tokens to an attempt if its method is known to make calls of its own. The tokens are
+// lost if no reply comes. The client keeps one token for a retry. It keeps no token for a call that
+// sends a stream and has a budget of its own, because such a call cannot be retried once the server
 // has accepted it.
 func (o *outgoing) lend(call *Call) {
 	b := call.tokens()
@@ -105,7 +106,7 @@ func (o *outgoing) repay(call *Call, used uint64) {
 
 // lender returns the Completer for a stream. If the stream borrowed tokens from a handler's budget,
 // it is a lender, which returns the tokens when the stream ends. Tokens from the call's own budget
-// end with the call.
+// need not be returned, because that budget ends with the call.
 func (c *Call) lender(ctx context.Context, st *mux.Stream) mux.Completer {
 	if c.out.lent == 0 {
 		return st
@@ -116,8 +117,8 @@ func (c *Call) lender(ctx context.Context, st *mux.Stream) mux.Completer {
 	return &lender{st, loan{c.budget, c.out.lent}}
 }
 
-// A lender is a stream that takes back unused tokens even if its caller has left the call before
-// the end.
+// A lender is a stream that takes back unused tokens, even if its caller stopped waiting before the
+// end of the call.
 type lender struct {
 	*mux.Stream
 	loan
@@ -132,7 +133,7 @@ type loan struct {
 // Abandoned implements mux.Follower.
 func (l *lender) Abandoned() mux.Completer { return &abandoned{l.loan} }
 
-// An abandoned loan waits for the reply to a call that its caller has left. Without a reply the
+// An abandoned loan waits for the reply to a call whose caller no longer waits. Without a reply the
 // tokens are lost.
 type abandoned struct{ loan }
 
@@ -147,7 +148,7 @@ func (l *abandoned) Complete(a *mux.Answer, err error) {
 // A heritage is the state that a handler's calls inherit from the handler's own call.
 type heritage struct {
 	budget      budget
-	given       int32 // its initial tokens
+	given       int32 // the number of tokens at the beginning
 	bounded     bool  // the call has a budget
 	criticality int
 	tenant      string
@@ -155,7 +156,8 @@ type heritage struct {
 	explain     bool
 }
 
-// inherited says which fields a call got from a heritage. They are reset when it ends.
+// inherited says which fields a call got from a heritage. These fields are reset when the call
+// ends.
 type inherited struct{ criticality, tenant, trace, explain bool }
 
 type heritageKey struct{}
@@ -164,7 +166,7 @@ type heritageKey struct{}
 var background = context.Background()
 
 // inherit sets the fields that a call inherits from the handler that makes it, if ctx is a
-// handler's context. For context.Background it costs one comparison.
+// handler's context. If ctx is context.Background, inherit makes only one comparison.
 func (c *Call) inherit(ctx context.Context) {
 	if ctx == background {
 		return
@@ -218,7 +220,7 @@ func (c *serverCall) heritage() *heritage {
 	if h := c.heirs.Load(); h != nil {
 		return h
 	}
-	call := &c.call // with the changes of middleware
+	call := &c.call // with the changes that middleware has made
 	if call.Budget == 0 && call.Criticality == 0 && call.Tenant == "" && call.Trace == "" && !call.Explain {
 		return nil
 	}

@@ -15,14 +15,15 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// A cluster keeps a client's set of endpoints in step with its resolver.
+// A cluster maintains a client's set of endpoints, and updates it when the resolver reports a
+// change.
 type cluster struct {
 	client *Client
 	set    atomic.Pointer[endpointSet] // nil until the first set is built
-	// learner is the set's picker if that is a Learner; nil otherwise.
+	// learner is the set's picker if the picker is a Learner, and nil otherwise.
 	learner atomic.Pointer[Learner]
 
-	// mu is never held while user code runs. See rebuild.
+	// mu must not be held while user code runs. See rebuild.
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when the set, listed or err changes
 	err     error         // the resolver's last failure; nil while it works
@@ -63,7 +64,8 @@ type endpointSet struct {
 	past      int64 // attempts on endpoints that have left
 }
 
-// attempts returns how many attempts have been made on all endpoints, present and past.
+// attempts returns how many attempts have been made on all endpoints, including endpoints that have
+// left.
 func (s *endpointSet) attempts() int64 {
 	n := s.past
 	for _, ep := range s.endpoints {
@@ -149,7 +151,7 @@ func (cl *cluster) wakeLocked() {
 	cl.changed = make(chan struct{})
 }
 
-// listLocked sets the endpoints of the next set. Gone are the endpoints that leave. After unlocking
+// listLocked sets the endpoints of the next set. Gone has the endpoints that leave. After unlocking
 // cl.mu, the caller must call rebuild or rebuildSoon.
 func (cl *cluster) listLocked(endpoints, gone []*Endpoint) {
 	cl.listed, cl.gone = endpoints, append(cl.gone, gone...)
@@ -166,8 +168,8 @@ func (cl *cluster) listLocked(endpoints, gone []*Endpoint) {
 
 // rebuild builds the set from cl.listed. It calls user code without a lock: the Balancer and the
 // constructors of endpoint middleware. That code may take long and may call the client. Only one
-// goroutine builds sets. It repeats until nothing has changed meanwhile, so the newest list wins.
-// If another goroutine is building, rebuild returns at once. See
+// goroutine builds sets. It builds again until the list has not changed meanwhile, so the last set
+// is made from the newest list. If another goroutine is building, rebuild returns at once. See
 // docs/decisions/0040-user-code-runs-without-our-locks.md.
 func (cl *cluster) rebuild() {
 	cl.mu.Lock()
@@ -199,7 +201,7 @@ func (cl *cluster) rebuild() {
 	}
 }
 
-// rebuildSoon is rebuild for goroutines on which calls wait. It waits until the set is built, but
+// rebuildSoon is rebuild for goroutines for which calls wait. It waits until the set is built, but
 // at most reshapeAfter, because a Balancer may take long.
 func (cl *cluster) rebuildSoon() {
 	if !cl.client.Background(func(context.Context) { cl.rebuild() }) {
@@ -286,7 +288,7 @@ func (cl *cluster) close() {
 	wg.Wait()
 }
 
-// pick returns the endpoint for the next attempt. With wait it waits for the first set of
+// pick returns the endpoint for the next attempt. If wait is set, it waits for the first set of
 // instances.
 func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, error) {
 	if call.Endpoint != nil && call.pinned() {
@@ -346,9 +348,9 @@ func (s *endpointSet) pick(call *Call) *Endpoint {
 	return nil
 }
 
-// instead returns a connected endpoint, if the picker picks one when asked again. Otherwise it
-// returns ep. It is called when a picker ignores Attempts.Avoids and picks an endpoint without a
-// connection.
+// instead asks the picker again, and returns a connected endpoint if the picker picks one.
+// Otherwise it returns ep. It is called when a picker ignores Attempts.Avoids and picks an endpoint
+// without a connection.
 func (s *endpointSet) instead(call *Call, ep *Endpoint) *Endpoint {
 	tried := call.tried
 	defer func() { call.tried = tried }()
@@ -362,7 +364,7 @@ func (s *endpointSet) instead(call *Call, ep *Endpoint) *Endpoint {
 	return ep
 }
 
-// maxRepicks is how many further picks the function instead asks for.
+// maxRepicks is how often the method instead asks the picker again.
 const maxRepicks = 3
 
 var errNotYet = errors.New("the instances are not known yet")
@@ -374,8 +376,8 @@ func (cl *cluster) first(ctx context.Context, call *Call) (*endpointSet, error) 
 }
 
 // await waits until done returns true, or until ctx, the call's deadline or the dial timeout ends.
-// Done is called with cl.mu held, and reports that there is a set or that the resolver has reported
-// instances.
+// It calls done with cl.mu held. Done reports that there is a set, or that the resolver has
+// reported instances.
 func (cl *cluster) await(ctx context.Context, call *Call, done func() bool) error {
 	limit := cl.client.opts.DialTimeout
 	left := limit + 1
@@ -416,7 +418,7 @@ func (cl *cluster) await(ctx context.Context, call *Call, done func() bool) erro
 // unnamed returns the error of a call that waited for the first set of instances until cause ended
 // it. Known says that the resolver has reported instances.
 func (cl *cluster) unnamed(cause error, waited time.Duration, known bool) error {
-	if waited < time.Millisecond { // the call's time had passed before
+	if waited < time.Millisecond { // the call's time was over before it waited
 		return &mux.CallError{Cause: cause, NotProcessed: true}
 	}
 	if known {
@@ -439,7 +441,7 @@ func (cl *cluster) trouble() string {
 	return "; it failed: " + text
 }
 
-// nobody returns why there is no endpoint.
+// nobody returns the reason why there is no endpoint, as a text for a message.
 func (cl *cluster) nobody() string {
 	cl.mu.Lock()
 	inactive, unspoken := cl.inactive, cl.unspoken.String()
@@ -456,7 +458,7 @@ func (cl *cluster) nobody() string {
 // ready connects and waits until an endpoint is connected.
 func (cl *cluster) ready(ctx context.Context) error {
 	call := &Call{Method: "Ready"}
-	var endpoints []*Endpoint // the balancer need not have seen them
+	var endpoints []*Endpoint // cl.listed, because the set may not have been built yet
 	err := cl.await(ctx, call, func() bool {
 		endpoints = cl.listed
 		return cl.known

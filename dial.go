@@ -32,18 +32,19 @@ type dialing struct {
 	err      error
 }
 
-// spareTime is how long an additional connection, or one that no call needed, may be idle if
-// Limits.IdleTimeout is not set.
+// spareTime is how long an additional connection, or a connection that no call has needed, may be
+// idle if Limits.IdleTimeout is not set.
 const spareTime = 30 * time.Second
 
-// Back-off between attempts to connect. It doubles, with a jitter of half of it.
+// Back-off between attempts to connect. It doubles after each failure, with a jitter of half of its
+// length.
 const (
 	firstBackoff = 20 * time.Millisecond
 	lastBackoff  = 1500 * time.Millisecond
 )
 
-// connected returns a connection, and dials if there is none. Alone says that the caller has no
-// other endpoint: then it dials at once, even if an attempt has just failed.
+// connected returns a connection, and dials if there is no connection. Alone says that the caller
+// has no other endpoint. Connected then dials at once, even if an attempt has just failed.
 func (ep *Endpoint) connected(ctx context.Context, deadline time.Time, alone bool) (*dialledConn, error) {
 	if conn := ep.ready(ctx); conn != nil {
 		return conn, nil
@@ -71,7 +72,7 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time, alone boo
 			d = ep.dialLocked(len(*ep.conns.Load()) > 0, 0)
 		case alone:
 			d = ep.hastenLocked()
-		default: // it has just failed, and a timer will try again
+		default: // an attempt has just failed, and a timer will start the next one
 			err := ep.failureLocked()
 			ep.mu.Unlock()
 			if searched { // the search dialled for this call
@@ -112,7 +113,7 @@ func (ep *Endpoint) connectFor(ctx context.Context, call *Call) (*dialledConn, e
 	}
 	began := clock()
 	if cl := ep.client.cluster; call.picked == ep && call.stays && cl.connected.Load() == 0 {
-		cl.join(ep) // later calls may go elsewhere
+		cl.join(ep) // the search may find another endpoint for later calls
 	}
 	ep.inflight.waiting.Add(1)
 	conn, err := ep.connected(ctx, call.Deadline, call.pinned() || call.hold != nil && call.heldToOne())
@@ -151,8 +152,8 @@ func (ep *Endpoint) await(ctx context.Context, d *dialing, deadline time.Time) (
 	}
 }
 
-// notConnected returns the error of a call that waited for d until cause ended it. The error says
-// how far d has come, and how the previous attempt ended.
+// notConnected returns the error of a call that waited for the attempt d until cause ended the
+// call. The error says how far d has got, and how the previous attempt to connect ended.
 func (ep *Endpoint) notConnected(d *dialing, cause error) error {
 	took := clock() - d.began
 	if took < time.Millisecond { // the call's time had passed before
@@ -205,7 +206,7 @@ func (ep *Endpoint) dial(d *dialing) {
 	switch {
 	case ep.closed:
 		if err == nil {
-			c.wg.Go(conn.close) // the endpoint no longer needs it
+			c.wg.Go(conn.close) // the endpoint no longer needs the connection
 		}
 		d.err = ep.goneError()
 	case err != nil:
@@ -228,7 +229,7 @@ func (ep *Endpoint) dial(d *dialing) {
 	}
 	ep.mu.Unlock()
 	c.cluster.dials.Add(-1)
-	if err == nil && !conn.usable() { // it ended before it was added to the list
+	if err == nil && !conn.usable() { // the connection ended before it was added to the list
 		ep.remove(conn)
 	}
 	c.cluster.dialled(ep, err == nil)
@@ -296,8 +297,8 @@ func (ep *Endpoint) connect(ctx context.Context, d *dialing) (*dialledConn, *dia
 
 // sayNewline sends two line ends to a silent server, and returns why the server is silent. An HTTP
 // server that waits for a line then answers, and its answer identifies the protocol. A slow yodel
-// server takes the four bytes for the beginning of a frame, and the connection ends before the rest
-// comes.
+// server takes the four bytes for the beginning of a frame. This does no harm, because the
+// connection ends before the rest of the frame could come.
 func sayNewline(conn *mux.Conn, nc net.Conn, answered <-chan struct{}) error {
 	const patience = 50 * time.Millisecond
 	_ = nc.SetWriteDeadline(time.Now().Add(patience)) // nothing else will be written
@@ -316,8 +317,8 @@ func sayNewline(conn *mux.Conn, nc net.Conn, answered <-chan struct{}) error {
 	return mux.ErrHandshake
 }
 
-// retryLocked schedules the next attempt to connect after a back-off. Until then calls go
-// elsewhere.
+// retryLocked schedules the next attempt to connect after a back-off. Until then calls go to other
+// endpoints.
 func (ep *Endpoint) retryLocked(err *dialError) {
 	ep.lastErr, ep.failedAt = err, time.Now()
 	ep.lostLocked()
@@ -392,7 +393,7 @@ func (ep *Endpoint) remove(conn *dialledConn) {
 		err = mux.ErrDrained
 	}
 	ep.failures++
-	if conn.worked(err) || time.Since(ep.since) > lastBackoff { // not if the server ends connections at once
+	if conn.worked(err) || time.Since(ep.since) > lastBackoff { // false if the server ends connections at once
 		ep.failures = 0
 	}
 	if ep.failures <= 1 && broke(err) { // the server or its successor may be up already
@@ -416,11 +417,11 @@ func broke(err error) bool {
 }
 
 // workedFrames is the number of received frames from which a connection counts as having worked. A
-// connection that ends at once receives fewer.
+// connection that ends at once receives fewer frames.
 const workedFrames = 8
 
-// close closes the endpoint. With atOnce it closes the connections now, and otherwise when their
-// calls have ended.
+// close closes the endpoint. If atOnce is set, it closes the connections now. Otherwise it closes
+// each connection when the calls on it have ended.
 func (ep *Endpoint) close(atOnce bool) {
 	ep.mu.Lock()
 	ep.closed = true
@@ -452,7 +453,7 @@ func (ep *Endpoint) close(atOnce bool) {
 // A dialError says that a client could not connect to an endpoint.
 type dialError struct {
 	err  error
-	next time.Duration // time until the next attempt, if no attempt was made for this call
+	next time.Duration // time until the next attempt to connect, if no attempt was made for this call
 	// connected says that err is the reason why the last connection ended, not the reason why an
 	// attempt failed.
 	connected bool

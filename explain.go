@@ -20,11 +20,11 @@ import (
 
 // This file makes the errors of failed calls. It turns the error of a connection, a transport or a
 // context into an Error with the message "method: address: reason". The address appears only once,
-// in front, so that equal reasons of several attempts can be merged: see attemptsMessage.
+// before the reason, so that equal reasons of several attempts can be merged: see attemptsMessage.
 
 // failed returns the caller's error for a call whose last attempt failed with err. The error
-// contains the record of the call. If several attempts found no server that answered, the error
-// covers all of them (YDL1003). Errors of middleware are not changed.
+// contains the record of the call. If several attempts found no server that answered, one error
+// covers all of these attempts (YDL1003). Failed does not change errors of middleware.
 func (c *Call) failed(err error) error {
 	e, ok := err.(*Error) //nolint:errorlint // a wrapped error is the wrapper's
 	if !ok || c.rare == nil || len(c.rare.attempts) == 0 {
@@ -41,7 +41,7 @@ func (c *Call) failed(err error) error {
 		}
 		fail(x.report, e)
 		final.Report = x.report
-	} else { // no user code sees it before the record is complete
+	} else { // no user code has the error before the record is complete
 		x.own = &final
 	}
 	for _, a := range attempts {
@@ -130,12 +130,12 @@ func attemptsMessage(method string, attempts []introspect.Attempt, made int) str
 	return head + strings.Join(texts, ";") + more
 }
 
-// shareReasons groups attempts by the reason of their failure, in the order of their first
-// appearance.
+// shareReasons groups attempts by the reason of their failure. The reasons are in the order of
+// their first appearance.
 func shareReasons(method string, attempts []introspect.Attempt) (reasons []*sharedReason) {
 	for i := range attempts {
 		a := &attempts[i]
-		why := "it succeeded" // but middleware repeated the call
+		why := "it succeeded" // but middleware made a further attempt
 		if a.Code != "" {
 			why = strings.TrimPrefix(strings.TrimPrefix(a.Message, method+": "), a.Addr+": ")
 		}
@@ -179,7 +179,8 @@ func fit(texts []string, room int) {
 	}
 }
 
-// commonNext returns the next step that fits all attempts, or "" if they failed in different ways.
+// commonNext returns the advice on the next step if it is the same for all attempts, or "" if it
+// differs.
 func commonNext(attempts []introspect.Attempt) string {
 	for _, a := range attempts {
 		if a.ID != attempts[0].ID {
@@ -189,8 +190,8 @@ func commonNext(attempts []introspect.Attempt) string {
 	return catalogue.Of(attempts[0].ID).Next
 }
 
-// explain turns an error of a connection into an Error: which call, which server, what happened,
-// and whether the call may have been executed.
+// explain turns an error of a connection into an Error that names the call and the server, and says
+// what happened and whether the call may have been executed.
 func (c *Client) explain(ctx context.Context, call *Call, ep *Endpoint, err error) error {
 	where := ""
 	if ep != nil {
@@ -206,7 +207,7 @@ func (q *requester) explainAt(ctx context.Context, call *Call, where string, err
 	switch {
 	case said && !ofTransport(err):
 		return e
-	case said: // an error of the transport, which does not know the call
+	case said: // an Error of the transport, which cannot name the call
 		own := *e
 		e = &own
 		e.Message, e.NotProcessed = call.Method+": "+e.Message, unsent(err)
@@ -220,8 +221,8 @@ func (q *requester) explainAt(ctx context.Context, call *Call, where string, err
 	return e
 }
 
-// ofTransport reports whether an Error in err comes from the transport. The transport then reports
-// why a connection could not be made or ended.
+// ofTransport reports whether an Error in err comes from the transport. Such an Error says why a
+// connection could not be made, or why it ended.
 func ofTransport(err error) bool {
 	if _, ok := errors.AsType[*dialError](err); ok {
 		return true
@@ -278,7 +279,7 @@ func (q *requester) dialReason(addr string, err *dialError) string {
 // A reason is the cause of a failed call in words.
 type reason struct {
 	id, text string
-	doubtful bool   // the text has to say whether the call may have been executed
+	doubtful bool   // the message must say whether the call may have been executed
 	ended    string // if the call was not sent: its deadline passed, or its caller gave up
 	next     string // as in Error
 }
@@ -353,7 +354,7 @@ func (q *requester) connReason(ctx context.Context, err error) reason {
 	return reason{id: "YDL1104", text: "the connection was lost: " + plain(err), doubtful: true}
 }
 
-// The beginnings of messages for calls that were given up.
+// The beginnings of the messages for calls that ended before an answer came.
 const (
 	deadlinePassed = "the deadline passed"
 	callerCanceled = "the caller canceled it"
@@ -362,7 +363,7 @@ const (
 // A waitError is the error of a call that ended while it waited to be sent.
 type waitError struct {
 	cause error  // mux.ErrDeadline, or the cause of the caller's context
-	text  string // what it waited for and the latest news of that, to follow "the deadline passed"
+	text  string // what the call waited for, and the latest state of that, to follow "the deadline passed"
 	next  string // as in Error
 }
 

@@ -12,12 +12,13 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file has the methods for middleware that makes several attempts of a call at the same time.
+// This file contains the methods for middleware that makes several attempts of a call at the same
+// time.
 
-// Forkable saves a copy of the call, so that Fork can repeat the call while it is in flight. It
-// reports whether that is possible. It is for middleware of a client that makes several attempts at
-// the same time, such as hedging. If it returns true, Join must be called later, even if there was
-// no fork.
+// Forkable saves a copy of the call, from which Fork can repeat the call while the call is in
+// flight. It reports whether the call can be repeated in this way. It is for middleware of a client
+// that makes several attempts at the same time, such as hedging. If Forkable returns true, the
+// middleware must call Join later, even if there was no fork.
 //
 // Forkable returns false for a call that is one-way, ordered, pinned to an endpoint or itself a
 // fork. It also returns false for a call that has a stream, or whose Reply cannot be decoded into.
@@ -40,9 +41,10 @@ func (a *Attempts) Forkable() bool {
 
 // Fork returns an independent copy of the call, as it was when Forkable returned true. Fork must
 // not be called otherwise. The copy goes down the chain on its own goroutine, has its own Reply and
-// shares the call's attempt budget. It goes to other endpoints than the call and its other forks,
-// if there are any. Forks of a call are made one after the other, before the call is sent or while
-// it is in flight. When the call and all forks have ended, Join must be called for each fork.
+// shares the call's attempt budget. It goes to an endpoint that neither the call nor another fork
+// uses, if there is one. Middleware makes the forks of a call one after the other, before the call
+// is sent or while it is in flight. When the call and all forks have ended, the middleware must
+// call Join for each fork.
 func (a *Attempts) Fork() *Call {
 	g := &a.out.group
 	o := a.out.client.take()
@@ -78,8 +80,8 @@ func (g *group) clear() {
 	}
 }
 
-// Join ends a fork, which must not be used afterwards. With take, the fork's outcome becomes the
-// call's: the reply, the trailer, the attachment and the endpoint. The fork's attempts become part
+// Join ends a fork, which must not be used afterwards. If take is set, the call gets the fork's
+// outcome: the reply, the trailer, the attachment and the endpoint. The fork's attempts become part
 // of the call's record, and later attempts avoid its endpoints. If there was no fork, Join is
 // called with nil.
 func (a *Attempts) Join(f *Call, take bool) {
@@ -89,14 +91,14 @@ func (a *Attempts) Join(f *Call, take bool) {
 		return
 	}
 	if take {
-		c.recordGood() // before it looks like the fork's
+		c.recordGood() // before the call gets the fork's outcome
 		takeOver(c.Reply, f.Reply)
 		c.Trailer, c.ReplyAttachment = f.Trailer, f.ReplyAttachment
 		c.Endpoint, c.picked = f.Endpoint, f.picked
 	} else if f.picked != nil {
 		a.Avoid(f.picked)
 	}
-	if f.recordGood(); c.out.arrived == 0 { // else c's last attempt is still to be recorded
+	if f.recordGood(); c.out.arrived == 0 { // otherwise c's last attempt is recorded later
 		c.out.counted += f.Attempt
 	}
 	c.Attempt += f.Attempt
@@ -109,14 +111,14 @@ func (a *Attempts) Join(f *Call, take bool) {
 	c.out.client.give(f.out)
 }
 
-// going stores the endpoint of an attempt, which the others of its group avoid.
+// going stores the endpoint of an attempt. The other calls of the group avoid that endpoint.
 func (c *Call) going(ep *Endpoint) {
 	if c.group != nil {
 		c.out.at.Store(ep)
 	}
 }
 
-// besides reports whether another call of the group has an attempt on ep.
+// besides reports whether another call of the group has sent an attempt to ep.
 func (c *Call) besides(ep *Endpoint) bool {
 	g := c.group
 	if g == nil {
@@ -143,7 +145,7 @@ func fillable(reply any) bool {
 	return !slices.ContainsFunc(values, func(v any) bool { return v == nil || !fillable(v) })
 }
 
-// another returns a new variable of the type that reply points to.
+// another returns a pointer to a new variable of the type that reply points to.
 func another(reply any) any {
 	values, ok := reply.(Values)
 	if !ok {
@@ -171,8 +173,7 @@ func takeOver(to, from any) {
 	}
 }
 
-// Client returns the client that carries the call out. It is nil for a call to a Peer, and on the
-// server.
+// Client returns the client that makes the call. It is nil for a call to a Peer, and on the server.
 func (c *Call) Client() *Client {
 	if c.out == nil || c.out.peer != nil {
 		return nil
@@ -180,9 +181,9 @@ func (c *Call) Client() *Client {
 	return c.out.client
 }
 
-// State returns the value stored under key in the client or the server that carries the call out,
-// and creates it with create the first time. Middleware stores state there that must survive a new
-// chain. State may be called concurrently.
+// State returns the value that is stored under key in the client or the server of the call. The
+// first time it creates the value with create. Middleware stores state there that it must keep when
+// the chain is built again. State may be called concurrently.
 func (c *Call) State(key any, create func() any) any {
 	var states *states
 	switch {
@@ -191,7 +192,7 @@ func (c *Call) State(key any, create func() any) any {
 	case c.out != nil:
 		states = &c.out.from.states
 	default:
-		return create() // no client or server carries it out
+		return create() // the call has neither a client nor a server
 	}
 	return states.get(key, create)
 }
@@ -201,11 +202,11 @@ type rareCall struct {
 	first    [1]introspect.Attempt // memory for the common case of one attempt
 	attempts []introspect.Attempt  // attempts that have ended; a slice that an error refers to is not changed
 	unlisted int                   // attempts that were dropped
-	nowhere  int                   // the number of endpoints when no other one could take the call; 0 before
+	nowhere  int                   // the number of endpoints when no other endpoint could take the call; 0 before
 	notes    []note
 	unnoted  int                    // notes that were dropped
-	report   *introspect.CallReport // the record; before the call has ended, of its attempts
-	own      *Error                 // an error that only the client has a pointer to
+	report   *introspect.CallReport // the record; until the call has ended, it covers the attempts so far
+	own      *Error                 // an error to which only the client has a pointer
 	survey   *survey                // nil until the candidates are recorded
 }
 
@@ -244,9 +245,9 @@ func (r *rareCall) note(n note) {
 	r.notes = append(r.notes, n)
 }
 
-// Note adds a line to the record of the call: the middleware named by did what. Such lines help
-// people to find out why a call failed or was slow. Note unusual actions only, for example that the
-// call had to wait or was sent again.
+// Note adds a line to the record of the call. By names the middleware, and what says what the
+// middleware did. Such lines help people to find out why a call failed or was slow. Note unusual
+// actions only, for example that the call had to wait or was sent again.
 func (c *Call) Note(by, what string) {
 	c.rarely().note(note{clock(), by, what})
 }

@@ -24,12 +24,13 @@ type KeyMemory interface {
 	// same key with the outcome of the first. The server calls Guard once and puts the handler
 	// below its middleware, so that it guards every method.
 	Guard(next Handler) Handler
-	// Scope returns the name of the memory and how long it remembers a key after a call with it
-	// arrived. Servers that share a memory return the same name. Different memories have different
-	// names. A name has at most 255 bytes; a longer one is replaced by a hash. The name of a memory
-	// that ends with its process begins with "process:". If the name is empty, the memory is not
-	// ready, and the server tells clients that it remembers nothing. The server calls Scope when it
-	// begins to serve and when each connection begins. The connection waits until Scope returns.
+	// Scope returns the name of the memory, and how long the memory remembers a key after a call
+	// with that key arrived. Servers that share a memory return the same name. Different memories
+	// have different names. A name has at most 255 bytes. The server replaces a longer name by a
+	// hash. The name of a memory that ends with its process begins with "process:". If the name is
+	// empty, the memory is not ready, and the server tells clients that it remembers nothing. The
+	// server calls Scope when it begins to serve and when each connection begins. The connection
+	// waits until Scope returns.
 	Scope() (name string, keep time.Duration)
 }
 
@@ -66,7 +67,7 @@ func (s *Server) keyScope() *keyScope {
 type keyHold struct {
 	mu    sync.Mutex
 	open  int             // attempts that are in flight or may have been executed
-	at    *serverIdentity // the server that got them; any one of those that share its memory
+	at    *serverIdentity // the server that got the attempts, or one that shares its memory
 	addr  string          // the address of that server
 	began time.Duration   // when the first of the attempts was sent, on the clock
 }
@@ -74,15 +75,15 @@ type keyHold struct {
 // harmless reports whether executing the call twice does no harm.
 func (c *Call) harmless() bool { return c.Idempotent || c.out != nil && c.out.from.declared(c.Method) }
 
-// MayRepeat reports whether a call that failed with err may be sent again. It may if it was
-// certainly not executed, if it is idempotent, or if its idempotency key is remembered where the
-// call may have been executed. In the last case the client sends it only to servers that share that
-// memory. NoRepeat returns the reason if it may not.
+// MayRepeat reports whether a call that failed with err may be sent again. The call may be sent
+// again if it was certainly not executed, if it is idempotent, or if the server that may have
+// executed it remembers its idempotency key. In the last case the client sends the call only to
+// servers that share that memory. If the call may not be sent again, NoRepeat returns the reason.
 func (a *Attempts) MayRepeat(err error) bool { return a.NoRepeat(err) == "" }
 
-// NoRepeat returns why a call that failed with err must not be sent again, for people to read, or
-// "" if it may be. If err is nil, it returns why no second attempt may begin while the first one is
-// in flight.
+// NoRepeat returns why a call that failed with err must not be sent again, as a text for people. It
+// returns "" if the call may be sent again. If err is nil, NoRepeat returns why no second attempt
+// may begin while the first attempt is in flight.
 func (a *Attempts) NoRepeat(err error) (why string) {
 	c := (*Call)(a)
 	switch unsent := NotProcessed(err); {
@@ -129,7 +130,7 @@ func (h *keyHold) obstacle(c *Call, err error) string {
 	}
 	for _, ep := range c.out.client.cluster.set.Load().endpoints {
 		if err == nil && (ep.identity.Load() == nil || c.besides(ep) || ep == c.Endpoint) {
-			continue // a second attempt in parallel goes elsewhere
+			continue // a second attempt in parallel goes to another endpoint
 		}
 		if h.sharedLocked(ep) {
 			return ""
@@ -141,7 +142,8 @@ func (h *keyHold) obstacle(c *Call, err error) string {
 	return h.aloneLocked() + ", which cannot be reached"
 }
 
-// forgottenLocked returns why no server would know the key, or "".
+// forgottenLocked returns why no server would know the key any more. It returns "" if a server may
+// still know it.
 func (h *keyHold) forgottenLocked() string {
 	switch {
 	case h.at.keyScope == "":
@@ -152,7 +154,8 @@ func (h *keyHold) forgottenLocked() string {
 	return ""
 }
 
-// aloneLocked returns why the call cannot be sent again: no other endpoint shares the memory.
+// aloneLocked returns the text for a call that cannot be sent again because no other endpoint
+// shares the memory.
 func (h *keyHold) aloneLocked() string {
 	if strings.HasPrefix(h.at.keyScope, processScope) {
 		return "its idempotency key is remembered by the process at " + h.addr + " only"
@@ -160,8 +163,8 @@ func (h *keyHold) aloneLocked() string {
 	return "no other endpoint shares the memory of idempotency keys of " + h.addr
 }
 
-// sharedLocked reports whether ep may share the memory of the servers that got the call. It does if
-// its server says so or has not said anything yet.
+// sharedLocked reports whether ep may share the memory of the servers that got the call. This is so
+// if the server of ep has named the same memory, or has not named its memory yet.
 func (h *keyHold) sharedLocked(ep *Endpoint) bool {
 	if h.at.keyScope == "" {
 		return false
@@ -183,8 +186,8 @@ func (h *keyHold) connLocked(ep *Endpoint) *dialledConn {
 	return conns[i]
 }
 
-// holds reports whether the call may only go to servers that share a memory, and ep is not known to
-// be one of them.
+// holds reports whether the call may only go to servers that share a memory, while ep is not known
+// to lead to such a server.
 func (c *Call) holds(ep *Endpoint) bool {
 	h := c.hold
 	if h == nil || c.harmless() {
@@ -230,10 +233,11 @@ func (c *Call) heldToOne() bool {
 }
 
 // claimKey records that an attempt of a call with a key is about to be sent to ep over conn. It
-// returns the connection to use: conn, or another connection of ep if only that one leads to a
-// server that remembers the key. It returns an error if the call may have been executed elsewhere.
-// If claimKey succeeds and the attempt then fails, unclaimKey must be called. Ep and conn are nil
-// for a call to a peer; peers do not say whether they remember keys.
+// returns the connection to use: conn, or another connection of ep if only the other one leads to a
+// server that remembers the key. It returns an error if a server that does not share its memory
+// with the server of ep may have executed the call. If claimKey succeeds and the attempt then
+// fails, the caller must call unclaimKey. Ep and conn are nil for a call to a peer, because peers
+// do not say whether they remember keys.
 func (c *Call) claimKey(ep *Endpoint, conn *dialledConn) (*dialledConn, error) {
 	if ep == nil {
 		if why := c.held(); why != "" {
@@ -277,8 +281,8 @@ func (c *Call) claimAt(ep *Endpoint, conn *dialledConn) (*dialledConn, error) {
 	return conn, nil
 }
 
-// keyBegan returns when a request with the key was first sent, in the encoding for the server
-// behind conn. It is 0 if that server does not remember keys.
+// keyBegan returns the time at which a request with the key was first sent, in the encoding for the
+// server at the other end of conn. It returns 0 if that server does not remember keys.
 func (h *keyHold) keyBegan(conn *dialledConn) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -338,8 +342,8 @@ func (c *Client) unremembered(call *Call, ep *Endpoint) {
 
 // Resume makes the attempts of another call, from, count as attempts of this call. If from may have
 // been executed, this call is sent only to servers that remember their idempotency key. Resume is
-// for middleware of a client that replaces a call by a new one with the same key. It must be called
-// before the new call begins.
+// for client middleware that replaces a call by a new call with the same key. The middleware must
+// call Resume before the new call begins.
 func (a *Attempts) Resume(from *Call) {
 	if a.resumed = from.hold; a.resumed == nil && a.IdempotencyKey != "" && from.out != nil {
 		from.hold = new(keyHold)
@@ -348,8 +352,8 @@ func (a *Attempts) Resume(from *Call) {
 }
 
 // KeyAge returns, on the server, an upper bound of the time since the caller first sent a request
-// with the call's idempotency key. It is 0 if the caller did not say. Callers say so only to
-// servers that have a KeyMemory.
+// with the call's idempotency key. It is 0 if the caller did not send this time. Callers send it
+// only to servers that have a KeyMemory.
 func (c *Call) KeyAge() time.Duration {
 	if c.in == nil || c.in.keySent == 0 {
 		return 0
@@ -357,8 +361,8 @@ func (c *Call) KeyAge() time.Duration {
 	return max(clock()-c.in.keySent, 0)
 }
 
-// sharing returns the best endpoint for a call that has to go where its key is remembered. The
-// caller uses it when the picker has chosen none of these endpoints.
+// sharing returns the best endpoint for a call that may only go to servers that remember its key.
+// It is called when the picker has chosen an endpoint without such a server.
 func (s *endpointSet) sharing(call *Call) (*Endpoint, error) {
 	var best *Endpoint
 	least := 0

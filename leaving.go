@@ -7,20 +7,21 @@ import (
 	"time"
 )
 
-// This file decides which endpoints a client has: those that the resolver reports, and earlier ones
-// that stay because the resolver may be wrong. docs/discovery.md describes the rule.
+// This file decides which endpoints a client has: those that the resolver reports, and earlier
+// endpoints that the client keeps because the resolver may be wrong. docs/discovery.md describes
+// the rule.
 
-// leaveTime is how long an endpoint that the resolver no longer reports stays while it answers, if
-// reported endpoints answer too. It is also how long such an endpoint may be unreachable before it
-// is dropped.
+// leaveTime is how long the client keeps an endpoint that answers but that the resolver no longer
+// reports, if reported endpoints answer too. It is also how long such an endpoint may be
+// unreachable before the client drops it.
 const leaveTime = 30 * time.Second
 
-// peakTime is how long the size of a set is remembered. It is longer than the leases of servers
-// that die together take to end one by one.
+// peakTime is how long the client remembers the size of a set. If several servers die together,
+// their leases end one by one. PeakTime is longer than the time in which all these leases end.
 const peakTime = 2 * time.Minute
 
-// update applies a set of instances from the resolver. Endpoints that stay keep their connections
-// and state.
+// update applies a set of instances from the resolver. Endpoints that are still in the set keep
+// their connections and state.
 func (cl *cluster) update(instances []Instance) {
 	if cl.list(instances) {
 		cl.source.list(context.Background(), cl.client, 0)
@@ -28,8 +29,8 @@ func (cl *cluster) update(instances []Instance) {
 	cl.rebuild()
 }
 
-// list is the part of update that decides which endpoints there are. It reports whether there are
-// none.
+// list is the part of update that decides which endpoints the client has. It reports whether there
+// is no endpoint.
 func (cl *cluster) list(instances []Instance) (none bool) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
@@ -39,7 +40,7 @@ func (cl *cluster) list(instances []Instance) (none bool) {
 	cl.err, cl.errText, cl.heard = nil, "", clock()
 	before := cl.listed
 	endpoints, seen := cl.namedLocked(before, instances)
-	doubted := false // whether an earlier set was doubted: it has left unlisted endpoints
+	doubted := false // an earlier set was doubtful, so there are unlisted endpoints
 	var gone []*Endpoint
 	now := time.Now()
 	for _, ep := range before {
@@ -47,7 +48,8 @@ func (cl *cluster) list(instances []Instance) (none bool) {
 		active, named := seen[addr]
 		switch {
 		case active:
-		// its record is inactive, or there is no sign that it ever answered
+		// the record of the endpoint is inactive, or the endpoint is not known to have ever
+		// answered
 		case named || !ep.reached.Load():
 			gone = append(gone, ep)
 		default:
@@ -65,8 +67,8 @@ func (cl *cluster) list(instances []Instance) (none bool) {
 	return len(endpoints) == 0
 }
 
-// namedLocked returns the endpoints of the active instances. It reuses endpoints from before. Seen
-// has the addresses of all instances; it is true for active ones.
+// namedLocked returns the endpoints of the active instances. It reuses endpoints of the previous
+// set. Seen has the addresses of all instances. It is true for the addresses of active instances.
 func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoints []*Endpoint, seen map[string]bool) {
 	known := make(map[string]*Endpoint, len(before))
 	for _, ep := range before {
@@ -107,7 +109,7 @@ func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoi
 }
 
 // doubtfulLocked reports whether a set of this size is doubtful. A set is doubtful if it has less
-// than half the size of a recent one: the registry may have lost its data, or its connection to the
+// than half the size of a recent set: the registry may have lost its data, or its connection to the
 // servers. After a doubtful set, the following sets are doubtful until they have the old size,
 // because the registry may be learning of the servers one by one.
 func (cl *cluster) doubtfulLocked(size int, doubted bool) bool {
@@ -125,8 +127,8 @@ func (cl *cluster) doubtfulLocked(size int, doubted bool) bool {
 	return false
 }
 
-// partLocked divides endpoints into those that stay and those that leave now. Only unlisted
-// endpoints leave.
+// partLocked divides endpoints into those that the client keeps and those that leave now. Only
+// endpoints that the resolver no longer reports leave.
 func (cl *cluster) partLocked(endpoints []*Endpoint, now time.Time) (stay, leave []*Endpoint) {
 	var named []*Endpoint
 	answers := false // a reported endpoint is connected
@@ -157,14 +159,14 @@ func (cl *cluster) partLocked(endpoints []*Endpoint, now time.Time) (stay, leave
 }
 
 // silent reports whether an unlisted endpoint does not answer. Either another server listens at its
-// address, or it has had no connection for leaveTime in spite of attempts.
+// address, or the client could not connect to it for leaveTime in spite of attempts.
 func (ep *Endpoint) silent(now time.Time) bool {
 	lost := ep.lostAt.Load()
 	return ep.stranger.Load() || lost != 0 && now.Sub(time.Unix(0, lost)) > leaveTime && now.Sub(ep.left) > leaveTime
 }
 
-// replacedSince reports whether at least half of the endpoints that the resolver has added since
-// then have been connected.
+// replacedSince considers the endpoints that the resolver has added after the time then. It reports
+// whether at least half of them have been connected.
 func replacedSince(named []*Endpoint, then time.Time) bool {
 	joined, reached := 0, 0
 	for _, ep := range named {
@@ -185,7 +187,8 @@ func (cl *cluster) settle() {
 	}
 }
 
-// dropped is the part of settle that decides. It reports whether an endpoint leaves.
+// dropped is the part of settle that decides which endpoints leave. It reports whether an endpoint
+// leaves.
 func (cl *cluster) dropped() bool {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
@@ -196,7 +199,7 @@ func (cl *cluster) dropped() bool {
 	stay, leave := cl.partLocked(cl.listed, now)
 	if len(leave) > 0 {
 		cl.listLocked(stay, leave)
-		if cl.leaving.Load() == 0 && cl.implausible { // the small set was correct
+		if cl.leaving.Load() == 0 && cl.implausible { // no unlisted endpoint remains: the small set was correct
 			cl.size, cl.peak, cl.implausible = len(stay), len(stay), false
 		}
 	}
@@ -204,8 +207,9 @@ func (cl *cluster) dropped() bool {
 	return len(leave) > 0
 }
 
-// probeLocked dials endpoints that the resolver reports, while unlisted endpoints wait for these to
-// answer. It also starts a timer that calls settle when leaveTime of the next endpoint has passed.
+// probeLocked dials endpoints that the resolver reports. Unlisted endpoints can leave only when
+// reported endpoints answer. It also starts a timer that calls settle when leaveTime of the next
+// endpoint has passed.
 func (cl *cluster) probeLocked(now time.Time) {
 	if cl.leaving.Load() == 0 {
 		return

@@ -15,24 +15,25 @@ import (
 )
 
 // This file sends ordered calls: see Call.Ordered. The server executes the ordered requests of one
-// key on one connection in the order of their arrival (internal/mux/order.go). The client sends
-// them in order, and over one connection as long as any of them is open there. When a request
-// fails, the client must know whether a later one may have been executed; package keyed keeps track
-// of that. A call enters the queue of its key before all middleware, and stays in it until its
-// caller has the outcome.
+// key on one connection in the order of their arrival (internal/mux/order.go). The client sends the
+// requests of a key in order. While any of them is open on a connection, it sends the next ones
+// over the same connection. When a request fails, the client must know whether a later request may
+// have been executed. Package keyed keeps track of that. A call enters the queue of its key before
+// all middleware, and remains in the queue until its caller has the outcome.
 
-// minUntold is the smallest limit on outcomes of a key that wait for callbacks. A callback that
-// makes calls with its own key, and waits for them, delays the callbacks of the calls between.
+// minUntold is the smallest limit on the outcomes of a key whose callbacks have not run yet. If a
+// callback makes calls with its own key and waits for them, it delays the callbacks of the calls
+// between.
 const minUntold = 1024
 
-// A trip is the request of a turn and the way its outcome reaches the caller.
+// A trip is the request of a turn, together with the way in which its outcome reaches the caller.
 type trip struct {
 	client    *Client
 	call      *Call
 	out       *outgoing
 	ep        *Endpoint
 	direct    bool // no goroutine waits for the attempt: Complete continues the call
-	final     bool // the call is not repeated once it was executed
+	final     bool // after the call was executed, the client does not repeat it
 	abandoned atomic.Bool
 	err       error
 	done      func(error) // of an asynchronous call on its own goroutine; else nil
@@ -63,7 +64,7 @@ func (c *Client) doOrdered(ctx context.Context, call *Call) error {
 	call.begin(ctx, o)
 	call.turn, t.trip.client = t, c
 	c.timeout(call)
-	defer func() { // also if middleware panics, or the key would be blocked for ever
+	defer func() { // also if middleware panics: otherwise the key would be blocked for ever
 		t.Leave(ctx, call.Deadline, gaveUp(ctx, err))
 		call.end()
 		t.give(o)
@@ -80,8 +81,8 @@ func (c *Client) goOrdered(ctx context.Context, call *Call, done func(error)) {
 	if done == nil {
 		done = func(error) {}
 	}
-	// Take the token before entering the line. A call that waited for a token inside the line could
-	// block the calls that hold the tokens.
+	// Take the token before the call enters the queue of its key. A call that waited for a token
+	// while it is in the queue could block the calls that hold the tokens.
 	token := c.token(ctx)
 	t, err := c.orders.enter(ctx, call.Key, true)
 	if err != nil {
@@ -99,7 +100,7 @@ func (c *Client) goOrdered(ctx context.Context, call *Call, done func(error)) {
 	go c.carryOut(ctx, call, t, true)
 }
 
-// carryOut carries out an asynchronous ordered call on this goroutine. With token, it returns the
+// carryOut makes an asynchronous ordered call on this goroutine. If token is set, it gives back the
 // token for the goroutine.
 func (c *Client) carryOut(ctx context.Context, call *Call, t *turn, token bool) {
 	o := c.take()
@@ -124,8 +125,8 @@ func (c *Client) carryOut(ctx context.Context, call *Call, t *turn, token bool) 
 	known = true
 }
 
-// goAtOnce sends a call on the caller's goroutine, and reports whether it did. It does so if it is
-// the call's turn and there is a connection.
+// goAtOnce sends a call on the caller's goroutine if all earlier calls of its key have been sent
+// and there is a connection. It reports whether it has sent the call.
 func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) bool {
 	var pin *Endpoint
 	if call.pinned() {
@@ -166,7 +167,7 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	if pin == nil {
 		call.Endpoint, call.picked = ep, ep
 	}
-	// once it has been sent, the call may end and belong to the user again
+	// once the call has been sent, it may end and then belongs to the user again
 	oneWay := call.OneWay
 	err := c.sendInTurn(o.ctx, ep, call, true) //nolint:contextcheck // it extends ctx
 	sent = true
@@ -196,7 +197,7 @@ func (c *Client) pickForGo(ctx context.Context, call *Call, done func(error)) (e
 	return ep, err
 }
 
-// gaveUp reports whether a call ended because its caller stopped waiting. Such a caller gets the
+// gaveUp reports whether a call ended because its caller stopped waiting. Such a caller gets this
 // outcome at once.
 func gaveUp(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
@@ -206,8 +207,8 @@ func gaveUp(ctx context.Context, err error) bool {
 	return ok && e.is(catalogue.Impatient)
 }
 
-// choose returns the endpoint for the next attempt. An ordered call first waits for its turn, and
-// may have to follow the calls before it.
+// choose returns the endpoint for the next attempt. An ordered call first waits until the earlier
+// calls of its key are sent. It may then have to go to the same endpoint as these calls.
 func (c *Client) choose(ctx context.Context, call *Call) (*Endpoint, error) {
 	t := call.turn
 	if t == nil {
@@ -243,8 +244,9 @@ func (c *Call) outOfOrder(err error) error {
 	return err
 }
 
-// broughtBack reports whether an attempt failed only because it had to follow the calls before it
-// to a connection that refused them all or was lost. Such an attempt does not count.
+// broughtBack reports whether an attempt failed only because it had to use the connection of
+// earlier calls, and that connection was lost or refused all of these calls. Such an attempt does
+// not count.
 func (c *Call) broughtBack(err error) bool {
 	if c.turn == nil || !c.turn.Follows() {
 		return false
@@ -279,8 +281,8 @@ func (c *Client) doInTurn(ctx context.Context, ep *Endpoint, call *Call) error {
 	return t.result()
 }
 
-// sendInTurn sends an attempt whose turn it is. It returns when the request is queued, so that the
-// next call can follow.
+// sendInTurn sends an attempt after all earlier calls of its key have been sent. It returns when
+// the request is in the output, so that the next call can follow.
 func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direct bool) error {
 	t, o := call.turn, call.out
 	conn, epoch, attempt := t.Route(call.OneWay)
@@ -295,7 +297,7 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 		p.hold = call.hold
 	}
 	p.call, p.ep, p.direct, p.final = call, ep, direct, c.direct
-	if p.out != o { // p.out may be in use to notify the caller of a one-way call
+	if p.out != o { // a one-way call may still use p.out to tell its caller the outcome
 		p.out = o
 	}
 	oneWay, later := call.OneWay, mux.Completer(t)
@@ -319,7 +321,8 @@ func (c *Client) sendInTurn(ctx context.Context, ep *Endpoint, call *Call, direc
 	return nil
 }
 
-// spares reports whether the connection is still usable after a request could not be sent on it.
+// spares is called when a request could not be sent. It reports whether the connection is still
+// usable.
 func spares(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, mux.ErrDeadline) || errors.Is(err, mux.ErrWindow)
 }
@@ -331,8 +334,8 @@ func (t *turn) give(o *outgoing) {
 	}
 }
 
-// keep returns a copy of a one-way call that can be sent again after Do has returned. The copy
-// shares no memory with the caller.
+// keep returns a copy of a one-way call. The client can send the copy again after Do has returned,
+// because it shares no memory with the caller.
 func (c *Call) keep() *Call {
 	kept := new(Call)
 	c.copyFor(forResend, kept)
@@ -340,14 +343,14 @@ func (c *Call) keep() *Call {
 	return kept
 }
 
-// sendAgain sends a one-way call again, in its place, that was refused after Do had returned. No
-// middleware sees these attempts.
+// sendAgain sends a one-way call again that was refused after Do had returned. The call keeps its
+// place among the calls of its key. These attempts do not go through middleware.
 func (c *Client) sendAgain(t *turn) {
 	ctx, p := context.Background(), &t.trip
 	call := p.kept
 	defer func() {
 		if value := recover(); value != nil {
-			_ = c.guard.interrupted(ctx, call.Method, value) // it is logged, and no caller waits
+			_ = c.guard.interrupted(ctx, call.Method, value) // the error is in the log, and no caller waits for it
 			t.Drop()
 		}
 	}()
@@ -370,7 +373,7 @@ func (c *Client) sendAgain(t *turn) {
 		err = c.explain(ctx, call, ep, err)
 		if !NotProcessed(err) || CodeOf(err) != Unavailable || p.resends > maxResends {
 			t.Drop()
-			if !gaveUp(ctx, err) { // an expired call is of no use elsewhere
+			if !gaveUp(ctx, err) { // a call whose time is over is not sent to another endpoint
 				c.opts.Logger.Warn("yodel: a one-way call was lost", "method", call.Method, "err", err)
 			}
 			return
@@ -394,7 +397,7 @@ func (t *turn) Complete(a *mux.Answer, err error) {
 	known = true
 }
 
-// completed stores how a request ended. With direct it also continues the call, because no
+// completed stores how a request ended. If direct is set, it also continues the call, because no
 // goroutine waits for it.
 func (t *turn) completed(o *outgoing, how landing, direct bool, err error) {
 	p := &t.trip

@@ -13,10 +13,10 @@ import (
 
 // This file decides when a client connects to its endpoints.
 //
-// While an endpoint is connected, no call waits for one that is not. Calls avoid unconnected
-// endpoints, and those that their balancer would have chosen are dialled in the background. A
-// suspect is an endpoint that could not be connected to and never was. Balancers do not see a
-// suspect until it answers.
+// While at least one endpoint is connected, no call waits for an unconnected endpoint. Calls avoid
+// unconnected endpoints. If the balancer would have chosen such an endpoint, the client dials it in
+// the background. A suspect is an endpoint to which the client has never been connected, and to
+// which it failed to connect in time. Balancers do not see a suspect until it answers.
 //
 // While no endpoint is connected, the first call starts a search: it dials several endpoints at the
 // same time, and calls wait for the first one that answers.
@@ -24,7 +24,8 @@ import (
 const (
 	// maxDials is how many attempts to connect a client makes at the same time in the background.
 	maxDials = 64
-	// maxDemands is how many endpoints a single pick may start to dial in the background.
+	// maxDemands is how many endpoints the client starts to dial in the background because of a
+	// single pick.
 	maxDemands = 2
 	// suspectAfter is how long the first attempt to connect to an endpoint may take before the
 	// endpoint is a suspect.
@@ -32,27 +33,27 @@ const (
 	// reshapeAfter is the delay after which balancers learn of a change among the suspects.
 	reshapeAfter = 50 * time.Millisecond
 	// urgentBackoff is the longest pause between attempts to connect to an endpoint that calls wait
-	// for. The pause is random, at least half of that. Otherwise the clients of servers that
-	// restart together would all reconnect at the same moment.
+	// for. Each pause is random, and has at least half of its full length. Otherwise, after several
+	// servers restart together, their clients would all reconnect at the same moment.
 	urgentBackoff = 300 * time.Millisecond
-	// readyAtOnce is how many endpoints a search dials at the same time. It dials as many more
-	// after each widenAfter, up to maxDials.
+	// readyAtOnce is how many endpoints a search dials at the same time. After each widenAfter it
+	// dials the same number of further endpoints, up to maxDials.
 	readyAtOnce = 8
 	widenAfter  = 100 * time.Millisecond
 	// settleLeast and settleMost are the shortest and the longest time that a search waits for its
-	// other attempts after it has found an endpoint.
+	// other attempts to connect after the first one has succeeded.
 	settleLeast = 5 * time.Millisecond
 	settleMost  = 50 * time.Millisecond
-	// hastened is how many endpoints that failed recently a search dials.
+	// hastened is how many of the endpoints that failed recently a search dials.
 	hastened = 16
-	// lostSpacing is the shortest average time between the background dials of a client whose
-	// endpoints cannot be reached. longestWait is the longest pause for one endpoint.
+	// lostSpacing is the shortest average time between two background dials of a client that cannot
+	// reach its endpoints. longestWait is the longest pause between two dials of one endpoint.
 	lostSpacing = 20 * time.Millisecond
 	longestWait = time.Minute
 )
 
 // shuns reports whether a call avoids an endpoint with this status, which is not 0, while there are
-// better ones. It starts to dial an endpoint that is only unconnected.
+// better endpoints. If the endpoint is merely unconnected, shuns starts to dial it.
 func (c *Call) shuns(ep *Endpoint, status int32) bool {
 	if status != offline {
 		return true
@@ -82,7 +83,8 @@ func (ep *Endpoint) dialQuietly() {
 	}
 }
 
-// urge returns the running attempt to connect, or starts one. It returns nil if none is needed.
+// urge returns the running attempt to connect, or starts one. It returns nil if no attempt is
+// needed.
 func (ep *Endpoint) urge() *dialing {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -95,8 +97,8 @@ func (ep *Endpoint) urge() *dialing {
 	return ep.hastenLocked()
 }
 
-// hastenLocked starts to connect without waiting for the retry timer, but after a shorter pause
-// since the last failure.
+// hastenLocked starts to connect without waiting for the retry timer. It keeps a shorter pause
+// after the last failure.
 func (ep *Endpoint) hastenLocked() *dialing {
 	if ep.retry == nil {
 		return ep.dialLocked(false, 0)
@@ -152,8 +154,8 @@ func (cl *cluster) dialled(ep *Endpoint, ok bool) {
 	}
 }
 
-// reshape rebuilds the set after a change among the suspects: now, or together with others after
-// reshapeAfter.
+// reshape rebuilds the set after a change among the suspects: now, or after reshapeAfter together
+// with further changes.
 func (cl *cluster) reshape(now bool) {
 	cl.mu.Lock()
 	idle := cl.closed || !cl.known
@@ -205,14 +207,14 @@ func (cl *cluster) longestBackoff() time.Duration {
 // A search dials endpoints until one of them is connected.
 type search struct {
 	first *Endpoint
-	conn  *dialledConn  // connection to first once done, may have ended; else nil
+	conn  *dialledConn  // once done: the connection to first, which may have ended; nil if there was none
 	done  chan struct{} // closed when the search has ended, successfully or not
 }
 
 // awaitAny waits until some endpoint is connected or the search has failed. If no search is
 // running, it starts one with ep. It returns an error if ctx or deadline ends first, or if the call
-// should go to another endpoint. It returns a connection to ep if the search made one that has
-// ended since, because the caller's error then explains how the server refused the client.
+// should go to another endpoint. If the search made a connection to ep and that connection has
+// ended since, awaitAny returns it, because its error says how the server refused the client.
 func (cl *cluster) awaitAny(ctx context.Context, deadline time.Time, ep *Endpoint) (*dialledConn, error) {
 	began := clock()
 	s := cl.join(ep)
@@ -250,7 +252,7 @@ func (ep *Endpoint) tooLate(cause error) error {
 	return ep.notConnected(d, cause)
 }
 
-// join returns the running search, or starts one.
+// join returns the running search, or starts a search.
 func (cl *cluster) join(first *Endpoint) *search {
 	cl.searchMu.Lock()
 	defer cl.searchMu.Unlock()
@@ -324,8 +326,8 @@ func (cl *cluster) find(ctx context.Context, s *search) {
 }
 
 // awaitRest waits for the other attempts for about as long as the first one took, so that the calls
-// of a new client are balanced from the start. It waits longer for the endpoint that the balancer
-// picked.
+// of a new client are balanced from the start. If the attempt to the endpoint that the balancer
+// picked is still running, it waits longer.
 func awaitRest(ended <-chan *dialing, open int, picked *dialing, took time.Duration) {
 	timer := time.NewTimer(min(max(took, settleLeast), settleMost))
 	defer timer.Stop()
@@ -347,8 +349,8 @@ func awaitRest(ended <-chan *dialing, open int, picked *dialing, took time.Durat
 }
 
 // candidates returns the endpoints that a search dials, in this order: first, then endpoints that
-// were connected before, then endpoints that were never tried, then suspects. Of the endpoints that
-// failed recently it returns only a few.
+// were connected before, then endpoints that were never tried, then suspects. It includes only a
+// few of the endpoints that failed recently.
 func (cl *cluster) candidates(first *Endpoint) []*Endpoint {
 	var lost, untried, suspects []*Endpoint
 	recent := hastened
@@ -392,9 +394,9 @@ func (ep *Endpoint) admitted(conn *dialledConn) (*dialledConn, *dialError) {
 }
 
 // is reports whether a server with identity id may be the server of the endpoint. While the
-// resolver reports the endpoint, a restarted server is accepted, because the record may be older;
-// but the server must have the service. When the resolver no longer reports the endpoint, only the
-// same incarnation is accepted.
+// resolver reports the endpoint, the client accepts a restarted server, because the record in the
+// registry may be older than the restart. But that server must have the service. When the resolver
+// no longer reports the endpoint, the client accepts only the same incarnation of the server.
 func (ep *Endpoint) is(id *serverIdentity) bool {
 	if ep.unlisted.Load() {
 		last := ep.identity.Load()

@@ -16,15 +16,15 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file makes the records of calls: failed ones, slow ones, and those with Call.Explain. A
-// record is made when the call has ended, from data that is there anyway, so a call without a
-// record pays two comparisons. Slowness is computed from the time at which the reader goroutine
-// read the reply.
+// This file makes records of calls that failed, of calls that were slow, and of calls with
+// Call.Explain. A record is made when the call has ended, from data that the call has anyway. So
+// for a call without a record this costs two comparisons. Whether a call was slow is computed from
+// the time at which the reader goroutine read the reply.
 
 // slowTime is the default of ClientOptions.SlowAfter and ServerOptions.SlowAfter.
 const slowTime = time.Second
 
-// slowAfter returns the value of a SlowAfter option with its default.
+// slowAfter returns the value of a SlowAfter option, with the default in place of 0.
 func slowAfter(d time.Duration) time.Duration {
 	switch {
 	case d < 0:
@@ -64,8 +64,8 @@ func (c *Call) start() time.Duration {
 	return c.began
 }
 
-// attempted returns the record of an attempt without its outcome, and resets what it is made of.
-// Began and ended are readings of the clock.
+// attempted returns the record of an attempt without its outcome, and resets the fields from which
+// the record is made. Began and ended are readings of the clock.
 func (c *Call) attempted(began, ended time.Duration) introspect.Attempt {
 	o := c.out
 	a := c.describeAttempt(began, ended)
@@ -97,8 +97,8 @@ func (c *Call) describeAttempt(began, ended time.Duration) introspect.Attempt {
 	return a
 }
 
-// describe adds the traffic of a stream to the record of an attempt. Taken is the clock when the
-// server accepted or answered the stream, or 0.
+// describe adds the traffic of a stream to the record of an attempt. Taken is the reading of the
+// clock when the server accepted or answered the stream, or 0.
 func (s *outgoingStream) describe(a *introspect.Attempt, began, taken time.Duration) {
 	if s.begun {
 		a.Taken = max(taken-began, 0)
@@ -112,7 +112,7 @@ func (s *outgoingStream) describe(a *introspect.Attempt, began, taken time.Durat
 // add adds an attempt to the record. If there are too many attempts, it drops one from the middle.
 func (r *rareCall) add(a *introspect.Attempt) {
 	if len(r.attempts) == maxAttempts {
-		// errors that users hold may point to the old slice
+		// errors that user code holds may refer to the old slice
 		r.attempts = slices.Delete(slices.Clone(r.attempts), maxAttempts/2, maxAttempts/2+1)
 		r.unlisted++
 	}
@@ -160,7 +160,7 @@ func (c *Call) recordGood() {
 }
 
 // conclude ends a call, makes its record if one is needed, and returns the error for the caller.
-// For an observed call, observe has done this already.
+// For a call with observers, observe has already done this.
 func (q *requester) conclude(ctx context.Context, call *Call, err error) error {
 	if call.watch != unwatched {
 		return err
@@ -178,9 +178,9 @@ func (q *requester) concludeOnce(ctx context.Context, call *Call, err error) err
 // remarkable reports whether a call that ended with err needs a record.
 func (q *requester) remarkable(call *Call, err error) bool {
 	if t := call.turn; t != nil && t.trip.kept != nil {
-		return false // it may be sent again at this moment, with the same memory
+		return false // another goroutine may be sending the call again, with the same memory
 	}
-	// else it may still be in flight: see Call.keep
+	// an ordered one-way call may still be in flight: see Call.keep
 	return err != nil || (call.Explain || q.slow(call)) && (!call.OneWay || call.turn == nil)
 }
 
@@ -203,8 +203,8 @@ func (q *requester) slow(call *Call) bool {
 }
 
 // report makes the record of a call that has ended, once, and returns err with it. If calls fail
-// faster than records are kept, it omits the parts that take long, and the whole record of a call
-// that never reached an endpoint.
+// faster than their records can be kept, report omits the parts that take long to make. For a call
+// that never reached an endpoint it then makes no record at all.
 func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	o := call.out
 	if o.concluded {
@@ -279,14 +279,14 @@ func (c *Call) describe(r *introspect.CallReport, began, now time.Duration) {
 	}
 }
 
-// attach returns err with its record. It copies an error that user code may hold already. It does
-// not change an error that middleware has wrapped or made without an ID, or that has the record of
-// another call. Before is the earlier record that err may have, and own is an error that only the
-// client has a pointer to.
+// attach returns err with its record. If user code may already hold err, attach returns a copy. It
+// does not change an error that middleware has wrapped or has made without an ID, or an error that
+// has the record of another call. Before is the earlier record that err may have. Own is an error
+// to which only the client has a pointer.
 func (q *requester) attach(err error, r, before *introspect.CallReport, own *Error) error {
 	e, ok := err.(*Error) //nolint:errorlint // a wrapped error is the wrapper's
 	switch {
-	case ok && e == own: // no user code has it
+	case ok && e == own: // no user code holds it
 		e.Report = r
 		return e
 	case !ok || e.Report == nil && e.ID == "" || e.Report != nil && e.Report != before:
@@ -302,7 +302,7 @@ func (q *requester) attach(err error, r, before *introspect.CallReport, own *Err
 
 // wallOf converts a reading of the clock, at, to wall-clock time. Now is the current reading.
 func wallOf(now, at time.Duration) time.Time {
-	// without the monotonic part; the wall clock may have been set meanwhile
+	// the result has no monotonic part, because the wall clock may have been set meanwhile
 	return time.Now().Add(at - now).Round(0).UTC()
 }
 
@@ -388,8 +388,8 @@ func (cl *cluster) survey(call *Call, picked *Endpoint, now time.Duration) {
 	call.rarely().survey = v
 }
 
-// candidate describes the endpoint for the record of a call. Told reports whether its verdict is of
-// interest.
+// candidate describes the endpoint for the record of a call. Told reports whether the record should
+// contain this candidate.
 func (ep *Endpoint) candidate(call *Call, picked *Endpoint) (c introspect.Candidate, told bool) {
 	in := ep.instance.Load()
 	c = introspect.Candidate{
@@ -449,7 +449,7 @@ func (c *serverCall) queued() time.Duration {
 func (c *serverCall) slow(took time.Duration) bool {
 	if c.stream != nil && c.executed {
 		took = 0
-		if c.began != 0 { // else no middleware ran before the method
+		if c.began != 0 { // otherwise no middleware ran before the method
 			took = c.began - c.taken
 		}
 	}
@@ -507,15 +507,16 @@ func (c *serverCall) report(took time.Duration) {
 	kept.Keep(kind, r)
 }
 
-// Samples returns records of recent calls of the client: failed ones, slow ones, and those with
-// Call.Explain. A nil query returns all. Samples may be called concurrently.
+// Samples returns records of recent calls of the client that failed, that were slow, or that had
+// Call.Explain set. A nil query returns all records. Samples may be called concurrently.
 func (c *Client) Samples(q *introspect.SamplesQuery) *introspect.Samples {
 	return readSamples(c.samples, q)
 }
 
 // Samples returns records of recent calls that the server has executed, and of calls that it and
 // its handlers have made. If ServerOptions.Diagnostics is set, the built-in method yodel.Samples
-// returns the same to callers. A nil query returns all. Samples may be called concurrently.
+// returns the same records to callers. A nil query returns all records. Samples may be called
+// concurrently.
 func (s *Server) Samples(q *introspect.SamplesQuery) *introspect.Samples {
 	return readSamples(s.samples, q)
 }
