@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package keyed decides when ordered calls may be sent and when their outcomes are reported. It
-// sends nothing itself, and knows endpoints and connections only as values to compare.
+// does not send calls itself. It knows endpoints and connections only as values to compare.
 //
-// The ordered calls of one key that have not ended form a line, in the order in which they were
-// made. A call may be sent when all calls before it are in flight or done. All requests of an epoch
-// go to one connection. The epoch ends when one of them comes back refused or is lost. The client
-// then sends no more until all requests in flight have come back. The first call that is sent after
-// that begins a new epoch, on an endpoint and a connection that are picked anew.
+// A line is the queue of the ordered calls of one key that have not ended, in the order in which
+// they were made. A call may be sent when all calls before it are in flight or done. All requests
+// of an epoch go to one connection. The epoch ends when the server refuses one of these requests,
+// or when one is lost. The client then sends no further request of the line until all requests in
+// flight have ended. The first call that is sent after that begins a new epoch. For it, the client
+// picks an endpoint and a connection again.
 //
 // A request is in flight until the server has ended it, even if its caller no longer waits. A
 // canceled call therefore keeps its place until then, and so does a one-way call.
@@ -20,11 +21,11 @@ import (
 	"time"
 )
 
-// Lines holds the ordered calls of a client, by key. E are endpoints and C are connections; their
-// zero values mean none. Lines and its Turns may be used concurrently. Their exported fields must
-// be set before the first call.
+// Lines holds the ordered calls of a client, by key. E is the type of endpoints, and C is the type
+// of connections. Their zero values mean no endpoint and no connection. Lines and its Turns may be
+// used concurrently. Their exported fields must be set before the first call.
 type Lines[E, C comparable] struct {
-	// Limit is how many outcomes of a line may wait for callbacks.
+	// Limit is how many outcomes of a line may wait until their callbacks run.
 	Limit int
 	// New returns a new Turn with its Owner. It runs with a lock held, so it must only allocate.
 	New func() *Turn[E, C]
@@ -60,7 +61,7 @@ type line[E, C comparable] struct {
 
 	made    uint64 // the number of the newest call
 	passed  uint64 // the highest number that may have been executed
-	severed uint64 // calls up to this number are not sent: an earlier one was interrupted
+	severed uint64 // calls up to this number are not sent, because an earlier call was interrupted
 
 	flights int  // requests that are being sent or are in flight
 	open    bool // the epoch accepts more requests
@@ -82,21 +83,21 @@ type Turn[E, C comparable] struct {
 	line       *line[E, C]
 	prev, next *Turn[E, C]
 	number     uint64
-	stood      time.Duration // how long it has waited to be sent; used by the sender only
+	stood      time.Duration // how long the call has waited to be sent; used by the sender only
 	sender     bell          // wakes the goroutine that sends the call
 	leaver     bell          // wakes the caller
 
 	state   flightState
-	attempt uint64 // how many times it was allowed to be sent
+	attempt uint64 // how many times the call was allowed to be sent
 	landed  bool   // the attempt has ended, perhaps before its sender knows that it was sent
 	follows bool   // the attempt uses the connection of the calls before it
 	pin     E      // the endpoint to which the call is pinned; nil for none
 	oneWay  bool   // no caller waits for its end
-	over    bool   // it need not be sent any more
-	lost    bool   // its outcome is unknown: it may have been executed
+	over    bool   // the call need not be sent any more
+	lost    bool   // the outcome is unknown: the call may have been executed
 	gone    int    // requests in flight that no caller waits for
-	kept    bool   // it is one-way and was sent: it outlives its caller
-	back    bool   // such a call was refused and has to be sent again
+	kept    bool   // the call is one-way and was sent, so Do may return before the call ends
+	back    bool   // a kept call was refused and must be sent again
 	known   bool   // its outcome is known
 	left    bool   // its caller has the outcome, or is about to get it
 
@@ -131,7 +132,7 @@ var (
 	ErrTwice     = errors.New("it is in flight")
 )
 
-// The causes of an Interrupted, besides the cause of a context.
+// The causes of an Interrupted, in addition to the cause of a context.
 var (
 	ErrDeadline = errors.New("the deadline passed")
 	ErrClosed   = errors.New("the client was closed")
@@ -143,8 +144,8 @@ type Interrupted struct{ Cause error }
 // Error implements error.
 func (e *Interrupted) Error() string { return e.Cause.Error() }
 
-// Enter adds a call to the end of its line. An asynchronous call waits while too many outcomes of
-// the line wait for callbacks.
+// Enter adds a call to the end of its line. Enter of an asynchronous call waits while more outcomes
+// of the line than Limit wait for their callbacks.
 func (o *Lines[E, C]) Enter(ctx context.Context, key string, goes bool) (*Turn[E, C], error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -197,9 +198,10 @@ func (o *Lines[E, C]) enterLocked(key string, goes bool) *Turn[E, C] {
 	return t
 }
 
-// Embark is Enter and Await for an asynchronous call that can be sent at once. If it cannot, Embark
-// returns nil and the call has not entered. If the call would begin an epoch, ep and conn are where
-// the epoch begins; without conn, Embark returns needsConn.
+// Embark is Enter and Await in one step, for an asynchronous call that can be sent at once. If the
+// call cannot be sent at once, Embark returns nil, and the call is not in the line. If the call
+// would begin an epoch, ep and conn are the endpoint and the connection of that epoch. If conn is
+// missing then, Embark sets needsConn.
 func (o *Lines[E, C]) Embark(key string, pin, ep E, conn C) (t *Turn[E, C], needsConn bool) {
 	var noEndpoint E
 	var noConn C
@@ -243,7 +245,7 @@ func (l *line[E, C]) step() {
 	case l.open && l.conn != noConn && t.number >= l.sent && (t.pin == noEndpoint || t.pin == l.ep):
 		t.follows = true
 	default:
-		return // it waits until more requests have come back
+		return // the call waits until more requests have ended
 	}
 	l.flights++
 	t.attempt++
@@ -278,7 +280,7 @@ func (b bell) ring() {
 	}
 }
 
-// waitLocked waits for b, done, late or closing, and reports whether it was b. It unlocks o.mu
+// waitLocked waits for b, done, late or closing. It reports whether b has woken it. It unlocks o.mu
 // while it waits.
 func (o *Lines[E, C]) waitLocked(b *bell, done <-chan struct{}, late <-chan time.Time, closing <-chan struct{}) (rang bool) {
 	if *b == nil {
@@ -297,15 +299,16 @@ func (o *Lines[E, C]) waitLocked(b *bell, done <-chan struct{}, late <-chan time
 	return false
 }
 
-// Await waits until an attempt may be sent. It returns the endpoint of the calls before it if the
-// attempt has to follow them, and nil if it may go anywhere.
+// Await waits until an attempt may be sent. If the attempt must go to the same endpoint as the
+// earlier calls of the line, Await returns that endpoint. Otherwise it returns no endpoint, and the
+// attempt may go to any endpoint.
 func (t *Turn[E, C]) Await(ctx context.Context, deadline time.Time, closing <-chan struct{}, pin E) (E, error) {
 	var noEndpoint E
 	l := t.line
 	o := l.of
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if t.state == sending { // endpoint middleware did not send it
+	if t.state == sending { // endpoint middleware did not send the previous attempt
 		t.restLocked(false)
 	}
 	if t.state != resting {
@@ -346,23 +349,25 @@ func (t *Turn[E, C]) Await(ctx context.Context, deadline time.Time, closing <-ch
 	if t.follows {
 		return l.ep, nil
 	}
-	return noEndpoint, nil // anywhere
+	return noEndpoint, nil // the attempt may go to any endpoint
 }
 
-// Stood returns how long the call has waited to be sent. Only the sender may call it.
+// Stood returns how long the call has waited to be sent. Only the goroutine that sends the call may
+// call Stood.
 func (t *Turn[E, C]) Stood() time.Duration { return t.stood }
 
 // Key returns the key of the line.
 func (t *Turn[E, C]) Key() string { return t.line.key }
 
-// Follows reports whether the attempt uses the connection of the calls before it.
+// Follows reports whether the attempt uses the connection of the earlier calls of the line.
 func (t *Turn[E, C]) Follows() bool {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
 	return t.follows
 }
 
-// Endpoint returns the endpoint of the epoch. It does not change while the call may be sent.
+// Endpoint returns the endpoint of the epoch. The endpoint does not change while the call may be
+// sent.
 func (t *Turn[E, C]) Endpoint() E {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
@@ -408,8 +413,8 @@ func (t *Turn[E, C]) restLocked(usable bool) {
 	}
 }
 
-// WasSent says that an attempt was sent, so that the next call may follow. It reports whether a
-// one-way call has come back in the meantime and has to be sent again. If another attempt of the
+// WasSent says that an attempt was sent, so that the next call may follow. It reports whether the
+// call is one-way, was refused in the meantime, and must be sent again. If another attempt of the
 // call has begun in the meantime, WasSent does nothing.
 func (t *Turn[E, C]) WasSent(attempt uint64) (back bool) {
 	l := t.line
@@ -420,9 +425,9 @@ func (t *Turn[E, C]) WasSent(attempt uint64) (back bool) {
 	}
 	l.sent = max(l.sent, t.number)
 	switch {
-	case t.oneWay: // no caller waits for it
+	case t.oneWay: // no caller waits for the call
 		t.state, t.kept = resting, true
-		if t.gone++; t.gone > 0 { // else it has already ended
+		if t.gone++; t.gone > 0 { // otherwise it has already ended
 			t.back, t.over = false, true
 		}
 	case !t.landed && t.state == sending:
@@ -447,7 +452,7 @@ func (l *line[E, C]) backTo(t *Turn[E, C]) {
 	}
 }
 
-// A Next says who continues a call when an attempt of it has ended.
+// A Next says which goroutine continues a call when an attempt of it has ended.
 type Next uint8
 
 const (
@@ -456,8 +461,8 @@ const (
 	Nobody             // the asynchronous call is finished
 )
 
-// Land says how an attempt has ended. Abandoned says that the caller has given it up and that it is
-// still in flight. Final says that the call is not repeated if it was executed.
+// Land says how an attempt has ended. Abandoned says that the caller no longer waits, and that the
+// attempt is still in flight. Final says that the call is not repeated if it was executed.
 func (t *Turn[E, C]) Land(how Landing, abandoned, final bool, next Next) {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
@@ -481,12 +486,12 @@ func (t *Turn[E, C]) Result() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for !t.landed {
-		o.waitLocked(&t.sender, nil, nil, nil) // the connection ends it if its caller gives up
+		o.waitLocked(&t.sender, nil, nil, nil) // if the caller stops waiting, the connection ends the attempt
 	}
 }
 
 // Gone says how a request without a waiting caller has ended. Again says that the request should be
-// sent again if it was refused. Gone reports whether the caller has to do that now.
+// sent again if it was refused. Gone reports whether its caller must send the request again now.
 func (t *Turn[E, C]) Gone(how Landing, again bool) (back bool) {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
@@ -515,7 +520,7 @@ func (t *Turn[E, C]) landLocked(how Landing, final bool) {
 	l.step()
 }
 
-// noteLocked stores the effect of an ended request on the other calls of the line.
+// noteLocked stores how an ended request affects the other calls of the line.
 func (l *line[E, C]) noteLocked(t *Turn[E, C], how Landing) {
 	if how != Refused {
 		l.passed = max(l.passed, t.number)
@@ -525,7 +530,7 @@ func (l *line[E, C]) noteLocked(t *Turn[E, C], how Landing) {
 	}
 }
 
-// abandonLocked says that the caller has given up an attempt in flight.
+// abandonLocked records that the caller no longer waits for an attempt that is in flight.
 func (t *Turn[E, C]) abandonLocked() {
 	t.landed = true
 	if t.known {
@@ -537,7 +542,8 @@ func (t *Turn[E, C]) abandonLocked() {
 }
 
 // goneLocked stores how a request without a waiting caller ended. Again says that the request
-// should be sent again if it was refused. It reports whether the caller has to do that now.
+// should be sent again if it was refused. It reports whether the caller must send the request again
+// now.
 func (t *Turn[E, C]) goneLocked(how Landing, again bool) (back bool) {
 	l := t.line
 	l.flights--
@@ -560,7 +566,7 @@ func (t *Turn[E, C]) goneLocked(how Landing, again bool) (back bool) {
 	return t.back && t.state == resting
 }
 
-// Drop gives up a one-way call that came back.
+// Drop ends a one-way call that was refused and is not sent again.
 func (t *Turn[E, C]) Drop() {
 	t.line.of.mu.Lock()
 	defer t.line.of.mu.Unlock()
@@ -570,7 +576,7 @@ func (t *Turn[E, C]) Drop() {
 	t.removeLocked()
 }
 
-// sever makes the calls after t fail that have been made by now and were not sent.
+// sever makes all calls after t fail that have already been made but were not sent.
 func (l *line[E, C]) sever(t *Turn[E, C]) {
 	l.severed = l.made
 	for other := t.next; other != nil; other = other.next {
@@ -580,7 +586,7 @@ func (l *line[E, C]) sever(t *Turn[E, C]) {
 	}
 }
 
-// knowLocked says that the outcome of a call is known, so that it is not sent any more.
+// knowLocked records that the outcome of a call is known, so that the call is not sent any more.
 func (t *Turn[E, C]) knowLocked() {
 	l := t.line
 	if !t.kept {
@@ -589,7 +595,7 @@ func (t *Turn[E, C]) knowLocked() {
 		case resting:
 		case sending:
 			t.restLocked(false)
-		case flying: // middleware no longer waits for it
+		case flying: // middleware no longer waits for the attempt
 			t.state = resting
 			t.gone++
 		case waiting:
@@ -626,7 +632,8 @@ func (l *line[E, C]) tellLocked(t *Turn[E, C]) {
 }
 
 // Leave ends a synchronous call. It waits until all calls before it have outcomes, unless its
-// caller cannot wait any more. It does not wait for callbacks, because they may wait for this call.
+// caller cannot wait any longer. It does not wait for callbacks, because a callback may wait for
+// this call.
 func (t *Turn[E, C]) Leave(ctx context.Context, deadline time.Time, gaveUp bool) {
 	l := t.line
 	l.of.mu.Lock()
@@ -720,8 +727,8 @@ func (t *Turn[E, C]) concludeUnlocked() {
 	t.Owner.Conclude()
 }
 
-// Finish ends an asynchronous call. Its callback runs after those of the calls before it. If its
-// caller has given up, it runs at once.
+// Finish ends an asynchronous call. Its callback runs after the callbacks of the earlier calls. If
+// the caller has stopped waiting, the callback runs at once.
 func (t *Turn[E, C]) Finish(gaveUp bool) {
 	l := t.line
 	l.of.mu.Lock()
@@ -739,11 +746,12 @@ func (t *Turn[E, C]) finishLocked(gaveUp bool) {
 	t.line.deliverLocked()
 }
 
-// MayRepeat reports whether a failed call may be sent again without overtaking a later one.
+// MayRepeat reports whether a failed call may be sent again, so that no later call has been
+// executed before it.
 func (t *Turn[E, C]) MayRepeat(notProcessed bool) bool {
 	l := t.line
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
-	overtaken := !notProcessed && l.flights > 0 && l.sent > t.number // they were probably executed
+	overtaken := !notProcessed && l.flights > 0 && l.sent > t.number // later calls were probably executed
 	return !overtaken && l.barred(t) == nil
 }
