@@ -13,25 +13,27 @@ type Limits struct {
 	MaxOpenBytes uint64 // bytes of their messages
 	StreamWindow uint64 // bytes that may be sent on a stream before credit comes
 	MaxMethods   uint64 // method numbers
-	// The most that MaxOpen and MaxOpenBytes will ever be; 0 is what they are.
+	// The largest values that MaxOpen and MaxOpenBytes will ever have. 0 means their current
+	// values.
 	MostOpen      uint64
 	MostOpenBytes uint64
 	Metadata      []byte // of the connection: pairs, see AppendPair
 	Agent         []byte // the implementation, for people
-	// Incarnation identifies this run of the server. It is random, and empty when the sender serves
-	// nothing.
+	// Incarnation identifies this run of the server. It is random. It is empty if the sender has no
+	// services.
 	Incarnation []byte
-	// Services lists the services that the server has methods of, see AppendService. Empty says
-	// nothing.
+	// Services lists the services whose methods the server has, see AppendService. An empty list
+	// means that the services are unknown.
 	Services []byte
-	// KeyScope names the memory in which the server remembers idempotency keys. Empty says that it
-	// remembers none.
+	// KeyScope names the memory in which the server remembers idempotency keys. An empty KeyScope
+	// means that the server remembers no keys.
 	KeyScope []byte
-	// KeyKeep is how long that memory keeps a key at least, in microseconds.
+	// KeyKeep is the shortest time for which that memory keeps a key, in microseconds.
 	KeyKeep uint64
 }
 
-// Bounds of what a peer says of itself. A field beyond them is a breach of the protocol.
+// Bounds of the fields with which a peer describes itself. A longer field is a breach of the
+// protocol.
 const (
 	MaxIncarnation   = 64   // bytes of an incarnation
 	MaxServices      = 256  // names in a list of services
@@ -131,7 +133,7 @@ func AppendService(dst []byte, name string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(name))), name...)
 }
 
-// EachService calls f for each name of a list of services, in order. What f is given aliases b.
+// EachService calls f for each name of a list of services, in order. The argument of f aliases b.
 func EachService(b []byte, f func(name []byte)) error {
 	for len(b) > 0 {
 		name, rest, err := cutBytes(b)
@@ -155,7 +157,7 @@ const (
 // MaxName bounds the name, codec, compressor and schema of a Binding, in bytes.
 const MaxName = 255
 
-// Binding is the payload of Method: what a number stands for from here on.
+// Binding is the payload of Method: it gives a method number its meaning for the following frames.
 type Binding struct {
 	Name       []byte
 	Codec      []byte
@@ -166,7 +168,7 @@ type Binding struct {
 	Schema     []byte // hash of the schema, for comparison
 }
 
-// Info is the payload of MethodInfo: what the receiver of Method knows of it.
+// Info is the payload of MethodInfo: the information of the receiver of Method about the method.
 type Info struct {
 	Known      uint64 // 1: the method exists
 	Kind       uint64
@@ -191,8 +193,8 @@ const (
 	tagNests      = 9 << 1
 )
 
-// AppendMethod appends a whole Method frame. MethodInfo repeats the id, so that an answer that was
-// on its way when the number got a new meaning is not taken for the new one's.
+// AppendMethod appends a whole Method frame. MethodInfo repeats the id. So if the number got a new
+// meaning while an answer was on its way, the answer does not count for the new meaning.
 func AppendMethod(dst []byte, number uint16, id uint32, m *Binding) []byte {
 	start := len(dst)
 	dst = Begin(dst, Header{Type: Method, Arg: number, ID: id})
@@ -300,8 +302,9 @@ func ParseGoAway(b []byte, d *Drain) error {
 	})
 }
 
-// Window is the payload of Credit: the receiver's new limits. Those of the connection are how much
-// may be open at once, and can shrink; that of a stream is a sum since its opening, and only grows.
+// Window is the payload of Credit: the new limits for the receiver of the frame. The limits of the
+// connection bound the requests that may be open at once, and can shrink. The limit of a stream is
+// a sum since the opening of the stream, and only grows.
 type Window struct {
 	MaxOpen      uint64
 	MaxOpenBytes uint64

@@ -6,8 +6,9 @@ import (
 	"encoding/binary"
 )
 
-// A field is a tag byte and a value: an unsigned varint if the tag is even, a varint length and
-// as many bytes if it is odd. Unknown tags are skipped; of a repeated one the last counts.
+// A field is a tag byte and a value. If the tag is even, the value is an unsigned varint. If the
+// tag is odd, the value is a varint length and that many bytes. A parser skips fields with unknown
+// tags. If a tag is repeated, the last field counts.
 
 const fieldsLenSize = 2
 
@@ -39,7 +40,7 @@ const (
 	tagKeyBegan    = 21 << 1
 )
 
-// Fields is what travels beside a message. Zero values are not sent.
+// Fields are the values that travel with a message. Zero values are not sent.
 type Fields struct {
 	Size     uint64 // bytes of the message when it takes more than one frame
 	Metadata []byte // pairs, see AppendPair
@@ -47,7 +48,7 @@ type Fields struct {
 	// Of requests.
 	Timeout        uint64 // microseconds that the call may still take
 	Attempt        uint64 // how often it was sent before
-	Budget         uint64 // how many attempts the call tree may still make, this one included; 0 is without end
+	Budget         uint64 // how many attempts the call tree may still make, including this one; 0 is unlimited
 	IdempotencyKey []byte
 	Criticality    uint64 // zigzag: 0 is normal, 2 critical, 1 sheddable, 3 batch
 	Tenant         []byte
@@ -66,11 +67,11 @@ type Fields struct {
 	RetryAfter uint64 // microseconds
 	Load       uint64 // calls in flight on the server
 	ServerTime uint64 // microseconds that the call took on the server
-	ServerWait uint64 // of these, before its method began
+	ServerWait uint64 // the part of ServerTime before the method began
 }
 
-// AppendFields appends the block of fields, its length included. It must not be larger than
-// MaxFields, which FieldsSize tells.
+// AppendFields appends the block of fields, including its length. The block must not be larger than
+// MaxFields. FieldsSize returns an upper bound of its size.
 func AppendFields(dst []byte, f *Fields) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0)
@@ -99,9 +100,9 @@ func AppendFields(dst []byte, f *Fields) []byte {
 	return dst
 }
 
-// AppendUsualFields is AppendFields for the fields that ordinary requests have: how long the call
-// may take, metadata, and how many attempts are left. It does not look for the others, and takes
-// little of the stack.
+// AppendUsualFields is AppendFields for the fields of ordinary requests: the time that the call may
+// take, the metadata, and the number of attempts that are left. It does not check the other fields,
+// and needs only a small stack frame.
 func AppendUsualFields(dst []byte, timeout uint64, metadata []byte, budget uint64) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0)
@@ -118,7 +119,7 @@ func UsualFieldsSize(metadata []byte) int {
 }
 
 // ParseUsualFields is ParseFields for a block that AppendUsualFields made. It returns false for any
-// other, also for a broken one.
+// other block, including a broken block.
 func ParseUsualFields(b []byte) (timeout uint64, metadata []byte, budget uint64, ok bool) {
 	var err error
 	if len(b) > 0 && b[0] == tagTimeout {
@@ -209,8 +210,8 @@ func appendPair[V string | []byte](dst []byte, key string, value V) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(value))), value...)
 }
 
-// CountPairs returns how many pairs a metadata block has. It stops counting behind limit, so that
-// its work is bounded by that.
+// CountPairs returns how many pairs a metadata block has. It stops counting when the number exceeds
+// limit, so that limit bounds its work.
 func CountPairs(b []byte, limit int) (n int, err error) {
 	for ; len(b) > 0 && n <= limit; n++ {
 		for range 2 { // a key and its value

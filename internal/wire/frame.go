@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire is the byte layout of yodel's native protocol: it appends and parses frames and
-// knows nothing else. The rules are in spec/wire.md; integers of fixed size are little endian.
+// Package wire implements the byte layout of yodel's native protocol. It only appends and parses
+// frames. The rules are in spec/wire.md. Integers of fixed size are little endian.
 //
-// Parsers never allocate and never keep what they are given: byte slices in their results alias
-// the input.
+// Parsers never allocate memory, and never keep a reference to their input. Byte slices in their
+// results alias the input.
 package wire
 
 import (
@@ -24,8 +24,8 @@ const Preface = Magic + "\x01\x00"
 // HeaderSize is how many bytes precede the payload of each frame.
 const HeaderSize = 12
 
-// A Type is what a frame is for. A receiver skips unknown types from FirstSkippable on and closes
-// the connection at other unknown ones.
+// A Type is the purpose of a frame. A receiver skips frames of unknown types from FirstSkippable.
+// It closes the connection at a frame of any other unknown type.
 type Type uint8
 
 // The frame types.
@@ -35,8 +35,8 @@ const (
 	MethodInfo                 // the answer to Method
 	Request                    // opens a call of method number Arg
 	Reply                      // ends a call, with code Arg
-	Cancel                     // the opener has no more use for a call, for reason Arg (a code)
-	Data                       // goes on with a message, or is a message of a stream
+	Cancel                     // the opener no longer wants the result of a call, for reason Arg (a code)
+	Data                       // continues a message, or is a message of a stream
 	Credit                     // how much the receiver of this frame may still send
 	Ping                       // asks for a Pong
 	Pong                       // repeats the payload of a Ping
@@ -45,13 +45,13 @@ const (
 	FirstSkippable Type = 0x80
 )
 
-// Flags qualify a frame; their meaning depends on its type.
+// Flags qualify a frame. Their meaning depends on the type of the frame.
 type Flags uint8
 
 // The flags of frames that carry messages: Request, Reply and Data.
 const (
 	HasFields     Flags = 1 << iota // the payload begins with a block of fields
-	More                            // the message goes on in Data frames
+	More                            // the message continues in Data frames
 	HasAttachment                   // the message begins with the length of its body, the attachment follows the body
 	Compressed                      // the body is compressed
 	HasChecksum                     // the payload ends in a CRC-32C of header and payload
@@ -82,7 +82,8 @@ const (
 // Slot returns the slot part of a call's id.
 func Slot(id uint32) uint32 { return id & (MaxSlots - 1) }
 
-// NextID returns the id that a slot gets after id, or its first one when only the slot is set.
+// NextID returns the id that a slot gets after id. If only the slot part of id is set, it returns
+// the first id of that slot.
 func NextID(id uint32) uint32 {
 	gen := id>>SlotBits + 1
 	if gen > maxGen {
@@ -101,7 +102,7 @@ func PutHeader(b []byte, h Header) {
 	binary.LittleEndian.PutUint32(b[8:], h.ID)
 }
 
-// ParseHeader reads what PutHeader wrote.
+// ParseHeader reads a header that PutHeader wrote.
 func ParseHeader(b []byte) Header {
 	_ = b[HeaderSize-1]
 	return Header{
@@ -113,8 +114,8 @@ func ParseHeader(b []byte) Header {
 	}
 }
 
-// Begin appends a header whose length is not known yet; Finish sets it. Between the two the
-// payload is appended.
+// Begin appends a header whose length is not known yet. The caller then appends the payload, and
+// calls Finish, which sets the length.
 func Begin(dst []byte, h Header) []byte {
 	n := len(dst)
 	dst = append(dst, make([]byte, HeaderSize)...)
