@@ -13,8 +13,9 @@ import (
 )
 
 // Built returns the path of a server that Go builds: the program pkg ("." or an import path) of the
-// module testdata/NAME. The modules are in testdata because they are no part of the workspace:
-// their requirements would reach every other module, and some replace modules.
+// module testdata/NAME. The modules are in testdata so that they are not part of the workspace. In
+// the workspace, their requirements would apply to every other module, and some of them replace
+// modules.
 func Built(name, pkg string) (string, error) {
 	folder, err := Made(name, name, func(source, folder string) error {
 		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", filepath.Join(folder, name), pkg)
@@ -24,9 +25,9 @@ func Built(name, pkg string) (string, error) {
 	return filepath.Join(folder, name), err
 }
 
-// Made returns the folder that fill fills with what testdata/NAME describes, which is complete when
-// the file that is filled in last is there. It is filled once for each version of testdata/NAME and
-// of Go, and kept in the user's cache.
+// Made returns a folder with the files that fill makes from testdata/NAME. Fill must write the file
+// named last after all other files: if that file exists, the folder is complete. Made calls fill
+// once for each version of testdata/NAME and of Go, and keeps the folder in the user's cache.
 func Made(name, last string, fill func(source, folder string) error) (string, error) {
 	_, here, _, ok := runtime.Caller(0)
 	if !ok || !filepath.IsAbs(here) {
@@ -49,8 +50,8 @@ func Made(name, last string, fill func(source, folder string) error) (string, er
 	if err = os.MkdirAll(filepath.Dir(folder), 0o750); err != nil {
 		return "", err
 	}
-	// Two test processes may build at once: each moves a whole folder into place, and the first
-	// one's stays.
+	// Two test processes may build at the same time. Each of them moves a whole folder into place,
+	// and the first folder is kept.
 	unfinished, err := os.MkdirTemp(filepath.Dir(folder), "unfinished")
 	if err != nil {
 		return "", err
@@ -65,7 +66,7 @@ func Made(name, last string, fill func(source, folder string) error) (string, er
 	return folder, nil
 }
 
-// run runs a command, and returns what it said if it fails.
+// run runs a command. If the command fails, the error contains its output.
 func run(cmd *exec.Cmd) error {
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", filepath.Base(cmd.Path), err, output)
@@ -73,7 +74,8 @@ func run(cmd *exec.Cmd) error {
 	return nil
 }
 
-// fingerprint names the version of a module and of the Go that builds it.
+// fingerprint returns a name for the version of a module together with the version of Go that
+// builds it.
 func fingerprint(source string) (string, error) {
 	h := sha256.New()
 	_, _ = fmt.Fprintln(h, runtime.Version())

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// Consul starts a Consul agent that is its own server, with more configuration in HCL if need be.
-// The first time it is built, which takes some minutes of a processor.
+// Consul starts a Consul agent that is also a server. Config is additional configuration in HCL.
+// The first call builds the program, which takes some minutes of processor time.
 func Consul(t testing.TB, config ...string) *Server {
 	t.Helper()
-	_, gossip, _ := net.SplitHostPort(FreeAddr(t)) // nobody connects to these, but it listens
+	_, gossip, _ := net.SplitHostPort(FreeAddr(t)) // no client connects to these ports, but Consul listens on them
 	_, rpc, _ := net.SplitHostPort(FreeAddr(t))
 	return Start(t, Program{
 		Name:    "Consul",
@@ -31,7 +31,7 @@ func Consul(t testing.TB, config ...string) *Server {
 				"-grpc-port", "-1", "-grpc-tls-port", "-1", "-disable-host-node-id", "-log-level", "warn",
 				"-hcl", strings.Join(append([]string{"performance { raft_multiplier = 1 }", "disable_update_check = true"}, config...), "\n")), nil
 		},
-		// Any other address may answer before there is a leader, and this one not.
+		// Unlike other paths, this path answers only when there is a leader.
 		Probe: func(ctx context.Context, addr string) error {
 			return Get(ctx, "http://"+addr+"/v1/health/service/consul?consistent")
 		},

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// Dnsmasq starts a DNS server that knows all of the zone example: the hosts in a file like
-// /etc/hosts, read when it starts, and what settings like
-// "srv-host=_arith._tcp.example,host.example,8972" say.
+// Dnsmasq starts a DNS server that is responsible for the zone example. Hosts is the path of a file
+// like /etc/hosts, which the server reads when it starts. Settings are further records like
+// "srv-host=_arith._tcp.example,host.example,8972".
 func Dnsmasq(t testing.TB, hosts string, settings ...string) *Server {
 	t.Helper()
 	return Start(t, Program{
@@ -24,7 +24,7 @@ func Dnsmasq(t testing.TB, hosts string, settings ...string) *Server {
 			if err != nil {
 				return nil, err
 			}
-			self, err := user.Current() // it becomes somebody else by default, who may not read the file
+			self, err := user.Current() // the default user of dnsmasq may not be allowed to read the file
 			if err != nil {
 				return nil, err
 			}

@@ -13,10 +13,11 @@ import (
 	"time"
 )
 
-// Etcd starts an etcd server. The first time it is built, which takes some minutes of a processor.
+// Etcd starts an etcd server. The first call builds the program, which takes some minutes of
+// processor time.
 func Etcd(t testing.TB) *Server {
 	t.Helper()
-	peer := FreeAddr(t) // nobody connects there, but it listens
+	peer := FreeAddr(t) // no peer connects to this address, but etcd listens on it
 	return Start(t, Program{
 		Name:    "etcd",
 		Install: "nothing: Go builds it, and needs its modules for that",
@@ -33,13 +34,14 @@ func Etcd(t testing.TB) *Server {
 	})
 }
 
-// Get fetches a URL, and returns an error unless it is there: a probe for servers that speak HTTP.
+// Get is a probe for servers that speak HTTP. It requests a URL, and returns an error unless the
+// request succeeds.
 func Get(ctx context.Context, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	req.Close = true // a test that looks for goroutines left behind would find the connection
+	req.Close = true // a test that checks for leaked goroutines would find those of an open connection
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return err

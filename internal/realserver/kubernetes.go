@@ -22,18 +22,18 @@ import (
 	"time"
 )
 
-// A KubernetesServer is an API server of Kubernetes with an etcd of its own.
+// A KubernetesServer is a Kubernetes API server with its own etcd.
 type KubernetesServer struct {
 	*Server
-	// Token is that of a user who may do everything, and CA the certificate of the server.
+	// Token is the token of a user with all permissions. CA is the certificate of the server.
 	Token string
 	CA    []byte
 
 	etcd *Server
 }
 
-// Kubernetes starts an API server of Kubernetes, and nothing behind it: no controller, no node. The
-// first time it is built, which takes many minutes of a processor.
+// Kubernetes starts a Kubernetes API server without controllers and nodes. The first call builds
+// the program, which takes many minutes of processor time.
 func Kubernetes(t testing.TB) *KubernetesServer {
 	t.Helper()
 	certificate, key := identity(t)
@@ -69,7 +69,7 @@ func Kubernetes(t testing.TB) *KubernetesServer {
 	return k
 }
 
-// RestartEmpty is Restart without the data, which is all in etcd.
+// RestartEmpty is Restart without the data. All data is in etcd.
 func (k *KubernetesServer) RestartEmpty() {
 	k.t.Helper()
 	k.stopProcess()
@@ -77,7 +77,7 @@ func (k *KubernetesServer) RestartEmpty() {
 	k.Restart()
 }
 
-// askReady asks an API server whether it is ready, which everybody may.
+// askReady asks an API server whether it is ready. This request needs no token.
 func askReady(ctx context.Context, addr string, roots *x509.CertPool) error {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
 	defer transport.CloseIdleConnections()
@@ -96,7 +96,7 @@ func askReady(ctx context.Context, addr string, roots *x509.CertPool) error {
 	return nil
 }
 
-// identity returns a certificate for loopback that signs itself, and its key.
+// identity returns a self-signed certificate for loopback, and its key.
 func identity(t testing.TB) (certificate, key []byte) {
 	t.Helper()
 	must := func(err error) {

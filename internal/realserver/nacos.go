@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// Nacos starts a Nacos server with settings like "nacos.core.auth.enabled=true". The first time it
-// is downloaded. It listens on all interfaces, and therefore has a network of its own, in which
-// there is nobody else.
+// Nacos starts a Nacos server with settings like "nacos.core.auth.enabled=true". The first call
+// downloads the program. Nacos listens on all interfaces, so it runs in its own network namespace,
+// in which no other process runs.
 func Nacos(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "nacos") //nolint:usetesting // the path of a socket must be short, that of a test's own folder is not
@@ -35,16 +35,16 @@ func Nacos(t testing.TB, settings ...string) *Server {
 			if err != nil {
 				return nil, err
 			}
-			// It gives up when its database is slow to be made, and then neither repairs it nor
-			// makes it anew.
+			// Nacos ends if the creation of its database takes too long. It then neither repairs
+			// nor recreates that database.
 			database := filepath.Join(folder, "data", "derby-data")
 			if _, err = os.Stat(filepath.Join(database, "service.properties")); err != nil {
 				if err = os.RemoveAll(database); err != nil {
 					return nil, err
 				}
 			}
-			// of it, and of Tomcat and RocksDB in it, which leave there what they had when they are
-			// killed
+			// the temporary folder of Nacos, Tomcat and RocksDB, which leave files there when they
+			// are killed
 			temporary := filepath.Join(folder, "tmp")
 			if err = errors.Join(os.RemoveAll(temporary), os.Mkdir(temporary, 0o700)); err != nil {
 				return nil, err
@@ -59,7 +59,8 @@ func Nacos(t testing.TB, settings ...string) *Server {
 			for _, setting := range settings {
 				args = append(args, "-D"+setting)
 			}
-			// Of two libraries with the same classes Nacos needs the one that comes first here.
+			// Two libraries contain the same classes. Nacos needs the library that comes first
+			// here.
 			args = append(args, "-cp", fmt.Sprintf("%[1]s/classes:%[1]s/lib/hessian-4.0.63.jar:%[1]s/lib/*", found), "Launcher", port, socket)
 			return exec.Command("unshare", args...), nil
 		},

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// EndWithParent has the kernel end the process when the test ends without a chance to clean up: by
-// a panic, or at its time limit.
+// EndWithParent makes the kernel end the process when the test process ends without a cleanup,
+// because of a panic or at its time limit.
 func EndWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// A Proxy stands between clients and a server, and can be a bad network.
+// A Proxy forwards data between clients and a server, and can simulate a bad network.
 type Proxy struct {
-	// Addr is where clients connect.
+	// Addr is the address to which clients connect.
 	Addr string
 
 	target string
-	ctx    context.Context // the life of the proxy
+	ctx    context.Context // ends with the proxy
 	wg     sync.WaitGroup
 
 	mu    sync.Mutex
@@ -25,8 +25,8 @@ type Proxy struct {
 	whole chan struct{} // closed unless the network is cut
 }
 
-// Between starts a proxy for the server at an address, or at the unix socket with an absolute path.
-// It ends with the test.
+// Between starts a proxy for the server at addr, which is a network address or the absolute path of
+// a unix socket. The proxy ends with the test.
 func Between(t testing.TB, addr string) *Proxy {
 	t.Helper()
 	return between(t, addr, func(l net.Listener) net.Listener { return l })
@@ -59,28 +59,28 @@ func between(t testing.TB, addr string, wrap func(net.Listener) net.Listener) *P
 	return p
 }
 
-// Slow delays everything that the server sends. It does not narrow the line.
+// Slow delays all data that the server sends. It does not reduce the bandwidth.
 func (p *Proxy) Slow(delay time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = delay
 }
 
-// Cut lets nothing pass in either direction. Connections stay open, new ones wait.
+// Cut stops all data in both directions. Open connections remain open, and new connections wait.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.whole = make(chan struct{})
 }
 
-// Heal ends what Cut began. What was sent meanwhile arrives.
+// Heal undoes Cut. Data that was sent meanwhile then arrives.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	close(p.whole)
 }
 
-// pass waits until the network lets something pass, and reports whether it ever does.
+// pass waits until the network lets data pass. It returns false if the proxy ends first.
 func (p *Proxy) pass(due time.Time) bool {
 	select {
 	case <-time.After(time.Until(due)):
@@ -127,7 +127,7 @@ func (p *Proxy) slowness() time.Duration {
 	return p.delay
 }
 
-// copy copies from one connection to another one, each piece after a delay of its own.
+// copy copies data from one connection to another connection. It delays each piece separately.
 func (p *Proxy) copy(to, from net.Conn, delay func() time.Duration) {
 	type piece struct {
 		bytes []byte

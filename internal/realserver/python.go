@@ -15,9 +15,9 @@ import (
 	"testing"
 )
 
-// Python returns a Python, and what to set PYTHONPATH to so that it has these packages, each
-// "name==version" with everything that it needs listed too. They are installed once, into the
-// user's cache.
+// Python returns the path of a Python interpreter, and a value for PYTHONPATH with which the
+// interpreter finds the packages. A package has the form "name==version". All dependencies must be
+// listed too. Python installs the packages once, into the user's cache.
 func Python(t testing.TB, packages ...string) (python, path string) {
 	t.Helper()
 	wanted(t, "Python with "+strings.Join(packages, ", "))
@@ -31,7 +31,7 @@ func Python(t testing.TB, packages ...string) (python, path string) {
 	return python, path
 }
 
-// installed returns the folder that has the packages.
+// installed returns the folder that contains the packages.
 func installed(python string, packages []string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -49,7 +49,8 @@ func installed(python string, packages []string) (string, error) {
 	if err = os.MkdirAll(filepath.Dir(folder), 0o750); err != nil {
 		return "", err
 	}
-	// Two test processes may install at once: each moves a whole folder into place.
+	// Two test processes may install at the same time. Each of them moves a whole folder into
+	// place.
 	unfinished, err := os.MkdirTemp(filepath.Dir(folder), "unfinished")
 	if err != nil {
 		return "", err
@@ -60,7 +61,7 @@ func installed(python string, packages []string) (string, error) {
 		return "", fmt.Errorf("pip install: %w\n%s", err, output)
 	}
 	if err = os.Rename(unfinished, folder); errors.Is(err, fs.ErrExist) {
-		err = nil // the other one was faster
+		err = nil // the other process was faster
 	}
 	return folder, err
 }

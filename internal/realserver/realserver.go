@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package realserver starts real servers for tests: registries on loopback, each with its data and
-// its log in a temporary folder and ended with the test.
+// Package realserver starts real servers for tests: registries on loopback. Each server has its
+// data and its log in a temporary folder, and ends with the test.
 //
 //	s := realserver.Redis(t)
 //	client := redis.NewClient(&redis.Options{Addr: s.Addr})
 //	s.Kill()
 //	s.Restart()
 //
-// The servers are used only if YODEL_REAL is set, as in make test-all and CI: some take minutes to
-// build. Otherwise their tests are skipped. A server that is missing then fails its tests, which
-// say what to install. To add a server, write a file like redis.go.
+// The servers are used only if YODEL_REAL is set, as in make test-all and CI, because some of them
+// take minutes to build. Otherwise their tests are skipped. If YODEL_REAL is set and a server is
+// not installed, its tests fail, and the failure says what to install. To add a server, write a
+// file like redis.go.
 package realserver
 
 import (
@@ -26,28 +27,29 @@ import (
 	"time"
 )
 
-// A Program is how a server is started.
+// A Program describes how to start a server.
 type Program struct {
 	Name string
 	// Install says what to do when Find fails.
 	Install string
-	// Find returns the path of the program, or of whatever else Command needs. It may build it: see
-	// Built.
+	// Find returns the path of the program, or of another file that Command needs. It may build the
+	// program: see Built.
 	Find func() (string, error)
-	// Command returns what runs the program in the foreground, serving clients at addr and keeping
-	// its data in a folder of its own. It may write files into the folder.
+	// Command returns the command that runs the program in the foreground. The program serves
+	// clients at addr and keeps its data in folder. Command may write files into folder.
 	Command func(found, addr, folder string) (*exec.Cmd, error)
 	// Probe succeeds when the server at addr answers its clients.
 	Probe func(ctx context.Context, addr string) error
-	// Within is how long that may take. Default 30 s.
+	// Within is how long the server may take until Probe succeeds. Default 30 s.
 	Within time.Duration
 }
 
-// A Server is a program that runs. Its methods fail the test when they cannot do what they say.
+// A Server is a running program. If one of its methods does not succeed, it fails the test.
 type Server struct {
-	// Addr is where clients connect. It stays the same when the server is started again.
+	// Addr is the address to which clients connect. It remains the same when the server is
+	// restarted.
 	Addr string
-	// Folder is where its data is.
+	// Folder is the folder with the data of the server.
 	Folder string
 
 	t       testing.TB
@@ -58,7 +60,8 @@ type Server struct {
 	ended   chan struct{} // closed when the process has ended
 }
 
-// Start starts a server and returns when it answers. It ends with the test, or when Kill is called.
+// Start starts a server and returns when it answers. The server ends with the test, or when Kill is
+// called.
 func Start(t testing.TB, p Program) *Server {
 	wanted(t, p.Name)
 	found, err := p.Find()
@@ -76,17 +79,17 @@ func Start(t testing.TB, p Program) *Server {
 		if err = s.start(); err == nil {
 			return s
 		}
-		if try == 3 { // somebody may have taken the port meanwhile, but not again and again
+		if try == 3 { // another process may take the port meanwhile, but not three times
 			t.Fatalf("%s does not start: %v\n%s", p.Name, err, s.logged())
 		}
 		s.stopProcess()
-		if err = os.RemoveAll(s.Folder); err != nil { // what is half made there may be more than the next try can bear
+		if err = os.RemoveAll(s.Folder); err != nil { // incomplete data could make the next try fail
 			t.Fatal(err)
 		}
 	}
 }
 
-// wanted skips a test that needs a real server unless real servers are asked for.
+// wanted skips a test that needs a real server, unless YODEL_REAL is set.
 func wanted(t testing.TB, name string) {
 	t.Helper()
 	if os.Getenv("YODEL_REAL") == "" {
@@ -94,13 +97,13 @@ func wanted(t testing.TB, name string) {
 	}
 }
 
-// missing fails a test that needs something that is not installed.
+// missing fails a test that needs a program that is not installed.
 func missing(t testing.TB, name, install string, err error) {
 	t.Helper()
 	t.Fatalf("%s is needed: %v\nTo install it: %s", name, err, install)
 }
 
-// FreeAddr returns an address on loopback that nobody listens at.
+// FreeAddr returns an address on loopback at which no process listens.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -111,7 +114,7 @@ func FreeAddr(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// Kill ends the process as kill -9 does.
+// Kill ends the process like kill -9.
 func (s *Server) Kill() {
 	s.t.Helper()
 	if s.cmd == nil {
@@ -120,7 +123,7 @@ func (s *Server) Kill() {
 	s.stopProcess()
 }
 
-// Restart starts the server again at its address with the data it had. It returns when the server
+// Restart starts the server again at the same address with its data. It returns when the server
 // answers.
 func (s *Server) Restart() {
 	s.t.Helper()
@@ -137,7 +140,7 @@ func (s *Server) Restart() {
 		if !time.Now().Before(deadline) {
 			s.t.Fatalf("%s does not start again: %v\n%s", s.program.Name, err, s.logged())
 		}
-		<-time.After(50 * time.Millisecond) // perhaps a client has its port as its own, for a moment
+		<-time.After(50 * time.Millisecond) // a client may be using the port as its own for a moment
 	}
 }
 
@@ -161,7 +164,7 @@ func (s *Server) Stop() {
 	}
 }
 
-// Continue ends what Stop began.
+// Continue undoes Stop.
 func (s *Server) Continue() {
 	s.t.Helper()
 	if err := resume(s.cmd.Process); err != nil {
@@ -169,11 +172,11 @@ func (s *Server) Continue() {
 	}
 }
 
-// Pid is the process, for tests that measure it.
+// Pid returns the id of the process, for tests that measure the process.
 func (s *Server) Pid() int { return s.cmd.Process.Pid }
 
-// start starts the process and waits until it answers. Whether or not it does, the process may run
-// afterwards.
+// start starts the process and waits until it answers. Even if start returns an error, the process
+// may be running afterwards.
 func (s *Server) start() error {
 	if err := os.MkdirAll(s.Folder, 0o700); err != nil {
 		return err
@@ -195,7 +198,7 @@ func (s *Server) start() error {
 	ended := make(chan struct{})
 	s.cmd, s.ended = cmd, ended
 	go func() {
-		_ = cmd.Wait() // how it ended is in the log
+		_ = cmd.Wait() // the log says how the process ended
 		close(ended)
 	}()
 	return s.ready()
@@ -210,7 +213,7 @@ func (s *Server) ready() error {
 		err := s.program.Probe(one, s.Addr)
 		done()
 		select {
-		case <-s.ended: // whoever answered, it was not this one
+		case <-s.ended: // if a server has answered, it was another process
 			return fmt.Errorf("the process ended: %v", s.cmd.ProcessState)
 		default:
 		}
@@ -255,8 +258,8 @@ func (s *Server) logged() []byte {
 	return bytes.Join(lines[max(0, len(lines)-30):], nil)
 }
 
-// Ask connects to addr, sends a question, and returns an error unless the answer begins with want:
-// a probe for servers that speak in lines.
+// Ask is a probe for servers with a line-based protocol. It connects to addr, sends question, and
+// returns an error unless the answer begins with want.
 func Ask(ctx context.Context, addr, question, want string) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {

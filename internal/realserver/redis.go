@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Redis starts a Redis server that writes down every change.
+// Redis starts a Redis server that writes every change to disk.
 func Redis(t testing.TB) *Server {
 	t.Helper()
 	return Start(t, Program{

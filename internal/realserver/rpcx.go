@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// RPCX starts a server of rpcx, whose service Arith its own plug-in registers, with metadata, in
-// the registry of a kind ("etcd", "zookeeper", "redis", "consul") at an address.
+// RPCX starts an rpcx server with the service Arith. Rpcx's own plug-in registers the service, with
+// metadata, in the registry at the address registry. Kind is the kind of the registry: "etcd",
+// "zookeeper", "redis" or "consul".
 func RPCX(t testing.TB, kind, registry, base, metadata string) *Server {
 	t.Helper()
 	return Start(t, Program{
@@ -36,8 +37,9 @@ const installRPCX = "nothing: Go builds it, and needs its modules for that"
 
 func builtRPCX() (string, error) { return Built("rpcx", ".") }
 
-// FoundByRPCX returns what rpcx's own discovery finds of a service: a line for each server, with
-// its key and its metadata. It knows no Consul, where there is nothing of yodel's to be found.
+// FoundByRPCX returns the servers of a service that rpcx's own discovery finds: a line for each
+// server, with its key and its metadata. It does not support Consul, because rpcx would find no
+// records of yodel there.
 func FoundByRPCX(ctx context.Context, kind, registry, base, service string) (string, error) {
 	program, err := builtRPCX()
 	if err != nil {

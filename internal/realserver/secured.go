@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Secured is Between with TLS on the side of the clients, as in front of a server that takes only
-// those with the right certificate. It also returns how they connect.
+// Secured is Between with TLS on the side of the clients. The proxy accepts only clients with the
+// right certificate. Secured also returns the TLS configuration with which clients connect.
 func Secured(t testing.TB, addr string) (*Proxy, *tls.Config) {
 	t.Helper()
 	certificate, key := identity(t)

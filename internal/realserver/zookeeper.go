@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// zookeeperJar is where Debian has it. Its manifest names what it needs.
+// zookeeperJar is the path of the ZooKeeper library on Debian. Its manifest names the libraries
+// that it needs.
 const zookeeperJar = "/usr/share/java/zookeeper.jar"
 
 // ZooKeeper starts a ZooKeeper server whose sessions last from 1 s to 40 s.
@@ -28,7 +29,7 @@ func ZooKeeper(t testing.TB) *Server {
 			return exec.LookPath("java")
 		},
 		Command: zookeeperCommand,
-		// It answers ruok before it serves.
+		// The probe is srvr, because ZooKeeper answers ruok before it serves.
 		Probe: func(ctx context.Context, addr string) error { return Ask(ctx, addr, "srvr", "Zookeeper version") },
 	})
 }
