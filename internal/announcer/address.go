@@ -4,8 +4,8 @@ package announcer
 
 import "net"
 
-// Reachable returns the address at which others reach a listener at addr. For a listener on all
-// addresses, that is the host's first address that is reachable from outside.
+// Reachable returns the address at which clients on other hosts reach a listener at addr. For a
+// listener on all addresses, it is the first address of this host that other hosts can reach.
 func Reachable(addr net.Addr) string {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok || !tcp.IP.IsUnspecified() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package announcer keeps the record of a server alive in a registry. It announces the record,
+// Package announcer keeps the record of a server in a registry up to date. It announces the record,
 // renews it before it expires, repeats failed announcements, and withdraws the record at the end.
-// It also watches the settings that operators make there. The server says what to announce and for
-// how long.
+// It also watches the settings that operators make in the registry. The server provides the record,
+// and determines how long it is announced.
 package announcer
 
 import (
@@ -49,7 +49,8 @@ type Registry[R any] interface {
 	Withdraw(ctx context.Context, service, addr string) error
 }
 
-// A Server says what to announce. Its methods may be called concurrently.
+// A Server provides the record to announce, and the services under which it is announced. Its
+// methods may be called concurrently.
 type Server[R any] interface {
 	// Record returns the record of the server and its address.
 	Record() (record R, addr string)
@@ -97,11 +98,11 @@ func (a *Announcer[R]) Run(ctx context.Context) {
 				a.Log.Warn("yodel: the server could not be announced; trying again until it can", "addr", a.Addr, "err", err)
 			}
 			failing, pause = true, backoff/2+rand.N(backoff/2)
-			if some { // the registry answers but refuses some, perhaps for ever
+			if some { // the registry answers but refuses some services, perhaps for ever
 				backoff = min(2*backoff, max(a.Every, lastBackoff))
 			} else {
 				backoff = min(2*backoff, lastBackoff)
-				changed = nil // an announcement of a change would fail as well
+				changed = nil // an announcement of a change would fail too
 			}
 		case failing:
 			a.Log.Info("yodel: the server is announced again", "addr", a.Addr)
@@ -128,9 +129,10 @@ func (p place) compare(other place) int {
 }
 
 // announce announces all services once. It withdraws records of services that were unregistered and
-// records under a former address. A failure for one service does not stop the others; some reports
-// whether any succeeded. When ctx ends, announce lets the current operation finish within
-// FinishTime, so that it cannot overtake the withdrawal that follows.
+// records under a former address. A failure for one service does not stop the announcement of the
+// other services. Some reports whether the announcement of at least one service succeeded. When ctx
+// ends, announce lets the current operation finish within FinishTime, so that it cannot overtake
+// the withdrawal that follows.
 func (a *Announcer[R]) announce(ctx context.Context, known map[place]bool) (some bool, err error) {
 	ttl := leases * a.Every
 	one, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl)

@@ -15,14 +15,14 @@ type Load struct {
 	mu       sync.Mutex
 	rate     float64
 	inflight int
-	calls    uint64 // calls executed until since
+	calls    uint64 // the number of calls that were executed before since
 	since    time.Time
 }
 
 // NewLoad returns the load of a server that begins now.
 func NewLoad() *Load { return &Load{since: time.Now()} }
 
-// Due reports whether the last measurement is at least half of every ago.
+// Due reports whether at least half of every has passed since the last measurement.
 func (l *Load) Due(every time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -32,7 +32,7 @@ func (l *Load) Due(every time.Duration) bool {
 func (l *Load) dueLocked(every time.Duration) bool { return time.Since(l.since) >= every/2 }
 
 // Measure tells l how many calls the server has executed and how many are in flight. It does
-// nothing if another goroutine has measured since Due.
+// nothing if another goroutine has called Measure since the call of Due.
 func (l *Load) Measure(every time.Duration, calls uint64, inflight int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A Setting is what an operator has set for the instance at Addr. It overrides what the server
-// announces, until the operator removes it.
+// A Setting holds the values that an operator has set for the instance at Addr. They override the
+// values that the server announces, until the operator removes the setting.
 type Setting struct {
 	Addr   string
 	State  string
@@ -61,14 +61,15 @@ func (s *Settings) Follow(ctx context.Context, service string) {
 	}
 }
 
-// Wait waits until the contexts of all calls of Follow have ended, and no Watch runs any more.
+// Wait waits until the contexts of all calls of Follow have ended and every Watch has returned.
 func (s *Settings) Wait() { s.wg.Wait() }
 
 // watch keeps the settings for a service up to date. While the registry fails, the last settings
-// stay in force.
+// remain in force.
 func (s *Settings) watch(ctx context.Context, service string, watch Watch) {
 	for backoff := firstBackoff; ctx.Err() == nil; backoff = min(2*backoff, lastBackoff) {
-		// Announcements fail too then, and their errors are logged.
+		// If the registry fails, announcements fail too, and their errors are logged. So the error
+		// of watch is ignored.
 		_ = watch(ctx, func(all []Setting) {
 			backoff = firstBackoff
 			s.update(service, all)
@@ -94,7 +95,7 @@ func (s *Settings) update(service string, all []Setting) {
 	}
 }
 
-// settingFor returns the setting for the instance at addr, or one that changes nothing.
+// settingFor returns the setting for the instance at addr, or an empty setting.
 func settingFor(all []Setting, addr string) Setting {
 	for _, one := range all {
 		if one.Addr == addr {

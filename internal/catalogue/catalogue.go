@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package catalogue lists the errors that yodel itself makes: their IDs, their codes, and what they
-// are about.
+// Package catalogue lists the errors that yodel itself makes: their IDs, their codes, and their
+// traits.
 package catalogue
 
 import "maps"
@@ -27,8 +27,8 @@ const (
 	Unauthenticated
 )
 
-// Traits say what an error is about. Code asks for traits and never compares IDs or texts: IDs are
-// for people, and errors of handlers and of other systems have none.
+// Traits say what an error is about. Code checks traits and never compares IDs or texts. IDs are
+// for people, and errors of handlers and of other systems have no ID.
 type Traits uint8
 
 const (
@@ -37,8 +37,8 @@ const (
 	AboutMessage Traits = 1 << iota
 	// AboutConnection says that there is no connection to the server, or the connection ended.
 	AboutConnection
-	// OfClient says that the client failed the call by itself. The error says nothing about the
-	// server.
+	// OfClient says that the error comes from the client itself. It says nothing about the health
+	// of the server.
 	OfClient
 	// Stale says that the connection was at fault. Another connection to the same server may work.
 	Stale
@@ -46,8 +46,8 @@ const (
 	Draining
 	// Impatient says that the caller stopped waiting.
 	Impatient
-	// NotRepeated says that the call was not sent again, because no server there remembers its
-	// idempotency key.
+	// NotRepeated says that the call was not sent again, because the server to which it would have
+	// gone does not remember its idempotency key.
 	NotRepeated
 	// Breach says that the peer broke the protocol, which ended the connection.
 	Breach
@@ -76,7 +76,7 @@ const (
 	HandlerGoexited = "YDL5002"
 )
 
-// Of returns the entry of an ID, or an empty one.
+// Of returns the entry of an ID, or an empty entry if the ID is unknown.
 func Of(id string) Entry { return entries[id] }
 
 // All returns a copy of the catalogue, by ID.

@@ -11,7 +11,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// Describe says in words what a peer speaks that began with got, instead of this protocol.
+// Describe returns the name of the protocol that a peer speaks instead of yodel's, as a text for a
+// message. Got holds the first bytes that the peer sent.
 func Describe(got []byte) string {
 	s := string(got)
 	for _, known := range []struct{ prefix, what string }{

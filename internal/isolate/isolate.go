@@ -14,7 +14,7 @@ func Call(f func() error, failed func(value any) error) error {
 }
 
 // Until is Call, except that it stops waiting when release is closed. It reports whether f has
-// ended. If f has not, f continues and its outcome is lost.
+// ended. If f has not ended, f continues, and its outcome is discarded.
 func Until(release <-chan struct{}, f func() error, failed func(value any) error) (ended bool, err error) {
 	outcome := make(chan error, 1)
 	go func() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nearest finds the name that is most like an unknown one, so that an error can ask "did
-// you mean …?". A search takes a bounded amount of work, because any peer can cause one.
+// Package nearest finds the known name that is most similar to an unknown name, so that an error
+// can ask "did you mean …?". A search takes a bounded amount of work, because any peer can cause
+// one.
 package nearest
 
 import (
@@ -10,24 +11,24 @@ import (
 )
 
 const (
-	among   = 256 // names at most are compared with the unknown one
+	among   = 256 // the largest number of names that are compared with the unknown name
 	longest = 64  // bytes; longer names are not compared
 )
 
-// Name returns the key of names that is most like name, or "" if none is like it. Of two that are
-// equally like it, it returns the first in alphabetical order. ServiceOf returns the part of a name
-// that is its service, without the separator behind it, or "".
+// Name returns the key of names that is most similar to name, or "" if no key is similar. If two
+// keys are equally similar, it returns the first in alphabetical order. ServiceOf returns the
+// service part of a name, without the separator after it, or "".
 func Name[V any](name string, names map[string]V, serviceOf func(name string) string) string {
 	service := serviceOf(name)
 	best, distance, compared := "", len(name), 0
-	inService := "" // the method that name is without its service
+	inService := "" // a method whose name without its service is name
 	for other := range names {
 		if compared++; compared > among {
 			break
 		}
 		of := serviceOf(other)
 		limit := len(name)/3 + 1
-		if of == service { // what they have in common makes them no more alike
+		if of == service { // the common service does not make the names more similar
 			limit = min(limit, (len(name)-len(service)+1)/3+1)
 		}
 		d := 0
@@ -44,8 +45,8 @@ func Name[V any](name string, names map[string]V, serviceOf func(name string) st
 	return cmp.Or(best, inService)
 }
 
-// Distance is the Levenshtein distance: how many bytes of a have to be changed, added or removed to
-// make b of it. It returns limit if there are at least that many, and for long names.
+// Distance returns the Levenshtein distance: how many bytes of a must be changed, added or removed
+// to turn a into b. It returns limit if the distance is at least limit, or if a name is long.
 func Distance(a, b string, limit int) int {
 	if len(a) > longest || len(b) > longest || max(len(a)-len(b), len(b)-len(a)) >= limit {
 		return limit

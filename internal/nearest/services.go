@@ -26,7 +26,7 @@ func Services(asked string, known []string) string {
 			d = Distance(name, asked, limit)
 		}
 		switch {
-		case name == asked: // it has records but no instance
+		case name == asked: // the service has records but no instance
 		case d < limit:
 			near = append(near, service{name, d})
 		default:

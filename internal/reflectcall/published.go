@@ -15,7 +15,8 @@ import (
 )
 
 // This file decides which methods of a value Register publishes. A method that is published by
-// mistake is a security hole: one remote Lock of an embedded mutex stops a service.
+// mistake is a security hole. For example, a single remote call of Lock of an embedded mutex stops
+// a service.
 
 // wellKnown lists interfaces whose methods are for the process itself. Register takes such a method
 // only by name.
@@ -65,7 +66,8 @@ type (
 	gobDecoder interface{ GobDecode(data []byte) error }
 )
 
-// Unmeant returns why Register does not publish a method of t that its caller did not name, or "".
+// Unmeant returns why Register does not publish a method of t whose name its caller did not give.
+// It returns "" if Register publishes the method.
 func Unmeant(t reflect.Type, m reflect.Method) string {
 	for _, known := range wellKnown {
 		if _, has := known.t.MethodByName(m.Name); has && t.Implements(known.t) {

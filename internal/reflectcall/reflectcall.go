@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reflectcall calls functions and methods by reflection. Given a function, it says what the
-// function takes and returns, makes memory for the arguments, and calls it. It also decides which
-// methods of a value are meant for remote callers.
+// Package reflectcall calls functions and methods by reflection. It determines the types of the
+// arguments and results of a function, allocates memory for the arguments, and calls the function.
+// It also decides which methods of a value are meant for remote callers.
 package reflectcall
 
 import (
@@ -20,7 +20,7 @@ import (
 // concurrently.
 type Func[S any] struct {
 	Kind       uint64         // a kind of package wire
-	Positional bool           // it takes and returns lists of values instead of one message each
+	Positional bool           // the function takes and returns lists of values instead of single messages
 	In, Out    []reflect.Type // without pointers, for messages
 
 	// NewArgs returns a pointer to a new message, or a list of pointers. It is nil if the arguments
@@ -37,7 +37,7 @@ type Func[S any] struct {
 // A StreamParam describes a type of parameters through which a function sends or receives the
 // messages of a stream.
 type StreamParam[S any] struct {
-	Sends   bool                         // the function sends messages; else it receives them
+	Sends   bool                         // the function sends messages; otherwise it receives them
 	Message reflect.Type                 // nil if no function can take such a parameter
 	On      func(stream S) reflect.Value // returns the parameter for a stream
 }
@@ -51,9 +51,10 @@ var (
 	errorType   = reflect.TypeFor[error]()
 )
 
-// Of returns the Func of a function. Lists of values are of type V. Stream reports whether
-// parameters of a type belong to a stream, and which. First holds the values of the function's
-// first parameters: a receiver or nothing. Of fails if a remote caller cannot call the function.
+// Of returns the Func of a function. Lists of values are of type V. Stream returns the StreamParam
+// of a type, and reports whether parameters of that type belong to a stream. First holds the values
+// of the function's first parameters: a receiver or nothing. Of fails if a remote caller cannot
+// call the function.
 func Of[V ~[]any, S any](
 	f reflect.Value, stream func(reflect.Type) (StreamParam[S], bool), first ...reflect.Value,
 ) (*Func[S], error) {
@@ -160,7 +161,7 @@ func streamResults[S any](m *Func[S], results []reflect.Value) (reply any, err e
 	return results[0].Interface(), err
 }
 
-// Usable reports why a value of type t cannot be sent. It returns nil if it can.
+// Usable returns the reason why a value of type t cannot be sent, or nil if it can be sent.
 func Usable(t reflect.Type) error {
 	if of := structOf(t); hidesAll(of) {
 		return fmt.Errorf("%v has no exported fields, so that nothing of it would be sent", of)
@@ -190,7 +191,7 @@ func hidesAll(t reflect.Type) bool {
 	return true
 }
 
-// HasNoContent reports whether all values of a type are equal, as those of struct{} are.
+// HasNoContent reports whether all values of a type are equal, like the values of struct{}.
 func HasNoContent(t reflect.Type) bool { return t.Size() == 0 }
 
 // A shape is a function and the layout of its parameters and results.
@@ -204,11 +205,11 @@ type shape struct {
 
 // A frame holds the parameters for one call of a function, and is reused. The context is stored in
 // a variable of type context.Context. If reflection gets a context of another type, it looks up all
-// methods of the interface for each Call: 2.1 µs per call with five allocations, against 0.4 µs
-// with three.
+// methods of the interface for each call. That takes 2.1 µs and five allocations per call, instead
+// of 0.4 µs and three allocations.
 type frame struct {
 	ctx  context.Context //nolint:containedctx // for the time of a call
-	args []reflect.Value // the fixed ones first, then those of the call
+	args []reflect.Value // first the fixed parameters, then those of the call
 }
 
 func (sh *shape) newFrame() *frame {
@@ -275,7 +276,7 @@ func withReplyArgument[S any](sh *shape) *Func[S] {
 				arg = arg.Elem()
 			}
 			reply := reflect.New(out)
-			switch out.Kind() { // as net/rpc does, so that a handler can fill it
+			switch out.Kind() { // like net/rpc, so that a handler can fill it
 			case reflect.Map:
 				reply.Elem().Set(reflect.MakeMap(out))
 			case reflect.Slice:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package samples keeps the records of calls that are worth looking at: a bounded number of them,
-// taken in at a bounded rate, so that a storm of failures costs neither memory nor time.
+// Package samples keeps records of calls that failed, were slow, or were to be explained. It keeps
+// a bounded number of records and accepts them at a bounded rate, so that a storm of failures takes
+// little memory and time.
 package samples
 
 import (
@@ -10,8 +11,8 @@ import (
 	"time"
 )
 
-// A Kind is why there is a record of a call. Each kind is kept and bounded for itself, so that a
-// storm of one does not wash away the others.
+// A Kind is the reason why there is a record of a call. Each kind has its own bounds, so that a
+// storm of records of one kind does not displace the records of the other kinds.
 type Kind int
 
 // The kinds of records.
@@ -22,7 +23,7 @@ const (
 	kinds
 )
 
-// KindOf returns as what a record is kept of a call that has ended.
+// KindOf returns the kind of the record of a call that has ended.
 func KindOf(explained, failed bool) Kind {
 	switch {
 	case explained:
@@ -33,7 +34,7 @@ func KindOf(explained, failed bool) Kind {
 	return Slow
 }
 
-// How many records are kept, and how many of each kind are taken in.
+// How many records are kept, and at which rate records of each kind are accepted.
 const (
 	keptFailed    = 128
 	keptSlow      = 64
@@ -48,14 +49,14 @@ type Sampler[Record any] struct {
 	leftOut atomic.Uint64
 }
 
-// Sampled is the records of one kind.
+// sampled has the records of one kind.
 type sampled[Record any] struct {
 	seen atomic.Uint64
-	due  atomic.Int64 // on the clock: how many may still be taken in at once is how far it is behind
+	due  atomic.Int64 // on the clock; the further it is behind the present, the more records may be accepted at once
 
 	mu      sync.Mutex
 	records []*Record // a ring
-	next    int       // of it is the oldest
+	next    int       // the index of the oldest record
 	limit   int
 }
 
@@ -68,15 +69,15 @@ func New[Record any]() *Sampler[Record] {
 	return s
 }
 
-// Admit counts a call of which there may be a record, and reports whether that is to be kept. Now
-// is a reading of a clock that never goes back.
+// Admit counts a call for which a record can be made, and reports whether that record is to be
+// kept. Now is a reading of a clock that never goes back.
 func (s *Sampler[Record]) Admit(kind Kind, now time.Duration) bool {
 	k := &s.kinds[kind]
 	k.seen.Add(1)
 	for {
 		due := k.due.Load()
 		from := int64(now - burst*every)
-		if due < int64(now+10*every) { // else the clock is another one: tests have their own
+		if due < int64(now+10*every) { // otherwise it is another clock: tests have clocks of their own
 			from = max(from, due)
 		}
 		if from >= int64(now) {
@@ -106,10 +107,10 @@ func (s *Sampler[Record]) Keep(kind Kind, r *Record) {
 // Seen returns how many calls of a kind were counted.
 func (s *Sampler[Record]) Seen(kind Kind) uint64 { return s.kinds[kind].seen.Load() }
 
-// LeftOut returns how many of them were not admitted.
+// LeftOut returns how many of the counted calls were not admitted.
 func (s *Sampler[Record]) LeftOut() uint64 { return s.leftOut.Load() }
 
-// Records returns the records that are kept, kind after kind.
+// Records returns all kept records, grouped by kind.
 func (s *Sampler[Record]) Records() []*Record {
 	var all []*Record
 	for i := range s.kinds {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package stats counts the calls of a method: how many there were, how they ended and how long they
-// took. From that it learns whether the method is short, which decides where its calls run.
+// took. From the durations it learns whether the method is short. The server uses that to decide on
+// which goroutine its calls run.
 package stats
 
 import (
@@ -14,41 +15,44 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// Codes is how many outcomes are told apart: success, which is 0, and the codes of errors.
+// Codes is how many outcomes are counted separately: success, which is 0, and the codes of errors.
 const Codes = int(catalogue.Unauthenticated) + 1
 
-// A Method counts the calls of a method, and learns whether they are short. Its zero value has
-// counted none. It may be used concurrently.
+// A Method counts the calls of a method, and learns whether they are short. The zero value has
+// counted no calls. A Method may be used concurrently.
 type Method struct {
-	pulse    atomic.Uint64 // calls in flight, and above them, by untimedOne, those that succeeded since one was timed
+	pulse    atomic.Uint64 // low bits: calls in flight; from untimedOne: calls that succeeded since the last timed call
 	Received atomic.Uint64 // messages on streams
 	Sent     atomic.Uint64 // likewise
 	codes    [Codes]atomic.Uint64
 	buckets  [64 * perOctave]atomic.Uint64
 	mean     atomic.Int64 // nanoseconds
-	measured atomic.Int64 // how many calls mean comes from, up to learnCalls
+	measured atomic.Int64 // from how many calls mean was computed, up to learnCalls
 	short    atomic.Bool
 }
 
-// A call that is not timed, as most short ones, takes two atomic instructions to be counted: it is
-// added to pulse, and moves up in it.
+// Most short calls are not timed. Counting a call without timing takes two atomic instructions: the
+// first adds the call to the calls in flight in pulse, and the second moves it to the untimed calls
+// in pulse.
 const (
 	untimedOne = 1 << 32
 	inflight32 = untimedOne - 1
 )
 
-// What decides where a method runs. Below short it runs on the goroutine that reads the connection,
-// above long it gets one of its own; between the two it stays where it is.
+// These durations decide where a method runs. A method whose mean is below short runs on the
+// goroutine that reads the connection. A method whose mean is above long gets its own goroutine for
+// each call. Between the two, nothing changes.
 const (
 	learnCalls = 64
 	short      = int64(20 * time.Microsecond)
 	long       = int64(50 * time.Microsecond)
-	// outlier is what a single long call counts at most: pre-emption looks just the same.
+	// outlier is the longest duration with which a single call enters the mean, because a call that
+	// is preempted looks like a long call.
 	outlier = int64(640 * time.Microsecond)
-	weight  = 64 // of the past in the mean
+	weight  = 64 // the weight of earlier calls in the mean
 
-	// The clock takes 30 to 50 ns, a tenth of a call of the shortest methods: below quick, one call
-	// stands for timedEvery.
+	// Reading the clock takes 30 to 50 ns, a tenth of a call of the shortest methods. So if the
+	// mean is below quick, only one of timedEvery calls is timed.
 	quick      = int64(5 * time.Microsecond)
 	timedEvery = 16
 )
@@ -65,7 +69,7 @@ func (m *Method) Short() bool { return m.short.Load() }
 
 func (m *Method) untimed() uint64 { return m.pulse.Load() / untimedOne }
 
-// takeUntimed makes the calls that were not timed counted ones.
+// takeUntimed removes the untimed calls from pulse, and counts them as calls that succeeded.
 func (m *Method) takeUntimed() (calls uint64) {
 	for {
 		n := m.pulse.Load()
@@ -106,12 +110,12 @@ func bucketEnd(i int) time.Duration {
 }
 
 // End counts a call that has ended. Took is mux.Untimed if the call was not timed, and code is 0 if
-// it succeeded. HandedOver says that reading the connection went on elsewhere while the call ran,
-// and executed that the method was called.
+// it succeeded. HandedOver says that another goroutine took over the reading while the call ran.
+// Executed says that the method was called.
 //
-// A call that was timed stands for those before it that were not. How long it takes to refuse a
-// call says nothing of how long it takes to execute one: an overloaded server would take its slow
-// methods for short ones.
+// The duration of a timed call also counts for the untimed calls before it. Refused calls do not
+// enter the mean, because refusing a call is fast. Otherwise an overloaded server would treat its
+// slow methods as short.
 func (m *Method) End(took time.Duration, code int, handedOver, executed bool) {
 	if took == mux.Untimed && code == 0 {
 		m.pulse.Add(untimedOne - 1)
@@ -130,7 +134,7 @@ func (m *Method) End(took time.Duration, code int, handedOver, executed bool) {
 	if !executed && code != 0 && !handedOver {
 		return
 	}
-	// Updates may be lost to others at the same moment: it is a mean.
+	// Concurrent updates may overwrite each other. For a mean this does no harm.
 	d := min(int64(took), outlier)
 	if handedOver {
 		d = outlier
@@ -160,8 +164,8 @@ func (m *Method) Calls(code int) uint64 {
 	return n
 }
 
-// Latency returns the buckets that have calls, from the shortest to the longest: the longest
-// duration that belongs into a bucket, and the number of its calls.
+// Latency returns the buckets that contain calls, from the shortest to the longest. For each bucket
+// it yields the longest duration that belongs to the bucket, and the number of calls in it.
 func (m *Method) Latency() iter.Seq2[time.Duration, uint64] {
 	return func(yield func(time.Duration, uint64) bool) {
 		for i := range m.buckets {

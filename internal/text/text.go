@@ -60,11 +60,11 @@ func whole(s string) string {
 	return s
 }
 
-// Clip returns s as one line of at most limit bytes. It takes time for at most limit bytes of s.
+// Clip returns s as one line of at most limit bytes. It reads at most limit bytes of s.
 func Clip(s string, limit int) string { return Cut(Line(Cut(s, limit)), limit) }
 
-// ID returns an error id as it may be shown: at most MaxID of its bytes, of which those that are
-// not letters, digits or one of "_.:-" become underscores.
+// ID returns an error id in a form that is safe to show. It keeps at most MaxID bytes. Bytes other
+// than letters, digits and "_.:-" become underscores.
 func ID(s string) string {
 	s = s[:min(len(s), MaxID)]
 	for i := range len(s) {
