@@ -29,7 +29,7 @@ const allowanceNap = 10 * time.Millisecond
 // take takes a token, and reports whether there was one. Attempts returns how many attempts the
 // client has made in all.
 func (a *allowance) take(now time.Duration, share float64, reserve int, attempts func() int64) bool {
-	if share = min(share, 1e6); !(share > 0) { // nor NaN
+	if share = min(share, 1e6); !(share > 0) { // excludes NaN too
 		share = 0
 	}
 	a.mu.Lock()
@@ -39,7 +39,7 @@ func (a *allowance) take(now time.Duration, share float64, reserve int, attempts
 	}
 	if passed := now - a.at; passed >= allowanceNap {
 		n := attempts()
-		traffic := float64(max(n-a.seen-a.taken, 0)) // without the attempts that it paid for
+		traffic := float64(max(n-a.seen-a.taken, 0)) // without the attempts that the bucket paid for
 		// The bucket holds the tokens that one second of traffic adds. If traffic declines, the
 		// limit falls by half per second.
 		a.limit = max(float64(reserve), share*traffic/passed.Seconds(), a.limit*math.Exp2(-passed.Seconds()))
@@ -60,10 +60,11 @@ func (a *allowance) take(now time.Duration, share float64, reserve int, attempts
 
 // Afford reports whether the client's retry budget allows one more attempt, and spends it. It is
 // for middleware that retries calls or makes several attempts at the same time; by names the
-// middleware, which has a budget of its own. The budget grows by share for each regular attempt.
-// Reserve is the number of extra attempts that are available at the start; one of them comes back
-// each second, so that a client with few calls can retry too. With the budget, a failing service
-// gets little more load than a healthy one. Afford may be called concurrently.
+// middleware, because each middleware has its own budget. The budget grows by share for each
+// regular attempt. Reserve is the number of extra attempts that are available at the start. The
+// budget also grows by one attempt each second, so that a client with few calls can retry too.
+// Because of the budget, a failing service gets little more load than a healthy one. Afford may be
+// called concurrently.
 func (c *Client) Afford(by string, share float64, reserve int) bool {
 	a := c.states.get(allowanceKey{by}, func() any { return &allowance{at: c.born} }).(*allowance) //nolint:forcetypeassert // the key type is private
 	return a.take(clock(), share, reserve, c.attempts)

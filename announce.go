@@ -20,15 +20,16 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file says what a server announces in registries and when: from the time at which it listens
-// until it drains. Package announcer keeps the records there. It also watches the state and the
-// weight that operators set in a registry, which override those that the server announces. The
-// registrar writes them into the record; the server watches them so that they appear at once in its
-// log and in inspect.Info.
+// This file decides which records a server announces in registries. The server announces them from
+// the time at which it listens until it drains. Package announcer keeps the records in the
+// registries up to date. This file also watches the state and the weight that operators set in a
+// registry. They override the state and the weight that the server announces. The registrar writes
+// them into the record. The server watches them so that they appear at once in its log and in
+// inspect.Info.
 
-// An overrider is a Registrar that stores operators' settings. Its Announce writes them in place of
-// the instance's own values. Overrides returns the settings for the instances of a service as
-// records, of which only Addr, State and Weight are used.
+// An overrider is a Registrar that stores operators' settings. Its Announce writes these settings
+// in place of the instance's own values. Overrides returns the settings for the instances of a
+// service as records. Only Addr, State and Weight of these records are used.
 type overrider interface {
 	Overrides(service string) Resolver
 }
@@ -37,7 +38,7 @@ type overrider interface {
 type announcement struct {
 	server *Server
 	at     net.Addr // of the listener
-	addr   string   // the address that others dial
+	addr   string   // the address that clients dial
 	load   *announcer.Load
 	to     []*announcer.Announcer[Instance] // one for each registrar
 
@@ -94,9 +95,9 @@ func (a *announcement) withdraw() {
 	a.wg.Wait()
 }
 
-// leave handles the reason why the server ends. The reason may say that another process serves an
-// address from now on, as package restart does. That process announces the address, and this server
-// does not withdraw it.
+// leave handles the reason why the server ends. The reason of package restart says that another
+// process serves an address from now on. That process announces the address, so this server does
+// not withdraw it.
 func (s *Server) leave(why error) {
 	other, ok := errors.AsType[interface {
 		error
@@ -116,8 +117,8 @@ func (s *Server) leave(why error) {
 	}
 }
 
-// registryName returns the name of a registry for the log: from its String method, or else its
-// package.
+// registryName returns the name of a registry for the log: the result of its String method, or
+// otherwise the name of its package.
 func (s *Server) registryName(r Registrar) string {
 	name, _, _ := strings.Cut(strings.TrimLeft(fmt.Sprintf("%T", r), "*"), ".")
 	if named, ok := r.(fmt.Stringer); ok {
@@ -176,8 +177,8 @@ func (s *Server) load() (calls uint64, inflight int) {
 	return calls, max(inflight, 0)
 }
 
-// services returns the services that the server has methods of, except the built-in one. A method
-// without a service name is a service of its own.
+// services returns the names of the services whose methods the server has, except the built-in
+// service. A method without a service name is a service of its own.
 func (s *Server) services() []string {
 	var services []string
 	for name := range *s.methods.Load() {
@@ -202,11 +203,11 @@ const builtInService = "yodel"
 // call methods of the server except UpdateInstance, which would wait for itself.
 func (s *Server) UpdateInstance(change func(*Instance)) {
 	s.updating <- struct{}{}
-	defer func() { <-s.updating }() // also if change panics, which changes nothing
+	defer func() { <-s.updating }() // also if change panics; the record then remains as it was
 	s.mu.Lock()
 	in := s.instance
 	s.mu.Unlock()
-	in.Tags, in.Metadata = slices.Clone(in.Tags), maps.Clone(in.Metadata) // announcers read the old ones
+	in.Tags, in.Metadata = slices.Clone(in.Tags), maps.Clone(in.Metadata) // announcers may be reading the old ones
 	change(&in)
 	s.mu.Lock()
 	defer s.mu.Unlock()

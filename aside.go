@@ -8,7 +8,7 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file has the methods for middleware that answers calls itself, from a cache or with a
+// This file contains the methods for middleware that answers calls itself, from a cache or with a
 // fallback, or that makes further calls.
 
 // Streams reports whether the call is a call of a Feed, an Upload or a Duplex.
@@ -19,8 +19,8 @@ func (c *Call) Streams() bool {
 	return c.kind() != wire.Unary
 }
 
-// Encoding returns the codec of the call's messages: the call's own, or else that of the client or
-// server that carries it out. It is nil if the call has neither.
+// Encoding returns the codec of the call's messages: the call's own codec, or otherwise the codec
+// of the client or server of the call. It returns nil if there is none of these.
 func (c *Call) Encoding() Codec {
 	if c.Codec == nil && c.out != nil {
 		return c.out.from.codec
@@ -28,9 +28,9 @@ func (c *Call) Encoding() Codec {
 	return c.Codec
 }
 
-// Request stores the encoded arguments in e, in place of its contents, and does not change the
-// call. On the server it copies the received bytes, even before they are decoded, and fails if the
-// request cannot be valid. Two requests with the same method, codec and bytes are equal.
+// Request replaces the contents of e by the encoded arguments. It does not change the call. On the
+// server it copies the received bytes, even before they are decoded, and fails if the request
+// cannot be valid. Two requests with the same method, codec and bytes are equal.
 func (c *Call) Request(e *Encoded) error {
 	if c.in != nil {
 		return c.in.request(e)
@@ -56,9 +56,9 @@ func (c *serverCall) request(e *Encoded) error {
 	return nil
 }
 
-// Answer makes e the call's reply. E must be in the codec of the call. On the client, Answer
-// decodes e into Reply, which shares no memory with e. On the server, e is sent and must not be
-// changed afterwards. A stream cannot be answered.
+// Answer makes e the call's reply. E must be encoded in the codec of the call. On the client,
+// Answer decodes e into Reply, which shares no memory with e. On the server, e is sent and must not
+// be changed afterwards. A stream cannot be answered.
 func (c *Call) Answer(e *Encoded) error {
 	if c.Streams() {
 		return Errorf(Internal, "%s: a stream has no reply that something else could stand for", c.Method)
@@ -97,11 +97,12 @@ func (c *Call) Answer(e *Encoded) error {
 
 // Detach returns a copy of the call for middleware of a client. The copy goes down the same chain
 // on another goroutine. Unlike a Fork, it may continue after the call has ended. It therefore has
-// no deadline, and shares no memory with the call except what Args points to; a caller that reuses
-// its arguments needs an *Encoded there. The middleware sets its Reply. The copy takes over what is
-// left of the call's own attempt budget, or shares that of the handler's call. When the copy has
-// ended, the middleware must call Release of the copy's Attempts. Detach returns nil for a call
-// that is one-way, ordered, or has a stream.
+// no deadline. It shares no memory with the call except the arguments to which Args points. If the
+// caller reuses its arguments, Args must be an *Encoded. The middleware sets the Reply of the copy.
+// The copy takes over the rest of the call's own attempt budget. If the call has the budget of a
+// handler's call, the copy shares that budget. When the copy has ended, the middleware must call
+// Release of the copy's Attempts. Detach returns nil for a call that is one-way, ordered, or has a
+// stream.
 func (a *Attempts) Detach() *Call {
 	c := (*Call)(a)
 	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.Streams() {

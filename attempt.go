@@ -9,11 +9,11 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// This file makes attempts. An attempt is one sending of a call's request on one connection, for
-// clients and for peers: begin prepares the request, send sends it, and land ends the attempt. The
-// modes of a call differ only in who waits. A synchronous call and a stream wait in send. An
-// asynchronous or ordered call gives send a Completer, which passes the answer on to land. A
-// one-way call has no answer.
+// This file makes attempts, for clients and for peers. In an attempt, the request of a call is sent
+// once on one connection: begin prepares the request, send sends it, and land ends the attempt. The
+// kinds of calls differ only in where they wait for the answer. A synchronous call and a stream
+// wait in send. An asynchronous or ordered call gives send a Completer, which passes the answer on
+// to land. A one-way call has no answer.
 
 // attempt makes one attempt of call on a connection of ep, and waits for its end.
 func (q *requester) attempt(ctx context.Context, call *Call, conn *dialledConn, ep *Endpoint) error {
@@ -27,9 +27,9 @@ func (q *requester) attempt(ctx context.Context, call *Call, conn *dialledConn, 
 	return q.send(ctx, call, conn.mux, ep, nil)
 }
 
-// begin prepares the request for the next attempt, which is to be made on conn. It returns the
-// connection to use: conn, or another one of ep if only that one leads to a server that remembers
-// the call's idempotency key. If begin succeeds, send must be called. Conn and ep are nil for a
+// begin prepares the request for the next attempt, normally on conn. It returns the connection to
+// use: conn, or another connection of ep if only the other one leads to a server that remembers the
+// call's idempotency key. If begin succeeds, the caller must call send. Conn and ep are nil for a
 // call to a peer.
 func (q *requester) begin(ctx context.Context, call *Call, conn *dialledConn, ep *Endpoint) (*dialledConn, error) {
 	o := call.out
@@ -56,9 +56,10 @@ func (q *requester) begin(ctx context.Context, call *Call, conn *dialledConn, ep
 	return conn, nil
 }
 
-// renew lends tokens to a new attempt, and undoes what the attempt before has left in the call.
+// renew lends tokens to a new attempt, and resets the fields of the call that the previous attempt
+// has set.
 func (c *Call) renew() {
-	if (c.Budget > 0 || c.budget != nil) && c.out.binding != nil { // else it goes by a Wire
+	if (c.Budget > 0 || c.budget != nil) && c.out.binding != nil { // otherwise a Wire sends the call
 		c.out.lend(c)
 	}
 	if g := c.group; g != nil && g.like != nil && c.Reply == nil {
@@ -70,9 +71,9 @@ func (c *Call) renew() {
 }
 
 // send sends a request that begin has prepared. If later is nil, send waits for the end of the
-// attempt. Otherwise it returns when the request is queued, and later gets the answer. Later gets
-// nothing if send returns an error. The attempt counts as in flight only while no user code runs
-// that may panic, such as a codec.
+// attempt. Otherwise send returns when the request is in the output, and later gets the answer. If
+// send returns an error, later gets no answer. The attempt counts as in flight only while no user
+// code runs that may panic, such as a codec.
 func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint, later mux.Completer) error {
 	switch {
 	case call.OneWay || call.stream != nil:
@@ -89,8 +90,8 @@ func (q *requester) send(ctx context.Context, call *Call, conn *mux.Conn, ep *En
 	return err
 }
 
-// sendLater is send for a call whose answer goes to later. If it succeeds, the call may have ended
-// and be in use again.
+// sendLater is send for a call whose answer goes to later. When sendLater has succeeded, the call
+// may already have ended and be in use again.
 func (q *requester) sendLater(ctx context.Context, call *Call, conn *mux.Conn, ep *Endpoint, later mux.Completer) error {
 	if ep != nil {
 		ep.inflight.begun.Add(1)
@@ -149,7 +150,8 @@ func (q *requester) sendOther(ctx context.Context, call *Call, conn *mux.Conn, e
 }
 
 // land ends an attempt with the answer to it, or with the error of the connection. It returns the
-// error of the attempt. At is the clock when the attempt began, or 0 if there is no Learner.
+// error of the attempt. At is the reading of the clock when the attempt began, or 0 if there is no
+// Learner.
 func (q *requester) land(ctx context.Context, call *Call, ep *Endpoint, at time.Duration, a *mux.Answer, err error) error {
 	ep.ended()
 	if at != 0 {

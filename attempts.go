@@ -3,7 +3,8 @@
 package yodel
 
 // Attempts is a view of a Call that controls how a client sends it. It is for middleware that sends
-// a call several times, and for pickers. Call.Attempts returns it; it has no state of its own.
+// a call several times, and for pickers. Call.Attempts returns it. An Attempts has no state of its
+// own.
 //
 //   - To send a call again: MayRepeat, NoRepeat and Take.
 //   - To choose endpoints: Avoids, Avoid, AllowUnready and Pin.

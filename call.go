@@ -73,11 +73,11 @@ type Call struct {
 	// waiting for the reply of the previous one. Callbacks run one after the other. A call that its
 	// caller cancels returns at once. On the server, Ordered says that the client ordered the call.
 	//
-	// Retries keep the order. A call that is sent again keeps its place. It is not sent again if it
-	// may have been executed and a later one may have been executed too. If a connection is lost
-	// and it is unknown whether a call was executed, the later calls that were already made but not
-	// sent fail with YDL1009; they were certainly not executed. Calls made afterwards start a new
-	// order.
+	// Retries keep the order. A call that is sent again keeps its place. A call is not sent again
+	// if it and a later call of its key may both have been executed. If a connection is lost and it
+	// is unknown whether a call was executed, the later calls that were already made but not sent
+	// fail with YDL1009. They were certainly not executed. Calls that are made afterwards start a
+	// new order.
 	//
 	// Ordered calls must not be hedged. A handler must not make an ordered call to its own server
 	// with the key that it is serving. Streams and calls to a Peer are not ordered. Default false.
@@ -85,15 +85,15 @@ type Call struct {
 
 	// IdempotencyKey identifies the intent behind the call: two calls with the same key have the
 	// same intent. A server with ServerOptions.Keys executes the method once for each key that it
-	// remembers. The client sends a call that may have been executed again only to servers that
+	// remembers. If a call may have been executed, the client sends it again only to servers that
 	// remember its key. A server without ServerOptions.Keys executes every request. A key does not
 	// make a stream repeatable.
 	IdempotencyKey string
 
 	// Idempotent says that executing the call twice does no harm. A call that may have been
 	// executed is sent again only if it is idempotent or its IdempotencyKey is remembered. A server
-	// can declare a method idempotent too, and ClientOptions.Idempotent does it for all calls of a
-	// client.
+	// can declare a method idempotent too. ClientOptions.Idempotent names idempotent methods for
+	// all calls of a client.
 	Idempotent bool
 
 	// NoWait makes the call fail at once when the connection's limits are reached, instead of
@@ -102,21 +102,22 @@ type Call struct {
 
 	// OneWay asks for no reply. Do returns when the request is queued for sending, and the caller
 	// never learns whether the request was executed. The context of its handler ends 30 s after the
-	// client has disconnected, or half a second after if the server has many such calls. While as
-	// many one-way calls run on a connection as the server allows, the server reads no other calls
-	// from it, so do not send many to a slow method.
+	// client has disconnected. If the server has many such calls, it ends after half a second.
+	// While the number of one-way calls that run on a connection is at the server's limit, the
+	// server reads no other calls from that connection. So do not send many one-way calls to a slow
+	// method.
 	OneWay bool
 
-	// Budget is the attempt budget of the call tree: how many attempts may be made for this call,
-	// for the calls that its handlers make to carry it out, and so on. When it is used up, no
-	// caller in the tree retries. See Attempts.Take. A call made with a handler's context shares
-	// what is left of that handler's budget and ignores this field. On the server it is the budget
+	// Budget is the attempt budget of the call tree: how many attempts may be made in all for this
+	// call, for the calls that its handlers make, and for the calls below them. When it is used up,
+	// no caller in the tree retries. See Attempts.Take. A call made with a handler's context shares
+	// the rest of that handler's budget and ignores this field. On the server, Budget is the budget
 	// that came with the request. Zero means no limit.
 	Budget int
 
 	// Criticality is the priority by which an overloaded server chooses the calls that it executes.
-	// Package criticality has the classes. It travels with the request and down the call tree. Zero
-	// is normal.
+	// Package criticality has the classes. Criticality travels with the request and down the call
+	// tree. Zero is normal.
 	Criticality int
 
 	// Tenant names the customer on whose behalf the call is made. Limiters use it to share capacity
@@ -126,7 +127,7 @@ type Call struct {
 	// Trace is the trace context of the call: a traceparent as in the W3C recommendation Trace
 	// Context, which a space and a tracestate may follow. Yodel only carries it. A call that a
 	// handler makes with its own context has the trace of the handler's call, unless Trace is set.
-	// An observer or middleware sets it to that of its own span.
+	// An observer or middleware sets Trace to the trace context of its own span.
 	Trace string
 
 	// Explain asks for a record of the call even if it succeeds and is not slow: see Report. It
@@ -134,8 +135,8 @@ type Call struct {
 	// time and keeps a record as well. On the server, Explain says that the caller asked for it.
 	Explain bool
 
-	// Endpoint is the endpoint of this attempt, which the balancer sets. If it is set before the
-	// balancer runs, the call is pinned to it. Nil on the server.
+	// Endpoint is the endpoint of this attempt, which the balancer sets. If Endpoint is set before
+	// the balancer runs, the call is pinned to that endpoint. Nil on the server.
 	Endpoint *Endpoint
 
 	// Fields that the caller reads when the call has ended. On the server, the handler sets Trailer
@@ -163,14 +164,14 @@ type Call struct {
 	limited bool // the client set Deadline
 
 	budget  *budget   // nil for none
-	lent    inherited // inherited from the handler's call
+	lent    inherited // the fields that were inherited from the handler's call
 	group   *group    // nil unless it may have forks
 	rare    *rareCall // nil for most calls
 	hold    *keyHold  // where its key is remembered; nil for most calls
 	resumed *keyHold  // value of hold when the call begins: see Attempts.Resume
 
 	watch watch         // whether observers watch it
-	began time.Duration // when it was made or observers started, on the clock; 0 until needed
+	began time.Duration // when the call was made or its observers started, on the clock; 0 until needed
 	took  time.Duration // its duration, once it has ended
 }
 
@@ -183,31 +184,31 @@ const (
 	forResend                  // a one-way call that is sent again after Do has returned: see keep
 )
 
-// copyFor makes to a copy of c. It decides for every field of a Call what becomes of it; a test
-// fails if a field has no decision.
+// copyFor makes to a copy of c. It decides for every field of a Call whether the copy gets it. A
+// test fails if copyFor has no decision for a field.
 func (c *Call) copyFor(p purpose, to *Call) {
 	*to = Call{
 		Method: c.Method, Codec: c.Codec, Compressor: c.Compressor, Key: c.Key, IdempotencyKey: c.IdempotencyKey,
 		Idempotent: c.Idempotent, NoWait: c.NoWait, Criticality: c.Criticality, Tenant: c.Tenant, Trace: c.Trace,
 	}
 	switch p {
-	case forFork: // it shares memory with c, which it does not outlive
+	case forFork: // it may share memory with c, because it ends before c
 		to.Args, to.Metadata, to.Attachment, to.Deadline, to.Explain = c.Args, c.Metadata, c.Attachment, c.Deadline, c.Explain
 		to.tried, to.hold = c.tried, c.hold
 		to.budget, to.watch, to.began = c.tokens(), c.watch, c.made()
-	case forDetached: // it has a new beginning, and shares no memory but the arguments
+	case forDetached: // it begins anew, and shares only the memory of the arguments
 		to.Args, to.Metadata, to.Attachment = c.Args, maps.Clone(c.Metadata), slices.Clone(c.Attachment)
 		if c.pinned() {
 			to.Endpoint = c.Endpoint
 		}
 		to.Attempts().Resume(c)
 		to.hold = to.resumed
-		if b := c.tokens(); b != nil && b == &c.out.budget { // its memory is reused when c has ended
+		if b := c.tokens(); b != nil && b == &c.out.budget { // the memory of b is reused when c has ended
 			to.Budget = 1 + int(b.spare.Swap(0))
 		} else {
 			to.budget = b
 		}
-	case forResend: // it goes on where c was, without the values of the caller, and has no record
+	case forResend: // it continues c, without the values of the caller and without a record
 		to.Metadata, to.tried = maps.Clone(c.Metadata), slices.Clone(c.tried)
 		to.Trailer, to.ReplyAttachment, to.Deadline, to.Endpoint = c.Trailer, c.ReplyAttachment, c.Deadline, c.Endpoint
 		to.Ordered, to.OneWay, to.Attempt, to.Budget = c.Ordered, c.OneWay, c.Attempt, c.Budget
@@ -238,11 +239,12 @@ type Metadata map[string]string
 //	err := client.Call(ctx, "Arith.DivMod", yodel.Values{17, 5}, yodel.Values{&quotient, &remainder})
 type Values []any
 
-// A Handler carries out a call. It is called concurrently.
+// A Handler executes a call, or passes it on. Several goroutines may call it at the same time.
 type Handler func(ctx context.Context, call *Call) error
 
-// A Middleware wraps a handler with behaviour: timeouts, retries, limits, logs. It runs once, when
-// the chain is built. The handler that it returns runs for every call, concurrently.
+// A Middleware wraps a handler with behaviour: timeouts, retries, limits, logs. The Middleware
+// function runs once, when the chain is built. The handler that it returns runs for every call, and
+// several goroutines may run it at the same time.
 type Middleware func(next Handler) Handler
 
 // An EndpointMiddleware is a middleware below the balancer. It runs once for every endpoint, and
@@ -253,7 +255,8 @@ type EndpointMiddleware func(ep *Endpoint, next Handler) Handler
 // clock reads the monotonic clock, at half the cost of time.Now.
 func clock() time.Duration { return mux.Clock() }
 
-// refuseNil panics if an element of a list of options is nil, so that the first call does not.
+// refuseNil panics if an element of a list of options is nil. Without it, the first call would
+// panic.
 func refuseNil[T any](name string, list []T, isNil func(T) bool) {
 	for i, m := range list {
 		if isNil(m) {

@@ -39,23 +39,23 @@ type ClientOptions struct {
 	// Observers watch calls, outside of all middleware. Default none.
 	Observers []Observer
 	// SlowAfter is the duration from which a successful call is slow, so that a record of it is
-	// kept: see Call.Report and Client.Samples. For a unary call it counts from when the caller
-	// made the call until the reply came. For a stream it counts until the server accepted the
-	// stream. Default 1 s; if negative, no call is slow.
+	// kept: see Call.Report and Client.Samples. For a unary call the duration is the time from the
+	// moment the caller made the call until the reply came. For a stream it is the time until the
+	// server accepted the stream. Default 1 s; if negative, no call is slow.
 	SlowAfter time.Duration
 	// Idempotent names methods that may be executed twice, as Call.Idempotent does for one call.
 	// Default none.
 	Idempotent []string
-	// Timeout limits calls without a deadline in Call.Deadline. Default none.
+	// Timeout limits the duration of calls whose Call.Deadline is not set. Default none.
 	Timeout time.Duration
 	// DialTimeout limits each attempt to connect, and the wait for the first set of instances.
 	// Default 3 s.
 	DialTimeout time.Duration
 	// ConnsPerEndpoint is the largest number of connections to one instance. One is the fastest for
-	// most loads, because many calls share each write. The client opens another one when all
-	// existing ones are saturated: callers wait for the server's window, or for earlier frames to
-	// be written. It closes an additional connection that has been idle for Limits.IdleTimeout, or
-	// for 30 s if that is not set. Default 1.
+	// most loads, because many calls share each write. The client opens another connection when all
+	// existing connections are saturated: callers wait for the server's window, or for earlier
+	// frames to be written. It closes an additional connection that has been idle for
+	// Limits.IdleTimeout, or for 30 s if IdleTimeout is not set. Default 1.
 	ConnsPerEndpoint int
 	// ConnMetadata is sent to the server once per connection, for example a token or a name.
 	// Default none.
@@ -67,29 +67,29 @@ type ClientOptions struct {
 	// TLS have checksums of their own.
 	Checksum bool
 	// Server executes calls that connected servers make to this client, over the client's own
-	// connections: see Server.Peers and Call.Peer. It need not listen. Its Accept, OnConn and
-	// MaxConns apply to its listeners only. Its limits on open requests apply to the incoming
-	// calls. Its MaxMemory and Limits.MaxMemory apply to everything that these connections hold.
+	// connections: see Server.Peers and Call.Peer. The server need not listen. Its Accept, OnConn
+	// and MaxConns apply to its listeners only. Its limits on open requests apply to the incoming
+	// calls. Its MaxMemory and Limits.MaxMemory apply to all memory that these connections hold.
 	// Default none.
 	Server *Server
-	// MaxMemory is how many bytes all servers together can make the client hold, as
-	// ServerOptions.MaxMemory is for a server. A reply counts until it has arrived completely, and
+	// MaxMemory is how many bytes all servers together can make the client hold, like
+	// ServerOptions.MaxMemory for a server. A reply counts until it has arrived completely, and
 	// while it is being decompressed. If Server is set, that server's limits apply to the
-	// connections, and this one applies to replies while they are being decompressed. The default
-	// is that of ServerOptions.MaxMemory.
+	// connections, and this limit applies to replies while they are being decompressed. Default as
+	// for ServerOptions.MaxMemory.
 	MaxMemory int
 	// Limits limits the resources that one connection may use.
 	Limits Limits
 	// OnConn is called with each connection event. It must return soon, and may close the client.
 	// Default none.
 	OnConn func(ConnEvent)
-	// Logger gets messages about problems that fail no call. Default slog.Default().
+	// Logger gets messages about problems that do not make a call fail. Default slog.Default().
 	Logger *slog.Logger
 }
 
 // A Client calls methods of one service on all its instances. It connects when the first call needs
-// it, and stays connected. Its methods may be called concurrently. Make one Client per service and
-// keep it.
+// a connection, and remains connected. Its methods may be called concurrently. Make one Client per
+// service and keep it.
 type Client struct {
 	requester
 	opts    ClientOptions
@@ -99,7 +99,7 @@ type Client struct {
 	config  mux.Config
 	cluster *cluster
 	wires   []namedWire
-	refresh func() // the resolver's; nil if it has none
+	refresh func() // the resolver's Refresh method; nil if it has none
 	orders  orders // the queues of ordered calls
 
 	toldKeys atomic.Bool // the log has said that a server does not remember keys
@@ -198,7 +198,7 @@ func (opts *ClientOptions) setDefaults() {
 var errNoResolver = errors.New("NewClient was given no resolver")
 
 // Dial returns a client for servers at the given addresses, with default options. Dial does not
-// wait for a connection; Ready and the calls do.
+// wait for a connection. Ready and the calls wait for one.
 func Dial(addrs ...string) *Client { return NewClient(Static(addrs...), nil) }
 
 // Close closes the client and fails the calls in flight. Connections end within a second. Hooks and
@@ -210,7 +210,7 @@ func (c *Client) Close() {
 		return
 	}
 	defer close(c.left)
-	c.ending.Lock() // from now on no background work begins
+	c.ending.Lock() // Background starts no function after this
 	c.cancel()
 	c.ending.Unlock()
 	ended := make(chan struct{})
@@ -226,8 +226,8 @@ func (c *Client) Close() {
 	}
 }
 
-// closeTime limits how long Close waits for running hooks and callbacks, one of which may have
-// called Close. Connections take a second at most.
+// closeTime limits how long Close waits for running hooks and callbacks. Without a limit, Close
+// could wait for ever, because one of them may have called Close. Connections end within a second.
 const closeTime = 1500 * time.Millisecond
 
 // waitFor waits for ch to be closed, for at most d.
@@ -243,8 +243,8 @@ func waitFor(ch <-chan struct{}, d time.Duration) {
 // Endpoints returns the current set of endpoints.
 func (c *Client) Endpoints() []*Endpoint { return c.cluster.endpoints() }
 
-// Several reports whether a call could go to another endpoint: there is more than one, or the
-// resolver has not reported a set yet.
+// Several reports whether a call could go to another endpoint: the client has more than one
+// endpoint, or the resolver has not reported a set yet.
 func (c *Client) Several() bool {
 	set := c.cluster.set.Load()
 	return set == nil || len(set.endpoints) > 1
@@ -256,8 +256,8 @@ func (c *Client) Several() bool {
 func (c *Client) Ready(ctx context.Context) error { return c.cluster.ready(ctx) }
 
 // Call calls a method and waits for the reply. In is a pointer to the request, and out is a pointer
-// into which the reply is decoded. Both may be Values, and out may be nil. Call allocates nothing.
-// Do has more options.
+// into which the reply is decoded. Both may be Values, and out may be nil. Call itself allocates no
+// memory. Do has more options.
 func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	if c == nil || ctx == nil {
 		return missing(ctx, method)
@@ -272,7 +272,7 @@ func (c *Client) Call(ctx context.Context, method string, in, out any) error {
 	return err
 }
 
-// Do carries out a call and waits for the reply. The caller may use call again afterwards.
+// Do sends a call and waits for the reply. The caller may use call again afterwards.
 func (c *Client) Do(ctx context.Context, call *Call) error {
 	if c == nil || ctx == nil {
 		return missing(ctx, call.Method)
@@ -331,14 +331,15 @@ func (c *Client) timeout(call *Call) {
 	}
 }
 
-// Go carries out a call without waiting for the reply. It calls done, which may be nil, when the
-// call has ended. Until then the call and everything it points to belong to the client.
+// Go sends a call without waiting for the reply. It calls done, which may be nil, when the call has
+// ended. Until then the call, and all memory to which it points, belong to the client.
 //
-// Done is called exactly once and should be short, because it usually runs on the goroutine that
-// reads the connection. It runs on another goroutine if the client has middleware, or if the call
-// could not be sent at once on an existing connection. Go calls done before it returns for a
-// one-way call and for a call that cannot be sent. It may also do so while too many calls are open,
-// in a handler or after ctx has ended. Callbacks of one client may run concurrently.
+// The client calls done exactly once. Done should be short, because it usually runs on the
+// goroutine that reads the connection. Done runs on another goroutine if the client has middleware,
+// or if the call could not be sent at once on an existing connection. For a one-way call, and for a
+// call that cannot be sent, Go calls done before it returns. Go may also call done before it
+// returns while too many calls are open, in a handler, or after ctx has ended. Callbacks of one
+// client may run concurrently.
 //
 // A panic of done is logged. A panic of other user code in the call, such as a codec, is logged
 // too, and done gets an error (YDL5004).
@@ -382,11 +383,11 @@ func (c *Client) then(ctx context.Context, method string, in, out any, done ende
 	c.start(ctx, o, call, done)
 }
 
-// begin prepares a call that the user made, which may have been used before.
+// begin prepares a call that the user made. The user may have used the call before.
 func (c *Call) begin(ctx context.Context, o *outgoing) {
 	c.out, c.Attempt, o.trace = o, 0, c.Trace
-	// Fields that are already correct are not written, because the reader goroutine has them in its
-	// processor's cache.
+	// begin does not write fields that are already correct, because they are in the cache of the
+	// processor on which the reader goroutine runs.
 	if c.tried != nil {
 		c.tried = nil
 	}
@@ -430,7 +431,7 @@ func (q *requester) declared(method string) bool {
 		m = (*q.methods.Load())[method]
 	}
 	if m == nil {
-		return q.idempotent[method] // this map does not change
+		return q.idempotent[method] // the map never changes
 	}
 	return m.idempotent.Load()
 }

@@ -17,7 +17,7 @@ import (
 // Decoding copies into the capacity of the target. If that is too small for a large body, the
 // target takes over the received buffer without a copy. Bytes that a handler returns are sent
 // without a copy and must not be changed afterwards. Small messages of a stream that arrived
-// together share an allocation of 2 KiB, which stays in memory while any of them is in use.
+// together share an allocation of 2 KiB, which remains in memory while any of them is in use.
 var Raw Codec = rawCodec{}
 
 // A View is a message of the Raw codec that a handler only reads. As the argument of a unary method
@@ -36,7 +36,7 @@ func Static(addrs ...string) Resolver { return static(addrs) }
 func RoundRobin(endpoints []*Endpoint, last Picker) Picker {
 	p := &roundRobin{endpoints: endpoints}
 	if last, ok := last.(*roundRobin); ok {
-		p.next.Store(last.next.Load()) // so that frequent changes do not favour the first endpoints
+		p.next.Store(last.next.Load()) // so that the first endpoints do not get more calls when the set often changes
 	} else {
 		p.next.Store(rand.Uint64()) // so that many new clients do not begin at the same endpoint
 	}
@@ -114,7 +114,7 @@ func (p *roundRobin) Pick(call *Call) *Endpoint {
 	switch n {
 	case 0:
 		return nil
-	case 1: // no counter to which all callers write
+	case 1: // so that callers do not all write to the counter
 		if ep := p.endpoints[0]; !call.Attempts().Avoids(ep) {
 			return ep
 		}
@@ -123,15 +123,15 @@ func (p *roundRobin) Pick(call *Call) *Endpoint {
 	if ep := p.endpoints[p.next.Add(1)%n]; !call.Attempts().Avoids(ep) {
 		return ep
 	}
-	// If the call avoids the next endpoint, pick any of the others at random, not always its
-	// neighbour.
+	// If the call avoids the next endpoint, pick a random one of the other endpoints. Always
+	// picking the following endpoint would double its load.
 	var picked *Endpoint
 	left := 0
 	for _, ep := range p.endpoints {
 		if call.Attempts().Avoids(ep) {
 			continue
 		}
-		if left++; rand.IntN(left) == 0 { // each remaining endpoint with the same chance
+		if left++; rand.IntN(left) == 0 { // picks each remaining endpoint with the same probability
 			picked = ep
 		}
 	}

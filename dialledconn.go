@@ -14,7 +14,7 @@ import (
 )
 
 // A dialledConn is a connection that an endpoint has dialled. It has either a mux.Conn, which
-// speaks yodel's own protocol, or a link, which speaks that of a Wire.
+// speaks yodel's own protocol, or a link, which speaks the protocol of a Wire.
 type dialledConn struct {
 	mux  *mux.Conn
 	link *link
@@ -28,7 +28,7 @@ type dialledConn struct {
 	answered chan struct{} // closed when the server has answered or the connection has ended
 }
 
-// whose returns the dialledConn of conn.
+// whose returns the dialledConn that owns conn.
 func whose(conn *mux.Conn) *dialledConn { return conn.Owner().(*dialledConn) } //nolint:forcetypeassert // set by connect
 
 // configure sets the callbacks of config, which all connections of the client share. The callbacks
@@ -119,7 +119,7 @@ func (d *dialledConn) ended() <-chan struct{} {
 	return d.mux.Ended()
 }
 
-// close ends the connection now, and closeWhenIdle when its calls have ended.
+// close ends the connection now. CloseWhenIdle ends it when its calls have ended.
 func (d *dialledConn) close() {
 	if d.link != nil {
 		d.link.shut(false)

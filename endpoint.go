@@ -19,8 +19,8 @@ type Endpoint struct {
 	client   *Client
 	wire     Wire    // nil for yodel's own protocol; does not change
 	protocol string  // its name; does not change
-	handler  Handler // the attempt on a connection; with endpoint middleware once wrapped
-	wrapped  bool    // set, like handler, before the endpoint is in a set
+	handler  Handler // makes an attempt on a connection; once wrapped, with endpoint middleware
+	wrapped  bool    // set before the endpoint is in a set, like handler
 	inflight inflight
 	// unconnected counts the calls that found no connection
 	unconnected atomic.Int64
@@ -39,9 +39,10 @@ type Endpoint struct {
 	busy     atomic.Bool // it is being dialled, or a timer will dial it
 	unlisted atomic.Bool // the resolver no longer reports it, see leaving.go
 	stranger atomic.Bool // another server listens at its address
-	away     atomic.Bool // no connection could be made since the last one was lost
-	told     atomic.Bool // a call has failed because of that
-	// when the last connection was lost, in nanoseconds since 1970; 0 while all is well
+	away     atomic.Bool // the last connection was lost, and no attempt to connect has succeeded since
+	told     atomic.Bool // a call has failed since, because the transport could not connect
+	// when a connection was lost, in nanoseconds since 1970; 0 if none was lost since the endpoint
+	// last connected
 	lostAt atomic.Int64
 	ctx    context.Context //nolint:containedctx // canceled when the endpoint is closed
 	cancel context.CancelFunc
@@ -59,8 +60,8 @@ type Endpoint struct {
 	retry    *time.Timer     // the timer of the next dial
 	retryAt  time.Time
 	closed   bool
-	// enough is the time until which no additional connection is made, in nanoseconds since 1970:
-	// one is being made, or an attempt has just failed.
+	// enough is the time until which no additional connection is made, in nanoseconds since 1970.
+	// It is set while an additional connection is being made, and after an attempt has failed.
 	enough atomic.Int64
 }
 
@@ -68,8 +69,8 @@ type Endpoint struct {
 const offline = 1 << 16
 
 // An inflight counts calls in flight. It has two counters on separate cache lines, because
-// asynchronous calls begin on one processor and end on another. One counter for both took 40 ns per
-// call, mostly for moving the cache line.
+// asynchronous calls begin on one processor and end on another. With a single counter, counting
+// took 40 ns per call, mostly for moving the cache line.
 type inflight struct {
 	_       [cacheLine]byte
 	begun   atomic.Int64
@@ -83,7 +84,7 @@ const cacheLine = 64
 
 // sent returns how many calls were sent, or are about to be, and have not ended.
 func (n *inflight) sent() int {
-	ended := n.ended.Load() // first, so that the count is never negative
+	ended := n.ended.Load() // read first, so that the result is never negative
 	return int(n.begun.Load() - ended)
 }
 
@@ -128,8 +129,8 @@ func (ep *Endpoint) Addr() string { return ep.instance.Load().Addr }
 // balancers and attract all calls until the dial timeout.
 func (ep *Endpoint) Inflight() int { return ep.inflight.sent() + int(ep.inflight.waiting.Load()) }
 
-// begun counts a call in flight and returns the clock if the picker is a Learner, and 0 otherwise.
-// Ep is nil for a call to a peer.
+// begun counts a call in flight. It returns the reading of the clock if the picker is a Learner,
+// and 0 otherwise. Ep is nil for a call to a peer.
 func (ep *Endpoint) begun() (at time.Duration) {
 	if ep == nil {
 		return 0
@@ -150,20 +151,21 @@ func (ep *Endpoint) ended() {
 // Connected reports whether there is a connection.
 func (ep *Endpoint) Connected() bool { return len(*ep.conns.Load()) > 0 }
 
-// unreachable reports whether there is no connection, and a call has failed since the last one
-// because the transport could not connect.
+// unreachable reports whether there is no connection, and a call has failed since the last
+// connection because the transport could not connect.
 func (ep *Endpoint) unreachable() bool { return ep.away.Load() && ep.told.Load() && !ep.Connected() }
 
-// Ready reports whether the endpoint should receive calls. It is true unless a SetReady says
-// otherwise or its connection was lost. An endpoint to which the client has not connected yet is
-// ready; calls go there when it is connected, or when no endpoint is.
+// Ready reports whether the endpoint should receive calls. It returns false if SetReady has said so
+// for any reason, or if the connection was lost. An endpoint to which the client has not connected
+// yet is ready. Calls go there when it is connected, or when no endpoint is connected.
 func (ep *Endpoint) Ready() bool { return ep.status.Load()&^offline == 0 }
 
 // offline reports whether there is no connection.
 func (ep *Endpoint) offline() bool { return ep.status.Load()&offline != 0 }
 
 // SetReady sets whether the endpoint should receive calls, for the reason by. The endpoint is ready
-// while no reason says that it is not. If no endpoint is ready, calls go to endpoints that are not.
+// unless at least one reason says that it is not. If no endpoint is ready, calls go to endpoints
+// that are not ready.
 func (ep *Endpoint) SetReady(by string, ready bool) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -210,9 +212,10 @@ func (ep *Endpoint) restsLocked() bool {
 	return len(*ep.conns.Load()) == 0 && ep.dialing == nil && ep.retry == nil
 }
 
-// State returns the value stored under key on this endpoint, and creates it with create the first
-// time. Middleware stores state there that must survive a new chain. State may be called
-// concurrently; if two first calls race, create may run twice.
+// State returns the value that is stored under key on this endpoint. The first time it creates the
+// value with create. Middleware stores state there that it must keep when the chain is built again.
+// State may be called concurrently. If two first calls of State run at the same time, create may
+// run twice.
 func (ep *Endpoint) State(key any, create func() any) any {
 	return ep.states.get(key, create)
 }
@@ -251,8 +254,8 @@ const maxReasonsOf = 32
 // byConn is the reason, as in SetReady, of an endpoint that has lost its connection.
 const byConn = "connection"
 
-// do returns the handler that makes one attempt on this endpoint. It is a closure for the reason
-// given at balance.
+// do returns the handler that makes one attempt on this endpoint. It is a closure for the same
+// reason as the handler of balance.
 func (ep *Endpoint) do() Handler {
 	c := ep.client
 	return func(ctx context.Context, call *Call) error {
@@ -276,8 +279,8 @@ func (ep *Endpoint) do() Handler {
 	}
 }
 
-// ready returns a connection for the next call. It returns nil if there is none, or if another
-// connection should be made.
+// ready returns a connection for the next call. It returns nil if there is no connection, or if an
+// additional connection should be made.
 func (ep *Endpoint) ready(ctx context.Context) *dialledConn {
 	conns := *ep.conns.Load()
 	if len(conns) == 1 && ep.client.opts.ConnsPerEndpoint == 1 {
@@ -312,7 +315,7 @@ func (ep *Endpoint) readyBeside(own *mux.Conn) *dialledConn {
 }
 
 // leastLoaded returns the connection with the fewest open calls, preferring connections that are
-// not saturated and then the oldest. It also reports whether all are saturated.
+// not saturated and then the oldest. It also reports whether all connections are saturated.
 func leastLoaded(conns []*dialledConn) (least *dialledConn, saturated bool) {
 	fewest := 0
 	for _, conn := range conns {

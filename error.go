@@ -95,7 +95,7 @@ type Error struct {
 	// Report is the record of the call, on the client. errors.As finds it too.
 	Report *introspect.CallReport `json:"report,omitempty"`
 
-	next string // the next step, if it is more precise than that of the ID; else ""
+	next string // the next step, if it is more precise than the next step of the ID; otherwise ""
 }
 
 // maxErrorLine is the largest length of Error.Error, in bytes.
@@ -178,8 +178,8 @@ func (e *Error) LogValue() slog.Value {
 }
 
 // CodeOf returns the code of err. For nil it is 0. Otherwise it is the code of the first Error in
-// the tree of err, or else of the first Code. A context error without either has Canceled or
-// DeadlineExceeded. Any other error has Unknown.
+// the tree of err, or else of the first Code. If the tree has neither, a context error has the code
+// Canceled or DeadlineExceeded, and any other error has Unknown.
 func CodeOf(err error) Code {
 	if err == nil {
 		return 0

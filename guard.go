@@ -132,7 +132,7 @@ func panicFrames() string {
 	pcs := make([]uintptr, 128)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
 	var said []string
-	panicked := false // the frames before that belong to the recovery
+	panicked := false // the frames before the panic belong to the recovery
 	for {
 		f, more := frames.Next()
 		switch {
@@ -154,8 +154,8 @@ func ours(function string) bool {
 	return strings.HasPrefix(function, root+".") || strings.HasPrefix(function, root+"/internal/") || strings.HasPrefix(function, "reflect.")
 }
 
-// hooks tracks the running hooks of connections, so that code called by a hook does not wait for
-// that hook.
+// hooks tracks the running hooks of connections, so that Close, when a hook calls it, does not wait
+// for that hook.
 type hooks struct {
 	mu       sync.Mutex
 	running  int
@@ -183,7 +183,8 @@ func (h *hooks) ended() {
 	h.running--
 }
 
-// letGo makes run stop waiting for all running hooks, one of which may be waiting for the caller.
+// letGo makes run stop waiting for all running hooks, because one of these hooks may be waiting for
+// the caller of letGo.
 func (h *hooks) letGo() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -22,12 +22,13 @@ func newIncarnation() []byte {
 
 // A serviceList caches the services of a server in the encoding of its settings.
 type serviceList struct {
-	methods *map[string]*method // the methods that it was made from
+	methods *map[string]*method // the methods from which the list was made
 	encoded []byte
 }
 
 // encodedServices returns the services of the server for its settings. It returns nil, which means
-// unknown, if there are none or more than fit. It may be called concurrently.
+// unknown, if the server has no service, or if the services do not fit in the settings. It may be
+// called concurrently.
 func (s *Server) encodedServices() []byte {
 	methods := s.methods.Load()
 	if list := s.serviceList.Load(); list != nil && list.methods == methods {
@@ -41,7 +42,7 @@ func (s *Server) encodedServices() []byte {
 	if len(services) > wire.MaxServices || len(list.encoded) > wire.MaxServicesBytes {
 		list.encoded = nil
 	}
-	if s.methods.Load() == methods { // else the services may be newer than methods
+	if s.methods.Load() == methods { // otherwise the services may be newer than methods
 		s.serviceList.Store(list)
 	}
 	return list.encoded

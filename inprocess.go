@@ -19,12 +19,12 @@ func (localAddr) Network() string { return "local" }
 func (localAddr) String() string  { return "local" }
 
 // Do executes call on this server, without a connection. A Server is a Caller so that tests,
-// consoles and programs that are both client and server can call its methods like anybody else: the
-// call passes through middleware and observers, keeps to the limits, and is counted and recorded.
-// Arguments and reply are encoded in the call's codec, JSON by default, so that caller and handler
-// share no memory. The context passes on its deadline and its cancellation, but no values.
-// ServerOptions.Connect is not asked. Streams are Unimplemented. Do may be called concurrently;
-// Shutdown waits for the calls.
+// consoles and programs that are both client and server can call its methods like a client: the
+// call passes through middleware and observers, is subject to the limits, and is counted and
+// recorded. Arguments and reply are encoded in the call's codec, JSON by default, so that caller
+// and handler share no memory. The context passes on its deadline and its cancellation, but no
+// values. Do does not call ServerOptions.Connect. Streams fail with Unimplemented. Do may be called
+// concurrently. Shutdown waits for the calls.
 func (s *Server) Do(ctx context.Context, call *Call) error {
 	if ctx == nil {
 		return refusal("YDL2008", "%s: the context is nil", call.Method)
@@ -52,7 +52,7 @@ func (s *Server) Do(ctx context.Context, call *Call) error {
 	v := ses.begin(call.Method, codec, nil, request.Several)
 	defer v.End()
 	stop := context.AfterFunc(ctx, func() {
-		if !errors.Is(ctx.Err(), context.DeadlineExceeded) { // which the handler's context has too
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) { // the handler's context has the same deadline
 			v.Cancel()
 		}
 	})
@@ -76,7 +76,7 @@ func (s *Server) Do(ctx context.Context, call *Call) error {
 	return nil
 }
 
-// handOver copies what a caller sets to the call that the server executes.
+// handOver copies the fields that a caller sets to the call that the server executes.
 func (c *Call) handOver(to *Call) {
 	to.Metadata, to.Attachment, to.Deadline = c.Metadata, slices.Clone(c.Attachment), c.Deadline
 	to.OneWay, to.Key, to.IdempotencyKey = c.OneWay, c.Key, c.IdempotencyKey
@@ -99,8 +99,8 @@ func (c *Call) takeReply(v *Served, codec Codec) *Error {
 	return e
 }
 
-// enterLocal returns the session of the calls of this process, which is a connection of the server
-// while any is open.
+// enterLocal returns the session of the calls of this process. While such a call is open, the
+// session counts as a connection of the server.
 func (s *Server) enterLocal(method string) (*Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,8 +11,9 @@ type Instance struct {
 	// dials.
 	Addr string `json:"addr"`
 	// Protocols are the protocols that the server speaks, for example "yodel" or "netrpc". A client
-	// uses "yodel" if it is there, and otherwise the first of ClientOptions.Wires that is. If none
-	// is there, the client leaves the instance out. Empty means yodel.
+	// uses "yodel" if Protocols contains it, and otherwise the first of ClientOptions.Wires that
+	// Protocols contains. If Protocols contains none of them, the client leaves the instance out.
+	// Empty means yodel.
 	Protocols []string `json:"protocols,omitempty"`
 	// Group is a part of the fleet that clients can select, for example a team's servers or a
 	// canary. Several groups are separated by commas.
@@ -37,11 +38,12 @@ type Instance struct {
 	// Started is when the server began to serve.
 	Started time.Time `json:"started,omitzero"`
 	// Incarnation identifies one run of the server's process. The server sets it. A client compares
-	// it with what the connected server says, to detect that another server now listens at Addr.
+	// it with the incarnation that the connected server sends, to detect that another server now
+	// listens at Addr.
 	Incarnation string `json:"incarnation,omitempty"`
 	// CallRate is how many calls the server executed per second when the record was written, and
-	// Inflight is how many calls were in flight. Servers update the record when these have changed
-	// a lot.
+	// Inflight is how many calls were in flight. Servers update the record when these values have
+	// changed a lot.
 	CallRate float64 `json:"callRate,omitempty"`
 	Inflight int     `json:"inflight,omitempty"`
 }

@@ -17,7 +17,8 @@ import (
 )
 
 // introspect registers the built-in methods, which package inspect documents and offers as Methods.
-// They pass the same middleware as all methods, so that authorization covers them.
+// Calls of built-in methods pass through the same middleware as all calls, so that authorization
+// applies to them.
 func (s *Server) introspect() {
 	builtIn(s, "yodel.Info", func(*struct{}) *introspect.Info { return s.info() })
 	diagnostic(s, "yodel.Stats", func(*struct{}) *introspect.Stats { return s.Stats() })
@@ -94,8 +95,8 @@ func (s *Server) info() *introspect.Info {
 	return info
 }
 
-// Stats returns what the server has counted since it started. The built-in method yodel.Stats
-// returns the same.
+// Stats returns the counters of the server since it started. The built-in method yodel.Stats
+// returns the same counters.
 func (s *Server) Stats() *introspect.Stats {
 	s.mu.Lock()
 	out := &introspect.Stats{Since: s.started, Conns: len(s.conns) + len(s.links), Panics: s.guard.panics.Load()}
@@ -107,8 +108,8 @@ func (s *Server) Stats() *introspect.Stats {
 	return out
 }
 
-// Stats returns what the client has counted of its present endpoints since it was made. It takes
-// the lock of each connection for a moment; call it from time to time, not for each call.
+// Stats returns the counters of the client since it was made, for its present endpoints. It takes
+// the lock of each connection for a moment, so call it from time to time and not for each call.
 func (c *Client) Stats() *introspect.ClientStats {
 	now := clock()
 	out := &introspect.ClientStats{Since: wallOf(now, c.born)}
@@ -153,8 +154,7 @@ func connStats(conn *mux.Conn) introspect.Conn {
 	}
 }
 
-// Stats returns what was counted on the connection. It is empty in other protocols than yodel's
-// own.
+// Stats returns the counters of the connection. They are empty in other protocols than yodel's own.
 func (p *Peer) Stats() introspect.Conn {
 	if p.link == nil {
 		return introspect.Conn{}
@@ -189,7 +189,7 @@ func schemas(types []reflect.Type) []introspect.Schema {
 	return out
 }
 
-// schemaOf describes t. Inside are the types that contain t.
+// schemaOf returns the schema of t. Inside has the types that contain t.
 func schemaOf(t reflect.Type, inside []reflect.Type) introspect.Schema {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -11,8 +11,8 @@ import (
 // JSON encodes messages with encoding/json. It is the default codec.
 var JSON Codec = new(jsonCodec)
 
-// A jsonCodec pools encoders and decoders with their memory. With them a call that multiplies two
-// numbers makes six allocations; json.Marshal and json.Unmarshal make 16.
+// A jsonCodec pools encoders and decoders with their memory. With the pools, a call that multiplies
+// two numbers makes six allocations. With json.Marshal and json.Unmarshal it makes 16.
 type jsonCodec struct {
 	encoders sync.Pool // of *jsonEncoder
 	decoders sync.Pool // of *jsonDecoder
@@ -30,7 +30,7 @@ func (c *jsonCodec) Append(dst []byte, v any) ([]byte, error) {
 	if err := e.Encode(v); err != nil {
 		return dst, err // the encoder may be in an unusable state: drop it
 	}
-	b := e.dst[:len(e.dst)-1] // it ends with a newline
+	b := e.dst[:len(e.dst)-1] // without the newline at the end
 	e.dst = nil
 	c.encoders.Put(e)
 	return b, nil
@@ -59,7 +59,7 @@ func (c *jsonCodec) Decode(src []byte, v any) error {
 		c.decoders.Put(d)
 		return nil
 	}
-	return json.Unmarshal(src, v) // its error is the most precise
+	return json.Unmarshal(src, v) // the error of Unmarshal is the most precise one
 }
 
 type jsonDecoder struct {

@@ -2,12 +2,13 @@
 
 package yodel
 
-// Copies of large bodies cost more than all other work of a call. The raw codec avoids them: it
-// sends the user's memory, and the user may get the received buffer if the connection has allocated
-// one for the message. For 1 MiB each way that saves four copies, and the memory of three.
+// Copies of large bodies cost more than all other work of a call. The raw codec avoids such copies.
+// It sends the user's memory. If the connection has allocated a buffer for a received message, the
+// codec may pass that buffer to the user. For a call with 1 MiB in each direction, that saves four
+// copies, and the memory of three of them.
 
-// largeBody is the size from which copies are avoided, in bytes. Smaller bodies are copied into
-// memory that is reused.
+// largeBody is the size, in bytes, from which the raw codec avoids copies. Smaller bodies are
+// copied into memory that is reused.
 const largeBody = 16 << 10
 
 // encoded returns the bytes of v without a copy, if v is already the encoded body.

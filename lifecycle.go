@@ -21,8 +21,8 @@ import (
 
 // Addr returns the address at which the server listens, or nil before it listens. With several
 // listeners it is the address of the first one. For a listen address such as "127.0.0.1:0", Addr
-// has the port that the system chose. After ListenAndServe was started on another goroutine, Addr
-// may still be nil. A program that needs the address at once calls net.Listen, or Listen of a
+// has the port that the system chose. If ListenAndServe was started on another goroutine, Addr may
+// still return nil. A program that needs the address at once should call net.Listen, or Listen of a
 // Transport, and then Serve.
 func (s *Server) Addr() net.Addr {
 	s.mu.Lock()
@@ -45,8 +45,8 @@ func (s *Server) Addr() net.Addr {
 //
 // A handler must not call Shutdown on its own goroutine, because Shutdown waits for that handler.
 //
-// If a client has the server in its options, the connections belong to the client. They stay open
-// without serving calls, and the client's own calls continue.
+// If a client has the server in its options, the connections belong to the client. They remain open
+// but serve no calls, and the client's own calls continue.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.hooks.letGo()
 	began := time.Now()
@@ -125,10 +125,10 @@ func (s *Server) withdraw(ctx context.Context, first bool) (ended <-chan struct{
 
 // A drain holds the channels and pools that a server waits for when it shuts down.
 type drain struct {
-	first bool // no other Shutdown came before
+	first bool // this is the first call of Shutdown
 	empty <-chan struct{}
 	links []*mux.Conn
-	quiet []<-chan struct{} // when each of the links is quiet
+	quiet []<-chan struct{} // one for each link, closed when the link is quiet
 	pools []*mux.Pool
 }
 
@@ -165,7 +165,7 @@ func (d *drain) wait(ctx context.Context) error {
 	if err := wait(ctx, append([]<-chan struct{}{d.empty}, d.quiet...)); err != nil {
 		return err
 	}
-	var settled []<-chan struct{} // one-way calls outlive their connections
+	var settled []<-chan struct{} // for one-way calls, which may outlive their connections
 	for _, pool := range d.pools {
 		settled = append(settled, pool.Settled())
 	}
@@ -190,8 +190,8 @@ func wait(ctx context.Context, channels []<-chan struct{}) error {
 	return nil
 }
 
-// cutOff ends the calls and connections that did not end in time. It describes them for the log and
-// in an error. Both are empty if there were none.
+// cutOff ends the calls and connections that did not end in time. It describes them in what, for
+// the log, and in err. If all of them ended in time, what is empty and err is nil.
 func (s *Server) cutOff(d *drain, began time.Time, why error) (what string, err error) {
 	open := s.openCalls()
 	for _, link := range d.links {

@@ -34,21 +34,21 @@ type Limits struct {
 	// requests with their fields, plus 1 KiB for each, without the stack of its handler; the
 	// received part of incomplete messages, plus some spare room; replies that wait to be sent;
 	// stream windows; metadata; decompressed bodies; and the names of methods. It does not cover
-	// what a handler makes of a message.
+	// memory that a handler allocates.
 	//
 	// Half of MaxMemory is for the bodies of open requests. The peer learns that limit, and its
-	// callers wait. Beyond MaxMemory a request is refused, certainly not executed, and the messages
-	// of a stream fail. A connection gets less than MaxMemory when the memory of all connections is
-	// scarce: see ServerOptions.MaxMemory.
+	// callers wait. Beyond MaxMemory, this side refuses a request, which is then certainly not
+	// executed, and the messages of a stream fail. A connection gets less than MaxMemory when the
+	// memory of all connections is scarce: see ServerOptions.MaxMemory.
 	//
-	// Default 64 MiB; eight times MaxMessage if that is set and gives more. If callers often send
-	// more than two messages of 16 MiB at once over one connection, raise it on the server:
-	// otherwise the third message waits, and so do the calls behind it.
+	// Default 64 MiB, or eight times MaxMessage if MaxMessage is set and the product is larger. If
+	// callers often send more than two messages of 16 MiB at once over one connection, raise
+	// MaxMemory on the server. Otherwise the third message waits, and so do the calls behind it.
 	MaxMemory int
-	// MaxUnsent is how many bytes may wait to be written on one connection. While more wait,
-	// because the peer does not read its replies, this side reads no further requests from it.
-	// While as many bytes of replies wait behind them, it starts no further handlers. Default 4
-	// MiB.
+	// MaxUnsent is how many bytes may wait to be written on one connection. While more bytes wait,
+	// because the peer does not read its replies, this side reads no further requests from the
+	// peer. While MaxUnsent further bytes of replies wait behind them, this side starts no further
+	// handlers for the peer. Default 4 MiB.
 	MaxUnsent int
 	// StreamWindow is the initial flow-control window of a stream: how many bytes may arrive before
 	// they are consumed. The window grows up to 4 MiB for a receiver that has to wait because of
@@ -75,9 +75,9 @@ type Limits struct {
 	// use a new one. Default never.
 	MaxAge time.Duration
 	// Polling is how long a side polls for the next message before it sleeps. It polls only while
-	// single calls have been following each other that fast, because waking up would take longer
-	// than the call. An idle connection is not polled, and a process with a single processor never
-	// polls. Default 50 µs; a negative value turns polling off.
+	// single calls follow each other within that time, because waking up would take longer than the
+	// call. An idle connection is not polled, and a process with a single processor never polls.
+	// Default 50 µs; a negative value turns polling off.
 	Polling time.Duration
 }
 
@@ -111,8 +111,8 @@ func (l *Limits) mux() mux.Limits {
 	}
 }
 
-// polling returns d or its default. A negative value stays negative, so that it is not taken for
-// unset.
+// polling returns d or its default. It returns a negative value unchanged, so that the value does
+// not count as unset.
 func polling(d time.Duration) time.Duration {
 	if d < 0 {
 		return d

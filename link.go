@@ -18,7 +18,7 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file calls servers that speak another protocol than yodel's, through a Wire.
+// This file sends calls through a Wire to servers that speak another protocol than yodel's.
 
 // native is the name of yodel's own protocol in Instance.Protocols.
 const native = "yodel"
@@ -37,7 +37,8 @@ type link struct {
 	err error // why it accepts no more calls
 }
 
-// connectLink makes a connection through the endpoint's Wire. It owns nc, also if it fails.
+// connectLink makes a connection through the endpoint's Wire. It takes ownership of nc, even if it
+// fails.
 func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn, error) {
 	l := &link{guard: ep.client.guard}
 	err := l.guard.apart("the Wire's Connect", nil, func() (err error) {
@@ -47,7 +48,7 @@ func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn,
 		return err
 	})
 	if err != nil {
-		_ = nc.Close() // err says more
+		_ = nc.Close() // err has the reason
 		return nil, err
 	}
 	d := &dialledConn{link: l, ep: ep, server: &serverIdentity{}, heard: clock()}
@@ -67,7 +68,7 @@ func (l *link) isClosing() bool {
 	return true
 }
 
-// why returns why the link accepts no more calls. It is nil before watch has asked the Link.
+// why returns why the link accepts no more calls. It returns nil before watch has asked the Link.
 func (l *link) why() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,7 +128,7 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 	}
 	call.Attempt++
 	call.renew()
-	if o.lent > 0 { // no reply of this protocol returns tokens
+	if o.lent > 0 { // replies of this protocol do not return tokens
 		o.repay(call, 0)
 	}
 	if deadline := earliest(ctx, call.Deadline); !deadline.IsZero() {
@@ -137,7 +138,7 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 	}
 	at := ep.begun()
 	d.link.open.Add(1)
-	err := error(errGone) // unless Do returns
+	err := error(errGone) // remains if Do does not return
 	defer func() {
 		d.link.open.Add(-1)
 		if ep.ended(); at != 0 {
@@ -162,8 +163,8 @@ func unordered(call *Call, ep *Endpoint) *Error {
 	return refusal("YDL2009", "%s: %s speaks %s, which keeps no order of calls", call.Method, ep.Addr(), ep.protocol)
 }
 
-// unsentByLink returns the error of a link as one of a connection, if it says that the request was
-// not sent. The client then adds the method, the address and the ID.
+// unsentByLink converts the error of a link to an error of a connection, if it says that the
+// request was not sent. The client then adds the method, the address and the ID.
 func unsentByLink(err error) error {
 	e, ok := err.(*Error) //nolint:errorlint // as Link.Do returns it
 	if ok && e.Code == Unavailable && e.NotProcessed && e.ID == "" && e.Cause != nil {
@@ -172,8 +173,8 @@ func unsentByLink(err error) error {
 	return err
 }
 
-// A namedWire is a Wire and its name. The name is asked for once, so that this code of a plug-in
-// does not run under a lock.
+// A namedWire is a Wire and its name. The client calls Name of the Wire only once, so that this
+// code of a plug-in does not run under a lock.
 type namedWire struct {
 	Wire // nil for yodel's own protocol
 	name string

@@ -12,16 +12,16 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file provides what balancers measure: how attempts end, the load of a server, and its
-// round-trip time. If the balancer does not use it, a call pays one load and one comparison for all
-// of it.
+// This file provides measurements for balancers: the outcome of attempts, the load of a server, and
+// its round-trip time. If the balancer does not use them, they cost a call one memory load and one
+// comparison.
 
 // learned reports whether the picker is a Learner.
 func (ep *Endpoint) learned() bool { return ep.client.cluster.learner.Load() != nil }
 
-// learn reports an attempt to the Learner. At is the clock when the attempt began, or 0 if its
-// duration does not count. It is not inlined, so that its stack frame is gone while the call runs:
-// see balance.
+// learn reports an attempt to the Learner. At is the reading of the clock when the attempt began,
+// or 0 if its duration does not count. It is not inlined, so that its stack frame is gone while the
+// call runs: see balance.
 //
 //go:noinline
 func (ep *Endpoint) learn(ctx context.Context, call *Call, at time.Duration, a *mux.Answer, err error) {
@@ -50,14 +50,15 @@ type loadReport struct {
 	fading atomic.Bool  // a timer will reduce it
 }
 
-// fadeTime is how long a report is valid. After that the load in it is halved once per fadeTime.
+// fadeTime is how long a report is valid. After that the reported load is halved once per fadeTime.
 // Without this, a client that sends nothing to a busy endpoint would never learn that the endpoint
-// is idle again. A server repeats an unchanged load every renewLoad.
+// is idle again. A server reports an unchanged load again every renewLoad.
 const fadeTime = 2 * time.Second
 
 // Load returns how many calls the endpoint's server is executing: this client's calls in flight,
 // plus the calls of other clients as the server last reported on a reply. Before the first report,
-// it uses Instance.Inflight from the registry. Balancers compare endpoints by it.
+// Load uses Instance.Inflight from the registry for the calls of other clients. Balancers compare
+// endpoints by their Load.
 func (ep *Endpoint) Load() int {
 	others := int(ep.report.others.Load() - 1)
 	if others < 0 {
@@ -87,7 +88,7 @@ func (ep *Endpoint) fade() {
 	}
 	if others == 0 {
 		r.fading.Store(false)
-		if r.others.Load() == 1 || r.fading.Swap(true) { // else a new report has just arrived
+		if r.others.Load() == 1 || r.fading.Swap(true) { // otherwise a new report has just arrived
 			return
 		}
 	}
@@ -155,13 +156,13 @@ type toldLoad struct {
 // about ten more bytes.
 const (
 	countLoad = 10 * time.Millisecond // at most
-	renewLoad = int64(fadeTime / 4)   // if not idle, although it has not changed
+	renewLoad = int64(fadeTime / 4)   // after this time, a busy server reports an unchanged load
 	loadShare = 8                     // reported when it has changed by more than this fraction
 )
 
 // newLoad returns the load to report to the peer, or 0 if there is nothing to report. The load is
 // the number of calls that the server is executing, including the one being replied to. Now is
-// about the current time: when the call was taken up.
+// approximately the current time: the time at which the server began to work on the call.
 func (sc *serverConn) newLoad(now time.Duration) uint64 {
 	t, at := &sc.told, int64(now)
 	if due := t.due.Load(); due != 0 && at < due {
@@ -182,7 +183,7 @@ func (sc *serverConn) newLoad(now time.Duration) uint64 {
 func (s *Server) working(now time.Duration) int64 {
 	l := &s.busy
 	due := l.due.Load()
-	// TryLock, because a reply does not wait for the registration of methods.
+	// TryLock is used because a reply must not wait for the registration of methods.
 	if (due == 0 || int64(now) >= due) && l.due.CompareAndSwap(due, int64(now+countLoad)) && s.methodsMu.TryLock() {
 		calls := int64(0)
 		for name, m := range *s.methods.Load() {

@@ -10,18 +10,18 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// An Encoded is a message, or Values, that is already encoded in the codec of its call. It is sent
-// unchanged in place of arguments or of a reply. A client that sets Call.Reply to an *Encoded gets
-// the reply without decoding; Body is always decompressed. See Call.Encode.
+// An Encoded is a message, or Values, that is already encoded in the codec of its call. As
+// arguments or as a reply it is sent unchanged. A client that sets Call.Reply to an *Encoded gets
+// the reply without decoding. Its Body is always decompressed. See Call.Encode.
 type Encoded struct {
 	Body    []byte
 	Several bool // of Values
 }
 
 // Encode encodes the message that this side of the call sends, and replaces the message with the
-// result. On the client these are the arguments, which the caller may change afterwards. On the
-// server it is the reply, once the method has returned it; Encode waits for a late reply. A second
-// Encode does nothing.
+// result. On the client this message is the arguments, which the caller may change afterwards. On
+// the server it is the reply, once the method has returned it. Encode waits for a late reply. A
+// second Encode does nothing.
 func (c *Call) Encode() (*Encoded, error) {
 	codec, message := c.Encoding(), &c.Args
 	if c.in != nil {
@@ -80,8 +80,8 @@ func several(message any) bool {
 	return false
 }
 
-// The rest of this file turns messages into bodies and back, for both sides: codec, several values
-// in one body, compressor.
+// The rest of this file turns messages into bodies and back, for both sides. It handles codecs,
+// several values in one body, and compressors.
 
 // appendBody appends the encoding of v to dst.
 func appendBody(dst []byte, c Codec, v any) ([]byte, error) {
@@ -106,9 +106,10 @@ func appendBody(dst []byte, c Codec, v any) ([]byte, error) {
 
 var errValues = errors.New("a broken list of values")
 
-// decodeBody decodes a body into v. Its stack frame is small, like those of all functions that call
-// a generated message's own methods, because such a method may need more than 1 KiB of stack. With
-// a small frame, the stacks of 5000 callers of such a method have 4 KiB each instead of 8.
+// decodeBody decodes a body into v. Its stack frame is small, like the frames of all functions that
+// call methods of generated messages, because such a method may itself need more than 1 KiB of
+// stack. With a small frame, the stacks of 5000 callers of such a method have 4 KiB each instead of
+// 8 KiB.
 func decodeBody(body []byte, c Codec, v any) error {
 	if values, ok := v.(Values); ok {
 		return decodeValues(body, c, values)
@@ -147,7 +148,8 @@ type packer struct {
 	above int // bytes
 }
 
-// pack returns body compressed into scratch, and whether that made it smaller.
+// pack compresses body into scratch. It returns the result, and whether the result is smaller than
+// body.
 func (p packer) pack(scratch, body []byte) (packed []byte, ok bool, err error) {
 	if p.Compressor == nil || len(body) < p.above {
 		return scratch, false, nil
@@ -167,8 +169,8 @@ type account interface {
 
 // unpack decompresses body into memory, if the result has at most limit bytes and a has room for
 // it. The size of the result is unknown, so unpack first reserves eight times the size of body, and
-// eight times more whenever that is too little. The repetitions take at most a seventh longer. The
-// bytes of the result stay counted in a.
+// eight times more whenever that is too little. The repetitions make it take at most a seventh
+// longer. The bytes of the result stay counted in a.
 func (p packer) unpack(a account, memory, body []byte, limit int) ([]byte, error) {
 	const first, factor = 4 << 10, 8
 	for n := min(max(factor*len(body), first), limit); ; n = min(factor*n, limit) {
@@ -179,7 +181,7 @@ func (p packer) unpack(a account, memory, body []byte, limit int) ([]byte, error
 	}
 }
 
-// unpackWithin is unpack for at most n bytes. It returns the unused ones to a even if the
+// unpackWithin is unpack for at most n bytes. It returns the unused bytes to a even if the
 // compressor panics or ends its goroutine.
 func (p packer) unpackWithin(a account, memory, body []byte, n int) (out []byte, err error) {
 	if !a.Take(n) {

@@ -10,8 +10,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
 )
 
-// A Method is the name of a method together with the types of its request and its reply. It is the
-// contract that client and server share.
+// A Method is the name of a method together with the types of its request and its reply. A Method
+// is the contract that client and server share.
 //
 //	const Mul yodel.Method[Args, Reply] = "Arith.Mul"
 //
@@ -133,8 +133,8 @@ func (m Method[In, Out]) method(f func(ctx context.Context, in *In) (*Out, error
 
 // orNothing returns the outcome of a handler that returned a nil reply and err. If err is nil and
 // the reply's type has no content, the outcome is an empty reply. If err is nil and the type has
-// content, the outcome is reflectcall.ErrNoReply, because the caller could not tell a nil reply
-// from a reply of zeros.
+// content, the outcome is reflectcall.ErrNoReply, because the caller could not distinguish a nil
+// reply from a reply of zeros.
 func orNothing[Out any](err error) (any, error) {
 	out := new(Out)
 	if err == nil && !reflectcall.HasNoContent(reflect.TypeFor[Out]()) {
@@ -146,7 +146,7 @@ func orNothing[Out any](err error) (any, error) {
 // A Future is a call that Method.Go has begun. Its methods may be called concurrently.
 type Future[Out any] struct {
 	// Call is the call itself. Once the call has ended, it has the trailer and the attachment of
-	// the reply. It must not be used before.
+	// the reply. The program must not use Call before the call has ended.
 	Call  Call
 	out   Out
 	err   error
@@ -166,7 +166,7 @@ func (f *Future[Out]) Get() (*Out, error) {
 	return &f.out, nil
 }
 
-// begin carries out a call on any Caller without waiting for the reply.
+// begin sends a call through any Caller without waiting for the reply.
 func begin(ctx context.Context, c Caller, call *Call, done func(error)) {
 	if c == nil {
 		done(missing(ctx, call.Method))

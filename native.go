@@ -11,8 +11,8 @@ import (
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file is the adapter of yodel's own protocol. It makes a serverCall of a request of package
-// mux, and a reply of the call's outcome.
+// This file is the adapter of yodel's own protocol. It turns a request of package mux into a
+// serverCall, and the outcome of the call into a reply.
 
 // An incoming is a call on the server together with its request, in one allocation. It is reused if
 // the handler ran on the reader goroutine and user code did not get the call: see callRef.
@@ -46,8 +46,8 @@ type target struct {
 }
 
 // newContext returns a context that was never used. Contexts are allocated in groups, because
-// allocating each one takes a tenth of a short call. A group stays in memory while a handler keeps
-// one of its contexts.
+// allocating each one takes a tenth of a short call. A group remains in memory while a handler
+// keeps one of its contexts.
 func (sc *serverConn) newContext() *callContext {
 	const group = 8 // half a KiB
 	if len(sc.contexts) == 0 {
@@ -76,7 +76,7 @@ func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info)
 		t.pack = packer{compressor, s.opts.CompressAbove}
 	}
 	t.find()
-	return t, wire.Info{} // the traits are for callers who may call the method: see invoke
+	return t, wire.Info{} // only callers that may call the method get its traits: see invoke
 }
 
 // Inline implements mux.Target.
@@ -140,7 +140,7 @@ func (in *incoming) again(t *target) bool {
 	in.Reply.Body, in.Reply.Compressed = nil, false
 	in.call.Args, in.call.Reply = nil, nil
 	in.executed = false
-	if in.Metadata != nil || in.Budget != 0 { // the reader goroutine sets them if there are any
+	if in.Metadata != nil || in.Budget != 0 { // the reader goroutine sets them only if the request has them
 		in.Metadata, in.call.Metadata, in.Budget, in.call.Budget = nil, nil, 0, 0
 	}
 	return true
@@ -286,7 +286,7 @@ func (in *incoming) reply() {
 		in.method.replied(len(out.Body) + len(out.Attachment))
 	}
 	load := uint64(0)
-	if in.Taken != 0 { // set for every call except most calls of short methods
+	if in.Taken != 0 { // true for every call except most calls of short methods
 		load = in.target.conn.newLoad(in.Taken)
 	}
 	used := in.used()
@@ -329,9 +329,9 @@ func (t *target) Done(r *mux.Request, took time.Duration, handedOver bool) {
 // smallMessage is the size up to which an ended call may keep a message, in bytes.
 const smallMessage = 256
 
-// forget drops the references to the messages of a call that has ended, unless user code may have
-// the call. Otherwise its context would keep them in memory: contexts are allocated in groups, and
-// an idle connection keeps its last group.
+// forget drops the references to the messages of a call that has ended, unless user code may still
+// have the call. Otherwise its context would keep them in memory: contexts are allocated in groups,
+// and an idle connection keeps its last group.
 func (in *incoming) forget() {
 	last := in.current.Swap(nil)
 	if in.asked.Load() {

@@ -12,12 +12,12 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// An Observer watches calls without changing them. Unlike a Middleware, it does not make an
-// asynchronous call take a goroutine. Each function may be nil. They are called concurrently and
-// must return soon.
+// An Observer watches calls without changing them. Unlike with a Middleware, an asynchronous call
+// with an Observer needs no goroutine of its own. Each function may be nil. Several goroutines may
+// call the functions at the same time. The functions must return soon.
 type Observer struct {
-	// Start runs before the call is sent or its handler is called. The context it returns is the
-	// call's from then on.
+	// Start runs before the call is sent or its handler is called. The context that Start returns
+	// becomes the context of the call.
 	Start func(ctx context.Context, call *Call) context.Context
 	// Attempt runs when an attempt of the call has ended, on the side that sends it. The record is
 	// valid until Attempt returns. One-way attempts end when they are sent.
@@ -30,9 +30,9 @@ type Observer struct {
 	End func(ctx context.Context, call *Call, err error)
 }
 
-// Took returns how long the call has taken so far, for its observers. It counts from just before
-// the first observer starts until the call has ended, so all observers see the same duration. It is
-// zero for a call without observers.
+// Took returns how long the call has taken so far, for its observers. This is the time from just
+// before the first observer starts until the call has ended, so all observers see the same
+// duration. It is zero for a call without observers.
 //
 // It is a method of Call because keeping the time in a context would cost each observer an
 // allocation and two readings of the clock.
@@ -44,9 +44,9 @@ func (c *Call) Took() time.Duration {
 }
 
 // Queued returns, for observers, how long the call has waited so far: on the server from the
-// arrival of the request until a goroutine took it up, on the client for the first set of
-// instances, for connections, and for room in the windows of servers. It is zero where the time is
-// unknown.
+// arrival of the request until a goroutine began to work on it, and on the client for the first set
+// of instances, for connections, and for room in the windows of servers. It is zero where the time
+// is unknown.
 func (c *Call) Queued() time.Duration {
 	switch {
 	case c.in != nil:
@@ -64,7 +64,8 @@ func (c *Call) Queued() time.Duration {
 }
 
 // Traffic returns, for observers, how much was sent and received for the call so far, in all its
-// attempts. Bytes are those of bodies, attachments and metadata as they travel.
+// attempts. It counts the bytes of bodies, attachments and metadata in the form in which they
+// travel.
 func (c *Call) Traffic() (t introspect.Traffic) {
 	switch {
 	case c.in != nil:
@@ -82,7 +83,7 @@ func (c *Call) Traffic() (t introspect.Traffic) {
 				t.Add(&c.rare.attempts[i])
 			}
 		}
-		if c.Attempt > c.out.counted { // the last one is not in the record
+		if c.Attempt > c.out.counted { // the last attempt is not in the record
 			a := c.describeAttempt(0, 0)
 			t.Add(&a)
 		}
@@ -90,8 +91,8 @@ func (c *Call) Traffic() (t introspect.Traffic) {
 	return t
 }
 
-// Now returns the time for middleware. On the client, until the call's first attempt goes to an
-// endpoint, that is the time at which the call was made. All middleware and observers share this
+// Now returns the time for middleware. On the client, Now returns the time at which the call was
+// made until the call's first attempt goes to an endpoint. All middleware and observers share this
 // one reading of the clock, because a reading costs as much as three middlewares.
 func (c *Call) Now() time.Time {
 	if c.in != nil || c.out == nil || c.out.began != 0 {
@@ -100,7 +101,7 @@ func (c *Call) Now() time.Time {
 	return mux.TimeOf(c.made())
 }
 
-// made returns about when the call was made. The first use reads the clock.
+// made returns approximately when the call was made. The first use reads the clock.
 func (c *Call) made() time.Duration {
 	if c.began == 0 {
 		c.began = clock()
@@ -154,12 +155,12 @@ func (c *Call) stopWatch() {
 	}
 }
 
-// withAttempt returns the observers that have Attempt.
+// withAttempt returns the observers that have an Attempt function.
 func withAttempt(observers []Observer) []Observer {
 	return slices.DeleteFunc(slices.Clone(observers), func(o Observer) bool { return o.Attempt == nil })
 }
 
-// withMessage returns the observers that have Message.
+// withMessage returns the observers that have a Message function.
 func withMessage(observers []Observer) []Observer {
 	return slices.DeleteFunc(slices.Clone(observers), func(o Observer) bool { return o.Message == nil })
 }
@@ -196,7 +197,7 @@ type messageWatch struct {
 	call      *Call
 }
 
-// watchMessages returns nil if no observer has Message.
+// watchMessages returns nil if no observer has a Message function.
 func (c *Call) watchMessages(g *guard, observers []Observer) *messageWatch {
 	if len(observers) == 0 {
 		return nil

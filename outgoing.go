@@ -10,9 +10,9 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// An outgoing is the client's state of a call. It is reused. Users can see only its Call, the one
-// of Client.Call and Method.Call, and must not keep that. Under the race detector an outgoing is
-// not reused, so that the detector finds such a use.
+// An outgoing is the client's state of a call. An outgoing is reused. User code can see only its
+// Call, and only in Client.Call and Method.Call. User code must not keep that Call. Under the race
+// detector an outgoing is not reused, so that the detector finds code that keeps it.
 type outgoing struct {
 	// For asynchronous calls. These fields come first, because one processor writes them and
 	// another reads them.
@@ -34,13 +34,13 @@ type outgoing struct {
 	began time.Duration // when the attempt began, on the clock; 0 before the first one
 
 	// About the attempt, for the call's record.
-	arrived    time.Duration // when the reply or stream acceptance came, on the clock; else 0
+	arrived    time.Duration // when the reply or the acceptance of the stream came, on the clock; 0 before
 	received   int           // bytes
 	serverTime time.Duration // as the server reported; 0 if it did not
 	serverWait time.Duration
 	connecting time.Duration
 	// About the call. Opened is when the server accepted or answered the stream of the last attempt
-	// in the record; 0 if it did neither.
+	// in the record. It is 0 if the server did neither.
 	opened    time.Duration
 	counted   int           // the number of attempts in the record
 	resolving time.Duration // how long it waited for the first set of instances
@@ -81,7 +81,7 @@ func (o *outgoing) reset() bool {
 		o.at.Store(nil)
 	}
 	o.group.clear()
-	o.binding, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil // the client stays
+	o.binding, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil // client is kept
 	return cap(o.body) <= keepScratch && cap(o.packed) <= keepScratch && cap(o.unpack) <= keepScratch
 }
 
@@ -89,7 +89,7 @@ func (o *outgoing) reset() bool {
 // is possible.
 func (q *requester) start(ctx context.Context, o *outgoing, call *Call, done ender) {
 	o.ctx, o.async, o.done = ctx, call, done
-	known := false // other code will finish the call
+	known := false // true once other code will finish the call
 	defer func() {
 		if !known {
 			o.finish(q.guard.interrupted(o.ctx, o.async.Method, recover()))
@@ -169,7 +169,7 @@ func (o *outgoing) ended(err error) {
 }
 
 // resume continues an asynchronous call like a synchronous one, after its first attempt failed or
-// could not be made at once. With token, it returns the token for its goroutine.
+// could not be made at once. If token is set, it gives back the token for its goroutine.
 func (q *requester) resume(o *outgoing, failed error, token bool) {
 	known, err := false, error(nil)
 	defer func() {
@@ -253,7 +253,7 @@ func (o *outgoing) deliver(err error) {
 	q.guard.tell(done, err)
 }
 
-// goInOwnGoroutine carries out an asynchronous call as a synchronous one, on another goroutine.
+// goInOwnGoroutine makes an asynchronous call as a synchronous one, on another goroutine.
 func (q *requester) goInOwnGoroutine(ctx context.Context, to Caller, call *Call, done func(error)) {
 	if done == nil {
 		done = func(error) {}
@@ -265,8 +265,8 @@ func (q *requester) goInOwnGoroutine(ctx context.Context, to Caller, call *Call,
 	go q.doLater(ctx, to, call, done, true)
 }
 
-// doLater carries out an asynchronous call. With token, it returns the token for its goroutine when
-// the call has ended.
+// doLater makes an asynchronous call. If token is set, it gives back the token for its goroutine
+// when the call has ended.
 func (q *requester) doLater(ctx context.Context, to Caller, call *Call, done func(error), token bool) {
 	ended, err := false, error(nil)
 	defer func() {
@@ -282,9 +282,9 @@ func (q *requester) doLater(ctx context.Context, to Caller, call *Call, done fun
 	ended = true
 }
 
-// token waits until an asynchronous call may start a goroutine, and reports whether it may. If not,
-// the call runs on the caller's goroutine. That happens when ctx has ended. It also happens in a
-// handler, because the calls that hold the tokens may be waiting for this very handler.
+// token waits until an asynchronous call may start a goroutine. It returns false if the call must
+// run on the caller's goroutine. This is so when ctx has ended. It is also so in a handler when no
+// token is free, because the calls that hold the tokens may be waiting for this very handler.
 func (q *requester) token(ctx context.Context) bool {
 	select {
 	case q.async <- struct{}{}:
@@ -302,7 +302,7 @@ func (q *requester) token(ctx context.Context) bool {
 	}
 }
 
-// observe wraps a handler in observers. They see an error that has the record of its call.
+// observe wraps a handler in observers. The error that observers see has the record of the call.
 func (q *requester) observe(observers []Observer, next Handler) Handler {
 	if len(observers) == 0 {
 		return next
@@ -310,7 +310,7 @@ func (q *requester) observe(observers []Observer, next Handler) Handler {
 	all := &observers // one word of the stack instead of three
 	return func(ctx context.Context, call *Call) (err error) {
 		watched := startAll(ctx, *all, call)
-		err = errGone // unless next returns
+		err = errGone // remains if next does not return
 		defer func() {
 			call.stopWatch()
 			err = q.concludeOnce(watched, call, err)

@@ -13,13 +13,13 @@ import (
 	"github.com/yodel-rpc/yodel/internal/mux"
 )
 
-// A Peer is the other side of a connection. It is a Caller: it executes calls over this same
+// A Peer is the other side of a connection. A Peer is a Caller: calls to it go over this same
 // connection. A server gets its clients from Server.Peers, and a handler gets its caller from
 // Call.Peer.
 //
 // There is one Peer for the lifetime of a connection. Its methods may be called concurrently. Calls
-// to it pass through ServerOptions.PeerMiddleware and PeerObservers. They use this connection only,
-// and fail if it ends.
+// to a Peer pass through ServerOptions.PeerMiddleware and PeerObservers. They use this connection
+// only, and fail if the connection ends.
 type Peer struct {
 	// Addr is the peer's network address.
 	Addr net.Addr
@@ -56,8 +56,8 @@ func (p *Peer) Done() <-chan struct{} {
 	return p.link.Ended()
 }
 
-// Do calls a method of the peer and waits for the reply. The call is sent once, on this connection,
-// and fails if that is not possible. The caller may use call again afterwards.
+// Do calls a method of the peer and waits for the reply. The call is sent once, on this connection.
+// It fails if it cannot be sent there. The caller may use call again afterwards.
 func (p *Peer) Do(ctx context.Context, call *Call) error {
 	if p.link == nil {
 		return p.unconnected(call)
@@ -88,14 +88,14 @@ func (p *Peer) call(ctx context.Context, method string, in, out any) error {
 	return err
 }
 
-// Go carries out a call without waiting for the reply. It calls done, which may be nil, when the
-// call has ended. Until then the call and everything it points to belong to the connection. Go
-// waits while more calls are open than the limits allow.
+// Go sends a call without waiting for the reply. It calls done, which may be nil, when the call has
+// ended. Until then the call, and all memory to which it points, belong to the connection. Go waits
+// while more calls are open than the limits allow.
 //
-// Done is called exactly once and should be short, because it usually runs on the goroutine that
-// reads the connection. It runs on another goroutine if there is PeerMiddleware, or if the call
-// could not be sent. Go calls done before it returns for a one-way call. Callbacks may run
-// concurrently.
+// The connection calls done exactly once. Done should be short, because it usually runs on the
+// goroutine that reads the connection. Done runs on another goroutine if there is PeerMiddleware,
+// or if the call could not be sent. For a one-way call, Go calls done before it returns. Callbacks
+// may run concurrently.
 func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 	if p.link == nil {
 		callback(done).ended(p.unconnected(call))
@@ -112,7 +112,7 @@ func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 	q.start(ctx, o, call, callback(done))
 }
 
-// A peerPath is what calls to peers pass through.
+// A peerPath has the middleware and the observers through which calls to peers pass.
 type peerPath struct {
 	handler         Handler
 	observers       []Observer
@@ -143,8 +143,8 @@ func toPeer(ctx context.Context, call *Call) error {
 	return o.peer.after(ctx, call, o.peer.once(ctx, call))
 }
 
-// after ends an attempt that failed with err, or with nil succeeded. It makes another one if the
-// peer refused the call only because it was not marked as nested.
+// after ends an attempt that failed with err, or that succeeded if err is nil. It makes another
+// attempt if the peer refused the call only because the call was not marked as nested.
 func (p *Peer) after(ctx context.Context, call *Call, err error) error {
 	if err == nil {
 		return nil
@@ -173,8 +173,8 @@ func (p *Peer) begin(ctx context.Context, call *Call) (*mux.Conn, error) {
 }
 
 // again reports whether a call that failed with err is sent again, marked as nested. A draining
-// peer refuses new calls, but accepts nested ones: calls that a handler on this side makes while it
-// serves that peer.
+// peer refuses new calls, but accepts nested calls. A nested call is one that a handler on this
+// side makes while it serves that peer.
 func (p *Peer) again(ctx context.Context, call *Call, err error) bool {
 	e, ok := err.(*Error) //nolint:errorlint // as send returns it
 	if !ok || !e.is(catalogue.Draining) || !e.NotProcessed || call.out.req.Nest || mux.ConnOf(ctx) != p.link {
@@ -261,8 +261,8 @@ func (s *Server) connect(peer *Peer) error {
 }
 
 // lend makes connections with this config serve the methods of the server. A client calls it before
-// it connects. Incoming calls keep to the limits of the server, and outgoing calls to those of the
-// client.
+// it connects. The limits of the server apply to incoming calls, and the limits of the client apply
+// to outgoing calls.
 func (s *Server) lend(config *mux.Config) {
 	config.OwnOpen, config.OwnOpenBytes = config.MaxOpen, config.MaxOpenBytes
 	limits := s.limits.mux()

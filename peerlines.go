@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A peerLine is a kind of log line that a peer can cause as often as it likes.
+// A peerLine is a kind of log line that a peer can cause at any rate.
 type peerLine int
 
 const (
@@ -28,14 +28,15 @@ var peerLineTexts = [peerLineKinds]string{
 	lineTransport: "yodel: the transport refused a peer",
 }
 
-// Each kind logs at most linesPerPeriod lines in a linePeriod, which begins with the first line.
+// At most linesPerPeriod lines of each kind are logged in a linePeriod. The period begins with its
+// first line.
 const (
 	linesPerPeriod = 10
 	linePeriod     = 10 * time.Second
 )
 
-// peerLines logs faults of peers at a limited rate. Its memory is constant, and a dropped line
-// takes constant work.
+// peerLines logs faults of peers at a limited rate. It uses a constant amount of memory, and
+// dropping a line takes constant time.
 type peerLines struct {
 	log *slog.Logger
 

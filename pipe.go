@@ -20,7 +20,7 @@ type outgoingStream struct {
 	kind  uint64
 	body  func(p *pipe) error
 	begun bool // body has received a message or may have sent one, so the call cannot be repeated
-	left  bool // the caller has left the loop
+	left  bool // the caller has left its loop over the messages
 
 	traffic mux.Traffic // of the last attempt, once it has ended, for the record
 }
@@ -40,9 +40,9 @@ type pipe struct {
 	stats   *stats.Method         // nil on the calling side
 	watch   *messageWatch         // nil if no observer watches messages
 	begun   *bool                 // set by the first received message; may be nil
-	opened  *time.Duration        // set to the clock with begun; nil if begun is
+	opened  *time.Duration        // set to the reading of the clock when begun is set; nil if begun is nil
 
-	sending sync.Mutex // held while a message is encoded and sent, which keeps the order
+	sending sync.Mutex // held while a message is encoded and sent, so that messages stay in order
 	body    []byte
 	packed  []byte
 
@@ -62,8 +62,8 @@ type slab struct {
 }
 
 const (
-	// maxSlab is about the size of a slab, in bytes. A receiver that keeps one message keeps the
-	// whole slab. A larger slab is not measurably faster.
+	// maxSlab is the approximate size of a slab, in bytes. A receiver that keeps one message keeps
+	// the whole slab. A larger slab is not measurably faster.
 	maxSlab = 2 << 10
 	// sliceSize is the size of a slice header.
 	sliceSize = 24
@@ -276,7 +276,7 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 	if err == nil {
 		err = p.rest(s.kind)
 	}
-	if err != nil && ctx.Err() == nil { // else the stream ends with ctx
+	if err != nil && ctx.Err() == nil { // otherwise the stream ends with ctx
 		st.Cancel(err)
 	}
 	a, endErr := st.Wait()
@@ -331,9 +331,9 @@ func (c *serverCall) runStream(ctx context.Context) (any, error) {
 	return c.method.stream(ctx, &pipe{
 		stream: c.stream, ctx: ctx, method: b.name, where: where, codec: b.codec, raw: b.codec == Raw, pack: b.pack, limits: &c.server.limits, stats: &c.method.stats,
 		explain: func(err error) error {
-			if cause := c.protocol.Cause(); cause != nil { // the cause says more than the ended context
+			if cause := c.protocol.Cause(); cause != nil { // the cause is more precise than the error of the context
 				err = cause
-			} else if e, ok := errors.AsType[*Error](err); ok { // of another protocol's Messages
+			} else if e, ok := errors.AsType[*Error](err); ok { // an error of the Messages of another protocol
 				return e
 			}
 			return explainStream(ctx, b.name, where, err)

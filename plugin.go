@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// This file holds every interface that plug-in authors implement. To write a plug-in, copy the
-// smallest existing one of its kind and run its suite from yodeltest. Nothing needs to be
-// registered.
+// This file contains all interfaces that authors of plug-ins implement. To write a plug-in, copy
+// the smallest existing plug-in of its kind, and run the test suite for that kind from yodeltest.
+// Nothing needs to be registered.
 
 // A Codec turns messages into bytes and back. Its methods are called concurrently.
 //
@@ -35,19 +35,19 @@ type Compressor interface {
 	Append(dst, src []byte) ([]byte, error)
 	// Decompress appends the decompressed src to dst and returns the extended slice. It must stop
 	// with an error that matches ErrTooLarge as soon as it would append more than limit bytes. In
-	// one call it may allocate about twice limit, plus what it keeps for later calls. It must not
-	// allocate a length that src only announces.
+	// one call it may allocate about twice limit, plus memory that it keeps for later calls. It
+	// must not allocate memory of a length that src only announces.
 	Decompress(dst, src []byte, limit int) ([]byte, error)
 }
 
 // A Transport moves bytes between two addresses. Its methods are called concurrently.
 //
 // A Transport may know better than its caller why a connection failed. In that case Dial, or Read
-// or Write of the connection, returns an *Error whose message begins with the peer's address. The
-// client returns the error to its caller with the ID, and the server logs it.
+// or Write of the connection, should return an *Error whose message begins with the peer's address.
+// The client returns the error to its caller with the ID, and the server logs it.
 type Transport interface {
 	// Dial connects to addr, which has the form that the transport's Listen takes. It completes
-	// every handshake of the transport before it returns. It returns when ctx ends; ctx always has
+	// every handshake of the transport before it returns. It returns when ctx ends. Ctx always has
 	// a deadline.
 	Dial(ctx context.Context, addr string) (net.Conn, error)
 	// Listen returns a listener for connections at addr. The listener's Accept must not wait for a
@@ -58,19 +58,19 @@ type Transport interface {
 }
 
 // A Protocol serves clients that do not speak yodel's own protocol. Its methods are called
-// concurrently. The server recognizes yodel's own connections first, so they cost a Protocol
-// nothing.
+// concurrently. The server recognizes connections in yodel's own protocol first, so a Protocol does
+// no work for them.
 type Protocol interface {
 	// Name returns the protocol's name in logs and errors, for example "netrpc".
 	Name() string
-	// Match reports whether a connection speaks this protocol. First holds the first bytes that the
-	// client has sent, 1 to 512 of them. If they do not decide it, more says that further bytes
-	// may. Match must not block.
+	// Match reports whether a connection speaks this protocol. First holds the first 1 to 512 bytes
+	// that the client has sent. If further bytes may change the result, Match sets more. Match must
+	// not block.
 	Match(first []byte) (ok, more bool)
 	// Serve serves the connection and returns when it has ended. The server then closes the
 	// connection. Serve returns an error if the client did not end the connection in a regular way.
 	// Serve returns when ctx ends: the server cancels ctx and closes the connection when Shutdown
-	// runs out of time. A protocol that runs calls on goroutines other than Serve's starts them
+	// runs out of time. If a protocol runs calls on further goroutines, it starts these goroutines
 	// with Session.Go.
 	Serve(ctx context.Context, s *Session) error
 }
@@ -81,22 +81,22 @@ type Wire interface {
 	// Name returns the protocol's name, as in Instance.Protocols, for example "netrpc".
 	Name() string
 	// Connect completes the protocol's handshake on nc, a connection to ep that the client's
-	// Transport has dialled, and returns the Link that owns it. Connect returns when ctx ends; ctx
-	// has a deadline. If Connect fails, the client closes nc.
+	// Transport has dialled, and returns the Link that owns it. Connect returns when ctx ends. Ctx
+	// always has a deadline. If Connect fails, the client closes nc.
 	Connect(ctx context.Context, nc net.Conn, ep *Endpoint) (Link, error)
 }
 
 // A Link is a connection on which a Wire carries calls. Its methods are called concurrently.
 type Link interface {
-	// Do makes one attempt of a call, and returns when the reply is decoded into call.Reply or when
-	// ctx ends, with the cause of ctx. The deadline of ctx includes that of the call. Do sends
-	// call.Method and call.Args, and for a call with OneWay it does not wait for a reply. It does
-	// not keep the call, its arguments or its reply.
+	// Do makes one attempt of a call. It returns when the reply is decoded into call.Reply. If ctx
+	// ends first, it returns the cause of ctx. The deadline of ctx is not later than the deadline
+	// of the call. Do sends call.Method and call.Args. If call.OneWay is set, it does not wait for
+	// a reply. Do must not keep the call, its arguments or its reply.
 	//
 	// An *Error that Do returns is the server's answer, or says that the call cannot be sent in
-	// this protocol. If the connection failed before any of the request was sent, Do returns an
-	// *Error with the code Unavailable, NotProcessed and the Cause. Any other error means that the
-	// call may have been executed.
+	// this protocol. If the connection failed before any byte of the request was sent, Do returns
+	// an *Error with the code Unavailable, NotProcessed and the Cause. Any other error means that
+	// the call may have been executed.
 	Do(ctx context.Context, call *Call) error
 	// Closing returns a channel that is closed when the connection accepts no more calls. The
 	// endpoint then makes another connection.
@@ -106,8 +106,8 @@ type Link interface {
 	// Err returns why the connection accepts no more calls. It is called when Closing or Done is
 	// closed.
 	Err() error
-	// Close ends the connection: at once, or with whenIdle when no call is in flight. It does not
-	// wait for the end. It may be called several times.
+	// Close ends the connection. If whenIdle is set, it does so when no call is in flight, and
+	// otherwise at once. It does not wait for the end. It may be called several times.
 	Close(whenIdle bool)
 }
 
@@ -121,7 +121,7 @@ type Messages interface {
 	Send(ctx context.Context, body []byte, compressed bool) error
 	// Receive waits for the next message of the client, and returns when ctx ends. It returns
 	// io.EOF after the last message. The body is valid until the next call. A Protocol that reads
-	// ahead of the handler counts what it holds with Session.Reserve.
+	// ahead of the handler counts the bytes that it holds with Session.Reserve.
 	Receive(ctx context.Context) (body []byte, compressed bool, err error)
 	// End tells the client that the handler sends no more messages. It may be called more than
 	// once.
@@ -132,18 +132,18 @@ type Messages interface {
 //
 // It may have a method Refresh(), which must not block. A client calls Refresh when it could not
 // connect to an instance or lost a connection. The resolver then looks the instances up again soon.
-// Resolvers that do not learn of every change at once should have it.
+// A Resolver that does not learn of every change at once should have this method.
 //
 // It may have a method ServiceName() string, which returns the service whose methods the client
-// calls, or "". With a name, a client refuses to use a server of another service that listens at
-// the address of an instance (YDL1109).
+// calls, or "". If it returns a name, a client does not use a server of another service that
+// listens at the address of an instance (YDL1109).
 //
-// Two more optional methods improve error messages. String() string returns what is resolved,
-// without secrets, for example service "Arith" in etcd at 10.0.0.1:2379. Services(ctx
+// Two more optional methods improve error messages. String() string describes the service and its
+// registry, without secrets, for example service "Arith" in etcd at 10.0.0.1:2379. Services(ctx
 // context.Context) (asked string, known []string, err error) returns the name of the requested
 // service and the names of the services in the registry. A client without instances uses them to
-// suggest the name that its caller meant. Services has two seconds, and may leave out names beyond
-// a few hundred.
+// suggest the name that its caller meant. Services must return within two seconds, and may leave
+// out names beyond a few hundred.
 type Resolver interface {
 	// Watch calls update with the whole set of instances, at once and after every change, until ctx
 	// ends. The receiver does not change the slice. If Watch returns an error, the set is no longer
@@ -155,7 +155,7 @@ type Resolver interface {
 // may have a method String, which names it in the server's log.
 type Registrar interface {
 	// Announce writes in as the record for in.Addr under service, replacing any earlier record. The
-	// registry may drop the record if it is not announced again within ttl, so the record of a
+	// registry may drop the record if it is not announced again within ttl, so that the record of a
 	// server that died disappears. Servers announce three times per ttl. Announce must not rely on
 	// an earlier write, because the registry may have lost its data. If the record is unchanged,
 	// Announce may renew it without writing it. Announce returns when ctx ends.
@@ -178,7 +178,7 @@ type Picker interface {
 	Pick(call *Call) *Endpoint
 }
 
-// A Learner is a Picker that learns how its attempts ended. Pickers that do not implement Learner
+// A Learner is a Picker that is told how attempts ended. Pickers that do not implement Learner
 // cost nothing extra per call.
 type Learner interface {
 	Picker
@@ -197,12 +197,12 @@ type Learner interface {
 }
 
 // A Balancer returns a picker for a set of endpoints. The client calls it whenever the set changes,
-// never concurrently. Last is the picker that it returned before, so that the new one can take over
-// its state; it is nil the first time. A Balancer may make calls with the client; until it returns,
-// calls use the previous picker.
+// never concurrently. Last is the picker that the Balancer returned before, so that the new picker
+// can take over its state. Last is nil the first time. A Balancer may make calls with the client.
+// Until the Balancer returns, calls use the previous picker.
 type Balancer func(endpoints []*Endpoint, last Picker) Picker
 
-// A Caller carries out calls. Client and Peer are Callers, and a test can use an in-memory server.
+// A Caller sends calls. Client and Peer are Callers, and a test can use an in-memory server.
 type Caller interface {
 	Do(ctx context.Context, call *Call) error
 }

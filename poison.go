@@ -4,6 +4,6 @@
 
 package yodel
 
-// poison makes the use of a Call after its end visible. It is on under the race detector: see
+// poison makes the use of a Call after its end visible. It is true under the race detector: see
 // outgoing.reset.
 const poison = false

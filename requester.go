@@ -22,23 +22,23 @@ import (
 )
 
 // A requester turns calls into requests and decodes their replies, on connections that it is given.
-// A client has one for all its endpoints, and a server has one for all its peers. All these
-// connections know the handles of its bindings.
+// A client has one for all its endpoints, and a server has one for all its peers. The handle of a
+// binding is the same on all these connections.
 type requester struct {
-	codec         Codec      // of calls without their own
-	compressor    Compressor // likewise; nil means none
+	codec         Codec      // for calls without a codec of their own
+	compressor    Compressor // for calls without a compressor of their own; nil means none
 	compressAbove int
 	noWait        bool
 	checksum      bool
 	limits        Limits // with defaults
 	guard         *guard
 	memory        *mux.Memory
-	side          string // for messages: "client" or "server"
+	side          string // "client" or "server", for messages
 	slowAfter     time.Duration
 	samples       *sampler // records of its calls
 
 	methods    atomic.Pointer[map[string]*remoteMethod]
-	last       atomic.Pointer[remoteMethod] // of the last call: faster than the map
+	last       atomic.Pointer[remoteMethod] // of the last call; reading it is faster than the map
 	methodsMu  sync.Mutex
 	bindings   []*binding      // by handle; guarded by methodsMu
 	idempotent map[string]bool // methods that the options declare idempotent
@@ -64,7 +64,7 @@ const (
 	serverSide = "server"
 )
 
-// setUp initializes a requester whose settings are set.
+// setUp initializes a requester after its settings have been set.
 func (q *requester) setUp(idempotent []string) {
 	q.idempotent = make(map[string]bool)
 	for _, name := range idempotent {
@@ -194,7 +194,7 @@ func (q *requester) learned(_ *mux.Conn, handle int, info wire.Info) {
 	m := q.bindings[handle].of
 	if info.Idempotent != 0 {
 		m.idempotent.Store(true)
-	} else if info.Known != 0 { // another method may have been registered under the name
+	} else if info.Known != 0 { // another method may now be registered under the name
 		m.idempotent.Store(q.idempotent[m.name])
 	}
 	if info.Nests != 0 {
@@ -221,7 +221,7 @@ func (q *requester) encode(o *outgoing, call *Call) error {
 	if !as || call.OneWay { // a one-way call may be sent again after Do has returned
 		body = o.body[:0]
 		err := error(nil)
-		if k := b.Kind; k == wire.Unary || k == wire.Feed { // the other kinds send only messages
+		if k := b.Kind; k == wire.Unary || k == wire.Feed { // a call of another kind sends only messages
 			body, err = appendBody(body, b.codec, call.Args)
 		}
 		if err != nil {
@@ -251,9 +251,9 @@ func tooLongName(call *Call) *Error {
 	return refusal("YDL2001", "%.40s…: the names of a method, its codec and its compressor have at most %d bytes each", call.Method, wire.MaxName)
 }
 
-// unsendable returns an error if the arguments or the reply of a call are unusable. A nil pointer
-// would arrive as zeros. A reply that is not a pointer cannot be decoded into, and the caller would
-// learn that only after the method has been executed.
+// unsendable returns an error if the arguments or the reply of a call are unusable. The server
+// would receive a nil pointer as zero values. If Reply is not a pointer, the reply cannot be
+// decoded, and the caller would learn that only after the method has been executed.
 func unsendable(call *Call, b *binding) *Error {
 	if iface.IsNil(call.Args) && call.Args != nil {
 		if v := reflect.ValueOf(call.Args); v.Kind() == reflect.Pointer && !reflectcall.HasNoContent(v.Type().Elem()) && (b.Kind == wire.Unary || b.Kind == wire.Feed) {
@@ -286,7 +286,7 @@ func decodable(v any) bool {
 	return p.Kind() == reflect.Pointer && !p.IsNil()
 }
 
-// kindOfReply describes a value that cannot be decoded into.
+// kindOfReply describes a value into which a reply cannot be decoded.
 func kindOfReply(v any) string {
 	if reflect.TypeOf(v).Kind() == reflect.Pointer {
 		return fmt.Sprintf("a nil %T", v)
@@ -335,7 +335,7 @@ func encodeRare(f *wire.Fields, call *Call) {
 	}
 }
 
-// decode decodes the answer into call. Nothing in call refers to the answer's memory afterwards.
+// decode decodes the answer into call. Afterwards call does not refer to the answer's memory.
 func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 	o.arrived, o.received = a.At, len(a.Fields)+len(a.Body)+len(a.Attachment)
 	if len(a.Fields) > 0 || a.Code != 0 || a.Attachment != nil || o.lent > 0 {
@@ -385,8 +385,8 @@ func unfit(call *Call, err error) error {
 	return e
 }
 
-// decodeFields decodes the attachment and the fields of an answer into call. It returns the error
-// if the answer is one.
+// decodeFields decodes the attachment and the fields of an answer into call. If the answer is an
+// error, decodeFields returns that error.
 func (q *requester) decodeFields(call *Call, a *mux.Answer) error {
 	if a.Attachment != nil {
 		call.ReplyAttachment = append([]byte{}, a.Attachment...)
@@ -442,8 +442,8 @@ func addrOf(call *Call) string {
 const maxRetryAfter = 24 * 3600 * 1e6
 
 // remoteError returns the error in an answer. If the error has an ID, its message gets the method
-// and the address. The server's values are limited and cleaned here, so that later code need not do
-// it.
+// and the address. remoteError limits and cleans the server's values, so that later code need not
+// do it.
 func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 	e := &Error{
 		Code: Code(min(a.Code, 255)), Message: text.Clip(string(f.Message), maxErrorText), ID: text.ID(string(f.ErrorID)),

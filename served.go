@@ -33,8 +33,8 @@ type Served struct {
 	Compressed bool
 	// Owned says that Body has memory of its own, which the handler may keep.
 	Owned bool
-	// Stream carries the messages of a feed, an upload or a duplex method: see Kind. Without it,
-	// calls of such methods fail. Other methods ignore it.
+	// Stream carries the messages of a feed, an upload or a duplex method: see Kind. Without
+	// Stream, calls of such methods fail. Other methods ignore Stream.
 	Stream Messages
 
 	in foreignCall
@@ -47,7 +47,7 @@ type foreignCall struct {
 	handling foreignContext
 	cancel   context.CancelCauseFunc
 	owned    bool
-	replied  chan struct{} // closed when a late reply is there; nil without one
+	replied  chan struct{} // closed when the late reply has come; nil if no late reply is expected
 	running  atomic.Bool   // Run has begun
 	admitted bool
 	ended    bool
@@ -76,7 +76,7 @@ func (ses *Session) Begin(method string, codec Codec, compressor Compressor) *Se
 	return ses.begin(method, codec, compressor, false)
 }
 
-// begin is Begin for a call whose request is of several values, if positional is set.
+// begin is Begin. Positional says that the request consists of several values.
 func (ses *Session) begin(method string, codec Codec, compressor Compressor, positional bool) *Served {
 	v := new(Served)
 	in := &v.in
@@ -107,12 +107,12 @@ func (v *Served) Kind() string {
 }
 
 // Admit reserves room for the call and its request of n bytes. A Protocol calls it before it
-// allocates memory for the request. If the session or the server has no room, Admit waits for some
-// if wait is true, and fails otherwise. A Protocol waits on the goroutine that reads
-// Session.Reader, so that the client has to wait too. Admit then reads ahead, and ends the calls of
-// the session if the client leaves. It waits until Call.Deadline at most. The first Admit of a
-// session also calls ServerOptions.Connect. If Admit fails, it returns the error for the caller,
-// and the call was not executed and must not run.
+// allocates memory for the request. If the session or the server has no room, Admit waits for room
+// if wait is true, and fails otherwise. A Protocol should call Admit with wait on the goroutine
+// that reads Session.Reader, so that the client has to wait too. While Admit waits, it reads ahead,
+// and ends the calls of the session if the client disconnects. It waits until Call.Deadline at
+// most. The first Admit of a session also calls ServerOptions.Connect. If Admit fails, it returns
+// the error for the caller, and the call was not executed and must not run.
 func (v *Served) Admit(n int, wait bool) *Error {
 	in := &v.in
 	ses, s := in.session, in.server
@@ -165,9 +165,9 @@ func (v *Served) enterLater(n int) (where string) {
 	return v.enter(ctx, n, true)
 }
 
-// enter takes room on the session and on the server for a request of n bytes. If one of them has no
-// room, enter returns which. A sixteenth of the server's room is for clients without another open
-// call.
+// enter takes room on the session and on the server for a request of n bytes. If the session or the
+// server has no room, enter returns the name of that one. A sixteenth of the server's room is
+// reserved for clients without another open call.
 func (v *Served) enter(ctx context.Context, n int, wait bool) (where string) {
 	ses, s := v.in.session, v.in.server
 	alone, ok := ses.room.enter(ctx, n, s.limits.MaxOpen, s.limits.MaxMemory/2, wait)
@@ -198,8 +198,8 @@ func (v *Served) early() *Error {
 	return nil
 }
 
-// misused returns the error of a Protocol that has used v in a wrong way. If the call did not run,
-// that is its outcome.
+// misused returns the error of a Protocol that has used v in a wrong way. If the call has not run,
+// that error becomes its outcome.
 func (v *Served) misused(how string) *Error {
 	e := Errorf(Internal, "%s: the code of the protocol %s", v.in.call.Method, how)
 	if v.in.running.Load() || v.in.admitted {
@@ -218,12 +218,12 @@ func (v *Served) fail(e *Error) *Error {
 
 // Run executes the call on the calling goroutine: observers, middleware and the method. The
 // handler's context ends at the deadline of Call and with the session. Run returns the error for
-// the caller, or nil. It recovers panics. If the handler ends the goroutine, Run does not return;
-// the Protocol's deferred functions then get the error from Outcome.
+// the caller, or nil. It recovers panics. If the handler ends the goroutine, Run does not return.
+// The Protocol's deferred functions then get the error from Outcome.
 func (v *Served) Run() *Error {
 	in := &v.in
 	switch {
-	case in.err != nil && !in.running.Load(): // of Admit or Fail
+	case in.err != nil && !in.running.Load(): // Admit or Fail has set the error
 		return v.Outcome()
 	case !in.admitted:
 		return v.misused("ran the call without admitting it")
@@ -340,8 +340,8 @@ func (v *Served) Fail(err error) *Error {
 	return v.Outcome()
 }
 
-// Cancel ends the context of the handler. A Protocol calls it when the caller has gone or no longer
-// wants the reply.
+// Cancel ends the context of the handler. A Protocol calls Cancel when the caller has disconnected
+// or no longer wants the reply.
 func (v *Served) Cancel() { v.in.cancel(mux.ErrCallerGone) }
 
 // End ends the call: it counts and records the call and frees its room. V must not be used
@@ -393,7 +393,8 @@ type foreignStream struct {
 	sent, sentBytes, received, receivedBytes atomic.Int64
 }
 
-// Accept implements messageStream. The flow control of other protocols is their own.
+// Accept implements messageStream. It does nothing, because other protocols have their own flow
+// control.
 func (st *foreignStream) Accept() {}
 
 // Send implements messageStream.

@@ -23,8 +23,8 @@ import (
 
 // ServerOptions configures a Server. The zero value works.
 type ServerOptions struct {
-	// Codecs are the codecs that the server understands in addition to JSON and Raw. It answers in
-	// the codec of the request.
+	// Codecs are the codecs that the server understands in addition to JSON and Raw. The server
+	// answers in the codec of the request.
 	Codecs []Codec
 	// Codec encodes the messages of calls that the server makes to its peers, if they have no codec
 	// of their own. Default JSON.
@@ -36,11 +36,11 @@ type ServerOptions struct {
 	CompressAbove int
 	// Transport is the transport that ListenAndServe listens with. Default TCP.
 	Transport Transport
-	// Middleware wraps each call before its body is decoded; the first one is outermost. Calls of
-	// methods that do not exist pass it too. Default none.
+	// Middleware wraps each call before the body of the call is decoded. The first Middleware is
+	// outermost. Calls of methods that do not exist pass through it too. Default none.
 	Middleware []Middleware
 	// Keys remembers the outcomes of calls that have an idempotency key, below all Middleware: see
-	// package once. Clients learn of it when they connect, and send such a call again only to
+	// package once. Clients learn of Keys when they connect, and send such a call again only to
 	// servers that remember its key. Default none: each call with a key is executed.
 	Keys KeyMemory
 	// Observers watch calls, outside of all middleware. Default none.
@@ -62,45 +62,47 @@ type ServerOptions struct {
 	// MaxConns is how many connections may be open at once. Default 65,536.
 	MaxConns int
 	// MaxOpen is how many requests may be in flight on all connections together, executing or
-	// queued. Each connection is granted a share, which follows its needs. Callers beyond the share
-	// wait on the client. A sixteenth of MaxOpen is reserved for clients that have less than an
-	// equal share.
+	// queued. Each connection gets a share, which grows and shrinks with its needs. If a connection
+	// has used up its share, further callers wait on the client. A sixteenth of MaxOpen is reserved
+	// for clients that have less than an equal share.
 	//
-	// Each connection may have one request open in any case. If there are more connections than the
-	// reserve has requests, these requests come on top of MaxOpen.
+	// Each connection may have one request open in any case. If there are more connections than
+	// requests in the reserve, these requests can exceed MaxOpen.
 	//
 	// One-way requests have a separate limit of the same size. When a client has disconnected, its
-	// one-way requests continue for 30 s without counting, up to a quarter of MaxOpen for all such
-	// clients; then their contexts end. Beyond that quarter, contexts end after half a second, and
-	// the requests count until their handlers return. Default 16,384.
+	// one-way requests no longer count. Their contexts end after 30 s. This applies to at most a
+	// quarter of MaxOpen requests of all disconnected clients. Beyond that quarter, the contexts
+	// end after half a second, and the requests count until their handlers return. Default 16,384.
 	MaxOpen int
 	// MaxMemory is how many bytes the peers of all connections together can make the server hold.
-	// Limits.MaxMemory is the same for one connection. A connection gets at most as much as is left
-	// for all others, so a single connection gets at most half. Half of MaxMemory is for the bodies
-	// of open requests, and is divided among the connections like MaxOpen. Default: half of
-	// GOMEMLIMIT if that is set, else a quarter of the memory of the machine or of its control
-	// group, and at least 64 MiB.
+	// Limits.MaxMemory is the same for one connection. A connection gets at most as much memory as
+	// remains free, so a single connection gets at most half of MaxMemory. Half of MaxMemory is for
+	// the bodies of open requests, and is divided among the connections like MaxOpen. Default: half
+	// of GOMEMLIMIT if that is set, and otherwise a quarter of the memory of the machine or of its
+	// control group. The default is at least 64 MiB.
 	MaxMemory int
 	// DrainTimeout is how long ListenAndServe and Serve let calls finish after their context has
 	// ended. Default 10 s.
 	DrainTimeout time.Duration
-	// Registrars announce the server, so that clients find it, once for each service that it has
-	// methods of. They do so from when it listens until it begins to drain. Default none.
+	// Registrars announce the server in registries, so that clients find it: one record for each
+	// service whose methods the server has. The records exist from the time at which the server
+	// listens until it begins to drain. Default none.
 	Registrars []Registrar
-	// Instance is the record that is announced. The default of its Addr is the listener's address;
-	// if that is an unspecified address, the first address of the host. UpdateInstance changes the
-	// record.
+	// Instance is the record that is announced. Its Addr defaults to the listener's address. If
+	// that is an unspecified address, Addr defaults to the first address of the host.
+	// UpdateInstance changes the record.
 	Instance Instance
-	// AnnounceEvery is how often the announcement is renewed. A registry drops the server if it has
-	// not been renewed for three times that. Default 10 s.
+	// AnnounceEvery is the interval at which the server renews its announcement. A registry drops
+	// the record if it has not been renewed for three times AnnounceEvery. Default 10 s.
 	AnnounceEvery time.Duration
 	// SlowAfter is the duration from which a successful call is slow, so that a record of it is
-	// kept: see Server.Samples. For a unary call it counts from when the server read the request
-	// until the reply is ready. For a stream it counts until the method begins. It also applies to
-	// calls to peers, as ClientOptions.SlowAfter does. Default 1 s; if negative, no call is slow.
+	// kept: see Server.Samples. For a unary call, the duration is the time from the moment the
+	// server read the request until the reply is ready. For a stream it is the time until the
+	// method begins. For calls to peers, SlowAfter means the same as ClientOptions.SlowAfter.
+	// Default 1 s; if negative, no call is slow.
 	SlowAfter time.Duration
 	// Diagnostics lets callers read yodel.Stats and yodel.Samples. These contain the names of
-	// methods, peers and tenants, and the texts of errors. Middleware has to authorize the callers,
+	// methods, peers and tenants, and the texts of errors. Middleware must authorize the callers,
 	// for example middleware/auth. Default false: both methods answer permission_denied.
 	Diagnostics bool
 	// NoIntrospection turns off the built-in methods yodel.Info, Stats, Health, Samples and Ping.
@@ -112,9 +114,9 @@ type ServerOptions struct {
 	// down. Default none.
 	OnConn func(ConnEvent)
 	// Protocols are the protocols that the server speaks in addition to yodel's own, on the same
-	// ports. The first bytes of a connection select the protocol, in the order of the list. With
-	// Protocols a client may wait five minutes before its first byte, because clients of other
-	// protocols connect long before they call. Default none.
+	// ports. The first bytes of a connection select the protocol, in the order of the list. If
+	// Protocols is set, a client may wait five minutes before it sends its first byte, because
+	// clients of other protocols connect long before they call. Default none.
 	Protocols []Protocol
 	// OnRegister is called with the name of every method before the method is registered and can be
 	// called. If it returns an error, the method is not registered, and Register returns the error.
@@ -122,8 +124,8 @@ type ServerOptions struct {
 	OnRegister func(method string) error
 	// Logger gets a line at level Info when the server listens, is announced in a registry or
 	// withdrawn, drains, and has stopped. It gets lines at level Warn or Error when something goes
-	// wrong. Lines that peers can cause are limited to ten of a kind in ten seconds; a further line
-	// says how many were dropped. Default slog.Default().
+	// wrong. Of the lines that peers can cause, at most ten of each kind are logged in ten seconds.
+	// A further line says how many were dropped. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -198,7 +200,7 @@ type serverConn struct {
 	mux     *mux.Conn     // set under Server.mu; nil if a client dialled
 	dialled bool          // dialled by a client that has the server in its options
 	refused atomic.Bool   // refused by Connect
-	began   time.Duration // before the settings were sent, on the clock; 0 if a client dialled
+	began   time.Duration // a time before the settings were sent, on the clock; 0 if a client dialled
 	late    bool          // began after the server was shut down; the reader goroutine's
 
 	contexts []callContext // for the next requests; used by the reader goroutine only
@@ -254,7 +256,7 @@ func NewServer(o *ServerOptions) *Server {
 	opts.MaxMemory = orDefault(opts.MaxMemory, 0)
 	s.memory = mux.NewMemory(opts.MaxMemory)
 	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxMemory/2)
-	// registries get a multiple of it
+	// registries get a multiple of AnnounceEvery
 	opts.AnnounceEvery = min(orDefault(opts.AnnounceEvery, 10*time.Second), forever/10)
 	opts.DrainTimeout = orDefault(opts.DrainTimeout, 10*time.Second)
 	s.setUpCalls()
@@ -343,7 +345,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		failed <- s.guard.apart("the listener", nil, func() error { return s.accept(l) })
 		s.mu.Lock()
 		s.accepting--
-		s.arriving-- // with accepting, so that a loop that ends does not look like a connection
+		s.arriving-- // together with accepting, so that a loop that ends does not count as a connection
 		s.emptyLocked()
 		s.mu.Unlock()
 	}()
@@ -417,9 +419,9 @@ func (s *Server) emptyLocked() {
 	}
 }
 
-// serve runs the protocol on a new connection. A connection that was accepted just before the
-// server began to close is served too, and told to drain, because a reset would leave its calls in
-// doubt.
+// serve runs the protocol on a new connection. If a connection was accepted just before the server
+// began to close, the server serves it too, and tells it to drain. A reset would leave the client
+// in doubt whether its calls were executed.
 func (s *Server) serve(nc net.Conn) {
 	defer s.arrived()
 	defer s.guard.rescue("a connection's own code")
@@ -427,7 +429,7 @@ func (s *Server) serve(nc net.Conn) {
 	refuse := func(err error) {
 		_ = nc.Close() // there is nothing more to say
 		s.event(ConnEvent{Kind: introspect.Refused, Addr: addr, Err: err})
-		if !errors.Is(err, ErrServerClosed) { // connections that come late are not logged
+		if !errors.Is(err, ErrServerClosed) { // a connection that comes after Shutdown is not logged
 			s.peerLines.warn(lineRefused, func() []any { return []any{"peer", addr, "err", err} })
 		}
 	}
@@ -645,7 +647,7 @@ func agentOf(l *wire.Limits) string {
 	return text.Clip(string(l.Agent), wire.MaxName) // it is kept until the connection ends
 }
 
-// unlink removes a client's connection that has ended.
+// unlink removes the connection of a client when it has ended.
 func (sc *serverConn) unlink() {
 	s := sc.server
 	s.mu.Lock()
@@ -664,7 +666,7 @@ func (sc *serverConn) ended(_ *mux.Conn, err error) {
 		s.peerLines.warn(lineBreach, func() []any { return []any{"peer", addr, "what", breach.What, "id", "YDL1106"} })
 	} else if errors.Is(err, mux.ErrHandshake) {
 		s.peerLines.warn(lineSilent, func() []any { return []any{"peer", addr, "id", "YDL1102"} })
-	} else if said, ok := errors.AsType[*Error](err); ok { // an error of the transport
+	} else if said, ok := errors.AsType[*Error](err); ok { // an Error of the transport
 		s.peerLines.warn(lineTransport, func() []any {
 			return []any{"peer", addr, "reason", strings.TrimPrefix(said.Message, addr+": "), "id", said.ID}
 		})
@@ -690,8 +692,8 @@ func asError(err error) *Error {
 	return e
 }
 
-// panicked logs a handler's panic and returns the error for the caller, which contains nothing of
-// the panic.
+// panicked logs a handler's panic and returns the error for the caller, which contains no details
+// of the panic.
 func (s *Server) panicked(ctx context.Context, method string, value any) *Error {
 	n := s.guard.panics.Add(1)
 	s.guard.logPanic(ctx, "yodel: handler panicked", n, value, "method", method)

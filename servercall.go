@@ -115,7 +115,7 @@ type callRef struct {
 	in *serverCall
 }
 
-// A wrong is why no call of a bound method can succeed.
+// A wrong is the reason why no call of a bound method can succeed.
 type wrong uint8
 
 const (
@@ -130,8 +130,8 @@ type callKey struct{}
 
 // CallFrom returns the call that a handler is executing, from the handler's context. The call has
 // the metadata, the attachment, the trailer to be sent, and the peer. For any other context
-// CallFrom returns nil. A goroutine that outlives its handler must call CallFrom before the handler
-// returns: afterwards the result may have only the method's name.
+// CallFrom returns nil. If a goroutine outlives its handler, it must call CallFrom before the
+// handler returns. Afterwards the result may have only the method's name.
 func CallFrom(ctx context.Context) *Call {
 	call, _ := ctx.Value(callKey{}).(*Call)
 	return call
@@ -174,7 +174,7 @@ func (r *callRef) value(key any) (value any, known bool) {
 func (r *callRef) hold() *serverCall {
 	if c := r.in; c.current.Load() == r {
 		c.asked.Store(true)
-		if c.current.Load() == r { // it was not freed in the meantime
+		if c.current.Load() == r { // the call was not freed in the meantime
 			return c
 		}
 	}
@@ -189,18 +189,18 @@ func (c *serverCall) free(next *callRef) bool {
 	}
 	last := c.current.Load()
 	c.current.Store(next)
-	if c.asked.Load() { // user code has got the call at this moment
+	if c.asked.Load() { // user code has got the call in the meantime
 		c.current.Store(last)
 		return false
 	}
 	return true
 }
 
-// find returns the method, or nil. The method may have been registered or unregistered since the
-// connection first used the name.
+// find returns the method, or nil if the server has no such method. The method may have been
+// registered or unregistered since the connection first used the name.
 func (b *boundMethod) find() *method {
 	m := b.method.Load()
-	if m == nil || m.unnamed.Load() { // perhaps this name was unregistered
+	if m == nil || m.unnamed.Load() { // this name may have been unregistered
 		now := (*b.server.methods.Load())[b.name]
 		if now != m {
 			b.method.Store(now)
@@ -264,7 +264,7 @@ func (c *serverCall) run(ctx context.Context, early *Error) {
 		return
 	}
 	if err := c.server.handler(c.ctx, &c.call); err != nil {
-		c.err = asError(err) // here, because an error's own method may panic
+		c.err = asError(err) // converted here, because a method of the error may panic
 	}
 }
 
@@ -277,24 +277,26 @@ type lateReply struct {
 }
 
 // Later lets a handler return without a reply, so that no goroutine waits for it. The handler
-// passes the returned function on, and returns nil. Whoever has the reply calls the function, from
-// any goroutine, even before the handler has returned: with what the method would have returned.
-// The function encodes the reply, and waits while the caller does not read its replies. Later calls
-// of it do nothing. If the handler returns an error or panics, that is the reply.
+// passes the returned function to other code, and returns nil. That code calls the function with
+// the reply and the error that the method would have returned. It may do so from any goroutine,
+// even before the handler has returned. The function encodes the reply, and waits while the caller
+// does not read its replies. Further calls of the function do nothing. If the handler returns an
+// error or panics, that error or panic is the outcome of the call.
 //
-// The call stays open until then: it counts in the limits, its context goes on, and Shutdown waits
-// for it, so the function must be called in the end. Arguments of the type View, and bodies that
-// were not copied, stay valid. Middleware sees the handler return, without a reply; observers and
-// statistics see the call end when it is answered. The goroutine waits for the reply after all if a
-// middleware calls Encode, or if the call has an idempotency key that the server remembers. Calls
-// with a stream cannot be answered later: then, and on the client, Later returns nil.
+// The call remains open until the function is called: it counts in the limits, its context does not
+// end, and Shutdown waits for it. So the function must be called in the end. Until then, arguments
+// of the type View, and bodies that were not copied, remain valid. To middleware, the call ends when
+// the handler returns, without a reply. To observers and statistics, it ends when it is answered.
+// The goroutine waits for the reply if a middleware calls Encode, or if the call has an idempotency
+// key that the server remembers. Calls with a stream cannot be answered later. For such a call, and
+// on the client, Later returns nil.
 func (c *Call) Later() func(reply any, err error) {
 	in := c.in
 	if in == nil || in.stream != nil {
 		return nil
 	}
 	late := &lateReply{ready: make(chan struct{})}
-	in.asked.Store(true) // the call is not reused, however late the function is called
+	in.asked.Store(true) // so the call is not reused; the function may be called at any time
 	in.late = late
 	in.protocol.later()
 	return func(reply any, err error) {
@@ -353,7 +355,7 @@ func (c *serverCall) decode() error {
 		if body, err = c.decompress((*unpacked)[:0]); err != nil {
 			return err
 		}
-		c.counted += len(body) // until the method has returned; the decoded arguments take about as much
+		c.counted += len(body) // until the method has returned, because the decoded arguments take about as much
 		*unpacked = body
 	}
 	args := c.method.newArgs()
@@ -383,8 +385,8 @@ func (c *Call) DecodeInto(v any) error {
 	return nil
 }
 
-// Executed reports, on the server, whether the method itself has begun. If it has not, the call was
-// not executed, whatever error middleware returned.
+// Executed reports, on the server, whether the method itself has begun. If the method has not
+// begun, the call was not executed, whichever error middleware returned.
 func (c *Call) Executed() bool { return c.in != nil && c.in.executed }
 
 // Body returns, on the server, the encoded and decompressed arguments, for middleware that compares
@@ -497,7 +499,8 @@ func (c *serverCall) execute(ctx context.Context) (reply any, err error) {
 }
 
 // Draining returns, on the server, a channel that is closed when the server begins to shut down. A
-// handler whose stream has no natural end should then end it. On the client Draining returns nil.
+// handler of a stream that would otherwise never end should end the stream then. On the client
+// Draining returns nil.
 func (c *Call) Draining() <-chan struct{} {
 	if c.in == nil {
 		return nil
@@ -505,7 +508,7 @@ func (c *Call) Draining() <-chan struct{} {
 	return c.in.protocol.Draining()
 }
 
-// replied updates the expected size of replies from a reply of n bytes. The expectation rises at
+// replied updates the expected size of replies from a reply of n bytes. The expected size rises at
 // once and falls slowly.
 func (m *method) replied(n int) {
 	old := m.replySize.Load()
@@ -527,7 +530,7 @@ const maxErrorText = 4 << 10
 // it fails, it returns a nil body, and the call fails with that error.
 func (c *serverCall) encode(scratch *[]byte) (body []byte, compressed bool) {
 	defer func() {
-		if value := recover(); value != nil { // a message's own method panicked
+		if value := recover(); value != nil { // a method of the message panicked
 			body, compressed, c.err = nil, false, c.server.panicked(c.ctx, c.call.Method, value)
 		}
 	}()
@@ -584,7 +587,7 @@ func (c *serverCall) outcome() Error {
 }
 
 // done ends the call: it counts and records it, and releases its memory. Took is the time since
-// execution began. Code is the code that the caller got; for a one-way call, it is that of the
+// execution began. Code is the code that the caller got; for a one-way call, it is the code of the
 // error.
 func (c *serverCall) done(code Code, took time.Duration, handedOver bool) {
 	if c.packed != nil {
@@ -602,7 +605,7 @@ func (c *serverCall) done(code Code, took time.Duration, handedOver bool) {
 	if c.method != nil {
 		c.method.stats.End(took, int(code), handedOver, c.executed)
 	}
-	if c.err == nil && code != 0 { // without a reply: the handler ended its goroutine
+	if c.err == nil && code != 0 { // the handler ended its goroutine, so there is no reply
 		c.err = failure("YDL5002", "%s: the handler ended its goroutine", c.as.name)
 	}
 	endAll(c.ctx, &c.server.guard, c.server.opts.Observers, &c.call, c.err)
@@ -611,8 +614,8 @@ func (c *serverCall) done(code Code, took time.Duration, handedOver bool) {
 	}
 }
 
-// left reports whether the call was a stream that its caller has ended. That is the normal end of
-// many streams, and would fill the records of failed calls.
+// left reports whether the call was a stream that its caller has ended. Many streams normally end
+// in this way. Recording them would fill the records of failed calls.
 func (c *serverCall) left() bool {
 	return c.stream != nil && c.executed && CodeOf(c.err) == Canceled && c.protocol.Cause() == mux.ErrCallerGone //nolint:errorlint // it is set bare
 }

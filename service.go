@@ -37,8 +37,8 @@ type method struct {
 }
 
 // Register registers the exported methods of rcvr, a pointer to a struct, under the name of its
-// type: "Arith.Mul". If methods are given, it registers only these. A method must have one of these
-// shapes:
+// type: "Arith.Mul". If methods are given, Register registers only these methods. A method must
+// have one of these shapes:
 //
 //	func(ctx context.Context, in *In) (*Out, error)
 //	func(ctx context.Context, in *In, out *Out) error      // rpcx
@@ -73,8 +73,8 @@ func (s *Server) Register(rcvr any, methods ...string) error {
 	return s.RegisterName(t.Name(), rcvr, methods...)
 }
 
-// RegisterName is Register with a service name: "shop.Cart" makes "shop.Cart.Add". A service name
-// that ends in a slash is used without a dot: "shop.Cart/" makes "shop.Cart/Add".
+// RegisterName is Register with a service name: "shop.Cart" makes "shop.Cart.Add". After a service
+// name that ends in a slash, no dot is inserted: "shop.Cart/" makes "shop.Cart/Add".
 func (s *Server) RegisterName(service string, rcvr any, methods ...string) error {
 	v := reflect.ValueOf(rcvr)
 	if !v.IsValid() {
@@ -152,10 +152,10 @@ func (s *Server) Handle(name string, function any) error {
 }
 
 // HandleCall registers a unary method whose types are not known when the program is compiled, for
-// bridges and proxies. Handler gets the call with its body encoded: Call.DecodeInto decodes it,
-// Call.Request copies it. It sets Call.Reply to a value, which is encoded in the codec of the call,
-// or to an *Encoded, which is sent as it is; nil is a reply without content. It must not keep the
-// call.
+// bridges and proxies. Handler gets the call with its body still encoded: Call.DecodeInto decodes
+// the body, and Call.Request copies it. Handler sets Call.Reply to a value, which is encoded in the
+// codec of the call, or to an *Encoded, which is sent unchanged. A nil Reply is a reply without
+// content. Handler must not keep the call.
 func (s *Server) HandleCall(name string, handler Handler) error {
 	if handler == nil {
 		return failure("YDL4001", "handle %s: the handler is nil", name)
@@ -177,10 +177,11 @@ func (s *Server) Alias(name string, aliases ...string) error {
 	return nil
 }
 
-// Unregister removes names of methods that Register, Handle or Alias have registered. If there is
-// no method of one of the names, it removes none and returns an error. After Unregister has
-// returned, calls of these names are refused with Unimplemented on every connection. Calls that
-// have begun continue. Other names of the same methods stay. The names may be registered again.
+// Unregister removes names of methods that Register, Handle or Alias have registered. If the server
+// has no method for one of the names, Unregister removes no name and returns an error. After
+// Unregister has returned, calls of these names are refused with Unimplemented on every connection.
+// Calls that have begun continue. Other names of the same methods remain registered. The removed
+// names may be registered again.
 func (s *Server) Unregister(names ...string) error {
 	s.methodsMu.Lock()
 	methods := maps.Clone(*s.methods.Load())
@@ -192,7 +193,7 @@ func (s *Server) Unregister(names ...string) error {
 	}
 	var removed []*method
 	for _, name := range names {
-		if m := methods[name]; m != nil { // else names contains it twice
+		if m := methods[name]; m != nil { // otherwise names contains the name twice
 			m.names = slices.DeleteFunc(m.names, func(other string) bool { return other == name })
 			delete(methods, name)
 			removed = append(removed, m)
@@ -207,21 +208,23 @@ func (s *Server) Unregister(names ...string) error {
 	return nil
 }
 
-// MarkIdempotent says that registered methods may be executed twice. Clients then may send a call
-// again that may have been executed. It panics if there is no method of a name.
+// MarkIdempotent declares that registered methods may be executed twice. Clients may then send a
+// call again even if it may have been executed. MarkIdempotent panics if the server has no method
+// for one of the names.
 func (s *Server) MarkIdempotent(names ...string) {
 	s.mark(names, func(m *method) { m.idempotent.Store(true) })
 }
 
-// MarkInline hints that registered methods are short, so that they run on the reader goroutine.
-// Without a hint the server measures the methods. It panics if there is no method of a name.
+// MarkInline is a hint that registered methods are short, so that they run on the reader goroutine.
+// Without a hint the server measures the methods. MarkInline panics if the server has no method for
+// one of the names.
 func (s *Server) MarkInline(names ...string) {
 	s.mark(names, func(m *method) { m.where.Store(whereInline) })
 }
 
-// MarkConcurrent hints that registered methods take long or wait, so that each call gets a
-// goroutine. Without a hint the server measures the methods. It panics if there is no method of a
-// name.
+// MarkConcurrent is a hint that registered methods take long or wait, so that each call gets its
+// own goroutine. Without a hint the server measures the methods. MarkConcurrent panics if the
+// server has no method for one of the names.
 func (s *Server) MarkConcurrent(names ...string) {
 	s.mark(names, func(m *method) { m.where.Store(whereConcurrent) })
 }
@@ -256,9 +259,9 @@ func (s *Server) mustAdd(name string, isNil bool, m *method) {
 	}
 }
 
-// addAll adds all methods to the table, or none. Of is the method of which the names are aliases,
-// or "" for new methods. OnRegister runs first. Until it has accepted all names, the methods cannot
-// be called, and the names are reserved.
+// addAll adds either all methods to the table or no method. If the names are aliases, of is the
+// method to which they belong. For new methods it is "". OnRegister runs first. Until it has
+// accepted all names, the methods cannot be called, and the names are reserved.
 func (s *Server) addAll(of string, added map[string]*method) error {
 	names := slices.Sorted(maps.Keys(added))
 	if err := s.reserve(names); err != nil {
@@ -333,7 +336,7 @@ func (s *Server) publish(of string, names []string, added map[string]*method) er
 	return nil
 }
 
-// newMethod makes a method of a function, by reflection. First holds the values of its first
+// newMethod makes a method from a function, by reflection. First holds the values of its first
 // parameters: a receiver or nothing.
 func newMethod(f reflect.Value, first ...reflect.Value) (*method, error) {
 	fn, err := reflectcall.Of[Values](f, streamParamOf, first...)
@@ -346,8 +349,9 @@ func newMethod(f reflect.Value, first ...reflect.Value) (*method, error) {
 	}, nil
 }
 
-// streamParamOf returns how a parameter of type t is made of a pipe, if it is a Send or a Recv. The
-// result for a pointer to one has no Message, because a method cannot take it.
+// If t is a Send or a Recv, streamParamOf returns how a parameter of type t is made from a pipe.
+// For a pointer to a Send or a Recv, the result has no Message, because a method cannot take such a
+// parameter.
 func streamParamOf(t reflect.Type) (reflectcall.StreamParam[*pipe], bool) {
 	p, ok := reflect.TypeAssert[streamParam](reflect.Zero(t))
 	if !ok || t.Kind() == reflect.Pointer {

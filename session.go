@@ -20,8 +20,8 @@ import (
 	"github.com/yodel-rpc/yodel/introspect"
 )
 
-// This file serves other protocols on the port of a server. It looks at the first bytes of each
-// connection, and gives connections in other protocols to a Protocol.
+// This file serves other protocols on the port of a server. It recognizes the protocol by the first
+// bytes of each connection, and passes connections in other protocols to a Protocol.
 
 // A Session is a server's connection to a client that speaks another protocol than yodel's. The
 // Protocol that serves it owns it. A Protocol with one call at a time reads and answers in a loop:
@@ -33,15 +33,15 @@ import (
 //		session.Write(reply)
 //	}
 //
-// Reader, Next and a waiting Served.Admit are for one goroutine at a time. All else may be called
-// concurrently until Serve and the functions given to Go have returned.
+// Reader, Next and a waiting Served.Admit are for one goroutine at a time. All other methods may be
+// called concurrently until Serve and the functions that were passed to Go have returned.
 type Session struct {
 	// Conn is the connection. A Protocol writes with Write and reads from Reader.
 	Conn net.Conn
-	// Reader reads the connection from its first byte on, through a buffer of 32 KiB. When the
-	// server drains, Reader returns io.EOF as soon as no call has been open for 50 ms. Many
-	// protocols cannot tell a client of a drain, so without this the client would wait for the
-	// reply to a request that the server no longer reads.
+	// Reader reads the connection from its first byte, through a buffer of 32 KiB. When the server
+	// drains, Reader returns io.EOF as soon as no call has been open for 50 ms. In many protocols a
+	// server cannot tell a client that it drains. Without this rule, such a client would wait for
+	// the reply to a request that the server no longer reads.
 	Reader *bufio.Reader
 	// Peer is the client. A Protocol may set Agent and Metadata before the first call is admitted.
 	Peer *Peer
@@ -71,7 +71,7 @@ type Session struct {
 	lastEnd   time.Time     // when the last call ended
 	receiving bool          // a message has begun to arrive, and Next was not called since
 	peeking   bool          // Admit waits, and another goroutine reads ahead
-	stopPeek  bool          // that goroutine has to end
+	stopPeek  bool          // the goroutine that reads ahead must end
 	deadline  time.Time     // of reads
 	writeErr  error         // of Write
 	reserved  int           // bytes, by Reserve; part of held
@@ -87,14 +87,16 @@ type pace struct {
 }
 
 const (
-	// sniffed is how many bytes at most decide which protocol a connection speaks.
+	// sniffed is the largest number of bytes from which the server decides which protocol a
+	// connection speaks.
 	sniffed = 512
-	// silentTime is how long a client may wait before its first byte, with Protocols: clients of
-	// some protocols connect long before their first call.
+	// silentTime is how long a client may wait before its first byte, if the server has Protocols.
+	// Clients of some protocols connect long before their first call.
 	silentTime = 5 * time.Minute
 	// quietTime is how long a session without open calls lasts while the server drains.
 	quietTime = 50 * time.Millisecond
-	// leastPace is the least rate, in bytes per second, at which the rest of a message arrives.
+	// leastPace is the lowest rate, in bytes per second, at which the rest of a message must
+	// arrive.
 	leastPace = 4 << 10
 	// sessionBuffer is the size of Session.Reader.
 	sessionBuffer = 32 << 10
@@ -189,10 +191,10 @@ func (ses *Session) wakeLocked() {
 // each request. Next returns io.EOF if there will be no further message, because the client has
 // closed the connection, the server drains, or no call was open for Limits.IdleTimeout.
 //
-// The message lasts until Next is called again. Until then a drain waits for it, and its rest has
-// to arrive with at least 4 KiB per second, measured over twice Limits.KeepAlive of waiting.
-// Otherwise Reader returns an error, so that a client cannot hold memory with half a request. A
-// Protocol that does not call Next has no such bound.
+// The message lasts until Next is called again. Until then a drain waits for the message. The rest
+// of the message must arrive at 4 KiB per second or more, measured over twice Limits.KeepAlive of
+// waiting. Otherwise Reader returns an error, so that a client cannot hold memory with half a
+// request. These bounds do not apply to a Protocol that does not call Next.
 func (ses *Session) Next() error {
 	ses.receive(false)
 	if _, err := ses.Reader.Peek(1); err != nil {
@@ -211,7 +213,7 @@ func (ses *Session) receive(begins bool) {
 	ses.changedLocked()
 }
 
-// A sessionReader reads first, then the connection.
+// A sessionReader first reads the bytes of Session.first, and then the connection.
 type sessionReader struct{ *Session }
 
 func (r sessionReader) Read(b []byte) (int, error) {
@@ -290,9 +292,9 @@ func (ses *Session) idle() bool {
 	return len(ses.open) == 0 && time.Since(ses.lastEnd) >= ses.server.limits.IdleTimeout
 }
 
-// readAhead reads into the buffer while the reading goroutine waits for something else, so that the
-// calls of a client that leaves end. It notices the client's end while the buffer has room. Stop
-// ends it.
+// readAhead reads into the buffer while the reading goroutine does not read. So it can end the
+// calls of a client that disconnects. It notices the end of the connection as long as the buffer
+// has room. The function stop ends it.
 func (ses *Session) readAhead() (stop func()) {
 	if !ses.beginReadAhead() {
 		return func() {}
@@ -323,7 +325,7 @@ func (ses *Session) readAhead() (stop func()) {
 	}
 }
 
-// beginReadAhead reports whether readAhead could end a Read that it begins.
+// beginReadAhead reports whether readAhead could interrupt a Read that it begins.
 func (ses *Session) beginReadAhead() bool {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -336,13 +338,14 @@ func (ses *Session) beginReadAhead() bool {
 
 // Write writes all of b to the connection. It may be called concurrently, and the bytes of
 // concurrent calls do not mix. If the client does not accept 64 KiB within twice Limits.KeepAlive,
-// Write closes the connection and fails, so that a client that does not read cannot hold its calls.
+// Write closes the connection and fails, so that a client that does not read cannot keep its calls
+// open.
 func (ses *Session) Write(b []byte) (n int, err error) {
 	ses.writing <- struct{}{}
 	defer func() { <-ses.writing }()
 	returned := false
 	defer func() {
-		if !returned { // a panic of the connection's own code, or the end of the goroutine
+		if !returned { // the code of the connection panicked or ended the goroutine
 			ses.writeFailed(errInterrupted)
 		}
 	}()
@@ -375,7 +378,7 @@ func (ses *Session) writeFailed(err error) {
 // Reserve counts n bytes that the Protocol holds for the client in addition to the requests of
 // admitted calls, for example replies that wait to be sent. It returns false, and counts nothing,
 // if Limits.MaxMemory or ServerOptions.MaxMemory has no room for them. Release ends the
-// reservation; the end of the session releases the rest.
+// reservation. The end of the session releases the rest.
 func (ses *Session) Reserve(n int) bool {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -386,7 +389,7 @@ func (ses *Session) Reserve(n int) bool {
 	return true
 }
 
-// Release ends the reservation of n bytes, or of all that are reserved if these are fewer.
+// Release ends the reservation of n bytes, or of all reserved bytes if they are fewer than n.
 func (ses *Session) Release(n int) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -423,18 +426,18 @@ func (ses *Session) giveLocked(n int) {
 	ses.server.memory.Give(n)
 }
 
-// serve runs the protocol to the end of the connection.
+// serve runs the protocol until the connection ends.
 func (ses *Session) serve(p Protocol, name string) {
 	s := ses.server
 	ses.Reader = bufio.NewReaderSize(sessionReader{ses}, sessionBuffer)
-	ses.receive(false) // a Protocol that does not call Next has no bounds for its messages
+	ses.receive(false) // the bounds for messages do not apply to a Protocol that does not call Next
 	err := s.guard.apart("protocol "+name, nil, func() error { return p.Serve(ses.ctx, ses) })
 	aborted := context.Cause(ses.ctx) == mux.ErrClosed //nolint:errorlint // it is set bare
 	ses.cancel(mux.ErrCallerGone)
 	_ = ses.Conn.Close() // there is nothing more to say
 	ses.calls.Wait()
 	ses.releaseAll()
-	if !ses.refused.Load() { // else the event of its end was sent
+	if !ses.refused.Load() { // otherwise the event of its end was already sent
 		s.event(ses.ending(name, err, aborted))
 	}
 }
@@ -458,7 +461,7 @@ func (ses *Session) ending(protocol string, err error, aborted bool) ConnEvent {
 		e.Kind, e.Err = introspect.WriteFailed, ses.writeErr
 	case over:
 		e.Kind, e.Err = introspect.Disconnected, nil
-	case ses.readErr != nil && errors.Is(err, ses.readErr): // the network's fault
+	case ses.readErr != nil && errors.Is(err, ses.readErr): // the network has failed, and not the Protocol
 	default:
 		ses.server.peerLines.warn(lineBreach, func() []any {
 			return []any{"peer", e.Addr, "protocol", protocol, "what", err.Error(), "id", "YDL1106"}
@@ -542,7 +545,7 @@ func samePlugin(a, b any) bool {
 func (ses *Session) drain() {
 	ses.drainOnce.Do(func() {
 		close(ses.draining)
-		if ses.Conn == nil { // there is nobody to tell
+		if ses.Conn == nil { // calls of Server.Do have no client to inform
 			return
 		}
 		for {
@@ -571,7 +574,7 @@ func (ses *Session) drain() {
 }
 
 // stopReading makes Reader return io.EOF, unless a call has begun meanwhile. It reports whether
-// drain has no more to do.
+// drain is done.
 func (ses *Session) stopReading() bool {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -590,7 +593,7 @@ func (ses *Session) stopReading() bool {
 func (ses *Session) abort() {
 	ses.cancel(mux.ErrClosed)
 	if ses.Conn != nil {
-		_ = ses.Conn.Close() // it is given up
+		_ = ses.Conn.Close() // the server abandons the connection
 	}
 }
 
@@ -643,9 +646,9 @@ type room struct {
 	freed chan struct{} // closed when a call has ended; nil without a waiter
 }
 
-// enter takes room for a call of n bytes, and reports whether it did. If there is no room, it waits
-// until ctx ends, or returns false at once without wait. A single call may have any number of
-// bytes. Alone reports whether no other call was in the room.
+// enter takes room for a call of n bytes, and reports whether it did. If there is no room and wait
+// is set, enter waits for room until ctx ends. If wait is not set, it returns false at once. A
+// single call may have any number of bytes. Alone reports whether no other call was in the room.
 func (r *room) enter(ctx context.Context, n, calls, bytes int, wait bool) (alone, ok bool) {
 	for {
 		r.mu.Lock()

@@ -32,8 +32,8 @@ type serviceLister interface {
 // Limits for the use of a resolver in messages.
 const (
 	maxSourceName = 120
-	// listTime is how long a registry may take to list its services. firstListTime is how long a
-	// first set of instances that is empty waits for the list.
+	// listTime is how long a registry may take to list its services. firstListTime is how long the
+	// client waits for the list before it uses a first set of instances that is empty.
 	listTime      = 2 * time.Second
 	firstListTime = 250 * time.Millisecond
 )
@@ -47,7 +47,8 @@ func (s *source) describe(r Resolver) {
 }
 
 // list lists the services of the registry on a goroutine of c. It waits for the result, at most for
-// patience. Calls do not wait for it, except that the first set of instances may come later.
+// patience. Calls do not wait for the list, except that the first set of instances may come later
+// because of it.
 func (s *source) list(ctx context.Context, c *Client, patience time.Duration) {
 	s.mu.Lock()
 	busy := s.lister == nil || s.listing

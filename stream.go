@@ -28,17 +28,17 @@ type Duplex[In, Out any] string
 // Send sends a message to the other side of a stream. It encodes msg before it returns, so the
 // caller may change msg afterwards. It waits while the flow-control window of the other side is
 // full. If the other side has ended the call, Send returns io.EOF, and the outcome of the call has
-// the reason; otherwise it returns the reason why the stream ended. Messages that the other side
-// sent before can still be received. Send may be called concurrently.
+// the reason. If the stream has ended in another way, Send returns the reason. Messages that the
+// other side has sent before can still be received. Send may be called concurrently.
 type Send[T any] func(msg *T) error
 
 // End tells the other side that this side sends no more messages. Calling End twice is allowed.
 func (s Send[T]) End() error { return s(nil) }
 
-// Recv iterates over the messages of a stream; convert it to an iter.Seq2 where that type is
-// needed. The iteration ends after the last message, or with an error, which is the second value of
-// the last iteration. Leaving the loop does not end the stream: a second loop continues with the
-// next message. A Recv may be used by one goroutine at a time.
+// Recv iterates over the messages of a stream. A program converts it to an iter.Seq2 where that
+// type is needed. The iteration ends after the last message, or with an error, which is the second
+// value of the last iteration. Leaving the loop does not end the stream: a second loop continues
+// with the next message. A Recv may be used by one goroutine at a time.
 type Recv[T any] iter.Seq2[*T, error]
 
 // Reuse makes r decode all messages into the same variable, and returns r. Each message is valid
@@ -47,15 +47,15 @@ type Recv[T any] iter.Seq2[*T, error]
 //
 //	for tick, err := range Watch.Call(ctx, client, &Query{"GOOG"}).Reuse() { … }
 //
-// The variable is cleared before each message; raw bytes keep their capacity. Reuse calls r with a
-// nil yield function, which a Recv that yodel did not make has to accept.
+// The variable is cleared before each message, but raw bytes keep their capacity. Reuse calls r
+// with a nil yield function. A Recv that yodel did not make must accept that.
 func (r Recv[T]) Reuse() Recv[T] {
 	r(nil)
 	return r
 }
 
-// Next waits for the next message. It returns io.EOF after the last one. On the result of a Feed's
-// Call it returns the first message and cancels the call.
+// Next waits for the next message. It returns io.EOF after the last message. If r is the result of
+// Feed.Call, Next returns the first message and cancels the call.
 func (r Recv[T]) Next() (*T, error) {
 	next := struct { // one allocation; a loop would take three
 		msg *T
@@ -68,9 +68,9 @@ func (r Recv[T]) Next() (*T, error) {
 	return next.msg, next.err
 }
 
-// Call calls the method when the caller ranges over the result, which is allowed once. An error is
-// the second value of the last iteration. Leaving the loop cancels the call. That is not an error:
-// the caller, middleware and observers see the call end without an error.
+// Call calls the method when the caller ranges over the result. The caller may range over it once.
+// An error is the second value of the last iteration. Leaving the loop cancels the call. That is
+// not an error: the caller, middleware and observers see the call end without an error.
 func (m Feed[In, Out]) Call(ctx context.Context, c Caller, in *In) Recv[Out] {
 	return m.Do(ctx, c, &Call{}, in)
 }
@@ -184,7 +184,7 @@ func (m Duplex[In, Out]) Handle(s *Server, f func(ctx context.Context, recv Recv
 	})
 }
 
-// carry carries out a call that has a stream.
+// carry makes a call that has a stream.
 func carry(ctx context.Context, c Caller, call *Call, method string, in, out any, kind uint64, body func(*pipe) error) error {
 	call.Method, call.Args, call.Reply = method, in, out
 	call.stream = &outgoingStream{kind: kind, body: body}
@@ -231,8 +231,8 @@ func receiver[T any](p *pipe) Recv[T] {
 	}
 }
 
-// receive waits for a message. With p.reuse it decodes the message into last, if that is not nil.
-// It returns io.EOF after the last message.
+// receive waits for a message. If p.reuse is set and last is not nil, it decodes the message into
+// last. It returns io.EOF after the last message.
 func receive[T any](p *pipe, last *T) (*T, error) {
 	body, err := p.receive()
 	if err != nil {
@@ -243,7 +243,7 @@ func receive[T any](p *pipe, last *T) (*T, error) {
 		if !p.reuse {
 			return any(p.cut(body)).(*T), nil //nolint:forcetypeassert // its type was checked above
 		}
-	} else if msg != nil { // raw bytes keep their capacity instead
+	} else if msg != nil { // not for raw bytes, which keep their capacity
 		*msg = *new(T)
 	}
 	if msg == nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // This file answers calls of methods that a server does not have. Any peer can make such calls, so
-// each refusal must take constant work. Services are looked up in a set. The search for a similar
+// each refusal must take constant time. Services are looked up in a set. The search for a similar
 // name runs once per method number of a connection, at a limited rate and over a limited number of
 // names.
 
@@ -23,9 +23,9 @@ type suggester struct {
 	due atomic.Int64
 }
 
-// A serviceSet holds the services that a server has methods of.
+// A serviceSet holds the names of the services whose methods a server has.
 type serviceSet struct {
-	methods  *map[string]*method // the methods that it was made from
+	methods  *map[string]*method // the methods from which the set was made
 	services map[string]bool
 	empty    bool // all methods are built in
 }

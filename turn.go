@@ -19,7 +19,7 @@ type orders struct {
 	lines keyed.Lines[*Endpoint, *mux.Conn]
 }
 
-// A turn is an ordered call: its place in the line of its key, and its trip.
+// A turn is an ordered call: its place in the queue of its key, and its trip.
 type turn struct {
 	keyed.Turn[*Endpoint, *mux.Conn]
 
@@ -36,7 +36,7 @@ func newTurn() *keyed.Turn[*Endpoint, *mux.Conn] {
 	return &t.Turn
 }
 
-// turnOf returns the turn around a keyed.Turn that newTurn made. It returns nil for nil.
+// turnOf returns the turn that contains a keyed.Turn of newTurn. It returns nil for nil.
 func turnOf(t *keyed.Turn[*Endpoint, *mux.Conn]) *turn {
 	if t == nil {
 		return nil
@@ -47,7 +47,7 @@ func turnOf(t *keyed.Turn[*Endpoint, *mux.Conn]) *turn {
 // Conclude implements keyed.Owner.
 func (t *turn) Conclude() { t.trip.conclude() }
 
-// enter adds a call to the end of the line of its key.
+// enter adds a call to the end of the queue of its key.
 func (o *orders) enter(ctx context.Context, key string, goes bool) (*turn, error) {
 	t, err := o.lines.Enter(ctx, key, goes)
 	if err != nil {
@@ -63,8 +63,9 @@ func (o *orders) embark(key string, pin, ep *Endpoint, conn *mux.Conn) (t *turn,
 	return turnOf(embarked), needsConn
 }
 
-// await waits until an attempt may be sent. It returns the endpoint of the calls before it if the
-// attempt has to follow them, and nil if it may go anywhere.
+// await waits until an attempt may be sent. If the attempt must go to the same endpoint as the
+// earlier calls of its key, await returns that endpoint. It returns nil if the attempt may go to
+// any endpoint.
 func (t *turn) await(ctx context.Context, deadline time.Time, closing <-chan struct{}, pin *Endpoint) (*Endpoint, error) {
 	ep, err := t.Await(ctx, deadline, closing, pin)
 	if err != nil {
@@ -79,8 +80,8 @@ func (t *turn) result() error {
 	return t.trip.err
 }
 
-// interruptedTurn turns a keyed.Interrupted into the error of a call that has waited for its turn.
-// It returns other errors as they are.
+// interruptedTurn converts a keyed.Interrupted to the error of a call that has waited in the queue
+// of its key. It returns other errors unchanged.
 func interruptedTurn(err error, stood time.Duration, key string) error {
 	interrupted, ok := errors.AsType[*keyed.Interrupted](err)
 	if !ok {
@@ -93,7 +94,7 @@ func interruptedTurn(err error, stood time.Duration, key string) error {
 	case errors.Is(cause, keyed.ErrDeadline):
 		cause = mux.ErrDeadline
 	}
-	if stood < time.Millisecond { // the call's time had passed before
+	if stood < time.Millisecond { // the call's time was over before it waited
 		return &mux.CallError{Cause: cause, NotProcessed: true}
 	}
 	return tooLate(cause, "YDL3203", " after %v of waiting for the calls before it with the key %.40q", rounded(stood), key)
