@@ -406,7 +406,7 @@ func (c *Call) begin(ctx context.Context, o *outgoing) {
 	c.inherit(ctx)
 }
 
-// end undoes what the client changed in a user's call while it ran.
+// end undoes the changes that the client made to a user's call while the call ran.
 func (c *Call) end() {
 	if c.Trace != c.out.trace { // an observer has set it
 		c.Trace = c.out.trace

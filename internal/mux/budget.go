@@ -82,8 +82,8 @@ const (
 	scarceShare = 16       // like idleShare, while the connections need more than the total
 	minBytes    = 64 << 10 // the smallest byte limit of a share
 	// obeyTime is how long a peer may take to answer the ping that follows a lower limit. After
-	// that, requests beyond the limit are refused, and other connections get what the peer does not
-	// use. A live peer answers sooner: see Limits.KeepAlive.
+	// that, the server refuses requests beyond the limit, and other connections get the part that
+	// the peer does not use. A live peer answers sooner: see Limits.KeepAlive.
 	obeyTime      = 30 * time.Second
 	fewestToShare = 4 // in a share smaller than this, one request more or less matters
 )

@@ -33,8 +33,8 @@ type Limits struct {
 	Polling time.Duration
 }
 
-// Config is what the owner of connections provides. Several connections share one Config, and
-// nothing changes it.
+// Config holds the settings and the functions that the owner of connections provides. Several
+// connections share one Config, and nothing changes it.
 type Config struct {
 	Limits
 

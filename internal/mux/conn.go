@@ -70,7 +70,7 @@ type Conn struct {
 	socket syscall.RawConn // nil when nc is not a plain socket, see socketOf
 	mu     sync.Mutex
 	count  counters
-	memory holding // what the peer makes this side hold, see memory_account.go
+	memory holding // the bytes that the peer makes this side hold, see memory_account.go
 
 	reading  reading
 	writing  writing

@@ -47,9 +47,9 @@ func (lt *lifetime) graciousLocked() bool {
 }
 
 // shutSocket closes the underlying connection. If a socket is closed with unread data in it, or
-// data arrives after the close, TCP sends a reset, and the reset destroys what the peer has not
-// read yet. A gracious end therefore only closes the writing direction. The reader then reads on
-// until the peer closes too, for at most half of closingTime.
+// data arrives after the close, TCP sends a reset, and the reset destroys data that the peer has
+// not read yet. A gracious end therefore only closes the writing direction. The reader then reads
+// on until the peer closes too, for at most half of closingTime.
 func (lt *lifetime) shutSocket(gracious bool) {
 	c := lt.c
 	if gracious && c.writing.finishBelow() && c.reading.limitReading(time.Now().Add(closingTime/2)) == nil {

@@ -84,9 +84,9 @@ func (lt *lifetime) ping(ctx context.Context) (time.Duration, error) {
 }
 
 // keepAliveLocked pings a peer that has been silent, and reports whether the peer is alive. A peer
-// is alive if it sends something, or if it accepts what was written to it. On a slow link a ping
-// can wait in the queue behind megabytes of a message. A side that only receives therefore pings
-// too: its peer receives that ping, although the peer's answer has to wait in its queue.
+// is alive if it sends something, or if it accepts data that was written to it. On a slow link a
+// ping can wait in the queue behind megabytes of a message. A side that only receives therefore
+// pings too: its peer receives that ping, although the peer's answer has to wait in its queue.
 func (lt *lifetime) keepAliveLocked(now int64) bool {
 	c := lt.c
 	lt.pingAt = later(now, c.cfg.KeepAlive)

@@ -6,8 +6,8 @@ import "time"
 
 // A late reply is a reply that is sent after Serve has returned. No goroutine waits for it. Serve
 // calls Later while it runs. The code that has the reply calls Finish, on any goroutine, before or
-// after Serve returns. The request stays open until then: in the table, in the limits, and during a
-// drain.
+// after Serve returns. The request remains open until Finish is called: in the table, in the
+// limits, and during a drain.
 
 // The states of a late reply.
 const (

@@ -95,8 +95,8 @@ func (ci *callsIn) awaitRequestRoomRelocking(r *Request) {
 }
 
 // hangUpTime is the interval at which a side that has stopped reading checks whether the peer has
-// closed the connection. If the peer has closed it, this side goes on reading the peer's last
-// frames for at most hangUpTime.
+// closed the connection. If the peer has closed it, this side reads the peer's last frames for at
+// most hangUpTime, and then ends the connection.
 const hangUpTime = time.Second
 
 // awaitRoomRelocking waits until a request has left the table, for at most stuckTime. It unlocks

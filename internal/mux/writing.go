@@ -17,9 +17,9 @@ const (
 	// mostGathered is the largest number of callers whose next requests the reader flushes
 	// together, see gatherLocked.
 	mostGathered = 64
-	// highWater is the number of waiting output bytes from which the next piece of a large message
-	// has to wait, and an asynchronous or one-way call too. So a small call waits only behind a
-	// bounded number of bytes.
+	// highWater is the number of unwritten bytes from which the next piece of a large message, an
+	// asynchronous call or a one-way call has to wait. So a small call waits only for a bounded
+	// number of bytes.
 	highWater = 256 << 10
 	// maxWrite bounds the bytes of a blocking write, so that keepAliveLocked can see its progress.
 	maxWrite = 256 << 10
