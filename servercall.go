@@ -285,11 +285,11 @@ type lateReply struct {
 //
 // The call remains open until the function is called: it counts in the limits, its context does not
 // end, and Shutdown waits for it. So the function must be called in the end. Until then, arguments
-// of the type View, and bodies that were not copied, remain valid. To middleware, the call ends when
-// the handler returns, without a reply. To observers and statistics, it ends when it is answered.
-// The goroutine waits for the reply if a middleware calls Encode, or if the call has an idempotency
-// key that the server remembers. Calls with a stream cannot be answered later. For such a call, and
-// on the client, Later returns nil.
+// of the type View, and bodies that were not copied, remain valid. To middleware, the call ends
+// when the handler returns, without a reply. To observers and statistics, it ends when it is
+// answered. The goroutine waits for the reply if a middleware calls Encode, or if the call has an
+// idempotency key that the server remembers. Calls with a stream cannot be answered later. For such
+// a call, and on the client, Later returns nil.
 func (c *Call) Later() func(reply any, err error) {
 	in := c.in
 	if in == nil || in.stream != nil {
