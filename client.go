@@ -385,7 +385,10 @@ func (c *Client) then(ctx context.Context, method string, in, out any, done ende
 
 // begin prepares a call that the user made. The user may have used the call before.
 func (c *Call) begin(ctx context.Context, o *outgoing) {
-	c.out, c.Attempt, o.trace = o, 0, c.Trace
+	c.out, c.Attempt = o, 0
+	if c.Trace != "" || o.trace != "" {
+		o.trace = c.Trace
+	}
 	// begin does not write fields that are already correct, because they are in the cache of the
 	// processor on which the reader goroutine runs.
 	if c.tried != nil {
@@ -408,7 +411,7 @@ func (c *Call) begin(ctx context.Context, o *outgoing) {
 
 // end undoes the changes that the client made to a user's call while the call ran.
 func (c *Call) end() {
-	if c.Trace != c.out.trace { // an observer has set it
+	if trace := c.out.trace; (c.Trace != "" || trace != "") && c.Trace != trace { // an observer has set it
 		c.Trace = c.out.trace
 	}
 	c.out = nil
