@@ -18,8 +18,9 @@ FUZZTIME     := 20s
 GOTEST := go test
 # These packages judge allocations, memory, time or speed, which the race detector changes: they run without it too.
 TIMED := . ./internal/mux ./internal/torture ./middleware/... ./balance ./recommended ./restart ./conformance/... ./compress/klauspost ./examples
-# These need another system's server for nearly every test, and minutes to build.
-SERVED := /(registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
+# These need another system's server for nearly every test, and minutes to build. The attacks judge latencies, which the
+# tests of other packages change: test-timing runs them alone.
+SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

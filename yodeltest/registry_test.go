@@ -92,7 +92,7 @@ func (d desk) Override(ctx context.Context, service, addr, state string, weight 
 	}
 	in, ttl := yodel.Instance{Addr: addr, State: state, Weight: weight}, time.Hour
 	if d.losesSettings {
-		ttl = time.Second
+		ttl = time.Second / 2 // before the record of the instance ends
 	}
 	if d.listsSettings {
 		return d.Announce(ctx, service, in, ttl)
