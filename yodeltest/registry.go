@@ -417,7 +417,7 @@ func (x registryTrial) override() error {
 			return len(got) == 1 && got[0].Addr == in.Addr && got[0].State == state && got[0].Weight == weight
 		})
 	}
-	err := errors.Join(set.until(), x.announce(service, x.TTL, in), settings.Override(ctx, service, in.Addr, "inactive", 0))
+	err := errors.Join(set.until(), x.announce(service, x.TTL, in), instances.until(in.Addr), settings.Override(ctx, service, in.Addr, "inactive", 0))
 	if err == nil {
 		err = want("inactive", 0)
 	}
