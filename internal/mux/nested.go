@@ -25,7 +25,7 @@ import (
 //     passOnReadingRelocking.
 
 // extraOpen returns how many requests that serve calls of the receiver may be open beyond a window
-// of n. If each call in two full windows calls back, and each of those calls calls back again,
+// of n. If each call in two full windows makes a call back, and each of these makes another,
 // there are two such requests for each place in the window.
 func extraOpen(n int) int { return max(2*min(n, wire.MaxSlots), initialWindow) }
 
