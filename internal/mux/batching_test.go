@@ -68,7 +68,7 @@ func TestTwoCallersShareAWrite(t *testing.T) {
 	cn, sn := counted(t, c, srv)
 	cn, sn = since(cn, client), since(sn, server)
 	t.Logf("%d calls took %d writes on the client and %d on the server", calls, cn.Writes, sn.Writes)
-	if cn.Writes > calls*4/5 {
+	if cn.Writes > calls*4/5 && !raceEnabled { // the race detector delays the second caller
 		t.Errorf("%d calls took %d writes on the client, want one for most pairs", calls, cn.Writes)
 	}
 	wantEmpty(t, "the client", c)
