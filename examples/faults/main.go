@@ -12,7 +12,9 @@
 // server that was more time each time. Of each fault it measures the calls that are made from 2 s
 // after its begin, and compares them with those while all was well before and after it. No call may
 // fail, and the 99th percentile may be a tenth larger, times the factor by which the healthy
-// windows of the same run differ from each other: on a busy machine they differ more.
+// windows of the same run differ from each other: on a busy machine they differ more. The 99th
+// percentile of a measurement is the median of those of its eight parts, so that one stall of the
+// machine does not count.
 //
 // The servers are in server.go, the proxy is in proxy.go, the callers are in load.go, the reckoning
 // is in report.go.

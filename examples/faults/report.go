@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -36,15 +37,15 @@ func report(ctx context.Context, l *load, windows []window) error {
 		if len(took) == 0 {
 			continue // it was interrupted
 		}
-		p99[i] = quantile(took, 0.99)
+		p99[i] = l.p99(w)
 		name := "well"
 		if w.fault != nil {
 			name = w.fault.name
 		}
 		fmt.Printf("%-8s  %7d  %8v  %8v  %8v", name, len(took), short(quantile(took, 0.5)), short(p99[i]), short(took[len(took)-1]))
 		if w.fault != nil && i+1 < len(windows) {
-			if after, _ := l.took(windows[i+1]); len(after) > 0 {
-				ratio := 2 * float64(p99[i]) / float64(p99[i-1]+quantile(after, 0.99))
+			if after := l.p99(windows[i+1]); after > 0 {
+				ratio := 2 * float64(p99[i]) / float64(p99[i-1]+after)
 				fmt.Printf("  %13.1f%%  %10.2f", 100*float64(byBad)/float64(len(took)), ratio)
 				if ratio > allowed && allowed <= busy {
 					faults = append(faults, fmt.Errorf("with a server that is %s, the 99th percentile is %.2f times that of the healthy windows before and after it; allowed is %.2f", name, ratio, allowed))
@@ -72,8 +73,7 @@ func spread(l *load, windows []window) float64 {
 		if w.fault != nil {
 			continue
 		}
-		if took, _ := l.took(w); len(took) > 0 {
-			p99 := quantile(took, 0.99)
+		if p99 := l.p99(w); p99 > 0 {
 			most = max(most, p99)
 			if least == 0 || p99 < least {
 				least = p99
@@ -84,6 +84,28 @@ func spread(l *load, windows []window) float64 {
 		return 1 // the run was interrupted before the first healthy window
 	}
 	return float64(most) / float64(least)
+}
+
+// parts is into how many parts p99 divides a window.
+const parts = 8
+
+// p99 returns the median of the 99th percentiles of the parts of a window, and 0 for a window without
+// calls. When the machine stalls for some milliseconds, the calls that are open are the slowest
+// hundredth of the window, but of one part only; a bad server that gets calls gets them in every part.
+func (l *load) p99(w window) time.Duration {
+	length := w.end.Sub(w.began) / parts
+	var all []time.Duration
+	for i := range time.Duration(parts) {
+		part := window{began: w.began.Add(i * length), end: w.began.Add((i + 1) * length)}
+		if took, _ := l.took(part); len(took) > 0 {
+			all = append(all, quantile(took, 0.99))
+		}
+	}
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
 }
 
 // quantile returns the latency that a share q of the calls did not exceed.
