@@ -89,9 +89,10 @@ func spread(l *load, windows []window) float64 {
 // parts is into how many parts p99 divides a window.
 const parts = 8
 
-// p99 returns the median of the 99th percentiles of the parts of a window, and 0 for a window without
-// calls. When the machine stalls for some milliseconds, the calls that are open are the slowest
-// hundredth of the window, but of one part only; a bad server that gets calls gets them in every part.
+// p99 returns the median of the 99th percentiles of the parts of a window, and 0 for a window
+// without calls. When the machine stalls for some milliseconds, the calls that are open are the
+// slowest hundredth of the window, but of one part only; a bad server that gets calls gets them in
+// every part.
 func (l *load) p99(w window) time.Duration {
 	length := w.end.Sub(w.began) / parts
 	var all []time.Duration

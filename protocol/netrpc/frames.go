@@ -11,6 +11,8 @@ import (
 	"io"
 	"math"
 	"slices"
+
+	"github.com/yodel-rpc/yodel/internal/gobwire"
 )
 
 // A frames reads the stream of the peer, message by message. It decodes only headers. It passes on
@@ -123,7 +125,7 @@ func (f *frames) openBody(size int) ([]byte, error) {
 	}
 	reserved := 0
 	defer func() { f.release(reserved) }()
-	_, start := uintOf(value)
+	_, start := gobwire.Uint(value)
 	definitions, err := f.types.complete(value[start:], func() ([]byte, error) {
 		n, start, err := f.peekMessage()
 		if err != nil {
@@ -157,7 +159,7 @@ func (f *frames) toValue() (size int, id int64, err error) {
 			return 0, 0, unexpected(err)
 		}
 		if start+n > size {
-			return 0, 0, errDamaged
+			return 0, 0, gobwire.ErrDamaged
 		}
 		if number&1 == 0 { // definitions have negative numbers
 			return size, int64(number >> 1), nil
@@ -169,12 +171,12 @@ func (f *frames) toValue() (size int, id int64, err error) {
 		if _, err := io.ReadFull(f.reader, message); err != nil {
 			return 0, 0, unexpected(err)
 		}
-		definition := &cursor{rest: message[start+n:]}
+		definition := &cursor{Cursor: gobwire.Cursor{Rest: message[start+n:]}}
 		if _, err = f.types.define(^int64(number>>1), definition); err != nil {
 			return 0, 0, err
 		}
-		if len(definition.rest) > 0 {
-			return 0, 0, errDamaged
+		if len(definition.Rest) > 0 {
+			return 0, 0, gobwire.ErrDamaged
 		}
 	}
 }
@@ -202,7 +204,7 @@ func (f *frames) peekUint(at int) (x uint64, size int, err error) {
 			}
 			return 0, 0, err
 		}
-		switch x, size := uintOf(b[at:]); {
+		switch x, size := gobwire.Uint(b[at:]); {
 		case size > 0:
 			return x, size, nil
 		case size < 0:
@@ -215,8 +217,8 @@ func (f *frames) peekUint(at int) (x uint64, size int, err error) {
 // definitions of types.
 func valueAt(b []byte) int {
 	for at := 0; at < len(b); {
-		length, n := uintOf(b[at:])
-		id, _ := uintOf(b[at+n:])
+		length, n := gobwire.Uint(b[at:])
+		id, _ := gobwire.Uint(b[at+n:])
 		if n <= 0 || id&1 == 0 {
 			return at
 		}

@@ -29,6 +29,7 @@ import (
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/gobwire"
 )
 
 // Protocol serves clients of net/rpc with its default encoding, gob. The server needs the codec
@@ -55,10 +56,10 @@ func (protocol) Match(first []byte) (ok, more bool) {
 	const definition = "\x03\x01\x01\x07Request"
 	rest := first
 	for _, isID := range []bool{false, true} {
-		_, n := uintOf(rest)
+		_, n := gobwire.Uint(rest)
 		switch {
 		case n == 0:
-			return false, len(rest) < maxUint
+			return false, len(rest) < gobwire.MaxUint
 		case n < 0 || isID && rest[n-1]&1 == 0:
 			return false, false
 		}
@@ -67,32 +68,6 @@ func (protocol) Match(first []byte) (ok, more bool) {
 	n := min(len(rest), len(definition))
 	same := string(rest[:n]) == definition[:n]
 	return same && n == len(definition), same
-}
-
-// maxUint is the maximum size of a number in a gob, in bytes.
-const maxUint = 9
-
-// uintOf decodes a number of a gob. A number below 128 is one byte. A larger one is the negated
-// count of the following bytes, and then these bytes, highest first. uintOf returns the size of the
-// number, 0 if b is too short, or -1 if b is invalid.
-func uintOf(b []byte) (x uint64, n int) {
-	if len(b) == 0 {
-		return 0, 0
-	}
-	if b[0] < 0x80 {
-		return uint64(b[0]), 1
-	}
-	size := -int(int8(b[0])) //nolint:gosec // it is meant
-	if size > maxUint-1 {
-		return 0, -1
-	}
-	if len(b) <= size {
-		return 0, 0
-	}
-	for _, c := range b[1 : 1+size] {
-		x = x<<8 | uint64(c)
-	}
-	return x, 1 + size
 }
 
 // Serve implements yodel.Protocol.

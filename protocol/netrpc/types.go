@@ -3,10 +3,10 @@
 package netrpc
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/bits"
+
+	"github.com/yodel-rpc/yodel/internal/gobwire"
 )
 
 // This file determines which definitions of types a value needs. A client of net/rpc defines a type
@@ -23,54 +23,29 @@ const (
 	maxNeeded = 16 << 10
 	// typeCost is about how many bytes of memory a byte of a definition takes, including the maps.
 	typeCost = 16
-	// maxDepth limits how deep a value is nested, as package codec/gob does.
-	maxDepth = 10_000
-)
-
-// firstDefined is the lowest number of a type that is not built in.
-const firstDefined = 64
-
-// These are the kinds of types. The first ones have the numbers of their fields in a definition.
-type kind int
-
-const (
-	arrayKind kind = iota
-	sliceKind
-	structKind
-	mapKind
-	gobKind // encoded by its own method
-	binaryKind
-	textKind
-	undefinedKind
-	numberKind
-	complexKind
-	bytesKind
-	interfaceKind
 )
 
 // A wireType is a type that values of a connection can have.
 type wireType struct {
+	gobwire.Definition
 	id         int64
-	kind       kind
-	parts      []int64 // the types of the fields of a struct, the key and the elements of others
-	definition []byte  // the message that defines it; nil for a built-in type
-	sent       bool    // whether the decoder of headers has the definition
+	definition []byte // the message that defines it; nil for a built-in type
+	sent       bool   // whether the decoder of headers has the definition
 
 	needed []byte // the definitions that its values need; nil if not known
 	open   bool   // valid if needed is not nil: whether its values can contain interfaces
 }
 
 // builtin are the types that need no definition.
-var builtin = map[int64]*wireType{
-	1: {kind: numberKind}, // bool
-	2: {kind: numberKind}, // int
-	3: {kind: numberKind}, // uint
-	4: {kind: numberKind}, // float
-	5: {kind: bytesKind},  // []byte
-	6: {kind: bytesKind},  // string
-	7: {kind: complexKind},
-	8: {kind: interfaceKind},
-}
+var builtin = func() map[int64]*wireType {
+	types := make(map[int64]*wireType)
+	for id := range int64(gobwire.FirstDefined) {
+		if kind := gobwire.Builtin(id); kind != gobwire.Undefined {
+			types[id] = &wireType{Definition: gobwire.Definition{Kind: kind}}
+		}
+	}
+	return types
+}()
 
 // A typeTable is the set of types that a client has defined on a connection.
 type typeTable struct {
@@ -80,7 +55,6 @@ type typeTable struct {
 }
 
 var (
-	errDamaged   = errors.New("a gob is damaged")
 	errUndefined = errors.New("a gob has a type that was not defined")
 	errMemory    = errors.New("the server has no memory left for definitions of types")
 )
@@ -95,18 +69,17 @@ func (t *typeTable) find(id int64) *wireType {
 
 // define adds the type with the number -id. c reads its definition. define returns the type.
 func (t *typeTable) define(id int64, c *cursor) (*wireType, error) {
-	w := &wireType{id: -id, kind: undefinedKind}
-	before := c.rest
-	c.definition(w)
-	if c.err != nil {
-		return nil, c.err
+	before := c.Rest
+	w := &wireType{id: -id, Definition: c.Definition()}
+	if c.Err != nil {
+		return nil, c.Err
 	}
-	body := before[:len(before)-len(c.rest)]
-	if w.id < firstDefined || t.find(w.id) != nil || w.kind == undefinedKind {
-		return nil, errDamaged
+	body := before[:len(before)-len(c.Rest)]
+	if w.id < gobwire.FirstDefined || t.find(w.id) != nil {
+		return nil, gobwire.ErrDamaged
 	}
-	number := appendUint(nil, uint64(-id)<<1-1) //nolint:gosec // id is negative; gob encodes it like this
-	w.definition = append(append(appendUint(nil, uint64(len(number)+len(body))), number...), body...)
+	number := gobwire.AppendUint(nil, uint64(-id)<<1-1) //nolint:gosec // id is negative; gob encodes it like this
+	w.definition = append(append(gobwire.AppendUint(nil, uint64(len(number)+len(body))), number...), body...)
 	if t.bytes += len(w.definition); t.bytes > maxDefinitions {
 		return nil, fmt.Errorf("the definitions of types have more than %d bytes", maxDefinitions)
 	}
@@ -128,7 +101,7 @@ func (t *typeTable) needs(id int64) (definitions []byte, open bool, err error) {
 	case w == nil:
 		return nil, false, errUndefined
 	case w.definition == nil:
-		return nil, w.kind == interfaceKind, nil
+		return nil, w.Kind == gobwire.Interface, nil
 	case w.needed != nil:
 		return w.needed, w.open, nil
 	}
@@ -154,14 +127,14 @@ func (t *typeTable) collect(dst []byte, ids []int64, have map[int64]bool) (defin
 		if w == nil {
 			return nil, false, errUndefined
 		}
-		open = open || w.kind == interfaceKind
+		open = open || w.Kind == gobwire.Interface
 		if !have[id] {
 			dst = append(dst, w.definition...)
 		}
 		if len(dst) > maxNeeded {
 			return nil, false, fmt.Errorf("a value needs definitions of more than %d bytes", maxNeeded)
 		}
-		ids = append(ids, w.parts...)
+		ids = append(ids, w.Parts...)
 	}
 	return dst, open, nil
 }
@@ -171,141 +144,38 @@ func (t *typeTable) collect(dst []byte, ids []int64, have map[int64]bool) (defin
 // type. After a definition within the value, the value may continue in the next message, which more
 // reads.
 func (t *typeTable) complete(message []byte, more func() ([]byte, error)) (definitions []byte, err error) {
-	c := &cursor{rest: message, table: t, made: make(map[int64]bool), more: more}
-	id := c.int()
+	c := &cursor{Cursor: gobwire.Cursor{Rest: message}, table: t, made: make(map[int64]bool), more: more}
+	id := c.Int()
 	c.used = append(c.used, id)
 	c.single(id, 0)
-	if c.err != nil {
-		return nil, c.err
+	if c.Err != nil {
+		return nil, c.Err
 	}
-	if len(c.rest) > 0 {
-		return nil, errDamaged
+	if len(c.Rest) > 0 {
+		return nil, gobwire.ErrDamaged
 	}
 	definitions, _, err = t.collect(nil, c.used, c.made)
 	return definitions, err
 }
 
-// A cursor reads a gob. After an error it is at the end, and all further reads return zero.
+// A cursor reads the values of a connection.
 type cursor struct {
-	rest []byte
-	err  error
-
-	// The following fields are for values.
+	gobwire.Cursor
 	table *typeTable
 	used  []int64        // the types of the value and of the interfaces in it
 	made  map[int64]bool // the types that are defined in the value
 	more  func() ([]byte, error)
 }
 
-func (c *cursor) fail(err error) {
-	if c.err == nil {
-		c.rest, c.err = nil, err
-	}
-}
-
-func (c *cursor) uint() uint64 {
-	x, n := uintOf(c.rest)
-	if n <= 0 {
-		c.fail(errDamaged)
-		return 0
-	}
-	c.rest = c.rest[n:]
-	return x
-}
-
-func (c *cursor) int() int64 {
-	u := c.uint()
-	if u&1 != 0 {
-		return ^int64(u >> 1)
-	}
-	return int64(u >> 1)
-}
-
-func (c *cursor) skip(n uint64) {
-	if n > uint64(len(c.rest)) {
-		c.fail(errDamaged)
-		return
-	}
-	c.rest = c.rest[n:]
-}
-
-// count reads a number of elements, each of which has at least one byte.
-func (c *cursor) count() uint64 {
-	n := c.uint()
-	if n > uint64(len(c.rest)) {
-		c.fail(errDamaged)
-		return 0
-	}
-	return n
-}
-
-// fields calls read with the number of each field of a struct that is present.
-func (c *cursor) fields(number int, read func(field int)) {
-	next := uint64(0)
-	for {
-		delta := c.uint()
-		if delta == 0 {
-			return
-		}
-		if delta > uint64(number)-next {
-			c.fail(errDamaged)
-			return
-		}
-		next += delta
-		read(int(next - 1)) //nolint:gosec // less than number
-	}
-}
-
-// definition reads the definition of w.
-func (c *cursor) definition(w *wireType) {
-	c.fields(int(undefinedKind), func(field int) {
-		if w.kind != undefinedKind {
-			c.fail(errDamaged)
-		}
-		w.kind = kind(field)
-		c.fields(3, func(field int) {
-			switch {
-			case field == 0:
-				c.named()
-			case field == 1 && w.kind == structKind:
-				for range c.count() {
-					w.parts = append(w.parts, c.named())
-				}
-			case field == 1 && w.kind <= mapKind, field == 2 && w.kind == mapKind:
-				w.parts = append(w.parts, c.int())
-			case field == 2 && w.kind == arrayKind:
-				c.uint() // the length
-			default:
-				c.fail(errDamaged)
-			}
-		})
-	})
-	if parts := len(w.parts); c.err == nil && (w.kind == arrayKind || w.kind == sliceKind) && parts != 1 || w.kind == mapKind && parts != 2 {
-		c.fail(errDamaged)
-	}
-}
-
-// named reads the name of a type or a field, and returns the number of its type.
-func (c *cursor) named() (id int64) {
-	c.fields(2, func(field int) {
-		if field == 0 {
-			c.skip(c.uint())
-		} else {
-			id = c.int()
-		}
-	})
-	return id
-}
-
 // single reads a value that is not part of another value.
 func (c *cursor) single(id int64, depth int) {
 	w := c.table.find(id)
 	if w == nil {
-		c.fail(errUndefined)
+		c.Fail(errUndefined)
 		return
 	}
-	if w.kind != structKind && c.uint() != 0 {
-		c.fail(errDamaged)
+	if w.Kind != gobwire.Struct && c.Uint() != 0 {
+		c.Fail(gobwire.ErrDamaged)
 	}
 	c.value(id, depth)
 }
@@ -315,68 +185,52 @@ func (c *cursor) value(id int64, depth int) {
 	w := c.table.find(id)
 	switch {
 	case w == nil:
-		c.fail(errUndefined)
+		c.Fail(errUndefined)
 		return
-	case depth > maxDepth:
-		c.fail(errors.New("a gob is nested too deep"))
+	case depth > gobwire.MaxDepth:
+		c.Fail(gobwire.ErrDeep)
+		return
+	case c.Scalar(w.Kind):
 		return
 	}
-	switch w.kind {
-	case numberKind:
-		c.uint()
-	case complexKind:
-		c.uint()
-		c.uint()
-	case bytesKind, gobKind, binaryKind, textKind:
-		c.skip(c.uint())
-	case structKind:
-		c.fields(len(w.parts), func(field int) { c.value(w.parts[field], depth+1) })
-	case arrayKind, sliceKind, mapKind:
-		for n := c.count(); n > 0 && c.err == nil; n-- {
-			for _, part := range w.parts {
+	switch w.Kind {
+	case gobwire.Struct:
+		c.Fields(len(w.Parts), func(field int) { c.value(w.Parts[field], depth+1) })
+	case gobwire.Array, gobwire.Slice, gobwire.Map:
+		for n := c.Count(); n > 0 && c.Err == nil; n-- {
+			for _, part := range w.Parts {
 				c.value(part, depth+1)
 			}
 		}
-	case interfaceKind:
+	case gobwire.Interface:
 		c.inside(depth)
-	case undefinedKind:
-		c.fail(errDamaged)
+	default:
+		c.Fail(gobwire.ErrDamaged)
 	}
 }
 
 // inside reads an interface: the name of the type in it, definitions of types, the number of the
 // type, and the value with its length. An interface that is nil has an empty name.
 func (c *cursor) inside(depth int) {
-	size := c.uint()
-	if c.skip(size); size == 0 || c.err != nil {
+	size := c.Uint()
+	if c.Skip(size); size == 0 || c.Err != nil {
 		return
 	}
-	id := c.int()
-	for ; id < 0 && c.err == nil; id = c.int() {
+	id := c.Int()
+	for ; id < 0 && c.Err == nil; id = c.Int() {
 		w, err := c.table.define(id, c)
 		if err != nil {
-			c.fail(err)
+			c.Fail(err)
 			return
 		}
 		c.made[w.id] = true
-		if len(c.rest) > 0 {
-			c.uint() // the size of the rest
-		} else if c.rest, err = c.more(); err != nil {
-			c.fail(err)
+		if len(c.Rest) > 0 {
+			c.Uint() // the size of the rest
+		} else if c.Rest, err = c.more(); err != nil {
+			c.Fail(err)
 		}
 	}
 	c.used = append(c.used, id)
-	c.uint() // the size of the value
+	c.Uint() // the size of the value
 	c.single(id, depth+1)
-}
-
-// appendUint appends a number in the encoding of gob.
-func appendUint(dst []byte, x uint64) []byte {
-	if x < 0x80 {
-		return append(dst, byte(x))
-	}
-	size := (bits.Len64(x) + 7) / 8
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], x)
-	return append(append(dst, byte(-size)), b[8-size:]...) //nolint:gosec // gob wants the negative size
 }
