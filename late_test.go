@@ -128,6 +128,30 @@ func TestOutcomesOfLateReplies(t *testing.T) {
 	}
 }
 
+// Middleware can answer a call later whose method the server does not have. Without a reply it fails.
+func TestLateReplyOfAnUnknownMethod(t *testing.T) {
+	var reply any
+	s := newServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{func(yodel.Handler) yodel.Handler {
+		return func(_ context.Context, call *yodel.Call) error {
+			go call.Later()(reply, nil)
+			return nil
+		}
+	}}})
+	c := newClient(t, nil, serve(t, s))
+	n := 7
+	for _, test := range []struct {
+		reply any
+		want  yodel.Code
+	}{{nil, yodel.Internal}, {&n, 0}} {
+		var got int
+		reply = test.reply
+		err := c.Do(t.Context(), &yodel.Call{Method: "No.Such", Args: new(int), Reply: &got})
+		if yodel.CodeOf(err) != test.want || test.want == 0 && got != n {
+			t.Errorf("with the late reply %v: got %d, %v, want %v", test.reply, got, err, test.want)
+		}
+	}
+}
+
 // A shutdown waits for late replies, and one that comes after its caller has left does no harm.
 func TestShutdownWaitsForLateReplies(t *testing.T) {
 	var x inbox

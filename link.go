@@ -152,7 +152,8 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 		}
 	}()
 	err = unsentByLink(d.link.Do(ctx, call))
-	if o.arrived = clock(); err == nil || errors.As(err, new(*Error)) {
+	o.arrived = clock()
+	if e, ok := errors.AsType[*Error](err); err == nil || ok && !e.NotProcessed {
 		d.link.replied.Store(true)
 	}
 	return err

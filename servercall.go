@@ -307,7 +307,7 @@ func (c *Call) Later() func(reply any, err error) {
 		switch {
 		case err != nil:
 			late.err = asError(err)
-		case reply == nil && !in.call.OneWay && len(in.method.out) > 0:
+		case reply == nil && !in.call.OneWay && (in.method == nil || len(in.method.out) > 0):
 			late.err = failure("YDL5003", "%s: the handler's late reply is nil", in.as.name)
 		}
 		close(late.ready)
