@@ -105,10 +105,10 @@ func (c *Call) Answer(e *Encoded) error {
 // stream.
 func (a *Attempts) Detach() *Call {
 	c := (*Call)(a)
-	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.Streams() {
+	if c.out == nil || c.out.from.client == nil || c.OneWay || c.turn != nil || c.Streams() {
 		return nil
 	}
-	o := c.out.client.take()
+	o := c.out.from.client.take()
 	detached := &o.call
 	c.copyFor(forDetached, detached)
 	detached.out = o
@@ -116,4 +116,4 @@ func (a *Attempts) Detach() *Call {
 }
 
 // Release ends a call that Detach has returned. The call must not be used afterwards.
-func (a *Attempts) Release() { a.out.client.give(a.out) }
+func (a *Attempts) Release() { a.out.from.client.give(a.out) }

@@ -145,7 +145,7 @@ func (c *Client) balanceOn(ctx context.Context, call *Call, err error) error {
 	for resends := 0; ; {
 		if err != nil && !call.broughtBack(err) {
 			call.record(err, began)
-			if call.out.lent > 0 && NotProcessed(err) {
+			if call.out.readExtra().lent > 0 && NotProcessed(err) {
 				call.out.repay(call, 0)
 			}
 			if !c.resend(call, err, resends) {

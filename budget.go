@@ -75,8 +75,8 @@ func (a *Attempts) Take() bool {
 // tokens returns the call's budget, or nil if it has none.
 func (c *Call) tokens() *budget {
 	if c.budget == nil && c.Budget > 0 && c.out != nil {
-		c.out.budget.spare.Store(int32(min(c.Budget, maxBudget) - 1))
-		c.budget = &c.out.budget
+		c.budget = &c.out.useExtra().budget
+		c.budget.spare.Store(int32(min(c.Budget, maxBudget) - 1))
 	}
 	return c.budget
 }
@@ -86,35 +86,37 @@ func (c *Call) tokens() *budget {
 // sends a stream and has a budget of its own, because such a call cannot be retried once the server
 // has accepted it.
 func (o *outgoing) lend(call *Call) {
-	b := call.tokens()
-	o.lent = 0
+	b, x := call.tokens(), o.useExtra()
+	x.lent = 0
 	if o.binding.of.nests.Load() {
 		kept := int32(1)
-		if k := o.binding.Kind; (k == wire.Upload || k == wire.Duplex) && b == &o.budget {
+		if k := o.binding.Kind; (k == wire.Upload || k == wire.Duplex) && b == &x.budget {
 			kept = 0
 		}
-		o.lent = b.lend(kept)
+		x.lent = b.lend(kept)
 	}
-	o.req.Budget = uint64(1 + o.lent) //nolint:gosec // not negative
+	o.req.Budget = uint64(1 + x.lent) //nolint:gosec // not negative
 }
 
 // repay takes back the tokens that the attempt did not use.
 func (o *outgoing) repay(call *Call, used uint64) {
-	call.budget.repay(o.lent, used)
-	o.lent = 0
+	x := o.useExtra()
+	call.budget.repay(x.lent, used)
+	x.lent = 0
 }
 
 // lender returns the Completer for a stream. If the stream borrowed tokens from a handler's budget,
 // it is a lender, which returns the tokens when the stream ends. Tokens from the call's own budget
 // need not be returned, because that budget ends with the call.
 func (c *Call) lender(ctx context.Context, st *mux.Stream) mux.Completer {
-	if c.out.lent == 0 {
+	lent := c.out.readExtra().lent
+	if lent == 0 {
 		return st
 	}
 	if h, _ := ctx.Value(heritageKey{}).(*heritage); h == nil || c.budget != &h.budget {
 		return st
 	}
-	return &lender{st, loan{c.budget, c.out.lent}}
+	return &lender{st, loan{c.budget, lent}}
 }
 
 // A lender is a stream that takes back unused tokens, even if its caller stopped waiting before the

@@ -67,6 +67,13 @@ type Call struct {
 	// Key is the key for consistent hashing and for ordered calls.
 	Key string
 
+	// IdempotencyKey identifies the intent behind the call: two calls with the same key have the
+	// same intent. A server with ServerOptions.Keys executes the method once for each key that it
+	// remembers. If a call may have been executed, the client sends it again only to servers that
+	// remember its key. A server without ServerOptions.Keys executes every request. A key does not
+	// make a stream repeatable.
+	IdempotencyKey string
+
 	// Ordered keeps calls in order. Ordered calls of one Client with the same Key begin and return
 	// one after the other, in the order in which they were made. Other calls run in parallel.
 	// Ordered calls with an empty Key are ordered among themselves. An ordered call is sent without
@@ -82,13 +89,6 @@ type Call struct {
 	// Ordered calls must not be hedged. A handler must not make an ordered call to its own server
 	// with the key that it is serving. Streams and calls to a Peer are not ordered. Default false.
 	Ordered bool
-
-	// IdempotencyKey identifies the intent behind the call: two calls with the same key have the
-	// same intent. A server with ServerOptions.Keys executes the method once for each key that it
-	// remembers. If a call may have been executed, the client sends it again only to servers that
-	// remember its key. A server without ServerOptions.Keys executes every request. A key does not
-	// make a stream repeatable.
-	IdempotencyKey string
 
 	// Idempotent says that executing the call twice does no harm. A call that may have been
 	// executed is sent again only if it is idempotent or its IdempotencyKey is remembered. A server
@@ -107,6 +107,11 @@ type Call struct {
 	// server reads no other calls from that connection. So do not send many one-way calls to a slow
 	// method.
 	OneWay bool
+
+	// Explain asks for a record of the call even if it succeeds and is not slow: see Report. It
+	// travels with the request and down the call tree. The server then returns its share of the
+	// time and keeps a record as well. On the server, Explain says that the caller asked for it.
+	Explain bool
 
 	// Budget is the attempt budget of the call tree: how many attempts may be made in all for this
 	// call, for the calls that its handlers make, and for the calls below them. When it is used up,
@@ -130,15 +135,6 @@ type Call struct {
 	// An observer or middleware sets Trace to the trace context of its own span.
 	Trace string
 
-	// Explain asks for a record of the call even if it succeeds and is not slow: see Report. It
-	// travels with the request and down the call tree. The server then returns its share of the
-	// time and keeps a record as well. On the server, Explain says that the caller asked for it.
-	Explain bool
-
-	// Endpoint is the endpoint of this attempt, which the balancer sets. If Endpoint is set before
-	// the balancer runs, the call is pinned to that endpoint. Nil on the server.
-	Endpoint *Endpoint
-
 	// Fields that the caller reads when the call has ended. On the server, the handler sets Trailer
 	// and ReplyAttachment.
 
@@ -148,8 +144,15 @@ type Call struct {
 	// ReplyAttachment is raw bytes in addition to the encoded reply.
 	ReplyAttachment []byte
 
+	// The client writes the following fields in each call. They stand together, because the
+	// goroutine that reads replies may run on another processor: see TestLayout.
+
 	// Attempt is how often the request was sent before, starting at 0.
 	Attempt int
+
+	// Endpoint is the endpoint of this attempt, which the balancer sets. If Endpoint is set before
+	// the balancer runs, the call is pinned to that endpoint. Nil on the server.
+	Endpoint *Endpoint
 
 	out     *outgoing       // on the calling side: the state that Do gave the call
 	picked  *Endpoint       // the endpoint that the balancer set
@@ -203,7 +206,7 @@ func (c *Call) copyFor(p purpose, to *Call) {
 		}
 		to.Attempts().Resume(c)
 		to.hold = to.resumed
-		if b := c.tokens(); b != nil && b == &c.out.budget { // the memory of b is reused when c has ended
+		if b := c.tokens(); b != nil && b == &c.out.readExtra().budget { // the memory of b is reused when c has ended
 			to.Budget = 1 + int(b.spare.Swap(0))
 		} else {
 			to.budget = b

@@ -386,8 +386,8 @@ func (c *Client) then(ctx context.Context, method string, in, out any, done ende
 // begin prepares a call that the user made. The user may have used the call before.
 func (c *Call) begin(ctx context.Context, o *outgoing) {
 	c.out, c.Attempt = o, 0
-	if c.Trace != "" || o.trace != "" {
-		o.trace = c.Trace
+	if c.Trace != "" {
+		o.useExtra().trace = c.Trace
 	}
 	// begin does not write fields that are already correct, because they are in the cache of the
 	// processor on which the reader goroutine runs.
@@ -411,8 +411,8 @@ func (c *Call) begin(ctx context.Context, o *outgoing) {
 
 // end undoes the changes that the client made to a user's call while the call ran.
 func (c *Call) end() {
-	if trace := c.out.trace; (c.Trace != "" || trace != "") && c.Trace != trace { // an observer has set it
-		c.Trace = c.out.trace
+	if trace := c.out.readExtra().trace; c.Trace != trace { // an observer has set it
+		c.Trace = trace
 	}
 	c.out = nil
 	if c.turn != nil {

@@ -303,7 +303,7 @@ func (cl *cluster) pick(ctx context.Context, call *Call, wait bool) (*Endpoint, 
 		var err error
 		set, err = cl.first(ctx, call)
 		if call.out != nil {
-			call.out.resolving = clock() - began
+			call.out.useExtra().resolving = clock() - began
 		}
 		if err != nil {
 			return nil, err

@@ -165,8 +165,8 @@ func TestADetachedCallTakesTheBudgetAlong(t *testing.T) {
 	from := Call{Budget: 5, out: new(outgoing)}
 	var to Call
 	from.copyFor(forDetached, &to)
-	if to.Budget != 5 || to.budget != nil || from.out.budget.spare.Load() != 0 {
-		t.Errorf("the copy has a budget of %d, and %d are left", to.Budget, from.out.budget.spare.Load())
+	if to.Budget != 5 || to.budget != nil || from.out.readExtra().budget.spare.Load() != 0 {
+		t.Errorf("the copy has a budget of %d, and %d are left", to.Budget, from.out.readExtra().budget.spare.Load())
 	}
 }
 

@@ -118,7 +118,7 @@ func (ep *Endpoint) connectFor(ctx context.Context, call *Call) (*dialledConn, e
 	ep.inflight.waiting.Add(1)
 	conn, err := ep.connected(ctx, call.Deadline, call.pinned() || call.hold != nil && call.heldToOne())
 	ep.inflight.waiting.Add(-1)
-	call.out.connecting += clock() - began
+	call.out.useExtra().connecting += clock() - began
 	if err != nil {
 		ep.unconnected.Add(1)
 	}

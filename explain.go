@@ -34,7 +34,7 @@ func (c *Call) failed(err error) error {
 	attempts := x.attempts
 	final := *e
 	final.Cause = e // errors.Is finds e itself as well
-	if c.out.client.wraps {
+	if c.out.from.client.wraps {
 		now := clock()
 		x.report = &introspect.CallReport{
 			Method: c.Method, Side: clientSide, Began: wallOf(now, c.start()), Took: now - c.start(), Attempts: slices.Clip(attempts), MoreAttempts: x.unlisted,

@@ -24,10 +24,10 @@ import (
 // fork. It also returns false for a call that has a stream, or whose Reply cannot be decoded into.
 func (a *Attempts) Forkable() bool {
 	c := (*Call)(a)
-	if c.out == nil || c.out.client == nil || c.OneWay || c.turn != nil || c.kind() != wire.Unary || c.stays || c.pinned() || c.group != nil || !fillable(c.Reply) {
+	if c.out == nil || c.out.from.client == nil || c.OneWay || c.turn != nil || c.kind() != wire.Unary || c.stays || c.pinned() || c.group != nil || !fillable(c.Reply) {
 		return false
 	}
-	g := &c.out.group
+	g := &c.out.useExtra().group
 	if g.first, g.like = c, c.Reply; g.forks.Load() != nil {
 		g.forks.Store(nil) // from earlier use
 	}
@@ -46,13 +46,14 @@ func (a *Attempts) Forkable() bool {
 // is sent or while it is in flight. When the call and all forks have ended, the middleware must
 // call Join for each fork.
 func (a *Attempts) Fork() *Call {
-	g := &a.out.group
-	o := a.out.client.take()
+	g := &a.out.extra.group
+	o := a.out.from.client.take()
 	f := &o.call
 	*f = g.seed
 	f.tried = slices.Clone(f.tried) // the call may still append to its own
 	f.out, f.group = o, g
-	o.began, o.fork = 1, true // for Now, because the fork may begin later than the call
+	o.began = 1 // for Now, because the fork may begin later than the call
+	o.useExtra().fork = true
 	forks := []*Call{f}
 	if before := g.forks.Load(); before != nil {
 		forks = append(forks, *before...)
@@ -99,7 +100,7 @@ func (a *Attempts) Join(f *Call, take bool) {
 		a.Avoid(f.picked)
 	}
 	if f.recordGood(); c.out.arrived == 0 { // otherwise c's last attempt is recorded later
-		c.out.counted += f.Attempt
+		c.out.useExtra().counted += f.Attempt
 	}
 	c.Attempt += f.Attempt
 	for _, ep := range f.tried {
@@ -108,13 +109,13 @@ func (a *Attempts) Join(f *Call, take bool) {
 	if f.rare != nil {
 		c.rarely().join(f.rare)
 	}
-	c.out.client.give(f.out)
+	c.out.from.client.give(f.out)
 }
 
 // going stores the endpoint of an attempt. The other calls of the group avoid that endpoint.
 func (c *Call) going(ep *Endpoint) {
 	if c.group != nil {
-		c.out.at.Store(ep)
+		c.out.extra.at.Store(ep) // Forkable or Fork has made it
 	}
 }
 
@@ -124,11 +125,11 @@ func (c *Call) besides(ep *Endpoint) bool {
 	if g == nil {
 		return false
 	}
-	if g.first != c && g.first.out.at.Load() == ep {
+	if g.first != c && g.first.out.extra.at.Load() == ep {
 		return true
 	}
 	forks := g.forks.Load()
-	return forks != nil && slices.ContainsFunc(*forks, func(f *Call) bool { return f != c && f.out.at.Load() == ep })
+	return forks != nil && slices.ContainsFunc(*forks, func(f *Call) bool { return f != c && f.out.extra.at.Load() == ep })
 }
 
 // fillable reports whether a reply is nil or consists of pointers that are not nil. For any other
@@ -178,7 +179,7 @@ func (c *Call) Client() *Client {
 	if c.out == nil || c.out.peer != nil {
 		return nil
 	}
-	return c.out.client
+	return c.out.from.client
 }
 
 // State returns the value that is stored under key in the client or the server of the call. The

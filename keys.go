@@ -115,7 +115,7 @@ func (h *keyHold) obstacle(c *Call, err error) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.open == 0 && err == nil && c.out != nil && c.out.fork:
+	case h.open == 0 && err == nil && c.out != nil && c.out.readExtra().fork:
 		return "the first attempt has not been sent, so nobody knows where its idempotency key will be remembered"
 	case h.open == 0:
 		return ""
@@ -128,7 +128,7 @@ func (h *keyHold) obstacle(c *Call, err error) string {
 	if c.out == nil { // the call has ended, and middleware makes a new one
 		return ""
 	}
-	for _, ep := range c.out.client.cluster.set.Load().endpoints {
+	for _, ep := range c.out.from.client.cluster.set.Load().endpoints {
 		if err == nil && (ep.identity.Load() == nil || c.besides(ep) || ep == c.Endpoint) {
 			continue // a second attempt in parallel goes to another endpoint
 		}
@@ -220,11 +220,11 @@ func (c *Call) held() string {
 // its key.
 func (c *Call) heldToOne() bool {
 	h := c.hold
-	if h == nil || c.out == nil || c.out.client == nil || c.held() == "" {
+	if h == nil || c.out == nil || c.out.from.client == nil || c.held() == "" {
 		return false
 	}
 	n := 0
-	for _, ep := range c.out.client.cluster.set.Load().endpoints {
+	for _, ep := range c.out.from.client.cluster.set.Load().endpoints {
 		if !c.holds(ep) {
 			n++
 		}

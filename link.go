@@ -128,7 +128,7 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 	}
 	call.Attempt++
 	call.renew()
-	if o.lent > 0 { // replies of this protocol do not return tokens
+	if o.readExtra().lent > 0 { // replies of this protocol do not return tokens
 		o.repay(call, 0)
 	}
 	if deadline := earliest(ctx, call.Deadline); !deadline.IsZero() {

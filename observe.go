@@ -54,7 +54,8 @@ func (c *Call) Queued() time.Duration {
 	case c.out == nil:
 		return 0
 	}
-	waited := c.out.resolving + c.out.connecting + c.out.req.Waited
+	x := c.out.readExtra()
+	waited := x.resolving + x.connecting + c.out.req.Waited
 	if c.rare != nil {
 		for i := range c.rare.attempts {
 			waited += c.rare.attempts[i].Connecting + c.rare.attempts[i].Credit
@@ -83,7 +84,7 @@ func (c *Call) Traffic() (t introspect.Traffic) {
 				t.Add(&c.rare.attempts[i])
 			}
 		}
-		if c.Attempt > c.out.counted { // the last attempt is not in the record
+		if c.Attempt > c.out.readExtra().counted { // the last attempt is not in the record
 			a := c.describeAttempt(0, 0)
 			t.Add(&a)
 		}

@@ -152,7 +152,7 @@ func (c *Client) goAtOnce(ctx context.Context, call *Call, done func(error)) boo
 	call.begin(ctx, o)
 	call.turn = t
 	c.timeout(call)
-	o.client, o.ctx, o.async, o.done = c, ctx, call, callback(done)
+	o.ctx, o.async, o.done = ctx, call, callback(done)
 	t.trip.client, t.trip.out = c, o
 	sent := false
 	defer func() {
@@ -411,7 +411,7 @@ func (t *turn) completed(o *outgoing, how landing, direct bool, err error) {
 	}
 	t.Land(how, p.abandoned.Swap(false), p.final, next)
 	if next == keyed.Caller {
-		go o.client.resume(o, err, false)
+		go o.from.resume(o, err, false)
 	}
 }
 

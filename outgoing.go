@@ -14,28 +14,29 @@ import (
 // Call, and only in Client.Call and Method.Call. User code must not keep that Call. Under the race
 // detector an outgoing is not reused, so that the detector finds code that keeps it.
 type outgoing struct {
-	// For asynchronous calls. These fields come first, because one processor writes them and
-	// another reads them.
-	from   *requester      // owner of its pool
-	client *Client         // nil on a server
-	peer   *Peer           // the destination; nil for an endpoint
-	ctx    context.Context //nolint:containedctx // of the waiting call
-	async  *Call
-	done   ender
+	// The fields that each call writes come first. The goroutine that makes an asynchronous call
+	// writes them, and the goroutine that reads its reply, which may run on another processor.
+	from    *requester      // owner of its pool
+	peer    *Peer           // the destination; nil for an endpoint
+	ctx     context.Context //nolint:containedctx // of the waiting call
+	async   *Call
+	done    ender
+	binding *binding      // set when the request has been encoded
+	body    []byte        // memory
+	packed  []byte        // memory
+	began   time.Duration // when the attempt began, on the clock; 0 before the first one
+	arrived time.Duration // when the reply or the acceptance of the stream came, on the clock; 0 before
+	req     mux.Out       // the request, encoded once for all attempts
 
-	binding *binding // set when the request has been encoded
-	req     mux.Out  // the request, encoded once for all attempts
-	body    []byte   // memory
-	packed  []byte
-	md      []byte
-	unpack  []byte
+	received  int    // bytes of the reply
+	extra     *extra // nil before the first call that used it, then kept
+	usesExtra bool   // whether this call does
+	call      Call   // the Call of Client.Call and Method.Then
+}
 
-	call  Call          // the Call of Client.Call and Method.Then
-	began time.Duration // when the attempt began, on the clock; 0 before the first one
-
+// An extra is the state of what most calls do not use.
+type extra struct {
 	// About the attempt, for the call's record.
-	arrived    time.Duration // when the reply or the acceptance of the stream came, on the clock; 0 before
-	received   int           // bytes
 	serverTime time.Duration // as the server reported; 0 if it did not
 	serverWait time.Duration
 	connecting time.Duration
@@ -44,14 +45,45 @@ type outgoing struct {
 	opened    time.Duration
 	counted   int           // the number of attempts in the record
 	resolving time.Duration // how long it waited for the first set of instances
-	fork      bool
-	concluded bool // the record is made
 
-	trace  string                   // the Trace of the user's call
-	budget budget                   // the call's own budget
-	lent   int32                    // tokens lent to the attempt
-	at     atomic.Pointer[Endpoint] // for forks: the endpoint of the attempt
-	group  group                    // memory
+	fork      bool
+	concluded bool                     // the record is made
+	lent      int32                    // tokens lent to the attempt
+	budget    budget                   // the call's own budget
+	trace     string                   // the Trace of the user's call
+	at        atomic.Pointer[Endpoint] // for forks: the endpoint of the attempt
+	metadata  []byte                   // memory
+	unpacked  []byte                   // memory
+	group     group                    // memory
+}
+
+// noExtra is the extra of a call that uses none. It is never changed.
+var noExtra extra
+
+// readExtra returns o's extra for reading.
+func (o *outgoing) readExtra() *extra {
+	if !o.usesExtra {
+		return &noExtra
+	}
+	return o.extra
+}
+
+// useExtra returns o's extra for changes.
+func (o *outgoing) useExtra() *extra {
+	if o.extra == nil {
+		o.extra = new(extra)
+	}
+	o.usesExtra = true
+	return o.extra
+}
+
+// reset prepares x for another call, and reports whether it may be reused.
+func (x *extra) reset() bool {
+	x.serverTime, x.serverWait, x.connecting, x.opened, x.counted, x.resolving = 0, 0, 0, 0, 0, 0
+	x.fork, x.concluded, x.lent, x.trace = false, false, 0, ""
+	x.at.Store(nil)
+	x.group.clear()
+	return cap(x.unpacked) <= keepScratch
 }
 
 // keepScratch is the largest buffer that is kept for another call, in bytes.
@@ -67,22 +99,14 @@ func (o *outgoing) reset() bool {
 		o.call = Call{}
 	}
 	o.req.Reset()
-	o.began, o.arrived, o.opened, o.received = 0, 0, 0, 0
-	if o.serverTime != 0 {
-		o.serverTime, o.serverWait = 0, 0
+	o.began, o.arrived, o.received = 0, 0, 0
+	if o.usesExtra {
+		if o.usesExtra = false; !o.extra.reset() {
+			o.extra = nil
+		}
 	}
-	if o.connecting != 0 || o.resolving != 0 || o.counted != 0 || o.fork || o.concluded {
-		o.connecting, o.resolving, o.counted, o.fork, o.concluded = 0, 0, 0, false, false
-	}
-	if o.lent != 0 {
-		o.lent = 0
-	}
-	if o.at.Load() != nil {
-		o.at.Store(nil)
-	}
-	o.group.clear()
-	o.binding, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil // client is kept
-	return cap(o.body) <= keepScratch && cap(o.packed) <= keepScratch && cap(o.unpack) <= keepScratch
+	o.binding, o.peer, o.ctx, o.async, o.done = nil, nil, nil, nil, nil
+	return cap(o.body) <= keepScratch && cap(o.packed) <= keepScratch
 }
 
 // start begins an asynchronous call. It makes the first attempt on the caller's goroutine, if that

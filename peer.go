@@ -202,14 +202,14 @@ func (p *Peer) explain(ctx context.Context, call *Call, err error) error {
 		return nil
 	}
 	err = p.requests.explainAt(ctx, call, p.Addr.String(), err)
-	if call.out.lent > 0 && NotProcessed(err) {
+	if call.out.readExtra().lent > 0 && NotProcessed(err) {
 		call.out.repay(call, 0)
 	}
 	began := call.out.began
 	if began == 0 {
 		began = call.start()
 	}
-	if call.Attempt > call.out.counted { // the attempt was sent
+	if call.Attempt > call.out.readExtra().counted { // the attempt was sent
 		call.record(err, began)
 	}
 	return err

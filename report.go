@@ -67,32 +67,33 @@ func (c *Call) start() time.Duration {
 // attempted returns the record of an attempt without its outcome, and resets the fields from which
 // the record is made. Began and ended are readings of the clock.
 func (c *Call) attempted(began, ended time.Duration) introspect.Attempt {
-	o := c.out
 	a := c.describeAttempt(began, ended)
+	o := c.out
+	x := o.useExtra()
 	if c.stream != nil {
-		o.opened, c.stream.traffic = o.arrived, mux.Traffic{}
+		x.opened, c.stream.traffic = o.arrived, mux.Traffic{}
 	}
-	o.counted, o.connecting, o.req.Waited = c.Attempt, 0, 0
-	o.arrived, o.received, o.serverTime, o.serverWait = 0, 0, 0, 0
+	x.counted, x.connecting, o.req.Waited = c.Attempt, 0, 0
+	o.arrived, o.received, x.serverTime, x.serverWait = 0, 0, 0, 0
 	return a
 }
 
 // describeAttempt returns the record of the last attempt without its outcome.
 func (c *Call) describeAttempt(began, ended time.Duration) introspect.Attempt {
-	o, start := c.out, c.start()
+	o, x, start := c.out, c.out.readExtra(), c.start()
 	a := introspect.Attempt{
-		Addr: addrOf(c), Began: max(began-start, 0), Took: ended - began, Fork: o.fork,
-		Connecting: o.connecting, Credit: o.req.Waited, BytesIn: o.received,
+		Addr: addrOf(c), Began: max(began-start, 0), Took: ended - began, Fork: x.fork,
+		Connecting: x.connecting, Credit: o.req.Waited, BytesIn: o.received,
 	}
-	if c.Attempt > o.counted { // the attempt was sent
+	if c.Attempt > x.counted { // the attempt was sent
 		a.BytesOut = len(o.req.Body) + len(o.req.Attachment) + len(o.req.Metadata)
 	}
 	if c.stream != nil {
 		c.stream.describe(&a, began, o.arrived)
 	}
-	if o.serverTime > 0 {
-		a.Queue, a.Handler = o.serverWait, o.serverTime-o.serverWait
-		a.Network = max(a.Took-a.Connecting-a.Credit-o.serverTime, 0)
+	if x.serverTime > 0 {
+		a.Queue, a.Handler = x.serverWait, x.serverTime-x.serverWait
+		a.Network = max(a.Took-a.Connecting-a.Credit-x.serverTime, 0)
 	}
 	return a
 }
@@ -145,7 +146,7 @@ func failAttempt(a *introspect.Attempt, err error) {
 // recordGood adds the last attempt to the record, if it succeeded and is not there yet.
 func (c *Call) recordGood() {
 	o := c.out
-	if o.arrived == 0 && (!c.OneWay || c.Attempt == o.counted) {
+	if o.arrived == 0 && (!c.OneWay || c.Attempt == o.readExtra().counted) {
 		return
 	}
 	began, ended := o.began, o.arrived
@@ -192,7 +193,7 @@ func (q *requester) slow(call *Call) bool {
 	o := call.out
 	ended := o.arrived
 	if ended == 0 || call.rare != nil { // no reply has come, or there were earlier attempts
-		if q.slowAfter == math.MaxInt64 || call.OneWay && call.rare == nil && o.connecting == 0 && o.req.Waited == 0 {
+		if q.slowAfter == math.MaxInt64 || call.OneWay && call.rare == nil && o.readExtra().connecting == 0 && o.req.Waited == 0 {
 			return false
 		}
 		if call.stream == nil || ended == 0 {
@@ -207,10 +208,11 @@ func (q *requester) slow(call *Call) bool {
 // that never reached an endpoint it then makes no record at all.
 func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	o := call.out
-	if o.concluded {
+	used := o.useExtra()
+	if used.concluded {
 		return err
 	}
-	o.concluded = true
+	used.concluded = true
 	now := clock()
 	kind := samples.KindOf(call.Explain, err != nil)
 	kept := q.samples.Admit(kind, now)
@@ -233,7 +235,7 @@ func (q *requester) report(ctx context.Context, call *Call, err error) error {
 	}
 	if call.stream != nil {
 		r.Kind = kindName(call.stream.kind)
-		r.Slow = cmp.Or(o.arrived, o.opened, now)-began >= q.slowAfter
+		r.Slow = cmp.Or(o.arrived, used.opened, now)-began >= q.slowAfter
 	}
 	fail(r, err)
 	if b := call.budget; b != nil {
@@ -339,7 +341,7 @@ func (x *rareCall) printNotes(r *introspect.CallReport, began time.Duration) {
 
 // describe adds the resolver's state to a record.
 func (cl *cluster) describe(r *introspect.CallReport, call *Call) {
-	s := &introspect.Resolver{Waited: call.out.resolving}
+	s := &introspect.Resolver{Waited: call.out.readExtra().resolving}
 	r.Resolver = s
 	if set := cl.set.Load(); set != nil {
 		s.Instances = len(set.endpoints)

@@ -72,7 +72,7 @@ func (q *requester) setUp(idempotent []string) {
 	}
 	q.methods.Store(&map[string]*remoteMethod{})
 	q.async = make(chan struct{}, q.limits.MaxOpen)
-	q.outgoing.New = func() any { return &outgoing{from: q, client: q.client, req: mux.Out{Bare: true}} }
+	q.outgoing.New = func() any { return &outgoing{from: q, req: mux.Out{Bare: true}} }
 }
 
 // A remoteMethod holds what a requester knows about a method name.
@@ -300,7 +300,8 @@ func (q *requester) encodeFields(o *outgoing, call *Call) error {
 	req := &o.req
 	req.Metadata = nil
 	if call.Metadata != nil {
-		req.Metadata, o.md = q.encodeMetadata(o.md[:0], call.Metadata)
+		x := o.useExtra()
+		req.Metadata, x.metadata = q.encodeMetadata(x.metadata[:0], call.Metadata)
 	}
 	if !req.Bare || call.Attempt != 0 || call.IdempotencyKey != "" || call.Key != "" || call.Criticality != 0 || call.Tenant != "" || call.Trace != "" || call.Explain {
 		req.Bare = false
@@ -338,7 +339,7 @@ func encodeRare(f *wire.Fields, call *Call) {
 // decode decodes the answer into call. Afterwards call does not refer to the answer's memory.
 func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
 	o.arrived, o.received = a.At, len(a.Fields)+len(a.Body)+len(a.Attachment)
-	if len(a.Fields) > 0 || a.Code != 0 || a.Attachment != nil || o.lent > 0 {
+	if len(a.Fields) > 0 || a.Code != 0 || a.Attachment != nil || o.readExtra().lent > 0 {
 		if err := q.decodeFields(call, a); err != nil {
 			return err
 		}
@@ -401,7 +402,7 @@ func (q *requester) decodeFields(call *Call, a *mux.Answer) error {
 		return &mux.BrokenError{Cause: err}
 	}
 	call.Trailer = md
-	if o := call.out; o.lent > 0 {
+	if o := call.out; o.readExtra().lent > 0 {
 		o.repay(call, f.Budget)
 	}
 	if f.ServerTime > 0 {
@@ -422,8 +423,9 @@ func (q *requester) decodeFields(call *Call, a *mux.Answer) error {
 // serverSaid stores the times that the server reports.
 func (o *outgoing) serverSaid(f *wire.Fields) {
 	const most = math.MaxInt64 / uint64(time.Microsecond)
-	o.serverTime = time.Duration(min(f.ServerTime, most)) * time.Microsecond
-	o.serverWait = time.Duration(min(f.ServerWait, f.ServerTime, most)) * time.Microsecond
+	x := o.useExtra()
+	x.serverTime = time.Duration(min(f.ServerTime, most)) * time.Microsecond
+	x.serverWait = time.Duration(min(f.ServerWait, f.ServerTime, most)) * time.Microsecond
 }
 
 // addrOf returns the address to which a call was sent.
@@ -458,11 +460,11 @@ func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 }
 
 func (q *requester) decompress(o *outgoing, call *Call, body []byte) ([]byte, error) {
-	pack := o.binding.pack
+	pack, x := o.binding.pack, o.useExtra()
 	if pack.Compressor == nil {
 		return nil, &mux.BrokenError{Cause: errors.New("it is compressed, which was not agreed")}
 	}
-	body, err := pack.unpack(q.memory, o.unpack[:0], body, q.limits.MaxDecompressed)
+	body, err := pack.unpack(q.memory, x.unpacked[:0], body, q.limits.MaxDecompressed)
 	switch {
 	case errors.Is(err, mux.ErrMemory):
 		return nil, failure("YDL3007", "%s: this %s has no memory left to decompress the reply from %s", call.Method, q.side, addrOf(call))
@@ -471,6 +473,6 @@ func (q *requester) decompress(o *outgoing, call *Call, body []byte) ([]byte, er
 	case err != nil:
 		return nil, &mux.BrokenError{Cause: fmt.Errorf("decompress with %s: %w", pack.Name(), err)}
 	}
-	o.unpack = body
+	x.unpacked = body
 	return body, nil
 }
