@@ -57,7 +57,7 @@ func answerAll(nc net.Conn, code uint16, fields *wire.Fields) {
 		if h.Type != wire.Request {
 			continue
 		}
-		b := wire.Begin(nil, wire.Header{Type: wire.Reply, Flags: wire.HasFields, Arg: code, ID: h.ID})
+		b := wire.Begin(nil, &wire.Header{Type: wire.Reply, Flags: wire.HasFields, Arg: code, ID: h.ID})
 		if _, err := nc.Write(wire.Finish(wire.AppendFields(b, fields), 0)); err != nil {
 			return
 		}

@@ -146,6 +146,7 @@ func TestEveryFieldOfACallIsDecidedForACopy(t *testing.T) {
 			field(after, i).Set(sample(t, calls.Field(i).Type)) // from an earlier use
 		}
 		from.resumed = from.hold // as for any call with a key that has begun
+		from.out.from = new(requester)
 		from.copyFor(p, &to)
 		for i := range calls.NumField() {
 			name := calls.Field(i).Name
@@ -162,7 +163,7 @@ func TestEveryFieldOfACallIsDecidedForACopy(t *testing.T) {
 }
 
 func TestADetachedCallTakesTheBudgetAlong(t *testing.T) {
-	from := Call{Budget: 5, out: new(outgoing)}
+	from := Call{Budget: 5, out: &outgoing{from: new(requester)}}
 	var to Call
 	from.copyFor(forDetached, &to)
 	if to.Budget != 5 || to.budget != nil || from.out.readExtra().budget.spare.Load() != 0 {
@@ -180,7 +181,7 @@ func TestADetachedCallIsPinnedAsTheCall(t *testing.T) {
 		{Call{Endpoint: ep, picked: ep, stays: true}, ep},
 		{Call{Endpoint: ep}, ep},
 	} {
-		test.from.out = new(outgoing)
+		test.from.out = &outgoing{from: new(requester)}
 		var to Call
 		if test.from.copyFor(forDetached, &to); to.Endpoint != test.want {
 			t.Errorf("stays %v, picked %v: the copy has the endpoint %p", test.from.stays, test.from.picked != nil, to.Endpoint)

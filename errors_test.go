@@ -616,12 +616,12 @@ var scenarios = []scenario{
 func stall(p *provocation) error {
 	s := newServer(p, &yodel.ServerOptions{Limits: yodel.Limits{KeepAlive: 20 * time.Millisecond}})
 	h := wire.Header{Type: wire.Request, Flags: wire.HasFields | wire.More, ID: wire.NextID(0)}
-	opening := wire.Finish(append(wire.AppendFields(wire.Begin(nil, h), &wire.Fields{Size: 1 << 20}), "[0"...), 0)
+	opening := wire.Finish(append(wire.AppendFields(wire.Begin(nil, &h), &wire.Fields{Size: 1 << 20}), "[0"...), 0)
 	x := newStranger(p, serve(p, s), &wire.Limits{}, methodFrame(0, &wire.Binding{Name: []byte("Arith.Mul"), Codec: []byte("json")}), opening)
 	stop := make(chan struct{})
 	defer close(stop)
 	go func() {
-		ping := wire.Finish(append(wire.Begin(nil, wire.Header{Type: wire.Ping}), "8 bytes."...), 0)
+		ping := wire.Finish(append(wire.Begin(nil, &wire.Header{Type: wire.Ping}), "8 bytes."...), 0)
 		for {
 			select {
 			case <-stop:
@@ -645,7 +645,7 @@ func overrun(p *provocation) error {
 	b = wire.AppendMethod(b, 0, 1, &wire.Binding{Name: []byte("Block"), Codec: []byte("json")})
 	for slot := range uint32(2) {
 		start := len(b)
-		b = wire.Begin(b, wire.Header{Type: wire.Request, ID: wire.NextID(slot)})
+		b = wire.Begin(b, &wire.Header{Type: wire.Request, ID: wire.NextID(slot)})
 		b = wire.Finish(append(b, "{}"...), start)
 	}
 	_, err = nc.Write(b)

@@ -128,7 +128,8 @@ func TestOutcomesOfLateReplies(t *testing.T) {
 	}
 }
 
-// Middleware can answer a call later whose method the server does not have. Without a reply it fails.
+// Middleware can answer a call later whose method the server does not have. Without a reply it
+// fails.
 func TestLateReplyOfAnUnknownMethod(t *testing.T) {
 	var reply any
 	s := newServer(t, &yodel.ServerOptions{Middleware: []yodel.Middleware{func(yodel.Handler) yodel.Handler {

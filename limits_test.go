@@ -96,7 +96,7 @@ func requestFrame(number uint16, slot uint32, f *wire.Fields, body string) []byt
 	if f != nil {
 		h.Flags |= wire.HasFields
 	}
-	b := wire.Begin(nil, h)
+	b := wire.Begin(nil, &h)
 	if f != nil {
 		b = wire.AppendFields(b, f)
 	}

@@ -108,7 +108,7 @@ func TestDecompressedRequestsAreBounded(t *testing.T) {
 	p := newStranger(t, addr, &wire.Limits{}, methodFrame(0, &wire.Binding{Name: []byte("Hold"), Codec: []byte("raw"), Compressor: []byte("flate")}))
 	for i := range uint32(requests) {
 		h := wire.Header{Type: wire.Request, Flags: wire.Compressed, ID: wire.NextID(i)}
-		p.send(wire.Finish(append(wire.Begin(nil, h), bomb...), 0))
+		p.send(wire.Finish(append(wire.Begin(nil, &h), bomb...), 0))
 	}
 	for range requests - 4 { // 64 MiB hold four
 		if e := p.reply(); e.ID != "YDL3007" || !e.NotProcessed {

@@ -57,13 +57,10 @@ type extra struct {
 	group     group                    // memory
 }
 
-// noExtra is the extra of a call that uses none. It is never changed.
-var noExtra extra
-
 // readExtra returns o's extra for reading.
 func (o *outgoing) readExtra() *extra {
 	if !o.usesExtra {
-		return &noExtra
+		return &o.from.noExtra
 	}
 	return o.extra
 }

@@ -40,7 +40,7 @@ var connections = []attacks.Attack{
 		Name: "unfinished frames", Victim: hasty,
 		Do: func(a *attacks.Attacker) {
 			conns := dialMany(a, 500)
-			whole := wire.AppendFrame(nil, wire.Header{Type: wire.Request}, make([]byte, 65_536))
+			whole := wire.AppendFrame(nil, &wire.Header{Type: wire.Request}, make([]byte, 65_536))
 			attacks.Spread(len(conns), 600*time.Millisecond, func(i int) {
 				conns[i].Hello(&wire.Limits{})
 				conns[i].Raw(whole[:60_000])
@@ -136,10 +136,10 @@ func wantClosed(a *attacks.Attacker, conns []*attacks.Conn) {
 func sendBrokenFrames(a *attacks.Attacker) {
 	header := func(h wire.Header) []byte {
 		b := make([]byte, wire.HeaderSize)
-		wire.PutHeader(b, h)
+		wire.PutHeader(b, &h)
 		return b
 	}
-	frame := func(h wire.Header, payload string) []byte { return wire.AppendFrame(nil, h, []byte(payload)) }
+	frame := func(h wire.Header, payload string) []byte { return wire.AppendFrame(nil, &h, []byte(payload)) }
 	request := func(id uint32) []byte { return frame(wire.Header{Type: wire.Request, ID: id}, "") }
 	id := attacks.ID(0)
 	broken := [][]byte{

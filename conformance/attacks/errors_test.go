@@ -68,7 +68,7 @@ func answerWithLies(c net.Conn, goAway bool) {
 
 // lyingReply is the reply with the long id.
 func lyingReply(id uint32) []byte {
-	b := wire.Begin(nil, wire.Header{Type: wire.Reply, Flags: wire.HasFields, Arg: 5, ID: id})
+	b := wire.Begin(nil, &wire.Header{Type: wire.Reply, Flags: wire.HasFields, Arg: 5, ID: id})
 	return wire.Finish(wire.AppendFields(b, &wire.Fields{Message: []byte("not here"), ErrorID: []byte(longID)}), 0)
 }
 

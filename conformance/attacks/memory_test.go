@@ -285,9 +285,9 @@ func unreadStreams(a *attacks.Attacker, streams int) {
 	filled := 0
 	c.ReceiveCredits(func(id uint32, granted int) {
 		if granted >= len(message)+wire.HeaderSize {
-			c.WriteNow(wire.AppendFrame(nil, wire.Header{Type: wire.Data, ID: id}, message))
+			c.WriteNow(wire.AppendFrame(nil, &wire.Header{Type: wire.Data, ID: id}, message))
 		} else if granted > wire.HeaderSize {
-			c.WriteNow(wire.AppendFrame(nil, wire.Header{Type: wire.Data, ID: id}, message[:granted-wire.HeaderSize]))
+			c.WriteNow(wire.AppendFrame(nil, &wire.Header{Type: wire.Data, ID: id}, message[:granted-wire.HeaderSize]))
 		}
 		filled++
 	}, streams, 200*time.Millisecond)

@@ -90,7 +90,7 @@ func (c *Conn) Message(h wire.Header, fields *wire.Fields, body []byte) {
 		h.Flags |= wire.HasFields
 	}
 	start := len(c.out)
-	c.out = wire.Begin(c.out, h)
+	c.out = wire.Begin(c.out, &h)
 	if fields != nil {
 		c.out = wire.AppendFields(c.out, fields)
 	}
@@ -101,7 +101,7 @@ func (c *Conn) Message(h wire.Header, fields *wire.Fields, body []byte) {
 func (c *Conn) Raw(b []byte) { c.out = append(c.out, b...) }
 
 // Frame appends a frame with any payload.
-func (c *Conn) Frame(h wire.Header, payload []byte) { c.out = wire.AppendFrame(c.out, h, payload) }
+func (c *Conn) Frame(h wire.Header, payload []byte) { c.out = wire.AppendFrame(c.out, &h, payload) }
 
 // Flush writes what was appended. It reports whether the victim took it.
 func (c *Conn) Flush() bool {

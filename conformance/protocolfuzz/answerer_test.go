@@ -105,7 +105,7 @@ func (a *answerer) stepLocked() {
 		a.limits = append(a.limits, limit{n, a.pingLocked()})
 	case k < 12: // frames for calls that are not open
 		id := wire.NextID(uint32(3000 + a.rng.IntN(50)))
-		b := wire.AppendFrame(nil, wire.Header{Type: wire.Data, Flags: wire.OfReply, ID: id}, []byte("to nobody"))
+		b := wire.AppendFrame(nil, &wire.Header{Type: wire.Data, Flags: wire.OfReply, ID: id}, []byte("to nobody"))
 		if a.rng.IntN(2) == 0 {
 			b = wire.AppendCredit(nil, 0, id, &wire.Window{StreamBytes: math.MaxUint64})
 		}

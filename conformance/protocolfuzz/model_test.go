@@ -115,7 +115,7 @@ func (c *conversation) messageLocked(h wire.Header, f *wire.Fields, body []byte)
 	if f != nil {
 		h.Flags |= wire.HasFields
 	}
-	b := wire.Begin(nil, h)
+	b := wire.Begin(nil, &h)
 	if f != nil {
 		b = wire.AppendFields(b, f)
 	}
@@ -204,7 +204,7 @@ func (c *conversation) frameLocked(h wire.Header, frame []byte) {
 	}
 	switch h.Type {
 	case wire.Ping:
-		c.out = wire.AppendFrame(c.out, wire.Header{Type: wire.Pong}, raw)
+		c.out = wire.AppendFrame(c.out, &wire.Header{Type: wire.Pong}, raw)
 		c.signal()
 	case wire.Pong:
 		if len(c.pings) == 0 || !bytes.Equal(raw, c.pings[0]) {
@@ -335,7 +335,7 @@ func (c *conversation) stepLocked() {
 	case k < 97:
 		c.pingLocked()
 	default: // a frame that is skipped
-		c.sendLocked(wire.AppendFrame(nil, wire.Header{Type: 0x80 + wire.Type(c.rng.IntN(128))}, make([]byte, c.rng.IntN(40))))
+		c.sendLocked(wire.AppendFrame(nil, &wire.Header{Type: 0x80 + wire.Type(c.rng.IntN(128))}, make([]byte, c.rng.IntN(40))))
 	}
 }
 
@@ -345,7 +345,7 @@ func (c *conversation) pingLocked() []byte {
 		payload[i] = byte(c.rng.Uint32())
 	}
 	c.pings = append(c.pings, payload)
-	c.sendLocked(wire.AppendFrame(nil, wire.Header{Type: wire.Ping}, payload))
+	c.sendLocked(wire.AppendFrame(nil, &wire.Header{Type: wire.Ping}, payload))
 	return payload
 }
 
@@ -389,12 +389,12 @@ func (c *conversation) finish() {
 // breakRules sends what the real side must answer by closing the connection.
 func (c *conversation) breakRules() {
 	broken := [][]byte{
-		wire.AppendFrame(nil, wire.Header{Type: wire.Settings}, nil),
-		wire.AppendFrame(nil, wire.Header{Type: 0x70}, nil),
-		wire.AppendFrame(nil, wire.Header{Type: wire.Ping}, []byte("short")),
-		wire.AppendFrame(nil, wire.Header{Type: wire.Request, Arg: 999, ID: wire.NextID(900)}, nil),
+		wire.AppendFrame(nil, &wire.Header{Type: wire.Settings}, nil),
+		wire.AppendFrame(nil, &wire.Header{Type: 0x70}, nil),
+		wire.AppendFrame(nil, &wire.Header{Type: wire.Ping}, []byte("short")),
+		wire.AppendFrame(nil, &wire.Header{Type: wire.Request, Arg: 999, ID: wire.NextID(900)}, nil),
 		{0xff, 0xff, 0xff, 0xff, byte(wire.Request), 0, 0, 0, 0, 0, 0, 0},
-		wire.AppendFrame(nil, wire.Header{Type: wire.Credit}, []byte{6, 0xff}),
+		wire.AppendFrame(nil, &wire.Header{Type: wire.Credit}, []byte{6, 0xff}),
 	}
 	c.mu.Lock()
 	c.breach = true

@@ -152,7 +152,7 @@ func (o *opener) stepLocked() {
 		if o.rng.IntN(2) == 0 {
 			h.Type, h.Arg = wire.Data, 0
 		}
-		o.sendLocked(wire.AppendFrame(nil, h, nil))
+		o.sendLocked(wire.AppendFrame(nil, &h, nil))
 	default:
 		for range 4 {
 			if c := o.anyLocked(); c != nil && o.goOnLocked(c) {
@@ -354,7 +354,7 @@ func (o *opener) cancelLocked(c *call) {
 	}
 	c.canceled, c.halfway = true, c.rest != nil
 	c.rest = nil
-	o.sendLocked(wire.AppendFrame(nil, wire.Header{Type: wire.Cancel, Arg: []uint16{0, 1, 4}[o.rng.IntN(3)], ID: c.id}, nil))
+	o.sendLocked(wire.AppendFrame(nil, &wire.Header{Type: wire.Cancel, Arg: []uint16{0, 1, 4}[o.rng.IntN(3)], ID: c.id}, nil))
 }
 
 // goOnLocked sends more of a request or a message, or credit. It reports whether there was anything
@@ -401,7 +401,7 @@ func (o *opener) sendOnStreamLocked(c *call) bool {
 	if c.sending == nil {
 		if c.messages > 5 || o.finishing || o.rng.IntN(6) == 0 {
 			c.ended = true
-			o.sendLocked(wire.AppendFrame(nil, wire.Header{Type: wire.Data, Flags: wire.End, ID: c.id}, nil))
+			o.sendLocked(wire.AppendFrame(nil, &wire.Header{Type: wire.Data, Flags: wire.End, ID: c.id}, nil))
 			return true
 		}
 		if !c.accepted {

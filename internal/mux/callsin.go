@@ -189,7 +189,8 @@ func (ci *callsIn) finish(r *Request) {
 		c.mu.Unlock()
 		return
 	}
-	h, m := r.replyMessage()
+	var m message
+	h := r.replyMessage(&m)
 	rest := c.writing.appendMessageLocked(h, &m)
 	if rest.size() > 0 {
 		ci.finishLargeAndUnlock(r, wire.Header{Type: wire.Data, Flags: m.flags&wire.HasChecksum | wire.OfReply, ID: r.id}, m.remainder(rest))

@@ -95,7 +95,8 @@ func (co *callsOut) notify(ctx context.Context, out *Out) error {
 // among all requests that the connection has sent.
 func (co *callsOut) send(ctx context.Context, out *Out, w *waiter, to Completer) (id uint32, nth uint64, err error) {
 	c := co.c
-	m := out.message()
+	var m message
+	out.message(&m)
 	size := out.counted(&m)
 	async, alone := w == nil, w == nil && to == nil
 

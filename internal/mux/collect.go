@@ -135,7 +135,7 @@ func (p *collector) begin(c *Conn, h wire.Header, size int, frame, msg []byte) {
 	}
 	p.buf = append(p.buf, frame[:opening]...)
 	h.Flags &^= wire.HasChecksum | wire.More
-	wire.PutHeader(p.buf, h)
+	wire.PutHeader(p.buf, &h)
 	p.add(msg)
 }
 

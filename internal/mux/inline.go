@@ -155,12 +155,13 @@ func (rd *reader) reply(r *Request) {
 	if r.alone() {
 		return
 	}
-	h, m := r.replyMessage()
+	var m message
+	h := r.replyMessage(&m)
 	rd.nReply++
 	rd.answered = true
 	if m.simple() {
 		h.Flags |= m.flags
-		rd.replies = wire.AppendFrame(rd.replies, h, m.body)
+		rd.replies = wire.AppendFrame(rd.replies, &h, m.body)
 		return
 	}
 	parts, _ := m.pieces()
@@ -169,7 +170,7 @@ func (rd *reader) reply(r *Request) {
 	}
 	h.Flags |= m.flags
 	start := len(rd.replies)
-	rd.replies = wire.Begin(rd.replies, h)
+	rd.replies = wire.Begin(rd.replies, &h)
 	if m.fields != nil {
 		rd.replies = wire.AppendFields(rd.replies, m.fields)
 	}

@@ -90,7 +90,7 @@ func (w *writing) appendMessageLocked(h wire.Header, m *message) (rest pieces) {
 	default:
 		h.Flags |= m.flags
 		start := len(w.out)
-		w.out = wire.AppendFrame(w.out, h, m.body)
+		w.out = wire.AppendFrame(w.out, &h, m.body)
 		w.countFrameLocked(len(w.out) - start)
 	}
 	return rest

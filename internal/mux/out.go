@@ -153,9 +153,9 @@ type discard struct{}
 
 func (discard) Complete(*Answer, error) {}
 
-// message returns the message of the request.
-func (out *Out) message() message {
-	m := message{body: out.Body, attachment: out.Attachment}
+// message stores the message of the request in m, which is zero: see Request.replyMessage.
+func (out *Out) message(m *message) {
+	m.body, m.attachment = out.Body, out.Attachment
 	if out.Compressed {
 		m.flags |= wire.Compressed
 	}
@@ -165,7 +165,6 @@ func (out *Out) message() message {
 	if out.OneWay {
 		m.flags |= wire.OneWay
 	}
-	return m
 }
 
 // fieldsSize is an upper bound of the bytes that are sent in addition to body and attachment.

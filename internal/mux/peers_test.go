@@ -419,7 +419,7 @@ func frameOf(h wire.Header, f *wire.Fields, message []byte) []byte {
 	if f != nil {
 		h.Flags |= wire.HasFields
 	}
-	b := wire.Begin(nil, h)
+	b := wire.Begin(nil, &h)
 	if f != nil {
 		b = wire.AppendFields(b, f)
 	}

@@ -293,7 +293,7 @@ func (rv *receiving) openRecordLocked(h wire.Header, payload *[]byte) {
 	}
 	*payload = msg
 	rv.want = int(size) //nolint:gosec // within MaxMessage
-	rv.in = wire.Begin(rv.in, wire.Header{Type: gathered, Flags: h.Flags & opening})
+	rv.in = wire.Begin(rv.in, &wire.Header{Type: gathered, Flags: h.Flags & opening})
 }
 
 // pieceOfRecordLocked adds a piece to the incomplete message. The last piece completes it.
@@ -319,7 +319,7 @@ func (rv *receiving) pieceOfRecordLocked(h wire.Header, piece []byte, cost uint6
 	}
 	record := rv.in[rv.complete:]
 	h = wire.Header{Type: gathered, Flags: wire.Flags(record[5]), Len: uint32(have), ID: uint32(rv.pending)} //nolint:gosec // within MaxMessage, and the window
-	wire.PutHeader(record, h)
+	wire.PutHeader(record, &h)
 	rv.complete, rv.want, rv.pending = len(rv.in), 0, 0
 	st.traffic.in(1, have)
 	if rv.reserved != 0 {

@@ -331,7 +331,7 @@ var noDeadline time.Time
 // the payload of the frame.
 func (w *writing) beginLocked(h wire.Header) int {
 	start := len(w.out)
-	w.out = wire.Begin(w.out, h)
+	w.out = wire.Begin(w.out, &h)
 	return start
 }
 

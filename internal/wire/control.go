@@ -61,7 +61,7 @@ const (
 // AppendSettings appends a whole Settings frame.
 func AppendSettings(dst []byte, l *Limits) []byte {
 	start := len(dst)
-	dst = Begin(dst, Header{Type: Settings})
+	dst = Begin(dst, &Header{Type: Settings})
 	dst = appendNumber(dst, tagMaxFrame, l.MaxFrame)
 	dst = appendNumber(dst, tagMaxMessage, l.MaxMessage)
 	dst = appendNumber(dst, tagMaxOpen, l.MaxOpen)
@@ -197,7 +197,7 @@ const (
 // meaning while an answer was on its way, the answer does not count for the new meaning.
 func AppendMethod(dst []byte, number uint16, id uint32, m *Binding) []byte {
 	start := len(dst)
-	dst = Begin(dst, Header{Type: Method, Arg: number, ID: id})
+	dst = Begin(dst, &Header{Type: Method, Arg: number, ID: id})
 	dst = appendBytes(dst, tagName, m.Name)
 	dst = appendBytes(dst, tagCodec, m.Codec)
 	dst = appendBytes(dst, tagCompressor, m.Compressor)
@@ -234,7 +234,7 @@ func ParseMethod(b []byte, m *Binding) error {
 // AppendMethodInfo appends a whole MethodInfo frame.
 func AppendMethodInfo(dst []byte, number uint16, id uint32, m *Info) []byte {
 	start := len(dst)
-	dst = Begin(dst, Header{Type: MethodInfo, Arg: number, ID: id})
+	dst = Begin(dst, &Header{Type: MethodInfo, Arg: number, ID: id})
 	dst = appendNumber(dst, tagKnown, m.Known)
 	dst = appendNumber(dst, tagKind, m.Kind)
 	dst = appendNumber(dst, tagIdempotent, m.Idempotent)
@@ -277,7 +277,7 @@ const (
 // AppendGoAway appends a whole GoAway frame.
 func AppendGoAway(dst []byte, code uint16, d *Drain) []byte {
 	start := len(dst)
-	dst = Begin(dst, Header{Type: GoAway, Arg: code})
+	dst = Begin(dst, &Header{Type: GoAway, Arg: code})
 	dst = appendNumber(dst, tagCount, d.Count)
 	dst = appendBytes(dst, tagDrainMessage, d.Message)
 	dst = appendBytes(dst, tagDrainID, d.ErrorID)
@@ -316,7 +316,7 @@ const tagStreamBytes = 9 << 1
 // AppendCredit appends a whole Credit frame.
 func AppendCredit(dst []byte, flags Flags, id uint32, w *Window) []byte {
 	start := len(dst)
-	dst = Begin(dst, Header{Type: Credit, Flags: flags, ID: id})
+	dst = Begin(dst, &Header{Type: Credit, Flags: flags, ID: id})
 	dst = appendNumber(dst, tagMaxOpen, w.MaxOpen)
 	dst = appendNumber(dst, tagMaxOpenBytes, w.MaxOpenBytes)
 	dst = appendNumber(dst, tagStreamBytes, w.StreamBytes)

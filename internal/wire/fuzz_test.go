@@ -48,7 +48,7 @@ func FuzzFrame(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again := wire.Finish(append(wire.Begin(nil, h), payload...), 0)
+		again := wire.Finish(append(wire.Begin(nil, &h), payload...), 0)
 		if want := append(again[:4:4], frame[4:]...); h.Flags&wire.HasChecksum == 0 && !bytes.Equal(again, want) {
 			t.Errorf("\n got %x\nwant %x", again, want)
 		}

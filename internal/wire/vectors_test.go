@@ -223,7 +223,8 @@ func appendVector(dst []byte, v *vector) []byte {
 		return wire.AppendCredit(dst, v.flags(), v.ID, &w)
 	case wire.Request, wire.Reply, wire.Data:
 		start := len(dst)
-		dst = wire.Begin(dst, v.header())
+		h := v.header()
+		dst = wire.Begin(dst, &h)
 		if v.flags()&wire.HasFields != 0 {
 			f := v.fields()
 			dst = wire.AppendFields(dst, &f)
@@ -231,7 +232,8 @@ func appendVector(dst []byte, v *vector) []byte {
 		return wire.Finish(append(dst, v.message()...), start)
 	default:
 		start := len(dst)
-		dst = wire.Begin(dst, v.header())
+		h := v.header()
+		dst = wire.Begin(dst, &h)
 		return wire.Finish(append(dst, v.Payload.bytes...), start)
 	}
 }

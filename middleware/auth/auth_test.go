@@ -274,7 +274,7 @@ func framesAfter(t *testing.T, network *mem.Network, method string) string {
 	out := wire.AppendSettings([]byte(wire.Preface), &wire.Limits{})
 	out = wire.AppendMethod(out, 0, 7, &wire.Binding{Name: []byte(method), Codec: []byte("json")})
 	ping := len(out)
-	out = wire.Finish(append(wire.Begin(out, wire.Header{Type: wire.Ping}), "12345678"...), ping)
+	out = wire.Finish(append(wire.Begin(out, &wire.Header{Type: wire.Ping}), "12345678"...), ping)
 	if _, err := conn.Write(out); err != nil {
 		t.Fatal(err)
 	}
