@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -18,6 +19,14 @@ import (
 // A pair is yodel as it is in the working tree, and as it was at another commit. Both run each
 // scenario in each round, one right after the other, so that their ratio in a round depends little
 // on what else the machine does.
+//
+// Where the linker puts the functions changes the CPU time of a call by up to 4 % either way. So
+// each program is linked in several random layouts, and each round takes the next one: the median
+// is that of the code, not of one layout. E. Berger and C. Curtsinger describe this in "STABILIZER:
+// Statistically Sound Performance Evaluation" (2013).
+
+// layouts is in how many random layouts each program of a pair is linked.
+const layouts = 9
 
 // yodelBefore is yodel at the other commit.
 const yodelBefore = "yodel-before"
@@ -28,25 +37,44 @@ var pairScenarios = regexp.MustCompile(`^(closed-(1|100|1000|5000)|async-message
 // pairRounds is how many rounds a pair runs unless -rounds says so.
 const pairRounds = 9
 
-// before returns the peer as it was at revision. Its program is kept in bin, and built if it is not
-// there.
+// before returns the peer as it was at revision. Its programs are kept in bin, and built if they
+// are not there.
 func before(ctx context.Context, root, revision string) (program, error) {
 	hash, err := output(ctx, filepath.Dir(root), "git", "rev-parse", "--verify", "--end-of-options", revision+"^{commit}")
 	if err != nil {
 		return program{}, err
 	}
-	binary := filepath.Join(root, "bin", "before-"+hash)
-	if _, err := os.Stat(binary); err != nil {
-		if err := buildBefore(ctx, filepath.Dir(root), hash, binary); err != nil {
+	p := program{key: yodelBefore, name: "before", kind: kindVariant, layouts: layoutsOf(filepath.Join(root, "bin", "before-"+hash))}
+	if _, err := os.Stat(p.layouts[layouts-1]); err != nil {
+		if err := buildBefore(ctx, filepath.Dir(root), hash, p); err != nil {
 			return program{}, err
 		}
 	}
-	return program{key: yodelBefore, name: "before", kind: kindVariant, argv: []string{binary}}, nil
+	return p, nil
+}
+
+// layoutsOf returns the names of a program's layouts.
+func layoutsOf(binary string) (names []string) {
+	for i := range layouts {
+		names = append(names, fmt.Sprintf("%s-%d", binary, i+1))
+	}
+	return names
+}
+
+// buildLayouts builds p in its layouts from the sources in a folder.
+func buildLayouts(ctx context.Context, p program, folder string) error {
+	for i, binary := range p.layouts {
+		p.buildDir, p.build = folder, []string{"go", "build", fmt.Sprintf("-ldflags=-randlayout=%d", i+1), "-o", binary, "."}
+		if err := build(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // buildBefore builds the peer from the sources of a commit, which it has in a temporary folder
 // meanwhile.
-func buildBefore(ctx context.Context, repository, hash, binary string) (err error) {
+func buildBefore(ctx context.Context, repository, hash string, p program) (err error) {
 	folder, err := os.MkdirTemp("", "yodel-before")
 	if err != nil {
 		return err
@@ -59,9 +87,7 @@ func buildBefore(ctx context.Context, repository, hash, binary string) (err erro
 	if _, err := output(ctx, folder, "tar", "-xf", archive); err != nil {
 		return err
 	}
-	return build(ctx, program{
-		key: yodelBefore, build: []string{"go", "build", "-o", binary, "."}, buildDir: filepath.Join(folder, "bench", "peers", yodel),
-	})
+	return buildLayouts(ctx, p, filepath.Join(folder, "bench", "peers", yodel))
 }
 
 // output runs a program in a folder and returns what it says.
@@ -84,12 +110,14 @@ func (b *bench) planPair(ctx context.Context, p *plan) error {
 	if p.programs, err = choose(p.programs, []string{yodel}); err != nil {
 		return err
 	}
-	for _, peer := range p.programs {
-		if peer.key == yodel {
-			p.programs = []program{peer, other}
-			break
-		}
+	i := slices.IndexFunc(p.programs, func(peer program) bool { return peer.key == yodel })
+	now := p.programs[i]
+	now.layouts = layoutsOf(now.argv[0])
+	if err := buildLayouts(ctx, now, now.buildDir); err != nil {
+		return err
 	}
+	now.build = nil // it is built
+	p.programs = []program{now, other}
 	if b.run == "" {
 		p.scenarios = nil
 		for _, s := range scenarios {

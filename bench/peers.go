@@ -27,6 +27,8 @@ type program struct {
 
 	build    []string // the command that makes it; nil if it is there
 	buildDir string
+
+	layouts []string // of a pair: each round runs the next of these programs instead of argv
 }
 
 // findPeers lists the programs under root, the folder of this file: every module in peers, and with

@@ -94,6 +94,9 @@ func (p *plan) turn(ctx context.Context, r *Report, s Scenario, peer program, ro
 		t.warmup = max(t.warmup, p.jvmWarmup)
 		t.patience *= 3 // a JVM on a busy machine takes a while to start
 	}
+	if n := len(peer.layouts); n > 0 {
+		peer.argv = []string{peer.layouts[(round-1)%n]}
+	}
 	result, info := fight(ctx, peer, s, t)
 	if ctx.Err() != nil { // nothing that an interrupt has broken is the peer's fault
 		return
