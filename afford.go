@@ -40,8 +40,8 @@ func (a *allowance) take(now time.Duration, share float64, reserve int, attempts
 	if passed := now - a.at; passed >= allowanceNap {
 		n := attempts()
 		traffic := float64(max(n-a.seen-a.taken, 0)) // without the attempts that the bucket paid for
-		// The bucket holds the tokens that one second of traffic adds. If traffic declines, the
-		// limit falls by half per second.
+		// The limit of the bucket is the number of tokens that a second of traffic adds. When
+		// traffic declines, the limit falls by at most half in a second.
 		a.limit = max(float64(reserve), share*traffic/passed.Seconds(), a.limit*math.Exp2(-passed.Seconds()))
 		second := 0.0
 		if reserve > 0 {

@@ -57,10 +57,13 @@ type extra struct {
 	group     group                    // memory
 }
 
+// noExtra is the extra of all calls that use none. It is never changed.
+var noExtra = extra{}
+
 // readExtra returns o's extra for reading.
 func (o *outgoing) readExtra() *extra {
 	if !o.usesExtra {
-		return &o.from.noExtra
+		return &noExtra
 	}
 	return o.extra
 }

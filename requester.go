@@ -43,7 +43,6 @@ type requester struct {
 	bindings   []*binding      // by handle; guarded by methodsMu
 	idempotent map[string]bool // methods that the options declare idempotent
 	outgoing   sync.Pool       // of *outgoing
-	noExtra    extra           // of calls that use none; never changed
 
 	client    *Client // nil on a server
 	observers []Observer

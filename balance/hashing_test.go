@@ -277,8 +277,8 @@ func BenchmarkByArgs(b *testing.B) {
 	})
 }
 
-// One key gets all the calls. Nobody gets more than load allows, what is over goes to the same
-// others, and the first has its key again when there is room.
+// All calls have one key. No endpoint gets more calls than load allows. The other calls go to the
+// same other endpoints each time, and the first endpoint gets calls again when it has room.
 func TestBoundedSpillsAPopularKey(t *testing.T) {
 	const n, load = 10, 1.25
 	b := balance.Bounded(load, balance.ByKey)
