@@ -96,8 +96,9 @@ const parts = 8
 func (l *load) p99(w window) time.Duration {
 	length := w.end.Sub(w.began) / parts
 	var all []time.Duration
-	for i := range time.Duration(parts) {
-		part := window{began: w.began.Add(i * length), end: w.began.Add((i + 1) * length)}
+	part := window{end: w.began}
+	for range parts {
+		part.began, part.end = part.end, part.end.Add(length)
 		if took, _ := l.took(part); len(took) > 0 {
 			all = append(all, quantile(took, 0.99))
 		}
