@@ -138,6 +138,26 @@ func TestAServerIsAnnouncedWhileItServes(t *testing.T) {
 	})
 }
 
+// A server announces the protocols that it speaks, so that clients of other systems find it.
+func TestProtocolsOfAServerAreAnnounced(t *testing.T) {
+	for _, test := range []struct{ set, want []string }{
+		{nil, []string{"yodel", "lines"}},
+		{[]string{"lines"}, []string{"lines"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := &book{}
+			_, stop := announced(t, mem.New(), b, yodel.ServerOptions{
+				Protocols: []yodel.Protocol{lines{codec: yodel.JSON}}, Instance: yodel.Instance{Protocols: test.set},
+			})
+			defer stop()
+			b.since()
+			if got := b.record().Protocols; !slices.Equal(got, test.want) {
+				t.Errorf("with the Protocols %q, the instance is announced with %q, want %q", test.set, got, test.want)
+			}
+		})
+	}
+}
+
 func TestNewsOfAServerIsAnnouncedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{}

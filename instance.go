@@ -13,7 +13,8 @@ type Instance struct {
 	// Protocols are the protocols that the server speaks, for example "yodel" or "netrpc". A client
 	// uses "yodel" if Protocols contains it, and otherwise the first of ClientOptions.Wires that
 	// Protocols contains. If Protocols contains none of them, the client leaves the instance out.
-	// Empty means yodel.
+	// Empty means yodel. A server with ServerOptions.Protocols announces "yodel" and their names,
+	// unless its Instance sets the list.
 	Protocols []string `json:"protocols,omitempty"`
 	// Group is a part of the fleet that clients can select, for example a team's servers or a
 	// canary. Several groups are separated by commas.

@@ -237,6 +237,7 @@ func NewServer(o *ServerOptions) *Server {
 	for _, c := range opts.Compressors {
 		s.compressors[c.Name()] = c
 	}
+	refuseNil("ServerOptions.Protocols", opts.Protocols, func(p Protocol) bool { return p == nil })
 	if opts.Transport == nil {
 		opts.Transport = TCP
 	}
@@ -247,6 +248,9 @@ func NewServer(o *ServerOptions) *Server {
 	s.peerLines.log = opts.Logger
 	refuseNil("ServerOptions.Middleware", opts.Middleware, func(m Middleware) bool { return m == nil })
 	s.guard.log, s.calls.guard = opts.Logger, &s.guard
+	if len(opts.Protocols) > 0 && s.instance.Protocols == nil {
+		s.instance.Protocols = s.speaks()
+	}
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.MaxConns = orDefault(opts.MaxConns, 1<<16)
 	opts.MaxOpen = orDefault(opts.MaxOpen, 16<<10)
@@ -283,6 +287,19 @@ func NewServer(o *ServerOptions) *Server {
 		s.introspect()
 	}
 	return s
+}
+
+// speaks returns the names of the protocols that the server speaks, without those whose Name
+// panics.
+func (s *Server) speaks() []string {
+	names := []string{native}
+	for _, p := range s.opts.Protocols {
+		_ = s.guard.apart("a Protocol's Name", nil, func() error { // a panic is in the log
+			names = append(names, p.Name())
+			return nil
+		})
+	}
+	return names
 }
 
 // setUpCalls prepares the calls to peers.
