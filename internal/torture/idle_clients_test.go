@@ -16,7 +16,7 @@ func TestIdleClients(t *testing.T) {
 		t.Skip("reads /proc")
 	}
 	const warm, count = 100, 2000
-	server := start(t)
+	server := start(t, littleGarbage)
 	open := func(n int) {
 		for range n {
 			c := yodel.Dial(server.addr)

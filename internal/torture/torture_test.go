@@ -286,13 +286,14 @@ func storm(t *testing.T, c *yodel.Client, first, n int, victim *child) outcome {
 	return out
 }
 
-// TestIdleConnections measures what connections cost that do nothing.
+// TestIdleConnections measures what connections cost that do nothing. With the usual share of
+// garbage the same program takes 7.2 to 8.2 KiB for each, by when the collector runs.
 func TestIdleConnections(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc")
 	}
 	const conns = 10_000
-	server := start(t)
+	server := start(t, littleGarbage)
 	c := yodel.Dial(server.addr)
 	defer c.Close()
 	if _, err := once.Call(t.Context(), c, &Job{0}); err != nil {
