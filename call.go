@@ -19,8 +19,8 @@ import (
 //
 // The fields and methods are in three groups:
 //
-//   - Fields that the caller sets, from Method to Endpoint. Most calls need only Method, Args and
-//     Reply. The handler reads these fields.
+//   - Fields that the caller sets, from Method to Trace, and Endpoint. Most calls need only Method,
+//     Args and Reply. The handler reads these fields.
 //   - Fields and methods that the caller reads when the call has ended: Trailer, ReplyAttachment,
 //     Attempt, Endpoint and Report. On the server, the handler sets Trailer and ReplyAttachment.
 //     The handler reads Peer and Draining, and observers read Took, Queued and Traffic.
@@ -144,9 +144,6 @@ type Call struct {
 	// ReplyAttachment is raw bytes in addition to the encoded reply.
 	ReplyAttachment []byte
 
-	// The client writes the following fields in each call. They stand together, because the
-	// goroutine that reads replies may run on another processor: see TestLayout.
-
 	// Attempt is how often the request was sent before, starting at 0.
 	Attempt int
 
@@ -154,20 +151,22 @@ type Call struct {
 	// the balancer runs, the call is pinned to that endpoint. Nil on the server.
 	Endpoint *Endpoint
 
+	// The client writes Attempt, Endpoint, out and picked in each call. They stand together,
+	// because the goroutine that reads replies may run on another processor: see TestLayout.
+
 	out     *outgoing       // on the calling side: the state that Do gave the call
 	picked  *Endpoint       // the endpoint that the balancer set
 	turn    *turn           // client: its place in the order of its key; nil if it is not ordered
 	pass    int8            // the pass of the pick, see avoidUnready
 	stays   bool            // all attempts go to picked, see Attempts.Pin
 	demands uint8           // how many endpoints its pick has started to dial
+	limited bool            // the client set Deadline
+	lent    inherited       // the fields that were inherited from the handler's call
 	in      *serverCall     // on the serving side: the state of the request
 	tried   []*Endpoint     // endpoints this call avoids
 	stream  *outgoingStream // client: nil for a unary method
 
-	limited bool // the client set Deadline
-
 	budget  *budget   // nil for none
-	lent    inherited // the fields that were inherited from the handler's call
 	group   *group    // nil unless it may have forks
 	rare    *rareCall // nil for most calls
 	hold    *keyHold  // where its key is remembered; nil for most calls

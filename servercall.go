@@ -28,21 +28,21 @@ type serverCall struct {
 	protocol protocolCall
 	stream   messageStream // nil for a unary call
 
-	body       []byte // the received request, valid until done
-	compressed bool   // with as.pack
+	body         []byte      // the received request, valid until done
+	compressed   bool        // body is compressed with as.pack
+	executed     bool        // the method itself has begun
+	notProcessed bool        // the NotProcessed of outcome
+	asked        atomic.Bool // user code has the call and may keep it
 
 	current atomic.Pointer[callRef] // the handler's context while it belongs to this call
-	asked   atomic.Bool             // user code has the call and may keep it
 	ctx     context.Context         //nolint:containedctx // the handler's, with values of observers
 	err     error
 
-	late         *lateReply               // nil unless the handler has called Later
-	executed     bool                     // the method itself has begun
-	notProcessed bool                     // the NotProcessed of outcome
-	packed       *[]byte                  // holds the compressed reply
-	counted      int                      // bytes counted for the decoded request, until done
-	view         View                     // the request, for a method that takes a View
-	heirs        atomic.Pointer[heritage] // inherited by the handler's calls; nil before the first
+	late    *lateReply               // nil unless the handler has called Later
+	packed  *[]byte                  // holds the compressed reply
+	counted int                      // bytes counted for the decoded request, until done
+	view    View                     // the request, for a method that takes a View
+	heirs   atomic.Pointer[heritage] // inherited by the handler's calls; nil before the first
 
 	// Readings of the clock; 0 if the adapter did not read it. Began is when the method began.
 	arrived, taken, began time.Duration
