@@ -30,6 +30,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/gobwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
 // Protocol serves clients of net/rpc with its default encoding, gob. The server needs the codec
@@ -81,7 +82,7 @@ func (protocol) Serve(_ context.Context, s *yodel.Session) error {
 	}
 	c := &conn{session: s, codec: codec, limits: s.Limits(), frames: newFrames(s.Reader, s.Limits().MaxMessage)}
 	c.frames.types.reserve, c.frames.release = s.Reserve, s.Release
-	c.writer.session, c.writer.limits = s, c.limits
+	c.writer.Replies, c.writer.limits = pipelined.NewReplies(s), c.limits
 	c.writer.encoder = gob.NewEncoder(&c.writer.encoded)
 	for {
 		if err := c.next(); err != nil {

@@ -5,6 +5,7 @@ package netrpc
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/gob"
 	"errors"
@@ -13,12 +14,11 @@ import (
 	"net"
 	"net/http"
 	"net/rpc"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
 // Wire returns a Wire that calls servers of the standard library's net/rpc, for
@@ -68,19 +68,11 @@ func (w wire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yod
 		}
 	}
 	l := &link{
-		conn: nc, codec: w.codec, limits: ep.Client().Limits(), addr: ep.Addr(),
-		frames: newFrames(reader, ep.Client().Limits().MaxMessage), pending: make(map[uint64]*pendingCall),
-		closing: make(chan struct{}), lost: make(chan struct{}), done: make(chan struct{}),
-		queued: make(chan struct{}, 1), written: make(chan struct{}),
+		Link:  pipelined.NewLink[reply](nc, ep.Client().Limits()),
+		codec: w.codec, limits: ep.Client().Limits(), addr: ep.Addr(), frames: newFrames(reader, ep.Client().Limits().MaxMessage),
 	}
 	l.encoder = gob.NewEncoder(&l.encoded)
-	var both sync.WaitGroup
-	both.Go(l.read)
-	both.Go(l.write)
-	go func() {
-		both.Wait()
-		close(l.done)
-	}()
+	l.Start(l.next)
 	return l, nil
 }
 
@@ -103,38 +95,18 @@ func (w wire) connectHTTP(ctx context.Context, nc net.Conn, reader *bufio.Reader
 	return nc.SetDeadline(time.Time{})
 }
 
-// A link is the client's side of a connection. The goroutine of read passes replies to the waiting
-// calls, which decode them. The goroutine of write writes requests.
+// A link is the client's side of a connection. The waiting calls decode their replies.
 type link struct {
-	conn   net.Conn
+	*pipelined.Link[reply]
 	codec  yodel.Codec
 	limits yodel.Limits
 	addr   string
-	frames *frames // for read
+	frames *frames // for next
 
-	encoding sync.Mutex // held while a request is encoded and queued; before mu
-	encoder  *gob.Encoder
-	encoded  bytes.Buffer
-
-	closing chan struct{} // closed when no more calls are accepted
-	lost    chan struct{} // closed when read has ended
-	done    chan struct{} // closed when read and write have ended
-	queued  chan struct{} // capacity 1: has an element when queue is not empty
-
-	mu       sync.Mutex
-	seq      uint64
-	pending  map[uint64]*pendingCall // calls that wait for a reply
-	queue    []byte                  // requests to be written
-	writing  bool                    // whether write is writing a part of the queue
-	written  chan struct{}           // closed and replaced after each write
-	closed   bool                    // whether closing is closed
-	whenIdle bool                    // whether the connection ends when no call is pending
-	err      error
-}
-
-// A pendingCall is a call that waits for its reply.
-type pendingCall struct {
-	reply chan reply // capacity 1
+	// For encode, which Send calls one at a time.
+	encoder *gob.Encoder
+	encoded bytes.Buffer
+	sent    []byte // the last request, with its header first
 }
 
 // A reply is the answer to a call: an error, or the definitions and the value.
@@ -143,62 +115,18 @@ type reply struct {
 	body []byte
 }
 
-var errClosed = errors.New("the connection was closed")
-
-// Closing, Done and Err implement yodel.Link.
-func (l *link) Closing() <-chan struct{} { return l.closing }
-func (l *link) Done() <-chan struct{}    { return l.done }
-
-func (l *link) Err() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
-}
-
-// Close implements yodel.Link.
-func (l *link) Close(whenIdle bool) {
-	l.mu.Lock()
-	l.whenIdle = true
-	now := !whenIdle || l.idleLocked()
-	l.closeLocked(errClosed)
-	l.mu.Unlock()
-	if now {
-		_ = l.conn.Close() // then read returns an error
-	}
-}
-
-// idleLocked reports whether the connection can be closed, because no call needs it any more.
-func (l *link) idleLocked() bool {
-	return l.whenIdle && len(l.pending) == 0 && len(l.queue) == 0 && !l.writing
-}
-
-// closeLocked makes the link refuse further calls.
-func (l *link) closeLocked(err error) {
-	if !l.closed {
-		l.closed, l.err = true, err
-		close(l.closing)
-	}
-}
-
 // Do implements yodel.Link.
 func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 	if err := l.unsendable(call); err != nil {
 		return err
 	}
-	p := &pendingCall{reply: make(chan reply, 1)}
-	seq, err := l.send(ctx, call, p)
+	p, err := l.Send(ctx, !call.OneWay, func(number uint64) ([]byte, error) { return l.request(call, number) })
 	if err != nil || call.OneWay {
 		return err
 	}
-	var r reply
-	select {
-	case r = <-p.reply:
-	case <-ctx.Done():
-		l.forget(seq)
-		return context.Cause(ctx)
-	}
-	if r.err != nil || call.Reply == nil {
-		return r.err
+	r, err := l.Await(ctx, p)
+	if err = cmp.Or(err, r.err); err != nil || call.Reply == nil {
+		return err
 	}
 	if e, ok := call.Reply.(*yodel.Encoded); ok {
 		e.Body, e.Several = r.body, false
@@ -230,59 +158,32 @@ func (l *link) unsendable(call *yodel.Call) error {
 	return &yodel.Error{Code: yodel.Unimplemented, NotProcessed: true, Message: fmt.Sprintf("%s: %s speaks net/rpc, which has no %s", call.Method, l.addr, what)}
 }
 
-// send encodes and queues a request, and registers p for its reply. It waits while the queue is too
-// long.
-func (l *link) send(ctx context.Context, call *yodel.Call, p *pendingCall) (seq uint64, err error) {
-	for {
-		l.mu.Lock()
-		full, written, closed, why := len(l.queue) > l.limits.MaxUnsent, l.written, l.closed, l.err
-		l.mu.Unlock()
-		if closed {
-			return 0, unsent(why)
-		}
-		if !full {
-			break
-		}
-		select {
-		case <-written:
-		case <-ctx.Done():
-			return 0, unsent(context.Cause(ctx))
-		}
-	}
-	l.encoding.Lock()
-	defer l.encoding.Unlock()
+// request encodes a request. The arguments are encoded first, because this may fail. The
+// definitions of types that the encoder has written are sent in either case, because the encoder
+// does not write them again.
+func (l *link) request(call *yodel.Call, number uint64) ([]byte, error) {
 	l.encoded.Reset()
-	// The arguments are encoded first, because this may fail. The definitions of types that the
-	// encoder has written are sent in either case, because the encoder does not write them again.
 	failed := l.encode(call.Args)
 	args := l.encoded.Len()
 	if n := args; failed == nil && n > l.limits.MaxMessage {
-		_ = l.enqueue(nil, l.encoded.Bytes()[:valueAt(l.encoded.Bytes())]) // the next call gets the error
-		return 0, &yodel.Error{
+		return l.encoded.Bytes()[:valueAt(l.encoded.Bytes())], &yodel.Error{
 			Code: yodel.ResourceExhausted, ID: "YDL2201", NotProcessed: true,
 			Message: fmt.Sprintf("%s: the request has %d bytes, this client's limit is %d", call.Method, n, l.limits.MaxMessage),
 		}
 	}
 	if failed != nil {
-		_ = l.enqueue(nil, l.encoded.Bytes()) // as above
-		return 0, &yodel.Error{
+		return l.encoded.Bytes(), &yodel.Error{
 			Code: yodel.InvalidArgument, ID: "YDL2103", NotProcessed: true, Cause: failed,
 			Message: fmt.Sprintf("%s: %v (net/rpc)", call.Method, failed),
 		}
 	}
-	l.mu.Lock()
-	l.seq++
-	seq = l.seq
-	l.mu.Unlock()
-	if err := l.encoder.Encode(&rpc.Request{ServiceMethod: call.Method, Seq: seq}); err != nil {
-		l.giveUp(err)
-		return 0, unsent(err)
-	}
-	if call.OneWay {
-		p = nil
+	if err := l.encoder.Encode(&rpc.Request{ServiceMethod: call.Method, Seq: number}); err != nil {
+		l.GiveUp(err)
+		return nil, pipelined.Unsent(err)
 	}
 	b := l.encoded.Bytes()
-	return seq, l.enqueue(p, b[args:], b[:args])
+	l.sent = append(append(l.sent[:0], b[args:]...), b[:args]...)
+	return l.sent, nil
 }
 
 // encode encodes a value. User code in it may panic.
@@ -292,115 +193,12 @@ func (l *link) encode(value any) (err error) {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%T panicked while it was encoded", value)
 		} else if !known { // encoding ended the goroutine
-			l.giveUp(fmt.Errorf("%T ended its goroutine while it was encoded", value))
+			l.GiveUp(fmt.Errorf("%T ended its goroutine while it was encoded", value))
 		}
 	}()
 	err = l.encoder.Encode(value)
 	known = true
 	return err
-}
-
-// enqueue queues the parts of a request with the number l.seq, and registers p for its reply.
-func (l *link) enqueue(p *pendingCall, parts ...[]byte) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return unsent(l.err)
-	}
-	for _, b := range parts {
-		l.queue = append(l.queue, b...)
-	}
-	if p != nil {
-		l.pending[l.seq] = p
-	}
-	select {
-	case l.queued <- struct{}{}:
-	default: // write has a signal already
-	}
-	return nil
-}
-
-// unsent returns the error of a request that was not sent.
-func unsent(why error) error {
-	return &yodel.Error{Code: yodel.Unavailable, NotProcessed: true, Message: why.Error(), Cause: why}
-}
-
-// forget removes a call whose caller has stopped waiting. Its reply will be discarded.
-func (l *link) forget(seq uint64) {
-	l.mu.Lock()
-	delete(l.pending, seq)
-	idle := l.idleLocked()
-	l.mu.Unlock()
-	if idle {
-		_ = l.conn.Close() // then read returns an error
-	}
-}
-
-// giveUp ends the connection because of err.
-func (l *link) giveUp(err error) {
-	l.mu.Lock()
-	l.closeLocked(err)
-	l.mu.Unlock()
-	_ = l.conn.Close() // then read returns an error
-}
-
-// pieceSize is how many bytes must be written within twice Limits.KeepAlive. Otherwise the
-// connection ends.
-const pieceSize = 64 << 10
-
-// write writes the queue, until the connection ends.
-func (l *link) write() {
-	var spare []byte
-	for {
-		select {
-		case <-l.queued:
-		case <-l.lost:
-			return
-		}
-		l.mu.Lock()
-		b := l.queue
-		l.queue, l.writing = spare[:0], true
-		l.mu.Unlock()
-		for piece := range slices.Chunk(b, pieceSize) {
-			if l.limits.KeepAlive > 0 {
-				_ = l.conn.SetWriteDeadline(time.Now().Add(2 * l.limits.KeepAlive)) // the write fails as well
-			}
-			if _, err := l.conn.Write(piece); err != nil {
-				l.giveUp(err)
-				return
-			}
-		}
-		if spare = b; cap(b) > keepBuffer {
-			spare = nil
-		}
-		l.mu.Lock()
-		close(l.written)
-		l.written, l.writing = make(chan struct{}), false
-		idle := l.idleLocked()
-		l.mu.Unlock()
-		if idle {
-			_ = l.conn.Close() // then read returns an error
-		}
-	}
-}
-
-// read reads replies until the connection ends.
-func (l *link) read() {
-	err := error(nil)
-	for err == nil {
-		err = l.next()
-	}
-	l.mu.Lock()
-	l.closeLocked(err)
-	err = l.err
-	lost := l.pending
-	l.pending = nil
-	l.mu.Unlock()
-	_ = l.conn.Close() // no more replies can arrive
-	for _, p := range lost {
-		p.reply <- reply{err: fmt.Errorf("net/rpc: %w", err)}
-	}
-	close(l.lost)
 }
 
 // next reads one reply and passes it to the waiting call.
@@ -413,12 +211,9 @@ func (l *link) next() error {
 	if err != nil {
 		return unexpected(err)
 	}
-	l.mu.Lock()
-	p := l.pending[header.Seq]
-	l.mu.Unlock()
 	var r reply
 	switch {
-	case p == nil: // its caller has stopped waiting
+	case !l.Expects(header.Seq): // its caller has stopped waiting
 		return l.frames.skip(v)
 	case header.Error != "":
 		r.err = errorOf(header.Error)
@@ -433,10 +228,9 @@ func (l *link) next() error {
 		r.body, err = l.frames.body(v)
 	}
 	if err != nil {
-		return err // p gets it from read
+		return err
 	}
-	p.reply <- r
-	l.forget(header.Seq)
+	l.Deliver(header.Seq, r)
 	return nil
 }
 

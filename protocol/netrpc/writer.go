@@ -11,25 +11,17 @@ import (
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
-// A writer is the writing side of a connection. If no goroutine is writing, a reply is written
-// immediately. Replies that are encoded during that write go out together in the next one.
+// A writer is the writing side of a connection.
 type writer struct {
-	session *yodel.Session
-	limits  yodel.Limits
+	*pipelined.Replies
+	limits yodel.Limits
 
-	encoding sync.Mutex // held while a reply is encoded and queued; before mu
+	encoding sync.Mutex // held while a reply is encoded and queued
 	encoder  *gob.Encoder
 	encoded  messages
-
-	mu      sync.Mutex
-	queue   []byte
-	counted int // bytes of queue that Session.Reserve has counted
-	spare   []byte
-	writing bool
-	written *sync.Cond // signaled after each write; nil until a goroutine waits
-	err     error
 }
 
 // A messages collects the output of a gob.Encoder. Each Write is one message.
@@ -59,14 +51,14 @@ func (w *writer) reply(header *rpc.Request, v *yodel.Served, e *yodel.Error) {
 		if !returned { // a method of the reply ended the goroutine
 			e = v.Fail(fmt.Errorf("%T ended its goroutine while it was encoded", value))
 			if w.enqueue(header, v, invalid, e) {
-				w.flush()
+				w.Flush()
 			}
 		}
 	}()
 	flush := w.enqueue(header, v, value, e)
 	returned = true
 	if flush {
-		w.flush()
+		w.Flush()
 	}
 }
 
@@ -85,7 +77,7 @@ func (w *writer) enqueue(header *rpc.Request, v *yodel.Served, value any, e *yod
 	if err != nil {
 		e = v.Fail(err)
 		if err = w.encode(invalid); err != nil {
-			w.fail(err)
+			w.Fail(err)
 			return false
 		}
 	}
@@ -95,7 +87,7 @@ func (w *writer) enqueue(header *rpc.Request, v *yodel.Served, value any, e *yod
 	}
 	reply := w.encoded.Len()
 	if err := w.encoder.Encode(&response); err != nil {
-		w.fail(err)
+		w.Fail(err)
 		return false
 	}
 	b := w.encoded.Bytes()
@@ -104,28 +96,7 @@ func (w *writer) enqueue(header *rpc.Request, v *yodel.Served, value any, e *yod
 			w.encoded.Buffer = bytes.Buffer{}
 		}
 	}()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	counted := w.session.Reserve(len(b))
-	for w.writing && w.err == nil && (!counted || len(w.queue)+len(b) > w.limits.MaxUnsent && len(w.queue) > 0) { // the client does not read
-		if w.written == nil {
-			w.written = sync.NewCond(&w.mu)
-		}
-		w.written.Wait()
-		counted = counted || w.session.Reserve(len(b))
-	}
-	if counted {
-		w.counted += len(b)
-	}
-	if w.err != nil {
-		return false
-	}
-	w.queue = append(append(w.queue, b[reply:]...), b[:reply]...)
-	if w.writing {
-		return false
-	}
-	w.writing = true
-	return true
+	return w.Queue(b[reply:], b[:reply])
 }
 
 // encode encodes a value. User code in it may panic.
@@ -136,39 +107,6 @@ func (w *writer) encode(value any) (err error) {
 		}
 	}()
 	return w.encoder.Encode(value)
-}
-
-// fail ends the connection. The encoder failed in the middle of a message and cannot be used any
-// more.
-func (w *writer) fail(err error) {
-	_ = w.session.Conn.Close() // then the reader returns an error
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.err = cmp.Or(w.err, err)
-}
-
-// flush writes the queue until it is empty.
-func (w *writer) flush() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for len(w.queue) > 0 && w.err == nil {
-		b, counted := w.queue, w.counted
-		w.queue, w.counted = w.spare[:0], 0
-		w.mu.Unlock()
-		_, err := w.session.Write(b)
-		w.session.Release(counted)
-		w.mu.Lock()
-		if w.spare = b[:0]; cap(b) > keepBuffer {
-			w.spare = nil
-		}
-		if err != nil {
-			w.err = err
-		}
-		if w.written != nil {
-			w.written.Broadcast()
-		}
-	}
-	w.writing = false
 }
 
 // keepBuffer is the size up to which a buffer is reused.

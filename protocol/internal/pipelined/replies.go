@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pipelined carries many calls at once over one connection. It is for protocols whose
+// requests and replies have numbers, so that replies may arrive in any order. Replies is the
+// server's writing side, and Link the client's side.
+package pipelined
+
+import (
+	"cmp"
+	"sync"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A Replies writes the replies of a session. If no goroutine is writing, a reply is written
+// immediately. Replies that are queued during that write go out together in the next one. Its
+// methods may be called concurrently.
+type Replies struct {
+	session *yodel.Session
+	most    int // the length of the queue from which Queue waits
+
+	mu      sync.Mutex
+	queue   []byte
+	counted int // bytes of queue that Session.Reserve has counted
+	spare   []byte
+	writing bool
+	written *sync.Cond // signaled after each write; nil until a goroutine waits
+	err     error
+}
+
+// NewReplies returns the Replies of a session.
+func NewReplies(s *yodel.Session) *Replies { return &Replies{session: s, most: s.Limits().MaxUnsent} }
+
+// Send queues and writes a reply, which consists of parts. It does not keep parts. It waits while
+// the client does not read its replies. If the connection fails, Send discards the reply.
+func (r *Replies) Send(parts ...[]byte) {
+	if r.Queue(parts...) {
+		r.Flush()
+	}
+}
+
+// Queue queues a reply, which consists of parts, behind all replies that were queued before. It
+// does not keep parts. It waits while the client does not read its replies. If Queue returns true,
+// the caller must call Flush.
+func (r *Replies) Queue(parts ...[]byte) (flush bool) {
+	size := 0
+	for _, b := range parts {
+		size += len(b)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	counted := r.session.Reserve(size)
+	for r.writing && r.err == nil && (!counted || len(r.queue)+size > r.most && len(r.queue) > 0) {
+		if r.written == nil {
+			r.written = sync.NewCond(&r.mu)
+		}
+		r.written.Wait()
+		counted = counted || r.session.Reserve(size)
+	}
+	if counted {
+		r.counted += size
+	}
+	if r.err != nil {
+		return false
+	}
+	for _, b := range parts {
+		r.queue = append(r.queue, b...)
+	}
+	if r.writing {
+		return false
+	}
+	r.writing = true
+	return true
+}
+
+// Flush writes the queue until it is empty.
+func (r *Replies) Flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.queue) > 0 && r.err == nil {
+		b, counted := r.queue, r.counted
+		r.queue, r.counted = r.spare[:0], 0
+		r.mu.Unlock()
+		_, err := r.session.Write(b)
+		r.session.Release(counted)
+		r.mu.Lock()
+		if r.spare = b[:0]; cap(b) > keepBuffer {
+			r.spare = nil
+		}
+		if err != nil {
+			r.err = err
+		}
+		if r.written != nil {
+			r.written.Broadcast()
+		}
+	}
+	r.writing = false
+}
+
+// Fail ends the connection because of err. It discards the queue.
+func (r *Replies) Fail(err error) {
+	_ = r.session.Conn.Close() // then the reader returns an error
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = cmp.Or(r.err, err)
+}
+
+// keepBuffer is the size up to which a buffer is reused.
+const keepBuffer = 64 << 10
