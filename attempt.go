@@ -50,7 +50,7 @@ func (q *requester) begin(ctx context.Context, call *Call, conn *dialledConn, ep
 	}
 	o.req.Deadline, o.req.NoWait = earliest(ctx, call.Deadline), q.noWait || call.NoWait
 	call.Attempt++
-	if call.Budget > 0 || call.budget != nil || call.group != nil || call.Trailer != nil || call.ReplyAttachment != nil {
+	if call.Budget > 0 || call.budget != nil || call.group != nil || call.Trailer != nil || call.ReplyAttachment != nil || call.rare != nil {
 		call.renew()
 	}
 	return conn, nil
@@ -67,6 +67,9 @@ func (c *Call) renew() {
 	}
 	if c.Trailer != nil || c.ReplyAttachment != nil {
 		c.Trailer, c.ReplyAttachment = nil, nil
+	}
+	if c.rare != nil {
+		c.rare.header = nil
 	}
 }
 

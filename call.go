@@ -221,6 +221,21 @@ func (c *Call) copyFor(p purpose, to *Call) {
 	}
 }
 
+// SetHeader sets metadata that the server sends before the reply, in protocols that can do so.
+// Other protocols, among them yodel's own, send it with the reply, or at the end of a stream. It
+// replaces metadata that was set before. A handler calls it before it sends the first message of a
+// stream.
+func (c *Call) SetHeader(md Metadata) { c.rarely().header = md }
+
+// Header returns the metadata that SetHeader has set. On the client, it is the header of the reply,
+// or nil.
+func (c *Call) Header() Metadata {
+	if c.rare == nil {
+		return nil
+	}
+	return c.rare.header
+}
+
 // A watch says whether the observers of a call have started and ended.
 type watch uint8
 

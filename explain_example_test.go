@@ -44,7 +44,7 @@ func ExampleCall_Report() {
 	call := &yodel.Call{Method: "Cafe.Order", Args: yodel.Values{"tea"}, Explain: true}
 	if err := client.Do(ctx, call); err == nil {
 		report := call.Report() // fmt.Println(report) prints it
-		fmt.Println(report.Candidates[0].Addr, report.Candidates[0].Verdict, report.Attempts[0].Handler > 0)
+		fmt.Println(report.Candidates[0].Addr, report.Candidates[0].Verdict, report.Attempts[0].Took > 0)
 	}
 	// endregion explain
 

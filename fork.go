@@ -95,6 +95,9 @@ func (a *Attempts) Join(f *Call, take bool) {
 		c.recordGood() // before the call gets the fork's outcome
 		takeOver(c.Reply, f.Reply)
 		c.Trailer, c.ReplyAttachment = f.Trailer, f.ReplyAttachment
+		if md := f.Header(); md != nil {
+			c.SetHeader(md)
+		}
 		c.Endpoint, c.picked = f.Endpoint, f.picked
 	} else if f.picked != nil {
 		a.Avoid(f.picked)
@@ -209,6 +212,7 @@ type rareCall struct {
 	report   *introspect.CallReport // the record; until the call has ended, it covers the attempts so far
 	own      *Error                 // an error to which only the client has a pointer
 	survey   *survey                // nil until the candidates are recorded
+	header   Metadata               // see Call.Header
 }
 
 // join adds the attempts and notes of a fork.

@@ -49,7 +49,7 @@ func (s *Server) Do(ctx context.Context, call *Call) error {
 		return err
 	}
 	defer s.leaveLocal()
-	v := ses.begin(call.Method, codec, nil, request.Several)
+	v := ses.Begin(call.Method, codec, nil)
 	defer v.End()
 	stop := context.AfterFunc(ctx, func() {
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) { // the handler's context has the same deadline
@@ -64,12 +64,15 @@ func (s *Server) Do(ctx context.Context, call *Call) error {
 	if e := v.Admit(len(body), true); e != nil {
 		return e
 	}
-	v.Body, v.Owned = body, true
+	v.Body, v.Several, v.Owned = body, request.Several, true
 	e := v.Run()
 	if e == nil {
 		e = call.takeReply(v, codec)
 	}
 	call.Trailer, call.ReplyAttachment = v.Call().Trailer, v.Call().ReplyAttachment
+	if md := v.Call().Header(); md != nil {
+		call.SetHeader(md)
+	}
 	if e != nil {
 		return e
 	}

@@ -18,6 +18,51 @@ type Encoded struct {
 	Several bool // of Values
 }
 
+// SetValues makes e the encoding of Values, each of which is already encoded.
+func (e *Encoded) SetValues(encoded ...[]byte) {
+	e.Several = true
+	e.Body = binary.AppendUvarint(e.Body[:0], uint64(len(encoded)))
+	for _, value := range encoded {
+		e.Body = append(binary.AppendUvarint(e.Body, uint64(len(value))), value...)
+	}
+}
+
+// Values returns the encoding of each value, without copying it. If e is one message, Values
+// returns its body.
+func (e *Encoded) Values() ([][]byte, error) {
+	if !e.Several {
+		return [][]byte{e.Body}, nil
+	}
+	n, size := binary.Uvarint(e.Body)
+	if size <= 0 || n > uint64(len(e.Body)) { // a value takes at least a byte
+		return nil, errValues
+	}
+	values, rest := make([][]byte, 0, n), e.Body[size:]
+	for range n {
+		value, next, err := cutValue(rest)
+		if err != nil {
+			return nil, err
+		}
+		values, rest = append(values, value), next
+	}
+	if len(rest) > 0 {
+		return nil, trailing(rest)
+	}
+	return values, nil
+}
+
+// cutValue returns the first of several encoded values, and the rest of them.
+func cutValue(b []byte) (value, rest []byte, err error) {
+	n, size := binary.Uvarint(b)
+	if size <= 0 || n > uint64(len(b)-size) {
+		return nil, nil, errValues
+	}
+	end := size + int(n) //nolint:gosec // n is at most len(b)
+	return b[size:end], b[end:], nil
+}
+
+func trailing(rest []byte) error { return fmt.Errorf("%d bytes follow the last value", len(rest)) }
+
 // Encode encodes the message that this side of the call sends, and replaces the message with the
 // result. On the client this message is the arguments, which the caller may change afterwards. On
 // the server it is the reply, once the method has returned it. Encode waits for a late reply. A
@@ -127,17 +172,17 @@ func decodeValues(body []byte, c Codec, values Values) error {
 	}
 	body = body[size:]
 	for i, value := range values {
-		n, size := binary.Uvarint(body)
-		if size <= 0 || n > uint64(len(body)-size) {
-			return errValues
+		encoded, rest, err := cutValue(body)
+		if err != nil {
+			return err
 		}
-		if err := c.Decode(body[size:size+int(n)], value); err != nil { //nolint:gosec // n is at most len(body)
+		if err := c.Decode(encoded, value); err != nil {
 			return fmt.Errorf("value %d: %w", i+1, err)
 		}
-		body = body[size+int(n):] //nolint:gosec // n is at most len(body)
+		body = rest
 	}
 	if len(body) > 0 {
-		return fmt.Errorf("%d bytes follow the last value", len(body))
+		return trailing(body)
 	}
 	return nil
 }

@@ -290,18 +290,12 @@ func (in *incoming) reply() {
 		load = in.target.conn.newLoad(in.Taken)
 	}
 	used := in.used()
-	if in.err == nil && call.Trailer == nil && load == 0 && used == 0 {
+	if in.err == nil && call.Trailer == nil && load == 0 && used == 0 && call.rare == nil {
 		return
 	}
 	f := &wire.Fields{Load: load, Budget: used}
 	out.Fields = f
-	if call.Trailer != nil {
-		f.Metadata = appendMetadata(nil, call.Trailer)
-		if err := metadataFits(&in.server.limits, len(call.Trailer), len(f.Metadata)); err != nil {
-			f.Metadata = nil
-			in.err = failure("YDL2203", "%s: the reply's metadata %v on the server", call.Method, err)
-		}
-	}
+	f.Metadata, f.Header = in.replyMetadata(call.Trailer), in.replyMetadata(call.Header())
 	if in.err == nil {
 		return
 	}
@@ -311,6 +305,19 @@ func (in *incoming) reply() {
 	if e.RetryAfter > 0 {
 		f.RetryAfter = uint64((e.RetryAfter + time.Microsecond - 1) / time.Microsecond)
 	}
+}
+
+// replyMetadata encodes metadata of the reply. If it exceeds the limits, the call fails.
+func (in *incoming) replyMetadata(md Metadata) []byte {
+	if md == nil {
+		return nil
+	}
+	b := appendMetadata(nil, md)
+	if err := metadataFits(&in.server.limits, len(md), len(b)); err != nil {
+		in.err = failure("YDL2203", "%s: the reply's metadata %v on the server", in.call.Method, err)
+		return nil
+	}
+	return b
 }
 
 // Done implements mux.Target.

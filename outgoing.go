@@ -28,9 +28,9 @@ type outgoing struct {
 	arrived time.Duration // when the reply or the acceptance of the stream came, on the clock; 0 before
 	req     mux.Out       // the request, encoded once for all attempts
 
-	received  int    // bytes of the reply
 	extra     *extra // nil before the first call that used it, then kept
-	usesExtra bool   // whether this call does
+	received  uint32 // bytes of the reply, or the maximum
+	usesExtra bool   // whether this call uses extra
 	call      Call   // the Call of Client.Call and Method.Then
 }
 

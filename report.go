@@ -83,7 +83,7 @@ func (c *Call) describeAttempt(began, ended time.Duration) introspect.Attempt {
 	o, x, start := c.out, c.out.readExtra(), c.start()
 	a := introspect.Attempt{
 		Addr: addrOf(c), Began: max(began-start, 0), Took: ended - began, Fork: x.fork,
-		Connecting: x.connecting, Credit: o.req.Waited, BytesIn: o.received,
+		Connecting: x.connecting, Credit: o.req.Waited, BytesIn: int(o.received),
 	}
 	if c.Attempt > x.counted { // the attempt was sent
 		a.BytesOut = len(o.req.Body) + len(o.req.Attachment) + len(o.req.Metadata)

@@ -3,6 +3,7 @@
 package yodel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -338,7 +339,7 @@ func encodeRare(f *wire.Fields, call *Call) {
 
 // decode decodes the answer into call. Afterwards call does not refer to the answer's memory.
 func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
-	o.arrived, o.received = a.At, len(a.Fields)+len(a.Body)+len(a.Attachment)
+	o.arrived, o.received = a.At, uint32(min(len(a.Fields)+len(a.Body)+len(a.Attachment), math.MaxInt32)) //nolint:gosec // it fits
 	if len(a.Fields) > 0 || a.Code != 0 || a.Attachment != nil || o.readExtra().lent > 0 {
 		if err := q.decodeFields(call, a); err != nil {
 			return err
@@ -402,6 +403,13 @@ func (q *requester) decodeFields(call *Call, a *mux.Answer) error {
 		return &mux.BrokenError{Cause: err}
 	}
 	call.Trailer = md
+	if len(f.Header) > 0 {
+		if md, err = parseMetadata(&q.limits, f.Header); err == nil {
+			call.SetHeader(md)
+		} else if what = cmp.Or(what, tooMuch(err)); what == "" {
+			return &mux.BrokenError{Cause: err}
+		}
+	}
 	if o := call.out; o.readExtra().lent > 0 {
 		o.repay(call, f.Budget)
 	}

@@ -31,6 +31,9 @@ type Served struct {
 	Body []byte
 	// Compressed says that Body is compressed with the compressor that was given to Begin.
 	Compressed bool
+	// Several says that Body is the encoding of several values, as Encoded.SetValues makes it. It
+	// must be set for methods for which Positional returns true.
+	Several bool
 	// Owned says that Body has memory of its own, which the handler may keep.
 	Owned bool
 	// Stream carries the messages of a feed, an upload or a duplex method: see Kind. Without
@@ -71,17 +74,14 @@ func (x *foreignContext) Value(key any) any {
 }
 
 // Begin begins a call of a method. The body and the reply are in codec, and may be compressed with
-// compressor, which may be nil. Begin never returns nil: a call that cannot succeed fails in Run.
+// compressor, which may be nil. If the server has no method "shop.Cart.Add", Begin takes
+// "shop.Cart/Add", and the other way round. Begin never returns nil: a call that cannot succeed
+// fails in Run.
 func (ses *Session) Begin(method string, codec Codec, compressor Compressor) *Served {
-	return ses.begin(method, codec, compressor, false)
-}
-
-// begin is Begin. Positional says that the request consists of several values.
-func (ses *Session) begin(method string, codec Codec, compressor Compressor, positional bool) *Served {
 	v := new(Served)
 	in := &v.in
 	in.session, in.server, in.peer, in.protocol = ses, ses.server, ses.Peer, in
-	in.as = ses.bind(method, codec, compressor, positional)
+	in.as = ses.bind(method, codec, compressor, false)
 	in.method = in.as.find()
 	in.call.Method, in.call.in, in.call.Codec, in.call.Compressor = in.as.name, &in.serverCall, codec, compressor
 	in.arrived = clock()
@@ -105,6 +105,10 @@ func (v *Served) Kind() string {
 	}
 	return kindName(v.in.method.kind)
 }
+
+// Positional reports whether the method takes or returns several values: see Values. The request is
+// then that of several values, even if there is only one of them, and so is the reply.
+func (v *Served) Positional() bool { return v.in.method != nil && v.in.method.positional }
 
 // Admit reserves room for the call and its request of n bytes. A Protocol calls it before it
 // allocates memory for the request. If the session or the server has no room, Admit waits for room
@@ -233,6 +237,9 @@ func (v *Served) Run() *Error {
 		return v.misused("ran the call twice")
 	}
 	in.body, in.compressed, in.owned = v.Body, v.Compressed, v.Owned
+	if b := in.as; v.Several != b.positional {
+		in.as = in.session.bind(b.name, b.codec, b.pack.Compressor, v.Several)
+	}
 	in.taken = clock()
 	in.call.began = in.taken
 	if in.method != nil && in.method.kind != wire.Unary && v.Stream != nil {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -512,7 +513,7 @@ func (ses *Session) bind(name string, codec Codec, compressor Compressor, positi
 		return b
 	}
 	s := ses.server
-	b := &boundMethod{server: s, name: text.Clip(name, wire.MaxName), codec: codec, positional: positional, kind: anyKind}
+	b := &boundMethod{server: s, name: text.Clip(s.meant(name), wire.MaxName), codec: codec, positional: positional, kind: anyKind}
 	if compressor != nil {
 		b.pack = packer{compressor, s.opts.CompressAbove}
 	}
@@ -530,6 +531,19 @@ func (ses *Session) bind(name string, codec Codec, compressor Compressor, positi
 		ses.bound[name] = b
 	}
 	return b
+}
+
+// meant returns the name of the method that a name of another protocol means: the name itself,
+// or the name with the other one of the separators "." and "/" before its last part.
+func (s *Server) meant(name string) string {
+	methods := *s.methods.Load()
+	if i := strings.LastIndexAny(name, "./"); i >= 0 && methods[name] == nil {
+		other := name[:i] + string("./"[1-strings.IndexByte("./", name[i])]) + name[i+1:]
+		if methods[other] != nil {
+			return other
+		}
+	}
+	return name
 }
 
 // samePlugin reports whether a and b are the same codec or compressor. Values that cannot be

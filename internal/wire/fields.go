@@ -38,6 +38,7 @@ const (
 	tagParent      = 19 << 1
 	tagServerWait  = 20 << 1
 	tagKeyBegan    = 21 << 1
+	tagHeader      = 22<<1 | 1
 )
 
 // Fields are the values that travel with a message. Zero values are not sent.
@@ -68,6 +69,7 @@ type Fields struct {
 	Load       uint64 // calls in flight on the server
 	ServerTime uint64 // microseconds that the call took on the server
 	ServerWait uint64 // the part of ServerTime before the method began
+	Header     []byte // metadata that comes before the reply; pairs, see AppendPair
 }
 
 // AppendFields appends the block of fields, including its length. The block must not be larger than
@@ -96,6 +98,7 @@ func AppendFields(dst []byte, f *Fields) []byte {
 	dst = appendNumber(dst, tagParent, f.Parent)
 	dst = appendNumber(dst, tagServerWait, f.ServerWait)
 	dst = appendNumber(dst, tagKeyBegan, f.KeyBegan)
+	dst = appendBytes(dst, tagHeader, f.Header)
 	binary.LittleEndian.PutUint16(dst[start:], uint16(len(dst)-start-fieldsLenSize)) //nolint:gosec // bounded by the caller
 	return dst
 }
@@ -137,9 +140,9 @@ func ParseUsualFields(b []byte) (timeout uint64, metadata []byte, budget uint64,
 // FieldsSize is an upper bound of the bytes that AppendFields appends for f.
 func FieldsSize(f *Fields) int {
 	const numbers = 13 // fields of Fields that are numbers
-	const slices = 8
+	const slices = 9
 	return fieldsLenSize + (numbers+slices)*(1+binary.MaxVarintLen64) + len(f.Metadata) + len(f.IdempotencyKey) + len(f.Tenant) +
-		len(f.Trace) + len(f.Key) + len(f.Message) + len(f.ErrorID) + len(f.Details)
+		len(f.Trace) + len(f.Key) + len(f.Message) + len(f.ErrorID) + len(f.Details) + len(f.Header)
 }
 
 // ParseFields reads a block of fields without its length, as SplitFields returns it.
@@ -189,6 +192,8 @@ func ParseFields(b []byte, f *Fields) error {
 			f.ServerWait = n
 		case tagKeyBegan:
 			f.KeyBegan = n
+		case tagHeader:
+			f.Header = value
 		}
 	})
 }
@@ -196,7 +201,7 @@ func ParseFields(b []byte, f *Fields) error {
 // OnlyUsual reports whether no field but Timeout, Metadata and Budget is set.
 func (f *Fields) OnlyUsual() bool {
 	return f.Size|f.Attempt|f.Criticality|f.Epoch|f.Explain|f.RetryAfter|f.Load|f.ServerTime|f.Parent|f.ServerWait|f.KeyBegan == 0 &&
-		len(f.IdempotencyKey)+len(f.Tenant)+len(f.Trace)+len(f.Key)+len(f.Message)+len(f.ErrorID)+len(f.Details) == 0
+		len(f.IdempotencyKey)+len(f.Tenant)+len(f.Trace)+len(f.Key)+len(f.Message)+len(f.ErrorID)+len(f.Details)+len(f.Header) == 0
 }
 
 // AppendPair appends one key and value of a metadata block.

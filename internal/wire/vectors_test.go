@@ -162,7 +162,7 @@ func (v *vector) fields() wire.Fields {
 		Tenant: v.bytes("tenant"), Trace: v.bytes("trace"), Key: v.bytes("key"), Epoch: v.number("epoch"),
 		Explain: v.number("explain"), Message: v.bytes("message"), ErrorID: v.bytes("error_id"), Details: v.bytes("details"),
 		RetryAfter: v.number("retry_after"), Load: v.number("load"), ServerTime: v.number("server_time"),
-		Parent: v.number("parent"), ServerWait: v.number("server_wait"), KeyBegan: v.number("key_began"),
+		Parent: v.number("parent"), ServerWait: v.number("server_wait"), KeyBegan: v.number("key_began"), Header: v.bytes("header"),
 	}
 }
 
@@ -478,7 +478,7 @@ func TestFieldsSizeIsAnUpperBound(t *testing.T) {
 	f := wire.Fields{
 		Size: most, Metadata: long, Timeout: most, Attempt: most, Budget: most, IdempotencyKey: long, Criticality: most,
 		Tenant: long, Trace: long, Key: long, Epoch: most, Explain: most, Message: long, ErrorID: long, Details: long,
-		RetryAfter: most, Load: most, ServerTime: most, Parent: most, ServerWait: most, KeyBegan: most,
+		RetryAfter: most, Load: most, ServerTime: most, Parent: most, ServerWait: most, KeyBegan: most, Header: long,
 	}
 	for _, f := range []wire.Fields{f, {}, {Metadata: long}} {
 		if got, bound := len(wire.AppendFields(nil, &f)), wire.FieldsSize(&f); got > bound {

@@ -218,7 +218,8 @@ func (l *Link[R]) Expects(number uint64) bool {
 	return l.pending[number] != nil
 }
 
-// Deliver passes a reply to the call that waits for it. It discards a reply for which no call waits.
+// Deliver passes a reply to the call that waits for it. It discards a reply for which no call
+// waits.
 func (l *Link[R]) Deliver(number uint64, reply R) {
 	l.mu.Lock()
 	p := l.pending[number]
