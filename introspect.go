@@ -89,7 +89,7 @@ func (s *Server) info() *introspect.Info {
 	s.registered(func(names []string, m *method) {
 		info.Methods = append(info.Methods, introspect.Method{
 			Name: names[0], Aliases: names[1:], Args: schemas(m.in), Results: schemas(m.out),
-			Values: m.positional, Kind: strings.TrimPrefix(kindName(m.kind), kindName(wire.Unary)), Idempotent: m.idempotent.Load(),
+			Values: m.positional, Kind: strings.TrimPrefix(kindName(m.kind), kindName(wire.Unary)), Idempotent: m.idempotent.Load(), ReadOnly: m.readOnly.Load(),
 		})
 	})
 	return info

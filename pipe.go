@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"sync"
 	"time"
 
@@ -327,9 +328,13 @@ func (p *pipe) rest(kind uint64) error {
 // runStream runs a method with a stream.
 func (c *serverCall) runStream(ctx context.Context) (any, error) {
 	b, where := c.as, c.peer.Addr.String()
+	pack := b.pack
+	if c.plain {
+		pack.above = math.MaxInt
+	}
 	c.stream.Accept()
 	return c.method.stream(ctx, &pipe{
-		stream: c.stream, ctx: ctx, method: b.name, where: where, codec: b.codec, raw: b.codec == Raw, pack: b.pack, limits: &c.server.limits, stats: &c.method.stats,
+		stream: c.stream, ctx: ctx, method: b.name, where: where, codec: b.codec, raw: b.codec == Raw, pack: pack, limits: &c.server.limits, stats: &c.method.stats,
 		explain: func(err error) error {
 			if cause := c.protocol.Cause(); cause != nil { // the cause is more precise than the error of the context
 				err = cause

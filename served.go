@@ -36,6 +36,8 @@ type Served struct {
 	Several bool
 	// Owned says that Body has memory of its own, which the handler may keep.
 	Owned bool
+	// Plain says that the reply must not be compressed, because the caller cannot decompress it.
+	Plain bool
 	// Stream carries the messages of a feed, an upload or a duplex method: see Kind. Without
 	// Stream, calls of such methods fail. Other methods ignore Stream.
 	Stream Messages
@@ -109,6 +111,9 @@ func (v *Served) Kind() string {
 // Positional reports whether the method takes or returns several values: see Values. The request is
 // then that of several values, even if there is only one of them, and so is the reply.
 func (v *Served) Positional() bool { return v.in.method != nil && v.in.method.positional }
+
+// ReadOnly reports whether Server.MarkReadOnly was called for the method.
+func (v *Served) ReadOnly() bool { return v.in.method != nil && v.in.method.readOnly.Load() }
 
 // Admit reserves room for the call and its request of n bytes. A Protocol calls it before it
 // allocates memory for the request. If the session or the server has no room, Admit waits for room
@@ -236,7 +241,7 @@ func (v *Served) Run() *Error {
 	case in.running.Swap(true):
 		return v.misused("ran the call twice")
 	}
-	in.body, in.compressed, in.owned = v.Body, v.Compressed, v.Owned
+	in.body, in.compressed, in.owned, in.plain = v.Body, v.Compressed, v.Owned, v.Plain
 	if b := in.as; v.Several != b.positional {
 		in.as = in.session.bind(b.name, b.codec, b.pack.Compressor, v.Several)
 	}

@@ -30,6 +30,7 @@ type serverCall struct {
 
 	body         []byte      // the received request, valid until done
 	compressed   bool        // body is compressed with as.pack
+	plain        bool        // the reply must not be compressed
 	executed     bool        // the method itself has begun
 	notProcessed bool        // the NotProcessed of outcome
 	asked        atomic.Bool // user code has the call and may keep it
@@ -560,7 +561,7 @@ func (c *serverCall) encodeReply(scratch *[]byte) (body []byte, compressed bool,
 			*scratch = body
 		}
 	}
-	if pack.Compressor == nil || len(body) < pack.above {
+	if pack.Compressor == nil || len(body) < pack.above || c.plain {
 		return body, false, nil
 	}
 	c.packed = c.server.scratchMemory()

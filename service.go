@@ -29,6 +29,7 @@ type method struct {
 	dynamic    Handler // instead of call, for HandleCall
 	views      bool    // it is unary and takes one View
 	idempotent atomic.Bool
+	readOnly   atomic.Bool
 	nests      atomic.Bool  // its handler makes calls with its context
 	unnamed    atomic.Bool  // one of its names was unregistered: see target.find
 	where      atomic.Int32 // a hint, see whereInline
@@ -213,6 +214,15 @@ func (s *Server) Unregister(names ...string) error {
 // for one of the names.
 func (s *Server) MarkIdempotent(names ...string) {
 	s.mark(names, func(m *method) { m.idempotent.Store(true) })
+}
+
+// MarkReadOnly declares that registered methods change nothing. They are idempotent, and callers over
+// HTTP may call them with GET. MarkReadOnly panics if the server has no method for one of the names.
+func (s *Server) MarkReadOnly(names ...string) {
+	s.mark(names, func(m *method) {
+		m.idempotent.Store(true)
+		m.readOnly.Store(true)
+	})
 }
 
 // MarkInline is a hint that registered methods are short, so that they run on the reader goroutine.

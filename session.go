@@ -75,6 +75,9 @@ type Session struct {
 	stopPeek  bool          // the goroutine that reads ahead must end
 	deadline  time.Time     // of reads
 	writeErr  error         // of Write
+	writeBy   time.Time     // the deadline of writes that the user of AsConn has set
+	passed    bool          // AsConn was called
+	busy      int           // calls of Busy that were not ended
 	reserved  int           // bytes, by Reserve; part of held
 	held      int           // bytes that the peer makes the server hold
 	over      bool          // Reserve fails, because the session has ended
@@ -279,7 +282,7 @@ func (ses *Session) idleAt(now time.Time) time.Time {
 	switch timeout := ses.server.limits.IdleTimeout; {
 	case timeout <= 0:
 		return time.Time{}
-	case len(ses.open) > 0:
+	case len(ses.open)+ses.busy > 0:
 		return now.Add(timeout / 4)
 	default:
 		return ses.lastEnd.Add(timeout)
@@ -290,7 +293,7 @@ func (ses *Session) idleAt(now time.Time) time.Time {
 func (ses *Session) idle() bool {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	return len(ses.open) == 0 && time.Since(ses.lastEnd) >= ses.server.limits.IdleTimeout
+	return len(ses.open)+ses.busy == 0 && time.Since(ses.lastEnd) >= ses.server.limits.IdleTimeout
 }
 
 // readAhead reads into the buffer while the reading goroutine does not read. So it can end the
@@ -330,7 +333,7 @@ func (ses *Session) readAhead() (stop func()) {
 func (ses *Session) beginReadAhead() bool {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	if ses.Conn == nil || ses.quiet.Load() || ses.Conn.SetReadDeadline(time.Time{}) != nil {
+	if ses.Conn == nil || ses.passed || ses.quiet.Load() || ses.Conn.SetReadDeadline(time.Time{}) != nil {
 		return false
 	}
 	ses.peeking, ses.deadline = true, time.Time{}
@@ -351,7 +354,7 @@ func (ses *Session) Write(b []byte) (n int, err error) {
 		}
 	}()
 	for n < len(b) && err == nil {
-		_ = ses.Conn.SetWriteDeadline(time.Now().Add(2 * ses.server.limits.KeepAlive)) // without support for deadlines, the write waits for the peer
+		ses.limitWrite()
 		var wrote int
 		wrote, err = ses.Conn.Write(b[n:min(n+writePiece, len(b))])
 		n += wrote
@@ -361,6 +364,17 @@ func (ses *Session) Write(b []byte) (n int, err error) {
 		ses.writeFailed(err)
 	}
 	return n, err
+}
+
+// limitWrite sets the deadline of the next write.
+func (ses *Session) limitWrite() {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	at := time.Now().Add(2 * ses.server.limits.KeepAlive)
+	if !ses.writeBy.IsZero() && ses.writeBy.Before(at) {
+		at = ses.writeBy
+	}
+	_ = ses.Conn.SetWriteDeadline(at) // without support for deadlines, the write waits for the peer
 }
 
 // errInterrupted is the error of a Write that did not return.
@@ -471,6 +485,21 @@ func (ses *Session) ending(protocol string, err error, aborted bool) ConnEvent {
 	return e
 }
 
+// Busy makes a drain and Limits.IdleTimeout treat the session as one with an open call, for requests
+// that are no calls, until the caller calls done.
+func (ses *Session) Busy() (done func()) {
+	ses.countBusy(1)
+	return sync.OnceFunc(func() { ses.countBusy(-1) })
+}
+
+func (ses *Session) countBusy(n int) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.busy += n
+	ses.lastEnd = time.Now()
+	ses.changedLocked()
+}
+
 // Codec returns the server's codec with this name, or nil.
 func (ses *Session) Codec(name string) Codec { return ses.server.codecs[name] }
 
@@ -564,7 +593,7 @@ func (ses *Session) drain() {
 		}
 		for {
 			ses.mu.Lock()
-			idle := len(ses.open) == 0 && !ses.receiving
+			idle := len(ses.open)+ses.busy == 0 && !ses.receiving
 			if ses.changed == nil {
 				ses.changed = make(chan struct{})
 			}
@@ -595,7 +624,7 @@ func (ses *Session) stopReading() bool {
 	if ses.native {
 		return true
 	}
-	if len(ses.open) > 0 || ses.receiving {
+	if len(ses.open)+ses.busy > 0 || ses.receiving {
 		return false
 	}
 	ses.quiet.Store(true)

@@ -46,6 +46,7 @@ type Method struct {
 	Values     bool     `json:"values,omitempty"`
 	Kind       string   `json:"kind,omitempty"` // feed, upload or duplex; empty for one request and one reply
 	Idempotent bool     `json:"idempotent,omitempty"`
+	ReadOnly   bool     `json:"readOnly,omitempty"` // callers over HTTP may use GET
 }
 
 // Schema describes a type of Go.
