@@ -341,6 +341,10 @@ func checkCutOff(t *protocolTrial) error {
 	return nil
 }
 
+// garbageAtOnce is how many connections send garbage at the same time, because a server may wait for
+// a second before it closes one.
+const garbageAtOnce = 25
+
 func checkGarbage(t *protocolTrial) error {
 	sent, err := t.request("hello")
 	if err != nil {
@@ -351,31 +355,45 @@ func checkGarbage(t *protocolTrial) error {
 		return err
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range 200 {
-		t.doingf("garbage number %d", i)
-		garbage := bytes.Clone(sent)
-		for range 1 + rng.IntN(4) {
-			garbage[rng.IntN(len(garbage))] = byte(rng.Uint32())
+	for range 200 / garbageAtOnce {
+		var senders sync.WaitGroup
+		failed := make(chan error, garbageAtOnce)
+		for i := range garbageAtOnce {
+			garbage := spoil(rng, sent, i)
+			t.doingf("garbage such as %.100q", garbage)
+			senders.Go(func() { failed <- t.sendAndLeave(garbage) })
 		}
-		switch i % 4 {
-		case 0: // after a request
-			garbage = slices.Concat(sent, garbage)
-		case 1:
-			garbage = make([]byte, 1+rng.IntN(1000))
-			for j := range garbage {
-				garbage[j] = byte(rng.Uint32())
+		senders.Wait()
+		for range garbageAtOnce {
+			if err = errors.Join(err, <-failed); err != nil {
+				return err
 			}
-		case 2: // after the beginning of a request
-			garbage = slices.Concat(sent[:rng.IntN(len(sent))], garbage)
-		}
-		if err = t.sendAndLeave(garbage); err != nil {
-			return err
 		}
 		if err = good.echo("x"); err != nil {
-			return fmt.Errorf("another client, after %.100q: %w", garbage, err)
+			return fmt.Errorf("another client: %w", err)
 		}
 	}
 	return t.works()
+}
+
+// spoil returns bytes that are partly a request.
+func spoil(rng *rand.Rand, sent []byte, i int) []byte {
+	garbage := bytes.Clone(sent)
+	for range 1 + rng.IntN(4) {
+		garbage[rng.IntN(len(garbage))] = byte(rng.Uint32())
+	}
+	switch i % 4 {
+	case 0: // after a request
+		garbage = slices.Concat(sent, garbage)
+	case 1:
+		garbage = make([]byte, 1+rng.IntN(1000))
+		for j := range garbage {
+			garbage[j] = byte(rng.Uint32())
+		}
+	case 2: // after the beginning of a request
+		garbage = slices.Concat(sent[:rng.IntN(len(sent))], garbage)
+	}
+	return garbage
 }
 
 func checkTruncated(t *protocolTrial) error {

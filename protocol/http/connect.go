@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	std "net/http"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+)
+
+// This file serves Connect, as described in its protocol reference, and JSON over HTTP, which is the
+// unary part of Connect without the header Connect-Protocol-Version.
+
+// connectTimeout returns the timeout of a request.
+func (x *exchange) connectTimeout() (time.Duration, *yodel.Error) {
+	h := x.r.Header
+	if version := h.Get("Connect-Protocol-Version"); version != "" && version != "1" {
+		return 0, yodel.Errorf(yodel.InvalidArgument, "the server has version 1 of Connect, not %.20q", version)
+	}
+	d, err := httpwire.ParseMillis(h.Get("Connect-Timeout-Ms"))
+	if err != nil {
+		return 0, yodel.Errorf(yodel.InvalidArgument, "the header connect-timeout-ms is malformed")
+	}
+	return d, nil
+}
+
+// serveConnect serves a call by Connect of any kind of method, with envelopes.
+func (x *exchange) serveConnect(k kind) {
+	codec := x.session.Codec(k.codec)
+	if codec == nil {
+		std.Error(x.w, "the server does not have the codec of "+k.media, std.StatusUnsupportedMediaType)
+		return
+	}
+	h := x.r.Header
+	plain, e := x.negotiate(h.Get("Connect-Content-Encoding"), h.Get("Connect-Accept-Encoding"))
+	x.begin(codec)
+	defer x.end()
+	x.v.Plain = plain
+	var st *stream
+	st = x.newStream(x.r.Body, x.w, func() error {
+		x.w.Header()["Content-Type"] = []string{k.media}
+		if all := x.compressions(); all != "" {
+			x.w.Header()["Connect-Accept-Encoding"] = []string{all}
+		}
+		if x.compressor != nil {
+			x.w.Header()["Connect-Content-Encoding"] = []string{x.encoding()}
+		}
+		return x.setHeader("", x.v.Call().Header())
+	})
+	defer st.close()
+	timeout, wrong := x.connectTimeout()
+	if x.limit(timeout); e == nil {
+		e = wrong
+	}
+	if e == nil {
+		e = st.execute()
+	}
+	x.endStream(st, e)
+}
+
+// An endOfStream is the last message of a stream by Connect.
+type endOfStream struct {
+	Error    *connectError       `json:"error,omitempty"`
+	Metadata map[string][]string `json:"metadata,omitempty"`
+}
+
+// endStream writes the last message of a stream.
+func (x *exchange) endStream(st *stream, e *yodel.Error) {
+	if err := st.start(); err != nil && e == nil {
+		e = x.v.Fail(err)
+	}
+	body := x.lastMessage(e)
+	_ = x.control.SetWriteDeadline(x.allowed(len(body)))
+	_ = st.write(httpwire.FlagEnd, body) // if it fails, the client has gone
+}
+
+// lastMessage returns the last message of a stream, which has the error and the trailer.
+func (x *exchange) lastMessage(e *yodel.Error) []byte {
+	end := endOfStream{Metadata: make(std.Header)}
+	if err := httpwire.SetMetadata(end.Metadata, "", x.v.Call().Trailer); err != nil && e == nil {
+		e = x.v.Fail(fmt.Errorf("the reply cannot be sent: %w", err))
+	}
+	if e != nil {
+		end.Error = newConnectError(e)
+		httpwire.SetError(end.Metadata, "", e)
+	}
+	body, err := json.Marshal(end)
+	if err != nil {
+		panic(err) // it has only strings
+	}
+	return body
+}
+
+// A connectError is an error as Connect has it in JSON.
+type connectError struct {
+	Code    yodel.Code      `json:"code"`
+	Message string          `json:"message,omitempty"`
+	Details []connectDetail `json:"details,omitempty"`
+}
+
+type connectDetail struct {
+	Type  string `json:"type"`
+	Value string `json:"value"` // base64 without padding
+}
+
+func newConnectError(e *yodel.Error) *connectError {
+	told := &connectError{Code: e.Code, Message: strings.ToValidUTF8(e.Message, "\uFFFD")}
+	for _, d := range httpwire.Details(e) {
+		told.Details = append(told.Details, connectDetail{d.Type, base64.RawStdEncoding.EncodeToString(d.Value)})
+	}
+	return told
+}
+
+// routeUnary serves a unary call whose body is the message, and passes all other requests on.
+func (p *Protocol) routeUnary(x *exchange) {
+	media := httpwire.ContentType(x.r.Header.Get("Content-Type"))
+	subtype, ok := strings.CutPrefix(media, "application/")
+	get := x.r.Method == std.MethodGet || x.r.Method == std.MethodHead
+	query := x.r.URL.Query()
+	if get {
+		subtype, ok = query.Get("encoding"), query.Has("encoding") && query.Has("message")
+	}
+	var codec yodel.Codec
+	if ok {
+		codec = x.session.Codec(httpwire.Codec(subtype))
+	}
+	sent := x.r.Header.Get("Content-Encoding")
+	if get {
+		sent = query.Get("compression")
+	}
+	plain, e := x.negotiate(sent, x.r.Header.Get("Accept-Encoding"))
+	x.begin(codec)
+	defer x.end()
+	x.v.Plain = plain
+	switch kind := x.v.Kind(); {
+	case kind == "" && p.opts.Handler != nil:
+		p.opts.Handler.ServeHTTP(x.w, x.r)
+	case kind == "" && codec == nil:
+		std.NotFound(x.w, x.r)
+	case x.r.Method != std.MethodPost && !(x.r.Method == std.MethodGet && (x.v.ReadOnly() || kind == "")):
+		allow := std.MethodPost
+		if x.v.ReadOnly() {
+			allow = "GET, POST"
+		}
+		x.w.Header().Set("Allow", allow)
+		std.Error(x.w, "a call of this method needs "+allow, std.StatusMethodNotAllowed)
+	case kind == "feed" && !get && x.acceptsEvents() && codec != nil:
+		x.serveEvents(e)
+	case codec == nil:
+		x.w.Header().Set("Accept-Post", "application/json")
+		std.Error(x.w, "the server does not have the codec of the content type "+media, std.StatusUnsupportedMediaType)
+	default:
+		x.serveUnary(codec, subtype, get, e)
+	}
+}
+
+// serveUnary serves a call whose body, or parameter message, is the request.
+func (x *exchange) serveUnary(codec yodel.Codec, subtype string, get bool, e *yodel.Error) {
+	x.v.Compressed = x.compressed
+	timeout, wrong := x.connectTimeout()
+	if x.limit(timeout); e == nil {
+		e = wrong
+	}
+	if e == nil {
+		if get {
+			e = x.readQuery()
+		} else {
+			e = x.readBody()
+		}
+	}
+	if e == nil {
+		e = x.spread(codec)
+	}
+	if e == nil {
+		e = x.run(true)
+	}
+	if e == nil {
+		e = x.collect(codec)
+	}
+	x.sendUnary(subtype, e)
+}
+
+// readQuery reads the request from the query of a GET into v.Body, after it has admitted the call.
+func (x *exchange) readQuery() *yodel.Error {
+	query := x.r.URL.Query()
+	if connect := query.Get("connect"); connect != "" && connect != "v1" {
+		return yodel.Errorf(yodel.InvalidArgument, "the server has version 1 of Connect, not %.20q", connect)
+	}
+	message := []byte(query.Get("message"))
+	if query.Get("base64") == "1" {
+		var err error
+		if message, err = base64.RawURLEncoding.DecodeString(strings.TrimRight(string(message), "=")); err != nil {
+			return yodel.Errorf(yodel.InvalidArgument, "the parameter message is not base64")
+		}
+	}
+	if e := x.v.Admit(len(message), true); e != nil {
+		return e
+	}
+	x.v.Body, x.v.Owned = message, true
+	return nil
+}
+
+// spread turns a JSON array into the values of a method with several arguments.
+func (x *exchange) spread(codec yodel.Codec) *yodel.Error {
+	if !x.v.Positional() || codec.Name() != "json" || x.compressed {
+		return nil
+	}
+	var values []json.RawMessage
+	if err := json.Unmarshal(x.v.Body, &values); err != nil {
+		e := yodel.Errorf(yodel.InvalidArgument, "%s: the method takes several values: the request must be a JSON array of them: %v", x.v.Call().Method, err)
+		e.NotProcessed = true
+		return e
+	}
+	request := new(yodel.Encoded)
+	encoded := make([][]byte, len(values))
+	for i, value := range values {
+		encoded[i] = value
+	}
+	request.SetValues(encoded...)
+	x.v.Body, x.v.Several = request.Body, true
+	return nil
+}
+
+// collect turns the results of a method with several arguments into JSON.
+func (x *exchange) collect(codec yodel.Codec) *yodel.Error {
+	if !x.v.Several || x.packed {
+		return nil
+	}
+	values, err := (&yodel.Encoded{Body: x.reply, Several: true}).Values()
+	if err != nil {
+		return x.v.Fail(err)
+	}
+	if len(values) == 1 {
+		x.reply = values[0]
+		return nil
+	}
+	results := make([]json.RawMessage, len(values))
+	for i, value := range values {
+		results[i] = value
+	}
+	if x.reply, err = json.Marshal(results); err != nil {
+		return x.v.Fail(err)
+	}
+	return nil
+}
+
+// sendUnary sends the response of a unary call.
+func (x *exchange) sendUnary(subtype string, e *yodel.Error) {
+	h, call := x.w.Header(), x.v.Call()
+	if all := x.compressions(); all != "" {
+		h["Accept-Encoding"] = []string{all}
+	}
+	err := errors.Join(x.setHeader("", call.Header()), x.setHeader("Trailer-", call.Trailer))
+	if err != nil && e == nil {
+		e = x.v.Fail(err)
+	}
+	if e != nil {
+		x.sendError(e)
+		return
+	}
+	h["Content-Type"] = []string{"application/" + subtype}
+	if x.packed {
+		h["Content-Encoding"] = []string{x.encoding()}
+	}
+	if x.r.Method == std.MethodGet {
+		h.Add("Vary", "Accept-Encoding")
+	}
+	_ = x.control.SetWriteDeadline(x.allowed(len(x.reply)))
+	if _, err := x.w.Write(x.reply); err != nil {
+		_ = x.v.Fail(err) // the client has gone
+	}
+}
+
+// sendError sends an error as the response of a unary call.
+func (x *exchange) sendError(e *yodel.Error) {
+	h := x.w.Header()
+	h["Content-Type"] = []string{"application/json"}
+	httpwire.SetError(h, "", e)
+	if seconds := int(e.RetryAfter.Seconds()); seconds > 0 {
+		h["Retry-After"] = []string{fmt.Sprint(seconds)}
+	}
+	body, err := json.Marshal(newConnectError(e))
+	if err != nil {
+		panic(err) // it has only strings
+	}
+	_ = x.control.SetWriteDeadline(x.allowed(len(body)))
+	x.w.WriteHeader(httpwire.Status(e.Code))
+	_, _ = x.w.Write(body) // if it fails, the client has gone
+}

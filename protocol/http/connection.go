@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"log"
+	"log/slog"
+	"net"
+	std "net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A connection serves the requests of one session with an http.Server of its own. So a drain, which
+// http.Server has only for all of its connections, is that of this session.
+type connection struct {
+	protocol *Protocol
+	session  *yodel.Session
+	server   std.Server
+	tls      *tls.ConnectionState
+	agent    sync.Once
+
+	conn     net.Conn
+	taken    atomic.Bool    // Accept has returned conn
+	closed   chan struct{}  // closed when net/http has closed the connection, or the code that hijacked it
+	closing  sync.Once      // closes closed
+	hijacked atomic.Bool    // Options.Handler owns the connection
+	draining atomic.Bool    // Close does nothing, because http.Server.Shutdown calls it for connections without requests
+	requests sync.WaitGroup // handlers that run
+}
+
+// maxStreams is the largest number of requests that an HTTP/2 client may have open on a connection.
+const maxStreams = 1024
+
+func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connection {
+	c := &connection{protocol: p, session: s, conn: s.AsConn(), tls: s.Peer.TLS(), closed: make(chan struct{})}
+	limits := s.Limits()
+	var protocols std.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true) // with TLS too: net/http does not see it, so it looks at the first bytes
+	c.server = std.Server{
+		Handler:           c,
+		Protocols:         &protocols,
+		ReadHeaderTimeout: limits.Handshake,
+		MaxHeaderBytes:    limits.MaxMetadata + 8<<10, // and the headers of HTTP itself
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnState:         c.state,
+		ErrorLog:          log.New(errorLog{p.opts.Logger}, "", 0),
+		HTTP2: &std.HTTP2Config{
+			MaxConcurrentStreams: min(limits.MaxOpen, maxStreams),
+			SendPingTimeout:      limits.KeepAlive,
+			PingTimeout:          limits.KeepAlive,
+		},
+	}
+	return c
+}
+
+// serve returns when the connection has ended and no handler runs any more.
+func (c *connection) serve() error {
+	stop := make(chan struct{})
+	var drain sync.WaitGroup
+	drain.Go(func() {
+		select {
+		case <-c.session.Draining():
+			c.drain()
+		case <-stop:
+		}
+	})
+	_ = c.server.Serve(c) // it returns when Accept or Shutdown ends it
+	<-c.closed
+	_ = c.conn.Close() // Close may have done nothing
+	close(stop)
+	drain.Wait()
+	c.requests.Wait()
+	return nil
+}
+
+// drain tells the client that the connection will be closed: with GOAWAY in HTTP/2, and in HTTP/1
+// with the next reply. The session ends the connection when no request is open any more.
+func (c *connection) drain() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // Shutdown must not wait
+	c.draining.Store(true)
+	_ = c.server.Shutdown(ctx) // it returns the error of ctx
+	c.draining.Store(false)
+}
+
+// state is called by net/http.
+func (c *connection) state(_ net.Conn, state std.ConnState) {
+	switch state {
+	case std.StateClosed:
+		c.end()
+	case std.StateHijacked:
+		c.hijacked.Store(true)
+	}
+}
+
+func (c *connection) end() { c.closing.Do(func() { close(c.closed) }) }
+
+// ServeHTTP implements http.Handler for all requests of the connection.
+func (c *connection) ServeHTTP(w std.ResponseWriter, r *std.Request) {
+	c.requests.Add(1)
+	defer c.requests.Done()
+	defer c.session.Busy()()
+	c.agent.Do(func() { c.session.Peer.Agent = r.UserAgent() })
+	if r.TLS == nil {
+		r.TLS = c.tls
+	}
+	c.protocol.route(w, r, c.session)
+}
+
+// Accept implements net.Listener. It returns the connection of the session, and then waits until
+// that has ended.
+func (c *connection) Accept() (net.Conn, error) {
+	if !c.taken.Swap(true) {
+		return (*closer)(c), nil
+	}
+	<-c.closed
+	return nil, net.ErrClosed
+}
+
+// Close implements net.Listener.
+func (*connection) Close() error { return nil }
+
+// Addr implements net.Listener.
+func (c *connection) Addr() net.Addr { return c.conn.LocalAddr() }
+
+// A closer is the connection that net/http uses.
+type closer connection
+
+func (c *closer) Read(b []byte) (int, error)          { return c.conn.Read(b) }
+func (c *closer) Write(b []byte) (int, error)         { return c.conn.Write(b) }
+func (c *closer) LocalAddr() net.Addr                 { return c.conn.LocalAddr() }
+func (c *closer) RemoteAddr() net.Addr                { return c.conn.RemoteAddr() }
+func (c *closer) SetDeadline(at time.Time) error      { return c.conn.SetDeadline(at) }
+func (c *closer) SetReadDeadline(at time.Time) error  { return c.conn.SetReadDeadline(at) }
+func (c *closer) SetWriteDeadline(at time.Time) error { return c.conn.SetWriteDeadline(at) }
+
+// Close implements net.Conn.
+func (c *closer) Close() error {
+	if c.draining.Load() {
+		return nil
+	}
+	if c.hijacked.Load() {
+		(*connection)(c).end()
+	}
+	return c.conn.Close()
+}
+
+// An errorLog passes the panics of Options.Handler to a slog.Logger. It drops the other lines of
+// net/http, which say what clients did wrong.
+type errorLog struct{ *slog.Logger }
+
+func (l errorLog) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("panic serving")) {
+		l.Error("yodel: a handler of HTTP requests panicked", "what", string(line))
+	}
+	return len(line), nil
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+)
+
+// acceptsEvents reports whether the client wants server-sent events.
+func (x *exchange) acceptsEvents() bool {
+	for part := range strings.SplitSeq(x.r.Header.Get("Accept"), ",") {
+		if httpwire.ContentType(part) == "text/event-stream" {
+			return true
+		}
+	}
+	return false
+}
+
+// An events is a feed as server-sent events, as the HTML standard describes them: each message is
+// the data of an event. The last event is "end" or "error". Its data is the last message of a stream
+// by Connect.
+type events struct {
+	*exchange
+	begun bool
+}
+
+// serveEvents serves a feed in JSON as server-sent events.
+func (x *exchange) serveEvents(e *yodel.Error) {
+	st := &events{exchange: x}
+	timeout, wrong := x.connectTimeout()
+	x.limit(timeout)
+	x.v.Compressed, x.v.Plain = x.compressed, true
+	if e == nil {
+		e = wrong
+	}
+	if e == nil {
+		e = x.readBody()
+	}
+	if e == nil {
+		x.v.Stream = st
+		e = x.run(false)
+	}
+	if e != nil && !st.begun {
+		x.sendError(e)
+		return
+	}
+	if err := st.start(); err != nil && e == nil {
+		e = x.v.Fail(err)
+	}
+	name := "end"
+	if e != nil {
+		name = "error"
+	}
+	data := x.lastMessage(e)
+	_ = x.control.SetWriteDeadline(x.allowed(len(data)))
+	_, _ = fmt.Fprintf(x.w, "event: %s\ndata: %s\n\n", name, data) // if it fails, the client has gone
+}
+
+// start writes the header of the response, once.
+func (st *events) start() error {
+	if st.begun {
+		return nil
+	}
+	st.begun = true
+	h := st.w.Header()
+	h["Content-Type"], h["Cache-Control"] = []string{"text/event-stream"}, []string{"no-store"}
+	return st.setHeader("", st.v.Call().Header())
+}
+
+// Send implements yodel.Messages. JSON has no line breaks outside of strings, and none within them.
+func (st *events) Send(ctx context.Context, body []byte, _ bool) error {
+	if err := st.start(); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = st.control.SetWriteDeadline(past) }) // otherwise the write waits for the client
+	defer stop()
+	_, err := fmt.Fprintf(st.w, "data: %s\n\n", strings.ReplaceAll(string(body), "\n", "\ndata: "))
+	if err == nil {
+		err = st.control.Flush()
+	}
+	if err != nil {
+		return ended(ctx, err)
+	}
+	return nil
+}
+
+// Receive implements yodel.Messages. A feed has no messages from the client.
+func (*events) Receive(ctx context.Context) ([]byte, bool, error) {
+	<-ctx.Done()
+	return nil, false, context.Cause(ctx)
+}
+
+// End implements yodel.Messages.
+func (*events) End() {}

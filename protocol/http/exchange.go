@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	std "net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+)
+
+// An exchange is one HTTP request that calls a method, and its response.
+type exchange struct {
+	w       std.ResponseWriter
+	r       *std.Request
+	control *std.ResponseController
+	session *yodel.Session
+	limits  yodel.Limits
+
+	v          *yodel.Served
+	compressor yodel.Compressor // of both directions; nil for none
+	compressed bool             // the request is compressed
+	uncancel   func() bool
+	reply      []byte
+	packed     bool // reply is compressed
+}
+
+func newExchange(w std.ResponseWriter, r *std.Request, s *yodel.Session) *exchange {
+	return &exchange{w: w, r: r, control: std.NewResponseController(w), session: s, limits: s.Limits()}
+}
+
+// begin begins the call of the method that the path of the request names. The caller must call end.
+func (x *exchange) begin(codec yodel.Codec) {
+	x.v = x.session.Begin(strings.TrimPrefix(x.r.URL.Path, "/"), codec, x.compressor)
+	x.uncancel = context.AfterFunc(x.r.Context(), x.v.Cancel)
+	call := x.v.Call()
+	call.Metadata = httpwire.Metadata(x.r.Header)
+	httpwire.Options(x.r.Header, call)
+}
+
+// end ends the call.
+func (x *exchange) end() {
+	x.uncancel()
+	x.v.End()
+}
+
+// limit sets the deadline of a call that may take d, or any time if d is 0.
+func (x *exchange) limit(d time.Duration) {
+	if d > 0 {
+		x.v.Call().Deadline = time.Now().Add(d)
+	}
+}
+
+// negotiate chooses the compressor. Sent is the compression of the request, and accepted a list of
+// those that the client understands, or "" for that of the request.
+func (x *exchange) negotiate(sent, accepted string) (plain bool, err *yodel.Error) {
+	acceptable := httpwire.Acceptable(accepted)
+	if name := httpwire.Compressor(strings.ToLower(sent)); sent != "" && name != "" || httpwire.Encoding(sent) == "" && sent != "" && sent != "identity" {
+		if x.compressor = x.session.Compressor(name); x.compressor == nil {
+			return false, yodel.Errorf(yodel.Unimplemented, "the server does not have the compression %.40q; it has %s", sent, x.compressions())
+		}
+		x.compressed = true
+		for _, other := range acceptable {
+			if other == strings.ToLower(sent) {
+				return false, nil
+			}
+		}
+		return accepted != "", nil
+	}
+	for _, other := range acceptable {
+		if name := httpwire.Compressor(other); name != "" {
+			if x.compressor = x.session.Compressor(name); x.compressor != nil {
+				return false, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// compressions lists the compressions that the server has.
+func (x *exchange) compressions() string {
+	var names []string
+	for _, name := range [...]string{"gzip", "zstd", "deflate", "snappy", "br"} {
+		if x.session.Compressor(httpwire.Compressor(name)) != nil {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// encoding returns the name of the compressor in HTTP.
+func (x *exchange) encoding() string {
+	if x.compressor == nil {
+		return ""
+	}
+	return httpwire.Encoding(x.compressor.Name())
+}
+
+// run executes the call, and encodes the reply if the method has one. It does so on a goroutine of
+// the session, because a handler may end its goroutine, and that of net/http owns the response.
+func (x *exchange) run(replies bool) *yodel.Error {
+	ended := make(chan struct{})
+	x.session.Go(func() {
+		defer close(ended)
+		if x.v.Run() == nil && replies {
+			x.reply, x.packed, _ = x.v.AppendReply(nil) // Outcome returns the error
+		}
+	})
+	<-ended
+	if x.v.Outcome() == nil && x.v.Call().ReplyAttachment != nil {
+		return x.v.Fail(errors.New("the reply has an attachment, which HTTP cannot carry"))
+	}
+	return x.v.Outcome()
+}
+
+// readBody reads the body of a unary request into v.Body, after it has admitted the call.
+func (x *exchange) readBody() *yodel.Error {
+	if n := x.r.ContentLength; n >= 0 {
+		return x.readSized(int(min(n, int64(x.limits.MaxMessage)+1)), x.r.Body)
+	}
+	reserved := 0
+	defer func() { x.session.Release(reserved) }()
+	b := make([]byte, 0, 4<<10)
+	for {
+		x.pace(len(b))
+		n, err := x.r.Body.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if errors.Is(err, io.EOF) {
+			x.unpace()
+			break
+		} else if err != nil {
+			return x.unread(err)
+		}
+		if len(b) > x.limits.MaxMessage {
+			return x.v.Admit(len(b), false) // it refuses the call
+		}
+		if len(b) == cap(b) {
+			if !x.session.Reserve(cap(b)) {
+				return yodel.Errorf(yodel.ResourceExhausted, "the server has no memory left for the request")
+			}
+			reserved += cap(b)
+			b = append(make([]byte, 0, 2*cap(b)), b...)
+		}
+	}
+	x.v.Body, x.v.Owned = b, true
+	return x.v.Admit(len(b), true)
+}
+
+// readSized admits the call, and reads a request of n bytes into v.Body.
+func (x *exchange) readSized(n int, from io.Reader) *yodel.Error {
+	if e := x.v.Admit(n, true); e != nil {
+		return e
+	}
+	b := make([]byte, n)
+	x.pace(n)
+	if _, err := io.ReadFull(from, b); err != nil {
+		return x.unread(err)
+	}
+	x.unpace()
+	x.v.Body, x.v.Owned = b, true
+	return nil
+}
+
+// unread returns the error of a request that could not be read. The deadline of pace remains, so that
+// net/http does not wait for the rest.
+func (x *exchange) unread(err error) *yodel.Error {
+	e := yodel.Errorf(yodel.Canceled, "%s: the request ends too early: %v", x.v.Call().Method, err)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		e.Code = yodel.DeadlineExceeded
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		e.Code = yodel.InvalidArgument
+	}
+	e.NotProcessed = true
+	return e
+}
+
+// leastPace is the lowest rate at which the rest of a message must arrive and a reply must be taken,
+// in bytes per second.
+const leastPace = 4 << 10
+
+// allowed returns how long n bytes may take.
+func (x *exchange) allowed(n int) time.Time {
+	return time.Now().Add(2*x.limits.KeepAlive + time.Duration(n)*time.Second/leastPace)
+}
+
+// pace makes reads fail unless n bytes arrive in time. Without support for deadlines, they wait.
+func (x *exchange) pace(n int) { _ = x.control.SetReadDeadline(x.allowed(n)) }
+
+// unpace ends the deadline of pace.
+func (x *exchange) unpace() { _ = x.control.SetReadDeadline(time.Time{}) }
+
+// setHeader adds metadata of the reply to the header of the response.
+func (x *exchange) setHeader(prefix string, md yodel.Metadata) error {
+	if err := httpwire.SetMetadata(x.w.Header(), prefix, md); err != nil {
+		return fmt.Errorf("the reply cannot be sent: %w", err)
+	}
+	return nil
+}

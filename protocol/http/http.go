@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package http lets clients that speak HTTP call the methods of a yodel server, on the port on which
+// it serves yodel's own clients:
+//
+//	server := yodel.NewServer(&yodel.ServerOptions{
+//		Codecs:    []yodel.Codec{protobuf.Codec},
+//		Protocols: []yodel.Protocol{http.New(nil)},
+//	})
+//
+// It serves these protocols, over HTTP/1.1 and HTTP/2, with TLS and without it:
+//
+//   - gRPC and gRPC-Web, all kinds of methods;
+//   - Connect, all kinds of methods, and GET for methods that Server.MarkReadOnly names;
+//   - JSON: POST /Service/Method or /Service.Method with a JSON body;
+//   - server-sent events for feeds: the request accepts text/event-stream.
+//
+// Content types name the codec: "proto" is the codec called "protobuf", "x-msgpack" is "msgpack",
+// and "octet-stream" is "raw". All other codecs have their own names, for example "json". A method
+// with several arguments takes a JSON array of them, and returns an array of its results unless it
+// has exactly one.
+//
+// Headers are the metadata of a call, except for those of HTTP and of the protocols. Metadata keys
+// that end in "-bin" have base64 values, as in gRPC. Attachments cannot be carried: a method that
+// sets Call.ReplyAttachment fails. Calls pass through the server's middleware and observers, and its
+// limits and statistics include them.
+package http
+
+import (
+	"context"
+	"log/slog"
+	std "net/http"
+	"strings"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Options configures a Protocol. The zero value and nil mean the defaults.
+type Options struct {
+	// Handler serves the requests that are no calls of a method. Default: they get status 404.
+	Handler std.Handler
+	// Origins are the origins of web pages that may call the server from other sites, for example
+	// "https://shop.example", or "*" for all. Default: none, so a browser lets only pages of the
+	// same origin read replies.
+	Origins []string
+	// Logger logs panics of Handler. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// A Protocol serves the protocols over HTTP. It is a yodel.Protocol.
+type Protocol struct {
+	opts Options
+}
+
+// New returns a Protocol. Options may be nil, and must not be changed afterwards.
+func New(options *Options) *Protocol {
+	p := new(Protocol)
+	if options != nil {
+		p.opts = *options
+	}
+	if p.opts.Logger == nil {
+		p.opts.Logger = slog.Default()
+	}
+	return p
+}
+
+// Name implements yodel.Protocol.
+func (*Protocol) Name() string { return "http" }
+
+// preface is how a connection begins that speaks HTTP/2 without an upgrade.
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// verbs are the methods with which a request of HTTP/1 may begin, and the preface of HTTP/2.
+var verbs = [...]string{"GET ", "POST ", "PUT ", "HEAD ", "DELETE ", "OPTIONS ", "PATCH ", "TRACE ", "CONNECT ", preface}
+
+// Match implements yodel.Protocol.
+func (*Protocol) Match(first []byte) (ok, more bool) {
+	for _, verb := range verbs {
+		n := min(len(first), len(verb))
+		if string(first[:n]) == verb[:n] {
+			return n == len(verb), n < len(verb)
+		}
+	}
+	return false, false
+}
+
+// Serve implements yodel.Protocol.
+func (p *Protocol) Serve(ctx context.Context, s *yodel.Session) error {
+	return newConnection(ctx, p, s).serve()
+}
+
+// route serves one request.
+func (p *Protocol) route(w std.ResponseWriter, r *std.Request, s *yodel.Session) {
+	if p.crossOrigin(w, r) {
+		return
+	}
+	x := newExchange(w, r, s)
+	switch kind := kindOf(r); {
+	case kind.serve != nil && r.Method == std.MethodPost:
+		kind.serve(x, kind)
+	case kind.serve != nil:
+		w.Header().Set("Allow", std.MethodPost)
+		std.Error(w, "calls need the method POST", std.StatusMethodNotAllowed)
+	default:
+		p.routeUnary(x)
+	}
+}
+
+// crossOrigin applies Options.Origins. It reports whether it has answered the request.
+func (p *Protocol) crossOrigin(w std.ResponseWriter, r *std.Request) (answered bool) {
+	origin := r.Header.Get("Origin")
+	if origin == "" || !p.allows(origin) {
+		return false
+	}
+	h := w.Header()
+	h.Add("Vary", "Origin")
+	h.Set("Access-Control-Allow-Origin", origin)
+	h.Set("Access-Control-Expose-Headers", "*, Grpc-Status, Grpc-Message, Grpc-Status-Details-Bin")
+	if r.Method != std.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
+		return false
+	}
+	h.Set("Access-Control-Allow-Methods", "GET, POST")
+	h.Set("Access-Control-Allow-Headers", r.Header.Get("Access-Control-Request-Headers"))
+	h.Set("Access-Control-Max-Age", "7200")
+	w.WriteHeader(std.StatusNoContent)
+	return true
+}
+
+func (p *Protocol) allows(origin string) bool {
+	for _, allowed := range p.opts.Origins {
+		if allowed == "*" || strings.EqualFold(allowed, origin) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+)
+
+// A stream carries the messages of a call in envelopes, as gRPC and Connect do. It implements
+// yodel.Messages.
+type stream struct {
+	*exchange
+	from    httpwire.Reader
+	out     io.Writer
+	head    func() error // writes the header of the response; called before the first message
+	begun   bool         // head was called
+	receive struct {
+		interrupted bool // the end of the context interrupts reads
+		err         error
+	}
+}
+
+// newStream returns a stream that reads envelopes from in and writes them to out.
+func (x *exchange) newStream(in io.Reader, out io.Writer, head func() error) *stream {
+	st := &stream{exchange: x, out: out, head: head}
+	st.from = httpwire.Reader{From: in, Max: x.limits.MaxMessage, Reserve: x.session.Reserve}
+	return st
+}
+
+// close releases the memory of the stream.
+func (st *stream) close() { st.session.Release(st.from.Held()) }
+
+// start writes the header of the response, once.
+func (st *stream) start() error {
+	if st.begun {
+		return nil
+	}
+	st.begun = true
+	return st.head()
+}
+
+// Send implements yodel.Messages.
+func (st *stream) Send(ctx context.Context, body []byte, compressed bool) error {
+	if err := st.start(); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = st.control.SetWriteDeadline(past) }) // otherwise the write waits for the client
+	defer stop()
+	var flags byte
+	if compressed {
+		flags = httpwire.FlagCompressed
+	}
+	err := st.write(flags, body)
+	if err == nil {
+		err = st.control.Flush()
+	}
+	if err != nil {
+		return ended(ctx, err)
+	}
+	return nil
+}
+
+// write writes an envelope.
+func (st *stream) write(flags byte, body []byte) error {
+	prefix := httpwire.Prefix(flags, len(body))
+	if _, err := st.out.Write(prefix[:]); err != nil {
+		return err
+	}
+	_, err := st.out.Write(body)
+	return err
+}
+
+// past is a deadline that ends reads and writes at once.
+var past = time.Unix(1, 0)
+
+// ended returns the cause of ctx if it has ended, and err otherwise.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// Receive implements yodel.Messages.
+func (st *stream) Receive(ctx context.Context) (body []byte, compressed bool, err error) {
+	if st.receive.err != nil {
+		return nil, false, st.receive.err
+	}
+	if !st.receive.interrupted {
+		st.receive.interrupted = true
+		context.AfterFunc(ctx, func() { _ = st.control.SetReadDeadline(past) }) // ctx ends with the call
+	}
+	flags, body, err := st.next()
+	switch {
+	case errors.Is(err, io.EOF):
+		err = io.EOF
+	case err != nil:
+		if _, ok := errors.AsType[*yodel.Error](err); !ok || ctx.Err() != nil {
+			err = ended(ctx, &yodel.Error{Code: yodel.Canceled, Message: "the client ended the request: " + err.Error(), Cause: err})
+		}
+	case flags&^httpwire.FlagCompressed != 0:
+		err = yodel.Errorf(yodel.InvalidArgument, "a message has the flags %#x, which the protocol does not have", flags)
+	case flags != 0 && !st.compressed:
+		err = yodel.Errorf(yodel.Internal, "a message is compressed, and the request names no compression")
+	}
+	st.receive.err = err
+	return body, flags == httpwire.FlagCompressed, err
+}
+
+// slowFrom is the size from which a message must arrive at the least pace, in bytes.
+const slowFrom = 16 << 10
+
+// next reads a message.
+func (st *stream) next() (flags byte, body []byte, err error) {
+	flags, size, err := st.from.Prefix()
+	if err != nil {
+		return 0, nil, err
+	}
+	if size >= slowFrom {
+		st.pace(size)
+		defer st.unpace()
+	}
+	body, err = st.from.Body(size)
+	return flags, body, err
+}
+
+// End implements yodel.Messages. The end of the response says that there are no more messages.
+func (*stream) End() {}
+
+// only reads the one message of a unary call or a feed into v.Body, after it has admitted the call.
+func (st *stream) only() *yodel.Error {
+	flags, size, err := st.from.Prefix()
+	switch {
+	case errors.Is(err, io.EOF):
+		return yodel.Errorf(yodel.Unimplemented, "%s: the request has no message", st.v.Call().Method)
+	case err != nil:
+		return st.broken(err)
+	case flags&^httpwire.FlagCompressed != 0:
+		return st.broken(yodel.Errorf(yodel.InvalidArgument, "the message has the flags %#x", flags))
+	case flags != 0 && !st.compressed:
+		return st.broken(yodel.Errorf(yodel.Internal, "the message is compressed, and the request names no compression"))
+	}
+	if e := st.readSized(size, st.from.From); e != nil {
+		return e
+	}
+	st.v.Compressed = flags != 0
+	switch _, _, err = st.from.Prefix(); {
+	case err == nil:
+		return yodel.Errorf(yodel.Unimplemented, "%s: the request has several messages", st.v.Call().Method)
+	case !errors.Is(err, io.EOF):
+		return st.broken(err)
+	}
+	return nil
+}
+
+// broken returns the error of a request that could not be read.
+func (st *stream) broken(err error) *yodel.Error {
+	if e, ok := errors.AsType[*yodel.Error](err); ok {
+		told := *e
+		told.NotProcessed, told.Message = true, st.v.Call().Method+": "+e.Message
+		return &told
+	}
+	return st.unread(err)
+}
+
+// execute reads the request as the kind of the method says, and executes the call. For a unary
+// method and for an upload, the reply is in x.reply afterwards.
+func (st *stream) execute() *yodel.Error {
+	v, kind := st.v, st.v.Kind()
+	var e *yodel.Error
+	switch kind {
+	case "unary", "feed":
+		e = st.only()
+	default:
+		e = v.Admit(0, true)
+	}
+	if e != nil {
+		return e
+	}
+	if kind != "unary" {
+		_ = st.control.EnableFullDuplex() // HTTP/2 always has it
+		v.Stream = st
+	}
+	replies := kind == "unary" || kind == "upload"
+	if e = st.run(replies); e != nil || !replies {
+		return e
+	}
+	if err := st.start(); err != nil {
+		return v.Fail(err)
+	}
+	_ = st.control.SetWriteDeadline(st.allowed(len(st.reply)))
+	var flags byte
+	if st.packed {
+		flags = httpwire.FlagCompressed
+	}
+	if err := st.write(flags, st.reply); err != nil {
+		return v.Fail(err)
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package httpwire is the part that gRPC, gRPC-Web, Connect and JSON over HTTP have in common:
+// metadata and call options in headers, error codes, and messages with a prefix. Servers and
+// clients share it.
+package httpwire
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Headers that carry fields of a Call.
+const (
+	headerAttempts    = "Grpc-Previous-Rpc-Attempts"
+	headerBudget      = "Yodel-Budget"
+	headerCriticality = "Yodel-Criticality"
+	headerTenant      = "Yodel-Tenant"
+	headerKey         = "Yodel-Key"
+	headerExplain     = "Yodel-Explain"
+	headerIntent      = "Idempotency-Key"
+	headerParent      = "Traceparent"
+	headerState       = "Tracestate"
+)
+
+// Headers about a failed call.
+const (
+	// HeaderNotProcessed is set to "1" if the method was certainly not executed.
+	HeaderNotProcessed = "Yodel-Not-Processed"
+	headerPushback     = "Grpc-Retry-Pushback-Ms"
+)
+
+// hopHeaders are headers of HTTP itself, which are not metadata.
+var hopHeaders = map[string]bool{
+	"connection": true, "host": true, "keep-alive": true, "proxy-connection": true, "te": true, "trailer": true,
+	"transfer-encoding": true, "upgrade": true, "user-agent": true, "http2-settings": true, "accept": true, "date": true,
+}
+
+// reserved reports whether a header, in lower case, belongs to HTTP or to a protocol over it.
+func reserved(key string) bool {
+	return hopHeaders[key] || strings.HasPrefix(key, "content-") || strings.HasPrefix(key, "grpc-") ||
+		strings.HasPrefix(key, "connect-") || strings.HasPrefix(key, "accept-") || strings.HasPrefix(key, ":") || strings.HasPrefix(key, "yodel-")
+}
+
+// IsBinary reports whether the values of a metadata key are base64 in HTTP, and any bytes in
+// Metadata.
+func IsBinary(key string) bool { return strings.HasSuffix(key, "-bin") }
+
+// Metadata returns the metadata in h: all headers but those of HTTP and of protocols over it. Keys
+// are in lower case. Several values of a key are joined with ", ". A key that ends in "-bin" has
+// base64 text, as it was sent.
+func Metadata(h http.Header) yodel.Metadata { return prefixed(h, "") }
+
+// Prefixed is Metadata for the headers that begin with a prefix, which it removes.
+func Prefixed(h http.Header, prefix string) yodel.Metadata { return prefixed(h, prefix) }
+
+func prefixed(h http.Header, prefix string) yodel.Metadata {
+	md := make(yodel.Metadata, len(h))
+	for name, values := range h {
+		key, ok := strings.CutPrefix(strings.ToLower(name), prefix)
+		if !ok || reserved(key) {
+			continue
+		}
+		md[key] = strings.Join(values, ", ")
+	}
+	return md
+}
+
+// SetMetadata adds metadata to h, with a prefix before each key. It fails if HTTP cannot carry a
+// key or a value.
+func SetMetadata(h http.Header, prefix string, md yodel.Metadata) error {
+	for key, value := range md {
+		if err := check(key, value); err != nil {
+			return err
+		}
+		h[http.CanonicalHeaderKey(prefix+key)] = []string{value}
+	}
+	return nil
+}
+
+// check returns why HTTP cannot carry a pair of metadata, or nil.
+func check(key, value string) error {
+	if key == "" {
+		return fmt.Errorf("metadata with an empty key cannot be a header")
+	}
+	for _, c := range []byte(key) {
+		if !('a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.') {
+			return fmt.Errorf("the metadata key %.40q cannot be a header: it may have a-z, 0-9, -, _ and .", key)
+		}
+	}
+	if reserved(key) {
+		return fmt.Errorf("the metadata key %.40q belongs to the protocol", key)
+	}
+	if IsBinary(key) {
+		for part := range strings.SplitSeq(value, ",") {
+			if _, err := Binary(part); err != nil {
+				return fmt.Errorf("the metadata key %.40q ends in -bin, and its value is not base64", key)
+			}
+		}
+		return nil
+	}
+	for _, c := range []byte(value) {
+		if c < ' ' || c > '~' {
+			return fmt.Errorf("the metadata value of %.40q cannot be a header: it may have printable ASCII characters", key)
+		}
+	}
+	if value != strings.TrimSpace(value) {
+		return fmt.Errorf("the metadata value of %.40q cannot be a header: it begins or ends with a space", key)
+	}
+	return nil
+}
+
+// Binary decodes one base64 value of a "-bin" key, with padding or without it.
+func Binary(value string) ([]byte, error) {
+	return base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimSpace(value), "="))
+}
+
+// Options sets the fields of a call that h carries. Requests of web pages, which have the header
+// Origin, cannot set yodel's own fields, so that a page cannot raise the priority of its calls.
+func Options(h http.Header, call *yodel.Call) {
+	call.IdempotencyKey = h.Get(headerIntent)
+	if call.Trace = h.Get(headerParent); call.Trace != "" {
+		if state := h.Get(headerState); state != "" {
+			call.Trace += " " + state
+		}
+	}
+	call.Attempt = number(h.Get(headerAttempts), 0, 1<<20)
+	if h.Get("Origin") != "" {
+		return
+	}
+	call.Budget = number(h.Get(headerBudget), 0, 1<<20)
+	call.Criticality = number(h.Get(headerCriticality), -100, 100)
+	call.Tenant, call.Key = h.Get(headerTenant), h.Get(headerKey)
+	call.Explain = h.Get(headerExplain) == "1"
+}
+
+// number parses a number between least and most. It returns 0 for anything else.
+func number(s string, least, most int) int {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < least || n > most {
+		return 0
+	}
+	return n
+}
+
+// SetOptions adds the fields of a call that Options reads to h.
+func SetOptions(h http.Header, call *yodel.Call) {
+	set := func(key, value string) {
+		if value != "" && value != "0" {
+			h[key] = []string{value}
+		}
+	}
+	parent, state, _ := strings.Cut(call.Trace, " ")
+	set(headerParent, parent)
+	set(headerState, state)
+	set(headerIntent, call.IdempotencyKey)
+	set(headerAttempts, strconv.Itoa(max(call.Attempt-1, 0)))
+	set(headerBudget, strconv.Itoa(call.Budget))
+	set(headerCriticality, strconv.Itoa(call.Criticality))
+	set(headerTenant, call.Tenant)
+	set(headerKey, call.Key)
+	if call.Explain {
+		set(headerExplain, "1")
+	}
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package httpwire
+
+import (
+	"encoding/binary"
+	"errors"
+	"strings"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// This file reads and writes google.rpc.Status, the Protocol Buffers message in which gRPC carries
+// the details of an error:
+//
+//	message Status { int32 code = 1; string message = 2; repeated google.protobuf.Any details = 3; }
+//	message Any    { string type_url = 1; bytes value = 2; }
+
+const typePrefix = "type.googleapis.com/"
+
+// errorInfo is the type of the detail that carries the ID of an error of yodel itself:
+//
+//	message ErrorInfo { string reason = 1; string domain = 2; }
+const errorInfo = "google.rpc.ErrorInfo"
+
+// Details returns the details of e, with a google.rpc.ErrorInfo that has its ID.
+func Details(e *yodel.Error) []yodel.Detail {
+	if e.ID == "" {
+		return e.Details
+	}
+	info := appendField(appendField(nil, 1, []byte(e.ID)), 2, []byte("yodel"))
+	return append(e.Details[:len(e.Details):len(e.Details)], yodel.Detail{Type: errorInfo, Value: info})
+}
+
+// SetDetails sets the details of e, and its ID from a google.rpc.ErrorInfo of yodel.
+func SetDetails(e *yodel.Error, details []yodel.Detail) {
+	e.Details = details
+	if n := len(details); n > 0 && details[n-1].Type == errorInfo {
+		var id, domain string
+		err := eachField(details[n-1].Value, func(number uint64, value []byte) error {
+			switch number {
+			case 1:
+				id = string(value)
+			case 2:
+				domain = string(value)
+			}
+			return nil
+		})
+		if err == nil && domain == "yodel" {
+			e.ID, e.Details = id, details[:n-1]
+		}
+	}
+}
+
+// AppendStatus appends the google.rpc.Status of an error.
+func AppendStatus(dst []byte, e *yodel.Error) []byte {
+	dst = binary.AppendUvarint(append(dst, 1<<3), uint64(e.Code))
+	dst = appendField(dst, 2, []byte(e.Message))
+	for _, d := range Details(e) {
+		name := d.Type
+		if !strings.Contains(name, "/") {
+			name = typePrefix + name
+		}
+		dst = appendField(dst, 3, appendField(appendField(nil, 1, []byte(name)), 2, d.Value))
+	}
+	return dst
+}
+
+// ParseStatus sets the details of e from a google.rpc.Status.
+func ParseStatus(b []byte, e *yodel.Error) error {
+	var details []yodel.Detail
+	err := eachField(b, func(number uint64, value []byte) error {
+		if number != 3 {
+			return nil
+		}
+		var d yodel.Detail
+		err := eachField(value, func(number uint64, value []byte) error {
+			switch number {
+			case 1:
+				d.Type = string(value[strings.LastIndexByte(string(value), '/')+1:])
+			case 2:
+				d.Value = append([]byte(nil), value...)
+			}
+			return nil
+		})
+		details = append(details, d)
+		return err
+	})
+	if err == nil {
+		SetDetails(e, details)
+	}
+	return err
+}
+
+// appendField appends a field with a length, unless it is empty.
+func appendField(dst []byte, number byte, value []byte) []byte {
+	if len(value) == 0 {
+		return dst
+	}
+	return append(binary.AppendUvarint(append(dst, number<<3|2), uint64(len(value))), value...)
+}
+
+var errStatus = errors.New("the details of the error are malformed")
+
+// eachField calls f for each field of b. Value is nil for numbers.
+func eachField(b []byte, f func(number uint64, value []byte) error) error {
+	for len(b) > 0 {
+		tag, n := binary.Uvarint(b)
+		if n <= 0 {
+			return errStatus
+		}
+		b = b[n:]
+		size, skip := uint64(0), 0
+		switch tag & 7 {
+		case 0:
+			_, skip = binary.Uvarint(b)
+		case 1:
+			skip = 8
+		case 5:
+			skip = 4
+		case 2:
+			size, skip = binary.Uvarint(b)
+		}
+		if skip <= 0 || skip > len(b) || size > uint64(len(b)-skip) {
+			return errStatus
+		}
+		var value []byte
+		if tag&7 == 2 {
+			value = b[skip : skip+int(size)]
+		}
+		if err := f(tag>>3, value); err != nil {
+			return err
+		}
+		b = b[skip+int(size):]
+	}
+	return nil
+}
