@@ -20,7 +20,7 @@ GOTEST := go test
 TIMED := . ./internal/mux ./internal/torture ./middleware/... ./balance ./recommended ./restart ./conformance/... ./compress/klauspost ./examples
 # These need another system's server for nearly every test, and minutes to build. The attacks judge latencies, which the
 # tests of other packages change: test-timing runs them alone.
-SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
+SERVED := /(conformance/attacks|conformance/connect|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,7 +91,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 
 # The example with etcd in it is left out: it takes minutes for each platform, and what it uses of the rest is built anyway.
 build-all: ## build every module for every platform
-	@packages=$$(go list -f '{{if .GoFiles}}{{.ImportPath}}{{end}}' work | grep -v /examples/cluster); \
+	@packages=$$(go list -f '{{if .GoFiles}}{{.ImportPath}}{{end}}' work | grep -Ev '/(examples/cluster|conformance/connect)'); \
 	for platform in $(PLATFORMS); do \
 		echo "build $$platform"; \
 		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -o /dev/null $$packages || exit 1; \

@@ -227,6 +227,24 @@ func (c *Call) copyFor(p purpose, to *Call) {
 // stream.
 func (c *Call) SetHeader(md Metadata) { c.rarely().header = md }
 
+// SendHeader sends the header before the first message of a stream, in protocols that can do so.
+// For other protocols, for unary calls, and on the client it does nothing. It fails if the stream
+// has ended. It may not be called concurrently with Send.
+func (c *Call) SendHeader() error {
+	if c.in == nil {
+		return nil
+	}
+	st, ok := c.in.stream.(*foreignStream)
+	if !ok {
+		return nil
+	}
+	sender, ok := st.messages.(interface{ SendHeader() error })
+	if !ok {
+		return nil
+	}
+	return sender.SendHeader()
+}
+
 // Header returns the metadata that SetHeader has set. On the client, it is the header of the reply,
 // or nil.
 func (c *Call) Header() Metadata {

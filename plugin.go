@@ -115,6 +115,9 @@ type Link interface {
 // as Served.Stream, and the handler's Send and Recv call it. Bodies are in the codec of the call,
 // and compressed with its compressor if compressed is set. Send and End are never called
 // concurrently. Receive is called by one goroutine at a time, concurrently with Send and End.
+//
+// Messages may have a method SendHeader() error, which sends Call.Header before the first message.
+// Call.SendHeader calls it. It is not called concurrently with Send or End.
 type Messages interface {
 	// Send sends a message to the client. It waits while the client does not read, and returns when
 	// ctx ends. It must not keep body.

@@ -216,8 +216,9 @@ func (s *Server) MarkIdempotent(names ...string) {
 	s.mark(names, func(m *method) { m.idempotent.Store(true) })
 }
 
-// MarkReadOnly declares that registered methods change nothing. They are idempotent, and callers over
-// HTTP may call them with GET. MarkReadOnly panics if the server has no method for one of the names.
+// MarkReadOnly declares that registered methods change nothing. They are idempotent, and callers
+// over HTTP may call them with GET. MarkReadOnly panics if the server has no method for one of the
+// names.
 func (s *Server) MarkReadOnly(names ...string) {
 	s.mark(names, func(m *method) {
 		m.idempotent.Store(true)

@@ -485,8 +485,8 @@ func (ses *Session) ending(protocol string, err error, aborted bool) ConnEvent {
 	return e
 }
 
-// Busy makes a drain and Limits.IdleTimeout treat the session as one with an open call, for requests
-// that are no calls, until the caller calls done.
+// Busy makes a drain and Limits.IdleTimeout treat the session as one with an open call, for
+// requests that are no calls, until the caller calls done.
 func (ses *Session) Busy() (done func()) {
 	ses.countBusy(1)
 	return sync.OnceFunc(func() { ses.countBusy(-1) })

@@ -11,11 +11,11 @@ import (
 )
 
 // AsConn returns the connection for a Protocol that passes it to other code, for example to package
-// net/http, instead of using Reader, which becomes nil, Next and Write. Read first returns the bytes from which the
-// server has recognized the protocol. Read returns io.EOF when the server drains and no call was
-// open for 50 ms, and when no call was open for Limits.IdleTimeout. Write is Session.Write. The
-// other code may set deadlines, which apply in addition. Admit does not read ahead, so the other
-// code has to notice that the client disconnects, and to call Cancel.
+// net/http, instead of using Reader, which becomes nil, Next and Write. Read first returns the
+// bytes from which the server has recognized the protocol. Read returns io.EOF when the server
+// drains and no call was open for 50 ms, and when no call was open for Limits.IdleTimeout. Write is
+// Session.Write. The other code may set deadlines, which apply in addition. Admit does not read
+// ahead, so the other code has to notice that the client disconnects, and to call Cancel.
 func (ses *Session) AsConn() net.Conn {
 	ses.Reader = nil
 	ses.Release(sessionBuffer)

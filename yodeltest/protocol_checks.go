@@ -341,8 +341,8 @@ func checkCutOff(t *protocolTrial) error {
 	return nil
 }
 
-// garbageAtOnce is how many connections send garbage at the same time, because a server may wait for
-// a second before it closes one.
+// garbageAtOnce is how many connections send garbage at the same time, because a server may wait
+// for a second before it closes one.
 const garbageAtOnce = 25
 
 func checkGarbage(t *protocolTrial) error {

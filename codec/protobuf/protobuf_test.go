@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
 	"github.com/yodel-rpc/yodel/codec/protobuf/internal/testpb"
 	"github.com/yodel-rpc/yodel/yodeltest"
@@ -41,8 +42,12 @@ func TestKeepsTheContract(t *testing.T) {
 		t.Fatal(err)
 	}
 	many := testpb.Fill(&testpb.BenchmarkMessage{Field5: []uint64{1, 1 << 63}})
-	yodeltest.TestCodec(t, protobuf.Codec, &yodeltest.CodecOptions{Equal: equal},
-		many, tree(), list, wrapperspb.String(strings.Repeat("long", 1000)))
+	for _, codec := range []yodel.Codec{protobuf.Codec, protobuf.JSON} {
+		t.Run(codec.Name(), func(t *testing.T) {
+			yodeltest.TestCodec(t, codec, &yodeltest.CodecOptions{Equal: equal},
+				many, tree(), list, wrapperspb.String(strings.Repeat("long", 1000)))
+		})
+	}
 }
 
 func TestDecodeReplacesWhatWasThere(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"testing"
 )
 
 // Built returns the path of a server that Go builds: the program pkg ("." or an import path) of the
@@ -23,6 +24,17 @@ func Built(name, pkg string) (string, error) {
 		return run(cmd)
 	})
 	return filepath.Join(folder, name), err
+}
+
+// Tool is Built for a program that a test runs. It skips the test unless YODEL_REAL is set.
+func Tool(t testing.TB, name, pkg string) string {
+	t.Helper()
+	wanted(t, name)
+	path, err := Built(name, pkg)
+	if err != nil {
+		missing(t, name, "nothing: Go builds it, and needs its modules for that", err)
+	}
+	return path
 }
 
 // Made returns a folder with the files that fill makes from testdata/NAME. Fill must write the file

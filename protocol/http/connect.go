@@ -15,8 +15,8 @@ import (
 	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
 )
 
-// This file serves Connect, as described in its protocol reference, and JSON over HTTP, which is the
-// unary part of Connect without the header Connect-Protocol-Version.
+// This file serves Connect, as described in its protocol reference, and JSON over HTTP, which is
+// the unary part of Connect without the header Connect-Protocol-Version.
 
 // connectTimeout returns the timeout of a request.
 func (x *exchange) connectTimeout() (time.Duration, *yodel.Error) {
@@ -112,14 +112,15 @@ type connectDetail struct {
 
 func newConnectError(e *yodel.Error) *connectError {
 	told := &connectError{Code: e.Code, Message: strings.ToValidUTF8(e.Message, "\uFFFD")}
-	for _, d := range httpwire.Details(e) {
+	for _, d := range e.Details {
 		told.Details = append(told.Details, connectDetail{d.Type, base64.RawStdEncoding.EncodeToString(d.Value)})
 	}
 	return told
 }
 
 // routeUnary serves a unary call whose body is the message, and passes all other requests on.
-func (p *Protocol) routeUnary(x *exchange) {
+func (x *exchange) routeUnary() {
+	handler := x.conn.protocol.opts.Handler
 	media := httpwire.ContentType(x.r.Header.Get("Content-Type"))
 	subtype, ok := strings.CutPrefix(media, "application/")
 	get := x.r.Method == std.MethodGet || x.r.Method == std.MethodHead
@@ -140,8 +141,8 @@ func (p *Protocol) routeUnary(x *exchange) {
 	defer x.end()
 	x.v.Plain = plain
 	switch kind := x.v.Kind(); {
-	case kind == "" && p.opts.Handler != nil:
-		p.opts.Handler.ServeHTTP(x.w, x.r)
+	case kind == "" && handler != nil:
+		handler.ServeHTTP(x.w, x.r)
 	case kind == "" && codec == nil:
 		std.NotFound(x.w, x.r)
 	case x.r.Method != std.MethodPost && !(x.r.Method == std.MethodGet && (x.v.ReadOnly() || kind == "")):
@@ -291,6 +292,10 @@ func (x *exchange) sendError(e *yodel.Error) {
 		panic(err) // it has only strings
 	}
 	_ = x.control.SetWriteDeadline(x.allowed(len(body)))
-	x.w.WriteHeader(httpwire.Status(e.Code))
+	status := httpwire.Status(e.Code)
+	if x.v.Kind() == "" && e.Code == yodel.Unimplemented {
+		status = std.StatusNotFound
+	}
+	x.w.WriteHeader(status)
 	_, _ = x.w.Write(body) // if it fails, the client has gone
 }

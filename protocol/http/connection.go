@@ -112,7 +112,7 @@ func (c *connection) ServeHTTP(w std.ResponseWriter, r *std.Request) {
 	if r.TLS == nil {
 		r.TLS = c.tls
 	}
-	c.protocol.route(w, r, c.session)
+	c.route(w, r)
 }
 
 // Accept implements net.Listener. It returns the connection of the session, and then waits until

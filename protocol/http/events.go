@@ -22,8 +22,8 @@ func (x *exchange) acceptsEvents() bool {
 }
 
 // An events is a feed as server-sent events, as the HTML standard describes them: each message is
-// the data of an event. The last event is "end" or "error". Its data is the last message of a stream
-// by Connect.
+// the data of an event. The last event is "end" or "error". Its data is the last message of a
+// stream by Connect.
 type events struct {
 	*exchange
 	begun bool
@@ -72,13 +72,20 @@ func (st *events) start() error {
 	return st.setHeader("", st.v.Call().Header())
 }
 
+// SendHeader sends the header of the response at once.
+func (st *events) SendHeader() error {
+	if err := st.start(); err != nil {
+		return err
+	}
+	return st.control.Flush()
+}
+
 // Send implements yodel.Messages. JSON has no line breaks outside of strings, and none within them.
 func (st *events) Send(ctx context.Context, body []byte, _ bool) error {
 	if err := st.start(); err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = st.control.SetWriteDeadline(past) }) // otherwise the write waits for the client
-	defer stop()
+	defer until(ctx, st.control.SetWriteDeadline)()
 	_, err := fmt.Fprintf(st.w, "data: %s\n\n", strings.ReplaceAll(string(body), "\n", "\ndata: "))
 	if err == nil {
 		err = st.control.Flush()

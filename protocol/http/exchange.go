@@ -18,11 +18,13 @@ import (
 
 // An exchange is one HTTP request that calls a method, and its response.
 type exchange struct {
+	conn    *connection
 	w       std.ResponseWriter
 	r       *std.Request
 	control *std.ResponseController
 	session *yodel.Session
 	limits  yodel.Limits
+	most    int // the size of the largest message of the request, in bytes
 
 	v          *yodel.Served
 	compressor yodel.Compressor // of both directions; nil for none
@@ -32,8 +34,13 @@ type exchange struct {
 	packed     bool // reply is compressed
 }
 
-func newExchange(w std.ResponseWriter, r *std.Request, s *yodel.Session) *exchange {
-	return &exchange{w: w, r: r, control: std.NewResponseController(w), session: s, limits: s.Limits()}
+func newExchange(c *connection, w std.ResponseWriter, r *std.Request) *exchange {
+	x := &exchange{conn: c, w: w, r: r, control: std.NewResponseController(w), session: c.session, limits: c.session.Limits()}
+	x.most = x.limits.MaxMessage
+	if n := c.protocol.opts.MaxRequest; n > 0 {
+		x.most = min(x.most, n)
+	}
+	return x
 }
 
 // begin begins the call of the method that the path of the request names. The caller must call end.
@@ -122,8 +129,10 @@ func (x *exchange) run(replies bool) *yodel.Error {
 
 // readBody reads the body of a unary request into v.Body, after it has admitted the call.
 func (x *exchange) readBody() *yodel.Error {
-	if n := x.r.ContentLength; n >= 0 {
-		return x.readSized(int(min(n, int64(x.limits.MaxMessage)+1)), x.r.Body)
+	if n := x.r.ContentLength; n > int64(x.most) {
+		return x.tooLarge(n)
+	} else if n >= 0 {
+		return x.readSized(int(n), x.r.Body)
 	}
 	reserved := 0
 	defer func() { x.session.Release(reserved) }()
@@ -138,8 +147,8 @@ func (x *exchange) readBody() *yodel.Error {
 		} else if err != nil {
 			return x.unread(err)
 		}
-		if len(b) > x.limits.MaxMessage {
-			return x.v.Admit(len(b), false) // it refuses the call
+		if len(b) > x.most {
+			return x.tooLarge(int64(len(b)))
 		}
 		if len(b) == cap(b) {
 			if !x.session.Reserve(cap(b)) {
@@ -151,6 +160,13 @@ func (x *exchange) readBody() *yodel.Error {
 	}
 	x.v.Body, x.v.Owned = b, true
 	return x.v.Admit(len(b), true)
+}
+
+// tooLarge returns the error of a request of n bytes or more.
+func (x *exchange) tooLarge(n int64) *yodel.Error {
+	e := yodel.Errorf(yodel.ResourceExhausted, "%s: the request has %d bytes, the server's limit is %d", x.v.Call().Method, n, x.most)
+	e.ID, e.NotProcessed = "YDL2201", true
+	return e
 }
 
 // readSized admits the call, and reads a request of n bytes into v.Body.
@@ -168,8 +184,8 @@ func (x *exchange) readSized(n int, from io.Reader) *yodel.Error {
 	return nil
 }
 
-// unread returns the error of a request that could not be read. The deadline of pace remains, so that
-// net/http does not wait for the rest.
+// unread returns the error of a request that could not be read. The deadline of pace remains, so
+// that net/http does not wait for the rest.
 func (x *exchange) unread(err error) *yodel.Error {
 	e := yodel.Errorf(yodel.Canceled, "%s: the request ends too early: %v", x.v.Call().Method, err)
 	switch {
@@ -182,8 +198,8 @@ func (x *exchange) unread(err error) *yodel.Error {
 	return e
 }
 
-// leastPace is the lowest rate at which the rest of a message must arrive and a reply must be taken,
-// in bytes per second.
+// leastPace is the lowest rate at which the rest of a message must arrive and a reply must be
+// taken, in bytes per second.
 const leastPace = 4 << 10
 
 // allowed returns how long n bytes may take.

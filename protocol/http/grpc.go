@@ -132,7 +132,7 @@ func (g *grpcCall) finish(e *yodel.Error) {
 	} else {
 		h[prefix+"Grpc-Status"] = []string{fmt.Sprint(uint8(e.Code))}
 		h[prefix+"Grpc-Message"] = []string{httpwire.EscapeMessage(e.Message)}
-		if len(httpwire.Details(e)) > 0 {
+		if len(e.Details) > 0 {
 			h[prefix+"Grpc-Status-Details-Bin"] = []string{base64.RawStdEncoding.EncodeToString(httpwire.AppendStatus(nil, e))}
 		}
 		httpwire.SetError(h, prefix, e)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package http lets clients that speak HTTP call the methods of a yodel server, on the port on which
-// it serves yodel's own clients:
+// Package http lets clients that speak HTTP call the methods of a yodel server, on the port on
+// which it serves yodel's own clients:
 //
 //	server := yodel.NewServer(&yodel.ServerOptions{
 //		Codecs:    []yodel.Codec{protobuf.Codec},
@@ -22,8 +22,8 @@
 //
 // Headers are the metadata of a call, except for those of HTTP and of the protocols. Metadata keys
 // that end in "-bin" have base64 values, as in gRPC. Attachments cannot be carried: a method that
-// sets Call.ReplyAttachment fails. Calls pass through the server's middleware and observers, and its
-// limits and statistics include them.
+// sets Call.ReplyAttachment fails. Calls pass through the server's middleware and observers, and
+// its limits and statistics include them.
 package http
 
 import (
@@ -39,6 +39,9 @@ import (
 type Options struct {
 	// Handler serves the requests that are no calls of a method. Default: they get status 404.
 	Handler std.Handler
+	// MaxRequest is the size of the largest message that clients may send, in bytes, as it is sent.
+	// Default: Limits.MaxMessage, which it cannot exceed.
+	MaxRequest int
 	// Origins are the origins of web pages that may call the server from other sites, for example
 	// "https://shop.example", or "*" for all. Default: none, so a browser lets only pages of the
 	// same origin read replies.
@@ -90,11 +93,11 @@ func (p *Protocol) Serve(ctx context.Context, s *yodel.Session) error {
 }
 
 // route serves one request.
-func (p *Protocol) route(w std.ResponseWriter, r *std.Request, s *yodel.Session) {
-	if p.crossOrigin(w, r) {
+func (c *connection) route(w std.ResponseWriter, r *std.Request) {
+	if c.protocol.crossOrigin(w, r) {
 		return
 	}
-	x := newExchange(w, r, s)
+	x := newExchange(c, w, r)
 	switch kind := kindOf(r); {
 	case kind.serve != nil && r.Method == std.MethodPost:
 		kind.serve(x, kind)
@@ -102,7 +105,7 @@ func (p *Protocol) route(w std.ResponseWriter, r *std.Request, s *yodel.Session)
 		w.Header().Set("Allow", std.MethodPost)
 		std.Error(w, "calls need the method POST", std.StatusMethodNotAllowed)
 	default:
-		p.routeUnary(x)
+		x.routeUnary()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
@@ -16,25 +17,63 @@ import (
 // yodel.Messages.
 type stream struct {
 	*exchange
-	from    httpwire.Reader
-	out     io.Writer
-	head    func() error // writes the header of the response; called before the first message
-	begun   bool         // head was called
-	receive struct {
-		interrupted bool // the end of the context interrupts reads
-		err         error
-	}
+	from       httpwire.Reader
+	out        io.Writer
+	head       func() error // writes the header of the response; called before the first message
+	begun      bool         // head was called
+	receiveErr error
+	reading    sync.Mutex
+	whole      bool   // the request was read to its end; guarded by reading
+	release    func() // ends what interrupts reads; nil before the first Receive
 }
 
 // newStream returns a stream that reads envelopes from in and writes them to out.
 func (x *exchange) newStream(in io.Reader, out io.Writer, head func() error) *stream {
 	st := &stream{exchange: x, out: out, head: head}
-	st.from = httpwire.Reader{From: in, Max: x.limits.MaxMessage, Reserve: x.session.Reserve}
+	st.from = httpwire.Reader{From: in, Max: x.most, Reserve: x.session.Reserve}
 	return st
 }
 
 // close releases the memory of the stream.
-func (st *stream) close() { st.session.Release(st.from.Held()) }
+func (st *stream) close() {
+	if st.release != nil {
+		st.release()
+	}
+	st.session.Release(st.from.Held())
+}
+
+// grace is how long a read or a write may still take when its context has ended, so that one that
+// does not wait for the client succeeds.
+const grace = 100 * time.Millisecond
+
+// until interrupts a read or a write when ctx ends before the call does. Set sets its deadline. The
+// caller calls release afterwards.
+func until(ctx context.Context, set func(time.Time) error) (release func()) {
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		if context.Cause(ctx) != context.Canceled { //nolint:errorlint // it is bare when the handler has returned
+			_ = set(time.Now().Add(grace)) // without support for deadlines, the client ends the wait
+		}
+	})
+	return func() {
+		if !stop() {
+			<-done
+			_ = set(time.Time{}) // as above
+		}
+	}
+}
+
+// readUntil sets the deadline of reads, unless the request was read to its end. Then net/http waits
+// for the next request, and a deadline would end its connection.
+func (st *stream) readUntil(at time.Time) error {
+	st.reading.Lock()
+	defer st.reading.Unlock()
+	if st.whole {
+		return nil
+	}
+	return st.control.SetReadDeadline(at)
+}
 
 // start writes the header of the response, once.
 func (st *stream) start() error {
@@ -45,13 +84,20 @@ func (st *stream) start() error {
 	return st.head()
 }
 
+// SendHeader sends the header of the response at once.
+func (st *stream) SendHeader() error {
+	if err := st.start(); err != nil {
+		return err
+	}
+	return st.control.Flush()
+}
+
 // Send implements yodel.Messages.
 func (st *stream) Send(ctx context.Context, body []byte, compressed bool) error {
 	if err := st.start(); err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = st.control.SetWriteDeadline(past) }) // otherwise the write waits for the client
-	defer stop()
+	defer until(ctx, st.control.SetWriteDeadline)()
 	var flags byte
 	if compressed {
 		flags = httpwire.FlagCompressed
@@ -76,9 +122,6 @@ func (st *stream) write(flags byte, body []byte) error {
 	return err
 }
 
-// past is a deadline that ends reads and writes at once.
-var past = time.Unix(1, 0)
-
 // ended returns the cause of ctx if it has ended, and err otherwise.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
@@ -89,17 +132,19 @@ func ended(ctx context.Context, err error) error {
 
 // Receive implements yodel.Messages.
 func (st *stream) Receive(ctx context.Context) (body []byte, compressed bool, err error) {
-	if st.receive.err != nil {
-		return nil, false, st.receive.err
+	if st.receiveErr != nil {
+		return nil, false, st.receiveErr
 	}
-	if !st.receive.interrupted {
-		st.receive.interrupted = true
-		context.AfterFunc(ctx, func() { _ = st.control.SetReadDeadline(past) }) // ctx ends with the call
+	if st.release == nil {
+		st.release = until(ctx, st.readUntil) // ctx is that of the whole call
 	}
 	flags, body, err := st.next()
 	switch {
 	case errors.Is(err, io.EOF):
 		err = io.EOF
+		st.reading.Lock()
+		st.whole = true
+		st.reading.Unlock()
 	case err != nil:
 		if _, ok := errors.AsType[*yodel.Error](err); !ok || ctx.Err() != nil {
 			err = ended(ctx, &yodel.Error{Code: yodel.Canceled, Message: "the client ended the request: " + err.Error(), Cause: err})
@@ -109,7 +154,7 @@ func (st *stream) Receive(ctx context.Context) (body []byte, compressed bool, er
 	case flags != 0 && !st.compressed:
 		err = yodel.Errorf(yodel.Internal, "a message is compressed, and the request names no compression")
 	}
-	st.receive.err = err
+	st.receiveErr = err
 	return body, flags == httpwire.FlagCompressed, err
 }
 
@@ -184,8 +229,11 @@ func (st *stream) execute() *yodel.Error {
 		return e
 	}
 	if kind != "unary" {
-		_ = st.control.EnableFullDuplex() // HTTP/2 always has it
 		v.Stream = st
+	}
+	if kind == "duplex" && st.r.ProtoMajor == 1 {
+		_ = st.control.EnableFullDuplex()               // net/http has it for HTTP/1
+		st.w.Header()["Connection"] = []string{"close"} // with full duplex, net/http cannot reuse a connection whose request was not read
 	}
 	replies := kind == "unary" || kind == "upload"
 	if e = st.run(replies); e != nil || !replies {

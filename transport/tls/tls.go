@@ -99,10 +99,13 @@ func (t *Transport) over() yodel.Transport {
 	return t.Over
 }
 
-// serverDefaults is withDefaults for the side that listens. If ClientCAs are set, it also makes
-// certificates of clients mandatory.
+// serverDefaults is withDefaults for the side that listens. It also offers the protocols over HTTP,
+// in case the server has them, and makes certificates of clients mandatory if ClientCAs are set.
 func serverDefaults(config *tls.Config) *tls.Config {
 	config = withDefaults(config)
+	if config.NextProtos == nil {
+		config.NextProtos = []string{"h2", "http/1.1"} // clients of gRPC and browsers ask for it; the server looks at the first bytes
+	}
 	if config.ClientCAs != nil && config.ClientAuth == tls.NoClientCert {
 		config.ClientAuth = tls.RequireAndVerifyClientCert
 	}

@@ -45,11 +45,14 @@ func CodeOf(status int) yodel.Code {
 	return yodel.Unknown
 }
 
-// SetError adds what h says about a failed call beside its code: whether it was executed, and when
-// to try again.
+// SetError adds what h says about a failed call beside its code: the ID of the error, whether the
+// method was executed, and when to try again.
 func SetError(h http.Header, prefix string, e *yodel.Error) {
+	if e.ID != "" {
+		h[prefix+headerErrorID] = []string{e.ID}
+	}
 	if e.NotProcessed {
-		h[prefix+HeaderNotProcessed] = []string{"1"}
+		h[prefix+headerNotProcessed] = []string{"1"}
 	}
 	if e.RetryAfter > 0 {
 		h[prefix+headerPushback] = []string{strconv.FormatInt(e.RetryAfter.Milliseconds(), 10)}
@@ -58,7 +61,7 @@ func SetError(h http.Header, prefix string, e *yodel.Error) {
 
 // GetError sets the fields of an error that SetError has added to h.
 func GetError(h http.Header, e *yodel.Error) {
-	e.NotProcessed = h.Get(HeaderNotProcessed) == "1"
+	e.ID, e.NotProcessed = h.Get(headerErrorID), h.Get(headerNotProcessed) == "1"
 	if ms, err := strconv.ParseInt(h.Get(headerPushback), 10, 40); err == nil && ms > 0 {
 		e.RetryAfter = time.Duration(ms) * time.Millisecond
 	}

@@ -48,8 +48,8 @@ type Reader struct {
 // ErrCut is the error of an envelope that ends too early.
 var ErrCut = &yodel.Error{Code: yodel.InvalidArgument, Message: "the stream ends within a message"}
 
-// Prefix reads the beginning of the next envelope. It returns io.EOF after the last one. It fails if
-// the message is larger than Max.
+// Prefix reads the beginning of the next envelope. It returns io.EOF after the last one. It fails
+// if the message is larger than Max.
 func (r *Reader) Prefix() (flags byte, size int, err error) {
 	var prefix [PrefixSize]byte
 	if _, err := io.ReadFull(r.From, prefix[:]); errors.Is(err, io.ErrUnexpectedEOF) {

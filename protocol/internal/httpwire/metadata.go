@@ -30,8 +30,8 @@ const (
 
 // Headers about a failed call.
 const (
-	// HeaderNotProcessed is set to "1" if the method was certainly not executed.
-	HeaderNotProcessed = "Yodel-Not-Processed"
+	headerErrorID      = "Yodel-Error-Id"
+	headerNotProcessed = "Yodel-Not-Processed" // "1" if the method was certainly not executed
 	headerPushback     = "Grpc-Retry-Pushback-Ms"
 )
 

@@ -18,45 +18,11 @@ import (
 
 const typePrefix = "type.googleapis.com/"
 
-// errorInfo is the type of the detail that carries the ID of an error of yodel itself:
-//
-//	message ErrorInfo { string reason = 1; string domain = 2; }
-const errorInfo = "google.rpc.ErrorInfo"
-
-// Details returns the details of e, with a google.rpc.ErrorInfo that has its ID.
-func Details(e *yodel.Error) []yodel.Detail {
-	if e.ID == "" {
-		return e.Details
-	}
-	info := appendField(appendField(nil, 1, []byte(e.ID)), 2, []byte("yodel"))
-	return append(e.Details[:len(e.Details):len(e.Details)], yodel.Detail{Type: errorInfo, Value: info})
-}
-
-// SetDetails sets the details of e, and its ID from a google.rpc.ErrorInfo of yodel.
-func SetDetails(e *yodel.Error, details []yodel.Detail) {
-	e.Details = details
-	if n := len(details); n > 0 && details[n-1].Type == errorInfo {
-		var id, domain string
-		err := eachField(details[n-1].Value, func(number uint64, value []byte) error {
-			switch number {
-			case 1:
-				id = string(value)
-			case 2:
-				domain = string(value)
-			}
-			return nil
-		})
-		if err == nil && domain == "yodel" {
-			e.ID, e.Details = id, details[:n-1]
-		}
-	}
-}
-
 // AppendStatus appends the google.rpc.Status of an error.
 func AppendStatus(dst []byte, e *yodel.Error) []byte {
 	dst = binary.AppendUvarint(append(dst, 1<<3), uint64(e.Code))
 	dst = appendField(dst, 2, []byte(e.Message))
-	for _, d := range Details(e) {
+	for _, d := range e.Details {
 		name := d.Type
 		if !strings.Contains(name, "/") {
 			name = typePrefix + name
@@ -87,7 +53,7 @@ func ParseStatus(b []byte, e *yodel.Error) error {
 		return err
 	})
 	if err == nil {
-		SetDetails(e, details)
+		e.Details = details
 	}
 	return err
 }

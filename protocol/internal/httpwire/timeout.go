@@ -15,8 +15,8 @@ var units = map[byte]time.Duration{
 	'n': time.Nanosecond, 'u': time.Microsecond, 'm': time.Millisecond, 'S': time.Second, 'M': time.Minute, 'H': time.Hour,
 }
 
-// ParseTimeout parses the header grpc-timeout: at most 8 digits and a unit. For an empty string, and
-// for more than 100 years, it returns 0, which means no timeout.
+// ParseTimeout parses the header grpc-timeout: at most 8 digits and a unit. For an empty string,
+// and for more than 100 years, it returns 0, which means no timeout.
 func ParseTimeout(s string) (time.Duration, error) {
 	if s == "" {
 		return 0, nil
@@ -29,7 +29,9 @@ func ParseTimeout(s string) (time.Duration, error) {
 	return within(n, unit), nil
 }
 
-// ParseMillis parses the header connect-timeout-ms: at most 10 digits. It returns 0 as ParseTimeout.
+// ParseMillis parses the header connect-timeout-ms: at most 10 digits. It returns 0 as
+// ParseTimeout. It adds almost a millisecond, because clients round down: otherwise the server
+// would answer just before its client gives up.
 func ParseMillis(s string) (time.Duration, error) {
 	if s == "" {
 		return 0, nil
@@ -37,6 +39,9 @@ func ParseMillis(s string) (time.Duration, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || len(s) > 10 {
 		return 0, errTimeout
+	}
+	if d := within(n, time.Millisecond); d > 1 {
+		return d + time.Millisecond - 1, nil
 	}
 	return within(n, time.Millisecond), nil
 }

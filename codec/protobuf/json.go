@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package protobuf
+
+import (
+	"fmt"
+	"reflect"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// JSON is called "json". It encodes the messages that protoc-gen-go generates in ProtoJSON, as all
+// other implementations of Protocol Buffers do. For all other values it is yodel.JSON, which it
+// replaces in ServerOptions.Codecs. It ignores unknown fields of messages.
+var JSON yodel.Codec = jsonCodec{}
+
+type jsonCodec struct{}
+
+func (jsonCodec) Name() string { return "json" }
+
+func (jsonCodec) Append(dst []byte, v any) ([]byte, error) {
+	m, ok := pointer(v).(proto.Message)
+	if !ok {
+		return yodel.JSON.Append(dst, v)
+	}
+	b, err := protojson.MarshalOptions{}.MarshalAppend(dst, m)
+	if err != nil {
+		return nil, fmt.Errorf("protobuf: encode %T as JSON: %w", v, err)
+	}
+	return b, nil
+}
+
+func (jsonCodec) Decode(src []byte, v any) error {
+	m, ok := v.(proto.Message)
+	if !ok {
+		return yodel.JSON.Decode(src, v)
+	}
+	if reflect.ValueOf(v).IsNil() {
+		return notMessage(v)
+	}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(src, m); err != nil {
+		return broken(v, err)
+	}
+	return nil
+}

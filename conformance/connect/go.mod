@@ -1,0 +1,10 @@
+module github.com/yodel-rpc/yodel/conformance/connect
+
+go 1.26
+
+require (
+	github.com/yodel-rpc/yodel v0.0.0
+	github.com/yodel-rpc/yodel/codec/protobuf v0.0.0
+	github.com/yodel-rpc/yodel/compress/klauspost v0.0.0
+	google.golang.org/protobuf v1.36.12
+)
