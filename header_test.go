@@ -117,3 +117,25 @@ func TestValuesOverASession(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+// A Protocol learns which types a method has, so that it can encode the request in the right way.
+func TestTypesOfAServedCall(t *testing.T) {
+	network := serveLines(t, lines{serve: func(_ context.Context, s *yodel.Session) error {
+		var line []string
+		for _, method := range []string{"One", "Two", "Any", "Nothing"} {
+			v := s.Begin(method, s.Codec("json"), nil)
+			in, out := v.Types()
+			line = append(line, fmt.Sprint(in, out))
+			v.End()
+		}
+		_, _ = fmt.Fprintln(s, strings.Join(line, "; "))
+		return s.Next()
+	}}, yodel.ServerOptions{})
+	handle(t, network.Server, "One", func(_ context.Context, in *Args) (*Reply, error) { return new(Reply), nil })
+	handle(t, network.Server, "Two", func(a int, b *string) (bool, error) { return true, nil })
+	must(t, network.HandleCall("Any", func(context.Context, *yodel.Call) error { return nil }))
+	want := "[yodel_test.Args] [yodel_test.Reply]; [int *string] [bool]; [] []; [] []"
+	if got := ask(t, network.dial(t), "One", ""); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

@@ -115,6 +115,17 @@ func (v *Served) Positional() bool { return v.in.method != nil && v.in.method.po
 // ReadOnly reports whether Server.MarkReadOnly was called for the method.
 func (v *Served) ReadOnly() bool { return v.in.method != nil && v.in.method.readOnly.Load() }
 
+// Types returns the types of the messages that the method takes and returns. The type of a single
+// message is without its pointer. If Positional returns true, they are the types of the values as
+// the method declares them, of which there may be none. Both are nil for a method that HandleCall
+// has registered, and if the server has no such method. The caller must not change them.
+func (v *Served) Types() (in, out []reflect.Type) {
+	if v.in.method == nil {
+		return nil, nil
+	}
+	return v.in.method.in, v.in.method.out
+}
+
 // Admit reserves room for the call and its request of n bytes. A Protocol calls it before it
 // allocates memory for the request. If the session or the server has no room, Admit waits for room
 // if wait is true, and fails otherwise. A Protocol should call Admit with wait on the goroutine

@@ -32,11 +32,12 @@ import (
 // Codec decodes the replies. It must be the codec of package codec/gob. The servers accept
 // connections with rpc.Accept or rpc.ServeConn. For servers that use rpc.HandleHTTP, use WireHTTP.
 //
-// The protocol carries only the method, the arguments and the reply. It does not carry metadata,
-// deadlines or cancellation. A call with an attachment, with several values or with a stream fails
-// before it is sent. A server's error is the text of its handler's error. If the text begins with
-// the name of a code, as the texts of yodel servers do, the error has that code. Otherwise its code
-// is Unknown. If a connection ends, its pending calls may have been executed.
+// The protocol carries only the method, the arguments and the reply. It does not carry deadlines,
+// cancellation, keys, tenants and trace contexts. A call with metadata, with an attachment, with
+// several values or with a stream fails before it is sent. A server's error is the text of its
+// handler's error. If the text begins with the name of a code, as the texts of yodel servers do,
+// the error has that code. Otherwise its code is Unknown. If a connection ends, its pending calls
+// may have been executed.
 func Wire(codec yodel.Codec) yodel.Wire { return wire{codec: codec} }
 
 // WireHTTP is Wire for servers that serve net/rpc at a path of an HTTP server, which is usually
@@ -148,6 +149,8 @@ func (l *link) unsendable(call *yodel.Call) error {
 		what = "arguments that are encoded already"
 	case call.Attachment != nil:
 		what = "attachments"
+	case len(call.Metadata) > 0:
+		what = "metadata"
 	default:
 		_, several := call.Args.(yodel.Values)
 		if _, results := call.Reply.(yodel.Values); !several && !results {

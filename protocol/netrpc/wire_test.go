@@ -150,6 +150,7 @@ func TestWire(t *testing.T) {
 		"another type":         {&yodel.Call{Method: "Arith.Multiply", Args: &Args{1, 2}, Reply: new(map[string]string)}, yodel.Internal, "does not fit", true},
 		"several values":       {&yodel.Call{Method: "Arith.Multiply", Args: yodel.Values{1, 2}, Reply: yodel.Values{new(int)}}, yodel.Unimplemented, "several values", false},
 		"an attachment":        {&yodel.Call{Method: "Arith.Multiply", Args: &Args{}, Attachment: []byte("x")}, yodel.Unimplemented, "attachments", false},
+		"metadata":             {&yodel.Call{Method: "Arith.Multiply", Args: &Args{}, Metadata: yodel.Metadata{"a": "b"}}, yodel.Unimplemented, "no metadata", false},
 		"encoded arguments":    {&yodel.Call{Method: "Arith.Multiply", Args: &yodel.Encoded{}}, yodel.Unimplemented, "encoded", false},
 		"an ordered call":      {&yodel.Call{Method: "Arith.Multiply", Args: &Args{}, Ordered: true}, yodel.FailedPrecondition, "no order", false},
 		"no pointer":           {&yodel.Call{Method: "Arith.Multiply", Args: &Args{}, Reply: 1}, yodel.Internal, "pointer", false},

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package jsonrpc
+
+import (
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// setBody sets the body of a call from the parameters of its request. It returns an error if the
+// parameters do not fit the method.
+func setBody(v *yodel.Served, q *request) error {
+	in, _ := v.Types()
+	switch {
+	case v.Positional():
+		v.Several = true
+		var values yodel.Encoded
+		list, err := positional(q.params, len(in))
+		values.SetValues(list...)
+		v.Body = values.Body
+		return err
+	case in == nil: // the method takes any request, or does not exist
+		v.Body = q.params
+		return nil
+	}
+	body, err := single(in[0], q)
+	v.Body = body
+	return err
+}
+
+var errPositional = errors.New("the method takes its parameters by position: give an array")
+
+// positional returns the values for a method that takes n of them. If the parameters do not fit, it
+// also returns n values, so that decoding the first one fails.
+func positional(params []byte, n int) ([][]byte, error) {
+	switch {
+	case params == nil:
+		return nil, nil
+	case params[0] == '[':
+		return elements(params, n+1), nil // the server refuses more than n values
+	case n == 0 && !(&members{rest: params[1:]}).next():
+		return nil, nil
+	}
+	return make([][]byte, max(n, 1)), errPositional
+}
+
+// single returns the body for a method with one argument of type t.
+func single(t reflect.Type, q *request) ([]byte, error) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	p := q.params
+	if p != nil && p[0] == '{' {
+		return p, nil
+	}
+	var list [][]byte
+	if p != nil {
+		list = elements(p, 2)
+	}
+	switch {
+	case len(list) == 1 && (q.version1 || list[0][0] == '[' || string(list[0]) == "null" || !isArray(t)):
+		return list[0], nil
+	case p != nil && (isArray(t) || decodesItself(t)):
+		return p, nil
+	case p == nil && decodesItself(t):
+		return []byte("null"), nil
+	case len(list) == 0 && isEmpty(t):
+		return []byte("{}"), nil
+	case len(list) == 0:
+		return nil, fmt.Errorf("the parameters are missing: give an object, or an array with one %s", t)
+	}
+	return nil, fmt.Errorf("there are several parameters: give an object, or an array with one %s", t)
+}
+
+// isArray reports whether a value of type t is a JSON array.
+func isArray(t reflect.Type) bool {
+	if t.Kind() != reflect.Slice && t.Kind() != reflect.Array {
+		return false
+	}
+	return (t.Kind() == reflect.Array || t.Elem().Kind() != reflect.Uint8) && !decodesItself(t)
+}
+
+// decodesItself reports whether the JSON of a value of type t is unknown, because the type decodes
+// itself or is an interface.
+func decodesItself(t reflect.Type) bool {
+	p := reflect.PointerTo(t)
+	return t.Kind() == reflect.Interface || p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+}
+
+// isEmpty reports whether t is a struct without exported fields, which a method without arguments
+// takes.
+func isEmpty(t reflect.Type) bool {
+	if t.Kind() != reflect.Struct || decodesItself(t) {
+		return false
+	}
+	for i := range t.NumField() {
+		if t.Field(i).IsExported() {
+			return false
+		}
+	}
+	return true
+}
+
+// A misfit is the codec of a call whose parameters do not fit. Decode returns the reason, so that
+// the call passes through middleware and observers before it fails.
+type misfit struct {
+	yodel.Codec
+	why error
+}
+
+// Decode implements yodel.Codec.
+func (m *misfit) Decode([]byte, any) error { return m.why }
