@@ -86,7 +86,9 @@ func (cl *cluster) endpoints() []*Endpoint {
 	if set := cl.set.Load(); set != nil {
 		return slices.Clone(set.endpoints)
 	}
-	return nil
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	return slices.Clone(cl.listed) // the first set is being built
 }
 
 // follow watches the resolver until ctx ends.
