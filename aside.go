@@ -3,8 +3,6 @@
 package yodel
 
 import (
-	"fmt"
-
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -70,29 +68,7 @@ func (c *Call) Answer(e *Encoded) error {
 		c.Reply = e
 		return nil
 	}
-	if c.Reply == nil {
-		return nil
-	}
-	if to, ok := c.Reply.(*Encoded); ok {
-		to.Body, to.Several = append(to.Body[:0], e.Body...), e.Several
-		return nil
-	}
-	codec := c.Encoding()
-	if codec == nil {
-		return c.nobody()
-	}
-	var err error
-	if several(c.Reply) == e.Several {
-		err = decodeBody(e.Body, codec, c.Reply)
-	} else {
-		err = fmt.Errorf("it is of several values: %v", e.Several)
-	}
-	if err != nil {
-		wrong := failure("YDL2102", "%s: the reply does not fit %T: %v (codec %s)", c.Method, c.Reply, err, codec.Name())
-		wrong.Cause = err
-		return wrong
-	}
-	return nil
+	return c.TakeReply(e)
 }
 
 // Detach returns a copy of the call for middleware of a client. The copy goes down the same chain

@@ -151,7 +151,14 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 			c.watchAttempt(ctx, call, err)
 		}
 	}()
+	s := call.stream
+	if s != nil {
+		at, s.met = 0, nil
+	}
 	err = unsentByLink(d.link.Do(ctx, call))
+	if s != nil {
+		err = s.outcome(call, err)
+	}
 	o.arrived = clock()
 	if e, ok := errors.AsType[*Error](err); err == nil || ok && !e.NotProcessed {
 		d.link.replied.Store(true)

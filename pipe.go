@@ -20,8 +20,9 @@ import (
 type outgoingStream struct {
 	kind  uint64
 	body  func(p *pipe) error
-	begun bool // body has received a message or may have sent one, so the call cannot be repeated
-	left  bool // the caller has left its loop over the messages
+	begun bool  // body has received a message or may have sent one, so the call cannot be repeated
+	met   error // the error of body in the last attempt
+	left  bool  // the caller has left its loop over the messages
 
 	traffic mux.Traffic // of the last attempt, once it has ended, for the record
 }
@@ -239,10 +240,11 @@ func keep(b []byte) []byte {
 
 // converse makes one attempt of a call with a stream, on conn.
 func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) error {
-	o, s, where := call.out, call.stream, addrOf(call)
+	o, s := call.out, call.stream
 	if s.begun {
 		return failure("YDL2007", "%s: a call with a stream cannot be made again once its messages have begun", call.Method)
 	}
+	s.met = nil
 	st := mux.NewStream()
 	o.req.Stream = st
 	err := conn.Start(ctx, &o.req, call.lender(ctx, st))
@@ -256,23 +258,14 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 			st.Cancel(errGone)
 		}
 	}()
-	p := &pipe{
-		stream: st, ctx: ctx, method: call.Method, where: where, codec: o.binding.codec, raw: o.binding.codec == Raw, pack: o.binding.pack, limits: &q.limits,
-		explain: func(err error) error { return q.explainAt(ctx, call, where, err) },
-		watch:   call.watchMessages(q.guard, o.messageWatchers()),
-	}
+	p := q.pipe(ctx, call, o.binding, st)
 	if s.kind == wire.Feed {
 		p.begun, p.opened = &s.begun, &o.arrived
 	} else if err = st.Accepted(ctx); err == nil {
 		s.begun, o.arrived = true, clock()
 	}
-	var met error // the error of body
 	if err == nil {
-		err = s.body(p)
-		if err != nil && s.kind != wire.Feed {
-			err = &bodyError{err}
-		}
-		met = err
+		err = s.run(p)
 	}
 	if err == nil {
 		err = p.rest(s.kind)
@@ -289,19 +282,8 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 		} else if o.arrived == 0 {
 			o.arrived = clock()
 		}
-		if endErr == nil && met != nil && !errors.Is(met, io.EOF) { // the error did not come from the server
-			endErr = met
-		}
 	}
-	if s.left = met == errLeft; s.left { //nolint:errorlint // it is not wrapped
-		return nil
-	}
-	if own, ok := endErr.(*bodyError); ok { //nolint:errorlint // it is not wrapped
-		e := failure("YDL1006", "%s: the caller's own function ended it: %v", call.Method, own.error)
-		e.Cause = own
-		return e
-	}
-	return endErr
+	return s.outcome(call, endErr)
 }
 
 // A bodyError wraps an error that the caller's own function returned. Middleware sees a call that
