@@ -68,7 +68,7 @@ func (c *Call) Answer(e *Encoded) error {
 		c.Reply = e
 		return nil
 	}
-	return c.TakeReply(e)
+	return c.takeEncoded(e)
 }
 
 // Detach returns a copy of the call for middleware of a client. The copy goes down the same chain

@@ -194,9 +194,44 @@ func (q *requester) pipe(ctx context.Context, call *Call, b *binding, st message
 	}
 }
 
-// TakeReply decodes the reply of the call, for the Do of a Link. E must be in the codec of Encoding.
-// If Reply is an *Encoded, it becomes a copy of e. A nil Reply discards e.
-func (c *Call) TakeReply(e *Encoded) error {
+// AppendArgs appends the encoded arguments to dst, for the Do of a Link. It compresses them with the
+// compressor of Compression if they are large enough. Compressed reports whether it did.
+func (c *Call) AppendArgs(dst []byte) (args []byte, compressed bool, err error) {
+	b := c.out.from.binding(c)
+	body, err := appendBody(nil, b.codec, c.Args)
+	if err != nil {
+		return dst, false, c.unencoded(b.codec, err)
+	}
+	packed, ok, err := b.pack.pack(nil, body)
+	if err != nil {
+		return dst, false, refusal("YDL2103", "%s: %v", c.Method, err)
+	}
+	if ok {
+		body = packed
+	}
+	if n, limit := len(body), c.out.from.limits.MaxMessage; n > limit {
+		return dst, false, refusal("YDL2201", "%s: the request has %d bytes, this %s's limit is %d", c.Method, n, c.out.from.side, limit)
+	}
+	return append(dst, body...), ok, nil
+}
+
+// TakeReply decodes the reply of the call, for the Do of a Link. Body must be in the codec of
+// Encoding, and compressed with the compressor of Compression if compressed is set.
+func (c *Call) TakeReply(body []byte, compressed bool) error {
+	if compressed {
+		q := c.out.from
+		var err error
+		if body, err = q.unpackReply(c, q.binding(c).pack, nil, body); err != nil {
+			return err
+		}
+		defer q.memory.Give(len(body))
+	}
+	return c.takeEncoded(&Encoded{Body: body})
+}
+
+// takeEncoded decodes e into the reply of the call. If Reply is an *Encoded, it becomes a copy of e.
+// A nil Reply discards e.
+func (c *Call) takeEncoded(e *Encoded) error {
 	if c.Reply == nil {
 		return nil
 	}

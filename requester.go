@@ -468,11 +468,21 @@ func remoteError(call *Call, a *mux.Answer, f *wire.Fields) *Error {
 }
 
 func (q *requester) decompress(o *outgoing, call *Call, body []byte) ([]byte, error) {
-	pack, x := o.binding.pack, o.useExtra()
+	x := o.useExtra()
+	body, err := q.unpackReply(call, o.binding.pack, x.unpacked[:0], body)
+	if err == nil {
+		x.unpacked = body
+	}
+	return body, err
+}
+
+// unpackReply decompresses a reply into memory. The caller must give the bytes of the result back to
+// q.memory.
+func (q *requester) unpackReply(call *Call, pack packer, memory, body []byte) ([]byte, error) {
 	if pack.Compressor == nil {
 		return nil, &mux.BrokenError{Cause: errors.New("it is compressed, which was not agreed")}
 	}
-	body, err := pack.unpack(q.memory, x.unpacked[:0], body, q.limits.MaxDecompressed)
+	body, err := pack.unpack(q.memory, memory, body, q.limits.MaxDecompressed)
 	switch {
 	case errors.Is(err, mux.ErrMemory):
 		return nil, failure("YDL3007", "%s: this %s has no memory left to decompress the reply from %s", call.Method, q.side, addrOf(call))
@@ -481,6 +491,5 @@ func (q *requester) decompress(o *outgoing, call *Call, body []byte) ([]byte, er
 	case err != nil:
 		return nil, &mux.BrokenError{Cause: fmt.Errorf("decompress with %s: %w", pack.Name(), err)}
 	}
-	x.unpacked = body
 	return body, nil
 }

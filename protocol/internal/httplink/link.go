@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package httplink is the client's side of the protocols over HTTP: one connection of net/http, on
+// which a Wire carries calls.
+package httplink
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A Link is a connection of net/http. It implements yodel.Link except for Do, and a Wire embeds it
+// in its own Link.
+type Link struct {
+	// Authority is the host that requests name.
+	Authority string
+	// Limits are those of the client.
+	Limits yodel.Limits
+
+	conn    *http.ClientConn
+	closing chan struct{} // closed when no more calls are accepted
+	done    chan struct{} // closed when the connection has ended
+
+	mu       sync.Mutex
+	closed   bool // whether closing is closed
+	ended    bool // whether done is closed
+	whenIdle bool // whether the connection ends when no call is in flight
+	open     int  // calls in flight
+	err      error
+}
+
+var errClosed = errors.New("the connection was closed")
+
+// Connect returns a Link that owns nc, a connection to ep. It speaks HTTP/1.1 if http1 is set, and
+// HTTP/2 otherwise.
+func Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint, http1 bool) (*Link, error) {
+	limits := ep.Client().Limits()
+	transport := &http.Transport{
+		DialContext:            func(context.Context, string, string) (net.Conn, error) { return nc, nil },
+		Protocols:              new(http.Protocols),
+		DisableCompression:     true, // the Wire compresses messages
+		MaxResponseHeaderBytes: int64(limits.MaxMetadata) + 8<<10,
+		ReadBufferSize:         32 << 10,
+		WriteBufferSize:        32 << 10,
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: limits.KeepAlive,
+			PingTimeout:     limits.KeepAlive,
+		},
+	}
+	transport.Protocols.SetHTTP1(http1)
+	transport.Protocols.SetUnencryptedHTTP2(!http1) // with TLS too: the client's Transport has made the handshake
+	l := &Link{Authority: authority(ep), Limits: limits, closing: make(chan struct{}), done: make(chan struct{})}
+	var err error
+	if l.conn, err = transport.NewClientConn(ctx, "http", l.Authority); err != nil {
+		return nil, err
+	}
+	l.conn.SetStateHook(l.state)
+	return l, nil
+}
+
+// authority returns the metadata "authority" of an instance, or its address.
+func authority(ep *yodel.Endpoint) string {
+	if name := ep.Instance().Metadata["authority"]; name != "" {
+		return name
+	}
+	return ep.Addr()
+}
+
+// state is called by net/http when the state of the connection has changed.
+func (l *Link) state(conn *http.ClientConn) {
+	if err := conn.Err(); err != nil {
+		l.refuse(err)
+	}
+}
+
+// refuse makes the link accept no more calls because of err.
+func (l *Link) refuse(err error) {
+	l.mu.Lock()
+	l.whenIdle = true
+	l.closeLocked(err)
+	l.mu.Unlock()
+	l.endIfIdle()
+}
+
+func (l *Link) closeLocked(err error) {
+	if !l.closed {
+		l.closed, l.err = true, err
+		close(l.closing)
+	}
+}
+
+// endIfIdle ends the connection if no call is in flight and no more are accepted.
+func (l *Link) endIfIdle() {
+	l.mu.Lock()
+	ends := l.whenIdle && l.open == 0
+	l.mu.Unlock()
+	if ends {
+		l.end()
+	}
+}
+
+// end ends the connection.
+func (l *Link) end() {
+	_ = l.conn.Close() // there is nothing more to say
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended {
+		l.ended = true
+		close(l.done)
+	}
+}
+
+// Closing implements yodel.Link.
+func (l *Link) Closing() <-chan struct{} { return l.closing }
+
+// Done implements yodel.Link.
+func (l *Link) Done() <-chan struct{} { return l.done }
+
+// Err implements yodel.Link.
+func (l *Link) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// Close implements yodel.Link.
+func (l *Link) Close(whenIdle bool) {
+	l.refuse(errClosed)
+	if !whenIdle {
+		l.end()
+	}
+}
+
+// begin counts a call. If it returns an error, the link accepts no more calls.
+func (l *Link) begin() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return Unsent(l.err)
+	}
+	l.open++
+	return nil
+}
+
+func (l *Link) finish() {
+	l.mu.Lock()
+	l.open--
+	l.mu.Unlock()
+	l.endIfIdle()
+}
+
+// Unsent returns the error of a request that was not sent because of why.
+func Unsent(why error) error {
+	return &yodel.Error{Code: yodel.Unavailable, NotProcessed: true, Message: why.Error(), Cause: why}
+}
+
+// A streamError has the form of the error of net/http for a stream of HTTP/2 that was reset.
+// Errors.As converts it.
+type streamError struct {
+	StreamID uint32
+	Code     uint32
+	Cause    error
+}
+
+func (streamError) Error() string { return "a stream was reset" }
+
+// refusedStream is the code of a stream that the server did not process, from RFC 9113, section 7.
+const refusedStream = 7
+
+// goAway is the text of the error of net/http for requests that the server did not process, because
+// they came after those that its GOAWAY names. Net/http has no name for it.
+const goAway = "http2: Transport received Server's graceful shutdown GOAWAY"
+
+// failed returns the error of a request that got no response, or no end of it.
+func failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	reset, ok := errors.AsType[streamError](err)
+	switch {
+	case ok && reset.Code == refusedStream, strings.HasSuffix(err.Error(), goAway):
+		return Unsent(err)
+	case ok:
+		return &yodel.Error{Code: codeOfReset(reset.Code), Message: err.Error(), Cause: err}
+	}
+	return err
+}
+
+// codeOfReset returns the code for a stream that was reset, from gRPC's document PROTOCOL-HTTP2.
+func codeOfReset(code uint32) yodel.Code {
+	switch code {
+	case 8: // CANCEL
+		return yodel.Canceled
+	case 11: // ENHANCE_YOUR_CALM
+		return yodel.ResourceExhausted
+	case 12: // INADEQUATE_SECURITY
+		return yodel.PermissionDenied
+	}
+	return yodel.Internal
+}
