@@ -4,6 +4,7 @@ package rpcx
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math"
 	"strconv"
@@ -60,13 +61,24 @@ func textErrors(text string) (*yodel.Error, bool) {
 	return nil, false
 }
 
-// errorOf returns the error that a server sent, and the other metadata of its answer.
+// codeOf returns the code of an error of which a server sent only the text.
+func codeOf(text string) yodel.Code {
+	switch text {
+	case context.DeadlineExceeded.Error():
+		return yodel.DeadlineExceeded
+	case context.Canceled.Error():
+		return yodel.Canceled
+	}
+	return yodel.Unknown
+}
+
+// errorOf returns the error that a server sent with the metadata of its answer.
 func errorOf(metadata map[string]string) *yodel.Error {
 	text := metadata[keyError]
 	if e, ok := textErrors(text); ok {
 		return e
 	}
-	e := &yodel.Error{Code: yodel.Unknown, ID: metadata[keyErrorID], NotProcessed: metadata[keyNotProcessed] == "1"}
+	e := &yodel.Error{Code: codeOf(text), ID: metadata[keyErrorID], NotProcessed: metadata[keyNotProcessed] == "1"}
 	if name := metadata[keyErrorCode]; name != "" {
 		if err := e.Code.UnmarshalText([]byte(name)); err != nil || e.Code == 0 {
 			e.Code = yodel.Unknown

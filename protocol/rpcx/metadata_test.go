@@ -130,6 +130,8 @@ func TestErrorsOnTheWire(t *testing.T) {
 func TestErrorsOfOtherServers(t *testing.T) {
 	for text, want := range map[string]yodel.Error{
 		"boom":                         {Code: yodel.Unknown, Message: "boom"},
+		"context deadline exceeded":    {Code: yodel.DeadlineExceeded, Message: "context deadline exceeded"},
+		"context canceled":             {Code: yodel.Canceled, Message: "context canceled"},
 		"rpcx: can't find service X":   {Code: yodel.Unimplemented, Message: "rpcx: can't find service X", ID: "YDL2001", NotProcessed: true},
 		"rpcx: can't find method Nope": {Code: yodel.Unimplemented, Message: "rpcx: can't find method Nope", ID: "YDL2002", NotProcessed: true},
 		"can not find codec for 9":     {Code: yodel.Unimplemented, Message: "can not find codec for 9", ID: "YDL2003", NotProcessed: true},
