@@ -89,7 +89,11 @@ func (l *link) prepare(ctx context.Context, call *yodel.Call) (*request, *yodel.
 		}
 		return nil, notSent(yodel.InvalidArgument, "YDL2103", "%s: %s speaks rpcx, which has no serialize type for the codec %q", call.Method, l.addr, name)
 	}
-	if c := q.compressor; c != nil && c.Name() != "gzip" {
+	switch c := q.compressor; {
+	case c == nil || c.Name() == "gzip":
+	case call.Compressor == nil: // it is the client's, for servers of yodel
+		q.compressor = nil
+	default:
 		return nil, notSent(yodel.InvalidArgument, "YDL2103", "%s: %s speaks rpcx, which has gzip, but not the compressor %q", call.Method, l.addr, c.Name())
 	}
 	metadata, e := requestMetadata(ctx, call, l.limits)

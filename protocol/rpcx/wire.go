@@ -19,7 +19,9 @@ import (
 )
 
 // Wire returns a Wire that calls servers of rpcx, for ClientOptions.Wires. Its name is "rpcx".
-// Calls without a codec of their own use codec, or the client's codec if codec is nil.
+// Calls without a codec of their own use codec, or the client's codec if codec is nil. If the
+// compressor of the call or of the client is gzip, requests of more than 1,024 bytes are
+// compressed. A client with another compressor sends them as they are.
 func Wire(codec yodel.Codec) yodel.Wire { return WireWith(codec, nil) }
 
 // WireOptions are the options of a Wire. The zero value is ready for use.

@@ -42,6 +42,7 @@ func TestWire(t *testing.T) {
 		"plain":   {},
 		"gzip":    {Compressor: gzip.Compressor},
 		"HTTP":    {Wires: []yodel.Wire{WireWith(yodel.JSON, &WireOptions{Path: "/_rpcx_"})}},
+		"flate":   {Compressor: flate.Compressor},
 		"a codec": {Codec: gob.Codec, Wires: []yodel.Wire{Wire(yodel.JSON)}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -393,5 +394,36 @@ func TestLostConnection(t *testing.T) {
 	}
 	if err := c.Call(t.Context(), "Arith.Mul", &Args{}, new(Reply)); err != nil {
 		t.Error(err)
+	}
+}
+
+// Requests of more than 1,024 bytes are compressed if the compressor is gzip. The frames are those
+// of rpcx.
+func TestWireCompresses(t *testing.T) {
+	for name, test := range map[string]struct {
+		compressor yodel.Compressor
+		size       int
+		flags      byte
+	}{
+		"none":       {nil, 1025, 0},
+		"flate":      {flate.Compressor, 1025, 0},
+		"1024 bytes": {gzip.Compressor, 1024, 0},
+		"1025 bytes": {gzip.Compressor, 1025, gzipped},
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr := foreignServer(t, func(c *rawClient) {
+				for h := c.next(); h != nil; h = c.next() {
+					if small := h.payload < test.size; h.flags != test.flags || small != (test.flags != 0) {
+						t.Errorf("got %+v", h)
+					}
+					c.send(head{flags: response, seq: h.seq, path: h.path, method: h.method}, "ok")
+				}
+			})
+			c := calling(t, yodel.ClientOptions{Codec: yodel.Raw, Compressor: test.compressor}, addr)
+			args, got := bytes.Repeat([]byte("a"), test.size), []byte(nil)
+			if err := c.Call(t.Context(), "Arith.Echo", &args, &got); err != nil || string(got) != "ok" {
+				t.Errorf("got %q, %v", got, err)
+			}
+		})
 	}
 }
