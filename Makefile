@@ -12,7 +12,7 @@ RUN          :=
 FUZZTIME     := 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all test-timing lint microbench bench bench-full bench-pair bench-check bench-test fuzz build-all alone chaos
+.PHONY: help test test-all test-timing lint microbench bench bench-full bench-pair bench-check bench-test peer-test fuzz build-all alone chaos
 
 # GOTEST runs the tests. CI replaces it by a runner that keeps the events.
 GOTEST := go test
@@ -74,6 +74,13 @@ bench-test: ## test the suite that compares frameworks, and run a little of each
 		(cd "bench/peers/$$peer" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
 	done
 	cd bench && go run . -peers yodel,raw,netrpc -run '^(closed-10|async-echo|open-5k|stream|mixed|plain-gob-1|kiss-K1|kiss-T2)$$' -rounds 1
+
+# They need the modules of the other frameworks, and stand outside of the workspace.
+peer-test: ## test the protocols of other frameworks with those frameworks themselves
+	@for folder in conformance/rpcx; do \
+		echo "test $$folder"; \
+		(cd "$$folder" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
+	done
 
 # Go 1.26 may end a target that found nothing with "context deadline exceeded" when its time is up (go.dev/issue/75804).
 # Such a run is repeated, twice at most: one that hangs does so each time. A target that found something says where it wrote the input.

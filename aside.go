@@ -26,6 +26,15 @@ func (c *Call) Encoding() Codec {
 	return c.Codec
 }
 
+// Compressing returns the compressor of the call's messages: the call's own compressor, or
+// otherwise the compressor of the client of the call. It returns nil if there is none of these.
+func (c *Call) Compressing() Compressor {
+	if c.Compressor == nil && c.out != nil {
+		return c.out.from.compressor
+	}
+	return c.Compressor
+}
+
 // Request replaces the contents of e by the encoded arguments. It does not change the call. On the
 // server it copies the received bytes, even before they are decoded, and fails if the request
 // cannot be valid. Two requests with the same method, codec and bytes are equal.

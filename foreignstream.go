@@ -112,17 +112,6 @@ func (c *Call) Kind() string {
 	return kindName(c.in.method.kind)
 }
 
-// Compression returns the compressor of the call's messages: the call's own compressor, or otherwise
-// that of the client. It returns nil if there is none.
-func (c *Call) Compression() Compressor {
-	if c.Compressor == nil && c.out != nil && c.in == nil {
-		if b := c.out.from.binding(c); b != nil {
-			return b.pack.Compressor
-		}
-	}
-	return c.Compressor
-}
-
 // Converse runs the caller's function of a call with a stream. The Do of a Link calls it, once for
 // each attempt. Before that it sends the request of a feed. M carries the messages: its Receive
 // returns io.EOF when the server has ended the stream, and its Send when the server accepts no more
@@ -195,7 +184,7 @@ func (q *requester) pipe(ctx context.Context, call *Call, b *binding, st message
 }
 
 // AppendArgs appends the encoded arguments to dst, for the Do of a Link. It compresses them with the
-// compressor of Compression if they are large enough. Compressed reports whether it did.
+// compressor of Compressing if they are large enough. Compressed reports whether it did.
 func (c *Call) AppendArgs(dst []byte) (args []byte, compressed bool, err error) {
 	b := c.out.from.binding(c)
 	body, err := appendBody(nil, b.codec, c.Args)
@@ -216,7 +205,7 @@ func (c *Call) AppendArgs(dst []byte) (args []byte, compressed bool, err error) 
 }
 
 // TakeReply decodes the reply of the call, for the Do of a Link. Body must be in the codec of
-// Encoding, and compressed with the compressor of Compression if compressed is set.
+// Encoding, and compressed with the compressor of Compressing if compressed is set.
 func (c *Call) TakeReply(body []byte, compressed bool) error {
 	if compressed {
 		q := c.out.from

@@ -506,6 +506,12 @@ func (ses *Session) Codec(name string) Codec { return ses.server.codecs[name] }
 // Compressor returns the server's compressor with this name, or nil.
 func (ses *Session) Compressor(name string) Compressor { return ses.server.compressors[name] }
 
+// HasService reports whether the server has a method of the service, for protocols that answer a
+// call of an unknown method differently if the service is known.
+func (ses *Session) HasService(service string) bool {
+	return ses.server.servicesOf(ses.server.methods.Load()).services[service]
+}
+
 // Limits returns the limits of the server with their defaults. A field is zero only if zero means
 // never.
 func (ses *Session) Limits() Limits { return ses.server.limits }

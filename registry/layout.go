@@ -34,7 +34,9 @@ var (
 	// JSON writes the fields of yodel.Instance as JSON. The key is the address.
 	JSON Layout = jsonLayout{}
 	// RPCX is the format of rpcx: the key is network@address, and the value is a URL query with the
-	// metadata.
+	// metadata. A record without the protocols of the instance is that of a server of rpcx, whose
+	// protocol is "rpcx", or "rpcx+http" on the network "http". A client calls it with the Wire of
+	// package protocol/rpcx.
 	RPCX Layout = rpcxLayout{}
 )
 
@@ -73,7 +75,25 @@ const (
 	ourProtocol   = "protocol" // any number of times
 )
 
-const rpcxNetwork = "tcp"
+const (
+	rpcxNetwork = "tcp"
+	// native is yodel's own protocol in Instance.Protocols.
+	native = "yodel"
+)
+
+// protocols returns the protocols of a record. A record without any is that of a server of rpcx on
+// a network.
+func protocols(written []string, network string) []string {
+	switch {
+	case len(written) == 1 && written[0] == native: // as an empty list
+		return nil
+	case len(written) > 0:
+		return written
+	case network == rpcxNetwork, network == "unix":
+		return []string{"rpcx"}
+	}
+	return []string{"rpcx+" + network}
+}
 
 func (rpcxLayout) Name(addr string) string { return rpcxNetwork + "@" + addr }
 
@@ -109,8 +129,9 @@ func (rpcxLayout) Value(in yodel.Instance) ([]byte, error) {
 	for _, tag := range in.Tags {
 		q.Add(ourTag, tag)
 	}
-	if len(in.Protocols) > 0 {
-		q[ourProtocol] = in.Protocols
+	q[ourProtocol] = in.Protocols
+	if len(in.Protocols) == 0 {
+		q.Set(ourProtocol, native) // without it, the record would be that of a server of rpcx
 	}
 	return []byte(q.Encode()), nil
 }
@@ -143,7 +164,7 @@ func (rpcxLayout) Instance(name string, value []byte) (in yodel.Instance, err er
 	in = yodel.Instance{
 		Addr: addr, Group: strings.Join(q[rpcxGroup], ","), Version: q.Get(ourVersion), Weight: whole(rpcxWeight),
 		Zone: q.Get(ourZone), Latitude: number(rpcxLatitude), Longitude: number(rpcxLongitude), State: q.Get(rpcxState),
-		Tags: q[ourTag], Protocols: q[ourProtocol], CallRate: number(rpcxCalls), Inflight: whole(ourInflight), Incarnation: q.Get(ourRun),
+		Tags: q[ourTag], Protocols: protocols(q[ourProtocol], network), CallRate: number(rpcxCalls), Inflight: whole(ourInflight), Incarnation: q.Get(ourRun),
 	}
 	if text := q.Get(ourStarted); text != "" {
 		started, bad := time.Parse(time.RFC3339Nano, text)

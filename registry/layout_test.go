@@ -63,18 +63,21 @@ func TestRPCXLayoutReadsWhatRPCXWrites(t *testing.T) {
 		name, value string
 		want        yodel.Instance
 	}{
-		{"tcp@127.0.0.1:8972", "", yodel.Instance{Addr: "127.0.0.1:8972"}},
-		{"127.0.0.1:8972", "weight=3", yodel.Instance{Addr: "127.0.0.1:8972", Weight: 3}},
+		{"tcp@127.0.0.1:8972", "", yodel.Instance{Addr: "127.0.0.1:8972", Protocols: []string{"rpcx"}}},
+		{"127.0.0.1:8972", "weight=3", yodel.Instance{Addr: "127.0.0.1:8972", Protocols: []string{"rpcx"}, Weight: 3}},
 		{
 			"tcp@127.0.0.1:8972", "calls=1.52&connections=4.00&group=test&group=canary&latitude=39.9&longitude=116.4&state=active&weight=10",
 			yodel.Instance{
-				Addr: "127.0.0.1:8972", Group: "test,canary", Weight: 10, Latitude: 39.9, Longitude: 116.4, State: "active", CallRate: 1.52,
+				Addr: "127.0.0.1:8972", Protocols: []string{"rpcx"}, Group: "test,canary", Weight: 10, Latitude: 39.9, Longitude: 116.4, State: "active", CallRate: 1.52,
 				Metadata: yodel.Metadata{"connections": "4.00"},
 			},
 		},
-		{"tcp@[::1]:8972", "state=inactive&tps=0", yodel.Instance{Addr: "[::1]:8972", State: "inactive", Metadata: yodel.Metadata{"tps": "0"}}},
-		{"quic@127.0.0.1:8972", "k=v+w%26", yodel.Instance{Addr: "127.0.0.1:8972", Metadata: yodel.Metadata{"network": "quic", "k": "v w&"}}},
-		{"unix@/tmp/rpcx.socket", "", yodel.Instance{Addr: "/tmp/rpcx.socket", Metadata: yodel.Metadata{"network": "unix"}}},
+		{"tcp@[::1]:8972", "state=inactive&tps=0", yodel.Instance{Addr: "[::1]:8972", Protocols: []string{"rpcx"}, State: "inactive", Metadata: yodel.Metadata{"tps": "0"}}},
+		{"quic@127.0.0.1:8972", "k=v+w%26", yodel.Instance{Addr: "127.0.0.1:8972", Protocols: []string{"rpcx+quic"}, Metadata: yodel.Metadata{"network": "quic", "k": "v w&"}}},
+		{"http@a:1", "", yodel.Instance{Addr: "a:1", Protocols: []string{"rpcx+http"}, Metadata: yodel.Metadata{"network": "http"}}},
+		{"tcp@a:1", "protocol=yodel&protocol=rpcx", yodel.Instance{Addr: "a:1", Protocols: []string{"yodel", "rpcx"}}},
+		{"tcp@a:1", "protocol=yodel", yodel.Instance{Addr: "a:1"}},
+		{"unix@/tmp/rpcx.socket", "", yodel.Instance{Addr: "/tmp/rpcx.socket", Protocols: []string{"rpcx"}, Metadata: yodel.Metadata{"network": "unix"}}},
 	} {
 		got, err := registry.RPCX.Instance(test.name, []byte(test.value))
 		if err != nil || !reflect.DeepEqual(got, test.want) {
@@ -129,10 +132,10 @@ func TestWhatCanBeReadOfARecordIsUsed(t *testing.T) {
 		name, value string
 		want        yodel.Instance
 	}{
-		{registry.RPCX, "tcp@a:1", "weight=heavy&group=red&latitude=north", yodel.Instance{Addr: "a:1", Group: "red"}},
-		{registry.RPCX, "tcp@a:1", "weight=1;x=2&state=inactive&%zz=1", yodel.Instance{Addr: "a:1", State: "inactive"}},
-		{registry.RPCX, "tcp@a:1", "weight=1e300&k=v", yodel.Instance{Addr: "a:1", Metadata: yodel.Metadata{"k": "v"}}},
-		{registry.RPCX, "a:1", `{"weight":7}`, yodel.Instance{Addr: "a:1", Metadata: yodel.Metadata{`{"weight":7}`: ""}}},
+		{registry.RPCX, "tcp@a:1", "weight=heavy&group=red&latitude=north", yodel.Instance{Addr: "a:1", Protocols: []string{"rpcx"}, Group: "red"}},
+		{registry.RPCX, "tcp@a:1", "weight=1;x=2&state=inactive&%zz=1", yodel.Instance{Addr: "a:1", Protocols: []string{"rpcx"}, State: "inactive"}},
+		{registry.RPCX, "tcp@a:1", "weight=1e300&k=v", yodel.Instance{Addr: "a:1", Protocols: []string{"rpcx"}, Metadata: yodel.Metadata{"k": "v"}}},
+		{registry.RPCX, "a:1", `{"weight":7}`, yodel.Instance{Addr: "a:1", Protocols: []string{"rpcx"}, Metadata: yodel.Metadata{`{"weight":7}`: ""}}},
 		{registry.JSON, "a:1", `{"addr":"a:1","weight":"7","zone":"x"}`, yodel.Instance{Addr: "a:1", Zone: "x"}},
 	} {
 		got, err := test.layout.Instance(test.name, []byte(test.value))
@@ -147,7 +150,7 @@ func TestMetadataDoesNotAddGroupsAndTags(t *testing.T) {
 	value, err := registry.RPCX.Value(yodel.Instance{
 		Addr: "a:1", Group: "red", Tags: []string{"x"}, Weight: 2, Metadata: yodel.Metadata{"group": "blue", "tag": "y", "weight": "9", "": "&=%;"},
 	})
-	if want := "=%26%3D%25%3B&group=red&tag=x&weight=2"; err != nil || string(value) != want {
+	if want := "=%26%3D%25%3B&group=red&protocol=yodel&tag=x&weight=2"; err != nil || string(value) != want {
 		t.Errorf("got %s, %v, want %s", value, err, want)
 	}
 }

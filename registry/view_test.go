@@ -237,7 +237,7 @@ func TestKeys(t *testing.T) {
 			prefix, is string
 		}{
 			{nil, "yodel/A%2FB/", `yodel/A%2FB/10.0.0.1:1={"addr":"10.0.0.1:1"} for 1m0s`},
-			{&registry.Options{Prefix: "/rpcx/", Layout: registry.RPCX}, "/rpcx/A%2FB/", "/rpcx/A%2FB/tcp@10.0.0.1:1= for 1m0s"},
+			{&registry.Options{Prefix: "/rpcx/", Layout: registry.RPCX}, "/rpcx/A%2FB/", "/rpcx/A%2FB/tcp@10.0.0.1:1=protocol=yodel for 1m0s"},
 		} {
 			d := newDesk()
 			r := registry.New(d, test.o)

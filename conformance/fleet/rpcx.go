@@ -22,7 +22,7 @@ func RPCX(t *testing.T, r Registry, kind string) {
 	t.Run("theirs", func(t *testing.T) {
 		s := realserver.RPCX(t, kind, r.Server.Addr, base, "group=red&group=blue&weight=7&state=inactive&latitude=47.5&longitude=8.5&owner=anna")
 		want := yodel.Instance{
-			Addr: s.Addr, Group: "red,blue", Weight: 7, State: "inactive", Latitude: 47.5, Longitude: 8.5,
+			Addr: s.Addr, Protocols: []string{"rpcx"}, Group: "red,blue", Weight: 7, State: "inactive", Latitude: 47.5, Longitude: 8.5,
 			Metadata: yodel.Metadata{"owner": "anna"},
 		}
 		look := func(when string, wanted func([]yodel.Instance) bool) {
@@ -43,7 +43,7 @@ func RPCX(t *testing.T, r Registry, kind string) {
 			t.Fatal(err)
 		}
 		got, err := realserver.FoundByRPCX(ctx, kind, r.Server.Addr, base, "Shop")
-		if want := "tcp@127.0.0.1:8972 group=red&state=inactive&tag=new&weight=7\n"; err != nil || got != want {
+		if want := "tcp@127.0.0.1:8972 group=red&protocol=yodel&state=inactive&tag=new&weight=7\n"; err != nil || got != want {
 			t.Errorf("rpcx finds %q, %v, want %q", got, err, want)
 		}
 	})

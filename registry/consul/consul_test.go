@@ -246,8 +246,8 @@ func TestRecordsOfRPCX(t *testing.T) {
 	set("rpcx_test/Arith/tcp@10.0.0.1:8972", "weight=7&state=inactive")
 	set("rpcx_test/Arith/tcp@10.0.0.2:8972", "")
 	set("rpcx_test/Arithmetic/tcp@10.0.0.3:8972", "")
-	one := yodel.Instance{Addr: "10.0.0.1:8972", Weight: 7, State: "inactive"}
-	reach(t, found, one, yodel.Instance{Addr: "10.0.0.2:8972"})
+	one := yodel.Instance{Addr: "10.0.0.1:8972", Protocols: []string{"rpcx"}, Weight: 7, State: "inactive"}
+	reach(t, found, one, yodel.Instance{Addr: "10.0.0.2:8972", Protocols: []string{"rpcx"}})
 	request(t, http.MethodDelete, s.Addr, "/v1/kv/rpcx_test/Arith/tcp@10.0.0.2:8972", "", nil)
 	reach(t, found, one)
 }
@@ -258,7 +258,7 @@ func TestAServerOfRPCX(t *testing.T) {
 	s := realserver.Consul(t)
 	theirs := realserver.RPCX(t, "consul", s.Addr, "/rpcx_test", "group=red&group=blue&weight=7&owner=anna")
 	found := newRegistry(t, s.Addr, nil).RPCX("/rpcx_test", "Arith")
-	reach(t, found, yodel.Instance{Addr: theirs.Addr, Group: "red,blue", Weight: 7, Metadata: yodel.Metadata{"owner": "anna"}})
+	reach(t, found, yodel.Instance{Addr: theirs.Addr, Protocols: []string{"rpcx"}, Group: "red,blue", Weight: 7, Metadata: yodel.Metadata{"owner": "anna"}})
 	var sessions []struct{ ID string }
 	request(t, http.MethodGet, s.Addr, "/v1/session/list", "", &sessions)
 	if len(sessions) != 1 {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -17,7 +18,8 @@ import (
 )
 
 // List returns a resolver of the instances in a file, which is read again when it changes. Each
-// line has an address, and optionally more fields as in registry.RPCX:
+// line has an address, and optionally more fields as in registry.RPCX. Without the field protocol,
+// an instance speaks yodel:
 //
 //	# the old machines
 //	10.0.0.1:8972
@@ -110,6 +112,9 @@ func parseLines(text string) ([]yodel.Instance, error) {
 		}
 		addr, rest, _ := strings.Cut(line, "?")
 		in, err := registry.RPCX.Instance(registry.RPCX.Name(addr), []byte(rest))
+		if fields, _ := url.ParseQuery(rest); !fields.Has("protocol") { // err has the error
+			in.Protocols = nil // yodel
+		}
 		if strings.ContainsAny(addr, " \t") {
 			err = errors.Join(err, fmt.Errorf("%q is no address", addr))
 		}

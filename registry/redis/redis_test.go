@@ -187,7 +187,7 @@ func TestRecordsOfRPCX(t *testing.T) {
 			Value []byte
 		}
 		must(t, json.Unmarshal([]byte(text), &pair))
-		if pair.Key != base+"/Arith/tcp@10.0.0.4:8972" || string(pair.Value) != "weight=9" {
+		if pair.Key != base+"/Arith/tcp@10.0.0.4:8972" || string(pair.Value) != "protocol=yodel&weight=9" {
 			t.Errorf("rpcx would read %s", text)
 		}
 		if kind, err := client.Type(t.Context(), prefix+"/Arith").Result(); err != nil || kind != "string" {

@@ -49,7 +49,7 @@ func (l *Link) newExchange(ctx context.Context, call *yodel.Call) (*exchange, er
 		return nil, unsendable(call, "HTTP has no one-way calls")
 	}
 	x.subtype = httpwire.Subtype(codec.Name())
-	if c := call.Compression(); c != nil {
+	if c := call.Compressing(); c != nil {
 		if x.encoding = httpwire.Encoding(c.Name()); x.encoding == "" {
 			return nil, unsendable(call, "HTTP has no name for the compressor %q", c.Name())
 		}
@@ -297,7 +297,7 @@ func (v *conversation) next() (flags byte, body []byte, err error) {
 
 // decompress decompresses the last envelope.
 func (v *conversation) decompress(body []byte) ([]byte, error) {
-	c := v.call.Compression()
+	c := v.call.Compressing()
 	if c == nil || !v.compressed() {
 		return nil, yodel.Errorf(yodel.Internal, "%s: the end of the reply is compressed, and the reply names no compression", v.call.Method)
 	}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpcx
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
+)
+
+// A link is the client's side of a connection. The waiting calls decode their replies.
+type link struct {
+	*pipelined.Link[*reply]
+	wire     *wire
+	limits   yodel.Limits
+	addr     string
+	frames   frameReader // for next
+	received atomic.Int64
+	pushes   *pushes // nil if nobody wants them
+}
+
+// A reply is the answer to a call.
+type reply struct {
+	*head
+	body []byte
+	err  error // why the body was skipped, or nil
+}
+
+// A request is a call that is being sent.
+type request struct {
+	codec      yodel.Codec
+	compressor yodel.Compressor // nil for a request that is not compressed
+	head       head
+}
+
+// Do implements yodel.Link.
+func (l *link) Do(ctx context.Context, call *yodel.Call) error {
+	q, e := l.prepare(ctx, call)
+	if e != nil {
+		return e
+	}
+	frame, e := l.encode(q, call)
+	if e != nil {
+		return e
+	}
+	p, err := l.Send(ctx, !call.OneWay, func(number uint64) ([]byte, error) {
+		binary.BigEndian.PutUint64(frame[4:], number-1)
+		return frame, nil
+	})
+	if err != nil || call.OneWay {
+		return err
+	}
+	r, err := l.Await(ctx, p)
+	if err != nil {
+		return err
+	}
+	return l.take(r, q, call)
+}
+
+// prepare returns the request for a call, without its payload.
+func (l *link) prepare(ctx context.Context, call *yodel.Call) (*request, *yodel.Error) {
+	if err := l.unsendable(call); err != nil {
+		return nil, err
+	}
+	q := &request{codec: call.Codec, compressor: call.Compressing()}
+	_, encodedArgs := call.Args.(*yodel.Encoded)
+	_, encodedReply := call.Reply.(*yodel.Encoded)
+	if q.codec == nil && !encodedArgs && !encodedReply { // otherwise they are in the codec of the call
+		q.codec = l.wire.codec
+	}
+	if q.codec == nil {
+		q.codec = call.Encoding()
+	}
+	serialize, known := byte(0), false
+	if q.codec != nil {
+		serialize, known = l.wire.types[q.codec.Name()]
+	}
+	if !known {
+		name := "none"
+		if q.codec != nil {
+			name = q.codec.Name()
+		}
+		return nil, notSent(yodel.InvalidArgument, "YDL2103", "%s: %s speaks rpcx, which has no serialize type for the codec %q", call.Method, l.addr, name)
+	}
+	switch c := q.compressor; {
+	case c == nil || c.Name() == "gzip":
+	case call.Compressor == nil: // it is the client's, for servers of yodel
+		q.compressor = nil
+	default:
+		return nil, notSent(yodel.InvalidArgument, "YDL2103", "%s: %s speaks rpcx, which has gzip, but not the compressor %q", call.Method, l.addr, c.Name())
+	}
+	metadata, e := requestMetadata(ctx, call, l.limits)
+	if e != nil {
+		return nil, e
+	}
+	q.head = head{serialize: serialize, metadata: metadata}
+	if call.OneWay {
+		q.head.flags = oneWay
+	}
+	if i := strings.LastIndexAny(call.Method, "./"); i >= 0 {
+		q.head.path, q.head.method = call.Method[:i], call.Method[i+1:]
+	} else {
+		q.head.method = call.Method
+	}
+	return q, nil
+}
+
+// unsendable returns why a call cannot be sent by this protocol, or nil.
+func (l *link) unsendable(call *yodel.Call) *yodel.Error {
+	what := ""
+	args, encoded := call.Args.(*yodel.Encoded)
+	_, several := call.Args.(yodel.Values)
+	_, results := call.Reply.(yodel.Values)
+	switch {
+	case call.Streams():
+		what = "streams"
+	case call.Attachment != nil:
+		what = "attachments"
+	case several, results, encoded && args.Several:
+		what = "several values"
+	default:
+		return nil
+	}
+	return notSent(yodel.Unimplemented, "", "%s: %s speaks rpcx, which has no %s", call.Method, l.addr, what)
+}
+
+// encode returns the frame of a request. Its sequence number is 0.
+func (l *link) encode(q *request, call *yodel.Call) ([]byte, *yodel.Error) {
+	first := q.head.size()
+	frame := make([]byte, first, first+512)
+	var err error
+	if e, ok := call.Args.(*yodel.Encoded); ok {
+		frame = append(frame, e.Body...)
+	} else if call.Args != nil {
+		if frame, err = q.codec.Append(frame, call.Args); err != nil {
+			e := notSent(yodel.InvalidArgument, "YDL2103", "%s: %v (codec %s)", call.Method, err, q.codec.Name())
+			e.Cause = err
+			return nil, e
+		}
+	}
+	if q.compressor != nil && len(frame)-first > mostDefault {
+		packed, err := q.compressor.Append(make([]byte, first, len(frame)), frame[first:])
+		if err != nil {
+			e := notSent(yodel.Internal, "YDL2103", "%s: compress with gzip: %v", call.Method, err)
+			e.Cause = err
+			return nil, e
+		}
+		frame, q.head.flags = packed, q.head.flags|gzipped
+	}
+	q.head.payload = len(frame) - first
+	if q.head.payload > l.limits.MaxMessage {
+		return nil, notSent(yodel.ResourceExhausted, "YDL2201", "%s: the request has %d bytes, this client's limit is %d", call.Method, q.head.payload, l.limits.MaxMessage)
+	}
+	q.head.append(frame[:0])
+	return frame, nil
+}
+
+// take makes a reply the outcome of a call.
+func (l *link) take(r *reply, q *request, call *yodel.Call) error {
+	metadata := l.metadata(r.head, call)
+	if r.err != nil {
+		return r.err
+	}
+	answered := error(nil)
+	if r.is(failed) {
+		answered = errorOf(metadata)
+	}
+	err := l.decode(r, q, call)
+	if answered != nil {
+		return answered // the reply beside it may be missing or unreadable
+	}
+	return err
+}
+
+// metadata returns the metadata of a reply. It sets the trailer of the call to the pairs that a
+// handler has set.
+func (l *link) metadata(h *head, call *yodel.Call) map[string]string {
+	if h.pairs == 0 {
+		return nil
+	}
+	all := make(map[string]string, h.pairs)
+	for rest := h.metadata; rest != ""; {
+		key, value, next, err := cutPair(rest)
+		if err != nil { // frameReader has checked it
+			break
+		}
+		all[key], rest = value, next
+	}
+	var trailer yodel.Metadata
+	for key, value := range all {
+		if !reserved(key) {
+			if trailer == nil {
+				trailer = make(yodel.Metadata, len(all))
+			}
+			trailer[key] = value
+		}
+	}
+	call.Trailer = trailer
+	return all
+}
+
+// decode decodes the payload of a reply. An empty payload leaves the caller's reply as it is.
+func (l *link) decode(r *reply, q *request, call *yodel.Call) error {
+	body := r.body
+	encoded, raw := call.Reply.(*yodel.Encoded)
+	if raw {
+		encoded.Body, encoded.Several = nil, false
+	}
+	if len(body) == 0 || call.Reply == nil {
+		return nil
+	}
+	if r.serialize != q.head.serialize {
+		return l.unreadable(call, fmt.Errorf("it has the serialize type %d, and the request had %d", r.serialize, q.head.serialize))
+	}
+	if r.compressType() != 0 {
+		var err error
+		if body, err = l.unpack(r, q, call); err != nil {
+			return err
+		}
+	}
+	if raw {
+		encoded.Body = body
+		return nil
+	}
+	if err := q.codec.Decode(body, call.Reply); err != nil {
+		return l.unreadable(call, err)
+	}
+	return nil
+}
+
+func (l *link) unreadable(call *yodel.Call, err error) error {
+	return &yodel.Error{
+		Code: yodel.Internal, ID: "YDL2102", Cause: err,
+		Message: fmt.Sprintf("%s: the reply from %s does not fit %T: %v", call.Method, l.addr, call.Reply, err),
+	}
+}
+
+// unpack decompresses the payload of a reply.
+func (l *link) unpack(r *reply, q *request, call *yodel.Call) ([]byte, error) {
+	if r.compressType() != 1 || q.compressor == nil {
+		return nil, l.unreadable(call, fmt.Errorf("it has the compress type %d, for which the call has no compressor", r.compressType()))
+	}
+	body, err := q.compressor.Decompress(nil, r.body, l.limits.MaxDecompressed)
+	switch {
+	case errors.Is(err, yodel.ErrTooLarge):
+		return nil, &yodel.Error{
+			Code: yodel.ResourceExhausted, ID: "YDL2204",
+			Message: fmt.Sprintf("%s: the reply from %s has more than %d bytes after decompression", call.Method, l.addr, l.limits.MaxDecompressed),
+		}
+	case err != nil:
+		return nil, &yodel.Error{
+			Code: yodel.DataLoss, ID: "YDL2205", Cause: err,
+			Message: fmt.Sprintf("%s: the reply from %s cannot be decompressed: %v", call.Method, l.addr, err),
+		}
+	}
+	return slices.Clip(body), nil
+}
+
+// next reads one frame and passes it to the waiting call.
+func (l *link) next() error {
+	h, err := l.frames.next()
+	if err != nil {
+		return err
+	}
+	if h.isPush() {
+		return l.pushed(h)
+	}
+	r := &reply{head: h}
+	switch number := h.seq + 1; {
+	case !l.Expects(number): // its caller has stopped waiting, or it is the answer to a heartbeat
+		return l.frames.skip(h.payload)
+	case h.payload > l.limits.MaxMessage:
+		r.err = tooLarge("YDL2202", "%s: the reply from %s has %d bytes, this client's limit is %d", h.name(), l.addr, h.payload, l.limits.MaxMessage)
+		err = l.frames.skip(h.payload)
+	case h.excess != "":
+		r.err = tooLarge("YDL2203", "%s: the reply from %s: %s", h.name(), l.addr, h.excess)
+		err = l.frames.skip(h.payload)
+	default:
+		r.body, err = l.frames.body(h.payload)
+	}
+	if err == nil {
+		l.Deliver(h.seq+1, r)
+	}
+	return err
+}
+
+func tooLarge(id, format string, args ...any) *yodel.Error {
+	return &yodel.Error{Code: yodel.ResourceExhausted, ID: id, Message: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rpcx lets unchanged programs that use rpcx call a yodel server, on the port on which it
+// serves yodel's own clients, and lets a yodel client call servers of rpcx:
+//
+//	server := yodel.NewServer(&yodel.ServerOptions{
+//		Codecs:      []yodel.Codec{msgpack.Codec, protobuf.Codec},
+//		Compressors: []yodel.Compressor{gzip.Compressor},
+//		Protocols:   []yodel.Protocol{rpcx.Protocol},
+//	})
+//
+//	client := yodel.NewClient(yodel.Static("rpcx://10.0.0.7:8972", "10.0.0.8:8972"), &yodel.ClientOptions{
+//		Wires: []yodel.Wire{rpcx.Wire(msgpack.Codec)},
+//	})
+//
+// # Names
+//
+// The service path and the service method of rpcx form the name of the method: Arith and Mul are
+// "Arith.Mul", or "Arith/Mul" if the server has a method of that name. The serialize types stand
+// for the codecs with these names: 0 raw, 1 json, 2 protobuf, 3 msgpack, 4 thrift. The compress
+// type 1 stands for the compressor gzip. Options has names for further types.
+//
+// # Metadata
+//
+// Metadata travels in both directions, with two exceptions: rpcx's key __AUTH is "authorization" in
+// yodel, and the time that is left until the deadline, in __ServerTimeout, is the deadline of the
+// call. A reply has one kind of metadata, which has the header and the trailer of the call. The
+// other fields of a call travel under keys that begin with "yodel-", and as idempotency-key,
+// traceparent and tracestate. Programs that do not use yodel can set these too. All other keys that
+// begin with "yodel-" or that have a meaning in rpcx are reserved: a call or a reply that sets them
+// fails.
+//
+// # Errors
+//
+// For a handler's error without a code, a client gets the unchanged text. For any other error, it
+// gets the text with the code and the ID. The metadata of the answer has the code, the ID,
+// RetryAfter and NotProcessed for clients that use yodel. If the method had a reply when it failed,
+// the reply is sent beside the error. Details of errors do not travel. An error with the code
+// Unauthenticated ends the connection after the replies to the other calls, as in rpcx.
+//
+// # What rpcx does not have
+//
+// Streams, several values and attachments do not travel: such calls fail before they are sent.
+// Calls are not ordered. A client cannot cancel a call. The transfer of files and the streams of
+// rpcx, which use further connections, are not supported.
+package rpcx
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
+)
+
+// Protocol serves clients of rpcx with the default Options.
+var Protocol = With(nil)
+
+// Options are the options of a Protocol. The zero value is ready for use.
+type Options struct {
+	// Codecs has the names of the codecs for serialize types, in addition to the types 0 to 4 or in
+	// place of them. The largest type is 15.
+	Codecs map[byte]string
+	// Path is the path of the HTTP request CONNECT with which a client may begin its connection.
+	// Default "/_rpcx_".
+	Path string
+}
+
+const defaultPath = "/_rpcx_"
+
+// serializeTypes are the names of the codecs for the serialize types of rpcx.
+func serializeTypes() map[byte]string {
+	return map[byte]string{0: "raw", 1: "json", 2: "protobuf", 3: "msgpack", 4: "thrift"}
+}
+
+// With returns a Protocol that serves clients of rpcx. Its name is "rpcx". With panics if a
+// serialize type is larger than 15. O may be nil, and is copied.
+func With(o *Options) yodel.Protocol {
+	p := &protocol{codecs: serializeTypes(), connect: "CONNECT " + defaultPath + " "}
+	if o == nil {
+		return p
+	}
+	for n := range o.Codecs {
+		if n > 15 {
+			panic(fmt.Sprintf("rpcx: there is no serialize type %d", n))
+		}
+	}
+	maps.Copy(p.codecs, o.Codecs)
+	if o.Path != "" {
+		p.connect = "CONNECT " + o.Path + " "
+	}
+	return p
+}
+
+type protocol struct {
+	codecs  map[byte]string
+	connect string // the beginning of the HTTP request
+}
+
+// Name implements yodel.Protocol.
+func (*protocol) Name() string { return "rpcx" }
+
+// Match implements yodel.Protocol. A connection begins with a request, whose first byte is 0x08 and
+// whose third byte is less than 0x80, or with an HTTP request.
+func (p *protocol) Match(first []byte) (ok, more bool) {
+	if len(first) == 0 {
+		return false, true
+	}
+	if first[0] == magic {
+		return len(first) > 2 && first[2]&response == 0, len(first) < 3
+	}
+	n := min(len(first), len(p.connect))
+	same := string(first[:n]) == p.connect[:n]
+	whole := n == len(p.connect)
+	return same && whole, same && !whole
+}
+
+// Serve implements yodel.Protocol.
+func (p *protocol) Serve(_ context.Context, s *yodel.Session) error {
+	if err := p.acceptHTTP(s); err != nil {
+		return err
+	}
+	limits := s.Limits()
+	c := &conn{
+		session: s, protocol: p, limits: limits, replies: pipelined.NewReplies(s),
+		frames: frameReader{s.Reader, limits.MaxMetadata, limits.MaxPairs},
+	}
+	for {
+		if err := c.next(); err != nil {
+			if c.closing() {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// acceptHTTP answers the HTTP request of a client that connects with the network "http".
+func (p *protocol) acceptHTTP(s *yodel.Session) error {
+	if err := s.Next(); err != nil {
+		return err
+	}
+	if first, err := s.Reader.Peek(1); err != nil || first[0] == magic {
+		return err
+	}
+	if err := skipHTTP(s.Reader.ReadSlice); err != nil {
+		return fmt.Errorf("read the CONNECT request: %w", err)
+	}
+	_, err := io.WriteString(s, "HTTP/1.0 200 Connected to rpcx\n\n")
+	return err
+}
+
+// skipHTTP reads lines up to an empty line.
+func skipHTTP(readLine func(byte) ([]byte, error)) error {
+	const most = 8 << 10
+	for n := 0; n < most; {
+		line, err := readLine('\n')
+		if err != nil {
+			return unexpected(err)
+		}
+		if n += len(line); len(bytes.TrimRight(line, "\r\n")) == 0 {
+			return nil
+		}
+	}
+	return errors.New("it has more than 8 KiB")
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpcx
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
+)
+
+// Wire returns a Wire that calls servers of rpcx, for ClientOptions.Wires. Its name is "rpcx".
+// Calls without a codec of their own use codec, or the client's codec if codec is nil. If the
+// compressor of the call or of the client is gzip, requests of more than 1,024 bytes are
+// compressed. A client with another compressor sends them as they are.
+func Wire(codec yodel.Codec) yodel.Wire { return WireWith(codec, nil) }
+
+// WireOptions are the options of a Wire. The zero value is ready for use.
+type WireOptions struct {
+	// Codecs has the names of the codecs for serialize types, in addition to the types 0 to 4 or in
+	// place of them. The largest type is 15.
+	Codecs map[byte]string
+	// Path makes the client begin each connection with the HTTP request CONNECT for this path, for
+	// servers that listen on the network "http". The usual path is "/_rpcx_". The name of the Wire
+	// is then "rpcx+http". Default none.
+	Path string
+	// Push receives the messages that servers send without being asked, as one-way calls of the
+	// method that the message names. A *yodel.Server that has this method is a suitable Push. The
+	// calls of one connection are made one after the other. Their context ends with the connection.
+	// If 1024 messages or Limits.MaxUnsent bytes wait, further messages are dropped. Without Push,
+	// all of them are dropped. Dropped counts them, and those whose method was not executed.
+	Push yodel.Caller
+	// Dropped, if not nil, is increased by each pushed message that was dropped.
+	Dropped *atomic.Int64
+}
+
+// WireWith is Wire with options. It panics if a serialize type is larger than 15. O may be nil, and
+// is copied.
+func WireWith(codec yodel.Codec, o *WireOptions) yodel.Wire {
+	if o == nil {
+		o = new(WireOptions)
+	}
+	names := With(&Options{Codecs: o.Codecs}).(*protocol).codecs //nolint:forcetypeassert // as With returns it
+	w := &wire{codec: codec, types: make(map[string]byte), path: o.Path, push: o.Push, dropped: o.Dropped}
+	if w.dropped == nil {
+		w.dropped = new(atomic.Int64)
+	}
+	for n, name := range maps.All(names) {
+		if _, known := w.types[name]; !known || n < w.types[name] {
+			w.types[name] = n
+		}
+	}
+	return w
+}
+
+type wire struct {
+	codec   yodel.Codec
+	types   map[string]byte // the serialize types by the names of codecs
+	path    string          // "" without HTTP
+	push    yodel.Caller
+	dropped *atomic.Int64
+}
+
+// Name implements yodel.Wire.
+func (w *wire) Name() string {
+	if w.path != "" {
+		return "rpcx+http"
+	}
+	return "rpcx"
+}
+
+// Connect implements yodel.Wire.
+func (w *wire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yodel.Link, error) {
+	limits := ep.Client().Limits()
+	l := &link{
+		Link: pipelined.NewLink[*reply](nc, limits), wire: w, limits: limits, addr: ep.Addr(),
+	}
+	l.frames = frameReader{bufio.NewReaderSize(countingReader{nc, &l.received}, 32<<10), limits.MaxMetadata, limits.MaxPairs}
+	if w.path != "" {
+		if err := w.connectHTTP(ctx, nc, l.frames.Reader); err != nil {
+			return nil, err
+		}
+	}
+	l.Start(l.next)
+	go l.keepAlive()
+	if w.push != nil {
+		l.pushes = newPushes(w.push, w.dropped, limits.MaxUnsent)
+		ep.Client().Background(func(ctx context.Context) { l.pushes.run(ctx, l.Done()) })
+	}
+	return l, nil
+}
+
+// connectHTTP asks an HTTP server for its rpcx service.
+func (w *wire) connectHTTP(ctx context.Context, nc net.Conn, reader *bufio.Reader) error {
+	deadline, _ := ctx.Deadline()
+	_ = nc.SetDeadline(deadline) // if nc does not support deadlines, the end of ctx closes it
+	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
+	defer stop()
+	if _, err := io.WriteString(nc, "CONNECT "+w.path+" HTTP/1.0\n\n"); err != nil {
+		return err
+	}
+	status, err := reader.ReadSlice('\n')
+	status = bytes.TrimRight(bytes.Clone(status), "\r\n")
+	if err == nil && !bytes.HasPrefix(status, []byte("HTTP/1.0 200 ")) && !bytes.HasPrefix(status, []byte("HTTP/1.1 200 ")) {
+		err = fmt.Errorf("the server answered with %.60q", status)
+	}
+	if err == nil {
+		err = skipHTTP(reader.ReadSlice)
+	}
+	if err != nil {
+		return fmt.Errorf("CONNECT %s: %w", w.path, unexpected(err))
+	}
+	return nc.SetDeadline(time.Time{})
+}
+
+// A countingReader counts the bytes that are read.
+type countingReader struct {
+	io.Reader
+	count *atomic.Int64
+}
+
+func (r countingReader) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	r.count.Add(int64(n))
+	return n, err
+}
+
+// keepAlive sends a heartbeat when the connection has been silent for Limits.KeepAlive, and ends
+// the connection when it has been silent for twice that time.
+func (l *link) keepAlive() {
+	if l.limits.KeepAlive <= 0 {
+		return
+	}
+	ticker := time.NewTicker(l.limits.KeepAlive)
+	defer ticker.Stop()
+	last, silent := l.received.Load(), false
+	for {
+		select {
+		case <-l.Done():
+			return
+		case <-ticker.C:
+		}
+		now := l.received.Load()
+		switch {
+		case now != last:
+			last, silent = now, false
+		case silent:
+			l.GiveUp(errSilent)
+			return
+		default:
+			silent = true
+			l.sendHeartbeat()
+		}
+	}
+}
+
+var errSilent = errors.New("the server does not answer heartbeats")
+
+// sendHeartbeat sends a heartbeat as clients of rpcx do: with the time in nanoseconds, encoded in
+// MessagePack. Its answer is a frame that no call waits for.
+func (l *link) sendHeartbeat() {
+	const int64Follows = 0xd3
+	payload := append([]byte{int64Follows}, make([]byte, 8)...)
+	for i, now := 8, time.Now().UnixNano(); i > 0; i, now = i-1, now>>8 {
+		payload[i] = byte(now)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), l.limits.KeepAlive)
+	defer cancel()
+	_, _ = l.Send(ctx, false, func(number uint64) ([]byte, error) { // if it is not sent, the connection stays silent
+		h := head{flags: heartbeat, serialize: 3, seq: number - 1, payload: len(payload)}
+		return append(h.append(nil), payload...), nil
+	})
+}
