@@ -100,8 +100,8 @@ func (st *foreignStream) Traffic() mux.Traffic {
 	}
 }
 
-// Kind returns the kind of the method that the caller expects: "unary", "feed", "upload" or "duplex".
-// On the server it is the kind of the method, or "" if there is none of this name.
+// Kind returns the kind of the method that the caller expects: "unary", "feed", "upload" or
+// "duplex". On the server it is the kind of the method, or "" if there is none of this name.
 func (c *Call) Kind() string {
 	switch {
 	case c.in == nil:
@@ -183,25 +183,24 @@ func (q *requester) pipe(ctx context.Context, call *Call, b *binding, st message
 	}
 }
 
-// AppendArgs appends the encoded arguments to dst, for the Do of a Link. It compresses them with the
-// compressor of Compressing if they are large enough. Compressed reports whether it did.
+// AppendArgs appends the encoded arguments to dst, for the Do of a Link. It compresses them with
+// the compressor of Compressing if they are large enough. Compressed reports whether it did.
 func (c *Call) AppendArgs(dst []byte) (args []byte, compressed bool, err error) {
 	b := c.out.from.binding(c)
 	body, err := appendBody(nil, b.codec, c.Args)
 	if err != nil {
 		return dst, false, c.unencoded(b.codec, err)
 	}
-	packed, ok, err := b.pack.pack(nil, body)
-	if err != nil {
-		return dst, false, refusal("YDL2103", "%s: %v", c.Method, err)
-	}
-	if ok {
-		body = packed
+	packs := b.pack.Compressor != nil && (len(body) >= b.pack.above || b.pack.above == 1) // also if the result is not smaller, as other protocols do
+	if packs {
+		if body, err = b.pack.Append(nil, body); err != nil {
+			return dst, false, refusal("YDL2103", "%s: %v", c.Method, err)
+		}
 	}
 	if n, limit := len(body), c.out.from.limits.MaxMessage; n > limit {
 		return dst, false, refusal("YDL2201", "%s: the request has %d bytes, this %s's limit is %d", c.Method, n, c.out.from.side, limit)
 	}
-	return append(dst, body...), ok, nil
+	return append(dst, body...), packs, nil
 }
 
 // TakeReply decodes the reply of the call, for the Do of a Link. Body must be in the codec of
@@ -218,8 +217,8 @@ func (c *Call) TakeReply(body []byte, compressed bool) error {
 	return c.takeEncoded(&Encoded{Body: body})
 }
 
-// takeEncoded decodes e into the reply of the call. If Reply is an *Encoded, it becomes a copy of e.
-// A nil Reply discards e.
+// takeEncoded decodes e into the reply of the call. If Reply is an *Encoded, it becomes a copy of
+// e. A nil Reply discards e.
 func (c *Call) takeEncoded(e *Encoded) error {
 	if c.Reply == nil {
 		return nil

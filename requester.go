@@ -476,8 +476,8 @@ func (q *requester) decompress(o *outgoing, call *Call, body []byte) ([]byte, er
 	return body, err
 }
 
-// unpackReply decompresses a reply into memory. The caller must give the bytes of the result back to
-// q.memory.
+// unpackReply decompresses a reply into memory. The caller must give the bytes of the result back
+// to q.memory.
 func (q *requester) unpackReply(call *Call, pack packer, memory, body []byte) ([]byte, error) {
 	if pack.Compressor == nil {
 		return nil, &mux.BrokenError{Cause: errors.New("it is compressed, which was not agreed")}

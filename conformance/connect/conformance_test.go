@@ -15,14 +15,22 @@ import (
 	"github.com/yodel-rpc/yodel/internal/realserver"
 )
 
-// leastServerCases is the number of cases that the suite had when this test was written.
-const leastServerCases = 9022
+// The numbers of cases that the suite had when this test was written.
+const (
+	leastServerCases = 9022
+	leastClientCases = 11036
+)
+
+func TestClient(t *testing.T) {
+	runner := realserver.Tool(t, "connectconformance", "connectrpc.com/conformance/cmd/connectconformance")
+	if passed := conformance(t, runner, "client", "client.yaml", build(t, "./client")); passed < leastClientCases {
+		t.Errorf("%d cases passed, and there were %d", passed, leastClientCases)
+	}
+}
 
 func TestServer(t *testing.T) {
 	runner := realserver.Tool(t, "connectconformance", "connectrpc.com/conformance/cmd/connectconformance")
-	server := build(t, "./server")
-	passed := conformance(t, runner, "server", "server.yaml", server)
-	if passed < leastServerCases {
+	if passed := conformance(t, runner, "server", "server.yaml", build(t, "./server")); passed < leastServerCases {
 		t.Errorf("%d cases passed, and there were %d", passed, leastServerCases)
 	}
 }

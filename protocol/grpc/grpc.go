@@ -77,8 +77,8 @@ var (
 	plain = httplink.Envelopes{
 		Media: "application/grpc", Encoding: "Grpc-Encoding", Accept: "Grpc-Accept-Encoding",
 		Header: http.Header{"Te": {"trailers"}}, SetTimeout: setTimeout,
-		Outcome: func(r *http.Response, _ []byte) (yodel.Metadata, *yodel.Error) {
-			if r.Trailer.Get("Grpc-Status") == "" && r.Header.Get("Grpc-Status") != "" { // a response without messages
+		Outcome: func(r *http.Response, _ []byte, messages bool) (yodel.Metadata, *yodel.Error) {
+			if !messages && r.Trailer.Get("Grpc-Status") == "" {
 				return httpwire.Metadata(r.Header), status(r.Header)
 			}
 			return httpwire.Metadata(r.Trailer), status(r.Trailer)
@@ -87,8 +87,10 @@ var (
 	web = httplink.Envelopes{
 		Media: "application/grpc-web", Encoding: "Grpc-Encoding", Accept: "Grpc-Accept-Encoding",
 		Last: httpwire.FlagTrailer, Header: http.Header{"X-Grpc-Web": {"1"}}, SetTimeout: setTimeout,
-		Outcome: func(r *http.Response, last []byte) (yodel.Metadata, *yodel.Error) {
-			if last == nil {
+		Outcome: func(r *http.Response, last []byte, messages bool) (yodel.Metadata, *yodel.Error) {
+			if last == nil && messages {
+				return nil, status(nil)
+			} else if last == nil {
 				return httpwire.Metadata(r.Header), status(r.Header)
 			}
 			h := parse(last)

@@ -24,12 +24,14 @@ const (
 	count  yodel.Feed[int, int]         = "test.Numbers.Count"
 	sum    yodel.Upload[int, int]       = "test.Numbers.Sum"
 	echo   yodel.Duplex[int, int]       = "test.Numbers.Echo"
+	deaf   yodel.Duplex[int, int]       = "test.Numbers.Deaf"
 	say    yodel.Method[string, string] = "test.Numbers.Say"
 )
 
 // serve starts a server and returns its address.
 func serve(t *testing.T) string {
 	t.Helper()
+	released := make(chan struct{})
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Protocols: []yodel.Protocol{http.New(nil)}, Compressors: []yodel.Compressor{gzip.Compressor},
 	})
@@ -71,6 +73,13 @@ func serve(t *testing.T) string {
 		}
 		return &total, nil
 	})
+	deaf.Handle(s, func(ctx context.Context, _ yodel.Recv[int], _ yodel.Send[int]) error {
+		if err := yodel.CallFrom(ctx).SendHeader(); err != nil {
+			return err
+		}
+		<-released // whatever the context says
+		return nil
+	})
 	echo.Handle(s, func(_ context.Context, recv yodel.Recv[int], send yodel.Send[int]) error {
 		for n, err := range recv {
 			if err != nil {
@@ -90,6 +99,7 @@ func serve(t *testing.T) string {
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, l) }()
 	t.Cleanup(func() {
+		close(released)
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
@@ -225,6 +235,29 @@ func TestStreams(t *testing.T) {
 		})
 		if err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// The deadline ends a duplex call that waits for a message of the server, while the caller could
+// still send.
+func TestDeadlineOfADuplex(t *testing.T) {
+	each(t, func(t *testing.T, c *yodel.Client, http1 bool) {
+		if http1 {
+			t.Skip("HTTP/1 sends the whole request first")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		err := deaf.Call(ctx, c, func(recv yodel.Recv[int], send yodel.Send[int]) error {
+			if err := send(new(1)); err != nil {
+				return err
+			}
+			_, err := recv.Next()
+			return err
+		})
+		if !errors.Is(err, yodel.DeadlineExceeded) || time.Since(began) > time.Second {
+			t.Errorf("got %v after %v", err, time.Since(began))
 		}
 	})
 }

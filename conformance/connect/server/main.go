@@ -9,7 +9,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -18,8 +17,6 @@ import (
 	"os/signal"
 	"syscall"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
 	"github.com/yodel-rpc/yodel/compress/gzip"
@@ -27,6 +24,7 @@ import (
 	"github.com/yodel-rpc/yodel/compress/klauspost/zstd"
 	"github.com/yodel-rpc/yodel/compress/zlib"
 	pb "github.com/yodel-rpc/yodel/conformance/connect/internal/conformancev1"
+	"github.com/yodel-rpc/yodel/conformance/connect/internal/pipe"
 	"github.com/yodel-rpc/yodel/protocol/http"
 	transport "github.com/yodel-rpc/yodel/transport/tls"
 )
@@ -43,7 +41,7 @@ func main() {
 // run serves until ctx ends.
 func run(ctx context.Context, in io.Reader, out io.Writer) error {
 	request := new(pb.ServerCompatRequest)
-	if err := read(in, request); err != nil {
+	if err := pipe.Read(in, request); err != nil {
 		return fmt.Errorf("read the request of the test runner: %w", err)
 	}
 	l, err := listen(request)
@@ -52,7 +50,7 @@ func run(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 	response := &pb.ServerCompatResponse{Host: "127.0.0.1", PemCert: request.GetServerCreds().GetCert()}
 	response.Port = uint32(l.Addr().(*net.TCPAddr).Port)
-	if err := write(out, response); err != nil {
+	if err := pipe.Write(out, response); err != nil {
 		return err
 	}
 	limit := int(request.GetMessageReceiveLimit())
@@ -83,27 +81,4 @@ func listen(request *pb.ServerCompatRequest) (net.Listener, error) {
 		}
 	}
 	return (&transport.Transport{Server: config}).Listen("127.0.0.1:0")
-}
-
-// read reads a message with its length before it.
-func read(in io.Reader, m proto.Message) error {
-	var size [4]byte
-	if _, err := io.ReadFull(in, size[:]); err != nil {
-		return err
-	}
-	b := make([]byte, binary.BigEndian.Uint32(size[:]))
-	if _, err := io.ReadFull(in, b); err != nil {
-		return err
-	}
-	return proto.Unmarshal(b, m)
-}
-
-// write writes a message with its length before it.
-func write(out io.Writer, m proto.Message) error {
-	b, err := proto.Marshal(m)
-	if err != nil {
-		return err
-	}
-	_, err = out.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...))
-	return err
 }

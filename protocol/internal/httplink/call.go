@@ -98,8 +98,8 @@ func (x *exchange) send(method string, at *url.URL, body io.Reader) (*http.Respo
 type Envelopes struct {
 	// Media is the content type without the codec, for example "application/grpc".
 	Media string
-	// Encoding and Accept are the headers of the compression of the request, and of the compressions
-	// that the client understands.
+	// Encoding and Accept are the headers of the compression of the request, and of the
+	// compressions that the client understands.
 	Encoding, Accept string
 	// Last is the flag of the last envelope. It is 0 if the stream ends without one.
 	Last byte
@@ -107,9 +107,10 @@ type Envelopes struct {
 	Header http.Header
 	// SetTimeout adds how long the call may take.
 	SetTimeout func(h http.Header, d time.Duration)
-	// Outcome returns the trailer of a response whose messages were read, and its error. Last is the
-	// content of the last envelope.
-	Outcome func(response *http.Response, last []byte) (yodel.Metadata, *yodel.Error)
+	// Outcome returns the trailer of a response whose messages were read, and its error. Last is
+	// the content of the last envelope, or nil without one. Messages says whether there were
+	// messages.
+	Outcome func(response *http.Response, last []byte, messages bool) (yodel.Metadata, *yodel.Error)
 }
 
 // Do makes one attempt of a call by a protocol with envelopes, as yodel.Link describes it.
@@ -174,10 +175,11 @@ type conversation struct {
 	response *http.Response
 	failure  error
 
-	opened bool // the response is the beginning of a stream
-	in     httpwire.Reader
-	last   []byte
-	end    error // of the messages; io.EOF if the server has ended them
+	opened   bool // the header of the response was checked
+	messages bool // a message was received
+	in       httpwire.Reader
+	last     []byte
+	end      error // of the messages; io.EOF if the server has ended them
 }
 
 // request returns the envelope of the only message of the request.
@@ -207,15 +209,14 @@ func (v *conversation) start(body io.Reader) {
 		send()
 		return
 	}
-	go send() // it ends with ctx
+	// While net/http waits for more of the request, it does not notice that ctx ends.
+	context.AfterFunc(v.ctx, func() { _ = v.out.CloseWithError(context.Cause(v.ctx)) }) // it never fails
+	go send()                                                                           // it ends with ctx
 }
 
 // close ends the exchange.
 func (v *conversation) close() {
 	v.cancel()
-	if v.out != nil {
-		_ = v.out.CloseWithError(context.Canceled) // it never fails
-	}
 	<-v.started
 	if v.response != nil {
 		_ = v.response.Body.Close() // the response is not needed any more
@@ -269,15 +270,13 @@ func (v *conversation) next() (flags byte, body []byte, err error) {
 	switch {
 	case errors.Is(err, httpwire.ErrCut):
 		return 0, nil, yodel.Errorf(yodel.Internal, "%s: the reply ends within a message", v.call.Method)
-	case err == io.EOF && v.protocol.Last != 0: //nolint:errorlint // it is bare
-		return 0, nil, v.missing()
 	case err != nil:
 		if _, ok := errors.AsType[*yodel.Error](err); !ok && err != io.EOF { //nolint:errorlint // as above
 			err = failed(v.ctx, err)
 		}
 		return 0, nil, err
 	case v.protocol.Last != 0 && flags&v.protocol.Last != 0:
-		v.last = body
+		v.last = append([]byte{}, body...)
 		if flags&httpwire.FlagCompressed != 0 {
 			if v.last, err = v.decompress(body); err != nil {
 				return 0, nil, err
@@ -292,6 +291,7 @@ func (v *conversation) next() (flags byte, body []byte, err error) {
 	case flags != 0 && !v.compressed():
 		return 0, nil, yodel.Errorf(yodel.Internal, "%s: a message is compressed, and the reply names no compression", v.call.Method)
 	}
+	v.messages = true
 	return flags, body, nil
 }
 
@@ -311,14 +311,6 @@ func (v *conversation) decompress(body []byte) ([]byte, error) {
 // compressed reports whether the response names the compression of the call.
 func (v *conversation) compressed() bool {
 	return v.encoding != "" && v.response.Header.Get(v.protocol.Encoding) == v.encoding
-}
-
-// missing returns the error of a response without its last envelope.
-func (v *conversation) missing() error {
-	if _, e := v.protocol.Outcome(v.response, nil); e != nil { // the header may have it
-		return io.EOF
-	}
-	return yodel.Errorf(yodel.Internal, "%s: the reply ends without an outcome", v.call.Method)
 }
 
 // open waits for the header of the response and checks it, once.
@@ -379,7 +371,7 @@ func (v *conversation) reply() error {
 
 // outcome returns the outcome of a response whose messages were read.
 func (v *conversation) outcome() error {
-	trailer, e := v.protocol.Outcome(v.response, v.last)
+	trailer, e := v.protocol.Outcome(v.response, v.last, v.messages)
 	if len(trailer) > 0 {
 		v.call.Trailer = trailer
 	}

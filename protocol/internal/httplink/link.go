@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/yodel-rpc/yodel"
 )
@@ -170,8 +171,14 @@ type streamError struct {
 
 func (streamError) Error() string { return "a stream was reset" }
 
-// refusedStream is the code of a stream that the server did not process, from RFC 9113, section 7.
-const refusedStream = 7
+// Codes of streams that were reset, from RFC 9113, section 7.
+const (
+	refusedStream  = 7 // the server did not process it
+	canceledStream = 8
+)
+
+// skew is how much earlier than the client a server may end a call because of its deadline.
+const skew = 20 * time.Millisecond
 
 // goAway is the text of the error of net/http for requests that the server did not process, because
 // they came after those that its GOAWAY names. Net/http has no name for it.
@@ -183,6 +190,10 @@ func failed(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	reset, ok := errors.AsType[streamError](err)
+	if at, limited := ctx.Deadline(); ok && reset.Code == canceledStream && limited && time.Until(at) < skew {
+		<-ctx.Done() // the server's clock has reached the deadline first
+		return context.Cause(ctx)
+	}
 	switch {
 	case ok && reset.Code == refusedStream, strings.HasSuffix(err.Error(), goAway):
 		return Unsent(err)
@@ -195,7 +206,7 @@ func failed(ctx context.Context, err error) error {
 // codeOfReset returns the code for a stream that was reset, from gRPC's document PROTOCOL-HTTP2.
 func codeOfReset(code uint32) yodel.Code {
 	switch code {
-	case 8: // CANCEL
+	case canceledStream:
 		return yodel.Canceled
 	case 11: // ENHANCE_YOUR_CALM
 		return yodel.ResourceExhausted

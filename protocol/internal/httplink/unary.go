@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package httplink
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+)
+
+// DoUnary makes one attempt of a unary call by Connect, as yodel.Link describes it. If get is set,
+// it sends a GET request.
+func (l *Link) DoUnary(ctx context.Context, call *yodel.Call, get bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	x, err := l.newExchange(ctx, call)
+	if err != nil {
+		return err
+	}
+	x.header["Connect-Protocol-Version"] = []string{"1"}
+	if d := x.left(); d > 0 {
+		x.header["Connect-Timeout-Ms"] = []string{httpwire.Millis(d)}
+	}
+	if x.encoding != "" {
+		x.header["Accept-Encoding"] = []string{x.encoding}
+	}
+	args, compressed, err := call.AppendArgs(nil)
+	if err != nil {
+		return err
+	}
+	if err := l.begin(); err != nil {
+		return err
+	}
+	defer l.finish()
+	response, err := x.sendUnary(args, compressed, get)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close() // it was read
+	return x.takeUnary(response)
+}
+
+// sendUnary sends the request.
+func (x *exchange) sendUnary(args []byte, compressed, get bool) (*http.Response, error) {
+	if get {
+		at := x.url()
+		at.RawQuery = "connect=v1&base64=1" // in the order that caches prefer
+		if compressed {
+			at.RawQuery += "&compression=" + url.QueryEscape(x.encoding)
+		}
+		at.RawQuery += "&encoding=" + url.QueryEscape(x.subtype) + "&message=" + base64.RawURLEncoding.EncodeToString(args)
+		delete(x.header, "Connect-Protocol-Version") // it is in the query
+		return x.send(http.MethodGet, at, nil)
+	}
+	x.header["Content-Type"] = []string{"application/" + x.subtype}
+	if compressed {
+		x.header["Content-Encoding"] = []string{x.encoding}
+	}
+	return x.send(http.MethodPost, x.url(), bytes.NewReader(args))
+}
+
+// takeUnary reads the response.
+func (x *exchange) takeUnary(response *http.Response) error {
+	h, call := response.Header, x.call
+	header := httpwire.Metadata(h)
+	for key := range header {
+		if strings.HasPrefix(key, trailerPrefix) {
+			delete(header, key)
+		}
+	}
+	if len(header) > 0 {
+		call.SetHeader(header)
+	}
+	if trailer := httpwire.Prefixed(h, trailerPrefix); len(trailer) > 0 {
+		call.Trailer = trailer
+	}
+	body, err := x.readAll(response.Body)
+	if err != nil {
+		return err
+	}
+	sent := h.Get("Content-Encoding")
+	if sent == "identity" {
+		sent = ""
+	}
+	if sent != "" && sent != x.encoding {
+		return yodel.Errorf(yodel.Internal, "%s: the reply has the compression %.40q, which the client does not accept", call.Method, sent)
+	}
+	media := httpwire.ContentType(h.Get("Content-Type"))
+	if response.StatusCode != http.StatusOK {
+		return x.unaryError(response, media, body, sent)
+	}
+	subtype, ok := strings.CutPrefix(media, "application/")
+	switch {
+	case !ok || httpwire.Codec(subtype) != httpwire.Codec(x.subtype) && call.Kind() == "unary" && !isCodec(subtype):
+		return yodel.Errorf(yodel.Unknown, "%s: the reply has the content type %.60q", call.Method, media)
+	case httpwire.Codec(subtype) != httpwire.Codec(x.subtype):
+		return yodel.Errorf(yodel.Internal, "%s: the reply has the content type %.60q", call.Method, media)
+	}
+	return call.TakeReply(body, sent != "")
+}
+
+// isCodec reports whether a content type names one of the codecs that Connect describes.
+func isCodec(subtype string) bool { return subtype == "proto" || subtype == "json" }
+
+const trailerPrefix = "trailer-"
+
+// readAll reads the body of a response.
+func (x *exchange) readAll(from io.Reader) ([]byte, error) {
+	most := x.link.Limits.MaxMessage
+	body, err := io.ReadAll(io.LimitReader(from, int64(most)+1))
+	if err != nil {
+		return nil, failed(x.ctx, err)
+	}
+	if len(body) > most {
+		return nil, &yodel.Error{
+			Code: yodel.ResourceExhausted, ID: "YDL2202",
+			Message: x.call.Method + ": the reply is larger than the client's limit",
+		}
+	}
+	return body, nil
+}
+
+// An Error is an error as Connect has it in JSON.
+type Error struct {
+	Code    string   `json:"code"`
+	Message string   `json:"message"`
+	Details []Detail `json:"details"`
+}
+
+// A Detail is a detail of an Error.
+type Detail struct {
+	Type  string `json:"type"`
+	Value string `json:"value"` // base64
+}
+
+// Err returns the error, or nil if its code or its details are malformed.
+func (e *Error) Err() *yodel.Error {
+	told := &yodel.Error{Message: e.Message}
+	if told.Code.UnmarshalText([]byte(e.Code)) != nil || told.Code == 0 {
+		return nil
+	}
+	for _, d := range e.Details {
+		value, err := httpwire.Binary(d.Value)
+		if err != nil {
+			return nil
+		}
+		told.Details = append(told.Details, yodel.Detail{Type: d.Type[strings.LastIndexByte(d.Type, '/')+1:], Value: value})
+	}
+	return told
+}
+
+// unaryError returns the error of a response.
+func (x *exchange) unaryError(response *http.Response, media string, body []byte, encoding string) error {
+	if encoding != "" {
+		var err error
+		if body, err = x.call.Compressing().Decompress(nil, body, x.link.Limits.MaxMessage); err != nil {
+			body = nil // the status says what is known
+		}
+	}
+	e := yodel.Errorf(httpwire.CodeOf(response.StatusCode), "%s: the server answered with HTTP status %.60s", x.call.Method, response.Status)
+	var said Error
+	if media == "application/json" && json.Unmarshal(body, &said) == nil {
+		if told := said.Err(); told != nil {
+			e = told
+		} else if said.Message != "" {
+			e.Message = said.Message
+		}
+	}
+	httpwire.GetError(response.Header, e)
+	return e
+}
