@@ -98,6 +98,9 @@ func TestValuesOverASession(t *testing.T) {
 		request := new(yodel.Encoded)
 		request.SetValues([]byte("17"), []byte("5"))
 		v.Body, v.Several = request.Body, v.Positional()
+		if in, out := v.Arity(); in != 2 || out != 2 {
+			return fmt.Errorf("the method has %d arguments and %d results, want 2 and 2", in, out)
+		}
 		if e := v.Admit(len(v.Body), true); e != nil {
 			return e
 		}
@@ -114,6 +117,26 @@ func TestValuesOverASession(t *testing.T) {
 	}}, yodel.ServerOptions{})
 	handle(t, network.Server, "shop.DivMod", func(a, b int) (int, int, error) { return a / b, a % b, nil })
 	if got := ask(t, network.dial(t), "DivMod", ""); got != "[3 2] shop.DivMod <nil>" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// Arity is what a Protocol needs to know of a method before it can make a body.
+func TestArity(t *testing.T) {
+	network := serveLines(t, lines{serve: func(_ context.Context, s *yodel.Session) error {
+		for _, method := range []string{"Three", "Void", "One", "None"} {
+			v := s.Begin(method, s.Codec("json"), nil)
+			in, out := v.Arity()
+			_, _ = fmt.Fprintf(s, "%s %d %d, ", method, in, out)
+			v.End()
+		}
+		_, _ = fmt.Fprintln(s)
+		return s.Next()
+	}}, yodel.ServerOptions{})
+	handle(t, network.Server, "Three", func(a, b, c int) (int, error) { return a + b + c, nil })
+	handle(t, network.Server, "Void", func(int) error { return nil })
+	handle(t, network.Server, "One", func(_ context.Context, a *int) (*int, error) { return a, nil })
+	if got := ask(t, network.dial(t), "x", ""); got != "Three 3 1, Void 1 0, One 1 1, None 0 0," {
 		t.Errorf("got %s", got)
 	}
 }

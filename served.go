@@ -110,6 +110,18 @@ func (v *Served) Kind() string {
 // then that of several values, even if there is only one of them, and so is the reply.
 func (v *Served) Positional() bool { return v.in.method != nil && v.in.method.positional }
 
+// Arity returns how many values the request and the reply of the method have: one each, unless
+// Positional returns true. It returns 0 if the server has no such method.
+func (v *Served) Arity() (arguments, results int) {
+	switch m := v.in.method; {
+	case m == nil:
+		return 0, 0
+	case m.positional:
+		return len(m.in), len(m.out)
+	}
+	return 1, 1
+}
+
 // Admit reserves room for the call and its request of n bytes. A Protocol calls it before it
 // allocates memory for the request. If the session or the server has no room, Admit waits for room
 // if wait is true, and fails otherwise. A Protocol should call Admit with wait on the goroutine
