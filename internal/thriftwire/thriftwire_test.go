@@ -101,8 +101,8 @@ func TestFields(t *testing.T) {
 		b := fromHex(t, text)
 		var again []byte
 		last, n := int16(0), 0
-		r := thriftwire.Reader{Format: format, Bytes: b}
-		err := r.Fields(false, func(id int16, _ thriftwire.Type, encoded []byte) (err error) {
+		r := thriftwire.Reader{Format: format, Bytes: bytes.Clone(b)}
+		err := r.Fields(func(id int16, _ thriftwire.Type, encoded []byte) (err error) {
 			n++
 			again, err = thriftwire.AppendFieldOf(again, format, encoded, id, last)
 			last = id
@@ -111,8 +111,8 @@ func TestFields(t *testing.T) {
 		if again = append(again, 0); err != nil || n != 12 || !bytes.Equal(again, b) {
 			t.Errorf("%v: %d fields, %v\n got %x\nwant %x", format, n, err, again, b)
 		}
-		r = thriftwire.Reader{Format: format, Bytes: append(b, 1)}
-		if err := r.Fields(false, func(int16, thriftwire.Type, []byte) error { return nil }); err == nil {
+		r = thriftwire.Reader{Format: format, Bytes: append(bytes.Clone(b), 1)}
+		if err := r.Fields(func(int16, thriftwire.Type, []byte) error { return nil }); err == nil {
 			t.Errorf("%v: a byte behind the struct was ignored", format)
 		}
 		for _, bad := range [][]byte{nil, {format.ArgsMark(), 0}} {

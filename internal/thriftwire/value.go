@@ -81,11 +81,10 @@ func AppendFieldOf(dst []byte, f Format, encoded []byte, id, last int16) ([]byte
 	return append(AppendField(dst, f, Struct, id, last), encoded...), nil
 }
 
-// Fields calls f with the number of each field of a struct, and with its value encoded so that it
-// stands alone. The value is valid until the call returns. Fields returns the first error of f.
-// The struct must end with the bytes of r, unless more is set.
-func (r *Reader) Fields(more bool, f func(id int16, t Type, encoded []byte) error) error {
-	var scratch []byte
+// Fields calls f with the number and the type of each field of a struct, and with its value encoded
+// so that it stands alone. It overwrites the headers of the fields for that. It returns the first
+// error of f. The struct must end with the bytes of r.
+func (r *Reader) Fields(f func(id int16, t Type, encoded []byte) error) error {
 	for last := int16(0); ; {
 		t, id, err := r.Field(last)
 		if err != nil {
@@ -94,22 +93,20 @@ func (r *Reader) Fields(more bool, f func(id int16, t Type, encoded []byte) erro
 		if t == Stop {
 			break
 		}
-		isTrue := r.truth == compactTrue
-		at := r.At
+		isTrue, at := r.truth == compactTrue, r.At
 		if err = r.Skip(t, 1); err != nil {
 			return fmt.Errorf("field %d: %w", id, err)
 		}
-		scratch = scratch[:0]
 		if t != Struct {
-			scratch = append(scratch, r.Format.Mark(t, isTrue))
+			at--
+			r.Bytes[at] = r.Format.Mark(t, isTrue)
 		}
-		scratch = append(scratch, r.Bytes[at:r.At]...)
-		if err = f(id, t, scratch); err != nil {
+		if err = f(id, t, r.Bytes[at:r.At]); err != nil {
 			return err
 		}
 		last = id
 	}
-	if n := len(r.Bytes) - r.At; n > 0 && !more {
+	if n := len(r.Bytes) - r.At; n > 0 {
 		return fmt.Errorf("%d bytes follow the struct", n)
 	}
 	return nil
