@@ -27,7 +27,8 @@
 //
 // The reply of a method is field 0 of its result. A method without results is void. A method with
 // several results cannot be called, because Thrift has only one. A oneway call is executed as a
-// yodel.Call with OneWay. Nothing is sent back, not even an error.
+// yodel.Call with OneWay. Nothing is sent back, not even an error. List such methods in
+// Options.OneWay, because some clients do not say that a call is oneway.
 //
 // # Errors
 //
@@ -52,6 +53,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -70,6 +72,10 @@ type Options struct {
 	// is done. It is for clients that assign replies to requests by their sequence numbers. Most
 	// Thrift clients do not.
 	Concurrent bool
+	// OneWay has the names of yodel methods that are oneway in Thrift's language. Some clients,
+	// such as Apache's for Go, send oneway calls like any other, and still expect no reply. List
+	// all such methods: such a client takes an unexpected reply as that of its next call.
+	OneWay []string
 	// Throws has the declared exceptions of methods.
 	Throws Throws
 }
@@ -316,6 +322,9 @@ func (c *conn) begin(head thriftwire.Header) (*call, error) {
 		return nil, fmt.Errorf("the client uses the %v protocol: add the codec %q to ServerOptions.Codecs", head.Format, codecNames[head.Format])
 	}
 	v := c.resolve(head.Name, codec)
+	if slices.Contains(c.options.OneWay, v.Call().Method) {
+		head.Type = thriftwire.OneWay
+	}
 	v.Call().OneWay = head.Type == thriftwire.OneWay
 	if _, method, ok := strings.Cut(head.Name, ":"); ok {
 		head.Name = method // TMultiplexedProtocol expects it in replies
