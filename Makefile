@@ -12,7 +12,7 @@ RUN          :=
 FUZZTIME     := 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all test-timing lint microbench bench bench-full bench-pair bench-check bench-test fuzz build-all alone chaos
+.PHONY: help test test-all test-timing conformance-test lint microbench bench bench-full bench-pair bench-check bench-test fuzz build-all alone chaos
 
 # GOTEST runs the tests. CI replaces it by a runner that keeps the events.
 GOTEST := go test
@@ -23,7 +23,7 @@ TIMED := . ./internal/mux ./internal/torture ./middleware/... ./balance ./recomm
 SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: ## vet and test all that needs no other server, in minutes; test-all adds the race detector
 	$(GOTEST) -vet=all -p 4 $$(go list work | grep -Ev '$(SERVED)')
@@ -33,6 +33,13 @@ test-all: ## vet and test everything, with real servers: what a change has to pa
 
 test-timing: ## test without the race detector what judges allocations, memory, time or speed
 	YODEL_REAL=1 $(GOTEST) -count=1 -p 1 -timeout 30m $(TIMED)
+
+# Each of these modules has the dependencies of its own go.mod, which the workspace must not have.
+conformance-test: ## test protocols with other systems' implementations of them
+	@for folder in conformance/thrift; do \
+		echo "test $$folder"; \
+		(cd "$$folder" && GOWORK=off go vet ./... && GOWORK=off go test -race ./...) || exit 1; \
+	done
 
 lint: $(LINT) ## run golangci-lint over every module
 	$(LINT) config verify
@@ -81,7 +88,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 	fuzz() { (cd "$$folder" && go test -run='^$$' -fuzz="^$$target$$" -fuzztime=$(FUZZTIME) .) >"$$log" 2>&1; }; \
 	ran_out() { grep -q '^ *context deadline exceeded$$' "$$log" && ! grep -q 'Failing input' "$$log"; }; \
-	grep -rEo --include='*_test.go' --exclude-dir=bench '^func Fuzz[A-Za-z0-9_]*' . | sort | \
+	grep -rEo --include='*_test.go' --exclude-dir=bench '^func Fuzz[A-Za-z0-9_]*' . | grep -v '^./conformance/thrift/' | sort | \
 	while IFS=: read -r file func; do \
 		folder=$${file%/*} target=$${func#func }; \
 		echo "fuzz $$folder $$target"; \
