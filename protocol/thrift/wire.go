@@ -32,7 +32,8 @@ type WireOptions struct {
 	Multiplexed bool
 	// Concurrent sends calls while others of the same connection wait for replies, for servers that
 	// execute the requests of one connection at the same time. Default: a connection carries one
-	// call at a time, and further calls wait in their order.
+	// call at a time. Further calls use other connections, up to ClientOptions.ConnsPerEndpoint,
+	// which should be higher than its default of 1. Beyond that they wait in their order.
 	Concurrent bool
 	// Throws has the declared exceptions of methods.
 	Throws Throws
@@ -152,6 +153,9 @@ func (l *link) await(ctx context.Context) error {
 		return pipelined.Unsent(l.Err())
 	}
 }
+
+// Full reports whether another call would have to wait: see yodel.Link.
+func (l *link) Full() bool { return len(l.turn) > 0 }
 
 // release lets the next call be sent.
 func (l *link) release() {

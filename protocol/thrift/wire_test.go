@@ -279,3 +279,27 @@ func TestWireNeedsACodecOfThrift(t *testing.T) {
 		}
 	}
 }
+
+// Calls that would wait for others use further connections, as many as the client allows.
+func TestFurtherConnections(t *testing.T) {
+	s := serve(t, &thrift.Options{Service: "Arith"}, yodel.ServerOptions{})
+	c := calling(t, dialects[2], s.addr, thrift.WireOptions{}, yodel.ClientOptions{ConnsPerEndpoint: 3})
+	var all sync.WaitGroup
+	for i := range 3 {
+		all.Go(func() {
+			if err := c.Call(t.Context(), "Arith.Wait", yodel.Values{"x"}, yodel.Values{new(string)}); err != nil {
+				t.Errorf("call %d: %v", i, err)
+			}
+		})
+		select {
+		case <-s.began:
+		case <-time.After(10 * time.Second):
+			t.Errorf("call %d waits for the others", i)
+		}
+	}
+	if n := len(c.Stats().Endpoints[0].Conns); n != 3 {
+		t.Errorf("%d connections were made, want 3", n)
+	}
+	close(s.release)
+	all.Wait()
+}
