@@ -20,7 +20,7 @@ GOTEST := go test
 TIMED := . ./internal/mux ./internal/torture ./middleware/... ./balance ./recommended ./restart ./conformance/... ./compress/klauspost ./examples
 # These need another system's server for nearly every test, and minutes to build. The attacks judge latencies, which the
 # tests of other packages change: test-timing runs them alone.
-SERVED := /(conformance/attacks|conformance/connect|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
+SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,7 +77,7 @@ bench-test: ## test the suite that compares frameworks, and run a little of each
 
 # They need the modules of the other frameworks, and stand outside of the workspace.
 peer-test: ## test the protocols of other frameworks with those frameworks themselves
-	@for folder in conformance/rpcx; do \
+	@for folder in conformance/connect conformance/rpcx conformance/thrift; do \
 		echo "test $$folder"; \
 		(cd "$$folder" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
 	done
@@ -88,7 +88,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 	fuzz() { (cd "$$folder" && go test -run='^$$' -fuzz="^$$target$$" -fuzztime=$(FUZZTIME) .) >"$$log" 2>&1; }; \
 	ran_out() { grep -q '^ *context deadline exceeded$$' "$$log" && ! grep -q 'Failing input' "$$log"; }; \
-	grep -rEo --include='*_test.go' --exclude-dir=bench '^func Fuzz[A-Za-z0-9_]*' . | sort | \
+	grep -rEo --include='*_test.go' --exclude-dir=bench '^func Fuzz[A-Za-z0-9_]*' . | grep -vE '^./conformance/(connect|rpcx|thrift)/' | sort | \
 	while IFS=: read -r file func; do \
 		folder=$${file%/*} target=$${func#func }; \
 		echo "fuzz $$folder $$target"; \
@@ -98,7 +98,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 
 # The example with etcd in it is left out: it takes minutes for each platform, and what it uses of the rest is built anyway.
 build-all: ## build every module for every platform
-	@packages=$$(go list -f '{{if .GoFiles}}{{.ImportPath}}{{end}}' work | grep -Ev '/(examples/cluster|conformance/connect)'); \
+	@packages=$$(go list -f '{{if .GoFiles}}{{.ImportPath}}{{end}}' work | grep -v /examples/cluster); \
 	for platform in $(PLATFORMS); do \
 		echo "build $$platform"; \
 		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -o /dev/null $$packages || exit 1; \

@@ -82,8 +82,13 @@ func (ep *Endpoint) connected(ctx context.Context, deadline time.Time, alone boo
 		}
 	}
 	ep.mu.Unlock()
-	if conn, _ := leastLoaded(*ep.conns.Load()); conn != nil {
-		return conn, nil // an additional connection is being made; this call does not wait for it
+	if conn, full := leastLoaded(*ep.conns.Load()); conn != nil { // an additional connection is being made
+		if full && conn.link != nil { // the call would wait for others on this one
+			if further, err := ep.await(ctx, d, deadline); err == nil {
+				return further, nil
+			}
+		}
+		return conn, nil
 	}
 	conn, err := ep.await(ctx, d, deadline)
 	if _, failed := err.(*dialError); failed { //nolint:errorlint // it is not wrapped yet

@@ -79,7 +79,7 @@ func (d *dialledConn) hasEnded(err error) {
 // load returns the number of open calls, and whether another call would wait.
 func (d *dialledConn) load() (open int, full bool) {
 	if d.link != nil {
-		return int(d.link.open.Load()), false
+		return int(d.link.open.Load()), d.link.full != nil && d.link.full()
 	}
 	return d.mux.Load()
 }

@@ -29,6 +29,7 @@ type link struct {
 	guard   *guard
 	closing <-chan struct{}
 	done    <-chan struct{}
+	full    func() bool  // of the Link; nil if it has none
 	open    atomic.Int64 // calls in flight
 	replied atomic.Bool  // a call was answered
 	shutOff atomic.Bool  // the client has closed it
@@ -44,6 +45,9 @@ func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn,
 	err := l.guard.apart("the Wire's Connect", nil, func() (err error) {
 		if l.Link, err = ep.wire.Connect(ctx, nc, ep); err == nil {
 			l.closing, l.done = l.Closing(), l.Done()
+			if limited, ok := l.Link.(interface{ Full() bool }); ok {
+				l.full = limited.Full
+			}
 		}
 		return err
 	})

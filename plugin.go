@@ -87,6 +87,10 @@ type Wire interface {
 }
 
 // A Link is a connection on which a Wire carries calls. Its methods are called concurrently.
+//
+// It may have a method Full() bool, which reports whether another call would have to wait for the
+// calls in flight. The client then makes another connection, if ClientOptions.ConnsPerEndpoint
+// allows more than one. Full must not block.
 type Link interface {
 	// Do makes one attempt of a call. It returns when the reply is decoded into call.Reply. If ctx
 	// ends first, it returns the cause of ctx. The deadline of ctx is not later than the deadline

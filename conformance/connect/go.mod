@@ -8,3 +8,11 @@ require (
 	github.com/yodel-rpc/yodel/compress/klauspost v0.0.0
 	google.golang.org/protobuf v1.36.12
 )
+
+require github.com/klauspost/compress v1.20.3 // indirect
+
+replace (
+	github.com/yodel-rpc/yodel => ../..
+	github.com/yodel-rpc/yodel/codec/protobuf => ../../codec/protobuf
+	github.com/yodel-rpc/yodel/compress/klauspost => ../../compress/klauspost
+)

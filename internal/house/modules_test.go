@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -27,7 +28,13 @@ func moduleFaults(folder, text string) []string {
 	return faults
 }
 
-// workFaults wants go.work to list every module of the repository except those in bench.
+// isReleased reports whether a module of the repository is released. Those in bench and conformance
+// only measure or test, with the dependencies of other systems.
+func isReleased(folder string) bool {
+	return !inBench(folder) && !strings.HasPrefix(folder, "conformance/")
+}
+
+// workFaults wants go.work to list every module of the repository that is released.
 func workFaults(text string, modules []string) []string {
 	var faults, listed []string
 	for _, words := range directives(text) {
@@ -37,9 +44,9 @@ func workFaults(text string, modules []string) []string {
 	}
 	for _, folder := range modules {
 		switch in := slices.Contains(listed, folder); {
-		case in && inBench(folder):
+		case in && !isReleased(folder):
 			faults = append(faults, fmt.Sprintf("go.work lists %s: its dependencies would reach every module", folder))
-		case !in && !inBench(folder):
+		case !in && isReleased(folder):
 			faults = append(faults, fmt.Sprintf("go.work does not list %s", folder))
 		}
 	}
@@ -48,8 +55,8 @@ func workFaults(text string, modules []string) []string {
 
 func TestModulesCanBeReleased(t *testing.T) {
 	for _, folder := range readRepository(t).modules {
-		if inBench(folder) {
-			continue // never released
+		if !isReleased(folder) {
+			continue
 		}
 		text, err := readText(path.Join(folder, "go.mod"))
 		if err != nil {
@@ -81,6 +88,8 @@ func TestModuleRulesCatchViolations(t *testing.T) {
 		{"module in the wrong place", moduleFaults("codec/a", "module "+module+"/codec/b\n"), true},
 		{"workspace", workFaults("use (\n\t.\n\t./codec/a // new\n)\n", []string{".", "codec/a", "bench"}), false},
 		{"module that the workspace lacks", workFaults("use .\n", []string{".", "codec/a"}), true},
+		{"workspace without conformance", workFaults("use .\n", []string{".", "conformance/a"}), false},
+		{"conformance in the workspace", workFaults("use .\nuse ./conformance/a\n", []string{".", "conformance/a"}), true},
 		{"bench in the workspace", workFaults("use .\nuse ./bench\n", []string{".", "bench"}), true},
 	}
 	for _, test := range tests {

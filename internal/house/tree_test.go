@@ -163,11 +163,5 @@ func report(t *testing.T, faults []string) {
 	}
 }
 
-// inBench reports whether a path is in bench or in another module that needs other frameworks. They
-// stand outside of the workspace so that the dependencies of these frameworks do not reach ours.
-func inBench(name string) bool {
-	return name == "bench" || strings.HasPrefix(name, "bench/") || slices.Contains(withPeers, name)
-}
-
-// withPeers are the modules outside of bench that test yodel with other frameworks.
-var withPeers = []string{"conformance/rpcx"}
+// inBench reports whether a path is in bench.
+func inBench(name string) bool { return name == "bench" || strings.HasPrefix(name, "bench/") }

@@ -279,8 +279,19 @@ func (x *exchange) sendUnary(subtype string, e *yodel.Error) {
 	}
 }
 
+// skew is how long the server waits for a client to end a call whose deadline has passed. Most
+// clients do so at that time. A client that has received only the header of the response then would
+// take it for a malformed one.
+const skew = 20 * time.Millisecond
+
 // sendError sends an error as the response of a unary call.
 func (x *exchange) sendError(e *yodel.Error) {
+	if at := x.v.Call().Deadline; e.Code == yodel.DeadlineExceeded && !at.IsZero() && !time.Now().Before(at) {
+		select {
+		case <-time.After(skew):
+		case <-x.r.Context().Done():
+		}
+	}
 	h := x.w.Header()
 	h["Content-Type"] = []string{"application/json"}
 	httpwire.SetError(h, "", e)

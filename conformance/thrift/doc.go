@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package thrift tests protocol/thrift and codec/thrift with Apache Thrift's implementation for Go
+// and code that its compiler generated: its clients call a yodel server, a yodel client calls its
+// server, and both encode the same messages. It is a module of its own, so that the root needs
+// nothing but the standard library. Run it with
+//
+//	GOWORK=off go test ./...
+//
+// To generate the code again, use version 0.17 of the compiler:
+//
+//	thrift -r --gen go:skip_remote,package_prefix=github.com/yodel-rpc/yodel/conformance/thrift/gen/ -out gen thrifttest.thrift
+package thrift

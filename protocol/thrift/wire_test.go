@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package thrift_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/thriftwire"
+	"github.com/yodel-rpc/yodel/protocol/thrift"
+)
+
+// calling returns a client that calls a Thrift server.
+func calling(t testing.TB, d dialect, addr string, o thrift.WireOptions, co yodel.ClientOptions) *yodel.Client {
+	t.Helper()
+	o.Unframed = !d.framed
+	co.Codec = codecs[d.format]
+	co.Wires = []yodel.Wire{thrift.Wire(co.Codec, &o)}
+	c := yodel.NewClient(yodel.Static("thrift://"+addr), &co)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// wireDialects are those that a Wire speaks.
+var wireDialects = []dialect{dialects[0], dialects[2], dialects[4], dialects[5]}
+
+func TestWire(t *testing.T) {
+	throws := thrift.Throws{"Arith.Div": {1: (*ZeroError)(nil)}}
+	for _, d := range wireDialects {
+		t.Run(d.String(), func(t *testing.T) {
+			s := serve(t, &thrift.Options{Service: "Arith", Throws: throws}, yodel.ServerOptions{})
+			for _, multiplexed := range []bool{false, true} {
+				c := calling(t, d, s.addr, thrift.WireOptions{Multiplexed: multiplexed, Throws: throws}, yodel.ClientOptions{})
+				checkCalls(t, c)
+			}
+		})
+	}
+}
+
+// checkCalls calls the methods of Arith.
+func checkCalls(t *testing.T, c *yodel.Client) {
+	t.Helper()
+	var sum int32
+	if err := c.Call(t.Context(), "Arith.Add", yodel.Values{int32(3), int32(4)}, yodel.Values{&sum}); err != nil || sum != 7 {
+		t.Errorf("Add: got %d, %v", sum, err)
+	}
+	if err := c.Call(t.Context(), "Arith.Neg", new(int32(3)), &sum); err != nil || sum != -3 {
+		t.Errorf("Neg: got %d, %v", sum, err)
+	}
+	var p Point
+	if err := c.Call(t.Context(), "Arith.Move", &Point{1, 2}, &p); err != nil || p != (Point{2, 1}) {
+		t.Errorf("Move: got %v, %v", p, err)
+	}
+	var text string
+	if err := c.Call(t.Context(), "Arith.Both", &Pair{P: &Point{}}, &text); err != nil || text != "true false" {
+		t.Errorf("Both: got %q, %v", text, err)
+	}
+	not := true
+	if err := c.Call(t.Context(), "Arith.Not", yodel.Values{true}, yodel.Values{&not}); err != nil || not {
+		t.Errorf("Not: got %t, %v", not, err)
+	}
+	if err := c.Call(t.Context(), "Arith.Nothing", yodel.Values{true}, yodel.Values{}); err != nil {
+		t.Errorf("Nothing: got %v", err)
+	}
+	if err := c.Call(t.Context(), "Arith.Empty", &Point{}, &struct{}{}); err != nil {
+		t.Errorf("Empty: got %v", err)
+	}
+	var zero *ZeroError
+	err := c.Call(t.Context(), "Arith.Div", yodel.Values{int32(9), int32(0)}, yodel.Values{&sum})
+	if !errors.As(err, &zero) || zero.Dividend != 9 || yodel.CodeOf(err) != yodel.Unknown {
+		t.Errorf("Div: got %v", err)
+	}
+	if err := c.Notify(t.Context(), "Arith.Add", yodel.Values{int32(1), int32(2)}); err != nil {
+		t.Errorf("a oneway call: %v", err)
+	}
+	var e yodel.Encoded
+	if err := c.Call(t.Context(), "Arith.Move", &Point{1, 2}, &e); err != nil {
+		t.Errorf("Move: %v", err)
+	}
+	if err := c.Call(t.Context(), "Arith.Move", &e, &p); err != nil || p != (Point{1, 2}) {
+		t.Errorf("Move of an encoded message: got %v, %v", p, err)
+	}
+	if err := c.Call(t.Context(), "Arith.Add", yodel.Values{int32(1), int32(2)}, &e); err != nil || !e.Several {
+		t.Errorf("Add: got %x, %v", e.Body, err)
+	}
+}
+
+func TestErrorsOfWire(t *testing.T) {
+	s := serve(t, &thrift.Options{Service: "Arith", Throws: thrift.Throws{"Arith.Div": {1: (*ZeroError)(nil)}}}, yodel.ServerOptions{})
+	for _, d := range wireDialects {
+		c := calling(t, d, s.addr, thrift.WireOptions{}, yodel.ClientOptions{Limits: yodel.Limits{MaxMessage: 100_000}})
+		for name, test := range map[string]struct {
+			call *yodel.Call
+			code yodel.Code
+			says string
+			sent bool // it may have been executed
+		}{
+			"a code":            {&yodel.Call{Method: "Arith.Refuse", Args: &Point{}, Reply: new(Point)}, yodel.NotFound, "no such point", true},
+			"not declared":      {&yodel.Call{Method: "Arith.Div", Args: yodel.Values{int32(1), int32(0)}, Reply: yodel.Values{new(int32)}}, yodel.Unknown, "exception of field 1", true},
+			"no method":         {&yodel.Call{Method: "Arith.Nope", Args: &Point{}, Reply: new(Point)}, yodel.Unimplemented, "no method", false},
+			"another type":      {&yodel.Call{Method: "Arith.Move", Args: new("x"), Reply: new(Point)}, yodel.InvalidArgument, "want i32", true},
+			"another result":    {&yodel.Call{Method: "Arith.Move", Args: &Point{}, Reply: new(string)}, yodel.Internal, "does not fit", true},
+			"no result":         {&yodel.Call{Method: "Arith.Nothing", Args: new(true), Reply: new(string)}, yodel.Internal, "no result", true},
+			"a channel":         {&yodel.Call{Method: "Arith.Move", Args: make(chan int)}, yodel.InvalidArgument, "no type of Thrift", false},
+			"a value":           {&yodel.Call{Method: "Arith.Add", Args: yodel.Values{int32(1), make(chan int)}, Reply: yodel.Values{new(int32)}}, yodel.InvalidArgument, "value 2", false},
+			"an argument twice": {&yodel.Call{Method: "Arith.Both", Args: yodel.Values{&Pair{}, &Pair{}}, Reply: yodel.Values{new(string)}}, yodel.InvalidArgument, "part of others", false},
+			"several results":   {&yodel.Call{Method: "Arith.DivMod", Args: yodel.Values{int32(1), int32(1)}, Reply: yodel.Values{new(int32), new(int32)}}, yodel.Unimplemented, "several results", false},
+			"an attachment":     {&yodel.Call{Method: "Arith.Move", Args: &Point{}, Attachment: []byte("x")}, yodel.Unimplemented, "attachments", false},
+			"another codec":     {&yodel.Call{Method: "Arith.Move", Args: &yodel.Encoded{}, Codec: yodel.JSON}, yodel.InvalidArgument, "encoded already", false},
+			"nothing encoded":   {&yodel.Call{Method: "Arith.Move", Args: &yodel.Encoded{}}, yodel.InvalidArgument, "empty", false},
+			"too large":         {&yodel.Call{Method: "Arith.Move", Args: new(strings.Repeat("x", 200_000))}, yodel.ResourceExhausted, "limit", false},
+			"an ordered call":   {&yodel.Call{Method: "Arith.Move", Args: &Point{}, Ordered: true}, yodel.FailedPrecondition, "no order", false},
+		} {
+			err := c.Do(t.Context(), test.call)
+			if yodel.CodeOf(err) != test.code || !strings.Contains(err.Error(), test.says) || yodel.NotProcessed(err) == test.sent {
+				t.Errorf("%v, %s: got %v (not processed: %t), want %v with %q", d, name, err, yodel.NotProcessed(err), test.code, test.says)
+			}
+			var p Point
+			if err := c.Call(t.Context(), "Arith.Move", &Point{1, 2}, &p); err != nil || p != (Point{2, 1}) {
+				t.Errorf("%v, %s, the next call: got %v, %v", d, name, p, err)
+			}
+		}
+		for _, err := range yodel.Feed[Point, Point]("Arith.Move").Call(t.Context(), c, &Point{}) {
+			if yodel.CodeOf(err) != yodel.Unimplemented || !strings.Contains(err.Error(), "no streams") {
+				t.Errorf("a stream: got %v", err)
+			}
+		}
+		if stats := c.Stats().Endpoints[0]; stats.Protocol != "thrift" || len(stats.Conns) != 1 {
+			t.Errorf("%v: got the counters %+v", d, stats)
+		}
+	}
+}
+
+// A connection carries one call at a time, unless the calls are concurrent.
+func TestCallsOfOneConnection(t *testing.T) {
+	for _, concurrent := range []bool{false, true} {
+		s := serve(t, &thrift.Options{Service: "Arith", Concurrent: true}, yodel.ServerOptions{})
+		c := calling(t, dialects[2], s.addr, thrift.WireOptions{Concurrent: concurrent}, yodel.ClientOptions{})
+		var all sync.WaitGroup
+		for i := range 3 {
+			all.Go(func() {
+				var got string
+				if err := c.Call(t.Context(), "Arith.Wait", yodel.Values{fmt.Sprint(i)}, yodel.Values{&got}); err != nil || got != fmt.Sprint(i) {
+					t.Errorf("call %d: got %q, %v", i, got, err)
+				}
+			})
+		}
+		<-s.began
+		if concurrent {
+			<-s.began
+			<-s.began
+		} else {
+			select {
+			case <-s.began:
+				t.Error("two calls run at a time")
+			case <-time.After(20 * time.Millisecond): // a correct link passes in any case
+			}
+		}
+		close(s.release)
+		all.Wait()
+	}
+}
+
+// A caller that stops waiting leaves the connection occupied until the reply comes. The next caller
+// does not get that reply.
+func TestLateReply(t *testing.T) {
+	s := serve(t, &thrift.Options{Service: "Arith"}, yodel.ServerOptions{})
+	c := calling(t, dialects[2], s.addr, thrift.WireOptions{}, yodel.ClientOptions{})
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan error, 1)
+	go func() {
+		first <- c.Call(ctx, "Arith.Wait", yodel.Values{"first"}, yodel.Values{new(string)})
+	}()
+	<-s.began
+	cancel()
+	if err := <-first; yodel.CodeOf(err) != yodel.Canceled {
+		t.Errorf("got %v", err)
+	}
+	short, stop := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer stop()
+	if err := c.Call(short, "Arith.Add", yodel.Values{int32(1), int32(2)}, yodel.Values{new(int32)}); yodel.CodeOf(err) != yodel.DeadlineExceeded || !yodel.NotProcessed(err) {
+		t.Errorf("a call behind it: got %v", err)
+	}
+	close(s.release)
+	var sum int32
+	if err := c.Call(t.Context(), "Arith.Add", yodel.Values{int32(1), int32(2)}, yodel.Values{&sum}); err != nil || sum != 3 {
+		t.Errorf("got %d, %v", sum, err)
+	}
+}
+
+// answering starts a server that sends the bytes that answer returns, and closes the connection.
+func answering(t *testing.T, answer func(request *bufio.Reader) []byte) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer conn.Close()
+				replies := bufio.NewReader(conn)
+				_, _ = conn.Write(answer(replies)) // the client may have left
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		all.Wait()
+	})
+	return l.Addr().String()
+}
+
+// Servers that break the protocol, or go beyond limits, fail the call.
+func TestBadServers(t *testing.T) {
+	d := dialect{framed: true}
+	reply := func(seq int32, kind byte, fields ...[]byte) []byte {
+		return d.message(thriftwire.Header{Type: kind, Seq: seq, Name: "Move"}, fields...)
+	}
+	for name, test := range map[string]struct {
+		reply []byte
+		code  yodel.Code
+		says  string
+	}{
+		"another number":  {reply(7, thriftwire.Reply), yodel.Unavailable, "which no request waits for"},
+		"negative number": {reply(-1, thriftwire.Reply), yodel.Unavailable, "number -1"},
+		"a call":          {reply(1, thriftwire.Call), yodel.Unavailable, "message of type 1"},
+		"another format":  {dialect{format: thriftwire.Compact, framed: true}.message(thriftwire.Header{Type: thriftwire.Reply, Seq: 1}), yodel.Unavailable, "compact protocol"},
+		"garbage":         {[]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), yodel.Unavailable, ""},
+		"cut":             {reply(1, thriftwire.Reply)[:12], yodel.Unavailable, ""},
+		"damaged":         {d.frame(append(thriftwire.AppendHeader(nil, &thriftwire.Header{Type: thriftwire.Reply, Seq: 1}), 0xff)), yodel.Internal, "does not fit"},
+		"too large":       {reply(1, thriftwire.Reply, make([]byte, 20_000)), yodel.ResourceExhausted, "limit is 10000"},
+		"text alone":      {reply(1, thriftwire.Exception, d.encode("oh")...), yodel.Unknown, "oh"},
+		"unknown method":  {reply(1, thriftwire.Exception, d.encode("oh", int32(1))...), yodel.Unimplemented, "oh"},
+		"protocol error":  {reply(1, thriftwire.Exception, d.encode("oh", int32(7))...), yodel.InvalidArgument, "oh"},
+		"unsupported":     {reply(1, thriftwire.Exception, d.encode("oh", int32(9))...), yodel.Unimplemented, "oh"},
+		"empty exception": {reply(1, thriftwire.Exception), yodel.Unknown, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr := answering(t, func(request *bufio.Reader) []byte {
+				if _, err := d.read(request); err != nil {
+					return nil
+				}
+				return test.reply
+			})
+			c := calling(t, d, addr, thrift.WireOptions{}, yodel.ClientOptions{Limits: yodel.Limits{MaxMessage: 10_000}})
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			err := c.Do(ctx, &yodel.Call{Method: "Arith.Move", Args: &Point{}, Reply: new(Point)})
+			if yodel.CodeOf(err) != test.code || !strings.Contains(fmt.Sprintf("%+v", err), test.says) {
+				t.Errorf("got %v, want %v with %q", err, test.code, test.says)
+			}
+		})
+	}
+}
+
+func TestWireNeedsACodecOfThrift(t *testing.T) {
+	s := serve(t, nil, yodel.ServerOptions{})
+	for _, codec := range []yodel.Codec{nil, yodel.JSON} {
+		c := yodel.NewClient(yodel.Static("thrift://"+s.addr), &yodel.ClientOptions{Wires: []yodel.Wire{thrift.Wire(codec, nil)}})
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := c.Call(ctx, "plain", new("x"), new(string)); err == nil || !strings.Contains(fmt.Sprintf("%+v", err), "thrift.Wire needs") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// Calls that would wait for others use further connections, as many as the client allows.
+func TestFurtherConnections(t *testing.T) {
+	s := serve(t, &thrift.Options{Service: "Arith"}, yodel.ServerOptions{})
+	c := calling(t, dialects[2], s.addr, thrift.WireOptions{}, yodel.ClientOptions{ConnsPerEndpoint: 3})
+	var all sync.WaitGroup
+	for i := range 3 {
+		all.Go(func() {
+			if err := c.Call(t.Context(), "Arith.Wait", yodel.Values{"x"}, yodel.Values{new(string)}); err != nil {
+				t.Errorf("call %d: %v", i, err)
+			}
+		})
+		select {
+		case <-s.began:
+		case <-time.After(10 * time.Second):
+			t.Errorf("call %d waits for the others", i)
+		}
+	}
+	if n := len(c.Stats().Endpoints[0].Conns); n != 3 {
+		t.Errorf("%d connections were made, want 3", n)
+	}
+	close(s.release)
+	all.Wait()
+}
