@@ -231,7 +231,7 @@ func (c *Call) takeEncoded(e *Encoded) error {
 	if codec == nil {
 		return c.nobody()
 	}
-	err := error(nil)
+	var err error
 	if several(c.Reply) == e.Several {
 		err = decodeBody(e.Body, codec, c.Reply)
 	} else {

@@ -339,7 +339,7 @@ func encodeRare(f *wire.Fields, call *Call) {
 
 // decode decodes the answer into call. Afterwards call does not refer to the answer's memory.
 func (q *requester) decode(o *outgoing, call *Call, a *mux.Answer) error {
-	o.arrived, o.received = a.At, uint32(min(len(a.Fields)+len(a.Body)+len(a.Attachment), math.MaxInt32)) //nolint:gosec // it fits
+	o.arrived, o.received = a.At, uint32(min(len(a.Fields)+len(a.Body)+len(a.Attachment), math.MaxInt32))
 	if len(a.Fields) > 0 || a.Code != 0 || a.Attachment != nil || o.readExtra().lent > 0 {
 		if err := q.decodeFields(call, a); err != nil {
 			return err

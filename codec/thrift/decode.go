@@ -17,17 +17,17 @@ type decoder struct {
 
 // allocate counts n elements of the given size before they are allocated.
 func (d *decoder) allocate(n int, size uintptr) error {
-	if size != 0 && uintptr(n) > uintptr(max(d.room, 0))/size { //nolint:gosec // not negative
+	if size != 0 && uintptr(n) > uintptr(max(d.room, 0))/size {
 		return errMemory
 	}
-	d.room -= n * int(size) //nolint:gosec // at most room
+	d.room -= n * int(size)
 	return nil
 }
 
 // value decodes a value into v, which is addressable. Depth is the number of structs and containers
 // around it.
 func (d *decoder) value(s *shape, v reflect.Value, depth int) error {
-	switch s.form {
+	switch s.form { //nolint:exhaustive // the others are handled together
 	case formBool:
 		b, err := d.Bool()
 		v.SetBool(b)
@@ -108,7 +108,7 @@ func (d *decoder) slice(s *shape, v reflect.Value, depth int) error {
 // mapped decodes a map, or a set that is a map.
 func (d *decoder) mapped(s *shape, v reflect.Value, depth int) (err error) {
 	var key, elem thriftwire.Type
-	n := 0
+	var n int
 	if s.form == formMap {
 		key, elem, n, err = d.Map()
 	} else {

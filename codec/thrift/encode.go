@@ -30,7 +30,7 @@ func (e *encoder) value(s *shape, v reflect.Value) error {
 		e.b = thriftwire.AppendBool(e.b, e.format, v.Bool())
 	case formInt:
 		n := v.Int()
-		if s.typ == thriftwire.I32 && n != int64(int32(n)) { // an enum
+		if s.typ == thriftwire.I32 && n != int64(int32(n)) { //nolint:gosec // an enum, whose size this checks
 			return fmt.Errorf("%d is too large for an enum", n)
 		}
 		e.b = thriftwire.AppendInt(e.b, e.format, s.typ, n)
@@ -39,12 +39,12 @@ func (e *encoder) value(s *shape, v reflect.Value) error {
 	case formDouble:
 		e.b = thriftwire.AppendDouble(e.b, e.format, v.Float())
 	case formString:
-		if uint64(v.Len()) > math.MaxInt32 { //nolint:gosec // not negative
+		if uint64(v.Len()) > math.MaxInt32 {
 			return errLong
 		}
 		e.b = thriftwire.AppendString(e.b, e.format, v.String())
 	case formBytes:
-		if uint64(v.Len()) > math.MaxInt32 { //nolint:gosec // not negative
+		if uint64(v.Len()) > math.MaxInt32 {
 			return errLong
 		}
 		e.b = append(thriftwire.AppendLength(e.b, e.format, v.Len()), v.Bytes()...)
@@ -74,7 +74,7 @@ func (e *encoder) nested(s *shape, v reflect.Value) error {
 		return e.structure(s, v)
 	}
 	n := v.Len()
-	if uint64(n) > math.MaxInt32 { //nolint:gosec // not negative
+	if uint64(n) > math.MaxInt32 {
 		return errLong
 	}
 	switch s.form {

@@ -265,7 +265,7 @@ func (s *shape) index() {
 	}
 	s.byID = make([]int16, s.fields[len(s.fields)-1].id+1)
 	for i, f := range s.fields {
-		s.byID[f.id] = int16(i + 1) //nolint:gosec // at most maxDense+1
+		s.byID[f.id] = int16(i + 1)
 	}
 }
 
@@ -280,7 +280,7 @@ func parseTag(tag string) (f field, k shapeKey, err error) {
 	if err != nil {
 		return f, k, fmt.Errorf("the tag %q has no number", tag)
 	}
-	f.id = int16(id) //nolint:gosec // ParseInt checks it
+	f.id = int16(id)
 	for _, option := range parts[1:] {
 		switch strings.TrimSpace(option) {
 		case "", "default":

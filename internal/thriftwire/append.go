@@ -11,7 +11,7 @@ import (
 // 0. In the compact protocol, the header of a Bool has its value: see AppendBoolField.
 func AppendField(dst []byte, f Format, t Type, id, last int16) []byte {
 	if f == Binary {
-		return append(dst, byte(t), byte(id>>8), byte(id))
+		return append(dst, byte(t), byte(id>>8), byte(id)) //nolint:gosec // its two bytes
 	}
 	return appendCompactField(dst, compactNumbers[t], id, last)
 }
@@ -75,7 +75,7 @@ func AppendDouble(dst []byte, f Format, v float64) []byte {
 // AppendLength appends the length of a String.
 func AppendLength(dst []byte, f Format, n int) []byte {
 	if f == Compact {
-		return binary.AppendUvarint(dst, uint64(n)) //nolint:gosec // not negative
+		return binary.AppendUvarint(dst, uint64(n))
 	}
 	return binary.BigEndian.AppendUint32(dst, uint32(n)) //nolint:gosec // the encoder checks it
 }
@@ -91,7 +91,7 @@ func AppendList(dst []byte, f Format, elem Type, n int) []byte {
 	case f == Binary:
 		return AppendLength(append(dst, byte(elem)), f, n)
 	case n < 15:
-		return append(dst, byte(n)<<4|compactNumbers[elem])
+		return append(dst, byte(n)<<4|compactNumbers[elem]) //nolint:gosec // n is small
 	}
 	return AppendLength(append(dst, 0xf0|compactNumbers[elem]), f, n)
 }

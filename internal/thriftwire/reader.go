@@ -67,8 +67,8 @@ func (r *Reader) Int(t Type) (int64, error) {
 	}
 	if r.Format == Compact {
 		u, err := r.uvarint()
-		x := int64(u>>1) ^ -int64(u&1) //nolint:gosec // zigzag
-		if err == nil && (t == I16 && x != int64(int16(x)) || t == I32 && x != int64(int32(x))) {
+		x := int64(u>>1) ^ -int64(u&1)
+		if err == nil && (t == I16 && x != int64(int16(x)) || t == I32 && x != int64(int32(x))) { //nolint:gosec // this checks the sizes
 			err = fmt.Errorf("%d is no %s", x, t)
 		}
 		return x, err
@@ -246,7 +246,7 @@ func (r *Reader) fits(n int, types ...Type) error {
 
 // Skip reads a value and discards it. Depth is the number of structs and containers around it.
 func (r *Reader) Skip(t Type, depth int) error {
-	switch t {
+	switch t { //nolint:exhaustive // the others are handled together
 	case Bool:
 		_, err := r.Bool()
 		return err
@@ -265,7 +265,7 @@ func (r *Reader) Skip(t Type, depth int) error {
 	if depth >= MaxDepth {
 		return ErrTooDeep
 	}
-	switch t {
+	switch t { //nolint:exhaustive // the others are handled together
 	case Struct:
 		for last := int16(0); ; {
 			t, id, err := r.Field(last)

@@ -65,7 +65,7 @@ func (r *Reader) more(n int) error {
 	have := len(r.Bytes)
 	r.Bytes = r.Bytes[:have+missing]
 	_, err := io.ReadFull(s.From, r.Bytes[have:])
-	if err == io.EOF && r.At+have > 0 { //nolint:errorlint // ReadFull returns it bare
+	if err == io.EOF && r.At+have > 0 {
 		err = errShort
 	}
 	return err

@@ -80,7 +80,7 @@ func (t Type) known() bool { return t != Stop && int(t) < len(typeNames) && type
 
 // fixed returns the size of a value, or 0 if it varies.
 func (f Format) fixed(t Type) int {
-	switch t {
+	switch t { //nolint:exhaustive // the others are handled together
 	case Bool, I8:
 		return 1
 	case Double:
@@ -89,7 +89,7 @@ func (f Format) fixed(t Type) int {
 		return 16
 	}
 	if f == Binary {
-		switch t {
+		switch t { //nolint:exhaustive // the others are handled together
 		case I16:
 			return 2
 		case I32:
@@ -107,7 +107,7 @@ func (f Format) Least(t Type) int {
 		return n
 	}
 	if f == Binary {
-		switch t {
+		switch t { //nolint:exhaustive // the others are handled together
 		case String:
 			return 4
 		case List, Set:
@@ -237,9 +237,9 @@ func (r *Reader) compactHeader(maxName int) (h Header, err error) {
 }
 
 func (r *Reader) name(n uint64, most int) (string, error) {
-	if n > uint64(most) { //nolint:gosec // most is positive
+	if n > uint64(most) {
 		return "", fmt.Errorf("the name of a method has %d bytes, the limit is %d", n, most)
 	}
-	b, err := r.take(int(n)) //nolint:gosec // at most most
+	b, err := r.take(int(n)) //nolint:gosec,dupword // at most most
 	return string(b), err
 }

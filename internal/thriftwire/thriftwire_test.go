@@ -148,7 +148,7 @@ func TestSourceLimits(t *testing.T) {
 		var r thriftwire.Reader
 		s.Attach(&r)
 		err := r.Skip(thriftwire.Struct, 0)
-		if !errors.Is(err, test.fails) || s.Fault() != test.want || cap(r.Bytes) > max(most, 2*4096) { //nolint:errorlint // it is bare
+		if !errors.Is(err, test.fails) || s.Fault() != test.want || cap(r.Bytes) > max(most, 2*4096) {
 			t.Errorf("%s: got %v, %v, and %d bytes of memory for %d", name, err, s.Fault(), cap(r.Bytes), most)
 		}
 		if err == nil && from.Len() != len("next") {

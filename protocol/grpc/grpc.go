@@ -128,7 +128,7 @@ func status(h http.Header) *yodel.Error {
 		e.Message = "the reply has a malformed status"
 		return e
 	case code <= uint64(yodel.Unauthenticated):
-		e.Code = yodel.Code(code) //nolint:gosec // it is small
+		e.Code = yodel.Code(code)
 	}
 	httpwire.GetError(h, e)
 	if details := h.Get("Grpc-Status-Details-Bin"); details != "" {

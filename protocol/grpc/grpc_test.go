@@ -216,7 +216,7 @@ func TestStreams(t *testing.T) {
 			t.Errorf("an upload that fails: got %v", err)
 		}
 		own := errors.New("the caller's own")
-		if _, err = sum.Call(t.Context(), c, func(yodel.Send[int]) error { return own }); err != own { //nolint:errorlint // it is unchanged
+		if _, err = sum.Call(t.Context(), c, func(yodel.Send[int]) error { return own }); err != own {
 			t.Errorf("an upload that the caller ends: got %v", err)
 		}
 		if http1 {

@@ -43,8 +43,7 @@ func (x *exchange) serveConnect(k kind) {
 	x.begin(codec)
 	defer x.end()
 	x.v.Plain = plain
-	var st *stream
-	st = x.newStream(x.r.Body, x.w, func() error {
+	st := x.newStream(x.r.Body, x.w, func() error {
 		x.w.Header()["Content-Type"] = []string{k.media}
 		if all := x.compressions(); all != "" {
 			x.w.Header()["Connect-Accept-Encoding"] = []string{all}
@@ -145,7 +144,7 @@ func (x *exchange) routeUnary() {
 		handler.ServeHTTP(x.w, x.r)
 	case kind == "" && codec == nil:
 		std.NotFound(x.w, x.r)
-	case x.r.Method != std.MethodPost && !(x.r.Method == std.MethodGet && (x.v.ReadOnly() || kind == "")):
+	case x.r.Method != std.MethodPost && (x.r.Method != std.MethodGet || !x.v.ReadOnly() && kind != ""):
 		allow := std.MethodPost
 		if x.v.ReadOnly() {
 			allow = "GET, POST"
@@ -183,7 +182,7 @@ func (x *exchange) serveUnary(codec yodel.Codec, subtype string, get bool, e *yo
 		e = x.run(true)
 	}
 	if e == nil {
-		e = x.collect(codec)
+		e = x.collect()
 	}
 	x.sendUnary(subtype, e)
 }
@@ -230,7 +229,7 @@ func (x *exchange) spread(codec yodel.Codec) *yodel.Error {
 }
 
 // collect turns the results of a method with several arguments into JSON.
-func (x *exchange) collect(codec yodel.Codec) *yodel.Error {
+func (x *exchange) collect() *yodel.Error {
 	if !x.v.Several || x.packed {
 		return nil
 	}

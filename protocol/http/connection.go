@@ -55,7 +55,7 @@ func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connecti
 		HTTP2: &std.HTTP2Config{
 			MaxConcurrentStreams: min(limits.MaxOpen, maxStreams),
 			SendPingTimeout:      limits.KeepAlive,
-			PingTimeout:          limits.KeepAlive,
+			PingTimeout:          max(limits.KeepAlive, time.Second),
 		},
 	}
 	return c
@@ -93,7 +93,7 @@ func (c *connection) drain() {
 
 // state is called by net/http.
 func (c *connection) state(_ net.Conn, state std.ConnState) {
-	switch state {
+	switch state { //nolint:exhaustive // the others are handled together
 	case std.StateClosed:
 		c.end()
 	case std.StateHijacked:

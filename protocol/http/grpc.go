@@ -43,9 +43,8 @@ func kindOf(r *std.Request) kind {
 // A grpcCall is a call by gRPC or gRPC-Web.
 type grpcCall struct {
 	*stream
-	kind    kind
-	web     bool
-	trailer std.Header // of gRPC-Web
+	kind kind
+	web  bool
 }
 
 // serveGRPC serves a call by gRPC, as described in its document PROTOCOL-HTTP2.

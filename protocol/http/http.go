@@ -89,7 +89,7 @@ func (*Protocol) Match(first []byte) (ok, more bool) {
 
 // Serve implements yodel.Protocol.
 func (p *Protocol) Serve(ctx context.Context, s *yodel.Session) error {
-	return newConnection(ctx, p, s).serve()
+	return newConnection(ctx, p, s).serve() //nolint:contextcheck // the context of a call is that of its session
 }
 
 // route serves one request.
@@ -105,7 +105,7 @@ func (c *connection) route(w std.ResponseWriter, r *std.Request) {
 		w.Header().Set("Allow", std.MethodPost)
 		std.Error(w, "calls need the method POST", std.StatusMethodNotAllowed)
 	default:
-		x.routeUnary()
+		x.routeUnary() //nolint:contextcheck // the context of a call is that of its session
 	}
 }
 

@@ -163,7 +163,7 @@ func FuzzServe(f *testing.F) {
 		}
 		for decoder := json.NewDecoder(bytes.NewReader(replies)); ; {
 			var reply any
-			if err := decoder.Decode(&reply); err == io.EOF { //nolint:errorlint // Decode returns it bare
+			if err := decoder.Decode(&reply); err == io.EOF {
 				break
 			} else if err != nil {
 				t.Fatalf("%q: %v", replies, err)

@@ -63,6 +63,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/yodel-rpc/yodel"
 	core "github.com/yodel-rpc/yodel/protocol/internal/jsonrpc"
@@ -92,7 +93,7 @@ func (protocol) Match(first []byte) (ok, more bool) {
 	case len(rest) == 1:
 		return false, true
 	}
-	return bytes.IndexByte([]byte("{] \t\r\n"), rest[1]) >= 0, false
+	return strings.IndexByte("{] \t\r\n", rest[1]) >= 0, false
 }
 
 // Serve implements yodel.Protocol.
@@ -105,7 +106,7 @@ func (protocol) Serve(ctx context.Context, s *yodel.Session) error {
 		replies: pipelined.NewReplies(s),
 	}
 	for {
-		if err := c.next(); err != nil {
+		if err := c.next(); err != nil { //nolint:contextcheck // the context of a call is that of its session
 			return err
 		}
 	}

@@ -194,10 +194,10 @@ func TestParameters(t *testing.T) {
 	must(t, s.Handle("Any", func(_ context.Context, in *any) (*any, error) { return in, nil }))
 	must(t, s.HandleCall("Raw", func(_ context.Context, call *yodel.Call) error {
 		body, err := call.Body()
-		call.Reply = fmt.Sprintf("%s", body)
+		call.Reply = string(body)
 		return err
 	}))
-	yodel.Method[struct{}, struct{}]("Empty").Handle(s.Server, func(context.Context, *struct{}) (*struct{}, error) { return nil, nil }) //nolint:nilnil // there is no result
+	yodel.Method[struct{}, struct{}]("Empty").Handle(s.Server, func(context.Context, *struct{}) (*struct{}, error) { return nil, nil })
 	c := connect(t, s.addr)
 	for i, test := range []struct{ method, params, want string }{
 		{"Arith.Multiply", `{"A":6,"B":7}`, `42`},

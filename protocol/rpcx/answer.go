@@ -38,7 +38,7 @@ func (c *conn) answer(h *head, v *yodel.Served, e *yodel.Error) {
 		}
 	}
 	if e != nil {
-		body, packed = c.beside(body[:0], h, v), false
+		body, packed = c.beside(body[:0], v), false
 	}
 	returned = true
 	c.send(h, v, body, packed, e)
@@ -60,7 +60,7 @@ func unsendable(call *yodel.Call) error {
 
 // beside appends the reply that a method has left when it failed. The reply is missing if there is
 // none, or if it cannot be sent.
-func (c *conn) beside(dst []byte, h *head, v *yodel.Served) (body []byte) {
+func (c *conn) beside(dst []byte, v *yodel.Served) (body []byte) {
 	call := v.Call()
 	if !call.Executed() || call.Codec == nil || call.Reply == nil {
 		return nil

@@ -89,7 +89,7 @@ func errorOf(metadata map[string]string) *yodel.Error {
 		text = strings.TrimSuffix(text, fmt.Sprintf(" [%s]", e.ID))
 	}
 	if ms, err := strconv.ParseUint(metadata[keyRetryAfter], 10, 63); err == nil && ms < math.MaxInt64/uint64(time.Millisecond) {
-		e.RetryAfter = time.Duration(ms) * time.Millisecond //nolint:gosec // it is small enough
+		e.RetryAfter = time.Duration(ms) * time.Millisecond
 	}
 	e.Message = cmp.Or(text, "the server answered with an error without a text")
 	return e

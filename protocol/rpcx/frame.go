@@ -181,7 +181,7 @@ func (r *frameReader) text(n int, rest *uint64) (string, error) {
 	}
 	text := string(b)
 	_, _ = r.Discard(n) // the bytes are in the buffer
-	*rest -= uint64(n)  //nolint:gosec // n is not negative
+	*rest -= uint64(n)
 	return text, nil
 }
 
@@ -193,7 +193,7 @@ func (r *frameReader) pairs(h *head, rest *uint64) error {
 	}
 	if n > r.maxMetadata {
 		h.excess = fmt.Sprintf("the metadata has %d bytes, the limit is %d", n, r.maxMetadata)
-		*rest -= uint64(n) //nolint:gosec // n is not negative
+		*rest -= uint64(n)
 		return r.skip(n)
 	}
 	if h.metadata, err = r.text(n, rest); err != nil {

@@ -228,7 +228,7 @@ func FuzzFrames(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := readerOf(bytes.NewReader(b))
-		for range len(b) {
+		for range b {
 			h, err := r.next()
 			if err != nil {
 				return

@@ -114,7 +114,7 @@ func (l *link) prepare(ctx context.Context, call *yodel.Call) (*request, *yodel.
 
 // unsendable returns why a call cannot be sent by this protocol, or nil.
 func (l *link) unsendable(call *yodel.Call) *yodel.Error {
-	what := ""
+	var what string
 	args, encoded := call.Args.(*yodel.Encoded)
 	_, several := call.Args.(yodel.Values)
 	_, results := call.Reply.(yodel.Values)

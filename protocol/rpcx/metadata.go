@@ -116,7 +116,7 @@ func number(value string) int {
 	if err != nil {
 		return 0
 	}
-	return int(n) //nolint:gosec // it has 31 bits
+	return int(n)
 }
 
 // requestMetadata returns the encoded metadata of a request. It fails if the caller has set a

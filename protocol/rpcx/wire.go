@@ -91,7 +91,7 @@ func (w *wire) Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint) (yo
 		}
 	}
 	l.Start(l.next)
-	go l.keepAlive()
+	go l.keepAlive() //nolint:contextcheck // the context of a call is that of its session
 	if w.push != nil {
 		l.pushes = newPushes(w.push, w.dropped, limits.MaxUnsent)
 		ep.Client().Background(func(ctx context.Context) { l.pushes.run(ctx, l.Done()) })

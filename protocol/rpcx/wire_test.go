@@ -266,7 +266,8 @@ func TestQueueOfPushes(t *testing.T) {
 	if p.room(0) {
 		t.Error("the messages are not counted")
 	}
-	for p.take() != nil {
+	for taken := true; taken; {
+		taken = p.take() != nil
 	}
 	if !p.room(10) || p.bytes != 0 {
 		t.Error("taken messages are counted")

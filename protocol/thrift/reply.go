@@ -97,7 +97,7 @@ func (l *link) thrown(call *yodel.Call, id int16, encoded []byte) error {
 	if err := l.codec.Decode(encoded, exception.Interface()); err != nil {
 		return l.misfit(call, fmt.Errorf("the exception of field %d: %w", id, err))
 	}
-	err, _ := exception.Elem().Interface().(error) // it has the type of sample
+	err, _ := reflect.TypeAssert[error](exception.Elem()) // it has the type of sample
 	return &yodel.Error{Code: yodel.Unknown, Message: err.Error(), Cause: err}
 }
 

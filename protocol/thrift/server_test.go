@@ -178,7 +178,7 @@ func TestMethodsAndArguments(t *testing.T) {
 			{"move", []any{&Point{1, 2}}, Point{2, 1}},           // a struct as the only argument
 			{"move", []any{int32(1), int32(2)}, Point{2, 1}},     // its fields are the arguments
 			{"both", []any{&Point{}}, "true false"},              // the same, for a marked type
-			{"both", []any{&Point{}, &Point{}}, "true true"},     //
+			{"both", []any{&Point{}, &Point{}}, "true true"},     //nolint:dupword // it is no sentence
 			{"not", []any{true}, false},                          // without a byte in the compact protocol
 			{"nothing", []any{true}, nil},                        // void
 			{"empty", []any{&Point{}}, struct{}{}},               //

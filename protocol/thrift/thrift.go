@@ -130,7 +130,7 @@ const sniffLength = 6
 //
 //	80 01         binary
 //	82 x1         compact
-//	00 00 xx xx   binary in its old form: the length of a name, which begins with a letter
+//	00 00 ? ?     binary in its old form: the length of a name, which begins with a letter
 //
 // A frame begins with its length in 4 bytes. Lengths of 128 MiB and more are not recognized.
 func kindOf(first []byte) (k kind, more bool) {
@@ -295,7 +295,7 @@ func (c *conn) nextFrame() error {
 		_, err = io.Copy(io.Discard, frame)
 		return err
 	}
-	call.Body = make([]byte, 1+frame.N) //nolint:gosec // Admit has checked it
+	call.Body = make([]byte, 1+frame.N)
 	if _, err = io.ReadFull(c.Reader, call.Body[1:]); err != nil {
 		call.End()
 		return unexpected(err)

@@ -217,7 +217,7 @@ func (l *link) args(call *yodel.Call) (b []byte, err error) {
 		b = encoded[0][1:]
 	} else {
 		for i, value := range encoded {
-			if b, err = thriftwire.AppendFieldOf(b, l.format, value, int16(i+1), int16(i)); err != nil { //nolint:gosec // nobody has that many
+			if b, err = thriftwire.AppendFieldOf(b, l.format, value, int16(i+1), int16(i)); err != nil {
 				return nil, unencoded(call, err)
 			}
 		}
@@ -269,7 +269,7 @@ func (l *link) request(call *yodel.Call, args []byte, number uint64) []byte {
 }
 
 // sequence returns the sequence number of a request.
-func sequence(number uint64) int32 { return int32(number & 0x7fffffff) } //nolint:gosec // 31 bits
+func sequence(number uint64) int32 { return int32(number & 0x7fffffff) }
 
 // A reply is the answer to a call.
 type reply struct {

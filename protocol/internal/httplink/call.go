@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -122,9 +123,7 @@ func (l *Link) Do(ctx context.Context, call *yodel.Call, p *Envelopes) error {
 		return err
 	}
 	h := x.header
-	for name, values := range p.Header {
-		h[name] = values
-	}
+	maps.Copy(h, p.Header)
 	h["Content-Type"] = []string{p.Media + "+" + x.subtype}
 	if x.encoding != "" {
 		h[p.Encoding], h[p.Accept] = []string{x.encoding}, []string{x.encoding}
@@ -203,7 +202,7 @@ func (v *conversation) start(body io.Reader) {
 	v.started = make(chan struct{})
 	send := func() {
 		defer close(v.started)
-		v.response, v.failure = v.send(http.MethodPost, v.url(), body)
+		v.response, v.failure = v.send(http.MethodPost, v.url(), body) //nolint:bodyclose // close does it
 	}
 	if v.out == nil {
 		send()
@@ -328,7 +327,7 @@ func (v *conversation) open() error {
 		v.failure = yodel.Errorf(httpwire.CodeOf(v.response.StatusCode), "%s: the server answered with HTTP status %.60s", v.call.Method, v.response.Status)
 	case !ok || subtype != "" && subtype[0] != '+':
 		v.failure = yodel.Errorf(yodel.Unknown, "%s: the reply has the content type %.60q", v.call.Method, media)
-	case subtype != "+"+v.subtype && !(subtype == "" && v.subtype == "proto"):
+	case subtype != "+"+v.subtype && (subtype != "" || v.subtype != "proto"):
 		v.failure = yodel.Errorf(yodel.Internal, "%s: the reply has the content type %.60q", v.call.Method, media)
 	default:
 		if sent := h.Get(v.protocol.Encoding); sent != "" && sent != "identity" && sent != v.encoding {

@@ -145,12 +145,12 @@ type Detail struct {
 func (e *Error) Err() *yodel.Error {
 	told := &yodel.Error{Message: e.Message}
 	if told.Code.UnmarshalText([]byte(e.Code)) != nil || told.Code == 0 {
-		return nil
+		return nil //nolint:nilerr // it says that the error is malformed
 	}
 	for _, d := range e.Details {
 		value, err := httpwire.Binary(d.Value)
 		if err != nil {
-			return nil
+			return nil //nolint:nilerr // as above
 		}
 		told.Details = append(told.Details, yodel.Detail{Type: d.Type[strings.LastIndexByte(d.Type, '/')+1:], Value: value})
 	}

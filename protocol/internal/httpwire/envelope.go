@@ -58,7 +58,7 @@ func (r *Reader) Prefix() (flags byte, size int, err error) {
 		return 0, 0, err
 	}
 	n := binary.BigEndian.Uint32(prefix[1:])
-	if uint64(n) > uint64(r.Max) { //nolint:gosec // Max is not negative
+	if uint64(n) > uint64(r.Max) {
 		return 0, 0, yodel.Errorf(yodel.ResourceExhausted, "a message has %d bytes, the limit is %d", n, r.Max)
 	}
 	return prefix[0], int(n), nil

@@ -7,6 +7,7 @@ package httpwire
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -86,11 +87,11 @@ func SetMetadata(h http.Header, prefix string, md yodel.Metadata) error {
 // check returns why HTTP cannot carry a pair of metadata, or nil.
 func check(key, value string) error {
 	if key == "" {
-		return fmt.Errorf("metadata with an empty key cannot be a header")
+		return errors.New("metadata with an empty key cannot be a header")
 	}
 	for _, c := range []byte(key) {
-		if !('a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.') {
-			return fmt.Errorf("the metadata key %.40q cannot be a header: it may have a-z, 0-9, -, _ and .", key)
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
+			return fmt.Errorf("the metadata key %.40q cannot be a header: it has other characters than a-z, 0-9, '-', '_' and '.'", key)
 		}
 	}
 	if reserved(key) {

@@ -3,6 +3,7 @@
 package httpwire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"strings"
@@ -43,7 +44,7 @@ func ParseStatus(b []byte, e *yodel.Error) error {
 		err := eachField(value, func(number uint64, value []byte) error {
 			switch number {
 			case 1:
-				d.Type = string(value[strings.LastIndexByte(string(value), '/')+1:])
+				d.Type = string(value[bytes.LastIndexByte(value, '/')+1:])
 			case 2:
 				d.Value = append([]byte(nil), value...)
 			}

@@ -49,7 +49,7 @@ func ParseMillis(s string) (time.Duration, error) {
 // within returns n units. A timeout of 0 becomes a nanosecond, because 0 means none.
 func within(n uint64, unit time.Duration) time.Duration {
 	const far = 100 * 365 * 24 * time.Hour
-	if n > uint64(far/unit) {
+	if n > uint64(far/unit) { //nolint:gosec // it is positive
 		return 0
 	}
 	return max(time.Duration(n)*unit, 1) //nolint:gosec // it is at most far
@@ -59,8 +59,8 @@ func within(n uint64, unit time.Duration) time.Duration {
 func Timeout(d time.Duration) string {
 	d = max(d, 1)
 	const most = 99_999_999
-	for _, unit := range "numSMH" {
-		if n := int64((d + units[byte(unit)] - 1) / units[byte(unit)]); n <= most {
+	for _, unit := range []byte("numSMH") {
+		if n := int64((d + units[unit] - 1) / units[unit]); n <= most {
 			return strconv.FormatInt(n, 10) + string(unit)
 		}
 	}

@@ -124,7 +124,7 @@ func codeFor(code int) yodel.Code {
 		return yodel.Internal
 	}
 	if c := firstCode - code; c >= int(yodel.Canceled) && c <= int(yodel.Unauthenticated) {
-		return yodel.Code(c) //nolint:gosec // it is in the range of codes
+		return yodel.Code(c)
 	}
 	return yodel.Unknown
 }

@@ -98,8 +98,8 @@ func isEmpty(t reflect.Type) bool {
 	if t.Kind() != reflect.Struct || decodesItself(t) {
 		return false
 	}
-	for i := range t.NumField() {
-		if t.Field(i).IsExported() {
+	for field := range t.Fields() {
+		if field.IsExported() {
 			return false
 		}
 	}

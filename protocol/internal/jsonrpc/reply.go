@@ -68,7 +68,7 @@ func AppendMethod(dst []byte, method string) []byte {
 	dst = append(dst, `"method":`...)
 	for i := range len(method) {
 		if c := method[i]; c < ' ' || c == '"' || c == '\\' || c >= 0x80 {
-			quoted, _ := json.Marshal(method) // it cannot fail
+			quoted, _ := json.Marshal(method) //nolint:errchkjson // a string cannot fail
 			return append(dst, quoted...)
 		}
 	}

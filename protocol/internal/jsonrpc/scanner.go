@@ -162,7 +162,7 @@ func (s *scanner) beginValue(c byte) (fault string) {
 	case c == 't':
 		s.state, s.literal = inLiteral, "rue"
 	case c == 'f':
-		s.state, s.literal = inLiteral, "alse"
+		s.state, s.literal = inLiteral, "alse" //nolint:misspell // it is a part of a word
 	case c == 'n':
 		s.state, s.literal = inLiteral, "ull"
 	default:

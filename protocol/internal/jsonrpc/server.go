@@ -95,7 +95,7 @@ func (s *Server) start(ctx context.Context, q *request, raw []byte, owned bool, 
 		_ = setBody(c.Served, q) // decoding the body returns the reason
 	}
 	c.Owned, q.params = true, nil
-	s.Session.Go(func() { s.run(c, q, done) })
+	s.Session.Go(func() { s.run(c, q, done) }) //nolint:contextcheck // the context of a call is that of its session
 }
 
 // A call is a Served whose context ends with that of its message.

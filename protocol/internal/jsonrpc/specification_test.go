@@ -13,6 +13,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -38,7 +39,7 @@ func (w *whole) Serve(_ context.Context, s *yodel.Session) error {
 	}
 	server := w.server
 	server.Session = s
-	_, _ = s.Write(server.Do(w.ctx, message)) // if it fails, the session ends
+	_, _ = s.Write(server.Do(w.ctx, message)) //nolint:contextcheck // an error ends the session
 	return nil
 }
 
@@ -205,7 +206,7 @@ func TestPrepare(t *testing.T) {
 		if at, ok := ctx.Deadline(); !ok || !at.Equal(deadline) {
 			t.Errorf("got the deadline %v", at)
 		}
-		call.Trailer = yodel.Metadata{"one-way": fmt.Sprint(call.OneWay)}
+		call.Trailer = yodel.Metadata{"one-way": strconv.FormatBool(call.OneWay)}
 		return call.Metadata["color"], nil
 	}))
 	must(t, s.Handle("wait", func(ctx context.Context) error {
