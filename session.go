@@ -61,7 +61,6 @@ type Session struct {
 	known     atomic.Bool // the peer may be seen
 	refused   atomic.Bool // Connect has refused the peer
 	greet     func() error
-	readErr   error         // of Conn; the reading goroutine's
 	pace      pace          // of the message that is being read; the reading goroutine's
 	writing   chan struct{} // holds the token of the running Write; no mutex, so that the time of a synctest bubble passes meanwhile
 
@@ -74,6 +73,7 @@ type Session struct {
 	peeking   bool          // Admit waits, and another goroutine reads ahead
 	stopPeek  bool          // the goroutine that reads ahead must end
 	deadline  time.Time     // of reads
+	readErr   error         // of Conn
 	writeErr  error         // of Write
 	writeBy   time.Time     // the deadline of writes that the user of AsConn has set
 	passed    bool          // AsConn was called
@@ -258,9 +258,18 @@ func (r sessionReader) Read(b []byte) (int, error) {
 			return n, io.EOF
 		}
 		if n > 0 || err != nil && !late {
-			r.readErr = err
+			r.readFailed(err)
 			return n, err
 		}
+	}
+}
+
+// readFailed stores the error of a read, which may be nil.
+func (ses *Session) readFailed(err error) {
+	if err != nil {
+		ses.mu.Lock()
+		defer ses.mu.Unlock()
+		ses.readErr = err
 	}
 }
 
@@ -468,15 +477,18 @@ func (ses *Session) releaseAll() {
 // ending returns the event of a session's end. If the peer broke its protocol, ending logs that.
 func (ses *Session) ending(protocol string, err error, aborted bool) ConnEvent {
 	e := ConnEvent{Kind: introspect.ReadFailed, Addr: ses.Peer.Addr.String(), Err: err}
+	ses.mu.Lock()
+	readErr, writeErr, idled := ses.readErr, ses.writeErr, ses.idled // code that AsConn serves may still read and write
+	ses.mu.Unlock()
 	over := err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 	switch {
-	case aborted, over && (ses.quiet.Load() || ses.idled):
+	case aborted, over && (ses.quiet.Load() || idled):
 		e.Kind, e.Err = introspect.Closed, nil
-	case ses.writeErr != nil:
-		e.Kind, e.Err = introspect.WriteFailed, ses.writeErr
+	case writeErr != nil:
+		e.Kind, e.Err = introspect.WriteFailed, writeErr
 	case over:
 		e.Kind, e.Err = introspect.Disconnected, nil
-	case ses.readErr != nil && errors.Is(err, ses.readErr): // the network has failed, and not the Protocol
+	case readErr != nil && errors.Is(err, readErr): // the network has failed, and not the Protocol
 	default:
 		ses.server.peerLines.warn(lineBreach, func() []any {
 			return []any{"peer", e.Addr, "protocol", protocol, "what", err.Error(), "id", "YDL1106"}

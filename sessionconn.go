@@ -48,9 +48,7 @@ func (c *sessionConn) Read(b []byte) (int, error) {
 		ses.mu.Unlock()
 		n, err := ses.Conn.Read(b)
 		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			if err != nil {
-				ses.readErr = err
-			}
+			ses.readFailed(err)
 			return n, err
 		}
 		ses.mu.Lock()
@@ -62,7 +60,9 @@ func (c *sessionConn) Read(b []byte) (int, error) {
 		case ses.quiet.Load():
 			return 0, io.EOF
 		case ses.idle():
+			ses.mu.Lock()
 			ses.idled = true
+			ses.mu.Unlock()
 			return 0, io.EOF
 		}
 	}

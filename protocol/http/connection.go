@@ -27,19 +27,23 @@ type connection struct {
 	agent    sync.Once
 
 	conn     net.Conn
-	taken    atomic.Bool    // Accept has returned conn
-	closed   chan struct{}  // closed when net/http has closed the connection, or the code that hijacked it
-	closing  sync.Once      // closes closed
-	hijacked atomic.Bool    // Options.Handler owns the connection
-	draining atomic.Bool    // Close does nothing, because http.Server.Shutdown calls it for connections without requests
-	requests sync.WaitGroup // handlers that run
+	taken    atomic.Bool   // Accept has returned conn
+	closed   chan struct{} // closed when net/http has closed the connection, or the code that hijacked it
+	closing  sync.Once     // closes closed
+	hijacked atomic.Bool   // Options.Handler owns the connection
+	draining atomic.Bool   // Close does nothing, because http.Server.Shutdown calls it for connections without requests
+
+	mu    sync.Mutex
+	open  int           // handlers that run
+	over  bool          // no further handler may run
+	ended chan struct{} // closed when over is set and no handler runs
 }
 
 // maxStreams is the largest number of requests that an HTTP/2 client may have open on a connection.
 const maxStreams = 1024
 
 func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connection {
-	c := &connection{protocol: p, session: s, conn: s.AsConn(), tls: s.Peer.TLS(), closed: make(chan struct{})}
+	c := &connection{protocol: p, session: s, conn: s.AsConn(), tls: s.Peer.TLS(), closed: make(chan struct{}), ended: make(chan struct{})}
 	limits := s.Limits()
 	var protocols std.Protocols
 	protocols.SetHTTP1(true)
@@ -77,8 +81,37 @@ func (c *connection) serve() error {
 	_ = c.conn.Close() // Close may have done nothing
 	close(stop)
 	drain.Wait()
-	c.requests.Wait()
+	c.mu.Lock()
+	c.over = true
+	c.endLocked()
+	c.mu.Unlock()
+	<-c.ended
 	return nil
+}
+
+// enter counts a handler. It reports false if the connection has ended. A goroutine of net/http may
+// still begin a handler then.
+func (c *connection) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over {
+		c.open++
+	}
+	return !c.over
+}
+
+func (c *connection) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open--
+	c.endLocked()
+}
+
+// endLocked closes ended if no handler runs and none may begin.
+func (c *connection) endLocked() {
+	if c.over && c.open == 0 {
+		close(c.ended)
+	}
 }
 
 // drain tells the client that the connection will be closed: with GOAWAY in HTTP/2, and in HTTP/1
@@ -105,8 +138,10 @@ func (c *connection) end() { c.closing.Do(func() { close(c.closed) }) }
 
 // ServeHTTP implements http.Handler for all requests of the connection.
 func (c *connection) ServeHTTP(w std.ResponseWriter, r *std.Request) {
-	c.requests.Add(1)
-	defer c.requests.Done()
+	if !c.enter() {
+		return
+	}
+	defer c.leave()
 	defer c.session.Busy()()
 	c.agent.Do(func() { c.session.Peer.Agent = r.UserAgent() })
 	if r.TLS == nil {
