@@ -32,6 +32,7 @@ type exchange struct {
 	uncancel   func() bool
 	reply      []byte
 	packed     bool // reply is compressed
+	reserved   int  // bytes that Session.Reserve counts until end
 }
 
 func newExchange(c *connection, w std.ResponseWriter, r *std.Request) *exchange {
@@ -44,18 +45,43 @@ func newExchange(c *connection, w std.ResponseWriter, r *std.Request) *exchange 
 }
 
 // begin begins the call of the method that the path of the request names. The caller must call end.
-func (x *exchange) begin(codec yodel.Codec) {
+// If begin returns an error, the call must not be executed.
+func (x *exchange) begin(codec yodel.Codec) *yodel.Error {
 	x.v = x.session.Begin(strings.TrimPrefix(x.r.URL.Path, "/"), codec, x.compressor)
 	x.uncancel = context.AfterFunc(x.r.Context(), x.v.Cancel)
 	call := x.v.Call()
 	call.Metadata = httpwire.Metadata(x.r.Header)
 	httpwire.Options(x.r.Header, call)
+	if err := x.fits(call.Metadata); err != nil {
+		call.Metadata = nil
+		return &yodel.Error{
+			Code: yodel.ResourceExhausted, ID: "YDL2203", NotProcessed: true, Cause: err,
+			Message: call.Method + ": the metadata of the request " + err.Error(),
+		}
+	}
+	return nil
+}
+
+// fits returns nil if metadata is within the limits.
+func (x *exchange) fits(md yodel.Metadata) error {
+	if n := x.limits.MaxPairs; len(md) > n {
+		return fmt.Errorf("has %d pairs, the limit is %d", len(md), n)
+	}
+	size := 0
+	for key, value := range md {
+		size += len(key) + len(value)
+	}
+	if n := x.limits.MaxMetadata; size > n {
+		return fmt.Errorf("has %d bytes, the limit is %d", size, n)
+	}
+	return nil
 }
 
 // end ends the call.
 func (x *exchange) end() {
 	x.uncancel()
 	x.v.End()
+	x.session.Release(x.reserved)
 }
 
 // limit sets the deadline of a call that may take d, or any time if d is 0.
@@ -152,7 +178,7 @@ func (x *exchange) readBody() *yodel.Error {
 		}
 		if len(b) == cap(b) {
 			if !x.session.Reserve(cap(b)) {
-				return yodel.Errorf(yodel.ResourceExhausted, "the server has no memory left for the request")
+				return x.noMemory()
 			}
 			reserved += cap(b)
 			b = append(make([]byte, 0, 2*cap(b)), b...)
@@ -166,6 +192,24 @@ func (x *exchange) readBody() *yodel.Error {
 func (x *exchange) tooLarge(n int64) *yodel.Error {
 	e := yodel.Errorf(yodel.ResourceExhausted, "%s: the request has %d bytes, the server's limit is %d", x.v.Call().Method, n, x.most)
 	e.ID, e.NotProcessed = "YDL2201", true
+	return e
+}
+
+// noMemory returns the error of a request for which the server has no memory.
+func (x *exchange) noMemory() *yodel.Error {
+	e := yodel.Errorf(yodel.ResourceExhausted, "%s: the server has no memory left for the request", x.v.Call().Method)
+	e.ID, e.NotProcessed = "YDL3007", true
+	return e
+}
+
+// malformed returns the error of a request that cannot be decompressed.
+func (x *exchange) malformed(err error) *yodel.Error {
+	e := yodel.Errorf(yodel.InvalidArgument, "%s: %v", x.v.Call().Method, err)
+	e.ID, e.NotProcessed = "YDL2101", true
+	if errors.Is(err, yodel.ErrTooLarge) {
+		e.Code, e.ID = yodel.ResourceExhausted, "YDL2204"
+		e.Message = fmt.Sprintf("%s: the request has more than %d bytes after decompression, which is the limit", x.v.Call().Method, x.limits.MaxDecompressed)
+	}
 	return e
 }
 
@@ -215,7 +259,15 @@ func (x *exchange) unpace() { _ = x.control.SetReadDeadline(time.Time{}) }
 
 // setHeader adds metadata of the reply to the header of the response.
 func (x *exchange) setHeader(prefix string, md yodel.Metadata) error {
-	if err := httpwire.SetMetadata(x.w.Header(), prefix, md); err != nil {
+	return x.setMetadata(x.w.Header(), prefix, md)
+}
+
+// setMetadata adds metadata of the reply to h.
+func (x *exchange) setMetadata(h std.Header, prefix string, md yodel.Metadata) error {
+	if err := x.fits(md); err != nil {
+		return fmt.Errorf("the reply cannot be sent: its metadata %w", err)
+	}
+	if err := httpwire.SetMetadata(h, prefix, md); err != nil {
 		return fmt.Errorf("the reply cannot be sent: %w", err)
 	}
 	return nil

@@ -111,12 +111,15 @@ func (c *connection) route(w std.ResponseWriter, r *std.Request) {
 
 // crossOrigin applies Options.Origins. It reports whether it has answered the request.
 func (p *Protocol) crossOrigin(w std.ResponseWriter, r *std.Request) (answered bool) {
+	if len(p.opts.Origins) == 0 {
+		return false
+	}
+	h := w.Header()
+	h.Add("Vary", "Origin") // also without Origin, because a cache may keep the response
 	origin := r.Header.Get("Origin")
 	if origin == "" || !p.allows(origin) {
 		return false
 	}
-	h := w.Header()
-	h.Add("Vary", "Origin")
 	h.Set("Access-Control-Allow-Origin", origin)
 	h.Set("Access-Control-Expose-Headers", "*, Grpc-Status, Grpc-Message, Grpc-Status-Details-Bin")
 	if r.Method != std.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {

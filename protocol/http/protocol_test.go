@@ -48,7 +48,7 @@ func dialer(h2, grpc bool) func(net.Conn) yodel.Caller {
 		transport.Protocols.SetUnencryptedHTTP2(h2)
 		c := &caller{&std.Client{Transport: transport}, grpc}
 		if h2 { // so that the frame that acknowledges the server's settings comes before the first call
-			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond) // a client may not read
+			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond) // a client may not read, and the server closes its connection in 200 ms
 			defer cancel()
 			r, err := std.NewRequestWithContext(ctx, std.MethodGet, "http://test/nothing", nil)
 			if err == nil {

@@ -159,7 +159,7 @@ func SetOptions(h http.Header, call *yodel.Call) {
 	set(headerParent, parent)
 	set(headerState, state)
 	set(headerIntent, call.IdempotencyKey)
-	set(headerAttempts, strconv.Itoa(max(call.Attempt-1, 0)))
+	set(headerAttempts, strconv.Itoa(call.Attempt))
 	set(headerBudget, strconv.Itoa(call.Budget))
 	set(headerCriticality, strconv.Itoa(call.Criticality))
 	set(headerTenant, call.Tenant)
