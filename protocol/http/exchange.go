@@ -167,14 +167,14 @@ func (x *exchange) readBody() *yodel.Error {
 		x.pace(len(b))
 		n, err := x.r.Body.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
+		if len(b) > x.most {
+			return x.tooLarge(int64(len(b)))
+		}
 		if errors.Is(err, io.EOF) {
 			x.unpace()
 			break
 		} else if err != nil {
 			return x.unread(err)
-		}
-		if len(b) > x.most {
-			return x.tooLarge(int64(len(b)))
 		}
 		if len(b) == cap(b) {
 			if !x.session.Reserve(cap(b)) {
@@ -202,13 +202,14 @@ func (x *exchange) noMemory() *yodel.Error {
 	return e
 }
 
-// malformed returns the error of a request that cannot be decompressed.
-func (x *exchange) malformed(err error) *yodel.Error {
-	e := yodel.Errorf(yodel.InvalidArgument, "%s: %v", x.v.Call().Method, err)
-	e.ID, e.NotProcessed = "YDL2101", true
+// undecompressed returns the error of a request that cannot be decompressed.
+func (x *exchange) undecompressed(err error) *yodel.Error {
+	method := x.v.Call().Method
+	e := yodel.Errorf(yodel.DataLoss, "%s: the request cannot be decompressed: %v (%s)", method, err, x.compressor.Name())
+	e.ID, e.NotProcessed = "YDL2205", true
 	if errors.Is(err, yodel.ErrTooLarge) {
-		e.Code, e.ID = yodel.ResourceExhausted, "YDL2204"
-		e.Message = fmt.Sprintf("%s: the request has more than %d bytes after decompression, which is the limit", x.v.Call().Method, x.limits.MaxDecompressed)
+		e = yodel.Errorf(yodel.ResourceExhausted, "%s: the request has more than %d bytes after decompression, the server's limit", method, x.limits.MaxDecompressed)
+		e.ID, e.NotProcessed = "YDL2204", true
 	}
 	return e
 }

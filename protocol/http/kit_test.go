@@ -221,7 +221,7 @@ func (s *site) post(c *std.Client, path, body string, headers ...string) reply {
 func (r reply) is(t testing.TB, status int, body string) {
 	t.Helper()
 	if r.StatusCode != status || strings.TrimSpace(r.body) != body {
-		t.Errorf("got %d %s, want %d %s", r.StatusCode, r.body, status, body)
+		t.Errorf("got %d %.2000s, want %d %.2000s", r.StatusCode, r.body, status, body)
 	}
 }
 
@@ -230,7 +230,7 @@ func (r reply) fails(t testing.TB, status int, code yodel.Code, message string) 
 	t.Helper()
 	var e yodel.Error
 	if err := json.Unmarshal([]byte(r.body), &e); err != nil || r.StatusCode != status || e.Code != code || !strings.Contains(e.Message, message) {
-		t.Errorf("got %d %s, want %d, %s and %q", r.StatusCode, r.body, status, code, message)
+		t.Errorf("got %d %.2000s, want %d, %s and %q", r.StatusCode, r.body, status, code, message)
 	}
 }
 

@@ -49,7 +49,7 @@ func (x *exchange) decompress() *yodel.Error {
 	x.session.Release(most - len(body))
 	x.reserved += len(body)
 	if err != nil {
-		return x.malformed(err)
+		return x.undecompressed(err)
 	}
 	x.v.Body, x.v.Compressed = body, false
 	return nil
