@@ -257,3 +257,17 @@ func receive[T any](t testing.TB, from <-chan T) (value T) {
 	}
 	return value
 }
+
+// eventually waits until a condition is true.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(20 * time.Second); !condition(); {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("not in 20 s: %s", what)
+		}
+	}
+}
