@@ -32,6 +32,7 @@ type exchange struct {
 	uncancel   func() bool
 	reply      []byte
 	packed     bool // reply is compressed
+	large      bool // the request is larger than most
 	reserved   int  // bytes that Session.Reserve counts until end
 }
 
@@ -86,9 +87,15 @@ func (x *exchange) end() {
 
 // limit sets the deadline of a call that may take d, or any time if d is 0.
 func (x *exchange) limit(d time.Duration) {
-	if d > 0 {
-		x.v.Call().Deadline = time.Now().Add(d)
+	x.v.Call().Deadline = deadlineIn(d)
+}
+
+// deadlineIn returns the time that is d from now, or none if d is 0.
+func deadlineIn(d time.Duration) time.Time {
+	if d <= 0 {
+		return time.Time{}
 	}
+	return time.Now().Add(d)
 }
 
 // negotiate chooses the compressor. Sent is the compression of the request, and accepted a list of
@@ -160,51 +167,68 @@ func (x *exchange) readBody() *yodel.Error {
 	} else if n >= 0 {
 		return x.readSized(int(n), x.r.Body)
 	}
-	reserved := 0
-	defer func() { x.session.Release(reserved) }()
-	b := make([]byte, 0, 4<<10)
-	for {
-		x.pace(len(b))
-		n, err := x.r.Body.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		if len(b) > x.most {
-			return x.tooLarge(int64(len(b)))
-		}
-		if errors.Is(err, io.EOF) {
-			x.unpace()
-			break
-		} else if err != nil {
-			return x.unread(err)
-		}
-		if len(b) == cap(b) {
-			if !x.session.Reserve(cap(b)) {
-				return x.noMemory()
-			}
-			reserved += cap(b)
-			b = append(make([]byte, 0, 2*cap(b)), b...)
-		}
+	b, reserved, e := x.readUnsized()
+	defer x.session.Release(reserved) // Admit counts it
+	if e != nil {
+		return e
 	}
 	x.v.Body, x.v.Owned = b, true
 	return x.v.Admit(len(b), true)
 }
 
+// readUnsized reads a body of unknown size. Memory grows with what has come. The caller releases
+// the reserved bytes.
+func (x *exchange) readUnsized() (b []byte, reserved int, e *yodel.Error) {
+	b = make([]byte, 0, 4<<10)
+	for {
+		x.pace(len(b))
+		n, err := x.r.Body.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if len(b) > x.most {
+			return nil, reserved, x.tooLarge(int64(len(b)))
+		}
+		if errors.Is(err, io.EOF) {
+			x.unpace()
+			return b, reserved, nil
+		} else if err != nil {
+			return nil, reserved, x.unread(err)
+		}
+		if len(b) == cap(b) {
+			if !x.session.Reserve(cap(b)) {
+				return nil, reserved, x.noMemory()
+			}
+			reserved += cap(b)
+			b = append(make([]byte, 0, 2*cap(b)), b...)
+		}
+	}
+}
+
+// name returns the name of the method, or that of the protocol if the request names none.
+func (x *exchange) name() string {
+	if x.v == nil {
+		return "JSON-RPC"
+	}
+	return x.v.Call().Method
+}
+
 // tooLarge returns the error of a request of n bytes or more.
 func (x *exchange) tooLarge(n int64) *yodel.Error {
-	e := yodel.Errorf(yodel.ResourceExhausted, "%s: the request has %d bytes, the server's limit is %d", x.v.Call().Method, n, x.most)
+	x.large = true
+	e := yodel.Errorf(yodel.ResourceExhausted, "%s: the request has %d bytes, the server's limit is %d", x.name(), n, x.most)
 	e.ID, e.NotProcessed = "YDL2201", true
 	return e
 }
 
 // noMemory returns the error of a request for which the server has no memory.
 func (x *exchange) noMemory() *yodel.Error {
-	e := yodel.Errorf(yodel.ResourceExhausted, "%s: the server has no memory left for the request", x.v.Call().Method)
+	e := yodel.Errorf(yodel.ResourceExhausted, "%s: the server has no memory left for the request", x.name())
 	e.ID, e.NotProcessed = "YDL3007", true
 	return e
 }
 
 // undecompressed returns the error of a request that cannot be decompressed.
 func (x *exchange) undecompressed(err error) *yodel.Error {
-	method := x.v.Call().Method
+	method := x.name()
 	e := yodel.Errorf(yodel.DataLoss, "%s: the request cannot be decompressed: %v (%s)", method, err, x.compressor.Name())
 	e.ID, e.NotProcessed = "YDL2205", true
 	if errors.Is(err, yodel.ErrTooLarge) {
@@ -232,7 +256,7 @@ func (x *exchange) readSized(n int, from io.Reader) *yodel.Error {
 // unread returns the error of a request that could not be read. The deadline of pace remains, so
 // that net/http does not wait for the rest.
 func (x *exchange) unread(err error) *yodel.Error {
-	e := yodel.Errorf(yodel.Canceled, "%s: the request ends too early: %v", x.v.Call().Method, err)
+	e := yodel.Errorf(yodel.Canceled, "%s: the request ends too early: %v", x.name(), err)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		e.Code = yodel.DeadlineExceeded
