@@ -48,7 +48,12 @@ func newExchange(c *connection, w std.ResponseWriter, r *std.Request) *exchange 
 // begin begins the call of the method that the path of the request names. The caller must call end.
 // If begin returns an error, the call must not be executed.
 func (x *exchange) begin(codec yodel.Codec) *yodel.Error {
-	x.v = x.session.Begin(strings.TrimPrefix(x.r.URL.Path, "/"), codec, x.compressor)
+	return x.beginMethod(strings.TrimPrefix(x.r.URL.Path, "/"), codec)
+}
+
+// beginMethod is begin for a method that the path does not name.
+func (x *exchange) beginMethod(method string, codec yodel.Codec) *yodel.Error {
+	x.v = x.session.Begin(method, codec, x.compressor)
 	x.uncancel = context.AfterFunc(x.r.Context(), x.v.Cancel)
 	call := x.v.Call()
 	call.Metadata = httpwire.Metadata(x.r.Header)

@@ -13,7 +13,7 @@
 //   - gRPC and gRPC-Web, all kinds of methods;
 //   - Connect, all kinds of methods, and GET for methods that Server.MarkReadOnly names;
 //   - JSON: POST /Service/Method or /Service.Method with a JSON body;
-//   - JSON-RPC, if Options.JSONRPC is set;
+//   - JSON-RPC, if Options.JSONRPC is set, and a description with OpenAPI, if Options.OpenAPI is;
 //   - server-sent events for feeds: the request accepts text/event-stream.
 //
 // Content types name the codec: "proto" is the codec called "protobuf", "x-msgpack" is "msgpack",
@@ -48,6 +48,11 @@ type Options struct {
 	// status is 204 if there is no reply, because all requests are notifications, and otherwise
 	// 200, for errors of methods too. Default: none.
 	JSONRPC string
+	// OpenAPI is the path at which a GET returns a description of the methods, for example
+	// "/openapi.json". It has the unary methods, and the feeds as server-sent events, with the
+	// types that the built-in method yodel.Info reports. The server calls yodel.Info for it, so
+	// middleware can refuse callers, and ServerOptions.NoIntrospection turns it off. Default: none.
+	OpenAPI string
 	// MaxRequest is the size of the largest message that clients may send, in bytes, as it is sent.
 	// Default: Limits.MaxMessage, which it cannot exceed.
 	MaxRequest int
@@ -109,6 +114,10 @@ func (c *connection) route(w std.ResponseWriter, r *std.Request) {
 	x := newExchange(c, w, r)
 	if path := c.protocol.opts.JSONRPC; path != "" && r.URL.Path == path {
 		x.serveJSONRPC()
+		return
+	}
+	if path := c.protocol.opts.OpenAPI; path != "" && r.URL.Path == path {
+		x.serveOpenAPI()
 		return
 	}
 	switch kind := kindOf(r); {
