@@ -40,7 +40,9 @@ func (x *exchange) serveConnect(k kind) {
 	}
 	h := x.r.Header
 	plain, e := x.negotiate(h.Get("Connect-Content-Encoding"), h.Get("Connect-Accept-Encoding"))
-	x.begin(codec)
+	if refused := x.begin(codec); e == nil {
+		e = refused
+	}
 	defer x.end()
 	x.v.Plain = plain
 	st := x.newStream(x.r.Body, x.w, func() error {
@@ -83,8 +85,8 @@ func (x *exchange) endStream(st *stream, e *yodel.Error) {
 // lastMessage returns the last message of a stream, which has the error and the trailer.
 func (x *exchange) lastMessage(e *yodel.Error) []byte {
 	end := endOfStream{Metadata: make(std.Header)}
-	if err := httpwire.SetMetadata(end.Metadata, "", x.v.Call().Trailer); err != nil && e == nil {
-		e = x.v.Fail(fmt.Errorf("the reply cannot be sent: %w", err))
+	if err := x.setMetadata(end.Metadata, "", x.v.Call().Trailer); err != nil && e == nil {
+		e = x.v.Fail(err)
 	}
 	if e != nil {
 		end.Error = newConnectError(e)
@@ -136,7 +138,9 @@ func (x *exchange) routeUnary() {
 		sent = query.Get("compression")
 	}
 	plain, e := x.negotiate(sent, x.r.Header.Get("Accept-Encoding"))
-	x.begin(codec)
+	if refused := x.begin(codec); e == nil {
+		e = refused
+	}
 	defer x.end()
 	x.v.Plain = plain
 	switch kind := x.v.Kind(); {
@@ -151,7 +155,7 @@ func (x *exchange) routeUnary() {
 		}
 		x.w.Header().Set("Allow", allow)
 		std.Error(x.w, "a call of this method needs "+allow, std.StatusMethodNotAllowed)
-	case kind == "feed" && !get && x.acceptsEvents() && codec != nil:
+	case kind == "feed" && !get && x.acceptsEvents() && codec != nil && codec.Name() == "json":
 		x.serveEvents(e)
 	case codec == nil:
 		x.w.Header().Set("Accept-Post", "application/json")
@@ -184,7 +188,22 @@ func (x *exchange) serveUnary(codec yodel.Codec, subtype string, get bool, e *yo
 	if e == nil {
 		e = x.collect()
 	}
-	x.sendUnary(subtype, e)
+	x.sendUnary(subtype, unaryOnly(x.v, e))
+}
+
+// unaryOnly returns the error of a call whose request was that of a unary method. If the method is
+// of another kind, the code says that the server cannot serve it in this way.
+func unaryOnly(v *yodel.Served, e *yodel.Error) *yodel.Error {
+	kind := v.Kind()
+	if e == nil || !e.NotProcessed || e.Code != yodel.InvalidArgument || kind == "unary" || kind == "" {
+		return e
+	}
+	told := *e
+	told.Code = yodel.Unimplemented
+	if told.Message += ": call it by gRPC, gRPC-Web or Connect"; kind == "feed" {
+		told.Message += ", or in JSON and accept text/event-stream"
+	}
+	return &told
 }
 
 // readQuery reads the request from the query of a GET into v.Body, after it has admitted the call.
@@ -204,50 +223,6 @@ func (x *exchange) readQuery() *yodel.Error {
 		return e
 	}
 	x.v.Body, x.v.Owned = message, true
-	return nil
-}
-
-// spread turns a JSON array into the values of a method with several arguments.
-func (x *exchange) spread(codec yodel.Codec) *yodel.Error {
-	if !x.v.Positional() || codec.Name() != "json" || x.compressed {
-		return nil
-	}
-	var values []json.RawMessage
-	if err := json.Unmarshal(x.v.Body, &values); err != nil {
-		e := yodel.Errorf(yodel.InvalidArgument, "%s: the method takes several values: the request must be a JSON array of them: %v", x.v.Call().Method, err)
-		e.NotProcessed = true
-		return e
-	}
-	request := new(yodel.Encoded)
-	encoded := make([][]byte, len(values))
-	for i, value := range values {
-		encoded[i] = value
-	}
-	request.SetValues(encoded...)
-	x.v.Body, x.v.Several = request.Body, true
-	return nil
-}
-
-// collect turns the results of a method with several arguments into JSON.
-func (x *exchange) collect() *yodel.Error {
-	if !x.v.Several || x.packed {
-		return nil
-	}
-	values, err := (&yodel.Encoded{Body: x.reply, Several: true}).Values()
-	if err != nil {
-		return x.v.Fail(err)
-	}
-	if len(values) == 1 {
-		x.reply = values[0]
-		return nil
-	}
-	results := make([]json.RawMessage, len(values))
-	for i, value := range values {
-		results[i] = value
-	}
-	if x.reply, err = json.Marshal(results); err != nil {
-		return x.v.Fail(err)
-	}
 	return nil
 }
 

@@ -28,6 +28,8 @@ type connection struct {
 
 	conn     net.Conn
 	taken    atomic.Bool   // Accept has returned conn
+	refuse   chan struct{} // closed when Accept must return
+	refusing sync.Once     // closes refuse
 	closed   chan struct{} // closed when net/http has closed the connection, or the code that hijacked it
 	closing  sync.Once     // closes closed
 	hijacked atomic.Bool   // Options.Handler owns the connection
@@ -43,7 +45,7 @@ type connection struct {
 const maxStreams = 1024
 
 func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connection {
-	c := &connection{protocol: p, session: s, conn: s.AsConn(), tls: s.Peer.TLS(), closed: make(chan struct{}), ended: make(chan struct{})}
+	c := &connection{protocol: p, session: s, conn: s.AsConn(), tls: s.Peer.TLS(), closed: make(chan struct{}), ended: make(chan struct{}), refuse: make(chan struct{})}
 	limits := s.Limits()
 	var protocols std.Protocols
 	protocols.SetHTTP1(true)
@@ -54,7 +56,7 @@ func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connecti
 		ReadHeaderTimeout: limits.Handshake,
 		MaxHeaderBytes:    limits.MaxMetadata + 8<<10, // and the headers of HTTP itself
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ConnState:         c.state,
+		ConnState:         func(_ net.Conn, state std.ConnState) { c.state(ctx, state) },
 		ErrorLog:          log.New(errorLog{p.opts.Logger}, "", 0),
 		HTTP2: &std.HTTP2Config{
 			MaxConcurrentStreams: min(limits.MaxOpen, maxStreams),
@@ -125,12 +127,30 @@ func (c *connection) drain() {
 }
 
 // state is called by net/http.
-func (c *connection) state(_ net.Conn, state std.ConnState) {
-	switch state { //nolint:exhaustive // the others are handled together
+func (c *connection) state(ctx context.Context, state std.ConnState) {
+	switch state { //nolint:exhaustive // the others do not matter
 	case std.StateClosed:
 		c.end()
 	case std.StateHijacked:
 		c.hijacked.Store(true)
+		done := c.session.Busy()
+		c.session.Go(func() { c.lend(ctx, done) })
+	}
+}
+
+// lend waits until the code that has hijacked the connection closes it. Until the server drains,
+// Limits.IdleTimeout does not apply. When ctx ends, the code has lost the connection.
+func (c *connection) lend(ctx context.Context, done func()) {
+	select {
+	case <-c.closed:
+	case <-ctx.Done():
+	case <-c.session.Draining():
+	}
+	done()
+	select {
+	case <-c.closed:
+	case <-ctx.Done():
+		c.end()
 	}
 }
 
@@ -151,17 +171,23 @@ func (c *connection) ServeHTTP(w std.ResponseWriter, r *std.Request) {
 }
 
 // Accept implements net.Listener. It returns the connection of the session, and then waits until
-// that has ended.
+// that has ended or Shutdown closes the listener.
 func (c *connection) Accept() (net.Conn, error) {
 	if !c.taken.Swap(true) {
 		return (*closer)(c), nil
 	}
-	<-c.closed
+	select {
+	case <-c.closed:
+	case <-c.refuse:
+	}
 	return nil, net.ErrClosed
 }
 
-// Close implements net.Listener.
-func (*connection) Close() error { return nil }
+// Close implements net.Listener. It leaves the connection open.
+func (c *connection) Close() error {
+	c.refusing.Do(func() { close(c.refuse) })
+	return nil
+}
 
 // Addr implements net.Listener.
 func (c *connection) Addr() net.Addr { return c.conn.LocalAddr() }

@@ -80,13 +80,17 @@ func (st *events) SendHeader() error {
 	return st.control.Flush()
 }
 
-// Send implements yodel.Messages. JSON has no line breaks outside of strings, and none within them.
+// lines makes a JSON text data of an event. JSON may have line breaks outside of strings only, so
+// that each of them may become another one.
+var lines = strings.NewReplacer("\r\n", "\ndata: ", "\r", "\ndata: ", "\n", "\ndata: ")
+
+// Send implements yodel.Messages.
 func (st *events) Send(ctx context.Context, body []byte, _ bool) error {
 	if err := st.start(); err != nil {
 		return err
 	}
 	defer until(ctx, st.control.SetWriteDeadline)()
-	_, err := fmt.Fprintf(st.w, "data: %s\n\n", strings.ReplaceAll(string(body), "\n", "\ndata: "))
+	_, err := fmt.Fprintf(st.w, "data: %s\n\n", lines.Replace(string(body)))
 	if err == nil {
 		err = st.control.Flush()
 	}

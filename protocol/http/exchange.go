@@ -32,6 +32,8 @@ type exchange struct {
 	uncancel   func() bool
 	reply      []byte
 	packed     bool // reply is compressed
+	large      bool // the request is larger than most
+	reserved   int  // bytes that Session.Reserve counts until end
 }
 
 func newExchange(c *connection, w std.ResponseWriter, r *std.Request) *exchange {
@@ -44,25 +46,61 @@ func newExchange(c *connection, w std.ResponseWriter, r *std.Request) *exchange 
 }
 
 // begin begins the call of the method that the path of the request names. The caller must call end.
-func (x *exchange) begin(codec yodel.Codec) {
-	x.v = x.session.Begin(strings.TrimPrefix(x.r.URL.Path, "/"), codec, x.compressor)
+// If begin returns an error, the call must not be executed.
+func (x *exchange) begin(codec yodel.Codec) *yodel.Error {
+	return x.beginMethod(strings.TrimPrefix(x.r.URL.Path, "/"), codec)
+}
+
+// beginMethod is begin for a method that the path does not name.
+func (x *exchange) beginMethod(method string, codec yodel.Codec) *yodel.Error {
+	x.v = x.session.Begin(method, codec, x.compressor)
 	x.uncancel = context.AfterFunc(x.r.Context(), x.v.Cancel)
 	call := x.v.Call()
 	call.Metadata = httpwire.Metadata(x.r.Header)
 	httpwire.Options(x.r.Header, call)
+	if err := x.fits(call.Metadata); err != nil {
+		call.Metadata = nil
+		return &yodel.Error{
+			Code: yodel.ResourceExhausted, ID: "YDL2203", NotProcessed: true, Cause: err,
+			Message: call.Method + ": the metadata of the request " + err.Error(),
+		}
+	}
+	return nil
+}
+
+// fits returns nil if metadata is within the limits.
+func (x *exchange) fits(md yodel.Metadata) error {
+	if n := x.limits.MaxPairs; len(md) > n {
+		return fmt.Errorf("has %d pairs, the limit is %d", len(md), n)
+	}
+	size := 0
+	for key, value := range md {
+		size += len(key) + len(value)
+	}
+	if n := x.limits.MaxMetadata; size > n {
+		return fmt.Errorf("has %d bytes, the limit is %d", size, n)
+	}
+	return nil
 }
 
 // end ends the call.
 func (x *exchange) end() {
 	x.uncancel()
 	x.v.End()
+	x.session.Release(x.reserved)
 }
 
 // limit sets the deadline of a call that may take d, or any time if d is 0.
 func (x *exchange) limit(d time.Duration) {
-	if d > 0 {
-		x.v.Call().Deadline = time.Now().Add(d)
+	x.v.Call().Deadline = deadlineIn(d)
+}
+
+// deadlineIn returns the time that is d from now, or none if d is 0.
+func deadlineIn(d time.Duration) time.Time {
+	if d <= 0 {
+		return time.Time{}
 	}
+	return time.Now().Add(d)
 }
 
 // negotiate chooses the compressor. Sent is the compression of the request, and accepted a list of
@@ -134,38 +172,74 @@ func (x *exchange) readBody() *yodel.Error {
 	} else if n >= 0 {
 		return x.readSized(int(n), x.r.Body)
 	}
-	reserved := 0
-	defer func() { x.session.Release(reserved) }()
-	b := make([]byte, 0, 4<<10)
-	for {
-		x.pace(len(b))
-		n, err := x.r.Body.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		if errors.Is(err, io.EOF) {
-			x.unpace()
-			break
-		} else if err != nil {
-			return x.unread(err)
-		}
-		if len(b) > x.most {
-			return x.tooLarge(int64(len(b)))
-		}
-		if len(b) == cap(b) {
-			if !x.session.Reserve(cap(b)) {
-				return yodel.Errorf(yodel.ResourceExhausted, "the server has no memory left for the request")
-			}
-			reserved += cap(b)
-			b = append(make([]byte, 0, 2*cap(b)), b...)
-		}
+	b, reserved, e := x.readUnsized()
+	defer x.session.Release(reserved) // Admit counts it
+	if e != nil {
+		return e
 	}
 	x.v.Body, x.v.Owned = b, true
 	return x.v.Admit(len(b), true)
 }
 
+// readUnsized reads a body of unknown size. Memory grows with what has come. The caller releases
+// the reserved bytes.
+func (x *exchange) readUnsized() (b []byte, reserved int, e *yodel.Error) {
+	b = make([]byte, 0, 4<<10)
+	for {
+		x.pace(len(b))
+		n, err := x.r.Body.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if len(b) > x.most {
+			return nil, reserved, x.tooLarge(int64(len(b)))
+		}
+		if errors.Is(err, io.EOF) {
+			x.unpace()
+			return b, reserved, nil
+		} else if err != nil {
+			return nil, reserved, x.unread(err)
+		}
+		if len(b) == cap(b) {
+			if !x.session.Reserve(cap(b)) {
+				return nil, reserved, x.noMemory()
+			}
+			reserved += cap(b)
+			b = append(make([]byte, 0, 2*cap(b)), b...)
+		}
+	}
+}
+
+// name returns the name of the method, or that of the protocol if the request names none.
+func (x *exchange) name() string {
+	if x.v == nil {
+		return "JSON-RPC"
+	}
+	return x.v.Call().Method
+}
+
 // tooLarge returns the error of a request of n bytes or more.
 func (x *exchange) tooLarge(n int64) *yodel.Error {
-	e := yodel.Errorf(yodel.ResourceExhausted, "%s: the request has %d bytes, the server's limit is %d", x.v.Call().Method, n, x.most)
+	x.large = true
+	e := yodel.Errorf(yodel.ResourceExhausted, "%s: the request has %d bytes, the server's limit is %d", x.name(), n, x.most)
 	e.ID, e.NotProcessed = "YDL2201", true
+	return e
+}
+
+// noMemory returns the error of a request for which the server has no memory.
+func (x *exchange) noMemory() *yodel.Error {
+	e := yodel.Errorf(yodel.ResourceExhausted, "%s: the server has no memory left for the request", x.name())
+	e.ID, e.NotProcessed = "YDL3007", true
+	return e
+}
+
+// undecompressed returns the error of a request that cannot be decompressed.
+func (x *exchange) undecompressed(err error) *yodel.Error {
+	method := x.name()
+	e := yodel.Errorf(yodel.DataLoss, "%s: the request cannot be decompressed: %v (%s)", method, err, x.compressor.Name())
+	e.ID, e.NotProcessed = "YDL2205", true
+	if errors.Is(err, yodel.ErrTooLarge) {
+		e = yodel.Errorf(yodel.ResourceExhausted, "%s: the request has more than %d bytes after decompression, the server's limit", method, x.limits.MaxDecompressed)
+		e.ID, e.NotProcessed = "YDL2204", true
+	}
 	return e
 }
 
@@ -187,7 +261,7 @@ func (x *exchange) readSized(n int, from io.Reader) *yodel.Error {
 // unread returns the error of a request that could not be read. The deadline of pace remains, so
 // that net/http does not wait for the rest.
 func (x *exchange) unread(err error) *yodel.Error {
-	e := yodel.Errorf(yodel.Canceled, "%s: the request ends too early: %v", x.v.Call().Method, err)
+	e := yodel.Errorf(yodel.Canceled, "%s: the request ends too early: %v", x.name(), err)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		e.Code = yodel.DeadlineExceeded
@@ -215,7 +289,15 @@ func (x *exchange) unpace() { _ = x.control.SetReadDeadline(time.Time{}) }
 
 // setHeader adds metadata of the reply to the header of the response.
 func (x *exchange) setHeader(prefix string, md yodel.Metadata) error {
-	if err := httpwire.SetMetadata(x.w.Header(), prefix, md); err != nil {
+	return x.setMetadata(x.w.Header(), prefix, md)
+}
+
+// setMetadata adds metadata of the reply to h.
+func (x *exchange) setMetadata(h std.Header, prefix string, md yodel.Metadata) error {
+	if err := x.fits(md); err != nil {
+		return fmt.Errorf("the reply cannot be sent: its metadata %w", err)
+	}
+	if err := httpwire.SetMetadata(h, prefix, md); err != nil {
 		return fmt.Errorf("the reply cannot be sent: %w", err)
 	}
 	return nil

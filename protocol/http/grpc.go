@@ -82,7 +82,9 @@ func (x *exchange) serveCall(k kind, in io.Reader, out io.Writer, web bool) {
 	}
 	h := x.r.Header
 	plain, e := x.negotiate(h.Get("Grpc-Encoding"), h.Get("Grpc-Accept-Encoding"))
-	x.begin(codec)
+	if refused := x.begin(codec); e == nil {
+		e = refused
+	}
 	defer x.end()
 	x.v.Plain = plain
 	g := &grpcCall{kind: k, web: web}
@@ -123,8 +125,8 @@ func (g *grpcCall) finish(e *yodel.Error) {
 	if g.web {
 		prefix, h = "", make(std.Header)
 	}
-	if err := httpwire.SetMetadata(h, prefix, g.v.Call().Trailer); err != nil && e == nil {
-		e = g.v.Fail(fmt.Errorf("the reply cannot be sent: %w", err))
+	if err := g.setMetadata(h, prefix, g.v.Call().Trailer); err != nil && e == nil {
+		e = g.v.Fail(err)
 	}
 	if e == nil {
 		h[prefix+"Grpc-Status"] = []string{"0"}

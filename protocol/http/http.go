@@ -13,6 +13,7 @@
 //   - gRPC and gRPC-Web, all kinds of methods;
 //   - Connect, all kinds of methods, and GET for methods that Server.MarkReadOnly names;
 //   - JSON: POST /Service/Method or /Service.Method with a JSON body;
+//   - JSON-RPC, if Options.JSONRPC is set, and a description with OpenAPI, if Options.OpenAPI is;
 //   - server-sent events for feeds: the request accepts text/event-stream.
 //
 // Content types name the codec: "proto" is the codec called "protobuf", "x-msgpack" is "msgpack",
@@ -39,6 +40,19 @@ import (
 type Options struct {
 	// Handler serves the requests that are no calls of a method. Default: they get status 404.
 	Handler std.Handler
+	// JSONRPC is the path at which the server takes JSON-RPC 2.0 and 1.0, for example "/rpc". The
+	// body of each POST is a request or a batch, with the content type application/json and without
+	// compression. Headers are the metadata of all its calls, and the header Connect-Timeout-Ms
+	// sets their deadline. The metadata of the reply to a single request becomes headers, as in
+	// JSON. That of the replies of a batch is left out, because JSON-RPC has no place for it. The
+	// status is 204 if there is no reply, because all requests are notifications, and otherwise
+	// 200, for errors of methods too. Default: none.
+	JSONRPC string
+	// OpenAPI is the path at which a GET returns a description of the methods, for example
+	// "/openapi.json". It has the unary methods, and the feeds as server-sent events, with the
+	// types that the built-in method yodel.Info reports. The server calls yodel.Info for it, so
+	// middleware can refuse callers, and ServerOptions.NoIntrospection turns it off. Default: none.
+	OpenAPI string
 	// MaxRequest is the size of the largest message that clients may send, in bytes, as it is sent.
 	// Default: Limits.MaxMessage, which it cannot exceed.
 	MaxRequest int
@@ -98,6 +112,14 @@ func (c *connection) route(w std.ResponseWriter, r *std.Request) {
 		return
 	}
 	x := newExchange(c, w, r)
+	if path := c.protocol.opts.JSONRPC; path != "" && r.URL.Path == path {
+		x.serveJSONRPC() //nolint:contextcheck // the context of a call is that of its session
+		return
+	}
+	if path := c.protocol.opts.OpenAPI; path != "" && r.URL.Path == path {
+		x.serveOpenAPI() //nolint:contextcheck // the context of a call is that of its session
+		return
+	}
 	switch kind := kindOf(r); {
 	case kind.serve != nil && r.Method == std.MethodPost:
 		kind.serve(x, kind)
@@ -111,12 +133,15 @@ func (c *connection) route(w std.ResponseWriter, r *std.Request) {
 
 // crossOrigin applies Options.Origins. It reports whether it has answered the request.
 func (p *Protocol) crossOrigin(w std.ResponseWriter, r *std.Request) (answered bool) {
+	if len(p.opts.Origins) == 0 {
+		return false
+	}
+	h := w.Header()
+	h.Add("Vary", "Origin") // also without Origin, because a cache may keep the response
 	origin := r.Header.Get("Origin")
 	if origin == "" || !p.allows(origin) {
 		return false
 	}
-	h := w.Header()
-	h.Add("Vary", "Origin")
 	h.Set("Access-Control-Allow-Origin", origin)
 	h.Set("Access-Control-Expose-Headers", "*, Grpc-Status, Grpc-Message, Grpc-Status-Details-Bin")
 	if r.Method != std.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {

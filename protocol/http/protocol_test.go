@@ -51,7 +51,8 @@ func dialer(h2, grpc bool) func(net.Conn) yodel.Caller {
 }
 
 // A quietConn does not acknowledge the settings of an HTTP/2 server. A client would do so at any
-// time, also behind its request, and then the last bytes that it sends are not those of the request.
+// time, also behind its request, and then the last bytes that it sends are not those of the
+// request.
 type quietConn struct{ net.Conn }
 
 func (c quietConn) Write(b []byte) (int, error) {

@@ -97,14 +97,6 @@ func check(key, value string) error {
 	if reserved(key) {
 		return fmt.Errorf("the metadata key %.40q belongs to the protocol", key)
 	}
-	if IsBinary(key) {
-		for part := range strings.SplitSeq(value, ",") {
-			if _, err := Binary(part); err != nil {
-				return fmt.Errorf("the metadata key %.40q ends in -bin, and its value is not base64", key)
-			}
-		}
-		return nil
-	}
 	for _, c := range []byte(value) {
 		if c < ' ' || c > '~' {
 			return fmt.Errorf("the metadata value of %.40q cannot be a header: it may have printable ASCII characters", key)
@@ -112,6 +104,13 @@ func check(key, value string) error {
 	}
 	if value != strings.TrimSpace(value) {
 		return fmt.Errorf("the metadata value of %.40q cannot be a header: it begins or ends with a space", key)
+	}
+	if IsBinary(key) {
+		for part := range strings.SplitSeq(value, ",") {
+			if _, err := Binary(part); err != nil {
+				return fmt.Errorf("the metadata key %.40q ends in -bin, and its value is not base64", key)
+			}
+		}
 	}
 	return nil
 }
@@ -160,7 +159,7 @@ func SetOptions(h http.Header, call *yodel.Call) {
 	set(headerParent, parent)
 	set(headerState, state)
 	set(headerIntent, call.IdempotencyKey)
-	set(headerAttempts, strconv.Itoa(max(call.Attempt-1, 0)))
+	set(headerAttempts, strconv.Itoa(call.Attempt))
 	set(headerBudget, strconv.Itoa(call.Budget))
 	set(headerCriticality, strconv.Itoa(call.Criticality))
 	set(headerTenant, call.Tenant)

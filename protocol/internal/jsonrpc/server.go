@@ -33,9 +33,10 @@ type Server struct {
 	// Prepare sets the metadata, the deadline and so on of each call before it is admitted. It may
 	// be called twice for a call. Each call needs a map of its own. Nil sets nothing.
 	Prepare func(call *yodel.Call)
-	// Ran is called for each call that has run, before it ends, for example to read the trailer. It
-	// is called concurrently for the calls of a batch. Nil is not called.
-	Ran func(call *yodel.Call)
+	// Ran is called for each call that has run, before its reply is encoded, for example to read
+	// the trailer. It may call Served.Fail. It is called concurrently for the calls of a batch. Nil
+	// is not called.
+	Ran func(v *yodel.Served)
 }
 
 // Do executes a message and returns its reply. The reply is empty if all requests are
@@ -149,7 +150,7 @@ func (s *Server) run(c *call, q *request, done func(reply []byte)) {
 	}()
 	defer func() { // deferred, because the handler may end the goroutine
 		if s.Ran != nil {
-			s.Ran(c.Call())
+			s.Ran(c.Served)
 		}
 		reply = q.reply(c.Served)
 		encoded = true

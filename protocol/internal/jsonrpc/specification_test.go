@@ -198,7 +198,7 @@ func TestPrepare(t *testing.T) {
 	deadline := time.Now().Add(time.Hour)
 	w := &whole{ctx: ctx, server: jsonrpc.Server{
 		Prepare: func(call *yodel.Call) { call.Metadata, call.Deadline = yodel.Metadata{"color": "blue"}, deadline },
-		Ran:     func(call *yodel.Call) { trailers <- call.Trailer },
+		Ran:     func(v *yodel.Served) { trailers <- v.Call().Trailer },
 	}}
 	s, do := serve(t, w, yodel.ServerOptions{})
 	must(t, s.Handle("color", func(ctx context.Context) (string, error) {

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	std "net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// A fleet is what a load balancer knows: the address of the server that takes new connections.
+type fleet struct{ addr atomic.Pointer[string] }
+
+// client returns a client that dials the current server.
+func (f *fleet) client(t testing.TB, h2 bool) *std.Client {
+	c := client(t, h2)
+	c.Transport.(*std.Transport).DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, *f.addr.Load())
+	}
+	return c
+}
+
+// No call is lost while servers are replaced under load, and none is executed twice. The clients
+// are those of net/http. Calls have an idempotency key, so that net/http repeats one that it sent
+// on a connection that has just ended: HTTP/1 cannot tell an idle client.
+func TestRollingRestart(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		const callers, restarts = 8, 6
+		var f fleet
+		var executed, made atomic.Int64
+		start := func() *site {
+			s := newSite(t, nil, yodel.ServerOptions{})
+			must(t, s.HandleCall("Test.Count", func(_ context.Context, call *yodel.Call) error {
+				executed.Add(1)
+				return nil
+			}))
+			f.addr.Store(&s.addr)
+			return s
+		}
+		s := start()
+		stop := make(chan struct{})
+		var group sync.WaitGroup
+		for i := range callers {
+			c := f.client(t, h2)
+			group.Go(func() {
+				for n := 0; ; n++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					r, err := std.NewRequestWithContext(t.Context(), "POST", "http://fleet/Test/Count", strings.NewReader("{}"))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					r.Header.Set("Content-Type", "application/json")
+					r.Header.Set("Idempotency-Key", fmt.Sprint(i, " ", n))
+					response, err := c.Do(r)
+					if err != nil {
+						t.Errorf("a call was lost: %v", err)
+						return
+					}
+					_, err = io.Copy(io.Discard, response.Body)
+					if _ = response.Body.Close(); err != nil || response.StatusCode != 200 {
+						t.Errorf("a call was lost: %s, %v", response.Status, err)
+						return
+					}
+					made.Add(1)
+				}
+			})
+		}
+		for range restarts {
+			began := made.Load()
+			eventually(t, "200 calls", func() bool { return made.Load() >= began+200 || t.Failed() })
+			old := s
+			s = start()
+			if err := old.stop(); err != nil {
+				t.Errorf("Shutdown: %v", err)
+			}
+		}
+		close(stop)
+		group.Wait()
+		if made.Load() != executed.Load() {
+			t.Errorf("%d calls succeeded, and %d were executed", made.Load(), executed.Load())
+		}
+		t.Logf("%d calls", made.Load())
+	})
+}
+
+// A call that runs when the drain begins is answered, and its HTTP/1 connection is closed after it.
+func TestDrainTellsTheClient(t *testing.T) {
+	s, c := newSite(t, nil, yodel.ServerOptions{}), client(t, false)
+	running := make(chan reply, 1)
+	go func() { running <- s.post(c, "/Test/Long", `{"text":"x"}`) }()
+	receive(t, s.began)
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.stop() }()
+	eventually(t, "the server refuses connections", func() bool {
+		conn, err := net.Dial("tcp", s.addr)
+		if err == nil {
+			_ = conn.Close() // it was not needed
+		}
+		return err != nil
+	})
+	close(s.free)
+	r := receive(t, running)
+	if r.is(t, 200, `{"text":"x"}`); !r.Close {
+		t.Errorf("the response does not say that the connection ends: %v", r.Header)
+	}
+	must(t, receive(t, stopped))
+}
+
+// A client of HTTP/2 without requests gets GOAWAY, without an error, before the connection ends.
+func TestDrainSendsGoAway(t *testing.T) {
+	s := newSite(t, nil, yodel.ServerOptions{})
+	conn, err := net.Dial("tcp", s.addr)
+	must(t, err)
+	defer conn.Close()
+	must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	_, err = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+	must(t, err)
+	const settings, goAway = 4, 7
+	if kind, _ := readFrame(t, conn); kind != settings {
+		t.Fatalf("the first frame is of type %d", kind)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.stop() }()
+	for {
+		kind, payload := readFrame(t, conn)
+		if kind != goAway {
+			continue
+		}
+		if string(payload[4:8]) != "\x00\x00\x00\x00" {
+			t.Errorf("GOAWAY has the error %x", payload[4:8])
+		}
+		break
+	}
+	if _, err := io.Copy(io.Discard, conn); err != nil {
+		t.Errorf("the connection ends with %v", err)
+	}
+	must(t, receive(t, stopped))
+}
+
+// readFrame reads a frame of HTTP/2.
+func readFrame(t testing.TB, conn net.Conn) (kind byte, payload []byte) {
+	t.Helper()
+	var head [9]byte
+	_, err := io.ReadFull(conn, head[:])
+	must(t, err)
+	payload = make([]byte, int(head[0])<<16|int(head[1])<<8|int(head[2]))
+	_, err = io.ReadFull(conn, payload)
+	must(t, err)
+	return head[3], payload
+}

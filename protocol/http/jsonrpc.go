@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http
+
+import (
+	"bytes"
+	"io"
+	"maps"
+	std "net/http"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/jsonrpc"
+)
+
+// This file serves JSON-RPC over HTTP: the body of each POST to Options.JSONRPC is a request or a
+// batch.
+
+// pairCost is about how many bytes a pair of metadata takes in a map.
+const pairCost = 96
+
+// serveJSONRPC serves one message.
+func (x *exchange) serveJSONRPC() {
+	encoding := x.r.Header.Get("Content-Encoding")
+	switch {
+	case x.r.Method != std.MethodPost:
+		x.w.Header().Set("Allow", std.MethodPost)
+		std.Error(x.w, "JSON-RPC needs the method POST", std.StatusMethodNotAllowed)
+		return
+	case httpwire.ContentType(x.r.Header.Get("Content-Type")) != "application/json", encoding != "" && encoding != "identity":
+		x.w.Header().Set("Accept-Post", "application/json")
+		std.Error(x.w, "JSON-RPC needs the content type application/json, without compression", std.StatusUnsupportedMediaType)
+		return
+	}
+	md := httpwire.Metadata(x.r.Header)
+	if err := x.fits(md); err != nil {
+		std.Error(x.w, "the metadata of the request "+err.Error(), std.StatusRequestHeaderFieldsTooLarge)
+		return
+	}
+	timeout, e := x.connectTimeout()
+	if e != nil {
+		std.Error(x.w, e.Message, std.StatusBadRequest)
+		return
+	}
+	message, e := x.readMessage()
+	defer func() { x.session.Release(x.reserved) }()
+	if e == nil {
+		// Each call has a map of its own. A message has no more calls than opening braces.
+		n := bytes.Count(message, []byte("{")) * len(md) * pairCost
+		if x.session.Reserve(n) {
+			x.reserved += n
+		} else {
+			e = x.noMemory()
+		}
+	}
+	if e != nil {
+		x.refuseMessage(e)
+		return
+	}
+	x.sendMessage(x.do(message, md, deadlineIn(timeout)))
+}
+
+// readMessage reads the body, and counts its memory in x.reserved.
+func (x *exchange) readMessage() (message []byte, e *yodel.Error) {
+	n := x.r.ContentLength
+	if n > int64(x.most) {
+		return nil, x.tooLarge(n)
+	} else if n < 0 {
+		message, x.reserved, e = x.readUnsized()
+		return message, e
+	}
+	if !x.session.Reserve(int(n)) {
+		return nil, x.noMemory()
+	}
+	x.reserved = int(n)
+	message = make([]byte, n)
+	x.pace(int(n))
+	if _, err := io.ReadFull(x.r.Body, message); err != nil {
+		return nil, x.unread(err)
+	}
+	x.unpace()
+	return message, nil
+}
+
+// refuseMessage answers a request whose message was not read.
+func (x *exchange) refuseMessage(e *yodel.Error) {
+	if e.Code != yodel.ResourceExhausted { // the body has not come
+		std.Error(x.w, e.Message, httpwire.Status(e.Code))
+		return
+	}
+	x.sendMessage(jsonrpc.Fault(&jsonrpc.TooLargeError{Size: x.most + 1, Memory: !x.large}))
+}
+
+// do executes a message. The metadata of the reply to a single request becomes the header of the
+// response.
+func (x *exchange) do(message []byte, md yodel.Metadata, deadline time.Time) (reply []byte) {
+	batch := bytes.HasPrefix(bytes.TrimLeft(message, " \t\r\n"), []byte("["))
+	server := jsonrpc.Server{
+		Session: x.session, Wait: true, Version1: true,
+		Prepare: func(call *yodel.Call) {
+			call.Metadata, call.Deadline = maps.Clone(md), deadline
+			httpwire.Options(x.r.Header, call)
+		},
+		Ran: func(v *yodel.Served) {
+			if batch || v.Call().OneWay {
+				return
+			}
+			call := v.Call()
+			err := x.setHeader("", call.Header())
+			if err == nil {
+				err = x.setHeader("Trailer-", call.Trailer)
+			}
+			if err != nil && v.Outcome() == nil {
+				_ = v.Fail(err) // the reply gets the error from v
+			}
+		},
+	}
+	return server.Do(x.r.Context(), message)
+}
+
+// sendMessage sends a reply. It is empty if all requests were notifications.
+func (x *exchange) sendMessage(reply []byte) {
+	if len(reply) == 0 {
+		x.w.WriteHeader(std.StatusNoContent)
+		return
+	}
+	x.w.Header()["Content-Type"] = []string{"application/json"}
+	_ = x.control.SetWriteDeadline(x.allowed(len(reply)))
+	_, _ = x.w.Write(reply) // if it fails, the client has gone
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package http_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	std "net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/http"
+)
+
+func (r reply) seen(t testing.TB) (out seen) {
+	t.Helper()
+	if r.StatusCode != 200 {
+		t.Fatalf("got %d %s", r.StatusCode, r.body)
+	}
+	must(t, json.Unmarshal([]byte(r.body), &out))
+	return out
+}
+
+func TestMetadataOfARequest(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		s, c := newSite(t, nil, yodel.ServerOptions{}), client(t, h2)
+		got := s.post(c, "/Test/See", "{}", "Color", "dark blue", "color", "red", "Data-Bin", "AAEC", "authorization", "Bearer x",
+			"Te", "trailers", "Accept-Encoding", "gzip", "Yodel-Tenant", "t", "Grpc-Foo", "x", "Connect-Foo", "x").seen(t)
+		want := yodel.Metadata{"color": "dark blue, red", "data-bin": "AAEC", "authorization": "Bearer x"}
+		if !maps.Equal(got.Metadata, want) {
+			t.Errorf("got %v, want %v", got.Metadata, want)
+		}
+	})
+}
+
+// Headers set the fields of a call. Web pages cannot set yodel's own.
+func TestFieldsOfACall(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		s, c := newSite(t, &http.Options{Origins: []string{"*"}}, yodel.ServerOptions{}), client(t, h2)
+		headers := []string{
+			"Yodel-Criticality", "30", "Yodel-Tenant", "acme", "Yodel-Key", "k", "Yodel-Budget", "5", "Yodel-Explain", "1",
+			"Idempotency-Key", "i", "Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "Tracestate", "a=b", "Grpc-Previous-Rpc-Attempts", "2",
+		}
+		want := fields{
+			Tenant: "acme", Key: "k", IdempotencyKey: "i", Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01 a=b",
+			Budget: 5, Criticality: 30, Attempt: 2, Explain: true,
+		}
+		if got := s.post(c, "/Test/See", "{}", headers...).seen(t).Call; got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		want.Tenant, want.Key, want.Budget, want.Criticality, want.Explain = "", "", 0, 0, false
+		if got := s.post(c, "/Test/See", "{}", append(headers, "Origin", "https://shop.example")...).seen(t).Call; got != want {
+			t.Errorf("a web page: got %+v, want %+v", got, want)
+		}
+		outside := []string{"Yodel-Criticality", "101", "Yodel-Budget", "-1", "Grpc-Previous-Rpc-Attempts", "99999999999999999999", "Yodel-Explain", "yes"}
+		if got := s.post(c, "/Test/See", "{}", outside...).seen(t).Call; got != (fields{}) {
+			t.Errorf("values out of range: got %+v", got)
+		}
+	})
+}
+
+func TestDeadline(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		s, c := newSite(t, nil, yodel.ServerOptions{}), client(t, h2)
+		if left := s.post(c, "/Test/See", "{}").seen(t).Left; left != 0 {
+			t.Errorf("a call without a deadline has %s left", left)
+		}
+		if left := s.post(c, "/Test/See", "{}", "Connect-Timeout-Ms", "60000").seen(t).Left; left < 30*time.Second || left > time.Minute+time.Millisecond {
+			t.Errorf("a minute left: got %s", left)
+		}
+		s.post(c, "/Test/Long", "{}", "Connect-Timeout-Ms", "20").fails(t, 504, yodel.DeadlineExceeded, "")
+		receive(t, s.ended)
+		for _, wrong := range []string{"soon", "-1", "12345678901", "1.5"} {
+			s.post(c, "/Test/Echo", "{}", "Connect-Timeout-Ms", wrong).fails(t, 400, yodel.InvalidArgument, "connect-timeout-ms")
+		}
+	})
+}
+
+// A handler's metadata goes out as headers. What HTTP cannot carry fails the call.
+func TestMetadataOfAReply(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		s, c := newSite(t, nil, yodel.ServerOptions{}), client(t, h2)
+		var header, trailer yodel.Metadata
+		var attachment []byte
+		must(t, s.HandleCall("Test.Say", func(_ context.Context, call *yodel.Call) error {
+			call.SetHeader(header)
+			call.Trailer, call.ReplyAttachment, call.Reply = trailer, attachment, 1
+			return nil
+		}))
+		header, trailer = yodel.Metadata{"color": "blue", "data-bin": "AAEC, BAUG"}, yodel.Metadata{"cost": "5"}
+		r := s.post(c, "/Test/Say", "{}")
+		r.is(t, 200, "1")
+		for name, value := range map[string]string{"Color": "blue", "Data-Bin": "AAEC, BAUG", "Trailer-Cost": "5"} {
+			if got := r.Header.Get(name); got != value {
+				t.Errorf("%s: got %q, want %q", name, got, value)
+			}
+		}
+		header, trailer = nil, nil
+		for _, bad := range []struct {
+			md   yodel.Metadata
+			says string
+		}{
+			{yodel.Metadata{"": "x"}, "empty key"},
+			{yodel.Metadata{"Upper": "x"}, `"Upper" cannot be a header`},
+			{yodel.Metadata{"a b": "x"}, `"a b" cannot be a header`},
+			{yodel.Metadata{"content-type": "text/html"}, "belongs to the protocol"},
+			{yodel.Metadata{"grpc-status": "0"}, "belongs to the protocol"},
+			{yodel.Metadata{"yodel-error-id": "0"}, "belongs to the protocol"},
+			{yodel.Metadata{"connection": "close"}, "belongs to the protocol"},
+			{yodel.Metadata{"x": "a\r\nset-cookie: b"}, `"x" cannot be a header`},
+			{yodel.Metadata{"x": "ü"}, `"x" cannot be a header`},
+			{yodel.Metadata{"x": " a"}, `"x" cannot be a header`},
+			{yodel.Metadata{"x-bin": "???"}, "not base64"},
+			{yodel.Metadata{"x": strings.Repeat("y", 17<<10)}, "the limit is 16384"},
+			{many(129), "129 pairs"},
+		} {
+			header, trailer = bad.md, nil
+			r := s.post(c, "/Test/Say", "{}")
+			if r.fails(t, 500, yodel.Internal, bad.says); r.Header.Get("Yodel-Error-Id") != "YDL2104" {
+				t.Errorf("%v: the headers are %v", bad.md, r.Header)
+			}
+			header, trailer = nil, bad.md
+			s.post(c, "/Test/Say", "{}").fails(t, 500, yodel.Internal, bad.says)
+		}
+		header, trailer, attachment = nil, nil, []byte("x")
+		s.post(c, "/Test/Say", "{}").fails(t, 500, yodel.Internal, "attachment")
+	})
+}
+
+func many(n int) yodel.Metadata {
+	md := make(yodel.Metadata)
+	for i := range n {
+		md[fmt.Sprint("k", i)] = "v"
+	}
+	return md
+}
+
+// The limits for metadata are those of Limits, and a request over them is not executed.
+func TestMetadataLimits(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		s, c := newSite(t, nil, yodel.ServerOptions{}), client(t, h2)
+		var pairs []string
+		for key, value := range many(128) {
+			pairs = append(pairs, key, value)
+		}
+		if got := s.post(c, "/Test/See", "{}", pairs...).seen(t).Metadata; len(got) != 128 {
+			t.Errorf("got %d pairs", len(got))
+		}
+		for _, headers := range [][]string{append(pairs, "One", "more"), {"Large", strings.Repeat("x", 17<<10)}} {
+			r := s.post(c, "/Test/See", "{}", headers...)
+			r.fails(t, 429, yodel.ResourceExhausted, "the limit is")
+			if r.Header.Get("Yodel-Error-Id") != "YDL2203" || r.Header.Get("Yodel-Not-Processed") != "1" {
+				t.Errorf("the headers are %v", r.Header)
+			}
+		}
+		// Package net/http refuses more without reading it.
+		response, err := s.try(t.Context(), c, "POST", "/Test/See", nil, "Large", strings.Repeat("x", 100<<10))
+		if err == nil {
+			_ = response.Body.Close()
+			if response.StatusCode != std.StatusRequestHeaderFieldsTooLarge {
+				t.Errorf("got %d", response.StatusCode)
+			}
+		}
+	})
+}
+
+func TestOrigins(t *testing.T) {
+	both(t, func(t *testing.T, h2 bool) {
+		c := client(t, h2)
+		const page, other = "https://shop.example", "https://evil.example"
+		preflight := func(s *site, origin string) reply {
+			return s.do(c, "OPTIONS", "/Test/Echo", "", "Origin", origin, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type,x-color")
+		}
+		some := newSite(t, &http.Options{Origins: []string{page}}, yodel.ServerOptions{})
+		r := preflight(some, page)
+		if h := r.Header; r.StatusCode != 204 || h.Get("Access-Control-Allow-Origin") != page || h.Get("Access-Control-Allow-Headers") != "content-type,x-color" ||
+			h.Get("Access-Control-Allow-Methods") != "GET, POST" || h.Get("Vary") != "Origin" {
+			t.Errorf("preflight: %d %v", r.StatusCode, r.Header)
+		}
+		r = some.post(c, "/Test/Echo", "{}", "Origin", page)
+		if h := r.Header; r.StatusCode != 200 || h.Get("Access-Control-Allow-Origin") != page || !strings.Contains(h.Get("Access-Control-Expose-Headers"), "Grpc-Status") {
+			t.Errorf("call: %d %v", r.StatusCode, r.Header)
+		}
+		for _, s := range []*site{some, newSite(t, nil, yodel.ServerOptions{})} {
+			for _, r := range []reply{preflight(s, other), s.post(c, "/Test/Echo", "{}", "Origin", other)} {
+				if r.Header.Get("Access-Control-Allow-Origin") != "" || r.StatusCode == 204 {
+					t.Errorf("another origin: %d %v", r.StatusCode, r.Header)
+				}
+			}
+		}
+		// A cache must not give one origin the reply to another one.
+		for _, headers := range [][]string{nil, {"Origin", other}} {
+			if r := some.do(c, "GET", "/Test/Read?encoding=json&message={}", "", headers...); !strings.Contains(strings.Join(r.Header.Values("Vary"), ","), "Origin") {
+				t.Errorf("headers %v: the reply has Vary: %v", headers, r.Header.Values("Vary"))
+			}
+		}
+		all := newSite(t, &http.Options{Origins: []string{"*"}}, yodel.ServerOptions{})
+		if r := preflight(all, other); r.StatusCode != 204 || r.Header.Get("Access-Control-Allow-Origin") != other {
+			t.Errorf("all origins: %d %v", r.StatusCode, r.Header)
+		}
+	})
+}
