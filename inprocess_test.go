@@ -5,6 +5,7 @@ package yodel_test
 import (
 	"context"
 	"errors"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -154,5 +155,81 @@ func TestHandleCall(t *testing.T) {
 				t.Errorf("got %q, %q, %v", a, b, err)
 			}
 		})
+	}
+}
+
+// Methods with streams that HandleStream has registered are called like others.
+func TestDynamicStreams(t *testing.T) {
+	s := newServer(t, nil)
+	must(t, s.HandleStream("Feed", "feed", func(_ context.Context, call *yodel.Call, _, send func(any) error) error {
+		var n int
+		if err := call.DecodeInto(&n); err != nil {
+			return err
+		}
+		for i := range n {
+			if err := send(&i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	must(t, s.HandleStream("Upload", "upload", func(_ context.Context, call *yodel.Call, recv, _ func(any) error) error {
+		sum, n := 0, 0
+		for {
+			if err := recv(&n); errors.Is(err, io.EOF) {
+				call.Reply = &sum
+				return nil
+			} else if err != nil {
+				return err
+			}
+			sum += n
+		}
+	}))
+	must(t, s.HandleStream("Duplex", "duplex", func(_ context.Context, _ *yodel.Call, recv, send func(any) error) error {
+		for {
+			var n int
+			if err := recv(&n); errors.Is(err, io.EOF) {
+				return yodel.Errorf(yodel.DataLoss, "no more")
+			} else if err != nil {
+				return err
+			}
+			if err := send(&n); err != nil {
+				return err
+			}
+		}
+	}))
+	c := connect(t, s, nil)
+	next := 0
+	for n, err := range (yodel.Feed[int, int]("Feed")).Call(t.Context(), c, new(10)) {
+		if must(t, err); *n != next {
+			t.Errorf("got %d, want %d", *n, next)
+		}
+		next++
+	}
+	if next != 10 {
+		t.Errorf("got %d messages", next)
+	}
+	sum, err := yodel.Upload[int, int]("Upload").Call(t.Context(), c, func(send yodel.Send[int]) error {
+		return errors.Join(send(new(3)), send(new(4)))
+	})
+	if err != nil || *sum != 7 {
+		t.Errorf("got %v, %v", sum, err)
+	}
+	err = yodel.Duplex[int, int]("Duplex").Call(t.Context(), c, func(recv yodel.Recv[int], send yodel.Send[int]) error {
+		must(t, send(new(5)))
+		n, err := recv.Next()
+		if must(t, err); *n != 5 {
+			t.Errorf("got %d", *n)
+		}
+		return nil
+	})
+	wantError(t, err, yodel.DataLoss, "")
+	for _, kind := range []string{"", "unary", "tree"} {
+		if err := s.HandleStream("Other", kind, func(context.Context, *yodel.Call, func(any) error, func(any) error) error { return nil }); err == nil {
+			t.Errorf("the kind %q: no error", kind)
+		}
+	}
+	if err := s.HandleStream("Other", "feed", nil); err == nil {
+		t.Error("nil: no error")
 	}
 }

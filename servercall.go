@@ -392,7 +392,7 @@ func (c *Call) Executed() bool { return c.in != nil && c.in.executed }
 
 // Body returns, on the server, the encoded and decompressed arguments, for middleware that compares
 // requests without decoding them. The result is valid until the method returns, and must not be
-// changed. Decode does not decompress the body again. For a stream, Body returns an error.
+// changed. Decode does not decompress the body again. For an upload and a duplex, Body returns an error.
 func (c *Call) Body() ([]byte, error) {
 	in := c.in
 	if in == nil {
@@ -401,7 +401,7 @@ func (c *Call) Body() ([]byte, error) {
 	if e := in.as.check(in.method); e != nil {
 		return nil, e
 	}
-	if in.method.kind != wire.Unary {
+	if k := in.method.kind; k != wire.Unary && k != wire.Feed {
 		return nil, refusal("YDL2006", "%s: the method is %s, whose request is no single message", c.Method, in.method.signature())
 	}
 	if in.compressed {

@@ -164,6 +164,30 @@ func (s *Server) HandleCall(name string, handler Handler) error {
 	return s.add(name, &method{kind: wire.Unary, dynamic: handler})
 }
 
+// HandleStream is HandleCall for a method with a stream. Kind is "feed", "upload" or "duplex". Handler
+// sends messages with send, and receives them with recv, which returns io.EOF after the last
+// message. Both take values of the call's codec; recv takes pointers. In a feed, Call.DecodeInto
+// decodes the request, and recv must not be called. In an upload, Handler sets Call.Reply, and must
+// not call send. Handler must not keep the call.
+func (s *Server) HandleStream(name, kind string, handler func(ctx context.Context, call *Call, recv, send func(msg any) error) error) error {
+	number := slices.Index(kindNames[:], kind)
+	if handler == nil || number <= wire.Unary {
+		return failure("YDL4001", "handle %s: the handler is nil, or the kind %q is none of feed, upload and duplex", name, kind)
+	}
+	return s.add(name, &method{kind: uint64(number), stream: func(ctx context.Context, p *pipe, _ any) (any, error) {
+		call := CallFrom(ctx)
+		recv := func(msg any) error {
+			body, err := p.receive()
+			if err != nil {
+				return err
+			}
+			return p.decode(body, msg)
+		}
+		err := handler(ctx, call, recv, p.send)
+		return call.Reply, err
+	}})
+}
+
 // Alias gives a registered method further names.
 func (s *Server) Alias(name string, aliases ...string) error {
 	m := (*s.methods.Load())[name]
