@@ -77,7 +77,7 @@ bench-test: ## test the suite that compares frameworks, and run a little of each
 
 # They need the modules of the other frameworks, and stand outside of the workspace.
 peer-test: ## test the protocols of other frameworks with those frameworks themselves
-	@for folder in conformance/connect conformance/rpcx conformance/thrift; do \
+	@for folder in conformance/connect conformance/grpc conformance/rpcx conformance/thrift; do \
 		echo "test $$folder"; \
 		(cd "$$folder" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
 	done

@@ -392,7 +392,8 @@ func (c *Call) Executed() bool { return c.in != nil && c.in.executed }
 
 // Body returns, on the server, the encoded and decompressed arguments, for middleware that compares
 // requests without decoding them. The result is valid until the method returns, and must not be
-// changed. Decode does not decompress the body again. For an upload and a duplex, Body returns an error.
+// changed. Decode does not decompress the body again. For an upload and a duplex, Body returns an
+// error.
 func (c *Call) Body() ([]byte, error) {
 	in := c.in
 	if in == nil {

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package grpcgo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Conn returns a connection for the New functions of generated code, whose calls go through c, for
+// example a *yodel.Client. It may be used concurrently. It supports the call options Header,
+// Trailer, Peer, WaitForReady, OnFinish and StaticMethod. A call with another option fails.
+//
+// On yodel's own protocol, the header of a stream arrives with its end, and the text of an error is
+// in one line.
+func Conn(c yodel.Caller) grpc.ClientConnInterface { return &conn{c} }
+
+type conn struct{ caller yodel.Caller }
+
+// options are the options of a call.
+type options struct {
+	header, trailer []*metadata.MD
+	peer            []*peer.Peer
+	finish          []func(error)
+}
+
+// parse returns the options of a call.
+func parse(opts []grpc.CallOption) (*options, error) {
+	o := new(options)
+	for _, opt := range opts {
+		switch opt := opt.(type) {
+		case grpc.HeaderCallOption:
+			o.header = append(o.header, opt.HeaderAddr)
+		case grpc.TrailerCallOption:
+			o.trailer = append(o.trailer, opt.TrailerAddr)
+		case grpc.PeerCallOption:
+			o.peer = append(o.peer, opt.PeerAddr)
+		case grpc.OnFinishCallOption:
+			o.finish = append(o.finish, opt.OnFinish)
+		case grpc.FailFastCallOption, grpc.StaticMethodCallOption, grpc.EmptyCallOption:
+		default:
+			return nil, status.Errorf(codes.Unimplemented, "package grpcgo has no call option %T", opt)
+		}
+	}
+	return o, nil
+}
+
+// ended fills in what the options ask for.
+func (o *options) ended(call *yodel.Call, err error) {
+	for _, md := range o.header {
+		*md = metadataOf(call.Header())
+	}
+	for _, md := range o.trailer {
+		*md = metadataOf(call.Trailer)
+	}
+	for _, p := range o.peer {
+		if call.Endpoint != nil {
+			p.Addr = addr(call.Endpoint.Addr())
+		}
+	}
+	for _, f := range o.finish {
+		f(err)
+	}
+}
+
+// An addr is the address of an endpoint.
+type addr string
+
+func (addr) Network() string  { return "tcp" }
+func (a addr) String() string { return string(a) }
+
+// Invoke implements grpc.ClientConnInterface.
+func (c *conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	o, err := parse(opts)
+	if err != nil {
+		return err
+	}
+	call := newCall(ctx, method)
+	call.Args, call.Reply = args, reply
+	err = statusOf(c.caller.Do(ctx, call))
+	o.ended(call, err)
+	return err
+}
+
+func newCall(ctx context.Context, method string) *yodel.Call {
+	return &yodel.Call{Method: strings.TrimPrefix(method, "/"), Metadata: outgoing(ctx), Codec: codec{}}
+}
+
+// NewStream implements grpc.ClientConnInterface.
+func (c *conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	o, err := parse(opts)
+	if err != nil {
+		return nil, err
+	}
+	st := &clientStream{
+		caller: c.caller, desc: desc, options: o, call: newCall(ctx, method), ready: make(chan struct{}), closed: make(chan struct{}),
+		messages: make(chan []byte), done: make(chan struct{}),
+	}
+	st.ctx, st.cancel = context.WithCancel(ctx)
+	if desc.ClientStreams {
+		go st.run(nil) // it ends with the call
+	}
+	return st, nil
+}
+
+// A clientStream is a grpc.ClientStream. A goroutine makes the call, and passes the messages on.
+type clientStream struct {
+	caller  yodel.Caller
+	desc    *grpc.StreamDesc
+	options *options
+	ctx     context.Context //nolint:containedctx // of the call
+	cancel  context.CancelFunc
+	call    *yodel.Call
+
+	ready    chan struct{} // closed when send is set
+	send     yodel.Send[any]
+	closing  sync.Once
+	closed   chan struct{} // closed by CloseSend
+	messages chan []byte
+	done     chan struct{} // closed when the call has ended
+	err      error         // of the call; valid when done is closed
+
+	first    []byte // a message that Header has received
+	received bool   // a message was received
+}
+
+// run makes the call.
+func (st *clientStream) run(request any) {
+	name := st.call.Method
+	var err error
+	switch {
+	case !st.desc.ClientStreams:
+		for msg, failed := range (yodel.Feed[any, any](name)).Do(st.ctx, st.caller, st.call, &request) {
+			if err = failed; err == nil {
+				err = st.deliver(msg)
+			}
+			if err != nil {
+				break
+			}
+		}
+	case !st.desc.ServerStreams:
+		var reply *any
+		reply, err = yodel.Upload[any, any](name).Do(st.ctx, st.caller, st.call, func(send yodel.Send[any]) error {
+			st.send = send
+			close(st.ready)
+			return st.untilClosed()
+		})
+		if err == nil {
+			err = st.deliver(reply)
+		}
+	default:
+		err = yodel.Duplex[any, any](name).Do(st.ctx, st.caller, st.call, func(recv yodel.Recv[any], send yodel.Send[any]) error {
+			st.send = send
+			close(st.ready)
+			for msg, err := range recv {
+				if err != nil {
+					return err
+				}
+				if err := st.deliver(msg); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	st.err = statusOf(err)
+	close(st.done)
+	st.cancel()
+	st.options.ended(st.call, st.err)
+}
+
+// untilClosed waits for CloseSend.
+func (st *clientStream) untilClosed() error {
+	select {
+	case <-st.closed:
+		return nil
+	case <-st.ctx.Done():
+		return context.Cause(st.ctx)
+	}
+}
+
+// deliver passes a message to RecvMsg.
+func (st *clientStream) deliver(msg *any) error {
+	select {
+	case st.messages <- (*msg).([]byte): //nolint:forcetypeassert // the codec made it
+		return nil
+	case <-st.ctx.Done():
+		return context.Cause(st.ctx)
+	}
+}
+
+// Context implements grpc.ClientStream.
+func (st *clientStream) Context() context.Context { return st.ctx }
+
+// Header implements grpc.ClientStream. It waits for the first message.
+func (st *clientStream) Header() (metadata.MD, error) {
+	if !st.received {
+		b, err := st.next()
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		st.first = b
+	}
+	return metadataOf(st.call.Header()), nil
+}
+
+// Trailer implements grpc.ClientStream.
+func (st *clientStream) Trailer() metadata.MD {
+	<-st.done
+	return metadataOf(st.call.Trailer)
+}
+
+// CloseSend implements grpc.ClientStream.
+func (st *clientStream) CloseSend() error {
+	st.closing.Do(func() { close(st.closed) })
+	if st.desc.ClientStreams && st.desc.ServerStreams {
+		select {
+		case <-st.ready:
+			return statusOf(st.send.End())
+		case <-st.done:
+		}
+	}
+	return nil
+}
+
+// SendMsg implements grpc.ClientStream.
+func (st *clientStream) SendMsg(m any) error {
+	if !st.desc.ClientStreams {
+		go st.run(m) // it ends with the call
+		return nil
+	}
+	select {
+	case <-st.ready:
+	case <-st.done:
+		return io.EOF
+	}
+	if err := st.send(&m); err != nil {
+		return io.EOF // RecvMsg returns the reason
+	}
+	return nil
+}
+
+// RecvMsg implements grpc.ClientStream.
+func (st *clientStream) RecvMsg(m any) error {
+	b := st.first
+	if st.first = nil; b == nil {
+		var err error
+		if b, err = st.next(); err != nil {
+			return err
+		}
+	}
+	message, ok := m.(proto.Message)
+	if !ok {
+		return status.Errorf(codes.Internal, "%T is no message of Protocol Buffers", m)
+	}
+	if err := proto.Unmarshal(b, message); err != nil {
+		return status.Error(codes.Internal, fmt.Sprintf("the message does not fit %T: %v", m, err))
+	}
+	if !st.desc.ServerStreams {
+		<-st.done
+		return st.err
+	}
+	return nil
+}
+
+// next returns the next message, the error of the call, or io.EOF after the last message.
+func (st *clientStream) next() ([]byte, error) {
+	select {
+	case b := <-st.messages:
+		st.received = true
+		if b == nil {
+			b = []byte{}
+		}
+		return b, nil
+	case <-st.done:
+		if st.err != nil {
+			return nil, st.err
+		}
+		return nil, io.EOF
+	}
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package grpcgo runs code that protoc-gen-go-grpc has generated on yodel, unchanged:
+//
+//	pb.RegisterGreeterServer(grpcgo.Registrar(server), &greeter{})
+//
+//	client := pb.NewGreeterClient(grpcgo.Conn(yodelClient))
+//
+// The services are methods of the yodel server, in all protocols that it speaks: gRPC with package
+// protocol/http, and yodel's own. The calls go through the yodel client with its registry, balancer
+// and middleware, to servers of both kinds. Metadata, headers, trailers, deadlines, status codes
+// and details are those of grpc-go.
+package grpcgo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// metadataOf returns metadata as grpc-go has it. A key that ends in "-bin" has base64 in yodel and
+// any bytes in grpc-go.
+func metadataOf(md yodel.Metadata) metadata.MD {
+	out := make(metadata.MD, len(md))
+	for key, value := range md {
+		if !strings.HasSuffix(key, "-bin") {
+			out[key] = []string{value}
+			continue
+		}
+		for part := range strings.SplitSeq(value, ",") {
+			if b, err := decodeBinary(part); err == nil {
+				out[key] = append(out[key], string(b))
+			}
+		}
+	}
+	return out
+}
+
+// yodelMetadata is the reverse of metadataOf. Several values of a key are joined with ", ".
+func yodelMetadata(md metadata.MD) yodel.Metadata {
+	if len(md) == 0 {
+		return nil
+	}
+	out := make(yodel.Metadata, len(md))
+	for key, values := range md {
+		if strings.HasSuffix(key, "-bin") {
+			encoded := make([]string, len(values))
+			for i, value := range values {
+				encoded[i] = encodeBinary(value)
+			}
+			out[key] = strings.Join(encoded, ",")
+			continue
+		}
+		out[key] = strings.Join(values, ", ")
+	}
+	return out
+}
+
+// errorOf returns an error of grpc-go's kind as a yodel.Error.
+func errorOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*yodel.Error](err); ok {
+		return err
+	}
+	st, ok := status.FromError(err)
+	if !ok {
+		st = status.FromContextError(err)
+	}
+	e := &yodel.Error{Code: yodel.Code(st.Code()), Message: st.Message(), Cause: err} //nolint:gosec // there are 17
+	for _, d := range st.Proto().GetDetails() {
+		e.Details = append(e.Details, yodel.Detail{Type: string(d.MessageName()), Value: d.GetValue()})
+	}
+	return e
+}
+
+// statusOf returns an error of yodel as one of grpc-go's kind.
+func statusOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	e, ok := errors.AsType[*yodel.Error](err)
+	if !ok {
+		return status.FromContextError(err).Err()
+	}
+	p := status.New(codes.Code(e.Code), e.Message).Proto()
+	for _, d := range e.Details {
+		p.Details = append(p.Details, &anypb.Any{TypeUrl: "type.googleapis.com/" + d.Type, Value: d.Value})
+	}
+	return status.FromProto(p).Err()
+}
+
+// codec is the codec "protobuf". It also encodes and decodes *any, because the streams of stubs
+// have messages of types that this package does not know: an *any that it decodes has the bytes.
+type codec struct{}
+
+func (codec) Name() string { return "protobuf" }
+
+func (codec) Append(dst []byte, v any) ([]byte, error) {
+	if p, ok := v.(*any); ok {
+		v = *p
+	}
+	m, ok := v.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("%T is no message of Protocol Buffers", v)
+	}
+	return proto.MarshalOptions{}.MarshalAppend(dst, m)
+}
+
+func (codec) Decode(src []byte, v any) error {
+	if p, ok := v.(*any); ok {
+		*p = append([]byte(nil), src...)
+		return nil
+	}
+	m, ok := v.(proto.Message)
+	if !ok {
+		return fmt.Errorf("%T is no message of Protocol Buffers", v)
+	}
+	return proto.Unmarshal(src, m)
+}
+
+// outgoing returns the metadata that a caller has put into its context.
+func outgoing(ctx context.Context) yodel.Metadata {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	return yodelMetadata(md)
+}

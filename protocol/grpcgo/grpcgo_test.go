@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package grpcgo_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/grpcgo"
+)
+
+// A codec is the codec "protobuf" of the server.
+type codec struct{}
+
+func (codec) Name() string { return "protobuf" }
+
+func (codec) Append(dst []byte, v any) ([]byte, error) {
+	return proto.MarshalOptions{}.MarshalAppend(dst, v.(proto.Message))
+}
+
+func (codec) Decode(src []byte, v any) error { return proto.Unmarshal(src, v.(proto.Message)) }
+
+// Unchanged stubs call an unchanged service over yodel's own protocol. The calls pass through the
+// middleware of the server. Conformance/grpc tests all kinds of calls.
+func TestStubs(t *testing.T) {
+	var seen []string
+	s := yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{codec{}}, Middleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			seen = append(seen, call.Method+" "+call.Metadata["from"])
+			return next(ctx, call)
+		}
+	}}})
+	service := health.NewServer()
+	service.SetServingStatus("shop", healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(grpcgo.Registrar(s), service)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, l) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	c := yodel.Dial(l.Addr().String())
+	defer c.Close()
+	client := healthpb.NewHealthClient(grpcgo.Conn(c))
+
+	sent := metadata.AppendToOutgoingContext(t.Context(), "from", "anna")
+	reply, err := client.Check(sent, &healthpb.HealthCheckRequest{Service: "shop"})
+	if err != nil || reply.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("got %v, %v", reply, err)
+	}
+	if _, err = client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "other"}); status.Code(err) != codes.NotFound {
+		t.Errorf("another service: got %v", err)
+	}
+	watching, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	stream, err := client.Watch(watching, &healthpb.HealthCheckRequest{Service: "shop"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING} {
+		if reply, err := stream.Recv(); err != nil || reply.GetStatus() != want {
+			t.Errorf("got %v, %v, want %v", reply, err, want)
+		}
+		service.SetServingStatus("shop", healthpb.HealthCheckResponse_NOT_SERVING)
+	}
+	cancel()
+	if _, err := stream.Recv(); status.Code(err) != codes.Canceled {
+		t.Errorf("after its end: got %v", err)
+	}
+	if len(seen) != 3 || seen[0] != "grpc.health.v1.Health/Check anna" {
+		t.Errorf("the middleware has seen %q", seen)
+	}
+}
+
+// A call option that cannot be carried out fails its call.
+func TestUnknownCallOptions(t *testing.T) {
+	client := healthpb.NewHealthClient(grpcgo.Conn(yodel.NewServer(nil)))
+	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}, grpc.MaxCallRecvMsgSize(1)); status.Code(err) != codes.Unimplemented {
+		t.Errorf("got %v", err)
+	}
+	if _, err := client.Watch(t.Context(), &healthpb.HealthCheckRequest{}, grpc.UseCompressor("gzip")); status.Code(err) != codes.Unimplemented {
+		t.Errorf("got %v", err)
+	}
+}
