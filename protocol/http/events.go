@@ -39,7 +39,7 @@ func (x *exchange) serveEvents(e *yodel.Error) {
 		e = wrong
 	}
 	if e == nil {
-		e = x.readBody()
+		e = x.source()
 	}
 	if e == nil {
 		x.v.Stream = st
