@@ -27,14 +27,20 @@ type connection struct {
 	agent    sync.Once
 
 	conn     net.Conn
-	taken    atomic.Bool    // Accept has returned conn
-	refuse   chan struct{}  // closed when Accept must return
-	refusing sync.Once      // closes refuse
-	closed   chan struct{}  // closed when net/http has closed the connection, or the code that hijacked it
-	closing  sync.Once      // closes closed
-	hijacked atomic.Bool    // Options.Handler owns the connection
-	draining atomic.Bool    // Close does nothing, because http.Server.Shutdown calls it for connections without requests
-	requests sync.WaitGroup // handlers that run
+	taken    atomic.Bool   // Accept has returned conn
+	refuse   chan struct{} // closed when Accept must return
+	refusing sync.Once     // closes refuse
+	closed   chan struct{} // closed when net/http has closed the connection, or the code that hijacked it
+	closing  sync.Once     // closes closed
+	hijacked atomic.Bool   // Options.Handler owns the connection
+	draining atomic.Bool   // Close does nothing, because http.Server.Shutdown calls it for connections without requests
+
+	// The goroutines of net/http may use the connection, and begin handlers, after it has reported
+	// StateClosed. Then the session may have ended.
+	handling sync.RWMutex // held for reading by handlers
+	ended    bool         // handlers return at once; guarded by handling
+	using    sync.RWMutex // held for reading by Read and Write
+	over     bool         // Read and Write fail; guarded by using
 }
 
 // maxStreams is the largest number of requests that an HTTP/2 client may have open on a connection.
@@ -79,7 +85,12 @@ func (c *connection) serve() error {
 	_ = c.conn.Close() // Close may have done nothing
 	close(stop)
 	drain.Wait()
-	c.requests.Wait()
+	c.handling.Lock()
+	c.ended = true
+	c.handling.Unlock()
+	c.using.Lock() // conn is closed, so that nothing holds it for long
+	c.over = true
+	c.using.Unlock()
 	return nil
 }
 
@@ -125,8 +136,11 @@ func (c *connection) end() { c.closing.Do(func() { close(c.closed) }) }
 
 // ServeHTTP implements http.Handler for all requests of the connection.
 func (c *connection) ServeHTTP(w std.ResponseWriter, r *std.Request) {
-	c.requests.Add(1)
-	defer c.requests.Done()
+	c.handling.RLock()
+	defer c.handling.RUnlock()
+	if c.ended {
+		return
+	}
 	defer c.session.Busy()()
 	c.agent.Do(func() { c.session.Peer.Agent = r.UserAgent() })
 	if r.TLS == nil {
@@ -160,13 +174,31 @@ func (c *connection) Addr() net.Addr { return c.conn.LocalAddr() }
 // A closer is the connection that net/http uses.
 type closer connection
 
-func (c *closer) Read(b []byte) (int, error)          { return c.conn.Read(b) }
-func (c *closer) Write(b []byte) (int, error)         { return c.conn.Write(b) }
 func (c *closer) LocalAddr() net.Addr                 { return c.conn.LocalAddr() }
 func (c *closer) RemoteAddr() net.Addr                { return c.conn.RemoteAddr() }
 func (c *closer) SetDeadline(at time.Time) error      { return c.conn.SetDeadline(at) }
 func (c *closer) SetReadDeadline(at time.Time) error  { return c.conn.SetReadDeadline(at) }
 func (c *closer) SetWriteDeadline(at time.Time) error { return c.conn.SetWriteDeadline(at) }
+
+// Read implements net.Conn.
+func (c *closer) Read(b []byte) (int, error) {
+	c.using.RLock()
+	defer c.using.RUnlock()
+	if c.over {
+		return 0, net.ErrClosed
+	}
+	return c.conn.Read(b)
+}
+
+// Write implements net.Conn.
+func (c *closer) Write(b []byte) (int, error) {
+	c.using.RLock()
+	defer c.using.RUnlock()
+	if c.over {
+		return 0, net.ErrClosed
+	}
+	return c.conn.Write(b)
+}
 
 // Close implements net.Conn.
 func (c *closer) Close() error {
