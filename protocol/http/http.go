@@ -11,8 +11,10 @@
 // It serves these protocols, over HTTP/1.1 and HTTP/2, with TLS and without it:
 //
 //   - gRPC and gRPC-Web, all kinds of methods;
-//   - Connect, all kinds of methods, and GET for methods that Server.MarkReadOnly names;
-//   - JSON: POST /Service/Method or /Service.Method with a JSON body;
+//   - Connect, all kinds of methods;
+//   - JSON: POST /Service/Method or /Service.Method with a JSON body, and GET
+//     /Service/Method?encoding=json&message={} for methods that Server.MarkReadOnly names;
+//   - JSON at paths of your own: see Route;
 //   - JSON-RPC, if Options.JSONRPC is set, and a description with OpenAPI, if Options.OpenAPI is;
 //   - server-sent events for feeds: the request accepts text/event-stream.
 //
