@@ -37,7 +37,7 @@ func serve(t *testing.T) string {
 	})
 	double.Handle(s, func(ctx context.Context, n *int) (*int, error) {
 		call := yodel.CallFrom(ctx)
-		call.SetHeader(yodel.Metadata{"header": call.Metadata["sent"]})
+		call.SetHeader(yodel.Metadata{"header": call.Metadata["sent"], "attempt": fmt.Sprint(call.Attempt)})
 		call.Trailer = yodel.Metadata{"cost": "last", "raw-bin": "AAEC"}
 		switch {
 		case *n < 0:
@@ -126,7 +126,7 @@ func TestCalls(t *testing.T) {
 		for i := range 3 {
 			call := &yodel.Call{Metadata: yodel.Metadata{"sent": fmt.Sprint(i)}}
 			got, err := double.Do(t.Context(), c, call, new(21))
-			if err != nil || *got != 42 || call.Header()["header"] != fmt.Sprint(i) ||
+			if err != nil || *got != 42 || call.Header()["header"] != fmt.Sprint(i) || call.Header()["attempt"] != "0" ||
 				!maps.Equal(call.Trailer, yodel.Metadata{"cost": "last", "raw-bin": "AAEC"}) {
 				t.Fatalf("got %v, %v, header %v, trailer %v", got, err, call.Header(), call.Trailer)
 			}

@@ -161,23 +161,22 @@ func (x *exchange) routeUnary() {
 		x.w.Header().Set("Accept-Post", "application/json")
 		std.Error(x.w, "the server does not have the codec of the content type "+media, std.StatusUnsupportedMediaType)
 	default:
-		x.serveUnary(codec, subtype, get, e)
+		if get {
+			x.source = x.readQuery
+		}
+		x.serveUnary(codec, subtype, e)
 	}
 }
 
-// serveUnary serves a call whose body, or parameter message, is the request.
-func (x *exchange) serveUnary(codec yodel.Codec, subtype string, get bool, e *yodel.Error) {
+// serveUnary serves a call whose request comes from x.source.
+func (x *exchange) serveUnary(codec yodel.Codec, subtype string, e *yodel.Error) {
 	x.v.Compressed = x.compressed
 	timeout, wrong := x.connectTimeout()
 	if x.limit(timeout); e == nil {
 		e = wrong
 	}
 	if e == nil {
-		if get {
-			e = x.readQuery()
-		} else {
-			e = x.readBody()
-		}
+		e = x.source()
 	}
 	if e == nil {
 		e = x.spread(codec)
@@ -248,7 +247,7 @@ func (x *exchange) sendUnary(subtype string, e *yodel.Error) {
 		h.Add("Vary", "Accept-Encoding")
 	}
 	_ = x.control.SetWriteDeadline(x.allowed(len(x.reply)))
-	if _, err := x.w.Write(x.reply); err != nil {
+	if _, err := x.w.Write(x.reply); err != nil { //nolint:gosec // the content type is that of the codec, not HTML
 		_ = x.v.Fail(err) // the client has gone
 	}
 }

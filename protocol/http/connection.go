@@ -35,17 +35,19 @@ type connection struct {
 	hijacked atomic.Bool   // Options.Handler owns the connection
 	draining atomic.Bool   // Close does nothing, because http.Server.Shutdown calls it for connections without requests
 
-	mu    sync.Mutex
-	open  int           // handlers that run
-	over  bool          // no further handler may run
-	ended chan struct{} // closed when over is set and no handler runs
+	// The goroutines of net/http may use the connection, and begin handlers, after it has reported
+	// StateClosed. Then the session may have ended.
+	handling sync.RWMutex // held for reading by handlers
+	ended    bool         // handlers return at once; guarded by handling
+	using    sync.RWMutex // held for reading by Read and Write
+	over     bool         // Read and Write fail; guarded by using
 }
 
 // maxStreams is the largest number of requests that an HTTP/2 client may have open on a connection.
 const maxStreams = 1024
 
 func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connection {
-	c := &connection{protocol: p, session: s, conn: s.AsConn(), tls: s.Peer.TLS(), closed: make(chan struct{}), ended: make(chan struct{}), refuse: make(chan struct{})}
+	c := &connection{protocol: p, session: s, conn: s.AsConn(), tls: s.Peer.TLS(), closed: make(chan struct{}), refuse: make(chan struct{})}
 	limits := s.Limits()
 	var protocols std.Protocols
 	protocols.SetHTTP1(true)
@@ -83,37 +85,13 @@ func (c *connection) serve() error {
 	_ = c.conn.Close() // Close may have done nothing
 	close(stop)
 	drain.Wait()
-	c.mu.Lock()
+	c.handling.Lock()
+	c.ended = true
+	c.handling.Unlock()
+	c.using.Lock() // conn is closed, so that nothing holds it for long
 	c.over = true
-	c.endLocked()
-	c.mu.Unlock()
-	<-c.ended
+	c.using.Unlock()
 	return nil
-}
-
-// enter counts a handler. It reports false if the connection has ended. A goroutine of net/http may
-// still begin a handler then.
-func (c *connection) enter() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.over {
-		c.open++
-	}
-	return !c.over
-}
-
-func (c *connection) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.open--
-	c.endLocked()
-}
-
-// endLocked closes ended if no handler runs and none may begin.
-func (c *connection) endLocked() {
-	if c.over && c.open == 0 {
-		close(c.ended)
-	}
 }
 
 // drain tells the client that the connection will be closed: with GOAWAY in HTTP/2, and in HTTP/1
@@ -158,10 +136,11 @@ func (c *connection) end() { c.closing.Do(func() { close(c.closed) }) }
 
 // ServeHTTP implements http.Handler for all requests of the connection.
 func (c *connection) ServeHTTP(w std.ResponseWriter, r *std.Request) {
-	if !c.enter() {
+	c.handling.RLock()
+	defer c.handling.RUnlock()
+	if c.ended {
 		return
 	}
-	defer c.leave()
 	defer c.session.Busy()()
 	c.agent.Do(func() { c.session.Peer.Agent = r.UserAgent() })
 	if r.TLS == nil {
@@ -195,13 +174,31 @@ func (c *connection) Addr() net.Addr { return c.conn.LocalAddr() }
 // A closer is the connection that net/http uses.
 type closer connection
 
-func (c *closer) Read(b []byte) (int, error)          { return c.conn.Read(b) }
-func (c *closer) Write(b []byte) (int, error)         { return c.conn.Write(b) }
 func (c *closer) LocalAddr() net.Addr                 { return c.conn.LocalAddr() }
 func (c *closer) RemoteAddr() net.Addr                { return c.conn.RemoteAddr() }
 func (c *closer) SetDeadline(at time.Time) error      { return c.conn.SetDeadline(at) }
 func (c *closer) SetReadDeadline(at time.Time) error  { return c.conn.SetReadDeadline(at) }
 func (c *closer) SetWriteDeadline(at time.Time) error { return c.conn.SetWriteDeadline(at) }
+
+// Read implements net.Conn.
+func (c *closer) Read(b []byte) (int, error) {
+	c.using.RLock()
+	defer c.using.RUnlock()
+	if c.over {
+		return 0, net.ErrClosed
+	}
+	return c.conn.Read(b)
+}
+
+// Write implements net.Conn.
+func (c *closer) Write(b []byte) (int, error) {
+	c.using.RLock()
+	defer c.using.RUnlock()
+	if c.over {
+		return 0, net.ErrClosed
+	}
+	return c.conn.Write(b)
+}
 
 // Close implements net.Conn.
 func (c *closer) Close() error {

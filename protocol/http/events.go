@@ -39,7 +39,7 @@ func (x *exchange) serveEvents(e *yodel.Error) {
 		e = wrong
 	}
 	if e == nil {
-		e = x.readBody()
+		e = x.source()
 	}
 	if e == nil {
 		x.v.Stream = st
@@ -58,7 +58,7 @@ func (x *exchange) serveEvents(e *yodel.Error) {
 	}
 	data := x.lastMessage(e)
 	_ = x.control.SetWriteDeadline(x.allowed(len(data)))
-	_, _ = fmt.Fprintf(x.w, "event: %s\ndata: %s\n\n", name, data) // if it fails, the client has gone
+	_, _ = fmt.Fprintf(x.w, "event: %s\ndata: %s\n\n", name, data) //nolint:gosec // an event stream, not HTML; if it fails, the client has gone
 }
 
 // start writes the header of the response, once.

@@ -27,8 +27,9 @@ type exchange struct {
 	most    int // the size of the largest message of the request, in bytes
 
 	v          *yodel.Served
-	compressor yodel.Compressor // of both directions; nil for none
-	compressed bool             // the request is compressed
+	source     func() *yodel.Error // reads the request of a unary method or a feed into v.Body, after it has admitted the call
+	compressor yodel.Compressor    // of both directions; nil for none
+	compressed bool                // the request is compressed
 	uncancel   func() bool
 	reply      []byte
 	packed     bool // reply is compressed
@@ -38,7 +39,7 @@ type exchange struct {
 
 func newExchange(c *connection, w std.ResponseWriter, r *std.Request) *exchange {
 	x := &exchange{conn: c, w: w, r: r, control: std.NewResponseController(w), session: c.session, limits: c.session.Limits()}
-	x.most = x.limits.MaxMessage
+	x.most, x.source = x.limits.MaxMessage, x.readBody
 	if n := c.protocol.opts.MaxRequest; n > 0 {
 		x.most = min(x.most, n)
 	}

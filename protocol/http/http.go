@@ -11,8 +11,10 @@
 // It serves these protocols, over HTTP/1.1 and HTTP/2, with TLS and without it:
 //
 //   - gRPC and gRPC-Web, all kinds of methods;
-//   - Connect, all kinds of methods, and GET for methods that Server.MarkReadOnly names;
-//   - JSON: POST /Service/Method or /Service.Method with a JSON body;
+//   - Connect, all kinds of methods;
+//   - JSON: POST /Service/Method or /Service.Method with a JSON body, and GET
+//     /Service/Method?encoding=json&message={} for methods that Server.MarkReadOnly names;
+//   - JSON at paths of your own: see Route;
 //   - JSON-RPC, if Options.JSONRPC is set, and a description with OpenAPI, if Options.OpenAPI is;
 //   - server-sent events for feeds: the request accepts text/event-stream.
 //
@@ -53,6 +55,8 @@ type Options struct {
 	// types that the built-in method yodel.Info reports. The server calls yodel.Info for it, so
 	// middleware can refuse callers, and ServerOptions.NoIntrospection turns it off. Default: none.
 	OpenAPI string
+	// Routes are paths for methods in addition to /Service/Method. Default: none.
+	Routes []Route
 	// MaxRequest is the size of the largest message that clients may send, in bytes, as it is sent.
 	// Default: Limits.MaxMessage, which it cannot exceed.
 	MaxRequest int
@@ -66,10 +70,12 @@ type Options struct {
 
 // A Protocol serves the protocols over HTTP. It is a yodel.Protocol.
 type Protocol struct {
-	opts Options
+	opts   Options
+	routes *std.ServeMux // nil for none
 }
 
-// New returns a Protocol. Options may be nil, and must not be changed afterwards.
+// New returns a Protocol. Options may be nil, and must not be changed afterwards. New panics if the
+// pattern of a route is malformed or conflicts with another one, as http.ServeMux does.
 func New(options *Options) *Protocol {
 	p := new(Protocol)
 	if options != nil {
@@ -78,6 +84,7 @@ func New(options *Options) *Protocol {
 	if p.opts.Logger == nil {
 		p.opts.Logger = slog.Default()
 	}
+	p.routes = muxOf(p.opts.Routes)
 	return p
 }
 
@@ -118,6 +125,9 @@ func (c *connection) route(w std.ResponseWriter, r *std.Request) {
 	}
 	if path := c.protocol.opts.OpenAPI; path != "" && r.URL.Path == path {
 		x.serveOpenAPI() //nolint:contextcheck // the context of a call is that of its session
+		return
+	}
+	if c.routed(w, r) {
 		return
 	}
 	switch kind := kindOf(r); {

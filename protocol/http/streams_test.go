@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	std "net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -242,4 +243,21 @@ func TestSlowMessage(t *testing.T) {
 		_ = out.Close() // as above
 		s.post(c, "/Test/Echo", "{}").is(t, 200, `{"text":""}`)
 	})
+}
+
+// gRPC-Web writes its trailer as text. Whatever an error has, no line is added to it.
+func TestTrailerIsOneLineForEachKey(t *testing.T) {
+	s, c := newSite(t, nil, yodel.ServerOptions{}), client(t, false)
+	must(t, s.HandleCall("Test.Odd", func(context.Context, *yodel.Call) error {
+		return &yodel.Error{Code: yodel.Aborted, ID: "a\r\nx: y", Message: "m\r\nx: y ü"}
+	}))
+	r := s.do(c, "POST", "/Test/Odd", string(envelope(0, "{}")), "Content-Type", "application/grpc-web+json")
+	flags, text, err := readEnvelope(strings.NewReader(r.body))
+	must(t, err)
+	lines := strings.Split(strings.TrimSuffix(text, "\r\n"), "\r\n")
+	slices.Sort(lines)
+	want := []string{"grpc-message: m%0D%0Ax: y %C3%BC", "grpc-status: 10", "yodel-error-id: a__x:_y"}
+	if flags != 0x80 || !slices.Equal(lines, want) {
+		t.Errorf("got %#x %q, want %q", flags, lines, want)
+	}
 }

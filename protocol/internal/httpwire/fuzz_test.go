@@ -87,7 +87,7 @@ func FuzzHeaders(f *testing.F) {
 			t.Errorf("a web page has set %+v", call)
 		}
 		again, sent := yodel.Call{}, make(http.Header)
-		httpwire.SetOptions(sent, &call)
+		httpwire.SetOptions(sent, &call, call.Attempt)
 		httpwire.Options(sent, &again)
 		if again.Criticality != call.Criticality || again.Budget != call.Budget || again.Tenant != call.Tenant || again.Attempt != call.Attempt ||
 			again.Explain != call.Explain || again.IdempotencyKey != call.IdempotencyKey {

@@ -148,8 +148,9 @@ func number(s string, least, most int) int {
 	return n
 }
 
-// SetOptions adds the fields of a call that Options reads to h.
-func SetOptions(h http.Header, call *yodel.Call) {
+// SetOptions adds the fields of a call that Options reads to h. Attempt is how often the request was
+// sent before.
+func SetOptions(h http.Header, call *yodel.Call, attempt int) {
 	set := func(key, value string) {
 		if value != "" && value != "0" {
 			h[key] = []string{value}
@@ -159,7 +160,7 @@ func SetOptions(h http.Header, call *yodel.Call) {
 	set(headerParent, parent)
 	set(headerState, state)
 	set(headerIntent, call.IdempotencyKey)
-	set(headerAttempts, strconv.Itoa(call.Attempt))
+	set(headerAttempts, strconv.Itoa(attempt))
 	set(headerBudget, strconv.Itoa(call.Budget))
 	set(headerCriticality, strconv.Itoa(call.Criticality))
 	set(headerTenant, call.Tenant)
