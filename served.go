@@ -242,6 +242,9 @@ func (v *Served) fail(e *Error) *Error {
 // The Protocol's deferred functions then get the error from Outcome.
 func (v *Served) Run() *Error {
 	in := &v.in
+	if b := in.as; v.Several != b.positional && !in.running.Load() { // before running is set, because Session.executing reads it then
+		in.as = in.session.bind(b.name, b.codec, b.pack.Compressor, v.Several)
+	}
 	switch {
 	case in.err != nil && !in.running.Load(): // Admit or Fail has set the error
 		return v.Outcome()
@@ -253,9 +256,6 @@ func (v *Served) Run() *Error {
 		return v.misused("ran the call twice")
 	}
 	in.body, in.compressed, in.owned, in.plain = v.Body, v.Compressed, v.Owned, v.Plain
-	if b := in.as; v.Several != b.positional {
-		in.as = in.session.bind(b.name, b.codec, b.pack.Compressor, v.Several)
-	}
 	in.taken = clock()
 	in.call.began = in.taken
 	if in.method != nil && in.method.kind != wire.Unary && v.Stream != nil {

@@ -148,8 +148,8 @@ func number(s string, least, most int) int {
 	return n
 }
 
-// SetOptions adds the fields of a call that Options reads to h. Attempt is how often the request was
-// sent before.
+// SetOptions adds the fields of a call that Options reads to h. Attempt is how often the request
+// was sent before.
 func SetOptions(h http.Header, call *yodel.Call, attempt int) {
 	set := func(key, value string) {
 		if value != "" && value != "0" {
