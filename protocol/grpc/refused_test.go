@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package grpc_test
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/grpc"
+)
+
+// Frames of HTTP/2, from RFC 9113.
+const (
+	settings        = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	goAwayAll       = "\x00\x00\x08\x07\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00" // no stream was processed
+	goAwayFirst     = "\x00\x00\x08\x07\x00\x00\x00\x00\x00" + "\x00\x00\x00\x01" + "\x00\x00\x00\x00" // stream 1 was
+	resetRefused    = "\x00\x00\x04\x03\x00\x00\x00\x00\x01" + "\x00\x00\x00\x07"
+	resetInternal   = "\x00\x00\x04\x03\x00\x00\x00\x00\x01" + "\x00\x00\x00\x02"
+	resetEnhance    = "\x00\x00\x04\x03\x00\x00\x00\x00\x01" + "\x00\x00\x00\x0b"
+	headersType     = 1
+	prefaceSize     = 24
+	frameHeaderSize = 9
+)
+
+// answerOnce listens, answers the first request on the first connection with frames, and passes all
+// further connections on to a server.
+func answerOnce(t *testing.T, frames, server string) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		first, err := l.Accept()
+		if err != nil {
+			return
+		}
+		var answering sync.WaitGroup
+		defer answering.Wait()
+		defer first.Close()
+		answering.Go(func() {
+			defer first.Close()
+			answer(first, frames)
+		})
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			to, err := net.Dial("tcp", server)
+			if err != nil {
+				_ = c.Close()
+				return
+			}
+			defer c.Close()
+			defer to.Close()
+			go func() { _, _ = io.Copy(to, c) }() // it ends with the connections
+			go func() { _, _ = io.Copy(c, to) }()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = l.Close()
+		<-ended
+	})
+	return l.Addr().String()
+}
+
+// answer sends settings, and frames for the first request. It processes no further request.
+func answer(c net.Conn, frames string) {
+	_, _ = io.WriteString(c, settings)
+	r, answered := bufio.NewReader(c), false
+	if _, err := r.Discard(prefaceSize); err != nil {
+		return
+	}
+	for {
+		header := make([]byte, frameHeaderSize)
+		if _, err := io.ReadFull(r, header); err != nil {
+			return
+		}
+		if _, err := r.Discard(int(header[0])<<16 | int(header[1])<<8 | int(header[2])); err != nil {
+			return
+		}
+		if header[3] == headersType {
+			_, _ = io.WriteString(c, frames)
+			if frames == goAwayFirst && !answered {
+				return // without a reply
+			}
+			frames, answered = goAwayFirst, true
+		}
+	}
+}
+
+// A call whose stream the server has certainly not processed is sent again, although its method may
+// not be executed twice. Any other call fails.
+func TestRefusedStreams(t *testing.T) {
+	server := serve(t)
+	for name, test := range map[string]struct {
+		frames string
+		again  bool
+		code   yodel.Code // otherwise
+	}{
+		"refused":                {resetRefused, true, 0},
+		"before GOAWAY's stream": {goAwayAll, true, 0},
+		"behind GOAWAY's stream": {goAwayFirst, false, yodel.Unavailable},
+		"internal error":         {resetInternal, false, yodel.Internal},
+		"too much":               {resetEnhance, false, yodel.ResourceExhausted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := yodel.NewClient(yodel.Static("grpc://"+answerOnce(t, test.frames, server)), &yodel.ClientOptions{Wires: []yodel.Wire{grpc.Wire}})
+			defer c.Close()
+			got, err := double.Call(t.Context(), c, new(21))
+			if test.again && (err != nil || *got != 42) {
+				t.Errorf("got %v, %v", got, err)
+			}
+			if e, ok := errors.AsType[*yodel.Error](err); !test.again && (!ok || e.Code != test.code || e.NotProcessed) {
+				t.Errorf("got %v, %v", got, err)
+			}
+		})
+	}
+}
