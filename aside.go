@@ -3,6 +3,8 @@
 package yodel
 
 import (
+	"fmt"
+
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -78,6 +80,34 @@ func (c *Call) Answer(e *Encoded) error {
 		return nil
 	}
 	return c.takeEncoded(e)
+}
+
+// takeEncoded decodes e into the reply of the call. If Reply is an *Encoded, it becomes a copy of
+// e. A nil Reply discards e.
+func (c *Call) takeEncoded(e *Encoded) error {
+	if c.Reply == nil {
+		return nil
+	}
+	if to, ok := c.Reply.(*Encoded); ok {
+		to.Body, to.Several = append(to.Body[:0], e.Body...), e.Several
+		return nil
+	}
+	codec := c.Encoding()
+	if codec == nil {
+		return c.nobody()
+	}
+	var err error
+	if several(c.Reply) == e.Several {
+		err = decodeBody(e.Body, codec, c.Reply)
+	} else {
+		err = fmt.Errorf("it is of several values: %v", e.Several)
+	}
+	if err != nil {
+		wrong := failure("YDL2102", "%s: the reply from %s does not fit %T: %v (codec %s)", c.Method, addrOf(c), c.Reply, err, codec.Name())
+		wrong.Cause = err
+		return wrong
+	}
+	return nil
 }
 
 // Detach returns a copy of the call for middleware of a client. The copy goes down the same chain

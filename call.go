@@ -17,17 +17,19 @@ import (
 // On the client, the caller fills it in and Client.Do sends it. On the server, the framework fills
 // it in from the request, and the handler gets it with CallFrom.
 //
-// The fields and methods are in three groups:
+// The fields and methods are in four groups:
 //
 //   - Fields that the caller sets, from Method to Trace, and Endpoint. Most calls need only Method,
 //     Args and Reply. The handler reads these fields.
-//   - Fields and methods that the caller reads when the call has ended: Trailer, ReplyAttachment,
-//     Attempt, Endpoint and Report. On the server, the handler sets Trailer and ReplyAttachment.
-//     The handler reads Peer and Draining, and observers read Took, Queued and Traffic.
+//   - Fields and methods that the caller reads when the call has ended: Header, Trailer,
+//     ReplyAttachment, Attempt, Endpoint and Report. On the server, the handler sets Trailer and
+//     ReplyAttachment, and calls SetHeader and SendHeader. The handler reads Peer and Draining, and
+//     observers read Took, Queued and Traffic.
 //   - Methods for middleware. Attempts has those that control how a client sends the call, for
 //     middleware of clients and for pickers. Decode, DecodeInto, Body, Executed and KeyAge are for
 //     middleware and handlers of a server. Client, Encode, Encoding, Request, Answer, Streams,
 //     State, Note and Now are for middleware of either side.
+//   - Methods for the Do of a Link: Kind, Compressing, AppendArgs, TakeReply and Converse.
 //
 // A Call belongs to one goroutine at a time. Middleware and observers must not keep a Call after
 // they have returned, because the framework reuses the Calls of a server, of Client.Call and of

@@ -286,6 +286,40 @@ func (q *requester) converse(ctx context.Context, call *Call, conn *mux.Conn) er
 	return s.outcome(call, endErr)
 }
 
+// run runs the caller's function.
+func (s *outgoingStream) run(p *pipe) error {
+	if s.met = s.body(p); s.met != nil && s.kind != wire.Feed {
+		s.met = &bodyError{s.met}
+	}
+	return s.met
+}
+
+// outcome returns the error of an attempt, of which err is the outcome for the connection.
+func (s *outgoingStream) outcome(call *Call, err error) error {
+	if err == nil && s.met != nil && !errors.Is(s.met, io.EOF) { // the error did not come from the server
+		err = s.met
+	}
+	if s.left = s.met == errLeft; s.left { //nolint:errorlint // it is not wrapped
+		return nil
+	}
+	if own, ok := err.(*bodyError); ok { //nolint:errorlint // it is not wrapped
+		e := failure("YDL1006", "%s: the caller's own function ended it: %v", call.Method, own.error)
+		e.Cause = own
+		return e
+	}
+	return err
+}
+
+// pipe returns the pipe of a call with a stream.
+func (q *requester) pipe(ctx context.Context, call *Call, b *binding, st messageStream) *pipe {
+	where := addrOf(call)
+	return &pipe{
+		stream: st, ctx: ctx, method: call.Method, where: where, codec: b.codec, raw: b.codec == Raw, pack: b.pack, limits: &q.limits,
+		explain: func(err error) error { return q.explainAt(ctx, call, where, err) },
+		watch:   call.watchMessages(q.guard, call.out.messageWatchers()),
+	}
+}
+
 // A bodyError wraps an error that the caller's own function returned. Middleware sees a call that
 // was canceled because of it, and the caller gets the unwrapped error.
 type bodyError struct{ error }

@@ -94,8 +94,10 @@ type Wire interface {
 type Link interface {
 	// Do makes one attempt of a call. It returns when the reply is decoded into call.Reply. If ctx
 	// ends first, it returns the cause of ctx. The deadline of ctx is not later than the deadline
-	// of the call. Do sends call.Method and call.Args. If call.OneWay is set, it does not wait for
-	// a reply. Do must not keep the call, its arguments or its reply.
+	// of the call. Do sends call.Method and call.Args, which Call.AppendArgs encodes. If
+	// call.OneWay is set, it does not wait for a reply. If call.Streams returns true, Do calls
+	// Call.Converse, which runs the caller's function. Do must not keep the call, its arguments or
+	// its reply.
 	//
 	// An *Error that Do returns is the server's answer, or says that the call cannot be sent in
 	// this protocol. If the connection failed before any byte of the request was sent, Do returns
