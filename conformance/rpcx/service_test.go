@@ -25,11 +25,12 @@ import (
 	"github.com/yodel-rpc/yodel/codec/protobuf"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
+	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
 func TestMain(m *testing.M) {
 	log.SetDummyLogger()
-	m.Run()
+	yodeltest.VerifyNoLeaks(m)
 }
 
 type (

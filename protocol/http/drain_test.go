@@ -72,7 +72,7 @@ func TestRollingRestart(t *testing.T) {
 						return
 					}
 					_, err = io.Copy(io.Discard, response.Body)
-					if _ = response.Body.Close(); err != nil || response.StatusCode != 200 {
+					if _ = response.Body.Close(); err != nil || response.StatusCode != std.StatusOK {
 						t.Errorf("a call was lost: %s, %v", response.Status, err)
 						return
 					}

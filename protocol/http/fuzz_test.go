@@ -105,7 +105,7 @@ func FuzzServe(f *testing.F) {
 		response, err := transport.RoundTrip(r)
 		must(t, err)
 		defer response.Body.Close()
-		if response.StatusCode != 200 {
+		if response.StatusCode != std.StatusOK {
 			t.Fatalf("another client got %s", response.Status)
 		}
 	})

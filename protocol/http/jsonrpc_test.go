@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	std "net/http"
 	"os"
 	"slices"
 	"strings"
@@ -50,7 +51,7 @@ func TestSpecificationOfJSONRPC(t *testing.T) {
 					r.is(t, 204, "")
 					return
 				}
-				if r.StatusCode != 200 || r.Header.Get("Content-Type") != "application/json" || normal(t, r.body) != normal(t, string(example.Reply)) {
+				if r.StatusCode != std.StatusOK || r.Header.Get("Content-Type") != "application/json" || normal(t, r.body) != normal(t, string(example.Reply)) {
 					t.Errorf("got %d %v %s\nwant %s", r.StatusCode, r.Header, r.body, example.Reply)
 				}
 			})
@@ -109,7 +110,7 @@ func TestHeadersOfJSONRPC(t *testing.T) {
 		}
 		for _, bad := range []yodel.Metadata{{"x": "a\r\nb"}, {"content-type": "text/html"}} {
 			header, trailer = nil, bad
-			if r := s.post(c, "/rpc", say); r.StatusCode != 200 || !strings.Contains(r.body, "YDL2104") || !strings.Contains(r.body, `"id":1`) {
+			if r := s.post(c, "/rpc", say); r.StatusCode != std.StatusOK || !strings.Contains(r.body, "YDL2104") || !strings.Contains(r.body, `"id":1`) {
 				t.Errorf("%v: got %d %s", bad, r.StatusCode, r.body)
 			}
 		}
@@ -138,7 +139,7 @@ func TestRefusalsOfJSONRPC(t *testing.T) {
 	}
 	large := strings.Replace(request, "{}", `{"text":"`+strings.Repeat("x", 8<<10)+`"}`, 1)
 	for _, r := range []reply{s.post(c, "/rpc", large), s.doReader(c, chunked{strings.NewReader(large)}, "/rpc")} {
-		if r.StatusCode != 200 || !strings.Contains(r.body, "YDL2201") {
+		if r.StatusCode != std.StatusOK || !strings.Contains(r.body, "YDL2201") {
 			t.Errorf("a large message: got %d %s", r.StatusCode, r.body)
 		}
 	}
@@ -148,14 +149,14 @@ func TestRefusalsOfJSONRPC(t *testing.T) {
 		pairs = append(pairs, key, value)
 	}
 	batch := "[" + strings.Repeat(request+",", 99) + request + "]"
-	if r := s.post(c, "/rpc", batch, pairs...); r.StatusCode != 200 || !strings.Contains(r.body, "YDL3007") {
+	if r := s.post(c, "/rpc", batch, pairs...); r.StatusCode != std.StatusOK || !strings.Contains(r.body, "YDL3007") {
 		t.Errorf("a batch with much metadata: got %d %s", r.StatusCode, r.body)
 	}
-	if r := s.post(c, "/rpc", batch); r.StatusCode != 200 || strings.Count(r.body, "result") != 100 {
+	if r := s.post(c, "/rpc", batch); r.StatusCode != std.StatusOK || strings.Count(r.body, "result") != 100 {
 		t.Errorf("a batch: got %d %s", r.StatusCode, r.body)
 	}
 	// Without the option, the path is that of a method.
-	if r := newSite(t, nil, yodel.ServerOptions{}).post(c, "/rpc", request); r.StatusCode != 404 {
+	if r := newSite(t, nil, yodel.ServerOptions{}).post(c, "/rpc", request); r.StatusCode != std.StatusNotFound {
 		t.Errorf("got %d", r.StatusCode)
 	}
 }

@@ -82,7 +82,7 @@ func TestSizeAfterDecompression(t *testing.T) {
 		must(t, err)
 		for _, r := range []reply{s.post(c, "/Test/Echo", string(packed), "Content-Encoding", "gzip"), s.post(c, "/Test/Join", string(values), "Content-Encoding", "gzip")} {
 			if size <= most {
-				if r.StatusCode != 200 {
+				if r.StatusCode != std.StatusOK {
 					t.Errorf("%d bytes: %d %s", size, r.StatusCode, r.body)
 				}
 			} else {
@@ -120,7 +120,7 @@ func TestCompression(t *testing.T) {
 			{"identity", large, []string{"Content-Encoding", "identity"}, "", large},
 		} {
 			r := s.post(c, "/Test/Echo", test.body, test.headers...)
-			if got := r.Header.Get("Content-Encoding"); r.StatusCode != 200 || got != test.encoding || unpacked(t, r) != test.want {
+			if got := r.Header.Get("Content-Encoding"); r.StatusCode != std.StatusOK || got != test.encoding || unpacked(t, r) != test.want {
 				t.Errorf("%s: status %d, encoding %q, body of %d bytes", test.name, r.StatusCode, got, len(r.body))
 			}
 			if r.Header.Get("Accept-Encoding") != "gzip" {

@@ -18,7 +18,7 @@ import (
 
 func (r reply) seen(t testing.TB) (out seen) {
 	t.Helper()
-	if r.StatusCode != 200 {
+	if r.StatusCode != std.StatusOK {
 		t.Fatalf("got %d %s", r.StatusCode, r.body)
 	}
 	must(t, json.Unmarshal([]byte(r.body), &out))
@@ -177,17 +177,17 @@ func TestOrigins(t *testing.T) {
 		}
 		some := newSite(t, &http.Options{Origins: []string{page}}, yodel.ServerOptions{})
 		r := preflight(some, page)
-		if h := r.Header; r.StatusCode != 204 || h.Get("Access-Control-Allow-Origin") != page || h.Get("Access-Control-Allow-Headers") != "content-type,x-color" ||
+		if h := r.Header; r.StatusCode != std.StatusNoContent || h.Get("Access-Control-Allow-Origin") != page || h.Get("Access-Control-Allow-Headers") != "content-type,x-color" ||
 			h.Get("Access-Control-Allow-Methods") != "GET, POST" || h.Get("Vary") != "Origin" {
 			t.Errorf("preflight: %d %v", r.StatusCode, r.Header)
 		}
 		r = some.post(c, "/Test/Echo", "{}", "Origin", page)
-		if h := r.Header; r.StatusCode != 200 || h.Get("Access-Control-Allow-Origin") != page || !strings.Contains(h.Get("Access-Control-Expose-Headers"), "Grpc-Status") {
+		if h := r.Header; r.StatusCode != std.StatusOK || h.Get("Access-Control-Allow-Origin") != page || !strings.Contains(h.Get("Access-Control-Expose-Headers"), "Grpc-Status") {
 			t.Errorf("call: %d %v", r.StatusCode, r.Header)
 		}
 		for _, s := range []*site{some, newSite(t, nil, yodel.ServerOptions{})} {
 			for _, r := range []reply{preflight(s, other), s.post(c, "/Test/Echo", "{}", "Origin", other)} {
-				if r.Header.Get("Access-Control-Allow-Origin") != "" || r.StatusCode == 204 {
+				if r.Header.Get("Access-Control-Allow-Origin") != "" || r.StatusCode == std.StatusNoContent {
 					t.Errorf("another origin: %d %v", r.StatusCode, r.Header)
 				}
 			}
@@ -199,7 +199,7 @@ func TestOrigins(t *testing.T) {
 			}
 		}
 		all := newSite(t, &http.Options{Origins: []string{"*"}}, yodel.ServerOptions{})
-		if r := preflight(all, other); r.StatusCode != 204 || r.Header.Get("Access-Control-Allow-Origin") != other {
+		if r := preflight(all, other); r.StatusCode != std.StatusNoContent || r.Header.Get("Access-Control-Allow-Origin") != other {
 			t.Errorf("all origins: %d %v", r.StatusCode, r.Header)
 		}
 	})

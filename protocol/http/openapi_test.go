@@ -5,6 +5,7 @@ package http_test
 import (
 	"context"
 	"encoding/json"
+	std "net/http"
 	"os/exec"
 	"slices"
 	"strings"
@@ -43,7 +44,7 @@ func described(t testing.TB) string {
 	must(t, s.Handle("Values.None", func() {}))
 	must(t, s.HandleCall("Any {thing}", func(context.Context, *yodel.Call) error { return nil }))
 	r := s.do(c, "GET", "/openapi.json", "")
-	if r.StatusCode != 200 || r.Header.Get("Content-Type") != "application/json" {
+	if r.StatusCode != std.StatusOK || r.Header.Get("Content-Type") != "application/json" {
 		t.Fatalf("got %d %v %s", r.StatusCode, r.Header, r.body)
 	}
 	return r.body
@@ -132,16 +133,16 @@ func TestOpenAPIIsACall(t *testing.T) {
 	}
 	s := newSite(t, &http.Options{OpenAPI: "/openapi.json"}, yodel.ServerOptions{Middleware: []yodel.Middleware{allow}})
 	s.do(c, "GET", "/openapi.json", "").fails(t, 401, yodel.Unauthenticated, "who are you?")
-	if r := s.do(c, "GET", "/openapi.json", "", "Authorization", "Bearer x"); r.StatusCode != 200 {
+	if r := s.do(c, "GET", "/openapi.json", "", "Authorization", "Bearer x"); r.StatusCode != std.StatusOK {
 		t.Errorf("got %d %s", r.StatusCode, r.body)
 	}
-	if r := s.post(c, "/openapi.json", "{}"); r.StatusCode != 405 {
+	if r := s.post(c, "/openapi.json", "{}"); r.StatusCode != std.StatusMethodNotAllowed {
 		t.Errorf("POST: got %d", r.StatusCode)
 	}
 	s = newSite(t, &http.Options{OpenAPI: "/openapi.json"}, yodel.ServerOptions{NoIntrospection: true})
 	s.do(c, "GET", "/openapi.json", "").fails(t, 404, yodel.Unimplemented, "yodel.Info")
 	s = newSite(t, nil, yodel.ServerOptions{})
-	if r := s.do(c, "GET", "/openapi.json", ""); r.StatusCode != 404 {
+	if r := s.do(c, "GET", "/openapi.json", ""); r.StatusCode != std.StatusNotFound {
 		t.Errorf("without the option: got %d", r.StatusCode)
 	}
 }

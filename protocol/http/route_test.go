@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	std "net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -165,7 +166,7 @@ func FuzzRoute(f *testing.F) {
 		own.t = t
 		r := own.do(c, "GET", "/v1/orders/x?"+query.Encode(), "")
 		switch r.StatusCode {
-		case 200:
+		case std.StatusOK:
 			var got order
 			must(t, json.Unmarshal([]byte(r.body), &got))
 			if got.ID != "x" {
@@ -174,7 +175,7 @@ func FuzzRoute(f *testing.F) {
 			if name == "count" && other != name && fmt.Sprint(got.Count) != strings.TrimLeft(strings.TrimPrefix(value, "+"), "0") && got.Count > 0 {
 				t.Errorf("%s: the order is %s", query.Encode(), r.body)
 			}
-		case 400:
+		case std.StatusBadRequest:
 		default:
 			t.Errorf("%s: got %d %s", query.Encode(), r.StatusCode, r.body)
 		}
