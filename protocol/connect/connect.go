@@ -93,10 +93,7 @@ func outcome(_ *http.Response, last []byte, _ bool) (yodel.Metadata, *yodel.Erro
 	if last == nil {
 		return nil, yodel.Errorf(yodel.Internal, "the stream ends without an outcome")
 	}
-	var end struct {
-		Error    *httplink.Error `json:"error"`
-		Metadata http.Header     `json:"metadata"`
-	}
+	var end httpwire.EndOfStream
 	if err := json.Unmarshal(last, &end); err != nil {
 		return nil, yodel.Errorf(yodel.Internal, "the end of the stream is malformed: %w", err)
 	}
@@ -108,8 +105,8 @@ func outcome(_ *http.Response, last []byte, _ bool) (yodel.Metadata, *yodel.Erro
 	if end.Error == nil {
 		return trailer, nil
 	}
-	e := end.Error.Err()
-	if e == nil {
+	e, ok := end.Error.Err()
+	if !ok {
 		e = &yodel.Error{Code: yodel.Unknown, Message: end.Error.Message}
 	}
 	httpwire.GetError(h, e)

@@ -14,6 +14,7 @@ package grpcgo
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
 )
 
 // metadataOf returns metadata as grpc-go has it. A key that ends in "-bin" has base64 in yodel and
@@ -37,7 +39,7 @@ func metadataOf(md yodel.Metadata) metadata.MD {
 			continue
 		}
 		for part := range strings.SplitSeq(value, ",") {
-			if b, err := decodeBinary(part); err == nil {
+			if b, err := httpwire.Binary(part); err == nil {
 				out[key] = append(out[key], string(b))
 			}
 		}
@@ -55,7 +57,7 @@ func yodelMetadata(md metadata.MD) yodel.Metadata {
 		if strings.HasSuffix(key, "-bin") {
 			encoded := make([]string, len(values))
 			for i, value := range values {
-				encoded[i] = encodeBinary(value)
+				encoded[i] = base64.RawStdEncoding.EncodeToString([]byte(value))
 			}
 			out[key] = strings.Join(encoded, ",")
 			continue

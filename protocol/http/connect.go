@@ -66,12 +66,6 @@ func (x *exchange) serveConnect(k kind) {
 	x.endStream(st, e)
 }
 
-// An endOfStream is the last message of a stream by Connect.
-type endOfStream struct {
-	Error    *connectError       `json:"error,omitempty"`
-	Metadata map[string][]string `json:"metadata,omitempty"`
-}
-
 // endStream writes the last message of a stream.
 func (x *exchange) endStream(st *stream, e *yodel.Error) {
 	if err := st.start(); err != nil && e == nil {
@@ -84,12 +78,12 @@ func (x *exchange) endStream(st *stream, e *yodel.Error) {
 
 // lastMessage returns the last message of a stream, which has the error and the trailer.
 func (x *exchange) lastMessage(e *yodel.Error) []byte {
-	end := endOfStream{Metadata: make(std.Header)}
+	end := httpwire.EndOfStream{Metadata: make(std.Header)}
 	if err := x.setMetadata(end.Metadata, "", x.v.Call().Trailer); err != nil && e == nil {
 		e = x.v.Fail(err)
 	}
 	if e != nil {
-		end.Error = newConnectError(e)
+		end.Error = httpwire.NewJSONError(e)
 		httpwire.SetError(end.Metadata, "", e)
 	}
 	body, err := json.Marshal(end)
@@ -97,26 +91,6 @@ func (x *exchange) lastMessage(e *yodel.Error) []byte {
 		panic(err) // it has only strings
 	}
 	return body
-}
-
-// A connectError is an error as Connect has it in JSON.
-type connectError struct {
-	Code    yodel.Code      `json:"code"`
-	Message string          `json:"message,omitempty"`
-	Details []connectDetail `json:"details,omitempty"`
-}
-
-type connectDetail struct {
-	Type  string `json:"type"`
-	Value string `json:"value"` // base64 without padding
-}
-
-func newConnectError(e *yodel.Error) *connectError {
-	told := &connectError{Code: e.Code, Message: strings.ToValidUTF8(e.Message, "\uFFFD")}
-	for _, d := range e.Details {
-		told.Details = append(told.Details, connectDetail{d.Type, base64.RawStdEncoding.EncodeToString(d.Value)})
-	}
-	return told
 }
 
 // routeUnary serves a unary call whose body is the message, and passes all other requests on.
@@ -252,16 +226,13 @@ func (x *exchange) sendUnary(subtype string, e *yodel.Error) {
 	}
 }
 
-// skew is how long the server waits for a client to end a call whose deadline has passed. Most
-// clients do so at that time. A client that has received only the header of the response then would
-// take it for a malformed one.
-const skew = 20 * time.Millisecond
-
-// sendError sends an error as the response of a unary call.
+// sendError sends an error as the response of a unary call. If the deadline of the call has passed,
+// it lets the client end the call first: a client that has received only the header of the response
+// at that time would take it for a malformed one.
 func (x *exchange) sendError(e *yodel.Error) {
 	if at := x.v.Call().Deadline; e.Code == yodel.DeadlineExceeded && !at.IsZero() && !time.Now().Before(at) {
 		select {
-		case <-time.After(skew):
+		case <-time.After(httpwire.Skew):
 		case <-x.r.Context().Done():
 		}
 	}
@@ -271,7 +242,7 @@ func (x *exchange) sendError(e *yodel.Error) {
 	if seconds := int(e.RetryAfter.Seconds()); seconds > 0 {
 		h["Retry-After"] = []string{fmt.Sprint(seconds)}
 	}
-	body, err := json.Marshal(newConnectError(e))
+	body, err := json.Marshal(httpwire.NewJSONError(e))
 	if err != nil {
 		panic(err) // it has only strings
 	}

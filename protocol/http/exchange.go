@@ -9,6 +9,7 @@ import (
 	"io"
 	std "net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -105,26 +106,20 @@ func deadlineIn(d time.Duration) time.Time {
 }
 
 // negotiate chooses the compressor. Sent is the compression of the request, and accepted a list of
-// those that the client understands, or "" for that of the request.
+// those that the client understands, or "" for that of the request. Plain says that the
+// reply must not be compressed.
 func (x *exchange) negotiate(sent, accepted string) (plain bool, err *yodel.Error) {
 	acceptable := httpwire.Acceptable(accepted)
-	if name := httpwire.Compressor(strings.ToLower(sent)); sent != "" && name != "" || httpwire.Encoding(sent) == "" && sent != "" && sent != "identity" {
-		if x.compressor = x.session.Compressor(name); x.compressor == nil {
+	if sent = strings.ToLower(sent); sent != "" && sent != "identity" {
+		if x.compressor = x.session.Compressor(httpwire.Compressor(sent)); x.compressor == nil {
 			return false, yodel.Errorf(yodel.Unimplemented, "the server does not have the compression %.40q; it has %s", sent, x.compressions())
 		}
 		x.compressed = true
-		for _, other := range acceptable {
-			if other == strings.ToLower(sent) {
-				return false, nil
-			}
-		}
-		return accepted != "", nil
+		return accepted != "" && !slices.Contains(acceptable, sent), nil
 	}
 	for _, other := range acceptable {
-		if name := httpwire.Compressor(other); name != "" {
-			if x.compressor = x.session.Compressor(name); x.compressor != nil {
-				return false, nil
-			}
+		if x.compressor = x.session.Compressor(httpwire.Compressor(other)); x.compressor != nil {
+			break
 		}
 	}
 	return false, nil

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
 )
 
 // A Link is a connection of net/http. It implements yodel.Link except for Do, and a Wire embeds it
@@ -177,9 +178,6 @@ const (
 	canceledStream = 8
 )
 
-// skew is how much earlier than the client a server may end a call because of its deadline.
-const skew = 20 * time.Millisecond
-
 // goAway is the text of the error of net/http for requests that the server did not process, because
 // they came after those that its GOAWAY names. Net/http has no name for it.
 const goAway = "http2: Transport received Server's graceful shutdown GOAWAY"
@@ -190,7 +188,7 @@ func failed(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	reset, ok := errors.AsType[streamError](err)
-	if at, limited := ctx.Deadline(); ok && reset.Code == canceledStream && limited && time.Until(at) < skew {
+	if at, limited := ctx.Deadline(); ok && reset.Code == canceledStream && limited && time.Until(at) < httpwire.Skew {
 		<-ctx.Done() // the server's clock has reached the deadline first
 		return context.Cause(ctx)
 	}

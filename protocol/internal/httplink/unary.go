@@ -128,35 +128,6 @@ func (x *exchange) readAll(from io.Reader) ([]byte, error) {
 	return body, nil
 }
 
-// An Error is an error as Connect has it in JSON.
-type Error struct {
-	Code    string   `json:"code"`
-	Message string   `json:"message"`
-	Details []Detail `json:"details"`
-}
-
-// A Detail is a detail of an Error.
-type Detail struct {
-	Type  string `json:"type"`
-	Value string `json:"value"` // base64
-}
-
-// Err returns the error, or nil if its code or its details are malformed.
-func (e *Error) Err() *yodel.Error {
-	told := &yodel.Error{Message: e.Message}
-	if told.Code.UnmarshalText([]byte(e.Code)) != nil || told.Code == 0 {
-		return nil //nolint:nilerr // it says that the error is malformed
-	}
-	for _, d := range e.Details {
-		value, err := httpwire.Binary(d.Value)
-		if err != nil {
-			return nil //nolint:nilerr // as above
-		}
-		told.Details = append(told.Details, yodel.Detail{Type: d.Type[strings.LastIndexByte(d.Type, '/')+1:], Value: value})
-	}
-	return told
-}
-
 // unaryError returns the error of a response.
 func (x *exchange) unaryError(response *http.Response, media string, body []byte, encoding string) error {
 	if encoding != "" {
@@ -166,9 +137,9 @@ func (x *exchange) unaryError(response *http.Response, media string, body []byte
 		}
 	}
 	e := yodel.Errorf(httpwire.CodeOf(response.StatusCode), "%s: the server answered with HTTP status %.60s", x.call.Method, response.Status)
-	var said Error
+	var said httpwire.JSONError
 	if media == "application/json" && json.Unmarshal(body, &said) == nil {
-		if told := said.Err(); told != nil {
+		if told, ok := said.Err(); ok {
 			e = told
 		} else if said.Message != "" {
 			e.Message = said.Message
