@@ -123,17 +123,19 @@ func (x *exchange) routeUnary() {
 	case kind == "" && codec == nil:
 		std.NotFound(x.w, x.r)
 	case x.r.Method != std.MethodPost && (x.r.Method != std.MethodGet || !x.v.ReadOnly() && kind != ""):
-		allow := std.MethodPost
+		allow, verbs := std.MethodPost, "POST"
 		if x.v.ReadOnly() {
-			allow = "GET, POST"
+			allow, verbs = "GET, POST", "GET or POST"
 		}
 		x.w.Header().Set("Allow", allow)
-		std.Error(x.w, "a call of this method needs "+allow, std.StatusMethodNotAllowed)
+		std.Error(x.w, "a call of this method needs "+verbs, std.StatusMethodNotAllowed)
 	case kind == "feed" && !get && x.acceptsEvents() && codec != nil && codec.Name() == "json":
 		x.serveEvents(e)
+	case codec == nil && get:
+		std.Error(x.w, "a call by GET needs the parameters encoding and message, for example ?encoding=json&message={}", std.StatusUnsupportedMediaType)
 	case codec == nil:
 		x.w.Header().Set("Accept-Post", "application/json")
-		std.Error(x.w, "the server does not have the codec of the content type "+media, std.StatusUnsupportedMediaType)
+		std.Error(x.w, fmt.Sprintf("the server has no codec for the content type %q; send JSON with application/json", media), std.StatusUnsupportedMediaType)
 	default:
 		if get {
 			x.source = x.readQuery

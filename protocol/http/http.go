@@ -40,15 +40,16 @@ import (
 
 // Options configures a Protocol. The zero value and nil mean the defaults.
 type Options struct {
-	// Handler serves the requests that are no calls of a method. Default: they get status 404.
+	// Handler serves the requests that are no calls of a method. ServerOptions.Connect is not
+	// called for them, and middleware does not see them. Default: they get status 404.
 	Handler std.Handler
 	// JSONRPC is the path at which the server takes JSON-RPC 2.0 and 1.0, for example "/rpc". The
 	// body of each POST is a request or a batch, with the content type application/json and without
 	// compression. Headers are the metadata of all its calls, and the header Connect-Timeout-Ms
 	// sets their deadline. The metadata of the reply to a single request becomes headers, as in
-	// JSON. That of the replies of a batch is left out, because JSON-RPC has no place for it. The
-	// status is 204 if there is no reply, because all requests are notifications, and otherwise
-	// 200, for errors of methods too. Default: none.
+	// JSON. That of the replies of a batch is left out, because JSON-RPC has no place for it. If
+	// all requests are notifications, there is no reply, and the status is 204. Otherwise the
+	// status is 200, also for errors. Default: none.
 	JSONRPC string
 	// OpenAPI is the path at which a GET returns a description of the methods, for example
 	// "/openapi.json". It has the unary methods, and the feeds as server-sent events, with the

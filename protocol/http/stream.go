@@ -42,8 +42,8 @@ func (st *stream) close() {
 	st.session.Release(st.from.Held())
 }
 
-// grace is how long a read or a write may still take when its context has ended, so that one that
-// does not wait for the client succeeds.
+// grace is how long a read or a write may still take after its context has ended. A write that does
+// not wait for the client then succeeds.
 const grace = 100 * time.Millisecond
 
 // until interrupts a read or a write when ctx ends before the call does. Set sets its deadline. The

@@ -43,8 +43,8 @@ func Wire(codec yodel.Codec) yodel.Wire { return wire{codec, false} }
 // Wire1 is Wire for servers of JSON-RPC 1.0, for example those of the standard library's
 // net/rpc/jsonrpc. Its name is "jsonrpc1". Each argument is an element of an array. A server's
 // error is a text. If the text begins with the name of a code, as the texts of yodel servers do,
-// the error has that code. Otherwise its code is yodel.Unknown. If it is that of a method that does
-// not exist, the call was certainly not executed.
+// the error has that code. Otherwise its code is yodel.Unknown. If the text says that the method
+// does not exist, the call was certainly not executed.
 func Wire1(codec yodel.Codec) yodel.Wire { return wire{codec, true} }
 
 type wire struct {

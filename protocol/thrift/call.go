@@ -165,7 +165,7 @@ const (
 	unknownMethod    = 1
 	internalError    = 6
 	protocolError    = 7
-	firstUnsupported = 8 // this one and higher ones say that one side does not have a protocol
+	firstUnsupported = 8 // from here on, a number says that one side lacks a protocol
 )
 
 // answer sends the result of a call, or the exception for e.

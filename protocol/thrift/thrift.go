@@ -20,10 +20,10 @@
 //
 // The arguments of a method of Thrift are a struct. If the yodel method takes several arguments, as
 // func(ctx context.Context, a, b int32) (int32, error) does, field n of that struct is argument n.
-// A missing field is the zero value. If the yodel method takes one argument that is no struct, it
-// is field 1. If the argument is a struct, it is field 1 if this is the only field and a struct.
-// Otherwise the argument is the struct of the arguments itself. The tag args of package
-// codec/thrift makes sure of that for a type whose first field is a struct.
+// A missing field is the zero value. The only argument of a yodel method is field 1, unless it is a
+// struct. A struct is field 1 if field 1 is the only field and a struct too. Otherwise it is the
+// struct of the arguments itself. The tag args of package codec/thrift makes sure of that for a
+// type whose first field is a struct.
 //
 // The reply of a method is field 0 of its result. A method without results is void. A method with
 // several results cannot be called, because Thrift has only one. A oneway call is executed as a

@@ -42,12 +42,12 @@ func NewJSONError(e *yodel.Error) *JSONError {
 func (e *JSONError) Err() (told *yodel.Error, ok bool) {
 	told = &yodel.Error{Message: e.Message}
 	if told.Code.UnmarshalText([]byte(e.Code)) != nil || told.Code == 0 {
-		return nil, false
+		return nil, false //nolint:nilerr // ok says it
 	}
 	for _, d := range e.Details {
 		value, err := Binary(d.Value)
 		if err != nil {
-			return nil, false
+			return nil, false //nolint:nilerr // ok says it
 		}
 		told.Details = append(told.Details, yodel.Detail{Type: d.Type[strings.LastIndexByte(d.Type, '/')+1:], Value: value})
 	}

@@ -141,7 +141,7 @@ func TestMemoryOfAReader(t *testing.T) {
 	}
 }
 
-// A value that is too large, or for which there is no memory, is skipped.
+// The reader skips a value that is too large, or for which the server has no memory.
 func TestReaderSkips(t *testing.T) {
 	large := strings.Repeat("x", 100_000)
 	for name, text := range map[string]string{

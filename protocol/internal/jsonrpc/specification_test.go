@@ -145,7 +145,7 @@ func normal(t testing.TB, reply []byte) string {
 	return fmt.Sprint(batch, list)
 }
 
-// What is not a valid request is refused, with its ID if that is valid.
+// The server refuses an invalid request. The reply has the ID of the request, if that is valid.
 func TestInvalidRequests(t *testing.T) {
 	executed := false
 	s, do := serve(t, &whole{}, yodel.ServerOptions{})
