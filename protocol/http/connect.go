@@ -33,28 +33,7 @@ func (x *exchange) connectTimeout() (time.Duration, *yodel.Error) {
 
 // serveConnect serves a call by Connect of any kind of method, with envelopes.
 func (x *exchange) serveConnect(k kind) {
-	codec := x.session.Codec(k.codec)
-	if codec == nil {
-		std.Error(x.w, "the server does not have the codec of "+k.media, std.StatusUnsupportedMediaType)
-		return
-	}
-	h := x.r.Header
-	plain, e := x.negotiate(h.Get("Connect-Content-Encoding"), h.Get("Connect-Accept-Encoding"))
-	if refused := x.begin(codec); e == nil {
-		e = refused
-	}
-	defer x.end()
-	x.v.Plain = plain
-	st := x.newStream(x.r.Body, x.w, func() error {
-		x.w.Header()["Content-Type"] = []string{k.media}
-		if all := x.compressions(); all != "" {
-			x.w.Header()["Connect-Accept-Encoding"] = []string{all}
-		}
-		if x.compressor != nil {
-			x.w.Header()["Connect-Content-Encoding"] = []string{x.encoding()}
-		}
-		return x.setHeader("", x.v.Call().Header())
-	})
+	st, e := x.open(k, x.r.Body, x.w)
 	defer st.close()
 	timeout, wrong := x.connectTimeout()
 	if x.limit(timeout); e == nil {
@@ -63,16 +42,16 @@ func (x *exchange) serveConnect(k kind) {
 	if e == nil {
 		e = st.execute()
 	}
-	x.endStream(st, e)
+	st.endConnect(e)
 }
 
-// endStream writes the last message of a stream.
-func (x *exchange) endStream(st *stream, e *yodel.Error) {
+// endConnect writes the last message of the response.
+func (st *stream) endConnect(e *yodel.Error) {
 	if err := st.start(); err != nil && e == nil {
-		e = x.v.Fail(err)
+		e = st.v.Fail(err)
 	}
-	body := x.lastMessage(e)
-	_ = x.control.SetWriteDeadline(x.allowed(len(body)))
+	body := st.lastMessage(e)
+	_ = st.control.SetWriteDeadline(st.allowed(len(body)))
 	_ = st.write(httpwire.FlagEnd, body) // if it fails, the client has gone
 }
 

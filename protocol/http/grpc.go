@@ -15,36 +15,31 @@ import (
 
 // A kind is a protocol with envelopes, which the content type of a request names.
 type kind struct {
-	media string // the content type, as the response has it
-	codec string // yodel's name
-	serve func(*exchange, kind)
+	media            string // the content type, as the response has it
+	codec            string // yodel's name
+	encoding, accept string // the headers for compressions
+	serve            func(*exchange, kind)
 }
 
 // kindOf returns the protocol of a request. Its serve is nil for protocols without envelopes.
 func kindOf(r *std.Request) kind {
 	media := httpwire.ContentType(r.Header.Get("Content-Type"))
 	for _, family := range [...]struct {
-		prefix string
-		serve  func(*exchange, kind)
+		prefix, headers string
+		serve           func(*exchange, kind)
 	}{
-		{"application/grpc-web-text", (*exchange).serveWebText},
-		{"application/grpc-web", (*exchange).serveWeb},
-		{"application/grpc", (*exchange).serveGRPC},
-		{"application/connect+", (*exchange).serveConnect},
+		{"application/grpc-web-text", "Grpc-", (*exchange).serveWebText},
+		{"application/grpc-web", "Grpc-", (*exchange).serveWeb},
+		{"application/grpc", "Grpc-", (*exchange).serveGRPC},
+		{"application/connect+", "Connect-Content-", (*exchange).serveConnect},
 	} {
 		subtype, ok := strings.CutPrefix(media, family.prefix)
 		if ok && (subtype == "" || subtype[0] == '+' || strings.HasSuffix(family.prefix, "+")) {
-			return kind{media, httpwire.Codec(strings.TrimPrefix(subtype, "+")), family.serve}
+			accept := strings.TrimSuffix(family.headers, "Content-") + "Accept-Encoding"
+			return kind{media, httpwire.Codec(strings.TrimPrefix(subtype, "+")), family.headers + "Encoding", accept, family.serve}
 		}
 	}
 	return kind{}
-}
-
-// A grpcCall is a call by gRPC or gRPC-Web.
-type grpcCall struct {
-	*stream
-	kind kind
-	web  bool
 }
 
 // serveGRPC serves a call by gRPC, as described in its document PROTOCOL-HTTP2.
@@ -75,58 +70,29 @@ func (w textWriter) Write(b []byte) (int, error) {
 }
 
 func (x *exchange) serveCall(k kind, in io.Reader, out io.Writer, web bool) {
-	codec := x.session.Codec(k.codec)
-	if codec == nil {
-		std.Error(x.w, "the server does not have the codec of "+k.media, std.StatusUnsupportedMediaType)
-		return
-	}
-	h := x.r.Header
-	plain, e := x.negotiate(h.Get("Grpc-Encoding"), h.Get("Grpc-Accept-Encoding"))
-	if refused := x.begin(codec); e == nil {
-		e = refused
-	}
-	defer x.end()
-	x.v.Plain = plain
-	g := &grpcCall{kind: k, web: web}
-	g.stream = x.newStream(in, out, g.head)
-	defer g.close()
-	timeout, err := httpwire.ParseTimeout(h.Get("Grpc-Timeout"))
+	st, e := x.open(k, in, out)
+	defer st.close()
+	timeout, err := httpwire.ParseTimeout(x.r.Header.Get("Grpc-Timeout"))
 	if x.limit(timeout); e == nil && err != nil {
 		e = yodel.Errorf(yodel.InvalidArgument, "%s: the header grpc-timeout is malformed", x.v.Call().Method)
 	}
 	if e == nil {
-		e = g.execute()
+		e = st.execute()
 	}
-	g.finish(e)
+	st.endGRPC(e, web)
 }
 
-// head writes the header of the response.
-func (g *grpcCall) head() error {
-	h := g.w.Header()
-	if err := g.setHeader("", g.v.Call().Header()); err != nil {
-		return err
+// endGRPC writes the trailer of the response, in gRPC-Web as the last message.
+func (st *stream) endGRPC(e *yodel.Error, web bool) {
+	if err := st.start(); err != nil && e == nil {
+		e = st.v.Fail(err)
 	}
-	h["Content-Type"] = []string{g.kind.media}
-	if g.compressor != nil {
-		h["Grpc-Encoding"] = []string{g.encoding()}
-	}
-	if all := g.compressions(); all != "" {
-		h["Grpc-Accept-Encoding"] = []string{all}
-	}
-	return nil
-}
-
-// finish writes the trailer of the response.
-func (g *grpcCall) finish(e *yodel.Error) {
-	if err := g.start(); err != nil && e == nil {
-		e = g.v.Fail(err)
-	}
-	prefix, h := std.TrailerPrefix, g.w.Header()
-	if g.web {
+	prefix, h := std.TrailerPrefix, st.w.Header()
+	if web {
 		prefix, h = "", make(std.Header)
 	}
-	if err := g.setMetadata(h, prefix, g.v.Call().Trailer); err != nil && e == nil {
-		e = g.v.Fail(err)
+	if err := st.setMetadata(h, prefix, st.v.Call().Trailer); err != nil && e == nil {
+		e = st.v.Fail(err)
 	}
 	if e == nil {
 		h[prefix+"Grpc-Status"] = []string{"0"}
@@ -138,12 +104,12 @@ func (g *grpcCall) finish(e *yodel.Error) {
 		}
 		httpwire.SetError(h, prefix, e)
 	}
-	_ = g.control.SetWriteDeadline(g.allowed(0))
-	if g.web {
+	_ = st.control.SetWriteDeadline(st.allowed(0))
+	if web {
 		var lines strings.Builder
 		for name, values := range h {
 			fmt.Fprintf(&lines, "%s: %s\r\n", strings.ToLower(name), values[0])
 		}
-		_ = g.write(httpwire.FlagTrailer, []byte(lines.String())) // if it fails, the client has gone
+		_ = st.write(httpwire.FlagTrailer, []byte(lines.String())) // if it fails, the client has gone
 	}
 }

@@ -132,11 +132,13 @@ func (c *connection) route(w std.ResponseWriter, r *std.Request) {
 		return
 	}
 	switch kind := kindOf(r); {
-	case kind.serve != nil && r.Method == std.MethodPost:
-		kind.serve(x, kind)
-	case kind.serve != nil:
+	case kind.serve != nil && r.Method != std.MethodPost:
 		w.Header().Set("Allow", std.MethodPost)
 		std.Error(w, "calls need the method POST", std.StatusMethodNotAllowed)
+	case kind.serve != nil && c.session.Codec(kind.codec) == nil:
+		std.Error(w, "the server does not have the codec of "+kind.media, std.StatusUnsupportedMediaType)
+	case kind.serve != nil:
+		kind.serve(x, kind)
 	default:
 		x.routeUnary() //nolint:contextcheck // the context of a call is that of its session
 	}

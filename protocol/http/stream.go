@@ -17,25 +17,32 @@ import (
 // yodel.Messages.
 type stream struct {
 	*exchange
+	kind       kind
 	from       httpwire.Reader
 	out        io.Writer
-	head       func() error // writes the header of the response; called before the first message
-	begun      bool         // head was called
+	begun      bool // the header of the response is set
 	receiveErr error
 	reading    sync.Mutex
 	whole      bool   // the request was read to its end; guarded by reading
 	release    func() // ends what interrupts reads; nil before the first Receive
 }
 
-// newStream returns a stream that reads envelopes from in and writes them to out.
-func (x *exchange) newStream(in io.Reader, out io.Writer, head func() error) *stream {
-	st := &stream{exchange: x, out: out, head: head}
+// open begins a call whose messages come as envelopes from in and go to out. The caller must close
+// the stream. If open returns an error, the call must not be executed.
+func (x *exchange) open(k kind, in io.Reader, out io.Writer) (*stream, *yodel.Error) {
+	plain, e := x.negotiate(x.r.Header.Get(k.encoding), x.r.Header.Get(k.accept))
+	if refused := x.begin(x.session.Codec(k.codec)); e == nil {
+		e = refused
+	}
+	x.v.Plain = plain
+	st := &stream{exchange: x, kind: k, out: out}
 	st.from = httpwire.Reader{From: in, Max: x.most, Reserve: x.session.Reserve}
-	return st
+	return st, e
 }
 
-// close releases the memory of the stream.
+// close ends the call, and releases the memory of the stream.
 func (st *stream) close() {
+	defer st.end()
 	if st.release != nil {
 		st.release()
 	}
@@ -75,13 +82,21 @@ func (st *stream) readUntil(at time.Time) error {
 	return st.control.SetReadDeadline(at)
 }
 
-// start writes the header of the response, once.
+// start sets the header of the response, once.
 func (st *stream) start() error {
 	if st.begun {
 		return nil
 	}
 	st.begun = true
-	return st.head()
+	h := st.w.Header()
+	h["Content-Type"] = []string{st.kind.media}
+	if st.compressor != nil {
+		h[st.kind.encoding] = []string{st.encoding()}
+	}
+	if all := st.compressions(); all != "" {
+		h[st.kind.accept] = []string{all}
+	}
+	return st.setHeader("", st.v.Call().Header())
 }
 
 // SendHeader sends the header of the response at once.

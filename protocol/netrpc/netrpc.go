@@ -26,7 +26,6 @@ import (
 	"fmt"
 	"io"
 	"net/rpc"
-	"strings"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/gobwire"
@@ -163,17 +162,4 @@ func unexpected(err error) error {
 		return io.ErrUnexpectedEOF
 	}
 	return err
-}
-
-// textOf returns the text of an error for a client. For a handler's error it is the unchanged text.
-// For a method that does not exist, it is the text of net/rpc. For any other error, it is the code,
-// the text and the ID.
-func textOf(method string, e *yodel.Error) string {
-	switch {
-	case e.Code == yodel.Unknown:
-		return strings.TrimSpace(e.Message)
-	case e.Code == yodel.Unimplemented && e.NotProcessed:
-		return "rpc: can't find service " + method
-	}
-	return e.Error()
 }

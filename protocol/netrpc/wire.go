@@ -14,10 +14,10 @@ import (
 	"net"
 	"net/http"
 	"net/rpc"
-	"strings"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/errortext"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -219,7 +219,7 @@ func (l *link) next() error {
 	case !l.Expects(header.Seq): // its caller has stopped waiting
 		return l.frames.skip(v)
 	case header.Error != "":
-		r.err = errorOf(header.Error)
+		r.err = errortext.Parse(header.Error)
 		err = l.frames.skip(v)
 	case v.size > l.limits.MaxMessage:
 		r.err = &yodel.Error{
@@ -235,19 +235,4 @@ func (l *link) next() error {
 	}
 	l.Deliver(header.Seq, r)
 	return nil
-}
-
-// errorOf returns the error for the text that a server sent.
-func errorOf(text string) error {
-	if strings.HasPrefix(text, "rpc: can't find ") {
-		return &yodel.Error{Code: yodel.Unimplemented, Message: text, NotProcessed: true}
-	}
-	if name, message, ok := strings.Cut(text, ": "); ok {
-		for code := yodel.Canceled; code <= yodel.Unauthenticated; code++ {
-			if code.String() == name {
-				return &yodel.Error{Code: code, Message: message}
-			}
-		}
-	}
-	return &yodel.Error{Code: yodel.Unknown, Message: text}
 }

@@ -4,13 +4,13 @@ package netrpc
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/gob"
 	"fmt"
 	"net/rpc"
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/errortext"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
 )
 
@@ -83,7 +83,7 @@ func (w *writer) enqueue(header *rpc.Request, v *yodel.Served, value any, e *yod
 	}
 	response := rpc.Response{ServiceMethod: header.ServiceMethod, Seq: header.Seq}
 	if e != nil {
-		response.Error = cmp.Or(textOf(header.ServiceMethod, e), "error")
+		response.Error = errortext.Format(header.ServiceMethod, e)
 	}
 	reply := w.encoded.Len()
 	if err := w.encoder.Encode(&response); err != nil {

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/thriftwire"
+	"github.com/yodel-rpc/yodel/protocol/internal/errortext"
 )
 
 // decode decodes a reply into the call, or returns the error of the call.
@@ -109,12 +109,8 @@ type applicationException struct {
 
 // error returns the error for the exception.
 func (x applicationException) error() error {
-	if name, message, ok := strings.Cut(x.text, ": "); ok {
-		for code := yodel.Canceled; code <= yodel.Unauthenticated; code++ {
-			if code.String() == name {
-				return &yodel.Error{Code: code, Message: message, NotProcessed: x.number == unknownMethod}
-			}
-		}
+	if code, message := errortext.Cut(x.text); code != yodel.Unknown || message != x.text {
+		return &yodel.Error{Code: code, Message: message, NotProcessed: x.number == unknownMethod}
 	}
 	e := &yodel.Error{Code: yodel.Unknown, Message: x.text}
 	switch x.number {

@@ -4,11 +4,11 @@ package jsonrpc
 
 import (
 	"encoding/json"
-	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/errortext"
 )
 
 // The error codes of the specification.
@@ -129,23 +129,6 @@ func codeFor(code int) yodel.Code {
 	return yodel.Unknown
 }
 
-// textOf returns the text of an error for a client of version 1.0. For a handler's error it is the
-// unchanged text. For a method that does not exist, it is the text of net/rpc. For any other error,
-// it is the code, the text and the ID.
-func textOf(method string, e *yodel.Error) string {
-	text := e.Error()
-	switch {
-	case e.Code == yodel.Unknown:
-		text = strings.TrimSpace(e.Message)
-	case e.Code == yodel.Unimplemented && e.NotProcessed:
-		text = "rpc: can't find service " + method
-	}
-	if text == "" {
-		return "error"
-	}
-	return text
-}
-
 // ErrorOfText returns the error for the member "error" of a reply of version 1.0. If its text
 // begins with the name of a code, as the texts of yodel servers do, the error has that code.
 func ErrorOfText(b []byte) *yodel.Error {
@@ -153,18 +136,7 @@ func ErrorOfText(b []byte) *yodel.Error {
 	if json.Unmarshal(b, &text) != nil {
 		text = string(b)
 	}
-	text = clip(text)
-	if strings.HasPrefix(text, "rpc: can't find ") {
-		return &yodel.Error{Code: yodel.Unimplemented, Message: text, NotProcessed: true}
-	}
-	if name, message, ok := strings.Cut(text, ": "); ok {
-		for code := yodel.Canceled; code <= yodel.Unauthenticated; code++ {
-			if code.String() == name {
-				return &yodel.Error{Code: code, Message: message}
-			}
-		}
-	}
-	return &yodel.Error{Code: yodel.Unknown, Message: text}
+	return errortext.Parse(clip(text))
 }
 
 // clip cuts a text that came from a peer.

@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/errortext"
 )
 
 // A Server executes the messages of a session. A message is a request, or a batch of them. Its
@@ -266,7 +267,7 @@ func (q *request) errorReply(e *yodel.Error) []byte {
 		return nil
 	}
 	if q.version1 {
-		return q.appendError(`,"result":null,"error":`, textOf(q.method, e))
+		return q.appendError(`,"result":null,"error":`, errortext.Format(q.method, e))
 	}
 	return q.appendError(`,"error":`, objectOf(e))
 }

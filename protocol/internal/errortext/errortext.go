@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package errortext carries errors in protocols that have only a text for them.
+package errortext
+
+import (
+	"cmp"
+	"strings"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// absent is how the texts of net/rpc begin for a method that does not exist.
+const absent = "rpc: can't find "
+
+// Format returns the text of an error for a client of net/rpc. For a handler's error it is the
+// unchanged text. For a method that does not exist, it is the text of net/rpc. For any other error,
+// it is the code, the text and the ID. It is never empty, because an empty text means success.
+func Format(method string, e *yodel.Error) string {
+	switch {
+	case e.Code == yodel.Unknown:
+		return cmp.Or(strings.TrimSpace(e.Message), "error")
+	case e.Code == yodel.Unimplemented && e.NotProcessed:
+		return absent + "service " + method
+	}
+	return e.Error()
+}
+
+// Parse returns the error for the text that a server of net/rpc sent.
+func Parse(text string) *yodel.Error {
+	if strings.HasPrefix(text, absent) {
+		return &yodel.Error{Code: yodel.Unimplemented, Message: text, NotProcessed: true}
+	}
+	code, message := Cut(text)
+	return &yodel.Error{Code: code, Message: message}
+}
+
+// Cut splits a text that begins with the name of a code, as the texts of yodel servers do. The code
+// of any other text is yodel.Unknown.
+func Cut(text string) (code yodel.Code, message string) {
+	if name, message, ok := strings.Cut(text, ": "); ok && code.UnmarshalText([]byte(name)) == nil && code != 0 {
+		return code, message
+	}
+	return yodel.Unknown, text
+}
