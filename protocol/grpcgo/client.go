@@ -137,10 +137,25 @@ type clientStream struct {
 	received bool   // a message was received
 }
 
-// run makes the call.
+// run makes the call, and ends the stream. A panic of a message fails the stream, because the
+// goroutine is not the caller's.
 func (st *clientStream) run(request any) {
+	err := status.Error(codes.Internal, "the goroutine of the stream was ended")
+	defer func() {
+		if p := recover(); p != nil {
+			err = status.Errorf(codes.Internal, "the stream panicked: %v", p)
+		}
+		st.err = statusOf(err)
+		close(st.done)
+		st.cancel()
+		st.options.ended(st.call, st.err)
+	}()
+	err = st.carry(request)
+}
+
+// carry makes the call.
+func (st *clientStream) carry(request any) (err error) {
 	name := st.call.Method
-	var err error
 	switch {
 	case !st.desc.ClientStreams:
 		for msg, failed := range (yodel.Feed[any, any](name)).Do(st.ctx, st.caller, st.call, &request) {
@@ -176,10 +191,7 @@ func (st *clientStream) run(request any) {
 			return nil
 		})
 	}
-	st.err = statusOf(err)
-	close(st.done)
-	st.cancel()
-	st.options.ended(st.call, st.err)
+	return err
 }
 
 // untilClosed waits for CloseSend.

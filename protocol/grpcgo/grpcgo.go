@@ -93,6 +93,9 @@ func statusOf(err error) error {
 	}
 	e, ok := errors.AsType[*yodel.Error](err)
 	if !ok {
+		if st, ok := status.FromError(err); ok {
+			return st.Err()
+		}
 		return status.FromContextError(err).Err()
 	}
 	p := status.New(codes.Code(e.Code), e.Message).Proto()

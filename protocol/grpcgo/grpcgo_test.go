@@ -100,3 +100,19 @@ func TestUnknownCallOptions(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A panicker is a Caller whose calls panic.
+type panicker struct{}
+
+func (panicker) Do(context.Context, *yodel.Call) error { panic("harm") }
+
+// A panic on the goroutine of a stream ends the stream and not the process.
+func TestStreamThatPanics(t *testing.T) {
+	stream, err := healthpb.NewHealthClient(grpcgo.Conn(panicker{})).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = stream.Recv(); status.Code(err) != codes.Internal {
+		t.Errorf("got %v", err)
+	}
+}
