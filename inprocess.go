@@ -7,10 +7,11 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
-// This file lets a program call its own server.
+// This file executes calls that do not come from a connection of the server.
 
 // localAddr is the address of callers in the same process.
 type localAddr struct{}
@@ -126,4 +127,35 @@ func (s *Server) leaveLocal() {
 		delete(s.conns, s.local)
 		s.emptyLocked()
 	}
+}
+
+// ServeSession calls serve with a Session for requests that do not come from a connection of the
+// server, for example those of an http.Server that other code runs. It returns when serve and the
+// functions that serve passed to Session.Go have returned. Peer describes the client. Its Conn may
+// be nil. The Session has no Conn and no Reader, and its methods Next, Write and AsConn must not be
+// called. It counts as one of ServerOptions.MaxConns, and ServerOptions.Connect may refuse its
+// first call.
+//
+// ServeSession fails, and does not call serve, after Shutdown was called, and while MaxConns
+// connections are open. Shutdown closes Session.Draining and waits for serve. ServeSession may be
+// called concurrently, and does not need Serve.
+func (s *Server) ServeSession(peer *Peer, serve func(*Session)) error {
+	if err := s.admit(); err != nil {
+		return err
+	}
+	peer.requests = &s.calls
+	ses := newSession(s, nil, peer)
+	closing, err := s.enter(ses, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer s.forget(ses)
+	defer ses.releaseAll()
+	defer ses.calls.Wait()
+	defer ses.cancel(mux.ErrCallerGone)
+	if closing {
+		return ErrServerClosed
+	}
+	serve(ses)
+	return nil
 }

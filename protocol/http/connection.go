@@ -20,11 +20,10 @@ import (
 // A connection serves the requests of one session with an http.Server of its own. So a drain, which
 // http.Server has only for all of its connections, is that of this session.
 type connection struct {
-	protocol *Protocol
-	session  *yodel.Session
-	server   std.Server
-	tls      *tls.ConnectionState
-	agent    sync.Once
+	router
+	server std.Server
+	tls    *tls.ConnectionState
+	agent  sync.Once
 
 	conn     net.Conn
 	taken    atomic.Bool   // Accept has returned conn
@@ -34,6 +33,9 @@ type connection struct {
 	closing  sync.Once     // closes closed
 	hijacked atomic.Bool   // Options.Handler owns the connection
 	draining atomic.Bool   // Close does nothing, because http.Server.Shutdown calls it for connections without requests
+
+	occupying sync.Mutex
+	occupied  func() // ends Session.Busy; nil while no request is open; guarded by occupying
 
 	// The goroutines of net/http may use the connection, and begin handlers, after it has reported
 	// StateClosed. Then the session may have ended.
@@ -47,7 +49,7 @@ type connection struct {
 const maxStreams = 1024
 
 func newConnection(ctx context.Context, p *Protocol, s *yodel.Session) *connection {
-	c := &connection{protocol: p, session: s, conn: s.AsConn(), tls: s.Peer.TLS(), closed: make(chan struct{}), refuse: make(chan struct{})}
+	c := &connection{router: router{p, s}, conn: s.AsConn(), tls: s.Peer.TLS(), closed: make(chan struct{}), refuse: make(chan struct{})}
 	limits := s.Limits()
 	var protocols std.Protocols
 	protocols.SetHTTP1(true)
@@ -106,13 +108,40 @@ func (c *connection) drain() {
 
 // state is called by net/http.
 func (c *connection) state(ctx context.Context, state std.ConnState) {
-	switch state { //nolint:exhaustive // the others do not matter
+	switch state { //nolint:exhaustive // a new connection is idle
+	case std.StateActive:
+		c.occupy()
+	case std.StateIdle:
+		c.vacate()
 	case std.StateClosed:
+		c.vacate()
 		c.end()
 	case std.StateHijacked:
 		c.hijacked.Store(true)
 		done := c.session.Busy()
 		c.session.Go(func() { c.lend(ctx, done) })
+		c.vacate()
+	}
+}
+
+// occupy makes the session busy, from the first bytes of a request until net/http has written the
+// last response. A session that is not busy may be drained, and net/http does not write what is
+// left of a response of HTTP/2 when it reads the end of the connection.
+func (c *connection) occupy() {
+	c.occupying.Lock()
+	defer c.occupying.Unlock()
+	if c.occupied == nil {
+		c.occupied = c.session.Busy()
+	}
+}
+
+// vacate ends occupy.
+func (c *connection) vacate() {
+	c.occupying.Lock()
+	defer c.occupying.Unlock()
+	if c.occupied != nil {
+		c.occupied()
+		c.occupied = nil
 	}
 }
 
@@ -141,7 +170,6 @@ func (c *connection) ServeHTTP(w std.ResponseWriter, r *std.Request) {
 	if c.ended {
 		return
 	}
-	defer c.session.Busy()()
 	c.agent.Do(func() { c.session.Peer.Agent = r.UserAgent() })
 	if r.TLS == nil {
 		r.TLS = c.tls

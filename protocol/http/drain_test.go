@@ -4,10 +4,12 @@ package http_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	std "net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -158,6 +160,50 @@ func TestDrainSendsGoAway(t *testing.T) {
 		t.Errorf("the connection ends with %v", err)
 	}
 	must(t, receive(t, stopped))
+}
+
+// A drain waits for a response that net/http has not yet written, because the client has not allowed
+// it: the handler has returned long before.
+func TestDrainWaitsForTheResponse(t *testing.T) {
+	s := newSite(t, nil, yodel.ServerOptions{})
+	conn, err := net.Dial("tcp", s.addr)
+	must(t, err)
+	defer conn.Close()
+	const settings, goAway, data = 4, 7, 0
+	headers := "\x83\x86\x04\x0a/Test/Echo\x01\x04test\x0f\x10\x10application/json" // POST, http, path, authority, content type
+	_, err = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+
+		frame(settings, 0, 0, "\x00\x04\x00\x00\x00\x00")+ // streams begin without a window
+		frame(1, 4, 1, headers)+frame(data, 1, 1, `{"text":"x"}`))
+	must(t, err)
+	must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	until := func(want byte) []byte {
+		for {
+			if kind, payload := readFrame(t, conn); kind == want {
+				return payload
+			}
+		}
+	}
+	until(1) // the header of the response: the handler has returned
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.stop() }()
+	until(goAway)
+	must(t, conn.SetReadDeadline(time.Now().Add(4*50*time.Millisecond))) // a session ends after 50 ms without a call
+	if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("read %d bytes and %v while the response waits for the client", n, err)
+	}
+	must(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+	_, err = io.WriteString(conn, frame(8, 0, 1, "\x00\x00\x10\x00"))
+	must(t, err)
+	if got := strings.TrimSpace(string(until(data))); got != `{"text":"x"}` {
+		t.Errorf("the response is %q", got)
+	}
+	must(t, conn.Close())
+	must(t, receive(t, stopped))
+}
+
+// frame returns a frame of HTTP/2.
+func frame(kind, flags, stream byte, payload string) string {
+	return string([]byte{0, 0, byte(len(payload)), kind, flags, 0, 0, 0, stream}) + payload
 }
 
 // readFrame reads a frame of HTTP/2.

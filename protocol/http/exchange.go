@@ -19,7 +19,7 @@ import (
 
 // An exchange is one HTTP request that calls a method, and its response.
 type exchange struct {
-	conn    *connection
+	router  *router
 	w       std.ResponseWriter
 	r       *std.Request
 	control *std.ResponseController
@@ -38,8 +38,8 @@ type exchange struct {
 	reserved   int  // bytes that Session.Reserve counts until end
 }
 
-func newExchange(c *connection, w std.ResponseWriter, r *std.Request) *exchange {
-	x := &exchange{conn: c, w: w, r: r, control: std.NewResponseController(w), session: c.session, limits: c.session.Limits()}
+func newExchange(c *router, w std.ResponseWriter, r *std.Request) *exchange {
+	x := &exchange{router: c, w: w, r: r, control: std.NewResponseController(w), session: c.session, limits: c.session.Limits()}
 	x.most, x.source = x.limits.MaxMessage, x.readBody
 	if n := c.protocol.opts.MaxRequest; n > 0 {
 		x.most = min(x.most, n)

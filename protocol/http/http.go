@@ -114,8 +114,14 @@ func (p *Protocol) Serve(ctx context.Context, s *yodel.Session) error {
 	return newConnection(ctx, p, s).serve() //nolint:contextcheck // the context of a call is that of its session
 }
 
+// A router passes the requests of one session to the protocols that serve them.
+type router struct {
+	protocol *Protocol
+	session  *yodel.Session
+}
+
 // route serves one request.
-func (c *connection) route(w std.ResponseWriter, r *std.Request) {
+func (c *router) route(w std.ResponseWriter, r *std.Request) {
 	if c.protocol.crossOrigin(w, r) {
 		return
 	}

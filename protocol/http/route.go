@@ -32,8 +32,8 @@ type Route struct {
 	Method string
 }
 
-// connectionKey is the key of the connection in the context of a request with a route.
-type connectionKey struct{}
+// routerKey is the key of the router in the context of a request with a route.
+type routerKey struct{}
 
 // muxOf returns the routes, or nil if there are none.
 func muxOf(routes []Route) *std.ServeMux {
@@ -44,7 +44,7 @@ func muxOf(routes []Route) *std.ServeMux {
 	for _, route := range routes {
 		names := wildcards(route.Pattern)
 		mux.HandleFunc(route.Pattern, func(w std.ResponseWriter, r *std.Request) {
-			c, _ := r.Context().Value(connectionKey{}).(*connection)
+			c, _ := r.Context().Value(routerKey{}).(*router)
 			newExchange(c, w, r).serveRoute(route.Method, names) //nolint:contextcheck // the context of a call is that of its session
 		})
 	}
@@ -63,7 +63,7 @@ func wildcards(pattern string) (names []string) {
 }
 
 // routed serves a request that has a route, and reports whether it has one.
-func (c *connection) routed(w std.ResponseWriter, r *std.Request) bool {
+func (c *router) routed(w std.ResponseWriter, r *std.Request) bool {
 	mux := c.protocol.routes
 	if mux == nil {
 		return false
@@ -71,7 +71,7 @@ func (c *connection) routed(w std.ResponseWriter, r *std.Request) bool {
 	if _, pattern := mux.Handler(r); pattern == "" {
 		return false
 	}
-	mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), connectionKey{}, c)))
+	mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), routerKey{}, c)))
 	return true
 }
 
