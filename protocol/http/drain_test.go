@@ -162,8 +162,8 @@ func TestDrainSendsGoAway(t *testing.T) {
 	must(t, receive(t, stopped))
 }
 
-// A drain waits for a response that net/http has not yet written, because the client has not allowed
-// it: the handler has returned long before.
+// A drain waits for a response that net/http has not yet written, because the client has not
+// allowed it: the handler has returned long before.
 func TestDrainWaitsForTheResponse(t *testing.T) {
 	s := newSite(t, nil, yodel.ServerOptions{})
 	conn, err := net.Dial("tcp", s.addr)
