@@ -31,7 +31,7 @@ import (
 func (p *Protocol) Handler(s *yodel.Server) std.Handler {
 	return std.HandlerFunc(func(w std.ResponseWriter, r *std.Request) {
 		err := s.ServeSession(peerOf(r), func(ses *yodel.Session) {
-			(&router{p, ses}).route(w, r) //nolint:contextcheck // the context of a call is that of its session
+			(&router{p, ses}).route(w, r)
 		})
 		if err != nil {
 			w.Header().Set("Connection", "close")

@@ -61,8 +61,9 @@ func TestHandlerInAnotherServer(t *testing.T) {
 			<-s.began
 			leave()
 		}()
-		_, err := s.try(ctx, c, "POST", "/api/Test/Long", strings.NewReader("{}"), "Content-Type", "application/json")
+		response, err := s.try(ctx, c, "POST", "/api/Test/Long", strings.NewReader("{}"), "Content-Type", "application/json")
 		if err == nil {
+			_ = response.Body.Close() // it is not needed
 			t.Error("the canceled request succeeds")
 		}
 		receive(t, s.ended) // the handler's context has ended
@@ -130,7 +131,7 @@ func TestShutdownInAnotherServer(t *testing.T) {
 	receive(t, s.began)
 	down := make(chan error, 1)
 	go func() { down <- s.Shutdown(context.Background()) }()
-	eventually(t, "calls are refused", func() bool { return s.post(c, "/api/Test/Echo", "{}").StatusCode == 503 })
+	eventually(t, "calls are refused", func() bool { return s.post(c, "/api/Test/Echo", "{}").StatusCode == std.StatusServiceUnavailable })
 	select {
 	case err := <-down:
 		t.Errorf("Shutdown has returned %v while a call is open", err)
@@ -154,7 +155,7 @@ func TestAbortInAnotherServer(t *testing.T) {
 		t.Error("Shutdown does not say that it cut off a call")
 	}
 	receive(t, s.ended)
-	if got := receive(t, answered); got.StatusCode == 200 {
+	if got := receive(t, answered); got.StatusCode == std.StatusOK {
 		t.Errorf("the call succeeds: %s", got.body)
 	}
 }
@@ -165,11 +166,11 @@ func TestAbortedResponseInAnotherServer(t *testing.T) {
 	handler := http.New(&http.Options{Handler: std.HandlerFunc(func(std.ResponseWriter, *std.Request) { panic(std.ErrAbortHandler) })}).Handler(s)
 	func() {
 		defer func() {
-			if recover() != std.ErrAbortHandler { //nolint:errorlint // it is the value itself
+			if recover() != std.ErrAbortHandler {
 				t.Error("the panic is gone")
 			}
 		}()
-		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(std.MethodGet, "/", nil))
 	}()
 	must(t, s.Shutdown(t.Context())) // nothing is open
 }

@@ -127,5 +127,5 @@ func (x *exchange) sendMessage(reply []byte) {
 	}
 	x.w.Header()["Content-Type"] = []string{"application/json"}
 	_ = x.control.SetWriteDeadline(x.allowed(len(reply)))
-	_, _ = x.w.Write(reply) // if it fails, the client has gone
+	_, _ = x.w.Write(reply) //nolint:gosec // JSON, and sent as such; if it fails, the client has gone
 }

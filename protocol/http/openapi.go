@@ -44,7 +44,7 @@ func (x *exchange) serveOpenAPI() {
 	}
 	x.w.Header()["Content-Type"] = []string{"application/json"}
 	_ = x.control.SetWriteDeadline(x.allowed(len(body)))
-	_, _ = x.w.Write(body) // if it fails, the client has gone
+	_, _ = x.w.Write(body) //nolint:gosec // JSON, and sent as such; if it fails, the client has gone
 }
 
 // describe returns the description that the reply of yodel.Info makes.

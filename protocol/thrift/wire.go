@@ -56,10 +56,10 @@ type WireOptions struct {
 // only one of its Values. A void method has a nil reply, Values without elements, or a struct
 // without fields.
 //
-// The protocol carries only the method, the arguments and the reply. It does not carry metadata,
-// deadlines or cancellation. A call with an attachment, with several results or with a stream fails
-// before it is sent. If a caller stops waiting, its connection remains occupied until the reply
-// comes, unless Concurrent is set.
+// The protocol carries only the method, the arguments and the reply. It does not carry deadlines or
+// cancellation. A call with metadata, with an attachment, with several results or with a stream
+// fails before it is sent. If a caller stops waiting, its connection remains occupied until the
+// reply comes, unless Concurrent is set.
 //
 // An exception that WireOptions.Throws has is the cause of the call's error, whose code is Unknown.
 // Any other declared exception is in Error.Details, encoded, with the type "thrift.exception.1" for
@@ -175,6 +175,8 @@ func (l *link) unsendable(call *yodel.Call) error {
 		what = "streams"
 	case call.Attachment != nil:
 		what = "attachments"
+	case len(call.Metadata) > 0:
+		what = "metadata"
 	case len(results) > 1:
 		what = "methods with several results"
 	default:

@@ -113,6 +113,7 @@ func TestErrorsOfWire(t *testing.T) {
 			"a value":           {&yodel.Call{Method: "Arith.Add", Args: yodel.Values{int32(1), make(chan int)}, Reply: yodel.Values{new(int32)}}, yodel.InvalidArgument, "value 2", false},
 			"an argument twice": {&yodel.Call{Method: "Arith.Both", Args: yodel.Values{&Pair{}, &Pair{}}, Reply: yodel.Values{new(string)}}, yodel.InvalidArgument, "part of others", false},
 			"several results":   {&yodel.Call{Method: "Arith.DivMod", Args: yodel.Values{int32(1), int32(1)}, Reply: yodel.Values{new(int32), new(int32)}}, yodel.Unimplemented, "several results", false},
+			"metadata":          {&yodel.Call{Method: "Arith.Move", Args: &Point{}, Metadata: yodel.Metadata{"a": "b"}}, yodel.Unimplemented, "metadata", false},
 			"an attachment":     {&yodel.Call{Method: "Arith.Move", Args: &Point{}, Attachment: []byte("x")}, yodel.Unimplemented, "attachments", false},
 			"another codec":     {&yodel.Call{Method: "Arith.Move", Args: &yodel.Encoded{}, Codec: yodel.JSON}, yodel.InvalidArgument, "encoded already", false},
 			"nothing encoded":   {&yodel.Call{Method: "Arith.Move", Args: &yodel.Encoded{}}, yodel.InvalidArgument, "empty", false},

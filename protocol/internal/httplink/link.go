@@ -59,7 +59,7 @@ func Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint, http1 bool) (
 	transport.Protocols.SetUnencryptedHTTP2(!http1) // with TLS too: the client's Transport has made the handshake
 	l := &Link{Authority: authority(ep), Limits: limits, closing: make(chan struct{}), done: make(chan struct{})}
 	var err error
-	if l.conn, err = transport.NewClientConn(ctx, "http", l.Authority); err != nil {
+	if l.conn, err = transport.NewClientConn(ctx, "http", "endpoint:80"); err != nil { // DialContext ignores the address, which must have a port
 		return nil, err
 	}
 	l.conn.SetStateHook(l.state)
@@ -178,9 +178,22 @@ const (
 	canceledStream = 8
 )
 
-// goAway is the text of the error of net/http for requests that the server did not process, because
-// they came after those that its GOAWAY names. Net/http has no name for it.
-const goAway = "http2: Transport received Server's graceful shutdown GOAWAY"
+// The texts of errors of net/http for requests that the server did not process. Net/http does not
+// export these errors.
+const (
+	// goAway: the request came after those that the server's GOAWAY names.
+	goAway = "http2: Transport received Server's graceful shutdown GOAWAY"
+	// unusable: the connection had ended, or got GOAWAY, before the request was sent.
+	unusable = "http2: client conn not usable"
+	// unestablished: the connection ended before its first request was sent.
+	unestablished = "http2: client conn could not be established"
+)
+
+// unprocessed reports whether err has one of these texts.
+func unprocessed(err error) bool {
+	text := err.Error()
+	return strings.HasSuffix(text, goAway) || strings.HasSuffix(text, unusable) || strings.HasSuffix(text, unestablished)
+}
 
 // failed returns the error of a request that got no response, or no end of it.
 func failed(ctx context.Context, err error) error {
@@ -193,7 +206,7 @@ func failed(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	switch {
-	case ok && reset.Code == refusedStream, strings.HasSuffix(err.Error(), goAway):
+	case ok && reset.Code == refusedStream, unprocessed(err):
 		return Unsent(err)
 	case ok:
 		return &yodel.Error{Code: codeOfReset(reset.Code), Message: err.Error(), Cause: err}
