@@ -45,6 +45,7 @@ func TestExamples(t *testing.T) {
 		})
 	}
 	t.Run("netrpc", e.testNetRPC)
+	t.Run("wires", e.testWires)
 	t.Run("wrong use", e.testWrongUse)
 	t.Run("files", e.testFiles)
 	t.Run("quickstart", e.testQuickstart)
@@ -412,6 +413,16 @@ func (e examples) testRestart(t *testing.T) {
 	shown := block(t, read(t, "restart/README.md"), "$ go run ./examples/restart -check\n")
 	if got, want := labels(out), labels(shown); !slices.Equal(got, want) {
 		t.Errorf("the README shows lines that begin with\n%q, the program prints\n%q", want, got)
+	}
+}
+
+// All protocols pass the check, and the program says so for each.
+func (e examples) testWires(t *testing.T) {
+	out := e.output(t, "wires", "-check")
+	for _, line := range []string{`yodel +yodel +yes +yes +yes +yes `, `net/rpc +net/rpc +- `, `13 clients, all calls succeeded, `} {
+		if !regexp.MustCompile(`(?m)^` + line).MatchString(out) {
+			t.Errorf("no line is like %s:\n%s", line, out)
+		}
 	}
 }
 
