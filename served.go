@@ -55,9 +55,10 @@ type foreignCall struct {
 	replied  chan struct{} // closed when the late reply has come; nil if no late reply is expected
 	running  atomic.Bool   // Run has begun
 	admitted bool
+	first    bool // it is one of method.firsts
 	ended    bool
 	messages foreignStream // of v.Stream
-	bytes    int           // admitted bytes of the request and its cost
+	bytes    int           // admitted bytes of the request, of the expected reply and their cost
 	sent     int           // bytes of the reply
 }
 
@@ -126,8 +127,9 @@ func (v *Served) Types() (in, out []reflect.Type) {
 	return v.in.method.in, v.in.method.out
 }
 
-// Admit reserves room for the call and its request of n bytes. A Protocol calls it before it
-// allocates memory for the request. If the session or the server has no room, Admit waits for room
+// Admit reserves room for the call and its request of n bytes, and for a reply of the size that the
+// recent replies of the method had. A Protocol calls it before it allocates memory for the request.
+// If the session or the server has no room, Admit waits for room
 // if wait is true, and fails otherwise. A Protocol should call Admit with wait on the goroutine
 // that reads Session.Reader, so that the client has to wait too. While Admit waits, it reads ahead,
 // and ends the calls of the session if the client disconnects. It waits until Call.Deadline at
@@ -149,6 +151,10 @@ func (v *Served) Admit(n int, wait bool) *Error {
 	}
 	if l := &s.limits; n > l.MaxMessage {
 		return v.fail(refusal("YDL2201", "%s: the request has %d bytes, the server's limit is %d", in.call.Method, n, l.MaxMessage))
+	}
+	if m := in.method; m != nil && m.kind == wire.Unary && !in.call.OneWay {
+		in.first = wait && m.firsts.begin(in.handling.Context)
+		n += int(m.replySize.Load())
 	}
 	where := v.enter(in.handling.Context, n, false)
 	if where != "" && wait {
@@ -185,20 +191,16 @@ func (v *Served) enterLater(n int) (where string) {
 	return v.enter(ctx, n, true)
 }
 
-// enter takes room on the session and on the server for a request of n bytes. If the session or the
-// server has no room, enter returns the name of that one. A sixteenth of the server's room is
-// reserved for clients without another open call.
+// enter takes room on the session and on the server for a request and a reply of n bytes. If the
+// session or the server has no room, enter returns the name of that one. A sixteenth of the
+// server's room is reserved for clients without another open call.
 func (v *Served) enter(ctx context.Context, n int, wait bool) (where string) {
 	ses, s := v.in.session, v.in.server
-	alone, ok := ses.room.enter(ctx, n, s.limits.MaxOpen, s.limits.MaxMemory/2, wait)
+	only, ok := ses.room.enter(ctx, n, false, wait)
 	if !ok {
 		return "connection"
 	}
-	calls, bytes := s.opts.MaxOpen, s.opts.MaxMemory/2
-	if !alone {
-		calls, bytes = calls-calls/16, bytes-bytes/16
-	}
-	if _, ok = s.foreign.enter(ctx, n, calls, bytes, wait); !ok {
+	if _, ok = s.foreign.enter(ctx, n, only, wait); !ok {
 		ses.room.leave(n)
 		return "server"
 	}
@@ -322,6 +324,10 @@ func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Er
 		return dst, false, v.Outcome()
 	}
 	in.sent = len(body)
+	if in.method != nil {
+		in.method.replied(len(body))
+		in.method.firsts.end(false, true)
+	}
 	return append(dst, body...), compressed, nil
 }
 
@@ -376,6 +382,9 @@ func (v *Served) End() {
 	}
 	in.ended = true
 	in.cancel(nil)
+	if in.first {
+		in.method.firsts.end(true, in.taken != 0)
+	}
 	defer func() { // also if an observer ends the goroutine
 		in.session.note(v, false)
 		if in.admitted {

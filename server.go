@@ -259,6 +259,7 @@ func NewServer(o *ServerOptions) *Server {
 	}
 	opts.MaxMemory = orDefault(opts.MaxMemory, 0)
 	s.memory = mux.NewMemory(opts.MaxMemory)
+	s.foreign.calls, s.foreign.bytes, s.foreign.reserve = opts.MaxOpen, opts.MaxMemory/2, 16
 	s.budget = mux.NewBudget(opts.MaxOpen, opts.MaxMemory/2)
 	// registries get a multiple of AnnounceEvery
 	opts.AnnounceEvery = min(orDefault(opts.AnnounceEvery, 10*time.Second), forever/10)

@@ -35,6 +35,7 @@ type method struct {
 	where      atomic.Int32 // a hint, see whereInline
 	stats      stats.Method
 	replySize  atomic.Int64 // the recent size of replies; 0 if they are small
+	firsts     firsts       // the first calls in other protocols
 }
 
 // Register registers the exported methods of rcvr, a pointer to a struct, under the name of its

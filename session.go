@@ -120,6 +120,7 @@ func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
 		Conn: nc, Peer: peer, server: s, draining: make(chan struct{}), open: make(map[*Served]struct{}),
 		writing: make(chan struct{}, 1), lastEnd: time.Now(),
 	}
+	ses.room.calls, ses.room.bytes = s.limits.MaxOpen, s.limits.MaxMemory/2
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
 	ses.greet = sync.OnceValue(ses.connect)
 	peer.ended = ses.ctx.Done()
@@ -696,52 +697,5 @@ func (ses *Session) changedLocked() {
 	if ses.changed != nil {
 		close(ses.changed)
 		ses.changed = nil
-	}
-}
-
-// A room limits how many calls are open and how many bytes their requests have.
-type room struct {
-	mu    sync.Mutex
-	calls int
-	bytes int
-	freed chan struct{} // closed when a call has ended; nil without a waiter
-}
-
-// enter takes room for a call of n bytes, and reports whether it did. If there is no room and wait
-// is set, enter waits for room until ctx ends. If wait is not set, it returns false at once. A
-// single call may have any number of bytes. Alone reports whether no other call was in the room.
-func (r *room) enter(ctx context.Context, n, calls, bytes int, wait bool) (alone, ok bool) {
-	for {
-		r.mu.Lock()
-		if alone = r.calls == 0; r.calls < calls && (alone || r.bytes+n <= bytes) {
-			r.calls++
-			r.bytes += n
-			r.mu.Unlock()
-			return alone, true
-		}
-		if r.freed == nil {
-			r.freed = make(chan struct{})
-		}
-		freed := r.freed
-		r.mu.Unlock()
-		if !wait {
-			return false, false
-		}
-		select {
-		case <-freed:
-		case <-ctx.Done():
-			return false, false
-		}
-	}
-}
-
-func (r *room) leave(n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.calls--
-	r.bytes -= n
-	if r.freed != nil {
-		close(r.freed)
-		r.freed = nil
 	}
 }

@@ -10,10 +10,16 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/gob"
+	thriftcodec "github.com/yodel-rpc/yodel/codec/thrift"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 	"github.com/yodel-rpc/yodel/conformance/attacks"
 	"github.com/yodel-rpc/yodel/middleware/auth"
+	"github.com/yodel-rpc/yodel/protocol/http"
+	"github.com/yodel-rpc/yodel/protocol/jsonrpc"
+	"github.com/yodel-rpc/yodel/protocol/netrpc"
+	"github.com/yodel-rpc/yodel/protocol/rpcx"
+	"github.com/yodel-rpc/yodel/protocol/thrift"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -25,6 +31,7 @@ const (
 	hasty      = "hasty"      // short times
 	small      = "small"      // budgets of 64 MiB for the whole server
 	codecs     = "codecs"     // codecs and compressors of the standard library
+	polyglot   = "polyglot"   // all protocols, short times and a budget of 256 MiB
 )
 
 var victims = map[string]attacks.Victim{
@@ -42,6 +49,15 @@ var victims = map[string]attacks.Victim{
 	codecs: {Options: yodel.ServerOptions{
 		Codecs: []yodel.Codec{gob.Codec}, Compressors: []yodel.Compressor{gzip.Compressor, flate.Compressor},
 	}},
+	polyglot: {Options: yodel.ServerOptions{
+		MaxMemory:   256 << 20,
+		Limits:      yodel.Limits{Handshake: 500 * time.Millisecond, KeepAlive: 500 * time.Millisecond},
+		Codecs:      []yodel.Codec{gob.Codec, thriftcodec.Codec},
+		Compressors: []yodel.Compressor{gzip.Compressor},
+		Protocols: []yodel.Protocol{
+			http.New(&http.Options{JSONRPC: "/rpc"}), rpcx.Protocol, netrpc.Protocol, jsonrpc.Protocol, thrift.New(&thrift.Options{Service: "T"}),
+		},
+	}},
 }
 
 func TestMain(m *testing.M) {
@@ -54,7 +70,7 @@ func TestMain(m *testing.M) {
 // are in their modules.
 func TestAttacks(t *testing.T) {
 	all := []attacks.Attack{}
-	for _, group := range [][]attacks.Attack{fairness, memory, processor, connections} {
+	for _, group := range [][]attacks.Attack{fairness, memory, processor, connections, protocols} {
 		all = append(all, group...)
 	}
 	attacks.Run(t, all)

@@ -138,6 +138,14 @@ func (c *Conn) Receive() {
 	})
 }
 
+// Discard reads in the background what a victim sends that speaks another protocol.
+func (c *Conn) Discard() {
+	c.readers.Go(func() {
+		defer close(c.closed)
+		_, _ = io.Copy(io.Discard, c) // it fails when the connection has ended
+	})
+}
+
 func (c *Conn) count(h wire.Header) {
 	switch {
 	case h.Type == wire.GoAway:

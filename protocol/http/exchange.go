@@ -181,9 +181,9 @@ func (x *exchange) readBody() *yodel.Error {
 // the reserved bytes.
 func (x *exchange) readUnsized() (b []byte, reserved int, e *yodel.Error) {
 	b = make([]byte, 0, 4<<10)
+	body := x.paced(x.r.Body)
 	for {
-		x.pace(len(b))
-		n, err := x.r.Body.Read(b[len(b):cap(b)])
+		n, err := body.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
 		if len(b) > x.most {
 			return nil, reserved, x.tooLarge(int64(len(b)))
@@ -245,8 +245,7 @@ func (x *exchange) readSized(n int, from io.Reader) *yodel.Error {
 		return e
 	}
 	b := make([]byte, n)
-	x.pace(n)
-	if _, err := io.ReadFull(from, b); err != nil {
+	if _, err := io.ReadFull(x.paced(from), b); err != nil {
 		return x.unread(err)
 	}
 	x.unpace()
@@ -254,8 +253,8 @@ func (x *exchange) readSized(n int, from io.Reader) *yodel.Error {
 	return nil
 }
 
-// unread returns the error of a request that could not be read. The deadline of pace remains, so
-// that net/http does not wait for the rest.
+// unread returns the error of a request that could not be read. The deadline of pacedReader
+// remains, so that net/http does not wait for the rest.
 func (x *exchange) unread(err error) *yodel.Error {
 	e := yodel.Errorf(yodel.Canceled, "%s: the request ends too early: %v", x.name(), err)
 	switch {
@@ -277,10 +276,29 @@ func (x *exchange) allowed(n int) time.Time {
 	return time.Now().Add(2*x.limits.KeepAlive + time.Duration(n)*time.Second/leastPace)
 }
 
-// pace makes reads fail unless n bytes arrive in time. Without support for deadlines, they wait.
-func (x *exchange) pace(n int) { _ = x.control.SetReadDeadline(x.allowed(n)) }
+// A pacedReader reads a message of the request in pieces, each of which must arrive in time. So the
+// size that a client announces does not decide how long the server waits for the next byte.
+type pacedReader struct {
+	*exchange
+	from io.Reader
+	due  int // bytes until the next deadline is set
+}
 
-// unpace ends the deadline of pace.
+// paced returns a reader of a message. The caller calls unpace after the message.
+func (x *exchange) paced(from io.Reader) *pacedReader { return &pacedReader{exchange: x, from: from} }
+
+// Read implements io.Reader. Without support for deadlines, it waits for the client.
+func (r *pacedReader) Read(b []byte) (int, error) {
+	if r.due == 0 {
+		r.due = min(max(int(2*r.limits.KeepAlive*leastPace/time.Second), leastPace), 256<<10)
+		_ = r.control.SetReadDeadline(r.allowed(r.due))
+	}
+	n, err := r.from.Read(b[:min(len(b), r.due)])
+	r.due -= n
+	return n, err
+}
+
+// unpace ends the deadline of a pacedReader.
 func (x *exchange) unpace() { _ = x.control.SetReadDeadline(time.Time{}) }
 
 // setHeader adds metadata of the reply to the header of the response.

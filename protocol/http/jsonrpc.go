@@ -75,8 +75,7 @@ func (x *exchange) readMessage() (message []byte, e *yodel.Error) {
 	}
 	x.reserved = int(n)
 	message = make([]byte, n)
-	x.pace(int(n))
-	if _, err := io.ReadFull(x.r.Body, message); err != nil {
+	if _, err := io.ReadFull(x.paced(x.r.Body), message); err != nil {
 		return nil, x.unread(err)
 	}
 	x.unpace()

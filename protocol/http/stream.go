@@ -183,8 +183,12 @@ func (st *stream) next() (flags byte, body []byte, err error) {
 		return 0, nil, err
 	}
 	if size >= slowFrom {
-		st.pace(size)
-		defer st.unpace()
+		from := st.from.From
+		st.from.From = st.paced(from)
+		defer func() {
+			st.from.From = from
+			st.unpace()
+		}()
 	}
 	body, err = st.from.Body(size)
 	return flags, body, err
