@@ -24,14 +24,13 @@ const (
 
 // Statuses of services, as ProtoJSON has them.
 const (
-	unknown    = "UNKNOWN"
 	serving    = "SERVING"
 	notServing = "NOT_SERVING"
 	noService  = "SERVICE_UNKNOWN"
 )
 
-// statuses are in the order of their numbers.
-var statuses = [...]string{unknown, serving, notServing, noService}
+// statusNumbers are their numbers in Protocol Buffers.
+var statusNumbers = map[string]byte{serving: 1, notServing: 2, noService: 3}
 
 // RegisterHealth registers the service grpc.health.v1.Health with the methods Check, Watch and
 // List, which load balancers, Kubernetes and clients of gRPC call:
@@ -167,7 +166,7 @@ type healthStatus struct {
 }
 
 func (m healthStatus) appendTo(b []byte) []byte {
-	return append(b, 1<<3, byte(slices.Index(statuses[:], m.Status)))
+	return append(b, 1<<3, statusNumbers[m.Status])
 }
 
 // A healthStatuses is a HealthListResponse.

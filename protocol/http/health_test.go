@@ -30,7 +30,7 @@ func healthSite(t *testing.T, o yodel.ServerOptions) *site {
 
 // health calls a method of the health protocol by gRPC, with an encoded request.
 func (s *site) health(c *std.Client, method, request string) (*std.Response, error) {
-	prefix := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(request))) //nolint:gosec // it is short
+	prefix := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(request)))
 	r, err := std.NewRequestWithContext(s.t.Context(), "POST", "http://"+s.addr+"/grpc.health.v1.Health/"+method, strings.NewReader(string(prefix)+request))
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func TestHealthInJSON(t *testing.T) {
 	s.post(c, "/grpc.health.v1.Health/Check", `{"service":"Test"}`).is(t, 200, `{"status":"SERVING"}`)
 	s.post(c, "/grpc.health.v1.Health/List", `{}`).is(t, 200,
 		`{"statuses":{"":{"status":"SERVING"},"Test":{"status":"SERVING"},"grpc.health.v1.Health":{"status":"SERVING"}}}`)
-	if r := s.post(c, "/grpc.health.v1.Health/Check", `{"service":"None"}`); r.StatusCode != 404 {
+	if r := s.post(c, "/grpc.health.v1.Health/Check", `{"service":"None"}`); r.StatusCode != std.StatusNotFound {
 		t.Errorf("an unknown service: got %s", r.Status)
 	}
 }
@@ -85,7 +85,7 @@ func TestHealthWatch(t *testing.T) {
 		{"\x0a\x04Test", "\x08\x01", "\x08\x02"},
 		{"\x0a\x04None", "\x08\x03", ""},
 	} {
-		response, err := s.health(c, "Watch", test.request)
+		response, err := s.health(c, "Watch", test.request) //nolint:bodyclose // it is closed below
 		must(t, err)
 		defer response.Body.Close()
 		next := func() string {
@@ -129,7 +129,7 @@ func TestHealthPassesThroughMiddleware(t *testing.T) {
 			return next(ctx, call)
 		}
 	}}})
-	if r := s.post(client(t, false), "/grpc.health.v1.Health/Check", `{}`); r.StatusCode != 401 {
+	if r := s.post(client(t, false), "/grpc.health.v1.Health/Check", `{}`); r.StatusCode != std.StatusUnauthorized {
 		t.Errorf("got %s", r.Status)
 	}
 }
