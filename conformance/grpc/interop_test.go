@@ -36,17 +36,7 @@ func serveYodel(t *testing.T) (addr string) {
 	t.Helper()
 	s := yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{protobuf.Codec}, Protocols: []yodel.Protocol{http.New(nil)}})
 	testpb.RegisterTestServiceServer(grpcgo.Registrar(s), interop.NewTestServer())
-	l := listen(t)
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, l) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	return l.Addr().String()
+	return start(t, s)
 }
 
 // serveGRPC serves grpc-go's own test service on a server of grpc-go.
