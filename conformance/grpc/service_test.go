@@ -41,7 +41,9 @@ type service struct {
 func (s *service) register(server *yodel.Server) {
 	empty.Handle(server, func(_ context.Context, in *testpb.Empty) (*testpb.Empty, error) { return in, nil })
 	unary.Handle(server, s.unary)
-	cacheable.Handle(server, s.unary)
+	cacheable.Handle(server, func(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) { // equal requests have equal replies
+		return &testpb.SimpleResponse{Payload: in.GetPayload()}, nil
+	})
 	server.MarkReadOnly(string(cacheable))
 	output.Handle(server, func(ctx context.Context, in *testpb.StreamingOutputCallRequest, send yodel.Send[testpb.StreamingOutputCallResponse]) error {
 		echo(ctx)
