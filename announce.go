@@ -157,7 +157,7 @@ func (a *announcement) Record() (in Instance, addr string) {
 }
 
 // Services implements announcer.Server.
-func (a *announcement) Services() []string { return a.server.services() }
+func (a *announcement) Services() []string { return a.server.Services() }
 
 // Changed implements announcer.Server.
 func (a *announcement) Changed() <-chan struct{} {
@@ -177,9 +177,10 @@ func (s *Server) load() (calls uint64, inflight int) {
 	return calls, max(inflight, 0)
 }
 
-// services returns the names of the services whose methods the server has, except the built-in
-// service. A method without a service name is a service of its own.
-func (s *Server) services() []string {
+// Services returns the names of the services whose methods the server has, sorted, except the
+// built-in service. A method without a service name is a service of its own. Services may be called
+// concurrently. The result belongs to the caller.
+func (s *Server) Services() []string {
 	var services []string
 	for name := range *s.methods.Load() {
 		service := serviceOf(name)

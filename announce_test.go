@@ -370,3 +370,13 @@ func TestTheLoadOfAServerIsAnnounced(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+func TestServices(t *testing.T) {
+	s := yodel.NewServer(nil)
+	for _, name := range []string{"shop.Cart/Add", "shop.Cart.Remove", "Arith.Mul", "alone"} {
+		must(t, s.Handle(name, func() {}))
+	}
+	if got := strings.Join(s.Services(), " "); got != "Arith alone shop.Cart" {
+		t.Errorf("got %q", got)
+	}
+}

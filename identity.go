@@ -35,7 +35,7 @@ func (s *Server) encodedServices() []byte {
 		return list.encoded
 	}
 	list := &serviceList{methods: methods}
-	services := s.services()
+	services := s.Services()
 	for _, name := range services {
 		list.encoded = wire.AppendService(list.encoded, name)
 	}

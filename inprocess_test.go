@@ -199,6 +199,14 @@ func TestDynamicStreams(t *testing.T) {
 		}
 	}))
 	c := connect(t, s, nil)
+	must(t, s.HandleStream("Encoded", "feed", func(_ context.Context, _ *yodel.Call, _, send func(any) error) error {
+		return send(&yodel.Encoded{Body: []byte(" 42")})
+	}))
+	for n, err := range (yodel.Feed[int, int]("Encoded")).Call(t.Context(), c, new(0)) {
+		if must(t, err); *n != 42 {
+			t.Errorf("a message that was encoded before: got %d, want 42", *n)
+		}
+	}
 	next := 0
 	for n, err := range (yodel.Feed[int, int]("Feed")).Call(t.Context(), c, new(10)) {
 		if must(t, err); *n != next {

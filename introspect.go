@@ -20,7 +20,7 @@ import (
 // Calls of built-in methods pass through the same middleware as all calls, so that authorization
 // applies to them.
 func (s *Server) introspect() {
-	builtIn(s, "yodel.Info", func(*struct{}) *introspect.Info { return s.info() })
+	builtIn(s, "yodel.Info", func(*struct{}) *introspect.Info { return s.Info() })
 	diagnostic(s, "yodel.Stats", func(*struct{}) *introspect.Stats { return s.Stats() })
 	diagnostic(s, "yodel.Samples", s.Samples)
 	builtIn(s, "yodel.Health", func(*struct{}) *introspect.Health {
@@ -75,7 +75,8 @@ func (s *Server) registered(f func(names []string, m *method)) {
 	}
 }
 
-func (s *Server) info() *introspect.Info {
+// Info describes the server and its methods. The built-in method yodel.Info returns the same.
+func (s *Server) Info() *introspect.Info {
 	info := &introspect.Info{Agent: agent, Started: s.started, Codecs: strings.Split(names(s.codecs), ", ")}
 	info.Overrides = s.overrides()
 	if !s.opts.Diagnostics { // without Diagnostics, callers do not learn where the registry is
@@ -93,6 +94,15 @@ func (s *Server) info() *introspect.Info {
 		})
 	})
 	return info
+}
+
+// Types returns the types of the messages of a method, as Served.Types does. Both are nil if the
+// server has no method of that name. The caller must not change them.
+func (s *Server) Types(method string) (in, out []reflect.Type) {
+	if m := (*s.methods.Load())[method]; m != nil {
+		return m.in, m.out
+	}
+	return nil, nil
 }
 
 // Stats returns the counters of the server since it started. The built-in method yodel.Stats

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -309,4 +310,21 @@ func TestFailedOneWayCallsAreCounted(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A program learns the methods of its own server, with their types.
+func TestServerDescribesItself(t *testing.T) {
+	s := yodel.NewServer(&yodel.ServerOptions{NoIntrospection: true})
+	must(t, s.Handle("Arith.Mul", func(in *string) (*int, error) { return nil, nil }))
+	methods := s.Info().Methods
+	if len(methods) != 1 || methods[0].Name != "Arith.Mul" {
+		t.Fatalf("got %+v", methods)
+	}
+	in, out := s.Types("Arith.Mul")
+	if fmt.Sprint(in, out) != "[string] [int]" {
+		t.Errorf("got %v, %v", in, out)
+	}
+	if in, out = s.Types("Arith.Div"); in != nil || out != nil {
+		t.Errorf("a method that does not exist: got %v, %v", in, out)
+	}
 }

@@ -134,6 +134,9 @@ func (p *pipe) encode(msg any) ([]byte, error) {
 	if bytes, ok := msg.(*[]byte); ok && p.raw { // the message is the body
 		return *bytes, nil
 	}
+	if e, ok := msg.(*Encoded); ok {
+		return e.Body, nil
+	}
 	body, err := p.codec.Append(p.body[:0], msg)
 	if err != nil {
 		e := failure("YDL2103", "%s: %v (codec %s)", p.method, err, p.codec.Name())

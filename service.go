@@ -167,9 +167,10 @@ func (s *Server) HandleCall(name string, handler Handler) error {
 
 // HandleStream is HandleCall for a method with a stream. Kind is "feed", "upload" or "duplex".
 // Handler sends messages with send, and receives them with recv, which returns io.EOF after the
-// last message. Both take values of the call's codec; recv takes pointers. In a feed,
-// Call.DecodeInto decodes the request, and recv must not be called. In an upload, Handler sets
-// Call.Reply, and must not call send. Handler must not keep the call.
+// last message. Both take values of the call's codec; recv takes pointers. Send also takes an
+// *Encoded, which is sent unchanged. In a feed, Call.DecodeInto decodes the request, and recv must
+// not be called. In an upload, Handler sets Call.Reply, and must not call send. Handler must not
+// keep the call.
 func (s *Server) HandleStream(name, kind string, handler func(ctx context.Context, call *Call, recv, send func(msg any) error) error) error {
 	number := slices.Index(kindNames[:], kind)
 	if handler == nil || number <= wire.Unary {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package grpc tests yodel with grpc-go: with its interoperability cases and its own test service.
+// Package grpc tests yodel with other implementations of gRPC, gRPC-Web and Connect: the
+// interoperability cases of grpc-go and grpc-java in both directions, the negative HTTP/2 cases,
+// grpcio of Python, grpc-js and connect-node of Node.js, connect-web in Chromium, grpcurl and ghz.
 package grpc

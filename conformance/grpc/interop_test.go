@@ -16,6 +16,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
+	"github.com/yodel-rpc/yodel/compress/gzip"
 	wire "github.com/yodel-rpc/yodel/protocol/grpc"
 	"github.com/yodel-rpc/yodel/protocol/grpcgo"
 	"github.com/yodel-rpc/yodel/protocol/http"
@@ -34,19 +35,9 @@ func listen(t *testing.T) net.Listener {
 // serveYodel serves grpc-go's own test service on a yodel server.
 func serveYodel(t *testing.T) (addr string) {
 	t.Helper()
-	s := yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{protobuf.Codec}, Protocols: []yodel.Protocol{http.New(nil)}})
+	s := yodel.NewServer(&yodel.ServerOptions{Codecs: []yodel.Codec{protobuf.Codec}, Compressors: []yodel.Compressor{gzip.Compressor}, Protocols: []yodel.Protocol{http.New(nil)}})
 	testpb.RegisterTestServiceServer(grpcgo.Registrar(s), interop.NewTestServer())
-	l := listen(t)
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, l) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	return l.Addr().String()
+	return start(t, s)
 }
 
 // serveGRPC serves grpc-go's own test service on a server of grpc-go.
@@ -75,11 +66,6 @@ var natively = map[string]string{
 // gRPC and over yodel's own protocol.
 func TestInterop(t *testing.T) {
 	ours, theirs := serveYodel(t), serveGRPC(t)
-	clientOf := func(t *testing.T, addr string) grpc.ClientConnInterface {
-		c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Codec: protobuf.Codec, Wires: []yodel.Wire{wire.Wire}})
-		t.Cleanup(c.Close)
-		return grpcgo.Conn(c)
-	}
 	for name, dial := range map[string]func(t *testing.T) grpc.ClientConnInterface{
 		"grpc-go to yodel": func(t *testing.T) grpc.ClientConnInterface {
 			c, err := grpc.NewClient(ours, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -94,37 +80,53 @@ func TestInterop(t *testing.T) {
 		"yodel to yodel natively": func(t *testing.T) grpc.ClientConnInterface { return clientOf(t, ours) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := dial(t)
-			client := testpb.NewTestServiceClient(c)
-			for _, test := range []struct {
-				name string
-				do   func(ctx context.Context, tc testpb.TestServiceClient, args ...grpc.CallOption)
-			}{
-				{"empty_unary", interop.DoEmptyUnaryCall},
-				{"large_unary", interop.DoLargeUnaryCall},
-				{"client_streaming", interop.DoClientStreaming},
-				{"server_streaming", interop.DoServerStreaming},
-				{"ping_pong", interop.DoPingPong},
-				{"empty_stream", interop.DoEmptyStream},
-				{"timeout_on_sleeping_server", interop.DoTimeoutOnSleepingServer},
-				{"cancel_after_begin", interop.DoCancelAfterBegin},
-				{"cancel_after_first_response", interop.DoCancelAfterFirstResponse},
-				{"status_code_and_message", interop.DoStatusCodeAndMessage},
-				{"special_status_message", interop.DoSpecialStatusMessage},
-				{"custom_metadata", interop.DoCustomMetadata},
-			} {
-				t.Run(test.name, func(t *testing.T) {
-					if why := natively[test.name]; why != "" && name == "yodel to yodel natively" {
-						t.Skip(why)
-					}
-					test.do(t.Context(), client) // it ends the process if it fails
-				})
+			known := natively
+			if name != "yodel to yodel natively" {
+				known = nil
 			}
-			err := c.Invoke(t.Context(), "/grpc.testing.TestService/UnimplementedCall", &testpb.Empty{}, &testpb.Empty{})
-			if status.Code(err) != codes.Unimplemented {
-				t.Errorf("an unimplemented method: got %v", err)
-			}
-			interop.DoUnimplementedService(t.Context(), testpb.NewUnimplementedServiceClient(c))
+			interopCases(t, dial(t), known)
 		})
 	}
+}
+
+// clientOf returns a yodel client for stubs.
+func clientOf(t *testing.T, addr string) grpc.ClientConnInterface {
+	c := yodel.NewClient(yodel.Static(addr), &yodel.ClientOptions{Codec: protobuf.Codec, Wires: []yodel.Wire{wire.Wire}})
+	t.Cleanup(c.Close)
+	return grpcgo.Conn(c)
+}
+
+// interopCases runs the cases of grpc-go, except for the known ones.
+func interopCases(t *testing.T, c grpc.ClientConnInterface, known map[string]string) {
+	t.Helper()
+	client := testpb.NewTestServiceClient(c)
+	for _, test := range []struct {
+		name string
+		do   func(ctx context.Context, tc testpb.TestServiceClient, args ...grpc.CallOption)
+	}{
+		{"empty_unary", interop.DoEmptyUnaryCall},
+		{"large_unary", interop.DoLargeUnaryCall},
+		{"client_streaming", interop.DoClientStreaming},
+		{"server_streaming", interop.DoServerStreaming},
+		{"ping_pong", interop.DoPingPong},
+		{"empty_stream", interop.DoEmptyStream},
+		{"timeout_on_sleeping_server", interop.DoTimeoutOnSleepingServer},
+		{"cancel_after_begin", interop.DoCancelAfterBegin},
+		{"cancel_after_first_response", interop.DoCancelAfterFirstResponse},
+		{"status_code_and_message", interop.DoStatusCodeAndMessage},
+		{"special_status_message", interop.DoSpecialStatusMessage},
+		{"custom_metadata", interop.DoCustomMetadata},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if why := known[test.name]; why != "" {
+				t.Skip(why)
+			}
+			test.do(t.Context(), client) // it ends the process if it fails
+		})
+	}
+	err := c.Invoke(t.Context(), "/grpc.testing.TestService/UnimplementedCall", &testpb.Empty{}, &testpb.Empty{})
+	if status.Code(err) != codes.Unimplemented {
+		t.Errorf("an unimplemented method: got %v", err)
+	}
+	interop.DoUnimplementedService(t.Context(), testpb.NewUnimplementedServiceClient(c))
 }

@@ -32,6 +32,7 @@ type connection struct {
 	closed   chan struct{} // closed when net/http has closed the connection, or the code that hijacked it
 	closing  sync.Once     // closes closed
 	hijacked atomic.Bool   // Options.Handler owns the connection
+	watches  watches       // calls of the health protocol
 	draining atomic.Bool   // Close does nothing, because http.Server.Shutdown calls it for connections without requests
 
 	occupying sync.Mutex
@@ -78,6 +79,7 @@ func (c *connection) serve() error {
 	drain.Go(func() {
 		select {
 		case <-c.session.Draining():
+			c.watches.wait()
 			c.drain()
 		case <-stop:
 		}
@@ -169,6 +171,9 @@ func (c *connection) ServeHTTP(w std.ResponseWriter, r *std.Request) {
 	defer c.handling.RUnlock()
 	if c.ended {
 		return
+	}
+	if r.URL.Path == "/"+watchMethod {
+		defer c.watches.begin()()
 	}
 	c.agent.Do(func() { c.session.Peer.Agent = r.UserAgent() })
 	if r.TLS == nil {

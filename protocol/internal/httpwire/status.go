@@ -22,13 +22,13 @@ const typePrefix = "type.googleapis.com/"
 // AppendStatus appends the google.rpc.Status of an error.
 func AppendStatus(dst []byte, e *yodel.Error) []byte {
 	dst = binary.AppendUvarint(append(dst, 1<<3), uint64(e.Code))
-	dst = appendField(dst, 2, []byte(e.Message))
+	dst = AppendField(dst, 2, []byte(e.Message))
 	for _, d := range e.Details {
 		name := d.Type
 		if !strings.Contains(name, "/") {
 			name = typePrefix + name
 		}
-		dst = appendField(dst, 3, appendField(appendField(nil, 1, []byte(name)), 2, d.Value))
+		dst = AppendField(dst, 3, AppendField(AppendField(nil, 1, []byte(name)), 2, d.Value))
 	}
 	return dst
 }
@@ -36,12 +36,12 @@ func AppendStatus(dst []byte, e *yodel.Error) []byte {
 // ParseStatus sets the details of e from a google.rpc.Status.
 func ParseStatus(b []byte, e *yodel.Error) error {
 	var details []yodel.Detail
-	err := eachField(b, func(number uint64, value []byte) error {
+	err := EachField(b, func(number uint64, value []byte) error {
 		if number != 3 {
 			return nil
 		}
 		var d yodel.Detail
-		err := eachField(value, func(number uint64, value []byte) error {
+		err := EachField(value, func(number uint64, value []byte) error {
 			switch number {
 			case 1:
 				d.Type = string(value[bytes.LastIndexByte(value, '/')+1:])
@@ -59,22 +59,24 @@ func ParseStatus(b []byte, e *yodel.Error) error {
 	return err
 }
 
-// appendField appends a field with a length, unless it is empty.
-func appendField(dst []byte, number byte, value []byte) []byte {
+// AppendField appends a field of a Protocol Buffers message that has a length, unless it is empty.
+// Number is less than 16.
+func AppendField(dst []byte, number byte, value []byte) []byte {
 	if len(value) == 0 {
 		return dst
 	}
 	return append(binary.AppendUvarint(append(dst, number<<3|2), uint64(len(value))), value...)
 }
 
-var errStatus = errors.New("the details of the error are malformed")
+var errFields = errors.New("the message of Protocol Buffers is malformed")
 
-// eachField calls f for each field of b. Value is nil for numbers.
-func eachField(b []byte, f func(number uint64, value []byte) error) error {
+// EachField calls f for each field of b, a Protocol Buffers message. Value is nil for numbers. It
+// is a part of b. Groups are malformed.
+func EachField(b []byte, f func(number uint64, value []byte) error) error {
 	for len(b) > 0 {
 		tag, n := binary.Uvarint(b)
 		if n <= 0 {
-			return errStatus
+			return errFields
 		}
 		b = b[n:]
 		size, skip := uint64(0), 0
@@ -89,7 +91,7 @@ func eachField(b []byte, f func(number uint64, value []byte) error) error {
 			size, skip = binary.Uvarint(b)
 		}
 		if skip <= 0 || skip > len(b) || size > uint64(len(b)-skip) {
-			return errStatus
+			return errFields
 		}
 		var value []byte
 		if tag&7 == 2 {
