@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -30,6 +31,10 @@ import (
 
 func TestMain(m *testing.M) {
 	log.SetDummyLogger()
+	if role := os.Getenv(roleVariable); role != "" {
+		play(role)
+		return
+	}
 	yodeltest.VerifyNoLeaks(m)
 }
 
