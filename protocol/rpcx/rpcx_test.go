@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/compress/gzip"
 )
 
@@ -301,4 +304,57 @@ func TestUserCodecs(t *testing.T) {
 		}
 	}()
 	With(&Options{Codecs: map[byte]string{16: "json"}})
+}
+
+// A server sends messages to a client that has not asked for them.
+func TestServerPush(t *testing.T) {
+	s := serve(t, yodel.ServerOptions{Limits: yodel.Limits{MaxMessage: 100}})
+	c := dial(t, s.addr)
+	c.send(head{serialize: 1, path: "Arith", method: "Mul"}, `{"A":2,"B":3}`)
+	c.read()
+	peers := s.Peers()
+	if len(peers) != 1 {
+		t.Fatalf("%d peers", len(peers))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // messages have no deadline
+	defer cancel()
+	hello := []byte("hello")
+	event := func() *yodel.Call {
+		return &yodel.Call{Method: "topic.evt", Args: &hello, Codec: yodel.Raw, OneWay: true, Metadata: yodel.Metadata{"k": "v"}}
+	}
+	if err := peers[0].Do(ctx, event()); err != nil {
+		t.Fatal(err)
+	}
+	golden := unhex(t, "0800200000000000000000010000002700000005746f706963000000036576740000000a000000016b00000001760000000568656c6c6f")
+	got := make([]byte, len(golden))
+	if _, err := io.ReadFull(c.frames, got); err != nil || !bytes.Equal(got, golden) {
+		t.Errorf("got %x, %v, want %x", got, err, golden)
+	}
+	for i := range 100 {
+		if err := peers[0].Do(ctx, &yodel.Call{Method: "Event", Args: &Args{A: i}, OneWay: true}); err != nil {
+			t.Fatal(err)
+		}
+		h, _, body := c.read()
+		if want := fmt.Sprintf(`{"A":%d,"B":0}`, i); h.seq != uint64(i)+2 || !h.isPush() || h.serialize != 1 || h.path != "" || h.method != "Event" || body != want {
+			t.Fatalf("got %+v with %s, want %s", h, body, want)
+		}
+	}
+	large := make([]byte, 101)
+	for what, call := range map[string]*yodel.Call{
+		"a call with a reply":  {Method: "Event", Args: &hello, Codec: yodel.Raw, Reply: &hello},
+		"an attachment":        {Method: "Event", Args: &hello, Codec: yodel.Raw, OneWay: true, Attachment: hello},
+		"an unknown codec":     {Method: "Event", Args: &hello, Codec: gob.Codec, OneWay: true},
+		"a reserved key":       {Method: "Event", Args: &hello, Codec: yodel.Raw, OneWay: true, Metadata: yodel.Metadata{keyError: "x"}},
+		"too large a message":  {Method: "Event", Args: &large, Codec: yodel.Raw, OneWay: true},
+		"an unencodable value": {Method: "Event", Args: func() {}, OneWay: true},
+	} {
+		if err := peers[0].Do(ctx, call); !yodel.NotProcessed(err) {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+	_ = c.Close() // so that the session ends
+	<-peers[0].Done()
+	if err := peers[0].Do(ctx, event()); !errors.Is(err, yodel.Unavailable) || !yodel.NotProcessed(err) {
+		t.Errorf("after the end of the connection: got %v", err)
+	}
 }
