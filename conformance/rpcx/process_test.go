@@ -5,6 +5,7 @@ package rpcx
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	etcddiscovery "github.com/rpcxio/rpcx-etcd/client"
 	etcdplugin "github.com/rpcxio/rpcx-etcd/serverplugin"
 	"github.com/smallnest/rpcx/client"
+	"github.com/smallnest/rpcx/protocol"
 	"github.com/smallnest/rpcx/server"
 
 	"github.com/yodel-rpc/yodel"
@@ -30,15 +32,16 @@ import (
 // The tests run this program again as the processes of a fleet. These variables of the environment
 // say what a process does.
 const (
-	roleVariable = "YODEL_FLEET_ROLE" // roleRPCX, roleYodel or roleClient
+	roleVariable = "YODEL_FLEET_ROLE" // one of the roles
 	addrVariable = "YODEL_FLEET_ADDR" // where a server listens
 	etcdVariable = "YODEL_FLEET_ETCD"
 )
 
 const (
-	roleRPCX   = "rpcx"
-	roleYodel  = "yodel"
-	roleClient = "client of rpcx"
+	roleRPCX    = "rpcx"
+	roleYodel   = "yodel"
+	roleClient  = "client of rpcx"
+	roleGateway = "rpcx without a registry"
 )
 
 const (
@@ -111,6 +114,8 @@ func play(role string) {
 		err = playRPCX(etcdAddr, addr)
 	case roleYodel:
 		err = playYodel(etcdAddr, addr)
+	case roleGateway:
+		err = playGateway(addr)
 	default:
 		err = playClient(etcdAddr)
 	}
@@ -129,6 +134,23 @@ func playRPCX(etcdAddr, addr string) error {
 	s := server.NewServer()
 	s.Plugins.Add(plugin)
 	if err := s.RegisterName("Fleet", &Fleet{roleRPCX}, ""); err != nil {
+		return err
+	}
+	return s.Serve("tcp", addr)
+}
+
+// playGateway is a server of rpcx with its HTTP gateway.
+func playGateway(addr string) error {
+	s := server.NewServer()
+	s.AuthFunc = func(_ context.Context, _ *protocol.Message, token string) error {
+		if token == "bad" {
+			return errors.New("invalid token")
+		}
+		return nil
+	}
+	arith := newArith()
+	arith.metadata = rpcxMetadata
+	if err := s.RegisterName("Arith", arith, ""); err != nil {
 		return err
 	}
 	return s.Serve("tcp", addr)

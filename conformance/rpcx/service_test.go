@@ -25,6 +25,7 @@ import (
 	"github.com/yodel-rpc/yodel/codec/msgpack"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
@@ -140,7 +141,7 @@ func serveYodel(t testing.TB, addr string, o yodel.ServerOptions) *yodelServer {
 	t.Helper()
 	o.Codecs = []yodel.Codec{msgpack.Codec, protobuf.Codec}
 	o.Compressors = []yodel.Compressor{gzip.Compressor}
-	o.Protocols = []yodel.Protocol{rpcx.Protocol}
+	o.Protocols = []yodel.Protocol{rpcx.Protocol, http.New(&http.Options{RPCX: true})}
 	o.Logger = slog.New(slog.DiscardHandler)
 	s := &yodelServer{Server: yodel.NewServer(&o), Arith: newArith()}
 	s.metadata = func(ctx context.Context) (in, out map[string]string) {
@@ -171,6 +172,13 @@ func serveYodel(t testing.TB, addr string, o yodel.ServerOptions) *yodelServer {
 	return s
 }
 
+// rpcxMetadata returns the metadata of a call in a server of rpcx.
+func rpcxMetadata(ctx context.Context) (in, out map[string]string) {
+	in, _ = ctx.Value(share.ReqMetaDataKey).(map[string]string)
+	out, _ = ctx.Value(share.ResMetaDataKey).(map[string]string)
+	return in, out
+}
+
 // An rpcxServer is a server of rpcx.
 type rpcxServer struct {
 	*server.Server
@@ -182,11 +190,7 @@ func serveRPCX(t testing.TB, network, addr string, config *tls.Config) *rpcxServ
 	t.Helper()
 	s := &rpcxServer{Server: server.NewServer(), Arith: newArith()}
 	s.DisableHTTPGateway, s.DisableJSONRPC = true, true
-	s.metadata = func(ctx context.Context) (in, out map[string]string) {
-		in, _ = ctx.Value(share.ReqMetaDataKey).(map[string]string)
-		out, _ = ctx.Value(share.ResMetaDataKey).(map[string]string)
-		return in, out
-	}
+	s.metadata = rpcxMetadata
 	if err := s.RegisterName("Arith", s.Arith, ""); err != nil {
 		t.Fatal(err)
 	}

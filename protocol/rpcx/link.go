@@ -13,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
+	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
 // A link is the client's side of a connection. The waiting calls decode their replies.
@@ -209,7 +210,7 @@ func (l *link) metadata(h *head, call *yodel.Call) map[string]string {
 	}
 	var trailer yodel.Metadata
 	for key, value := range all {
-		if !reserved(key) {
+		if !rpcxwire.Reserved(key) {
 			if trailer == nil {
 				trailer = make(yodel.Metadata, len(all))
 			}

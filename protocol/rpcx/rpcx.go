@@ -68,6 +68,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
+	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
 // Protocol serves clients of rpcx with the default Options.
@@ -85,18 +86,13 @@ type Options struct {
 
 const defaultPath = "/_rpcx_"
 
-// serializeTypes are the names of the codecs for the serialize types of rpcx.
-func serializeTypes() map[byte]string {
-	return map[byte]string{0: "raw", 1: "json", 2: "protobuf", 3: "msgpack", 4: "thrift"}
-}
-
 // With returns a Protocol that serves clients of rpcx. Its name is "rpcx". With panics if a
 // serialize type is larger than 15. O may be nil, and is copied.
 func With(o *Options) yodel.Protocol {
 	if o == nil {
 		o = new(Options)
 	}
-	p := &protocol{codecs: serializeTypes(), types: make(map[string]byte), connect: "CONNECT " + cmp.Or(o.Path, defaultPath) + " "}
+	p := &protocol{codecs: rpcxwire.Codecs(), types: make(map[string]byte), connect: "CONNECT " + cmp.Or(o.Path, defaultPath) + " "}
 	for n := range o.Codecs {
 		if n > 15 {
 			panic(fmt.Sprintf("rpcx: there is no serialize type %d", n))
