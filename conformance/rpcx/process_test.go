@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +22,7 @@ import (
 	"github.com/smallnest/rpcx/client"
 	"github.com/smallnest/rpcx/protocol"
 	"github.com/smallnest/rpcx/server"
+	"github.com/smallnest/rpcx/share"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/codec/msgpack"
@@ -38,10 +41,11 @@ const (
 )
 
 const (
-	roleRPCX    = "rpcx"
-	roleYodel   = "yodel"
-	roleClient  = "client of rpcx"
-	roleGateway = "rpcx without a registry"
+	roleRPCX      = "rpcx"
+	roleYodel     = "yodel"
+	roleClient    = "client of rpcx"
+	roleGateway   = "rpcx without a registry"
+	roleTransfers = "rpcx with files and streams"
 )
 
 const (
@@ -116,6 +120,8 @@ func play(role string) {
 		err = playYodel(etcdAddr, addr)
 	case roleGateway:
 		err = playGateway(addr)
+	case roleTransfers:
+		err = playTransfers(addr)
 	default:
 		err = playClient(etcdAddr)
 	}
@@ -153,6 +159,38 @@ func playGateway(addr string) error {
 	if err := s.RegisterName("Arith", arith, ""); err != nil {
 		return err
 	}
+	return s.Serve("tcp", addr)
+}
+
+// playTransfers is a server of rpcx that stores files and returns them, and has a stream.
+func playTransfers(addr string) error {
+	var addrs [2]string // of the connections for files and for streams
+	for i := range addrs {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		addrs[i] = l.Addr().String()
+		_ = l.Close() // rpcx listens there
+	}
+	s := server.NewServer()
+	var files sync.Map
+	s.EnableFileTransfer("", server.NewFileTransfer(addrs[0], func(conn net.Conn, args *share.FileTransferArgs) {
+		defer conn.Close()
+		b, err := io.ReadAll(conn)
+		if err == nil {
+			files.Store(args.FileName, fmt.Sprint(args.Meta, args.FileSize)+string(b))
+		}
+	}, func(conn net.Conn, args *share.DownloadFileArgs) {
+		defer conn.Close()
+		if text, ok := files.Load(args.FileName); ok && args.Meta["k"] == "v" {
+			_, _ = io.WriteString(conn, text.(string))
+		}
+	}, 10))
+	s.EnableStreamService("", server.NewStreamService(addrs[1], func(conn net.Conn, args *share.StreamServiceArgs) {
+		defer conn.Close()
+		_, _ = io.Copy(conn, io.MultiReader(strings.NewReader(args.Meta["k"]), conn))
+	}, nil, 10))
 	return s.Serve("tcp", addr)
 }
 

@@ -139,9 +139,16 @@ type yodelServer struct {
 
 func serveYodel(t testing.TB, addr string, o yodel.ServerOptions) *yodelServer {
 	t.Helper()
+	return serveProtocols(t, addr, o)
+}
+
+// serveProtocols is serveYodel with further protocols.
+func serveProtocols(t testing.TB, addr string, o yodel.ServerOptions, more ...yodel.Protocol) *yodelServer {
+	t.Helper()
 	o.Codecs = []yodel.Codec{msgpack.Codec, protobuf.Codec}
 	o.Compressors = []yodel.Compressor{gzip.Compressor}
 	o.Protocols = []yodel.Protocol{rpcx.Protocol, http.New(&http.Options{RPCX: true})}
+	o.Protocols = append(o.Protocols, more...)
 	o.Logger = slog.New(slog.DiscardHandler)
 	s := &yodelServer{Server: yodel.NewServer(&o), Arith: newArith()}
 	s.metadata = func(ctx context.Context) (in, out map[string]string) {

@@ -44,7 +44,7 @@
 // it from the channel of client.NewBidirectionalXClient or RegisterServerMessageChan, and a program
 // with yodel by WireOptions.Push. The message is encoded with the codec of the call:
 //
-//	peer := yodel.CallFrom(ctx).Peer // of a handler, or one of Server.Peers
+//	peer := yodel.CallFrom(ctx).Peer() // of a handler, or one of Server.Peers
 //	err := peer.Do(ctx, &yodel.Call{Method: "topic.Event", Args: &payload, Codec: yodel.Raw, OneWay: true})
 //
 // Server.Peers has a client once its first call has begun. A client that does not receive messages
@@ -52,9 +52,13 @@
 //
 // # What rpcx does not have
 //
-// Streams, several values and attachments do not travel: such calls fail before they are sent.
-// Calls are not ordered. A client cannot cancel a call. The transfer of files and the streams of
-// rpcx, which use further connections, are not supported.
+// Streams of methods, several values and attachments do not travel: such calls fail before they are
+// sent. Calls are not ordered. A client cannot cancel a call.
+//
+// # Files and streams
+//
+// Rpcx transfers files, and has streams of bytes, over further connections. Transfers serves them,
+// and SendFile, DownloadFile and OpenStream are their clients.
 package rpcx
 
 import (
