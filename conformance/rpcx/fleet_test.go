@@ -55,7 +55,7 @@ func TestMixedFleet(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if want := map[string]string{theirs.addr: "rpcx", ours.addr: "yodel rpcx"}; !maps.Equal(protocols, want) {
+	if want := map[string]string{theirs.addr: "rpcx", ours.addr: "yodel rpcx http"}; !maps.Equal(protocols, want) {
 		t.Fatalf("got %q, want %q", protocols, want)
 	}
 	c := yodel.NewClient(r.Service("Arith"), &yodel.ClientOptions{

@@ -28,7 +28,8 @@ type File struct {
 // served.
 type TransferOptions struct {
 	// Upload receives a file. From ends with io.EOF after FileSize bytes. If the client sends fewer
-	// or more bytes, or less than 4 KiB per second, Read fails.
+	// or more bytes, Read fails. The upload may take 1 s for each 4 KiB and twice Limits.KeepAlive
+	// in all, including the time that Upload takes. Then Read fails too.
 	Upload func(ctx context.Context, file *File, from io.Reader) error
 	// Download sends a file.
 	Download func(ctx context.Context, file *File, to io.Writer) error
@@ -140,7 +141,7 @@ func (t *Transfers) upload(ctx context.Context, file *File, reply *tokenReply) e
 	}
 	return t.begin(ctx, reply, len(file.FileName), file.Meta, func(ctx context.Context, s *yodel.Session, conn net.Conn) error {
 		if keepAlive := s.Limits().KeepAlive; keepAlive > 0 {
-			_ = conn.SetReadDeadline(time.Now().Add(2*keepAlive + time.Duration(file.FileSize)*time.Second/leastPace)) // it never fails
+			_ = conn.SetReadDeadline(time.Now().Add(2*keepAlive + time.Duration(file.FileSize/leastPace)*time.Second)) // it never fails
 		}
 		return t.opts.Upload(ctx, file, &wholeReader{conn, file.FileSize})
 	})

@@ -24,7 +24,7 @@ type store struct {
 	stored chan string   // what was uploaded, or the error
 }
 
-func serveStore(t *testing.T, o TransferOptions) *store {
+func serveStore(t *testing.T, o TransferOptions, limits yodel.Limits) *store {
 	t.Helper()
 	s := &store{began: make(chan struct{}, 100), stored: make(chan string, 100)}
 	o.Upload = func(_ context.Context, file *File, from io.Reader) error {
@@ -52,7 +52,7 @@ func serveStore(t *testing.T, o TransferOptions) *store {
 		return err
 	}
 	s.Transfers = NewTransfers(&o)
-	s.served = serve(t, yodel.ServerOptions{Protocols: []yodel.Protocol{Protocol, s.Transfers}})
+	s.served = serve(t, yodel.ServerOptions{Protocols: []yodel.Protocol{Protocol, s.Transfers}, Limits: limits})
 	if err := s.Transfers.Register(s.Server); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func serveStore(t *testing.T, o TransferOptions) *store {
 
 // Clients of rpcx and of yodel transfer files and use streams.
 func TestTransfers(t *testing.T) {
-	s := serveStore(t, TransferOptions{})
+	s := serveStore(t, TransferOptions{}, yodel.Limits{})
 	overRPCX := calling(t, yodel.ClientOptions{}, s.addr)
 	native := yodel.NewClient(yodel.Static(s.addr), nil)
 	defer native.Close()
@@ -112,7 +112,7 @@ func TestTransfers(t *testing.T) {
 
 // Calls that would exceed a limit fail.
 func TestTransferLimits(t *testing.T) {
-	s := serveStore(t, TransferOptions{MaxSize: 10, MaxTokens: 2})
+	s := serveStore(t, TransferOptions{MaxSize: 10, MaxTokens: 2}, yodel.Limits{})
 	c := calling(t, yodel.ClientOptions{}, s.addr)
 	for name, file := range map[string]*File{
 		"a negative size": {FileSize: -1}, "too large a file": {FileSize: 11}, "too long a name": {FileName: strings.Repeat("x", maxDescription+1)},
@@ -161,9 +161,26 @@ func (c *rawClient) useToken(token []byte, n int) {
 	c.ends()
 }
 
+// An upload must arrive in time.
+func TestSlowUpload(t *testing.T) {
+	s := serveStore(t, TransferOptions{}, yodel.Limits{KeepAlive: 50 * time.Millisecond})
+	reply := new(tokenReply)
+	if err := calling(t, yodel.ClientOptions{}, s.addr).Call(t.Context(), methodUpload, &File{FileSize: 100}, reply); err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, s.addr)
+	if _, err := c.Write(append(bytes.Clone(reply.Token), "half"...)); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-s.stored; !strings.Contains(got, "timeout") {
+		t.Errorf("got %q", got)
+	}
+	c.ends()
+}
+
 // A token has no use after its life.
 func TestTokensExpire(t *testing.T) {
-	s := serveStore(t, TransferOptions{TokenLife: time.Nanosecond, MaxTokens: 1})
+	s := serveStore(t, TransferOptions{TokenLife: time.Nanosecond, MaxTokens: 1}, yodel.Limits{})
 	c := calling(t, yodel.ClientOptions{}, s.addr)
 	for range 3 { // an expired token takes no place
 		reply := new(tokenReply)
@@ -179,7 +196,7 @@ func TestTokensExpire(t *testing.T) {
 
 // A shutdown waits for a transfer.
 func TestTransferDrains(t *testing.T) {
-	s := serveStore(t, TransferOptions{})
+	s := serveStore(t, TransferOptions{}, yodel.Limits{})
 	c := calling(t, yodel.ClientOptions{}, s.addr)
 	conn, err := OpenStream(t.Context(), c, map[string]string{"k": "v"})
 	if err != nil {
@@ -210,7 +227,7 @@ func TestTransferDrains(t *testing.T) {
 
 // The address of a transfer must be known, and a client that gives up ends its transfer.
 func TestTransferErrors(t *testing.T) {
-	s := serveStore(t, TransferOptions{})
+	s := serveStore(t, TransferOptions{}, yodel.Limits{})
 	if err := SendFile(t.Context(), s.Server, &File{}, strings.NewReader("")); !errors.Is(err, yodel.FailedPrecondition) {
 		t.Errorf("a call in the process: got %v", err)
 	}
