@@ -27,10 +27,10 @@ func rpcxCall(service, method string, more ...string) []string {
 func (r reply) hasRPCX(t testing.TB, status int, body, text string) {
 	t.Helper()
 	r.is(t, status, body)
-	if got := r.Header.Get("X-RPCX-ErrorMessage"); text == "" && got != "" || !strings.Contains(got, text) {
+	if got := r.Header.Get("X-Rpcx-Errormessage"); text == "" && got != "" || !strings.Contains(got, text) {
 		t.Errorf("got the error %q, want %q", got, text)
 	}
-	if got := r.Header.Get("X-RPCX-MessageStatusType"); (got == "Error") != (text != "") {
+	if got := r.Header.Get("X-Rpcx-Messagestatustype"); (got == "Error") != (text != "") {
 		t.Errorf("got the status type %q", got)
 	}
 }
@@ -65,8 +65,8 @@ func TestGatewayOfRPCX(t *testing.T) {
 				t.Errorf("%s is %q, want %q", key, got, want)
 			}
 		}
-		if r = post(hello, rpcxCall("Test", "Header")...); r.Header.Get("X-RPCX-Meta") != "a=1+%26&%C3%BC=2" {
-			t.Errorf("the metadata is %q", r.Header.Get("X-RPCX-Meta"))
+		if r = post(hello, rpcxCall("Test", "Header")...); r.Header.Get("X-Rpcx-Meta") != "a=1+%26&%C3%BC=2" {
+			t.Errorf("the metadata is %q", r.Header.Get("X-Rpcx-Meta"))
 		}
 		s.do(c, std.MethodDelete, "/", hello, rpcxCall("Test", "Echo")...).is(t, 405, "calls of rpcx need the method POST, GET or PUT")
 		post(hello, rpcxCall("Test", "Lines")...).hasRPCX(t, 500, "", "two  lines")
@@ -124,7 +124,7 @@ func TestJSONRPCOfRPCX(t *testing.T) {
 	r := s.do(c, std.MethodPost, "/any/path", request, "X-JSONRPC-2.0", "true", "X-RPCX-Meta", "k=v", "Authorization", "x")
 	var got struct{ Result seen }
 	must(t, json.Unmarshal([]byte(r.body), &got))
-	if md := got.Result.Metadata; r.StatusCode != 200 || md["k"] != "v" || md["authorization"] != "x" || md["x-rpcx-meta"] != "" || md["x-jsonrpc-2.0"] != "" {
+	if md := got.Result.Metadata; r.StatusCode != std.StatusOK || md["k"] != "v" || md["authorization"] != "x" || md["x-rpcx-meta"] != "" || md["x-jsonrpc-2.0"] != "" {
 		t.Errorf("got %d, %s", r.StatusCode, r.body)
 	}
 	s.do(c, std.MethodPost, "/", request, "X-JSONRPC-2.0", "true", "X-RPCX-Meta", "%zz").is(t, 400, "the header X-RPCX-Meta is malformed")

@@ -85,7 +85,7 @@ func openTransfer(ctx context.Context, c yodel.Caller, method string, args any) 
 
 // transfer runs f, which ends when ctx does, and closes the connection.
 func transfer(ctx context.Context, conn *net.TCPConn, method string, file *File, f func() error) error {
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // err has what matters
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	err := f()

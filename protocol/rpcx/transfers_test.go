@@ -19,7 +19,6 @@ import (
 // A store is a server that transfers files.
 type store struct {
 	*served
-	*Transfers
 	began  chan struct{} // an upload has begun
 	stored chan string   // what was uploaded, or the error
 }
@@ -51,9 +50,9 @@ func serveStore(t *testing.T, o TransferOptions, limits yodel.Limits) *store {
 		_, err := io.Copy(conn, io.MultiReader(strings.NewReader(meta["k"]), conn))
 		return err
 	}
-	s.Transfers = NewTransfers(&o)
-	s.served = serve(t, yodel.ServerOptions{Protocols: []yodel.Protocol{Protocol, s.Transfers}, Limits: limits})
-	if err := s.Transfers.Register(s.Server); err != nil {
+	transfers := NewTransfers(&o)
+	s.served = serve(t, yodel.ServerOptions{Protocols: []yodel.Protocol{Protocol, transfers}, Limits: limits})
+	if err := transfers.Register(s.Server); err != nil {
 		t.Fatal(err)
 	}
 	return s
