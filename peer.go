@@ -19,7 +19,8 @@ import (
 //
 // There is one Peer for the lifetime of a connection. Its methods may be called concurrently. Calls
 // to a Peer pass through ServerOptions.PeerMiddleware and PeerObservers. They use this connection
-// only, and fail if the connection ends.
+// only, and fail if the connection ends. A client that speaks another protocol takes no calls from
+// the server, or one-way calls only: see Session.Push.
 type Peer struct {
 	// Addr is the peer's network address.
 	Addr net.Addr
@@ -34,6 +35,7 @@ type Peer struct {
 
 	link     *mux.Conn       // nil before the handshake, and in other protocols
 	ended    <-chan struct{} // closed when a session in another protocol has ended; nil otherwise
+	push     Caller          // takes the one-way calls of a session in another protocol; may be nil
 	requests *requester
 	deciding atomic.Bool // the Connect hook is running
 }
@@ -59,7 +61,7 @@ func (p *Peer) Done() <-chan struct{} {
 // Do calls a method of the peer and waits for the reply. The call is sent once, on this connection.
 // It fails if it cannot be sent there. The caller may use call again afterwards.
 func (p *Peer) Do(ctx context.Context, call *Call) error {
-	if p.link == nil {
+	if p.link == nil && p.push == nil {
 		return p.unconnected(call)
 	}
 	q := p.requests
@@ -98,7 +100,7 @@ func (p *Peer) call(ctx context.Context, method string, in, out any) error {
 // may run concurrently.
 func (p *Peer) Go(ctx context.Context, call *Call, done func(error)) {
 	if p.link == nil {
-		callback(done).ended(p.unconnected(call))
+		callback(done).ended(p.Do(ctx, call))
 		return
 	}
 	q := p.requests
@@ -140,7 +142,37 @@ func toPeer(ctx context.Context, call *Call) error {
 	}
 	o.began = clock()
 	o.req.Now = o.began
+	if o.peer.push != nil {
+		return o.peer.explain(ctx, call, o.peer.pushed(ctx, call))
+	}
 	return o.peer.after(ctx, call, o.peer.once(ctx, call))
+}
+
+// pushed makes an attempt of a call to a peer in another protocol.
+func (p *Peer) pushed(ctx context.Context, call *Call) (err error) {
+	q := p.requests
+	if err = p.check(ctx, call); err != nil {
+		return err
+	}
+	if !call.OneWay || call.stream != nil {
+		return refusal("YDL2010", "%s: the peer's protocol takes only one-way calls from a server", call.Method)
+	}
+	if ctx.Err() != nil {
+		return &mux.CallError{Cause: context.Cause(ctx), NotProcessed: true}
+	}
+	b := q.binding(call)
+	if b == nil {
+		return tooLongName(call)
+	}
+	if e := unsendable(call, b); e != nil {
+		return e
+	}
+	call.Attempt++
+	call.renew()
+	if q.watches {
+		defer func() { q.watchAttempt(ctx, call, err) }()
+	}
+	return unsentByLink(p.push.Do(ctx, call))
 }
 
 // after ends an attempt that failed with err, or that succeeded if err is nil. It makes another

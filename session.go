@@ -541,6 +541,14 @@ func (ses *Session) Go(f func()) {
 	})
 }
 
+// Push makes the server's one-way calls to Session.Peer go through to, for protocols in which a
+// server sends messages that the client has not asked for. All other calls to the peer fail. If
+// Push is not called, all of them do. A Protocol calls it before it begins the first call.
+//
+// The Do of to sends a message, and may be called concurrently, also after Serve has returned. An
+// Error with Unavailable, NotProcessed and a Cause says that the connection has ended.
+func (ses *Session) Push(to Caller) { ses.Peer.push = to }
+
 // connect calls ServerOptions.Connect for the peer, once.
 func (ses *Session) connect() error {
 	if err := ses.server.connect(ses.Peer); err != nil {

@@ -682,3 +682,71 @@ func TestObserversOfSessionsMayEndTheirGoroutine(t *testing.T) {
 		}
 	}
 }
+
+type pushTo yodel.Handler
+
+func (f pushTo) Do(ctx context.Context, call *yodel.Call) error { return f(ctx, call) }
+
+// One-way calls to a peer go through the Caller of Session.Push, below the server's middleware for
+// peers. Other calls fail.
+func TestSessionPush(t *testing.T) {
+	pushed := make(chan *yodel.Call, 10)
+	lost := errors.New("the client has left")
+	s := serveLines(t, lines{serve: func(ctx context.Context, s *yodel.Session) error {
+		s.Push(pushTo(func(_ context.Context, call *yodel.Call) error {
+			if call.Method == "Lost" {
+				return &yodel.Error{Code: yodel.Unavailable, NotProcessed: true, Cause: lost}
+			}
+			pushed <- &yodel.Call{Method: call.Method, Args: call.Args, Codec: call.Encoding(), Metadata: call.Metadata, Attempt: call.Attempt}
+			return nil
+		}))
+		return lines{codec: yodel.JSON}.Serve(ctx, s)
+	}}, yodel.ServerOptions{PeerMiddleware: []yodel.Middleware{func(next yodel.Handler) yodel.Handler {
+		return func(ctx context.Context, call *yodel.Call) error {
+			call.Metadata = yodel.Metadata{"by": "middleware"}
+			return next(ctx, call)
+		}
+	}}})
+	if err := s.Handle("Double", double); err != nil {
+		t.Fatal(err)
+	}
+	c := s.dial(t)
+	if got := ask(t, c, "Double", "2"); got != "4" {
+		t.Fatalf("got %q", got)
+	}
+	peers := s.Peers()
+	if len(peers) != 1 {
+		t.Fatalf("%d peers", len(peers))
+	}
+	const News yodel.Method[string, Empty] = "News"
+	item := "rain"
+	if err := News.Notify(t.Context(), peers[0], &item); err != nil {
+		t.Error(err)
+	}
+	done := make(chan error, 1)
+	peers[0].Go(t.Context(), &yodel.Call{Method: "News", Args: &item, OneWay: true}, func(err error) { done <- err })
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		call := <-pushed
+		if text, ok := call.Args.(*string); !ok || *text != item || call.Method != "News" || call.Codec != yodel.JSON || call.Metadata["by"] != "middleware" || call.Attempt != 1 {
+			t.Errorf("got %+v", call)
+		}
+	}
+	if _, err := News.Call(t.Context(), peers[0], &item); !errors.Is(err, yodel.Unimplemented) || !yodel.NotProcessed(err) {
+		t.Errorf("a call with a reply: got %v", err)
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := News.Notify(canceled, peers[0], &item); !errors.Is(err, context.Canceled) || !yodel.NotProcessed(err) {
+		t.Errorf("a canceled call: got %v", err)
+	}
+	err := peers[0].Do(t.Context(), &yodel.Call{Method: "Lost", Args: &item, OneWay: true})
+	if e, ok := errors.AsType[*yodel.Error](err); !ok || e.Code != yodel.Unavailable || !e.NotProcessed || e.ID != "YDL1104" || !errors.Is(err, lost) {
+		t.Errorf("a call on a lost connection: got %v", err)
+	}
+	if len(pushed) != 0 {
+		t.Errorf("%d more calls were sent", len(pushed))
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,12 +25,17 @@ import (
 	"github.com/yodel-rpc/yodel/codec/msgpack"
 	"github.com/yodel-rpc/yodel/codec/protobuf"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/protocol/rpcx"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
 func TestMain(m *testing.M) {
 	log.SetDummyLogger()
+	if role := os.Getenv(roleVariable); role != "" {
+		play(role)
+		return
+	}
 	yodeltest.VerifyNoLeaks(m)
 }
 
@@ -133,9 +139,16 @@ type yodelServer struct {
 
 func serveYodel(t testing.TB, addr string, o yodel.ServerOptions) *yodelServer {
 	t.Helper()
+	return serveProtocols(t, addr, o)
+}
+
+// serveProtocols is serveYodel with further protocols.
+func serveProtocols(t testing.TB, addr string, o yodel.ServerOptions, more ...yodel.Protocol) *yodelServer {
+	t.Helper()
 	o.Codecs = []yodel.Codec{msgpack.Codec, protobuf.Codec}
 	o.Compressors = []yodel.Compressor{gzip.Compressor}
-	o.Protocols = []yodel.Protocol{rpcx.Protocol}
+	o.Protocols = []yodel.Protocol{rpcx.Protocol, http.New(&http.Options{RPCX: true})}
+	o.Protocols = append(o.Protocols, more...)
 	o.Logger = slog.New(slog.DiscardHandler)
 	s := &yodelServer{Server: yodel.NewServer(&o), Arith: newArith()}
 	s.metadata = func(ctx context.Context) (in, out map[string]string) {
@@ -166,6 +179,13 @@ func serveYodel(t testing.TB, addr string, o yodel.ServerOptions) *yodelServer {
 	return s
 }
 
+// rpcxMetadata returns the metadata of a call in a server of rpcx.
+func rpcxMetadata(ctx context.Context) (in, out map[string]string) {
+	in, _ = ctx.Value(share.ReqMetaDataKey).(map[string]string)
+	out, _ = ctx.Value(share.ResMetaDataKey).(map[string]string)
+	return in, out
+}
+
 // An rpcxServer is a server of rpcx.
 type rpcxServer struct {
 	*server.Server
@@ -177,11 +197,7 @@ func serveRPCX(t testing.TB, network, addr string, config *tls.Config) *rpcxServ
 	t.Helper()
 	s := &rpcxServer{Server: server.NewServer(), Arith: newArith()}
 	s.DisableHTTPGateway, s.DisableJSONRPC = true, true
-	s.metadata = func(ctx context.Context) (in, out map[string]string) {
-		in, _ = ctx.Value(share.ReqMetaDataKey).(map[string]string)
-		out, _ = ctx.Value(share.ResMetaDataKey).(map[string]string)
-		return in, out
-	}
+	s.metadata = rpcxMetadata
 	if err := s.RegisterName("Arith", s.Arith, ""); err != nil {
 		t.Fatal(err)
 	}

@@ -302,3 +302,59 @@ func TestXClientWithSeveralServers(t *testing.T) {
 		}
 	}
 }
+
+// Rpcx's clients get the messages that a yodel server pushes, in order, while a call waits.
+func TestRPCXClientPush(t *testing.T) {
+	s := serveYodel(t, "127.0.0.1:0", yodel.ServerOptions{})
+	d, err := client.NewPeer2PeerDiscovery("tcp@"+s.addr, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages := make(chan *protocol.Message, 100)
+	x := client.NewBidirectionalXClient("Arith", client.Failfast, client.RandomSelect, d, option("msgpack"), messages)
+	defer x.Close()
+	c := dial(t, "tcp", s.addr, option("json"))
+	own := make(chan *protocol.Message, 100)
+	c.RegisterServerMessageChan(own)
+	outcomes := make(chan error, 2)
+	replies := [2]Reply{}
+	go func() { outcomes <- x.Call(within(t), "Wait", &Args{A: 5}, &replies[0]) }()
+	go func() { outcomes <- c.Call(within(t), "Arith", "Wait", &Args{A: 6}, &replies[1]) }()
+	<-s.began
+	<-s.began
+	peers := s.Peers()
+	if len(peers) != 2 {
+		t.Fatalf("%d peers", len(peers))
+	}
+	const n = 50
+	for i := range n {
+		payload := fmt.Append(nil, i)
+		for _, peer := range peers {
+			err = peer.Do(within(t), &yodel.Call{Method: "topic.Event", Args: &payload, Codec: yodel.Raw, OneWay: true, Metadata: yodel.Metadata{"k": "v"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, from := range []chan *protocol.Message{messages, own} {
+		for i := range n {
+			select {
+			case m := <-from:
+				if m.ServicePath != "topic" || m.ServiceMethod != "Event" || string(m.Payload) != fmt.Sprint(i) || !maps.Equal(m.Metadata, map[string]string{"k": "v"}) || m.SerializeType() != protocol.SerializeNone {
+					t.Errorf("message %d: got %+v", i, m)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatalf("message %d does not arrive", i)
+			}
+		}
+	}
+	close(s.release)
+	for range 2 {
+		if err = <-outcomes; err != nil {
+			t.Error(err)
+		}
+	}
+	if replies[0].C+replies[1].C != 11 {
+		t.Errorf("the replies are %v", replies)
+	}
+}

@@ -55,11 +55,21 @@ func (x *exchange) begin(codec yodel.Codec) *yodel.Error {
 
 // beginMethod is begin for a method that the path does not name.
 func (x *exchange) beginMethod(method string, codec yodel.Codec) *yodel.Error {
-	x.v = x.session.Begin(method, codec, x.compressor)
-	x.uncancel = context.AfterFunc(x.r.Context(), x.v.Cancel)
-	call := x.v.Call()
+	call := x.start(method, codec)
 	call.Metadata = httpwire.Metadata(x.r.Header)
 	httpwire.Options(x.r.Header, call)
+	return x.bound(call)
+}
+
+// start begins a call without metadata. The caller must call end.
+func (x *exchange) start(method string, codec yodel.Codec) *yodel.Call {
+	x.v = x.session.Begin(method, codec, x.compressor)
+	x.uncancel = context.AfterFunc(x.r.Context(), x.v.Cancel)
+	return x.v.Call()
+}
+
+// bound returns an error if the metadata of a call exceeds the limits, and removes the metadata.
+func (x *exchange) bound(call *yodel.Call) *yodel.Error {
 	if err := x.fits(call.Metadata); err != nil {
 		call.Metadata = nil
 		return &yodel.Error{

@@ -54,6 +54,8 @@ func FuzzServe(f *testing.F) {
 		"POST /Test/Gather HTTP/1.1" + end + "Content-Type: application/connect+json\r\nContent-Length: 14\r\n\r\n\x00\x00\x00\x00\x02{}\x01\x00\x00\x00\x02{}",
 		"POST /Test/Chat HTTP/1.1" + end + "Content-Type: application/grpc-web-text+json\r\nGrpc-Timeout: 1S\r\nContent-Length: 12\r\n\r\nAAAAAAJ7fQ==",
 		"OPTIONS /Test/Echo HTTP/1.1" + end + "Origin: y\r\nAccess-Control-Request-Method: POST\r\n\r\n",
+		"POST /Test HTTP/1.1" + end + "X-RPCX-SerializeType: 1\r\nX-RPCX-ServiceMethod: Echo\r\nX-RPCX-MessageID: 1\r\nX-RPCX-Meta: a=%31&__ServerTimeout=9\r\nContent-Length: 2\r\n\r\n{}",
+		"POST / HTTP/1.1" + end + "X-JSONRPC-2.0: true\r\nX-RPCX-Meta: a=b\r\nContent-Length: 46\r\n\r\n{\"jsonrpc\":\"2.0\",\"method\":\"Test.Read\",\"id\":1}",
 		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00\x03\x01\x05\x00\x00\x00\x01\x82\x84\x87",
 	} {
 		f.Add([]byte(seed))
@@ -61,7 +63,7 @@ func FuzzServe(f *testing.F) {
 	log := new(book)
 	network := mem.New()
 	s := &site{t: f, Server: yodel.NewServer(&yodel.ServerOptions{
-		Protocols: []yodel.Protocol{http.New(&http.Options{Origins: []string{"*"}})}, MaxMemory: 1 << 20, MaxOpen: 4,
+		Protocols: []yodel.Protocol{http.New(&http.Options{Origins: []string{"*"}, RPCX: true})}, MaxMemory: 1 << 20, MaxOpen: 4,
 		Compressors: []yodel.Compressor{gzip.Compressor}, CompressAbove: 1, Limits: yodel.Limits{MaxMessage: 4 << 10},
 		Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelError})),
 	})}

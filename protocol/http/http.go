@@ -16,6 +16,7 @@
 //     /Service/Method?encoding=json&message={} for methods that Server.MarkReadOnly names;
 //   - JSON at paths of your own: see Route;
 //   - JSON-RPC, if Options.JSONRPC is set, and a description with OpenAPI, if Options.OpenAPI is;
+//   - the requests of rpcx's HTTP gateway, if Options.RPCX is set;
 //   - server-sent events for feeds: the request accepts text/event-stream.
 //
 // Content types name the codec: "proto" is the codec called "protobuf", "x-msgpack" is "msgpack",
@@ -56,6 +57,15 @@ type Options struct {
 	// types that the built-in method yodel.Info reports. The server calls yodel.Info for it, so
 	// middleware can refuse callers, and ServerOptions.NoIntrospection turns it off. Default: none.
 	OpenAPI string
+	// RPCX makes the server take the requests of clients of rpcx's HTTP gateway. These are the
+	// requests with a header that begins with X-RPCX-, at any path. The server answers them as rpcx
+	// does: with the headers of rpcx, and with status 200, 401 or 500. As in rpcx, bodies are not
+	// compressed, whatever X-RPCX-CompressType says. The codecs are those of the serialize types 0
+	// to 4. X-RPCX-Meta and Authorization are the metadata, and no other headers are. In addition,
+	// the server takes JSON-RPC at any path, as for JSONRPC, if the request has the header
+	// "X-JSONRPC-2.0: true". Such a request needs no content type, and X-RPCX-Meta is metadata too.
+	// Default: false.
+	RPCX bool
 	// Routes are paths for methods in addition to /Service/Method. Default: none.
 	Routes []Route
 	// MaxRequest is the size of the largest message that clients may send, in bytes, as it is sent.
@@ -126,8 +136,12 @@ func (c *router) route(w std.ResponseWriter, r *std.Request) {
 		return
 	}
 	x := newExchange(c, w, r)
-	if path := c.protocol.opts.JSONRPC; path != "" && r.URL.Path == path {
+	if path := c.protocol.opts.JSONRPC; path != "" && r.URL.Path == path || c.protocol.isRPCXJSON(r.Header) {
 		x.serveJSONRPC() //nolint:contextcheck // the context of a call is that of its session
+		return
+	}
+	if c.protocol.isRPCX(r.Header) {
+		x.serveRPCX() //nolint:contextcheck // the context of a call is that of its session
 		return
 	}
 	if path := c.protocol.opts.OpenAPI; path != "" && r.URL.Path == path {

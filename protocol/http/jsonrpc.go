@@ -22,18 +22,24 @@ const pairCost = 96
 
 // serveJSONRPC serves one message.
 func (x *exchange) serveJSONRPC() {
-	encoding := x.r.Header.Get("Content-Encoding")
+	encoding, rpcx := x.r.Header.Get("Content-Encoding"), x.conn.protocol.isRPCXJSON(x.r.Header)
 	switch {
 	case x.r.Method != std.MethodPost:
 		x.w.Header().Set("Allow", std.MethodPost)
 		std.Error(x.w, "JSON-RPC needs the method POST", std.StatusMethodNotAllowed)
 		return
-	case httpwire.ContentType(x.r.Header.Get("Content-Type")) != "application/json", encoding != "" && encoding != "identity":
+	case !rpcx && httpwire.ContentType(x.r.Header.Get("Content-Type")) != "application/json", encoding != "" && encoding != "identity":
 		x.w.Header().Set("Accept-Post", "application/json")
 		std.Error(x.w, "JSON-RPC needs the content type application/json, without compression", std.StatusUnsupportedMediaType)
 		return
 	}
 	md := httpwire.Metadata(x.r.Header)
+	if rpcx {
+		if err := addRPCX(md, x.r.Header); err != nil {
+			std.Error(x.w, "the header X-RPCX-Meta is malformed", std.StatusBadRequest)
+			return
+		}
+	}
 	if err := x.fits(md); err != nil {
 		std.Error(x.w, "the metadata of the request "+err.Error(), std.StatusRequestHeaderFieldsTooLarge)
 		return

@@ -8,6 +8,7 @@ import (
 	"reflect"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
 // answer sends the outcome of a call: the error e, or else the reply. It sends nothing for a
@@ -93,7 +94,7 @@ func (c *conn) send(h *head, v *yodel.Served, body []byte, packed bool, e *yodel
 	metadata, err := c.metadata(h, v, e)
 	if err != nil { // the metadata cannot be sent
 		e, body, packed = v.Fail(err), nil, false
-		metadata = errorMetadata(nil, c.textOf(h, v, e), e)
+		metadata = errorMetadata(nil, rpcxwire.TextOf(c.session, v, h.path, h.method, h.serialize, e), e)
 	}
 	reply := head{
 		version: h.version, flags: response | h.flags&(heartbeat|oneWay), serialize: h.serialize, seq: h.seq,
@@ -112,7 +113,7 @@ func (c *conn) send(h *head, v *yodel.Served, body []byte, packed bool, e *yodel
 func (c *conn) metadata(h *head, v *yodel.Served, e *yodel.Error) ([]byte, error) {
 	var b []byte
 	if e != nil {
-		b = errorMetadata(b, c.textOf(h, v, e), e)
+		b = errorMetadata(b, rpcxwire.TextOf(c.session, v, h.path, h.method, h.serialize, e), e)
 	}
 	first := len(b)
 	b, err := replyMetadata(b, v.Call())

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
 // goldenFrames were recorded from clients and servers of rpcx 1.9.4.
@@ -36,15 +38,15 @@ var goldenFrames = []struct {
 	},
 	{
 		"an error beside a reply", "0800811000000000000000010000003a000000054172697468000000044661696c0000001a0000000e5f5f727063785f6572726f725f5f00000004626f6f6d000000077b2243223a307d",
-		head{flags: response | failed, serialize: 1, seq: 1, path: "Arith", method: "Fail", metadata: pairsOf(keyError, "boom"), pairs: 1}, `{"C":0}`,
+		head{flags: response | failed, serialize: 1, seq: 1, path: "Arith", method: "Fail", metadata: pairsOf(rpcxwire.KeyError, "boom"), pairs: 1}, `{"C":0}`,
 	},
 	{
 		"an unknown method", "0800811000000000000000020000004b000000054172697468000000044e6f7065000000320000000e5f5f727063785f6572726f725f5f0000001c727063783a2063616e27742066696e64206d6574686f64204e6f706500000000",
-		head{flags: response | failed, serialize: 1, seq: 2, path: "Arith", method: "Nope", metadata: pairsOf(keyError, noMethod+"Nope"), pairs: 1}, "",
+		head{flags: response | failed, serialize: 1, seq: 2, path: "Arith", method: "Nope", metadata: pairsOf(rpcxwire.KeyError, rpcxwire.NoMethod+"Nope"), pairs: 1}, "",
 	},
 	{
 		"an unknown service", "0800811000000000000000030000004a000000044e6f7065000000034d756c000000330000000e5f5f727063785f6572726f725f5f0000001d727063783a2063616e27742066696e642073657276696365204e6f706500000000",
-		head{flags: response | failed, serialize: 1, seq: 3, path: "Nope", method: "Mul", metadata: pairsOf(keyError, noService+"Nope"), pairs: 1}, "",
+		head{flags: response | failed, serialize: 1, seq: 3, path: "Nope", method: "Mul", metadata: pairsOf(rpcxwire.KeyError, rpcxwire.NoService+"Nope"), pairs: 1}, "",
 	},
 	{
 		"a one-way call", "08002010000000000000000400000025000000054172697468000000034d756c000000000000000d7b2241223a322c2242223a337d",
@@ -73,15 +75,15 @@ var goldenFrames = []struct {
 	},
 	{
 		"an unknown codec", "08008190000000000000000700000046000000054172697468000000034d756c0000002e0000000e5f5f727063785f6572726f725f5f0000001863616e206e6f742066696e6420636f64656320666f72203900000000",
-		head{flags: response | failed, serialize: 9, seq: 7, path: "Arith", method: "Mul", metadata: pairsOf(keyError, noCodec+"9"), pairs: 1}, "",
+		head{flags: response | failed, serialize: 9, seq: 7, path: "Arith", method: "Mul", metadata: pairsOf(rpcxwire.KeyError, rpcxwire.NoCodec+"9"), pairs: 1}, "",
 	},
 	{
 		"a call with authorization", "08000010000000000000000000000036000000054172697468000000034d756c00000011000000065f5f41555448000000036261640000000d7b2241223a322c2242223a337d",
-		head{serialize: 1, path: "Arith", method: "Mul", metadata: pairsOf(keyAuth, "bad"), pairs: 1}, `{"A":2,"B":3}`,
+		head{serialize: 1, path: "Arith", method: "Mul", metadata: pairsOf(rpcxwire.KeyAuth, "bad"), pairs: 1}, `{"A":2,"B":3}`,
 	},
 	{
 		"a call with a deadline", "08000010000000000000000000000040000000054172697468000000034d756c0000001b0000000f5f5f53657276657254696d656f757400000004343939390000000d7b2241223a322c2242223a337d",
-		head{serialize: 1, path: "Arith", method: "Mul", metadata: pairsOf(keyTimeout, "4999"), pairs: 1}, `{"A":2,"B":3}`,
+		head{serialize: 1, path: "Arith", method: "Mul", metadata: pairsOf(rpcxwire.KeyTimeout, "4999"), pairs: 1}, `{"A":2,"B":3}`,
 	},
 	{
 		"a pushed message", "0800200000000000000000010000002700000005746f706963000000036576740000000a000000016b00000001760000000568656c6c6f",
@@ -244,7 +246,7 @@ func FuzzFrames(f *testing.F) {
 			if same, err := again.next(); err != nil || *same != *h {
 				t.Fatalf("%+v becomes %+v, %v", h, same, err)
 			}
-			describe(newCall(), h, start)
+			rpcxwire.Describe(newCall(), h.all(), h.pairs, start)
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
+	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
 // A link is the client's side of a connection. The waiting calls decode their replies.
@@ -66,7 +67,7 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 
 // prepare returns the request for a call, without its payload.
 func (l *link) prepare(ctx context.Context, call *yodel.Call) (*request, *yodel.Error) {
-	if err := l.unsendable(call); err != nil {
+	if err := unsendableCall(call, l.addr); err != nil {
 		return nil, err
 	}
 	q := &request{codec: call.Codec, compressor: call.Compressing()}
@@ -104,16 +105,20 @@ func (l *link) prepare(ctx context.Context, call *yodel.Call) (*request, *yodel.
 	if call.OneWay {
 		q.head.flags = oneWay
 	}
-	if i := strings.LastIndexAny(call.Method, "./"); i >= 0 {
-		q.head.path, q.head.method = call.Method[:i], call.Method[i+1:]
-	} else {
-		q.head.method = call.Method
-	}
+	q.head.path, q.head.method = split(call.Method)
 	return q, nil
 }
 
-// unsendable returns why a call cannot be sent by this protocol, or nil.
-func (l *link) unsendable(call *yodel.Call) *yodel.Error {
+// split returns the service path and the service method for the name of a method.
+func split(name string) (path, method string) {
+	if i := strings.LastIndexAny(name, "./"); i >= 0 {
+		return name[:i], name[i+1:]
+	}
+	return "", name
+}
+
+// unsendableCall returns why a call to addr cannot be sent by this protocol, or nil.
+func unsendableCall(call *yodel.Call, addr string) *yodel.Error {
 	var what string
 	args, encoded := call.Args.(*yodel.Encoded)
 	_, several := call.Args.(yodel.Values)
@@ -128,22 +133,15 @@ func (l *link) unsendable(call *yodel.Call) *yodel.Error {
 	default:
 		return nil
 	}
-	return notSent(yodel.Unimplemented, "", "%s: %s speaks rpcx, which has no %s", call.Method, l.addr, what)
+	return notSent(yodel.Unimplemented, "", "%s: %s speaks rpcx, which has no %s", call.Method, addr, what)
 }
 
 // encode returns the frame of a request. Its sequence number is 0.
 func (l *link) encode(q *request, call *yodel.Call) ([]byte, *yodel.Error) {
 	first := q.head.size()
-	frame := make([]byte, first, first+512)
-	var err error
-	if e, ok := call.Args.(*yodel.Encoded); ok {
-		frame = append(frame, e.Body...)
-	} else if call.Args != nil {
-		if frame, err = q.codec.Append(frame, call.Args); err != nil {
-			e := notSent(yodel.InvalidArgument, "YDL2103", "%s: %v (codec %s)", call.Method, err, q.codec.Name())
-			e.Cause = err
-			return nil, e
-		}
+	frame, e := appendArgs(make([]byte, first, first+512), call, q.codec)
+	if e != nil {
+		return nil, e
 	}
 	if q.compressor != nil && len(frame)-first > mostDefault {
 		packed, err := q.compressor.Append(make([]byte, first, len(frame)), frame[first:])
@@ -160,6 +158,23 @@ func (l *link) encode(q *request, call *yodel.Call) ([]byte, *yodel.Error) {
 	}
 	q.head.append(frame[:0])
 	return frame, nil
+}
+
+// appendArgs appends the encoded arguments of a call to dst.
+func appendArgs(dst []byte, call *yodel.Call, codec yodel.Codec) ([]byte, *yodel.Error) {
+	switch args := call.Args.(type) {
+	case nil:
+		return dst, nil
+	case *yodel.Encoded:
+		return append(dst, args.Body...), nil
+	}
+	dst, err := codec.Append(dst, call.Args)
+	if err != nil {
+		e := notSent(yodel.InvalidArgument, "YDL2103", "%s: %v (codec %s)", call.Method, err, codec.Name())
+		e.Cause = err
+		return nil, e
+	}
+	return dst, nil
 }
 
 // take makes a reply the outcome of a call.
@@ -195,7 +210,7 @@ func (l *link) metadata(h *head, call *yodel.Call) map[string]string {
 	}
 	var trailer yodel.Metadata
 	for key, value := range all {
-		if !reserved(key) {
+		if !rpcxwire.Reserved(key) {
 			if trailer == nil {
 				trailer = make(yodel.Metadata, len(all))
 			}

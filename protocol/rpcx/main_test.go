@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -78,7 +79,7 @@ func (*Arith) Describe(ctx context.Context, _ *Args, reply *map[string]string) e
 
 // Reserve sets metadata that rpcx gives a meaning.
 func (*Arith) Reserve(ctx context.Context, _ *Args, _ *Reply) error {
-	yodel.CallFrom(ctx).Trailer = yodel.Metadata{keyError: "mine"}
+	yodel.CallFrom(ctx).Trailer = yodel.Metadata{rpcxwire.KeyError: "mine"}
 	return nil
 }
 

@@ -5,118 +5,27 @@ package rpcx
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
-// Keys of metadata that rpcx gives a meaning.
-const (
-	keyAuth    = "__AUTH"
-	keyTimeout = "__ServerTimeout" // decimal milliseconds
-	keyError   = "__rpcx_error__"
-	keyAddress = "__ServerAddress" // rpcx clients set it in what they received
-)
-
-// Keys of metadata that yodel gives a meaning. Other implementations ignore them.
-const (
-	keyErrorID      = "yodel-error-id"
-	keyErrorCode    = "yodel-error-code" // a name such as not_found
-	keyRetryAfter   = "yodel-retry-after-ms"
-	keyNotProcessed = "yodel-not-processed" // "1"
-	keyAttempt      = "grpc-previous-rpc-attempts"
-	keyBudget       = "yodel-budget"
-	keyCriticality  = "yodel-criticality"
-	keyTenant       = "yodel-tenant"
-	keyKey          = "yodel-key"
-	keyExplain      = "yodel-explain" // "1"
-	keyIdempotency  = "idempotency-key"
-	keyTraceParent  = "traceparent"
-	keyTraceState   = "tracestate"
-
-	authorization = "authorization" // the key of keyAuth in yodel.Metadata
-)
-
-// reserved reports whether a key is one that this package sets, so that a caller or a handler must
-// not set it. Keys of other packages with the prefix "yodel-" are reserved too.
-func reserved(key string) bool {
-	switch key {
-	case keyAuth, keyTimeout, keyError, keyAddress, keyAttempt:
-		return true
-	}
-	return strings.HasPrefix(key, "yodel-")
-}
-
-// describe copies the metadata of a request to the fields of a call. A deadline counts from now. A
-// time that is 0 or negative has passed, as in rpcx, and a time that is not a number is ignored.
-func describe(call *yodel.Call, h *head, now time.Time) {
-	rest := h.metadata
-	for range h.pairs {
-		key, value, next, err := cutPair(rest)
-		if err != nil { // frameReader has checked it
-			return
-		}
-		rest = next
-		if control(call, key, value, now) {
-			continue
-		}
-		if call.Metadata == nil {
-			call.Metadata = make(yodel.Metadata, h.pairs)
-		}
-		if key == keyAuth {
-			key = authorization
-		}
-		call.Metadata[key] = value
-	}
-	if parent := call.Metadata[keyTraceParent]; parent != "" {
-		call.Trace = parent
-		if state := call.Metadata[keyTraceState]; state != "" {
-			call.Trace += " " + state
+// all returns the pairs of the metadata. frameReader has checked them.
+func (h *head) all() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for rest := h.metadata; rest != ""; {
+			key, value, next, err := cutPair(rest)
+			if rest = next; err != nil || !yield(key, value) {
+				return
+			}
 		}
 	}
-	call.IdempotencyKey = call.Metadata[keyIdempotency]
-}
-
-// control sets the field of a call for which a key stands. It reports false if the key belongs into
-// the metadata of the call.
-func control(call *yodel.Call, key, value string, now time.Time) bool {
-	switch key {
-	case keyTimeout:
-		if ms, err := strconv.ParseInt(value, 10, 64); err == nil && ms <= math.MaxInt64/int64(time.Millisecond) {
-			call.Deadline = now.Add(time.Duration(max(ms, 0)) * time.Millisecond)
-		}
-	case keyAttempt:
-		call.Attempt = number(value)
-	case keyBudget:
-		call.Budget = number(value)
-	case keyCriticality:
-		if n, err := strconv.ParseInt(value, 10, 32); err == nil {
-			call.Criticality = int(n)
-		}
-	case keyTenant:
-		call.Tenant = value
-	case keyKey:
-		call.Key = value
-	case keyExplain:
-		call.Explain = value == "1"
-	default:
-		return false
-	}
-	return true
-}
-
-// number returns a decimal number that is not negative, or 0.
-func number(value string) int {
-	n, err := strconv.ParseUint(value, 10, 31)
-	if err != nil {
-		return 0
-	}
-	return int(n)
 }
 
 // requestMetadata returns the encoded metadata of a request. It fails if the caller has set a
@@ -133,28 +42,28 @@ func requestMetadata(ctx context.Context, call *yodel.Call, limits yodel.Limits)
 	for _, key := range slices.Sorted(maps.Keys(call.Metadata)) {
 		value := call.Metadata[key]
 		switch {
-		case reserved(key):
+		case rpcxwire.Reserved(key):
 			return "", notSent(yodel.InvalidArgument, "YDL2103", "%s: the metadata has the key %q, which is reserved in rpcx", call.Method, key)
-		case key == authorization:
-			key = keyAuth
+		case key == rpcxwire.Authorization:
+			key = rpcxwire.KeyAuth
 		}
 		b = appendPair(b, key, value)
 		n++
 	}
 	parent, state, _ := strings.Cut(call.Trace, " ")
-	for _, own := range []struct{ key, value string }{{keyIdempotency, call.IdempotencyKey}, {keyTraceParent, parent}, {keyTraceState, state}} {
+	for _, own := range []struct{ key, value string }{{rpcxwire.KeyIdempotency, call.IdempotencyKey}, {rpcxwire.KeyTraceParent, parent}, {rpcxwire.KeyTraceState, state}} {
 		if _, is := call.Metadata[own.key]; !is {
 			set(own.key, own.value)
 		}
 	}
-	set(keyTimeout, timeLeft(ctx, call))
-	set(keyAttempt, decimal(max(call.Attempt-1, 0))) // Attempt counts the attempt that is being sent
-	set(keyBudget, decimal(call.Budget))
-	set(keyCriticality, decimal(call.Criticality))
-	set(keyTenant, call.Tenant)
-	set(keyKey, call.Key)
+	set(rpcxwire.KeyTimeout, timeLeft(ctx, call))
+	set(rpcxwire.KeyAttempt, decimal(max(call.Attempt-1, 0))) // Attempt counts the attempt that is being sent
+	set(rpcxwire.KeyBudget, decimal(call.Budget))
+	set(rpcxwire.KeyCriticality, decimal(call.Criticality))
+	set(rpcxwire.KeyTenant, call.Tenant)
+	set(rpcxwire.KeyKey, call.Key)
 	if call.Explain {
-		set(keyExplain, "1")
+		set(rpcxwire.KeyExplain, "1")
 	}
 	if len(b) > limits.MaxMetadata || n > limits.MaxPairs {
 		return "", notSent(yodel.ResourceExhausted, "YDL2203", "%s: the metadata has %d bytes in %d pairs; this client's limits are %d and %d",
@@ -194,7 +103,7 @@ func replyMetadata(b []byte, call *yodel.Call) ([]byte, error) {
 	header, trailer := call.Header(), call.Trailer
 	for _, md := range []yodel.Metadata{header, trailer} {
 		for key, value := range md {
-			if reserved(key) {
+			if rpcxwire.Reserved(key) {
 				return nil, fmt.Errorf("the metadata of the reply has the key %q, which is reserved in rpcx", key)
 			}
 			b = appendPair(b, key, value)
@@ -206,21 +115,21 @@ func replyMetadata(b []byte, call *yodel.Call) ([]byte, error) {
 // errorMetadata appends the metadata of an error. The text alone says all of an error that has only
 // a text, and of those for which rpcx has a text of its own.
 func errorMetadata(b []byte, text string, e *yodel.Error) []byte {
-	b = appendPair(b, keyError, text)
-	if _, ok := textErrors(text); ok {
+	b = appendPair(b, rpcxwire.KeyError, text)
+	if _, ok := rpcxwire.Parse(text); ok {
 		return b
 	}
 	if e.Code != yodel.Unknown || e.ID != "" { // otherwise the text is unchanged
-		b = appendPair(b, keyErrorCode, e.Code.String())
+		b = appendPair(b, rpcxwire.KeyErrorCode, e.Code.String())
 	}
 	if e.ID != "" {
-		b = appendPair(b, keyErrorID, e.ID)
+		b = appendPair(b, rpcxwire.KeyErrorID, e.ID)
 	}
 	if e.RetryAfter > 0 {
-		b = appendPair(b, keyRetryAfter, strconv.FormatInt(int64((e.RetryAfter+time.Millisecond-1)/time.Millisecond), 10))
+		b = appendPair(b, rpcxwire.KeyRetryAfter, strconv.FormatInt(int64((e.RetryAfter+time.Millisecond-1)/time.Millisecond), 10))
 	}
 	if e.NotProcessed {
-		b = appendPair(b, keyNotProcessed, "1")
+		b = appendPair(b, rpcxwire.KeyNotProcessed, "1")
 	}
 	return b
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -18,6 +19,8 @@ var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func newCall() *yodel.Call { return &yodel.Call{Method: "Arith.Mul"} }
 
 func limits() yodel.Limits { return yodel.Limits{MaxMetadata: 16 << 10, MaxPairs: 128} }
+
+func describe(call *yodel.Call, h *head) { rpcxwire.Describe(call, h.all(), h.pairs, start) }
 
 // What a client says about a call arrives at the server.
 func TestMetadataOfRequests(t *testing.T) {
@@ -35,7 +38,7 @@ func TestMetadataOfRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := newCall()
-	describe(got, &head{metadata: encoded, pairs: pairs}, start)
+	describe(got, &head{metadata: encoded, pairs: pairs})
 	want := maps.Clone(sent.Metadata)
 	want["idempotency-key"] = "once"
 	want["traceparent"], want["tracestate"], _ = strings.Cut(sent.Trace, " ")
@@ -56,7 +59,7 @@ func TestDeadlines(t *testing.T) {
 		"": -1, "x": -1, "1.5": -1, "9223372036854775807": -1, "99999999999999999999": -1, "1": time.Millisecond, "5000": 5 * time.Second, "0": 0, "-5": 0,
 	} {
 		call := newCall()
-		describe(call, &head{metadata: pairsOf(keyTimeout, value), pairs: 1}, start)
+		describe(call, &head{metadata: pairsOf(rpcxwire.KeyTimeout, value), pairs: 1})
 		if got := call.Deadline; want < 0 && !got.IsZero() || want >= 0 && got.Sub(start) != want {
 			t.Errorf("%q: got %v, want %v later than the start", value, got, want)
 		}
@@ -66,7 +69,7 @@ func TestDeadlines(t *testing.T) {
 // The last of several pairs with one key counts, as in rpcx.
 func TestDuplicateKeys(t *testing.T) {
 	call := newCall()
-	describe(call, &head{metadata: pairsOf("k", "1", "k", "2"), pairs: 2}, start)
+	describe(call, &head{metadata: pairsOf("k", "1", "k", "2"), pairs: 2})
 	if call.Metadata["k"] != "2" {
 		t.Errorf("got %q", call.Metadata)
 	}
@@ -81,9 +84,9 @@ func TestMetadataThatCannotBeSent(t *testing.T) {
 		metadata yodel.Metadata
 		id, says string
 	}{
-		"an error":       {yodel.Metadata{keyError: "x"}, "YDL2103", `"__rpcx_error__"`},
-		"a timeout":      {yodel.Metadata{keyTimeout: "5"}, "YDL2103", `"__ServerTimeout"`},
-		"__AUTH":         {yodel.Metadata{keyAuth: "x"}, "YDL2103", `"__AUTH"`},
+		"an error":       {yodel.Metadata{rpcxwire.KeyError: "x"}, "YDL2103", `"__rpcx_error__"`},
+		"a timeout":      {yodel.Metadata{rpcxwire.KeyTimeout: "5"}, "YDL2103", `"__ServerTimeout"`},
+		"__AUTH":         {yodel.Metadata{rpcxwire.KeyAuth: "x"}, "YDL2103", `"__AUTH"`},
 		"an own key":     {yodel.Metadata{"yodel-tenant": "x"}, "YDL2103", `"yodel-tenant"`},
 		"a large value":  {yodel.Metadata{"x": strings.Repeat("x", 16<<10)}, "YDL2203", "16384"},
 		"too many pairs": {many, "YDL2203", "129 pairs"},
@@ -110,7 +113,7 @@ func TestErrorsOnTheWire(t *testing.T) {
 		{Code: yodel.Internal, Message: strings.Repeat("long ", 500)},
 		{Code: yodel.Internal, Message: "x"},
 	} {
-		encoded := errorMetadata(nil, textOf(sent), sent)
+		encoded := errorMetadata(nil, rpcxwire.Text(sent), sent)
 		pairs := make(map[string]string)
 		for rest := string(encoded); rest != ""; {
 			var key, value string
@@ -136,12 +139,12 @@ func TestErrorsOfOtherServers(t *testing.T) {
 		"rpcx: can't find method Nope": {Code: yodel.Unimplemented, Message: "rpcx: can't find method Nope", ID: "YDL2002", NotProcessed: true},
 		"can not find codec for 9":     {Code: yodel.Unimplemented, Message: "can not find codec for 9", ID: "YDL2003", NotProcessed: true},
 	} {
-		got := errorOf(map[string]string{keyError: text})
+		got := errorOf(map[string]string{rpcxwire.KeyError: text})
 		if got.Code != want.Code || got.Message != want.Message || got.ID != want.ID || got.NotProcessed != want.NotProcessed {
 			t.Errorf("%q: got %+v", text, got)
 		}
 	}
-	for _, metadata := range []map[string]string{nil, {keyError: ""}, {keyErrorCode: "nonsense"}, {keyErrorCode: "ok", keyRetryAfter: "-5"}, {keyRetryAfter: "18446744073709551615"}} {
+	for _, metadata := range []map[string]string{nil, {rpcxwire.KeyError: ""}, {rpcxwire.KeyErrorCode: "nonsense"}, {rpcxwire.KeyErrorCode: "ok", rpcxwire.KeyRetryAfter: "-5"}, {rpcxwire.KeyRetryAfter: "18446744073709551615"}} {
 		if got := errorOf(metadata); got.Code != yodel.Unknown || got.Message == "" || got.RetryAfter != 0 {
 			t.Errorf("%q: got %+v", metadata, got)
 		}

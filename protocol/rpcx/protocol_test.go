@@ -18,6 +18,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
@@ -87,7 +88,7 @@ func (c *testClient) Do(ctx context.Context, call *yodel.Call) error {
 		metadata = appendPair(metadata, key, value)
 	}
 	if at, ok := ctx.Deadline(); ok {
-		metadata = appendPair(metadata, keyTimeout, strconv.FormatInt(time.Until(at).Milliseconds(), 10))
+		metadata = appendPair(metadata, rpcxwire.KeyTimeout, strconv.FormatInt(time.Until(at).Milliseconds(), 10))
 	}
 	path, method, _ := strings.Cut(call.Method, ".")
 	h := head{serialize: 1, path: path, method: method, metadata: string(metadata), payload: len(args)}

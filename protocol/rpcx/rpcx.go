@@ -38,15 +38,32 @@
 // the reply is sent beside the error. Details of errors do not travel. An error with the code
 // Unauthenticated ends the connection after the replies to the other calls, as in rpcx.
 //
+// # Messages from the server
+//
+// A server sends a message to a client by a one-way call of its Peer. A program with rpcx receives
+// it from the channel of client.NewBidirectionalXClient or RegisterServerMessageChan, and a program
+// with yodel by WireOptions.Push. The message is encoded with the codec of the call:
+//
+//	peer := yodel.CallFrom(ctx).Peer() // of a handler, or one of Server.Peers
+//	err := peer.Do(ctx, &yodel.Call{Method: "topic.Event", Args: &payload, Codec: yodel.Raw, OneWay: true})
+//
+// Server.Peers has a client once its first call has begun. A client that does not receive messages
+// drops them, and the server does not learn that. Other calls of a Peer fail.
+//
 // # What rpcx does not have
 //
-// Streams, several values and attachments do not travel: such calls fail before they are sent.
-// Calls are not ordered. A client cannot cancel a call. The transfer of files and the streams of
-// rpcx, which use further connections, are not supported.
+// Streams of methods, several values and attachments do not travel: such calls fail before they are
+// sent. Calls are not ordered. A client cannot cancel a call.
+//
+// # Files and streams
+//
+// Rpcx transfers files, and has streams of bytes, over further connections. Transfers serves them,
+// and SendFile, DownloadFile and OpenStream are their clients.
 package rpcx
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,6 +72,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
+	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
 // Protocol serves clients of rpcx with the default Options.
@@ -72,33 +90,31 @@ type Options struct {
 
 const defaultPath = "/_rpcx_"
 
-// serializeTypes are the names of the codecs for the serialize types of rpcx.
-func serializeTypes() map[byte]string {
-	return map[byte]string{0: "raw", 1: "json", 2: "protobuf", 3: "msgpack", 4: "thrift"}
-}
-
 // With returns a Protocol that serves clients of rpcx. Its name is "rpcx". With panics if a
 // serialize type is larger than 15. O may be nil, and is copied.
 func With(o *Options) yodel.Protocol {
-	p := &protocol{codecs: serializeTypes(), connect: "CONNECT " + defaultPath + " "}
 	if o == nil {
-		return p
+		o = new(Options)
 	}
+	p := &protocol{codecs: rpcxwire.Codecs(), types: make(map[string]byte), connect: "CONNECT " + cmp.Or(o.Path, defaultPath) + " "}
 	for n := range o.Codecs {
 		if n > 15 {
 			panic(fmt.Sprintf("rpcx: there is no serialize type %d", n))
 		}
 	}
 	maps.Copy(p.codecs, o.Codecs)
-	if o.Path != "" {
-		p.connect = "CONNECT " + o.Path + " "
+	for n, name := range p.codecs {
+		if other, known := p.types[name]; !known || n < other {
+			p.types[name] = n
+		}
 	}
 	return p
 }
 
 type protocol struct {
 	codecs  map[byte]string
-	connect string // the beginning of the HTTP request
+	types   map[string]byte // the serialize types by the names of codecs
+	connect string          // the beginning of the HTTP request
 }
 
 // Name implements yodel.Protocol.
@@ -129,6 +145,10 @@ func (p *protocol) Serve(_ context.Context, s *yodel.Session) error {
 		session: s, protocol: p, limits: limits, replies: pipelined.NewReplies(s),
 		frames: frameReader{s.Reader, limits.MaxMetadata, limits.MaxPairs},
 	}
+	push := &pusher{session: s, protocol: p, replies: c.replies}
+	defer push.end()
+	defer s.Conn.Close() // for push, which may be writing
+	s.Push(push)
 	for {
 		if err := c.next(); err != nil {
 			if c.closing() {

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -16,7 +18,9 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
 // The server answers golden requests of rpcx with the bytes of rpcx.
@@ -66,25 +70,25 @@ func TestErrors(t *testing.T) {
 		want            map[string]string // the metadata; of the text only the beginning
 		reply           string
 	}{
-		{"Arith.Half", `{"A":5}`, 0, map[string]string{keyError: "aborted: only half of it", keyErrorCode: "aborted"}, `{"C":5}`},
-		{"Arith.Mul", `{"A":"x"}`, 0, map[string]string{keyError: "invalid_argument: Arith.Mul: the request does not fit", keyErrorCode: "invalid_argument", keyErrorID: "YDL2101", keyNotProcessed: "1"}, ""},
-		{"Arith.Mul", strings.Repeat("x", 1<<10+1), 0, map[string]string{keyError: "resource_exhausted: Arith.Mul: the request has 1025 bytes", keyErrorCode: "resource_exhausted", keyErrorID: "YDL2201", keyNotProcessed: "1"}, ""},
-		{"Arith.Mul", "x", gzipped, map[string]string{keyError: `unimplemented: Arith.Mul: this server does not have the compressor "gzip" [YDL2004]`, keyErrorCode: "unimplemented", keyErrorID: "YDL2004", keyNotProcessed: "1"}, ""},
-		{"Arith.Reserve", `{}`, 0, map[string]string{keyError: `internal: Arith.Reserve: the metadata of the reply has the key "__rpcx_error__"`, keyErrorCode: "internal", keyErrorID: "YDL2104"}, ""},
-		{"Arith.Attach", `{}`, 0, map[string]string{keyError: `internal: Arith.Attach: the reply has an attachment, which rpcx cannot carry`, keyErrorCode: "internal", keyErrorID: "YDL2104"}, `{"C":0}`},
-		{"Arith.Two", `{}`, 0, map[string]string{keyError: "invalid_argument: Arith.Two: the method is", keyErrorCode: "invalid_argument", keyErrorID: "YDL2005", keyNotProcessed: "1"}, ""},
-		{"Arith.Count", `{}`, 0, map[string]string{keyError: "invalid_argument: Arith.Count: the method is a feed", keyErrorCode: "invalid_argument", keyErrorID: "YDL2006", keyNotProcessed: "1"}, ""},
-		{"Arith.Exit", `{}`, 0, map[string]string{keyError: "internal: Arith.Exit: the handler ended its goroutine", keyErrorCode: "internal", keyErrorID: "YDL5002"}, ""},
+		{"Arith.Half", `{"A":5}`, 0, map[string]string{rpcxwire.KeyError: "aborted: only half of it", rpcxwire.KeyErrorCode: "aborted"}, `{"C":5}`},
+		{"Arith.Mul", `{"A":"x"}`, 0, map[string]string{rpcxwire.KeyError: "invalid_argument: Arith.Mul: the request does not fit", rpcxwire.KeyErrorCode: "invalid_argument", rpcxwire.KeyErrorID: "YDL2101", rpcxwire.KeyNotProcessed: "1"}, ""},
+		{"Arith.Mul", strings.Repeat("x", 1<<10+1), 0, map[string]string{rpcxwire.KeyError: "resource_exhausted: Arith.Mul: the request has 1025 bytes", rpcxwire.KeyErrorCode: "resource_exhausted", rpcxwire.KeyErrorID: "YDL2201", rpcxwire.KeyNotProcessed: "1"}, ""},
+		{"Arith.Mul", "x", gzipped, map[string]string{rpcxwire.KeyError: `unimplemented: Arith.Mul: this server does not have the compressor "gzip" [YDL2004]`, rpcxwire.KeyErrorCode: "unimplemented", rpcxwire.KeyErrorID: "YDL2004", rpcxwire.KeyNotProcessed: "1"}, ""},
+		{"Arith.Reserve", `{}`, 0, map[string]string{rpcxwire.KeyError: `internal: Arith.Reserve: the metadata of the reply has the key "__rpcx_error__"`, rpcxwire.KeyErrorCode: "internal", rpcxwire.KeyErrorID: "YDL2104"}, ""},
+		{"Arith.Attach", `{}`, 0, map[string]string{rpcxwire.KeyError: `internal: Arith.Attach: the reply has an attachment, which rpcx cannot carry`, rpcxwire.KeyErrorCode: "internal", rpcxwire.KeyErrorID: "YDL2104"}, `{"C":0}`},
+		{"Arith.Two", `{}`, 0, map[string]string{rpcxwire.KeyError: "invalid_argument: Arith.Two: the method is", rpcxwire.KeyErrorCode: "invalid_argument", rpcxwire.KeyErrorID: "YDL2005", rpcxwire.KeyNotProcessed: "1"}, ""},
+		{"Arith.Count", `{}`, 0, map[string]string{rpcxwire.KeyError: "invalid_argument: Arith.Count: the method is a feed", rpcxwire.KeyErrorCode: "invalid_argument", rpcxwire.KeyErrorID: "YDL2006", rpcxwire.KeyNotProcessed: "1"}, ""},
+		{"Arith.Exit", `{}`, 0, map[string]string{rpcxwire.KeyError: "internal: Arith.Exit: the handler ended its goroutine", rpcxwire.KeyErrorCode: "internal", rpcxwire.KeyErrorID: "YDL5002"}, ""},
 	} {
 		path, method, _ := strings.Cut(test.method, ".")
 		c.send(head{serialize: 1, flags: test.flags, path: path, method: method}, test.payload)
 		h, metadata, body := c.read()
-		text := test.want[keyError]
-		if !strings.HasPrefix(metadata[keyError], text) {
-			t.Errorf("%s: got the text %q, want %q", test.method, metadata[keyError], text)
+		text := test.want[rpcxwire.KeyError]
+		if !strings.HasPrefix(metadata[rpcxwire.KeyError], text) {
+			t.Errorf("%s: got the text %q, want %q", test.method, metadata[rpcxwire.KeyError], text)
 		}
-		delete(metadata, keyError)
-		delete(test.want, keyError)
+		delete(metadata, rpcxwire.KeyError)
+		delete(test.want, rpcxwire.KeyError)
 		if h.flags != response|failed || !maps.Equal(metadata, test.want) || body != test.reply {
 			t.Errorf("%s: got %+v, %q, %q, want %q, %q", test.method, h, metadata, body, test.want, test.reply)
 		}
@@ -94,7 +98,7 @@ func TestErrors(t *testing.T) {
 func TestMetadata(t *testing.T) {
 	s := serve(t, yodel.ServerOptions{})
 	c := dial(t, s.addr)
-	metadata := pairsOf("k", "v", "e", "", "ü", "ö", keyAuth, "secret", keyTimeout, "90500", "yodel-tenant", "anna", keyAttempt, "2")
+	metadata := pairsOf("k", "v", "e", "", "ü", "ö", rpcxwire.KeyAuth, "secret", rpcxwire.KeyTimeout, "90500", "yodel-tenant", "anna", rpcxwire.KeyAttempt, "2")
 	c.send(head{serialize: 1, seq: 1 << 40, path: "Arith", method: "Describe", metadata: metadata}, `{}`)
 	h, got, body := c.read()
 	if h.flags != response || h.seq != 1<<40 || !maps.Equal(got, map[string]string{"header": "1", "trailer": "2", "empty": ""}) {
@@ -113,7 +117,7 @@ func TestMetadata(t *testing.T) {
 	}
 	many := strings.Repeat(pairsOf("k", ""), 129)
 	c.send(head{serialize: 1, path: "Arith", method: "Mul", metadata: many}, `{}`)
-	if h, got, _ := c.read(); h.flags != response|failed || got[keyErrorID] != "YDL2203" || got[keyNotProcessed] != "1" {
+	if h, got, _ := c.read(); h.flags != response|failed || got[rpcxwire.KeyErrorID] != "YDL2203" || got[rpcxwire.KeyNotProcessed] != "1" {
 		t.Errorf("got %+v, %q", h, got)
 	}
 }
@@ -149,11 +153,11 @@ func TestCompression(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.send(head{flags: gzipped, path: "Arith", method: "Echo"}, string(bomb))
-	if h, got, _ := c.read(); h.flags != response|failed || got[keyErrorID] != "YDL2204" {
+	if h, got, _ := c.read(); h.flags != response|failed || got[rpcxwire.KeyErrorID] != "YDL2204" {
 		t.Errorf("got %+v, %q", h, got)
 	}
 	c.send(head{flags: gzipped, path: "Arith", method: "Echo"}, "not gzip")
-	if h, got, _ := c.read(); h.flags != response|failed || got[keyErrorID] != "YDL2205" {
+	if h, got, _ := c.read(); h.flags != response|failed || got[rpcxwire.KeyErrorID] != "YDL2205" {
 		t.Errorf("got %+v, %q", h, got)
 	}
 }
@@ -213,19 +217,19 @@ func TestUnauthenticated(t *testing.T) {
 			}
 		}}})
 		c := dial(t, s.addr)
-		c.send(head{serialize: 1, seq: 1, path: "Arith", method: "Wait", metadata: pairsOf(keyAuth, "good")}, `{}`)
+		c.send(head{serialize: 1, seq: 1, path: "Arith", method: "Wait", metadata: pairsOf(rpcxwire.KeyAuth, "good")}, `{}`)
 		<-s.arith.began
 		c.send(head{flags: heartbeat, seq: 2}, "")
 		if h, _, _ := c.read(); h.seq != 2 {
 			t.Errorf("got %+v, want the heartbeat", h)
 		}
-		c.send(head{flags: kind, serialize: 1, seq: 3, path: "Arith", method: "Mul", metadata: pairsOf(keyAuth, "bad")}, `{}`)
+		c.send(head{flags: kind, serialize: 1, seq: 3, path: "Arith", method: "Mul", metadata: pairsOf(rpcxwire.KeyAuth, "bad")}, `{}`)
 		if kind == 0 {
 			h, got, _ := c.read()
-			if h.seq != 3 || h.flags != response|failed || got[keyError] != "unauthenticated: invalid token" || got[keyErrorCode] != "unauthenticated" {
+			if h.seq != 3 || h.flags != response|failed || got[rpcxwire.KeyError] != "unauthenticated: invalid token" || got[rpcxwire.KeyErrorCode] != "unauthenticated" {
 				t.Errorf("got %+v, %q", h, got)
 			}
-			c.send(head{serialize: 1, seq: 4, path: "Arith", method: "Mul", metadata: pairsOf(keyAuth, "good")}, `{}`) // it gets no answer
+			c.send(head{serialize: 1, seq: 4, path: "Arith", method: "Mul", metadata: pairsOf(rpcxwire.KeyAuth, "good")}, `{}`) // it gets no answer
 		}
 		s.arith.release <- struct{}{}
 		if h, _, _ := c.read(); h.seq != 1 || h.flags != response {
@@ -301,4 +305,57 @@ func TestUserCodecs(t *testing.T) {
 		}
 	}()
 	With(&Options{Codecs: map[byte]string{16: "json"}})
+}
+
+// A server sends messages to a client that has not asked for them.
+func TestServerPush(t *testing.T) {
+	s := serve(t, yodel.ServerOptions{Limits: yodel.Limits{MaxMessage: 100}})
+	c := dial(t, s.addr)
+	c.send(head{serialize: 1, path: "Arith", method: "Mul"}, `{"A":2,"B":3}`)
+	c.read()
+	peers := s.Peers()
+	if len(peers) != 1 {
+		t.Fatalf("%d peers", len(peers))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // messages have no deadline
+	defer cancel()
+	hello := []byte("hello")
+	event := func() *yodel.Call {
+		return &yodel.Call{Method: "topic.evt", Args: &hello, Codec: yodel.Raw, OneWay: true, Metadata: yodel.Metadata{"k": "v"}}
+	}
+	if err := peers[0].Do(ctx, event()); err != nil {
+		t.Fatal(err)
+	}
+	golden := unhex(t, "0800200000000000000000010000002700000005746f706963000000036576740000000a000000016b00000001760000000568656c6c6f")
+	got := make([]byte, len(golden))
+	if _, err := io.ReadFull(c.frames, got); err != nil || !bytes.Equal(got, golden) {
+		t.Errorf("got %x, %v, want %x", got, err, golden)
+	}
+	for i := range 100 {
+		if err := peers[0].Do(ctx, &yodel.Call{Method: "Event", Args: &Args{A: i}, OneWay: true}); err != nil {
+			t.Fatal(err)
+		}
+		h, _, body := c.read()
+		if want := fmt.Sprintf(`{"A":%d,"B":0}`, i); h.seq != uint64(i)+2 || !h.isPush() || h.serialize != 1 || h.path != "" || h.method != "Event" || body != want {
+			t.Fatalf("got %+v with %s, want %s", h, body, want)
+		}
+	}
+	large := make([]byte, 101)
+	for what, call := range map[string]*yodel.Call{
+		"a call with a reply":  {Method: "Event", Args: &hello, Codec: yodel.Raw, Reply: &hello},
+		"an attachment":        {Method: "Event", Args: &hello, Codec: yodel.Raw, OneWay: true, Attachment: hello},
+		"an unknown codec":     {Method: "Event", Args: &hello, Codec: gob.Codec, OneWay: true},
+		"a reserved key":       {Method: "Event", Args: &hello, Codec: yodel.Raw, OneWay: true, Metadata: yodel.Metadata{rpcxwire.KeyError: "x"}},
+		"too large a message":  {Method: "Event", Args: &large, Codec: yodel.Raw, OneWay: true},
+		"an unencodable value": {Method: "Event", Args: func() {}, OneWay: true},
+	} {
+		if err := peers[0].Do(ctx, call); !yodel.NotProcessed(err) {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+	_ = c.Close() // so that the session ends
+	<-peers[0].Done()
+	if err := peers[0].Do(ctx, event()); !errors.Is(err, yodel.Unavailable) || !yodel.NotProcessed(err) {
+		t.Errorf("after the end of the connection: got %v", err)
+	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
+	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
 // A conn is the server's side of a connection.
@@ -94,7 +95,7 @@ func (c *conn) call(h *head) error {
 // admit describes the call and admits it. It returns the reason if the call cannot run.
 func (c *conn) admit(h *head, v *yodel.Served) *yodel.Error {
 	call := v.Call()
-	describe(call, h, time.Now())
+	rpcxwire.Describe(call, h.all(), h.pairs, time.Now())
 	call.OneWay = h.is(oneWay)
 	if e := v.Admit(h.payload, true); e != nil {
 		return e

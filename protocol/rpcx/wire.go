@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"sync/atomic"
 	"time"
@@ -49,15 +48,10 @@ func WireWith(codec yodel.Codec, o *WireOptions) yodel.Wire {
 	if o == nil {
 		o = new(WireOptions)
 	}
-	names := With(&Options{Codecs: o.Codecs}).(*protocol).codecs //nolint:forcetypeassert // as With returns it
-	w := &wire{codec: codec, types: make(map[string]byte), path: o.Path, push: o.Push, dropped: o.Dropped}
+	types := With(&Options{Codecs: o.Codecs}).(*protocol).types //nolint:forcetypeassert // as With returns it
+	w := &wire{codec: codec, types: types, path: o.Path, push: o.Push, dropped: o.Dropped}
 	if w.dropped == nil {
 		w.dropped = new(atomic.Int64)
-	}
-	for n, name := range maps.All(names) {
-		if _, known := w.types[name]; !known || n < w.types[name] {
-			w.types[name] = n
-		}
 	}
 	return w
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/yodel-rpc/yodel/codec/gob"
 	"github.com/yodel-rpc/yodel/compress/flate"
 	"github.com/yodel-rpc/yodel/compress/gzip"
+	"github.com/yodel-rpc/yodel/protocol/internal/rpcxwire"
 )
 
 // calling returns a client that calls servers of rpcx.
@@ -121,7 +122,7 @@ func TestWireErrors(t *testing.T) {
 		"encoding":    {&yodel.Call{Method: "Arith.Mul", Args: func() {}}, yodel.InvalidArgument, "YDL2103", "func()", true},
 		"large":       {&yodel.Call{Method: "Arith.Echo", Args: &large, Codec: yodel.Raw}, yodel.ResourceExhausted, "YDL2201", "1025 bytes", true},
 		"large reply": {&yodel.Call{Method: "Arith.Large", Args: &Args{}, Reply: new([]byte), Codec: yodel.Raw}, yodel.ResourceExhausted, "YDL2202", "this client's limit is 1024", false},
-		"reserved":    {&yodel.Call{Method: "Arith.Mul", Args: &Args{}, Metadata: yodel.Metadata{keyError: "x"}}, yodel.InvalidArgument, "YDL2103", keyError, true},
+		"reserved":    {&yodel.Call{Method: "Arith.Mul", Args: &Args{}, Metadata: yodel.Metadata{rpcxwire.KeyError: "x"}}, yodel.InvalidArgument, "YDL2103", rpcxwire.KeyError, true},
 	} {
 		if name == "large reply" {
 			test.call.Args = &[]byte{}

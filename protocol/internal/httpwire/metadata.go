@@ -130,13 +130,21 @@ func Options(h http.Header, call *yodel.Call) {
 		}
 	}
 	call.Attempt = number(h.Get(headerAttempts), 0, 1<<20)
-	if h.Get("Origin") != "" {
+	if FromPage(h) {
 		return
 	}
 	call.Budget = number(h.Get(headerBudget), 0, 1<<20)
 	call.Criticality = number(h.Get(headerCriticality), -100, 100)
 	call.Tenant, call.Key = h.Get(headerTenant), h.Get(headerKey)
 	call.Explain = h.Get(headerExplain) == "1"
+}
+
+// FromPage reports whether a request with the headers h comes from a web page.
+func FromPage(h http.Header) bool { return h.Get("Origin") != "" }
+
+// Disown resets the fields of a call that a web page cannot set.
+func Disown(call *yodel.Call) {
+	call.Budget, call.Criticality, call.Tenant, call.Key, call.Explain = 0, 0, "", "", false
 }
 
 // number parses a number between least and most. It returns 0 for anything else.

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rpcxwire is what the frames of rpcx and the requests of its HTTP gateway have in common:
+// the names of codecs, the keys of metadata, and the texts of errors.
+package rpcxwire
+
+import (
+	"cmp"
+	"iter"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Codecs returns the names of the codecs for the serialize types of rpcx.
+func Codecs() map[byte]string {
+	return map[byte]string{0: "raw", 1: "json", 2: "protobuf", 3: "msgpack", 4: "thrift"}
+}
+
+// Keys of metadata that rpcx gives a meaning.
+const (
+	KeyAuth    = "__AUTH"
+	KeyTimeout = "__ServerTimeout" // decimal milliseconds
+	KeyError   = "__rpcx_error__"
+	KeyAddress = "__ServerAddress" // rpcx clients set it in what they received
+)
+
+// Keys of metadata that yodel gives a meaning. Other implementations ignore them.
+const (
+	KeyErrorID      = "yodel-error-id"
+	KeyErrorCode    = "yodel-error-code" // a name such as not_found
+	KeyRetryAfter   = "yodel-retry-after-ms"
+	KeyNotProcessed = "yodel-not-processed" // "1"
+	KeyAttempt      = "grpc-previous-rpc-attempts"
+	KeyBudget       = "yodel-budget"
+	KeyCriticality  = "yodel-criticality"
+	KeyTenant       = "yodel-tenant"
+	KeyKey          = "yodel-key"
+	KeyExplain      = "yodel-explain" // "1"
+	KeyIdempotency  = "idempotency-key"
+	KeyTraceParent  = "traceparent"
+	KeyTraceState   = "tracestate"
+
+	Authorization = "authorization" // the key of KeyAuth in yodel.Metadata
+)
+
+// Reserved reports whether a key is one that this package sets, so that a caller or a handler must
+// not set it. Keys of other packages with the prefix "yodel-" are reserved too.
+func Reserved(key string) bool {
+	switch key {
+	case KeyAuth, KeyTimeout, KeyError, KeyAddress, KeyAttempt:
+		return true
+	}
+	return strings.HasPrefix(key, "yodel-")
+}
+
+// Describe copies the metadata of a request, which has n pairs, to the fields of a call. A deadline
+// counts from now. A time that is 0 or negative has passed, as in rpcx, and a time that is not a
+// number is ignored.
+func Describe(call *yodel.Call, pairs iter.Seq2[string, string], n int, now time.Time) {
+	for key, value := range pairs {
+		if control(call, key, value, now) {
+			continue
+		}
+		if call.Metadata == nil {
+			call.Metadata = make(yodel.Metadata, n)
+		}
+		if key == KeyAuth {
+			key = Authorization
+		}
+		call.Metadata[key] = value
+	}
+	if parent := call.Metadata[KeyTraceParent]; parent != "" {
+		call.Trace = parent
+		if state := call.Metadata[KeyTraceState]; state != "" {
+			call.Trace += " " + state
+		}
+	}
+	call.IdempotencyKey = call.Metadata[KeyIdempotency]
+}
+
+// control sets the field of a call for which a key stands. It reports false if the key belongs into
+// the metadata of the call.
+func control(call *yodel.Call, key, value string, now time.Time) bool {
+	switch key {
+	case KeyTimeout:
+		if ms, err := strconv.ParseInt(value, 10, 64); err == nil && ms <= math.MaxInt64/int64(time.Millisecond) {
+			call.Deadline = now.Add(time.Duration(max(ms, 0)) * time.Millisecond)
+		}
+	case KeyAttempt:
+		call.Attempt = number(value)
+	case KeyBudget:
+		call.Budget = number(value)
+	case KeyCriticality:
+		if n, err := strconv.ParseInt(value, 10, 32); err == nil {
+			call.Criticality = int(n)
+		}
+	case KeyTenant:
+		call.Tenant = value
+	case KeyKey:
+		call.Key = value
+	case KeyExplain:
+		call.Explain = value == "1"
+	default:
+		return false
+	}
+	return true
+}
+
+// number returns a decimal number that is not negative, or 0.
+func number(value string) int {
+	n, err := strconv.ParseUint(value, 10, 31)
+	if err != nil {
+		return 0
+	}
+	return int(n)
+}
+
+// The texts by which rpcx says that it cannot begin a call. Callers compare them.
+const (
+	NoService = "rpcx: can't find service "
+	NoMethod  = "rpcx: can't find method "
+	NoCodec   = "can not find codec for "
+)
+
+// TextOf returns the text of the error of a call for a client. For errors that rpcx knows, it is
+// the text of rpcx.
+func TextOf(s *yodel.Session, v *yodel.Served, path, method string, serialize byte, e *yodel.Error) string {
+	if e.Code == yodel.Unimplemented && e.NotProcessed {
+		switch {
+		case v.Kind() == "" && s.HasService(path):
+			return NoMethod + method
+		case v.Kind() == "":
+			return NoService + path
+		case v.Call().Codec == nil:
+			return NoCodec + strconv.Itoa(int(serialize))
+		}
+	}
+	return Text(e)
+}
+
+// Text returns the text of an error for a client. For a handler's error without a code it is the
+// unchanged text. For any other error, it is the code, the text and the ID.
+func Text(e *yodel.Error) string {
+	if e.Code == yodel.Unknown && e.ID == "" {
+		return cmp.Or(e.Message, e.Code.String())
+	}
+	text := e.Code.String() + ": " + e.Message
+	if e.ID != "" {
+		text += " [" + e.ID + "]"
+	}
+	return text
+}
+
+// Parse returns the error for a text of rpcx by which a server says that it cannot begin a
+// call. It reports false for any other text.
+func Parse(text string) (*yodel.Error, bool) {
+	for _, known := range []struct{ prefix, id string }{{NoService, "YDL2001"}, {NoMethod, "YDL2002"}, {NoCodec, "YDL2003"}} {
+		if strings.HasPrefix(text, known.prefix) {
+			return &yodel.Error{Code: yodel.Unimplemented, ID: known.id, Message: text, NotProcessed: true}, true
+		}
+	}
+	return nil, false
+}
