@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	apache "github.com/apache/thrift/lib/go/thrift"
 
@@ -41,14 +40,7 @@ func TestApacheClients(t *testing.T) {
 		}
 		all.Wait()
 		for range 3 {
-			select {
-			case n := <-s.OneWay:
-				if n != 42 {
-					t.Errorf("a oneway call had the argument %d", n)
-				}
-			case <-time.After(10 * time.Second):
-				t.Fatal("a oneway call was not executed")
-			}
+			executed(t, s.OneWay, 42)
 		}
 	})
 }
@@ -82,6 +74,7 @@ func checkApache(t *testing.T, clients apacheClients) {
 	echoes(t, "testI64", c.TestI64, -34359738368, math.MaxInt64, math.MinInt64)
 	echoes(t, "testDouble", c.TestDouble, -5.235098235, 0, math.Inf(1), math.MaxFloat64)
 	echoes(t, "testBinary", c.TestBinary, []byte{}, []byte{0, 255})
+	echoes(t, "testUuid", c.TestUuid, apache.Tuuid{1, 2, 15: 255}, apache.Tuuid{})
 	five := &thrifttest.Xtruct{StringThing: "Zero", ByteThing: 1, I32Thing: -3, I64Thing: -5}
 	echoes(t, "testStruct", c.TestStruct, five, &thrifttest.Xtruct{})
 	echoes(t, "testNest", c.TestNest, &thrifttest.Xtruct2{ByteThing: 1, StructThing: five, I32Thing: 5})

@@ -7,7 +7,7 @@
 //
 //	GOWORK=off go test ./...
 //
-// To generate the code again, use version 0.17 of the compiler:
+// To generate the code again, use version 0.25 of the compiler:
 //
 //	thrift -r --gen go:skip_remote,package_prefix=github.com/yodel-rpc/yodel/conformance/thrift/gen/ -out gen thrifttest.thrift
 package thrift
