@@ -237,8 +237,9 @@ func (v *Served) fail(e *Error) *Error {
 }
 
 // Run executes the call on the calling goroutine: observers, middleware and the method. The
-// handler's context ends at the deadline of Call and with the session. Run returns the error for
-// the caller, or nil. It recovers panics. If the handler ends the goroutine, Run does not return.
+// handler's context ends at the deadline of Call and with the session. The context of a one-way
+// call does not end when the client disconnects, because that client does not wait. Run returns the
+// error for the caller, or nil. It recovers panics. If the handler ends the goroutine, Run does not return.
 // The Protocol's deferred functions then get the error from Outcome.
 func (v *Served) Run() *Error {
 	in := &v.in
@@ -264,6 +265,9 @@ func (v *Served) Run() *Error {
 	}
 	if in.method != nil {
 		in.method.stats.Begin()
+	}
+	if in.call.OneWay {
+		in.handling.Context = in.session.life
 	}
 	if at := in.call.Deadline; !at.IsZero() {
 		ctx, cancel := context.WithDeadline(in.handling.Context, at)
@@ -363,8 +367,8 @@ func (v *Served) Fail(err error) *Error {
 	return v.Outcome()
 }
 
-// Cancel ends the context of the handler. A Protocol calls Cancel when the caller has disconnected
-// or no longer wants the reply.
+// Cancel ends the context of the handler, unless the call is one-way and running. A Protocol calls
+// Cancel when the caller has disconnected or no longer wants the reply.
 func (v *Served) Cancel() { v.in.cancel(mux.ErrCallerGone) }
 
 // End ends the call: it counts and records the call and frees its room. V must not be used

@@ -50,6 +50,8 @@ type Session struct {
 	server *Server
 	ctx    context.Context //nolint:containedctx // parent of all calls' contexts; ends with the session
 	cancel context.CancelCauseFunc
+	life   context.Context //nolint:containedctx // parent of ctx and of running one-way calls; ends when Shutdown stops waiting
+	end    context.CancelCauseFunc
 	first  []byte // bytes read before the protocol was known
 	calls  sync.WaitGroup
 	room   room // the limits of this connection
@@ -120,7 +122,8 @@ func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
 		Conn: nc, Peer: peer, server: s, draining: make(chan struct{}), open: make(map[*Served]struct{}),
 		writing: make(chan struct{}, 1), lastEnd: time.Now(),
 	}
-	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
+	ses.life, ses.end = context.WithCancelCause(context.Background())
+	ses.ctx, ses.cancel = context.WithCancelCause(ses.life)
 	ses.greet = sync.OnceValue(ses.connect)
 	peer.ended = ses.ctx.Done()
 	return ses
@@ -652,7 +655,7 @@ func (ses *Session) stopReading() bool {
 
 // abort implements connection.
 func (ses *Session) abort() {
-	ses.cancel(mux.ErrClosed)
+	ses.end(mux.ErrClosed)
 	if ses.Conn != nil {
 		_ = ses.Conn.Close() // the server abandons the connection
 	}
