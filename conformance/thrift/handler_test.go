@@ -25,8 +25,8 @@ func (*handler) TestBinary(_ context.Context, v []byte) ([]byte, error)   { retu
 func (*handler) TestUuid(_ context.Context, v apache.Tuuid) (apache.Tuuid, error) {
 	return v, nil
 }
-func (*handler) TestSet(_ context.Context, v []int32) ([]int32, error)    { return v, nil }
-func (*handler) TestList(_ context.Context, v []int32) ([]int32, error)   { return v, nil }
+func (*handler) TestSet(_ context.Context, v []int32) ([]int32, error)  { return v, nil }
+func (*handler) TestList(_ context.Context, v []int32) ([]int32, error) { return v, nil }
 func (*handler) SecondtestString(_ context.Context, v string) (string, error) {
 	return `testString("` + v + `")`, nil
 }

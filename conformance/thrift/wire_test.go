@@ -40,8 +40,8 @@ func returns[T any](t *testing.T, c *yodel.Client, method string, want T, args .
 	same(t, method, got, err, want)
 }
 
-// checkYodel calls the methods of the cross test. Undeclared is the text of an exception that is not
-// declared.
+// checkYodel calls the methods of the cross test. Undeclared is the text of an exception that is
+// not declared.
 func checkYodel(t *testing.T, c *yodel.Client, undeclared string) {
 	if err := c.Call(t.Context(), "ThriftTest.testVoid", yodel.Values{}, yodel.Values{}); err != nil {
 		t.Errorf("testVoid: %v", err)
