@@ -237,10 +237,10 @@ func (v *Served) fail(e *Error) *Error {
 }
 
 // Run executes the call on the calling goroutine: observers, middleware and the method. The
-// handler's context ends at the deadline of Call and with the session. The context of a one-way
-// call does not end when the client disconnects, because that client does not wait. Run returns the
-// error for the caller, or nil. It recovers panics. If the handler ends the goroutine, Run does not
-// return. The Protocol's deferred functions then get the error from Outcome.
+// handler's context ends at the deadline of Call and with the session, or 30 s after the session if
+// the call is one-way. Run returns the error for the caller, or nil. It recovers panics. If the
+// handler ends the goroutine, Run does not return. The Protocol's deferred functions then get the
+// error from Outcome.
 func (v *Served) Run() *Error {
 	in := &v.in
 	if b := in.as; v.Several != b.positional && !in.running.Load() { // before running is set, because Session.executing reads it then
@@ -267,11 +267,11 @@ func (v *Served) Run() *Error {
 		in.method.stats.Begin()
 	}
 	if in.call.OneWay {
-		in.handling.Context = in.session.life
+		in.handling.Context = in.session.life //nolint:fatcontext // once for each call
 	}
 	if at := in.call.Deadline; !at.IsZero() {
 		ctx, cancel := context.WithDeadline(in.handling.Context, at)
-		in.handling.Context = ctx //nolint:fatcontext // once for each call
+		in.handling.Context = ctx
 		defer cancel()
 	}
 	returned := false

@@ -50,7 +50,7 @@ type Session struct {
 	server *Server
 	ctx    context.Context //nolint:containedctx // parent of all calls' contexts; ends with the session
 	cancel context.CancelCauseFunc
-	life   context.Context //nolint:containedctx // parent of ctx and of running one-way calls; ends when Shutdown stops waiting
+	life   context.Context //nolint:containedctx // parent of ctx and of running one-way calls; ends orphanTime later, or when Shutdown stops waiting
 	end    context.CancelCauseFunc
 	first  []byte // bytes read before the protocol was known
 	calls  sync.WaitGroup
@@ -101,6 +101,9 @@ const (
 	silentTime = 5 * time.Minute
 	// quietTime is how long a session without open calls lasts while the server drains.
 	quietTime = 50 * time.Millisecond
+	// orphanTime is how long one-way calls may go on when their client has disconnected, as in
+	// package mux.
+	orphanTime = 30 * time.Second
 	// leastPace is the lowest rate, in bytes per second, at which the rest of a message must
 	// arrive.
 	leastPace = 4 << 10
@@ -462,7 +465,9 @@ func (ses *Session) serve(p Protocol, name string) {
 	aborted := context.Cause(ses.ctx) == mux.ErrClosed //nolint:errorlint // it is set bare
 	ses.cancel(mux.ErrCallerGone)
 	_ = ses.Conn.Close() // there is nothing more to say
+	orphans := time.AfterFunc(orphanTime, func() { ses.end(mux.ErrCallerGone) })
 	ses.calls.Wait()
+	orphans.Stop()
 	ses.releaseAll()
 	if !ses.refused.Load() { // otherwise the event of its end was already sent
 		s.event(ses.ending(name, err, aborted))

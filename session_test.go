@@ -698,10 +698,10 @@ func TestOneWayCallsOutliveTheirClient(t *testing.T) {
 				return e
 			}
 			v.Body = []byte("0")
-			s.Go(func() { //nolint:contextcheck // the context of a call is that of its session
+			s.Go(func() {
 				defer v.End()
 				<-ctx.Done()
-				outcome <- v.Run()
+				outcome <- v.Run() //nolint:contextcheck // the context of a call is that of its session
 			})
 			return io.EOF
 		}}, yodel.ServerOptions{})
