@@ -3,12 +3,17 @@
 package thrift_test
 
 import (
+	"context"
 	"errors"
+	"log/slog"
+	"net"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/yodel-rpc/yodel"
+	codec "github.com/yodel-rpc/yodel/codec/thrift"
+	protocol "github.com/yodel-rpc/yodel/protocol/thrift"
 
 	"github.com/yodel-rpc/yodel/conformance/thrift/service"
 )
@@ -119,4 +124,44 @@ func checkYodelErrors(t *testing.T, c *yodel.Client, undeclared string) {
 		t.Errorf("testNothing: got %v", err)
 	}
 	returns(t, c, "testString", "and on", "and on") // a oneway call before this may keep the server busy
+}
+
+// A client calls Apache's servers and yodel's servers at the same time.
+func TestMixedFleet(t *testing.T) {
+	v, keys := variant{framed: true}, newCertificates(t)
+	old := v.serveApache(t, keys, &handler{make(chan int32, 1)})
+	server, _, err := service.NewServer(&yodel.ServerOptions{Logger: slog.New(slog.DiscardHandler)}, &protocol.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const method yodel.Method[service.Xtruct, service.Xtruct] = "ThriftTest.testStruct"
+	method.Handle(server, func(_ context.Context, in *service.Xtruct) (*service.Xtruct, error) {
+		return &service.Xtruct{StringThing: in.StringThing, ByteThing: 1}, nil
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	client := yodel.NewClient(yodel.Static("thrift://"+old, l.Addr().String()), &yodel.ClientOptions{
+		Codec: codec.Codec, Wires: []yodel.Wire{protocol.Wire(codec.Codec, nil)},
+	})
+	t.Cleanup(client.Close)
+	answered := make(map[int8]int)
+	for range 10 {
+		got, err := method.Call(t.Context(), client, &service.Xtruct{StringThing: "x"})
+		if err != nil || got.StringThing != "x" {
+			t.Fatalf("got %v, %v", got, err)
+		}
+		answered[got.ByteThing]++
+	}
+	if answered[0] != 5 || answered[1] != 5 {
+		t.Errorf("Apache's server answered %d calls and yodel's %d, want 5 each", answered[0], answered[1])
+	}
 }
