@@ -39,6 +39,7 @@ package apachethrift
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync"
@@ -87,10 +88,10 @@ func (c *codec) Append(dst []byte, v any) ([]byte, error) {
 		dst = append(dst, c.format.Mark(wireType(typeOf(value.Type())), false))
 	case message:
 	}
-	b := bytes.NewBuffer(dst)
+	ctx, b := context.Background(), bytes.NewBuffer(dst)
 	p := c.protocols.GetProtocol(&thrift.TMemoryBuffer{Buffer: b})
-	if err = write(p, value); err == nil {
-		err = p.Flush(context.Background())
+	if err = write(ctx, p, value); err == nil {
+		err = p.Flush(ctx)
 	}
 	if err != nil {
 		return dst, fmt.Errorf("apachethrift: encode %T: %w", v, err)
@@ -152,7 +153,7 @@ func (c *codec) Decode(src []byte, v any) error {
 		return nil
 	}
 	b := bytes.NewBuffer(body)
-	if err = read(c.protocols.GetProtocol(&thrift.TMemoryBuffer{Buffer: b}), target); err == nil && b.Len() > 0 {
+	if err = read(context.Background(), c.protocols.GetProtocol(&thrift.TMemoryBuffer{Buffer: b}), target); err == nil && b.Len() > 0 {
 		err = fmt.Errorf("%d bytes follow the value", b.Len())
 	}
 	if err != nil {
@@ -178,7 +179,7 @@ func (c *codec) cut(src []byte, base reflect.Type, k kind) (body []byte, err err
 	case err != nil:
 		return nil, err
 	case k == arguments:
-		return nil, fmt.Errorf("the message is a value, want the arguments of a method")
+		return nil, errors.New("the message is a value, want the arguments of a method")
 	case t == thriftwire.Struct && want != t && len(src) == 1 && src[0] == 0:
 		return nil, nil
 	case !fits(t, want):

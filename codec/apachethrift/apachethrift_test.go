@@ -167,7 +167,7 @@ type recorder struct {
 
 func (r *recorder) Do(_ context.Context, call *yodel.Call) error {
 	if r.call = call; call.Reply != nil {
-		call.Reply.(*yodel.Encoded).Body = r.reply //nolint:forcetypeassert // the client sets it
+		call.Reply.(*yodel.Encoded).Body = r.reply
 	}
 	return r.err
 }
@@ -191,7 +191,7 @@ func TestClientFillsTheResult(t *testing.T) {
 		r.reply, r.err = nil, &yodel.Error{Details: []yodel.Detail{{Type: "other"}, {Type: "thrift.exception.1", Value: dry}}}
 		if _, err = client.Mix(t.Context(), paint()); err == nil {
 			t.Errorf("%s: an exception was lost", f.Name())
-		} else if dry, ok := err.(*testthrift.Dry); !ok || dry.Reason != "sun" { //nolint:errorlint // generated clients return it bare
+		} else if dry, ok := err.(*testthrift.Dry); !ok || dry.Reason != "sun" {
 			t.Errorf("%s: got %v", f.Name(), err)
 		}
 		r.err = yodel.Errorf(yodel.Unavailable, "none")

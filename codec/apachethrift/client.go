@@ -51,7 +51,7 @@ func (c *caller) Call(ctx context.Context, method string, args, result thrift.TS
 			return thrift.ResponseMeta{}, err
 		}
 	}
-	return thrift.ResponseMeta{}, c.fill(result, id, value)
+	return thrift.ResponseMeta{}, c.fill(ctx, result, id, value)
 }
 
 // exceptionOf returns the number and the encoding of the declared exception that err is, or zero.
@@ -70,7 +70,7 @@ func exceptionOf(err error) (id int16, encoded []byte) {
 
 // fill reads the result of a method from the encoding of one of its fields. The result of a void
 // method has no field.
-func (c *caller) fill(result thrift.TStruct, id int16, value []byte) (err error) {
+func (c *caller) fill(ctx context.Context, result thrift.TStruct, id int16, value []byte) (err error) {
 	own, ok := c.codec.(*codec)
 	if !ok {
 		return fmt.Errorf("apachethrift: the codec of Client is not from New, but %T", c.codec)
@@ -84,7 +84,7 @@ func (c *caller) fill(result thrift.TStruct, id int16, value []byte) (err error)
 	b = append(b, byte(thriftwire.Stop))
 	r := thriftwire.Reader{Format: own.format, Bytes: b}
 	if _, err = rest(&r, thriftwire.Struct); err == nil {
-		err = result.Read(context.Background(), own.protocols.GetProtocol(&thrift.TMemoryBuffer{Buffer: bytes.NewBuffer(b)}))
+		err = result.Read(ctx, own.protocols.GetProtocol(&thrift.TMemoryBuffer{Buffer: bytes.NewBuffer(b)}))
 	}
 	if err != nil {
 		return fmt.Errorf("apachethrift: the reply: %w", err)

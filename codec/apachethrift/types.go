@@ -8,6 +8,7 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/apache/thrift/lib/go/thrift"
@@ -86,14 +87,11 @@ func contains(t reflect.Type, within []reflect.Type) (bool, error) {
 	case t.Kind() != reflect.Struct:
 		return false, nil
 	}
-	for _, outer := range within {
-		if outer == t {
-			return false, nil
-		}
+	if slices.Contains(within, t) {
+		return false, nil
 	}
 	within = append(within, t)
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		if !f.IsExported() || f.Tag.Get("thrift") == "-" {
 			continue
 		}

@@ -13,8 +13,7 @@ import (
 )
 
 // write writes a value of the kind message, arguments or composed, or one in it.
-func write(p thrift.TProtocol, v reflect.Value) error {
-	ctx := context.Background()
+func write(ctx context.Context, p thrift.TProtocol, v reflect.Value) error {
 	switch t := typeOf(v.Type()); t {
 	case thrift.BOOL:
 		return p.WriteBool(ctx, v.Bool())
@@ -70,7 +69,7 @@ func writeList(ctx context.Context, p thrift.TProtocol, v reflect.Value) error {
 		return err
 	}
 	for i := range v.Len() {
-		if err := write(p, v.Index(i)); err != nil {
+		if err := write(ctx, p, v.Index(i)); err != nil {
 			return err
 		}
 	}
@@ -93,8 +92,8 @@ func writeMap(ctx context.Context, p thrift.TProtocol, v reflect.Value, t thrift
 		err = p.WriteMapBegin(ctx, typeOf(key), typeOf(elem), v.Len())
 	}
 	for entry := v.MapRange(); err == nil && entry.Next(); {
-		if err = write(p, entry.Key()); err == nil && t == thrift.MAP {
-			err = write(p, entry.Value())
+		if err = write(ctx, p, entry.Key()); err == nil && t == thrift.MAP {
+			err = write(ctx, p, entry.Value())
 		}
 	}
 	return err
@@ -102,8 +101,7 @@ func writeMap(ctx context.Context, p thrift.TProtocol, v reflect.Value, t thrift
 
 // read reads a value of the kind message, arguments or composed, or one in it. V is settable, or a
 // pointer to a struct.
-func read(p thrift.TProtocol, v reflect.Value) error {
-	ctx := context.Background()
+func read(ctx context.Context, p thrift.TProtocol, v reflect.Value) error {
 	switch typeOf(v.Type()) {
 	case thrift.BOOL:
 		return set(v.SetBool)(p.ReadBool(ctx))
@@ -162,7 +160,7 @@ func readList(ctx context.Context, p thrift.TProtocol, v reflect.Value) error {
 	}
 	list := reflect.MakeSlice(v.Type(), n, n) // codec.cut has checked that the message has n elements
 	for i := range n {
-		if err = read(p, list.Index(i)); err != nil {
+		if err = read(ctx, p, list.Index(i)); err != nil {
 			return err
 		}
 	}
@@ -190,11 +188,11 @@ func readMap(ctx context.Context, p thrift.TProtocol, v reflect.Value) (err erro
 	m := reflect.MakeMap(v.Type())
 	for range n {
 		k, e := reflect.New(key).Elem(), reflect.New(elem).Elem()
-		if err = read(p, k); err != nil {
+		if err = read(ctx, p, k); err != nil {
 			return err
 		}
 		if !isSet {
-			if err = read(p, e); err != nil {
+			if err = read(ctx, p, e); err != nil {
 				return err
 			}
 		}
