@@ -7,7 +7,6 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/wire"
 )
 
@@ -150,9 +149,7 @@ func (s *Server) ServeSession(peer *Peer, serve func(*Session)) error {
 		return err
 	}
 	defer s.forget(ses)
-	defer ses.releaseAll()
-	defer ses.calls.Wait()
-	defer ses.cancel(mux.ErrCallerGone)
+	defer ses.awaitCalls()
 	if closing {
 		return ErrServerClosed
 	}

@@ -239,9 +239,10 @@ func (v *Served) fail(e *Error) *Error {
 }
 
 // Run executes the call on the calling goroutine: observers, middleware and the method. The
-// handler's context ends at the deadline of Call and with the session. Run returns the error for
-// the caller, or nil. It recovers panics. If the handler ends the goroutine, Run does not return.
-// The Protocol's deferred functions then get the error from Outcome.
+// handler's context ends at the deadline of Call and with the session, or 30 s after the session if
+// the call is one-way. Run returns the error for the caller, or nil. It recovers panics. If the
+// handler ends the goroutine, Run does not return. The Protocol's deferred functions then get the
+// error from Outcome.
 func (v *Served) Run() *Error {
 	in := &v.in
 	if b := in.as; v.Several != b.positional && !in.running.Load() { // before running is set, because Session.executing reads it then
@@ -267,9 +268,12 @@ func (v *Served) Run() *Error {
 	if in.method != nil {
 		in.method.stats.Begin()
 	}
+	if in.call.OneWay {
+		in.handling.Context = in.session.life //nolint:fatcontext // once for each call
+	}
 	if at := in.call.Deadline; !at.IsZero() {
 		ctx, cancel := context.WithDeadline(in.handling.Context, at)
-		in.handling.Context = ctx //nolint:fatcontext // once for each call
+		in.handling.Context = ctx
 		defer cancel()
 	}
 	returned := false
@@ -369,8 +373,8 @@ func (v *Served) Fail(err error) *Error {
 	return v.Outcome()
 }
 
-// Cancel ends the context of the handler. A Protocol calls Cancel when the caller has disconnected
-// or no longer wants the reply.
+// Cancel ends the context of the handler, unless the call is one-way and running. A Protocol calls
+// Cancel when the caller has disconnected or no longer wants the reply.
 func (v *Served) Cancel() { v.in.cancel(mux.ErrCallerGone) }
 
 // End ends the call: it counts and records the call and frees its room. V must not be used

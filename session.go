@@ -50,6 +50,8 @@ type Session struct {
 	server *Server
 	ctx    context.Context //nolint:containedctx // parent of all calls' contexts; ends with the session
 	cancel context.CancelCauseFunc
+	life   context.Context //nolint:containedctx // parent of ctx and of running one-way calls; ends orphanTime later, or when Shutdown stops waiting
+	end    context.CancelCauseFunc
 	first  []byte // bytes read before the protocol was known
 	calls  sync.WaitGroup
 	room   room // the limits of this connection
@@ -99,6 +101,9 @@ const (
 	silentTime = 5 * time.Minute
 	// quietTime is how long a session without open calls lasts while the server drains.
 	quietTime = 50 * time.Millisecond
+	// orphanTime is how long one-way calls may go on when their client has disconnected, as in
+	// package mux.
+	orphanTime = 30 * time.Second
 	// leastPace is the lowest rate, in bytes per second, at which the rest of a message must
 	// arrive.
 	leastPace = 4 << 10
@@ -121,7 +126,8 @@ func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
 		writing: make(chan struct{}, 1), lastEnd: time.Now(),
 	}
 	ses.room.calls, ses.room.bytes = s.limits.MaxOpen, s.limits.MaxMemory/2
-	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
+	ses.life, ses.end = context.WithCancelCause(context.Background())
+	ses.ctx, ses.cancel = context.WithCancelCause(ses.life)
 	ses.greet = sync.OnceValue(ses.connect)
 	peer.ended = ses.ctx.Done()
 	return ses
@@ -460,11 +466,20 @@ func (ses *Session) serve(p Protocol, name string) {
 	aborted := context.Cause(ses.ctx) == mux.ErrClosed //nolint:errorlint // it is set bare
 	ses.cancel(mux.ErrCallerGone)
 	_ = ses.Conn.Close() // there is nothing more to say
-	ses.calls.Wait()
-	ses.releaseAll()
+	ses.awaitCalls()
 	if !ses.refused.Load() { // otherwise the event of its end was already sent
 		s.event(ses.ending(name, err, aborted))
 	}
+}
+
+// awaitCalls ends the calls of a client that has gone, and waits for them. One-way calls may take
+// orphanTime.
+func (ses *Session) awaitCalls() {
+	ses.cancel(mux.ErrCallerGone)
+	orphans := time.AfterFunc(orphanTime, func() { ses.end(mux.ErrCallerGone) })
+	ses.calls.Wait()
+	orphans.Stop()
+	ses.releaseAll()
 }
 
 // releaseAll ends all reservations, and makes Reserve fail.
@@ -661,7 +676,7 @@ func (ses *Session) stopReading() bool {
 
 // abort implements connection.
 func (ses *Session) abort() {
-	ses.cancel(mux.ErrClosed)
+	ses.end(mux.ErrClosed)
 	if ses.Conn != nil {
 		_ = ses.Conn.Close() // the server abandons the connection
 	}

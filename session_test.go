@@ -750,3 +750,52 @@ func TestSessionPush(t *testing.T) {
 		t.Errorf("%d more calls were sent", len(pushed))
 	}
 }
+
+// A client may disconnect as soon as it has sent a one-way call. The call is executed. Other calls
+// are not.
+func TestOneWayCallsOutliveTheirClient(t *testing.T) {
+	for _, oneWay := range []bool{true, false} {
+		began, outcome := make(chan context.Context, 1), make(chan *yodel.Error, 1)
+		s := serveLines(t, lines{serve: func(ctx context.Context, s *yodel.Session) error {
+			if err := s.Next(); err != nil {
+				return err
+			}
+			v := s.Begin("Begin", yodel.JSON, nil)
+			v.Call().OneWay = oneWay
+			if e := v.Admit(0, true); e != nil {
+				return e
+			}
+			v.Body = []byte("0")
+			s.Go(func() {
+				defer v.End()
+				<-ctx.Done()
+				outcome <- v.Run() //nolint:contextcheck // the context of a call is that of its session
+			})
+			return io.EOF
+		}}, yodel.ServerOptions{})
+		yodel.Method[int, int]("Begin").Handle(s.Server, func(ctx context.Context, in *int) (*int, error) {
+			began <- ctx
+			<-ctx.Done()
+			return in, nil
+		})
+		if _, err := io.WriteString(s.dial(t), "!"); err != nil {
+			t.Fatal(err)
+		}
+		if !oneWay {
+			if e := <-outcome; e == nil || e.ID != "YDL1006" || !e.NotProcessed {
+				t.Errorf("a call that is not one-way ended with %v", e)
+			}
+			continue
+		}
+		ctx := <-began
+		if err := ctx.Err(); err != nil {
+			t.Errorf("the handler began with a context that had ended: %v", err)
+		}
+		waited, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := s.Shutdown(waited); err == nil {
+			t.Error("Shutdown did not report the call that it cut off")
+		}
+		<-outcome // the handler returns when its context ends
+	}
+}

@@ -38,7 +38,8 @@
 // A message may also be a single value of another type than a struct, for methods with such
 // arguments or results. It is encoded as one byte that says the type, and the value as in a field.
 // Types that Apache's compiler generates with methods Read and Write are encoded by their fields,
-// which works as long as no field is a set or an enum.
+// which works as long as no field is a set or an enum. Package codec/apachethrift encodes all of
+// them.
 package thrift
 
 import (

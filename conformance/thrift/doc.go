@@ -2,12 +2,16 @@
 
 // Package thrift tests protocol/thrift and codec/thrift with Apache Thrift's implementation for Go
 // and code that its compiler generated: its clients call a yodel server, a yodel client calls its
-// server, and both encode the same messages. It is a module of its own, so that the root needs
+// server, and both encode the same messages. With YODEL_REAL=1, it also runs Apache's own cross
+// test for Python and Java, in both directions. It is a module of its own, so that the root needs
 // nothing but the standard library. Run it with
 //
-//	GOWORK=off go test ./...
+//	YODEL_REAL=1 GOWORK=off go test ./...
 //
-// To generate the code again, use version 0.17 of the compiler:
+// Apache's programs for the cross test of Go cannot be run, because they are in a module that is
+// not published.
+//
+// To generate the code again, use version 0.25 of the compiler:
 //
 //	thrift -r --gen go:skip_remote,package_prefix=github.com/yodel-rpc/yodel/conformance/thrift/gen/ -out gen thrifttest.thrift
 package thrift

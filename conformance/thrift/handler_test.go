@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 
+	apache "github.com/apache/thrift/lib/go/thrift"
+
 	"github.com/yodel-rpc/yodel/conformance/thrift/gen/thrifttest"
 )
 
@@ -20,8 +22,11 @@ func (*handler) TestI32(_ context.Context, v int32) (int32, error)        { retu
 func (*handler) TestI64(_ context.Context, v int64) (int64, error)        { return v, nil }
 func (*handler) TestDouble(_ context.Context, v float64) (float64, error) { return v, nil }
 func (*handler) TestBinary(_ context.Context, v []byte) ([]byte, error)   { return v, nil }
-func (*handler) TestSet(_ context.Context, v []int32) ([]int32, error)    { return v, nil }
-func (*handler) TestList(_ context.Context, v []int32) ([]int32, error)   { return v, nil }
+func (*handler) TestUuid(_ context.Context, v apache.Tuuid) (apache.Tuuid, error) {
+	return v, nil
+}
+func (*handler) TestSet(_ context.Context, v []int32) ([]int32, error)  { return v, nil }
+func (*handler) TestList(_ context.Context, v []int32) ([]int32, error) { return v, nil }
 func (*handler) SecondtestString(_ context.Context, v string) (string, error) {
 	return `testString("` + v + `")`, nil
 }

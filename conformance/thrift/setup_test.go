@@ -160,7 +160,6 @@ func (v variant) serveApache(t *testing.T, c *certificates, h *handler) (addr st
 		processor = both
 	}
 	server := apache.NewTSimpleServer4(processor, socket, v.transports(config), v.protocols(config))
-	server.SetLogger(func(string) {})
 	ended := make(chan error, 1)
 	go func() { ended <- server.AcceptLoop() }()
 	t.Cleanup(func() {

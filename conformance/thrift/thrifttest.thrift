@@ -79,6 +79,7 @@ service ThriftTest {
   i64 testI64(1: i64 thing)
   double testDouble(1: double thing)
   binary testBinary(1: binary thing)
+  uuid testUuid(1: uuid thing)
   Xtruct testStruct(1: Xtruct thing)
   Xtruct2 testNest(1: Xtruct2 thing)
   map<i32, i32> testMap(1: map<i32, i32> thing)

@@ -22,7 +22,7 @@ const pairCost = 96
 
 // serveJSONRPC serves one message.
 func (x *exchange) serveJSONRPC() {
-	encoding, rpcx := x.r.Header.Get("Content-Encoding"), x.conn.protocol.isRPCXJSON(x.r.Header)
+	encoding, rpcx := x.r.Header.Get("Content-Encoding"), x.router.protocol.isRPCXJSON(x.r.Header)
 	switch {
 	case x.r.Method != std.MethodPost:
 		x.w.Header().Set("Allow", std.MethodPost)

@@ -44,7 +44,7 @@
 // certificate of the Peer, and bound the time of calls with middleware/timeout on the server. A
 // connection carries one call at a time, unless Options.Concurrent is set. A client that sends
 // further requests gets their replies in the same order. When the connection of a client ends, the
-// contexts of its calls end.
+// contexts of its calls end. Those of oneway calls end 30 s later.
 package thrift
 
 import (
