@@ -375,6 +375,13 @@ func normal(m *dynamicpb.Message) {
 	}
 }
 
+// unmarshal decodes src into m. It reports false if package proto panics, as version 1.36.12 does
+// with a dynamicpb.Message if the key of a map has another wire type than expected.
+func unmarshal(src []byte, m *dynamicpb.Message) (err error, ok bool) { //nolint:revive // ok says whether there is a result
+	defer func() { ok = recover() == nil }()
+	return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(src, m), true
+}
+
 // Both accept the same bytes, with the same result. Codec/pbstruct also refuses what its
 // documentation names.
 func FuzzNumberedStructs(f *testing.F) {
@@ -390,7 +397,10 @@ func FuzzNumberedStructs(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, src []byte) {
 		want, got := dynamicpb.NewMessage(d), new(All)
-		theirs := proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(src, want)
+		theirs, ok := unmarshal(src, want)
+		if !ok {
+			return
+		}
 		ours := pbstruct.Codec.Decode(src, got)
 		if theirs != nil {
 			if ours == nil {
@@ -481,9 +491,22 @@ func TestWithGeneratedMessages(t *testing.T) {
 	if b, err = c.Append(nil, text{"b"}); err != nil || c.Decode(b, &generated) != nil || generated.GetValue() != "b" {
 		t.Errorf("got %v, %v", &generated, err)
 	}
-	for _, plain := range []any{&struct{ A int }{}, new(int), nil} {
-		if _, err := c.Append(nil, plain); err == nil {
-			t.Errorf("%T is encoded", plain)
+	for says, plain := range map[string]any{"number its fields": &struct{ A int }{}, "int is not a generated message": new(int), "nil": nil} {
+		if _, err := c.Append(nil, plain); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%T: got %v, want %q", plain, err, says)
+		}
+	}
+	checker := c.(interface{ CheckType(t reflect.Type) error })
+	for _, good := range []any{wrapperspb.StringValue{}, &wrapperspb.StringValue{}, text{}, &text{}, struct{}{}} { //nolint:govet // only the types count
+		if err := checker.CheckType(reflect.TypeOf(good)); err != nil {
+			t.Errorf("%T: %v", good, err)
+		}
+	}
+	for _, bad := range []any{struct{ A int }{}, 1, struct {
+		A any `pb:"1"`
+	}{}} {
+		if checker.CheckType(reflect.TypeOf(bad)) == nil {
+			t.Errorf("%T is allowed", bad)
 		}
 	}
 }

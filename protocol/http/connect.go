@@ -119,6 +119,9 @@ func (x *exchange) routeUnary() {
 		if get {
 			x.source = x.readQuery
 		}
+		if e == nil {
+			e = x.unfit(codec, codec.Name(), "HTTP", "application/json")
+		}
 		x.serveUnary(codec, subtype, e)
 	}
 }

@@ -135,7 +135,7 @@ func (c *connection) route(w std.ResponseWriter, r *std.Request) {
 	case kind.serve != nil && r.Method != std.MethodPost:
 		w.Header().Set("Allow", std.MethodPost)
 		std.Error(w, "calls need the method POST", std.StatusMethodNotAllowed)
-	case kind.serve != nil && c.session.Codec(kind.codec) == nil:
+	case kind.title == "Connect" && c.session.Codec(kind.codec) == nil:
 		std.Error(w, "the server does not have the codec of "+kind.media, std.StatusUnsupportedMediaType)
 	case kind.serve != nil:
 		kind.serve(x, kind)
