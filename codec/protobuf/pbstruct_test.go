@@ -91,13 +91,13 @@ func written(t testing.TB) protoreflect.MessageDescriptor {
 	t.Helper()
 	var names = map[string]string{"Node": ".test.Node", "time.Time": ".google.protobuf.Timestamp", "time.Duration": ".google.protobuf.Duration"}
 	file := &descriptorpb.FileDescriptorProto{
-		Name: proto.String("all.proto"), Package: proto.String("test"), Syntax: proto.String("proto3"),
+		Name: new("all.proto"), Package: new("test"), Syntax: new("proto3"),
 		Dependency: []string{"google/protobuf/duration.proto", "google/protobuf/timestamp.proto"},
 	}
 	add := func(name, lines string) {
 		m := &descriptorpb.DescriptorProto{Name: &name}
 		field := func(m *descriptorpb.DescriptorProto, name, typ string, number int) *descriptorpb.FieldDescriptorProto {
-			f := &descriptorpb.FieldDescriptorProto{Name: &name, Number: proto.Int32(int32(number)), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()}
+			f := &descriptorpb.FieldDescriptorProto{Name: &name, Number: new(int32(number)), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()}
 			if message := names[typ]; message != "" {
 				f.Type, f.TypeName = descriptorpb.FieldDescriptorProto_TYPE_MESSAGE.Enum(), &message
 			} else {
@@ -121,10 +121,10 @@ func written(t testing.TB) protoreflect.MessageDescriptor {
 				field(m, name, words[1], number).Label = descriptorpb.FieldDescriptorProto_LABEL_REPEATED.Enum()
 			case "optional":
 				f := field(m, name, words[1], number)
-				f.Proto3Optional, f.OneofIndex = proto.Bool(true), proto.Int32(int32(len(m.OneofDecl)))
-				m.OneofDecl = append(m.OneofDecl, &descriptorpb.OneofDescriptorProto{Name: proto.String("_" + name)})
+				f.Proto3Optional, f.OneofIndex = new(true), new(int32(len(m.OneofDecl)))
+				m.OneofDecl = append(m.OneofDecl, &descriptorpb.OneofDescriptorProto{Name: new("_" + name)})
 			case "map":
-				entry := &descriptorpb.DescriptorProto{Name: proto.String(strings.ToUpper(name[:1]) + name[1:] + "Entry"), Options: &descriptorpb.MessageOptions{MapEntry: proto.Bool(true)}}
+				entry := &descriptorpb.DescriptorProto{Name: new(strings.ToUpper(name[:1]) + name[1:] + "Entry"), Options: &descriptorpb.MessageOptions{MapEntry: new(true)}}
 				field(entry, "key", words[1], 1)
 				field(entry, "value", words[2], 2)
 				names[name] = ".test." + m.GetName() + "." + entry.GetName()
@@ -133,12 +133,13 @@ func written(t testing.TB) protoreflect.MessageDescriptor {
 			default:
 				f := field(m, name, words[0], number)
 				if name == "text" {
-					f.JsonName = proto.String("words")
+					f.JsonName = new("words")
 				}
 			}
 		}
 		file.MessageType = append(file.MessageType, m)
 	}
+	//nolint:dupword // names and types may be the same
 	add("All", `
 		bool flag 1
 		int32 tiny 2
@@ -228,7 +229,7 @@ func messageOf(d protoreflect.MessageDescriptor, v reflect.Value) protoreflect.M
 
 // empty reports whether the struct cannot say that it is there.
 func empty(v reflect.Value) bool {
-	n, ok := v.Interface().(Node)
+	n, ok := reflect.TypeAssert[Node](v)
 	return ok && n.X == 0 && n.Y == nil && len(n.Z) == 0 || !ok && v.IsZero()
 }
 
@@ -323,9 +324,9 @@ func fill(r *rand.Rand, v reflect.Value, depth int) {
 			v.SetMapIndex(k, e)
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
+		for _, field := range v.Fields() {
 			if r.IntN(3) > 0 {
-				fill(r, v.Field(i), depth+1)
+				fill(r, field, depth+1)
 			}
 		}
 	}
@@ -497,7 +498,7 @@ func TestWithGeneratedMessages(t *testing.T) {
 		}
 	}
 	checker := c.(interface{ CheckType(t reflect.Type) error })
-	for _, good := range []any{wrapperspb.StringValue{}, &wrapperspb.StringValue{}, text{}, &text{}, struct{}{}} { //nolint:govet // only the types count
+	for _, good := range []any{wrapperspb.StringValue{}, &wrapperspb.StringValue{}, text{}, &text{}, struct{}{}} {
 		if err := checker.CheckType(reflect.TypeOf(good)); err != nil {
 			t.Errorf("%T: %v", good, err)
 		}

@@ -145,6 +145,12 @@ func (x *exchange) serveUnary(codec yodel.Codec, subtype string, e *yodel.Error)
 	if e == nil {
 		e = x.collect()
 	}
+	if e == nil && x.rewrite != nil {
+		var err error
+		if x.reply, err = x.rewrite(x.reply); err != nil {
+			e = x.v.Fail(err)
+		}
+	}
 	x.sendUnary(subtype, unaryOnly(x.v, e))
 }
 

@@ -3,6 +3,7 @@
 package http
 
 import (
+	"errors"
 	"reflect"
 
 	"github.com/yodel-rpc/yodel"
@@ -13,6 +14,9 @@ import (
 // and json is its content type for JSON.
 func (x *exchange) unfit(codec yodel.Codec, name, protocol, json string) *yodel.Error {
 	checker, _ := codec.(interface{ CheckType(t reflect.Type) error })
+	if codec == yodel.JSON {
+		checker = noMessages{}
+	}
 	if codec != nil && (checker == nil || x.v.Positional()) {
 		return nil
 	}
@@ -38,6 +42,22 @@ func (x *exchange) unfit(codec yodel.Codec, name, protocol, json string) *yodel.
 	return nil
 }
 
+// noMessages is what yodel.JSON cannot encode as other implementations of Protocol Buffers do.
+type noMessages struct{}
+
+// CheckType returns an error for generated messages.
+func (noMessages) CheckType(t reflect.Type) error {
+	if isGenerated(t) {
+		return errors.New("it is a generated message: add protobuf.JSON to ServerOptions.Codecs")
+	}
+	return nil
+}
+
+func isGenerated(t reflect.Type) bool {
+	_, generated := reflect.PointerTo(t).MethodByName("ProtoReflect")
+	return generated
+}
+
 func unsupported(format string, args ...any) *yodel.Error {
 	e := yodel.Errorf(yodel.Unimplemented, format, args...)
 	e.ID, e.NotProcessed = "YDL2003", true
@@ -46,10 +66,7 @@ func unsupported(format string, args ...any) *yodel.Error {
 
 // isPlain reports whether t is a struct that says nothing about Protocol Buffers.
 func isPlain(t reflect.Type) bool {
-	if t.Kind() != reflect.Struct || t.NumField() == 0 {
-		return false
-	}
-	if _, generated := reflect.PointerTo(t).MethodByName("ProtoReflect"); generated {
+	if t.Kind() != reflect.Struct || t.NumField() == 0 || isGenerated(t) {
 		return false
 	}
 	for f := range t.Fields() {

@@ -4,6 +4,7 @@ package http_test
 
 import (
 	"context"
+	std "net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -51,7 +52,7 @@ func TestTypesThatACodecDoesNotHave(t *testing.T) {
 			r := s.do(c, "POST", "/Test/"+test.method, "\x00\x00\x00\x00\x00", "Content-Type", test.media)
 			switch {
 			case codecs == nil && !strings.HasPrefix(test.media, "application/grpc"):
-				if r.StatusCode != 415 {
+				if r.StatusCode != std.StatusUnsupportedMediaType {
 					t.Errorf("%s of %s: got %d %s", test.media, test.method, r.StatusCode, r.body)
 				}
 				continue
