@@ -52,9 +52,10 @@ type Options struct {
 	// status is 200, also for errors. Default: none.
 	JSONRPC string
 	// OpenAPI is the path at which a GET returns a description of the methods, for example
-	// "/openapi.json". It has the unary methods, and the feeds as server-sent events, with the
-	// types that the built-in method yodel.Info reports. The server calls yodel.Info for it, so
-	// middleware can refuse callers, and ServerOptions.NoIntrospection turns it off. Default: none.
+	// "/openapi.json". It has the unary methods, the feeds as server-sent events, and the uploads
+	// and duplex methods as streams of Connect, with the types that the built-in method yodel.Info
+	// reports. The server calls yodel.Info for it, so middleware can refuse callers, and
+	// ServerOptions.NoIntrospection turns it off. Default: none.
 	OpenAPI string
 	// Routes are paths for methods in addition to /Service/Method. Default: none.
 	Routes []Route
