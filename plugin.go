@@ -15,6 +15,10 @@ import (
 // A Codec turns messages into bytes and back. Its methods are called concurrently.
 //
 // The name of a codec travels on the wire: both sides must give the same bytes the same name.
+//
+// A codec that cannot encode every type may have a method CheckType(t reflect.Type) error, which
+// returns why it cannot encode messages of type t, or pointers to them. A Protocol may call it
+// before it executes a method, so that a call fails before the method runs.
 type Codec interface {
 	// Name returns the codec's name on the wire, for example "json".
 	Name() string

@@ -119,6 +119,25 @@ func cyclic(d protoreflect.MessageDescriptor, walked map[protoreflect.FullName]b
 	return false
 }
 
+// CheckType returns why the codec cannot encode messages of a type: see yodel.Codec.
+func (*codec) CheckType(t reflect.Type) error { return checkType(t) }
+
+func checkType(t reflect.Type) error {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case reflect.PointerTo(t).Implements(reflect.TypeFor[proto.Message]()):
+		return nil
+	case t.Kind() == reflect.Struct:
+		return fmt.Errorf("protobuf: %v is not a generated message: number its fields, as in `pb:\"1\"`, and use pbstruct.With(protobuf.Codec)", t)
+	}
+	return fmt.Errorf("protobuf: %v is not a generated message", t)
+}
+
 func notMessage(v any) error {
+	if t := reflect.TypeOf(v); t != nil && checkType(t) != nil {
+		return checkType(t)
+	}
 	return fmt.Errorf("protobuf: %T is not a pointer to a generated message, or is nil", v)
 }

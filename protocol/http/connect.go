@@ -119,6 +119,9 @@ func (x *exchange) routeUnary() {
 		if get {
 			x.source = x.readQuery
 		}
+		if e == nil {
+			e = x.unfit(codec, codec.Name(), "HTTP", "application/json")
+		}
 		x.serveUnary(codec, subtype, e)
 	}
 }
@@ -141,6 +144,12 @@ func (x *exchange) serveUnary(codec yodel.Codec, subtype string, e *yodel.Error)
 	}
 	if e == nil {
 		e = x.collect()
+	}
+	if e == nil && x.rewrite != nil {
+		var err error
+		if x.reply, err = x.rewrite(x.reply); err != nil {
+			e = x.v.Fail(err)
+		}
 	}
 	x.sendUnary(subtype, unaryOnly(x.v, e))
 }

@@ -28,9 +28,10 @@ type exchange struct {
 	most    int // the size of the largest message of the request, in bytes
 
 	v          *yodel.Served
-	source     func() *yodel.Error // reads the request of a unary method or a feed into v.Body, after it has admitted the call
-	compressor yodel.Compressor    // of both directions; nil for none
-	compressed bool                // the request is compressed
+	source     func() *yodel.Error          // reads the request of a unary method or a feed into v.Body, after it has admitted the call
+	rewrite    func([]byte) ([]byte, error) // makes the response of the reply; nil if they are the same
+	compressor yodel.Compressor             // of both directions; nil for none
+	compressed bool                         // the request is compressed
 	uncancel   func() bool
 	reply      []byte
 	packed     bool // reply is compressed

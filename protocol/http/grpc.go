@@ -15,6 +15,7 @@ import (
 
 // A kind is a protocol with envelopes, which the content type of a request names.
 type kind struct {
+	title            string // what people call it
 	media            string // the content type, as the response has it
 	codec            string // yodel's name
 	encoding, accept string // the headers for compressions
@@ -25,18 +26,18 @@ type kind struct {
 func kindOf(r *std.Request) kind {
 	media := httpwire.ContentType(r.Header.Get("Content-Type"))
 	for _, family := range [...]struct {
-		prefix, headers string
-		serve           func(*exchange, kind)
+		title, prefix, headers string
+		serve                  func(*exchange, kind)
 	}{
-		{"application/grpc-web-text", "Grpc-", (*exchange).serveWebText},
-		{"application/grpc-web", "Grpc-", (*exchange).serveWeb},
-		{"application/grpc", "Grpc-", (*exchange).serveGRPC},
-		{"application/connect+", "Connect-Content-", (*exchange).serveConnect},
+		{"gRPC-Web", "application/grpc-web-text", "Grpc-", (*exchange).serveWebText},
+		{"gRPC-Web", "application/grpc-web", "Grpc-", (*exchange).serveWeb},
+		{"gRPC", "application/grpc", "Grpc-", (*exchange).serveGRPC},
+		{"Connect", "application/connect+", "Connect-Content-", (*exchange).serveConnect},
 	} {
 		subtype, ok := strings.CutPrefix(media, family.prefix)
 		if ok && (subtype == "" || subtype[0] == '+' || strings.HasSuffix(family.prefix, "+")) {
 			accept := strings.TrimSuffix(family.headers, "Content-") + "Accept-Encoding"
-			return kind{media, httpwire.Codec(strings.TrimPrefix(subtype, "+")), family.headers + "Encoding", accept, family.serve}
+			return kind{family.title, media, httpwire.Codec(strings.TrimPrefix(subtype, "+")), family.headers + "Encoding", accept, family.serve}
 		}
 	}
 	return kind{}

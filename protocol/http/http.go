@@ -53,9 +53,10 @@ type Options struct {
 	// status is 200, also for errors. Default: none.
 	JSONRPC string
 	// OpenAPI is the path at which a GET returns a description of the methods, for example
-	// "/openapi.json". It has the unary methods, and the feeds as server-sent events, with the
-	// types that the built-in method yodel.Info reports. The server calls yodel.Info for it, so
-	// middleware can refuse callers, and ServerOptions.NoIntrospection turns it off. Default: none.
+	// "/openapi.json". It has the unary methods, the feeds as server-sent events, and the uploads
+	// and duplex methods as streams of Connect, with the types that the built-in method yodel.Info
+	// reports. The server calls yodel.Info for it, so middleware can refuse callers, and
+	// ServerOptions.NoIntrospection turns it off. Default: none.
 	OpenAPI string
 	// RPCX makes the server take the requests of clients of rpcx's HTTP gateway. These are the
 	// requests with a header that begins with X-RPCX-, at any path. The server answers them as rpcx
@@ -155,7 +156,7 @@ func (c *router) route(w std.ResponseWriter, r *std.Request) {
 	case kind.serve != nil && r.Method != std.MethodPost:
 		w.Header().Set("Allow", std.MethodPost)
 		std.Error(w, "calls need the method POST", std.StatusMethodNotAllowed)
-	case kind.serve != nil && c.session.Codec(kind.codec) == nil:
+	case kind.title == "Connect" && c.session.Codec(kind.codec) == nil:
 		std.Error(w, "the server does not have the codec of "+kind.media, std.StatusUnsupportedMediaType)
 	case kind.serve != nil:
 		kind.serve(x, kind)

@@ -120,7 +120,7 @@ func TestStatus(t *testing.T) {
 			{"POST", "/Test/Echo", "application/x-www-form-urlencoded", 415, "", ""},
 			{"POST", "/Test/Echo", "application/json; charset=latin1", 415, "", ""},
 			{"POST", "/Test/Echo", "application/proto", 415, "", ""},
-			{"POST", "/Test/Echo", "application/grpc-web+proto", 415, "", ""},
+			{"POST", "/Test/Echo", "application/grpc-web+proto", 200, "", ""}, // with an error of gRPC
 			{"POST", "/Test/Echo", "application/connect+proto", 415, "", ""},
 			{"GET", "/Test/Read", "application/grpc-web+json", 405, "Allow", "POST"},
 		} {

@@ -64,15 +64,12 @@ func (x *exchange) describe() ([]byte, *yodel.Error) {
 	return body, nil
 }
 
-// describe returns the description of a server: its unary methods, and its feeds as server-sent
-// events. Uploads and duplex methods cannot be called in JSON.
+// describe returns the description of a server: its unary methods, its feeds as server-sent events,
+// and its uploads and duplex methods as streams of Connect.
 func describe(info *introspect.Info) object {
 	paths := make(object)
 	for i := range info.Methods {
 		m := &info.Methods[i]
-		if m.Kind != "" && m.Kind != "feed" {
-			continue
-		}
 		path := object{"post": operation(m)}
 		if m.ReadOnly && m.Kind == "" {
 			path["get"] = getOperation(m)
@@ -97,18 +94,26 @@ func pathOf(method string) string {
 
 // operation returns the description of a POST.
 func operation(m *introspect.Method) object {
-	content := "application/json"
-	reply := resultSchema(m)
-	if m.Kind == "feed" { // each event has a message
-		content = "text/event-stream"
-		reply = object{"type": "string", "contentMediaType": "application/json", "contentSchema": reply}
+	const connect = "application/connect+json"
+	request, reply := "application/json", "application/json"
+	in, out := argsSchema(m), resultSchema(m)
+	about := object{"operationId": m.Name, "tags": []string{serviceOf(m.Name)}}
+	switch m.Kind {
+	case "feed":
+		reply, out = "text/event-stream", part(out)
+	case "upload", "duplex":
+		request, reply, in, out = connect, connect, part(in), part(out)
+		about["description"] = "The request and the response are streams of Connect. Each message is JSON, behind a byte of flags and its length in 4 bytes. " +
+			"The last message of the response has the flag 2, and the error if the call has failed."
 	}
-	return object{
-		"operationId": m.Name,
-		"tags":        []string{serviceOf(m.Name)},
-		"requestBody": object{"required": true, "content": object{"application/json": object{"schema": argsSchema(m)}}},
-		"responses":   responses(content, reply),
-	}
+	about["requestBody"] = object{"required": true, "content": object{request: object{"schema": in}}}
+	about["responses"] = responses(reply, out)
+	return about
+}
+
+// part returns the schema of a stream each of whose events or envelopes has a message.
+func part(message object) object {
+	return object{"type": "string", "contentMediaType": "application/json", "contentSchema": message}
 }
 
 // getOperation returns the description of a GET.

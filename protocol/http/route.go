@@ -5,6 +5,7 @@ package http
 import (
 	"bytes"
 	"context"
+	"errors"
 	std "net/http"
 	"net/url"
 	"strings"
@@ -30,6 +31,24 @@ type Route struct {
 	Pattern string
 	// Method is the name of the method, for example "shop.Cart.Get".
 	Method string
+	// Binding replaces the rules above for paths, parameters and bodies. Pattern is then only a
+	// description. Package transcode makes such routes of google.api.http annotations. Patterns are
+	// matched first, and then the bindings in the order of the routes. Default: none.
+	Binding Binding
+}
+
+// A Binding maps a request to the message of a method, and the reply to a response. Its methods are
+// called concurrently. The messages are in JSON.
+type Binding interface {
+	// Match reports whether the route serves a request with the HTTP method verb and an escaped
+	// path. The values are for Request.
+	Match(verb, path string) (values []string, ok bool)
+	// Request returns the message of a request. The body of a GET is empty. If Request fails, the
+	// call fails with its error and the code invalid_argument.
+	Request(values []string, query url.Values, body []byte) ([]byte, error)
+	// Reply returns a function that returns the body of the response to a call that is not a feed,
+	// or nil if the body is the message.
+	Reply() func(message []byte) ([]byte, error)
 }
 
 // routerKey is the key of the router in the context of a request with a route.
@@ -42,10 +61,14 @@ func muxOf(routes []Route) *std.ServeMux {
 	}
 	mux := std.NewServeMux()
 	for _, route := range routes {
+		if route.Binding != nil {
+			continue
+		}
 		names := wildcards(route.Pattern)
 		mux.HandleFunc(route.Pattern, func(w std.ResponseWriter, r *std.Request) {
 			c, _ := r.Context().Value(routerKey{}).(*router)
-			newExchange(c, w, r).serveRoute(route.Method, names) //nolint:contextcheck // the context of a call is that of its session
+			x := newExchange(c, w, r)
+			x.serveRoute(route.Method, func(query url.Values, body []byte) ([]byte, error) { return x.bind(names, query, body) }) //nolint:contextcheck // the context of a call is that of its session
 		})
 	}
 	return mux
@@ -68,15 +91,27 @@ func (c *router) routed(w std.ResponseWriter, r *std.Request) bool {
 	if mux == nil {
 		return false
 	}
-	if _, pattern := mux.Handler(r); pattern == "" {
-		return false
+	if _, pattern := mux.Handler(r); pattern != "" {
+		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), routerKey{}, c)))
+		return true
 	}
-	mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), routerKey{}, c)))
-	return true
+	for _, route := range c.protocol.opts.Routes {
+		if route.Binding == nil {
+			continue
+		}
+		if values, ok := route.Binding.Match(r.Method, r.URL.EscapedPath()); ok {
+			x := newExchange(c, w, r)
+			x.rewrite = route.Binding.Reply()
+			x.serveRoute(route.Method, func(query url.Values, body []byte) ([]byte, error) { return route.Binding.Request(values, query, body) })
+			return true
+		}
+	}
+	return false
 }
 
-// serveRoute serves a call of a method by its route.
-func (x *exchange) serveRoute(method string, names []string) {
+// serveRoute serves a call of a method by its route. Bind makes the request of the query and the
+// body.
+func (x *exchange) serveRoute(method string, bind func(query url.Values, body []byte) ([]byte, error)) {
 	get := x.r.Method == std.MethodGet || x.r.Method == std.MethodHead
 	media := httpwire.ContentType(x.r.Header.Get("Content-Type"))
 	if !get && media != "application/json" && (x.r.Method == std.MethodPost || x.r.ContentLength != 0) {
@@ -90,16 +125,19 @@ func (x *exchange) serveRoute(method string, names []string) {
 		e = refused
 	}
 	defer x.end()
-	x.v.Plain = plain
+	x.v.Plain = plain || x.rewrite != nil
 	if get && x.v.Kind() != "" && !x.v.ReadOnly() {
 		x.w.Header().Set("Allow", std.MethodPost)
 		std.Error(x.w, "the method changes something, so it cannot be called with "+x.r.Method, std.StatusMethodNotAllowed)
 		return
 	}
+	if e == nil {
+		e = x.unfit(codec, "json", "HTTP", "application/json")
+	}
 	if e == nil && x.v.Positional() {
 		e = yodel.Errorf(yodel.Unimplemented, "%s: the method takes several values, so it has no route", method)
 	}
-	x.source = func() *yodel.Error { return x.readRoute(names, get) }
+	x.source = func() *yodel.Error { return x.readRoute(bind, get) }
 	if x.v.Kind() == "feed" && x.acceptsEvents() {
 		x.serveEvents(e)
 		return
@@ -107,23 +145,15 @@ func (x *exchange) serveRoute(method string, names []string) {
 	x.serveUnary(codec, "json", e)
 }
 
-// readRoute reads the request of a route into v.Body, after it has admitted the call.
-func (x *exchange) readRoute(names []string, get bool) *yodel.Error {
+// readRoute makes the request of a route in v.Body, after it has admitted the call.
+func (x *exchange) readRoute(bind func(query url.Values, body []byte) ([]byte, error), get bool) *yodel.Error {
 	query, err := url.ParseQuery(x.r.URL.RawQuery)
-	if err != nil {
-		return x.wrongParameter(err)
-	}
-	for _, name := range names {
-		query[name] = []string{x.r.PathValue(name)}
-	}
-	in, _ := x.v.Types()
-	fields, err := fieldsOf(in, query)
 	if err != nil {
 		return x.wrongParameter(err)
 	}
 	if get {
 		x.v.Compressed = false
-		if e := x.v.Admit(len(fields), true); e != nil {
+		if e := x.v.Admit(len(x.r.URL.Path)+len(x.r.URL.RawQuery), true); e != nil {
 			return e
 		}
 	} else if e := x.readBody(); e != nil {
@@ -132,17 +162,33 @@ func (x *exchange) readRoute(names []string, get bool) *yodel.Error {
 	if e := x.decompress(); e != nil {
 		return e
 	}
-	body := bytes.TrimSpace(x.v.Body)
-	switch {
-	case len(body) == 0:
-		x.v.Body = fields
-	case body[0] != '{' || body[len(body)-1] != '}':
-		return yodel.Errorf(yodel.InvalidArgument, "%s: the request must be a JSON object", x.v.Call().Method)
-	case len(fields) > len("{}"):
-		x.v.Body = joined(body, fields)
+	if x.v.Body, err = bind(query, x.v.Body); err != nil {
+		return x.wrongParameter(err)
 	}
 	x.v.Owned = true
 	return nil
+}
+
+// bind returns the request of a route with a pattern that has path values of the given names.
+func (x *exchange) bind(names []string, query url.Values, body []byte) ([]byte, error) {
+	for _, name := range names {
+		query[name] = []string{x.r.PathValue(name)}
+	}
+	in, _ := x.v.Types()
+	fields, err := fieldsOf(in, query)
+	if err != nil {
+		return nil, err
+	}
+	body = bytes.TrimSpace(body)
+	switch {
+	case len(body) == 0:
+		return fields, nil
+	case body[0] != '{' || body[len(body)-1] != '}':
+		return nil, errors.New("the request must be a JSON object")
+	case len(fields) > len("{}"):
+		return joined(body, fields), nil
+	}
+	return body, nil
 }
 
 // joined returns an object with the members of two others. Those of fields come last, so that they

@@ -41,15 +41,15 @@ type order struct {
 
 func newShop(t testing.TB) *site {
 	s := newSite(t, &http.Options{Routes: []http.Route{
-		{"GET /v1/orders/{id}", "shop.Orders.Get"},
-		{"POST /v1/orders", "shop.Orders.Put"},
-		{"PATCH /v1/orders/{id}", "shop.Orders.Put"},
-		{"DELETE /v1/orders/{id}", "shop.Orders.Put"},
-		{"GET /v1/changes/{id...}", "shop.Orders.Put"},
-		{"GET /v1/gone", "shop.Orders.Gone"},
-		{"POST /v1/dynamic", "shop.Orders.Dynamic"},
-		{"POST /v1/values", "shop.Orders.Values"},
-		{"GET /v1/watch/{text}", "Test.Watch"},
+		{Pattern: "GET /v1/orders/{id}", Method: "shop.Orders.Get"},
+		{Pattern: "POST /v1/orders", Method: "shop.Orders.Put"},
+		{Pattern: "PATCH /v1/orders/{id}", Method: "shop.Orders.Put"},
+		{Pattern: "DELETE /v1/orders/{id}", Method: "shop.Orders.Put"},
+		{Pattern: "GET /v1/changes/{id...}", Method: "shop.Orders.Put"},
+		{Pattern: "GET /v1/gone", Method: "shop.Orders.Gone"},
+		{Pattern: "POST /v1/dynamic", Method: "shop.Orders.Dynamic"},
+		{Pattern: "POST /v1/values", Method: "shop.Orders.Values"},
+		{Pattern: "GET /v1/watch/{text}", Method: "Test.Watch"},
 	}}, yodel.ServerOptions{})
 	for _, method := range []yodel.Method[order, order]{"shop.Orders.Get", "shop.Orders.Put"} {
 		method.Handle(s.Server, func(_ context.Context, in *order) (*order, error) { return in, nil })

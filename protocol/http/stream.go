@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,8 +32,16 @@ type stream struct {
 // the stream. If open returns an error, the call must not be executed.
 func (x *exchange) open(k kind, in io.Reader, out io.Writer) (*stream, *yodel.Error) {
 	plain, e := x.negotiate(x.r.Header.Get(k.encoding), x.r.Header.Get(k.accept))
-	if refused := x.begin(x.session.Codec(k.codec)); e == nil {
+	codec := x.session.Codec(k.codec)
+	if refused := x.begin(codec); e == nil {
 		e = refused
+	}
+	base, _, _ := strings.Cut(k.media, "+")
+	if e == nil {
+		e = x.unfit(codec, k.codec, k.title, base+"+json")
+	}
+	if codec == nil { // the client chose the name
+		k.media = base
 	}
 	x.v.Plain = plain
 	st := &stream{exchange: x, kind: k, out: out}
