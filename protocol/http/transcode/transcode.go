@@ -23,6 +23,7 @@ package transcode
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -69,7 +70,7 @@ func bindingsOf(m protoreflect.MethodDescriptor) ([]*binding, error) {
 	var all []*binding
 	for i, r := range append([]*annotations.HttpRule{rule}, rule.GetAdditionalBindings()...) {
 		if i > 0 && len(r.GetAdditionalBindings()) > 0 {
-			return nil, fmt.Errorf("an additional binding has additional bindings")
+			return nil, errors.New("an additional binding has additional bindings")
 		}
 		b, err := newBinding(m, r)
 		if err != nil {
@@ -83,7 +84,7 @@ func bindingsOf(m protoreflect.MethodDescriptor) ([]*binding, error) {
 // newBinding returns the binding of one rule.
 func newBinding(m protoreflect.MethodDescriptor, rule *annotations.HttpRule) (*binding, error) {
 	b := &binding{method: m}
-	path := ""
+	var path string
 	switch p := rule.GetPattern().(type) {
 	case *annotations.HttpRule_Get:
 		b.verb, path = "GET", p.Get
@@ -98,7 +99,7 @@ func newBinding(m protoreflect.MethodDescriptor, rule *annotations.HttpRule) (*b
 	case *annotations.HttpRule_Custom:
 		b.verb, path = p.Custom.GetKind(), p.Custom.GetPath()
 	default:
-		return nil, fmt.Errorf("the annotation has no path")
+		return nil, errors.New("the annotation has no path")
 	}
 	var err error
 	if b.template, err = parse(path); err != nil {
@@ -146,11 +147,11 @@ func (b *binding) check() error {
 	}
 	switch {
 	case b.method.IsStreamingClient():
-		return fmt.Errorf("a method that receives a stream has no route")
+		return errors.New("a method that receives a stream has no route")
 	case b.method.IsStreamingServer() && b.reply != nil:
-		return fmt.Errorf("a stream has no response_body")
+		return errors.New("a stream has no response_body")
 	case b.verb == "GET" && (b.wholeBody || b.body != nil):
-		return fmt.Errorf("GET has no body")
+		return errors.New("GET has no body")
 	}
 	return nil
 }
