@@ -121,7 +121,7 @@ func written(t testing.TB) protoreflect.MessageDescriptor {
 				field(m, name, words[1], number).Label = descriptorpb.FieldDescriptorProto_LABEL_REPEATED.Enum()
 			case "optional":
 				f := field(m, name, words[1], number)
-				f.Proto3Optional, f.OneofIndex = new(true), new(int32(len(m.OneofDecl)))
+				f.Proto3Optional, f.OneofIndex = new(true), new(int32(len(m.GetOneofDecl())))
 				m.OneofDecl = append(m.OneofDecl, &descriptorpb.OneofDescriptorProto{Name: new("_" + name)})
 			case "map":
 				entry := &descriptorpb.DescriptorProto{Name: new(strings.ToUpper(name[:1]) + name[1:] + "Entry"), Options: &descriptorpb.MessageOptions{MapEntry: new(true)}}

@@ -6,8 +6,8 @@
 //
 //	cd conformance/rpcx && YODEL_REAL=1 GOWORK=off go test ./...
 //
-// Without YODEL_REAL, the tests that start etcd or processes with servers are skipped. The first run
-// builds etcd, which takes minutes.
+// Without YODEL_REAL, the tests that start etcd or processes with servers are skipped. The first
+// run builds etcd, which takes minutes.
 //
 // With the race detector, TestRPCXClientDeadlineAndOneWay may fail: in rpcx's client, the goroutine
 // of a canceled call reads a number while another goroutine writes it. The large payloads also take

@@ -102,7 +102,7 @@ func (c *router) routed(w std.ResponseWriter, r *std.Request) bool {
 		if values, ok := route.Binding.Match(r.Method, r.URL.EscapedPath()); ok {
 			x := newExchange(c, w, r)
 			x.rewrite = route.Binding.Reply()
-			x.serveRoute(route.Method, func(query url.Values, body []byte) ([]byte, error) { return route.Binding.Request(values, query, body) })
+			x.serveRoute(route.Method, func(query url.Values, body []byte) ([]byte, error) { return route.Binding.Request(values, query, body) }) //nolint:contextcheck // the context of a call is that of its session
 			return true
 		}
 	}
