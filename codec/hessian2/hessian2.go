@@ -32,7 +32,7 @@
 //	List, Set, array              a slice or an array
 //	Map                           a map
 //	java.util.Date                time.Time, with a precision of a millisecond; null is the zero time
-//	enum                          a string type with the method JavaClassName
+//	enum                          a string type with the method JavaClassName; null is ""
 //	null                          a nil pointer, slice or map; decoded, the zero value of any type
 //
 // Decode takes any number that fits in the type. It takes an object whose only field is called name

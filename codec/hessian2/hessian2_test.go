@@ -89,7 +89,7 @@ func TestEncoding(t *testing.T) {
 		{0.0, "5b"}, {1.0, "5c"}, {-128.0, "5d80"}, {32767.0, "5e7fff"}, {12.25, "444028800000000000"}, {"", "00"}, {"hello", "0568656c6c6f"},
 		{"🦉", "02eda0beedb689"}, {[]byte{1, 2}, "220102"}, {[]int32{0, 1}, "7a9091"}, {map[string]int32{"b": 1, "a": 0}, "48016190016291" + "5a"},
 		{time.UnixMilli(894_621_091_000), "4a000000d04b9284" + "b8"}, {Color("RED"), "430e636f6d2e61636d652e436f6c6f7291046e616d656003524544"},
-		{[]any{Color("A"), Color("B")}, "7a430e636f6d2e61636d652e436f6c6f7291046e616d65600141600142"}, {[]*Plain(nil), "4e"},
+		{[]any{Color("A"), Color("B")}, "7a430e636f6d2e61636d652e436f6c6f7291046e616d65600141600142"}, {[]*Plain(nil), "4e"}, {Color(""), "4e"},
 		{struct{ UserName, ID string }{"a", "b"}, "4808757365724e616d6501610269640162" + "5a"},
 	} {
 		got, err := hessian2.Codec.Append([]byte("x"), test.value)

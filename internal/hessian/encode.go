@@ -63,7 +63,7 @@ func (e *encoder) value(v reflect.Value, depth int) error {
 	case reflect.Float32, reflect.Float64:
 		e.b = appendDouble(e.b, v.Float())
 	case reflect.String:
-		return e.text(v)
+		e.text(v)
 	case reflect.Slice, reflect.Array:
 		return e.list(v, depth)
 	case reflect.Map:
@@ -76,16 +76,18 @@ func (e *encoder) value(v reflect.Value, depth int) error {
 	return nil
 }
 
-// text appends a string. If its type stands for a Java class, that is an enum.
-func (e *encoder) text(v reflect.Value) error {
+// text appends a string. If its type stands for a Java class, that is an enum, and the empty string
+// is null.
+func (e *encoder) text(v reflect.Value) {
 	s := e.types.of(v.Type())
-	if s.class == "" {
-		e.b = AppendText(e.b, v.String())
-		return nil
+	switch {
+	case s.class != "" && v.Len() == 0:
+		e.b = AppendNull(e.b)
+		return
+	case s.class != "":
+		e.begin(s, []string{"name"})
 	}
-	e.begin(s, []string{"name"})
 	e.b = AppendText(e.b, v.String())
-	return nil
 }
 
 // begin appends the beginning of an object.

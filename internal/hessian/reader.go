@@ -52,6 +52,15 @@ func (r *Reader) Int() (int, error) {
 	return int(t.n), r.err
 }
 
+// List reads the beginning of a list, and returns how many values follow. A null is an empty list.
+func (r *Reader) List() (int, error) {
+	t := r.next()
+	if t.kind != isNull && (t.kind != isList || t.length < 0) {
+		r.fail("a list with a length was expected, not %v", t.kind)
+	}
+	return int(t.length), r.err
+}
+
 // Skip reads a value and checks it.
 func (r *Reader) Skip() error {
 	r.skip(0)
