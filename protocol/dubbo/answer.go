@@ -5,6 +5,7 @@ package dubbo
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/internal/hessian"
@@ -97,7 +98,12 @@ func (c *call) result() ([]byte, *yodel.Error) {
 
 // failed sends an error, with the attachments of the reply.
 func (c *call) failed(e *yodel.Error, pairs [][2]string) {
-	if e.NotProcessed {
+	at := c.Call().Deadline
+	switch {
+	case e.Code == yodel.DeadlineExceeded && !at.IsZero() && time.Until(at) <= 0:
+		c.conn.refuse(c.head, statusServerTimeout, e.Error())
+		return
+	case e.NotProcessed:
 		c.conn.refuse(c.head, statusOf(e), e.Error())
 		return
 	}

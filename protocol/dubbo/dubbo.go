@@ -40,12 +40,13 @@
 // # Errors
 //
 // An error is a java.lang.RuntimeException for the consumer. For a handler's error without a code,
-// its message is the unchanged text. For any other error, it is the code, the text and the ID. A
-// call that the server did not execute is answered with a status of Dubbo instead of an exception,
-// so that the consumer may try another provider: 60 (SERVICE_NOT_FOUND) if there is no such method,
-// 40 (BAD_REQUEST) if the arguments cannot be decoded, and otherwise 100
-// (SERVER_THREADPOOL_EXHAUSTED_ERROR). The attachments of a reply have the code, the ID, RetryAfter
-// and NotProcessed for clients that use yodel. Details of errors do not travel.
+// its message is the unchanged text. For any other error, it is the code, the text and the ID. Some
+// calls are answered with a status of Dubbo instead of an exception, as providers of Java do. The
+// consumer may then try another provider. A call whose deadline has passed gets the status 31
+// (SERVER_TIMEOUT). A call that the server did not execute gets 60 (SERVICE_NOT_FOUND) if there is
+// no such method, 40 (BAD_REQUEST) if the arguments cannot be decoded, and otherwise 100
+// (SERVER_THREADPOOL_EXHAUSTED_ERROR). The attachments of an exception have the code, the ID and
+// RetryAfter for clients that use yodel. Details of errors do not travel.
 //
 // # Limits
 //

@@ -52,6 +52,10 @@ func (*Arith) Refuse(context.Context, *Point) (*Point, error) {
 	return nil, &yodel.Error{Code: yodel.NotFound, Message: "no such point", RetryAfter: 3 * time.Second}
 }
 
+func (*Arith) Late(context.Context, *string) (*Point, error) {
+	return nil, yodel.Errorf(yodel.DeadlineExceeded, "the other server was late")
+}
+
 func (*Arith) Exit(context.Context, *Point) (*Point, error) {
 	runtime.Goexit()
 	return nil, nil

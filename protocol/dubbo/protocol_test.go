@@ -256,6 +256,20 @@ func TestServerWithoutCodec(t *testing.T) {
 	c.ends()
 }
 
+// A call whose deadline has passed is a timeout, and a handler's own error of that kind is not.
+func TestDeadlines(t *testing.T) {
+	s := serve(t, yodel.ServerOptions{})
+	c := dial(t, s.addr)
+	c.send(requestOf(1, twoWay, "wait", "Ljava/lang/String;", []byte("\x01a"), hessian.AppendPairs(nil, [2]string{keyTimeout, "50"})))
+	if h, body := c.read(); h.status != statusServerTimeout || !strings.Contains(string(body), "YDL1004") {
+		t.Errorf("got %+v, %q", h, body)
+	}
+	c.send(requestOf(2, twoWay, "late", "Ljava/lang/String;", []byte("N"), hessian.AppendPairs(nil, [2]string{keyTimeout, "50000"})))
+	if h, body := c.read(); h.status != statusOK || !strings.Contains(string(body), "deadline_exceeded") {
+		t.Errorf("got %+v, %q", h, body)
+	}
+}
+
 // A client with another version of the protocol takes no attachments of replies.
 func TestOldClients(t *testing.T) {
 	s := serve(t, yodel.ServerOptions{})
