@@ -55,7 +55,7 @@ var forFamilies = []string{"internal/isolate"}
 
 // These packages of internal may be imported by any plug-in. Each reads an encoding that plug-ins
 // of several families read.
-var forPlugins = []string{"internal/gobwire", "internal/thriftwire"}
+var forPlugins = []string{"internal/gobwire", "internal/hessian", "internal/thriftwire"}
 
 func layerOf(folder string) string {
 	top, _, _ := strings.Cut(folder, "/")

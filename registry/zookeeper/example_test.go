@@ -40,3 +40,16 @@ func Example_client() { //nolint:testableexamples // it needs ZooKeeper
 	}
 	fmt.Println(*reply)
 }
+
+// A server announces a service to consumers of Dubbo.
+func ExampleNewDubbo() { //nolint:testableexamples // it needs ZooKeeper
+	r := zookeeper.NewDubbo("10.0.0.1:2181", "greeter", nil)
+	defer r.Close()
+	s := yodel.NewServer(&yodel.ServerOptions{ // and Codecs and Protocols: see package protocol/dubbo
+		Registrars: []yodel.Registrar{r},
+		Instance:   yodel.Instance{Version: "1.0.0"},
+	})
+	if err := s.ListenAndServe(context.Background(), ":20880"); err != nil {
+		fmt.Println(err)
+	}
+}

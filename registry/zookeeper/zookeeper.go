@@ -59,7 +59,12 @@ func New(servers string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
 	}
-	opts := *o
+	s := newStore(servers, *o)
+	return &Registry{registry.New(s, &s.opts.Options), s}
+}
+
+// newStore returns the store for these servers.
+func newStore(servers string, opts Options) *store {
 	if opts.Session <= 0 {
 		opts.Session = 10 * time.Second
 	}
@@ -79,7 +84,7 @@ func New(servers string, o *Options) *Registry {
 		s.acl = append(zk.AuthACL(zk.PermAll), zk.WorldACL(zk.PermRead)...)
 		s.shared = append(zk.AuthACL(zk.PermAll), zk.WorldACL(zk.PermRead|zk.PermCreate)...)
 	}
-	return &Registry{registry.New(s, &s.opts.Options), s}
+	return s
 }
 
 // Close ends the sessions, and so withdraws the announced records.
@@ -233,7 +238,11 @@ func (s *store) record(node string) *record {
 
 // Put implements registry.Store.
 func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
-	node, value := s.node(key), bytes.Clone(value)
+	return s.put(ctx, s.node(key), bytes.Clone(value), ttl)
+}
+
+// put sets the value of a node, which the store then owns. The node ends as a key does in Put.
+func (s *store) put(ctx context.Context, node string, value []byte, ttl time.Duration) error {
 	return s.change(ctx, "announce", node, func(ctx context.Context, conn *zk.Conn, r *record) error {
 		if ttl == 0 {
 			r.end.Stop()
@@ -349,8 +358,10 @@ func remove(conn *zk.Conn, node string) error {
 }
 
 // Delete implements registry.Store.
-func (s *store) Delete(ctx context.Context, key string) error {
-	node := s.node(key)
+func (s *store) Delete(ctx context.Context, key string) error { return s.remove(ctx, s.node(key)) }
+
+// remove removes a node.
+func (s *store) remove(ctx context.Context, node string) error {
 	return s.change(ctx, "withdraw", node, func(_ context.Context, conn *zk.Conn, r *record) error {
 		r.end.Stop()
 		r.due = time.Time{}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hessian
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"time"
+)
+
+// Append appends the encoding of v to b, as a stream of its own.
+func (ts *Types) Append(b []byte, v any) ([]byte, error) {
+	e := encoder{types: ts, b: b}
+	err := e.value(reflect.ValueOf(v), 0)
+	return e.b, err
+}
+
+// An encoder encodes one stream.
+type encoder struct {
+	types   *Types
+	b       []byte
+	classes []*shape
+	objects int
+	known   map[pointer]int // the numbers of objects and maps that were encoded
+}
+
+// A pointer identifies an object or a map.
+type pointer struct {
+	at uintptr
+	of reflect.Type
+}
+
+// value appends a value.
+func (e *encoder) value(v reflect.Value, depth int) error {
+	if depth > maxDepth {
+		return errDepth
+	}
+	switch v.Kind() {
+	case reflect.Invalid:
+		e.b = AppendNull(e.b)
+	case reflect.Pointer, reflect.Interface:
+		if v.IsNil() {
+			e.b = AppendNull(e.b)
+			return nil
+		}
+		return e.value(v.Elem(), depth)
+	case reflect.Bool:
+		e.b = AppendBool(e.b, v.Bool())
+	case reflect.Int8, reflect.Int16, reflect.Int32:
+		e.b = AppendInt(e.b, int32(v.Int())) //nolint:gosec // it fits
+	case reflect.Int, reflect.Int64:
+		e.b = appendLong(e.b, v.Int())
+	case reflect.Uint8, reflect.Uint16:
+		e.b = AppendInt(e.b, int32(v.Uint())) //nolint:gosec // it fits
+	case reflect.Uint, reflect.Uint32, reflect.Uint64:
+		if v.Uint() > math.MaxInt64 {
+			return fmt.Errorf("hessian: %d is more than a long of Java can be", v.Uint())
+		}
+		e.b = appendLong(e.b, int64(v.Uint())) //nolint:gosec // checked above
+	case reflect.Float32, reflect.Float64:
+		e.b = appendDouble(e.b, v.Float())
+	case reflect.String:
+		e.text(v)
+	case reflect.Slice, reflect.Array:
+		return e.list(v, depth)
+	case reflect.Map:
+		return e.mapping(v, depth)
+	case reflect.Struct:
+		return e.object(v, depth)
+	default:
+		return fmt.Errorf("hessian: a %v cannot be encoded", v.Type())
+	}
+	return nil
+}
+
+// text appends a string. If its type stands for a Java class, that is an enum, and the empty string
+// is null.
+func (e *encoder) text(v reflect.Value) {
+	s := e.types.of(v.Type())
+	switch {
+	case s.class != "" && v.Len() == 0:
+		e.b = AppendNull(e.b)
+		return
+	case s.class != "":
+		e.begin(s, []string{"name"})
+	}
+	e.b = AppendText(e.b, v.String())
+}
+
+// begin appends the beginning of an object.
+func (e *encoder) begin(s *shape, fields []string) {
+	n := slices.Index(e.classes, s)
+	if n < 0 {
+		n = len(e.classes)
+		e.classes = append(e.classes, s)
+		e.b = appendClass(e.b, s.class, fields)
+	}
+	e.b = appendObject(e.b, n)
+	e.objects++
+}
+
+// list appends a slice or an array.
+func (e *encoder) list(v reflect.Value, depth int) error {
+	switch {
+	case v.Kind() == reflect.Slice && v.IsNil():
+		e.b = AppendNull(e.b)
+		return nil
+	case v.Type().Elem().Kind() == reflect.Uint8 && v.Kind() == reflect.Slice:
+		e.b = appendBinary(e.b, v.Bytes())
+		return nil
+	case v.Len() > math.MaxInt32:
+		return fmt.Errorf("hessian: a list has %d elements", v.Len())
+	}
+	e.objects++
+	e.b = appendLength(e.b, int64(v.Len()))
+	for i := range v.Len() {
+		if err := e.value(v.Index(i), depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seen appends a reference if the map or the struct was encoded before.
+func (e *encoder) seen(p pointer) bool {
+	if n, ok := e.known[p]; ok {
+		e.b = AppendInt(append(e.b, reference), int32(n)) //nolint:gosec // the limits of messages are smaller
+		return true
+	}
+	if e.known == nil {
+		e.known = make(map[pointer]int)
+	}
+	e.known[p] = e.objects
+	return false
+}
+
+// mapping appends a map. Keys that are strings or numbers are sorted.
+func (e *encoder) mapping(v reflect.Value, depth int) error {
+	if v.IsNil() {
+		e.b = AppendNull(e.b)
+		return nil
+	}
+	if e.seen(pointer{v.Pointer(), v.Type()}) {
+		return nil
+	}
+	e.objects++
+	e.b = append(e.b, untypedMap)
+	keys := v.MapKeys()
+	slices.SortFunc(keys, compare)
+	for _, key := range keys {
+		if err := e.value(key, depth+1); err != nil {
+			return err
+		}
+		if err := e.value(v.MapIndex(key), depth+1); err != nil {
+			return err
+		}
+	}
+	e.b = append(e.b, end)
+	return nil
+}
+
+// compare orders the keys of a map.
+func compare(a, b reflect.Value) int {
+	switch {
+	case a.Kind() != b.Kind():
+	case a.Kind() == reflect.String:
+		return cmp.Compare(a.String(), b.String())
+	case a.CanInt():
+		return cmp.Compare(a.Int(), b.Int())
+	}
+	return 0
+}
+
+// object appends a struct: as an object if its type stands for a Java class, and otherwise as a map
+// of its fields, which Java converts to the class that it expects.
+func (e *encoder) object(v reflect.Value, depth int) error {
+	if v.Type() == timeType {
+		if t, _ := reflect.TypeAssert[time.Time](v); t.IsZero() {
+			e.b = AppendNull(e.b)
+		} else {
+			e.b = appendTime(e.b, t)
+		}
+		return nil
+	}
+	s := e.types.of(v.Type())
+	if s.err != nil {
+		return s.err
+	}
+	if v.CanAddr() && v.Type().Size() > 0 && e.seen(pointer{v.Addr().Pointer(), v.Type()}) {
+		return nil
+	}
+	if s.class != "" {
+		e.begin(s, s.names)
+	} else {
+		e.objects++
+		e.b = append(e.b, untypedMap)
+	}
+	for i := range s.fields {
+		f := &s.fields[i]
+		if s.class == "" {
+			e.b = AppendText(e.b, f.name)
+		}
+		if err := e.value(v.FieldByIndex(f.index), depth+1); err != nil {
+			return err
+		}
+	}
+	if s.class == "" {
+		e.b = append(e.b, end)
+	}
+	return nil
+}

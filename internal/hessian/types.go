@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hessian
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Types keeps what is known of Go types. It may be used concurrently.
+type Types struct{ shapes sync.Map } // from reflect.Type to *shape
+
+// A Classed is a type that stands for a Java class.
+type Classed interface {
+	// JavaClassName returns the full name of the class, for example "com.acme.User".
+	JavaClassName() string
+}
+
+// A shape is what is known of a type.
+type shape struct {
+	class  string // "" if the type stands for none
+	fields []field
+	names  []string // of fields
+	err    error
+}
+
+// A field is a field of a struct.
+type field struct {
+	name  string
+	index []int
+}
+
+var (
+	classedType = reflect.TypeFor[Classed]()
+	timeType    = reflect.TypeFor[time.Time]()
+)
+
+// of returns the shape of a type that is not a pointer.
+func (ts *Types) of(t reflect.Type) *shape {
+	if s, ok := ts.shapes.Load(t); ok {
+		return s.(*shape) //nolint:forcetypeassert // nothing else is in it
+	}
+	s := &shape{class: ClassOf(t)}
+	if t.Kind() == reflect.Struct && t != timeType {
+		s.addFields(t, nil)
+	}
+	for _, f := range s.fields {
+		s.names = append(s.names, f.name)
+	}
+	known, _ := ts.shapes.LoadOrStore(t, s)
+	return known.(*shape) //nolint:forcetypeassert // as above
+}
+
+// ClassOf returns the name of the Java class for which a type stands, or "".
+func ClassOf(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() == reflect.Interface || !reflect.PointerTo(t).Implements(classedType) {
+		return ""
+	}
+	named, _ := reflect.TypeAssert[Classed](reflect.New(t)) // it implements it
+	return named.JavaClassName()
+}
+
+// addFields adds the fields of a struct. Those of an embedded struct without a tag belong to it.
+func (s *shape) addFields(t reflect.Type, index []int) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag, tagged := f.Tag.Lookup("hessian")
+		at := append(index[:len(index):len(index)], i)
+		switch {
+		case tag == "-":
+		case f.Anonymous && f.Type.Kind() == reflect.Struct && !tagged:
+			s.addFields(f.Type, at)
+		case !f.IsExported():
+		default:
+			if tag == "" {
+				tag = lowered(f.Name)
+			}
+			if s.field(tag) >= 0 {
+				s.err = fmt.Errorf("hessian: %v has two fields %q", t, tag)
+			}
+			s.fields = append(s.fields, field{tag, at})
+		}
+	}
+}
+
+// lowered returns the name of a Go field in Java: ID is "id", and UserName is "userName".
+func lowered(name string) string {
+	if strings.ToUpper(name) == name {
+		return strings.ToLower(name)
+	}
+	first, size := utf8.DecodeRuneInString(name)
+	return string(unicode.ToLower(first)) + name[size:]
+}
+
+// field returns the number of the field with a name, or -1.
+func (s *shape) field(name string) int {
+	for i := range s.fields {
+		if s.fields[i].name == name {
+			return i
+		}
+	}
+	return -1
+}

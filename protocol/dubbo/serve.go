@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dubbo
+
+import (
+	"fmt"
+	"reflect"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/internal/hessian"
+	"github.com/yodel-rpc/yodel/protocol/internal/pipelined"
+)
+
+// A conn is the server's side of a connection.
+type conn struct {
+	*yodel.Session
+	limits  yodel.Limits
+	frames  frameReader
+	replies *pipelined.Replies
+	codec   yodel.Codec
+	names   map[string]string // the methods that names of Dubbo mean; only of existing methods
+}
+
+// next reads one frame. If it is a request, next starts its execution.
+func (c *conn) next() error {
+	h, err := c.frames.head()
+	switch {
+	case err != nil:
+		return err
+	case h.is(event):
+		return c.event(h)
+	case !h.is(request):
+		return errResponse
+	case h.flags&serialization != hessian2:
+		c.refuse(h, statusBadRequest, fmt.Sprintf("this server speaks Hessian 2 (serialization 2), not serialization %d", h.flags&serialization))
+		return c.frames.skip(h.body)
+	}
+	names, err := c.frames.names(h.body)
+	if err != nil {
+		return err
+	}
+	if names.method == echoMethod && names.parameters == 1 {
+		return c.echo(h, &names)
+	}
+	v, err := c.begin(&names, h)
+	if err != nil {
+		return err
+	}
+	call := &call{Served: v, conn: c, head: h, names: names}
+	arrived := time.Now()
+	e := v.Admit(h.body, true)
+	if e == nil {
+		e = call.reserve()
+	}
+	if e != nil {
+		defer call.end()
+		call.answer(e)
+		return c.frames.skip(h.body)
+	}
+	if call.body, err = c.frames.body(h.body); err != nil {
+		call.end()
+		return err
+	}
+	c.Go(func() {
+		defer call.end()
+		if e := call.prepare(arrived); e != nil {
+			call.answer(e)
+			return
+		}
+		defer func() { call.answer(v.Outcome()) }() // deferred, because the handler may end the goroutine
+		_ = v.Run()                                 // Outcome returns the error
+	})
+	return nil
+}
+
+// event answers a heartbeat, and ignores any other event.
+func (c *conn) event(h head) error {
+	if h.body > maxEvent {
+		return errEventLarge
+	}
+	body, err := c.frames.body(h.body)
+	if err == nil && h.is(request) && h.is(twoWay) {
+		reply := head{flags: h.flags &^ (request | twoWay), status: statusOK, number: h.number}
+		c.replies.Send(reply.append(nil, len(body)), body)
+	}
+	return err
+}
+
+// echo answers a call of $echo, which every interface has, with its argument.
+func (c *conn) echo(h head, n *names) error {
+	if h.body > c.limits.MaxMessage || !c.Reserve(h.body) {
+		c.refuse(h, statusExhausted, "$echo: the request is too large")
+		return c.frames.skip(h.body)
+	}
+	defer c.Release(h.body)
+	body, err := c.frames.body(h.body)
+	if err != nil {
+		return err
+	}
+	values := hessian.NewReader(body[n.size:])
+	if err = values.Skip(); err != nil {
+		c.refuse(h, statusBadRequest, err.Error())
+		return nil
+	}
+	if h.is(twoWay) {
+		value := body[n.size:][:values.At()]
+		c.reply(h, statusOK, hessian.AppendInt(nil, kindValue), value)
+	}
+	return nil
+}
+
+// begin begins the call of a request.
+func (c *conn) begin(n *names, h head) (v *yodel.Served, err error) {
+	method := n.method
+	if n.isGeneric() {
+		b, err := c.frames.Peek(min(h.body, maxNames))
+		if err != nil {
+			return nil, unexpected(err)
+		}
+		if method, err = hessian.NewReader(b[n.size:]).Text(); err != nil {
+			return nil, fmt.Errorf("the name of a generic call: %w", err)
+		}
+	}
+	name := n.path + "." + method
+	if known, ok := c.names[name]; ok {
+		v = c.Begin(known, c.codec, nil)
+	} else {
+		v = c.Begin(name, c.codec, nil)
+		if first, size := utf8.DecodeRuneInString(method); v.Kind() == "" && unicode.IsLower(first) {
+			raised := c.Begin(n.path+"."+string(unicode.ToUpper(first))+method[size:], c.codec, nil)
+			if raised.Kind() == "" {
+				raised.End()
+			} else {
+				v.End()
+				v = raised
+			}
+		}
+		if v.Kind() != "" && len(c.names) < c.limits.MaxMethods {
+			c.names[name] = v.Call().Method
+		}
+	}
+	v.Call().OneWay = !h.is(twoWay)
+	return v, nil
+}
+
+// A call is a request that is executed and answered.
+type call struct {
+	*yodel.Served
+	conn     *conn
+	head     head
+	names    names
+	body     []byte
+	reserved int
+}
+
+// end ends the call.
+func (c *call) end() {
+	c.End()
+	c.conn.Release(c.reserved)
+}
+
+// reserve counts the memory for copies of the arguments, which a call with several has.
+func (c *call) reserve() *yodel.Error {
+	if c.names.parameters < 2 {
+		return nil // the only argument needs no copy
+	}
+	n := copyRoom(c.head.body)
+	if !c.conn.Reserve(n) {
+		return notSent(yodel.ResourceExhausted, "YDL3007", "%s: the server has no memory left for what its peers make it hold", c.Call().Method)
+	}
+	c.reserved = n
+	return nil
+}
+
+// copyRoom is how large the arguments of a request of n bytes may be when each has its own copy of
+// what they share.
+func copyRoom(n int) int { return 2*n + 1<<10 }
+
+// prepare makes the body of the call from the arguments, and its fields from the attachments. A
+// deadline counts from the time at which the request arrived.
+func (c *call) prepare(arrived time.Time) *yodel.Error {
+	damaged := func(err error) *yodel.Error {
+		e := notSent(yodel.InvalidArgument, "YDL2101", "%s: the request is damaged: %v", c.Call().Method, err)
+		e.Cause = err
+		return e
+	}
+	arguments := hessian.NewReader(c.body[c.names.size:])
+	values, err := c.arguments(arguments)
+	if err != nil {
+		return damaged(err)
+	}
+	attachments, err := arguments.Any()
+	if err != nil {
+		return damaged(err)
+	}
+	if e := describe(c.Call(), attachments, arrived, c.conn.limits); e != nil {
+		return e
+	}
+	in, out := c.Types()
+	dynamic := in == nil && out == nil // HandleCall has registered it
+	c.Owned, c.Several = true, c.Positional() || dynamic && len(values) != 1
+	var e yodel.Encoded
+	switch {
+	case len(out) > 1:
+		return notSent(yodel.Unimplemented, "", "%s: the method returns %d values, and Java has one result", c.Call().Method, len(out))
+	case c.Several && !dynamic && len(values) != len(in), !c.Several && len(values) != 1 && !(len(values) == 0 && hasNoFields(in)):
+		return notSent(yodel.InvalidArgument, "YDL2101", "%s: the method takes %d values, and the request has %d", c.Call().Method, len(in), len(values))
+	case c.Several:
+		e.SetValues(values...)
+	case len(values) == 1:
+		e.Body = values[0]
+	default:
+		e.Body = hessian.AppendNull(nil)
+	}
+	c.Body, c.body = e.Body, nil
+	return nil
+}
+
+// hasNoFields reports whether a method takes or returns one struct without fields, which stands for
+// no value.
+func hasNoFields(types []reflect.Type) bool {
+	return len(types) == 1 && types[0].Kind() == reflect.Struct && types[0].NumField() == 0
+}
+
+// arguments returns the encoded arguments, each as a stream of its own.
+func (c *call) arguments(r *hessian.Reader) ([][]byte, error) {
+	n := c.names.parameters
+	if c.names.isGeneric() {
+		for range 2 { // the name of the method and the types of its parameters
+			if err := r.Skip(); err != nil {
+				return nil, err
+			}
+		}
+		var err error
+		if n, err = r.List(); err != nil {
+			return nil, err
+		}
+	}
+	room := copyRoom(c.head.body)
+	values := make([][]byte, 0, min(n, 64))
+	for i := range n {
+		if i == 0 && !c.names.isGeneric() { // there is nothing yet that it could share
+			begin := c.names.size
+			if err := r.Skip(); err != nil {
+				return nil, err
+			}
+			values = append(values, c.body[begin:begin+r.At()])
+			continue
+		}
+		value, err := r.Copy(nil, room)
+		if err != nil {
+			return nil, err
+		}
+		room -= len(value)
+		values = append(values, value)
+	}
+	return values, nil
+}
