@@ -35,7 +35,7 @@ type User struct {
 	Photo  []byte
 	Small  int16
 	Hidden string `hessian:"-"`
-	secret string
+	secret string //nolint:unused // the codec must leave it alone
 }
 
 func (*User) JavaClassName() string { return "com.acme.User" }

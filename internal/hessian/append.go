@@ -27,9 +27,9 @@ func AppendInt(b []byte, n int32) []byte {
 	case n >= -16 && n < 48:
 		return append(b, byte(n+0x90))
 	case n >= -2048 && n < 2048:
-		return append(b, byte(n>>8+0xc8), byte(n))
+		return append(b, byte(n>>8+0xc8), byte(n)) //nolint:gosec // the case bounds the value, or its low byte is meant
 	case n >= -1<<18 && n < 1<<18:
-		return append(b, byte(n>>16+0xd4), byte(n>>8), byte(n))
+		return append(b, byte(n>>16+0xd4), byte(n>>8), byte(n)) //nolint:gosec // the case bounds the value, or its low byte is meant
 	}
 	return binary.BigEndian.AppendUint32(append(b, int32Value), uint32(n)) //nolint:gosec // the bits
 }
@@ -40,9 +40,9 @@ func appendLong(b []byte, n int64) []byte {
 	case n >= -8 && n < 16:
 		return append(b, byte(n+0xe0))
 	case n >= -2048 && n < 2048:
-		return append(b, byte(n>>8+0xf8), byte(n))
+		return append(b, byte(n>>8+0xf8), byte(n)) //nolint:gosec // the case bounds the value, or its low byte is meant
 	case n >= -1<<18 && n < 1<<18:
-		return append(b, byte(n>>16+0x3c), byte(n>>8), byte(n))
+		return append(b, byte(n>>16+0x3c), byte(n>>8), byte(n)) //nolint:gosec // the case bounds the value, or its low byte is meant
 	case n >= math.MinInt32 && n <= math.MaxInt32:
 		return binary.BigEndian.AppendUint32(append(b, longOfInt32), uint32(n)) //nolint:gosec // the bits
 	}
@@ -56,16 +56,16 @@ func appendDouble(b []byte, f float64) []byte {
 	case whole == 0 || whole == 1:
 		return append(b, byte(doubleZero+whole))
 	case whole >= math.MinInt8 && whole <= math.MaxInt8:
-		return append(b, doubleOfInt8, byte(whole))
+		return append(b, doubleOfInt8, byte(whole)) //nolint:gosec // the case bounds the value, or its low byte is meant
 	case whole >= math.MinInt16 && whole <= math.MaxInt16:
-		return append(b, doubleOfInt16, byte(whole>>8), byte(whole))
+		return append(b, doubleOfInt16, byte(whole>>8), byte(whole)) //nolint:gosec // the case bounds the value, or its low byte is meant
 	}
 	return binary.BigEndian.AppendUint64(append(b, double), math.Float64bits(f))
 }
 
 // appendTime appends a date. Its precision is a millisecond.
 func appendTime(b []byte, t time.Time) []byte {
-	return binary.BigEndian.AppendUint64(append(b, dateMillis), uint64(t.UnixMilli())) //nolint:gosec // the bits
+	return binary.BigEndian.AppendUint64(append(b, dateMillis), uint64(t.UnixMilli()))
 }
 
 // chunk is the largest length of one part of a string or a binary.
@@ -81,9 +81,9 @@ func appendBinary(b, data []byte) []byte {
 	case n < 16:
 		b = append(b, byte(0x20+n))
 	case n < 1024:
-		b = append(b, byte(0x34+n>>8), byte(n))
+		b = append(b, byte(0x34+n>>8), byte(n)) //nolint:gosec // the case bounds the value, or its low byte is meant
 	default:
-		b = append(b, binaryFinal, byte(n>>8), byte(n))
+		b = append(b, binaryFinal, byte(n>>8), byte(n)) //nolint:gosec // the case bounds the value, or its low byte is meant
 	}
 	return append(b, data...)
 }
@@ -112,13 +112,13 @@ func AppendText(b []byte, s string) []byte {
 func appendTextHead(b []byte, units int, final bool) []byte {
 	switch {
 	case !final:
-		return append(b, stringChunk, byte(units>>8), byte(units))
+		return append(b, stringChunk, byte(units>>8), byte(units)) //nolint:gosec // the case bounds the value, or its low byte is meant
 	case units < 32:
-		return append(b, byte(units))
+		return append(b, byte(units)) //nolint:gosec // the case bounds the value, or its low byte is meant
 	case units < 1024:
-		return append(b, byte(0x30+units>>8), byte(units))
+		return append(b, byte(0x30+units>>8), byte(units)) //nolint:gosec // the case bounds the value, or its low byte is meant
 	}
-	return append(b, stringFinal, byte(units>>8), byte(units))
+	return append(b, stringFinal, byte(units>>8), byte(units)) //nolint:gosec // the case bounds the value, or its low byte is meant
 }
 
 // appendUnits appends the characters of a string as Java does: each unit of a surrogate pair in
@@ -131,7 +131,7 @@ func appendUnits(b []byte, s string) []byte {
 		}
 		high, low := utf16.EncodeRune(c)
 		for _, u := range [...]rune{high, low} {
-			b = append(b, byte(0xe0|u>>12), byte(0x80|u>>6&0x3f), byte(0x80|u&0x3f))
+			b = append(b, byte(0xe0|u>>12), byte(0x80|u>>6&0x3f), byte(0x80|u&0x3f)) //nolint:gosec // the case bounds the value, or its low byte is meant
 		}
 	}
 	return b
@@ -140,7 +140,7 @@ func appendUnits(b []byte, s string) []byte {
 // appendLength appends the beginning of a list without a type.
 func appendLength(b []byte, n int64) []byte {
 	if n < 8 {
-		return append(b, byte(shortList+n))
+		return append(b, byte(shortList+n)) //nolint:gosec // the case bounds the value, or its low byte is meant
 	}
 	return AppendInt(append(b, fixedList), int32(n)) //nolint:gosec // the limits of messages are smaller
 }
@@ -157,7 +157,7 @@ func appendClass(b []byte, name string, fields []string) []byte {
 // appendObject appends the beginning of an object.
 func appendObject(b []byte, class int) []byte {
 	if class < 16 {
-		return append(b, byte(shortObject+class))
+		return append(b, byte(shortObject+class)) //nolint:gosec // the case bounds the value, or its low byte is meant
 	}
 	return AppendInt(append(b, object), int32(class)) //nolint:gosec // as above
 }

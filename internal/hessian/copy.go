@@ -19,7 +19,7 @@ func Join(dst []byte, limit int, values ...[]byte) ([]byte, error) {
 		c := copying{Reader: NewReader(value), to: to}
 		c.copy(0)
 		if c.err == nil && c.at != len(value) {
-			c.fail("%d bytes follow the value", len(value)-c.at)
+			c.failf("%d bytes follow the value", len(value)-c.at)
 		}
 		if c.err != nil {
 			return dst, c.err
@@ -62,7 +62,7 @@ func (c *copying) copy(depth int) bool {
 		return true
 	case isEnd:
 		if depth == 0 {
-			c.fail("a value was expected, not %v", t.kind)
+			c.failf("a value was expected, not %v", t.kind)
 		}
 		return false
 	case isList, isMap, isObject:

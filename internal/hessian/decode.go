@@ -23,7 +23,7 @@ func (ts *Types) Decode(b []byte, v any) error {
 	d := decoder{Reader: NewReader(b), types: ts, room: firstRoom + roomPerByte*len(b)}
 	d.into(target.Elem(), 0)
 	if d.err == nil && d.at != len(b) {
-		d.fail("%d bytes follow the value", len(b)-d.at)
+		d.failf("%d bytes follow the value", len(b)-d.at)
 	}
 	return d.err
 }
@@ -61,7 +61,7 @@ func (d *decoder) into(v reflect.Value, depth int) bool {
 		d.token(&t, v, depth)
 	}
 	if t.kind == isEnd && depth == 0 {
-		d.fail("a value was expected, not %v", t.kind)
+		d.failf("a value was expected, not %v", t.kind)
 	}
 	return t.kind != isEnd
 }
@@ -121,7 +121,7 @@ func (d *decoder) mismatch(t *token, to reflect.Type) {
 	if t.kind == isObject {
 		what = "an object of class " + d.classes[t.class].name
 	}
-	d.fail("%s does not fit in a %v", what, to)
+	d.failf("%s does not fit in a %v", what, to)
 }
 
 // scalar decodes a value without values inside.
@@ -165,7 +165,7 @@ func number(v reflect.Value, n int64) (fits bool) {
 		}
 	case v.CanUint():
 		if fits = n >= 0 && !v.OverflowUint(uint64(n)); fits {
-			v.SetUint(uint64(n))
+			v.SetUint(uint64(n)) //nolint:gosec // the bits are meant
 		}
 	case v.CanFloat():
 		if fits = float64(n) < 1<<53 && float64(n) > -1<<53; fits {
@@ -212,7 +212,7 @@ func (d *decoder) list(t *token, v reflect.Value, depth int) {
 		case d.err != nil:
 			return
 		case i >= all.Len():
-			d.fail("a list has more elements than %v", v.Type())
+			d.failf("a list has more elements than %v", v.Type())
 			return
 		}
 	}
@@ -264,12 +264,12 @@ func (d *decoder) entry(m, key reflect.Value, depth int) {
 		return
 	}
 	if !key.Comparable() {
-		d.fail("the key of a map is a %v, which Go cannot compare", key.Elem().Type())
+		d.failf("the key of a map is a %v, which Go cannot compare", key.Elem().Type())
 		return
 	}
 	value := reflect.New(m.Type().Elem()).Elem()
 	if !d.into(value, depth+1) {
-		d.fail("a map ends after a key")
+		d.failf("a map ends after a key")
 		return
 	}
 	m.SetMapIndex(key, value)
@@ -372,11 +372,11 @@ func (d *decoder) anyMap(t *token, v reflect.Value, depth int) {
 			d.share(t.object, reflect.ValueOf(mixed))
 		}
 		if key != nil && !reflect.ValueOf(&key).Elem().Comparable() {
-			d.fail("the key of a map is a %T, which Go cannot compare", key)
+			d.failf("the key of a map is a %T, which Go cannot compare", key)
 			break
 		}
 		if !d.into(reflect.ValueOf(&value).Elem(), depth+1) {
-			d.fail("a map ends after a key")
+			d.failf("a map ends after a key")
 		}
 		mixed[key] = value
 	}

@@ -38,7 +38,7 @@ func (r *Reader) At() int { return r.at }
 func (r *Reader) Text() (string, error) {
 	t := r.next()
 	if t.kind != isText && t.kind != isNull {
-		r.fail("a string was expected, not %v", t.kind)
+		r.failf("a string was expected, not %v", t.kind)
 	}
 	return t.text, r.err
 }
@@ -47,7 +47,7 @@ func (r *Reader) Text() (string, error) {
 func (r *Reader) Int() (int, error) {
 	t := r.next()
 	if t.kind != isInt {
-		r.fail("an int was expected, not %v", t.kind)
+		r.failf("an int was expected, not %v", t.kind)
 	}
 	return int(t.n), r.err
 }
@@ -56,7 +56,7 @@ func (r *Reader) Int() (int, error) {
 func (r *Reader) List() (int, error) {
 	t := r.next()
 	if t.kind != isNull && (t.kind != isList || t.length < 0) {
-		r.fail("a list with a length was expected, not %v", t.kind)
+		r.failf("a list with a length was expected, not %v", t.kind)
 	}
 	return int(t.length), r.err
 }
@@ -80,7 +80,7 @@ func (r *Reader) skip(depth int) bool {
 		}
 	}
 	if t.kind == isEnd && depth == 0 {
-		r.fail("a value was expected, not %v", t.kind)
+		r.failf("a value was expected, not %v", t.kind)
 	}
 	return t.kind != isEnd
 }
@@ -106,9 +106,9 @@ func (t *token) holds() bool { return t.kind == isList || t.kind == isMap || t.k
 func (r *Reader) endOf(t token, n int64) {
 	switch {
 	case t.length >= 0:
-		r.fail("it ends after %d of %d values", n, t.length)
+		r.failf("it ends after %d of %d values", n, t.length)
 	case t.kind == isMap && n%2 == 1:
-		r.fail("a map ends after a key")
+		r.failf("a map ends after a key")
 	}
 }
 
@@ -119,7 +119,7 @@ func (r *Reader) set(err error) {
 	}
 }
 
-func (r *Reader) fail(format string, args ...any) {
+func (r *Reader) failf(format string, args ...any) {
 	r.set(fmt.Errorf("hessian: "+format, args...))
 }
 
@@ -223,7 +223,7 @@ func (r *Reader) rare(t *token, c byte) {
 	case reference:
 		t.kind, t.n = isRef, r.int(r.byte())
 		if r.err == nil && (t.n < 0 || t.n >= int64(len(r.objects))) {
-			r.fail("there is no value number %d to refer to", t.n)
+			r.failf("there is no value number %d to refer to", t.n)
 		}
 	case end:
 		t.kind = isEnd
@@ -258,12 +258,12 @@ func (r *Reader) group(t *token, c byte) {
 	case c == object:
 		t.kind, t.class = isObject, int(r.int(r.byte()))
 	default:
-		r.fail("no value begins with the byte %#02x", c)
+		r.failf("no value begins with the byte %#02x", c)
 		return
 	}
 	if t.kind == isObject {
 		if r.err == nil && (t.class < 0 || t.class >= len(r.classes)) {
-			r.fail("there is no class number %d", t.class)
+			r.failf("there is no class number %d", t.class)
 		}
 		if r.err != nil {
 			return
@@ -285,7 +285,7 @@ func (r *Reader) number(t *token) {
 	}
 	i, found := slices.BinarySearch(r.objects, t.at)
 	if !found {
-		r.fail("a value at %d has no number", t.at)
+		r.failf("a value at %d has no number", t.at)
 	}
 	t.object = i
 }
@@ -306,7 +306,7 @@ func (r *Reader) define(at int) {
 func (r *Reader) count() int64 {
 	n := r.int(r.byte())
 	if n < 0 || n > int64(len(r.bytes)-r.at) {
-		r.fail("%d values do not fit in the rest of the message", n)
+		r.failf("%d values do not fit in the rest of the message", n)
 		return 0
 	}
 	return n
@@ -324,7 +324,7 @@ func (r *Reader) typ() string {
 	}
 	n := r.int(c)
 	if r.err == nil && (n < 0 || n >= int64(len(r.types))) {
-		r.fail("there is no type number %d", n)
+		r.failf("there is no type number %d", n)
 	}
 	if r.err != nil {
 		return ""
@@ -344,7 +344,7 @@ func (r *Reader) int(c byte) int64 {
 	case c >= 0xd0 && c < 0xd8:
 		return r.big(int64(c)-0xd4, 2)
 	}
-	r.fail("an int was expected, not the byte %#02x", c)
+	r.failf("an int was expected, not the byte %#02x", c)
 	return 0
 }
 
@@ -375,7 +375,7 @@ func (r *Reader) binary(c byte) (all []byte) {
 		case c == binaryChunk, c == binaryFinal:
 			n = int(r.big(0, 2))
 		default:
-			r.fail("a part of a binary begins with the byte %#02x", c)
+			r.failf("a part of a binary begins with the byte %#02x", c)
 		}
 		part := r.take(n)
 		if first && final {
@@ -402,7 +402,7 @@ func (r *Reader) text(c byte) string {
 		case c == stringChunk, c == stringFinal:
 			n = int(r.big(0, 2))
 		default:
-			r.fail("a string was expected, not the byte %#02x", c)
+			r.failf("a string was expected, not the byte %#02x", c)
 		}
 		if b = r.units(b, n); final {
 			break

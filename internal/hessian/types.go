@@ -5,6 +5,7 @@ package hessian
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -73,7 +74,7 @@ func (s *shape) addFields(t reflect.Type, index []int) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		tag, tagged := f.Tag.Lookup("hessian")
-		at := append(index[:len(index):len(index)], i)
+		at := append(slices.Clip(index), i)
 		switch {
 		case tag == "-":
 		case f.Anonymous && f.Type.Kind() == reflect.Struct && !tagged:

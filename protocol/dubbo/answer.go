@@ -122,7 +122,7 @@ func (c *call) failed(e *yodel.Error, pairs [][2]string) {
 
 // statusOf returns the status for an error of a call that was not executed.
 func statusOf(e *yodel.Error) byte {
-	switch e.Code {
+	switch e.Code { //nolint:exhaustive // the other codes have one status
 	case yodel.Unimplemented:
 		return statusServiceNotFound
 	case yodel.InvalidArgument:

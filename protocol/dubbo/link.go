@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -166,7 +167,7 @@ func (l *link) next() error {
 	case h.is(event):
 		return l.event(h)
 	case h.is(request):
-		return fmt.Errorf("the server sent a request")
+		return errors.New("the server sent a request")
 	case !l.Expects(h.number): // its caller has stopped waiting
 		return l.frames.skip(h.body)
 	}

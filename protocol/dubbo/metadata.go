@@ -89,7 +89,7 @@ func describe(call *yodel.Call, attachments any, now time.Time, limits yodel.Lim
 // texts returns attachments as texts.
 func texts(attachments any) (map[string]string, error) {
 	if attachments == nil {
-		return nil, nil
+		return nil, nil //nolint:nilnil // there is none, which is not an error
 	}
 	all, ok := attachments.(map[string]any)
 	if !ok {

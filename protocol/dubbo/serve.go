@@ -206,7 +206,7 @@ func (c *call) prepare(arrived time.Time) *yodel.Error {
 	switch {
 	case len(out) > 1:
 		return notSent(yodel.Unimplemented, "", "%s: the method returns %d values, and Java has one result", c.Call().Method, len(out))
-	case c.Several && !dynamic && len(values) != len(in), !c.Several && len(values) != 1 && !(len(values) == 0 && hasNoFields(in)):
+	case c.Several && !dynamic && len(values) != len(in), !c.Several && len(values) != 1 && (len(values) != 0 || !hasNoFields(in)):
 		return notSent(yodel.InvalidArgument, "YDL2101", "%s: the method takes %d values, and the request has %d", c.Call().Method, len(in), len(values))
 	case c.Several:
 		e.SetValues(values...)

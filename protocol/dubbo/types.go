@@ -3,6 +3,7 @@
 package dubbo
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -26,7 +27,7 @@ func typesOf(call *yodel.Call) (string, error) {
 	switch args := call.Args.(type) {
 	case nil:
 	case *yodel.Encoded:
-		return "", fmt.Errorf("the arguments are encoded already: WireOptions.Parameters has to have the types of the parameters")
+		return "", errors.New("the arguments are encoded already: WireOptions.Parameters has to have the types of the parameters")
 	case yodel.Values:
 		for i, arg := range args {
 			descriptor, err := typeOf(reflect.TypeOf(arg))
@@ -52,7 +53,7 @@ func typesOf(call *yodel.Call) (string, error) {
 // is the class for that type.
 func typeOf(t reflect.Type) (string, error) {
 	if t == nil {
-		return "", fmt.Errorf("a nil has no type")
+		return "", errors.New("a nil has no type")
 	}
 	boxed := t.Kind() == reflect.Pointer
 	for t.Kind() == reflect.Pointer {

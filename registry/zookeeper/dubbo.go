@@ -123,7 +123,7 @@ func (d *Dubbo) Announce(ctx context.Context, service string, in yodel.Instance,
 			for _, node := range before.nodes {
 				if !slices.Contains(nodes, node) {
 					if err := d.store.remove(ctx, node); err != nil {
-						of[service].nodes = append(nodes[:len(nodes):len(nodes)], node) // the next call removes it
+						of[service].nodes = append(slices.Clip(nodes), node) // the next call removes it
 						return err
 					}
 				}

@@ -201,7 +201,8 @@ func readNode[T any](w *nodes, kept map[string]T, node string, read func() (T, e
 		return known, nil
 	}
 	var got T
-	for exists := true; ; {
+	for {
+		var exists bool
 		var err error
 		if got, err = read(); err == nil {
 			break
