@@ -49,8 +49,8 @@ type (
 )
 
 const (
-	unary yodel.Method[request, response]           = "grpc.testing.TestService.UnaryCall"
-	input yodel.Upload[inputRequest, inputResponse] = "grpc.testing.TestService.StreamingInputCall"
+	numberedUnary yodel.Method[request, response]           = "grpc.testing.TestService.UnaryCall"
+	numberedInput yodel.Upload[inputRequest, inputResponse] = "grpc.testing.TestService.StreamingInputCall"
 )
 
 // numbered serves methods with numbered structs, one with generated messages, and one with a plain
@@ -58,10 +58,10 @@ const (
 func numbered(t *testing.T, codecs ...yodel.Codec) *grpc.ClientConn {
 	t.Helper()
 	s := yodel.NewServer(&yodel.ServerOptions{Codecs: codecs, Protocols: []yodel.Protocol{http.New(nil)}})
-	unary.Handle(s, func(_ context.Context, in *request) (*response, error) {
+	numberedUnary.Handle(s, func(_ context.Context, in *request) (*response, error) {
 		return &response{payload{slices.Concat(in.Payload.Body, make([]byte, in.Size))}, "numbered"}, nil
 	})
-	input.Handle(s, func(_ context.Context, recv yodel.Recv[inputRequest]) (*inputResponse, error) {
+	numberedInput.Handle(s, func(_ context.Context, recv yodel.Recv[inputRequest]) (*inputResponse, error) {
 		out := new(inputResponse)
 		for in, err := range recv {
 			if err != nil {
@@ -151,11 +151,11 @@ func TestNumberedStructsServeGRPC(t *testing.T) {
 func TestNumberedStructsCallGRPC(t *testing.T) {
 	c := yodel.NewClient(yodel.Static("grpc://"+serveGRPC(t)), &yodel.ClientOptions{Codec: pbstruct.Codec, Wires: []yodel.Wire{wire.Wire}})
 	t.Cleanup(c.Close)
-	reply, err := unary.Call(t.Context(), c, &request{Size: 300})
+	reply, err := numberedUnary.Call(t.Context(), c, &request{Size: 300})
 	if err != nil || len(reply.Payload.Body) != 300 {
 		t.Errorf("got %v, %v", reply, err)
 	}
-	sum, err := input.Call(t.Context(), c, func(send yodel.Send[inputRequest]) error {
+	sum, err := numberedInput.Call(t.Context(), c, func(send yodel.Send[inputRequest]) error {
 		for range 3 {
 			if err := send(&inputRequest{payload{make([]byte, 1000)}}); err != nil {
 				return err
