@@ -49,12 +49,17 @@ func (s *service) register(server *yodel.Server) {
 		echo(ctx)
 		return s.respond(ctx, in, send)
 	})
-	input.Handle(server, func(_ context.Context, recv yodel.Recv[testpb.StreamingInputCallRequest]) (*testpb.StreamingInputCallResponse, error) {
-		size := 0
+	input.Handle(server, func(ctx context.Context, recv yodel.Recv[testpb.StreamingInputCallRequest]) (*testpb.StreamingInputCallResponse, error) {
+		size, taken := 0, yodel.CallFrom(ctx).Traffic().BytesIn
 		for in, err := range recv {
 			if err != nil {
 				return nil, err
 			}
+			all := yodel.CallFrom(ctx).Traffic().BytesIn
+			if err := checkCompressed(in.GetExpectCompressed(), in, all-taken); err != nil {
+				return nil, err
+			}
+			taken = all
 			size += len(in.GetPayload().GetBody())
 		}
 		return &testpb.StreamingInputCallResponse{AggregatedPayloadSize: int32(size)}, nil //nolint:gosec // it is small
@@ -114,10 +119,23 @@ func statusOf(st *testpb.EchoStatus) error {
 
 func (s *service) unary(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 	echo(ctx)
+	if err := checkCompressed(in.GetExpectCompressed(), in, yodel.CallFrom(ctx).Traffic().BytesIn); err != nil {
+		return nil, err
+	}
 	if err := statusOf(in.GetResponseStatus()); err != nil {
 		return nil, err
 	}
 	return &testpb.SimpleResponse{Payload: &testpb.Payload{Body: make([]byte, in.GetResponseSize())}}, nil
+}
+
+// checkCompressed fails if a message is compressed and should not be, or the other way round. Taken
+// is how many bytes were received for it. The test cases compress zeros, so a message that is
+// compressed has taken fewer bytes than its size.
+func checkCompressed(want *testpb.BoolValue, in proto.Message, taken int) error {
+	if compressed := taken < proto.Size(in); want != nil && want.GetValue() != compressed {
+		return yodel.Errorf(yodel.InvalidArgument, "the message of %d bytes has taken %d bytes; compressed: want %t", proto.Size(in), taken, want.GetValue())
+	}
+	return nil
 }
 
 // respond sends what a request asks for.
