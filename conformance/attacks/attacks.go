@@ -73,13 +73,7 @@ const (
 
 // Run carries out the attacks one after the other, as subtests.
 func Run(t *testing.T, all []Attack) {
-	if !measurable {
-		t.Skip("memory is limited and measured on Linux only")
-	}
-	if raceEnabled {
-		t.Skip("the race detector multiplies memory and time: the attacks run without it")
-	}
-	raiseFileLimit()
+	skipUnlessMeasurable(t)
 	good := startNeighbour(t)
 	for _, attack := range all {
 		t.Run(attack.Name, func(t *testing.T) {
@@ -97,6 +91,17 @@ func Run(t *testing.T, all []Attack) {
 	}
 }
 
+func skipUnlessMeasurable(t testing.TB) {
+	t.Helper()
+	if !measurable {
+		t.Skip("memory is limited and measured on Linux only")
+	}
+	if raceEnabled {
+		t.Skip("the race detector multiplies memory and time: the attacks run without it")
+	}
+	raiseFileLimit()
+}
+
 // A result is what an attack cost.
 type result struct {
 	held, peak int64
@@ -106,21 +111,29 @@ type result struct {
 	beside     Window // its calls to another server meanwhile, which nobody attacks
 }
 
-// once carries the attack out against a new victim. It returns what is wrong with the latency of
-// the good client; anything else that is wrong fails the test.
-func (attack *Attack) once(t *testing.T, good *goodClient, attempt int) (slow string) {
-	a := &Attacker{TB: t, victim: StartRole(t, victimRole, attack.Victim)}
+// Start starts a victim, and returns its attacker. The victim is killed when the test ends.
+func Start(t testing.TB, victim string) *Attacker {
+	t.Helper()
+	skipUnlessMeasurable(t)
+	a := &Attacker{TB: t, victim: StartRole(t, victimRole, victim)}
 	var err error
 	if a.Addr, err = a.victim.Line(); err != nil {
 		t.Fatal(err)
 	}
+	return a
+}
+
+// once carries the attack out against a new victim. It returns what is wrong with the latency of
+// the good client; anything else that is wrong fails the test.
+func (attack *Attack) once(t *testing.T, good *goodClient, attempt int) (slow string) {
+	a := Start(t, attack.Victim)
 	defer a.closeAll()
 	good.call(a, a.Addr)
 	r, before := a.measure(attack, good)
 	good.stop(a)
 	attack.report(t, a, r, attempt)
 	attack.judge(t, r)
-	a.awaitCalm(before, attack.StillRuns)
+	a.AwaitCalm(before, attack.StillRuns)
 	if attack.NoLatency != "" {
 		return ""
 	}
@@ -205,9 +218,9 @@ func (r result) slow() string {
 	return ""
 }
 
-// awaitCalm closes the attacker's connections and waits until the victim has freed what it held for
+// AwaitCalm closes the attacker's connections and waits until the victim has freed what it held for
 // them.
-func (a *Attacker) awaitCalm(before Stats, stillRuns int64) {
+func (a *Attacker) AwaitCalm(before Stats, stillRuns int64) {
 	a.Helper()
 	a.closeAll()
 	var now Stats
@@ -312,6 +325,13 @@ func Spread(n int, over time.Duration, do func(i int)) {
 func (a *Attacker) Stats() (s Stats) {
 	a.Helper()
 	a.ask(a.victim, "count", &s)
+	return s
+}
+
+// Collected is Stats after a garbage collection.
+func (a *Attacker) Collected() (s Stats) {
+	a.Helper()
+	a.ask(a.victim, "stats", &s)
 	return s
 }
 

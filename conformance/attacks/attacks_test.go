@@ -32,6 +32,7 @@ const (
 	small      = "small"      // budgets of 64 MiB for the whole server
 	codecs     = "codecs"     // codecs and compressors of the standard library
 	polyglot   = "polyglot"   // all protocols, short times and a budget of 256 MiB
+	patient    = "patient"    // the same with the default times, for a test that keeps the processors busy
 )
 
 var victims = map[string]attacks.Victim{
@@ -49,15 +50,20 @@ var victims = map[string]attacks.Victim{
 	codecs: {Options: yodel.ServerOptions{
 		Codecs: []yodel.Codec{gob.Codec}, Compressors: []yodel.Compressor{gzip.Compressor, flate.Compressor},
 	}},
-	polyglot: {Options: yodel.ServerOptions{
+	polyglot: manyProtocols(yodel.Limits{Handshake: 500 * time.Millisecond, KeepAlive: 500 * time.Millisecond}),
+	patient:  manyProtocols(yodel.Limits{}),
+}
+
+func manyProtocols(limits yodel.Limits) attacks.Victim {
+	return attacks.Victim{Options: yodel.ServerOptions{
 		MaxMemory:   256 << 20,
-		Limits:      yodel.Limits{Handshake: 500 * time.Millisecond, KeepAlive: 500 * time.Millisecond},
+		Limits:      limits,
 		Codecs:      []yodel.Codec{gob.Codec, thriftcodec.Codec},
 		Compressors: []yodel.Compressor{gzip.Compressor},
 		Protocols: []yodel.Protocol{
 			http.New(&http.Options{JSONRPC: "/rpc"}), rpcx.Protocol, netrpc.Protocol, jsonrpc.Protocol, thrift.New(&thrift.Options{Service: "T"}),
 		},
-	}},
+	}}
 }
 
 func TestMain(m *testing.M) {

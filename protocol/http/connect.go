@@ -51,7 +51,7 @@ func (st *stream) endConnect(e *yodel.Error) {
 		e = st.v.Fail(err)
 	}
 	body := st.lastMessage(e)
-	_ = st.control.SetWriteDeadline(st.allowed(len(body)))
+	st.within(len(body))
 	_ = st.write(httpwire.FlagEnd, body) // if it fails, the client has gone
 }
 
@@ -210,7 +210,7 @@ func (x *exchange) sendUnary(subtype string, e *yodel.Error) {
 	if x.r.Method == std.MethodGet {
 		h.Add("Vary", "Accept-Encoding")
 	}
-	_ = x.control.SetWriteDeadline(x.allowed(len(x.reply)))
+	x.within(len(x.reply))
 	if _, err := x.w.Write(x.reply); err != nil { //nolint:gosec // the content type is that of the codec, not HTML
 		_ = x.v.Fail(err) // the client has gone
 	}
@@ -236,7 +236,7 @@ func (x *exchange) sendError(e *yodel.Error) {
 	if err != nil {
 		panic(err) // it has only strings
 	}
-	_ = x.control.SetWriteDeadline(x.allowed(len(body)))
+	x.within(len(body))
 	status := httpwire.Status(e.Code)
 	if x.v.Kind() == "" && e.Code == yodel.Unimplemented {
 		status = std.StatusNotFound

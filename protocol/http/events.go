@@ -57,7 +57,7 @@ func (x *exchange) serveEvents(e *yodel.Error) {
 		name = "error"
 	}
 	data := x.lastMessage(e)
-	_ = x.control.SetWriteDeadline(x.allowed(len(data)))
+	x.within(len(data))
 	_, _ = fmt.Fprintf(x.w, "event: %s\ndata: %s\n\n", name, data) //nolint:gosec // an event stream, not HTML; if it fails, the client has gone
 }
 

@@ -287,6 +287,15 @@ func (x *exchange) allowed(n int) time.Time {
 	return time.Now().Add(2*x.limits.KeepAlive + time.Duration(n)*time.Second/leastPace)
 }
 
+// within limits how long the client may take for n bytes of the reply. It sets no deadline if the
+// client has left: net/http stops the timers of a stream when the client resets it, and a timer
+// that is set afterwards keeps the stream in memory until it fires.
+func (x *exchange) within(n int) {
+	if x.r.Context().Err() == nil {
+		_ = x.control.SetWriteDeadline(x.allowed(n)) // without support for deadlines, the client ends the wait
+	}
+}
+
 // A pacedReader reads a message of the request in pieces, each of which must arrive in time. So the
 // size that a client announces does not decide how long the server waits for the next byte.
 type pacedReader struct {
@@ -302,7 +311,9 @@ func (x *exchange) paced(from io.Reader) *pacedReader { return &pacedReader{exch
 func (r *pacedReader) Read(b []byte) (int, error) {
 	if r.due == 0 {
 		r.due = min(max(int(2*r.limits.KeepAlive*leastPace/time.Second), leastPace), 256<<10)
-		_ = r.control.SetReadDeadline(r.allowed(r.due))
+		if r.r.Context().Err() == nil { // as in within
+			_ = r.control.SetReadDeadline(r.allowed(r.due))
+		}
 	}
 	n, err := r.from.Read(b[:min(len(b), r.due)])
 	r.due -= n

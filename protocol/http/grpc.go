@@ -105,7 +105,7 @@ func (st *stream) endGRPC(e *yodel.Error, web bool) {
 		}
 		httpwire.SetError(h, prefix, e)
 	}
-	_ = st.control.SetWriteDeadline(st.allowed(0))
+	st.within(0)
 	if web {
 		var lines strings.Builder
 		for name, values := range h {

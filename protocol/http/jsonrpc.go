@@ -131,6 +131,6 @@ func (x *exchange) sendMessage(reply []byte) {
 		return
 	}
 	x.w.Header()["Content-Type"] = []string{"application/json"}
-	_ = x.control.SetWriteDeadline(x.allowed(len(reply)))
+	x.within(len(reply))
 	_, _ = x.w.Write(reply) //nolint:gosec // JSON, and sent as such; if it fails, the client has gone
 }

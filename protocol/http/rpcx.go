@@ -194,7 +194,7 @@ func (x *exchange) sendRPCX(q *rpcxRequest, e *yodel.Error) {
 	h[rpcxMeta] = []string{meta.Encode()}
 	h["Content-Type"] = []string{"text/plain; charset=utf-8"}
 	h["X-Content-Type-Options"] = []string{"nosniff"}
-	_ = x.control.SetWriteDeadline(x.allowed(len(x.reply)))
+	x.within(len(x.reply))
 	if _, err := x.w.Write(x.reply); err != nil { //nolint:gosec // the reply of a method, which the client has asked for
 		_ = x.v.Fail(err) // the client has gone
 	}

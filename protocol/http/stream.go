@@ -270,7 +270,7 @@ func (st *stream) execute() *yodel.Error {
 	if err := st.start(); err != nil {
 		return v.Fail(err)
 	}
-	_ = st.control.SetWriteDeadline(st.allowed(len(st.reply)))
+	st.within(len(st.reply))
 	var flags byte
 	if st.packed {
 		flags = httpwire.FlagCompressed
