@@ -68,7 +68,7 @@ func serve() {
 		os.Exit(1)
 	}
 	fmt.Println(l.Addr())
-	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Middleware: []yodel.Middleware{refuseSteps}, Limits: yodel.Limits{KeepAlive: longKeepAlive}})
+	s := yodel.NewServer(&yodel.ServerOptions{Diagnostics: true, Middleware: []yodel.Middleware{refuseSteps}, Limits: yodel.Limits{KeepAlive: longKeepAlive, Handshake: longKeepAlive}})
 	serveStreams(s)
 	work := func(ctx context.Context, job *Job) (*Done, error) {
 		_, _ = os.Stdout.WriteString(strconv.Itoa(job.ID) + "\n") // the parent may be gone
@@ -314,10 +314,12 @@ func TestIdleConnections(t *testing.T) {
 		}
 		open = append(open, conn)
 	}
+	accepted, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	for {
-		stats, err := inspect.Stats.Call(t.Context(), c, &inspect.Empty{})
+		stats, err := inspect.Stats.Call(accepted, c, &inspect.Empty{})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("before the server has accepted all connections: %v", err)
 		}
 		if stats.Conns == conns+1 {
 			break
