@@ -224,7 +224,7 @@ func (a *Attacker) AwaitCalm(before Stats, stillRuns int64) {
 	a.Helper()
 	a.closeAll()
 	var now Stats
-	for deadline := time.Now().Add(5 * time.Second); ; <-time.After(20 * time.Millisecond) {
+	for deadline := time.Now().Add(15 * time.Second); ; <-time.After(20 * time.Millisecond) {
 		a.ask(a.victim, "stats", &now)
 		if now.Heap-before.Heap < 16*MiB+stillRuns*perCall && now.Goroutines-before.Goroutines < idleWorkers+int(stillRuns) &&
 			now.Running <= stillRuns {
