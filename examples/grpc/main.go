@@ -13,6 +13,7 @@
 //	  health: SERVING
 //	  reflection: 4 services
 //	yodel   client, served by grpc-go              3 for 60 minutes, FailedPrecondition: 10 left, 2 messages
+//	yodel   client, served by grpc-go              3 for 60 minutes, FailedPrecondition: 10 left, 2 messages
 //	yodel   client, served by yodel, for yodel     3 for 60 minutes, FailedPrecondition: 10 left, 2 messages
 //	yodel   client, served by yodel, for yodel-go  3 for 60 minutes, FailedPrecondition: 10 left, 2 messages
 //	yodel   client, served by yodel, for yodel     3 for 60 minutes, FailedPrecondition: 10 left, 2 messages
@@ -25,6 +26,7 @@ import (
 	"fmt"
 	"log"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,6 +45,7 @@ import (
 	"github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/protocol/reflection"
 	"github.com/yodel-rpc/yodel/registry"
+	"github.com/yodel-rpc/yodel/registry/dns"
 	"github.com/yodel-rpc/yodel/registry/memory"
 )
 
@@ -64,6 +67,9 @@ func run(ctx context.Context) error {
 		return err
 	}
 	if err := callUnchanged(ctx, old.addr, now.addr); err != nil {
+		return err
+	}
+	if err := callByName(ctx, old.addr); err != nil {
 		return err
 	}
 	if err := callMoved(ctx, r, old.addr, now); err != nil {
@@ -140,7 +146,7 @@ func startAfter(ctx context.Context, r *registry.Registry, rest *grpc.Server) (*
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Codecs:      []yodel.Codec{protobuf.Codec, protobuf.JSON},
 		Compressors: []yodel.Compressor{gzip.Compressor},                            // if callers use it
-		Protocols:   []yodel.Protocol{http.New(&http.Options{Handler: rest})},       // Rest is the *grpc.Server with what has not moved
+		Protocols:   []yodel.Protocol{http.New(&http.Options{Handler: rest})},       // a *grpc.Server with what has not moved
 		Middleware:  []yodel.Middleware{mark},                                       // instead of interceptors
 		Registrars:  []yodel.Registrar{r},                                           // for yodel clients
 		Instance:    yodel.Instance{State: "inactive", Protocols: []string{"grpc"}}, // its callers do not use it yet
@@ -206,6 +212,33 @@ func callOthers(ctx context.Context, conn *grpc.ClientConn) error {
 	return stream.CloseSend()
 }
 
+// region dns
+
+// A grpcHost is the servers of gRPC behind a name in DNS, which does not say what they speak.
+type grpcHost struct{ *dns.Resolver }
+
+// Watch implements yodel.Resolver.
+func (h grpcHost) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	return h.Resolver.Watch(ctx, func(all []yodel.Instance) {
+		all = slices.Clone(all)
+		for i := range all {
+			all[i].Protocols = []string{"grpc"}
+		}
+		update(all)
+	})
+}
+
+// endregion dns
+
+// callByName calls the server of grpc-go with a yodel client and without a registry.
+func callByName(ctx context.Context, target string) error {
+	// region name
+	client := yodel.NewClient(grpcHost{dns.Host(target, nil)}, &yodel.ClientOptions{Wires: []yodel.Wire{wire.Wire}})
+	// endregion name
+	defer client.Close()
+	return await(ctx, shoppb.NewStockClient(grpcgo.Conn(client)), "grpc-go")
+}
+
 // callMoved calls the servers with a yodel client, as their records in the registry change.
 func callMoved(ctx context.Context, r *registry.Registry, old string, now *after) error {
 	// region record
@@ -226,12 +259,12 @@ func callMoved(ctx context.Context, r *registry.Registry, old string, now *after
 	}
 	// region replace
 	now.server.UpdateInstance(func(in *yodel.Instance) { in.State = "" })
+	if err := await(ctx, stock, "yodel, for yodel"); err != nil { // both servers get calls now
+		return err
+	}
 	err = r.Withdraw(ctx, "shop.v1.Stock", old)
 	// endregion replace
 	if err != nil {
-		return err
-	}
-	if err := await(ctx, stock, "yodel, for yodel"); err != nil {
 		return err
 	}
 	// region native
@@ -247,13 +280,16 @@ func callMoved(ctx context.Context, r *registry.Registry, old string, now *after
 		return err
 	}
 	// region rollback
-	now.server.UpdateInstance(func(in *yodel.Instance) { in.State = "inactive" })
 	err = r.Announce(ctx, "shop.v1.Stock", oldServer, time.Hour)
 	// endregion rollback
 	if err != nil {
 		return err
 	}
-	return await(ctx, stock, "grpc-go")
+	if err := await(ctx, stock, "grpc-go"); err != nil {
+		return err
+	}
+	now.server.UpdateInstance(func(in *yodel.Instance) { in.State = "inactive" })
+	return nil
 }
 
 // await calls the service until the client has learned of a change in the registry, and prints the
