@@ -45,6 +45,12 @@ func serveGRPC(t *testing.T) (addr string) {
 	t.Helper()
 	s := grpc.NewServer()
 	testpb.RegisterTestServiceServer(s, interop.NewTestServer())
+	return startGRPC(t, s)
+}
+
+// startGRPC serves with a server of grpc-go.
+func startGRPC(t *testing.T, s *grpc.Server) (addr string) {
+	t.Helper()
 	l := listen(t)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()

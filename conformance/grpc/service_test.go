@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -184,7 +185,11 @@ func serveService(t *testing.T, o *http.Options) (addr string, s *service) {
 // start serves a server until the test ends.
 func start(t *testing.T, s *yodel.Server) (addr string) {
 	t.Helper()
-	l := listen(t)
+	return startOn(t, s, listen(t))
+}
+
+func startOn(t *testing.T, s *yodel.Server, l net.Listener) (addr string) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, l) }()

@@ -9,6 +9,8 @@
 //	8 <nil>
 //	8 <nil>
 //	8 <nil>
+//	8 <nil> in the protocol of yodel
+//	8 <nil> in the protocol of rpcx
 package main
 
 import (
@@ -22,6 +24,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/balance"
 	"github.com/yodel-rpc/yodel/middleware/retry"
+	"github.com/yodel-rpc/yodel/protocol/rpcx"
 	"github.com/yodel-rpc/yodel/registry/memory"
 )
 
@@ -57,8 +60,9 @@ func main() {
 	r := memory.New(nil) // or etcd.New("10.0.0.1:2379", nil), consul.New("127.0.0.1:8500", nil) …
 	// region server
 	s := yodel.NewServer(&yodel.ServerOptions{
-		Registrars: []yodel.Registrar{r},       // serverplugin.EtcdV3RegisterPlugin and its like
-		Instance:   yodel.Instance{Weight: 10}, // the metadata "weight=10"
+		Registrars: []yodel.Registrar{r},            // serverplugin.EtcdV3RegisterPlugin and its like
+		Instance:   yodel.Instance{Weight: 10},      // the metadata "weight=10"
+		Protocols:  []yodel.Protocol{rpcx.Protocol}, // for rpcx clients that have not moved yet
 	})
 	if err := s.Register(new(Arith)); err != nil { // s.RegisterName("Arith", new(Arith), "weight=10")
 		log.Fatal(err)
@@ -91,6 +95,9 @@ func main() {
 		log.Fatal(err)
 	}
 	c.Close()
+	if err := switchProtocols(ctx, s, r.Service("Arith")); err != nil {
+		log.Fatal(err)
+	}
 	stop()
 	if err := <-served; err != nil {
 		log.Fatal(err)
@@ -112,6 +119,42 @@ func typed(ctx context.Context, c *yodel.Client) error {
 }
 
 // endregion typed
+
+// switchProtocols calls the server with yodel's own protocol, and then with that of rpcx.
+func switchProtocols(ctx context.Context, s *yodel.Server, service yodel.Resolver) error {
+	// region both
+	c := yodel.NewClient(service, &yodel.ClientOptions{
+		Codec: yodel.JSON,                          // for yodel servers
+		Wires: []yodel.Wire{rpcx.Wire(yodel.JSON)}, // for rpcx servers; msgpack.Codec if they use MessagePack
+	})
+	// endregion both
+	defer c.Close()
+	if err := await(ctx, c, "yodel"); err != nil {
+		return err
+	}
+	// region back
+	s.UpdateInstance(func(in *yodel.Instance) { in.Protocols = []string{"rpcx"} })
+	// endregion back
+	return await(ctx, c, "rpcx")
+}
+
+// await calls the server until the record of the instance names a protocol first.
+func await(ctx context.Context, c *yodel.Client, protocol string) error {
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); <-again.C {
+		call := new(yodel.Call)
+		reply, err := Div.Do(ctx, c, call, &Args{A: 56, B: 7})
+		if err != nil {
+			return err
+		}
+		if call.Endpoint.Instance().Protocols[0] == protocol {
+			fmt.Println(reply.C, err, "in the protocol of", protocol)
+			return nil
+		}
+	}
+	return fmt.Errorf("the client does not call in the protocol of %s", protocol)
+}
 
 // waitForInstance returns when the registry knows an instance of the service.
 func waitForInstance(ctx context.Context, service yodel.Resolver) {

@@ -35,6 +35,13 @@ func (x *exchange) connectTimeout() (time.Duration, *yodel.Error) {
 func (x *exchange) serveConnect(k kind) {
 	st, e := x.open(k, x.r.Body, x.w)
 	defer st.close()
+	if x.passOn() {
+		return
+	}
+	if x.session.Codec(k.codec) == nil {
+		std.Error(x.w, "the server does not have the codec of "+x.r.Header.Get("Content-Type"), std.StatusUnsupportedMediaType)
+		return
+	}
 	timeout, wrong := x.connectTimeout()
 	if x.limit(timeout); e == nil {
 		e = wrong
@@ -72,9 +79,19 @@ func (x *exchange) lastMessage(e *yodel.Error) []byte {
 	return body
 }
 
+// passOn passes the request to Options.Handler if the server does not have the method. It reports
+// whether it did. The call must have begun.
+func (x *exchange) passOn() bool {
+	handler := x.router.protocol.opts.Handler
+	if handler == nil || x.v.Kind() != "" {
+		return false
+	}
+	handler.ServeHTTP(x.w, x.r)
+	return true
+}
+
 // routeUnary serves a unary call whose body is the message, and passes all other requests on.
 func (x *exchange) routeUnary() {
-	handler := x.router.protocol.opts.Handler
 	media := httpwire.ContentType(x.r.Header.Get("Content-Type"))
 	subtype, ok := strings.CutPrefix(media, "application/")
 	get := x.r.Method == std.MethodGet || x.r.Method == std.MethodHead
@@ -97,8 +114,7 @@ func (x *exchange) routeUnary() {
 	defer x.end()
 	x.v.Plain = plain
 	switch kind := x.v.Kind(); {
-	case kind == "" && handler != nil:
-		handler.ServeHTTP(x.w, x.r)
+	case x.passOn():
 	case kind == "" && codec == nil:
 		std.NotFound(x.w, x.r)
 	case x.r.Method != std.MethodPost && (x.r.Method != std.MethodGet || !x.v.ReadOnly() && kind != ""):

@@ -73,6 +73,9 @@ func (w textWriter) Write(b []byte) (int, error) {
 func (x *exchange) serveCall(k kind, in io.Reader, out io.Writer, web bool) {
 	st, e := x.open(k, in, out)
 	defer st.close()
+	if x.passOn() {
+		return
+	}
 	timeout, err := httpwire.ParseTimeout(x.r.Header.Get("Grpc-Timeout"))
 	if x.limit(timeout); e == nil && err != nil {
 		e = yodel.Errorf(yodel.InvalidArgument, "%s: the header grpc-timeout is malformed", x.v.Call().Method)

@@ -41,8 +41,11 @@ import (
 
 // Options configures a Protocol. The zero value and nil mean the defaults.
 type Options struct {
-	// Handler serves the requests that are no calls of a method. ServerOptions.Connect is not
-	// called for them, and middleware does not see them. Default: they get status 404.
+	// Handler serves the requests that are no calls of a method of the server, in all protocols
+	// over HTTP. It can be a server of grpc-go or a handler of connect-go with services that the
+	// server does not have. ServerOptions.Connect is not called for these requests, and middleware
+	// does not see them. Default: the call of an unknown method fails as the protocol of the call
+	// has it, and other requests get status 404.
 	Handler std.Handler
 	// JSONRPC is the path at which the server takes JSON-RPC 2.0 and 1.0, for example "/rpc". The
 	// body of each POST is a request or a batch, with the content type application/json and without
@@ -156,8 +159,6 @@ func (c *router) route(w std.ResponseWriter, r *std.Request) {
 	case kind.serve != nil && r.Method != std.MethodPost:
 		w.Header().Set("Allow", std.MethodPost)
 		std.Error(w, "calls need the method POST", std.StatusMethodNotAllowed)
-	case kind.title == "Connect" && c.session.Codec(kind.codec) == nil:
-		std.Error(w, "the server does not have the codec of "+kind.media, std.StatusUnsupportedMediaType)
 	case kind.serve != nil:
 		kind.serve(x, kind)
 	default:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command both serves Arith to clients of net/rpc and to yodel's, at one address, for as long as
-// some clients still use net/rpc.
+// some clients still use net/rpc. Then it puts the server of net/rpc back.
 //
 //	go run ./examples/netrpc/both
 //
@@ -9,6 +9,10 @@
 //
 //	net/rpc: 56 <nil>
 //	yodel: 56 <nil>
+//	yodel, in the protocol of net/rpc: 56 <nil>
+//	rolled back
+//	net/rpc: 56 <nil>
+//	yodel, in the protocol of net/rpc: 56 <nil>
 package main
 
 import (
@@ -43,12 +47,30 @@ func main() {
 	go func() { served <- server.Serve(ctx, l) }()
 	// endregion both
 
-	callBefore(l.Addr().String())
-	callAfter(ctx, l.Addr().String())
+	addr := l.Addr().String()
+	callBefore(addr)
+	callAfter(addr)
+	// region wire
+	client := yodel.NewClient(yodel.Static("netrpc://"+addr), &yodel.ClientOptions{Wires: []yodel.Wire{netrpc.Wire(gob.Codec)}})
+	// endregion wire
+	defer client.Close()
+	call("yodel, in the protocol of net/rpc:", client)
 	stop()
 	if err := <-served; err != nil {
+		log.Fatal(err) //nolint:gocritic // the client ends with the program
+	}
+
+	fmt.Println("rolled back")
+	if l, err = net.Listen("tcp", addr); err != nil {
 		log.Fatal(err)
 	}
+	old := rpc.NewServer()
+	if err := old.Register(new(service.Arith)); err != nil {
+		log.Fatal(err)
+	}
+	go old.Accept(l)
+	callBefore(addr)
+	call("yodel, in the protocol of net/rpc:", client)
 }
 
 func callBefore(addr string) {
@@ -64,10 +86,14 @@ func callBefore(addr string) {
 	}
 }
 
-func callAfter(ctx context.Context, addr string) {
+func callAfter(addr string) {
 	client := yodel.Dial(addr)
 	defer client.Close()
+	call("yodel:", client)
+}
+
+func call(name string, client *yodel.Client) {
 	var product int
-	err := client.Call(ctx, "Arith.Mul", service.Args{A: 7, B: 8}, &product)
-	fmt.Println("yodel:", product, err)
+	err := client.Call(context.Background(), "Arith.Mul", service.Args{A: 7, B: 8}, &product)
+	fmt.Println(name, product, err)
 }
