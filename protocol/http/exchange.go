@@ -3,6 +3,7 @@
 package http
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,7 +124,7 @@ func (x *exchange) negotiate(sent, accepted string) (plain bool, err *yodel.Erro
 	acceptable := httpwire.Acceptable(accepted)
 	if sent = strings.ToLower(sent); sent != "" && sent != "identity" {
 		if x.compressor = x.session.Compressor(httpwire.Compressor(sent)); x.compressor == nil {
-			return false, yodel.Errorf(yodel.Unimplemented, "the server does not have the compression %.40q; it has %s", sent, x.compressions())
+			return false, yodel.Errorf(yodel.Unimplemented, "the server does not have the compression %.40q; it has %s", sent, cmp.Or(x.compressions(), "none"))
 		}
 		x.compressed = true
 		return accepted != "" && !slices.Contains(acceptable, sent), nil

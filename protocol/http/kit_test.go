@@ -72,7 +72,9 @@ func newSite(t testing.TB, p *http.Options, o yodel.ServerOptions) *site {
 func newSiteOn(t testing.TB, l net.Listener, p *http.Options, o yodel.ServerOptions) *site {
 	t.Helper()
 	o.Protocols = []yodel.Protocol{http.New(p)}
-	o.Compressors = append(o.Compressors, gzip.Compressor)
+	if o.Compressors == nil {
+		o.Compressors = []yodel.Compressor{gzip.Compressor}
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

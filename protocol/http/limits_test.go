@@ -128,6 +128,8 @@ func TestCompression(t *testing.T) {
 			}
 		}
 		s.post(c, "/Test/Echo", "x", "Content-Encoding", "lzma").fails(t, 501, yodel.Unimplemented, `"lzma"; it has gzip`)
+		without := newSite(t, nil, yodel.ServerOptions{Compressors: []yodel.Compressor{}})
+		without.post(c, "/Test/Echo", "x", "Content-Encoding", "gzip").fails(t, 501, yodel.Unimplemented, `"gzip"; it has none`)
 		s.post(c, "/Test/Echo", "x", "Content-Encoding", "gzip, gzip").fails(t, 501, yodel.Unimplemented, "gzip, gzip")
 	})
 }
