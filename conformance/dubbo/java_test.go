@@ -42,6 +42,12 @@ func serve(t *testing.T, registrars ...yodel.Registrar) (addr string, g *Greeter
 	if err := s.RegisterName("com.acme.Greeter", g); err != nil {
 		t.Fatal(err)
 	}
+	return listen(t, s), g
+}
+
+// listen serves until the test ends.
+func listen(t *testing.T, s *yodel.Server) (addr string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +61,7 @@ func serve(t *testing.T, registrars ...yodel.Registrar) (addr string, g *Greeter
 			t.Error(err)
 		}
 	})
-	return l.Addr().String(), g
+	return l.Addr().String()
 }
 
 // wanted are the outcomes of a consumer.
@@ -92,19 +98,22 @@ func TestJavaConsumer(t *testing.T) {
 	for _, step := range []string{"FORCE_INTERFACE", "FORCE_APPLICATION"} {
 		t.Run(step, func(t *testing.T) {
 			addr, g := serve(t, r)
-			found(t, r, addr)
+			found(t, r, greeter, addr)
 			checkOutcomes(t, realserver.Dubbo(t, "consumer", "zookeeper://"+zk.Addr, "dubbo", step).Outcomes(), g)
 		})
 	}
 }
 
+// greeter is the name of the service in the registry.
+const greeter = group + "/com.acme.Greeter:" + version
+
 // found waits until the registry has the server.
-func found(t *testing.T, r *zookeeper.Dubbo, addr string) yodel.Instance {
+func found(t *testing.T, r *zookeeper.Dubbo, service, addr string) yodel.Instance {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var in yodel.Instance
-	err := r.Service("blue/com.acme.Greeter:1.0.0").Watch(ctx, func(all []yodel.Instance) {
+	err := r.Service(service).Watch(ctx, func(all []yodel.Instance) {
 		for _, one := range all {
 			if one.Addr == addr {
 				in = one
@@ -126,7 +135,7 @@ func TestJavaProvider(t *testing.T) {
 	p := realserver.Dubbo(t, "provider", "zookeeper://"+zk.Addr, "dubbo", port)
 	p.Ready()
 	r := registryAt(t, zk.Addr)
-	in := found(t, r, addr)
+	in := found(t, r, greeter, addr)
 	if in.Metadata["application"] != "java-provider" || !slices.Equal(in.Protocols, []string{"dubbo"}) || in.Version != version || in.Group != group {
 		t.Errorf("got %+v", in)
 	}

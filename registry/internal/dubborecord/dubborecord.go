@@ -106,9 +106,10 @@ func known(name string) string {
 	return name
 }
 
-// parameters returns what Dubbo and yodel say of a service of an instance. Its load is left out,
-// because Dubbo's consumers begin anew with a provider whose record has changed.
-func parameters(application string, k Key, in yodel.Instance) (map[string]string, error) {
+// parameters returns what Dubbo and yodel say of a service of an instance in a protocol of Dubbo.
+// Its load is left out, because Dubbo's consumers begin anew with a provider whose record has
+// changed.
+func parameters(application, protocol string, k Key, in yodel.Instance) (map[string]string, error) {
 	in.CallRate, in.Inflight = 0, 0
 	text, err := json.Marshal(in)
 	if err != nil {
@@ -116,7 +117,10 @@ func parameters(application string, k Key, in yodel.Instance) (map[string]string
 	}
 	q := map[string]string{
 		keyApplication: application, keyInterface: k.Interface, "side": "provider", "dubbo": "2.0.2", "dynamic": "true", "deprecated": "false", "generic": "false",
-		"serialization": "hessian2", "prefer.serialization": "hessian2", keyInstance: string(text),
+		keyInstance: string(text),
+	}
+	if protocol == "dubbo" { // triple has protobuf
+		q["serialization"], q["prefer.serialization"] = "hessian2", "hessian2"
 	}
 	for key, value := range map[string]string{keyVersion: k.Version, keyGroup: k.Group} {
 		if value != "" {
@@ -165,16 +169,16 @@ func NewProvider(application, name string, in yodel.Instance) (*Provider, error)
 
 // URLs returns the URL of the provider in each protocol.
 func (p *Provider) URLs() ([]string, error) {
-	about, err := parameters(p.Application, p.Key, p.Instance)
-	if err != nil {
-		return nil, err
-	}
-	q := make(url.Values, len(about))
-	for key, value := range about {
-		q.Set(key, value)
-	}
 	var all []string
 	for _, protocol := range served(p.Instance) {
+		about, err := parameters(p.Application, protocol, p.Key, p.Instance)
+		if err != nil {
+			return nil, err
+		}
+		q := make(url.Values, len(about))
+		for key, value := range about {
+			q.Set(key, value)
+		}
 		u := url.URL{Scheme: protocol, Host: p.Instance.Addr, Path: "/" + p.Key.Interface, RawQuery: q.Encode()}
 		all = append(all, u.String())
 	}
@@ -210,7 +214,8 @@ func instance(protocol, addr string, about map[string]string, k Key) (in yodel.I
 	in = yodel.Instance{
 		Addr: addr, Protocols: []string{known(protocol)}, Version: about[keyVersion], Group: about[keyGroup], Weight: usualWeight, Metadata: yodel.Metadata{},
 	}
-	if n, bad := strconv.Atoi(about[keyWeight]); bad == nil && n >= 0 {
+	// Dubbo-go writes a weight of 0 for the usual one.
+	if n, bad := strconv.Atoi(about[keyWeight]); bad == nil && (n > 0 || n == 0 && !strings.HasPrefix(about["release"], "dubbo-golang")) {
 		in.Weight = n
 	}
 	if about[keyDisabled] == "true" || about["enabled"] == "false" || in.Weight == 0 {
@@ -293,11 +298,11 @@ func NewApplication(providers []*Provider) (*Application, error) {
 	for _, p := range providers {
 		in := p.Instance
 		in.Addr, in.Started, in.Incarnation = "", time.Time{}, "" // instances with the same services share their metadata
-		about, err := parameters(p.Application, p.Key, in)
-		if err != nil {
-			return nil, err
-		}
 		for _, protocol := range served(p.Instance) {
+			about, err := parameters(p.Application, protocol, p.Key, in)
+			if err != nil {
+				return nil, err
+			}
 			a.services[p.Key.String()+":"+protocol] = service{
 				Name: p.Key.Interface, Group: p.Key.Group, Version: p.Key.Version, Protocol: protocol, Port: p.port, Path: p.Key.Interface, Params: about,
 			}
@@ -333,7 +338,7 @@ func (a *Application) InstanceMetadata() (map[string]string, error) {
 // metadata. About is the metadata of the application as JSON. Without it, every service of the
 // mapping counts as served at every port.
 func Instances(k Key, host string, of map[string]string, about []byte) (all []yodel.Instance, err error) {
-	if about == nil {
+	if len(about) == 0 {
 		var ports []endpoint
 		if err = json.Unmarshal([]byte(of[keyEndpoints]), &ports); err != nil {
 			return nil, fmt.Errorf("the endpoints of an instance: %w", err)

@@ -2,6 +2,7 @@
 
 package com.acme;
 
+import com.google.protobuf.StringValue;
 import java.io.IOException;
 import java.util.Arrays;
 import java.util.Date;
@@ -22,9 +23,9 @@ import org.apache.dubbo.rpc.service.EchoService;
 import org.apache.dubbo.rpc.service.GenericService;
 
 /**
- * A provider or a consumer. The arguments are "provider", the registry, the protocol and the port,
- * or "consumer", the registry or the URL of a provider, the protocol and the migration step. It
- * reads standard input up to its end.
+ * A provider or a consumer of Greeter, or of Texts over triple. The arguments are "provider", the
+ * registry, the protocol and the port, or "consumer", the registry or the URL of a provider, the
+ * protocol and the migration step. It reads standard input up to its end.
  */
 public final class Peer {
     private static final String VERSION = "1.0.0";
@@ -46,9 +47,9 @@ public final class Peer {
     }
 
     private static void provide(String registry, String protocol, int port) throws IOException {
-        ServiceConfig<Greeter> service = new ServiceConfig<>();
-        service.setInterface(Greeter.class);
-        service.setRef(new Service());
+        ServiceConfig<Object> service = new ServiceConfig<>();
+        service.setInterface(protocol.equals("tri") ? Texts.class : Greeter.class);
+        service.setRef(protocol.equals("tri") ? new Texts.Service() : new Service());
         service.setVersion(VERSION);
         service.setGroup(GROUP);
         ProtocolConfig config = new ProtocolConfig(protocol, port);
@@ -65,7 +66,7 @@ public final class Peer {
 
     private static <T> ReferenceConfig<T> reference(Class<T> type, String from, String protocol, String step) {
         ReferenceConfig<T> reference = new ReferenceConfig<>();
-        reference.setInterface(Greeter.class);
+        reference.setInterface(type == GenericService.class ? Greeter.class : type);
         reference.setVersion(VERSION);
         reference.setGroup(GROUP);
         reference.setTimeout(5000);
@@ -86,6 +87,11 @@ public final class Peer {
         DubboBootstrap bootstrap = DubboBootstrap.getInstance().application(application("java-consumer"));
         if (!from.startsWith(protocol + ":")) {
             bootstrap.registry(new RegistryConfig(from));
+        }
+        if (protocol.equals("tri")) {
+            texts(bootstrap, from, step);
+            System.out.println("done");
+            return;
         }
         ReferenceConfig<Greeter> reference = reference(Greeter.class, from, protocol, step);
         bootstrap.reference(reference).start();
@@ -128,12 +134,19 @@ public final class Peer {
             greeter.note("done");
             return greeter.noted();
         });
-        if (protocol.equals("dubbo")) {
-            say("echo", () -> ((EchoService) greeter).$echo("echo"));
-            generic(from, protocol, step);
-        }
+        say("echo", () -> ((EchoService) greeter).$echo("echo"));
+        generic(from, protocol, step);
         say("slow", () -> greeter.slow(20_000));
         System.out.println("done");
+    }
+
+    private static void texts(DubboBootstrap bootstrap, String from, String step) {
+        ReferenceConfig<Texts> reference = reference(Texts.class, from, "tri", step);
+        bootstrap.reference(reference).start();
+        Texts texts = reference.get();
+        for (String text : List.of("java", "")) {
+            say("upper " + text, () -> texts.upper(StringValue.of(text)).getValue());
+        }
     }
 
     private static void generic(String from, String protocol, String step) {
