@@ -108,7 +108,9 @@ func TestJavaConsumer(t *testing.T) {
 const greeter = group + "/com.acme.Greeter:" + version
 
 // found waits until the registry has the server.
-func found(t *testing.T, r *zookeeper.Dubbo, service, addr string) yodel.Instance {
+func found(t *testing.T, r interface {
+	Service(name string) yodel.Resolver
+}, service, addr string) yodel.Instance {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -167,20 +167,39 @@ func NewProvider(application, name string, in yodel.Instance) (*Provider, error)
 	return p, nil
 }
 
-// URLs returns the URL of the provider in each protocol.
-func (p *Provider) URLs() ([]string, error) {
-	var all []string
+// A Record is the record of a provider in one protocol.
+type Record struct {
+	Protocol   string // Dubbo's name
+	Parameters map[string]string
+}
+
+// Records returns the record of the provider in each protocol.
+func (p *Provider) Records() ([]Record, error) {
+	var all []Record
 	for _, protocol := range served(p.Instance) {
 		about, err := parameters(p.Application, protocol, p.Key, p.Instance)
 		if err != nil {
 			return nil, err
 		}
-		q := make(url.Values, len(about))
-		for key, value := range about {
+		all = append(all, Record{protocol, about})
+	}
+	return all, nil
+}
+
+// URLs returns the URL of the provider in each protocol.
+func (p *Provider) URLs() ([]string, error) {
+	records, err := p.Records()
+	if err != nil {
+		return nil, err
+	}
+	all := make([]string, len(records))
+	for i, r := range records {
+		q := make(url.Values, len(r.Parameters))
+		for key, value := range r.Parameters {
 			q.Set(key, value)
 		}
-		u := url.URL{Scheme: protocol, Host: p.Instance.Addr, Path: "/" + p.Key.Interface, RawQuery: q.Encode()}
-		all = append(all, u.String())
+		u := url.URL{Scheme: r.Protocol, Host: p.Instance.Addr, Path: "/" + p.Key.Interface, RawQuery: q.Encode()}
+		all[i] = u.String()
 	}
 	return all, nil
 }
@@ -198,11 +217,13 @@ func ParseURL(text string, k Key) (in yodel.Instance, ok bool, err error) {
 	if u.Port() == "" {
 		return in, false, fmt.Errorf("%s://%s has no port", u.Scheme, u.Host)
 	}
-	return instance(u.Scheme, u.Host, about, k)
+	return Record{u.Scheme, about}.Instance(u.Host, k)
 }
 
-// instance returns the instance at an address that has parameters.
-func instance(protocol, addr string, about map[string]string, k Key) (in yodel.Instance, ok bool, err error) {
+// Instance returns the instance at an address that has the record. It reports false for another
+// service.
+func (r Record) Instance(addr string, k Key) (in yodel.Instance, ok bool, err error) {
+	about := r.Parameters
 	if !k.Takes(about[keyVersion], about[keyGroup]) || about["category"] != "" && about["category"] != "providers" {
 		return in, false, nil
 	}
@@ -212,7 +233,7 @@ func instance(protocol, addr string, about map[string]string, k Key) (in yodel.I
 		return in, err == nil, err
 	}
 	in = yodel.Instance{
-		Addr: addr, Protocols: []string{known(protocol)}, Version: about[keyVersion], Group: about[keyGroup], Weight: usualWeight, Metadata: yodel.Metadata{},
+		Addr: addr, Protocols: []string{known(r.Protocol)}, Version: about[keyVersion], Group: about[keyGroup], Weight: usualWeight, Metadata: yodel.Metadata{},
 	}
 	// Dubbo-go writes a weight of 0 for the usual one.
 	if n, bad := strconv.Atoi(about[keyWeight]); bad == nil && (n > 0 || n == 0 && !strings.HasPrefix(about["release"], "dubbo-golang")) {
@@ -344,7 +365,7 @@ func Instances(k Key, host string, of map[string]string, about []byte) (all []yo
 			return nil, fmt.Errorf("the endpoints of an instance: %w", err)
 		}
 		for _, p := range ports {
-			in, ok, bad := instance(p.Protocol, net.JoinHostPort(host, strconv.Itoa(p.Port)), map[string]string{keyVersion: k.Version, keyGroup: k.Group}, k)
+			in, ok, bad := Record{p.Protocol, map[string]string{keyVersion: k.Version, keyGroup: k.Group}}.Instance(net.JoinHostPort(host, strconv.Itoa(p.Port)), k)
 			if err = errors.Join(err, bad); ok {
 				all = append(all, in)
 			}
@@ -365,7 +386,7 @@ func Instances(k Key, host string, of map[string]string, about []byte) (all []yo
 			params = make(map[string]string)
 		}
 		params[keyVersion], params[keyGroup] = s.Version, s.Group
-		in, ok, bad := instance(s.Protocol, net.JoinHostPort(host, strconv.Itoa(s.Port)), params, k)
+		in, ok, bad := Record{s.Protocol, params}.Instance(net.JoinHostPort(host, strconv.Itoa(s.Port)), k)
 		if err = errors.Join(err, bad); ok {
 			all = append(all, in)
 		}

@@ -4,6 +4,7 @@ package com.acme;
 
 import com.google.protobuf.StringValue;
 import java.io.IOException;
+import java.net.URI;
 import java.util.Arrays;
 import java.util.Date;
 import java.util.HashMap;
@@ -33,11 +34,21 @@ public final class Peer {
 
     public static void main(String[] args) throws Exception {
         if (args[0].equals("provider")) {
-            provide(args[1], args[2], Integer.parseInt(args[3]));
+            provide(registry(args[1]), args[2], Integer.parseInt(args[3]));
         } else {
-            consume(args[1], args[2], args[3]);
+            consume(registry(args[1]), args[2], args[3]);
         }
         Runtime.getRuntime().halt(0); // Dubbo's own shutdown takes seconds
+    }
+
+    /** Returns the URL of a registry. That of Nacos may say where Nacos serves its SDK. */
+    private static String registry(String url) {
+        String[] parts = url.split("\\?grpc=");
+        if (parts.length == 2) {
+            int offset = URI.create("grpc://" + parts[1]).getPort() - URI.create(parts[0]).getPort();
+            System.setProperty("nacos.server.grpc.port.offset", String.valueOf(offset));
+        }
+        return parts[0];
     }
 
     private static ApplicationConfig application(String name) {
