@@ -7,10 +7,10 @@
 //
 // It prints:
 //
-//	Ada
-//	Ada
-//	Ada
-//	Ada
+//	Ada <nil>
+//	Ada <nil>
+//	Ada <nil>
+//	Ada <nil>
 //	not_found: no user 2
 //	42 <nil>
 package main
@@ -51,7 +51,7 @@ func (User) JavaClassName() string { return "com.acme.User" }
 //	}
 const (
 	Find yodel.Method[int64, User] = "com.acme.Users.find"
-	Add                            = "com.acme.Users.add"
+	Add  string                    = "com.acme.Users.add"
 )
 
 func find(_ context.Context, id *int64) (*User, error) {
@@ -71,14 +71,7 @@ func main() {
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 
-	var registrars []yodel.Registrar
-	if *registry != "" {
-		// region registry
-		r := nacos.NewDubbo(*registry, "users", nil) // or zookeeper.NewDubbo("10.0.0.1:2181", "users", nil)
-		defer r.Close()
-		registrars = append(registrars, r)
-		// endregion registry
-	}
+	registrars, closeRegistry := announce(*registry)
 	// region server
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Codecs:     []yodel.Codec{hessian2.Codec},
@@ -105,7 +98,7 @@ func main() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(user.Name)
+		fmt.Println(user.Name, err)
 	}
 	// endregion client
 	_, err = Find.Call(ctx, c, new(int64(2)))
@@ -122,6 +115,21 @@ func main() {
 	c.Close()
 	stop()
 	running.Wait()
+	if err = closeRegistry(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// announce returns the registry of Dubbo in the Nacos at an address, if there is one.
+func announce(addr string) (registrars []yodel.Registrar, closeRegistry func() error) {
+	if addr == "" {
+		return nil, func() error { return nil }
+	}
+	// region registry
+	r := nacos.NewDubbo(addr, "users", nil) // or zookeeper.NewDubbo("10.0.0.1:2181", "users", nil)
+	registrars = []yodel.Registrar{r}       // for ServerOptions
+	// endregion registry
+	return registrars, r.Close
 }
 
 // start serves until ctx ends, and returns the address.
