@@ -49,10 +49,16 @@ func TestGoConsumer(t *testing.T) {
 
 // A yodel client calls a provider of dubbo-go that it has found in ZooKeeper.
 func TestGoProvider(t *testing.T) {
+	for _, registered := range []string{"interface", "service"} {
+		t.Run(registered, func(t *testing.T) { goProvider(t, registered) })
+	}
+}
+
+func goProvider(t *testing.T, registered string) {
 	zk := realserver.ZooKeeper(t)
 	addr := realserver.FreeAddr(t)
 	_, port, _ := net.SplitHostPort(addr) // it is one of this host
-	realserver.DubboGo(t, "provider", zk.Addr, "dubbo", port).Ready()
+	realserver.DubboGo(t, "provider", zk.Addr, "dubbo", registered, port).Ready()
 	r := registryAt(t, zk.Addr)
 	if in := found(t, r, greeter, addr); in.Metadata["application"] != "go-provider" || !slices.Equal(in.Protocols, []string{"dubbo"}) {
 		t.Errorf("got %+v", in)

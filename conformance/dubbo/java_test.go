@@ -129,17 +129,34 @@ func found(t *testing.T, r interface {
 	return in
 }
 
+// registerModes are the modes of Dubbo: a provider registers per interface, or per application.
+var registerModes = []string{"interface", "instance"}
+
 // A yodel client calls a provider of dubbo-java that it has found in ZooKeeper.
 func TestJavaProvider(t *testing.T) {
-	zk := realserver.ZooKeeper(t)
+	for _, mode := range registerModes {
+		t.Run(mode, func(t *testing.T) {
+			zk := realserver.ZooKeeper(t)
+			javaProvider(t, registryAt(t, zk.Addr), "zookeeper://"+zk.Addr, mode)
+		})
+	}
+}
+
+// A finder is a registry.
+type finder interface {
+	Service(name string) yodel.Resolver
+}
+
+// javaProvider starts a provider, and checks it when the registry has it.
+func javaProvider(t *testing.T, r finder, registry, mode string) {
 	addr := realserver.FreeAddr(t)
 	_, port, _ := net.SplitHostPort(addr) // it is one of this host
-	p := realserver.Dubbo(t, "provider", "zookeeper://"+zk.Addr, "dubbo", port)
-	p.Ready()
-	r := registryAt(t, zk.Addr)
-	in := found(t, r, greeter, addr)
-	if in.Metadata["application"] != "java-provider" || !slices.Equal(in.Protocols, []string{"dubbo"}) || in.Version != version || in.Group != group {
-		t.Errorf("got %+v", in)
+	realserver.Dubbo(t, "provider", registry, "dubbo", port, mode).Ready()
+	for _, name := range []string{"com.acme.Greeter", greeter} {
+		in := found(t, r, name, addr)
+		if in.Metadata["application"] != "java-provider" || !slices.Equal(in.Protocols, []string{"dubbo"}) || in.Version != version || in.Group != group {
+			t.Errorf("%s: got %+v", name, in)
+		}
 	}
 	checkProvider(t, r.Service("com.acme.Greeter"), "java.lang.IllegalStateException: no such user")
 }

@@ -3,8 +3,6 @@
 package dubbo_test
 
 import (
-	"net"
-	"slices"
 	"testing"
 	"time"
 
@@ -36,18 +34,9 @@ func TestNacos(t *testing.T) {
 	t.Run("triple FORCE_APPLICATION", func(t *testing.T) {
 		nacosTriple(t, r, server.DubboURL(), "FORCE_APPLICATION", dubbo.Protocol, http.New(nil))
 	})
-	t.Run("provider", func(t *testing.T) {
-		addr := realserver.FreeAddr(t)
-		_, port, _ := net.SplitHostPort(addr) // it is one of this host
-		realserver.Dubbo(t, "provider", server.DubboURL(), "dubbo", port).Ready()
-		for _, name := range []string{"com.acme.Greeter", greeter} {
-			in := found(t, r, name, addr)
-			if in.Metadata["application"] != "java-provider" || !slices.Equal(in.Protocols, []string{"dubbo"}) || in.Version != version || in.Group != group {
-				t.Errorf("got %+v", in)
-			}
-		}
-		checkProvider(t, r.Service("com.acme.Greeter"), "java.lang.IllegalStateException: no such user")
-	})
+	for _, mode := range registerModes {
+		t.Run("provider "+mode, func(t *testing.T) { javaProvider(t, r, server.DubboURL(), mode) })
+	}
 }
 
 // nacosTriple has a consumer call a server over triple.

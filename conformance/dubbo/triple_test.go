@@ -70,7 +70,7 @@ func TestTripleProviders(t *testing.T) {
 			return realserver.Dubbo(t, "provider", "zookeeper://"+zk.Addr, "tri", port)
 		},
 		"go": func(port string) *realserver.Peer {
-			return realserver.DubboGo(t, "provider", zk.Addr, "tri", port)
+			return realserver.DubboGo(t, "provider", zk.Addr, "tri", "interface", port)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -25,8 +25,9 @@ import org.apache.dubbo.rpc.service.GenericService;
 
 /**
  * A provider or a consumer of Greeter, or of Texts over triple. The arguments are "provider", the
- * registry, the protocol and the port, or "consumer", the registry or the URL of a provider, the
- * protocol and the migration step. It reads standard input up to its end.
+ * registry, the protocol, the port and the register mode of Dubbo (default "all"), or "consumer",
+ * the registry or the URL of a provider, the protocol and the migration step. It reads standard
+ * input up to its end.
  */
 public final class Peer {
     private static final String VERSION = "1.0.0";
@@ -34,7 +35,7 @@ public final class Peer {
 
     public static void main(String[] args) throws Exception {
         if (args[0].equals("provider")) {
-            provide(registry(args[1]), args[2], Integer.parseInt(args[3]));
+            provide(registry(args[1]), args[2], Integer.parseInt(args[3]), args.length > 4 ? args[4] : "all");
         } else {
             consume(registry(args[1]), args[2], args[3]);
         }
@@ -57,7 +58,7 @@ public final class Peer {
         return application;
     }
 
-    private static void provide(String registry, String protocol, int port) throws IOException {
+    private static void provide(String registry, String protocol, int port, String mode) throws IOException {
         ServiceConfig<Object> service = new ServiceConfig<>();
         service.setInterface(protocol.equals("tri") ? Texts.class : Greeter.class);
         service.setRef(protocol.equals("tri") ? new Texts.Service() : new Service());
@@ -67,7 +68,9 @@ public final class Peer {
         config.setHost("127.0.0.1");
         ApplicationConfig application = application("java-provider");
         application.setMetadataType("remote");
-        DubboBootstrap.getInstance().application(application).registry(new RegistryConfig(registry))
+        RegistryConfig registryConfig = new RegistryConfig(registry);
+        registryConfig.setRegisterMode(mode);
+        DubboBootstrap.getInstance().application(application).registry(registryConfig)
             .protocol(config).service(service).start();
         System.out.println("ready");
         while (System.in.read() >= 0) {

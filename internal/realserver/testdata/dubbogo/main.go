@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Program dubbogo uses dubbo-go: it is a provider or a consumer of com.acme.Greeter, or of
-// com.acme.Texts over triple. The arguments are "provider", the address of ZooKeeper, the protocol
-// and the port, or "consumer", the address, the protocol and "interface" or "service".
+// com.acme.Texts over triple. The arguments are "provider" or "consumer", the address of ZooKeeper,
+// the protocol, and "interface" or "service": how providers are registered. A provider has its port
+// as another argument.
 package main
 
 import (
@@ -92,7 +93,7 @@ func main() {
 	hessian.RegisterPOJO(&User{})
 	var err error
 	if os.Args[1] == "provider" {
-		err = provide(os.Args[2], os.Args[3], os.Args[4])
+		err = provide(os.Args[2], os.Args[3], os.Args[4], os.Args[5])
 	} else {
 		err = consume(os.Args[2], os.Args[3], os.Args[4])
 	}
@@ -101,7 +102,15 @@ func main() {
 	}
 }
 
-func provide(zk, kind, port string) error {
+// how returns the option for a way to register.
+func how(registered string) registry.Option {
+	if registered == "service" {
+		return registry.WithRegisterService()
+	}
+	return registry.WithRegisterInterface()
+}
+
+func provide(zk, kind, registered, port string) error {
 	n, err := strconv.Atoi(port)
 	if err != nil {
 		return err
@@ -111,7 +120,7 @@ func provide(zk, kind, port string) error {
 		of = protocol.WithTriple()
 	}
 	instance, err := dubbo.NewInstance(dubbo.WithName("go-provider"), dubbo.WithRemoteMetadata(),
-		dubbo.WithRegistry(registry.WithZookeeper(), registry.WithAddress(zk)),
+		dubbo.WithRegistry(registry.WithZookeeper(), registry.WithAddress(zk), how(registered)),
 		dubbo.WithProtocol(of, protocol.WithIp("127.0.0.1"), protocol.WithPort(n)))
 	if err != nil {
 		return err
@@ -148,12 +157,8 @@ func provide(zk, kind, port string) error {
 }
 
 func consume(zk, kind, registered string) error {
-	how := registry.WithRegisterInterface()
-	if registered == "service" {
-		how = registry.WithRegisterService()
-	}
 	instance, err := dubbo.NewInstance(dubbo.WithName("go-consumer"),
-		dubbo.WithRegistry(registry.WithZookeeper(), registry.WithAddress(zk), how))
+		dubbo.WithRegistry(registry.WithZookeeper(), registry.WithAddress(zk), how(registered)))
 	if err != nil {
 		return err
 	}
