@@ -36,7 +36,7 @@ func TestExamples(t *testing.T) {
 	e := build(t)
 	t.Run("first", e.testFirst)
 	t.Run("hello", e.testHello)
-	for _, name := range []string{"async", "auth", "canary", "connect", "grpc", "lineecho", "middleware", "rpcx", "streams", "thrift", "tls"} {
+	for _, name := range []string{"async", "auth", "canary", "connect", "dubbo", "grpc", "lineecho", "middleware", "rpcx", "streams", "thrift", "tls"} {
 		t.Run(name, func(t *testing.T) {
 			got, want := e.output(t, name), commentedOutput(t, name+"/main.go")
 			if got != want {

@@ -42,6 +42,12 @@ func serve(t *testing.T, registrars ...yodel.Registrar) (addr string, g *Greeter
 	if err := s.RegisterName("com.acme.Greeter", g); err != nil {
 		t.Fatal(err)
 	}
+	return listen(t, s), g
+}
+
+// listen serves until the test ends.
+func listen(t *testing.T, s *yodel.Server) (addr string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +61,7 @@ func serve(t *testing.T, registrars ...yodel.Registrar) (addr string, g *Greeter
 			t.Error(err)
 		}
 	})
-	return l.Addr().String(), g
+	return l.Addr().String()
 }
 
 // wanted are the outcomes of a consumer.
@@ -92,19 +98,24 @@ func TestJavaConsumer(t *testing.T) {
 	for _, step := range []string{"FORCE_INTERFACE", "FORCE_APPLICATION"} {
 		t.Run(step, func(t *testing.T) {
 			addr, g := serve(t, r)
-			found(t, r, addr)
+			found(t, r, greeter, addr)
 			checkOutcomes(t, realserver.Dubbo(t, "consumer", "zookeeper://"+zk.Addr, "dubbo", step).Outcomes(), g)
 		})
 	}
 }
 
+// greeter is the name of the service in the registry.
+const greeter = group + "/com.acme.Greeter:" + version
+
 // found waits until the registry has the server.
-func found(t *testing.T, r *zookeeper.Dubbo, addr string) yodel.Instance {
+func found(t *testing.T, r interface {
+	Service(name string) yodel.Resolver
+}, service, addr string) yodel.Instance {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var in yodel.Instance
-	err := r.Service("blue/com.acme.Greeter:1.0.0").Watch(ctx, func(all []yodel.Instance) {
+	err := r.Service(service).Watch(ctx, func(all []yodel.Instance) {
 		for _, one := range all {
 			if one.Addr == addr {
 				in = one
@@ -118,17 +129,34 @@ func found(t *testing.T, r *zookeeper.Dubbo, addr string) yodel.Instance {
 	return in
 }
 
+// registerModes are the modes of Dubbo: a provider registers per interface, or per application.
+var registerModes = []string{"interface", "instance"}
+
 // A yodel client calls a provider of dubbo-java that it has found in ZooKeeper.
 func TestJavaProvider(t *testing.T) {
-	zk := realserver.ZooKeeper(t)
+	for _, mode := range registerModes {
+		t.Run(mode, func(t *testing.T) {
+			zk := realserver.ZooKeeper(t)
+			javaProvider(t, registryAt(t, zk.Addr), "zookeeper://"+zk.Addr, mode)
+		})
+	}
+}
+
+// A finder is a registry.
+type finder interface {
+	Service(name string) yodel.Resolver
+}
+
+// javaProvider starts a provider, and checks it when the registry has it.
+func javaProvider(t *testing.T, r finder, registry, mode string) {
 	addr := realserver.FreeAddr(t)
 	_, port, _ := net.SplitHostPort(addr) // it is one of this host
-	p := realserver.Dubbo(t, "provider", "zookeeper://"+zk.Addr, "dubbo", port)
-	p.Ready()
-	r := registryAt(t, zk.Addr)
-	in := found(t, r, addr)
-	if in.Metadata["application"] != "java-provider" || !slices.Equal(in.Protocols, []string{"dubbo"}) || in.Version != version || in.Group != group {
-		t.Errorf("got %+v", in)
+	realserver.Dubbo(t, "provider", registry, "dubbo", port, mode).Ready()
+	for _, name := range []string{"com.acme.Greeter", greeter} {
+		in := found(t, r, name, addr)
+		if in.Metadata["application"] != "java-provider" || !slices.Equal(in.Protocols, []string{"dubbo"}) || in.Version != version || in.Group != group {
+			t.Errorf("%s: got %+v", name, in)
+		}
 	}
 	checkProvider(t, r.Service("com.acme.Greeter"), "java.lang.IllegalStateException: no such user")
 }

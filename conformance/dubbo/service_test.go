@@ -5,6 +5,7 @@ package dubbo_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -124,8 +125,6 @@ func (*Greeter) Describe(ctx context.Context) (map[string]string, error) {
 	if at, ok := ctx.Deadline(); ok && time.Until(at) <= 5*time.Second {
 		all["deadline"] = "soon"
 	}
-	for key, value := range call.Metadata {
-		all[key] = value
-	}
+	maps.Copy(all, call.Metadata)
 	return all, nil
 }

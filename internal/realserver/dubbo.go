@@ -56,3 +56,10 @@ func findDubbo() (string, error) {
 		return os.WriteFile(filepath.Join(folder, "complete"), nil, 0o600)
 	})
 }
+
+// DubboGo starts a program that uses dubbo-go. Args are those of the program in testdata/dubbogo,
+// which the first call builds.
+func DubboGo(t testing.TB, args ...string) *Peer {
+	t.Helper()
+	return StartPeer(t, exec.Command(Tool(t, "dubbogo", "."), args...))
+}

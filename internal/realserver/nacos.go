@@ -14,10 +14,20 @@ import (
 	"time"
 )
 
+// A NacosServer is a Nacos server.
+type NacosServer struct {
+	*Server
+	// GRPC is the address to which clients with Nacos's SDK connect.
+	GRPC string
+}
+
+// DubboURL returns the URL of the registry for the program of Dubbo.
+func (s *NacosServer) DubboURL() string { return "nacos://" + s.Addr + "?grpc=" + s.GRPC }
+
 // Nacos starts a Nacos server with settings like "nacos.core.auth.enabled=true". The first call
 // downloads the program. Nacos listens on all interfaces, so it runs in its own network namespace,
 // in which no other process runs.
-func Nacos(t testing.TB, settings ...string) *Server {
+func Nacos(t testing.TB, settings ...string) *NacosServer {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "nacos") //nolint:usetesting // the path of a socket must be short, that of a test's own folder is not
 	if err != nil {
@@ -25,7 +35,7 @@ func Nacos(t testing.TB, settings ...string) *Server {
 	}
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	socket := filepath.Join(folder, "socket")
-	reach := Between(t, socket)
+	reach, grpc := Between(t, socket), Between(t, socket+".grpc")
 	s := Start(t, Program{
 		Name:    "Nacos",
 		Install: "apt-get install --no-install-recommends default-jdk-headless maven iproute2; and Linux has to allow network namespaces",
@@ -70,7 +80,7 @@ func Nacos(t testing.TB, settings ...string) *Server {
 		Within: 2 * time.Minute,
 	})
 	s.Addr = reach.Addr
-	return s
+	return &NacosServer{s, grpc.Addr}
 }
 
 // findNacos returns the folder with the libraries of Nacos and its launcher.

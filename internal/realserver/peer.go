@@ -66,7 +66,10 @@ func StartPeer(t testing.TB, cmd *exec.Cmd) *Peer {
 func (p *Peer) read(out io.Reader) {
 	defer close(p.lines)
 	for lines := bufio.NewScanner(out); lines.Scan(); {
-		p.lines <- lines.Text()
+		select {
+		case p.lines <- lines.Text():
+		default: // nothing waits for the lines of a server that is ready
+		}
 	}
 }
 

@@ -227,6 +227,10 @@ func TestAnswers(t *testing.T) {
 			if yodel.CodeOf(err) != test.code || !strings.Contains(fmt.Sprintf("%+v", err), test.says) {
 				t.Errorf("got %+v, want %v with %q", err, test.code, test.says)
 			}
+			e, ok := errors.AsType[*yodel.Error](err)
+			if strings.HasPrefix(name, "an exception") && (!ok || len(e.Details) != 1 || e.Details[0].Type != "dubbo.exception" || len(e.Details[0].Value) == 0) {
+				t.Errorf("got the details %v", e)
+			}
 		})
 	}
 }

@@ -75,7 +75,7 @@ func (l *link) Do(ctx context.Context, call *yodel.Call) error {
 // The two forms of the protocol.
 var (
 	plain = httplink.Envelopes{
-		Media: "application/grpc", Encoding: "Grpc-Encoding", Accept: "Grpc-Accept-Encoding",
+		Media: "application/grpc", Encoding: "Grpc-Encoding", Accept: "Grpc-Accept-Encoding", Status: "Grpc-Status",
 		Header: http.Header{"Te": {"trailers"}}, SetTimeout: setTimeout,
 		Outcome: func(r *http.Response, _ []byte, messages bool) (yodel.Metadata, *yodel.Error) {
 			if !messages && r.Trailer.Get("Grpc-Status") == "" {
@@ -85,7 +85,7 @@ var (
 		},
 	}
 	web = httplink.Envelopes{
-		Media: "application/grpc-web", Encoding: "Grpc-Encoding", Accept: "Grpc-Accept-Encoding",
+		Media: "application/grpc-web", Encoding: "Grpc-Encoding", Accept: "Grpc-Accept-Encoding", Status: "Grpc-Status",
 		Last: httpwire.FlagTrailer, Header: http.Header{"X-Grpc-Web": {"1"}}, SetTimeout: setTimeout,
 		Outcome: func(r *http.Response, last []byte, messages bool) (yodel.Metadata, *yodel.Error) {
 			if last == nil && messages {

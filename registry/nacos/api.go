@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -31,11 +32,11 @@ func (r *Registry) path() string {
 }
 
 func (r *Registry) register(ctx context.Context, about url.Values) error {
-	return r.succeed(r.ask(ctx, http.MethodPost, r.path(), about))
+	return r.succeed(r.ask(ctx, request{method: http.MethodPost, path: r.path(), query: about}))
 }
 
 func (r *Registry) deregister(ctx context.Context, record url.Values) error {
-	return r.succeed(r.ask(ctx, http.MethodDelete, r.path(), record))
+	return r.succeed(r.ask(ctx, request{method: http.MethodDelete, path: r.path(), query: record}))
 }
 
 // These are the codes in the answer to a heartbeat.
@@ -46,11 +47,11 @@ const (
 )
 
 // beat sends a heartbeat for a record, and reports whether Nacos knows the record.
-func (r *Registry) beat(ctx context.Context, service, addr string) (known bool, err error) {
-	record := r.identify(service, addr)
+func (r *Registry) beat(ctx context.Context, record url.Values) (known bool, err error) {
+	record = maps.Clone(record)
 	if r.opts.V1 {
 		record.Set("serviceName", r.opts.Group+"@@"+record.Get("serviceName")) // here the name includes the group
-		answer, err := r.ask(ctx, http.MethodPut, r.path()+"/beat", record)
+		answer, err := r.ask(ctx, request{method: http.MethodPut, path: r.path() + "/beat", query: record})
 		var result struct {
 			Code int `json:"code"`
 		}
@@ -63,7 +64,7 @@ func (r *Registry) beat(ctx context.Context, service, addr string) (known bool, 
 		return result.Code == knownV1, err
 	}
 	record.Set("heartBeat", "true")
-	err = r.succeed(r.ask(ctx, http.MethodPost, r.path(), record))
+	err = r.succeed(r.ask(ctx, request{method: http.MethodPost, path: r.path(), query: record}))
 	var no refusal
 	if errors.As(err, &no) && no.code == unknownV3 {
 		return false, nil
@@ -71,15 +72,18 @@ func (r *Registry) beat(ctx context.Context, service, addr string) (known bool, 
 	return err == nil, err
 }
 
-// list returns the answer of Nacos that lists a service's instances. The method hosts reads it.
-func (r *Registry) list(ctx context.Context, service string) ([]byte, error) {
+// list returns the answer of Nacos that lists a service's instances in a cluster, or in all
+// clusters for "". The method hosts reads it.
+func (r *Registry) list(ctx context.Context, service, cluster string) ([]byte, error) {
 	q := r.about(service)
-	if r.opts.V1 {
-		q.Set("clusters", r.opts.Cluster)
-	} else {
-		q.Set("clusterName", r.opts.Cluster)
+	switch {
+	case cluster == "":
+	case r.opts.V1:
+		q.Set("clusters", cluster)
+	default:
+		q.Set("clusterName", cluster)
 	}
-	return r.ask(ctx, http.MethodGet, r.path()+"/list", q)
+	return r.ask(ctx, request{method: http.MethodGet, path: r.path() + "/list", query: q})
 }
 
 func (r *Registry) hosts(answer []byte) (hosts []host, err error) {
@@ -135,30 +139,37 @@ func unpack(answer []byte, data any) error {
 	return json.Unmarshal(result.Data, data)
 }
 
+// A request is a request to Nacos.
+type request struct {
+	method, path string
+	query        url.Values
+	replaced     string // the MD5 of the configuration that is replaced, if any
+}
+
 // ask sends a request to the servers one after the other until one answers, and returns the answer.
-func (r *Registry) ask(ctx context.Context, method, path string, q url.Values) ([]byte, error) {
+func (r *Registry) ask(ctx context.Context, to request) ([]byte, error) {
 	token, err := r.token(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	answer, err := r.send(ctx, method, path, q, token)
+	answer, err := r.send(ctx, to, token)
 	var no httpError
 	if token != "" && errors.As(err, &no) && (no.status == http.StatusForbidden || no.status == http.StatusUnauthorized) {
 		if token, err = r.token(ctx, token); err == nil { // the server may no longer know the token
-			answer, err = r.send(ctx, method, path, q, token)
+			answer, err = r.send(ctx, to, token)
 		}
 	}
 	return answer, err
 }
 
 // send sends a request with a token, as ask does.
-func (r *Registry) send(ctx context.Context, method, path string, q url.Values, token string) (answer []byte, err error) {
+func (r *Registry) send(ctx context.Context, to request, token string) (answer []byte, err error) {
 	r.mu.Lock()
 	first := r.preferred
 	r.mu.Unlock()
 	for i := range r.servers {
 		server := (first + i) % len(r.servers)
-		answer, err = r.sendTo(ctx, r.servers[server], method, path, q, token)
+		answer, err = r.sendTo(ctx, r.servers[server], to, token)
 		var no httpError
 		if err == nil || errors.As(err, &no) && no.status < http.StatusInternalServerError {
 			r.prefer(server)
@@ -187,21 +198,24 @@ type httpError struct {
 
 func (e httpError) Error() string { return e.text }
 
-func (r *Registry) sendTo(ctx context.Context, server, method, path string, q url.Values, token string) ([]byte, error) {
+func (r *Registry) sendTo(ctx context.Context, server string, to request, token string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
-	target, body := server+path, io.Reader(http.NoBody)
-	if method == http.MethodPost { // metadata may be long, and passwords in a URL get into logs
-		body = strings.NewReader(q.Encode())
+	target, body := server+to.path, io.Reader(http.NoBody)
+	if to.method == http.MethodPost { // metadata may be long, and passwords in a URL get into logs
+		body = strings.NewReader(to.query.Encode())
 	} else {
-		target += "?" + q.Encode()
+		target += "?" + to.query.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, method, target, body)
+	req, err := http.NewRequestWithContext(ctx, to.method, target, body)
 	if err != nil {
 		return nil, fmt.Errorf("nacos: %w", err)
 	}
-	if method == http.MethodPost {
+	if to.method == http.MethodPost {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	if to.replaced != "" {
+		req.Header.Set("Casmd5", to.replaced)
 	}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
@@ -216,7 +230,7 @@ func (r *Registry) sendTo(ctx context.Context, server, method, path string, q ur
 		text := bytes.TrimSpace(answer[:min(len(answer), 500)])
 		at := *req.URL
 		at.RawQuery = ""
-		err = httpError{resp.StatusCode, fmt.Sprintf("nacos: %s %s: %s: %s", method, at.Redacted(), resp.Status, text)}
+		err = httpError{resp.StatusCode, fmt.Sprintf("nacos: %s %s: %s: %s", to.method, at.Redacted(), resp.Status, text)}
 	}
 	return answer, err
 }
@@ -243,24 +257,27 @@ func (r *Registry) token(ctx context.Context, refused string) (string, error) {
 	if s.token != refused && s.token != "" && time.Now().Before(s.until) {
 		return s.token, nil
 	}
-	path := "/nacos/v3/auth/user/login"
-	if r.opts.V1 {
-		path = "/nacos/v1/auth/login"
+	login := request{
+		method: http.MethodPost, path: "/nacos/v3/auth/user/login",
+		query: url.Values{"username": {r.opts.Username}, "password": {r.opts.Password}},
 	}
-	answer, err := r.send(ctx, http.MethodPost, path, url.Values{"username": {r.opts.Username}, "password": {r.opts.Password}}, "")
+	if r.opts.V1 {
+		login.path = "/nacos/v1/auth/login"
+	}
+	answer, err := r.send(ctx, login, "")
 	if err != nil {
 		return "", fmt.Errorf("log in as %s: %w", r.opts.Username, err)
 	}
-	var login struct {
+	var granted struct {
 		AccessToken string `json:"accessToken"`
 		TokenTTL    int    `json:"tokenTtl"` // in seconds
 	}
-	if err = json.Unmarshal(answer, &login); err == nil && login.AccessToken == "" {
+	if err = json.Unmarshal(answer, &granted); err == nil && granted.AccessToken == "" {
 		err = errors.New("there is no token in the answer")
 	}
 	if err != nil {
 		return "", fmt.Errorf("nacos: log in as %s: %w", r.opts.Username, err)
 	}
-	s = session{login.AccessToken, time.Now().Add(time.Duration(login.TokenTTL) * time.Second * 9 / 10)}
+	s = session{granted.AccessToken, time.Now().Add(time.Duration(granted.TokenTTL) * time.Second * 9 / 10)}
 	return s.token, nil
 }

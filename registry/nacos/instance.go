@@ -90,15 +90,17 @@ func (r *Registry) describe(service string, in yodel.Instance, ttl time.Duration
 	set(keyCallRate, number(in.CallRate), in.CallRate == 0)
 	set(keyInflight, strconv.Itoa(in.Inflight), in.Inflight == 0)
 	set(keyProtocols, strings.Join(in.Protocols, ","), len(in.Protocols) == 0)
+	return q, setMetadata(q, md, ttl)
+}
+
+// setMetadata sets the metadata of an instance. It adds the time to live.
+func setMetadata(q url.Values, md map[string]string, ttl time.Duration) error {
 	lease := strconv.FormatInt(max(ttl.Milliseconds(), 1), 10)
 	md[preserved+"heart.beat.interval"] = strconv.FormatInt(max(ttl.Milliseconds()/3, 1), 10)
 	md[preserved+"heart.beat.timeout"], md[preserved+"ip.delete.timeout"] = lease, lease
 	text, err := json.Marshal(md)
-	if err != nil {
-		return nil, err
-	}
 	q.Set("metadata", string(text))
-	return q, nil
+	return err
 }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
@@ -129,7 +131,7 @@ func instances(hosts []host) []yodel.Instance {
 // instance converts a host to an instance. An entry of the metadata with one of the registry's keys
 // but an invalid value stays in the metadata.
 func (h host) instance() yodel.Instance {
-	in := yodel.Instance{Addr: net.JoinHostPort(h.IP, strconv.Itoa(h.Port))}
+	in := yodel.Instance{Addr: h.addr()}
 	if h.Weight <= 0 {
 		in.State = inactive
 		take(h.Metadata, keyWeight, &in.Weight, strconv.Atoi)

@@ -61,11 +61,11 @@ type Registry struct {
 
 	mu        sync.Mutex
 	preferred int               // the server to which the next request is sent first
-	written   map[record]string // the last parameters that Nacos accepted for a record
+	written   map[string]string // the last parameters that Nacos accepted for a record
 }
 
-// A record identifies a record by its service and its address.
-type record struct{ service, addr string }
+// publicNamespace is the id of the usual namespace.
+const publicNamespace = "public"
 
 // forever is the longest duration of an option, a hundred years: sums of two such durations do not
 // overflow.
@@ -77,10 +77,10 @@ func New(servers string, o *Options) *Registry {
 	if o == nil {
 		o = &Options{}
 	}
-	r := &Registry{opts: *o, session: make(chan session, 1), written: make(map[record]string)}
+	r := &Registry{opts: *o, session: make(chan session, 1), written: make(map[string]string)}
 	r.session <- session{}
 	opts := &r.opts
-	opts.Namespace = cmp.Or(opts.Namespace, "public")
+	opts.Namespace = cmp.Or(opts.Namespace, publicNamespace)
 	opts.Group = cmp.Or(opts.Group, "DEFAULT_GROUP")
 	opts.Cluster = cmp.Or(opts.Cluster, "DEFAULT")
 	opts.Every = min(cmp.Or(max(opts.Every, 0), 2*time.Second), forever)
@@ -112,9 +112,15 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 	if err != nil {
 		return err
 	}
-	key, text := record{service, in.Addr}, about.Encode()
+	return r.keep(ctx, r.identify(service, in.Addr), about)
+}
+
+// keep registers the record that id identifies, or sends a heartbeat for it. About are all of its
+// parameters.
+func (r *Registry) keep(ctx context.Context, id, about url.Values) error {
+	key, text := id.Encode(), about.Encode()
 	if r.swap(key, "") == text { // the record's state is unknown until Nacos answers
-		known, err := r.beat(ctx, service, in.Addr)
+		known, err := r.beat(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -123,7 +129,8 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 			return nil
 		}
 	}
-	if err = r.register(ctx, about); err == nil {
+	err := r.register(ctx, about)
+	if err == nil {
 		r.swap(key, text)
 	}
 	return err
@@ -131,12 +138,17 @@ func (r *Registry) Announce(ctx context.Context, service string, in yodel.Instan
 
 // Withdraw implements yodel.Registrar.
 func (r *Registry) Withdraw(ctx context.Context, service, addr string) error {
-	r.swap(record{service, addr}, "")
-	return r.deregister(ctx, r.identify(service, addr))
+	return r.drop(ctx, r.identify(service, addr))
+}
+
+// drop removes the record that id identifies.
+func (r *Registry) drop(ctx context.Context, id url.Values) error {
+	r.swap(id.Encode(), "")
+	return r.deregister(ctx, id)
 }
 
 // swap sets the parameters that Nacos accepted for a record, and returns the previous ones.
-func (r *Registry) swap(key record, text string) (before string) {
+func (r *Registry) swap(key, text string) (before string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before = r.written[key]

@@ -210,7 +210,7 @@ func others(t *testing.T, addr string) {
 }
 
 func TestAuthentication(t *testing.T) {
-	server := realserver.Nacos(t, "nacos.core.auth.enabled=true")
+	server := realserver.Nacos(t, "nacos.core.auth.enabled=true", "nacos.core.auth.admin.enabled=true")
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: transport}).PostForm("http://"+server.Addr+"/nacos/v3/auth/user/admin", url.Values{"password": {"secret"}})
@@ -227,6 +227,13 @@ func TestAuthentication(t *testing.T) {
 		}
 	}
 	want(t, r.Service("Secret"), in)
+	d, provider := openDubbo(t, server.Addr, "secret", nacos.Options{Username: "nacos", Password: "secret"}), in
+	provider.Protocols = []string{"dubbo"}
+	must(t, d.Announce(t.Context(), "a.Secret", provider, time.Minute))
+	want(t, d.Service("a.Secret"), provider)
+	if err = openDubbo(t, server.Addr, "secret", nacos.Options{}).Announce(t.Context(), "a.Secret", provider, time.Minute); err == nil {
+		t.Error("a server of Dubbo may announce itself without a password")
+	}
 	for _, o := range []nacos.Options{{}, {Username: "nacos", Password: "wrong"}, {Username: "nobody", Password: "secret"}} {
 		if err = connect(t, server.Addr, o).Announce(t.Context(), "Secret", in, time.Minute); err == nil {
 			t.Errorf("%+v may announce", o)

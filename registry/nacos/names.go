@@ -9,13 +9,16 @@ import (
 )
 
 // String describes the resolver in errors and logs.
-func (s *service) String() string {
-	servers := make([]string, 0, len(s.of.servers))
-	for _, server := range s.of.servers {
+func (s *service) String() string { return fmt.Sprintf("service %q in %v", s.name, s.of) }
+
+// String names the registry in logs.
+func (r *Registry) String() string {
+	servers := make([]string, 0, len(r.servers))
+	for _, server := range r.servers {
 		if u, err := url.Parse(server); err == nil {
 			server = u.Host // without the password that the URL may contain
 		}
 		servers = append(servers, server)
 	}
-	return fmt.Sprintf("service %q in Nacos at %s (namespace %s, group %s)", s.name, strings.Join(servers, ","), s.of.opts.Namespace, s.of.opts.Group)
+	return fmt.Sprintf("Nacos at %s (namespace %s, group %s)", strings.Join(servers, ","), r.opts.Namespace, r.opts.Group)
 }

@@ -25,25 +25,36 @@ type service struct {
 func (s *service) Watch(ctx context.Context, update func([]yodel.Instance)) error {
 	var text []byte // of the last answer; an identical answer need not be parsed
 	var known []yodel.Instance
-	for first := true; ctx.Err() == nil; first = false {
-		answer, err := s.of.list(ctx, s.name)
-		var hosts []host
-		if err == nil && !bytes.Equal(answer, text) {
-			hosts, err = s.of.hosts(answer)
+	return s.of.poll(ctx, update, func() ([]yodel.Instance, error) {
+		answer, err := s.of.list(ctx, s.name, s.of.opts.Cluster)
+		if err != nil || text != nil && bytes.Equal(answer, text) {
+			return known, err
 		}
+		hosts, err := s.of.hosts(answer)
+		if err != nil {
+			return nil, err
+		}
+		text, known = answer, instances(hosts)
+		return known, nil
+	})
+}
+
+// poll passes what read returns to update, at first and after each change, until ctx ends or read
+// fails.
+func (r *Registry) poll(ctx context.Context, update func([]yodel.Instance), read func() ([]yodel.Instance, error)) error {
+	var known []yodel.Instance
+	for first := true; ctx.Err() == nil; first = false {
+		now, err := read()
 		switch {
 		case ctx.Err() != nil: // ctx has ended, so the answer does not count
 			continue
 		case err != nil:
 			return err
-		case first || !bytes.Equal(answer, text):
-			now := instances(hosts)
-			if first || !reflect.DeepEqual(now, known) {
-				update(now)
-			}
-			text, known = answer, now
+		case first || !reflect.DeepEqual(now, known):
+			update(now)
+			known = now
 		}
-		every := s.of.opts.Every
+		every := r.opts.Every
 		select {
 		case <-time.After(every - every/8 + rand.N(every/4+1)): // spreads the requests of many clients
 		case <-ctx.Done():

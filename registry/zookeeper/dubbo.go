@@ -25,9 +25,12 @@ import (
 const (
 	dubboRoot     = "/dubbo"
 	dubboServices = "/services"
-	dubboMapping  = dubboRoot + "/mapping/"  // the applications that serve an interface
-	dubboMetadata = dubboRoot + "/metadata/" // the metadata of applications, by their revisions
+	dubboMapping  = dubboRoot + "/mapping/" // the applications that serve an interface
 )
+
+// dubboMetadata are the folders with the metadata of applications, by their revisions: that of
+// dubbo-java and that of dubbo-go.
+var dubboMetadata = []string{dubboRoot + "/metadata/", dubboRoot + "/"}
 
 // A Dubbo is the registry of programs that use Apache Dubbo, in ZooKeeper. It finds providers of
 // Dubbo, and makes a yodel server known to consumers of Dubbo, which call it with package
@@ -157,8 +160,10 @@ func (d *Dubbo) announceApplication(ctx context.Context, addr string, latest *du
 	if err != nil {
 		return err
 	}
-	if err = d.store.put(ctx, dubboMetadata+a.Name+"/"+a.Revision, about, 0); err != nil {
-		return err
+	for _, folder := range dubboMetadata {
+		if err = d.store.put(ctx, folder+a.Name+"/"+a.Revision, about, 0); err != nil {
+			return err
+		}
 	}
 	if latest != nil {
 		if err = d.addMapping(ctx, latest.Key.Interface); err != nil {

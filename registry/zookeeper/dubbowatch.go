@@ -133,8 +133,13 @@ func (s *dubboService) ofApplication(w *nodes, name, id string) (all []yodel.Ins
 	}
 	var about []byte
 	if revision := in.Payload.Metadata[dubborecord.KeyRevision]; revision != "" && !strings.Contains(revision, "/") {
-		if about, err = w.value(dubboMetadata + name + "/" + revision); err != nil {
-			return nil, nil, err
+		for _, folder := range dubboMetadata {
+			if about, err = w.value(folder + name + "/" + revision); err != nil {
+				return nil, nil, err
+			}
+			if len(about) > 0 {
+				break
+			}
 		}
 	}
 	all, bad = dubborecord.Instances(s.key, in.Address, in.Payload.Metadata, about)

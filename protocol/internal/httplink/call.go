@@ -102,6 +102,9 @@ type Envelopes struct {
 	// Encoding and Accept are the headers of the compression of the request, and of the
 	// compressions that the client understands.
 	Encoding, Accept string
+	// Status is the header of the outcome of a response without messages. It wins over the status
+	// of HTTP. It is "" if the protocol has no such header.
+	Status string
 	// Last is the flag of the last envelope. It is 0 if the stream ends without one.
 	Last byte
 	// Header are further headers of all requests.
@@ -323,7 +326,7 @@ func (v *conversation) open() error {
 	media := httpwire.ContentType(h.Get("Content-Type"))
 	subtype, ok := strings.CutPrefix(media, v.protocol.Media)
 	switch {
-	case v.response.StatusCode != http.StatusOK:
+	case v.response.StatusCode != http.StatusOK && (!ok || h.Get(v.protocol.Status) == ""):
 		v.failure = yodel.Errorf(httpwire.CodeOf(v.response.StatusCode), "%s: the server answered with HTTP status %.60s", v.call.Method, v.response.Status)
 	case !ok || subtype != "" && subtype[0] != '+':
 		v.failure = yodel.Errorf(yodel.Unknown, "%s: the reply has the content type %.60q", v.call.Method, media)

@@ -106,9 +106,10 @@ func known(name string) string {
 	return name
 }
 
-// parameters returns what Dubbo and yodel say of a service of an instance. Its load is left out,
-// because Dubbo's consumers begin anew with a provider whose record has changed.
-func parameters(application string, k Key, in yodel.Instance) (map[string]string, error) {
+// parameters returns what Dubbo and yodel say of a service of an instance in a protocol of Dubbo.
+// Its load is left out, because Dubbo's consumers begin anew with a provider whose record has
+// changed.
+func parameters(application, protocol string, k Key, in yodel.Instance) (map[string]string, error) {
 	in.CallRate, in.Inflight = 0, 0
 	text, err := json.Marshal(in)
 	if err != nil {
@@ -116,7 +117,10 @@ func parameters(application string, k Key, in yodel.Instance) (map[string]string
 	}
 	q := map[string]string{
 		keyApplication: application, keyInterface: k.Interface, "side": "provider", "dubbo": "2.0.2", "dynamic": "true", "deprecated": "false", "generic": "false",
-		"serialization": "hessian2", "prefer.serialization": "hessian2", keyInstance: string(text),
+		keyInstance: string(text),
+	}
+	if protocol == "dubbo" { // triple has protobuf
+		q["serialization"], q["prefer.serialization"] = "hessian2", "hessian2"
 	}
 	for key, value := range map[string]string{keyVersion: k.Version, keyGroup: k.Group} {
 		if value != "" {
@@ -163,20 +167,39 @@ func NewProvider(application, name string, in yodel.Instance) (*Provider, error)
 	return p, nil
 }
 
+// A Record is the record of a provider in one protocol.
+type Record struct {
+	Protocol   string // Dubbo's name
+	Parameters map[string]string
+}
+
+// Records returns the record of the provider in each protocol.
+func (p *Provider) Records() ([]Record, error) {
+	var all []Record
+	for _, protocol := range served(p.Instance) {
+		about, err := parameters(p.Application, protocol, p.Key, p.Instance)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Record{protocol, about})
+	}
+	return all, nil
+}
+
 // URLs returns the URL of the provider in each protocol.
 func (p *Provider) URLs() ([]string, error) {
-	about, err := parameters(p.Application, p.Key, p.Instance)
+	records, err := p.Records()
 	if err != nil {
 		return nil, err
 	}
-	q := make(url.Values, len(about))
-	for key, value := range about {
-		q.Set(key, value)
-	}
-	var all []string
-	for _, protocol := range served(p.Instance) {
-		u := url.URL{Scheme: protocol, Host: p.Instance.Addr, Path: "/" + p.Key.Interface, RawQuery: q.Encode()}
-		all = append(all, u.String())
+	all := make([]string, len(records))
+	for i, r := range records {
+		q := make(url.Values, len(r.Parameters))
+		for key, value := range r.Parameters {
+			q.Set(key, value)
+		}
+		u := url.URL{Scheme: r.Protocol, Host: p.Instance.Addr, Path: "/" + p.Key.Interface, RawQuery: q.Encode()}
+		all[i] = u.String()
 	}
 	return all, nil
 }
@@ -194,11 +217,13 @@ func ParseURL(text string, k Key) (in yodel.Instance, ok bool, err error) {
 	if u.Port() == "" {
 		return in, false, fmt.Errorf("%s://%s has no port", u.Scheme, u.Host)
 	}
-	return instance(u.Scheme, u.Host, about, k)
+	return Record{u.Scheme, about}.Instance(u.Host, k)
 }
 
-// instance returns the instance at an address that has parameters.
-func instance(protocol, addr string, about map[string]string, k Key) (in yodel.Instance, ok bool, err error) {
+// Instance returns the instance at an address that has the record. It reports false for another
+// service.
+func (r Record) Instance(addr string, k Key) (in yodel.Instance, ok bool, err error) {
+	about := r.Parameters
 	if !k.Takes(about[keyVersion], about[keyGroup]) || about["category"] != "" && about["category"] != "providers" {
 		return in, false, nil
 	}
@@ -208,9 +233,10 @@ func instance(protocol, addr string, about map[string]string, k Key) (in yodel.I
 		return in, err == nil, err
 	}
 	in = yodel.Instance{
-		Addr: addr, Protocols: []string{known(protocol)}, Version: about[keyVersion], Group: about[keyGroup], Weight: usualWeight, Metadata: yodel.Metadata{},
+		Addr: addr, Protocols: []string{known(r.Protocol)}, Version: about[keyVersion], Group: about[keyGroup], Weight: usualWeight, Metadata: yodel.Metadata{},
 	}
-	if n, bad := strconv.Atoi(about[keyWeight]); bad == nil && n >= 0 {
+	// Dubbo-go writes a weight of 0 for the usual one.
+	if n, bad := strconv.Atoi(about[keyWeight]); bad == nil && (n > 0 || n == 0 && !strings.HasPrefix(about["release"], "dubbo-golang")) {
 		in.Weight = n
 	}
 	if about[keyDisabled] == "true" || about["enabled"] == "false" || in.Weight == 0 {
@@ -293,11 +319,11 @@ func NewApplication(providers []*Provider) (*Application, error) {
 	for _, p := range providers {
 		in := p.Instance
 		in.Addr, in.Started, in.Incarnation = "", time.Time{}, "" // instances with the same services share their metadata
-		about, err := parameters(p.Application, p.Key, in)
-		if err != nil {
-			return nil, err
-		}
 		for _, protocol := range served(p.Instance) {
+			about, err := parameters(p.Application, protocol, p.Key, in)
+			if err != nil {
+				return nil, err
+			}
 			a.services[p.Key.String()+":"+protocol] = service{
 				Name: p.Key.Interface, Group: p.Key.Group, Version: p.Key.Version, Protocol: protocol, Port: p.port, Path: p.Key.Interface, Params: about,
 			}
@@ -333,13 +359,13 @@ func (a *Application) InstanceMetadata() (map[string]string, error) {
 // metadata. About is the metadata of the application as JSON. Without it, every service of the
 // mapping counts as served at every port.
 func Instances(k Key, host string, of map[string]string, about []byte) (all []yodel.Instance, err error) {
-	if about == nil {
+	if len(about) == 0 {
 		var ports []endpoint
 		if err = json.Unmarshal([]byte(of[keyEndpoints]), &ports); err != nil {
 			return nil, fmt.Errorf("the endpoints of an instance: %w", err)
 		}
 		for _, p := range ports {
-			in, ok, bad := instance(p.Protocol, net.JoinHostPort(host, strconv.Itoa(p.Port)), map[string]string{keyVersion: k.Version, keyGroup: k.Group}, k)
+			in, ok, bad := Record{p.Protocol, map[string]string{keyVersion: k.Version, keyGroup: k.Group}}.Instance(net.JoinHostPort(host, strconv.Itoa(p.Port)), k)
 			if err = errors.Join(err, bad); ok {
 				all = append(all, in)
 			}
@@ -360,7 +386,7 @@ func Instances(k Key, host string, of map[string]string, about []byte) (all []yo
 			params = make(map[string]string)
 		}
 		params[keyVersion], params[keyGroup] = s.Version, s.Group
-		in, ok, bad := instance(s.Protocol, net.JoinHostPort(host, strconv.Itoa(s.Port)), params, k)
+		in, ok, bad := Record{s.Protocol, params}.Instance(net.JoinHostPort(host, strconv.Itoa(s.Port)), k)
 		if err = errors.Join(err, bad); ok {
 			all = append(all, in)
 		}

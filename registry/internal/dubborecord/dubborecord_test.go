@@ -37,6 +37,9 @@ func TestURLs(t *testing.T) {
 				t.Errorf("%s does not have %q", urls[i], part)
 			}
 		}
+		if has := strings.Contains(urls[i], "serialization=hessian2"); has != (scheme == "dubbo") {
+			t.Errorf("%s says that its serialization is Hessian 2: %v", scheme, has)
+		}
 		got, ok, err := dubborecord.ParseURL(urls[i], dubborecord.ParseKey("blue/com.acme.Greeter:1.0.0"))
 		if !ok || err != nil || !reflect.DeepEqual(got, server) {
 			t.Errorf("got %+v, %v, %v, want %+v", got, ok, err, server)
@@ -56,6 +59,7 @@ func TestForeignURLs(t *testing.T) {
 		"tri://10.0.0.2:50051/a.B?group=g&enabled=false":                                     {Addr: "10.0.0.2:50051", Protocols: []string{"grpc"}, Group: "g", Weight: 100, State: "inactive", Metadata: yodel.Metadata{"enabled": "false"}},
 		"rest://[::1]:8080/a.B?weight=x":                                                     {Addr: "[::1]:8080", Protocols: []string{"rest"}, Weight: 100, Metadata: yodel.Metadata{}},
 		"dubbo://10.0.0.2:1/a.B?weight=0":                                                    {Addr: "10.0.0.2:1", Protocols: []string{"dubbo"}, State: "inactive", Metadata: yodel.Metadata{}},
+		"dubbo://10.0.0.2:1/a.B?weight=0&release=dubbo-golang-3.3.2":                         {Addr: "10.0.0.2:1", Protocols: []string{"dubbo"}, Weight: 100, Metadata: yodel.Metadata{"release": "dubbo-golang-3.3.2"}},
 		"dubbo://10.0.0.3:1/a.B?yodel=%7B%22addr%22%3A%22x%3A1%22%2C%22zone%22%3A%22z%22%7D": {Addr: "10.0.0.3:1", Zone: "z"},
 	} {
 		got, ok, err := dubborecord.ParseURL(text, dubborecord.Key{Interface: "a.B"})

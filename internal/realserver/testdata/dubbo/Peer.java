@@ -2,7 +2,9 @@
 
 package com.acme;
 
+import com.google.protobuf.StringValue;
 import java.io.IOException;
+import java.net.URI;
 import java.util.Arrays;
 import java.util.Date;
 import java.util.HashMap;
@@ -22,9 +24,10 @@ import org.apache.dubbo.rpc.service.EchoService;
 import org.apache.dubbo.rpc.service.GenericService;
 
 /**
- * A provider or a consumer. The arguments are "provider", the registry, the protocol and the port,
- * or "consumer", the registry or the URL of a provider, the protocol and the migration step. It
- * reads standard input up to its end.
+ * A provider or a consumer of Greeter, or of Texts over triple. The arguments are "provider", the
+ * registry, the protocol, the port and the register mode of Dubbo (default "all"), or "consumer",
+ * the registry or the URL of a provider, the protocol and the migration step. It reads standard
+ * input up to its end.
  */
 public final class Peer {
     private static final String VERSION = "1.0.0";
@@ -32,11 +35,21 @@ public final class Peer {
 
     public static void main(String[] args) throws Exception {
         if (args[0].equals("provider")) {
-            provide(args[1], args[2], Integer.parseInt(args[3]));
+            provide(registry(args[1]), args[2], Integer.parseInt(args[3]), args.length > 4 ? args[4] : "all");
         } else {
-            consume(args[1], args[2], args[3]);
+            consume(registry(args[1]), args[2], args[3]);
         }
         Runtime.getRuntime().halt(0); // Dubbo's own shutdown takes seconds
+    }
+
+    /** Returns the URL of a registry. That of Nacos may say where Nacos serves its SDK. */
+    private static String registry(String url) {
+        String[] parts = url.split("\\?grpc=");
+        if (parts.length == 2) {
+            int offset = URI.create("grpc://" + parts[1]).getPort() - URI.create(parts[0]).getPort();
+            System.setProperty("nacos.server.grpc.port.offset", String.valueOf(offset));
+        }
+        return parts[0];
     }
 
     private static ApplicationConfig application(String name) {
@@ -45,17 +58,19 @@ public final class Peer {
         return application;
     }
 
-    private static void provide(String registry, String protocol, int port) throws IOException {
-        ServiceConfig<Greeter> service = new ServiceConfig<>();
-        service.setInterface(Greeter.class);
-        service.setRef(new Service());
+    private static void provide(String registry, String protocol, int port, String mode) throws IOException {
+        ServiceConfig<Object> service = new ServiceConfig<>();
+        service.setInterface(protocol.equals("tri") ? Texts.class : Greeter.class);
+        service.setRef(protocol.equals("tri") ? new Texts.Service() : new Service());
         service.setVersion(VERSION);
         service.setGroup(GROUP);
         ProtocolConfig config = new ProtocolConfig(protocol, port);
         config.setHost("127.0.0.1");
         ApplicationConfig application = application("java-provider");
         application.setMetadataType("remote");
-        DubboBootstrap.getInstance().application(application).registry(new RegistryConfig(registry))
+        RegistryConfig registryConfig = new RegistryConfig(registry);
+        registryConfig.setRegisterMode(mode);
+        DubboBootstrap.getInstance().application(application).registry(registryConfig)
             .protocol(config).service(service).start();
         System.out.println("ready");
         while (System.in.read() >= 0) {
@@ -65,7 +80,7 @@ public final class Peer {
 
     private static <T> ReferenceConfig<T> reference(Class<T> type, String from, String protocol, String step) {
         ReferenceConfig<T> reference = new ReferenceConfig<>();
-        reference.setInterface(Greeter.class);
+        reference.setInterface(type == GenericService.class ? Greeter.class : type);
         reference.setVersion(VERSION);
         reference.setGroup(GROUP);
         reference.setTimeout(5000);
@@ -86,6 +101,11 @@ public final class Peer {
         DubboBootstrap bootstrap = DubboBootstrap.getInstance().application(application("java-consumer"));
         if (!from.startsWith(protocol + ":")) {
             bootstrap.registry(new RegistryConfig(from));
+        }
+        if (protocol.equals("tri")) {
+            texts(bootstrap, from, step);
+            System.out.println("done");
+            return;
         }
         ReferenceConfig<Greeter> reference = reference(Greeter.class, from, protocol, step);
         bootstrap.reference(reference).start();
@@ -128,12 +148,19 @@ public final class Peer {
             greeter.note("done");
             return greeter.noted();
         });
-        if (protocol.equals("dubbo")) {
-            say("echo", () -> ((EchoService) greeter).$echo("echo"));
-            generic(from, protocol, step);
-        }
+        say("echo", () -> ((EchoService) greeter).$echo("echo"));
+        generic(from, protocol, step);
         say("slow", () -> greeter.slow(20_000));
         System.out.println("done");
+    }
+
+    private static void texts(DubboBootstrap bootstrap, String from, String step) {
+        ReferenceConfig<Texts> reference = reference(Texts.class, from, "tri", step);
+        bootstrap.reference(reference).start();
+        Texts texts = reference.get();
+        for (String text : List.of("java", "")) {
+            say("upper " + text, () -> texts.upper(StringValue.of(text)).getValue());
+        }
     }
 
     private static void generic(String from, String protocol, String step) {

@@ -21,7 +21,8 @@ import org.springframework.boot.builder.SpringApplicationBuilder;
 
 /**
  * Starts a Nacos server without its console, for clients that connect to a unix socket: it is in a network namespace of its own,
- * because it listens on all interfaces, and a file can be reached from everywhere. Arguments: its port, the socket.
+ * because it listens on all interfaces, and a file can be reached from everywhere. Arguments: its port, the socket. The socket with ".grpc"
+ * behind its name is for clients that use gRPC.
  */
 public final class Launcher {
     public static void main(String[] args) throws IOException {
@@ -32,12 +33,15 @@ public final class Launcher {
         var core = new SpringApplicationBuilder(NacosServerBasicApplication.class).web(WebApplicationType.NONE).run(args);
         NacosStartUpManager.start(NacosStartUp.WEB_START_UP_PHASE);
         new SpringApplicationBuilder(NacosServerWebApplication.class).parent(core).run(args);
-        serve(Path.of(args[1]), new InetSocketAddress(InetAddress.getLoopbackAddress(), Integer.parseInt(args[0])));
+        int port = Integer.parseInt(args[0]);
+        new Thread(() -> serve(Path.of(args[1] + ".grpc"), port + 1000)).start();
+        serve(Path.of(args[1]), port);
     }
 
-    private static void serve(Path socket, InetSocketAddress nacos) throws IOException {
-        Files.deleteIfExists(socket);
+    private static void serve(Path socket, int port) {
+        var nacos = new InetSocketAddress(InetAddress.getLoopbackAddress(), port);
         try (var server = ServerSocketChannel.open(StandardProtocolFamily.UNIX)) {
+            Files.deleteIfExists(socket);
             server.bind(UnixDomainSocketAddress.of(socket));
             while (true) {
                 SocketChannel client = server.accept();
@@ -45,6 +49,9 @@ public final class Launcher {
                 new Thread(() -> copy(client, back)).start();
                 new Thread(() -> copy(back, client)).start();
             }
+        } catch (IOException e) {
+            e.printStackTrace();
+            Runtime.getRuntime().halt(1);
         }
     }
 
