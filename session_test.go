@@ -799,3 +799,59 @@ func TestOneWayCallsOutliveTheirClient(t *testing.T) {
 		<-outcome // the handler returns when its context ends
 	}
 }
+
+// A roomCodec is JSON that notes the capacity that it is given for a reply.
+type roomCodec struct {
+	yodel.Codec
+	most *int
+}
+
+func (c roomCodec) Append(dst []byte, v any) ([]byte, error) {
+	*c.most = max(*c.most, cap(dst))
+	return c.Codec.Append(dst, v)
+}
+
+// AppendReply encodes in memory that is used again, and its result does not depend on that memory.
+//
+//nolint:contextcheck // the context of a call is that of its session
+func TestRepliesAreEncodedInUsedMemory(t *testing.T) {
+	room := 0
+	var replies []string
+	many := func(_ context.Context, s *yodel.Session) error {
+		var kept [][]byte
+		for i := range 100 {
+			v := s.Begin("Double", roomCodec{yodel.JSON, &room}, nil)
+			if err := v.Admit(8, false); err != nil {
+				return err
+			}
+			v.Body = fmt.Append(nil, i)
+			if err := v.Run(); err != nil {
+				return err
+			}
+			reply, _, err := v.AppendReply([]byte("= "))
+			if err != nil {
+				return err
+			}
+			v.End()
+			kept = append(kept, reply)
+		}
+		for _, reply := range kept {
+			replies = append(replies, string(reply))
+		}
+		_, err := s.Write([]byte("done\n"))
+		return err
+	}
+	s := serveLines(t, lines{serve: many}, yodel.ServerOptions{})
+	handle(t, s.Server, "Double", double)
+	if got := ask(t, s.dial(t), "Double", "4"); got != "done" {
+		t.Fatalf("got %q", got)
+	}
+	for i, reply := range replies {
+		if want := fmt.Sprintf("= %d", 2*i); reply != want {
+			t.Errorf("reply %d is %q, want %q", i, reply, want)
+		}
+	}
+	if len(replies) != 100 || room == 0 {
+		t.Errorf("there are %d replies, and the largest buffer had %d bytes", len(replies), room)
+	}
+}
