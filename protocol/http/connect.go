@@ -51,7 +51,7 @@ func (st *stream) endConnect(e *yodel.Error) {
 		e = st.v.Fail(err)
 	}
 	body := st.lastMessage(e)
-	_ = st.control.SetWriteDeadline(st.allowed(len(body)))
+	st.allow(len(body))
 	_ = st.write(httpwire.FlagEnd, body) // if it fails, the client has gone
 }
 
