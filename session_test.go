@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -853,5 +854,43 @@ func TestRepliesAreEncodedInUsedMemory(t *testing.T) {
 	}
 	if len(replies) != 100 || room == 0 {
 		t.Errorf("there are %d replies, and the largest buffer had %d bytes", len(replies), room)
+	}
+}
+
+// A readCounter counts its reads.
+type readCounter struct {
+	net.Conn
+	reads *atomic.Int64
+}
+
+func (c readCounter) Read(b []byte) (int, error) {
+	c.reads.Add(1)
+	return c.Conn.Read(b)
+}
+
+// Small reads of AsConn, as net/http makes them for each frame, do not each read the connection.
+func TestAsConnBuffersReads(t *testing.T) {
+	var reads atomic.Int64
+	got := make(chan string, 1)
+	s := serveLines(t, lines{serve: func(_ context.Context, s *yodel.Session) error {
+		s.Conn = readCounter{s.Conn, &reads}
+		c := s.AsConn()
+		var all []byte
+		for one := make([]byte, 1); ; all = append(all, one...) {
+			if _, err := c.Read(one); err != nil || one[0] == '\n' {
+				got <- string(all)
+				return err
+			}
+		}
+	}}, yodel.ServerOptions{})
+	c, sent := s.dial(t), "!"+strings.Repeat("x", 3000)
+	if _, err := io.WriteString(c, sent+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	if received := <-got; received != sent {
+		t.Errorf("%d bytes came, %d were sent", len(received), len(sent))
+	}
+	if n := reads.Load(); n > 4 {
+		t.Errorf("%d reads of the connection", n)
 	}
 }
