@@ -12,7 +12,7 @@ RUN          :=
 FUZZTIME     := 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all test-timing lint microbench bench bench-full bench-pair bench-check bench-test peer-test fuzz build-all alone chaos
+.PHONY: help test test-all test-timing lint microbench bench bench-full bench-wires bench-pair bench-check bench-test peer-test fuzz build-all alone chaos
 
 # GOTEST runs the tests. CI replaces it by a runner that keeps the events.
 GOTEST := go test
@@ -56,6 +56,9 @@ bench: ## measure yodel beside other frameworks for Go, in under 10 minutes: ben
 bench-full: ## measure all scenarios and frameworks, also on the JVM, for two hours, and write docs/benchmarks
 	cd bench && go run . -full -json ../docs/benchmarks/results.json -csv ../docs/benchmarks/results.csv -page ../docs/benchmarks
 
+bench-wires: ## measure servers of unchanged clients of gRPC, rpcx and Thrift, and write docs/benchmarks/wires
+	cd bench && go run . -run '^(grpc|rpcx|thrift)-' -rounds 5 -warmup 500ms -measure 1s -page ../docs/benchmarks/wires
+
 bench-pair: ## measure this tree beside another commit, in 9 rounds: BASE is the commit, RUN a pattern of scenarios
 	cd bench && go run . -pair '$(BASE)' -run '$(RUN)'
 
@@ -69,11 +72,11 @@ bench-test: ## test the suite that compares frameworks, and run a little of each
 		echo "test $$folder"; \
 		(cd "$$folder" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
 	done
-	@for peer in yodel yodel-chain yodel-still raw netrpc; do \
+	@for peer in yodel yodel-chain yodel-still yodel-wires raw netrpc; do \
 		echo "test bench/peers/$$peer"; \
 		(cd "bench/peers/$$peer" && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; \
 	done
-	cd bench && go run . -peers yodel,raw,netrpc -run '^(closed-10|async-echo|open-5k|stream|mixed|plain-gob-1|kiss-K1|kiss-T2)$$' -rounds 1
+	cd bench && go run . -peers yodel,raw,netrpc -run '^(closed-10|async-echo|open-5k|stream|mixed|plain-gob-1|kiss-K1|kiss-T2|thrift-100)$$' -rounds 1
 
 # They need the modules of the other frameworks, and stand outside of the workspace. Rpcx's own client has a data race.
 peer-test: ## test the protocols of other frameworks with those frameworks themselves

@@ -321,9 +321,10 @@ func (v *Served) AppendReply(dst []byte) (reply []byte, compressed bool, err *Er
 			in.err = failure("YDL5002", "%s: the reply ended the goroutine (runtime.Goexit) that encoded it", in.call.Method)
 		}
 	}()
-	var scratch []byte
-	body, compressed := in.encode(&scratch)
+	scratch := in.server.scratchMemory()
+	body, compressed := in.encode(scratch)
 	returned = true
+	defer in.server.putScratch(scratch)
 	if in.err != nil {
 		return dst, false, v.Outcome()
 	}

@@ -622,7 +622,8 @@ func (c *serverCall) left() bool {
 	return c.stream != nil && c.executed && CodeOf(c.err) == Canceled && c.protocol.Cause() == mux.ErrCallerGone //nolint:errorlint // it is set bare
 }
 
-// scratchMemory returns a buffer for compression and decompression.
+// scratchMemory returns an empty buffer for compression, for decompression and for the replies of
+// other protocols.
 func (s *Server) scratchMemory() *[]byte { return s.scratch.Get().(*[]byte) } //nolint:forcetypeassert // the pool holds nothing else
 
 func (s *Server) putScratch(b *[]byte) {

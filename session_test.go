@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -797,5 +798,99 @@ func TestOneWayCallsOutliveTheirClient(t *testing.T) {
 			t.Error("Shutdown did not report the call that it cut off")
 		}
 		<-outcome // the handler returns when its context ends
+	}
+}
+
+// A roomCodec is JSON that notes the capacity that it is given for a reply.
+type roomCodec struct {
+	yodel.Codec
+	most *int
+}
+
+func (c roomCodec) Append(dst []byte, v any) ([]byte, error) {
+	*c.most = max(*c.most, cap(dst))
+	return c.Codec.Append(dst, v)
+}
+
+// AppendReply encodes in memory that is used again, and its result does not depend on that memory.
+//
+//nolint:contextcheck // the context of a call is that of its session
+func TestRepliesAreEncodedInUsedMemory(t *testing.T) {
+	room := 0
+	var replies []string
+	many := func(_ context.Context, s *yodel.Session) error {
+		var kept [][]byte
+		for i := range 100 {
+			v := s.Begin("Double", roomCodec{yodel.JSON, &room}, nil)
+			if err := v.Admit(8, false); err != nil {
+				return err
+			}
+			v.Body = fmt.Append(nil, i)
+			if err := v.Run(); err != nil {
+				return err
+			}
+			reply, _, err := v.AppendReply([]byte("= "))
+			if err != nil {
+				return err
+			}
+			v.End()
+			kept = append(kept, reply)
+		}
+		for _, reply := range kept {
+			replies = append(replies, string(reply))
+		}
+		_, err := s.Write([]byte("done\n"))
+		return err
+	}
+	s := serveLines(t, lines{serve: many}, yodel.ServerOptions{})
+	handle(t, s.Server, "Double", double)
+	if got := ask(t, s.dial(t), "Double", "4"); got != "done" {
+		t.Fatalf("got %q", got)
+	}
+	for i, reply := range replies {
+		if want := fmt.Sprintf("= %d", 2*i); reply != want {
+			t.Errorf("reply %d is %q, want %q", i, reply, want)
+		}
+	}
+	if len(replies) != 100 || room == 0 {
+		t.Errorf("there are %d replies, and the largest buffer had %d bytes", len(replies), room)
+	}
+}
+
+// A readCounter counts its reads.
+type readCounter struct {
+	net.Conn
+	reads *atomic.Int64
+}
+
+func (c readCounter) Read(b []byte) (int, error) {
+	c.reads.Add(1)
+	return c.Conn.Read(b)
+}
+
+// Small reads of AsConn, as net/http makes them for each frame, do not each read the connection.
+func TestAsConnBuffersReads(t *testing.T) {
+	var reads atomic.Int64
+	got := make(chan string, 1)
+	s := serveLines(t, lines{serve: func(_ context.Context, s *yodel.Session) error {
+		s.Conn = readCounter{s.Conn, &reads}
+		c := s.AsConn()
+		var all []byte
+		for one := make([]byte, 1); ; all = append(all, one...) {
+			if _, err := c.Read(one); err != nil || one[0] == '\n' {
+				got <- string(all)
+				return err
+			}
+		}
+	}}, yodel.ServerOptions{})
+	c, sent := s.dial(t), "!"+strings.Repeat("x", 3000)
+	if _, err := io.WriteString(c, sent+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	if received := <-got; received != sent {
+		t.Errorf("%d bytes came, %d were sent", len(received), len(sent))
+	}
+	if n := reads.Load(); n > 4 {
+		t.Errorf("%d reads of the connection", n)
 	}
 }

@@ -3,6 +3,7 @@
 package yodel
 
 import (
+	"bufio"
 	"errors"
 	"io"
 	"net"
@@ -17,24 +18,37 @@ import (
 // Session.Write. The other code may set deadlines, which apply in addition. Admit does not read
 // ahead, so the other code has to notice that the client disconnects, and to call Cancel.
 func (ses *Session) AsConn() net.Conn {
+	c := &sessionConn{ses: ses}
+	c.buffered = bufio.NewReaderSize(unbufferedConn{c}, connBuffer)
 	ses.Reader = nil
-	ses.Release(sessionBuffer)
+	ses.Release(sessionBuffer - connBuffer)
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	ses.passed = true
-	return &sessionConn{ses: ses}
+	return c
 }
 
-// A sessionConn is a Session as a net.Conn.
+// connBuffer is the size of the buffer of a sessionConn, in bytes.
+const connBuffer = 4 << 10
+
+// A sessionConn is a Session as a net.Conn. Its reads are buffered, because net/http reads each
+// frame of HTTP/2 in two parts.
 type sessionConn struct {
-	ses *Session
+	ses      *Session
+	buffered *bufio.Reader // of an unbufferedConn
 
 	// Guarded by ses.mu.
 	readBy time.Time // the deadline that the other code has set
 }
 
 // Read implements net.Conn.
-func (c *sessionConn) Read(b []byte) (int, error) {
+func (c *sessionConn) Read(b []byte) (int, error) { return c.buffered.Read(b) }
+
+// An unbufferedConn reads what a sessionConn buffers.
+type unbufferedConn struct{ *sessionConn }
+
+// Read implements io.Reader.
+func (c unbufferedConn) Read(b []byte) (int, error) {
 	ses := c.ses
 	if len(ses.first) > 0 {
 		n := copy(b, ses.first)

@@ -14,13 +14,15 @@ import (
 
 // A Machine is where it was measured, and with what.
 type Machine struct {
-	CPU      string `json:"cpu"`
-	Cores    int    `json:"cores"`
-	Memory   uint64 `json:"memory"`
-	Kernel   string `json:"kernel"`
-	Go       string `json:"go"`
-	Java     string `json:"java,omitempty"`
-	Revision string `json:"revision"` // of yodel
+	CPU    string `json:"cpu"`
+	Cores  int    `json:"cores"`
+	Memory uint64 `json:"memory"`
+	Kernel string `json:"kernel"`
+	// LoadBefore is the kernel's load average over the minute before the command began.
+	LoadBefore float64 `json:"load_before"`
+	Go         string  `json:"go"`
+	Java       string  `json:"java,omitempty"`
+	Revision   string  `json:"revision"` // of yodel
 }
 
 // thisMachine looks around. What cannot be found out stays empty.
@@ -33,6 +35,7 @@ func thisMachine(root string, java bool) Machine {
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
 		m.Memory = info.Totalram * uint64(info.Unit)
+		m.LoadBefore = float64(info.Loads[0]) / (1 << 16)
 	}
 	m.Revision = said(root, "git", "rev-parse", "--short=10", "HEAD")
 	if m.Revision != "" && said(root, "git", "status", "--porcelain", "--untracked-files=no") != "" {

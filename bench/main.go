@@ -234,10 +234,11 @@ func (b *bench) plan(ctx context.Context) (*plan, error) {
 		rounds: b.rounds, jvmWarmup: 4 * time.Second,
 		timing: timing{warmup: b.warmup, measure: b.measure, patience: 20 * time.Second, grace: 10 * time.Second},
 	}
-	var err error
-	if p.programs, err = findPeers(b.root, b.java); err != nil {
+	found, err := findPeers(b.root, b.java)
+	if err != nil {
 		return nil, err
 	}
+	p.programs = found
 	if b.check {
 		p.scenarios, b.peers = checkScenarios(), strings.Join(checkPeers, ",")
 	} else if p.scenarios, err = selectScenarios(b.run, b.full); err != nil {
@@ -253,6 +254,7 @@ func (b *bench) plan(ctx context.Context) (*plan, error) {
 			return nil, errUsage{err}
 		}
 	}
+	p.programs = needed(p.programs, found, p.scenarios)
 	if len(p.programs) == 0 {
 		return nil, errors.New("there are no peers")
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/template"
 )
@@ -21,6 +22,8 @@ type page struct {
 	*Report
 
 	Here     string // the way from the page to this folder
+	Wires    bool   // every scenario compares servers of another framework's client
+	Judged   bool   // at least one of the verdicts is measured
 	Verdicts []Verdict
 	Charts   []Chart
 	Tables   []pageTable
@@ -45,6 +48,8 @@ func (r *Report) writePage(dir string) error {
 		return err
 	}
 	p := page{Report: r, Here: here, Verdicts: r.verdicts(), Failures: r.failures()}
+	p.Wires = !slices.ContainsFunc(r.Scenarios, func(s Scenario) bool { return s.Client == "" })
+	p.Judged = slices.ContainsFunc(p.Verdicts, func(v Verdict) bool { return v.Measured })
 	for _, s := range r.Scenarios {
 		if rows := r.rows(s.Name); len(rows) > 0 {
 			p.Tables = append(p.Tables, pageTable{s, rows, r.absent(s)})

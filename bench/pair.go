@@ -28,8 +28,8 @@ import (
 // layouts is in how many random layouts each program of a pair is linked.
 const layouts = 9
 
-// yodelBefore is yodel at the other commit.
-const yodelBefore = "yodel-before"
+// beforeOf is the key of a peer at the other commit.
+func beforeOf(key string) string { return key + "-before" }
 
 // pairScenarios are measured unless -run names others.
 var pairScenarios = regexp.MustCompile(`^(closed-(1|100|1000|5000)|async-message|async-echo|stream|large-1m|idle-10000)$`)
@@ -37,16 +37,16 @@ var pairScenarios = regexp.MustCompile(`^(closed-(1|100|1000|5000)|async-message
 // pairRounds is how many rounds a pair runs unless -rounds says so.
 const pairRounds = 9
 
-// before returns the peer as it was at revision. Its programs are kept in bin, and built if they
-// are not there.
-func before(ctx context.Context, root, revision string) (program, error) {
+// before returns the peer with a key as it was at revision. Its programs are kept in bin, and built
+// if they are not there.
+func before(ctx context.Context, root, key, revision string) (program, error) {
 	hash, err := output(ctx, filepath.Dir(root), "git", "rev-parse", "--verify", "--end-of-options", revision+"^{commit}")
 	if err != nil {
 		return program{}, err
 	}
-	p := program{key: yodelBefore, name: "before", kind: kindVariant, layouts: layoutsOf(filepath.Join(root, "bin", "before-"+hash))}
+	p := program{key: beforeOf(key), name: "before", kind: kindVariant, layouts: layoutsOf(filepath.Join(root, "bin", beforeOf(key)+"-"+hash))}
 	if _, err := os.Stat(p.layouts[layouts-1]); err != nil {
-		if err := buildBefore(ctx, filepath.Dir(root), hash, p); err != nil {
+		if err := buildBefore(ctx, filepath.Dir(root), hash, key, p); err != nil {
 			return program{}, err
 		}
 	}
@@ -72,9 +72,9 @@ func buildLayouts(ctx context.Context, p program, folder string) error {
 	return nil
 }
 
-// buildBefore builds the peer from the sources of a commit, which it has in a temporary folder
-// meanwhile.
-func buildBefore(ctx context.Context, repository, hash string, p program) (err error) {
+// buildBefore builds the peer with a key from the sources of a commit, which it has in a temporary
+// folder meanwhile.
+func buildBefore(ctx context.Context, repository, hash, key string, p program) (err error) {
 	folder, err := os.MkdirTemp("", "yodel-before")
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func buildBefore(ctx context.Context, repository, hash string, p program) (err e
 	if _, err := output(ctx, folder, "tar", "-xf", archive); err != nil {
 		return err
 	}
-	return buildLayouts(ctx, p, filepath.Join(folder, "bench", "peers", yodel))
+	return buildLayouts(ctx, p, filepath.Join(folder, "bench", "peers", key))
 }
 
 // output runs a program in a folder and returns what it says.
@@ -103,33 +103,44 @@ func output(ctx context.Context, folder, name string, args ...string) (string, e
 
 // planPair is what -pair measures.
 func (b *bench) planPair(ctx context.Context, p *plan) error {
-	other, err := before(ctx, b.root, b.pair)
-	if err != nil {
-		return errUsage{fmt.Errorf("-pair: %w", err)}
-	}
-	if p.programs, err = choose(p.programs, []string{yodel}); err != nil {
-		return err
-	}
-	i := slices.IndexFunc(p.programs, func(peer program) bool { return peer.key == yodel })
-	now := p.programs[i]
-	now.layouts = layoutsOf(now.argv[0])
-	if err := buildLayouts(ctx, now, now.buildDir); err != nil {
-		return err
-	}
-	now.build = nil // it is built
-	p.programs = []program{now, other}
 	if b.run == "" {
-		p.scenarios = nil
-		for _, s := range scenarios {
-			if pairScenarios.MatchString(s.Name) {
-				p.scenarios = append(p.scenarios, s)
-			}
-		}
+		p.scenarios = slices.DeleteFunc(slices.Clone(scenarios), func(s Scenario) bool { return !pairScenarios.MatchString(s.Name) })
 	}
+	found := p.programs
+	p.programs = nil
 	for i := range p.scenarios {
-		p.scenarios[i].Variants = []string{yodelBefore}
+		s := &p.scenarios[i]
+		key := s.yodel()
+		s.Variants = []string{key, beforeOf(key)} // key matters only if it is a variant itself
+		if slices.Contains(keysOf(p.programs), key) {
+			continue
+		}
+		pair, err := pairOf(ctx, b.root, b.pair, found, key)
+		if err != nil {
+			return err
+		}
+		p.programs = append(p.programs, pair...)
 	}
 	return nil
+}
+
+// pairOf returns the peer with a key as it is, and as it was at revision.
+func pairOf(ctx context.Context, root, revision string, found []program, key string) ([]program, error) {
+	other, err := before(ctx, root, key, revision)
+	if err != nil {
+		return nil, errUsage{fmt.Errorf("-pair: %w", err)}
+	}
+	i := slices.IndexFunc(found, func(peer program) bool { return peer.key == key })
+	if i < 0 {
+		return nil, fmt.Errorf("-pair: there is no peer %s", key)
+	}
+	now := found[i]
+	now.layouts = layoutsOf(now.argv[0])
+	if err := buildLayouts(ctx, now, now.buildDir); err != nil {
+		return nil, err
+	}
+	now.build = nil // it is built
+	return []program{now, other}, nil
 }
 
 // writePair writes the medians of the ratios of yodel to yodel before.
@@ -140,6 +151,7 @@ func (r *Report) writePair(w io.Writer) error {
 	}{
 		{"calls/s", rate},
 		{"CPU", cpu},
+		{"server CPU", serverCPU},
 		{"p50", p50},
 		{"p99", p99},
 		{"allocations", func(run Result) float64 { return perCall(run, run.Client.Mallocs+run.Server.Mallocs) }},
@@ -155,7 +167,7 @@ func (r *Report) writePair(w io.Writer) error {
 	for _, s := range r.Scenarios {
 		fmt.Fprint(t, s.Name)
 		for _, f := range figures {
-			if q, ok := r.ratio(s.Name, yodel, f.of, false, named(yodelBefore)); ok {
+			if q, ok := r.ratio(s.Name, s.yodel(), f.of, false, named(beforeOf(s.yodel()))); ok {
 				fmt.Fprintf(t, "\t%.3f (%.2f to %.2f)", q.Median, q.Min, q.Max)
 			} else {
 				fmt.Fprint(t, "\t-")

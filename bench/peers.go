@@ -28,6 +28,12 @@ type program struct {
 	build    []string // the command that makes it; nil if it is there
 	buildDir string
 
+	client *program // makes the calls instead of this program; nil for none
+
+	// callsOnly is set if the program only makes the calls of scenarios that name it as their
+	// client, because -peers does not name it.
+	callsOnly bool
+
 	layouts []string // of a pair: each round runs the next of these programs instead of argv
 }
 
@@ -106,6 +112,24 @@ func choose(found []program, names []string) ([]program, error) {
 	return slices.DeleteFunc(slices.Clone(found), func(p program) bool {
 		return !slices.ContainsFunc(names, func(name string) bool { return selects(name, p.key) })
 	}), nil
+}
+
+// needed returns those of the chosen programs that take part in one of the scenarios, and the
+// clients of these scenarios. The others need not be built.
+func needed(chosen, found []program, scenarios []Scenario) []program {
+	needed := slices.DeleteFunc(slices.Clone(chosen), func(p program) bool {
+		return !slices.ContainsFunc(scenarios, func(s Scenario) bool { return s.takes(p) })
+	})
+	for _, s := range scenarios {
+		serves := slices.ContainsFunc(needed, s.takes)
+		i := slices.IndexFunc(found, func(p program) bool { return p.key == s.Client })
+		if serves && i >= 0 && !slices.Contains(keysOf(needed), s.Client) {
+			client := found[i]
+			client.callsOnly = true
+			needed = append(needed, client)
+		}
+	}
+	return needed
 }
 
 func keysOf(programs []program) []string {

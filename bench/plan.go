@@ -68,9 +68,22 @@ func (p *plan) groups() (all [][]Scenario) {
 	return all
 }
 
-// able are the programs that take part in a scenario.
+// able are the programs that take part in a scenario. There are none if its client was not built.
 func (p *plan) able(s Scenario) []program {
+	if p.client(s) == nil && s.Client != "" {
+		return nil
+	}
 	return slices.DeleteFunc(slices.Clone(p.programs), func(peer program) bool { return !s.takes(peer) })
+}
+
+// client returns the program that makes the calls of a scenario. It is nil if each peer calls
+// itself, or if the client was not built.
+func (p *plan) client(s Scenario) *program {
+	i := slices.IndexFunc(p.programs, func(p program) bool { return p.key == s.Client })
+	if i < 0 {
+		return nil
+	}
+	return &p.programs[i]
 }
 
 // round gives every peer its turn.
@@ -97,6 +110,7 @@ func (p *plan) turn(ctx context.Context, r *Report, s Scenario, peer program, ro
 	if n := len(peer.layouts); n > 0 {
 		peer.argv = []string{peer.layouts[(round-1)%n]}
 	}
+	peer.client = p.client(s)
 	result, info := fight(ctx, peer, s, t)
 	if ctx.Err() != nil { // nothing that an interrupt has broken is the peer's fault
 		return

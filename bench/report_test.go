@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -401,6 +402,99 @@ func TestChoose(t *testing.T) {
 	}
 	if _, err := choose(found, []string{"rpc"}); err == nil || !strings.Contains(err.Error(), `no peer "rpc"; there are kitex-thrift`) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Only what takes part is built, and the client of a scenario beside its servers.
+func TestNeeded(t *testing.T) {
+	t.Parallel()
+	found, err := findPeers(".", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ run, peers, want string }{
+		{"^grpc-1$", "yodel-wires", "yodel-wires grpc-go-calls"},
+		{"^grpc-", "yodel-wires,grpc-go", "grpc-go yodel-wires"},
+		{"^rpcx-100$", "yodel,rpcx", "rpcx yodel-wires"},
+		{"^thrift-", "yodel-wires", "yodel-wires thrift-calls"},
+		{"^thrift-", "raw", ""},
+		{"^closed-1$", "yodel-wires,yodel-still,raw", "raw yodel-still"},
+	} {
+		chosen, err := choose(found, strings.Split(c.peers, ","))
+		if err != nil {
+			t.Fatal(err)
+		}
+		selected, err := selectScenarios(c.run, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, p := range needed(chosen, found, selected) {
+			if p.callsOnly {
+				p.key += "-calls"
+			}
+			got = append(got, p.key)
+		}
+		if got := strings.Join(got, " "); got != c.want {
+			t.Errorf("-run %s -peers %s: got %q, want %q", c.run, c.peers, got, c.want)
+		}
+	}
+}
+
+// Every scenario with a client compares that peer's own server with yodel's.
+func TestServersOfOneClient(t *testing.T) {
+	t.Parallel()
+	found, err := findPeers(".", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients := make(map[string]int)
+	for _, s := range scenarios {
+		if s.Client == "" {
+			continue
+		}
+		clients[s.Client]++
+		servers := keysOf(slices.DeleteFunc(slices.Clone(found), func(p program) bool { return !s.takes(p) }))
+		if !slices.Contains(servers, s.Client) || !slices.Contains(servers, yodelWires) || slices.Contains(servers, yodel) || s.yodel() != yodelWires {
+			t.Errorf("%s: the client is %s, the servers are %v", s.Name, s.Client, servers)
+		}
+	}
+	if want := map[string]int{"grpc-go": 3, "rpcx": 3, "thrift": 3}; !maps.Equal(clients, want) {
+		t.Errorf("got scenarios of %v, want %v", clients, want)
+	}
+}
+
+func TestPageOfServers(t *testing.T) {
+	t.Parallel()
+	s, _ := (&Report{Scenarios: scenarios}).scenario("grpc-100")
+	r := &Report{Rounds: 1, Machine: Machine{LoadBefore: 2.5}, Scenarios: []Scenario{s}, Peers: []PeerInfo{
+		{"grpc-go", kindGo, "grpc-go", "v1", ""}, {yodelWires, kindVariant, yodelWires, "", ""}, {"connect-go", kindGo, "connect-go", "v1", ""},
+	}}
+	for i, p := range r.Peers {
+		r.Results = append(r.Results, Result{
+			Scenario: s.Name, Peer: p.Key, Round: 1, Calls: 1e6, Rate: 100 / float64(i+1), Client: Side{CPU: 7}, Server: Side{CPU: float64(10 * (i + 1))},
+		})
+	}
+	dir := t.TempDir()
+	if err := r.writePage(dir); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"# Benchmarks of servers with unchanged clients", "| load average before | 2.50 over", "**Other programs took processor time", "the client program is the same for all rows", "7.00+20.0",
+		"| yodel-wires | 50.0  | 50.0–50.0 | 0.50 |", "| grpc-go | 100  | 100–100 | 3.00 |", "| connect-go | 33.3  | 33.3–33.3 | 0.33 |",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%q is not in the page", want)
+		}
+	}
+	for _, unwanted := range []string{"What is promised", "The charts show", `"raw" is`, "on the JVM"} {
+		if strings.Contains(string(text), unwanted) {
+			t.Errorf("%q is in the page", unwanted)
+		}
 	}
 }
 

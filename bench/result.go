@@ -125,7 +125,10 @@ func rate(r Result) float64    { return r.Rate }
 func p50(r Result) float64     { return r.Latency.P50 }
 func p99(r Result) float64     { return r.Latency.P99 }
 func longest(r Result) float64 { return r.Latency.Max }
-func cpu(r Result) float64     { return perCall(r, r.Client.CPU+r.Server.CPU) * 1e6 } // microseconds a call
+
+// Processor time, in microseconds a call.
+func cpu(r Result) float64       { return perCall(r, r.Client.CPU+r.Server.CPU) * 1e6 }
+func serverCPU(r Result) float64 { return perCall(r, r.Server.CPU) * 1e6 }
 
 // perCall divides; a run without calls has used nothing per call.
 func perCall(r Result, n float64) float64 {

@@ -60,7 +60,8 @@ type errCannot string
 
 func (e errCannot) Error() string { return string(e) }
 
-// A bout is one run that goes on: fresh processes of one peer.
+// A bout is one run that goes on: fresh processes of one peer, or of its server and another peer's
+// client.
 type bout struct {
 	peer     program
 	scenario Scenario
@@ -141,7 +142,7 @@ func (b *bout) run(ctx context.Context) (Result, error) {
 // serve starts the servers and returns their addresses.
 func (b *bout) serve(ctx context.Context) (addrs []string, err error) {
 	for range orOne(b.scenario.Servers) {
-		server, err := b.start("serve")
+		server, err := b.start(b.peer, "serve")
 		if err != nil {
 			return nil, err
 		}
@@ -163,8 +164,12 @@ func (b *bout) serve(ctx context.Context) (addrs []string, err error) {
 
 // load starts the clients and returns when all have warmed up. They go on calling.
 func (b *bout) load(ctx context.Context, load Load) error {
+	caller := b.peer
+	if b.peer.client != nil {
+		caller = *b.peer.client
+	}
 	for range orOne(b.scenario.Clients) {
-		client, err := b.start("load")
+		client, err := b.start(caller, "load")
 		if err != nil {
 			return err
 		}
@@ -181,9 +186,9 @@ func (b *bout) load(ctx context.Context, load Load) error {
 	return nil
 }
 
-func (b *bout) start(what string) (*process, error) {
-	argv := append(append([]string{}, b.peer.argv...), what)
-	return startProcess(b.peer.key+" "+what, b.peer.dir, b.timing.grace, argv...)
+func (b *bout) start(p program, what string) (*process, error) {
+	argv := append(append([]string{}, p.argv...), what)
+	return startProcess(p.key+" "+what, p.dir, b.timing.grace, argv...)
 }
 
 // measure lets the clients count, and adds up what they and the kernel say.

@@ -407,6 +407,31 @@ func TestAGroupSharesItsRounds(t *testing.T) {
 	}
 }
 
+// A scenario that names a client runs that peer's client with the servers of the others. The fake
+// server dies if it is started as a client, and the fake client if it is started as a server.
+func TestAScenarioNamesItsClient(t *testing.T) {
+	t.Parallel()
+	server, client := fakePeer(t, "server", "dies@load"), fakePeer(t, "client", "dies@serve")
+	client.callsOnly = true
+	scenarios := []Scenario{{Name: "a", Load: closed(1), Client: "client"}, {Name: "b", Load: closed(1), Client: "absent"}, {Name: "c", Load: closed(1)}}
+	p := plan{programs: []program{server, client}, scenarios: scenarios, rounds: 2, timing: patiently}
+	var r Report
+	p.carryOut(context.Background(), &r, &progress{out: io.Discard}, func(Scenario) {})
+	var got []string
+	for _, run := range r.Results {
+		got = append(got, fmt.Sprintf("%s%d:%s:%v", run.Scenario, run.Round, run.Peer, run.Problem == ""))
+	}
+	if got, want := strings.Join(got, " "), "a1:server:true a2:server:true c1:server:false c2:server:false"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if p.runs() != len(r.Results) {
+		t.Errorf("%d runs were planned, and there were %d", p.runs(), len(r.Results))
+	}
+	if len(r.Peers) != 1 || r.Peers[0].Key != "server" {
+		t.Errorf("the peers are %+v", r.Peers)
+	}
+}
+
 func TestASlowPeerIsMeasuredForLonger(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

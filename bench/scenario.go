@@ -45,6 +45,10 @@ type Scenario struct {
 	Java     bool     `json:"java,omitempty"`     // the peers on the JVM run it too
 	Peers    []string `json:"peers,omitempty"`    // only these; nil is all
 	Variants []string `json:"variants,omitempty"` // of yodel: those that take part, too
+
+	// Client is the peer whose program makes the calls, whichever peer's program serves them. So
+	// the peers are compared as servers of the same client. Empty: each peer calls itself.
+	Client string `json:"client,omitempty"`
 }
 
 // Kinds of load that several scenarios share.
@@ -76,7 +80,11 @@ var (
 	onlyYodel = []string{yodel}
 	chain     = []string{yodelChain}
 	still     = []string{yodelStill}
+	wires     = []string{yodelWires}
 )
+
+// The peers whose servers serve gRPC's client, beside yodel-wires.
+var overGRPC = []string{"grpc-go", "connect-go"}
 
 // The closed loop with more and more callers: how throughput depends on them is a figure, too.
 const growing = "closed"
@@ -154,10 +162,32 @@ var scenarios = []Scenario{
 
 	{Name: "idle-1", Title: "memory with one connection", Load: idle(1), Full: true},
 	{Name: "idle-10000", Title: "memory with 10,000 connections, all but one of them idle", Load: idle(10_000), Full: true},
+
+	{Name: "grpc-1", Title: "servers of the client of grpc-go, 1 caller", Group: "grpc", Client: "grpc-go",
+		Load: closed(1), Full: true, Peers: overGRPC, Variants: wires},
+	{Name: "grpc-100", Title: "servers of the client of grpc-go, 100 callers", Group: "grpc", Client: "grpc-go",
+		Load: closed(100), Full: true, Peers: overGRPC, Variants: wires},
+	{Name: "grpc-1000", Title: "servers of the client of grpc-go, 1000 callers", Group: "grpc", Client: "grpc-go",
+		Load: closed(1000), Full: true, Peers: overGRPC, Variants: wires},
+	{Name: "rpcx-1", Title: "servers of the client of rpcx, 1 caller", Group: "rpcx", Client: "rpcx",
+		Load: closed(1), Full: true, Peers: []string{"rpcx"}, Variants: wires},
+	{Name: "rpcx-100", Title: "servers of the client of rpcx, 100 callers", Group: "rpcx", Client: "rpcx",
+		Load: closed(100), Full: true, Peers: []string{"rpcx"}, Variants: wires},
+	{Name: "rpcx-1000", Title: "servers of the client of rpcx, 1000 callers", Group: "rpcx", Client: "rpcx",
+		Load: closed(1000), Full: true, Peers: []string{"rpcx"}, Variants: wires},
+	{Name: "thrift-1", Title: "servers of the client of Apache Thrift, 1 caller", Group: "thrift", Client: "thrift",
+		Load: closed(1), Full: true, Peers: []string{"thrift"}, Variants: wires},
+	{Name: "thrift-100", Title: "servers of the client of Apache Thrift, 100 callers", Group: "thrift", Client: "thrift",
+		Load: closed(100), Full: true, Peers: []string{"thrift"}, Variants: wires},
+	{Name: "thrift-1000", Title: "servers of the client of Apache Thrift, 1000 callers", Group: "thrift", Client: "thrift",
+		Load: closed(1000), Full: true, Peers: []string{"thrift"}, Variants: wires},
 }
 
 // takes says whether a peer has a part in the scenario. It may still decline.
 func (s Scenario) takes(p program) bool {
+	if p.callsOnly {
+		return false
+	}
 	if p.kind == kindVariant {
 		return slices.Contains(s.Variants, p.key)
 	}
@@ -165,6 +195,14 @@ func (s Scenario) takes(p program) bool {
 		return false
 	}
 	return s.Peers == nil || slices.ContainsFunc(s.Peers, func(name string) bool { return selects(name, p.key) })
+}
+
+// yodel is the peer that stands for yodel in the scenario.
+func (s Scenario) yodel() string {
+	if s.Client != "" {
+		return yodelWires
+	}
+	return yodel
 }
 
 // connecting is how long a client may take to make its connections, beyond all other patience.

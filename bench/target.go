@@ -19,11 +19,12 @@ type Target struct {
 }
 
 // yodel is the peer that has to meet the targets. Its variants are the same with middleware and
-// observers, and without polling.
+// observers, without polling, and for the clients of other frameworks.
 const (
 	yodel      = "yodel"
 	yodelChain = "yodel-chain"
 	yodelStill = "yodel-still"
+	yodelWires = "yodel-wires"
 )
 
 // Ways of saying what a target is about.

@@ -15,7 +15,7 @@ type Peer struct {
 	Name   string // as in tables: "grpc-go"
 	Module string // the Go module whose version is reported: "google.golang.org/grpc"
 	Setup  string // what a reader has to know to judge it: "vtprotobuf, one connection, 1 MiB windows"
-	Works  []Work // what it can do
+	Works  []Work // what its client can do; nil for a program that only serves the clients of other peers
 
 	// Serve serves all Works on addr, a loopback address with port 0, until stop is called.
 	Serve func(addr string) (actual string, stop func(), err error)

@@ -58,7 +58,7 @@ func (st *stream) endConnect(e *yodel.Error) {
 		e = st.v.Fail(err)
 	}
 	body := st.lastMessage(e)
-	st.within(len(body))
+	st.allow(len(body))
 	_ = st.write(httpwire.FlagEnd, body) // if it fails, the client has gone
 }
 

@@ -26,18 +26,17 @@ type kind struct {
 func kindOf(r *std.Request) kind {
 	media := httpwire.ContentType(r.Header.Get("Content-Type"))
 	for _, family := range [...]struct {
-		title, prefix, headers string
-		serve                  func(*exchange, kind)
+		title, prefix, encoding, accept string
+		serve                           func(*exchange, kind)
 	}{
-		{"gRPC-Web", "application/grpc-web-text", "Grpc-", (*exchange).serveWebText},
-		{"gRPC-Web", "application/grpc-web", "Grpc-", (*exchange).serveWeb},
-		{"gRPC", "application/grpc", "Grpc-", (*exchange).serveGRPC},
-		{"Connect", "application/connect+", "Connect-Content-", (*exchange).serveConnect},
+		{"gRPC-Web", "application/grpc-web-text", "Grpc-Encoding", "Grpc-Accept-Encoding", (*exchange).serveWebText},
+		{"gRPC-Web", "application/grpc-web", "Grpc-Encoding", "Grpc-Accept-Encoding", (*exchange).serveWeb},
+		{"gRPC", "application/grpc", "Grpc-Encoding", "Grpc-Accept-Encoding", (*exchange).serveGRPC},
+		{"Connect", "application/connect+", "Connect-Content-Encoding", "Connect-Accept-Encoding", (*exchange).serveConnect},
 	} {
 		subtype, ok := strings.CutPrefix(media, family.prefix)
 		if ok && (subtype == "" || subtype[0] == '+' || strings.HasSuffix(family.prefix, "+")) {
-			accept := strings.TrimSuffix(family.headers, "Content-") + "Accept-Encoding"
-			return kind{family.title, media, httpwire.Codec(strings.TrimPrefix(subtype, "+")), family.headers + "Encoding", accept, family.serve}
+			return kind{family.title, media, httpwire.Codec(strings.TrimPrefix(subtype, "+")), family.encoding, family.accept, family.serve}
 		}
 	}
 	return kind{}
@@ -108,7 +107,7 @@ func (st *stream) endGRPC(e *yodel.Error, web bool) {
 		}
 		httpwire.SetError(h, prefix, e)
 	}
-	st.within(0)
+	st.allow(0)
 	if web {
 		var lines strings.Builder
 		for name, values := range h {

@@ -22,6 +22,7 @@ type stream struct {
 	from       httpwire.Reader
 	out        io.Writer
 	begun      bool // the header of the response is set
+	timed      bool // the deadline for the rest of the response is set
 	receiveErr error
 	reading    sync.Mutex
 	whole      bool   // the request was read to its end; guarded by reading
@@ -203,6 +204,16 @@ func (st *stream) next() (flags byte, body []byte, err error) {
 	return flags, body, err
 }
 
+// allow sets the deadline for the rest of the response, which has n bytes and a trailer. Only the
+// first call has an effect, because each deadline costs net/http a message to its serving
+// goroutine.
+func (st *stream) allow(n int) {
+	if !st.timed {
+		st.timed = true
+		st.within(n)
+	}
+}
+
 // End implements yodel.Messages. The end of the response says that there are no more messages.
 func (*stream) End() {}
 
@@ -270,7 +281,7 @@ func (st *stream) execute() *yodel.Error {
 	if err := st.start(); err != nil {
 		return v.Fail(err)
 	}
-	st.within(len(st.reply))
+	st.allow(len(st.reply))
 	var flags byte
 	if st.packed {
 		flags = httpwire.FlagCompressed

@@ -149,6 +149,9 @@ func Disown(call *yodel.Call) {
 
 // number parses a number between least and most. It returns 0 for anything else.
 func number(s string, least, most int) int {
+	if s == "" { // the header is missing, for which strconv.Atoi would allocate an error
+		return 0
+	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < least || n > most {
 		return 0
