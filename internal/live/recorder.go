@@ -207,7 +207,8 @@ func (r *Recorder) tickLocked(now time.Time) {
 	}
 }
 
-// longest is a time in seconds that is longer than all rings, and ends them at a full hour.
+// longest is a time in seconds that is longer than all rings. After a longer sleep, Tick begins so
+// many seconds before the present, which overwrites all steps.
 const longest = 26 * 60 * 60
 
 // endSecondLocked moves the counts to the record of the current second.
