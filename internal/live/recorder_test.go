@@ -288,7 +288,9 @@ func TestCountsAreExact(t *testing.T) {
 			running = false
 		default:
 		}
-		now = now.Add(time.Second)
+		if now.Sub(start) < 20*time.Hour { // so that no call leaves the rings
+			now = now.Add(time.Second)
+		}
 		r.Tick(now)
 	}
 	got, _ := read(r, now, 24*time.Hour)
@@ -298,7 +300,7 @@ func TestCountsAreExact(t *testing.T) {
 			n += more
 		}
 	}
-	if n != goroutines*calls && now.Sub(start) < 20*time.Hour {
+	if n != goroutines*calls {
 		t.Errorf("%d calls were counted, want %d", n, goroutines*calls)
 	}
 }
