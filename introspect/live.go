@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package introspect
+
+import "time"
+
+// LiveQuery selects what the built-in method yodel.Live returns.
+type LiveQuery struct {
+	// Span is how far the points go back. They are a second apart for a span of up to a minute, a
+	// minute apart for up to an hour, and an hour apart for up to a day. 0 means a minute.
+	Span time.Duration `json:"span,omitempty"`
+	// Side, Method and Peer select series. An empty one selects all.
+	Side   string `json:"side,omitempty"`
+	Method string `json:"method,omitempty"`
+	Peer   string `json:"peer,omitempty"`
+	// Histograms asks for Series.Latency.
+	Histograms bool `json:"histograms,omitempty"`
+}
+
+// Live is what a process has measured in the course of time: the calls that its server has
+// executed, and those that its clients have made.
+type Live struct {
+	Now  time.Time     `json:"now"`
+	Step time.Duration `json:"step"` // nanoseconds between two points
+	// Name is the name of the process in calls to others: yodel.ClientOptions.Name.
+	Name   string   `json:"name,omitempty"`
+	Series []Series `json:"series"`
+	// Left counts the series that were left out, because the memory for live data is used up, or
+	// because the reply would be too large.
+	Left    int     `json:"left,omitempty"`
+	Events  []Event `json:"events,omitempty"` // the oldest first
+	Process Process `json:"process"`
+}
+
+// A Series has what became of the calls of one method with one peer. All its lists have an element
+// for each step, the oldest first. The last step has not ended.
+type Series struct {
+	Side   string `json:"side"` // "server": calls that the process has executed; "client": calls that it has made
+	Method string `json:"method"`
+	// Peer is the name of the caller on the server's side, and the address of the instance on the
+	// client's. It is empty if the caller has no name.
+	Peer     string              `json:"peer,omitempty"`
+	Inflight int64               `json:"inflight,omitempty"`
+	Calls    []uint64            `json:"calls"`            // calls that have ended
+	Errors   map[string][]uint64 `json:"errors,omitempty"` // by code
+	// P50, P90 and P99 are quantiles of the latency, in nanoseconds; 0 if there were no calls.
+	P50 []time.Duration `json:"p50"`
+	P90 []time.Duration `json:"p90"`
+	P99 []time.Duration `json:"p99"`
+	// Latency has the histogram of each step, if LiveQuery.Histograms is set. Histograms of several
+	// processes can be added: their buckets end at the same durations.
+	Latency [][]Bucket `json:"latency,omitempty"`
+}
+
+// An Event is something that has changed in a process.
+type Event struct {
+	At   time.Time `json:"at"`
+	Kind string    `json:"kind"` // "instance up", "instance down", "not ready", "ready", "rule", "drain", "start"
+	// Object is what has changed: the address of an instance, or the ID of a rule.
+	Object string `json:"object"`
+	// What says what has happened, for people.
+	What string `json:"what"`
+	// By is who has changed it, for example "breaker" or the author of a rule.
+	By string `json:"by,omitempty"`
+}
+
+// Process is the state of a process.
+type Process struct {
+	PID        int           `json:"pid"`
+	Host       string        `json:"host,omitempty"`
+	Version    string        `json:"version,omitempty"` // of the program's module
+	Go         string        `json:"go"`
+	Started    time.Time     `json:"started"`
+	Goroutines int           `json:"goroutines"`
+	Heap       uint64        `json:"heap"` // bytes
+	CPU        time.Duration `json:"cpu"`  // processor time since the start
+	GCs        uint32        `json:"gcs"`
+}
+
+// Conns is the connections of a process.
+type Conns struct {
+	Conns []ConnInfo `json:"conns"`
+	Left  int        `json:"left,omitempty"` // connections that were left out, because there are too many
+}
+
+// ConnInfo describes a connection of a process.
+type ConnInfo struct {
+	Side     string    `json:"side"` // "server": the peer has connected; "client": the process has
+	Addr     string    `json:"addr"` // of the peer
+	Peer     string    `json:"peer,omitempty"`
+	Agent    string    `json:"agent,omitempty"`
+	Protocol string    `json:"protocol"`
+	TLS      bool      `json:"tls,omitempty"`
+	Since    time.Time `json:"since"`
+	Conn
+}
+
+// TapQuery selects the calls that the built-in feed yodel.Tap sends.
+type TapQuery struct {
+	Method string        `json:"method,omitempty"` // empty: all
+	Peer   string        `json:"peer,omitempty"`
+	Failed bool          `json:"failed,omitempty"` // only those
+	Slower time.Duration `json:"slower,omitempty"` // only calls that took at least so long
+	// PerSecond is how many calls are sent in a second at most. 0 means 100; at most 1000.
+	PerSecond int `json:"perSecond,omitempty"`
+}
+
+// A Tapped is a call that has ended, or the number of calls that were left out.
+type Tapped struct {
+	At      time.Time     `json:"at"`
+	Method  string        `json:"method,omitempty"`
+	Peer    string        `json:"peer,omitempty"` // the name of the caller, or its address
+	Code    string        `json:"code,omitempty"` // empty if the call succeeded
+	Message string        `json:"message,omitempty"`
+	Took    time.Duration `json:"took,omitempty"`
+	In      int           `json:"in,omitempty"`  // bytes received
+	Out     int           `json:"out,omitempty"` // bytes sent
+	Trace   string        `json:"trace,omitempty"`
+	Left    int           `json:"left,omitempty"` // calls that matched and were left out since the last message
+}
