@@ -78,15 +78,15 @@ func (c *calls) clientObserver() yodel.Observer {
 		t := call.Traffic()
 		m.bytes(t)
 		if t.Received > 0 {
-			m.received.Add(uint64(t.Received)) //nolint:gosec // a count, as the next ones
+			m.received.Add(uint64(t.Received))
 		}
 		if t.Sent > 0 {
-			m.sent.Add(uint64(t.Sent)) //nolint:gosec // as above
+			m.sent.Add(uint64(t.Sent))
 		}
 		if extra := call.Attempt - 1; extra > 0 {
 			hedges := min(t.Forks, extra)
-			m.hedges.Add(uint64(hedges))          //nolint:gosec // as above
-			m.retries.Add(uint64(extra - hedges)) //nolint:gosec // as above
+			m.hedges.Add(uint64(hedges))
+			m.retries.Add(uint64(extra - hedges))
 		}
 		m.exemplars.note(call.Trace, call.Took())
 		c.failed(err)
@@ -94,8 +94,8 @@ func (c *calls) clientObserver() yodel.Observer {
 }
 
 func (m *method) bytes(t introspect.Traffic) {
-	m.bytesIn.Add(uint64(t.BytesIn))   //nolint:gosec // a count
-	m.bytesOut.Add(uint64(t.BytesOut)) //nolint:gosec // as above
+	m.bytesIn.Add(uint64(t.BytesIn))
+	m.bytesOut.Add(uint64(t.BytesOut))
 }
 
 // failed counts the ID of an error.
@@ -118,8 +118,8 @@ func (c *calls) onConn(next func(yodel.ConnEvent)) func(yodel.ConnEvent) {
 	}
 }
 
-// A table has a value for each name. Reading it takes no lock. It has at most most names, which the
-// other names share the value other with.
+// A table has a value for each name. Reading it takes no lock. Names beyond
+// the first most ones share one value.
 type table[T any] struct {
 	most   int
 	mu     sync.Mutex // for changes

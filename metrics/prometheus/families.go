@@ -3,6 +3,7 @@
 package prometheus
 
 import (
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -108,8 +109,8 @@ func (s sink) add(f *family, value float64, labels ...string) {
 
 // both adds a counter for each direction.
 func (s sink) both(f *family, received, sent uint64, labels ...string) {
-	s.add(f, float64(received), append(labels, "received")...)
-	s.add(f, float64(sent), append(labels[:len(labels):len(labels)], "sent")...)
+	s.add(f, float64(received), append(slices.Clip(labels), "received")...)
+	s.add(f, float64(sent), append(slices.Clip(labels), "sent")...)
 }
 
 // flag adds a gauge that is 1 if set is true, and otherwise 0.

@@ -37,7 +37,7 @@ type latency struct {
 
 func (l *latency) count(took time.Duration) {
 	took = max(took, 0)
-	l.buckets[bucketOf(uint64(took))].Add(1) //nolint:gosec // not negative
+	l.buckets[bucketOf(uint64(took))].Add(1)
 	l.took.Add(int64(took))
 }
 
@@ -46,7 +46,7 @@ func (l *latency) sum() time.Duration { return time.Duration(l.took.Load()) }
 // bucketOf returns the bucket of a duration in nanoseconds.
 func bucketOf(ns uint64) int {
 	if ns < perOctave {
-		return int(ns) //nolint:gosec // small
+		return int(ns)
 	}
 	octave := bits.Len64(ns) - 1
 	return (octave-1)*perOctave + int(ns>>(octave-2))&(perOctave-1) //nolint:gosec // small
@@ -74,7 +74,7 @@ func (l *latency) counted() (out []introspect.Bucket) {
 // classicOf returns the number of the classic bucket of a duration. The last number is for
 // durations beyond all buckets.
 func classicOf(d time.Duration) int {
-	return min(max(bits.Len64(uint64(max(d, 0)))-first, 0), last-first+1) //nolint:gosec // not negative
+	return min(max(bits.Len64(uint64(max(d, 0)))-first, 0), last-first+1)
 }
 
 // histogram adds a histogram in both forms. The buckets are in order.

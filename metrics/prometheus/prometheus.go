@@ -265,7 +265,7 @@ func (c *client) collectEndpoint(to sink, ep *introspect.EndpointStats) {
 func (m *method) outcomes(to sink, f *family, of, name string) {
 	for code := range m.codes {
 		if n := m.codes[code].Load(); n > 0 || code == 0 {
-			to.add(f, float64(n), of, name, yodel.Code(code).String()) //nolint:gosec // small
+			to.add(f, float64(n), of, name, yodel.Code(code).String())
 		}
 	}
 }

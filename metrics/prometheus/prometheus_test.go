@@ -79,17 +79,18 @@ func eventually(t *testing.T, m *Metrics, want map[string]float64) map[string]*d
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for {
-		got, wrong := gathered(t, m), ""
+		got := gathered(t, m)
+		var wrong []string
 		for _, name := range slices.Sorted(maps.Keys(want)) {
 			if v := value(got[name]); v != want[name] {
-				wrong += fmt.Sprintf("\n%s: got %v, want %v", name, v, want[name])
+				wrong = append(wrong, fmt.Sprintf("%s: got %v, want %v", name, v, want[name]))
 			}
 		}
-		if wrong == "" {
+		if len(wrong) == 0 {
 			return got
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s\nof %s", wrong, strings.Join(slices.Sorted(maps.Keys(got)), "\n"))
+			t.Fatalf("%s\nof %s", strings.Join(wrong, "\n"), strings.Join(slices.Sorted(maps.Keys(got)), "\n"))
 		}
 	}
 }
@@ -347,7 +348,7 @@ func TestHistograms(t *testing.T) {
 
 func TestBucketsAreThoseOfTheServer(t *testing.T) {
 	for i := range 250 { // the next ones are longer than a Duration
-		if end := bucketEnd(i); bucketOf(uint64(end)) != i || bucketOf(uint64(end)+1) == i { //nolint:gosec // not negative
+		if end := bucketEnd(i); bucketOf(uint64(end)) != i || bucketOf(uint64(end)+1) == i {
 			t.Errorf("bucket %d ends at %d", i, end)
 		}
 	}
@@ -366,7 +367,7 @@ func TestBucketsAreThoseOfTheServer(t *testing.T) {
 	stats := s.Stats().Methods
 	at := slices.IndexFunc(stats, func(m introspect.MethodStats) bool { return m.Name == "Sum" })
 	for _, b := range stats[at].Latency {
-		if bucketEnd(bucketOf(uint64(b.UpTo))) != b.UpTo { //nolint:gosec // not negative
+		if bucketEnd(bucketOf(uint64(b.UpTo))) != b.UpTo {
 			t.Errorf("%v is not the end of a bucket", b.UpTo)
 		}
 	}

@@ -165,9 +165,9 @@ func (t *tracer) observer(o *Options, start func(context.Context, *yodel.Call) c
 
 // start starts the span of a call, and makes it the call's trace context.
 func (t *tracer) start(ctx context.Context, call *yodel.Call, name string, method attribute.KeyValue) (context.Context, trace.Span) {
-	ctx, span := t.Start(ctx, name, trace.WithSpanKind(t.kind), trace.WithAttributes(t.system, method))
+	ctx, span := t.Start(ctx, name, trace.WithSpanKind(t.kind), trace.WithAttributes(t.system, method)) //nolint:spancheck // End ends it
 	call.Trace = inject(ctx, call.Trace)
-	return context.WithValue(ctx, spanKey(t.kind), &callSpan{Span: span}), span
+	return context.WithValue(ctx, spanKey(t.kind), &callSpan{Span: span}), span //nolint:spancheck // End ends it
 }
 
 // message adds an event for a message of a stream.

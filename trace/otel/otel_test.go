@@ -210,7 +210,7 @@ func TestSamplingIsRespected(t *testing.T) {
 func TestErrors(t *testing.T) {
 	o, recorder := newTracer(t)
 	s := newServer(o)
-	fail.Handle(s, func(_ context.Context, n *int) (*string, error) { return nil, yodel.Errorf(yodel.Code(*n), "no") }) //nolint:gosec // a code
+	fail.Handle(s, func(_ context.Context, n *int) (*string, error) { return nil, yodel.Errorf(yodel.Code(*n), "no") })
 	c := newClient(t, o, yodel.ClientOptions{}, serve(t, s))
 	for code := yodel.Code(1); code <= yodel.Unauthenticated; code++ {
 		n := int(code)
