@@ -80,7 +80,7 @@ bench-test: ## test the suite that compares frameworks, and run a little of each
 
 # They need the modules of the other frameworks, and stand outside of the workspace. Rpcx's own client has a data race.
 peer-test: ## test the protocols of other frameworks with those frameworks themselves
-	@for folder in conformance/connect conformance/dubbo conformance/grpc conformance/rpcx conformance/thrift; do \
+	@for folder in conformance/connect conformance/dubbo conformance/grpc conformance/observe conformance/rpcx conformance/thrift; do \
 		echo "test $$folder"; \
 		race=-race; [ "$$folder" != conformance/rpcx ] || race=; \
 		(cd "$$folder" && GOWORK=off go vet ./... && YODEL_REAL=1 GOWORK=off go test $$race ./...) || exit 1; \

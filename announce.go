@@ -88,6 +88,16 @@ func (a *announcement) in(r Registrar) *announcer.Announcer[Instance] {
 	return one
 }
 
+// stats returns the state of the announcement in each registry.
+func (a *announcement) stats() []introspect.Announced {
+	out := make([]introspect.Announced, 0, len(a.to))
+	for _, one := range a.to {
+		at, failing := one.State()
+		out = append(out, introspect.Announced{Registry: one.Name(), Addr: a.addr, At: at, Failing: failing})
+	}
+	return out
+}
+
 // withdraw stops the announcements and waits until the registries have removed the records, or for
 // a short time limit.
 func (a *announcement) withdraw() {

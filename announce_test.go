@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
 	"github.com/yodel-rpc/yodel/transport/mem"
 )
 
@@ -188,17 +189,36 @@ func TestAnAnnouncementThatFailsIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		b := &book{err: errors.New("no quorum")}
-		_, stop := announced(t, mem.New(), b, yodel.ServerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		s, stop := announced(t, mem.New(), b, yodel.ServerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		state := func() introspect.Announced {
+			if all := s.Stats().Announced; len(all) == 1 && all[0].Addr == "server" && all[0].Registry == "yodel_test" {
+				return all[0]
+			}
+			t.Fatalf("the statistics have %+v", s.Stats().Announced)
+			return introspect.Announced{}
+		}
 		const outage = 10 * time.Minute
 		time.Sleep(outage)
+		if now := state(); !now.Failing || !now.At.IsZero() {
+			t.Errorf("during the outage: got %+v", now)
+		}
 		if n := len(b.since()); n < int(outage/(2*time.Second)) {
 			t.Errorf("%d attempts in %v", n, outage)
 		}
 		b.fail(nil)
 		time.Sleep(2 * time.Second)
 		b.is(t, "+A server for 30s", "+Plain server for 30s")
+		if now := state(); now.Failing || time.Since(now.At) > 2*time.Second {
+			t.Errorf("after the outage: got %+v", now)
+		}
 		b.fail(errors.New("no quorum"))
+		if s.Stats().Draining {
+			t.Error("the server drains already")
+		}
 		stop() // in spite of that, and soon
+		if !s.Stats().Draining {
+			t.Error("the server does not drain")
+		}
 		for _, want := range []string{"could not be announced", "no quorum", "announced again", "could not be withdrawn"} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("the log does not say %q:\n%s", want, &log)

@@ -117,9 +117,13 @@ func (s *Server) Types(method string) (in, out []reflect.Type) {
 // returns the same counters.
 func (s *Server) Stats() *introspect.Stats {
 	s.mu.Lock()
-	out := &introspect.Stats{Since: s.started, Conns: len(s.conns) + len(s.links), Panics: s.guard.panics.Load()}
+	out := &introspect.Stats{Since: s.started, Conns: len(s.conns) + len(s.links), Panics: s.guard.panics.Load(), Draining: s.closing}
+	announced := s.announced
 	s.mu.Unlock()
-	out.Open, out.Granted = s.budget.Open(), s.budget.Granted()
+	for _, a := range announced {
+		out.Announced = append(out.Announced, a.stats()...)
+	}
+	out.Open, out.Granted, out.MaxOpen = s.budget.Open(), s.budget.Granted(), s.opts.MaxOpen
 	s.registered(func(names []string, m *method) {
 		out.Methods = append(out.Methods, methodStats(names[0], &m.stats))
 	})
@@ -135,6 +139,7 @@ func (c *Client) Stats() *introspect.ClientStats {
 		out.Endpoints = append(out.Endpoints, ep.stats())
 	}
 	slices.SortFunc(out.Endpoints, func(a, b introspect.EndpointStats) int { return strings.Compare(a.Addr, b.Addr) })
+	out.Resolver = c.cluster.resolver()
 	return out
 }
 
@@ -182,7 +187,9 @@ func (p *Peer) Stats() introspect.Conn {
 
 // methodStats returns the counters of a method.
 func methodStats(name string, m *stats.Method) introspect.MethodStats {
-	out := introspect.MethodStats{Name: name, Inflight: m.Inflight(), Received: m.Received.Load(), Sent: m.Sent.Load()}
+	out := introspect.MethodStats{
+		Name: name, Inflight: m.Inflight(), Received: m.Received.Load(), Sent: m.Sent.Load(), Took: time.Duration(m.Took.Load()),
+	}
 	for code := range stats.Codes {
 		n := m.Calls(code)
 		out.Calls += n

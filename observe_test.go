@@ -281,7 +281,10 @@ func TestClientStats(t *testing.T) {
 	if gone.Attempts != 0 || gone.Unconnected == 0 || gone.Picks != gone.Unconnected || len(gone.Conns) != 0 {
 		t.Errorf("got %+v", gone)
 	}
-	if in := s.Stats(); in.Conns != 1 || len(in.Methods) == 0 {
+	if r := stats.Resolver; r.Instances != 2 || r.Err != "" {
+		t.Errorf("the resolver: got %+v", r)
+	}
+	if in := s.Stats(); in.Conns != 1 || in.MaxOpen == 0 || len(in.Methods) == 0 {
 		t.Errorf("the server: got %+v", in)
 	}
 }

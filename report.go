@@ -341,8 +341,13 @@ func (x *rareCall) printNotes(r *introspect.CallReport, began time.Duration) {
 
 // describe adds the resolver's state to a record.
 func (cl *cluster) describe(r *introspect.CallReport, call *Call) {
-	s := &introspect.Resolver{Waited: call.out.readExtra().resolving}
-	r.Resolver = s
+	s := cl.resolver()
+	s.Waited = call.out.readExtra().resolving
+	r.Resolver = &s
+}
+
+// resolver returns the state of the resolver.
+func (cl *cluster) resolver() (s introspect.Resolver) {
 	if set := cl.set.Load(); set != nil {
 		s.Instances = len(set.endpoints)
 	}
@@ -352,6 +357,7 @@ func (cl *cluster) describe(r *introspect.CallReport, call *Call) {
 		s.Age = clock() - cl.heard
 	}
 	s.Err = shorten(cl.errText, maxReportText)
+	return s
 }
 
 // A survey lists the candidate endpoints of an attempt.

@@ -66,8 +66,24 @@ type Stats struct {
 	// yodel.ServerOptions.MaxOpen.
 	Open    int           `json:"open"`
 	Granted int           `json:"granted"` // open requests that the clients are allowed now
+	MaxOpen int           `json:"maxOpen"` // yodel.ServerOptions.MaxOpen
 	Panics  uint64        `json:"panics"`  // panics of handlers
 	Methods []MethodStats `json:"methods"`
+	// Draining is true from the beginning of the server's shutdown.
+	Draining bool `json:"draining,omitempty"`
+	// Announced has the state of the server's announcement in each registry, for each listener.
+	Announced []Announced `json:"announced,omitempty"`
+}
+
+// Announced is the state of a server's announcement in a registry.
+type Announced struct {
+	Registry string `json:"registry"`
+	Addr     string `json:"addr"` // of the listener, as clients can reach it
+	// At is when the registry last accepted all records of the server. It is zero before the first
+	// time. The records expire when they have not been renewed for three times
+	// yodel.ServerOptions.AnnounceEvery.
+	At      time.Time `json:"at,omitzero"`
+	Failing bool      `json:"failing,omitempty"` // whether the last attempt failed
 }
 
 // MethodStats is the statistics of a method of a server.
@@ -81,6 +97,8 @@ type MethodStats struct {
 	// Latency is how long the calls took on the server, including middleware and decoding. It has
 	// the number of calls in each bucket.
 	Latency []Bucket `json:"latency,omitempty"`
+	// Took is how long the calls in Latency took together.
+	Took time.Duration `json:"took,omitempty"`
 }
 
 // A Bucket is the number of calls that took at most UpTo and more than the UpTo of the previous
@@ -109,6 +127,7 @@ func (m *MethodStats) Quantile(q float64) time.Duration {
 type ClientStats struct {
 	Since     time.Time       `json:"since"`
 	Endpoints []EndpointStats `json:"endpoints"` // sorted by address
+	Resolver  Resolver        `json:"resolver"`
 }
 
 // EndpointStats is the statistics of an endpoint of a client.

@@ -142,6 +142,7 @@ type Traffic struct {
 	BytesIn  int `json:"bytesIn,omitempty"`
 	Sent     int `json:"sent,omitempty"`     // messages of the stream
 	Received int `json:"received,omitempty"` // messages of the stream
+	Forks    int `json:"forks,omitempty"`    // attempts that ran beside another one, such as hedged requests
 }
 
 // Add adds the traffic of an attempt.
@@ -150,6 +151,9 @@ func (t *Traffic) Add(a *Attempt) {
 	t.BytesIn += a.BytesIn
 	t.Sent += a.Sent
 	t.Received += a.Received
+	if a.Fork {
+		t.Forks++
+	}
 }
 
 // A Note is a middleware's note about a call.

@@ -72,7 +72,18 @@ type Announcer[R any] struct {
 	Log      *slog.Logger
 	Settings *Settings // nil if the registry has no settings of operators
 
-	keep atomic.Bool
+	keep    atomic.Bool
+	failing atomic.Bool
+	at      atomic.Int64 // when the last announcement succeeded, in nanoseconds since 1970; 0 before the first
+}
+
+// State returns when the registry last accepted all records, and whether the last attempt failed.
+// At is zero before the first time.
+func (a *Announcer[R]) State() (at time.Time, failing bool) {
+	if ns := a.at.Load(); ns != 0 {
+		at = time.Unix(0, ns)
+	}
+	return at, a.failing.Load()
 }
 
 // Keep says whether Run leaves the records in the registry when it ends, because another process
@@ -86,7 +97,7 @@ func (a *Announcer[R]) Run(ctx context.Context) {
 		defer a.Settings.Wait()
 	}
 	known := make(map[place]bool) // possible records; true once announced
-	backoff, failing := firstBackoff, false
+	backoff := firstBackoff
 	for ctx.Err() == nil {
 		changed := a.Server.Changed()
 		some, err := a.announce(ctx, known)
@@ -94,21 +105,22 @@ func (a *Announcer[R]) Run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			if !failing {
+			if !a.failing.Swap(true) {
 				a.Log.Warn("yodel: the server could not be announced; trying again until it can", "addr", a.Addr, "err", err)
 			}
-			failing, pause = true, backoff/2+rand.N(backoff/2)
+			pause = backoff/2 + rand.N(backoff/2)
 			if some { // the registry answers but refuses some services, perhaps for ever
 				backoff = min(2*backoff, max(a.Every, lastBackoff))
 			} else {
 				backoff = min(2*backoff, lastBackoff)
 				changed = nil // an announcement of a change would fail too
 			}
-		case failing:
-			a.Log.Info("yodel: the server is announced again", "addr", a.Addr)
-			fallthrough
 		default:
-			failing, backoff = false, firstBackoff
+			if a.failing.Swap(false) {
+				a.Log.Info("yodel: the server is announced again", "addr", a.Addr)
+			}
+			a.at.Store(time.Now().UnixNano())
+			backoff = firstBackoff
 		}
 		select {
 		case <-changed:

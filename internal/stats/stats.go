@@ -26,6 +26,7 @@ type Method struct {
 	Sent     atomic.Uint64 // likewise
 	codes    [Codes]atomic.Uint64
 	buckets  [64 * perOctave]atomic.Uint64
+	Took     atomic.Int64 // nanoseconds that the calls in the buckets took together
 	mean     atomic.Int64 // nanoseconds
 	measured atomic.Int64 // from how many calls mean was computed, up to learnCalls
 	short    atomic.Bool
@@ -142,6 +143,7 @@ func (m *Method) End(took time.Duration, code int, handedOver, executed bool) {
 	if took == mux.Untimed {
 		took = time.Duration(m.mean.Load())
 		m.buckets[BucketOf(uint64(took))].Add(1) //nolint:gosec // not negative
+		m.Took.Add(int64(took))
 		return
 	}
 	calls := m.pulse.Take()
@@ -150,6 +152,7 @@ func (m *Method) End(took time.Duration, code int, handedOver, executed bool) {
 	}
 	calls++
 	m.buckets[BucketOf(uint64(max(took, 0)))].Add(calls)
+	m.Took.Add(int64(max(took, 0)) * int64(calls)) //nolint:gosec // few
 
 	if !executed && code != 0 && !handedOver {
 		return

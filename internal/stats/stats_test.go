@@ -117,3 +117,14 @@ func TestShortMethodsAreLearned(t *testing.T) {
 		t.Error("a method that waits is short")
 	}
 }
+
+func TestTookIsTheSumOfTheBuckets(t *testing.T) {
+	var m stats.Method
+	succeed(&m, 3, time.Millisecond)
+	m.Begin()
+	m.End(mux.Untimed, 0, false, true) // takes as long as the next timed call
+	succeed(&m, 1, 4*time.Millisecond)
+	if got, want := time.Duration(m.Took.Load()), 11*time.Millisecond; got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

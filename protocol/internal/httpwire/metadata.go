@@ -140,7 +140,8 @@ func Binary(value string) ([]byte, error) {
 func Options(h http.Header, call *yodel.Call) {
 	call.IdempotencyKey = h.Get(headerIntent)
 	if call.Trace = h.Get(headerParent); call.Trace != "" {
-		if state := h.Get(headerState); state != "" {
+		// the list may be divided among several headers
+		if state := strings.Join(h.Values(headerState), ","); state != "" {
 			call.Trace += " " + state
 		}
 	}

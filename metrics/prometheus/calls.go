@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prometheus
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// codes is how many outcomes are counted separately: success, which is 0, and the codes of errors.
+const codes = int(yodel.Unauthenticated) + 1
+
+// other is the method of calls that are not counted by themselves.
+const other = "other"
+
+// A method counts the calls of a method.
+type method struct {
+	codes     [codes]atomic.Uint64
+	latency   latency
+	bytesIn   atomic.Uint64
+	bytesOut  atomic.Uint64
+	received  atomic.Uint64 // messages of streams
+	sent      atomic.Uint64
+	retries   atomic.Uint64
+	hedges    atomic.Uint64
+	exemplars exemplars
+}
+
+// outcome counts the code and the duration of a call.
+func (m *method) outcome(call *yodel.Call, err error) {
+	m.codes[min(int(yodel.CodeOf(err)), codes-1)].Add(1)
+	m.latency.count(call.Took())
+}
+
+// calls counts the calls of all methods of a server or a client.
+type calls struct {
+	methods table[method]
+	errors  table[atomic.Uint64] // by ID
+	events  table[atomic.Uint64] // of connections, by kind
+}
+
+func newCalls(maxMethods int) *calls {
+	return &calls{methods: table[method]{most: maxMethods}, errors: table[atomic.Uint64]{most: maxIDs}, events: table[atomic.Uint64]{most: maxIDs}}
+}
+
+// maxIDs bounds the IDs of errors that are counted by themselves, because IDs come from servers.
+const maxIDs = 200
+
+// serverObserver returns an observer that counts what yodel.Server.Stats does not have.
+func (c *calls) serverObserver() yodel.Observer {
+	return yodel.Observer{End: func(_ context.Context, call *yodel.Call, err error) {
+		known := call.Kind() != "" // the server has the method, so the client cannot make up names
+		var m *method
+		if known {
+			m = c.methods.at(call.Method)
+		} else {
+			m = c.methods.other()
+			m.outcome(call, err)
+		}
+		m.bytes(call.Traffic())
+		m.exemplars.note(call.Trace, call.Took())
+		c.failed(err)
+	}}
+}
+
+// clientObserver returns an observer that counts the calls of a client.
+func (c *calls) clientObserver() yodel.Observer {
+	return yodel.Observer{End: func(_ context.Context, call *yodel.Call, err error) {
+		m := c.methods.at(call.Method)
+		m.outcome(call, err)
+		t := call.Traffic()
+		m.bytes(t)
+		if t.Received > 0 {
+			m.received.Add(uint64(t.Received))
+		}
+		if t.Sent > 0 {
+			m.sent.Add(uint64(t.Sent))
+		}
+		if extra := call.Attempt - 1; extra > 0 {
+			hedges := min(t.Forks, extra)
+			m.hedges.Add(uint64(hedges))
+			m.retries.Add(uint64(extra - hedges))
+		}
+		m.exemplars.note(call.Trace, call.Took())
+		c.failed(err)
+	}}
+}
+
+func (m *method) bytes(t introspect.Traffic) {
+	m.bytesIn.Add(uint64(t.BytesIn))
+	m.bytesOut.Add(uint64(t.BytesOut))
+}
+
+// failed counts the ID of an error.
+func (c *calls) failed(err error) {
+	if err == nil {
+		return
+	}
+	if e, ok := err.(*yodel.Error); ok && e.ID != "" { //nolint:errorlint // the error itself, not one that it wraps
+		c.errors.at(e.ID).Add(1)
+	}
+}
+
+// onConn returns a function for OnConn that counts the events, and passes them on to next.
+func (c *calls) onConn(next func(yodel.ConnEvent)) func(yodel.ConnEvent) {
+	return func(e yodel.ConnEvent) {
+		c.events.at(string(e.Kind)).Add(1)
+		if next != nil {
+			next(e)
+		}
+	}
+}
+
+// A table has a value for each name. Reading it takes no lock. Names beyond
+// the first most ones share one value.
+type table[T any] struct {
+	most   int
+	mu     sync.Mutex // for changes
+	byName atomic.Pointer[map[string]*T]
+	rest   T
+	used   atomic.Bool // rest
+}
+
+// at returns the value of a name.
+func (t *table[T]) at(name string) *T {
+	if m := t.byName.Load(); m != nil {
+		if v := (*m)[name]; v != nil {
+			return v
+		}
+	}
+	return t.add(name)
+}
+
+// other returns the value that names without a value of their own share.
+func (t *table[T]) other() *T {
+	if !t.used.Load() {
+		t.used.Store(true)
+	}
+	return &t.rest
+}
+
+func (t *table[T]) add(name string) *T {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	names := map[string]*T{}
+	if m := t.byName.Load(); m != nil {
+		if v := (*m)[name]; v != nil {
+			return v
+		}
+		if len(*m) >= t.most {
+			return t.other()
+		}
+		names = maps.Clone(*m)
+	}
+	v := new(T)
+	names[strings.Clone(name)] = v
+	t.byName.Store(&names)
+	return v
+}
+
+// all calls f for each name, in order.
+func (t *table[T]) all(f func(name string, v *T)) {
+	if m := t.byName.Load(); m != nil {
+		for _, name := range slices.Sorted(maps.Keys(*m)) {
+			if name != other || !t.used.Load() {
+				f(name, (*m)[name])
+			}
+		}
+	}
+	if t.used.Load() {
+		f(other, &t.rest)
+	}
+}
+
+// find returns the value of a name, or nil.
+func (t *table[T]) find(name string) *T {
+	if m := t.byName.Load(); m != nil {
+		return (*m)[name]
+	}
+	return nil
+}
