@@ -23,6 +23,7 @@ func (s *Server) introspect() {
 	builtIn(s, "yodel.Info", func(*struct{}) *introspect.Info { return s.Info() })
 	diagnostic(s, "yodel.Stats", func(*struct{}) *introspect.Stats { return s.Stats() })
 	diagnostic(s, "yodel.Samples", s.Samples)
+	diagnostic(s, "yodel.Rules", s.rules)
 	builtIn(s, "yodel.Health", func(*struct{}) *introspect.Health {
 		s.mu.Lock()
 		defer s.mu.Unlock()

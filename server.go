@@ -101,12 +101,12 @@ type ServerOptions struct {
 	// method begins. For calls to peers, SlowAfter means the same as ClientOptions.SlowAfter.
 	// Default 1 s; if negative, no call is slow.
 	SlowAfter time.Duration
-	// Diagnostics lets callers read yodel.Stats and yodel.Samples. These contain the names of
-	// methods, peers and tenants, and the texts of errors. Middleware must authorize the callers,
-	// for example middleware/auth. Default false: both methods answer permission_denied.
+	// Diagnostics lets callers read yodel.Stats, yodel.Samples and yodel.Rules. These contain the
+	// names of methods, peers and tenants, and the texts of errors. Middleware must authorize the
+	// callers, for example middleware/auth. Default false: both methods answer permission_denied.
 	Diagnostics bool
-	// NoIntrospection turns off the built-in methods yodel.Info, Stats, Health, Samples and Ping.
-	// Default false.
+	// NoIntrospection turns off the built-in methods yodel.Info, Stats, Health, Samples, Rules and
+	// Ping. Default false.
 	NoIntrospection bool
 	// Limits limits the resources that one connection may use.
 	Limits Limits
@@ -223,6 +223,7 @@ func NewServer(o *ServerOptions) *Server {
 	if o == nil {
 		o = &ServerOptions{}
 	}
+	o = o.amended()
 	s := &Server{
 		opts: *o, limits: o.Limits.withDefaults(), codecs: make(map[string]Codec), compressors: make(map[string]Compressor),
 		pool: mux.NewPool(), watch: mux.NewWatch(), started: time.Now(),

@@ -49,6 +49,7 @@ func Example() {
 	// yodel.Health struct {} to introspect.Health
 	// yodel.Info struct {} to introspect.Info
 	// yodel.Ping struct {} to struct {}
+	// yodel.Rules struct {} to introspect.Rules
 	// yodel.Samples introspect.SamplesQuery to introspect.Samples
 	// yodel.Stats struct {} to introspect.Stats
 	// connections: 1
