@@ -12,11 +12,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yodel-rpc/yodel/conformance/governed"
 	"github.com/yodel-rpc/yodel/rules"
 	"github.com/yodel-rpc/yodel/yodeltest"
 )
 
-func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+func TestMain(m *testing.M) {
+	governed.Child(folder)
+	yodeltest.VerifyNoLeaks(m)
+}
 
 // examples has a rule of every kind, with its sentence.
 var examples = []struct {
