@@ -132,7 +132,7 @@ func (a *active) answer(_ context.Context, call *yodel.Call, _ error) (any, erro
 		}
 		return reply, nil
 	case call.Peer() == nil && call.Reply == nil:
-		return nil, nil
+		return nil, nil //nolint:nilnil // a caller that expects no reply gets none
 	}
 	return nil, yodel.Errorf(yodel.Internal, "%s: the reply of rule %s is JSON, and the call has another codec", call.Method, a.ID)
 }

@@ -260,8 +260,8 @@ func (r *Rule) storable(now time.Time) error {
 // signed returns an error if the author or the reason of a change is missing.
 func signed(author, reason string) error {
 	c := &checker{}
-	c.text("author", author, maxText, true)
-	c.text("reason", reason, maxText, true)
+	c.text("author", author, true)
+	c.text("reason", reason, true)
 	if len(c.found) > 0 {
 		return &InvalidError{c.found}
 	}
@@ -316,7 +316,7 @@ func (b *Book) Rollback(ctx context.Context, service string, revision int, autho
 			switch now, ok := s.rule(id); {
 			case r == nil && ok:
 				err = s.remove(ctx, "rollback", id, author, reason)
-			case r != nil && !(ok && sameEffect(r, &now)):
+			case r != nil && (!ok || !sameEffect(r, &now)):
 				r.Author, r.Reason = author, reason
 				_, err = s.put(ctx, "rollback", *r)
 			}

@@ -113,6 +113,15 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
+// awaitRules waits until n rules are reported.
+func awaitRules(seen <-chan []rules.Rule, n int) {
+	for {
+		if len(<-seen) == n {
+			return
+		}
+	}
+}
+
 func TestABookWatches(t *testing.T) {
 	r := memory.New(nil)
 	book := open(t, r)
@@ -123,13 +132,11 @@ func TestABookWatches(t *testing.T) {
 		go func() { ended <- book.Watch(ctx, service, func(all []rules.Rule) { seen <- all }) }()
 		<-seen
 		put(t, book, canary(10))
-		for all := <-seen; len(all) != 1; all = <-seen {
-		}
+		awaitRules(seen, 1)
 		if err := book.Remove(ctx, "Shop", "c", "ann", "done"); err != nil {
 			t.Fatal(err)
 		}
-		for all := <-seen; len(all) != 0; all = <-seen {
-		}
+		awaitRules(seen, 0)
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)

@@ -93,12 +93,12 @@ var problems = map[string]string{
 // A checker collects the problems of a rule.
 type checker struct{ found []Problem }
 
-func (c *checker) add(id, field, hint, format string, args ...any) {
+func (c *checker) addf(id, field, hint, format string, args ...any) {
 	c.found = append(c.found, Problem{ID: id, Field: field, Text: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-func (c *checker) warn(id, field, hint, format string, args ...any) {
-	c.add(id, field, hint, format, args...)
+func (c *checker) warnf(id, field, hint, format string, args ...any) {
+	c.addf(id, field, hint, format, args...)
 	c.found[len(c.found)-1].Warning = true
 }
 
@@ -107,25 +107,25 @@ func (c *checker) warn(id, field, hint, format string, args ...any) {
 func (r *Rule) Check() []Problem {
 	c := &checker{}
 	if r.Schema != Schema && r.Schema != 0 {
-		c.add("YDL-R002", "schema", fmt.Sprintf("use %d", Schema), "the version is %d", r.Schema)
+		c.addf("YDL-R002", "schema", fmt.Sprintf("use %d", Schema), "the version is %d", r.Schema)
 	}
 	c.texts(r)
 	c.scope(r)
 	set := slices.DeleteFunc(r.kinds(), func(k kind) bool { return !k.set })
 	switch len(set) {
 	case 0:
-		c.add("YDL-R005", "", "set one of "+strings.Join(Kinds(), ", "), "the rule has no kind")
+		c.addf("YDL-R005", "", "set one of "+strings.Join(Kinds(), ", "), "the rule has no kind")
 	case 1:
 		c.action(r)
 		c.side(r, set[0].name)
 		c.expiry(r, set[0].name)
 	default:
-		c.add("YDL-R005", "", "make a rule of each", "the rule has several kinds: %s and %s", set[0].name, set[1].name)
+		c.addf("YDL-R005", "", "make a rule of each", "the rule has several kinds: %s and %s", set[0].name, set[1].name)
 	}
 	if data, err := json.Marshal(r); err != nil {
-		c.add("YDL-R001", "", "", "it has no JSON form: %v", err)
+		c.addf("YDL-R001", "", "", "it has no JSON form: %v", err)
 	} else if len(data) > maxRule {
-		c.add("YDL-R003", "", fmt.Sprintf("use at most %d", maxRule), "it has %d bytes", len(data))
+		c.addf("YDL-R003", "", fmt.Sprintf("use at most %d", maxRule), "it has %d bytes", len(data))
 	}
 	return c.found
 }
@@ -140,16 +140,16 @@ func (r *Rule) invalid() error {
 }
 
 func (c *checker) texts(r *Rule) {
-	c.text("service", r.Service, maxText, true)
-	c.text("author", r.Author, maxText, false)
-	c.text("reason", r.Reason, maxText, false)
+	c.text("service", r.Service, true)
+	c.text("author", r.Author, false)
+	c.text("reason", r.Reason, false)
 	if len(r.ID) > maxID {
-		c.add("YDL-R004", "id", "", "it has %d bytes, want at most %d", len(r.ID), maxID)
+		c.addf("YDL-R004", "id", "", "it has %d bytes, want at most %d", len(r.ID), maxID)
 	} else if i := strings.IndexFunc(r.ID, func(b rune) bool { return !isID(b) }); i >= 0 {
-		c.add("YDL-R004", "id", "use letters, digits, '-', '_' and '.'", "%q has another character", r.ID)
+		c.addf("YDL-R004", "id", "use letters, digits, '-', '_' and '.'", "%q has another character", r.ID)
 	}
 	if r.Revision < 0 {
-		c.add("YDL-R006", "revision", "", "%d is negative", r.Revision)
+		c.addf("YDL-R006", "revision", "", "%d is negative", r.Revision)
 	}
 }
 
@@ -158,27 +158,27 @@ func isID(b rune) bool {
 }
 
 // text checks a text that people read or that is compared with other texts.
-func (c *checker) text(field, text string, most int, required bool) {
+func (c *checker) text(field, text string, required bool) {
 	switch {
 	case text == "" && required:
-		c.add("YDL-R004", field, "", "it is empty")
-	case len(text) > most:
-		c.add("YDL-R004", field, "", "it has %d bytes, want at most %d", len(text), most)
+		c.addf("YDL-R004", field, "", "it is empty")
+	case len(text) > maxText:
+		c.addf("YDL-R004", field, "", "it has %d bytes, want at most %d", len(text), maxText)
 	case !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		c.add("YDL-R004", field, "", "%.40q has control characters or is not UTF-8", text)
+		c.addf("YDL-R004", field, "", "%.40q has control characters or is not UTF-8", text)
 	}
 }
 
 func (c *checker) scope(r *Rule) {
-	c.text("method", r.Method, maxText, false)
-	c.text("caller", r.Caller, maxText, false)
-	c.text("tenant", r.Tenant, maxText, false)
+	c.text("method", r.Method, false)
+	c.text("caller", r.Caller, false)
+	c.text("tenant", r.Tenant, false)
 	if len(r.Header) > maxHeader {
-		c.add("YDL-R006", "header", "", "it has %d entries, want at most %d", len(r.Header), maxHeader)
+		c.addf("YDL-R006", "header", "", "it has %d entries, want at most %d", len(r.Header), maxHeader)
 	}
 	for key, value := range r.Header {
-		c.text("header", key, maxText, true)
-		c.text("header."+key, value, maxText, false)
+		c.text("header", key, true)
+		c.text("header."+key, value, false)
 	}
 }
 
@@ -214,7 +214,7 @@ func (c *checker) action(r *Rule) {
 	case r.Fallback != nil:
 		c.answer("fallback", r.Fallback)
 	case r.Switch != nil:
-		c.text("switch.name", r.Switch.Name, maxText, true)
+		c.text("switch.name", r.Switch.Name, true)
 	}
 	if r.Rollback != nil {
 		c.rollback(r)
@@ -223,23 +223,23 @@ func (c *checker) action(r *Rule) {
 
 func (c *checker) target(field string, t *Target) {
 	if *t == (Target{}) {
-		c.add("YDL-R007", field, "set addr, version, tag, group or zone", "it selects nothing")
+		c.addf("YDL-R007", field, "set addr, version, tag, group or zone", "it selects nothing")
 	}
 	for _, part := range t.parts() {
-		c.text(field+"."+part.name, part.value, maxText, false)
+		c.text(field+"."+part.name, part.value, false)
 	}
 }
 
 // number checks a number. NaN is out of every range.
 func (c *checker) number(field string, n, least, most float64) {
 	if !(n >= least && n <= most) {
-		c.add("YDL-R006", field, fmt.Sprintf("use %v to %v", least, most), "%v is out of range", n)
+		c.addf("YDL-R006", field, fmt.Sprintf("use %v to %v", least, most), "%v is out of range", n)
 	}
 }
 
 func (c *checker) duration(field string, d Duration, least, most time.Duration) {
 	if time.Duration(d) < least || time.Duration(d) > most {
-		c.add("YDL-R006", field, fmt.Sprintf("use %v to %v", least, most), "%v is out of range", d)
+		c.addf("YDL-R006", field, fmt.Sprintf("use %v to %v", least, most), "%v is out of range", d)
 	}
 }
 
@@ -258,7 +258,7 @@ func (c *checker) word(field, text string, words ...string) {
 	if near := nearest(text, words); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	c.add("YDL-R008", field, hint, "%.40q is unknown", text)
+	c.addf("YDL-R008", field, hint, "%.40q is unknown", text)
 }
 
 func (c *checker) disable(r *Rule) {
@@ -266,20 +266,20 @@ func (c *checker) disable(r *Rule) {
 	if d.To != nil {
 		c.target("disable.to", d.To)
 		if len(d.Except) > 0 {
-			c.add("YDL-R010", "disable.except", "make the scope of the rule smaller", "a rule that disables instances has no exceptions")
+			c.addf("YDL-R010", "disable.except", "make the scope of the rule smaller", "a rule that disables instances has no exceptions")
 		}
 	}
 	if len(d.Except) > maxExcept {
-		c.add("YDL-R006", "disable.except", "", "it has %d entries, want at most %d", len(d.Except), maxExcept)
+		c.addf("YDL-R006", "disable.except", "", "it has %d entries, want at most %d", len(d.Except), maxExcept)
 	}
 	for i, name := range d.Except[:min(len(d.Except), maxExcept)] {
-		c.text(fmt.Sprintf("disable.except[%d]", i), name, maxText, true)
+		c.text(fmt.Sprintf("disable.except[%d]", i), name, true)
 	}
 }
 
 func (c *checker) limit(l *Limit) {
 	if l.PerSecond == 0 && l.Concurrent == 0 {
-		c.add("YDL-R009", "limit", "set perSecond or concurrent", "it limits nothing")
+		c.addf("YDL-R009", "limit", "set perSecond or concurrent", "it limits nothing")
 	}
 	c.number("limit.perSecond", l.PerSecond, 0, 1e9)
 	c.number("limit.burst", float64(l.Burst), 0, 1e9)
@@ -291,9 +291,9 @@ func (c *checker) limit(l *Limit) {
 func (c *checker) hedge(h *Hedge) {
 	switch {
 	case h.After == 0 && h.Percentile == 0:
-		c.add("YDL-R009", "hedge", "set after or percentile", "it hedges nothing")
+		c.addf("YDL-R009", "hedge", "set after or percentile", "it hedges nothing")
 	case h.After != 0 && h.Percentile != 0:
-		c.add("YDL-R010", "hedge", "set one of after and percentile", "it has both")
+		c.addf("YDL-R010", "hedge", "set one of after and percentile", "it has both")
 	case h.After != 0:
 		c.duration("hedge.after", h.After, 100*time.Microsecond, time.Hour)
 	default:
@@ -303,7 +303,7 @@ func (c *checker) hedge(h *Hedge) {
 
 func (c *checker) breaker(b *Breaker) {
 	if b.Errors == 0 && b.Share == 0 {
-		c.add("YDL-R009", "breaker", "set errors or share", "it never opens")
+		c.addf("YDL-R009", "breaker", "set errors or share", "it never opens")
 	}
 	c.number("breaker.errors", float64(b.Errors), 0, 1e6)
 	c.number("breaker.share", b.Share, 0, 1)
@@ -315,20 +315,20 @@ func (c *checker) breaker(b *Breaker) {
 func (c *checker) fault(f *Fault) {
 	c.number("fault.percent", f.Percent, 0, 100)
 	if f.Percent > 0 && f.Percent < 0.01 {
-		c.add("YDL-R006", "fault.percent", "use at least 0.01", "%v is too small", f.Percent)
+		c.addf("YDL-R006", "fault.percent", "use at least 0.01", "%v is too small", f.Percent)
 	}
 	c.duration("fault.delay", f.Delay, 0, time.Hour)
 	c.duration("fault.jitter", f.Jitter, 0, time.Hour)
-	c.text("fault.message", f.Message, maxText, false)
+	c.text("fault.message", f.Message, false)
 	c.code("fault.code", f.Code)
 	if f.Lose != "" && f.Lose != "request" && f.Lose != "reply" {
 		c.word("fault.lose", f.Lose, "request", "reply")
 	}
 	switch {
 	case f.Code != "" && f.Lose != "":
-		c.add("YDL-R010", "fault", "set one of code and lose", "it has both")
+		c.addf("YDL-R010", "fault", "set one of code and lose", "it has both")
 	case f.Code == "" && f.Lose == "" && f.Delay == 0 && f.Jitter == 0:
-		c.add("YDL-R009", "fault", "set delay, code or lose", "it does nothing")
+		c.addf("YDL-R009", "fault", "set delay, code or lose", "it does nothing")
 	}
 }
 
@@ -358,28 +358,28 @@ var codes = func() map[string]yodel.Code {
 
 func (c *checker) answer(field string, a *Answer) {
 	c.code(field+".code", a.Code)
-	c.text(field+".message", a.Message, maxText, false)
+	c.text(field+".message", a.Message, false)
 	switch {
 	case len(a.Reply) > maxReply:
-		c.add("YDL-R003", field+".reply", fmt.Sprintf("use at most %d", maxReply), "it has %d bytes", len(a.Reply))
+		c.addf("YDL-R003", field+".reply", fmt.Sprintf("use at most %d", maxReply), "it has %d bytes", len(a.Reply))
 	case len(a.Reply) > 0 && !json.Valid(a.Reply):
-		c.add("YDL-R001", field+".reply", "", "it is not JSON")
+		c.addf("YDL-R001", field+".reply", "", "it is not JSON")
 	case field == "fallback" && a.Code != "":
-		c.add("YDL-R010", "fallback.code", "use a mock", "a fallback has a reply and no code")
+		c.addf("YDL-R010", "fallback.code", "use a mock", "a fallback has a reply and no code")
 	case a.Code != "" && len(a.Reply) > 0:
-		c.add("YDL-R010", field, "set one of reply and code", "it has both")
+		c.addf("YDL-R010", field, "set one of reply and code", "it has both")
 	case a.Code == "" && len(a.Reply) == 0:
-		c.add("YDL-R009", field, "set reply or code", "it has no reply")
+		c.addf("YDL-R009", field, "set reply or code", "it has no reply")
 	}
 }
 
 func (c *checker) rollback(r *Rule) {
 	b := r.Rollback
 	if r.Switch != nil {
-		c.add("YDL-R010", "rollback", "", "a switch does not act on calls")
+		c.addf("YDL-R010", "rollback", "", "a switch does not act on calls")
 	}
 	if b.Below <= 0 {
-		c.add("YDL-R006", "rollback.below", "use more than 0, and at most 100", "%v is out of range", b.Below)
+		c.addf("YDL-R006", "rollback.below", "use more than 0, and at most 100", "%v is out of range", b.Below)
 	} else {
 		c.number("rollback.below", b.Below, 0, 100)
 	}
@@ -394,7 +394,7 @@ func (c *checker) side(r *Rule, kind string) {
 	case r.Side == "" || r.Side == "client" && kind != "switch":
 	case r.Side == "server" && both:
 	case r.Side == "server" || kind == "switch":
-		c.add("YDL-R010", "side", "leave it empty", "a %s rule does not act on the %s alone", kind, r.Side)
+		c.addf("YDL-R010", "side", "leave it empty", "a %s rule does not act on the %s alone", kind, r.Side)
 	default:
 		c.word("side", r.Side, "client", "server")
 	}
@@ -406,9 +406,9 @@ const farthest = 10 * 365 * 24 * time.Hour
 func (c *checker) expiry(r *Rule, kind string) {
 	switch {
 	case r.Expires.IsZero() && slices.Contains([]string{"disable", "limit", "fault", "mock"}, kind):
-		c.warn("YDL-R022", "expires", "set an expiry, for example in 24h", "a %s rule never ends by itself", kind)
+		c.warnf("YDL-R022", "expires", "set an expiry, for example in 24h", "a %s rule never ends by itself", kind)
 	case !r.Expires.IsZero() && !r.Created.IsZero() && r.Expires.Sub(r.Created) > farthest:
-		c.add("YDL-R011", "expires", "use at most 10 years", "it is too late")
+		c.addf("YDL-R011", "expires", "use at most 10 years", "it is too late")
 	}
 }
 

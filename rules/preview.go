@@ -217,12 +217,12 @@ func (e *Effect) examine(rule *Rule, all []Rule) {
 		e.examineTarget(c, rule)
 	}
 	if e.Calls > 0 && e.Matched == 0 && rule.Switch == nil {
-		c.warn("YDL-R013", "method", "", "no call of the last minutes is %s", strings.TrimPrefix(rule.of(), "of "))
+		c.warnf("YDL-R013", "method", "", "no call of the last minutes is %s", strings.TrimPrefix(rule.of(), "of "))
 	}
 	for i := range all {
 		o := &all[i]
 		if o.ID != rule.ID && o.Kind() == rule.Kind() && rule.Switch == nil && o.Active(time.Now()) && o.of() == rule.of() && rule.Kind() != "weight" {
-			c.warn("YDL-R016", "", "remove one of them", "rule %s is of the same kind and has the same scope", o.ID)
+			c.warnf("YDL-R016", "", "remove one of them", "rule %s is of the same kind and has the same scope", o.ID)
 			break
 		}
 	}
@@ -239,15 +239,15 @@ func (e *Effect) examineTarget(c *checker, rule *Rule) {
 	field := rule.Kind() + ".to"
 	switch {
 	case selected == 0:
-		c.warn("YDL-R012", field, e.meant(rule.target()), "%s is none of the %d instances that run", rule.target(), len(e.Shares))
+		c.warnf("YDL-R012", field, e.meant(rule.target()), "%s is none of the %d instances that run", rule.target(), len(e.Shares))
 	case rule.Disable != nil && selected == len(e.Shares):
-		c.warn("YDL-R015", field, "", "all %d instances would be disabled", selected)
+		c.warnf("YDL-R015", field, "", "all %d instances would be disabled", selected)
 	case selected == 1 && rule.Canary != nil:
-		c.warn("YDL-R021", field, "", "%s is a single instance; no failover inside the canary", rule.target())
+		c.warnf("YDL-R021", field, "", "%s is a single instance; no failover inside the canary", rule.target())
 	}
 	for _, s := range e.Shares {
 		if s.Before > 0 && s.After > 3*s.Before && s.After-s.Before > 1 {
-			c.warn("YDL-R023", field, "raise the share in steps", "%s would get %.3g calls/s, now %.3g", s.Addr, s.After, s.Before)
+			c.warnf("YDL-R023", field, "raise the share in steps", "%s would get %.3g calls/s, now %.3g", s.Addr, s.After, s.Before)
 		}
 	}
 }

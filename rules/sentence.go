@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Sentence returns the rule in words, for example "Send 10 % of the calls of Shop to version v2."
+// Sentence returns the rule in words. An example is "Send 10 % of the calls of Shop to version v2."
+// for a canary.
 func (r *Rule) Sentence() string {
 	text := r.does() + "."
 	if r.Off {
@@ -133,10 +134,11 @@ func (r *Rule) of() string {
 	if r.Tenant != "" {
 		text += " for tenant " + r.Tenant
 	}
+	headers := make([]string, 0, len(r.Header))
 	for _, key := range slices.Sorted(maps.Keys(r.Header)) {
-		text += fmt.Sprintf(" with %s %q", key, r.Header[key])
+		headers = append(headers, fmt.Sprintf(" with %s %q", key, r.Header[key]))
 	}
-	return text
+	return text + strings.Join(headers, "")
 }
 
 // A part is a field of a Target.

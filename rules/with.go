@@ -109,7 +109,7 @@ func (r *Rules) Announce(ctx context.Context, service string, in yodel.Instance,
 	select {
 	case <-s.loaded:
 	default:
-		release := s.use()
+		release := s.use() //nolint:contextcheck // the goroutine serves all users of the service
 		s.load(ctx)
 		release()
 	}
@@ -232,7 +232,7 @@ type resolver struct {
 // Watch implements yodel.Resolver. When the rules change, it reports the instances again, so that
 // the client makes a new picker.
 func (r *resolver) Watch(ctx context.Context, update func([]yodel.Instance)) error {
-	release := r.service.use()
+	release := r.service.use() //nolint:contextcheck // the goroutine serves all users of the service
 	defer release()
 	r.service.load(ctx)
 	if r.inner == nil {

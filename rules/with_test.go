@@ -155,6 +155,16 @@ func (m *mall) works() bool {
 	return err == nil
 }
 
+// work reports whether n calls succeed.
+func (m *mall) work(n int) bool {
+	for range n {
+		if !m.works() {
+			return false
+		}
+	}
+	return true
+}
+
 func TestRulesMoveCalls(t *testing.T) {
 	m := newMall(t, nil)
 	v2 := rules.Target{Version: "v2"}
@@ -234,7 +244,7 @@ func TestRulesGovernCalls(t *testing.T) {
 		r := m.put(step.rule)
 		within(t, step.what, func() bool { return m.failsWith(step.id) })
 		m.remove(r)
-		within(t, "the end of "+step.what, func() bool { return m.works() && m.works() && m.works() && m.works() })
+		within(t, "the end of "+step.what, func() bool { return m.work(4) })
 	}
 	reply := json.RawMessage(`{"by":"mock"}`)
 	for _, side := range []string{"client", "server"} {
@@ -267,14 +277,7 @@ func TestTimeoutAndRetryRules(t *testing.T) {
 	m.v2.fail.Store(true)
 	within(t, "a call fails", func() bool { return !m.works() })
 	m.put(rules.Rule{Retry: &rules.Retry{Times: 3, Backoff: rules.Duration(time.Millisecond)}})
-	within(t, "retries", func() bool {
-		for range 5 {
-			if !m.works() {
-				return false
-			}
-		}
-		return true
-	})
+	within(t, "retries", func() bool { return m.work(5) })
 }
 
 func TestAHedgeRule(t *testing.T) {
@@ -298,14 +301,7 @@ func TestABreakerRule(t *testing.T) {
 	m := newMall(t, nil)
 	m.v2.fail.Store(true)
 	r := m.put(rules.Rule{Breaker: &rules.Breaker{Errors: 3, Open: rules.Duration(time.Hour)}})
-	within(t, "the breaker opens", func() bool {
-		for range 20 {
-			if !m.works() {
-				return false
-			}
-		}
-		return true
-	})
+	within(t, "the breaker opens", func() bool { return m.work(20) })
 	m.v2.fail.Store(false)
 	m.remove(r)
 	within(t, "the endpoint is ready without the breaker", func() bool { return m.share(50) > 0.3 })
@@ -383,4 +379,44 @@ func TestARuleIsRolledBack(t *testing.T) {
 		return
 	}
 	t.Error("the rule was not rolled back")
+}
+
+// A rule that has not changed keeps its state when another rule changes.
+func TestUnchangedRulesKeepTheirState(t *testing.T) {
+	m := newMall(t, nil)
+	r := m.put(rules.Rule{Side: "client", Limit: &rules.Limit{PerSecond: 0.001, Burst: 3}})
+	within(t, "the rule acts", func() bool { return m.failsWith("YDL3301") })
+	for i := range 5 {
+		other := m.put(rules.Rule{Timeout: &rules.Timeout{After: rules.Duration(time.Duration(i+1) * time.Second)}})
+		within(t, "the other rule acts", func() bool { m.works(); return stateOf(m.rules, other.ID).Hits > 0 })
+		if !m.failsWith("YDL3301") {
+			t.Fatal("the limit began anew")
+		}
+		m.remove(other)
+	}
+	if hits := stateOf(m.rules, r.ID).Hits; hits < 8 {
+		t.Errorf("the rule has %d hits", hits)
+	}
+}
+
+// A client whose service has no rules allocates nothing more for a call than a client without
+// package rules.
+func TestNoRulesAllocateNothing(t *testing.T) {
+	in := memory.New(nil)
+	shop := openShop(t, in, yodel.Instance{Version: "v1"})
+	count := func(r yodel.Resolver) float64 {
+		c := yodel.NewClient(r, nil)
+		defer c.Close()
+		within(t, "the client is ready", func() bool { return c.Ready(t.Context()) == nil })
+		arg, out := &order{}, &order{}
+		return testing.AllocsPerRun(200, func() {
+			if err := c.Call(t.Context(), string(buy), arg, out); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	plain, ruled := count(yodel.Static(shop.addr)), count(rules.With(in, nil).Service("Shop"))
+	if ruled > plain+0.5 {
+		t.Errorf("a call allocates %v times with rules, and %v times without", ruled, plain)
+	}
 }

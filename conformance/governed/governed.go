@@ -289,5 +289,7 @@ func Book(t *testing.T, r rules.Registry) {
 		t.Errorf("the history is %+v, %v", history, err)
 	}
 	stop()
-	<-ended
+	if err := <-ended; err != nil {
+		t.Errorf("the watch has ended with %v", err)
+	}
 }

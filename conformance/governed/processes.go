@@ -57,7 +57,7 @@ func Child(open Open) {
 		_, _ = io.Copy(io.Discard, os.Stdin) // the parent has ended, or wants the process to
 		cancel()
 	}()
-	err := error(nil)
+	var err error
 	if r := rules.With(open(os.Getenv(addrOf)), &rules.Options{Caller: "web"}); role == "client" {
 		err = runClient(ctx, r)
 	} else {
@@ -100,7 +100,10 @@ func (r report) calls() int { return r["ok"] + r["failed"] }
 func runClient(ctx context.Context, r *rules.Rules) error {
 	c := yodel.NewClient(r.Service(service), &yodel.ClientOptions{Timeout: 5 * time.Second, Idempotent: []string{string(buy)}})
 	defer c.Close()
-	for ctx.Err() == nil && c.Ready(ctx) != nil {
+	for ctx.Err() == nil {
+		if c.Ready(ctx) == nil {
+			break
+		}
 	}
 	var mu sync.Mutex
 	now := make(report)
