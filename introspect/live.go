@@ -25,7 +25,8 @@ type Live struct {
 	// Name is the name of the process in calls to others: yodel.ClientOptions.Name.
 	Name   string   `json:"name,omitempty"`
 	Series []Series `json:"series"`
-	// Left counts the series that were left out, because the memory for live data is used up.
+	// Left counts the series that were left out, because the memory for live data is used up, or
+	// because the reply would be too large.
 	Left    int     `json:"left,omitempty"`
 	Events  []Event `json:"events,omitempty"` // the oldest first
 	Process Process `json:"process"`

@@ -142,7 +142,6 @@ func (a *active) answer(_ context.Context, call *yodel.Call, _ error) (any, erro
 type chain struct {
 	service *service
 	side    string
-	caller  string // of a client
 	kinds   []string
 	next    yodel.Handler
 	ep      *yodel.Endpoint // the endpoint whose attempts pass through the chain; may be nil
@@ -205,8 +204,6 @@ func (c *chain) build(t *table) *built {
 // concerns reports whether a rule may act in this chain.
 func (c *chain) concerns(a *active) bool {
 	switch {
-	case c.side == "client" && a.Caller != "" && !like(a.Caller, c.caller):
-		return false
 	case a.target() != nil: // the chain counts the attempts for the rule's Rollback
 		if c.ep == nil || a.Rollback == nil {
 			return false
@@ -267,7 +264,7 @@ type node struct {
 // do applies the rule to calls in its scope.
 func (n *node) do(ctx context.Context, call *yodel.Call) error {
 	a := n.rule
-	if !a.matches(call, n.chain.callerOf(call)) {
+	if !a.matches(call) {
 		if n.other != nil {
 			return n.other(ctx, call)
 		}
@@ -284,11 +281,4 @@ func (n *node) do(ctx context.Context, call *yodel.Call) error {
 		call.Note("rules", a.note)
 	}
 	return err
-}
-
-func (c *chain) callerOf(call *yodel.Call) string {
-	if c.side == "client" {
-		return c.caller
-	}
-	return callerOf(call)
 }

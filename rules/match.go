@@ -52,9 +52,12 @@ func (a *active) injected() uint64 {
 	return a.injector.Rules()[0].Injected
 }
 
-// matches reports whether a call is in the scope of the rule. Caller is the name of the process
-// that makes the call.
-func (a *active) matches(call *yodel.Call, caller string) bool {
+// matches reports whether a call is in the scope of the rule.
+func (a *active) matches(call *yodel.Call) bool {
+	caller := ""
+	if a.Caller != "" || a.Disable != nil {
+		caller = callerOf(call)
+	}
 	if a.Method != "" && !like(a.Method, methodFor(a.Method, call.Method)) ||
 		a.Caller != "" && !like(a.Caller, caller) || a.Tenant != "" && !like(a.Tenant, call.Tenant) {
 		return false
@@ -168,14 +171,13 @@ func (a *active) ended(err error) {
 	}
 }
 
-// callerKey is the metadata of a connection that names the calling process.
-const callerKey = "yodel-caller"
-
-// callerOf returns the name of the process that has made a call which a server executes.
+// callerOf returns the name of the process that has made a call: ClientOptions.Name there.
 func callerOf(call *yodel.Call) string {
-	peer := call.Peer()
-	if peer == nil {
-		return ""
+	if peer := call.Peer(); peer != nil {
+		return peer.Name
 	}
-	return peer.Metadata[callerKey]
+	if c := call.Client(); c != nil {
+		return c.Name()
+	}
+	return ""
 }

@@ -26,13 +26,13 @@ type decision struct {
 }
 
 // decide returns the decision for a call.
-func decide(rules []*active, call *yodel.Call, caller string) (d decision) {
+func decide(rules []*active, call *yodel.Call) (d decision) {
 	for i, a := range rules {
-		if !a.matches(call, caller) {
+		if !a.matches(call) {
 			continue
 		}
 		d.matched |= 1 << i
-		if a.Canary != nil && a.Canary.draws(a.ID, call, caller) {
+		if a.Canary != nil && a.Canary.draws(a.ID, call) {
 			d.hit |= 1 << i
 		}
 	}
@@ -43,14 +43,14 @@ func decide(rules []*active, call *yodel.Call, caller string) (d decision) {
 const drawSteps = 10_000
 
 // draws reports whether the canary takes a call.
-func (c *Canary) draws(id string, call *yodel.Call, caller string) bool {
+func (c *Canary) draws(id string, call *yodel.Call) bool {
 	share := uint64(math.Round(c.Percent * (drawSteps / 100)))
 	by := ""
 	switch header, isHeader := strings.CutPrefix(c.By, "header:"); {
 	case isHeader:
 		by = call.Metadata[header]
 	case c.By == "caller":
-		by = caller
+		by = callerOf(call)
 	case c.By == "tenant":
 		by = call.Tenant
 	case c.By == "key":
@@ -150,7 +150,7 @@ func (c *client) balance(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.P
 	if t != nil {
 		concerned = t.routing
 	}
-	if concerned = c.concerning(concerned); len(concerned) == 0 {
+	if len(concerned) == 0 {
 		c.last = nil
 		return base
 	}
@@ -161,16 +161,6 @@ func (c *client) balance(endpoints []*yodel.Endpoint, last yodel.Picker) yodel.P
 		return &learner{p, l}
 	}
 	return p
-}
-
-// concerning returns the rules that may concern calls of this process.
-func (c *client) concerning(rules []*active) (concerned []*active) {
-	for _, a := range rules {
-		if a.Caller == "" || like(a.Caller, c.service.of.caller) {
-			concerned = append(concerned, a)
-		}
-	}
-	return concerned
 }
 
 // release makes endpoints ready again that the breaker of a rule has left when the rule ended.
@@ -219,7 +209,7 @@ const maxChoices = 256
 
 // Pick implements yodel.Picker.
 func (p *routed) Pick(call *yodel.Call) *yodel.Endpoint {
-	d := decide(p.rules, call, p.client.service.of.caller)
+	d := decide(p.rules, call)
 	if d.matched == 0 {
 		return pickOf(p.base, call)
 	}
@@ -274,7 +264,7 @@ func (p *routed) Verdict(call *yodel.Call, ep, picked *yodel.Endpoint) string {
 		to = picked.Instance()
 	}
 	for _, a := range p.rules {
-		if !a.matches(call, p.client.service.of.caller) {
+		if !a.matches(call) {
 			continue
 		}
 		selected, taken := a.target().selects(&in), a.target().selects(&to)

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,7 +44,7 @@ type Registry interface {
 type Rules struct {
 	registry Registry
 	opts     Options
-	caller   string // the name of this process
+	caller   atomic.Pointer[string] // the name of this process as a caller; nil before its first client
 	book     *Book
 	ruled    atomic.Int64 // services with rules that act
 	services sync.Map     // of *service, by name
@@ -67,7 +66,6 @@ func With(r Registry, o *Options) *Rules {
 	if rules.opts.Logger == nil {
 		rules.opts.Logger = slog.Default()
 	}
-	rules.caller = cmp.Or(rules.opts.Caller, filepath.Base(os.Args[0]))
 	return rules
 }
 
@@ -211,7 +209,10 @@ func (r *Rules) Switch(service, name string, otherwise bool) bool {
 // Rules returns the rules that this process knows, sorted by service and ID, with their counters.
 // The built-in method yodel.Rules of a server that is announced in r returns the same.
 func (r *Rules) Rules() introspect.Rules {
-	all, now := introspect.Rules{Name: r.caller, Rules: []introspect.RuleState{}}, time.Now()
+	all, now := introspect.Rules{Rules: []introspect.RuleState{}}, time.Now()
+	if name := r.caller.Load(); name != nil {
+		all.Name = *name
+	}
 	r.services.Range(func(_, s any) bool {
 		all.Rules = append(all.Rules, s.(*service).states(now)...) //nolint:forcetypeassert // nothing else is in it
 		return true
@@ -308,22 +309,16 @@ func (r *resolver) AmendClient(o *yodel.ClientOptions) *yodel.ClientOptions {
 	opts.Timeout = 0 // the chain of the calls has it
 	opts.Middleware = slices.Concat([]yodel.Middleware{func(next yodel.Handler) yodel.Handler {
 		plain := timeout.After(limit)(next)
-		return (&chain{service: s, side: "client", caller: s.of.caller, kinds: callKinds, next: next, plain: plain, timeout: limit}).do
+		return (&chain{service: s, side: "client", kinds: callKinds, next: next, plain: plain, timeout: limit}).do
 	}}, opts.Middleware)
 	on := func(kinds []string) yodel.EndpointMiddleware {
 		return func(ep *yodel.Endpoint, next yodel.Handler) yodel.Handler {
-			return (&chain{service: s, side: "client", caller: s.of.caller, kinds: kinds, next: next, plain: next, ep: ep}).do
+			return (&chain{service: s, side: "client", kinds: kinds, next: next, plain: next, ep: ep}).do
 		}
 	}
 	opts.EndpointMiddleware = slices.Concat([]yodel.EndpointMiddleware{on(attemptKinds)}, opts.EndpointMiddleware, []yodel.EndpointMiddleware{on(faultKinds)})
-	metadata := maps.Clone(opts.ConnMetadata)
-	if metadata == nil {
-		metadata = make(yodel.Metadata)
-	}
-	if metadata[callerKey] == "" {
-		metadata[callerKey] = s.of.caller
-	}
-	opts.ConnMetadata = metadata
+	name := cmp.Or(opts.Name, filepath.Base(os.Args[0]))
+	s.of.caller.CompareAndSwap(nil, &name)
 	return &opts
 }
 

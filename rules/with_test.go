@@ -93,9 +93,13 @@ func newMall(t *testing.T, o *yodel.ClientOptions) *mall {
 	t.Helper()
 	registry := memory.New(nil)
 	m := &mall{t: t, book: open(t, registry)}
-	m.rules = rules.With(registry, &rules.Options{Caller: "web"})
+	m.rules = rules.With(registry, nil)
 	m.v1 = openShop(t, m.rules, yodel.Instance{Version: "v1"})
 	m.v2 = openShop(t, m.rules, yodel.Instance{Version: "v2", Tags: []string{"gray"}})
+	if o == nil {
+		o = &yodel.ClientOptions{}
+	}
+	o.Name = "web"
 	m.client = yodel.NewClient(m.rules.Service("Shop"), o)
 	t.Cleanup(m.client.Close)
 	seen := make(map[string]bool)

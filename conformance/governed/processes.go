@@ -58,7 +58,7 @@ func Child(open Open) {
 		cancel()
 	}()
 	var err error
-	if r := rules.With(open(os.Getenv(addrOf)), &rules.Options{Caller: "web"}); role == "client" {
+	if r := rules.With(open(os.Getenv(addrOf)), nil); role == "client" {
 		err = runClient(ctx, r)
 	} else {
 		err = runServer(ctx, r, role)
@@ -98,7 +98,7 @@ func (r report) merge(other report) {
 func (r report) calls() int { return r["ok"] + r["failed"] }
 
 func runClient(ctx context.Context, r *rules.Rules) error {
-	c := yodel.NewClient(r.Service(service), &yodel.ClientOptions{Timeout: 5 * time.Second, Idempotent: []string{string(buy)}})
+	c := yodel.NewClient(r.Service(service), &yodel.ClientOptions{Name: "web", Timeout: 5 * time.Second, Idempotent: []string{string(buy)}})
 	defer c.Close()
 	for ctx.Err() == nil {
 		if c.Ready(ctx) == nil {
