@@ -24,8 +24,9 @@ var layers = map[string]struct {
 	"internal":  {[]string{"internal"}, false, "internal/* imports only internal/* and the standard library"},
 	"yodeltest": {[]string{"root", "messages"}, false, "yodeltest imports only the root and the standard library"},
 	"plug-in":   {[]string{"root", "messages"}, true, "plug-ins import only the root"},
-	"program":   {[]string{"root", "messages", "plug-in", "yodeltest", "program"}, true, "programs import what users can"},
-	"measure":   {[]string{"root", "messages", "internal", "plug-in", "yodeltest", "measure"}, true, "nothing imports a program"},
+	"compound":  {[]string{"root", "messages", "plug-in"}, false, "compounds of plug-ins import only plug-ins and the root"},
+	"program":   {[]string{"root", "messages", "plug-in", "compound", "yodeltest", "program"}, true, "programs import what users can"},
+	"measure":   {[]string{"root", "messages", "internal", "plug-in", "compound", "yodeltest", "measure"}, true, "nothing imports a program"},
 }
 
 // The layers of the folders at the top. A folder that is not listed is a plug-in or a family of
@@ -39,7 +40,8 @@ var layerOfFolder = map[string]string{
 	"cmd":         "program",
 	"console":     "program",
 	"examples":    "program",
-	"recommended": "program",
+	"recommended": "compound",
+	"rules":       "compound",
 	"conformance": "measure", // may look into internal/*
 	"bench":       "measure",
 }
@@ -194,6 +196,9 @@ func TestImportRuleCatchesViolations(t *testing.T) {
 		{"examples/hello/server", module + "/middleware/retry", ""},
 		{"examples/hello/server", module + "/internal/wire", "examples/hello/server imports internal/wire: programs import what users can"},
 		{"cmd/yodel", module + "/console", ""},
+		{"cmd/yodel", module + "/rules", ""},
+		{"rules", module + "/middleware/retry", ""},
+		{"middleware/retry", module + "/rules", "middleware/retry imports rules: plug-ins import only the root"},
 		{"conformance/runner", module + "/internal/wire", ""},
 	}
 	for _, test := range tests {

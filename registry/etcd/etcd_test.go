@@ -16,6 +16,7 @@ import (
 
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/conformance/fleet"
+	"github.com/yodel-rpc/yodel/conformance/governed"
 	"github.com/yodel-rpc/yodel/internal/realserver"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/etcd"
@@ -23,6 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	governed.Child(opened)
 	fleet.Follow(func(addr string) fleet.Client { return etcd.New(addr, nil) })
 	yodeltest.VerifyNoLeaks(m)
 }

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package governed
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel/rules"
+)
+
+// A Registry is one to try.
+type Registry struct {
+	Addr string
+	Open Open
+	// Restart restarts its server. Nil for a registry without a server.
+	Restart func()
+}
+
+// A world is the processes of a test.
+type world struct {
+	t        *testing.T
+	registry Registry
+	book     *rules.Book
+	v1, v2   *process
+	addr     string // of v2
+	client   *process
+	slowest  time.Duration // the longest time until a rule acted
+}
+
+func newWorld(t *testing.T, r Registry) *world {
+	t.Helper()
+	book, err := rules.Open(r.Open(r.Addr))
+	must(t, err)
+	w := &world{t: t, registry: r, book: book}
+	w.v1, _ = startServer(t, "v1", r.Addr, "127.0.0.1:0")
+	w.v2, w.addr = startServer(t, "v2", r.Addr, "127.0.0.1:0")
+	w.client = start(t, "client", r.Addr, "")
+	w.until("both versions get calls", 20*time.Second, both)
+	return w
+}
+
+// next returns the next report of the client.
+func (w *world) next() report {
+	w.t.Helper()
+	var r report
+	if !w.client.lines.Scan() {
+		w.t.Fatal("the client has ended")
+	}
+	must(w.t, json.Unmarshal(w.client.lines.Bytes(), &r))
+	return r
+}
+
+// until waits for three reports in a row that together meet a condition.
+func (w *world) until(what string, patience time.Duration, condition func(r report) bool) time.Duration {
+	w.t.Helper()
+	began := time.Now()
+	var last [3]report
+	for n := 0; time.Since(began) < patience; n++ {
+		last[n%3] = w.next()
+		sum := make(report)
+		for _, r := range last {
+			sum.merge(r)
+		}
+		if n >= 2 && condition(sum) {
+			return time.Since(began)
+		}
+	}
+	w.t.Fatalf("not within %v: %s; the last reports: %v", patience, what, last)
+	return 0
+}
+
+// soon is until for rules, which have to act within 2 s.
+func (w *world) soon(what string, condition func(r report) bool) {
+	w.t.Helper()
+	w.slowest = max(w.slowest, w.until(what, 2*time.Second, condition))
+}
+
+func (w *world) put(r rules.Rule) rules.Rule {
+	w.t.Helper()
+	r.Service, r.Author, r.Reason = service, "ann", "a test"
+	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
+	defer cancel()
+	stored, err := w.book.Put(ctx, r)
+	must(w.t, err)
+	return stored
+}
+
+func (w *world) remove(r rules.Rule) {
+	w.t.Helper()
+	must(w.t, w.book.Remove(w.t.Context(), service, r.ID, "ann", "done"))
+}
+
+// The conditions of reports.
+func both(r report) bool { return r["failed"] == 0 && share(r) > 0.3 && share(r) < 0.7 }
+
+func share(r report) float64 { return float64(r["v2"]) / float64(max(r.calls(), 1)) }
+
+func only(key string) func(report) bool {
+	return func(r report) bool { return r.calls() > 10 && r[key] == r.calls() }
+}
+
+func some(key string) func(report) bool { return func(r report) bool { return r[key] > 2 } }
+
+// EveryKind shows that every kind of rule moves the calls of other processes within 2 s, and that
+// its end does.
+func EveryKind(t *testing.T, r Registry) {
+	w := newWorld(t, r)
+	v2 := rules.Target{Version: "v2"}
+	second := rules.Duration(time.Second)
+	for _, step := range []struct {
+		what  string
+		rules []rules.Rule // the last one is under test
+		shown func(r report) bool
+	}{
+		{"weight", []rules.Rule{{Weight: &rules.Weight{To: v2, Percent: 10}}}, func(r report) bool { return share(r) > 0 && share(r) < 0.2 }},
+		{"canary", []rules.Rule{{Canary: &rules.Canary{To: v2, Percent: 10}}}, func(r report) bool { return share(r) > 0.01 && share(r) < 0.2 }},
+		{"route", []rules.Rule{{Caller: "web", Route: &rules.Route{To: rules.Target{Tag: "only-v2"}}}}, only("v2")},
+		{"disable an instance", []rules.Rule{{Disable: &rules.Disable{To: &rules.Target{Addr: w.addr}}}}, only("v1")},
+		{"disable a method", []rules.Rule{{Method: "Buy", Disable: &rules.Disable{}}}, only("YDL3601")},
+		{"disable a caller on servers", []rules.Rule{{Side: "server", Disable: &rules.Disable{Except: []string{"batch"}}}}, only("YDL3601")},
+		{"limit", []rules.Rule{{Limit: &rules.Limit{PerSecond: 20, By: "caller"}}}, some("YDL3301")},
+		{"timeout", []rules.Rule{{Side: "server", Fault: &rules.Fault{Delay: second}}, {Timeout: &rules.Timeout{After: second / 20}}}, some("YDL1004")},
+		{"retry", []rules.Rule{{Side: "server", Fault: &rules.Fault{Percent: 3, Lose: "request"}}, {Retry: &rules.Retry{Times: 4, Backoff: second / 1000}}},
+			func(r report) bool { return r["failed"] == 0 && r.calls() > 100 }},
+		{"hedge", []rules.Rule{{Side: "server", Fault: &rules.Fault{Percent: 1, Delay: second / 5}}, {Hedge: &rules.Hedge{After: second / 50}}},
+			func(r report) bool { return r["slow"]*200 < r.calls() }},
+		{"breaker", []rules.Rule{{Side: "server", Fault: &rules.Fault{Lose: "request"}}, {Breaker: &rules.Breaker{Errors: 3, Open: second}}},
+			func(r report) bool { return r["failed"] > 20 && r["YDL3511"]*4 < r["failed"] }}, // few calls meet the fault
+		{"fault", []rules.Rule{{Fault: &rules.Fault{Percent: 50, Code: "internal"}}}, some("YDL3511")},
+		{"mock", []rules.Rule{{Mock: &rules.Answer{Reply: json.RawMessage(`{"by":"mock"}`)}}}, only("mock")},
+		{"fallback", []rules.Rule{{Side: "server", Fault: &rules.Fault{Lose: "request"}}, {Fallback: &rules.Answer{Reply: json.RawMessage(`{"by":"mock"}`)}}}, only("mock")},
+		{"switch", []rules.Rule{{Switch: &rules.Switch{Name: "new", On: true}}}, some("switch")},
+	} {
+		var made []rules.Rule
+		for _, one := range step.rules {
+			made = append(made, w.put(one))
+		}
+		w.soon(step.what, step.shown)
+		for _, one := range made {
+			w.remove(one)
+		}
+		w.until("the end of "+step.what, 3*time.Second, func(r report) bool { return both(r) && r["switch"] == 0 && r["slow"] == 0 })
+	}
+	r.expires(w)
+	r.rollsBack(w)
+	t.Logf("the slowest rule acted after %v", w.slowest)
+}
+
+// expires shows that a rule ends by itself.
+func (Registry) expires(w *world) {
+	w.put(rules.Rule{Route: &rules.Route{To: rules.Target{Version: "v2"}}, Expires: time.Now().Add(2 * time.Second)})
+	w.soon("a rule that expires", only("v2"))
+	w.until("the rule has expired", 4*time.Second, both)
+}
+
+// rollsBack shows both ways back.
+func (Registry) rollsBack(w *world) {
+	r := w.put(rules.Rule{Route: &rules.Route{To: rules.Target{Version: "v2"}}})
+	w.soon("route", only("v2"))
+	must(w.t, w.book.Rollback(w.t.Context(), service, r.Revision-1, "bob", "undo"))
+	w.soon("an operator's rollback", both)
+	w.put(rules.Rule{ID: "bad", Fault: &rules.Fault{Percent: 50, Code: "internal"}, Rollback: &rules.Rollback{Below: 90, For: rules.Duration(time.Second)}})
+	w.soon("a fault", some("YDL3511"))
+	w.until("an automatic rollback", 6*time.Second, both)
+	history, err := w.book.History(w.t.Context(), service)
+	must(w.t, err)
+	if history[0].What != "auto-rollback" || history[0].Rule != "bad" || !history[0].After.Off {
+		w.t.Errorf("the history has %+v", history[0])
+	}
+}
+
+// Restarts shows that rules survive restarts of the registry, of a server and of a client.
+func Restarts(t *testing.T, r Registry) {
+	w := newWorld(t, r)
+	off := w.put(rules.Rule{Disable: &rules.Disable{To: &rules.Target{Addr: w.addr}}})
+	w.soon("disable", only("v1"))
+	if r.Restart != nil {
+		r.Restart()
+		w.until("after a restart of the registry", 5*time.Second, only("v1"))
+	}
+	w.v2.kill()
+	w.v2, _ = startServer(t, "v2", r.Addr, w.addr)
+	for range 20 { // 2 s
+		if last := w.next(); last["v2"] > 0 || last["failed"] > 0 {
+			t.Fatalf("after a restart of the server: %v", last)
+		}
+	}
+	w.client.stop()
+	w.client = start(t, "client", r.Addr, "")
+	for range 20 {
+		if last := w.next(); last["v2"] > 0 || last["failed"] > 0 {
+			t.Fatalf("after a restart of the client: %v", last)
+		}
+	}
+	must(t, w.book.Remove(t.Context(), service, off.ID, "ann", "done"))
+	w.until("the end of the rule", 10*time.Second, both) // a client may still wait to dial the server
+}
+
+// Changes makes many changes of rules while a client calls, and shows that none of its calls fails.
+func Changes(t *testing.T, r Registry, changes int) {
+	w := newWorld(t, r)
+	reports := make(chan report, 1)
+	stop := make(chan struct{})
+	go func() {
+		sum := make(report)
+		for {
+			select {
+			case <-stop:
+				reports <- sum
+				return
+			default:
+				sum.merge(w.next())
+			}
+		}
+	}()
+	began := time.Now()
+	for i := range changes {
+		one := rules.Rule{ID: fmt.Sprint("r", i%7)}
+		switch i % 7 {
+		case 0, 4:
+			one.Canary = &rules.Canary{To: rules.Target{Version: "v2"}, Percent: float64(i % 101)}
+		case 1:
+			one.Weight = &rules.Weight{To: rules.Target{Version: "v1"}, Percent: i % 300}
+		case 2:
+			one.Timeout = &rules.Timeout{After: rules.Duration(time.Duration(5+i%9) * time.Second)}
+		case 3:
+			one.Retry = &rules.Retry{Times: 1 + i%5}
+		case 5:
+			one.Limit = &rules.Limit{PerSecond: float64(100_000 + i)}
+		case 6:
+			one.Disable = &rules.Disable{To: &rules.Target{Version: fmt.Sprint("v", 1+i%2)}}
+		}
+		w.put(one)
+	}
+	took := time.Since(began)
+	close(stop)
+	sum := <-reports
+	t.Logf("%d changes in %v, %d calls: %v", changes, took.Round(time.Millisecond), sum.calls(), sum)
+	if sum["failed"] > 0 || sum["ok"] < 100 {
+		t.Errorf("calls were lost: %v", sum)
+	}
+	for i := range 7 {
+		must(t, w.book.Remove(t.Context(), service, fmt.Sprint("r", i), "ann", "done"))
+	}
+	w.soon("the end of the rules", both)
+}
+
+// Book shows that a registry keeps rules and their history, and reports changes.
+func Book(t *testing.T, r rules.Registry) {
+	book, err := rules.Open(r)
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	seen, ended := make(chan []rules.Rule, 100), make(chan error)
+	watching, stop := context.WithCancel(ctx)
+	go func() { ended <- book.Watch(watching, "a/b c", func(all []rules.Rule) { seen <- all }) }()
+	awaits := func(want int) {
+		t.Helper()
+		for {
+			select {
+			case all := <-seen:
+				if len(all) == want {
+					return
+				}
+			case <-ctx.Done():
+				t.Fatalf("the change to %d rules is not reported", want)
+			}
+		}
+	}
+	awaits(0)
+	one := rules.Rule{Service: "a/b c", Retry: &rules.Retry{Times: 2}, Author: "ann", Reason: "a test"}
+	for want := 1; want < 3; want++ {
+		_, err = book.Put(ctx, one)
+		must(t, err)
+		awaits(want)
+	}
+	all, err := book.List(ctx, "")
+	if err != nil || len(all) != 2 {
+		t.Errorf("the rules of all services are %v, %v", all, err)
+	}
+	must(t, book.Rollback(ctx, "a/b c", 0, "bob", "undo"))
+	awaits(0)
+	history, err := book.History(ctx, "a/b c")
+	if err != nil || len(history) != 4 || history[0].Revision != 4 || history[0].Author != "bob" {
+		t.Errorf("the history is %+v, %v", history, err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("the watch has ended with %v", err)
+	}
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package governed tries rules with processes: two servers of different versions and a client, each
+// a process of its own, and an operator who changes rules in a registry that all of them watch.
+package governed
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/rules"
+)
+
+// An Open opens the registry at addr as a process of its own does.
+type Open func(addr string) rules.Registry
+
+// The environment of a process.
+const (
+	roleOf    = "YODEL_GOVERNED_ROLE" // "client", or the version of a server
+	addrOf    = "YODEL_GOVERNED_ADDR" // of the registry
+	listensOn = "YODEL_GOVERNED_LISTEN"
+)
+
+// A reply is that of Shop.Buy: the version of the server that has executed it.
+type reply struct {
+	By string `json:"by"`
+}
+
+const (
+	service                            = "Shop"
+	buy     yodel.Method[reply, reply] = "Shop.Buy"
+	slow                               = 80 * time.Millisecond
+)
+
+// Child runs the process as a server or a client if its environment says so, and does not return
+// then. TestMain calls it first.
+func Child(open Open) {
+	role := os.Getenv(roleOf)
+	if role == "" {
+		return
+	}
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // the parent has ended, or wants the process to
+		cancel()
+	}()
+	var err error
+	if r := rules.With(open(os.Getenv(addrOf)), nil); role == "client" {
+		err = runClient(ctx, r)
+	} else {
+		err = runServer(ctx, r, role)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, role, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func runServer(ctx context.Context, r *rules.Rules, version string) error {
+	s := yodel.NewServer(&yodel.ServerOptions{
+		Registrars: []yodel.Registrar{r}, Instance: yodel.Instance{Version: version, Tags: []string{"only-" + version}}, AnnounceEvery: time.Second,
+	})
+	buy.Handle(s, func(context.Context, *reply) (*reply, error) { return &reply{By: version}, nil })
+	l, err := net.Listen("tcp", os.Getenv(listensOn))
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	return s.Serve(ctx, l)
+}
+
+// A report is what became of the calls of a client within a tenth of a second: how many were
+// answered by each version or failed with each error.
+type report map[string]int
+
+// merge adds the counts of another report.
+func (r report) merge(other report) {
+	for key, n := range other {
+		r[key] += n
+	}
+}
+
+// calls returns the number of calls.
+func (r report) calls() int { return r["ok"] + r["failed"] }
+
+func runClient(ctx context.Context, r *rules.Rules) error {
+	c := yodel.NewClient(r.Service(service), &yodel.ClientOptions{Name: "web", Timeout: 5 * time.Second, Idempotent: []string{string(buy)}})
+	defer c.Close()
+	for ctx.Err() == nil {
+		if c.Ready(ctx) == nil {
+			break
+		}
+	}
+	var mu sync.Mutex
+	now := make(report)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				one := callOnce(ctx, c)
+				mu.Lock()
+				now.merge(one)
+				mu.Unlock()
+			}
+		})
+	}
+	defer wg.Wait()
+	out := json.NewEncoder(os.Stdout)
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		mu.Lock()
+		last := now
+		now = make(report)
+		mu.Unlock()
+		if r.Switch(service, "new", false) {
+			last["switch"] = 1
+		}
+		if err := out.Encode(last); err != nil {
+			return err
+		}
+	}
+}
+
+// callOnce makes a call, and waits for a millisecond so that the machine has time for others.
+func callOnce(ctx context.Context, c *yodel.Client) report {
+	began, out := time.Now(), &reply{}
+	call := &yodel.Call{Method: string(buy), Args: &reply{}, Reply: out}
+	err := c.Do(ctx, call)
+	one := make(report)
+	if time.Since(began) > slow {
+		one["slow"]++
+	}
+	if err == nil {
+		one["ok"]++
+		one[out.By]++
+	} else if e, ok := errors.AsType[*yodel.Error](err); ok && ctx.Err() == nil {
+		one["failed"]++
+		one[e.ID]++
+	}
+	select {
+	case <-time.After(time.Millisecond):
+	case <-ctx.Done():
+	}
+	return one
+}
+
+// A process is one that the test has started.
+type process struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	lines *bufio.Scanner
+	ended chan struct{}
+	once  sync.Once
+}
+
+// start starts the test's own program in a role.
+func start(t testing.TB, role, registry, listen string) *process {
+	t.Helper()
+	p := &process{cmd: exec.CommandContext(context.Background(), os.Args[0]), ended: make(chan struct{})} //nolint:gosec // it is the test itself
+	p.cmd.Env = append(os.Environ(), roleOf+"="+role, addrOf+"="+registry, listensOn+"="+listen)
+	p.cmd.Stderr = os.Stderr
+	stdin, err := p.cmd.StdinPipe()
+	must(t, err)
+	stdout, err := p.cmd.StdoutPipe()
+	must(t, err)
+	p.stdin, p.lines = stdin, bufio.NewScanner(stdout)
+	must(t, p.cmd.Start())
+	t.Cleanup(p.stop)
+	return p
+}
+
+// stop ends the process gracefully.
+func (p *process) stop() {
+	p.once.Do(func() {
+		_ = p.stdin.Close()
+		for p.lines.Scan() {
+		}
+		_ = p.cmd.Wait() // it may have been killed
+	})
+}
+
+// kill ends the process at once.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	p.stop()
+}
+
+// startServer starts a server and returns its address.
+func startServer(t testing.TB, version, registry, listen string) (*process, string) {
+	t.Helper()
+	p := start(t, version, registry, listen)
+	if !p.lines.Scan() {
+		t.Fatalf("the server %s does not start: %v", version, p.lines.Err())
+	}
+	return p, p.lines.Text()
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
