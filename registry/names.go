@@ -48,7 +48,9 @@ func (s *service) Services(ctx context.Context) (asked string, known []string, e
 	}
 	names, err := lister.List(ctx, s.opts.Prefix+"/")
 	for _, name := range names {
-		known = append(known, unescape(name))
+		if !strings.Contains(name, "^") { // a folder of operators' records
+			known = append(known, unescape(name))
+		}
 	}
 	return s.name, known, err
 }
