@@ -143,7 +143,9 @@ func (f *collector) read(from reader, span time.Duration, last *snapshot, done c
 	began := time.Now()
 	view, err := from.Read(f.ctx)
 	s := &snapshot{View: view, took: time.Since(began), err: err}
-	if err != nil {
+	if err == nil {
+		complete(view)
+	} else {
 		s.View = nil
 		if last != nil {
 			s.View, s.took = last.View, last.took
@@ -154,4 +156,19 @@ func (f *collector) read(from reader, span time.Duration, last *snapshot, done c
 	f.last[span] = s
 	delete(f.busy, span)
 	close(done)
+}
+
+// complete marks traffic as known where an instance shares live data and has had no calls.
+func complete(v *fleet.View) {
+	for _, service := range v.Services {
+		known := false
+		for _, in := range service.Instances {
+			in.Traffic.Known = in.Traffic.Known || in.Live != nil
+			known = known || in.Traffic.Known
+		}
+		service.Traffic.Known = known
+		for i := range service.Methods {
+			service.Methods[i].Traffic.Known = known
+		}
+	}
 }

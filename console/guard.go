@@ -97,8 +97,8 @@ func find(list []ticket, token string) int {
 	return found
 }
 
-// errBadLogin is the error of a wrong token. The first one of a span is errLoudBadLogin, which goes to
-// the audit log: the others would fill it.
+// errBadLogin is the error of a wrong token. The first one of a span is errLoudBadLogin, which goes
+// to the audit log: the others would fill it.
 var errBadLogin, errLoudBadLogin = errors.New("bad login"), errors.New("first bad login of a minute")
 
 // enter exchanges a one-time token for a session. If there were too many bad logins, wait says when

@@ -153,7 +153,7 @@ function Request({ of, method }: { of: Of; method: Method }) {
 					</label>
 				)}
 				<button type="submit" disabled={!mayChange || busy || value === undefined || (guarded && confirm !== method.name)}>
-					{busy ? t("call.busy") : "▶ " + t("call")}
+					{busy ? t("call.busy") : t("call")}
 				</button>{" "}
 				<Copy text={`yodel call ${method.name} '${JSON.stringify(value ?? {})}'`} label={t("cli")} />
 				{!mayChange && <p class="dim">{t("readonly.why")}</p>}

@@ -23,7 +23,7 @@ export function Charts({ chart, events }: { chart: Chart; events: Event[] }) {
 	const { t } = useShell();
 	if (!chart.good.length) return <p class="dim">{t("chart.none")}</p>;
 	const codes = Object.entries(chart.codes ?? {});
-	const calls: Line[] = [{ name: t("chart.good"), points: chart.good, tone: "good" }, ...codes.map(([code, points], i) => ({ name: code, points, tone: "code" + (i % 4) }))];
+	const calls: Line[] = [{ name: t("chart.good"), points: chart.good, tone: "good" }, ...codes.map(([code, points], i) => ({ name: code, points: points.map((p) => p || null), tone: "code" + (i % 4) }))];
 	const latency: Line[] = [
 		{ name: "p50", points: chart.p50, tone: "p50" },
 		{ name: "p90", points: chart.p90, tone: "p90" },

@@ -8,7 +8,7 @@ import { en } from "./en";
 import { useShell } from "./state";
 import { age, clock } from "./ui";
 
-const signs: Record<string, string> = { "instance up": "↑", "instance down": "↓", "not ready": "▲", ready: "●", rule: "⚖", drain: "⏸", start: "▶" };
+const signs: Record<string, string> = { "instance up": "↑", "instance down": "↓", "not ready": "▲", ready: "●", rule: "⚖", drain: "‖", start: "▶" };
 
 export function Events({ events }: { events: Event[] }) {
 	const { t } = useShell();

@@ -73,7 +73,7 @@ export function InstanceScreen({ service, addr }: { service: string; addr: strin
 							</button>
 						)}
 						<Link class="button" to={href(["live"], { service, addr })}>
-							🔬 {t("tap")}
+							{t("tap")}
 						</Link>
 					</div>
 					{setting && <SetInstance service={service} instance={d.view} close={() => (setSetting(false), loaded.reload())} />}
@@ -176,7 +176,7 @@ function Conns({ d }: { d: Detail }) {
 		{ head: t("address"), cell: (c) => c.addr, text: (c) => c.addr },
 		{ head: t("direction"), cell: (c) => (c.side === "server" ? "← " + t("conn.in") : "→ " + t("conn.out")), text: (c) => c.side },
 		{ head: t("protocol"), cell: (c) => c.protocol, text: (c) => c.protocol },
-		{ head: "TLS", cell: (c) => (c.tls ? "🔒 TLS" : "–"), text: (c) => String(!!c.tls) },
+		{ head: "TLS", cell: (c) => (c.tls ? "TLS" : "–"), text: (c) => String(!!c.tls) },
 		{ head: t("inflight"), right: true, cell: (c) => c.open, text: (c) => c.open },
 		{ head: t("conn.bytes"), right: true, cell: (c) => `${bytes(c.bytesIn ?? 0)} / ${bytes(c.bytesOut ?? 0)}`, text: (c) => c.bytesIn },
 		{ head: t("since"), right: true, cell: (c) => age(t, c.since), text: (c) => c.since },

@@ -102,7 +102,7 @@ function Tap({ service }: { service: string }) {
 				<label>
 					<input type="checkbox" checked={!!failed} onChange={(e) => setFailed(e.currentTarget.checked ? "1" : "")} /> {t("live.failed")}
 				</label>
-				<button onClick={() => setStopped(!stopped)}>{stopped ? "▶ " + t("resume") : "⏸ " + t("pause")}</button>
+				<button onClick={() => setStopped(!stopped)}>{stopped ? "▶ " + t("resume") : "‖ " + t("pause")}</button>
 				<Link to={href(["samples"], { service })}>{t("samples")}</Link>
 			</div>
 			<p class="dim" role="status">

@@ -74,7 +74,10 @@ function App() {
 	const [refused, setRefused] = useState<Error | null>(null);
 	const t = translate(language);
 	useEffect(() => {
-		enter().then(setMe, setRefused);
+		const log = () => enter().then((user) => (setMe(user), setRefused(null)), setRefused);
+		log();
+		addEventListener("hashchange", log); // a login link that is opened in the same tab
+		return () => removeEventListener("hashchange", log);
 	}, []);
 	useEffect(() => {
 		document.documentElement.dataset.theme = theme;
@@ -109,7 +112,7 @@ function App() {
 					))}
 				</span>
 				<button class={"chip" + (paused ? " warn" : "")} onClick={() => setPaused(paused ? 0 : Date.now())}>
-					{paused ? "▶ " + t("paused", clock(paused)) : "⏸ " + t("pause")}
+					{paused ? "▶ " + t("paused", clock(paused)) : "‖ " + t("pause")}
 				</button>
 				<DataAge />
 				<button class="chip" title={t("theme")} aria-label={t("theme")} onClick={() => setTheme(theme === "dark" ? "light" : theme === "light" ? "system" : "dark")}>

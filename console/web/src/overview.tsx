@@ -2,6 +2,7 @@
 
 // S1: is anything wrong, where, and what has changed.
 
+import { useLayoutEffect } from "preact/hooks";
 import { useData, type Overview, type ServiceView } from "./api";
 import { href, useShell } from "./state";
 import { Copy, Empty, Link, ms, number, OK, percent, problemText, Spark, State, Wait } from "./ui";
@@ -33,6 +34,9 @@ export function OverviewScreen() {
 
 function Filled({ o }: { o: Overview }) {
 	const { t } = useShell();
+	useLayoutEffect(() => {
+		requestAnimationFrame(() => performance.mark("headline"));
+	}, []);
 	const wrong = o.services.filter((s) => s.problems?.length);
 	const names = wrong.slice(0, 2).map((s) => s.name);
 	const headline = wrong.length ? t("overview.wrong", wrong.length, o.services.length, names.join(", ") + (wrong.length > 2 ? " …" : "")) : t("overview.fine", o.services.length, o.rules);

@@ -253,6 +253,7 @@ function Preview({ e }: { e: Effect }) {
 }
 
 function Field({ name, kind, value, set, label }: { name: string; kind: Kind; value: unknown; set: (v: unknown) => void; label?: string }) {
+	const { t } = useShell();
 	const [json, setJson] = useState(value === undefined ? "" : JSON.stringify(value));
 	const change = (s: string) => {
 		setJson(s);
@@ -264,7 +265,7 @@ function Field({ name, kind, value, set, label }: { name: string; kind: Kind; va
 	};
 	return (
 		<label>
-			{label ?? name}
+			{label ?? t(`field.${name.split(".").pop() as "addr"}`)}
 			{kind === "bool" ? (
 				<input name={name} type="checkbox" checked={!!value} onChange={(e) => set(e.currentTarget.checked)} />
 			) : kind === "number" ? (

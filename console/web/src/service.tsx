@@ -35,7 +35,7 @@ export function ServiceScreen({ name }: { name: string }) {
 						<h1>{name}</h1>
 						<State of={s.view.state} />
 						<Link class="button" to={href(["call"], { service: name })}>
-							▶ {t("call")}
+							{t("call")}
 						</Link>
 						<Link class="button" to={href(["topology"], { focus: name })}>
 							{t("topology")}
@@ -161,7 +161,7 @@ function Methods({ s }: { s: Service }) {
 			head: "",
 			cell: (m) => (
 				<>
-					<Link to={href(["live"], { service: s.view.name, method: m.name })}>🔬 {t("tap")}</Link> <Link to={href(["call"], { service: s.view.name, method: m.name })}>▶ {t("call")}</Link>
+					<Link to={href(["live"], { service: s.view.name, method: m.name })}>{t("tap")}</Link> <Link to={href(["call"], { service: s.view.name, method: m.name })}>{t("call")}</Link>
 				</>
 			),
 		},

@@ -6,8 +6,6 @@ import { useData, type Overview, type ServiceView } from "./api";
 import { href, useParam, useShell } from "./state";
 import { Empty, numberColumns, problemText, Spark, State, Table, Wait, type Column } from "./ui";
 
-const badges: Record<string, string> = { weight: "⚖", canary: "🐤", route: "↪", disable: "⛔", limit: "🚦", timeout: "⏱", retry: "↻", hedge: "⇉", breaker: "⚡", fault: "💥", mock: "🎭", fallback: "🛟", switch: "🔘" };
-
 const filters: Record<string, (s: ServiceView) => boolean> = {
 	all: () => true,
 	unhealthy: (s) => !!s.problems?.length,
@@ -28,7 +26,7 @@ export function ServicesScreen() {
 		{ head: "", cell: (s) => <Spark points={s.spark} /> },
 		{ head: t("versions"), cell: (s) => <Versions of={s} />, text: (s) => s.versions?.map((v) => v.version).join(" ") },
 		{ head: t("callers"), right: true, cell: (s) => s.callers, text: (s) => s.callers },
-		{ head: t("rules"), cell: (s) => s.rules?.map((kind) => <span title={kind}>{badges[kind] ?? "⚖"} {kind} </span>), text: (s) => s.rules?.join(" ") },
+		{ head: t("rules"), cell: (s) => s.rules?.map((kind) => <span class="version">{kind}</span>), text: (s) => s.rules?.join(" ") },
 		{ head: t("problem"), cell: (s) => s.problems?.slice(0, 2).map((p) => <div class="wrap">{problemText(t, p)}</div>), text: (s) => s.problems?.map((p) => problemText(t, p)).join("; ") },
 	];
 	return (

@@ -2,7 +2,7 @@
 
 // S5: who calls whom. The layout is computed in one pass, so the same graph always looks the same.
 
-import { useMemo } from "preact/hooks";
+import { useLayoutEffect, useMemo } from "preact/hooks";
 import { useData, type Numbers } from "./api";
 import { go, href, useParam, useShell } from "./state";
 import { Empty, Link, ms, number, OK, Ms, Rate, Wait } from "./ui";
@@ -133,6 +133,10 @@ function selects(find: string, n: Node): boolean {
 function Picture({ g, focus, find, edge, setEdge }: { g: Graph; focus: string; find: string; edge: string; setEdge: (e: string) => void }) {
 	const { t } = useShell();
 	const shape = g.nodes.map((n) => n.id).join() + g.edges.map((e) => e.from + ">" + e.to).join();
+	const began = useMemo(() => performance.now(), [shape]);
+	useLayoutEffect(() => {
+		requestAnimationFrame(() => performance.measure("map", { start: began }));
+	}, [shape]);
 	const place = useMemo(() => layout(g.nodes, g.edges), [shape]);
 	const spots = [...place.values()];
 	const w = Math.max(...spots.map((p) => p.x)) + box.w + 8;
@@ -202,7 +206,7 @@ function EdgePanel({ e, close }: { e: Edge; close: () => void }) {
 			</dl>
 			{e.errors && Object.entries(e.errors).map(([code, rate]) => <p class="bad">{code}: {number(rate)}/s</p>)}
 			<p>
-				<Link to={href(["live"], { service: e.to, peer: caller })}>🔬 {t("tap")}</Link> <Link to={href(["samples"], { service: e.to })}>{t("samples")}</Link>{" "}
+				<Link to={href(["live"], { service: e.to, peer: caller })}>{t("tap")}</Link> <Link to={href(["samples"], { service: e.to })}>{t("samples")}</Link>{" "}
 				{me.rules && mayChange && <Link to={href(["rules"], { new: "limit", service: e.to, caller })}>{t("topology.limit")}</Link>}
 			</p>
 			<button class="small" onClick={close}>

@@ -83,7 +83,7 @@ const signs: Record<string, [string, string]> = {
 	warn: ["▲", "warn"],
 	ejected: ["▲", "warn"],
 	draining: ["▲", "warn"],
-	inactive: ["⏸", "warn"],
+	inactive: ["‖", "warn"],
 	broken: ["✖", "bad"],
 	bad: ["✖", "bad"],
 	down: ["✖", "bad"],
