@@ -192,3 +192,86 @@ func (b *browser) timing(expression string) float64 {
 	must(b.t, json.Unmarshal([]byte(b.eval(expression)), &n))
 	return n
 }
+
+// A user without a mouse makes a rule, sees what it would do, applies it, watches the traffic move,
+// and rolls it back.
+func TestBrowserChangesRulesByKeyboard(t *testing.T) {
+	b := newBrowser(t)
+	s := newShop(t)
+	c := newConsole(t, s, nil)
+	base := serveConsole(t, c)
+	b.enter(c, base, "Stock")
+	b.press("/")
+	b.write("Stock")
+	b.waitFor("Stock.Reserve")
+	b.press("Enter")
+	b.waitFor("Calls per second")
+
+	b.press("g", "r")
+	b.waitFor("No rules")
+	b.press("n") // the first kind of rule
+	b.tabTo(`.intents a[href*="new=canary"]`)
+	b.press("Enter")
+	b.waitFor("Only for these calls")
+	b.tabTo("select[name=service]")
+	b.write("S") // Stock
+	b.tabTo(`input[name="to.version"]`)
+	b.write("v2")
+	b.tabTo("input[name=percent]")
+	b.eval("document.activeElement.select()")
+	b.write("100")
+	b.waitFor("version v2")
+	eventually(t, "the preview has the instances", func() bool { return b.timing("document.querySelectorAll('[data-preview] tbody tr').length") == 3 })
+	b.shoot("rule-preview")
+	b.check("preview")
+	b.tabTo("input[name=reason]")
+	b.write("try v2")
+	b.tabTo("form.rule button[type=submit]")
+	b.press("Enter")
+	b.waitFor("History")
+	b.waitFor("try v2")
+
+	share := func(version string) float64 {
+		view, err := c.fleet.get(t.Context(), time.Minute)
+		must(t, err)
+		now, all := 0.0, 0.0
+		for _, in := range view.Service("Stock").Instances {
+			points := in.Traffic.Points
+			if len(points) == 0 {
+				continue
+			}
+			last := points[len(points)-1]
+			if all += last; in.Version == version {
+				now += last
+			}
+		}
+		return now / max(all, 1)
+	}
+	eventually(t, "all calls go to v2", func() bool { return share("v2") > 0.95 })
+	b.waitFor("applied by")
+	b.shoot("rule-applied")
+	b.check("rule applied")
+
+	b.tabTo("button[data-undo]")
+	b.press("Enter")
+	b.waitFor("Reason for going back")
+	b.tabTo("input[name=undoreason]")
+	b.write("v2 fails")
+	b.press("Enter")
+	b.waitFor("rollback")
+	eventually(t, "the calls are spread again", func() bool { return share("v1") > 0.5 })
+	b.waitFor("No rules")
+	b.shoot("rule-rolled-back")
+	b.check("rule rolled back")
+
+	b.press("g", "a")
+	b.waitFor("rules rolled back")
+	b.waitFor("try v2")
+	b.check("audit")
+	b.shoot("audit-rules")
+	b.press("g", "s")
+	b.waitFor("Attention")
+	b.press("j", "j", "Enter")
+	b.waitFor("Calls per second")
+	b.check("service by keyboard")
+}

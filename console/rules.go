@@ -22,8 +22,6 @@ import (
 
 // This file is screen S8, the rules.
 
-const statesMethod yodel.Method[inspect.Empty, introspect.Rules] = "yodel.Rules"
-
 // A ruleView is a rule as the list shows it.
 type ruleView struct {
 	rules.Rule
@@ -44,7 +42,7 @@ func (c *Console) ruleRoutes(read func(string, Role, func(*http.Request) (any, e
 	change("rules/rollback", Operator, c.rollback)
 }
 
-// errNoBook is the error without a registry that keeps rules.
+// bookOf returns the rules in the registry, or an error if it keeps none.
 func (c *Console) bookOf() (*rules.Book, error) {
 	if c.book == nil {
 		return nil, yodel.Errorf(yodel.Unimplemented, "this registry keeps no rules")
@@ -144,7 +142,7 @@ func (c *Console) applied(r *http.Request) (any, error) {
 				return nil, err
 			}
 			limited, cancel := context.WithTimeout(ctx, askTimeout)
-			found, err := statesMethod.Call(limited, client, &inspect.Empty{})
+			found, err := inspect.Rules.Call(limited, client, &inspect.Empty{})
 			cancel()
 			if err != nil {
 				continue // the process follows no rules

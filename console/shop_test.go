@@ -16,6 +16,7 @@ import (
 	"github.com/yodel-rpc/yodel"
 	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
+	"github.com/yodel-rpc/yodel/rules"
 )
 
 // order and receipt are the messages of the shop.
@@ -45,7 +46,7 @@ func newShop(t *testing.T) *shop {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	s := &shop{registry: memory.New(nil), stop: stop, addrs: make(map[string][]string)}
-	governed := s.registry
+	governed := rules.With(s.registry, &rules.Options{Logger: slog.New(slog.DiscardHandler)})
 	stock := yodel.NewClient(governed.Service("Stock"), &yodel.ClientOptions{Name: "orders"})
 	for _, version := range []string{"v1", "v1", "v2"} {
 		s.serve(t, ctx, governed, "Stock", version, func(server *yodel.Server) error {

@@ -28,4 +28,4 @@ const errors = sections
 	.map((s) => /^(YDL\d+): (.*)\n([^]*)$/.exec(s))
 	.filter((m) => m)
 	.map(([, id, title, text]) => ({ id, title, text: text.trim() }));
-writeFileSync(join(out, "errors.json"), JSON.stringify(errors) + "\n");
+writeFileSync(join(out, "errors.json"), "[\n" + errors.map((e) => JSON.stringify(e)).join(",\n") + "\n]\n");

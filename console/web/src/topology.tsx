@@ -64,7 +64,7 @@ export function TopologyScreen() {
 							{!g.edges.length && <Empty title={t("topology.idle", focus || t("services"))} why={t("topology.idle.why")} action={focus ? <Link class="button" to={href(["call"], { service: focus })}>{t("service.test")}</Link> : undefined} />}
 							{g.left > 0 && <p class="dim">{t("topology.left", g.left)}</p>}
 							<div class="graph">
-								<Picture g={g} focus={focus} find={find} edge={edge} setEdge={setEdge} />
+								<Picture g={g} focus={whole ? "" : focus} find={find} edge={edge} setEdge={setEdge} />
 								{chosen && <EdgePanel e={chosen} close={() => setEdge("")} />}
 							</div>
 						</>
@@ -143,7 +143,7 @@ function Picture({ g, focus, find, edge, setEdge }: { g: Graph; focus: string; f
 	const h = Math.max(...spots.map((p) => p.y)) + box.h + 8;
 	return (
 		<div class="scroll">
-			<svg class="map" width={w} height={h} viewBox={`-4 -4 ${w} ${h}`} data-nodes={g.nodes.length}>
+			<svg class={"map" + (focus ? "" : " fit")} width={w} height={h} viewBox={`-4 -4 ${w} ${h}`} data-nodes={g.nodes.length}>
 				{g.edges.map((e) => {
 					const a = place.get(e.from);
 					const b = place.get(e.to);
