@@ -6,11 +6,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	yodelhttp "github.com/yodel-rpc/yodel/protocol/http"
 	"github.com/yodel-rpc/yodel/registry/memory"
 )
 
@@ -274,4 +277,39 @@ func TestBrowserChangesRulesByKeyboard(t *testing.T) {
 	b.press("j", "j", "Enter")
 	b.waitFor("Calls per second")
 	b.check("service by keyboard")
+}
+
+// The console is served by a yodel server, on the port where it also takes calls.
+func TestBrowserOnTheServersOwnPort(t *testing.T) {
+	b := newBrowser(t)
+	s := newShop(t)
+	c := newConsole(t, s, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	server := yodel.NewServer(&yodel.ServerOptions{
+		Diagnostics: true, Registrars: []yodel.Registrar{s.registry}, Logger: slog.New(slog.DiscardHandler),
+		Protocols: []yodel.Protocol{yodelhttp.New(&yodelhttp.Options{Handler: c})},
+	})
+	must(t, server.Handle("Desk.Ask", func(q string) (string, error) { return "42", nil }))
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		must(t, c.Close())
+		stop()
+		must(t, <-served)
+	})
+	base := "http://" + l.Addr().String()
+	b.enter(c, base, "Desk")
+	b.open(base+"/live?service=Stock", "Watching 3 instances")
+	b.waitFor("Stock.Reserve")
+	b.check("live")
+	b.open(base+"/call?service=Desk&method=Desk.Ask&mode=json", "Arguments")
+	b.tabTo("form textarea")
+	b.eval("document.activeElement.select()")
+	b.write(`["?"]`)
+	b.tabTo("button[type=submit]")
+	b.press("Enter")
+	b.waitFor(`"42"`)
+	b.check("call")
 }

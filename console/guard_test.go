@@ -275,7 +275,7 @@ func TestAuditLogHasEveryChangeAndNoSecret(t *testing.T) {
 	must(t, err)
 	for _, want := range []string{
 		`"user":"ann","role":"admin"`, `"action":"login"`, `"action":"call","object":"Mail.Send"`, `"action":"instance"`, `"after":"weight 5"`, `"reason":"slow disk"`,
-		`"action":"rule"`, `"reason":"too many calls"`, `"action":"invite","object":"bob"`, `"action":"rollback"`, `"reason":"it was too low"`, `"action":"logout"`,
+		`"action":"rule"`, `"reason":"too many calls"`, `"action":"invite","object":"bob"`, `"action":"rollback","object":"Stock to revision 0","before":"Limit`, `"after":"no rules","reason":"it was too low"`, `"action":"logout"`,
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the audit log lacks %s", want)

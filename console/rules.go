@@ -269,10 +269,11 @@ func (c *Console) rollback(r *http.Request, user User) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	before := sentences(book.List(r.Context(), in.Service))
 	err = book.Rollback(r.Context(), in.Service, in.Revision, user.Name, in.Reason)
 	c.audit.add(r, user, entry{
-		Action: "rollback", Object: in.Service, Before: sentences(book.List(r.Context(), in.Service)), After: fmt.Sprintf("revision %d", in.Revision),
-		Reason: in.Reason, Result: resultOf(err),
+		Action: "rollback", Object: fmt.Sprintf("%s to revision %d", in.Service, in.Revision), Before: before,
+		After: sentences(book.List(r.Context(), in.Service)), Reason: in.Reason, Result: resultOf(err),
 	})
 	c.kept.forget()
 	return struct{}{}, ruleError(err)
@@ -281,7 +282,10 @@ func (c *Console) rollback(r *http.Request, user User) (any, error) {
 // sentences returns rules in words.
 func sentences(list []rules.Rule, err error) string {
 	if err != nil {
-		return ""
+		return "unknown: " + err.Error()
+	}
+	if len(list) == 0 {
+		return "no rules"
 	}
 	var out []string
 	for i := range list {

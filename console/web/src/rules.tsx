@@ -134,7 +134,7 @@ function RulePanel({ r, reload, close }: { r: Rule; reload: () => void; close: (
 				)}
 			</Wait>
 			{mayChange && (
-				<form onSubmit={remove}>
+				<form class="bar" onSubmit={remove}>
 					<Link class="button" to={href(["rules"], { edit: r.id, service: r.service })}>
 						{t("rules.edit")}
 					</Link>
