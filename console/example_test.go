@@ -4,9 +4,9 @@ package console_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
-	"log/slog"
 	"net"
 	"net/http"
 
@@ -19,11 +19,10 @@ import (
 func ExampleNew() {
 	r := memory.New(nil) // or etcd.New("10.0.0.1:2379", nil), consul.New("127.0.0.1:8500", nil) ...
 	// region mount
-	c, err := console.New(r, &console.Options{Environment: "staging", Audit: "", Logger: slog.New(slog.DiscardHandler)})
+	c, err := console.New(r, &console.Options{Environment: "staging"}) // c.Close() when the server has ended
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer c.Close()
 	server := yodel.NewServer(&yodel.ServerOptions{
 		Diagnostics: true,
 		Registrars:  []yodel.Registrar{r},
@@ -42,14 +41,14 @@ func ExampleNew() {
 	mux := http.NewServeMux()
 	mux.Handle("/ops/", http.StripPrefix("/ops", c))
 	// endregion mux
-	res, err := http.Get(link) //nolint:noctx // a browser would send Accept: text/html
+	res, err := http.Get(link)
 	if err == nil {
 		fmt.Println(res.StatusCode)
 		res.Body.Close()
 	}
 	http.DefaultClient.CloseIdleConnections()
 	stop()
-	if err := <-served; err != nil {
+	if err := errors.Join(<-served, c.Close()); err != nil {
 		log.Fatal(err)
 	}
 	// Output: 401

@@ -77,13 +77,13 @@ func (d *doors) init(tokens map[string]User) {
 }
 
 // admit adds a ticket to a list and returns its token. The oldest ticket goes if the list is full.
-func admit(list *[]ticket, bound int, user User, life time.Duration) (token, csrf string) {
-	token, csrf = rand.Text()+rand.Text(), rand.Text()
+func admit(list *[]ticket, bound int, user User, life time.Duration) (token string) {
+	token = rand.Text() + rand.Text()
 	if len(*list) >= bound {
 		*list = (*list)[1:]
 	}
-	*list = append(*list, ticket{hash(token), user, csrf, time.Now().Add(life)})
-	return token, csrf
+	*list = append(*list, ticket{hash(token), user, rand.Text(), time.Now().Add(life)})
+	return token
 }
 
 // find returns the index of a token in a list, or -1. It compares every ticket.
@@ -124,7 +124,7 @@ func (d *doors) enter(token string, from netip.Addr) (session string, user User,
 	}
 	user = d.links[i].user
 	d.links = append(d.links[:i:i], d.links[i+1:]...)
-	session, _ = admit(&d.sessions, maxSessions, user, sessionLife)
+	session = admit(&d.sessions, maxSessions, user, sessionLife)
 	return session, user, 0, nil
 }
 
@@ -134,8 +134,7 @@ func (d *doors) enter(token string, from netip.Addr) (session string, user User,
 func (c *Console) LoginLink(user User) string {
 	c.doors.mu.Lock()
 	defer c.doors.mu.Unlock()
-	token, _ := admit(&c.doors.links, maxLinks, user, linkLife)
-	return "/#login=" + token
+	return "/#login=" + admit(&c.doors.links, maxLinks, user, linkLife)
 }
 
 // cookieName has the port, because browsers share cookies among the ports of a host.
@@ -410,10 +409,13 @@ func refuse(w http.ResponseWriter, r *http.Request, status int, text string) {
 	if strings.HasPrefix(r.URL.Path, "/api/") {
 		h.Set("Content-Type", "application/json")
 		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(map[string]string{"error": text}) // the client may have gone
+		body, err := json.Marshal(map[string]string{"error": text})
+		if err == nil { // strings can be encoded
+			_, _ = w.Write(body) // the client may have gone
+		}
 		return
 	}
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = fmt.Fprintln(w, text) // the client may have gone
+	_, _ = fmt.Fprintln(w, text) //nolint:gosec // it is plain text, and the browser must not guess; the client may have gone
 }

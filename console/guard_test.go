@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -23,8 +24,8 @@ const adminToken = "admin-0123456789-0123456789-0123456789"
 
 // request is a request to a console, as a browser or a program sends it.
 type request struct {
-	method, path, body, accept string
-	header                     map[string]string
+	method, path, body string
+	header             map[string]string
 }
 
 // send sends a request and returns the status, the header and the body.
@@ -81,10 +82,8 @@ func TestConsoleRefusesCallersWithoutRole(t *testing.T) {
 	changes := []string{"instance", "call", "rules/preview", "rules/put", "rules/remove", "rules/rollback"}
 	json := map[string]string{"Content-Type": "application/json", "Origin": base}
 	with := func(k, v string) map[string]string {
-		out := map[string]string{k: v}
-		for k, v := range json {
-			out[k] = v
-		}
+		out := maps.Clone(json)
+		out[k] = v
 		return out
 	}
 	for _, path := range reads {
@@ -129,10 +128,7 @@ func TestConsoleRefusesForgedRequests(t *testing.T) {
 	as := login(t, c, base, User{"ann", Operator})
 	body := fmt.Sprintf(`{"service":"Stock","addr":%q,"state":"inactive","reason":"test"}`, s.addrs["Stock"][0])
 	change := func(edit func(h map[string]string)) int {
-		h := make(map[string]string)
-		for k, v := range as {
-			h[k] = v
-		}
+		h := maps.Clone(as)
 		edit(h)
 		status, _, _ := request{method: "POST", path: "/api/instance", body: body, header: h}.send(t, base)
 		return status
@@ -252,8 +248,7 @@ func TestAuditLogHasEveryChangeAndNoSecret(t *testing.T) {
 		return status, answer
 	}
 	eventually(t, "the methods are known", func() bool {
-		status, answer := post("call", `{"service":"Mail","method":"Mail.Send","args":["s3cret-argument"]}`)
-		t.Log(status, answer)
+		status, _ := post("call", `{"service":"Mail","method":"Mail.Send","args":["s3cret-argument"]}`)
 		return status == http.StatusOK
 	})
 	for _, change := range []struct{ path, body string }{

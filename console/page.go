@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"embed"
 	"fmt"
+	"io"
 	"net/http"
 	"path"
 	"slices"
@@ -106,12 +107,12 @@ func (c *Console) text(w http.ResponseWriter, r *http.Request, parts []string) {
 		t := table(&out, "INSTANCE\tSTATE\tVERSION\tREQ/S\tOK\tP50\tP99\tWHY")
 		for _, in := range service.Instances {
 			n := numbersOf(&in.Traffic)
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", in.Addr, in.State, in.Version, n, in.Why)
+			printf(t, "%s\t%s\t%s\t%s\t%s\n", in.Addr, in.State, in.Version, n, in.Why)
 		}
 		_ = t.Flush() // a buffer takes everything
 		t = table(&out, "\nMETHOD\tREQ/S\tOK\tP50\tP99")
 		for i := range service.Methods {
-			fmt.Fprintf(t, "%s\t%s\n", service.Methods[i].Name, numbersOf(&service.Methods[i].Traffic))
+			printf(t, "%s\t%s\n", service.Methods[i].Name, numbersOf(&service.Methods[i].Traffic))
 		}
 		_ = t.Flush() // as above
 	case parts[0] == "services":
@@ -148,16 +149,19 @@ func textOverview(out *bytes.Buffer, v *overview) {
 		for i, p := range s.Problems {
 			why[i] = p.String()
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d/%d\t%s\t%s\n", s.Name, s.State, s.Up, s.Total, s.numbers, strings.Join(why, "; "))
+		printf(t, "%s\t%s\t%d/%d\t%s\t%s\n", s.Name, s.State, s.Up, s.Total, s.numbers, strings.Join(why, "; "))
 	}
 	_ = t.Flush() // a buffer takes everything
 }
 
 func table(out *bytes.Buffer, head string) *tabwriter.Writer {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, head)
+	printf(t, "%s\n", head)
 	return t
 }
+
+// printf writes into a buffer, which takes everything.
+func printf(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
 
 // String returns the four columns of numbers, separated by tabs.
 func (n numbers) String() string {

@@ -49,7 +49,7 @@ func newShop(t *testing.T) *shop {
 	governed := rules.With(s.registry, &rules.Options{Logger: slog.New(slog.DiscardHandler)})
 	stock := yodel.NewClient(governed.Service("Stock"), &yodel.ClientOptions{Name: "orders"})
 	for _, version := range []string{"v1", "v1", "v2"} {
-		s.serve(t, ctx, governed, "Stock", version, func(server *yodel.Server) error {
+		s.serve(ctx, t, governed, "Stock", version, func(server *yodel.Server) error {
 			n := 0
 			return server.Handle("Stock.Reserve", func(_ context.Context, o *order) (*receipt, error) {
 				if n++; version == "v2" && n%3 == 0 {
@@ -59,14 +59,14 @@ func newShop(t *testing.T) *shop {
 			})
 		})
 	}
-	s.serve(t, ctx, governed, "Orders", "v1", func(server *yodel.Server) error {
+	s.serve(ctx, t, governed, "Orders", "v1", func(server *yodel.Server) error {
 		return server.Handle("Orders.Place", func(ctx context.Context, o *order) (*receipt, error) {
 			var r receipt
 			err := stock.Call(ctx, "Stock.Reserve", o, &r)
 			return &r, err
 		})
 	})
-	s.serve(t, ctx, governed, "Mail", "", func(server *yodel.Server) error {
+	s.serve(ctx, t, governed, "Mail", "", func(server *yodel.Server) error {
 		return server.Handle("Mail.Send", func(to string) (string, error) { return "sent to " + to, nil })
 	})
 	web := yodel.NewClient(governed.Service("Orders"), &yodel.ClientOptions{Name: "web"})
@@ -91,7 +91,7 @@ func newShop(t *testing.T) *shop {
 }
 
 // serve starts an instance of a service.
-func (s *shop) serve(t *testing.T, ctx context.Context, r yodel.Registrar, service, version string, handle func(*yodel.Server) error) {
+func (s *shop) serve(ctx context.Context, t *testing.T, r yodel.Registrar, service, version string, handle func(*yodel.Server) error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)

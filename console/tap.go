@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -63,7 +64,7 @@ func (c *Console) tap(w http.ResponseWriter, r *http.Request, _ User) {
 	defer c.watching.Done()
 	ctx, cancel := context.WithTimeout(r.Context(), tapLife)
 	defer cancel()
-	defer context.AfterFunc(c.ctx, cancel)()
+	defer context.AfterFunc(c.ctx, cancel)() //nolint:contextcheck // the end of the console ends the tap too
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
@@ -96,7 +97,7 @@ func (c *Console) stream(ctx context.Context, w http.ResponseWriter, service str
 	control := http.NewResponseController(w)
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
-	fmt.Fprintf(w, "event: open\ndata: %d\n\n", len(addrs))
+	_, _ = fmt.Fprintf(w, "event: open\ndata: %d\n\n", len(addrs)) // the flush finds out whether the page is gone
 	for {
 		// A page that does not read is given up.
 		_ = control.SetWriteDeadline(time.Now().Add(2 * heartbeat)) // some writers have none
@@ -112,12 +113,11 @@ func (c *Console) stream(ctx context.Context, w http.ResponseWriter, service str
 			}
 			_, err = fmt.Fprintf(w, "data: %s\n\n", line)
 		case why := <-failed:
-			line, _ := json.Marshal(why) // a string
-			_, err = fmt.Fprintf(w, "event: failed\ndata: %s\n\n", line)
+			_, err = fmt.Fprintf(w, "event: failed\ndata: %s\n\n", strings.NewReplacer("\n", " ", "\r", " ").Replace(why))
 		case <-beat.C:
 			_, err = fmt.Fprint(w, ": still here\n\n")
 		case <-ctx.Done():
-			fmt.Fprint(w, "event: end\ndata: \n\n")
+			_, _ = fmt.Fprint(w, "event: end\ndata: \n\n") // the page may be gone
 			return
 		}
 		if err != nil {

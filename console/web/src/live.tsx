@@ -66,7 +66,7 @@ function Tap({ service }: { service: string }) {
 		setStatus(t("live.connecting"));
 		const source = new EventSource(root + "api/tap?" + query);
 		source.addEventListener("open", (e) => setStatus((e as MessageEvent).data ? t("live.on", (e as MessageEvent).data) : ""));
-		source.addEventListener("failed", (e) => setStatus(JSON.parse((e as MessageEvent).data)));
+		source.addEventListener("failed", (e) => setStatus((e as MessageEvent).data));
 		source.addEventListener("end", () => (source.close(), setStopped(true), setStatus(t("live.ended"))));
 		source.onerror = () => (source.close(), setStopped(true), setStatus(t("live.lost")));
 		source.onmessage = (e) => {
