@@ -5,15 +5,18 @@ package console
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/yodel-rpc/yodel"
 	yodelhttp "github.com/yodel-rpc/yodel/protocol/http"
+	"github.com/yodel-rpc/yodel/registry"
 	"github.com/yodel-rpc/yodel/registry/memory"
 )
 
@@ -312,4 +315,52 @@ func TestBrowserOnTheServersOwnPort(t *testing.T) {
 	b.press("Enter")
 	b.waitFor(`"42"`)
 	b.check("call")
+}
+
+// flaky is a registry that fails while its error is set.
+type flaky struct {
+	*registry.Registry
+
+	failing atomic.Bool
+}
+
+func (f *flaky) Services(ctx context.Context) ([]string, error) {
+	if f.failing.Load() {
+		return nil, errors.New("registry 10.0.0.1:2379: connection refused")
+	}
+	return f.Registry.Services(ctx)
+}
+
+// While the registry is down, the pages show the last data and say why they have no newer. A viewer
+// sees no form.
+func TestBrowserWhileTheRegistryIsDown(t *testing.T) {
+	b := newBrowser(t)
+	s := newShop(t)
+	r := &flaky{Registry: s.registry}
+	c, err := New(r, &Options{Logger: slog.New(slog.DiscardHandler), Environment: "PROD"})
+	must(t, err)
+	base := serveConsole(t, c)
+	b.open(base+"/", "You are not logged in")
+	b.mu.Lock()
+	b.faults = nil // the status 401
+	b.mu.Unlock()
+	b.open(base+c.LoginLink(User{"vic", Viewer}), "Stock")
+	r.failing.Store(true)
+	b.waitFor("connection refused")
+	b.waitFor("The registry does not answer: 3 services")
+	b.check("overview")
+	b.shoot("registry-down")
+	b.open(base+"/registry", "connection refused")
+	b.check("registry")
+	b.open(base+"/checks", "connection refused")
+	b.check("checks")
+	r.failing.Store(false)
+	b.open(base+"/call?service=Stock&method=Stock.Reserve", "Your role, or the console, allows no changes.")
+	b.check("call of a viewer")
+	b.open(base+"/rules", "No rules")
+	if n := b.timing("document.querySelectorAll('main form, .intents').length"); n != 0 {
+		t.Errorf("a viewer sees %.0f forms of rules", n)
+	}
+	b.open(base+"/live?service=Stock", "needs the role operator")
+	b.check("live of a viewer")
 }

@@ -299,7 +299,7 @@ func (c *Console) pulse(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]any{"at": s.At}
+	out := map[string]any{"age": int(time.Since(s.At).Seconds())} // whole seconds
 	if s.err != nil {
 		out["err"] = errorText(s.err)
 	}

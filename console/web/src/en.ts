@@ -128,6 +128,7 @@ export const en = {
 	"overview.wrong": "{0} of {1} services need attention: {2}",
 	"overview.fine": "All {0} services are healthy, {1} rules active",
 	"overview.registry": "The registry cannot be read completely now: {0}",
+	"overview.blind": "The registry does not answer: {0} services as they were at {1}",
 	"overview.attention": "Needs attention",
 	"overview.nothing": "Nothing needs attention.",
 	"overview.more": "and {0} more",

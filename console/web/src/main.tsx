@@ -165,13 +165,13 @@ function App() {
 
 /** How old the shown data is. */
 function DataAge() {
-	const loaded = useData<{ at: string; err?: string }>("pulse", 2000);
+	const loaded = useData<{ age: number; err?: string }>("pulse", 1000);
 	const [, tick] = useState(0);
 	useEffect(() => {
 		const timer = setInterval(() => tick((n) => n + 1), 1000);
 		return () => clearInterval(timer);
 	}, []);
-	const seconds = loaded.data ? Math.max(0, Math.round((Date.now() - loaded.at) / 1000)) : null;
+	const seconds = loaded.data ? loaded.data.age + Math.max(0, Math.round((Date.now() - loaded.at) / 1000)) : null;
 	const bad = loaded.error || loaded.data?.err || (seconds !== null && seconds > 10);
 	return (
 		<span class={"pulse " + (bad ? "warn" : "good")} title={loaded.error?.message ?? loaded.data?.err ?? ""}>

@@ -5,7 +5,7 @@
 import { useLayoutEffect } from "preact/hooks";
 import { useData, type Overview, type ServiceView } from "./api";
 import { href, useShell } from "./state";
-import { Copy, Empty, Link, ms, number, OK, percent, problemText, Spark, State, Wait } from "./ui";
+import { clock, Copy, Empty, Link, ms, number, OK, percent, problemText, Spark, State, Wait } from "./ui";
 import { Events } from "./events";
 
 export function OverviewScreen() {
@@ -39,12 +39,12 @@ function Filled({ o }: { o: Overview }) {
 	}, []);
 	const wrong = o.services.filter((s) => s.problems?.length);
 	const names = wrong.slice(0, 2).map((s) => s.name);
-	const headline = wrong.length ? t("overview.wrong", wrong.length, o.services.length, names.join(", ") + (wrong.length > 2 ? " …" : "")) : t("overview.fine", o.services.length, o.rules);
+	const headline = o.err ? t("overview.blind", o.services.length, clock(o.at)) : wrong.length ? t("overview.wrong", wrong.length, o.services.length, names.join(", ") + (wrong.length > 2 ? " …" : "")) : t("overview.fine", o.services.length, o.rules);
 	const { totals } = o;
 	return (
 		<>
-			<h1 class={"headline " + (wrong.length ? "warn" : "good")} data-headline>
-				<span aria-hidden="true">{wrong.length ? "▲" : "●"}</span> {headline}
+			<h1 class={"headline " + (o.err || wrong.length ? "warn" : "good")} data-headline>
+				<span aria-hidden="true">{o.err || wrong.length ? "▲" : "●"}</span> {headline}
 			</h1>
 			{o.err && <div class="banner">{t("overview.registry", o.err)}</div>}
 			<div class="tiles">

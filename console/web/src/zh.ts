@@ -130,6 +130,7 @@ export const zh: Record<Key, string> = {
 	"overview.wrong": "{1} 个服务中有 {0} 个需要关注：{2}",
 	"overview.fine": "全部 {0} 个服务健康，{1} 条规则生效",
 	"overview.registry": "现在无法完整读取注册中心：{0}",
+	"overview.blind": "注册中心无应答：{0} 个服务，数据截至 {1}",
 	"overview.attention": "需要关注",
 	"overview.nothing": "没有需要关注的问题。",
 	"overview.more": "另有 {0} 个",
