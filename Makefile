@@ -12,12 +12,12 @@ RUN          :=
 FUZZTIME     := 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all test-timing lint microbench bench bench-full bench-wires bench-pair bench-check bench-test peer-test fuzz build-all alone chaos
+.PHONY: help console test test-all test-timing lint microbench bench bench-full bench-wires bench-pair bench-check bench-test peer-test fuzz build-all alone chaos
 
 # GOTEST runs the tests. CI replaces it by a runner that keeps the events.
 GOTEST := go test
 # These packages judge allocations, memory, time or speed, which the race detector changes: they run without it too.
-TIMED := . ./internal/mux ./internal/torture ./middleware/... ./balance ./recommended ./restart ./conformance/... ./compress/klauspost ./examples
+TIMED := . ./console ./internal/mux ./internal/torture ./middleware/... ./balance ./recommended ./restart ./conformance/... ./compress/klauspost ./examples
 # These need another system's server for nearly every test, and minutes to build. The attacks judge latencies, which the
 # tests of other packages change: test-timing runs them alone.
 SERVED := /(conformance/attacks|registry/etcd|registry/redis|registry/zookeeper|middleware/redis|examples/cluster)$$
@@ -46,6 +46,9 @@ chaos: ## keep registries from fleets for a minute at a time, and restart fleets
 	@for registry in etcd zookeeper; do \
 		(cd registry/$$registry && go test -v -run 'TestChaos|TestRollingRestart|TestManyInstances' -timeout 30m -fleet.long .) || exit 1; \
 	done
+
+console: ## build the front end of the console, which is embedded and committed: needs Node.js
+	cd console/web && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build
 
 microbench: ## run the root's benchmarks: BENCH is a pattern, BENCHTIME how long each runs
 	go test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem .

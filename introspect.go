@@ -23,11 +23,11 @@ func (s *Server) introspect() {
 	builtIn(s, "yodel.Info", func(*struct{}) *introspect.Info { return s.Info() })
 	diagnostic(s, "yodel.Stats", func(*struct{}) *introspect.Stats { return s.Stats() })
 	diagnostic(s, "yodel.Samples", s.Samples)
-	diagnostic(s, "yodel.Rules", s.rules)
 	diagnostic(s, "yodel.Live", s.Live)
 	diagnostic(s, "yodel.Conns", func(*struct{}) *introspect.Conns { return s.Conns() })
 	const tap Feed[introspect.TapQuery, introspect.Tapped] = "yodel.Tap"
 	s.addBuiltIn(string(tap), tap.method(s.serveTap))
+	diagnostic(s, "yodel.Rules", s.rules)
 	builtIn(s, "yodel.Health", func(*struct{}) *introspect.Health {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -101,7 +101,7 @@ type ServerOptions struct {
 	// method begins. For calls to peers, SlowAfter means the same as ClientOptions.SlowAfter.
 	// Default 1 s; if negative, no call is slow.
 	SlowAfter time.Duration
-	// Diagnostics lets callers read yodel.Stats, Samples, Rules, Live, Conns and Tap. These contain
+	// Diagnostics lets callers read yodel.Stats, Samples, Live, Conns, Tap and Rules. These contain
 	// the names and addresses of methods, peers and tenants, and the texts of errors. Middleware
 	// must authorize the callers, for example middleware/auth. The server then measures calls over
 	// time in at most 8 MiB, and also those of clients that its handlers use: see Server.Live.

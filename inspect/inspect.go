@@ -35,9 +35,6 @@ const (
 	// was to be explained. The records name peers and tenants and contain the texts of errors, so
 	// Samples answers only if ServerOptions.Diagnostics is set.
 	Samples yodel.Method[introspect.SamplesQuery, introspect.Samples] = "yodel.Samples"
-	// Rules returns the rules that the process follows, with their counters: see package rules. The
-	// rules name callers and services, so it answers only if ServerOptions.Diagnostics is set.
-	Rules yodel.Method[Empty, introspect.Rules] = "yodel.Rules"
 
 	// Live returns the calls of the last seconds, minutes or hours by method and caller, those that
 	// the server's handlers have made by method and endpoint, the last events, and the state of the
@@ -51,4 +48,7 @@ const (
 	// names them. It ends after ten minutes, and when the server drains. A server has at most 16
 	// open taps. Tap answers only if ServerOptions.Diagnostics is set.
 	Tap yodel.Feed[introspect.TapQuery, introspect.Tapped] = "yodel.Tap"
+	// Rules returns the rules that the process follows, with their counters: see package rules. The
+	// rules name callers and services, so it answers only if ServerOptions.Diagnostics is set.
+	Rules yodel.Method[Empty, introspect.Rules] = "yodel.Rules"
 )

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/yodel-rpc/yodel"
@@ -40,18 +41,28 @@ func (s *service) String() string {
 	return fmt.Sprintf("service %q in %s (keys %s…)", s.name, where, s.prefix)
 }
 
-// Services implements the optional method of yodel.Resolver.
-func (s *service) Services(ctx context.Context) (asked string, known []string, err error) {
-	lister, ok := s.store.(Lister)
+// Services returns the names of the services in the registry, sorted. It returns an error if the
+// store is not a Lister. It may omit names after the first few hundred, and may return names of
+// services that have no instance any more.
+func (r *Registry) Services(ctx context.Context) ([]string, error) {
+	lister, ok := r.store.(Lister)
 	if !ok {
-		return "", nil, fmt.Errorf("%T cannot list services", s.store)
+		return nil, fmt.Errorf("%T cannot list services", r.store)
 	}
-	names, err := lister.List(ctx, s.opts.Prefix+"/")
-	for _, name := range names {
-		if !strings.Contains(name, "^") { // a folder of operators' records
-			known = append(known, unescape(name))
+	folders, err := lister.List(ctx, r.opts.Prefix+"/")
+	var names []string
+	for _, folder := range folders {
+		if !strings.Contains(folder, "^") { // a folder of operators' records
+			names = append(names, unescape(folder))
 		}
 	}
+	slices.Sort(names)
+	return slices.Compact(names), err
+}
+
+// Services implements the optional method of yodel.Resolver.
+func (s *service) Services(ctx context.Context) (asked string, known []string, err error) {
+	known, err = s.Registry.Services(ctx)
 	return s.name, known, err
 }
 

@@ -5,6 +5,7 @@ package registry_test
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -187,5 +188,18 @@ func TestResolversOfOthersNameTheService(t *testing.T) {
 		if !ok || named.ServiceName() != test.want {
 			t.Errorf("%s: want %q", name, test.want)
 		}
+	}
+}
+
+func TestServicesOfARegistry(t *testing.T) {
+	r := memory.New(nil)
+	for _, service := range []string{"shop.Pay", "shop.Cart", "a/b"} {
+		must(t, r.Announce(t.Context(), service, yodel.Instance{Addr: "10.0.0.1:1"}, time.Minute))
+	}
+	must(t, registry.Override(t.Context(), r, "shop.Cart", "10.0.0.1:1", "inactive", 0))
+	names, err := r.Services(t.Context())
+	must(t, err)
+	if want := []string{"a/b", "shop.Cart", "shop.Pay"}; !slices.Equal(names, want) {
+		t.Errorf("got the services %q, want %q", names, want)
 	}
 }

@@ -47,21 +47,29 @@ func (q *query) Services(ctx context.Context) (asked string, known []string, err
 	if !ok {
 		return "", nil, errors.New("consul: services in the key-value store are not listed")
 	}
-	resp, err := q.registry.send(ctx, http.MethodGet, path("v1", "catalog", "services"), q.registry.there(url.Values{}), nil)
+	known, err = q.registry.Services(ctx)
+	return asked, known, err
+}
+
+// Services returns the names of the services in the catalog of Consul, sorted, including those that
+// other programs have registered.
+func (r *Registry) Services(ctx context.Context) ([]string, error) {
+	resp, err := r.send(ctx, http.MethodGet, path("v1", "catalog", "services"), r.there(url.Values{}), nil)
 	if err != nil {
-		return asked, nil, err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	var services map[string][]string
 	if err = json.NewDecoder(resp.Body).Decode(&services); err != nil {
-		return asked, nil, fmt.Errorf("consul: list services: %w", err)
+		return nil, fmt.Errorf("consul: list services: %w", err)
 	}
 	delete(services, "consul") // the service of Consul itself
+	var known []string
 	for _, name := range slices.Sorted(maps.Keys(services)) {
 		if plain, err := url.PathUnescape(name); err == nil {
 			name = plain
 		}
 		known = append(known, name)
 	}
-	return asked, known, nil
+	return known, nil
 }

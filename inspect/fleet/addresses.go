@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// Addresses returns a source for servers at fixed addresses, without a registry. Its Services asks
+// each server for its methods; client has the options of the clients that do so, and may be nil.
+// The result knows the services of a server when Services has returned.
+func Addresses(client *yodel.ClientOptions, addrs ...string) Source {
+	s := &addresses{addrs: addrs, services: make(map[string][]string)}
+	if client != nil {
+		s.client = *client
+	}
+	return s
+}
+
+type addresses struct {
+	addrs  []string
+	client yodel.ClientOptions
+
+	mu       sync.Mutex
+	services map[string][]string // the services of each address
+}
+
+// Services implements Source.
+func (s *addresses) Services(ctx context.Context) ([]string, error) {
+	errs := make([]error, len(s.addrs))
+	var wg sync.WaitGroup
+	for i, addr := range s.addrs {
+		wg.Go(func() { errs[i] = s.ask(ctx, addr) })
+	}
+	wg.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for _, of := range s.services {
+		names = append(names, of...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), errors.Join(errs...)
+}
+
+// ask finds out which services a server has. A server that does not answer keeps those that it had.
+func (s *addresses) ask(ctx context.Context, addr string) error {
+	o := s.client
+	c := yodel.NewClient(yodel.Static(addr), &o)
+	defer c.Close()
+	info, err := inspect.Info.Call(ctx, c, &inspect.Empty{})
+	if err != nil {
+		return fmt.Errorf("%s: %w", addr, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.services[addr] = Services(info)
+	return nil
+}
+
+// Services returns the services of a server, sorted, without the built-in one.
+func Services(info *introspect.Info) []string {
+	var names []string
+	for _, m := range info.Methods {
+		if name := ServiceOf(m.Name); name != "yodel" && !strings.HasPrefix(m.Name, "grpc.") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Service implements Source.
+func (s *addresses) Service(name string) yodel.Resolver { return &fixed{s, name} }
+
+// fixed resolves a service to the addresses whose servers have it.
+type fixed struct {
+	of   *addresses
+	name string
+}
+
+// Watch implements yodel.Resolver.
+func (f *fixed) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	var instances []yodel.Instance
+	f.of.mu.Lock()
+	for _, addr := range f.of.addrs {
+		if slices.Contains(f.of.services[addr], f.name) {
+			instances = append(instances, yodel.Instance{Addr: addr})
+		}
+	}
+	f.of.mu.Unlock()
+	update(instances)
+	<-ctx.Done()
+	return nil
+}
+
+// String describes the resolver in errors and logs.
+func (f *fixed) String() string {
+	return fmt.Sprintf("service %q at %s", f.name, strings.Join(f.of.addrs, ", "))
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/inspect"
+	"github.com/yodel-rpc/yodel/inspect/fleet"
+	"github.com/yodel-rpc/yodel/introspect"
+)
+
+// services is a source with fixed instances.
+type services map[string][]yodel.Instance
+
+func (s services) Services(context.Context) ([]string, error) {
+	var names []string
+	for name := range s {
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+func (s services) Service(name string) yodel.Resolver { return instances(s[name]) }
+
+type instances []yodel.Instance
+
+func (all instances) Watch(ctx context.Context, update func([]yodel.Instance)) error {
+	update(all)
+	<-ctx.Done()
+	return nil
+}
+
+// serve starts a server with two services and returns its address.
+func serve(t *testing.T, o *yodel.ServerOptions) string {
+	t.Helper()
+	o.Logger = slog.New(slog.DiscardHandler)
+	s := yodel.NewServer(o)
+	yodel.Method[int, int]("shop.Cart.Add").Handle(s, func(_ context.Context, n *int) (*int, error) {
+		if *n < 0 {
+			return nil, yodel.Errorf(yodel.InvalidArgument, "negative")
+		}
+		return n, nil
+	})
+	echo(s, "shop.Pay.Charge")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error)
+	go func() { served <- s.Serve(ctx, l) }()
+	t.Cleanup(func() { stop(); <-served })
+	return l.Addr().String()
+}
+
+// echo registers a method that returns its argument.
+func echo(s *yodel.Server, name string) {
+	yodel.Method[int, int](name).Handle(s, func(_ context.Context, n *int) (*int, error) { return n, nil })
+}
+
+// refusing returns an address at which nothing listens.
+func refusing(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// silent returns an address at which something listens that answers nothing.
+func silent(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().String()
+}
+
+func call(t *testing.T, addr, method string, n int) {
+	t.Helper()
+	c := yodel.Dial(addr)
+	defer c.Close()
+	var out int
+	err := c.Call(t.Context(), method, &n, &out)
+	if (err != nil) != (n < 0) {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, f *fleet.Fleet) *fleet.View {
+	t.Helper()
+	view, err := f.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return view
+}
+
+func TestStatesOfInstances(t *testing.T) {
+	good, disabled := serve(t, &yodel.ServerOptions{Diagnostics: true}), serve(t, &yodel.ServerOptions{})
+	mute, dead, hanging := serve(t, &yodel.ServerOptions{NoIntrospection: true}), refusing(t), silent(t)
+	f := fleet.New(services{
+		"shop.Cart": {
+			{Addr: good, Version: "v1.0.0"}, {Addr: disabled, State: "inactive"}, {Addr: mute, Version: "v1.1.0", Weight: 2},
+			{Addr: dead}, {Addr: hanging}, {Addr: "10.0.0.1:1", Protocols: []string{"dubbo"}, Version: "v1.0.0"},
+		},
+		"shop.Pay":  {{Addr: good}},
+		"shop.None": nil,
+	}, &fleet.Options{Timeout: 300 * time.Millisecond})
+	defer f.Close()
+	view := read(t, f)
+	var order []string
+	for _, s := range view.Services {
+		order = append(order, s.Name+" "+string(s.State))
+	}
+	if got := strings.Join(order, ", "); got != "shop.None broken, shop.Cart degraded, shop.Pay idle" {
+		t.Errorf("got the services %s", got)
+	}
+	cart := view.Service("shop.Cart")
+	states := map[string]fleet.State{
+		good: fleet.Up, disabled: fleet.Inactive, mute: fleet.Up, dead: fleet.Down, hanging: fleet.Silent, "10.0.0.1:1": fleet.Listed,
+	}
+	for _, in := range cart.Instances {
+		if in.State != states[in.Addr] {
+			t.Errorf("%s is %s (%s), want %s", in.Addr, in.State, in.Why, states[in.Addr])
+		}
+	}
+	if cart.Up != 3 {
+		t.Errorf("%d instances are up, want 3", cart.Up)
+	}
+	if got := cart.Versions; len(got) != 3 || got[1].Version != "v1.0.0" || got[1].Share != 0.5 || got[2].Share != 0.5 || got[0].Share != 0 {
+		t.Errorf("got the versions %v", got)
+	}
+	for _, part := range []string{"1 instance cannot be reached (" + dead + ")", "1 instance has not answered in time", "1 instance inactive"} {
+		if !strings.Contains(cart.Note, part) {
+			t.Errorf("the note %q does not contain %q", cart.Note, part)
+		}
+	}
+	if note := view.Service("shop.None").Note; note != "no instance is registered" {
+		t.Errorf("got the note %q", note)
+	}
+	if methods := view.Service("shop.Pay").Methods; len(methods) != 1 || methods[0].Name != "shop.Pay.Charge" {
+		t.Errorf("got the methods %v", methods)
+	}
+}
+
+// TestTraffic checks the values without live data: they come from the counters since the start of
+// the server, and then from the difference of two reads.
+func TestTraffic(t *testing.T) {
+	a, b := serve(t, &yodel.ServerOptions{Diagnostics: true}), serve(t, &yodel.ServerOptions{Diagnostics: true})
+	f := fleet.New(services{"shop.Cart": {{Addr: a}, {Addr: b}}}, nil)
+	defer f.Close()
+	for range 9 {
+		call(t, a, "shop.Cart.Add", 1)
+	}
+	call(t, b, "shop.Cart.Add", -1)
+	cart := read(t, f).Service("shop.Cart")
+	if tr := cart.Traffic; !tr.Known || tr.Rate == 0 || tr.Errors["invalid_argument"] == 0 || tr.P99 == 0 || tr.P99 < tr.P50 {
+		t.Errorf("got the traffic %+v", tr)
+	}
+	if cart.State != fleet.Degraded || !strings.Contains(cart.Note, "of the calls fail with invalid_argument") {
+		t.Errorf("the service is %s, with the note %q", cart.State, cart.Note)
+	}
+	cart = read(t, f).Service("shop.Cart")
+	if tr := cart.Traffic; !tr.Known || tr.Rate != 0 || tr.Failed != 0 || cart.State != fleet.Idle {
+		t.Errorf("without calls between two reads, the service is %s, with the traffic %+v", cart.State, tr)
+	}
+}
+
+func TestServersWithoutDiagnostics(t *testing.T) {
+	f := fleet.New(services{"shop.Cart": {{Addr: serve(t, &yodel.ServerOptions{})}}}, nil)
+	defer f.Close()
+	if cart := read(t, f).Service("shop.Cart"); cart.Traffic.Known || cart.State != fleet.Idle || cart.Up != 1 {
+		t.Errorf("got the service %+v", cart)
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	a := serve(t, &yodel.ServerOptions{})
+	dead := refusing(t)
+	f := fleet.New(fleet.Addresses(nil, a, dead), &fleet.Options{Timeout: 5 * time.Second})
+	defer f.Close()
+	view := read(t, f)
+	if len(view.Services) != 2 || view.Services[0].Name != "shop.Cart" || view.Services[0].Up != 1 {
+		t.Errorf("got the services %v", view.Services)
+	}
+	if !strings.Contains(view.Err, dead) {
+		t.Errorf("the error %q does not name %s", view.Err, dead)
+	}
+	none := fleet.New(fleet.Addresses(nil, dead), nil)
+	defer none.Close()
+	if _, err := none.Read(t.Context()); err == nil {
+		t.Error("a fleet without a reachable server was read")
+	}
+}
+
+func TestClosedFleet(t *testing.T) {
+	f := fleet.New(services{"shop.Cart": nil}, nil)
+	read(t, f)
+	f.Close()
+	if _, err := f.Read(t.Context()); err == nil {
+		t.Error("a closed fleet was read")
+	}
+	if f.Client("127.0.0.1:1") != nil {
+		t.Error("a closed fleet has a client")
+	}
+	ended, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("enough"))
+	g := fleet.New(services{"shop.Cart": {{Addr: silent(t)}}}, nil)
+	defer g.Close()
+	if _, err := g.Read(ended); err == nil || err.Error() != "enough" {
+		t.Errorf("got the error %v, want that of the context", err)
+	}
+}
+
+// TestLiveData checks how live data of several processes are merged. The server answers yodel.Live
+// itself.
+func TestLiveData(t *testing.T) {
+	started := time.Now().Add(-time.Hour)
+	at := time.Now().Add(-20 * time.Second)
+	pay, cart := "", ""
+	live := func(name string, o *introspect.Live) string {
+		s := yodel.NewServer(&yodel.ServerOptions{NoIntrospection: true, Logger: slog.New(slog.DiscardHandler)})
+		inspect.Health.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Health, error) {
+			return &introspect.Health{Serving: true}, nil
+		})
+		yodel.Method[introspect.LiveQuery, introspect.Live]("yodel.Live").Handle(s, func(context.Context, *introspect.LiveQuery) (*introspect.Live, error) {
+			return o, nil
+		})
+		echo(s, name)
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		served := make(chan error)
+		go func() { served <- s.Serve(ctx, l) }()
+		t.Cleanup(func() { stop(); <-served })
+		return l.Addr().String()
+	}
+	series := func(calls uint64) introspect.Series {
+		return introspect.Series{
+			Side: "server", Method: "shop.Pay.Charge", Peer: "web", Calls: []uint64{calls, calls, 1000},
+			Errors:  map[string][]uint64{"internal": {1, 0, 500}},
+			Latency: [][]introspect.Bucket{{{UpTo: time.Millisecond, Calls: calls}}, {{UpTo: time.Second, Calls: calls}}, {{UpTo: time.Hour, Calls: 1000}}},
+		}
+	}
+	data := func(series ...introspect.Series) *introspect.Live {
+		return &introspect.Live{Now: time.Now(), Step: time.Second, Series: series, Process: introspect.Process{Started: started}}
+	}
+	pay = live("shop.Pay.Charge", data(series(10)))
+	other := live("shop.Pay.Charge", data(series(30)))
+	caller := data()
+	caller.Events = []introspect.Event{{At: at, Kind: "not ready", Object: pay, What: "5 errors in a row", By: "breaker"}}
+	cart = live("shop.Cart.Add", caller)
+	f := fleet.New(services{"shop.Pay": {{Addr: pay}, {Addr: other}}, "shop.Cart": {{Addr: cart}}}, nil)
+	defer f.Close()
+	view := read(t, f)
+	got := view.Service("shop.Pay")
+	if tr := got.Traffic; tr.Rate != 40 || tr.Failed != 1.0/40 || tr.P50 != time.Millisecond || tr.P99 != time.Second || len(tr.Points) != 2 || tr.Points[0] != 40 {
+		t.Errorf("got the traffic %+v", tr)
+	}
+	if len(got.Callers) != 1 || got.Callers[0].Name != "web" || got.Callers[0].Traffic.Rate != 40 {
+		t.Errorf("got the callers %v", got.Callers)
+	}
+	if want := "1 instance ejected 20s ago (5 errors in a row); 2.5% of the calls fail with internal"; got.Note != want || got.Up != 1 {
+		t.Errorf("%d instances get calls, and the note is %q, want %q", got.Up, got.Note, want)
+	}
+	if len(view.Events) != 1 {
+		t.Errorf("got the events %v", view.Events)
+	}
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// again is the pause after a resolver has failed.
+const again = time.Second
+
+// watched follows the instances of a service.
+type watched struct {
+	cancel context.CancelFunc
+	ended  chan struct{}
+	first  chan struct{} // closed when the resolver has said something
+
+	mu        sync.Mutex
+	said      bool
+	instances []yodel.Instance
+	err       error
+}
+
+// watch returns what follows the given services. If these are all services, it stops following
+// others.
+func (f *Fleet) watch(services []string, all bool) ([]*watched, error) {
+	watches := make([]*watched, len(services))
+	var missing []int
+	wanted := make(map[string]bool, len(services))
+	f.mu.Lock()
+	for i, name := range services {
+		wanted[name] = true
+		if watches[i] = f.services[name]; watches[i] == nil {
+			missing = append(missing, i)
+		}
+	}
+	var gone []*watched
+	for name, w := range f.services {
+		if all && !wanted[name] {
+			gone = append(gone, w)
+			delete(f.services, name)
+		}
+	}
+	f.mu.Unlock()
+	for _, w := range gone {
+		w.stop()
+	}
+	for _, i := range missing {
+		w, err := f.follow(services[i], f.source.Service(services[i]))
+		if err != nil {
+			return nil, err
+		}
+		watches[i] = w
+	}
+	return watches, nil
+}
+
+// follow returns what follows a service, and starts it unless another Read has started it.
+func (f *Fleet) follow(name string, r yodel.Resolver) (*watched, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return nil, errClosed
+	}
+	if w := f.services[name]; w != nil {
+		return w, nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &watched{cancel: cancel, ended: make(chan struct{}), first: make(chan struct{})}
+	f.services[name] = w
+	go w.run(ctx, r)
+	return w, nil
+}
+
+// run calls the resolver again and again until ctx ends.
+func (w *watched) run(ctx context.Context, r yodel.Resolver) {
+	defer close(w.ended)
+	for ctx.Err() == nil {
+		err := r.Watch(ctx, func(instances []yodel.Instance) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.instances, w.err = instances, nil
+			w.sayLocked()
+		})
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		w.mu.Lock()
+		w.err = err
+		w.sayLocked()
+		w.mu.Unlock()
+		select {
+		case <-time.After(again):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (w *watched) sayLocked() {
+	if !w.said {
+		w.said = true
+		close(w.first)
+	}
+}
+
+func (w *watched) stop() {
+	w.cancel()
+	<-w.ended
+}
+
+// get returns the instances that the resolver has named last. It waits for the first ones.
+func (w *watched) get(ctx context.Context, timeout time.Duration) ([]yodel.Instance, error) {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-w.first:
+	case <-w.ended:
+		return nil, errors.New("the service is no longer watched")
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-timer.C:
+		return nil, fmt.Errorf("the registry has not answered within %v", timeout)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.instances, w.err
+}
