@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/http"
+	"github.com/yodel-rpc/yodel/protocol/jsonrpc"
+	"github.com/yodel-rpc/yodel/protocol/rpcx"
+	"github.com/yodel-rpc/yodel/recommended"
+	"github.com/yodel-rpc/yodel/registry/file"
+)
+
+// This file is the demonstration of yodel dev: a shop of three services with five instances, of
+// which one fails, and a client that calls them.
+
+// The messages of the shop.
+type (
+	addRequest struct {
+		SKU string `json:"sku"`
+		Qty int32  `json:"qty"`
+	}
+	line struct {
+		SKU string `json:"sku"`
+		Qty int32  `json:"qty"`
+	}
+	cartReply struct {
+		Total int32  `json:"total"`
+		Lines []line `json:"lines"`
+	}
+	chargeRequest struct {
+		Cents int64 `json:"cents"`
+	}
+	chargeReply struct {
+		Receipt string `json:"receipt"`
+	}
+	item struct {
+		SKU  string `json:"sku"`
+		Left int32  `json:"left"`
+	}
+	watchRequest struct {
+		SKU   string `json:"sku"`
+		Times int    `json:"times"`
+	}
+	imported struct {
+		Items int   `json:"items"`
+		Total int64 `json:"total"`
+	}
+	empty = struct{}
+)
+
+// The methods of the shop.
+const (
+	cartAdd      yodel.Method[addRequest, cartReply]     = "shop.Cart.Add"
+	cartGet      yodel.Method[empty, cartReply]          = "shop.Cart.Get"
+	cartClear    yodel.Method[empty, cartReply]          = "shop.Cart.Clear"
+	cartCheckout yodel.Method[empty, chargeReply]        = "shop.Cart.Checkout"
+	payCharge    yodel.Method[chargeRequest, chargeReply] = "shop.Pay.Charge"
+	stockReserve yodel.Method[line, item]                = "shop.Stock.Reserve"
+	stockWatch   yodel.Feed[watchRequest, item]          = "shop.Stock.Watch"
+	stockImport  yodel.Upload[item, imported]            = "shop.Stock.Import"
+	stockCount   yodel.Duplex[item, item]                = "shop.Stock.Count"
+)
+
+// A shop is the servers and clients of the demonstration.
+type shop struct {
+	folder string // of the registry
+
+	mu    sync.Mutex
+	carts map[string][]line // by the name of the shopper
+
+	pay, stock *yodel.Client // of the carts
+}
+
+// A member is an instance of the shop.
+type member struct {
+	version string
+	zone    string
+	methods func(s *yodel.Server)
+}
+
+// members returns the five instances.
+func (p *shop) members() []member {
+	return []member{
+		{"v1.0.0", "a", p.cart}, {"v1.1.0", "b", p.cart},
+		{"v1.0.0", "a", func(s *yodel.Server) { p.till(s, false) }}, {"v1.0.0", "b", func(s *yodel.Server) { p.till(s, true) }},
+		{"v1.0.0", "a", p.store},
+	}
+}
+
+// run runs the shop until ctx ends. It calls ready when all servers listen.
+func (p *shop) run(ctx context.Context, ready func()) error {
+	p.carts = make(map[string][]line)
+	p.pay, p.stock = p.client("shop.Pay", "shop.Cart"), p.client("shop.Stock", "shop.Cart")
+	web := p.client("shop.Cart", "web")
+	defer p.pay.Close()
+	defer p.stock.Close()
+	defer web.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	members := p.members()
+	failed := make(chan error, len(members))
+	var wg sync.WaitGroup
+	for _, m := range members {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			cancel()
+			wg.Wait()
+			return err
+		}
+		s := p.server(m)
+		wg.Go(func() {
+			if err := s.Serve(ctx, l); err != nil && !errors.Is(err, yodel.ErrServerClosed) {
+				failed <- err
+				cancel()
+			}
+		})
+	}
+	ready()
+	wg.Go(func() { p.traffic(ctx, web) })
+	wg.Wait()
+	select {
+	case err := <-failed:
+		return err
+	default:
+		return nil
+	}
+}
+
+// silence drops the log of the demonstration, because yodel dev prints what happens.
+func silence() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// server returns the server of a member.
+func (p *shop) server(m member) *yodel.Server {
+	s := yodel.NewServer(&yodel.ServerOptions{
+		Diagnostics: true, Logger: silence(), Instance: yodel.Instance{Version: m.version, Zone: m.zone},
+		Protocols:    []yodel.Protocol{http.New(&http.Options{OpenAPI: "/openapi.json"}), jsonrpc.Protocol, rpcx.Protocol},
+		DrainTimeout: 2 * time.Second, AnnounceEvery: 5 * time.Second,
+	}.announcedIn(p.folder))
+	m.methods(s)
+	return s
+}
+
+// client returns a client of a service, under a name.
+func (p *shop) client(service, name string) *yodel.Client {
+	o := &yodel.ClientOptions{Timeout: time.Second, Logger: silence()}
+	name_(o, name)
+	return yodel.NewClient(file.New(p.folder, nil).Service(service), recommended.Client(o))
+}
+
+// shopper returns the name of a cart.
+func shopper(ctx context.Context) string { return yodel.CallFrom(ctx).Metadata["shopper"] }
+
+// cart registers the methods of shop.Cart.
+func (p *shop) cart(s *yodel.Server) {
+	reply := func(lines []line) *cartReply {
+		out := &cartReply{Lines: append([]line{}, lines...)}
+		for _, l := range lines {
+			out.Total += l.Qty
+		}
+		return out
+	}
+	cartAdd.Handle(s, func(ctx context.Context, in *addRequest) (*cartReply, error) {
+		if in.Qty < 1 || in.Qty > 99 {
+			return nil, yodel.Errorf(yodel.InvalidArgument, "qty is %d, and must be 1 to 99", in.Qty)
+		}
+		if _, err := stockReserve.Call(ctx, p.stock, &line{in.SKU, in.Qty}); err != nil {
+			return nil, err
+		}
+		name := shopper(ctx)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		lines := p.carts[name]
+		if len(lines) >= 99 {
+			return nil, yodel.Errorf(yodel.ResourceExhausted, "the cart is full")
+		}
+		p.carts[name] = append(lines, line{in.SKU, in.Qty})
+		return reply(p.carts[name]), nil
+	})
+	cartGet.Handle(s, func(ctx context.Context, _ *empty) (*cartReply, error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return reply(p.carts[shopper(ctx)]), nil
+	})
+	cartClear.Handle(s, func(ctx context.Context, _ *empty) (*cartReply, error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.carts, shopper(ctx))
+		return reply(nil), nil
+	})
+	cartCheckout.Handle(s, func(ctx context.Context, _ *empty) (*chargeReply, error) {
+		receipt, err := payCharge.Call(ctx, p.pay, &chargeRequest{Cents: 1250})
+		if err != nil {
+			return nil, err
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.carts, shopper(ctx))
+		return receipt, nil
+	})
+	s.MarkReadOnly("shop.Cart.Get")
+	s.MarkIdempotent("shop.Cart.Get", "shop.Cart.Clear")
+}
+
+// till registers the methods of shop.Pay. A broken till fails most calls.
+func (p *shop) till(s *yodel.Server, broken bool) {
+	var mu sync.Mutex
+	calls := 0
+	payCharge.Handle(s, func(_ context.Context, in *chargeRequest) (*chargeReply, error) {
+		mu.Lock()
+		calls++
+		n := calls
+		mu.Unlock()
+		if in.Cents <= 0 {
+			return nil, yodel.Errorf(yodel.InvalidArgument, "cents is %d, and must be positive", in.Cents)
+		}
+		if broken && n%10 != 0 {
+			return nil, yodel.Errorf(yodel.Internal, "the card reader is unplugged (this instance fails on purpose)")
+		}
+		return &chargeReply{Receipt: "paid"}, nil
+	})
+}
+
+// store registers the methods of shop.Stock: one of each kind.
+func (p *shop) store(s *yodel.Server) {
+	stockReserve.Handle(s, func(_ context.Context, in *line) (*item, error) { return &item{in.SKU, 100 - in.Qty}, nil })
+	stockWatch.Handle(s, func(ctx context.Context, in *watchRequest, send yodel.Send[item]) error {
+		ticker := time.NewTicker(200 * time.Millisecond)
+		defer ticker.Stop()
+		for i := 0; in.Times <= 0 || i < in.Times; i++ {
+			if err := send(&item{in.SKU, int32(100 - i%100)}); err != nil { //nolint:gosec // less than 100
+				return err
+			}
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		return nil
+	})
+	stockImport.Handle(s, func(_ context.Context, recv yodel.Recv[item]) (*imported, error) {
+		out := new(imported)
+		for in, err := range recv {
+			if err != nil {
+				return nil, err
+			}
+			out.Items++
+			out.Total += int64(in.Left)
+		}
+		return out, nil
+	})
+	stockCount.Handle(s, func(_ context.Context, recv yodel.Recv[item], send yodel.Send[item]) error {
+		for in, err := range recv {
+			if err != nil {
+				return err
+			}
+			if err := send(&item{in.SKU, in.Left + 1}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// traffic makes 24 calls a second to the carts, which make 16 more to the other services.
+func (p *shop) traffic(ctx context.Context, web *yodel.Client) {
+	ticker := time.NewTicker(time.Second / 8)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		call := func() *yodel.Call { return &yodel.Call{Metadata: yodel.Metadata{"shopper": "demo"}} }
+		// Errors are what the demonstration is for: the statistics have them.
+		_, _ = cartAdd.Do(ctx, web, call(), &addRequest{"tea", 2})
+		_, _ = cartGet.Do(ctx, web, call(), &empty{})
+		_, _ = cartCheckout.Do(ctx, web, call(), &empty{})
+	}
+}
