@@ -156,6 +156,7 @@ type heritage struct {
 	tenant      string
 	trace       string
 	explain     bool
+	server      *Server // with live data; nil without
 }
 
 // inherited says which fields a call got from a heritage. These fields are reset when the call
@@ -176,6 +177,9 @@ func (c *Call) inherit(ctx context.Context) {
 	h, _ := ctx.Value(heritageKey{}).(*heritage)
 	if h == nil {
 		return
+	}
+	if h.server != nil && c.out != nil && c.out.from.client != nil && c.out.from.client.server.Load() == nil {
+		h.server.adopt(c.out.from.client)
 	}
 	if h.bounded {
 		c.budget = &h.budget
@@ -224,11 +228,17 @@ func (c *serverCall) heritage() *heritage {
 	}
 	call := &c.call // with the changes that middleware has made
 	if call.Budget == 0 && call.Criticality == 0 && call.Tenant == "" && call.Trace == "" && !call.Explain {
+		if c.server.live != nil {
+			return &c.server.live.heritage
+		}
 		return nil
 	}
 	h := &heritage{
 		given: int32(min(max(call.Budget, 1), maxBudget) - 1), bounded: call.Budget > 0,
 		criticality: call.Criticality, tenant: call.Tenant, trace: call.Trace, explain: call.Explain,
+	}
+	if c.server.live != nil {
+		h.server = c.server
 	}
 	h.budget.spare.Store(h.given)
 	if !c.heirs.CompareAndSwap(nil, h) {

@@ -60,6 +60,11 @@ type ClientOptions struct {
 	// ConnMetadata is sent to the server once per connection, for example a token or a name.
 	// Default none.
 	ConnMetadata Metadata
+	// Name is the name of the caller in the statistics of servers. Servers get it with yodel's own
+	// protocol and with those over HTTP. It has at most 64 bytes; letters, digits and
+	// "!#$%&'*+-.^_`|~" stay, and other characters become "-". Default: the name of the program's
+	// file.
+	Name string
 	// NoWait makes calls fail at once when a connection's limits are reached, instead of waiting.
 	// Default false.
 	NoWait bool
@@ -113,6 +118,9 @@ type Client struct {
 	wg      sync.WaitGroup
 	hooks   hooks
 	left    chan struct{} // closed when Close has returned for the first time
+
+	server atomic.Pointer[Server] // the first server with live data whose handlers use it
+	events clientEvents
 }
 
 // NewClient returns a client for the instances that r knows. O may be nil. NewClient waits neither
@@ -139,7 +147,7 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	c.handler = c.observe(opts.Observers, chain(opts.Middleware, c.balance()))
 	c.orders.lines.Limit, c.orders.lines.New = max(c.limits.MaxOpen, minUntold), newTurn
 	c.config = mux.Config{
-		Limits: c.limits.mux(), Metadata: appendMetadata(nil, opts.ConnMetadata), Agent: agent,
+		Limits: c.limits.mux(), Metadata: appendMetadata(nil, opts.ConnMetadata), Agent: agent, Caller: []byte(opts.Name),
 		Learned: c.learned, Pool: mux.NewPool(), Watch: mux.NewWatch(), Memory: c.memory,
 	}
 	c.configure(&c.config)
@@ -151,6 +159,9 @@ func NewClient(r Resolver, o *ClientOptions) *Client {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.ctx, c.closing, c.cancel = ctx, ctx.Done(), cancel
 	c.cluster = newCluster(c, r)
+	if opts.Server != nil {
+		opts.Server.adopt(c)
+	}
 	c.cluster.source.describe(r)
 	if asked, ok := r.(interface{ Refresh() }); ok {
 		c.refresh = asked.Refresh
@@ -187,6 +198,9 @@ func (opts *ClientOptions) setDefaults() {
 	if opts.MaxMemory <= 0 {
 		opts.MaxMemory = mux.DefaultMemory()
 	}
+	if opts.Name = callerName(opts.Name); opts.Name == "" {
+		opts.Name = programName()
+	}
 	opts.refuseNil()
 	opts.CompressAbove = orDefault(opts.CompressAbove, compressAbove)
 	opts.Timeout = min(opts.Timeout, forever)
@@ -213,6 +227,9 @@ func (c *Client) Close() {
 	c.ending.Lock() // Background starts no function after this
 	c.cancel()
 	c.ending.Unlock()
+	if s := c.server.Load(); s != nil {
+		s.live.leave(c)
+	}
 	ended := make(chan struct{})
 	go func() {
 		c.cluster.close()

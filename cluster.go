@@ -156,6 +156,7 @@ func (cl *cluster) wakeLocked() {
 // listLocked sets the endpoints of the next set. Gone has the endpoints that leave. After unlocking
 // cl.mu, the caller must call rebuild or rebuildSoon.
 func (cl *cluster) listLocked(endpoints, gone []*Endpoint) {
+	cl.noteInstances(eventDown, gone)
 	cl.listed, cl.gone = endpoints, append(cl.gone, gone...)
 	cl.known, cl.stale = true, true
 	leaving := int32(0)

@@ -4,6 +4,7 @@ package yodel
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -272,6 +273,7 @@ func (ep *Endpoint) connect(ctx context.Context, d *dialing) (*dialledConn, *dia
 	}
 	answered := make(chan struct{})
 	dialled := &dialledConn{ep: ep, served: c.link(nc), answered: answered}
+	_, dialled.secure = nc.(interface{ ConnectionState() tls.ConnectionState })
 	conn := mux.NewOf(dialled, nc, nil, true, config)
 	dialled.mux = conn
 	select {

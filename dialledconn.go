@@ -23,6 +23,8 @@ type dialledConn struct {
 	served   *serverConn     // nil if the client has no Server
 	heard    time.Duration   // when the server's settings arrived, on the clock; set before up
 	server   *serverIdentity // from the server's settings; set before up
+	agent    string          // of the server; set before up
+	secure   bool            // it uses TLS
 	up       atomic.Bool
 	once     sync.Once
 	answered chan struct{} // closed when the server has answered or the connection has ended
@@ -49,7 +51,7 @@ func (d *dialledConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 			return refusal
 		}
 	}
-	d.heard = clock()
+	d.heard, d.agent = clock(), agentOf(l)
 	d.server = identityOf(l, d.ep.identity.Load())
 	d.up.Store(true)
 	c := d.ep.client

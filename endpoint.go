@@ -24,13 +24,15 @@ type Endpoint struct {
 	inflight inflight
 	// unconnected counts the calls that found no connection
 	unconnected atomic.Int64
-	failed      atomic.Int64      // attempts
-	shunned     map[string]uint64 // how often it became not ready, by reason; guarded by mu
-	report      loadReport
-	trip        roundTrip
-	conns       atomic.Pointer[[]*dialledConn] // never nil
-	identity    atomic.Pointer[serverIdentity] // of the last connection; nil before the first
-	states      states
+	failed      atomic.Int64 // attempts
+	// counters has the counters of live data, by the handles of bindings; nil before the first
+	counters atomic.Pointer[[]measuredMethod]
+	shunned  map[string]uint64 // how often it became not ready, by reason; guarded by mu
+	report   loadReport
+	trip     roundTrip
+	conns    atomic.Pointer[[]*dialledConn] // never nil
+	identity atomic.Pointer[serverIdentity] // of the last connection; nil before the first
+	states   states
 	// status is the number of reasons why the endpoint is not ready, plus the bit offline while
 	// there is no connection.
 	status   atomic.Int32
@@ -188,6 +190,7 @@ func (ep *Endpoint) setReadyLocked(by string, ready bool) {
 		}
 	}
 	ep.status.Store(int32(len(ep.by)) | ep.status.Load()&offline) //nolint:gosec // few
+	ep.noteReady(by, ready)
 }
 
 // setConnsLocked replaces the connections. It reports whether this removed the client's last

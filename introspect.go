@@ -23,6 +23,10 @@ func (s *Server) introspect() {
 	builtIn(s, "yodel.Info", func(*struct{}) *introspect.Info { return s.Info() })
 	diagnostic(s, "yodel.Stats", func(*struct{}) *introspect.Stats { return s.Stats() })
 	diagnostic(s, "yodel.Samples", s.Samples)
+	diagnostic(s, "yodel.Live", s.Live)
+	diagnostic(s, "yodel.Conns", func(*struct{}) *introspect.Conns { return s.Conns() })
+	const tap Feed[introspect.TapQuery, introspect.Tapped] = "yodel.Tap"
+	s.addBuiltIn(string(tap), tap.method(s.serveTap))
 	builtIn(s, "yodel.Health", func(*struct{}) *introspect.Health {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -51,7 +55,11 @@ func builtIn[In, Out any](s *Server, name Method[In, Out], f func(*In) *Out) {
 func register[In, Out any](s *Server, name Method[In, Out], f func(*In) (*Out, error)) {
 	m := name.method(func(_ context.Context, in *In) (*Out, error) { return f(in) })
 	m.idempotent.Store(true)
-	if err := s.add(string(name), m); err != nil {
+	s.addBuiltIn(string(name), m)
+}
+
+func (s *Server) addBuiltIn(name string, m *method) {
+	if err := s.add(name, m); err != nil {
 		s.opts.Logger.Debug("yodel: built-in method left out", "err", err)
 	}
 }

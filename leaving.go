@@ -39,7 +39,8 @@ func (cl *cluster) list(instances []Instance) (none bool) {
 	}
 	cl.err, cl.errText, cl.heard = nil, "", clock()
 	before := cl.listed
-	endpoints, seen := cl.namedLocked(before, instances)
+	endpoints, added, seen := cl.namedLocked(before, instances)
+	cl.noteInstances(eventUp, added)
 	doubted := false // an earlier set was doubtful, so there are unlisted endpoints
 	var gone []*Endpoint
 	now := time.Now()
@@ -68,8 +69,9 @@ func (cl *cluster) list(instances []Instance) (none bool) {
 }
 
 // namedLocked returns the endpoints of the active instances. It reuses endpoints of the previous
-// set. Seen has the addresses of all instances. It is true for the addresses of active instances.
-func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoints []*Endpoint, seen map[string]bool) {
+// set. Added has those that are new. Seen has the addresses of all instances. It is true for the
+// addresses of active instances.
+func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoints, added []*Endpoint, seen map[string]bool) {
 	known := make(map[string]*Endpoint, len(before))
 	for _, ep := range before {
 		known[ep.Addr()] = ep
@@ -97,6 +99,7 @@ func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoi
 		}
 		if ep == nil {
 			ep = newEndpoint(cl.client, in, w)
+			added = append(added, ep)
 		} else {
 			ep.instance.Store(&in)
 			ep.unlisted.Store(false)
@@ -105,7 +108,7 @@ func (cl *cluster) namedLocked(before []*Endpoint, instances []Instance) (endpoi
 		endpoints = append(endpoints, ep)
 	}
 	cl.inactive = len(seen) - len(endpoints) - cl.unspoken.instances
-	return endpoints, seen
+	return endpoints, added, seen
 }
 
 // doubtfulLocked reports whether a set of this size is doubtful. A set is doubtful if it has less

@@ -14,6 +14,7 @@ import (
 
 	"github.com/yodel-rpc/yodel/internal/announcer"
 	"github.com/yodel-rpc/yodel/internal/mux"
+	"github.com/yodel-rpc/yodel/introspect"
 )
 
 // This file shuts a server down. It withdraws the server from registries, drains it, cuts off calls
@@ -55,6 +56,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	d := s.drain()
 	if first {
 		s.logDraining(ctx)
+		s.Note(introspect.Event{Kind: eventDrain, What: "refuses new calls and waits for the others"})
 	}
 	cut, err := "", d.wait(ctx)
 	if err != nil {

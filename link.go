@@ -4,6 +4,7 @@ package yodel
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -57,6 +58,7 @@ func (ep *Endpoint) connectLink(ctx context.Context, nc net.Conn) (*dialledConn,
 	}
 	d := &dialledConn{link: l, ep: ep, server: &serverIdentity{}, heard: clock()}
 	d.up.Store(true)
+	_, d.secure = nc.(interface{ ConnectionState() tls.ConnectionState })
 	ep.client.event(ConnEvent{Kind: introspect.Connected, Addr: ep.Addr()})
 	ep.client.wg.Go(d.watch)
 	return d, nil
@@ -141,6 +143,7 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 		ctx = limited
 	}
 	at := ep.begun()
+	o.measure(ep, b)
 	d.link.open.Add(1)
 	err := error(errGone) // remains if Do does not return
 	defer func() {
@@ -151,6 +154,7 @@ func (c *Client) attemptLink(ctx context.Context, call *Call, d *dialledConn, ep
 		if err != nil {
 			call.failedOn(ep, err)
 		}
+		o.measured(ctx, call, ep, b, err)
 		if c.watches {
 			c.watchAttempt(ctx, call, err)
 		}

@@ -63,7 +63,7 @@ func (sc *serverConn) bind(_ *mux.Conn, b *wire.Binding) (mux.Target, wire.Info)
 	s := sc.server
 	t := &target{conn: sc}
 	t.server, t.name, t.codec = s, text.Line(string(b.Name)), s.codecs[string(b.Codec)]
-	t.positional, t.kind = b.Positional != 0, b.Kind
+	t.positional, t.kind, t.caller = b.Positional != 0, b.Kind, sc.peer.Name
 	compressor := s.compressors[string(b.Compressor)]
 	switch {
 	case sc.late:
@@ -85,7 +85,7 @@ func (t *target) Inline() (inline, timed bool) {
 	if m == nil || !m.inline() || m.replySize.Load() >= leastLargeReply {
 		return false, true
 	}
-	return true, m.stats.TimeNext()
+	return true, m.stats.TimeNext() || t.server.tapped()
 }
 
 const (
@@ -158,6 +158,7 @@ func (t *target) Serve(r *mux.Request) {
 	in := r.Owner.(*incoming) //nolint:forcetypeassert // New made it
 	if in.method != nil {
 		in.method.stats.Begin()
+		in.as.begin()
 	}
 	in.body, in.compressed, in.began = r.Body, r.Compressed, 0
 	if st := r.Stream(); st != nil {

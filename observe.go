@@ -64,9 +64,9 @@ func (c *Call) Queued() time.Duration {
 	return waited
 }
 
-// Traffic returns, for observers and handlers, how much was sent and received for the call so far, in all its
-// attempts. It counts the bytes of bodies, attachments and metadata in the form in which they
-// travel.
+// Traffic returns, for observers and handlers, how much was sent and received for the call so far,
+// in all its attempts. It counts the bytes of bodies, attachments and metadata in the form in which
+// they travel.
 func (c *Call) Traffic() (t introspect.Traffic) {
 	switch {
 	case c.in != nil:

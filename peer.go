@@ -32,6 +32,9 @@ type Peer struct {
 	Metadata Metadata
 	// Agent is the name and version of the peer's implementation, for people to read.
 	Agent string
+	// Name is the name under which the peer calls: see ClientOptions.Name. It is empty if the peer
+	// did not say. Any peer can use any name, so it is for statistics only.
+	Name string
 
 	link     *mux.Conn       // nil before the handshake, and in other protocols
 	ended    <-chan struct{} // closed when a session in another protocol has ended; nil otherwise

@@ -3,6 +3,7 @@
 package yodel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"reflect"
@@ -38,6 +39,9 @@ type Served struct {
 	Owned bool
 	// Plain says that the reply must not be compressed, because the caller cannot decompress it.
 	Plain bool
+	// Caller is the name of the caller, if it is not Session.Peer.Name because the session has the
+	// calls of several callers. It is for statistics.
+	Caller string
 	// Stream carries the messages of a feed, an upload or a duplex method: see Kind. Without
 	// Stream, calls of such methods fail. Other methods ignore Stream.
 	Stream Messages
@@ -84,7 +88,7 @@ func (ses *Session) Begin(method string, codec Codec, compressor Compressor) *Se
 	v := new(Served)
 	in := &v.in
 	in.session, in.server, in.peer, in.protocol = ses, ses.server, ses.Peer, in
-	in.as = ses.bind(method, codec, compressor, false)
+	in.as = ses.bind(method, codec, compressor, false, ses.Peer.Name)
 	in.method = in.as.find()
 	in.call.Method, in.call.in, in.call.Codec, in.call.Compressor = in.as.name, &in.serverCall, codec, compressor
 	in.arrived = clock()
@@ -245,8 +249,9 @@ func (v *Served) fail(e *Error) *Error {
 // error from Outcome.
 func (v *Served) Run() *Error {
 	in := &v.in
-	if b := in.as; v.Several != b.positional && !in.running.Load() { // before running is set, because Session.executing reads it then
-		in.as = in.session.bind(b.name, b.codec, b.pack.Compressor, v.Several)
+	caller := cmp.Or(v.Caller, in.as.caller)
+	if b := in.as; (v.Several != b.positional || caller != b.caller) && !in.running.Load() { // before running is set, because Session.executing reads it then
+		in.as = in.session.bind(b.name, b.codec, b.pack.Compressor, v.Several, caller)
 	}
 	switch {
 	case in.err != nil && !in.running.Load(): // Admit or Fail has set the error
@@ -267,6 +272,7 @@ func (v *Served) Run() *Error {
 	}
 	if in.method != nil {
 		in.method.stats.Begin()
+		in.as.begin()
 	}
 	if in.call.OneWay {
 		in.handling.Context = in.session.life //nolint:fatcontext // once for each call

@@ -101,11 +101,13 @@ type ServerOptions struct {
 	// method begins. For calls to peers, SlowAfter means the same as ClientOptions.SlowAfter.
 	// Default 1 s; if negative, no call is slow.
 	SlowAfter time.Duration
-	// Diagnostics lets callers read yodel.Stats and yodel.Samples. These contain the names of
-	// methods, peers and tenants, and the texts of errors. Middleware must authorize the callers,
-	// for example middleware/auth. Default false: both methods answer permission_denied.
+	// Diagnostics lets callers read yodel.Stats, Samples, Live, Conns and Tap. These contain the
+	// names and addresses of methods, peers and tenants, and the texts of errors. Middleware must
+	// authorize the callers, for example middleware/auth. The server then measures calls over time
+	// in at most 8 MiB, and also those of clients that its handlers use: see Server.Live. Default
+	// false: the methods answer permission_denied, and nothing is measured over time.
 	Diagnostics bool
-	// NoIntrospection turns off the built-in methods yodel.Info, Stats, Health, Samples and Ping.
+	// NoIntrospection turns off the built-in methods of package inspect.
 	// Default false.
 	NoIntrospection bool
 	// Limits limits the resources that one connection may use.
@@ -151,6 +153,7 @@ type Server struct {
 	hooks       hooks
 	slowAfter   time.Duration
 	busy        serverLoad
+	live        *liveServer // nil without Diagnostics
 	peerLines   peerLines
 	scratch     sync.Pool // of *[]byte
 	calls       requester // for calls to peers
@@ -191,6 +194,7 @@ type connection interface {
 	abort()                // closes it now
 	executing() []openCall // the calls that are executing now
 	visible() *Peer        // nil before the handshake is complete; called with Server.mu held
+	describe() introspect.ConnInfo
 }
 
 // A serverConn is the state of one native connection of a server.
@@ -284,6 +288,9 @@ func NewServer(o *ServerOptions) *Server {
 	}
 	s.handler = chain(opts.Middleware, inner)
 	s.plain = len(opts.Middleware) == 0 && len(opts.Observers) == 0 && opts.Keys == nil
+	if opts.Diagnostics {
+		s.live = newLiveServer(s)
+	}
 	if !opts.NoIntrospection {
 		s.introspect()
 	}
@@ -357,6 +364,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.accepting++
 	s.mu.Unlock()
 	s.logListening(l)
+	s.Note(introspect.Event{Kind: eventStart, Object: l.Addr().String(), What: "listening"})
+	defer s.measure()()
 	here := s.announce(l.Addr())
 	failed := make(chan error, 1)
 	go func() {
@@ -637,7 +646,7 @@ func (sc *serverConn) hello(conn *mux.Conn, l *wire.Limits) *mux.Refusal {
 	if len(md) > 0 && !conn.Keep(metadataCost(&s.limits, l.Metadata)) {
 		return &mux.Refusal{Code: uint16(ResourceExhausted), ID: "YDL3007", Message: "the server has no memory left for the connection's metadata"}
 	}
-	peer.Metadata, peer.Agent, peer.link = md, agentOf(l), conn
+	peer.Metadata, peer.Agent, peer.Name, peer.link = md, agentOf(l), text.Clip(string(l.Caller), wire.MaxCaller), conn
 	if err = s.connect(peer); err != nil {
 		e := asError(err)
 		sc.refused.Store(true)

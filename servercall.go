@@ -8,9 +8,11 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/yodel-rpc/yodel/internal/live"
 	"github.com/yodel-rpc/yodel/internal/mux"
 	"github.com/yodel-rpc/yodel/internal/reflectcall"
 	"github.com/yodel-rpc/yodel/internal/text"
@@ -107,6 +109,10 @@ type boundMethod struct {
 	absent     string        // the codec or compressor that the server lacks
 
 	similar atomic.Pointer[string] // the most similar method name, once it was looked up
+
+	caller  string                       // the name of the caller, or ""
+	counter atomic.Pointer[live.Counter] // nil without live data; see choose
+	chosen  sync.Once
 }
 
 // A callRef is the part of a handler's context that refers to the call. It is not reused, because
@@ -204,6 +210,9 @@ func (b *boundMethod) find() *method {
 	if m == nil || m.unnamed.Load() { // this name may have been unregistered
 		now := (*b.server.methods.Load())[b.name]
 		if now != m {
+			if now != nil {
+				b.choose()
+			}
 			b.method.Store(now)
 		}
 		return now
@@ -609,6 +618,9 @@ func (c *serverCall) done(code Code, took time.Duration, handedOver bool) {
 	}
 	if c.err == nil && code != 0 { // the handler ended its goroutine, so there is no reply
 		c.err = failure("YDL5002", "%s: the handler ended its goroutine", c.as.name)
+	}
+	if c.server.live != nil {
+		c.measure(took, code)
 	}
 	endAll(c.ctx, &c.server.guard, c.server.opts.Observers, &c.call, c.err)
 	if c.call.Explain || !c.left() && (c.err != nil || took != mux.Untimed && c.slow(took)) {

@@ -44,7 +44,8 @@ type Session struct {
 	// server cannot tell a client that it drains. Without this rule, such a client would wait for
 	// the reply to a request that the server no longer reads.
 	Reader *bufio.Reader
-	// Peer is the client. A Protocol may set Agent and Metadata before the first call is admitted.
+	// Peer is the client. A Protocol may set Name, Agent and Metadata before it begins the first
+	// call.
 	Peer *Peer
 
 	server *Server
@@ -56,6 +57,7 @@ type Session struct {
 	calls  sync.WaitGroup
 	room   room // the limits of this connection
 
+	began     time.Duration // on the clock
 	draining  chan struct{}
 	drainOnce sync.Once
 	quiet     atomic.Bool // no call was open for quietTime during the drain
@@ -68,6 +70,7 @@ type Session struct {
 
 	mu        sync.Mutex
 	native    bool // the connection speaks yodel's own protocol
+	protocol  string
 	bound     map[string]*boundMethod
 	open      map[*Served]struct{}
 	lastEnd   time.Time     // when the last call ended
@@ -123,7 +126,7 @@ var past = time.Unix(1, 0)
 func newSession(s *Server, nc net.Conn, peer *Peer) *Session {
 	ses := &Session{
 		Conn: nc, Peer: peer, server: s, draining: make(chan struct{}), open: make(map[*Served]struct{}),
-		writing: make(chan struct{}, 1), lastEnd: time.Now(),
+		writing: make(chan struct{}, 1), lastEnd: time.Now(), began: clock(),
 	}
 	ses.room.calls, ses.room.bytes = s.limits.MaxOpen, s.limits.MaxMemory/2
 	ses.life, ses.end = context.WithCancelCause(context.Background())
@@ -460,6 +463,9 @@ func (ses *Session) giveLocked(n int) {
 // serve runs the protocol until the connection ends.
 func (ses *Session) serve(p Protocol, name string) {
 	s := ses.server
+	ses.mu.Lock()
+	ses.protocol = name
+	ses.mu.Unlock()
 	ses.Reader = bufio.NewReaderSize(sessionReader{ses}, sessionBuffer)
 	ses.receive(false) // the bounds for messages do not apply to a Protocol that does not call Next
 	err := s.guard.apart("protocol "+name, nil, func() error { return p.Serve(ses.ctx, ses) })
@@ -575,16 +581,17 @@ func (ses *Session) connect() error {
 	return nil
 }
 
-// bind returns the binding of a method name with a codec and a compressor. It remembers the
-// bindings of existing methods.
-func (ses *Session) bind(name string, codec Codec, compressor Compressor, positional bool) *boundMethod {
+// bind returns the binding of a method name with a codec, a compressor and a caller. It remembers
+// the bindings of existing methods.
+func (ses *Session) bind(name string, codec Codec, compressor Compressor, positional bool, caller string) *boundMethod {
+	caller = text.Clip(caller, wire.MaxCaller)
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	if b := ses.bound[name]; b != nil && samePlugin(b.codec, codec) && samePlugin(b.pack.Compressor, compressor) && b.positional == positional {
+	if b := ses.bound[name]; b != nil && samePlugin(b.codec, codec) && samePlugin(b.pack.Compressor, compressor) && b.positional == positional && b.caller == caller {
 		return b
 	}
 	s := ses.server
-	b := &boundMethod{server: s, name: text.Clip(s.meant(name), wire.MaxName), codec: codec, positional: positional, kind: anyKind}
+	b := &boundMethod{server: s, name: text.Clip(s.meant(name), wire.MaxName), codec: codec, positional: positional, kind: anyKind, caller: caller}
 	if compressor != nil {
 		b.pack = packer{compressor, s.opts.CompressAbove}
 	}

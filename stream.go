@@ -151,13 +151,17 @@ func (m Duplex[In, Out]) Do(ctx context.Context, c Caller, call *Call, body func
 // Handle registers f as the handler of the method. The context of f ends with the stream, and the
 // result of f ends the stream. Handle panics if the name is taken or f is nil.
 func (m Feed[In, Out]) Handle(s *Server, f func(ctx context.Context, in *In, send Send[Out]) error) {
-	s.mustAdd(string(m), f == nil, &method{
+	s.mustAdd(string(m), f == nil, m.method(f))
+}
+
+func (m Feed[In, Out]) method(f func(ctx context.Context, in *In, send Send[Out]) error) *method {
+	return &method{
 		kind: wire.Feed, in: []reflect.Type{reflect.TypeFor[In]()}, out: []reflect.Type{reflect.TypeFor[Out]()},
 		newArgs: func() any { return new(In) },
 		stream: func(ctx context.Context, p *pipe, args any) (any, error) {
 			return nil, f(ctx, args.(*In), sender[Out](p)) //nolint:forcetypeassert // newArgs made it
 		},
-	})
+	}
 }
 
 // Handle registers f as the handler of the method, as Feed.Handle does.

@@ -46,10 +46,13 @@ func Example() {
 	// Output:
 	// serving: true
 	// Cafe.Order string to int
+	// yodel.Conns struct {} to introspect.Conns
 	// yodel.Health struct {} to introspect.Health
 	// yodel.Info struct {} to introspect.Info
+	// yodel.Live introspect.LiveQuery to introspect.Live
 	// yodel.Ping struct {} to struct {}
 	// yodel.Samples introspect.SamplesQuery to introspect.Samples
 	// yodel.Stats struct {} to introspect.Stats
+	// yodel.Tap introspect.TapQuery to introspect.Tapped
 	// connections: 1
 }

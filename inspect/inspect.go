@@ -35,4 +35,17 @@ const (
 	// was to be explained. The records name peers and tenants and contain the texts of errors, so
 	// Samples answers only if ServerOptions.Diagnostics is set.
 	Samples yodel.Method[introspect.SamplesQuery, introspect.Samples] = "yodel.Samples"
+
+	// Live returns the calls of the last seconds, minutes or hours by method and caller, those that
+	// the server's handlers have made by method and endpoint, the last events, and the state of the
+	// process. It answers only if ServerOptions.Diagnostics is set.
+	Live yodel.Method[introspect.LiveQuery, introspect.Live] = "yodel.Live"
+	// Conns returns the open connections of the server and of the clients that its handlers use. It
+	// answers only if ServerOptions.Diagnostics is set.
+	Conns yodel.Method[Empty, introspect.Conns] = "yodel.Conns"
+	// Tap sends the calls of the server when they end, at most TapQuery.PerSecond in a second, and
+	// counts those that it leaves out. It sends calls of built-in methods only if TapQuery.Method
+	// names them. It ends after ten minutes, and when the server drains. A server has at most 16
+	// open taps. Tap answers only if ServerOptions.Diagnostics is set.
+	Tap yodel.Feed[introspect.TapQuery, introspect.Tapped] = "yodel.Tap"
 )

@@ -55,6 +55,9 @@ type Config struct {
 	Services    func() []byte
 	Keys        func(c *Conn) (scope string, keep time.Duration)
 
+	// Caller is the name under which this side calls. It may be empty.
+	Caller []byte
+
 	// Bind returns the Target for a method number of the peer. Bind is nil when this side has no
 	// services. The reader goroutine calls Bind. The binding aliases the read buffer.
 	Bind func(c *Conn, b *wire.Binding) (Target, wire.Info)

@@ -187,7 +187,7 @@ func NewOf(owner any, nc net.Conn, prefix []byte, client bool, cfg *Config) *Con
 	settings := &wire.Limits{
 		MaxFrame: maxFrame, MaxMessage: uint64(cfg.MaxMessage), MaxOpen: uint64(open),
 		MaxOpenBytes: uint64(openBytes), MaxMethods: uint64(cfg.MaxMethods), Metadata: cfg.Metadata, Agent: []byte(cfg.Agent),
-		Incarnation: cfg.Incarnation,
+		Incarnation: cfg.Incarnation, Caller: cfg.Caller,
 	}
 	if cfg.Services != nil {
 		settings.Services = cfg.Services()

@@ -251,14 +251,14 @@ func TestSettingsReachThePeer(t *testing.T) {
 		heard := *l
 		heard.Metadata, heard.Agent = append([]byte(nil), l.Metadata...), append([]byte(nil), l.Agent...)
 		heard.Incarnation, heard.Services = append([]byte(nil), l.Incarnation...), append([]byte(nil), l.Services...)
-		heard.KeyScope = append([]byte(nil), l.KeyScope...)
+		heard.KeyScope, heard.Caller = append([]byte(nil), l.KeyScope...), append([]byte(nil), l.Caller...)
 		got <- heard
 		return nil
 	}
 	limits := mux.Limits{MaxMessage: 1, MaxOpen: 2, MaxOpenBytes: 3, MaxMethods: 4, MaxUnsent: 5000, Handshake: time.Minute}
 	s := &setup{
 		limits: limits,
-		client: mux.Config{Limits: limits, Metadata: wire.AppendPair(nil, "zone", "eu"), Agent: "client", Hello: hear},
+		client: mux.Config{Limits: limits, Metadata: wire.AppendPair(nil, "zone", "eu"), Agent: "client", Caller: []byte("shop"), Hello: hear},
 		server: mux.Config{
 			Limits: limits, Agent: "server", Hello: hear, Incarnation: []byte("run"),
 			Keys:     func(*mux.Conn) (string, time.Duration) { return "here", time.Minute },
@@ -285,6 +285,9 @@ func TestSettingsReachThePeer(t *testing.T) {
 	}
 	if l := seen["client"]; len(l.Incarnation)+len(l.Services)+len(l.KeyScope) > 0 {
 		t.Errorf("a client that serves nothing said of itself %q, %q, %q", l.Incarnation, l.Services, l.KeyScope)
+	}
+	if caller := string(seen["client"].Caller); caller != "shop" {
+		t.Errorf("the client calls as %q, want shop", caller)
 	}
 	if md := string(seen["client"].Metadata); md != "\x04zone\x02eu" {
 		t.Errorf("got metadata %q", md)

@@ -21,7 +21,7 @@ const Codes = int(catalogue.Unauthenticated) + 1
 // A Method counts the calls of a method, and learns whether they are short. The zero value has
 // counted no calls. A Method may be used concurrently.
 type Method struct {
-	pulse    atomic.Uint64 // low bits: calls in flight; from untimedOne: calls that succeeded since the last timed call
+	pulse    Pulse
 	Received atomic.Uint64 // messages on streams
 	Sent     atomic.Uint64 // likewise
 	codes    [Codes]atomic.Uint64
@@ -31,13 +31,45 @@ type Method struct {
 	short    atomic.Bool
 }
 
-// Most short calls are not timed. Counting a call without timing takes two atomic instructions: the
-// first adds the call to the calls in flight in pulse, and the second moves it to the untimed calls
-// in pulse.
+// A Pulse counts calls in flight, and calls that have succeeded without being timed. Most short
+// calls are not timed. Counting such a call takes two atomic instructions: Begin adds it to the
+// calls in flight, and EndUntimed moves it to the untimed calls.
+type Pulse struct {
+	n atomic.Uint64 // low bits: calls in flight; from untimedOne: untimed calls since the last Take
+}
+
 const (
 	untimedOne = 1 << 32
 	inflight32 = untimedOne - 1
 )
+
+// Begin counts a call that begins.
+func (p *Pulse) Begin() { p.n.Add(1) }
+
+// End counts a call that has ended.
+func (p *Pulse) End() { p.n.Add(^uint64(0)) }
+
+// EndUntimed counts a call that has succeeded and was not timed.
+func (p *Pulse) EndUntimed() { p.n.Add(untimedOne - 1) }
+
+// Inflight returns how many calls have begun and not ended.
+func (p *Pulse) Inflight() int64 { return int64(p.n.Load() & inflight32) }
+
+// Untimed returns the number of untimed calls since the last Take.
+func (p *Pulse) Untimed() uint64 { return p.n.Load() / untimedOne }
+
+// Take removes the untimed calls, and returns how many they were.
+func (p *Pulse) Take() (calls uint64) {
+	for {
+		n := p.n.Load()
+		if calls = n / untimedOne; calls == 0 {
+			return 0
+		}
+		if p.n.CompareAndSwap(n, n&inflight32) {
+			return calls
+		}
+	}
+}
 
 // These durations decide where a method runs. A method whose mean is below short runs on the
 // goroutine that reads the connection. A method whose mean is above long gets its own goroutine for
@@ -58,41 +90,25 @@ const (
 )
 
 // Begin counts a call that begins.
-func (m *Method) Begin() { m.pulse.Add(1) }
+func (m *Method) Begin() { m.pulse.Begin() }
 
 // Inflight returns how many calls have begun and not ended.
-func (m *Method) Inflight() int64 { return int64(m.pulse.Load() & inflight32) }
+func (m *Method) Inflight() int64 { return m.pulse.Inflight() }
 
 // Short reports whether the calls are so short that they may run on the goroutine that reads the
 // connection.
 func (m *Method) Short() bool { return m.short.Load() }
 
-func (m *Method) untimed() uint64 { return m.pulse.Load() / untimedOne }
-
-// takeUntimed removes the untimed calls from pulse, and counts them as calls that succeeded.
-func (m *Method) takeUntimed() (calls uint64) {
-	for {
-		n := m.pulse.Load()
-		if calls = n / untimedOne; calls == 0 {
-			return 0
-		}
-		if m.pulse.CompareAndSwap(n, n&inflight32) {
-			m.codes[0].Add(calls)
-			return calls
-		}
-	}
-}
-
 // TimeNext reports whether the next call is to be timed.
 func (m *Method) TimeNext() bool {
-	return m.untimed() >= timedEvery-1 || m.mean.Load() >= quick
+	return m.pulse.Untimed() >= timedEvery-1 || m.mean.Load() >= quick
 }
 
 // perOctave is how many latency buckets there are between a duration and its double.
 const perOctave = 4
 
-// bucketOf returns the bucket of a duration in nanoseconds.
-func bucketOf(ns uint64) int {
+// BucketOf returns the bucket of a duration in nanoseconds.
+func BucketOf(ns uint64) int {
 	if ns < perOctave {
 		return int(ns)
 	}
@@ -100,8 +116,8 @@ func bucketOf(ns uint64) int {
 	return (octave-1)*perOctave + int(ns>>(octave-2))&(perOctave-1) //nolint:gosec // small
 }
 
-// bucketEnd returns the longest duration of a bucket.
-func bucketEnd(i int) time.Duration {
+// BucketEnd returns the longest duration of a bucket.
+func BucketEnd(i int) time.Duration {
 	if i < perOctave {
 		return time.Duration(i)
 	}
@@ -118,18 +134,22 @@ func bucketEnd(i int) time.Duration {
 // slow methods as short.
 func (m *Method) End(took time.Duration, code int, handedOver, executed bool) {
 	if took == mux.Untimed && code == 0 {
-		m.pulse.Add(untimedOne - 1)
+		m.pulse.EndUntimed()
 		return
 	}
-	m.pulse.Add(^uint64(0))
+	m.pulse.End()
 	m.codes[min(code, len(m.codes)-1)].Add(1)
 	if took == mux.Untimed {
 		took = time.Duration(m.mean.Load())
-		m.buckets[bucketOf(uint64(took))].Add(1) //nolint:gosec // not negative
+		m.buckets[BucketOf(uint64(took))].Add(1) //nolint:gosec // not negative
 		return
 	}
-	calls := 1 + m.takeUntimed()
-	m.buckets[bucketOf(uint64(max(took, 0)))].Add(calls)
+	calls := m.pulse.Take()
+	if calls > 0 {
+		m.codes[0].Add(calls)
+	}
+	calls++
+	m.buckets[BucketOf(uint64(max(took, 0)))].Add(calls)
 
 	if !executed && code != 0 && !handedOver {
 		return
@@ -159,7 +179,7 @@ func (m *Method) End(took time.Duration, code int, handedOver, executed bool) {
 func (m *Method) Calls(code int) uint64 {
 	n := m.codes[code].Load()
 	if code == 0 {
-		n += m.untimed()
+		n += m.pulse.Untimed()
 	}
 	return n
 }
@@ -169,7 +189,7 @@ func (m *Method) Calls(code int) uint64 {
 func (m *Method) Latency() iter.Seq2[time.Duration, uint64] {
 	return func(yield func(time.Duration, uint64) bool) {
 		for i := range m.buckets {
-			if n := m.buckets[i].Load(); n > 0 && !yield(bucketEnd(i), n) {
+			if n := m.buckets[i].Load(); n > 0 && !yield(BucketEnd(i), n) {
 				return
 			}
 		}

@@ -30,6 +30,9 @@ type Limits struct {
 	KeyScope []byte
 	// KeyKeep is the shortest time for which that memory keeps a key, in microseconds.
 	KeyKeep uint64
+	// Caller is the name under which the sender calls, for statistics. It is empty if the sender
+	// has no name.
+	Caller []byte
 }
 
 // Bounds of the fields with which a peer describes itself. A longer field is a breach of the
@@ -39,6 +42,7 @@ const (
 	MaxServices      = 256  // names in a list of services
 	MaxServicesBytes = 8192 // bytes of a list of services
 	MaxKeyScope      = 255  // bytes of the name of a key memory
+	MaxCaller        = 64   // bytes of the name of a caller
 )
 
 const (
@@ -56,6 +60,7 @@ const (
 	tagServices     = 12<<1 | 1
 	tagKeyScope     = 13<<1 | 1
 	tagKeyKeep      = 14 << 1
+	tagCaller       = 15<<1 | 1
 )
 
 // AppendSettings appends a whole Settings frame.
@@ -76,6 +81,7 @@ func AppendSettings(dst []byte, l *Limits) []byte {
 	dst = appendBytes(dst, tagServices, l.Services)
 	dst = appendBytes(dst, tagKeyScope, l.KeyScope)
 	dst = appendNumber(dst, tagKeyKeep, l.KeyKeep)
+	dst = appendBytes(dst, tagCaller, l.Caller)
 	return Finish(dst, start)
 }
 
@@ -113,12 +119,14 @@ func ParseSettings(b []byte, l *Limits) error {
 			l.KeyScope = value
 		case tagKeyKeep:
 			l.KeyKeep = n
+		case tagCaller:
+			l.Caller = value
 		}
 	})
 	if err != nil {
 		return err
 	}
-	if len(l.Incarnation) > MaxIncarnation || len(l.Services) > MaxServicesBytes || len(l.KeyScope) > MaxKeyScope {
+	if len(l.Incarnation) > MaxIncarnation || len(l.Services) > MaxServicesBytes || len(l.KeyScope) > MaxKeyScope || len(l.Caller) > MaxCaller {
 		return ErrBounds
 	}
 	names := 0

@@ -115,7 +115,7 @@ func FuzzFields(f *testing.F) {
 
 func FuzzSettings(f *testing.F) {
 	addVectors(f, wire.Settings, payloadOf)
-	f.Add(payloadOf(wire.AppendSettings(nil, &wire.Limits{Incarnation: []byte("i"), Services: []byte("\x01a\x00\x02bc"), KeyScope: []byte("s")})))
+	f.Add(payloadOf(wire.AppendSettings(nil, &wire.Limits{Incarnation: []byte("i"), Services: []byte("\x01a\x00\x02bc"), KeyScope: []byte("s"), Caller: []byte("c")})))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		again(t, b, wire.ParseSettings, func(dst []byte, l *wire.Limits) []byte {
 			return payloadOf(wire.AppendSettings(dst, l))

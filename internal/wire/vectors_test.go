@@ -133,6 +133,7 @@ func (v *vector) settings() wire.Limits {
 		MaxOpenBytes: v.number("max_open_bytes"), StreamWindow: v.number("stream_window"), MaxMethods: v.number("max_methods"),
 		Metadata: v.bytes("metadata"), Agent: v.bytes("agent"),
 		Incarnation: v.bytes("incarnation"), Services: v.bytes("services"), KeyScope: v.bytes("key_scope"), KeyKeep: v.number("key_keep"),
+		Caller: v.bytes("caller"),
 	}
 }
 
@@ -422,6 +423,8 @@ func TestWhatAServerSaysOfItselfIsBounded(t *testing.T) {
 		{"a longer incarnation", wire.Limits{Incarnation: name(wire.MaxIncarnation + 1)}, wire.ErrBounds},
 		{"the longest name of a key memory", wire.Limits{KeyScope: name(wire.MaxKeyScope)}, nil},
 		{"a longer name of a key memory", wire.Limits{KeyScope: name(wire.MaxKeyScope + 1)}, wire.ErrBounds},
+		{"the longest name of a caller", wire.Limits{Caller: name(wire.MaxCaller)}, nil},
+		{"a longer name of a caller", wire.Limits{Caller: name(wire.MaxCaller + 1)}, wire.ErrBounds},
 		{"the most services", wire.Limits{Services: list(wire.MaxServices, 31)}, nil},
 		{"one service more", wire.Limits{Services: list(wire.MaxServices+1, 20)}, wire.ErrBounds},
 		{"too long a list of services", wire.Limits{Services: list(wire.MaxServices, 32)}, wire.ErrBounds},
