@@ -23,33 +23,33 @@ import (
 
 // The messages of the shop.
 type (
-	addRequest struct {
+	AddRequest struct {
 		SKU string `json:"sku"`
 		Qty int32  `json:"qty"`
 	}
-	line struct {
+	Line struct {
 		SKU string `json:"sku"`
 		Qty int32  `json:"qty"`
 	}
-	cartReply struct {
+	CartReply struct {
 		Total int32  `json:"total"`
-		Lines []line `json:"lines"`
+		Lines []Line `json:"lines"`
 	}
-	chargeRequest struct {
+	ChargeRequest struct {
 		Cents int64 `json:"cents"`
 	}
-	chargeReply struct {
+	ChargeReply struct {
 		Receipt string `json:"receipt"`
 	}
-	item struct {
+	Item struct {
 		SKU  string `json:"sku"`
 		Left int32  `json:"left"`
 	}
-	watchRequest struct {
+	WatchRequest struct {
 		SKU   string `json:"sku"`
 		Times int    `json:"times"`
 	}
-	imported struct {
+	Imported struct {
 		Items int   `json:"items"`
 		Total int64 `json:"total"`
 	}
@@ -58,15 +58,15 @@ type (
 
 // The methods of the shop.
 const (
-	cartAdd      yodel.Method[addRequest, cartReply]     = "shop.Cart.Add"
-	cartGet      yodel.Method[empty, cartReply]          = "shop.Cart.Get"
-	cartClear    yodel.Method[empty, cartReply]          = "shop.Cart.Clear"
-	cartCheckout yodel.Method[empty, chargeReply]        = "shop.Cart.Checkout"
-	payCharge    yodel.Method[chargeRequest, chargeReply] = "shop.Pay.Charge"
-	stockReserve yodel.Method[line, item]                = "shop.Stock.Reserve"
-	stockWatch   yodel.Feed[watchRequest, item]          = "shop.Stock.Watch"
-	stockImport  yodel.Upload[item, imported]            = "shop.Stock.Import"
-	stockCount   yodel.Duplex[item, item]                = "shop.Stock.Count"
+	cartAdd      yodel.Method[AddRequest, CartReply]      = "shop.Cart.Add"
+	cartGet      yodel.Method[empty, CartReply]           = "shop.Cart.Get"
+	cartClear    yodel.Method[empty, CartReply]           = "shop.Cart.Clear"
+	cartCheckout yodel.Method[empty, ChargeReply]         = "shop.Cart.Checkout"
+	payCharge    yodel.Method[ChargeRequest, ChargeReply] = "shop.Pay.Charge"
+	stockReserve yodel.Method[Line, Item]                 = "shop.Stock.Reserve"
+	stockWatch   yodel.Feed[WatchRequest, Item]           = "shop.Stock.Watch"
+	stockImport  yodel.Upload[Item, Imported]             = "shop.Stock.Import"
+	stockCount   yodel.Duplex[Item, Item]                 = "shop.Stock.Count"
 )
 
 // A shop is the servers and clients of the demonstration.
@@ -74,7 +74,7 @@ type shop struct {
 	folder string // of the registry
 
 	mu    sync.Mutex
-	carts map[string][]line // by the name of the shopper
+	carts map[string][]Line // by the name of the shopper
 
 	pay, stock *yodel.Client // of the carts
 }
@@ -97,7 +97,7 @@ func (p *shop) members() []member {
 
 // run runs the shop until ctx ends. It calls ready when all servers listen.
 func (p *shop) run(ctx context.Context, ready func()) error {
-	p.carts = make(map[string][]line)
+	p.carts = make(map[string][]Line)
 	p.pay, p.stock = p.client("shop.Pay", "shop.Cart"), p.client("shop.Stock", "shop.Cart")
 	web := p.client("shop.Cart", "web")
 	defer p.pay.Close()
@@ -142,16 +142,16 @@ func (p *shop) server(m member) *yodel.Server {
 	s := yodel.NewServer(&yodel.ServerOptions{
 		Diagnostics: true, Logger: silence(), Instance: yodel.Instance{Version: m.version, Zone: m.zone},
 		Protocols:    []yodel.Protocol{http.New(&http.Options{OpenAPI: "/openapi.json"}), jsonrpc.Protocol, rpcx.Protocol},
+		Registrars:   []yodel.Registrar{file.New(p.folder, nil)},
 		DrainTimeout: 2 * time.Second, AnnounceEvery: 5 * time.Second,
-	}.announcedIn(p.folder))
+	})
 	m.methods(s)
 	return s
 }
 
 // client returns a client of a service, under a name.
 func (p *shop) client(service, name string) *yodel.Client {
-	o := &yodel.ClientOptions{Timeout: time.Second, Logger: silence()}
-	name_(o, name)
+	o := &yodel.ClientOptions{Timeout: time.Second, Logger: silence(), Name: name}
 	return yodel.NewClient(file.New(p.folder, nil).Service(service), recommended.Client(o))
 }
 
@@ -160,18 +160,18 @@ func shopper(ctx context.Context) string { return yodel.CallFrom(ctx).Metadata["
 
 // cart registers the methods of shop.Cart.
 func (p *shop) cart(s *yodel.Server) {
-	reply := func(lines []line) *cartReply {
-		out := &cartReply{Lines: append([]line{}, lines...)}
+	reply := func(lines []Line) *CartReply {
+		out := &CartReply{Lines: append([]Line{}, lines...)}
 		for _, l := range lines {
 			out.Total += l.Qty
 		}
 		return out
 	}
-	cartAdd.Handle(s, func(ctx context.Context, in *addRequest) (*cartReply, error) {
+	cartAdd.Handle(s, func(ctx context.Context, in *AddRequest) (*CartReply, error) {
 		if in.Qty < 1 || in.Qty > 99 {
 			return nil, yodel.Errorf(yodel.InvalidArgument, "qty is %d, and must be 1 to 99", in.Qty)
 		}
-		if _, err := stockReserve.Call(ctx, p.stock, &line{in.SKU, in.Qty}); err != nil {
+		if _, err := stockReserve.Call(ctx, p.stock, &Line{in.SKU, in.Qty}); err != nil {
 			return nil, err
 		}
 		name := shopper(ctx)
@@ -181,22 +181,22 @@ func (p *shop) cart(s *yodel.Server) {
 		if len(lines) >= 99 {
 			return nil, yodel.Errorf(yodel.ResourceExhausted, "the cart is full")
 		}
-		p.carts[name] = append(lines, line{in.SKU, in.Qty})
+		p.carts[name] = append(lines, Line{in.SKU, in.Qty})
 		return reply(p.carts[name]), nil
 	})
-	cartGet.Handle(s, func(ctx context.Context, _ *empty) (*cartReply, error) {
+	cartGet.Handle(s, func(ctx context.Context, _ *empty) (*CartReply, error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return reply(p.carts[shopper(ctx)]), nil
 	})
-	cartClear.Handle(s, func(ctx context.Context, _ *empty) (*cartReply, error) {
+	cartClear.Handle(s, func(ctx context.Context, _ *empty) (*CartReply, error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		delete(p.carts, shopper(ctx))
 		return reply(nil), nil
 	})
-	cartCheckout.Handle(s, func(ctx context.Context, _ *empty) (*chargeReply, error) {
-		receipt, err := payCharge.Call(ctx, p.pay, &chargeRequest{Cents: 1250})
+	cartCheckout.Handle(s, func(ctx context.Context, _ *empty) (*ChargeReply, error) {
+		receipt, err := payCharge.Call(ctx, p.pay, &ChargeRequest{Cents: 1250})
 		if err != nil {
 			return nil, err
 		}
@@ -213,7 +213,7 @@ func (p *shop) cart(s *yodel.Server) {
 func (p *shop) till(s *yodel.Server, broken bool) {
 	var mu sync.Mutex
 	calls := 0
-	payCharge.Handle(s, func(_ context.Context, in *chargeRequest) (*chargeReply, error) {
+	payCharge.Handle(s, func(_ context.Context, in *ChargeRequest) (*ChargeReply, error) {
 		mu.Lock()
 		calls++
 		n := calls
@@ -224,18 +224,18 @@ func (p *shop) till(s *yodel.Server, broken bool) {
 		if broken && n%10 != 0 {
 			return nil, yodel.Errorf(yodel.Internal, "the card reader is unplugged (this instance fails on purpose)")
 		}
-		return &chargeReply{Receipt: "paid"}, nil
+		return &ChargeReply{Receipt: "paid"}, nil
 	})
 }
 
 // store registers the methods of shop.Stock: one of each kind.
 func (p *shop) store(s *yodel.Server) {
-	stockReserve.Handle(s, func(_ context.Context, in *line) (*item, error) { return &item{in.SKU, 100 - in.Qty}, nil })
-	stockWatch.Handle(s, func(ctx context.Context, in *watchRequest, send yodel.Send[item]) error {
+	stockReserve.Handle(s, func(_ context.Context, in *Line) (*Item, error) { return &Item{in.SKU, 100 - in.Qty}, nil })
+	stockWatch.Handle(s, func(ctx context.Context, in *WatchRequest, send yodel.Send[Item]) error {
 		ticker := time.NewTicker(200 * time.Millisecond)
 		defer ticker.Stop()
 		for i := 0; in.Times <= 0 || i < in.Times; i++ {
-			if err := send(&item{in.SKU, int32(100 - i%100)}); err != nil { //nolint:gosec // less than 100
+			if err := send(&Item{in.SKU, int32(100 - i%100)}); err != nil { //nolint:gosec // less than 100
 				return err
 			}
 			select {
@@ -246,8 +246,8 @@ func (p *shop) store(s *yodel.Server) {
 		}
 		return nil
 	})
-	stockImport.Handle(s, func(_ context.Context, recv yodel.Recv[item]) (*imported, error) {
-		out := new(imported)
+	stockImport.Handle(s, func(_ context.Context, recv yodel.Recv[Item]) (*Imported, error) {
+		out := new(Imported)
 		for in, err := range recv {
 			if err != nil {
 				return nil, err
@@ -257,12 +257,12 @@ func (p *shop) store(s *yodel.Server) {
 		}
 		return out, nil
 	})
-	stockCount.Handle(s, func(_ context.Context, recv yodel.Recv[item], send yodel.Send[item]) error {
+	stockCount.Handle(s, func(_ context.Context, recv yodel.Recv[Item], send yodel.Send[Item]) error {
 		for in, err := range recv {
 			if err != nil {
 				return err
 			}
-			if err := send(&item{in.SKU, in.Left + 1}); err != nil {
+			if err := send(&Item{in.SKU, in.Left + 1}); err != nil {
 				return err
 			}
 		}
@@ -282,7 +282,7 @@ func (p *shop) traffic(ctx context.Context, web *yodel.Client) {
 		}
 		call := func() *yodel.Call { return &yodel.Call{Metadata: yodel.Metadata{"shopper": "demo"}} }
 		// Errors are what the demonstration is for: the statistics have them.
-		_, _ = cartAdd.Do(ctx, web, call(), &addRequest{"tea", 2})
+		_, _ = cartAdd.Do(ctx, web, call(), &AddRequest{"tea", 2})
 		_, _ = cartGet.Do(ctx, web, call(), &empty{})
 		_, _ = cartCheckout.Do(ctx, web, call(), &empty{})
 	}

@@ -236,7 +236,7 @@ func TestLiveData(t *testing.T) {
 		inspect.Health.Handle(s, func(context.Context, *inspect.Empty) (*introspect.Health, error) {
 			return &introspect.Health{Serving: true}, nil
 		})
-		yodel.Method[introspect.LiveQuery, introspect.Live]("yodel.Live").Handle(s, func(context.Context, *introspect.LiveQuery) (*introspect.Live, error) {
+		inspect.Live.Handle(s, func(context.Context, *introspect.LiveQuery) (*introspect.Live, error) {
 			return o, nil
 		})
 		echo(s, name)
