@@ -52,7 +52,7 @@ func (r *Registry) Services(ctx context.Context) ([]string, error) {
 	folders, err := lister.List(ctx, r.opts.Prefix+"/")
 	var names []string
 	for _, folder := range folders {
-		if !strings.Contains(folder, "^") { // the settings of operators: see overridden
+		if !strings.Contains(folder, "^") { // a folder of operators' records
 			names = append(names, unescape(folder))
 		}
 	}

@@ -40,6 +40,7 @@ var layerOfFolder = map[string]string{
 	"console":     "program",
 	"examples":    "program",
 	"recommended": "program",
+	"rules":       "program",
 	"conformance": "measure", // may look into internal/*
 	"bench":       "measure",
 }

@@ -40,8 +40,9 @@ const (
 // grace is how long an expired file is kept: its server may be late, and about to renew it.
 const grace = 10 * time.Second
 
-// never is the modification time of a record without a ttl.
-var never = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+// never is added to the time of writing for the modification time of a record without a ttl. Two
+// writes do not have the same modification time, so that readers notice each write.
+const never = 100 * 365 * 24 * time.Hour
 
 // A store is a registry.Store in a folder.
 type store struct {
@@ -81,7 +82,7 @@ func (s *store) Put(ctx context.Context, key string, value []byte, ttl time.Dura
 	}
 	path, end := s.place(key), time.Now().Add(ttl)
 	if ttl == 0 {
-		end = never
+		end = time.Now().Add(never)
 	}
 	old, err := os.ReadFile(path) //nolint:gosec // place escapes it
 	if err == nil && bytes.Equal(old, value) {

@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rules
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Book reads and writes the rules in a registry. Its methods may be called concurrently, and by
+// several processes.
+type Book struct {
+	keeper Keeper
+	turn   chan struct{} // holds the token of the running change
+}
+
+// A Keeper is a registry that stores records of operators for a service, beside the records of its
+// instances. The values of registry.New are Keepers, and so are the registries of Consul and Nacos.
+// Its methods may be called concurrently.
+type Keeper interface {
+	// Keep stores value as the record id of a kind. A nil value removes the record. Removing an
+	// unknown record succeeds.
+	Keep(ctx context.Context, service, kind, id string, value []byte) error
+	// Kept calls update with all records of a kind by ID, at once and after every change, until ctx
+	// ends. An error means that Kept may have missed changes. The caller then calls Kept again.
+	Kept(ctx context.Context, service, kind string, update func(records map[string][]byte)) error
+	// KeptServices returns the services that have records of a kind.
+	KeptServices(ctx context.Context, kind string) ([]string, error)
+}
+
+// The kinds of records that a Book keeps.
+const (
+	rulesKind   = "rules"
+	historyKind = "history"
+)
+
+// maxHistory is how many changes of a service are kept.
+const maxHistory = 100
+
+// Open returns the rules in a registry. R is a Keeper, or a value of With for one. Otherwise Open
+// returns an error.
+func Open(r any) (*Book, error) {
+	k, ok := r.(Keeper)
+	if !ok {
+		return nil, fmt.Errorf("a %T keeps no rules", r)
+	}
+	return &Book{keeper: k, turn: make(chan struct{}, 1)}, nil
+}
+
+// ErrNoRule is the error for a rule or a revision that does not exist.
+var ErrNoRule = errors.New("there is no such rule or revision")
+
+// A Change is an entry of the history of a service's rules.
+type Change struct {
+	Revision int       `json:"revision"` // counts the changes of the service, from 1
+	At       time.Time `json:"at"`
+	// What is "put", "remove", "rollback" (of an operator), or "auto-rollback" (see Rollback).
+	What   string `json:"what"`
+	Rule   string `json:"rule"` // the ID of the rule
+	Author string `json:"author"`
+	Reason string `json:"reason"`
+	// Before is nil if the rule was made by this change, and After is nil if it was removed.
+	Before *Rule `json:"before,omitempty"`
+	After  *Rule `json:"after,omitempty"`
+}
+
+// Diff returns the lines of the JSON forms of Before and After in which the two differ. A line
+// begins with "- " if it is part of Before only, and with "+ " if it is part of After only.
+func (c *Change) Diff() []string {
+	before, after := lines(c.Before), lines(c.After)
+	var diff []string
+	for _, line := range before {
+		if !slices.Contains(after, line) {
+			diff = append(diff, "- "+line)
+		}
+	}
+	for _, line := range after {
+		if !slices.Contains(before, line) {
+			diff = append(diff, "+ "+line)
+		}
+	}
+	return diff
+}
+
+// lines returns a line "path: value" for each value of the JSON form of a rule.
+func lines(r *Rule) []string {
+	if r == nil {
+		return nil
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		return nil
+	}
+	var all []string
+	flatten(&all, "", data)
+	return all
+}
+
+// flatten appends a line for each value in data, which is JSON.
+func flatten(lines *[]string, path string, data json.RawMessage) {
+	var object map[string]json.RawMessage
+	if json.Unmarshal(data, &object) != nil || len(object) == 0 {
+		*lines = append(*lines, path+": "+string(data))
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		flatten(lines, strings.TrimPrefix(path+"."+name, "."), object[name])
+	}
+}
+
+// List returns the rules of a service, sorted by ID, also those that are off or have expired. An
+// empty service means all services. Records that are not valid rules are left out.
+func (b *Book) List(ctx context.Context, service string) ([]Rule, error) {
+	services := []string{service}
+	if service == "" {
+		var err error
+		if services, err = b.keeper.KeptServices(ctx, rulesKind); err != nil {
+			return nil, fmt.Errorf("list the services with rules: %w", err)
+		}
+		slices.Sort(services)
+	}
+	var all []Rule
+	for _, name := range services {
+		records, err := b.read(ctx, name, rulesKind)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, validRules(name, records)...)
+	}
+	return all, nil
+}
+
+// read returns the records of a kind.
+func (b *Book) read(ctx context.Context, service, kind string) (records map[string][]byte, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	first := false
+	err = b.keeper.Kept(ctx, service, kind, func(now map[string][]byte) {
+		if !first {
+			records, first = now, true
+		}
+		cancel()
+	})
+	switch {
+	case first:
+		return records, nil
+	case err == nil:
+		err = cmp.Or(context.Cause(ctx), errors.New("the registry returned nothing"))
+	}
+	return nil, fmt.Errorf("read the %s of %s: %w", kind, service, err)
+}
+
+// validRules returns the rules in records, sorted by ID.
+func validRules(service string, records map[string][]byte) []Rule {
+	var all []Rule
+	for _, id := range slices.Sorted(maps.Keys(records)) {
+		if r, err := ruleIn(service, id, records[id]); err == nil {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// ruleIn returns the rule in a record.
+func ruleIn(service, id string, data []byte) (Rule, error) {
+	r, err := Decode(data)
+	if err != nil {
+		return r, err
+	}
+	if r.Service != service || r.ID != id {
+		return r, &InvalidError{[]Problem{{ID: "YDL-R004", Field: "id", Text: fmt.Sprintf("the record is that of %s in %s", r.ID, r.Service)}}}
+	}
+	return r, r.invalid()
+}
+
+// Watch calls changed with the rules of a service, as List returns them, at once and after every
+// change, until ctx ends. An empty service means all services; new services are then found within
+// 2 s. Watch returns an error if the registry fails. The caller then calls it again.
+func (b *Book) Watch(ctx context.Context, service string, changed func([]Rule)) error {
+	if service == "" {
+		return b.watchAll(ctx, changed)
+	}
+	return b.keeper.Kept(ctx, service, rulesKind, func(records map[string][]byte) { changed(validRules(service, records)) })
+}
+
+// pollAll is how often Watch looks for changes in all services.
+const pollAll = time.Second
+
+func (b *Book) watchAll(ctx context.Context, changed func([]Rule)) error {
+	ticker := time.NewTicker(pollAll)
+	defer ticker.Stop()
+	var last []byte
+	for {
+		all, err := b.List(ctx, "")
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		now, err := json.Marshal(all)
+		if err != nil {
+			return err
+		}
+		if last == nil || !bytes.Equal(now, last) {
+			changed(all)
+			last = now
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Put stores a rule and adds an entry to the history. It sets Schema, ID, Created and Revision, and
+// returns the rule as stored. A rule with the ID of an existing rule replaces it. If the rule is
+// invalid, or Author or Reason is empty, the error is an *InvalidError.
+func (b *Book) Put(ctx context.Context, r Rule) (Rule, error) {
+	r.Schema = cmp.Or(r.Schema, Schema)
+	if err := r.storable(time.Now()); err != nil {
+		return r, err
+	}
+	err := b.change(ctx, r.Service, func(s *shelf) error {
+		if r.ID == "" {
+			r.ID = s.freeID(r.Kind())
+		}
+		if s.full(&r) {
+			return &InvalidError{[]Problem{{ID: "YDL-R014", Text: fmt.Sprintf("%d rules of %s are switched on", maxRules, r.Service), Hint: "remove some"}}}
+		}
+		var err error
+		r, err = s.put(ctx, "put", r)
+		return err
+	})
+	return r, err
+}
+
+// storable returns an error if the rule may not be stored.
+func (r *Rule) storable(now time.Time) error {
+	if err := r.invalid(); err != nil {
+		return err
+	}
+	if !r.Expires.IsZero() && r.Expires.Before(now) {
+		return &InvalidError{[]Problem{{ID: "YDL-R011", Field: "expires", Text: "it has expired", Hint: "set a later time, or switch the rule off"}}}
+	}
+	return signed(r.Author, r.Reason)
+}
+
+// signed returns an error if the author or the reason of a change is missing.
+func signed(author, reason string) error {
+	c := &checker{}
+	c.text("author", author, maxText, true)
+	c.text("reason", reason, maxText, true)
+	if len(c.found) > 0 {
+		return &InvalidError{c.found}
+	}
+	return nil
+}
+
+// Remove removes a rule and adds an entry to the history. Removing an unknown rule is an error that
+// matches ErrNoRule.
+func (b *Book) Remove(ctx context.Context, service, id, author, reason string) error {
+	if err := signed(author, reason); err != nil {
+		return err
+	}
+	return b.change(ctx, service, func(s *shelf) error {
+		if _, ok := s.records[id]; !ok {
+			return fmt.Errorf("remove the rule %s of %s: %w", id, service, ErrNoRule)
+		}
+		return s.remove(ctx, "remove", id, author, reason)
+	})
+}
+
+// History returns the last 100 changes of a service's rules, newest first.
+func (b *Book) History(ctx context.Context, service string) ([]Change, error) {
+	records, err := b.read(ctx, service, historyKind)
+	if err != nil {
+		return nil, err
+	}
+	changes := make([]Change, 0, len(records))
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(records))) {
+		var c Change
+		if json.Unmarshal(records[id], &c) == nil && c.Revision > 0 {
+			changes = append(changes, c)
+		}
+	}
+	return changes[:min(len(changes), maxHistory)], nil
+}
+
+// Rollback makes the rules of a service what they were after the change with a revision, by changes
+// of their own. To undo the last change, roll back to the revision before it. Revision 0 is the
+// state before the first change. If the history does not reach back so far, the error matches
+// ErrNoRule.
+func (b *Book) Rollback(ctx context.Context, service string, revision int, author, reason string) error {
+	if err := signed(author, reason); err != nil {
+		return err
+	}
+	return b.change(ctx, service, func(s *shelf) error {
+		then, err := s.asOf(revision)
+		if err != nil {
+			return err
+		}
+		for _, id := range slices.Sorted(maps.Keys(then)) {
+			r := then[id]
+			switch now, ok := s.rule(id); {
+			case r == nil && ok:
+				err = s.remove(ctx, "rollback", id, author, reason)
+			case r != nil && !(ok && sameEffect(r, &now)):
+				r.Author, r.Reason = author, reason
+				_, err = s.put(ctx, "rollback", *r)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// sameEffect reports whether two rules do the same.
+func sameEffect(a, b *Rule) bool {
+	x, y := *a, *b
+	x.Revision, x.Author, x.Reason, x.Created = y.Revision, y.Author, y.Reason, y.Created
+	return slices.Equal(lines(&x), lines(&y))
+}
+
+// rolledBack switches a rule off whose Rollback condition is broken, unless it has changed since
+// revision.
+func (b *Book) rolledBack(ctx context.Context, service, id string, revision int, why string) error {
+	return b.change(ctx, service, func(s *shelf) error {
+		r, ok := s.rule(id)
+		if !ok || r.Off || r.Revision != revision {
+			return nil // another process or an operator was faster
+		}
+		r.Off, r.Author, r.Reason = true, "auto-rollback", why
+		_, err := s.put(ctx, "auto-rollback", r)
+		return err
+	})
+}
+
+// change runs f with the rules and the history of a service. Changes of one Book run one after the
+// other.
+func (b *Book) change(ctx context.Context, service string, f func(s *shelf) error) error {
+	select {
+	case b.turn <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-b.turn }()
+	s := &shelf{keeper: b.keeper, service: service}
+	var err error
+	if s.records, err = b.read(ctx, service, rulesKind); err != nil {
+		return err
+	}
+	if s.history, err = b.read(ctx, service, historyKind); err != nil {
+		return err
+	}
+	return f(s)
+}
+
+// A shelf is the rules and the history of a service during a change.
+type shelf struct {
+	keeper           Keeper
+	service          string
+	records, history map[string][]byte
+}
+
+// rule returns the valid rule with an ID.
+func (s *shelf) rule(id string) (Rule, bool) {
+	data, ok := s.records[id]
+	if !ok {
+		return Rule{}, false
+	}
+	r, err := ruleIn(s.service, id, data)
+	return r, err == nil
+}
+
+// freeID returns an ID that no rule has.
+func (s *shelf) freeID(kind string) string {
+	for {
+		id := fmt.Sprintf("%s-%04x", kind, rand.N(1<<16))
+		if _, taken := s.records[id]; !taken {
+			return id
+		}
+	}
+}
+
+// full reports whether there is no room for another rule that is switched on.
+func (s *shelf) full(r *Rule) bool {
+	now, n := time.Now(), 0
+	for id := range s.records {
+		if other, ok := s.rule(id); ok && id != r.ID && other.Active(now) {
+			n++
+		}
+	}
+	return n >= maxRules && r.Active(now)
+}
+
+// revision returns the number of the next change.
+func (s *shelf) revision() int {
+	last := 0
+	for id := range s.history {
+		last = max(last, revisionOf(id))
+	}
+	for id := range s.records {
+		if r, ok := s.rule(id); ok {
+			last = max(last, r.Revision)
+		}
+	}
+	return last + 1
+}
+
+// revisionOf returns the revision in the ID of a record of the history, or 0.
+func revisionOf(id string) int {
+	digits, _, _ := strings.Cut(id, "-")
+	n, err := strconv.Atoi(digits)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func (s *shelf) put(ctx context.Context, what string, r Rule) (Rule, error) {
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	c := Change{What: what, At: now, Rule: r.ID, Author: r.Author, Reason: r.Reason, Revision: s.revision()}
+	r.Revision = c.Revision
+	if before, ok := s.rule(r.ID); ok {
+		c.Before, r.Created = &before, before.Created
+	} else if r.Created.IsZero() {
+		r.Created = now
+	}
+	c.After = &r
+	data, err := json.Marshal(&r)
+	if err != nil {
+		return r, err
+	}
+	return r, s.write(ctx, &c, data)
+}
+
+func (s *shelf) remove(ctx context.Context, what, id, author, reason string) error {
+	c := Change{What: what, At: time.Now().UTC().Truncate(time.Millisecond), Rule: id, Author: author, Reason: reason, Revision: s.revision()}
+	if before, ok := s.rule(id); ok {
+		c.Before = &before
+	}
+	return s.write(ctx, &c, nil)
+}
+
+// write writes a change to the history and then to the rules. A nil value removes the rule. The ID
+// in the history has a random part, so that two processes that write the same revision at the same
+// time do not overwrite each other's entry.
+func (s *shelf) write(ctx context.Context, c *Change, data []byte) error {
+	entry, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	id := fmt.Sprintf("%09d-%04x", c.Revision, rand.N(1<<16))
+	if err := s.keeper.Keep(ctx, s.service, historyKind, id, entry); err != nil {
+		return fmt.Errorf("write the history of %s: %w", s.service, err)
+	}
+	if err := s.keeper.Keep(ctx, s.service, rulesKind, c.Rule, data); err != nil {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = s.keeper.Keep(undo, s.service, historyKind, id, nil) // the error below matters more
+		return fmt.Errorf("write the rule %s of %s: %w", c.Rule, s.service, err)
+	}
+	s.history[id] = entry
+	if data == nil {
+		delete(s.records, c.Rule)
+	} else {
+		s.records[c.Rule] = data
+	}
+	return s.prune(ctx)
+}
+
+// prune removes the oldest entries of the history.
+func (s *shelf) prune(ctx context.Context) error {
+	ids := slices.Sorted(maps.Keys(s.history))
+	for _, id := range ids[:max(len(ids)-maxHistory, 0)] {
+		if err := s.keeper.Keep(ctx, s.service, historyKind, id, nil); err != nil {
+			return fmt.Errorf("remove an old entry from the history of %s: %w", s.service, err)
+		}
+		delete(s.history, id)
+	}
+	return nil
+}
+
+// asOf returns the rules that have changed since a revision, as they were then. A nil rule did not
+// exist.
+func (s *shelf) asOf(revision int) (map[string]*Rule, error) {
+	then, oldest, newest := make(map[string]*Rule), s.revision(), s.revision()-1
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(s.history))) {
+		var c Change
+		if err := json.Unmarshal(s.history[id], &c); err != nil || c.Rule == "" {
+			return nil, fmt.Errorf("the entry %s of the history cannot be read: %w", id, cmp.Or(err, ErrNoRule))
+		}
+		if c.Revision <= revision {
+			oldest = c.Revision
+			break
+		}
+		then[c.Rule], oldest = c.Before, c.Revision
+	}
+	if revision < 0 || revision > newest || oldest > revision+1 {
+		return nil, fmt.Errorf("roll %s back to revision %d: the history has %d to %d: %w", s.service, revision, oldest, newest, ErrNoRule)
+	}
+	return then, nil
+}

@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rules
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/yodel-rpc/yodel"
+)
+
+// Bounds of a rule.
+const (
+	maxRule   = 16 << 10 // bytes of its JSON form
+	maxText   = 256      // bytes of a name, a pattern or a reason
+	maxID     = 64
+	maxHeader = 8  // entries of Rule.Header
+	maxExcept = 64 // entries of Disable.Except
+	maxReply  = 8 << 10
+	// maxRules is how many rules of a service may be switched on at a time. Sets of rules are bits
+	// of a word.
+	maxRules = 64
+)
+
+// A Problem is something that is wrong with a rule, or a warning about it.
+type Problem struct {
+	ID      string `json:"id"`              // for example "YDL-R006": docs/rules.md describes it
+	Field   string `json:"field,omitempty"` // the field of the rule in JSON, for example "canary.percent"
+	Text    string `json:"text"`            // what is wrong, in one line
+	Hint    string `json:"hint,omitempty"`  // what to do
+	Warning bool   `json:"warning,omitempty"`
+}
+
+// String returns the problem as one line, which ends in its ID.
+func (p Problem) String() string {
+	text := p.Text
+	if p.Field != "" {
+		text = p.Field + ": " + text
+	}
+	if p.Hint != "" {
+		text += "; " + p.Hint
+	}
+	return text + " [" + p.ID + "]"
+}
+
+// An InvalidError says why a rule is refused.
+type InvalidError struct {
+	Problems []Problem // at least one, and no warnings
+}
+
+// Error returns the first problem and the number of the others.
+func (e *InvalidError) Error() string {
+	text := "the rule is invalid: " + e.Problems[0].String()
+	if n := len(e.Problems) - 1; n > 0 {
+		text += fmt.Sprintf(" and %d more problems", n)
+	}
+	return text
+}
+
+// The problems, with what each ID means. docs/rules.md lists the same.
+var problems = map[string]string{
+	"YDL-R001": "the rule is not valid JSON of the schema",
+	"YDL-R002": "the version of the schema is unknown",
+	"YDL-R003": "the rule is too large",
+	"YDL-R004": "a text is missing, too long, or has characters that are not allowed",
+	"YDL-R005": "the rule has no kind, or several",
+	"YDL-R006": "a number is out of range",
+	"YDL-R007": "a target selects nothing",
+	"YDL-R008": "a word is not one of those that are allowed",
+	"YDL-R009": "the rule does nothing",
+	"YDL-R010": "the rule has fields that exclude each other",
+	"YDL-R011": "the rule has expired, or expires too late",
+	"YDL-R012": "the target selects no instance that runs",
+	"YDL-R013": "the scope matches no call of the last minutes",
+	"YDL-R014": "the service has too many rules",
+	"YDL-R015": "the rule would leave no instance",
+	"YDL-R016": "another rule of the same kind has the same scope",
+	"YDL-R021": "the target selects a single instance",
+	"YDL-R022": "a rule that takes capacity or refuses calls does not expire",
+	"YDL-R023": "an instance would get much more traffic than now",
+}
+
+// A checker collects the problems of a rule.
+type checker struct{ found []Problem }
+
+func (c *checker) add(id, field, hint, format string, args ...any) {
+	c.found = append(c.found, Problem{ID: id, Field: field, Text: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+func (c *checker) warn(id, field, hint, format string, args ...any) {
+	c.add(id, field, hint, format, args...)
+	c.found[len(c.found)-1].Warning = true
+}
+
+// Check returns what is wrong with the rule, and warnings. A rule with a problem that is not a
+// warning is refused by Book.Put, and processes do not apply it.
+func (r *Rule) Check() []Problem {
+	c := &checker{}
+	if r.Schema != Schema && r.Schema != 0 {
+		c.add("YDL-R002", "schema", fmt.Sprintf("use %d", Schema), "the version is %d", r.Schema)
+	}
+	c.texts(r)
+	c.scope(r)
+	set := slices.DeleteFunc(r.kinds(), func(k kind) bool { return !k.set })
+	switch len(set) {
+	case 0:
+		c.add("YDL-R005", "", "set one of "+strings.Join(Kinds(), ", "), "the rule has no kind")
+	case 1:
+		c.action(r)
+		c.side(r, set[0].name)
+		c.expiry(r, set[0].name)
+	default:
+		c.add("YDL-R005", "", "make a rule of each", "the rule has several kinds: %s and %s", set[0].name, set[1].name)
+	}
+	if data, err := json.Marshal(r); err != nil {
+		c.add("YDL-R001", "", "", "it has no JSON form: %v", err)
+	} else if len(data) > maxRule {
+		c.add("YDL-R003", "", fmt.Sprintf("use at most %d", maxRule), "it has %d bytes", len(data))
+	}
+	return c.found
+}
+
+// invalid returns an error if the rule has problems that are not warnings.
+func (r *Rule) invalid() error {
+	found := slices.DeleteFunc(r.Check(), func(p Problem) bool { return p.Warning })
+	if len(found) == 0 {
+		return nil
+	}
+	return &InvalidError{found}
+}
+
+func (c *checker) texts(r *Rule) {
+	c.text("service", r.Service, maxText, true)
+	c.text("author", r.Author, maxText, false)
+	c.text("reason", r.Reason, maxText, false)
+	if len(r.ID) > maxID {
+		c.add("YDL-R004", "id", "", "it has %d bytes, want at most %d", len(r.ID), maxID)
+	} else if i := strings.IndexFunc(r.ID, func(b rune) bool { return !isID(b) }); i >= 0 {
+		c.add("YDL-R004", "id", "use letters, digits, '-', '_' and '.'", "%q has another character", r.ID)
+	}
+	if r.Revision < 0 {
+		c.add("YDL-R006", "revision", "", "%d is negative", r.Revision)
+	}
+}
+
+func isID(b rune) bool {
+	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '-' || b == '_' || b == '.'
+}
+
+// text checks a text that people read or that is compared with other texts.
+func (c *checker) text(field, text string, most int, required bool) {
+	switch {
+	case text == "" && required:
+		c.add("YDL-R004", field, "", "it is empty")
+	case len(text) > most:
+		c.add("YDL-R004", field, "", "it has %d bytes, want at most %d", len(text), most)
+	case !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		c.add("YDL-R004", field, "", "%.40q has control characters or is not UTF-8", text)
+	}
+}
+
+func (c *checker) scope(r *Rule) {
+	c.text("method", r.Method, maxText, false)
+	c.text("caller", r.Caller, maxText, false)
+	c.text("tenant", r.Tenant, maxText, false)
+	if len(r.Header) > maxHeader {
+		c.add("YDL-R006", "header", "", "it has %d entries, want at most %d", len(r.Header), maxHeader)
+	}
+	for key, value := range r.Header {
+		c.text("header", key, maxText, true)
+		c.text("header."+key, value, maxText, false)
+	}
+}
+
+// action checks the field that decides the kind.
+func (c *checker) action(r *Rule) {
+	switch {
+	case r.Weight != nil:
+		c.target("weight.to", &r.Weight.To)
+		c.number("weight.percent", float64(r.Weight.Percent), 0, 10_000)
+	case r.Canary != nil:
+		c.target("canary.to", &r.Canary.To)
+		c.number("canary.percent", r.Canary.Percent, 0, 100)
+		c.by("canary.by", r.Canary.By, "caller", "tenant", "key")
+	case r.Route != nil:
+		c.target("route.to", &r.Route.To)
+	case r.Disable != nil:
+		c.disable(r)
+	case r.Limit != nil:
+		c.limit(r.Limit)
+	case r.Timeout != nil:
+		c.duration("timeout.after", r.Timeout.After, time.Millisecond, 24*time.Hour)
+	case r.Retry != nil:
+		c.number("retry.times", float64(r.Retry.Times), 1, 10)
+		c.duration("retry.backoff", r.Retry.Backoff, 0, time.Minute)
+	case r.Hedge != nil:
+		c.hedge(r.Hedge)
+	case r.Breaker != nil:
+		c.breaker(r.Breaker)
+	case r.Fault != nil:
+		c.fault(r.Fault)
+	case r.Mock != nil:
+		c.answer("mock", r.Mock)
+	case r.Fallback != nil:
+		c.answer("fallback", r.Fallback)
+	case r.Switch != nil:
+		c.text("switch.name", r.Switch.Name, maxText, true)
+	}
+	if r.Rollback != nil {
+		c.rollback(r)
+	}
+}
+
+func (c *checker) target(field string, t *Target) {
+	if *t == (Target{}) {
+		c.add("YDL-R007", field, "set addr, version, tag, group or zone", "it selects nothing")
+	}
+	for _, part := range t.parts() {
+		c.text(field+"."+part.name, part.value, maxText, false)
+	}
+}
+
+// number checks a number. NaN is out of every range.
+func (c *checker) number(field string, n, least, most float64) {
+	if !(n >= least && n <= most) {
+		c.add("YDL-R006", field, fmt.Sprintf("use %v to %v", least, most), "%v is out of range", n)
+	}
+}
+
+func (c *checker) duration(field string, d Duration, least, most time.Duration) {
+	if time.Duration(d) < least || time.Duration(d) > most {
+		c.add("YDL-R006", field, fmt.Sprintf("use %v to %v", least, most), "%v is out of range", d)
+	}
+}
+
+// by checks the name of what calls are grouped by.
+func (c *checker) by(field, by string, words ...string) {
+	name, isHeader := strings.CutPrefix(by, "header:")
+	if by == "" || slices.Contains(words, by) || isHeader && name != "" && len(name) <= maxText {
+		return
+	}
+	c.word(field, by, append(words, "header:NAME")...)
+}
+
+// word reports that a text is not one of words.
+func (c *checker) word(field, text string, words ...string) {
+	hint := "use " + strings.Join(words, ", ")
+	if near := nearest(text, words); near != "" {
+		hint = fmt.Sprintf("did you mean %q?", near)
+	}
+	c.add("YDL-R008", field, hint, "%.40q is unknown", text)
+}
+
+func (c *checker) disable(r *Rule) {
+	d := r.Disable
+	if d.To != nil {
+		c.target("disable.to", d.To)
+		if len(d.Except) > 0 {
+			c.add("YDL-R010", "disable.except", "make the scope of the rule smaller", "a rule that disables instances has no exceptions")
+		}
+	}
+	if len(d.Except) > maxExcept {
+		c.add("YDL-R006", "disable.except", "", "it has %d entries, want at most %d", len(d.Except), maxExcept)
+	}
+	for i, name := range d.Except[:min(len(d.Except), maxExcept)] {
+		c.text(fmt.Sprintf("disable.except[%d]", i), name, maxText, true)
+	}
+}
+
+func (c *checker) limit(l *Limit) {
+	if l.PerSecond == 0 && l.Concurrent == 0 {
+		c.add("YDL-R009", "limit", "set perSecond or concurrent", "it limits nothing")
+	}
+	c.number("limit.perSecond", l.PerSecond, 0, 1e9)
+	c.number("limit.burst", float64(l.Burst), 0, 1e9)
+	c.number("limit.concurrent", float64(l.Concurrent), 0, 1e6)
+	c.number("limit.queue", float64(l.Queue), 0, 1e6)
+	c.by("limit.by", l.By, "caller", "tenant", "method")
+}
+
+func (c *checker) hedge(h *Hedge) {
+	switch {
+	case h.After == 0 && h.Percentile == 0:
+		c.add("YDL-R009", "hedge", "set after or percentile", "it hedges nothing")
+	case h.After != 0 && h.Percentile != 0:
+		c.add("YDL-R010", "hedge", "set one of after and percentile", "it has both")
+	case h.After != 0:
+		c.duration("hedge.after", h.After, 100*time.Microsecond, time.Hour)
+	default:
+		c.number("hedge.percentile", h.Percentile, 1, 99.99)
+	}
+}
+
+func (c *checker) breaker(b *Breaker) {
+	if b.Errors == 0 && b.Share == 0 {
+		c.add("YDL-R009", "breaker", "set errors or share", "it never opens")
+	}
+	c.number("breaker.errors", float64(b.Errors), 0, 1e6)
+	c.number("breaker.share", b.Share, 0, 1)
+	c.number("breaker.minCalls", float64(b.MinCalls), 0, 1e6)
+	c.duration("breaker.window", b.Window, 0, time.Hour)
+	c.duration("breaker.open", b.Open, 0, time.Hour)
+}
+
+func (c *checker) fault(f *Fault) {
+	c.number("fault.percent", f.Percent, 0, 100)
+	if f.Percent > 0 && f.Percent < 0.01 {
+		c.add("YDL-R006", "fault.percent", "use at least 0.01", "%v is too small", f.Percent)
+	}
+	c.duration("fault.delay", f.Delay, 0, time.Hour)
+	c.duration("fault.jitter", f.Jitter, 0, time.Hour)
+	c.text("fault.message", f.Message, maxText, false)
+	c.code("fault.code", f.Code)
+	if f.Lose != "" && f.Lose != "request" && f.Lose != "reply" {
+		c.word("fault.lose", f.Lose, "request", "reply")
+	}
+	switch {
+	case f.Code != "" && f.Lose != "":
+		c.add("YDL-R010", "fault", "set one of code and lose", "it has both")
+	case f.Code == "" && f.Lose == "" && f.Delay == 0 && f.Jitter == 0:
+		c.add("YDL-R009", "fault", "set delay, code or lose", "it does nothing")
+	}
+}
+
+// code checks the name of a code.
+func (c *checker) code(field, name string) {
+	if name == "" {
+		return
+	}
+	if _, ok := codes[name]; !ok {
+		names := make([]string, 0, len(codes))
+		for known := range codes {
+			names = append(names, known)
+		}
+		slices.Sort(names)
+		c.word(field, name, names...)
+	}
+}
+
+// codes has the codes of errors by name.
+var codes = func() map[string]yodel.Code {
+	byName := make(map[string]yodel.Code)
+	for code := yodel.Canceled; code <= yodel.Unauthenticated; code++ {
+		byName[code.String()] = code
+	}
+	return byName
+}()
+
+func (c *checker) answer(field string, a *Answer) {
+	c.code(field+".code", a.Code)
+	c.text(field+".message", a.Message, maxText, false)
+	switch {
+	case len(a.Reply) > maxReply:
+		c.add("YDL-R003", field+".reply", fmt.Sprintf("use at most %d", maxReply), "it has %d bytes", len(a.Reply))
+	case len(a.Reply) > 0 && !json.Valid(a.Reply):
+		c.add("YDL-R001", field+".reply", "", "it is not JSON")
+	case field == "fallback" && a.Code != "":
+		c.add("YDL-R010", "fallback.code", "use a mock", "a fallback has a reply and no code")
+	case a.Code != "" && len(a.Reply) > 0:
+		c.add("YDL-R010", field, "set one of reply and code", "it has both")
+	case a.Code == "" && len(a.Reply) == 0:
+		c.add("YDL-R009", field, "set reply or code", "it has no reply")
+	}
+}
+
+func (c *checker) rollback(r *Rule) {
+	b := r.Rollback
+	if r.Switch != nil {
+		c.add("YDL-R010", "rollback", "", "a switch does not act on calls")
+	}
+	if b.Below <= 0 {
+		c.add("YDL-R006", "rollback.below", "use more than 0, and at most 100", "%v is out of range", b.Below)
+	} else {
+		c.number("rollback.below", b.Below, 0, 100)
+	}
+	c.duration("rollback.for", b.For, time.Second, time.Hour)
+	c.number("rollback.calls", float64(b.Calls), 0, 1e9)
+}
+
+// side checks Rule.Side.
+func (c *checker) side(r *Rule, kind string) {
+	both := slices.Contains([]string{"limit", "fault", "mock", "fallback"}, kind) || kind == "disable" && r.Disable.To == nil
+	switch {
+	case r.Side == "" || r.Side == "client" && kind != "switch":
+	case r.Side == "server" && both:
+	case r.Side == "server" || kind == "switch":
+		c.add("YDL-R010", "side", "leave it empty", "a %s rule does not act on the %s alone", kind, r.Side)
+	default:
+		c.word("side", r.Side, "client", "server")
+	}
+}
+
+// farthest is how long a rule may last.
+const farthest = 10 * 365 * 24 * time.Hour
+
+func (c *checker) expiry(r *Rule, kind string) {
+	switch {
+	case r.Expires.IsZero() && slices.Contains([]string{"disable", "limit", "fault", "mock"}, kind):
+		c.warn("YDL-R022", "expires", "set an expiry, for example in 24h", "a %s rule never ends by itself", kind)
+	case !r.Expires.IsZero() && !r.Created.IsZero() && r.Expires.Sub(r.Created) > farthest:
+		c.add("YDL-R011", "expires", "use at most 10 years", "it is too late")
+	}
+}
+
+// Decode reads a rule from JSON. It refuses unknown fields, and data of more than 16 KiB. It does
+// not call Check.
+func Decode(data []byte) (Rule, error) {
+	var r Rule
+	if len(data) > maxRule {
+		return r, &InvalidError{[]Problem{{ID: "YDL-R003", Text: fmt.Sprintf("it has %d bytes, want at most %d", len(data), maxRule)}}}
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	err := d.Decode(&r)
+	if err == nil {
+		if _, more := d.Token(); !errors.Is(more, io.EOF) {
+			err = errors.New("something follows the rule")
+		}
+	}
+	if err != nil {
+		p := Problem{ID: "YDL-R001", Text: strings.TrimPrefix(err.Error(), "json: ")}
+		if name, ok := strings.CutPrefix(p.Text, "unknown field "); ok {
+			if field, err := strconv.Unquote(name); err == nil {
+				p.Hint = meant(field)
+			}
+		}
+		return Rule{}, &InvalidError{[]Problem{p}}
+	}
+	return r, nil
+}
+
+// meant returns a hint for an unknown field.
+func meant(field string) string {
+	fields := append(Kinds(), "schema", "id", "service", "method", "caller", "tenant", "header", "side", "rollback",
+		"off", "expires", "author", "reason", "created", "revision", "to", "percent", "by", "version", "addr", "tag", "group", "zone")
+	if near := nearest(field, fields); near != "" {
+		return fmt.Sprintf("did you mean %q?", near)
+	}
+	return ""
+}
+
+// nearest returns the word that differs from text in at most a third of its letters, or "".
+func nearest(text string, words []string) string {
+	if len(text) > maxText {
+		return ""
+	}
+	best, least := "", math.MaxInt
+	for _, word := range words {
+		if d := distance(strings.ToLower(text), strings.ToLower(word)); d < least {
+			best, least = word, d
+		}
+	}
+	if least > max(1, len(text)/3) {
+		return ""
+	}
+	return best
+}
+
+// distance returns the edit distance of two short words, by Levenshtein's algorithm.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		corner := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := corner
+			if a[i] != b[j] {
+				change++
+			}
+			corner = row[j+1]
+			row[j+1] = min(change, row[j]+1, corner+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// ParseRollback reads a condition such as "ok<99% for 30s". A number of calls may follow: "ok<99%
+// for 30s, 100 calls".
+func ParseRollback(text string) (*Rollback, error) {
+	refused := fmt.Errorf("%.60q is not a condition such as \"ok<99%% for 30s\"", text)
+	rest, calls, _ := strings.Cut(text, ",")
+	share, span, ok := strings.Cut(strings.ReplaceAll(rest, " ", ""), "%for")
+	below, okay := strings.CutPrefix(share, "ok<")
+	percent, err := strconv.ParseFloat(below, 64)
+	d, err2 := time.ParseDuration(span)
+	if !ok || !okay || err != nil || err2 != nil {
+		return nil, refused
+	}
+	b := &Rollback{Below: percent, For: Duration(d)}
+	if calls != "" {
+		n, err := strconv.Atoi(strings.TrimSuffix(strings.ReplaceAll(calls, " ", ""), "calls"))
+		if err != nil {
+			return nil, refused
+		}
+		b.Calls = n
+	}
+	return b, nil
+}
+
+// String returns the condition in the form that ParseRollback reads.
+func (b *Rollback) String() string {
+	text := fmt.Sprintf("ok<%v%% for %v", b.Below, b.For)
+	if b.Calls > 0 {
+		text += fmt.Sprintf(", %d calls", b.Calls)
+	}
+	return text
+}
+
+// least returns how many calls must have ended for the condition to count.
+func (b *Rollback) least() int { return cmp.Or(b.Calls, 20) }

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rules_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yodel-rpc/yodel/rules"
+	"github.com/yodel-rpc/yodel/yodeltest"
+)
+
+func TestMain(m *testing.M) { yodeltest.VerifyNoLeaks(m) }
+
+// examples has a rule of every kind, with its sentence.
+var examples = []struct {
+	rule     rules.Rule
+	sentence string
+}{
+	{rules.Rule{Weight: &rules.Weight{To: rules.Target{Addr: "10.0.0.7:*"}, Percent: 50}}, "Give addr 10.0.0.7:* 50 % of their usual share of the calls of Shop."},
+	{rules.Rule{Canary: &rules.Canary{To: rules.Target{Version: "v2"}, Percent: 10, By: "tenant"}}, "Send 10 % of the calls of Shop to version v2, drawn by tenant."},
+	{rules.Rule{Caller: "web", Header: map[string]string{"beta": "1"}, Route: &rules.Route{To: rules.Target{Tag: "gray"}}}, `Send the calls of Shop from web with beta "1" to tag gray.`},
+	{rules.Rule{Disable: &rules.Disable{To: &rules.Target{Zone: "a"}}}, "Send none of the calls of Shop to zone a."},
+	{rules.Rule{Method: "Buy", Disable: &rules.Disable{Except: []string{"web"}}}, "Refuse the calls of Shop.Buy, except from web."},
+	{rules.Rule{Limit: &rules.Limit{PerSecond: 100, By: "caller", Concurrent: 5}}, "Limit the calls of Shop to 100 a second for each caller and 5 at a time in each process."},
+	{rules.Rule{Timeout: &rules.Timeout{After: rules.Duration(time.Second)}}, "End the calls of Shop after 1s."},
+	{rules.Rule{Retry: &rules.Retry{Times: 2}}, "Make up to 2 attempts for the calls of Shop."},
+	{rules.Rule{Hedge: &rules.Hedge{Percentile: 95}}, "Send a second attempt for the calls of Shop that are slower than 95 % of them."},
+	{rules.Rule{Breaker: &rules.Breaker{Errors: 5}}, "Stop the calls of Shop to an instance after 5 failures in a row."},
+	{rules.Rule{Fault: &rules.Fault{Percent: 1, Delay: rules.Duration(time.Second), Code: "unavailable"}}, "Delay 1 % of the calls of Shop by 1s and make 1 % of the calls of Shop fail with unavailable."},
+	{rules.Rule{Mock: &rules.Answer{Reply: json.RawMessage(`{"total":2}`)}}, "Answer the calls of Shop with a fixed reply, without executing them."},
+	{rules.Rule{Fallback: &rules.Answer{Reply: json.RawMessage(`{"total":0}`)}}, "Answer the calls of Shop with a fixed reply if they fail."},
+	{rules.Rule{Switch: &rules.Switch{Name: "newPrices", On: true}}, `Switch "newPrices" on for Shop.`},
+}
+
+func TestEveryKindHasASentenceAndSurvivesJSON(t *testing.T) {
+	kinds := make(map[string]bool)
+	for _, example := range examples {
+		r := example.rule
+		r.Schema, r.ID, r.Service, r.Author, r.Reason = rules.Schema, "r1", "Shop", "ann", "a test"
+		r.Expires = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+		kinds[r.Kind()] = true
+		if got := r.Sentence(); got != example.sentence+" It ends at 2030-01-01T00:00:00Z." {
+			t.Errorf("%s: got %q", r.Kind(), got)
+		}
+		if found := r.Check(); len(found) > 0 {
+			t.Errorf("%s: %v", r.Kind(), found)
+		}
+		data, err := json.Marshal(&r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := rules.Decode(data); err != nil || !reflect.DeepEqual(back, r) {
+			t.Errorf("%s became %+v, %v", data, back, err)
+		}
+	}
+	for _, kind := range rules.Kinds() {
+		if !kinds[kind] {
+			t.Errorf("no example of a %s rule", kind)
+		}
+	}
+}
+
+func TestDecodeSuggestsFields(t *testing.T) {
+	_, err := rules.Decode([]byte(`{"schema":1,"service":"Shop","canery":{"percent":10}}`))
+	if err == nil || !strings.Contains(err.Error(), `did you mean "canary"? [YDL-R001]`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRollbackConditionsHaveAText(t *testing.T) {
+	for _, text := range []string{"ok<99% for 30s", "ok<99.5% for 1m0s, 100 calls"} {
+		if b, err := rules.ParseRollback(text); err != nil || b.String() != text {
+			t.Errorf("%q became %v, %v", text, b, err)
+		}
+	}
+	for _, text := range []string{"", "ok<99%", "p99<3% for 1s", "ok<x% for 1s", "ok<1% for 1s, x calls"} {
+		if b, err := rules.ParseRollback(text); err == nil {
+			t.Errorf("%q became %v", text, b)
+		}
+	}
+}
