@@ -228,7 +228,7 @@ func (s *Server) Conns() *introspect.Conns {
 	out := &introspect.Conns{Conns: []introspect.ConnInfo{}}
 	for _, c := range conns[:min(len(conns), maxConnInfos)] {
 		info := c.conn.describe()
-		info.Side, info.Addr, info.Peer, info.Agent, info.TLS = serverSide, c.peer.Addr.String(), c.peer.Name, c.peer.Agent, c.peer.TLS() != nil
+		info.Side, info.Addr, info.Peer, info.Agent, info.TLS = serverSide, c.peer.Addr.String(), text.Clip(c.peer.Name, wire.MaxCaller), text.Clip(c.peer.Agent, wire.MaxName), c.peer.TLS() != nil
 		out.Conns = append(out.Conns, info)
 	}
 	out.Left = max(len(conns)-maxConnInfos, 0)

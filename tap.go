@@ -50,6 +50,7 @@ func (ts *taps) add(q *introspect.TapQuery) (*tap, error) {
 		t.q.PerSecond = tapPerSecond
 	}
 	t.every = time.Second / time.Duration(min(t.q.PerSecond, mostPerSecond))
+	t.due.Store(int64(clock() - time.Second))
 	open = append(slices.Clone(open), t)
 	ts.open.Store(&open)
 	return t, nil

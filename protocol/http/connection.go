@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
 )
 
 // A connection serves the requests of one session with an http.Server of its own. So a drain, which
@@ -175,7 +176,10 @@ func (c *connection) ServeHTTP(w std.ResponseWriter, r *std.Request) {
 	if r.URL.Path == "/"+watchMethod {
 		defer c.watches.begin()()
 	}
-	c.agent.Do(func() { c.session.Peer.Agent = r.UserAgent() })
+	c.agent.Do(func() {
+		peer := c.session.Peer
+		peer.Agent, peer.Name = r.UserAgent(), httpwire.Caller(r.UserAgent())
+	})
 	if r.TLS == nil {
 		r.TLS = c.tls
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yodel-rpc/yodel"
+	"github.com/yodel-rpc/yodel/protocol/internal/httpwire"
 )
 
 // Handler returns an http.Handler that serves the calls of s in an HTTP server of the program, for
@@ -44,7 +45,7 @@ func (p *Protocol) Handler(s *yodel.Server) std.Handler {
 func peerOf(r *std.Request) *yodel.Peer {
 	c := requestConn{remote: addrOf(r.RemoteAddr)}
 	c.local, _ = r.Context().Value(std.LocalAddrContextKey).(net.Addr)
-	peer := &yodel.Peer{Addr: c.remote, Conn: c, Agent: r.UserAgent()}
+	peer := &yodel.Peer{Addr: c.remote, Conn: c, Agent: r.UserAgent(), Name: httpwire.Caller(r.UserAgent())}
 	if r.TLS != nil {
 		peer.Conn = tlsConn{c, *r.TLS}
 	}

@@ -65,6 +65,7 @@ func (x *exchange) beginMethod(method string, codec yodel.Codec) *yodel.Error {
 // start begins a call without metadata. The caller must call end.
 func (x *exchange) start(method string, codec yodel.Codec) *yodel.Call {
 	x.v = x.session.Begin(method, codec, x.compressor)
+	x.v.Caller = httpwire.Caller(x.r.UserAgent()) // a proxy may send the requests of several clients
 	x.uncancel = context.AfterFunc(x.r.Context(), x.v.Cancel)
 	return x.v.Call()
 }

@@ -59,7 +59,7 @@ func (l *Link) newExchange(ctx context.Context, call *yodel.Call) (*exchange, er
 		return nil, &yodel.Error{Code: yodel.InvalidArgument, ID: "YDL2203", NotProcessed: true, Message: call.Method + ": " + err.Error()}
 	}
 	httpwire.SetOptions(x.header, call, call.Attempt-1) // Attempt counts this one
-	x.header["User-Agent"] = []string{"yodel"}
+	x.header["User-Agent"] = []string{l.agent}
 	return x, nil
 }
 

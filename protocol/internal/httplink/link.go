@@ -25,6 +25,7 @@ type Link struct {
 	// Limits are those of the client.
 	Limits yodel.Limits
 
+	agent   string // the User-Agent
 	conn    *http.ClientConn
 	closing chan struct{} // closed when no more calls are accepted
 	done    chan struct{} // closed when the connection has ended
@@ -57,7 +58,7 @@ func Connect(ctx context.Context, nc net.Conn, ep *yodel.Endpoint, http1 bool) (
 	}
 	transport.Protocols.SetHTTP1(http1)
 	transport.Protocols.SetUnencryptedHTTP2(!http1) // with TLS too: the client's Transport has made the handshake
-	l := &Link{Authority: authority(ep), Limits: limits, closing: make(chan struct{}), done: make(chan struct{})}
+	l := &Link{Authority: authority(ep), Limits: limits, agent: httpwire.UserAgent(ep.Client().Name()), closing: make(chan struct{}), done: make(chan struct{})}
 	var err error
 	if l.conn, err = transport.NewClientConn(ctx, "http", "endpoint:80"); err != nil { // DialContext ignores the address, which must have a port
 		return nil, err

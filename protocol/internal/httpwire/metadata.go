@@ -36,6 +36,21 @@ const (
 	headerPushback     = "Grpc-Retry-Pushback-Ms"
 )
 
+// maxCaller is the largest name of a caller, in bytes.
+const maxCaller = 64
+
+// Caller returns the name of the caller: the first product of a User-Agent, without its version.
+func Caller(userAgent string) string {
+	userAgent = userAgent[:min(len(userAgent), maxCaller)]
+	if i := strings.IndexAny(userAgent, " /;("); i >= 0 {
+		return userAgent[:i]
+	}
+	return userAgent
+}
+
+// UserAgent returns the User-Agent of a client with a name. Caller returns the name.
+func UserAgent(name string) string { return strings.TrimSpace(name + " yodel") }
+
 // hopHeaders are headers of HTTP itself, which are not metadata.
 var hopHeaders = map[string]bool{
 	"connection": true, "host": true, "keep-alive": true, "proxy-connection": true, "te": true, "trailer": true,
