@@ -171,7 +171,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(
 		a.lsCommand(), a.describeCommand(), a.callCommand(), a.explainCommand(), a.samplesCommand(),
 		a.devCommand(), a.drainCommand(), a.weightCommand(), a.disableCommand(), a.enableCommand(), a.doctorCommand(), a.topCommand(), a.tapCommand(),
-		a.benchCommand(), a.drainTestCommand(), a.ctxCommand(), a.completionCommand(), a.versionCommand(),
+		a.benchCommand(), a.drainTestCommand(), a.ruleCommand(), a.ctxCommand(), a.completionCommand(), a.versionCommand(),
 	)
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.checkOptions() }
 	for _, c := range root.Commands() {
