@@ -66,15 +66,20 @@ func faultf(code int, format string, args ...any) *fault {
 	return &fault{code: code, text: fmt.Sprintf(format, args...)}
 }
 
-// with adds a line that helps.
-func (f *fault) with(heading, format string, args ...any) *fault {
+// add adds a line that helps.
+func (f *fault) add(heading, format string, args ...any) {
 	f.help = append(f.help, [2]string{heading, fmt.Sprintf(format, args...)})
+}
+
+// with adds a line that helps, and returns f.
+func (f *fault) with(heading, format string, args ...any) *fault {
+	f.add(heading, format, args...)
 	return f
 }
 
 // run runs the program and returns its exit code.
 func (a *app) run(ctx context.Context, args []string) int {
-	root := a.root()
+	root := a.root() //nolint:contextcheck // commands get ctx from cobra
 	root.SetArgs(args)
 	root.SetIn(a.in)
 	root.SetOut(a.out)
@@ -116,7 +121,7 @@ func (a *app) report(err error) int {
 		a.sayf("%s\n", text)
 	}
 	for _, line := range help {
-		a.sayf("  %-12s %s\n", line[0], line[1])
+		a.sayf("  %-14s %s\n", line[0], line[1])
 	}
 	return code
 }
@@ -206,7 +211,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 		names = append(names, c.Aliases...)
 	}
 	if near := nearest(name, names); near != "" {
-		f.with("did you mean", "yodel %s", near)
+		f.add("did you mean", "yodel %s", near)
 	}
 	return f.with("commands", "yodel help")
 }
@@ -219,7 +224,7 @@ func flagFault(c *cobra.Command, err error) error {
 		c.Flags().VisitAll(func(flag *flagOf) { names = append(names, flag.Name) })
 		c.InheritedFlags().VisitAll(func(flag *flagOf) { names = append(names, flag.Name) })
 		if near := nearest(name, names); near != "" {
-			f.with("did you mean", "--%s", near)
+			f.add("did you mean", "--%s", near)
 		}
 	}
 	return f.with("flags", "yodel help %s", strings.TrimPrefix(strings.TrimPrefix(c.CommandPath(), "yodel"), " "))
@@ -228,7 +233,7 @@ func flagFault(c *cobra.Command, err error) error {
 // nearest returns the most similar of the names, or "". A name that differs in case only is the
 // most similar one.
 func nearest(name string, names []string) string {
-	best, least := "", max(len(name)/3, 1)+1
+	best, least := "", min(max(len(name)/3, 2)+1, len(name))
 	for _, n := range names {
 		d := distance(strings.ToLower(name), strings.ToLower(n))
 		if d < least {

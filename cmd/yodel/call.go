@@ -135,7 +135,7 @@ func (a *app) dial(t *target, service string, o *callOptions) (*yodel.Client, er
 	default:
 		f := faultf(exitUsage, "there is no wire %q", o.wire)
 		if near := nearest(o.wire, slices.Sorted(maps.Keys(wires()))); near != "" {
-			f.with("did you mean", "%s", near)
+			f.add("did you mean", "%s", near)
 		}
 		return nil, f.with("wires", "native, %s", strings.Join(slices.Sorted(maps.Keys(wires())), ", "))
 	}
@@ -183,7 +183,16 @@ func (a *app) call(ctx context.Context, name, body string, o *callOptions) error
 		}
 		metadata[key] = value
 	}
+	var whole []byte // the input, if it is needed several times
+	if o.repeat > 1 {
+		if whole, err = io.ReadAll(io.LimitReader(input, maxMessage)); err != nil {
+			return faultf(exitUsage, "the request cannot be read: %v", err)
+		}
+	}
 	for range max(o.repeat, 1) {
+		if o.repeat > 1 {
+			input = bytes.NewReader(whole)
+		}
 		call := &yodel.Call{Method: m.Name, Explain: true}
 		if len(metadata) > 0 {
 			call.Metadata = metadata
@@ -223,7 +232,7 @@ func (a *app) method(ctx context.Context, client *yodel.Client, service, last st
 	known := fleet.Services(info)
 	f := faultf(exitFailed, "unimplemented: the server has no service %s [YDL2001]", service)
 	if near := nearest(service, known); near != "" {
-		f.with("did you mean", "%s", near)
+		f.add("did you mean", "%s", near)
 	}
 	return nil, f.with("services", "%s", shorten(known))
 }
@@ -240,10 +249,10 @@ func (a *app) enrich(ctx context.Context, t *target, service string, err error) 
 	}
 	f := faultf(exitFailed, "not_found: there is no service %s in %s", service, t.name)
 	if near := nearest(service, known); near != "" {
-		f.with("did you mean", "%s", near)
+		f.add("did you mean", "%s", near)
 	}
 	if len(known) > 0 {
-		f.with("services", "%s     (yodel ls)", shorten(known))
+		f.add("services", "%s     (yodel ls)", shorten(known))
 	}
 	return f
 }
@@ -376,10 +385,10 @@ func (a *app) unary(ctx context.Context, client *yodel.Client, m *introspect.Met
 func values(in json.RawMessage, n int) (yodel.Values, error) {
 	var list []json.RawMessage
 	if err := json.Unmarshal(in, &list); err != nil || len(list) != n {
-		switch {
-		case n == 1:
+		switch n {
+		case 1:
 			list = []json.RawMessage{in}
-		case n == 0:
+		case 0:
 			list = nil
 		default:
 			return nil, faultf(exitUsage, "the method takes %d arguments: give an array of them", n)

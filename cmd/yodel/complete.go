@@ -55,7 +55,7 @@ func (a *app) completeService(_ *cobra.Command, args []string, _ string) ([]stri
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	return a.completing(func(ctx context.Context, f *fleet.Fleet) []string {
-		names, _ := f.Services(ctx) //nolint:errcheck // the names that are known
+		names, _ := f.Services(ctx)
 		return names
 	})
 }

@@ -108,7 +108,7 @@ func findMethod(s *fleet.Service, name string) (*introspect.Method, error) {
 	}
 	f := faultf(exitFailed, "unimplemented: service %s has no method %q [YDL2002]", s.Name, name)
 	if near := nearest(name, names); near != "" {
-		f.with("did you mean", "%s", near)
+		f.add("did you mean", "%s", near)
 	}
 	return nil, f.with("methods", "%s     (yodel ls %s)", shorten(names), s.Name)
 }
@@ -295,7 +295,7 @@ func (a *app) describeInstance(ctx context.Context, f *fleet.Fleet, t *target, a
 	line("zone", out.Zone)
 	line("weight", fmt.Sprint(out.Weight))
 	if !out.Started.IsZero() {
-		line("started", fmt.Sprintf("%s (%s ago)", out.Started.Local().Format(time.DateTime), fleet.Age(time.Since(out.Started))))
+		line("started", fmt.Sprintf("%s (%s ago)", localTime(out.Started), fleet.Age(time.Since(out.Started))))
 	}
 	line("agent", out.Agent)
 	line("codecs", strings.Join(out.Codecs, ", "))

@@ -79,7 +79,7 @@ func (a *app) dev(ctx context.Context, o *devOptions) error {
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(folder)
+		defer func() { _ = os.RemoveAll(folder) }()
 		o.folder, kept = folder, "removed at the end"
 	}
 	if err := os.MkdirAll(filepath.Join(o.folder, "yodel"), 0o755); err != nil { //nolint:gosec // other users' servers may announce themselves there
@@ -245,8 +245,8 @@ func (a *app) console(ctx context.Context, o *devOptions, f *fleet.Fleet, regist
 	return fmt.Sprintf("http://%s/%s%s", l.Addr(), query, hint), nil
 }
 
-// listenConsole listens on a port. If no port is given, it takes the first free one from the default
-// port on, and the hint says so.
+// listenConsole listens on a port. If no port is given, it takes the first free one from the
+// default port on, and the hint says so.
 func listenConsole(port int) (l net.Listener, hint string, err error) {
 	if port != 0 {
 		l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))

@@ -102,6 +102,7 @@ func ofInstance(in *fleet.Instance, asked map[string]bool) []finding {
 		return []finding{{Level: "error", What: name + " is ejected", Why: in.Why, Fix: "yodel samples " + in.Service + " --failed"}}
 	case fleet.Inactive:
 		return []finding{{Level: "warning", What: name + " is inactive", Why: in.Why, Fix: "yodel enable " + in.Service + " " + in.Addr}}
+	default:
 	}
 	if asked[in.Addr] || in.State == fleet.Listed {
 		return nil

@@ -130,7 +130,7 @@ func (a *app) drainTest(ctx context.Context, name, body string, o *drainOptions)
 	if failure != nil {
 		return failure
 	}
-	if out.Lost > uint64(max(o.allow, 0)) { //nolint:gosec // not negative
+	if out.Lost > uint64(max(o.allow, 0)) {
 		return faultf(exitCheck, "%s lost, and %d are allowed", plural(int(out.Lost), "call"), o.allow) //nolint:gosec // few
 	}
 	return nil
@@ -172,7 +172,7 @@ func (a *app) rollAll(ctx context.Context, f *fleet.Fleet, t *target, service st
 // restart runs the user's command for an instance, and waits until the service has as many
 // instances as before and one that was started after the command.
 func (a *app) restart(ctx context.Context, f *fleet.Fleet, s *fleet.Service, addr string, o *drainOptions) error {
-	host, port, _ := net.SplitHostPort(addr) //nolint:errcheck // both are empty for an address of another form
+	host, port, _ := net.SplitHostPort(addr)
 	line := strings.NewReplacer("{addr}", addr, "{host}", host, "{port}", port).Replace(o.restart)
 	shell := []string{"sh", "-c"}
 	if runtime.GOOS == "windows" {

@@ -45,7 +45,7 @@ type section struct {
 	Text  string `json:"text"` // Markdown
 }
 
-var sectionHead = regexp.MustCompile(`(?m)^## (YDL\d{4}): (.*)$`)
+var sectionHead = regexp.MustCompile(`(?m)^## ([A-Z]{3}\d{4}): (.*)$`)
 
 // sections returns all sections in the order of the document.
 func sections() []section {
@@ -82,10 +82,10 @@ func (a *app) listErrors() error {
 
 func (a *app) explain(id string) error {
 	id = strings.ToUpper(strings.Trim(id, "[] "))
-	if len(id) == 4 && strings.Trim(id, "0123456789") == "" {
-		id = "YDL" + id
-	}
 	all := sections()
+	if len(id) == 4 && strings.Trim(id, "0123456789") == "" {
+		id = all[0].ID[:3] + id
+	}
 	i := slices.IndexFunc(all, func(s section) bool { return s.ID == id })
 	if i < 0 {
 		var ids []string
@@ -94,7 +94,7 @@ func (a *app) explain(id string) error {
 		}
 		f := faultf(exitUsage, "there is no error %q", id)
 		if near := nearest(id, ids); near != "" {
-			f.with("did you mean", "%s", near)
+			f.add("did you mean", "%s", near)
 		}
 		return f.with("all errors", "yodel explain")
 	}
@@ -127,7 +127,7 @@ func wrap(line string, width int) []string {
 	}
 	var lines []string
 	current := ""
-	for _, word := range strings.Split(line, " ") {
+	for _, word := range strings.SplitSeq(line, " ") {
 		switch {
 		case current == "":
 			current = word

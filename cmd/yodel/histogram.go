@@ -22,10 +22,10 @@ type histogram struct {
 const perOctave = 32
 
 func bucketOf(d time.Duration) int {
-	n := uint64(max(d, 1)) //nolint:gosec // positive
+	n := uint64(max(d, 1))
 	octave := bits.Len64(n) - 1
 	if octave < 5 {
-		return int(n)
+		return int(n) //nolint:gosec // less than 32
 	}
 	return octave*perOctave + int(n>>(octave-5))&(perOctave-1) //nolint:gosec // less than 64
 }
@@ -81,17 +81,24 @@ type bar struct {
 	Calls uint64        `json:"calls"`
 }
 
-// bars returns the counts in buckets whose ends are 2^n µs / 8: 0.125 ms, 0.25 ms, 0.5 ms, …
+// barEnd returns the least duration of 125 µs × 2^n, with a whole n from -17 on, that is not below
+// d.
+func barEnd(d time.Duration) time.Duration {
+	end := 125e3 / float64(1<<17)
+	for end < float64(d) {
+		end *= 2
+	}
+	return time.Duration(end)
+}
+
+// bars returns the counts in buckets whose ends barEnd gives: …, 125 µs, 250 µs, 500 µs, 1 ms.
 func (h *histogram) bars() []bar {
 	var list []bar
 	for i, n := range h.counts {
 		if n == 0 {
 			continue
 		}
-		end := time.Microsecond * 1000 / 1024
-		for end < upTo(i) {
-			end *= 2
-		}
+		end := barEnd(upTo(i))
 		if len(list) == 0 || list[len(list)-1].UpTo != end {
 			list = append(list, bar{UpTo: end})
 		}
@@ -124,7 +131,7 @@ func (h *histogram) String() string {
 	}
 	var out strings.Builder
 	for _, b := range list {
-		fmt.Fprintf(&out, "   %9s %s %s\n", "≤"+shortTime(b.UpTo), blocks(float64(b.Calls)/float64(most), barWidth), shareOf(b.Calls, h.n))
+		fmt.Fprintf(&out, "   %6s %s %s\n", "≤"+shortTime(b.UpTo), blocks(float64(b.Calls)/float64(most), barWidth), shareOf(b.Calls, h.n))
 	}
 	return out.String()
 }
@@ -132,8 +139,10 @@ func (h *histogram) String() string {
 // shortTime returns the end of a bar.
 func shortTime(d time.Duration) string {
 	switch {
+	case d < time.Microsecond:
+		return fmt.Sprintf("%dns", d)
 	case d < time.Millisecond:
-		return fmt.Sprintf("%.3gms", d.Seconds()*1e3)
+		return fmt.Sprintf("%.0fµs", d.Seconds()*1e6)
 	case d < time.Second:
 		return fmt.Sprintf("%.0fms", d.Seconds()*1e3)
 	}

@@ -17,7 +17,7 @@ import (
 
 type flagOf = pflag.Flag
 
-// A table is rows of text under headings. A heading that ends in a colon is right-aligned.
+// A table is rows of text under headings.
 type table struct {
 	heads []string
 	right []bool
@@ -151,12 +151,14 @@ func oneLine(text []byte) string {
 	return out.String()
 }
 
-// brief returns a duration with two or three digits: "0.4ms", "412ms", "1.3s".
+// brief returns a duration with two or three digits: "0.40ms", "412ms", "1.3s".
 func brief(d time.Duration) string {
 	switch {
 	case d <= 0:
 		return "-"
-	case d < 100*time.Microsecond:
+	case d < 5*time.Microsecond:
+		return "<0.01ms"
+	case d < time.Millisecond:
 		return fmt.Sprintf("%.2fms", d.Seconds()*1e3)
 	case d < 10*time.Millisecond:
 		return fmt.Sprintf("%.1fms", d.Seconds()*1e3)
@@ -195,3 +197,9 @@ func thousands(n float64) string {
 type text string
 
 func (t text) String() string { return string(t) }
+
+// localTime returns a time in the time zone of the user.
+func localTime(t time.Time) string { return t.Local().Format(time.DateTime) } //nolint:gosmopolitan // people read it
+
+// clockTime returns the time of day in the time zone of the user.
+func clockTime(t time.Time) string { return t.Local().Format("15:04:05.000") } //nolint:gosmopolitan // as above

@@ -78,7 +78,7 @@ type ruleOptions struct {
 	expires            time.Duration
 	rollback           string
 
-	method, caller, tenant, side string
+	method, caller, tenant string
 	header                       []string
 
 	to         string
@@ -272,7 +272,7 @@ func (a *app) putRule(ctx context.Context, o *ruleOptions, r rules.Rule) error {
 		return t.unreachable(err)
 	}
 	effect := rules.Preview(&r, all, trafficOf(view.Service(r.Service)))
-	if effect != nil {
+	if effect != nil && effect.Text != "" {
 		a.sayf(" effect (last minute, estimate): %s\n", effect.Text)
 		for _, p := range effect.Problems {
 			if p.Warning {
@@ -324,8 +324,8 @@ func trafficOf(s *fleet.Service) *rules.Traffic {
 	return t
 }
 
-// inForce waits until no further process begins to follow a revision of a rule, for at most 3 s, and
-// returns how many processes of the fleet follow it.
+// inForce waits until no further process begins to follow a revision of a rule, for at most 3 s,
+// and returns how many processes of the fleet follow it.
 func (a *app) inForce(ctx context.Context, f *fleet.Fleet, r *rules.Rule) int {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -400,10 +400,10 @@ func ruleFault(err error) error {
 	f := faultf(exitUsage, "the rule is refused: %v", invalid.Problems[0])
 	for i, p := range invalid.Problems {
 		if i > 0 {
-			f.with("also", "%s", p)
+			f.add("also", "%s", p)
 		}
 		if p.Hint != "" {
-			f.with("hint", "%s", p.Hint)
+			f.add("hint", "%s", p.Hint)
 		}
 	}
 	return f
@@ -415,7 +415,7 @@ func (a *app) ruleLs() *cobra.Command {
 		Use: "ls [SERVICE]", Short: "List rules", Args: cobra.MaximumNArgs(1), ValidArgsFunction: a.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.withBook(c.Context(), func(ctx context.Context, _ *target, book *rules.Book) error {
-				return a.again(c.Context(), func() error { return a.listRules(ctx, book, strings.Join(args, ""), all) })
+				return a.again(ctx, func() error { return a.listRules(ctx, book, strings.Join(args, ""), all) })
 			})
 		},
 	}))
@@ -499,7 +499,7 @@ func (a *app) ruleGet() *cobra.Command {
 				}
 				f := faultf(exitFailed, "not_found: %s has no rule %q", args[0], args[1])
 				if near := nearest(args[1], ids); near != "" {
-					f.with("did you mean", "%s", near)
+					f.add("did you mean", "%s", near)
 				}
 				return f.with("rules", "yodel rule ls %s", args[0])
 			})
@@ -612,7 +612,7 @@ func (a *app) ruleHistory() *cobra.Command {
 				var b strings.Builder
 				for i := range changes {
 					ch := &changes[i]
-					fmt.Fprintf(&b, "%4d  %s  %s %s by %s: %s\n", ch.Revision, ch.At.Local().Format(time.DateTime), ch.What, ch.Rule, ch.Author, ch.Reason)
+					fmt.Fprintf(&b, "%4d  %s  %s %s by %s: %s\n", ch.Revision, localTime(ch.At), ch.What, ch.Rule, ch.Author, ch.Reason)
 					if a.o.verbose {
 						for _, line := range ch.Diff() {
 							fmt.Fprintf(&b, "        %s\n", line)
@@ -673,7 +673,7 @@ func (a *app) ruleExplain() *cobra.Command {
 					state = "  (does not act: off, or expired)"
 				}
 				fmt.Fprintf(&b, "%s  %s%s\n  by %s: %s\n", r.ID, r.Sentence(), state, r.Author, r.Reason)
-				if effect != nil {
+				if effect != nil && effect.Text != "" {
 					fmt.Fprintf(&b, "  effect (last minute, estimate): %s\n", effect.Text)
 				}
 			}

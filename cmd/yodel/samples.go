@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -152,6 +151,3 @@ func (a *app) collect(ctx context.Context, f *fleet.Fleet, view *fleet.View, q *
 	slices.Sort(refused)
 	return all, refused
 }
-
-// since returns how long ago a time is.
-func since(t time.Time) string { return fleet.Age(time.Since(t)) }

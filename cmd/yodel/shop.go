@@ -235,7 +235,7 @@ func (p *shop) store(s *yodel.Server) {
 		ticker := time.NewTicker(200 * time.Millisecond)
 		defer ticker.Stop()
 		for i := 0; in.Times <= 0 || i < in.Times; i++ {
-			if err := send(&Item{in.SKU, int32(100 - i%100)}); err != nil { //nolint:gosec // less than 100
+			if err := send(&Item{in.SKU, int32(100 - i%100)}); err != nil {
 				return err
 			}
 			select {

@@ -124,7 +124,7 @@ func (a *app) printTapped(instance string, call *introspect.Tapped) {
 	if call.Code != "" {
 		outcome = call.Code + ": " + call.Message
 	}
-	line := fmt.Sprintf("%s  %-12s → %-24s %-21s %7s  in %d out %d  %s", call.At.Local().Format("15:04:05.000"), orDash(call.Peer), shown(call.Method), instance,
+	line := fmt.Sprintf("%s  %-12s → %-24s %-21s %7s  in %d out %d  %s", clockTime(call.At), orDash(call.Peer), shown(call.Method), instance,
 		brief(max(call.Took, time.Microsecond)), call.In, call.Out, outcome)
 	if call.Trace != "" {
 		line += "  trace " + call.Trace

@@ -224,7 +224,7 @@ func (t *target) open(ctx context.Context, text string, timeout time.Duration) e
 		t.use(r, r.Close)
 	case "kubernetes":
 		common.Prefix = p.query.Get("prefix")
-		r := kubernetes.New(&kubernetes.Options{
+		r := kubernetes.New(&kubernetes.Options{ //nolint:contextcheck // it connects later
 			Options: common, Namespace: p.hosts, Server: p.query.Get("server"), TokenFile: p.query.Get("token-file"), Timeout: timeout,
 		})
 		t.use(r, r.Close)
@@ -244,7 +244,7 @@ func (t *target) open(ctx context.Context, text string, timeout time.Duration) e
 	default:
 		f := faultf(exitUsage, "there is no registry %q", p.scheme)
 		if near := nearest(p.scheme, schemes); near != "" {
-			f.with("did you mean", "%s://", near)
+			f.add("did you mean", "%s://", near)
 		}
 		return f.with("registries", "%s", strings.Join(schemes, ", "))
 	}
