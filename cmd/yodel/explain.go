@@ -127,7 +127,7 @@ func wrap(line string, width int) []string {
 	}
 	var lines []string
 	current := ""
-	for _, word := range strings.SplitSeq(line, " ") {
+	for word := range strings.SplitSeq(line, " ") {
 		switch {
 		case current == "":
 			current = word

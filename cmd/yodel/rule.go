@@ -79,7 +79,7 @@ type ruleOptions struct {
 	rollback           string
 
 	method, caller, tenant string
-	header                       []string
+	header                 []string
 
 	to         string
 	percent    float64
